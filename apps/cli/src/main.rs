@@ -1,0 +1,2 @@
+//! The `nestling` program.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Model graphs, CPU backend, sessions and text.

@@ -1,0 +1,104 @@
+//! Levels and planes: the words of the nested code.
+
+/// How many leading bits of every 8-bit code are used: each level is a model of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Level {
+    /// Two bits: plane P2 alone.
+    L2 = 2,
+    /// Three bits: planes P2 and P3.
+    L3 = 3,
+    /// Four bits: planes P2 to P4.
+    L4 = 4,
+    /// Six bits: planes P2 to P6.
+    L6 = 6,
+    /// Eight bits: every plane.
+    L8 = 8,
+}
+
+impl Level {
+    /// All levels, coarsest first.
+    pub const ALL: [Self; 5] = [Self::L2, Self::L3, Self::L4, Self::L6, Self::L8];
+
+    /// The level of that many bits, if there is one.
+    pub fn from_bits(bits: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.bits() == bits)
+    }
+
+    /// Bits of prefix, per weight.
+    pub const fn bits(self) -> u8 {
+        self as u8
+    }
+
+    /// Position in [`Level::ALL`]; also the index of the last plane that the level needs.
+    pub const fn index(self) -> usize {
+        match self {
+            Self::L2 => 0,
+            Self::L3 => 1,
+            Self::L4 => 2,
+            Self::L6 => 3,
+            Self::L8 => 4,
+        }
+    }
+
+    /// The plane that this level adds to the one below it.
+    pub const fn plane(self) -> Plane {
+        match self {
+            Self::L2 => Plane::P2,
+            Self::L3 => Plane::P3,
+            Self::L4 => Plane::P4,
+            Self::L6 => Plane::P6,
+            Self::L8 => Plane::P8,
+        }
+    }
+}
+
+impl std::fmt::Display for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.bits().fmt(f)
+    }
+}
+
+/// One slice of every code of a matrix group: the bits that a level adds to the one below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Plane {
+    /// Bits 7 and 6 of the code, with the scales and the table names.
+    P2 = 0,
+    /// Bit 5.
+    P3 = 1,
+    /// Bit 4.
+    P4 = 2,
+    /// Bits 3 and 2.
+    P6 = 3,
+    /// Bits 1 and 0.
+    P8 = 4,
+}
+
+impl Plane {
+    /// All planes, most significant first.
+    pub const ALL: [Self; 5] = [Self::P2, Self::P3, Self::P4, Self::P6, Self::P8];
+
+    /// Position in [`Plane::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Bits that the plane holds of each code.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::P3 | Self::P4 => 1,
+            Self::P2 | Self::P6 | Self::P8 => 2,
+        }
+    }
+
+    /// How far a code is shifted right to bring the plane's bits to the bottom.
+    pub const fn shift(self) -> u8 {
+        8 - self.level().bits()
+    }
+
+    /// The level reached with this plane and all before it.
+    pub const fn level(self) -> Level {
+        Level::ALL[self as usize]
+    }
+}

@@ -1,0 +1,1 @@
+//! CUDA backend: reserved, see ARCHITECTURE.md.

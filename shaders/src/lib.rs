@@ -1,0 +1,1 @@
+//! Portable GPU backend: reserved, see ARCHITECTURE.md.

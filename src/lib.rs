@@ -1,0 +1,3 @@
+//! The facade that applications depend on.
+pub use nestling_engine as engine;
+pub use nestling_formats as formats;
