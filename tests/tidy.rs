@@ -1,0 +1,195 @@
+//! House rules that neither rustc, clippy nor cargo-deny can hold.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Longest source file that passes.
+const FILE_LINES_MAX: usize = 600;
+
+/// The only files that may open with `#![expect(unsafe_code, ...)]`.
+const UNSAFE_FILES: &[&str] = &[];
+
+/// Files that may name a cargo feature, besides the facade.
+const FEATURE_FILES: &[&str] = &["engine/src/lib.rs"];
+
+struct Source {
+    path: String,
+    text: String,
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn collect(directory: &Path, extensions: &[&str], out: &mut Vec<Source>) {
+    let mut entries: Vec<_> = fs::read_dir(directory)
+        .unwrap_or_else(|e| panic!("{}: {e}", directory.display()))
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    entries.sort();
+    for path in entries {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !matches!(name.as_str(), "target" | ".git" | "data" | "corpus" | "artifacts") {
+                collect(&path, extensions, out);
+            }
+        } else if extensions.iter().any(|e| path.extension().is_some_and(|x| x == *e)) {
+            let relative = path.strip_prefix(root()).unwrap().to_string_lossy().replace('\\', "/");
+            out.push(Source { path: relative, text: fs::read_to_string(&path).unwrap() });
+        }
+    }
+}
+
+fn sources(extensions: &[&str]) -> Vec<Source> {
+    let mut out = Vec::new();
+    collect(&root(), extensions, &mut out);
+    assert!(!out.is_empty(), "found no sources under {}", root().display());
+    out
+}
+
+/// Every line where `check` finds fault; an empty list is a pass.
+fn faults(extensions: &[&str], check: impl Fn(&Source, &str) -> Option<String>) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources(extensions) {
+        for (number, line) in source.text.lines().enumerate() {
+            if let Some(fault) = check(&source, line) {
+                found.push(format!("{}:{}: {fault}", source.path, number + 1));
+            }
+        }
+    }
+    found
+}
+
+fn expect_none(found: Vec<String>) {
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+fn is_comment(line: &str) -> bool {
+    line.trim_start().starts_with("//")
+}
+
+fn is_test(path: &str) -> bool {
+    path.contains("tests/") || path.ends_with("tests.rs") || path.contains("benches/")
+}
+
+#[test]
+fn files_are_short() {
+    let mut found = Vec::new();
+    for source in sources(&["rs", "wgsl", "cu"]) {
+        let lines = source.text.lines().count();
+        if lines > FILE_LINES_MAX {
+            found.push(format!("{}: {lines} lines, at most {FILE_LINES_MAX}", source.path));
+        }
+    }
+    expect_none(found);
+}
+
+#[test]
+fn unsafe_lives_in_listed_files() {
+    let mut found = faults(&["rs"], |source, line| {
+        let opens = line.contains("(unsafe_code") && !is_comment(line);
+        (opens && source.path != "tests/tidy.rs" && !UNSAFE_FILES.contains(&source.path.as_str()))
+            .then(|| "allows unsafe code, but is not in tests/tidy.rs UNSAFE_FILES".into())
+    });
+    for file in UNSAFE_FILES {
+        let text = fs::read_to_string(root().join(file)).unwrap_or_default();
+        if !text.contains("(unsafe_code") && !text.contains("unsafe_code,") {
+            found.push(format!("{file}: listed as unsafe, but has no unsafe code"));
+        }
+    }
+    expect_none(found);
+}
+
+/// What a folder's sources must not name: the absences that ARCHITECTURE.md promises.
+const FORBIDDEN: &[(&str, &[&str])] = &[
+    (
+        "formats/src/",
+        &["std::thread", "rayon", "tokio", "async fn", "wgpu", "cudarc", "nestling_engine"],
+    ),
+    ("engine/src/", &["wgpu::", "cudarc", "tokio", "nestling_wgpu", "nestling_cuda"]),
+    ("engine/src/model/", &["std::fs", "std::time", "Instant", "text::"]),
+    ("engine/src/text/", &["crate::model", "crate::cpu", "crate::backend"]),
+    ("shaders/src/", &["cudarc", "nestling_cuda", "tokenizers"]),
+    ("kernels/src/", &["wgpu", "nestling_wgpu", "tokenizers"]),
+];
+
+#[test]
+fn crates_do_not_name_what_they_must_not_know() {
+    expect_none(faults(&["rs"], |source, line| {
+        if is_comment(line) || is_test(&source.path) {
+            return None;
+        }
+        let word = FORBIDDEN
+            .iter()
+            .filter(|(prefix, _)| source.path.starts_with(prefix))
+            .flat_map(|(_, words)| words.iter())
+            .find(|word| line.contains(**word))?;
+        Some(format!("names `{word}`"))
+    }));
+}
+
+#[test]
+fn dependencies_run_one_way() {
+    let allowed: &[(&str, &[&str])] = &[
+        ("formats/Cargo.toml", &[]),
+        ("engine/Cargo.toml", &["nestling-formats"]),
+        ("shaders/Cargo.toml", &["nestling-formats", "nestling-engine"]),
+        ("kernels/Cargo.toml", &["nestling-formats", "nestling-engine"]),
+        ("apps/cli/Cargo.toml", &["nestling"]),
+    ];
+    let mut found = Vec::new();
+    for (manifest, names) in allowed {
+        let text = fs::read_to_string(root().join(manifest)).unwrap();
+        for line in text.lines().filter(|line| line.starts_with("nestling")) {
+            let name = line.split(['.', ' ', '=']).next().unwrap();
+            if !names.contains(&name) {
+                found.push(format!("{manifest}: depends on {name}"));
+            }
+        }
+    }
+    expect_none(found);
+}
+
+#[test]
+fn features_and_environment_stay_at_the_edge() {
+    let libraries = ["formats/src/", "engine/src/", "shaders/src/", "kernels/src/"];
+    expect_none(faults(&["rs"], |source, line| {
+        let path = source.path.as_str();
+        if is_comment(line) || is_test(path) || !libraries.iter().any(|p| path.starts_with(p)) {
+            return None;
+        }
+        if line.contains("env::var") {
+            return Some("reads the environment; only programs do".into());
+        }
+        let names_feature = line.contains("feature = \"") && !line.contains("target_feature");
+        (names_feature && !FEATURE_FILES.contains(&path))
+            .then(|| "names a cargo feature; only the facade does".into())
+    }));
+}
+
+#[test]
+fn words_that_nobody_wants_later() {
+    // Written in halves so that this file does not find itself.
+    let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("HA", "CK")];
+    let mut found = faults(&["rs", "wgsl", "cu", "py", "sh", "toml", "md"], |_, line| {
+        let word = words.iter().find(|w| line.contains(**w))?;
+        Some(format!("`{word}`: file an issue instead"))
+    });
+    found.extend(
+        sources(&["rs"])
+            .iter()
+            .filter(|s| s.path.ends_with("/utils.rs") || s.path.ends_with("/helpers.rs"))
+            .map(|s| format!("{}: name the file after what it holds", s.path)),
+    );
+    expect_none(found);
+}
+
+#[test]
+fn nothing_needs_a_folder_outside_the_repository() {
+    let shared = concat!("../sha", "red/");
+    expect_none(faults(&["rs", "py", "toml", "md", "sh", "yml"], |_, line| {
+        let rest = line.split(shared).nth(1)?;
+        (!rest.starts_with("demo-model"))
+            .then(|| "names a folder that a clone does not have".into())
+    }));
+}
