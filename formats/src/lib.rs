@@ -5,6 +5,7 @@
 
 pub mod level;
 pub mod matrix;
+pub mod nested;
 
 pub use level::{Level, Plane};
 pub use matrix::{ExpertId, FloatId, FloatKind, MatrixId, MatrixKind};

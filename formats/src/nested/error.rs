@@ -1,0 +1,119 @@
+//! What can be wrong with a matrix to quantize, or with the bytes of a quantized one.
+
+use crate::{Level, Plane};
+
+/// An error of the nested code.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NestedError {
+    /// A weight is NaN or infinite.
+    #[error("weight at row {row}, column {col} is {value}; only finite weights can be quantized")]
+    NotFinite {
+        /// Row of the weight.
+        row: usize,
+        /// Column of the weight.
+        col: usize,
+        /// The weight.
+        value: f32,
+    },
+    /// A weight is too large for an fp16 row scale.
+    #[error("row {row} has a weight of magnitude {magnitude}; the largest row scale is 65504")]
+    RowTooLarge {
+        /// The row.
+        row: usize,
+        /// Its largest magnitude.
+        magnitude: f32,
+    },
+    /// The matrix has no rows or no columns, or its size overflows.
+    #[error("a matrix of {rows} rows and {cols} columns cannot be coded")]
+    Shape {
+        /// Rows of the matrix.
+        rows: usize,
+        /// Columns of the matrix.
+        cols: usize,
+    },
+    /// A slice has the wrong length.
+    #[error("{what}: expected {expected} elements, found {found}")]
+    Length {
+        /// Which slice.
+        what: &'static str,
+        /// Elements it must have.
+        expected: usize,
+        /// Elements it has.
+        found: usize,
+    },
+    /// A column's importance is negative, NaN or infinite.
+    #[error("importance of column {col} is {value}; it must be finite and not negative")]
+    Importance {
+        /// The column.
+        col: usize,
+        /// Its importance.
+        value: f32,
+    },
+    /// A plane's bytes have the wrong length.
+    #[error("plane {plane:?}: expected {expected} bytes, found {found}")]
+    PlaneLength {
+        /// The plane.
+        plane: Plane,
+        /// Bytes it must have.
+        expected: usize,
+        /// Bytes it has.
+        found: usize,
+    },
+    /// A level was asked for whose planes are not all there.
+    #[error("level {wanted} was asked for, but the planes present reach level {present}")]
+    LevelMissing {
+        /// The level asked for.
+        wanted: Level,
+        /// The level that the planes reach.
+        present: Level,
+    },
+    /// A row, tile or group lies outside of the matrix.
+    #[error("{what} {index} lies outside of 0..{limit}")]
+    OutOfRange {
+        /// What the index counts.
+        what: &'static str,
+        /// The index.
+        index: usize,
+        /// One more than the last valid index.
+        limit: usize,
+    },
+    /// A codec's bytes or parameters are not valid.
+    #[error("codec: {what} is {found}, expected {expected}")]
+    Codec {
+        /// Which parameter.
+        what: &'static str,
+        /// Its value.
+        found: i64,
+        /// What is allowed.
+        expected: &'static str,
+    },
+    /// A tile names a table that its codec does not have.
+    #[error("tile {tile} names table {table} of a codec with {tables}")]
+    TableIndex {
+        /// The tile.
+        tile: usize,
+        /// The table that it names.
+        table: u8,
+        /// Tables of the codec.
+        tables: usize,
+    },
+    /// A row scale is negative, NaN or infinite.
+    #[error("row {row} has the scale {scale}; it must be finite and not negative")]
+    RowScale {
+        /// The row.
+        row: usize,
+        /// Its scale.
+        scale: f32,
+    },
+    /// A stored step does not fit in five bits.
+    #[error("row {row}, group {group} has the step {step}; the largest is 31")]
+    Step {
+        /// The row.
+        row: usize,
+        /// The group within the row.
+        group: usize,
+        /// The step.
+        step: u8,
+    },
+}

@@ -1,0 +1,268 @@
+//! Where each bit of a coded matrix lies in its planes.
+//!
+//! Interleaved layouts keep 16 rows side by side, so that one 64-byte vector holds four columns of
+//! sixteen rows and every plane unpacks with shift, and, or.
+
+use std::ops::Range;
+
+use super::{GROUP, NestedError, QuantizedMatrix, TILE_ROWS};
+use crate::Plane;
+
+/// The parts of plane P2 begin at multiples of this many bytes.
+pub const PART_ALIGN: usize = 64;
+
+/// How the planes of a matrix are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Layout {
+    /// Sixteen rows interleaved: what matrix products read.
+    Tile16 = 0,
+    /// Row after row: what gathers read.
+    RowMajor = 1,
+}
+
+impl Layout {
+    /// The layout with that number in a store.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Tile16),
+            1 => Some(Self::RowMajor),
+            _ => None,
+        }
+    }
+
+    /// The layout's number in a store.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+/// Byte ranges of the parts of plane P2, each beginning at a multiple of [`PART_ALIGN`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BaseParts {
+    /// Row scales, f16 little-endian: `[tiles * 16]` in Tile16, `[rows]` in RowMajor.
+    pub row_scales: Range<usize>,
+    /// Table of each tile, one byte: `[tiles]`.
+    pub tile_tables: Range<usize>,
+    /// Tile16: low nibbles of the steps, `[tiles][groups][8]`, byte j = row j | row j + 8 << 4.
+    /// RowMajor: the steps, one byte each, `[rows][groups]`.
+    pub steps: Range<usize>,
+    /// Tile16: bit 4 of the steps, `[tiles][groups]` u16 little-endian, bit r = row r.
+    /// RowMajor: empty.
+    pub step_high: Range<usize>,
+    /// The two leading bits of every code.
+    pub codes: Range<usize>,
+}
+
+impl BaseParts {
+    /// Bytes of the whole plane.
+    pub const fn bytes(&self) -> usize {
+        self.codes.end
+    }
+}
+
+/// Tiles and groups of a matrix.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grid {
+    pub rows: usize,
+    pub tiles: usize,
+    pub groups: usize,
+}
+
+impl Grid {
+    /// None when the matrix is empty or its padded size overflows.
+    pub fn new(rows: usize, cols: usize) -> Option<Self> {
+        if rows == 0 || cols == 0 {
+            return None;
+        }
+        let (tiles, groups) = (rows.div_ceil(TILE_ROWS), cols.div_ceil(GROUP));
+        tiles.checked_mul(TILE_ROWS)?.checked_mul(groups)?.checked_mul(GROUP)?;
+        Some(Self { rows, tiles, groups })
+    }
+
+    /// Byte and shift of one column's digit within a plane's codes, `bits` wide.
+    pub fn position(&self, layout: Layout, bits: u8, row: usize, col: usize) -> (usize, usize) {
+        let bits = usize::from(bits);
+        match layout {
+            Layout::Tile16 => {
+                let block = (row / TILE_ROWS) * self.groups + col / GROUP;
+                let (chunk, lane) = (col % GROUP / 4, row % TILE_ROWS * 4 + col % 4);
+                let chunks_per_vector = 8 / bits;
+                let vector = block * bits + chunk / chunks_per_vector;
+                (vector * 64 + lane, chunk % chunks_per_vector * bits)
+            }
+            Layout::RowMajor => {
+                let bit = (row * self.groups * GROUP + col) * bits;
+                (bit / 8, bit % 8)
+            }
+        }
+    }
+
+    /// Bytes of a plane's codes at `bits` per weight.
+    fn code_bytes(&self, layout: Layout, bits: u8) -> Option<usize> {
+        let rows = match layout {
+            Layout::Tile16 => self.tiles * TILE_ROWS,
+            Layout::RowMajor => self.rows,
+        };
+        (rows * self.groups * (GROUP / 8)).checked_mul(usize::from(bits))
+    }
+}
+
+/// The parts of plane P2, or none when the matrix is empty or too large.
+pub fn base_parts(layout: Layout, rows: usize, cols: usize) -> Option<BaseParts> {
+    let grid = Grid::new(rows, cols)?;
+    let cells = grid.tiles * grid.groups;
+    let (scales, steps, step_high) = match layout {
+        Layout::Tile16 => (grid.tiles * TILE_ROWS, cells.checked_mul(8)?, cells.checked_mul(2)?),
+        Layout::RowMajor => (rows, rows.checked_mul(grid.groups)?, 0),
+    };
+    let row_scales = part(0, scales.checked_mul(2)?)?;
+    let tile_tables = part(row_scales.end, grid.tiles)?;
+    let steps = part(tile_tables.end, steps)?;
+    let step_high = part(steps.end, step_high)?;
+    let codes = part(step_high.end, grid.code_bytes(layout, Plane::P2.bits())?)?;
+    Some(BaseParts { row_scales, tile_tables, steps, step_high, codes })
+}
+
+fn part(end: usize, bytes: usize) -> Option<Range<usize>> {
+    let start = end.checked_next_multiple_of(PART_ALIGN)?;
+    Some(start..start.checked_add(bytes)?)
+}
+
+/// Bytes of one plane, or none when the matrix is empty or too large.
+pub fn plane_bytes(layout: Layout, rows: usize, cols: usize, plane: Plane) -> Option<usize> {
+    match plane {
+        Plane::P2 => Some(base_parts(layout, rows, cols)?.bytes()),
+        _ => Grid::new(rows, cols)?.code_bytes(layout, plane.bits()),
+    }
+}
+
+/// Bytes of the merged digit of P3 and P4, or none when the matrix is empty or too large.
+pub fn merged_bytes(layout: Layout, rows: usize, cols: usize) -> Option<usize> {
+    Grid::new(rows, cols)?.code_bytes(layout, 2)
+}
+
+/// Writes one plane of `matrix` to `out`, which must have [`plane_bytes`] bytes.
+pub fn pack_plane(
+    matrix: &QuantizedMatrix,
+    layout: Layout,
+    plane: Plane,
+    out: &mut [u8],
+) -> Result<(), NestedError> {
+    let grid = matrix.check()?;
+    let shape = NestedError::Shape { rows: matrix.rows, cols: matrix.cols };
+    let parts = base_parts(layout, matrix.rows, matrix.cols).ok_or(shape.clone())?;
+    let expected = plane_bytes(layout, matrix.rows, matrix.cols, plane).ok_or(shape)?;
+    if out.len() != expected {
+        return Err(NestedError::PlaneLength { plane, expected, found: out.len() });
+    }
+    out.fill(0);
+    if plane != Plane::P2 {
+        pack_codes(matrix, &grid, layout, plane, out);
+        return Ok(());
+    }
+    for (bytes, scale) in out[parts.row_scales].chunks_exact_mut(2).zip(&matrix.row_scales) {
+        bytes.copy_from_slice(&scale.to_le_bytes());
+    }
+    out[parts.tile_tables].copy_from_slice(&matrix.tile_tables);
+    match layout {
+        Layout::Tile16 => {
+            pack_step_low(matrix, &grid, &mut out[parts.steps]);
+            pack_step_high(matrix, &grid, &mut out[parts.step_high]);
+        }
+        Layout::RowMajor => {
+            let bytes = parts.steps.len();
+            out[parts.steps].copy_from_slice(&matrix.steps[..bytes]);
+        }
+    }
+    pack_codes(matrix, &grid, layout, plane, &mut out[parts.codes]);
+    Ok(())
+}
+
+fn pack_step_low(matrix: &QuantizedMatrix, grid: &Grid, out: &mut [u8]) {
+    for (cell, bytes) in out.chunks_exact_mut(8).enumerate() {
+        for (lane, byte) in bytes.iter_mut().enumerate() {
+            let step = |row: usize| {
+                let row = cell / grid.groups * TILE_ROWS + row;
+                matrix.steps[row * grid.groups + cell % grid.groups] & 15
+            };
+            *byte = step(lane) | step(lane + 8) << 4;
+        }
+    }
+}
+
+fn pack_step_high(matrix: &QuantizedMatrix, grid: &Grid, out: &mut [u8]) {
+    for (cell, bytes) in out.chunks_exact_mut(2).enumerate() {
+        let first_row = cell / grid.groups * TILE_ROWS;
+        let bits = (0..TILE_ROWS).fold(0u16, |bits, row| {
+            let step = matrix.steps[(first_row + row) * grid.groups + cell % grid.groups];
+            bits | u16::from(step >> 4) << row
+        });
+        bytes.copy_from_slice(&bits.to_le_bytes());
+    }
+}
+
+fn pack_codes(matrix: &QuantizedMatrix, grid: &Grid, layout: Layout, plane: Plane, out: &mut [u8]) {
+    let rows = match layout {
+        Layout::Tile16 => grid.tiles * TILE_ROWS,
+        Layout::RowMajor => grid.rows,
+    };
+    let mask = (1u8 << plane.bits()) - 1;
+    for (row, codes) in matrix.codes.chunks_exact(grid.groups * GROUP).take(rows).enumerate() {
+        for (col, code) in codes.iter().enumerate() {
+            let (byte, shift) = grid.position(layout, plane.bits(), row, col);
+            out[byte] |= (code >> plane.shift() & mask) << shift;
+        }
+    }
+}
+
+/// Merges planes P3 and P4 into one 2-bit digit, `p3 << 1 | p4`, in the layout of a 2-bit plane.
+///
+/// `out` must be twice as long as each of the planes; in [`Layout::Tile16`] the lengths are
+/// multiples of 64 bytes.
+pub fn merge_p3_p4(
+    layout: Layout,
+    p3: &[u8],
+    p4: &[u8],
+    out: &mut [u8],
+) -> Result<(), NestedError> {
+    let error = |plane, expected, found| Err(NestedError::PlaneLength { plane, expected, found });
+    if p3.len() != p4.len() {
+        return error(Plane::P4, p3.len(), p4.len());
+    }
+    if out.len() != p3.len() * 2 {
+        return Err(NestedError::Length {
+            what: "merged plane",
+            expected: p3.len() * 2,
+            found: out.len(),
+        });
+    }
+    match layout {
+        Layout::Tile16 => {
+            if !p3.len().is_multiple_of(64) {
+                return error(Plane::P3, p3.len().next_multiple_of(64), p3.len());
+            }
+            let planes = p3.chunks_exact(64).zip(p4.chunks_exact(64));
+            for (out, (p3, p4)) in out.chunks_exact_mut(128).zip(planes) {
+                let (low, high) = out.split_at_mut(64);
+                for (lane, (b3, b4)) in p3.iter().zip(p4).enumerate() {
+                    low[lane] = spread(*b3) << 1 | spread(*b4);
+                    high[lane] = spread(*b3 >> 4) << 1 | spread(*b4 >> 4);
+                }
+            }
+        }
+        Layout::RowMajor => {
+            for (out, (b3, b4)) in out.chunks_exact_mut(2).zip(p3.iter().zip(p4)) {
+                out[0] = spread(*b3) << 1 | spread(*b4);
+                out[1] = spread(*b3 >> 4) << 1 | spread(*b4 >> 4);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Moves bits 0..4 to bits 0, 2, 4 and 6.
+const fn spread(nibble: u8) -> u8 {
+    let pairs = (nibble & 3) | (nibble & 12) << 2;
+    (pairs & 0x11) | (pairs & 0x22) << 1
+}

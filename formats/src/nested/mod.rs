@@ -1,0 +1,85 @@
+//! The bit-nested weight code: one 8-bit code per weight whose leading bits are codes of their own.
+//!
+//! A matrix `[rows, cols]` is cut into groups of [`GROUP`] weights along its input dimension and
+//! tiles of [`TILE_ROWS`] rows. A weight is `weight_scale * value`, where the value is decoded from
+//! the first 2, 3, 4, 6 or 8 bits of its code: by a small table at levels 2, 3 and 4, by an integer
+//! formula at 6 and 8. `FORMAT.md` has the exact arithmetic.
+
+mod codec;
+mod error;
+mod fit;
+mod layout;
+mod matrix;
+mod quantize;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub use codec::{NestedCodec, NestedTables, TABLE_BYTES, VALUE_LIMIT};
+pub use error::NestedError;
+pub use fit::CodecFitter;
+pub use layout::{
+    BaseParts, Layout, PART_ALIGN, base_parts, merge_p3_p4, merged_bytes, pack_plane, plane_bytes,
+};
+pub use matrix::QuantizedMatrix;
+pub use quantize::{QuantizeOptions, quantize_matrix};
+pub use view::{NestedPlanes, NestedView};
+
+use crate::Level;
+
+/// Weights along the input dimension that share one step of the scale.
+pub const GROUP: usize = 32;
+
+/// Rows that are stored interleaved and name one table together.
+pub const TILE_ROWS: usize = 16;
+
+/// The most tables that one codec may have.
+pub const MAX_TABLES: usize = 16;
+
+/// The step that makes a group zero.
+pub const ZERO_STEP: u8 = 31;
+
+/// 2^(-k/8) for k = 0..8, rounded to the nearest f32.
+const FRACTIONS: [u32; 8] = [
+    0x3f80_0000,
+    0x3f6a_c0c7,
+    0x3f57_44fd,
+    0x3f45_672a,
+    0x3f35_04f3,
+    0x3f25_fed7,
+    0x3f18_37f0,
+    0x3f0b_95c2,
+];
+
+/// What a group's 5-bit step multiplies its row scale with: 2^(-k/8) for k < 31, and 0 for 31.
+///
+/// Each entry is one of eight fixed f32 constants times an exact power of two.
+pub const STEPS: [f32; 32] = steps();
+
+const fn steps() -> [f32; 32] {
+    let mut steps = [0.0; 32];
+    let mut k = 0;
+    while k < ZERO_STEP as usize {
+        let octave = 1u32 << (k / 8);
+        steps[k] = f32::from_bits(FRACTIONS[k % 8]) / octave as f32;
+        k += 1;
+    }
+    steps
+}
+
+/// Size of one unit of a decoded value: 1/127 at levels 2, 3 and 4, 1/8192 at 6 and 8.
+pub const fn value_unit(level: Level) -> f32 {
+    match level {
+        Level::L2 | Level::L3 | Level::L4 => 1.0 / 127.0,
+        Level::L6 | Level::L8 => 1.0 / 8192.0,
+    }
+}
+
+/// The factor from a decoded value to a weight: `(row_scale * value_unit) * STEPS[step]`.
+///
+/// Only the five low bits of `step` count. The order of the two multiplications is part of the
+/// format.
+pub fn weight_scale(row_scale: half::f16, level: Level, step: u8) -> f32 {
+    (row_scale.to_f32() * value_unit(level)) * STEPS[usize::from(step & 31)]
+}
