@@ -1,0 +1,198 @@
+//! The command line: every flag, its environment variable and its help text.
+
+mod generation;
+mod model;
+mod precedence;
+mod tools;
+
+pub use generation::{GenerationArgs, PromptArgs};
+pub use model::{LevelArg, ModelArgs, ResourceArgs};
+pub use tools::{CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs, VerifyArgs};
+
+use clap::builder::FalseyValueParser;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const AFTER_HELP: &str = "\
+Without a model, every command uses the small storyteller that comes with the program.
+Without a command, `nestling` is `nestling chat`.
+
+Examples:
+  nestling                                      chat with the bundled storyteller
+  nestling -hf Qwen/Qwen3-30B-A3B               download, convert and chat with a real model
+  nestling run -p 'The ship left' -n 64 --temp 0
+  nestling convert ~/models/Qwen3-30B-A3B -o qwen3.nest
+  nestling chat -m qwen3.nest --level 4
+
+Every flag has an environment variable, shown beside it; the flag wins.
+
+Exit codes: 0 success, 1 failure, 2 wrong command line, 3 damaged store, 130 interrupted.";
+
+/// Runs Mixture-of-Experts language models from one bit-nested store.
+#[derive(Debug, Parser)]
+#[command(name = "nestling", version, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Chat with a model
+    Chat(ChatArgs),
+    /// Complete a prompt and end
+    Run(RunArgs),
+    /// Convert a Hugging Face checkpoint into a store
+    Convert(ConvertArgs),
+    /// Show what a store holds
+    Inspect(InspectArgs),
+    /// Read a whole store and check every byte of it
+    Verify(VerifyArgs),
+    /// Judge the levels of a store against the unquantized checkpoint
+    Perplexity(PerplexityArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+}
+
+/// How the program speaks; valid before and after the command.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Use colours: when writing to a terminal, always, or never. NO_COLOR is respected
+    #[arg(long, value_enum, default_value_t = ColorChoice::Auto, value_name = "WHEN")]
+    #[arg(env = "NESTLING_COLOR", global = true)]
+    pub color: ColorChoice,
+
+    /// Say more: timings in full and the library's log; twice for its details
+    #[arg(short, long, action = clap::ArgAction::Count, env = "NESTLING_VERBOSE", global = true)]
+    pub verbose: u8,
+
+    /// Say less: no progress, no first screen, no statistics
+    #[arg(short, long, env = "NESTLING_QUIET", global = true)]
+    #[arg(value_parser = FalseyValueParser::new())]
+    pub quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ColorChoice {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "In the chat: /? lists the commands, Ctrl-C stops a reply, Ctrl-D ends.")]
+pub struct ChatArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+
+    /// Answer one message and end
+    #[arg(long, visible_alias = "st", env = "NESTLING_SINGLE_TURN")]
+    #[arg(value_parser = FalseyValueParser::new())]
+    pub single_turn: bool,
+
+    /// File that keeps what was typed between chats
+    #[arg(long, value_name = "FILE", env = "NESTLING_HISTORY")]
+    pub history: Option<PathBuf>,
+
+    /// Keep no history of what was typed
+    #[arg(long, env = "NESTLING_NO_HISTORY")]
+    #[arg(value_parser = FalseyValueParser::new())]
+    pub no_history: bool,
+
+    #[command(flatten)]
+    pub generation: GenerationArgs,
+
+    #[command(flatten)]
+    pub resources: ResourceArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The prompt comes from -p, from -f or from standard input, and is completed \
+as raw text unless --chat is given. With no prompt at a terminal, `run` is `chat`. Tokens go to \
+standard output, everything else to standard error."
+)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+
+    /// Apply the model's chat template to the prompt instead of completing it as raw text
+    #[arg(long, env = "NESTLING_CHAT", value_parser = FalseyValueParser::new())]
+    pub chat: bool,
+
+    #[command(flatten)]
+    pub generation: GenerationArgs,
+
+    #[command(flatten)]
+    pub resources: ResourceArgs,
+}
+
+impl Cli {
+    /// Parses the program's own command line; the error is clap's, help and version included.
+    pub fn from_command_line(
+        arguments: impl IntoIterator<Item = OsString>,
+    ) -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches_from(normalize(arguments))?;
+        let mut cli = Self::from_arg_matches(&matches)?;
+        precedence::settle(&mut cli, &matches)?;
+        Ok(cli)
+    }
+}
+
+/// llama.cpp's multi-letter short flags, which clap has no word for.
+const LONG_OF: [(&str, &str); 9] = [
+    ("-hf", "--hf-repo"),
+    ("-hfr", "--hf-repo"),
+    ("-hft", "--hf-token"),
+    ("-sys", "--system-prompt"),
+    ("-st", "--single-turn"),
+    ("-lm", "--load-mode"),
+    ("-dev", "--device"),
+    ("-no-cnv", "--no-chat"),
+    ("-ctk", "--kv-type"),
+];
+
+/// What the user wrote, in clap's words: llama.cpp's multi-letter short flags become long ones, and
+/// flags without a command mean `chat`.
+fn normalize(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut out: Vec<OsString> = Vec::new();
+    let mut literal = false;
+    for argument in arguments {
+        literal |= argument == "--";
+        let long = argument.to_str().filter(|_| !literal).and_then(long_spelling);
+        out.push(long.map_or(argument, OsString::from));
+    }
+    let chats = match out.get(1).and_then(|first| first.to_str()) {
+        None => out.len() <= 1,
+        Some("-h" | "--help" | "-V" | "--version") => false,
+        Some(first) => first.starts_with('-'),
+    };
+    if chats {
+        out.insert(out.len().min(1), OsString::from("chat"));
+    }
+    out
+}
+
+fn long_spelling(argument: &str) -> Option<String> {
+    let (flag, value) = match argument.split_once('=') {
+        Some((flag, value)) => (flag, Some(value)),
+        None => (argument, None),
+    };
+    let (_, long) = LONG_OF.iter().find(|(short, _)| *short == flag)?;
+    Some(value.map_or_else(|| (*long).into(), |value| format!("{long}={value}")))
+}
+
+#[cfg(test)]
+mod tests;

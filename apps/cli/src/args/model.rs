@@ -1,0 +1,124 @@
+//! Which model, and what it may use of the machine.
+
+use crate::bytes::ByteSize;
+use clap::builder::FalseyValueParser;
+use clap::{Args, ValueEnum};
+use nestling::formats::Level;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Model")]
+pub struct ModelArgs {
+    /// Store to open, or a Hugging Face checkpoint folder to run unquantized
+    #[arg(value_name = "MODEL")]
+    pub path: Option<PathBuf>,
+
+    /// Store to open, or a Hugging Face checkpoint folder to run unquantized [default: the bundled
+    /// storyteller]
+    #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
+    pub model: Option<PathBuf>,
+
+    /// Download this Hugging Face repository, convert it and use it; also spelled -hf
+    #[arg(long, visible_alias = "hf", value_name = "OWNER/REPO", env = "NESTLING_HF_REPO")]
+    pub hf_repo: Option<String>,
+
+    /// Branch, tag or commit of the repository
+    #[arg(long, value_name = "NAME", default_value = "main", env = "NESTLING_HF_REVISION")]
+    pub hf_revision: String,
+
+    /// Access token for the Hub; also spelled -hft
+    #[arg(long, value_name = "TOKEN", env = "HF_TOKEN", hide_env_values = true)]
+    pub hf_token: Option<String>,
+
+    /// Use only what is already in the cache, never the network [env: HF_HUB_OFFLINE=]
+    #[arg(long, env = "NESTLING_OFFLINE", value_parser = FalseyValueParser::new())]
+    pub offline: bool,
+
+    /// Bits of every weight to use: 2, 3, 4, 6 or 8 [default: all that the store holds]
+    #[arg(long, value_name = "BITS", env = "NESTLING_LEVEL")]
+    pub level: Option<LevelArg>,
+}
+
+impl ModelArgs {
+    /// The path that was given, by position or by `-m`.
+    pub fn given_path(&self) -> Option<&PathBuf> {
+        self.path.as_ref().or(self.model.as_ref())
+    }
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Machine")]
+pub struct ResourceArgs {
+    /// Device that computes
+    #[arg(long, value_enum, default_value_t = Device::Auto, env = "NESTLING_DEVICE")]
+    pub device: Device,
+
+    /// Threads that compute [default: as many as the machine has cores]
+    #[arg(short, long, value_name = "N", env = "NESTLING_THREADS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+
+    /// Memory for weights, context and scratch, such as 6G [default: no limit]
+    #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]
+    pub memory: Option<ByteSize>,
+
+    /// Device memory, such as 8G; without effect on the CPU
+    #[arg(long, value_name = "SIZE", env = "NESTLING_VRAM_BUDGET")]
+    pub vram_budget: Option<ByteSize>,
+
+    /// How weights are held: read and verified into memory, or mapped from the file and used in
+    /// place (starts at once; the file must not be changed meanwhile); also spelled -lm
+    #[arg(long, value_enum, default_value_t = LoadMode::Owned, env = "NESTLING_LOAD_MODE")]
+    pub load_mode: LoadMode,
+
+    /// Tokens of context; 0 means all that the model was trained for
+    #[arg(short, long, value_name = "N", default_value_t = 0, env = "NESTLING_CTX_SIZE")]
+    pub ctx_size: u32,
+
+    /// Number type of the keys and values kept for the context
+    #[arg(long, value_enum, default_value_t = KvType::F16, env = "NESTLING_KV_TYPE")]
+    pub kv_type: KvType,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// The best that this build has
+    Auto,
+    /// The CPU
+    Cpu,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LoadMode {
+    /// Read into memory; every byte is verified
+    Owned,
+    /// Map the file and use it in place
+    #[value(alias = "mapped")]
+    Mmap,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvType {
+    /// Half precision
+    F16,
+    /// Single precision
+    F32,
+}
+
+/// A level on the command line: the number of bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LevelArg(pub Level);
+
+impl FromStr for LevelArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.trim()
+            .parse()
+            .ok()
+            .and_then(Level::from_bits)
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is not a level; the levels are 2, 3, 4, 6 and 8"))
+    }
+}

@@ -1,0 +1,70 @@
+//! Flags that exclude each other. Two on the command line are an error; one on the command line
+//! silences the other's environment variable, since the argument wins.
+
+use super::{Cli, Command};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory};
+
+/// Argument ids of which one command line may use one, with what the user calls them.
+const EXCLUSIVE: [&[(&str, &str)]; 4] = [
+    &[("path", "[MODEL]"), ("model", "--model"), ("hf_repo", "--hf-repo")],
+    &[("prompt", "--prompt"), ("file", "--file")],
+    &[("history", "--history"), ("no_history", "--no-history")],
+    &[("verbose", "--verbose"), ("quiet", "--quiet")],
+];
+
+pub fn settle(cli: &mut Cli, matches: &ArgMatches) -> Result<(), clap::Error> {
+    let Some((_, given)) = matches.subcommand() else { return Ok(()) };
+    for group in EXCLUSIVE {
+        let typed: Vec<_> = group
+            .iter()
+            .filter(|(id, _)| source(given, id) == Some(ValueSource::CommandLine))
+            .collect();
+        if let [(_, first), (_, second), ..] = typed[..] {
+            let message = format!("the argument '{first}' cannot be used with '{second}'");
+            return Err(Cli::command().error(ErrorKind::ArgumentConflict, message));
+        }
+        if !typed.is_empty() {
+            for (id, _) in group {
+                if source(given, id) == Some(ValueSource::EnvVariable) {
+                    forget(cli, id);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn source(matches: &ArgMatches, id: &str) -> Option<ValueSource> {
+    matches.try_contains_id(id).ok().filter(|present| *present)?;
+    matches.value_source(id)
+}
+
+fn forget(cli: &mut Cli, id: &str) {
+    match id {
+        "verbose" => cli.output.verbose = 0,
+        "quiet" => cli.output.quiet = false,
+        _ => {}
+    }
+    let (model, prompt) = match &mut cli.command {
+        Command::Chat(args) => {
+            match id {
+                "history" => args.history = None,
+                "no_history" => args.no_history = false,
+                _ => {}
+            }
+            (&mut args.model, &mut args.prompt)
+        }
+        Command::Run(args) => (&mut args.model, &mut args.prompt),
+        // Elsewhere the position alone is asked first.
+        _ => return,
+    };
+    match id {
+        "model" => model.model = None,
+        "hf_repo" => model.hf_repo = None,
+        "prompt" => prompt.prompt = None,
+        "file" => prompt.file = None,
+        _ => {}
+    }
+}

@@ -1,0 +1,154 @@
+use super::model::LoadMode;
+use super::*;
+use nestling::formats::Level;
+
+fn parse(line: &[&str]) -> Result<Cli, clap::Error> {
+    Cli::from_command_line(line.iter().map(OsString::from))
+}
+
+fn run(line: &[&str]) -> RunArgs {
+    match parse(line).unwrap().command {
+        Command::Run(args) => args,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn definitions_are_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_flag_has_an_environment_variable_and_help() {
+    fn visit(command: &clap::Command) {
+        for argument in command.get_arguments() {
+            let name = argument.get_id().as_str();
+            if matches!(name, "help" | "version") {
+                continue;
+            }
+            assert!(argument.get_help().is_some(), "{} {name}: no help", command.get_name());
+            if !argument.is_positional() {
+                let env = argument.get_env().unwrap_or_default().to_string_lossy().into_owned();
+                let known = env.starts_with("NESTLING_") || env == "HF_TOKEN";
+                assert!(known, "{} --{name}: variable `{env}`", command.get_name());
+            }
+        }
+        command.get_subcommands().for_each(visit);
+    }
+    let mut command = Cli::command();
+    command.build();
+    command.get_subcommands().filter(|c| c.get_name() != "help").for_each(visit);
+}
+
+#[test]
+fn one_name_has_one_meaning() {
+    // The same flag must not read another variable in another command.
+    let mut seen = std::collections::HashMap::new();
+    for command in Cli::command().get_subcommands() {
+        for argument in command.get_arguments().filter(|a| a.get_long().is_some()) {
+            let env = argument.get_env().map(|e| e.to_owned());
+            let long = argument.get_long().unwrap().to_owned();
+            let known = seen.entry(long.clone()).or_insert_with(|| env.clone());
+            assert_eq!(*known, env, "--{long} of {}", command.get_name());
+        }
+    }
+}
+
+#[test]
+fn llama_cpp_spellings() {
+    let args = run(&[
+        "nestling",
+        "run",
+        "-m",
+        "a.nest",
+        "-c",
+        "256",
+        "-n",
+        "32",
+        "--temp",
+        "0",
+        "--top-k",
+        "5",
+        "--top-p",
+        "0.9",
+        "--min-p",
+        "0.1",
+        "--repeat-penalty",
+        "1.1",
+        "-s",
+        "7",
+        "-p",
+        "Once",
+        "-sys",
+        "Be brief",
+        "-t",
+        "2",
+        "-lm",
+        "mmap",
+        "-v",
+    ]);
+    assert_eq!(args.model.given_path(), Some(&PathBuf::from("a.nest")));
+    assert_eq!(args.resources.ctx_size, 256);
+    assert_eq!(args.generation.predict, 32);
+    assert_eq!(args.generation.temp, Some(0.0));
+    assert_eq!(args.generation.top_k, Some(5));
+    assert_eq!(args.generation.seed, Some(7));
+    assert_eq!(args.prompt.prompt.as_deref(), Some("Once"));
+    assert_eq!(args.prompt.system_prompt.as_deref(), Some("Be brief"));
+    assert_eq!(args.resources.threads, Some(2));
+    assert_eq!(args.resources.load_mode, LoadMode::Mmap);
+    assert_eq!(run(&["nestling", "run", "-n", "-1"]).generation.predict, -1);
+}
+
+#[test]
+fn no_command_is_chat() {
+    for line in [&["nestling"][..], &["nestling", "-hf", "a/b"], &["nestling", "-m", "x.nest"]] {
+        assert!(matches!(parse(line).unwrap().command, Command::Chat(_)), "{line:?}");
+    }
+    let Command::Chat(args) = parse(&["nestling", "-hf=a/b", "-st"]).unwrap().command else {
+        panic!("not a chat");
+    };
+    assert_eq!(args.model.hf_repo.as_deref(), Some("a/b"));
+    assert!(args.single_turn);
+    assert!(parse(&["nestling", "comvert"]).is_err());
+}
+
+#[test]
+fn a_literal_after_two_dashes_is_left_alone() {
+    let Command::Verify(args) = parse(&["nestling", "verify", "--", "-hf"]).unwrap().command else {
+        panic!("not verify");
+    };
+    assert_eq!(args.path, Some(PathBuf::from("-hf")));
+}
+
+#[test]
+fn wrong_values_are_refused_with_a_reason() {
+    for (line, words) in [
+        (&["nestling", "run", "--level", "5"][..], "levels are 2, 3, 4, 6 and 8"),
+        (&["nestling", "run", "--memory", "much"], "not a size"),
+        (&["nestling", "run", "--top-p", "1.5"], "not from 0 to 1"),
+        (&["nestling", "run", "--temp", "nan"], "not from 0 to 100"),
+        (&["nestling", "run", "-t", "0"], "1..=1024"),
+        (&["nestling", "run", "-l", "x+1"], "not a token id and a bias"),
+        (&["nestling", "run", "a.nest", "-m", "b.nest"], "cannot be used with"),
+        (&["nestling", "run", "-p", "x", "-f", "y"], "cannot be used with"),
+    ] {
+        let error = parse(line).unwrap_err().to_string();
+        assert!(error.contains(words), "{line:?}: {error}");
+    }
+}
+
+#[test]
+fn levels_and_biases_are_lists() {
+    let Command::Perplexity(args) =
+        parse(&["nestling", "perplexity", "--reference", "hf", "-f", "t.txt", "--levels", "2,8"])
+            .unwrap()
+            .command
+    else {
+        panic!("not perplexity");
+    };
+    assert_eq!(args.levels, [LevelArg(Level::L2), LevelArg(Level::L8)]);
+    let args = run(&["nestling", "run", "-l", "3+1.5", "-l", "4-inf"]);
+    assert_eq!(args.generation.logit_bias[0].bias, 1.5);
+    assert_eq!(args.generation.logit_bias[1].bias, f32::NEG_INFINITY);
+}

@@ -1,0 +1,104 @@
+//! Commands around the store.
+
+use super::LevelArg;
+use clap::Args;
+use clap::builder::FalseyValueParser;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+#[command(after_help = "A conversion that was interrupted goes on where it stopped when the same \
+command is given again. The store appears under its name only when it is complete.")]
+pub struct ConvertArgs {
+    /// Hugging Face checkpoint folder: config.json, tokenizer.json, *.safetensors
+    #[arg(value_name = "HF_DIR")]
+    pub checkpoint: PathBuf,
+
+    /// Store to write
+    #[arg(short, long, value_name = "OUT.nest", env = "NESTLING_OUTPUT")]
+    pub output: PathBuf,
+
+    /// Replace the output if it exists
+    #[arg(long, env = "NESTLING_FORCE", value_parser = FalseyValueParser::new())]
+    pub force: bool,
+
+    /// Threads that quantize [default: as many as the machine has cores]
+    #[arg(short, long, value_name = "N", env = "NESTLING_THREADS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+}
+
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// Store to show
+    #[arg(value_name = "STORE")]
+    pub path: Option<PathBuf>,
+
+    /// Store to show [default: the bundled storyteller]
+    #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
+    pub model: Option<PathBuf>,
+
+    /// Print one JSON object
+    #[arg(long, env = "NESTLING_JSON", value_parser = FalseyValueParser::new())]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Exit codes: 0 the store is whole, 3 it is damaged, 1 it cannot be read.")]
+pub struct VerifyArgs {
+    /// Store to check
+    #[arg(value_name = "STORE")]
+    pub path: Option<PathBuf>,
+
+    /// Store to check [default: the bundled storyteller]
+    #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
+    pub model: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "KL divergence is measured twice: weights only (float activations, embedding \
+and head in float, f32 keys and values, on both sides), and the path that ships (int8 activations)."
+)]
+pub struct PerplexityArgs {
+    /// Store to judge [default: the bundled storyteller]
+    #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
+    pub model: Option<PathBuf>,
+
+    /// The checkpoint that the store was made from, as a Hugging Face folder
+    #[arg(long, value_name = "HF_DIR", env = "NESTLING_REFERENCE")]
+    pub reference: PathBuf,
+
+    /// Text to judge on
+    #[arg(short, long, value_name = "TEXT", env = "NESTLING_FILE")]
+    pub file: PathBuf,
+
+    /// Levels to judge
+    #[arg(long, value_name = "LIST", env = "NESTLING_LEVELS", value_delimiter = ',')]
+    #[arg(default_value = "2,3,4,6,8")]
+    pub levels: Vec<LevelArg>,
+
+    /// Tokens of context for each piece of the text
+    #[arg(short, long, value_name = "N", default_value_t = 512, env = "NESTLING_CTX_SIZE")]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..))]
+    pub ctx_size: u32,
+
+    /// Most tokens of the text to use; 0 means all
+    #[arg(long, value_name = "N", default_value_t = 0, env = "NESTLING_TOKENS")]
+    pub tokens: usize,
+
+    /// Threads that compute [default: as many as the machine has cores]
+    #[arg(short, long, value_name = "N", env = "NESTLING_THREADS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+
+    /// Print a JSON list of rows
+    #[arg(long, env = "NESTLING_JSON", value_parser = FalseyValueParser::new())]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// Shell to print the script for
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}

@@ -1,0 +1,83 @@
+//! What went wrong, said to a person: one sentence, one piece of advice, one exit code.
+
+use std::fmt;
+
+/// How the program ends. The numbers are part of the interface (`nestling --help` lists them).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Something failed.
+    Failed = 1,
+    /// The command line is wrong; clap uses the same number.
+    Usage = 2,
+    /// A store is damaged.
+    Damaged = 3,
+    /// Ctrl-C.
+    Interrupted = 130,
+}
+
+/// An error on its way to the person at the keyboard.
+#[derive(Debug)]
+pub struct Failure {
+    pub exit: Exit,
+    /// What happened, as a sentence without the final stop.
+    pub message: String,
+    /// What to do about it, as a sentence without the final stop.
+    pub advice: Option<String>,
+}
+
+/// The result of everything that can fail in front of a person.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { exit: Exit::Failed, message: message.into(), advice: None }
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { exit: Exit::Usage, ..Self::new(message) }
+    }
+
+    pub fn interrupted() -> Self {
+        Self { exit: Exit::Interrupted, ..Self::new("interrupted") }
+    }
+
+    /// Standard output was closed by its reader: end without a word.
+    pub fn output_closed() -> Self {
+        Self::new("")
+    }
+
+    /// A failed operation on a file, with advice where the operating system's code tells enough.
+    pub fn file(verb: &str, path: &std::path::Path, error: &std::io::Error) -> Self {
+        use std::io::ErrorKind as Kind;
+        let failure = Self::new(format!("cannot {verb} {}: {}", path.display(), plain(error)));
+        match error.kind() {
+            Kind::NotFound => failure.advise("check the spelling of the path"),
+            Kind::PermissionDenied => failure.advise("check the permissions of the file"),
+            Kind::StorageFull => failure.advise("free some space or write to another disk"),
+            _ => failure,
+        }
+    }
+
+    pub fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+}
+
+/// The message of an I/O error without the `(os error N)` that only a programmer reads.
+pub fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) => first.to_lowercase().chain(letters).collect(),
+        None => error.kind().to_string(),
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
