@@ -3,9 +3,20 @@
 //! No threads, devices or async live here: everything is a pure function or a plain reader that
 //! callers thread.
 
+pub mod config;
+pub mod dtype;
+mod import_error;
+mod json;
 pub mod level;
+pub mod limits;
 pub mod matrix;
+pub mod names;
 pub mod nested;
+pub mod shape;
 
+pub use config::{Architecture, FeedForward, GenerationDefaults, LayerConfig, ModelConfig};
+pub use dtype::DType;
+pub use import_error::ImportError;
 pub use level::{Level, Plane};
 pub use matrix::{ExpertId, FloatId, FloatKind, MatrixId, MatrixKind};
+pub use shape::{FloatShape, MatrixShape, ModelShape};

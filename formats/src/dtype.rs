@@ -1,0 +1,63 @@
+//! Element types of checkpoint tensors.
+
+use half::{bf16, f16};
+
+/// An element type that weights may have in a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum DType {
+    /// IEEE single precision.
+    F32 = 0,
+    /// IEEE half precision.
+    F16 = 1,
+    /// The upper half of single precision.
+    Bf16 = 2,
+}
+
+impl DType {
+    /// Bytes per element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    /// The name that safetensors gives the type.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::Bf16 => "BF16",
+        }
+    }
+
+    /// Converts little-endian elements to f32.
+    ///
+    /// `bytes` holds `out.len()` elements; whatever one of the two has too much is left alone.
+    pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
+        match self {
+            Self::F32 => {
+                for (value, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *value = f32::from_le_bytes(*bytes);
+                }
+            }
+            Self::F16 => {
+                for (value, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *value = f16::from_le_bytes(*bytes).to_f32();
+                }
+            }
+            Self::Bf16 => {
+                for (value, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *value = bf16::from_le_bytes(*bytes).to_f32();
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,148 @@
+//! What can be wrong with a checkpoint.
+
+use std::io;
+
+/// A checkpoint that cannot be read, is malformed, or asks for something that is not supported.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The operating system refused.
+    #[error("{file}: cannot {action}: {source}")]
+    Io {
+        /// File or directory.
+        file: String,
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The directory holds no checkpoint in a known format.
+    #[error("{directory} is not a Hugging Face checkpoint: {problem}")]
+    NotACheckpoint {
+        /// The directory.
+        directory: String,
+        /// What is missing or found instead.
+        problem: String,
+    },
+    /// A file is not the JSON it should be.
+    #[error("{file}: {source}")]
+    Json {
+        /// The file.
+        file: String,
+        /// Line, column and problem.
+        source: serde_json::Error,
+    },
+    /// A key of a JSON file is missing or has a value that makes no sense.
+    #[error("{file}: `{key}`: expected {expected}, found {found}")]
+    Value {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+        /// What would do.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// The model does something that this version cannot compute.
+    #[error("{file}: `{key}` is {found}, which is not supported ({supported})")]
+    Unsupported {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+        /// Its value.
+        found: String,
+        /// What is.
+        supported: String,
+    },
+    /// An option that is not known, and so might change the model.
+    #[error("{file}: `{key}` = {found} is not known and might change the model")]
+    UnknownOption {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+        /// Its value.
+        found: String,
+    },
+    /// Something is larger than any limit of [`crate::limits`].
+    #[error("{file}: {what} is {found}, above the limit of {limit}")]
+    Limit {
+        /// The file.
+        file: String,
+        /// The size.
+        what: String,
+        /// Its value.
+        found: u64,
+        /// The most that is accepted.
+        limit: u64,
+    },
+    /// The bytes of a safetensors file are wrong.
+    #[error("{file}: {what} at byte {offset}: expected {expected}, found {found}")]
+    Malformed {
+        /// The file.
+        file: String,
+        /// The field or tensor.
+        what: String,
+        /// Where, from the file's start.
+        offset: u64,
+        /// What should be there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// A tensor has not the type or shape that the configuration asks for.
+    #[error("{file}: tensor `{tensor}` at byte {offset}: expected {expected}, found {found}")]
+    Tensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Where its data begins, from the file's start.
+        offset: u64,
+        /// What the configuration asks for.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// The checkpoint lacks a tensor.
+    #[error("{file}: tensor `{tensor}` is missing")]
+    MissingTensor {
+        /// The checkpoint.
+        file: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// The checkpoint has tensors that the architecture has no use for.
+    #[error("{file}: {count} tensors have no place in this architecture, the first is `{tensor}`")]
+    UnexpectedTensor {
+        /// The checkpoint.
+        file: String,
+        /// The first of them.
+        tensor: String,
+        /// How many there are.
+        count: usize,
+    },
+    /// A weight is infinite or not a number.
+    #[error("{file}: tensor `{tensor}`: element {index} is {found}, not a finite number")]
+    NotFinite {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Position in the tensor.
+        index: u64,
+        /// The value.
+        found: f32,
+    },
+    /// The file is no longer the one that was opened.
+    #[error("{file} was changed while it was being read")]
+    Changed {
+        /// The file.
+        file: String,
+    },
+    /// The caller's callback asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+}

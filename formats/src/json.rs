@@ -1,0 +1,181 @@
+//! JSON objects from strangers: no duplicate keys, and every value asked for by type.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde_json::Value;
+
+use crate::ImportError;
+
+/// The members of an object in file order; two members of one name are an error.
+pub(crate) struct UniqueMap<V>(pub Vec<(String, V)>);
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members<V>(std::marker::PhantomData<V>);
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for Members<V> {
+            type Value = UniqueMap<V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut seen = std::collections::HashSet::new();
+                let mut members = Vec::new();
+                while let Some(key) = map.next_key::<String>()? {
+                    if !seen.insert(key.clone()) {
+                        return Err(M::Error::custom(format_args!("duplicate key `{key}`")));
+                    }
+                    members.push((key, map.next_value()?));
+                }
+                Ok(UniqueMap(members))
+            }
+        }
+        deserializer.deserialize_map(Members(std::marker::PhantomData))
+    }
+}
+
+/// The members of a configuration file. A member that is `null` counts as absent.
+pub(crate) struct Fields {
+    file: String,
+    members: Vec<(String, Value)>,
+}
+
+impl Fields {
+    pub(crate) fn parse(file: &str, bytes: &[u8], limit: u64) -> Result<Self, ImportError> {
+        let found = bytes.len() as u64;
+        if found > limit {
+            let what = "its size in bytes".into();
+            return Err(ImportError::Limit { file: file.into(), what, found, limit });
+        }
+        let mut members = serde_json::from_slice::<UniqueMap<Value>>(bytes)
+            .map_err(|source| ImportError::Json { file: file.into(), source })?
+            .0;
+        members.retain(|(_, value)| !value.is_null());
+        Ok(Self { file: file.into(), members })
+    }
+
+    /// The members of an object that is the value of `key`.
+    pub(crate) fn object(&self, key: &str) -> Result<Option<Self>, ImportError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let Value::Object(map) = value else {
+            return Err(self.wrong(key, "an object"));
+        };
+        let members = map.iter().filter(|(_, v)| !v.is_null());
+        let members = members.map(|(k, v)| (k.clone(), v.clone())).collect();
+        Ok(Some(Self { file: format!("{}: {key}", self.file), members }))
+    }
+
+    pub(crate) fn file(&self) -> &str {
+        &self.file
+    }
+
+    pub(crate) fn members(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.members.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
+        self.members().find(|(name, _)| *name == key).map(|(_, value)| value)
+    }
+
+    /// The error of a value that is not as it should be.
+    pub(crate) fn wrong(&self, key: &str, expected: impl Into<String>) -> ImportError {
+        let found = self.get(key).map_or_else(|| "nothing".into(), shown);
+        ImportError::Value {
+            file: self.file.clone(),
+            key: key.into(),
+            expected: expected.into(),
+            found,
+        }
+    }
+
+    /// The error of a value that cannot be computed with.
+    pub(crate) fn unsupported(&self, key: &str, supported: &str) -> ImportError {
+        let found = self.get(key).map_or_else(|| "absent".into(), shown);
+        ImportError::Unsupported {
+            file: self.file.clone(),
+            key: key.into(),
+            found,
+            supported: supported.into(),
+        }
+    }
+
+    /// A whole number from 1 to `limit`, if the key is there.
+    pub(crate) fn size(&self, key: &str, limit: usize) -> Result<Option<usize>, ImportError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let number = value.as_u64().ok_or_else(|| self.wrong(key, "a whole number"))?;
+        if number > limit as u64 {
+            return Err(ImportError::Limit {
+                file: self.file.clone(),
+                what: format!("`{key}`"),
+                found: number,
+                limit: limit as u64,
+            });
+        }
+        match usize::try_from(number) {
+            Ok(number) if number > 0 => Ok(Some(number)),
+            _ => Err(self.wrong(key, "a number above 0")),
+        }
+    }
+
+    /// A whole number from 1 to `limit`.
+    pub(crate) fn required_size(&self, key: &str, limit: usize) -> Result<usize, ImportError> {
+        self.size(key, limit)?.ok_or_else(|| self.wrong(key, "a whole number"))
+    }
+
+    pub(crate) fn boolean(&self, key: &str) -> Result<Option<bool>, ImportError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Bool(value)) => Ok(Some(*value)),
+            Some(_) => Err(self.wrong(key, "true or false")),
+        }
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, ImportError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(value)) => Ok(Some(value)),
+            Some(_) => Err(self.wrong(key, "a string")),
+        }
+    }
+
+    /// A finite number.
+    pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, ImportError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.as_f64() {
+            Some(number) if number.is_finite() => Ok(Some(number)),
+            _ => Err(self.wrong(key, "a finite number")),
+        }
+    }
+
+    /// A list of whole numbers; a single number is a list of one.
+    pub(crate) fn numbers(&self, key: &str, limit: usize) -> Result<Vec<u32>, ImportError> {
+        let list = match self.get(key) {
+            None => return Ok(Vec::new()),
+            Some(Value::Array(list)) => list.as_slice(),
+            Some(value) => std::slice::from_ref(value),
+        };
+        if list.len() > limit {
+            return Err(ImportError::Limit {
+                file: self.file.clone(),
+                what: format!("the length of `{key}`"),
+                found: list.len() as u64,
+                limit: limit as u64,
+            });
+        }
+        list.iter()
+            .map(|value| value.as_u64().and_then(|n| u32::try_from(n).ok()))
+            .collect::<Option<_>>()
+            .ok_or_else(|| self.wrong(key, "a 32-bit whole number, or a list of them"))
+    }
+}
+
+/// A value as an error message shows it: short.
+pub(crate) fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

@@ -1,0 +1,36 @@
+//! The largest sizes that are accepted, in one place. A file that asks for more is refused by name
+//! before anything is allocated for it.
+
+/// Bytes of a `config.json`, a `generation_config.json` or another small JSON file.
+pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
+/// Bytes of a tokenizer, a chat template or another asset.
+pub const MAX_ASSET_BYTES: u64 = 64 << 20;
+/// Bytes of the header of a safetensors file; the limit of the `safetensors` crate.
+pub const MAX_SAFETENSORS_HEADER_BYTES: u64 = 100_000_000;
+/// Bytes of a `model.safetensors.index.json`.
+pub const MAX_SAFETENSORS_INDEX_BYTES: u64 = 100_000_000;
+/// Files of one checkpoint.
+pub const MAX_SHARDS: usize = 10_000;
+/// Tensors of one checkpoint.
+pub const MAX_TENSORS: usize = 1 << 20;
+/// Dimensions of a tensor.
+pub const MAX_TENSOR_RANK: usize = 8;
+
+/// `num_hidden_layers`.
+pub const MAX_LAYERS: usize = 1024;
+/// `hidden_size`, `intermediate_size` and `moe_intermediate_size`.
+pub const MAX_WIDTH: usize = 1 << 17;
+/// `vocab_size`.
+pub const MAX_VOCABULARY: usize = 1 << 21;
+/// `num_attention_heads`.
+pub const MAX_HEADS: usize = 1024;
+/// `head_dim`.
+pub const MAX_HEAD_DIM: usize = 1024;
+/// `num_experts`.
+pub const MAX_EXPERTS: usize = 4096;
+/// `num_experts_per_tok`.
+pub const MAX_EXPERTS_PER_TOKEN: usize = 64;
+/// `max_position_embeddings`.
+pub const MAX_POSITIONS: usize = 1 << 24;
+/// End-of-sequence tokens.
+pub const MAX_EOS_TOKENS: usize = 64;

@@ -1,0 +1,122 @@
+//! Every weight of a model and its shape, derived from the configuration alone.
+
+use crate::config::{FeedForward, LayerConfig, ModelConfig};
+use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
+
+/// A matrix and its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixShape {
+    /// Which matrix.
+    pub id: MatrixId,
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+}
+
+/// A float tensor and its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FloatShape {
+    /// Which tensor.
+    pub id: FloatId,
+    /// Rows of the router; 1 for a vector.
+    pub rows: usize,
+    /// Elements of a row.
+    pub cols: usize,
+}
+
+impl FloatShape {
+    /// Elements in all.
+    pub fn elements(&self) -> usize {
+        self.rows * self.cols
+    }
+}
+
+/// All weights of a model, in the order in which a store holds them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelShape {
+    /// Embedding, untied head, then layer by layer attention, dense feed-forward or experts.
+    pub matrices: Vec<MatrixShape>,
+    /// Layer by layer, then the final norm.
+    pub floats: Vec<FloatShape>,
+}
+
+impl ModelShape {
+    /// Lists the weights of a model. A tied head is not listed: it is the embedding.
+    pub fn new(config: &ModelConfig) -> Self {
+        let mut shape = Self { matrices: Vec::new(), floats: Vec::new() };
+        let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
+        let model = |kind| MatrixId { kind, layer: None, expert: None };
+        shape.matrix(model(MatrixKind::Embedding), vocabulary, hidden);
+        if !config.tie_word_embeddings {
+            shape.matrix(model(MatrixKind::Head), vocabulary, hidden);
+        }
+        for (layer, layer_config) in (0u32..).zip(&config.layers) {
+            shape.attention(config, layer);
+            shape.feed_forward(config, layer, layer_config);
+        }
+        shape.vector(FloatKind::FinalNorm, None, hidden);
+        shape
+    }
+
+    /// Weights in all, floats included.
+    pub fn weights(&self) -> u64 {
+        let matrices = self.matrices.iter().map(|m| m.rows as u64 * m.cols as u64);
+        let floats = self.floats.iter().map(|f| f.elements() as u64);
+        matrices.chain(floats).sum()
+    }
+
+    fn matrix(&mut self, id: MatrixId, rows: usize, cols: usize) {
+        self.matrices.push(MatrixShape { id, rows, cols });
+    }
+
+    fn vector(&mut self, kind: FloatKind, layer: Option<u32>, cols: usize) {
+        self.floats.push(FloatShape { id: FloatId { kind, layer }, rows: 1, cols });
+    }
+
+    fn attention(&mut self, config: &ModelConfig, layer: u32) {
+        let hidden = config.hidden_size;
+        let queries = config.num_attention_heads * config.head_dim;
+        let keys = config.num_key_value_heads * config.head_dim;
+        let dense = |kind| MatrixId { kind, layer: Some(layer), expert: None };
+        self.matrix(dense(MatrixKind::Query), queries, hidden);
+        self.matrix(dense(MatrixKind::Key), keys, hidden);
+        self.matrix(dense(MatrixKind::Value), keys, hidden);
+        self.matrix(dense(MatrixKind::Output), hidden, queries);
+        let at = Some(layer);
+        self.vector(FloatKind::AttentionNorm, at, hidden);
+        if config.qk_norm {
+            self.vector(FloatKind::QueryNorm, at, config.head_dim);
+            self.vector(FloatKind::KeyNorm, at, config.head_dim);
+        }
+        if config.attention_bias {
+            self.vector(FloatKind::QueryBias, at, queries);
+            self.vector(FloatKind::KeyBias, at, keys);
+            self.vector(FloatKind::ValueBias, at, keys);
+            self.vector(FloatKind::OutputBias, at, hidden);
+        }
+        self.vector(FloatKind::FeedForwardNorm, at, hidden);
+    }
+
+    fn feed_forward(&mut self, config: &ModelConfig, layer: u32, layer_config: &LayerConfig) {
+        match layer_config.feed_forward {
+            FeedForward::Dense { intermediate_size } => {
+                self.swiglu(layer, None, config.hidden_size, intermediate_size);
+            }
+            FeedForward::Moe { num_experts, moe_intermediate_size, .. } => {
+                let id = FloatId { kind: FloatKind::Router, layer: Some(layer) };
+                self.floats.push(FloatShape { id, rows: num_experts, cols: config.hidden_size });
+                for expert in (0u32..).take(num_experts) {
+                    self.swiglu(layer, Some(expert), config.hidden_size, moe_intermediate_size);
+                }
+            }
+        }
+    }
+
+    fn swiglu(&mut self, layer: u32, expert: Option<u32>, hidden: usize, intermediate: usize) {
+        let id = |kind| MatrixId { kind, layer: Some(layer), expert };
+        self.matrix(id(MatrixKind::Gate), intermediate, hidden);
+        self.matrix(id(MatrixKind::Up), intermediate, hidden);
+        self.matrix(id(MatrixKind::Down), hidden, intermediate);
+    }
+}
