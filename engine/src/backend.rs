@@ -1,0 +1,357 @@
+//! What a device must be able to do: hold weights and pages ([`Backend`]), compute ([`Encoder`]).
+//!
+//! Operations are coarse, so that a backend is free to fuse inside them and to record instead of
+//! run. `cpu/reference.rs` defines the exact result of each. Operations that fill a buffer set
+//! its row count to that of their input.
+
+use nestling_formats::Level;
+
+use crate::batch::StepRows;
+use crate::error::EngineError;
+use crate::kv_cache::{KvShape, PageId};
+use crate::weights::{ActivationMode, MatrixWeights};
+
+/// What a backend can hold; checked when a model is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackendLimits {
+    /// Most experts of one layer.
+    pub num_experts_max: usize,
+    /// Most experts that one token may use.
+    pub num_experts_per_tok_max: usize,
+    /// Largest size of a head.
+    pub head_dim_max: usize,
+    /// Most rows of one step.
+    pub rows_max: usize,
+}
+
+/// A device: allocates, uploads, moves pages. An error leaves it usable.
+pub trait Backend: Send + Sized + 'static {
+    /// Activations, `[rows, cols]` of f32; the row count varies from step to step.
+    type Buffer: Send + Sync;
+    /// The router's choice for every row, `[T, K]`; may stay on the device.
+    type Routing: Send + Sync;
+    /// A float vector: norm weights, biases.
+    type Floats: Send + Sync;
+    /// A weight matrix, at all levels that its planes allow.
+    type Matrix: Send + Sync;
+    /// Pages of keys and values of one layer.
+    type KvPool: Send + Sync;
+    /// Computes one step.
+    type Encoder<'a>: Encoder<Self>
+    where
+        Self: 'a;
+
+    /// What the device is, for people.
+    fn name(&self) -> String;
+
+    /// What it can hold.
+    fn limits(&self) -> BackendLimits;
+
+    /// Room for activations of up to `rows_max` rows.
+    ///
+    /// # Errors
+    /// A backend whose memory is full.
+    fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<Self::Buffer, EngineError>;
+
+    /// Room for the routing of up to `rows_max` rows.
+    ///
+    /// # Errors
+    /// A backend whose memory is full.
+    fn routing(
+        &mut self,
+        rows_max: usize,
+        num_experts_per_tok: usize,
+    ) -> Result<Self::Routing, EngineError>;
+
+    /// Makes a vector available.
+    ///
+    /// # Errors
+    /// A backend whose memory is full.
+    fn upload_floats(&mut self, values: &[f32]) -> Result<Self::Floats, EngineError>;
+
+    /// Makes a matrix available; a CPU uses the bytes where they lie.
+    ///
+    /// # Errors
+    /// A backend whose memory is full, or weights in a form that it does not take.
+    fn upload_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<Self::Matrix, EngineError>;
+
+    /// Room for the keys and values of one layer. Pages may be allocated when first written.
+    ///
+    /// # Errors
+    /// A backend whose memory is full.
+    fn kv_pool(&mut self, shape: &KvShape) -> Result<Self::KvPool, EngineError>;
+
+    /// Copies a page of one layer.
+    ///
+    /// # Errors
+    /// Pages that the pool does not have.
+    fn copy_page(
+        &mut self,
+        pool: &mut Self::KvPool,
+        source: PageId,
+        destination: PageId,
+    ) -> Result<(), EngineError>;
+
+    /// Appends the contents of a page to `out`, [`KvShape::page_bytes`] bytes in the backend's
+    /// own layout: for snapshots.
+    ///
+    /// # Errors
+    /// A page that the pool does not have.
+    fn read_page(
+        &mut self,
+        pool: &Self::KvPool,
+        page: PageId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError>;
+
+    /// Writes what [`Backend::read_page`] gave.
+    ///
+    /// # Errors
+    /// A page that the pool does not have, or bytes of another length.
+    fn write_page(
+        &mut self,
+        pool: &mut Self::KvPool,
+        page: PageId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError>;
+
+    /// Starts a step.
+    fn encoder(&mut self) -> Self::Encoder<'_>;
+}
+
+/// A matrix with its optional bias: `y = W x + b`.
+pub struct Linear<B: Backend> {
+    /// `[N, D]`.
+    pub matrix: B::Matrix,
+    /// `[N]`.
+    pub bias: Option<B::Floats>,
+}
+
+/// SwiGLU: `down(silu(gate(x)) * up(x))`.
+pub struct FeedForward<B: Backend> {
+    /// `[I, D]`.
+    pub gate: Linear<B>,
+    /// `[I, D]`.
+    pub up: Linear<B>,
+    /// `[D, I]`.
+    pub down: Linear<B>,
+}
+
+/// The heads of one attention layer.
+pub struct AttentionHeads<B: Backend> {
+    /// Query heads, H.
+    pub num_attention_heads: usize,
+    /// Key heads, G; each serves H / G query heads.
+    pub num_key_value_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Scores are multiplied by this.
+    pub scale: f32,
+    /// Epsilon of the head norms.
+    pub eps: f32,
+    /// RMSNorm of each query head, `[head_dim]`.
+    pub query_norm: Option<B::Floats>,
+    /// RMSNorm of each key head, `[head_dim]`.
+    pub key_norm: Option<B::Floats>,
+}
+
+/// How the router chooses.
+pub struct Router<B: Backend> {
+    /// `[E, D]`, multiplied with float activations in every mode.
+    pub weights: B::Matrix,
+    /// Experts chosen for each token, K.
+    pub num_experts_per_tok: usize,
+    /// Whether the chosen probabilities are scaled to sum to 1.
+    pub norm_topk_prob: bool,
+}
+
+/// The router's choice in host memory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Routing {
+    /// K.
+    pub num_experts_per_tok: usize,
+    /// Chosen experts of each row, ascending.
+    pub expert_ids: Vec<u32>, // [T, K]
+    /// Their weights.
+    pub expert_weights: Vec<f32>, // [T, K]
+}
+
+/// One (row, expert) pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertUse {
+    /// Row of the step.
+    pub row: u32,
+    /// Index of the expert among the row's chosen ones.
+    pub rank: u32,
+    /// Level to compute with.
+    pub level: Level,
+}
+
+/// An expert that stays resident while this lives.
+pub struct PinnedExpert<'a, B: Backend> {
+    /// Expert of the layer.
+    pub expert: u32,
+    /// Its weights.
+    pub weights: &'a FeedForward<B>,
+    /// The rows that use it, ascending.
+    pub uses: Vec<ExpertUse>,
+}
+
+/// Records, or runs, the operations of one step. T = rows, D = hidden size.
+pub trait Encoder<B: Backend>: Send {
+    /// `out[t] = table[tokens[t]]`, at the row's dense level.
+    ///
+    /// # Errors
+    /// A token outside the table; a failed device.
+    fn embed(
+        &mut self,
+        table: &B::Matrix,
+        rows: &StepRows,
+        out: &mut B::Buffer, // [T, D]
+    ) -> Result<(), EngineError>;
+
+    /// Copies values of the host, a whole number of rows of `out`.
+    ///
+    /// # Errors
+    /// Values that do not fill rows; a failed device.
+    fn write(&mut self, values: &[f32], out: &mut B::Buffer) -> Result<(), EngineError>;
+
+    /// `out = x / sqrt(mean(x²) + eps) * weight`, row by row.
+    ///
+    /// # Errors
+    /// Sizes that differ; a failed device.
+    fn rms_norm(
+        &mut self,
+        x: &B::Buffer,      // [T, D]
+        weight: &B::Floats, // [D]
+        eps: f32,
+        out: &mut B::Buffer, // [T, D]
+    ) -> Result<(), EngineError>;
+
+    /// `out = W x + b`, the outputs of several matrices side by side; `levels` per row.
+    ///
+    /// # Errors
+    /// Sizes that differ; a failed device.
+    fn matmul(
+        &mut self,
+        weights: &[Linear<B>], // N in all
+        levels: &[Level],      // [T]
+        x: &B::Buffer,         // [T, D]
+        out: &mut B::Buffer,   // [T, N]
+    ) -> Result<(), EngineError>;
+
+    /// `out += W x + b`.
+    ///
+    /// # Errors
+    /// Sizes that differ; a failed device.
+    fn matmul_add(
+        &mut self,
+        weights: &Linear<B>,
+        levels: &[Level],    // [T]
+        x: &B::Buffer,       // [T, D]
+        out: &mut B::Buffer, // [T, N]
+    ) -> Result<(), EngineError>;
+
+    /// Norms and rotates queries and keys in place, then stores keys and values in their pages.
+    /// Element `i` of a head is rotated with element `i + R/2` for `i < R/2`; the first R/2
+    /// columns of `rope` are the cosines and the others the sines of each row's position.
+    ///
+    /// # Errors
+    /// Sizes that differ; a page that the pool does not have; a failed device.
+    fn rope_store(
+        &mut self,
+        heads: &AttentionHeads<B>,
+        rows: &StepRows,
+        rope: &B::Buffer,    // [T, R]
+        qkv: &mut B::Buffer, // [T, (H + 2 G) * head_dim]
+        kv: &mut B::KvPool,
+    ) -> Result<(), EngineError>;
+
+    /// Causal attention of every row over positions 0 to its own, read from the pages.
+    ///
+    /// # Errors
+    /// Sizes that differ; a page that the pool does not have; a failed device.
+    fn attend(
+        &mut self,
+        heads: &AttentionHeads<B>,
+        rows: &StepRows,
+        qkv: &B::Buffer, // [T, (H + 2 G) * head_dim], only queries are read
+        kv: &B::KvPool,
+        out: &mut B::Buffer, // [T, H * head_dim]
+    ) -> Result<(), EngineError>;
+
+    /// Softmax over the router's logits and the top K; of equal logits the lower expert wins.
+    ///
+    /// # Errors
+    /// Sizes that differ; a failed device.
+    fn route(
+        &mut self,
+        router: &Router<B>,
+        x: &B::Buffer,        // [T, D]
+        out: &mut B::Routing, // [T, K]
+    ) -> Result<(), EngineError>;
+
+    /// The routing in host memory: waits for the device.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn read_routing(
+        &mut self,
+        routing: &B::Routing,
+    ) -> impl Future<Output = Result<Routing, EngineError>> + Send;
+
+    /// Starts the device on what was recorded, before the host waits for something else.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn flush(&mut self) -> Result<(), EngineError>;
+
+    /// `out += down(silu(gate(x)) * up(x))`.
+    ///
+    /// # Errors
+    /// Sizes that differ; a failed device.
+    fn ffn_add(
+        &mut self,
+        weights: &FeedForward<B>,
+        levels: &[Level],    // [T]
+        x: &B::Buffer,       // [T, D]
+        out: &mut B::Buffer, // [T, D]
+    ) -> Result<(), EngineError>;
+
+    /// `out += Σ expert_weight · expert(x)`; the sum starts at zero, runs over a row's experts in
+    /// ascending order and is added to `out` at the end. Experts are given in ascending order.
+    ///
+    /// # Errors
+    /// Sizes that differ; a failed device.
+    fn experts_add(
+        &mut self,
+        experts: &[PinnedExpert<'_, B>],
+        routing: &B::Routing, // [T, K]
+        x: &B::Buffer,        // [T, D]
+        out: &mut B::Buffer,  // [T, D]
+    ) -> Result<(), EngineError>;
+
+    /// `out[i] = x[indices[i]]`.
+    ///
+    /// # Errors
+    /// An index outside `x`; a failed device.
+    fn gather_rows(
+        &mut self,
+        x: &B::Buffer,
+        indices: &[u32],
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError>;
+
+    /// Everything recorded is run, and the buffer's rows are copied to the host.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn read(
+        &mut self,
+        buffer: &B::Buffer,
+    ) -> impl Future<Output = Result<Vec<f32>, EngineError>> + Send;
+}

@@ -1,0 +1,175 @@
+//! One step's work: rows of tokens from any number of sequences.
+
+use std::sync::Arc;
+
+use nestling_formats::Level;
+
+use crate::error::EngineError;
+use crate::kv_cache::{PAGE_POSITIONS, PageId};
+
+/// Which levels a row is computed with. A function of settings alone, never of what is resident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LevelPolicy {
+    /// Every expert at this level.
+    Fixed(Level),
+}
+
+impl LevelPolicy {
+    /// The level of dense matrices, embedding and head: that of the store's sections, which hold
+    /// them to level 6 from the start and to level 8 with the last section.
+    pub fn dense(self) -> Level {
+        match self {
+            Self::Fixed(Level::L8) => Level::L8,
+            Self::Fixed(_) => Level::L6,
+        }
+    }
+
+    /// The level of an expert that the router gave this weight.
+    pub fn expert(self, _expert_weight: f32) -> Level {
+        match self {
+            Self::Fixed(level) => level,
+        }
+    }
+}
+
+/// One token to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Token id.
+    pub token: u32,
+    /// Position in its sequence.
+    pub position: u32,
+    /// Index into [`Batch::sequences`].
+    pub sequence: u32,
+    /// Whether the logits that follow this token are wanted.
+    pub wants_logits: bool,
+    /// Levels to compute with.
+    pub levels: LevelPolicy,
+}
+
+/// One sequence that rows belong to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SequenceRef {
+    /// Its pages, to the last position of its rows at least.
+    pub pages: Vec<PageId>,
+}
+
+/// The rows of one step. Prefill, decode and any mix of sessions have this one shape.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Rows; those of one sequence have consecutive, ascending positions. All positions before
+    /// them were computed in earlier steps.
+    pub rows: Vec<Row>, // [T]
+    /// Sequences that the rows name.
+    pub sequences: Vec<SequenceRef>,
+}
+
+impl Batch {
+    /// Indices of the rows that want logits, ascending.
+    pub fn logit_rows(&self) -> Vec<u32> {
+        (0..).zip(&self.rows).filter(|(_, row)| row.wants_logits).map(|(index, _)| index).collect()
+    }
+
+    /// Checks what the graph relies on.
+    ///
+    /// # Errors
+    /// Names the first row that breaks a rule of [`Batch::rows`], has a token outside the
+    /// vocabulary or lies beyond the context or its sequence's pages.
+    pub fn check(&self, vocab_size: usize, context_max: usize) -> Result<(), EngineError> {
+        let mut last: Vec<Option<u32>> = vec![None; self.sequences.len()];
+        for (index, row) in self.rows.iter().enumerate() {
+            let token = row.token;
+            if token as usize >= vocab_size {
+                return Err(EngineError::TokenOutOfRange { token, vocab_size });
+            }
+            let sequence = row.sequence as usize;
+            let (Some(last), Some(table)) = (last.get_mut(sequence), self.sequences.get(sequence))
+            else {
+                let sequences = format!("a sequence below {}", self.sequences.len());
+                return Err(EngineError::mismatch(format!("row {index}"), sequences, sequence));
+            };
+            let position = row.position as usize;
+            if position >= context_max {
+                let (limit, wanted) = (context_max as u64, position as u64 + 1);
+                return Err(EngineError::ContextFull { limit, wanted });
+            }
+            if let Some(before) = last.replace(row.position)
+                && before.checked_add(1) != Some(row.position)
+            {
+                let expected = format!("position {}", u64::from(before) + 1);
+                return Err(EngineError::mismatch(format!("row {index}"), expected, position));
+            }
+            if position / PAGE_POSITIONS >= table.pages.len() {
+                let expected = format!("a page for position {position}");
+                let found = format!("{} pages", table.pages.len());
+                return Err(EngineError::mismatch(format!("row {index}"), expected, found));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rows of a step that are still computed, column by column: what encoders read.
+#[derive(Clone, Debug)]
+pub struct StepRows {
+    /// Token ids.
+    pub tokens: Vec<u32>, // [T]
+    /// Positions.
+    pub positions: Vec<u32>, // [T]
+    /// Index of each row's sequence in `pages`.
+    pub sequences: Vec<u32>, // [T]
+    /// Level policy of each row.
+    pub policies: Vec<LevelPolicy>, // [T]
+    /// Level of each row in dense matrices.
+    pub dense_levels: Vec<Level>, // [T]
+    /// Pages of each sequence.
+    pub pages: Arc<[Vec<PageId>]>,
+}
+
+impl StepRows {
+    /// All rows of a batch.
+    pub fn of_batch(batch: &Batch) -> Self {
+        let rows = &batch.rows;
+        Self {
+            tokens: rows.iter().map(|row| row.token).collect(),
+            positions: rows.iter().map(|row| row.position).collect(),
+            sequences: rows.iter().map(|row| row.sequence).collect(),
+            policies: rows.iter().map(|row| row.levels).collect(),
+            dense_levels: rows.iter().map(|row| row.levels.dense()).collect(),
+            pages: batch.sequences.iter().map(|sequence| sequence.pages.clone()).collect(),
+        }
+    }
+
+    /// The rows of those indices, in that order.
+    pub fn select(&self, indices: &[u32]) -> Self {
+        fn pick<T: Copy>(from: &[T], indices: &[u32]) -> Vec<T> {
+            indices.iter().filter_map(|&index| from.get(index as usize).copied()).collect()
+        }
+        Self {
+            tokens: pick(&self.tokens, indices),
+            positions: pick(&self.positions, indices),
+            sequences: pick(&self.sequences, indices),
+            policies: pick(&self.policies, indices),
+            dense_levels: pick(&self.dense_levels, indices),
+            pages: Arc::clone(&self.pages),
+        }
+    }
+
+    /// Rows.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Page and index within it of a row's own position.
+    pub fn place(&self, row: usize) -> Option<(PageId, usize)> {
+        let position = *self.positions.get(row)? as usize;
+        let pages = self.pages.get(*self.sequences.get(row)? as usize)?;
+        Some((*pages.get(position / PAGE_POSITIONS)?, position % PAGE_POSITIONS))
+    }
+}

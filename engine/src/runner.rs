@@ -1,0 +1,114 @@
+//! What the step loop sees of a model on a device.
+
+use std::pin::Pin;
+
+use crate::batch::Batch;
+use crate::cancel::CancelToken;
+use crate::driver::block_on;
+use crate::error::EngineError;
+use crate::kv_cache::PageId;
+
+/// A step under way. It waits only where experts or a device must arrive.
+pub type StepFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<StepOutput, EngineError>> + Send + 'a>>;
+
+/// What a runner can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunnerLimits {
+    /// Tokens of the vocabulary: columns of the logits.
+    pub vocab_size: usize,
+    /// Positions that a sequence may have.
+    pub context_max: usize,
+    /// Rows of one step; a longer prompt is cut into several.
+    pub rows_max: usize,
+    /// Pages of the key/value pool.
+    pub pages: usize,
+    /// Bytes of one page over all layers.
+    pub page_bytes: usize,
+    /// Highest level that rows may ask for; none where weights are floats and levels mean nothing.
+    pub level_max: Option<nestling_formats::Level>,
+}
+
+/// A sequence that cannot go on, while others in the batch can.
+#[derive(Debug)]
+pub struct SequenceFailure {
+    /// Index into [`Batch::sequences`].
+    pub sequence: usize,
+    /// Why.
+    pub error: EngineError,
+}
+
+/// What one step did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepStats {
+    /// Rows computed.
+    pub rows: usize,
+    /// Rows whose logits were computed.
+    pub logit_rows: usize,
+    /// (Row, expert) pairs computed at each level, in the order of `Level::ALL`.
+    pub expert_uses: [u64; 5],
+}
+
+/// The result of a step.
+#[derive(Debug, Default)]
+pub struct StepOutput {
+    /// Logits of the rows that wanted them, in the order of the batch.
+    pub logits: Vec<f32>, // [rows with logits, vocab_size]
+    /// Columns of `logits`.
+    pub vocab_size: usize,
+    /// Sequences whose logits are not finite. Their logits must not be used.
+    pub failures: Vec<SequenceFailure>,
+    /// What was done.
+    pub stats: StepStats,
+}
+
+impl StepOutput {
+    /// Logits of the `index`-th row that wanted them.
+    pub fn row(&self, index: usize) -> Option<&[f32]> {
+        self.logits.chunks_exact(self.vocab_size.max(1)).nth(index)
+    }
+}
+
+/// A model on a device, with the pages of its sequences. Whoever holds it counts the pages
+/// ([`crate::kv_cache::PageAllocator`]) and moves positions; a runner only computes.
+pub trait ModelRunner: Send {
+    /// Sizes and limits.
+    fn limits(&self) -> RunnerLimits;
+
+    /// Computes one batch of at most `rows_max` rows. `cancel` is looked at once per layer.
+    ///
+    /// # Errors
+    /// [`EngineError::Cancelled`]; a batch that breaks the rules of [`Batch`]; failed reads of
+    /// weights; a failed device. No sequence has advanced then, and the runner stays usable.
+    fn step<'a>(&'a mut self, batch: &'a Batch, cancel: &'a CancelToken) -> StepFuture<'a>;
+
+    /// [`ModelRunner::step`], waited for on this thread.
+    ///
+    /// # Errors
+    /// As [`ModelRunner::step`].
+    fn step_blocking(
+        &mut self,
+        batch: &Batch,
+        cancel: &CancelToken,
+    ) -> Result<StepOutput, EngineError> {
+        block_on(self.step(batch, cancel))
+    }
+
+    /// Copies a page in every layer.
+    ///
+    /// # Errors
+    /// Pages that the pool does not have.
+    fn copy_page(&mut self, source: PageId, destination: PageId) -> Result<(), EngineError>;
+
+    /// The contents of a page, `page_bytes` bytes: for snapshots.
+    ///
+    /// # Errors
+    /// A page that the pool does not have.
+    fn read_page(&mut self, page: PageId) -> Result<Vec<u8>, EngineError>;
+
+    /// Writes what [`ModelRunner::read_page`] gave.
+    ///
+    /// # Errors
+    /// A page that the pool does not have, or bytes of another length.
+    fn write_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), EngineError>;
+}
