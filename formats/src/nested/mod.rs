@@ -6,6 +6,7 @@
 //! formula at 6 and 8. `FORMAT.md` has the exact arithmetic.
 
 mod codec;
+mod coder;
 mod error;
 mod fit;
 mod layout;

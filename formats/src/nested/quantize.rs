@@ -1,12 +1,20 @@
-//! From weights to codes: scales, rounding.
+//! From weights to codes: row scales, steps and tables by search, codes by rounding.
 
 use half::f16;
 
+use super::coder::{Coder, ceil_f16, largest};
 use super::layout::Grid;
-use super::{GROUP, NestedCodec, NestedError, QuantizedMatrix, STEPS, TILE_ROWS, ZERO_STEP};
+use super::{GROUP, NestedCodec, NestedError, QuantizedMatrix, TILE_ROWS, ZERO_STEP};
 
 /// The code of padding and of zero groups: the cell just above zero.
 const ZERO_CODE: u8 = 128;
+
+/// The largest f16.
+const LARGEST_SCALE: f32 = 65504.0;
+
+/// Row scales that are tried, relative to the row's largest magnitude: an eighth of an octave, the
+/// distance of two steps, in quarters, and a little clipping.
+const ROW_PHASES: [f32; 5] = [1.0, 0.978_572, 1.021_897, 1.044_274, 1.067_141];
 
 /// How to fit codecs and choose codes.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,17 +33,21 @@ impl Default for QuantizeOptions {
 /// Codes a matrix `[rows, cols]` with a codec fitted before.
 ///
 /// `importance`, `[cols]`, weighs the squared error of each column, such as the mean square of its
-/// activation; none means that all are alike.
+/// activation; none means that all are alike. The result depends on the arguments alone.
 pub fn quantize_matrix(
     weights: &[f32],
     rows: usize,
     cols: usize,
     codec: &NestedCodec,
     importance: Option<&[f32]>,
-    _options: &QuantizeOptions,
+    options: &QuantizeOptions,
 ) -> Result<QuantizedMatrix, NestedError> {
     let grid = check_input(weights, rows, cols, importance)?;
     codec.check()?;
+    let coders: Vec<Coder> = (0u8..)
+        .zip(&codec.tables)
+        .map(|(table, _)| Coder::new(codec, table, &options.level_weights))
+        .collect();
     let rows_padded = grid.tiles * TILE_ROWS;
     let mut matrix = QuantizedMatrix {
         rows,
@@ -45,45 +57,116 @@ pub fn quantize_matrix(
         steps: vec![ZERO_STEP; rows_padded * grid.groups],
         tile_tables: vec![0; grid.tiles],
     };
-    for (row, weights) in weights.chunks_exact(cols).enumerate() {
-        let scale = ceil_f16(largest(weights));
-        matrix.row_scales[row] = scale;
-        for (group, weights) in weights.chunks(GROUP).enumerate() {
-            let cell = row * grid.groups + group;
-            let peak = largest(weights);
-            if peak == 0.0 {
-                continue;
-            }
-            let step = (0..ZERO_STEP)
-                .rev()
-                .find(|step| scale.to_f32() * STEPS[usize::from(*step)] >= peak)
-                .unwrap_or(0);
-            matrix.steps[cell] = step;
-            let inverse = 1.0 / (scale.to_f32() * STEPS[usize::from(step)]);
-            let codes = &mut matrix.codes[cell * GROUP..][..GROUP];
-            for (code, weight) in codes.iter_mut().zip(weights) {
-                *code = round(codec, weight * inverse);
+    let mut tile_best = TileCodes::new(&grid);
+    let mut tile_next = TileCodes::new(&grid);
+    for (tile, tile_weights) in weights.chunks(TILE_ROWS * cols).enumerate() {
+        let mut best = f32::INFINITY;
+        for (table, coder) in (0u8..).zip(&coders) {
+            let cost = tile_next.quantize(coder, tile_weights, cols, importance);
+            if table == 0 || cost < best {
+                best = cost;
+                matrix.tile_tables[tile] = table;
+                std::mem::swap(&mut tile_best, &mut tile_next);
             }
         }
+        tile_best.store(tile, &mut matrix);
     }
     Ok(matrix)
 }
 
-/// The code whose cell holds `u`.
-pub(super) fn round(codec: &NestedCodec, u: f32) -> u8 {
-    let a = codec.alpha();
-    let v = 2.0 * u / (a + (a * a + 4.0 * (1.0 - a) * u.abs()).sqrt());
-    ((v + 1.0) * 128.0).clamp(0.0, 255.0) as u8
+/// One tile's part of a quantized matrix, while tables are compared.
+struct TileCodes {
+    groups: usize,
+    codes: Vec<u8>,       // [16, groups * 32]
+    row_scales: Vec<f16>, // [16]
+    steps: Vec<u8>,       // [16, groups]
+    row: RowCodes,
 }
 
-/// The smallest f16 that is not below a finite, non-negative number up to 65504.
-pub(super) fn ceil_f16(value: f32) -> f16 {
-    let near = f16::from_f32(value);
-    if near.to_f32() >= value { near } else { f16::from_bits(near.to_bits() + 1) }
+/// One row's codes, while row scales are compared.
+#[derive(Clone)]
+struct RowCodes {
+    codes: Vec<u8>, // [groups * 32]
+    steps: Vec<u8>, // [groups]
 }
 
-fn largest(weights: &[f32]) -> f32 {
-    weights.iter().fold(0.0, |largest: f32, weight| largest.max(weight.abs()))
+impl TileCodes {
+    fn new(grid: &Grid) -> Self {
+        let row = RowCodes {
+            codes: vec![ZERO_CODE; grid.groups * GROUP],
+            steps: vec![ZERO_STEP; grid.groups],
+        };
+        Self {
+            groups: grid.groups,
+            codes: vec![ZERO_CODE; TILE_ROWS * grid.groups * GROUP],
+            row_scales: vec![f16::ZERO; TILE_ROWS],
+            steps: vec![ZERO_STEP; TILE_ROWS * grid.groups],
+            row,
+        }
+    }
+
+    /// Codes up to 16 rows and returns their error.
+    fn quantize(
+        &mut self,
+        coder: &Coder,
+        weights: &[f32], // [rows <= 16, cols]
+        cols: usize,
+        importance: Option<&[f32]>,
+    ) -> f32 {
+        self.codes.fill(ZERO_CODE);
+        self.row_scales.fill(f16::ZERO);
+        self.steps.fill(ZERO_STEP);
+        let mut total = 0.0;
+        for (row, weights) in weights.chunks_exact(cols).enumerate() {
+            let peak = largest(weights);
+            if peak == 0.0 {
+                continue;
+            }
+            let mut best = f32::INFINITY;
+            for phase in ROW_PHASES {
+                let scale = ceil_f16((peak * phase).min(LARGEST_SCALE));
+                let cost = self.row.quantize(coder, scale.to_f32(), weights, importance);
+                if cost < best {
+                    best = cost;
+                    self.row_scales[row] = scale;
+                    self.codes[row * self.groups * GROUP..][..self.groups * GROUP]
+                        .copy_from_slice(&self.row.codes);
+                    self.steps[row * self.groups..][..self.groups].copy_from_slice(&self.row.steps);
+                }
+            }
+            total += best;
+        }
+        total
+    }
+
+    fn store(&self, tile: usize, matrix: &mut QuantizedMatrix) {
+        matrix.codes[tile * self.codes.len()..][..self.codes.len()].copy_from_slice(&self.codes);
+        matrix.row_scales[tile * TILE_ROWS..][..TILE_ROWS].copy_from_slice(&self.row_scales);
+        matrix.steps[tile * self.steps.len()..][..self.steps.len()].copy_from_slice(&self.steps);
+    }
+}
+
+impl RowCodes {
+    fn quantize(
+        &mut self,
+        coder: &Coder,
+        row_scale: f32,
+        weights: &[f32],
+        importance: Option<&[f32]>,
+    ) -> f32 {
+        let mut total = 0.0;
+        let codes = self.codes.chunks_exact_mut(GROUP).zip(&mut self.steps);
+        for (group, (codes, step)) in codes.enumerate() {
+            let from = group * GROUP;
+            let to = weights.len().min(from + GROUP);
+            let importance = importance.map(|importance| &importance[from..to]);
+            let best = coder.quantize_group(row_scale, &weights[from..to], importance);
+            codes.copy_from_slice(&best.codes);
+            *step = best.step;
+            total += best.cost;
+        }
+        total
+    }
 }
 
 /// Checks lengths and that every number is usable, naming the first that is not.
@@ -98,7 +181,9 @@ pub(super) fn check_input(
     if weights.len() != rows * cols {
         return length("weights", rows * cols, weights.len());
     }
-    if let Some(at) = weights.iter().position(|weight| weight.is_nan() || weight.abs() > 65504.0) {
+    if let Some(at) =
+        weights.iter().position(|weight| weight.is_nan() || weight.abs() > LARGEST_SCALE)
+    {
         let (row, col, value) = (at / cols, at % cols, weights[at]);
         return Err(if value.is_finite() {
             NestedError::RowTooLarge { row, magnitude: value.abs() }
@@ -106,11 +191,11 @@ pub(super) fn check_input(
             NestedError::NotFinite { row, col, value }
         });
     }
-    let importance = importance.unwrap_or_default();
-    if !importance.is_empty() && importance.len() != cols {
+    let Some(importance) = importance else { return Ok(grid) };
+    if importance.len() != cols {
         return length("importance", cols, importance.len());
     }
-    match importance.iter().position(|value| !(value.is_finite() && *value >= 0.0)) {
+    match importance.iter().position(|value| !value.is_finite() || *value < 0.0) {
         None => Ok(grid),
         Some(col) => Err(NestedError::Importance { col, value: importance[col] }),
     }
