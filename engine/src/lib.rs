@@ -4,10 +4,12 @@ pub mod backend;
 pub mod batch;
 pub mod budget;
 pub mod cancel;
+pub mod cpu;
 pub mod driver;
 pub mod error;
 pub mod kv_cache;
 pub mod runner;
+pub mod threads;
 pub mod weights;
 
 pub use backend::{Backend, Encoder};

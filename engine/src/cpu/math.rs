@@ -1,0 +1,382 @@
+//! Float arithmetic with one result everywhere.
+//!
+//! Every sum runs over 16 lanes (element i belongs to lane i % 16, ascending) that are added in a
+//! fixed tree, every product that is summed is fused, and `exp` is our own: the bits depend on
+//! neither the instruction set nor the thread count. The loops are `inline(always)` so that
+//! [`super::kernels`] can compile them for each instruction set.
+
+/// Lanes of every float sum.
+pub const LANES: usize = 16;
+
+/// An element that a float sum reads.
+pub trait Element: Copy + Send + Sync {
+    /// The element as f32, exactly.
+    fn to_f32(self) -> f32;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+}
+
+impl Element for half::bf16 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+}
+
+impl Element for half::f16 {
+    // Branch-free, so that it vectorises: the exponent is moved by a multiplication with 2^112,
+    // which also makes subnormal numbers normal; infinity and NaN get the largest exponent.
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        let bits = u32::from(self.to_bits());
+        let magnitude = (bits & 0x7fff) << 13;
+        let scaled = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
+        let special = if magnitude >= 0x7c00 << 13 { 0xff << 23 } else { 0 };
+        f32::from_bits(scaled.to_bits() | special | (bits & 0x8000) << 16)
+    }
+}
+
+/// Adds 16 lanes in the fixed tree: 8 + 8, 4 + 4, 2 + 2, 1 + 1.
+#[inline(always)]
+pub fn tree_sum(mut lanes: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// Dot product of two slices of equal length.
+#[inline(always)]
+pub fn dot<A: Element>(a: &[A], b: &[f32]) -> f32 {
+    let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut lanes = [0.0; LANES];
+    for (a, b) in a.iter().zip(b) {
+        for i in 0..LANES {
+            lanes[i] = a[i].to_f32().mul_add(b[i], lanes[i]);
+        }
+    }
+    for ((lane, a), b) in lanes.iter_mut().zip(a_tail).zip(b_tail) {
+        *lane = a.to_f32().mul_add(*b, *lane);
+    }
+    tree_sum(lanes)
+}
+
+/// Sum of a slice.
+#[inline(always)]
+pub fn sum(values: &[f32]) -> f32 {
+    let (chunks, tail) = values.as_chunks::<LANES>();
+    let mut lanes = [0.0; LANES];
+    for chunk in chunks {
+        for i in 0..LANES {
+            lanes[i] += chunk[i];
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(tail) {
+        *lane += value;
+    }
+    tree_sum(lanes)
+}
+
+/// Largest value of a slice; negative infinity when it is empty. NaN is passed over.
+#[inline(always)]
+pub fn max(values: &[f32]) -> f32 {
+    let (chunks, tail) = values.as_chunks::<LANES>();
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for chunk in chunks {
+        for i in 0..LANES {
+            lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(tail) {
+        *lane = if value > *lane { value } else { *lane };
+    }
+    lanes.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+}
+
+/// Below this, `exp` is zero.
+const EXP_MIN: f32 = -104.0;
+/// Above this, `exp` is infinite.
+const EXP_MAX: f32 = 89.0;
+/// Added to a float of magnitude below 2^22, leaves the nearest integer in the low bits.
+const ROUND: f32 = 12_582_912.0;
+/// ln 2 and what is left of it.
+const LN_2_LOW: f32 = -1.904_654_3e-9;
+/// 1/7!, 1/6!, … 1/2!: the series of exp beyond 1 + r.
+const EXP_SERIES: [f32; 6] =
+    [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 1.0 / 2.0];
+
+/// e^x to within 2 units in the last place where the result is a normal number.
+///
+/// exp(x) = 2^n * exp(r) with n = round(x / ln 2), |r| <= ln(2) / 2, and the series of exp(r) cut
+/// where its rest is below 2^-27.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    let x = if x < EXP_MIN { EXP_MIN } else { x };
+    let x = if x > EXP_MAX { EXP_MAX } else { x };
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = n.mul_add(-LN_2_LOW, n.mul_add(-std::f32::consts::LN_2, x));
+    let mut series = EXP_SERIES[0];
+    for coefficient in &EXP_SERIES[1..] {
+        series = series.mul_add(r, *coefficient);
+    }
+    let value = (series * r).mul_add(r, r) + 1.0;
+    // 2^n in two factors, so that subnormal results and 2^128 need no special case.
+    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    let half = n >> 1;
+    value * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+#[inline(always)]
+fn power_of_two(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
+}
+
+/// x / (1 + e^-x).
+#[inline(always)]
+pub fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+/// SwiGLU: `gate[i] = silu(gate[i]) * up[i]`.
+#[inline(always)]
+pub fn swiglu(gate: &mut [f32], up: &[f32]) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        *gate = silu(*gate) * up;
+    }
+}
+
+/// `out = (x / sqrt(mean(x²) + epsilon)) * weight`, all of one length.
+#[inline(always)]
+pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+    let scale = rms_scale(x, epsilon);
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = (x * scale) * weight;
+    }
+}
+
+/// [`rms_norm`] in place.
+#[inline(always)]
+pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], epsilon: f32) {
+    let scale = rms_scale(x, epsilon);
+    for (x, weight) in x.iter_mut().zip(weight) {
+        *x = (*x * scale) * weight;
+    }
+}
+
+#[inline(always)]
+fn rms_scale(x: &[f32], epsilon: f32) -> f32 {
+    1.0 / (dot(x, x) / x.len() as f32 + epsilon).sqrt()
+}
+
+/// Makes logits a distribution: `exp(x - max) / sum`.
+#[inline(always)]
+pub fn softmax(logits: &mut [f32]) {
+    let max = max(logits);
+    for x in logits.iter_mut() {
+        *x = exp(*x - max);
+    }
+    let sum = sum(logits);
+    for x in logits.iter_mut() {
+        *x /= sum;
+    }
+}
+
+/// Rotates the two halves of one head by its position's angles, `cos` and `sin` `[head_dim / 2]`.
+#[inline(always)]
+pub fn rope(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let (first, second) = head.split_at_mut(head.len() / 2);
+    for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+    }
+}
+
+/// `out[i] = fma(factor, x[i], out[i])`.
+#[inline(always)]
+pub fn add_scaled(out: &mut [f32], factor: f32, x: &[f32]) {
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = factor.mul_add(*x, *out);
+    }
+}
+
+/// `out[i] += x[i]`.
+#[inline(always)]
+pub fn add(out: &mut [f32], x: &[f32]) {
+    for (out, x) in out.iter_mut().zip(x) {
+        *out += x;
+    }
+}
+
+/// The `ids.len()` largest values, largest first; of equal values the lower index. NaN counts as
+/// largest, so that it is not lost. Both outputs have the same length, at most `values.len()`.
+pub fn top_k(values: &[f32], ids: &mut [u32], largest: &mut [f32]) {
+    let k = ids.len().min(largest.len());
+    let mut found = 0;
+    for (id, &value) in (0u32..).zip(values) {
+        let before = |other: f32| value > other || (value.is_nan() && !other.is_nan());
+        let mut at = found;
+        while at > 0 && before(largest[at - 1]) {
+            at -= 1;
+        }
+        if at >= k {
+            continue;
+        }
+        found = (found + 1).min(k);
+        ids.copy_within(at..found - 1, at + 1);
+        largest.copy_within(at..found - 1, at + 1);
+        (ids[at], largest[at]) = (id, value);
+    }
+}
+
+/// The choice of one token's experts: softmax over all of `logits` (which it overwrites), the
+/// `ids.len()` most probable, and with `renormalize` their weights divided by their sum.
+#[inline(always)]
+pub fn route_softmax(logits: &mut [f32], renormalize: bool, ids: &mut [u32], weights: &mut [f32]) {
+    softmax(logits);
+    top_k(logits, ids, weights);
+    if renormalize {
+        let sum = weights.iter().fold(0.0, |sum, weight| sum + weight);
+        for weight in weights {
+            *weight /= sum;
+        }
+    }
+}
+
+/// Quantizes one group of activations to int8, half to even, and returns its scale: `amax / 127`,
+/// or 0 for a group of zeros. `out` has the length of `x` or more; the rest of it becomes 0.
+#[inline(always)]
+pub fn quantize_group(x: &[f32], out: &mut [i8]) -> f32 {
+    let mut amax = 0.0f32;
+    for x in x {
+        let magnitude = x.abs();
+        amax = if magnitude > amax { magnitude } else { amax };
+    }
+    let factor = if amax > 0.0 { 127.0 / amax } else { 0.0 };
+    for (out, x) in out.iter_mut().zip(x) {
+        let scaled = x * factor;
+        let scaled = if scaled > 127.0 { 127.0 } else { scaled };
+        let scaled = if scaled < -127.0 { -127.0 } else { scaled };
+        *out = ((scaled + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32) as i8;
+    }
+    out[x.len()..].fill(0);
+    amax / 127.0
+}
+
+/// What attention has gathered for one query head so far.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionState {
+    /// Largest score of the blocks so far.
+    pub max: f32,
+    /// Sum of exp(score - max).
+    pub sum: f32,
+}
+
+impl AttentionState {
+    /// No block yet.
+    pub const EMPTY: Self = Self { max: f32::NEG_INFINITY, sum: 0.0 };
+}
+
+/// Adds one block of positions to a query head's attention.
+///
+/// `keys` and `values` are `[positions, head_dim]`, `scores` has one element per position and is
+/// scratch, `block` `[head_dim]` is scratch, `out` `[head_dim]` gathers the weighted values. Blocks
+/// come in ascending order of absolute positions; a block's own result does not depend on others.
+#[inline(always)]
+pub fn attend_block<E: Element>(
+    query: &[f32],
+    (keys, values): (&[E], &[E]),
+    scale: f32,
+    scores: &mut [f32],
+    block: &mut [f32],
+    (state, out): (&mut AttentionState, &mut [f32]),
+) {
+    let head_dim = query.len();
+    for (score, key) in scores.iter_mut().zip(keys.chunks_exact(head_dim)) {
+        *score = dot(key, query) * scale;
+    }
+    let block_max = max(scores);
+    for score in scores.iter_mut() {
+        *score = exp(*score - block_max);
+    }
+    block.fill(0.0);
+    for (score, value) in scores.iter().zip(values.chunks_exact(head_dim)) {
+        for (block, value) in block.iter_mut().zip(value) {
+            *block = score.mul_add(value.to_f32(), *block);
+        }
+    }
+    let both = if block_max > state.max { block_max } else { state.max };
+    let (old, new) = (exp(state.max - both), exp(block_max - both));
+    state.sum = state.sum.mul_add(old, sum(scores) * new);
+    state.max = both;
+    for (out, block) in out.iter_mut().zip(block) {
+        *out = out.mul_add(old, *block * new);
+    }
+}
+
+/// Divides what [`attend_block`] gathered by the sum of its weights.
+#[inline(always)]
+pub fn attend_finish(state: AttentionState, out: &mut [f32]) {
+    for out in out {
+        *out /= state.sum;
+    }
+}
+
+/// Cosines and sines of every position's angles.
+#[derive(Clone, Debug)]
+pub struct RopeTable {
+    half: usize,
+    cos: Vec<f32>, // [positions, head_dim / 2]
+    sin: Vec<f32>, // [positions, head_dim / 2]
+}
+
+impl RopeTable {
+    /// A table for that many positions. Frequencies and angles are rounded to f32 as in the
+    /// training code (transformers), their cosine and sine are those of libm in f64.
+    pub fn new(head_dim: usize, theta: f64, positions: usize) -> Self {
+        let half = head_dim / 2;
+        let mut table = Self {
+            half,
+            cos: Vec::with_capacity(positions * half),
+            sin: Vec::with_capacity(positions * half),
+        };
+        let frequency = |i: usize| {
+            let exponent = (2 * i) as f32 / head_dim as f32;
+            1.0 / (libm::pow(theta, f64::from(exponent)) as f32)
+        };
+        let frequencies: Vec<f32> = (0..half).map(frequency).collect();
+        for position in 0..positions {
+            for frequency in &frequencies {
+                let angle = f64::from(position as f32 * frequency);
+                table.cos.push(libm::cos(angle) as f32);
+                table.sin.push(libm::sin(angle) as f32);
+            }
+        }
+        table
+    }
+
+    /// Positions of the table.
+    pub fn positions(&self) -> usize {
+        self.cos.len().checked_div(self.half).unwrap_or(0)
+    }
+
+    /// Cosines and sines of one position, `[head_dim / 2]` each; empty beyond the table.
+    pub fn row(&self, position: usize) -> (&[f32], &[f32]) {
+        let range = position * self.half..(position + 1) * self.half;
+        match (self.cos.get(range.clone()), self.sin.get(range)) {
+            (Some(cos), Some(sin)) => (cos, sin),
+            _ => (&[], &[]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

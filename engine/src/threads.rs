@@ -1,0 +1,280 @@
+//! A persistent pool of threads for work that is cut into parts beforehand.
+//!
+//! Which part does what is decided by the caller from the shapes alone, and a part's result never
+//! depends on which thread ran it, so the number of threads never changes a result. Workers spin
+//! for a short while after each job, since the next one follows within microseconds during a step,
+//! then park. PERF.md has the cost of a fork and join beside the alternatives.
+#![expect(unsafe_code, reason = "lends a closure to threads that outlive it; see `Lent`")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{JoinHandle, Thread};
+
+/// How often a thread that waits looks again before it parks: about 50 microseconds.
+const SPINS: u32 = 2_000;
+
+type Job = dyn Fn(usize) + Sync;
+
+/// A closure lent to the workers for the duration of one [`ThreadPool::run`].
+#[derive(Clone, Copy)]
+struct Lent(*const Job);
+
+// SAFETY: the closure is `Sync`, so shared calls from any thread are sound; `run` returns only
+// after every worker is done with the pointer.
+unsafe impl Send for Lent {}
+
+/// What workers and the caller share.
+struct Shared {
+    /// Counts jobs; a change tells the workers that `job` is a new one.
+    epoch: AtomicUsize,
+    job: Mutex<Option<(Lent, usize)>>,
+    /// The next part that nobody has taken.
+    next_part: AtomicUsize,
+    /// Workers that have not finished the current job.
+    busy: AtomicUsize,
+    panicked: AtomicBool,
+    stop: AtomicBool,
+    caller: Mutex<Option<Thread>>,
+}
+
+struct Worker {
+    handle: JoinHandle<()>,
+    parked: Arc<AtomicBool>,
+}
+
+/// Threads that run the parts of one job at a time. With one thread everything runs inline.
+pub struct ThreadPool {
+    shared: Arc<Shared>,
+    workers: Vec<Worker>,
+    /// Held during a job: jobs of several callers run one after another.
+    running: Mutex<()>,
+}
+
+impl std::fmt::Debug for ThreadPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ThreadPool").field("threads", &self.threads()).finish()
+    }
+}
+
+impl ThreadPool {
+    /// A pool of `threads` threads, of which the caller of [`Self::run`] is one.
+    ///
+    /// Where a thread cannot be started, as on wasm, the pool has as many as could be.
+    pub fn new(threads: usize) -> Self {
+        let shared = Arc::new(Shared {
+            epoch: AtomicUsize::new(0),
+            job: Mutex::new(None),
+            next_part: AtomicUsize::new(0),
+            busy: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            caller: Mutex::new(None),
+        });
+        let workers = (1..threads).map_while(|index| spawn(index, &shared)).collect();
+        Self { shared, workers, running: Mutex::new(()) }
+    }
+
+    /// Threads that work on a job, the caller included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `job(0)`, …, `job(parts - 1)`, each once, and returns when all are done.
+    ///
+    /// A part must not call `run` of the same pool.
+    ///
+    /// # Panics
+    /// When a part panicked, after all parts are done or abandoned.
+    pub fn run(&self, parts: usize, job: &(dyn Fn(usize) + Sync)) {
+        if self.workers.is_empty() || parts <= 1 {
+            (0..parts).for_each(job);
+            return;
+        }
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = &*self.shared;
+        // SAFETY: only the lifetime is changed; `finish` below waits until no worker uses it.
+        let lent = Lent(unsafe {
+            std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Job>(job)
+        });
+        *lock(&shared.caller) = Some(std::thread::current());
+        *lock(&shared.job) = Some((lent, parts));
+        shared.next_part.store(0, Ordering::Relaxed);
+        shared.busy.store(self.workers.len(), Ordering::Relaxed);
+        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        for worker in &self.workers {
+            if worker.parked.load(Ordering::SeqCst) {
+                worker.handle.thread().unpark();
+            }
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| take_parts(shared, parts, job)));
+        wait(|| shared.busy.load(Ordering::Acquire) == 0);
+        *lock(&shared.job) = None;
+        let panicked = shared.panicked.swap(false, Ordering::AcqRel);
+        drop(running);
+        if let Err(payload) = own {
+            resume_unwind(payload);
+        }
+        if panicked {
+            resume_unwind(Box::new("a part of a job panicked on another thread"));
+        }
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for worker in self.workers.drain(..) {
+            worker.handle.thread().unpark();
+            // A worker catches the panics of its parts, so joining it cannot fail.
+            let _ = worker.handle.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Spins, then parks, until `done`. Spurious wake-ups are looked through.
+fn wait(done: impl Fn() -> bool) {
+    let mut spins = 0;
+    while !done() {
+        if spins < SPINS {
+            spins += 1;
+            std::hint::spin_loop();
+        } else {
+            std::thread::park();
+        }
+    }
+}
+
+fn take_parts(shared: &Shared, parts: usize, job: &(dyn Fn(usize) + Sync)) {
+    loop {
+        let part = shared.next_part.fetch_add(1, Ordering::Relaxed);
+        if part >= parts {
+            return;
+        }
+        job(part);
+    }
+}
+
+fn spawn(index: usize, shared: &Arc<Shared>) -> Option<Worker> {
+    let parked = Arc::new(AtomicBool::new(false));
+    let (shared, flag) = (Arc::clone(shared), Arc::clone(&parked));
+    let builder = std::thread::Builder::new().name(format!("nestling-{index}"));
+    let handle = builder.spawn(move || work(&shared, &flag)).ok()?;
+    Some(Worker { handle, parked })
+}
+
+fn work(shared: &Shared, parked: &AtomicBool) {
+    let mut seen = 0;
+    while next_epoch(shared, parked, &mut seen) {
+        if let Some((lent, parts)) = *lock(&shared.job) {
+            let run = || {
+                // SAFETY: `busy` counts this worker, so `ThreadPool::run` has not returned and the
+                // closure is alive.
+                let job = unsafe { &*lent.0 };
+                take_parts(shared, parts, job);
+            };
+            if catch_unwind(AssertUnwindSafe(run)).is_err() {
+                shared.panicked.store(true, Ordering::Release);
+                shared.next_part.store(parts, Ordering::Relaxed);
+            }
+        }
+        let caller = lock(&shared.caller).clone();
+        if shared.busy.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(caller) = caller
+        {
+            caller.unpark();
+        }
+    }
+}
+
+/// Waits for a job that this worker has not seen; false when the pool is being dropped.
+fn next_epoch(shared: &Shared, parked: &AtomicBool, seen: &mut usize) -> bool {
+    let mut spins = 0;
+    loop {
+        if shared.stop.load(Ordering::SeqCst) {
+            return false;
+        }
+        let epoch = shared.epoch.load(Ordering::SeqCst);
+        if epoch != *seen {
+            parked.store(false, Ordering::Relaxed);
+            *seen = epoch;
+            return true;
+        }
+        if spins < SPINS {
+            spins += 1;
+            std::hint::spin_loop();
+        } else if parked.swap(true, Ordering::SeqCst) {
+            std::thread::park();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn every_part_runs_once() {
+        for threads in [1, 2, 3, 7] {
+            let pool = ThreadPool::new(threads);
+            assert_eq!(pool.threads(), threads);
+            for parts in [0, 1, 2, 5, 64] {
+                let counts: Vec<AtomicU32> = (0..parts).map(|_| AtomicU32::new(0)).collect();
+                pool.run(parts, &|part| {
+                    counts[part].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn parked_workers_wake_for_the_next_job() {
+        let pool = ThreadPool::new(2);
+        let count = AtomicU32::new(0);
+        for pause_us in [0, 10, 100, 1000, 5000, 0, 3000] {
+            std::thread::sleep(std::time::Duration::from_micros(pause_us));
+            for _ in 0..100 {
+                pool.run(2, &|_| {
+                    count.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 1400);
+    }
+
+    #[test]
+    fn callers_take_turns() {
+        let pool = ThreadPool::new(2);
+        let count = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        pool.run(3, &|_| {
+                            count.fetch_add(1, Ordering::Relaxed);
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(count.load(Ordering::Relaxed), 1800);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+        let pool = ThreadPool::new(2);
+        for bad in 0..4 {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(4, &|part| assert_ne!(part, bad, "part {bad} fails"));
+            }));
+            assert!(result.is_err());
+            pool.run(4, &|_| {});
+        }
+    }
+}
