@@ -57,6 +57,9 @@ pub enum EngineError {
         /// What was there.
         found: String,
     },
+    /// Planes, scales or tables that are not a matrix in the nested code.
+    #[error("nested matrix: {0}")]
+    Nested(#[from] nestling_formats::nested::NestedError),
     /// A token id that the vocabulary does not have.
     #[error("token {token} is outside the vocabulary of {vocab_size}")]
     TokenOutOfRange {

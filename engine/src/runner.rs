@@ -2,6 +2,8 @@
 
 use std::pin::Pin;
 
+use nestling_formats::{Level, ModelConfig};
+
 use crate::batch::Batch;
 use crate::cancel::CancelToken;
 use crate::driver::block_on;
@@ -26,7 +28,7 @@ pub struct RunnerLimits {
     /// Bytes of one page over all layers.
     pub page_bytes: usize,
     /// Highest level that rows may ask for; none where weights are floats and levels mean nothing.
-    pub level_max: Option<nestling_formats::Level>,
+    pub level_max: Option<Level>,
 }
 
 /// A sequence that cannot go on, while others in the batch can.
@@ -72,6 +74,9 @@ impl StepOutput {
 /// A model on a device, with the pages of its sequences. Whoever holds it counts the pages
 /// ([`crate::kv_cache::PageAllocator`]) and moves positions; a runner only computes.
 pub trait ModelRunner: Send {
+    /// The model's hyper-parameters.
+    fn config(&self) -> &ModelConfig;
+
     /// Sizes and limits.
     fn limits(&self) -> RunnerLimits;
 

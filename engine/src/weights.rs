@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use nestling_formats::nested::{Layout, NestedCodec, NestedPlanes, NestedView};
+use nestling_formats::{DType, Level};
+
 use crate::error::EngineError;
 
 /// Part of some bytes that are kept alive together: an arena, a mapped file, a vector.
@@ -52,33 +55,12 @@ impl std::fmt::Debug for ByteRegion {
     }
 }
 
-/// Element type of a float matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FloatDtype {
-    /// 32 bits.
-    F32,
-    /// IEEE half precision.
-    F16,
-    /// The upper half of a 32-bit float.
-    Bf16,
-}
-
-impl FloatDtype {
-    /// Bytes of one element.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
-    }
-}
-
 /// A matrix of floats, row-major and little-endian; rows are outputs.
 #[derive(Clone, Debug)]
 pub struct FloatMatrix {
     rows: usize,
     cols: usize,
-    dtype: FloatDtype,
+    dtype: DType,
     region: ByteRegion,
 }
 
@@ -90,7 +72,7 @@ impl FloatMatrix {
     pub fn new(
         rows: usize,
         cols: usize,
-        dtype: FloatDtype,
+        dtype: DType,
         region: ByteRegion,
     ) -> Result<Self, EngineError> {
         let bytes = rows.checked_mul(cols).and_then(|count| count.checked_mul(dtype.bytes()));
@@ -108,7 +90,7 @@ impl FloatMatrix {
     /// [`EngineError::Mismatch`] if there are not `rows * cols` values.
     pub fn from_f32(rows: usize, cols: usize, values: &[f32]) -> Result<Self, EngineError> {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Self::new(rows, cols, FloatDtype::F32, ByteRegion::from_vec(bytes))
+        Self::new(rows, cols, DType::F32, ByteRegion::from_vec(bytes))
     }
 
     /// Outputs.
@@ -122,7 +104,7 @@ impl FloatMatrix {
     }
 
     /// Element type.
-    pub fn dtype(&self) -> FloatDtype {
+    pub fn dtype(&self) -> DType {
         self.dtype
     }
 
@@ -138,14 +120,120 @@ impl FloatMatrix {
         let start = row * self.cols * size;
         let bytes = self.bytes().get(start..start + self.cols * size).unwrap_or_default();
         out.fill(0.0);
-        for (value, element) in out.iter_mut().zip(bytes.chunks_exact(size)) {
-            *value = match (self.dtype, element) {
-                (FloatDtype::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
-                (FloatDtype::F16, &[a, b]) => half::f16::from_le_bytes([a, b]).to_f32(),
-                (FloatDtype::Bf16, &[a, b]) => half::bf16::from_le_bytes([a, b]).to_f32(),
-                _ => 0.0,
-            };
+        self.dtype.decode(bytes, out);
+    }
+}
+
+/// The planes of a nested matrix that are held. P3 and P4 are held apart or merged.
+#[derive(Clone, Debug)]
+pub struct PlaneRegions {
+    /// Plane P2, with scales and tables.
+    pub p2: ByteRegion,
+    /// Plane P3.
+    pub p3: Option<ByteRegion>,
+    /// Plane P4.
+    pub p4: Option<ByteRegion>,
+    /// P3 and P4 merged into one 2-bit digit.
+    pub p34: Option<ByteRegion>,
+    /// Plane P6.
+    pub p6: Option<ByteRegion>,
+    /// Plane P8.
+    pub p8: Option<ByteRegion>,
+}
+
+impl PlaneRegions {
+    /// The bytes of each.
+    pub fn planes(&self) -> NestedPlanes<'_> {
+        fn bytes(region: Option<&ByteRegion>) -> Option<&[u8]> {
+            region.map(ByteRegion::bytes)
         }
+        NestedPlanes {
+            p2: self.p2.bytes(),
+            p3: bytes(self.p3.as_ref()),
+            p4: bytes(self.p4.as_ref()),
+            p34: bytes(self.p34.as_ref()),
+            p6: bytes(self.p6.as_ref()),
+            p8: bytes(self.p8.as_ref()),
+        }
+    }
+}
+
+/// A matrix in the nested code; rows are outputs.
+#[derive(Clone, Debug)]
+pub struct NestedMatrix {
+    rows: usize,
+    cols: usize,
+    layout: Layout,
+    codec: Arc<NestedCodec>,
+    regions: PlaneRegions,
+    levels: [Level; 5],
+    held: Level,
+}
+
+impl NestedMatrix {
+    /// Binds a shape and a codec to planes. `levels` says which prefix of this matrix each level
+    /// of the model means, in the order of [`Level::ALL`].
+    ///
+    /// # Errors
+    /// [`EngineError::Nested`] if a plane does not have the length of the shape, or plane P2 holds
+    /// a scale, step or table that cannot be.
+    pub fn new(
+        (rows, cols): (usize, usize),
+        layout: Layout,
+        codec: Arc<NestedCodec>,
+        regions: PlaneRegions,
+        levels: [Level; 5],
+    ) -> Result<Self, EngineError> {
+        let view = NestedView::new(rows, cols, layout, &codec, regions.planes())?;
+        view.check()?;
+        let held = view.level();
+        Ok(Self { rows, cols, layout, codec, regions, levels, held })
+    }
+
+    /// Outputs.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Inputs.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// How the planes are laid out.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The codec.
+    pub fn codec(&self) -> &Arc<NestedCodec> {
+        &self.codec
+    }
+
+    /// The planes.
+    pub fn regions(&self) -> &PlaneRegions {
+        &self.regions
+    }
+
+    /// The prefix of this matrix that a level of the model means.
+    ///
+    /// # Errors
+    /// [`EngineError::LevelMissing`] if its planes are not held.
+    pub fn prefix(&self, level: Level) -> Result<Level, EngineError> {
+        let prefix = self.levels[level.index()];
+        if prefix <= self.held {
+            return Ok(prefix);
+        }
+        Err(EngineError::LevelMissing { asked: prefix.bits(), held: self.held.bits() })
+    }
+
+    /// The scalar reader of the planes.
+    ///
+    /// # Errors
+    /// Never: everything was checked when the matrix was made.
+    pub fn view(&self) -> Result<NestedView<'_>, EngineError> {
+        let planes = self.regions.planes();
+        Ok(NestedView::new(self.rows, self.cols, self.layout, &self.codec, planes)?)
     }
 }
 
@@ -165,6 +253,8 @@ pub enum ActivationMode {
 pub enum MatrixWeights {
     /// Floats, multiplied with float activations.
     Float(FloatMatrix),
+    /// The nested code, multiplied as the [`ActivationMode`] says.
+    Nested(NestedMatrix),
 }
 
 impl MatrixWeights {
@@ -172,6 +262,7 @@ impl MatrixWeights {
     pub fn rows(&self) -> usize {
         match self {
             Self::Float(matrix) => matrix.rows(),
+            Self::Nested(matrix) => matrix.rows(),
         }
     }
 
@@ -179,6 +270,7 @@ impl MatrixWeights {
     pub fn cols(&self) -> usize {
         match self {
             Self::Float(matrix) => matrix.cols(),
+            Self::Nested(matrix) => matrix.cols(),
         }
     }
 }
