@@ -3,6 +3,7 @@
 //! No threads, devices or async live here: everything is a pure function or a plain reader that
 //! callers thread.
 
+pub mod checkpoint;
 pub mod config;
 pub mod dtype;
 mod import_error;
@@ -12,8 +13,11 @@ pub mod limits;
 pub mod matrix;
 pub mod names;
 pub mod nested;
+mod read_at;
+pub mod safetensors;
 pub mod shape;
 
+pub use checkpoint::{Asset, Checkpoint, TensorInfo};
 pub use config::{Architecture, FeedForward, GenerationDefaults, LayerConfig, ModelConfig};
 pub use dtype::DType;
 pub use import_error::ImportError;

@@ -64,3 +64,13 @@ fn qwen3_float(id: FloatId) -> Option<String> {
     };
     Some(format!("model.layers.{}.{part}", id.layer?))
 }
+
+/// Whether a tensor that no id names may be left out without changing the model.
+pub(crate) fn is_redundant(architecture: Architecture, name: &str, tied_head: bool) -> bool {
+    match architecture {
+        Architecture::Qwen3Moe => {
+            // A tied head may be written out again; RoPE tables follow from the configuration.
+            (tied_head && name == "lm_head.weight") || name.ends_with(".rotary_emb.inv_freq")
+        }
+    }
+}

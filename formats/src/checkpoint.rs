@@ -1,0 +1,554 @@
+//! A Hugging Face checkpoint: a directory with `config.json` and safetensors files.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::json::UniqueMap;
+use crate::limits::{
+    MAX_ASSET_BYTES, MAX_CONFIG_BYTES, MAX_SAFETENSORS_INDEX_BYTES, MAX_SHARDS, MAX_TENSORS,
+};
+use crate::read_at::SourceFile;
+use crate::safetensors::{PREFIX_BYTES, SafetensorsHeader, header_length};
+use crate::{
+    DType, FloatId, GenerationDefaults, ImportError, MatrixId, ModelConfig, ModelShape, names,
+};
+
+/// The files besides the weights that a store takes over, where the checkpoint has them.
+pub const ASSET_FILES: &[&str] = &[
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "LICENSE",
+    "README.md",
+];
+
+const SINGLE_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+/// Read size while hashing and converting.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Where a tensor of a checkpoint lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions, outermost first.
+    pub shape: Vec<u64>,
+    /// Position in the checkpoint's list of files.
+    pub file: usize,
+    /// First byte, from the file's start.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+impl TensorInfo {
+    /// Elements in all.
+    pub fn elements(&self) -> u64 {
+        self.length / self.dtype.bytes() as u64
+    }
+}
+
+/// A small file that travels with the weights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asset {
+    /// Its name in the checkpoint.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// An opened checkpoint whose weights are all there, in the right shapes and types.
+#[derive(Debug)]
+pub struct Checkpoint {
+    directory: PathBuf,
+    config: ModelConfig,
+    generation: GenerationDefaults,
+    shape: ModelShape,
+    files: Vec<SourceFile>,
+    tensors: BTreeMap<String, TensorInfo>,
+}
+
+impl Checkpoint {
+    /// Opens a directory, reads all headers and checks every tensor against the configuration.
+    ///
+    /// # Errors
+    /// [`ImportError`] that names the file, key or tensor.
+    pub fn open(directory: impl AsRef<Path>) -> Result<Self, ImportError> {
+        let directory = directory.as_ref();
+        let config_bytes = read_small(&directory.join("config.json"), MAX_CONFIG_BYTES)?
+            .ok_or_else(|| not_a_checkpoint(directory))?;
+        let label = directory.join("config.json").display().to_string();
+        let config = ModelConfig::from_json(&label, &config_bytes)?;
+        let generation_path = directory.join("generation_config.json");
+        let generation = match read_small(&generation_path, MAX_CONFIG_BYTES)? {
+            Some(bytes) => {
+                GenerationDefaults::from_json(&generation_path.display().to_string(), &bytes)?
+            }
+            None => GenerationDefaults::default(),
+        };
+        let (files, tensors) = open_weights(directory)?;
+        let shape = ModelShape::new(&config);
+        let directory = directory.to_owned();
+        let checkpoint = Self { directory, config, generation, shape, files, tensors };
+        checkpoint.check_tensors()?;
+        Ok(checkpoint)
+    }
+
+    /// The directory that was opened.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The model's hyper-parameters.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// What `generation_config.json` recommends; empty when there is none.
+    pub fn generation(&self) -> &GenerationDefaults {
+        &self.generation
+    }
+
+    /// The model's weights and their sizes.
+    pub fn shape(&self) -> &ModelShape {
+        &self.shape
+    }
+
+    /// The weight files, in the order that [`TensorInfo::file`] counts.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(SourceFile::path)
+    }
+
+    /// Bytes of all weight files.
+    pub fn weight_bytes(&self) -> u64 {
+        self.files.iter().map(SourceFile::length).sum()
+    }
+
+    /// Where the tensor of that name lies.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.get(name)
+    }
+
+    /// Where a matrix lies. A tied head is not there: ask for the embedding.
+    ///
+    /// # Errors
+    /// [`ImportError::MissingTensor`] for an id that the model has not.
+    pub fn matrix(&self, id: MatrixId) -> Result<&TensorInfo, ImportError> {
+        let name = names::matrix_tensor_name(self.config.architecture, id);
+        self.named(name, || format!("{id:?}"))
+    }
+
+    /// Where a float tensor lies.
+    ///
+    /// # Errors
+    /// [`ImportError::MissingTensor`] for an id that the model has not.
+    pub fn float(&self, id: FloatId) -> Result<&TensorInfo, ImportError> {
+        let name = names::float_tensor_name(self.config.architecture, id);
+        self.named(name, || format!("{id:?}"))
+    }
+
+    fn named(
+        &self,
+        name: Option<String>,
+        id: impl FnOnce() -> String,
+    ) -> Result<&TensorInfo, ImportError> {
+        let tensor = name.unwrap_or_else(id);
+        self.tensor(&tensor).ok_or_else(|| ImportError::MissingTensor {
+            file: self.directory.display().to_string(),
+            tensor,
+        })
+    }
+
+    /// A tensor's bytes as they are in the file: little-endian elements, row by row.
+    ///
+    /// # Errors
+    /// [`ImportError::Io`] or [`ImportError::Changed`].
+    pub fn read_bytes(&self, tensor: &TensorInfo) -> Result<Vec<u8>, ImportError> {
+        let mut bytes = vec![0; self.buffer_length(tensor.length)?];
+        self.read_into(tensor, 0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A tensor's elements as f32, row by row.
+    ///
+    /// # Errors
+    /// [`ImportError::Io`], [`ImportError::Changed`], or [`ImportError::NotFinite`] for a weight
+    /// that is infinite or not a number.
+    pub fn read_f32(&self, tensor: &TensorInfo) -> Result<Vec<f32>, ImportError> {
+        let mut values = vec![0.0; self.buffer_length(tensor.elements())?];
+        let width = tensor.dtype.bytes();
+        let mut chunk = vec![0; CHUNK_BYTES.min(values.len() * width)];
+        let mut start = 0;
+        for part in values.chunks_mut(CHUNK_BYTES / width) {
+            let bytes = &mut chunk[..part.len() * width];
+            self.read_into(tensor, start, bytes)?;
+            tensor.dtype.decode(bytes, part);
+            if let Some(at) = part.iter().position(|value| !value.is_finite()) {
+                return Err(self.not_finite(tensor, start / width as u64 + at as u64, part[at]));
+            }
+            start += bytes.len() as u64;
+        }
+        Ok(values)
+    }
+
+    /// A matrix as f32, `[rows, cols]`.
+    ///
+    /// # Errors
+    /// As [`Self::read_f32`].
+    pub fn read_matrix(&self, id: MatrixId) -> Result<Vec<f32>, ImportError> {
+        self.read_f32(self.matrix(id)?)
+    }
+
+    /// A float tensor as f32.
+    ///
+    /// # Errors
+    /// As [`Self::read_f32`].
+    pub fn read_float(&self, id: FloatId) -> Result<Vec<f32>, ImportError> {
+        self.read_f32(self.float(id)?)
+    }
+
+    fn buffer_length(&self, length: u64) -> Result<usize, ImportError> {
+        usize::try_from(length).map_err(|_| ImportError::Limit {
+            file: self.directory.display().to_string(),
+            what: "the length of a tensor".into(),
+            found: length,
+            limit: usize::MAX as u64,
+        })
+    }
+
+    fn read_into(
+        &self,
+        tensor: &TensorInfo,
+        start: u64,
+        out: &mut [u8],
+    ) -> Result<(), ImportError> {
+        let Some(file) = self.files.get(tensor.file) else {
+            return Err(ImportError::MissingTensor {
+                file: self.directory.display().to_string(),
+                tensor: format!("of file {}", tensor.file),
+            });
+        };
+        read_source(file, tensor.offset + start, out)
+    }
+
+    fn not_finite(&self, tensor: &TensorInfo, index: u64, found: f32) -> ImportError {
+        let name = self.tensors.iter().find(|(_, info)| *info == tensor);
+        ImportError::NotFinite {
+            file: self.file_name(tensor.file),
+            tensor: name.map_or_else(String::new, |(name, _)| name.clone()),
+            index,
+            found,
+        }
+    }
+
+    fn file_name(&self, file: usize) -> String {
+        self.files.get(file).map_or_else(String::new, |file| file.path().display().to_string())
+    }
+
+    /// The small files that belong to the model, in the order of [`ASSET_FILES`].
+    ///
+    /// # Errors
+    /// [`ImportError::Io`], or [`ImportError::Limit`] for a file that is too large.
+    pub fn assets(&self) -> Result<Vec<Asset>, ImportError> {
+        let mut assets = Vec::new();
+        for name in ASSET_FILES {
+            if let Some(bytes) = self.asset(name)? {
+                assets.push(Asset { name: (*name).into(), bytes });
+            }
+        }
+        Ok(assets)
+    }
+
+    /// One small file of the checkpoint, if it is there.
+    ///
+    /// # Errors
+    /// As [`Self::assets`].
+    pub fn asset(&self, name: &str) -> Result<Option<Vec<u8>>, ImportError> {
+        read_small(&self.directory.join(name), MAX_ASSET_BYTES)
+    }
+
+    /// XXH3-128 over names, lengths and contents of the weight files and assets: the same wherever
+    /// the checkpoint lies. Reads everything once; `progress` gets the bytes read since its last
+    /// call.
+    ///
+    /// # Errors
+    /// [`ImportError::Io`], [`ImportError::Changed`], or [`ImportError::Cancelled`] when `progress`
+    /// breaks.
+    pub fn source_hash(
+        &self,
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<u128, ImportError> {
+        let mut hash = Xxh3::new();
+        for asset in self.assets()? {
+            begin_file(&mut hash, &asset.name, asset.bytes.len() as u64);
+            hash.update(&asset.bytes);
+        }
+        let mut chunk = vec![0; CHUNK_BYTES];
+        for file in &self.files {
+            let name = file.path().file_name().unwrap_or_default();
+            begin_file(&mut hash, &name.to_string_lossy(), file.length());
+            let mut offset = 0;
+            while offset < file.length() {
+                let rest = usize::try_from(file.length() - offset).unwrap_or(usize::MAX);
+                let part = &mut chunk[..rest.min(CHUNK_BYTES)];
+                read_source(file, offset, part)?;
+                hash.update(part);
+                offset += part.len() as u64;
+                if progress(part.len() as u64).is_break() {
+                    return Err(ImportError::Cancelled);
+                }
+            }
+        }
+        self.check_unchanged()?;
+        Ok(hash.digest128())
+    }
+
+    /// Checks that no weight file was replaced or modified since it was opened.
+    ///
+    /// # Errors
+    /// [`ImportError::Changed`].
+    pub fn check_unchanged(&self) -> Result<(), ImportError> {
+        match self.files.iter().find(|file| !file.is_unchanged()) {
+            None => Ok(()),
+            Some(file) => Err(ImportError::Changed { file: file.path().display().to_string() }),
+        }
+    }
+
+    /// Every weight of the model is there in its shape, and nothing else is.
+    fn check_tensors(&self) -> Result<(), ImportError> {
+        for matrix in &self.shape.matrices {
+            self.check_shape(self.matrix(matrix.id)?, &[matrix.rows as u64, matrix.cols as u64])?;
+        }
+        for float in &self.shape.floats {
+            let info = self.float(float.id)?;
+            match float.rows {
+                1 if info.shape.len() == 1 => self.check_shape(info, &[float.cols as u64])?,
+                rows => self.check_shape(info, &[rows as u64, float.cols as u64])?,
+            }
+        }
+        let architecture = self.config.architecture;
+        let matrices = self.shape.matrices.iter();
+        let expected: std::collections::HashSet<_> = matrices
+            .filter_map(|matrix| names::matrix_tensor_name(architecture, matrix.id))
+            .chain(
+                self.shape
+                    .floats
+                    .iter()
+                    .filter_map(|float| names::float_tensor_name(architecture, float.id)),
+            )
+            .collect();
+        let tied = self.config.tie_word_embeddings;
+        let unexpected = |name: &&String| {
+            !expected.contains(*name) && !names::is_redundant(architecture, name, tied)
+        };
+        match self.tensors.keys().find(unexpected) {
+            None => Ok(()),
+            Some(first) => Err(ImportError::UnexpectedTensor {
+                file: self.directory.display().to_string(),
+                tensor: first.clone(),
+                count: self.tensors.keys().filter(unexpected).count(),
+            }),
+        }
+    }
+
+    fn check_shape(&self, info: &TensorInfo, expected: &[u64]) -> Result<(), ImportError> {
+        if info.shape == expected {
+            return Ok(());
+        }
+        let name = self.tensors.iter().find(|(_, other)| *other == info);
+        Err(ImportError::Tensor {
+            file: self.file_name(info.file),
+            tensor: name.map_or_else(String::new, |(name, _)| name.clone()),
+            offset: info.offset,
+            expected: format!("shape {expected:?}"),
+            found: format!("{:?}", info.shape),
+        })
+    }
+}
+
+/// Names and lengths are hashed too, so that no two checkpoints share a stream of bytes.
+fn begin_file(hash: &mut Xxh3, name: &str, length: u64) {
+    hash.update(&(name.len() as u64).to_le_bytes());
+    hash.update(name.as_bytes());
+    hash.update(&length.to_le_bytes());
+}
+
+fn io_error(path: &Path, action: &'static str, source: io::Error) -> ImportError {
+    ImportError::Io { file: path.display().to_string(), action, source }
+}
+
+/// Reads from a weight file; a file that became shorter was changed.
+fn read_source(file: &SourceFile, offset: u64, out: &mut [u8]) -> Result<(), ImportError> {
+    file.read_exact_at(offset, out).map_err(|source| {
+        if source.kind() == io::ErrorKind::UnexpectedEof || !file.is_unchanged() {
+            ImportError::Changed { file: file.path().display().to_string() }
+        } else {
+            io_error(file.path(), "read", source)
+        }
+    })
+}
+
+/// A whole file of at most `limit` bytes; `None` if there is none.
+fn read_small(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ImportError> {
+    let file = match SourceFile::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(None),
+        Err(error) => return Err(io_error(path, "open", error)),
+    };
+    if file.length() > limit {
+        return Err(ImportError::Limit {
+            file: path.display().to_string(),
+            what: "its size in bytes".into(),
+            found: file.length(),
+            limit,
+        });
+    }
+    let mut bytes = vec![0; file.length() as usize];
+    read_source(&file, 0, &mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// The error of a directory without `config.json`, which says what it is instead.
+fn not_a_checkpoint(directory: &Path) -> ImportError {
+    let problem = if !directory.exists() {
+        "there is no such directory".into()
+    } else if !directory.is_dir() {
+        "it is a file; give the directory that holds `config.json`".into()
+    } else {
+        "it has no `config.json`".into()
+    };
+    ImportError::NotACheckpoint { directory: directory.display().to_string(), problem }
+}
+
+type Weights = (Vec<SourceFile>, BTreeMap<String, TensorInfo>);
+
+fn open_weights(directory: &Path) -> Result<Weights, ImportError> {
+    let index_path = directory.join(INDEX_FILE);
+    if directory.join(SINGLE_FILE).exists() {
+        return open_files(directory, &[SINGLE_FILE.to_owned()]);
+    }
+    let Some(bytes) = read_small(&index_path, MAX_SAFETENSORS_INDEX_BYTES)? else {
+        return Err(no_weights(directory));
+    };
+    let index = index_path.display().to_string();
+    let weight_map = parse_index(&index, &bytes)?;
+    let mut names: Vec<String> = weight_map.values().cloned().collect();
+    names.sort();
+    names.dedup();
+    if names.len() > MAX_SHARDS {
+        let (found, limit) = (names.len() as u64, MAX_SHARDS as u64);
+        let what = "the number of files".into();
+        return Err(ImportError::Limit { file: index, what, found, limit });
+    }
+    let (files, tensors) = open_files(directory, &names)?;
+    for (tensor, file) in &weight_map {
+        let found = tensors.get(tensor).and_then(|info| names.get(info.file));
+        if found != Some(file) {
+            let file = directory.join(file).display().to_string();
+            return Err(ImportError::MissingTensor { file, tensor: tensor.clone() });
+        }
+    }
+    match tensors.keys().find(|name| !weight_map.contains_key(*name)) {
+        None => Ok((files, tensors)),
+        Some(name) => Err(ImportError::MissingTensor { file: index, tensor: name.clone() }),
+    }
+}
+
+fn no_weights(directory: &Path) -> ImportError {
+    let other = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
+    let problem = match other.iter().find(|name| directory.join(name).exists()) {
+        Some(name) => format!("its weights are in `{name}`; only safetensors can be read"),
+        None => format!("it has neither `{SINGLE_FILE}` nor `{INDEX_FILE}`"),
+    };
+    ImportError::NotACheckpoint { directory: directory.display().to_string(), problem }
+}
+
+/// Which file holds which tensor, by a `model.safetensors.index.json`.
+fn parse_index(file: &str, bytes: &[u8]) -> Result<BTreeMap<String, String>, ImportError> {
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: UniqueMap<String>,
+    }
+    let index: Index = serde_json::from_slice(bytes)
+        .map_err(|source| ImportError::Json { file: file.into(), source })?;
+    for (tensor, shard) in &index.weight_map.0 {
+        // A plain name: nothing that could lead out of the directory.
+        let plain = shard.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+        if !plain || !shard.ends_with(".safetensors") || shard.starts_with('.') {
+            return Err(ImportError::Value {
+                file: file.into(),
+                key: format!("weight_map: {tensor}"),
+                expected: "the plain name of a .safetensors file".into(),
+                found: format!("{:?}", shard.chars().take(60).collect::<String>()),
+            });
+        }
+    }
+    Ok(index.weight_map.0.into_iter().collect())
+}
+
+fn open_files(directory: &Path, names: &[String]) -> Result<Weights, ImportError> {
+    let mut files = Vec::new();
+    let mut tensors = BTreeMap::new();
+    for (file_index, name) in names.iter().enumerate() {
+        let path = directory.join(name);
+        let file = SourceFile::open(&path).map_err(|e| io_error(&path, "open", e))?;
+        for (name, entry) in read_header(&file)?.tensors {
+            let info = TensorInfo {
+                dtype: entry.dtype,
+                shape: entry.shape,
+                file: file_index,
+                offset: entry.offset,
+                length: entry.length,
+            };
+            let offset = info.offset;
+            if tensors.insert(name.clone(), info).is_some() {
+                return Err(ImportError::Malformed {
+                    file: path.display().to_string(),
+                    what: format!("tensor `{name}`"),
+                    offset,
+                    expected: "a name that no other file has".into(),
+                    found: "a second one of the name".into(),
+                });
+            }
+        }
+        if tensors.len() > MAX_TENSORS {
+            return Err(ImportError::Limit {
+                file: directory.display().to_string(),
+                what: "the number of tensors".into(),
+                found: tensors.len() as u64,
+                limit: MAX_TENSORS as u64,
+            });
+        }
+        files.push(file);
+    }
+    Ok((files, tensors))
+}
+
+fn read_header(file: &SourceFile) -> Result<SafetensorsHeader, ImportError> {
+    let label = file.path().display().to_string();
+    let mut prefix = [0; PREFIX_BYTES as usize];
+    if file.length() < PREFIX_BYTES {
+        return Err(ImportError::Malformed {
+            file: label,
+            what: "header length".into(),
+            offset: 0,
+            expected: format!("{PREFIX_BYTES} bytes"),
+            found: format!("a file of {} bytes", file.length()),
+        });
+    }
+    read_source(file, 0, &mut prefix)?;
+    let length = header_length(&label, prefix, file.length())?;
+    let mut json = vec![0; length as usize];
+    read_source(file, PREFIX_BYTES, &mut json)?;
+    SafetensorsHeader::parse(&label, &json, file.length())
+}
