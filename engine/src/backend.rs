@@ -322,17 +322,29 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, D]
     ) -> Result<(), EngineError>;
 
-    /// `out += Σ expert_weight · expert(x)`; the sum starts at zero, runs over a row's experts in
-    /// ascending order and is added to `out` at the end. Experts are given in ascending order.
+    /// `out[t * K + rank] = expert(x[t])` for every use of the experts given; other rows of `out`
+    /// stay as they are. A layer's experts may come in several calls, in any order.
     ///
     /// # Errors
     /// Sizes that differ; a failed device.
-    fn experts_add(
+    fn experts(
         &mut self,
         experts: &[PinnedExpert<'_, B>],
         routing: &B::Routing, // [T, K]
         x: &B::Buffer,        // [T, D]
-        out: &mut B::Buffer,  // [T, D]
+        out: &mut B::Buffer,  // [T * K, D]
+    ) -> Result<(), EngineError>;
+
+    /// `out[t] += Σ expert_weight · expert_rows[t * K + rank]`: for each row, a sum that starts at
+    /// zero and gains `fma(weight, value, sum)` in ascending rank is added to `out`.
+    ///
+    /// # Errors
+    /// Sizes that differ; a failed device.
+    fn experts_sum(
+        &mut self,
+        routing: &B::Routing,    // [T, K]
+        expert_rows: &B::Buffer, // [T * K, D]
+        out: &mut B::Buffer,     // [T, D]
     ) -> Result<(), EngineError>;
 
     /// `out[i] = x[indices[i]]`.

@@ -25,6 +25,13 @@ impl LevelPolicy {
         }
     }
 
+    /// The highest level that may be asked for.
+    pub fn level_max(self) -> Level {
+        match self {
+            Self::Fixed(level) => level,
+        }
+    }
+
     /// The level of an expert that the router gave this weight.
     pub fn expert(self, _expert_weight: f32) -> Level {
         match self {

@@ -60,6 +60,9 @@ pub enum EngineError {
     /// Planes, scales or tables that are not a matrix in the nested code.
     #[error("nested matrix: {0}")]
     Nested(#[from] nestling_formats::nested::NestedError),
+    /// A checkpoint that cannot be used.
+    #[error(transparent)]
+    Import(#[from] nestling_formats::ImportError),
     /// A token id that the vocabulary does not have.
     #[error("token {token} is outside the vocabulary of {vocab_size}")]
     TokenOutOfRange {

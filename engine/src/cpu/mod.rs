@@ -4,3 +4,4 @@
 //! for an instruction set are the same loops compiled for it, or are tested to give the same bits.
 
 pub mod math;
+pub mod reference;

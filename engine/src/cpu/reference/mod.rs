@@ -1,0 +1,444 @@
+//! What every operation computes: one thread, plain loops, no vectors.
+//!
+//! Other encoders of the CPU give the same bits; other devices are within a tolerance. The float
+//! arithmetic is that of [`super::math`], the integers are exact.
+
+mod multiply;
+mod pages;
+#[cfg(test)]
+mod tests;
+
+use nestling_formats::Level;
+
+use super::math;
+use crate::backend::{
+    AttentionHeads, Backend, BackendLimits, Encoder, FeedForward, Linear, PinnedExpert, Router,
+    Routing,
+};
+use crate::batch::StepRows;
+use crate::error::EngineError;
+use crate::kv_cache::{KvShape, PAGE_POSITIONS, PageId};
+use crate::weights::{ActivationMode, MatrixWeights};
+
+pub use multiply::ReferenceMatrix;
+pub use pages::ReferencePool;
+
+/// The backend that defines the others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reference;
+
+/// Runs each operation when it is called.
+#[derive(Clone, Copy, Debug)]
+pub struct ReferenceEncoder;
+
+/// Activations, `[rows, cols]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReferenceBuffer {
+    cols: usize,
+    values: Vec<f32>,
+}
+
+impl ReferenceBuffer {
+    fn new(rows: usize, cols: usize) -> Self {
+        Self { cols, values: vec![0.0; rows * cols] }
+    }
+
+    fn row_count(&self) -> usize {
+        self.values.len() / self.cols.max(1)
+    }
+
+    fn rows(&self) -> std::slice::ChunksExact<'_, f32> {
+        self.values.chunks_exact(self.cols.max(1))
+    }
+
+    fn rows_mut(&mut self) -> std::slice::ChunksExactMut<'_, f32> {
+        self.values.chunks_exact_mut(self.cols.max(1))
+    }
+
+    fn resize(&mut self, rows: usize) {
+        self.values.clear();
+        self.values.resize(rows * self.cols, 0.0);
+    }
+}
+
+fn expect(what: &str, expected: usize, found: usize) -> Result<(), EngineError> {
+    if expected == found { Ok(()) } else { Err(EngineError::mismatch(what, expected, found)) }
+}
+
+impl Backend for Reference {
+    type Buffer = ReferenceBuffer;
+    type Routing = Routing;
+    type Floats = Vec<f32>;
+    type Matrix = ReferenceMatrix;
+    type KvPool = ReferencePool;
+    type Encoder<'a> = ReferenceEncoder;
+
+    fn name(&self) -> String {
+        "scalar reference".into()
+    }
+
+    fn limits(&self) -> BackendLimits {
+        BackendLimits {
+            num_experts_max: usize::MAX,
+            num_experts_per_tok_max: usize::MAX,
+            head_dim_max: usize::MAX,
+            rows_max: usize::MAX,
+        }
+    }
+
+    fn buffer(&mut self, _rows_max: usize, cols: usize) -> Result<ReferenceBuffer, EngineError> {
+        Ok(ReferenceBuffer::new(0, cols))
+    }
+
+    fn routing(&mut self, _rows: usize, per_token: usize) -> Result<Routing, EngineError> {
+        Ok(Routing { num_experts_per_tok: per_token, ..Routing::default() })
+    }
+
+    fn upload_floats(&mut self, values: &[f32]) -> Result<Vec<f32>, EngineError> {
+        Ok(values.to_vec())
+    }
+
+    fn upload_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<ReferenceMatrix, EngineError> {
+        Ok(ReferenceMatrix::new(weights.clone(), activations))
+    }
+
+    fn kv_pool(&mut self, shape: &KvShape) -> Result<ReferencePool, EngineError> {
+        Ok(ReferencePool::new(*shape))
+    }
+
+    fn copy_page(
+        &mut self,
+        pool: &mut ReferencePool,
+        source: PageId,
+        destination: PageId,
+    ) -> Result<(), EngineError> {
+        let page = pool.page(source)?.to_vec();
+        pool.page_mut(destination)?.copy_from_slice(&page);
+        Ok(())
+    }
+
+    fn read_page(
+        &mut self,
+        pool: &ReferencePool,
+        page: PageId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError> {
+        pool.read(page, out)
+    }
+
+    fn write_page(
+        &mut self,
+        pool: &mut ReferencePool,
+        page: PageId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        pool.write(page, bytes)
+    }
+
+    fn encoder(&mut self) -> ReferenceEncoder {
+        ReferenceEncoder
+    }
+}
+
+/// `out[t] = W x[t] + b` for all rows, each at its level.
+fn linear(
+    weights: &Linear<Reference>,
+    levels: &[Level],
+    x: &ReferenceBuffer,
+) -> Result<ReferenceBuffer, EngineError> {
+    expect("inputs of a matrix", weights.matrix.cols(), x.cols)?;
+    expect("rows of levels", x.row_count(), levels.len())?;
+    let mut out = ReferenceBuffer::new(x.row_count(), weights.matrix.rows());
+    for level in Level::ALL {
+        let rows: Vec<usize> = (0..levels.len()).filter(|&row| levels[row] == level).collect();
+        if !rows.is_empty() {
+            weights.matrix.multiply(level, &rows, x, &mut out)?;
+        }
+    }
+    if let Some(bias) = &weights.bias {
+        expect("bias", out.cols, bias.len())?;
+        out.rows_mut().for_each(|row| math::add(row, bias));
+    }
+    Ok(out)
+}
+
+/// `down(silu(gate(x)) * up(x))`.
+fn feed_forward(
+    weights: &FeedForward<Reference>,
+    levels: &[Level],
+    x: &ReferenceBuffer,
+) -> Result<ReferenceBuffer, EngineError> {
+    let mut inner = linear(&weights.gate, levels, x)?;
+    let up = linear(&weights.up, levels, x)?;
+    expect("gate and up", inner.values.len(), up.values.len())?;
+    math::swiglu(&mut inner.values, &up.values);
+    linear(&weights.down, levels, &inner)
+}
+
+impl Encoder<Reference> for ReferenceEncoder {
+    fn embed(
+        &mut self,
+        table: &ReferenceMatrix,
+        rows: &StepRows,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("embedding", out.cols, table.cols())?;
+        out.resize(rows.len());
+        for ((row, &token), &level) in out.rows_mut().zip(&rows.tokens).zip(&rows.dense_levels) {
+            if token as usize >= table.rows() {
+                return Err(EngineError::TokenOutOfRange { token, vocab_size: table.rows() });
+            }
+            table.read_row(level, token as usize, row)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, values: &[f32], out: &mut ReferenceBuffer) -> Result<(), EngineError> {
+        expect("part of a row", 0, values.len() % out.cols.max(1))?;
+        out.values = values.to_vec();
+        Ok(())
+    }
+
+    fn rms_norm(
+        &mut self,
+        x: &ReferenceBuffer,
+        weight: &Vec<f32>,
+        eps: f32,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("norm weight", x.cols, weight.len())?;
+        expect("norm output", x.cols, out.cols)?;
+        out.resize(x.row_count());
+        for (row, out) in x.rows().zip(out.rows_mut()) {
+            math::rms_norm(row, weight, eps, out);
+        }
+        Ok(())
+    }
+
+    fn matmul(
+        &mut self,
+        weights: &[Linear<Reference>],
+        levels: &[Level],
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("outputs", out.cols, weights.iter().map(|w| w.matrix.rows()).sum())?;
+        out.resize(x.row_count());
+        let mut start = 0;
+        for weights in weights {
+            let part = linear(weights, levels, x)?;
+            for (row, part) in out.rows_mut().zip(part.rows()) {
+                row[start..start + part.len()].copy_from_slice(part);
+            }
+            start += part.cols;
+        }
+        Ok(())
+    }
+
+    fn matmul_add(
+        &mut self,
+        weights: &Linear<Reference>,
+        levels: &[Level],
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        let product = linear(weights, levels, x)?;
+        expect("sum", out.values.len(), product.values.len())?;
+        math::add(&mut out.values, &product.values);
+        Ok(())
+    }
+
+    fn rope_store(
+        &mut self,
+        heads: &AttentionHeads<Reference>,
+        rows: &StepRows,
+        rope: &ReferenceBuffer,
+        qkv: &mut ReferenceBuffer,
+        kv: &mut ReferencePool,
+    ) -> Result<(), EngineError> {
+        let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
+        expect("columns of queries, keys and values", (h + 2 * g) * d, qkv.cols)?;
+        expect("rows of angles", rows.len(), rope.row_count())?;
+        expect("rows of queries", rows.len(), qkv.row_count())?;
+        expect("columns of angles", 0, usize::from(rope.cols > d))?;
+        for (index, (row, angles)) in qkv.rows_mut().zip(rope.rows()).enumerate() {
+            let (cos, sin) = angles.split_at(angles.len() / 2);
+            let (rotated, values) = row.split_at_mut((h + g) * d);
+            for (head, x) in rotated.chunks_exact_mut(d).enumerate() {
+                let norm = if head < h { &heads.query_norm } else { &heads.key_norm };
+                if let Some(weight) = norm {
+                    expect("head norm", d, weight.len())?;
+                    math::rms_norm_in_place(x, weight, heads.eps);
+                }
+                math::rope(&mut x[..angles.len()], cos, sin);
+            }
+            let (page, position) = place(rows, index)?;
+            kv.store(page, position, &rotated[h * d..], values)?;
+        }
+        Ok(())
+    }
+
+    fn attend(
+        &mut self,
+        heads: &AttentionHeads<Reference>,
+        rows: &StepRows,
+        qkv: &ReferenceBuffer,
+        kv: &ReferencePool,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
+        expect("columns of queries, keys and values", (h + 2 * g) * d, qkv.cols)?;
+        expect("attended columns", h * d, out.cols)?;
+        expect("rows of queries", rows.len(), qkv.row_count())?;
+        out.resize(rows.len());
+        for (index, (queries, attended)) in qkv.rows().zip(out.rows_mut()).enumerate() {
+            let visible = rows.positions[index] as usize + 1;
+            let (_, _) = place(rows, index)?;
+            let pages = &rows.pages[rows.sequences[index] as usize];
+            let queries = queries[..h * d].chunks_exact(d);
+            for (head, (query, out)) in queries.zip(attended.chunks_exact_mut(d)).enumerate() {
+                attend_head(heads.scale, query, (kv, pages, head * g / h), visible, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn route(
+        &mut self,
+        router: &Router<Reference>,
+        x: &ReferenceBuffer,
+        out: &mut Routing,
+    ) -> Result<(), EngineError> {
+        let per_token = router.num_experts_per_tok;
+        expect("inputs of the router", router.weights.cols(), x.cols)?;
+        let mut logits = ReferenceBuffer::new(x.row_count(), router.weights.rows());
+        let rows: Vec<usize> = (0..x.row_count()).collect();
+        router.weights.multiply(Level::L8, &rows, x, &mut logits)?;
+        *out = Routing { num_experts_per_tok: per_token, ..Routing::default() };
+        for logits in logits.rows_mut() {
+            let (mut ids, mut weights) = (vec![0; per_token], vec![0.0; per_token]);
+            math::route_softmax(logits, router.norm_topk_prob, &mut ids, &mut weights);
+            let mut chosen: Vec<(u32, f32)> = ids.into_iter().zip(weights).collect();
+            chosen.sort_by_key(|&(id, _)| id);
+            out.expert_ids.extend(chosen.iter().map(|&(id, _)| id));
+            out.expert_weights.extend(chosen.iter().map(|&(_, weight)| weight));
+        }
+        Ok(())
+    }
+
+    async fn read_routing(&mut self, routing: &Routing) -> Result<Routing, EngineError> {
+        Ok(routing.clone())
+    }
+
+    fn flush(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn ffn_add(
+        &mut self,
+        weights: &FeedForward<Reference>,
+        levels: &[Level],
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        let product = feed_forward(weights, levels, x)?;
+        expect("sum", out.values.len(), product.values.len())?;
+        math::add(&mut out.values, &product.values);
+        Ok(())
+    }
+
+    fn experts(
+        &mut self,
+        experts: &[PinnedExpert<'_, Reference>],
+        routing: &Routing,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        let per_token = routing.num_experts_per_tok;
+        expect("rows of the routing", x.row_count() * per_token, routing.expert_weights.len())?;
+        expect("outputs of an expert", x.cols, out.cols)?;
+        out.values.resize(routing.expert_weights.len() * out.cols, 0.0);
+        for expert in experts {
+            let rows: Vec<u32> = expert.uses.iter().map(|used| used.row).collect();
+            let levels: Vec<Level> = expert.uses.iter().map(|used| used.level).collect();
+            let mut gathered = ReferenceBuffer::new(0, x.cols);
+            self.gather_rows(x, &rows, &mut gathered)?;
+            let products = feed_forward(expert.weights, &levels, &gathered)?;
+            for (used, product) in expert.uses.iter().zip(products.rows()) {
+                let row = used.row as usize * per_token + used.rank as usize;
+                out.values[row * x.cols..][..x.cols].copy_from_slice(product);
+            }
+        }
+        Ok(())
+    }
+
+    fn experts_sum(
+        &mut self,
+        routing: &Routing,
+        expert_rows: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        let per_token = routing.num_experts_per_tok;
+        expect("rows of experts", out.row_count() * per_token, expert_rows.row_count())?;
+        expect("outputs of an expert", out.cols, expert_rows.cols)?;
+        for (row, out) in out.rows_mut().enumerate() {
+            let mut sum = vec![0.0; out.len()];
+            for slot in row * per_token..(row + 1) * per_token {
+                let product = &expert_rows.values[slot * out.len()..][..out.len()];
+                math::add_scaled(&mut sum, routing.expert_weights[slot], product);
+            }
+            math::add(out, &sum);
+        }
+        Ok(())
+    }
+
+    fn gather_rows(
+        &mut self,
+        x: &ReferenceBuffer,
+        indices: &[u32],
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("gathered columns", x.cols, out.cols)?;
+        out.resize(indices.len());
+        for (out, &index) in out.rows_mut().zip(indices) {
+            let row = x.rows().nth(index as usize);
+            let rows = x.row_count();
+            out.copy_from_slice(
+                row.ok_or_else(|| EngineError::mismatch("gathered row", rows, index))?,
+            );
+        }
+        Ok(())
+    }
+
+    async fn read(&mut self, buffer: &ReferenceBuffer) -> Result<Vec<f32>, EngineError> {
+        Ok(buffer.values.clone())
+    }
+}
+
+fn place(rows: &StepRows, index: usize) -> Result<(PageId, usize), EngineError> {
+    rows.place(index).ok_or_else(|| EngineError::mismatch("page of a row", "a page", "none"))
+}
+
+/// Attention of one query head over the first `visible` positions.
+fn attend_head(
+    scale: f32,
+    query: &[f32],
+    (kv, pages, kv_head): (&ReferencePool, &[PageId], usize),
+    visible: usize,
+    out: &mut [f32],
+) -> Result<(), EngineError> {
+    let mut state = math::AttentionState::EMPTY;
+    let mut block = vec![0.0; query.len()];
+    for (first, &page) in (0..visible).step_by(PAGE_POSITIONS).zip(pages) {
+        let mut scores = vec![0.0; PAGE_POSITIONS.min(visible - first)];
+        let (keys, values) = kv.head(page, kv_head)?; // [64, head_dim] each
+        let both = (&mut state, &mut *out);
+        math::attend_block(query, (keys, values), scale, &mut scores, &mut block, both);
+    }
+    math::attend_finish(state, out);
+    Ok(())
+}

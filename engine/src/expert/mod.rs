@@ -1,0 +1,9 @@
+//! Experts: where they come from and which are resident.
+
+pub mod cache;
+pub mod checkpoint;
+pub mod source;
+
+pub use cache::ExpertCache;
+pub use checkpoint::CheckpointSource;
+pub use source::{ExpertSource, ExpertWeights};

@@ -1,0 +1,9 @@
+//! Model graphs: token ids in, logits out.
+
+mod activations;
+mod forward;
+mod runner;
+pub mod weights;
+
+pub use runner::{Runner, RunnerOptions};
+pub use weights::{LayerWeights, Weights};

@@ -1,0 +1,216 @@
+//! A model on one device, with the pages of its sequences.
+
+use std::sync::Arc;
+
+use nestling_formats::{FeedForward, ModelConfig};
+
+use super::activations::{Activations, RopeAngles};
+use super::forward::{Step, forward};
+use super::weights::{Loader, Progress, Weights};
+use crate::backend::Backend;
+use crate::batch::{Batch, StepRows};
+use crate::cancel::CancelToken;
+use crate::error::EngineError;
+use crate::expert::{ExpertCache, ExpertSource};
+use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
+use crate::runner::{
+    ModelRunner, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
+};
+use crate::weights::ActivationMode;
+
+/// How a model is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunnerOptions {
+    /// Most rows of one step: bounds the scratch memory.
+    pub rows_max: usize,
+    /// Pages of keys and values; none for as many as one full context needs.
+    pub kv_pages: Option<usize>,
+    /// How keys and values are held.
+    pub kv_dtype: KvDtype,
+    /// How nested matrices are multiplied.
+    pub activations: ActivationMode,
+    /// Positions that a sequence may have; none for what the model was trained with.
+    pub context_max: Option<usize>,
+}
+
+impl Default for RunnerOptions {
+    fn default() -> Self {
+        Self {
+            rows_max: 512,
+            kv_pages: None,
+            kv_dtype: KvDtype::default(),
+            activations: ActivationMode::default(),
+            context_max: None,
+        }
+    }
+}
+
+/// A model on a device.
+pub struct Runner<B: Backend> {
+    backend: B,
+    source: Arc<dyn ExpertSource>,
+    weights: Weights<B>,
+    experts: ExpertCache<B>,
+    activations: Activations<B>,
+    kv: Vec<B::KvPool>, // [layers]
+    angles: RopeAngles,
+    limits: RunnerLimits,
+}
+
+impl<B: Backend> Runner<B> {
+    /// Loads a model. `cancel` is looked at once per expert; `progress` hears of every layer.
+    ///
+    /// # Errors
+    /// [`EngineError::Cancelled`]; [`EngineError::Limit`] for a model that the device cannot hold;
+    /// weights that are missing, damaged or cannot be read.
+    pub fn load(
+        mut backend: B,
+        source: Arc<dyn ExpertSource>,
+        options: &RunnerOptions,
+        cancel: &CancelToken,
+        progress: Progress<'_>,
+    ) -> Result<Self, EngineError> {
+        let config = source.config();
+        let rows_max = options.rows_max.clamp(1, backend.limits().rows_max.max(1));
+        check_limits(config, &backend)?;
+        let context_max = options.context_max.unwrap_or(config.max_position_embeddings);
+        let shape = KvShape {
+            num_key_value_heads: config.num_key_value_heads,
+            head_dim: config.head_dim,
+            dtype: options.kv_dtype,
+            pages: options.kv_pages.unwrap_or(pages_for(context_max)),
+        };
+        let limits = RunnerLimits {
+            vocab_size: config.vocab_size,
+            context_max,
+            rows_max,
+            pages: shape.pages,
+            page_bytes: shape.page_bytes() * config.num_hidden_layers,
+            level_max: source.level_max(),
+        };
+        let activations = Activations::new(&mut backend, config, rows_max)?;
+        let angles = RopeAngles::new(config.head_dim, config.rope_theta);
+        let layers = 0..config.num_hidden_layers;
+        let kv = layers.map(|_| backend.kv_pool(&shape)).collect::<Result<_, _>>()?;
+        let mode = options.activations;
+        let loader = Loader { backend: &mut backend, source: &*source, activations: mode };
+        let (weights, experts) = loader.load(cancel, progress)?;
+        Ok(Self { backend, source, weights, experts, activations, kv, angles, limits })
+    }
+
+    async fn run(
+        &mut self,
+        batch: &Batch,
+        cancel: &CancelToken,
+    ) -> Result<StepOutput, EngineError> {
+        self.check(batch)?;
+        let vocab_size = self.limits.vocab_size;
+        if batch.rows.is_empty() {
+            return Ok(StepOutput { vocab_size, ..StepOutput::default() });
+        }
+        let (rows, logit_rows) = (StepRows::of_batch(batch), batch.logit_rows());
+        let mut stats =
+            StepStats { rows: rows.len(), logit_rows: logit_rows.len(), ..StepStats::default() };
+        let step = Step {
+            angles: self.angles.of_rows(&rows),
+            rows,
+            logit_rows,
+            act: &mut self.activations,
+            kv: &mut self.kv,
+            cancel,
+            stats: &mut stats,
+        };
+        let model = (&self.weights, &self.experts, self.source.config().rms_norm_eps);
+        let logits = forward(model, self.backend.encoder(), step).await?;
+        let failures = failures(batch, &logits, vocab_size);
+        Ok(StepOutput { logits, vocab_size, failures, stats })
+    }
+
+    fn check(&self, batch: &Batch) -> Result<(), EngineError> {
+        let limits = &self.limits;
+        if batch.rows.len() > limits.rows_max {
+            let (limit, found) = (limits.rows_max as u64, batch.rows.len() as u64);
+            return Err(EngineError::Limit { what: "rows of a step", limit, found });
+        }
+        batch.check(limits.vocab_size, limits.context_max)?;
+        let asked = batch.rows.iter().map(|row| row.levels.level_max()).max();
+        match (asked, limits.level_max) {
+            (Some(asked), Some(held)) if asked > held => {
+                Err(EngineError::LevelMissing { asked: asked.bits(), held: held.bits() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_limits<B: Backend>(config: &ModelConfig, backend: &B) -> Result<(), EngineError> {
+    let limits = backend.limits();
+    let mut found = vec![("head_dim", limits.head_dim_max, config.head_dim)];
+    for layer in &config.layers {
+        if let FeedForward::Moe { num_experts, num_experts_per_tok, .. } = layer.feed_forward {
+            let per_token = limits.num_experts_per_tok_max;
+            found.push(("num_experts", limits.num_experts_max, num_experts));
+            found.push(("num_experts_per_tok", per_token, num_experts_per_tok));
+        }
+    }
+    match found.into_iter().find(|(_, limit, found)| found > limit) {
+        Some((what, limit, found)) => {
+            Err(EngineError::Limit { what, limit: limit as u64, found: found as u64 })
+        }
+        None => Ok(()),
+    }
+}
+
+/// The sequences with a logit that is not finite. A NaN anywhere in a sequence's past reaches its
+/// logits, since no operation hides one.
+fn failures(batch: &Batch, logits: &[f32], vocab_size: usize) -> Vec<SequenceFailure> {
+    let mut failures: Vec<SequenceFailure> = Vec::new();
+    let rows = batch.rows.iter().filter(|row| row.wants_logits);
+    for (row, logits) in rows.zip(logits.chunks_exact(vocab_size.max(1))) {
+        let sequence = row.sequence as usize;
+        let known = failures.iter().any(|failure| failure.sequence == sequence);
+        if !known && !logits.iter().all(|logit| logit.is_finite()) {
+            let error = EngineError::NotFinite { sequence, position: row.position };
+            failures.push(SequenceFailure { sequence, error });
+        }
+    }
+    failures
+}
+
+impl<B: Backend> ModelRunner for Runner<B> {
+    fn config(&self) -> &ModelConfig {
+        self.source.config()
+    }
+
+    fn limits(&self) -> RunnerLimits {
+        self.limits
+    }
+
+    fn step<'a>(&'a mut self, batch: &'a Batch, cancel: &'a CancelToken) -> StepFuture<'a> {
+        Box::pin(self.run(batch, cancel))
+    }
+
+    fn copy_page(&mut self, source: PageId, destination: PageId) -> Result<(), EngineError> {
+        let Self { backend, kv, .. } = self;
+        kv.iter_mut().try_for_each(|pool| backend.copy_page(pool, source, destination))
+    }
+
+    fn read_page(&mut self, page: PageId) -> Result<Vec<u8>, EngineError> {
+        let mut bytes = Vec::with_capacity(self.limits.page_bytes);
+        for pool in &self.kv {
+            self.backend.read_page(pool, page, &mut bytes)?;
+        }
+        Ok(bytes)
+    }
+
+    fn write_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), EngineError> {
+        let expected = self.limits.page_bytes;
+        if bytes.len() != expected {
+            return Err(EngineError::mismatch("bytes of a page", expected, bytes.len()));
+        }
+        let layer_bytes = expected / self.kv.len().max(1);
+        let Self { backend, kv, .. } = self;
+        let mut layers = kv.iter_mut().zip(bytes.chunks_exact(layer_bytes.max(1)));
+        layers.try_for_each(|(pool, bytes)| backend.write_page(pool, page, bytes))
+    }
+}
