@@ -20,3 +20,7 @@ pub use budget::{Budget, BudgetExceeded};
 pub use cancel::CancelToken;
 pub use error::EngineError;
 pub use runner::{ModelRunner, StepOutput};
+
+pub mod sampler;
+#[cfg(feature = "text")]
+pub mod text;

@@ -1,0 +1,288 @@
+//! A model's chat template: messages and tools in, the prompt's text out.
+
+use minijinja::Environment;
+use serde_json::{Map, Value};
+
+use super::messages::{Message, Role, ToolSchema, protect_value};
+use super::template_environment::{build_environment, to_template_value, translate_error};
+use super::{EncodeOptions, SpecialText, TemplateTime, TextError, Tokenizer};
+
+/// Longest template that is compiled.
+const TEMPLATE_BYTES_MAX: usize = 1 << 20;
+
+/// The name under which the template is compiled; an error's line belongs to it.
+pub(super) const TEMPLATE_NAME: &str = "chat_template";
+
+/// How special-token text inside messages reaches the model.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum ContentTokens<'a> {
+    /// As `transformers` does: the rendered prompt is tokenized as a whole, so a message that
+    /// contains the text of a special token contains the token.
+    #[default]
+    Parse,
+    /// Messages stay plain text: only the template itself can make special tokens. For
+    /// applications that put other people's text into messages. Assistant messages keep the tags
+    /// that templates look for (`<think>`), which are not special; all others lose those too.
+    Plain(&'a Tokenizer),
+}
+
+/// What a template renders.
+#[derive(Debug, Clone, Default)]
+pub struct ChatInput<'a> {
+    /// The conversation.
+    pub messages: &'a [Message],
+    /// Tools that the model may call.
+    pub tools: &'a [ToolSchema],
+    /// End with the start of an assistant message, so that the model answers.
+    pub add_generation_prompt: bool,
+    /// Further variables of the template, such as `enable_thinking`.
+    pub arguments: Map<String, Value>,
+    /// The time for templates that print a date; without one such templates fail.
+    pub now: Option<TemplateTime>,
+    /// Whether messages can contain special tokens.
+    pub content_tokens: ContentTokens<'a>,
+}
+
+/// A rendered conversation, ready for the tokenizer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderedChat {
+    text: String,
+    /// Stands inside every special token's text that came from a message.
+    marker: Option<char>,
+}
+
+impl RenderedChat {
+    /// The prompt as text.
+    pub fn text(&self) -> String {
+        match self.marker {
+            None => self.text.clone(),
+            Some(marker) => self.text.replace(marker, ""),
+        }
+    }
+
+    /// The prompt as tokens. Nothing is added: the template wrote every special token itself.
+    pub fn tokens(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>, TextError> {
+        match self.marker {
+            None => tokenizer.encode(
+                &self.text,
+                EncodeOptions { add_special_tokens: false, special_text: SpecialText::Parse },
+            ),
+            Some(marker) => tokenizer.encode_marked(&self.text, marker),
+        }
+    }
+}
+
+/// A compiled chat template.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    source: String,
+    /// `bos_token` and its like, by the names that templates use.
+    special_tokens: Map<String, Value>,
+}
+
+impl ChatTemplate {
+    /// Compiles a template.
+    pub fn new(source: &str) -> Result<Self, TextError> {
+        if source.len() > TEMPLATE_BYTES_MAX {
+            return Err(TextError::TooLarge {
+                what: "chat template",
+                found: source.len(),
+                limit: TEMPLATE_BYTES_MAX,
+            });
+        }
+        let environment = build_environment(source)?;
+        Ok(Self { environment, source: source.to_owned(), special_tokens: Map::new() })
+    }
+
+    /// The template of a model's files: `chat_template.jinja` if it exists, else the one inside
+    /// `tokenizer_config.json`; `None` where the model has none. The special tokens named in
+    /// `tokenizer_config.json` become variables.
+    pub fn from_files(
+        tokenizer_config: Option<&[u8]>,
+        chat_template: Option<&[u8]>,
+    ) -> Result<Option<Self>, TextError> {
+        let config = match tokenizer_config {
+            Some(bytes) => parse_config(bytes)?,
+            None => Map::new(),
+        };
+        let source = match chat_template {
+            Some(bytes) => Some(template_text(bytes)?),
+            None => configured_template(&config)?,
+        };
+        let Some(source) = source else { return Ok(None) };
+        let mut template = Self::new(&source)?;
+        template.special_tokens = special_tokens(&config);
+        Ok(Some(template))
+    }
+
+    /// The template's text.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Renders a conversation.
+    pub fn render(&self, input: &ChatInput<'_>) -> Result<RenderedChat, TextError> {
+        let guard = ContentGuard::new(input)?;
+        let everything = |text: &str| guard.protect(text, false);
+        let messages: Vec<Value> = input
+            .messages
+            .iter()
+            .map(|message| {
+                let special_only = message.role == Role::Assistant;
+                message.template_value(&|text: &str| guard.protect(text, special_only))
+            })
+            .collect();
+        let tools = match input.tools {
+            [] => Value::Null,
+            tools => tools.iter().map(|tool| protect_value(&tool.0, &everything)).collect(),
+        };
+
+        let mut context = self.special_tokens.clone();
+        for (name, value) in &input.arguments {
+            context.insert(name.clone(), protect_value(value, &everything));
+        }
+        context.insert("messages".into(), messages.into());
+        context.insert("tools".into(), tools);
+        context.insert("documents".into(), Value::Null);
+        context.insert("add_generation_prompt".into(), input.add_generation_prompt.into());
+
+        let mut environment = self.environment.clone();
+        TemplateTime::install(input.now, &mut environment);
+        let text = super::template_environment::render(
+            &environment,
+            to_template_value(&Value::Object(context)),
+        )
+        .map_err(translate_error)?;
+        Ok(RenderedChat { text, marker: guard.marker })
+    }
+}
+
+/// Breaks special-token text inside messages with a character that occurs nowhere else.
+struct ContentGuard<'a> {
+    marker: Option<char>,
+    special: Vec<&'a str>,
+    added: Vec<&'a str>,
+}
+
+impl<'a> ContentGuard<'a> {
+    fn new(input: &ChatInput<'a>) -> Result<Self, TextError> {
+        let ContentTokens::Plain(tokenizer) = input.content_tokens else {
+            return Ok(Self { marker: None, special: vec![], added: vec![] });
+        };
+        let marker = ('\u{fdd0}'..='\u{fdef}').find(|candidate| !occurs(*candidate, input));
+        // Text with all 32 of Unicode's noncharacters in it is no text.
+        let marker = marker.ok_or(TextError::InvalidOption {
+            what: "messages with plain content",
+            expected: "text",
+            found: "every noncharacter from U+FDD0 to U+FDEF".into(),
+        })?;
+        let special = tokenizer.added_texts().filter(|(_, special)| *special);
+        let special = special.map(|(text, _)| text).collect();
+        let added = tokenizer.added_texts().map(|(text, _)| text).collect();
+        Ok(Self { marker: Some(marker), special, added })
+    }
+
+    /// `text` with the marker after the first character of every special token's text.
+    fn protect(&self, text: &str, special_only: bool) -> String {
+        let Some(marker) = self.marker else { return text.to_owned() };
+        let words = if special_only { &self.special } else { &self.added };
+        let mut out = String::with_capacity(text.len());
+        for (start, character) in text.char_indices() {
+            out.push(character);
+            let rest = text.get(start..).unwrap_or_default();
+            if words.iter().any(|word| rest.starts_with(word)) {
+                out.push(marker);
+            }
+        }
+        out
+    }
+}
+
+/// Whether `wanted` is anywhere in what the caller gave.
+fn occurs(wanted: char, input: &ChatInput<'_>) -> bool {
+    let found = std::cell::Cell::new(false);
+    let look = |text: &str| {
+        found.set(found.get() || text.contains(wanted));
+        String::new()
+    };
+    for message in input.messages {
+        message.template_value(&look);
+    }
+    for tool in input.tools {
+        protect_value(&tool.0, &look);
+    }
+    for value in input.arguments.values() {
+        protect_value(value, &look);
+    }
+    found.get()
+}
+
+fn invalid(what: &str, expected: &str, found: impl Into<String>) -> TextError {
+    TextError::Invalid {
+        file: "tokenizer_config.json".into(),
+        what: what.into(),
+        expected: expected.into(),
+        found: found.into(),
+    }
+}
+
+fn parse_config(bytes: &[u8]) -> Result<Map<String, Value>, TextError> {
+    let limit = 16 << 20;
+    if bytes.len() > limit {
+        let what = "tokenizer_config.json";
+        return Err(TextError::TooLarge { what, found: bytes.len(), limit });
+    }
+    serde_json::from_slice(bytes)
+        .map_err(|error| invalid("content", "a JSON object", error.to_string()))
+}
+
+fn template_text(bytes: &[u8]) -> Result<String, TextError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| TextError::Invalid {
+        file: "chat_template.jinja".into(),
+        what: "content".into(),
+        expected: "UTF-8".into(),
+        found: error.to_string(),
+    })?;
+    Ok(text.to_owned())
+}
+
+/// `chat_template` is one text, or a list of named ones of which `default` is meant.
+fn configured_template(config: &Map<String, Value>) -> Result<Option<String>, TextError> {
+    match config.get("chat_template") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(source)) => Ok(Some(source.clone())),
+        Some(Value::Array(named)) => {
+            let name = |entry: &Value| entry.get("name").and_then(Value::as_str).map(String::from);
+            let default = named.iter().find(|entry| name(entry).as_deref() == Some("default"));
+            match default.or(named.first()).and_then(|entry| entry.get("template")) {
+                Some(Value::String(source)) => Ok(Some(source.clone())),
+                _ => Err(invalid("chat_template", "a named template", "a list without one")),
+            }
+        }
+        Some(_) => Err(invalid("chat_template", "text or a list", "something else")),
+    }
+}
+
+fn special_tokens(config: &Map<String, Value>) -> Map<String, Value> {
+    let names = [
+        "bos_token",
+        "eos_token",
+        "unk_token",
+        "sep_token",
+        "pad_token",
+        "cls_token",
+        "mask_token",
+    ];
+    let mut out = Map::new();
+    for name in names {
+        let token = match config.get(name) {
+            Some(Value::Object(token)) => token.get("content"),
+            token => token,
+        };
+        if let Some(Value::String(text)) = token {
+            out.insert(name.into(), text.as_str().into());
+        }
+    }
+    out
+}

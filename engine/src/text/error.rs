@@ -1,0 +1,90 @@
+use thiserror::Error;
+
+/// What can go wrong between text and tokens.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// A tokenizer or template file that is not what it should be.
+    #[error("{file}: {what}: expected {expected}, found {found}")]
+    Invalid {
+        /// Which file or asset.
+        file: String,
+        /// Which part of it.
+        what: String,
+        /// What would have been valid.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// A tokenizer or template larger than the limit.
+    #[error("{what} of {found} bytes, at most {limit} bytes are accepted")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// Its size in bytes.
+        found: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The tokenizer refused a text.
+    #[error("cannot tokenize: {reason}")]
+    Tokenize {
+        /// The tokenizer's reason.
+        reason: String,
+    },
+    /// A token id that the tokenizer does not have.
+    #[error("token {id} is not in the vocabulary of {vocab_size} tokens")]
+    UnknownToken {
+        /// The id.
+        id: u32,
+        /// How many ids there are.
+        vocab_size: usize,
+    },
+    /// The chat template does not parse.
+    #[error("chat template, line {line}: {reason}")]
+    TemplateSyntax {
+        /// Line of the template, from 1; 0 when unknown.
+        line: usize,
+        /// What the parser says.
+        reason: String,
+    },
+    /// The chat template failed on these messages.
+    #[error("chat template, line {line}: {reason}")]
+    TemplateRender {
+        /// Line of the template, from 1; 0 when unknown.
+        line: usize,
+        /// What failed.
+        reason: String,
+    },
+    /// The chat template itself refused the conversation (`raise_exception`).
+    #[error("the chat template refuses this conversation: {message}")]
+    TemplateRefused {
+        /// The template's own words.
+        message: String,
+    },
+    /// The chat template ran longer than its allowance.
+    #[error("the chat template did more than {limit} steps of work")]
+    TemplateFuel {
+        /// The allowance in template instructions.
+        limit: u64,
+    },
+    /// A value or the whole output of a chat template grew beyond the limit.
+    #[error("the chat template makes more than {limit} bytes of text")]
+    TemplateOutput {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The model came without a chat template.
+    #[error("this model has no chat template; give plain text or token ids instead of messages")]
+    NoTemplate,
+    /// An option that makes no sense.
+    #[error("{what}: expected {expected}, found {found}")]
+    InvalidOption {
+        /// Which option.
+        what: &'static str,
+        /// What would have been valid.
+        expected: &'static str,
+        /// What was given.
+        found: String,
+    },
+}

@@ -1,0 +1,26 @@
+//! Text in and out: tokens, messages, chat templates, streamed output.
+//!
+//! Nothing here knows of models or devices; sessions put the two together.
+
+mod chat_template;
+mod detokenize;
+mod error;
+mod messages;
+mod output_parser;
+mod stop;
+mod template_environment;
+mod template_json;
+mod template_time;
+mod tokenizer;
+
+pub use chat_template::{ChatInput, ChatTemplate, ContentTokens, RenderedChat};
+pub use detokenize::DetokenizeStream;
+pub use error::TextError;
+pub use messages::{ContentPart, Message, MessageContent, Role, ToolCall, ToolSchema};
+pub use output_parser::{OutputEvent, OutputFormat, OutputParser, TagPair};
+pub use stop::{StopMatcher, StopOutput};
+pub use template_time::TemplateTime;
+pub use tokenizer::{EncodeOptions, SpecialText, Tokenizer};
+
+#[cfg(test)]
+mod tests;

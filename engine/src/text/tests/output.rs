@@ -1,0 +1,162 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn format(with_tools: bool) -> OutputFormat {
+    let template = String::from_utf8(data("qwen3_chat_template.jinja")).unwrap();
+    OutputFormat::detect(&template, "<|im_start|>assistant\n", with_tools)
+}
+
+/// Events with neighbouring pieces of one kind joined.
+fn events(format: &OutputFormat, pieces: &[&str]) -> Vec<OutputEvent> {
+    let mut parser = OutputParser::new(format.clone());
+    let mut all: Vec<OutputEvent> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
+    all.extend(parser.finish());
+    let mut out: Vec<OutputEvent> = Vec::new();
+    for event in all {
+        match (out.last_mut(), event) {
+            (Some(OutputEvent::Text(last)), OutputEvent::Text(more)) => last.push_str(&more),
+            (Some(OutputEvent::Reasoning(last)), OutputEvent::Reasoning(more)) => {
+                last.push_str(&more);
+            }
+            (_, event) => out.push(event),
+        }
+    }
+    out
+}
+
+fn text(words: &str) -> OutputEvent {
+    OutputEvent::Text(words.into())
+}
+
+fn reasoning(words: &str) -> OutputEvent {
+    OutputEvent::Reasoning(words.into())
+}
+
+fn call(index: usize, name: &str, arguments: Value) -> OutputEvent {
+    OutputEvent::ToolCall(ToolCall { id: format!("call_{index}"), name: name.into(), arguments })
+}
+
+const FULL: &str = "<think>\nLet me\n\nsee: 1 < 2.\n</think>\n\nI look.\n\
+    <tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": \"</think>\", \"b\": [1]}}\n</tool_call>\n\
+    <tool_call>\n{\"name\": \"now\"}\n</tool_call>";
+
+fn full_events() -> Vec<OutputEvent> {
+    vec![
+        reasoning("Let me\n\nsee: 1 < 2."),
+        text("I look."),
+        call(0, "add", serde_json::json!({"a": "</think>", "b": [1]})),
+        call(1, "now", serde_json::json!({})),
+    ]
+}
+
+#[test]
+fn an_answer_falls_into_its_parts_wherever_it_is_cut() {
+    let format = format(true);
+    assert_eq!(events(&format, &[FULL]), full_events());
+    let single: Vec<String> = FULL.chars().map(String::from).collect();
+    let single: Vec<&str> = single.iter().map(String::as_str).collect();
+    assert_eq!(events(&format, &single), full_events());
+    for cut in (0..FULL.len()).filter(|cut| FULL.is_char_boundary(*cut)) {
+        assert_eq!(events(&format, &[&FULL[..cut], &FULL[cut..]]), full_events(), "cut at {cut}");
+    }
+}
+
+#[test]
+fn plain_text_passes_unchanged() {
+    let tricky = "\n\n a < b, <thin ice>, <tool_cal> \n\n";
+    assert_eq!(events(&format(true), &[tricky]), [text(tricky)]);
+    assert_eq!(events(&OutputFormat::plain(), &[FULL]), [text(FULL)]);
+    assert_eq!(events(&format(true), &["<thi"]), [text("<thi")]);
+    assert_eq!(events(&format(true), &[]), []);
+    // A model that writes about the tags, after it began to answer.
+    let about = "Use <think> to think</think>.";
+    assert_eq!(events(&format(true), &[about]), [text(about)]);
+    // Without tools the tag is a word.
+    let shown = "<tool_call>\n{\"name\": \"a\"}\n</tool_call>";
+    assert_eq!(events(&format(false), &[shown]), [text(shown)]);
+}
+
+#[test]
+fn text_is_not_held_back_without_need() {
+    let mut parser = OutputParser::new(format(true));
+    assert_eq!(parser.push("Hello"), [text("Hello")]);
+    assert_eq!(parser.push(" <"), [text(" ")]);
+    assert_eq!(parser.push("b>"), [text("<b>")]);
+    assert_eq!(parser.push("\n"), []);
+    assert_eq!(parser.push("x"), [text("\nx")]);
+}
+
+#[test]
+fn a_prompt_that_opens_the_reasoning_starts_in_it() {
+    let template = "...<think>...</think>...";
+    let format = OutputFormat::detect(template, "<|im_start|>assistant\n<think>\n", false);
+    assert!(format.starts_in_reasoning);
+    assert_eq!(events(&format, &["\nhm</thi", "nk>\n\nyes"]), [reasoning("hm"), text("yes")]);
+    assert_eq!(events(&format, &["cut off in thou"]), [reasoning("cut off in thou")]);
+}
+
+#[test]
+fn unfinished_and_malformed_calls_stay_text() {
+    let format = format(true);
+    for bad in [
+        "<tool_call>\n{\"name\": \"add\", \"argu",
+        "<tool_call>\nnot json\n</tool_call>",
+        "<tool_call>{\"arguments\": {}}</tool_call>",
+        "<tool_call>[1]</tool_call> and on",
+    ] {
+        assert_eq!(events(&format, &[bad]), [text(bad)], "{bad}");
+    }
+    let long = format!("<tool_call>{}", "x".repeat(3 << 20));
+    assert_eq!(events(&format, &[&long]), [text(&long)]);
+}
+
+fn stopped(stops: &[&str], pieces: &[&str]) -> (String, Option<usize>) {
+    let mut matcher = StopMatcher::new(stops.iter().map(|s| (*s).into()).collect()).unwrap();
+    let mut out = String::new();
+    for piece in pieces {
+        let step = matcher.push(piece);
+        out += &step.text;
+        if step.stopped.is_some() {
+            return (out, step.stopped);
+        }
+    }
+    (out + &matcher.finish(), None)
+}
+
+#[test]
+fn stop_strings_are_found_across_pieces() {
+    let stops = ["\nUser:", "END", "é!"];
+    assert_eq!(stopped(&stops, &["hi\n", "Us", "er", ": more"]), ("hi".into(), Some(0)));
+    assert_eq!(stopped(&stops, &["xEN", "EN", "D"]), ("xEN".into(), Some(1)));
+    assert_eq!(stopped(&stops, &["aé", "é", "!"]), ("aé".into(), Some(2)));
+    assert_eq!(stopped(&stops, &["hi\nUse", "less EN"]), ("hi\nUseless EN".into(), None));
+    assert_eq!(stopped(&[], &["a", "b"]), ("ab".into(), None));
+    // The earliest in the text wins, of two at one place the first in the list.
+    assert_eq!(stopped(&["bc", "abc"], &["xabc"]), ("x".into(), Some(1)));
+    assert_eq!(stopped(&["ab", "abc"], &["xabc"]), ("x".into(), Some(0)));
+    assert!(StopMatcher::new(vec![String::new()]).is_err());
+    assert!(StopMatcher::new(vec!["x".into(); 65]).is_err());
+}
+
+proptest! {
+    #[test]
+    fn the_cuts_of_a_text_change_nothing(
+        text in "[a<>/\\n]{0,12}(<think>)?[ a\\n]{0,3}(</think>)?\\n?(<tool_call>)?(\\{\"name\":\"f\"\\})?(</tool_call>)?[a<\\n]{0,4}",
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..5),
+        stop in "[a<>\\n]{1,3}",
+    ) {
+        let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
+        at.extend([0, text.len()]);
+        at.sort_unstable();
+        let pieces: Vec<&str> = at.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
+        prop_assert_eq!(events(&format(true), &pieces), events(&format(true), &[&text]));
+
+        // The reference: cut the whole text at the first stop.
+        let (out, found) = stopped(&[&stop], &pieces);
+        match text.find(&stop) {
+            Some(place) => prop_assert_eq!((out.as_str(), found), (&text[..place], Some(0))),
+            None => prop_assert_eq!((out, found), (text, None)),
+        }
+    }
+}

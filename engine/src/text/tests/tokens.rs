@@ -1,0 +1,178 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+#[test]
+fn ids_and_texts_are_those_of_the_python_library() {
+    let tokenizer = demo_tokenizer();
+    let goldens = json("tokenizer_goldens.json");
+    let cases = goldens["cases"].as_array().unwrap();
+    assert!(cases.len() > 20);
+    for case in cases {
+        let text = case["text"].as_str().unwrap();
+        let parsed = tokenizer.encode(text, EncodeOptions::default()).unwrap();
+        assert_eq!(parsed, ids(&case["ids"]), "{text:?}");
+        let plain = EncodeOptions { special_text: SpecialText::Plain, ..Default::default() };
+        assert_eq!(tokenizer.encode(text, plain).unwrap(), ids(&case["plain_ids"]), "{text:?}");
+        assert_eq!(tokenizer.decode(&parsed, false).unwrap(), case["decoded"], "{text:?}");
+        assert_eq!(tokenizer.decode(&parsed, true).unwrap(), case["decoded_special"], "{text:?}");
+    }
+}
+
+#[test]
+fn a_stream_gives_what_decoding_at_once_gives() {
+    let tokenizer = demo_tokenizer();
+    let text = "naïve 👩‍👩‍👧‍👦 漢字 e\u{301}\r\n<|im_end|>done";
+    let tokens = tokenizer.encode(text, EncodeOptions::default()).unwrap();
+    assert!(tokens.len() > text.chars().count(), "emoji must be split over tokens");
+    for keep_special in [false, true] {
+        let mut stream = tokenizer.decode_stream(keep_special);
+        let mut out = String::new();
+        for token in &tokens {
+            let piece = stream.push(*token).unwrap();
+            assert!(!piece.contains('\u{fffd}'), "a cut character in {piece:?}");
+            out += &piece;
+        }
+        out += &stream.finish().unwrap();
+        assert_eq!(out, tokenizer.decode(&tokens, keep_special).unwrap());
+        assert_eq!(out.contains("<|im_end|>"), keep_special);
+    }
+}
+
+#[test]
+fn a_character_that_never_ends_comes_out_when_the_stream_does() {
+    let tokenizer = demo_tokenizer();
+    let emoji = tokenizer.encode("😀", EncodeOptions::default()).unwrap();
+    let mut stream = tokenizer.decode_stream(false);
+    for token in &emoji[..emoji.len() - 1] {
+        assert_eq!(stream.push(*token).unwrap(), "");
+    }
+    assert_eq!(stream.finish().unwrap(), "\u{fffd}");
+    // A word after a broken character: the broken one is given up, the word is not delayed.
+    let word = tokenizer.encode("hen", EncodeOptions::default()).unwrap();
+    stream.push(emoji[0]).unwrap();
+    let out: String = word.iter().map(|token| stream.push(*token).unwrap()).collect();
+    assert_eq!(out, "\u{fffd}hen");
+}
+
+#[test]
+fn the_last_id_counts_and_unknown_ids_are_errors() {
+    let tokenizer = demo_tokenizer();
+    assert_eq!(tokenizer.vocab_size(), 4096);
+    tokenizer.decode(&[4095], false).unwrap();
+    for id in [4096, u32::MAX] {
+        let error = tokenizer.decode(&[id], false).unwrap_err();
+        assert!(matches!(error, TextError::UnknownToken { vocab_size: 4096, .. }), "{error}");
+        assert!(tokenizer.decode_stream(false).push(id).is_err());
+        assert_eq!(tokenizer.token_bytes(id), None);
+    }
+    assert_eq!(tokenizer.token_to_id("<|im_end|>"), Some(2));
+    assert!(tokenizer.is_special(2) && !tokenizer.is_special(3));
+}
+
+/// Other models' tokenizers: spaces as U+2581, bytes as `<0xF0>`.
+fn metaspace_tokenizer() -> Tokenizer {
+    let mut vocab = serde_json::Map::new();
+    for (id, token) in ["<unk>", "<s>", "▁a", "▁", "a", "b", "▁b"].iter().enumerate() {
+        vocab.insert((*token).into(), id.into());
+    }
+    for byte in 0..256 {
+        vocab.insert(format!("<0x{byte:02X}>"), (byte + 7).into());
+    }
+    let json = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [{"id": 1, "content": "<s>", "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true}],
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "▁"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+        "pre_tokenizer": null,
+        "post_processor": {"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}},
+                {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>",
+            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
+            "byte_fallback": true, "vocab": vocab, "merges": [["▁", "a"], ["▁", "b"]]},
+    });
+    Tokenizer::from_bytes("metaspace", json.to_string().as_bytes()).unwrap()
+}
+
+#[test]
+fn a_vocabulary_with_begin_token_and_byte_fallback_streams_too() {
+    let tokenizer = metaspace_tokenizer();
+    let text = "a b 😀 b a".to_owned() + &" ab".repeat(60);
+    let tokens = tokenizer.encode(&text, EncodeOptions::default()).unwrap();
+    assert_eq!(tokens[0], 1);
+    let bare = EncodeOptions { add_special_tokens: false, ..Default::default() };
+    assert_eq!(tokenizer.encode(&text, bare).unwrap(), tokens[1..]);
+    assert_eq!(tokenizer.token_bytes(2), None);
+    let mut stream = tokenizer.decode_stream(false);
+    let mut out: String = tokens.iter().map(|token| stream.push(*token).unwrap()).collect();
+    out += &stream.finish().unwrap();
+    assert_eq!(out, text);
+    assert_eq!(tokenizer.decode(&tokens, false).unwrap(), text);
+}
+
+#[test]
+fn damaged_tokenizers_are_named_errors() {
+    let good = json("demo_tokenizer.json");
+    let broken = |change: &dyn Fn(&mut Value)| {
+        let mut json = good.clone();
+        change(&mut json);
+        Tokenizer::from_bytes("t.json", json.to_string().as_bytes()).unwrap_err().to_string()
+    };
+    let cases: [(&str, &dyn Fn(&mut Value)); 9] = [
+        ("model", &|json| drop(json.as_object_mut().unwrap().remove("model"))),
+        ("BPE", &|json| json["model"]["type"] = "Unigram".into()),
+        ("dropout", &|json| json["model"]["dropout"] = 0.1.into()),
+        ("every id once", &|json| json["model"]["vocab"]["!"] = 4.into()),
+        ("4194304", &|json| json["model"]["vocab"]["!"] = 4_000_000_000u64.into()),
+        ("-1", &|json| json["model"]["vocab"]["!"] = (-1).into()),
+        ("empty", &|json| json["added_tokens"][0]["content"] = "".into()),
+        ("added_tokens", &|json| json["added_tokens"][0]["id"] = u64::MAX.into()),
+        ("t.json", &|json| json["model"]["merges"][0] = serde_json::json!(["zzzz", "qqqq"])),
+    ];
+    for (expected, change) in cases {
+        let error = broken(change);
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+    for bytes in [&b""[..], b"{", b"[]", b"null", b"\xff"] {
+        assert!(Tokenizer::from_bytes("t.json", bytes).is_err());
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_survives_the_round_trip(text in "\\PC{0,40}") {
+        let tokenizer = demo_tokenizer();
+        let options = EncodeOptions { special_text: SpecialText::Plain, ..Default::default() };
+        let tokens = tokenizer.encode(&text, options).unwrap();
+        prop_assert!(tokens.iter().all(|token| !tokenizer.is_special(*token)));
+        prop_assert_eq!(tokenizer.decode(&tokens, false).unwrap(), text);
+    }
+
+    #[test]
+    fn any_tokens_stream_as_they_decode(tokens in prop::collection::vec(0u32..4096, 0..60)) {
+        let tokenizer = demo_tokenizer();
+        let mut stream = tokenizer.decode_stream(true);
+        let mut out = String::new();
+        for token in &tokens {
+            out += &stream.push(*token).unwrap();
+        }
+        out += &stream.finish().unwrap();
+        prop_assert_eq!(out, tokenizer.decode(&tokens, true).unwrap());
+        let whole = tokenizer.inner_decode(&tokens);
+        prop_assert_eq!(tokenizer.decode(&tokens, true).unwrap(), whole);
+    }
+}

@@ -1,0 +1,351 @@
+//! A model's tokenizer, from the bytes of its `tokenizer.json`.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokenizers::{
+    Model as _, Normalizer as _, OffsetReferential, OffsetType, PreTokenizedString,
+    PreTokenizer as _,
+};
+
+use super::TextError;
+use super::detokenize::DetokenizeStream;
+
+/// Largest `tokenizer.json`; the largest published ones have about 35 MB.
+const TOKENIZER_BYTES_MAX: usize = 128 << 20;
+
+/// Highest token id plus one; published vocabularies stay below 300,000.
+const VOCAB_SIZE_MAX: usize = 1 << 22;
+
+/// Longest text that is tokenized at once.
+const TEXT_BYTES_MAX: usize = 64 << 20;
+
+/// What the text of an added token inside a text becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SpecialText {
+    /// The token (`<|im_end|>` ends a message), as `transformers` does by default.
+    #[default]
+    Parse,
+    /// Ordinary tokens that spell it. For text that must not be able to say more than words.
+    Plain,
+}
+
+/// How a text becomes tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EncodeOptions {
+    /// Add what the model expects around a text (a begin token, for models that have one).
+    pub add_special_tokens: bool,
+    /// What the text of special tokens becomes.
+    pub special_text: SpecialText,
+}
+
+impl Default for EncodeOptions {
+    fn default() -> Self {
+        Self { add_special_tokens: true, special_text: SpecialText::Parse }
+    }
+}
+
+/// A tokenizer; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    tokenizer: tokenizers::Tokenizer,
+    /// Token texts, in id order; absent ids are holes or padding of the vocabulary.
+    tokens: Vec<Option<TokenEntry>>,
+    /// Whether a token's bytes can be known without its neighbours.
+    byte_level: bool,
+    /// Added tokens: text, and whether special.
+    added: Vec<(String, bool)>,
+}
+
+#[derive(Debug)]
+struct TokenEntry {
+    bytes: Box<[u8]>,
+    special: bool,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`. `file` names it in errors.
+    pub fn from_bytes(file: &str, bytes: &[u8]) -> Result<Self, TextError> {
+        if bytes.len() > TOKENIZER_BYTES_MAX {
+            let what = "tokenizer.json";
+            return Err(TextError::TooLarge {
+                what,
+                found: bytes.len(),
+                limit: TOKENIZER_BYTES_MAX,
+            });
+        }
+        let invalid = |what: &str, expected: &str, found: String| TextError::Invalid {
+            file: file.into(),
+            what: what.into(),
+            expected: expected.into(),
+            found,
+        };
+        let json: Value = serde_json::from_slice(bytes)
+            .map_err(|error| invalid("content", "JSON", error.to_string()))?;
+        check(&json).map_err(|(what, expected, found)| invalid(what, expected, found))?;
+        let byte_level = ends_byte_level(json.get("decoder"));
+        drop(json);
+
+        let mut tokenizer = tokenizers::Tokenizer::from_bytes(bytes)
+            .map_err(|error| invalid("content", "a tokenizer", error.to_string()))?;
+        // Truncation and padding belong to training; a prompt is never cut silently.
+        tokenizer
+            .with_truncation(None)
+            .map_err(|error| invalid("truncation", "none", error.to_string()))?;
+        tokenizer.with_padding(None);
+        let tokens = token_entries(&tokenizer, byte_level);
+        let decoder = tokenizer.get_added_tokens_decoder();
+        let mut added: Vec<_> =
+            decoder.values().map(|token| (token.content.clone(), token.special)).collect();
+        added.sort();
+        Ok(Self { inner: Arc::new(Inner { tokenizer, tokens, byte_level, added }) })
+    }
+
+    /// The number of token ids; a model's vocabulary may be padded beyond it.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.tokens.len()
+    }
+
+    /// Text to token ids.
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, TextError> {
+        if text.len() > TEXT_BYTES_MAX {
+            let what = "text";
+            return Err(TextError::TooLarge { what, found: text.len(), limit: TEXT_BYTES_MAX });
+        }
+        let tokenizer = &self.inner.tokenizer;
+        match options.special_text {
+            SpecialText::Parse => {
+                let encoding =
+                    tokenizer.encode_fast(text, options.add_special_tokens).map_err(refused)?;
+                Ok(encoding.get_ids().to_vec())
+            }
+            SpecialText::Plain => {
+                let encoding = self
+                    .encode_words(text)?
+                    .into_encoding(None, 0, OffsetType::None)
+                    .map_err(refused)?;
+                let encoding = tokenizer
+                    .post_process(encoding, None, options.add_special_tokens)
+                    .map_err(refused)?;
+                Ok(encoding.get_ids().to_vec())
+            }
+        }
+    }
+
+    /// Text in which `marker` breaks every added token that is meant as words: what is left of
+    /// them becomes tokens, the rest is tokenized as words without the marker.
+    pub(super) fn encode_marked(&self, text: &str, marker: char) -> Result<Vec<u32>, TextError> {
+        let none: Option<&tokenizers::NormalizerWrapper> = None;
+        let found = self.inner.tokenizer.get_added_vocabulary().extract_and_normalize(none, text);
+        let mut out = Vec::new();
+        for (piece, _, tokens) in found.get_splits(OffsetReferential::Original, OffsetType::Byte) {
+            match tokens {
+                Some(tokens) => out.extend(tokens.iter().map(|token| token.id)),
+                None => {
+                    let options = EncodeOptions {
+                        add_special_tokens: false,
+                        special_text: SpecialText::Plain,
+                    };
+                    out.extend(self.encode(&piece.replace(marker, ""), options)?);
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Normalizer, splitter and model, without the search for added tokens.
+    fn encode_words(&self, text: &str) -> Result<PreTokenizedString, TextError> {
+        let tokenizer = &self.inner.tokenizer;
+        let mut pieces = PreTokenizedString::from(text);
+        if let Some(normalizer) = tokenizer.get_normalizer() {
+            pieces.normalize(|piece| normalizer.normalize(piece)).map_err(refused)?;
+        }
+        if let Some(splitter) = tokenizer.get_pre_tokenizer() {
+            splitter.pre_tokenize(&mut pieces).map_err(refused)?;
+        }
+        pieces.tokenize(|piece| tokenizer.get_model().tokenize(piece.get())).map_err(refused)?;
+        Ok(pieces)
+    }
+
+    /// Token ids to text; special tokens are left out unless `keep_special`.
+    /// Bytes that are no UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[u32], keep_special: bool) -> Result<String, TextError> {
+        for id in ids {
+            self.check_id(*id)?;
+        }
+        if self.inner.byte_level {
+            let kept = ids.iter().filter(|id| keep_special || !self.is_special(**id));
+            let bytes: Vec<u8> =
+                kept.flat_map(|id| self.token_bytes(*id).unwrap_or_default()).copied().collect();
+            return Ok(String::from_utf8_lossy(&bytes).into_owned());
+        }
+        self.inner.tokenizer.decode(ids, !keep_special).map_err(refused)
+    }
+
+    /// A stream that turns token ids into text as they come, never cutting a character.
+    pub fn decode_stream(&self, keep_special: bool) -> DetokenizeStream {
+        DetokenizeStream::new(self.clone(), keep_special)
+    }
+
+    /// The id of a token given by its exact text, such as `<|im_end|>`.
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.inner.tokenizer.token_to_id(token)
+    }
+
+    /// The bytes that a token stands for, where they do not depend on its neighbours
+    /// (byte-level vocabularies); `None` for ids outside the vocabulary and other vocabularies.
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        let entry = self.entry(id)?;
+        self.inner.byte_level.then_some(&entry.bytes)
+    }
+
+    /// Whether a token is special: it has a meaning, but no text.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.entry(id).is_some_and(|entry| entry.special)
+    }
+
+    /// The added tokens: their text, and whether each is special.
+    pub fn added_texts(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.inner.added.iter().map(|(text, special)| (text.as_str(), *special))
+    }
+
+    /// Whether each token has bytes of its own.
+    pub(super) fn is_byte_level(&self) -> bool {
+        self.inner.byte_level
+    }
+
+    /// Refuses ids outside the vocabulary. Holes inside it are tokens without text.
+    pub fn check_id(&self, id: u32) -> Result<(), TextError> {
+        let vocab_size = self.vocab_size();
+        match usize::try_from(id) {
+            Ok(index) if index < vocab_size => Ok(()),
+            _ => Err(TextError::UnknownToken { id, vocab_size }),
+        }
+    }
+
+    fn entry(&self, id: u32) -> Option<&TokenEntry> {
+        self.inner.tokens.get(usize::try_from(id).ok()?)?.as_ref()
+    }
+}
+
+fn refused(error: tokenizers::Error) -> TextError {
+    TextError::Tokenize { reason: error.to_string() }
+}
+
+/// Reads what the tokenizer library takes on trust.
+fn check(json: &Value) -> Result<(), (&'static str, &'static str, String)> {
+    let model = json.get("model").ok_or(("model", "an object", "nothing".to_owned()))?;
+    let kind = model.get("type").and_then(Value::as_str).unwrap_or("BPE");
+    if kind != "BPE" {
+        return Err(("model.type", "BPE", kind.into()));
+    }
+    if model.get("dropout").and_then(Value::as_f64).is_some_and(|dropout| dropout != 0.0) {
+        return Err(("model.dropout", "none, or every tokenization differs", "a number".into()));
+    }
+    let vocab = model.get("vocab").and_then(Value::as_object);
+    let vocab = vocab.ok_or(("model.vocab", "an object", "something else".to_owned()))?;
+    let mut seen = vec![false; vocab.len().saturating_mul(2).min(VOCAB_SIZE_MAX)];
+    for (token, id) in vocab {
+        let id = check_id("model.vocab", token, Some(id))?;
+        if id >= seen.len() {
+            seen.resize(id + 1, false);
+        }
+        if std::mem::replace(&mut seen[id], true) {
+            return Err(("model.vocab", "every id once", format!("id {id} again at {token:?}")));
+        }
+    }
+    let added = json.get("added_tokens").and_then(Value::as_array);
+    for token in added.into_iter().flatten() {
+        let content = token.get("content").and_then(Value::as_str).unwrap_or_default();
+        if content.is_empty() {
+            return Err(("added_tokens", "a text for every token", "an empty one".into()));
+        }
+        check_id("added_tokens", content, token.get("id"))?;
+    }
+    Ok(())
+}
+
+fn check_id(
+    what: &'static str,
+    token: &str,
+    id: Option<&Value>,
+) -> Result<usize, (&'static str, &'static str, String)> {
+    let number = id.and_then(Value::as_u64).and_then(|id| usize::try_from(id).ok());
+    match number {
+        Some(id) if id < VOCAB_SIZE_MAX => Ok(id),
+        _ => {
+            let found = id.map_or("nothing".into(), Value::to_string);
+            Err((what, "ids below 4194304", format!("{found} for {token:?}")))
+        }
+    }
+}
+
+/// Whether the decoder maps each token to bytes and nothing else.
+fn ends_byte_level(decoder: Option<&Value>) -> bool {
+    let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(String::from);
+    let Some(decoder) = decoder else { return false };
+    match kind(decoder).as_deref() {
+        Some("ByteLevel") => true,
+        Some("Sequence") => match decoder.get("decoders").and_then(Value::as_array) {
+            Some(steps) => steps.iter().all(|step| kind(step).as_deref() == Some("ByteLevel")),
+            None => false,
+        },
+        _ => false,
+    }
+}
+
+fn token_entries(tokenizer: &tokenizers::Tokenizer, byte_level: bool) -> Vec<Option<TokenEntry>> {
+    let vocab = tokenizer.get_vocab(true);
+    let size = vocab.values().max().map_or(0, |max| *max as usize + 1).min(VOCAB_SIZE_MAX);
+    let added = tokenizer.get_added_vocabulary();
+    let alphabet = byte_alphabet();
+    let mut entries: Vec<Option<TokenEntry>> = Vec::new();
+    entries.resize_with(size, || None);
+    for (text, id) in vocab {
+        let special = added.is_special_token(&text);
+        let bytes = if byte_level { token_text_bytes(&text, &alphabet) } else { Box::default() };
+        if let Some(entry) = entries.get_mut(id as usize) {
+            // An added token hides the word of the same id.
+            if entry.is_none() || added.get_vocab().contains_key(&text) {
+                *entry = Some(TokenEntry { bytes, special });
+            }
+        }
+    }
+    entries
+}
+
+/// A byte-level token's text as bytes: each character stands for a byte, unless one does not,
+/// then the text is meant as it is (added tokens).
+fn token_text_bytes(text: &str, alphabet: &[Option<u8>; 324]) -> Box<[u8]> {
+    let byte = |character: char| alphabet.get(character as usize).copied().flatten();
+    let bytes: Option<Vec<u8>> = text.chars().map(byte).collect();
+    bytes.unwrap_or_else(|| text.as_bytes().to_vec()).into_boxed_slice()
+}
+
+/// GPT-2's alphabet: printable Latin-1 bytes are themselves, the other 68 follow from U+0100.
+fn byte_alphabet() -> [Option<u8>; 324] {
+    let mut alphabet = [None; 324];
+    let mut next = 256;
+    for byte in 0..=255u8 {
+        let printable = matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+        let place = if printable { usize::from(byte) } else { next };
+        next += usize::from(!printable);
+        if let Some(slot) = alphabet.get_mut(place) {
+            *slot = Some(byte);
+        }
+    }
+    alphabet
+}
+
+#[cfg(test)]
+impl Tokenizer {
+    /// What the library itself decodes.
+    pub(super) fn inner_decode(&self, ids: &[u32]) -> String {
+        self.inner.tokenizer.decode(ids, false).unwrap()
+    }
+}
