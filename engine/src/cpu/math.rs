@@ -252,14 +252,18 @@ pub fn route_softmax(logits: &mut [f32], renormalize: bool, ids: &mut [u32], wei
 }
 
 /// Quantizes one group of activations to int8, half to even, and returns its scale: `amax / 127`,
-/// or 0 for a group of zeros. `out` has the length of `x` or more; the rest of it becomes 0.
+/// or 0 for a group of zeros, or not finite if any `x` is not. `out` has the length of `x` or more;
+/// the rest of it becomes 0.
 #[inline(always)]
 pub fn quantize_group(x: &[f32], out: &mut [i8]) -> f32 {
-    let mut amax = 0.0f32;
+    // The largest magnitude by its bits: infinity and NaN are larger than any number, so that they
+    // reach the scale and make every product of the group infinite or NaN.
+    let mut amax = 0;
     for x in x {
-        let magnitude = x.abs();
+        let magnitude = x.to_bits() & !(1 << 31);
         amax = if magnitude > amax { magnitude } else { amax };
     }
+    let amax = f32::from_bits(amax);
     let factor = if amax > 0.0 { 127.0 / amax } else { 0.0 };
     for (out, x) in out.iter_mut().zip(x) {
         let scaled = x * factor;

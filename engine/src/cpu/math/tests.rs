@@ -163,5 +163,8 @@ fn quantization_rounds_half_to_even_and_keeps_zero() {
     assert_eq!(quantize_group(&[127.0, 0.5, 1.5, -2.5], &mut out), 1.0);
     assert_eq!(out, [127, 0, 2, -2]);
     assert_eq!(quantize_group(&[0.0; 4], &mut out), 0.0);
+    for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        assert!(!quantize_group(&[1.0, bad, 2.0], &mut out).is_finite());
+    }
     assert_eq!(out, [0; 4]);
 }
