@@ -1,0 +1,334 @@
+//! The operations of [`super::math`] and [`super::nested`], compiled for each instruction set and
+//! chosen once at run time.
+#![expect(unsafe_code, reason = "calls code for instruction sets that were detected")]
+
+use super::math::{self, AttentionState};
+use super::nested::{self, NestedWeights, TileValues};
+use super::rows::{QuantizedGroup, QuantizedRows};
+
+/// Slices of keys and values that attention reads.
+#[derive(Clone, Copy, Debug)]
+pub enum KvBlock<'a> {
+    /// Keys and values, each `[positions, head_dim]`.
+    F32(&'a [f32], &'a [f32]),
+    /// Keys and values, each `[positions, head_dim]`.
+    F16(&'a [half::f16], &'a [half::f16]),
+}
+
+type NestedTile = unsafe fn(&NestedWeights, usize, &QuantizedRows, &[u32], &mut [TileValues]);
+
+type FloatRows = unsafe fn(&[f32], &[&[f32]], &mut [[f32; FLOAT_ROWS]]);
+type AttendBlock =
+    unsafe fn(&[f32], KvBlock, f32, &mut [f32], &mut [f32], &mut AttentionOutput<'_>);
+
+/// What attention has gathered for one query head: its state, and the values `[head_dim]`.
+pub type AttentionOutput<'a> = (AttentionState, &'a mut [f32]);
+
+/// The kernels of one instruction set. Every set gives the same bits.
+pub struct Kernels {
+    name: &'static str,
+    nested_tile: NestedTile,
+    quantize: unsafe fn(&[f32], &mut [QuantizedGroup]),
+    rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
+    swiglu: unsafe fn(&mut [f32], &[f32]),
+    add_scaled: unsafe fn(&mut [f32], f32, &[f32]),
+    add: unsafe fn(&mut [f32], &[f32]),
+    dots: FloatRows,
+    attend_block: AttendBlock,
+}
+
+impl std::fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Kernels").field(&self.name).finish()
+    }
+}
+
+/// Rows of float weights that are multiplied together.
+pub const FLOAT_ROWS: usize = 4;
+
+/// Rows of activations that are multiplied together with [`FLOAT_ROWS`] rows of weights.
+const FLOAT_BLOCK: usize = 4;
+
+/// Products of [`FLOAT_ROWS`] rows of weights `[4, K]` with rows of activations of length K.
+#[inline(always)]
+fn dots(weights: &[f32], x: &[&[f32]], out: &mut [[f32; FLOAT_ROWS]]) {
+    for (x, out) in x.chunks(FLOAT_BLOCK).zip(out.chunks_mut(FLOAT_BLOCK)) {
+        match (x, out) {
+            ([a, b, c, d], [e, f, g, h]) => {
+                [*e, *f, *g, *h] = dots_block(weights, [a, b, c, d]);
+            }
+            (x, out) => {
+                for (x, out) in x.iter().zip(out) {
+                    [*out] = dots_block(weights, [x]);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn dots_block<const T: usize>(weights: &[f32], x: [&[f32]; T]) -> [[f32; FLOAT_ROWS]; T] {
+    const LANES: usize = math::LANES;
+    let cols = weights.len() / FLOAT_ROWS;
+    let rows: [&[f32]; FLOAT_ROWS] =
+        std::array::from_fn(|row| &weights[row * cols..(row + 1) * cols]);
+    let mut sums = [[[0.0f32; LANES]; FLOAT_ROWS]; T];
+    for chunk in 0..cols / LANES {
+        let range = chunk * LANES..(chunk + 1) * LANES;
+        for row in 0..FLOAT_ROWS {
+            let weights = &rows[row][range.clone()];
+            for t in 0..T {
+                let x = &x[t][range.clone()];
+                let lanes = &mut sums[t][row];
+                for i in 0..LANES {
+                    lanes[i] = weights[i].mul_add(x[i], lanes[i]);
+                }
+            }
+        }
+    }
+    let tail = cols / LANES * LANES..cols;
+    for row in 0..FLOAT_ROWS {
+        for t in 0..T {
+            let products = rows[row][tail.clone()].iter().zip(&x[t][tail.clone()]);
+            for (lane, (weight, x)) in sums[t][row].iter_mut().zip(products) {
+                *lane = weight.mul_add(*x, *lane);
+            }
+        }
+    }
+    sums.map(|rows| rows.map(math::tree_sum))
+}
+
+#[inline(always)]
+fn quantize(x: &[f32], out: &mut [QuantizedGroup]) {
+    for (x, cell) in x.chunks(cell_length()).zip(out) {
+        cell.scale = math::quantize_group(x, &mut cell.values);
+        let sum: i32 = cell.values.iter().map(|value| i32::from(*value)).sum();
+        cell.correction = -128 * sum;
+    }
+}
+
+const fn cell_length() -> usize {
+    nestling_formats::nested::GROUP
+}
+
+#[inline(always)]
+fn attend_block(
+    query: &[f32],
+    kv: KvBlock,
+    scale: f32,
+    scores: &mut [f32],
+    block: &mut [f32],
+    (state, out): &mut AttentionOutput<'_>,
+) {
+    match kv {
+        KvBlock::F32(keys, values) => {
+            math::attend_block(query, (keys, values), scale, scores, block, (state, out));
+        }
+        KvBlock::F16(keys, values) => {
+            math::attend_block(query, (keys, values), scale, scores, block, (state, out));
+        }
+    }
+}
+
+/// Defines a module with every float operation compiled for a list of features, and its table.
+macro_rules! kernels_for {
+    ($module:ident, $name:literal, $nested:path $(, $features:literal)?) => {
+        mod $module {
+            use super::*;
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn quantize(x: &[f32], out: &mut [QuantizedGroup]) {
+                super::quantize(x, out);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+                math::rms_norm(x, weight, epsilon, out);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn swiglu(gate: &mut [f32], up: &[f32]) {
+                math::swiglu(gate, up);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn add_scaled(out: &mut [f32], factor: f32, x: &[f32]) {
+                math::add_scaled(out, factor, x);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn add(out: &mut [f32], x: &[f32]) {
+                math::add(out, x);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn dots(weights: &[f32], x: &[&[f32]], out: &mut [[f32; FLOAT_ROWS]]) {
+                super::dots(weights, x, out);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn attend_block(
+                query: &[f32],
+                kv: KvBlock,
+                scale: f32,
+                scores: &mut [f32],
+                block: &mut [f32],
+                out: &mut AttentionOutput<'_>,
+            ) {
+                super::attend_block(query, kv, scale, scores, block, out);
+            }
+
+            pub static KERNELS: Kernels = Kernels {
+                name: $name,
+                nested_tile: $nested,
+                quantize,
+                rms_norm,
+                swiglu,
+                add_scaled,
+                add,
+                dots,
+                attend_block,
+            };
+        }
+    };
+}
+
+unsafe fn portable_tile(
+    weights: &NestedWeights,
+    tile: usize,
+    x: &QuantizedRows,
+    rows: &[u32],
+    out: &mut [TileValues],
+) {
+    nested::portable(weights, tile, x, rows, out);
+}
+
+kernels_for!(portable, "portable", portable_tile);
+#[cfg(target_arch = "x86_64")]
+kernels_for!(avx2, "AVX2", nested::avx2::plain::tile, "avx2,fma");
+#[cfg(target_arch = "x86_64")]
+kernels_for!(avx_vnni, "AVX-VNNI", nested::avx2::vnni::tile, "avx2,fma");
+#[cfg(target_arch = "x86_64")]
+kernels_for!(
+    avx512,
+    "AVX-512 VNNI",
+    nested::avx512::tile,
+    "avx512f,avx512bw,avx512vl,avx512dq,fma"
+);
+
+impl Kernels {
+    /// The kernels that run anywhere.
+    pub fn portable() -> &'static Self {
+        &portable::KERNELS
+    }
+
+    /// Every set that this machine can run, the fastest last.
+    pub fn available() -> Vec<&'static Self> {
+        std::iter::once(Self::portable()).chain(Self::native()).collect()
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn native() -> Vec<&'static Self> {
+        Vec::new()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn native() -> Vec<&'static Self> {
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let avx512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vnni")
+            && is_x86_feature_detected!("avx512vbmi")
+            && is_x86_feature_detected!("gfni");
+        let sets = [
+            (avx2, &avx2::KERNELS),
+            (avx2 && is_x86_feature_detected!("avxvnni"), &avx_vnni::KERNELS),
+            (avx2 && avx512, &avx512::KERNELS),
+        ];
+        sets.into_iter().filter(|(there, _)| *there).map(|(_, set)| set).collect()
+    }
+
+    /// The fastest set that this machine can run.
+    pub fn detect() -> &'static Self {
+        Self::available().last().copied().unwrap_or(Self::portable())
+    }
+
+    /// The instruction set, for people.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Multiplies the 16 rows of one tile with rows of activations: `out[i]` gets the product with
+    /// row `rows[i]` of `x`. Rows beyond the matrix get a value without meaning.
+    ///
+    /// # Panics
+    /// With a tile that the weights lack, a row that `x` lacks, or sizes that differ.
+    pub fn nested_tile(
+        &self,
+        weights: &NestedWeights,
+        tile: usize,
+        x: &QuantizedRows,
+        rows: &[u32],
+        out: &mut [TileValues],
+    ) {
+        assert!(nested::fits(weights, tile, x, rows, out), "tile {tile} of {} rows", rows.len());
+        // SAFETY: the machine has the features, as for all calls below: a set is only handed out
+        // by `available`, and the planes' lengths were checked by `NestedView::new`.
+        unsafe { (self.nested_tile)(weights, tile, x, rows, out) }
+    }
+
+    /// Quantizes one row: groups of 32 to int8, half to even.
+    pub fn quantize(&self, x: &[f32], out: &mut [QuantizedGroup]) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.quantize)(x, out) }
+    }
+
+    /// [`math::rms_norm`].
+    pub fn rms_norm(&self, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.rms_norm)(x, weight, epsilon, out) }
+    }
+
+    /// [`math::swiglu`].
+    pub fn swiglu(&self, gate: &mut [f32], up: &[f32]) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.swiglu)(gate, up) }
+    }
+
+    /// [`math::add_scaled`].
+    pub fn add_scaled(&self, out: &mut [f32], factor: f32, x: &[f32]) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.add_scaled)(out, factor, x) }
+    }
+
+    /// [`math::add`].
+    pub fn add(&self, out: &mut [f32], x: &[f32]) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.add)(out, x) }
+    }
+
+    /// Dot products of [`FLOAT_ROWS`] rows of float weights, `[4, K]`, with rows of activations of
+    /// K elements each: `out[t][row]`, each as [`math::dot`] gives it.
+    ///
+    /// # Panics
+    /// With a row of activations shorter than K.
+    pub fn float_rows(&self, weights: &[f32], x: &[&[f32]], out: &mut [[f32; FLOAT_ROWS]]) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.dots)(weights, x, out) }
+    }
+
+    /// [`math::attend_block`].
+    pub fn attend_block(
+        &self,
+        query: &[f32],
+        kv: KvBlock,
+        scale: f32,
+        (scores, block): (&mut [f32], &mut [f32]),
+        out: &mut AttentionOutput<'_>,
+    ) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.attend_block)(query, kv, scale, scores, block, out) }
+    }
+}

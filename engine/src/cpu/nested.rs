@@ -1,0 +1,341 @@
+//! Products of nested matrices and quantized activations, 16 rows at a time.
+//!
+//! For a row of weights and a row of activations: `acc = 0`, then for each group of 32 columns,
+//! ascending, `acc = fma(f32(sum), activation_scale * weight_scale, acc)`, where `sum` is the exact
+//! integer sum of value times activation. [`portable`] does that a group at a time:
+//!
+//! ```text
+//! for each tile of 16 rows, each block of activations' rows:
+//!     for each group: decode 16 x 32 values once; for each row of the block: sums, then fma
+//! ```
+//!
+//! The instruction sets differ in how they decode (a table in a register looked up by byte) and in
+//! how they multiply; sums are exact and the float part is the same, so the bits are the same.
+//! One decoded group serves every row of a block: that is all that makes a matrix product faster
+//! than as many matrix-vector products.
+
+use half::f16;
+use nestling_formats::Level;
+use nestling_formats::nested::{
+    GROUP, Layout, NestedCodec, NestedError, NestedView, STEPS, TILE_ROWS, value_unit,
+};
+
+use super::rows::{QuantizedGroup, QuantizedRows};
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+#[cfg(test)]
+mod tests;
+
+/// The values of 16 rows for one row of activations.
+pub type TileValues = [f32; TILE_ROWS];
+
+/// The planes P3 and P4, as far as a level needs them.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Middle<'a> {
+    None,
+    P3(&'a [u8]),
+    Split(&'a [u8], &'a [u8]),
+    Merged(&'a [u8]),
+}
+
+/// A nested matrix ready to be multiplied at one level.
+#[derive(Clone, Debug)]
+pub struct NestedWeights<'a> {
+    rows: usize,
+    tiles: usize,
+    groups: usize,
+    level: Level,
+    row_scales: &'a [u8],
+    tile_tables: &'a [u8],
+    pub(super) steps: &'a [u8],     // [tiles, groups, 8]
+    pub(super) step_high: &'a [u8], // [tiles, groups, 2]
+    pub(super) p2: &'a [u8],        // [tiles, groups, 128]
+    pub(super) middle: Middle<'a>,
+    pub(super) p6: &'a [u8], // [tiles, groups, 128], empty below level 6
+    pub(super) p8: &'a [u8], // [tiles, groups, 128], empty below level 8
+    pub(super) decode: DecodeTables,
+}
+
+/// How codes become values, in the forms that kernels look up.
+#[derive(Clone, Debug)]
+pub(super) struct DecodeTables {
+    /// Levels 2 to 4: value of each table by P2's digit, P3's bit and P4's bit; for level 2 by
+    /// P2's digit alone in the two low bits.
+    pub nibble: [[i8; 16]; 16],
+    /// Levels 6 and 8: value = 128 * (high - 128) + (low - 128), by the code's leading six bits,
+    /// and at level 8 by `d8 << 6` with its last two bits on top.
+    pub high: [u8; 256],
+    pub low: [u8; 256],
+    /// The same by formula: alpha_a, alpha_b, 8 * beta_q, and what x is counted from.
+    pub formula: [i16; 4],
+}
+
+impl DecodeTables {
+    fn new(codec: &NestedCodec, level: Level) -> Self {
+        let mut decode =
+            Self { nibble: [[0; 16]; 16], high: [0; 256], low: [0; 256], formula: [0; 4] };
+        if level >= Level::L6 {
+            decode.fill_digits(codec, level);
+            return decode;
+        }
+        for (values, index) in decode.nibble.iter_mut().zip(0..) {
+            for (value, nibble) in values.iter_mut().zip(0u8..) {
+                let code = if level == Level::L2 { nibble << 6 } else { nibble << 4 };
+                *value = codec.value(level, index, code) as i8;
+            }
+        }
+        decode
+    }
+
+    fn fill_digits(&mut self, codec: &NestedCodec, level: Level) {
+        for index in 0..=255u8 {
+            let value = codec.value(level, 0, index.rotate_left(2));
+            let high = (value + 64) >> 7;
+            self.high[usize::from(index)] = (high + 128) as u8;
+            self.low[usize::from(index)] = (value - 128 * high + 128) as u8;
+        }
+        let (beta, below) = (i16::from(codec.beta_q), if level == Level::L6 { 12 } else { 15 });
+        self.formula =
+            [codec.alpha_a as i16, codec.alpha_b as i16, 8 * beta, 4 * (256 * 15 + beta * below)];
+    }
+}
+
+impl<'a> NestedWeights<'a> {
+    /// Prepares a view of tiled planes for products at `level`.
+    ///
+    /// # Errors
+    /// [`NestedError::LevelMissing`] without the planes of the level, and
+    /// [`NestedError::OutOfRange`] for the row-major layout.
+    pub fn new(view: &NestedView<'a>, level: Level) -> Result<Self, NestedError> {
+        if level > view.level() {
+            return Err(NestedError::LevelMissing { wanted: level, present: view.level() });
+        }
+        if view.layout() != Layout::Tile16 {
+            let index = usize::from(view.layout().code());
+            return Err(NestedError::OutOfRange { what: "layout of a product", index, limit: 1 });
+        }
+        let (planes, parts) = (*view.planes(), view.base_parts());
+        let p2 = planes.p2;
+        let middle = match (planes.p34, planes.p3, planes.p4) {
+            _ if level == Level::L2 => Middle::None,
+            (Some(merged), _, _) => Middle::Merged(merged),
+            (None, Some(p3), Some(p4)) if level > Level::L3 => Middle::Split(p3, p4),
+            (None, p3, _) => Middle::P3(p3.unwrap_or_default()),
+        };
+        let from = |plane: Option<&'a [u8]>, lowest| {
+            if level >= lowest { plane.unwrap_or_default() } else { &[] }
+        };
+        Ok(Self {
+            rows: view.rows(),
+            tiles: view.tiles(),
+            groups: view.groups(),
+            level,
+            row_scales: &p2[parts.row_scales.clone()],
+            tile_tables: &p2[parts.tile_tables.clone()],
+            steps: &p2[parts.steps.clone()],
+            step_high: &p2[parts.step_high.clone()],
+            p2: &p2[parts.codes.clone()],
+            middle,
+            p6: from(planes.p6, Level::L6),
+            p8: from(planes.p8, Level::L8),
+            decode: DecodeTables::new(view.codec(), level),
+        })
+    }
+
+    /// Rows of the matrix, without padding.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Tiles of 16 rows.
+    pub fn tiles(&self) -> usize {
+        self.tiles
+    }
+
+    /// Groups of 32 columns.
+    pub fn groups(&self) -> usize {
+        self.groups
+    }
+
+    /// The level of the products.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Bytes that one product reads of the matrix: planes, scales and steps.
+    pub fn bytes(&self) -> usize {
+        let middle = match self.middle {
+            Middle::None => 0,
+            Middle::P3(p3) => p3.len(),
+            Middle::Split(p3, p4) => p3.len() + p4.len(),
+            Middle::Merged(merged) => merged.len(),
+        };
+        let base = self.row_scales.len() + self.tile_tables.len() + self.p2.len();
+        base + self.steps.len() + self.step_high.len() + middle + self.p6.len() + self.p8.len()
+    }
+
+    /// Row scales of a tile times the unit of the level's values.
+    pub(super) fn row_units(&self, tile: usize) -> [f32; TILE_ROWS] {
+        let bytes = self.row_scales.get(tile * 2 * TILE_ROWS..).unwrap_or_default();
+        let mut units = [0.0; TILE_ROWS];
+        for (unit, bytes) in units.iter_mut().zip(bytes.as_chunks::<2>().0) {
+            *unit = f16::from_le_bytes(*bytes).to_f32() * value_unit(self.level);
+        }
+        units
+    }
+
+    /// The table that a tile names.
+    pub(super) fn nibble_table(&self, tile: usize) -> &[i8; 16] {
+        let table = self.tile_tables.get(tile).copied().unwrap_or(0);
+        &self.decode.nibble[usize::from(table & 15)]
+    }
+
+    /// Steps of 16 rows in one group.
+    fn group_steps(&self, cell: usize) -> [u8; TILE_ROWS] {
+        let low = self.steps.get(cell * 8..cell * 8 + 8).unwrap_or(&[0; 8]);
+        let high = self.step_high.get(cell * 2..cell * 2 + 2).unwrap_or(&[0; 2]);
+        std::array::from_fn(|row| {
+            let nibble = low[row % 8] >> (row / 8 * 4) & 15;
+            nibble | (high[row / 8] >> (row % 8) & 1) << 4
+        })
+    }
+}
+
+/// Values of one group: `[chunk][row * 4 + column % 4]`, where chunk c holds columns 4c to 4c + 3.
+type GroupValues = [[i16; 64]; GROUP / 4];
+
+/// A 2-bit digit of every weight of a group: `[chunk][row * 4 + column % 4]`.
+#[inline(always)]
+fn digits(plane: &[u8], cell: usize, out: &mut [[u8; 64]; 8], shift: u8) {
+    for (vector, bytes) in
+        plane[cell * 128..(cell + 1) * 128].as_chunks::<64>().0.iter().enumerate()
+    {
+        for i in 0..4 {
+            let chunk = &mut out[vector * 4 + i];
+            for lane in 0..64 {
+                chunk[lane] |= (bytes[lane] >> (2 * i) & 3) << shift;
+            }
+        }
+    }
+}
+
+/// A 1-bit digit of every weight of a group.
+#[inline(always)]
+fn bits(plane: &[u8], cell: usize, out: &mut [[u8; 64]; 8], shift: u8) {
+    let bytes = &plane[cell * 64..(cell + 1) * 64];
+    for (i, chunk) in out.iter_mut().enumerate() {
+        for (lane, byte) in chunk.iter_mut().zip(bytes) {
+            *lane |= (byte >> i & 1) << shift;
+        }
+    }
+}
+
+#[inline(always)]
+fn decode_group(weights: &NestedWeights, tile: usize, cell: usize, out: &mut GroupValues) {
+    let mut codes = [[0u8; 64]; 8];
+    if weights.level < Level::L6 {
+        let shift = if weights.level == Level::L2 { 0 } else { 2 };
+        digits(weights.p2, cell, &mut codes, shift);
+        match weights.middle {
+            Middle::None => {}
+            Middle::P3(p3) => bits(p3, cell, &mut codes, 1),
+            Middle::Split(p3, p4) => {
+                bits(p3, cell, &mut codes, 1);
+                bits(p4, cell, &mut codes, 0);
+            }
+            Middle::Merged(merged) => digits(merged, cell, &mut codes, 0),
+        }
+        let table = weights.nibble_table(tile);
+        for (values, codes) in out.iter_mut().zip(&codes) {
+            for (value, code) in values.iter_mut().zip(codes) {
+                *value = i16::from(table[usize::from(code & 15)]);
+            }
+        }
+        return;
+    }
+    digits(weights.p2, cell, &mut codes, 4);
+    match weights.middle {
+        Middle::None | Middle::P3(_) => {}
+        Middle::Split(p3, p4) => {
+            bits(p3, cell, &mut codes, 3);
+            bits(p4, cell, &mut codes, 2);
+        }
+        Middle::Merged(merged) => digits(merged, cell, &mut codes, 2),
+    }
+    digits(weights.p6, cell, &mut codes, 0);
+    if weights.level == Level::L8 {
+        digits(weights.p8, cell, &mut codes, 6);
+    }
+    let (high, low) = (&weights.decode.high, &weights.decode.low);
+    for (values, codes) in out.iter_mut().zip(&codes) {
+        for (value, code) in values.iter_mut().zip(codes) {
+            let code = usize::from(*code);
+            *value = 128 * (i16::from(high[code]) - 128) + i16::from(low[code]) - 128;
+        }
+    }
+}
+
+/// Exact sums of 16 rows with one group of activations.
+#[inline(always)]
+fn group_sums(values: &GroupValues, x: &QuantizedGroup) -> [i32; TILE_ROWS] {
+    let mut sums = [0i32; TILE_ROWS];
+    for (values, x) in values.iter().zip(x.values.as_chunks::<4>().0) {
+        for row in 0..TILE_ROWS {
+            for k in 0..4 {
+                sums[row] += i32::from(values[row * 4 + k]) * i32::from(x[k]);
+            }
+        }
+    }
+    sums
+}
+
+/// Rows of activations that share one decoded group.
+const PORTABLE_BLOCK: usize = 16;
+
+/// One tile for any number of rows of activations, on any machine: `out[i]` is the product with
+/// row `rows[i]` of `x`.
+#[inline(always)]
+pub(super) fn portable(
+    weights: &NestedWeights,
+    tile: usize,
+    x: &QuantizedRows,
+    rows: &[u32],
+    out: &mut [TileValues],
+) {
+    let units = weights.row_units(tile);
+    let mut values = [[0; 64]; 8];
+    for (rows, out) in rows.chunks(PORTABLE_BLOCK).zip(out.chunks_mut(PORTABLE_BLOCK)) {
+        out.fill([0.0; TILE_ROWS]);
+        for group in 0..weights.groups {
+            let cell = tile * weights.groups + group;
+            decode_group(weights, tile, cell, &mut values);
+            let steps = weights.group_steps(cell);
+            let scales: [f32; TILE_ROWS] =
+                std::array::from_fn(|row| units[row] * STEPS[usize::from(steps[row] & 31)]);
+            for (row, out) in rows.iter().zip(out.iter_mut()) {
+                let x = &x.row(*row as usize)[group];
+                let sums = group_sums(&values, x);
+                for i in 0..TILE_ROWS {
+                    out[i] = (sums[i] as f32).mul_add(x.scale * scales[i], out[i]);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a kernel may read what it is about to read.
+pub(super) fn fits(
+    weights: &NestedWeights,
+    tile: usize,
+    x: &QuantizedRows,
+    rows: &[u32],
+    out: &[TileValues],
+) -> bool {
+    tile < weights.tiles
+        && x.groups() == weights.groups
+        && rows.len() == out.len()
+        && rows.iter().all(|row| (*row as usize) < x.rows())
+}

@@ -1,0 +1,330 @@
+//! AVX2 with FMA, and the same with AVX-VNNI.
+//!
+//! Half a tile, eight rows of four columns, fills one 256-bit vector. Levels 2 to 4 look values up
+//! by `pshufb`; without VNNI the product is `pmaddubsw` of |w| and sign(x, w), exact because values
+//! stay within -127..=127 and two products within 15 bits. Levels 6 and 8 evaluate the formula in
+//! 16-bit lanes, columns 0 and 2 apart from 1 and 3, and multiply by `pmaddwd`.
+#![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
+
+use std::arch::x86_64::*;
+
+use nestling_formats::Level;
+use nestling_formats::nested::STEPS;
+
+use super::{Middle, NestedWeights, QuantizedGroup, QuantizedRows, TileValues};
+
+/// Rows of activations that share one decoded group.
+const BLOCK: usize = 4;
+
+/// A step's octave is subtracted from the exponent, which begins at this bit.
+const OCTAVE: i32 = 23;
+
+/// Values of one group, by chunk of four columns and half of the tile. Levels 6 and 8 have 16-bit
+/// values: columns 0 and 2 in `even`, 1 and 3 in `odd`. The others have bytes, in `even` alone.
+struct Group {
+    even: [[__m256i; 2]; 8],
+    odd: [[__m256i; 2]; 8],
+}
+
+/// Defines the products of one tile for a list of features and a way to add the products of 32
+/// weights and activations to eight sums.
+macro_rules! products_for {
+    ($module:ident, $features:literal, $multiply_add:path) => {
+        pub mod $module {
+            use super::*;
+
+            /// One tile for the rows of `x` that `rows` names.
+            ///
+            /// # Safety
+            /// The machine has the features, and [`super::super::fits`] holds.
+            #[target_feature(enable = $features)]
+            pub unsafe fn tile(
+                weights: &NestedWeights,
+                tile: usize,
+                x: &QuantizedRows,
+                rows: &[u32],
+                out: &mut [TileValues],
+            ) {
+                for (rows, out) in rows.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+                    // SAFETY: `fits` holds for a part of the rows too.
+                    unsafe {
+                        if let [a, b, c, d] = rows {
+                            products(weights, tile, x, &[*a, *b, *c, *d], out);
+                            continue;
+                        }
+                        for (row, out) in rows.iter().zip(out.chunks_mut(1)) {
+                            products(weights, tile, x, &[*row], out);
+                        }
+                    }
+                }
+            }
+
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn products<const T: usize>(
+                weights: &NestedWeights,
+                tile: usize,
+                x: &QuantizedRows,
+                rows: &[u32; T],
+                out: &mut [TileValues],
+            ) {
+                let x = rows.map(|row| x.row(row as usize).as_ptr());
+                let wide = weights.level >= Level::L6;
+                let units = weights.row_units(tile);
+                // SAFETY: both arrays are as long as what is loaded.
+                let (units, table) = unsafe {
+                    let table = _mm_loadu_si128(weights.nibble_table(tile).as_ptr().cast());
+                    let half = |i: usize| _mm256_loadu_ps(units[8 * i..].as_ptr());
+                    ([half(0), half(1)], _mm256_broadcastsi128_si256(table))
+                };
+                let mut values = Group::zero();
+                let mut sums = [[_mm256_setzero_ps(); 2]; T];
+                for group in 0..weights.groups {
+                    let cell = tile * weights.groups + group;
+                    // SAFETY: `group` is below the groups of the weights and of the rows of `x`.
+                    unsafe {
+                        if wide {
+                            decode_wide(weights, cell, &mut values);
+                        } else {
+                            decode_narrow(weights, cell, table, &mut values);
+                        }
+                        let scales = scales(weights, cell, units);
+                        for t in 0..T {
+                            let x = &*x[t].add(group);
+                            let dots =
+                                if wide { dot_wide(&values, x) } else { dot_narrow(&values, x) };
+                            for half in 0..2 {
+                                let scale = _mm256_mul_ps(_mm256_set1_ps(x.scale), scales[half]);
+                                let dots = _mm256_cvtepi32_ps(dots[half]);
+                                sums[t][half] = _mm256_fmadd_ps(dots, scale, sums[t][half]);
+                            }
+                        }
+                    }
+                }
+                for (out, sum) in out.iter_mut().zip(&sums) {
+                    // SAFETY: `out` has 16 floats.
+                    unsafe {
+                        _mm256_storeu_ps(out.as_mut_ptr(), sum[0]);
+                        _mm256_storeu_ps(out[8..].as_mut_ptr(), sum[1]);
+                    }
+                }
+            }
+
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn dot_narrow(values: &Group, x: &QuantizedGroup) -> [__m256i; 2] {
+                let mut sums = [_mm256_setzero_si256(); 2];
+                for chunk in 0..8 {
+                    // SAFETY: a chunk of eight.
+                    let x = unsafe { broadcast(x, chunk) };
+                    for half in 0..2 {
+                        let weights = values.even[chunk][half];
+                        let (magnitude, signed) =
+                            (_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
+                        sums[half] = $multiply_add(sums[half], magnitude, signed);
+                    }
+                }
+                sums
+            }
+        }
+    };
+}
+
+products_for!(plain, "avx2,fma", multiply_add);
+products_for!(vnni, "avx2,fma,avxvnni", _mm256_dpbusd_avx_epi32);
+
+/// `sum` plus the products of four unsigned and four signed bytes in each lane, exact while two
+/// products fit 15 bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn multiply_add(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+    let pairs = _mm256_maddubs_epi16(a, b);
+    _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+}
+
+impl Group {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn zero() -> Self {
+        let zero = _mm256_setzero_si256();
+        Self { even: [[zero; 2]; 8], odd: [[zero; 2]; 8] }
+    }
+}
+
+/// Weight scales of the two halves of a tile in one group: a step's factor is one of eight
+/// fractions with its exponent lowered by the octave.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn scales(weights: &NestedWeights, cell: usize, units: [__m256; 2]) -> [__m256; 2] {
+    // SAFETY: the caller's `cell` is inside of both parts.
+    let (nibbles, high) = unsafe {
+        let nibbles = _mm_loadl_epi64(weights.steps.as_ptr().add(cell * 8).cast());
+        (nibbles, weights.step_high.as_ptr().add(cell * 2).cast::<[u8; 2]>().read())
+    };
+    // SAFETY: the table has 32 floats.
+    let fractions = unsafe { _mm256_loadu_si256(STEPS.as_ptr().cast()) };
+    let nibbles = _mm256_cvtepu8_epi32(nibbles);
+    let halves =
+        [_mm256_and_si256(nibbles, _mm256_set1_epi32(15)), _mm256_srli_epi32::<4>(nibbles)];
+    std::array::from_fn(|half| {
+        let bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+        let set = _mm256_and_si256(_mm256_set1_epi32(i32::from(high[half])), bit);
+        let upper = _mm256_and_si256(_mm256_cmpeq_epi32(set, bit), _mm256_set1_epi32(16));
+        let step = _mm256_or_si256(halves[half], upper);
+        let fraction = _mm256_permutevar8x32_epi32(fractions, step);
+        let octave = _mm256_slli_epi32::<OCTAVE>(_mm256_srli_epi32::<3>(step));
+        let zero = _mm256_cmpeq_epi32(step, _mm256_set1_epi32(31));
+        let factor = _mm256_andnot_si256(zero, _mm256_sub_epi32(fraction, octave));
+        _mm256_mul_ps(units[half], _mm256_castsi256_ps(factor))
+    })
+}
+
+/// Vector `half` of the 64-byte vector `index` of a plane.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load(plane: &[u8], index: usize, half: usize) -> __m256i {
+    // SAFETY: the caller's `index` is inside of the plane.
+    unsafe { _mm256_loadu_si256(plane.as_ptr().add(index * 64 + half * 32).cast()) }
+}
+
+/// Spreads four bits of every byte, 0 to 3 or 4 to 7, to its even bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn spread(bits: __m256i, vector: usize) -> __m256i {
+    let table = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+        0x00, 0x01, 0x04, 0x05, 0x10, 0x11, 0x14, 0x15, 0x40, 0x41, 0x44, 0x45, 0x50, 0x51, 0x54,
+        0x55,
+    ));
+    let bits = if vector == 0 { bits } else { _mm256_srli_epi16::<4>(bits) };
+    _mm256_shuffle_epi8(table, _mm256_and_si256(bits, _mm256_set1_epi8(15)))
+}
+
+/// P3's bit above P4's, as 2-bit digits; P4 counts as 0 where the level does not need it.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn middle(weights: &NestedWeights, cell: usize, vector: usize, half: usize) -> __m256i {
+    // SAFETY: the caller's `cell` is inside of the planes.
+    unsafe {
+        match weights.middle {
+            Middle::None => _mm256_setzero_si256(),
+            Middle::P3(p3) => _mm256_slli_epi16::<1>(spread(load(p3, cell, half), vector)),
+            Middle::Split(p3, p4) => {
+                let upper = _mm256_slli_epi16::<1>(spread(load(p3, cell, half), vector));
+                _mm256_or_si256(upper, spread(load(p4, cell, half), vector))
+            }
+            Middle::Merged(merged) => load(merged, cell * 2 + vector, half),
+        }
+    }
+}
+
+/// Four nibbles of every byte's two digits: chunks 0 to 3 of a pair of vectors.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn nibbles(upper: __m256i, lower: __m256i) -> [__m256i; 4] {
+    let (low_pairs, low) = (_mm256_set1_epi8(0x33), _mm256_set1_epi8(15));
+    let even = _mm256_or_si256(
+        _mm256_slli_epi16::<2>(_mm256_and_si256(upper, low_pairs)),
+        _mm256_and_si256(lower, low_pairs),
+    );
+    let odd = _mm256_or_si256(
+        _mm256_andnot_si256(low_pairs, upper),
+        _mm256_and_si256(_mm256_srli_epi16::<2>(lower), low_pairs),
+    );
+    [
+        _mm256_and_si256(even, low),
+        _mm256_and_si256(odd, low),
+        _mm256_and_si256(_mm256_srli_epi16::<4>(even), low),
+        _mm256_and_si256(_mm256_srli_epi16::<4>(odd), low),
+    ]
+}
+
+/// Levels 2 to 4.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn decode_narrow(weights: &NestedWeights, cell: usize, table: __m256i, out: &mut Group) {
+    for vector in 0..2 {
+        for half in 0..2 {
+            // SAFETY: the caller's `cell` is inside of the planes.
+            let p2 = unsafe { load(weights.p2, cell * 2 + vector, half) };
+            let indices = if weights.level == Level::L2 {
+                let digit = _mm256_set1_epi8(3);
+                [
+                    _mm256_and_si256(p2, digit),
+                    _mm256_and_si256(_mm256_srli_epi16::<2>(p2), digit),
+                    _mm256_and_si256(_mm256_srli_epi16::<4>(p2), digit),
+                    _mm256_and_si256(_mm256_srli_epi16::<6>(p2), digit),
+                ]
+            } else {
+                // SAFETY: as above.
+                nibbles(p2, unsafe { middle(weights, cell, vector, half) })
+            };
+            for (i, index) in indices.into_iter().enumerate() {
+                out.even[vector * 4 + i][half] = _mm256_shuffle_epi8(table, index);
+            }
+        }
+    }
+}
+
+/// Levels 6 and 8: value = mulhrs(x, alpha_a + mulhrs(|x|, alpha_b)) with
+/// x = 2048 * (four leading bits) + 8 * beta * (four last bits) - bias.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn decode_wide(weights: &NestedWeights, cell: usize, out: &mut Group) {
+    let [alpha_a, alpha_b, beta, bias] = weights.decode.formula.map(|v| _mm256_set1_epi16(v));
+    let value = |code: __m256i| {
+        let upper = _mm256_slli_epi16::<7>(_mm256_and_si256(code, _mm256_set1_epi16(0xf0)));
+        let lower = _mm256_mullo_epi16(_mm256_and_si256(code, _mm256_set1_epi16(15)), beta);
+        let x = _mm256_sub_epi16(_mm256_add_epi16(upper, lower), bias);
+        let slope = _mm256_mulhrs_epi16(_mm256_abs_epi16(x), alpha_b);
+        _mm256_mulhrs_epi16(x, _mm256_add_epi16(slope, alpha_a))
+    };
+    for vector in 0..2 {
+        for half in 0..2 {
+            // SAFETY: the caller's `cell` is inside of the planes.
+            let (p2, digits, p6, p8) = unsafe {
+                let p2 = load(weights.p2, cell * 2 + vector, half);
+                let p6 = load(weights.p6, cell * 2 + vector, half);
+                let p8 = if weights.level == Level::L8 {
+                    load(weights.p8, cell * 2 + vector, half)
+                } else {
+                    _mm256_setzero_si256()
+                };
+                (p2, middle(weights, cell, vector, half), p6, p8)
+            };
+            let pairs = nibbles(p2, digits).into_iter().zip(nibbles(p6, p8));
+            for (i, (upper, lower)) in pairs.enumerate() {
+                let code = _mm256_or_si256(_mm256_slli_epi16::<4>(upper), lower);
+                out.even[vector * 4 + i][half] = value(code);
+                out.odd[vector * 4 + i][half] = value(_mm256_srli_epi16::<8>(code));
+            }
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn broadcast(x: &QuantizedGroup, chunk: usize) -> __m256i {
+    let values: *const i32 = x.values.as_ptr().cast();
+    // SAFETY: eight chunks of four bytes.
+    _mm256_set1_epi32(unsafe { values.add(chunk).read_unaligned() })
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn dot_wide(values: &Group, x: &QuantizedGroup) -> [__m256i; 2] {
+    let mut sums = [_mm256_setzero_si256(); 2];
+    for chunk in 0..8 {
+        // SAFETY: a chunk of eight.
+        let x = unsafe { broadcast(x, chunk) };
+        let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+        let odd = _mm256_srai_epi16::<8>(x);
+        for (half, sum) in sums.iter_mut().enumerate() {
+            let dots = _mm256_add_epi32(
+                _mm256_madd_epi16(values.even[chunk][half], even),
+                _mm256_madd_epi16(values.odd[chunk][half], odd),
+            );
+            *sum = _mm256_add_epi32(*sum, dots);
+        }
+    }
+    sums
+}
