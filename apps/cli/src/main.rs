@@ -6,6 +6,11 @@ mod args;
 mod bytes;
 mod console;
 mod failure;
+mod hub;
+mod interrupt;
+mod places;
+mod progress;
+mod repl;
 
 use args::{Cli, Command, CompletionsArgs};
 use clap::CommandFactory;

@@ -1,0 +1,140 @@
+//! How much disk a download and its conversion take, said before either starts.
+
+use super::Obtained;
+use super::listing::{Listing, Wanted};
+use super::repository::RepositoryCache;
+use crate::bytes::ByteSize;
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use std::path::{Path, PathBuf};
+
+/// A disk and what is to be written to it.
+struct Disk {
+    directory: PathBuf,
+    free: u64,
+    needed: u64,
+}
+
+/// What will be written where.
+pub struct Plan {
+    files: usize,
+    /// Bytes of all the files, and those still to be fetched.
+    total: u64,
+    missing: u64,
+    store: u64,
+    download_directory: PathBuf,
+    store_directory: PathBuf,
+    /// One disk, or two if the caches lie apart.
+    disks: Vec<Disk>,
+}
+
+impl Plan {
+    pub fn new(
+        cache: &RepositoryCache,
+        listing: &Listing,
+        weights: &[Wanted],
+        obtained: &Obtained,
+    ) -> Result<Self> {
+        let checkpoint = cache.snapshot(&listing.commit);
+        let there = |file: &Wanted| present(cache, &checkpoint, file).min(file.size);
+        let total: u64 = weights.iter().map(|file| file.size).sum();
+        let missing = total - weights.iter().map(there).sum::<u64>();
+        let store = store_bytes(total);
+        let store_directory = parent(&obtained.store);
+        // A conversion that stopped half-way has its file already.
+        let half_done = std::fs::metadata(obtained.store.with_extension("nest.partial"));
+        let store_missing = store.saturating_sub(half_done.map_or(0, |file| file.len()));
+        let mut disks = vec![Disk::new(&cache.root, missing)?];
+        if same_disk(&disks[0].directory, &existing(&store_directory)) {
+            disks[0].needed += store_missing;
+        } else {
+            disks.push(Disk::new(&store_directory, store_missing)?);
+        }
+        let (files, download_directory) = (weights.len(), cache.root.clone());
+        Ok(Self { files, total, missing, store, download_directory, store_directory, disks })
+    }
+
+    /// Says what is going to happen; an error if it cannot.
+    pub fn announce(&self, console: &Console) -> Result<()> {
+        console.note(format_args!(
+            "download: {} in {} files, {} still to fetch, into {}",
+            ByteSize(self.total),
+            self.files,
+            ByteSize(self.missing),
+            self.download_directory.display(),
+        ));
+        console.note(format_args!(
+            "store:    about {} into {}",
+            ByteSize(self.store),
+            self.store_directory.display(),
+        ));
+        for disk in &self.disks {
+            console.note(format_args!(
+                "disk:     needs {} more at its peak, {} free at {}",
+                ByteSize(disk.needed),
+                ByteSize(disk.free),
+                disk.directory.display(),
+            ));
+        }
+        self.disks.iter().try_for_each(Disk::check)
+    }
+}
+
+impl Disk {
+    fn new(directory: &Path, needed: u64) -> Result<Self> {
+        let directory = existing(directory);
+        let free = fs4::available_space(&directory)
+            .map_err(|error| Failure::file("measure the free space of", &directory, &error))?;
+        Ok(Self { directory, free, needed })
+    }
+
+    fn check(&self) -> Result<()> {
+        let Some(lacking) = self.needed.checked_sub(self.free).filter(|bytes| *bytes > 0) else {
+            return Ok(());
+        };
+        Err(Failure::new(format!(
+            "not enough disk space at {}: {} needed at the peak, {} free",
+            self.directory.display(),
+            ByteSize(self.needed),
+            ByteSize(self.free),
+        ))
+        .advise(format!(
+            "free {}, or move the caches with HF_HOME (download) and NESTLING_CACHE (store)",
+            ByteSize(lacking),
+        )))
+    }
+}
+
+/// Size of a store with all planes: half of 16-bit weights, and 3 % for scales and padding.
+fn store_bytes(checkpoint: u64) -> u64 {
+    checkpoint / 2 + checkpoint / 32
+}
+
+/// Bytes of a file that are in the cache, complete or in part.
+pub fn present(cache: &RepositoryCache, checkpoint: &Path, file: &Wanted) -> u64 {
+    let length = |path: PathBuf| std::fs::metadata(path).map(|data| data.len()).ok();
+    length(checkpoint.join(&file.name))
+        .or_else(|| length(cache.blob(&file.blob).with_extension("part")))
+        .unwrap_or(0)
+}
+
+fn parent(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new(".")).to_path_buf()
+}
+
+/// The nearest directory on the way up that is there.
+fn existing(path: &Path) -> PathBuf {
+    path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_path_buf()
+}
+
+#[cfg(unix)]
+fn same_disk(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let device = |path: &Path| std::fs::metadata(path).map(|data| data.dev()).ok();
+    device(a) == device(b)
+}
+
+#[cfg(not(unix))]
+fn same_disk(a: &Path, b: &Path) -> bool {
+    a.components().next() == b.components().next()
+}

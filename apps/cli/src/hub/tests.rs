@@ -1,0 +1,187 @@
+use super::*;
+use crate::console::Console;
+use crate::failure::Exit;
+use standin::{Standin, blob_name};
+use std::collections::BTreeMap;
+
+#[path = "../../tests/standin/mod.rs"]
+mod standin;
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+const FIRST: &str = "model-00001-of-00002.safetensors";
+const SECOND: &str = "model-00002-of-00002.safetensors";
+
+struct Bench {
+    server: Standin,
+    around: Surroundings,
+    repository: Repository,
+    files: BTreeMap<String, Vec<u8>>,
+    _directory: tempfile::TempDir,
+}
+
+fn noise(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|i| (i * 31 + i / 7) as u8 ^ seed).collect()
+}
+
+fn bench() -> Bench {
+    let index = format!(r#"{{"metadata":{{}},"weight_map":{{"a":"{FIRST}","b":"{SECOND}"}}}}"#);
+    let files: BTreeMap<String, Vec<u8>> = [
+        ("config.json", b"{}".to_vec()),
+        ("tokenizer.json", noise(5_000, 1)),
+        ("generation_config.json", b"{\"top_k\":20}".to_vec()),
+        ("model.safetensors.index.json", index.into_bytes()),
+        (FIRST, noise(300_000, 2)),
+        (SECOND, noise(200_001, 3)),
+        ("README.md", noise(40_000, 4)),
+        ("original/consolidated.safetensors", noise(90_000, 5)),
+        ("extra.safetensors", noise(90_000, 6)),
+    ]
+    .map(|(name, content)| (name.to_owned(), content))
+    .into();
+    let directory = tempfile::tempdir().unwrap();
+    let server = Standin::start("Owner/Small-MoE", COMMIT, files.clone());
+    let around = Surroundings {
+        endpoint: server.address.clone(),
+        downloads: directory.path().join("hub"),
+        stores: directory.path().join("stores"),
+        token: None,
+        offline: false,
+    };
+    let repository = Repository::new("Owner/Small-MoE", "main").unwrap();
+    Bench { server, around, repository, files, _directory: directory }
+}
+
+fn quiet() -> Console {
+    Console { colors: false, verbose: 0, quiet: true }
+}
+
+impl Bench {
+    fn obtain(&self) -> Result<Obtained> {
+        obtain(&self.repository, &self.around, &quiet())
+    }
+
+    fn expect_whole(&self, obtained: &Obtained) {
+        for (name, content) in &self.files {
+            let found = std::fs::read(obtained.checkpoint.join(name)).ok();
+            let wanted = !name.contains('/') && name != "README.md" && name != "extra.safetensors";
+            assert_eq!(found.as_ref(), wanted.then_some(content), "{name}");
+        }
+    }
+
+    /// Requests for a file's body, not for its length.
+    fn bodies(&self, name: &str) -> Vec<String> {
+        let requests = self.server.requests().into_iter();
+        requests
+            .filter(|r| r.contains("/cdn/") && r.contains(name) && !r.contains("Some(0)"))
+            .collect()
+    }
+}
+
+#[test]
+fn a_repository_arrives_in_the_standard_layout() {
+    let bench = bench();
+    let obtained = bench.obtain().unwrap();
+    bench.expect_whole(&obtained);
+    let folder = bench.around.downloads.join("models--Owner--Small-MoE");
+    assert_eq!(obtained.checkpoint, folder.join("snapshots").join(COMMIT));
+    assert_eq!(std::fs::read_to_string(folder.join("refs/main")).unwrap(), COMMIT);
+    let blob = folder.join("blobs").join(blob_name(FIRST, &bench.files[FIRST]));
+    assert_eq!(std::fs::read(blob).unwrap(), bench.files[FIRST]);
+    let store = format!("Owner--Small-MoE/{COMMIT}.nest");
+    assert_eq!(obtained.store, bench.around.stores.join(store));
+    assert!(!obtained.is_converted());
+    // The second time nothing is fetched but the listing.
+    let before = bench.server.requests().len();
+    bench.obtain().unwrap();
+    let requests = bench.server.requests();
+    assert_eq!(requests.len(), before + 1, "{:?}", &requests[before..]);
+}
+
+#[test]
+fn a_broken_connection_is_resumed_where_it_broke() {
+    let bench = bench();
+    bench.server.state.lock().unwrap().cuts =
+        vec![(FIRST.into(), 100_000), (FIRST.into(), 50_000), (SECOND.into(), 0)];
+    let obtained = bench.obtain().unwrap();
+    bench.expect_whole(&obtained);
+    let bodies = bench.bodies(FIRST);
+    let starts = ["(0, None)", "(100000, None)", "(150000, None)"];
+    assert_eq!(bodies.len(), starts.len(), "{bodies:?}");
+    for (request, start) in bodies.iter().zip(starts) {
+        assert!(request.ends_with(start), "{bodies:?}");
+    }
+}
+
+#[test]
+fn a_download_that_was_killed_goes_on() {
+    let bench = bench();
+    let blobs = bench.around.downloads.join("models--Owner--Small-MoE/blobs");
+    std::fs::create_dir_all(&blobs).unwrap();
+    let part = |name: &str, length: usize| {
+        let content = &bench.files[name];
+        let path = blobs.join(blob_name(name, content)).with_extension("part");
+        std::fs::write(path, &content[..length]).unwrap();
+    };
+    part(FIRST, 123_456);
+    // Killed between the last byte and the renaming.
+    part(SECOND, bench.files[SECOND].len());
+    let obtained = bench.obtain().unwrap();
+    bench.expect_whole(&obtained);
+    assert!(bench.bodies(FIRST)[0].ends_with("(123456, None)"));
+    assert!(bench.bodies(SECOND)[0].ends_with("(200000, None)"));
+}
+
+#[test]
+fn a_damaged_file_is_refused_and_fetched_anew() {
+    let bench = bench();
+    bench.server.state.lock().unwrap().damaged = vec![SECOND.into()];
+    let failure = bench.obtain().unwrap_err();
+    assert!(failure.message.contains(SECOND) && failure.message.contains("SHA-256"), "{failure}");
+    bench.server.state.lock().unwrap().damaged.clear();
+    bench.expect_whole(&bench.obtain().unwrap());
+}
+
+#[test]
+fn offline_uses_only_the_cache() {
+    let mut bench = bench();
+    bench.around.offline = true;
+    let failure = bench.obtain().unwrap_err();
+    assert!(failure.advice.unwrap().contains("--offline"));
+    bench.around.offline = false;
+    bench.obtain().unwrap();
+    let before = bench.server.requests().len();
+    bench.around.offline = true;
+    bench.expect_whole(&bench.obtain().unwrap());
+    assert_eq!(bench.server.requests().len(), before);
+}
+
+#[test]
+fn without_a_network_the_converted_store_is_enough() {
+    let mut bench = bench();
+    let obtained = bench.obtain().unwrap();
+    // A port that nobody listens on.
+    bench.around.endpoint = "http://127.0.0.1:9".into();
+    let failure = bench.obtain().unwrap_err();
+    assert!(failure.message.contains("cannot reach http://127.0.0.1:9"), "{failure}");
+    std::fs::create_dir_all(obtained.store.parent().unwrap()).unwrap();
+    std::fs::write(&obtained.store, "").unwrap();
+    assert!(bench.obtain().unwrap().is_converted());
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let mut bench = bench();
+    bench.server.state.lock().unwrap().token = Some("secret".into());
+    assert!(bench.obtain().unwrap_err().advice.unwrap().contains("HF_TOKEN"));
+    bench.around.token = Some("secret".into());
+    bench.expect_whole(&bench.obtain().unwrap());
+    bench.repository = Repository::new("Owner/Nothing", "main").unwrap();
+    let failure = bench.obtain().unwrap_err();
+    assert!(failure.message.contains("does not exist"), "{failure}");
+    for text in ["", "plain", "a/b/c", "../x", "a/..", "a/b:Q4_K_M", "a b/c", "/etc/passwd"] {
+        assert_eq!(Repository::new(text, "main").unwrap_err().exit, Exit::Usage, "{text}");
+    }
+    for revision in ["", "../main", "a//b", "x y"] {
+        assert!(Repository::new("a/b", revision).is_err(), "{revision}");
+    }
+}

@@ -1,0 +1,40 @@
+//! Ctrl-C: the first stops what is being computed, the second ends the program.
+
+use nestling::engine::cancel::CancelToken;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The work that Ctrl-C stops, if any. Cloned into the signal handler.
+#[derive(Clone, Default)]
+pub struct Interrupt {
+    running: Arc<Mutex<Option<CancelToken>>>,
+}
+
+impl Interrupt {
+    /// Installs the handler; called once. Without one, Ctrl-C ends the program, which is fine.
+    pub fn install() -> Self {
+        let interrupt = Self::default();
+        let handler = interrupt.clone();
+        let _ = ctrlc::set_handler(move || handler.signal());
+        interrupt
+    }
+
+    /// Runs `work` with a token that Ctrl-C cancels.
+    pub fn guard<T>(&self, work: impl FnOnce(&CancelToken) -> T) -> T {
+        let token = CancelToken::new();
+        *self.lock() = Some(token.clone());
+        let out = work(&token);
+        *self.lock() = None;
+        out
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<CancelToken>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn signal(&self) {
+        match &*self.lock() {
+            Some(token) if !token.is_cancelled() => token.cancel(),
+            _ => std::process::exit(i32::from(crate::failure::Exit::Interrupted as u8)),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Where things lie: the bundled store, caches, the history file.
+
+use crate::failure::{Failure, Result};
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// The bundled store: beside the program, in `<prefix>/share/nestling`, or in the source tree.
+pub fn bundled_store() -> Result<PathBuf> {
+    let program = env::current_exe().ok().and_then(|path| path.canonicalize().ok());
+    let directories = program.as_deref().map(bundle_directories).unwrap_or_default();
+    directories.iter().find_map(|directory| first_store(directory)).ok_or_else(|| {
+        Failure::new("the bundled storyteller was not found beside the program").advise(
+            "name a model with -m STORE, or download one with -hf OWNER/REPO \
+             (for example -hf Qwen/Qwen3-30B-A3B)",
+        )
+    })
+}
+
+/// Directories that may hold the bundled store, nearest first.
+fn bundle_directories(program: &Path) -> Vec<PathBuf> {
+    let mut out = Vec::new();
+    let Some(home) = program.parent() else { return out };
+    out.push(home.to_path_buf());
+    out.push(home.join("models"));
+    if let Some(prefix) = home.parent() {
+        out.push(prefix.join("share").join("nestling"));
+    }
+    // target/release/nestling, or target/debug/deps/... in tests: the tree that was built.
+    out.extend(home.ancestors().skip(1).take(4).map(|tree| tree.join("models")));
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    out.extend(tree.map(|tree| tree.join("models")));
+    out
+}
+
+fn first_store(directory: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(directory).ok()?;
+    let is_store = |path: &PathBuf| path.extension().is_some_and(|e| e == "nest") && path.is_file();
+    entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_store).min()
+}
+
+fn variable(name: &str) -> Option<PathBuf> {
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn home() -> Result<PathBuf> {
+    env::home_dir().filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
+        Failure::new("there is no home directory to keep downloads in")
+            .advise("set NESTLING_CACHE and HF_HOME to directories")
+    })
+}
+
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}
+
+/// The operating system's cache directory.
+fn system_cache() -> Result<PathBuf> {
+    if let Some(path) = variable("XDG_CACHE_HOME") {
+        return Ok(path);
+    }
+    if cfg!(windows)
+        && let Some(path) = variable("LOCALAPPDATA")
+    {
+        return Ok(path);
+    }
+    let below = if cfg!(target_os = "macos") { "Library/Caches" } else { ".cache" };
+    Ok(home()?.join(below))
+}
+
+/// Nestling's own cache: converted stores and the history of chats.
+pub fn nestling_cache() -> Result<PathBuf> {
+    match variable("NESTLING_CACHE") {
+        Some(path) => Ok(absolute(path)),
+        None => Ok(absolute(system_cache()?.join("nestling"))),
+    }
+}
+
+pub fn history_file() -> Result<PathBuf> {
+    Ok(nestling_cache()?.join("history.txt"))
+}
+
+/// `HF_HOME`, where the Hub's own tools keep the cache and the token.
+pub fn hub_home() -> Result<PathBuf> {
+    if let Some(path) = variable("HF_HOME") {
+        return Ok(absolute(path));
+    }
+    if let Some(path) = variable("XDG_CACHE_HOME") {
+        return Ok(absolute(path.join("huggingface")));
+    }
+    Ok(home()?.join(".cache").join("huggingface"))
+}
+
+/// The Hub's standard cache of downloads.
+pub fn hub_cache() -> Result<PathBuf> {
+    match variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE")) {
+        Some(path) => Ok(absolute(path)),
+        None => Ok(hub_home()?.join("hub")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bundle_is_looked_for_in_three_places() {
+        let root = tempfile::tempdir().unwrap();
+        let program = root.path().join("bin").join("nestling");
+        let places = ["bin", "share/nestling", "models"];
+        for place in places.iter().rev() {
+            let directory = root.path().join(place);
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("b.nest"), "").unwrap();
+            std::fs::write(directory.join("a.nest"), "").unwrap();
+            std::fs::write(directory.join("0.txt"), "").unwrap();
+            let found = bundle_directories(&program).iter().find_map(|d| first_store(d));
+            assert_eq!(found, Some(directory.join("a.nest")), "{place}");
+        }
+    }
+}
