@@ -11,6 +11,9 @@ pub mod expert;
 pub mod kv_cache;
 pub mod model;
 pub mod runner;
+pub mod sampler;
+#[cfg(feature = "text")]
+pub mod text;
 pub mod threads;
 pub mod weights;
 
@@ -20,7 +23,3 @@ pub use budget::{Budget, BudgetExceeded};
 pub use cancel::CancelToken;
 pub use error::EngineError;
 pub use runner::{ModelRunner, StepOutput};
-
-pub mod sampler;
-#[cfg(feature = "text")]
-pub mod text;

@@ -266,12 +266,7 @@ impl Sampler {
     }
 
     fn draw(&self, logits: &[f32], best: Candidate, temperature: f32, position: u64) -> u32 {
-        let mut kept = self.kept(logits, best, f64::from(temperature));
-        let floor = f64::from(self.params.min_p);
-        // The best token has weight 1.
-        if floor > 0.0 {
-            kept.retain(|candidate| candidate.weight >= floor);
-        }
+        let kept = self.candidates(logits, best, f64::from(temperature));
         let total: f64 = kept.iter().map(|candidate| candidate.weight).sum();
         let target = uniform(self.seed, position) * total;
         let mut sum = 0.0;
@@ -285,8 +280,8 @@ impl Sampler {
         kept.last().map_or(best.token, |candidate| candidate.token)
     }
 
-    /// What top-k and top-p leave, with weights `exp((logit - best) / temperature)`.
-    fn kept(&self, logits: &[f32], best: Candidate, temperature: f64) -> Vec<Candidate> {
+    /// What top-k, top-p and min-p leave, with weights `exp((logit - best) / temperature)`.
+    fn candidates(&self, logits: &[f32], best: Candidate, temperature: f64) -> Vec<Candidate> {
         let params = &self.params;
         let mut candidates = Vec::new();
         for (token, logit) in (0u32..).zip(logits) {
@@ -303,6 +298,10 @@ impl Sampler {
         }
         if params.top_p < 1.0 {
             keep_probable(&mut candidates, f64::from(params.top_p));
+        }
+        // The best token has weight 1.
+        if params.min_p > 0.0 {
+            candidates.retain(|candidate| candidate.weight >= f64::from(params.min_p));
         }
         candidates
     }

@@ -127,12 +127,13 @@ fn a_vocabulary_with_begin_token_and_byte_fallback_streams_too() {
 #[test]
 fn damaged_tokenizers_are_named_errors() {
     let good = json("demo_tokenizer.json");
-    let broken = |change: &dyn Fn(&mut Value)| {
+    type Damage<'a> = &'a dyn Fn(&mut Value);
+    let broken = |change: Damage| {
         let mut json = good.clone();
         change(&mut json);
         Tokenizer::from_bytes("t.json", json.to_string().as_bytes()).unwrap_err().to_string()
     };
-    let cases: [(&str, &dyn Fn(&mut Value)); 9] = [
+    let cases: [(&str, Damage); 9] = [
         ("model", &|json| drop(json.as_object_mut().unwrap().remove("model"))),
         ("BPE", &|json| json["model"]["type"] = "Unigram".into()),
         ("dropout", &|json| json["model"]["dropout"] = 0.1.into()),
