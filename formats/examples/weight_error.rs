@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
+use std::time::{Duration, Instant};
 
 use nestling_formats::Level;
 
@@ -15,7 +16,7 @@ mod kquants;
 mod samples;
 
 use kquants::KQuant;
-use samples::{Distribution, NestedResult, fit, measure};
+use samples::{Distribution, NestedResult, fit, measure, quantize};
 
 const ROWS: usize = 512;
 const COLS: usize = 1024;
@@ -38,7 +39,8 @@ fn random_weights(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     for distribution in Distribution::ALL {
         let weights = distribution.sample(1, ROWS * COLS);
         let codec = fit(&[(&weights, ROWS, COLS)])?;
-        let mut result = measure(&weights, ROWS, COLS, &codec)?;
+        let matrix = quantize(&weights, ROWS, COLS, &codec)?;
+        let mut result = measure(&weights, &matrix, &codec)?;
         for bytes in &mut result.bytes {
             *bytes += codec.to_bytes().len();
         }
@@ -66,28 +68,33 @@ type Matrix = (usize, usize, Vec<f32>);
 
 fn model_weights(out: &mut impl Write, file: &[u8]) -> Result<(), Box<dyn Error>> {
     let mut total = NestedResult::default();
-    let mut peers = [0.0; 5];
     let matrices = linear_matrices(file)?;
     let weights: usize = matrices.values().flatten().map(|(rows, cols, _)| rows * cols).sum();
-    let start = std::time::Instant::now();
+    let (mut fit_time, mut quantize_time) = (Duration::ZERO, Duration::ZERO);
     for group in matrices.values() {
         let borrowed: Vec<_> = group.iter().map(|(r, c, w)| (w.as_slice(), *r, *c)).collect();
+        let start = Instant::now();
         let codec = fit(&borrowed)?;
+        fit_time += start.elapsed();
         for (rows, cols, weights) in group {
-            total.add(&measure(weights, *rows, *cols, &codec)?);
+            let start = Instant::now();
+            let matrix = quantize(weights, *rows, *cols, &codec)?;
+            quantize_time += start.elapsed();
+            total.add(&measure(weights, &matrix, &codec)?);
         }
         for bytes in &mut total.bytes {
             *bytes += codec.to_bytes().len();
         }
     }
-    let seconds = start.elapsed().as_secs_f64();
+    let mut peers = [0.0; 5];
     for (peer, error) in KQuant::ALL.into_iter().zip(&mut peers) {
         for (_, _, weights) in matrices.values().flatten() {
             let energy: f64 = weights.iter().map(|weight| f64::from(*weight).powi(2)).sum();
             *error += peer.relative_error(weights) * energy / total.energy;
         }
     }
-    writeln!(out, "{weights} weights; nested code: {seconds:.1} s on one thread\n")?;
+    let (fit, quantize) = (fit_time.as_secs_f64(), quantize_time.as_secs_f64());
+    writeln!(out, "{weights} weights; fitted in {fit:.1} s, coded in {quantize:.1} s, 1 thread\n")?;
     writeln!(out, "| scheme | bits per weight | error, dB | dB + 6.02 * bits |")?;
     writeln!(out, "|---|---:|---:|---:|")?;
     for ((level, peer), error) in Level::ALL.into_iter().zip(KQuant::ALL).zip(peers) {

@@ -7,18 +7,27 @@ use crate::Level;
 
 /// Steps around the finest one without clipping that are tried: coarser and finer.
 const COARSER_STEPS: u8 = 2;
-const FINER_STEPS: u8 = 3;
+const FINER_STEPS: u8 = 1;
+
+/// Codes to each side of the nearest one that are tried.
+const NEIGHBOURS: u8 = 4;
+
+/// Entries of the error curve, and the largest magnitude in units of the scale that it covers.
+const CURVE: usize = 4096;
+const CURVE_REACH: f32 = 1.25;
 
 /// A codec with one of its tables, prepared for encoding.
 ///
 /// The joint error of a weight `u` (in units of its scale) with code `q` is the sum over levels of
-/// `weight * (u - value)^2`. With `d = u - value8` it is `total * d^2 + 2 * linear * d + constant`.
+/// `factor * (u - value)^2`. With `d = u - value8` it is `total * d^2 + 2 * linear * d + constant`.
 #[derive(Clone, Debug)]
 pub(super) struct Coder {
     a: f32,
     b: f32,
     total: f32,
-    codes: [CodeError; 256],
+    codes: Vec<CodeError>, // [256]
+    /// Joint error over `u`, sampled in the middle of 4096 intervals: what scales are chosen by.
+    curve: Vec<f32>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,12 +37,33 @@ struct CodeError {
     constant: f32,
 }
 
-/// The best codes found for one group.
+/// A group's weights and what their errors count, padded with weights that do not count.
 #[derive(Clone, Debug)]
-pub(super) struct GroupCodes {
-    pub cost: f32,
-    pub step: u8,
-    pub codes: [u8; GROUP],
+pub(super) struct GroupWeights {
+    weights: [f32; GROUP],
+    factors: [f32; GROUP],
+    peak: f32,
+    energy: f32,
+}
+
+impl GroupWeights {
+    /// Up to 32 weights; `importance` is as long.
+    pub fn new(weights: &[f32], importance: Option<&[f32]>) -> Self {
+        let mut padded = [0.0; GROUP];
+        padded[..weights.len()].copy_from_slice(weights);
+        let mut factors = [0.0; GROUP];
+        match importance {
+            Some(importance) => factors[..weights.len()].copy_from_slice(importance),
+            None => factors[..weights.len()].fill(1.0),
+        }
+        let energy = padded.iter().zip(&factors).map(|(w, f)| f * w * w).sum();
+        Self { weights: padded, factors, peak: largest(weights), energy }
+    }
+
+    /// The largest magnitude.
+    pub fn peak(&self) -> f32 {
+        self.peak
+    }
 }
 
 impl Coder {
@@ -43,7 +73,7 @@ impl Coder {
             level_weights[level.index()] * (1u32 << (2 * u32::from(level.bits()))) as f32
         };
         let value = |level, code| f32::from(codec.value(level, table, code)) * value_unit(level);
-        let mut codes = [CodeError::default(); 256];
+        let mut codes = vec![CodeError::default(); 256];
         for (code, error) in (0u8..=255).zip(&mut codes) {
             error.value8 = value(Level::L8, code);
             for level in Level::ALL {
@@ -52,66 +82,78 @@ impl Coder {
                 error.constant += factor(level) * distance * distance;
             }
         }
-        Self {
+        let mut coder = Self {
             a: codec.alpha(),
             b: 1.0 - codec.alpha(),
             total: Level::ALL.into_iter().map(factor).sum(),
             codes,
-        }
+            curve: Vec::new(),
+        };
+        let middle = |index| (index as f32 + 0.5) * (2.0 * CURVE_REACH / CURVE as f32);
+        coder.curve = (0..CURVE)
+            .map(|index| {
+                let u = middle(index) - CURVE_REACH;
+                coder.error(u, coder.choose(u))
+            })
+            .collect();
+        coder
     }
 
-    /// The best codes of up to 32 weights whose row has a scale; `importance` is as long.
-    pub fn quantize_group(
-        &self,
-        row_scale: f32,
-        weights: &[f32],
-        importance: Option<&[f32]>,
-    ) -> GroupCodes {
-        let mut padded = [0.0; GROUP];
-        padded[..weights.len()].copy_from_slice(weights);
-        // Padding has no importance: its activations are zero.
-        let mut factors = [0.0; GROUP];
-        match importance {
-            Some(importance) => factors[..weights.len()].copy_from_slice(importance),
-            None => factors[..weights.len()].fill(1.0),
-        }
-        let energy: f32 = padded.iter().zip(&factors).map(|(w, f)| f * w * w).sum();
-        let mut best =
-            GroupCodes { cost: self.total * energy, step: ZERO_STEP, codes: [128; GROUP] };
-        let peak = largest(&padded);
-        if peak == 0.0 {
+    /// The step that suits a group of a row with that scale, and its error.
+    pub fn search_step(&self, row_scale: f32, group: &GroupWeights) -> (u8, f32) {
+        let mut best = (ZERO_STEP, self.total * group.energy);
+        if group.peak == 0.0 {
             return best;
         }
-        let fits = |step: &u8| row_scale * STEPS[usize::from(*step)] >= peak;
+        let fits = |step: &u8| row_scale * STEPS[usize::from(*step)] >= group.peak;
         let finest = (0..ZERO_STEP).rev().find(fits).unwrap_or(0);
-        let steps = finest.saturating_sub(COARSER_STEPS)..=(finest + FINER_STEPS).min(30);
-        for step in steps {
+        for step in finest.saturating_sub(COARSER_STEPS)..=(finest + FINER_STEPS).min(30) {
             let scale = row_scale * STEPS[usize::from(step)];
-            let (cost, codes) = self.encode(scale, &padded, &factors);
-            if cost < best.cost {
-                best = GroupCodes { cost, step, codes };
+            let position = CURVE as f32 / (2.0 * CURVE_REACH * scale);
+            let mut sums = [0.0; 4];
+            let fours = group.weights.chunks_exact(4).zip(group.factors.chunks_exact(4));
+            for (weights, factors) in fours {
+                for lane in 0..4 {
+                    let index = (weights[lane] * position + CURVE as f32 / 2.0) as usize;
+                    sums[lane] += factors[lane] * self.curve[index.min(CURVE - 1)];
+                }
+            }
+            let cost = (sums[0] + sums[1] + sums[2] + sums[3]) * scale * scale;
+            if cost < best.1 {
+                best = (step, cost);
             }
         }
         best
     }
 
-    /// Codes at one scale, and their error in units of the weights.
-    fn encode(
-        &self,
-        scale: f32,
-        weights: &[f32; GROUP],
-        factors: &[f32; GROUP],
-    ) -> (f32, [u8; GROUP]) {
-        let inverse = 1.0 / scale;
-        let units = weights.map(|weight| weight * inverse);
-        let codes = units.map(|u| self.round(u));
-        let mut cost = 0.0;
-        for ((u, code), factor) in units.iter().zip(&codes).zip(factors) {
-            let error = &self.codes[usize::from(*code)];
-            let d = u - error.value8;
-            cost += factor * (d * (self.total * d + 2.0 * error.linear) + error.constant);
+    /// The codes of a group with a scale.
+    pub fn encode(&self, scale: f32, group: &GroupWeights) -> [u8; GROUP] {
+        let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+        group.weights.map(|weight| self.choose(weight * inverse))
+    }
+
+    /// The joint error of `u` with a code.
+    fn error(&self, u: f32, code: u8) -> f32 {
+        let error = &self.codes[usize::from(code)];
+        let d = u - error.value8;
+        d * (self.total * d + 2.0 * error.linear) + error.constant
+    }
+
+    /// The code near `u` with the least joint error.
+    ///
+    /// Near the border of a low level's cell, a neighbour costs level 8 little and spares the low
+    /// level much.
+    fn choose(&self, u: f32) -> u8 {
+        let nearest = self.round(u);
+        let around = nearest.saturating_sub(NEIGHBOURS)..=nearest.saturating_add(NEIGHBOURS);
+        let mut best = (self.error(u, nearest), nearest);
+        for code in around {
+            let error = self.error(u, code);
+            if error < best.0 {
+                best = (error, code);
+            }
         }
-        (cost * scale * scale, codes)
+        best.1
     }
 
     /// The code whose cell holds `u`: the inverse of `u = v * (a + b * |v|)`, cut into 256 cells.
@@ -127,7 +169,6 @@ pub(super) fn ceil_f16(value: f32) -> f16 {
     if near.to_f32() >= value { near } else { f16::from_bits(near.to_bits() + 1) }
 }
 
-/// The largest magnitude.
-pub(super) fn largest(weights: &[f32]) -> f32 {
+fn largest(weights: &[f32]) -> f32 {
     weights.iter().fold(0.0, |largest: f32, weight| largest.max(weight.abs()))
 }

@@ -8,17 +8,17 @@ use super::{
 use crate::Level;
 
 /// Groups sampled of one matrix, in whole tiles spread evenly.
-const SAMPLE_GROUPS: usize = 2048;
+const SAMPLE_GROUPS: usize = 1024;
 
 /// Groups of all samples that the search for alpha looks at.
 const ALPHA_GROUPS: usize = 4096;
 
 /// Groups of all samples to which the tables are fitted.
-const TABLE_GROUPS: usize = 65_536;
+const TABLE_GROUPS: usize = 16_384;
 
 /// How often codes and tables are fitted to one another, in the search for alpha and after it.
 const ALPHA_ROUNDS: usize = 2;
-const TABLE_ROUNDS: usize = 3;
+const TABLE_ROUNDS: usize = 2;
 
 /// Collects samples of the matrices of one layer and kind, then fits their codec.
 ///
@@ -52,7 +52,7 @@ impl CodecFitter {
 
     /// Samples a matrix `[rows, cols]`; `importance`, `[cols]`, is as in [`quantize_matrix`].
     ///
-    /// The whole matrix is checked as [`quantize_matrix`] does. About 256 KB of it are kept.
+    /// The whole matrix is checked as [`quantize_matrix`] does. About 128 KB of it are kept.
     pub fn add(
         &mut self,
         weights: &[f32],

@@ -92,8 +92,8 @@ impl Grid {
                 (vector * 64 + lane, chunk % chunks_per_vector * bits)
             }
             Layout::RowMajor => {
-                let bit = (row * self.groups * GROUP + col) * bits;
-                (bit / 8, bit % 8)
+                let row_bytes = self.groups * (GROUP / 8) * bits;
+                (row * row_bytes + col * bits / 8, col * bits % 8)
             }
         }
     }

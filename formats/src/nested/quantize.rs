@@ -2,9 +2,9 @@
 
 use half::f16;
 
-use super::coder::{Coder, ceil_f16, largest};
+use super::coder::{Coder, GroupWeights, ceil_f16};
 use super::layout::Grid;
-use super::{GROUP, NestedCodec, NestedError, QuantizedMatrix, TILE_ROWS, ZERO_STEP};
+use super::{GROUP, NestedCodec, NestedError, QuantizedMatrix, STEPS, TILE_ROWS, ZERO_STEP};
 
 /// The code of padding and of zero groups: the cell just above zero.
 const ZERO_CODE: u8 = 128;
@@ -21,12 +21,14 @@ const ROW_PHASES: [f32; 5] = [1.0, 0.978_572, 1.021_897, 1.044_274, 1.067_141];
 #[non_exhaustive]
 pub struct QuantizeOptions {
     /// Weight of the error of levels 2, 3, 4, 6 and 8, each relative to its usual size.
+    ///
+    /// The default favours level 3, where the others lose least.
     pub level_weights: [f32; 5],
 }
 
 impl Default for QuantizeOptions {
     fn default() -> Self {
-        Self { level_weights: [1.0; 5] }
+        Self { level_weights: [2.0, 2.5, 1.5, 1.0, 0.8] }
     }
 }
 
@@ -57,115 +59,93 @@ pub fn quantize_matrix(
         steps: vec![ZERO_STEP; rows_padded * grid.groups],
         tile_tables: vec![0; grid.tiles],
     };
-    let mut tile_best = TileCodes::new(&grid);
-    let mut tile_next = TileCodes::new(&grid);
-    for (tile, tile_weights) in weights.chunks(TILE_ROWS * cols).enumerate() {
-        let mut best = f32::INFINITY;
-        for (table, coder) in (0u8..).zip(&coders) {
-            let cost = tile_next.quantize(coder, tile_weights, cols, importance);
-            if table == 0 || cost < best {
-                best = cost;
-                matrix.tile_tables[tile] = table;
-                std::mem::swap(&mut tile_best, &mut tile_next);
-            }
+    for (tile, rows) in weights.chunks(TILE_ROWS * cols).enumerate() {
+        let tile_weights = tile_groups(rows, cols, importance);
+        let searched = coders
+            .iter()
+            .map(|coder| (coder, TileScales::search(coder, &tile_weights, grid.groups)))
+            .enumerate()
+            .min_by(|(_, (_, a)), (_, (_, b))| a.cost.total_cmp(&b.cost));
+        if let Some((table, (coder, scales))) = searched {
+            matrix.tile_tables[tile] = u8::try_from(table).unwrap_or(0);
+            scales.store(coder, tile, &tile_weights, &mut matrix);
         }
-        tile_best.store(tile, &mut matrix);
     }
     Ok(matrix)
 }
 
-/// One tile's part of a quantized matrix, while tables are compared.
-struct TileCodes {
-    groups: usize,
-    codes: Vec<u8>,       // [16, groups * 32]
-    row_scales: Vec<f16>, // [16]
-    steps: Vec<u8>,       // [16, groups]
-    row: RowCodes,
+/// The groups of up to 16 rows `[rows, cols]`, row by row.
+fn tile_groups(rows: &[f32], cols: usize, importance: Option<&[f32]>) -> Vec<GroupWeights> {
+    rows.chunks_exact(cols)
+        .flat_map(|row| row.chunks(GROUP).enumerate())
+        .map(|(group, weights)| {
+            let from = group * GROUP;
+            let importance = importance.map(|all| &all[from..from + weights.len()]);
+            GroupWeights::new(weights, importance)
+        })
+        .collect()
 }
 
-/// One row's codes, while row scales are compared.
-#[derive(Clone)]
-struct RowCodes {
-    codes: Vec<u8>, // [groups * 32]
-    steps: Vec<u8>, // [groups]
+/// One tile's scales with one table.
+struct TileScales {
+    cost: f32,
+    row_scales: [f16; TILE_ROWS],
+    steps: Vec<u8>, // [16, groups]
 }
 
-impl TileCodes {
-    fn new(grid: &Grid) -> Self {
-        let row = RowCodes {
-            codes: vec![ZERO_CODE; grid.groups * GROUP],
-            steps: vec![ZERO_STEP; grid.groups],
+impl TileScales {
+    /// The row scales and steps with the least joint error.
+    fn search(coder: &Coder, tile: &[GroupWeights], groups: usize) -> Self {
+        let mut scales = Self {
+            cost: 0.0,
+            row_scales: [f16::ZERO; TILE_ROWS],
+            steps: vec![ZERO_STEP; TILE_ROWS * groups],
         };
-        Self {
-            groups: grid.groups,
-            codes: vec![ZERO_CODE; TILE_ROWS * grid.groups * GROUP],
-            row_scales: vec![f16::ZERO; TILE_ROWS],
-            steps: vec![ZERO_STEP; TILE_ROWS * grid.groups],
-            row,
-        }
-    }
-
-    /// Codes up to 16 rows and returns their error.
-    fn quantize(
-        &mut self,
-        coder: &Coder,
-        weights: &[f32], // [rows <= 16, cols]
-        cols: usize,
-        importance: Option<&[f32]>,
-    ) -> f32 {
-        self.codes.fill(ZERO_CODE);
-        self.row_scales.fill(f16::ZERO);
-        self.steps.fill(ZERO_STEP);
-        let mut total = 0.0;
-        for (row, weights) in weights.chunks_exact(cols).enumerate() {
-            let peak = largest(weights);
+        let mut steps = vec![ZERO_STEP; groups];
+        for (row, weights) in tile.chunks_exact(groups).enumerate() {
+            let peak = weights.iter().fold(0.0f32, |peak, group| peak.max(group.peak()));
             if peak == 0.0 {
                 continue;
             }
             let mut best = f32::INFINITY;
             for phase in ROW_PHASES {
                 let scale = ceil_f16((peak * phase).min(LARGEST_SCALE));
-                let cost = self.row.quantize(coder, scale.to_f32(), weights, importance);
+                let mut cost = 0.0;
+                for (step, group) in steps.iter_mut().zip(weights) {
+                    let found = coder.search_step(scale.to_f32(), group);
+                    *step = found.0;
+                    cost += found.1;
+                }
                 if cost < best {
                     best = cost;
-                    self.row_scales[row] = scale;
-                    self.codes[row * self.groups * GROUP..][..self.groups * GROUP]
-                        .copy_from_slice(&self.row.codes);
-                    self.steps[row * self.groups..][..self.groups].copy_from_slice(&self.row.steps);
+                    scales.row_scales[row] = scale;
+                    scales.steps[row * groups..][..groups].copy_from_slice(&steps);
                 }
             }
-            total += best;
+            scales.cost += best;
         }
-        total
+        scales
     }
 
-    fn store(&self, tile: usize, matrix: &mut QuantizedMatrix) {
-        matrix.codes[tile * self.codes.len()..][..self.codes.len()].copy_from_slice(&self.codes);
+    /// Writes the tile's part of the matrix.
+    fn store(
+        &self,
+        coder: &Coder,
+        tile: usize,
+        weights: &[GroupWeights],
+        matrix: &mut QuantizedMatrix,
+    ) {
         matrix.row_scales[tile * TILE_ROWS..][..TILE_ROWS].copy_from_slice(&self.row_scales);
         matrix.steps[tile * self.steps.len()..][..self.steps.len()].copy_from_slice(&self.steps);
-    }
-}
-
-impl RowCodes {
-    fn quantize(
-        &mut self,
-        coder: &Coder,
-        row_scale: f32,
-        weights: &[f32],
-        importance: Option<&[f32]>,
-    ) -> f32 {
-        let mut total = 0.0;
-        let codes = self.codes.chunks_exact_mut(GROUP).zip(&mut self.steps);
-        for (group, (codes, step)) in codes.enumerate() {
-            let from = group * GROUP;
-            let to = weights.len().min(from + GROUP);
-            let importance = importance.map(|importance| &importance[from..to]);
-            let best = coder.quantize_group(row_scale, &weights[from..to], importance);
-            codes.copy_from_slice(&best.codes);
-            *step = best.step;
-            total += best.cost;
+        let groups = self.steps.len() / TILE_ROWS;
+        let codes = matrix.codes[tile * self.steps.len() * GROUP..].chunks_exact_mut(GROUP);
+        for (cell, (codes, group)) in codes.zip(weights).enumerate() {
+            let step = STEPS[usize::from(self.steps[cell])];
+            let scale = self.row_scales[cell / groups].to_f32() * step;
+            if scale > 0.0 {
+                codes.copy_from_slice(&coder.encode(scale, group));
+            }
         }
-        total
     }
 }
 

@@ -3,7 +3,7 @@
 use nestling_formats::Level;
 use nestling_formats::nested::{
     CodecFitter, Layout, NestedCodec, NestedError, NestedPlanes, NestedView, QuantizeOptions,
-    pack_plane, plane_bytes, quantize_matrix,
+    QuantizedMatrix, pack_plane, plane_bytes, quantize_matrix,
 };
 
 /// A distribution of weights.
@@ -109,15 +109,24 @@ pub fn fit(matrices: &[(&[f32], usize, usize)]) -> Result<NestedCodec, NestedErr
     fitter.finish()
 }
 
-/// Codes one matrix, packs it, reads every level back from its own planes. The codec's bytes are
-/// not counted.
-pub fn measure(
+/// Codes one matrix.
+pub fn quantize(
     weights: &[f32],
     rows: usize,
     cols: usize,
     codec: &NestedCodec,
+) -> Result<QuantizedMatrix, NestedError> {
+    quantize_matrix(weights, rows, cols, codec, None, &QuantizeOptions::default())
+}
+
+/// Packs a coded matrix and reads every level back from its own planes. The codec's bytes are not
+/// counted.
+pub fn measure(
+    weights: &[f32],
+    matrix: &QuantizedMatrix,
+    codec: &NestedCodec,
 ) -> Result<NestedResult, NestedError> {
-    let matrix = quantize_matrix(weights, rows, cols, codec, None, &QuantizeOptions::default())?;
+    let (rows, cols) = (matrix.rows, matrix.cols);
     let mut planes = Vec::new();
     let mut result = NestedResult { weights: weights.len(), ..Default::default() };
     result.energy = weights.iter().map(|weight| f64::from(*weight).powi(2)).sum();
@@ -125,7 +134,7 @@ pub fn measure(
         let shape = NestedError::Shape { rows, cols };
         let bytes = plane_bytes(Layout::Tile16, rows, cols, level.plane()).ok_or(shape)?;
         let mut plane = vec![0; bytes];
-        pack_plane(&matrix, Layout::Tile16, level.plane(), &mut plane)?;
+        pack_plane(matrix, Layout::Tile16, level.plane(), &mut plane)?;
         planes.push(plane);
         let present = |index: usize| planes.get(index).map(Vec::as_slice);
         let view = NestedView::new(
