@@ -12,6 +12,8 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/src/cpu/nested/avx2.rs",
     "engine/src/cpu/nested/avx512.rs",
     "engine/src/threads.rs",
+    "formats/src/store/map.rs",
+    "formats/tests/store/mapped.rs",
 ];
 
 /// Files that may name a cargo feature, besides the facade.

@@ -16,6 +16,7 @@ pub mod nested;
 mod read_at;
 pub mod safetensors;
 pub mod shape;
+pub mod store;
 
 pub use checkpoint::{Asset, Checkpoint, TensorInfo};
 pub use config::{Architecture, FeedForward, GenerationDefaults, LayerConfig, ModelConfig};

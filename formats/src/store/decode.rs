@@ -1,0 +1,505 @@
+//! The index from bytes: counts against lengths first, then record by record.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::bytes::Fields;
+use super::error::Fault;
+use super::format::{self, NAME_BYTES_MAX, NONE, PLANES};
+use super::header::Header;
+use super::index::{
+    CodecSlot, Encoding, Extent, FloatDtype, FloatTensor, Group, GroupId, Index, Matrix, Section,
+};
+use crate::nested::{Layout, NestedCodec};
+use crate::{ExpertId, FloatKind, Level, MatrixKind, Plane};
+
+/// The counts at the index's front.
+struct Counts {
+    parameters: usize,
+    names: usize,
+    shards: usize,
+    sections: usize,
+    codecs: usize,
+    codec_bytes: usize,
+    groups: usize,
+    matrices: usize,
+    tensors: usize,
+    extents: usize,
+}
+
+impl Counts {
+    /// Reads the counts and checks that the tables fill the index exactly, so that no count can make
+    /// us allocate more than a small multiple of the bytes that are there.
+    fn read(fields: &mut Fields<'_>, index_length: usize) -> Result<Self, Fault> {
+        let at = fields.offset();
+        let counts = Self {
+            parameters: fields.size("parameters length")?,
+            names: fields.size("names length")?,
+            shards: fields.size("shard count")?,
+            sections: fields.size("section count")?,
+            codecs: fields.size("codec count")?,
+            codec_bytes: fields.size("codecs length")?,
+            groups: fields.size("group count")?,
+            matrices: fields.size("matrix count")?,
+            tensors: fields.size("tensor count")?,
+            extents: fields.size("extent count")?,
+        };
+        fields.zeros(8)?;
+        let total = counts.index_bytes();
+        if total != Some(index_length as u64) {
+            let found = total.map_or("too large".into(), |total| format!("{total} bytes"));
+            return Err(fields.fault("counts", at, format!("{index_length} bytes"), found));
+        }
+        Ok(counts)
+    }
+
+    fn index_bytes(&self) -> Option<u64> {
+        let tables = [
+            (self.shards, format::SHARD_RECORD_BYTES),
+            (self.sections, format::SECTION_RECORD_BYTES),
+            (self.codecs, format::CODEC_RECORD_BYTES),
+            (self.groups, format::GROUP_RECORD_BYTES),
+            (self.matrices, format::MATRIX_RECORD_BYTES),
+            (self.tensors, format::TENSOR_RECORD_BYTES),
+            (self.extents, format::EXTENT_RECORD_BYTES),
+            (self.codec_bytes, 1),
+            (self.names, 1),
+            (self.parameters, 1),
+        ];
+        tables.iter().try_fold(format::INDEX_HEAD_BYTES as u64, |total, (count, bytes)| {
+            total.checked_add((*count as u64).checked_mul(*bytes as u64)?)
+        })
+    }
+}
+
+/// A group as recorded, before its matrices, tensors and name are known.
+struct GroupRecord {
+    kind: u8,
+    layer: u32,
+    expert: u32,
+    name_length: usize,
+    matrices: usize,
+    tensors: usize,
+    frequency: Option<f32>,
+    offset: u64,
+}
+
+/// Reads the index. `base` is where it lies in the store.
+pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, Fault> {
+    let mut fields = Fields::new(bytes, base, "index");
+    let counts = Counts::read(&mut fields, bytes.len())?;
+    let shards =
+        (0..counts.shards).map(|_| fields.u64("shard length")).collect::<Result<_, _>>()?;
+    let (mut sections, section_names) = read_sections(&mut fields, counts.sections)?;
+    let codec_lengths = read_codec_records(&mut fields, &counts)?;
+    let records = read_groups(&mut fields, &counts)?;
+    let mut matrices = Vec::with_capacity(counts.matrices);
+    for number in 0..counts.matrices {
+        fields.what = format!("matrix {number}");
+        matrices.push(read_matrix(&mut fields, counts.codecs)?);
+    }
+    let mut tensors = Vec::with_capacity(counts.tensors);
+    for number in 0..counts.tensors {
+        fields.what = format!("tensor {number}");
+        tensors.push(read_tensor(&mut fields)?);
+    }
+    let mut extents = Vec::with_capacity(counts.extents);
+    for number in 0..counts.extents {
+        fields.what = format!("extent {number}");
+        extents.push(read_extent(&mut fields, counts.groups)?);
+    }
+    let codecs = read_codecs(&mut fields, &codec_lengths)?;
+    let mut names = Names::new(&mut fields, counts.names)?;
+    for (section, length) in sections.iter_mut().zip(section_names) {
+        section.name = names.next(length, "section name", &mut fields)?;
+    }
+    let (groups, numbers) =
+        assemble(&mut fields, records, (matrices, tensors), &extents, &mut names)?;
+    names.end(&fields)?;
+    let parameters_json = read_parameters(&mut fields, counts.parameters)?;
+    let mut index = Index {
+        id: header.id,
+        alignment: header.alignment,
+        parameters_json,
+        shards,
+        sections,
+        codecs,
+        groups,
+        extents,
+        numbers,
+        section_levels: Vec::new(),
+    };
+    index.check(header, base)?;
+    index.find_section_levels();
+    Ok(index)
+}
+
+fn read_sections(
+    fields: &mut Fields<'_>,
+    count: usize,
+) -> Result<(Vec<Section>, Vec<usize>), Fault> {
+    let mut sections: Vec<Section> = Vec::with_capacity(count);
+    let mut names = Vec::with_capacity(count);
+    for number in 0..count {
+        fields.what = format!("section {number}");
+        names.push(fields.size("name length")?);
+        let at = fields.offset();
+        let extents = fields.u32("extent count")?;
+        let before = sections.last().map_or(0, |section| section.extents_end);
+        let extents_end = before.checked_add(extents).filter(|_| extents > 0).ok_or_else(|| {
+            fields.fault("extent count", at, "at least 1, together below 2^32", extents)
+        })?;
+        sections.push(Section { name: String::new(), extents_end, end: fields.u64("end")? });
+    }
+    Ok((sections, names))
+}
+
+fn read_codec_records(fields: &mut Fields<'_>, counts: &Counts) -> Result<Vec<usize>, Fault> {
+    let mut lengths = Vec::with_capacity(counts.codecs);
+    let mut left = counts.codec_bytes;
+    for number in 0..counts.codecs {
+        fields.what = format!("codec {number}");
+        let at = fields.offset();
+        let id = fields.u32("codec id")?;
+        if id != format::CODEC_NESTED {
+            return Err(fields.fault("codec id", at, format::CODEC_NESTED, id));
+        }
+        let at = fields.offset();
+        let length = fields.size("length")?;
+        left = left.checked_sub(length).ok_or_else(|| {
+            fields.fault("length", at, format!("at most the {left} bytes left"), length)
+        })?;
+        lengths.push(length);
+    }
+    if left != 0 {
+        fields.what = "index".into();
+        return Err(fields.fault("codecs length", fields.offset(), "0 bytes left over", left));
+    }
+    Ok(lengths)
+}
+
+fn read_groups(fields: &mut Fields<'_>, counts: &Counts) -> Result<Vec<GroupRecord>, Fault> {
+    let mut records = Vec::with_capacity(counts.groups);
+    let (mut matrices, mut tensors) = (counts.matrices, counts.tensors);
+    for number in 0..counts.groups {
+        fields.what = format!("group {number}");
+        let offset = fields.offset();
+        let kind = fields.u8("kind")?;
+        fields.zeros(3)?;
+        let record = GroupRecord {
+            kind,
+            layer: fields.u32("layer")?,
+            expert: fields.u32("expert")?,
+            name_length: fields.size("name length")?,
+            matrices: fields.size("matrix count")?,
+            tensors: fields.size("tensor count")?,
+            frequency: fields.measure("frequency")?,
+            offset,
+        };
+        fields.zeros(4)?;
+        for (left, taken, field) in [
+            (&mut matrices, record.matrices, "matrix count"),
+            (&mut tensors, record.tensors, "tensor count"),
+        ] {
+            *left = left.checked_sub(taken).ok_or_else(|| {
+                fields.fault(field, offset, format!("at most the {left} left"), taken)
+            })?;
+        }
+        records.push(record);
+    }
+    if (matrices, tensors) != (0, 0) {
+        fields.what = "index".into();
+        let found = format!("{matrices} matrices and {tensors} tensors");
+        return Err(fields.fault("group count", fields.offset(), "every record in a group", found));
+    }
+    Ok(records)
+}
+
+fn read_matrix(fields: &mut Fields<'_>, codecs: usize) -> Result<Matrix, Fault> {
+    let at = fields.offset();
+    let kind = fields.u8("kind")?;
+    let kind = matrix_kind(kind).ok_or_else(|| fields.fault("kind", at, "0..=8", kind))?;
+    let layout_at = fields.offset();
+    let layout_code = fields.u8("layout")?;
+    let layout = Layout::from_code(layout_code)
+        .ok_or_else(|| fields.fault("layout", layout_at, "0 or 1", layout_code))?;
+    let encoding_at = fields.offset();
+    let encoding_code = fields.u8("encoding")?;
+    fields.zeros(1)?;
+    let (rows, cols) = (read_dimension(fields, "rows")?, read_dimension(fields, "columns")?);
+    let codec_at = fields.offset();
+    let codec = fields.u32("codec")?;
+    let encoding = if encoding_code == format::ENCODING_NESTED {
+        if u64::from(codec) >= codecs as u64 {
+            return Err(fields.fault("codec", codec_at, format!("below {codecs}"), codec));
+        }
+        Encoding::Nested { layout, codec }
+    } else {
+        let dtype = float_dtype(encoding_code)
+            .ok_or_else(|| fields.fault("encoding", encoding_at, "0..=3", encoding_code))?;
+        if codec != NONE {
+            return Err(fields.fault("codec", codec_at, "none for floats", codec));
+        }
+        if layout != Layout::RowMajor {
+            return Err(fields.fault("layout", layout_at, "1 for floats", layout_code));
+        }
+        Encoding::Float(dtype)
+    };
+    let at = fields.offset();
+    let bits: [u8; PLANES] = fields.array("levels")?;
+    fields.zeros(8 - PLANES)?;
+    let mut levels = [None; PLANES];
+    for (level, bits) in levels.iter_mut().zip(bits) {
+        *level = Level::from_bits(bits);
+        if level.is_none() && bits != 0 {
+            return Err(fields.fault("levels", at, "0, 2, 3, 4, 6 or 8", bits));
+        }
+    }
+    let matrix = Matrix { kind, rows, cols, encoding, levels };
+    if let Err(expected) = matrix.check_levels() {
+        return Err(fields.fault("levels", at, expected, format!("{bits:?}")));
+    }
+    Ok(matrix)
+}
+
+fn read_tensor(fields: &mut Fields<'_>) -> Result<FloatTensor, Fault> {
+    let at = fields.offset();
+    let kind = fields.u8("kind")?;
+    let kind = float_kind(kind).ok_or_else(|| fields.fault("kind", at, "0..=9", kind))?;
+    let at = fields.offset();
+    let dtype = fields.u8("dtype")?;
+    let dtype = float_dtype(dtype).ok_or_else(|| fields.fault("dtype", at, "1..=3", dtype))?;
+    let at = fields.offset();
+    let rank = fields.u8("rank")?;
+    fields.zeros(1)?;
+    let shape = match rank {
+        1 => {
+            let shape = vec![read_dimension(fields, "shape")?];
+            fields.zeros(4)?;
+            shape
+        }
+        2 => vec![read_dimension(fields, "shape")?, read_dimension(fields, "shape")?],
+        _ => return Err(fields.fault("rank", at, "1 or 2", rank)),
+    };
+    fields.zeros(4)?;
+    Ok(FloatTensor { kind, dtype, shape })
+}
+
+fn read_dimension(fields: &mut Fields<'_>, field: &'static str) -> Result<usize, Fault> {
+    let at = fields.offset();
+    match fields.size(field)? {
+        0 => Err(fields.fault(field, at, "at least 1", 0)),
+        size => Ok(size),
+    }
+}
+
+fn read_extent(fields: &mut Fields<'_>, groups: usize) -> Result<Extent, Fault> {
+    let at = fields.offset();
+    let group = fields.u32("group")?;
+    if u64::from(group) >= groups as u64 {
+        return Err(fields.fault("group", at, format!("below {groups}"), group));
+    }
+    let at = fields.offset();
+    let plane = fields.u32("plane")?;
+    let plane = usize::try_from(plane)
+        .ok()
+        .and_then(|index| Plane::ALL.get(index))
+        .ok_or_else(|| fields.fault("plane", at, "0..=4", plane))?;
+    let extent = Extent {
+        group,
+        plane: *plane,
+        offset: fields.u64("offset")?,
+        length: fields.u64("length")?,
+        hash: fields.array("hash")?,
+        error_drop: fields.measure("error drop")?,
+    };
+    fields.zeros(4)?;
+    Ok(extent)
+}
+
+fn read_codecs(fields: &mut Fields<'_>, lengths: &[usize]) -> Result<Vec<CodecSlot>, Fault> {
+    let mut slots = Vec::with_capacity(lengths.len());
+    for (number, length) in lengths.iter().enumerate() {
+        fields.what = format!("codec {number}");
+        let at = fields.offset();
+        let bytes = fields.take(*length, "parameters")?;
+        let codec = NestedCodec::from_bytes(bytes)
+            .map_err(|error| fields.fault("parameters", at, "a valid codec", error))?;
+        slots.push(CodecSlot { bytes: *length, codec: Some(Arc::new(codec)) });
+    }
+    Ok(slots)
+}
+
+/// The run of names, handed out from the front.
+struct Names<'a> {
+    rest: &'a [u8],
+    offset: u64,
+}
+
+impl<'a> Names<'a> {
+    fn new(fields: &mut Fields<'a>, length: usize) -> Result<Self, Fault> {
+        fields.what = "index".into();
+        let offset = fields.offset();
+        Ok(Self { rest: fields.take(length, "names")?, offset })
+    }
+
+    fn next(
+        &mut self,
+        length: usize,
+        field: &'static str,
+        fields: &mut Fields<'_>,
+    ) -> Result<String, Fault> {
+        let offset = self.offset;
+        let Some((name, rest)) = self.rest.split_at_checked(length) else {
+            let expected = format!("at most the {} bytes left", self.rest.len());
+            return Err(fields.fault(field, offset, expected, length));
+        };
+        self.rest = rest;
+        self.offset += length as u64;
+        let text = String::from_utf8_lossy(name);
+        match check_name(name) {
+            Ok(name) => Ok(name.to_owned()),
+            Err(expected) => Err(fields.fault(field, offset, expected, text)),
+        }
+    }
+
+    fn end(&self, fields: &Fields<'_>) -> Result<(), Fault> {
+        match self.rest.len() {
+            0 => Ok(()),
+            left => Err(fields.fault("names length", self.offset, "0 bytes left over", left)),
+        }
+    }
+}
+
+/// A name that is safe as a file's name on every system.
+pub(super) fn check_name(name: &[u8]) -> Result<&str, &'static str> {
+    let expected = "1 to 255 bytes of letters, digits, '.', '_', '-' or '+', not starting with '.'";
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-+".contains(byte);
+    let valid = (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name.iter().all(allowed)
+        && !name.starts_with(b".");
+    match std::str::from_utf8(name) {
+        Ok(text) if valid => Ok(text),
+        _ => Err(expected),
+    }
+}
+
+/// Groups with what belongs to each, and their numbers by name.
+type Groups = (Vec<Group>, HashMap<GroupId, u32>);
+
+fn assemble(
+    fields: &mut Fields<'_>,
+    records: Vec<GroupRecord>,
+    (matrices, tensors): (Vec<Matrix>, Vec<FloatTensor>),
+    extents: &[Extent],
+    names: &mut Names<'_>,
+) -> Result<Groups, Fault> {
+    let (mut matrices, mut tensors) = (matrices.into_iter(), tensors.into_iter());
+    let mut groups = Vec::with_capacity(records.len());
+    let mut numbers = HashMap::with_capacity(records.len());
+    for (number, record) in (0u32..).zip(records) {
+        fields.what = format!("group {number}");
+        let id = group_id(fields, &record, names)?;
+        if let Some(first) = numbers.insert(id.clone(), number) {
+            let found = format!("{id}, as group {first}");
+            return Err(fields.fault("kind", record.offset, "a group of its own", found));
+        }
+        groups.push(Group {
+            id,
+            matrices: matrices.by_ref().take(record.matrices).collect(),
+            tensors: tensors.by_ref().take(record.tensors).collect(),
+            frequency: record.frequency,
+            extents: [None; PLANES],
+        });
+    }
+    for (number, extent) in (0u32..).zip(extents) {
+        let group = usize::try_from(extent.group).ok().and_then(|group| groups.get_mut(group));
+        let slot = group.map(|group| &mut group.extents[extent.plane.index()]);
+        if let Some(first) = slot.and_then(|slot| slot.replace(number)) {
+            fields.what = format!("extent {number}");
+            let found = format!("plane {:?} of group {} again", extent.plane, extent.group);
+            let expected = format!("not what extent {first} holds");
+            return Err(fields.fault("plane", extent.offset, expected, found));
+        }
+    }
+    Ok((groups, numbers))
+}
+
+fn group_id(
+    fields: &mut Fields<'_>,
+    record: &GroupRecord,
+    names: &mut Names<'_>,
+) -> Result<GroupId, Fault> {
+    let GroupRecord { kind, layer, expert, name_length, offset, .. } = *record;
+    let id = match kind {
+        format::GROUP_ASSET => {
+            GroupId::Asset { name: names.next(name_length, "asset name", fields)? }
+        }
+        format::GROUP_FLOATS => GroupId::Floats { layer: (layer != NONE).then_some(layer) },
+        format::GROUP_EMBEDDING => GroupId::Embedding,
+        format::GROUP_HEAD => GroupId::Head,
+        format::GROUP_DENSE => GroupId::Dense { layer },
+        format::GROUP_EXPERT => GroupId::Expert(ExpertId { layer, expert }),
+        _ => return Err(fields.fault("kind", offset, "0..=5", kind)),
+    };
+    let numbered = matches!(kind, format::GROUP_DENSE | format::GROUP_EXPERT);
+    if id.layer().unwrap_or(NONE) != layer || (numbered && layer == NONE) {
+        return Err(fields.fault("layer", offset, "a layer where the kind has one", layer));
+    }
+    if id.expert().unwrap_or(NONE) != expert || (kind == format::GROUP_EXPERT && expert == NONE) {
+        return Err(fields.fault("expert", offset, "an expert where the kind has one", expert));
+    }
+    if kind != format::GROUP_ASSET && name_length != 0 {
+        return Err(fields.fault("name length", offset, "0 without a name", name_length));
+    }
+    Ok(id)
+}
+
+fn read_parameters(fields: &mut Fields<'_>, length: usize) -> Result<String, Fault> {
+    fields.what = "index".into();
+    let at = fields.offset();
+    let bytes = fields.take(length, "parameters")?;
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| fields.fault("parameters", at, "UTF-8", error))?;
+    serde_json::from_str::<serde::de::IgnoredAny>(text)
+        .map_err(|error| fields.fault("parameters", at, "JSON", error))?;
+    Ok(text.to_owned())
+}
+
+fn matrix_kind(code: u8) -> Option<MatrixKind> {
+    MATRIX_KINDS.into_iter().find(|kind| *kind as u8 == code)
+}
+
+fn float_kind(code: u8) -> Option<FloatKind> {
+    FLOAT_KINDS.into_iter().find(|kind| *kind as u8 == code)
+}
+
+fn float_dtype(code: u8) -> Option<FloatDtype> {
+    let all = [FloatDtype::F32, FloatDtype::F16, FloatDtype::Bf16];
+    all.into_iter().find(|dtype| dtype.code() == code)
+}
+
+const MATRIX_KINDS: [MatrixKind; 9] = [
+    MatrixKind::Embedding,
+    MatrixKind::Head,
+    MatrixKind::Query,
+    MatrixKind::Key,
+    MatrixKind::Value,
+    MatrixKind::Output,
+    MatrixKind::Gate,
+    MatrixKind::Up,
+    MatrixKind::Down,
+];
+
+const FLOAT_KINDS: [FloatKind; 10] = [
+    FloatKind::FinalNorm,
+    FloatKind::AttentionNorm,
+    FloatKind::FeedForwardNorm,
+    FloatKind::QueryNorm,
+    FloatKind::KeyNorm,
+    FloatKind::Router,
+    FloatKind::QueryBias,
+    FloatKind::KeyBias,
+    FloatKind::ValueBias,
+    FloatKind::OutputBias,
+];

@@ -1,0 +1,149 @@
+//! The index as bytes.
+
+use super::bytes::Out;
+use super::format::{CODEC_NESTED, NONE, PLANES};
+use super::index::{Encoding, FloatDtype, Group, GroupId, Index, Matrix};
+use super::{format, hash};
+
+impl FloatDtype {
+    pub(super) const fn code(self) -> u8 {
+        match self {
+            Self::F32 => format::ENCODING_F32,
+            Self::F16 => format::ENCODING_F16,
+            Self::Bf16 => format::ENCODING_BF16,
+        }
+    }
+}
+
+impl Index {
+    /// The index as stored. Its length depends on the plan alone; codecs that are not known yet and
+    /// hashes of extents that are not written yet are zero.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let names = self.names();
+        let codec_bytes: usize = self.codecs.iter().map(|slot| slot.bytes).sum();
+        let matrices = self.groups.iter().map(|group| group.matrices.len()).sum();
+        let tensors = self.groups.iter().map(|group| group.tensors.len()).sum();
+        let mut out = Out::default();
+        for count in [
+            self.parameters_json.len(),
+            names.len(),
+            self.shards.len(),
+            self.sections.len(),
+            self.codecs.len(),
+            codec_bytes,
+            self.groups.len(),
+            matrices,
+            tensors,
+            self.extents.len(),
+        ] {
+            out.count(count);
+        }
+        out.zeros(8);
+        self.encode_tables(&mut out);
+        for slot in &self.codecs {
+            match &slot.codec {
+                Some(codec) => out.bytes(&codec.to_bytes()),
+                None => out.zeros(slot.bytes),
+            }
+        }
+        out.bytes(names.as_bytes());
+        out.bytes(self.parameters_json.as_bytes());
+        out.0
+    }
+
+    fn encode_tables(&self, out: &mut Out) {
+        for length in &self.shards {
+            out.u64(*length);
+        }
+        let mut extents = 0;
+        for section in &self.sections {
+            out.count(section.name.len());
+            out.u32(section.extents_end - extents);
+            out.u64(section.end);
+            extents = section.extents_end;
+        }
+        for slot in &self.codecs {
+            out.u32(CODEC_NESTED);
+            out.count(slot.bytes);
+        }
+        for group in &self.groups {
+            encode_group(group, out);
+        }
+        for matrix in self.groups.iter().flat_map(|group| &group.matrices) {
+            encode_matrix(matrix, out);
+        }
+        for tensor in self.groups.iter().flat_map(|group| &group.tensors) {
+            out.u8(tensor.kind as u8);
+            out.u8(tensor.dtype.code());
+            out.u8(u8::try_from(tensor.shape.len()).unwrap_or(u8::MAX));
+            out.zeros(1);
+            out.count(tensor.shape.first().copied().unwrap_or(0));
+            out.count(tensor.shape.get(1).copied().unwrap_or(0));
+            out.zeros(4);
+        }
+        for extent in &self.extents {
+            out.u32(extent.group);
+            out.u32(extent.plane as u32);
+            out.u64(extent.offset);
+            out.u64(extent.length);
+            out.bytes(&extent.hash);
+            out.measure(extent.error_drop);
+            out.zeros(4);
+        }
+    }
+
+    /// Names of the sections, then of the assets, run together.
+    fn names(&self) -> String {
+        let sections = self.sections.iter().map(|section| section.name.as_str());
+        let assets = self.groups.iter().filter_map(|group| match &group.id {
+            GroupId::Asset { name } => Some(name.as_str()),
+            _ => None,
+        });
+        sections.chain(assets).collect()
+    }
+
+    /// The id of a planned store: a hash of the version, the source and the plan with its parameters.
+    pub(super) fn compute_id(&self, source: &[u8]) -> hash::StoreId {
+        let plan = Self { id: hash::StoreId::default(), ..self.clone() }.encode();
+        let mut hasher = hash::Hasher::new(0);
+        hasher.update(&format::VERSION.to_le_bytes());
+        hasher.update(&self.alignment.to_le_bytes());
+        hasher.update(&(source.len() as u64).to_le_bytes());
+        hasher.update(source);
+        hasher.update(&plan);
+        hash::StoreId(hasher.finish())
+    }
+}
+
+fn encode_group(group: &Group, out: &mut Out) {
+    out.u8(group.id.kind());
+    out.zeros(3);
+    out.u32(group.id.layer().unwrap_or(NONE));
+    out.u32(group.id.expert().unwrap_or(NONE));
+    out.count(match &group.id {
+        GroupId::Asset { name } => name.len(),
+        _ => 0,
+    });
+    out.count(group.matrices.len());
+    out.count(group.tensors.len());
+    out.measure(group.frequency);
+    out.zeros(4);
+}
+
+fn encode_matrix(matrix: &Matrix, out: &mut Out) {
+    let (layout, encoding, codec) = match matrix.encoding {
+        Encoding::Nested { layout, codec } => (layout.code(), format::ENCODING_NESTED, codec),
+        Encoding::Float(dtype) => (crate::nested::Layout::RowMajor.code(), dtype.code(), NONE),
+    };
+    out.u8(matrix.kind as u8);
+    out.u8(layout);
+    out.u8(encoding);
+    out.zeros(1);
+    out.count(matrix.rows);
+    out.count(matrix.cols);
+    out.u32(codec);
+    for level in matrix.levels {
+        out.u8(level.map_or(0, crate::Level::bits));
+    }
+    out.zeros(8 - PLANES);
+}

@@ -1,0 +1,64 @@
+//! Checksums: XXH3-128, seeded with the place that the bytes belong to.
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128_with_seed};
+
+use super::format::NONE;
+use super::index::GroupId;
+use crate::Plane;
+
+/// Identity of a store: a hash of its source, its parameters and the format's version.
+///
+/// Two conversions of the same source with the same parameters have the same id, and the same bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct StoreId(pub [u8; 16]);
+
+impl std::fmt::Display for StoreId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// XXH3-128 as stored: little-endian.
+pub(super) fn hash(seed: u64, bytes: &[u8]) -> [u8; 16] {
+    xxh3_128_with_seed(bytes, seed).to_le_bytes()
+}
+
+/// The same hash over bytes that arrive in pieces.
+pub(super) struct Hasher(Xxh3);
+
+impl Hasher {
+    pub fn new(seed: u64) -> Self {
+        Self(Xxh3::with_seed(seed))
+    }
+
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub fn finish(&self) -> [u8; 16] {
+        self.0.digest128().to_le_bytes()
+    }
+}
+
+fn seed(id: StoreId, words: [u32; 4]) -> u64 {
+    let mut material = [0; 32];
+    material[..16].copy_from_slice(&id.0);
+    for (bytes, word) in material[16..].chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    xxh3_64(&material)
+}
+
+/// Seed of an extent's hash. `ordinal` counts the groups of the store; assets have no other number.
+pub(super) fn extent_seed(id: StoreId, group: &GroupId, ordinal: u32, plane: Plane) -> u64 {
+    let (layer, expert) = match group {
+        GroupId::Asset { .. } => (NONE, ordinal),
+        _ => (group.layer().unwrap_or(NONE), group.expert().unwrap_or(NONE)),
+    };
+    seed(id, [u32::from(group.kind()), layer, expert, plane as u32])
+}
+
+/// Seed of the index's hash.
+pub(super) fn index_seed(id: StoreId) -> u64 {
+    seed(id, [NONE; 4])
+}

@@ -1,0 +1,162 @@
+//! The journal of an unfinished store: what is written, so that a killed conversion goes on.
+//!
+//! Each record carries its own checksum; reading ends at the first that does not match, which is
+//! where the writer was stopped. The journal is believed about nothing that cannot be checked: an
+//! extent counts as written only if its bytes have the recorded hash.
+
+use std::io;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::bytes::{Fields, Out};
+use super::disk::DiskFile;
+use super::format::{JOURNAL_MAGIC, VERSION};
+use super::hash::StoreId;
+
+const HEADER_BYTES: usize = 28;
+/// Kind, number, length.
+const RECORD_HEAD_BYTES: usize = 12;
+const CHECKSUM_BYTES: usize = 8;
+/// Longer than any payload: a codec with all its tables.
+const PAYLOAD_BYTES_MAX: usize = 4096;
+
+const KIND_EXTENT: u32 = 1;
+const KIND_CODEC: u32 = 2;
+const KIND_ERROR_DROP: u32 = 3;
+const KIND_FREQUENCY: u32 = 4;
+
+/// One thing that became known.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Record {
+    /// An extent was written and has this hash.
+    Extent { extent: u32, hash: [u8; 16] },
+    /// A codec, encoded.
+    Codec { codec: u32, bytes: Vec<u8> },
+    /// How much an extent lowers the error.
+    ErrorDrop { extent: u32, value: f32 },
+    /// How often a group is used.
+    Frequency { group: u32, value: f32 },
+}
+
+impl Record {
+    fn encode(&self) -> Vec<u8> {
+        let value_bytes;
+        let (kind, number, payload): (_, _, &[u8]) = match self {
+            Self::Extent { extent, hash } => (KIND_EXTENT, *extent, hash),
+            Self::Codec { codec, bytes } => (KIND_CODEC, *codec, bytes),
+            Self::ErrorDrop { extent: number, value }
+            | Self::Frequency { group: number, value } => {
+                value_bytes = value.to_le_bytes();
+                let drop = matches!(self, Self::ErrorDrop { .. });
+                (if drop { KIND_ERROR_DROP } else { KIND_FREQUENCY }, *number, &value_bytes)
+            }
+        };
+        let mut out = Out::default();
+        out.u32(kind);
+        out.u32(number);
+        out.count(payload.len());
+        out.bytes(payload);
+        let checksum = xxh3_64(&out.0);
+        out.u64(checksum);
+        out.0
+    }
+
+    fn decode(kind: u32, number: u32, payload: &[u8]) -> Option<Self> {
+        let value = || payload.try_into().ok().map(f32::from_le_bytes);
+        match kind {
+            KIND_EXTENT => Some(Self::Extent { extent: number, hash: payload.try_into().ok()? }),
+            KIND_CODEC => Some(Self::Codec { codec: number, bytes: payload.to_vec() }),
+            KIND_ERROR_DROP => Some(Self::ErrorDrop { extent: number, value: value()? }),
+            KIND_FREQUENCY => Some(Self::Frequency { group: number, value: value()? }),
+            _ => None,
+        }
+    }
+}
+
+/// The journal, open for appending.
+pub(super) struct Journal {
+    file: Box<dyn DiskFile>,
+    end: u64,
+}
+
+impl Journal {
+    /// Begins a journal, whatever the file held before.
+    pub fn begin(file: Box<dyn DiskFile>, id: StoreId) -> io::Result<Self> {
+        file.set_len(0)?;
+        let header = header(id);
+        file.write_at(0, &header)?;
+        Ok(Self { file, end: header.len() as u64 })
+    }
+
+    /// Reads the journal of the store `id`; the file itself comes back if it is of another.
+    pub fn read(file: Box<dyn DiskFile>, id: StoreId) -> io::Result<ReadJournal> {
+        let length = file.len()?;
+        let mut end = HEADER_BYTES as u64;
+        let mut front = [0; HEADER_BYTES];
+        if length < end {
+            return Ok(ReadJournal::Other(file));
+        }
+        file.read_at(0, &mut front)?;
+        if front != header(id)[..] {
+            return Ok(ReadJournal::Other(file));
+        }
+        let mut records = Vec::new();
+        while let Some((record, bytes)) = read_record(&*file, end, length)? {
+            records.push(record);
+            end += bytes as u64;
+        }
+        Ok(ReadJournal::Ours(Self { file, end }, records))
+    }
+
+    /// Adds a record. After an error the journal is as before.
+    pub fn append(&mut self, record: &Record) -> io::Result<()> {
+        let bytes = record.encode();
+        self.file.write_at(self.end, &bytes)?;
+        self.end += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// What a journal file turned out to be.
+pub(super) enum ReadJournal {
+    /// The journal of this store, with what it says.
+    Ours(Journal, Vec<Record>),
+    /// Empty, damaged at its front, or of another store.
+    Other(Box<dyn DiskFile>),
+}
+
+fn header(id: StoreId) -> Vec<u8> {
+    let mut out = Out::default();
+    out.bytes(&JOURNAL_MAGIC);
+    out.u32(VERSION);
+    out.bytes(&id.0);
+    out.0
+}
+
+/// The record at `at` and its bytes; none where no whole record lies.
+fn read_record(file: &dyn DiskFile, at: u64, length: u64) -> io::Result<Option<(Record, usize)>> {
+    let left = usize::try_from(length.saturating_sub(at)).unwrap_or(usize::MAX);
+    if left < RECORD_HEAD_BYTES + CHECKSUM_BYTES {
+        return Ok(None);
+    }
+    let mut head = [0; RECORD_HEAD_BYTES];
+    file.read_at(at, &mut head)?;
+    let mut fields = Fields::new(&head, at, "record");
+    let (Ok(kind), Ok(number), Ok(payload)) =
+        (fields.u32("kind"), fields.u32("number"), fields.size("length"))
+    else {
+        return Ok(None);
+    };
+    let total = RECORD_HEAD_BYTES + payload.min(PAYLOAD_BYTES_MAX + 1) + CHECKSUM_BYTES;
+    if payload > PAYLOAD_BYTES_MAX || total > left {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; total];
+    file.read_at(at, &mut bytes)?;
+    let (record, checksum) = bytes.split_at(total - CHECKSUM_BYTES);
+    if xxh3_64(record).to_le_bytes() != checksum {
+        return Ok(None);
+    }
+    let payload = record.get(RECORD_HEAD_BYTES..).unwrap_or_default();
+    Ok(Record::decode(kind, number, payload).map(|record| (record, total)))
+}

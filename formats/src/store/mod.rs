@@ -1,0 +1,50 @@
+//! The `.nest` store: one file, or numbered shards, that hold a model with all its levels.
+//!
+//! A store is a header, an index and aligned *extents*; `FORMAT.md` draws the bytes. [`Store`] reads
+//! one, [`StoreWriter`] writes one by a [`StorePlan`]; both share [`Index`], which knows every length
+//! and offset from the shapes alone. Nothing that a file claims is believed before it was compared
+//! with the file: a damaged or hostile store is a [`StoreError`] that says what is wrong and where.
+
+mod bytes;
+mod check;
+mod decode;
+mod disk;
+mod encode;
+mod error;
+pub mod format;
+mod hash;
+mod header;
+mod index;
+mod journal;
+#[cfg(not(target_family = "wasm"))]
+mod map;
+mod pack;
+mod parts;
+mod plan;
+mod read;
+mod resume;
+mod shards;
+mod storage;
+mod verify;
+mod writer;
+
+pub use disk::{Disk, DiskFile, OsDisk};
+pub use error::{Malformed, StoreError};
+pub use hash::StoreId;
+pub use index::{
+    CodecSlot, Encoding, Extent, FloatDtype, FloatTensor, Group, GroupId, Index, Matrix, Section,
+    levels_with_offset,
+};
+#[cfg(not(target_family = "wasm"))]
+pub use map::{MappedExtent, MappedStore};
+pub use pack::{MatrixData, pack_extent};
+pub use parts::{Part, PartItem};
+pub use plan::{SectionPlan, StorePlan};
+pub use read::{OpenOptions, Store};
+pub use shards::shard_path;
+pub use storage::{FilePart, FileStorage, MemoryStorage, Storage, StorageChanged};
+pub use verify::{VerifyProgress, VerifyReport};
+pub use writer::StoreWriter;
+
+/// Name of the asset that holds the model's `config.json`.
+pub const ASSET_CONFIG: &str = "config.json";

@@ -1,0 +1,66 @@
+//! Filling an extent from quantized matrices.
+
+use super::error::StoreError;
+use super::index::Group;
+use super::parts::PartItem;
+use crate::Plane;
+use crate::nested::{QuantizedMatrix, pack_plane};
+
+/// The values of one matrix, or of one tensor, of a group.
+#[derive(Clone, Copy, Debug)]
+pub enum MatrixData<'a> {
+    /// Codes, for a nested matrix.
+    Nested(&'a QuantizedMatrix),
+    /// Little-endian floats of the planned type, row by row.
+    Floats(&'a [u8]),
+}
+
+/// Fills `out` with the extent of `plane`; `data` are the group's matrices, then its tensors.
+///
+/// `out` is empty afterwards if the group has no such extent.
+///
+/// # Errors
+/// [`StoreError::Plan`] if the data are not what the group was planned with.
+pub fn pack_extent(
+    group: &Group,
+    plane: Plane,
+    data: &[MatrixData<'_>],
+    out: &mut Vec<u8>,
+) -> Result<(), StoreError> {
+    let error = |reason: String| StoreError::plan(group.id.to_string(), reason);
+    let expected = group.matrices.len() + group.tensors.len();
+    if data.len() != expected {
+        return Err(error(format!("has {expected} matrices and tensors, not {}", data.len())));
+    }
+    let parts = group.parts(plane).ok_or_else(|| error("is too large".into()))?;
+    out.clear();
+    out.resize(group.extent_bytes(plane).unwrap_or(0), 0);
+    for part in parts {
+        let number = match part.item {
+            PartItem::Plane { matrix, .. } | PartItem::Floats { matrix } => matrix,
+            PartItem::Tensor { tensor } => group.matrices.len() + tensor,
+        };
+        let bytes = out.get_mut(part.range);
+        let (Some(data), Some(bytes)) = (data.get(number), bytes) else {
+            return Err(error(format!("has no matrix {number}")));
+        };
+        match (*data, part.item) {
+            (MatrixData::Nested(quantized), PartItem::Plane { matrix, plane }) => {
+                let planned = group.matrices.get(matrix);
+                let Some(super::Encoding::Nested { layout, .. }) = planned.map(|m| m.encoding)
+                else {
+                    return Err(error(format!("matrix {matrix} was planned as floats")));
+                };
+                pack_plane(quantized, layout, plane, bytes)
+                    .map_err(|fault| error(format!("matrix {matrix}: {fault}")))?;
+            }
+            (MatrixData::Floats(floats), PartItem::Floats { .. } | PartItem::Tensor { .. })
+                if floats.len() == bytes.len() =>
+            {
+                bytes.copy_from_slice(floats);
+            }
+            _ => return Err(error(format!("item {number} has another type or size than planned"))),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! What lies where within an extent: a function of the group's shapes alone.
+
+use std::ops::Range;
+
+use super::format::PART_ALIGNMENT;
+use super::index::{Encoding, FloatTensor, Group, GroupId, Matrix};
+use crate::nested::plane_bytes;
+use crate::{Level, Plane};
+
+/// What a part of an extent holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartItem {
+    /// One plane of the group's matrix with that number.
+    Plane {
+        /// Number of the matrix within its group.
+        matrix: usize,
+        /// Which of its planes; an extent may hold several of one matrix.
+        plane: Plane,
+    },
+    /// All floats of the group's matrix with that number.
+    Floats {
+        /// Number of the matrix within its group.
+        matrix: usize,
+    },
+    /// The group's float tensor with that number.
+    Tensor {
+        /// Number of the tensor within its group.
+        tensor: usize,
+    },
+}
+
+/// A run of bytes within an extent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What it is.
+    pub item: PartItem,
+    /// Where it lies in the extent; it begins at a multiple of 64 and is followed by zeros up to one.
+    pub range: Range<usize>,
+}
+
+impl Matrix {
+    /// The planes that the extent of `plane` adds to this matrix.
+    pub(super) fn planes_in(&self, plane: Plane) -> impl Iterator<Item = Plane> {
+        let index = plane.index();
+        let before = index.checked_sub(1).and_then(|index| self.levels[index]);
+        let after = self.levels[index];
+        Plane::ALL.into_iter().filter(move |added| {
+            let level = Some(added.level());
+            level > before && level <= after
+        })
+    }
+
+    /// The level reached with the first `planes` extents of its group.
+    pub fn level_after(&self, planes: usize) -> Option<Level> {
+        planes.checked_sub(1).and_then(|last| self.levels.get(last).copied().flatten())
+    }
+
+    /// Bytes of all values, if they are floats.
+    pub(super) fn float_bytes(&self) -> Option<usize> {
+        match self.encoding {
+            Encoding::Float(dtype) => self.rows.checked_mul(self.cols)?.checked_mul(dtype.bytes()),
+            Encoding::Nested { .. } => None,
+        }
+    }
+}
+
+impl FloatTensor {
+    /// Bytes of all elements; none if that overflows.
+    pub fn bytes(&self) -> Option<usize> {
+        let count = self.shape.iter().try_fold(1usize, |count, size| count.checked_mul(*size))?;
+        count.checked_mul(self.dtype.bytes())
+    }
+}
+
+impl Group {
+    /// What the extent of `plane` holds, in order; none if the sizes overflow.
+    ///
+    /// Empty if the group has no such extent, and for assets, whose extent is the file itself.
+    pub fn parts(&self, plane: Plane) -> Option<Vec<Part>> {
+        let mut parts = Vec::new();
+        self.visit(plane, |part| parts.push(part))?;
+        Some(parts)
+    }
+
+    /// Bytes of the extent of `plane`, 0 if there is none; none if the sizes overflow.
+    pub(super) fn extent_bytes(&self, plane: Plane) -> Option<usize> {
+        self.visit(plane, |_| ())
+    }
+
+    /// Calls `each` with every part and returns the bytes of the extent.
+    fn visit(&self, plane: Plane, mut each: impl FnMut(Part)) -> Option<usize> {
+        let mut end = 0usize;
+        let mut place = |item, length: usize| {
+            let range = end..end.checked_add(length)?;
+            end = range.end.checked_next_multiple_of(PART_ALIGNMENT)?;
+            each(Part { item, range });
+            Some(())
+        };
+        for (number, matrix) in self.matrices.iter().enumerate() {
+            match matrix.encoding {
+                Encoding::Nested { layout, .. } => {
+                    for added in matrix.planes_in(plane) {
+                        let bytes = plane_bytes(layout, matrix.rows, matrix.cols, added)?;
+                        place(PartItem::Plane { matrix: number, plane: added }, bytes)?;
+                    }
+                }
+                Encoding::Float(_) if plane == Plane::P2 => {
+                    place(PartItem::Floats { matrix: number }, matrix.float_bytes()?)?;
+                }
+                Encoding::Float(_) => (),
+            }
+        }
+        if plane == Plane::P2 {
+            for (number, tensor) in self.tensors.iter().enumerate() {
+                place(PartItem::Tensor { tensor: number }, tensor.bytes()?)?;
+            }
+        }
+        Some(end)
+    }
+
+    /// Whether this group is a file rather than weights.
+    pub(super) fn is_asset(&self) -> bool {
+        matches!(self.id, GroupId::Asset { .. })
+    }
+}

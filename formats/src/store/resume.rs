@@ -1,0 +1,168 @@
+//! Opening the files of a store to be written, and finding what an earlier attempt left in them.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::bytes::align_up;
+use super::disk::{Disk, DiskFile};
+use super::error::{StoreError, label};
+use super::format::HEADER_BYTES;
+use super::hash::Hasher;
+use super::header::Header;
+use super::index::{Extent, Index};
+use super::journal::{Journal, ReadJournal, Record};
+use super::writer::{ShardFile, State, journal_path, shard_paths};
+use crate::nested::NestedCodec;
+
+/// Bytes that are read at once.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Opens or creates the temporary files and the journal.
+pub(super) fn open(
+    disk: &dyn Disk,
+    destination: &Path,
+    index: &Index,
+    resume: bool,
+) -> Result<(Vec<ShardFile>, State), StoreError> {
+    let path = journal_path(destination);
+    let journal_error = |error| StoreError::io(label(&path), "open", 0, 0, error);
+    let file = disk.open(&path).map_err(journal_error)?;
+    if !file.lock().map_err(journal_error)? {
+        return Err(StoreError::Busy { file: label(&path) });
+    }
+    let read = if resume {
+        Journal::read(file, index.id).map_err(journal_error)?
+    } else {
+        ReadJournal::Other(file)
+    };
+    let resumed = matches!(read, ReadJournal::Ours(..));
+    let mut files = Vec::new();
+    let mut start = 0;
+    let paths = shard_paths(destination, index.shards.len());
+    for ((temporary, final_path), length) in paths.into_iter().zip(&index.shards) {
+        let name = label(&temporary);
+        let error = |error| StoreError::io(&name, "create", start, 0, error);
+        if resumed {
+            take_back(disk, &temporary, &final_path, index).map_err(error)?;
+        }
+        let file = disk.open(&temporary).map_err(error)?;
+        if !resumed {
+            // So that nothing of another store can be mistaken for this one's.
+            file.set_len(0).map_err(error)?;
+        }
+        file.set_len(*length).map_err(error)?;
+        files.push(ShardFile { file, name, temporary, final_path, start });
+        start += length;
+    }
+    // Only now: a journal of this store means that its files are there.
+    let (journal, records) = match read {
+        ReadJournal::Ours(journal, records) => (journal, records),
+        ReadJournal::Other(file) => {
+            (Journal::begin(file, index.id).map_err(journal_error)?, Vec::new())
+        }
+    };
+    let state = replay(index, &files, journal, records)?;
+    Ok((files, state))
+}
+
+/// Gives a shard that already has its final name its temporary one again: the earlier attempt was
+/// stopped between two renames.
+fn take_back(
+    disk: &dyn Disk,
+    temporary: &Path,
+    final_path: &Path,
+    index: &Index,
+) -> io::Result<()> {
+    if disk.exists(temporary)? || !disk.exists(final_path)? {
+        return Ok(());
+    }
+    let mut bytes = [0; HEADER_BYTES];
+    match disk.open(final_path)?.read_at(0, &mut bytes) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+        result => result?,
+    }
+    match Header::decode(&bytes, 0, "") {
+        Ok(header) if header.id == index.id => disk.rename(final_path, temporary),
+        _ => Ok(()),
+    }
+}
+
+/// What the journal says, as far as it is true.
+fn replay(
+    index: &Index,
+    files: &[ShardFile],
+    journal: Journal,
+    records: Vec<Record>,
+) -> Result<State, StoreError> {
+    let mut state = State {
+        journal,
+        hashes: vec![None; index.extents.len()],
+        codecs: vec![None; index.codecs.len()],
+        error_drops: vec![None; index.extents.len()],
+        frequencies: vec![None; index.groups.len()],
+    };
+    for record in records {
+        match record {
+            Record::Extent { extent, hash } => set(&mut state.hashes, extent, hash),
+            Record::ErrorDrop { extent, value } => set(&mut state.error_drops, extent, value),
+            Record::Frequency { group, value } => set(&mut state.frequencies, group, value),
+            Record::Codec { codec, bytes } => {
+                if let Ok(found) = NestedCodec::from_bytes(&bytes) {
+                    set(&mut state.codecs, codec, Arc::new(found));
+                }
+            }
+        }
+    }
+    let mut chunk = Vec::new();
+    for (extent, hash) in index.extents.iter().zip(&mut state.hashes) {
+        let Some(expected) = *hash else { continue };
+        chunk.resize(CHUNK_BYTES, 0);
+        if !is_intact(index, files, extent, expected, &mut chunk)? {
+            *hash = None;
+        }
+    }
+    Ok(state)
+}
+
+fn set<T>(slots: &mut [Option<T>], number: u32, value: T) {
+    if let Some(slot) = usize::try_from(number).ok().and_then(|number| slots.get_mut(number)) {
+        *slot = Some(value);
+    }
+}
+
+/// Whether an extent has the hash that the journal says, and zeros after it.
+fn is_intact(
+    index: &Index,
+    files: &[ShardFile],
+    extent: &Extent,
+    expected: [u8; 16],
+    chunk: &mut [u8],
+) -> Result<bool, StoreError> {
+    let Some(shard) = files.iter().rev().find(|file| file.start <= extent.offset) else {
+        return Ok(false);
+    };
+    let mut hasher = Hasher::new(index.seed(extent).unwrap_or(0));
+    let mut padding_is_zero = true;
+    let mut at = extent.offset;
+    let end = extent.offset + extent.length;
+    let padded = align_up(end, index.alignment).unwrap_or(end);
+    while at < padded {
+        let stop = if at < end { end } else { padded };
+        let count = usize::try_from(stop - at).unwrap_or(usize::MAX).min(chunk.len());
+        let bytes = &mut chunk[..count];
+        read(&*shard.file, at - shard.start, bytes)
+            .map_err(|error| StoreError::io(&shard.name, "read", at, count, error))?;
+        if at < end {
+            hasher.update(bytes);
+        } else {
+            padding_is_zero &= bytes.iter().all(|byte| *byte == 0);
+        }
+        at += count as u64;
+    }
+    Ok(padding_is_zero && hasher.finish() == expected)
+}
+
+fn read(file: &dyn DiskFile, at: u64, out: &mut [u8]) -> io::Result<()> {
+    file.read_at(at, out)
+}

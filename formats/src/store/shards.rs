@@ -1,0 +1,146 @@
+//! Stores in several files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::error::{StoreError, label};
+use super::format::HEADER_BYTES;
+use super::header::Header;
+use super::index::Index;
+use super::storage::{FilePart, FileStorage, Storage, check_range};
+
+/// The path of one shard, counted from 0, of a store at `path`; `path` itself if there is only one.
+///
+/// `model.nest` of three becomes `model-00001-of-00003.nest` and so on.
+pub fn shard_path(path: &Path, shard: u32, shards: u32) -> PathBuf {
+    if shards == 1 {
+        return path.to_owned();
+    }
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let number = u64::from(shard) + 1;
+    path.with_file_name(format!("{stem}-{number:05}-of-{shards:05}.nest"))
+}
+
+/// The path of another shard, from that of the first.
+fn sibling(first: &Path, shard: u32, shards: u32) -> Option<PathBuf> {
+    let name = first.file_name()?.to_str()?;
+    let stem = name.strip_suffix(&format!("-00001-of-{shards:05}.nest"))?;
+    let number = u64::from(shard) + 1;
+    Some(first.with_file_name(format!("{stem}-{number:05}-of-{shards:05}.nest")))
+}
+
+/// Shards in a row, as one range of bytes.
+#[derive(Debug)]
+pub(super) struct ShardedStorage {
+    name: String,
+    shards: Vec<FileStorage>,
+}
+
+impl ShardedStorage {
+    /// Opens the shards after the first, as far as they are there without a hole.
+    pub fn open(path: &Path, first: FileStorage, index: &Index) -> Result<Self, StoreError> {
+        let count = u32::try_from(index.shards.len()).unwrap_or(u32::MAX);
+        let mut complete = Some(first.len()) == index.shards.first().copied();
+        let mut shards = vec![first];
+        for (number, length) in (0u32..).zip(&index.shards).skip(1) {
+            if !complete {
+                break;
+            }
+            let fault = |file: &Path, reason: String| StoreError::Shard {
+                file: label(file),
+                shard: number + 1,
+                shards: count,
+                reason,
+            };
+            let path = sibling(path, number, count).ok_or_else(|| {
+                fault(path, format!("a first shard is named *-00001-of-{count:05}.nest"))
+            })?;
+            let shard = match FileStorage::open(&path, 0, None) {
+                Ok(shard) => shard,
+                Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            if shard.len() > *length {
+                let reason = format!("it has {} bytes instead of {length}", shard.len());
+                return Err(fault(&path, reason));
+            }
+            complete = shard.len() == *length;
+            if let Err(reason) = check_shard(&shard, index, number)? {
+                return Err(fault(&path, reason));
+            }
+            shards.push(shard);
+        }
+        Ok(Self { name: label(path), shards })
+    }
+}
+
+/// Compares a shard's header with the index; the inner error is the reason.
+fn check_shard(
+    storage: &FileStorage,
+    index: &Index,
+    number: u32,
+) -> Result<Result<(), String>, StoreError> {
+    let mut bytes = [0; HEADER_BYTES];
+    if storage.len() < HEADER_BYTES as u64 {
+        return Ok(Err(format!("it has only {} bytes", storage.len())));
+    }
+    let error = |source| StoreError::io(storage.name(), "read", 0, HEADER_BYTES, source);
+    storage.read_at(0, &mut bytes).map_err(error)?;
+    let found = Header::decode(&bytes, 0, &storage.name())?;
+    let expected = shard_header(index, number);
+    Ok(if Some(&found) == expected.as_ref() {
+        Ok(())
+    } else if found.id != index.id {
+        Err(format!("it belongs to store {}, not {}", found.id, index.id))
+    } else {
+        Err(format!("its header says shard {} of {}", found.shard + 1, found.shards))
+    })
+}
+
+/// The header of a shard other than the first.
+pub(super) fn shard_header(index: &Index, number: u32) -> Option<Header> {
+    Some(Header {
+        alignment: index.alignment,
+        shards: u32::try_from(index.shards.len()).ok()?,
+        shard: number,
+        id: index.id,
+        index_length: 0,
+        index_hash: [0; 16],
+        store_length: index.length(),
+        shard_length: *index.shards.get(usize::try_from(number).ok()?)?,
+    })
+}
+
+impl Storage for ShardedStorage {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn len(&self) -> u64 {
+        self.shards.iter().map(Storage::len).sum()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        check_range(self.len(), offset, out.len())?;
+        let (mut start, mut out) = (0u64, out);
+        let mut at = offset;
+        for shard in &self.shards {
+            let end = start + shard.len();
+            if at < end && !out.is_empty() {
+                let count = usize::try_from(end - at).unwrap_or(usize::MAX).min(out.len());
+                let (now, later) = out.split_at_mut(count);
+                shard.read_at(at - start, now)?;
+                at += count as u64;
+                out = later;
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    fn files(&self) -> Vec<FilePart<'_>> {
+        self.shards.iter().flat_map(Storage::files).collect()
+    }
+}

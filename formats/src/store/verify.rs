@@ -1,0 +1,135 @@
+//! Checking every byte of a store.
+
+use std::ops::ControlFlow;
+
+use super::error::StoreError;
+use super::format::HEADER_BYTES;
+use super::hash::Hasher;
+use super::header::Header;
+use super::index::Extent;
+use super::read::Store;
+use super::shards::shard_header;
+
+/// Bytes that are read at once.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// How far a check has come.
+#[derive(Clone, Copy, Debug)]
+pub struct VerifyProgress {
+    /// Bytes checked.
+    pub done_bytes: u64,
+    /// Bytes to check.
+    pub total_bytes: u64,
+}
+
+/// What a check found.
+#[derive(Debug, Default)]
+pub struct VerifyReport {
+    /// Extents that were checked.
+    pub extents: usize,
+    /// Bytes that were checked, with header, index and padding.
+    pub bytes: u64,
+    /// Bytes after the last complete section of a partial store; they were not checked.
+    pub unchecked_bytes: u64,
+    /// Everything that is not as it was written, in file order.
+    pub damage: Vec<StoreError>,
+}
+
+impl Store {
+    /// Reads every present extent and the padding between them, and lists all damage.
+    ///
+    /// The header and the index were checked when the store was opened.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] and [`StoreError::Changed`] end the check; [`StoreError::Cancelled`] if
+    /// `progress` breaks. Damage is not an error but in the report.
+    pub fn verify(
+        &self,
+        progress: &mut dyn FnMut(VerifyProgress) -> ControlFlow<()>,
+    ) -> Result<VerifyReport, StoreError> {
+        let mut report = VerifyReport::default();
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let present = self.index.extents.iter().filter(|extent| self.is_present(extent));
+        let total_bytes = self.present_bytes();
+        let mut at = self.header.data_start().unwrap_or(0);
+        for extent in present {
+            // The only gap between extents is another shard's header.
+            if extent.offset > at {
+                self.verify_shard_header(at, &mut report)?;
+            }
+            let end = self.verify_extent(extent, &mut chunk, &mut report)?;
+            report.extents += 1;
+            at = end;
+            if progress(VerifyProgress { done_bytes: at, total_bytes }).is_break() {
+                return Err(StoreError::Cancelled { file: self.name.clone() });
+            }
+        }
+        report.bytes = at;
+        report.unchecked_bytes = self.storage.len() - at;
+        Ok(report)
+    }
+
+    /// Bytes of the complete sections.
+    fn present_bytes(&self) -> u64 {
+        let last = self.sections_present().checked_sub(1);
+        last.and_then(|last| self.index.sections.get(last)).map_or(0, |section| section.end)
+    }
+
+    /// Checks one extent and the zeros after it; returns where those end.
+    fn verify_extent(
+        &self,
+        extent: &Extent,
+        chunk: &mut [u8],
+        report: &mut VerifyReport,
+    ) -> Result<u64, StoreError> {
+        let mut hasher = Hasher::new(self.index.seed(extent).unwrap_or(0));
+        let (mut at, end) = (extent.offset, extent.offset + extent.length);
+        while at < end {
+            let count = usize::try_from(end - at).unwrap_or(usize::MAX).min(chunk.len());
+            let bytes = &mut chunk[..count];
+            self.read_bytes(at, bytes)?;
+            hasher.update(bytes);
+            at += count as u64;
+        }
+        if hasher.finish() != extent.hash {
+            report.damage.push(self.damaged(extent));
+        }
+        let padded = end.next_multiple_of(self.index.alignment);
+        self.verify_zeros(end, padded, report)?;
+        Ok(padded)
+    }
+
+    fn verify_zeros(
+        &self,
+        start: u64,
+        end: u64,
+        report: &mut VerifyReport,
+    ) -> Result<(), StoreError> {
+        // Less than the alignment, which is at most 16 MiB.
+        let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(0)];
+        self.read_bytes(start, &mut bytes)?;
+        if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
+            let offset = start + at as u64;
+            report.damage.push(StoreError::Padding { file: self.name.clone(), offset });
+        }
+        Ok(())
+    }
+
+    /// Checks the header at `start` of a shard after the first, and the zeros after it.
+    fn verify_shard_header(&self, start: u64, report: &mut VerifyReport) -> Result<(), StoreError> {
+        let mut bytes = [0; HEADER_BYTES];
+        self.read_bytes(start, &mut bytes)?;
+        let mut shard_start = 0;
+        let expected = (0u32..).zip(&self.index.shards).find_map(|(number, length)| {
+            let found = (shard_start == start).then(|| shard_header(&self.index, number));
+            shard_start += length;
+            found.flatten()
+        });
+        let length = HEADER_BYTES as u64;
+        if Header::decode(&bytes, start, &self.name).ok() != expected {
+            let (file, what) = (self.name.clone(), "shard header".into());
+            report.damage.push(StoreError::Damaged { file, what, offset: start, length });
+        }
+        self.verify_zeros(start + length, start + self.index.alignment, report)
+    }
+}

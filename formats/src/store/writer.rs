@@ -1,0 +1,353 @@
+//! Writing a store: temporary files beside the destination, a journal, and one rename at the end.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::disk::{Disk, DiskFile, OsDisk};
+use super::error::{StoreError, label};
+use super::hash::hash;
+use super::index::{CodecSlot, Extent, GroupId, Index};
+use super::journal::{Journal, Record};
+use super::plan::StorePlan;
+use super::shards::{shard_header, shard_path};
+use crate::Plane;
+use crate::nested::NestedCodec;
+
+/// Writes one store, extent by extent, in any order and from any thread.
+///
+/// Everything goes to `<destination>.partial` until [`Self::finish`] gives it its name, so that
+/// nothing incomplete ever has it. `<destination>.journal` lists what is written; after a crash or a
+/// full disk [`Self::resume`] goes on from there, and the finished bytes are the same.
+pub struct StoreWriter {
+    disk: Arc<dyn Disk>,
+    destination: PathBuf,
+    pub(super) index: Index,
+    pub(super) files: Vec<ShardFile>,
+    state: Mutex<State>,
+}
+
+/// One shard being written.
+pub(super) struct ShardFile {
+    pub file: Box<dyn DiskFile>,
+    pub name: String,
+    pub temporary: PathBuf,
+    pub final_path: PathBuf,
+    /// Where the shard begins in the store.
+    pub start: u64,
+}
+
+/// What is known so far of what the plan left open.
+pub(super) struct State {
+    pub journal: Journal,
+    /// Hash of each extent that is written.
+    pub hashes: Vec<Option<[u8; 16]>>,
+    pub codecs: Vec<Option<Arc<NestedCodec>>>,
+    pub error_drops: Vec<Option<f32>>,
+    pub frequencies: Vec<Option<f32>>,
+}
+
+impl StoreWriter {
+    /// Begins a store, forgetting any earlier attempt.
+    ///
+    /// # Errors
+    /// [`StoreError::Plan`], [`StoreError::Busy`], [`StoreError::DiskFull`], [`StoreError::Io`].
+    pub fn create(destination: &Path, plan: &StorePlan) -> Result<Self, StoreError> {
+        Self::open_on(Arc::new(OsDisk), destination, plan, false)
+    }
+
+    /// Goes on with an interrupted store of the same plan, or begins one if there is none.
+    ///
+    /// Extents that were written are read and checked; those that are not as they should be count as
+    /// not written.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn resume(destination: &Path, plan: &StorePlan) -> Result<Self, StoreError> {
+        Self::open_on(Arc::new(OsDisk), destination, plan, true)
+    }
+
+    /// [`Self::create`], or [`Self::resume`] if `resume` is set, on any kind of disk.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn open_on(
+        disk: Arc<dyn Disk>,
+        destination: &Path,
+        plan: &StorePlan,
+        resume: bool,
+    ) -> Result<Self, StoreError> {
+        let index = plan.index()?;
+        let (files, state) = super::resume::open(&*disk, destination, &index, resume)?;
+        let destination = destination.to_owned();
+        Ok(Self { disk, destination, index, files, state: Mutex::new(state) })
+    }
+
+    /// The plan's index, with the place of everything.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Where the store can be opened once it is finished: the destination, or its first shard.
+    pub fn final_path(&self) -> &Path {
+        self.files.first().map_or(&self.destination, |file| &file.final_path)
+    }
+
+    /// Bytes of extents that are written, and of all extents.
+    pub fn progress_bytes(&self) -> (u64, u64) {
+        let state = self.state();
+        let bytes = |extent: &Extent| extent.length;
+        let written = self.index.extents.iter().zip(&state.hashes);
+        let written = written.filter(|(_, hash)| hash.is_some()).map(|(extent, _)| bytes(extent));
+        (written.sum(), self.index.extents.iter().map(bytes).sum())
+    }
+
+    /// Whether every extent of a group is written.
+    pub fn is_group_written(&self, id: &GroupId) -> bool {
+        let state = self.state();
+        let Some(group) = self.index.group(id) else { return false };
+        group.extents.iter().flatten().all(|extent| {
+            let hash = usize::try_from(*extent).ok().and_then(|number| state.hashes.get(number));
+            matches!(hash, Some(Some(_)))
+        })
+    }
+
+    /// The codec of that number, if it is known.
+    pub fn codec(&self, codec: u32) -> Option<Arc<NestedCodec>> {
+        let number = usize::try_from(codec).ok()?;
+        self.state().codecs.get(number).cloned().flatten()
+    }
+
+    /// Sets a codec; its number of tables must be as planned.
+    ///
+    /// # Errors
+    /// [`StoreError::Plan`] if it is not valid, not planned so, or already set to something else;
+    /// [`StoreError::DiskFull`], [`StoreError::Io`].
+    pub fn set_codec(&self, number: u32, codec: &NestedCodec) -> Result<(), StoreError> {
+        let error = |reason: String| StoreError::plan(format!("codec {number}"), reason);
+        codec.check().map_err(|fault| error(fault.to_string()))?;
+        let bytes = codec.to_bytes();
+        let slot = usize::try_from(number).ok().filter(|slot| *slot < self.index.codecs.len());
+        let slot = slot.ok_or_else(|| error("is not planned".into()))?;
+        let planned = self.index.codecs[slot].bytes;
+        if planned != bytes.len() {
+            return Err(error(format!("has {} bytes, planned were {planned}", bytes.len())));
+        }
+        let mut state = self.state();
+        match &state.codecs[slot] {
+            Some(known) if **known == *codec => return Ok(()),
+            Some(_) => return Err(error("is already set to something else".into())),
+            None => (),
+        }
+        self.append(&mut state, &Record::Codec { codec: number, bytes })?;
+        state.codecs[slot] = Some(Arc::new(codec.clone()));
+        Ok(())
+    }
+
+    /// Writes one extent. Writing it again replaces it.
+    ///
+    /// # Errors
+    /// [`StoreError::Absent`] if it is not planned, [`StoreError::Length`];
+    /// [`StoreError::DiskFull`], [`StoreError::Io`], after which the same call may be tried again.
+    pub fn write_extent(&self, id: &GroupId, plane: Plane, bytes: &[u8]) -> Result<(), StoreError> {
+        let (number, extent) = self.find(id, plane)?;
+        if bytes.len() as u64 != extent.length {
+            let what = self.index.describe(extent);
+            let (expected, found) = (extent.length, bytes.len() as u64);
+            return Err(StoreError::Length { what, expected, found });
+        }
+        let shard = self.files.iter().rev().find(|file| file.start <= extent.offset);
+        let shard = shard.ok_or_else(|| self.absent(format!("a file for {id}")))?;
+        let padding = extent.length.next_multiple_of(self.index.alignment) - extent.length;
+        // Less than the alignment, which is at most 16 MiB.
+        let zeros = vec![0; usize::try_from(padding).unwrap_or(0)];
+        let at = extent.offset - shard.start;
+        shard.write(at, bytes)?;
+        shard.write(at + extent.length, &zeros)?;
+        let hash = hash(self.index.seed(extent).unwrap_or(0), bytes);
+        let mut state = self.state();
+        self.append(&mut state, &Record::Extent { extent: number, hash })?;
+        if let Some(slot) = usize::try_from(number).ok().and_then(|n| state.hashes.get_mut(n)) {
+            *slot = Some(hash);
+        }
+        Ok(())
+    }
+
+    /// Writes a file that the store carries.
+    ///
+    /// # Errors
+    /// As [`Self::write_extent`].
+    pub fn write_asset(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        self.write_extent(&GroupId::asset(name), Plane::P2, bytes)
+    }
+
+    /// Notes by how much a plane lowers its group's output error.
+    ///
+    /// # Errors
+    /// [`StoreError::Absent`] if it is not planned, [`StoreError::Plan`] unless `value` is finite and
+    /// not negative; [`StoreError::DiskFull`], [`StoreError::Io`].
+    pub fn set_error_drop(&self, id: &GroupId, plane: Plane, value: f32) -> Result<(), StoreError> {
+        let (number, _) = self.find(id, plane)?;
+        check_measure(value)?;
+        let mut state = self.state();
+        self.append(&mut state, &Record::ErrorDrop { extent: number, value })?;
+        if let Some(slot) = usize::try_from(number).ok().and_then(|n| state.error_drops.get_mut(n))
+        {
+            *slot = Some(value);
+        }
+        Ok(())
+    }
+
+    /// Notes how often a group is used.
+    ///
+    /// # Errors
+    /// As [`Self::set_error_drop`].
+    pub fn set_frequency(&self, id: &GroupId, value: f32) -> Result<(), StoreError> {
+        let number = self.index.numbers.get(id).copied();
+        let number = number.ok_or_else(|| self.absent(id.to_string()))?;
+        check_measure(value)?;
+        let mut state = self.state();
+        self.append(&mut state, &Record::Frequency { group: number, value })?;
+        if let Some(slot) = usize::try_from(number).ok().and_then(|n| state.frequencies.get_mut(n))
+        {
+            *slot = Some(value);
+        }
+        Ok(())
+    }
+
+    /// Writes the index, makes everything durable and gives the store its name.
+    ///
+    /// # Errors
+    /// [`StoreError::Unfinished`] if something was not written; [`StoreError::DiskFull`],
+    /// [`StoreError::Io`], after which the store can be resumed.
+    pub fn finish(self) -> Result<(), StoreError> {
+        let index = self.complete_index()?;
+        let encoded = index.encode();
+        let header = index.header(&encoded);
+        for (number, file) in (0u32..).zip(&self.files) {
+            let mut front = if number == 0 {
+                let mut front = header.encode();
+                front.extend_from_slice(&encoded);
+                front
+            } else {
+                shard_header(&index, number).map(|header| header.encode()).unwrap_or_default()
+            };
+            front.resize(front.len().next_multiple_of(self.alignment()), 0);
+            file.write(0, &front)?;
+            file.sync()?;
+        }
+        // The first shard last: without it none of the others can be opened.
+        for file in self.files.iter().rev() {
+            let renamed = self.disk.rename(&file.temporary, &file.final_path);
+            renamed.map_err(|error| StoreError::io(&file.name, "rename", 0, 0, error))?;
+        }
+        let io = |error| StoreError::io(label(&self.destination), "finish", 0, 0, error);
+        self.disk.sync_folder_of(&self.destination).map_err(io)?;
+        self.disk.remove(&journal_path(&self.destination)).map_err(io)
+    }
+
+    /// Removes everything that was written.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn abandon(self) -> Result<(), StoreError> {
+        let temporaries = self.files.iter().map(|file| file.temporary.clone());
+        for path in temporaries.chain([journal_path(&self.destination)]) {
+            let removed = self.disk.remove(&path);
+            removed.map_err(|error| StoreError::io(label(&path), "remove", 0, 0, error))?;
+        }
+        Ok(())
+    }
+
+    /// The index with all that became known; an error names the first thing that is missing.
+    fn complete_index(&self) -> Result<Index, StoreError> {
+        let mut index = self.index.clone();
+        let state = self.state();
+        let unfinished = |what| StoreError::Unfinished { file: label(&self.destination), what };
+        for (number, hash) in state.hashes.iter().enumerate() {
+            let what = || unfinished(index.describe(&index.extents[number]));
+            let hash = hash.ok_or_else(what)?;
+            index.extents[number].hash = hash;
+            index.extents[number].error_drop = state.error_drops[number];
+        }
+        for (number, codec) in state.codecs.iter().enumerate() {
+            let codec = codec.clone().ok_or_else(|| unfinished(format!("codec {number}")))?;
+            let bytes = index.codecs[number].bytes;
+            index.codecs[number] = CodecSlot { bytes, codec: Some(codec) };
+        }
+        for (group, frequency) in index.groups.iter_mut().zip(&state.frequencies) {
+            group.frequency = *frequency;
+        }
+        Ok(index)
+    }
+
+    fn find(&self, id: &GroupId, plane: Plane) -> Result<(u32, &Extent), StoreError> {
+        let group = self.index.group(id);
+        let number = group.and_then(|group| group.extents[plane.index()]);
+        let extent = group.and_then(|group| self.index.extent(group, plane));
+        match (number, extent) {
+            (Some(number), Some(extent)) => Ok((number, extent)),
+            _ => Err(self.absent(format!("plane {plane:?} of {id} in its plan"))),
+        }
+    }
+
+    fn append(&self, state: &mut State, record: &Record) -> Result<(), StoreError> {
+        state.journal.append(record).map_err(|error| {
+            StoreError::io(label(&journal_path(&self.destination)), "write", 0, 0, error)
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves no half-made change behind: each is one assignment.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alignment(&self) -> usize {
+        usize::try_from(self.index.alignment).unwrap_or(1)
+    }
+
+    fn absent(&self, what: String) -> StoreError {
+        StoreError::Absent { file: label(&self.destination), what }
+    }
+}
+
+impl std::fmt::Debug for StoreWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StoreWriter({})", self.destination.display())
+    }
+}
+
+impl ShardFile {
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        let written = self.file.write_at(at, bytes);
+        let offset = self.start + at;
+        written.map_err(|error| StoreError::io(&self.name, "write", offset, bytes.len(), error))
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.file.sync().map_err(|error| StoreError::io(&self.name, "sync", self.start, 0, error))
+    }
+}
+
+fn check_measure(value: f32) -> Result<(), StoreError> {
+    if value.is_finite() && value.is_sign_positive() {
+        return Ok(());
+    }
+    Err(StoreError::plan("measured value", format!("{value} is not a finite, positive number")))
+}
+
+pub(super) fn journal_path(destination: &Path) -> PathBuf {
+    with_suffix(destination, ".journal")
+}
+
+/// Temporary and final path of each shard.
+pub(super) fn shard_paths(destination: &Path, shards: usize) -> Vec<(PathBuf, PathBuf)> {
+    let count = u32::try_from(shards).unwrap_or(u32::MAX);
+    let paths = (0..count).map(|number| shard_path(destination, number, count));
+    paths.map(|path| (with_suffix(&path, ".partial"), path)).collect()
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}
