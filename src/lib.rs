@@ -1,3 +1,29 @@
-//! The facade that applications depend on.
+//! Runs Mixture-of-Experts language models from one bit-nested store.
+//!
+//! This is the crate that applications depend on: it opens models on the best device that the
+//! build has, and passes on what [`nestling_engine`] and [`nestling_formats`] offer.
+
 pub use nestling_engine as engine;
 pub use nestling_formats as formats;
+
+pub use nestling_engine::text::{Message, Role, ToolCall, ToolSchema};
+pub use nestling_engine::{
+    ActivationMode, Budget, CancelToken, Conversation, Device, Driver, Engine, EngineError,
+    EngineOptions, Event, FinishReason, Finished, Fitted, GenerateOptions, Generation, Input,
+    KvDtype, Model, ModelOptions, ModelSource, OpenProgress, SamplingParams, Session,
+    SnapshotContents, Stats, TokenEvent, Usage,
+};
+pub use nestling_formats::Level;
+
+use std::path::Path;
+
+/// Opens a model with all defaults, on an engine of its own: a `.nest` store, or the folder of a
+/// Hugging Face checkpoint.
+///
+/// # Errors
+/// As [`Model::open`].
+pub fn open(path: impl AsRef<Path>) -> Result<Model, EngineError> {
+    let engine = Engine::new(EngineOptions::default())?;
+    let options = ModelOptions::default();
+    Model::open(&engine, path, &options, &mut |_| {}, &CancelToken::new())
+}

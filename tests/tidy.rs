@@ -17,7 +17,7 @@ const UNSAFE_FILES: &[&str] = &[
 ];
 
 /// Files that may name a cargo feature, besides the facade.
-const FEATURE_FILES: &[&str] = &["engine/src/lib.rs"];
+const FEATURE_FILES: &[&str] = &["engine/src/lib.rs", "engine/src/error.rs"];
 
 struct Source {
     path: String,

@@ -57,6 +57,58 @@ pub enum EngineError {
         /// What was there.
         found: String,
     },
+    /// A path with nothing to run behind it.
+    #[error("{path}: {reason}")]
+    NotAModel {
+        /// The path.
+        path: String,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+    /// The memory budget has no room.
+    #[error(transparent)]
+    Budget(#[from] crate::budget::BudgetExceeded),
+    /// Tokenizer, chat template or stop strings.
+    #[cfg(feature = "text")]
+    #[error(transparent)]
+    Text(#[from] crate::text::TextError),
+    /// Sampling options, or logits that are no numbers.
+    #[error(transparent)]
+    Sample(#[from] crate::sampler::SampleError),
+    /// Text was given to, or wanted from, a model that has no tokenizer.
+    #[error("this model has no tokenizer; give token ids instead of text")]
+    NoTokenizer,
+    /// A prompt without a single token.
+    #[error("the prompt is empty; the model needs at least one token to go on from")]
+    EmptyPrompt,
+    /// A session's history was touched while a generation adds to it.
+    #[error("the session is generating; wait for the end or cancel the generation first")]
+    SessionBusy,
+    /// Bytes that are no snapshot of a session of this model.
+    #[error("session snapshot, {what}: expected {expected}, found {found}")]
+    Snapshot {
+        /// Which part.
+        what: &'static str,
+        /// What it should be.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// The engine was shut down.
+    #[error("the engine has been shut down")]
+    EngineClosed,
+    /// The platform gave no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] std::io::Error),
+    /// A part of the program panicked, and one generation was lost with it.
+    #[error("internal error: {what} panicked")]
+    Panicked {
+        /// Which part.
+        what: &'static str,
+    },
+    /// A step of the model panicked, or a device was lost: the model computes no more.
+    #[error("a step of the model failed badly; open the model again")]
+    ModelBroken,
     /// Planes, scales or tables that are not a matrix in the nested code.
     #[error("nested matrix: {0}")]
     Nested(#[from] nestling_formats::nested::NestedError),

@@ -4,14 +4,41 @@ pub mod backend;
 pub mod batch;
 pub mod budget;
 pub mod cancel;
+mod clock;
 pub mod cpu;
 pub mod driver;
+#[cfg(feature = "text")]
+pub mod engine;
 pub mod error;
+#[cfg(feature = "text")]
+pub mod event;
 pub mod expert;
+#[cfg(feature = "text")]
+pub mod generate;
+#[cfg(feature = "text")]
+pub mod input;
 pub mod kv_cache;
+#[cfg(feature = "text")]
+pub mod load;
 pub mod model;
+#[cfg(feature = "text")]
+mod model_core;
+#[cfg(feature = "text")]
+pub mod open;
+#[cfg(feature = "text")]
+pub mod options;
 pub mod runner;
 pub mod sampler;
+#[cfg(feature = "text")]
+mod sequence;
+#[cfg(feature = "text")]
+pub mod session;
+#[cfg(feature = "text")]
+mod slot;
+#[cfg(feature = "text")]
+pub mod snapshot;
+#[cfg(feature = "text")]
+mod step_loop;
 #[cfg(feature = "text")]
 pub mod text;
 pub mod threads;
@@ -21,5 +48,28 @@ pub use backend::{Backend, Encoder};
 pub use batch::{Batch, LevelPolicy, Row, SequenceRef};
 pub use budget::{Budget, BudgetExceeded};
 pub use cancel::CancelToken;
+#[cfg(feature = "text")]
+pub use engine::Engine;
 pub use error::EngineError;
+#[cfg(feature = "text")]
+pub use event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};
+#[cfg(feature = "text")]
+pub use generate::Generation;
+#[cfg(feature = "text")]
+pub use input::{Conversation, Input};
+pub use kv_cache::KvDtype;
+#[cfg(feature = "text")]
+pub use load::{ModelSource, OpenProgress};
+#[cfg(feature = "text")]
+pub use model_core::ModelParts;
+#[cfg(feature = "text")]
+pub use open::{Fitted, Model};
+#[cfg(feature = "text")]
+pub use options::{Device, Driver, EngineOptions, GenerateOptions, ModelOptions};
 pub use runner::{ModelRunner, StepOutput};
+pub use sampler::SamplingParams;
+#[cfg(feature = "text")]
+pub use session::Session;
+#[cfg(feature = "text")]
+pub use snapshot::SnapshotContents;
+pub use weights::ActivationMode;

@@ -1,0 +1,32 @@
+//! Elapsed time, where the platform can tell.
+
+#[cfg(not(target_family = "wasm"))]
+use std::time::Instant;
+
+/// A moment. On platforms whose standard library has no clock every difference is 0.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    #[cfg(not(target_family = "wasm"))]
+    at: Instant,
+}
+
+impl Moment {
+    pub(crate) fn now() -> Self {
+        Self {
+            #[cfg(not(target_family = "wasm"))]
+            at: Instant::now(),
+        }
+    }
+
+    /// Seconds from `earlier` to this moment.
+    #[cfg(not(target_family = "wasm"))]
+    pub(crate) fn seconds_since(self, earlier: Self) -> f64 {
+        self.at.saturating_duration_since(earlier.at).as_secs_f64()
+    }
+
+    /// Seconds from `earlier` to this moment.
+    #[cfg(target_family = "wasm")]
+    pub(crate) fn seconds_since(self, _earlier: Self) -> f64 {
+        0.0
+    }
+}

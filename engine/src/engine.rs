@@ -1,0 +1,133 @@
+//! The engine: the memory budget, the step loop and whoever drives it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::budget::Budget;
+use crate::error::EngineError;
+use crate::options::{Driver, EngineOptions};
+use crate::step_loop::{LoopInbox, StepLoop, Task, Turn};
+
+/// Owns the threads, the memory budget and the step loop that all its models share. There are no
+/// globals: several engines live side by side.
+///
+/// Clones are the same engine. Models, sessions and generations keep it alive, and its threads are
+/// joined when the last of all these handles is dropped.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    pub(crate) core: Arc<EngineCore>,
+}
+
+impl Engine {
+    /// Starts an engine.
+    ///
+    /// # Errors
+    /// [`EngineError::Thread`] where the platform gives no thread.
+    pub fn new(options: EngineOptions) -> Result<Self, EngineError> {
+        let inbox = Arc::new(LoopInbox::new());
+        let step_loop = StepLoop::new(Arc::clone(&inbox));
+        let runs = match options.driver {
+            Driver::Caller => Runs::InCalls(Mutex::new(step_loop)),
+            Driver::Thread => {
+                let thread = std::thread::Builder::new().name("nestling-steps".into());
+                let handle = thread.spawn(move || step_loop.run());
+                Runs::OnThread(Mutex::new(Some(handle.map_err(EngineError::Thread)?)))
+            }
+        };
+        let budget = Budget::new(options.memory_bytes);
+        Ok(Self { core: Arc::new(EngineCore { inbox, runs, budget, options }) })
+    }
+
+    /// The memory budget that all models of this engine share.
+    pub fn budget(&self) -> &Budget {
+        &self.core.budget
+    }
+
+    /// The options it was started with.
+    pub fn options(&self) -> &EngineOptions {
+        &self.core.options
+    }
+
+    /// Ends every generation with [`EngineError::EngineClosed`], within one layer, and waits for
+    /// it. No generation can be started afterwards; handles stay valid and may be dropped in any
+    /// order.
+    pub fn shutdown(&self) {
+        self.core.close();
+    }
+}
+
+/// What all handles of an engine share.
+#[derive(Debug)]
+pub(crate) struct EngineCore {
+    inbox: Arc<LoopInbox>,
+    runs: Runs,
+    pub budget: Budget,
+    pub options: EngineOptions,
+}
+
+/// Where the step loop runs.
+#[derive(Debug)]
+enum Runs {
+    OnThread(Mutex<Option<JoinHandle<()>>>),
+    InCalls(Mutex<StepLoop>),
+}
+
+impl EngineCore {
+    /// Whether the loop runs by itself; otherwise whoever waits calls [`EngineCore::drive`].
+    pub(crate) fn drives_itself(&self) -> bool {
+        matches!(self.runs, Runs::OnThread(_))
+    }
+
+    /// One turn of the loop, unless it runs by itself.
+    pub(crate) fn drive(&self) {
+        if let Runs::InCalls(step_loop) = &self.runs {
+            let turn = step_loop.lock().unwrap_or_else(PoisonError::into_inner).turn();
+            if turn != Turn::Worked {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    pub(crate) fn send(&self, task: Task) {
+        self.inbox.send(task);
+    }
+
+    pub(crate) fn wake(&self) {
+        self.inbox.wake();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.inbox.is_closed()
+    }
+
+    /// Waits until the loop has let go of everything that ended before this call.
+    pub(crate) fn settle(&self) {
+        match &self.runs {
+            Runs::InCalls(_) => self.drive(),
+            Runs::OnThread(_) => self.inbox.settle(),
+        }
+    }
+
+    fn close(&self) {
+        self.inbox.close();
+        match &self.runs {
+            Runs::InCalls(_) => self.drive(),
+            Runs::OnThread(handle) => {
+                let handle = handle.lock().unwrap_or_else(PoisonError::into_inner).take();
+                // The last handle may be dropped by a waker, on the loop's own thread.
+                let own =
+                    |handle: &JoinHandle<()>| handle.thread().id() == std::thread::current().id();
+                if let Some(handle) = handle.filter(|handle| !own(handle)) {
+                    // A panic of the loop has been reported to every generation already.
+                    drop(handle.join());
+                }
+            }
+        }
+    }
+}
+
+impl Drop for EngineCore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

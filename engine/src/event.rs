@@ -1,0 +1,131 @@
+//! What a generation tells whoever listens.
+
+use crate::text::ToolCall;
+
+/// One thing that happened in a generation, in order.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A token was chosen. Comes before the text that it completes, and only where
+    /// [`crate::GenerateOptions::token_events`] or
+    /// [`crate::GenerateOptions::log_probs`] ask for it.
+    Token(TokenEvent),
+    /// More of the answer; always whole characters.
+    Text(String),
+    /// More of the reasoning before the answer.
+    Reasoning(String),
+    /// The model calls a tool.
+    ToolCall(ToolCall),
+    /// The last event of a generation that did not fail.
+    Finished(Finished),
+}
+
+/// A chosen token.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct TokenEvent {
+    /// Token id.
+    pub token: u32,
+    /// Natural logarithm of its probability before any sampling option, where asked for.
+    pub log_prob: Option<f32>,
+    /// The likeliest tokens with theirs, likeliest first; as many as were asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// The model ended its turn, or wrote a stop string.
+    Stop,
+    /// `max_tokens` were generated.
+    Length,
+    /// The context has no room for another token.
+    ContextFull,
+    /// The model ended its turn with a tool call.
+    ToolCalls,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// How a generation ended.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Finished {
+    /// Why.
+    pub reason: FinishReason,
+    /// Tokens used.
+    pub usage: Usage,
+    /// Time used.
+    pub stats: Stats,
+    /// The seed that tokens were drawn with.
+    pub seed: u64,
+}
+
+/// Tokens that a generation used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Tokens of the whole prompt, what the session already held included.
+    pub prompt_tokens: usize,
+    /// Of these, how many were held already and not computed again.
+    pub cached_tokens: usize,
+    /// Tokens generated.
+    pub completion_tokens: usize,
+}
+
+impl Usage {
+    /// Prompt and generated tokens.
+    pub fn total_tokens(&self) -> usize {
+        self.prompt_tokens + self.completion_tokens
+    }
+}
+
+/// What a generation did, and how long it took. Times are wall clock, 0 where there is no clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Prompt tokens computed.
+    pub prompt_tokens: usize,
+    /// Seconds from the start to the first token's logits.
+    pub prompt_seconds: f64,
+    /// Tokens generated after the first.
+    pub decode_tokens: usize,
+    /// Seconds from the first token to the last.
+    pub decode_seconds: f64,
+    /// Seconds from the call to the first token.
+    pub time_to_first_token_seconds: f64,
+    /// Steps that the generation took part in.
+    pub steps: usize,
+    /// (Token, expert) pairs computed at each level, in the order of `Level::ALL`, in those steps;
+    /// other generations that shared them included.
+    pub expert_uses: [u64; 5],
+    /// Bytes of weights that the model holds.
+    pub weight_bytes: u64,
+    /// Bytes of keys and values that the session holds at the end.
+    pub kv_bytes: u64,
+}
+
+impl Stats {
+    /// Prompt tokens per second.
+    pub fn prompt_tokens_per_second(&self) -> f64 {
+        rate(self.prompt_tokens, self.prompt_seconds)
+    }
+
+    /// Generated tokens per second, the first left out.
+    pub fn decode_tokens_per_second(&self) -> f64 {
+        rate(self.decode_tokens, self.decode_seconds)
+    }
+
+    /// Mean bits that experts were computed with; none where levels mean nothing.
+    pub fn mean_level(&self) -> Option<f64> {
+        let uses: u64 = self.expert_uses.iter().sum();
+        let bits = nestling_formats::Level::ALL.into_iter().zip(self.expert_uses);
+        let bits: u64 = bits.map(|(level, uses)| u64::from(level.bits()) * uses).sum();
+        (uses > 0).then(|| bits as f64 / uses as f64)
+    }
+}
+
+fn rate(count: usize, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}

@@ -1,0 +1,213 @@
+//! A running generation: the handle that its events are read from, and the bounded buffer between
+//! the two.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::cancel::CancelToken;
+use crate::engine::EngineCore;
+use crate::error::EngineError;
+use crate::event::{Event, Finished};
+
+/// A generation under way: its events, as a blocking iterator or as a stream of any runtime.
+///
+/// Dropping it cancels the generation. The events that nobody has read yet are bounded; a
+/// generation whose buffer is full waits, and the others go on.
+#[derive(Debug)]
+#[must_use = "dropping it cancels the generation"]
+pub struct Generation {
+    pub(crate) buffer: Arc<EventBuffer>,
+    pub(crate) engine: Arc<EngineCore>,
+    pub(crate) cancel: CancelToken,
+}
+
+impl Generation {
+    /// Asks for a stop, which comes within one layer; the last event then is
+    /// [`crate::FinishReason::Cancelled`], unless the generation had ended already.
+    pub fn cancel(&self) {
+        self.cancel.cancel();
+        self.engine.wake();
+    }
+
+    /// A token that cancels this generation.
+    pub fn cancel_token(&self) -> CancelToken {
+        self.cancel.clone()
+    }
+
+    /// Waits for the end and gives the answer's text, without reasoning.
+    ///
+    /// # Errors
+    /// What made the generation fail.
+    pub fn into_text(self) -> Result<String, EngineError> {
+        Ok(self.into_answer()?.0)
+    }
+
+    /// Waits for the end and gives the answer's text and how it ended.
+    ///
+    /// # Errors
+    /// What made the generation fail.
+    pub fn into_answer(mut self) -> Result<(String, Finished), EngineError> {
+        let mut answer = String::new();
+        while let Some(event) = self.next() {
+            match event? {
+                Event::Text(text) => answer.push_str(&text),
+                Event::Finished(finished) => return Ok((answer, finished)),
+                _ => {}
+            }
+        }
+        Err(EngineError::EngineClosed)
+    }
+}
+
+impl Iterator for Generation {
+    type Item = Result<Event, EngineError>;
+
+    /// The next event; waits for it. None after the last.
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if self.engine.drives_itself() {
+                return self.buffer.pop_wait(&self.engine);
+            }
+            match self.buffer.pop(None) {
+                Popped::Event { event, .. } => return Some(*event),
+                Popped::End => return None,
+                Popped::Empty => self.engine.drive(),
+            }
+        }
+    }
+}
+
+impl futures_core::Stream for Generation {
+    type Item = Result<Event, EngineError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let threaded = self.engine.drives_itself();
+        if !threaded {
+            self.engine.drive();
+        }
+        match self.buffer.pop(Some(context.waker())) {
+            Popped::Event { event, was_full } => {
+                if was_full {
+                    self.engine.wake();
+                }
+                Poll::Ready(Some(*event))
+            }
+            Popped::End => Poll::Ready(None),
+            Popped::Empty => {
+                if !threaded {
+                    context.waker().wake_by_ref();
+                }
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.buffer.close();
+        self.cancel.cancel();
+        self.engine.wake();
+    }
+}
+
+/// What [`EventBuffer::pop`] found.
+enum Popped {
+    Event { event: Box<Result<Event, EngineError>>, was_full: bool },
+    Empty,
+    End,
+}
+
+/// Events between the step loop and the handle.
+#[derive(Debug)]
+pub(crate) struct EventBuffer {
+    state: Mutex<BufferState>,
+    changed: Condvar,
+    events_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct BufferState {
+    events: VecDeque<Result<Event, EngineError>>,
+    waker: Option<Waker>,
+    /// No event comes after those that are there.
+    ended: bool,
+    /// Nobody reads any more.
+    closed: bool,
+}
+
+impl EventBuffer {
+    pub(crate) fn new(events_max: usize) -> Self {
+        let state = Mutex::new(BufferState::default());
+        Self { state, changed: Condvar::new(), events_max: events_max.max(1) }
+    }
+
+    /// Whether the next step's events may be added. One step's events always fit.
+    pub(crate) fn has_room(&self) -> bool {
+        let state = self.lock();
+        state.closed || state.events.len() < self.events_max
+    }
+
+    pub(crate) fn push(&self, event: Result<Event, EngineError>) {
+        let last = matches!(event, Err(_) | Ok(Event::Finished(_)));
+        let mut state = self.lock();
+        if state.ended {
+            return;
+        }
+        state.ended = last;
+        if !state.closed {
+            state.events.push_back(event);
+        }
+        let waker = state.waker.take();
+        drop(state);
+        self.changed.notify_all();
+        // Outside the lock: a waker is foreign code.
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn pop(&self, waker: Option<&Waker>) -> Popped {
+        let mut state = self.lock();
+        let was_full = state.events.len() >= self.events_max;
+        if let Some(event) = state.events.pop_front() {
+            return Popped::Event { event: Box::new(event), was_full };
+        }
+        if state.ended {
+            return Popped::End;
+        }
+        if let Some(waker) = waker {
+            state.waker = Some(waker.clone());
+        }
+        Popped::Empty
+    }
+
+    fn pop_wait(&self, engine: &EngineCore) -> Option<Result<Event, EngineError>> {
+        let mut state = self.lock();
+        while state.events.is_empty() && !state.ended {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let was_full = state.events.len() >= self.events_max;
+        let event = state.events.pop_front();
+        drop(state);
+        if was_full {
+            engine.wake();
+        }
+        event
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let unread = std::mem::take(&mut state.events);
+        let waker = state.waker.take();
+        drop(state);
+        drop((unread, waker));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BufferState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

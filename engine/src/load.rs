@@ -1,0 +1,280 @@
+//! Opening a model: from a path or an opened source to a runner on a device.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nestling_formats::checkpoint::Checkpoint;
+use nestling_formats::{FeedForward, GenerationDefaults, ModelConfig};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::budget::{BudgetExceeded, Purpose, Reservation};
+use crate::cancel::CancelToken;
+use crate::cpu::reference::Reference;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::expert::{CheckpointSource, ExpertSource};
+use crate::kv_cache::{KvShape, pages_for};
+use crate::model::{Runner, RunnerOptions};
+use crate::model_core::ModelParts;
+use crate::open::Model;
+use crate::options::ModelOptions;
+use crate::runner::ModelRunner;
+use crate::sampler::SamplingParams;
+use crate::text::{ChatTemplate, Tokenizer};
+
+/// Longest context that is made room for unless more is asked for.
+const CONTEXT_DEFAULT_MAX: usize = 8192;
+
+/// What a model is opened from.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ModelSource {
+    /// A Hugging Face checkpoint, run unquantized.
+    Checkpoint(Checkpoint),
+}
+
+impl ModelSource {
+    /// The source at a path: a store, or a checkpoint's folder.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAModel`] where there is neither; a source that is damaged.
+    pub fn at(path: impl AsRef<Path>) -> Result<Self, EngineError> {
+        let path = path.as_ref();
+        let not_a_model = |reason: &str| {
+            let (path, reason) = (path.display().to_string(), reason.to_owned());
+            EngineError::NotAModel { path, reason }
+        };
+        if !path.exists() {
+            return Err(not_a_model("there is no such file or folder"));
+        }
+        if path.is_dir() {
+            if !path.join("config.json").is_file() {
+                let reason = "the folder has no config.json, so it is no Hugging Face checkpoint; \
+                              give a .nest file or a checkpoint's folder";
+                return Err(not_a_model(reason));
+            }
+            return Ok(Self::Checkpoint(Checkpoint::open(path)?));
+        }
+        Err(not_a_model("it is no checkpoint's folder"))
+    }
+
+    fn asset(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        match self {
+            Self::Checkpoint(checkpoint) => Ok(checkpoint.asset(name)?),
+        }
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        match self {
+            Self::Checkpoint(checkpoint) => checkpoint.weight_bytes(),
+        }
+    }
+
+    /// Where the weights come from, and what tells them from all others.
+    fn experts(self) -> (Arc<dyn ExpertSource>, u128) {
+        match self {
+            Self::Checkpoint(checkpoint) => {
+                let identity = checkpoint_identity(&checkpoint);
+                (Arc::new(CheckpointSource::new(checkpoint)), identity)
+            }
+        }
+    }
+}
+
+/// Cheap to know: where the files lie and how large they are, not what is in them.
+fn checkpoint_identity(checkpoint: &Checkpoint) -> u128 {
+    let mut hash = Xxh3::new();
+    hash.update(checkpoint.directory().as_os_str().as_encoded_bytes());
+    hash.update(&checkpoint.weight_bytes().to_le_bytes());
+    hash.digest128()
+}
+
+/// How far opening a model has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OpenProgress {
+    /// Parts that are loaded: layers, and what belongs to no layer.
+    pub parts_done: usize,
+    /// Parts in all.
+    pub parts_total: usize,
+}
+
+impl Model {
+    /// Opens a store, or a checkpoint's folder.
+    ///
+    /// `progress` hears of every layer; `cancel` stops it between two of them.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAModel`]; a source that is damaged or of a kind that is not supported;
+    /// [`EngineError::Budget`] before anything is loaded, for what the memory budget has no room
+    /// for; [`EngineError::Cancelled`].
+    pub fn open(
+        engine: &Engine,
+        path: impl AsRef<Path>,
+        options: &ModelOptions,
+        progress: &mut dyn FnMut(OpenProgress),
+        cancel: &CancelToken,
+    ) -> Result<Self, EngineError> {
+        Self::open_source(engine, ModelSource::at(path)?, options, progress, cancel)
+    }
+
+    /// Opens a source that has been opened already.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn open_source(
+        engine: &Engine,
+        source: ModelSource,
+        options: &ModelOptions,
+        progress: &mut dyn FnMut(OpenProgress),
+        cancel: &CancelToken,
+    ) -> Result<Self, EngineError> {
+        let weight_bytes = source.weight_bytes();
+        let text = ModelText::read(&source)?;
+        let (source, identity) = source.experts();
+        let config = source.config().clone();
+        let room = Room::of(&config, options);
+        let reserve = |purpose, bytes| reserve(engine, purpose, bytes);
+        let reservations = vec![
+            reserve(Purpose::Weights, weight_bytes)?,
+            reserve(Purpose::KeyValue, room.kv_bytes)?,
+            reserve(Purpose::Scratch, room.scratch_bytes)?,
+        ];
+        let runner = open_runner(source, options, &room, progress, cancel)?;
+        let eos = &text.defaults.eos_token_ids;
+        let end_tokens = if eos.is_empty() { config.eos_token_ids.clone() } else { eos.clone() };
+        let parts = ModelParts {
+            identity: identity ^ options_identity(options, runner.as_ref()),
+            runner,
+            sampling: sampling_of(&text.defaults),
+            tokenizer: text.tokenizer,
+            chat_template: text.chat_template,
+            end_tokens,
+            context_length: room.context_length,
+            weight_bytes,
+            reservations,
+        };
+        Self::from_parts(engine, parts)
+    }
+}
+
+/// The runner on the device that was asked for.
+fn open_runner(
+    source: Arc<dyn ExpertSource>,
+    options: &ModelOptions,
+    room: &Room,
+    progress: &mut dyn FnMut(OpenProgress),
+    cancel: &CancelToken,
+) -> Result<Box<dyn ModelRunner>, EngineError> {
+    let runner_options = RunnerOptions {
+        rows_max: options.rows_max,
+        kv_pages: Some(room.kv_pages),
+        kv_dtype: options.kv_dtype,
+        activations: options.activation_mode,
+        context_max: Some(room.context_length),
+    };
+    let mut report = |parts_done, parts_total| progress(OpenProgress { parts_done, parts_total });
+    Ok(Box::new(Runner::load(Reference, source, &runner_options, cancel, &mut report)?))
+}
+
+/// Takes bytes from the budget; models that are on their way out give theirs back first.
+fn reserve(engine: &Engine, purpose: Purpose, bytes: u64) -> Result<Reservation, BudgetExceeded> {
+    engine.budget().reserve(purpose, bytes).or_else(|_| {
+        engine.core.settle();
+        engine.budget().reserve(purpose, bytes)
+    })
+}
+
+/// What a model's sessions need of memory.
+struct Room {
+    context_length: usize,
+    kv_pages: usize,
+    kv_bytes: u64,
+    scratch_bytes: u64,
+}
+
+impl Room {
+    fn of(config: &ModelConfig, options: &ModelOptions) -> Self {
+        let trained = config.max_position_embeddings;
+        let context_length = match options.context_length {
+            Some(length) => length.clamp(1, trained),
+            None => trained.min(CONTEXT_DEFAULT_MAX),
+        };
+        let kv_tokens = options.kv_tokens.unwrap_or(context_length.saturating_mul(2));
+        let kv_pages = pages_for(kv_tokens.max(context_length));
+        let shape = KvShape {
+            num_key_value_heads: config.num_key_value_heads,
+            head_dim: config.head_dim,
+            dtype: options.kv_dtype,
+            pages: kv_pages,
+        };
+        let page_bytes = shape.page_bytes() as u64 * config.num_hidden_layers as u64;
+        let kv_bytes = page_bytes.saturating_mul(kv_pages as u64);
+        let scratch_bytes = scratch_bytes(config, options.rows_max);
+        Self { context_length, kv_pages, kv_bytes, scratch_bytes }
+    }
+}
+
+/// Bytes of the activations of one step.
+fn scratch_bytes(config: &ModelConfig, rows_max: usize) -> u64 {
+    let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
+    let qkv = (heads + 2 * kv_heads) * config.head_dim;
+    let experts_per_token = config.layers.iter().map(|layer| match layer.feed_forward {
+        FeedForward::Dense { .. } => 0,
+        FeedForward::Moe { num_experts_per_tok, .. } => num_experts_per_tok,
+    });
+    let hidden_rows = 3 + experts_per_token.max().unwrap_or(0);
+    let per_row = hidden_rows * config.hidden_size + 2 * qkv + (heads + 1) * config.head_dim;
+    4 * (rows_max as u64).saturating_mul((per_row + config.vocab_size) as u64)
+}
+
+/// What turns text into tokens, and how its makers want it sampled.
+struct ModelText {
+    tokenizer: Option<Tokenizer>,
+    chat_template: Option<ChatTemplate>,
+    defaults: GenerationDefaults,
+}
+
+impl ModelText {
+    fn read(source: &ModelSource) -> Result<Self, EngineError> {
+        let tokenizer = match source.asset("tokenizer.json")? {
+            Some(bytes) => Some(Tokenizer::from_bytes("tokenizer.json", &bytes)?),
+            None => None,
+        };
+        let config = source.asset("tokenizer_config.json")?;
+        let template = source.asset("chat_template.jinja")?;
+        let chat_template = ChatTemplate::from_files(config.as_deref(), template.as_deref())?;
+        let file = "generation_config.json";
+        let defaults = match source.asset(file)? {
+            Some(bytes) => GenerationDefaults::from_json(file, &bytes)?,
+            None => GenerationDefaults::default(),
+        };
+        Ok(Self { tokenizer, chat_template, defaults })
+    }
+}
+
+fn sampling_of(defaults: &GenerationDefaults) -> SamplingParams {
+    let plain = SamplingParams::default();
+    if defaults.do_sample == Some(false) {
+        return SamplingParams::greedy();
+    }
+    SamplingParams {
+        temperature: defaults.temperature.unwrap_or(plain.temperature),
+        top_k: defaults.top_k.map_or(plain.top_k, |top_k| top_k as usize),
+        top_p: defaults.top_p.filter(|top_p| *top_p > 0.0).unwrap_or(plain.top_p),
+        min_p: defaults.min_p.unwrap_or(plain.min_p),
+        repetition_penalty: defaults.repetition_penalty.unwrap_or(plain.repetition_penalty),
+        ..plain
+    }
+}
+
+/// Options that change what lies in a page.
+fn options_identity(options: &ModelOptions, runner: &dyn ModelRunner) -> u128 {
+    let level = runner.limits().level_max.map_or(0, |level| level.bits());
+    let mode = match options.activation_mode {
+        crate::weights::ActivationMode::Int8 => 0,
+        crate::weights::ActivationMode::Float => 1,
+    };
+    let dtype = options.kv_dtype.bytes() as u8;
+    u128::from(u32::from_le_bytes([level, mode, dtype, 1]))
+}

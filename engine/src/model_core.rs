@@ -1,0 +1,188 @@
+//! What handles and step loop share of an open model.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use nestling_formats::{Level, ModelConfig};
+
+use crate::batch::LevelPolicy;
+use crate::budget::Reservation;
+use crate::error::EngineError;
+use crate::runner::{ModelRunner, RunnerLimits};
+use crate::sampler::SamplingParams;
+use crate::sequence::{PagePool, Sequence};
+use crate::slot::SessionSlot;
+use crate::text::{ChatTemplate, Tokenizer};
+
+/// What a model is made of, besides its graph; see [`crate::Model::from_parts`].
+pub struct ModelParts {
+    /// The model on its device.
+    pub runner: Box<dyn ModelRunner>,
+    /// What tells it from every other model and way to compute it: snapshots carry it.
+    pub identity: u128,
+    /// Text to tokens and back, where the model has one.
+    pub tokenizer: Option<Tokenizer>,
+    /// Messages to text, where the model has one.
+    pub chat_template: Option<ChatTemplate>,
+    /// How tokens are chosen unless a generation says otherwise.
+    pub sampling: SamplingParams,
+    /// Tokens that end an answer.
+    pub end_tokens: Vec<u32>,
+    /// Most tokens of a session.
+    pub context_length: usize,
+    /// Bytes of weights that are held.
+    pub weight_bytes: u64,
+    /// What was taken from the budget.
+    pub reservations: Vec<Reservation>,
+}
+
+/// An open model.
+pub(crate) struct ModelCore {
+    runner: Mutex<Box<dyn ModelRunner>>,
+    pub limits: RunnerLimits,
+    pub config: ModelConfig,
+    pub pool: PagePool,
+    pub identity: u128,
+    pub tokenizer: Option<Tokenizer>,
+    pub chat_template: Option<ChatTemplate>,
+    pub sampling: SamplingParams,
+    pub end_tokens: Vec<u32>,
+    context_length: usize,
+    weight_bytes: u64,
+    slots: Mutex<Vec<Weak<SessionSlot>>>,
+    uses: AtomicU64,
+    broken: AtomicBool,
+    /// Given back after everything else is gone.
+    _reservations: Vec<Reservation>,
+}
+
+impl ModelCore {
+    /// # Errors
+    /// [`EngineError::Limit`] where not even one session fits in the pool.
+    pub(crate) fn new(parts: ModelParts) -> Result<Self, EngineError> {
+        let limits = parts.runner.limits();
+        let context_length = parts.context_length.min(limits.context_max);
+        let wanted = crate::kv_cache::pages_for(context_length) as u64;
+        let pages = limits.pages as u64;
+        if wanted > pages {
+            let what = "pages of one session's keys and values";
+            return Err(EngineError::Limit { what, limit: pages, found: wanted });
+        }
+        Ok(Self {
+            config: parts.runner.config().clone(),
+            runner: Mutex::new(parts.runner),
+            limits,
+            pool: PagePool::new(limits.pages),
+            identity: parts.identity,
+            tokenizer: parts.tokenizer,
+            chat_template: parts.chat_template,
+            sampling: parts.sampling,
+            end_tokens: parts.end_tokens,
+            context_length,
+            weight_bytes: parts.weight_bytes,
+            slots: Mutex::new(Vec::new()),
+            uses: AtomicU64::new(0),
+            broken: AtomicBool::new(false),
+            _reservations: parts.reservations,
+        })
+    }
+
+    /// Held for a whole step: taken after every other lock, and never with one taken after it.
+    pub(crate) fn lock_runner(&self) -> MutexGuard<'_, Box<dyn ModelRunner>> {
+        self.runner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn mark_broken(&self) {
+        self.broken.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn rows_max(&self) -> usize {
+        self.limits.rows_max.max(1)
+    }
+
+    pub(crate) fn context_length(&self) -> usize {
+        self.context_length
+    }
+
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+
+    /// Bytes of that many pages.
+    pub(crate) fn kv_bytes(&self, pages: usize) -> u64 {
+        pages as u64 * self.limits.page_bytes as u64
+    }
+
+    /// # Errors
+    /// [`EngineError::TokenOutOfRange`] for the first token that the vocabulary does not have.
+    pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        let vocab_size = self.limits.vocab_size;
+        match tokens.iter().find(|&&token| token as usize >= vocab_size) {
+            Some(&token) => Err(EngineError::TokenOutOfRange { token, vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// [`EngineError::ContextFull`] for a history that is longer than the context.
+    pub(crate) fn check_length(&self, length: usize) -> Result<(), EngineError> {
+        if length > self.context_length {
+            let (limit, wanted) = (self.context_length as u64, length as u64);
+            return Err(EngineError::ContextFull { limit, wanted });
+        }
+        Ok(())
+    }
+
+    /// The levels of a generation.
+    ///
+    /// # Errors
+    /// [`EngineError::LevelMissing`] for a level that is not loaded.
+    pub(crate) fn levels(&self, asked: Option<Level>) -> Result<LevelPolicy, EngineError> {
+        // Where weights are floats, levels mean nothing.
+        let Some(held) = self.limits.level_max else { return Ok(LevelPolicy::Fixed(Level::L8)) };
+        match asked {
+            Some(asked) if asked > held => {
+                Err(EngineError::LevelMissing { asked: asked.bits(), held: held.bits() })
+            }
+            asked => Ok(LevelPolicy::Fixed(asked.unwrap_or(held))),
+        }
+    }
+
+    /// A place for a session, known to [`ModelCore::reclaim_idle`].
+    pub(crate) fn add_slot(&self, sequence: Sequence) -> Arc<SessionSlot> {
+        let slot = Arc::new(SessionSlot::new(sequence));
+        self.touch(&slot);
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|slot| slot.strong_count() > 0);
+        slots.push(Arc::downgrade(&slot));
+        slot
+    }
+
+    /// Notes that a session is in use.
+    pub(crate) fn touch(&self, slot: &SessionSlot) {
+        slot.touch(self.uses.fetch_add(1, Ordering::Relaxed));
+    }
+
+    /// Takes the pages of the session at rest that was unused for longest; false if none has any.
+    pub(crate) fn reclaim_idle(&self) -> bool {
+        // Cloned, so that no slot is dropped, and no sequence with it, under the lock.
+        let slots: Vec<Arc<SessionSlot>> = {
+            let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            slots.iter().filter_map(Weak::upgrade).collect()
+        };
+        let idle = slots.iter().filter(|slot| slot.resting_pages() > 0);
+        let Some(slot) = idle.min_by_key(|slot| slot.last_used()) else { return false };
+        slot.release_pages();
+        true
+    }
+}
+
+impl std::fmt::Debug for ModelCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelCore").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}

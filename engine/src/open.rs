@@ -1,0 +1,207 @@
+//! Models: opened, shared, and turned from messages and text to tokens.
+
+use std::sync::Arc;
+
+use nestling_formats::ModelConfig;
+
+use crate::engine::{Engine, EngineCore};
+use crate::error::EngineError;
+use crate::input::{Conversation, Input};
+use crate::model_core::{ModelCore, ModelParts};
+use crate::runner::RunnerLimits;
+use crate::sampler::SamplingParams;
+use crate::sequence::Sequence;
+use crate::session::Session;
+use crate::text::{
+    ChatInput, ChatTemplate, ContentTokens, EncodeOptions, OutputFormat, SpecialText, Tokenizer,
+};
+
+/// An open model. Clones are the same model; its memory goes back to the budget when the last
+/// clone, session and generation is gone.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub(crate) core: Arc<ModelCore>,
+    pub(crate) engine: Arc<EngineCore>,
+}
+
+/// A prompt as the whole history that it makes, and how the answer to it is read.
+pub(crate) struct PromptTokens {
+    pub tokens: Vec<u32>,
+    pub format: OutputFormat,
+}
+
+/// A conversation that fits, and what it cost.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Fitted {
+    /// What is left.
+    pub conversation: Conversation,
+    /// Messages that were left out, oldest first.
+    pub dropped_messages: usize,
+    /// Tokens of the prompt that is left.
+    pub prompt_tokens: usize,
+}
+
+impl Model {
+    /// A model from parts that were made elsewhere: another device, a test.
+    ///
+    /// # Errors
+    /// [`EngineError::Limit`] where the runner has fewer pages than one session needs.
+    pub fn from_parts(engine: &Engine, parts: ModelParts) -> Result<Self, EngineError> {
+        let core = Arc::new(ModelCore::new(parts)?);
+        Ok(Self { core, engine: Arc::clone(&engine.core) })
+    }
+
+    /// The engine that it runs on.
+    pub fn engine(&self) -> Engine {
+        Engine { core: Arc::clone(&self.engine) }
+    }
+
+    /// A session with an empty history.
+    pub fn session(&self) -> Session {
+        Session::new(self.clone(), Sequence::new(self.core.pool.clone()))
+    }
+
+    /// Its hyper-parameters.
+    pub fn config(&self) -> &ModelConfig {
+        &self.core.config
+    }
+
+    /// What its runner can do.
+    pub fn limits(&self) -> RunnerLimits {
+        self.core.limits
+    }
+
+    /// Most tokens of one session.
+    pub fn context_length(&self) -> usize {
+        self.core.context_length()
+    }
+
+    /// Bytes of weights that are held.
+    pub fn weight_bytes(&self) -> u64 {
+        self.core.weight_bytes()
+    }
+
+    /// Pages of keys and values that nobody holds.
+    pub fn free_pages(&self) -> usize {
+        self.core.pool.free_pages()
+    }
+
+    /// Its tokenizer, if it has one.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.core.tokenizer.as_ref()
+    }
+
+    /// Its chat template, if it has one.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.core.chat_template.as_ref()
+    }
+
+    /// How tokens are chosen unless a generation says otherwise.
+    pub fn default_sampling(&self) -> &SamplingParams {
+        &self.core.sampling
+    }
+
+    /// Tokens that end an answer.
+    pub fn end_tokens(&self) -> &[u32] {
+        &self.core.end_tokens
+    }
+
+    /// The tokens of a conversation's prompt.
+    ///
+    /// # Errors
+    /// A model without tokenizer or chat template; messages that the template refuses.
+    pub fn conversation_tokens(
+        &self,
+        conversation: &Conversation,
+    ) -> Result<Vec<u32>, EngineError> {
+        Ok(self.render(conversation)?.tokens)
+    }
+
+    /// Leaves out the oldest messages, whole turns of them, until the prompt leaves room for
+    /// `reserve` more tokens. System messages stay, and so does the last turn.
+    ///
+    /// # Errors
+    /// [`EngineError::ContextFull`] where the last turn alone is too long; as
+    /// [`Model::conversation_tokens`].
+    pub fn fit(&self, conversation: &Conversation, reserve: usize) -> Result<Fitted, EngineError> {
+        let mut conversation = conversation.clone();
+        let before = conversation.messages.len();
+        loop {
+            let prompt_tokens = self.conversation_tokens(&conversation)?.len();
+            let too_long = self.core.check_length(prompt_tokens.saturating_add(reserve));
+            match too_long {
+                Ok(()) => {
+                    let dropped_messages = before - conversation.messages.len();
+                    return Ok(Fitted { conversation, dropped_messages, prompt_tokens });
+                }
+                Err(error) if !drop_oldest_turn(&mut conversation) => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn require_tokenizer(&self) -> Result<&Tokenizer, EngineError> {
+        self.core.tokenizer.as_ref().ok_or(EngineError::NoTokenizer)
+    }
+
+    /// The history after `input`, given that before it.
+    pub(crate) fn prompt_tokens(
+        &self,
+        input: Input,
+        history: &[u32],
+    ) -> Result<PromptTokens, EngineError> {
+        let mut tokens = history.to_vec();
+        match input {
+            Input::Messages(conversation) => return self.render(&conversation),
+            Input::History => {}
+            Input::Tokens(more) => tokens.extend(more),
+            Input::Text(text) => {
+                // Begin tokens and the like belong to the start of a history only.
+                let add_special_tokens = history.is_empty();
+                let options =
+                    EncodeOptions { add_special_tokens, special_text: SpecialText::Parse };
+                tokens.extend(self.require_tokenizer()?.encode(&text, options)?);
+            }
+        }
+        Ok(PromptTokens { tokens, format: OutputFormat::plain() })
+    }
+
+    fn render(&self, conversation: &Conversation) -> Result<PromptTokens, EngineError> {
+        let tokenizer = self.require_tokenizer()?;
+        let no_template = crate::text::TextError::NoTemplate;
+        let template = self.core.chat_template.as_ref().ok_or(no_template)?;
+        let rendered = template.render(&ChatInput {
+            messages: &conversation.messages,
+            tools: &conversation.tools,
+            add_generation_prompt: conversation.add_generation_prompt,
+            arguments: conversation.template_arguments.clone(),
+            now: conversation.now,
+            content_tokens: match conversation.special_text {
+                SpecialText::Parse => ContentTokens::Parse,
+                SpecialText::Plain => ContentTokens::Plain(tokenizer),
+            },
+        })?;
+        let with_tools = !conversation.tools.is_empty();
+        let format = OutputFormat::detect(template.source(), &rendered.text(), with_tools);
+        Ok(PromptTokens { tokens: rendered.tokens(tokenizer)?, format })
+    }
+}
+
+/// Leaves out the oldest user message and the answers to it; false if only one turn is left.
+fn drop_oldest_turn(conversation: &mut Conversation) -> bool {
+    use crate::text::Role;
+    let messages = &mut conversation.messages;
+    let is_user = |role: &Role| matches!(role, Role::User);
+    let turns: Vec<usize> =
+        (0..messages.len()).filter(|&index| is_user(&messages[index].role)).collect();
+    let [first, second, ..] = turns[..] else { return false };
+    let mut index = 0;
+    let instructs = |role: &Role| matches!(role, Role::System | Role::Developer);
+    messages.retain(|message| {
+        let old = (first..second).contains(&index) && !instructs(&message.role);
+        index += 1;
+        !old
+    });
+    true
+}

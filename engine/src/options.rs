@@ -1,0 +1,133 @@
+//! Options of engines, models and generations; each kind apart, since they matter at different
+//! times. Every default is a sensible choice: name what differs and take the rest from `default`.
+
+use nestling_formats::Level;
+
+use crate::cancel::CancelToken;
+use crate::kv_cache::KvDtype;
+use crate::sampler::SamplingParams;
+use crate::weights::ActivationMode;
+
+/// How an engine runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Threads that compute; none means one for each core. Never changes a result.
+    pub threads: Option<usize>,
+    /// Bytes that weights, keys and values and scratch may take together; none is no limit.
+    pub memory_bytes: Option<u64>,
+    /// Who runs the step loop.
+    pub driver: Driver,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        let driver = if cfg!(target_family = "wasm") { Driver::Caller } else { Driver::Thread };
+        Self { threads: None, memory_bytes: None, driver }
+    }
+}
+
+/// Who runs the step loop of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Driver {
+    /// A thread of the engine.
+    Thread,
+    /// Whoever waits for an event, inside that call. For platforms without threads.
+    Caller,
+}
+
+/// How a model is opened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelOptions {
+    /// Bits of every weight to use; none means all that the store holds. Without meaning for a
+    /// checkpoint that is run unquantized.
+    pub level: Option<Level>,
+    /// What computes.
+    pub device: Device,
+    /// Element type of keys and values.
+    pub kv_dtype: KvDtype,
+    /// Most tokens of one session; none means what the model was trained for, at most 8192.
+    pub context_length: Option<usize>,
+    /// Tokens whose keys and values all sessions may hold together; none means twice the context
+    /// length. Sessions beyond it wait, or compute their history again.
+    pub kv_tokens: Option<usize>,
+    /// Most rows of one step; longer prompts are computed in pieces of this many tokens.
+    pub rows_max: usize,
+    /// How nested weights are multiplied.
+    pub activation_mode: ActivationMode,
+}
+
+impl Default for ModelOptions {
+    fn default() -> Self {
+        Self {
+            level: None,
+            device: Device::default(),
+            kv_dtype: KvDtype::F16,
+            context_length: None,
+            kv_tokens: None,
+            rows_max: 512,
+            activation_mode: ActivationMode::default(),
+        }
+    }
+}
+
+/// What computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Device {
+    /// The best that this build has.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+}
+
+/// How one answer is generated.
+#[derive(Clone, Debug)]
+pub struct GenerateOptions {
+    /// How tokens are chosen; none means as the model's own `generation_config.json` says.
+    pub sampling: Option<SamplingParams>,
+    /// Most tokens to generate; none means until the model ends or the context is full. With 0
+    /// the prompt is computed and kept for what comes after.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the answer; they are not part of it.
+    pub stop: Vec<String>,
+    /// Tokens that end the answer, besides the model's own.
+    pub stop_tokens: Vec<u32>,
+    /// Whether the model's own end tokens are tokens like others.
+    pub ignore_end: bool,
+    /// Whether special tokens have a text.
+    pub show_special: bool,
+    /// Whether every token is an event of its own; asking for log-probabilities implies it.
+    pub token_events: bool,
+    /// Level to compute with; none means that of the model.
+    pub level: Option<Level>,
+    /// Events that may wait to be read before the generation pauses.
+    pub events_max: usize,
+    /// Cancels the generation.
+    pub cancel: CancelToken,
+}
+
+impl Default for GenerateOptions {
+    fn default() -> Self {
+        Self {
+            sampling: None,
+            max_tokens: None,
+            stop: Vec::new(),
+            stop_tokens: Vec::new(),
+            ignore_end: false,
+            show_special: false,
+            token_events: false,
+            level: None,
+            events_max: 64,
+            cancel: CancelToken::new(),
+        }
+    }
+}
+
+impl GenerateOptions {
+    /// Always the likeliest token.
+    pub fn greedy() -> Self {
+        Self { sampling: Some(SamplingParams::greedy()), ..Self::default() }
+    }
+}

@@ -1,0 +1,192 @@
+//! Sessions as bytes.
+//!
+//! Little-endian: magic (8 bytes), version (u32), level of the pages (u32, 0 without pages), model
+//! identity (u128), tokens (u64),
+//! computed tokens (u64), bytes of a page (u64), the tokens (u32 each), the pages of the computed
+//! tokens in order, XXH3-128 of everything before it.
+
+use nestling_formats::Level;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::batch::LevelPolicy;
+use crate::error::EngineError;
+use crate::kv_cache::pages_for;
+use crate::open::Model;
+use crate::sequence::Sequence;
+use crate::session::Session;
+
+const MAGIC: [u8; 8] = *b"NESTSESS";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 56;
+const HASH_BYTES: usize = 16;
+
+/// How much of a session a snapshot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SnapshotContents {
+    /// The tokens: small, and computed again when the session goes on.
+    Tokens,
+    /// The tokens, and the keys and values that were computed for them.
+    TokensAndPages,
+}
+
+impl Session {
+    /// The session as bytes, for [`Model::restore`]. Waits for a step that is under way.
+    ///
+    /// # Errors
+    /// [`EngineError::SessionBusy`]; a failed device.
+    pub fn snapshot(&self, contents: SnapshotContents) -> Result<Vec<u8>, EngineError> {
+        // A fork keeps the pages while the session itself is free for others.
+        let sequence = self.with(|sequence| sequence.fork())?;
+        let core = self.core();
+        let computed = match contents {
+            SnapshotContents::Tokens => 0,
+            SnapshotContents::TokensAndPages => sequence.computed(),
+        };
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + sequence.tokens().len() * 4);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        let level = sequence.levels().filter(|_| computed > 0);
+        let bits = level.map_or(0, |LevelPolicy::Fixed(level)| level.bits());
+        bytes.extend_from_slice(&u32::from(bits).to_le_bytes());
+        bytes.extend_from_slice(&core.identity.to_le_bytes());
+        bytes.extend_from_slice(&(sequence.tokens().len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&(computed as u64).to_le_bytes());
+        bytes.extend_from_slice(&(core.limits.page_bytes as u64).to_le_bytes());
+        bytes.extend(sequence.tokens().iter().flat_map(|token| token.to_le_bytes()));
+        {
+            let mut runner = core.lock_runner();
+            for &page in sequence.pages().iter().take(pages_for(computed)) {
+                bytes.extend(runner.read_page(page)?);
+            }
+        }
+        bytes.extend_from_slice(&xxh3_128(&bytes).to_le_bytes());
+        Ok(bytes)
+    }
+}
+
+impl Model {
+    /// The session that [`Session::snapshot`] was called on, with this same model at the same
+    /// level and with the same options for keys and values. Pages for which the pool has no room
+    /// are computed again later.
+    ///
+    /// # Errors
+    /// [`EngineError::Snapshot`] for bytes that are damaged or belong to another model.
+    pub fn restore(&self, bytes: &[u8]) -> Result<Session, EngineError> {
+        let core = &self.core;
+        let header = Header::parse(bytes)?;
+        require("the model it was made with", core.identity, header.identity)?;
+        require("bytes of a page", core.limits.page_bytes as u64, header.page_bytes)?;
+        let tokens = header.tokens(bytes)?;
+        core.check_tokens(&tokens)?;
+        core.check_length(tokens.len())?;
+        let computed = header.computed;
+        let pages = header.pages(bytes)?;
+        let mut sequence = Sequence::new(core.pool.clone());
+        if let Some(level) = header.level {
+            sequence.set_levels(LevelPolicy::Fixed(level));
+        }
+        sequence.extend(&tokens);
+        if computed > 0 && sequence.advance(computed).is_ok() {
+            let mut runner = core.lock_runner();
+            for (&page, contents) in sequence.pages().iter().zip(pages) {
+                runner.write_page(page, contents)?;
+            }
+        }
+        Ok(Session::new(self.clone(), sequence))
+    }
+}
+
+/// What the fixed part of a snapshot says.
+struct Header {
+    level: Option<Level>,
+    identity: u128,
+    tokens: usize,
+    computed: usize,
+    page_bytes: u64,
+}
+
+impl Header {
+    /// Checks everything that does not depend on a model.
+    fn parse(bytes: &[u8]) -> Result<Self, EngineError> {
+        let size =
+            |needed: usize| mismatch("size in bytes", format!("at least {needed}"), bytes.len());
+        let end = bytes.len().checked_sub(HASH_BYTES).filter(|end| *end >= HEADER_BYTES);
+        let end = end.ok_or_else(|| size(HEADER_BYTES + HASH_BYTES))?;
+        if bytes.get(..8) != Some(&MAGIC) {
+            return Err(mismatch("first bytes", "NESTSESS", "others"));
+        }
+        let version = u64::from(u32::from_le_bytes(array(bytes, 8)?));
+        require("version", u64::from(VERSION), version)?;
+        let level = u32::from_le_bytes(array(bytes, 12)?);
+        let hash = u128::from_le_bytes(array(bytes, end)?);
+        let found = xxh3_128(bytes.get(..end).unwrap_or_default());
+        require("XXH3-128 hash", hash, found)?;
+
+        let identity = u128::from_le_bytes(array(bytes, 16)?);
+        let (tokens, computed) = (count(bytes, 32)?, count(bytes, 40)?);
+        let page_bytes = u64::from_le_bytes(array(bytes, 48)?);
+        if computed > tokens {
+            return Err(mismatch("computed tokens", format!("at most {tokens}"), computed));
+        }
+        let level = u8::try_from(level).ok().and_then(Level::from_bits);
+        if computed > 0 && level.is_none() {
+            return Err(mismatch("level", "2, 3, 4, 6 or 8", "another"));
+        }
+        let header = Self { level, identity, tokens, computed, page_bytes };
+        let expected = header.content_bytes().and_then(|content| content.checked_add(HEADER_BYTES));
+        if expected != Some(end) {
+            return Err(mismatch("size in bytes", "that of its tokens and pages", bytes.len()));
+        }
+        Ok(header)
+    }
+
+    /// Bytes of tokens and pages; none if no memory could hold them.
+    fn content_bytes(&self) -> Option<usize> {
+        let page_bytes = usize::try_from(self.page_bytes).ok()?;
+        let pages = pages_for(self.computed).checked_mul(page_bytes)?;
+        self.tokens.checked_mul(4)?.checked_add(pages)
+    }
+
+    fn tokens(&self, bytes: &[u8]) -> Result<Vec<u32>, EngineError> {
+        (0..self.tokens)
+            .map(|i| Ok(u32::from_le_bytes(array(bytes, HEADER_BYTES + i * 4)?)))
+            .collect()
+    }
+
+    fn pages<'a>(&self, bytes: &'a [u8]) -> Result<impl Iterator<Item = &'a [u8]>, EngineError> {
+        let start = HEADER_BYTES + self.tokens * 4;
+        let end = bytes.len() - HASH_BYTES;
+        let pages = bytes.get(start..end).unwrap_or_default();
+        Ok(pages.chunks_exact(usize::try_from(self.page_bytes).unwrap_or(usize::MAX).max(1)))
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], EngineError> {
+    let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    found.copied().ok_or_else(|| mismatch("size in bytes", at.saturating_add(N), bytes.len()))
+}
+
+fn count(bytes: &[u8], at: usize) -> Result<usize, EngineError> {
+    Ok(usize::try_from(u64::from_le_bytes(array(bytes, at)?)).unwrap_or(usize::MAX))
+}
+
+fn require<T: PartialEq + std::fmt::LowerHex>(
+    what: &'static str,
+    expected: T,
+    found: T,
+) -> Result<(), EngineError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(mismatch(what, format!("{expected:#x}"), format!("{found:#x}")))
+}
+
+fn mismatch(
+    what: &'static str,
+    expected: impl std::fmt::Display,
+    found: impl std::fmt::Display,
+) -> EngineError {
+    let (expected, found) = (expected.to_string(), found.to_string());
+    EngineError::Snapshot { what, expected, found }
+}
