@@ -1,20 +1,17 @@
 //! A Hugging Face checkpoint: a directory with `config.json` and safetensors files.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::json::UniqueMap;
-use crate::limits::{
-    MAX_ASSET_BYTES, MAX_CONFIG_BYTES, MAX_SAFETENSORS_INDEX_BYTES, MAX_SHARDS, MAX_TENSORS,
-};
+use crate::limits::{MAX_ASSET_BYTES, MAX_CONFIG_BYTES};
 use crate::read_at::SourceFile;
-use crate::safetensors::{PREFIX_BYTES, SafetensorsHeader, header_length};
+use crate::weight_files::{not_a_checkpoint, open_weights, read_small, read_source};
 use crate::{
-    DType, FloatId, GenerationDefaults, ImportError, MatrixId, ModelConfig, ModelShape, names,
+    DType, FloatId, GenerationDefaults, ImportError, MatrixId, MatrixKind, ModelConfig, ModelShape,
+    names,
 };
 
 /// The files besides the weights that a store takes over, where the checkpoint has them.
@@ -30,8 +27,6 @@ pub const ASSET_FILES: &[&str] = &[
     "README.md",
 ];
 
-const SINGLE_FILE: &str = "model.safetensors";
-const INDEX_FILE: &str = "model.safetensors.index.json";
 /// Read size while hashing and converting.
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -347,6 +342,9 @@ impl Checkpoint {
             )
             .collect();
         let tied = self.config.tie_word_embeddings;
+        if tied {
+            self.check_repeated_head()?;
+        }
         let unexpected = |name: &&String| {
             !expected.contains(*name) && !names::is_redundant(architecture, name, tied)
         };
@@ -358,6 +356,35 @@ impl Checkpoint {
                 count: self.tensors.keys().filter(unexpected).count(),
             }),
         }
+    }
+
+    /// A tied head that is written out must repeat the embedding; else one of the two is wrong.
+    fn check_repeated_head(&self) -> Result<(), ImportError> {
+        let id = |kind| MatrixId { kind, layer: None, expert: None };
+        let Ok(head) = self.matrix(id(MatrixKind::Head)) else { return Ok(()) };
+        let embedding = self.matrix(id(MatrixKind::Embedding))?;
+        let alike = (head.dtype, &head.shape) == (embedding.dtype, &embedding.shape);
+        let mut chunks = [vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]];
+        let mut start = 0;
+        let mut same = alike;
+        while same && start < head.length {
+            let length = CHUNK_BYTES.min(self.buffer_length(head.length - start)?);
+            let [one, two] = &mut chunks;
+            self.read_into(head, start, &mut one[..length])?;
+            self.read_into(embedding, start, &mut two[..length])?;
+            same = one[..length] == two[..length];
+            start += length as u64;
+        }
+        if same {
+            return Ok(());
+        }
+        Err(ImportError::Tensor {
+            file: self.file_name(head.file),
+            tensor: "lm_head.weight".into(),
+            offset: head.offset,
+            expected: "what the embedding holds, as `tie_word_embeddings` is true".into(),
+            found: "other values".into(),
+        })
     }
 
     fn check_shape(&self, info: &TensorInfo, expected: &[u64]) -> Result<(), ImportError> {
@@ -380,175 +407,4 @@ fn begin_file(hash: &mut Xxh3, name: &str, length: u64) {
     hash.update(&(name.len() as u64).to_le_bytes());
     hash.update(name.as_bytes());
     hash.update(&length.to_le_bytes());
-}
-
-fn io_error(path: &Path, action: &'static str, source: io::Error) -> ImportError {
-    ImportError::Io { file: path.display().to_string(), action, source }
-}
-
-/// Reads from a weight file; a file that became shorter was changed.
-fn read_source(file: &SourceFile, offset: u64, out: &mut [u8]) -> Result<(), ImportError> {
-    file.read_exact_at(offset, out).map_err(|source| {
-        if source.kind() == io::ErrorKind::UnexpectedEof || !file.is_unchanged() {
-            ImportError::Changed { file: file.path().display().to_string() }
-        } else {
-            io_error(file.path(), "read", source)
-        }
-    })
-}
-
-/// A whole file of at most `limit` bytes; `None` if there is none.
-fn read_small(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ImportError> {
-    let file = match SourceFile::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(None),
-        Err(error) => return Err(io_error(path, "open", error)),
-    };
-    if file.length() > limit {
-        return Err(ImportError::Limit {
-            file: path.display().to_string(),
-            what: "its size in bytes".into(),
-            found: file.length(),
-            limit,
-        });
-    }
-    let mut bytes = vec![0; file.length() as usize];
-    read_source(&file, 0, &mut bytes)?;
-    Ok(Some(bytes))
-}
-
-/// The error of a directory without `config.json`, which says what it is instead.
-fn not_a_checkpoint(directory: &Path) -> ImportError {
-    let problem = if !directory.exists() {
-        "there is no such directory".into()
-    } else if !directory.is_dir() {
-        "it is a file; give the directory that holds `config.json`".into()
-    } else {
-        "it has no `config.json`".into()
-    };
-    ImportError::NotACheckpoint { directory: directory.display().to_string(), problem }
-}
-
-type Weights = (Vec<SourceFile>, BTreeMap<String, TensorInfo>);
-
-fn open_weights(directory: &Path) -> Result<Weights, ImportError> {
-    let index_path = directory.join(INDEX_FILE);
-    if directory.join(SINGLE_FILE).exists() {
-        return open_files(directory, &[SINGLE_FILE.to_owned()]);
-    }
-    let Some(bytes) = read_small(&index_path, MAX_SAFETENSORS_INDEX_BYTES)? else {
-        return Err(no_weights(directory));
-    };
-    let index = index_path.display().to_string();
-    let weight_map = parse_index(&index, &bytes)?;
-    let mut names: Vec<String> = weight_map.values().cloned().collect();
-    names.sort();
-    names.dedup();
-    if names.len() > MAX_SHARDS {
-        let (found, limit) = (names.len() as u64, MAX_SHARDS as u64);
-        let what = "the number of files".into();
-        return Err(ImportError::Limit { file: index, what, found, limit });
-    }
-    let (files, tensors) = open_files(directory, &names)?;
-    for (tensor, file) in &weight_map {
-        let found = tensors.get(tensor).and_then(|info| names.get(info.file));
-        if found != Some(file) {
-            let file = directory.join(file).display().to_string();
-            return Err(ImportError::MissingTensor { file, tensor: tensor.clone() });
-        }
-    }
-    match tensors.keys().find(|name| !weight_map.contains_key(*name)) {
-        None => Ok((files, tensors)),
-        Some(name) => Err(ImportError::MissingTensor { file: index, tensor: name.clone() }),
-    }
-}
-
-fn no_weights(directory: &Path) -> ImportError {
-    let other = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
-    let problem = match other.iter().find(|name| directory.join(name).exists()) {
-        Some(name) => format!("its weights are in `{name}`; only safetensors can be read"),
-        None => format!("it has neither `{SINGLE_FILE}` nor `{INDEX_FILE}`"),
-    };
-    ImportError::NotACheckpoint { directory: directory.display().to_string(), problem }
-}
-
-/// Which file holds which tensor, by a `model.safetensors.index.json`.
-fn parse_index(file: &str, bytes: &[u8]) -> Result<BTreeMap<String, String>, ImportError> {
-    #[derive(serde::Deserialize)]
-    struct Index {
-        weight_map: UniqueMap<String>,
-    }
-    let index: Index = serde_json::from_slice(bytes)
-        .map_err(|source| ImportError::Json { file: file.into(), source })?;
-    for (tensor, shard) in &index.weight_map.0 {
-        // A plain name: nothing that could lead out of the directory.
-        let plain = shard.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
-        if !plain || !shard.ends_with(".safetensors") || shard.starts_with('.') {
-            return Err(ImportError::Value {
-                file: file.into(),
-                key: format!("weight_map: {tensor}"),
-                expected: "the plain name of a .safetensors file".into(),
-                found: format!("{:?}", shard.chars().take(60).collect::<String>()),
-            });
-        }
-    }
-    Ok(index.weight_map.0.into_iter().collect())
-}
-
-fn open_files(directory: &Path, names: &[String]) -> Result<Weights, ImportError> {
-    let mut files = Vec::new();
-    let mut tensors = BTreeMap::new();
-    for (file_index, name) in names.iter().enumerate() {
-        let path = directory.join(name);
-        let file = SourceFile::open(&path).map_err(|e| io_error(&path, "open", e))?;
-        for (name, entry) in read_header(&file)?.tensors {
-            let info = TensorInfo {
-                dtype: entry.dtype,
-                shape: entry.shape,
-                file: file_index,
-                offset: entry.offset,
-                length: entry.length,
-            };
-            let offset = info.offset;
-            if tensors.insert(name.clone(), info).is_some() {
-                return Err(ImportError::Malformed {
-                    file: path.display().to_string(),
-                    what: format!("tensor `{name}`"),
-                    offset,
-                    expected: "a name that no other file has".into(),
-                    found: "a second one of the name".into(),
-                });
-            }
-        }
-        if tensors.len() > MAX_TENSORS {
-            return Err(ImportError::Limit {
-                file: directory.display().to_string(),
-                what: "the number of tensors".into(),
-                found: tensors.len() as u64,
-                limit: MAX_TENSORS as u64,
-            });
-        }
-        files.push(file);
-    }
-    Ok((files, tensors))
-}
-
-fn read_header(file: &SourceFile) -> Result<SafetensorsHeader, ImportError> {
-    let label = file.path().display().to_string();
-    let mut prefix = [0; PREFIX_BYTES as usize];
-    if file.length() < PREFIX_BYTES {
-        return Err(ImportError::Malformed {
-            file: label,
-            what: "header length".into(),
-            offset: 0,
-            expected: format!("{PREFIX_BYTES} bytes"),
-            found: format!("a file of {} bytes", file.length()),
-        });
-    }
-    read_source(file, 0, &mut prefix)?;
-    let length = header_length(&label, prefix, file.length())?;
-    let mut json = vec![0; length as usize];
-    read_source(file, PREFIX_BYTES, &mut json)?;
-    SafetensorsHeader::parse(&label, &json, file.length())
 }

@@ -17,6 +17,7 @@ mod read_at;
 pub mod safetensors;
 pub mod shape;
 pub mod store;
+mod weight_files;
 
 pub use checkpoint::{Asset, Checkpoint, TensorInfo};
 pub use config::{Architecture, FeedForward, GenerationDefaults, LayerConfig, ModelConfig};
