@@ -17,6 +17,7 @@ pub mod expert;
 pub mod generate;
 #[cfg(feature = "text")]
 pub mod input;
+pub mod judge;
 pub mod kv_cache;
 #[cfg(feature = "text")]
 pub mod load;
