@@ -16,12 +16,11 @@ pub enum LevelPolicy {
 }
 
 impl LevelPolicy {
-    /// The level of dense matrices, embedding and head: that of the store's sections, which hold
-    /// them to level 6 from the start and to level 8 with the last section.
+    /// The level of the model that dense matrices, embedding and head are computed at. What
+    /// prefix that means is in the store: its sections hold dense matrices further than experts.
     pub fn dense(self) -> Level {
         match self {
-            Self::Fixed(Level::L8) => Level::L8,
-            Self::Fixed(_) => Level::L6,
+            Self::Fixed(level) => level,
         }
     }
 

@@ -115,6 +115,9 @@ pub enum EngineError {
     /// A checkpoint that cannot be used.
     #[error(transparent)]
     Import(#[from] nestling_formats::ImportError),
+    /// A store that cannot be used.
+    #[error(transparent)]
+    Store(#[from] nestling_formats::store::StoreError),
     /// A token id that the vocabulary does not have.
     #[error("token {token} is outside the vocabulary of {vocab_size}")]
     TokenOutOfRange {

@@ -1,5 +1,6 @@
 //! Model graphs, CPU backend, sessions and text.
 
+pub mod arena;
 pub mod backend;
 pub mod batch;
 pub mod budget;

@@ -172,6 +172,7 @@ fn open_runner(
         kv_dtype: options.kv_dtype,
         activations: options.activation_mode,
         context_max: Some(room.context_length),
+        ..RunnerOptions::default()
     };
     let mut report = |parts_done, parts_total| progress(OpenProgress { parts_done, parts_total });
     Ok(Box::new(Runner::load(Reference, source, &runner_options, cancel, &mut report)?))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nestling_formats::nested::{Layout, NestedCodec, NestedPlanes, NestedView};
 use nestling_formats::{DType, Level};
 
+use crate::arena::AlignedBytes;
 use crate::error::EngineError;
 
 /// Part of some bytes that are kept alive together: an arena, a mapped file, a vector.
@@ -30,6 +31,12 @@ impl ByteRegion {
     /// Bytes of its own.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let length = bytes.len();
+        Self { owner: Arc::new(bytes), start: 0, length }
+    }
+
+    /// Aligned bytes of its own.
+    pub fn from_aligned(bytes: AlignedBytes) -> Self {
+        let length = bytes.as_ref().len();
         Self { owner: Arc::new(bytes), start: 0, length }
     }
 
@@ -225,6 +232,15 @@ impl NestedMatrix {
             return Ok(prefix);
         }
         Err(EngineError::LevelMissing { asked: prefix.bits(), held: self.held.bits() })
+    }
+
+    /// The same codes in other planes.
+    ///
+    /// # Errors
+    /// As [`NestedMatrix::new`].
+    pub fn with_layout(&self, layout: Layout, regions: PlaneRegions) -> Result<Self, EngineError> {
+        let codec = Arc::clone(&self.codec);
+        Self::new((self.rows, self.cols), layout, codec, regions, self.levels)
     }
 
     /// The scalar reader of the planes.

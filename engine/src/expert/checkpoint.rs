@@ -1,9 +1,10 @@
 //! Weights straight from a Hugging Face checkpoint, unquantized.
 
 use nestling_formats::checkpoint::Checkpoint;
-use nestling_formats::{ExpertId, FloatId, Level, MatrixId, MatrixKind, ModelConfig};
+use nestling_formats::store::GroupId;
+use nestling_formats::{ExpertId, FloatKind, Level, MatrixId, MatrixKind, ModelConfig};
 
-use super::source::{ExpertSource, ExpertWeights, expert_matrix, model_matrix};
+use super::source::{ExpertSource, Matrices};
 use crate::error::EngineError;
 use crate::weights::{ByteRegion, FloatMatrix, MatrixWeights};
 
@@ -23,6 +24,14 @@ impl CheckpointSource {
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
     }
+
+    fn matrix(&self, id: MatrixId) -> Result<MatrixWeights, EngineError> {
+        let tensor = self.checkpoint.matrix(id)?;
+        let size = |at: usize| tensor.shape.get(at).and_then(|&n| usize::try_from(n).ok());
+        let (rows, cols) = (size(0).unwrap_or(0), size(1).unwrap_or(0));
+        let region = ByteRegion::from_vec(self.checkpoint.read_bytes(tensor)?);
+        Ok(MatrixWeights::Float(FloatMatrix::new(rows, cols, tensor.dtype, region)?))
+    }
 }
 
 impl ExpertSource for CheckpointSource {
@@ -34,25 +43,33 @@ impl ExpertSource for CheckpointSource {
         None
     }
 
-    fn dense(&self, id: MatrixId) -> Result<MatrixWeights, EngineError> {
-        let tied = id.kind == MatrixKind::Head && self.config().tie_word_embeddings;
-        let id = if tied { model_matrix(MatrixKind::Embedding) } else { id };
-        let tensor = self.checkpoint.matrix(id)?;
-        let size = |at: usize| tensor.shape.get(at).and_then(|&n| usize::try_from(n).ok());
-        let (rows, cols) = (size(0).unwrap_or(0), size(1).unwrap_or(0));
-        let region = ByteRegion::from_vec(self.checkpoint.read_bytes(tensor)?);
-        Ok(MatrixWeights::Float(FloatMatrix::new(rows, cols, tensor.dtype, region)?))
+    fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
+        let shape = self.checkpoint.shape().matrices.iter().map(|matrix| matrix.id);
+        let mut list = Vec::new();
+        for id in shape.filter(|id| group_of(*id).as_ref() == Some(group)) {
+            list.push((id.kind, self.matrix(id)?));
+        }
+        if list.is_empty() && *group == GroupId::Head {
+            let id = MatrixId { kind: MatrixKind::Embedding, layer: None, expert: None };
+            list.push((MatrixKind::Head, self.matrix(id)?));
+        }
+        Ok(Matrices { group: group.clone(), list })
     }
 
-    fn floats(&self, id: FloatId) -> Result<Vec<f32>, EngineError> {
-        Ok(self.checkpoint.read_float(id)?)
+    fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
+        let shape = self.checkpoint.shape().floats.iter().map(|float| float.id);
+        let ids = shape.filter(|id| id.layer == layer);
+        ids.map(|id| Ok((id.kind, self.checkpoint.read_float(id)?))).collect()
     }
+}
 
-    fn expert(&self, id: ExpertId) -> Result<ExpertWeights, EngineError> {
-        Ok(ExpertWeights {
-            gate: self.dense(expert_matrix(MatrixKind::Gate, id))?,
-            up: self.dense(expert_matrix(MatrixKind::Up, id))?,
-            down: self.dense(expert_matrix(MatrixKind::Down, id))?,
-        })
+/// The group that a matrix belongs to.
+fn group_of(id: MatrixId) -> Option<GroupId> {
+    match (id.kind, id.layer, id.expert) {
+        (MatrixKind::Embedding, ..) => Some(GroupId::Embedding),
+        (MatrixKind::Head, ..) => Some(GroupId::Head),
+        (_, Some(layer), Some(expert)) => Some(GroupId::Expert(ExpertId { layer, expert })),
+        (_, Some(layer), None) => Some(GroupId::Dense { layer }),
+        (_, None, _) => None,
     }
 }

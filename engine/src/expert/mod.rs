@@ -3,7 +3,9 @@
 pub mod cache;
 pub mod checkpoint;
 pub mod source;
+pub mod store;
 
 pub use cache::ExpertCache;
 pub use checkpoint::CheckpointSource;
-pub use source::{ExpertSource, ExpertWeights};
+pub use source::{ExpertSource, Matrices};
+pub use store::StoreSource;

@@ -1,22 +1,49 @@
 //! Where the weights of a model come from.
 
-use nestling_formats::{ExpertId, FloatId, Level, MatrixId, MatrixKind, ModelConfig};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 
+use nestling_formats::store::GroupId;
+use nestling_formats::{FloatKind, Level, MatrixKind, ModelConfig};
+
+use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::weights::MatrixWeights;
 
-/// The matrices of one expert.
+/// The matrices of one group: an expert's, a layer's, the embedding or the head.
 #[derive(Clone, Debug)]
-pub struct ExpertWeights {
-    /// `[I, D]`.
-    pub gate: MatrixWeights,
-    /// `[I, D]`.
-    pub up: MatrixWeights,
-    /// `[D, I]`.
-    pub down: MatrixWeights,
+pub struct Matrices {
+    /// The group that they belong to.
+    pub group: GroupId,
+    /// In the order of the source.
+    pub list: Vec<(MatrixKind, MatrixWeights)>,
 }
 
-/// A store or a checkpoint: hands out weights by name of their place in the graph.
+impl Matrices {
+    /// Takes out the matrix of that kind.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] if the group has none, or one of another size.
+    pub fn take(
+        &mut self,
+        kind: MatrixKind,
+        (rows, cols): (usize, usize),
+    ) -> Result<MatrixWeights, EngineError> {
+        let what = || format!("{kind:?} of {}", self.group);
+        let Some(at) = self.list.iter().position(|(found, _)| *found == kind) else {
+            return Err(EngineError::mismatch(what(), "a matrix", "none"));
+        };
+        let found = (self.list[at].1.rows(), self.list[at].1.cols());
+        if found != (rows, cols) {
+            let found = format!("[{}, {}]", found.0, found.1);
+            return Err(EngineError::mismatch(what(), format!("[{rows}, {cols}]"), found));
+        }
+        Ok(self.list.swap_remove(at).1)
+    }
+}
+
+/// A store or a checkpoint: hands out weights by their place in the graph.
 pub trait ExpertSource: Send + Sync {
     /// The model's hyper-parameters.
     fn config(&self) -> &ModelConfig;
@@ -24,37 +51,49 @@ pub trait ExpertSource: Send + Sync {
     /// Highest level of the model that can be asked for; none where weights are floats.
     fn level_max(&self) -> Option<Level>;
 
-    /// A dense matrix. The embedding is made for gathers and every other matrix for products; a
-    /// tied head is given too.
+    /// The matrices of a group, read and checked. The embedding is made for gathers and all others
+    /// for products; a tied head is given too.
     ///
     /// # Errors
-    /// A matrix that is missing, damaged, of the wrong shape or cannot be read.
-    fn dense(&self, id: MatrixId) -> Result<MatrixWeights, EngineError>;
+    /// A group that is missing, damaged or cannot be read.
+    fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError>;
 
-    /// A float tensor, row-major.
+    /// The float tensors of a layer, or of the model as a whole; row-major.
     ///
     /// # Errors
-    /// As [`ExpertSource::dense`].
-    fn floats(&self, id: FloatId) -> Result<Vec<f32>, EngineError>;
-
-    /// The matrices of an expert.
-    ///
-    /// # Errors
-    /// As [`ExpertSource::dense`].
-    fn expert(&self, id: ExpertId) -> Result<ExpertWeights, EngineError>;
+    /// As [`ExpertSource::matrices`].
+    fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError>;
 }
 
-/// The id of a dense matrix of a layer.
-pub fn layer_matrix(kind: MatrixKind, layer: u32) -> MatrixId {
-    MatrixId { kind, layer: Some(layer), expert: None }
-}
-
-/// The id of a matrix that belongs to no layer.
-pub fn model_matrix(kind: MatrixKind) -> MatrixId {
-    MatrixId { kind, layer: None, expert: None }
-}
-
-/// The id of an expert's matrix.
-pub fn expert_matrix(kind: MatrixKind, id: ExpertId) -> MatrixId {
-    MatrixId { kind, layer: Some(id.layer), expert: Some(id.expert) }
+/// Reads all experts of a layer on several threads; `cancel` is looked at before each.
+///
+/// # Errors
+/// [`EngineError::Cancelled`], or what the first expert that failed gives.
+pub fn read_experts(
+    source: &dyn ExpertSource,
+    layer: u32,
+    experts: u32,
+    threads: usize,
+    cancel: &CancelToken,
+) -> Result<Vec<Matrices>, EngineError> {
+    let read: Vec<OnceLock<Result<Matrices, EngineError>>> =
+        (0..experts).map(|_| OnceLock::new()).collect();
+    let next = AtomicU32::new(0);
+    let work = || {
+        loop {
+            let expert = next.fetch_add(1, Ordering::Relaxed);
+            let Some(slot) = read.get(expert as usize).filter(|_| !cancel.is_cancelled()) else {
+                return;
+            };
+            let _ = slot.set(source.matrices(&GroupId::expert_of(layer, expert)));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.min(experts as usize) {
+            // Without the thread, the others do its part.
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+    read.into_iter().map(|slot| slot.into_inner().unwrap_or(Err(EngineError::Cancelled))).collect()
 }

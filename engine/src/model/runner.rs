@@ -29,6 +29,8 @@ pub struct RunnerOptions {
     pub kv_dtype: KvDtype,
     /// How nested matrices are multiplied.
     pub activations: ActivationMode,
+    /// Threads that read weights while a model is loaded.
+    pub load_threads: usize,
     /// Positions that a sequence may have; none for what the model was trained with.
     pub context_max: Option<usize>,
 }
@@ -40,6 +42,7 @@ impl Default for RunnerOptions {
             kv_pages: None,
             kv_dtype: KvDtype::default(),
             activations: ActivationMode::default(),
+            load_threads: std::thread::available_parallelism().map_or(1, usize::from),
             context_max: None,
         }
     }
@@ -92,8 +95,12 @@ impl<B: Backend> Runner<B> {
         let angles = RopeAngles::new(config.head_dim, config.rope_theta);
         let layers = 0..config.num_hidden_layers;
         let kv = layers.map(|_| backend.kv_pool(&shape)).collect::<Result<_, _>>()?;
-        let mode = options.activations;
-        let loader = Loader { backend: &mut backend, source: &*source, activations: mode };
+        let loader = Loader {
+            backend: &mut backend,
+            source: &*source,
+            activations: options.activations,
+            threads: options.load_threads,
+        };
         let (weights, experts) = loader.load(cancel, progress)?;
         Ok(Self { backend, source, weights, experts, activations, kv, angles, limits })
     }

@@ -1,14 +1,13 @@
 //! Weights bound to their place in the graph. No names of tensors beyond this file.
 
-use nestling_formats::{
-    ExpertId, FeedForward as FeedForwardConfig, FloatId, FloatKind, MatrixKind,
-};
+use nestling_formats::store::GroupId;
+use nestling_formats::{FeedForward as FeedForwardConfig, FloatKind, MatrixKind, ModelConfig};
 
 use crate::backend::{AttentionHeads, Backend, FeedForward, Linear, Router};
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
-use crate::expert::source::{ExpertSource, layer_matrix, model_matrix};
-use crate::expert::{ExpertCache, ExpertWeights};
+use crate::expert::ExpertCache;
+use crate::expert::source::{ExpertSource, Matrices, read_experts};
 use crate::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 
 /// Everything but the experts.
@@ -52,34 +51,40 @@ pub struct Loader<'a, B: Backend> {
     pub source: &'a dyn ExpertSource,
     /// How nested matrices are multiplied.
     pub activations: ActivationMode,
+    /// Threads that read.
+    pub threads: usize,
 }
 
 impl<B: Backend> Loader<'_, B> {
-    /// Loads all of a model. `cancel` is looked at once per expert.
+    /// Loads all of a model. `cancel` is looked at once per group.
     ///
     /// # Errors
-    /// [`EngineError::Cancelled`]; weights that cannot be had or that the device cannot hold.
+    /// [`EngineError::Cancelled`]; weights that cannot be had, do not have the size that the
+    /// configuration says, or that the device cannot hold.
     pub fn load(
         mut self,
         cancel: &CancelToken,
         progress: Progress<'_>,
     ) -> Result<(Weights<B>, ExpertCache<B>), EngineError> {
         let config = self.source.config().clone();
+        let table_size = (config.vocab_size, config.hidden_size);
         let parts = config.num_hidden_layers + 1;
-        let table = self.source.dense(model_matrix(MatrixKind::Embedding))?;
+        let table =
+            self.group(&GroupId::Embedding, cancel)?.take(MatrixKind::Embedding, table_size)?;
         let embedding = self.backend.upload_matrix(&table, self.activations)?;
-        let head = match &table {
+        let head = match table {
             // A tied head of floats is the embedding itself.
             MatrixWeights::Float(_) if config.tie_word_embeddings => table,
-            _ => self.source.dense(model_matrix(MatrixKind::Head))?,
+            _ => self.group(&GroupId::Head, cancel)?.take(MatrixKind::Head, table_size)?,
         };
         let matrix = self.backend.upload_matrix(&head, self.activations)?;
-        let final_norm = self.vector(FloatKind::FinalNorm, None)?;
+        let final_norm = Floats::read(self.source, None)?;
+        let final_norm = final_norm.upload(self.backend, FloatKind::FinalNorm, table_size.1)?;
         progress(1, parts);
         let (mut layers, mut experts) = (Vec::new(), Vec::new());
-        for layer in (0u32..).take(config.num_hidden_layers) {
-            layers.push(self.layer(layer)?);
-            experts.push(self.experts(layer, cancel)?);
+        for (layer, layer_config) in (0u32..).zip(&config.layers) {
+            layers.push(self.layer(&config, layer, cancel)?);
+            experts.push(self.experts(&config, layer, layer_config.feed_forward, cancel)?);
             progress(layers.len() + 1, parts);
         }
         let head = [Linear { matrix, bias: None }];
@@ -87,122 +92,158 @@ impl<B: Backend> Loader<'_, B> {
         Ok((weights, ExpertCache::resident(experts)))
     }
 
-    fn layer(&mut self, layer: u32) -> Result<LayerWeights<B>, EngineError> {
-        let at = Some(layer);
-        let dense = match self.source.config().layers.get(layer as usize) {
-            Some(config) => matches!(config.feed_forward, FeedForwardConfig::Dense { .. }),
-            None => false,
+    fn group(&self, group: &GroupId, cancel: &CancelToken) -> Result<Matrices, EngineError> {
+        if cancel.is_cancelled() {
+            return Err(EngineError::Cancelled);
+        }
+        self.source.matrices(group)
+    }
+
+    fn layer(
+        &mut self,
+        config: &ModelConfig,
+        layer: u32,
+        cancel: &CancelToken,
+    ) -> Result<LayerWeights<B>, EngineError> {
+        let mut dense = self.group(&GroupId::Dense { layer }, cancel)?;
+        let floats = Floats::read(self.source, Some(layer))?;
+        let (hidden, head_dim) = (config.hidden_size, config.head_dim);
+        let queries = config.num_attention_heads * head_dim;
+        let keys = config.num_key_value_heads * head_dim;
+        let mut linear = |kind, bias, rows, cols| -> Result<Linear<B>, EngineError> {
+            let matrix = dense.take(kind, (rows, cols))?;
+            let bias = config.attention_bias.then_some((bias, rows));
+            let bias = bias.map(|(kind, size)| floats.upload(self.backend, kind, size));
+            let matrix = self.backend.upload_matrix(&matrix, self.activations)?;
+            Ok(Linear { matrix, bias: bias.transpose()? })
+        };
+        let qkv = [
+            linear(MatrixKind::Query, FloatKind::QueryBias, queries, hidden)?,
+            linear(MatrixKind::Key, FloatKind::KeyBias, keys, hidden)?,
+            linear(MatrixKind::Value, FloatKind::ValueBias, keys, hidden)?,
+        ];
+        let attention_out = linear(MatrixKind::Output, FloatKind::OutputBias, hidden, queries)?;
+        let feed_forward = config.layers.get(layer as usize).map(|layer| layer.feed_forward);
+        let shared = match feed_forward {
+            Some(FeedForwardConfig::Dense { intermediate_size }) => {
+                Some(self.feed_forward(dense, hidden, intermediate_size)?)
+            }
+            _ => None,
         };
         Ok(LayerWeights {
-            attention_norm: self.vector(FloatKind::AttentionNorm, at)?,
-            qkv: [
-                self.linear(MatrixKind::Query, FloatKind::QueryBias, layer)?,
-                self.linear(MatrixKind::Key, FloatKind::KeyBias, layer)?,
-                self.linear(MatrixKind::Value, FloatKind::ValueBias, layer)?,
-            ],
-            heads: self.heads(layer)?,
-            attention_out: self.linear(MatrixKind::Output, FloatKind::OutputBias, layer)?,
-            feed_forward_norm: self.vector(FloatKind::FeedForwardNorm, at)?,
-            shared: if dense { Some(self.dense_feed_forward(layer)?) } else { None },
-            router: self.router(layer)?,
+            attention_norm: floats.upload(self.backend, FloatKind::AttentionNorm, hidden)?,
+            qkv,
+            heads: self.heads(config, &floats)?,
+            attention_out,
+            feed_forward_norm: floats.upload(self.backend, FloatKind::FeedForwardNorm, hidden)?,
+            shared,
+            router: self.router(config, feed_forward, &floats)?,
         })
     }
 
-    fn heads(&mut self, layer: u32) -> Result<AttentionHeads<B>, EngineError> {
-        let config = self.source.config();
-        let (qk_norm, head_dim, at) = (config.qk_norm, config.head_dim, Some(layer));
+    fn heads(
+        &mut self,
+        config: &ModelConfig,
+        floats: &Floats,
+    ) -> Result<AttentionHeads<B>, EngineError> {
+        let head_dim = config.head_dim;
+        let mut norm = |kind| {
+            let norm = config.qk_norm.then(|| floats.upload(self.backend, kind, head_dim));
+            norm.transpose()
+        };
         Ok(AttentionHeads {
             num_attention_heads: config.num_attention_heads,
             num_key_value_heads: config.num_key_value_heads,
             head_dim,
             scale: 1.0 / (head_dim as f32).sqrt(),
             eps: config.rms_norm_eps,
-            query_norm: match qk_norm {
-                true => Some(self.vector(FloatKind::QueryNorm, at)?),
-                false => None,
-            },
-            key_norm: match qk_norm {
-                true => Some(self.vector(FloatKind::KeyNorm, at)?),
-                false => None,
-            },
+            query_norm: norm(FloatKind::QueryNorm)?,
+            key_norm: norm(FloatKind::KeyNorm)?,
         })
     }
 
-    fn router(&mut self, layer: u32) -> Result<Option<Router<B>>, EngineError> {
-        let config = self.source.config();
-        let Some(FeedForwardConfig::Moe { num_experts, num_experts_per_tok, .. }) =
-            config.layers.get(layer as usize).map(|layer| layer.feed_forward)
+    fn router(
+        &mut self,
+        config: &ModelConfig,
+        feed_forward: Option<FeedForwardConfig>,
+        floats: &Floats,
+    ) -> Result<Option<Router<B>>, EngineError> {
+        let Some(FeedForwardConfig::Moe { num_experts, num_experts_per_tok, .. }) = feed_forward
         else {
             return Ok(None);
         };
-        let (hidden_size, norm_topk_prob) = (config.hidden_size, config.router.norm_topk_prob);
-        let id = FloatId { kind: FloatKind::Router, layer: Some(layer) };
-        let values = self.source.floats(id)?;
-        let matrix = FloatMatrix::from_f32(num_experts, hidden_size, &values)?;
+        let values = floats.get(FloatKind::Router, num_experts * config.hidden_size)?;
+        let matrix = FloatMatrix::from_f32(num_experts, config.hidden_size, values)?;
         let weights = MatrixWeights::Float(matrix);
         let weights = self.backend.upload_matrix(&weights, ActivationMode::Float)?;
+        let norm_topk_prob = config.router.norm_topk_prob;
         Ok(Some(Router { weights, num_experts_per_tok, norm_topk_prob }))
     }
 
     fn experts(
         &mut self,
+        config: &ModelConfig,
         layer: u32,
+        feed_forward: FeedForwardConfig,
         cancel: &CancelToken,
     ) -> Result<Vec<FeedForward<B>>, EngineError> {
-        let Some(FeedForwardConfig::Moe { num_experts, .. }) =
-            self.source.config().layers.get(layer as usize).map(|layer| layer.feed_forward)
-        else {
+        let FeedForwardConfig::Moe { num_experts, moe_intermediate_size, .. } = feed_forward else {
             return Ok(Vec::new());
         };
-        let mut experts = Vec::with_capacity(num_experts);
-        for expert in (0u32..).take(num_experts) {
-            if cancel.is_cancelled() {
-                return Err(EngineError::Cancelled);
-            }
-            let weights = self.source.expert(ExpertId { layer, expert })?;
-            experts.push(self.feed_forward(&weights)?);
-        }
-        Ok(experts)
+        let count = u32::try_from(num_experts).unwrap_or(u32::MAX);
+        let groups = read_experts(self.source, layer, count, self.threads, cancel)?;
+        let (hidden, intermediate) = (config.hidden_size, moe_intermediate_size);
+        let upload = |group| self.feed_forward(group, hidden, intermediate);
+        groups.into_iter().map(upload).collect()
     }
 
-    fn dense_feed_forward(&mut self, layer: u32) -> Result<FeedForward<B>, EngineError> {
-        let weights = ExpertWeights {
-            gate: self.source.dense(layer_matrix(MatrixKind::Gate, layer))?,
-            up: self.source.dense(layer_matrix(MatrixKind::Up, layer))?,
-            down: self.source.dense(layer_matrix(MatrixKind::Down, layer))?,
-        };
-        self.feed_forward(&weights)
-    }
-
-    fn feed_forward(&mut self, weights: &ExpertWeights) -> Result<FeedForward<B>, EngineError> {
-        let mut upload = |weights| -> Result<Linear<B>, EngineError> {
-            let matrix = self.backend.upload_matrix(weights, self.activations)?;
+    fn feed_forward(
+        &mut self,
+        mut group: Matrices,
+        hidden: usize,
+        intermediate: usize,
+    ) -> Result<FeedForward<B>, EngineError> {
+        let mut upload = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
+            let weights = group.take(kind, (rows, cols))?;
+            let matrix = self.backend.upload_matrix(&weights, self.activations)?;
             Ok(Linear { matrix, bias: None })
         };
         Ok(FeedForward {
-            gate: upload(&weights.gate)?,
-            up: upload(&weights.up)?,
-            down: upload(&weights.down)?,
+            gate: upload(MatrixKind::Gate, intermediate, hidden)?,
+            up: upload(MatrixKind::Up, intermediate, hidden)?,
+            down: upload(MatrixKind::Down, hidden, intermediate)?,
         })
     }
+}
 
-    fn linear(
-        &mut self,
-        kind: MatrixKind,
-        bias: FloatKind,
-        layer: u32,
-    ) -> Result<Linear<B>, EngineError> {
-        let weights = self.source.dense(layer_matrix(kind, layer))?;
-        let matrix = self.backend.upload_matrix(&weights, self.activations)?;
-        let bias = match self.source.config().attention_bias {
-            true => Some(self.vector(bias, Some(layer))?),
-            false => None,
-        };
-        Ok(Linear { matrix, bias })
+/// The float tensors of a layer.
+struct Floats {
+    layer: Option<u32>,
+    list: Vec<(FloatKind, Vec<f32>)>,
+}
+
+impl Floats {
+    fn read(source: &dyn ExpertSource, layer: Option<u32>) -> Result<Self, EngineError> {
+        Ok(Self { layer, list: source.floats(layer)? })
     }
 
-    fn vector(&mut self, kind: FloatKind, layer: Option<u32>) -> Result<B::Floats, EngineError> {
-        let values = self.source.floats(FloatId { kind, layer })?;
-        self.backend.upload_floats(&values)
+    fn get(&self, kind: FloatKind, size: usize) -> Result<&[f32], EngineError> {
+        let found = self.list.iter().find(|(found, _)| *found == kind);
+        let values = found.map(|(_, values)| values.as_slice()).unwrap_or_default();
+        if values.len() == size {
+            return Ok(values);
+        }
+        let layer = self.layer.map_or("the model".into(), |layer| format!("layer {layer}"));
+        let what = format!("{kind:?} of {layer}");
+        Err(EngineError::mismatch(what, format!("{size} values"), values.len()))
+    }
+
+    fn upload<B: Backend>(
+        &self,
+        backend: &mut B,
+        kind: FloatKind,
+        size: usize,
+    ) -> Result<B::Floats, EngineError> {
+        backend.upload_floats(self.get(kind, size)?)
     }
 }

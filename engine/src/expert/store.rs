@@ -1,0 +1,301 @@
+//! Weights from a store: read into memory of our own, or used where the file is mapped.
+
+use std::sync::Arc;
+
+use half::f16;
+use nestling_formats::nested::{
+    GROUP, Layout, QuantizedMatrix, TILE_ROWS, ZERO_STEP, merge_p3_p4, merged_bytes, pack_plane,
+    plane_bytes,
+};
+#[cfg(not(target_family = "wasm"))]
+use nestling_formats::store::MappedStore;
+use nestling_formats::store::{
+    Encoding, Extent, FloatDtype, Group, GroupId, Matrix, PartItem, Store,
+};
+use nestling_formats::{DType, FloatKind, Level, MatrixKind, ModelConfig, Plane};
+
+use super::source::{ExpertSource, Matrices};
+use crate::arena::AlignedBytes;
+use crate::error::EngineError;
+use crate::weights::{ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions};
+
+/// Takes weights from a store, at any level that it holds.
+pub struct StoreSource {
+    store: Arc<Store>,
+    #[cfg(not(target_family = "wasm"))]
+    mapped: Option<MappedStore>,
+    config: ModelConfig,
+    level: Level,
+}
+
+impl StoreSource {
+    /// Reads and verifies every plane that `level` needs, by default all that are there.
+    ///
+    /// # Errors
+    /// [`EngineError::LevelMissing`]; a configuration that is missing, damaged or not supported.
+    pub fn owned(store: Arc<Store>, level: Option<Level>) -> Result<Self, EngineError> {
+        let (config, level) = open(&store, level)?;
+        Ok(Self {
+            store,
+            #[cfg(not(target_family = "wasm"))]
+            mapped: None,
+            config,
+            level,
+        })
+    }
+
+    /// Uses the planes where they are mapped, without verifying them.
+    ///
+    /// # Errors
+    /// As [`StoreSource::owned`].
+    #[cfg(not(target_family = "wasm"))]
+    pub fn mapped(mapped: MappedStore, level: Option<Level>) -> Result<Self, EngineError> {
+        let store = Arc::clone(mapped.store());
+        let (config, level) = open(&store, level)?;
+        Ok(Self { store, mapped: Some(mapped), config, level })
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The bytes of an extent.
+    fn extent(&self, extent: &Extent) -> Result<ExtentBytes, EngineError> {
+        #[cfg(not(target_family = "wasm"))]
+        if let Some(mapped) = &self.mapped
+            && let Some(extent) = mapped.extent(extent)
+        {
+            return Ok(ExtentBytes { owner: extent.owner(), start: extent.range().start });
+        }
+        if !self.store.is_present(extent) {
+            let what = format!("plane {:?} of group {}", extent.plane, extent.group);
+            return Err(EngineError::mismatch(what, "in the store", "missing"));
+        }
+        // Present extents lie within the file, so this is no more than there is to read.
+        let length = usize::try_from(extent.length).map_err(|_| EngineError::Limit {
+            what: "bytes of an extent",
+            limit: usize::MAX as u64,
+            found: extent.length,
+        })?;
+        let mut bytes = AlignedBytes::zeroed(length);
+        self.store.read_extent(extent, bytes.bytes_mut())?;
+        Ok(ExtentBytes { owner: Arc::new(bytes), start: 0 })
+    }
+
+    /// What a group's extents hold up to the level, matrix by matrix.
+    fn read_group(&self, group: &Group) -> Result<GroupBytes, EngineError> {
+        let mut bytes = GroupBytes {
+            planes: group.matrices.iter().map(|_| Default::default()).collect(),
+            tensors: group.tensors.iter().map(|_| None).collect(),
+        };
+        let planes = self.store.index().planes_at(group, self.level).unwrap_or(0);
+        for plane in Plane::ALL.into_iter().take(planes) {
+            let Some(extent) = self.store.extent(group, plane) else { continue };
+            let found = self.extent(extent)?;
+            let parts = group.parts(plane).unwrap_or_default();
+            for part in parts {
+                let start = found.start + part.range.start;
+                let owner = Arc::clone(&found.owner);
+                let region = ByteRegion::new(owner, start, part.range.len());
+                match part.item {
+                    PartItem::Plane { matrix, plane } => {
+                        bytes.planes[matrix][plane.index()] = region;
+                    }
+                    PartItem::Floats { matrix } => bytes.planes[matrix][0] = region,
+                    PartItem::Tensor { tensor } => bytes.tensors[tensor] = region,
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn bind(
+        &self,
+        group: &Group,
+        matrix: &Matrix,
+        [p2, p3, p4, p6, p8]: [Option<ByteRegion>; 5],
+    ) -> Result<MatrixWeights, EngineError> {
+        let (rows, cols) = (matrix.rows, matrix.cols);
+        let missing = || {
+            let what = format!("{:?} of {}", matrix.kind, group.id);
+            EngineError::mismatch(what, "its first plane and its codec", "none")
+        };
+        let p2 = p2.ok_or_else(missing)?;
+        let layout = match matrix.encoding {
+            Encoding::Float(dtype) => {
+                return Ok(MatrixWeights::Float(FloatMatrix::new(
+                    rows,
+                    cols,
+                    dtype_of(dtype),
+                    p2,
+                )?));
+            }
+            Encoding::Nested { layout, .. } => layout,
+        };
+        let codec = Arc::clone(self.store.index().codec(matrix).ok_or_else(missing)?);
+        let merged = match (&p3, &p4) {
+            (Some(p3), Some(p4)) if self.merges() => Some(merge((rows, cols), layout, p3, p4)?),
+            _ => None,
+        };
+        let (p3, p4) = if merged.is_some() { (None, None) } else { (p3, p4) };
+        let regions = PlaneRegions { p2, p3, p4, p34: merged, p6, p8 };
+        let levels = self.levels(group, matrix);
+        let matrix = NestedMatrix::new((rows, cols), layout, codec, regions, levels)?;
+        Ok(MatrixWeights::Nested(matrix))
+    }
+
+    /// P3 and P4 are merged when they arrive, except where they are used in place.
+    fn merges(&self) -> bool {
+        #[cfg(not(target_family = "wasm"))]
+        return self.mapped.is_none();
+        #[cfg(target_family = "wasm")]
+        true
+    }
+
+    /// The prefix of a matrix at each level of the model. A function of the whole store's sections,
+    /// so that a store that was cut gives the same.
+    fn levels(&self, group: &Group, matrix: &Matrix) -> [Level; 5] {
+        let mut best = Level::L2;
+        Level::ALL.map(|level| {
+            let planes = self.store.index().planes_at(group, level);
+            best = planes.and_then(|planes| matrix.level_after(planes)).unwrap_or(best);
+            best
+        })
+    }
+}
+
+struct ExtentBytes {
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    start: usize,
+}
+
+struct GroupBytes {
+    planes: Vec<[Option<ByteRegion>; 5]>,
+    tensors: Vec<Option<ByteRegion>>,
+}
+
+fn open(store: &Store, level: Option<Level>) -> Result<(ModelConfig, Level), EngineError> {
+    let held = store.level();
+    let level = level.unwrap_or(held);
+    if level > held {
+        return Err(EngineError::LevelMissing { asked: level.bits(), held: held.bits() });
+    }
+    let file = format!("{}: config.json", store.name());
+    Ok((ModelConfig::from_json(&file, &store.config_json()?)?, level))
+}
+
+fn dtype_of(dtype: FloatDtype) -> DType {
+    match dtype {
+        FloatDtype::F32 => DType::F32,
+        FloatDtype::F16 => DType::F16,
+        FloatDtype::Bf16 => DType::Bf16,
+    }
+}
+
+fn merge(
+    (rows, cols): (usize, usize),
+    layout: Layout,
+    p3: &ByteRegion,
+    p4: &ByteRegion,
+) -> Result<ByteRegion, EngineError> {
+    let mut merged = AlignedBytes::zeroed(merged_bytes(layout, rows, cols).unwrap_or(0));
+    merge_p3_p4(layout, p3.bytes(), p4.bytes(), merged.bytes_mut())?;
+    Ok(ByteRegion::from_aligned(merged))
+}
+
+/// The same codes in the layout that products read.
+fn tiled(matrix: &NestedMatrix) -> Result<NestedMatrix, EngineError> {
+    let view = matrix.view()?;
+    let (rows, cols) = (matrix.rows(), matrix.cols());
+    let (tiles, groups) = (view.tiles(), view.groups());
+    let (padded_rows, padded_cols) = (tiles * TILE_ROWS, groups * GROUP);
+    let mut codes = QuantizedMatrix {
+        rows,
+        cols,
+        codes: vec![0; padded_rows * padded_cols],
+        row_scales: vec![f16::ZERO; padded_rows],
+        steps: vec![ZERO_STEP; padded_rows * groups],
+        tile_tables: (0..tiles).map(|tile| view.tile_table(tile)).collect(),
+    };
+    for row in 0..rows {
+        view.unpack_row_codes(view.level(), row, &mut codes.codes[row * padded_cols..][..cols])?;
+        codes.row_scales[row] = view.row_scale(row);
+        for group in 0..groups {
+            codes.steps[row * groups + group] = view.step(row, group);
+        }
+    }
+    let pack = |plane: Plane| {
+        let length = plane_bytes(Layout::Tile16, rows, cols, plane).unwrap_or(0);
+        let mut bytes = AlignedBytes::zeroed(length);
+        pack_plane(&codes, Layout::Tile16, plane, bytes.bytes_mut())?;
+        Ok::<_, EngineError>(ByteRegion::from_aligned(bytes))
+    };
+    let held = |plane: Plane| (plane.level() <= view.level()).then(|| pack(plane)).transpose();
+    let (p3, p4) = (held(Plane::P3)?, held(Plane::P4)?);
+    let merged = match (&p3, &p4) {
+        (Some(p3), Some(p4)) => Some(merge((rows, cols), Layout::Tile16, p3, p4)?),
+        _ => None,
+    };
+    let (p3, p4) = if merged.is_some() { (None, None) } else { (p3, p4) };
+    let (p2, p6, p8) = (pack(Plane::P2)?, held(Plane::P6)?, held(Plane::P8)?);
+    let regions = PlaneRegions { p2, p3, p4, p34: merged, p6, p8 };
+    matrix.with_layout(Layout::Tile16, regions)
+}
+
+impl ExpertSource for StoreSource {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn level_max(&self) -> Option<Level> {
+        Some(self.level)
+    }
+
+    fn matrices(&self, id: &GroupId) -> Result<Matrices, EngineError> {
+        let Some(group) = self.store.group(id) else {
+            if *id == GroupId::Head && self.config.tie_word_embeddings {
+                return self.tied_head();
+            }
+            return Err(EngineError::mismatch(id.to_string(), "in the store", "missing"));
+        };
+        let bytes = self.read_group(group)?;
+        let mut list = Vec::with_capacity(group.matrices.len());
+        for (matrix, planes) in group.matrices.iter().zip(bytes.planes) {
+            list.push((matrix.kind, self.bind(group, matrix, planes)?));
+        }
+        Ok(Matrices { group: id.clone(), list })
+    }
+
+    fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
+        let Some(group) = self.store.group(&GroupId::Floats { layer }) else {
+            return Ok(Vec::new());
+        };
+        let bytes = self.read_group(group)?;
+        let mut list = Vec::with_capacity(group.tensors.len());
+        for (tensor, region) in group.tensors.iter().zip(bytes.tensors) {
+            let what = || format!("{:?} of {}", tensor.kind, group.id);
+            let region = region.ok_or_else(|| EngineError::mismatch(what(), "bytes", "none"))?;
+            let mut values = vec![0.0; tensor.shape.iter().product()];
+            dtype_of(tensor.dtype).decode(region.bytes(), &mut values);
+            list.push((tensor.kind, values));
+        }
+        Ok(list)
+    }
+}
+
+impl StoreSource {
+    /// The head of a store that holds the embedding alone.
+    fn tied_head(&self) -> Result<Matrices, EngineError> {
+        let embedding = self.matrices(&GroupId::Embedding)?;
+        let mut list = Vec::new();
+        for (_, matrix) in embedding.list {
+            let matrix = match matrix {
+                MatrixWeights::Nested(matrix) => MatrixWeights::Nested(tiled(&matrix)?),
+                float @ MatrixWeights::Float(_) => float,
+            };
+            list.push((MatrixKind::Head, matrix));
+        }
+        Ok(Matrices { group: GroupId::Head, list })
+    }
+}

@@ -1,0 +1,8 @@
+//! Tests of whole models: against outside truth, and against themselves.
+
+#[cfg(test)]
+mod common;
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod invariance;
