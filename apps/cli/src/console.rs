@@ -54,6 +54,11 @@ impl Console {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
+    /// Text on standard error, at once and without a line's end.
+    pub fn write(&self, text: impl Display) {
+        let _ = write!(io::stderr(), "{text}");
+    }
+
     /// A line on standard error that `--quiet` drops.
     pub fn note(&self, text: impl Display) {
         if !self.quiet {

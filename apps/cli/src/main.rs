@@ -1,21 +1,33 @@
 //! The `nestling` program: argument handling, terminals, downloads. The work is the library's.
 
-#![expect(dead_code, reason = "the commands that use the rest arrive one by one")]
-
 mod args;
 mod bytes;
+mod chat;
 mod console;
+mod conversation;
+mod convert;
+mod explain;
 mod failure;
 mod hub;
+mod inspect;
 mod interrupt;
+mod opened;
+mod perplexity;
 mod places;
 mod progress;
 mod repl;
+mod reply;
+mod run;
+mod settings;
+mod stats;
+mod verify;
+mod welcome;
 
 use args::{Cli, Command, CompletionsArgs};
 use clap::CommandFactory;
 use console::Console;
-use failure::{Exit, Failure, Result};
+use failure::{Exit, Result};
+use interrupt::Interrupt;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -27,7 +39,8 @@ fn main() -> ExitCode {
         }
     };
     let console = Console::new(&cli.output);
-    match dispatch(&cli, &console) {
+    log(&console);
+    match dispatch(cli.command, &console) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
@@ -38,11 +51,29 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(cli: &Cli, _console: &Console) -> Result<()> {
-    match &cli.command {
-        Command::Completions(args) => completions(args),
-        _ => Err(Failure::new("this command is not there yet")),
+fn dispatch(command: Command, console: &Console) -> Result<()> {
+    let interrupt = Interrupt::install();
+    match command {
+        Command::Chat(args) => chat::chat(args, console, &interrupt),
+        Command::Run(args) => run::run(args, console, &interrupt),
+        Command::Convert(args) => convert::convert(&args, console, &interrupt),
+        Command::Inspect(args) => inspect::inspect(&args, console),
+        Command::Verify(args) => verify::verify(&args, console, &interrupt),
+        Command::Perplexity(args) => perplexity::perplexity(&args, console, &interrupt),
+        Command::Completions(args) => completions(&args),
     }
+}
+
+/// The library's own log, on standard error: nothing unless something is odd, or `-v` asks.
+fn log(console: &Console) {
+    use tracing_subscriber::filter::LevelFilter;
+    let level = match console.verbose {
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        _ => LevelFilter::DEBUG,
+    };
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(console.colors);
+    log.with_max_level(level).without_time().with_target(false).init();
 }
 
 fn completions(args: &CompletionsArgs) -> Result<()> {

@@ -60,6 +60,17 @@ impl Progress {
         Self { bar: Some(bar), log: None }
     }
 
+    /// Progress over parts that have no size, such as layers; only a terminal shows it.
+    pub fn parts(console: &Console, what: &str) -> Self {
+        let progress = Self::spinner(console, what);
+        if let Some(bar) = &progress.bar
+            && let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {pos}/{len}")
+        {
+            bar.set_style(style);
+        }
+        progress
+    }
+
     pub fn set(&mut self, done: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(done);

@@ -6,7 +6,7 @@ mod precedence;
 mod tools;
 
 pub use generation::{GenerationArgs, PromptArgs};
-pub use model::{LevelArg, ModelArgs, ResourceArgs};
+pub use model::{KvTypeArg, LevelArg, LoadModeArg, ModelArgs, ResourceArgs};
 pub use tools::{CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs, VerifyArgs};
 
 use clap::builder::FalseyValueParser;
@@ -99,6 +99,20 @@ pub struct ChatArgs {
     #[arg(value_parser = FalseyValueParser::new())]
     pub single_turn: bool,
 
+    #[command(flatten)]
+    pub history: HistoryArgs,
+
+    #[command(flatten)]
+    pub generation: GenerationArgs,
+
+    #[command(flatten)]
+    pub resources: ResourceArgs,
+}
+
+/// What happens to what is typed in a chat.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Chat")]
+pub struct HistoryArgs {
     /// File that keeps what was typed between chats
     #[arg(long, value_name = "FILE", env = "NESTLING_HISTORY")]
     pub history: Option<PathBuf>,
@@ -107,12 +121,6 @@ pub struct ChatArgs {
     #[arg(long, env = "NESTLING_NO_HISTORY")]
     #[arg(value_parser = FalseyValueParser::new())]
     pub no_history: bool,
-
-    #[command(flatten)]
-    pub generation: GenerationArgs,
-
-    #[command(flatten)]
-    pub resources: ResourceArgs,
 }
 
 #[derive(Args, Debug)]
@@ -131,6 +139,9 @@ pub struct RunArgs {
     /// Apply the model's chat template to the prompt instead of completing it as raw text
     #[arg(long, env = "NESTLING_CHAT", value_parser = FalseyValueParser::new())]
     pub chat: bool,
+
+    #[command(flatten)]
+    pub history: HistoryArgs,
 
     #[command(flatten)]
     pub generation: GenerationArgs,
@@ -152,7 +163,7 @@ impl Cli {
 }
 
 /// llama.cpp's multi-letter short flags, which clap has no word for.
-const LONG_OF: [(&str, &str); 9] = [
+const LONG_OF: [(&str, &str); 8] = [
     ("-hf", "--hf-repo"),
     ("-hfr", "--hf-repo"),
     ("-hft", "--hf-token"),
@@ -160,7 +171,6 @@ const LONG_OF: [(&str, &str); 9] = [
     ("-st", "--single-turn"),
     ("-lm", "--load-mode"),
     ("-dev", "--device"),
-    ("-no-cnv", "--no-chat"),
     ("-ctk", "--kv-type"),
 ];
 

@@ -69,40 +69,40 @@ pub struct ResourceArgs {
 
     /// How weights are held: read and verified into memory, or mapped from the file and used in
     /// place (starts at once; the file must not be changed meanwhile); also spelled -lm
-    #[arg(long, value_enum, default_value_t = LoadMode::Owned, env = "NESTLING_LOAD_MODE")]
-    pub load_mode: LoadMode,
+    #[arg(long, value_enum, default_value_t = LoadModeArg::Owned, env = "NESTLING_LOAD_MODE")]
+    pub load_mode: LoadModeArg,
 
     /// Tokens of context; 0 means all that the model was trained for
     #[arg(short, long, value_name = "N", default_value_t = 0, env = "NESTLING_CTX_SIZE")]
     pub ctx_size: u32,
 
     /// Number type of the keys and values kept for the context
-    #[arg(long, value_enum, default_value_t = KvType::F16, env = "NESTLING_KV_TYPE")]
-    pub kv_type: KvType,
+    #[arg(long, value_enum, default_value_t = KvTypeArg::F16, env = "NESTLING_KV_TYPE")]
+    pub kv_type: KvTypeArg,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Device {
-    /// The best that this build has
+    // The best that this build has
     Auto,
-    /// The CPU
+    // The CPU
     Cpu,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LoadMode {
-    /// Read into memory; every byte is verified
+pub enum LoadModeArg {
+    // Read into memory; every byte is verified
     Owned,
-    /// Map the file and use it in place
+    // Map the file and use it in place
     #[value(alias = "mapped")]
     Mmap,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KvType {
-    /// Half precision
+pub enum KvTypeArg {
+    // Half precision
     F16,
-    /// Single precision
+    // Single precision
     F32,
 }
 

@@ -47,16 +47,9 @@ fn forget(cli: &mut Cli, id: &str) {
         "quiet" => cli.output.quiet = false,
         _ => {}
     }
-    let (model, prompt) = match &mut cli.command {
-        Command::Chat(args) => {
-            match id {
-                "history" => args.history = None,
-                "no_history" => args.no_history = false,
-                _ => {}
-            }
-            (&mut args.model, &mut args.prompt)
-        }
-        Command::Run(args) => (&mut args.model, &mut args.prompt),
+    let (model, prompt, history) = match &mut cli.command {
+        Command::Chat(args) => (&mut args.model, &mut args.prompt, &mut args.history),
+        Command::Run(args) => (&mut args.model, &mut args.prompt, &mut args.history),
         // Elsewhere the position alone is asked first.
         _ => return,
     };
@@ -65,6 +58,8 @@ fn forget(cli: &mut Cli, id: &str) {
         "hf_repo" => model.hf_repo = None,
         "prompt" => prompt.prompt = None,
         "file" => prompt.file = None,
+        "history" => history.history = None,
+        "no_history" => history.no_history = false,
         _ => {}
     }
 }

@@ -1,4 +1,4 @@
-use super::model::LoadMode;
+use super::model::LoadModeArg;
 use super::*;
 use nestling::formats::Level;
 
@@ -96,7 +96,7 @@ fn llama_cpp_spellings() {
     assert_eq!(args.prompt.prompt.as_deref(), Some("Once"));
     assert_eq!(args.prompt.system_prompt.as_deref(), Some("Be brief"));
     assert_eq!(args.resources.threads, Some(2));
-    assert_eq!(args.resources.load_mode, LoadMode::Mmap);
+    assert_eq!(args.resources.load_mode, LoadModeArg::Mmap);
     assert_eq!(run(&["nestling", "run", "-n", "-1"]).generation.predict, -1);
 }
 

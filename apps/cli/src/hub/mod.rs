@@ -16,8 +16,9 @@ use crate::failure::{Failure, Result};
 use crate::places;
 use download::{Hub, Trouble};
 use listing::{Listing, Wanted};
+use nestling::formats::ModelConfig;
 use repository::RepositoryCache;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const ENDPOINT: &str = "https://huggingface.co";
 
@@ -100,11 +101,22 @@ fn fetch(
 ) -> Result<()> {
     let description = listing.description()?;
     hub.fetch(listing, &description, console)?;
+    let config = config(&obtained.checkpoint)?;
     let weights = listing.weights(&obtained.checkpoint)?;
-    let plan = space::Plan::new(cache, listing, &weights, obtained)?;
+    let plan = space::Plan::new(cache, listing, &weights, (obtained, &config))?;
     plan.announce(console)?;
     hub.fetch(listing, &weights, console)?;
     cache.set_revision(&listing.commit)
+}
+
+/// The model's configuration: what cannot run is refused before it is downloaded.
+fn config(checkpoint: &Path) -> Result<ModelConfig> {
+    let path = checkpoint.join("config.json");
+    let json = std::fs::read(&path).map_err(|error| Failure::file("read", &path, &error))?;
+    ModelConfig::from_json("config.json", &json).map_err(|error| {
+        Failure::new(format!("this model cannot run here: {error}"))
+            .advise("nothing large was downloaded; this release runs the Qwen3-MoE family")
+    })
 }
 
 fn obtained(

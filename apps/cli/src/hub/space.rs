@@ -6,6 +6,7 @@ use super::repository::RepositoryCache;
 use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::failure::{Failure, Result};
+use nestling::formats::{ModelConfig, ModelShape};
 use std::path::{Path, PathBuf};
 
 /// A disk and what is to be written to it.
@@ -33,13 +34,13 @@ impl Plan {
         cache: &RepositoryCache,
         listing: &Listing,
         weights: &[Wanted],
-        obtained: &Obtained,
+        (obtained, config): (&Obtained, &ModelConfig),
     ) -> Result<Self> {
         let checkpoint = cache.snapshot(&listing.commit);
         let there = |file: &Wanted| present(cache, &checkpoint, file).min(file.size);
         let total: u64 = weights.iter().map(|file| file.size).sum();
         let missing = total - weights.iter().map(there).sum::<u64>();
-        let store = store_bytes(total);
+        let store = store_bytes(config);
         let store_directory = parent(&obtained.store);
         // A conversion that stopped half-way has its file already.
         let half_done = std::fs::metadata(obtained.store.with_extension("nest.partial"));
@@ -105,9 +106,11 @@ impl Disk {
     }
 }
 
-/// Size of a store with all planes: half of 16-bit weights, and 3 % for scales and padding.
-fn store_bytes(checkpoint: u64) -> u64 {
-    checkpoint / 2 + checkpoint / 32
+/// About the size of a store with all planes: 8 bits for each weight, and 3 % for scales and
+/// padding.
+fn store_bytes(config: &ModelConfig) -> u64 {
+    let weights = ModelShape::new(config).weights();
+    weights + weights / 32
 }
 
 /// Bytes of a file that are in the cache, complete or in part.

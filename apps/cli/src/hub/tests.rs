@@ -11,6 +11,8 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const FIRST: &str = "model-00001-of-00002.safetensors";
 const SECOND: &str = "model-00002-of-00002.safetensors";
 
+const CONFIG: &[u8] = include_bytes!("../../tests/data/published-layout/config.json");
+
 struct Bench {
     server: Standin,
     around: Surroundings,
@@ -24,9 +26,13 @@ fn noise(length: usize, seed: u8) -> Vec<u8> {
 }
 
 fn bench() -> Bench {
+    bench_with(CONFIG.to_vec())
+}
+
+fn bench_with(config: Vec<u8>) -> Bench {
     let index = format!(r#"{{"metadata":{{}},"weight_map":{{"a":"{FIRST}","b":"{SECOND}"}}}}"#);
     let files: BTreeMap<String, Vec<u8>> = [
-        ("config.json", b"{}".to_vec()),
+        ("config.json", config),
         ("tokenizer.json", noise(5_000, 1)),
         ("generation_config.json", b"{\"top_k\":20}".to_vec()),
         ("model.safetensors.index.json", index.into_bytes()),
@@ -95,6 +101,15 @@ fn a_repository_arrives_in_the_standard_layout() {
     bench.obtain().unwrap();
     let requests = bench.server.requests();
     assert_eq!(requests.len(), before + 1, "{:?}", &requests[before..]);
+}
+
+#[test]
+fn what_cannot_run_is_refused_before_it_is_downloaded() {
+    let config = String::from_utf8(CONFIG.to_vec()).unwrap().replace("qwen3_moe", "llama");
+    let bench = bench_with(config.into_bytes());
+    let failure = bench.obtain().unwrap_err();
+    assert!(failure.message.contains("llama"), "{failure}");
+    assert_eq!(bench.bodies(FIRST), [""; 0]);
 }
 
 #[test]

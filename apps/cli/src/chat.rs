@@ -1,0 +1,280 @@
+//! `nestling chat`: the conversation at a terminal.
+
+use crate::args::ChatArgs;
+use crate::console::{Console, write_out};
+use crate::conversation::{Transcript, read_text};
+use crate::explain::explain;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::opened::{self, Opened};
+use crate::places;
+use crate::repl::command::{self, SlashCommand, Verbosity};
+use crate::repl::input::{Entered, Lines};
+use crate::reply::{Reply, write_reply};
+use crate::run::{complete, conversation, generate_options, prompt_text};
+use crate::settings::Settings;
+use crate::stats::{self, Took};
+use crate::welcome;
+use nestling::engine::text::Message;
+use nestling::engine::{EngineError, FinishReason, Input, Session};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A quarter of the context is kept for the reply when old messages are left out.
+const REPLY_SHARE: usize = 4;
+
+pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    let prompt = prompt_text(&args.prompt)?;
+    // A pipe cannot go on talking: what it says is one message.
+    let once = args.single_turn || !std::io::stdin().is_terminal();
+    let opened = opened::open(&args.model, &args.resources, console, interrupt)?;
+    let settings = Settings::new(&args.generation, opened.model.default_sampling());
+    let transcript = Transcript { system: args.prompt.system_prompt.clone(), messages: vec![] };
+    if let (true, Some(prompt)) = (once, &prompt) {
+        let transcript =
+            Transcript { messages: vec![Message::user(prompt.as_str())], ..transcript };
+        let input = Input::Messages(conversation(&transcript, None));
+        return complete(&opened, input, &settings, console, interrupt);
+    }
+    let lines = Lines::open(history(&args)?)?;
+    welcome::print(&opened, console);
+    let session = opened.model.session();
+    let console = console.clone();
+    let mut chat = Chat {
+        opened,
+        session,
+        transcript,
+        settings,
+        think: None,
+        attached: String::new(),
+        lines,
+        console,
+        interrupt,
+        args,
+    };
+    if let Some(prompt) = prompt {
+        chat.console.line(format_args!(">>> {prompt}"));
+        chat.turn(&prompt)?;
+    }
+    chat.talk()
+}
+
+fn history(args: &ChatArgs) -> Result<Option<PathBuf>> {
+    match (&args.history.history, args.history.no_history) {
+        (_, true) => Ok(None),
+        (Some(path), false) => Ok(Some(path.clone())),
+        (None, false) => places::history_file().map(Some),
+    }
+}
+
+struct Chat<'a> {
+    opened: Opened,
+    session: Session,
+    transcript: Transcript,
+    settings: Settings,
+    think: Option<bool>,
+    /// Text that `/read` added to the next message.
+    attached: String,
+    lines: Lines,
+    console: Console,
+    interrupt: &'a Interrupt,
+    args: ChatArgs,
+}
+
+impl Chat<'_> {
+    /// Reads and answers until the person ends it.
+    fn talk(&mut self) -> Result<()> {
+        let mut interrupted = false;
+        loop {
+            let entered = self.lines.read()?;
+            if entered == Entered::Interrupt && interrupted {
+                return Err(Failure { message: String::new(), ..Failure::interrupted() });
+            }
+            interrupted = entered == Entered::Interrupt;
+            let result = match entered {
+                Entered::End => return Ok(()),
+                Entered::Interrupt => {
+                    self.console.note("Ctrl-C again or Ctrl-D ends the chat");
+                    Ok(())
+                }
+                Entered::Text(text) if text.trim_start().starts_with('/') => {
+                    match command::parse(&text) {
+                        Ok(SlashCommand::Bye) => return Ok(()),
+                        Ok(command) => self.obey(command),
+                        Err(sentence) => Err(Failure::new(sentence)),
+                    }
+                }
+                Entered::Text(text) => self.turn(&text),
+            };
+            // What failed has been said; the chat goes on, unless nobody listens any more.
+            match result {
+                Err(failure) if failure.message.is_empty() => return Err(failure),
+                Err(failure) => self.console.failure(&failure),
+                Ok(()) => {}
+            }
+        }
+    }
+
+    fn turn(&mut self, text: &str) -> Result<()> {
+        let attached = std::mem::take(&mut self.attached);
+        let message =
+            if attached.is_empty() { text.into() } else { format!("{attached}\n\n{text}") };
+        self.transcript.messages.push(Message::user(message));
+        let result = self.answer();
+        if result.is_err() {
+            // The message that could not be answered can be typed again.
+            self.transcript.messages.pop();
+        }
+        result
+    }
+
+    /// Generates a reply to the transcript as it is.
+    fn answer(&mut self) -> Result<()> {
+        let started = Instant::now();
+        let mut conversation = conversation(&self.transcript, self.think);
+        let context = self.opened.model.context_length();
+        let reserve = self.settings.tokens_max.unwrap_or(usize::MAX).min(context / REPLY_SHARE);
+        let fitted = self.opened.model.fit(&conversation, reserve);
+        let fitted = fitted.map_err(|error| explain(&error))?;
+        if fitted.dropped_messages > 0 {
+            conversation = fitted.conversation;
+            self.console.note(format_args!(
+                "the context of {context} tokens is full: the oldest {} messages are left out",
+                fitted.dropped_messages
+            ));
+        }
+        let mut reply = self.generate(conversation.into())?;
+        while reply.finished.as_ref().is_some_and(|f| f.reason == FinishReason::ContextFull) {
+            let more = self.shift_and_go_on(context)?;
+            reply.text += &more.text;
+            reply.finished = more.finished;
+        }
+        write_out("\n\n")?;
+        let Reply { text, reasoning, finished } = reply;
+        self.transcript.add_reply(text, reasoning);
+        if let Some(finished) = finished {
+            if finished.reason == FinishReason::Length {
+                self.console.note(format_args!(
+                    "stopped after {} tokens, as -n says",
+                    finished.usage.completion_tokens
+                ));
+            }
+            let took = Took { load: Duration::ZERO, total: started.elapsed() };
+            stats::print(&self.console, &self.opened.model, &finished, took);
+        }
+        Ok(())
+    }
+
+    fn generate(&mut self, input: Input) -> Result<Reply> {
+        let Self { session, settings, interrupt, console, .. } = self;
+        interrupt.guard(|cancel| {
+            let options = generate_options(settings, cancel);
+            let generation = session.generate(input, &options);
+            write_reply(generation.map_err(|error| explain(&error))?, console)
+        })
+    }
+
+    /// A reply that fills the context goes on after the older half of it is forgotten.
+    fn shift_and_go_on(&mut self, context: usize) -> Result<Reply> {
+        let keep = self.system_tokens().map_err(|error| explain(&error))?;
+        let discard = context.saturating_sub(keep).div_ceil(2);
+        self.console.line("");
+        self.console.note(format_args!(
+            "the context of {context} tokens is full: forgetting the oldest {discard} tokens"
+        ));
+        self.session.shift(keep, discard).map_err(|error| explain(&error))?;
+        self.generate(Input::History)
+    }
+
+    /// Tokens at the start of the context that a shift keeps: the system prompt.
+    fn system_tokens(&self) -> std::result::Result<usize, EngineError> {
+        let alone = Transcript { system: self.transcript.system.clone(), messages: vec![] };
+        let messages = alone.all();
+        if messages.is_empty() {
+            return Ok(0);
+        }
+        let mut conversation = conversation(&alone, self.think);
+        conversation.add_generation_prompt = false;
+        Ok(self.opened.model.conversation_tokens(&conversation)?.len())
+    }
+
+    fn obey(&mut self, command: SlashCommand) -> Result<()> {
+        match command {
+            SlashCommand::Help => self.console.line(command::HELP),
+            SlashCommand::Bye => {}
+            SlashCommand::Clear => {
+                self.transcript.messages.clear();
+                self.attached.clear();
+                self.console.note("the conversation is forgotten");
+            }
+            SlashCommand::Regenerate => return self.regenerate(),
+            SlashCommand::Read(path) => {
+                let text = read_text(&path)?;
+                let lines = text.lines().count();
+                self.attached += text.trim_end();
+                self.console.note(format_args!("{lines} lines go with your next message"));
+            }
+            SlashCommand::Save(path) => {
+                self.transcript.save(&path)?;
+                self.console.note(format_args!("saved to {}", path.display()));
+            }
+            SlashCommand::Load(path) => return self.load(&path),
+            SlashCommand::System(None) => match &self.transcript.system {
+                Some(text) => self.console.line(text),
+                None => self.console.note("there is no system prompt"),
+            },
+            SlashCommand::System(Some(text)) => {
+                self.transcript.system = Some(text).filter(|text| !text.is_empty());
+                self.console.note("the system prompt is set; it holds from the next message on");
+            }
+            SlashCommand::Parameter { name, value } => {
+                self.settings.set(&name, &value).map_err(Failure::new)?;
+                self.console.note(format_args!("{name} is {value}"));
+            }
+            SlashCommand::Think(think) => self.think = Some(think),
+            SlashCommand::Verbosity(verbosity) => {
+                self.console.quiet = verbosity == Verbosity::Quiet;
+                self.console.verbose = u8::from(verbosity == Verbosity::Verbose);
+            }
+            SlashCommand::History(on) => {
+                let file = places::history_file()?;
+                self.lines.set_history(on.then_some(file));
+            }
+            SlashCommand::ShowInfo => self.console.line(self.opened.describe()),
+            SlashCommand::ShowParameters => self.console.line(&self.settings),
+        }
+        Ok(())
+    }
+
+    fn regenerate(&mut self) -> Result<()> {
+        let before = self.transcript.clone();
+        if !self.transcript.drop_reply() {
+            return Err(Failure::new("there is no reply to write again"));
+        }
+        let result = self.answer();
+        if result.is_err() {
+            self.transcript = before;
+        }
+        result
+    }
+
+    /// A saved conversation, or another model.
+    fn load(&mut self, path: &Path) -> Result<()> {
+        if path.extension().is_some_and(|extension| extension == "json") {
+            self.transcript = Transcript::load(path)?;
+            let count = self.transcript.messages.len();
+            self.console.note(format_args!("{count} messages loaded"));
+            return Ok(());
+        }
+        let mut model = self.args.model.clone();
+        (model.path, model.model, model.hf_repo) = (Some(path.into()), None, None);
+        let opened = opened::open(&model, &self.args.resources, &self.console, self.interrupt)?;
+        self.session = opened.model.session();
+        self.settings = Settings::new(&self.args.generation, opened.model.default_sampling());
+        self.transcript.messages.clear();
+        self.opened = opened;
+        welcome::print(&self.opened, &self.console);
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! Errors of the library, said to a person with what to do about them.
+
+use crate::failure::{Exit, Failure};
+use nestling::engine::EngineError;
+use nestling::formats::store::StoreError;
+
+pub fn explain(error: &EngineError) -> Failure {
+    let failure = Failure::new(error.to_string());
+    match error {
+        EngineError::Cancelled => Failure::interrupted(),
+        EngineError::ContextFull { limit, wanted } => Failure::new(format!(
+            "the prompt needs {wanted} tokens with room for an answer, but the context holds {limit}"
+        ))
+        .advise("shorten the prompt, or set a larger context with -c if the model has one"),
+        EngineError::LevelMissing { held, .. } => {
+            failure.advise(format!("choose --level {held} or lower, or leave it out"))
+        }
+        EngineError::Budget(_) => {
+            failure.advise("raise --memory, lower --level, or shorten the context with -c")
+        }
+        EngineError::EmptyPrompt => failure.advise("give some text with -p"),
+        EngineError::NotAModel { .. } => failure.advise(
+            "name a .nest store or a Hugging Face checkpoint folder, or leave -m out to use \
+             the bundled storyteller",
+        ),
+        EngineError::Text(nestling::engine::text::TextError::NoTemplate) => {
+            Failure::new("this model has no chat template, so it cannot chat")
+                .advise("complete text with `nestling run` instead")
+        }
+        EngineError::NotFinite { .. } => failure.advise("check the store with `nestling verify`"),
+        _ => failure,
+    }
+}
+
+/// Keeps the exit code of damage where an error means that.
+pub fn damaged(mut failure: Failure) -> Failure {
+    failure.exit = Exit::Damaged;
+    failure
+}
+
+pub fn explain_store(error: &StoreError) -> Failure {
+    let failure = Failure::new(error.to_string());
+    match error {
+        StoreError::Cancelled { .. } => Failure::interrupted(),
+        StoreError::Io { file, action, source, .. } => {
+            Failure::file(action, std::path::Path::new(file), source)
+        }
+        StoreError::NotAStore { .. } => failure.advise(
+            "make a store of a checkpoint with `nestling convert HF_DIR -o OUT.nest`, or download \
+             one with -hf OWNER/REPO",
+        ),
+        StoreError::Malformed(_)
+        | StoreError::Damaged { .. }
+        | StoreError::Padding { .. }
+        | StoreError::Truncated { .. } => {
+            damaged(failure.advise("convert or download the store again"))
+        }
+        StoreError::Changed { .. } | StoreError::Shard { .. } => {
+            failure.advise("keep the files of the store together and unchanged while it is used")
+        }
+        _ => failure,
+    }
+}

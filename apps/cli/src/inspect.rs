@@ -1,0 +1,206 @@
+//! `nestling inspect`: what a store holds.
+
+use crate::args::InspectArgs;
+use crate::bytes::ByteSize;
+use crate::console::{Console, write_out};
+use crate::failure::{Failure, Result};
+use crate::verify::{open_store, store_path};
+use nestling::formats::store::{GroupId, Store};
+use nestling::formats::{FeedForward, Level, ModelConfig, ModelShape};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::Path;
+
+pub fn inspect(args: &InspectArgs, _console: &Console) -> Result<()> {
+    let path = store_path(args.path.as_ref().or(args.model.as_ref()))?;
+    let store = open_store(&path)?;
+    let config = config_of(&store)?;
+    if args.json {
+        return write_out(&format!("{:#}\n", as_json(&path, &store, &config)));
+    }
+    write_out(&as_text(&path, &store, &config))
+}
+
+fn config_of(store: &Store) -> Result<ModelConfig> {
+    let json = store.config_json().map_err(|error| crate::explain::explain_store(&error))?;
+    ModelConfig::from_json("config.json", &json).map_err(|error| {
+        Failure::new(error.to_string()).advise("use a release of nestling that knows this model")
+    })
+}
+
+/// Bytes and weights of attention and expert matrices, read at a level.
+struct LevelSize {
+    level: Level,
+    /// Bytes of the whole store that hold the level.
+    bytes: u64,
+    bits_per_weight: f64,
+}
+
+fn level_sizes(store: &Store) -> Vec<LevelSize> {
+    let index = store.index();
+    let matrices = |id: &GroupId| matches!(id, GroupId::Dense { .. } | GroupId::Expert(_));
+    let counted: Vec<_> = index.groups().iter().filter(|group| matrices(&group.id)).collect();
+    let sizes = counted.iter().flat_map(|group| &group.matrices);
+    let weights: u64 = sizes.map(|matrix| matrix.rows as u64 * matrix.cols as u64).sum();
+    let of = |level: Level| {
+        let sections = index.sections_for(level)?;
+        let end = index.sections().get(sections.checked_sub(1)?)?;
+        let extents = index.extents().iter().take(end.extents_end as usize);
+        let ours = extents.filter(|e| index.group_of(e).is_some_and(|group| matrices(&group.id)));
+        let bytes: u64 = ours.map(|extent| extent.length.next_multiple_of(index.alignment())).sum();
+        let bits_per_weight = 8.0 * bytes as f64 / weights.max(1) as f64;
+        Some(LevelSize { level, bytes: end.end, bits_per_weight })
+    };
+    Level::ALL.into_iter().filter_map(of).collect()
+}
+
+fn as_json(path: &Path, store: &Store, config: &ModelConfig) -> Value {
+    let index = store.index();
+    let (present, whole) = store.lengths();
+    let levels = level_sizes(store).into_iter().map(|size| {
+        json!({
+            "level": size.level.bits(),
+            "bytes": size.bytes,
+            "bits_per_weight": size.bits_per_weight,
+            "present": size.level <= store.level(),
+        })
+    });
+    let mut before = 0;
+    let sections = index.sections().iter().map(|section| {
+        let bytes = section.end - std::mem::replace(&mut before, section.end);
+        json!({"name": section.name, "bytes": bytes, "end": section.end})
+    });
+    let parameters: Value = serde_json::from_str(index.parameters_json()).unwrap_or(Value::Null);
+    let (sections, levels): (Vec<_>, Vec<_>) = (sections.collect(), levels.collect());
+    json!({
+        "path": path.display().to_string(),
+        "id": index.id().to_string(),
+        "bytes": whole,
+        "bytes_present": present,
+        "level": store.level().bits(),
+        "alignment": index.alignment(),
+        "shards": index.shards(),
+        "model": model_json(config),
+        "levels": levels,
+        "sections": sections,
+        "groups": index.groups().len(),
+        "extents": index.extents().len(),
+        "codecs": index.codecs().len(),
+        "assets": assets(store),
+        "parameters": parameters,
+    })
+}
+
+fn model_json(config: &ModelConfig) -> Value {
+    let experts: Vec<Value> = config
+        .layers
+        .iter()
+        .map(|layer| match layer.feed_forward {
+            FeedForward::Dense { intermediate_size } => {
+                json!({"intermediate_size": intermediate_size})
+            }
+            FeedForward::Moe { num_experts, num_experts_per_tok, moe_intermediate_size } => json!({
+                "num_experts": num_experts,
+                "num_experts_per_tok": num_experts_per_tok,
+                "moe_intermediate_size": moe_intermediate_size,
+            }),
+        })
+        .collect();
+    json!({
+        "model_type": config.architecture.model_type(),
+        "weights": ModelShape::new(config).weights(),
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "num_key_value_heads": config.num_key_value_heads,
+        "head_dim": config.head_dim,
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_position_embeddings,
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "layers": experts,
+    })
+}
+
+fn assets(store: &Store) -> Value {
+    let index = store.index();
+    let bytes = |name: &str| {
+        let group = index.group(&GroupId::asset(name))?;
+        Some(index.extent(group, nestling::formats::Plane::P2)?.length)
+    };
+    store.asset_names().map(|name| (name.to_owned(), json!(bytes(name)))).collect()
+}
+
+fn as_text(path: &Path, store: &Store, config: &ModelConfig) -> String {
+    let index = store.index();
+    let (present, whole) = store.lengths();
+    let mut out = format!("{}\n", path.display());
+    let files = match index.shards().len() {
+        1 => "one file".into(),
+        count => format!("{count} files"),
+    };
+    let (size, alignment) = (ByteSize(whole), index.alignment() / 1024);
+    let _ =
+        writeln!(out, "  store     {} ({files}, {size}, {alignment} KiB alignment)", index.id());
+    if present < whole {
+        let (present, level) = (ByteSize(present), store.level());
+        let _ = writeln!(out, "            {present} of it are here: complete up to level {level}");
+    }
+    let _ = writeln!(out, "  model     {}", model_text(config));
+    let _ = writeln!(
+        out,
+        "  holds     {} groups, {} extents, {} codecs",
+        index.groups().len(),
+        index.extents().len(),
+        index.codecs().len()
+    );
+    let assets: Vec<&str> = store.asset_names().collect();
+    let _ = writeln!(out, "  assets    {}", assets.join(", "));
+    let _ = writeln!(out, "  made with {}", index.parameters_json());
+    let _ = writeln!(out, "\n  level   bits/weight   store size   here");
+    for size in level_sizes(store) {
+        let here = if size.level <= store.level() { "yes" } else { "no" };
+        let (level, bits, bytes) = (size.level, size.bits_per_weight, ByteSize(size.bytes));
+        let _ =
+            writeln!(out, "  {level:>5}   {bits:>11.3}   {:>10}   {here:>4}", bytes.to_string());
+    }
+    let _ = writeln!(out, "\n  section        size          end");
+    let mut before = 0;
+    for section in index.sections() {
+        let size = section.end - std::mem::replace(&mut before, section.end);
+        let (size, end) = (ByteSize(size).to_string(), ByteSize(section.end).to_string());
+        let _ = writeln!(out, "  {:<8} {size:>10}   {end:>10}", section.name);
+    }
+    out + "\n  bits/weight counts attention, feed-forward and expert matrices with scales, tables \
+           and padding\n"
+}
+
+fn model_text(config: &ModelConfig) -> String {
+    let millions = ModelShape::new(config).weights() as f64 / 1e6;
+    let weights = match millions {
+        0.0..1.0 => format!("{:.0} k weights", millions * 1e3),
+        1.0..1000.0 => format!("{millions:.1} M weights"),
+        _ => format!("{:.1} B weights", millions / 1e3),
+    };
+    let mut text = format!(
+        "{}, {weights}: {} layers, hidden {}, {} heads / {} KV heads of {}",
+        config.architecture.model_type(),
+        config.num_hidden_layers,
+        config.hidden_size,
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        config.head_dim,
+    );
+    let moe = config.layers.iter().find_map(|layer| match layer.feed_forward {
+        FeedForward::Moe { num_experts, num_experts_per_tok, moe_intermediate_size } => {
+            Some((num_experts, num_experts_per_tok, moe_intermediate_size))
+        }
+        FeedForward::Dense { .. } => None,
+    });
+    if let Some((experts, chosen, width)) = moe {
+        let _ = write!(text, ", {experts} experts of {width} (top {chosen})");
+    }
+    let head = if config.tie_word_embeddings { "tied" } else { "untied" };
+    let (vocabulary, context) = (config.vocab_size, config.max_position_embeddings);
+    let _ = write!(text, ", vocabulary {vocabulary} ({head} head), context {context}");
+    text
+}

@@ -1,0 +1,118 @@
+//! From a model's name on the command line to an open model.
+
+use crate::args::{KvTypeArg, LoadModeArg, ModelArgs, ResourceArgs};
+use crate::bytes::ByteSize;
+use crate::console::Console;
+use crate::explain::explain;
+use crate::failure::{Failure, Result};
+use crate::hub::{self, Repository, Surroundings};
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::{convert, places};
+use nestling::engine::{Engine, EngineOptions, KvDtype, Model, ModelOptions};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// A model, ready to talk.
+pub struct Opened {
+    pub model: Model,
+    pub path: PathBuf,
+    /// Whether it is the storyteller that comes with the program.
+    pub is_bundled: bool,
+    /// How long opening took.
+    pub load: Duration,
+}
+
+/// The path that the command line means, and whether it is the bundled store. Downloads and
+/// converts where `-hf` says so.
+pub fn locate(
+    model: &ModelArgs,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<(PathBuf, bool)> {
+    if let Some(path) = model.given_path() {
+        return Ok((path.clone(), false));
+    }
+    let Some(repo) = &model.hf_repo else {
+        return Ok((places::bundled_store()?, true));
+    };
+    let repository = Repository::new(repo, &model.hf_revision)?;
+    let around = Surroundings::from_environment(model)?;
+    let obtained = hub::obtain(&repository, &around, console)?;
+    if !obtained.is_converted() {
+        convert::into_cache(&obtained, console, interrupt)?;
+    }
+    Ok((obtained.store, false))
+}
+
+pub fn open(
+    model: &ModelArgs,
+    resources: &ResourceArgs,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<Opened> {
+    let (path, is_bundled) = locate(model, console, interrupt)?;
+    if resources.vram_budget.is_some() {
+        console.note("--vram-budget has no effect: this build computes on the CPU");
+    }
+    if resources.load_mode == LoadModeArg::Mmap {
+        return Err(
+            Failure::usage("this build cannot map weights yet").advise("leave --load-mode out")
+        );
+    }
+    let engine = Engine::new(engine_options(resources)).map_err(|error| explain(&error))?;
+    let options = model_options(model, resources);
+    let started = Instant::now();
+    let mut bar = Progress::parts(console, "loading");
+    let model = interrupt.guard(|cancel| {
+        let mut progress = |at: nestling::engine::OpenProgress| {
+            bar.set_total(at.parts_total as u64);
+            bar.set(at.parts_done as u64);
+        };
+        Model::open(&engine, &path, &options, &mut progress, cancel)
+    });
+    drop(bar);
+    let model = model.map_err(|error| explain(&error))?;
+    Ok(Opened { model, path, is_bundled, load: started.elapsed() })
+}
+
+pub fn engine_options(resources: &ResourceArgs) -> EngineOptions {
+    EngineOptions {
+        threads: resources.threads.map(|threads| threads as usize),
+        memory_bytes: resources.memory.map(|size| size.0),
+        ..EngineOptions::default()
+    }
+}
+
+fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOptions {
+    ModelOptions {
+        level: model.level.map(|level| level.0),
+        kv_dtype: match resources.kv_type {
+            KvTypeArg::F16 => KvDtype::F16,
+            KvTypeArg::F32 => KvDtype::F32,
+        },
+        context_length: Some(resources.ctx_size as usize).filter(|tokens| *tokens > 0),
+        ..ModelOptions::default()
+    }
+}
+
+impl Opened {
+    /// The model's name for people: the file or folder without its ending.
+    pub fn name(&self) -> String {
+        let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        let stem = path.file_stem().unwrap_or(path.as_os_str());
+        stem.to_string_lossy().into_owned()
+    }
+
+    /// What `/show info` says.
+    pub fn describe(&self) -> String {
+        let (model, limits) = (&self.model, self.model.limits());
+        let mut text = format!("{} ({})", self.name(), self.path.display());
+        let level = limits.level_max.map_or("unquantized".into(), |level| format!("level {level}"));
+        let _ = write!(text, "\n{level}, {} of weights", ByteSize(model.weight_bytes()));
+        let _ = write!(text, ", context of {} tokens", model.context_length());
+        let _ = write!(text, ", vocabulary of {}", limits.vocab_size);
+        text
+    }
+}

@@ -1,0 +1,63 @@
+//! One reply: events of a generation, written as they come.
+
+use crate::console::{Console, Paint, write_out};
+use crate::explain::explain;
+use crate::failure::Result;
+use nestling::engine::{Event, Finished, Generation};
+use std::io::IsTerminal;
+
+/// What was generated, also where it was interrupted.
+#[derive(Debug, Default)]
+pub struct Reply {
+    pub text: String,
+    pub reasoning: String,
+    pub finished: Option<Finished>,
+}
+
+/// Writes a generation to standard output and gives it back whole. Reasoning goes to standard
+/// error, dimmed.
+pub fn write_reply(generation: Generation, console: &Console) -> Result<Reply> {
+    let mut reply = Reply::default();
+    let terminal = std::io::stdout().is_terminal();
+    for event in generation {
+        match event.map_err(|error| explain(&error))? {
+            Event::Text(text) => {
+                if reply.text.is_empty() && !reply.reasoning.is_empty() {
+                    console.line("");
+                }
+                write_out(&if terminal { printable(&text) } else { text.clone() })?;
+                reply.text += &text;
+            }
+            Event::Reasoning(text) => {
+                if !console.quiet {
+                    console.write(console.paint(Paint::Dim, printable(&text)));
+                }
+                reply.reasoning += &text;
+            }
+            Event::ToolCall(call) => {
+                let call = serde_json::json!({"name": call.name, "arguments": call.arguments});
+                let text = format!("<tool_call>\n{call}\n</tool_call>\n");
+                write_out(&text)?;
+                reply.text += &text;
+            }
+            Event::Finished(finished) => reply.finished = Some(finished),
+            _ => {}
+        }
+    }
+    Ok(reply)
+}
+
+/// Text without control characters that would move the cursor or change the terminal: a model may
+/// write anything.
+fn printable(text: &str) -> String {
+    let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
+    text.replace("\r\n", "\n").chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_reply_cannot_command_the_terminal() {
+        assert_eq!(super::printable("a\x1b[2Jb\r\n\tc"), "a\u{fffd}[2Jb\n\tc");
+    }
+}

@@ -1,0 +1,162 @@
+//! How tokens are chosen: the model's defaults, changed by flags and by `/set parameter`.
+
+use crate::args::GenerationArgs;
+use nestling::engine::sampler::SamplingParams;
+use std::fmt;
+use std::str::FromStr;
+
+/// Everything about a reply that a person can set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    pub sampling: SamplingParams,
+    /// None means until the model ends.
+    pub tokens_max: Option<usize>,
+    pub stop: Vec<String>,
+}
+
+impl Settings {
+    /// The model's defaults with what the command line says.
+    pub fn new(args: &GenerationArgs, defaults: &SamplingParams) -> Self {
+        let mut sampling = defaults.clone();
+        let set = |to: &mut f32, value: Option<f32>| *to = value.unwrap_or(*to);
+        set(&mut sampling.temperature, args.temp);
+        set(&mut sampling.top_p, args.top_p);
+        set(&mut sampling.min_p, args.min_p);
+        set(&mut sampling.repetition_penalty, args.repeat_penalty);
+        set(&mut sampling.presence_penalty, args.presence_penalty);
+        set(&mut sampling.frequency_penalty, args.frequency_penalty);
+        sampling.top_k = args.top_k.map_or(sampling.top_k, |k| k as usize);
+        sampling.seed = args.seed.or(sampling.seed);
+        sampling.logit_bias.extend(args.logit_bias.iter().map(|bias| (bias.token, bias.bias)));
+        let tokens_max = usize::try_from(args.predict).ok();
+        Self { sampling, tokens_max, stop: args.stop.clone() }
+    }
+
+    /// `/set parameter NAME VALUE`. Names are read with `_` or `-`, in llama.cpp's, Ollama's and
+    /// the Hub's spelling. The error is a sentence; nothing is changed then.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let mut new = self.clone();
+        let sampling = &mut new.sampling;
+        match name.replace('-', "_").as_str() {
+            "temp" | "temperature" => sampling.temperature = parse(name, value)?,
+            "top_k" => sampling.top_k = parse(name, value)?,
+            "top_p" => sampling.top_p = parse(name, value)?,
+            "min_p" => sampling.min_p = parse(name, value)?,
+            "repeat_penalty" | "repetition_penalty" => {
+                sampling.repetition_penalty = parse(name, value)?;
+            }
+            "presence_penalty" => sampling.presence_penalty = parse(name, value)?,
+            "frequency_penalty" => sampling.frequency_penalty = parse(name, value)?,
+            "seed" if value == "-1" || value == "random" => sampling.seed = None,
+            "seed" => sampling.seed = Some(parse(name, value)?),
+            "predict" | "num_predict" | "n_predict" | "n" => {
+                new.tokens_max = usize::try_from(parse::<i64>(name, value)?).ok();
+            }
+            "stop" => new.stop.push(value.into()),
+            _ => {
+                return Err(format!(
+                    "unknown parameter {name}; the parameters are temp, top_k, top_p, min_p, \
+                     repeat_penalty, presence_penalty, frequency_penalty, seed, predict and stop"
+                ));
+            }
+        }
+        new.sampling.validate().map_err(|error| error.to_string())?;
+        *self = new;
+        Ok(())
+    }
+}
+
+fn parse<T: FromStr>(name: &str, value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("`{value}` is no value for {name}"))
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = &self.sampling;
+        writeln!(
+            f,
+            "temp {}, top_k {}, top_p {}, min_p {}",
+            s.temperature, s.top_k, s.top_p, s.min_p
+        )?;
+        let (repeat, presence) = (s.repetition_penalty, s.presence_penalty);
+        let frequency = s.frequency_penalty;
+        writeln!(
+            f,
+            "repeat_penalty {repeat}, presence_penalty {presence}, frequency_penalty {frequency}"
+        )?;
+        match s.seed {
+            Some(seed) => write!(f, "seed {seed}")?,
+            None => write!(f, "seed: a new one each time")?,
+        }
+        match self.tokens_max {
+            Some(tokens) => write!(f, ", predict {tokens}")?,
+            None => write!(f, ", predict: until the model ends")?,
+        }
+        self.stop.iter().try_for_each(|stop| write!(f, ", stop {stop:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings::new(
+            &GenerationArgs { predict: -1, ..Default::default() },
+            &SamplingParams::greedy(),
+        )
+    }
+
+    #[test]
+    fn flags_change_only_what_they_name() {
+        let defaults = SamplingParams { top_k: 20, top_p: 0.8, ..SamplingParams::default() };
+        let args =
+            GenerationArgs { predict: 5, temp: Some(0.0), seed: Some(3), ..Default::default() };
+        let settings = Settings::new(&args, &defaults);
+        let expected = SamplingParams { temperature: 0.0, seed: Some(3), ..defaults };
+        assert_eq!(settings.sampling, expected);
+        assert_eq!(settings.tokens_max, Some(5));
+        assert_eq!(settings_of_predict(-1), None);
+    }
+
+    fn settings_of_predict(predict: i64) -> Option<usize> {
+        let args = GenerationArgs { predict, ..Default::default() };
+        Settings::new(&args, &SamplingParams::default()).tokens_max
+    }
+
+    #[test]
+    fn parameters_are_read_in_every_spelling() {
+        let mut s = settings();
+        for (name, value) in [
+            ("temp", "0.7"),
+            ("top-k", "40"),
+            ("top_p", "0.9"),
+            ("min_p", "0.05"),
+            ("repeat_penalty", "1.1"),
+            ("presence_penalty", "-0.5"),
+            ("frequency-penalty", "0.2"),
+            ("seed", "7"),
+            ("num_predict", "64"),
+            ("stop", "END"),
+        ] {
+            s.set(name, value).unwrap();
+        }
+        assert_eq!(s.sampling.temperature, 0.7);
+        assert_eq!(s.sampling.top_k, 40);
+        assert_eq!(s.sampling.seed, Some(7));
+        assert_eq!(s.tokens_max, Some(64));
+        assert_eq!(s.stop, ["END"]);
+        s.set("seed", "random").unwrap();
+        s.set("predict", "-1").unwrap();
+        assert_eq!((s.sampling.seed, s.tokens_max), (None, None));
+    }
+
+    #[test]
+    fn nonsense_changes_nothing() {
+        let mut s = settings();
+        for (name, value) in [("temp", "hot"), ("top_p", "2"), ("temp", "nan"), ("mirostat", "1")] {
+            assert!(s.set(name, value).is_err(), "{name} {value}");
+        }
+        assert_eq!(s, settings());
+    }
+}

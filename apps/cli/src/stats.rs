@@ -1,0 +1,62 @@
+//! What a reply cost, in llama.cpp's one line or Ollama's eight.
+
+use crate::console::Console;
+use nestling::{Finished, Model};
+use std::time::Duration;
+
+/// Wall-clock time of a reply.
+#[derive(Clone, Copy, Debug)]
+pub struct Took {
+    /// Opening the model, where that belongs to the reply.
+    pub load: Duration,
+    pub total: Duration,
+}
+
+/// Prints the statistics of a reply: none under `--quiet`, eight lines under `--verbose`.
+pub fn print(console: &Console, model: &Model, finished: &Finished, took: Took) {
+    if console.quiet {
+        return;
+    }
+    if console.verbose == 0 {
+        console.note(line(model, finished));
+        return;
+    }
+    for (name, value) in table(finished, took) {
+        console.note(format_args!("{name:<22} {value}"));
+    }
+}
+
+fn line(model: &Model, finished: &Finished) -> String {
+    let stats = &finished.stats;
+    let mut line = format!(
+        "[ Prompt: {:.1} t/s | Generation: {:.1} t/s",
+        stats.prompt_tokens_per_second(),
+        stats.decode_tokens_per_second(),
+    );
+    let quantized = model.limits().level_max.is_some();
+    if let Some(bits) = stats.mean_level().filter(|_| quantized) {
+        line += &format!(" | Bits: {bits}");
+    }
+    line + " ]"
+}
+
+fn table(finished: &Finished, took: Took) -> Vec<(&'static str, String)> {
+    let (usage, stats) = (&finished.usage, &finished.stats);
+    let seconds = |seconds: f64| format!("{:.3?}", Duration::from_secs_f64(seconds.max(0.0)));
+    vec![
+        ("total duration:", format!("{:.3?}", took.total)),
+        ("load duration:", format!("{:.3?}", took.load)),
+        (
+            "prompt eval count:",
+            format!(
+                "{} token(s), {} more from the session",
+                stats.prompt_tokens, usage.cached_tokens
+            ),
+        ),
+        ("prompt eval duration:", seconds(stats.prompt_seconds)),
+        ("prompt eval rate:", format!("{:.2} tokens/s", stats.prompt_tokens_per_second())),
+        ("eval count:", format!("{} token(s)", usage.completion_tokens)),
+        ("eval duration:", seconds(stats.decode_seconds)),
+        ("eval rate:", format!("{:.2} tokens/s", stats.decode_tokens_per_second())),
+    ]
+}

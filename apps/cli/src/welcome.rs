@@ -1,0 +1,36 @@
+//! The first screen of a chat.
+
+use crate::bytes::ByteSize;
+use crate::console::{Console, Paint};
+use crate::opened::Opened;
+
+/// Says what is being talked to, and how.
+pub fn print(opened: &Opened, console: &Console) {
+    if console.quiet {
+        return;
+    }
+    let limits = opened.model.limits();
+    let bits = limits.level_max.map_or("unquantized".into(), |level| format!("{level} bits"));
+    let title = format!("nestling {} · {}", env!("CARGO_PKG_VERSION"), opened.name());
+    let size = ByteSize(opened.model.weight_bytes());
+    let context = opened.model.context_length();
+    console.line(format_args!(
+        "{}  {}",
+        console.paint(Paint::Bold, title),
+        console.paint(Paint::Dim, format_args!("{bits}, {size}, context of {context} tokens")),
+    ));
+    if opened.is_bundled {
+        console.line(STORYTELLER);
+    }
+    console.note("/? lists the commands, Ctrl-C stops a reply, Ctrl-D ends.");
+    console.line("");
+}
+
+const STORYTELLER: &str = "
+This is a small storyteller, brought up on old books. It writes period prose, knows no facts
+and loses the thread after a sentence or two. Try:
+
+  Tell me a story in the style of Jules Verne. The ship left the harbour at dawn.
+
+A real model instead:  nestling -hf Qwen/Qwen3-30B-A3B   (61 GB to download, 33 GB as a store)
+";
