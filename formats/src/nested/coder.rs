@@ -26,8 +26,10 @@ pub(super) struct Coder {
     b: f32,
     total: f32,
     codes: Vec<CodeError>, // [256]
-    /// Joint error over `u`, sampled in the middle of 4096 intervals: what scales are chosen by.
-    curve: Vec<f32>,
+    /// The best code over `u`, sampled as the curve is.
+    best: Vec<u8>, // [4096]
+    /// Joint error over `u`, sampled evenly from -1.25: what scales are chosen by.
+    curve: Vec<f32>, // [4096]
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -87,14 +89,14 @@ impl Coder {
             b: 1.0 - codec.alpha(),
             total: Level::ALL.into_iter().map(factor).sum(),
             codes,
+            best: Vec::new(),
             curve: Vec::new(),
         };
-        let middle = |index| (index as f32 + 0.5) * (2.0 * CURVE_REACH / CURVE as f32);
+        let place = |index| index as f32 * (2.0 * CURVE_REACH / CURVE as f32) - CURVE_REACH;
+        coder.best = (0..CURVE).map(|index| coder.choose(place(index))).collect();
         coder.curve = (0..CURVE)
-            .map(|index| {
-                let u = middle(index) - CURVE_REACH;
-                coder.error(u, coder.choose(u))
-            })
+            .zip(&coder.best)
+            .map(|(index, code)| coder.error(place(index), *code))
             .collect();
         coder
     }
@@ -107,18 +109,10 @@ impl Coder {
         }
         let fits = |step: &u8| row_scale * STEPS[usize::from(*step)] >= group.peak;
         let finest = (0..ZERO_STEP).rev().find(fits).unwrap_or(0);
+        let Some(curve) = self.curve.first_chunk::<CURVE>() else { return best };
         for step in finest.saturating_sub(COARSER_STEPS)..=(finest + FINER_STEPS).min(30) {
             let scale = row_scale * STEPS[usize::from(step)];
-            let position = CURVE as f32 / (2.0 * CURVE_REACH * scale);
-            let mut sums = [0.0; 4];
-            let fours = group.weights.chunks_exact(4).zip(group.factors.chunks_exact(4));
-            for (weights, factors) in fours {
-                for lane in 0..4 {
-                    let index = (weights[lane] * position + CURVE as f32 / 2.0) as usize;
-                    sums[lane] += factors[lane] * self.curve[index.min(CURVE - 1)];
-                }
-            }
-            let cost = (sums[0] + sums[1] + sums[2] + sums[3]) * scale * scale;
+            let cost = curve_sum(curve, scale, group) * scale * scale;
             if cost < best.1 {
                 best = (step, cost);
             }
@@ -126,10 +120,21 @@ impl Coder {
         best
     }
 
-    /// The codes of a group with a scale.
+    /// The codes of a group with a scale that [`Self::search_step`] found.
     pub fn encode(&self, scale: f32, group: &GroupWeights) -> [u8; GROUP] {
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-        group.weights.map(|weight| self.choose(weight * inverse))
+        group.weights.map(|weight| {
+            let u = weight * inverse;
+            // A cell is wider than the distance of two samples, so one of them has the best code.
+            let index = ((u + CURVE_REACH) * (CURVE as f32 / (2.0 * CURVE_REACH))) as usize;
+            let code = |index: usize| self.best.get(index).copied().unwrap_or(128);
+            let (below, above) = (code(index), code(index + 1));
+            if below == above || self.error(u, below) <= self.error(u, above) {
+                below
+            } else {
+                above
+            }
+        })
     }
 
     /// The joint error of `u` with a code.
@@ -161,6 +166,24 @@ impl Coder {
         let v = 2.0 * u / (self.a + (self.a * self.a + 4.0 * self.b * u.abs()).sqrt());
         (v * 128.0 + 128.0).clamp(0.0, 255.0) as u8
     }
+}
+
+/// The group's error at one scale, in units of the scale's square.
+///
+/// No weight exceeds 1.15 times a scale that is tried, so every index lies within the curve.
+fn curve_sum(curve: &[f32; CURVE], scale: f32, group: &GroupWeights) -> f32 {
+    // Adding 2^23 leaves the nearest integer in the low bits of a float.
+    const INTEGER: f32 = 8_388_608.0;
+    let position = CURVE as f32 / (2.0 * CURVE_REACH * scale);
+    let offset = INTEGER + CURVE as f32 / 2.0;
+    let indices = group.weights.map(|weight| (weight * position + offset).to_bits());
+    let mut sums = [0.0; 4];
+    for (indices, factors) in indices.chunks_exact(4).zip(group.factors.chunks_exact(4)) {
+        for lane in 0..4 {
+            sums[lane] += factors[lane] * curve[indices[lane] as usize % CURVE];
+        }
+    }
+    sums[0] + sums[1] + sums[2] + sums[3]
 }
 
 /// The smallest f16 that is not below a finite, non-negative number up to 65504.
