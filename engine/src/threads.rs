@@ -121,6 +121,29 @@ impl ThreadPool {
     }
 }
 
+/// A pointer to items of which each part takes another.
+struct Items<T>(*mut T);
+
+// SAFETY: `for_each_mut` gives every item to one part only, and items may move between threads.
+unsafe impl<T: Send> Sync for Items<T> {}
+
+impl ThreadPool {
+    /// Calls `job(index, item)` for every item, each once, and returns when all are done.
+    ///
+    /// # Panics
+    /// As [`Self::run`].
+    pub fn for_each_mut<T: Send>(&self, items: &mut [T], job: &(dyn Fn(usize, &mut T) + Sync)) {
+        let (count, items) = (items.len(), Items(items.as_mut_ptr()));
+        let items = &items;
+        self.run(count, &|index| {
+            // SAFETY: `index` is below the length, and `run` uses each once, so that no other
+            // reference to the item exists.
+            let item = unsafe { &mut *items.0.add(index) };
+            job(index, item);
+        });
+    }
+}
+
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);

@@ -17,7 +17,7 @@ pub enum KvBlock<'a> {
 
 type NestedTile = unsafe fn(&NestedWeights, usize, &QuantizedRows, &[u32], &mut [TileValues]);
 
-type FloatRows = unsafe fn(&[f32], &[&[f32]], &mut [[f32; FLOAT_ROWS]]);
+type FloatRows = unsafe fn((&[f32], usize), &[&[f32]], &mut [[f32; FLOAT_ROWS]]);
 type AttendBlock =
     unsafe fn(&[f32], KvBlock, f32, &mut [f32], &mut [f32], &mut AttentionOutput<'_>);
 
@@ -30,6 +30,8 @@ pub struct Kernels {
     nested_tile: NestedTile,
     quantize: unsafe fn(&[f32], &mut [QuantizedGroup]),
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
+    rms_norm_in_place: unsafe fn(&mut [f32], &[f32], f32),
+    route: unsafe fn(&mut [f32], bool, &mut [u32], &mut [f32]),
     swiglu: unsafe fn(&mut [f32], &[f32]),
     add_scaled: unsafe fn(&mut [f32], f32, &[f32]),
     add: unsafe fn(&mut [f32], &[f32]),
@@ -49,9 +51,9 @@ pub const FLOAT_ROWS: usize = 4;
 /// Rows of activations that are multiplied together with [`FLOAT_ROWS`] rows of weights.
 const FLOAT_BLOCK: usize = 4;
 
-/// Products of [`FLOAT_ROWS`] rows of weights `[4, K]` with rows of activations of length K.
+/// Products of [`FLOAT_ROWS`] rows of weights, which lie a stride apart, with rows of activations.
 #[inline(always)]
-fn dots(weights: &[f32], x: &[&[f32]], out: &mut [[f32; FLOAT_ROWS]]) {
+fn dots(weights: (&[f32], usize), x: &[&[f32]], out: &mut [[f32; FLOAT_ROWS]]) {
     for (x, out) in x.chunks(FLOAT_BLOCK).zip(out.chunks_mut(FLOAT_BLOCK)) {
         match (x, out) {
             ([a, b, c, d], [e, f, g, h]) => {
@@ -67,11 +69,15 @@ fn dots(weights: &[f32], x: &[&[f32]], out: &mut [[f32; FLOAT_ROWS]]) {
 }
 
 #[inline(always)]
-fn dots_block<const T: usize>(weights: &[f32], x: [&[f32]; T]) -> [[f32; FLOAT_ROWS]; T] {
+fn dots_block<const T: usize>(
+    (weights, stride): (&[f32], usize),
+    x: [&[f32]; T],
+) -> [[f32; FLOAT_ROWS]; T] {
     const LANES: usize = math::LANES;
-    let cols = weights.len() / FLOAT_ROWS;
+    let cols = x[0].len();
     let rows: [&[f32]; FLOAT_ROWS] =
-        std::array::from_fn(|row| &weights[row * cols..(row + 1) * cols]);
+        std::array::from_fn(|row| &weights[row * stride..row * stride + cols]);
+    let x = x.map(|x| &x[..cols]);
     let mut sums = [[[0.0f32; LANES]; FLOAT_ROWS]; T];
     for chunk in 0..cols / LANES {
         let range = chunk * LANES..(chunk + 1) * LANES;
@@ -147,6 +153,21 @@ macro_rules! kernels_for {
             }
 
             $(#[target_feature(enable = $features)])?
+            unsafe fn rms_norm_in_place(x: &mut [f32], weight: &[f32], epsilon: f32) {
+                math::rms_norm_in_place(x, weight, epsilon);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn route(
+                logits: &mut [f32],
+                renormalize: bool,
+                ids: &mut [u32],
+                weights: &mut [f32],
+            ) {
+                math::route_softmax(logits, renormalize, ids, weights);
+            }
+
+            $(#[target_feature(enable = $features)])?
             unsafe fn swiglu(gate: &mut [f32], up: &[f32]) {
                 math::swiglu(gate, up);
             }
@@ -162,7 +183,7 @@ macro_rules! kernels_for {
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn dots(weights: &[f32], x: &[&[f32]], out: &mut [[f32; FLOAT_ROWS]]) {
+            unsafe fn dots(weights: (&[f32], usize), x: &[&[f32]], out: &mut [[f32; FLOAT_ROWS]]) {
                 super::dots(weights, x, out);
             }
 
@@ -183,6 +204,8 @@ macro_rules! kernels_for {
                 nested_tile: $nested,
                 quantize,
                 rms_norm,
+                rms_norm_in_place,
+                route,
                 swiglu,
                 add_scaled,
                 add,
@@ -291,6 +314,24 @@ impl Kernels {
         unsafe { (self.rms_norm)(x, weight, epsilon, out) }
     }
 
+    /// [`math::rms_norm_in_place`].
+    pub fn rms_norm_in_place(&self, x: &mut [f32], weight: &[f32], epsilon: f32) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.rms_norm_in_place)(x, weight, epsilon) }
+    }
+
+    /// [`math::route_softmax`].
+    pub fn route(
+        &self,
+        logits: &mut [f32],
+        renormalize: bool,
+        ids: &mut [u32],
+        weights: &mut [f32],
+    ) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.route)(logits, renormalize, ids, weights) }
+    }
+
     /// [`math::swiglu`].
     pub fn swiglu(&self, gate: &mut [f32], up: &[f32]) {
         // SAFETY: see `nested_tile`.
@@ -309,12 +350,17 @@ impl Kernels {
         unsafe { (self.add)(out, x) }
     }
 
-    /// Dot products of [`FLOAT_ROWS`] rows of float weights, `[4, K]`, with rows of activations of
-    /// K elements each: `out[t][row]`, each as [`math::dot`] gives it.
+    /// Dot products of [`FLOAT_ROWS`] rows of float weights, which lie a stride apart, with rows of
+    /// activations, all of one length: `out[t][row]`, each as [`math::dot`] gives it.
     ///
     /// # Panics
-    /// With a row of activations shorter than K.
-    pub fn float_rows(&self, weights: &[f32], x: &[&[f32]], out: &mut [[f32; FLOAT_ROWS]]) {
+    /// With weights or rows that are too short.
+    pub fn float_rows(
+        &self,
+        weights: (&[f32], usize),
+        x: &[&[f32]],
+        out: &mut [[f32; FLOAT_ROWS]],
+    ) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.dots)(weights, x, out) }
     }

@@ -3,8 +3,16 @@
 //! [`math`] says what every float operation computes, once, in plain loops over 16 lanes. Kernels
 //! for an instruction set are the same loops compiled for it, or are tested to give the same bits.
 
+mod columns;
+mod device;
+mod encoder;
 pub mod kernels;
 pub mod math;
 pub mod nested;
+mod pages;
 pub mod reference;
 pub mod rows;
+
+pub use device::{Cpu, CpuBuffer, CpuMatrix};
+pub use encoder::CpuEncoder;
+pub use pages::CpuPool;

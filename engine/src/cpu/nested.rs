@@ -56,7 +56,7 @@ pub struct NestedWeights<'a> {
     pub(super) middle: Middle<'a>,
     pub(super) p6: &'a [u8], // [tiles, groups, 128], empty below level 6
     pub(super) p8: &'a [u8], // [tiles, groups, 128], empty below level 8
-    pub(super) decode: DecodeTables,
+    pub(super) decode: &'a DecodeTables,
 }
 
 /// How codes become values, in the forms that kernels look up.
@@ -103,13 +103,30 @@ impl DecodeTables {
     }
 }
 
+/// What kernels look up, for each level of one codec; matrices that share the codec share it.
+#[derive(Clone, Debug)]
+pub struct CodecTables {
+    levels: [DecodeTables; 5],
+}
+
+impl CodecTables {
+    /// The tables of a codec.
+    pub fn new(codec: &NestedCodec) -> Self {
+        Self { levels: Level::ALL.map(|level| DecodeTables::new(codec, level)) }
+    }
+}
+
 impl<'a> NestedWeights<'a> {
-    /// Prepares a view of tiled planes for products at `level`.
+    /// Prepares a view of tiled planes for products at `level`. The tables are those of its codec.
     ///
     /// # Errors
     /// [`NestedError::LevelMissing`] without the planes of the level, and
     /// [`NestedError::OutOfRange`] for the row-major layout.
-    pub fn new(view: &NestedView<'a>, level: Level) -> Result<Self, NestedError> {
+    pub fn new(
+        view: &NestedView<'a>,
+        level: Level,
+        tables: &'a CodecTables,
+    ) -> Result<Self, NestedError> {
         if level > view.level() {
             return Err(NestedError::LevelMissing { wanted: level, present: view.level() });
         }
@@ -141,7 +158,7 @@ impl<'a> NestedWeights<'a> {
             middle,
             p6: from(planes.p6, Level::L6),
             p8: from(planes.p8, Level::L8),
-            decode: DecodeTables::new(view.codec(), level),
+            decode: &tables.levels[level.index()],
         })
     }
 
@@ -290,6 +307,26 @@ fn group_sums(values: &GroupValues, x: &QuantizedGroup) -> [i32; TILE_ROWS] {
         }
     }
     sums
+}
+
+/// Weights of one tile as floats, `[16, 32 * groups]`: value times scale.
+pub(super) fn dequantize_tile(weights: &NestedWeights, tile: usize, out: &mut [f32]) {
+    let (units, cols) = (weights.row_units(tile), weights.groups * GROUP);
+    let mut values = [[0; 64]; 8];
+    for group in 0..weights.groups {
+        let cell = tile * weights.groups + group;
+        decode_group(weights, tile, cell, &mut values);
+        let steps = weights.group_steps(cell);
+        for (row, out) in out.chunks_exact_mut(cols).take(TILE_ROWS).enumerate() {
+            let scale = units[row] * STEPS[usize::from(steps[row] & 31)];
+            let out = &mut out[group * GROUP..(group + 1) * GROUP];
+            for (out, values) in out.as_chunks_mut::<4>().0.iter_mut().zip(&values) {
+                for k in 0..4 {
+                    out[k] = scale * f32::from(values[row * 4 + k]);
+                }
+            }
+        }
+    }
 }
 
 /// Rows of activations that share one decoded group.

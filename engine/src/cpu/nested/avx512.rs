@@ -148,7 +148,7 @@ unsafe fn blocks<const LEVEL: u8, const MIDDLE: u8>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 fn tables(weights: &NestedWeights, tile: usize) -> Tables {
     let units = weights.row_units(tile);
-    let decode = &weights.decode;
+    let decode = weights.decode;
     // SAFETY: every load is inside of its array.
     unsafe {
         let nibble = _mm_loadu_si128(weights.nibble_table(tile).as_ptr().cast());

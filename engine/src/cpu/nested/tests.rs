@@ -108,11 +108,12 @@ fn every_kernel_gives_the_bits_of_the_definition() {
     let sets = Kernels::available();
     for (rows, cols, tokens) in [(1, 1, 1), (16, 32, 2), (17, 33, 3), (50, 100, 7), (33, 200, 19)] {
         let planes = random_matrix(rows, cols, rows as u64);
+        let tables = CodecTables::new(&planes.codec);
         let x = random_rows(Kernels::portable(), tokens, cols, 7);
         for (merged, level) in [false, true].into_iter().flat_map(|m| Level::ALL.map(|l| (m, l))) {
             let view = planes.view(merged);
             let wanted = reference(&view, level, &x);
-            let weights = NestedWeights::new(&view, level).unwrap();
+            let weights = NestedWeights::new(&view, level, &tables).unwrap();
             for kernels in &sets {
                 // Rows in another order and one of them twice, as experts see them.
                 let order: Vec<u32> = (0..tokens as u32).rev().chain([0]).collect();
@@ -157,10 +158,10 @@ fn the_largest_sums_do_not_overflow() {
         x.resize(2, 64);
         Kernels::portable().quantize(&[-1.0; 64], x.row_mut(0));
         Kernels::portable().quantize(&[1.0; 64], x.row_mut(1));
-        let view = planes.view(true);
+        let (view, tables) = (planes.view(true), CodecTables::new(&planes.codec));
         for level in Level::ALL {
             let wanted = reference(&view, level, &x);
-            let weights = NestedWeights::new(&view, level).unwrap();
+            let weights = NestedWeights::new(&view, level, &tables).unwrap();
             for kernels in Kernels::available() {
                 let mut out = [[0.0; TILE_ROWS]; 2];
                 kernels.nested_tile(&weights, 0, &x, &[0, 1], &mut out);
@@ -173,11 +174,28 @@ fn the_largest_sums_do_not_overflow() {
 #[test]
 fn a_level_without_its_planes_is_an_error() {
     let planes = random_matrix(16, 32, 1);
+    let tables = CodecTables::new(&planes.codec);
     let only = NestedPlanes { p2: &planes.planes[0], ..NestedPlanes::default() };
     let view = NestedView::new(16, 32, Layout::Tile16, &planes.codec, only).unwrap();
-    assert!(NestedWeights::new(&view, Level::L2).is_ok());
+    assert!(NestedWeights::new(&view, Level::L2, &tables).is_ok());
     assert!(matches!(
-        NestedWeights::new(&view, Level::L3),
+        NestedWeights::new(&view, Level::L3, &tables),
         Err(NestedError::LevelMissing { wanted: Level::L3, present: Level::L2 })
     ));
+}
+
+#[test]
+fn a_dequantized_tile_is_that_of_the_definition() {
+    let planes = random_matrix(19, 45, 5);
+    let (view, tables) = (planes.view(true), CodecTables::new(&planes.codec));
+    for level in Level::ALL {
+        let weights = NestedWeights::new(&view, level, &tables).unwrap();
+        let mut row = vec![0.0; 45];
+        let mut out = vec![f32::NAN; TILE_ROWS * 64];
+        for r in 0..19 {
+            dequantize_tile(&weights, r / TILE_ROWS, &mut out);
+            view.dequantize_row(level, r, &mut row).unwrap();
+            assert_eq!(&out[r % TILE_ROWS * 64..][..45], row, "level {level} row {r}");
+        }
+    }
 }

@@ -1,0 +1,217 @@
+//! The CPU as a backend: buffers, matrices and pages in host memory, threads and kernels.
+
+use std::sync::Arc;
+
+use nestling_formats::Level;
+use nestling_formats::nested::{Layout, NestedCodec};
+
+use super::encoder::CpuEncoder;
+use super::kernels::Kernels;
+use super::nested::CodecTables;
+use super::pages::CpuPool;
+use super::rows::QuantizedRows;
+use crate::backend::{Backend, BackendLimits, Routing};
+use crate::error::EngineError;
+use crate::kv_cache::{KvShape, PageId};
+use crate::threads::ThreadPool;
+use crate::weights::{ActivationMode, MatrixWeights};
+
+/// The CPU with its threads and the kernels that it runs.
+#[derive(Debug)]
+pub struct Cpu {
+    pub(super) team: Team,
+    /// Lookup tables of the codecs seen so far; matrices that share a codec share its tables.
+    codecs: Vec<(Arc<NestedCodec>, Arc<CodecTables>)>,
+    pub(super) scratch: Scratch,
+}
+
+/// Threads and kernels: what products need of the CPU.
+#[derive(Clone, Debug)]
+pub(super) struct Team {
+    pub pool: Arc<ThreadPool>,
+    pub kernels: &'static Kernels,
+}
+
+/// Memory that operations reuse.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// The input of a product.
+    pub x: QuantizedRows,
+    /// The input of a feed-forward part's second product.
+    pub inner: QuantizedRows,
+}
+
+impl Cpu {
+    /// A CPU that works with `threads` threads and the best kernels that it has.
+    pub fn new(threads: usize) -> Self {
+        Self::with(Arc::new(ThreadPool::new(threads)), Kernels::detect())
+    }
+
+    /// A CPU with given threads, which several may share, and kernels.
+    pub fn with(pool: Arc<ThreadPool>, kernels: &'static Kernels) -> Self {
+        Self { team: Team { pool, kernels }, codecs: Vec::new(), scratch: Scratch::default() }
+    }
+
+    fn tables(&mut self, codec: &Arc<NestedCodec>) -> Arc<CodecTables> {
+        let same = |known: &Arc<NestedCodec>| Arc::ptr_eq(known, codec) || **known == **codec;
+        // A layer's matrices come one after another, so a known codec is found near the end.
+        if let Some((_, tables)) = self.codecs.iter().rev().find(|(known, _)| same(known)) {
+            return Arc::clone(tables);
+        }
+        let tables = Arc::new(CodecTables::new(codec));
+        self.codecs.push((Arc::clone(codec), Arc::clone(&tables)));
+        tables
+    }
+}
+
+/// Activations, `[rows, cols]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CpuBuffer {
+    pub(super) cols: usize,
+    pub(super) values: Vec<f32>,
+}
+
+impl CpuBuffer {
+    pub(super) fn new(rows: usize, cols: usize) -> Self {
+        Self { cols, values: vec![0.0; rows * cols] }
+    }
+
+    pub(super) fn row_count(&self) -> usize {
+        self.values.len().checked_div(self.cols).unwrap_or(0)
+    }
+
+    /// Sets the number of rows; what they hold is unspecified.
+    pub(super) fn resize(&mut self, rows: usize) {
+        self.values.resize(rows * self.cols, 0.0);
+    }
+}
+
+/// Weights with the way to multiply them.
+#[derive(Clone, Debug)]
+pub struct CpuMatrix {
+    pub(super) weights: MatrixWeights,
+    pub(super) activations: ActivationMode,
+    pub(super) tables: Option<Arc<CodecTables>>,
+}
+
+impl CpuMatrix {
+    pub(super) fn rows(&self) -> usize {
+        self.weights.rows()
+    }
+
+    pub(super) fn cols(&self) -> usize {
+        self.weights.cols()
+    }
+
+    /// Whether activations are quantized for products with it.
+    pub(super) fn takes_int8(&self) -> bool {
+        self.activations == ActivationMode::Int8 && matches!(self.weights, MatrixWeights::Nested(_))
+    }
+
+    /// Whether products with it go tile by tile in the kernels.
+    pub(super) fn is_tiled(&self) -> bool {
+        match &self.weights {
+            MatrixWeights::Nested(matrix) => matrix.layout() == Layout::Tile16,
+            MatrixWeights::Float(_) => false,
+        }
+    }
+
+    /// One row of weights as floats, `[cols]`.
+    pub(super) fn read_row(
+        &self,
+        level: Level,
+        row: usize,
+        out: &mut [f32],
+    ) -> Result<(), EngineError> {
+        match &self.weights {
+            MatrixWeights::Float(matrix) => matrix.read_row(row, out),
+            MatrixWeights::Nested(matrix) => {
+                matrix.view()?.dequantize_row(matrix.prefix(level)?, row, out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Backend for Cpu {
+    type Buffer = CpuBuffer;
+    type Routing = Routing;
+    type Floats = Vec<f32>;
+    type Matrix = CpuMatrix;
+    type KvPool = CpuPool;
+    type Encoder<'a> = CpuEncoder<'a>;
+
+    fn name(&self) -> String {
+        format!("CPU, {}, {} threads", self.team.kernels.name(), self.team.pool.threads())
+    }
+
+    fn limits(&self) -> BackendLimits {
+        BackendLimits {
+            num_experts_max: usize::MAX,
+            num_experts_per_tok_max: usize::MAX,
+            head_dim_max: usize::MAX,
+            rows_max: usize::MAX,
+        }
+    }
+
+    fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<CpuBuffer, EngineError> {
+        // The room is taken when rows first come.
+        let _ = rows_max;
+        Ok(CpuBuffer::new(0, cols))
+    }
+
+    fn routing(&mut self, _rows: usize, per_token: usize) -> Result<Routing, EngineError> {
+        Ok(Routing { num_experts_per_tok: per_token, ..Routing::default() })
+    }
+
+    fn upload_floats(&mut self, values: &[f32]) -> Result<Vec<f32>, EngineError> {
+        Ok(values.to_vec())
+    }
+
+    fn upload_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<CpuMatrix, EngineError> {
+        let tables = match weights {
+            MatrixWeights::Nested(matrix) => Some(self.tables(matrix.codec())),
+            MatrixWeights::Float(_) => None,
+        };
+        Ok(CpuMatrix { weights: weights.clone(), activations, tables })
+    }
+
+    fn kv_pool(&mut self, shape: &KvShape) -> Result<CpuPool, EngineError> {
+        Ok(CpuPool::new(*shape))
+    }
+
+    fn copy_page(
+        &mut self,
+        pool: &mut CpuPool,
+        source: PageId,
+        destination: PageId,
+    ) -> Result<(), EngineError> {
+        pool.copy(source, destination)
+    }
+
+    fn read_page(
+        &mut self,
+        pool: &CpuPool,
+        page: PageId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError> {
+        pool.read(page, out)
+    }
+
+    fn write_page(
+        &mut self,
+        pool: &mut CpuPool,
+        page: PageId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        pool.write(page, bytes)
+    }
+
+    fn encoder(&mut self) -> CpuEncoder<'_> {
+        CpuEncoder { cpu: self }
+    }
+}

@@ -1,0 +1,215 @@
+//! SwiGLU feed-forward parts, several experts at once.
+//!
+//! With int8 activations there are two stages for all experts together: gate, up, SwiGLU and the
+//! quantization of the result, by groups of 32 columns; then down, by tiles. Every part does its
+//! columns for all experts, so the experts' different numbers of rows need no balancing.
+
+use nestling_formats::Level;
+use nestling_formats::nested::{GROUP, TILE_ROWS};
+
+use super::products::{
+    Int8Product, Output, ROW_BLOCK, RowMap, Tiles, Write, by_level, multiply_float, multiply_int8,
+};
+use crate::backend::{FeedForward, Linear};
+use crate::cpu::columns::{ColumnsMut, split_columns};
+use crate::cpu::device::{Cpu, CpuBuffer, CpuMatrix, Scratch, Team};
+use crate::cpu::rows::{QuantizedGroup, QuantizedRows};
+use crate::error::EngineError;
+
+/// One feed-forward part at one level, for some rows.
+pub(super) struct Use<'a> {
+    pub weights: &'a FeedForward<Cpu>,
+    pub level: Level,
+    pub rows: RowMap,
+}
+
+/// The first product of a [`Use`]; its rows come one after another in the inner activations.
+struct Inner<'a> {
+    gate: Tiles<'a>,
+    up: Tiles<'a>,
+    biases: [Option<&'a [f32]>; 2],
+    rows: &'a [u32],
+    /// Row of the inner activations that its first row goes to.
+    start: usize,
+    width: usize,
+}
+
+/// Computes all uses; each row of the output belongs to one of them. `x` is `[rows, D]`.
+pub(super) fn feed_forward(
+    team: &Team,
+    scratch: &mut Scratch,
+    uses: &[Use],
+    x: &CpuBuffer,
+    out: Output,
+) -> Result<(), EngineError> {
+    for used in uses {
+        let FeedForward { gate, up, down } = used.weights;
+        super::expect("inputs of a feed-forward part", gate.matrix.cols(), x.cols)?;
+        super::expect("inputs of up", gate.matrix.cols(), up.matrix.cols())?;
+        super::expect("gate and up", gate.matrix.rows(), up.matrix.rows())?;
+        super::expect("inputs of down", gate.matrix.rows(), down.matrix.cols())?;
+        super::expect("outputs of down", out.cols, down.matrix.rows())?;
+        super::check_bias(gate)?;
+        super::check_bias(up)?;
+        super::check_bias(down)?;
+    }
+    let width = uses.first().map_or(0, |used| used.weights.gate.matrix.rows());
+    let int8 = |used: &Use| {
+        let FeedForward { gate, up, down } = used.weights;
+        gate.matrix.rows() == width
+            && [gate, up, down].iter().all(|linear| linear.matrix.takes_int8())
+    };
+    if uses.iter().all(int8) {
+        team.quantize(&x.values, x.cols, &mut scratch.x);
+        return fused(team, scratch, uses, width, out);
+    }
+    for used in uses {
+        let part = Output { values: &mut *out.values, cols: out.cols, write: out.write };
+        separate(team, scratch, used, x, part)?;
+    }
+    Ok(())
+}
+
+fn fused(
+    team: &Team,
+    scratch: &mut Scratch,
+    uses: &[Use],
+    width: usize,
+    out: Output,
+) -> Result<(), EngineError> {
+    let (mut inners, mut maps, mut rows) = (Vec::new(), Vec::new(), 0);
+    for used in uses {
+        let FeedForward { gate, up, .. } = used.weights;
+        inners.push(Inner {
+            gate: Tiles::new(&gate.matrix, used.level)?,
+            up: Tiles::new(&up.matrix, used.level)?,
+            biases: [gate.bias.as_deref(), up.bias.as_deref()],
+            rows: &used.rows.x,
+            start: rows,
+            width,
+        });
+        let range = rows as u32..(rows + used.rows.len()) as u32;
+        maps.push(RowMap { x: range.collect(), out: used.rows.out.clone() });
+        rows += used.rows.len();
+    }
+    let Scratch { x, inner } = scratch;
+    inner.resize(rows, width);
+    let groups = inner.groups();
+    let multiplications = 2 * rows * width * x.groups() * GROUP;
+    let borders = team.borders(groups, 1, multiplications);
+    let mut blocks = split_columns(inner.cells_mut(), groups, &borders);
+    team.pool.for_each_mut(&mut blocks, &|_, block| {
+        inners.iter().for_each(|inner| inner.fill(team, x, block));
+    });
+    let mut products = Vec::with_capacity(uses.len());
+    for (used, map) in uses.iter().zip(&maps) {
+        let down = &used.weights.down;
+        let tiles = Tiles::new(&down.matrix, used.level)?;
+        let (bias, rows) = (down.bias.as_deref(), down.matrix.rows());
+        products.push((Int8Product { tiles, bias, first: 0, rows }, map));
+    }
+    multiply_int8(team, &products, inner, out);
+    Ok(())
+}
+
+impl Inner<'_> {
+    /// Computes the groups of one block.
+    fn fill(&self, team: &Team, x: &QuantizedRows, block: &mut ColumnsMut<'_, QuantizedGroup>) {
+        let range = block.range();
+        for group in range.clone() {
+            for (index, rows) in self.rows.chunks(ROW_BLOCK).enumerate() {
+                let mut gate = [[0.0; GROUP]; ROW_BLOCK];
+                let mut up = [[0.0; GROUP]; ROW_BLOCK];
+                let live = GROUP.min(self.width - group * GROUP);
+                self.multiply(team, &self.gate, (group, live), x, rows, &mut gate);
+                self.multiply(team, &self.up, (group, live), x, rows, &mut up);
+                let start = self.start + index * ROW_BLOCK;
+                for (row, (gate, up)) in gate.iter_mut().zip(&mut up).take(rows.len()).enumerate() {
+                    let columns = group * GROUP..group * GROUP + live;
+                    for (values, bias) in [(&mut *gate, self.biases[0]), (up, self.biases[1])] {
+                        let bias = bias.map_or(&[][..], |bias| &bias[columns.clone()]);
+                        values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+                    }
+                    team.kernels.swiglu(&mut gate[..live], &up[..live]);
+                    let cells = &mut block.row(start + row)[group - range.start..][..1];
+                    team.kernels.quantize(&gate[..live], cells);
+                }
+            }
+        }
+    }
+
+    /// The one or two tiles of a group of 32 outputs.
+    fn multiply(
+        &self,
+        team: &Team,
+        tiles: &Tiles,
+        (group, live): (usize, usize),
+        x: &QuantizedRows,
+        rows: &[u32],
+        out: &mut [[f32; GROUP]; ROW_BLOCK],
+    ) {
+        let mut values = [[0.0; TILE_ROWS]; ROW_BLOCK];
+        for half in 0..live.div_ceil(TILE_ROWS) {
+            let tile = group * (GROUP / TILE_ROWS) + half;
+            tiles.multiply(team, tile, x, rows, &mut values[..rows.len()]);
+            for (out, values) in out.iter_mut().zip(&values[..rows.len()]) {
+                out[half * TILE_ROWS..(half + 1) * TILE_ROWS].copy_from_slice(values);
+            }
+        }
+    }
+}
+
+/// The general case, a matrix at a time: float weights, float activations.
+fn separate(
+    team: &Team,
+    scratch: &mut Scratch,
+    used: &Use,
+    x: &CpuBuffer,
+    out: Output,
+) -> Result<(), EngineError> {
+    let FeedForward { gate, up, down } = used.weights;
+    let count = used.rows.len();
+    let levels = vec![used.level; count];
+    let all: Vec<u32> = (0..count as u32).collect();
+    let map = RowMap { x: used.rows.x.clone(), out: all.clone() };
+    let mut inner = CpuBuffer::new(count, gate.matrix.rows());
+    let mut other = CpuBuffer::new(count, up.matrix.rows());
+    let cols = inner.cols;
+    for (linear, values) in [(gate, &mut inner.values), (up, &mut other.values)] {
+        let out = Output { values, cols, write: Write::Set };
+        linear_rows(team, scratch, (linear, &levels), &map, (x, 0), out)?;
+    }
+    team.kernels.swiglu(&mut inner.values, &other.values);
+    let map = RowMap { x: all, out: used.rows.out.clone() };
+    linear_rows(team, scratch, (down, &levels), &map, (&inner, 0), out)
+}
+
+/// One matrix for the rows of `map`, `levels` one for each of them, in whatever way its weights
+/// are multiplied.
+pub(super) fn linear_rows(
+    team: &Team,
+    scratch: &mut Scratch,
+    (linear, levels): (&Linear<Cpu>, &[Level]),
+    map: &RowMap,
+    (x, first): (&CpuBuffer, usize),
+    out: Output,
+) -> Result<(), EngineError> {
+    super::check_bias(linear)?;
+    let (matrix, bias): (&CpuMatrix, _) = (&linear.matrix, linear.bias.as_deref());
+    if matrix.takes_int8() {
+        team.quantize(&x.values, x.cols, &mut scratch.x);
+    }
+    for (level, indices) in by_level(levels) {
+        let pick = |from: &[u32]| indices.iter().map(|index| from[*index as usize]).collect();
+        let rows = RowMap { x: pick(&map.x), out: pick(&map.out) };
+        let part = Output { values: &mut *out.values, cols: out.cols, write: out.write };
+        if matrix.takes_int8() {
+            let tiles = Tiles::new(matrix, level)?;
+            let product = Int8Product { tiles, bias, first, rows: matrix.rows() };
+            multiply_int8(team, &[(product, &rows)], &scratch.x, part);
+        } else {
+            multiply_float(team, (matrix, bias, level), &rows, &x.values, first, part)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! A layer's operations on every kernel set and thread count, against the scalar reference.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nestling_formats::nested::{
+    CodecFitter, Layout, QuantizeOptions, pack_plane, plane_bytes, quantize_matrix,
+};
+use nestling_formats::{DType, Level, Plane};
+
+use super::*;
+use crate::backend::{Backend, ExpertUse};
+use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
+use crate::cpu::kernels::Kernels;
+use crate::cpu::reference::Reference;
+use crate::driver::block_on;
+use crate::kv_cache::{KvDtype, KvShape, PageId};
+use crate::threads::ThreadPool;
+use crate::weights::{
+    ActivationMode, ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions,
+};
+
+/// Deterministic values in -1..1.
+fn noise(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = u64::from(seed) * 2 + 1;
+    let mut next = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn nested(rows: usize, cols: usize, layout: Layout, seed: u32) -> MatrixWeights {
+    let weights = noise(rows * cols, seed);
+    let options = QuantizeOptions::default();
+    let mut fitter = CodecFitter::new(&options);
+    fitter.add(&weights, rows, cols, None).unwrap();
+    let codec = fitter.finish().unwrap();
+    let matrix = quantize_matrix(&weights, rows, cols, &codec, None, &options).unwrap();
+    let region = |plane| {
+        let mut bytes = vec![0; plane_bytes(layout, rows, cols, plane).unwrap()];
+        pack_plane(&matrix, layout, plane, &mut bytes).unwrap();
+        Some(ByteRegion::from_vec(bytes))
+    };
+    let regions = PlaneRegions {
+        p2: region(Plane::P2).unwrap(),
+        p3: region(Plane::P3),
+        p4: region(Plane::P4),
+        p34: None,
+        p6: region(Plane::P6),
+        p8: region(Plane::P8),
+    };
+    // As for a `down` matrix with a plane more than the others.
+    let levels = [Level::L3, Level::L4, Level::L6, Level::L8, Level::L8];
+    let levels = if seed.is_multiple_of(2) { Level::ALL } else { levels };
+    let matrix = NestedMatrix::new((rows, cols), layout, Arc::new(codec), regions, levels);
+    MatrixWeights::Nested(matrix.unwrap())
+}
+
+fn float(rows: usize, cols: usize, dtype: DType, seed: u32) -> MatrixWeights {
+    let values = noise(rows * cols, seed);
+    let bytes = values.iter().flat_map(|x| match dtype {
+        DType::F32 => x.to_le_bytes().to_vec(),
+        DType::F16 => half::f16::from_f32(*x).to_le_bytes().to_vec(),
+        DType::Bf16 => half::bf16::from_f32(*x).to_le_bytes().to_vec(),
+    });
+    let region = ByteRegion::from_vec(bytes.collect());
+    MatrixWeights::Float(FloatMatrix::new(rows, cols, dtype, region).unwrap())
+}
+
+/// What a case varies.
+#[derive(Debug)]
+struct Case {
+    rows: usize,
+    mode: ActivationMode,
+    kv: KvDtype,
+    /// Whether the weights are floats.
+    float: Option<DType>,
+    /// One level for all rows, or several.
+    mixed: bool,
+    /// Matrices made so far, by their seed.
+    made: RefCell<BTreeMap<u32, MatrixWeights>>,
+}
+
+const D: usize = 72; // hidden size
+const HEADS: (usize, usize, usize) = (6, 2, 20);
+const INNER: usize = 40;
+const EXPERTS: usize = 5;
+const PER_TOKEN: usize = 2;
+
+impl Case {
+    fn weights(&self, rows: usize, cols: usize, seed: u32) -> MatrixWeights {
+        let make = || match self.float {
+            Some(dtype) => float(rows, cols, dtype, seed),
+            // Small matrices stay float in a store.
+            None if seed == 3 => float(rows, cols, DType::F32, seed),
+            None => nested(rows, cols, Layout::Tile16, seed),
+        };
+        self.made.borrow_mut().entry(seed).or_insert_with(make).clone()
+    }
+
+    fn step_rows(&self) -> StepRows {
+        let level = |index: usize| match self.mixed {
+            true => Level::ALL[index % 5],
+            false => Level::L4,
+        };
+        // Two sequences; the first crosses the border of a page.
+        let rows = (0..self.rows).map(|index| Row {
+            token: (index * 7 % 50) as u32,
+            position: (index / 2) as u32,
+            sequence: (index % 2) as u32,
+            wants_logits: true,
+            levels: LevelPolicy::Fixed(level(index)),
+        });
+        let pages = |first: u32| SequenceRef { pages: (first..first + 2).map(PageId).collect() };
+        StepRows::of_batch(&Batch { rows: rows.collect(), sequences: vec![pages(2), pages(0)] })
+    }
+
+    /// All results of a layer's operations, one after another.
+    fn run<B: Backend>(&self, mut backend: B) -> Vec<(&'static str, Vec<f32>)> {
+        let rows = self.step_rows();
+        let levels = &rows.dense_levels;
+        let (h, g, d) = HEADS;
+        let mut upload = |rows, cols, seed: u32, bias: bool| -> Linear<B> {
+            let matrix = backend.upload_matrix(&self.weights(rows, cols, seed), self.mode).unwrap();
+            let bias = bias.then(|| backend.upload_floats(&noise(rows, seed + 100)).unwrap());
+            Linear { matrix, bias }
+        };
+        let qkv_weights =
+            [upload(h * d, D, 2, true), upload(g * d, D, 3, false), upload(g * d, D, 5, true)];
+        let attention_out = upload(D, h * d, 6, true);
+        let mut ffn = |seed, bias| FeedForward {
+            gate: upload(INNER, D, seed, bias),
+            up: upload(INNER, D, seed + 2, false),
+            down: upload(D, INNER, seed + 3, bias),
+        };
+        let experts: Vec<_> = (0..EXPERTS as u32).map(|e| ffn(10 + 10 * e, e == 2)).collect();
+        let shared = ffn(8, true);
+        let mut made = self.made.borrow_mut();
+        let embedding = made.entry(4).or_insert_with(|| nested(50, D, Layout::RowMajor, 4));
+        let embedding = backend.upload_matrix(embedding, self.mode).unwrap();
+        let router = float(EXPERTS, D, DType::F32, 9);
+        let router = Router {
+            weights: backend.upload_matrix(&router, ActivationMode::Float).unwrap(),
+            num_experts_per_tok: PER_TOKEN,
+            norm_topk_prob: true,
+        };
+        let norm = backend.upload_floats(&noise(D, 31)).unwrap();
+        let heads = heads(&mut backend);
+        let shape = KvShape { num_key_value_heads: g, head_dim: d, dtype: self.kv, pages: 4 };
+        let mut pool = backend.kv_pool(&shape).unwrap();
+        let sizes = [D, D, (h + 2 * g) * d, d, h * d, D, 50];
+        let [mut x, mut normed, mut qkv, mut rope, mut attended, mut expert_rows, mut logits] =
+            sizes.map(|cols| backend.buffer(self.rows * PER_TOKEN, cols).unwrap());
+        let mut routing = backend.routing(self.rows, PER_TOKEN).unwrap();
+        let mut out = Vec::new();
+        let mut enc = backend.encoder();
+        enc.embed(&embedding, &rows, &mut x).unwrap();
+        out.push(("embed", block_on(enc.read(&x)).unwrap()));
+        enc.write(&noise(self.rows * d, 34), &mut rope).unwrap();
+        enc.rms_norm(&x, &norm, 1e-6, &mut normed).unwrap();
+        out.push(("rms_norm", block_on(enc.read(&normed)).unwrap()));
+        enc.matmul(&qkv_weights, levels, &normed, &mut qkv).unwrap();
+        out.push(("matmul", block_on(enc.read(&qkv)).unwrap()));
+        enc.rope_store(&heads, &rows, &rope, &mut qkv, &mut pool).unwrap();
+        out.push(("rope_store", block_on(enc.read(&qkv)).unwrap()));
+        enc.attend(&heads, &rows, &qkv, &pool, &mut attended).unwrap();
+        out.push(("attend", block_on(enc.read(&attended)).unwrap()));
+        enc.matmul_add(&attention_out, levels, &attended, &mut x).unwrap();
+        out.push(("matmul_add", block_on(enc.read(&x)).unwrap()));
+        enc.ffn_add(&shared, levels, &normed, &mut x).unwrap();
+        out.push(("ffn_add", block_on(enc.read(&x)).unwrap()));
+        enc.route(&router, &normed, &mut routing).unwrap();
+        let chosen = block_on(enc.read_routing(&routing)).unwrap();
+        let ids = chosen.expert_ids.iter().map(|id| *id as f32);
+        out.push(("route", chosen.expert_weights.iter().copied().chain(ids).collect()));
+        let pinned: Vec<_> =
+            (0u32..).zip(&experts).map(|(e, weights)| pin(e, weights, &chosen, levels)).collect();
+        let (first, second) = pinned.split_at(3);
+        enc.experts(second, &routing, &normed, &mut expert_rows).unwrap();
+        enc.experts(first, &routing, &normed, &mut expert_rows).unwrap();
+        out.push(("experts", block_on(enc.read(&expert_rows)).unwrap()));
+        enc.experts_sum(&routing, &expert_rows, &mut x).unwrap();
+        out.push(("experts_sum", block_on(enc.read(&x)).unwrap()));
+        enc.gather_rows(&x, &[0, 2 % self.rows as u32], &mut normed).unwrap();
+        let head = [Linear { matrix: embedding, bias: None }];
+        enc.matmul(&head, &levels[..2], &normed, &mut logits).unwrap();
+        out.push(("head", block_on(enc.read(&logits)).unwrap()));
+        out
+    }
+}
+
+fn heads<B: Backend>(backend: &mut B) -> AttentionHeads<B> {
+    let (num_attention_heads, num_key_value_heads, head_dim) = HEADS;
+    AttentionHeads {
+        num_attention_heads,
+        num_key_value_heads,
+        head_dim,
+        scale: 0.2,
+        eps: 1e-6,
+        query_norm: Some(backend.upload_floats(&noise(head_dim, 32)).unwrap()),
+        key_norm: Some(backend.upload_floats(&noise(head_dim, 33)).unwrap()),
+    }
+}
+
+fn pin<'a, B: Backend>(
+    expert: u32,
+    weights: &'a FeedForward<B>,
+    chosen: &Routing,
+    levels: &[Level],
+) -> PinnedExpert<'a, B> {
+    let slots = chosen.expert_ids.iter().enumerate().filter(|(_, id)| **id == expert);
+    let uses = slots.map(|(slot, _)| ExpertUse {
+        row: (slot / PER_TOKEN) as u32,
+        rank: (slot % PER_TOKEN) as u32,
+        level: levels[slot / PER_TOKEN],
+    });
+    PinnedExpert { expert, weights, uses: uses.collect() }
+}
+
+fn compare(case: &Case) {
+    let wanted = case.run(Reference);
+    for threads in [1, 2] {
+        let pool = Arc::new(ThreadPool::new(threads));
+        for kernels in Kernels::available() {
+            let found = case.run(Cpu::with(Arc::clone(&pool), kernels));
+            for ((name, found), (_, wanted)) in found.iter().zip(&wanted) {
+                assert_eq!(found.len(), wanted.len(), "{name}");
+                for (index, (a, b)) in found.iter().zip(wanted).enumerate() {
+                    let same = a.to_bits() == b.to_bits();
+                    assert!(
+                        same,
+                        "{} rows, {:?}, {} {threads} threads: {name}[{index}] is {a}, not {b}",
+                        case.rows,
+                        case.mode,
+                        kernels.name()
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn int8_products_give_the_bits_of_the_reference() {
+    for (rows, mixed) in [(2, false), (3, true), (37, false), (131, true)] {
+        let kv = if mixed { KvDtype::F16 } else { KvDtype::F32 };
+        compare(&Case {
+            rows,
+            mode: ActivationMode::Int8,
+            kv,
+            float: None,
+            mixed,
+            made: RefCell::default(),
+        });
+    }
+}
+
+#[test]
+fn float_activations_give_the_bits_of_the_reference() {
+    for (rows, mixed) in [(2, true), (37, false)] {
+        let mode = ActivationMode::Float;
+        compare(&Case {
+            rows,
+            mode,
+            kv: KvDtype::F32,
+            float: None,
+            mixed,
+            made: RefCell::default(),
+        });
+    }
+}
+
+#[test]
+fn float_weights_give_the_bits_of_the_reference() {
+    for (rows, dtype) in [(2, DType::F32), (5, DType::F16), (37, DType::Bf16)] {
+        let (mode, kv) = (ActivationMode::Int8, KvDtype::F32);
+        compare(&Case {
+            rows,
+            mode,
+            kv,
+            float: Some(dtype),
+            mixed: false,
+            made: RefCell::default(),
+        });
+    }
+}
