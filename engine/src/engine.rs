@@ -1,5 +1,6 @@
 //! The engine: the memory budget, the step loop and whoever drives it.
 
+use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -7,6 +8,7 @@ use crate::budget::Budget;
 use crate::error::EngineError;
 use crate::options::{Driver, EngineOptions};
 use crate::step_loop::{LoopInbox, StepLoop, Task, Turn};
+use crate::threads::ThreadPool;
 
 /// Owns the threads, the memory budget and the step loop that all its models share. There are no
 /// globals: several engines live side by side.
@@ -35,7 +37,9 @@ impl Engine {
             }
         };
         let budget = Budget::new(options.memory_bytes);
-        Ok(Self { core: Arc::new(EngineCore { inbox, runs, budget, options }) })
+        let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+        let pool = Arc::new(ThreadPool::new(options.threads.unwrap_or_else(cores)));
+        Ok(Self { core: Arc::new(EngineCore { inbox, runs, budget, options, pool }) })
     }
 
     /// The memory budget that all models of this engine share.
@@ -63,6 +67,8 @@ pub(crate) struct EngineCore {
     runs: Runs,
     pub budget: Budget,
     pub options: EngineOptions,
+    /// The threads that compute, for all models: one step runs at a time.
+    pub pool: Arc<ThreadPool>,
 }
 
 /// Where the step loop runs.

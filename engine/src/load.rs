@@ -9,7 +9,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::budget::{BudgetExceeded, Purpose, Reservation};
 use crate::cancel::CancelToken;
-use crate::cpu::reference::Reference;
+use crate::cpu::Cpu;
+use crate::cpu::kernels::Kernels;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::expert::{CheckpointSource, ExpertSource};
@@ -140,7 +141,7 @@ impl Model {
             reserve(Purpose::KeyValue, room.kv_bytes)?,
             reserve(Purpose::Scratch, room.scratch_bytes)?,
         ];
-        let runner = open_runner(source, options, &room, progress, cancel)?;
+        let runner = open_runner(engine, source, (options, &room), progress, cancel)?;
         let eos = &text.defaults.eos_token_ids;
         let end_tokens = if eos.is_empty() { config.eos_token_ids.clone() } else { eos.clone() };
         let parts = ModelParts {
@@ -160,9 +161,9 @@ impl Model {
 
 /// The runner on the device that was asked for.
 fn open_runner(
+    engine: &Engine,
     source: Arc<dyn ExpertSource>,
-    options: &ModelOptions,
-    room: &Room,
+    (options, room): (&ModelOptions, &Room),
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
 ) -> Result<Box<dyn ModelRunner>, EngineError> {
@@ -175,7 +176,8 @@ fn open_runner(
         ..RunnerOptions::default()
     };
     let mut report = |parts_done, parts_total| progress(OpenProgress { parts_done, parts_total });
-    Ok(Box::new(Runner::load(Reference, source, &runner_options, cancel, &mut report)?))
+    let cpu = Cpu::with(Arc::clone(&engine.core.pool), Kernels::detect());
+    Ok(Box::new(Runner::load(cpu, source, &runner_options, cancel, &mut report)?))
 }
 
 /// Takes bytes from the budget; models that are on their way out give theirs back first.
