@@ -1,8 +1,12 @@
 //! Tests of whole models: against outside truth, and against themselves.
 
 #[cfg(test)]
+mod build;
+#[cfg(test)]
 mod common;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
 mod invariance;
+#[cfg(test)]
+mod stores;

@@ -1,0 +1,147 @@
+//! Small stores, made from a checkpoint with one codec and no threads.
+
+use std::path::Path;
+
+use nestling_formats::checkpoint::Checkpoint;
+use nestling_formats::nested::{
+    CodecFitter, Layout, QuantizeOptions, QuantizedMatrix, quantize_matrix,
+};
+use nestling_formats::store::{
+    Encoding, FloatDtype, FloatTensor, Group, GroupId, Matrix, MatrixData, StorePlan, StoreWriter,
+    levels_with_offset, pack_extent,
+};
+use nestling_formats::{Level, MatrixId, MatrixKind, Plane};
+
+/// How to make a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Recipe {
+    /// How many planes `down` of an expert is ahead of gate and up.
+    pub down_offset: usize,
+    /// Top level of every matrix.
+    pub top: Level,
+    /// Whether a tied head gets planes of its own.
+    pub tied_head: bool,
+}
+
+impl Default for Recipe {
+    fn default() -> Self {
+        Self { down_offset: 0, top: Level::L8, tied_head: false }
+    }
+}
+
+/// What one group holds, as floats.
+struct Content {
+    id: GroupId,
+    matrices: Vec<(MatrixKind, MatrixId, usize, usize)>,
+}
+
+fn contents(checkpoint: &Checkpoint, recipe: &Recipe) -> Vec<Content> {
+    let mut contents: Vec<Content> = Vec::new();
+    for matrix in &checkpoint.shape().matrices {
+        let id = match (matrix.id.kind, matrix.id.layer, matrix.id.expert) {
+            (MatrixKind::Embedding, ..) => GroupId::Embedding,
+            (MatrixKind::Head, ..) => GroupId::Head,
+            (_, Some(layer), Some(expert)) => GroupId::expert_of(layer, expert),
+            (_, layer, _) => GroupId::Dense { layer: layer.unwrap() },
+        };
+        let item = (matrix.id.kind, matrix.id, matrix.rows, matrix.cols);
+        match contents.iter_mut().find(|content| content.id == id) {
+            Some(content) => content.matrices.push(item),
+            None => contents.push(Content { id, matrices: vec![item] }),
+        }
+    }
+    if recipe.tied_head && checkpoint.config().tie_word_embeddings {
+        let (_, id, rows, cols) = contents[0].matrices[0];
+        let matrices = vec![(MatrixKind::Head, id, rows, cols)];
+        contents.insert(1, Content { id: GroupId::Head, matrices });
+    }
+    // Experts last, as the default sections expect.
+    contents.sort_by_key(|content| content.id.expert().is_some());
+    contents
+}
+
+fn plan_matrix(
+    id: &GroupId,
+    &(kind, _, rows, cols): &(MatrixKind, MatrixId, usize, usize),
+    recipe: &Recipe,
+    codec: u32,
+) -> Matrix {
+    let layout = match kind {
+        MatrixKind::Embedding => Layout::RowMajor,
+        _ => Layout::Tile16,
+    };
+    let ahead = kind == MatrixKind::Down && id.expert().is_some();
+    let offset = if ahead { recipe.down_offset } else { 0 };
+    let levels = levels_with_offset(offset, recipe.top);
+    Matrix { kind, rows, cols, encoding: Encoding::Nested { layout, codec }, levels }
+}
+
+/// Writes the checkpoint's store.
+pub fn build_store(directory: &Path, destination: &Path, recipe: &Recipe) {
+    let checkpoint = Checkpoint::open(directory).unwrap();
+    let contents = contents(&checkpoint, recipe);
+    let options = QuantizeOptions::default();
+    let mut fitter = CodecFitter::new(&options);
+    for (_, id, rows, cols) in contents.iter().flat_map(|content| &content.matrices) {
+        fitter.add(&checkpoint.read_matrix(*id).unwrap(), *rows, *cols, None).unwrap();
+    }
+    let fitted = fitter.finish().unwrap();
+    let config = checkpoint.asset("config.json").unwrap().unwrap();
+
+    let mut plan = StorePlan::new("tiny", "{}");
+    let codec = plan.add_codec(fitted.tables.len());
+    plan.add_asset("config.json", config.len() as u64);
+    let layers = (0..checkpoint.config().num_hidden_layers as u32).map(Some);
+    let layers: Vec<Option<u32>> = layers.chain([None]).collect();
+    for &layer in &layers {
+        let floats = checkpoint.shape().floats.iter().filter(|float| float.id.layer == layer);
+        let tensors = floats.map(|float| FloatTensor {
+            kind: float.id.kind,
+            dtype: FloatDtype::F32,
+            shape: vec![float.rows, float.cols],
+        });
+        plan.add_group(GroupId::Floats { layer }, Vec::new(), tensors.collect());
+    }
+    for Content { id, matrices } in &contents {
+        let matrices = matrices.iter().map(|matrix| plan_matrix(id, matrix, recipe, codec));
+        plan.add_group(id.clone(), matrices.collect(), Vec::new());
+    }
+
+    let writer = StoreWriter::create(destination, &plan).unwrap();
+    writer.set_codec(codec, &fitted).unwrap();
+    writer.write_extent(&GroupId::asset("config.json"), Plane::P2, &config).unwrap();
+    for layer in layers {
+        let floats = checkpoint.shape().floats.iter().filter(|float| float.id.layer == layer);
+        let bytes: Vec<Vec<u8>> = floats
+            .map(|float| {
+                let values = checkpoint.read_float(float.id).unwrap();
+                values.iter().flat_map(|value| value.to_le_bytes()).collect()
+            })
+            .collect();
+        let data: Vec<_> = bytes.iter().map(|bytes| MatrixData::Floats(bytes)).collect();
+        write_group(&writer, &GroupId::Floats { layer }, &data);
+    }
+    for Content { id, matrices } in &contents {
+        let quantized: Vec<QuantizedMatrix> = matrices
+            .iter()
+            .map(|&(_, id, rows, cols)| {
+                let weights = checkpoint.read_matrix(id).unwrap();
+                quantize_matrix(&weights, rows, cols, &fitted, None, &options).unwrap()
+            })
+            .collect();
+        let data: Vec<_> = quantized.iter().map(MatrixData::Nested).collect();
+        write_group(&writer, id, &data);
+    }
+    writer.finish().unwrap();
+}
+
+fn write_group(writer: &StoreWriter, id: &GroupId, data: &[MatrixData<'_>]) {
+    let group: &Group = writer.index().group(id).unwrap();
+    for plane in Plane::ALL {
+        if group.extents[plane.index()].is_some() {
+            let mut bytes = Vec::new();
+            pack_extent(group, plane, data, &mut bytes).unwrap();
+            writer.write_extent(id, plane, &bytes).unwrap();
+        }
+    }
+}
