@@ -8,7 +8,7 @@ use super::format::{
     CODEC_RECORD_BYTES, EXTENT_RECORD_BYTES, GROUP_RECORD_BYTES, INDEX_HEAD_BYTES,
     MATRIX_RECORD_BYTES, SECTION_RECORD_BYTES, SHARD_RECORD_BYTES, TENSOR_RECORD_BYTES,
 };
-use super::header::Header;
+use super::header::{Header, STORE_LENGTH_AT};
 use super::index::{Encoding, Group, Index, Matrix};
 use crate::{Level, Plane};
 
@@ -159,7 +159,7 @@ impl Index {
             return Err(Fault {
                 what: "header".into(),
                 field: "store length",
-                offset: 0,
+                offset: STORE_LENGTH_AT,
                 expected: format!("{} where the last extent ends", layout.at),
                 found: header.store_length.to_string(),
             });

@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::bytes::Fields;
+use super::encode::dtype_code;
 use super::error::Fault;
 use super::format::{self, NAME_BYTES_MAX, NONE, PLANES};
 use super::header::Header;
 use super::index::{
-    CodecSlot, Encoding, Extent, FloatDtype, FloatTensor, Group, GroupId, Index, Matrix, Section,
+    CodecSlot, Encoding, Extent, FloatTensor, Group, GroupId, Index, Matrix, Section,
 };
 use crate::nested::{Layout, NestedCodec};
-use crate::{ExpertId, FloatKind, Level, MatrixKind, Plane};
+use crate::{DType, ExpertId, FloatKind, Level, MatrixKind, Plane};
 
 /// The counts at the index's front.
 struct Counts {
@@ -103,6 +104,7 @@ pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, 
         fields.what = format!("tensor {number}");
         tensors.push(read_tensor(&mut fields)?);
     }
+    let extents_at = fields.offset();
     let mut extents = Vec::with_capacity(counts.extents);
     for number in 0..counts.extents {
         fields.what = format!("extent {number}");
@@ -113,9 +115,9 @@ pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, 
     for (section, length) in sections.iter_mut().zip(section_names) {
         section.name = names.next(length, "section name", &mut fields)?;
     }
-    let (groups, numbers) =
-        assemble(&mut fields, records, (matrices, tensors), &extents, &mut names)?;
+    let (mut groups, numbers) = assemble(&mut fields, records, (matrices, tensors), &mut names)?;
     names.end(&fields)?;
+    link_extents(&mut fields, &mut groups, &extents, extents_at)?;
     let parameters_json = read_parameters(&mut fields, counts.parameters)?;
     let mut index = Index {
         id: header.id,
@@ -391,7 +393,6 @@ fn assemble(
     fields: &mut Fields<'_>,
     records: Vec<GroupRecord>,
     (matrices, tensors): (Vec<Matrix>, Vec<FloatTensor>),
-    extents: &[Extent],
     names: &mut Names<'_>,
 ) -> Result<Groups, Fault> {
     let (mut matrices, mut tensors) = (matrices.into_iter(), tensors.into_iter());
@@ -412,6 +413,16 @@ fn assemble(
             extents: [None; PLANES],
         });
     }
+    Ok((groups, numbers))
+}
+
+/// Tells each group its extents. The records begin at `extents_at`.
+fn link_extents(
+    fields: &mut Fields<'_>,
+    groups: &mut [Group],
+    extents: &[Extent],
+    extents_at: u64,
+) -> Result<(), Fault> {
     for (number, extent) in (0u32..).zip(extents) {
         let group = usize::try_from(extent.group).ok().and_then(|group| groups.get_mut(group));
         let slot = group.map(|group| &mut group.extents[extent.plane.index()]);
@@ -419,10 +430,11 @@ fn assemble(
             fields.what = format!("extent {number}");
             let found = format!("plane {:?} of group {} again", extent.plane, extent.group);
             let expected = format!("not what extent {first} holds");
-            return Err(fields.fault("plane", extent.offset, expected, found));
+            let at = extents_at + u64::from(number) * format::EXTENT_RECORD_BYTES as u64;
+            return Err(fields.fault("plane", at, expected, found));
         }
     }
-    Ok((groups, numbers))
+    Ok(())
 }
 
 fn group_id(
@@ -474,9 +486,9 @@ fn float_kind(code: u8) -> Option<FloatKind> {
     FLOAT_KINDS.into_iter().find(|kind| *kind as u8 == code)
 }
 
-fn float_dtype(code: u8) -> Option<FloatDtype> {
-    let all = [FloatDtype::F32, FloatDtype::F16, FloatDtype::Bf16];
-    all.into_iter().find(|dtype| dtype.code() == code)
+fn float_dtype(code: u8) -> Option<DType> {
+    let all = [DType::F32, DType::F16, DType::Bf16];
+    all.into_iter().find(|dtype| dtype_code(*dtype) == code)
 }
 
 const MATRIX_KINDS: [MatrixKind; 9] = [

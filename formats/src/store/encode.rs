@@ -2,16 +2,16 @@
 
 use super::bytes::Out;
 use super::format::{CODEC_NESTED, NONE, PLANES};
-use super::index::{Encoding, FloatDtype, Group, GroupId, Index, Matrix};
+use super::index::{Encoding, Group, GroupId, Index, Matrix};
 use super::{format, hash};
+use crate::DType;
 
-impl FloatDtype {
-    pub(super) const fn code(self) -> u8 {
-        match self {
-            Self::F32 => format::ENCODING_F32,
-            Self::F16 => format::ENCODING_F16,
-            Self::Bf16 => format::ENCODING_BF16,
-        }
+/// The number of an element type in the index.
+pub(super) const fn dtype_code(dtype: DType) -> u8 {
+    match dtype {
+        DType::F32 => format::ENCODING_F32,
+        DType::F16 => format::ENCODING_F16,
+        DType::Bf16 => format::ENCODING_BF16,
     }
 }
 
@@ -74,7 +74,7 @@ impl Index {
         }
         for tensor in self.groups.iter().flat_map(|group| &group.tensors) {
             out.u8(tensor.kind as u8);
-            out.u8(tensor.dtype.code());
+            out.u8(dtype_code(tensor.dtype));
             out.u8(u8::try_from(tensor.shape.len()).unwrap_or(u8::MAX));
             out.zeros(1);
             out.count(tensor.shape.first().copied().unwrap_or(0));
@@ -133,7 +133,7 @@ fn encode_group(group: &Group, out: &mut Out) {
 fn encode_matrix(matrix: &Matrix, out: &mut Out) {
     let (layout, encoding, codec) = match matrix.encoding {
         Encoding::Nested { layout, codec } => (layout.code(), format::ENCODING_NESTED, codec),
-        Encoding::Float(dtype) => (crate::nested::Layout::RowMajor.code(), dtype.code(), NONE),
+        Encoding::Float(dtype) => (crate::nested::Layout::RowMajor.code(), dtype_code(dtype), NONE),
     };
     out.u8(matrix.kind as u8);
     out.u8(layout);

@@ -42,6 +42,8 @@ pub const EXTENT_RECORD_BYTES: usize = 48;
 pub const NONE: u32 = u32::MAX;
 /// Longest name of an asset or a section, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
+/// Longest index.
+pub const INDEX_BYTES_MAX: u64 = 256 << 20;
 /// Most shards of a store.
 pub const SHARDS_MAX: u32 = 99_999;
 

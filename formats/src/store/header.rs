@@ -2,11 +2,16 @@
 
 use super::bytes::{Fields, Out, align_up};
 use super::error::{Fault, StoreError};
-use super::format::{ALIGNMENT_MAX, ALIGNMENT_MIN, HEADER_BYTES, MAGIC, SHARDS_MAX, VERSION};
+use super::format::{
+    ALIGNMENT_MAX, ALIGNMENT_MIN, HEADER_BYTES, INDEX_BYTES_MAX, MAGIC, SHARDS_MAX, VERSION,
+};
 use super::hash::{StoreId, hash};
 
 /// Bytes of the header that its own hash covers.
 const HASHED_BYTES: usize = HEADER_BYTES - 16;
+
+/// Where the length of the store lies in the header.
+pub(super) const STORE_LENGTH_AT: u64 = 80;
 
 /// The header of the store, or of one shard of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,6 +166,10 @@ impl Header {
             let expected = format!("{} of the store", if whole { "all" } else { "at most all" });
             let expected = format!("{expected}, {} bytes", self.store_length);
             return Err(fields.fault("shard length", shard_length_at, expected, self.shard_length));
+        }
+        if self.index_length > INDEX_BYTES_MAX {
+            let expected = format!("at most {INDEX_BYTES_MAX}");
+            return Err(fields.fault("index length", index_length_at, expected, self.index_length));
         }
         if self.shard == 0 && self.data_start().is_none_or(|start| start > self.shard_length) {
             let expected = format!("less than the shard's {} bytes", self.shard_length);

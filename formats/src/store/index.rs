@@ -8,7 +8,7 @@ use super::format::{
 };
 use super::hash::{StoreId, extent_seed};
 use crate::nested::{Layout, NestedCodec};
-use crate::{ExpertId, FloatKind, Level, MatrixKind, Plane};
+use crate::{DType, ExpertId, FloatKind, Level, MatrixKind, Plane};
 
 /// One unit of reading: what shares an extent per plane.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -104,27 +104,6 @@ impl std::fmt::Display for GroupId {
     }
 }
 
-/// Element type of values that stay in float, little-endian.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FloatDtype {
-    /// 32 bits.
-    F32,
-    /// IEEE half precision.
-    F16,
-    /// The upper half of a 32-bit float.
-    Bf16,
-}
-
-impl FloatDtype {
-    /// Bytes of one element.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
-    }
-}
-
 /// How the values of a matrix are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
@@ -136,7 +115,7 @@ pub enum Encoding {
         codec: u32,
     },
     /// Floats, row by row, whole in the group's first extent.
-    Float(FloatDtype),
+    Float(DType),
 }
 
 /// One matrix `[rows, cols]` of a group.
@@ -171,8 +150,8 @@ pub fn levels_with_offset(offset: usize, top: Level) -> [Option<Level>; PLANES] 
 pub struct FloatTensor {
     /// What it does; with the group's layer it is a [`crate::FloatId`].
     pub kind: FloatKind,
-    /// Element type.
-    pub dtype: FloatDtype,
+    /// Element type; little-endian.
+    pub dtype: DType,
     /// One or two dimensions, none of them zero.
     pub shape: Vec<usize>,
 }

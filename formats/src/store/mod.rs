@@ -32,7 +32,7 @@ pub use disk::{Disk, DiskFile, OsDisk};
 pub use error::{Malformed, StoreError};
 pub use hash::StoreId;
 pub use index::{
-    CodecSlot, Encoding, Extent, FloatDtype, FloatTensor, Group, GroupId, Index, Matrix, Section,
+    CodecSlot, Encoding, Extent, FloatTensor, Group, GroupId, Index, Matrix, Section,
     levels_with_offset,
 };
 #[cfg(not(target_family = "wasm"))]

@@ -7,8 +7,8 @@ use super::check::Cursor;
 use super::decode::check_name;
 use super::error::StoreError;
 use super::format::{
-    ALIGNMENT_DEFAULT, ALIGNMENT_MAX, ALIGNMENT_MIN, ALIGNMENT_SMALL, HEADER_BYTES, NONE, PLANES,
-    SHARDS_MAX, SMALL_STORE_BYTES,
+    ALIGNMENT_DEFAULT, ALIGNMENT_MAX, ALIGNMENT_MIN, ALIGNMENT_SMALL, HEADER_BYTES,
+    INDEX_BYTES_MAX, NONE, PLANES, SHARDS_MAX, SMALL_STORE_BYTES,
 };
 use super::hash::StoreId;
 use super::header::Header;
@@ -169,6 +169,10 @@ impl StorePlan {
         self.place_extents(&mut index)?;
         index.id = index.compute_id(&self.source);
         let header = index.header(&[]);
+        if header.index_length > INDEX_BYTES_MAX {
+            let reason = format!("needs an index of {} bytes", header.index_length);
+            return Err(StoreError::plan("store", reason));
+        }
         index.check(&header, HEADER_BYTES as u64).map_err(|fault| fault.in_plan())?;
         Ok(index)
     }

@@ -7,7 +7,7 @@ use super::decode::decode;
 use super::error::StoreError;
 use super::format::HEADER_BYTES;
 use super::hash::{StoreId, hash, index_seed};
-use super::header::Header;
+use super::header::{Header, STORE_LENGTH_AT};
 use super::index::{Extent, Group, GroupId, Index};
 use super::shards::ShardedStorage;
 use super::storage::{FileStorage, Storage};
@@ -89,7 +89,7 @@ impl Store {
                 file: name,
                 what: "header".into(),
                 field: "store length",
-                offset: 0,
+                offset: STORE_LENGTH_AT,
                 expected: format!("{length}, the length of the file"),
                 found: header.store_length.to_string(),
             })));

@@ -2,6 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests stop at once, as tests do")]
 
+mod damage;
+mod malformed;
 mod mapped;
+mod mutations;
 mod roundtrip;
+mod shards;
 mod support;

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use nestling_formats::nested::{Layout, NestedCodec, NestedTables};
 use nestling_formats::store::{
-    Encoding, FloatDtype, FloatTensor, GroupId, Matrix, MemoryStorage, Store, StoreError,
-    StorePlan, StoreWriter, levels_with_offset,
+    Encoding, FloatTensor, GroupId, Matrix, MemoryStorage, Store, StoreError, StorePlan,
+    StoreWriter, levels_with_offset,
 };
-use nestling_formats::{FloatKind, Level, MatrixKind, Plane};
+use nestling_formats::{DType, FloatKind, Level, MatrixKind, Plane};
+
+pub mod seal;
 
 /// xorshift64*: the same bytes on every machine.
 pub struct Random(pub u64);
@@ -21,6 +23,10 @@ impl Random {
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
     }
 
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
@@ -34,7 +40,7 @@ pub fn nested(kind: MatrixKind, rows: usize, cols: usize, codec: u32, offset: us
     Matrix { kind, rows, cols, encoding: Encoding::Nested { layout, codec }, levels }
 }
 
-pub fn tensor(kind: FloatKind, dtype: FloatDtype, shape: &[usize]) -> FloatTensor {
+pub fn tensor(kind: FloatKind, dtype: DType, shape: &[usize]) -> FloatTensor {
     FloatTensor { kind, dtype, shape: shape.to_vec() }
 }
 
@@ -59,11 +65,11 @@ pub fn small_plan() -> StorePlan {
     let expert_codec = plan.add_codec(3);
     plan.add_asset("config.json", 10);
     plan.add_asset("tokenizer.json", 5000);
-    let norm = tensor(FloatKind::FinalNorm, FloatDtype::F32, &[40]);
+    let norm = tensor(FloatKind::FinalNorm, DType::F32, &[40]);
     plan.add_group(GroupId::Floats { layer: None }, vec![], vec![norm]);
     for layer in 0..2 {
-        let norm = tensor(FloatKind::AttentionNorm, FloatDtype::Bf16, &[40]);
-        let router = tensor(FloatKind::Router, FloatDtype::F16, &[3, 40]);
+        let norm = tensor(FloatKind::AttentionNorm, DType::Bf16, &[40]);
+        let router = tensor(FloatKind::Router, DType::F16, &[3, 40]);
         plan.add_group(GroupId::Floats { layer: Some(layer) }, vec![], vec![norm, router]);
     }
     let embedding = nested(MatrixKind::Embedding, 70, 40, codec, 0);
@@ -73,7 +79,7 @@ pub fn small_plan() -> StorePlan {
     for layer in 0..2 {
         let mut matrices = vec![nested(MatrixKind::Query, 48, 40, codec, 0)];
         let levels = [Some(Level::L8); 5];
-        let encoding = Encoding::Float(FloatDtype::Bf16);
+        let encoding = Encoding::Float(DType::Bf16);
         matrices.push(Matrix { kind: MatrixKind::Key, rows: 8, cols: 40, encoding, levels });
         plan.add_group(GroupId::Dense { layer }, matrices, vec![]);
     }
