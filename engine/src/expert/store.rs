@@ -9,10 +9,8 @@ use nestling_formats::nested::{
 };
 #[cfg(not(target_family = "wasm"))]
 use nestling_formats::store::MappedStore;
-use nestling_formats::store::{
-    Encoding, Extent, FloatDtype, Group, GroupId, Matrix, PartItem, Store,
-};
-use nestling_formats::{DType, FloatKind, Level, MatrixKind, ModelConfig, Plane};
+use nestling_formats::store::{Encoding, Extent, Group, GroupId, Matrix, PartItem, Store};
+use nestling_formats::{FloatKind, Level, MatrixKind, ModelConfig, Plane};
 
 use super::source::{ExpertSource, Matrices};
 use crate::arena::AlignedBytes;
@@ -124,12 +122,7 @@ impl StoreSource {
         let p2 = p2.ok_or_else(missing)?;
         let layout = match matrix.encoding {
             Encoding::Float(dtype) => {
-                return Ok(MatrixWeights::Float(FloatMatrix::new(
-                    rows,
-                    cols,
-                    dtype_of(dtype),
-                    p2,
-                )?));
+                return Ok(MatrixWeights::Float(FloatMatrix::new(rows, cols, dtype, p2)?));
             }
             Encoding::Nested { layout, .. } => layout,
         };
@@ -183,14 +176,6 @@ fn open(store: &Store, level: Option<Level>) -> Result<(ModelConfig, Level), Eng
     }
     let file = format!("{}: config.json", store.name());
     Ok((ModelConfig::from_json(&file, &store.config_json()?)?, level))
-}
-
-fn dtype_of(dtype: FloatDtype) -> DType {
-    match dtype {
-        FloatDtype::F32 => DType::F32,
-        FloatDtype::F16 => DType::F16,
-        FloatDtype::Bf16 => DType::Bf16,
-    }
 }
 
 fn merge(
@@ -277,7 +262,7 @@ impl ExpertSource for StoreSource {
             let what = || format!("{:?} of {}", tensor.kind, group.id);
             let region = region.ok_or_else(|| EngineError::mismatch(what(), "bytes", "none"))?;
             let mut values = vec![0.0; tensor.shape.iter().product()];
-            dtype_of(tensor.dtype).decode(region.bytes(), &mut values);
+            tensor.dtype.decode(region.bytes(), &mut values);
             list.push((tensor.kind, values));
         }
         Ok(list)
