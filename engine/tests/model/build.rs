@@ -7,10 +7,10 @@ use nestling_formats::nested::{
     CodecFitter, Layout, QuantizeOptions, QuantizedMatrix, quantize_matrix,
 };
 use nestling_formats::store::{
-    Encoding, FloatDtype, FloatTensor, Group, GroupId, Matrix, MatrixData, StorePlan, StoreWriter,
+    Encoding, FloatTensor, Group, GroupId, Matrix, MatrixData, StorePlan, StoreWriter,
     levels_with_offset, pack_extent,
 };
-use nestling_formats::{Level, MatrixId, MatrixKind, Plane};
+use nestling_formats::{DType, Level, MatrixId, MatrixKind, Plane};
 
 /// How to make a store.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +97,7 @@ pub fn build_store(directory: &Path, destination: &Path, recipe: &Recipe) {
         let floats = checkpoint.shape().floats.iter().filter(|float| float.id.layer == layer);
         let tensors = floats.map(|float| FloatTensor {
             kind: float.id.kind,
-            dtype: FloatDtype::F32,
+            dtype: DType::F32,
             shape: vec![float.rows, float.cols],
         });
         plan.add_group(GroupId::Floats { layer }, Vec::new(), tensors.collect());
