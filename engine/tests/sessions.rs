@@ -417,7 +417,9 @@ fn a_seed_repeats_and_positions_matter() {
     let engine = engine();
     let model = model(&engine, FakeRunner::new(512, 64, 32));
     let sampling = |seed| {
-        let sampling = SamplingParams { temperature: 5.0, seed, ..SamplingParams::default() };
+        let logit_bias = (POISON..VOCAB as u32).map(|token| (token, f32::NEG_INFINITY)).collect();
+        let plain = SamplingParams::default();
+        let sampling = SamplingParams { temperature: 5.0, seed, logit_bias, ..plain };
         GenerateOptions { sampling: Some(sampling), ..greedy(40) }
     };
     let run = |options: &GenerateOptions| {

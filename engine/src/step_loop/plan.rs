@@ -150,11 +150,12 @@ fn park(task: Option<&mut Task>) -> bool {
     true
 }
 
-/// Lets preempted generations go on where they fit, or where nobody else is there.
+/// Lets preempted generations go on where they fit, or where nobody older could use the pages.
 fn unpark(tasks: &mut [Task], model: &Arc<ModelCore>) {
     let mut free = model.pool.free_pages();
     let mut others = false;
-    for task in tasks.iter_mut().filter(|task| Arc::ptr_eq(&task.model, model)) {
+    let can_go_on = |task: &Task| Arc::ptr_eq(&task.model, model) && task.buffer.has_room();
+    for task in tasks.iter_mut().filter(|task| can_go_on(task)) {
         let wanted = task.sequence.pages_wanted();
         if task.parked && (!others || wanted <= free) {
             task.parked = false;

@@ -116,8 +116,9 @@ impl Task {
         self.stats.kv_bytes = self.model.kv_bytes(self.sequence.pages().len());
         let seed = self.answer.sampler.seed();
         let finished = Finished { reason, usage: self.usage, stats: self.stats, seed };
-        // The session is free before anybody can hear of it.
+        // The session is free before anybody can hear of it; if it is gone, so are its pages.
         self.slot.put_back(self.sequence);
+        drop(self.slot);
         for event in events {
             self.buffer.push(Ok(event));
         }
@@ -128,6 +129,7 @@ impl Task {
     pub fn fail(self, error: EngineError) {
         tracing::debug!(%error, "a generation failed");
         self.slot.put_back(self.sequence);
+        drop(self.slot);
         self.buffer.push(Err(error));
     }
 }
