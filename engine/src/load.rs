@@ -4,7 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nestling_formats::checkpoint::Checkpoint;
-use nestling_formats::{FeedForward, GenerationDefaults, ModelConfig};
+#[cfg(not(target_family = "wasm"))]
+use nestling_formats::store::MappedStore;
+use nestling_formats::store::{Group, GroupId, Store};
+use nestling_formats::{FeedForward, GenerationDefaults, Level, ModelConfig, Plane};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::budget::{BudgetExceeded, Purpose, Reservation};
@@ -13,7 +16,7 @@ use crate::cpu::Cpu;
 use crate::cpu::kernels::Kernels;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::expert::{CheckpointSource, ExpertSource};
+use crate::expert::{CheckpointSource, ExpertSource, StoreSource};
 use crate::kv_cache::{KvShape, pages_for};
 use crate::model::{Runner, RunnerOptions};
 use crate::model_core::ModelParts;
@@ -26,12 +29,30 @@ use crate::text::{ChatTemplate, Tokenizer};
 /// Longest context that is made room for unless more is asked for.
 const CONTEXT_DEFAULT_MAX: usize = 8192;
 
-/// What a model is opened from.
-#[derive(Debug)]
+/// What a model is opened from. The text that comes out of a store is the same in both forms.
 #[non_exhaustive]
 pub enum ModelSource {
+    /// A store whose weights are read into memory and verified.
+    Store(Arc<Store>),
+    /// A store whose weights are used where its file is mapped: it starts at once, and its memory
+    /// is the system's to give and take, so it does not count in the budget.
+    #[cfg(not(target_family = "wasm"))]
+    Mapped(MappedStore),
     /// A Hugging Face checkpoint, run unquantized.
     Checkpoint(Checkpoint),
+}
+
+impl std::fmt::Debug for ModelSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Store(store) => write!(f, "ModelSource::Store({})", store.name()),
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(mapped) => write!(f, "ModelSource::Mapped({})", mapped.store().name()),
+            Self::Checkpoint(checkpoint) => {
+                write!(f, "ModelSource::Checkpoint({})", checkpoint.directory().display())
+            }
+        }
+    }
 }
 
 impl ModelSource {
@@ -48,38 +69,68 @@ impl ModelSource {
         if !path.exists() {
             return Err(not_a_model("there is no such file or folder"));
         }
-        if path.is_dir() {
-            if !path.join("config.json").is_file() {
-                let reason = "the folder has no config.json, so it is no Hugging Face checkpoint; \
-                              give a .nest file or a checkpoint's folder";
-                return Err(not_a_model(reason));
-            }
-            return Ok(Self::Checkpoint(Checkpoint::open(path)?));
+        if !path.is_dir() {
+            return Ok(Self::Store(Arc::new(Store::open(path)?)));
         }
-        Err(not_a_model("it is no checkpoint's folder"))
+        if !path.join("config.json").is_file() {
+            let reason = "the folder has no config.json, so it is no Hugging Face checkpoint; give \
+                          a .nest file or a checkpoint's folder";
+            return Err(not_a_model(reason));
+        }
+        Ok(Self::Checkpoint(Checkpoint::open(path)?))
+    }
+
+    /// The store, if it is one.
+    fn store(&self) -> Option<&Arc<Store>> {
+        match self {
+            Self::Store(store) => Some(store),
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(mapped) => Some(mapped.store()),
+            Self::Checkpoint(_) => None,
+        }
     }
 
     fn asset(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
         match self {
             Self::Checkpoint(checkpoint) => Ok(checkpoint.asset(name)?),
+            _ => self.store().map_or(Ok(None), |store| Ok(store.asset(name)?)),
         }
     }
 
-    fn weight_bytes(&self) -> u64 {
+    /// Bytes of weights at a level that take memory of the budget.
+    fn weight_bytes(&self, level: Option<Level>) -> u64 {
         match self {
             Self::Checkpoint(checkpoint) => checkpoint.weight_bytes(),
+            Self::Store(store) => store_bytes(store, level.unwrap_or(store.level())),
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(_) => 0,
         }
     }
 
     /// Where the weights come from, and what tells them from all others.
-    fn experts(self) -> (Arc<dyn ExpertSource>, u128) {
-        match self {
-            Self::Checkpoint(checkpoint) => {
-                let identity = checkpoint_identity(&checkpoint);
-                (Arc::new(CheckpointSource::new(checkpoint)), identity)
-            }
-        }
+    fn experts(self, level: Option<Level>) -> Result<(Arc<dyn ExpertSource>, u128), EngineError> {
+        let identity = match (&self, self.store()) {
+            (_, Some(store)) => u128::from_le_bytes(store.id().0),
+            (Self::Checkpoint(checkpoint), _) => checkpoint_identity(checkpoint),
+            _ => 0,
+        };
+        Ok(match self {
+            Self::Store(store) => (Arc::new(StoreSource::owned(store, level)?), identity),
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(mapped) => (Arc::new(StoreSource::mapped(mapped, level)?), identity),
+            Self::Checkpoint(checkpoint) => (Arc::new(CheckpointSource::new(checkpoint)), identity),
+        })
     }
+}
+
+/// Bytes of the extents that a level needs.
+fn store_bytes(store: &Store, level: Level) -> u64 {
+    let weights = |group: &&Group| !matches!(group.id, GroupId::Asset { .. });
+    let extents = store.groups().iter().filter(weights).flat_map(|group| {
+        let planes = store.index().planes_at(group, level).unwrap_or(0);
+        Plane::ALL.into_iter().take(planes).filter_map(|plane| store.extent(group, plane))
+    });
+    extents.map(|extent| extent.length).sum()
 }
 
 /// Cheap to know: where the files lie and how large they are, not what is in them.
@@ -130,9 +181,9 @@ impl Model {
         progress: &mut dyn FnMut(OpenProgress),
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
-        let weight_bytes = source.weight_bytes();
+        let weight_bytes = source.weight_bytes(options.level);
         let text = ModelText::read(&source)?;
-        let (source, identity) = source.experts();
+        let (source, identity) = source.experts(options.level)?;
         let config = source.config().clone();
         let room = Room::of(&config, options);
         let reserve = |purpose, bytes| reserve(engine, purpose, bytes);

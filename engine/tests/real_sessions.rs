@@ -1,0 +1,231 @@
+//! Sessions on a real, if tiny, model: what text comes out must not depend on how it is computed.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nestling_engine::{
+    CancelToken, Engine, EngineError, EngineOptions, Event, FinishReason, GenerateOptions,
+    Generation, Input, KvDtype, Model, ModelOptions, SnapshotContents,
+};
+
+fn checkpoint() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny-qwen3-moe")
+}
+
+fn engine(threads: usize) -> Engine {
+    Engine::new(EngineOptions { threads: Some(threads), ..EngineOptions::default() }).unwrap()
+}
+
+fn open_with(engine: &Engine, options: &ModelOptions) -> Model {
+    Model::open(engine, checkpoint(), options, &mut |_| {}, &CancelToken::new()).unwrap()
+}
+
+fn open(engine: &Engine) -> Model {
+    open_with(engine, &ModelOptions::default())
+}
+
+fn greedy(max_tokens: usize) -> GenerateOptions {
+    GenerateOptions {
+        max_tokens: Some(max_tokens),
+        ignore_end: true,
+        token_events: true,
+        ..GenerateOptions::greedy()
+    }
+}
+
+/// Tokens, and log-probabilities where they were asked for, to the last bit.
+fn read(generation: Generation) -> Vec<(u32, Option<u32>)> {
+    let mut tokens = Vec::new();
+    for event in generation {
+        if let Event::Token(token) = event.unwrap() {
+            tokens.push((token.token, token.log_prob.map(f32::to_bits)));
+        }
+    }
+    tokens
+}
+
+/// Greedy decoding with log-probabilities: equal ones mean equal logits, bit for bit.
+fn exact(max_tokens: usize) -> GenerateOptions {
+    let mut options = greedy(max_tokens);
+    options.sampling.as_mut().unwrap().top_logprobs = Some(4);
+    options
+}
+
+fn prompt(model: &Model, seed: usize, length: usize) -> Vec<u32> {
+    let vocab_size = model.tokenizer().unwrap().vocab_size().min(model.config().vocab_size);
+    (0..length).map(|i| ((i * 37 + seed * 101 + i * i * 3) % vocab_size) as u32).collect()
+}
+
+#[test]
+fn alone_and_in_a_batch_are_the_same() {
+    let engine = engine(2);
+    let model = open(&engine);
+    let prompts: Vec<_> = (0..5).map(|seed| prompt(&model, seed, 3 + 17 * seed)).collect();
+    let alone: Vec<_> = prompts
+        .iter()
+        .map(|prompt| read(model.session().generate(prompt.clone(), &exact(24)).unwrap()))
+        .collect();
+    let together: Vec<_> = prompts
+        .iter()
+        .map(|prompt| model.session().generate(prompt.clone(), &exact(24)).unwrap())
+        .collect();
+    let together: Vec<_> = together.into_iter().map(read).collect();
+    assert_eq!(alone, together);
+    assert!(alone.iter().all(|tokens| tokens.len() == 24));
+}
+
+#[test]
+fn a_prompt_in_one_piece_and_in_chunks_is_the_same_on_any_number_of_threads() {
+    let mut answers = Vec::new();
+    for (rows_max, threads) in [(512, 1), (7, 2), (64, 3)] {
+        let engine = engine(threads);
+        let model = open_with(&engine, &ModelOptions { rows_max, ..ModelOptions::default() });
+        let prompt = prompt(&model, 9, 100);
+        answers.push(read(model.session().generate(prompt, &exact(16)).unwrap()));
+    }
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(answers[0], answers[2]);
+}
+
+#[test]
+fn a_fork_a_snapshot_and_a_kept_prefix_equal_computing_afresh() {
+    let engine = engine(1);
+    let model =
+        open_with(&engine, &ModelOptions { kv_dtype: KvDtype::F32, ..ModelOptions::default() });
+    let history = prompt(&model, 2, 90);
+    let tail = prompt(&model, 3, 5);
+    let whole = [history.clone(), tail.clone()].concat();
+    let fresh = read(model.session().generate(whole, &exact(12)).unwrap());
+
+    let mut session = model.session();
+    read(session.generate(history, &greedy(8)).unwrap());
+    session.truncate(90).unwrap();
+    let snapshot = session.snapshot(SnapshotContents::TokensAndPages).unwrap();
+    let mut fork = session.fork().unwrap();
+    let mut restored = model.restore(&snapshot).unwrap();
+    // The fork writes first: it must not disturb the session that it shares pages with.
+    read(fork.generate(prompt(&model, 4, 9), &greedy(9)).unwrap());
+    fork.truncate(90).unwrap();
+    for session in [&mut session, &mut fork, &mut restored] {
+        assert_eq!(read(session.generate(tail.clone(), &exact(12)).unwrap()), fresh);
+    }
+}
+
+#[test]
+fn cancelling_takes_a_quarter_of_a_second_at_most() {
+    let engine = engine(1);
+    let model = open(&engine);
+    let mut session = model.session();
+    let length = model.context_length() - 8;
+    let mut generation = session.generate(prompt(&model, 1, length), &greedy(8)).unwrap();
+    std::thread::sleep(Duration::from_millis(3));
+    let start = Instant::now();
+    generation.cancel();
+    let last = generation.find_map(|event| match event.unwrap() {
+        Event::Finished(finished) => Some(finished.reason),
+        _ => None,
+    });
+    assert!(start.elapsed() < Duration::from_millis(250), "{:?}", start.elapsed());
+    // A fast machine may have finished before.
+    assert!(matches!(last, Some(FinishReason::Cancelled | FinishReason::Length)), "{last:?}");
+    drop((session, generation));
+    assert_eq!(model.free_pages(), model.limits().pages);
+}
+
+#[test]
+fn opening_can_be_cancelled_and_reports_progress() {
+    let engine = engine(1);
+    let cancel = CancelToken::new();
+    let mut seen = Vec::new();
+    let stop = cancel.clone();
+    let mut report = |progress: nestling_engine::OpenProgress| {
+        seen.push(progress.parts_done);
+        stop.cancel();
+    };
+    let opened = Model::open(&engine, checkpoint(), &ModelOptions::default(), &mut report, &cancel);
+    assert!(matches!(opened, Err(EngineError::Cancelled)), "{opened:?}");
+    assert_eq!(seen.len(), 1);
+    assert_eq!(engine.budget().used_bytes(), 0);
+}
+
+#[test]
+fn two_models_share_one_budget() {
+    let wide = engine(1);
+    let first = open(&wide);
+    let one = wide.budget().used_bytes();
+    assert!(one > first.weight_bytes() && first.weight_bytes() > 0);
+    let options = EngineOptions {
+        memory_bytes: Some(one * 3 / 2),
+        threads: Some(1),
+        ..EngineOptions::default()
+    };
+    let narrow = Engine::new(options).unwrap();
+    let first = open(&narrow);
+    let refused = || {
+        let options = ModelOptions::default();
+        Model::open(&narrow, checkpoint(), &options, &mut |_| {}, &CancelToken::new())
+    };
+    let Err(EngineError::Budget(refusal)) = refused() else { panic!("there was room") };
+    assert!(refusal.needed_bytes > refusal.available_bytes, "{refusal}");
+    assert_eq!(narrow.budget().used_bytes(), one, "a refusal takes nothing");
+    let mut session = first.session();
+    drop(first);
+    let answer = read(session.generate(vec![1, 2, 3], &greedy(4)).unwrap());
+    assert_eq!(answer.len(), 4);
+    assert!(refused().is_err(), "a session keeps its model");
+    drop(session);
+    let second = refused().unwrap();
+    assert_eq!(read(second.session().generate(vec![1, 2, 3], &greedy(4)).unwrap()), answer);
+}
+
+#[test]
+fn text_comes_out_as_the_tokenizer_would_write_it() {
+    let engine = engine(1);
+    let model = open(&engine);
+    let mut session = model.session();
+    let mut options = greedy(40);
+    let (mut text, mut tokens) = (String::new(), Vec::new());
+    for event in session.generate("The ship", &options).unwrap() {
+        match event.unwrap() {
+            Event::Text(more) => text.push_str(&more),
+            Event::Token(token) => tokens.push(token.token),
+            _ => {}
+        }
+    }
+    assert_eq!(text, model.tokenizer().unwrap().decode(&tokens, false).unwrap());
+
+    // A stop string ends it before it is written, wherever tokens begin.
+    let (middle, _) = text.char_indices().nth(text.chars().count() / 2).unwrap();
+    let stop: String = text[middle..].chars().take(3).collect();
+    options.stop = vec![stop.clone()];
+    let (cut, finished) =
+        model.session().generate("The ship", &options).unwrap().into_answer().unwrap();
+    assert_eq!(cut, text[..text.find(&stop).unwrap()]);
+    assert_eq!(finished.reason, FinishReason::Stop);
+}
+
+#[test]
+fn a_wrong_path_says_what_would_be_right() {
+    let engine = engine(1);
+    let open = |path: &str| {
+        let options = ModelOptions::default();
+        let opened = Model::open(&engine, path, &options, &mut |_| {}, &CancelToken::new());
+        opened.unwrap_err().to_string()
+    };
+    assert!(open("/nowhere/at/all.nest").contains("no such file or folder"));
+    assert!(open(env!("CARGO_MANIFEST_DIR")).contains("config.json"));
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    assert!(open(file).contains("Cargo.toml"));
+}
+
+#[test]
+fn the_history_can_be_gone_on_from_without_anything_new() {
+    let engine = engine(1);
+    let model = open(&engine);
+    let prompt = prompt(&model, 5, 20);
+    let whole = read(model.session().generate(prompt.clone(), &exact(12)).unwrap());
+    let mut session = model.session();
+    let mut parts = read(session.generate(prompt, &exact(5)).unwrap());
+    parts.extend(read(session.generate(Input::History, &exact(7)).unwrap()));
+    assert_eq!(parts, whole);
+}
