@@ -114,7 +114,7 @@ fn a_fork_a_snapshot_and_a_kept_prefix_equal_computing_afresh() {
 #[test]
 fn cancelling_takes_a_quarter_of_a_second_at_most() {
     let engine = engine(1);
-    let model = open(&engine);
+    let model = open_with(&engine, &ModelOptions { rows_max: 64, ..ModelOptions::default() });
     let mut session = model.session();
     let length = model.context_length() - 8;
     let mut generation = session.generate(prompt(&model, 1, length), &greedy(8)).unwrap();
