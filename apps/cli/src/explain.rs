@@ -2,6 +2,7 @@
 
 use crate::failure::{Exit, Failure};
 use nestling::engine::EngineError;
+use nestling::formats::ImportError;
 use nestling::formats::store::StoreError;
 
 pub fn explain(error: &EngineError) -> Failure {
@@ -27,6 +28,8 @@ pub fn explain(error: &EngineError) -> Failure {
             Failure::new("this model has no chat template, so it cannot chat")
                 .advise("complete text with `nestling run` instead")
         }
+        EngineError::Store(error) => explain_store(error),
+        EngineError::Import(error) => explain_import(error),
         EngineError::NotFinite { .. } => failure.advise("check the store with `nestling verify`"),
         _ => failure,
     }
@@ -57,6 +60,27 @@ pub fn explain_store(error: &StoreError) -> Failure {
         }
         StoreError::Changed { .. } | StoreError::Shard { .. } => {
             failure.advise("keep the files of the store together and unchanged while it is used")
+        }
+        _ => failure,
+    }
+}
+
+pub fn explain_import(error: &ImportError) -> Failure {
+    let failure = Failure::new(error.to_string());
+    match error {
+        ImportError::Cancelled => Failure::interrupted(),
+        ImportError::Io { file, action, source } => {
+            Failure::file(action, std::path::Path::new(file), source)
+        }
+        ImportError::NotACheckpoint { .. } => failure.advise(
+            "name a folder with config.json, tokenizer.json and *.safetensors, as downloaded from \
+             the Hugging Face Hub",
+        ),
+        ImportError::Unsupported { .. } | ImportError::UnknownOption { .. } => {
+            failure.advise("this release runs the Qwen3-MoE family; look for a newer one")
+        }
+        ImportError::Malformed { .. } | ImportError::Tensor { .. } => {
+            failure.advise("download the checkpoint again")
         }
         _ => failure,
     }

@@ -4,9 +4,10 @@ use crate::args::InspectArgs;
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::failure::{Failure, Result};
+use crate::levels::level_sizes;
 use crate::verify::{open_store, store_path};
 use nestling::formats::store::{GroupId, Store};
-use nestling::formats::{FeedForward, Level, ModelConfig, ModelShape};
+use nestling::formats::{FeedForward, ModelConfig, ModelShape};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -26,32 +27,6 @@ fn config_of(store: &Store) -> Result<ModelConfig> {
     ModelConfig::from_json("config.json", &json).map_err(|error| {
         Failure::new(error.to_string()).advise("use a release of nestling that knows this model")
     })
-}
-
-/// Bytes and weights of attention and expert matrices, read at a level.
-struct LevelSize {
-    level: Level,
-    /// Bytes of the whole store that hold the level.
-    bytes: u64,
-    bits_per_weight: f64,
-}
-
-fn level_sizes(store: &Store) -> Vec<LevelSize> {
-    let index = store.index();
-    let matrices = |id: &GroupId| matches!(id, GroupId::Dense { .. } | GroupId::Expert(_));
-    let counted: Vec<_> = index.groups().iter().filter(|group| matrices(&group.id)).collect();
-    let sizes = counted.iter().flat_map(|group| &group.matrices);
-    let weights: u64 = sizes.map(|matrix| matrix.rows as u64 * matrix.cols as u64).sum();
-    let of = |level: Level| {
-        let sections = index.sections_for(level)?;
-        let end = index.sections().get(sections.checked_sub(1)?)?;
-        let extents = index.extents().iter().take(end.extents_end as usize);
-        let ours = extents.filter(|e| index.group_of(e).is_some_and(|group| matrices(&group.id)));
-        let bytes: u64 = ours.map(|extent| extent.length.next_multiple_of(index.alignment())).sum();
-        let bits_per_weight = 8.0 * bytes as f64 / weights.max(1) as f64;
-        Some(LevelSize { level, bytes: end.end, bits_per_weight })
-    };
-    Level::ALL.into_iter().filter_map(of).collect()
 }
 
 fn as_json(path: &Path, store: &Store, config: &ModelConfig) -> Value {

@@ -11,6 +11,7 @@ mod failure;
 mod hub;
 mod inspect;
 mod interrupt;
+mod levels;
 mod opened;
 mod perplexity;
 mod places;

@@ -1,10 +1,153 @@
 //! `nestling perplexity`: the judge of levels.
 
 use crate::args::PerplexityArgs;
-use crate::console::Console;
+use crate::console::{Console, write_out};
+use crate::conversation::read_text;
+use crate::explain::{explain, explain_import};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::levels::level_sizes;
+use crate::progress::Progress;
+use crate::verify::{open_store, store_path};
+use nestling::engine::cpu::Cpu;
+use nestling::engine::expert::{CheckpointSource, ExpertSource, FloatTables, StoreSource};
+use nestling::engine::judge::{
+    JudgeLevel, JudgeModels, JudgeOptions, JudgeReport, JudgeRow, judge,
+};
+use nestling::engine::model::{Runner, RunnerOptions};
+use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
+use nestling::formats::Checkpoint;
+use nestling::formats::store::Store;
+use nestling::{ActivationMode, CancelToken, EngineError, KvDtype};
+use std::fmt::Write as _;
+use std::sync::Arc;
 
-pub fn perplexity(_args: &PerplexityArgs, _console: &Console, _i: &Interrupt) -> Result<()> {
-    Err(Failure::new("this build cannot judge levels yet"))
+pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    let text = read_text(&args.file)?;
+    let store = Arc::new(open_store(&store_path(args.model.as_ref())?)?);
+    let options = options(args, &store)?;
+    let checkpoint = Checkpoint::open(&args.reference).map_err(|error| explain_import(&error))?;
+    let tokens = tokens(&store, &text)?;
+    let report = interrupt.guard(|cancel| {
+        let bar = Progress::spinner(console, "loading");
+        let mut models = Models::load(args, &store, checkpoint, cancel)?;
+        drop(bar);
+        let mut bar = Progress::parts(console, "judging");
+        judge(models.borrow(), &tokens, &options, cancel, &mut |at| {
+            bar.set_total(at.total as u64);
+            bar.set(at.done as u64);
+        })
+    });
+    let report = report.map_err(|error: EngineError| explain(&error))?;
+    if args.json {
+        let rows = serde_json::to_value(&report.rows)
+            .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
+        return write_out(&format!("{rows:#}\n"));
+    }
+    write_out(&table(&report))
+}
+
+/// The reference, the store's weights alone, and the store as it is run.
+struct Models {
+    reference: Runner<Cpu>,
+    weights_only: Runner<Cpu>,
+    shipped: Runner<Cpu>,
+}
+
+impl Models {
+    fn load(
+        args: &PerplexityArgs,
+        store: &Arc<Store>,
+        checkpoint: Checkpoint,
+        cancel: &CancelToken,
+    ) -> std::result::Result<Self, EngineError> {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = args.threads.map_or_else(cores, |threads| threads as usize);
+        let level = args.levels.iter().map(|level| level.0).max();
+        let reference: Arc<dyn ExpertSource> = Arc::new(CheckpointSource::new(checkpoint));
+        let shipped: Arc<dyn ExpertSource> =
+            Arc::new(StoreSource::owned(Arc::clone(store), level)?);
+        let weights_only = FloatTables::new(Arc::clone(&shipped), Arc::clone(&reference))?;
+        let exact = options_of(args, ActivationMode::Float, KvDtype::F32);
+        let as_run = options_of(args, ActivationMode::Int8, KvDtype::F16);
+        let load = |source, options| {
+            Runner::load(Cpu::new(threads), source, options, cancel, &mut |_, _| {})
+        };
+        Ok(Self {
+            reference: load(reference, &exact)?,
+            weights_only: load(Arc::new(weights_only), &exact)?,
+            shipped: load(shipped, &as_run)?,
+        })
+    }
+
+    fn borrow(&mut self) -> JudgeModels<'_> {
+        JudgeModels {
+            reference: &mut self.reference,
+            weights_only: &mut self.weights_only,
+            shipped: &mut self.shipped,
+        }
+    }
+}
+
+fn options_of(
+    args: &PerplexityArgs,
+    activations: ActivationMode,
+    kv_dtype: KvDtype,
+) -> RunnerOptions {
+    let context_max = Some(args.ctx_size as usize);
+    RunnerOptions { activations, kv_dtype, context_max, ..RunnerOptions::default() }
+}
+
+fn options(args: &PerplexityArgs, store: &Store) -> Result<JudgeOptions> {
+    let sizes = level_sizes(store);
+    let levels = args.levels.iter().map(|level| {
+        let size = sizes.iter().find(|size| size.level == level.0 && level.0 <= store.level());
+        let size = size.ok_or_else(|| {
+            Failure::new(format!("the store does not hold level {}", level.0))
+                .advise(format!("judge levels up to {} with --levels", store.level()))
+        })?;
+        Ok(JudgeLevel { level: size.level, bits_per_weight: size.bits_per_weight })
+    });
+    Ok(JudgeOptions {
+        levels: levels.collect::<Result<_>>()?,
+        sequence_length: args.ctx_size as usize,
+        sequences_max: match args.tokens {
+            0 => None,
+            tokens => Some((tokens / args.ctx_size as usize).max(1)),
+        },
+    })
+}
+
+fn tokens(store: &Store, text: &str) -> Result<Vec<u32>> {
+    let file = "tokenizer.json";
+    let bytes = store.asset(file).map_err(|error| crate::explain::explain_store(&error))?;
+    let bytes = bytes.ok_or_else(|| {
+        Failure::new("the store holds no tokenizer").advise("convert the checkpoint again")
+    })?;
+    let failed = |error| explain(&EngineError::Text(error));
+    let tokenizer = Tokenizer::from_bytes(file, &bytes).map_err(failed)?;
+    let options = EncodeOptions { add_special_tokens: false, special_text: SpecialText::Parse };
+    tokenizer.encode(text, options).map_err(failed)
+}
+
+fn table(report: &JudgeReport) -> String {
+    let mut out = format!(
+        "{} tokens in {} pieces; the unquantized model has perplexity {:.3}\n\n",
+        report.tokens, report.sequences, report.reference_perplexity
+    );
+    out += "              |             weights only                          |    as shipped\n";
+    out +=
+        "level    bits | perplexity   KL mean  KL median    KL p99   top-1 |   KL mean   top-1\n";
+    for row in &report.rows {
+        let JudgeRow { level, bits_per_weight, perplexity, kl_mean, kl_median, kl_p99, .. } = row;
+        let _ = writeln!(
+            out,
+            "{level:>5} {bits_per_weight:>7.3} | {perplexity:>10.3} {kl_mean:>9.5} {kl_median:>10.5} \
+             {kl_p99:>9.5} {:>6.2}% | {:>9.5} {:>6.2}%",
+            100.0 * row.top1,
+            row.kl_mean_int8,
+            100.0 * row.top1_int8,
+        );
+    }
+    out
 }

@@ -2,10 +2,12 @@
 
 pub mod cache;
 pub mod checkpoint;
+pub mod float_tables;
 pub mod source;
 pub mod store;
 
 pub use cache::ExpertCache;
 pub use checkpoint::CheckpointSource;
+pub use float_tables::FloatTables;
 pub use source::{ExpertSource, Matrices};
 pub use store::StoreSource;
