@@ -9,3 +9,4 @@ mod mutations;
 mod roundtrip;
 mod shards;
 mod support;
+mod writing;

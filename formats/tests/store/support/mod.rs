@@ -12,6 +12,7 @@ use nestling_formats::store::{
 };
 use nestling_formats::{DType, FloatKind, Level, MatrixKind, Plane};
 
+pub mod memory_disk;
 pub mod seal;
 
 /// xorshift64*: the same bytes on every machine.
