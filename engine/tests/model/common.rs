@@ -7,11 +7,14 @@ use std::sync::Arc;
 use nestling_engine::backend::Backend;
 use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_engine::cancel::CancelToken;
+use nestling_engine::cpu::Cpu;
+use nestling_engine::cpu::kernels::Kernels;
 use nestling_engine::cpu::reference::Reference;
 use nestling_engine::expert::{CheckpointSource, ExpertSource};
 use nestling_engine::kv_cache::{PageAllocator, PageTable};
 use nestling_engine::model::{Runner, RunnerOptions};
 use nestling_engine::runner::{ModelRunner, StepOutput};
+use nestling_engine::threads::ThreadPool;
 use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::{DType, Level};
 
@@ -48,7 +51,16 @@ pub fn runners(
     source: &Arc<dyn ExpertSource>,
     options: &RunnerOptions,
 ) -> Vec<(String, Box<dyn ModelRunner>)> {
-    vec![("reference".into(), Box::new(runner(Reference, source, options)))]
+    let reference: Box<dyn ModelRunner> = Box::new(runner(Reference, source, options));
+    let mut all = vec![("reference".into(), reference)];
+    for kernels in Kernels::available() {
+        for threads in [1, 2] {
+            let cpu = Cpu::with(Arc::new(ThreadPool::new(threads)), kernels);
+            let name = format!("{} with {threads} threads", kernels.name());
+            all.push((name, Box::new(runner(cpu, source, options))));
+        }
+    }
+    all
 }
 
 /// A few tokens of a vocabulary, different for every seed.

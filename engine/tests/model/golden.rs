@@ -4,7 +4,7 @@ use super::common::{
     all_logits, checkpoint, data, demo_checkpoint, golden_json, golden_tensors, greedy, runner,
     token_list,
 };
-use nestling_engine::cpu::reference::Reference;
+use nestling_engine::cpu::Cpu;
 use nestling_engine::model::RunnerOptions;
 use nestling_formats::Level;
 
@@ -56,7 +56,7 @@ fn compare_tiny(name: &str) {
     let tensors = golden_tensors(&golden.join("golden.safetensors"));
     let (expected, gaps) = (&tensors["logits"], &tensors["router_gap"]);
     let source = checkpoint(&data(name));
-    let mut runner = runner(Reference, &source, &RunnerOptions::default());
+    let mut runner = runner(Cpu::new(2), &source, &RunnerOptions::default());
     let vocab_size = source.config().vocab_size;
 
     let mut found = Vec::new();
@@ -101,7 +101,7 @@ fn demo_checkpoint_on_eight_sequences() {
     let number = |name: &str| texts[name].as_u64().unwrap() as usize;
     let (stride, step) = (number("column_stride"), number("column_step"));
     let source = checkpoint(&directory);
-    let mut runner = runner(Reference, &source, &RunnerOptions::default());
+    let mut runner = runner(Cpu::new(2), &source, &RunnerOptions::default());
     let vocab_size = source.config().vocab_size;
     let columns = vocab_size / stride;
     let row_positions: Vec<usize> =
