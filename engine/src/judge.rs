@@ -9,6 +9,8 @@
 //! The text is cut into sequences that know nothing of each other; every token but a sequence's
 //! first is predicted. Log-probabilities are taken in f64 from the f32 logits.
 
+mod open;
+
 use nestling_formats::Level;
 use serde::{Serialize, Serializer};
 
@@ -17,6 +19,8 @@ use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::kv_cache::{PageId, pages_for};
 use crate::runner::ModelRunner;
+
+pub use open::{JudgeOpenOptions, JudgeSet, bits_per_weight};
 
 /// Bytes of logits that one step may give.
 const STEP_LOGITS_BYTES: usize = 64 << 20;

@@ -9,4 +9,6 @@ mod golden;
 #[cfg(test)]
 mod invariance;
 #[cfg(test)]
+mod judge;
+#[cfg(test)]
 mod stores;
