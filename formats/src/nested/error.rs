@@ -50,6 +50,12 @@ pub enum NestedError {
         /// Its importance.
         value: f32,
     },
+    /// A level's weight in the options is not in 0..=1e6, or all are zero.
+    #[error("level weights {weights:?}: expected numbers in 0..=1e6, not all zero")]
+    LevelWeights {
+        /// Weights of levels 2, 3, 4, 6 and 8.
+        weights: [f32; 5],
+    },
     /// A plane's bytes have the wrong length.
     #[error("plane {plane:?}: expected {expected} bytes, found {found}")]
     PlaneLength {

@@ -32,6 +32,17 @@ impl Default for QuantizeOptions {
     }
 }
 
+impl QuantizeOptions {
+    fn check(&self) -> Result<(), NestedError> {
+        let weights = self.level_weights;
+        let valid = weights.iter().all(|weight| (0.0..=1e6).contains(weight));
+        if valid && weights.iter().any(|weight| *weight > 0.0) {
+            return Ok(());
+        }
+        Err(NestedError::LevelWeights { weights })
+    }
+}
+
 /// Codes a matrix `[rows, cols]` with a codec fitted before.
 ///
 /// `importance`, `[cols]`, weighs the squared error of each column, such as the mean square of its
@@ -46,6 +57,7 @@ pub fn quantize_matrix(
 ) -> Result<QuantizedMatrix, NestedError> {
     let grid = check_input(weights, rows, cols, importance)?;
     codec.check()?;
+    options.check()?;
     let coders: Vec<Coder> = (0u8..)
         .zip(&codec.tables)
         .map(|(table, _)| Coder::new(codec, table, &options.level_weights))

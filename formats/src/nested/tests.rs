@@ -451,6 +451,11 @@ fn wrong_sizes_are_errors() {
     importance[7] = -1.0;
     let found = quantize(20, 40, Some(&importance));
     assert_eq!(found, Err(NestedError::Importance { col: 7, value: -1.0 }));
+    for level_weights in [[0.0; 5], [1.0, -1.0, 1.0, 1.0, 1.0], [f32::NAN; 5]] {
+        let options = QuantizeOptions { level_weights };
+        let found = quantize_matrix(&weights, 20, 40, &codec, None, &options);
+        assert!(matches!(found, Err(NestedError::LevelWeights { .. })));
+    }
     let matrix = quantize(20, 40, None).unwrap();
     let mut out = vec![0; 1];
     let found = pack_plane(&matrix, Layout::Tile16, Plane::P3, &mut out);
