@@ -6,6 +6,7 @@ pub mod batch;
 pub mod budget;
 pub mod cancel;
 mod clock;
+pub mod convert;
 pub mod cpu;
 pub mod driver;
 #[cfg(feature = "text")]

@@ -180,10 +180,33 @@ impl Checkpoint {
     /// that is infinite or not a number.
     pub fn read_f32(&self, tensor: &TensorInfo) -> Result<Vec<f32>, ImportError> {
         let mut values = vec![0.0; self.buffer_length(tensor.elements())?];
+        self.read_f32_from(tensor, 0, &mut values)?;
+        Ok(values)
+    }
+
+    /// Fills `out` with a tensor's elements from the element `first` on.
+    ///
+    /// # Errors
+    /// As [`Self::read_f32`]; [`ImportError::Limit`] if the tensor ends before `out` does.
+    pub fn read_f32_from(
+        &self,
+        tensor: &TensorInfo,
+        first: u64,
+        out: &mut [f32],
+    ) -> Result<(), ImportError> {
+        let end = first.checked_add(out.len() as u64);
+        if end.is_none_or(|end| end > tensor.elements()) {
+            return Err(ImportError::Limit {
+                file: self.file_name(tensor.file),
+                what: "the end of a read".into(),
+                found: end.unwrap_or(u64::MAX),
+                limit: tensor.elements(),
+            });
+        }
         let width = tensor.dtype.bytes();
-        let mut chunk = vec![0; CHUNK_BYTES.min(values.len() * width)];
-        let mut start = 0;
-        for part in values.chunks_mut(CHUNK_BYTES / width) {
+        let mut chunk = vec![0; CHUNK_BYTES.min(out.len() * width)];
+        let mut start = first * width as u64;
+        for part in out.chunks_mut(CHUNK_BYTES / width) {
             let bytes = &mut chunk[..part.len() * width];
             self.read_into(tensor, start, bytes)?;
             tensor.dtype.decode(bytes, part);
@@ -192,7 +215,7 @@ impl Checkpoint {
             }
             start += bytes.len() as u64;
         }
-        Ok(values)
+        Ok(())
     }
 
     /// A matrix as f32, `[rows, cols]`.

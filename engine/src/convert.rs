@@ -1,0 +1,178 @@
+//! From a checkpoint to a store: layer by layer, resumable, the same bytes whatever the threads.
+//!
+//! Memory is bounded by the samples of one layer and by one matrix group per thread; large matrices
+//! are read and coded in blocks of rows. What is written is kept: after an interruption the same
+//! call goes on where the last one stopped, and the finished store has the same bytes.
+
+mod error;
+mod plan;
+mod progress;
+mod quantize;
+mod work;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use nestling_formats::nested::QuantizeOptions;
+use nestling_formats::store::{GroupId, StoreId, StoreWriter};
+use nestling_formats::{Checkpoint, ImportError, Level};
+
+use crate::CancelToken;
+
+pub use error::ConvertError;
+pub use plan::{estimate_store_bytes, plan_store};
+pub use progress::{ConvertPhase, ConvertProgress};
+
+use progress::Meter;
+
+/// How to convert.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ConvertOptions {
+    /// The highest level that the store will hold.
+    pub level: Level,
+    /// Threads that quantize; 0 = one per processor. The result does not depend on it.
+    pub threads: usize,
+    /// Alignment of extents; none = 4 KiB for stores below 256 MB, else 16 KiB.
+    pub alignment: Option<u64>,
+    /// Most bytes of one file; none = one file.
+    pub shard_bytes_max: Option<u64>,
+    /// Whether a file that already has the destination's name may be replaced.
+    pub overwrite: bool,
+    /// Whether to go on with an interrupted conversion of the same checkpoint.
+    pub resume: bool,
+    /// How codecs are fitted and codes chosen.
+    pub quantize: QuantizeOptions,
+}
+
+impl Default for ConvertOptions {
+    fn default() -> Self {
+        Self {
+            level: Level::L8,
+            threads: 0,
+            alignment: None,
+            shard_bytes_max: None,
+            overwrite: false,
+            resume: true,
+            quantize: QuantizeOptions::default(),
+        }
+    }
+}
+
+/// What a conversion made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConvertReport {
+    /// The store, or the first of its files.
+    pub path: PathBuf,
+    /// Its id.
+    pub id: StoreId,
+    /// Bytes of all its files.
+    pub store_bytes: u64,
+    /// Bytes of extents that an earlier, interrupted conversion had written already.
+    pub resumed_bytes: u64,
+}
+
+/// Converts a checkpoint into a store at `destination`.
+///
+/// `progress` is called on this thread after every piece of work. `cancel` is looked at before each
+/// piece, which is at most one million weights; what is written stays for the next attempt.
+///
+/// # Errors
+/// [`ConvertError`]; before any work is done if the checkpoint has no tokenizer, or if the
+/// destination exists and may not be replaced.
+pub fn convert(
+    checkpoint: &Checkpoint,
+    destination: &Path,
+    options: &ConvertOptions,
+    cancel: &CancelToken,
+    progress: &mut dyn FnMut(ConvertProgress),
+) -> Result<ConvertReport, ConvertError> {
+    check_destination(destination, options)?;
+    let assets = plan::assets(checkpoint)?;
+    let mut meter = Meter::new(progress);
+    meter.begin(ConvertPhase::Hashing, checkpoint.weight_bytes(), 0);
+    let hashed = checkpoint.source_hash(&mut |bytes| {
+        meter.advance(bytes, None);
+        if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let source = match hashed {
+        Err(ImportError::Cancelled) => return Err(ConvertError::Cancelled),
+        hashed => hashed?.to_le_bytes(),
+    };
+    let plan = plan_store(checkpoint, source.to_vec(), options)?;
+    let writer = match options.resume {
+        true => StoreWriter::resume(destination, &plan)?,
+        false => StoreWriter::create(destination, &plan)?,
+    };
+    let (resumed_bytes, _) = writer.progress_bytes();
+    let report = ConvertReport {
+        path: writer.final_path().to_owned(),
+        id: writer.index().id(),
+        store_bytes: writer.index().length(),
+        resumed_bytes,
+    };
+    for asset in assets.iter().filter(|a| !writer.is_group_written(&GroupId::asset(&a.name))) {
+        writer.write_asset(&asset.name, &asset.bytes)?;
+    }
+    let conversion = Conversion { checkpoint, writer: &writer, options, cancel };
+    conversion.run(&mut meter)?;
+    checkpoint.check_unchanged()?;
+    meter.begin(ConvertPhase::Finishing, 0, 0);
+    writer.finish()?;
+    Ok(report)
+}
+
+/// What every part of a conversion looks at.
+struct Conversion<'a> {
+    checkpoint: &'a Checkpoint,
+    writer: &'a StoreWriter,
+    options: &'a ConvertOptions,
+    cancel: &'a CancelToken,
+}
+
+impl Conversion<'_> {
+    fn run(&self, meter: &mut Meter<'_>) -> Result<(), ConvertError> {
+        let groups = self.writer.index().groups();
+        let bytes = |id: &GroupId| self.group_bytes(id);
+        let written = |id: &&GroupId| self.writer.is_group_written(id);
+        let ids = || groups.iter().map(|group| &group.id);
+        let total = ids().map(bytes).sum();
+        meter.begin(ConvertPhase::Quantizing, total, ids().filter(written).map(bytes).sum());
+        self.tables(meter)?;
+        self.floats(None)?;
+        for layer in (0u32..).take(self.checkpoint.config().num_hidden_layers) {
+            self.floats(Some(layer))?;
+            self.layer(layer, meter)?;
+            self.checkpoint.check_unchanged()?;
+        }
+        Ok(())
+    }
+
+    fn check_cancelled(&self) -> Result<(), ConvertError> {
+        if self.cancel.is_cancelled() { Err(ConvertError::Cancelled) } else { Ok(()) }
+    }
+
+    fn threads(&self) -> usize {
+        work::threads(self.options.threads)
+    }
+}
+
+fn check_destination(destination: &Path, options: &ConvertOptions) -> Result<(), ConvertError> {
+    let refuse = |reason: &str| {
+        let what = destination.display().to_string();
+        Err(ConvertError::Refused { what, reason: reason.into() })
+    };
+    if destination.is_dir() {
+        return refuse("it is a directory; give the name of the file to make");
+    }
+    if destination.exists() && !options.overwrite {
+        return refuse("it exists already; remove it or give another name");
+    }
+    match destination.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
+            refuse("its directory does not exist; make it first")
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,36 @@
+//! What can go wrong in a conversion.
+
+use nestling_formats::nested::NestedError;
+use nestling_formats::store::StoreError;
+use nestling_formats::{ImportError, MatrixId};
+
+/// An error of a conversion.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConvertError {
+    /// The cancel token was used. What is written stays for the next attempt.
+    #[error("cancelled")]
+    Cancelled,
+    /// The checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] ImportError),
+    /// The store being written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Something that cannot be converted, found before any work.
+    #[error("cannot convert {what}: {reason}")]
+    Refused {
+        /// The checkpoint or the destination.
+        what: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// A matrix that cannot be coded.
+    #[error("matrix {matrix:?}: {source}")]
+    Quantize {
+        /// Which one.
+        matrix: MatrixId,
+        /// Why.
+        source: NestedError,
+    },
+}

@@ -1,0 +1,196 @@
+//! What a store of a checkpoint will hold.
+
+use std::collections::BTreeMap;
+
+use nestling_formats::checkpoint::Asset;
+use nestling_formats::nested::{Layout, TILE_ROWS};
+use nestling_formats::store::{
+    Encoding, FloatDtype, FloatTensor, GroupId, Matrix, StorePlan, levels_with_offset,
+};
+use nestling_formats::{
+    Checkpoint, DType, ExpertId, FloatId, FloatShape, Level, MatrixId, MatrixKind, MatrixShape,
+    ModelConfig, ModelShape, Plane,
+};
+
+use super::{ConvertError, ConvertOptions};
+
+/// Raised whenever the same checkpoint would be coded differently, so that the store's id differs.
+const QUANTIZER_VERSION: u32 = 1;
+
+/// Room that an estimate leaves for tokenizer and configuration.
+const ESTIMATED_ASSET_BYTES: u64 = 16 << 20;
+
+/// The store that [`super::convert`] makes of a checkpoint; `source` is the checkpoint's hash.
+///
+/// # Errors
+/// [`ConvertError`] if the checkpoint lacks a tokenizer or cannot be read.
+pub fn plan_store(
+    checkpoint: &Checkpoint,
+    source: Vec<u8>,
+    options: &ConvertOptions,
+) -> Result<StorePlan, ConvertError> {
+    let mut plan = begin(source, options);
+    for asset in assets(checkpoint)? {
+        plan.add_asset(asset.name, asset.bytes.len() as u64);
+    }
+    let matrix = |id| Ok(checkpoint.matrix(id)?.dtype);
+    let float = |id| Ok(checkpoint.float(id)?.dtype);
+    Weights::new(checkpoint.config(), options, &matrix, &float).add_to(&mut plan)?;
+    Ok(plan)
+}
+
+/// About how many bytes the store of a model has, from its configuration alone.
+///
+/// # Errors
+/// [`ConvertError::Store`] if no store can hold such a model.
+pub fn estimate_store_bytes(
+    config: &ModelConfig,
+    options: &ConvertOptions,
+) -> Result<u64, ConvertError> {
+    let mut plan = begin(Vec::new(), options);
+    plan.add_asset("tokenizer.json", ESTIMATED_ASSET_BYTES);
+    let matrix = |_| Ok(DType::Bf16);
+    let float = |_| Ok(DType::F32);
+    Weights::new(config, options, &matrix, &float).add_to(&mut plan)?;
+    Ok(plan.index()?.length())
+}
+
+/// The small files that the store carries; a tokenizer must be among them.
+pub(super) fn assets(checkpoint: &Checkpoint) -> Result<Vec<Asset>, ConvertError> {
+    let mut assets = checkpoint.assets()?;
+    assets.retain(|asset| !asset.bytes.is_empty());
+    if assets.iter().any(|asset| asset.name == "tokenizer.json") {
+        return Ok(assets);
+    }
+    Err(ConvertError::Refused {
+        what: checkpoint.directory().display().to_string(),
+        reason: "it has no `tokenizer.json`; save it beside the weights".into(),
+    })
+}
+
+fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
+    let parameters = serde_json::json!({
+        "quantizer": QUANTIZER_VERSION,
+        "level": options.level.bits(),
+        "level_weights": options.quantize.level_weights,
+        "calibration": null,
+    });
+    let mut plan = StorePlan::new(source, parameters.to_string());
+    plan.alignment = options.alignment;
+    plan.shard_bytes_max = options.shard_bytes_max;
+    plan
+}
+
+/// The matrix of the checkpoint that a store's matrix is made of: a tied head is the embedding.
+pub(super) fn source_id(config: &ModelConfig, group: &GroupId, kind: MatrixKind) -> MatrixId {
+    let tied = kind == MatrixKind::Head && config.tie_word_embeddings;
+    let kind = if tied { MatrixKind::Embedding } else { kind };
+    MatrixId { kind, layer: group.layer(), expert: group.expert() }
+}
+
+pub(super) fn float_dtype(dtype: DType) -> FloatDtype {
+    match dtype {
+        DType::F32 => FloatDtype::F32,
+        DType::F16 => FloatDtype::F16,
+        DType::Bf16 => FloatDtype::Bf16,
+    }
+}
+
+type DtypeOf<'a, Id> = &'a dyn Fn(Id) -> Result<DType, ConvertError>;
+
+/// The groups of a model's weights.
+struct Weights<'a> {
+    config: &'a ModelConfig,
+    options: &'a ConvertOptions,
+    matrix_dtype: DtypeOf<'a, MatrixId>,
+    float_dtype: DtypeOf<'a, FloatId>,
+    /// The codec of each layer's matrix kind; experts of a layer share it.
+    codecs: BTreeMap<(Option<u32>, u8, bool), u32>,
+}
+
+impl<'a> Weights<'a> {
+    fn new(
+        config: &'a ModelConfig,
+        options: &'a ConvertOptions,
+        matrix_dtype: DtypeOf<'a, MatrixId>,
+        float_dtype: DtypeOf<'a, FloatId>,
+    ) -> Self {
+        Self { config, options, matrix_dtype, float_dtype, codecs: BTreeMap::new() }
+    }
+
+    fn add_to(mut self, plan: &mut StorePlan) -> Result<(), ConvertError> {
+        let shape = ModelShape::new(self.config);
+        let mut floats: BTreeMap<Option<u32>, Vec<FloatTensor>> = BTreeMap::new();
+        for float in &shape.floats {
+            floats.entry(float.id.layer).or_default().push(self.tensor(float)?);
+        }
+        for (layer, tensors) in floats {
+            plan.add_group(GroupId::Floats { layer }, Vec::new(), tensors);
+        }
+        let mut groups: Vec<(GroupId, Vec<Matrix>)> = Vec::new();
+        for matrix in &shape.matrices {
+            let id = group_of(matrix.id);
+            let planned = self.matrix(plan, matrix)?;
+            match groups.last_mut() {
+                Some((last, matrices)) if *last == id => matrices.push(planned),
+                _ => groups.push((id, vec![planned])),
+            }
+        }
+        if self.config.tie_word_embeddings {
+            // The same codes in the layout of the products: see `source_id`.
+            let (rows, cols) = (self.config.vocab_size, self.config.hidden_size);
+            let id = MatrixId { kind: MatrixKind::Head, layer: None, expert: None };
+            let head = self.matrix(plan, &MatrixShape { id, rows, cols })?;
+            groups.insert(1, (GroupId::Head, vec![head]));
+        }
+        // Dense matrices of all layers come before the experts.
+        let (experts, dense): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|(id, _)| id.expert().is_some());
+        for (id, matrices) in dense.into_iter().chain(experts) {
+            plan.add_group(id, matrices, Vec::new());
+        }
+        Ok(())
+    }
+
+    fn tensor(&self, float: &FloatShape) -> Result<FloatTensor, ConvertError> {
+        let dtype = float_dtype((self.float_dtype)(float.id)?);
+        let shape = if float.rows == 1 && float.id.kind != nestling_formats::FloatKind::Router {
+            vec![float.cols]
+        } else {
+            vec![float.rows, float.cols]
+        };
+        Ok(FloatTensor { kind: float.id.kind, dtype, shape })
+    }
+
+    fn matrix(
+        &mut self,
+        plan: &mut StorePlan,
+        matrix: &MatrixShape,
+    ) -> Result<Matrix, ConvertError> {
+        let MatrixShape { id, rows, cols } = *matrix;
+        let source = source_id(self.config, &group_of(id), id.kind);
+        let mut levels = levels_with_offset(0, self.options.level);
+        let encoding = if rows < TILE_ROWS {
+            levels = [Some(Level::L8); Plane::ALL.len()];
+            Encoding::Float(float_dtype((self.matrix_dtype)(source)?))
+        } else {
+            let layout = match id.kind {
+                MatrixKind::Embedding => Layout::RowMajor,
+                _ => Layout::Tile16,
+            };
+            let key = (source.layer, source.kind as u8, source.expert.is_some());
+            let codec = *self.codecs.entry(key).or_insert_with(|| plan.add_codec(1));
+            Encoding::Nested { layout, codec }
+        };
+        Ok(Matrix { kind: id.kind, rows, cols, encoding, levels })
+    }
+}
+
+fn group_of(id: MatrixId) -> GroupId {
+    match (id.kind, id.layer, id.expert) {
+        (MatrixKind::Embedding, ..) => GroupId::Embedding,
+        (_, Some(layer), Some(expert)) => GroupId::Expert(ExpertId { layer, expert }),
+        (_, Some(layer), None) => GroupId::Dense { layer },
+        (_, None, _) => GroupId::Head,
+    }
+}

@@ -1,0 +1,266 @@
+//! Fitting codecs, coding matrices in blocks of rows, and writing their groups.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use nestling_formats::nested::{CodecFitter, NestedCodec, QuantizedMatrix, TILE_ROWS};
+use nestling_formats::store::{Encoding, Group, GroupId, Matrix, MatrixData, pack_extent};
+use nestling_formats::{FloatId, MatrixId, Plane};
+
+use super::plan::source_id;
+use super::progress::Meter;
+use super::{Conversion, ConvertError, work};
+
+/// Weights that are coded between two looks at the cancel token.
+const BLOCK_WEIGHTS: usize = 1 << 20;
+
+/// Rows `from..to` of a matrix of the checkpoint.
+#[derive(Clone, Copy)]
+struct Block {
+    id: MatrixId,
+    from: usize,
+    to: usize,
+    cols: usize,
+}
+
+/// One matrix as it goes into an extent.
+enum Coded {
+    Nested(QuantizedMatrix),
+    Floats(Vec<u8>),
+}
+
+/// Blocks of whole tiles.
+fn blocks(id: MatrixId, matrix: &Matrix) -> impl Iterator<Item = Block> + use<> {
+    let (rows, cols) = (matrix.rows, matrix.cols);
+    let step = (BLOCK_WEIGHTS / cols / TILE_ROWS).max(1) * TILE_ROWS;
+    (0..rows).step_by(step).map(move |from| Block { id, from, to: rows.min(from + step), cols })
+}
+
+impl Conversion<'_> {
+    /// Bytes of a group's matrices in the checkpoint; a tied head has none of its own.
+    pub(super) fn group_bytes(&self, id: &GroupId) -> u64 {
+        if *id == GroupId::Head && self.checkpoint.config().tie_word_embeddings {
+            return 0;
+        }
+        let group = self.writer.index().group(id);
+        let matrices = group.map_or(&[][..], |group| &group.matrices);
+        let infos = matrices.iter().map(|matrix| self.checkpoint.matrix(self.source(id, matrix)));
+        infos.flatten().map(|info| info.length).sum()
+    }
+
+    fn source(&self, group: &GroupId, matrix: &Matrix) -> MatrixId {
+        source_id(self.checkpoint.config(), group, matrix.kind)
+    }
+
+    /// The groups that are not written, of those given.
+    fn missing(&self, wanted: impl Fn(&GroupId) -> bool) -> Vec<&Group> {
+        let groups = self.writer.index().groups().iter();
+        groups
+            .filter(|group| wanted(&group.id) && !self.writer.is_group_written(&group.id))
+            .collect()
+    }
+
+    /// Embedding and head.
+    pub(super) fn tables(&self, meter: &mut Meter<'_>) -> Result<(), ConvertError> {
+        let mut missing = self.missing(|id| matches!(id, GroupId::Embedding | GroupId::Head));
+        self.fit_codecs(&missing)?;
+        while !missing.is_empty() {
+            let group = missing.remove(0);
+            let coded = self.code(group, self.threads())?;
+            self.write(group, &coded)?;
+            if self.checkpoint.config().tie_word_embeddings {
+                // The head is the same codes in another layout.
+                for twin in missing.drain(..) {
+                    self.write(twin, &coded)?;
+                }
+            }
+            meter.advance(self.group_bytes(&group.id), None);
+        }
+        Ok(())
+    }
+
+    /// Float tensors, as the checkpoint has them.
+    pub(super) fn floats(&self, layer: Option<u32>) -> Result<(), ConvertError> {
+        for group in self.missing(|id| *id == GroupId::Floats { layer }) {
+            let mut tensors = Vec::new();
+            for tensor in &group.tensors {
+                let info = self.checkpoint.float(FloatId { kind: tensor.kind, layer })?;
+                // Read as numbers first: they must be finite.
+                self.checkpoint.read_f32(info)?;
+                tensors.push(Coded::Floats(self.checkpoint.read_bytes(info)?));
+            }
+            self.write(group, &tensors)?;
+        }
+        Ok(())
+    }
+
+    /// All matrices of a layer: dense ones in parallel blocks, experts in parallel.
+    pub(super) fn layer(&self, layer: u32, meter: &mut Meter<'_>) -> Result<(), ConvertError> {
+        let missing = self.missing(|id| !is_floats(id) && id.layer() == Some(layer));
+        self.fit_codecs(&missing)?;
+        let (experts, dense): (Vec<_>, Vec<_>) =
+            missing.into_iter().partition(|group| group.id.expert().is_some());
+        for group in dense {
+            self.write(group, &self.code(group, self.threads())?)?;
+            meter.advance(self.group_bytes(&group.id), Some(layer));
+        }
+        let convert = |index: usize| self.write(experts[index], &self.code(experts[index], 1)?);
+        work::for_each(self.threads(), experts.len(), &convert, &mut |index, ()| {
+            meter.advance(self.group_bytes(&experts[index].id), Some(layer));
+            Ok(())
+        })
+    }
+
+    /// Fits the codecs of these groups that are not known yet, each to all matrices that share it.
+    fn fit_codecs(&self, groups: &[&Group]) -> Result<(), ConvertError> {
+        let mut codecs: BTreeMap<u32, Vec<Block>> = BTreeMap::new();
+        let missing = |number| self.writer.codec(number).is_none();
+        for number in groups.iter().flat_map(|group| codec_numbers(group)) {
+            if missing(number) {
+                codecs.insert(number, Vec::new());
+            }
+        }
+        // Groups that are written have matrices of such a codec too, after an interruption.
+        let mut seen = HashSet::new();
+        for group in self.writer.index().groups() {
+            for matrix in &group.matrices {
+                let Encoding::Nested { codec, .. } = matrix.encoding else { continue };
+                let id = self.source(&group.id, matrix);
+                if let Some(list) = codecs.get_mut(&codec)
+                    && seen.insert(id)
+                {
+                    list.extend(blocks(id, matrix));
+                }
+            }
+        }
+        let jobs: Vec<(u32, Block)> = codecs
+            .iter()
+            .flat_map(|(number, blocks)| blocks.iter().map(|block| (*number, *block)))
+            .collect();
+        let sampled = work::map(self.threads(), jobs.len(), &|index| self.sample(&jobs[index].1))?;
+        let mut fitters: BTreeMap<u32, (MatrixId, CodecFitter)> = BTreeMap::new();
+        for ((number, block), samples) in jobs.into_iter().zip(sampled) {
+            match fitters.get_mut(&number) {
+                Some((_, fitter)) => fitter.absorb(samples),
+                None => drop(fitters.insert(number, (block.id, samples))),
+            }
+        }
+        // Each is taken by the thread that finishes it.
+        let fitters: Vec<_> = fitters.into_iter().map(|fitter| Mutex::new(Some(fitter))).collect();
+        let fit = |index: usize| {
+            self.check_cancelled()?;
+            let taken = fitters[index].lock().unwrap_or_else(PoisonError::into_inner).take();
+            let Some((number, (matrix, fitter))) = taken else { return Ok(()) };
+            let fitted = fitter.finish();
+            let codec = fitted.map_err(|source| ConvertError::Quantize { matrix, source })?;
+            Ok(self.writer.set_codec(number, &codec)?)
+        };
+        work::map(self.threads(), fitters.len(), &fit).map(drop)
+    }
+
+    fn sample(&self, block: &Block) -> Result<CodecFitter, ConvertError> {
+        let weights = self.read(block)?;
+        let mut fitter = CodecFitter::new(&self.options.quantize);
+        fitter
+            .add(&weights, block.to - block.from, block.cols, None)
+            .map_err(|source| ConvertError::Quantize { matrix: block.id, source })?;
+        Ok(fitter)
+    }
+
+    /// One block as f32, `[to - from, cols]`.
+    fn read(&self, block: &Block) -> Result<Vec<f32>, ConvertError> {
+        self.check_cancelled()?;
+        let info = self.checkpoint.matrix(block.id)?;
+        let mut weights = vec![0.0; (block.to - block.from) * block.cols];
+        let first = block.from as u64 * block.cols as u64;
+        self.checkpoint.read_f32_from(info, first, &mut weights)?;
+        Ok(weights)
+    }
+
+    /// All matrices of a group, coded on that many threads.
+    fn code(&self, group: &Group, threads: usize) -> Result<Vec<Coded>, ConvertError> {
+        let mut coded = Vec::with_capacity(group.matrices.len());
+        for matrix in &group.matrices {
+            let id = self.source(&group.id, matrix);
+            let Encoding::Nested { codec, .. } = matrix.encoding else {
+                let info = self.checkpoint.matrix(id)?;
+                self.checkpoint.read_f32(info)?;
+                coded.push(Coded::Floats(self.checkpoint.read_bytes(info)?));
+                continue;
+            };
+            let Some(codec) = self.writer.codec(codec) else {
+                return Err(ConvertError::Refused {
+                    what: format!("{id:?}"),
+                    reason: "its codec was not fitted".into(),
+                });
+            };
+            let blocks: Vec<Block> = blocks(id, matrix).collect();
+            let parts =
+                work::map(threads, blocks.len(), &|index| self.quantize(&blocks[index], &codec))?;
+            coded.push(Coded::Nested(join(parts)));
+        }
+        Ok(coded)
+    }
+
+    fn quantize(
+        &self,
+        block: &Block,
+        codec: &NestedCodec,
+    ) -> Result<QuantizedMatrix, ConvertError> {
+        let weights = self.read(block)?;
+        let (rows, options) = (block.to - block.from, &self.options.quantize);
+        nestling_formats::nested::quantize_matrix(&weights, rows, block.cols, codec, None, options)
+            .map_err(|source| ConvertError::Quantize { matrix: block.id, source })
+    }
+
+    /// Packs and writes the extents of a group.
+    fn write(&self, group: &Group, coded: &[Coded]) -> Result<(), ConvertError> {
+        let data: Vec<MatrixData<'_>> = coded
+            .iter()
+            .map(|coded| match coded {
+                Coded::Nested(matrix) => MatrixData::Nested(matrix),
+                Coded::Floats(bytes) => MatrixData::Floats(bytes),
+            })
+            .collect();
+        let mut bytes = Vec::new();
+        for plane in Plane::ALL {
+            if group.extents[plane.index()].is_some() {
+                pack_extent(group, plane, &data, &mut bytes)?;
+                self.writer.write_extent(&group.id, plane, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_floats(id: &GroupId) -> bool {
+    matches!(id, GroupId::Floats { .. })
+}
+
+fn codec_numbers(group: &Group) -> impl Iterator<Item = u32> {
+    group.matrices.iter().filter_map(|matrix| match matrix.encoding {
+        Encoding::Nested { codec, .. } => Some(codec),
+        Encoding::Float(_) => None,
+    })
+}
+
+/// One matrix of its blocks; all but the last have whole tiles.
+fn join(parts: Vec<QuantizedMatrix>) -> QuantizedMatrix {
+    let mut parts = parts.into_iter();
+    let mut whole = parts.next().unwrap_or_else(|| QuantizedMatrix {
+        rows: 0,
+        cols: 0,
+        codes: Vec::new(),
+        row_scales: Vec::new(),
+        steps: Vec::new(),
+        tile_tables: Vec::new(),
+    });
+    for part in parts {
+        whole.rows += part.rows;
+        whole.codes.extend(part.codes);
+        whole.row_scales.extend(part.row_scales);
+        whole.steps.extend(part.steps);
+        whole.tile_tables.extend(part.tile_tables);
+    }
+    whole
+}
