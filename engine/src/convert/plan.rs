@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nestling_formats::checkpoint::Asset;
 use nestling_formats::nested::{Layout, TILE_ROWS};
 use nestling_formats::store::{
-    Encoding, FloatDtype, FloatTensor, GroupId, Matrix, StorePlan, levels_with_offset,
+    Encoding, FloatTensor, GroupId, Matrix, StorePlan, levels_with_offset,
 };
 use nestling_formats::{
     Checkpoint, DType, ExpertId, FloatId, FloatShape, Level, MatrixId, MatrixKind, MatrixShape,
@@ -88,14 +88,6 @@ pub(super) fn source_id(config: &ModelConfig, group: &GroupId, kind: MatrixKind)
     MatrixId { kind, layer: group.layer(), expert: group.expert() }
 }
 
-pub(super) fn float_dtype(dtype: DType) -> FloatDtype {
-    match dtype {
-        DType::F32 => FloatDtype::F32,
-        DType::F16 => FloatDtype::F16,
-        DType::Bf16 => FloatDtype::Bf16,
-    }
-}
-
 type DtypeOf<'a, Id> = &'a dyn Fn(Id) -> Result<DType, ConvertError>;
 
 /// The groups of a model's weights.
@@ -153,7 +145,7 @@ impl<'a> Weights<'a> {
     }
 
     fn tensor(&self, float: &FloatShape) -> Result<FloatTensor, ConvertError> {
-        let dtype = float_dtype((self.float_dtype)(float.id)?);
+        let dtype = (self.float_dtype)(float.id)?;
         let shape = if float.rows == 1 && float.id.kind != nestling_formats::FloatKind::Router {
             vec![float.cols]
         } else {
@@ -172,7 +164,7 @@ impl<'a> Weights<'a> {
         let mut levels = levels_with_offset(0, self.options.level);
         let encoding = if rows < TILE_ROWS {
             levels = [Some(Level::L8); Plane::ALL.len()];
-            Encoding::Float(float_dtype((self.matrix_dtype)(source)?))
+            Encoding::Float((self.matrix_dtype)(source)?)
         } else {
             let layout = match id.kind {
                 MatrixKind::Embedding => Layout::RowMajor,
