@@ -41,7 +41,7 @@ pub struct StorePlan {
     pub alignment: Option<u64>,
     /// Most bytes of one file; none = one file. A single larger extent still gets a file of its own.
     pub shard_bytes_max: Option<u64>,
-    /// Sections; empty = the default order of `DESIGN`: everything but the experts up to level 6 with
+    /// Sections; empty = the default order: everything but the experts up to level 6 with
     /// the experts' P2, then their other planes one by one, the last with all other P8.
     pub sections: Vec<SectionPlan>,
     codecs: Vec<CodecSlot>,

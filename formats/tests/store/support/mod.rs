@@ -157,3 +157,18 @@ pub fn expect_contents(store: &Store, plan: &StorePlan) {
         assert_eq!(store.read_extent_vec(extent).unwrap(), expected, "{id} {plane:?}");
     }
 }
+
+/// A store of a few pages: one expert, one norm, two assets.
+pub fn tiny_plan() -> StorePlan {
+    let mut plan = StorePlan::new(b"tiny", "{}");
+    let codec = plan.add_codec(1);
+    plan.add_asset("config.json", 2);
+    let norm = tensor(FloatKind::FinalNorm, DType::F32, &[8]);
+    plan.add_group(GroupId::Floats { layer: None }, vec![], vec![norm]);
+    let mut gate = nested(MatrixKind::Gate, 16, 32, codec, 0);
+    gate.levels = levels_with_offset(0, Level::L4);
+    let mut down = nested(MatrixKind::Down, 16, 32, codec, 1);
+    down.levels = levels_with_offset(1, Level::L4);
+    plan.add_group(GroupId::expert_of(0, 0), vec![gate, down], vec![]);
+    plan
+}

@@ -1,0 +1,20 @@
+//! Any bytes as the front of a safetensors file.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nestling_formats::safetensors::{SafetensorsHeader, header_length};
+
+fuzz_target!(|data: &[u8]| {
+    let Some((prefix, rest)) = data.split_first_chunk::<8>() else { return };
+    let file_bytes = data.len() as u64;
+    if let Ok(length) = header_length("fuzz", *prefix, file_bytes) {
+        // A length that passed fits the file.
+        let json = &rest[..length as usize];
+        let _ = SafetensorsHeader::parse("fuzz", json, file_bytes);
+    }
+    // The JSON alone, in a file as long as it claims: this reaches the checks of the tensors.
+    for file_bytes in [8 + rest.len() as u64, 8 + rest.len() as u64 + 64, u64::MAX] {
+        let _ = SafetensorsHeader::parse("fuzz", rest, file_bytes);
+    }
+});
