@@ -4,7 +4,8 @@
 //! Every level is judged twice against the same reference (a checkpoint's own floats):
 //! - *weights only*: float activations, embedding and head in float, f32 keys and values, so that
 //!   nothing differs but the weights of attention and feed-forward parts;
-//! - *as shipped*: int8 activations, everything from the store.
+//! - *as shipped*: int8 activations, everything from the store, keys and values as they are held
+//!   when it runs.
 //!
 //! The text is cut into sequences that know nothing of each other; every token but a sequence's
 //! first is predicted. Log-probabilities are taken in f64 from the f32 logits.

@@ -6,34 +6,40 @@ use crate::conversation::read_text;
 use crate::explain::{explain, explain_import};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::levels::level_sizes;
 use crate::progress::Progress;
 use crate::verify::{open_store, store_path};
 use nestling::engine::cpu::Cpu;
-use nestling::engine::expert::{CheckpointSource, ExpertSource, FloatTables, StoreSource};
 use nestling::engine::judge::{
-    JudgeLevel, JudgeModels, JudgeOptions, JudgeReport, JudgeRow, judge,
+    JudgeOpenOptions, JudgeOptions, JudgeReport, JudgeRow, JudgeSet, judge,
 };
-use nestling::engine::model::{Runner, RunnerOptions};
 use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
 use nestling::formats::Checkpoint;
 use nestling::formats::store::Store;
-use nestling::{ActivationMode, CancelToken, EngineError, KvDtype};
+use nestling::{CancelToken, EngineError, ModelOptions};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
     let text = read_text(&args.file)?;
     let store = Arc::new(open_store(&store_path(args.model.as_ref())?)?);
-    let options = options(args, &store)?;
+    check_levels(args, &store)?;
     let checkpoint = Checkpoint::open(&args.reference).map_err(|error| explain_import(&error))?;
     let tokens = tokens(&store, &text)?;
     let report = interrupt.guard(|cancel| {
-        let bar = Progress::spinner(console, "loading");
-        let mut models = Models::load(args, &store, checkpoint, cancel)?;
+        let mut bar = Progress::parts(console, "loading");
+        let mut models = load(args, &store, checkpoint, cancel, &mut bar)?;
         drop(bar);
+        let levels: Vec<_> = args.levels.iter().map(|level| level.0).collect();
+        let options = JudgeOptions {
+            levels: models.levels(&levels)?,
+            sequence_length: args.ctx_size as usize,
+            sequences_max: match args.tokens {
+                0 => None,
+                tokens => Some((tokens / args.ctx_size as usize).max(1)),
+            },
+        };
         let mut bar = Progress::parts(console, "judging");
-        judge(models.borrow(), &tokens, &options, cancel, &mut |at| {
+        judge(models.models(), &tokens, &options, cancel, &mut |at| {
             bar.set_total(at.total as u64);
             bar.set(at.done as u64);
         })
@@ -48,74 +54,34 @@ pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrup
 }
 
 /// The reference, the store's weights alone, and the store as it is run.
-struct Models {
-    reference: Runner<Cpu>,
-    weights_only: Runner<Cpu>,
-    shipped: Runner<Cpu>,
-}
-
-impl Models {
-    fn load(
-        args: &PerplexityArgs,
-        store: &Arc<Store>,
-        checkpoint: Checkpoint,
-        cancel: &CancelToken,
-    ) -> std::result::Result<Self, EngineError> {
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = args.threads.map_or_else(cores, |threads| threads as usize);
-        let level = args.levels.iter().map(|level| level.0).max();
-        let reference: Arc<dyn ExpertSource> = Arc::new(CheckpointSource::new(checkpoint));
-        let shipped: Arc<dyn ExpertSource> =
-            Arc::new(StoreSource::owned(Arc::clone(store), level)?);
-        let weights_only = FloatTables::new(Arc::clone(&shipped), Arc::clone(&reference))?;
-        let exact = options_of(args, ActivationMode::Float, KvDtype::F32);
-        let as_run = options_of(args, ActivationMode::Int8, KvDtype::F16);
-        let load = |source, options| {
-            Runner::load(Cpu::new(threads), source, options, cancel, &mut |_, _| {})
-        };
-        Ok(Self {
-            reference: load(reference, &exact)?,
-            weights_only: load(Arc::new(weights_only), &exact)?,
-            shipped: load(shipped, &as_run)?,
-        })
-    }
-
-    fn borrow(&mut self) -> JudgeModels<'_> {
-        JudgeModels {
-            reference: &mut self.reference,
-            weights_only: &mut self.weights_only,
-            shipped: &mut self.shipped,
-        }
-    }
-}
-
-fn options_of(
+fn load(
     args: &PerplexityArgs,
-    activations: ActivationMode,
-    kv_dtype: KvDtype,
-) -> RunnerOptions {
-    let context_max = Some(args.ctx_size as usize);
-    RunnerOptions { activations, kv_dtype, context_max, ..RunnerOptions::default() }
+    store: &Arc<Store>,
+    checkpoint: Checkpoint,
+    cancel: &CancelToken,
+    bar: &mut Progress,
+) -> std::result::Result<JudgeSet, EngineError> {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.threads.map_or_else(cores, |threads| threads as usize);
+    let options = JudgeOpenOptions {
+        sequence_length: args.ctx_size as usize,
+        level_max: args.levels.iter().map(|level| level.0).max(),
+        kv_dtype: ModelOptions::default().kv_dtype,
+    };
+    let store = Arc::clone(store);
+    JudgeSet::open(|| Cpu::new(threads), store, checkpoint, &options, cancel, &mut |done, total| {
+        bar.set_total(total as u64);
+        bar.set(done as u64);
+    })
 }
 
-fn options(args: &PerplexityArgs, store: &Store) -> Result<JudgeOptions> {
-    let sizes = level_sizes(store);
-    let levels = args.levels.iter().map(|level| {
-        let size = sizes.iter().find(|size| size.level == level.0 && level.0 <= store.level());
-        let size = size.ok_or_else(|| {
-            Failure::new(format!("the store does not hold level {}", level.0))
-                .advise(format!("judge levels up to {} with --levels", store.level()))
-        })?;
-        Ok(JudgeLevel { level: size.level, bits_per_weight: size.bits_per_weight })
-    });
-    Ok(JudgeOptions {
-        levels: levels.collect::<Result<_>>()?,
-        sequence_length: args.ctx_size as usize,
-        sequences_max: match args.tokens {
-            0 => None,
-            tokens => Some((tokens / args.ctx_size as usize).max(1)),
-        },
-    })
+fn check_levels(args: &PerplexityArgs, store: &Store) -> Result<()> {
+    let held = store.level();
+    match args.levels.iter().find(|level| level.0 > held) {
+        None => Ok(()),
+        Some(level) => Err(Failure::new(format!("the store does not hold level {}", level.0))
+            .advise(format!("judge levels up to {held} with --levels"))),
+    }
 }
 
 fn tokens(store: &Store, text: &str) -> Result<Vec<u32>> {

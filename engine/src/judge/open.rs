@@ -11,7 +11,7 @@ use super::{JudgeLevel, JudgeModels};
 use crate::backend::Backend;
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
-use crate::expert::{CheckpointSource, ExpertSource, Matrices, StoreSource};
+use crate::expert::{CheckpointSource, ExpertSource, FloatTables, Matrices, StoreSource};
 use crate::kv_cache::{KvDtype, pages_for};
 use crate::model::{Runner, RunnerOptions};
 use crate::runner::ModelRunner;
@@ -24,6 +24,8 @@ pub struct JudgeOpenOptions {
     pub sequence_length: usize,
     /// The highest level that will be judged; none for the store's own.
     pub level_max: Option<Level>,
+    /// How the store's keys and values are held when it runs; those of the other two are f32.
+    pub kv_dtype: KvDtype,
 }
 
 /// Three models, opened: the checkpoint, the store with float activations, the store as it runs.
@@ -50,16 +52,17 @@ impl JudgeSet {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, EngineError> {
         let nested = StoreSource::owned(Arc::clone(&store), options.level_max)?;
-        check_same_model(nested.config(), checkpoint.config())?;
         let nested = Arc::new(Shared::new(nested));
         let floats = Arc::new(Shared::new(CheckpointSource::new(checkpoint)));
-        let ends = Arc::new(FloatEnds { nested: Arc::clone(&nested), floats: Arc::clone(&floats) });
+        let of_store = || Arc::clone(&nested) as Arc<dyn ExpertSource>;
+        let of_checkpoint = || Arc::clone(&floats) as Arc<dyn ExpertSource>;
+        let mixed = Arc::new(FloatTables::new(of_store(), of_checkpoint())?);
 
         let mut loaded = 0;
-        let mut load = |source: Arc<dyn ExpertSource>, activations| {
+        let mut load = |source: Arc<dyn ExpertSource>, activations, kv_dtype| {
             let options = RunnerOptions {
                 kv_pages: Some(pages_for(options.sequence_length)),
-                kv_dtype: KvDtype::F32,
+                kv_dtype,
                 activations,
                 context_max: Some(
                     options.sequence_length.min(source.config().max_position_embeddings),
@@ -71,9 +74,9 @@ impl JudgeSet {
             loaded += 1;
             Ok::<Box<dyn ModelRunner>, EngineError>(Box::new(runner))
         };
-        let reference = load(Arc::clone(&floats) as Arc<dyn ExpertSource>, ActivationMode::Float)?;
-        let weights_only = load(ends, ActivationMode::Float)?;
-        let shipped = load(Arc::clone(&nested) as Arc<dyn ExpertSource>, ActivationMode::Int8)?;
+        let reference = load(of_checkpoint(), ActivationMode::Float, KvDtype::F32)?;
+        let weights_only = load(mixed, ActivationMode::Float, KvDtype::F32)?;
+        let shipped = load(of_store(), ActivationMode::Int8, options.kv_dtype)?;
         floats.forget();
         nested.forget();
         Ok(Self { store, reference, weights_only, shipped })
@@ -103,14 +106,6 @@ impl JudgeSet {
         };
         levels.iter().map(level).collect()
     }
-}
-
-fn check_same_model(store: &ModelConfig, checkpoint: &ModelConfig) -> Result<(), EngineError> {
-    if store == checkpoint {
-        return Ok(());
-    }
-    let what = "reference checkpoint";
-    Err(EngineError::mismatch(what, "the model that the store was made from", "another model"))
 }
 
 /// Bits per weight over the matrices of attention and feed-forward parts: what a store's extents
@@ -172,32 +167,5 @@ impl<S: ExpertSource> ExpertSource for Shared<S> {
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
         self.source.floats(layer)
-    }
-}
-
-/// The store's matrices between the checkpoint's embedding and head.
-struct FloatEnds {
-    nested: Arc<Shared<StoreSource>>,
-    floats: Arc<Shared<CheckpointSource>>,
-}
-
-impl ExpertSource for FloatEnds {
-    fn config(&self) -> &ModelConfig {
-        self.nested.config()
-    }
-
-    fn level_max(&self) -> Option<Level> {
-        self.nested.level_max()
-    }
-
-    fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
-        match group {
-            GroupId::Embedding | GroupId::Head => self.floats.matrices(group),
-            _ => self.nested.matrices(group),
-        }
-    }
-
-    fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
-        self.nested.floats(layer)
     }
 }

@@ -8,6 +8,7 @@ use nestling_engine::cpu::Cpu;
 use nestling_engine::judge::{
     JudgeOpenOptions, JudgeOptions, JudgeReport, JudgeSet, bits_per_weight, judge,
 };
+use nestling_engine::kv_cache::KvDtype;
 use nestling_formats::Level;
 use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::store::Store;
@@ -15,7 +16,8 @@ use nestling_formats::store::Store;
 use crate::build::{Recipe, build_store};
 use crate::common::{data, some_tokens};
 
-const OPTIONS: JudgeOpenOptions = JudgeOpenOptions { sequence_length: 32, level_max: None };
+const OPTIONS: JudgeOpenOptions =
+    JudgeOpenOptions { sequence_length: 32, level_max: None, kv_dtype: KvDtype::F16 };
 
 fn set(store: &Arc<Store>, reference: &str, threads: usize) -> Result<JudgeSet, EngineError> {
     let checkpoint = Checkpoint::open(&data(reference)).unwrap();
