@@ -27,3 +27,8 @@ pub fn open(path: impl AsRef<Path>) -> Result<Model, EngineError> {
     let options = ModelOptions::default();
     Model::open(&engine, path, &options, &mut |_| {}, &CancelToken::new())
 }
+
+/// The example of the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

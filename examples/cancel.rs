@@ -1,0 +1,40 @@
+//! Stopping a generation from another thread: `cargo run --release --example cancel [MODEL]`.
+#![expect(clippy::print_stdout, reason = "the result is printed")]
+
+mod bundled;
+
+use std::time::{Duration, Instant};
+
+use nestling::{Event, GenerateOptions};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let model = nestling::open(bundled::model_path())?;
+    let mut session = model.session();
+    // Without end tokens it would write until its context is full.
+    let options = GenerateOptions { ignore_end: true, ..Default::default() };
+    let cancel = options.cancel.clone();
+    let stopper = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        cancel.cancel();
+        Instant::now()
+    });
+    let mut ended = None;
+    for event in session.generate("The storm came up in the night, and", &options)? {
+        match event? {
+            Event::Text(text) => print!("{text}"),
+            Event::Finished(finished) => ended = Some((finished, Instant::now())),
+            _ => {}
+        }
+    }
+    let asked = stopper.join().map_err(|_| "the stopper panicked")?;
+    if let Some((finished, at)) = ended {
+        let tokens = finished.usage.completion_tokens;
+        let late = at.saturating_duration_since(asked);
+        println!("\n({:?} after {tokens} tokens, {late:?} after it was asked)", finished.reason);
+    }
+
+    // Dropping the handle cancels too, and the session can go on at once.
+    drop(session.generate(" and then", &options)?);
+    println!("(the session holds {} tokens)", session.tokens()?.len());
+    Ok(())
+}

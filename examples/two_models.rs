@@ -1,0 +1,44 @@
+//! Two models in one engine, under one memory budget:
+//! `cargo run --release --example two_models [MODEL]`.
+#![expect(clippy::print_stdout, reason = "the result is printed")]
+
+mod bundled;
+
+use nestling::{
+    CancelToken, Engine, EngineError, EngineOptions, GenerateOptions, Level, Model, ModelOptions,
+    ModelSource,
+};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let path = bundled::model_path();
+    let memory_bytes = Some(1 << 30);
+    let engine = Engine::new(EngineOptions { memory_bytes, ..Default::default() })?;
+    let open = |level| {
+        let options = ModelOptions { level, ..Default::default() };
+        Model::open(&engine, &path, &options, &mut |_| {}, &CancelToken::new())
+    };
+    // The first part of a store is a smaller model; a checkpoint has one level only.
+    let is_store = matches!(ModelSource::at(&path)?, ModelSource::Store(_));
+    let whole = open(None)?;
+    let small = open(is_store.then_some(Level::L2))?;
+    let budget = engine.budget();
+    println!("{} of {:?} bytes are in use", budget.used_bytes(), budget.total_bytes());
+
+    // Both write at once; neither changes what the other says.
+    let options = GenerateOptions { max_tokens: Some(40), ..GenerateOptions::greedy() };
+    let prompt = "The ship left the harbour";
+    let first = whole.session().generate(prompt, &options)?;
+    let second = small.session().generate(prompt, &options)?;
+    println!("whole: {prompt}{}", first.into_text()?);
+    println!("small: {prompt}{}", second.into_text()?);
+
+    // What does not fit is refused before anything is loaded.
+    drop(small);
+    budget.set_total_bytes(Some(budget.used_bytes() + 1));
+    match open(None) {
+        Err(EngineError::Budget(refusal)) => println!("no room for a third: {refusal}"),
+        Err(other) => return Err(other.into()),
+        Ok(_) => println!("there was room after all"),
+    }
+    Ok(())
+}
