@@ -33,7 +33,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("small: {prompt}{}", second.into_text()?);
 
     // What does not fit is refused before anything is loaded.
-    drop(small);
     budget.set_total_bytes(Some(budget.used_bytes() + 1));
     match open(None) {
         Err(EngineError::Budget(refusal)) => println!("no room for a third: {refusal}"),

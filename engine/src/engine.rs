@@ -94,6 +94,19 @@ impl EngineCore {
         }
     }
 
+    /// Notices what has been cancelled. A loop in calls does it here, if it is not in a turn:
+    /// maybe nobody waits for events any more.
+    pub(crate) fn notice_cancelled(&self) {
+        match &self.runs {
+            Runs::OnThread(_) => self.inbox.wake(),
+            Runs::InCalls(step_loop) => {
+                if let Ok(mut step_loop) = step_loop.try_lock() {
+                    step_loop.sweep();
+                }
+            }
+        }
+    }
+
     pub(crate) fn send(&self, task: Task) {
         self.inbox.send(task);
     }
@@ -117,7 +130,13 @@ impl EngineCore {
     fn close(&self) {
         self.inbox.close();
         match &self.runs {
-            Runs::InCalls(_) => self.drive(),
+            // Whoever holds the lock is in a turn, maybe further up this very stack: the next
+            // turn ends it, or the drop of the loop does.
+            Runs::InCalls(step_loop) => {
+                if let Ok(mut step_loop) = step_loop.try_lock() {
+                    step_loop.turn();
+                }
+            }
             Runs::OnThread(handle) => {
                 let handle = handle.lock().unwrap_or_else(PoisonError::into_inner).take();
                 // The last handle may be dropped by a waker, on the loop's own thread.

@@ -28,7 +28,7 @@ impl Generation {
     /// [`crate::FinishReason::Cancelled`], unless the generation had ended already.
     pub fn cancel(&self) {
         self.cancel.cancel();
-        self.engine.wake();
+        self.engine.notice_cancelled();
     }
 
     /// A token that cancels this generation.
@@ -109,7 +109,7 @@ impl Drop for Generation {
     fn drop(&mut self) {
         self.buffer.close();
         self.cancel.cancel();
-        self.engine.wake();
+        self.engine.notice_cancelled();
     }
 }
 

@@ -166,14 +166,11 @@ impl StepLoop {
     /// At most one step for each model.
     pub(crate) fn turn(&mut self) -> Turn {
         self.turns += 1;
-        self.tasks.extend(std::mem::take(&mut self.inbox.lock().arrivals));
         if self.inbox.is_closed() {
             self.close();
             return Turn::Closed;
         }
-        let before = self.tasks.len();
-        self.end_cancelled();
-        let mut worked = self.tasks.len() < before;
+        let mut worked = self.sweep();
         for model in self.models() {
             worked |= self.step(&model);
         }
@@ -191,16 +188,23 @@ impl StepLoop {
         models
     }
 
-    fn end_cancelled(&mut self) {
+    /// Takes in what has arrived and ends what has been cancelled or has nothing to compute; true
+    /// if any ended.
+    pub(crate) fn sweep(&mut self) -> bool {
+        self.tasks.extend(std::mem::take(&mut self.inbox.lock().arrivals));
+        let before = self.tasks.len();
         for task in self.tasks.extract_if(.., |task| task.cancel.is_cancelled()) {
             task.finish(FinishReason::Cancelled);
         }
+        self.end_done();
+        self.tasks.len() < before
     }
 
     /// Batch, forward, sample, advance; true if anything happened.
     fn step(&mut self, model: &Arc<ModelCore>) -> bool {
         let Some(plan) = Plan::make(&mut self.tasks, model, self.turns) else {
-            return self.end_stuck(model);
+            // One that can never go on has failed.
+            return self.end_done();
         };
         let output = self.compute(model, &plan);
         match output {
@@ -272,20 +276,12 @@ impl StepLoop {
         }
     }
 
-    /// Ends a generation that can never go on: it is the oldest, and still has no page.
-    fn end_stuck(&mut self, model: &Arc<ModelCore>) -> bool {
-        let mut ended = false;
-        for task in self.tasks.iter_mut().filter(|task| Arc::ptr_eq(&task.model, model)) {
-            ended |= task.failed.is_some() || task.done.is_some();
-        }
-        self.end_done();
-        ended
-    }
-
-    fn end_done(&mut self) {
+    fn end_done(&mut self) -> bool {
+        let before = self.tasks.len();
         for task in self.tasks.extract_if(.., |task| task.done.is_some() || task.failed.is_some()) {
             task.end();
         }
+        self.tasks.len() < before
     }
 
     fn close(&mut self) {

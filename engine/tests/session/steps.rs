@@ -1,12 +1,10 @@
-//! Sessions and the step loop, on a model whose every answer is known.
-
-mod fake;
+//! One thing at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fake::*;
+use super::fake::*;
 use nestling_engine::{
     EngineError, Event, FinishReason, Finished, GenerateOptions, Generation, Input, SamplingParams,
     SnapshotContents,
