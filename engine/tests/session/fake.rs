@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nestling_engine::batch::Batch;
 use nestling_engine::kv_cache::{PAGE_POSITIONS, PageId};
@@ -210,4 +210,14 @@ pub fn greedy(max_tokens: usize) -> GenerateOptions {
 
 pub fn prompt(seed: u32, length: usize) -> Vec<u32> {
     (0..length as u32).map(|i| (i * 31 + seed * 17 + i * i * 7) % 199).collect()
+}
+
+/// Waits for something that another thread does; fails after what no machine needs.
+pub fn eventually(what: &str, condition: impl Fn() -> bool) -> Duration {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    start.elapsed()
 }

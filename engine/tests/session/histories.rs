@@ -114,11 +114,10 @@ fn play(engine: &Engine, acts: &[Act]) {
     }
     for player in &mut players {
         player.finish();
-        // Waits for a generation whose handle was dropped.
-        player.session.tokens().unwrap();
     }
     drop(players);
-    assert_eq!(model.free_pages(), 7);
+    // Generations whose handles were dropped stop when the loop comes by.
+    eventually("every page is free", || model.free_pages() == 7);
 }
 
 proptest! {

@@ -19,16 +19,6 @@ fn finish(generation: Generation) -> Finished {
     panic!("no last event");
 }
 
-/// Waits for something that another thread does; fails after what no machine needs.
-fn eventually(what: &str, condition: impl Fn() -> bool) -> Duration {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    start.elapsed()
-}
-
 #[test]
 fn one_generation_is_the_greedy_chain() {
     let engine = engine();
