@@ -8,13 +8,18 @@ pub(super) struct Fields<'a> {
     at: usize,
     /// Offset of `bytes` within the store.
     base: u64,
-    /// Record that is being read, for messages.
-    pub what: String,
+    /// Record that is being read, for messages: its name, and its number if there are several.
+    what: (&'static str, Option<usize>),
 }
 
 impl<'a> Fields<'a> {
-    pub fn new(bytes: &'a [u8], base: u64, what: impl Into<String>) -> Self {
-        Self { bytes, at: 0, base, what: what.into() }
+    pub fn new(bytes: &'a [u8], base: u64, what: &'static str) -> Self {
+        Self { bytes, at: 0, base, what: (what, None) }
+    }
+
+    /// Names the record that is read from now on.
+    pub fn record(&mut self, name: &'static str, number: impl Into<Option<usize>>) {
+        self.what = (name, number.into());
     }
 
     /// Where the next field lies in the store.
@@ -89,7 +94,11 @@ impl<'a> Fields<'a> {
         found: impl ToString,
     ) -> Fault {
         let (expected, found) = (expected.to_string(), found.to_string());
-        Fault { what: self.what.clone(), field, offset, expected, found }
+        let what = match self.what {
+            (name, None) => name.to_owned(),
+            (name, Some(number)) => format!("{name} {number}"),
+        };
+        Fault { what, field, offset, expected, found }
     }
 }
 

@@ -96,18 +96,18 @@ pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, 
     let records = read_groups(&mut fields, &counts)?;
     let mut matrices = Vec::with_capacity(counts.matrices);
     for number in 0..counts.matrices {
-        fields.what = format!("matrix {number}");
+        fields.record("matrix", number);
         matrices.push(read_matrix(&mut fields, counts.codecs)?);
     }
     let mut tensors = Vec::with_capacity(counts.tensors);
     for number in 0..counts.tensors {
-        fields.what = format!("tensor {number}");
+        fields.record("tensor", number);
         tensors.push(read_tensor(&mut fields)?);
     }
     let extents_at = fields.offset();
     let mut extents = Vec::with_capacity(counts.extents);
     for number in 0..counts.extents {
-        fields.what = format!("extent {number}");
+        fields.record("extent", number);
         extents.push(read_extent(&mut fields, counts.groups)?);
     }
     let codecs = read_codecs(&mut fields, &codec_lengths)?;
@@ -143,7 +143,7 @@ fn read_sections(
     let mut sections: Vec<Section> = Vec::with_capacity(count);
     let mut names = Vec::with_capacity(count);
     for number in 0..count {
-        fields.what = format!("section {number}");
+        fields.record("section", number);
         names.push(fields.size("name length")?);
         let at = fields.offset();
         let extents = fields.u32("extent count")?;
@@ -160,7 +160,7 @@ fn read_codec_records(fields: &mut Fields<'_>, counts: &Counts) -> Result<Vec<us
     let mut lengths = Vec::with_capacity(counts.codecs);
     let mut left = counts.codec_bytes;
     for number in 0..counts.codecs {
-        fields.what = format!("codec {number}");
+        fields.record("codec", number);
         let at = fields.offset();
         let id = fields.u32("codec id")?;
         if id != format::CODEC_NESTED {
@@ -174,7 +174,7 @@ fn read_codec_records(fields: &mut Fields<'_>, counts: &Counts) -> Result<Vec<us
         lengths.push(length);
     }
     if left != 0 {
-        fields.what = "index".into();
+        fields.record("index", None);
         return Err(fields.fault("codecs length", fields.offset(), "0 bytes left over", left));
     }
     Ok(lengths)
@@ -184,7 +184,7 @@ fn read_groups(fields: &mut Fields<'_>, counts: &Counts) -> Result<Vec<GroupReco
     let mut records = Vec::with_capacity(counts.groups);
     let (mut matrices, mut tensors) = (counts.matrices, counts.tensors);
     for number in 0..counts.groups {
-        fields.what = format!("group {number}");
+        fields.record("group", number);
         let offset = fields.offset();
         let kind = fields.u8("kind")?;
         fields.zeros(3)?;
@@ -210,7 +210,7 @@ fn read_groups(fields: &mut Fields<'_>, counts: &Counts) -> Result<Vec<GroupReco
         records.push(record);
     }
     if (matrices, tensors) != (0, 0) {
-        fields.what = "index".into();
+        fields.record("index", None);
         let found = format!("{matrices} matrices and {tensors} tensors");
         return Err(fields.fault("group count", fields.offset(), "every record in a group", found));
     }
@@ -322,7 +322,7 @@ fn read_extent(fields: &mut Fields<'_>, groups: usize) -> Result<Extent, Fault> 
 fn read_codecs(fields: &mut Fields<'_>, lengths: &[usize]) -> Result<Vec<CodecSlot>, Fault> {
     let mut slots = Vec::with_capacity(lengths.len());
     for (number, length) in lengths.iter().enumerate() {
-        fields.what = format!("codec {number}");
+        fields.record("codec", number);
         let at = fields.offset();
         let bytes = fields.take(*length, "parameters")?;
         let codec = NestedCodec::from_bytes(bytes)
@@ -340,7 +340,7 @@ struct Names<'a> {
 
 impl<'a> Names<'a> {
     fn new(fields: &mut Fields<'a>, length: usize) -> Result<Self, Fault> {
-        fields.what = "index".into();
+        fields.record("index", None);
         let offset = fields.offset();
         Ok(Self { rest: fields.take(length, "names")?, offset })
     }
@@ -399,7 +399,7 @@ fn assemble(
     let mut groups = Vec::with_capacity(records.len());
     let mut numbers = HashMap::with_capacity(records.len());
     for (number, record) in (0u32..).zip(records) {
-        fields.what = format!("group {number}");
+        fields.record("group", numbers.len());
         let id = group_id(fields, &record, names)?;
         if let Some(first) = numbers.insert(id.clone(), number) {
             let found = format!("{id}, as group {first}");
@@ -427,7 +427,7 @@ fn link_extents(
         let group = usize::try_from(extent.group).ok().and_then(|group| groups.get_mut(group));
         let slot = group.map(|group| &mut group.extents[extent.plane.index()]);
         if let Some(first) = slot.and_then(|slot| slot.replace(number)) {
-            fields.what = format!("extent {number}");
+            fields.record("extent", usize::try_from(number).ok());
             let found = format!("plane {:?} of group {} again", extent.plane, extent.group);
             let expected = format!("not what extent {first} holds");
             let at = extents_at + u64::from(number) * format::EXTENT_RECORD_BYTES as u64;
@@ -468,7 +468,7 @@ fn group_id(
 }
 
 fn read_parameters(fields: &mut Fields<'_>, length: usize) -> Result<String, Fault> {
-    fields.what = "index".into();
+    fields.record("index", None);
     let at = fields.offset();
     let bytes = fields.take(length, "parameters")?;
     let text = std::str::from_utf8(bytes)

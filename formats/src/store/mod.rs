@@ -48,6 +48,3 @@ pub use writer::StoreWriter;
 
 /// Name of the asset that holds the model's `config.json`.
 pub const ASSET_CONFIG: &str = "config.json";
-
-/// Former name of [`crate::DType`].
-pub use crate::DType as FloatDtype;
