@@ -252,6 +252,9 @@ impl Chat<'_> {
         if !self.transcript.drop_reply() {
             return Err(Failure::new("there is no reply to write again"));
         }
+        // The same seed would write the same reply.
+        let seed = &mut self.settings.sampling.seed;
+        *seed = seed.map(|seed| seed.wrapping_add(1));
         let result = self.answer();
         if result.is_err() {
             self.transcript = before;

@@ -66,6 +66,14 @@ impl Console {
         }
     }
 
+    /// Columns of the terminal behind standard output; 0 where there is none.
+    pub fn columns(&self) -> usize {
+        if !io::stdout().is_terminal() {
+            return 0;
+        }
+        terminal_size::terminal_size().map_or(0, |(width, _)| width.0.into())
+    }
+
     pub fn failure(&self, failure: &Failure) {
         self.line(format_args!("{} {}", self.paint(Paint::Error, "error:"), failure.message));
         if let Some(advice) = &failure.advice {

@@ -1,16 +1,111 @@
 //! `nestling convert`: from a Hugging Face checkpoint to a store.
 
 use crate::args::ConvertArgs;
-use crate::console::Console;
+use crate::bytes::ByteSize;
+use crate::console::{Console, write_out};
+use crate::explain::{explain_import, explain_store};
 use crate::failure::{Failure, Result};
 use crate::hub::Obtained;
 use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use nestling::engine::convert::{
+    ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport,
+};
+use nestling::formats::Checkpoint;
+use std::path::Path;
+use std::time::Instant;
 
-pub fn convert(_args: &ConvertArgs, _console: &Console, _interrupt: &Interrupt) -> Result<()> {
-    Err(Failure::new("this build cannot convert yet"))
+pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    let started = Instant::now();
+    let mut options = ConvertOptions::default();
+    options.threads = args.threads.map_or(0, |threads| threads as usize);
+    options.overwrite = args.force;
+    let report = run(&args.checkpoint, &args.output, &options, console, interrupt)?;
+    if report.resumed_bytes > 0 {
+        let resumed = ByteSize(report.resumed_bytes);
+        console.note(format_args!("went on from {resumed} of an earlier conversion"));
+    }
+    write_out(&format!(
+        "{}: {}, id {}, in {:.1?}\n",
+        report.path.display(),
+        ByteSize(report.store_bytes),
+        report.id,
+        started.elapsed(),
+    ))
 }
 
 /// Converts a download into Nestling's cache.
-pub fn into_cache(_obtained: &Obtained, _console: &Console, _i: &Interrupt) -> Result<()> {
-    Err(Failure::new("this build cannot convert yet"))
+pub fn into_cache(obtained: &Obtained, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    if let Some(directory) = obtained.store.parent() {
+        std::fs::create_dir_all(directory)
+            .map_err(|error| Failure::file("make", directory, &error))?;
+    }
+    console.note("converting the download into a store; this is done once");
+    let options = ConvertOptions::default();
+    let report = run(&obtained.checkpoint, &obtained.store, &options, console, interrupt)?;
+    console.note(format_args!(
+        "converted into {} ({}); the download may be deleted now: {}",
+        report.path.display(),
+        ByteSize(report.store_bytes),
+        obtained.checkpoint.display(),
+    ));
+    Ok(())
+}
+
+fn run(
+    checkpoint: &Path,
+    destination: &Path,
+    options: &ConvertOptions,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<ConvertReport> {
+    let checkpoint = Checkpoint::open(checkpoint).map_err(|error| explain_import(&error))?;
+    let mut shown = Shown { console, phase: None, bar: None };
+    let report = interrupt.guard(|cancel| {
+        let mut progress = |at: ConvertProgress| shown.show(&at);
+        let convert = nestling::engine::convert::convert;
+        convert(&checkpoint, destination, options, cancel, &mut progress)
+    });
+    drop(shown);
+    report.map_err(|error| explain_convert(&error))
+}
+
+/// The bar of the phase that is under way.
+struct Shown<'a> {
+    console: &'a Console,
+    phase: Option<ConvertPhase>,
+    bar: Option<Progress>,
+}
+
+impl Shown<'_> {
+    fn show(&mut self, at: &ConvertProgress) {
+        if self.phase != Some(at.phase) {
+            let what = match at.phase {
+                ConvertPhase::Hashing => "hashing",
+                ConvertPhase::Quantizing => "converting",
+                _ => "finishing",
+            };
+            // The old bar goes before the new one comes.
+            self.bar = None;
+            self.bar = Some(Progress::bytes(self.console, what, at.total_bytes, at.done_bytes));
+            self.phase = Some(at.phase);
+        }
+        if let Some(bar) = &mut self.bar {
+            bar.set(at.done_bytes);
+        }
+    }
+}
+
+fn explain_convert(error: &ConvertError) -> Failure {
+    match error {
+        ConvertError::Cancelled => Failure {
+            message: "interrupted; the same command goes on where it stopped".into(),
+            ..Failure::interrupted()
+        },
+        ConvertError::Checkpoint(error) => explain_import(error),
+        ConvertError::Store(error) => explain_store(error),
+        ConvertError::Quantize { .. } => Failure::new(error.to_string())
+            .advise("download the checkpoint again; it may be damaged"),
+        other => Failure::new(other.to_string()),
+    }
 }

@@ -12,6 +12,7 @@ mod hub;
 mod inspect;
 mod interrupt;
 mod levels;
+mod mapped;
 mod opened;
 mod perplexity;
 mod places;
@@ -23,6 +24,7 @@ mod settings;
 mod stats;
 mod verify;
 mod welcome;
+mod wrap;
 
 use args::{Cli, Command, CompletionsArgs};
 use clap::CommandFactory;

@@ -3,15 +3,15 @@
 use crate::args::{KvTypeArg, LoadModeArg, ModelArgs, ResourceArgs};
 use crate::bytes::ByteSize;
 use crate::console::Console;
-use crate::explain::explain;
-use crate::failure::{Failure, Result};
+use crate::explain::{explain, explain_store};
+use crate::failure::Result;
 use crate::hub::{self, Repository, Surroundings};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::{convert, places};
-use nestling::engine::{Engine, EngineOptions, KvDtype, Model, ModelOptions};
+use crate::{convert, mapped, places};
+use nestling::engine::{Engine, EngineOptions, KvDtype, Model, ModelOptions, ModelSource};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A model, ready to talk.
@@ -56,28 +56,37 @@ pub fn open(
     if resources.vram_budget.is_some() {
         console.note("--vram-budget has no effect: this build computes on the CPU");
     }
-    if resources.load_mode == LoadModeArg::Mmap {
-        return Err(
-            Failure::usage("this build cannot map weights yet").advise("leave --load-mode out")
-        );
-    }
+    let source = source(&path, resources.load_mode)?;
     let engine = Engine::new(engine_options(resources)).map_err(|error| explain(&error))?;
     let options = model_options(model, resources);
     let started = Instant::now();
     let mut bar = Progress::parts(console, "loading");
     let model = interrupt.guard(|cancel| {
         let mut progress = |at: nestling::engine::OpenProgress| {
-            bar.set_total(at.parts_total as u64);
-            bar.set(at.parts_done as u64);
+            bar.set_of(at.parts_done, at.parts_total);
         };
-        Model::open(&engine, &path, &options, &mut progress, cancel)
+        Model::open_source(&engine, source, &options, &mut progress, cancel)
     });
     drop(bar);
     let model = model.map_err(|error| explain(&error))?;
+    let (asked, given) = (resources.ctx_size.unwrap_or(0), model.context_length());
+    if asked as usize > given {
+        console.note(format_args!("-c {asked} is more than the model was trained for: {given}"));
+    }
     Ok(Opened { model, path, is_bundled, load: started.elapsed() })
 }
 
-pub fn engine_options(resources: &ResourceArgs) -> EngineOptions {
+fn source(path: &Path, mode: LoadModeArg) -> Result<ModelSource> {
+    match mode {
+        LoadModeArg::Mmap if path.is_file() => {
+            mapped::map(path).map_err(|error| explain_store(&error))
+        }
+        // A checkpoint's floats are always read.
+        _ => ModelSource::at(path).map_err(|error| explain(&error)),
+    }
+}
+
+fn engine_options(resources: &ResourceArgs) -> EngineOptions {
     EngineOptions {
         threads: resources.threads.map(|threads| threads as usize),
         memory_bytes: resources.memory.map(|size| size.0),
@@ -92,7 +101,10 @@ fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOptions {
             KvTypeArg::F16 => KvDtype::F16,
             KvTypeArg::F32 => KvDtype::F32,
         },
-        context_length: Some(resources.ctx_size as usize).filter(|tokens| *tokens > 0),
+        context_length: resources.ctx_size.map(|tokens| match tokens {
+            0 => usize::MAX,
+            tokens => tokens as usize,
+        }),
         ..ModelOptions::default()
     }
 }

@@ -80,6 +80,12 @@ impl Progress {
         }
     }
 
+    /// So many parts of so many.
+    pub fn set_of(&mut self, done: usize, total: usize) {
+        self.set_total(total as u64);
+        self.set(done as u64);
+    }
+
     pub fn set_total(&mut self, total: u64) {
         if let Some(bar) = &self.bar {
             bar.set_length(total);

@@ -3,6 +3,7 @@
 use crate::console::{Console, Paint, write_out};
 use crate::explain::explain;
 use crate::failure::Result;
+use crate::wrap::Wrap;
 use nestling::engine::{Event, Finished, Generation};
 use std::io::IsTerminal;
 
@@ -19,13 +20,17 @@ pub struct Reply {
 pub fn write_reply(generation: Generation, console: &Console) -> Result<Reply> {
     let mut reply = Reply::default();
     let terminal = std::io::stdout().is_terminal();
+    let mut wrap = Wrap::new(console.columns());
     for event in generation {
         match event.map_err(|error| explain(&error))? {
             Event::Text(text) => {
                 if reply.text.is_empty() && !reply.reasoning.is_empty() {
                     console.line("");
                 }
-                write_out(&if terminal { printable(&text) } else { text.clone() })?;
+                match terminal {
+                    true => write_out(&wrap.add(&printable(&text)))?,
+                    false => write_out(&text)?,
+                }
                 reply.text += &text;
             }
             Event::Reasoning(text) => {
@@ -44,6 +49,7 @@ pub fn write_reply(generation: Generation, console: &Console) -> Result<Reply> {
             _ => {}
         }
     }
+    write_out(&wrap.finish())?;
     Ok(reply)
 }
 

@@ -72,9 +72,9 @@ pub struct ResourceArgs {
     #[arg(long, value_enum, default_value_t = LoadModeArg::Owned, env = "NESTLING_LOAD_MODE")]
     pub load_mode: LoadModeArg,
 
-    /// Tokens of context; 0 means all that the model was trained for
-    #[arg(short, long, value_name = "N", default_value_t = 0, env = "NESTLING_CTX_SIZE")]
-    pub ctx_size: u32,
+    /// Tokens of context; 0 means all that the model was trained for [default: that, at most 8192]
+    #[arg(short, long, value_name = "N", env = "NESTLING_CTX_SIZE")]
+    pub ctx_size: Option<u32>,
 
     /// Number type of the keys and values kept for the context
     #[arg(long, value_enum, default_value_t = KvTypeArg::F16, env = "NESTLING_KV_TYPE")]

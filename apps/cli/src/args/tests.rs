@@ -88,7 +88,7 @@ fn llama_cpp_spellings() {
         "-v",
     ]);
     assert_eq!(args.model.given_path(), Some(&PathBuf::from("a.nest")));
-    assert_eq!(args.resources.ctx_size, 256);
+    assert_eq!(args.resources.ctx_size, Some(256));
     assert_eq!(args.generation.predict, 32);
     assert_eq!(args.generation.temp, Some(0.0));
     assert_eq!(args.generation.top_k, Some(5));

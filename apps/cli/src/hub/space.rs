@@ -6,7 +6,8 @@ use super::repository::RepositoryCache;
 use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::failure::{Failure, Result};
-use nestling::formats::{ModelConfig, ModelShape};
+use nestling::engine::convert::{ConvertOptions, estimate_store_bytes};
+use nestling::formats::ModelConfig;
 use std::path::{Path, PathBuf};
 
 /// A disk and what is to be written to it.
@@ -40,11 +41,12 @@ impl Plan {
         let there = |file: &Wanted| present(cache, &checkpoint, file).min(file.size);
         let total: u64 = weights.iter().map(|file| file.size).sum();
         let missing = total - weights.iter().map(there).sum::<u64>();
-        let store = store_bytes(config);
+        let store = estimate_store_bytes(config, &ConvertOptions::default())
+            .map_err(|error| Failure::new(format!("no store can hold this model: {error}")))?;
         let store_directory = parent(&obtained.store);
         // A conversion that stopped half-way has its file already.
         let half_done = std::fs::metadata(obtained.store.with_extension("nest.partial"));
-        let store_missing = store.saturating_sub(half_done.map_or(0, |file| file.len()));
+        let store_missing = store.saturating_sub(half_done.map_or(0, |file| on_disk(&file)));
         let mut disks = vec![Disk::new(&cache.root, missing)?];
         if same_disk(&disks[0].directory, &existing(&store_directory)) {
             disks[0].needed += store_missing;
@@ -106,13 +108,6 @@ impl Disk {
     }
 }
 
-/// About the size of a store with all planes: 8 bits for each weight, and 3 % for scales and
-/// padding.
-fn store_bytes(config: &ModelConfig) -> u64 {
-    let weights = ModelShape::new(config).weights();
-    weights + weights / 32
-}
-
 /// Bytes of a file that are in the cache, complete or in part.
 pub fn present(cache: &RepositoryCache, checkpoint: &Path, file: &Wanted) -> u64 {
     let length = |path: PathBuf| std::fs::metadata(path).map(|data| data.len()).ok();
@@ -130,6 +125,18 @@ fn existing(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_path_buf()
 }
 
+/// Bytes that a file takes of the disk: one that is written out of order may have holes.
+#[cfg(unix)]
+fn on_disk(file: &std::fs::Metadata) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    file.blocks().saturating_mul(512)
+}
+
+#[cfg(not(unix))]
+fn on_disk(file: &std::fs::Metadata) -> u64 {
+    file.len()
+}
+
 #[cfg(unix)]
 fn same_disk(a: &Path, b: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -140,4 +147,19 @@ fn same_disk(a: &Path, b: &Path) -> bool {
 #[cfg(not(unix))]
 fn same_disk(a: &Path, b: &Path) -> bool {
     a.components().next() == b.components().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Disk;
+
+    #[test]
+    fn too_little_room_is_said_with_figures() {
+        let (free, needed) = (20_000_000_000, 94_000_000_000);
+        let disk = Disk { directory: "/home".into(), free, needed };
+        let failure = disk.check().unwrap_err();
+        assert!(failure.message.contains("94.0 GB needed at the peak, 20.0 GB free"), "{failure}");
+        assert!(failure.advice.unwrap().contains("free 74.0 GB"));
+        assert!(Disk { free: needed, ..disk }.check().is_ok());
+    }
 }

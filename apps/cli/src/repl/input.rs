@@ -7,7 +7,7 @@ use rustyline::{
     Behavior, Cmd, ConditionalEventHandler, Config, Editor, Event, EventContext, EventHandler,
     KeyEvent, RepeatCount,
 };
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -135,7 +135,10 @@ impl Lines {
                 }
             };
             let text = if self.edit_outside.swap(false, Ordering::Relaxed) {
-                Some(edit_outside(&line)?)
+                let text = edit_outside(&line)?;
+                let shown = text.trim_end().replace('\n', &format!("\n{CONTINUED}"));
+                let _ = writeln!(std::io::stderr(), "{PROMPT}{shown}");
+                Some(text.trim_end().into())
             } else {
                 assembler.add(&line)
             };
