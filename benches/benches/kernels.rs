@@ -1,0 +1,197 @@
+//! Every kernel on every instruction set of this machine; throughput is in bytes read.
+
+use std::hint::black_box;
+
+use criterion::measurement::WallTime;
+use criterion::{
+    BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
+};
+use half::f16;
+use nestling_benches::RandomMatrix;
+use nestling_engine::cpu::kernels::{FLOAT_ROWS, Kernels, KvBlock};
+use nestling_engine::cpu::math::AttentionState;
+use nestling_engine::cpu::nested::{CodecTables, NestedWeights};
+use nestling_engine::cpu::rows::QuantizedRows;
+use nestling_engine::threads::ThreadPool;
+use nestling_formats::Level;
+
+/// Columns of a product: the hidden size of a middle-sized model.
+const COLS: usize = 2048;
+
+fn numbers(count: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7919) % 1009) as f32 / 500.0 - 1.0).collect()
+}
+
+fn quantized(rows: usize, cols: usize) -> QuantizedRows {
+    let mut out = QuantizedRows::default();
+    out.resize(rows, cols);
+    let x = numbers(rows * cols);
+    for (row, x) in x.chunks(cols).enumerate() {
+        Kernels::detect().quantize(x, out.row_mut(row));
+    }
+    out
+}
+
+/// All tiles of a matrix for some rows of activations.
+fn product(kernels: &Kernels, weights: &NestedWeights, x: &QuantizedRows, rows: &[u32]) {
+    let mut out = vec![[0.0; 16]; rows.len()];
+    for tile in 0..weights.tiles() {
+        kernels.nested_tile(weights, tile, x, rows, &mut out);
+    }
+    black_box(&mut out);
+}
+
+fn sets() -> Vec<&'static Kernels> {
+    Kernels::available()
+}
+
+/// Levels with P3 and P4 merged, and the two that differ without.
+const LEVELS: [(Level, bool); 7] = [
+    (Level::L2, true),
+    (Level::L3, false),
+    (Level::L3, true),
+    (Level::L4, false),
+    (Level::L4, true),
+    (Level::L6, true),
+    (Level::L8, true),
+];
+
+fn name(level: Level, merged: bool) -> String {
+    format!("level {level}{}", if merged { "" } else { ", P3 and P4 apart" })
+}
+
+/// One expert's matrix, in the second-level cache.
+fn nested_in_cache(criterion: &mut Criterion) {
+    let Ok(matrix) = RandomMatrix::new(768, COLS, Level::L8) else { return };
+    let tables = CodecTables::new(&matrix.codec);
+    for tokens in [1, 8, 64] {
+        let mut group = criterion.benchmark_group(format!("nested, {tokens} rows, cache"));
+        let x = quantized(tokens, COLS);
+        let rows: Vec<u32> = (0..tokens as u32).collect();
+        for (level, merged) in LEVELS {
+            let Ok(view) = matrix.view(merged) else { return };
+            let Ok(weights) = NestedWeights::new(&view, level, &tables) else { return };
+            group.throughput(Throughput::Bytes(weights.bytes() as u64));
+            for kernels in sets() {
+                let id = BenchmarkId::new(kernels.name(), name(level, merged));
+                group.bench_function(id, |b| b.iter(|| product(kernels, &weights, &x, &rows)));
+            }
+        }
+    }
+}
+
+/// A vocabulary's head, far larger than the caches: against the bandwidth of memory.
+fn nested_in_memory(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("nested, 1 row, memory");
+    group.sample_size(10);
+    let Ok(matrix) = RandomMatrix::new(512 * 256, COLS, Level::L8) else { return };
+    let tables = CodecTables::new(&matrix.codec);
+    let x = quantized(1, COLS);
+    for (level, merged) in LEVELS {
+        let Ok(view) = matrix.view(merged) else { return };
+        let Ok(weights) = NestedWeights::new(&view, level, &tables) else { return };
+        group.throughput(Throughput::Bytes(weights.bytes() as u64));
+        for threads in [1, 2] {
+            let pool = ThreadPool::new(threads);
+            let id = BenchmarkId::new(format!("{threads} threads"), name(level, merged));
+            group.bench_function(id, |b| {
+                b.iter(|| {
+                    pool.run(256, &|part| {
+                        let mut out = [[0.0; 16]; 1];
+                        let tiles = weights.tiles() / 256;
+                        for tile in part * tiles..(part + 1) * tiles {
+                            Kernels::detect().nested_tile(&weights, tile, &x, &[0], &mut out);
+                        }
+                        black_box(&mut out);
+                    });
+                });
+            });
+        }
+    }
+}
+
+/// What memory gives: 64-bit words read and added, in blocks that threads take in turn.
+fn memory(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("memory, read");
+    group.sample_size(10);
+    let words = vec![1u64; 64 << 20];
+    group.throughput(Throughput::Bytes(8 * words.len() as u64));
+    for threads in [1, 2] {
+        let pool = ThreadPool::new(threads);
+        group.bench_function(BenchmarkId::from_parameter(format!("{threads} threads")), |b| {
+            b.iter(|| {
+                pool.run(256, &|part| {
+                    let block = &words[part * (words.len() / 256)..][..words.len() / 256];
+                    let mut sums = [0u64; 32];
+                    for chunk in block.as_chunks::<32>().0 {
+                        sums.iter_mut().zip(chunk).for_each(|(s, w)| *s = s.wrapping_add(*w));
+                    }
+                    black_box(sums);
+                });
+            });
+        });
+    }
+}
+
+fn each(group: &mut BenchmarkGroup<'_, WallTime>, bytes: usize, mut run: impl FnMut(&Kernels)) {
+    group.throughput(Throughput::Bytes(bytes as u64));
+    for kernels in sets() {
+        group.bench_function(kernels.name(), |b| b.iter(|| run(kernels)));
+    }
+}
+
+/// The operations on rows of floats.
+fn rows(criterion: &mut Criterion) {
+    let (x, weight) = (numbers(COLS), numbers(COLS));
+    let mut out = vec![0.0; COLS];
+    each(&mut criterion.benchmark_group("rms_norm"), 4 * COLS, |kernels| {
+        kernels.rms_norm(black_box(&x), &weight, 1e-6, &mut out);
+    });
+    let mut quantized = QuantizedRows::default();
+    quantized.resize(1, COLS);
+    each(&mut criterion.benchmark_group("quantize"), 4 * COLS, |kernels| {
+        kernels.quantize(black_box(&x), quantized.row_mut(0));
+    });
+    each(&mut criterion.benchmark_group("swiglu"), 8 * COLS, |kernels| {
+        out.copy_from_slice(&x);
+        kernels.swiglu(black_box(&mut out), &weight);
+    });
+    each(&mut criterion.benchmark_group("add_scaled"), 8 * COLS, |kernels| {
+        kernels.add_scaled(black_box(&mut out), 0.5, &x);
+    });
+    let (mut ids, mut weights, mut logits) = ([0; 8], [0.0; 8], numbers(128));
+    each(&mut criterion.benchmark_group("route, 8 of 128"), 4 * 128, |kernels| {
+        kernels.route(black_box(&mut logits), true, &mut ids, &mut weights);
+    });
+}
+
+/// Float weights, and attention over one page.
+fn floats(criterion: &mut Criterion) {
+    let weights = numbers(64 * COLS);
+    for tokens in [1, 8] {
+        let x = numbers(tokens * COLS);
+        let x: Vec<&[f32]> = x.chunks(COLS).collect();
+        let mut out = vec![[0.0; FLOAT_ROWS]; tokens];
+        let mut group = criterion.benchmark_group(format!("float weights, {tokens} rows"));
+        each(&mut group, 4 * weights.len(), |kernels| {
+            for weights in weights.chunks(FLOAT_ROWS * COLS) {
+                kernels.float_rows((weights, COLS), black_box(&x), &mut out);
+            }
+        });
+    }
+    let (query, page) = (numbers(128), numbers(64 * 128));
+    let half: Vec<f16> = page.iter().map(|x| f16::from_f32(*x)).collect();
+    let (mut scores, mut block, mut out) = ([0.0; 64], [0.0; 128], [0.0; 128]);
+    let kinds = [("f32", KvBlock::F32(&page, &page), 4), ("f16", KvBlock::F16(&half, &half), 2)];
+    for (kind, kv, bytes) in kinds {
+        let mut group = criterion.benchmark_group(format!("attention, a page of {kind}"));
+        each(&mut group, 2 * 64 * 128 * bytes, |kernels| {
+            let mut both = (AttentionState::EMPTY, &mut out[..]);
+            let buffers = (&mut scores[..], &mut block[..]);
+            kernels.attend_block(black_box(&query), kv, 0.1, buffers, &mut both);
+        });
+    }
+}
+
+criterion_group!(benches, memory, nested_in_memory, nested_in_cache, rows, floats);
+criterion_main!(benches);

@@ -1,0 +1,87 @@
+//! What the benches share: matrices of random codes.
+
+use nestling_formats::Level;
+use nestling_formats::Plane;
+use nestling_formats::nested::{
+    Layout, NestedCodec, NestedError, NestedPlanes, NestedTables, NestedView, merge_p3_p4,
+    merged_bytes, plane_bytes,
+};
+
+/// A matrix of random codes in its planes; scales and steps are random too, but small.
+#[derive(Debug)]
+pub struct RandomMatrix {
+    rows: usize,
+    cols: usize,
+    /// The codec.
+    pub codec: NestedCodec,
+    planes: [Vec<u8>; 5],
+    merged: Vec<u8>,
+}
+
+impl RandomMatrix {
+    /// A matrix with the planes of `level` and all below it.
+    ///
+    /// # Errors
+    /// A shape that cannot be coded.
+    pub fn new(rows: usize, cols: usize, level: Level) -> Result<Self, NestedError> {
+        let shape = NestedError::Shape { rows, cols };
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut fill = |bytes: usize| -> Vec<u8> {
+            let mut next = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state.to_le_bytes()
+            };
+            (0..bytes.div_ceil(8)).flat_map(|_| next()).take(bytes).collect()
+        };
+        let mut planes: [Vec<u8>; 5] = Default::default();
+        for (plane, out) in Plane::ALL.into_iter().zip(&mut planes) {
+            if plane.level() <= level {
+                let bytes = plane_bytes(Layout::Tile16, rows, cols, plane);
+                *out = fill(bytes.ok_or_else(|| shape.clone())?);
+            }
+        }
+        let mut merged = Vec::new();
+        if level >= Level::L4 {
+            let bytes = merged_bytes(Layout::Tile16, rows, cols).ok_or(shape)?;
+            merged = vec![0; bytes];
+            merge_p3_p4(Layout::Tile16, &planes[1], &planes[2], &mut merged)?;
+        }
+        let tables = NestedTables {
+            t2: [-90, -25, 25, 90],
+            t3: [-110, -70, -40, -12, 12, 40, 70, 110],
+            t4: std::array::from_fn(|i| (i as i8 - 8) * 15),
+        };
+        let codec = NestedCodec { alpha_a: 8192, alpha_b: 16384, beta_q: 16, tables: vec![tables] };
+        let mut matrix = Self { rows, cols, codec, planes, merged };
+        // Random bytes may be no finite scale, and name tables that do not exist.
+        let parts = matrix.view(true)?.base_parts().clone();
+        for scale in matrix.planes[0][parts.row_scales].chunks_exact_mut(2) {
+            scale.copy_from_slice(&[0, 0x2c]);
+        }
+        matrix.planes[0][parts.tile_tables].fill(0);
+        Ok(matrix)
+    }
+
+    /// The matrix with P3 and P4 merged, or apart.
+    ///
+    /// # Errors
+    /// None for a matrix that was made.
+    pub fn view(&self, merged: bool) -> Result<NestedView<'_>, NestedError> {
+        fn held(plane: &[u8]) -> Option<&[u8]> {
+            (!plane.is_empty()).then_some(plane)
+        }
+        let [p2, p3, p4, p6, p8] = &self.planes;
+        let merged = merged && !self.merged.is_empty();
+        let planes = NestedPlanes {
+            p2,
+            p3: held(p3).filter(|_| !merged),
+            p4: held(p4).filter(|_| !merged),
+            p34: held(&self.merged).filter(|_| merged),
+            p6: held(p6),
+            p8: held(p8),
+        };
+        NestedView::new(self.rows, self.cols, Layout::Tile16, &self.codec, planes)
+    }
+}
