@@ -3,7 +3,7 @@
 //! Which part does what is decided by the caller from the shapes alone, and a part's result never
 //! depends on which thread ran it, so the number of threads never changes a result. Workers spin
 //! for a short while after each job, since the next one follows within microseconds during a step,
-//! then park. PERF.md has the cost of a fork and join beside the alternatives.
+//! then yield, then park. PERF.md has the cost of a fork and join beside the alternatives.
 #![expect(unsafe_code, reason = "lends a closure to threads that outlive it; see `Lent`")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -11,8 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 
-/// How often a thread that waits looks again before it parks: about 50 microseconds.
-const SPINS: u32 = 2_000;
+/// A thread that waits first spins this often, a few microseconds.
+const SPINS: u32 = 100;
+
+/// Then it offers its core to others this often, so that a part whose thread has no core of its
+/// own gets one; then it parks.
+const YIELDS: u32 = 100;
 
 type Job = dyn Fn(usize) + Sync;
 
@@ -159,14 +163,25 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Spins, then parks, until `done`. Spurious wake-ups are looked through.
+/// One more look that found nothing: spins or yields, and says whether it is time to park.
+fn pause(looks: &mut u32) -> bool {
+    if *looks >= SPINS + YIELDS {
+        return true;
+    }
+    if *looks < SPINS {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+    *looks += 1;
+    false
+}
+
+/// Spins, yields, then parks, until `done`. Spurious wake-ups are looked through.
 fn wait(done: impl Fn() -> bool) {
-    let mut spins = 0;
+    let mut looks = 0;
     while !done() {
-        if spins < SPINS {
-            spins += 1;
-            std::hint::spin_loop();
-        } else {
+        if pause(&mut looks) {
             std::thread::park();
         }
     }
@@ -216,7 +231,7 @@ fn work(shared: &Shared, parked: &AtomicBool) {
 
 /// Waits for a job that this worker has not seen; false when the pool is being dropped.
 fn next_epoch(shared: &Shared, parked: &AtomicBool, seen: &mut usize) -> bool {
-    let mut spins = 0;
+    let mut looks = 0;
     loop {
         if shared.stop.load(Ordering::SeqCst) {
             return false;
@@ -227,10 +242,7 @@ fn next_epoch(shared: &Shared, parked: &AtomicBool, seen: &mut usize) -> bool {
             *seen = epoch;
             return true;
         }
-        if spins < SPINS {
-            spins += 1;
-            std::hint::spin_loop();
-        } else if parked.swap(true, Ordering::SeqCst) {
+        if pause(&mut looks) && parked.swap(true, Ordering::SeqCst) {
             std::thread::park();
         }
     }

@@ -48,60 +48,37 @@ impl std::fmt::Debug for Kernels {
 /// Rows of float weights that are multiplied together.
 pub const FLOAT_ROWS: usize = 4;
 
-/// Rows of activations that are multiplied together with [`FLOAT_ROWS`] rows of weights.
-const FLOAT_BLOCK: usize = 4;
-
 /// Products of [`FLOAT_ROWS`] rows of weights, which lie a stride apart, with rows of activations.
+///
+/// Four rows of weights, from the first-level cache, for one row of activations at a time: blocks
+/// of 4 x 4 were 16 times slower, since the compiler kept their 16 sums in memory (PERF.md).
 #[inline(always)]
-fn dots(weights: (&[f32], usize), x: &[&[f32]], out: &mut [[f32; FLOAT_ROWS]]) {
-    for (x, out) in x.chunks(FLOAT_BLOCK).zip(out.chunks_mut(FLOAT_BLOCK)) {
-        match (x, out) {
-            ([a, b, c, d], [e, f, g, h]) => {
-                [*e, *f, *g, *h] = dots_block(weights, [a, b, c, d]);
-            }
-            (x, out) => {
-                for (x, out) in x.iter().zip(out) {
-                    [*out] = dots_block(weights, [x]);
-                }
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn dots_block<const T: usize>(
-    (weights, stride): (&[f32], usize),
-    x: [&[f32]; T],
-) -> [[f32; FLOAT_ROWS]; T] {
+fn dots((weights, stride): (&[f32], usize), x: &[&[f32]], out: &mut [[f32; FLOAT_ROWS]]) {
     const LANES: usize = math::LANES;
-    let cols = x[0].len();
-    let rows: [&[f32]; FLOAT_ROWS] =
-        std::array::from_fn(|row| &weights[row * stride..row * stride + cols]);
-    let x = x.map(|x| &x[..cols]);
-    let mut sums = [[[0.0f32; LANES]; FLOAT_ROWS]; T];
-    for chunk in 0..cols / LANES {
-        let range = chunk * LANES..(chunk + 1) * LANES;
-        for row in 0..FLOAT_ROWS {
-            let weights = &rows[row][range.clone()];
-            for t in 0..T {
-                let x = &x[t][range.clone()];
-                let lanes = &mut sums[t][row];
+    for (x, out) in x.iter().zip(out) {
+        let cols = x.len();
+        let rows: [&[f32]; FLOAT_ROWS] =
+            std::array::from_fn(|row| &weights[row * stride..row * stride + cols]);
+        let mut sums = [[0.0f32; LANES]; FLOAT_ROWS];
+        for chunk in 0..cols / LANES {
+            let range = chunk * LANES..(chunk + 1) * LANES;
+            let x = &x[range.clone()];
+            for (lanes, weights) in sums.iter_mut().zip(&rows) {
+                let weights = &weights[range.clone()];
                 for i in 0..LANES {
                     lanes[i] = weights[i].mul_add(x[i], lanes[i]);
                 }
             }
         }
-    }
-    let tail = cols / LANES * LANES..cols;
-    for row in 0..FLOAT_ROWS {
-        for t in 0..T {
-            let products = rows[row][tail.clone()].iter().zip(&x[t][tail.clone()]);
-            for (lane, (weight, x)) in sums[t][row].iter_mut().zip(products) {
+        let tail = cols / LANES * LANES..cols;
+        for (lanes, weights) in sums.iter_mut().zip(&rows) {
+            let products = weights[tail.clone()].iter().zip(&x[tail.clone()]);
+            for (lane, (weight, x)) in lanes.iter_mut().zip(products) {
                 *lane = weight.mul_add(*x, *lane);
             }
         }
+        *out = sums.map(math::tree_sum);
     }
-    sums.map(|rows| rows.map(math::tree_sum))
 }
 
 #[inline(always)]

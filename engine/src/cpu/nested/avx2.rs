@@ -1,8 +1,8 @@
 //! AVX2 with FMA, and the same with AVX-VNNI.
 //!
 //! Half a tile, eight rows of four columns, fills one 256-bit vector. Levels 2 to 4 look values up
-//! by `pshufb`; without VNNI the product is `pmaddubsw` of |w| and sign(x, w), exact because values
-//! stay within -127..=127 and two products within 15 bits. Levels 6 and 8 evaluate the formula in
+//! by `pshufb`; with VNNI they are unsigned, value + 128, as for AVX-512; without it the product is
+//! `pmaddubsw` of |w| and sign(x, w), exact because two products stay within 15 bits. Levels 6 and 8 evaluate the formula in
 //! 16-bit lanes, columns 0 and 2 apart from 1 and 3, and multiply by `pmaddwd`.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
@@ -26,10 +26,10 @@ struct Group {
     odd: [[__m256i; 2]; 8],
 }
 
-/// Defines the products of one tile for a list of features and a way to add the products of 32
-/// weights and activations to eight sums.
+/// Defines the products of one tile for a list of features, what is added to values by flipping
+/// their upper bit, the start of a sum, and a way to add 32 products to eight sums.
 macro_rules! products_for {
-    ($module:ident, $features:literal, $multiply_add:path) => {
+    ($module:ident, $features:literal, $flip:literal, $start:path, $multiply_add:path) => {
         pub mod $module {
             use super::*;
 
@@ -75,6 +75,7 @@ macro_rules! products_for {
                 let (units, table) = unsafe {
                     let table = _mm_loadu_si128(weights.nibble_table(tile).as_ptr().cast());
                     let half = |i: usize| _mm256_loadu_ps(units[8 * i..].as_ptr());
+                    let table = _mm_xor_si128(table, _mm_set1_epi8($flip));
                     ([half(0), half(1)], _mm256_broadcastsi128_si256(table))
                 };
                 let mut values = Group::zero();
@@ -113,15 +114,12 @@ macro_rules! products_for {
             #[inline]
             #[target_feature(enable = $features)]
             unsafe fn dot_narrow(values: &Group, x: &QuantizedGroup) -> [__m256i; 2] {
-                let mut sums = [_mm256_setzero_si256(); 2];
+                let mut sums = [$start(x); 2];
                 for chunk in 0..8 {
                     // SAFETY: a chunk of eight.
                     let x = unsafe { broadcast(x, chunk) };
                     for half in 0..2 {
-                        let weights = values.even[chunk][half];
-                        let (magnitude, signed) =
-                            (_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
-                        sums[half] = $multiply_add(sums[half], magnitude, signed);
+                        sums[half] = $multiply_add(sums[half], values.even[chunk][half], x);
                     }
                 }
                 sums
@@ -130,15 +128,28 @@ macro_rules! products_for {
     };
 }
 
-products_for!(plain, "avx2,fma", multiply_add);
-products_for!(vnni, "avx2,fma,avxvnni", _mm256_dpbusd_avx_epi32);
+products_for!(plain, "avx2,fma", 0, zero, multiply_add);
+products_for!(vnni, "avx2,fma,avxvnni", -128, correction, _mm256_dpbusd_avx_epi32);
 
-/// `sum` plus the products of four unsigned and four signed bytes in each lane, exact while two
-/// products fit 15 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn multiply_add(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
-    let pairs = _mm256_maddubs_epi16(a, b);
+fn zero(_: &QuantizedGroup) -> __m256i {
+    _mm256_setzero_si256()
+}
+
+/// Undoes the 128 that unsigned weights are too large.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn correction(x: &QuantizedGroup) -> __m256i {
+    _mm256_set1_epi32(x.correction)
+}
+
+/// `sum` plus the products of four values and activations in each lane, exact since both are
+/// within -127..=127.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn multiply_add(sum: __m256i, weights: __m256i, x: __m256i) -> __m256i {
+    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
     _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
 }
 
