@@ -1,6 +1,12 @@
 //! Memory for weights.
 
 use bytemuck::{Pod, Zeroable};
+#[cfg(not(target_family = "wasm"))]
+use memmap2::MmapMut;
+
+/// From this size on, memory comes in pages of its own, large ones where the system has them.
+#[cfg(not(target_family = "wasm"))]
+const LARGE_BYTES: usize = 2 << 20;
 
 /// One cache line.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -9,26 +15,66 @@ struct Line([u8; 64]);
 
 /// Bytes that begin at a cache line, so that no vector that a kernel loads lies across two.
 pub struct AlignedBytes {
-    lines: Vec<Line>,
+    memory: Memory,
     length: usize,
+}
+
+enum Memory {
+    Lines(Vec<Line>),
+    #[cfg(not(target_family = "wasm"))]
+    Pages(MmapMut),
 }
 
 impl AlignedBytes {
     /// That many zeros.
     pub fn zeroed(length: usize) -> Self {
-        Self { lines: vec![Line([0; 64]); length.div_ceil(64)], length }
+        Self { memory: Memory::zeroed(length), length }
+    }
+
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
     }
 
     /// The bytes, to fill.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let length = self.length;
-        bytemuck::cast_slice_mut(&mut self.lines).get_mut(..length).unwrap_or_default()
+        let bytes = match &mut self.memory {
+            Memory::Lines(lines) => bytemuck::cast_slice_mut(lines),
+            #[cfg(not(target_family = "wasm"))]
+            Memory::Pages(pages) => pages,
+        };
+        bytes.get_mut(..self.length).unwrap_or_default()
+    }
+}
+
+impl Memory {
+    fn zeroed(length: usize) -> Self {
+        #[cfg(not(target_family = "wasm"))]
+        if length >= LARGE_BYTES
+            && let Ok(pages) = MmapMut::map_anon(length)
+        {
+            // Fewer address translations while weights stream by; without it all works as well.
+            #[cfg(target_os = "linux")]
+            let _ = pages.advise(memmap2::Advice::HugePage);
+            return Self::Pages(pages);
+        }
+        Self::Lines(vec![Line([0; 64]); length.div_ceil(64)])
     }
 }
 
 impl AsRef<[u8]> for AlignedBytes {
     fn as_ref(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.lines).get(..self.length).unwrap_or_default()
+        let bytes = match &self.memory {
+            Memory::Lines(lines) => bytemuck::cast_slice(lines),
+            #[cfg(not(target_family = "wasm"))]
+            Memory::Pages(pages) => pages,
+        };
+        bytes.get(..self.length).unwrap_or_default()
     }
 }
 
@@ -38,10 +84,11 @@ mod tests {
 
     #[test]
     fn bytes_begin_at_a_cache_line_and_have_their_length() {
-        for length in [0, 1, 64, 65, 1 << 20] {
+        for length in [0, 1, 64, 65, 1 << 20, (5 << 20) + 3] {
             let mut bytes = AlignedBytes::zeroed(length);
+            assert!(bytes.as_ref().iter().all(|byte| *byte == 0));
             bytes.bytes_mut().fill(7);
-            assert_eq!(bytes.as_ref().len(), length);
+            assert_eq!((bytes.as_ref().len(), bytes.len()), (length, length));
             assert!(length == 0 || bytes.as_ref().as_ptr().addr().is_multiple_of(64));
             assert!(bytes.as_ref().iter().all(|byte| *byte == 7));
         }

@@ -6,6 +6,7 @@ use nestling_formats::store::GroupId;
 use nestling_formats::{FloatKind, Level, ModelConfig};
 
 use super::source::{ExpertSource, Matrices};
+use crate::cancel::CancelToken;
 use crate::error::EngineError;
 
 /// Attention, feed-forward and floats of `weights`, embedding and head of `tables`: what the judge
@@ -50,6 +51,16 @@ impl ExpertSource for FloatTables {
             GroupId::Embedding | GroupId::Head => self.tables.matrices(group),
             _ => self.weights.matrices(group),
         }
+    }
+
+    fn experts(
+        &self,
+        layer: u32,
+        experts: u32,
+        threads: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Matrices>, EngineError> {
+        self.weights.experts(layer, experts, threads, cancel)
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {

@@ -3,6 +3,7 @@
 pub mod cache;
 pub mod checkpoint;
 pub mod float_tables;
+mod owned;
 pub mod source;
 pub mod store;
 

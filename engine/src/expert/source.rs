@@ -58,6 +58,20 @@ pub trait ExpertSource: Send + Sync {
     /// A group that is missing, damaged or cannot be read.
     fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError>;
 
+    /// All experts of a layer; `cancel` is looked at before each.
+    ///
+    /// # Errors
+    /// [`EngineError::Cancelled`]; as [`ExpertSource::matrices`].
+    fn experts(
+        &self,
+        layer: u32,
+        experts: u32,
+        threads: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Matrices>, EngineError> {
+        read_experts(self, layer, experts, threads, cancel)
+    }
+
     /// The float tensors of a layer, or of the model as a whole; row-major.
     ///
     /// # Errors
@@ -65,12 +79,12 @@ pub trait ExpertSource: Send + Sync {
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError>;
 }
 
-/// Reads all experts of a layer on several threads; `cancel` is looked at before each.
+/// Asks a source for all experts of a layer, one by one, on several threads.
 ///
 /// # Errors
 /// [`EngineError::Cancelled`], or what the first expert that failed gives.
-pub fn read_experts(
-    source: &dyn ExpertSource,
+pub fn read_experts<S: ExpertSource + ?Sized>(
+    source: &S,
     layer: u32,
     experts: u32,
     threads: usize,

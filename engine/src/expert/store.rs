@@ -9,11 +9,15 @@ use nestling_formats::nested::{
 };
 #[cfg(not(target_family = "wasm"))]
 use nestling_formats::store::MappedStore;
-use nestling_formats::store::{Encoding, Extent, Group, GroupId, Matrix, PartItem, Store};
+use nestling_formats::store::{Encoding, Group, GroupId, Matrix, PartItem, Store};
 use nestling_formats::{FloatKind, Level, MatrixKind, ModelConfig, Plane};
 
+use super::owned::{GroupPlanes, Planes, read_groups};
+#[cfg(not(target_family = "wasm"))]
+use super::source::read_experts;
 use super::source::{ExpertSource, Matrices};
 use crate::arena::AlignedBytes;
+use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::weights::{ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions};
 
@@ -58,61 +62,61 @@ impl StoreSource {
         &self.store
     }
 
-    /// The bytes of an extent.
-    fn extent(&self, extent: &Extent) -> Result<ExtentBytes, EngineError> {
-        #[cfg(not(target_family = "wasm"))]
-        if let Some(mapped) = &self.mapped
-            && let Some(extent) = mapped.extent(extent)
-        {
-            return Ok(ExtentBytes { owner: extent.owner(), start: extent.range().start });
-        }
-        if !self.store.is_present(extent) {
-            let what = format!("plane {:?} of group {}", extent.plane, extent.group);
-            return Err(EngineError::mismatch(what, "in the store", "missing"));
-        }
-        // Present extents lie within the file, so this is no more than there is to read.
-        let length = usize::try_from(extent.length).map_err(|_| EngineError::Limit {
-            what: "bytes of an extent",
-            limit: usize::MAX as u64,
-            found: extent.length,
-        })?;
-        let mut bytes = AlignedBytes::zeroed(length);
-        self.store.read_extent(extent, bytes.bytes_mut())?;
-        Ok(ExtentBytes { owner: Arc::new(bytes), start: 0 })
+    /// How many extents of a group the level needs.
+    fn planes(&self, group: &Group) -> usize {
+        self.store.index().planes_at(group, self.level).unwrap_or(0)
     }
 
-    /// What a group's extents hold up to the level, matrix by matrix.
-    fn read_group(&self, group: &Group) -> Result<GroupBytes, EngineError> {
-        let mut bytes = GroupBytes {
-            planes: group.matrices.iter().map(|_| Default::default()).collect(),
-            tensors: group.tensors.iter().map(|_| None).collect(),
-        };
-        let planes = self.store.index().planes_at(group, self.level).unwrap_or(0);
-        for plane in Plane::ALL.into_iter().take(planes) {
-            let Some(extent) = self.store.extent(group, plane) else { continue };
-            let found = self.extent(extent)?;
-            let parts = group.parts(plane).unwrap_or_default();
-            for part in parts {
-                let start = found.start + part.range.start;
-                let owner = Arc::clone(&found.owner);
-                let region = ByteRegion::new(owner, start, part.range.len());
+    fn group(&self, id: &GroupId) -> Result<&Group, EngineError> {
+        let missing = || EngineError::mismatch(id.to_string(), "in the store", "missing");
+        self.store.group(id).ok_or_else(missing)
+    }
+
+    /// The matrices of several groups, in memory of our own.
+    fn read(
+        &self,
+        groups: &[&Group],
+        threads: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Matrices>, EngineError> {
+        let wanted: Vec<_> = groups.iter().map(|group| (*group, self.planes(group))).collect();
+        let read = read_groups(&self.store, &wanted, threads, cancel)?;
+        groups.iter().zip(read).map(|(group, planes)| self.bind_group(group, planes)).collect()
+    }
+
+    /// The matrices of a group, used in place.
+    #[cfg(not(target_family = "wasm"))]
+    fn map(&self, mapped: &MappedStore, group: &Group) -> Result<Matrices, EngineError> {
+        let mut planes: GroupPlanes = vec![Default::default(); group.matrices.len()];
+        for extent in Plane::ALL.into_iter().take(self.planes(group)) {
+            let found = self.store.index().extent(group, extent);
+            let Some(found) = found.and_then(|found| mapped.extent(found)) else { continue };
+            for part in group.parts(extent).unwrap_or_default() {
+                let start = found.range().start + part.range.start;
+                let region = ByteRegion::new(found.owner(), start, part.range.len());
                 match part.item {
-                    PartItem::Plane { matrix, plane } => {
-                        bytes.planes[matrix][plane.index()] = region;
-                    }
-                    PartItem::Floats { matrix } => bytes.planes[matrix][0] = region,
-                    PartItem::Tensor { tensor } => bytes.tensors[tensor] = region,
+                    PartItem::Plane { matrix, plane } => planes[matrix][plane.index()] = region,
+                    PartItem::Floats { matrix } => planes[matrix][0] = region,
+                    PartItem::Tensor { .. } => {}
                 }
             }
         }
-        Ok(bytes)
+        self.bind_group(group, planes)
+    }
+
+    fn bind_group(&self, group: &Group, planes: GroupPlanes) -> Result<Matrices, EngineError> {
+        let mut list = Vec::with_capacity(group.matrices.len());
+        for (matrix, planes) in group.matrices.iter().zip(planes) {
+            list.push((matrix.kind, self.bind(group, matrix, planes)?));
+        }
+        Ok(Matrices { group: group.id.clone(), list })
     }
 
     fn bind(
         &self,
         group: &Group,
         matrix: &Matrix,
-        [p2, p3, p4, p6, p8]: [Option<ByteRegion>; 5],
+        [p2, p3, p4, p6, p8, p34]: Planes<ByteRegion>,
     ) -> Result<MatrixWeights, EngineError> {
         let (rows, cols) = (matrix.rows, matrix.cols);
         let missing = || {
@@ -127,23 +131,10 @@ impl StoreSource {
             Encoding::Nested { layout, .. } => layout,
         };
         let codec = Arc::clone(self.store.index().codec(matrix).ok_or_else(missing)?);
-        let merged = match (&p3, &p4) {
-            (Some(p3), Some(p4)) if self.merges() => Some(merge((rows, cols), layout, p3, p4)?),
-            _ => None,
-        };
-        let (p3, p4) = if merged.is_some() { (None, None) } else { (p3, p4) };
-        let regions = PlaneRegions { p2, p3, p4, p34: merged, p6, p8 };
+        let regions = PlaneRegions { p2, p3, p4, p34, p6, p8 };
         let levels = self.levels(group, matrix);
         let matrix = NestedMatrix::new((rows, cols), layout, codec, regions, levels)?;
         Ok(MatrixWeights::Nested(matrix))
-    }
-
-    /// P3 and P4 are merged when they arrive, except where they are used in place.
-    fn merges(&self) -> bool {
-        #[cfg(not(target_family = "wasm"))]
-        return self.mapped.is_none();
-        #[cfg(target_family = "wasm")]
-        true
     }
 
     /// The prefix of a matrix at each level of the model. A function of the whole store's sections,
@@ -156,16 +147,6 @@ impl StoreSource {
             best
         })
     }
-}
-
-struct ExtentBytes {
-    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
-    start: usize,
-}
-
-struct GroupBytes {
-    planes: Vec<[Option<ByteRegion>; 5]>,
-    tensors: Vec<Option<ByteRegion>>,
 }
 
 fn open(store: &Store, level: Option<Level>) -> Result<(ModelConfig, Level), EngineError> {
@@ -238,31 +219,48 @@ impl ExpertSource for StoreSource {
     }
 
     fn matrices(&self, id: &GroupId) -> Result<Matrices, EngineError> {
-        let Some(group) = self.store.group(id) else {
-            if *id == GroupId::Head && self.config.tie_word_embeddings {
-                return self.tied_head();
-            }
-            return Err(EngineError::mismatch(id.to_string(), "in the store", "missing"));
-        };
-        let bytes = self.read_group(group)?;
-        let mut list = Vec::with_capacity(group.matrices.len());
-        for (matrix, planes) in group.matrices.iter().zip(bytes.planes) {
-            list.push((matrix.kind, self.bind(group, matrix, planes)?));
+        let tied = *id == GroupId::Head && self.config.tie_word_embeddings;
+        if tied && self.store.group(id).is_none() {
+            return self.tied_head();
         }
-        Ok(Matrices { group: id.clone(), list })
+        let group = self.group(id)?;
+        #[cfg(not(target_family = "wasm"))]
+        if let Some(mapped) = &self.mapped {
+            return self.map(mapped, group);
+        }
+        let read = self.read(&[group], 1, &CancelToken::new())?;
+        let missing = || EngineError::mismatch(id.to_string(), "in the store", "missing");
+        read.into_iter().next().ok_or_else(missing)
+    }
+
+    fn experts(
+        &self,
+        layer: u32,
+        experts: u32,
+        threads: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Matrices>, EngineError> {
+        #[cfg(not(target_family = "wasm"))]
+        if self.mapped.is_some() {
+            return read_experts(self, layer, experts, threads, cancel);
+        }
+        let groups = (0..experts).map(|expert| self.group(&GroupId::expert_of(layer, expert)));
+        self.read(&groups.collect::<Result<Vec<_>, _>>()?, threads, cancel)
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
         let Some(group) = self.store.group(&GroupId::Floats { layer }) else {
             return Ok(Vec::new());
         };
-        let bytes = self.read_group(group)?;
+        let missing = || EngineError::mismatch(group.id.to_string(), "in the store", "missing");
+        let extent = self.store.extent(group, Plane::P2).ok_or_else(missing)?;
+        let bytes = self.store.read_extent_vec(extent)?;
         let mut list = Vec::with_capacity(group.tensors.len());
-        for (tensor, region) in group.tensors.iter().zip(bytes.tensors) {
-            let what = || format!("{:?} of {}", tensor.kind, group.id);
-            let region = region.ok_or_else(|| EngineError::mismatch(what(), "bytes", "none"))?;
+        for part in group.parts(Plane::P2).unwrap_or_default() {
+            let PartItem::Tensor { tensor } = part.item else { continue };
+            let tensor = group.tensors.get(tensor).ok_or_else(missing)?;
             let mut values = vec![0.0; tensor.shape.iter().product()];
-            tensor.dtype.decode(region.bytes(), &mut values);
+            tensor.dtype.decode(bytes.get(part.range).ok_or_else(missing)?, &mut values);
             list.push((tensor.kind, values));
         }
         Ok(list)

@@ -7,7 +7,7 @@ use crate::backend::{AttentionHeads, Backend, FeedForward, Linear, Router};
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::expert::ExpertCache;
-use crate::expert::source::{ExpertSource, Matrices, read_experts};
+use crate::expert::source::{ExpertSource, Matrices};
 use crate::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 
 /// Everything but the experts.
@@ -191,7 +191,7 @@ impl<B: Backend> Loader<'_, B> {
             return Ok(Vec::new());
         };
         let count = u32::try_from(num_experts).unwrap_or(u32::MAX);
-        let groups = read_experts(self.source, layer, count, self.threads, cancel)?;
+        let groups = self.source.experts(layer, count, self.threads, cancel)?;
         let (hidden, intermediate) = (config.hidden_size, moe_intermediate_size);
         let upload = |group| self.feed_forward(group, hidden, intermediate);
         groups.into_iter().map(upload).collect()

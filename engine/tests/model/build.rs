@@ -78,15 +78,21 @@ fn plan_matrix(
 
 /// Writes the checkpoint's store.
 pub fn build_store(directory: &Path, destination: &Path, recipe: &Recipe) {
+    let config = std::fs::read(directory.join("config.json")).unwrap();
+    build_store_with(directory, destination, recipe, &config);
+}
+
+/// Writes the checkpoint's store, with a configuration that may be another.
+pub fn build_store_with(directory: &Path, destination: &Path, recipe: &Recipe, config: &[u8]) {
     let checkpoint = Checkpoint::open(directory).unwrap();
     let contents = contents(&checkpoint, recipe);
     let options = QuantizeOptions::default();
     let mut fitter = CodecFitter::new(&options);
-    for (_, id, rows, cols) in contents.iter().flat_map(|content| &content.matrices) {
-        fitter.add(&checkpoint.read_matrix(*id).unwrap(), *rows, *cols, None).unwrap();
+    for matrix in &checkpoint.shape().matrices {
+        let weights = checkpoint.read_matrix(matrix.id).unwrap();
+        fitter.add(&weights, matrix.rows, matrix.cols, None).unwrap();
     }
     let fitted = fitter.finish().unwrap();
-    let config = checkpoint.asset("config.json").unwrap().unwrap();
 
     let mut plan = StorePlan::new("tiny", "{}");
     let codec = plan.add_codec(fitted.tables.len());
@@ -109,7 +115,7 @@ pub fn build_store(directory: &Path, destination: &Path, recipe: &Recipe) {
 
     let writer = StoreWriter::create(destination, &plan).unwrap();
     writer.set_codec(codec, &fitted).unwrap();
-    writer.write_extent(&GroupId::asset("config.json"), Plane::P2, &config).unwrap();
+    writer.write_extent(&GroupId::asset("config.json"), Plane::P2, config).unwrap();
     for layer in layers {
         let floats = checkpoint.shape().floats.iter().filter(|float| float.id.layer == layer);
         let bytes: Vec<Vec<u8>> = floats
