@@ -64,6 +64,14 @@ fn fork_join(criterion: &mut Criterion) {
         drop(work);
         black_box(worker.join().is_ok());
     });
+    group.finish();
+}
+
+fn fork_join_barriers(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("fork and join of two parts");
+    let job = |part: usize| {
+        black_box(part);
+    };
     group.bench_function("worker behind two std::sync::Barrier", |b| {
         let (start, end) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
         let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -91,5 +99,5 @@ fn fork_join(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, fork_join);
+criterion_group!(benches, fork_join, fork_join_barriers);
 criterion_main!(benches);
