@@ -14,6 +14,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/src/cpu/nested/avx2.rs",
     "engine/src/cpu/nested/avx512.rs",
     "engine/src/threads.rs",
+    "engine/tests/model/bundled.rs",
     "engine/tests/model/stores.rs",
     "formats/src/store/map.rs",
     "formats/tests/store/mapped.rs",

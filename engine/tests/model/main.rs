@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod build;
 #[cfg(test)]
+mod bundled;
+#[cfg(test)]
 mod common;
 #[cfg(test)]
 mod golden;
