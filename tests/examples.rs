@@ -1,4 +1,6 @@
 //! Every example runs to its end on the tiny model.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+#![expect(clippy::print_stdout, reason = "a skipped test says so")]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -50,7 +50,7 @@ impl Generation {
     /// What made the generation fail.
     pub fn into_answer(mut self) -> Result<(String, Finished), EngineError> {
         let mut answer = String::new();
-        while let Some(event) = self.next() {
+        for event in self.by_ref() {
             match event? {
                 Event::Text(text) => answer.push_str(&text),
                 Event::Finished(finished) => return Ok((answer, finished)),

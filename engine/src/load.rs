@@ -39,7 +39,7 @@ pub enum ModelSource {
     #[cfg(not(target_family = "wasm"))]
     Mapped(MappedStore),
     /// A Hugging Face checkpoint, run unquantized.
-    Checkpoint(Checkpoint),
+    Checkpoint(Box<Checkpoint>),
 }
 
 impl std::fmt::Debug for ModelSource {
@@ -77,7 +77,7 @@ impl ModelSource {
                           a .nest file or a checkpoint's folder";
             return Err(not_a_model(reason));
         }
-        Ok(Self::Checkpoint(Checkpoint::open(path)?))
+        Ok(Self::Checkpoint(Box::new(Checkpoint::open(path)?)))
     }
 
     /// The store, if it is one.
@@ -118,7 +118,9 @@ impl ModelSource {
             Self::Store(store) => (Arc::new(StoreSource::owned(store, level)?), identity),
             #[cfg(not(target_family = "wasm"))]
             Self::Mapped(mapped) => (Arc::new(StoreSource::mapped(mapped, level)?), identity),
-            Self::Checkpoint(checkpoint) => (Arc::new(CheckpointSource::new(checkpoint)), identity),
+            Self::Checkpoint(checkpoint) => {
+                (Arc::new(CheckpointSource::new(*checkpoint)), identity)
+            }
         })
     }
 }

@@ -1,6 +1,6 @@
 //! What handles and step loop share of an open model.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nestling_formats::{Level, ModelConfig};
@@ -13,6 +13,16 @@ use crate::sampler::SamplingParams;
 use crate::sequence::{PagePool, Sequence};
 use crate::slot::SessionSlot;
 use crate::text::{ChatTemplate, Tokenizer};
+
+/// How long one layer of a step may take: a cancelled generation stops within a layer, and those
+/// that decode wait for the prompts beside them.
+const LAYER_SECONDS_MAX: f64 = 0.1;
+
+/// Prompt rows of the first step, before anything is known of the model's speed.
+const PROMPT_ROWS_FIRST: usize = 64;
+
+/// Rows below which smaller steps only cost throughput.
+const PROMPT_ROWS_MIN: usize = 32;
 
 /// What a model is made of, besides its graph; see [`crate::Model::from_parts`].
 pub struct ModelParts {
@@ -51,6 +61,8 @@ pub(crate) struct ModelCore {
     weight_bytes: u64,
     slots: Mutex<Vec<Weak<SessionSlot>>>,
     uses: AtomicU64,
+    /// Prompt rows of the next step; see [`ModelCore::note_step`].
+    prompt_rows: AtomicUsize,
     broken: AtomicBool,
     /// Given back after everything else is gone.
     _reservations: Vec<Reservation>,
@@ -82,6 +94,7 @@ impl ModelCore {
             weight_bytes: parts.weight_bytes,
             slots: Mutex::new(Vec::new()),
             uses: AtomicU64::new(0),
+            prompt_rows: AtomicUsize::new(limits.rows_max.clamp(1, PROMPT_ROWS_FIRST)),
             broken: AtomicBool::new(false),
             _reservations: parts.reservations,
         })
@@ -102,6 +115,25 @@ impl ModelCore {
 
     pub(crate) fn rows_max(&self) -> usize {
         self.limits.rows_max.max(1)
+    }
+
+    /// Most prompt rows of the next step.
+    pub(crate) fn prompt_rows(&self) -> usize {
+        self.prompt_rows.load(Ordering::Relaxed).clamp(1, self.rows_max())
+    }
+
+    /// Learns from a step how many rows a layer gets done in the time that it may take. In how many
+    /// pieces a prompt is computed never changes a result, so a clock may decide it.
+    pub(crate) fn note_step(&self, rows: usize, seconds: f64) {
+        if rows < PROMPT_ROWS_MIN.min(self.rows_max()) {
+            return;
+        }
+        let allowed = LAYER_SECONDS_MAX * self.config.num_hidden_layers as f64;
+        // Without a clock, 0 seconds allow every row.
+        let fitting = rows as f64 * allowed / seconds;
+        let fitting = if fitting < rows as f64 * 4.0 { fitting as usize } else { rows * 4 };
+        let next = fitting.max(PROMPT_ROWS_MIN).min(self.rows_max());
+        self.prompt_rows.store(next, Ordering::Relaxed);
     }
 
     pub(crate) fn context_length(&self) -> usize {

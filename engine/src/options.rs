@@ -51,7 +51,8 @@ pub struct ModelOptions {
     /// Tokens whose keys and values all sessions may hold together; none means twice the context
     /// length. Sessions beyond it wait, or compute their history again.
     pub kv_tokens: Option<usize>,
-    /// Most rows of one step; longer prompts are computed in pieces of this many tokens.
+    /// Most rows of one step. Longer prompts are computed in pieces of at most this many tokens,
+    /// of fewer where a layer would take too long to be cancelled.
     pub rows_max: usize,
     /// How nested weights are multiplied.
     pub activation_mode: ActivationMode,

@@ -1,12 +1,18 @@
 //! Sessions on a real, if tiny, model: what text comes out must not depend on how it is computed.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nestling_engine::convert::{ConvertOptions, convert};
 use nestling_engine::{
     CancelToken, Engine, EngineError, EngineOptions, Event, FinishReason, GenerateOptions,
-    Generation, Input, KvDtype, Model, ModelOptions, SnapshotContents,
+    Generation, Input, KvDtype, Model, ModelOptions, ModelSource, SnapshotContents,
 };
+use nestling_formats::Level;
+use nestling_formats::checkpoint::Checkpoint;
+use nestling_formats::store::Store;
 
 fn checkpoint() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny-qwen3-moe")
@@ -56,6 +62,75 @@ fn prompt(model: &Model, seed: usize, length: usize) -> Vec<u32> {
     (0..length).map(|i| ((i * 37 + seed * 101 + i * i * 3) % vocab_size) as u32).collect()
 }
 
+/// A store of the tiny checkpoint, with the folder that it lives in.
+fn store() -> (tempfile::TempDir, Arc<Store>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.nest");
+    let source = Checkpoint::open(checkpoint()).unwrap();
+    let options = ConvertOptions::default();
+    convert(&source, &path, &options, &CancelToken::new(), &mut |_| {}).unwrap();
+    (folder, Arc::new(Store::open(path).unwrap()))
+}
+
+fn open_source(engine: &Engine, source: ModelSource, level: Option<Level>) -> Model {
+    let options = ModelOptions { level, ..ModelOptions::default() };
+    Model::open_source(engine, source, &options, &mut |_| {}, &CancelToken::new()).unwrap()
+}
+
+#[test]
+fn levels_may_meet_in_one_batch_and_stay_themselves() {
+    let (_folder, store) = store();
+    let engine = engine(2);
+    let whole = open_source(&engine, ModelSource::Store(Arc::clone(&store)), None);
+    let prompt = prompt(&whole, 3, 40);
+    let at = |level| GenerateOptions { level: Some(level), ..exact(16) };
+    let together: Vec<_> = Level::ALL
+        .into_iter()
+        .map(|level| whole.session().generate(prompt.clone(), &at(level)).unwrap())
+        .collect();
+    let together: Vec<_> = together.into_iter().map(read).collect();
+    for (level, said) in Level::ALL.into_iter().zip(&together) {
+        let source = ModelSource::Store(Arc::clone(&store));
+        let lower = open_source(&engine, source, Some(level));
+        assert!(lower.weight_bytes() <= whole.weight_bytes());
+        let alone = lower.session().generate(prompt.clone(), &exact(16)).unwrap();
+        assert_eq!(&read(alone), said, "level {level}");
+        let above = Level::ALL.into_iter().find(|other| *other > level);
+        if let Some(above) = above {
+            let refused = lower.session().generate(prompt.clone(), &at(above));
+            assert!(matches!(refused, Err(EngineError::LevelMissing { .. })));
+        }
+    }
+    assert_ne!(together[0], together[4], "level 2 says what level 8 says");
+}
+
+#[test]
+fn one_session_at_two_levels_computes_its_history_again() {
+    let (_folder, store) = store();
+    let engine = engine(1);
+    let model = open_source(&engine, ModelSource::Store(store), None);
+    let prompt = prompt(&model, 3, 40);
+    let at = |level| GenerateOptions { level: Some(level), ..exact(16) };
+    let fresh = read(model.session().generate(prompt.clone(), &at(Level::L2)).unwrap());
+    let mut session = model.session();
+    read(session.generate(prompt, &at(Level::L8)).unwrap());
+    session.truncate(40).unwrap();
+    let mut mean_level = None;
+    let mut said = Vec::new();
+    for event in session.generate(Input::History, &at(Level::L2)).unwrap() {
+        match event.unwrap() {
+            Event::Token(token) => said.push((token.token, token.log_prob.map(f32::to_bits))),
+            Event::Finished(finished) => {
+                assert_eq!(finished.stats.prompt_tokens, 40);
+                mean_level = finished.stats.mean_level();
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(said, fresh);
+    assert_eq!(mean_level, Some(2.0));
+}
+
 #[test]
 fn alone_and_in_a_batch_are_the_same() {
     let engine = engine(2);
@@ -77,10 +152,10 @@ fn alone_and_in_a_batch_are_the_same() {
 #[test]
 fn a_prompt_in_one_piece_and_in_chunks_is_the_same_on_any_number_of_threads() {
     let mut answers = Vec::new();
-    for (rows_max, threads) in [(512, 1), (7, 2), (64, 3)] {
+    for (rows_max, threads) in [(512, 1), (7, 2), (33, 3)] {
         let engine = engine(threads);
         let model = open_with(&engine, &ModelOptions { rows_max, ..ModelOptions::default() });
-        let prompt = prompt(&model, 9, 100);
+        let prompt = prompt(&model, 9, 64);
         answers.push(read(model.session().generate(prompt, &exact(16)).unwrap()));
     }
     assert_eq!(answers[0], answers[1]);
@@ -228,4 +303,36 @@ fn the_history_can_be_gone_on_from_without_anything_new() {
     let mut parts = read(session.generate(prompt, &exact(5)).unwrap());
     parts.extend(read(session.generate(Input::History, &exact(7)).unwrap()));
     assert_eq!(parts, whole);
+}
+
+/// The demo model's checkpoint, where it is.
+fn demo() -> Option<PathBuf> {
+    let named = std::env::var_os("NESTLING_DEMO_HF").map(PathBuf::from);
+    let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/demo-model/hf");
+    named.into_iter().chain([beside]).find(|path| path.join("config.json").is_file())
+}
+
+#[test]
+fn cancelling_the_demo_model_in_a_long_prompt() {
+    let Some(path) = demo() else {
+        println!("SKIPPED: no demo checkpoint; set NESTLING_DEMO_HF to its folder");
+        return;
+    };
+    let engine = engine(2);
+    let options = ModelOptions::default();
+    let model = Model::open(&engine, path, &options, &mut |_| {}, &CancelToken::new()).unwrap();
+    let mut session = model.session();
+    let prompt = prompt(&model, 1, 900);
+    let mut longest = Duration::ZERO;
+    for delay in [1, 20, 60, 150] {
+        session.truncate(0).unwrap();
+        let mut generation = session.generate(prompt.clone(), &greedy(8)).unwrap();
+        std::thread::sleep(Duration::from_millis(delay));
+        let start = Instant::now();
+        generation.cancel();
+        assert!(generation.all(|event| event.is_ok()));
+        longest = longest.max(start.elapsed());
+    }
+    println!("cancelled within {longest:?}");
+    assert!(longest < Duration::from_millis(250), "{longest:?}");
 }

@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::cancel::CancelToken;
+use crate::clock::Moment;
 use crate::error::EngineError;
 use crate::event::FinishReason;
 use crate::model_core::ModelCore;
@@ -223,12 +224,17 @@ impl StepLoop {
         let tokens = members.map(|task| &task.cancel).chain([&self.inbox.stop]);
         let cancel = CancelToken::any(tokens);
         let mut runner = model.lock_runner();
+        let started = Moment::now();
         let computed = catch_unwind(AssertUnwindSafe(|| {
             for copy in &plan.copies {
                 runner.copy_page(copy.source, copy.destination)?;
             }
             runner.step_blocking(&plan.batch, &cancel)
         }));
+        if matches!(computed, Ok(Ok(_))) {
+            let seconds = Moment::now().seconds_since(started);
+            model.note_step(plan.batch.rows.len(), seconds);
+        }
         computed.unwrap_or_else(|_| {
             // The runner may be half way through anything: it computes no more.
             model.mark_broken();

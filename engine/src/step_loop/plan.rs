@@ -83,14 +83,14 @@ fn choose(tasks: &[Task], model: &Arc<ModelCore>) -> Vec<(usize, usize)> {
     let all: Vec<usize> = (0..tasks.len()).filter(|&index| ready(&tasks[index])).collect();
     if let Some(&index) = all.iter().find(|&&index| tasks[index].alone) {
         let pending = tasks[index].sequence.pending().len();
-        return vec![(index, pending.min(model.rows_max()))];
+        return vec![(index, pending.min(model.prompt_rows()))];
     }
     let pending = |index: usize| tasks[index].sequence.pending().len();
     let mut decoding: Vec<usize> = all.iter().copied().filter(|&i| pending(i) == 1).collect();
     // Where there are more than a step takes, those that waited longest go first.
     decoding.sort_by_key(|&index| (tasks[index].turn, index));
     decoding.truncate(model.rows_max());
-    let mut prompt_rows = model.rows_max() - decoding.len();
+    let mut prompt_rows = model.prompt_rows().min(model.rows_max() - decoding.len());
     let mut chosen: Vec<(usize, usize)> = decoding.into_iter().map(|index| (index, 1)).collect();
     for index in all.into_iter().filter(|&index| pending(index) > 1) {
         let rows = pending(index).min(prompt_rows);

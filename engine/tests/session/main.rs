@@ -1,5 +1,8 @@
 //! Sessions and the step loop, on a model whose every answer is known.
 
+#[cfg(test)]
 mod fake;
+#[cfg(test)]
 mod histories;
+#[cfg(test)]
 mod steps;
