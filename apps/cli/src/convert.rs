@@ -106,6 +106,10 @@ fn explain_convert(error: &ConvertError) -> Failure {
         ConvertError::Store(error) => explain_store(error),
         ConvertError::Quantize { .. } => Failure::new(error.to_string())
             .advise("download the checkpoint again; it may be damaged"),
-        other => Failure::new(other.to_string()),
+        ConvertError::Refused { reason, .. } if reason.starts_with("it exists") => {
+            Failure::sentence(error)
+                .advise("remove it, give another name, or replace it with --force")
+        }
+        other => Failure::sentence(other),
     }
 }

@@ -6,7 +6,7 @@ use nestling::formats::ImportError;
 use nestling::formats::store::StoreError;
 
 pub fn explain(error: &EngineError) -> Failure {
-    let failure = Failure::new(error.to_string());
+    let failure = Failure::sentence(error);
     match error {
         EngineError::Cancelled => Failure::interrupted(),
         EngineError::ContextFull { limit, wanted } => Failure::new(format!(
@@ -42,7 +42,7 @@ pub fn damaged(mut failure: Failure) -> Failure {
 }
 
 pub fn explain_store(error: &StoreError) -> Failure {
-    let failure = Failure::new(error.to_string());
+    let failure = Failure::sentence(error);
     match error {
         StoreError::Cancelled { .. } => Failure::interrupted(),
         StoreError::Io { file, action, source, .. } => {
@@ -66,7 +66,7 @@ pub fn explain_store(error: &StoreError) -> Failure {
 }
 
 pub fn explain_import(error: &ImportError) -> Failure {
-    let failure = Failure::new(error.to_string());
+    let failure = Failure::sentence(error);
     match error {
         ImportError::Cancelled => Failure::interrupted(),
         ImportError::Io { file, action, source } => {

@@ -34,6 +34,15 @@ impl Failure {
         Self { exit: Exit::Failed, message: message.into(), advice: None }
     }
 
+    /// A library's own sentence; what follows its semicolon is what to do.
+    pub fn sentence(error: &dyn fmt::Display) -> Self {
+        let text = error.to_string();
+        match text.split_once("; ") {
+            Some((message, advice)) => Self::new(message).advise(advice),
+            None => Self::new(text),
+        }
+    }
+
     pub fn usage(message: impl Into<String>) -> Self {
         Self { exit: Exit::Usage, ..Self::new(message) }
     }

@@ -184,8 +184,17 @@ fn normalize(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         let long = argument.to_str().filter(|_| !literal).and_then(long_spelling);
         out.push(long.map_or(argument, OsString::from));
     }
-    let chats = match out.get(1).and_then(|first| first.to_str()) {
-        None => out.len() <= 1,
+    // Flags of every command may stand before the command.
+    let mut rest = out.iter().skip(1).filter_map(|argument| argument.to_str());
+    let first = loop {
+        match rest.next() {
+            Some("--color") => drop(rest.next()),
+            Some(flag) if is_output_flag(flag) => {}
+            other => break other,
+        }
+    };
+    let chats = match first {
+        None => true,
         Some("-h" | "--help" | "-V" | "--version") => false,
         Some(first) => first.starts_with('-'),
     };
@@ -193,6 +202,12 @@ fn normalize(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         out.insert(out.len().min(1), OsString::from("chat"));
     }
     out
+}
+
+fn is_output_flag(flag: &str) -> bool {
+    let letters = |flag: &str| flag.chars().all(|letter| "vq".contains(letter));
+    let short = flag.strip_prefix('-').is_some_and(|flag| !flag.is_empty() && letters(flag));
+    short || matches!(flag, "--verbose" | "--quiet") || flag.starts_with("--color=")
 }
 
 fn long_spelling(argument: &str) -> Option<String> {

@@ -111,6 +111,12 @@ fn no_command_is_chat() {
     assert_eq!(args.model.hf_repo.as_deref(), Some("a/b"));
     assert!(args.single_turn);
     assert!(parse(&["nestling", "comvert"]).is_err());
+    for line in
+        [&["nestling", "-v", "verify"][..], &["nestling", "--color", "never", "-q", "verify"]]
+    {
+        assert!(matches!(parse(line).unwrap().command, Command::Verify(_)), "{line:?}");
+    }
+    assert!(matches!(parse(&["nestling", "-v"]).unwrap().command, Command::Chat(_)));
 }
 
 #[test]

@@ -1,0 +1,88 @@
+//! `-hf` against a stand-in for the Hub, with a checkpoint in Qwen3-30B-A3B's published layout.
+
+use super::standin::Standin;
+use super::{Ran, crate_path, program};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const COMMIT: &str = "ad44e777bcd18fa416d9da3bd8f70d33ebb85d39";
+const REPOSITORY: &str = "Nobody/Tiny-30B-A3B";
+
+fn files() -> BTreeMap<String, Vec<u8>> {
+    let folder = std::fs::read_dir(crate_path("tests/data/published-layout")).unwrap();
+    let paths = folder.map(|entry| entry.unwrap().path());
+    let named = paths.map(|path| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        (name, std::fs::read(path).unwrap())
+    });
+    let mut files: BTreeMap<_, _> = named.collect();
+    files.insert("README.md".into(), b"# A model".to_vec());
+    files
+}
+
+fn run_at(server: &Standin, home: &Path, arguments: &[&str]) -> Ran {
+    let mut command = program();
+    command.env("HF_ENDPOINT", &server.address);
+    command.env("HF_HOME", home.join("hf")).env("NESTLING_CACHE", home.join("nestling"));
+    command.args(["run", "-hf", REPOSITORY, "-p", "hello", "-n", "8", "--temp", "0"]);
+    command.args(arguments).output().unwrap().into()
+}
+
+#[test]
+fn from_a_name_to_text() {
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let server = Standin::start(REPOSITORY, COMMIT, files());
+    // Two lines that break on the way.
+    let shard = "model-00002-of-00004.safetensors".to_owned();
+    server.state.lock().unwrap().cuts = vec![(shard.clone(), 30_000), (shard, 1_000)];
+    let first = run_at(&server, home.path(), &[]);
+    for words in ["download: 518 kB in 4 files", "store:    about", "disk:     needs", "free at"] {
+        assert!(first.err.contains(words), "{words}: {}", first.err);
+    }
+    let text = first.ok();
+    let store = home.path().join(format!("nestling/stores/Nobody--Tiny-30B-A3B/{COMMIT}.nest"));
+    assert!(store.is_file());
+    let snapshot = format!("hf/hub/models--Nobody--Tiny-30B-A3B/snapshots/{COMMIT}");
+    assert!(home.path().join(&snapshot).join("config.json").is_file());
+
+    // Again: only the listing is asked for; offline: not even that.
+    let before = server.requests().len();
+    assert_eq!(run_at(&server, home.path(), &[]).ok(), text);
+    assert_eq!(server.requests().len(), before + 1);
+    assert_eq!(run_at(&server, home.path(), &["--offline"]).ok(), text);
+    assert_eq!(server.requests().len(), before + 1);
+
+    // The store alone is enough; what it was made from may go.
+    std::fs::remove_dir_all(home.path().join(snapshot)).unwrap();
+    assert_eq!(run_at(&server, home.path(), &["--offline"]).ok(), text);
+    let direct = program()
+        .args(["run", "-m", &store.display().to_string(), "-p", "hello", "-n", "8", "--temp", "0"])
+        .output()
+        .unwrap();
+    assert_eq!(Ran::from(direct).ok(), text);
+}
+
+#[test]
+fn what_goes_wrong_is_said() {
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let server = Standin::start(REPOSITORY, COMMIT, files());
+    run_at(&server, home.path(), &["--offline"]).fails(1, "not complete in the cache", "--offline");
+    server.state.lock().unwrap().token = Some("hf_secret".into());
+    run_at(&server, home.path(), &[]).fails(1, "needs an access token", "HF_TOKEN");
+    let refused = run_at(&server, home.path(), &["-hft", "wrong"]);
+    refused.fails(1, "refuses this access token", "accept the model's terms");
+    server.state.lock().unwrap().damaged = vec!["model-00003-of-00004.safetensors".into()];
+    let damaged = run_at(&server, home.path(), &["-hft", "hf_secret"]);
+    damaged.fails(1, "model-00003-of-00004.safetensors arrived damaged", "again");
+    server.state.lock().unwrap().damaged.clear();
+    run_at(&server, home.path(), &["-hft", "hf_secret"]).ok();
+}
+
+#[test]
+fn nobody_at_the_other_end() {
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let mut command = program();
+    command.env("HF_ENDPOINT", "http://127.0.0.1:9").env("HF_HOME", home.path());
+    let output = command.args(["run", "-hf", REPOSITORY, "-p", "x"]).output().unwrap();
+    Ran::from(output).fails(1, "cannot reach http://127.0.0.1:9", "--offline");
+}

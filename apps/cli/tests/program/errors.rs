@@ -1,0 +1,175 @@
+//! Every failure is a sentence, and says what to do.
+
+use super::{checkpoint, program, run, scratch, store};
+use std::fs;
+use std::process::Stdio;
+
+#[test]
+fn a_path_that_is_not_there() {
+    for command in ["run", "chat", "inspect", "verify"] {
+        let talks = matches!(command, "run" | "chat");
+        let prompt: &[&str] = if talks { &["-p", "x"] } else { &[] };
+        let ran = run(&[&[command, "-m", "/no/such.nest"], prompt].concat());
+        ran.fails(1, "/no/such.nest", "");
+        assert!(ran.err.contains("no such file"), "{}", ran.err);
+    }
+    run(&["convert", "/no/such", "-o", "x.nest"]).fails(1, "/no/such", "folder with config.json");
+}
+
+#[test]
+fn a_folder_that_is_no_checkpoint() {
+    let folder = scratch().join("empty");
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.display().to_string();
+    run(&["run", "-m", &path, "-p", "x"]).fails(1, "no config.json", ".nest store");
+    run(&["convert", &path, "-o", "x.nest"]).fails(1, "config.json", "folder with config.json");
+    run(&["verify", &path]).fails(1, "is a folder", "nestling convert");
+}
+
+#[test]
+fn a_file_that_is_no_store() {
+    let path = scratch().join("notes.txt");
+    fs::write(&path, "not a store at all, but long enough to have a header. ".repeat(10)).unwrap();
+    let path = path.display().to_string();
+    run(&["run", "-m", &path, "-p", "x"]).fails(1, "not a .nest store", "nestling convert");
+    run(&["inspect", &path]).fails(1, "not a .nest store", "nestling convert");
+}
+
+/// A copy of the store with some bytes replaced.
+fn spoiled(name: &str, at: usize, bytes: &[u8]) -> String {
+    let mut content = fs::read(store()).unwrap();
+    content[at..at + bytes.len()].copy_from_slice(bytes);
+    let path = scratch().join(name);
+    fs::write(&path, content).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn a_store_of_another_version() {
+    // The version follows the eight bytes of the signature.
+    let path = spoiled("version.nest", 8, &9u32.to_le_bytes());
+    let ran = run(&["run", "-m", &path, "-p", "x"]);
+    ran.fails(1, "version 9", "convert the model again");
+}
+
+#[test]
+fn a_damaged_store() {
+    let length = fs::metadata(store()).unwrap().len() as usize;
+    let middle = length / 2;
+    let byte = fs::read(store()).unwrap()[middle];
+    let path = spoiled("damaged.nest", middle, &[byte ^ 1]);
+    let ran = run(&["verify", &path]);
+    ran.fails(3, "1 place is damaged", "again");
+    assert!(ran.err.contains("expert") || ran.err.contains("layer"), "{}", ran.err);
+    run(&["run", "-m", &path, "-p", "x"]).fails(3, "damaged", "again");
+    assert!(run(&["verify", store()]).ok().contains("no damage"));
+}
+
+#[test]
+fn a_store_that_was_cut() {
+    let content = fs::read(store()).unwrap();
+    let path = scratch().join("cut.nest");
+    fs::write(&path, &content[..content.len() - 5000]).unwrap();
+    let path = path.display().to_string();
+    run(&["verify", &path]).fails(3, "within section", "again");
+    run(&["run", "-m", &path, "-p", "x"]).fails(3, "within section", "again");
+}
+
+#[test]
+fn a_prompt_longer_than_the_context() {
+    let prompt = "the ship and the storm ".repeat(200);
+    let ran = run(&["run", "-m", store(), "-p", &prompt]);
+    ran.fails(1, "the context holds 256", "shorten the prompt");
+    let ran = run(&["chat", "-m", store(), "-p", &prompt, "--single-turn"]);
+    ran.fails(1, "the context holds 256", "shorten the prompt");
+}
+
+#[test]
+fn a_level_that_the_store_does_not_hold() {
+    let sections = run(&["inspect", store(), "--json"]).ok();
+    let sections: serde_json::Value = serde_json::from_str(&sections).unwrap();
+    let end = sections["sections"][1]["end"].as_u64().unwrap() as usize;
+    let path = scratch().join("level3.nest");
+    fs::write(&path, &fs::read(store()).unwrap()[..end]).unwrap();
+    let path = path.display().to_string();
+    assert!(run(&["verify", &path]).ok().contains("complete up to level 3"));
+    run(&["run", "-m", &path, "-p", "x", "-n", "2"]).ok();
+    run(&["run", "-m", &path, "-p", "x", "--level", "4"]).fails(1, "level 4", "--level 3");
+}
+
+#[test]
+fn too_little_memory() {
+    let ran = run(&["run", "-m", store(), "-p", "x", "--memory", "100k"]);
+    ran.fails(1, "budget", "--memory");
+}
+
+#[test]
+fn an_output_that_exists() {
+    let checkpoint = checkpoint().display().to_string();
+    let ran = run(&["convert", &checkpoint, "-o", store()]);
+    ran.fails(1, "exists already", "--force");
+    let ran = run(&["convert", &checkpoint, "-o", "/no/such/folder/x.nest"]);
+    ran.fails(1, "directory does not exist", "");
+}
+
+#[test]
+fn wrong_command_lines() {
+    let ran = run(&["run", "-m", store(), "-p", ""]);
+    ran.fails(2, "prompt is empty", "-p");
+    let ran = run(&["run", "--levl", "4"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("--level"), "no suggestion: {}", ran.err);
+    run(&["run", "-hf", "nonsense", "-p", "x"]).fails(2, "nonsense", "owner/repo");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_behind_the_output() {
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = program();
+    command.args(["run", "-m", store(), "-p", "x", "-n", "4"]);
+    let output = command.stdout(full).stderr(Stdio::piped()).output().unwrap();
+    super::Ran::from(output).fails(1, "the disk is full", "free some space");
+}
+
+/// A disk of half a megabyte, for a store of a whole one; needs the right to mount.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_in_a_conversion() {
+    let disk = scratch().join("small-disk");
+    fs::create_dir_all(&disk).unwrap();
+    let script = format!(
+        "mount -t tmpfs -o size=400k tmpfs {disk} || exit 99; {program} convert {checkpoint} -o \
+         {disk}/x.nest; code=$?; umount {disk}; exit $code",
+        disk = disk.display(),
+        program = env!("CARGO_BIN_EXE_nestling"),
+        checkpoint = checkpoint().display(),
+    );
+    let output = std::process::Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c", &script])
+        .output();
+    let Ok(output) = output else {
+        eprintln!("SKIPPED: there is no `unshare` to mount a small disk with");
+        return;
+    };
+    let ran = super::Ran::from(output);
+    if ran.code == Some(99) || !ran.err.contains("error:") {
+        eprintln!("SKIPPED: a small disk cannot be mounted here: {}", ran.err);
+        return;
+    }
+    ran.fails(1, "the disk is full", "same command");
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let script = format!(
+        "{} run -m {} -p x -n 100 --temp 0 | head -c 1 >/dev/null",
+        env!("CARGO_BIN_EXE_nestling"),
+        store()
+    );
+    if cfg!(unix) {
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        let ran = super::Ran::from(output);
+        assert!(!ran.err.contains("error") && !ran.err.contains("panicked"), "{}", ran.err);
+    }
+}

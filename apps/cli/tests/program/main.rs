@@ -1,0 +1,108 @@
+//! The built program, as a person or a script meets it.
+
+mod commands;
+mod download;
+mod errors;
+#[cfg(unix)]
+mod terminal;
+
+#[path = "../standin/mod.rs"]
+mod standin;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+/// What a run of the program left behind.
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Ran {
+    /// Asserts success and gives standard output.
+    #[track_caller]
+    fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "stderr: {}", self.err);
+        self.out
+    }
+
+    /// Asserts an exit code, an `error:` sentence and a `try:` sentence with these words.
+    #[track_caller]
+    fn fails(&self, code: i32, error: &str, advice: &str) {
+        assert_eq!(self.code, Some(code), "stderr: {}", self.err);
+        let line = |start: &str| {
+            let found = self.err.lines().find(|line| line.trim_start().starts_with(start));
+            found.unwrap_or_else(|| panic!("no `{start}` in: {}", self.err)).to_owned()
+        };
+        assert!(line("error:").contains(error), "`{error}` is not in: {}", self.err);
+        assert!(line("try:").contains(advice), "`{advice}` is not in: {}", self.err);
+        assert!(!self.err.contains("panicked"), "{}", self.err);
+    }
+}
+
+/// The program with nothing of the tester's environment in it.
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nestling"));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["NESTLING_", "HF_", "HUGGINGFACE_"].iter().any(|start| text.starts_with(start)) {
+            command.env_remove(&name);
+        }
+    }
+    command.env("NESTLING_CACHE", scratch().join("cache")).env("HF_HOME", scratch().join("hf"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Ran {
+    program().args(arguments).output().unwrap().into()
+}
+
+/// Runs with text on standard input.
+fn run_with(arguments: &[&str], input: &str) -> Ran {
+    let mut command = program();
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap().into()
+}
+
+/// A folder of this run of the tests.
+fn scratch() -> &'static Path {
+    static SCRATCH: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let make = || tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    SCRATCH.get_or_init(make).path()
+}
+
+fn crate_path(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The small random checkpoint with odd sizes.
+fn checkpoint() -> PathBuf {
+    crate_path("../../engine/tests/data/tiny-qwen3-moe")
+}
+
+/// A store of it, made by the program once.
+fn store() -> &'static str {
+    static STORE: OnceLock<String> = OnceLock::new();
+    STORE.get_or_init(|| {
+        let path = scratch().join("tiny.nest").display().to_string();
+        let checkpoint = checkpoint().display().to_string();
+        run(&["convert", &checkpoint, "-o", &path]).ok();
+        path
+    })
+}
