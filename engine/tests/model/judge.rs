@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use nestling_engine::EngineError;
 use nestling_engine::cancel::CancelToken;
+use nestling_engine::convert::{ConvertOptions, convert};
 use nestling_engine::cpu::Cpu;
 use nestling_engine::judge::{
     JudgeOpenOptions, JudgeOptions, JudgeReport, JudgeSet, bits_per_weight, judge,
 };
 use nestling_engine::kv_cache::KvDtype;
+use nestling_engine::text::{EncodeOptions, Tokenizer};
 use nestling_formats::Level;
 use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::store::Store;
 
 use crate::build::{Recipe, build_store};
-use crate::common::{data, some_tokens};
+use crate::common::{data, demo_checkpoint, some_tokens};
 
 const OPTIONS: JudgeOpenOptions =
     JudgeOpenOptions { sequence_length: 32, level_max: None, kv_dtype: KvDtype::F16 };
@@ -72,4 +74,38 @@ fn a_store_is_judged_against_its_own_checkpoint_only() {
     let set = set(&store, "tiny-tied", 1).unwrap();
     let error = set.levels(&[Level::L2, Level::L6]).unwrap_err();
     assert!(matches!(error, EngineError::LevelMissing { asked: 6, held: 4 }), "{error}");
+}
+
+#[test]
+fn the_demo_model_by_level() {
+    let Some(directory) = demo_checkpoint() else { return };
+    let checkpoint = Checkpoint::open(&directory).unwrap();
+    let tokenizer = checkpoint.asset("tokenizer.json").unwrap().unwrap();
+    let tokenizer = Tokenizer::from_bytes("tokenizer.json", &tokenizer).unwrap();
+    let text = data("../../../data/validation.txt");
+    let text = std::fs::read_to_string(text).unwrap();
+    let tokens = tokenizer.encode(&text, EncodeOptions::default()).unwrap();
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("demo.nest");
+    let go = CancelToken::new();
+    convert(&checkpoint, &path, &ConvertOptions::default(), &go, &mut |_| {}).unwrap();
+    let store = Arc::new(Store::open(&path).unwrap());
+    let options = JudgeOpenOptions { sequence_length: 512, ..OPTIONS };
+    let backend = || Cpu::new(2);
+    let mut set =
+        JudgeSet::open(backend, store, checkpoint, &options, &go, &mut |_, _| {}).unwrap();
+    let levels = set.levels(&Level::ALL).unwrap();
+    let options = JudgeOptions { levels, sequence_length: 512, sequences_max: Some(2) };
+    let report = judge(set.models(), &tokens, &options, &go, &mut |_| {}).unwrap();
+    println!("{report:#?}");
+
+    for pair in report.rows.windows(2) {
+        assert!(pair[0].kl_mean > pair[1].kl_mean, "{pair:?}");
+        assert!(pair[0].kl_mean_int8 > pair[1].kl_mean_int8, "{pair:?}");
+    }
+    let best = report.rows.last().unwrap();
+    assert!(best.kl_mean <= 0.0005 && best.kl_mean_int8 <= 0.001, "{best:?}");
+    // A 2-bit model that still knows its words.
+    assert!(report.rows[0].perplexity < 1.3 * report.reference_perplexity, "{report:?}");
 }
