@@ -34,7 +34,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     // Dropping the handle cancels too, and the session can go on at once.
-    drop(session.generate(" and then", &options)?);
+    session.truncate(0)?;
+    drop(session.generate("Once more:", &GenerateOptions::default())?);
     println!("(the session holds {} tokens)", session.tokens()?.len());
     Ok(())
 }

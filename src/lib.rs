@@ -28,7 +28,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<Model, EngineError> {
     Model::open(&engine, path, &options, &mut |_| {}, &CancelToken::new())
 }
 
-/// The example of the README, compiled.
+/// The example of the README, run on the bundled model.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
