@@ -1,5 +1,5 @@
 //! Conversion: what the store holds, the same bytes always, interruption, refusals.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may panic")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may panic")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
