@@ -55,7 +55,7 @@ impl fmt::Display for BudgetExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} need {}, but {} of the memory budget of {} is free: {}",
+            "{} need {}, but only {} of the memory budget of {} is free: {}",
             self.purpose,
             Bytes(self.needed_bytes),
             Bytes(self.available_bytes),
@@ -76,6 +76,7 @@ impl fmt::Display for Bytes {
         const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
         match UNITS.into_iter().find(|(unit, _)| self.0 >= *unit) {
             Some((unit, name)) => write!(f, "{:.1} {name}", self.0 as f64 / unit as f64),
+            None if self.0 == 1 => f.write_str("1 byte"),
             None => write!(f, "{} bytes", self.0),
         }
     }

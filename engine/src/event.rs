@@ -8,7 +8,7 @@ use crate::text::ToolCall;
 pub enum Event {
     /// A token was chosen. Comes before the text that it completes, and only where
     /// [`crate::GenerateOptions::token_events`] or
-    /// [`crate::GenerateOptions::log_probs`] ask for it.
+    /// [`crate::SamplingParams::top_logprobs`] ask for it.
     Token(TokenEvent),
     /// More of the answer; always whole characters.
     Text(String),

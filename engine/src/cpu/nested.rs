@@ -2,7 +2,7 @@
 //!
 //! For a row of weights and a row of activations: `acc = 0`, then for each group of 32 columns,
 //! ascending, `acc = fma(f32(sum), activation_scale * weight_scale, acc)`, where `sum` is the exact
-//! integer sum of value times activation. [`portable`] does that a group at a time:
+//! integer sum of value times activation. `portable` does that a group at a time:
 //!
 //! ```text
 //! for each tile of 16 rows, each block of activations' rows:
