@@ -28,9 +28,10 @@ pub fn print(opened: &Opened, console: &Console) {
 
 const STORYTELLER: &str = "
 This is a small storyteller, brought up on old books. It writes period prose, knows no facts
-and loses the thread after a sentence or two. Try:
+and loses the thread after a sentence or two. Greet it, or give it an opening:
 
-  Tell me a story in the style of Jules Verne. The ship left the harbour at dawn.
+  Tell me a story about a ship and a storm.
+  Continue in the style of Arthur Conan Doyle: Holmes laid down his pipe and went to the window.
 
-A real model instead:  nestling -hf Qwen/Qwen3-30B-A3B   (61 GB to download, 33 GB as a store)
+A real model instead:  nestling -hf Qwen/Qwen3-30B-A3B   (61 GB to download, 31 GB as a store)
 ";

@@ -155,10 +155,16 @@ impl Cli {
     pub fn from_command_line(
         arguments: impl IntoIterator<Item = OsString>,
     ) -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches_from(normalize(arguments))?;
+        let matches = Self::shown().try_get_matches_from(normalize(arguments))?;
         let mut cli = Self::from_arg_matches(&matches)?;
         precedence::settle(&mut cli, &matches)?;
         Ok(cli)
+    }
+
+    /// The command line without the values that variables happen to have, in help texts.
+    pub fn shown() -> clap::Command {
+        let hide = |argument: clap::Arg| argument.hide_env_values(true);
+        Self::command().mut_args(hide).mut_subcommands(|command| command.mut_args(hide))
     }
 }
 

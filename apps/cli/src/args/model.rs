@@ -31,7 +31,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "TOKEN", env = "HF_TOKEN", hide_env_values = true)]
     pub hf_token: Option<String>,
 
-    /// Use only what is already in the cache, never the network [env: HF_HUB_OFFLINE=]
+    /// Use only what is already in the cache, never the network; HF_HUB_OFFLINE says the same
     #[arg(long, env = "NESTLING_OFFLINE", value_parser = FalseyValueParser::new())]
     pub offline: bool,
 

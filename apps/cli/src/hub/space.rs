@@ -151,7 +151,31 @@ fn same_disk(a: &Path, b: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Disk;
+    use super::{ConvertOptions, Disk, ModelConfig, estimate_store_bytes};
+
+    #[test]
+    fn the_estimate_for_a_real_model_is_what_the_first_screen_says() {
+        let small = include_str!("../../tests/data/published-layout/config.json");
+        let mut config: serde_json::Value = serde_json::from_str(small).unwrap();
+        for (key, value) in [
+            ("hidden_size", 2048),
+            ("intermediate_size", 6144),
+            ("moe_intermediate_size", 768),
+            ("num_attention_heads", 32),
+            ("num_key_value_heads", 4),
+            ("head_dim", 128),
+            ("num_experts", 128),
+            ("num_experts_per_tok", 8),
+            ("num_hidden_layers", 48),
+            ("max_window_layers", 48),
+            ("vocab_size", 151_936),
+        ] {
+            config[key] = value.into();
+        }
+        let config = ModelConfig::from_json("config.json", config.to_string().as_bytes()).unwrap();
+        let bytes = estimate_store_bytes(&config, &ConvertOptions::default()).unwrap();
+        assert_eq!((bytes + 500_000_000) / 1_000_000_000, 31, "{bytes} bytes");
+    }
 
     #[test]
     fn too_little_room_is_said_with_figures() {
