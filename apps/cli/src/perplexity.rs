@@ -44,11 +44,7 @@ pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrup
             bar.set(at.done as u64);
         })
     });
-    let report = report.map_err(|error: EngineError| match error {
-        EngineError::Mismatch { .. } => explain(&error)
-            .advise("name the checkpoint that the store was made from with --reference"),
-        _ => explain(&error),
-    })?;
+    let report = report.map_err(|error: EngineError| explain(&error))?;
     if args.json {
         let rows = serde_json::to_value(&report.rows)
             .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
@@ -102,7 +98,7 @@ fn tokens(store: &Store, text: &str) -> Result<Vec<u32>> {
 
 fn table(report: &JudgeReport) -> String {
     let mut out = format!(
-        "{} tokens, pieces: {}; the unquantized model has perplexity {:.3}\n\n",
+        "{} tokens in {} pieces; the unquantized model has perplexity {:.3}\n\n",
         report.tokens, report.sequences, report.reference_perplexity
     );
     out += "              |             weights only                          |    as shipped\n";

@@ -22,7 +22,7 @@ const OPTIONS: JudgeOpenOptions =
     JudgeOpenOptions { sequence_length: 32, level_max: None, kv_dtype: KvDtype::F16 };
 
 fn set(store: &Arc<Store>, reference: &str, threads: usize) -> Result<JudgeSet, EngineError> {
-    let checkpoint = Checkpoint::open(&data(reference)).unwrap();
+    let checkpoint = Checkpoint::open(data(reference)).unwrap();
     let backend = || Cpu::new(threads);
     let go = CancelToken::new();
     JudgeSet::open(backend, Arc::clone(store), checkpoint, &OPTIONS, &go, &mut |_, _| {})

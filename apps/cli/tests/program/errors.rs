@@ -113,13 +113,6 @@ fn an_output_that_exists() {
 }
 
 #[test]
-fn a_reference_of_another_model() {
-    let other = super::crate_path("../../engine/tests/data/tiny-tied").display().to_string();
-    let ran = run(&["perplexity", "-m", store(), "--reference", &other, "-f", "Cargo.toml"]);
-    ran.fails(1, "reference", "made from");
-}
-
-#[test]
 fn wrong_command_lines() {
     let ran = run(&["run", "-m", store(), "-p", ""]);
     ran.fails(2, "prompt is empty", "-p");
