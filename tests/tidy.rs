@@ -205,3 +205,28 @@ fn nothing_needs_a_folder_outside_the_repository() {
             .then(|| "names a folder that a clone does not have".into())
     }));
 }
+
+#[test]
+fn every_kernel_has_a_parity_case_and_a_bench_row() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let kernels = read("engine/src/cpu/kernels.rs");
+    let parity = read("engine/src/cpu/kernels/tests.rs") + &read("engine/src/cpu/nested/tests.rs");
+    let benches = read("benches/benches/kernels.rs");
+    let names: Vec<&str> = kernels
+        .split("    pub fn ")
+        .skip(1)
+        .filter_map(|text| text.split_once('('))
+        .filter(|(name, rest)| rest.trim_start().starts_with("&self") && *name != "name")
+        .map(|(name, _)| name)
+        .collect();
+    assert!(names.len() > 5, "found only {names:?}");
+    let mut found = Vec::new();
+    for name in names {
+        for (what, text) in [("parity case", &parity), ("bench row", &benches)] {
+            if !text.contains(&format!("kernels.{name}(")) {
+                found.push(format!("kernel `{name}` has no {what}"));
+            }
+        }
+    }
+    expect_none(found);
+}

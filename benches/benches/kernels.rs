@@ -147,6 +147,9 @@ fn rows(criterion: &mut Criterion) {
     each(&mut criterion.benchmark_group("rms_norm"), 4 * COLS, |kernels| {
         kernels.rms_norm(black_box(&x), &weight, 1e-6, &mut out);
     });
+    each(&mut criterion.benchmark_group("rms_norm_in_place"), 4 * COLS, |kernels| {
+        kernels.rms_norm_in_place(black_box(&mut out), &weight, 1e-6);
+    });
     let mut quantized = QuantizedRows::default();
     quantized.resize(1, COLS);
     each(&mut criterion.benchmark_group("quantize"), 4 * COLS, |kernels| {
@@ -158,6 +161,10 @@ fn rows(criterion: &mut Criterion) {
     });
     each(&mut criterion.benchmark_group("add_scaled"), 8 * COLS, |kernels| {
         kernels.add_scaled(black_box(&mut out), 0.5, &x);
+    });
+    each(&mut criterion.benchmark_group("add"), 8 * COLS, |kernels| {
+        out.copy_from_slice(&x);
+        kernels.add(black_box(&mut out), &weight);
     });
     let (mut ids, mut weights, mut logits) = ([0; 8], [0.0; 8], numbers(128));
     each(&mut criterion.benchmark_group("route, 8 of 128"), 4 * 128, |kernels| {

@@ -52,10 +52,11 @@ pub fn explain_store(error: &StoreError) -> Failure {
             "make a store of a checkpoint with `nestling convert HF_DIR -o OUT.nest`, or download \
              one with -hf OWNER/REPO",
         ),
-        StoreError::Malformed(_)
-        | StoreError::Damaged { .. }
-        | StoreError::Padding { .. }
-        | StoreError::Truncated { .. } => {
+        StoreError::Truncated { .. } => damaged(
+            failure
+                .advise("finish the download, or use the levels that are complete with --partial"),
+        ),
+        StoreError::Malformed(_) | StoreError::Damaged { .. } | StoreError::Padding { .. } => {
             damaged(failure.advise("convert or download the store again"))
         }
         StoreError::Changed { .. } | StoreError::Shard { .. } => {

@@ -3,12 +3,10 @@
 
 use nestling::engine::ModelSource;
 use nestling::formats::store::{MappedStore, Store, StoreError};
-use std::path::Path;
 use std::sync::Arc;
 
 /// Maps a store, to be used in place.
-pub fn map(path: &Path) -> Result<ModelSource, StoreError> {
-    let store = Arc::new(Store::open(path)?);
+pub fn map(store: Arc<Store>) -> Result<ModelSource, StoreError> {
     // SAFETY: the flag's help says that the file must not be changed while it is used, and the
     // person chose it; what runs here writes stores only under names that are not there yet.
     let mapped = unsafe { MappedStore::new(store) }?;

@@ -10,8 +10,10 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::{convert, mapped, places};
 use nestling::engine::{Engine, EngineOptions, KvDtype, Model, ModelOptions, ModelSource};
+use nestling::formats::store::{OpenOptions, Store};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A model, ready to talk.
@@ -56,7 +58,7 @@ pub fn open(
     if resources.vram_budget.is_some() {
         console.note("--vram-budget has no effect: this build computes on the CPU");
     }
-    let source = source(&path, resources.load_mode)?;
+    let source = source(&path, resources.load_mode, model.partial)?;
     let engine = Engine::new(engine_options(resources)).map_err(|error| explain(&error))?;
     let options = model_options(model, resources);
     let started = Instant::now();
@@ -76,13 +78,16 @@ pub fn open(
     Ok(Opened { model, path, is_bundled, load: started.elapsed() })
 }
 
-fn source(path: &Path, mode: LoadModeArg) -> Result<ModelSource> {
+fn source(path: &Path, mode: LoadModeArg, partial: bool) -> Result<ModelSource> {
+    if !path.is_file() {
+        // A checkpoint's floats are always read; anything else is refused here.
+        return ModelSource::at(path).map_err(|error| explain(&error));
+    }
+    let options = OpenOptions { partial, ..OpenOptions::default() };
+    let store = Store::open_with(path, &options).map_err(|error| explain_store(&error))?;
     match mode {
-        LoadModeArg::Mmap if path.is_file() => {
-            mapped::map(path).map_err(|error| explain_store(&error))
-        }
-        // A checkpoint's floats are always read.
-        _ => ModelSource::at(path).map_err(|error| explain(&error)),
+        LoadModeArg::Mmap => mapped::map(Arc::new(store)).map_err(|error| explain_store(&error)),
+        LoadModeArg::Owned => Ok(ModelSource::Store(Arc::new(store))),
     }
 }
 

@@ -355,3 +355,6 @@ impl Kernels {
         unsafe { (self.attend_block)(query, kv, scale, scores, block, out) }
     }
 }
+
+#[cfg(test)]
+mod tests;

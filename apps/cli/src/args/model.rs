@@ -38,6 +38,10 @@ pub struct ModelArgs {
     /// Bits of every weight to use: 2, 3, 4, 6 or 8 [default: all that the store holds]
     #[arg(long, value_name = "BITS", env = "NESTLING_LEVEL")]
     pub level: Option<LevelArg>,
+
+    /// Open a store whose download was interrupted, at the last level that is complete
+    #[arg(long, env = "NESTLING_PARTIAL", value_parser = FalseyValueParser::new())]
+    pub partial: bool,
 }
 
 impl ModelArgs {

@@ -71,8 +71,15 @@ fn a_store_that_was_cut() {
     let path = scratch().join("cut.nest");
     fs::write(&path, &content[..content.len() - 5000]).unwrap();
     let path = path.display().to_string();
-    run(&["verify", &path]).fails(3, "within section", "again");
-    run(&["run", "-m", &path, "-p", "x"]).fails(3, "within section", "again");
+    run(&["verify", &path]).fails(3, "within section", "--partial");
+    run(&["run", "-m", &path, "-p", "x"]).fails(3, "within section", "--partial");
+    let greedy = |more: &[&str]| {
+        let fixed = ["run", "-p", "the ship", "-n", "8", "--temp", "0"];
+        run(&[&fixed[..], more].concat()).ok()
+    };
+    let whole = greedy(&["-m", store(), "--level", "6"]);
+    assert_eq!(greedy(&["-m", &path, "--partial"]), whole);
+    assert_eq!(greedy(&["-m", &path, "--partial", "--load-mode", "mmap"]), whole);
 }
 
 #[test]
