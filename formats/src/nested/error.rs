@@ -50,6 +50,34 @@ pub enum NestedError {
         /// Its importance.
         value: f32,
     },
+    /// A second moment is not finite, or negative on the diagonal.
+    #[error(
+        "second moment at row {row}, column {col} is {value}; it must be finite, and not negative on the diagonal"
+    )]
+    Moment {
+        /// Its row.
+        row: usize,
+        /// Its column.
+        col: usize,
+        /// Its value.
+        value: f32,
+    },
+    /// The damping is negative, NaN or infinite.
+    #[error("damping is {damping}; it must be finite and not negative")]
+    Damping {
+        /// The damping.
+        damping: f32,
+    },
+    /// Second moments that are not positive definite, however damped.
+    #[error(
+        "second moments of {dim} columns are not positive definite, even with {damping} added to their diagonal"
+    )]
+    NotPositive {
+        /// Columns of the matrix.
+        dim: usize,
+        /// What was added, relative to the mean of the diagonal.
+        damping: f32,
+    },
     /// A level's weight in the options is not in 0..=1e6, or all are zero.
     #[error("level weights {weights:?}: expected numbers in 0..=1e6, not all zero")]
     LevelWeights {

@@ -5,25 +5,31 @@
 //! the first 2, 3, 4, 6 or 8 bits of its code: by a small table at levels 2, 3 and 4, by an integer
 //! formula at 6 and 8. `FORMAT.md` has the exact arithmetic.
 
+mod calibrated;
 mod codec;
 mod coder;
 mod error;
+mod feedback;
 mod fit;
 mod layout;
 mod matrix;
+mod moments;
 mod quantize;
 mod view;
 
 #[cfg(test)]
 mod tests;
 
+pub use calibrated::{Calibrated, level_errors, quantize_calibrated};
 pub use codec::{NestedCodec, NestedTables, TABLE_BYTES, VALUE_LIMIT};
 pub use error::NestedError;
+pub use feedback::FeedbackFactor;
 pub use fit::CodecFitter;
 pub use layout::{
     BaseParts, Layout, PART_ALIGN, base_parts, merge_p3_p4, merged_bytes, pack_plane, plane_bytes,
 };
 pub use matrix::QuantizedMatrix;
+pub use moments::SecondMoments;
 pub use quantize::{QuantizeOptions, quantize_matrix};
 pub use view::{NestedPlanes, NestedView};
 

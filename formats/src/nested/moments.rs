@@ -1,0 +1,156 @@
+//! Second moments of a matrix's inputs: what an error in its weights costs in its outputs.
+
+use super::NestedError;
+
+/// The sum of `x xᵀ` over the input rows `x` that a matrix has met.
+///
+/// For a matrix with the error `E`, `[rows, dim]`, the squared error of its outputs over those
+/// inputs is `tr(E H Eᵀ)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SecondMoments {
+    dim: usize,
+    values: Vec<f32>, // [dim, dim], symmetric
+    count: u64,
+}
+
+impl SecondMoments {
+    /// Moments of no input at all.
+    ///
+    /// # Errors
+    /// [`NestedError::Shape`] if `dim` is zero or its square overflows.
+    pub fn new(dim: usize) -> Result<Self, NestedError> {
+        Ok(Self { dim, values: vec![0.0; square(dim)?], count: 0 })
+    }
+
+    /// Moments summed elsewhere: `values`, `[dim, dim]`, of which only the upper triangle is read,
+    /// over `count` inputs.
+    ///
+    /// # Errors
+    /// [`NestedError`] if the length is wrong, a value is not finite, or one on the diagonal is
+    /// negative.
+    pub fn from_upper(dim: usize, mut values: Vec<f32>, count: u64) -> Result<Self, NestedError> {
+        let expected = square(dim)?;
+        if values.len() != expected {
+            return Err(length("second moments", expected, values.len()));
+        }
+        for row in 0..dim {
+            for col in row..dim {
+                let value = values[row * dim + col];
+                if !value.is_finite() || (row == col && value < 0.0) {
+                    return Err(NestedError::Moment { row, col, value });
+                }
+                values[col * dim + row] = value;
+            }
+        }
+        Ok(Self { dim, values, count })
+    }
+
+    /// Adds `x xᵀ` for every row of `inputs`, `[count, dim]`.
+    ///
+    /// One row after the other and in f32: a reference. Callers with many rows sum blocks of them
+    /// by a matrix product and use [`Self::from_upper`].
+    ///
+    /// # Errors
+    /// [`NestedError`] if the length is no multiple of `dim` or a number is not finite; nothing is
+    /// added then.
+    pub fn add_rows(&mut self, inputs: &[f32]) -> Result<(), NestedError> {
+        if !inputs.len().is_multiple_of(self.dim) {
+            return Err(length("inputs", inputs.len().next_multiple_of(self.dim), inputs.len()));
+        }
+        if let Some(at) = inputs.iter().position(|input| !input.is_finite()) {
+            let (row, col, value) = (at / self.dim, at % self.dim, inputs[at]);
+            return Err(NestedError::NotFinite { row, col, value });
+        }
+        for input in inputs.chunks_exact(self.dim) {
+            for (sums, left) in self.values.chunks_exact_mut(self.dim).zip(input) {
+                for (sum, right) in sums.iter_mut().zip(input) {
+                    *sum += left * right;
+                }
+            }
+            self.count = self.count.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// Adds the moments of other inputs of the same matrix.
+    ///
+    /// # Errors
+    /// [`NestedError::Length`] if they have another dimension.
+    pub fn merge(&mut self, other: &Self) -> Result<(), NestedError> {
+        if other.dim != self.dim {
+            return Err(length("second moments to merge", self.dim, other.dim));
+        }
+        for (sum, value) in self.values.iter_mut().zip(&other.values) {
+            *sum += value;
+        }
+        self.count = self.count.saturating_add(other.count);
+        Ok(())
+    }
+
+    /// `share` of the moments of routed inputs and the rest of those of all inputs, both scaled to
+    /// a mean diagonal of 1 before; whichever has met nothing is left out.
+    ///
+    /// An expert sees too few inputs for its own moments alone.
+    ///
+    /// # Errors
+    /// [`NestedError::Length`] if their dimensions differ.
+    pub fn blend(routed: &Self, uniform: &Self, share: f32) -> Result<Self, NestedError> {
+        if routed.dim != uniform.dim {
+            return Err(length("second moments to blend", routed.dim, uniform.dim));
+        }
+        let share = match (routed.mean_diagonal() > 0.0, uniform.mean_diagonal() > 0.0) {
+            (true, true) => share.clamp(0.0, 1.0),
+            (true, false) => 1.0,
+            (false, _) => 0.0,
+        };
+        let left = share * inverse(routed.mean_diagonal());
+        let right = (1.0 - share) * inverse(uniform.mean_diagonal());
+        let both = routed.values.iter().zip(&uniform.values);
+        Ok(Self {
+            dim: routed.dim,
+            values: both.map(|(a, b)| left * a + right * b).collect(),
+            count: routed.count.saturating_add(uniform.count),
+        })
+    }
+
+    /// Inputs of the matrix: rows and columns of the moments.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// The moments, `[dim, dim]`, symmetric.
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// Inputs that were summed.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The sums of squares of every input, `[dim]`: the importance of the matrix's columns.
+    pub fn diagonal(&self) -> Vec<f32> {
+        self.values.iter().step_by(self.dim + 1).copied().collect()
+    }
+
+    /// The mean of [`Self::diagonal`].
+    pub fn mean_diagonal(&self) -> f32 {
+        let sum: f64 =
+            self.values.iter().step_by(self.dim + 1).map(|value| f64::from(*value)).sum();
+        (sum / self.dim as f64) as f32
+    }
+}
+
+/// 1 over a mean diagonal, or 0 where it is zero.
+pub(super) fn inverse(mean: f32) -> f32 {
+    if mean > 0.0 { 1.0 / mean } else { 0.0 }
+}
+
+fn square(dim: usize) -> Result<usize, NestedError> {
+    let shape = NestedError::Shape { rows: dim, cols: dim };
+    dim.checked_mul(dim).filter(|values| *values > 0).ok_or(shape)
+}
+
+fn length(what: &'static str, expected: usize, found: usize) -> NestedError {
+    NestedError::Length { what, expected, found }
+}
