@@ -26,6 +26,7 @@ struct Counts {
     matrices: usize,
     tensors: usize,
     extents: usize,
+    measures: usize,
 }
 
 impl Counts {
@@ -44,8 +45,13 @@ impl Counts {
             matrices: fields.size("matrix count")?,
             tensors: fields.size("tensor count")?,
             extents: fields.size("extent count")?,
+            measures: fields.size("measure count")?,
         };
-        fields.zeros(8)?;
+        fields.zeros(4)?;
+        if counts.measures != 0 && counts.measures != counts.matrices {
+            let expected = format!("0, or {} as of matrices", counts.matrices);
+            return Err(fields.fault("measure count", at + 40, expected, counts.measures));
+        }
         let total = counts.index_bytes();
         if total != Some(index_length as u64) {
             let found = total.map_or("too large".into(), |total| format!("{total} bytes"));
@@ -63,6 +69,7 @@ impl Counts {
             (self.matrices, format::MATRIX_RECORD_BYTES),
             (self.tensors, format::TENSOR_RECORD_BYTES),
             (self.extents, format::EXTENT_RECORD_BYTES),
+            (self.measures, format::MEASURE_RECORD_BYTES),
             (self.codec_bytes, 1),
             (self.names, 1),
             (self.parameters, 1),
@@ -82,6 +89,7 @@ struct GroupRecord {
     matrices: usize,
     tensors: usize,
     frequency: Option<f32>,
+    weight_square: Option<f32>,
     offset: u64,
 }
 
@@ -110,12 +118,16 @@ pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, 
         fields.record("extent", number);
         extents.push(read_extent(&mut fields, counts.groups)?);
     }
+    let measures = read_measures(&mut fields, counts.measures, &records)?;
     let codecs = read_codecs(&mut fields, &codec_lengths)?;
     let mut names = Names::new(&mut fields, counts.names)?;
     for (section, length) in sections.iter_mut().zip(section_names) {
         section.name = names.next(length, "section name", &mut fields)?;
     }
     let (mut groups, numbers) = assemble(&mut fields, records, (matrices, tensors), &mut names)?;
+    for (group, drops) in groups.iter_mut().zip(measures) {
+        group.error_drops = drops;
+    }
     names.end(&fields)?;
     link_extents(&mut fields, &mut groups, &extents, extents_at)?;
     let parameters_json = read_parameters(&mut fields, counts.parameters)?;
@@ -196,9 +208,9 @@ fn read_groups(fields: &mut Fields<'_>, counts: &Counts) -> Result<Vec<GroupReco
             matrices: fields.size("matrix count")?,
             tensors: fields.size("tensor count")?,
             frequency: fields.measure("frequency")?,
+            weight_square: fields.measure("weight square")?.filter(|square| *square > 0.0),
             offset,
         };
-        fields.zeros(4)?;
         for (left, taken, field) in [
             (&mut matrices, record.matrices, "matrix count"),
             (&mut tensors, record.tensors, "tensor count"),
@@ -319,6 +331,36 @@ fn read_extent(fields: &mut Fields<'_>, groups: usize) -> Result<Extent, Fault> 
     Ok(extent)
 }
 
+/// The measured drops of every matrix, group by group.
+fn read_measures(
+    fields: &mut Fields<'_>,
+    count: usize,
+    groups: &[GroupRecord],
+) -> Result<Vec<Vec<Drops>>, Fault> {
+    if count == 0 {
+        return Ok(vec![Vec::new(); groups.len()]);
+    }
+    let mut number = 0;
+    let mut measures = Vec::with_capacity(groups.len());
+    for group in groups {
+        let mut list = Vec::with_capacity(group.matrices);
+        for _ in 0..group.matrices {
+            fields.record("measure", number);
+            number += 1;
+            let mut drops = [None; PLANES];
+            for drop in &mut drops {
+                *drop = fields.measure("error drop")?;
+            }
+            list.push(drops);
+        }
+        measures.push(list);
+    }
+    Ok(measures)
+}
+
+/// By how much each plane of a matrix lowers its group's error.
+type Drops = [Option<f32>; PLANES];
+
 fn read_codecs(fields: &mut Fields<'_>, lengths: &[usize]) -> Result<Vec<CodecSlot>, Fault> {
     let mut slots = Vec::with_capacity(lengths.len());
     for (number, length) in lengths.iter().enumerate() {
@@ -410,6 +452,8 @@ fn assemble(
             matrices: matrices.by_ref().take(record.matrices).collect(),
             tensors: tensors.by_ref().take(record.tensors).collect(),
             frequency: record.frequency,
+            weight_square: record.weight_square,
+            error_drops: Vec::new(),
             extents: [None; PLANES],
         });
     }

@@ -23,6 +23,7 @@ impl Index {
         let codec_bytes: usize = self.codecs.iter().map(|slot| slot.bytes).sum();
         let matrices = self.groups.iter().map(|group| group.matrices.len()).sum();
         let tensors = self.groups.iter().map(|group| group.tensors.len()).sum();
+        let measures = self.groups.iter().map(|group| group.error_drops.len()).sum();
         let mut out = Out::default();
         for count in [
             self.parameters_json.len(),
@@ -35,10 +36,11 @@ impl Index {
             matrices,
             tensors,
             self.extents.len(),
+            measures,
         ] {
             out.count(count);
         }
-        out.zeros(8);
+        out.zeros(4);
         self.encode_tables(&mut out);
         for slot in &self.codecs {
             match &slot.codec {
@@ -90,6 +92,9 @@ impl Index {
             out.measure(extent.error_drop);
             out.zeros(4);
         }
+        for drops in self.groups.iter().flat_map(|group| &group.error_drops) {
+            drops.iter().for_each(|drop| out.measure(*drop));
+        }
     }
 
     /// Names of the sections, then of the assets, run together.
@@ -127,7 +132,7 @@ fn encode_group(group: &Group, out: &mut Out) {
     out.count(group.matrices.len());
     out.count(group.tensors.len());
     out.measure(group.frequency);
-    out.zeros(4);
+    out.u32(group.weight_square.map_or(0, f32::to_bits));
 }
 
 fn encode_matrix(matrix: &Matrix, out: &mut Out) {

@@ -37,6 +37,8 @@ pub const MATRIX_RECORD_BYTES: usize = 24;
 pub const TENSOR_RECORD_BYTES: usize = 16;
 /// Bytes of an extent record.
 pub const EXTENT_RECORD_BYTES: usize = 48;
+/// Bytes of a record of what was measured of a matrix.
+pub const MEASURE_RECORD_BYTES: usize = 20;
 
 /// Stands for "none" in a u32 field, and as a bit pattern for "not measured" in an f32 field.
 pub const NONE: u32 = u32::MAX;

@@ -167,6 +167,11 @@ pub struct Group {
     pub tensors: Vec<FloatTensor>,
     /// How often it is used, if that was measured.
     pub frequency: Option<f32>,
+    /// Mean square of the weight that the router gives it where it is used, if that was measured.
+    pub weight_square: Option<f32>,
+    /// By how much each plane of each matrix lowers the group's output error, in the order of the
+    /// matrices; empty if the store has no such records.
+    pub error_drops: Vec<[Option<f32>; PLANES]>,
     /// Number of the extent that holds each plane, where there is one.
     pub extents: [Option<u32>; PLANES],
 }

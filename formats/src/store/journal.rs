@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::{Fields, Out};
 use super::disk::DiskFile;
-use super::format::{JOURNAL_MAGIC, VERSION};
+use super::format::{JOURNAL_MAGIC, PLANES, VERSION};
 use super::hash::StoreId;
 
 const HEADER_BYTES: usize = 28;
@@ -24,6 +24,8 @@ const KIND_EXTENT: u32 = 1;
 const KIND_CODEC: u32 = 2;
 const KIND_ERROR_DROP: u32 = 3;
 const KIND_FREQUENCY: u32 = 4;
+const KIND_MATRIX_DROPS: u32 = 5;
+const KIND_WEIGHT_SQUARE: u32 = 6;
 
 /// One thing that became known.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,19 +38,35 @@ pub(super) enum Record {
     ErrorDrop { extent: u32, value: f32 },
     /// How often a group is used.
     Frequency { group: u32, value: f32 },
+    /// How much each plane of a matrix lowers the error; matrices are counted through all groups.
+    MatrixDrops { matrix: u32, drops: [Option<f32>; PLANES] },
+    /// Mean square of the weight that the router gives a group.
+    WeightSquare { group: u32, value: f32 },
 }
 
 impl Record {
     fn encode(&self) -> Vec<u8> {
-        let value_bytes;
+        let (value_bytes, drop_bytes);
         let (kind, number, payload): (_, _, &[u8]) = match self {
             Self::Extent { extent, hash } => (KIND_EXTENT, *extent, hash),
             Self::Codec { codec, bytes } => (KIND_CODEC, *codec, bytes),
-            Self::ErrorDrop { extent: number, value }
-            | Self::Frequency { group: number, value } => {
+            Self::ErrorDrop { extent, value } => {
                 value_bytes = value.to_le_bytes();
-                let drop = matches!(self, Self::ErrorDrop { .. });
-                (if drop { KIND_ERROR_DROP } else { KIND_FREQUENCY }, *number, &value_bytes)
+                (KIND_ERROR_DROP, *extent, &value_bytes)
+            }
+            Self::Frequency { group, value } => {
+                value_bytes = value.to_le_bytes();
+                (KIND_FREQUENCY, *group, &value_bytes)
+            }
+            Self::WeightSquare { group, value } => {
+                value_bytes = value.to_le_bytes();
+                (KIND_WEIGHT_SQUARE, *group, &value_bytes)
+            }
+            Self::MatrixDrops { matrix, drops } => {
+                let mut out = Out::default();
+                drops.iter().for_each(|drop| out.measure(*drop));
+                drop_bytes = out.0;
+                (KIND_MATRIX_DROPS, *matrix, &drop_bytes)
             }
         };
         let mut out = Out::default();
@@ -68,6 +86,15 @@ impl Record {
             KIND_CODEC => Some(Self::Codec { codec: number, bytes: payload.to_vec() }),
             KIND_ERROR_DROP => Some(Self::ErrorDrop { extent: number, value: value()? }),
             KIND_FREQUENCY => Some(Self::Frequency { group: number, value: value()? }),
+            KIND_WEIGHT_SQUARE => Some(Self::WeightSquare { group: number, value: value()? }),
+            KIND_MATRIX_DROPS => {
+                let mut fields = Fields::new(payload, 0, "record");
+                let mut drops = [None; PLANES];
+                for drop in &mut drops {
+                    *drop = fields.measure("error drop").ok()?;
+                }
+                Some(Self::MatrixDrops { matrix: number, drops })
+            }
             _ => None,
         }
     }

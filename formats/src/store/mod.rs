@@ -39,7 +39,7 @@ pub use index::{
 pub use map::{MappedExtent, MappedStore};
 pub use pack::{MatrixData, pack_extent};
 pub use parts::{Part, PartItem};
-pub use plan::{SectionPlan, StorePlan};
+pub use plan::{Measures, SectionPlan, StorePlan};
 pub use read::{OpenOptions, Store};
 pub use shards::shard_path;
 pub use storage::{FilePart, FileStorage, MemoryStorage, Storage, StorageChanged};

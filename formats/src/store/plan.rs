@@ -27,6 +27,16 @@ pub struct SectionPlan {
     pub extents: Vec<(GroupId, Plane)>,
 }
 
+/// Whether an index has room for what is measured of single matrices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measures {
+    /// No room.
+    #[default]
+    None,
+    /// A record for every matrix.
+    PerMatrix,
+}
+
 /// What a store will hold.
 ///
 /// Groups keep the order in which they are added; assets, floats, embedding, head and dense matrices
@@ -44,6 +54,8 @@ pub struct StorePlan {
     /// Sections; empty = the default order: everything but the experts up to level 6 with
     /// the experts' P2, then their other planes one by one, the last with all other P8.
     pub sections: Vec<SectionPlan>,
+    /// Whether the index has room for what is measured of single matrices.
+    pub measures: Measures,
     codecs: Vec<CodecSlot>,
     groups: Vec<Group>,
     asset_bytes: HashMap<String, u64>,
@@ -75,7 +87,15 @@ impl StorePlan {
     /// Plans a group with its matrices or tensors.
     pub fn add_group(&mut self, id: GroupId, matrices: Vec<Matrix>, tensors: Vec<FloatTensor>) {
         let extents = [None; PLANES];
-        self.groups.push(Group { id, matrices, tensors, frequency: None, extents });
+        self.groups.push(Group {
+            id,
+            matrices,
+            tensors,
+            frequency: None,
+            weight_square: None,
+            error_drops: Vec::new(),
+            extents,
+        });
     }
 
     /// The index of the planned store: every offset is final, codecs and hashes are still missing.
@@ -137,6 +157,16 @@ impl StorePlan {
         }
     }
 
+    fn planned_groups(&self) -> Vec<Group> {
+        let mut groups = self.groups.clone();
+        if self.measures == Measures::PerMatrix {
+            for group in &mut groups {
+                group.error_drops = vec![[None; PLANES]; group.matrices.len()];
+            }
+        }
+        groups
+    }
+
     fn index_with(&self, alignment: u64) -> Result<Index, StoreError> {
         let mut index = Index {
             id: StoreId::default(),
@@ -145,7 +175,7 @@ impl StorePlan {
             shards: Vec::new(),
             sections: Vec::new(),
             codecs: self.codecs.clone(),
-            groups: self.groups.clone(),
+            groups: self.planned_groups(),
             extents: Vec::new(),
             numbers: HashMap::with_capacity(self.groups.len()),
             section_levels: Vec::new(),

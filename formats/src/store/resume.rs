@@ -101,12 +101,16 @@ fn replay(
         codecs: vec![None; index.codecs.len()],
         error_drops: vec![None; index.extents.len()],
         frequencies: vec![None; index.groups.len()],
+        weight_squares: vec![None; index.groups.len()],
+        matrix_drops: vec![None; index.groups.iter().map(|group| group.matrices.len()).sum()],
     };
     for record in records {
         match record {
             Record::Extent { extent, hash } => set(&mut state.hashes, extent, hash),
             Record::ErrorDrop { extent, value } => set(&mut state.error_drops, extent, value),
             Record::Frequency { group, value } => set(&mut state.frequencies, group, value),
+            Record::WeightSquare { group, value } => set(&mut state.weight_squares, group, value),
+            Record::MatrixDrops { matrix, drops } => set(&mut state.matrix_drops, matrix, drops),
             Record::Codec { codec, bytes } => {
                 if let Ok(found) = NestedCodec::from_bytes(&bytes) {
                     set(&mut state.codecs, codec, Arc::new(found));

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::disk::{Disk, DiskFile, OsDisk};
 use super::error::{StoreError, label};
+use super::format::PLANES;
 use super::hash::hash;
 use super::index::{CodecSlot, Extent, GroupId, Index};
 use super::journal::{Journal, Record};
 use super::plan::StorePlan;
 use super::shards::{shard_header, shard_path};
-use crate::Plane;
 use crate::nested::NestedCodec;
+use crate::{MatrixKind, Plane};
 
 /// Writes one store, extent by extent, in any order and from any thread.
 ///
@@ -44,6 +45,9 @@ pub(super) struct State {
     pub codecs: Vec<Option<Arc<NestedCodec>>>,
     pub error_drops: Vec<Option<f32>>,
     pub frequencies: Vec<Option<f32>>,
+    pub weight_squares: Vec<Option<f32>>,
+    /// By matrix, counted through all groups.
+    pub matrix_drops: Vec<Option<[Option<f32>; PLANES]>>,
 }
 
 impl StoreWriter {
@@ -214,6 +218,55 @@ impl StoreWriter {
         Ok(())
     }
 
+    /// Notes the mean square of the weight that the router gives a group where it is used.
+    ///
+    /// # Errors
+    /// As [`Self::set_error_drop`].
+    pub fn set_weight_square(&self, id: &GroupId, value: f32) -> Result<(), StoreError> {
+        let number = self.index.numbers.get(id).copied();
+        let group = number.ok_or_else(|| self.absent(id.to_string()))?;
+        check_measure(value)?;
+        let mut state = self.state();
+        self.append(&mut state, &Record::WeightSquare { group, value })?;
+        if let Some(slot) =
+            usize::try_from(group).ok().and_then(|n| state.weight_squares.get_mut(n))
+        {
+            *slot = Some(value);
+        }
+        Ok(())
+    }
+
+    /// Notes by how much each plane of one matrix lowers its group's output error.
+    ///
+    /// # Errors
+    /// As [`Self::set_error_drop`]; [`StoreError::Absent`] if the plan has no
+    /// [`super::Measures::PerMatrix`].
+    pub fn set_matrix_error_drops(
+        &self,
+        id: &GroupId,
+        kind: MatrixKind,
+        drops: [Option<f32>; PLANES],
+    ) -> Result<(), StoreError> {
+        let absent = || self.absent(format!("room for measures of {kind:?} of {id}"));
+        let mut before = 0;
+        let group = self.index.groups.iter().find(|group| {
+            before += group.matrices.len();
+            group.id == *id && !group.error_drops.is_empty()
+        });
+        let group = group.ok_or_else(absent)?;
+        before -= group.matrices.len();
+        let place = group.matrices.iter().position(|matrix| matrix.kind == kind);
+        let place = before + place.ok_or_else(absent)?;
+        drops.iter().flatten().try_for_each(|drop| check_measure(*drop))?;
+        let matrix = u32::try_from(place).map_err(|_| absent())?;
+        let mut state = self.state();
+        self.append(&mut state, &Record::MatrixDrops { matrix, drops })?;
+        if let Some(slot) = state.matrix_drops.get_mut(place) {
+            *slot = Some(drops);
+        }
+        Ok(())
+    }
+
     /// Writes the index, makes everything durable and gives the store its name.
     ///
     /// # Errors
@@ -274,8 +327,15 @@ impl StoreWriter {
             let bytes = index.codecs[number].bytes;
             index.codecs[number] = CodecSlot { bytes, codec: Some(codec) };
         }
-        for (group, frequency) in index.groups.iter_mut().zip(&state.frequencies) {
+        let measured = state.frequencies.iter().zip(&state.weight_squares);
+        let mut drops = state.matrix_drops.iter();
+        for (group, (frequency, weight_square)) in index.groups.iter_mut().zip(measured) {
             group.frequency = *frequency;
+            group.weight_square = weight_square.filter(|square| *square > 0.0);
+            let of_group = drops.by_ref().take(group.matrices.len());
+            for (slot, drops) in group.error_drops.iter_mut().zip(of_group) {
+                *slot = drops.unwrap_or_default();
+            }
         }
         Ok(index)
     }

@@ -25,6 +25,7 @@ fn table() -> String {
         ("MATRIX_RECORD_BYTES", f::MATRIX_RECORD_BYTES.to_string(), "record"),
         ("TENSOR_RECORD_BYTES", f::TENSOR_RECORD_BYTES.to_string(), "record"),
         ("EXTENT_RECORD_BYTES", f::EXTENT_RECORD_BYTES.to_string(), "record"),
+        ("MEASURE_RECORD_BYTES", f::MEASURE_RECORD_BYTES.to_string(), "record"),
         ("NONE", format!("{:#x}", f::NONE), "none in u32 fields, not measured in f32 fields"),
         ("NAME_BYTES_MAX", f::NAME_BYTES_MAX.to_string(), "longest name"),
         ("SHARDS_MAX", f::SHARDS_MAX.to_string(), "most shards"),

@@ -214,8 +214,10 @@ malformed! {
         "index: counts at byte 128 is 665719930773 bytes, expected 3070 bytes";
     group_count_short: |v| v.add(HEADER_BYTES + 24, u32::MAX) =>
         "index: counts at byte 128 is 3038 bytes, expected 3070 bytes";
-    index_reserved: |v| v.u8(HEADER_BYTES + 40, 1) =>
-        "index: reserved at byte 168 is not zero, expected 0";
+    index_reserved: |v| v.u8(HEADER_BYTES + 44, 1) =>
+        "index: reserved at byte 172 is not zero, expected 0";
+    index_measures_of_some: |v| v.u32(HEADER_BYTES + 40, 1) =>
+        "index: measure count at byte 168 is 1, expected 0, or 15 as of matrices";
     shard_table_length: |v| v.u64(v.shards, 4096) =>
         "index: shard lengths at byte 176 is 4096, expected 172032 together";
     shard_table_length_odd: |v| v.u64(v.shards, 5000) =>

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nestling_formats::store::{
-    GroupId, MatrixData, StoreError, StorePlan, StoreWriter, pack_extent, shard_path,
+    GroupId, MatrixData, Measures, StoreError, StorePlan, StoreWriter, pack_extent, shard_path,
 };
-use nestling_formats::{DType, FloatKind, Plane};
+use nestling_formats::{DType, FloatKind, MatrixKind, Plane};
 
 use crate::support::memory_disk::{Fault, MemoryDisk};
+use crate::support::seal::seal;
 use crate::support::{
     Random, bytes_of, codec, contents, damage, fill, open_bytes, small_plan, tensor,
 };
@@ -251,6 +252,45 @@ fn measured_values_are_kept() {
     assert_eq!(store.extent(group, Plane::P4).unwrap().error_drop, Some(0.25));
     assert_eq!(store.extent(group, Plane::P3).unwrap().error_drop, None);
     assert!(damage(&store).is_empty());
+}
+
+#[test]
+fn measures_of_matrices_are_kept_where_there_is_room() {
+    let id = GroupId::expert_of(1, 2);
+    let drops = [Some(9.0), Some(2.0), None, Some(0.5), Some(0.0)];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.nest");
+    let writer = StoreWriter::create(&path, &small_plan()).unwrap();
+    let refused = writer.set_matrix_error_drops(&id, MatrixKind::Down, drops);
+    assert!(matches!(refused, Err(StoreError::Absent { .. })));
+    drop(writer);
+
+    let mut plan = small_plan();
+    plan.measures = Measures::PerMatrix;
+    let writer = StoreWriter::create(&path, &plan).unwrap();
+    writer.set_matrix_error_drops(&id, MatrixKind::Down, drops).unwrap();
+    writer.set_weight_square(&id, 0.375).unwrap();
+    let refused = writer.set_matrix_error_drops(&id, MatrixKind::Query, drops);
+    assert!(matches!(refused, Err(StoreError::Absent { .. })));
+    let refused = writer.set_matrix_error_drops(&id, MatrixKind::Up, [Some(-1.0); 5]);
+    assert!(matches!(refused, Err(StoreError::Plan { .. })));
+    drop(writer);
+    fill(StoreWriter::resume(&path, &plan).unwrap(), &plan).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let store = open_bytes(bytes.clone()).unwrap();
+    let group = store.group(&id).unwrap();
+    assert_eq!(group.weight_square, Some(0.375));
+    assert_eq!(group.error_drops, [[None; 5], [None; 5], drops]);
+    assert!(store.groups().iter().all(|group| group.error_drops.len() == group.matrices.len()));
+    assert!(damage(&store).is_empty());
+
+    // The last expert's last matrix has the last record, just before the codecs.
+    let at = 9f32.to_le_bytes();
+    let at = bytes.windows(4).position(|window| window == at).unwrap();
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    seal(&mut bytes);
+    let error = open_bytes(bytes).unwrap_err().to_string();
+    assert!(error.contains("measure 14: error drop at byte"), "{error}");
 }
 
 #[test]
