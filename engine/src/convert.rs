@@ -5,6 +5,7 @@
 //! call goes on where the last one stopped, and the finished store has the same bytes.
 
 mod error;
+mod order;
 mod plan;
 mod progress;
 mod quantize;
@@ -13,7 +14,7 @@ mod work;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use nestling_formats::nested::QuantizeOptions;
+use nestling_formats::nested::{NeuronOrder, QuantizeOptions};
 use nestling_formats::store::{GroupId, StoreId, StoreWriter};
 use nestling_formats::{Checkpoint, ImportError, Level};
 
@@ -23,6 +24,7 @@ pub use error::ConvertError;
 pub use plan::{estimate_store_bytes, plan_store};
 pub use progress::{ConvertPhase, ConvertProgress};
 
+use order::Orders;
 use progress::Meter;
 
 /// How to convert.
@@ -41,6 +43,8 @@ pub struct ConvertOptions {
     pub overwrite: bool,
     /// Whether to go on with an interrupted conversion of the same checkpoint.
     pub resume: bool,
+    /// How the hidden neurons of every expert are ordered.
+    pub order: NeuronOrder,
     /// How codecs are fitted and codes chosen.
     pub quantize: QuantizeOptions,
 }
@@ -54,6 +58,7 @@ impl Default for ConvertOptions {
             shard_bytes_max: None,
             overwrite: false,
             resume: true,
+            order: NeuronOrder::default(),
             quantize: QuantizeOptions::default(),
         }
     }
@@ -115,7 +120,8 @@ pub fn convert(
     for asset in assets.iter().filter(|a| !writer.is_group_written(&GroupId::asset(&a.name))) {
         writer.write_asset(&asset.name, &asset.bytes)?;
     }
-    let conversion = Conversion { checkpoint, writer: &writer, options, cancel };
+    let orders = Orders::new(checkpoint, options.order);
+    let conversion = Conversion { checkpoint, writer: &writer, options, cancel, orders };
     conversion.run(&mut meter)?;
     checkpoint.check_unchanged()?;
     meter.begin(ConvertPhase::Finishing, 0, 0);
@@ -129,6 +135,7 @@ struct Conversion<'a> {
     writer: &'a StoreWriter,
     options: &'a ConvertOptions,
     cancel: &'a CancelToken,
+    orders: Orders<'a>,
 }
 
 impl Conversion<'_> {
@@ -144,6 +151,7 @@ impl Conversion<'_> {
         for layer in (0u32..).take(self.checkpoint.config().num_hidden_layers) {
             self.floats(Some(layer))?;
             self.layer(layer, meter)?;
+            self.orders.forget();
             self.checkpoint.check_unchanged()?;
         }
         Ok(())

@@ -10,7 +10,9 @@ use nestling_engine::convert::{
     ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport, convert,
     estimate_store_bytes,
 };
-use nestling_formats::nested::{Layout, NestedPlanes, NestedView};
+use nestling_formats::nested::{
+    Layout, NestedPlanes, NestedView, NeuronOrder, reorder_columns, reorder_rows,
+};
 use nestling_formats::store::{Encoding, GroupId, PartItem, Store};
 use nestling_formats::{Checkpoint, FloatId, FloatKind, Level, MatrixId, MatrixKind, Plane};
 
@@ -165,6 +167,47 @@ fn threads_and_repetition_change_no_byte() {
             let path = directory.path().join(format!("{name}-{threads}.nest"));
             run(&data(name), &path, &options(|o| o.threads = threads)).unwrap();
             assert_eq!(fs::read(&path).unwrap(), expected, "{name} on {threads} threads");
+        }
+    }
+}
+
+/// Experts hold their checkpoint's neurons in the order asked for, with several tables, and in the
+/// same bytes on any number of threads.
+#[test]
+fn experts_in_other_orders_with_several_tables() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = data("tiny-qwen3-moe");
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    for order in NeuronOrder::ALL {
+        let [one, two] = [1, 2].map(|threads| {
+            let path = directory.path().join(format!("{}-{threads}.nest", order.name()));
+            let change = |o: &mut ConvertOptions| {
+                (o.order, o.quantize.tables, o.threads) = (order, 3, threads);
+            };
+            run(&source, &path, &options(change)).unwrap();
+            path
+        });
+        assert_eq!(fs::read(&one).unwrap(), fs::read(&two).unwrap(), "{order:?}");
+        let store = Store::open(&one).unwrap();
+        for group in store.groups().iter().filter(|group| group.id.expert().is_some()) {
+            let (layer, expert) = (group.id.layer(), group.id.expert());
+            let kinds = [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down];
+            let [gate, up, down] =
+                kinds.map(|kind| checkpoint.read_matrix(MatrixId { kind, layer, expert }).unwrap());
+            let (hidden, dim) = (40, 72);
+            let neurons = order.order(&gate, &up, &down, hidden).unwrap();
+            let moved = [
+                reorder_rows(&gate, dim, &neurons).unwrap(),
+                reorder_rows(&up, dim, &neurons).unwrap(),
+                reorder_columns(&down, hidden, &neurons).unwrap(),
+            ];
+            for (kind, weights) in kinds.into_iter().zip(&moved) {
+                let error = relative_error(weights, &decode(&store, &group.id, kind, Level::L4));
+                assert!(error < 0.02, "{order:?}, {kind:?} of {}: {error}", group.id);
+            }
+            for matrix in &group.matrices {
+                assert_eq!(store.index().codec(matrix).unwrap().tables.len(), 3);
+            }
         }
     }
 }

@@ -8,8 +8,8 @@ use nestling_formats::store::{
     Encoding, FloatTensor, GroupId, Matrix, StorePlan, levels_with_offset,
 };
 use nestling_formats::{
-    Checkpoint, DType, ExpertId, FloatId, FloatShape, Level, MatrixId, MatrixKind, MatrixShape,
-    ModelConfig, ModelShape, Plane,
+    Checkpoint, DType, ExpertId, FeedForward, FloatId, FloatShape, Level, MatrixId, MatrixKind,
+    MatrixShape, ModelConfig, ModelShape, Plane,
 };
 
 use super::{ConvertError, ConvertOptions};
@@ -73,6 +73,8 @@ fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
         "quantizer": QUANTIZER_VERSION,
         "level": options.level.bits(),
         "level_weights": options.quantize.level_weights,
+        "tables": options.quantize.tables,
+        "order": options.order.name(),
         "calibration": null,
     });
     let mut plan = StorePlan::new(source, parameters.to_string());
@@ -171,10 +173,24 @@ impl<'a> Weights<'a> {
                 _ => Layout::Tile16,
             };
             let key = (source.layer, source.kind as u8, source.expert.is_some());
-            let codec = *self.codecs.entry(key).or_insert_with(|| plan.add_codec(1));
+            let tiles = rows.div_ceil(TILE_ROWS).saturating_mul(self.sharing(id));
+            let tables = self.options.quantize.tables.min(tiles);
+            let codec = *self.codecs.entry(key).or_insert_with(|| plan.add_codec(tables));
             Encoding::Nested { layout, codec }
         };
         Ok(Matrix { kind: id.kind, rows, cols, encoding, levels })
+    }
+}
+
+impl Weights<'_> {
+    /// Matrices that share the codec of this one.
+    fn sharing(&self, id: MatrixId) -> usize {
+        let layer = id.layer.and_then(|layer| usize::try_from(layer).ok());
+        let layer = layer.and_then(|layer| self.config.layers.get(layer));
+        match (id.expert, layer.map(|layer| layer.feed_forward)) {
+            (Some(_), Some(FeedForward::Moe { num_experts, .. })) => num_experts,
+            _ => 1,
+        }
     }
 }
 

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-use nestling_formats::nested::{CodecFitter, NestedCodec, QuantizedMatrix, TILE_ROWS};
+use nestling_formats::nested::{
+    CodecFitter, NestedCodec, QuantizedMatrix, TILE_ROWS, reorder_columns,
+};
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, MatrixData, pack_extent};
-use nestling_formats::{FloatId, MatrixId, Plane};
+use nestling_formats::{FloatId, MatrixId, MatrixKind, Plane};
 
 use super::plan::source_id;
 use super::progress::Meter;
@@ -137,7 +139,18 @@ impl Conversion<'_> {
             .iter()
             .flat_map(|(number, blocks)| blocks.iter().map(|block| (*number, *block)))
             .collect();
-        let sampled = work::map(self.threads(), jobs.len(), &|index| self.sample(&jobs[index].1))?;
+        let tables = |number: u32| {
+            let slots = self.writer.index().codecs();
+            usize::try_from(number)
+                .ok()
+                .and_then(|number| slots.get(number))
+                .map_or(1, |slot| slot.tables())
+        };
+        let sample = |index: usize| {
+            let (number, block) = &jobs[index];
+            self.sample(block, tables(*number))
+        };
+        let sampled = work::map(self.threads(), jobs.len(), &sample)?;
         let mut fitters: BTreeMap<u32, (MatrixId, CodecFitter)> = BTreeMap::new();
         for ((number, block), samples) in jobs.into_iter().zip(sampled) {
             match fitters.get_mut(&number) {
@@ -158,23 +171,40 @@ impl Conversion<'_> {
         work::map(self.threads(), fitters.len(), &fit).map(drop)
     }
 
-    fn sample(&self, block: &Block) -> Result<CodecFitter, ConvertError> {
+    fn sample(&self, block: &Block, tables: usize) -> Result<CodecFitter, ConvertError> {
         let weights = self.read(block)?;
-        let mut fitter = CodecFitter::new(&self.options.quantize);
+        let mut options = self.options.quantize.clone();
+        options.tables = tables;
+        let mut fitter = CodecFitter::new(&options);
         fitter
             .add(&weights, block.to - block.from, block.cols, None)
             .map_err(|source| ConvertError::Quantize { matrix: block.id, source })?;
         Ok(fitter)
     }
 
-    /// One block as f32, `[to - from, cols]`.
+    /// One block as f32, `[to - from, cols]`, its neurons in the order of its expert.
     fn read(&self, block: &Block) -> Result<Vec<f32>, ConvertError> {
         self.check_cancelled()?;
         let info = self.checkpoint.matrix(block.id)?;
         let mut weights = vec![0.0; (block.to - block.from) * block.cols];
+        let order = self.orders.of(block.id)?;
+        if let Some(order) = order.as_deref()
+            && block.id.kind != MatrixKind::Down
+        {
+            let rows = order[block.from..block.to].iter();
+            for (row, weights) in rows.zip(weights.chunks_exact_mut(block.cols)) {
+                let first = u64::from(*row) * block.cols as u64;
+                self.checkpoint.read_f32_from(info, first, weights)?;
+            }
+            return Ok(weights);
+        }
         let first = block.from as u64 * block.cols as u64;
         self.checkpoint.read_f32_from(info, first, &mut weights)?;
-        Ok(weights)
+        match order {
+            Some(order) => reorder_columns(&weights, block.cols, &order)
+                .map_err(|source| ConvertError::Quantize { matrix: block.id, source }),
+            None => Ok(weights),
+        }
     }
 
     /// All matrices of a group, coded on that many threads.

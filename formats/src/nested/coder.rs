@@ -16,6 +16,9 @@ const NEIGHBOURS: u8 = 4;
 const CURVE: usize = 4096;
 const CURVE_REACH: f32 = 1.25;
 
+/// Samples of the curve that one bin of a histogram spans.
+const SAMPLES_PER_BIN: usize = 4;
+
 /// A codec with one of its tables, prepared for encoding.
 ///
 /// The joint error of a weight `u` (in units of its scale) with code `q` is the sum over levels of
@@ -99,6 +102,42 @@ impl Coder {
             .map(|(index, code)| coder.error(place(index), *code))
             .collect();
         coder
+    }
+
+    /// One for each table of a codec.
+    pub fn all(codec: &NestedCodec, level_weights: &[f32; 5]) -> Vec<Self> {
+        let tables = (0u8..).zip(&codec.tables);
+        tables.map(|(table, _)| Self::new(codec, table, level_weights)).collect()
+    }
+
+    /// Bins that the places of weights within their scales are counted in.
+    pub const BINS: usize = CURVE / SAMPLES_PER_BIN;
+
+    /// The bin of a weight in units of its scale.
+    pub fn bin(u: f32) -> usize {
+        let bin = (u + CURVE_REACH) * (Self::BINS as f32 / (2.0 * CURVE_REACH));
+        (bin as usize).min(Self::BINS - 1)
+    }
+
+    /// The joint error of a weight in the middle of each bin.
+    pub fn bin_errors(&self) -> impl Iterator<Item = f32> {
+        self.curve.iter().copied().skip(SAMPLES_PER_BIN / 2).step_by(SAMPLES_PER_BIN)
+    }
+
+    /// The best code of a weight in the middle of each bin, and that middle.
+    pub fn bin_codes(&self) -> impl Iterator<Item = (u8, f32)> {
+        let middle =
+            |bin: usize| (bin as f32 + 0.5) * (2.0 * CURVE_REACH / Self::BINS as f32) - CURVE_REACH;
+        let codes = self.best.iter().skip(SAMPLES_PER_BIN / 2).step_by(SAMPLES_PER_BIN);
+        codes.enumerate().map(move |(bin, code)| (*code, middle(bin)))
+    }
+
+    /// The joint error of a group at a scale, with the best codes.
+    pub fn scaled_error(&self, scale: f32, group: &GroupWeights) -> f32 {
+        match self.curve.first_chunk::<CURVE>() {
+            Some(curve) if scale > 0.0 => curve_sum(curve, scale, group) * scale * scale,
+            _ => self.total * group.energy,
+        }
     }
 
     /// The step that suits a group of a row with that scale, and its error.

@@ -1,6 +1,7 @@
 //! Fitting a codec to the matrices that share it.
 
 use super::quantize::check_input;
+use super::tables::{TileShape, fit_tables};
 use super::{
     GROUP, NestedCodec, NestedError, NestedTables, QuantizeOptions, QuantizedMatrix, STEPS,
     TILE_ROWS, quantize_matrix, value_unit,
@@ -15,6 +16,9 @@ const ALPHA_GROUPS: usize = 4096;
 
 /// Groups of all samples to which the tables are fitted.
 const TABLE_GROUPS: usize = 16_384;
+
+/// Groups of all samples to which several tables are fitted.
+const SHAPE_GROUPS: usize = 65_536;
 
 /// How often codes and tables are fitted to one another, in the search for alpha and after it.
 const ALPHA_ROUNDS: usize = 2;
@@ -85,7 +89,10 @@ impl CodecFitter {
     }
 
     /// The codec that suits the samples best: its alpha by search, its table by centroids.
+    ///
+    /// With several tables, tiles are then clustered by the table that suits them.
     pub fn finish(self) -> Result<NestedCodec, NestedError> {
+        self.options.check()?;
         let few = thin(&self.samples, ALPHA_GROUPS);
         let mut best = (f64::INFINITY, initial_codec(ALPHA_COARSE[0]));
         let mut search = |alpha_a: u16| {
@@ -106,7 +113,25 @@ impl CodecFitter {
             }
         }
         let samples = thin(&self.samples, TABLE_GROUPS);
-        Ok(self.fit_tables(&samples, best.1, TABLE_ROUNDS)?.1)
+        let (_, mut codec) = self.fit_tables(&samples, best.1, TABLE_ROUNDS)?;
+        if self.options.tables > 1 {
+            for _ in 0..TABLE_ROUNDS {
+                codec.tables = fit_tables(&self.shapes(&codec)?, &codec, &self.options);
+            }
+        }
+        Ok(codec)
+    }
+
+    /// The shapes of sampled tiles, coded with a codec.
+    fn shapes(&self, codec: &NestedCodec) -> Result<Vec<TileShape>, NestedError> {
+        let mut shapes = Vec::new();
+        for sample in thin(&self.samples, SHAPE_GROUPS) {
+            let (rows, cols, weights) = (sample.rows, sample.cols, &sample.weights);
+            let importance = sample.importance.as_deref();
+            let matrix = quantize_matrix(weights, rows, cols, codec, importance, &self.options)?;
+            shapes.extend(TileShape::of_matrix(weights, &matrix, importance));
+        }
+        Ok(shapes)
     }
 
     /// Fits codes and tables in turn; returns the joint error of the last codes with the tables

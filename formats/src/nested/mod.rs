@@ -14,7 +14,9 @@ mod fit;
 mod layout;
 mod matrix;
 mod moments;
+mod order;
 mod quantize;
+mod tables;
 mod view;
 
 #[cfg(test)]
@@ -30,6 +32,7 @@ pub use layout::{
 };
 pub use matrix::QuantizedMatrix;
 pub use moments::SecondMoments;
+pub use order::{NeuronOrder, reorder_columns, reorder_moments, reorder_rows};
 pub use quantize::{QuantizeOptions, quantize_matrix};
 pub use view::{NestedPlanes, NestedView};
 

@@ -4,7 +4,9 @@ use half::f16;
 
 use super::coder::{Coder, GroupWeights, ceil_f16};
 use super::layout::Grid;
-use super::{GROUP, NestedCodec, NestedError, QuantizedMatrix, STEPS, TILE_ROWS, ZERO_STEP};
+use super::{
+    GROUP, MAX_TABLES, NestedCodec, NestedError, QuantizedMatrix, STEPS, TILE_ROWS, ZERO_STEP,
+};
 
 /// The code of padding and of zero groups: the cell just above zero.
 const ZERO_CODE: u8 = 128;
@@ -24,16 +26,22 @@ pub struct QuantizeOptions {
     ///
     /// The default favours level 3, where the margin over other codes is thinnest.
     pub level_weights: [f32; 5],
+    /// Tables of a codec that is fitted, 1..=16.
+    pub tables: usize,
 }
 
 impl Default for QuantizeOptions {
     fn default() -> Self {
-        Self { level_weights: [2.0, 3.0, 1.5, 0.9, 0.7] }
+        Self { level_weights: [2.0, 3.0, 1.5, 0.9, 0.7], tables: 1 }
     }
 }
 
 impl QuantizeOptions {
-    fn check(&self) -> Result<(), NestedError> {
+    pub(super) fn check(&self) -> Result<(), NestedError> {
+        if !(1..=MAX_TABLES).contains(&self.tables) {
+            let found = i64::try_from(self.tables).unwrap_or(i64::MAX);
+            return Err(NestedError::Codec { what: "number of tables", found, expected: "1..=16" });
+        }
         let weights = self.level_weights;
         let valid = weights.iter().all(|weight| (0.0..=1e6).contains(weight));
         if valid && weights.iter().any(|weight| *weight > 0.0) {
@@ -58,10 +66,7 @@ pub fn quantize_matrix(
     let grid = check_input(weights, rows, cols, importance)?;
     codec.check()?;
     options.check()?;
-    let coders: Vec<Coder> = (0u8..)
-        .zip(&codec.tables)
-        .map(|(table, _)| Coder::new(codec, table, &options.level_weights))
-        .collect();
+    let coders = Coder::all(codec, &options.level_weights);
     let rows_padded = grid.tiles * TILE_ROWS;
     let mut matrix = QuantizedMatrix {
         rows,
@@ -73,15 +78,9 @@ pub fn quantize_matrix(
     };
     for (tile, rows) in weights.chunks(TILE_ROWS * cols).enumerate() {
         let tile_weights = tile_groups(rows, cols, importance);
-        let searched = coders
-            .iter()
-            .map(|coder| (coder, TileScales::search(coder, &tile_weights, grid.groups)))
-            .enumerate()
-            .min_by(|(_, (_, a)), (_, (_, b))| a.cost.total_cmp(&b.cost));
-        if let Some((table, (coder, scales))) = searched {
-            matrix.tile_tables[tile] = u8::try_from(table).unwrap_or(0);
-            scales.store(coder, tile, &tile_weights, &mut matrix);
-        }
+        let (table, scales) = TileScales::search_tables(&coders, &tile_weights, grid.groups);
+        matrix.tile_tables[tile] = u8::try_from(table).unwrap_or(0);
+        scales.store(&coders[table], tile, &tile_weights, &mut matrix);
     }
     Ok(matrix)
 }
@@ -106,6 +105,38 @@ struct TileScales {
 }
 
 impl TileScales {
+    /// The table with the least joint error and the scales that go with it.
+    ///
+    /// Tables are compared at the scales of the first, which is the most used one; the best of
+    /// them then gets scales of its own.
+    fn search_tables(coders: &[Coder], tile: &[GroupWeights], groups: usize) -> (usize, Self) {
+        let first = Self::search(&coders[0], tile, groups);
+        let mut best = (f32::INFINITY, 0);
+        for (table, coder) in coders.iter().enumerate().filter(|_| coders.len() > 1) {
+            let cost = first.error(coder, tile);
+            if cost < best.0 {
+                best = (cost, table);
+            }
+        }
+        if best.1 > 0 {
+            let second = Self::search(&coders[best.1], tile, groups);
+            if second.cost < first.cost {
+                return (best.1, second);
+            }
+        }
+        (0, first)
+    }
+
+    /// The joint error of the tile at these scales with another table.
+    fn error(&self, coder: &Coder, tile: &[GroupWeights]) -> f32 {
+        let groups = self.steps.len() / TILE_ROWS;
+        let errors = tile.iter().zip(&self.steps).enumerate().map(|(cell, (group, step))| {
+            let scale = self.row_scales[cell / groups].to_f32() * STEPS[usize::from(*step)];
+            coder.scaled_error(scale, group)
+        });
+        errors.sum()
+    }
+
     /// The row scales and steps with the least joint error.
     fn search(coder: &Coder, tile: &[GroupWeights], groups: usize) -> Self {
         let mut scales = Self {

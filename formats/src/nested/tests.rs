@@ -452,7 +452,7 @@ fn wrong_sizes_are_errors() {
     let found = quantize(20, 40, Some(&importance));
     assert_eq!(found, Err(NestedError::Importance { col: 7, value: -1.0 }));
     for level_weights in [[0.0; 5], [1.0, -1.0, 1.0, 1.0, 1.0], [f32::NAN; 5]] {
-        let options = QuantizeOptions { level_weights };
+        let options = QuantizeOptions { level_weights, ..QuantizeOptions::default() };
         let found = quantize_matrix(&weights, 20, 40, &codec, None, &options);
         assert!(matches!(found, Err(NestedError::LevelWeights { .. })));
     }
@@ -517,7 +517,8 @@ fn importance_moves_the_error() {
     let (rows, cols) = (64, 64);
     let weights = bell(11, rows * cols);
     let importance: Vec<f32> = (0..cols).map(|col| if col % 4 == 0 { 50.0 } else { 1.0 }).collect();
-    let options = QuantizeOptions { level_weights: [1.0, 0.0, 0.0, 0.0, 0.0] };
+    let options =
+        QuantizeOptions { level_weights: [1.0, 0.0, 0.0, 0.0, 0.0], ..QuantizeOptions::default() };
     let error = |given: Option<&[f32]>| {
         let mut fitter = CodecFitter::new(&options);
         fitter.add(&weights, rows, cols, given).unwrap();

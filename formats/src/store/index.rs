@@ -7,7 +7,7 @@ use super::format::{
     GROUP_ASSET, GROUP_DENSE, GROUP_EMBEDDING, GROUP_EXPERT, GROUP_FLOATS, GROUP_HEAD, PLANES,
 };
 use super::hash::{StoreId, extent_seed};
-use crate::nested::{Layout, NestedCodec};
+use crate::nested::{Layout, NestedCodec, TABLE_BYTES};
 use crate::{DType, ExpertId, FloatKind, Level, MatrixKind, Plane};
 
 /// One unit of reading: what shares an extent per plane.
@@ -223,6 +223,13 @@ pub struct CodecSlot {
     pub bytes: usize,
     /// The codec; none only while a store is planned or written.
     pub codec: Option<Arc<NestedCodec>>,
+}
+
+impl CodecSlot {
+    /// Tables that the codec has, or has room for.
+    pub fn tables(&self) -> usize {
+        self.bytes.saturating_sub(NestedCodec::encoded_bytes(0)) / TABLE_BYTES
+    }
 }
 
 /// The index of a store.

@@ -1,0 +1,53 @@
+//! The order of each expert's hidden neurons, found once per expert.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nestling_formats::nested::NeuronOrder;
+use nestling_formats::{Checkpoint, ExpertId, MatrixId, MatrixKind};
+
+use super::ConvertError;
+
+/// The orders of one layer's experts.
+pub(super) struct Orders<'a> {
+    checkpoint: &'a Checkpoint,
+    order: NeuronOrder,
+    found: Mutex<HashMap<ExpertId, Arc<[u32]>>>,
+}
+
+impl<'a> Orders<'a> {
+    pub fn new(checkpoint: &'a Checkpoint, order: NeuronOrder) -> Self {
+        Self { checkpoint, order, found: Mutex::default() }
+    }
+
+    /// The neuron at each place of a matrix's expert, `[hidden]`; none where neurons stay in place.
+    ///
+    /// They are rows of gate and up, columns of down, and what down's second moments are of.
+    pub fn of(&self, id: MatrixId) -> Result<Option<Arc<[u32]>>, ConvertError> {
+        let (Some(layer), Some(expert)) = (id.layer, id.expert) else { return Ok(None) };
+        if self.order == NeuronOrder::Source {
+            return Ok(None);
+        }
+        let expert = ExpertId { layer, expert };
+        let found = || self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(order) = found().get(&expert) {
+            return Ok(Some(Arc::clone(order)));
+        }
+        // Two threads may find the same order; the lock is not held meanwhile.
+        let read = |kind| {
+            let info = self.checkpoint.matrix(MatrixId { kind, ..id })?;
+            self.checkpoint.read_f32(info)
+        };
+        let [gate, up] = [read(MatrixKind::Gate)?, read(MatrixKind::Up)?];
+        let down = read(MatrixKind::Down)?;
+        let dim = self.checkpoint.config().hidden_size;
+        let order = self.order.order(&gate, &up, &down, gate.len() / dim.max(1));
+        let order = order.map_err(|source| ConvertError::Quantize { matrix: id, source })?;
+        Ok(Some(Arc::clone(found().entry(expert).or_insert_with(|| order.into()))))
+    }
+
+    /// Drops all that was found: the next layer's experts are others.
+    pub fn forget(&self) {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
