@@ -1,11 +1,33 @@
 //! Quantizing a matrix against the second moments of its inputs.
 
+use super::chooser::Chooser;
+use super::descent::{Row, Tile};
 use super::feedback::dot;
 use super::{
     FeedbackFactor, GROUP, NestedCodec, NestedError, QuantizeOptions, QuantizedMatrix,
-    SecondMoments, quantize_matrix, weight_scale,
+    SecondMoments, TILE_ROWS, quantize_matrix, weight_scale,
 };
 use crate::Level;
+
+/// How codes are chosen against second moments.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct CalibratedOptions {
+    /// Weight of the output error of levels 2, 3, 4, 6 and 8, each relative to its usual size.
+    pub level_weights: [f32; 5],
+    /// Whether codes start from error feedback or from rounding.
+    pub feedback: bool,
+    /// Sweeps of coordinate descent.
+    pub sweeps: u32,
+    /// How many of them, from the first, also try the neighbours of each group's step.
+    pub step_sweeps: u32,
+}
+
+impl Default for CalibratedOptions {
+    fn default() -> Self {
+        Self { level_weights: [2.0, 3.0, 1.5, 0.9, 0.7], feedback: true, sweeps: 3, step_sweeps: 1 }
+    }
+}
 
 /// What calibration knows about a matrix's inputs.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +56,52 @@ pub fn quantize_calibrated(
     check_dim(cols, calibrated.moments.dim())?;
     check_dim(cols, calibrated.factor.dim())?;
     let importance = calibrated.moments.diagonal();
-    quantize_matrix(weights, rows, cols, codec, Some(&importance), options)
+    let mut matrix = quantize_matrix(weights, rows, cols, codec, Some(&importance), options)?;
+    let choosers: Vec<Chooser> = (0u8..)
+        .zip(&codec.tables)
+        .map(|(table, _)| Chooser::new(codec, table, &options.calibrated.level_weights))
+        .collect();
+    for (index, tile_weights) in weights.chunks(TILE_ROWS * cols).enumerate() {
+        let Some(chooser) = choosers.get(usize::from(matrix.tile_tables[index])) else { continue };
+        let tile = Tile { chooser, factor: calibrated.factor };
+        let mut tile_rows = take_rows(&matrix, index, tile_weights, cols);
+        improve(&tile, &mut tile_rows, &options.calibrated);
+        put_rows(&mut matrix, index, &tile_rows);
+    }
+    Ok(matrix)
+}
+
+fn improve(tile: &Tile<'_>, rows: &mut [Row], options: &CalibratedOptions) {
+    if options.feedback {
+        tile.feed_back(rows);
+    }
+    if options.sweeps == 0 {
+        return;
+    }
+    tile.refresh(rows);
+    for sweep in 0..options.sweeps {
+        tile.sweep(rows, sweep < options.step_sweeps);
+    }
+}
+
+/// The rows of a tile as [`quantize_matrix`] coded them.
+fn take_rows(matrix: &QuantizedMatrix, tile: usize, weights: &[f32], cols: usize) -> Vec<Row> {
+    let groups = cols.div_ceil(GROUP);
+    let rows = weights.chunks_exact(cols).zip(tile * TILE_ROWS..);
+    rows.map(|(weights, row)| {
+        let codes = &matrix.codes[row * groups * GROUP..][..groups * GROUP];
+        let steps = &matrix.steps[row * groups..][..groups];
+        Row::new(weights, codes, steps, matrix.row_scales[row].to_f32())
+    })
+    .collect()
+}
+
+fn put_rows(matrix: &mut QuantizedMatrix, tile: usize, rows: &[Row]) {
+    for (row, index) in rows.iter().zip(tile * TILE_ROWS..) {
+        let groups = row.steps.len();
+        matrix.codes[index * groups * GROUP..][..groups * GROUP].copy_from_slice(&row.codes);
+        matrix.steps[index * groups..][..groups].copy_from_slice(&row.steps);
+    }
 }
 
 /// `tr(E H Eᵀ)` of the error `E` of every level: the squared error of the outputs over all inputs
@@ -64,7 +131,7 @@ pub fn level_errors(
     let mut errors = [0.0; 5];
     let mut error = vec![0.0; cols];
     for (row, weights) in weights.chunks_exact(cols).enumerate() {
-        let table = matrix.tile_tables[row / super::TILE_ROWS];
+        let table = matrix.tile_tables[row / TILE_ROWS];
         for (level, sum) in Level::ALL.into_iter().zip(&mut errors) {
             for (col, (error, weight)) in error.iter_mut().zip(weights).enumerate() {
                 let cell = row * grid.groups + col / GROUP;

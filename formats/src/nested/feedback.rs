@@ -1,7 +1,7 @@
 //! The factor of damped second moments by which later columns answer for the errors of earlier ones.
 
 use super::moments::inverse;
-use super::{NestedError, SecondMoments};
+use super::{GROUP, NestedError, SecondMoments};
 
 /// Times that the damping is raised tenfold when the moments cannot be factored.
 const RETRIES: u32 = 4;
@@ -17,8 +17,9 @@ const PIVOT_MIN: f32 = 1e-6;
 #[derive(Clone, Debug)]
 pub struct FeedbackFactor {
     dim: usize,
-    damped: Vec<f32>, // [dim, dim], mean diagonal 1 before damping
-    upper: Vec<f32>,  // [dim, dim], row j holds U[j, ..]; diagonal and below are zero
+    stride: usize,
+    damped: Vec<f32>, // [stride, stride], mean diagonal 1 before damping; padding is zero
+    upper: Vec<f32>,  // [stride, stride], row j holds U[j, ..]; zero elsewhere
 }
 
 impl FeedbackFactor {
@@ -35,17 +36,23 @@ impl FeedbackFactor {
             return Err(NestedError::Damping { damping });
         }
         let dim = moments.dim();
-        let mean = moments.mean_diagonal();
-        let mut scaled: Vec<f32> = moments.values().iter().map(|v| v * inverse(mean)).collect();
-        let mut added = 0.0;
-        let mut wanted = if mean > 0.0 { damping } else { 1.0 };
+        let shape = NestedError::Shape { rows: dim, cols: dim };
+        let stride = dim.checked_next_multiple_of(GROUP).ok_or(shape.clone())?;
+        let mut damped = vec![0.0; stride.checked_mul(stride).ok_or(shape)?];
+        let (mean, rows) = (moments.mean_diagonal(), moments.values().chunks_exact(dim));
+        for (damped, row) in damped.chunks_exact_mut(stride).zip(rows) {
+            for (damped, value) in damped.iter_mut().zip(row) {
+                *damped = value * inverse(mean);
+            }
+        }
+        let (mut added, mut wanted) = (0.0, if mean > 0.0 { damping } else { 1.0 });
         for _ in 0..=RETRIES {
-            for value in scaled.iter_mut().step_by(dim + 1) {
+            for value in damped.iter_mut().step_by(stride + 1).take(dim) {
                 *value += wanted - added;
             }
             added = wanted;
-            match factor(&scaled, dim) {
-                Some(upper) => return Ok(Self { dim, damped: scaled, upper }),
+            match factor(&damped, dim, stride) {
+                Some(upper) => return Ok(Self { dim, stride, damped, upper }),
                 None => wanted = (wanted * 10.0).max(1e-3),
             }
         }
@@ -57,37 +64,42 @@ impl FeedbackFactor {
         self.dim
     }
 
-    /// The damped moments, `[dim, dim]`.
-    pub fn damped(&self) -> &[f32] {
+    /// The inputs padded to whole groups: the length of a row of either matrix.
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// The damped moments, `[stride, stride]`.
+    pub(super) fn damped(&self) -> &[f32] {
         &self.damped
     }
 
-    /// `U`, `[dim, dim]`, zero on and below its diagonal.
-    pub fn upper(&self) -> &[f32] {
+    /// `U`, `[stride, stride]`, zero on and below its diagonal.
+    pub(super) fn upper(&self) -> &[f32] {
         &self.upper
     }
 }
 
 /// The strictly upper factor, or none if a pivot is not positive.
-fn factor(moments: &[f32], dim: usize) -> Option<Vec<f32>> {
-    let mut upper = vec![0.0; dim * dim];
+fn factor(moments: &[f32], dim: usize, stride: usize) -> Option<Vec<f32>> {
+    let mut upper = vec![0.0; stride * stride];
     let mut pivots = vec![0.0; dim];
     let mut scaled = vec![0.0; dim];
     for col in (0..dim).rev() {
         let tail = col + 1..dim;
-        let row = &upper[col * dim..][..dim];
+        let row = &upper[col * stride..][..dim];
         for k in tail.clone() {
             scaled[k] = row[k] * pivots[k];
         }
-        let pivot = moments[col * dim + col] - dot(&row[tail.clone()], &scaled[tail.clone()]);
+        let pivot = moments[col * stride + col] - dot(&row[tail.clone()], &scaled[tail.clone()]);
         if pivot.is_nan() || pivot <= PIVOT_MIN {
             return None;
         }
         pivots[col] = pivot;
         for above in 0..col {
-            let row = &mut upper[above * dim..][..dim];
+            let row = &mut upper[above * stride..][..dim];
             let sum = dot(&row[tail.clone()], &scaled[tail.clone()]);
-            row[col] = (moments[above * dim + col] - sum) / pivot;
+            row[col] = (moments[above * stride + col] - sum) / pivot;
         }
     }
     upper.iter().all(|value| value.is_finite()).then_some(upper)

@@ -6,8 +6,10 @@
 //! formula at 6 and 8. `FORMAT.md` has the exact arithmetic.
 
 mod calibrated;
+mod chooser;
 mod codec;
 mod coder;
+mod descent;
 mod error;
 mod feedback;
 mod fit;
@@ -20,9 +22,11 @@ mod tables;
 mod view;
 
 #[cfg(test)]
+mod calibrated_tests;
+#[cfg(test)]
 mod tests;
 
-pub use calibrated::{Calibrated, level_errors, quantize_calibrated};
+pub use calibrated::{Calibrated, CalibratedOptions, level_errors, quantize_calibrated};
 pub use codec::{NestedCodec, NestedTables, TABLE_BYTES, VALUE_LIMIT};
 pub use error::NestedError;
 pub use feedback::FeedbackFactor;

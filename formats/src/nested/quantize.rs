@@ -5,7 +5,8 @@ use half::f16;
 use super::coder::{Coder, GroupWeights, ceil_f16};
 use super::layout::Grid;
 use super::{
-    GROUP, MAX_TABLES, NestedCodec, NestedError, QuantizedMatrix, STEPS, TILE_ROWS, ZERO_STEP,
+    CalibratedOptions, GROUP, MAX_TABLES, NestedCodec, NestedError, QuantizedMatrix, STEPS,
+    TILE_ROWS, ZERO_STEP,
 };
 
 /// The code of padding and of zero groups: the cell just above zero.
@@ -28,11 +29,17 @@ pub struct QuantizeOptions {
     pub level_weights: [f32; 5],
     /// Tables of a codec that is fitted, 1..=16.
     pub tables: usize,
+    /// What [`super::quantize_calibrated`] does after the search for scales.
+    pub calibrated: CalibratedOptions,
 }
 
 impl Default for QuantizeOptions {
     fn default() -> Self {
-        Self { level_weights: [2.0, 3.0, 1.5, 0.9, 0.7], tables: 1 }
+        Self {
+            level_weights: [2.0, 3.0, 1.5, 0.9, 0.7],
+            tables: 1,
+            calibrated: CalibratedOptions::default(),
+        }
     }
 }
 
@@ -42,12 +49,13 @@ impl QuantizeOptions {
             let found = i64::try_from(self.tables).unwrap_or(i64::MAX);
             return Err(NestedError::Codec { what: "number of tables", found, expected: "1..=16" });
         }
-        let weights = self.level_weights;
-        let valid = weights.iter().all(|weight| (0.0..=1e6).contains(weight));
-        if valid && weights.iter().any(|weight| *weight > 0.0) {
-            return Ok(());
+        for weights in [self.level_weights, self.calibrated.level_weights] {
+            let valid = weights.iter().all(|weight| (0.0..=1e6).contains(weight));
+            if !valid || weights.iter().all(|weight| *weight == 0.0) {
+                return Err(NestedError::LevelWeights { weights });
+            }
         }
-        Err(NestedError::LevelWeights { weights })
+        Ok(())
     }
 }
 
