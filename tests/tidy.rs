@@ -14,6 +14,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/src/cpu/kernels.rs",
     "engine/src/cpu/nested/avx2.rs",
     "engine/src/cpu/nested/avx512.rs",
+    "engine/src/cpu/nested/avx512/panel.rs",
     "engine/src/threads.rs",
     "engine/tests/model/bundled.rs",
     "engine/tests/model/stores.rs",

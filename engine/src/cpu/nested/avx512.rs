@@ -4,7 +4,8 @@
 //! unsigned bytes, value + 128, looked up by `vpermb`, which ignores an index's two upper bits and
 //! needs no mask where the table repeats; `vpdpbusd` starts from -128 * sum(x). Planes P3 and P4
 //! that are not merged are spread to 2-bit digits by one `gf2p8affineqb` per 256 weights. Levels 6
-//! and 8 look up two digits of base 128.
+//! and 8 look up two digits of base 128. Steps are unpacked for four groups at once: what a step
+//! costs is most of what level 2 costs.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::x86_64::*;
@@ -12,7 +13,13 @@ use std::arch::x86_64::*;
 use nestling_formats::Level;
 use nestling_formats::nested::STEPS;
 
-use super::{Middle, NestedWeights, QuantizedGroup, QuantizedRows, TileValues};
+use super::{Middle, NestedWeights, QuantizedGroup, QuantizedRows, TileValues, value_unit};
+
+mod panel;
+
+/// Groups ahead of the one in work that are prefetched for a single row: matrix-vector products
+/// come from memory, and the hardware's prefetcher stops at the end of every page.
+const AHEAD: usize = 24;
 
 /// What P3 and P4 look like.
 const NONE: u8 = 0;
@@ -97,10 +104,12 @@ impl Source {
 }
 
 /// Lookup tables of one tile, in registers.
-#[derive(Clone, Copy)]
 struct Tables {
-    /// Levels 2 to 4: value + 128.
+    /// Levels 2 to 4: value + 128, by the index's bits 0 to 3; at level 2 also by its bits 2 and 3
+    /// and by its bits 4 and 5 alone, which saves shifts.
     nibble: __m512i,
+    bits_2: __m512i,
+    bits_4: __m512i,
     /// Levels 6 and 8: high and low digits + 128, 64 entries each for the four last digits.
     high: [__m512i; 4],
     low: [__m512i; 4],
@@ -123,7 +132,10 @@ unsafe fn blocks<const LEVEL: u8, const MIDDLE: u8>(
     let (mut rows, mut out) = (rows, out);
     // SAFETY: `fits` holds, so every plane has the tile's groups and `x` every named row.
     unsafe {
-        while let Some((block, rest)) = rows.split_first_chunk::<8>() {
+        if rows.len() > 8 {
+            return panel::products::<LEVEL, MIDDLE>(source, &tables, x, rows, out);
+        }
+        if let Some((block, rest)) = rows.split_first_chunk::<8>() {
             let (block_out, rest_out) = out.split_at_mut(8);
             products::<LEVEL, MIDDLE, 8>(source, &tables, x, block, block_out);
             (rows, out) = (rest, rest_out);
@@ -147,18 +159,27 @@ unsafe fn blocks<const LEVEL: u8, const MIDDLE: u8>(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 fn tables(weights: &NestedWeights, tile: usize) -> Tables {
-    let units = weights.row_units(tile);
     let decode = weights.decode;
+    let scales = weights.row_scales[tile * 32..][..32].as_ptr();
     // SAFETY: every load is inside of its array.
     unsafe {
+        let scales = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
         let nibble = _mm_loadu_si128(weights.nibble_table(tile).as_ptr().cast());
         let load =
             |digits: &[u8; 256], i: usize| _mm512_loadu_si512(digits[64 * i..].as_ptr().cast());
+        let nibble = _mm512_xor_si512(_mm512_broadcast_i32x4(nibble), _mm512_set1_epi8(-128));
+        let fours =
+            _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0101_0101, 0x0202_0202, 0x0303_0303));
+        let sixteens = _mm512_inserti32x4::<1>(_mm512_setzero_si512(), _mm_set1_epi8(1));
+        let sixteens = _mm512_inserti32x4::<2>(sixteens, _mm_set1_epi8(2));
+        let sixteens = _mm512_inserti32x4::<3>(sixteens, _mm_set1_epi8(3));
         Tables {
-            nibble: _mm512_xor_si512(_mm512_broadcast_i32x4(nibble), _mm512_set1_epi8(-128)),
+            nibble,
+            bits_2: _mm512_permutexvar_epi8(fours, nibble),
+            bits_4: _mm512_permutexvar_epi8(sixteens, nibble),
             high: std::array::from_fn(|i| load(&decode.high, i)),
             low: std::array::from_fn(|i| load(&decode.low, i)),
-            units: _mm512_loadu_ps(units.as_ptr()),
+            units: _mm512_mul_ps(scales, _mm512_set1_ps(value_unit(weights.level))),
             steps_low: _mm512_loadu_ps(STEPS.as_ptr()),
             steps_high: _mm512_loadu_ps(STEPS[16..].as_ptr()),
         }
@@ -178,33 +199,45 @@ unsafe fn products<const LEVEL: u8, const MIDDLE: u8, const T: usize>(
     let mut sums = [_mm512_setzero_ps(); T];
     // Wide levels have 16 vectors per group, narrow ones 8: the compiler drops what is not read.
     let mut low = [_mm512_setzero_si512(); 8];
-    for group in 0..source.groups {
-        // SAFETY: `group` is below the groups of every plane and of every row of `x`.
-        unsafe {
-            let scales = scales(&source, tables, group);
-            let nibbles = nibbles::<LEVEL, MIDDLE>(&source, group);
-            let high = if LEVEL >= 6 {
-                wide::<LEVEL>(&source, tables, group, nibbles, &mut low)
-            } else {
-                narrow::<LEVEL>(tables, nibbles)
-            };
-            for t in 0..T {
-                let x = &*x[t].add(group);
-                let x_values: *const i32 = x.values.as_ptr().cast();
-                let mut sum = _mm512_set1_epi32(x.correction);
-                let mut sum_low = sum;
-                for chunk in 0..8 {
-                    let x = _mm512_set1_epi32(x_values.add(chunk).read_unaligned());
-                    sum = _mm512_dpbusd_epi32(sum, high[chunk], x);
-                    if LEVEL >= 6 {
-                        sum_low = _mm512_dpbusd_epi32(sum_low, low[chunk], x);
+    for first in (0..source.groups).step_by(4) {
+        // SAFETY: `first` is below the groups of the matrix.
+        let mut steps = unsafe { steps_of_four(&source, first) };
+        for group in first..source.groups.min(first + 4) {
+            // SAFETY: `group` is below the groups of every plane and of every row of `x`.
+            unsafe {
+                if T == 1 {
+                    prefetch::<LEVEL, MIDDLE>(&source, group + AHEAD);
+                }
+                let scales = scales(tables, steps);
+                steps = _mm512_srli_epi32::<8>(steps);
+                let high = decode::<LEVEL, MIDDLE>(&source, tables, group, &mut low);
+                for t in 0..T {
+                    let x = &*x[t].add(group);
+                    let x_values: *const i32 = x.values.as_ptr().cast();
+                    let mut sum = _mm512_set1_epi32(x.correction);
+                    let mut sum_low = sum;
+                    // Few rows wait for sums: two chains are half as long.
+                    let mut other = _mm512_setzero_si512();
+                    for chunk in 0..8 {
+                        let x = _mm512_set1_epi32(x_values.add(chunk).read_unaligned());
+                        if LEVEL < 6 && T <= 4 && chunk >= 4 {
+                            other = _mm512_dpbusd_epi32(other, high[chunk], x);
+                        } else {
+                            sum = _mm512_dpbusd_epi32(sum, high[chunk], x);
+                        }
+                        if LEVEL >= 6 {
+                            sum_low = _mm512_dpbusd_epi32(sum_low, low[chunk], x);
+                        }
                     }
+                    if LEVEL < 6 && T <= 4 {
+                        sum = _mm512_add_epi32(sum, other);
+                    }
+                    if LEVEL >= 6 {
+                        sum = _mm512_add_epi32(_mm512_slli_epi32::<7>(sum), sum_low);
+                    }
+                    let scale = _mm512_mul_ps(_mm512_set1_ps(x.scale), scales);
+                    sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, sums[t]);
                 }
-                if LEVEL >= 6 {
-                    sum = _mm512_add_epi32(_mm512_slli_epi32::<7>(sum), sum_low);
-                }
-                let scale = _mm512_mul_ps(_mm512_set1_ps(x.scale), scales);
-                sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, sums[t]);
             }
         }
     }
@@ -214,21 +247,89 @@ unsafe fn products<const LEVEL: u8, const MIDDLE: u8, const T: usize>(
     }
 }
 
-/// Weight scales of the 16 rows in one group.
+/// Steps of up to four groups from `group` on: byte j of lane r is that of row r in `group + j`.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn scales(source: &Source, tables: &Tables, group: usize) -> __m512 {
-    // SAFETY: the caller's `group` is inside of both parts.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
+unsafe fn steps_of_four(source: &Source, group: usize) -> __m512i {
+    // SAFETY: loads are masked to the groups that there are.
     let (low, high) = unsafe {
-        let low = _mm_loadl_epi64(source.steps.add(group * 8).cast());
-        (low, source.step_high.add(group * 2).cast::<[u8; 2]>().read())
+        let (low, high) = (source.steps.add(group * 8), source.step_high.add(group * 2));
+        let live = (1u8 << (source.groups - group).min(4)) - 1;
+        let high = _mm_maskz_loadu_epi16(live, high.cast());
+        (_mm256_maskz_loadu_epi64(live, low.cast()), _mm_cvtsi128_si64(high).cast_unsigned())
     };
-    let nibbles =
-        _mm_and_si128(_mm_unpacklo_epi64(low, _mm_srli_epi16::<4>(low)), _mm_set1_epi8(15));
-    let steps = _mm512_cvtepu8_epi32(nibbles);
-    let low = _mm512_permutexvar_ps(steps, tables.steps_low);
-    let high = u16::from_le_bytes(high);
-    _mm512_mul_ps(tables.units, _mm512_mask_permutexvar_ps(low, high, steps, tables.steps_high))
+    let twice = _mm512_permutexvar_epi64(
+        _mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3),
+        _mm512_castsi256_si512(low),
+    );
+    let nibbles = _mm512_srlv_epi64(twice, _mm512_setr_epi64(0, 4, 0, 4, 0, 4, 0, 4));
+    let nibbles = _mm512_and_si512(nibbles, _mm512_set1_epi8(15));
+    let steps = _mm512_mask_add_epi8(nibbles, high, nibbles, _mm512_set1_epi8(16));
+    let rows = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    let multiples = _mm512_mullo_epi32(rows, _mm512_set1_epi32(0x0101_0101));
+    let bytes = _mm512_add_epi32(multiples, _mm512_set1_epi32(0x3020_1000));
+    _mm512_permutexvar_epi8(bytes, steps)
+}
+
+/// Weight scales of the 16 rows by steps in the lanes' low bytes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn scales(tables: &Tables, steps: __m512i) -> __m512 {
+    let factors = _mm512_permutex2var_ps(tables.steps_low, steps, tables.steps_high);
+    _mm512_mul_ps(tables.units, factors)
+}
+
+/// Fetches what a later group reads.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn prefetch<const LEVEL: u8, const MIDDLE: u8>(source: &Source, group: usize) {
+    let line = |plane: *const u8, offset: usize| {
+        // A prefetch beyond a plane's end does nothing.
+        _mm_prefetch::<_MM_HINT_T0>(plane.wrapping_add(offset).cast());
+    };
+    let pair = |plane: *const u8| {
+        line(plane, group * 128);
+        line(plane, group * 128 + 64);
+    };
+    pair(source.p2);
+    match MIDDLE {
+        NONE => {}
+        P3 => line(source.middle, group * 64),
+        SPLIT => {
+            line(source.middle, group * 64);
+            line(source.p4, group * 64);
+        }
+        _ => pair(source.middle),
+    }
+    if LEVEL >= 6 {
+        pair(source.p6);
+    }
+    if LEVEL == 8 {
+        pair(source.p8);
+    }
+    if group.is_multiple_of(8) {
+        line(source.steps, group * 8);
+    }
+}
+
+/// Eight vectors of value + 128, at levels 6 and 8 of high digits + 128, with low ones in `low`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
+unsafe fn decode<const LEVEL: u8, const MIDDLE: u8>(
+    source: &Source,
+    tables: &Tables,
+    group: usize,
+    low: &mut [__m512i; 8],
+) -> [__m512i; 8] {
+    // SAFETY: the caller's `group` is inside of the planes that LEVEL and MIDDLE name.
+    unsafe {
+        let nibbles = nibbles::<LEVEL, MIDDLE>(source, group);
+        if LEVEL >= 6 {
+            wide::<LEVEL>(source, tables, group, nibbles, low)
+        } else {
+            narrow::<LEVEL>(tables, nibbles)
+        }
+    }
 }
 
 /// The leading digits of a group: at level 2 its two vectors of P2, else four vectors of two
@@ -298,12 +399,11 @@ fn narrow<const LEVEL: u8>(tables: &Tables, nibbles: [__m512i; 4]) -> [__m512i; 
     let value = |index: __m512i| _mm512_permutexvar_epi8(index, tables.nibble);
     let [a, b, c, d] = nibbles;
     if LEVEL == 2 {
-        // The table repeats every four entries.
         let chunks = |p2: __m512i| {
             [
                 value(p2),
-                value(_mm512_srli_epi16::<2>(p2)),
-                value(_mm512_srli_epi16::<4>(p2)),
+                _mm512_permutexvar_epi8(p2, tables.bits_2),
+                _mm512_permutexvar_epi8(p2, tables.bits_4),
                 value(_mm512_srli_epi16::<6>(p2)),
             ]
         };

@@ -106,7 +106,9 @@ fn reference(view: &NestedView, level: Level, x: &QuantizedRows) -> Vec<f32> {
 #[test]
 fn every_kernel_gives_the_bits_of_the_definition() {
     let sets = Kernels::available();
-    for (rows, cols, tokens) in [(1, 1, 1), (16, 32, 2), (17, 33, 3), (50, 100, 7), (33, 200, 19)] {
+    for (rows, cols, tokens) in
+        [(1, 1, 1), (16, 32, 2), (17, 33, 3), (50, 100, 7), (33, 200, 19), (20, 1100, 53)]
+    {
         let planes = random_matrix(rows, cols, rows as u64);
         let tables = CodecTables::new(&planes.codec);
         let x = random_rows(Kernels::portable(), tokens, cols, 7);
