@@ -68,6 +68,14 @@ pub enum EngineError {
     /// The memory budget has no room.
     #[error(transparent)]
     Budget(#[from] crate::budget::BudgetExceeded),
+    /// A budget for weights that not even the smallest allocation of levels fits in.
+    #[error("weights take {least} bytes at the least, and the budget for them is {asked}")]
+    WeightBudget {
+        /// Bytes that were given.
+        asked: u64,
+        /// The least that is possible.
+        least: u64,
+    },
     /// Tokenizer, chat template or stop strings.
     #[cfg(feature = "text")]
     #[error(transparent)]

@@ -1,7 +1,7 @@
-//! How much a model loses at each level: perplexity, and Kullback–Leibler divergence to the
-//! unquantized model, on one text.
+//! How much a model loses at each level and allocation: perplexity, and Kullback–Leibler divergence
+//! to the unquantized model, on one text.
 //!
-//! Every level is judged twice against the same reference (a checkpoint's own floats):
+//! Every point is judged up to twice against the same reference (a checkpoint's own floats):
 //! - *weights only*: float activations, embedding and head in float, f32 keys and values, so that
 //!   nothing differs but the weights of attention and feed-forward parts;
 //! - *as shipped*: int8 activations, everything from the store, keys and values as they are held
@@ -11,82 +11,94 @@
 //! first is predicted. Log-probabilities are taken in f64 from the f32 logits.
 
 mod open;
+mod tally;
 
 use nestling_formats::Level;
 use serde::{Serialize, Serializer};
 
+use crate::allocation::Allocation;
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::kv_cache::{PageId, pages_for};
-use crate::runner::ModelRunner;
+use crate::runner::{ModelRunner, RunnerLimits};
 
-pub use open::{JudgeOpenOptions, JudgeSet, bits_per_weight};
+pub use open::{JudgeOpenOptions, JudgePaths, JudgeSet, allocated_point, level_point};
+pub use tally::{Findings, Mean};
+
+use tally::Tally;
 
 /// Bytes of logits that one step may give.
 const STEP_LOGITS_BYTES: usize = 64 << 20;
 
-/// The three models that are compared. Each is used alone, so that its pages are the judge's.
+/// The models that are compared. Each is used alone, so that its pages are the judge's.
 pub struct JudgeModels<'a> {
     /// The unquantized model.
     pub reference: &'a mut dyn ModelRunner,
-    /// The store's weights with float activations, and the reference's embedding and head.
-    pub weights_only: &'a mut dyn ModelRunner,
-    /// The store as it is run.
-    pub shipped: &'a mut dyn ModelRunner,
+    /// Those of every point.
+    pub points: Vec<(JudgePoint, PointModels<'a>)>,
 }
 
-/// A level to judge.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct JudgeLevel {
-    /// The level.
-    pub level: Level,
-    /// Bits per weight over attention and feed-forward matrices: scales, tables and padding
-    /// counted.
+/// What one point of the curve is judged with.
+pub struct PointModels<'a> {
+    /// The store's weights with float activations, and the reference's embedding and head.
+    pub weights_only: &'a mut dyn ModelRunner,
+    /// The store as it is run; none to judge weights alone.
+    pub shipped: Option<&'a mut dyn ModelRunner>,
+}
+
+/// A level or an allocation to judge.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JudgePoint {
+    /// What it is, in a word: `level 4`, `3.5 bits`.
+    pub name: String,
+    /// The level, if it is one.
+    pub level: Option<Level>,
+    /// The level of every matrix.
+    pub allocation: Allocation,
+    /// Bytes of attention and feed-forward matrices in a store that holds this and no more:
+    /// scales, tables, codecs and padding counted.
+    pub bytes: u64,
+    /// The same, per weight.
     pub bits_per_weight: f64,
 }
 
 /// What to judge.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JudgeOptions {
-    /// Levels, in the order of the rows that come out.
-    pub levels: Vec<JudgeLevel>,
     /// Tokens predicted per sequence.
     pub sequence_length: usize,
     /// Most sequences; none for the whole text.
     pub sequences_max: Option<usize>,
 }
 
-/// What the judge found about one level.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+/// What the judge found about one point.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JudgeRow {
-    /// The level.
+    /// See [`JudgePoint::name`].
+    pub name: String,
+    /// The level in bits, if it is one.
     #[serde(serialize_with = "level_bits")]
-    pub level: Level,
-    /// See [`JudgeLevel::bits_per_weight`].
+    pub level: Option<Level>,
+    /// Hash of the allocation.
+    pub allocation: String,
+    /// See [`JudgePoint::bytes`].
+    pub bytes: u64,
+    /// See [`JudgePoint::bits_per_weight`].
     pub bits_per_weight: f64,
-    /// Weights only.
-    pub perplexity: f64,
-    /// Mean divergence in nats, weights only.
-    pub kl_mean: f64,
-    /// Median divergence, weights only.
-    pub kl_median: f64,
-    /// 99th percentile of the divergence, weights only.
-    pub kl_p99: f64,
-    /// Share of positions whose most likely token stays, weights only.
-    pub top1: f64,
-    /// Mean divergence as shipped.
-    pub kl_mean_int8: f64,
-    /// Share of positions whose most likely token stays, as shipped.
-    pub top1_int8: f64,
+    /// The weights alone.
+    #[serde(flatten)]
+    pub weights_only: Findings,
+    /// The store as it is run.
+    pub shipped: Option<Findings>,
 }
 
-fn level_bits<S: Serializer>(level: &Level, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u8(level.bits())
+fn level_bits<S: Serializer>(level: &Option<Level>, serializer: S) -> Result<S::Ok, S::Error> {
+    level.map(Level::bits).serialize(serializer)
 }
 
 /// What the judge found.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JudgeReport {
     /// Perplexity of the unquantized model.
     pub reference_perplexity: f64,
@@ -94,7 +106,7 @@ pub struct JudgeReport {
     pub sequences: usize,
     /// Tokens predicted.
     pub tokens: usize,
-    /// One row per level.
+    /// One row per point.
     pub rows: Vec<JudgeRow>,
 }
 
@@ -107,7 +119,8 @@ pub struct JudgeProgress {
     pub total: usize,
 }
 
-/// Judges every level on `tokens`.
+/// Judges every point on `tokens`. The reference's logits are computed once per sequence and kept
+/// for all points.
 ///
 /// # Errors
 /// [`EngineError::Cancelled`]; a text shorter than two tokens; models that do not share a
@@ -119,51 +132,74 @@ pub fn judge(
     cancel: &CancelToken,
     progress: &mut dyn FnMut(JudgeProgress),
 ) -> Result<JudgeReport, EngineError> {
-    let JudgeModels { reference, weights_only, shipped } = models;
-    let length = sequence_length(&[&*reference, &*weights_only, &*shipped], tokens, options)?;
+    let JudgeModels { reference, mut points } = models;
+    let length = sequence_length(&limits(reference, &points), tokens, options)?;
     let count = ((tokens.len() - 1) / length).min(options.sequences_max.unwrap_or(usize::MAX));
-    let total = count * (1 + 2 * options.levels.len());
+    let runs = points.iter().map(|(_, models)| 1 + usize::from(models.shipped.is_some()));
+    let total = count * (1 + runs.sum::<usize>());
     let mut done = 0;
     let mut advance = || {
         done += 1;
         progress(JudgeProgress { done, total });
     };
 
-    let mut tallies = vec![(Tally::default(), Tally::default()); options.levels.len()];
-    let mut reference_nll = 0.0;
+    let mut tallies = vec![(Tally::default(), Tally::default()); points.len()];
+    let mut reference_nll = Vec::with_capacity(count);
     for sequence in 0..count {
         // One token more: the target of the last position.
         let text = tokens.get(sequence * length..=(sequence + 1) * length).unwrap_or_default();
         let expected = Expected::compute(reference, text, cancel)?;
-        reference_nll += expected.nll;
+        reference_nll.push(expected.nll / length as f64);
         advance();
-        for (level, (float, int8)) in options.levels.iter().zip(&mut tallies) {
-            float.judge(weights_only, level.level, text, &expected, cancel)?;
+        for ((_, models), (float, int8)) in points.iter_mut().zip(&mut tallies) {
+            float.judge(models.weights_only, text, &expected, cancel)?;
             advance();
-            int8.judge(shipped, level.level, text, &expected, cancel)?;
-            advance();
+            if let Some(shipped) = &mut models.shipped {
+                int8.judge(&mut **shipped, text, &expected, cancel)?;
+                advance();
+            }
         }
     }
-    let predicted = count * length;
-    let rows = options.levels.iter().zip(tallies);
+    let rows = points.into_iter().zip(tallies).map(|((point, models), (float, int8))| JudgeRow {
+        name: point.name,
+        level: point.level,
+        allocation: point.allocation.hash().to_string(),
+        bytes: point.bytes,
+        bits_per_weight: point.bits_per_weight,
+        weights_only: float.findings(&reference_nll),
+        shipped: models.shipped.map(|_| int8.findings(&reference_nll)),
+    });
+    let mean_nll = reference_nll.iter().sum::<f64>() / count as f64;
     Ok(JudgeReport {
-        reference_perplexity: (reference_nll / predicted as f64).exp(),
+        reference_perplexity: mean_nll.exp(),
         sequences: count,
-        tokens: predicted,
-        rows: rows.map(|(level, (float, int8))| row(level, float, int8)).collect(),
+        tokens: count * length,
+        rows: rows.collect(),
     })
+}
+
+/// What every model that is judged can do.
+fn limits(
+    reference: &dyn ModelRunner,
+    points: &[(JudgePoint, PointModels<'_>)],
+) -> Vec<RunnerLimits> {
+    let mut limits = vec![reference.limits()];
+    for (_, models) in points {
+        limits.push(models.weights_only.limits());
+        limits.extend(models.shipped.as_ref().map(|shipped| shipped.limits()));
+    }
+    limits
 }
 
 /// Sequences as long as asked, or as the text and every model's context allow.
 fn sequence_length(
-    models: &[&dyn ModelRunner],
+    models: &[RunnerLimits],
     tokens: &[u32],
     options: &JudgeOptions,
 ) -> Result<usize, EngineError> {
     let mut length = options.sequence_length.min(tokens.len().saturating_sub(1));
-    let vocab_size = models.first().map_or(0, |model| model.limits().vocab_size);
-    for model in models {
-        let limits = model.limits();
+    let vocab_size = models.first().map_or(0, |limits| limits.vocab_size);
+    for limits in models {
         if limits.vocab_size != vocab_size {
             let what = "vocabulary of the store and its reference";
             return Err(EngineError::mismatch(what, vocab_size, limits.vocab_size));
@@ -203,8 +239,7 @@ impl Expected {
             log_sums: Vec::with_capacity(positions),
             nll: 0.0,
         };
-        // The level means nothing to floats.
-        run(model, Level::L2, text, cancel, |_, logits, target| {
+        run(model, text, cancel, |_, logits, target| {
             let log_sum = log_sum_exp(logits);
             let probability = |logit: &f32| (f64::from(*logit) - log_sum).exp() as f32;
             expected.probabilities.extend(logits.iter().map(probability));
@@ -221,66 +256,10 @@ impl Expected {
     }
 }
 
-/// Sums over the positions judged so far.
-#[derive(Clone, Default)]
-struct Tally {
-    divergences: Vec<f64>,
-    nll: f64,
-    kept: usize,
-}
-
-impl Tally {
-    fn judge(
-        &mut self,
-        model: &mut dyn ModelRunner,
-        level: Level,
-        text: &[u32],
-        expected: &Expected,
-        cancel: &CancelToken,
-    ) -> Result<(), EngineError> {
-        run(model, level, text, cancel, |position, logits, target| {
-            let (reference, probabilities, reference_log_sum) = expected.row(position);
-            let log_sum = log_sum_exp(logits);
-            // sum of p * (log p - log q), the two log-sums taken out.
-            let mut divergence = log_sum - reference_log_sum;
-            for ((p, r), q) in probabilities.iter().zip(reference).zip(logits) {
-                divergence += f64::from(*p) * (f64::from(*r) - f64::from(*q));
-            }
-            self.divergences.push(divergence);
-            self.nll += log_sum - f64::from(logits[target]);
-            self.kept += usize::from(argmax(logits) == argmax(reference));
-        })
-    }
-
-    fn mean(&self) -> f64 {
-        self.divergences.iter().sum::<f64>() / self.divergences.len() as f64
-    }
-
-    fn top1(&self) -> f64 {
-        self.kept as f64 / self.divergences.len() as f64
-    }
-}
-
-fn row(level: &JudgeLevel, mut float: Tally, int8: Tally) -> JudgeRow {
-    float.divergences.sort_by(f64::total_cmp);
-    JudgeRow {
-        level: level.level,
-        bits_per_weight: level.bits_per_weight,
-        perplexity: (float.nll / float.divergences.len() as f64).exp(),
-        kl_mean: float.mean(),
-        kl_median: quantile(&float.divergences, 0.5),
-        kl_p99: quantile(&float.divergences, 0.99),
-        top1: float.top1(),
-        kl_mean_int8: int8.mean(),
-        top1_int8: int8.top1(),
-    }
-}
-
 /// Runs a model over a sequence and hands out the logits of each position with the token that
 /// follows. The sequence takes the first pages; nobody else uses the model.
 fn run(
     model: &mut dyn ModelRunner,
-    level: Level,
     text: &[u32],
     cancel: &CancelToken,
     mut each: impl FnMut(usize, &[f32], usize),
@@ -293,7 +272,8 @@ fn run(
     let rows_max = (STEP_LOGITS_BYTES / (4 * limits.vocab_size)).clamp(1, limits.rows_max);
     let pages = (0u32..).take(pages_for(inputs.len())).map(PageId).collect();
     let sequences = vec![SequenceRef { pages }];
-    let levels = LevelPolicy::Fixed(level);
+    // All that is held: an allocation bounds every matrix by itself, and floats have no levels.
+    let levels = LevelPolicy::Fixed(limits.level_max.unwrap_or(Level::L2));
     let mut rows = (0u32..).zip(inputs).map(|(position, token)| Row {
         token: *token,
         position,
@@ -333,14 +313,6 @@ fn argmax(logits: &[f32]) -> usize {
         }
     }
     best
-}
-
-/// Linear between the neighbours, as numpy and torch do.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
-    let place = share * last as f64;
-    let (low, high) = (place.floor() as usize, place.ceil() as usize);
-    sorted[low] + (sorted[high] - sorted[low]) * place.fract()
 }
 
 #[cfg(test)]

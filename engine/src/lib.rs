@@ -1,5 +1,6 @@
 //! Model graphs, CPU backend, sessions and text.
 
+pub mod allocation;
 pub mod arena;
 pub mod backend;
 pub mod batch;
@@ -47,6 +48,7 @@ pub mod text;
 pub mod threads;
 pub mod weights;
 
+pub use allocation::{Allocation, AllocationHash};
 pub use backend::{Backend, Encoder};
 pub use batch::{Batch, LevelPolicy, Row, SequenceRef};
 pub use budget::{Budget, BudgetExceeded};

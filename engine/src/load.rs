@@ -10,6 +10,7 @@ use nestling_formats::store::{Group, GroupId, Store};
 use nestling_formats::{FeedForward, GenerationDefaults, Level, ModelConfig, Plane};
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::allocation::{self, Allocation, ChooseOptions, Counting};
 use crate::budget::{BudgetExceeded, Purpose, Reservation};
 use crate::cancel::CancelToken;
 use crate::cpu::Cpu;
@@ -97,29 +98,53 @@ impl ModelSource {
         }
     }
 
-    /// Bytes of weights at a level that take memory of the budget.
-    fn weight_bytes(&self, level: Option<Level>) -> u64 {
+    /// The levels of single matrices that fit a budget, where there is one.
+    fn allocate(&self, options: &ModelOptions) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let (Some(store), Some(budget)) = (self.store(), options.weight_budget) else {
+            return Ok(None);
+        };
+        let top = options.level.unwrap_or(store.level()).min(store.level());
+        let options = ChooseOptions { top, budget, counting: Counting::Memory, dense: None };
+        Ok(Some(Arc::new(allocation::choose(store.index(), &options)?)))
+    }
+
+    /// Bytes of weights at a level, or of an allocation, that take memory of the budget.
+    fn weight_bytes(&self, level: Option<Level>, allocation: Option<&Allocation>) -> u64 {
         match self {
             Self::Checkpoint(checkpoint) => checkpoint.weight_bytes(),
-            Self::Store(store) => store_bytes(store, level.unwrap_or(store.level())),
+            Self::Store(store) => match allocation {
+                Some(given) => allocation::weight_bytes(store.index(), given, Counting::Memory),
+                None => store_bytes(store, level.unwrap_or(store.level())),
+            },
             #[cfg(not(target_family = "wasm"))]
             Self::Mapped(_) => 0,
         }
     }
 
     /// Where the weights come from, and what tells them from all others.
-    fn experts(self, level: Option<Level>) -> Result<(Arc<dyn ExpertSource>, u128), EngineError> {
+    fn experts(
+        self,
+        level: Option<Level>,
+        allocation: Option<Arc<Allocation>>,
+    ) -> Result<(Arc<dyn ExpertSource>, u128), EngineError> {
         let identity = match (&self, self.store()) {
             (_, Some(store)) => u128::from_le_bytes(store.id().0),
             (Self::Checkpoint(checkpoint), _) => checkpoint_identity(checkpoint),
             _ => 0,
         };
-        Ok(match self {
-            Self::Store(store) => (Arc::new(StoreSource::owned(store, level)?), identity),
+        let source = match self {
+            Self::Store(store) => StoreSource::owned(store, level)?,
             #[cfg(not(target_family = "wasm"))]
-            Self::Mapped(mapped) => (Arc::new(StoreSource::mapped(mapped, level)?), identity),
+            Self::Mapped(mapped) => StoreSource::mapped(mapped, level)?,
             Self::Checkpoint(checkpoint) => {
-                (Arc::new(CheckpointSource::new(*checkpoint)), identity)
+                return Ok((Arc::new(CheckpointSource::new(*checkpoint)), identity));
+            }
+        };
+        Ok(match allocation {
+            None => (Arc::new(source), identity),
+            Some(allocation) => {
+                let identity = identity ^ allocation.hash().0;
+                (Arc::new(source.allocated(allocation)?), identity)
             }
         })
     }
@@ -183,9 +208,10 @@ impl Model {
         progress: &mut dyn FnMut(OpenProgress),
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
-        let weight_bytes = source.weight_bytes(options.level);
+        let allocation = source.allocate(options)?;
+        let weight_bytes = source.weight_bytes(options.level, allocation.as_deref());
         let text = ModelText::read(&source)?;
-        let (source, identity) = source.experts(options.level)?;
+        let (source, identity) = source.experts(options.level, allocation.clone())?;
         let config = source.config().clone();
         let room = Room::of(&config, options);
         let reserve = |purpose, bytes| reserve(engine, purpose, bytes);
@@ -206,6 +232,7 @@ impl Model {
             end_tokens,
             context_length: room.context_length,
             weight_bytes,
+            allocation,
             reservations,
         };
         Self::from_parts(engine, parts)

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nestling_formats::{Level, ModelConfig};
 
+use crate::allocation::Allocation;
 use crate::batch::LevelPolicy;
 use crate::budget::Reservation;
 use crate::error::EngineError;
@@ -42,6 +43,8 @@ pub struct ModelParts {
     pub context_length: usize,
     /// Bytes of weights that are held.
     pub weight_bytes: u64,
+    /// Levels of single matrices, where the model was opened with such.
+    pub allocation: Option<Arc<Allocation>>,
     /// What was taken from the budget.
     pub reservations: Vec<Reservation>,
 }
@@ -59,6 +62,7 @@ pub(crate) struct ModelCore {
     pub end_tokens: Vec<u32>,
     context_length: usize,
     weight_bytes: u64,
+    pub allocation: Option<Arc<Allocation>>,
     slots: Mutex<Vec<Weak<SessionSlot>>>,
     uses: AtomicU64,
     /// Prompt rows of the next step; see [`ModelCore::note_step`].
@@ -92,6 +96,7 @@ impl ModelCore {
             end_tokens: parts.end_tokens,
             context_length,
             weight_bytes: parts.weight_bytes,
+            allocation: parts.allocation,
             slots: Mutex::new(Vec::new()),
             uses: AtomicU64::new(0),
             prompt_rows: AtomicUsize::new(limits.rows_max.clamp(1, PROMPT_ROWS_FIRST)),

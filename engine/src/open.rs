@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nestling_formats::ModelConfig;
 
+use crate::allocation::Allocation;
 use crate::engine::{Engine, EngineCore};
 use crate::error::EngineError;
 use crate::input::{Conversation, Input};
@@ -80,6 +81,11 @@ impl Model {
     /// Bytes of weights that are held.
     pub fn weight_bytes(&self) -> u64 {
         self.core.weight_bytes()
+    }
+
+    /// Levels of single matrices, where the model was opened with a budget for weights.
+    pub fn allocation(&self) -> Option<&Allocation> {
+        self.core.allocation.as_deref()
     }
 
     /// Pages of keys and values that nobody holds.

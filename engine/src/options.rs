@@ -42,6 +42,10 @@ pub struct ModelOptions {
     /// Bits of every weight to use; none means all that the store holds. Without meaning for a
     /// checkpoint that is run unquantized.
     pub level: Option<Level>,
+    /// Bytes that weights may take: every matrix of a store gets a level of its own, at most
+    /// `level`, so that the error is least; see [`crate::allocation`]. None means one level for
+    /// all. Without meaning for a checkpoint that is run unquantized.
+    pub weight_budget: Option<u64>,
     /// What computes.
     pub device: Device,
     /// Element type of keys and values.
@@ -62,6 +66,7 @@ impl Default for ModelOptions {
     fn default() -> Self {
         Self {
             level: None,
+            weight_budget: None,
             device: Device::default(),
             kv_dtype: KvDtype::F16,
             context_length: None,

@@ -234,6 +234,11 @@ impl NestedMatrix {
         Err(EngineError::LevelMissing { asked: prefix.bits(), held: self.held.bits() })
     }
 
+    /// The same matrix, of which every level of the model means at most the prefix of `level`.
+    pub fn at_most(self, level: Level) -> Self {
+        Self { levels: self.levels.map(|prefix| prefix.min(level)), ..self }
+    }
+
     /// The same codes in other planes.
     ///
     /// # Errors

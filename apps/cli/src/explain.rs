@@ -19,6 +19,9 @@ pub fn explain(error: &EngineError) -> Failure {
         EngineError::Budget(_) => {
             failure.advise("raise --memory, lower --level, or shorten the context with -c")
         }
+        EngineError::WeightBudget { least, .. } => {
+            failure.advise(format!("give {least} bytes or more"))
+        }
         EngineError::EmptyPrompt => failure.advise("give some text with -p"),
         EngineError::NotAModel { .. } => failure.advise(
             "name a .nest store or a Hugging Face checkpoint folder, or leave -m out to use \

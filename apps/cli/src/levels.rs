@@ -1,7 +1,7 @@
 //! How large a store is at each of its levels.
 
 use nestling::Level;
-use nestling::engine::judge::bits_per_weight;
+use nestling::engine::allocation::{Allocation, Counting, bits_per_weight};
 use nestling::formats::store::Store;
 
 /// One level of a store.
@@ -19,7 +19,8 @@ pub fn level_sizes(store: &Store) -> Vec<LevelSize> {
     let index = store.index();
     let of = |level: Level| {
         let section = index.sections().get(index.sections_for(level)?.checked_sub(1)?)?;
-        let bits_per_weight = bits_per_weight(index, level);
+        let allocation = Allocation::of_level(index, level);
+        let bits_per_weight = bits_per_weight(index, &allocation, Counting::File);
         Some(LevelSize { level, bytes: section.end, bits_per_weight })
     };
     Level::ALL.into_iter().filter_map(of).collect()

@@ -102,6 +102,7 @@ fn engine_options(resources: &ResourceArgs) -> EngineOptions {
 fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOptions {
     ModelOptions {
         level: model.level.map(|level| level.0),
+        weight_budget: model.weight_budget.map(|size| size.0),
         kv_dtype: match resources.kv_type {
             KvTypeArg::F16 => KvDtype::F16,
             KvTypeArg::F32 => KvDtype::F32,
@@ -127,6 +128,10 @@ impl Opened {
         let (model, limits) = (&self.model, self.model.limits());
         let mut text = format!("{} ({})", self.name(), self.path.display());
         let level = limits.level_max.map_or("unquantized".into(), |level| format!("level {level}"));
+        let level = match model.allocation() {
+            Some(allocation) => format!("allocation {}", allocation.hash()),
+            None => level,
+        };
         let _ = write!(text, "\n{level}, {} of weights", ByteSize(model.weight_bytes()));
         let _ = write!(text, ", context of {} tokens", model.context_length());
         let _ = write!(text, ", vocabulary of {}", limits.vocab_size);

@@ -34,7 +34,9 @@ fn line(model: &Model, finished: &Finished) -> String {
         stats.decode_tokens_per_second(),
     );
     let quantized = model.limits().level_max.is_some();
-    if let Some(bits) = stats.mean_level().filter(|_| quantized) {
+    if let Some(allocation) = model.allocation() {
+        line += &format!(" | Bits: mixed, allocation {}", allocation.hash());
+    } else if let Some(bits) = stats.mean_level().filter(|_| quantized) {
         line += &format!(" | Bits: {bits}");
     }
     line + " ]"

@@ -7,9 +7,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use nestling_formats::Plane;
 use nestling_formats::nested::{Layout, merge_p3_p4, merged_bytes};
 use nestling_formats::store::{Encoding, Group, PartItem, Store};
+use nestling_formats::{Level, Plane};
 
 use crate::arena::AlignedBytes;
 use crate::cancel::CancelToken;
@@ -28,6 +28,15 @@ pub(super) const MERGED: usize = 5;
 /// Where one plane lies: extent of its group, and bytes within it.
 type Place = (Plane, Range<usize>);
 
+/// What is to be read of one group.
+pub(super) struct Wanted<'a> {
+    pub group: &'a Group,
+    /// Extents to read, from the first.
+    pub planes: usize,
+    /// Level of each matrix: planes above it are not kept. All that is read, if there are none.
+    pub levels: Vec<Level>,
+}
+
 /// One group: where its planes come from and where they go.
 struct GroupPlan<'a> {
     group: &'a Group,
@@ -39,17 +48,21 @@ struct GroupPlan<'a> {
 }
 
 impl<'a> GroupPlan<'a> {
-    fn new(group: &'a Group, planes: usize) -> Result<Self, EngineError> {
+    fn new(Wanted { group, planes, levels }: &Wanted<'a>) -> Result<Self, EngineError> {
+        let (group, planes) = (*group, *planes);
+        let wanted = |matrix: usize, plane: Plane| {
+            levels.get(matrix).is_none_or(|level| plane.level() <= *level)
+        };
         let too_large = || EngineError::mismatch(group.id.to_string(), "sizes that fit", "more");
         let mut from: Vec<[Option<Place>; 5]> = vec![Default::default(); group.matrices.len()];
         for extent in Plane::ALL.into_iter().take(planes) {
             for part in group.parts(extent).ok_or_else(too_large)? {
                 match part.item {
-                    PartItem::Plane { matrix, plane } => {
+                    PartItem::Plane { matrix, plane } if wanted(matrix, plane) => {
                         from[matrix][plane.index()] = Some((extent, part.range));
                     }
                     PartItem::Floats { matrix } => from[matrix][0] = Some((extent, part.range)),
-                    PartItem::Tensor { .. } => {}
+                    PartItem::Plane { .. } | PartItem::Tensor { .. } => {}
                 }
             }
         }
@@ -133,18 +146,18 @@ fn layout_of(encoding: Encoding) -> Option<Layout> {
 /// What [`read_groups`] gives of one group: the planes of each of its matrices.
 pub(super) type GroupPlanes = Vec<Planes<ByteRegion>>;
 
-/// Reads the first extents of each group, as many as are given beside it, into one arena.
+/// Reads what is wanted of each group into one arena.
 /// `cancel` is looked at before each group.
 ///
 /// # Errors
 /// [`EngineError::Cancelled`]; the first group, by order, that cannot be read or is damaged.
 pub(super) fn read_groups(
     store: &Store,
-    groups: &[(&Group, usize)],
+    groups: &[Wanted<'_>],
     threads: usize,
     cancel: &CancelToken,
 ) -> Result<Vec<GroupPlanes>, EngineError> {
-    let plans = groups.iter().map(|&(group, planes)| GroupPlan::new(group, planes));
+    let plans = groups.iter().map(GroupPlan::new);
     let plans = plans.collect::<Result<Vec<_>, _>>()?;
     let mut arena = AlignedBytes::zeroed(plans.iter().map(|plan| plan.length).sum());
     fill_all(store, &plans, arena.bytes_mut(), threads, cancel)?;

@@ -12,10 +12,11 @@ use nestling_formats::store::MappedStore;
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, PartItem, Store};
 use nestling_formats::{FloatKind, Level, MatrixKind, ModelConfig, Plane};
 
-use super::owned::{GroupPlanes, Planes, read_groups};
+use super::owned::{GroupPlanes, Planes, Wanted, read_groups};
 #[cfg(not(target_family = "wasm"))]
 use super::source::read_experts;
 use super::source::{ExpertSource, Matrices};
+use crate::allocation::Allocation;
 use crate::arena::AlignedBytes;
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
@@ -28,6 +29,7 @@ pub struct StoreSource {
     mapped: Option<MappedStore>,
     config: ModelConfig,
     level: Level,
+    allocation: Option<Arc<Allocation>>,
 }
 
 impl StoreSource {
@@ -43,6 +45,7 @@ impl StoreSource {
             mapped: None,
             config,
             level,
+            allocation: None,
         })
     }
 
@@ -54,7 +57,17 @@ impl StoreSource {
     pub fn mapped(mapped: MappedStore, level: Option<Level>) -> Result<Self, EngineError> {
         let store = Arc::clone(mapped.store());
         let (config, level) = open(&store, level)?;
-        Ok(Self { store, mapped: Some(mapped), config, level })
+        Ok(Self { store, mapped: Some(mapped), config, level, allocation: None })
+    }
+
+    /// The same weights, no matrix above the level that it was allocated, nor above the level of
+    /// the model that was asked for when the source was made.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] for an allocation of another store.
+    pub fn allocated(self, allocation: Arc<Allocation>) -> Result<Self, EngineError> {
+        allocation.check(self.store.id())?;
+        Ok(Self { allocation: Some(allocation), ..self })
     }
 
     /// The store.
@@ -62,9 +75,16 @@ impl StoreSource {
         &self.store
     }
 
-    /// How many extents of a group the level needs.
+    /// How many extents of a group the level, or the allocation, needs.
     fn planes(&self, group: &Group) -> usize {
-        self.store.index().planes_at(group, self.level).unwrap_or(0)
+        let planes = self.store.index().planes_at(group, self.level).unwrap_or(0);
+        let allocated = self.allocation.as_ref().map(|allocation| allocation.extents(group));
+        allocated.map_or(planes, |allocated| allocated.min(planes))
+    }
+
+    /// The levels that the matrices of a group were allocated; none without an allocation.
+    fn allocated_levels(&self, group: &Group) -> &[Level] {
+        self.allocation.as_ref().map(|a| a.levels(&group.id)).unwrap_or_default()
     }
 
     fn group(&self, id: &GroupId) -> Result<&Group, EngineError> {
@@ -79,7 +99,12 @@ impl StoreSource {
         threads: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<Matrices>, EngineError> {
-        let wanted: Vec<_> = groups.iter().map(|group| (*group, self.planes(group))).collect();
+        let wanted = groups.iter().map(|group| Wanted {
+            group,
+            planes: self.planes(group),
+            levels: self.allocated_levels(group).to_vec(),
+        });
+        let wanted: Vec<_> = wanted.collect();
         let read = read_groups(&self.store, &wanted, threads, cancel)?;
         groups.iter().zip(read).map(|(group, planes)| self.bind_group(group, planes)).collect()
     }
@@ -94,7 +119,10 @@ impl StoreSource {
             for part in group.parts(extent).unwrap_or_default() {
                 let start = found.range().start + part.range.start;
                 let region = ByteRegion::new(found.owner(), start, part.range.len());
+                let levels = self.allocated_levels(group);
                 match part.item {
+                    PartItem::Plane { matrix, plane }
+                        if levels.get(matrix).is_some_and(|level| plane.level() > *level) => {}
                     PartItem::Plane { matrix, plane } => planes[matrix][plane.index()] = region,
                     PartItem::Floats { matrix } => planes[matrix][0] = region,
                     PartItem::Tensor { .. } => {}
@@ -106,8 +134,13 @@ impl StoreSource {
 
     fn bind_group(&self, group: &Group, planes: GroupPlanes) -> Result<Matrices, EngineError> {
         let mut list = Vec::with_capacity(group.matrices.len());
-        for (matrix, planes) in group.matrices.iter().zip(planes) {
-            list.push((matrix.kind, self.bind(group, matrix, planes)?));
+        for ((place, matrix), planes) in group.matrices.iter().enumerate().zip(planes) {
+            let bound = self.bind(group, matrix, planes)?;
+            let bound = match &self.allocation {
+                Some(allocation) => allocation.apply(&group.id, place, bound),
+                None => bound,
+            };
+            list.push((matrix.kind, bound));
         }
         Ok(Matrices { group: group.id.clone(), list })
     }

@@ -1,13 +1,14 @@
-//! The three models that the judge compares, from a store and the checkpoint that it was made of.
+//! The models that the judge compares, from a store and the checkpoint that it was made of.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nestling_formats::checkpoint::Checkpoint;
-use nestling_formats::store::{GroupId, Index, Store};
-use nestling_formats::{FloatKind, Level, ModelConfig, Plane};
+use nestling_formats::store::{GroupId, Store};
+use nestling_formats::{FloatKind, Level, ModelConfig};
 
-use super::{JudgeLevel, JudgeModels};
+use super::{JudgeModels, JudgePoint, PointModels};
+use crate::allocation::{Allocation, Counting, bits_per_weight, layer_bytes};
 use crate::backend::Backend;
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
@@ -17,24 +18,40 @@ use crate::model::{Runner, RunnerOptions};
 use crate::runner::ModelRunner;
 use crate::weights::ActivationMode;
 
+/// Which paths are judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JudgePaths {
+    /// The weights alone and the store as it is run.
+    #[default]
+    Both,
+    /// The weights alone.
+    WeightsOnly,
+}
+
 /// What to open for judging.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct JudgeOpenOptions {
     /// Positions that a sequence may have.
     pub sequence_length: usize,
-    /// The highest level that will be judged; none for the store's own.
-    pub level_max: Option<Level>,
-    /// How the store's keys and values are held when it runs; those of the other two are f32.
+    /// How the store's keys and values are held when it runs; those of the other models are f32.
     pub kv_dtype: KvDtype,
+    /// Which paths are judged.
+    pub paths: JudgePaths,
+    /// Levels and allocations, in the order of the rows that come out.
+    pub points: Vec<JudgePoint>,
 }
 
-/// Three models, opened: the checkpoint, the store with float activations, the store as it runs.
-/// The two of the store share its weights.
-pub struct JudgeSet {
-    store: Arc<Store>,
-    reference: Box<dyn ModelRunner>,
+/// A point with its models.
+struct OpenPoint {
+    point: JudgePoint,
     weights_only: Box<dyn ModelRunner>,
-    shipped: Box<dyn ModelRunner>,
+    shipped: Option<Box<dyn ModelRunner>>,
+}
+
+/// The models that the judge compares, opened. All points share the store's weights.
+pub struct JudgeSet {
+    reference: Box<dyn ModelRunner>,
+    points: Vec<OpenPoint>,
 }
 
 impl JudgeSet {
@@ -42,7 +59,7 @@ impl JudgeSet {
     ///
     /// # Errors
     /// [`EngineError::Mismatch`] if the store is of another model than the checkpoint;
-    /// [`EngineError::LevelMissing`]; [`EngineError::Cancelled`]; weights that cannot be had.
+    /// [`EngineError::Cancelled`]; weights that cannot be had.
     pub fn open<B: Backend + 'static>(
         mut backend: impl FnMut() -> B,
         store: Arc<Store>,
@@ -51,12 +68,14 @@ impl JudgeSet {
         cancel: &CancelToken,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, EngineError> {
-        let nested = StoreSource::owned(Arc::clone(&store), options.level_max)?;
-        let nested = Arc::new(Shared::new(nested));
+        let nested = Arc::new(Shared::new(StoreSource::owned(Arc::clone(&store), None)?));
         let floats = Arc::new(Shared::new(CheckpointSource::new(checkpoint)));
-        let of_store = || Arc::clone(&nested) as Arc<dyn ExpertSource>;
         let of_checkpoint = || Arc::clone(&floats) as Arc<dyn ExpertSource>;
-        let mixed = Arc::new(FloatTables::new(of_store(), of_checkpoint())?);
+        let per_point = match options.paths {
+            JudgePaths::Both => 2,
+            JudgePaths::WeightsOnly => 1,
+        };
+        let models = 1 + per_point * options.points.len();
 
         let mut loaded = 0;
         let mut load = |source: Arc<dyn ExpertSource>, activations, kv_dtype| {
@@ -69,63 +88,96 @@ impl JudgeSet {
                 ),
                 ..RunnerOptions::default()
             };
-            let mut report = |done, total| progress(loaded * total + done, 3 * total);
+            let mut report = |done, total| progress(loaded * total + done, models * total);
             let runner = Runner::load(backend(), source, &options, cancel, &mut report)?;
             loaded += 1;
             Ok::<Box<dyn ModelRunner>, EngineError>(Box::new(runner))
         };
         let reference = load(of_checkpoint(), ActivationMode::Float, KvDtype::F32)?;
-        let weights_only = load(mixed, ActivationMode::Float, KvDtype::F32)?;
-        let shipped = load(of_store(), ActivationMode::Int8, options.kv_dtype)?;
+        let mut points = Vec::with_capacity(options.points.len());
+        for point in &options.points {
+            point.allocation.check(store.id())?;
+            let allocation = Arc::new(point.allocation.clone());
+            let of_store: Arc<dyn ExpertSource> =
+                Arc::new(Allocated { inner: Arc::clone(&nested), allocation });
+            let mixed = Arc::new(FloatTables::new(Arc::clone(&of_store), of_checkpoint())?);
+            let weights_only = load(mixed, ActivationMode::Float, KvDtype::F32)?;
+            let shipped = match options.paths {
+                JudgePaths::Both => Some(load(of_store, ActivationMode::Int8, options.kv_dtype)?),
+                JudgePaths::WeightsOnly => None,
+            };
+            points.push(OpenPoint { point: point.clone(), weights_only, shipped });
+        }
         floats.forget();
         nested.forget();
-        Ok(Self { store, reference, weights_only, shipped })
+        Ok(Self { reference, points })
     }
 
     /// The models, for [`super::judge`].
     pub fn models(&mut self) -> JudgeModels<'_> {
-        JudgeModels {
-            reference: &mut *self.reference,
-            weights_only: &mut *self.weights_only,
-            shipped: &mut *self.shipped,
-        }
-    }
-
-    /// Levels with their bits per weight.
-    ///
-    /// # Errors
-    /// [`EngineError::LevelMissing`] for a level that is not loaded.
-    pub fn levels(&self, levels: &[Level]) -> Result<Vec<JudgeLevel>, EngineError> {
-        let held = self.shipped.limits().level_max.unwrap_or(self.store.level());
-        let level = |&level: &Level| {
-            if level > held {
-                return Err(EngineError::LevelMissing { asked: level.bits(), held: held.bits() });
-            }
-            let bits_per_weight = bits_per_weight(self.store.index(), level);
-            Ok(JudgeLevel { level, bits_per_weight })
-        };
-        levels.iter().map(level).collect()
+        let points = self.points.iter_mut().map(|OpenPoint { point, weights_only, shipped }| {
+            let shipped = shipped.as_mut().map(|shipped| &mut **shipped as &mut dyn ModelRunner);
+            (point.clone(), PointModels { weights_only: &mut **weights_only, shipped })
+        });
+        JudgeModels { reference: &mut *self.reference, points: points.collect() }
     }
 }
 
-/// Bits per weight over the matrices of attention and feed-forward parts: what a store's extents
-/// take of them in the model of a level, with scales, tables and padding.
-pub fn bits_per_weight(index: &Index, level: Level) -> f64 {
-    let (mut bytes, mut weights) = (0u64, 0u64);
-    for group in index.groups() {
-        if !matches!(group.id, GroupId::Dense { .. } | GroupId::Expert(_)) {
-            continue;
-        }
-        weights += group.matrices.iter().map(|m| m.rows as u64 * m.cols as u64).sum::<u64>();
-        let planes = index.planes_at(group, level).unwrap_or(Plane::ALL.len());
-        for plane in Plane::ALL.into_iter().take(planes) {
-            if let Some(extent) = index.extent(group, plane) {
-                bytes += extent.length.next_multiple_of(index.alignment().max(1));
-            }
-        }
+/// A level of a store as a point; `dense` is another level for what every token uses.
+///
+/// # Errors
+/// [`EngineError::LevelMissing`] for a level that the store does not hold.
+pub fn level_point(
+    store: &Store,
+    level: Level,
+    dense: Option<Level>,
+) -> Result<JudgePoint, EngineError> {
+    let (index, held) = (store.index(), store.level());
+    if let Some(asked) = [Some(level), dense].into_iter().flatten().find(|asked| *asked > held) {
+        return Err(EngineError::LevelMissing { asked: asked.bits(), held: held.bits() });
     }
-    bytes += index.codecs().iter().map(|codec| codec.bytes as u64).sum::<u64>();
-    bytes as f64 * 8.0 / weights as f64
+    let mut allocation = Allocation::of_level(index, level);
+    if let Some(dense) = dense {
+        allocation = allocation.with_dense_level(index, held, dense);
+    }
+    Ok(JudgePoint {
+        level: Some(level),
+        ..allocated_point(store, format!("level {level}"), allocation)
+    })
+}
+
+/// An allocation of a store as a point.
+pub fn allocated_point(store: &Store, name: String, allocation: Allocation) -> JudgePoint {
+    let bytes = layer_bytes(store.index(), &allocation, Counting::File);
+    let bits_per_weight = bits_per_weight(store.index(), &allocation, Counting::File);
+    JudgePoint { name, level: None, allocation, bytes, bits_per_weight }
+}
+
+/// Weights of which no matrix is above the level that it was allocated.
+struct Allocated<S> {
+    inner: Arc<S>,
+    allocation: Arc<Allocation>,
+}
+
+impl<S: ExpertSource> ExpertSource for Allocated<S> {
+    fn config(&self) -> &ModelConfig {
+        self.inner.config()
+    }
+
+    fn level_max(&self) -> Option<Level> {
+        self.inner.level_max()
+    }
+
+    fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
+        let matrices = self.inner.matrices(group)?;
+        let list = matrices.list.into_iter().enumerate();
+        let apply = |(place, (kind, matrix))| (kind, self.allocation.apply(group, place, matrix));
+        Ok(Matrices { list: list.map(apply).collect(), ..matrices })
+    }
+
+    fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
+        self.inner.floats(layer)
+    }
 }
 
 /// A source that reads every group once, for several models; clones share the bytes.

@@ -3,7 +3,7 @@ use nestling_formats::ModelConfig;
 use super::*;
 use crate::runner::{RunnerLimits, StepFuture, StepOutput, StepStats};
 
-/// A bigram "model": the logits of a row are a function of its token, position and level.
+/// A bigram "model": the logits of a row are a function of its token.
 struct Table {
     config: ModelConfig,
     vocab_size: usize,
@@ -19,9 +19,9 @@ impl Table {
         Self { config, vocab_size: 7, noise, positions: vec![] }
     }
 
-    fn logits(&self, token: u32, level: Level) -> Vec<f32> {
-        let noise = self.noise / f32::from(level.bits());
-        let logit = |v: u32| ((token * 13 + v * 5) % 11) as f32 * 0.4 + noise * (v % 3) as f32;
+    fn logits(&self, token: u32) -> Vec<f32> {
+        let noise = |v: u32| self.noise * (v % 3) as f32;
+        let logit = |v: u32| ((token * 13 + v * 5) % 11) as f32 * 0.4 + noise(v);
         (0..self.vocab_size as u32).map(logit).collect()
     }
 }
@@ -51,7 +51,7 @@ impl ModelRunner for Table {
             assert!(batch.rows.len() <= 3);
             self.positions.extend(batch.rows.iter().map(|row| row.position));
             let rows = batch.rows.iter();
-            let logits = rows.flat_map(|row| self.logits(row.token, row.levels.level_max()));
+            let logits = rows.flat_map(|row| self.logits(row.token));
             let logits = logits.collect();
             let stats = StepStats::default();
             Ok(StepOutput { logits, vocab_size: self.vocab_size, failures: vec![], stats })
@@ -71,9 +71,30 @@ impl ModelRunner for Table {
     }
 }
 
-fn options(levels: &[Level], sequence_length: usize) -> JudgeOptions {
-    let levels = levels.iter().map(|level| JudgeLevel { level: *level, bits_per_weight: 1.5 });
-    JudgeOptions { levels: levels.collect(), sequence_length, sequences_max: None }
+fn options(sequence_length: usize) -> JudgeOptions {
+    JudgeOptions { sequence_length, sequences_max: None }
+}
+
+/// A point that no store stands behind.
+fn point(name: &str) -> JudgePoint {
+    JudgePoint {
+        name: name.into(),
+        level: Level::from_bits(4),
+        allocation: Allocation::nothing(),
+        bytes: 12,
+        bits_per_weight: 1.5,
+    }
+}
+
+fn models<'a>(
+    reference: &'a mut Table,
+    points: Vec<(&'a mut Table, Option<&'a mut Table>)>,
+) -> JudgeModels<'a> {
+    let points = points.into_iter().map(|(weights_only, shipped)| {
+        let shipped = shipped.map(|shipped| shipped as &mut dyn ModelRunner);
+        (point("four"), PointModels { weights_only, shipped })
+    });
+    JudgeModels { reference, points: points.collect() }
 }
 
 fn text(length: u32) -> Vec<u32> {
@@ -88,90 +109,99 @@ fn softmax(logits: &[f32]) -> Vec<f64> {
 
 #[test]
 fn the_figures_are_those_of_the_definitions() {
-    let (mut reference, mut float, mut int8) = (Table::new(0.0), Table::new(1.5), Table::new(9.0));
-    let models =
-        JudgeModels { reference: &mut reference, weights_only: &mut float, shipped: &mut int8 };
+    let mut reference = Table::new(0.0);
+    let (mut coarse, mut fine, mut int8) = (Table::new(3.0), Table::new(0.5), Table::new(4.0));
     let tokens = text(18);
     let mut seen = Vec::new();
     let report = judge(
-        models,
+        models(&mut reference, vec![(&mut coarse, Some(&mut int8)), (&mut fine, None)]),
         &tokens,
-        &options(&[Level::L2, Level::L8], 8),
+        &options(8),
         &CancelToken::new(),
         &mut |progress| seen.push(progress),
     )
     .unwrap();
     // 18 tokens: two sequences of 8 predictions, the last token is nobody's target.
     assert_eq!((report.sequences, report.tokens), (2, 16));
-    assert_eq!(seen.len(), 10);
-    assert_eq!(seen.last(), Some(&JudgeProgress { done: 10, total: 10 }));
+    assert_eq!(seen.len(), 8);
+    assert_eq!(seen.last(), Some(&JudgeProgress { done: 8, total: 8 }));
     let positions: Vec<u32> = (0..8).chain(0..8).collect();
-    assert_eq!(reference.positions, positions);
+    assert_eq!(reference.positions, positions, "once, whatever the points are");
 
-    for (row, level) in report.rows.iter().zip([Level::L2, Level::L8]) {
-        let judged = |table: &Table| {
-            let mut divergences = Vec::new();
-            let (mut nll, mut kept) = (0.0, 0.0);
-            for (token, target) in tokens.iter().zip(&tokens[1..]).take(16) {
-                let p = softmax(&reference.logits(*token, level));
-                let q = softmax(&table.logits(*token, level));
-                divergences.push(p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum::<f64>());
-                nll -= q[*target as usize].ln();
-                let best = |p: &[f64]| (0..7).rev().max_by(|a, b| p[*a].total_cmp(&p[*b]));
-                kept += f64::from(best(&p) == best(&q));
-            }
-            divergences.sort_by(f64::total_cmp);
-            (divergences, nll / 16.0, kept / 16.0)
-        };
+    let found = [
+        (report.rows[0].weights_only, &coarse),
+        (report.rows[0].shipped.unwrap(), &int8),
+        (report.rows[1].weights_only, &fine),
+    ];
+    for (found, table) in found {
+        let (mut divergences, mut ratios, mut nll, mut kept) = (vec![], vec![], 0.0, 0.0);
+        for (token, target) in tokens.iter().zip(&tokens[1..]).take(16) {
+            let p = softmax(&reference.logits(*token));
+            let q = softmax(&table.logits(*token));
+            divergences.push(p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum::<f64>());
+            ratios.push((p[*target as usize] / q[*target as usize]).ln());
+            nll -= q[*target as usize].ln();
+            let best = |p: &[f64]| (0..7).rev().max_by(|a, b| p[*a].total_cmp(&p[*b]));
+            kept += f64::from(best(&p) == best(&q));
+        }
         let close = |found: f64, expected: f64| {
             // f32 probabilities: 16 * 7 products of logits below 20 with 2^-24 relative error.
             assert!((found - expected).abs() < 20.0 * 6e-8, "{found}, expected {expected}");
         };
-        let (divergences, nll, top1) = judged(&float);
-        assert_eq!(row.level, level);
-        close(row.perplexity.ln(), nll);
-        close(row.kl_mean, divergences.iter().sum::<f64>() / 16.0);
-        close(row.kl_median, (divergences[7] + divergences[8]) / 2.0);
-        close(row.kl_p99, divergences[14] + (divergences[15] - divergences[14]) * 0.85);
-        close(row.top1, top1);
-        let (divergences, _, top1) = judged(&int8);
-        close(row.kl_mean_int8, divergences.iter().sum::<f64>() / 16.0);
-        close(row.top1_int8, top1);
-        assert!(row.kl_mean_int8 > row.kl_mean && row.kl_mean > 0.0);
+        // Two sequences: the standard error is half of what they differ by.
+        let halves = |values: &[f64]| {
+            let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+            let (first, second) = (mean(&values[..8]), mean(&values[8..]));
+            ((first + second) / 2.0, (first - second).abs() / 2.0)
+        };
+        for (found, values) in [(found.kl, &divergences), (found.ln_perplexity_ratio, &ratios)] {
+            let (mean, error) = halves(values);
+            close(found.mean, mean);
+            close(found.standard_error.unwrap(), error);
+        }
+        divergences.sort_by(f64::total_cmp);
+        close(found.perplexity.ln(), nll / 16.0);
+        close(found.kl_median, (divergences[7] + divergences[8]) / 2.0);
+        close(found.kl_p99, divergences[14] + (divergences[15] - divergences[14]) * 0.85);
+        close(found.top1.mean, kept / 16.0);
     }
-    assert!(report.rows[0].kl_mean > report.rows[1].kl_mean);
+    assert!(report.rows[0].weights_only.kl.mean > report.rows[1].weights_only.kl.mean);
+    assert_eq!(report.rows[1].shipped, None);
 }
 
 #[test]
 fn equal_models_have_no_divergence() {
     let mut tables = [Table::new(0.0), Table::new(0.0), Table::new(0.0)];
-    let [reference, weights_only, shipped] = &mut tables;
-    let models = JudgeModels { reference, weights_only, shipped };
-    let options = options(&[Level::L4], 512);
-    let report = judge(models, &text(40), &options, &CancelToken::new(), &mut |_| {}).unwrap();
+    let [reference, float, int8] = &mut tables;
+    let models = models(reference, vec![(float, Some(int8))]);
+    let report = judge(models, &text(40), &options(512), &CancelToken::new(), &mut |_| {}).unwrap();
     // Shorter than a sequence: one that is as long as the text.
     assert_eq!((report.sequences, report.tokens), (1, 39));
-    let row = report.rows[0];
-    assert!(row.kl_mean.abs() < 1e-12 && row.kl_p99.abs() < 1e-12);
-    assert_eq!((row.top1, row.top1_int8), (1.0, 1.0));
-    assert!((row.perplexity - report.reference_perplexity).abs() < 1e-9);
+    let row = &report.rows[0];
+    let (float, int8) = (row.weights_only, row.shipped.unwrap());
+    assert!(float.kl.mean.abs() < 1e-12 && float.kl_p99.abs() < 1e-12);
+    assert_eq!(float.kl.standard_error, None);
+    assert_eq!((float.top1.mean, int8.top1.mean), (1.0, 1.0));
+    assert!((float.perplexity - report.reference_perplexity).abs() < 1e-9);
     let json = serde_json::to_value(row).unwrap();
     let names: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(
-        names,
-        [
-            "level",
-            "bits_per_weight",
-            "perplexity",
-            "kl_mean",
-            "kl_median",
-            "kl_p99",
-            "top1",
-            "kl_mean_int8",
-            "top1_int8"
-        ]
-    );
-    assert_eq!(json["level"], 4);
+    let expected = [
+        "name",
+        "level",
+        "allocation",
+        "bytes",
+        "bits_per_weight",
+        "perplexity",
+        "ln_perplexity_ratio",
+        "kl",
+        "kl_median",
+        "kl_p99",
+        "top1",
+        "shipped",
+    ];
+    assert_eq!(names, expected);
+    assert_eq!((&json["level"], &json["name"]), (&4.into(), &"four".into()));
+    assert_eq!(json["allocation"].as_str().unwrap().len(), 32);
 }
 
 #[test]
@@ -180,9 +210,8 @@ fn what_cannot_be_judged_is_an_error() {
         let (mut reference, mut float, mut int8) =
             (Table::new(0.0), Table::new(0.0), Table::new(0.0));
         int8.vocab_size = vocab_size;
-        let models =
-            JudgeModels { reference: &mut reference, weights_only: &mut float, shipped: &mut int8 };
-        judge(models, tokens, &options(&[Level::L2], 8), cancel, &mut |_| {}).unwrap_err()
+        let models = models(&mut reference, vec![(&mut float, Some(&mut int8))]);
+        judge(models, tokens, &options(8), cancel, &mut |_| {}).unwrap_err()
     };
     let go = CancelToken::new();
     assert!(matches!(judged(7, &[1], &go), EngineError::Mismatch { .. }));

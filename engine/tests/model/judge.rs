@@ -3,35 +3,54 @@
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
+use nestling_engine::allocation::Allocation;
 use nestling_engine::cancel::CancelToken;
 use nestling_engine::convert::{ConvertOptions, convert};
 use nestling_engine::cpu::Cpu;
 use nestling_engine::judge::{
-    JudgeOpenOptions, JudgeOptions, JudgeReport, JudgeSet, bits_per_weight, judge,
+    JudgeOpenOptions, JudgeOptions, JudgePaths, JudgePoint, JudgeReport, JudgeRow, JudgeSet,
+    allocated_point, judge, level_point,
 };
 use nestling_engine::kv_cache::KvDtype;
 use nestling_engine::text::{EncodeOptions, Tokenizer};
-use nestling_formats::Level;
 use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::store::Store;
+use nestling_formats::{Level, MatrixKind};
 
 use crate::build::{Recipe, build_store};
 use crate::common::{data, demo_checkpoint, some_tokens};
 
-const OPTIONS: JudgeOpenOptions =
-    JudgeOpenOptions { sequence_length: 32, level_max: None, kv_dtype: KvDtype::F16 };
+fn options(store: &Store, sequence_length: usize) -> JudgeOpenOptions {
+    let levels = Level::ALL.into_iter().filter(|level| *level <= store.level());
+    let points = levels.map(|level| level_point(store, level, None).unwrap()).collect();
+    let (kv_dtype, paths) = (KvDtype::F16, JudgePaths::Both);
+    JudgeOpenOptions { sequence_length, kv_dtype, paths, points }
+}
 
-fn set(store: &Arc<Store>, reference: &str, threads: usize) -> Result<JudgeSet, EngineError> {
+fn set(
+    store: &Arc<Store>,
+    options: &JudgeOpenOptions,
+    reference: &str,
+    threads: usize,
+) -> Result<JudgeSet, EngineError> {
     let checkpoint = Checkpoint::open(data(reference)).unwrap();
     let backend = || Cpu::new(threads);
     let go = CancelToken::new();
-    JudgeSet::open(backend, Arc::clone(store), checkpoint, &OPTIONS, &go, &mut |_, _| {})
+    JudgeSet::open(backend, Arc::clone(store), checkpoint, options, &go, &mut |_, _| {})
 }
 
 fn report(store: &Arc<Store>, name: &str, threads: usize) -> JudgeReport {
-    let mut set = set(store, name, threads).unwrap();
-    let levels = set.levels(&Level::ALL).unwrap();
-    let options = JudgeOptions { levels, sequence_length: 32, sequences_max: None };
+    judged(store, &options(store, 32), name, threads)
+}
+
+fn judged(
+    store: &Arc<Store>,
+    options: &JudgeOpenOptions,
+    name: &str,
+    threads: usize,
+) -> JudgeReport {
+    let mut set = set(store, options, name, threads).unwrap();
+    let options = JudgeOptions { sequence_length: 32, sequences_max: None };
     let vocab_size = set.models().reference.limits().vocab_size;
     let tokens = some_tokens(32 * 6 + 1, vocab_size, 9);
     judge(set.models(), &tokens, &options, &CancelToken::new(), &mut |_| {}).unwrap()
@@ -47,17 +66,18 @@ fn divergence_falls_with_every_level_both_ways() {
         let found = report(&store, name, 1);
         assert_eq!((found.sequences, found.tokens, found.rows.len()), (6, 192, 5));
         for pair in found.rows.windows(2) {
-            assert!(pair[0].kl_mean > pair[1].kl_mean, "{name}: {pair:?}");
-            assert!(pair[0].kl_mean_int8 > pair[1].kl_mean_int8, "{name}: {pair:?}");
+            assert!(kl(&pair[0]) > kl(&pair[1]), "{name}: {pair:?}");
+            assert!(kl_shipped(&pair[0]) > kl_shipped(&pair[1]), "{name}: {pair:?}");
             assert!(pair[0].bits_per_weight < pair[1].bits_per_weight, "{name}: {pair:?}");
         }
         for row in &found.rows {
-            assert!(row.kl_mean > 0.0 && row.kl_median <= row.kl_p99, "{name}: {row:?}");
-            assert!((0.0..=1.0).contains(&row.top1) && (0.0..=1.0).contains(&row.top1_int8));
+            let (float, int8) = (row.weights_only, row.shipped.unwrap());
+            assert!(kl(row) > 0.0 && float.kl_median <= float.kl_p99, "{name}: {row:?}");
+            assert!([float, int8].iter().all(|found| (0.0..=1.0).contains(&found.top1.mean)));
+            assert!(float.kl.standard_error.unwrap() > 0.0);
             // Everything from the store, and int8 activations, can only add to the error.
-            assert!(row.kl_mean_int8 > 0.0, "{name}: {row:?}");
-            assert!(row.bits_per_weight > f64::from(row.level.bits()), "{name}: {row:?}");
-            assert_eq!(row.bits_per_weight, bits_per_weight(store.index(), row.level));
+            assert!(kl_shipped(row) > 0.0, "{name}: {row:?}");
+            assert!(row.bits_per_weight > f64::from(row.level.unwrap().bits()), "{row:?}");
         }
         assert_eq!(report(&store, name, 2), found, "{name}: threads change nothing");
     }
@@ -69,11 +89,61 @@ fn a_store_is_judged_against_its_own_checkpoint_only() {
     let path = directory.path().join("tiny.nest");
     build_store(&data("tiny-tied"), &path, &Recipe { top: Level::L4, ..Recipe::default() });
     let store = Arc::new(Store::open(&path).unwrap());
-    let error = set(&store, "tiny-qwen3-moe", 1).err().unwrap();
+    let mut options = options_of(&store, vec![level_point(&store, Level::L4, None).unwrap()]);
+    let error = set(&store, &options, "tiny-qwen3-moe", 1).err().unwrap();
     assert!(matches!(error, EngineError::Mismatch { .. }), "{error}");
-    let set = set(&store, "tiny-tied", 1).unwrap();
-    let error = set.levels(&[Level::L2, Level::L6]).unwrap_err();
+    let error = level_point(&store, Level::L6, None).unwrap_err();
     assert!(matches!(error, EngineError::LevelMissing { asked: 6, held: 4 }), "{error}");
+    build_store(&data("tiny-tied"), &path, &Recipe::default());
+    options.points.push(level_point(&Store::open(&path).unwrap(), Level::L2, None).unwrap());
+    let error = set(&store, &options, "tiny-tied", 1).err().unwrap();
+    assert!(error.to_string().contains("store of an allocation"), "{error}");
+}
+
+fn options_of(store: &Store, points: Vec<JudgePoint>) -> JudgeOpenOptions {
+    JudgeOpenOptions { points, paths: JudgePaths::WeightsOnly, ..options(store, 32) }
+}
+
+#[test]
+fn allocations_lie_between_the_levels() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tiny.nest");
+    build_store(&data("tiny-qwen3-moe"), &path, &Recipe::default());
+    let store = Arc::new(Store::open(&path).unwrap());
+    let index = store.index();
+    let two = Allocation::of_level(index, Level::L2);
+    let down = Allocation::new(index, Level::L8, |group, place| {
+        match (group.id.expert(), group.matrices[place].kind) {
+            (Some(_), MatrixKind::Down) => Level::L4,
+            (Some(_), _) => Level::L2,
+            (None, _) => Level::L6,
+        }
+    });
+    let point = |allocation| allocated_point(&store, "mixed".into(), allocation);
+    let points = vec![
+        level_point(&store, Level::L2, None).unwrap(),
+        point(two),
+        point(down),
+        level_point(&store, Level::L4, None).unwrap(),
+        level_point(&store, Level::L4, Some(Level::L2)).unwrap(),
+    ];
+    let found = judged(&store, &options_of(&store, points), "tiny-qwen3-moe", 1);
+    let [level, two, down, four, coarse] = &found.rows[..] else { panic!() };
+    assert_eq!((kl(level), level.bytes), (kl(two), two.bytes));
+    assert_eq!((level.level, two.level, level.shipped), (Some(Level::L2), None, None));
+    assert!(kl(two) > kl(down) && kl(down) > kl(four), "{found:?}");
+    // Planes this small take a page of the file each, whatever they hold.
+    assert!(two.bytes < down.bytes && down.bytes <= four.bytes);
+    assert!(kl(coarse) > kl(four) && coarse.bytes < four.bytes);
+    assert_ne!(down.allocation, four.allocation);
+}
+
+fn kl(row: &JudgeRow) -> f64 {
+    row.weights_only.kl.mean
+}
+
+fn kl_shipped(row: &JudgeRow) -> f64 {
+    row.shipped.map_or(f64::NAN, |found| found.kl.mean)
 }
 
 #[test]
@@ -91,21 +161,23 @@ fn the_demo_model_by_level() {
     let go = CancelToken::new();
     convert(&checkpoint, &path, &ConvertOptions::default(), &go, &mut |_| {}).unwrap();
     let store = Arc::new(Store::open(&path).unwrap());
-    let options = JudgeOpenOptions { sequence_length: 512, ..OPTIONS };
+    let options = options(&store, 512);
     let backend = || Cpu::new(2);
     let mut set =
         JudgeSet::open(backend, store, checkpoint, &options, &go, &mut |_, _| {}).unwrap();
-    let levels = set.levels(&Level::ALL).unwrap();
-    let options = JudgeOptions { levels, sequence_length: 512, sequences_max: Some(2) };
+    let options = JudgeOptions { sequence_length: 512, sequences_max: Some(2) };
     let report = judge(set.models(), &tokens, &options, &go, &mut |_| {}).unwrap();
     println!("{report:#?}");
 
     for pair in report.rows.windows(2) {
-        assert!(pair[0].kl_mean > pair[1].kl_mean, "{pair:?}");
-        assert!(pair[0].kl_mean_int8 > pair[1].kl_mean_int8, "{pair:?}");
+        assert!(kl(&pair[0]) > kl(&pair[1]), "{pair:?}");
+        assert!(kl_shipped(&pair[0]) > kl_shipped(&pair[1]), "{pair:?}");
     }
     let best = report.rows.last().unwrap();
-    assert!(best.kl_mean <= 0.0005 && best.kl_mean_int8 <= 0.001, "{best:?}");
+    assert!(kl(best) <= 0.0005 && kl_shipped(best) <= 0.001, "{best:?}");
     // A 2-bit model that still knows its words.
-    assert!(report.rows[0].perplexity < 1.3 * report.reference_perplexity, "{report:?}");
+    assert!(
+        report.rows[0].weights_only.perplexity < 1.3 * report.reference_perplexity,
+        "{report:?}"
+    );
 }

@@ -184,6 +184,7 @@ pub fn model(engine: &Engine, runner: FakeRunner) -> Model {
         sampling: SamplingParams::greedy(),
         end_tokens: vec![],
         context_length,
+        allocation: None,
         weight_bytes: 0,
         reservations: vec![],
     };

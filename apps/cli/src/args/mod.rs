@@ -7,7 +7,9 @@ mod tools;
 
 pub use generation::{GenerationArgs, PromptArgs};
 pub use model::{KvTypeArg, LevelArg, LoadModeArg, ModelArgs, ResourceArgs};
-pub use tools::{CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs, VerifyArgs};
+pub use tools::{
+    CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs, ReportFormat, VerifyArgs,
+};
 
 use clap::builder::FalseyValueParser;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};

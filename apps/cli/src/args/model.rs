@@ -39,6 +39,11 @@ pub struct ModelArgs {
     #[arg(long, value_name = "BITS", env = "NESTLING_LEVEL")]
     pub level: Option<LevelArg>,
 
+    /// Bytes that weights may take, such as 12GiB: every matrix gets as many bits as pay best, at
+    /// most --level [default: the same bits for every matrix]
+    #[arg(long, value_name = "SIZE", env = "NESTLING_WEIGHT_BUDGET")]
+    pub weight_budget: Option<ByteSize>,
+
     /// Open a store whose download was interrupted, at the last level that is complete
     #[arg(long, env = "NESTLING_PARTIAL", value_parser = FalseyValueParser::new())]
     pub partial: bool,

@@ -1,8 +1,9 @@
 //! Commands around the store.
 
 use super::LevelArg;
-use clap::Args;
+use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
+use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -77,6 +78,24 @@ pub struct PerplexityArgs {
     #[arg(default_value = "2,3,4,6,8")]
     pub levels: Vec<LevelArg>,
 
+    /// Allocations to judge besides: at most so many bits per weight of attention and feed-forward
+    /// matrices, such as 2.5,3.2
+    #[arg(long, value_name = "LIST", env = "NESTLING_BITS", value_delimiter = ',')]
+    pub bits: Vec<f64>,
+
+    /// Allocations to judge besides: so many bytes for all weights, such as 9GiB,12GiB
+    #[arg(long, value_name = "LIST", env = "NESTLING_BUDGETS", value_delimiter = ',')]
+    pub budgets: Vec<ByteSize>,
+
+    /// Level of attention and other matrices that every token uses [default: what the level says,
+    /// and what an allocation chooses]
+    #[arg(long, value_name = "BITS", env = "NESTLING_ATTENTION_LEVEL")]
+    pub attention_level: Option<LevelArg>,
+
+    /// Leave out the path that ships
+    #[arg(long, env = "NESTLING_WEIGHTS_ONLY", value_parser = FalseyValueParser::new())]
+    pub weights_only: bool,
+
     /// Tokens of context for each piece of the text
     #[arg(short, long, value_name = "N", default_value_t = 512, env = "NESTLING_CTX_SIZE")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..))]
@@ -91,9 +110,37 @@ pub struct PerplexityArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 
-    /// Print a JSON list of rows
+    /// How to print
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text, env = "NESTLING_FORMAT")]
+    pub format: ReportFormat,
+
+    /// Print one JSON object: --format json
     #[arg(long, env = "NESTLING_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
+
+    /// Draw divergence over bits per weight into this SVG file
+    #[arg(long, value_name = "FILE", env = "NESTLING_SVG")]
+    pub svg: Option<PathBuf>,
+
+    /// Other quantizations of the same model on the same text, to draw and list beside it: a JSON
+    /// file such as benches/records/peers-quality.json
+    #[arg(long, value_name = "FILE", env = "NESTLING_PEERS")]
+    pub peers: Option<PathBuf>,
+
+    /// Which set of the peers' file to use [default: the first]
+    #[arg(long, value_name = "NAME", env = "NESTLING_PEER_SET")]
+    pub peer_set: Option<String>,
+}
+
+/// How a table is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    // A table for a terminal
+    Text,
+    // A Markdown table
+    Md,
+    // One JSON object
+    Json,
 }
 
 #[derive(Args, Debug)]

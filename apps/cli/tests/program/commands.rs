@@ -141,27 +141,49 @@ fn perplexity_has_the_keys_that_scripts_read() {
     let text = text.display().to_string();
     let flags = ["perplexity", "-m", store(), "--reference", &reference, "-f", &text, "-c", "64"];
     let json = run(&[&flags[..], &["--levels", "2,8", "--json"]].concat()).ok();
-    let rows: Vec<Value> = serde_json::from_str(&json).unwrap();
-    let keys = [
-        "level",
-        "bits_per_weight",
-        "perplexity",
-        "kl_mean",
-        "kl_median",
-        "kl_p99",
-        "top1",
-        "kl_mean_int8",
-        "top1_int8",
-    ];
-    for row in &rows {
-        let found: Vec<&String> = row.as_object().unwrap().keys().collect();
-        assert_eq!(found, keys);
-        assert!(row.as_object().unwrap().values().all(Value::is_number), "{row}");
+    let report: Value = serde_json::from_str(&json).unwrap();
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&report), ["reference_perplexity", "sequences", "tokens", "rows"]);
+    let rows = report["rows"].as_array().unwrap();
+    let findings = ["perplexity", "ln_perplexity_ratio", "kl", "kl_median", "kl_p99", "top1"];
+    let of_row = ["name", "level", "allocation", "bytes", "bits_per_weight"];
+    for row in rows {
+        assert_eq!(keys(row), [&of_row[..], &findings, &["shipped"]].concat());
+        assert_eq!(keys(&row["shipped"]), findings);
+        assert_eq!(keys(&row["kl"]), ["mean", "standard_error"]);
+        assert!(row["kl"]["standard_error"].as_f64() > Some(0.0), "{row}");
     }
     assert_eq!((rows[0]["level"].as_u64(), rows[1]["level"].as_u64()), (Some(2), Some(8)));
-    assert!(rows[0]["kl_mean"].as_f64() > rows[1]["kl_mean"].as_f64());
+    assert!(rows[0]["kl"]["mean"].as_f64() > rows[1]["kl"]["mean"].as_f64());
     let table = run(&[&flags[..], &["--tokens", "64"]].concat()).ok();
-    assert_eq!(table.lines().filter(|line| line.contains('%')).count(), 5, "{table}");
+    assert_eq!(table.lines().filter(|line| line.contains('%')).count(), 6, "{table}");
+}
+
+#[test]
+fn perplexity_of_allocations_with_a_plot() {
+    let reference = checkpoint().display().to_string();
+    let text = super::scratch().join("words.txt");
+    std::fs::write(&text, "Two ships met at sea and sailed on together. ".repeat(8)).unwrap();
+    let (text, svg) = (text.display().to_string(), super::scratch().join("curve.svg"));
+    let svg_path = svg.display().to_string();
+    let peers = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/records/peers-quality.json");
+    let flags = ["perplexity", "-m", store(), "--reference", &reference, "-f", &text, "-c", "32"];
+    let flags = [&flags[..], &["--levels", "4", "--weights-only", "--tokens", "64"]].concat();
+    let more = ["--bits", "5.5,3.6", "--attention-level", "4", "--peers", peers];
+    let shown = ["--format", "md", "--svg", &svg_path, "--peer-set", "alike"];
+    let markdown = run(&[&flags[..], &more, &shown].concat()).ok();
+    for words in ["**level 4**", "**5.5 bits**", "Q4_K imatrix", "±"] {
+        assert!(markdown.contains(words), "{words}: {markdown}");
+    }
+    let svg = std::fs::read_to_string(svg).unwrap();
+    assert!(svg.contains("<polyline") && svg.contains("IQ2_XS"), "{svg}");
+
+    let set = run(&[&flags[..], &["--peers", peers, "--peer-set", "none"]].concat());
+    set.fails(1, "there are: attention-6, alike", "peers-quality.json");
+    let least = run(&[&flags[..], &["--budgets", "1000"]].concat());
+    least.fails(1, "bytes at the least", "bytes or more");
+    let broken = run(&[&flags[..], &["--peers", &text]].concat());
+    broken.fails(1, "expected value", "peers-quality.json");
 }
 
 #[test]

@@ -1,6 +1,10 @@
-//! `nestling perplexity`: the judge of levels.
+//! `nestling perplexity`: the judge of levels and allocations.
 
-use crate::args::PerplexityArgs;
+mod peers;
+mod plot;
+mod report;
+
+use crate::args::{PerplexityArgs, ReportFormat};
 use crate::console::{Console, write_out};
 use crate::conversation::read_text;
 use crate::explain::{explain, explain_import};
@@ -8,30 +12,36 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::verify::{open_store, store_path};
+use nestling::engine::allocation::{ChooseOptions, Counting, budget_of_bits, choose};
 use nestling::engine::cpu::Cpu;
 use nestling::engine::judge::{
-    JudgeOpenOptions, JudgeOptions, JudgeReport, JudgeRow, JudgeSet, judge,
+    JudgeOpenOptions, JudgeOptions, JudgePaths, JudgePoint, JudgeSet, allocated_point, judge,
+    level_point,
 };
 use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
 use nestling::formats::Checkpoint;
 use nestling::formats::store::Store;
 use nestling::{CancelToken, EngineError, ModelOptions};
-use std::fmt::Write as _;
 use std::sync::Arc;
+
+use peers::PeerSet;
 
 pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
     let text = read_text(&args.file)?;
+    let peers = match &args.peers {
+        Some(path) => Some(PeerSet::read(path, args.peer_set.as_deref())?),
+        None => None,
+    };
     let store = Arc::new(open_store(&store_path(args.model.as_ref())?)?);
     check_levels(args, &store)?;
+    let points = points(args, &store).map_err(|error| explain(&error))?;
     let checkpoint = Checkpoint::open(&args.reference).map_err(|error| explain_import(&error))?;
     let tokens = tokens(&store, &text)?;
     let report = interrupt.guard(|cancel| {
         let mut bar = Progress::parts(console, "loading");
-        let mut models = load(args, &store, checkpoint, cancel, &mut bar)?;
+        let mut models = load(args, &store, points, checkpoint, cancel, &mut bar)?;
         drop(bar);
-        let levels: Vec<_> = args.levels.iter().map(|level| level.0).collect();
         let options = JudgeOptions {
-            levels: models.levels(&levels)?,
             sequence_length: args.ctx_size as usize,
             sequences_max: match args.tokens {
                 0 => None,
@@ -45,18 +55,44 @@ pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrup
         })
     });
     let report = report.map_err(|error: EngineError| explain(&error))?;
-    if args.json {
-        let rows = serde_json::to_value(&report.rows)
-            .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
-        return write_out(&format!("{rows:#}\n"));
+    if let Some(path) = &args.svg {
+        let svg = plot::svg(&report, peers.as_ref());
+        std::fs::write(path, svg).map_err(|error| Failure::file("write", path, &error))?;
     }
-    write_out(&table(&report))
+    let format = if args.json { ReportFormat::Json } else { args.format };
+    write_out(&match format {
+        ReportFormat::Text => report::text(&report),
+        ReportFormat::Md => report::markdown(&report, peers.as_ref()),
+        ReportFormat::Json => report::json(&report)?,
+    })
+}
+
+/// Levels, then allocations by bits and by bytes.
+fn points(
+    args: &PerplexityArgs,
+    store: &Store,
+) -> std::result::Result<Vec<JudgePoint>, EngineError> {
+    let (index, top, counting) = (store.index(), store.level(), Counting::File);
+    let dense = args.attention_level.map(|level| level.0);
+    let levels = args.levels.iter().map(|level| level_point(store, level.0, dense));
+    let mut points = levels.collect::<std::result::Result<Vec<_>, _>>()?;
+    let by_bits = args
+        .bits
+        .iter()
+        .map(|bits| (format!("{bits} bits"), budget_of_bits(index, top, *bits, counting)));
+    let by_bytes = args.budgets.iter().map(|size| (size.to_string(), size.0));
+    for (name, budget) in by_bits.chain(by_bytes) {
+        let allocation = choose(index, &ChooseOptions { top, budget, counting, dense })?;
+        points.push(allocated_point(store, name, allocation));
+    }
+    Ok(points)
 }
 
 /// The reference, the store's weights alone, and the store as it is run.
 fn load(
     args: &PerplexityArgs,
     store: &Arc<Store>,
+    points: Vec<JudgePoint>,
     checkpoint: Checkpoint,
     cancel: &CancelToken,
     bar: &mut Progress,
@@ -65,8 +101,9 @@ fn load(
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
     let options = JudgeOpenOptions {
         sequence_length: args.ctx_size as usize,
-        level_max: args.levels.iter().map(|level| level.0).max(),
         kv_dtype: ModelOptions::default().kv_dtype,
+        paths: if args.weights_only { JudgePaths::WeightsOnly } else { JudgePaths::Both },
+        points,
     };
     let store = Arc::clone(store);
     JudgeSet::open(|| Cpu::new(threads), store, checkpoint, &options, cancel, &mut |done, total| {
@@ -77,7 +114,8 @@ fn load(
 
 fn check_levels(args: &PerplexityArgs, store: &Store) -> Result<()> {
     let held = store.level();
-    match args.levels.iter().find(|level| level.0 > held) {
+    let asked = args.levels.iter().chain(&args.attention_level);
+    match asked.into_iter().find(|level| level.0 > held) {
         None => Ok(()),
         Some(level) => Err(Failure::new(format!("the store does not hold level {}", level.0))
             .advise(format!("judge levels up to {held} with --levels"))),
@@ -94,26 +132,4 @@ fn tokens(store: &Store, text: &str) -> Result<Vec<u32>> {
     let tokenizer = Tokenizer::from_bytes(file, &bytes).map_err(failed)?;
     let options = EncodeOptions { add_special_tokens: false, special_text: SpecialText::Parse };
     tokenizer.encode(text, options).map_err(failed)
-}
-
-fn table(report: &JudgeReport) -> String {
-    let mut out = format!(
-        "{} tokens in {} pieces; the unquantized model has perplexity {:.3}\n\n",
-        report.tokens, report.sequences, report.reference_perplexity
-    );
-    out += "              |             weights only                          |    as shipped\n";
-    out +=
-        "level    bits | perplexity   KL mean  KL median    KL p99   top-1 |   KL mean   top-1\n";
-    for row in &report.rows {
-        let JudgeRow { level, bits_per_weight, perplexity, kl_mean, kl_median, kl_p99, .. } = row;
-        let _ = writeln!(
-            out,
-            "{level:>5} {bits_per_weight:>7.3} | {perplexity:>10.3} {kl_mean:>9.5} {kl_median:>10.5} \
-             {kl_p99:>9.5} {:>6.2}% | {:>9.5} {:>6.2}%",
-            100.0 * row.top1,
-            row.kl_mean_int8,
-            100.0 * row.top1_int8,
-        );
-    }
-    out
 }

@@ -1,0 +1,181 @@
+//! Divergence over bits per weight, as an SVG file.
+
+use super::peers::PeerSet;
+use nestling::engine::judge::{JudgeReport, JudgeRow};
+use std::fmt::Write as _;
+
+const WIDTH: f64 = 900.0;
+const HEIGHT: f64 = 600.0;
+const LEFT: f64 = 80.0;
+const RIGHT: f64 = 30.0;
+const TOP: f64 = 50.0;
+const BOTTOM: f64 = 60.0;
+
+const LEVELS: &str = "#1f6fb4";
+const ALLOCATIONS: &str = "#2a9d4a";
+const PEERS: &str = "#c0392b";
+
+/// Where values lie on the page: bits linear, divergence logarithmic.
+struct Axes {
+    bits: (f64, f64),
+    /// Powers of ten.
+    kl: (i32, i32),
+}
+
+impl Axes {
+    fn new(points: &[(f64, f64)]) -> Self {
+        let mut bits = (f64::INFINITY, f64::NEG_INFINITY);
+        let mut kl = (f64::INFINITY, f64::NEG_INFINITY);
+        for (x, y) in points {
+            bits = (bits.0.min(*x), bits.1.max(*x));
+            kl = (kl.0.min(*y), kl.1.max(*y));
+        }
+        if points.is_empty() {
+            (bits, kl) = ((0.0, 1.0), (0.1, 1.0));
+        }
+        let kl = (kl.0.log10().floor() as i32, kl.1.log10().ceil() as i32);
+        Self { bits: (bits.0.floor(), (bits.1 + 0.2).ceil()), kl: (kl.0, kl.1.max(kl.0 + 1)) }
+    }
+
+    fn x(&self, bits: f64) -> f64 {
+        let share = (bits - self.bits.0) / (self.bits.1 - self.bits.0);
+        LEFT + share * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(&self, kl: f64) -> f64 {
+        let (low, high) = (f64::from(self.kl.0), f64::from(self.kl.1));
+        let share = (kl.log10() - low) / (high - low);
+        HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+    }
+}
+
+/// The curve of a report with the peers' points beside it.
+pub fn svg(report: &JudgeReport, peers: Option<&PeerSet>) -> String {
+    let series = |of_levels: bool| {
+        let rows = report.rows.iter().filter(move |row| row.level.is_some() == of_levels);
+        let mut points: Vec<(f64, f64)> = rows.filter_map(place).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        points
+    };
+    let (levels, allocations) = (series(true), series(false));
+    let others = peers.map(|peers| peers.points.as_slice()).unwrap_or_default();
+    let mut all = [levels.as_slice(), allocations.as_slice()].concat();
+    all.extend(others.iter().map(|peer| (peer.bits_per_weight, peer.kl_mean)));
+    let axes = Axes::new(&all);
+
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         font-family=\"sans-serif\" font-size=\"14\">\n\
+         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
+    );
+    grid(&mut out, &axes);
+    line(&mut out, &axes, &levels, LEVELS, "6 4");
+    line(&mut out, &axes, &allocations, ALLOCATIONS, "none");
+    for (points, color) in [(&levels, LEVELS), (&allocations, ALLOCATIONS)] {
+        for (bits, kl) in points {
+            let (x, y) = (axes.x(*bits), axes.y(*kl));
+            let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{color}\"/>");
+        }
+    }
+    for peer in others {
+        let (x, y) = (axes.x(peer.bits_per_weight), axes.y(peer.kl_mean));
+        let _ = writeln!(
+            out,
+            "<path d=\"M{x:.1} {:.1}l5 5l-5 5l-5 -5z\" fill=\"{PEERS}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" fill=\"{PEERS}\" font-size=\"12\">{}</text>",
+            y - 5.0,
+            x + 8.0,
+            y - 4.0,
+            escape(&peer.scheme)
+        );
+    }
+    let peer_title = peers.map_or("", |peers| peers.title.as_str());
+    legend(&mut out, !allocations.is_empty(), peer_title);
+    out + "</svg>\n"
+}
+
+/// Where a row lies; none if its divergence is not above 0.
+fn place(row: &JudgeRow) -> Option<(f64, f64)> {
+    let kl = row.weights_only.kl.mean;
+    (kl.is_finite() && kl > 0.0).then_some((row.bits_per_weight, kl))
+}
+
+fn grid(out: &mut String, axes: &Axes) {
+    let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+    let mut bits = axes.bits.0;
+    while bits <= axes.bits.1 {
+        let x = axes.x(bits);
+        let _ = writeln!(
+            out,
+            "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"#ddd\"/>\
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{bits}</text>",
+            bottom + 20.0
+        );
+        bits += 1.0;
+    }
+    for power in axes.kl.0..=axes.kl.1 {
+        for step in 1..10 {
+            let kl = f64::from(step) * 10f64.powi(power);
+            if step > 1 && power == axes.kl.1 {
+                break;
+            }
+            let y = axes.y(kl);
+            let color = if step == 1 { "#bbb" } else { "#eee" };
+            let _ = writeln!(out, "<path d=\"M{LEFT} {y:.1}H{right}\" stroke=\"{color}\"/>");
+            if step == 1 {
+                let (x, y) = (LEFT - 8.0, y + 5.0);
+                let _ =
+                    writeln!(out, "<text x=\"{x}\" y=\"{y:.1}\" text-anchor=\"end\">{kl}</text>");
+            }
+        }
+    }
+    let _ = writeln!(
+        out,
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">bits per weight, everything counted\
+         </text>\n<text transform=\"translate(20 {:.1}) rotate(-90)\" text-anchor=\"middle\">mean \
+         KL divergence, nats</text>",
+        (LEFT + right) / 2.0,
+        HEIGHT - 15.0,
+        (TOP + bottom) / 2.0
+    );
+}
+
+fn line(out: &mut String, axes: &Axes, points: &[(f64, f64)], color: &str, dashes: &str) {
+    let places = points.iter().map(|(x, y)| format!("{:.1},{:.1}", axes.x(*x), axes.y(*y)));
+    let places: Vec<String> = places.collect();
+    let _ = writeln!(
+        out,
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\" \
+         stroke-dasharray=\"{dashes}\"/>",
+        places.join(" ")
+    );
+}
+
+fn legend(out: &mut String, allocations: bool, peers: &str) {
+    let mut entries = vec![(LEVELS, "levels")];
+    if allocations {
+        entries.push((ALLOCATIONS, "static allocations, same file"));
+    }
+    if !peers.is_empty() {
+        entries.push((PEERS, peers));
+    }
+    for (number, (color, text)) in (0u32..).zip(entries) {
+        let y = TOP + 20.0 + 22.0 * f64::from(number);
+        let x = WIDTH - RIGHT - 380.0;
+        let _ = writeln!(
+            out,
+            "<rect x=\"{x}\" y=\"{:.1}\" width=\"14\" height=\"14\" fill=\"{color}\"/>\
+             <text x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
+            y - 12.0,
+            x + 22.0,
+            escape(text)
+        );
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests;

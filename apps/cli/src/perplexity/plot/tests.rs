@@ -1,0 +1,87 @@
+use super::super::peers::PeerPoint;
+use super::super::report;
+use super::*;
+use nestling::engine::judge::{Findings, Mean};
+use nestling::formats::Level;
+
+fn row(name: &str, level: Option<u8>, bits_per_weight: f64, kl: f64) -> JudgeRow {
+    let mean = Mean { mean: kl, standard_error: Some(kl / 10.0) };
+    JudgeRow {
+        name: name.into(),
+        level: level.and_then(Level::from_bits),
+        allocation: "00ff".into(),
+        bytes: 1000,
+        bits_per_weight,
+        weights_only: Findings {
+            perplexity: 12.0,
+            ln_perplexity_ratio: Mean { mean: 0.01, standard_error: None },
+            kl: mean,
+            kl_median: kl / 2.0,
+            kl_p99: kl * 4.0,
+            top1: Mean { mean: 0.9, standard_error: None },
+        },
+        shipped: None,
+    }
+}
+
+fn sample() -> (JudgeReport, PeerSet) {
+    let rows = vec![
+        row("level 4", Some(4), 4.3, 0.005),
+        row("level 2", Some(2), 2.3, 0.1),
+        row("3 bits", None, 3.0, 0.02),
+    ];
+    let report = JudgeReport { reference_perplexity: 11.5, sequences: 4, tokens: 2048, rows };
+    let point = PeerPoint { scheme: "Q3 <i>".into(), bits_per_weight: 3.4, kl_mean: 0.011 };
+    let (name, title) = ("a".into(), "Q & others".into());
+    (report, PeerSet { name, title, points: vec![point] })
+}
+
+#[test]
+fn everything_lies_on_the_page_in_order() {
+    let (report, peers) = sample();
+    let svg = svg(&report, Some(&peers));
+    assert!(svg.contains("Q3 &lt;i&gt;") && svg.contains("Q &amp; others"));
+    let circles: Vec<(f64, f64)> = svg
+        .lines()
+        .filter(|line| line.starts_with("<circle"))
+        .map(|line| {
+            let number = |name: &str| {
+                let rest = line.split(&format!("{name}=\"")).nth(1).unwrap();
+                rest.split('"').next().unwrap().parse::<f64>().unwrap()
+            };
+            (number("cx"), number("cy"))
+        })
+        .collect();
+    // Levels by bits, then allocations.
+    let [two, four, three] = circles[..] else { panic!("{circles:?}") };
+    assert!(two.0 < three.0 && three.0 < four.0, "more bits to the right");
+    assert!(two.1 < three.1 && three.1 < four.1, "less divergence below");
+    for (x, y) in circles {
+        assert!((LEFT..=WIDTH - RIGHT).contains(&x) && (TOP..=HEIGHT - BOTTOM).contains(&y));
+    }
+}
+
+#[test]
+fn nothing_to_draw_is_still_a_page() {
+    let (mut report, _) = sample();
+    report.rows.clear();
+    assert!(svg(&report, None).ends_with("</svg>\n"));
+    report.rows.push(row("level 8", Some(8), 8.3, 0.0));
+    assert!(!svg(&report, None).contains("<circle"));
+}
+
+#[test]
+fn tables_have_a_row_for_each_point() {
+    let (report, peers) = sample();
+    let text = report::text(&report);
+    assert!(text.contains("0.10000 +- 0.01000") && text.contains("3 bits: allocation 00ff"));
+    let markdown = report::markdown(&report, Some(&peers));
+    let rows: Vec<&str> = markdown.lines().skip(4).collect();
+    assert_eq!(rows.len(), 4, "{markdown}");
+    let columns = |row: &&str| row.matches('|').count();
+    assert!(markdown.lines().skip(2).collect::<Vec<_>>().iter().all(|row| columns(row) == 10));
+    assert!(rows[0].starts_with("| **level 2** | 2.300 |") && rows[2].starts_with("| Q3 <i> |"));
+    let json: serde_json::Value = serde_json::from_str(&report::json(&report).unwrap()).unwrap();
+    assert_eq!(json["rows"][0]["kl"]["mean"], 0.005);
+    assert_eq!(json["rows"][2]["level"], serde_json::Value::Null);
+}

@@ -1,0 +1,108 @@
+//! Sums over the positions judged, and what they say.
+
+use serde::Serialize;
+
+use super::{Expected, argmax, log_sum_exp, run};
+use crate::cancel::CancelToken;
+use crate::error::EngineError;
+use crate::runner::ModelRunner;
+
+/// A mean with its standard error over sequences, which know nothing of each other; tokens of one
+/// sequence do, so they would make it too small.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Mean {
+    /// The mean.
+    pub mean: f64,
+    /// Its standard error; none of fewer than two sequences.
+    pub standard_error: Option<f64>,
+}
+
+impl Mean {
+    fn of(values: &[f64]) -> Self {
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let standard_error = (values.len() > 1).then(|| (squares / (count - 1.0) / count).sqrt());
+        Self { mean, standard_error }
+    }
+}
+
+/// What the judge found about one point on one path.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Findings {
+    /// Perplexity.
+    pub perplexity: f64,
+    /// Logarithm of perplexity over that of the unquantized model.
+    pub ln_perplexity_ratio: Mean,
+    /// Divergence to the unquantized model in nats.
+    pub kl: Mean,
+    /// Median divergence.
+    pub kl_median: f64,
+    /// 99th percentile of the divergence.
+    pub kl_p99: f64,
+    /// Share of positions whose most likely token stays.
+    pub top1: Mean,
+}
+
+/// Sums over the positions judged so far.
+#[derive(Clone, Default)]
+pub(super) struct Tally {
+    divergences: Vec<f64>,
+    /// Means of each sequence.
+    kl: Vec<f64>,
+    nll: Vec<f64>,
+    kept: Vec<f64>,
+}
+
+impl Tally {
+    pub fn judge(
+        &mut self,
+        model: &mut dyn ModelRunner,
+        text: &[u32],
+        expected: &Expected,
+        cancel: &CancelToken,
+    ) -> Result<(), EngineError> {
+        let first = self.divergences.len();
+        let (mut nll, mut kept) = (0.0, 0usize);
+        run(model, text, cancel, |position, logits, target| {
+            let (reference, probabilities, reference_log_sum) = expected.row(position);
+            let log_sum = log_sum_exp(logits);
+            // sum of p * (log p - log q), the two log-sums taken out.
+            let mut divergence = log_sum - reference_log_sum;
+            for ((p, r), q) in probabilities.iter().zip(reference).zip(logits) {
+                divergence += f64::from(*p) * (f64::from(*r) - f64::from(*q));
+            }
+            self.divergences.push(divergence);
+            nll += log_sum - f64::from(logits[target]);
+            kept += usize::from(argmax(logits) == argmax(reference));
+        })?;
+        let of_sequence = &self.divergences[first..];
+        let count = of_sequence.len() as f64;
+        self.kl.push(of_sequence.iter().sum::<f64>() / count);
+        self.nll.push(nll / count);
+        self.kept.push(kept as f64 / count);
+        Ok(())
+    }
+
+    /// `reference_nll`: mean of each sequence.
+    pub fn findings(mut self, reference_nll: &[f64]) -> Findings {
+        self.divergences.sort_by(f64::total_cmp);
+        let ratios: Vec<f64> = self.nll.iter().zip(reference_nll).map(|(q, p)| q - p).collect();
+        Findings {
+            perplexity: Mean::of(&self.nll).mean.exp(),
+            ln_perplexity_ratio: Mean::of(&ratios),
+            kl: Mean::of(&self.kl),
+            kl_median: quantile(&self.divergences, 0.5),
+            kl_p99: quantile(&self.divergences, 0.99),
+            top1: Mean::of(&self.kept),
+        }
+    }
+}
+
+/// Linear between the neighbours, as numpy and torch do.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    let place = share * last as f64;
+    let (low, high) = (place.floor() as usize, place.ceil() as usize);
+    sorted[low] + (sorted[high] - sorted[low]) * place.fract()
+}
