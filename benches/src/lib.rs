@@ -3,8 +3,8 @@
 use nestling_formats::Level;
 use nestling_formats::Plane;
 use nestling_formats::nested::{
-    Layout, NestedCodec, NestedError, NestedPlanes, NestedTables, NestedView, merge_p3_p4,
-    merged_bytes, plane_bytes,
+    InputTransform, Layout, NestedCodec, NestedError, NestedPlanes, NestedTables, NestedView,
+    merge_p3_p4, merged_bytes, plane_bytes,
 };
 
 /// A matrix of random codes in its planes; scales and steps are random too, but small.
@@ -53,7 +53,13 @@ impl RandomMatrix {
             t3: [-110, -70, -40, -12, 12, 40, 70, 110],
             t4: std::array::from_fn(|i| (i as i8 - 8) * 15),
         };
-        let codec = NestedCodec { alpha_a: 8192, alpha_b: 16384, beta_q: 16, tables: vec![tables] };
+        let codec = NestedCodec {
+            alpha_a: 8192,
+            alpha_b: 16384,
+            beta_q: 16,
+            tables: vec![tables],
+            inputs: InputTransform::None,
+        };
         let mut matrix = Self { rows, cols, codec, planes, merged };
         // Random bytes may be no finite scale, and name tables that do not exist.
         let parts = matrix.view(true)?.base_parts().clone();

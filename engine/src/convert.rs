@@ -14,7 +14,7 @@ mod work;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use nestling_formats::nested::{NeuronOrder, QuantizeOptions};
+use nestling_formats::nested::{InputTransform, NeuronOrder, QuantizeOptions};
 use nestling_formats::store::{GroupId, StoreId, StoreWriter};
 use nestling_formats::{Checkpoint, ImportError, Level};
 
@@ -45,6 +45,8 @@ pub struct ConvertOptions {
     pub resume: bool,
     /// How the hidden neurons of every expert are ordered.
     pub order: NeuronOrder,
+    /// What the hidden activations of experts go through before down.
+    pub rotation: InputTransform,
     /// How codecs are fitted and codes chosen.
     pub quantize: QuantizeOptions,
 }
@@ -59,6 +61,7 @@ impl Default for ConvertOptions {
             overwrite: false,
             resume: true,
             order: NeuronOrder::default(),
+            rotation: InputTransform::None,
             quantize: QuantizeOptions::default(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nestling_formats::nested::{Layout, NestedCodec, NestedPlanes, NestedView};
+use nestling_formats::nested::{InputTransform, Layout, NestedCodec, NestedPlanes, NestedView};
 use nestling_formats::{DType, Level};
 
 use crate::arena::AlignedBytes;
@@ -284,6 +284,14 @@ impl MatrixWeights {
         match self {
             Self::Float(matrix) => matrix.rows(),
             Self::Nested(matrix) => matrix.rows(),
+        }
+    }
+
+    /// What inputs go through before a product; backends do it where they take the inputs.
+    pub fn inputs(&self) -> InputTransform {
+        match self {
+            Self::Float(_) => InputTransform::None,
+            Self::Nested(matrix) => matrix.codec().inputs,
         }
     }
 

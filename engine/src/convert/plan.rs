@@ -75,6 +75,7 @@ fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
         "level_weights": options.quantize.level_weights,
         "tables": options.quantize.tables,
         "order": options.order.name(),
+        "rotation": options.rotation.to_byte(),
         "calibration": null,
     });
     let mut plan = StorePlan::new(source, parameters.to_string());

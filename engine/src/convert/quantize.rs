@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use nestling_formats::nested::{
-    CodecFitter, NestedCodec, QuantizedMatrix, TILE_ROWS, reorder_columns,
+    CodecFitter, GROUP, InputTransform, NestedCodec, QuantizedMatrix, TILE_ROWS, reorder_columns,
 };
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, MatrixData, pack_extent};
 use nestling_formats::{FloatId, MatrixId, MatrixKind, Plane};
@@ -151,11 +151,11 @@ impl Conversion<'_> {
             self.sample(block, tables(*number))
         };
         let sampled = work::map(self.threads(), jobs.len(), &sample)?;
-        let mut fitters: BTreeMap<u32, (MatrixId, CodecFitter)> = BTreeMap::new();
+        let mut fitters: BTreeMap<u32, (MatrixId, usize, CodecFitter)> = BTreeMap::new();
         for ((number, block), samples) in jobs.into_iter().zip(sampled) {
             match fitters.get_mut(&number) {
-                Some((_, fitter)) => fitter.absorb(samples),
-                None => drop(fitters.insert(number, (block.id, samples))),
+                Some((.., fitter)) => fitter.absorb(samples),
+                None => drop(fitters.insert(number, (block.id, block.cols, samples))),
             }
         }
         // Each is taken by the thread that finishes it.
@@ -163,9 +163,10 @@ impl Conversion<'_> {
         let fit = |index: usize| {
             self.check_cancelled()?;
             let taken = fitters[index].lock().unwrap_or_else(PoisonError::into_inner).take();
-            let Some((number, (matrix, fitter))) = taken else { return Ok(()) };
+            let Some((number, (matrix, cols, fitter))) = taken else { return Ok(()) };
             let fitted = fitter.finish();
-            let codec = fitted.map_err(|source| ConvertError::Quantize { matrix, source })?;
+            let mut codec = fitted.map_err(|source| ConvertError::Quantize { matrix, source })?;
+            codec.inputs = self.transform(matrix, cols);
             Ok(self.writer.set_codec(number, &codec)?)
         };
         work::map(self.threads(), fitters.len(), &fit).map(drop)
@@ -200,10 +201,21 @@ impl Conversion<'_> {
         }
         let first = block.from as u64 * block.cols as u64;
         self.checkpoint.read_f32_from(info, first, &mut weights)?;
-        match order {
-            Some(order) => reorder_columns(&weights, block.cols, &order)
-                .map_err(|source| ConvertError::Quantize { matrix: block.id, source }),
-            None => Ok(weights),
+        let error = |source| ConvertError::Quantize { matrix: block.id, source };
+        if let Some(order) = order {
+            weights = reorder_columns(&weights, block.cols, &order).map_err(error)?;
+        }
+        self.transform(block.id, block.cols)
+            .transform_weights(&mut weights, block.cols)
+            .map_err(error)?;
+        Ok(weights)
+    }
+
+    /// What the inputs of a matrix with that many of them go through.
+    fn transform(&self, id: MatrixId, cols: usize) -> InputTransform {
+        match id.kind {
+            MatrixKind::Down if cols.is_multiple_of(GROUP) => self.options.rotation,
+            _ => InputTransform::None,
         }
     }
 

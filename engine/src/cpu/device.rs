@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nestling_formats::Level;
-use nestling_formats::nested::{Layout, NestedCodec};
+use nestling_formats::nested::{InputTransform, Layout, NestedCodec};
 
 use super::encoder::CpuEncoder;
 use super::kernels::Kernels;
@@ -101,6 +101,11 @@ impl CpuMatrix {
 
     pub(super) fn cols(&self) -> usize {
         self.weights.cols()
+    }
+
+    /// Whether its inputs are rotated before the product.
+    pub(super) fn is_rotated(&self) -> bool {
+        self.weights.inputs() == InputTransform::Hadamard
     }
 
     /// Whether activations are quantized for products with it.

@@ -33,6 +33,7 @@ pub struct Kernels {
     rms_norm_in_place: unsafe fn(&mut [f32], &[f32], f32),
     route: unsafe fn(&mut [f32], bool, &mut [u32], &mut [f32]),
     swiglu: unsafe fn(&mut [f32], &[f32]),
+    hadamard: unsafe fn(&mut [f32]),
     add_scaled: unsafe fn(&mut [f32], f32, &[f32]),
     add: unsafe fn(&mut [f32], &[f32]),
     dots: FloatRows,
@@ -150,6 +151,11 @@ macro_rules! kernels_for {
             }
 
             $(#[target_feature(enable = $features)])?
+            unsafe fn hadamard(x: &mut [f32]) {
+                math::hadamard(x);
+            }
+
+            $(#[target_feature(enable = $features)])?
             unsafe fn add_scaled(out: &mut [f32], factor: f32, x: &[f32]) {
                 math::add_scaled(out, factor, x);
             }
@@ -184,6 +190,7 @@ macro_rules! kernels_for {
                 rms_norm_in_place,
                 route,
                 swiglu,
+                hadamard,
                 add_scaled,
                 add,
                 dots,
@@ -313,6 +320,12 @@ impl Kernels {
     pub fn swiglu(&self, gate: &mut [f32], up: &[f32]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.swiglu)(gate, up) }
+    }
+
+    /// [`math::hadamard`].
+    pub fn hadamard(&self, x: &mut [f32]) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.hadamard)(x) }
     }
 
     /// [`math::add_scaled`].

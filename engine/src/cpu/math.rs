@@ -5,6 +5,8 @@
 //! neither the instruction set nor the thread count. The loops are `inline(always)` so that
 //! [`super::kernels`] can compile them for each instruction set.
 
+use nestling_formats::nested;
+
 /// Lanes of every float sum.
 pub const LANES: usize = 16;
 
@@ -153,6 +155,13 @@ pub fn swiglu(gate: &mut [f32], up: &[f32]) {
     for (gate, up) in gate.iter_mut().zip(up) {
         *gate = silu(*gate) * up;
     }
+}
+
+/// [`nestling_formats::nested::hadamard`] of every group of 32; what is left over stays as it is.
+#[inline(always)]
+pub fn hadamard(x: &mut [f32]) {
+    let (groups, _) = x.as_chunks_mut::<{ nested::GROUP }>();
+    groups.iter_mut().for_each(nested::hadamard);
 }
 
 /// `out = (x / sqrt(mean(x²) + epsilon)) * weight`, all of one length.

@@ -1,6 +1,6 @@
 //! The parameters of the code and the decoding of single values.
 
-use super::{MAX_TABLES, NestedError};
+use super::{InputTransform, MAX_TABLES, NestedError};
 use crate::Level;
 
 /// Bytes of one [`NestedTables`].
@@ -69,6 +69,8 @@ pub struct NestedCodec {
     pub beta_q: u8,
     /// 1 to 16 tables; each tile of a matrix names one.
     pub tables: Vec<NestedTables>,
+    /// What the inputs of the matrices go through; their weights are coded to match.
+    pub inputs: InputTransform,
 }
 
 impl NestedCodec {
@@ -78,14 +80,14 @@ impl NestedCodec {
     }
 
     /// The codec as stored, little-endian: `alpha_a` u16, `alpha_b` u16, `beta_q` u8, number of
-    /// tables u8, two zero bytes, the tables.
+    /// tables u8, input transform u8, a zero byte, the tables.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::encoded_bytes(self.tables.len()));
         bytes.extend_from_slice(&self.alpha_a.to_le_bytes());
         bytes.extend_from_slice(&self.alpha_b.to_le_bytes());
         bytes.push(self.beta_q);
         bytes.push(u8::try_from(self.tables.len()).unwrap_or(u8::MAX));
-        bytes.extend_from_slice(&[0, 0]);
+        bytes.extend_from_slice(&[self.inputs.to_byte(), 0]);
         for tables in &self.tables {
             bytes.extend_from_slice(&tables.to_bytes());
         }
@@ -97,11 +99,15 @@ impl NestedCodec {
         let Some((header, rest)) = bytes.split_first_chunk::<CODEC_HEADER_BYTES>() else {
             return Err(length("codec header", CODEC_HEADER_BYTES, bytes.len()));
         };
-        let [a0, a1, b0, b1, beta_q, count, reserved @ ..] = *header;
-        if reserved != [0, 0] {
-            let found = i64::from(u16::from_le_bytes(reserved));
+        let [a0, a1, b0, b1, beta_q, count, inputs, reserved] = *header;
+        if reserved != 0 {
+            let found = i64::from(reserved);
             return Err(NestedError::Codec { what: "reserved field", found, expected: "0" });
         }
+        let Some(inputs) = InputTransform::from_byte(inputs) else {
+            let found = i64::from(inputs);
+            return Err(NestedError::Codec { what: "input transform", found, expected: "0 or 1" });
+        };
         let expected = Self::encoded_bytes(usize::from(count));
         if bytes.len() != expected {
             return Err(length("codec", expected, bytes.len()));
@@ -110,7 +116,7 @@ impl NestedCodec {
         let tables = chunks.iter().map(NestedTables::from_bytes).collect::<Result<_, _>>()?;
         let alpha_a = u16::from_le_bytes([a0, a1]);
         let alpha_b = u16::from_le_bytes([b0, b1]);
-        let codec = Self { alpha_a, alpha_b, beta_q, tables };
+        let codec = Self { alpha_a, alpha_b, beta_q, tables, inputs };
         codec.check()?;
         Ok(codec)
     }

@@ -3,8 +3,8 @@
 use super::quantize::check_input;
 use super::tables::{TileShape, fit_tables};
 use super::{
-    GROUP, NestedCodec, NestedError, NestedTables, QuantizeOptions, QuantizedMatrix, STEPS,
-    TILE_ROWS, quantize_matrix, value_unit,
+    GROUP, InputTransform, NestedCodec, NestedError, NestedTables, QuantizeOptions,
+    QuantizedMatrix, STEPS, TILE_ROWS, quantize_matrix, value_unit,
 };
 use crate::Level;
 
@@ -281,5 +281,5 @@ pub(super) fn initial_codec(alpha_a: u16) -> NestedCodec {
         t3: std::array::from_fn(|index| middle(index, 3)),
         t4: std::array::from_fn(|index| middle(index, 4)),
     };
-    NestedCodec { alpha_a, alpha_b, beta_q: 16, tables: vec![tables] }
+    NestedCodec { alpha_a, alpha_b, beta_q: 16, tables: vec![tables], inputs: InputTransform::None }
 }

@@ -19,6 +19,7 @@ mod moments;
 mod order;
 mod quantize;
 mod tables;
+mod transform;
 mod view;
 
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub use matrix::QuantizedMatrix;
 pub use moments::SecondMoments;
 pub use order::{NeuronOrder, reorder_columns, reorder_moments, reorder_rows};
 pub use quantize::{QuantizeOptions, quantize_matrix};
+pub use transform::{InputTransform, hadamard};
 pub use view::{NestedPlanes, NestedView};
 
 use crate::Level;

@@ -101,15 +101,16 @@ fn any_matrix() -> impl Strategy<Value = (QuantizedMatrix, NestedCodec)> {
         let scales = prop::collection::vec(0u16..0x7c00, padded);
         let names = prop::collection::vec(0..u8::try_from(tables).unwrap(), tiles);
         let entries = prop::collection::vec(any_tables(), tables);
-        let codec = (1u16..=16384, 16u8..=32, entries);
+        let codec = (1u16..=16384, 16u8..=32, entries, any::<bool>());
         (bytes, steps, scales, names, codec).prop_map(
-            move |(codes, steps, mut scales, tile_tables, (alpha_a, beta_q, tables))| {
+            move |(codes, steps, mut scales, tile_tables, (alpha_a, beta_q, tables, rotated))| {
+                let inputs = if rotated { InputTransform::Hadamard } else { InputTransform::None };
                 scales[rows..].fill(0);
                 let row_scales = scales.into_iter().map(f16::from_bits).collect();
                 let alpha_b = 32768 - 2 * alpha_a;
                 (
                     QuantizedMatrix { rows, cols, codes, row_scales, steps, tile_tables },
-                    NestedCodec { alpha_a, alpha_b, beta_q, tables },
+                    NestedCodec { alpha_a, alpha_b, beta_q, tables, inputs },
                 )
             },
         )
@@ -203,7 +204,7 @@ proptest! {
         tables in any_tables(),
     ) {
         let tables = vec![tables];
-        let codec = NestedCodec { alpha_a, alpha_b: 32768 - 2 * alpha_a, beta_q, tables };
+        let codec = NestedCodec { alpha_a, alpha_b: 32768 - 2 * alpha_a, beta_q, tables, inputs: InputTransform::None };
         codec.check().unwrap();
         for level in Level::ALL {
             for code in 0..=255 {

@@ -10,7 +10,8 @@ use super::format::{
 };
 use super::header::{Header, STORE_LENGTH_AT};
 use super::index::{Encoding, Group, Index, Matrix};
-use crate::{Level, Plane};
+use crate::nested::{GROUP, InputTransform, NestedCodec};
+use crate::{Level, MatrixKind, Plane};
 
 /// Where the tables of an index lie in the store, for messages.
 struct Places {
@@ -131,6 +132,34 @@ impl Index {
             before = extent;
         }
         Ok(())
+    }
+
+    /// Checks that matrices fit the input transforms of their codecs.
+    pub(super) fn check_transforms(&self) -> Result<(), Fault> {
+        for (number, slot) in (0u32..).zip(&self.codecs) {
+            let misfit = slot.codec.as_ref().and_then(|codec| self.misfit(number, codec));
+            if let Some(matrix) = misfit {
+                return Err(Fault {
+                    what: format!("codec {number}"),
+                    field: "input transform",
+                    offset: 0,
+                    expected: "down matrices with a multiple of 32 columns".into(),
+                    found: format!("{:?} with {} columns", matrix.kind, matrix.cols),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The first matrix that names this codec and cannot have its input transform.
+    pub(super) fn misfit(&self, number: u32, codec: &NestedCodec) -> Option<&Matrix> {
+        let fits = |matrix: &Matrix| {
+            codec.inputs == InputTransform::None
+                || matrix.kind == MatrixKind::Down && matrix.cols.is_multiple_of(GROUP)
+        };
+        let names = |matrix: &&Matrix| matches!(matrix.encoding, Encoding::Nested { codec, .. } if codec == number);
+        let matrices = self.groups.iter().flat_map(|group| &group.matrices);
+        matrices.filter(names).find(|matrix| !fits(matrix))
     }
 
     /// Checks that the extents follow each other without gaps and fill every shard.

@@ -144,6 +144,7 @@ pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, 
         section_levels: Vec::new(),
     };
     index.check(header, base)?;
+    index.check_transforms()?;
     index.find_section_levels();
     Ok(index)
 }

@@ -136,6 +136,12 @@ impl StoreWriter {
         if planned != bytes.len() {
             return Err(error(format!("has {} bytes, planned were {planned}", bytes.len())));
         }
+        if let Some(matrix) = self.index.misfit(number, codec) {
+            let (kind, cols) = (matrix.kind, matrix.cols);
+            return Err(error(format!(
+                "its input transform does not suit {kind:?} of {cols} columns"
+            )));
+        }
         let mut state = self.state();
         match &state.codecs[slot] {
             Some(known) if **known == *codec => return Ok(()),

@@ -32,6 +32,8 @@ struct Inner<'a> {
     /// Row of the inner activations that its first row goes to.
     start: usize,
     width: usize,
+    /// Whether down takes its inputs rotated.
+    rotated: bool,
 }
 
 /// Computes all uses; each row of the output belongs to one of them. `x` is `[rows, D]`.
@@ -79,7 +81,7 @@ fn fused(
 ) -> Result<(), EngineError> {
     let (mut inners, mut maps, mut rows) = (Vec::new(), Vec::new(), 0);
     for used in uses {
-        let FeedForward { gate, up, .. } = used.weights;
+        let FeedForward { gate, up, down } = used.weights;
         inners.push(Inner {
             gate: Tiles::new(&gate.matrix, used.level)?,
             up: Tiles::new(&up.matrix, used.level)?,
@@ -87,6 +89,7 @@ fn fused(
             rows: &used.rows.x,
             start: rows,
             width,
+            rotated: down.matrix.is_rotated(),
         });
         let range = rows as u32..(rows + used.rows.len()) as u32;
         maps.push(RowMap { x: range.collect(), out: used.rows.out.clone() });
@@ -131,6 +134,9 @@ impl Inner<'_> {
                         values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
                     }
                     team.kernels.swiglu(&mut gate[..live], &up[..live]);
+                    if self.rotated {
+                        team.kernels.hadamard(gate);
+                    }
                     let cells = &mut block.row(start + row)[group - range.start..][..1];
                     team.kernels.quantize(&gate[..live], cells);
                 }
@@ -180,6 +186,10 @@ fn separate(
         linear_rows(team, scratch, (linear, &levels), &map, (x, 0), out)?;
     }
     team.kernels.swiglu(&mut inner.values, &other.values);
+    if down.matrix.is_rotated() {
+        // Rows are whole groups.
+        team.kernels.hadamard(&mut inner.values);
+    }
     let map = RowMap { x: all, out: used.rows.out.clone() };
     linear_rows(team, scratch, (down, &levels), &map, (&inner, 0), out)
 }

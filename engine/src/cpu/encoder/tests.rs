@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nestling_formats::nested::{
-    CodecFitter, Layout, QuantizeOptions, pack_plane, plane_bytes, quantize_matrix,
+    CodecFitter, InputTransform, Layout, QuantizeOptions, pack_plane, plane_bytes, quantize_matrix,
 };
 use nestling_formats::{DType, Level, Plane};
 
@@ -37,7 +37,10 @@ fn nested(rows: usize, cols: usize, layout: Layout, seed: u32) -> MatrixWeights 
     let options = QuantizeOptions::default();
     let mut fitter = CodecFitter::new(&options);
     fitter.add(&weights, rows, cols, None).unwrap();
-    let codec = fitter.finish().unwrap();
+    let mut codec = fitter.finish().unwrap();
+    if cols == INNER_ROTATED {
+        codec.inputs = InputTransform::Hadamard;
+    }
     let matrix = quantize_matrix(&weights, rows, cols, &codec, None, &options).unwrap();
     let region = |plane| {
         let mut bytes = vec![0; plane_bytes(layout, rows, cols, plane).unwrap()];
@@ -80,13 +83,17 @@ struct Case {
     float: Option<DType>,
     /// One level for all rows, or several.
     mixed: bool,
+    /// Inner width of feed-forward parts.
+    inner: usize,
     /// Matrices made so far, by their seed.
     made: RefCell<BTreeMap<u32, MatrixWeights>>,
 }
 
 const D: usize = 72; // hidden size
 const HEADS: (usize, usize, usize) = (6, 2, 20);
+/// Inner widths; down takes its inputs rotated where they are whole groups.
 const INNER: usize = 40;
+const INNER_ROTATED: usize = 64;
 const EXPERTS: usize = 5;
 const PER_TOKEN: usize = 2;
 
@@ -132,9 +139,9 @@ impl Case {
             [upload(h * d, D, 2, true), upload(g * d, D, 3, false), upload(g * d, D, 5, true)];
         let attention_out = upload(D, h * d, 6, true);
         let mut ffn = |seed, bias| FeedForward {
-            gate: upload(INNER, D, seed, bias),
-            up: upload(INNER, D, seed + 2, false),
-            down: upload(D, INNER, seed + 3, bias),
+            gate: upload(self.inner, D, seed, bias),
+            up: upload(self.inner, D, seed + 2, false),
+            down: upload(D, self.inner, seed + 3, bias),
         };
         let experts: Vec<_> = (0..EXPERTS as u32).map(|e| ffn(10 + 10 * e, e == 2)).collect();
         let shared = ffn(8, true);
@@ -245,14 +252,16 @@ fn compare(case: &Case) {
 
 #[test]
 fn int8_products_give_the_bits_of_the_reference() {
-    for (rows, mixed) in [(2, false), (3, true), (37, false), (131, true)] {
+    for (rows, mixed) in [(2, false), (3, true), (37, false), (36, true), (131, true)] {
         let kv = if mixed { KvDtype::F16 } else { KvDtype::F32 };
+        let inner = if rows < 37 { INNER_ROTATED } else { INNER };
         compare(&Case {
             rows,
             mode: ActivationMode::Int8,
             kv,
             float: None,
             mixed,
+            inner,
             made: RefCell::default(),
         });
     }
@@ -262,12 +271,14 @@ fn int8_products_give_the_bits_of_the_reference() {
 fn float_activations_give_the_bits_of_the_reference() {
     for (rows, mixed) in [(2, true), (37, false)] {
         let mode = ActivationMode::Float;
+        let inner = if mixed { INNER_ROTATED } else { INNER };
         compare(&Case {
             rows,
             mode,
             kv: KvDtype::F32,
             float: None,
             mixed,
+            inner,
             made: RefCell::default(),
         });
     }
@@ -283,6 +294,7 @@ fn float_weights_give_the_bits_of_the_reference() {
             kv,
             float: Some(dtype),
             mixed: false,
+            inner: INNER,
             made: RefCell::default(),
         });
     }

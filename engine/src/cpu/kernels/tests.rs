@@ -49,6 +49,11 @@ fn operations_on_rows_agree() {
         kernels.swiglu(&mut out, &noise(size, 6));
         out
     });
+    compare("hadamard", |kernels, size| {
+        let mut out = noise(size, 11);
+        kernels.hadamard(&mut out);
+        out
+    });
     compare("add_scaled", |kernels, size| {
         let mut out = noise(size, 7);
         kernels.add_scaled(&mut out, 0.37, &noise(size, 8));

@@ -31,7 +31,13 @@ fn random_matrix(rows: usize, cols: usize, seed: u64) -> Planes {
         .collect();
     let alpha_a = 1 + below(16384) as u16;
     let alpha_b = (32768 - 2 * u32::from(alpha_a)) as u16;
-    let codec = NestedCodec { alpha_a, alpha_b, beta_q: 16 + below(17) as u8, tables };
+    let codec = NestedCodec {
+        alpha_a,
+        alpha_b,
+        beta_q: 16 + below(17) as u8,
+        tables,
+        inputs: Default::default(),
+    };
     codec.check().unwrap();
     let (tiles, groups) = (rows.div_ceil(TILE_ROWS), cols.div_ceil(GROUP));
     let padded = tiles * TILE_ROWS;

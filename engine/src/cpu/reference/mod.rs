@@ -176,6 +176,9 @@ fn feed_forward(
     let up = linear(&weights.up, levels, x)?;
     expect("gate and up", inner.values.len(), up.values.len())?;
     math::swiglu(&mut inner.values, &up.values);
+    if weights.down.matrix.is_rotated() {
+        inner.rows_mut().for_each(math::hadamard);
+    }
     linear(&weights.down, levels, &inner)
 }
 

@@ -1,7 +1,7 @@
 //! Matrix products, one element after the other.
 
 use nestling_formats::Level;
-use nestling_formats::nested::{GROUP, TILE_ROWS};
+use nestling_formats::nested::{GROUP, InputTransform, TILE_ROWS};
 
 use super::ReferenceBuffer;
 use crate::cpu::math;
@@ -18,6 +18,11 @@ pub struct ReferenceMatrix {
 impl ReferenceMatrix {
     pub(super) fn new(weights: MatrixWeights, activations: ActivationMode) -> Self {
         Self { weights, activations }
+    }
+
+    /// Whether its inputs are rotated before the product.
+    pub(super) fn is_rotated(&self) -> bool {
+        self.weights.inputs() == InputTransform::Hadamard
     }
 
     pub(super) fn rows(&self) -> usize {

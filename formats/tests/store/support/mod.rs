@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use nestling_formats::nested::{Layout, NestedCodec, NestedTables};
+use nestling_formats::nested::{InputTransform, Layout, NestedCodec, NestedTables};
 use nestling_formats::store::{
     Encoding, FloatTensor, GroupId, Matrix, MemoryStorage, Store, StoreError, StorePlan,
     StoreWriter, levels_with_offset,
@@ -46,8 +46,13 @@ pub fn tensor(kind: FloatKind, dtype: DType, shape: &[usize]) -> FloatTensor {
 }
 
 pub fn codec(tables: usize) -> NestedCodec {
-    let mut codec =
-        NestedCodec { alpha_a: 8192, alpha_b: 32768 - 2 * 8192, beta_q: 16, tables: Vec::new() };
+    let mut codec = NestedCodec {
+        alpha_a: 8192,
+        alpha_b: 32768 - 2 * 8192,
+        beta_q: 16,
+        tables: Vec::new(),
+        inputs: InputTransform::None,
+    };
     for table in 0..tables {
         let ramp = |size: i32, index: usize| (((2 * index as i32 + 1 - size) * 120) / size) as i8;
         codec.tables.push(NestedTables {

@@ -1,0 +1,102 @@
+//! Hadamard rotation of a matrix's inputs, in groups of 32.
+//!
+//! `y = W x = (W R) (R x)` for an orthonormal, symmetric `R`: the rotated weights `W R` are coded, and
+//! the engine rotates `x` when it quantizes it. With `R` made of blocks of 32 that is 5 additions per
+//! input, within the group that shares a scale. Inputs that differ much in size, as the hidden
+//! activations of SwiGLU do, come out alike, which error feedback gains by: its error goes with the
+//! arithmetic mean of what the factored second moments have on their diagonal, and their geometric
+//! mean is fixed. After QuaRot (arXiv 2404.00456) and QuIP# (arXiv 2402.04396).
+
+use super::{GROUP, NestedError, SecondMoments};
+
+/// What the inputs of a matrix go through before they meet its weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InputTransform {
+    /// Nothing.
+    #[default]
+    None,
+    /// [`hadamard`] of every group of 32; the inputs are a multiple of 32.
+    Hadamard,
+}
+
+impl InputTransform {
+    /// The byte that stands for it in a codec.
+    pub const fn to_byte(self) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::Hadamard => 1,
+        }
+    }
+
+    /// The transform that a byte stands for.
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            0 => Some(Self::None),
+            1 => Some(Self::Hadamard),
+            _ => None,
+        }
+    }
+
+    /// Transforms the columns of a matrix `[rows, cols]` as its inputs will be.
+    ///
+    /// # Errors
+    /// [`NestedError::Shape`] if rows are not whole or the columns do not suit the transform.
+    pub fn transform_weights(self, weights: &mut [f32], cols: usize) -> Result<(), NestedError> {
+        if self == Self::None {
+            return Ok(());
+        }
+        if !cols.is_multiple_of(GROUP) || cols == 0 || !weights.len().is_multiple_of(cols) {
+            let rows = weights.len().checked_div(cols).unwrap_or(0);
+            return Err(NestedError::Shape { rows, cols });
+        }
+        let (groups, _) = weights.as_chunks_mut::<GROUP>();
+        groups.iter_mut().for_each(hadamard);
+        Ok(())
+    }
+
+    /// The second moments of transformed inputs.
+    ///
+    /// # Errors
+    /// [`NestedError::Shape`] if their number does not suit the transform.
+    pub fn transform_moments(self, moments: &SecondMoments) -> Result<SecondMoments, NestedError> {
+        let dim = moments.dim();
+        let mut values = moments.values().to_vec();
+        self.transform_weights(&mut values, dim)?;
+        // The moments are symmetric: rows of the transpose are columns.
+        let mut turned = transposed(&values, dim);
+        self.transform_weights(&mut turned, dim)?;
+        SecondMoments::from_upper(dim, turned, moments.count())
+    }
+}
+
+/// The Walsh–Hadamard transform of 32 numbers, scaled to be its own inverse.
+///
+/// Sums and differences at distances 1, 2, 4, 8 and 16, then one multiplication by 2^(-5/2): the order
+/// is part of the numeric contract.
+#[inline(always)]
+pub fn hadamard(group: &mut [f32; GROUP]) {
+    butterflies::<1>(group);
+    butterflies::<2>(group);
+    butterflies::<4>(group);
+    butterflies::<8>(group);
+    butterflies::<16>(group);
+    for value in group {
+        *value *= SCALE;
+    }
+}
+
+/// 2^(-5/2), rounded to the nearest f32.
+const SCALE: f32 = f32::from_bits(0x3e35_04f3);
+
+#[inline(always)]
+fn butterflies<const DISTANCE: usize>(group: &mut [f32; GROUP]) {
+    let before = *group;
+    for (index, value) in group.iter_mut().enumerate() {
+        let other = before[index ^ DISTANCE];
+        *value = if index & DISTANCE == 0 { before[index] + other } else { other - before[index] };
+    }
+}
+
+fn transposed(values: &[f32], dim: usize) -> Vec<f32> {
+    (0..dim * dim).map(|index| values[index % dim * dim + index / dim]).collect()
+}
