@@ -1,10 +1,12 @@
 //! From a checkpoint to a store: layer by layer, resumable, the same bytes whatever the threads.
 //!
-//! Memory is bounded by the samples of one layer and by one matrix group per thread; large matrices
-//! are read and coded in blocks of rows. What is written is kept: after an interruption the same
-//! call goes on where the last one stopped, and the finished store has the same bytes.
+//! Memory is bounded by the samples of one layer and by one matrix group per thread, and with
+//! calibration by what [`crate::calibrate`] says; large matrices are read and coded in blocks of
+//! rows. What is written is kept: after an interruption the same call goes on where the last one
+//! stopped, and the finished store has the same bytes.
 
 mod error;
+mod inputs;
 mod order;
 mod plan;
 mod progress;
@@ -13,12 +15,15 @@ mod work;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nestling_formats::nested::{InputTransform, NeuronOrder, QuantizeOptions};
 use nestling_formats::store::{GroupId, StoreId, StoreWriter};
 use nestling_formats::{Checkpoint, ImportError, Level};
 
 use crate::CancelToken;
+use crate::calibrate::{CalibrationTokens, Calibrator};
+use crate::threads::ThreadPool;
 
 pub use error::ConvertError;
 pub use plan::{estimate_store_bytes, plan_store};
@@ -26,6 +31,36 @@ pub use progress::{ConvertPhase, ConvertProgress};
 
 use order::Orders;
 use progress::Meter;
+
+/// What codes are chosen by.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum Calibration {
+    /// The weights alone.
+    #[default]
+    None,
+    /// The activations of the model on a text.
+    Tokens(CalibrationTokens),
+}
+
+/// What is added to the diagonal of second moments, relative to its mean: the more, the less the
+/// error of one column is answered by others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Damping {
+    /// Attention matrices, dense feed-forward parts and the head, which meet every token.
+    pub dense: f32,
+    /// Gate and up of experts.
+    pub gate_up: f32,
+    /// Down of experts.
+    pub down: f32,
+}
+
+impl Default for Damping {
+    fn default() -> Self {
+        Self { dense: 0.05, gate_up: 0.5, down: 0.5 }
+    }
+}
 
 /// How to convert.
 #[derive(Clone, Debug)]
@@ -49,6 +84,10 @@ pub struct ConvertOptions {
     pub rotation: InputTransform,
     /// How codecs are fitted and codes chosen.
     pub quantize: QuantizeOptions,
+    /// What codes are chosen by; the embedding is always coded by its weights alone.
+    pub calibration: Calibration,
+    /// How much the second moments of calibration are damped.
+    pub damping: Damping,
 }
 
 impl Default for ConvertOptions {
@@ -63,6 +102,8 @@ impl Default for ConvertOptions {
             order: NeuronOrder::default(),
             rotation: InputTransform::None,
             quantize: QuantizeOptions::default(),
+            calibration: Calibration::None,
+            damping: Damping::default(),
         }
     }
 }
@@ -147,15 +188,46 @@ impl Conversion<'_> {
         let bytes = |id: &GroupId| self.group_bytes(id);
         let written = |id: &&GroupId| self.writer.is_group_written(id);
         let ids = || groups.iter().map(|group| &group.id);
-        let total = ids().map(bytes).sum();
+        let in_layer = |id: &&GroupId| id.layer().is_some();
+        let calibrated: u64 = match self.options.calibration {
+            Calibration::None => 0,
+            Calibration::Tokens(_) => ids().filter(in_layer).map(bytes).sum(),
+        };
+        let total = calibrated + ids().map(bytes).sum::<u64>();
         meter.begin(ConvertPhase::Quantizing, total, ids().filter(written).map(bytes).sum());
-        self.tables(meter)?;
+        self.group(&GroupId::Embedding, None, meter)?;
         self.floats(None)?;
+        let mut calibrator = self.calibrator()?;
         for layer in (0u32..).take(self.checkpoint.config().num_hidden_layers) {
             self.floats(Some(layer))?;
-            self.layer(layer, meter)?;
+            if let Some(calibrator) = &mut calibrator {
+                meter.enter(ConvertPhase::Calibrating, Some(layer));
+                calibrator
+                    .begin_layer(self.cancel, &mut |bytes| meter.advance(bytes, Some(layer)))?;
+                self.statistics(layer, calibrator)?;
+            }
+            meter.enter(ConvertPhase::Quantizing, Some(layer));
+            self.layer(layer, calibrator.as_ref(), meter)?;
+            calibrator.iter_mut().for_each(Calibrator::end_layer);
             self.orders.forget();
             self.checkpoint.check_unchanged()?;
+        }
+        calibrator.as_mut().map_or(Ok(()), Calibrator::begin_head)?;
+        self.group(&GroupId::Head, calibrator.as_ref(), meter)
+    }
+
+    fn calibrator(&self) -> Result<Option<Calibrator<'_>>, ConvertError> {
+        let Calibration::Tokens(tokens) = &self.options.calibration else { return Ok(None) };
+        let pool = Arc::new(ThreadPool::new(self.threads()));
+        Ok(Some(Calibrator::new(self.checkpoint, tokens, pool)?))
+    }
+
+    /// Notes how often each expert is used.
+    fn statistics(&self, layer: u32, calibrator: &Calibrator<'_>) -> Result<(), ConvertError> {
+        for (expert, statistics) in (0u32..).zip(calibrator.expert_statistics()) {
+            let id = GroupId::expert_of(layer, expert);
+            self.writer.set_frequency(&id, statistics.frequency)?;
+            self.writer.set_weight_square(&id, statistics.mean_squared_weight)?;
         }
         Ok(())
     }

@@ -102,6 +102,16 @@ pub enum EngineError {
         /// What is there.
         found: String,
     },
+    /// A text that is too short for what is to be learnt from it.
+    #[error("the {what} text has {found} tokens, at least {needed} are needed")]
+    TooFewTokens {
+        /// What the text is for.
+        what: &'static str,
+        /// Tokens of the text.
+        found: usize,
+        /// The fewest that do.
+        needed: usize,
+    },
     /// The engine was shut down.
     #[error("the engine has been shut down")]
     EngineClosed,

@@ -5,6 +5,7 @@ pub mod arena;
 pub mod backend;
 pub mod batch;
 pub mod budget;
+pub mod calibrate;
 pub mod cancel;
 mod clock;
 pub mod convert;

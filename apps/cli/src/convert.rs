@@ -1,6 +1,6 @@
 //! `nestling convert`: from a Hugging Face checkpoint to a store.
 
-use crate::args::ConvertArgs;
+use crate::args::{CalibrationArgs, ConvertArgs};
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::explain::{explain_import, explain_store};
@@ -20,7 +20,8 @@ pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> 
     let mut options = ConvertOptions::default();
     options.threads = args.threads.map_or(0, |threads| threads as usize);
     options.overwrite = args.force;
-    let report = run(&args.checkpoint, &args.output, &options, console, interrupt)?;
+    let paths = (args.checkpoint.as_path(), args.output.as_path());
+    let report = run(paths, options, &args.calibration, console, interrupt)?;
     if report.resumed_bytes > 0 {
         let resumed = ByteSize(report.resumed_bytes);
         console.note(format_args!("went on from {resumed} of an earlier conversion"));
@@ -41,8 +42,9 @@ pub fn into_cache(obtained: &Obtained, console: &Console, interrupt: &Interrupt)
             .map_err(|error| Failure::file("make", directory, &error))?;
     }
     console.note("converting the download into a store; this is done once");
-    let options = ConvertOptions::default();
-    let report = run(&obtained.checkpoint, &obtained.store, &options, console, interrupt)?;
+    let paths = (obtained.checkpoint.as_path(), obtained.store.as_path());
+    let (options, calibration) = (ConvertOptions::default(), CalibrationArgs::default());
+    let report = run(paths, options, &calibration, console, interrupt)?;
     console.note(format_args!(
         "converted into {} ({}); the download may be deleted now: {}",
         report.path.display(),
@@ -53,44 +55,48 @@ pub fn into_cache(obtained: &Obtained, console: &Console, interrupt: &Interrupt)
 }
 
 fn run(
-    checkpoint: &Path,
-    destination: &Path,
-    options: &ConvertOptions,
+    (checkpoint, destination): (&Path, &Path),
+    mut options: ConvertOptions,
+    calibration: &CalibrationArgs,
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<ConvertReport> {
     let checkpoint = Checkpoint::open(checkpoint).map_err(|error| explain_import(&error))?;
-    let mut shown = Shown { console, phase: None, bar: None };
+    options.calibration = crate::calibration::calibration(calibration, &checkpoint)?;
+    let mut shown = Shown { console, task: None, bar: None };
     let report = interrupt.guard(|cancel| {
         let mut progress = |at: ConvertProgress| shown.show(&at);
         let convert = nestling::engine::convert::convert;
-        convert(&checkpoint, destination, options, cancel, &mut progress)
+        convert(&checkpoint, destination, &options, cancel, &mut progress)
     });
     drop(shown);
     report.map_err(|error| explain_convert(&error))
 }
 
-/// The bar of the phase that is under way.
+/// The bar of what is under way.
 struct Shown<'a> {
     console: &'a Console,
-    phase: Option<ConvertPhase>,
+    task: Option<&'static str>,
     bar: Option<Progress>,
 }
 
 impl Shown<'_> {
     fn show(&mut self, at: &ConvertProgress) {
-        if self.phase != Some(at.phase) {
-            let what = match at.phase {
-                ConvertPhase::Hashing => "hashing",
-                ConvertPhase::Quantizing => "converting",
-                _ => "finishing",
-            };
+        // Calibrating and quantizing take turns in one task.
+        let (task, now) = match at.phase {
+            ConvertPhase::Hashing => ("hashing", "hashing"),
+            ConvertPhase::Calibrating => ("converting", "calibrating"),
+            ConvertPhase::Quantizing => ("converting", "converting"),
+            _ => ("finishing", "finishing"),
+        };
+        if self.task != Some(task) {
             // The old bar goes before the new one comes.
             self.bar = None;
-            self.bar = Some(Progress::bytes(self.console, what, at.total_bytes, at.done_bytes));
-            self.phase = Some(at.phase);
+            self.bar = Some(Progress::bytes(self.console, task, at.total_bytes, at.done_bytes));
+            self.task = Some(task);
         }
         if let Some(bar) = &mut self.bar {
+            bar.set_message(now);
             bar.set(at.done_bytes);
         }
     }

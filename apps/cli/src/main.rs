@@ -2,6 +2,7 @@
 
 mod args;
 mod bytes;
+mod calibration;
 mod chat;
 mod console;
 mod conversation;

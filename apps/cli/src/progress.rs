@@ -71,6 +71,16 @@ impl Progress {
         progress
     }
 
+    /// What is being done at the moment, as part of the task.
+    pub fn set_message(&mut self, what: &'static str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(what);
+        }
+        if let Some(log) = &mut self.log {
+            log.what = what.to_owned();
+        }
+    }
+
     pub fn set(&mut self, done: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(done);

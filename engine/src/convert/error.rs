@@ -4,6 +4,8 @@ use nestling_formats::nested::NestedError;
 use nestling_formats::store::StoreError;
 use nestling_formats::{ImportError, MatrixId};
 
+use crate::error::EngineError;
+
 /// An error of a conversion.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -25,6 +27,9 @@ pub enum ConvertError {
         /// Why, and what to do.
         reason: String,
     },
+    /// The calibration pass.
+    #[error("calibration: {0}")]
+    Calibrate(#[source] EngineError),
     /// A matrix that cannot be coded.
     #[error("matrix {matrix:?}: {source}")]
     Quantize {
@@ -33,4 +38,13 @@ pub enum ConvertError {
         /// Why.
         source: NestedError,
     },
+}
+
+impl From<EngineError> for ConvertError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Cancelled => Self::Cancelled,
+            error => Self::Calibrate(error),
+        }
+    }
 }

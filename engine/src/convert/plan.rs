@@ -12,10 +12,10 @@ use nestling_formats::{
     MatrixShape, ModelConfig, ModelShape, Plane,
 };
 
-use super::{ConvertError, ConvertOptions};
+use super::{Calibration, ConvertError, ConvertOptions};
 
 /// Raised whenever the same checkpoint would be coded differently, so that the store's id differs.
-const QUANTIZER_VERSION: u32 = 1;
+const QUANTIZER_VERSION: u32 = 2;
 
 /// Room that an estimate leaves for tokenizer and configuration.
 const ESTIMATED_ASSET_BYTES: u64 = 16 << 20;
@@ -76,12 +76,22 @@ fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
         "tables": options.quantize.tables,
         "order": options.order.name(),
         "rotation": options.rotation.to_byte(),
-        "calibration": null,
+        "calibration": calibration(options),
     });
     let mut plan = StorePlan::new(source, parameters.to_string());
     plan.alignment = options.alignment;
     plan.shard_bytes_max = options.shard_bytes_max;
     plan
+}
+
+fn calibration(options: &ConvertOptions) -> serde_json::Value {
+    let Calibration::Tokens(tokens) = &options.calibration else { return serde_json::Value::Null };
+    serde_json::json!({
+        "tokens": tokens.tokens().len(),
+        "sequence_length": tokens.sequence_length(),
+        "hash": format!("{:032x}", tokens.hash()),
+        "damping": [options.damping.dense, options.damping.gate_up, options.damping.down],
+    })
 }
 
 /// The matrix of the checkpoint that a store's matrix is made of: a tied head is the embedding.
@@ -173,7 +183,8 @@ impl<'a> Weights<'a> {
                 MatrixKind::Embedding => Layout::RowMajor,
                 _ => Layout::Tile16,
             };
-            let key = (source.layer, source.kind as u8, source.expert.is_some());
+            // A tied head is coded for its own inputs.
+            let key = (id.layer, id.kind as u8, id.expert.is_some());
             let tiles = rows.div_ceil(TILE_ROWS).saturating_mul(self.sharing(id));
             let tables = self.options.quantize.tables.min(tiles);
             let codec = *self.codecs.entry(key).or_insert_with(|| plan.add_codec(tables));

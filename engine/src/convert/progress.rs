@@ -10,13 +10,17 @@ use crate::clock::Moment;
 pub enum ConvertPhase {
     /// Reading the checkpoint once for its hash, a part of the store's id.
     Hashing,
-    /// Fitting codecs, coding and writing.
+    /// Running the unquantized model over the calibration text, layer by layer.
+    Calibrating,
+    /// Fitting codecs, coding and writing. Takes turns with [`Self::Calibrating`]; both count in
+    /// the same bytes.
     Quantizing,
     /// Making the store durable and giving it its name.
     Finishing,
 }
 
-/// How far a conversion is; bytes are those of the checkpoint's matrices.
+/// How far a conversion is; bytes are those of the checkpoint's matrices. With calibration the
+/// layers' count twice: when all tokens have passed them, and when they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConvertProgress {
@@ -63,6 +67,12 @@ impl<'a> Meter<'a> {
         (self.total_bytes, self.done_bytes, self.resumed_bytes) =
             (total_bytes, done_bytes, done_bytes);
         self.advance(0, None);
+    }
+
+    /// Goes on in another phase that shares the count.
+    pub fn enter(&mut self, phase: ConvertPhase, layer: Option<u32>) {
+        self.phase = phase;
+        self.advance(0, layer);
     }
 
     pub fn advance(&mut self, bytes: u64, layer: Option<u32>) {

@@ -1,28 +1,34 @@
 //! Fitting codecs, coding matrices in blocks of rows, and writing their groups.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use nestling_formats::nested::{
-    CodecFitter, GROUP, InputTransform, NestedCodec, QuantizedMatrix, TILE_ROWS, reorder_columns,
+    Calibrated, CodecFitter, GROUP, InputTransform, NestedCodec, QuantizedMatrix, TILE_ROWS,
+    quantize_calibrated, quantize_matrix, reorder_columns,
 };
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, MatrixData, pack_extent};
 use nestling_formats::{FloatId, MatrixId, MatrixKind, Plane};
 
+use super::inputs::Inputs;
 use super::plan::source_id;
 use super::progress::Meter;
 use super::{Conversion, ConvertError, work};
+use crate::calibrate::Calibrator;
 
 /// Weights that are coded between two looks at the cancel token.
 const BLOCK_WEIGHTS: usize = 1 << 20;
 
 /// Rows `from..to` of a matrix of the checkpoint.
 #[derive(Clone, Copy)]
-struct Block {
+pub(super) struct Block {
+    /// The matrix that is made of it.
+    pub made: MatrixId,
+    /// The matrix in the checkpoint.
     id: MatrixId,
     from: usize,
     to: usize,
-    cols: usize,
+    pub cols: usize,
 }
 
 /// One matrix as it goes into an extent.
@@ -32,10 +38,16 @@ enum Coded {
 }
 
 /// Blocks of whole tiles.
-fn blocks(id: MatrixId, matrix: &Matrix) -> impl Iterator<Item = Block> + use<> {
+fn blocks(group: &GroupId, id: MatrixId, matrix: &Matrix) -> impl Iterator<Item = Block> + use<> {
     let (rows, cols) = (matrix.rows, matrix.cols);
+    let made = made(group, matrix);
     let step = (BLOCK_WEIGHTS / cols / TILE_ROWS).max(1) * TILE_ROWS;
-    (0..rows).step_by(step).map(move |from| Block { id, from, to: rows.min(from + step), cols })
+    let to = move |from: usize| rows.min(from + step);
+    (0..rows).step_by(step).map(move |from| Block { made, id, from, to: to(from), cols })
+}
+
+fn made(group: &GroupId, matrix: &Matrix) -> MatrixId {
+    MatrixId { kind: matrix.kind, layer: group.layer(), expert: group.expert() }
 }
 
 impl Conversion<'_> {
@@ -62,21 +74,18 @@ impl Conversion<'_> {
             .collect()
     }
 
-    /// Embedding and head.
-    pub(super) fn tables(&self, meter: &mut Meter<'_>) -> Result<(), ConvertError> {
-        let mut missing = self.missing(|id| matches!(id, GroupId::Embedding | GroupId::Head));
-        self.fit_codecs(&missing)?;
-        while !missing.is_empty() {
-            let group = missing.remove(0);
-            let coded = self.code(group, self.threads())?;
-            self.write(group, &coded)?;
-            if self.checkpoint.config().tie_word_embeddings {
-                // The head is the same codes in another layout.
-                for twin in missing.drain(..) {
-                    self.write(twin, &coded)?;
-                }
-            }
-            meter.advance(self.group_bytes(&group.id), None);
+    /// Embedding or head.
+    pub(super) fn group(
+        &self,
+        id: &GroupId,
+        calibrator: Option<&Calibrator<'_>>,
+        meter: &mut Meter<'_>,
+    ) -> Result<(), ConvertError> {
+        let missing = self.missing(|group| group == id);
+        self.fit_codecs(&missing, calibrator)?;
+        for group in missing {
+            self.write(group, &self.code(group, calibrator, self.threads())?)?;
+            meter.advance(self.group_bytes(id), None);
         }
         Ok(())
     }
@@ -97,16 +106,24 @@ impl Conversion<'_> {
     }
 
     /// All matrices of a layer: dense ones in parallel blocks, experts in parallel.
-    pub(super) fn layer(&self, layer: u32, meter: &mut Meter<'_>) -> Result<(), ConvertError> {
+    pub(super) fn layer(
+        &self,
+        layer: u32,
+        calibrator: Option<&Calibrator<'_>>,
+        meter: &mut Meter<'_>,
+    ) -> Result<(), ConvertError> {
         let missing = self.missing(|id| !is_floats(id) && id.layer() == Some(layer));
-        self.fit_codecs(&missing)?;
+        self.fit_codecs(&missing, calibrator)?;
         let (experts, dense): (Vec<_>, Vec<_>) =
             missing.into_iter().partition(|group| group.id.expert().is_some());
         for group in dense {
-            self.write(group, &self.code(group, self.threads())?)?;
+            self.write(group, &self.code(group, calibrator, self.threads())?)?;
             meter.advance(self.group_bytes(&group.id), Some(layer));
         }
-        let convert = |index: usize| self.write(experts[index], &self.code(experts[index], 1)?);
+        let convert = |index: usize| {
+            let group: &Group = experts[index];
+            self.write(group, &self.code(group, calibrator, 1)?)
+        };
         work::for_each(self.threads(), experts.len(), &convert, &mut |index, ()| {
             meter.advance(self.group_bytes(&experts[index].id), Some(layer));
             Ok(())
@@ -114,7 +131,11 @@ impl Conversion<'_> {
     }
 
     /// Fits the codecs of these groups that are not known yet, each to all matrices that share it.
-    fn fit_codecs(&self, groups: &[&Group]) -> Result<(), ConvertError> {
+    fn fit_codecs(
+        &self,
+        groups: &[&Group],
+        calibrator: Option<&Calibrator<'_>>,
+    ) -> Result<(), ConvertError> {
         let mut codecs: BTreeMap<u32, Vec<Block>> = BTreeMap::new();
         let missing = |number| self.writer.codec(number).is_none();
         for number in groups.iter().flat_map(|group| codec_numbers(group)) {
@@ -123,15 +144,11 @@ impl Conversion<'_> {
             }
         }
         // Groups that are written have matrices of such a codec too, after an interruption.
-        let mut seen = HashSet::new();
         for group in self.writer.index().groups() {
             for matrix in &group.matrices {
                 let Encoding::Nested { codec, .. } = matrix.encoding else { continue };
-                let id = self.source(&group.id, matrix);
-                if let Some(list) = codecs.get_mut(&codec)
-                    && seen.insert(id)
-                {
-                    list.extend(blocks(id, matrix));
+                if let Some(list) = codecs.get_mut(&codec) {
+                    list.extend(blocks(&group.id, self.source(&group.id, matrix), matrix));
                 }
             }
         }
@@ -148,7 +165,7 @@ impl Conversion<'_> {
         };
         let sample = |index: usize| {
             let (number, block) = &jobs[index];
-            self.sample(block, tables(*number))
+            self.sample(block, tables(*number), calibrator)
         };
         let sampled = work::map(self.threads(), jobs.len(), &sample)?;
         let mut fitters: BTreeMap<u32, (MatrixId, usize, CodecFitter)> = BTreeMap::new();
@@ -172,13 +189,19 @@ impl Conversion<'_> {
         work::map(self.threads(), fitters.len(), &fit).map(drop)
     }
 
-    fn sample(&self, block: &Block, tables: usize) -> Result<CodecFitter, ConvertError> {
+    fn sample(
+        &self,
+        block: &Block,
+        tables: usize,
+        calibrator: Option<&Calibrator<'_>>,
+    ) -> Result<CodecFitter, ConvertError> {
         let weights = self.read(block)?;
+        let importance = self.importance(calibrator, block)?;
         let mut options = self.options.quantize.clone();
         options.tables = tables;
         let mut fitter = CodecFitter::new(&options);
         fitter
-            .add(&weights, block.to - block.from, block.cols, None)
+            .add(&weights, block.to - block.from, block.cols, importance.as_deref())
             .map_err(|source| ConvertError::Quantize { matrix: block.id, source })?;
         Ok(fitter)
     }
@@ -212,7 +235,7 @@ impl Conversion<'_> {
     }
 
     /// What the inputs of a matrix with that many of them go through.
-    fn transform(&self, id: MatrixId, cols: usize) -> InputTransform {
+    pub(super) fn transform(&self, id: MatrixId, cols: usize) -> InputTransform {
         match id.kind {
             MatrixKind::Down if cols.is_multiple_of(GROUP) => self.options.rotation,
             _ => InputTransform::None,
@@ -220,7 +243,13 @@ impl Conversion<'_> {
     }
 
     /// All matrices of a group, coded on that many threads.
-    fn code(&self, group: &Group, threads: usize) -> Result<Vec<Coded>, ConvertError> {
+    fn code(
+        &self,
+        group: &Group,
+        calibrator: Option<&Calibrator<'_>>,
+        threads: usize,
+    ) -> Result<Vec<Coded>, ConvertError> {
+        let mut inputs = Inputs::new(self, calibrator);
         let mut coded = Vec::with_capacity(group.matrices.len());
         for matrix in &group.matrices {
             let id = self.source(&group.id, matrix);
@@ -236,9 +265,11 @@ impl Conversion<'_> {
                     reason: "its codec was not fitted".into(),
                 });
             };
-            let blocks: Vec<Block> = blocks(id, matrix).collect();
-            let parts =
-                work::map(threads, blocks.len(), &|index| self.quantize(&blocks[index], &codec))?;
+            let calibrated = inputs.of(made(&group.id, matrix), matrix.cols)?;
+            let blocks: Vec<Block> = blocks(&group.id, id, matrix).collect();
+            let parts = work::map(threads, blocks.len(), &|index| {
+                self.quantize(&blocks[index], &codec, calibrated.as_ref())
+            })?;
             coded.push(Coded::Nested(join(parts)));
         }
         Ok(coded)
@@ -248,11 +279,15 @@ impl Conversion<'_> {
         &self,
         block: &Block,
         codec: &NestedCodec,
+        calibrated: Option<&Calibrated<'_>>,
     ) -> Result<QuantizedMatrix, ConvertError> {
         let weights = self.read(block)?;
-        let (rows, options) = (block.to - block.from, &self.options.quantize);
-        nestling_formats::nested::quantize_matrix(&weights, rows, block.cols, codec, None, options)
-            .map_err(|source| ConvertError::Quantize { matrix: block.id, source })
+        let (rows, cols, options) = (block.to - block.from, block.cols, &self.options.quantize);
+        let coded = match calibrated {
+            Some(inputs) => quantize_calibrated(&weights, rows, cols, codec, inputs, options),
+            None => quantize_matrix(&weights, rows, cols, codec, None, options),
+        };
+        coded.map_err(|source| ConvertError::Quantize { matrix: block.id, source })
     }
 
     /// Packs and writes the extents of a group.

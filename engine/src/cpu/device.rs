@@ -76,7 +76,7 @@ impl CpuBuffer {
         Self { cols, values: vec![0.0; rows * cols] }
     }
 
-    pub(super) fn row_count(&self) -> usize {
+    pub(crate) fn row_count(&self) -> usize {
         self.values.len().checked_div(self.cols).unwrap_or(0)
     }
 
@@ -95,11 +95,11 @@ pub struct CpuMatrix {
 }
 
 impl CpuMatrix {
-    pub(super) fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.weights.rows()
     }
 
-    pub(super) fn cols(&self) -> usize {
+    pub(crate) fn cols(&self) -> usize {
         self.weights.cols()
     }
 

@@ -2,7 +2,7 @@
 //! chosen once at run time.
 #![expect(unsafe_code, reason = "calls code for instruction sets that were detected")]
 
-use super::math::{self, AttentionState};
+use super::math::{self, AttentionState, OUTER_TILE};
 use super::nested::{self, NestedWeights, TileValues};
 use super::rows::{QuantizedGroup, QuantizedRows};
 
@@ -21,6 +21,9 @@ type FloatRows = unsafe fn((&[f32], usize), &[&[f32]], &mut [[f32; FLOAT_ROWS]])
 type AttendBlock =
     unsafe fn(&[f32], KvBlock, f32, &mut [f32], &mut [f32], &mut AttentionOutput<'_>);
 
+type OuterProducts =
+    unsafe fn(&[[f32; OUTER_TILE]], &[[f32; OUTER_TILE]], &mut [[f32; OUTER_TILE]; OUTER_TILE]);
+
 /// What attention has gathered for one query head: its state, and the values `[head_dim]`.
 pub type AttentionOutput<'a> = (AttentionState, &'a mut [f32]);
 
@@ -38,6 +41,7 @@ pub struct Kernels {
     add: unsafe fn(&mut [f32], &[f32]),
     dots: FloatRows,
     attend_block: AttendBlock,
+    outer_products: OuterProducts,
 }
 
 impl std::fmt::Debug for Kernels {
@@ -182,6 +186,15 @@ macro_rules! kernels_for {
                 super::attend_block(query, kv, scale, scores, block, out);
             }
 
+            $(#[target_feature(enable = $features)])?
+            unsafe fn outer_products(
+                a: &[[f32; OUTER_TILE]],
+                b: &[[f32; OUTER_TILE]],
+                sums: &mut [[f32; OUTER_TILE]; OUTER_TILE],
+            ) {
+                math::outer_products(a, b, sums);
+            }
+
             pub static KERNELS: Kernels = Kernels {
                 name: $name,
                 nested_tile: $nested,
@@ -195,6 +208,7 @@ macro_rules! kernels_for {
                 add,
                 dots,
                 attend_block,
+                outer_products,
             };
         }
     };
@@ -366,6 +380,17 @@ impl Kernels {
     ) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.attend_block)(query, kv, scale, scores, block, out) }
+    }
+
+    /// [`math::outer_products`].
+    pub fn outer_products(
+        &self,
+        a: &[[f32; OUTER_TILE]],
+        b: &[[f32; OUTER_TILE]],
+        sums: &mut [[f32; OUTER_TILE]; OUTER_TILE],
+    ) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.outer_products)(a, b, sums) }
     }
 }
 

@@ -260,6 +260,33 @@ pub fn route_softmax(logits: &mut [f32], renormalize: bool, ids: &mut [u32], wei
     }
 }
 
+/// Side of the square tiles in which outer products are summed.
+pub const OUTER_TILE: usize = 32;
+
+/// Rows of a tile whose sums stay in registers together.
+const OUTER_ROWS: usize = 4;
+
+/// `sums[i][j] = fma(a[t][i], b[t][j], sums[i][j])` for ascending `t`.
+#[inline(always)]
+pub fn outer_products(
+    a: &[[f32; OUTER_TILE]],
+    b: &[[f32; OUTER_TILE]],
+    sums: &mut [[f32; OUTER_TILE]; OUTER_TILE],
+) {
+    for (block, sums) in sums.as_chunks_mut::<OUTER_ROWS>().0.iter_mut().enumerate() {
+        let mut lanes = *sums;
+        for (a, b) in a.iter().zip(b) {
+            let a = &a[block * OUTER_ROWS..][..OUTER_ROWS];
+            for i in 0..OUTER_ROWS {
+                for j in 0..OUTER_TILE {
+                    lanes[i][j] = a[i].mul_add(b[j], lanes[i][j]);
+                }
+            }
+        }
+        *sums = lanes;
+    }
+}
+
 /// Quantizes one group of activations to int8, half to even, and returns its scale: `amax / 127`,
 /// or 0 for a group of zeros, or not finite if any `x` is not. `out` has the length of `x` or more;
 /// the rest of it becomes 0.

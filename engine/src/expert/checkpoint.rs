@@ -1,5 +1,7 @@
 //! Weights straight from a Hugging Face checkpoint, unquantized.
 
+use std::borrow::Borrow;
+
 use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::store::GroupId;
 use nestling_formats::{ExpertId, FloatKind, Level, MatrixId, MatrixKind, ModelConfig};
@@ -8,35 +10,35 @@ use super::source::{ExpertSource, Matrices};
 use crate::error::EngineError;
 use crate::weights::{ByteRegion, FloatMatrix, MatrixWeights};
 
-/// A checkpoint's own floats. Levels mean nothing here.
+/// A checkpoint's own floats, owned or borrowed. Levels mean nothing here.
 #[derive(Debug)]
-pub struct CheckpointSource {
-    checkpoint: Checkpoint,
+pub struct CheckpointSource<C = Checkpoint> {
+    checkpoint: C,
 }
 
-impl CheckpointSource {
+impl<C: Borrow<Checkpoint>> CheckpointSource<C> {
     /// Takes weights from an opened checkpoint.
-    pub fn new(checkpoint: Checkpoint) -> Self {
+    pub fn new(checkpoint: C) -> Self {
         Self { checkpoint }
     }
 
     /// The checkpoint.
     pub fn checkpoint(&self) -> &Checkpoint {
-        &self.checkpoint
+        self.checkpoint.borrow()
     }
 
     fn matrix(&self, id: MatrixId) -> Result<MatrixWeights, EngineError> {
-        let tensor = self.checkpoint.matrix(id)?;
+        let tensor = self.checkpoint().matrix(id)?;
         let size = |at: usize| tensor.shape.get(at).and_then(|&n| usize::try_from(n).ok());
         let (rows, cols) = (size(0).unwrap_or(0), size(1).unwrap_or(0));
-        let region = ByteRegion::from_vec(self.checkpoint.read_bytes(tensor)?);
+        let region = ByteRegion::from_vec(self.checkpoint().read_bytes(tensor)?);
         Ok(MatrixWeights::Float(FloatMatrix::new(rows, cols, tensor.dtype, region)?))
     }
 }
 
-impl ExpertSource for CheckpointSource {
+impl<C: Borrow<Checkpoint> + Send + Sync> ExpertSource for CheckpointSource<C> {
     fn config(&self) -> &ModelConfig {
-        self.checkpoint.config()
+        self.checkpoint().config()
     }
 
     fn level_max(&self) -> Option<Level> {
@@ -44,7 +46,7 @@ impl ExpertSource for CheckpointSource {
     }
 
     fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
-        let shape = self.checkpoint.shape().matrices.iter().map(|matrix| matrix.id);
+        let shape = self.checkpoint().shape().matrices.iter().map(|matrix| matrix.id);
         let mut list = Vec::new();
         for id in shape.filter(|id| group_of(*id).as_ref() == Some(group)) {
             list.push((id.kind, self.matrix(id)?));
@@ -57,9 +59,9 @@ impl ExpertSource for CheckpointSource {
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
-        let shape = self.checkpoint.shape().floats.iter().map(|float| float.id);
+        let shape = self.checkpoint().shape().floats.iter().map(|float| float.id);
         let ids = shape.filter(|id| id.layer == layer);
-        ids.map(|id| Ok((id.kind, self.checkpoint.read_float(id)?))).collect()
+        ids.map(|id| Ok((id.kind, self.checkpoint().read_float(id)?))).collect()
     }
 }
 

@@ -59,7 +59,7 @@ impl<B: Backend> Activations<B> {
 
 /// Rotary angles. Frequencies and angles are rounded to f32, as in the code that models are
 /// trained with; cosine and sine are then exact but for their last rounding.
-pub(super) struct RopeAngles {
+pub(crate) struct RopeAngles {
     frequencies: Vec<f32>, // [head_dim / 2]
 }
 

@@ -5,5 +5,6 @@ mod forward;
 mod runner;
 pub mod weights;
 
+pub(crate) use activations::RopeAngles;
 pub use runner::{Runner, RunnerOptions};
 pub use weights::{LayerWeights, Weights};

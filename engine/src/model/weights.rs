@@ -99,7 +99,11 @@ impl<B: Backend> Loader<'_, B> {
         self.source.matrices(group)
     }
 
-    fn layer(
+    /// Everything of a layer but its experts.
+    ///
+    /// # Errors
+    /// As [`Loader::load`].
+    pub fn layer(
         &mut self,
         config: &ModelConfig,
         layer: u32,
@@ -197,7 +201,11 @@ impl<B: Backend> Loader<'_, B> {
         groups.into_iter().map(upload).collect()
     }
 
-    fn feed_forward(
+    /// A feed-forward part out of its group.
+    ///
+    /// # Errors
+    /// As [`Loader::load`].
+    pub fn feed_forward(
         &mut self,
         mut group: Matrices,
         hidden: usize,

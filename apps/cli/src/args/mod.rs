@@ -8,7 +8,8 @@ mod tools;
 pub use generation::{GenerationArgs, PromptArgs};
 pub use model::{KvTypeArg, LevelArg, LoadModeArg, ModelArgs, ResourceArgs};
 pub use tools::{
-    CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs, ReportFormat, VerifyArgs,
+    CalibrationArgs, CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs, ReportFormat,
+    VerifyArgs,
 };
 
 use clap::builder::FalseyValueParser;

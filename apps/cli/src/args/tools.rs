@@ -26,6 +26,33 @@ pub struct ConvertArgs {
     #[arg(short, long, value_name = "N", env = "NESTLING_THREADS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+
+    #[command(flatten)]
+    pub calibration: CalibrationArgs,
+}
+
+/// What a conversion chooses codes by.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Calibration")]
+pub struct CalibrationArgs {
+    /// Text that the model is run over, so that codes are chosen by what its matrices meet; `none`
+    /// to choose them by the weights alone [default: prose that comes with the program]
+    #[arg(long, value_name = "FILE", env = "NESTLING_CALIBRATION")]
+    pub calibration: Option<PathBuf>,
+
+    /// Most tokens of the calibration text to use
+    #[arg(long, value_name = "N", default_value_t = CALIBRATION_TOKENS)]
+    #[arg(env = "NESTLING_CALIBRATION_TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub calibration_tokens: u32,
+}
+
+/// 200 sequences of 512 tokens.
+const CALIBRATION_TOKENS: u32 = 102_400;
+
+impl Default for CalibrationArgs {
+    fn default() -> Self {
+        Self { calibration: None, calibration_tokens: CALIBRATION_TOKENS }
+    }
 }
 
 #[derive(Args, Debug)]

@@ -1,0 +1,39 @@
+//! The text that conversions are calibrated with.
+
+use crate::args::CalibrationArgs;
+use crate::conversation::read_text;
+use crate::explain::{explain, explain_import};
+use crate::failure::{Failure, Result};
+use nestling::EngineError;
+use nestling::engine::calibrate::CalibrationTokens;
+use nestling::engine::convert::Calibration;
+use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
+use nestling::formats::Checkpoint;
+
+/// English prose in the public domain; `data/README.md` says where it is from.
+const DEFAULT_TEXT: &str = include_str!("../data/calibration.txt");
+
+/// What the command line says that a checkpoint's conversion is calibrated with.
+pub fn calibration(args: &CalibrationArgs, checkpoint: &Checkpoint) -> Result<Calibration> {
+    match &args.calibration {
+        Some(file) if file.as_os_str() == "none" => Ok(Calibration::None),
+        Some(file) => from_text(checkpoint, &read_text(file)?, args.calibration_tokens),
+        None => from_text(checkpoint, DEFAULT_TEXT, args.calibration_tokens),
+    }
+}
+
+fn from_text(checkpoint: &Checkpoint, text: &str, tokens_max: u32) -> Result<Calibration> {
+    let file = "tokenizer.json";
+    let bytes = checkpoint.asset(file).map_err(|error| explain_import(&error))?;
+    let bytes = bytes.ok_or_else(|| {
+        Failure::new(format!("{} has no {file}", checkpoint.directory().display()))
+            .advise("save the tokenizer beside the weights")
+    })?;
+    let failed = |error| explain(&EngineError::Text(error));
+    let tokenizer = Tokenizer::from_bytes(file, &bytes).map_err(failed)?;
+    let options = EncodeOptions { add_special_tokens: false, special_text: SpecialText::Parse };
+    let mut tokens = tokenizer.encode(text, options).map_err(failed)?;
+    tokens.truncate(tokens_max as usize);
+    let tokens = CalibrationTokens::new(tokens).map_err(|error| explain(&error))?;
+    Ok(Calibration::Tokens(tokens))
+}

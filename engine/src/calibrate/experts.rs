@@ -1,0 +1,314 @@
+//! A layer's feed-forward part, for all tokens: expert by expert, or one that every token passes.
+
+use std::sync::Arc;
+
+use nestling_formats::store::GroupId;
+use nestling_formats::{FeedForward as FeedForwardConfig, Level};
+
+use super::moments::{Blend, MomentSum, Panels};
+use super::{Calibrator, Passed, ROUTED_SHARE, SAMPLE_TOKENS, STEP_ROWS};
+use crate::backend::{Backend, Encoder, FeedForward, Linear, Routing};
+use crate::cancel::CancelToken;
+use crate::cpu::Cpu;
+use crate::cpu::kernels::Kernels;
+use crate::driver::block_on;
+use crate::error::EngineError;
+use crate::expert::ExpertSource;
+use crate::model::LayerWeights;
+use crate::model::weights::Loader;
+use crate::threads::ThreadPool;
+use crate::weights::ActivationMode;
+
+/// Rows of which an expert's own moments are summed at a time.
+const BLOCK_ROWS: usize = 256;
+
+/// How often an expert is used, and how much its output weighs then.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertStatistics {
+    /// Share of the tokens that are routed to it.
+    pub frequency: f32,
+    /// Mean square of the router's weight over those tokens; 0 without any.
+    pub mean_squared_weight: f32,
+}
+
+/// One token that an expert computes.
+#[derive(Clone, Copy)]
+struct Use {
+    row: u32,
+    weight: f32,
+}
+
+/// What is known of one expert.
+struct ExpertMoments {
+    uses: Vec<Use>,
+    /// Mean square of its own inputs, each token by the square of its weight.
+    input_diagonal: Vec<f32>, // [hidden_size]
+    /// Inputs of its `down`, blended.
+    inner: MomentSum,
+}
+
+/// What is known of a layer's feed-forward part.
+pub(super) struct FeedForwardMoments {
+    norm: Vec<f32>, // [hidden_size]
+    /// Inputs of all tokens.
+    input: MomentSum,
+    /// Inputs of a dense part's `down`.
+    dense: Option<MomentSum>,
+    experts: Vec<ExpertMoments>,
+    /// What the part adds to the hidden states.
+    pub output: Vec<f32>, // [T, hidden_size]
+}
+
+impl FeedForwardMoments {
+    /// Inputs of `down`.
+    pub fn inner(&self, expert: Option<u32>) -> Option<&MomentSum> {
+        match expert {
+            None => self.dense.as_ref(),
+            Some(expert) => Some(&self.experts.get(expert as usize)?.inner),
+        }
+    }
+
+    /// Mean squares of the inputs of `gate` and `up`.
+    pub fn input_diagonal(&self, expert: Option<u32>) -> Option<Vec<f32>> {
+        let uniform = self.input.diagonal();
+        let Some(expert) = expert else { return Some(uniform) };
+        let routed = &self.experts.get(expert as usize)?.input_diagonal;
+        let blend = Blend::new(routed, &uniform, ROUTED_SHARE);
+        let both = routed.iter().zip(&uniform);
+        Some(both.map(|(routed, all)| blend.routed * routed + blend.uniform * all).collect())
+    }
+
+    pub fn statistics(&self, tokens: usize) -> Vec<ExpertStatistics> {
+        let of = |expert: &ExpertMoments| {
+            let squares = expert.uses.iter().map(|used| f64::from(used.weight).powi(2));
+            let count = expert.uses.len();
+            ExpertStatistics {
+                frequency: count as f32 / tokens.max(1) as f32,
+                mean_squared_weight: (squares.sum::<f64>() / count.max(1) as f64) as f32,
+            }
+        };
+        self.experts.iter().map(of).collect()
+    }
+}
+
+/// Rows on their way through one feed-forward part.
+struct Inner {
+    gate: Vec<f32>,   // [rows, intermediate], then gate and up together
+    output: Vec<f32>, // [rows, hidden_size], empty unless wanted
+}
+
+impl Calibrator<'_> {
+    /// Computes the feed-forward part: the second half of a layer.
+    pub(super) fn feed_forward(
+        &mut self,
+        weights: LayerWeights<Cpu>,
+        (input, routing): (MomentSum, Routing),
+        cancel: &CancelToken,
+        passed: Passed<'_>,
+    ) -> Result<FeedForwardMoments, EngineError> {
+        let mut moments = FeedForwardMoments {
+            norm: weights.feed_forward_norm,
+            input,
+            dense: None,
+            experts: Vec::new(),
+            output: vec![0.0; self.hidden.len()],
+        };
+        if let Some(shared) = &weights.shared {
+            let all = (0u32..).zip(0..self.token_count());
+            let uses: Vec<Use> = all.map(|(row, _)| Use { row, weight: 1.0 }).collect();
+            let mut sum = MomentSum::new(shared.down.matrix.cols());
+            self.routed(shared, &mut moments, &uses, &mut sum, cancel)?;
+            moments.dense = Some(sum);
+        }
+        if weights.router.is_some() {
+            for (expert, uses) in (0u32..).zip(uses(&routing, self.expert_count())) {
+                self.expert(expert, uses, &mut moments, cancel)?;
+                passed(self.bytes(self.layers, Some(expert)));
+            }
+        }
+        Ok(moments)
+    }
+
+    fn expert_count(&self) -> usize {
+        let layer = self.source.config().layers.get(self.layers as usize);
+        match layer.map(|layer| layer.feed_forward) {
+            Some(FeedForwardConfig::Moe { num_experts, .. }) => num_experts,
+            _ => 0,
+        }
+    }
+
+    /// One expert: its own tokens, then a sample of all.
+    fn expert(
+        &mut self,
+        expert: u32,
+        uses: Vec<Use>,
+        moments: &mut FeedForwardMoments,
+        cancel: &CancelToken,
+    ) -> Result<(), EngineError> {
+        let config = self.source.config();
+        let layer = config.layers.get(self.layers as usize).map(|layer| layer.feed_forward);
+        let (hidden, intermediate) = match layer {
+            Some(FeedForwardConfig::Moe { moe_intermediate_size, .. }) => {
+                (config.hidden_size, moe_intermediate_size)
+            }
+            _ => return Ok(()),
+        };
+        let group = self.source.matrices(&GroupId::expert_of(self.layers, expert))?;
+        let mut loader = Loader {
+            backend: &mut self.cpu,
+            source: &self.source,
+            activations: ActivationMode::Float,
+            threads: 1,
+        };
+        let weights = loader.feed_forward(group, hidden, intermediate)?;
+        let mut routed = MomentSum::new(intermediate);
+        let input_diagonal = self.routed(&weights, moments, &uses, &mut routed, cancel)?;
+        let mut uniform = MomentSum::new(intermediate);
+        let tokens = self.token_count();
+        let sample = tokens.min(SAMPLE_TOKENS);
+        let rows: Vec<u32> = (0..sample).map(|at| (at * tokens / sample) as u32).collect();
+        let mut panels = Panels::default();
+        for rows in rows.chunks(STEP_ROWS) {
+            let normed = self.normed(rows.iter().copied(), &moments.norm);
+            let inner = self.inner(&weights, &normed, false)?;
+            let rows = inner.gate.chunks_exact(intermediate).map(|row| (row, 1.0));
+            uniform.add(&self.pool, self.kernels, panels.pack(intermediate, rows));
+        }
+        let inner = MomentSum::blend(routed, &uniform, ROUTED_SHARE);
+        moments.experts.push(ExpertMoments { uses, input_diagonal, inner });
+        Ok(())
+    }
+
+    /// Computes the tokens that use a part and adds their outputs; gives the mean squares of their
+    /// inputs.
+    fn routed(
+        &mut self,
+        weights: &FeedForward<Cpu>,
+        moments: &mut FeedForwardMoments,
+        uses: &[Use],
+        sum: &mut MomentSum,
+        cancel: &CancelToken,
+    ) -> Result<Vec<f32>, EngineError> {
+        let hidden = self.source.config().hidden_size;
+        let mut squares = vec![0.0f32; hidden];
+        let mut weight_squares = 0.0;
+        let mut panels = Panels::default();
+        for uses in uses.chunks(STEP_ROWS) {
+            if cancel.is_cancelled() {
+                return Err(EngineError::Cancelled);
+            }
+            let normed = self.normed(uses.iter().map(|used| used.row), &moments.norm);
+            let inner = self.inner(weights, &normed, true)?;
+            let width = inner.gate.len() / uses.len();
+            let rows =
+                inner.gate.chunks_exact(width).zip(uses).map(|(row, used)| (row, used.weight));
+            sum.add(&self.pool, self.kernels, panels.pack(width, rows));
+            for ((x, out), used) in
+                normed.chunks_exact(hidden).zip(inner.output.chunks_exact(hidden)).zip(uses)
+            {
+                let at = used.row as usize * hidden;
+                let output = &mut moments.output[at..at + hidden];
+                self.kernels.add_scaled(output, used.weight, out);
+                for (square, x) in squares.iter_mut().zip(x) {
+                    *square += (used.weight * x) * (used.weight * x);
+                }
+                weight_squares += f64::from(used.weight).powi(2);
+            }
+        }
+        if weight_squares > 0.0 {
+            let factor = (1.0 / weight_squares) as f32;
+            squares.iter_mut().for_each(|square| *square *= factor);
+        }
+        Ok(squares)
+    }
+
+    /// The inputs of the feed-forward part of some tokens, `[rows, hidden_size]`.
+    fn normed(&self, rows: impl ExactSizeIterator<Item = u32>, norm: &[f32]) -> Vec<f32> {
+        let config = self.source.config();
+        let hidden = config.hidden_size;
+        let mut normed = vec![0.0; rows.len() * hidden];
+        for (row, out) in rows.zip(normed.chunks_exact_mut(hidden)) {
+            let x = &self.hidden[row as usize * hidden..][..hidden];
+            self.kernels.rms_norm(x, norm, config.rms_norm_eps, out);
+        }
+        normed
+    }
+
+    /// `silu(gate(x)) * up(x)`, and `down` of it if wanted.
+    fn inner(
+        &mut self,
+        weights: &FeedForward<Cpu>,
+        normed: &[f32],
+        with_output: bool,
+    ) -> Result<Inner, EngineError> {
+        let hidden = self.source.config().hidden_size;
+        let rows = normed.len() / hidden.max(1);
+        let mut x = self.cpu.buffer(rows, hidden)?;
+        self.cpu.encoder().write(normed, &mut x)?;
+        let mut gate = self.product(&weights.gate, &x)?;
+        let up = self.product(&weights.up, &x)?;
+        swiglu(&self.pool, self.kernels, &mut gate, &up);
+        let mut output = Vec::new();
+        if with_output {
+            let mut x = self.cpu.buffer(rows, weights.down.matrix.cols())?;
+            self.cpu.encoder().write(&gate, &mut x)?;
+            output = self.product(&weights.down, &x)?;
+        }
+        Ok(Inner { gate, output })
+    }
+
+    fn product(
+        &mut self,
+        linear: &Linear<Cpu>,
+        x: &<Cpu as Backend>::Buffer,
+    ) -> Result<Vec<f32>, EngineError> {
+        let levels = vec![Level::L8; x.row_count()];
+        let mut out = self.cpu.buffer(levels.len(), linear.matrix.rows())?;
+        let mut encoder = self.cpu.encoder();
+        encoder.matmul(std::slice::from_ref(linear), &levels, x, &mut out)?;
+        block_on(encoder.read(&out))
+    }
+
+    /// The moments of the inputs of `gate` and `up`: of the expert's own tokens and of all.
+    pub(super) fn feed_forward_input(
+        &self,
+        moments: &FeedForwardMoments,
+        expert: Option<u32>,
+    ) -> Option<MomentSum> {
+        let Some(expert) = expert else { return Some(moments.input.clone()) };
+        let uses = &moments.experts.get(expert as usize)?.uses;
+        let hidden = self.source.config().hidden_size;
+        let mut routed = MomentSum::new(hidden);
+        // Callers ask for several experts at a time, each on a thread of its own.
+        let pool = ThreadPool::new(1);
+        let mut panels = Panels::default();
+        for uses in uses.chunks(BLOCK_ROWS) {
+            let normed = self.normed(uses.iter().map(|used| used.row), &moments.norm);
+            let rows = normed.chunks_exact(hidden).zip(uses).map(|(row, used)| (row, used.weight));
+            routed.add(&pool, self.kernels, panels.pack(hidden, rows));
+        }
+        Some(MomentSum::blend(routed, &moments.input, ROUTED_SHARE))
+    }
+}
+
+/// The tokens of every expert, ascending.
+fn uses(routing: &Routing, experts: usize) -> Vec<Vec<Use>> {
+    let mut uses = vec![Vec::new(); experts];
+    let chosen = routing.num_experts_per_tok.max(1);
+    let rows =
+        routing.expert_ids.chunks_exact(chosen).zip(routing.expert_weights.chunks_exact(chosen));
+    for (row, (ids, weights)) in (0u32..).zip(rows) {
+        for (&expert, &weight) in ids.iter().zip(weights) {
+            if let Some(uses) = uses.get_mut(expert as usize) {
+                uses.push(Use { row, weight });
+            }
+        }
+    }
+    uses
+}
+
+fn swiglu(pool: &Arc<ThreadPool>, kernels: &'static Kernels, gate: &mut [f32], up: &[f32]) {
+    let chunk = gate.len().div_ceil(4 * pool.threads()).max(1);
+    let mut parts: Vec<_> = gate.chunks_mut(chunk).zip(up.chunks(chunk)).collect();
+    pool.for_each_mut(&mut parts, &|_, (gate, up)| kernels.swiglu(gate, up));
+}

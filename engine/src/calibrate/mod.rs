@@ -1,0 +1,305 @@
+//! The calibration pass: what goes into every matrix of the unquantized model.
+//!
+//! Layer by layer, all tokens pass one layer before the next, so that only the weights of one layer
+//! are read at a time. Memory: two rows of `hidden_size` for every token, the sums of one layer
+//! (about 2 · n² bytes for `n` inputs; of every expert only those of `down`), one expert's weights.
+
+mod attention;
+mod experts;
+mod moments;
+mod tokens;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use nestling_formats::nested::SecondMoments;
+use nestling_formats::store::GroupId;
+use nestling_formats::{Checkpoint, Level, MatrixId, MatrixKind};
+
+use crate::backend::{Backend, Encoder};
+use crate::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
+use crate::cancel::CancelToken;
+use crate::cpu::kernels::Kernels;
+use crate::cpu::{Cpu, CpuPool};
+use crate::driver::block_on;
+use crate::error::EngineError;
+use crate::expert::{CheckpointSource, ExpertSource};
+use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
+use crate::model::RopeAngles;
+use crate::model::weights::Loader;
+use crate::threads::ThreadPool;
+use crate::weights::ActivationMode;
+
+pub use experts::ExpertStatistics;
+pub use moments::MomentSum;
+pub use tokens::{CALIBRATION_TOKENS_MIN, CalibrationTokens};
+
+use attention::AttentionPass;
+use experts::FeedForwardMoments;
+
+/// Rows that are computed together; a longer sequence is one step all the same.
+const STEP_ROWS: usize = 1024;
+
+/// Share of an expert's own inputs in its moments; the rest are those of all tokens. An expert
+/// sees too few tokens for its own moments alone.
+const ROUTED_SHARE: f32 = 0.25;
+
+/// Tokens whose activations inside of every expert are looked at, whether routed to it or not.
+const SAMPLE_TOKENS: usize = 4096;
+
+/// Hears of bytes of weights that all tokens have passed.
+pub type Passed<'a> = &'a mut dyn FnMut(u64);
+
+/// The unquantized model with the activations of the calibration tokens before one layer.
+pub struct Calibrator<'a> {
+    source: CheckpointSource<&'a Checkpoint>,
+    cpu: Cpu,
+    pool: Arc<ThreadPool>,
+    kernels: &'static Kernels,
+    sequences: Vec<Vec<u32>>,
+    angles: RopeAngles,
+    kv: CpuPool,
+    /// Input of the layer, then with its attention added.
+    hidden: Vec<f32>, // [T, hidden_size]
+    /// Layers that are done.
+    layers: u32,
+    current: Current,
+}
+
+/// What is known of the part of the model that was calibrated last.
+enum Current {
+    Nothing,
+    Layer(Box<LayerMoments>),
+    Head(MomentSum),
+}
+
+struct LayerMoments {
+    layer: u32,
+    /// Inputs of queries, keys and values.
+    attention_in: MomentSum,
+    /// Inputs of the output projection.
+    attended: MomentSum,
+    feed_forward: FeedForwardMoments,
+}
+
+impl std::fmt::Debug for Calibrator<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sequences = self.sequences.len();
+        f.debug_struct("Calibrator").field("sequences", &sequences).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Calibrator<'a> {
+    /// The activations of `tokens` before the first layer.
+    ///
+    /// # Errors
+    /// [`EngineError::TokenOutOfRange`]; weights that cannot be read.
+    pub fn new(
+        checkpoint: &'a Checkpoint,
+        tokens: &CalibrationTokens,
+        pool: Arc<ThreadPool>,
+    ) -> Result<Self, EngineError> {
+        let source = CheckpointSource::new(checkpoint);
+        let config = source.config();
+        let length = tokens.sequence_length().min(config.max_position_embeddings).max(1);
+        let sequences: Vec<_> = tokens.tokens().chunks(length).map(<[u32]>::to_vec).collect();
+        let kernels = Kernels::detect();
+        let mut cpu = Cpu::with(Arc::clone(&pool), kernels);
+        let kv = cpu.kv_pool(&KvShape {
+            num_key_value_heads: config.num_key_value_heads,
+            head_dim: config.head_dim,
+            dtype: KvDtype::F32,
+            pages: sequences_per_step(length) * pages_for(length),
+        })?;
+        let angles = RopeAngles::new(config.head_dim, config.rope_theta);
+        let size = (config.vocab_size, config.hidden_size);
+        let table = source.matrices(&GroupId::Embedding)?.take(MatrixKind::Embedding, size)?;
+        let table = cpu.upload_matrix(&table, ActivationMode::Float)?;
+        let mut hidden = Vec::with_capacity(tokens.tokens().len() * size.1);
+        let mut rows = cpu.buffer(STEP_ROWS, size.1)?;
+        for step in steps(&sequences) {
+            let mut encoder = cpu.encoder();
+            encoder.embed(&table, &step_rows(step), &mut rows)?;
+            hidden.extend(block_on(encoder.read(&rows))?);
+        }
+        let (layers, current) = (0, Current::Nothing);
+        Ok(Self { source, cpu, pool, kernels, sequences, angles, kv, hidden, layers, current })
+    }
+
+    /// Tokens that pass the model.
+    pub fn token_count(&self) -> usize {
+        self.sequences.iter().map(Vec::len).sum()
+    }
+
+    /// Layers whose outputs are known: the next one to calibrate.
+    pub fn next_layer(&self) -> u32 {
+        self.layers
+    }
+
+    /// Lets all tokens pass the next layer. Until [`Self::end_layer`], the moments of its matrices
+    /// can be asked for. `cancel` is looked at every thousand tokens and for every expert.
+    ///
+    /// # Errors
+    /// [`EngineError::Cancelled`]; weights that cannot be read. The calibrator cannot go on then.
+    pub fn begin_layer(
+        &mut self,
+        cancel: &CancelToken,
+        passed: Passed<'_>,
+    ) -> Result<(), EngineError> {
+        self.current = Current::Nothing;
+        let layer = self.layers;
+        let config = self.source.config().clone();
+        let mut loader = Loader {
+            backend: &mut self.cpu,
+            source: &self.source,
+            activations: ActivationMode::Float,
+            threads: 1,
+        };
+        let weights = loader.layer(&config, layer, cancel)?;
+        let AttentionPass { input, attended, normed, routing } =
+            self.attention(&weights, cancel, passed)?;
+        let feed_forward = self.feed_forward(weights, (normed, routing), cancel, passed)?;
+        let moments = LayerMoments { layer, attention_in: input, attended, feed_forward };
+        self.current = Current::Layer(Box::new(moments));
+        Ok(())
+    }
+
+    /// Goes on to the next layer.
+    pub fn end_layer(&mut self) {
+        if let Current::Layer(layer) = std::mem::replace(&mut self.current, Current::Nothing) {
+            self.kernels.add(&mut self.hidden, &layer.feed_forward.output);
+            self.layers += 1;
+        }
+    }
+
+    /// The inputs of the head, after all layers.
+    ///
+    /// # Errors
+    /// Weights that cannot be read.
+    pub fn begin_head(&mut self) -> Result<(), EngineError> {
+        let config = self.source.config();
+        let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
+        let floats = self.source.floats(None)?;
+        let norm =
+            floats.into_iter().find(|(kind, _)| *kind == nestling_formats::FloatKind::FinalNorm);
+        let norm = norm.map(|(_, values)| values).unwrap_or_default();
+        if norm.len() != hidden {
+            return Err(EngineError::mismatch("final norm", hidden, norm.len()));
+        }
+        let mut sum = MomentSum::new(hidden);
+        let (mut panels, mut normed) = (moments::Panels::default(), Vec::new());
+        for rows in self.hidden.chunks(STEP_ROWS * hidden) {
+            normed.resize(rows.len(), 0.0);
+            for (x, out) in rows.chunks(hidden).zip(normed.chunks_mut(hidden)) {
+                self.kernels.rms_norm(x, &norm, eps, out);
+            }
+            let rows = normed.chunks_exact(hidden).map(|row| (row, 1.0));
+            sum.add(&self.pool, self.kernels, panels.pack(hidden, rows));
+        }
+        self.current = Current::Head(sum);
+        Ok(())
+    }
+
+    /// The mean of `x xᵀ` over the inputs of a matrix of the layer or head that was begun, blended
+    /// for experts. Matrices with the same inputs have the same moments.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] for any other matrix; [`EngineError::Nested`] where activations
+    /// overflowed.
+    pub fn moments(&self, id: MatrixId) -> Result<SecondMoments, EngineError> {
+        let layer = match &self.current {
+            Current::Head(sum) if id.kind == MatrixKind::Head => return Ok(sum.mean()?),
+            Current::Layer(layer) if id.layer == Some(layer.layer) => layer,
+            _ => return Err(not_calibrated(id)),
+        };
+        match id.kind {
+            MatrixKind::Query | MatrixKind::Key | MatrixKind::Value => {
+                Ok(layer.attention_in.mean()?)
+            }
+            MatrixKind::Output => Ok(layer.attended.mean()?),
+            MatrixKind::Gate | MatrixKind::Up => {
+                let sum = self.feed_forward_input(&layer.feed_forward, id.expert);
+                Ok(sum.ok_or_else(|| not_calibrated(id))?.mean()?)
+            }
+            MatrixKind::Down => {
+                let sum = layer.feed_forward.inner(id.expert);
+                Ok(sum.ok_or_else(|| not_calibrated(id))?.mean()?)
+            }
+            _ => Err(not_calibrated(id)),
+        }
+    }
+
+    /// The diagonal of [`Self::moments`], at once: the mean square of every input.
+    ///
+    /// # Errors
+    /// As [`Self::moments`].
+    pub fn diagonal(&self, id: MatrixId) -> Result<Vec<f32>, EngineError> {
+        let layer = match &self.current {
+            Current::Head(sum) if id.kind == MatrixKind::Head => return Ok(sum.diagonal()),
+            Current::Layer(layer) if id.layer == Some(layer.layer) => layer,
+            _ => return Err(not_calibrated(id)),
+        };
+        let feed_forward = &layer.feed_forward;
+        let diagonal = match id.kind {
+            MatrixKind::Query | MatrixKind::Key | MatrixKind::Value => {
+                Some(layer.attention_in.diagonal())
+            }
+            MatrixKind::Output => Some(layer.attended.diagonal()),
+            MatrixKind::Gate | MatrixKind::Up => feed_forward.input_diagonal(id.expert),
+            MatrixKind::Down => feed_forward.inner(id.expert).map(MomentSum::diagonal),
+            _ => None,
+        };
+        diagonal.ok_or_else(|| not_calibrated(id))
+    }
+
+    /// Bytes of a layer's dense matrices or of one expert.
+    fn bytes(&self, layer: u32, expert: Option<u32>) -> u64 {
+        let checkpoint = self.source.checkpoint();
+        let ids = checkpoint.shape().matrices.iter().map(|matrix| matrix.id);
+        let ids = ids.filter(|id| (id.layer, id.expert) == (Some(layer), expert));
+        ids.filter_map(|id| checkpoint.matrix(id).ok()).map(|tensor| tensor.length).sum()
+    }
+
+    /// How the layer that was begun uses its experts; none in a dense layer.
+    pub fn expert_statistics(&self) -> Vec<ExpertStatistics> {
+        match &self.current {
+            Current::Layer(layer) => layer.feed_forward.statistics(self.token_count()),
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn not_calibrated(id: MatrixId) -> EngineError {
+    EngineError::mismatch("moments", "a matrix of the layer that is calibrated", format!("{id:?}"))
+}
+
+/// Sequences of a length that make one step.
+fn sequences_per_step(length: usize) -> usize {
+    (STEP_ROWS / length.max(1)).max(1)
+}
+
+/// Whole sequences, cut into steps; all but the last have the same length.
+fn steps(sequences: &[Vec<u32>]) -> impl Iterator<Item = &[Vec<u32>]> {
+    sequences.chunks(sequences_per_step(sequences.first().map_or(1, Vec::len)))
+}
+
+/// The rows of some sequences, whose pages lie one after another.
+fn step_rows(sequences: &[Vec<u32>]) -> StepRows {
+    let mut batch = Batch::default();
+    let mut first = 0;
+    for (number, tokens) in (0u32..).zip(sequences) {
+        let pages = u32::try_from(pages_for(tokens.len())).unwrap_or(u32::MAX);
+        batch.sequences.push(SequenceRef { pages: (first..first + pages).map(PageId).collect() });
+        first += pages;
+        batch.rows.extend((0u32..).zip(tokens).map(|(position, &token)| Row {
+            token,
+            position,
+            sequence: number,
+            wants_logits: false,
+            levels: LevelPolicy::Fixed(Level::L8),
+        }));
+    }
+    StepRows::of_batch(&batch)
+}

@@ -1,0 +1,126 @@
+//! What calibration knows of the inputs of the matrices that are coded.
+
+use nestling_formats::nested::{
+    Calibrated, FeedbackFactor, InputTransform, NestedError, SecondMoments,
+};
+use nestling_formats::{MatrixId, MatrixKind};
+
+use super::quantize::Block;
+use super::{Conversion, ConvertError};
+use crate::calibrate::Calibrator;
+
+/// The inputs of one group's matrices, asked for in the order of the group: those that share their
+/// inputs come one after another, and share the factor.
+pub(super) struct Inputs<'a> {
+    conversion: &'a Conversion<'a>,
+    calibrator: Option<&'a Calibrator<'a>>,
+    last: Option<(MatrixKind, SecondMoments, FeedbackFactor)>,
+}
+
+impl<'a> Inputs<'a> {
+    pub fn new(conversion: &'a Conversion<'a>, calibrator: Option<&'a Calibrator<'a>>) -> Self {
+        Self { conversion, calibrator, last: None }
+    }
+
+    /// Moments and factor of a matrix's inputs; none without calibration and for the embedding.
+    pub fn of(
+        &mut self,
+        id: MatrixId,
+        cols: usize,
+    ) -> Result<Option<Calibrated<'_>>, ConvertError> {
+        let Some(calibrator) = self.calibrator.filter(|_| is_calibrated(id)) else {
+            return Ok(None);
+        };
+        let first = first_of(id.kind);
+        if self.last.as_ref().is_none_or(|(kind, ..)| *kind != first) {
+            let moments = self.conversion.moments(calibrator, id, cols)?;
+            let factor = FeedbackFactor::new(&moments, self.conversion.damping(id))
+                .map_err(|source| ConvertError::Quantize { matrix: id, source })?;
+            self.last = Some((first, moments, factor));
+        }
+        Ok(self.last.as_ref().map(|(_, moments, factor)| Calibrated { moments, factor }))
+    }
+}
+
+impl Conversion<'_> {
+    /// Second moments of what meets a matrix as it is stored: inputs in its order, transformed.
+    fn moments(
+        &self,
+        calibrator: &Calibrator<'_>,
+        id: MatrixId,
+        cols: usize,
+    ) -> Result<SecondMoments, ConvertError> {
+        let failed = |source| ConvertError::Quantize { matrix: id, source };
+        let mut moments = calibrator.moments(id)?;
+        if id.kind == MatrixKind::Down
+            && let Some(order) = self.orders.of(id)?
+        {
+            moments = reorder(&moments, &order).map_err(failed)?;
+        }
+        match self.transform(id, cols) {
+            InputTransform::None => Ok(moments),
+            transform => transform.transform_moments(&moments).map_err(failed),
+        }
+    }
+
+    /// The mean square of each input, relative to the mean of all of them, so that all matrices
+    /// that share a codec count alike.
+    pub(super) fn importance(
+        &self,
+        calibrator: Option<&Calibrator<'_>>,
+        block: &Block,
+    ) -> Result<Option<Vec<f32>>, ConvertError> {
+        let Some(calibrator) = calibrator.filter(|_| is_calibrated(block.made)) else {
+            return Ok(None);
+        };
+        let mut diagonal = match (self.transform(block.made, block.cols), block.made.kind) {
+            (InputTransform::None, MatrixKind::Down) => {
+                let diagonal = calibrator.diagonal(block.made)?;
+                match self.orders.of(block.made)? {
+                    Some(order) => order.iter().map(|at| diagonal[*at as usize]).collect(),
+                    None => diagonal,
+                }
+            }
+            (InputTransform::None, _) => calibrator.diagonal(block.made)?,
+            _ => self.moments(calibrator, block.made, block.cols)?.diagonal(),
+        };
+        let sum: f64 = diagonal.iter().copied().map(f64::from).sum();
+        let factor = diagonal.len() as f64 / sum;
+        if !factor.is_finite() {
+            return Ok(None);
+        }
+        diagonal.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
+        Ok(Some(diagonal))
+    }
+
+    fn damping(&self, id: MatrixId) -> f32 {
+        let damping = &self.options.damping;
+        match (id.expert, id.kind) {
+            (None, _) => damping.dense,
+            (_, MatrixKind::Down) => damping.down,
+            _ => damping.gate_up,
+        }
+    }
+}
+
+/// A gather has no inputs.
+fn is_calibrated(id: MatrixId) -> bool {
+    id.kind != MatrixKind::Embedding
+}
+
+/// Second moments of inputs in another order.
+fn reorder(moments: &SecondMoments, order: &[u32]) -> Result<SecondMoments, NestedError> {
+    let (dim, values) = (moments.dim(), moments.values());
+    let rows = order.iter().map(|neuron| &values[*neuron as usize * dim..][..dim]);
+    let values = rows.flat_map(|row| order.iter().map(|neuron| row[*neuron as usize])).collect();
+    SecondMoments::from_upper(dim, values, moments.count())
+}
+
+/// The first of the kinds with the same inputs.
+fn first_of(kind: MatrixKind) -> MatrixKind {
+    match kind {
+        MatrixKind::Query | MatrixKind::Key | MatrixKind::Value => MatrixKind::Query,
+        MatrixKind::Gate | MatrixKind::Up => MatrixKind::Gate,
+        kind => kind,
+    }
+}
