@@ -1,11 +1,11 @@
 //! Quantizing a matrix against the second moments of its inputs.
 
 use super::chooser::Chooser;
-use super::descent::{Row, Tile};
+use super::descent::{Effort, Row, Tile};
 use super::feedback::dot;
 use super::{
     FeedbackFactor, GROUP, NestedCodec, NestedError, QuantizeOptions, QuantizedMatrix,
-    SecondMoments, TILE_ROWS, quantize_matrix, weight_scale,
+    SecondMoments, TILE_ROWS, quantize_matrix, weight_scale, wide,
 };
 use crate::Level;
 
@@ -26,6 +26,13 @@ pub struct CalibratedOptions {
 impl Default for CalibratedOptions {
     fn default() -> Self {
         Self { level_weights: [2.0, 3.0, 1.5, 0.9, 0.7], feedback: true, sweeps: 3, step_sweeps: 1 }
+    }
+}
+
+impl CalibratedOptions {
+    fn effort(&self) -> Effort {
+        let Self { feedback, sweeps, step_sweeps, .. } = *self;
+        Effort { feedback, sweeps, step_sweeps }
     }
 }
 
@@ -65,23 +72,10 @@ pub fn quantize_calibrated(
         let Some(chooser) = choosers.get(usize::from(matrix.tile_tables[index])) else { continue };
         let tile = Tile { chooser, factor: calibrated.factor };
         let mut tile_rows = take_rows(&matrix, index, tile_weights, cols);
-        improve(&tile, &mut tile_rows, &options.calibrated);
+        wide::improve(&tile, &mut tile_rows, options.calibrated.effort());
         put_rows(&mut matrix, index, &tile_rows);
     }
     Ok(matrix)
-}
-
-fn improve(tile: &Tile<'_>, rows: &mut [Row], options: &CalibratedOptions) {
-    if options.feedback {
-        tile.feed_back(rows);
-    }
-    if options.sweeps == 0 {
-        return;
-    }
-    tile.refresh(rows);
-    for sweep in 0..options.sweeps {
-        tile.sweep(rows, sweep < options.step_sweeps);
-    }
 }
 
 /// The rows of a tile as [`quantize_matrix`] coded them.

@@ -296,3 +296,25 @@ fn dead_rows_and_columns_stay_harmless() {
         matrix.check().unwrap();
     }
 }
+
+#[test]
+fn wide_vectors_give_the_same_bits() {
+    use super::descent::{Effort, Row, Tile};
+    let (rows, cols) = (5, 70);
+    let weights = bell(51, rows * cols);
+    let moments = moments_of(&correlated(52, 2 * cols, cols), cols);
+    let factor = FeedbackFactor::new(&moments, 0.01).unwrap();
+    let chooser = Chooser::new(&codec(), 0, &[2.0, 3.0, 1.5, 0.9, 0.7]);
+    let tile = Tile { chooser: &chooser, factor: &factor };
+    let effort = Effort { feedback: true, sweeps: 2, step_sweeps: 1 };
+    let begin = || -> Vec<Row> {
+        let rows = weights.chunks_exact(cols);
+        rows.map(|row| Row::new(row, &[128; 96], &[1, 2, 3], 2.5)).collect()
+    };
+    let (mut plain, mut wide) = (begin(), begin());
+    tile.improve(&mut plain, effort);
+    wide::improve(&tile, &mut wide, effort);
+    for (plain, wide) in plain.iter().zip(&wide) {
+        assert_eq!((&plain.codes, &plain.steps), (&wide.codes, &wide.steps));
+    }
+}

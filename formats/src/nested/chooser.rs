@@ -16,6 +16,8 @@ pub(super) struct Chooser {
     coarse: [[f32; PREFIXES]; 3],
     /// Values of levels 6 and 8 by code.
     fine: [[[f32; BELOW]; PREFIXES]; 2],
+    /// The least and the largest of `fine` at level 6 and at level 8, by prefix.
+    ends: [[f32; PREFIXES]; 4],
 }
 
 impl Chooser {
@@ -28,12 +30,19 @@ impl Chooser {
         };
         let coarse = [Level::L2, Level::L3, Level::L4]
             .map(|level| std::array::from_fn(|prefix| value(level, prefix * BELOW)));
-        let fine = [Level::L6, Level::L8].map(|level| {
+        let fine: [[[f32; BELOW]; PREFIXES]; 2] = [Level::L6, Level::L8].map(|level| {
             std::array::from_fn(|prefix| {
                 std::array::from_fn(|below| value(level, prefix * BELOW + below))
             })
         });
-        Self { weights: absolute_weights(level_weights), coarse, fine }
+        let [six, eight] = &fine;
+        let ends = [
+            six.map(|cell: [f32; BELOW]| cell[0]),
+            six.map(|cell| cell[BELOW - 1]),
+            eight.map(|cell| cell[0]),
+            eight.map(|cell| cell[BELOW - 1]),
+        ];
+        Self { weights: absolute_weights(level_weights), coarse, fine, ends }
     }
 
     /// The values of a code at every level, in units of its scale.
@@ -55,7 +64,7 @@ impl Chooser {
     }
 
     /// The code with the least weighted squared distance from the targets, which are in units of
-    /// the scale.
+    /// the scale; costs that differ by less than 2^-18 count as equal.
     #[inline(always)]
     pub fn choose(&self, targets: &[f32; 5]) -> u8 {
         let [w2, w3, w4, w6, w8] = self.weights;
@@ -67,51 +76,60 @@ impl Chooser {
             let d4 = targets[2] - self.coarse[2][prefix];
             coarse[prefix] = w2 * d2 * d2 + w3 * d3 * d3 + w4 * d4 * d4;
             // No value of the cell is nearer than its nearest end.
-            let (d6, d8) =
-                (self.outside(0, prefix, targets[3]), self.outside(1, prefix, targets[4]));
+            let [low6, high6] = [self.ends[0][prefix], self.ends[1][prefix]];
+            let [low8, high8] = [self.ends[2][prefix], self.ends[3][prefix]];
+            let d6 = larger(larger(low6 - targets[3], targets[3] - high6), 0.0);
+            let d8 = larger(larger(low8 - targets[4], targets[4] - high8), 0.0);
             bound[prefix] = coarse[prefix] + w6 * d6 * d6 + w8 * d8 * d8;
         }
-        let mut first = 0;
-        for prefix in 1..PREFIXES {
-            if bound[prefix] < bound[first] {
-                first = prefix;
+        let mut best = (f32::MAX, 0);
+        for _ in 0..PREFIXES {
+            let (least, prefix) = smallest(&bound);
+            if least.is_nan() || least >= best.0 {
+                break;
             }
-        }
-        let (mut best, mut code) = self.below(first, coarse[first], targets);
-        for prefix in 0..PREFIXES {
-            if prefix != first && bound[prefix] < best {
-                let found = self.below(prefix, coarse[prefix], targets);
-                if found.0 < best {
-                    (best, code) = found;
-                }
+            let (below, at) = self.below(prefix, targets);
+            if coarse[prefix] + below < best.0 {
+                best = (coarse[prefix] + below, u8::try_from(prefix * BELOW + at).unwrap_or(0));
             }
+            bound[prefix] = f32::MAX;
         }
-        code
+        best.1
     }
 
+    /// The best code of one prefix for levels 6 and 8: its cost and its last four bits.
     #[inline(always)]
-    fn outside(&self, fine: usize, prefix: usize, target: f32) -> f32 {
-        let cell = &self.fine[fine][prefix];
-        (cell[0] - target).max(target - cell[BELOW - 1]).max(0.0)
+    fn below(&self, prefix: usize, targets: &[f32; 5]) -> (f32, usize) {
+        let (values6, values8) = (&self.fine[0][prefix], &self.fine[1][prefix]);
+        let costs: [f32; BELOW] = std::array::from_fn(|at| {
+            let (d6, d8) = (targets[3] - values6[at], targets[4] - values8[at]);
+            self.weights[3] * d6 * d6 + self.weights[4] * d8 * d8
+        });
+        smallest(&costs)
     }
+}
 
-    /// The best code of one prefix, and its cost with that of the prefix.
-    #[inline(always)]
-    fn below(&self, prefix: usize, coarse: f32, targets: &[f32; 5]) -> (f32, u8) {
-        let mut costs = [0.0f32; BELOW];
-        for (at, cost) in costs.iter_mut().enumerate() {
-            let d6 = targets[3] - self.fine[0][prefix][at];
-            let d8 = targets[4] - self.fine[1][prefix][at];
-            *cost = self.weights[3] * d6 * d6 + self.weights[4] * d8 * d8;
+/// The least of sixteen numbers that are not negative, less its last four bits, and its place.
+///
+/// The place rides in those bits, so that the search is a tree of minima without branches.
+#[inline(always)]
+fn smallest(numbers: &[f32; 16]) -> (f32, usize) {
+    const PLACE: u32 = 15;
+    let mut keys: [f32; 16] =
+        std::array::from_fn(|at| f32::from_bits(numbers[at].to_bits() & !PLACE | at as u32));
+    for half in [8, 4, 2, 1] {
+        for at in 0..half {
+            keys[at] = if keys[at] < keys[at + half] { keys[at] } else { keys[at + half] };
         }
-        let mut best = 0;
-        for at in 1..BELOW {
-            if costs[at] < costs[best] {
-                best = at;
-            }
-        }
-        (coarse + costs[best], u8::try_from(prefix * BELOW + best).unwrap_or(u8::MAX))
     }
+    let bits = keys[0].to_bits();
+    (f32::from_bits(bits & !PLACE), (bits & PLACE) as usize)
+}
+
+/// The larger number, as one instruction.
+#[inline(always)]
+fn larger(left: f32, right: f32) -> f32 {
+    if left > right { left } else { right }
 }
 
 /// What the squared error of each level counts: `level_weights` times 4^bits.

@@ -47,9 +47,18 @@ impl Row {
         }
     }
 
+    #[inline(always)]
     fn scale(&self, group: usize) -> f32 {
         self.row_scale * super::STEPS[usize::from(self.steps[group])]
     }
+}
+
+/// What is done to the rows of a tile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    pub feedback: bool,
+    pub sweeps: u32,
+    pub step_sweeps: u32,
 }
 
 /// What the rows of one tile share: their inputs' moments and their table.
@@ -59,7 +68,23 @@ pub(super) struct Tile<'a> {
 }
 
 impl Tile<'_> {
+    /// Feedback, then sweeps, as the effort says.
+    #[inline(always)]
+    pub fn improve(&self, rows: &mut [Row], effort: Effort) {
+        if effort.feedback {
+            self.feed_back(rows);
+        }
+        if effort.sweeps == 0 {
+            return;
+        }
+        self.refresh(rows);
+        for sweep in 0..effort.sweeps {
+            self.sweep(rows, sweep < effort.step_sweeps);
+        }
+    }
+
     /// Chooses all codes anew, column by column, each from targets that answer for the errors made.
+    #[inline(always)]
     pub fn feed_back(&self, rows: &mut [Row]) {
         let stride = self.factor.stride();
         let upper = self.factor.upper();
@@ -96,6 +121,7 @@ impl Tile<'_> {
     }
 
     /// Brings errors and products up to date with the codes.
+    #[inline(always)]
     pub fn refresh(&self, rows: &mut [Row]) {
         let stride = self.factor.stride();
         let dim = self.factor.dim();
@@ -120,6 +146,7 @@ impl Tile<'_> {
     /// One sweep over all columns; with `steps`, each group also tries its neighbouring steps.
     ///
     /// Returns by how much the rows' joint error fell.
+    #[inline(always)]
     pub fn sweep(&self, rows: &mut [Row], steps: bool) -> f64 {
         let mut gain = 0.0;
         for group in 0..self.factor.stride() / GROUP {
@@ -142,6 +169,7 @@ struct Trial {
 }
 
 impl Trial {
+    #[inline(always)]
     fn of(row: &Row, group: usize) -> Self {
         let from = group * GROUP;
         let mut trial = Self {
@@ -161,6 +189,7 @@ impl Trial {
 }
 
 impl Tile<'_> {
+    #[inline(always)]
     fn sweep_group(&self, row: &mut Row, group: usize, steps: bool) -> f32 {
         let before = Trial::of(row, group);
         if row.scale(group) == 0.0 {
@@ -185,6 +214,7 @@ impl Tile<'_> {
     }
 
     /// Gives each column of the group in turn its best code with the trial's step.
+    #[inline(always)]
     fn descend(&self, row: &Row, group: usize, trial: &mut Trial) {
         let stride = self.factor.stride();
         let from = group * GROUP;
@@ -225,6 +255,7 @@ impl Tile<'_> {
         }
     }
 
+    #[inline(always)]
     fn accept(&self, row: &mut Row, group: usize, before: &Trial, trial: &Trial) {
         let (stride, from) = (self.factor.stride(), group * GROUP);
         row.steps[group] = trial.step;

@@ -21,6 +21,7 @@ mod quantize;
 mod tables;
 mod transform;
 mod view;
+mod wide;
 
 #[cfg(test)]
 mod calibrated_tests;
