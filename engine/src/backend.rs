@@ -79,6 +79,9 @@ pub trait Backend: Send + Sized + 'static {
         activations: ActivationMode,
     ) -> Result<Self::Matrix, EngineError>;
 
+    /// Bytes that a product with the matrix reads of it at a level.
+    fn matrix_bytes(matrix: &Self::Matrix, level: Level) -> u64;
+
     /// Room for the keys and values of one layer. Pages may be allocated when first written.
     ///
     /// # Errors
@@ -139,6 +142,14 @@ pub struct FeedForward<B: Backend> {
     pub up: Linear<B>,
     /// `[D, I]`.
     pub down: Linear<B>,
+}
+
+impl<B: Backend> FeedForward<B> {
+    /// Bytes that the three products read at a level.
+    pub fn read_bytes(&self, level: Level) -> u64 {
+        let parts = [&self.gate, &self.up, &self.down];
+        parts.iter().map(|linear| B::matrix_bytes(&linear.matrix, level)).sum()
+    }
 }
 
 /// The heads of one attention layer.

@@ -100,6 +100,8 @@ pub struct Stats {
     /// (Token, expert) pairs computed at each level, in the order of `Level::ALL`, in those steps;
     /// other generations that shared them included.
     pub expert_uses: [u64; 5],
+    /// Bytes of weights that those steps read; other generations that shared them included.
+    pub weight_read_bytes: u64,
     /// Bytes of weights that the model holds.
     pub weight_bytes: u64,
     /// Bytes of keys and values that the session holds at the end.

@@ -44,6 +44,7 @@ mod slot;
 pub mod snapshot;
 #[cfg(feature = "text")]
 mod step_loop;
+pub mod synthetic;
 #[cfg(feature = "text")]
 pub mod text;
 pub mod threads;

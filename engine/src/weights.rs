@@ -149,6 +149,20 @@ pub struct PlaneRegions {
 }
 
 impl PlaneRegions {
+    /// Bytes that a prefix of the codes needs, scales and tables included.
+    fn read_bytes(&self, prefix: Level) -> u64 {
+        let length = |region: &Option<ByteRegion>| region.as_ref().map_or(0, ByteRegion::len);
+        let middle = match (prefix, &self.p34) {
+            (Level::L2, _) => 0,
+            (_, Some(merged)) => merged.len(),
+            (Level::L3, None) => length(&self.p3),
+            (_, None) => length(&self.p3) + length(&self.p4),
+        };
+        let p6 = if prefix >= Level::L6 { length(&self.p6) } else { 0 };
+        let p8 = if prefix >= Level::L8 { length(&self.p8) } else { 0 };
+        (self.p2.len() + middle + p6 + p8) as u64
+    }
+
     /// The bytes of each.
     pub fn planes(&self) -> NestedPlanes<'_> {
         fn bytes(region: Option<&ByteRegion>) -> Option<&[u8]> {
@@ -300,6 +314,16 @@ impl MatrixWeights {
         match self {
             Self::Float(matrix) => matrix.cols(),
             Self::Nested(matrix) => matrix.cols(),
+        }
+    }
+
+    /// Bytes that a product reads of it at a level of the model; 0 for a level that is not held.
+    pub fn read_bytes(&self, level: Level) -> u64 {
+        match self {
+            Self::Float(matrix) => matrix.bytes().len() as u64,
+            Self::Nested(matrix) => {
+                matrix.prefix(level).map_or(0, |prefix| matrix.regions().read_bytes(prefix))
+            }
         }
     }
 }

@@ -185,6 +185,10 @@ impl Backend for Cpu {
         Ok(CpuMatrix { weights: weights.clone(), activations, tables })
     }
 
+    fn matrix_bytes(matrix: &CpuMatrix, level: Level) -> u64 {
+        matrix.weights.read_bytes(level)
+    }
+
     fn kv_pool(&mut self, shape: &KvShape) -> Result<CpuPool, EngineError> {
         Ok(CpuPool::new(*shape))
     }

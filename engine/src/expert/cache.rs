@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use nestling_formats::Level;
+
 use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -36,16 +38,26 @@ impl<B: Backend> ExpertCache<B> {
         let routing = encoder.read_routing(routing).await?;
         let experts = self.layers.get(layer).map(Vec::as_slice).unwrap_or_default();
         let pinned = uses(rows, &routing).into_iter().map(|(expert, uses)| {
-            for used in &uses {
-                stats.expert_uses[used.level.index()] += 1;
-            }
             let weights = experts.get(expert as usize).ok_or_else(|| {
                 let expected = format!("an expert below {}", experts.len());
                 EngineError::mismatch(format!("routing of layer {layer}"), expected, expert)
             })?;
+            count(&uses, weights, stats);
             Ok(PinnedExpert { expert, weights, uses })
         });
         Ok(PendingExperts { ready: pinned.collect::<Result<_, EngineError>>()? })
+    }
+}
+
+/// Adds one expert's rows, and the bytes that they read, to a step's statistics.
+fn count<B: Backend>(uses: &[ExpertUse], weights: &FeedForward<B>, stats: &mut StepStats) {
+    let mut counted = [false; Level::ALL.len()];
+    for used in uses {
+        let index = used.level.index();
+        stats.expert_uses[index] += 1;
+        if !std::mem::replace(&mut counted[index], true) {
+            stats.weight_bytes += weights.read_bytes(used.level);
+        }
     }
 }
 

@@ -118,6 +118,7 @@ impl<B: Backend> Runner<B> {
         let (rows, logit_rows) = (StepRows::of_batch(batch), batch.logit_rows());
         let mut stats =
             StepStats { rows: rows.len(), logit_rows: logit_rows.len(), ..StepStats::default() };
+        stats.weight_bytes = self.weights.step_bytes(&rows, logit_rows.len(), vocab_size);
         let step = Step {
             angles: self.angles.of_rows(&rows),
             rows,

@@ -1,9 +1,12 @@
 //! Weights bound to their place in the graph. No names of tensors beyond this file.
 
 use nestling_formats::store::GroupId;
-use nestling_formats::{FeedForward as FeedForwardConfig, FloatKind, MatrixKind, ModelConfig};
+use nestling_formats::{
+    FeedForward as FeedForwardConfig, FloatKind, Level, MatrixKind, ModelConfig,
+};
 
 use crate::backend::{AttentionHeads, Backend, FeedForward, Linear, Router};
+use crate::batch::StepRows;
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::expert::ExpertCache;
@@ -38,6 +41,39 @@ pub struct LayerWeights<B: Backend> {
     pub shared: Option<FeedForward<B>>,
     /// How tokens choose experts; none in a dense layer.
     pub router: Option<Router<B>>,
+}
+
+impl<B: Backend> Weights<B> {
+    /// Bytes that a step reads of everything but experts: each matrix once for each level of its
+    /// rows. The last layer computes no more than keys and values for rows without logits.
+    pub fn step_bytes(&self, rows: &StepRows, logit_rows: usize, vocab_size: usize) -> u64 {
+        let rows_of = |level: Level| rows.dense_levels.iter().filter(|l| **l == level).count();
+        let bytes_of = |level: Level| {
+            let embedded = B::matrix_bytes(&self.embedding, level) / vocab_size.max(1) as u64;
+            let mut bytes = embedded * rows_of(level) as u64;
+            for (index, layer) in self.layers.iter().enumerate() {
+                let qkv = layer.qkv.iter();
+                bytes += qkv.map(|linear| B::matrix_bytes(&linear.matrix, level)).sum::<u64>();
+                if logit_rows > 0 || index + 1 < self.layers.len() {
+                    bytes += layer.rest_bytes(level);
+                }
+            }
+            let head = if logit_rows > 0 { &self.head[..] } else { &[] };
+            bytes + head.iter().map(|head| B::matrix_bytes(&head.matrix, level)).sum::<u64>()
+        };
+        let used = Level::ALL.into_iter().filter(|level| rows_of(*level) > 0);
+        used.map(bytes_of).sum()
+    }
+}
+
+impl<B: Backend> LayerWeights<B> {
+    /// Bytes of what comes after keys and values.
+    fn rest_bytes(&self, level: Level) -> u64 {
+        let shared = self.shared.as_ref().map_or(0, |shared| shared.read_bytes(level));
+        let router = self.router.as_ref();
+        let router = router.map_or(0, |router| B::matrix_bytes(&router.weights, level));
+        B::matrix_bytes(&self.attention_out.matrix, level) + shared + router
+    }
 }
 
 /// What loading reports: parts done, parts in all.

@@ -59,6 +59,7 @@ impl Task {
         for (sum, uses) in self.stats.expert_uses.iter_mut().zip(step.expert_uses) {
             *sum += uses;
         }
+        self.stats.weight_read_bytes += step.weight_bytes;
         if self.first_token.is_none() {
             self.stats.prompt_tokens += rows;
         }

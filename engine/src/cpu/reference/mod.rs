@@ -106,6 +106,10 @@ impl Backend for Reference {
         Ok(ReferenceMatrix::new(weights.clone(), activations))
     }
 
+    fn matrix_bytes(matrix: &ReferenceMatrix, level: Level) -> u64 {
+        matrix.weights().read_bytes(level)
+    }
+
     fn kv_pool(&mut self, shape: &KvShape) -> Result<ReferencePool, EngineError> {
         Ok(ReferencePool::new(*shape))
     }

@@ -25,6 +25,10 @@ impl ReferenceMatrix {
         self.weights.inputs() == InputTransform::Hadamard
     }
 
+    pub(super) fn weights(&self) -> &MatrixWeights {
+        &self.weights
+    }
+
     pub(super) fn rows(&self) -> usize {
         self.weights.rows()
     }

@@ -1,0 +1,339 @@
+//! Stores of random weights in the shape of a published model, for measuring speed, memory and
+//! reads. Their text means nothing.
+//!
+//! Codes are random bits with sane scales, so a store is written as fast as the disk takes it.
+//! Two things keep a random model's routing from collapsing into the same few experts for every
+//! token: the gains of the norms are small, so that the residual stream stays close to the token's
+//! own embedding, and the router's bias (a Qwen3-MoE router has none of its own) is carried by 32
+//! dimensions in which all embeddings are the same.
+
+mod text;
+mod values;
+
+use std::path::Path;
+
+use nestling_formats::nested::Layout;
+use nestling_formats::store::{
+    Encoding, FloatTensor, Group, GroupId, Matrix, PartItem, StorePlan, StoreWriter,
+    levels_with_offset,
+};
+use nestling_formats::{
+    DType, ExpertId, FloatKind, Level, MatrixKind, MatrixShape, ModelConfig, ModelShape, Plane,
+};
+
+use crate::cancel::CancelToken;
+use crate::error::EngineError;
+use values::Values;
+
+/// The shape of a Qwen3-MoE model; names as in `config.json`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SyntheticShape {
+    /// What it is called.
+    pub name: &'static str,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Experts of a layer.
+    pub num_experts: usize,
+    /// Experts that a token is sent to.
+    pub num_experts_per_tok: usize,
+    /// Inner width of an expert.
+    pub moe_intermediate_size: usize,
+    /// Rows of the embedding.
+    pub vocab_size: usize,
+    /// Base of the rotary angles.
+    pub rope_theta: f64,
+    /// Added to the mean square in every norm.
+    pub rms_norm_eps: f64,
+    /// Positions that the model was trained for.
+    pub max_position_embeddings: usize,
+}
+
+impl SyntheticShape {
+    /// OLMoE-1B-7B-0924, with the head norms of Qwen3-MoE.
+    pub const OLMOE_1B_7B: Self = Self {
+        name: "olmoe-1b-7b",
+        num_hidden_layers: 16,
+        hidden_size: 2048,
+        num_attention_heads: 16,
+        num_key_value_heads: 16,
+        head_dim: 128,
+        num_experts: 64,
+        num_experts_per_tok: 8,
+        moe_intermediate_size: 1024,
+        vocab_size: 50304,
+        rope_theta: 10_000.0,
+        rms_norm_eps: 1e-5,
+        max_position_embeddings: 4096,
+    };
+
+    /// Qwen3-30B-A3B.
+    pub const QWEN3_30B_A3B: Self = Self {
+        name: "qwen3-30b-a3b",
+        num_hidden_layers: 48,
+        hidden_size: 2048,
+        num_attention_heads: 32,
+        num_key_value_heads: 4,
+        head_dim: 128,
+        num_experts: 128,
+        num_experts_per_tok: 8,
+        moe_intermediate_size: 768,
+        vocab_size: 151_936,
+        rope_theta: 1_000_000.0,
+        rms_norm_eps: 1e-6,
+        max_position_embeddings: 40_960,
+    };
+
+    /// Small enough to try things out.
+    pub const TINY: Self = Self {
+        name: "tiny",
+        num_hidden_layers: 2,
+        hidden_size: 512,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 128,
+        num_experts: 16,
+        num_experts_per_tok: 4,
+        moe_intermediate_size: 256,
+        vocab_size: 1024,
+        rope_theta: 1_000_000.0,
+        rms_norm_eps: 1e-6,
+        max_position_embeddings: 4096,
+    };
+
+    /// All shapes.
+    pub const ALL: [Self; 3] = [Self::OLMOE_1B_7B, Self::QWEN3_30B_A3B, Self::TINY];
+}
+
+/// What to write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SyntheticOptions {
+    /// The shape.
+    pub shape: SyntheticShape,
+    /// Level of every matrix but the head, which has at least level 6.
+    pub top_level: Level,
+    /// Standard deviation of the routers' fixed biases; what the token adds to a router's logit has
+    /// about 1. With 0 every expert is equally likely.
+    pub router_skew: f64,
+    /// Another seed gives other weights of the same kind.
+    pub seed: u64,
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SyntheticReport {
+    /// Bytes of the store.
+    pub store_bytes: u64,
+    /// Bytes of weights in it that belong to experts.
+    pub expert_bytes: u64,
+    /// Bytes of weights that one token reads: dense matrices, head, routers and its experts.
+    pub token_bytes: u64,
+    /// Bytes of one expert.
+    pub bytes_per_expert: u64,
+    /// Share of the routes that the busiest 12.5, 25 and 50 % of the experts take, if the token's
+    /// part of each logit is Gaussian; mean over the layers.
+    pub busiest_shares: [f64; 3],
+}
+
+/// Writes a store, replacing what has its name. Memory is bounded by one plane of the largest matrix.
+///
+/// `progress` hears of bytes written and bytes in all; `cancel` is looked at before each extent.
+///
+/// # Errors
+/// [`EngineError::Cancelled`]; [`EngineError::Store`] for a disk that is full or fails. Nothing is
+/// left behind then.
+pub fn write_synthetic_store(
+    destination: &Path,
+    options: &SyntheticOptions,
+    cancel: &CancelToken,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<SyntheticReport, EngineError> {
+    let assets = text::assets(&options.shape);
+    let config = text::config(&assets)?;
+    let plan = plan(options, &config, &assets);
+    let writer = StoreWriter::create(destination, &plan)?;
+    match fill(&writer, options, &assets, cancel, progress) {
+        Ok(busiest_shares) => {
+            let report = report(&writer, &config, busiest_shares);
+            writer.finish()?;
+            Ok(report)
+        }
+        Err(error) => {
+            writer.abandon()?;
+            Err(error)
+        }
+    }
+}
+
+/// A file that the store carries.
+struct Asset {
+    name: &'static str,
+    bytes: Vec<u8>,
+}
+
+fn plan(options: &SyntheticOptions, config: &ModelConfig, assets: &[Asset]) -> StorePlan {
+    let SyntheticOptions { shape, top_level, router_skew, seed } = options;
+    let parameters = serde_json::json!({
+        "synthetic": shape.name,
+        "layers": shape.num_hidden_layers,
+        "level": top_level.bits(),
+        "router_skew": router_skew,
+        "seed": seed,
+    });
+    let parameters = parameters.to_string();
+    let mut plan = StorePlan::new(parameters.as_bytes(), parameters.as_str());
+    for asset in assets {
+        plan.add_asset(asset.name, asset.bytes.len() as u64);
+    }
+    let codec = plan.add_codec(1);
+    let shape = ModelShape::new(config);
+    let layers = (0u32..).take(config.num_hidden_layers).map(Some);
+    for layer in std::iter::once(None).chain(layers) {
+        let floats = shape.floats.iter().filter(|float| float.id.layer == layer);
+        let tensors = floats.map(|float| FloatTensor {
+            kind: float.id.kind,
+            dtype: DType::F32,
+            shape: match float.id.kind {
+                FloatKind::Router => vec![float.rows, float.cols],
+                _ => vec![float.cols],
+            },
+        });
+        plan.add_group(GroupId::Floats { layer }, Vec::new(), tensors.collect());
+    }
+    let mut groups: Vec<(GroupId, Vec<Matrix>)> = Vec::new();
+    for matrix in &shape.matrices {
+        let (id, planned) = (group_of(matrix), planned(matrix, codec, *top_level));
+        match groups.last_mut() {
+            Some((last, matrices)) if *last == id => matrices.push(planned),
+            _ => groups.push((id, vec![planned])),
+        }
+    }
+    // Dense matrices of all layers come before the experts.
+    groups.sort_by_key(|(id, _)| id.expert().is_some());
+    for (id, matrices) in groups {
+        plan.add_group(id, matrices, Vec::new());
+    }
+    plan
+}
+
+fn planned(matrix: &MatrixShape, codec: u32, top_level: Level) -> Matrix {
+    let MatrixShape { id, rows, cols } = *matrix;
+    let layout = match id.kind {
+        MatrixKind::Embedding => Layout::RowMajor,
+        _ => Layout::Tile16,
+    };
+    let top = match id.kind {
+        MatrixKind::Head => top_level.max(Level::L6),
+        _ => top_level,
+    };
+    let encoding = Encoding::Nested { layout, codec };
+    Matrix { kind: id.kind, rows, cols, encoding, levels: levels_with_offset(0, top) }
+}
+
+fn group_of(matrix: &MatrixShape) -> GroupId {
+    let id = matrix.id;
+    match (id.kind, id.layer, id.expert) {
+        (MatrixKind::Embedding, ..) => GroupId::Embedding,
+        (_, Some(layer), Some(expert)) => GroupId::Expert(ExpertId { layer, expert }),
+        (_, Some(layer), None) => GroupId::Dense { layer },
+        (_, None, _) => GroupId::Head,
+    }
+}
+
+/// Writes every extent; gives the shares of the busiest experts.
+fn fill(
+    writer: &StoreWriter,
+    options: &SyntheticOptions,
+    assets: &[Asset],
+    cancel: &CancelToken,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<[f64; 3], EngineError> {
+    writer.set_codec(0, &values::codec())?;
+    for asset in assets {
+        writer.write_asset(asset.name, &asset.bytes)?;
+    }
+    let index = writer.index();
+    let total = index.extents().iter().map(|extent| extent.length).sum();
+    let (mut values, mut bytes, mut done) = (Values::new(options), Vec::new(), 0);
+    for extent in index.extents() {
+        let Some(group) = index.group_of(extent) else { continue };
+        if cancel.is_cancelled() {
+            return Err(EngineError::Cancelled);
+        }
+        done += extent.length;
+        if matches!(group.id, GroupId::Asset { .. }) {
+            continue;
+        }
+        bytes.clear();
+        bytes.resize(usize::try_from(extent.length).unwrap_or(0), 0);
+        fill_extent(&mut values, group, extent.plane, &mut bytes)?;
+        writer.write_extent(&group.id, extent.plane, &bytes)?;
+        progress(done, total);
+    }
+    Ok(values.busiest_shares())
+}
+
+fn fill_extent(
+    values: &mut Values,
+    group: &Group,
+    plane: Plane,
+    bytes: &mut [u8],
+) -> Result<(), EngineError> {
+    let wrong = || EngineError::mismatch(group.id.to_string(), "parts within its extent", "more");
+    for part in group.parts(plane).ok_or_else(wrong)? {
+        let out = bytes.get_mut(part.range).ok_or_else(wrong)?;
+        match part.item {
+            PartItem::Plane { matrix, plane } => {
+                let matrix = group.matrices.get(matrix).ok_or_else(wrong)?;
+                values.fill_plane(matrix, plane, out).ok_or_else(wrong)?;
+            }
+            PartItem::Tensor { tensor } => {
+                let tensor = group.tensors.get(tensor).ok_or_else(wrong)?;
+                values.fill_tensor(tensor.kind, out);
+            }
+            PartItem::Floats { .. } => return Err(wrong()),
+        }
+    }
+    Ok(())
+}
+
+fn report(writer: &StoreWriter, config: &ModelConfig, busiest_shares: [f64; 3]) -> SyntheticReport {
+    let index = writer.index();
+    let bytes_of = |wanted: &dyn Fn(&GroupId) -> bool| -> u64 {
+        let of = |extent: &nestling_formats::store::Extent| {
+            index.group_of(extent).is_some_and(|group| wanted(&group.id))
+        };
+        index.extents().iter().filter(|extent| of(extent)).map(|extent| extent.length).sum()
+    };
+    let expert_bytes = bytes_of(&|id| id.expert().is_some());
+    let dense_bytes = bytes_of(&|id| {
+        matches!(id, GroupId::Dense { .. } | GroupId::Head | GroupId::Floats { .. })
+    });
+    let (mut experts, mut used) = (0, 0);
+    for layer in &config.layers {
+        if let nestling_formats::FeedForward::Moe { num_experts, num_experts_per_tok, .. } =
+            layer.feed_forward
+        {
+            experts += num_experts as u64;
+            used += num_experts_per_tok as u64;
+        }
+    }
+    let bytes_per_expert = expert_bytes / experts.max(1);
+    SyntheticReport {
+        store_bytes: index.length(),
+        expert_bytes,
+        token_bytes: dense_bytes + bytes_per_expert * used,
+        bytes_per_expert,
+        busiest_shares,
+    }
+}
+
+#[cfg(test)]
+mod tests;
