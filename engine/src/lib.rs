@@ -3,6 +3,7 @@
 pub mod allocation;
 pub mod arena;
 pub mod backend;
+pub mod bandwidth;
 pub mod batch;
 pub mod budget;
 pub mod calibrate;

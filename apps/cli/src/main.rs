@@ -1,6 +1,7 @@
 //! The `nestling` program: argument handling, terminals, downloads. The work is the library's.
 
 mod args;
+mod bench;
 mod bytes;
 mod calibration;
 mod chat;
@@ -64,6 +65,7 @@ fn dispatch(command: Command, console: &Console) -> Result<()> {
         Command::Inspect(args) => inspect::inspect(&args, console),
         Command::Verify(args) => verify::verify(&args, console, &interrupt),
         Command::Perplexity(args) => perplexity::perplexity(&args, console, &interrupt),
+        Command::Bench(args) => bench::bench(&args, console, &interrupt),
         Command::Completions(args) => completions(&args),
     }
 }

@@ -86,7 +86,10 @@ fn source(path: &Path, mode: LoadModeArg, partial: bool) -> Result<ModelSource> 
     let options = OpenOptions { partial, ..OpenOptions::default() };
     let store = Store::open_with(path, &options).map_err(|error| explain_store(&error))?;
     match mode {
-        LoadModeArg::Mmap => mapped::map(Arc::new(store)).map_err(|error| explain_store(&error)),
+        LoadModeArg::Mmap => {
+            let mapped = mapped::map(Arc::new(store)).map_err(|error| explain_store(&error))?;
+            Ok(ModelSource::Mapped(mapped))
+        }
         LoadModeArg::Owned => Ok(ModelSource::Store(Arc::new(store))),
     }
 }

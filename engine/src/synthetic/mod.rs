@@ -135,6 +135,8 @@ pub struct SyntheticReport {
     pub expert_bytes: u64,
     /// Bytes of weights that one token reads: dense matrices, head, routers and its experts.
     pub token_bytes: u64,
+    /// Bytes of these that every token reads.
+    pub dense_bytes: u64,
     /// Bytes of one expert.
     pub bytes_per_expert: u64,
     /// Share of the routes that the busiest 12.5, 25 and 50 % of the experts take, if the token's
@@ -329,6 +331,7 @@ fn report(writer: &StoreWriter, config: &ModelConfig, busiest_shares: [f64; 3]) 
     SyntheticReport {
         store_bytes: index.length(),
         expert_bytes,
+        dense_bytes,
         token_bytes: dense_bytes + bytes_per_expert * used,
         bytes_per_expert,
         busiest_shares,

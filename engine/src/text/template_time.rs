@@ -122,3 +122,12 @@ impl TemplateTime {
         });
     }
 }
+
+/// As in ISO 8601: `2026-11-21T04:05:06Z`.
+impl std::fmt::Display for TemplateTime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ((year, month, day), seconds) = (self.date(), self.seconds);
+        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    }
+}

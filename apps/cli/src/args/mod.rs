@@ -1,10 +1,12 @@
 //! The command line: every flag, its environment variable and its help text.
 
+mod bench;
 mod generation;
 mod model;
 mod precedence;
 mod tools;
 
+pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, SynthArgs};
 pub use generation::{GenerationArgs, PromptArgs};
 pub use model::{KvTypeArg, LevelArg, LoadModeArg, ModelArgs, ResourceArgs};
 pub use tools::{
@@ -58,6 +60,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Judge the levels of a store against the unquantized checkpoint
     Perplexity(PerplexityArgs),
+    /// Measure speed and memory, in llama-bench's manner
+    Bench(BenchArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
 }
@@ -183,14 +187,20 @@ const LONG_OF: [(&str, &str); 8] = [
     ("-ctk", "--kv-type"),
 ];
 
+/// Those of llama-bench, which mean something in `bench` only.
+const BENCH_LONG_OF: [(&str, &str); 3] =
+    [("-pg", "--pg"), ("-oe", "--output-err"), ("-ub", "--ubatch-size")];
+
 /// What the user wrote, in clap's words: llama.cpp's multi-letter short flags become long ones, and
 /// flags without a command mean `chat`.
 fn normalize(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut out: Vec<OsString> = Vec::new();
-    let mut literal = false;
+    let (mut literal, mut bench) = (false, false);
     for argument in arguments {
         literal |= argument == "--";
-        let long = argument.to_str().filter(|_| !literal).and_then(long_spelling);
+        bench |= argument == "bench";
+        let long = argument.to_str().filter(|_| !literal);
+        let long = long.and_then(|argument| long_spelling(argument, bench));
         out.push(long.map_or(argument, OsString::from));
     }
     // Flags of every command may stand before the command.
@@ -219,12 +229,13 @@ fn is_output_flag(flag: &str) -> bool {
     short || matches!(flag, "--verbose" | "--quiet") || flag.starts_with("--color=")
 }
 
-fn long_spelling(argument: &str) -> Option<String> {
+fn long_spelling(argument: &str, bench: bool) -> Option<String> {
     let (flag, value) = match argument.split_once('=') {
         Some((flag, value)) => (flag, Some(value)),
         None => (argument, None),
     };
-    let (_, long) = LONG_OF.iter().find(|(short, _)| *short == flag)?;
+    let more = if bench { &BENCH_LONG_OF[..] } else { &[] };
+    let (_, long) = LONG_OF.iter().chain(more).find(|(short, _)| *short == flag)?;
     Some(value.map_or_else(|| (*long).into(), |value| format!("{long}={value}")))
 }
 

@@ -195,7 +195,9 @@ fn completions_and_help() {
     for words in ["chat", "perplexity", "-hf", "Exit codes"] {
         assert!(help.contains(words), "{words}");
     }
-    for command in ["chat", "run", "convert", "inspect", "verify", "perplexity", "completions"] {
+    for command in
+        ["chat", "run", "convert", "inspect", "verify", "perplexity", "bench", "completions"]
+    {
         let help = run(&[command, "--help"]).ok();
         assert!(help.lines().all(|line| line.chars().count() <= 100), "{command}: {help}");
     }

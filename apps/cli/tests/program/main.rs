@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail where it stands")]
 
+mod bench;
 mod commands;
 mod download;
 mod errors;

@@ -1,0 +1,306 @@
+//! `nestling bench`: llama-bench's flags, and what this engine has beyond them.
+
+use super::{KvTypeArg, LevelArg, LoadModeArg};
+use clap::builder::FalseyValueParser;
+use clap::{Args, Subcommand, ValueEnum};
+use nestling::engine::synthetic::SyntheticShape;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+const AFTER_HELP: &str = "\
+Every combination of the lists is measured: prompts first, then generations, then pairs. A list is
+128,512 or a range: 1-4, 1-8*2, 128-512+128. Tokens are random, as in llama-bench; prompt and
+generation begin at an empty context, or at each --n-depth.
+
+Examples:
+  nestling bench -m model.nest -p 512 -n 128 -t 1,2 -r 3
+  nestling bench -m model.nest --level 2,4 -d 0,4096 -o json > record.json
+  nestling bench -m model.nest -p 0 -n 64 --sessions 1,8
+  nestling bench synth --shape olmoe-1b-7b --top-level 4 --router-skew 0.5 -o olmoe.nest";
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, after_help = AFTER_HELP)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub tool: Option<BenchTool>,
+
+    /// Store to measure [default: the bundled storyteller]
+    #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
+    pub model: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub tests: TestArgs,
+
+    #[command(flatten)]
+    pub run: RunningArgs,
+
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+/// What is measured: every flag takes a list.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Tests")]
+pub struct TestArgs {
+    /// Tokens of a prompt; 0 measures no prompt
+    #[arg(short = 'p', long, value_name = "LIST", default_value = "512")]
+    #[arg(env = "NESTLING_N_PROMPT")]
+    pub n_prompt: Vec<Numbers>,
+
+    /// Tokens to generate; 0 measures no generation
+    #[arg(short = 'n', long, value_name = "LIST", default_value = "128")]
+    #[arg(env = "NESTLING_N_GEN")]
+    pub n_gen: Vec<Numbers>,
+
+    /// A prompt and the generation after it, in one measurement; also spelled -pg
+    #[arg(long = "pg", value_name = "PP,TG", env = "NESTLING_PG")]
+    pub pairs: Vec<Pair>,
+
+    /// Tokens of context before the measured ones
+    #[arg(short = 'd', long, value_name = "LIST", default_value = "0", env = "NESTLING_N_DEPTH")]
+    pub n_depth: Vec<Numbers>,
+
+    /// Levels to open the store at [default: all that it holds]
+    #[arg(long, value_name = "LIST", env = "NESTLING_LEVEL", value_delimiter = ',')]
+    pub level: Vec<LevelArg>,
+
+    /// Threads that compute [default: as many as the machine has cores]
+    #[arg(short, long, value_name = "LIST", env = "NESTLING_THREADS")]
+    pub threads: Vec<Numbers>,
+
+    /// Sessions that step together; tokens of all of them count
+    #[arg(long, value_name = "LIST", default_value = "1", env = "NESTLING_SESSIONS")]
+    pub sessions: Vec<Numbers>,
+
+    /// How weights are held; also spelled -lm
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
+    #[arg(default_value = "owned", env = "NESTLING_LOAD_MODE")]
+    pub load_mode: Vec<LoadModeArg>,
+}
+
+/// How it is measured.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Running")]
+pub struct RunningArgs {
+    /// Times that each test is repeated
+    #[arg(short, long, value_name = "N", default_value_t = 5, env = "NESTLING_REPETITIONS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub repetitions: u32,
+
+    /// Most rows of one step; also spelled -ub
+    #[arg(long, visible_alias = "batch-size", short = 'b', value_name = "N")]
+    #[arg(default_value_t = 512, env = "NESTLING_UBATCH_SIZE")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub ubatch_size: u32,
+
+    /// Number type of the keys and values kept for the context
+    #[arg(long, value_enum, default_value_t = KvTypeArg::F16, env = "NESTLING_KV_TYPE")]
+    pub kv_type: KvTypeArg,
+
+    /// Do not run each test once before it is measured
+    #[arg(long, env = "NESTLING_NO_WARMUP", value_parser = FalseyValueParser::new())]
+    pub no_warmup: bool,
+
+    /// Do not measure how fast memory can be read
+    #[arg(long, env = "NESTLING_NO_BANDWIDTH", value_parser = FalseyValueParser::new())]
+    pub no_bandwidth: bool,
+
+    /// Seconds to rest before each test
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, env = "NESTLING_DELAY")]
+    pub delay: u32,
+}
+
+/// What is printed.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Output")]
+pub struct FormatArgs {
+    /// Format of the results on standard output
+    #[arg(short = 'o', long, visible_alias = "output", value_enum, value_name = "FORMAT")]
+    #[arg(default_value_t = Format::Md, env = "NESTLING_OUTPUT_FORMAT")]
+    pub output_format: Format,
+
+    /// Print the results on standard error too; also spelled -oe
+    #[arg(long, value_enum, value_name = "FORMAT", env = "NESTLING_OUTPUT_ERR")]
+    pub output_err: Option<Format>,
+
+    /// Say on standard error which run begins, in llama-bench's words
+    #[arg(long, env = "NESTLING_PROGRESS", value_parser = FalseyValueParser::new())]
+    pub progress: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    // A table in Markdown
+    Md,
+    // One line with all fields for each test
+    Csv,
+    // A list of objects
+    Json,
+    // One object on a line for each test
+    Jsonl,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BenchTool {
+    /// Write a store of random weights in the shape of a published model
+    Synth(SynthArgs),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Speed, memory and reads of an engine can be measured with such a store; \
+its text means nothing.")]
+pub struct SynthArgs {
+    /// Shape of the model
+    #[arg(long, value_enum, env = "NESTLING_SHAPE")]
+    pub shape: ShapeArg,
+
+    /// Store to write
+    #[arg(short, long, value_name = "OUT.nest", env = "NESTLING_OUTPUT")]
+    pub output: PathBuf,
+
+    /// Layers [default: as many as the model has]
+    #[arg(long, value_name = "N", env = "NESTLING_LAYERS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub layers: Option<u32>,
+
+    /// Level of every matrix; the head has at least 6
+    #[arg(long, value_name = "BITS", default_value = "4", env = "NESTLING_TOP_LEVEL")]
+    pub top_level: LevelArg,
+
+    /// How much experts differ in use: standard deviation of the routers' fixed biases; 0 makes
+    /// all equally likely
+    #[arg(long, value_name = "S", default_value_t = 0.5, env = "NESTLING_ROUTER_SKEW")]
+    pub router_skew: f64,
+
+    /// Seed of the weights
+    #[arg(short, long, value_name = "N", default_value_t = 1, env = "NESTLING_SEED")]
+    pub seed: u64,
+
+    /// Replace the output if it exists
+    #[arg(long, env = "NESTLING_FORCE", value_parser = FalseyValueParser::new())]
+    pub force: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ShapeArg {
+    /// OLMoE-1B-7B: 16 layers of 64 experts
+    #[value(name = "olmoe-1b-7b", alias = "olmoe")]
+    Olmoe,
+    /// Qwen3-30B-A3B: 48 layers of 128 experts
+    #[value(name = "qwen3-30b-a3b", alias = "qwen3moe")]
+    Qwen3,
+    /// 2 layers of 16 small experts, to try things out
+    Tiny,
+}
+
+impl ShapeArg {
+    pub fn shape(self) -> SyntheticShape {
+        match self {
+            Self::Olmoe => SyntheticShape::OLMOE_1B_7B,
+            Self::Qwen3 => SyntheticShape::QWEN3_30B_A3B,
+            Self::Tiny => SyntheticShape::TINY,
+        }
+    }
+}
+
+/// Most numbers of one list.
+const NUMBERS_MAX: usize = 1000;
+
+/// `512`, `128,512`, `1-4`, `1-8*2` or `128-512+128`: llama-bench's lists and ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbers(pub Vec<u32>);
+
+impl FromStr for Numbers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!("`{text}` is no list of numbers, such as 128,512 or 1-4 or 1-8*2 or 16-64+16")
+        };
+        let mut numbers = Vec::new();
+        for part in text.split(',') {
+            let more = range(part.trim()).ok_or_else(wrong)?;
+            numbers.extend(more);
+            if numbers.len() > NUMBERS_MAX {
+                return Err(format!("`{text}` has more than {NUMBERS_MAX} numbers"));
+            }
+        }
+        Ok(Self(numbers))
+    }
+}
+
+/// One number, or a range with an optional step.
+fn range(text: &str) -> Option<Vec<u32>> {
+    let Some((first, rest)) = text.split_once('-') else { return Some(vec![number(text)?]) };
+    let operator = rest.find(['+', '*']);
+    let (last, step) = rest.split_at(operator.unwrap_or(rest.len()));
+    let (first, last) = (number(first)?, number(last)?);
+    let next: Box<dyn Fn(u32) -> Option<u32>> = match step.split_at_checked(1) {
+        Some(("*", by)) => {
+            let by = number(by).filter(|by| *by > 1 && first > 0)?;
+            Box::new(move |at| at.checked_mul(by))
+        }
+        Some(("+", by)) => {
+            let by = number(by).filter(|by| *by > 0)?;
+            Box::new(move |at| at.checked_add(by))
+        }
+        _ => Box::new(|at| at.checked_add(1)),
+    };
+    let numbers = std::iter::successors(Some(first), |at| next(*at));
+    Some(numbers.take_while(|at| *at <= last).take(NUMBERS_MAX + 1).collect())
+}
+
+fn number(text: &str) -> Option<u32> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| digits)
+}
+
+/// `512,128`: tokens of a prompt and of the generation after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    pub prompt: u32,
+    pub generated: u32,
+}
+
+impl FromStr for Pair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = || {
+            let (prompt, generated) = text.split_once(',')?;
+            Some(Self { prompt: number(prompt.trim())?, generated: number(generated.trim())? })
+        };
+        parse().ok_or_else(|| format!("`{text}` is not two numbers, such as 512,128"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_ranges() {
+        for (text, expected) in [
+            ("512", &[512][..]),
+            ("128, 512", &[128, 512]),
+            ("1-4", &[1, 2, 3, 4]),
+            ("1-8*2", &[1, 2, 4, 8]),
+            ("16-64+16,128", &[16, 32, 48, 64, 128]),
+            ("4-1", &[]),
+            ("0", &[0]),
+        ] {
+            assert_eq!(text.parse::<Numbers>().unwrap().0, expected, "{text}");
+        }
+        for text in ["", "-1", "a", "1-", "1-8*1", "1-8+0", "0-8*2", "+3", "1,,2", "1-9999999"] {
+            assert!(text.parse::<Numbers>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn pairs() {
+        assert_eq!("512,128".parse(), Ok(Pair { prompt: 512, generated: 128 }));
+        for text in ["512", "a,1", "1,2,3", ""] {
+            assert!(text.parse::<Pair>().is_err(), "{text}");
+        }
+    }
+}

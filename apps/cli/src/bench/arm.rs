@@ -1,0 +1,199 @@
+//! One opened store that is measured: steps of random tokens, timed.
+
+use super::{Opening, Test};
+use crate::args::{KvTypeArg, LoadModeArg, RunningArgs};
+use crate::mapped;
+use nestling::engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
+use nestling::engine::cpu::Cpu;
+use nestling::engine::expert::{ExpertSource, StoreSource};
+use nestling::engine::kv_cache::{PageId, pages_for};
+use nestling::engine::model::{Runner, RunnerOptions};
+use nestling::engine::runner::ModelRunner;
+use nestling::formats::store::Store;
+use nestling::{CancelToken, EngineError, KvDtype};
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How a store is opened for all tests of one opening.
+#[derive(Clone, Copy, Debug)]
+pub struct ArmOptions {
+    opening: Opening,
+    /// Most rows of one step.
+    pub rows_max: usize,
+    sessions: usize,
+    positions: usize,
+    kv_dtype: KvDtype,
+}
+
+impl ArmOptions {
+    pub fn new(opening: Opening, tests: &[Test], run: &RunningArgs) -> Self {
+        let most = |of: fn(&Test) -> usize| tests.iter().map(of).max().unwrap_or(1);
+        let sessions = most(|test| test.sessions);
+        Self {
+            opening,
+            rows_max: (run.ubatch_size as usize).max(sessions),
+            sessions,
+            positions: most(|test| test.depth + test.prompt + test.generated),
+            kv_dtype: match run.kv_type {
+                KvTypeArg::F16 => KvDtype::F16,
+                KvTypeArg::F32 => KvDtype::F32,
+            },
+        }
+    }
+}
+
+/// What a measurement took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    pub time: Duration,
+    /// Tokens computed, of all sessions.
+    pub tokens: u64,
+    /// Bytes of weights that the steps read.
+    pub weight_bytes: u64,
+}
+
+impl AddAssign for Spent {
+    fn add_assign(&mut self, other: Self) {
+        self.time += other.time;
+        self.tokens += other.tokens;
+        self.weight_bytes += other.weight_bytes;
+    }
+}
+
+/// An opened store with room for every test.
+pub struct Arm {
+    runner: Box<dyn ModelRunner>,
+    levels: LevelPolicy,
+    pages_per_session: usize,
+    tokens: RandomTokens,
+}
+
+impl Arm {
+    pub fn open(
+        store: &Arc<Store>,
+        options: &ArmOptions,
+        cancel: &CancelToken,
+    ) -> Result<Self, EngineError> {
+        let Opening { level, load_mode, threads } = options.opening;
+        let store = Arc::clone(store);
+        let source: Arc<dyn ExpertSource> = match load_mode {
+            LoadModeArg::Owned => Arc::new(StoreSource::owned(store, Some(level))?),
+            LoadModeArg::Mmap => Arc::new(StoreSource::mapped(mapped::map(store)?, Some(level))?),
+        };
+        let pages_per_session = pages_for(options.positions);
+        let runner_options = RunnerOptions {
+            rows_max: options.rows_max,
+            kv_pages: Some(pages_per_session * options.sessions),
+            kv_dtype: options.kv_dtype,
+            context_max: Some(options.positions),
+            load_threads: threads,
+            ..RunnerOptions::default()
+        };
+        let cpu = Cpu::new(threads);
+        let runner = Runner::load(cpu, source, &runner_options, cancel, &mut |_, _| {})?;
+        Ok(Self {
+            tokens: RandomTokens::new(runner.limits().vocab_size),
+            runner: Box::new(runner),
+            levels: LevelPolicy::Fixed(level),
+            pages_per_session,
+        })
+    }
+
+    /// One token at an empty context: what a person waits for first.
+    pub fn first_token(&mut self, cancel: &CancelToken) -> Result<Spent, EngineError> {
+        self.step(1, 0..1, true, cancel)
+    }
+
+    /// `count` tokens of each session at once, in steps as large as they may be.
+    pub fn prompt(
+        &mut self,
+        sessions: usize,
+        start: usize,
+        count: usize,
+        cancel: &CancelToken,
+    ) -> Result<Spent, EngineError> {
+        let rows = (self.runner.limits().rows_max / sessions.max(1)).max(1);
+        let (mut spent, mut done) = (Spent::default(), 0);
+        while done < count {
+            let now = rows.min(count - done);
+            let last = done + now == count;
+            spent += self.step(sessions, start + done..start + done + now, last, cancel)?;
+            done += now;
+        }
+        Ok(spent)
+    }
+
+    /// `count` tokens of each session, one after another.
+    pub fn generate(
+        &mut self,
+        sessions: usize,
+        start: usize,
+        count: usize,
+        cancel: &CancelToken,
+    ) -> Result<Spent, EngineError> {
+        let mut spent = Spent::default();
+        for position in start..start + count {
+            spent += self.step(sessions, position..position + 1, true, cancel)?;
+        }
+        Ok(spent)
+    }
+
+    /// The same positions of each session; logits of the last one if it is the `last` step.
+    fn step(
+        &mut self,
+        sessions: usize,
+        positions: std::ops::Range<usize>,
+        last: bool,
+        cancel: &CancelToken,
+    ) -> Result<Spent, EngineError> {
+        let mut batch = Batch::default();
+        for session in 0..sessions {
+            for position in positions.clone() {
+                batch.rows.push(Row {
+                    token: self.tokens.next(),
+                    position: position as u32,
+                    sequence: session as u32,
+                    wants_logits: last && position + 1 == positions.end,
+                    levels: self.levels,
+                });
+            }
+            let first = session * self.pages_per_session;
+            let pages = first..first + self.pages_per_session;
+            batch
+                .sequences
+                .push(SequenceRef { pages: pages.map(|page| PageId(page as u32)).collect() });
+        }
+        let started = Instant::now();
+        let output = self.runner.step_blocking(&batch, cancel)?;
+        let time = started.elapsed();
+        match output.failures.into_iter().next() {
+            Some(failure) => Err(failure.error),
+            None => Ok(Spent {
+                time,
+                tokens: batch.rows.len() as u64,
+                weight_bytes: output.stats.weight_bytes,
+            }),
+        }
+    }
+}
+
+/// Tokens that are the same in every run of the program (SplitMix64).
+struct RandomTokens {
+    state: u64,
+    vocab_size: u64,
+}
+
+impl RandomTokens {
+    fn new(vocab_size: usize) -> Self {
+        Self { state: 1, vocab_size: vocab_size.max(1) as u64 }
+    }
+
+    fn next(&mut self) -> u32 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % self.vocab_size) as u32
+    }
+}

@@ -1,0 +1,65 @@
+//! What the machine is and could do.
+
+use crate::console::Console;
+use nestling::engine::bandwidth::read_bandwidth;
+use nestling::engine::cpu::kernels::Kernels;
+use nestling::engine::threads::ThreadPool;
+use std::collections::BTreeMap;
+use std::fs;
+
+/// Bytes that the bandwidth of memory is measured over: several times a large cache.
+const BUFFER_BYTES: usize = 512 << 20;
+
+/// About how long it is measured.
+const SECONDS: f64 = 0.3;
+
+/// The processor, and the bandwidth of its memory by the number of threads.
+pub struct Machine {
+    pub cpu: String,
+    /// The instruction set of the kernels.
+    pub kernels: &'static str,
+    skip_bandwidth: bool,
+    bandwidths: BTreeMap<usize, f64>,
+}
+
+impl Machine {
+    pub fn new(skip_bandwidth: bool) -> Self {
+        let kernels = Kernels::detect().name();
+        Self { cpu: cpu_name(), kernels, skip_bandwidth, bandwidths: BTreeMap::new() }
+    }
+
+    /// Bytes per second that so many threads read; measured once, and none if that is not wanted.
+    pub fn bandwidth(&mut self, threads: usize, console: &Console) -> Option<f64> {
+        if self.skip_bandwidth {
+            return None;
+        }
+        let measure = || {
+            let bandwidth = read_bandwidth(&ThreadPool::new(threads), BUFFER_BYTES, SECONDS);
+            let plural = if threads == 1 { "" } else { "s" };
+            let speed = bandwidth / 1e9;
+            console.note(format_args!("memory: {speed:.1} GB/s read by {threads} thread{plural}"));
+            bandwidth
+        };
+        Some(*self.bandwidths.entry(threads).or_insert_with(measure))
+    }
+}
+
+fn cpu_name() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| line.strip_prefix("model name"));
+    let name = name.and_then(|line| line.split_once(':')).map(|(_, name)| name.trim());
+    name.unwrap_or(std::env::consts::ARCH).into()
+}
+
+/// Most memory that the program has had resident, mapped files included; none where the system
+/// does not say.
+pub fn peak_memory() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+}
+
+/// Begins to count the peak anew, where the system can do that.
+pub fn forget_peak_memory() {
+    let _ = fs::write("/proc/self/clear_refs", "5");
+}

@@ -1,0 +1,244 @@
+//! `nestling bench`: speed beside what the machine could do, in llama-bench's manner.
+
+mod arm;
+mod machine;
+mod record;
+mod synth;
+mod table;
+
+use crate::args::{BenchArgs, BenchTool, LoadModeArg, Numbers};
+use crate::console::Console;
+use crate::explain::explain;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::verify::{open_store, store_path};
+use arm::{Arm, ArmOptions, Spent};
+use machine::Machine;
+use nestling::formats::Level;
+use nestling::formats::store::Store;
+use nestling::{CancelToken, EngineError};
+use record::{Loaded, Model, Record};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use table::Printer;
+
+/// How a store is opened; everything else varies within one opening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    pub level: Level,
+    pub load_mode: LoadModeArg,
+    pub threads: usize,
+}
+
+/// One line of the results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Test {
+    pub sessions: usize,
+    pub depth: usize,
+    pub prompt: usize,
+    pub generated: usize,
+}
+
+pub fn bench(args: &BenchArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    match &args.tool {
+        Some(BenchTool::Synth(args)) => synth::synth(args, console, interrupt),
+        None => measure(args, console, interrupt),
+    }
+}
+
+fn measure(args: &BenchArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    let path = store_path(args.model.as_ref())?;
+    let store = Arc::new(open_store(&path)?);
+    let tests = tests(args);
+    if tests.is_empty() {
+        return Err(Failure::usage("there is nothing to measure")
+            .advise("give tokens of a prompt with -p or tokens to generate with -n"));
+    }
+    let openings = openings(args, &store)?;
+    let model = Model::of(&path, &store)?;
+    let mut machine = Machine::new(args.run.no_bandwidth);
+    let mut printer = Printer::new(&args.format, console)?;
+    let mut session =
+        Bench { args, console, tests: &tests, count: openings.len() * tests.len(), number: 0 };
+    for opening in openings {
+        let records = interrupt.guard(|cancel| {
+            session.open(&store, &model, opening, &mut machine, &mut printer, cancel)
+        });
+        records?;
+    }
+    printer.finish()
+}
+
+fn flat(lists: &[Numbers]) -> impl Iterator<Item = usize> + Clone {
+    lists.iter().flat_map(|list| list.0.iter().map(|number| *number as usize))
+}
+
+/// All tests of one opening, in llama-bench's order.
+fn tests(args: &BenchArgs) -> Vec<Test> {
+    let mut tests = Vec::new();
+    for sessions in flat(&args.tests.sessions).filter(|sessions| *sessions > 0) {
+        for depth in flat(&args.tests.n_depth) {
+            let test = |prompt, generated| Test { sessions, depth, prompt, generated };
+            let prompts = flat(&args.tests.n_prompt).map(|prompt| test(prompt, 0));
+            let generations = flat(&args.tests.n_gen).map(|generated| test(0, generated));
+            let pairs = args.tests.pairs.iter();
+            let pairs = pairs.map(|pair| test(pair.prompt as usize, pair.generated as usize));
+            let all = prompts.chain(generations).chain(pairs);
+            tests.extend(all.filter(|test| test.prompt + test.generated > 0));
+        }
+    }
+    tests
+}
+
+fn openings(args: &BenchArgs, store: &Store) -> Result<Vec<Opening>> {
+    let held = store.level();
+    if let Some(level) = args.tests.level.iter().find(|level| level.0 > held) {
+        return Err(Failure::new(format!("the store does not hold level {}", level.0))
+            .advise(format!("measure levels up to {held} with --level")));
+    }
+    let levels: Vec<Level> = match args.tests.level.as_slice() {
+        [] => vec![held],
+        levels => levels.iter().map(|level| level.0).collect(),
+    };
+    let threads: Vec<usize> = match args.tests.threads.as_slice() {
+        [] => vec![std::thread::available_parallelism().map_or(1, usize::from)],
+        lists => flat(lists).filter(|threads| (1..=1024).contains(threads)).collect(),
+    };
+    let mut openings = Vec::new();
+    for level in levels {
+        for &load_mode in &args.tests.load_mode {
+            for &threads in &threads {
+                openings.push(Opening { level, load_mode, threads });
+            }
+        }
+    }
+    Ok(openings)
+}
+
+/// All tests, under way.
+struct Bench<'a> {
+    args: &'a BenchArgs,
+    console: &'a Console,
+    tests: &'a [Test],
+    count: usize,
+    /// Of the test that runs, from 1.
+    number: usize,
+}
+
+impl Bench<'_> {
+    fn open(
+        &mut self,
+        store: &Arc<Store>,
+        model: &Model,
+        opening: Opening,
+        machine: &mut Machine,
+        printer: &mut Printer,
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        let bandwidth = machine.bandwidth(opening.threads, self.console);
+        machine::forget_peak_memory();
+        let options = ArmOptions::new(opening, self.tests, &self.args.run);
+        let started = Instant::now();
+        let arm = Arm::open(store, &options, cancel).and_then(|mut arm| {
+            let load = started.elapsed();
+            arm.first_token(cancel)?;
+            Ok((arm, Loaded { load, first_token: started.elapsed() }))
+        });
+        let (mut arm, loaded) = arm.map_err(|error| explain(&error))?;
+        for test in self.tests {
+            self.number += 1;
+            std::thread::sleep(Duration::from_secs(self.args.run.delay.into()));
+            let spent = self.repeat(&mut arm, *test, cancel).map_err(|error| explain(&error))?;
+            let record = Record {
+                model,
+                machine: &*machine,
+                opening,
+                test: *test,
+                rows_max: options.rows_max,
+                kv_type: self.args.run.kv_type,
+                bandwidth,
+                loaded,
+                peak_memory: machine::peak_memory(),
+                samples: &spent,
+            };
+            printer.print(&record)?;
+        }
+        Ok(())
+    }
+
+    /// Warms up, then measures one test as often as was asked for.
+    fn repeat(
+        &self,
+        arm: &mut Arm,
+        test: Test,
+        cancel: &CancelToken,
+    ) -> std::result::Result<Vec<Spent>, EngineError> {
+        let Test { sessions, depth, prompt, generated } = test;
+        if !self.args.run.no_warmup {
+            if prompt > 0 {
+                self.say("warmup prompt run");
+                arm.prompt(sessions, 0, prompt, cancel)?;
+            }
+            if generated > 0 {
+                self.say("warmup generation run");
+                arm.generate(sessions, 0, 1, cancel)?;
+            }
+        }
+        let repetitions = self.args.run.repetitions;
+        let mut samples = Vec::new();
+        for run in 1..=repetitions {
+            if depth > 0 && run == 1 {
+                self.say(&format!("depth run {run}/{repetitions}"));
+                arm.prompt(sessions, 0, depth, cancel)?;
+            }
+            let mut spent = Spent::default();
+            if prompt > 0 {
+                self.say(&format!("prompt run {run}/{repetitions}"));
+                spent += arm.prompt(sessions, depth, prompt, cancel)?;
+            }
+            if generated > 0 {
+                self.say(&format!("generation run {run}/{repetitions}"));
+                spent += arm.generate(sessions, depth + prompt, generated, cancel)?;
+            }
+            samples.push(spent);
+        }
+        Ok(samples)
+    }
+
+    /// One of llama-bench's lines; scripts wait for them.
+    fn say(&self, what: &str) {
+        if self.args.format.progress {
+            let (number, count) = (self.number, self.count);
+            self.console.line(format_args!("nestling bench: benchmark {number}/{count}: {what}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests_of_order {
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn parse(line: &[&str]) -> BenchArgs {
+        let line = ["nestling", "bench"].iter().chain(line).map(Into::into);
+        match Cli::from_command_line(line).unwrap().command {
+            Command::Bench(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn prompts_come_before_generations_and_pairs() {
+        let args = parse(&["-p", "8,16", "-n", "4", "-pg", "8,4", "-d", "0,32"]);
+        let found: Vec<_> =
+            tests(&args).iter().map(|test| (test.depth, test.prompt, test.generated)).collect();
+        let at = |depth| [(depth, 8, 0), (depth, 16, 0), (depth, 0, 4), (depth, 8, 4)];
+        assert_eq!(found, [at(0), at(32)].concat());
+    }
+
+    #[test]
+    fn nothing_is_measured_for_zero() {
+        assert!(tests(&parse(&["-p", "0", "-n", "0"])).is_empty());
+        assert_eq!(tests(&parse(&["-p", "0", "-n", "1", "--sessions", "1,8"])).len(), 2);
+    }
+}

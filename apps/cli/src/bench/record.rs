@@ -1,0 +1,223 @@
+//! One result: llama-bench's fields, then ours.
+
+use super::arm::Spent;
+use super::machine::Machine;
+use super::{Opening, Test};
+use crate::args::{KvTypeArg, LoadModeArg};
+use crate::explain::explain_import;
+use crate::failure::Result;
+use crate::levels::level_sizes;
+use nestling::engine::text::TemplateTime;
+use nestling::formats::store::Store;
+use nestling::formats::{Level, ModelConfig, ModelShape};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What is measured.
+pub struct Model {
+    pub file: String,
+    pub family: &'static str,
+    pub weights: u64,
+    /// Bytes of the store up to each level.
+    sizes: Vec<(Level, u64)>,
+}
+
+impl Model {
+    pub fn of(path: &Path, store: &Store) -> Result<Self> {
+        let json = store.config_json().map_err(|error| crate::explain::explain_store(&error))?;
+        let config = ModelConfig::from_json("config.json", &json);
+        let config = config.map_err(|error| explain_import(&error))?;
+        let sizes = level_sizes(store).into_iter().map(|size| (size.level, size.bytes));
+        Ok(Self {
+            file: path.display().to_string(),
+            family: config.architecture.model_type(),
+            weights: ModelShape::new(&config).weights(),
+            sizes: sizes.collect(),
+        })
+    }
+
+    pub fn bytes_at(&self, level: Level) -> u64 {
+        self.sizes.iter().find(|(found, _)| *found == level).map_or(0, |(_, bytes)| *bytes)
+    }
+}
+
+/// How long it took to open the store.
+#[derive(Clone, Copy, Debug)]
+pub struct Loaded {
+    /// Until it could compute.
+    pub load: Duration,
+    /// Until one token was computed.
+    pub first_token: Duration,
+}
+
+/// One test with its samples.
+pub struct Record<'a> {
+    pub model: &'a Model,
+    pub machine: &'a Machine,
+    pub opening: Opening,
+    pub test: Test,
+    pub rows_max: usize,
+    pub kv_type: KvTypeArg,
+    /// Bytes per second of memory.
+    pub bandwidth: Option<f64>,
+    pub loaded: Loaded,
+    pub peak_memory: Option<u64>,
+    pub samples: &'a [Spent],
+}
+
+/// Mean and sample deviation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    pub mean: f64,
+    pub deviation: f64,
+}
+
+impl Spread {
+    pub fn of(samples: &[f64]) -> Self {
+        let count = samples.len().max(1) as f64;
+        let mean = samples.iter().sum::<f64>() / count;
+        let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
+        let deviation = if samples.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 };
+        Self { mean, deviation }
+    }
+}
+
+impl Record<'_> {
+    fn nanoseconds(&self) -> Vec<f64> {
+        self.samples.iter().map(|sample| sample.time.as_nanos() as f64).collect()
+    }
+
+    fn rates(&self) -> Vec<f64> {
+        let rate = |sample: &Spent| sample.tokens as f64 / seconds(sample.time);
+        self.samples.iter().map(rate).collect()
+    }
+
+    /// Tokens per second of all sessions together.
+    pub fn speed(&self) -> Spread {
+        Spread::of(&self.rates())
+    }
+
+    /// Bytes of weights read per token.
+    pub fn token_bytes(&self) -> f64 {
+        let bytes: u64 = self.samples.iter().map(|sample| sample.weight_bytes).sum();
+        let tokens: u64 = self.samples.iter().map(|sample| sample.tokens).sum();
+        bytes as f64 / tokens.max(1) as f64
+    }
+
+    /// Bytes of weights read per second.
+    pub fn read_speed(&self) -> f64 {
+        self.token_bytes() * self.speed().mean
+    }
+
+    /// Share of the bandwidth of memory that reading weights takes.
+    pub fn bandwidth_share(&self) -> Option<f64> {
+        self.bandwidth.filter(|bandwidth| *bandwidth > 0.0).map(|all| self.read_speed() / all)
+    }
+
+    /// `pp512`, `tg128 @ d4096`, `pp512+tg128`.
+    pub fn name(&self) -> String {
+        let Test { depth, prompt, generated, .. } = self.test;
+        let mut name = match (prompt, generated) {
+            (prompt, 0) => format!("pp{prompt}"),
+            (0, generated) => format!("tg{generated}"),
+            (prompt, generated) => format!("pp{prompt}+tg{generated}"),
+        };
+        if depth > 0 {
+            name += &format!(" @ d{depth}");
+        }
+        name
+    }
+
+    pub fn model_type(&self) -> String {
+        let weights = self.model.weights as f64 / 1e9;
+        format!("{} {weights:.2}B level {}", self.model.family, self.opening.level)
+    }
+
+    /// All fields, in the order in which they are printed.
+    pub fn fields(&self) -> Map<String, Value> {
+        let Test { sessions, depth, prompt, generated } = self.test;
+        let (speed, time) = (self.speed(), Spread::of(&self.nanoseconds()));
+        let nanoseconds = |time: Duration| time.as_nanos() as u64;
+        let samples_ns: Vec<u64> = self.samples.iter().map(|one| nanoseconds(one.time)).collect();
+        let fields = json!({
+            "build_commit": env!("NESTLING_COMMIT"),
+            "build_number": 0,
+            "cpu_info": self.machine.cpu,
+            "gpu_info": "",
+            "backends": format!("CPU {}", self.machine.kernels),
+            "model_filename": self.model.file,
+            "model_type": self.model_type(),
+            "model_size": self.model.bytes_at(self.opening.level),
+            "model_n_params": self.model.weights,
+            "n_batch": self.rows_max,
+            "n_ubatch": self.rows_max,
+            "n_threads": self.opening.threads,
+            "type_k": kv_name(self.kv_type),
+            "type_v": kv_name(self.kv_type),
+            "load_mode": load_name(self.opening.load_mode),
+            "n_prompt": prompt,
+            "n_gen": generated,
+            "n_depth": depth,
+            "test_time": now().to_string(),
+            "avg_ns": time.mean.round() as u64,
+            "stddev_ns": time.deviation.round() as u64,
+            "avg_ts": speed.mean,
+            "stddev_ts": speed.deviation,
+            "level": self.opening.level.bits(),
+            "n_sessions": sessions,
+            "token_bytes": self.token_bytes().round() as u64,
+            "read_gb_per_s": self.read_speed() / 1e9,
+            "memory_gb_per_s": self.bandwidth.map(|bandwidth| bandwidth / 1e9),
+            "memory_share": self.bandwidth_share(),
+            "hit_rate": 1.0,
+            "peak_memory_bytes": self.peak_memory,
+            "load_ns": nanoseconds(self.loaded.load),
+            "first_token_ns": nanoseconds(self.loaded.first_token),
+            "samples_ns": samples_ns,
+            "samples_ts": self.rates(),
+        });
+        match fields {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        }
+    }
+}
+
+/// Seconds, never 0.
+fn seconds(time: Duration) -> f64 {
+    time.as_secs_f64().max(1e-9)
+}
+
+fn kv_name(kind: KvTypeArg) -> &'static str {
+    match kind {
+        KvTypeArg::F16 => "f16",
+        KvTypeArg::F32 => "f32",
+    }
+}
+
+pub fn load_name(mode: LoadModeArg) -> &'static str {
+    match mode {
+        LoadModeArg::Owned => "owned",
+        LoadModeArg::Mmap => "mmap",
+    }
+}
+
+fn now() -> TemplateTime {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    TemplateTime::from_unix_seconds(i64::try_from(seconds).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spread_is_that_of_a_sample() {
+        let spread = Spread::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]);
+        assert_eq!(spread.mean, 5.0);
+        assert!((spread.deviation - (32.0f64 / 7.0).sqrt()).abs() < 1e-12);
+        assert_eq!(Spread::of(&[3.0]), Spread { mean: 3.0, deviation: 0.0 });
+        assert_eq!(Spread::of(&[]), Spread { mean: 0.0, deviation: 0.0 });
+    }
+}

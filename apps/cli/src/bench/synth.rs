@@ -1,0 +1,68 @@
+//! `nestling bench synth`: a store of random weights.
+
+use crate::args::SynthArgs;
+use crate::bytes::ByteSize;
+use crate::console::{Console, write_out};
+use crate::explain::explain;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use nestling::engine::synthetic::{SyntheticOptions, SyntheticShape, write_synthetic_store};
+use std::time::Instant;
+
+/// Beyond this, all routes go to the same few experts.
+const SKEW_MAX: f64 = 100.0;
+
+pub fn synth(args: &SynthArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    check(args)?;
+    let shape = args.shape.shape();
+    let layers = args.layers.map_or(shape.num_hidden_layers, |layers| layers as usize);
+    let options = SyntheticOptions {
+        shape: SyntheticShape { num_hidden_layers: layers, ..shape },
+        top_level: args.top_level.0,
+        router_skew: args.router_skew,
+        seed: args.seed,
+    };
+    let started = Instant::now();
+    let mut bar: Option<Progress> = None;
+    let report = interrupt.guard(|cancel| {
+        write_synthetic_store(&args.output, &options, cancel, &mut |done, total| {
+            bar.get_or_insert_with(|| Progress::bytes(console, "writing", total, 0)).set(done);
+        })
+    });
+    drop(bar);
+    let report = report.map_err(|error| explain(&error))?;
+    let [eighth, quarter, half] = report.busiest_shares.map(|share| 100.0 * share);
+    write_out(&format!(
+        "{}: {}, experts {}, active per token {} (dense part {}), one expert {}\n\
+         the busiest 12.5/25/50 % of the experts take {eighth:.0}/{quarter:.0}/{half:.0} % of the \
+         routes; written in {:.1?}\n",
+        args.output.display(),
+        ByteSize(report.store_bytes),
+        ByteSize(report.expert_bytes),
+        ByteSize(report.token_bytes),
+        ByteSize(report.dense_bytes),
+        ByteSize(report.bytes_per_expert),
+        started.elapsed(),
+    ))
+}
+
+fn check(args: &SynthArgs) -> Result<()> {
+    if !(0.0..=SKEW_MAX).contains(&args.router_skew) {
+        return Err(Failure::usage(format!(
+            "a router skew of {} makes no sense",
+            args.router_skew
+        ))
+        .advise("give a number from 0 (all experts alike) to about 1"));
+    }
+    let output = args.output.display();
+    if args.output.is_dir() {
+        return Err(Failure::new(format!("{output} is a folder"))
+            .advise("give the name of the file to make"));
+    }
+    if args.output.exists() && !args.force {
+        return Err(Failure::new(format!("{output} exists already"))
+            .advise("remove it, give another name, or replace it with --force"));
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! Results as Markdown, CSV and JSON.
+
+use super::record::{Record, load_name};
+use crate::args::{Format, FormatArgs};
+use crate::console::{Console, write_out};
+use crate::failure::Result;
+use serde_json::{Map, Value};
+
+/// Prints results as they come, to standard output and, if wanted, to standard error.
+pub struct Printer<'a> {
+    console: &'a Console,
+    out: Form,
+    error: Option<Form>,
+}
+
+/// One format, and how much of it was printed.
+struct Form {
+    format: Format,
+    printed: usize,
+}
+
+impl<'a> Printer<'a> {
+    pub fn new(args: &FormatArgs, console: &'a Console) -> Result<Self> {
+        let form = |format| Form { format, printed: 0 };
+        let error = args.output_err.map(form);
+        Ok(Self { console, out: form(args.output_format), error })
+    }
+
+    pub fn print(&mut self, record: &Record<'_>) -> Result<()> {
+        if let Some(error) = &mut self.error {
+            self.console.write(error.next(record));
+        }
+        write_out(&self.out.next(record))
+    }
+
+    pub fn finish(&mut self) -> Result<()> {
+        if let Some(error) = &self.error {
+            self.console.write(error.end());
+        }
+        write_out(self.out.end())
+    }
+}
+
+impl Form {
+    /// What one more result adds.
+    fn next(&mut self, record: &Record<'_>) -> String {
+        let first = self.printed == 0;
+        self.printed += 1;
+        match self.format {
+            Format::Md if first => header() + &row(&cells(record)),
+            Format::Md => row(&cells(record)),
+            Format::Csv => csv(&record.fields(), first),
+            Format::Json => {
+                let start = if first { "[\n" } else { ",\n" };
+                format!("{start}{}", indented(record.fields()))
+            }
+            Format::Jsonl => format!("{}\n", Value::Object(record.fields())),
+        }
+    }
+
+    fn end(&self) -> &'static str {
+        match (self.format, self.printed) {
+            (Format::Json, 0) => "[]\n",
+            (Format::Json, _) => "\n]\n",
+            _ => "",
+        }
+    }
+}
+
+/// Names and widths; a negative width is aligned to the left.
+const COLUMNS: [(&str, i32); 14] = [
+    ("model", -28),
+    ("size", 10),
+    ("params", 9),
+    ("backend", -16),
+    ("threads", 7),
+    ("level", 5),
+    ("lm", -5),
+    ("sessions", 8),
+    ("test", 16),
+    ("t/s", 18),
+    ("GB/s", 6),
+    ("of memory", 9),
+    ("MB/token", 8),
+    ("peak memory", 11),
+];
+
+fn header() -> String {
+    let names = COLUMNS.map(|(name, _)| name.to_owned());
+    let lines = COLUMNS.map(|(_, width)| {
+        let dashes = "-".repeat(width.unsigned_abs() as usize - 1);
+        if width < 0 { format!("{dashes}-") } else { format!("{dashes}:") }
+    });
+    row(&names) + &row(&lines)
+}
+
+fn row(cells: &[String; COLUMNS.len()]) -> String {
+    let cells = cells.iter().zip(COLUMNS).map(|(cell, (_, width))| {
+        let chars = width.unsigned_abs() as usize;
+        if width < 0 { format!(" {cell:<chars$} |") } else { format!(" {cell:>chars$} |") }
+    });
+    format!("|{}\n", cells.collect::<String>())
+}
+
+fn cells(record: &Record<'_>) -> [String; COLUMNS.len()] {
+    let opening = record.opening;
+    let gibibytes = |bytes: u64| match bytes as f64 / f64::from(1u32 << 30) {
+        size if size < 1.0 => format!("{:.2} MiB", size * 1024.0),
+        size => format!("{size:.2} GiB"),
+    };
+    let speed = record.speed();
+    let share = record.bandwidth_share().map(|share| format!("{:.1} %", 100.0 * share));
+    [
+        record.model_type(),
+        gibibytes(record.model.bytes_at(opening.level)),
+        match record.model.weights as f64 {
+            weights if weights < 1e9 => format!("{:.2} M", weights / 1e6),
+            weights => format!("{:.2} B", weights / 1e9),
+        },
+        format!("CPU {}", record.machine.kernels),
+        opening.threads.to_string(),
+        opening.level.to_string(),
+        load_name(opening.load_mode).into(),
+        record.test.sessions.to_string(),
+        record.name(),
+        format!("{:.2} ± {:.2}", speed.mean, speed.deviation),
+        format!("{:.2}", record.read_speed() / 1e9),
+        share.unwrap_or_default(),
+        format!("{:.2}", record.token_bytes() / 1e6),
+        record.peak_memory.map(gibibytes).unwrap_or_default(),
+    ]
+}
+
+/// Every field in quotes, as llama-bench has them; the samples are left out.
+fn csv(fields: &Map<String, Value>, with_header: bool) -> String {
+    let fields: Vec<_> = fields.iter().filter(|(_, value)| !value.is_array()).collect();
+    let mut out = String::new();
+    if with_header {
+        let names: Vec<&str> = fields.iter().map(|(name, _)| name.as_str()).collect();
+        out = names.join(",") + "\n";
+    }
+    let quoted = |value: &Value| match value {
+        Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
+        Value::Null => "\"\"".into(),
+        other => format!("\"{other}\""),
+    };
+    let values: Vec<String> = fields.iter().map(|(_, value)| quoted(value)).collect();
+    out + &values.join(",") + "\n"
+}
+
+/// One object, a field on each line.
+fn indented(fields: Map<String, Value>) -> String {
+    let lines: Vec<String> = fields
+        .into_iter()
+        .map(|(name, value)| format!("    {}: {value}", Value::String(name)))
+        .collect();
+    format!("  {{\n{}\n  }}", lines.join(",\n"))
+}

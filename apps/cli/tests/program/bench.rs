@@ -1,0 +1,116 @@
+//! `nestling bench`: the same words and fields as llama-bench, and stores to measure with.
+
+use super::{Ran, run, scratch, store};
+use serde_json::Value;
+use std::sync::OnceLock;
+
+/// A synthetic store, written once.
+fn synthetic() -> &'static str {
+    static STORE: OnceLock<String> = OnceLock::new();
+    STORE.get_or_init(|| {
+        let path = scratch().join("synthetic.nest").display().to_string();
+        let line = ["bench", "synth", "--shape", "tiny", "--top-level", "4", "-o", &path];
+        let text = run(&line).ok();
+        for words in ["active per token", "12.5/25/50 %"] {
+            assert!(text.contains(words), "{text}");
+        }
+        path
+    })
+}
+
+fn bench(store: &str, more: &[&str]) -> Ran {
+    let line = ["bench", "-m", store, "-t", "1", "-r", "2", "--no-bandwidth"];
+    let sizes: &[&str] = if more.contains(&"-p") { &[] } else { &["-p", "6", "-n", "3"] };
+    run(&[&line[..], sizes, more].concat())
+}
+
+/// The results of a run with `-o json`.
+fn records(store: &str, more: &[&str]) -> Vec<Value> {
+    let json = bench(store, &[&["-o", "json"], more].concat()).ok();
+    serde_json::from_str(&json).unwrap()
+}
+
+#[test]
+fn json_has_the_fields_that_scripts_read() {
+    let records = records(store(), &[]);
+    let sizes: Vec<_> = records.iter().map(|r| (&r["n_prompt"], &r["n_gen"])).collect();
+    assert_eq!(format!("{sizes:?}"), "[(Number(6), Number(0)), (Number(0), Number(3))]");
+    for record in &records {
+        for key in ["build_commit", "cpu_info", "model_filename", "model_type", "test_time"] {
+            assert!(record[key].is_string(), "{key}: {record}");
+        }
+        for key in ["avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "n_depth", "n_threads"] {
+            assert!(record[key].is_number(), "{key}: {record}");
+        }
+        for key in ["samples_ns", "samples_ts"] {
+            assert_eq!(record[key].as_array().unwrap().len(), 2, "{key}: {record}");
+        }
+        let tokens = record["n_prompt"].as_f64().unwrap() + record["n_gen"].as_f64().unwrap();
+        let (speed, time) = (&record["samples_ts"][0], &record["samples_ns"][0]);
+        let expected = tokens * 1e9 / time.as_f64().unwrap();
+        assert!((speed.as_f64().unwrap() / expected - 1.0).abs() < 1e-6, "{record}");
+        assert_eq!(record["hit_rate"], 1.0);
+        assert!(record["memory_share"].is_null());
+    }
+}
+
+#[test]
+fn progress_is_in_the_words_that_scripts_wait_for() {
+    let ran = bench(store(), &["--progress", "-d", "2", "-o", "jsonl"]);
+    for words in ["warmup prompt run", "depth run 1/2", "prompt run 2/2", "generation run 1/2"] {
+        assert!(ran.err.contains(words), "`{words}` is not in {}", ran.err);
+    }
+    assert!(ran.err.contains("benchmark 2/2: generation run"), "{}", ran.err);
+    assert_eq!(bench(store(), &["--no-warmup"]).err, "");
+    assert_eq!(ran.ok().lines().count(), 2);
+}
+
+/// Bytes per token follow from the level, the sessions share what they read.
+#[test]
+fn every_list_gives_a_line_and_says_what_it_read() {
+    let records = records(synthetic(), &["-p", "0", "-n", "2", "--sessions", "1,8"]);
+    let bytes = |record: &Value| record["token_bytes"].as_f64().unwrap();
+    let [one, eight] = &records[..] else { panic!("{records:?}") };
+    assert!(bytes(eight) < bytes(one), "{one} {eight}");
+    let table = bench(synthetic(), &["--level", "2,4", "--load-mode", "owned,mmap", "-pg", "4,2"]);
+    let table = table.ok();
+    assert_eq!(table.lines().filter(|line| line.contains("pp4+tg2")).count(), 4, "{table}");
+    assert!(table.lines().all(|line| line.starts_with('|') && line.ends_with('|')), "{table}");
+    let width = table.lines().next().unwrap().chars().count();
+    assert!(table.lines().all(|line| line.chars().count() == width), "{table}");
+    let csv = bench(synthetic(), &["-o", "csv"]).ok();
+    assert_eq!(csv.lines().count(), 3, "{csv}");
+    assert!(csv.starts_with("build_commit,build_number,cpu_info,"), "{csv}");
+}
+
+#[test]
+fn memory_is_measured_beside_it() {
+    let line = ["bench", "-m", store(), "-t", "1", "-p", "0", "-n", "1", "-r", "1", "-o", "json"];
+    let ran = run(&line);
+    assert!(ran.err.contains("GB/s read by 1 thread\n"), "{}", ran.err);
+    let records: Vec<Value> = serde_json::from_str(&ran.ok()).unwrap();
+    let share = records[0]["memory_share"].as_f64().unwrap();
+    assert!((0.0..2.0).contains(&share), "{share}");
+}
+
+#[test]
+fn a_synthetic_store_runs() {
+    run(&["verify", synthetic()]).ok();
+    run(&["run", "-m", synthetic(), "-p", "the ship", "-n", "3"]).ok();
+    let inspected = run(&["inspect", synthetic()]).ok();
+    assert!(inspected.contains("16 experts of 256"), "{inspected}");
+}
+
+#[test]
+fn what_cannot_be_measured_or_written() {
+    bench(store(), &["-p", "0", "-n", "0"]).fails(2, "nothing to measure", "-p");
+    bench(synthetic(), &["--level", "8"]).fails(1, "does not hold level 8", "--level");
+    let line = ["bench", "synth", "--shape", "tiny", "-o"];
+    run(&[&line[..], &[synthetic()]].concat()).fails(1, "exists already", "--force");
+    let folder = scratch().display().to_string();
+    run(&[&line[..], &[&folder]].concat()).fails(1, "is a folder", "file");
+    let skewed = [&line[..], &["x.nest", "--router-skew", "-1"]].concat();
+    assert_eq!(run(&skewed).code, Some(2));
+    let ran = run(&["bench", "-p", "many"]);
+    assert!(ran.code == Some(2) && ran.err.contains("no list of numbers"), "{}", ran.err);
+}
