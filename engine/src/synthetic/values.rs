@@ -1,7 +1,9 @@
 //! Random weights: codes, scales, norms and routers.
 
 use half::f16;
-use nestling_formats::nested::{GROUP, Layout, NestedCodec, NestedTables, base_parts};
+use nestling_formats::nested::{
+    GROUP, InputTransform, Layout, NestedCodec, NestedTables, base_parts,
+};
 use nestling_formats::store::{Encoding, Matrix};
 use nestling_formats::{FloatKind, Plane};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -49,7 +51,14 @@ pub(super) fn codec() -> NestedCodec {
     };
     // The constant of the embeddings is the same at these levels.
     (tables.t2[3], tables.t3[7], tables.t4[15]) = (127, 127, 127);
-    NestedCodec { alpha_a: 9830, alpha_b: 32768 - 2 * 9830, beta_q: 16, tables: vec![tables] }
+    let inputs = InputTransform::None;
+    NestedCodec {
+        alpha_a: 9830,
+        alpha_b: 32768 - 2 * 9830,
+        beta_q: 16,
+        inputs,
+        tables: vec![tables],
+    }
 }
 
 /// Where all weights come from, in the order in which a store holds them.
