@@ -318,3 +318,50 @@ fn wide_vectors_give_the_same_bits() {
         assert_eq!((&plain.codes, &plain.steps), (&wide.codes, &wide.steps));
     }
 }
+
+/// Tables whose entries are not those of any cell, so that a refit has something to find.
+#[test]
+fn refitted_tables_are_the_best_for_their_codes() {
+    let (rows, cols) = (20, 70);
+    let weights = bell(61, rows * cols);
+    let moments = moments_of(&correlated(62, 3 * cols, cols), cols);
+    let factor = FeedbackFactor::new(&moments, 0.0).unwrap();
+    let known = Calibrated { moments: &moments, factor: &factor };
+    let before = codec();
+    let options = QuantizeOptions::default();
+    let matrix = quantize_calibrated(&weights, rows, cols, &before, &known, &options).unwrap();
+    let mut refit = TableRefit::new(&before);
+    refit.add(&weights[..16 * cols], &part(&matrix, 0..1), &known).unwrap();
+    let mut rest = TableRefit::new(&before);
+    rest.add(&weights[16 * cols..], &part(&matrix, 1..2), &known).unwrap();
+    refit.absorb(&rest);
+    let mut after = before.clone();
+    refit.finish(&mut after);
+    let errors =
+        |codec: &NestedCodec| level_errors(&weights, rows, cols, &matrix, codec, &moments).unwrap();
+    let (old, new) = (errors(&before), errors(&after));
+    assert!((0..3).all(|level| new[level] < old[level]), "{old:?} {new:?}");
+    // No entry can move by one unit without harm, but for rounding and the ridge.
+    for entry in 0..4 {
+        for shift in [-1, 1] {
+            let mut moved = after.clone();
+            moved.tables[0].t2[entry] += shift;
+            assert!(errors(&moved)[0] > new[0] * 0.999, "{entry} {shift}");
+        }
+    }
+    assert!(refit.add(&weights[1..], &matrix, &known).is_err());
+}
+
+/// Some tiles of a matrix as a matrix.
+fn part(matrix: &QuantizedMatrix, tiles: std::ops::Range<usize>) -> QuantizedMatrix {
+    let rows = tiles.start * TILE_ROWS..tiles.end * TILE_ROWS;
+    let groups = matrix.cols.div_ceil(GROUP);
+    QuantizedMatrix {
+        rows: matrix.rows.min(rows.end) - rows.start,
+        cols: matrix.cols,
+        codes: matrix.codes[rows.start * groups * GROUP..rows.end * groups * GROUP].to_vec(),
+        row_scales: matrix.row_scales[rows.clone()].to_vec(),
+        steps: matrix.steps[rows.start * groups..rows.end * groups].to_vec(),
+        tile_tables: matrix.tile_tables[tiles].to_vec(),
+    }
+}

@@ -18,6 +18,7 @@ mod matrix;
 mod moments;
 mod order;
 mod quantize;
+mod refit;
 mod tables;
 mod transform;
 mod view;
@@ -40,6 +41,7 @@ pub use matrix::QuantizedMatrix;
 pub use moments::SecondMoments;
 pub use order::{NeuronOrder, reorder_columns, reorder_moments, reorder_rows};
 pub use quantize::{QuantizeOptions, quantize_matrix};
+pub use refit::TableRefit;
 pub use transform::{InputTransform, hadamard};
 pub use view::{NestedPlanes, NestedView};
 

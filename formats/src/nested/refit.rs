@@ -1,0 +1,162 @@
+//! Tables refitted to the codes that use them: least squares on the error of the outputs.
+
+use super::{
+    Calibrated, GROUP, NestedCodec, NestedError, NestedTables, QuantizedMatrix, STEPS, TILE_ROWS,
+};
+use crate::Level;
+
+/// Prefixes of four bits; those of three and two bits are unions of them.
+const PREFIXES: usize = 16;
+
+/// What holds an entry that few weights use, relative to the mean of the diagonal.
+const RIDGE: f64 = 1e-3;
+
+/// The normal equations of the tables of one codec, over matrices that were coded with it.
+///
+/// For fixed codes and scales a matrix is linear in the entries of its table, and the squared error
+/// of its outputs is quadratic in them: the best entries solve a small linear system per level.
+/// Sums of several threads can be joined by [`Self::absorb`].
+#[derive(Clone, Debug)]
+pub struct TableRefit {
+    tables: Vec<Equations>,
+}
+
+/// Sums over the rows of one table: with `q_p` the row's scales where the prefix is `p`, else 0,
+/// `products[p][r]` is `q_p H q_r` and `right[p]` is `w H q_p`.
+#[derive(Clone, Debug, Default)]
+struct Equations {
+    products: [[f64; PREFIXES]; PREFIXES],
+    right: [f64; PREFIXES],
+}
+
+impl TableRefit {
+    /// Without any matrix.
+    pub fn new(codec: &NestedCodec) -> Self {
+        Self { tables: vec![Equations::default(); codec.tables.len()] }
+    }
+
+    /// Adds a matrix `[matrix.rows, matrix.cols]` that was coded with the codec.
+    ///
+    /// # Errors
+    /// [`NestedError`] if lengths do not fit together.
+    pub fn add(
+        &mut self,
+        weights: &[f32],
+        matrix: &QuantizedMatrix,
+        calibrated: &Calibrated<'_>,
+    ) -> Result<(), NestedError> {
+        let grid = matrix.check()?;
+        let (cols, stride) = (matrix.cols, calibrated.factor.stride());
+        for (what, expected, found) in [
+            ("second moments of a matrix's columns", cols, calibrated.factor.dim()),
+            ("weights", matrix.rows * cols, weights.len()),
+        ] {
+            if expected != found {
+                return Err(NestedError::Length { what, expected, found });
+            }
+        }
+        let mut sums = vec![0.0; PREFIXES * stride];
+        for (row, weights) in weights.chunks_exact(cols).enumerate() {
+            let table = usize::from(matrix.tile_tables[row / TILE_ROWS]);
+            let Some(equations) = self.tables.get_mut(table) else { continue };
+            let scale = matrix.row_scales[row].to_f32();
+            let steps = &matrix.steps[row * grid.groups..][..grid.groups];
+            let codes = &matrix.codes[row * grid.groups * GROUP..][..cols];
+            let scale = |col: usize| scale * STEPS[usize::from(steps[col / GROUP])];
+            sums.fill(0.0);
+            for (col, code) in codes.iter().enumerate() {
+                let moments = &calibrated.factor.damped()[col * stride..][..stride];
+                let sums = &mut sums[usize::from(code >> 4) * stride..][..stride];
+                let factor = scale(col);
+                for (sum, moment) in sums.iter_mut().zip(moments) {
+                    *sum += factor * moment;
+                }
+            }
+            for (prefix, sums) in sums.chunks_exact(stride).enumerate() {
+                for (col, code) in codes.iter().enumerate() {
+                    let product = f64::from(scale(col) * sums[col]);
+                    equations.products[prefix][usize::from(code >> 4)] += product;
+                    equations.right[prefix] += f64::from(weights[col] * sums[col]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the sums of another refit of the same codec.
+    pub fn absorb(&mut self, other: &Self) {
+        for (equations, other) in self.tables.iter_mut().zip(&other.tables) {
+            for prefix in 0..PREFIXES {
+                equations.right[prefix] += other.right[prefix];
+                for (sum, value) in
+                    equations.products[prefix].iter_mut().zip(&other.products[prefix])
+                {
+                    *sum += value;
+                }
+            }
+        }
+    }
+
+    /// Puts the best entries into the codec's tables; a table that no weight uses stays.
+    pub fn finish(&self, codec: &mut NestedCodec) {
+        for (tables, equations) in codec.tables.iter_mut().zip(&self.tables) {
+            *tables = NestedTables {
+                t2: equations.entries(Level::L2, tables.t2),
+                t3: equations.entries(Level::L3, tables.t3),
+                t4: equations.entries(Level::L4, tables.t4),
+            };
+        }
+    }
+}
+
+impl Equations {
+    /// The entries of one level, near `before` where little is known.
+    fn entries<const N: usize>(&self, level: Level, before: [i8; N]) -> [i8; N] {
+        let shift = 4 - level.bits().min(4);
+        let mut left = [[0.0; N]; N];
+        let mut right = [0.0; N];
+        for (prefix, products) in self.products.iter().enumerate() {
+            right[prefix >> shift] += self.right[prefix];
+            for (other, product) in products.iter().enumerate() {
+                left[prefix >> shift][other >> shift] += product;
+            }
+        }
+        let trace: f64 = (0..N).map(|at| left[at][at]).sum();
+        let ridge = RIDGE * trace / N as f64;
+        if ridge.is_nan() || ridge <= 0.0 {
+            return before;
+        }
+        for at in 0..N {
+            left[at][at] += ridge;
+            right[at] += ridge * f64::from(before[at]) / 127.0;
+        }
+        match solve(left, right) {
+            Some(entries) => {
+                entries.map(|entry| (entry * 127.0).round().clamp(-127.0, 127.0) as i8)
+            }
+            None => before,
+        }
+    }
+}
+
+/// The solution of a positive definite system, by elimination.
+fn solve<const N: usize>(mut left: [[f64; N]; N], mut right: [f64; N]) -> Option<[f64; N]> {
+    for pivot in 0..N {
+        let row = left[pivot];
+        if row[pivot].is_nan() || row[pivot] <= 0.0 {
+            return None;
+        }
+        for below in pivot + 1..N {
+            let factor = left[below][pivot] / row[pivot];
+            for (value, above) in left[below].iter_mut().zip(&row).skip(pivot) {
+                *value -= factor * above;
+            }
+            right[below] -= factor * right[pivot];
+        }
+    }
+    for at in (0..N).rev() {
+        let known: f64 = (at + 1..N).map(|other| left[at][other] * right[other]).sum();
+        right[at] = (right[at] - known) / left[at][at];
+    }
+    right.iter().all(|value| value.is_finite()).then_some(right)
+}
