@@ -236,6 +236,10 @@ kernels_for!(
     nested::avx512::tile,
     "avx512f,avx512bw,avx512vl,avx512dq,fma"
 );
+#[cfg(target_arch = "aarch64")]
+kernels_for!(neon, "NEON", nested::neon::plain::tile, "neon");
+#[cfg(target_arch = "aarch64")]
+kernels_for!(dotprod, "NEON with dot products", nested::neon::dotprod::tile, "neon");
 
 impl Kernels {
     /// The kernels that run anywhere.
@@ -248,9 +252,16 @@ impl Kernels {
         std::iter::once(Self::portable()).chain(Self::native()).collect()
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn native() -> Vec<&'static Self> {
         Vec::new()
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn native() -> Vec<&'static Self> {
+        let dotprod = std::arch::is_aarch64_feature_detected!("dotprod");
+        let sets = [(true, &neon::KERNELS), (dotprod, &dotprod::KERNELS)];
+        sets.into_iter().filter(|(there, _)| *there).map(|(_, set)| set).collect()
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -26,6 +26,8 @@ use super::rows::{QuantizedGroup, QuantizedRows};
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,315 @@
+//! NEON, with `sdot` where the processor has it.
+//!
+//! A 128-bit vector holds four columns of four rows, a quarter of a tile. Levels 2 to 4 look values
+//! up by `tbl`; levels 6 and 8 look up two digits of base 128 in tables of 64 entries.
+#![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
+
+use std::arch::aarch64::*;
+
+use nestling_formats::Level;
+use nestling_formats::nested::STEPS;
+
+use super::{Middle, NestedWeights, QuantizedGroup, QuantizedRows, TileValues};
+
+/// Rows of activations that share one decoded group.
+const BLOCK: usize = 4;
+
+/// A step's octave is subtracted from the exponent, which begins at this bit.
+const OCTAVE: i32 = 23;
+
+/// Values of one group by chunk of four columns and quarter of the tile: values, or high digits,
+/// and at levels 6 and 8 low digits.
+struct Group {
+    high: [[int8x16_t; 4]; 8],
+    low: [[int8x16_t; 4]; 8],
+}
+
+/// Defines the products of one tile for a list of features and a way to add 16 products to four
+/// sums.
+macro_rules! products_for {
+    ($module:ident, $features:literal, $dot:path) => {
+        pub mod $module {
+            use super::*;
+
+            /// One tile for the rows of `x` that `rows` names.
+            ///
+            /// # Safety
+            /// The machine has the features, and [`super::super::fits`] holds.
+            #[target_feature(enable = $features)]
+            pub unsafe fn tile(
+                weights: &NestedWeights,
+                tile: usize,
+                x: &QuantizedRows,
+                rows: &[u32],
+                out: &mut [TileValues],
+            ) {
+                for (rows, out) in rows.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+                    // SAFETY: `fits` holds for a part of the rows too.
+                    unsafe {
+                        if let [a, b, c, d] = rows {
+                            products(weights, tile, x, &[*a, *b, *c, *d], out);
+                            continue;
+                        }
+                        for (row, out) in rows.iter().zip(out.chunks_mut(1)) {
+                            products(weights, tile, x, &[*row], out);
+                        }
+                    }
+                }
+            }
+
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn products<const T: usize>(
+                weights: &NestedWeights,
+                tile: usize,
+                x: &QuantizedRows,
+                rows: &[u32; T],
+                out: &mut [TileValues],
+            ) {
+                let x = rows.map(|row| x.row(row as usize).as_ptr());
+                let wide = weights.level >= Level::L6;
+                let units = weights.row_units(tile);
+                // SAFETY: both arrays are as long as what is loaded.
+                let (units, table) = unsafe {
+                    let units = [0, 4, 8, 12].map(|i| vld1q_f32(units[i..].as_ptr()));
+                    (units, vld1q_s8(weights.nibble_table(tile).as_ptr()))
+                };
+                let zero = vdupq_n_s8(0);
+                let mut values = Group { high: [[zero; 4]; 8], low: [[zero; 4]; 8] };
+                let mut sums = [[vdupq_n_f32(0.0); 4]; T];
+                for group in 0..weights.groups {
+                    let cell = tile * weights.groups + group;
+                    // SAFETY: `group` is below the groups of the weights and of the rows of `x`.
+                    unsafe {
+                        if wide {
+                            decode_wide(weights, cell, &mut values);
+                        } else {
+                            decode_narrow(weights, cell, table, &mut values.high);
+                        }
+                        let scales = scales(weights, cell, units);
+                        for t in 0..T {
+                            let x = &*x[t].add(group);
+                            let mut dots = dot_group(&values.high, x);
+                            if wide {
+                                let low = dot_group(&values.low, x);
+                                for (dots, low) in dots.iter_mut().zip(low) {
+                                    *dots = vaddq_s32(vshlq_n_s32::<7>(*dots), low);
+                                }
+                            }
+                            for quarter in 0..4 {
+                                let scale = vmulq_f32(vdupq_n_f32(x.scale), scales[quarter]);
+                                let dots = vcvtq_f32_s32(dots[quarter]);
+                                sums[t][quarter] = vfmaq_f32(sums[t][quarter], dots, scale);
+                            }
+                        }
+                    }
+                }
+                for (out, sums) in out.iter_mut().zip(&sums) {
+                    for (quarter, sum) in sums.iter().enumerate() {
+                        // SAFETY: `out` has 16 floats.
+                        unsafe { vst1q_f32(out[4 * quarter..].as_mut_ptr(), *sum) };
+                    }
+                }
+            }
+
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn dot_group(
+                values: &[[int8x16_t; 4]; 8],
+                x: &QuantizedGroup,
+            ) -> [int32x4_t; 4] {
+                let mut sums = [vdupq_n_s32(0); 4];
+                let chunks: *const i32 = x.values.as_ptr().cast();
+                for (chunk, values) in values.iter().enumerate() {
+                    // SAFETY: eight chunks of four bytes.
+                    let x = unsafe { chunks.add(chunk).read_unaligned() };
+                    let x = vreinterpretq_s8_s32(vdupq_n_s32(x));
+                    for (sum, values) in sums.iter_mut().zip(values) {
+                        *sum = $dot(*sum, *values, x);
+                    }
+                }
+                sums
+            }
+        }
+    };
+}
+
+products_for!(plain, "neon", multiply_add);
+products_for!(dotprod, "neon,dotprod", dot);
+
+/// `sum` plus the products of four values and activations in each lane.
+#[inline]
+#[target_feature(enable = "neon")]
+fn multiply_add(sum: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
+    let first = vpaddlq_s16(vmull_s8(vget_low_s8(weights), vget_low_s8(x)));
+    let last = vpaddlq_s16(vmull_high_s8(weights, x));
+    vaddq_s32(sum, vpaddq_s32(first, last))
+}
+
+/// The same by one instruction, whose intrinsic is not stable.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn dot(sum: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
+    let mut sum = sum;
+    // SAFETY: it works on registers alone.
+    unsafe {
+        std::arch::asm!(
+            "sdot {sum:v}.4s, {weights:v}.16b, {x:v}.16b",
+            sum = inout(vreg) sum,
+            weights = in(vreg) weights,
+            x = in(vreg) x,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sum
+}
+
+/// Weight scales of the four quarters of a tile in one group: a step's factor is one of eight
+/// fractions with its exponent lowered by the octave.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn scales(
+    weights: &NestedWeights,
+    cell: usize,
+    units: [float32x4_t; 4],
+) -> [float32x4_t; 4] {
+    // SAFETY: the caller's `cell` is inside of both parts, and eight fractions are 32 bytes.
+    let (nibbles, high, fractions) = unsafe {
+        let nibbles = vld1_u8(weights.steps.as_ptr().add(cell * 8));
+        let high = weights.step_high.as_ptr().add(cell * 2).cast::<[u8; 2]>().read();
+        (nibbles, high, vld1q_u8_x2(STEPS.as_ptr().cast()))
+    };
+    let nibbles = vcombine_u8(vand_u8(nibbles, vdup_n_u8(15)), vshr_n_u8::<4>(nibbles));
+    let high = vcombine_u8(vdup_n_u8(high[0]), vdup_n_u8(high[1]));
+    let bits = vreinterpretq_u8_u64(vdupq_n_u64(0x8040_2010_0804_0201));
+    let steps = vorrq_u8(nibbles, vandq_u8(vtstq_u8(high, bits), vdupq_n_u8(16)));
+    let (low, high) = (vmovl_u8(vget_low_u8(steps)), vmovl_high_u8(steps));
+    let lanes = [
+        vmovl_u16(vget_low_u16(low)),
+        vmovl_high_u16(low),
+        vmovl_u16(vget_low_u16(high)),
+        vmovl_high_u16(high),
+    ];
+    std::array::from_fn(|quarter| {
+        let step = lanes[quarter];
+        let index = vmulq_n_u32(vandq_u32(step, vdupq_n_u32(7)), 0x0404_0404);
+        let index = vaddq_u32(index, vdupq_n_u32(0x0302_0100));
+        let fraction = vqtbl2q_u8(fractions, vreinterpretq_u8_u32(index));
+        let octave = vshlq_n_u32::<OCTAVE>(vshrq_n_u32::<3>(step));
+        let factor = vsubq_u32(vreinterpretq_u32_u8(fraction), octave);
+        let factor = vbicq_u32(factor, vceqq_u32(step, vdupq_n_u32(31)));
+        vmulq_f32(units[quarter], vreinterpretq_f32_u32(factor))
+    })
+}
+
+/// Vector `quarter` of the 64-byte vector `index` of a plane.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn load(plane: &[u8], index: usize, quarter: usize) -> uint8x16_t {
+    // SAFETY: the caller's `index` is inside of the plane.
+    unsafe { vld1q_u8(plane.as_ptr().add(index * 64 + quarter * 16)) }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn shift_right(bytes: uint8x16_t, bits: usize) -> uint8x16_t {
+    vshlq_u8(bytes, vdupq_n_s8(-(bits as i8)))
+}
+
+/// The four 2-bit digits of every byte, with what is above them.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn digits(plane: &[u8], cell: usize, chunk: usize, quarter: usize) -> uint8x16_t {
+    // SAFETY: the caller's `cell` is inside of the plane.
+    let bytes = unsafe { load(plane, cell * 2 + chunk / 4, quarter) };
+    shift_right(bytes, 2 * (chunk % 4))
+}
+
+/// The leading four bits of 16 codes; P4 counts as 0 where the level does not need it.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn nibbles(
+    weights: &NestedWeights,
+    cell: usize,
+    chunk: usize,
+    quarter: usize,
+) -> uint8x16_t {
+    let bit = vdupq_n_u8(1);
+    // SAFETY: the caller's `cell` is inside of the planes.
+    unsafe {
+        let upper = digits(weights.p2, cell, chunk, quarter);
+        let lower = match weights.middle {
+            Middle::None => vdupq_n_u8(0),
+            Middle::P3(p3) => {
+                vshlq_n_u8::<1>(vandq_u8(shift_right(load(p3, cell, quarter), chunk), bit))
+            }
+            Middle::Split(p3, p4) => {
+                let p3 = shift_right(load(p3, cell, quarter), chunk);
+                let p4 = vandq_u8(shift_right(load(p4, cell, quarter), chunk), bit);
+                vsliq_n_u8::<1>(p4, p3)
+            }
+            Middle::Merged(merged) => digits(merged, cell, chunk, quarter),
+        };
+        vandq_u8(vsliq_n_u8::<2>(lower, upper), vdupq_n_u8(15))
+    }
+}
+
+/// Levels 2 to 4.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn decode_narrow(
+    weights: &NestedWeights,
+    cell: usize,
+    table: int8x16_t,
+    out: &mut [[int8x16_t; 4]; 8],
+) {
+    for (chunk, out) in out.iter_mut().enumerate() {
+        for (quarter, out) in out.iter_mut().enumerate() {
+            // SAFETY: the caller's `cell` is inside of the planes.
+            let index = unsafe {
+                if weights.level == Level::L2 {
+                    vandq_u8(digits(weights.p2, cell, chunk, quarter), vdupq_n_u8(3))
+                } else {
+                    nibbles(weights, cell, chunk, quarter)
+                }
+            };
+            *out = vqtbl1q_s8(table, index);
+        }
+    }
+}
+
+/// Levels 6 and 8: two digits of base 128.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn decode_wide(weights: &NestedWeights, cell: usize, out: &mut Group) {
+    for (chunk, (high, low)) in out.high.iter_mut().zip(&mut out.low).enumerate() {
+        for (quarter, (high, low)) in high.iter_mut().zip(low).enumerate() {
+            // SAFETY: the caller's `cell` is inside of the planes.
+            unsafe {
+                let digit = vandq_u8(digits(weights.p6, cell, chunk, quarter), vdupq_n_u8(3));
+                let mut index = vsliq_n_u8::<2>(digit, nibbles(weights, cell, chunk, quarter));
+                let tables = if weights.level == Level::L8 {
+                    index = vsliq_n_u8::<6>(index, digits(weights.p8, cell, chunk, quarter));
+                    4
+                } else {
+                    1
+                };
+                *high = lookup(&weights.decode.high, tables, index);
+                *low = lookup(&weights.decode.low, tables, index);
+            }
+        }
+    }
+}
+
+/// Entries of the first 64 or of all 256, less the 128 that tables hold them with.
+#[inline]
+#[target_feature(enable = "neon")]
+fn lookup(table: &[u8; 256], tables: usize, index: uint8x16_t) -> int8x16_t {
+    let mut found = vdupq_n_u8(0);
+    for (i, part) in table.as_chunks::<64>().0.iter().take(tables).enumerate() {
+        // SAFETY: a part has 64 bytes.
+        let part = unsafe { vld1q_u8_x4(part.as_ptr()) };
+        found = vqtbx4q_u8(found, part, vsubq_u8(index, vdupq_n_u8(64 * i as u8)));
+    }
+    vreinterpretq_s8_u8(veorq_u8(found, vdupq_n_u8(128)))
+}
