@@ -11,6 +11,7 @@ mod order;
 mod plan;
 mod progress;
 mod quantize;
+mod refit;
 mod work;
 
 use std::ops::ControlFlow;
@@ -58,7 +59,7 @@ pub struct Damping {
 
 impl Default for Damping {
     fn default() -> Self {
-        Self { dense: 0.05, gate_up: 0.5, down: 0.5 }
+        Self { dense: 0.02, gate_up: 0.05, down: 0.05 }
     }
 }
 

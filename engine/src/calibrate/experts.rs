@@ -6,7 +6,7 @@ use nestling_formats::store::GroupId;
 use nestling_formats::{FeedForward as FeedForwardConfig, Level};
 
 use super::moments::{Blend, MomentSum, Panels};
-use super::{Calibrator, Passed, ROUTED_SHARE, SAMPLE_TOKENS, STEP_ROWS};
+use super::{Calibrator, Passed, ROUTED_INPUTS, SAMPLE_TOKENS, STEP_ROWS};
 use crate::backend::{Backend, Encoder, FeedForward, Linear, Routing};
 use crate::cancel::CancelToken;
 use crate::cpu::Cpu;
@@ -72,8 +72,10 @@ impl FeedForwardMoments {
     pub fn input_diagonal(&self, expert: Option<u32>) -> Option<Vec<f32>> {
         let uniform = self.input.diagonal();
         let Some(expert) = expert else { return Some(uniform) };
-        let routed = &self.experts.get(expert as usize)?.input_diagonal;
-        let blend = Blend::new(routed, &uniform, ROUTED_SHARE);
+        let expert = self.experts.get(expert as usize)?;
+        let routed = &expert.input_diagonal;
+        let share = routed_share(expert.uses.len(), uniform.len());
+        let blend = Blend::new(routed, &uniform, share);
         let both = routed.iter().zip(&uniform);
         Some(both.map(|(routed, all)| blend.routed * routed + blend.uniform * all).collect())
     }
@@ -174,7 +176,7 @@ impl Calibrator<'_> {
             let rows = inner.gate.chunks_exact(intermediate).map(|row| (row, 1.0));
             uniform.add(&self.pool, self.kernels, panels.pack(intermediate, rows));
         }
-        let inner = MomentSum::blend(routed, &uniform, ROUTED_SHARE);
+        let inner = MomentSum::blend(routed, &uniform, routed_share(uses.len(), intermediate));
         moments.experts.push(ExpertMoments { uses, input_diagonal, inner });
         Ok(())
     }
@@ -278,6 +280,7 @@ impl Calibrator<'_> {
         let Some(expert) = expert else { return Some(moments.input.clone()) };
         let uses = &moments.experts.get(expert as usize)?.uses;
         let hidden = self.source.config().hidden_size;
+        let share = routed_share(uses.len(), hidden);
         let mut routed = MomentSum::new(hidden);
         // Callers ask for several experts at a time, each on a thread of its own.
         let pool = ThreadPool::new(1);
@@ -287,8 +290,13 @@ impl Calibrator<'_> {
             let rows = normed.chunks_exact(hidden).zip(uses).map(|(row, used)| (row, used.weight));
             routed.add(&pool, self.kernels, panels.pack(hidden, rows));
         }
-        Some(MomentSum::blend(routed, &moments.input, ROUTED_SHARE))
+        Some(MomentSum::blend(routed, &moments.input, share))
     }
+}
+
+/// Share of an expert's own inputs in its moments; the rest are those of all tokens.
+fn routed_share(routed: usize, inputs: usize) -> f32 {
+    routed as f32 / (routed + ROUTED_INPUTS * inputs) as f32
 }
 
 /// The tokens of every expert, ascending.

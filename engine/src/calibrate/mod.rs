@@ -42,9 +42,9 @@ use experts::FeedForwardMoments;
 /// Rows that are computed together; a longer sequence is one step all the same.
 const STEP_ROWS: usize = 1024;
 
-/// Share of an expert's own inputs in its moments; the rest are those of all tokens. An expert
-/// sees too few tokens for its own moments alone.
-const ROUTED_SHARE: f32 = 0.25;
+/// Inputs of an expert, for each number of one, at which its own moments count as much as those of
+/// all tokens: few inputs say little about so many moments.
+const ROUTED_INPUTS: usize = 6;
 
 /// Tokens whose activations inside of every expert are looked at, whether routed to it or not.
 const SAMPLE_TOKENS: usize = 4096;

@@ -31,6 +31,18 @@ pub(super) struct Block {
     pub cols: usize,
 }
 
+impl Block {
+    /// Rows of the block.
+    pub fn rows(&self) -> usize {
+        self.to - self.from
+    }
+
+    /// At most that many of its first rows.
+    pub fn first_rows(self, rows: usize) -> Self {
+        Self { to: self.to.min(self.from + rows), ..self }
+    }
+}
+
 /// One matrix as it goes into an extent.
 enum Coded {
     Nested(QuantizedMatrix),
@@ -184,6 +196,8 @@ impl Conversion<'_> {
             let fitted = fitter.finish();
             let mut codec = fitted.map_err(|source| ConvertError::Quantize { matrix, source })?;
             codec.inputs = self.transform(matrix, cols);
+            let blocks = codecs.get(&number).map_or(&[][..], Vec::as_slice);
+            self.refit(&mut codec, blocks, calibrator)?;
             Ok(self.writer.set_codec(number, &codec)?)
         };
         work::map(self.threads(), fitters.len(), &fit).map(drop)
@@ -207,7 +221,7 @@ impl Conversion<'_> {
     }
 
     /// One block as f32, `[to - from, cols]`, its neurons in the order of its expert.
-    fn read(&self, block: &Block) -> Result<Vec<f32>, ConvertError> {
+    pub(super) fn read(&self, block: &Block) -> Result<Vec<f32>, ConvertError> {
         self.check_cancelled()?;
         let info = self.checkpoint.matrix(block.id)?;
         let mut weights = vec![0.0; (block.to - block.from) * block.cols];

@@ -25,7 +25,12 @@ pub struct CalibratedOptions {
 
 impl Default for CalibratedOptions {
     fn default() -> Self {
-        Self { level_weights: [2.0, 3.0, 1.5, 0.9, 0.7], feedback: true, sweeps: 3, step_sweeps: 1 }
+        Self {
+            level_weights: [6.0, 4.0, 1.5, 0.9, 0.7],
+            feedback: false,
+            sweeps: 2,
+            step_sweeps: 2,
+        }
     }
 }
 

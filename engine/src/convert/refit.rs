@@ -1,0 +1,43 @@
+//! Tables fitted once more, to codes that were chosen against second moments.
+
+use nestling_formats::nested::{
+    NestedCodec, NestedError, TILE_ROWS, TableRefit, quantize_calibrated,
+};
+
+use super::inputs::Inputs;
+use super::quantize::Block;
+use super::{Conversion, ConvertError};
+use crate::calibrate::Calibrator;
+
+/// Matrices of a codec that are looked at, spread over all, and rows of each.
+const MATRICES: usize = 8;
+const ROWS: usize = 8 * TILE_ROWS;
+
+impl Conversion<'_> {
+    /// Codes a part of the matrices that share a codec and gives its tables the entries that suit
+    /// those codes; without calibration the codec stays as it was fitted.
+    pub(super) fn refit(
+        &self,
+        codec: &mut NestedCodec,
+        blocks: &[Block],
+        calibrator: Option<&Calibrator<'_>>,
+    ) -> Result<(), ConvertError> {
+        let mut refit = TableRefit::new(codec);
+        for block in blocks.iter().step_by(blocks.len().div_ceil(MATRICES).max(1)) {
+            let block = block.first_rows(ROWS);
+            let mut inputs = Inputs::new(self, calibrator);
+            let Some(known) = inputs.of(block.made, block.cols)? else { return Ok(()) };
+            let weights = self.read(&block)?;
+            let add = |refit: &mut TableRefit| -> Result<(), NestedError> {
+                let (rows, cols) = (block.rows(), block.cols);
+                let options = &self.options.quantize;
+                let matrix = quantize_calibrated(&weights, rows, cols, codec, &known, options)?;
+                refit.add(&weights, &matrix, &known)
+            };
+            add(&mut refit)
+                .map_err(|source| ConvertError::Quantize { matrix: block.made, source })?;
+        }
+        refit.finish(codec);
+        Ok(())
+    }
+}
