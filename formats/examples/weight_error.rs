@@ -1,4 +1,5 @@
-//! Prints the weight error of the nested code beside emulated block quantizations, as Markdown.
+//! Prints the weight error of the nested code beside emulated block quantizations and beside the
+//! matryoshka quantization of D²MoE, as Markdown.
 //!
 //! Without arguments: seeded random weights. With the path of a safetensors file: the attention and
 //! expert matrices of a Qwen3-MoE model in bf16, one codec per layer and kind.
@@ -12,6 +13,8 @@ use nestling_formats::Level;
 
 #[path = "../tests/support/kquants.rs"]
 mod kquants;
+#[path = "../tests/support/mwq.rs"]
+mod mwq;
 #[path = "../tests/support/samples.rs"]
 mod samples;
 
@@ -60,6 +63,15 @@ fn random_weights(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
         }
         writeln!(out)?;
     }
+    for (index, bits) in mwq::BITS.into_iter().enumerate() {
+        let rate = mwq::bits_per_weight(bits);
+        write!(out, "| D²MoE, {bits} bits | {rate:.3} |")?;
+        for weights in &samples {
+            let decibels = 10.0 * mwq::relative_errors(weights)[index].log10();
+            write!(out, " {:.2} |", decibels + 6.02 * rate)?;
+        }
+        writeln!(out)?;
+    }
     Ok(())
 }
 
@@ -104,6 +116,18 @@ fn model_weights(out: &mut impl Write, file: &[u8]) -> Result<(), Box<dyn Error>
         let (bits, decibels) = (peer.bits_per_weight(), 10.0 * error.log10());
         let gap = decibels + 6.02 * bits;
         writeln!(out, "| {} | {bits:.3} | {decibels:.2} | {gap:.2} |", peer.name())?;
+    }
+    let mut errors = [0.0; 3];
+    for (_, _, weights) in matrices.values().flatten() {
+        let energy: f64 = weights.iter().map(|weight| f64::from(*weight).powi(2)).sum();
+        for (error, relative) in errors.iter_mut().zip(mwq::relative_errors(weights)) {
+            *error += relative * energy / total.energy;
+        }
+    }
+    for (bits, error) in mwq::BITS.into_iter().zip(errors) {
+        let (rate, decibels) = (mwq::bits_per_weight(bits), 10.0 * error.log10());
+        let gap = decibels + 6.02 * rate;
+        writeln!(out, "| D²MoE, {bits} bits | {rate:.3} | {decibels:.2} | {gap:.2} |")?;
     }
     Ok(())
 }
