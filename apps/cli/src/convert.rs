@@ -20,6 +20,7 @@ pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> 
     let mut options = ConvertOptions::default();
     options.threads = args.threads.map_or(0, |threads| threads as usize);
     options.overwrite = args.force;
+    args.quantizer.apply(&mut options);
     let paths = (args.checkpoint.as_path(), args.output.as_path());
     let report = run(paths, options, &args.calibration, console, interrupt)?;
     if report.resumed_bytes > 0 {

@@ -86,7 +86,11 @@ fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
 
 fn calibration(options: &ConvertOptions) -> serde_json::Value {
     let Calibration::Tokens(tokens) = &options.calibration else { return serde_json::Value::Null };
+    let rounding = &options.quantize.calibrated;
     serde_json::json!({
+        "level_weights": rounding.level_weights,
+        "feedback": rounding.feedback,
+        "sweeps": [rounding.sweeps, rounding.step_sweeps],
         "tokens": tokens.tokens().len(),
         "sequence_length": tokens.sequence_length(),
         "hash": format!("{:032x}", tokens.hash()),

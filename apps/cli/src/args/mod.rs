@@ -4,11 +4,13 @@ mod bench;
 mod generation;
 mod model;
 mod precedence;
+mod quantizer;
 mod tools;
 
 pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, SynthArgs};
 pub use generation::{GenerationArgs, PromptArgs};
 pub use model::{KvTypeArg, LevelArg, LoadModeArg, ModelArgs, ResourceArgs};
+pub use quantizer::QuantizerArgs;
 pub use tools::{
     CalibrationArgs, CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs, ReportFormat,
     VerifyArgs,

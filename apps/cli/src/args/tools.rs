@@ -1,6 +1,6 @@
 //! Commands around the store.
 
-use super::LevelArg;
+use super::{LevelArg, QuantizerArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
@@ -29,6 +29,9 @@ pub struct ConvertArgs {
 
     #[command(flatten)]
     pub calibration: CalibrationArgs,
+
+    #[command(flatten)]
+    pub quantizer: QuantizerArgs,
 }
 
 /// What a conversion chooses codes by.

@@ -1,0 +1,90 @@
+//! How a conversion codes weights, for those who compare settings.
+
+use clap::{Args, ValueEnum};
+use nestling::engine::convert::ConvertOptions;
+use nestling::formats::nested::{InputTransform, NeuronOrder};
+
+/// Settings of the quantizer.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Quantizer, advanced")]
+pub struct QuantizerArgs {
+    /// Tables of values that the matrices of a layer and kind share [default: 1]
+    #[arg(long, value_name = "N", env = "NESTLING_TABLES")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub tables: Option<u8>,
+
+    /// Order of the hidden neurons of every expert
+    #[arg(long, value_enum, value_name = "ORDER", env = "NESTLING_ORDER")]
+    pub order: Option<Order>,
+
+    /// How codes are chosen once the text was seen; without a text they are rounded
+    #[arg(long, value_enum, value_name = "HOW", env = "NESTLING_ROUNDING")]
+    pub rounding: Option<Rounding>,
+
+    /// Whether the inputs of `down` are rotated in groups of 32 when a model runs
+    #[arg(long, value_enum, value_name = "WHETHER", env = "NESTLING_ROTATION")]
+    pub rotation: Option<Rotation>,
+}
+
+/// Orders of hidden neurons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Order {
+    /// As in the checkpoint
+    Source,
+    /// Columns of `down` of like magnitude share a group
+    Magnitude,
+    /// Rows of like shape share a tile
+    Shape,
+}
+
+/// How codes are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Rounding {
+    /// Each weight alone
+    Nearest,
+    /// The error of a weight is answered by those after it, each level for itself
+    Feedback,
+    /// The same, then all levels at once are improved until little changes
+    Joint,
+}
+
+/// Whether inputs are rotated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Rotation {
+    /// As they are
+    Off,
+    /// By a Hadamard transform
+    On,
+}
+
+impl QuantizerArgs {
+    /// Puts what was asked for into the options of a conversion.
+    pub fn apply(&self, options: &mut ConvertOptions) {
+        if let Some(tables) = self.tables {
+            options.quantize.tables = tables.into();
+        }
+        if let Some(order) = self.order {
+            options.order = match order {
+                Order::Source => NeuronOrder::Source,
+                Order::Magnitude => NeuronOrder::Magnitude,
+                Order::Shape => NeuronOrder::Shape,
+            };
+        }
+        let calibrated = &mut options.quantize.calibrated;
+        match self.rounding {
+            Some(Rounding::Nearest) => (calibrated.feedback, calibrated.sweeps) = (false, 0),
+            Some(Rounding::Feedback) => (calibrated.feedback, calibrated.sweeps) = (true, 0),
+            Some(Rounding::Joint) => {
+                calibrated.feedback = true;
+                calibrated.sweeps = calibrated.sweeps.max(1);
+            }
+            None => (),
+        }
+        if let Some(rotation) = self.rotation {
+            options.rotation = match rotation {
+                Rotation::Off => InputTransform::None,
+                Rotation::On => InputTransform::Hadamard,
+            };
+        }
+    }
+}
