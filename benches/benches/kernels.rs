@@ -9,7 +9,7 @@ use criterion::{
 use half::f16;
 use nestling_benches::RandomMatrix;
 use nestling_engine::cpu::kernels::{FLOAT_ROWS, Kernels, KvBlock};
-use nestling_engine::cpu::math::AttentionState;
+use nestling_engine::cpu::math::{AttentionState, OUTER_TILE};
 use nestling_engine::cpu::nested::{CodecTables, NestedWeights};
 use nestling_engine::cpu::rows::QuantizedRows;
 use nestling_engine::threads::ThreadPool;
@@ -200,5 +200,19 @@ fn floats(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, memory, nested_in_memory, nested_in_cache, rows, floats);
+/// What calibration and codecs with rotated inputs need besides.
+fn transforms(criterion: &mut Criterion) {
+    let mut rotated = numbers(COLS);
+    each(&mut criterion.benchmark_group("hadamard"), 4 * COLS, |kernels| {
+        kernels.hadamard(black_box(&mut rotated));
+    });
+    let inputs = numbers(2 * 64 * OUTER_TILE);
+    let (a, b) = inputs.as_chunks::<OUTER_TILE>().0.split_at(64);
+    let mut sums = [[0.0; OUTER_TILE]; OUTER_TILE];
+    each(&mut criterion.benchmark_group("outer products, 64 rows"), 4 * inputs.len(), |kernels| {
+        kernels.outer_products(black_box(a), b, &mut sums);
+    });
+}
+
+criterion_group!(benches, memory, nested_in_memory, nested_in_cache, rows, floats, transforms);
 criterion_main!(benches);

@@ -128,3 +128,20 @@ fn attention_agrees() {
         });
     }
 }
+
+#[test]
+fn outer_products_agree() {
+    for rows in [0, 1, 5, 33] {
+        let (a, b) = (noise(rows * OUTER_TILE, 21), noise(rows * OUTER_TILE, 22));
+        let run = |kernels: &Kernels| {
+            let mut sums = [[0.5; OUTER_TILE]; OUTER_TILE];
+            let (a, b) = (a.as_chunks().0, b.as_chunks().0);
+            kernels.outer_products(a, b, &mut sums);
+            bits(sums.as_flattened())
+        };
+        let wanted = run(Kernels::portable());
+        for kernels in Kernels::available() {
+            assert_eq!(run(kernels), wanted, "{}, {rows} rows", kernels.name());
+        }
+    }
+}
