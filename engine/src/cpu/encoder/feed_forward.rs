@@ -8,7 +8,8 @@ use nestling_formats::Level;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 
 use super::products::{
-    Int8Product, Output, ROW_BLOCK, RowMap, Tiles, Write, by_level, multiply_float, multiply_int8,
+    FEW_ROWS, Int8Product, Output, ROW_BLOCK, RowMap, Tiles, Write, by_level, multiply_float,
+    multiply_int8,
 };
 use crate::backend::{FeedForward, Linear};
 use crate::cpu::columns::{ColumnsMut, split_columns};
@@ -118,15 +119,29 @@ fn fused(
 impl Inner<'_> {
     /// Computes the groups of one block.
     fn fill(&self, team: &Team, x: &QuantizedRows, block: &mut ColumnsMut<'_, QuantizedGroup>) {
+        match self.rows.len() {
+            1 => self.fill_by::<1>(team, x, block),
+            2..=FEW_ROWS => self.fill_by::<FEW_ROWS>(team, x, block),
+            _ => self.fill_by::<ROW_BLOCK>(team, x, block),
+        }
+    }
+
+    /// The same, `N` rows at a time.
+    fn fill_by<const N: usize>(
+        &self,
+        team: &Team,
+        x: &QuantizedRows,
+        block: &mut ColumnsMut<'_, QuantizedGroup>,
+    ) {
         let range = block.range();
         for group in range.clone() {
-            for (index, rows) in self.rows.chunks(ROW_BLOCK).enumerate() {
-                let mut gate = [[0.0; GROUP]; ROW_BLOCK];
-                let mut up = [[0.0; GROUP]; ROW_BLOCK];
+            for (index, rows) in self.rows.chunks(N).enumerate() {
+                let mut gate = [[0.0; GROUP]; N];
+                let mut up = [[0.0; GROUP]; N];
                 let live = GROUP.min(self.width - group * GROUP);
                 self.multiply(team, &self.gate, (group, live), x, rows, &mut gate);
                 self.multiply(team, &self.up, (group, live), x, rows, &mut up);
-                let start = self.start + index * ROW_BLOCK;
+                let start = self.start + index * N;
                 for (row, (gate, up)) in gate.iter_mut().zip(&mut up).take(rows.len()).enumerate() {
                     let columns = group * GROUP..group * GROUP + live;
                     for (values, bias) in [(&mut *gate, self.biases[0]), (up, self.biases[1])] {
@@ -145,16 +160,16 @@ impl Inner<'_> {
     }
 
     /// The one or two tiles of a group of 32 outputs.
-    fn multiply(
+    fn multiply<const N: usize>(
         &self,
         team: &Team,
         tiles: &Tiles,
         (group, live): (usize, usize),
         x: &QuantizedRows,
         rows: &[u32],
-        out: &mut [[f32; GROUP]; ROW_BLOCK],
+        out: &mut [[f32; GROUP]; N],
     ) {
-        let mut values = [[0.0; TILE_ROWS]; ROW_BLOCK];
+        let mut values = [[0.0; TILE_ROWS]; N];
         for half in 0..live.div_ceil(TILE_ROWS) {
             let tile = group * (GROUP / TILE_ROWS) + half;
             tiles.multiply(team, tile, x, rows, &mut values[..rows.len()]);

@@ -14,8 +14,12 @@ use crate::cpu::rows::QuantizedRows;
 use crate::error::EngineError;
 use crate::weights::{FloatMatrix, MatrixWeights};
 
-/// Rows of activations that are multiplied with a tile before the next ones.
-pub(super) const ROW_BLOCK: usize = 32;
+/// Rows of activations that are multiplied with a tile before the next ones: one that is decoded
+/// serves them all, and their groups stay in the second cache.
+pub(super) const ROW_BLOCK: usize = 128;
+
+/// The same where there are no more: less to set to zero.
+pub(super) const FEW_ROWS: usize = 16;
 
 /// Products below this many multiplications stay on the calling thread: a fork and join costs as
 /// much as about this many (PERF.md).
@@ -113,7 +117,7 @@ impl<'a> Tiles<'a> {
         Ok(Self::Tiled(NestedWeights::new(&view, level, tables)?))
     }
 
-    /// Products of one tile with at most [`ROW_BLOCK`] rows.
+    /// Products of one tile with some rows.
     pub fn multiply(
         &self,
         team: &Team,
@@ -212,15 +216,31 @@ impl Int8Product<'_> {
         block: &mut ColumnsMut<'_, f32>,
         write: Write,
     ) {
+        match rows.len() {
+            1 => self.fill_by::<1>(team, rows, x, block, write),
+            2..=FEW_ROWS => self.fill_by::<FEW_ROWS>(team, rows, x, block, write),
+            _ => self.fill_by::<ROW_BLOCK>(team, rows, x, block, write),
+        }
+    }
+
+    /// The same, `N` rows at a time.
+    fn fill_by<const N: usize>(
+        &self,
+        team: &Team,
+        rows: &RowMap,
+        x: &QuantizedRows,
+        block: &mut ColumnsMut<'_, f32>,
+        write: Write,
+    ) {
         let range = block.range();
         let start = range.start.max(self.first);
         let end = range.end.min(self.first + self.rows);
-        let mut values = [[0.0; TILE_ROWS]; ROW_BLOCK];
+        let mut values = [[0.0; TILE_ROWS]; N];
         for col in (start..end).step_by(TILE_ROWS) {
             let row = col - self.first;
             let width = TILE_ROWS.min(end - col);
             let bias = self.bias.map(|bias| &bias[row..row + width]);
-            let blocks = rows.x.chunks(ROW_BLOCK).zip(rows.out.chunks(ROW_BLOCK));
+            let blocks = rows.x.chunks(N).zip(rows.out.chunks(N));
             for (x_rows, out_rows) in blocks {
                 let values = &mut values[..x_rows.len()];
                 self.tiles.multiply(team, row / TILE_ROWS, x, x_rows, values);

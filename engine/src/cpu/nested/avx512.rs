@@ -130,9 +130,10 @@ unsafe fn blocks<const LEVEL: u8, const MIDDLE: u8>(
     let source = Source::new(weights, tile);
     let tables = tables(weights, tile);
     let (mut rows, mut out) = (rows, out);
+    let direct_max = if LEVEL >= 6 { 4 } else { 8 };
     // SAFETY: `fits` holds, so every plane has the tile's groups and `x` every named row.
     unsafe {
-        if rows.len() > 8 {
+        if rows.len() > direct_max {
             return panel::products::<LEVEL, MIDDLE>(source, &tables, x, rows, out);
         }
         if let Some((block, rest)) = rows.split_first_chunk::<8>() {

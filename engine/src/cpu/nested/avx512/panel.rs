@@ -97,12 +97,15 @@ pub unsafe fn add_rows<const LEVEL: u8>(
     let (mut rows, mut out) = (rows, out);
     // SAFETY: the caller's promise holds for a part of the rows too.
     unsafe {
-        while let Some((block, rest)) = rows.split_first_chunk::<8>() {
+        // Two digits of eight rows do not fit into the registers.
+        while let Some((block, rest)) = rows.split_first_chunk::<8>()
+            && LEVEL < 6
+        {
             let (block_out, rest_out) = out.split_at_mut(8);
             add_block::<LEVEL, 8>(panel, range, x, block, block_out);
             (rows, out) = (rest, rest_out);
         }
-        if let Some((block, rest)) = rows.split_first_chunk::<4>() {
+        while let Some((block, rest)) = rows.split_first_chunk::<4>() {
             let (block_out, rest_out) = out.split_at_mut(4);
             add_block::<LEVEL, 4>(panel, range, x, block, block_out);
             (rows, out) = (rest, rest_out);
