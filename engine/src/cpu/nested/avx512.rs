@@ -433,35 +433,47 @@ unsafe fn wide<const LEVEL: u8>(
     nibbles: [__m512i; 4],
     low: &mut [__m512i; 8],
 ) -> [__m512i; 8] {
-    let [a, b, c, d] = nibbles;
     // SAFETY: the caller's `group` is inside of P6, and of P8 at level 8.
     let (p6, p8) = unsafe {
         let p6 = two(source.p6, group);
         (p6, if LEVEL == 8 { two(source.p8, group) } else { p6 })
     };
     // Bits 2 to 5 of each index are the nibble, bits 0 and 1 the digit of P6.
-    let index = |nibble: __m512i, digit: __m512i| {
-        _mm512_ternarylogic_epi32::<SELECT>(digit, nibble, _mm512_set1_epi8(3))
-    };
-    let half = |even: __m512i, odd: __m512i, p6: __m512i| {
-        [
-            index(_mm512_slli_epi16::<2>(even), p6),
-            index(_mm512_slli_epi16::<2>(odd), _mm512_srli_epi16::<2>(p6)),
-            index(_mm512_srli_epi16::<2>(even), _mm512_srli_epi16::<4>(p6)),
-            index(_mm512_srli_epi16::<2>(odd), _mm512_srli_epi16::<6>(p6)),
-        ]
-    };
-    let ([e, f, g, h], [i, j, k, l]) = (half(a, b, p6[0]), half(c, d, p6[1]));
-    let indices = [e, f, g, h, i, j, k, l];
+    let mut indices = [p6[0]; 8];
+    for half in 0..2 {
+        let (even, odd, digit) = (nibbles[2 * half], nibbles[2 * half + 1], p6[half]);
+        let nibbles = [
+            _mm512_slli_epi16::<2>(even),
+            _mm512_slli_epi16::<2>(odd),
+            _mm512_srli_epi16::<2>(even),
+            _mm512_srli_epi16::<2>(odd),
+        ];
+        let digits = [
+            digit,
+            _mm512_srli_epi16::<2>(digit),
+            _mm512_srli_epi16::<4>(digit),
+            _mm512_srli_epi16::<6>(digit),
+        ];
+        for i in 0..4 {
+            let mask = _mm512_set1_epi8(3);
+            indices[4 * half + i] =
+                _mm512_ternarylogic_epi32::<SELECT>(digits[i], nibbles[i], mask);
+        }
+    }
+    // Loops, not closures: a closure handed to a function without these instructions may become a
+    // call, with every vector through memory.
+    let mut high = indices;
     if LEVEL == 6 {
-        *low = indices.map(|index| _mm512_permutexvar_epi8(index, tables.low[0]));
-        return indices.map(|index| _mm512_permutexvar_epi8(index, tables.high[0]));
+        for chunk in 0..8 {
+            low[chunk] = _mm512_permutexvar_epi8(indices[chunk], tables.low[0]);
+            high[chunk] = _mm512_permutexvar_epi8(indices[chunk], tables.high[0]);
+        }
+        return high;
     }
     // Bit 6 is the lower bit of P8's digit; its upper bit chooses between two pairs of tables.
     let [m, n, o, p] = last_digits(p8[0]);
     let [q, r, s, t] = last_digits(p8[1]);
     let last = [m, n, o, p, q, r, s, t];
-    let mut high = indices;
     for chunk in 0..8 {
         let (bit_6, upper) = last[chunk];
         let index =
