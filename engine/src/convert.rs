@@ -5,6 +5,7 @@
 //! rows. What is written is kept: after an interruption the same call goes on where the last one
 //! stopped, and the finished store has the same bytes.
 
+mod cut;
 mod error;
 mod inputs;
 mod order;
@@ -26,6 +27,7 @@ use crate::CancelToken;
 use crate::calibrate::{CalibrationTokens, Calibrator};
 use crate::threads::ThreadPool;
 
+pub use cut::cut_store;
 pub use error::ConvertError;
 pub use plan::{estimate_store_bytes, plan_store};
 pub use progress::{ConvertPhase, ConvertProgress};

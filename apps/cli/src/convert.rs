@@ -8,11 +8,12 @@ use crate::failure::{Failure, Result};
 use crate::hub::Obtained;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
+use crate::verify::open_store;
 use nestling::engine::convert::{
-    ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport,
+    ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport, cut_store,
 };
 use nestling::formats::Checkpoint;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
@@ -21,8 +22,13 @@ pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> 
     options.threads = args.threads.map_or(0, |threads| threads as usize);
     options.overwrite = args.force;
     args.quantizer.apply(&mut options);
-    let paths = (args.checkpoint.as_path(), args.output.as_path());
-    let report = run(paths, options, &args.calibration, console, interrupt)?;
+    let report = match args.budget {
+        Some(budget) => within(args, budget.0, options, console, interrupt)?,
+        None => {
+            let paths = (args.checkpoint.as_path(), args.output.as_path());
+            run(paths, options, &args.calibration, console, interrupt)?
+        }
+    };
     if report.resumed_bytes > 0 {
         let resumed = ByteSize(report.resumed_bytes);
         console.note(format_args!("went on from {resumed} of an earlier conversion"));
@@ -34,6 +40,52 @@ pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> 
         report.id,
         started.elapsed(),
     ))
+}
+
+/// A store of at most that many bytes, of another store or of a checkpoint.
+fn within(
+    args: &ConvertArgs,
+    budget: u64,
+    options: ConvertOptions,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<ConvertReport> {
+    if args.checkpoint.is_file() {
+        return cut(&args.checkpoint, &args.output, (budget, &options), console, interrupt);
+    }
+    if args.output.exists() && !options.overwrite {
+        return Err(Failure::new(format!("{} exists already", args.output.display()))
+            .advise("remove it, give another name, or replace it with --force"));
+    }
+    let mut whole = args.output.clone().into_os_string();
+    whole.push(".whole");
+    let whole = PathBuf::from(whole);
+    if !whole.exists() {
+        let paths = (args.checkpoint.as_path(), whole.as_path());
+        run(paths, options.clone(), &args.calibration, console, interrupt)?;
+    }
+    let report = cut(&whole, &args.output, (budget, &options), console, interrupt)?;
+    std::fs::remove_file(&whole).map_err(|error| Failure::file("remove", &whole, &error))?;
+    Ok(report)
+}
+
+fn cut(
+    whole: &Path,
+    destination: &Path,
+    (budget, options): (u64, &ConvertOptions),
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<ConvertReport> {
+    let store = open_store(whole)?;
+    let mut shown = Shown { console, task: None, bar: None };
+    let cut = interrupt.guard(|cancel| {
+        let mut progress = |at: ConvertProgress| shown.show(&at);
+        cut_store(&store, destination, budget, options, cancel, &mut progress)
+    });
+    drop(shown);
+    let (report, allocation) = cut.map_err(|error| explain_convert(&error))?;
+    console.note(format_args!("levels by allocation {}", allocation.hash()));
+    Ok(report)
 }
 
 /// Converts a download into Nestling's cache.
@@ -88,6 +140,7 @@ impl Shown<'_> {
             ConvertPhase::Hashing => ("hashing", "hashing"),
             ConvertPhase::Calibrating => ("converting", "calibrating"),
             ConvertPhase::Quantizing => ("converting", "converting"),
+            ConvertPhase::Cutting => ("copying", "copying"),
             _ => ("finishing", "finishing"),
         };
         if self.task != Some(task) {
@@ -116,6 +169,9 @@ fn explain_convert(error: &ConvertError) -> Failure {
         ConvertError::Refused { reason, .. } if reason.starts_with("it exists") => {
             Failure::sentence(error)
                 .advise("remove it, give another name, or replace it with --force")
+        }
+        ConvertError::Budget { least, .. } => {
+            Failure::sentence(error).advise(format!("give --budget {least} or more"))
         }
         other => Failure::sentence(other),
     }

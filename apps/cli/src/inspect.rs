@@ -6,8 +6,9 @@ use crate::console::{Console, write_out};
 use crate::failure::{Failure, Result};
 use crate::levels::level_sizes;
 use crate::verify::{open_store, store_path};
-use nestling::formats::store::{GroupId, Store};
-use nestling::formats::{FeedForward, ModelConfig, ModelShape};
+use nestling::engine::allocation::{Allocation, AllocationSummary};
+use nestling::formats::store::{Group, GroupId, Store};
+use nestling::formats::{FeedForward, Level, ModelConfig, ModelShape};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -62,7 +63,32 @@ fn as_json(path: &Path, store: &Store, config: &ModelConfig) -> Value {
         "extents": index.extents().len(),
         "codecs": index.codecs().len(),
         "assets": assets(store),
+        "allocation": allocation_json(store),
         "parameters": parameters,
+    })
+}
+
+fn allocation_json(store: &Store) -> Value {
+    let index = store.index();
+    let allocation = Allocation::of_level(index, Level::L8);
+    let summary = AllocationSummary::of(index, &allocation);
+    let shares = summary.shares.iter().map(|share| {
+        let levels = Level::ALL.iter().zip(share.matrices);
+        let counts: serde_json::Map<String, Value> =
+            levels.map(|(level, count)| (level.to_string(), json!(count))).collect();
+        json!({
+            "kind": format!("{:?}", share.kind).to_lowercase(),
+            "of_experts": share.of_experts,
+            "matrices_by_level": counts,
+        })
+    });
+    let (measured, experts) = measured(store);
+    json!({
+        "hash": allocation.hash().to_string(),
+        "expert_bits": summary.expert_bits,
+        "matrices": shares.collect::<Vec<_>>(),
+        "experts": experts,
+        "experts_measured": measured,
     })
 }
 
@@ -145,8 +171,39 @@ fn as_text(path: &Path, store: &Store, config: &ModelConfig) -> String {
         let (size, end) = (ByteSize(size).to_string(), ByteSize(section.end).to_string());
         let _ = writeln!(out, "  {:<8} {size:>10}   {end:>10}", section.name);
     }
+    out += &measured_text(store);
     out + "\n  bits/weight counts attention, feed-forward and expert matrices with scales, tables \
            and padding\n"
+}
+
+/// How many matrices of each kind have which level at the top, and what was measured of them.
+fn measured_text(store: &Store) -> String {
+    let index = store.index();
+    let summary = AllocationSummary::of(index, &Allocation::of_level(index, Level::L8));
+    let mut out =
+        String::from("\n  matrices            top level 2       3       4       6       8\n");
+    for share in &summary.shares {
+        let name = format!("{}{:?}", if share.of_experts { "expert " } else { "" }, share.kind);
+        let _ = write!(out, "  {:<18}", name.to_lowercase());
+        for (column, count) in share.matrices.iter().enumerate() {
+            let width = if column == 0 { 13 } else { 8 };
+            let _ = write!(out, "{count:>width$}");
+        }
+        out.push('\n');
+    }
+    let (measured, all) = measured(store);
+    let _ = writeln!(out, "\n  measured  {measured} of {all} experts: use, and error by level");
+    out
+}
+
+/// Experts whose use and errors are in the index, and all experts.
+fn measured(store: &Store) -> (usize, usize) {
+    let experts = store.groups().iter().filter(|group| group.id.expert().is_some());
+    let known = |group: &&Group| {
+        let drops = group.error_drops.iter().flatten().all(Option::is_some);
+        group.frequency.is_some() && !group.error_drops.is_empty() && drops
+    };
+    (experts.clone().filter(known).count(), experts.count())
 }
 
 fn model_text(config: &ModelConfig) -> String {

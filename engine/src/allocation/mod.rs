@@ -20,6 +20,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::error::EngineError;
 use crate::weights::MatrixWeights;
 
+pub(crate) use bytes::cut;
 pub use bytes::{Counting, bits_per_weight, budget_of_bits, layer_bytes, weight_bytes};
 pub use choose::{ChooseOptions, choose};
 pub use summary::{AllocationSummary, LevelShare};

@@ -30,6 +30,14 @@ pub enum ConvertError {
     /// The calibration pass.
     #[error("calibration: {0}")]
     Calibrate(#[source] EngineError),
+    /// A budget that not even the smallest store fits in.
+    #[error("a store takes {least} bytes at the least, and the budget is {asked}")]
+    Budget {
+        /// Bytes that were given.
+        asked: u64,
+        /// The least that is possible.
+        least: u64,
+    },
     /// A matrix that cannot be coded.
     #[error("matrix {matrix:?}: {source}")]
     Quantize {

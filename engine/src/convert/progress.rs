@@ -15,6 +15,8 @@ pub enum ConvertPhase {
     /// Fitting codecs, coding and writing. Takes turns with [`Self::Calibrating`]; both count in
     /// the same bytes.
     Quantizing,
+    /// Copying what a budget has room for.
+    Cutting,
     /// Making the store durable and giving it its name.
     Finishing,
 }

@@ -10,13 +10,19 @@ use std::path::PathBuf;
 #[command(after_help = "A conversion that was interrupted goes on where it stopped when the same \
 command is given again. The store appears under its name only when it is complete.")]
 pub struct ConvertArgs {
-    /// Hugging Face checkpoint folder: config.json, tokenizer.json, *.safetensors
+    /// Hugging Face checkpoint folder: config.json, tokenizer.json, *.safetensors; with --budget
+    /// also a store
     #[arg(value_name = "HF_DIR")]
     pub checkpoint: PathBuf,
 
     /// Store to write
     #[arg(short, long, value_name = "OUT.nest", env = "NESTLING_OUTPUT")]
     pub output: PathBuf,
+
+    /// Size of the store, such as 12GiB: every matrix gets as many bits as pay best. A whole store is
+    /// made first, beside the output, and removed afterwards [default: all levels]
+    #[arg(long, value_name = "SIZE", env = "NESTLING_BUDGET")]
+    pub budget: Option<ByteSize>,
 
     /// Replace the output if it exists
     #[arg(long, env = "NESTLING_FORCE", value_parser = FalseyValueParser::new())]
