@@ -13,6 +13,7 @@ mod plan;
 mod progress;
 mod quantize;
 mod refit;
+mod sensitivity;
 mod work;
 
 use std::ops::ControlFlow;

@@ -187,8 +187,8 @@ fn bytes_are_those_of_a_store_that_holds_no_more() {
             plan.add_codec(1);
             for group in index.groups() {
                 let levels = found.levels(&group.id).iter();
-                let cut = |(matrix, level): (&Matrix, &Level)| bytes::cut(matrix, *level);
-                let matrices: Vec<Matrix> = group.matrices.iter().zip(levels).map(cut).collect();
+                let cut_to = |(matrix, level): (&Matrix, &Level)| cut(matrix, *level);
+                let matrices: Vec<Matrix> = group.matrices.iter().zip(levels).map(cut_to).collect();
                 if !matrices.is_empty() {
                     plan.add_group(group.id.clone(), matrices, Vec::new());
                 }

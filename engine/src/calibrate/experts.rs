@@ -33,9 +33,9 @@ pub struct ExpertStatistics {
 
 /// One token that an expert computes.
 #[derive(Clone, Copy)]
-struct Use {
-    row: u32,
-    weight: f32,
+pub(super) struct Use {
+    pub row: u32,
+    pub weight: f32,
 }
 
 /// What is known of one expert.
@@ -60,6 +60,16 @@ pub(super) struct FeedForwardMoments {
 }
 
 impl FeedForwardMoments {
+    /// The tokens of an expert, ascending.
+    pub fn uses_of(&self, expert: u32) -> Option<&[Use]> {
+        Some(&self.experts.get(expert as usize)?.uses)
+    }
+
+    /// Weights of the norm before the part.
+    pub fn norm(&self) -> &[f32] {
+        &self.norm
+    }
+
     /// Inputs of `down`.
     pub fn inner(&self, expert: Option<u32>) -> Option<&MomentSum> {
         match expert {
@@ -225,7 +235,11 @@ impl Calibrator<'_> {
     }
 
     /// The inputs of the feed-forward part of some tokens, `[rows, hidden_size]`.
-    fn normed(&self, rows: impl ExactSizeIterator<Item = u32>, norm: &[f32]) -> Vec<f32> {
+    pub(super) fn normed(
+        &self,
+        rows: impl ExactSizeIterator<Item = u32>,
+        norm: &[f32],
+    ) -> Vec<f32> {
         let config = self.source.config();
         let hidden = config.hidden_size;
         let mut normed = vec![0.0; rows.len() * hidden];

@@ -7,6 +7,7 @@
 mod attention;
 mod experts;
 mod moments;
+mod sample;
 mod tokens;
 
 #[cfg(test)]
@@ -34,6 +35,7 @@ use crate::weights::ActivationMode;
 
 pub use experts::ExpertStatistics;
 pub use moments::MomentSum;
+pub use sample::RoutedSample;
 pub use tokens::{CALIBRATION_TOKENS_MIN, CalibrationTokens};
 
 use attention::AttentionPass;

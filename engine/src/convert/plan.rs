@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nestling_formats::checkpoint::Asset;
 use nestling_formats::nested::{Layout, TILE_ROWS};
 use nestling_formats::store::{
-    Encoding, FloatTensor, GroupId, Matrix, StorePlan, levels_with_offset,
+    Encoding, FloatTensor, GroupId, Matrix, Measures, StorePlan, levels_with_offset,
 };
 use nestling_formats::{
     Checkpoint, DType, ExpertId, FeedForward, FloatId, FloatShape, Level, MatrixId, MatrixKind,
@@ -80,6 +80,7 @@ fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
     });
     let mut plan = StorePlan::new(source, parameters.to_string());
     plan.alignment = options.alignment;
+    plan.measures = Measures::PerMatrix;
     plan.shard_bytes_max = options.shard_bytes_max;
     plan
 }

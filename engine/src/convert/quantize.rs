@@ -13,6 +13,7 @@ use nestling_formats::{FloatId, MatrixId, MatrixKind, Plane};
 use super::inputs::Inputs;
 use super::plan::source_id;
 use super::progress::Meter;
+use super::sensitivity::{CodedMatrix, drops, expert_errors};
 use super::{Conversion, ConvertError, work};
 use crate::calibrate::Calibrator;
 
@@ -134,7 +135,10 @@ impl Conversion<'_> {
         }
         let convert = |index: usize| {
             let group: &Group = experts[index];
-            self.write(group, &self.code(group, calibrator, 1)?)
+            let coded = self.code(group, calibrator, 1)?;
+            // First, so that a group that is written is measured too.
+            calibrator.map_or(Ok(()), |calibrator| self.measure(group, &coded, calibrator))?;
+            self.write(group, &coded)
         };
         work::for_each(self.threads(), experts.len(), &convert, &mut |index, ()| {
             meter.advance(self.group_bytes(&experts[index].id), Some(layer));
@@ -302,6 +306,56 @@ impl Conversion<'_> {
             None => quantize_matrix(&weights, rows, cols, codec, None, options),
         };
         coded.map_err(|source| ConvertError::Quantize { matrix: block.id, source })
+    }
+
+    /// Notes what each plane of an expert, and of each of its matrices, buys.
+    fn measure(
+        &self,
+        group: &Group,
+        coded: &[Coded],
+        calibrator: &Calibrator<'_>,
+    ) -> Result<(), ConvertError> {
+        let Some(sample) = group.id.expert().and_then(|expert| calibrator.routed_sample(expert))
+        else {
+            return Ok(());
+        };
+        let mut floats = Vec::with_capacity(coded.len());
+        for matrix in &group.matrices {
+            let blocks = blocks(&group.id, self.source(&group.id, matrix), matrix);
+            let weights = blocks.map(|block| self.read(&block)).collect::<Result<Vec<_>, _>>()?;
+            floats.push(weights.concat());
+        }
+        let mut matrices = Vec::with_capacity(coded.len());
+        let mut kinds = Vec::with_capacity(coded.len());
+        for ((matrix, coded), weights) in group.matrices.iter().zip(coded).zip(&floats) {
+            let Encoding::Nested { codec, .. } = matrix.encoding else { return Ok(()) };
+            let (Coded::Nested(coded), Some(codec)) = (coded, self.writer.codec(codec)) else {
+                return Ok(());
+            };
+            kinds.push(matrix.kind);
+            matrices.push((weights, coded, codec));
+        }
+        if kinds != [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down] {
+            return Ok(());
+        }
+        let matrices: Vec<CodedMatrix<'_>> = matrices
+            .iter()
+            .map(|(weights, coded, codec)| CodedMatrix { weights, coded, codec })
+            .collect();
+        let id = self.source(&group.id, &group.matrices[0]);
+        let errors = expert_errors(&matrices, &sample)
+            .map_err(|source| ConvertError::Quantize { matrix: id, source })?;
+        let unit = calibrator.residual_square();
+        for (plane, drop) in Plane::ALL.into_iter().zip(drops(&errors.together, unit)) {
+            if group.extents[plane.index()].is_some() {
+                self.writer.set_error_drop(&group.id, plane, drop)?;
+            }
+        }
+        for kind in kinds {
+            let drops = drops(errors.of(kind), unit).map(Some);
+            self.writer.set_matrix_error_drops(&group.id, kind, drops)?;
+        }
+        Ok(())
     }
 
     /// Packs and writes the extents of a group.

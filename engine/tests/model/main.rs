@@ -1,6 +1,8 @@
 //! Tests of whole models: against outside truth, and against themselves.
 
 #[cfg(test)]
+mod allocation;
+#[cfg(test)]
 mod build;
 #[cfg(test)]
 mod bundled;
