@@ -16,6 +16,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/src/cpu/nested/avx512.rs",
     "engine/src/cpu/nested/avx512/panel.rs",
     "engine/src/cpu/nested/neon.rs",
+    "engine/src/cpu/vector.rs",
     "engine/src/threads.rs",
     "engine/tests/model/bundled.rs",
     "engine/tests/model/allocation.rs",

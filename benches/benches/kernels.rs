@@ -8,8 +8,9 @@ use criterion::{
 };
 use half::f16;
 use nestling_benches::RandomMatrix;
-use nestling_engine::cpu::kernels::{FLOAT_ROWS, Kernels, KvBlock};
-use nestling_engine::cpu::math::{AttentionState, OUTER_TILE};
+use nestling_engine::cpu::attention::{AttentionRows, KvBlock};
+use nestling_engine::cpu::kernels::{FLOAT_ROWS, Kernels};
+use nestling_engine::cpu::math::OUTER_TILE;
 use nestling_engine::cpu::nested::{CodecTables, NestedWeights};
 use nestling_engine::cpu::rows::QuantizedRows;
 use nestling_engine::threads::ThreadPool;
@@ -172,7 +173,7 @@ fn rows(criterion: &mut Criterion) {
     });
 }
 
-/// Float weights, and attention over one page.
+/// Float weights.
 fn floats(criterion: &mut Criterion) {
     let weights = numbers(64 * COLS);
     for tokens in [1, 8] {
@@ -186,17 +187,36 @@ fn floats(criterion: &mut Criterion) {
             }
         });
     }
-    let (query, page) = (numbers(128), numbers(64 * 128));
-    let half: Vec<f16> = page.iter().map(|x| f16::from_f32(*x)).collect();
-    let (mut scores, mut block, mut out) = ([0.0; 64], [0.0; 128], [0.0; 128]);
-    let kinds = [("f32", KvBlock::F32(&page, &page), 4), ("f16", KvBlock::F16(&half, &half), 2)];
-    for (kind, kv, bytes) in kinds {
-        let mut group = criterion.benchmark_group(format!("attention, a page of {kind}"));
-        each(&mut group, 2 * 64 * 128 * bytes, |kernels| {
-            let mut both = (AttentionState::EMPTY, &mut out[..]);
-            let buffers = (&mut scores[..], &mut block[..]);
-            kernels.attend_block(black_box(&query), kv, 0.1, buffers, &mut both);
-        });
+}
+
+/// A page of attention for the heads of one token and for a block of a prompt's, and the rounding
+/// of what is stored.
+fn attention(criterion: &mut Criterion) {
+    const HEAD: usize = 128;
+    let page = numbers(64 * HEAD);
+    let mut half = vec![f16::ZERO; page.len()];
+    each(&mut criterion.benchmark_group("narrow"), 4 * page.len(), |kernels| {
+        kernels.narrow(black_box(&page), &mut half);
+    });
+    let integers: Vec<i8> = page.iter().map(|x| (x * 127.0) as i8).collect();
+    let scales = [0.01; 64];
+    let (keys, key_scales) = (&integers, &scales);
+    let kinds = [
+        ("f32", KvBlock::F32 { keys: &page, values: &page }, 4),
+        ("f16", KvBlock::F16 { keys: &half, values: &half }, 2),
+        ("int8", KvBlock::Int8 { keys, values: keys, key_scales, value_scales: key_scales }, 1),
+    ];
+    for queries in [1, 8, 64] {
+        let mut rows = AttentionRows::default();
+        rows.clear(HEAD);
+        numbers(queries * HEAD).chunks(HEAD).for_each(|query| rows.push(query, 64));
+        rows.start();
+        for (kind, kv, bytes) in kinds {
+            let name = format!("attention, {queries} queries, a page of {kind}");
+            each(&mut criterion.benchmark_group(name), 2 * 64 * HEAD * bytes, |kernels| {
+                kernels.attend_page(black_box(kv), 0, 0.1, &mut rows);
+            });
+        }
     }
 }
 
@@ -214,5 +234,14 @@ fn transforms(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, memory, nested_in_memory, nested_in_cache, rows, floats, transforms);
+criterion_group!(
+    benches,
+    memory,
+    nested_in_memory,
+    nested_in_cache,
+    rows,
+    floats,
+    attention,
+    transforms
+);
 criterion_main!(benches);

@@ -25,6 +25,12 @@ enum Memory {
     Pages(MmapMut),
 }
 
+impl std::fmt::Debug for AlignedBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AlignedBytes({})", self.length)
+    }
+}
+
 impl AlignedBytes {
     /// That many zeros.
     pub fn zeroed(length: usize) -> Self {

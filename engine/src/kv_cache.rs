@@ -18,6 +18,9 @@ pub enum KvDtype {
     F32,
     /// 16-bit floats, rounded half to even: half the memory.
     F16,
+    /// 8-bit integers with a scale for each position's key and value of every head: about a
+    /// quarter of the memory. Half to even, the largest magnitude is 127.
+    Int8,
 }
 
 impl KvDtype {
@@ -26,6 +29,15 @@ impl KvDtype {
         match self {
             Self::F32 => 4,
             Self::F16 => 2,
+            Self::Int8 => 1,
+        }
+    }
+
+    /// Bytes beside the elements of each head's key or value.
+    pub const fn scale_bytes(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 => 0,
+            Self::Int8 => 4,
         }
     }
 }
@@ -46,7 +58,8 @@ pub struct KvShape {
 impl KvShape {
     /// Bytes of one page in one layer: keys and values of [`PAGE_POSITIONS`] positions.
     pub fn page_bytes(&self) -> usize {
-        2 * PAGE_POSITIONS * self.num_key_value_heads * self.head_dim * self.dtype.bytes()
+        let row = self.head_dim * self.dtype.bytes() + self.dtype.scale_bytes();
+        2 * PAGE_POSITIONS * self.num_key_value_heads * row
     }
 }
 

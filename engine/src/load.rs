@@ -359,5 +359,6 @@ fn options_identity(options: &ModelOptions, runner: &dyn ModelRunner) -> u128 {
         crate::weights::ActivationMode::Float => 1,
     };
     let dtype = options.kv_dtype.bytes() as u8;
-    u128::from(u32::from_le_bytes([level, mode, dtype, 1]))
+    // The last is the version of what a page looks like.
+    u128::from(u32::from_le_bytes([level, mode, dtype, 2]))
 }

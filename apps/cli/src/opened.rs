@@ -109,6 +109,7 @@ fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOptions {
         kv_dtype: match resources.kv_type {
             KvTypeArg::F16 => KvDtype::F16,
             KvTypeArg::F32 => KvDtype::F32,
+            KvTypeArg::Int8 => KvDtype::Int8,
         },
         context_length: resources.ctx_size.map(|tokens| match tokens {
             0 => usize::MAX,

@@ -4,11 +4,13 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use crate::threads::ThreadPool;
+
 /// Some columns of all rows of a matrix, as if borrowed mutably.
 #[derive(Debug)]
 pub struct ColumnsMut<'a, T> {
     first: *mut T,
-    rows: usize,
+    rows: Range<usize>,
     stride: usize,
     range: Range<usize>,
     borrowed: PhantomData<&'a mut [T]>,
@@ -23,12 +25,18 @@ impl<T> ColumnsMut<'_, T> {
         self.range.clone()
     }
 
-    /// This block's part of one row.
+    /// The rows of this block.
+    pub fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    /// This block's part of one of its rows, counted from its first.
     ///
     /// # Panics
     /// Beyond the last row.
     pub fn row(&mut self, row: usize) -> &mut [T] {
-        assert!(row < self.rows, "row {row} of {}", self.rows);
+        assert!(row < self.rows.len(), "row {row} of {}", self.rows.len());
+        let row = self.rows.start + row;
         // SAFETY: the row and the columns are inside of the matrix, and no other block has them.
         unsafe {
             let start = self.first.add(row * self.stride + self.range.start);
@@ -53,7 +61,7 @@ pub fn split_columns<'a, T>(
     assert!(ascend && borders.last().is_none_or(|last| *last <= cols), "borders of {cols} columns");
     let block = |pair: &[usize]| ColumnsMut {
         first,
-        rows,
+        rows: 0..rows,
         stride: cols,
         range: pair[0]..pair[1],
         borrowed: PhantomData,
@@ -61,10 +69,78 @@ pub fn split_columns<'a, T>(
     borders.windows(2).map(block).collect()
 }
 
+/// A matrix of which each part of a job takes another block.
+struct Shared<T>(*mut T);
+
+// SAFETY: `for_each_block` gives every block to one part only, and elements may move between
+// threads.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+/// How rows or columns are cut into blocks.
+#[derive(Clone, Copy, Debug)]
+pub enum Cut<'a> {
+    /// Between neighbours of these, which ascend.
+    At(&'a [usize]),
+    /// So many in every block but the last.
+    Every(usize),
+}
+
+impl Cut<'_> {
+    /// Blocks of `length` rows or columns.
+    fn blocks(&self, length: usize) -> usize {
+        match self {
+            Self::At(borders) => {
+                let ascend = borders.windows(2).all(|pair| pair[0] <= pair[1]);
+                let inside = borders.last().is_none_or(|last| *last <= length);
+                assert!(ascend && inside, "borders of {length}");
+                borders.len().saturating_sub(1)
+            }
+            Self::Every(size) => length.div_ceil((*size).max(1)),
+        }
+    }
+
+    fn block(&self, index: usize, length: usize) -> Range<usize> {
+        match self {
+            Self::At(borders) => borders[index]..borders[index + 1],
+            Self::Every(size) => index * (*size).max(1)..((index + 1) * (*size).max(1)).min(length),
+        }
+    }
+}
+
+/// Calls `job(column block, block)` for every block of `values`, `[rows, cols]`, the last rows
+/// first; on this thread alone without `fork`.
+///
+/// # Panics
+/// With borders that descend or lie outside; when a part panicked.
+pub fn for_each_block<T: Send>(
+    (pool, fork): (&ThreadPool, bool),
+    (values, cols): (&mut [T], usize),
+    (row_cut, col_cut): (Cut, Cut),
+    job: &(dyn Fn(usize, &mut ColumnsMut<'_, T>) + Sync),
+) {
+    let rows = values.len().checked_div(cols).unwrap_or(0);
+    let (down, across) = (row_cut.blocks(rows), col_cut.blocks(cols));
+    let shared = &Shared(values.as_mut_ptr());
+    let part = |index: usize| {
+        let (row, col) = (down - 1 - index / across, index % across);
+        let mut block = ColumnsMut {
+            first: shared.0,
+            rows: row_cut.block(row, rows),
+            stride: cols,
+            range: col_cut.block(col, cols),
+            borrowed: PhantomData,
+        };
+        job(col, &mut block);
+    };
+    match fork {
+        true => pool.run(down * across, &part),
+        false => (0..down * across).for_each(part),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::threads::ThreadPool;
 
     #[test]
     fn blocks_cover_the_matrix() {
@@ -77,6 +153,21 @@ mod tests {
         });
         let row = |r: usize| [0, 0, 2, 2, 2, 2, 3].map(|index| index + 10 * r);
         assert_eq!(values, [row(0), row(1), row(2)].concat());
+    }
+
+    #[test]
+    fn a_grid_covers_the_matrix() {
+        let mut values = vec![0; 5 * 7];
+        let pool = ThreadPool::new(2);
+        let cuts = (Cut::At(&[0, 1, 1, 5]), Cut::Every(3));
+        for_each_block((&pool, true), (&mut values, 7), cuts, &|col, block| {
+            for row in 0..block.rows().len() {
+                let first = block.rows().start;
+                block.row(row).fill(col + 10 * (first + row));
+            }
+        });
+        let row = |r: usize| [0, 0, 0, 1, 1, 1, 2].map(|index| index + 10 * r);
+        assert_eq!(values, [row(0), row(1), row(2), row(3), row(4)].concat());
     }
 
     #[test]

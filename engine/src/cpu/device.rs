@@ -6,6 +6,7 @@ use nestling_formats::Level;
 use nestling_formats::nested::{InputTransform, Layout, NestedCodec};
 
 use super::encoder::CpuEncoder;
+use super::encoder::attention::AttentionScratch;
 use super::kernels::Kernels;
 use super::nested::CodecTables;
 use super::pages::CpuPool;
@@ -39,6 +40,8 @@ pub(super) struct Scratch {
     pub x: QuantizedRows,
     /// The input of a feed-forward part's second product.
     pub inner: QuantizedRows,
+    /// What attention works in.
+    pub attention: AttentionScratch,
 }
 
 impl Cpu {

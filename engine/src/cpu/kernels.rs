@@ -2,30 +2,21 @@
 //! chosen once at run time.
 #![expect(unsafe_code, reason = "calls code for instruction sets that were detected")]
 
-use super::math::{self, AttentionState, OUTER_TILE};
+use half::f16;
+
+use super::attention::{self, AttentionRows, KvBlock};
+use super::math::{self, OUTER_TILE};
 use super::nested::{self, NestedWeights, TileValues};
 use super::rows::{QuantizedGroup, QuantizedRows};
-
-/// Slices of keys and values that attention reads.
-#[derive(Clone, Copy, Debug)]
-pub enum KvBlock<'a> {
-    /// Keys and values, each `[positions, head_dim]`.
-    F32(&'a [f32], &'a [f32]),
-    /// Keys and values, each `[positions, head_dim]`.
-    F16(&'a [half::f16], &'a [half::f16]),
-}
+#[cfg(target_arch = "x86_64")]
+use super::vector::x86::{Avx2, Avx512};
+use super::vector::{self, Portable};
 
 type NestedTile = unsafe fn(&NestedWeights, usize, &QuantizedRows, &[u32], &mut [TileValues]);
 
 type FloatRows = unsafe fn((&[f32], usize), &[&[f32]], &mut [[f32; FLOAT_ROWS]]);
-type AttendBlock =
-    unsafe fn(&[f32], KvBlock, f32, &mut [f32], &mut [f32], &mut AttentionOutput<'_>);
-
 type OuterProducts =
     unsafe fn(&[[f32; OUTER_TILE]], &[[f32; OUTER_TILE]], &mut [[f32; OUTER_TILE]; OUTER_TILE]);
-
-/// What attention has gathered for one query head: its state, and the values `[head_dim]`.
-pub type AttentionOutput<'a> = (AttentionState, &'a mut [f32]);
 
 /// The kernels of one instruction set. Every set gives the same bits.
 pub struct Kernels {
@@ -40,7 +31,8 @@ pub struct Kernels {
     add_scaled: unsafe fn(&mut [f32], f32, &[f32]),
     add: unsafe fn(&mut [f32], &[f32]),
     dots: FloatRows,
-    attend_block: AttendBlock,
+    attend_page: unsafe fn(KvBlock, usize, f32, &mut AttentionRows),
+    narrow: unsafe fn(&[f32], &mut [f16]),
     outer_products: OuterProducts,
 }
 
@@ -99,28 +91,9 @@ const fn cell_length() -> usize {
     nestling_formats::nested::GROUP
 }
 
-#[inline(always)]
-fn attend_block(
-    query: &[f32],
-    kv: KvBlock,
-    scale: f32,
-    scores: &mut [f32],
-    block: &mut [f32],
-    (state, out): &mut AttentionOutput<'_>,
-) {
-    match kv {
-        KvBlock::F32(keys, values) => {
-            math::attend_block(query, (keys, values), scale, scores, block, (state, out));
-        }
-        KvBlock::F16(keys, values) => {
-            math::attend_block(query, (keys, values), scale, scores, block, (state, out));
-        }
-    }
-}
-
 /// Defines a module with every float operation compiled for a list of features, and its table.
 macro_rules! kernels_for {
-    ($module:ident, $name:literal, $nested:path $(, $features:literal)?) => {
+    ($module:ident, $name:literal, $nested:path, $vector:ty, $vectors:literal $(, $features:literal)?) => {
         mod $module {
             use super::*;
 
@@ -175,15 +148,18 @@ macro_rules! kernels_for {
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn attend_block(
-                query: &[f32],
+            unsafe fn attend_page(
                 kv: KvBlock,
+                first: usize,
                 scale: f32,
-                scores: &mut [f32],
-                block: &mut [f32],
-                out: &mut AttentionOutput<'_>,
+                rows: &mut AttentionRows,
             ) {
-                super::attend_block(query, kv, scale, scores, block, out);
+                attention::attend_page::<$vector, $vectors>(kv, first, scale, rows);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn narrow(from: &[f32], to: &mut [f16]) {
+                vector::narrow::<$vector>(from, to);
             }
 
             $(#[target_feature(enable = $features)])?
@@ -207,7 +183,8 @@ macro_rules! kernels_for {
                 add_scaled,
                 add,
                 dots,
-                attend_block,
+                attend_page,
+                narrow,
                 outer_products,
             };
         }
@@ -224,22 +201,24 @@ unsafe fn portable_tile(
     nested::portable(weights, tile, x, rows, out);
 }
 
-kernels_for!(portable, "portable", portable_tile);
+kernels_for!(portable, "portable", portable_tile, Portable, 1);
 #[cfg(target_arch = "x86_64")]
-kernels_for!(avx2, "AVX2", nested::avx2::plain::tile, "avx2,fma");
+kernels_for!(avx2, "AVX2", nested::avx2::plain::tile, Avx2, 1, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
-kernels_for!(avx_vnni, "AVX-VNNI", nested::avx2::vnni::tile, "avx2,fma");
+kernels_for!(avx_vnni, "AVX-VNNI", nested::avx2::vnni::tile, Avx2, 1, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
 kernels_for!(
     avx512,
     "AVX-512 VNNI",
     nested::avx512::tile,
+    Avx512,
+    4,
     "avx512f,avx512bw,avx512vl,avx512dq,fma"
 );
 #[cfg(target_arch = "aarch64")]
-kernels_for!(neon, "NEON", nested::neon::plain::tile, "neon");
+kernels_for!(neon, "NEON", nested::neon::plain::tile, Portable, 1, "neon");
 #[cfg(target_arch = "aarch64")]
-kernels_for!(dotprod, "NEON with dot products", nested::neon::dotprod::tile, "neon");
+kernels_for!(dotprod, "NEON with dot products", nested::neon::dotprod::tile, Portable, 1, "neon");
 
 impl Kernels {
     /// The kernels that run anywhere.
@@ -266,7 +245,9 @@ impl Kernels {
 
     #[cfg(target_arch = "x86_64")]
     fn native() -> Vec<&'static Self> {
-        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let avx2 = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
         let avx512 = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
@@ -380,17 +361,20 @@ impl Kernels {
         unsafe { (self.dots)(weights, x, out) }
     }
 
-    /// [`math::attend_block`].
-    pub fn attend_block(
-        &self,
-        query: &[f32],
-        kv: KvBlock,
-        scale: f32,
-        (scores, block): (&mut [f32], &mut [f32]),
-        out: &mut AttentionOutput<'_>,
-    ) {
+    /// Adds the page whose first position is `first` to what every query has gathered; queries
+    /// that see nothing of it stay as they are. [`attention`] says what is computed.
+    ///
+    /// # Panics
+    /// With a block of another head size than the queries'.
+    pub fn attend_page(&self, kv: KvBlock, first: usize, scale: f32, rows: &mut AttentionRows) {
         // SAFETY: see `nested_tile`.
-        unsafe { (self.attend_block)(query, kv, scale, scores, block, out) }
+        unsafe { (self.attend_page)(kv, first, scale, rows) }
+    }
+
+    /// Rounds floats to half floats, half to even; both have the same length.
+    pub fn narrow(&self, from: &[f32], to: &mut [f16]) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.narrow)(from, to) }
     }
 
     /// [`math::outer_products`].

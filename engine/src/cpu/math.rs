@@ -311,65 +311,6 @@ pub fn quantize_group(x: &[f32], out: &mut [i8]) -> f32 {
     amax / 127.0
 }
 
-/// What attention has gathered for one query head so far.
-#[derive(Clone, Copy, Debug)]
-pub struct AttentionState {
-    /// Largest score of the blocks so far.
-    pub max: f32,
-    /// Sum of exp(score - max).
-    pub sum: f32,
-}
-
-impl AttentionState {
-    /// No block yet.
-    pub const EMPTY: Self = Self { max: f32::NEG_INFINITY, sum: 0.0 };
-}
-
-/// Adds one block of positions to a query head's attention.
-///
-/// `keys` and `values` are `[positions, head_dim]`, `scores` has one element per position and is
-/// scratch, `block` `[head_dim]` is scratch, `out` `[head_dim]` gathers the weighted values. Blocks
-/// come in ascending order of absolute positions; a block's own result does not depend on others.
-#[inline(always)]
-pub fn attend_block<E: Element>(
-    query: &[f32],
-    (keys, values): (&[E], &[E]),
-    scale: f32,
-    scores: &mut [f32],
-    block: &mut [f32],
-    (state, out): (&mut AttentionState, &mut [f32]),
-) {
-    let head_dim = query.len();
-    for (score, key) in scores.iter_mut().zip(keys.chunks_exact(head_dim)) {
-        *score = dot(key, query) * scale;
-    }
-    let block_max = max(scores);
-    for score in scores.iter_mut() {
-        *score = exp(*score - block_max);
-    }
-    block.fill(0.0);
-    for (score, value) in scores.iter().zip(values.chunks_exact(head_dim)) {
-        for (block, value) in block.iter_mut().zip(value) {
-            *block = score.mul_add(value.to_f32(), *block);
-        }
-    }
-    let both = if block_max > state.max { block_max } else { state.max };
-    let (old, new) = (exp(state.max - both), exp(block_max - both));
-    state.sum = state.sum.mul_add(old, sum(scores) * new);
-    state.max = both;
-    for (out, block) in out.iter_mut().zip(block) {
-        *out = out.mul_add(old, *block * new);
-    }
-}
-
-/// Divides what [`attend_block`] gathered by the sum of its weights.
-#[inline(always)]
-pub fn attend_finish(state: AttentionState, out: &mut [f32]) {
-    for out in out {
-        *out /= state.sum;
-    }
-}
-
 /// Cosines and sines of every position's angles.
 #[derive(Clone, Debug)]
 pub struct RopeTable {

@@ -3,6 +3,7 @@
 //! [`math`] says what every float operation computes, once, in plain loops over 16 lanes. Kernels
 //! for an instruction set are the same loops compiled for it, or are tested to give the same bits.
 
+pub mod attention;
 mod columns;
 mod device;
 mod encoder;
@@ -12,6 +13,7 @@ pub mod nested;
 mod pages;
 pub mod reference;
 pub mod rows;
+mod vector;
 
 pub use device::{Cpu, CpuBuffer, CpuMatrix};
 pub use encoder::CpuEncoder;

@@ -2,28 +2,30 @@
 
 use half::f16;
 
-use super::kernels::KvBlock;
+use super::attention::KvBlock;
+use super::kernels::Kernels;
+use super::math;
+use crate::arena::AlignedBytes;
 use crate::error::EngineError;
 use crate::kv_cache::{KvDtype, KvShape, PAGE_POSITIONS, PageId};
 
-/// The pages of one layer; each `[keys and values, heads, 64 positions, head_dim]`, allocated when
-/// first written.
-#[derive(Clone, Debug)]
+/// The pages of one layer, allocated when first written.
+///
+/// A page holds its heads one after another, each with its keys transposed, `[head_dim, 64]`, then
+/// its values, `[64, head_dim]`. Integers are followed by the scales of all heads,
+/// `[heads, keys and values, 64]`.
+#[derive(Debug)]
 pub struct CpuPool {
     shape: KvShape,
-    pages: Vec<Page>,
+    pages: Vec<Option<AlignedBytes>>,
 }
 
-#[derive(Clone, Debug)]
-enum Page {
-    Missing,
-    F32(Vec<f32>),
-    F16(Vec<f16>),
-}
+/// Elements of a key that are converted at once.
+const CHUNK: usize = 64;
 
 impl CpuPool {
     pub(super) fn new(shape: KvShape) -> Self {
-        Self { shape, pages: vec![Page::Missing; shape.pages] }
+        Self { shape, pages: (0..shape.pages).map(|_| None).collect() }
     }
 
     fn missing(&self, page: PageId) -> EngineError {
@@ -31,88 +33,84 @@ impl CpuPool {
         EngineError::mismatch("key/value page", expected, page.0)
     }
 
-    fn page_mut(&mut self, page: PageId) -> Result<&mut Page, EngineError> {
-        let (missing, shape) = (self.missing(page), self.shape);
-        let elements = shape.page_bytes() / shape.dtype.bytes();
-        let page = self.pages.get_mut(page.0 as usize).ok_or(missing)?;
-        if matches!(page, Page::Missing) {
-            *page = match shape.dtype {
-                KvDtype::F32 => Page::F32(vec![0.0; elements]),
-                KvDtype::F16 => Page::F16(vec![f16::ZERO; elements]),
-            };
+    fn page(&self, page: PageId) -> Result<&AlignedBytes, EngineError> {
+        let found = self.pages.get(page.0 as usize).and_then(Option::as_ref);
+        found.ok_or_else(|| self.missing(page))
+    }
+
+    fn page_mut(&mut self, page: PageId) -> Result<&mut AlignedBytes, EngineError> {
+        let bytes = self.shape.page_bytes();
+        if page.0 as usize >= self.pages.len() {
+            return Err(self.missing(page));
         }
-        Ok(page)
+        let page = &mut self.pages[page.0 as usize];
+        Ok(page.get_or_insert_with(|| AlignedBytes::zeroed(bytes)))
     }
 
     /// Whether the page was written.
     pub(super) fn check(&self, page: PageId) -> Result<(), EngineError> {
-        match self.pages.get(page.0 as usize) {
-            None | Some(Page::Missing) => Err(self.missing(page)),
-            Some(_) => Ok(()),
-        }
+        self.page(page).map(|_| ())
     }
 
-    /// Keys and values of the first positions of one head; nothing for a page never written.
-    pub(super) fn head(&self, page: PageId, head: usize, positions: usize) -> KvBlock<'_> {
-        fn part<T>(values: &[T], start: usize, length: usize) -> (&[T], &[T]) {
-            let (keys, values) = values.split_at(values.len() / 2);
-            (&keys[start..start + length], &values[start..start + length])
-        }
+    /// Keys and values of one head.
+    pub(super) fn head(&self, page: PageId, head: usize) -> Result<KvBlock<'_>, EngineError> {
         let d = self.shape.head_dim;
-        let (start, length) = (head * PAGE_POSITIONS * d, positions * d);
-        match self.pages.get(page.0 as usize) {
-            Some(Page::F32(page)) => {
-                let (keys, values) = part(page, start, length);
-                KvBlock::F32(keys, values)
-            }
-            Some(Page::F16(page)) => {
-                let (keys, values) = part(page, start, length);
-                KvBlock::F16(keys, values)
-            }
-            None | Some(Page::Missing) => KvBlock::F32(&[], &[]),
+        let (bytes, size) = (self.page(page)?.as_ref(), PAGE_POSITIONS * d);
+        fn part<T: bytemuck::Pod>(bytes: &[u8], head: usize, size: usize) -> (&[T], &[T]) {
+            let start = 2 * head * size * size_of::<T>();
+            let elements: &[T] = bytemuck::cast_slice(&bytes[start..][..2 * size * size_of::<T>()]);
+            elements.split_at(size)
         }
+        Ok(match self.shape.dtype {
+            KvDtype::F32 => {
+                let (keys, values) = part(bytes, head, size);
+                KvBlock::F32 { keys, values }
+            }
+            KvDtype::F16 => {
+                let (keys, values) = part(bytes, head, size);
+                KvBlock::F16 { keys, values }
+            }
+            KvDtype::Int8 => {
+                let (keys, values) = part(bytes, head, size);
+                let scales = &bytes[2 * size * self.shape.num_key_value_heads..];
+                let (key_scales, value_scales) = part(scales, head, PAGE_POSITIONS);
+                KvBlock::Int8 { keys, values, key_scales, value_scales }
+            }
+        })
     }
 
-    /// Stores the keys and values of one position, `[heads, head_dim]` each.
-    pub(super) fn store(
-        &mut self,
-        page: PageId,
-        position: usize,
-        keys: &[f32],
-        values: &[f32],
-    ) -> Result<(), EngineError> {
-        let d = self.shape.head_dim;
-        fn fill<T>(page: &mut [T], at: (usize, usize), x: [&[f32]; 2], convert: fn(f32) -> T) {
-            let (position, d) = at;
-            let (keys, values) = page.split_at_mut(page.len() / 2);
-            for (out, x) in [keys, values].into_iter().zip(x) {
-                for (head, x) in x.chunks_exact(d).enumerate() {
-                    let out = &mut out[(head * PAGE_POSITIONS + position) * d..][..d];
-                    out.iter_mut().zip(x).for_each(|(out, x)| *out = convert(*x));
-                }
-            }
+    /// Takes pages out, so that several threads can store in them; see [`Self::put_back`].
+    ///
+    /// # Errors
+    /// A page that the pool does not have.
+    pub(super) fn take(&mut self, page: PageId) -> Result<TakenPage, EngineError> {
+        self.page_mut(page)?;
+        let bytes = self.pages[page.0 as usize].take();
+        Ok(TakenPage { page, shape: self.shape, bytes: bytes.ok_or_else(|| self.missing(page))? })
+    }
+
+    /// Puts a page back to where it was taken from.
+    pub(super) fn put_back(&mut self, taken: TakenPage) {
+        if let Some(page) = self.pages.get_mut(taken.page.0 as usize) {
+            *page = Some(taken.bytes);
         }
-        match self.page_mut(page)? {
-            Page::F32(page) => fill(page, (position, d), [keys, values], |x| x),
-            Page::F16(page) => fill(page, (position, d), [keys, values], f16::from_f32),
-            Page::Missing => {}
-        }
-        Ok(())
     }
 
     pub(super) fn copy(&mut self, source: PageId, destination: PageId) -> Result<(), EngineError> {
         self.check(source)?;
-        let page = self.pages[source.0 as usize].clone();
-        *self.page_mut(destination)? = page;
+        self.page_mut(destination)?;
+        let (from, to) = (source.0 as usize, destination.0 as usize);
+        let Some(mut copy) = self.pages[to].take() else { return Err(self.missing(destination)) };
+        // Nothing is there to copy where the two are one, which was taken out.
+        if let Some(page) = &self.pages[from] {
+            copy.bytes_mut().copy_from_slice(page.as_ref());
+        }
+        self.pages[to] = Some(copy);
         Ok(())
     }
 
     pub(super) fn read(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), EngineError> {
-        match self.pages.get(page.0 as usize) {
-            Some(Page::F32(page)) => out.extend(page.iter().flat_map(|x| x.to_le_bytes())),
-            Some(Page::F16(page)) => out.extend(page.iter().flat_map(|x| x.to_le_bytes())),
-            None | Some(Page::Missing) => return Err(self.missing(page)),
-        }
+        out.extend_from_slice(self.page(page)?.as_ref());
         Ok(())
     }
 
@@ -121,21 +119,88 @@ impl CpuPool {
         if bytes.len() != expected {
             return Err(EngineError::mismatch("bytes of a page", expected, bytes.len()));
         }
-        match self.page_mut(page)? {
-            Page::F32(page) => {
-                let elements = bytes.as_chunks::<4>().0.iter();
-                page.iter_mut()
-                    .zip(elements)
-                    .for_each(|(x, bytes)| *x = f32::from_le_bytes(*bytes));
-            }
-            Page::F16(page) => {
-                let elements = bytes.as_chunks::<2>().0.iter();
-                page.iter_mut()
-                    .zip(elements)
-                    .for_each(|(x, bytes)| *x = f16::from_le_bytes(*bytes));
-            }
-            Page::Missing => {}
-        }
+        self.page_mut(page)?.bytes_mut().copy_from_slice(bytes);
         Ok(())
+    }
+}
+
+/// A page on loan from its pool.
+#[derive(Debug)]
+pub(super) struct TakenPage {
+    page: PageId,
+    shape: KvShape,
+    bytes: AlignedBytes,
+}
+
+impl TakenPage {
+    /// Stores the keys and values of one position, `[heads, head_dim]` each.
+    pub fn store(&mut self, kernels: &Kernels, position: usize, keys: &[f32], values: &[f32]) {
+        let (d, heads, dtype) =
+            (self.shape.head_dim, self.shape.num_key_value_heads, self.shape.dtype);
+        let head_bytes = 2 * PAGE_POSITIONS * d * dtype.bytes();
+        let (elements, scales) = self.bytes.bytes_mut().split_at_mut(heads * head_bytes);
+        let scales: &mut [f32] = bytemuck::cast_slice_mut(scales);
+        let rows = keys.chunks_exact(d).zip(values.chunks_exact(d));
+        for (head, (rows, out)) in rows.zip(elements.chunks_exact_mut(head_bytes)).enumerate() {
+            match dtype {
+                KvDtype::F32 => {
+                    let mut slot = Slot::new(bytemuck::cast_slice_mut(out), position, d);
+                    slot.put_key(0, rows.0);
+                    slot.value().copy_from_slice(rows.1);
+                }
+                KvDtype::F16 => {
+                    let mut slot = Slot::new(bytemuck::cast_slice_mut(out), position, d);
+                    for (part, keys) in rows.0.chunks(CHUNK).enumerate() {
+                        let mut halves = [f16::ZERO; CHUNK];
+                        kernels.narrow(keys, &mut halves[..keys.len()]);
+                        slot.put_key(part * CHUNK, &halves[..keys.len()]);
+                    }
+                    kernels.narrow(rows.1, slot.value());
+                }
+                KvDtype::Int8 => {
+                    let mut slot = Slot::new(bytemuck::cast_slice_mut(out), position, d);
+                    let at = 2 * head * PAGE_POSITIONS + position;
+                    scales[at] = slot.put_quantized_key(rows.0);
+                    scales[at + PAGE_POSITIONS] = math::quantize_group(rows.1, slot.value());
+                }
+            }
+        }
+    }
+}
+
+/// The place of one position in one head of a page.
+struct Slot<'a, T> {
+    keys: &'a mut [T],   // [head_dim, 64]
+    values: &'a mut [T], // [64, head_dim]
+    position: usize,
+    head_dim: usize,
+}
+
+impl<'a, T: Copy> Slot<'a, T> {
+    fn new(head: &'a mut [T], position: usize, head_dim: usize) -> Self {
+        let (keys, values) = head.split_at_mut(PAGE_POSITIONS * head_dim);
+        Self { keys, values, position, head_dim }
+    }
+
+    /// Elements of the key from `first` on.
+    fn put_key(&mut self, first: usize, key: &[T]) {
+        let rows = self.keys.chunks_exact_mut(PAGE_POSITIONS).skip(first);
+        rows.zip(key).for_each(|(row, element)| row[self.position] = *element);
+    }
+
+    fn value(&mut self) -> &mut [T] {
+        &mut self.values[self.position * self.head_dim..][..self.head_dim]
+    }
+}
+
+impl Slot<'_, i8> {
+    /// Quantizes a key, by way of the value's place, which is filled afterwards.
+    fn put_quantized_key(&mut self, key: &[f32]) -> f32 {
+        let (keys, position, d) = (&mut *self.keys, self.position, self.head_dim);
+        let row = &mut self.values[position * d..][..d];
+        let scale = math::quantize_group(key, row);
+        let rows = keys.chunks_exact_mut(PAGE_POSITIONS).zip(row);
+        rows.for_each(|(keys, element)| keys[position] = *element);
+        scale
     }
 }

@@ -32,7 +32,7 @@ fn options(kv_dtype: KvDtype) -> RunnerOptions {
 fn every_encoder_and_every_chunking_gives_the_same_bits() {
     for (name, source) in sources() {
         let tokens = some_tokens(75, source.config().vocab_size, 1);
-        for kv_dtype in [KvDtype::F32, KvDtype::F16] {
+        for kv_dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Int8] {
             let mut expected = None;
             for (encoder, mut runner) in runners(&source, &options(kv_dtype)) {
                 for chunk in [75, 1, 7, 64] {
@@ -111,7 +111,7 @@ fn a_step_without_logits_still_fills_the_pages() {
 fn a_forked_or_restored_page_continues_with_the_same_bits() {
     let (_, source) = &sources()[0];
     let tokens = some_tokens(40, source.config().vocab_size, 6);
-    for kv_dtype in [KvDtype::F32, KvDtype::F16] {
+    for kv_dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Int8] {
         for (_, mut runner) in runners(source, &options(kv_dtype)) {
             let expected = all_logits(&mut *runner, &tokens, Level::L8, 39);
             let expected = bits(&expected[expected.len() - source.config().vocab_size..]);

@@ -113,6 +113,9 @@ pub enum KvTypeArg {
     F16,
     // Single precision
     F32,
+    // Integers with a scale for each position and head: half of f16's memory
+    #[value(alias = "q8_0")]
+    Int8,
 }
 
 /// A level on the command line: the number of bits.

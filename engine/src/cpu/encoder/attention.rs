@@ -1,13 +1,34 @@
-//! Attention: rows and key heads are independent of each other.
+//! Attention: blocks of a sequence's rows and key heads are independent of each other.
+
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use super::expect;
 use crate::backend::AttentionHeads;
 use crate::batch::StepRows;
+use crate::cpu::attention::AttentionRows;
+use crate::cpu::columns::{Cut, for_each_block};
 use crate::cpu::device::{Cpu, CpuBuffer, Team};
-use crate::cpu::math::{self, AttentionState};
-use crate::cpu::pages::CpuPool;
+use crate::cpu::math;
+use crate::cpu::pages::{CpuPool, TakenPage};
 use crate::error::EngineError;
 use crate::kv_cache::{PAGE_POSITIONS, PageId};
+
+/// Most queries of one key head that go through a page together: enough that widening the page
+/// costs little beside them, few enough that all of it stays in the second-level cache.
+const QUERIES_MAX: usize = 64;
+
+/// Memory that attention reuses.
+#[derive(Debug, Default)]
+pub(in crate::cpu) struct AttentionScratch {
+    /// One for each thread.
+    rows: Vec<Mutex<AttentionRows>>,
+    /// First rows of the blocks of queries.
+    borders: Vec<usize>,
+    /// Where each row is stored: page, position in it, row.
+    places: Vec<(PageId, usize, usize)>,
+    /// Pages under way, each with its part of `places`.
+    taken: Vec<(TakenPage, std::ops::Range<usize>)>,
+}
 
 fn page_missing() -> EngineError {
     EngineError::mismatch("page of a row", "a page", "none")
@@ -15,7 +36,7 @@ fn page_missing() -> EngineError {
 
 /// Norms and rotates queries and keys, then stores keys and values.
 pub(super) fn rope_store(
-    team: &Team,
+    (team, scratch): (&Team, &mut AttentionScratch),
     (heads, rows): (&AttentionHeads<Cpu>, &StepRows),
     rope: &CpuBuffer,
     qkv: &mut CpuBuffer,
@@ -29,42 +50,62 @@ pub(super) fn rope_store(
     for weight in heads.query_norm.iter().chain(&heads.key_norm) {
         expect("head norm", d, weight.len())?;
     }
-    let (cols, angles) = (qkv.cols.max(1), rope.cols.max(1));
-    let chunk = team.rows_per_part(rows.len(), cols);
-    let outputs = qkv.values.chunks_mut(chunk * cols);
-    let mut parts: Vec<_> = outputs.zip(rope.values.chunks(chunk * angles)).collect();
-    team.pool.for_each_mut(&mut parts, &|_, (qkv, rope)| {
-        for (row, angles) in qkv.chunks_mut(cols).zip(rope.chunks(angles)) {
-            let (cos, sin) = angles.split_at(angles.len() / 2);
-            for (head, x) in row[..(h + g) * d].chunks_exact_mut(d).enumerate() {
-                let norm = if head < h { &heads.query_norm } else { &heads.key_norm };
-                if let Some(weight) = norm {
-                    team.kernels.rms_norm_in_place(x, weight, heads.eps);
-                }
-                math::rope(&mut x[..angles.len()], cos, sin);
+    let angles = rope.cols.max(1);
+    team.for_each_row((&mut qkv.values, qkv.cols), |index, row| {
+        let angles = &rope.values[index * angles..][..rope.cols];
+        let (cos, sin) = angles.split_at(angles.len() / 2);
+        for (head, x) in row[..(h + g) * d].chunks_exact_mut(d).enumerate() {
+            let norm = if head < h { &heads.query_norm } else { &heads.key_norm };
+            if let Some(weight) = norm {
+                team.kernels.rms_norm_in_place(x, weight, heads.eps);
             }
+            math::rope(&mut x[..angles.len()], cos, sin);
         }
     });
-    for (index, row) in qkv.values.chunks(cols).enumerate() {
-        let (page, position) = rows.place(index).ok_or_else(page_missing)?;
-        let (keys, values) = row[h * d..].split_at(g * d);
-        kv.store(page, position, keys, values)?;
-    }
-    Ok(())
+    store((team, scratch), rows, (&*qkv, h * d, g * d), kv)
 }
 
-/// The heads of one row that share keys and values.
-struct Part<'a> {
-    queries: &'a [f32],
-    out: &'a mut [f32],
-    pages: &'a [PageId],
-    kv_head: usize,
-    visible: usize,
+/// Stores keys and values, a page at a time.
+fn store(
+    (team, scratch): (&Team, &mut AttentionScratch),
+    rows: &StepRows,
+    (qkv, first, width): (&CpuBuffer, usize, usize),
+    kv: &mut CpuPool,
+) -> Result<(), EngineError> {
+    let AttentionScratch { places, taken, .. } = scratch;
+    places.clear();
+    for row in 0..rows.len() {
+        let (page, position) = rows.place(row).ok_or_else(page_missing)?;
+        places.push((page, position, row));
+    }
+    places.sort_unstable();
+    let mut result = Ok(());
+    for chunk in places.chunk_by(|a, b| a.0 == b.0) {
+        match kv.take(chunk[0].0) {
+            Ok(page) => {
+                let start = taken.last().map_or(0, |(_, range)| range.end);
+                taken.push((page, start..start + chunk.len()));
+            }
+            Err(error) => {
+                result = Err(error);
+                break;
+            }
+        }
+    }
+    team.for_each_mut(taken, 8 * rows.len() * width, &|_, (page, range)| {
+        for (_, position, row) in &places[range.clone()] {
+            let row = &qkv.values[row * qkv.cols + first..][..2 * width];
+            let (keys, values) = row.split_at(width);
+            page.store(team.kernels, *position, keys, values);
+        }
+    });
+    taken.drain(..).for_each(|(page, _)| kv.put_back(page));
+    result
 }
 
 /// Causal attention over the pages.
 pub(super) fn attend(
-    team: &Team,
+    (team, scratch): (&Team, &mut AttentionScratch),
     (heads, rows): (&AttentionHeads<Cpu>, &StepRows),
     qkv: &CpuBuffer,
     kv: &CpuPool,
@@ -76,34 +117,83 @@ pub(super) fn attend(
     expect("rows of queries", rows.len(), qkv.row_count())?;
     expect("query heads for each key head", 0, h.checked_rem(g).unwrap_or(1))?;
     out.resize(rows.len());
-    let width = h / g * d;
-    let mut parts = Vec::with_capacity(rows.len() * g);
-    let outputs = out.values.chunks_mut((h * d).max(1));
-    for (index, (queries, out)) in qkv.values.chunks(qkv.cols.max(1)).zip(outputs).enumerate() {
-        rows.place(index).ok_or_else(page_missing)?;
-        let visible = rows.positions[index] as usize + 1;
-        let pages = &rows.pages[rows.sequences[index] as usize];
-        let pages = &pages[..visible.div_ceil(PAGE_POSITIONS)];
-        pages.iter().try_for_each(|page| kv.check(*page))?;
-        let both = queries[..h * d].chunks(width).zip(out.chunks_mut(width));
-        for (kv_head, (queries, out)) in both.enumerate() {
-            parts.push(Part { queries, out, pages, kv_head, visible });
-        }
-    }
-    team.pool.for_each_mut(&mut parts, &|_, part| {
-        let mut block = vec![0.0; d];
-        for (query, out) in part.queries.chunks(d).zip(part.out.chunks_mut(d)) {
-            out.fill(0.0);
-            let mut both = (AttentionState::EMPTY, &mut *out);
-            for (index, page) in part.pages.iter().enumerate() {
-                let positions = PAGE_POSITIONS.min(part.visible - index * PAGE_POSITIONS);
-                let mut scores = [0.0; PAGE_POSITIONS];
-                let buffers = (&mut scores[..positions], &mut *block);
-                let kv = kv.head(*page, part.kv_head, positions);
-                team.kernels.attend_block(query, kv, heads.scale, buffers, &mut both);
+    let group = h / g;
+    let read = split_rows(rows, (QUERIES_MAX / group).max(1), &mut scratch.borders, kv)?;
+    scratch.rows.resize_with(team.pool.threads(), Mutex::default);
+    let slots = &scratch.rows;
+    let width = group * d;
+    let cuts = (Cut::At(&scratch.borders), Cut::Every(width));
+    let multiplications = 2 * read * h * d;
+    let forks = (&*team.pool, team.forks(multiplications));
+    for_each_block(forks, (&mut out.values, out.cols), cuts, &|kv_head, block| {
+        let range = block.rows();
+        let mut slot = free_slot(slots);
+        slot.clear(d);
+        for row in range.clone() {
+            let queries = &qkv.values[row * qkv.cols + kv_head * width..][..width];
+            for query in queries.chunks_exact(d) {
+                slot.push(query, rows.positions[row] as usize + 1);
             }
-            math::attend_finish(both.0, out);
+        }
+        slot.start();
+        let visible = rows.positions[range.end - 1] as usize + 1;
+        let pages = &rows.pages[rows.sequences[range.start] as usize];
+        for (index, page) in pages[..visible.div_ceil(PAGE_POSITIONS)].iter().enumerate() {
+            // The pages were checked.
+            if let Ok(block) = kv.head(*page, kv_head) {
+                team.kernels.attend_page(block, index * PAGE_POSITIONS, heads.scale, &mut slot);
+            }
+        }
+        for (index, attended) in slot.finish().chunks_exact(width).enumerate() {
+            block.row(index).copy_from_slice(attended);
         }
     });
     Ok(())
+}
+
+/// Cuts the rows into blocks of one sequence and ascending positions, at most `most` rows each;
+/// gives the number of positions that all rows together read.
+fn split_rows(
+    rows: &StepRows,
+    most: usize,
+    borders: &mut Vec<usize>,
+    kv: &CpuPool,
+) -> Result<usize, EngineError> {
+    borders.clear();
+    let mut read = 0;
+    for row in 0..rows.len() {
+        rows.place(row).ok_or_else(page_missing)?;
+        let position = rows.positions[row];
+        read += position as usize + 1;
+        let goes_on = row > 0
+            && rows.sequences[row] == rows.sequences[row - 1]
+            && position > rows.positions[row - 1];
+        let full = borders.last().is_some_and(|first| row - first >= most);
+        if !goes_on || full {
+            borders.push(row);
+        }
+    }
+    borders.push(rows.len());
+    for ends in borders.windows(2).filter(|ends| ends[0] < ends[1]) {
+        let visible = rows.positions[ends[1] - 1] as usize + 1;
+        let pages = &rows.pages[rows.sequences[ends[0]] as usize];
+        let pages = &pages[..visible.div_ceil(PAGE_POSITIONS)];
+        pages.iter().try_for_each(|page| kv.check(*page))?;
+    }
+    Ok(read)
+}
+
+/// Memory that no other part works in. There is one for every thread, so one is free.
+fn free_slot(slots: &[Mutex<AttentionRows>]) -> MutexGuard<'_, AttentionRows> {
+    loop {
+        for slot in slots {
+            match slot.try_lock() {
+                Ok(slot) => return slot,
+                Err(TryLockError::Poisoned(slot)) => return slot.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        // Only if another thread is about to leave its own.
+        std::hint::spin_loop();
+    }
 }

@@ -96,7 +96,7 @@ fn fused(
         maps.push(RowMap { x: range.collect(), out: used.rows.out.clone() });
         rows += used.rows.len();
     }
-    let Scratch { x, inner } = scratch;
+    let Scratch { x, inner, .. } = scratch;
     inner.resize(rows, width);
     let groups = inner.groups();
     let multiplications = 2 * rows * width * x.groups() * GROUP;

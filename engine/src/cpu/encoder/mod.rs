@@ -1,7 +1,7 @@
 //! The operations of a step on the CPU: threads and kernels, with the bits of
 //! [`super::reference`].
 
-mod attention;
+pub(super) mod attention;
 mod feed_forward;
 mod products;
 #[cfg(test)]
@@ -184,7 +184,8 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         qkv: &mut CpuBuffer,
         kv: &mut CpuPool,
     ) -> Result<(), EngineError> {
-        attention::rope_store(&self.cpu.team, (heads, rows), rope, qkv, kv)
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        attention::rope_store((team, &mut scratch.attention), (heads, rows), rope, qkv, kv)
     }
 
     fn attend(
@@ -195,7 +196,8 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         kv: &CpuPool,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        attention::attend(&self.cpu.team, (heads, rows), qkv, kv, out)
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        attention::attend((team, &mut scratch.attention), (heads, rows), qkv, kv, out)
     }
 
     fn route(

@@ -5,7 +5,7 @@
 use nestling_formats::nested::{GROUP, NestedView, TILE_ROWS};
 use nestling_formats::{DType, Level};
 
-use crate::cpu::columns::{ColumnsMut, split_columns};
+use crate::cpu::columns::{ColumnsMut, Cut, for_each_block, split_columns};
 use crate::cpu::device::{CpuMatrix, Team};
 use crate::cpu::kernels::FLOAT_ROWS;
 use crate::cpu::math::Element;
@@ -80,6 +80,42 @@ impl Team {
     pub fn rows_per_part(&self, rows: usize, cols: usize) -> usize {
         // Norms and the like do several operations for each element.
         rows.div_ceil(self.parts(rows, 4 * rows * cols)).max(1)
+    }
+
+    /// Whether work of so many multiplications is worth a fork and join.
+    pub fn forks(&self, multiplications: usize) -> bool {
+        self.pool.threads() > 1 && multiplications >= FORK_MIN
+    }
+
+    /// Calls `job` for every item, on all threads if the work is worth it.
+    pub fn for_each_mut<T: Send>(
+        &self,
+        items: &mut [T],
+        multiplications: usize,
+        job: &(dyn Fn(usize, &mut T) + Sync),
+    ) {
+        if self.forks(multiplications) {
+            return self.pool.for_each_mut(items, job);
+        }
+        items.iter_mut().enumerate().for_each(|(index, item)| job(index, item));
+    }
+
+    /// Calls `job` for every row of `values`, `[rows, cols]`: norms and the like, of several
+    /// operations for each element.
+    pub fn for_each_row<T: Send>(
+        &self,
+        (values, cols): (&mut [T], usize),
+        job: impl Fn(usize, &mut [T]) + Sync,
+    ) {
+        let rows = values.len().checked_div(cols).unwrap_or(0);
+        let chunk = self.rows_per_part(rows, cols);
+        let forks = (&*self.pool, self.forks(4 * rows * cols));
+        let cuts = (Cut::Every(chunk), Cut::Every(cols));
+        for_each_block(forks, (values, cols), cuts, &|_, block| {
+            for row in 0..block.rows().len() {
+                job(block.rows().start + row, block.row(row));
+            }
+        });
     }
 
     /// Quantizes rows of activations, `[rows, cols]`.

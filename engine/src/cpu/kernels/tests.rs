@@ -2,6 +2,7 @@
 //! Nested products have their own cases, against the definition, in `cpu/nested/tests.rs`.
 
 use super::*;
+use crate::kv_cache::KvDtype;
 
 /// Sizes around the 16 lanes and around groups of 32.
 const SIZES: [usize; 9] = [1, 3, 15, 16, 17, 31, 33, 72, 131];
@@ -104,27 +105,56 @@ fn float_products_agree() {
 }
 
 #[test]
+fn halves_agree() {
+    compare("narrow", |kernels, size| {
+        let mut x = noise(size, 18);
+        // Subnormal, tied and too large numbers among them.
+        x.iter_mut().step_by(3).for_each(|x| *x *= 1e-6);
+        x.iter_mut().step_by(5).for_each(|x| *x *= 1e5);
+        let mut halves = vec![f16::ZERO; size];
+        kernels.narrow(&x, &mut halves);
+        let expected: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
+        assert_eq!(halves, expected);
+        halves.iter().map(|half| half.to_f32()).collect()
+    });
+}
+
+#[test]
 fn attention_agrees() {
-    for half_precision in [false, true] {
-        compare("attend_block", |kernels, size| {
-            let (positions, head) = (1 + size % 64, size);
-            let (query, keys) = (noise(head, 15), noise(positions * head, 16));
-            let values = noise(positions * head, 17);
-            let halves = [&keys, &values]
-                .map(|v| v.iter().map(|x| half::f16::from_f32(*x)).collect::<Vec<_>>());
-            let kv = if half_precision {
-                KvBlock::F16(&halves[0], &halves[1])
-            } else {
-                KvBlock::F32(&keys, &values)
+    for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Int8] {
+        compare("attend_page", |kernels, head| {
+            let queries = 1 + head % 11;
+            let halves = |seed| -> Vec<f16> {
+                noise(64 * head, seed).into_iter().map(f16::from_f32).collect()
             };
-            let (mut scores, mut block) = (vec![0.0; positions], vec![0.0; head]);
-            let mut gathered = vec![0.0; head];
-            let mut out = (AttentionState::EMPTY, &mut gathered[..]);
-            for _ in 0..2 {
-                kernels.attend_block(&query, kv, 0.2, (&mut scores, &mut block), &mut out);
+            let integers = |seed| -> Vec<i8> {
+                noise(64 * head, seed).into_iter().map(|x| (x * 30.0) as i8).collect()
+            };
+            let floats = [noise(64 * head, 16), noise(64 * head, 17)];
+            let halves = [halves(16), halves(17)];
+            let (integers, scales) = ([integers(16), integers(17)], noise(128, 19));
+            let kv = match dtype {
+                KvDtype::F32 => KvBlock::F32 { keys: &floats[0], values: &floats[1] },
+                KvDtype::F16 => KvBlock::F16 { keys: &halves[0], values: &halves[1] },
+                KvDtype::Int8 => KvBlock::Int8 {
+                    keys: &integers[0],
+                    values: &integers[1],
+                    key_scales: &scales[..64],
+                    value_scales: &scales[64..],
+                },
+            };
+            let mut rows = AttentionRows::default();
+            rows.clear(head);
+            // From rows that see nothing of the second page to rows that see all of it.
+            for (index, query) in noise(queries * head, 15).chunks(head).enumerate() {
+                rows.push(query, 60 + 70 * index / queries);
             }
-            let state = [out.0.max, out.0.sum];
-            gathered.into_iter().chain(state).collect()
+            rows.start();
+            for first in [0, 64] {
+                kernels.attend_page(kv, first, 0.02, &mut rows);
+            }
+            let states: Vec<f32> = rows.states().iter().flat_map(|s| [s.max, s.sum]).collect();
+            rows.finish().iter().copied().chain(states).collect()
         });
     }
 }

@@ -10,6 +10,7 @@ mod tests;
 
 use nestling_formats::Level;
 
+use super::attention::{self, AttentionState};
 use super::math;
 use crate::backend::{
     AttentionHeads, Backend, BackendLimits, Encoder, FeedForward, Linear, PinnedExpert, Router,
@@ -121,7 +122,7 @@ impl Backend for Reference {
         destination: PageId,
     ) -> Result<(), EngineError> {
         let page = pool.page(source)?.to_vec();
-        pool.page_mut(destination)?.copy_from_slice(&page);
+        pool.page_mut(destination)?.clone_from_slice(&page);
         Ok(())
     }
 
@@ -438,14 +439,29 @@ fn attend_head(
     visible: usize,
     out: &mut [f32],
 ) -> Result<(), EngineError> {
-    let mut state = math::AttentionState::EMPTY;
-    let mut block = vec![0.0; query.len()];
+    let mut state = AttentionState::EMPTY;
     for (first, &page) in (0..visible).step_by(PAGE_POSITIONS).zip(pages) {
-        let mut scores = vec![0.0; PAGE_POSITIONS.min(visible - first)];
-        let (keys, values) = kv.head(page, kv_head)?; // [64, head_dim] each
-        let both = (&mut state, &mut *out);
-        math::attend_block(query, (keys, values), scale, &mut scores, &mut block, both);
+        let positions = (0..PAGE_POSITIONS.min(visible - first))
+            .map(|position| kv.at(page, position, kv_head))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut weights: Vec<f32> = positions
+            .iter()
+            .map(|at| {
+                let products = at.key.iter().zip(query);
+                let dot = products.fold(0.0, |sum, (key, query)| query.mul_add(*key, sum));
+                dot * (at.key_scale * scale)
+            })
+            .collect();
+        let block_max = math::max(&weights);
+        weights.iter_mut().for_each(|weight| *weight = math::exp(*weight - block_max));
+        let [old, new] = attention::merge(&mut state, block_max, math::sum(&weights));
+        for (index, out) in out.iter_mut().enumerate() {
+            let block = weights.iter().zip(&positions).fold(0.0, |sum, (weight, at)| {
+                (weight * at.value_scale).mul_add(at.value[index], sum)
+            });
+            *out = out.mul_add(old, block * new);
+        }
     }
-    math::attend_finish(state, out);
+    out.iter_mut().for_each(|out| *out /= state.sum);
     Ok(())
 }

@@ -2,14 +2,38 @@
 
 use half::f16;
 
+use crate::cpu::math;
 use crate::error::EngineError;
 use crate::kv_cache::{KvDtype, KvShape, PAGE_POSITIONS, PageId};
 
-/// The pages of one layer; each `[keys and values, heads, 64 positions, head_dim]`.
+/// One position of one head.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Position {
+    /// What elements are multiplied with: 1 unless they are integers.
+    pub key_scale: f32,
+    pub value_scale: f32,
+    pub key: Vec<f32>,   // [head_dim]
+    pub value: Vec<f32>, // [head_dim]
+}
+
+/// The pages of one layer, each `[64 positions, heads]`.
 #[derive(Clone, Debug)]
 pub struct ReferencePool {
     shape: KvShape,
-    pages: Vec<Vec<f32>>, // empty until first written
+    pages: Vec<Vec<Position>>, // empty until first written
+}
+
+/// Elements as the type holds them, and their scale.
+fn rounded(dtype: KvDtype, x: &[f32]) -> (f32, Vec<f32>) {
+    match dtype {
+        KvDtype::F32 => (1.0, x.to_vec()),
+        KvDtype::F16 => (1.0, x.iter().map(|x| f16::from_f32(*x).to_f32()).collect()),
+        KvDtype::Int8 => {
+            let mut integers = vec![0; x.len()];
+            let scale = math::quantize_group(x, &mut integers);
+            (scale, integers.into_iter().map(f32::from).collect())
+        }
+    }
 }
 
 impl ReferencePool {
@@ -22,29 +46,31 @@ impl ReferencePool {
         EngineError::mismatch("key/value page", expected, page.0)
     }
 
-    pub(super) fn page(&self, page: PageId) -> Result<&[f32], EngineError> {
+    pub(super) fn page(&self, page: PageId) -> Result<&[Position], EngineError> {
         match self.pages.get(page.0 as usize) {
-            Some(values) if !values.is_empty() => Ok(values),
+            Some(positions) if !positions.is_empty() => Ok(positions),
             _ => Err(self.missing(page)),
         }
     }
 
-    pub(super) fn page_mut(&mut self, page: PageId) -> Result<&mut [f32], EngineError> {
-        let (missing, elements) = (self.missing(page), self.elements());
-        let values = self.pages.get_mut(page.0 as usize).ok_or(missing)?;
-        values.resize(elements, 0.0);
-        Ok(values)
+    pub(super) fn page_mut(&mut self, page: PageId) -> Result<&mut Vec<Position>, EngineError> {
+        let missing = self.missing(page);
+        let zeros = vec![0.0; self.shape.head_dim];
+        let zero = Position { key_scale: 0.0, value_scale: 0.0, key: zeros.clone(), value: zeros };
+        let positions = self.pages.get_mut(page.0 as usize).ok_or(missing)?;
+        positions.resize(PAGE_POSITIONS * self.shape.num_key_value_heads, zero);
+        Ok(positions)
     }
 
-    fn elements(&self) -> usize {
-        self.shape.page_bytes() / self.shape.dtype.bytes()
-    }
-
-    /// Keys and values of one head, `[64, head_dim]` each.
-    pub(super) fn head(&self, page: PageId, head: usize) -> Result<(&[f32], &[f32]), EngineError> {
-        let (keys, values) = self.page(page)?.split_at(self.elements() / 2);
-        let size = PAGE_POSITIONS * self.shape.head_dim;
-        Ok((&keys[head * size..][..size], &values[head * size..][..size]))
+    /// One position of one head.
+    pub(super) fn at(
+        &self,
+        page: PageId,
+        position: usize,
+        head: usize,
+    ) -> Result<&Position, EngineError> {
+        let index = position * self.shape.num_key_value_heads + head;
+        self.page(page)?.get(index).ok_or_else(|| self.missing(page))
     }
 
     /// Stores the keys and values of one position, `[heads, head_dim]` each.
@@ -55,42 +81,58 @@ impl ReferencePool {
         keys: &[f32],
         values: &[f32],
     ) -> Result<(), EngineError> {
-        let (shape, half) = (self.shape, self.elements() / 2);
-        let d = shape.head_dim;
-        let (key_page, value_page) = self.page_mut(page)?.split_at_mut(half);
-        for (page, x) in [(key_page, keys), (value_page, values)] {
-            for (head, x) in x.chunks_exact(d).enumerate() {
-                let out = &mut page[(head * PAGE_POSITIONS + position) * d..][..d];
-                for (out, x) in out.iter_mut().zip(x) {
-                    *out = match shape.dtype {
-                        KvDtype::F32 => *x,
-                        KvDtype::F16 => f16::from_f32(*x).to_f32(),
-                    };
-                }
-            }
+        let KvShape { num_key_value_heads: heads, head_dim: d, dtype, .. } = self.shape;
+        let out = &mut self.page_mut(page)?[position * heads..][..heads];
+        for (out, (key, value)) in
+            out.iter_mut().zip(keys.chunks_exact(d).zip(values.chunks_exact(d)))
+        {
+            (out.key_scale, out.key) = rounded(dtype, key);
+            (out.value_scale, out.value) = rounded(dtype, value);
         }
         Ok(())
     }
 
+    /// Element type by element type, the scales of integers after them.
     pub(super) fn read(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), EngineError> {
-        for value in self.page(page)? {
-            match self.shape.dtype {
-                KvDtype::F32 => out.extend_from_slice(&value.to_le_bytes()),
-                KvDtype::F16 => out.extend_from_slice(&f16::from_f32(*value).to_le_bytes()),
+        for position in self.page(page)? {
+            for value in position.key.iter().chain(&position.value) {
+                match self.shape.dtype {
+                    KvDtype::F32 => out.extend_from_slice(&value.to_le_bytes()),
+                    KvDtype::F16 => out.extend_from_slice(&f16::from_f32(*value).to_le_bytes()),
+                    KvDtype::Int8 => out.extend_from_slice(&(*value as i8).to_le_bytes()),
+                }
+            }
+            if self.shape.dtype == KvDtype::Int8 {
+                out.extend_from_slice(&position.key_scale.to_le_bytes());
+                out.extend_from_slice(&position.value_scale.to_le_bytes());
             }
         }
         Ok(())
     }
 
     pub(super) fn write(&mut self, page: PageId, bytes: &[u8]) -> Result<(), EngineError> {
-        let (dtype, expected) = (self.shape.dtype, self.shape.page_bytes());
+        let (KvShape { dtype, head_dim: d, .. }, expected) = (self.shape, self.shape.page_bytes());
         if bytes.len() != expected {
             return Err(EngineError::mismatch("bytes of a page", expected, bytes.len()));
         }
-        let values = self.page_mut(page)?;
-        match dtype {
-            KvDtype::F32 => nestling_formats::DType::F32.decode(bytes, values),
-            KvDtype::F16 => nestling_formats::DType::F16.decode(bytes, values),
+        let position_bytes = 2 * (d * dtype.bytes() + dtype.scale_bytes());
+        let positions = self.page_mut(page)?.iter_mut();
+        for (position, bytes) in positions.zip(bytes.chunks_exact(position_bytes.max(1))) {
+            let (keys, rest) = bytes.split_at(d * dtype.bytes());
+            let (values, scales) = rest.split_at(d * dtype.bytes());
+            let scales: Vec<f32> =
+                scales.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            position.key_scale = scales.first().copied().unwrap_or(1.0);
+            position.value_scale = scales.last().copied().unwrap_or(1.0);
+            for (out, bytes) in [(&mut position.key, keys), (&mut position.value, values)] {
+                match dtype {
+                    KvDtype::F32 => nestling_formats::DType::F32.decode(bytes, out),
+                    KvDtype::F16 => nestling_formats::DType::F16.decode(bytes, out),
+                    KvDtype::Int8 => {
+                        out.iter_mut().zip(bytes).for_each(|(x, b)| *x = f32::from(*b as i8));
+                    }
+                }
+            }
         }
         Ok(())
     }

@@ -164,8 +164,8 @@ fn attention_over_several_pages_is_a_softmax() {
 }
 
 #[test]
-fn pages_survive_a_snapshot_in_both_element_types() {
-    for dtype in [KvDtype::F32, KvDtype::F16] {
+fn pages_survive_a_snapshot_in_every_element_type() {
+    for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Int8] {
         let shape = KvShape { num_key_value_heads: 3, head_dim: 6, dtype, pages: 2 };
         let mut pool = ReferencePool::new(shape);
         pool.store(PageId(0), 63, &noise(18, 4), &noise(18, 5)).unwrap();

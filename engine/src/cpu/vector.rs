@@ -1,0 +1,340 @@
+//! Sixteen floats at a time, and the small matrix product that attention is made of.
+//!
+//! `out[q][c] = fma(a[q][k], b[k][c], out[q][c])` for ascending k: one chain for every output, so
+//! that the bits do not depend on how rows and columns are blocked. A block of 4 rows by some
+//! vectors stays in registers; written with plain loops the compiler kept it in memory (PERF.md).
+#![expect(unsafe_code, reason = "vector loads and stores at offsets that `product` has checked")]
+
+use half::f16;
+
+use super::math::{Element, LANES};
+
+/// Sixteen floats.
+pub(super) trait Vector: Copy {
+    /// Sixteen floats from memory.
+    ///
+    /// # Safety
+    /// Readable memory, and an instruction set that the machine has.
+    unsafe fn load(from: *const f32) -> Self;
+
+    /// Sixteen half floats from memory, exactly.
+    ///
+    /// # Safety
+    /// As [`Self::load`].
+    unsafe fn load_half(from: *const f16) -> Self;
+
+    /// The same float in every lane.
+    ///
+    /// # Safety
+    /// An instruction set that the machine has.
+    unsafe fn splat(value: f32) -> Self;
+
+    /// `self * other + sum`, fused.
+    ///
+    /// # Safety
+    /// As [`Self::splat`].
+    unsafe fn fma(self, other: Self, sum: Self) -> Self;
+
+    /// Stores sixteen floats.
+    ///
+    /// # Safety
+    /// As [`Self::load`], for writing.
+    unsafe fn store(self, to: *mut f32);
+
+    /// Stores sixteen floats as half floats, rounded half to even.
+    ///
+    /// # Safety
+    /// As [`Self::load`], for writing.
+    unsafe fn store_half(self, to: *mut f16);
+}
+
+/// Lanes in an array, for any machine.
+#[derive(Clone, Copy)]
+pub(super) struct Portable([f32; LANES]);
+
+impl Vector for Portable {
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the caller's.
+        Self(unsafe { from.cast::<[f32; LANES]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn load_half(from: *const f16) -> Self {
+        // SAFETY: the caller's.
+        Self(unsafe { from.cast::<[f16; LANES]>().read_unaligned() }.map(Element::to_f32))
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self([value; LANES])
+    }
+
+    #[inline(always)]
+    unsafe fn fma(self, other: Self, sum: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i].mul_add(other.0[i], sum.0[i])))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller's.
+        unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_half(self, to: *mut f16) {
+        // SAFETY: the caller's.
+        unsafe { to.cast::<[f16; LANES]>().write_unaligned(self.0.map(f16::from_f32)) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{Vector, f16};
+
+    /// One vector of AVX-512.
+    #[derive(Clone, Copy)]
+    pub struct Avx512(__m512);
+
+    impl Vector for Avx512 {
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: the caller's.
+            Self(unsafe { _mm512_loadu_ps(from) })
+        }
+
+        #[inline(always)]
+        unsafe fn load_half(from: *const f16) -> Self {
+            // SAFETY: the caller's.
+            Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
+        }
+
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: the caller's.
+            Self(unsafe { _mm512_set1_ps(value) })
+        }
+
+        #[inline(always)]
+        unsafe fn fma(self, other: Self, sum: Self) -> Self {
+            // SAFETY: the caller's.
+            Self(unsafe { _mm512_fmadd_ps(self.0, other.0, sum.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: the caller's.
+            unsafe { _mm512_storeu_ps(to, self.0) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_half(self, to: *mut f16) {
+            // SAFETY: the caller's.
+            unsafe {
+                let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0);
+                _mm256_storeu_si256(to.cast(), halves);
+            }
+        }
+    }
+
+    /// Two vectors of AVX2, with FMA and F16C.
+    #[derive(Clone, Copy)]
+    pub struct Avx2(__m256, __m256);
+
+    impl Vector for Avx2 {
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: the caller's.
+            unsafe { Self(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+        }
+
+        #[inline(always)]
+        unsafe fn load_half(from: *const f16) -> Self {
+            // SAFETY: the caller's.
+            unsafe {
+                let half = |at: usize| _mm256_cvtph_ps(_mm_loadu_si128(from.add(at).cast()));
+                Self(half(0), half(8))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: the caller's.
+            let both = unsafe { _mm256_set1_ps(value) };
+            Self(both, both)
+        }
+
+        #[inline(always)]
+        unsafe fn fma(self, other: Self, sum: Self) -> Self {
+            // SAFETY: the caller's.
+            unsafe {
+                Self(
+                    _mm256_fmadd_ps(self.0, other.0, sum.0),
+                    _mm256_fmadd_ps(self.1, other.1, sum.1),
+                )
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: the caller's.
+            unsafe {
+                _mm256_storeu_ps(to, self.0);
+                _mm256_storeu_ps(to.add(8), self.1);
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn store_half(self, to: *mut f16) {
+            // SAFETY: the caller's.
+            unsafe {
+                const MODE: i32 = _MM_FROUND_TO_NEAREST_INT;
+                _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<MODE>(self.0));
+                _mm_storeu_si128(to.add(8).cast(), _mm256_cvtps_ph::<MODE>(self.1));
+            }
+        }
+    }
+}
+
+/// Sizes of a [`product`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    pub rows: usize,
+    pub depth: usize,
+    pub cols: usize,
+}
+
+/// `out[q][c] = fma(a[q][k], b[k][c], out[q][c])` for k = 0, 1, … `depth - 1`; each matrix comes
+/// with the elements from one of its rows to the next. `VECTORS` vectors of columns are held in
+/// registers for up to four rows.
+///
+/// # Panics
+/// With a slice that is too short.
+#[inline(always)]
+pub(super) fn product<V: Vector, const VECTORS: usize>(
+    size: Size,
+    a: (&[f32], usize),
+    b: (&[f32], usize),
+    out: (&mut [f32], usize),
+) {
+    let Size { rows, depth, cols } = size;
+    if rows == 0 || depth == 0 || cols == 0 {
+        return;
+    }
+    assert!(a.0.len() >= (rows - 1) * a.1 + depth, "a");
+    assert!(b.0.len() >= (depth - 1) * b.1 + cols, "b");
+    assert!(out.0.len() >= (rows - 1) * out.1 + cols, "out");
+    let mut col = 0;
+    while cols - col >= VECTORS * LANES {
+        // SAFETY: rows, depth and columns lie inside of the three slices, as was checked.
+        unsafe { column::<V, VECTORS>((rows, depth, col), a, b, (&mut *out.0, out.1)) };
+        col += VECTORS * LANES;
+    }
+    while cols - col >= LANES {
+        // SAFETY: as above.
+        unsafe { column::<V, 1>((rows, depth, col), a, b, (&mut *out.0, out.1)) };
+        col += LANES;
+    }
+    for row in 0..rows {
+        for col in col..cols {
+            let out = &mut out.0[row * out.1 + col];
+            for k in 0..depth {
+                *out = a.0[row * a.1 + k].mul_add(b.0[k * b.1 + col], *out);
+            }
+        }
+    }
+}
+
+/// Some vectors of columns of all rows.
+///
+/// # Safety
+/// Sizes that lie inside of the slices.
+#[inline(always)]
+unsafe fn column<V: Vector, const VECTORS: usize>(
+    (rows, depth, col): (usize, usize, usize),
+    a: (&[f32], usize),
+    b: (&[f32], usize),
+    out: (&mut [f32], usize),
+) {
+    let (a, b, out) = ((a.0.as_ptr(), a.1), (b.0.as_ptr(), b.1), (out.0.as_mut_ptr(), out.1));
+    let mut row = 0;
+    // SAFETY: the caller's; no row beyond `rows` is touched.
+    unsafe {
+        let b = (b.0.add(col), b.1);
+        let at = |row: usize| ((a.0.add(row * a.1), a.1), (out.0.add(row * out.1 + col), out.1));
+        while rows - row >= 4 {
+            let (a, out) = at(row);
+            block::<V, 4, VECTORS>(depth, a, b, out);
+            row += 4;
+        }
+        if rows - row >= 2 {
+            let (a, out) = at(row);
+            block::<V, 2, VECTORS>(depth, a, b, out);
+            row += 2;
+        }
+        if rows > row {
+            let (a, out) = at(row);
+            block::<V, 1, VECTORS>(depth, a, b, out);
+        }
+    }
+}
+
+/// `ROWS` rows by `VECTORS` vectors of columns, in registers.
+///
+/// # Safety
+/// Pointers to so many rows and columns, a stride apart.
+#[inline(always)]
+unsafe fn block<V: Vector, const ROWS: usize, const VECTORS: usize>(
+    depth: usize,
+    (a, a_stride): (*const f32, usize),
+    (b, b_stride): (*const f32, usize),
+    (out, out_stride): (*mut f32, usize),
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let place = |row: usize, vector: usize| out.add(row * out_stride + vector * LANES);
+        let mut sums: [[V; VECTORS]; ROWS] =
+            std::array::from_fn(|row| std::array::from_fn(|vector| V::load(place(row, vector))));
+        for k in 0..depth {
+            let b: [V; VECTORS] =
+                std::array::from_fn(|vector| V::load(b.add(k * b_stride + vector * LANES)));
+            for row in 0..ROWS {
+                let factor = V::splat(*a.add(row * a_stride + k));
+                for vector in 0..VECTORS {
+                    sums[row][vector] = factor.fma(b[vector], sums[row][vector]);
+                }
+            }
+        }
+        for row in 0..ROWS {
+            for vector in 0..VECTORS {
+                sums[row][vector].store(place(row, vector));
+            }
+        }
+    }
+}
+
+/// Widens half floats, exactly.
+#[inline(always)]
+pub(super) fn widen<V: Vector>(from: &[f16], to: &mut [f32]) {
+    let ((from, from_tail), (to, to_tail)) = (from.as_chunks::<LANES>(), to.as_chunks_mut());
+    for (from, to) in from.iter().zip(to) {
+        let to: &mut [f32; LANES] = to;
+        // SAFETY: both arrays have sixteen elements.
+        unsafe { V::load_half(from.as_ptr()).store(to.as_mut_ptr()) }
+    }
+    to_tail.iter_mut().zip(from_tail).for_each(|(to, from)| *to = from.to_f32());
+}
+
+/// Rounds floats to half floats, half to even.
+#[inline(always)]
+pub(super) fn narrow<V: Vector>(from: &[f32], to: &mut [f16]) {
+    let ((from, from_tail), (to, to_tail)) = (from.as_chunks::<LANES>(), to.as_chunks_mut());
+    for (from, to) in from.iter().zip(to) {
+        let to: &mut [f16; LANES] = to;
+        // SAFETY: both arrays have sixteen elements.
+        unsafe { V::load(from.as_ptr()).store_half(to.as_mut_ptr()) }
+    }
+    to_tail.iter_mut().zip(from_tail).for_each(|(to, from)| *to = f16::from_f32(*from));
+}
