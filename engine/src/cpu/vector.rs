@@ -315,9 +315,10 @@ unsafe fn block<V: Vector, const ROWS: usize, const VECTORS: usize>(
     }
 }
 
-/// Widens half floats, exactly.
+/// Widens half floats, exactly, to the first elements of `to`.
 #[inline(always)]
 pub(super) fn widen<V: Vector>(from: &[f16], to: &mut [f32]) {
+    let to = &mut to[..from.len()];
     let ((from, from_tail), (to, to_tail)) = (from.as_chunks::<LANES>(), to.as_chunks_mut());
     for (from, to) in from.iter().zip(to) {
         let to: &mut [f32; LANES] = to;
@@ -330,6 +331,7 @@ pub(super) fn widen<V: Vector>(from: &[f16], to: &mut [f32]) {
 /// Rounds floats to half floats, half to even.
 #[inline(always)]
 pub(super) fn narrow<V: Vector>(from: &[f32], to: &mut [f16]) {
+    let to = &mut to[..from.len()];
     let ((from, from_tail), (to, to_tail)) = (from.as_chunks::<LANES>(), to.as_chunks_mut());
     for (from, to) in from.iter().zip(to) {
         let to: &mut [f16; LANES] = to;

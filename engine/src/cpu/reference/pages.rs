@@ -56,7 +56,9 @@ impl ReferencePool {
     pub(super) fn page_mut(&mut self, page: PageId) -> Result<&mut Vec<Position>, EngineError> {
         let missing = self.missing(page);
         let zeros = vec![0.0; self.shape.head_dim];
-        let zero = Position { key_scale: 0.0, value_scale: 0.0, key: zeros.clone(), value: zeros };
+        let scale = if self.shape.dtype == KvDtype::Int8 { 0.0 } else { 1.0 };
+        let (key_scale, value_scale, key, value) = (scale, scale, zeros.clone(), zeros);
+        let zero = Position { key_scale, value_scale, key, value };
         let positions = self.pages.get_mut(page.0 as usize).ok_or(missing)?;
         positions.resize(PAGE_POSITIONS * self.shape.num_key_value_heads, zero);
         Ok(positions)
