@@ -300,16 +300,16 @@ unsafe fn block<V: Vector, const ROWS: usize, const VECTORS: usize>(
         for k in 0..depth {
             let b: [V; VECTORS] =
                 std::array::from_fn(|vector| V::load(b.add(k * b_stride + vector * LANES)));
-            for row in 0..ROWS {
+            for (row, sums) in sums.iter_mut().enumerate() {
                 let factor = V::splat(*a.add(row * a_stride + k));
-                for vector in 0..VECTORS {
-                    sums[row][vector] = factor.fma(b[vector], sums[row][vector]);
+                for (sum, b) in sums.iter_mut().zip(b) {
+                    *sum = factor.fma(b, *sum);
                 }
             }
         }
-        for row in 0..ROWS {
-            for vector in 0..VECTORS {
-                sums[row][vector].store(place(row, vector));
+        for (row, sums) in sums.into_iter().enumerate() {
+            for (vector, sum) in sums.into_iter().enumerate() {
+                sum.store(place(row, vector));
             }
         }
     }
