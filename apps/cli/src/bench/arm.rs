@@ -38,6 +38,7 @@ impl ArmOptions {
             kv_dtype: match run.kv_type {
                 KvTypeArg::F16 => KvDtype::F16,
                 KvTypeArg::F32 => KvDtype::F32,
+                KvTypeArg::Int8 => KvDtype::Int8,
             },
         }
     }

@@ -193,6 +193,7 @@ fn kv_name(kind: KvTypeArg) -> &'static str {
     match kind {
         KvTypeArg::F16 => "f16",
         KvTypeArg::F32 => "f32",
+        KvTypeArg::Int8 => "int8",
     }
 }
 
