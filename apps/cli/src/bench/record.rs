@@ -115,6 +115,11 @@ impl Record<'_> {
         self.bandwidth.filter(|bandwidth| *bandwidth > 0.0).map(|all| self.read_speed() / all)
     }
 
+    /// Share of the experts asked for that were in memory: all, since a model is held whole.
+    pub fn hit_rate(&self) -> f64 {
+        1.0
+    }
+
     /// `pp512`, `tg128 @ d4096`, `pp512+tg128`.
     pub fn name(&self) -> String {
         let Test { depth, prompt, generated, .. } = self.test;
@@ -170,7 +175,7 @@ impl Record<'_> {
             "read_gb_per_s": self.read_speed() / 1e9,
             "memory_gb_per_s": self.bandwidth.map(|bandwidth| bandwidth / 1e9),
             "memory_share": self.bandwidth_share(),
-            "hit_rate": 1.0,
+            "hit_rate": self.hit_rate(),
             "peak_memory_bytes": self.peak_memory,
             "load_ns": nanoseconds(self.loaded.load),
             "first_token_ns": nanoseconds(self.loaded.first_token),

@@ -68,7 +68,7 @@ impl Form {
 }
 
 /// Names and widths; a negative width is aligned to the left.
-const COLUMNS: [(&str, i32); 14] = [
+const COLUMNS: [(&str, i32); 15] = [
     ("model", -28),
     ("size", 10),
     ("params", 9),
@@ -82,6 +82,7 @@ const COLUMNS: [(&str, i32); 14] = [
     ("GB/s", 6),
     ("of memory", 9),
     ("MB/token", 8),
+    ("hits", 5),
     ("peak memory", 11),
 ];
 
@@ -127,6 +128,7 @@ fn cells(record: &Record<'_>) -> [String; COLUMNS.len()] {
         format!("{:.2}", record.read_speed() / 1e9),
         share.unwrap_or_default(),
         format!("{:.2}", record.token_bytes() / 1e6),
+        format!("{:.0} %", 100.0 * record.hit_rate()),
         record.peak_memory.map(gibibytes).unwrap_or_default(),
     ]
 }
