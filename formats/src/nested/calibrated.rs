@@ -26,7 +26,7 @@ pub struct CalibratedOptions {
 impl Default for CalibratedOptions {
     fn default() -> Self {
         Self {
-            level_weights: [6.0, 4.0, 1.5, 0.9, 0.7],
+            level_weights: [6.0, 4.0, 1.5, 1.0, 1.0],
             feedback: false,
             sweeps: 2,
             step_sweeps: 2,
