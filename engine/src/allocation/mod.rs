@@ -136,9 +136,10 @@ impl Allocation {
     }
 }
 
-/// The prefix of a matrix in the model of a level; level 2 where the level means none of it.
+/// The prefix of a matrix in the model of a level, all of it in one above the store's own; level 2
+/// where the level means none of it.
 fn level_at(index: &Index, group: &Group, matrix: &Matrix, level: Level) -> Level {
-    let planes = index.planes_at(group, level).unwrap_or(0);
+    let planes = index.planes_at(group, level).unwrap_or(matrix.levels.len());
     matrix.level_after(planes).unwrap_or(Level::L2)
 }
 
