@@ -6,10 +6,10 @@ use criterion::measurement::WallTime;
 use criterion::{
     BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
 };
-use half::f16;
+use half::{bf16, f16};
 use nestling_benches::RandomMatrix;
 use nestling_engine::cpu::attention::{AttentionRows, KvBlock};
-use nestling_engine::cpu::kernels::{FLOAT_ROWS, Kernels};
+use nestling_engine::cpu::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights, Kernels};
 use nestling_engine::cpu::math::OUTER_TILE;
 use nestling_engine::cpu::nested::{CodecTables, NestedWeights};
 use nestling_engine::cpu::rows::QuantizedRows;
@@ -176,14 +176,25 @@ fn rows(criterion: &mut Criterion) {
 /// Float weights.
 fn floats(criterion: &mut Criterion) {
     let weights = numbers(64 * COLS);
+    let upper: Vec<bf16> = weights.iter().map(|x| bf16::from_f32(*x)).collect();
     for tokens in [1, 8] {
         let x = numbers(tokens * COLS);
-        let x: Vec<&[f32]> = x.chunks(COLS).collect();
+        let rows: Vec<u32> = (0..tokens as u32).collect();
+        let x = FloatInputs { values: &x, cols: COLS, rows: &rows };
         let mut out = vec![[0.0; FLOAT_ROWS]; tokens];
         let mut group = criterion.benchmark_group(format!("float weights, {tokens} rows"));
         each(&mut group, 4 * weights.len(), |kernels| {
             for weights in weights.chunks(FLOAT_ROWS * COLS) {
-                kernels.float_rows((weights, COLS), black_box(&x), &mut out);
+                let weights = (FloatWeights::F32(weights), COLS);
+                kernels.float_rows(weights, black_box(x), &mut out);
+            }
+        });
+        drop(group);
+        let mut group = criterion.benchmark_group(format!("bf16 weights, {tokens} rows"));
+        each(&mut group, 2 * upper.len(), |kernels| {
+            for weights in upper.chunks(FLOAT_ROWS * COLS) {
+                let weights = (FloatWeights::Bf16(weights), COLS);
+                kernels.float_rows(weights, black_box(x), &mut out);
             }
         });
     }

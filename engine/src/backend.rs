@@ -209,7 +209,7 @@ pub struct PinnedExpert<'a, B: Backend> {
     /// Its weights.
     pub weights: &'a FeedForward<B>,
     /// The rows that use it, ascending.
-    pub uses: Vec<ExpertUse>,
+    pub uses: &'a [ExpertUse],
 }
 
 /// Records, or runs, the operations of one step. T = rows, D = hidden size.
@@ -278,8 +278,20 @@ pub trait Encoder<B: Backend>: Send {
         heads: &AttentionHeads<B>,
         rows: &StepRows,
         rope: &B::Buffer,    // [T, R]
-        qkv: &mut B::Buffer, // [T, (H + 2 G) * head_dim]
+        qkv: &mut B::Buffer, // [T, (H + 2 G) * head_dim], or without the queries
         kv: &mut B::KvPool,
+    ) -> Result<(), EngineError>;
+
+    /// Norms and rotates queries in place, as [`Encoder::rope_store`] does.
+    ///
+    /// # Errors
+    /// Sizes that differ; a failed device.
+    fn rope_queries(
+        &mut self,
+        heads: &AttentionHeads<B>,
+        rows: &StepRows,
+        rope: &B::Buffer,        // [T, R]
+        queries: &mut B::Buffer, // [T, H * head_dim]
     ) -> Result<(), EngineError>;
 
     /// Causal attention of every row over positions 0 to its own, read from the pages.
@@ -290,7 +302,7 @@ pub trait Encoder<B: Backend>: Send {
         &mut self,
         heads: &AttentionHeads<B>,
         rows: &StepRows,
-        qkv: &B::Buffer, // [T, (H + 2 G) * head_dim], only queries are read
+        qkv: &B::Buffer, // [T, H * head_dim or more], only queries are read
         kv: &B::KvPool,
         out: &mut B::Buffer, // [T, H * head_dim]
     ) -> Result<(), EngineError>;
@@ -306,14 +318,30 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Routing, // [T, K]
     ) -> Result<(), EngineError>;
 
-    /// The routing in host memory: waits for the device.
+    /// The routing in host memory, in place of what `out` was: waits for the device.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn read_routing_into(
+        &mut self,
+        routing: &B::Routing,
+        out: &mut Routing,
+    ) -> impl Future<Output = Result<(), EngineError>> + Send;
+
+    /// [`Encoder::read_routing_into`] a new one.
     ///
     /// # Errors
     /// A failed device.
     fn read_routing(
         &mut self,
         routing: &B::Routing,
-    ) -> impl Future<Output = Result<Routing, EngineError>> + Send;
+    ) -> impl Future<Output = Result<Routing, EngineError>> + Send {
+        async {
+            let mut out = Routing::default();
+            self.read_routing_into(routing, &mut out).await?;
+            Ok(out)
+        }
+    }
 
     /// Starts the device on what was recorded, before the host waits for something else.
     ///
@@ -369,12 +397,29 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer,
     ) -> Result<(), EngineError>;
 
-    /// Everything recorded is run, and the buffer's rows are copied to the host.
+    /// Everything recorded is run, and the buffer's rows are copied to the host, in place of what
+    /// `out` held.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn read_into(
+        &mut self,
+        buffer: &B::Buffer,
+        out: &mut Vec<f32>,
+    ) -> impl Future<Output = Result<(), EngineError>> + Send;
+
+    /// [`Encoder::read_into`] new memory.
     ///
     /// # Errors
     /// A failed device.
     fn read(
         &mut self,
         buffer: &B::Buffer,
-    ) -> impl Future<Output = Result<Vec<f32>, EngineError>> + Send;
+    ) -> impl Future<Output = Result<Vec<f32>, EngineError>> + Send {
+        async {
+            let mut out = Vec::new();
+            self.read_into(buffer, &mut out).await?;
+            Ok(out)
+        }
+    }
 }

@@ -1,7 +1,5 @@
 //! One step's work: rows of tokens from any number of sequences.
 
-use std::sync::Arc;
-
 use nestling_formats::Level;
 
 use crate::error::EngineError;
@@ -83,15 +81,13 @@ impl Batch {
     /// Names the first row that breaks a rule of [`Batch::rows`], has a token outside the
     /// vocabulary or lies beyond the context or its sequence's pages.
     pub fn check(&self, vocab_size: usize, context_max: usize) -> Result<(), EngineError> {
-        let mut last: Vec<Option<u32>> = vec![None; self.sequences.len()];
         for (index, row) in self.rows.iter().enumerate() {
             let token = row.token;
             if token as usize >= vocab_size {
                 return Err(EngineError::TokenOutOfRange { token, vocab_size });
             }
             let sequence = row.sequence as usize;
-            let (Some(last), Some(table)) = (last.get_mut(sequence), self.sequences.get(sequence))
-            else {
+            let Some(table) = self.sequences.get(sequence) else {
                 let sequences = format!("a sequence below {}", self.sequences.len());
                 return Err(EngineError::mismatch(format!("row {index}"), sequences, sequence));
             };
@@ -100,7 +96,10 @@ impl Batch {
                 let (limit, wanted) = (context_max as u64, position as u64 + 1);
                 return Err(EngineError::ContextFull { limit, wanted });
             }
-            if let Some(before) = last.replace(row.position)
+            // Nearly always the row before; only a sequence's first row looks at all before it.
+            let before =
+                self.rows[..index].iter().rev().find(|other| other.sequence == row.sequence);
+            if let Some(before) = before.map(|before| before.position)
                 && before.checked_add(1) != Some(row.position)
             {
                 let expected = format!("position {}", u64::from(before) + 1);
@@ -117,7 +116,7 @@ impl Batch {
 }
 
 /// The rows of a step that are still computed, column by column: what encoders read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct StepRows {
     /// Token ids.
     pub tokens: Vec<u32>, // [T]
@@ -129,37 +128,51 @@ pub struct StepRows {
     pub policies: Vec<LevelPolicy>, // [T]
     /// Level of each row in dense matrices.
     pub dense_levels: Vec<Level>, // [T]
-    /// Pages of each sequence.
-    pub pages: Arc<[Vec<PageId>]>,
+    /// Pages of each sequence, of the batch's sequences at least.
+    pub pages: Vec<Vec<PageId>>,
 }
 
 impl StepRows {
     /// All rows of a batch.
     pub fn of_batch(batch: &Batch) -> Self {
+        let mut rows = Self::default();
+        rows.fill(batch);
+        rows
+    }
+
+    /// All rows of a batch, in place of those before; allocates only where there are more.
+    pub fn fill(&mut self, batch: &Batch) {
+        fn replace<T>(column: &mut Vec<T>, values: impl Iterator<Item = T>) {
+            column.clear();
+            column.extend(values);
+        }
         let rows = &batch.rows;
-        Self {
-            tokens: rows.iter().map(|row| row.token).collect(),
-            positions: rows.iter().map(|row| row.position).collect(),
-            sequences: rows.iter().map(|row| row.sequence).collect(),
-            policies: rows.iter().map(|row| row.levels).collect(),
-            dense_levels: rows.iter().map(|row| row.levels.dense()).collect(),
-            pages: batch.sequences.iter().map(|sequence| sequence.pages.clone()).collect(),
+        replace(&mut self.tokens, rows.iter().map(|row| row.token));
+        replace(&mut self.positions, rows.iter().map(|row| row.position));
+        replace(&mut self.sequences, rows.iter().map(|row| row.sequence));
+        replace(&mut self.policies, rows.iter().map(|row| row.levels));
+        replace(&mut self.dense_levels, rows.iter().map(|row| row.levels.dense()));
+        let count = self.pages.len().max(batch.sequences.len());
+        self.pages.resize_with(count, Vec::new);
+        self.pages.iter_mut().for_each(Vec::clear);
+        for (pages, sequence) in self.pages.iter_mut().zip(&batch.sequences) {
+            pages.extend_from_slice(&sequence.pages);
         }
     }
 
-    /// The rows of those indices, in that order.
-    pub fn select(&self, indices: &[u32]) -> Self {
-        fn pick<T: Copy>(from: &[T], indices: &[u32]) -> Vec<T> {
-            indices.iter().filter_map(|&index| from.get(index as usize).copied()).collect()
+    /// Keeps the rows of those indices, which ascend.
+    pub fn keep(&mut self, indices: &[u32]) {
+        fn pick<T: Copy>(column: &mut Vec<T>, indices: &[u32]) {
+            for (to, from) in indices.iter().enumerate() {
+                column[to] = column[*from as usize];
+            }
+            column.truncate(indices.len());
         }
-        Self {
-            tokens: pick(&self.tokens, indices),
-            positions: pick(&self.positions, indices),
-            sequences: pick(&self.sequences, indices),
-            policies: pick(&self.policies, indices),
-            dense_levels: pick(&self.dense_levels, indices),
-            pages: Arc::clone(&self.pages),
-        }
+        pick(&mut self.tokens, indices);
+        pick(&mut self.positions, indices);
+        pick(&mut self.sequences, indices);
+        pick(&mut self.policies, indices);
+        pick(&mut self.dense_levels, indices);
     }
 
     /// Rows.

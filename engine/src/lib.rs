@@ -33,6 +33,7 @@ mod model_core;
 pub mod open;
 #[cfg(feature = "text")]
 pub mod options;
+mod recycle;
 pub mod runner;
 pub mod sampler;
 #[cfg(feature = "text")]
@@ -48,6 +49,7 @@ mod step_loop;
 pub mod synthetic;
 #[cfg(feature = "text")]
 pub mod text;
+pub mod thread_count;
 pub mod threads;
 pub mod weights;
 

@@ -307,7 +307,7 @@ fn scratch_bytes(config: &ModelConfig, rows_max: usize) -> u64 {
         FeedForward::Moe { num_experts_per_tok, .. } => num_experts_per_tok,
     });
     let hidden_rows = 3 + experts_per_token.max().unwrap_or(0);
-    let per_row = hidden_rows * config.hidden_size + 2 * qkv + (heads + 1) * config.head_dim;
+    let per_row = hidden_rows * config.hidden_size + 2 * qkv + (heads + 2) * config.head_dim;
     4 * (rows_max as u64).saturating_mul((per_row + config.vocab_size) as u64)
 }
 

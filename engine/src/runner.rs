@@ -102,6 +102,11 @@ pub trait ModelRunner: Send {
         block_on(self.step(batch, cancel))
     }
 
+    /// Takes an output back, whose memory a later step may use.
+    fn recycle(&mut self, output: StepOutput) {
+        drop(output);
+    }
+
     /// Copies a page in every layer.
     ///
     /// # Errors

@@ -312,4 +312,27 @@ mod tests {
             pool.run(4, &|_| {});
         }
     }
+
+    #[test]
+    fn a_pool_of_any_size_survives_panics_and_drops_while_parked() {
+        for threads in 1..=8 {
+            let pool = ThreadPool::new(threads);
+            let count = AtomicU32::new(0);
+            for round in 0..20 {
+                let result = catch_unwind(AssertUnwindSafe(|| {
+                    pool.run(3 * threads, &|part| {
+                        count.fetch_add(1, Ordering::Relaxed);
+                        assert!(round % 5 != 4 || part != 1, "part {part} fails");
+                    });
+                }));
+                assert_eq!(result.is_err(), round % 5 == 4);
+            }
+            assert!(count.load(Ordering::Relaxed) as usize >= 16 * 3 * threads);
+            if threads % 2 == 0 {
+                // Long enough for every worker to park.
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            drop(pool);
+        }
+    }
 }

@@ -100,6 +100,19 @@ impl FloatMatrix {
         Self::new(rows, cols, DType::F32, ByteRegion::from_vec(bytes))
     }
 
+    /// The same values in half the memory where every one of them is a bfloat16, as in a router
+    /// that was trained so.
+    #[must_use]
+    pub fn compact(self) -> Self {
+        let (words, rest) = self.bytes().as_chunks::<4>();
+        let exact = words.iter().all(|word| word[0] == 0 && word[1] == 0) && rest.is_empty();
+        if self.dtype != DType::F32 || !exact {
+            return self;
+        }
+        let bytes = words.iter().flat_map(|word| [word[2], word[3]]).collect();
+        Self { dtype: DType::Bf16, region: ByteRegion::from_vec(bytes), ..self }
+    }
+
     /// Outputs.
     pub fn rows(&self) -> usize {
         self.rows

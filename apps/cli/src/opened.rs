@@ -9,6 +9,7 @@ use crate::hub::{self, Repository, Surroundings};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::{convert, mapped, places};
+use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
 use nestling::engine::{Engine, EngineOptions, KvDtype, Model, ModelOptions, ModelSource};
 use nestling::formats::store::{OpenOptions, Store};
 use std::fmt::Write as _;
@@ -94,9 +95,32 @@ fn source(path: &Path, mode: LoadModeArg, partial: bool) -> Result<ModelSource> 
     }
 }
 
+/// The number of threads that this machine runs best with: measured once, then remembered with
+/// the number of cores that it was measured for.
+fn best_threads() -> Option<usize> {
+    let cores = std::thread::available_parallelism().ok()?.get();
+    if cores <= CORES_FEW {
+        return None;
+    }
+    let file = places::thread_count_file().ok();
+    let text = file.as_deref().and_then(|file| std::fs::read_to_string(file).ok());
+    let known = text.as_deref().and_then(|text| {
+        let (measured, best) = text.trim().split_once(' ')?;
+        let best: usize = best.parse().ok()?;
+        (measured.parse() == Ok(cores) && (1..=cores).contains(&best)).then_some(best)
+    });
+    let best = known.unwrap_or_else(|| best_thread_count(cores));
+    if let (None, Some(file)) = (known, file) {
+        // Where nothing can be kept, it is measured again.
+        let _ = file.parent().map(std::fs::create_dir_all);
+        let _ = std::fs::write(file, format!("{cores} {best}\n"));
+    }
+    Some(best)
+}
+
 fn engine_options(resources: &ResourceArgs) -> EngineOptions {
     EngineOptions {
-        threads: resources.threads.map(|threads| threads as usize),
+        threads: resources.threads.map(|threads| threads as usize).or_else(best_threads),
         memory_bytes: resources.memory.map(|size| size.0),
         ..EngineOptions::default()
     }

@@ -75,6 +75,11 @@ pub fn nestling_cache() -> Result<PathBuf> {
     }
 }
 
+/// Where the number of threads that ran best is remembered.
+pub fn thread_count_file() -> Result<PathBuf> {
+    Ok(nestling_cache()?.join("threads.txt"))
+}
+
 pub fn history_file() -> Result<PathBuf> {
     Ok(nestling_cache()?.join("history.txt"))
 }

@@ -45,30 +45,6 @@ impl<T> ColumnsMut<'_, T> {
     }
 }
 
-/// Cuts `values`, `[rows, cols]`, at the columns `borders`, which ascend: block i has columns
-/// `borders[i]..borders[i + 1]`.
-///
-/// # Panics
-/// With borders that descend or lie beyond `cols`.
-pub fn split_columns<'a, T>(
-    values: &'a mut [T],
-    cols: usize,
-    borders: &[usize],
-) -> Vec<ColumnsMut<'a, T>> {
-    let rows = values.len().checked_div(cols).unwrap_or(0);
-    let first = values.as_mut_ptr();
-    let ascend = borders.windows(2).all(|pair| pair[0] <= pair[1]);
-    assert!(ascend && borders.last().is_none_or(|last| *last <= cols), "borders of {cols} columns");
-    let block = |pair: &[usize]| ColumnsMut {
-        first,
-        rows: 0..rows,
-        stride: cols,
-        range: pair[0]..pair[1],
-        borrowed: PhantomData,
-    };
-    borders.windows(2).map(block).collect()
-}
-
 /// A matrix of which each part of a job takes another block.
 struct Shared<T>(*mut T);
 
@@ -83,6 +59,8 @@ pub enum Cut<'a> {
     At(&'a [usize]),
     /// So many in every block but the last.
     Every(usize),
+    /// Those from the first number to before the second, so many in every block but the last.
+    Within(usize, usize, usize),
 }
 
 impl Cut<'_> {
@@ -96,13 +74,21 @@ impl Cut<'_> {
                 borders.len().saturating_sub(1)
             }
             Self::Every(size) => length.div_ceil((*size).max(1)),
+            Self::Within(start, end, size) => {
+                assert!(start <= end && *end <= length, "borders of {length}");
+                (end - start).div_ceil((*size).max(1))
+            }
         }
     }
 
     fn block(&self, index: usize, length: usize) -> Range<usize> {
         match self {
             Self::At(borders) => borders[index]..borders[index + 1],
-            Self::Every(size) => index * (*size).max(1)..((index + 1) * (*size).max(1)).min(length),
+            Self::Every(size) => Self::Within(0, length, *size).block(index, length),
+            Self::Within(start, end, size) => {
+                let first = start + index * (*size).max(1);
+                first..(first + (*size).max(1)).min(*end)
+            }
         }
     }
 }
@@ -143,19 +129,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_cover_the_matrix() {
-        let mut values = vec![0; 3 * 7];
-        let mut blocks = split_columns(&mut values, 7, &[0, 2, 2, 6, 7]);
-        ThreadPool::new(2).for_each_mut(&mut blocks, &|index, block| {
-            for row in 0..3 {
-                block.row(row).fill(index + 10 * row);
-            }
-        });
-        let row = |r: usize| [0, 0, 2, 2, 2, 2, 3].map(|index| index + 10 * r);
-        assert_eq!(values, [row(0), row(1), row(2)].concat());
-    }
-
-    #[test]
     fn a_grid_covers_the_matrix() {
         let mut values = vec![0; 5 * 7];
         let pool = ThreadPool::new(2);
@@ -171,9 +144,31 @@ mod tests {
     }
 
     #[test]
+    fn some_columns_are_left_alone() {
+        let mut values = vec![0; 2 * 7];
+        let pool = ThreadPool::new(1);
+        let cuts = (Cut::Every(2), Cut::Within(1, 6, 2));
+        for_each_block((&pool, true), (&mut values, 7), cuts, &|col, block| {
+            (0..2).for_each(|row| block.row(row).fill(col + 1));
+        });
+        assert_eq!(values, [[0, 1, 1, 2, 2, 3, 0]; 2].concat());
+    }
+
+    #[test]
     #[should_panic(expected = "row 1 of 1")]
-    fn a_row_beyond_the_matrix_is_refused() {
-        let mut values = vec![0; 4];
-        split_columns(&mut values, 4, &[0, 4])[0].row(1);
+    fn a_row_beyond_the_block_is_refused() {
+        let pool = ThreadPool::new(1);
+        let cuts = (Cut::Every(1), Cut::Every(4));
+        for_each_block((&pool, false), (&mut [0; 8], 4), cuts, &|_, block| {
+            block.row(1);
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "borders of 4")]
+    fn columns_beyond_the_matrix_are_refused() {
+        let pool = ThreadPool::new(1);
+        let cuts = (Cut::Every(1), Cut::At(&[0, 5]));
+        for_each_block((&pool, false), (&mut [0; 8], 4), cuts, &|_, _| {});
     }
 }

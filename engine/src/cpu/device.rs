@@ -7,6 +7,8 @@ use nestling_formats::nested::{InputTransform, Layout, NestedCodec};
 
 use super::encoder::CpuEncoder;
 use super::encoder::attention::AttentionScratch;
+use super::encoder::feed_forward::{Inner, Use};
+use super::encoder::products::ProductScratch;
 use super::kernels::Kernels;
 use super::nested::CodecTables;
 use super::pages::CpuPool;
@@ -33,15 +35,40 @@ pub(super) struct Team {
     pub kernels: &'static Kernels,
 }
 
-/// Memory that operations reuse.
-#[derive(Debug, Default)]
+/// Memory that operations reuse: after the first steps, none allocates.
+#[derive(Default)]
 pub(super) struct Scratch {
+    pub work: Work,
+    pub attention: AttentionScratch,
+    /// The rows of every expert, and their places in the output.
+    pub expert_rows: [Vec<u32>; 2],
+    pub uses: Vec<Use<'static>>,
+    /// The router's.
+    pub logits: CpuBuffer,
+    pub chosen: Vec<(u32, f32)>,
+    pub ids: Vec<u32>,
+    pub weights: Vec<f32>,
+}
+
+/// Memory of products and feed-forward parts.
+#[derive(Default)]
+pub(super) struct Work {
     /// The input of a product.
     pub x: QuantizedRows,
     /// The input of a feed-forward part's second product.
     pub inner: QuantizedRows,
-    /// What attention works in.
-    pub attention: AttentionScratch,
+    pub inners: Vec<Inner<'static>>,
+    pub products: ProductScratch,
+    /// Rows of one level, in the input and in the output.
+    pub level_rows: [Vec<u32>; 2],
+    /// 0, 1, 2, …
+    pub all: Vec<u32>,
+}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scratch")
+    }
 }
 
 impl Cpu {

@@ -2,10 +2,10 @@
 //! chosen once at run time.
 #![expect(unsafe_code, reason = "calls code for instruction sets that were detected")]
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::attention::{self, AttentionRows, KvBlock};
-use super::math::{self, OUTER_TILE};
+use super::math::{self, Element, OUTER_TILE};
 use super::nested::{self, NestedWeights, TileValues};
 use super::rows::{QuantizedGroup, QuantizedRows};
 #[cfg(target_arch = "x86_64")]
@@ -14,7 +14,41 @@ use super::vector::{self, Portable};
 
 type NestedTile = unsafe fn(&NestedWeights, usize, &QuantizedRows, &[u32], &mut [TileValues]);
 
-type FloatRows = unsafe fn((&[f32], usize), &[&[f32]], &mut [[f32; FLOAT_ROWS]]);
+type FloatRows = unsafe fn((FloatWeights, usize), FloatInputs, &mut [[f32; FLOAT_ROWS]]);
+
+/// Rows of float weights that lie a stride apart.
+#[derive(Clone, Copy, Debug)]
+pub enum FloatWeights<'a> {
+    /// 32 bits.
+    F32(&'a [f32]),
+    /// 16 bits.
+    F16(&'a [f16]),
+    /// The upper half of 32 bits.
+    Bf16(&'a [bf16]),
+}
+
+impl FloatWeights<'_> {
+    /// Those after so many elements.
+    pub fn skip(self, elements: usize) -> Self {
+        match self {
+            Self::F32(weights) => Self::F32(&weights[elements..]),
+            Self::F16(weights) => Self::F16(&weights[elements..]),
+            Self::Bf16(weights) => Self::Bf16(&weights[elements..]),
+        }
+    }
+}
+
+/// Rows of activations.
+#[derive(Clone, Copy, Debug)]
+pub struct FloatInputs<'a> {
+    /// `[all rows, cols]`.
+    pub values: &'a [f32],
+    /// Columns.
+    pub cols: usize,
+    /// The rows that are meant.
+    pub rows: &'a [u32],
+}
+
 type OuterProducts =
     unsafe fn(&[[f32; OUTER_TILE]], &[[f32; OUTER_TILE]], &mut [[f32; OUTER_TILE]; OUTER_TILE]);
 
@@ -30,7 +64,7 @@ pub struct Kernels {
     hadamard: unsafe fn(&mut [f32]),
     add_scaled: unsafe fn(&mut [f32], f32, &[f32]),
     add: unsafe fn(&mut [f32], &[f32]),
-    dots: FloatRows,
+    float_rows: FloatRows,
     attend_page: unsafe fn(KvBlock, usize, f32, &mut AttentionRows),
     narrow: unsafe fn(&[f32], &mut [f16]),
     outer_products: OuterProducts,
@@ -45,17 +79,24 @@ impl std::fmt::Debug for Kernels {
 /// Rows of float weights that are multiplied together.
 pub const FLOAT_ROWS: usize = 4;
 
-/// Products of [`FLOAT_ROWS`] rows of weights, which lie a stride apart, with rows of activations.
+/// Products of [`FLOAT_ROWS`] rows of weights with rows of activations. Where there are fewer
+/// weights, the last row stands for those that are missing.
 ///
 /// Four rows of weights, from the first-level cache, for one row of activations at a time: blocks
 /// of 4 x 4 were 16 times slower, since the compiler kept their 16 sums in memory (PERF.md).
 #[inline(always)]
-fn dots((weights, stride): (&[f32], usize), x: &[&[f32]], out: &mut [[f32; FLOAT_ROWS]]) {
+fn dots<E: Element>(
+    (weights, stride): (&[E], usize),
+    x: FloatInputs,
+    out: &mut [[f32; FLOAT_ROWS]],
+) {
     const LANES: usize = math::LANES;
-    for (x, out) in x.iter().zip(out) {
-        let cols = x.len();
-        let rows: [&[f32]; FLOAT_ROWS] =
-            std::array::from_fn(|row| &weights[row * stride..row * stride + cols]);
+    let cols = x.cols;
+    let last = weights.len().saturating_sub(cols).checked_div(stride).unwrap_or(0);
+    let rows: [&[E]; FLOAT_ROWS] =
+        std::array::from_fn(|row| &weights[row.min(last) * stride..][..cols]);
+    for (x_row, out) in x.rows.iter().zip(out) {
+        let x = &x.values[*x_row as usize * cols..][..cols];
         let mut sums = [[0.0f32; LANES]; FLOAT_ROWS];
         for chunk in 0..cols / LANES {
             let range = chunk * LANES..(chunk + 1) * LANES;
@@ -63,7 +104,7 @@ fn dots((weights, stride): (&[f32], usize), x: &[&[f32]], out: &mut [[f32; FLOAT
             for (lanes, weights) in sums.iter_mut().zip(&rows) {
                 let weights = &weights[range.clone()];
                 for i in 0..LANES {
-                    lanes[i] = weights[i].mul_add(x[i], lanes[i]);
+                    lanes[i] = weights[i].to_f32().mul_add(x[i], lanes[i]);
                 }
             }
         }
@@ -71,10 +112,23 @@ fn dots((weights, stride): (&[f32], usize), x: &[&[f32]], out: &mut [[f32; FLOAT
         for (lanes, weights) in sums.iter_mut().zip(&rows) {
             let products = weights[tail.clone()].iter().zip(&x[tail.clone()]);
             for (lane, (weight, x)) in lanes.iter_mut().zip(products) {
-                *lane = weight.mul_add(*x, *lane);
+                *lane = weight.to_f32().mul_add(*x, *lane);
             }
         }
         *out = sums.map(math::tree_sum);
+    }
+}
+
+#[inline(always)]
+fn float_rows(
+    (weights, stride): (FloatWeights, usize),
+    x: FloatInputs,
+    out: &mut [[f32; FLOAT_ROWS]],
+) {
+    match weights {
+        FloatWeights::F32(weights) => dots((weights, stride), x, out),
+        FloatWeights::F16(weights) => dots((weights, stride), x, out),
+        FloatWeights::Bf16(weights) => dots((weights, stride), x, out),
     }
 }
 
@@ -143,8 +197,12 @@ macro_rules! kernels_for {
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn dots(weights: (&[f32], usize), x: &[&[f32]], out: &mut [[f32; FLOAT_ROWS]]) {
-                super::dots(weights, x, out);
+            unsafe fn float_rows(
+                weights: (FloatWeights, usize),
+                x: FloatInputs,
+                out: &mut [[f32; FLOAT_ROWS]],
+            ) {
+                super::float_rows(weights, x, out);
             }
 
             $(#[target_feature(enable = $features)])?
@@ -182,7 +240,7 @@ macro_rules! kernels_for {
                 hadamard,
                 add_scaled,
                 add,
-                dots,
+                float_rows,
                 attend_page,
                 narrow,
                 outer_products,
@@ -347,18 +405,19 @@ impl Kernels {
     }
 
     /// Dot products of [`FLOAT_ROWS`] rows of float weights, which lie a stride apart, with rows of
-    /// activations, all of one length: `out[t][row]`, each as [`math::dot`] gives it.
+    /// activations: `out[t][row]`, each as [`math::dot`] gives it. Where there are fewer weights,
+    /// the last row stands for those that are missing.
     ///
     /// # Panics
     /// With weights or rows that are too short.
     pub fn float_rows(
         &self,
-        weights: (&[f32], usize),
-        x: &[&[f32]],
+        weights: (FloatWeights, usize),
+        x: FloatInputs,
         out: &mut [[f32; FLOAT_ROWS]],
     ) {
         // SAFETY: see `nested_tile`.
-        unsafe { (self.dots)(weights, x, out) }
+        unsafe { (self.float_rows)(weights, x, out) }
     }
 
     /// Adds the page whose first position is `first` to what every query has gathered; queries

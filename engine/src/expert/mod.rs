@@ -7,7 +7,7 @@ mod owned;
 pub mod source;
 pub mod store;
 
-pub use cache::ExpertCache;
+pub use cache::{ExpertCache, RequestScratch};
 pub use checkpoint::CheckpointSource;
 pub use float_tables::FloatTables;
 pub use source::{ExpertSource, Matrices};

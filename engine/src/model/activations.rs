@@ -2,7 +2,7 @@
 
 use nestling_formats::{FeedForward, ModelConfig};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Encoder};
 use crate::batch::StepRows;
 use crate::error::EngineError;
 
@@ -16,12 +16,16 @@ pub(super) struct Activations<B: Backend> {
     pub normed: B::Buffer, // [T, hidden_size]
     /// Queries, keys and values side by side.
     pub qkv: B::Buffer, // [T, (H + 2 G) * head_dim]
-    /// The rows of `qkv` that want logits.
-    pub qkv_tail: B::Buffer, // [rows with logits, (H + 2 G) * head_dim]
+    /// Keys and values of the last layer, where only some rows want logits.
+    pub keys_values: B::Buffer, // [T, 2 G * head_dim]
+    /// Queries of those rows.
+    pub queries: B::Buffer, // [rows with logits, H * head_dim]
     /// What the heads gathered.
     pub attended: B::Buffer, // [T, H * head_dim]
     /// Cosines and sines of the positions.
     pub rope: B::Buffer, // [T, head_dim]
+    /// Those of the rows that want logits.
+    pub rope_tail: B::Buffer, // [rows with logits, head_dim]
     /// The experts of every row.
     pub routing: B::Routing, // [T, K]
     /// Outputs of the experts, before they are weighted and summed.
@@ -47,13 +51,29 @@ impl<B: Backend> Activations<B> {
             tail: backend.buffer(rows_max, config.hidden_size)?,
             normed: backend.buffer(rows_max, config.hidden_size)?,
             qkv: backend.buffer(rows_max, (h + 2 * g) * d)?,
-            qkv_tail: backend.buffer(rows_max, (h + 2 * g) * d)?,
+            keys_values: backend.buffer(rows_max, 2 * g * d)?,
+            queries: backend.buffer(rows_max, h * d)?,
             attended: backend.buffer(rows_max, h * d)?,
             rope: backend.buffer(rows_max, d)?,
+            rope_tail: backend.buffer(rows_max, d)?,
             routing: backend.routing(rows_max, experts_per_token)?,
             expert_rows: backend.buffer(rows_max * experts_per_token, config.hidden_size)?,
             logits: backend.buffer(rows_max, config.vocab_size)?,
         })
+    }
+}
+
+impl<B: Backend> Activations<B> {
+    /// Keeps the rows that want logits of what the rest of the last layer reads.
+    pub fn keep(&mut self, encoder: &mut B::Encoder<'_>, rows: &[u32]) -> Result<(), EngineError> {
+        let Self { x, normed, tail, rope, rope_tail, .. } = self;
+        for buffer in [x, normed] {
+            encoder.gather_rows(buffer, rows, tail)?;
+            std::mem::swap(buffer, tail);
+        }
+        encoder.gather_rows(rope, rows, rope_tail)?;
+        std::mem::swap(rope, rope_tail);
+        Ok(())
     }
 }
 
@@ -74,12 +94,18 @@ impl RopeAngles {
 
     /// Cosines and sines of each row's position, `[T, head_dim]`.
     pub fn of_rows(&self, rows: &StepRows) -> Vec<f32> {
-        let mut angles = Vec::with_capacity(rows.len() * 2 * self.frequencies.len());
+        let mut angles = Vec::new();
+        self.fill(rows, &mut angles);
+        angles
+    }
+
+    /// [`Self::of_rows`] in place of what `angles` held.
+    pub fn fill(&self, rows: &StepRows, angles: &mut Vec<f32>) {
+        angles.clear();
         for &position in &rows.positions {
             let angle = |frequency: &f32| f64::from(position as f32 * frequency);
             angles.extend(self.frequencies.iter().map(|f| libm::cos(angle(f)) as f32));
             angles.extend(self.frequencies.iter().map(|f| libm::sin(angle(f)) as f32));
         }
-        angles
     }
 }

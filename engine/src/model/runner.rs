@@ -10,8 +10,9 @@ use super::weights::{Loader, Progress, Weights};
 use crate::backend::Backend;
 use crate::batch::{Batch, StepRows};
 use crate::cancel::CancelToken;
+use crate::driver::block_on;
 use crate::error::EngineError;
-use crate::expert::{ExpertCache, ExpertSource};
+use crate::expert::{ExpertCache, ExpertSource, RequestScratch};
 use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
 use crate::runner::{
     ModelRunner, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
@@ -58,6 +59,29 @@ pub struct Runner<B: Backend> {
     kv: Vec<B::KvPool>, // [layers]
     angles: RopeAngles,
     limits: RunnerLimits,
+    scratch: StepScratch<B>,
+}
+
+/// Memory of the host that steps reuse.
+struct StepScratch<B: Backend> {
+    rows: StepRows,
+    logit_rows: Vec<u32>,
+    angles: Vec<f32>, // [T, head_dim]
+    requests: RequestScratch<B>,
+    /// Logits of a step whose output was given back.
+    logits: Vec<f32>,
+}
+
+impl<B: Backend> Default for StepScratch<B> {
+    fn default() -> Self {
+        Self {
+            rows: StepRows::default(),
+            logit_rows: Vec::new(),
+            angles: Vec::new(),
+            requests: RequestScratch::default(),
+            logits: Vec::new(),
+        }
+    }
 }
 
 impl<B: Backend> Runner<B> {
@@ -102,7 +126,8 @@ impl<B: Backend> Runner<B> {
             threads: options.load_threads,
         };
         let (weights, experts) = loader.load(cancel, progress)?;
-        Ok(Self { backend, source, weights, experts, activations, kv, angles, limits })
+        let scratch = StepScratch::default();
+        Ok(Self { backend, source, weights, experts, activations, kv, angles, limits, scratch })
     }
 
     async fn run(
@@ -115,21 +140,29 @@ impl<B: Backend> Runner<B> {
         if batch.rows.is_empty() {
             return Ok(StepOutput { vocab_size, ..StepOutput::default() });
         }
-        let (rows, logit_rows) = (StepRows::of_batch(batch), batch.logit_rows());
+        let StepScratch { rows, logit_rows, angles, requests, logits: spare } = &mut self.scratch;
+        rows.fill(batch);
+        logit_rows.clear();
+        let wanted = (0..).zip(&batch.rows).filter(|(_, row)| row.wants_logits);
+        logit_rows.extend(wanted.map(|(index, _)| index));
+        self.angles.fill(rows, angles);
         let mut stats =
             StepStats { rows: rows.len(), logit_rows: logit_rows.len(), ..StepStats::default() };
-        stats.weight_bytes = self.weights.step_bytes(&rows, logit_rows.len(), vocab_size);
+        stats.weight_bytes = self.weights.step_bytes(rows, logit_rows.len(), vocab_size);
+        let mut logits = std::mem::take(spare);
         let step = Step {
-            angles: self.angles.of_rows(&rows),
             rows,
             logit_rows,
+            angles,
             act: &mut self.activations,
+            requests,
             kv: &mut self.kv,
             cancel,
             stats: &mut stats,
+            logits: &mut logits,
         };
         let model = (&self.weights, &self.experts, self.source.config().rms_norm_eps);
-        let logits = forward(model, self.backend.encoder(), step).await?;
+        forward(model, self.backend.encoder(), step).await?;
         let failures = failures(batch, &logits, vocab_size);
         Ok(StepOutput { logits, vocab_size, failures, stats })
     }
@@ -196,6 +229,18 @@ impl<B: Backend> ModelRunner for Runner<B> {
 
     fn step<'a>(&'a mut self, batch: &'a Batch, cancel: &'a CancelToken) -> StepFuture<'a> {
         Box::pin(self.run(batch, cancel))
+    }
+
+    fn step_blocking(
+        &mut self,
+        batch: &Batch,
+        cancel: &CancelToken,
+    ) -> Result<StepOutput, EngineError> {
+        block_on(self.run(batch, cancel))
+    }
+
+    fn recycle(&mut self, output: StepOutput) {
+        self.scratch.logits = output.logits;
     }
 
     fn copy_page(&mut self, source: PageId, destination: PageId) -> Result<(), EngineError> {

@@ -213,7 +213,7 @@ impl<B: Backend> Loader<'_, B> {
             return Ok(None);
         };
         let values = floats.get(FloatKind::Router, num_experts * config.hidden_size)?;
-        let matrix = FloatMatrix::from_f32(num_experts, config.hidden_size, values)?;
+        let matrix = FloatMatrix::from_f32(num_experts, config.hidden_size, values)?.compact();
         let weights = MatrixWeights::Float(matrix);
         let weights = self.backend.upload_matrix(&weights, ActivationMode::Float)?;
         let norm_topk_prob = config.router.norm_topk_prob;

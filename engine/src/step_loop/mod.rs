@@ -209,7 +209,10 @@ impl StepLoop {
         };
         let output = self.compute(model, &plan);
         match output {
-            Ok(output) => self.advance(&plan, output),
+            Ok(mut output) => {
+                self.advance(&plan, &mut output);
+                model.lock_runner().recycle(output);
+            }
             Err(error) => self.roll_back(&plan, error),
         }
         self.end_done();
@@ -243,7 +246,7 @@ impl StepLoop {
     }
 
     /// Gives every generation its logits.
-    fn advance(&mut self, plan: &Plan, mut output: StepOutput) {
+    fn advance(&mut self, plan: &Plan, output: &mut StepOutput) {
         let mut logit_rows = output.logits.chunks_exact_mut(output.vocab_size.max(1));
         for (sequence, share) in plan.shares.iter().enumerate() {
             let logits = share.wants_logits.then(|| logit_rows.next()).flatten();

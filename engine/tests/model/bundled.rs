@@ -120,3 +120,28 @@ fn divergence_from_the_checkpoint_is_small_and_rises_with_every_lower_level() {
         last = mean;
     }
 }
+
+/// Mean divergence that integers for keys and values may add.
+const INT8_KV_KL_MAX: f64 = 0.001;
+
+#[test]
+fn integers_for_keys_and_values_cost_little() {
+    let Some(path) = bundled_store() else { return };
+    let source = open(&path, false, Level::L8);
+    let texts = golden_json(&data("demo-golden").join("golden.json"));
+    let tokens = token_list(&texts["sequences"][0]);
+    let logits = |kv_dtype| {
+        let options = RunnerOptions { kv_dtype, ..RunnerOptions::default() };
+        all_logits(&mut runner(Cpu::new(2), &source, &options), &tokens, Level::L8, 256)
+    };
+    let vocab_size = source.config().vocab_size;
+    let exact = logits(KvDtype::F32);
+    let mean = |kv_dtype| {
+        let found = logits(kv_dtype);
+        let rows = exact.chunks(vocab_size).zip(found.chunks(vocab_size));
+        rows.map(|(p, q)| divergence(p, q)).sum::<f64>() / tokens.len() as f64
+    };
+    let (half, int8) = (mean(KvDtype::F16), mean(KvDtype::Int8));
+    println!("mean KL beside f32 keys and values: f16 {half:.7}, int8 {int8:.7}");
+    assert!(half < int8 && int8 <= INT8_KV_KL_MAX, "f16 {half}, int8 {int8}");
+}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_engine::cancel::CancelToken;
+use nestling_engine::cpu::Cpu;
 use nestling_engine::error::EngineError;
 use nestling_engine::expert::source::{ExpertSource, Matrices};
 use nestling_engine::kv_cache::{KvDtype, PageAllocator, PageId};
@@ -40,6 +41,27 @@ fn every_encoder_and_every_chunking_gives_the_same_bits() {
                     let expected = expected.get_or_insert_with(|| found.clone());
                     assert!(found == *expected, "{name} {kv_dtype:?} {encoder} chunk {chunk}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn long_contexts_give_the_same_bits_in_every_chunking() {
+    let source = checkpoint(&data("tiny-qwen3-moe"));
+    let tokens = some_tokens(300, source.config().vocab_size, 9);
+    for kv_dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Int8] {
+        let mut expected = None;
+        let context_max = Some(320);
+        let options =
+            RunnerOptions { kv_dtype, rows_max: 300, context_max, ..RunnerOptions::default() };
+        for threads in [1, 3] {
+            let mut runner = runner(Cpu::new(threads), &source, &options);
+            // At, before and after the borders of pages, and a token at a time.
+            for chunk in [300, 64, 63, 65, 129, 1] {
+                let found = bits(&all_logits(&mut runner, &tokens, Level::L4, chunk));
+                let expected = expected.get_or_insert_with(|| found.clone());
+                assert!(found == *expected, "{kv_dtype:?} {threads} threads, chunk {chunk}");
             }
         }
     }

@@ -63,7 +63,7 @@ pub struct ResourceArgs {
     #[arg(long, value_enum, default_value_t = Device::Auto, env = "NESTLING_DEVICE")]
     pub device: Device,
 
-    /// Threads that compute [default: as many as the machine has cores]
+    /// Threads that compute [default: as many as ran best when that was measured, at first use]
     #[arg(short, long, value_name = "N", env = "NESTLING_THREADS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use super::expect;
+use super::products::ROW_COST;
 use crate::backend::AttentionHeads;
 use crate::batch::StepRows;
 use crate::cpu::attention::AttentionRows;
@@ -42,27 +43,52 @@ pub(super) fn rope_store(
     qkv: &mut CpuBuffer,
     kv: &mut CpuPool,
 ) -> Result<(), EngineError> {
-    let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
-    expect("columns of queries, keys and values", (h + 2 * g) * d, qkv.cols)?;
+    let (g, d) = (heads.num_key_value_heads, heads.head_dim);
+    let queries = if qkv.cols == 2 * g * d { 0 } else { heads.num_attention_heads };
+    expect("columns of queries, keys and values", (queries + 2 * g) * d, qkv.cols)?;
+    rotate(team, (heads, rows), rope, qkv, (queries, g))?;
+    store((team, scratch), rows, (&*qkv, queries * d, g * d), kv)
+}
+
+/// Norms and rotates queries.
+pub(super) fn rope_queries(
+    team: &Team,
+    (heads, rows): (&AttentionHeads<Cpu>, &StepRows),
+    rope: &CpuBuffer,
+    queries: &mut CpuBuffer,
+) -> Result<(), EngineError> {
+    expect("columns of queries", heads.num_attention_heads * heads.head_dim, queries.cols)?;
+    rotate(team, (heads, rows), rope, queries, (heads.num_attention_heads, 0))
+}
+
+/// Norms and rotates the first heads of every row: queries, then keys.
+fn rotate(
+    team: &Team,
+    (heads, rows): (&AttentionHeads<Cpu>, &StepRows),
+    rope: &CpuBuffer,
+    x: &mut CpuBuffer,
+    (queries, keys): (usize, usize),
+) -> Result<(), EngineError> {
+    let d = heads.head_dim;
     expect("rows of angles", rows.len(), rope.row_count())?;
-    expect("rows of queries", rows.len(), qkv.row_count())?;
+    expect("rows of queries", rows.len(), x.row_count())?;
     expect("columns of angles", 0, usize::from(rope.cols > d))?;
     for weight in heads.query_norm.iter().chain(&heads.key_norm) {
         expect("head norm", d, weight.len())?;
     }
-    let angles = rope.cols.max(1);
-    team.for_each_row((&mut qkv.values, qkv.cols), |index, row| {
-        let angles = &rope.values[index * angles..][..rope.cols];
+    let cols = x.cols;
+    team.for_each_row((&mut x.values, cols), ROW_COST * cols, |index, row| {
+        let angles = &rope.values[index * rope.cols..][..rope.cols];
         let (cos, sin) = angles.split_at(angles.len() / 2);
-        for (head, x) in row[..(h + g) * d].chunks_exact_mut(d).enumerate() {
-            let norm = if head < h { &heads.query_norm } else { &heads.key_norm };
+        for (head, x) in row[..(queries + keys) * d].chunks_exact_mut(d).enumerate() {
+            let norm = if head < queries { &heads.query_norm } else { &heads.key_norm };
             if let Some(weight) = norm {
                 team.kernels.rms_norm_in_place(x, weight, heads.eps);
             }
             math::rope(&mut x[..angles.len()], cos, sin);
         }
     });
-    store((team, scratch), rows, (&*qkv, h * d, g * d), kv)
+    Ok(())
 }
 
 /// Stores keys and values, a page at a time.
@@ -112,7 +138,7 @@ pub(super) fn attend(
     out: &mut CpuBuffer,
 ) -> Result<(), EngineError> {
     let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
-    expect("columns of queries, keys and values", (h + 2 * g) * d, qkv.cols)?;
+    expect("columns of queries", 0, usize::from(qkv.cols < h * d))?;
     expect("attended columns", h * d, out.cols)?;
     expect("rows of queries", rows.len(), qkv.row_count())?;
     expect("query heads for each key head", 0, h.checked_rem(g).unwrap_or(1))?;

@@ -8,24 +8,26 @@ use nestling_formats::Level;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 
 use super::products::{
-    FEW_ROWS, Int8Product, Output, ROW_BLOCK, RowMap, Tiles, Write, by_level, multiply_float,
-    multiply_int8,
+    FEW_ROWS, Int8Product, Output, ROW_BLOCK, RowMap, Tiles, Write, multiply_float, multiply_int8,
+    of_level,
 };
 use crate::backend::{FeedForward, Linear};
-use crate::cpu::columns::{ColumnsMut, split_columns};
-use crate::cpu::device::{Cpu, CpuBuffer, CpuMatrix, Scratch, Team};
+use crate::cpu::columns::{ColumnsMut, Cut, for_each_block};
+use crate::cpu::device::{Cpu, CpuBuffer, CpuMatrix, Team, Work};
 use crate::cpu::rows::{QuantizedGroup, QuantizedRows};
 use crate::error::EngineError;
+use crate::recycle::recycle;
 
 /// One feed-forward part at one level, for some rows.
-pub(super) struct Use<'a> {
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Use<'a> {
     pub weights: &'a FeedForward<Cpu>,
     pub level: Level,
-    pub rows: RowMap,
+    pub rows: RowMap<'a>,
 }
 
 /// The first product of a [`Use`]; its rows come one after another in the inner activations.
-struct Inner<'a> {
+pub(in crate::cpu) struct Inner<'a> {
     gate: Tiles<'a>,
     up: Tiles<'a>,
     biases: [Option<&'a [f32]>; 2],
@@ -40,7 +42,7 @@ struct Inner<'a> {
 /// Computes all uses; each row of the output belongs to one of them. `x` is `[rows, D]`.
 pub(super) fn feed_forward(
     team: &Team,
-    scratch: &mut Scratch,
+    work: &mut Work,
     uses: &[Use],
     x: &CpuBuffer,
     out: Output,
@@ -63,57 +65,69 @@ pub(super) fn feed_forward(
             && [gate, up, down].iter().all(|linear| linear.matrix.takes_int8())
     };
     if uses.iter().all(int8) {
-        team.quantize(&x.values, x.cols, &mut scratch.x);
-        return fused(team, scratch, uses, width, out);
+        team.quantize(&x.values, x.cols, &mut work.x);
+        return fused(team, work, uses, width, out);
     }
     for used in uses {
         let part = Output { values: &mut *out.values, cols: out.cols, write: out.write };
-        separate(team, scratch, used, x, part)?;
+        separate(team, work, used, x, part)?;
     }
     Ok(())
 }
 
 fn fused(
     team: &Team,
-    scratch: &mut Scratch,
+    work: &mut Work,
     uses: &[Use],
     width: usize,
     out: Output,
 ) -> Result<(), EngineError> {
-    let (mut inners, mut maps, mut rows) = (Vec::new(), Vec::new(), 0);
+    let mut inners: Vec<Inner> = recycle(std::mem::take(&mut work.inners));
+    let mut rows = 0;
     for used in uses {
         let FeedForward { gate, up, down } = used.weights;
         inners.push(Inner {
             gate: Tiles::new(&gate.matrix, used.level)?,
             up: Tiles::new(&up.matrix, used.level)?,
             biases: [gate.bias.as_deref(), up.bias.as_deref()],
-            rows: &used.rows.x,
+            rows: used.rows.x,
             start: rows,
             width,
             rotated: down.matrix.is_rotated(),
         });
-        let range = rows as u32..(rows + used.rows.len()) as u32;
-        maps.push(RowMap { x: range.collect(), out: used.rows.out.clone() });
         rows += used.rows.len();
     }
-    let Scratch { x, inner, .. } = scratch;
+    let (x, inner) = (&work.x, &mut work.inner);
     inner.resize(rows, width);
     let groups = inner.groups();
     let multiplications = 2 * rows * width * x.groups() * GROUP;
-    let borders = team.borders(groups, 1, multiplications);
-    let mut blocks = split_columns(inner.cells_mut(), groups, &borders);
-    team.pool.for_each_mut(&mut blocks, &|_, block| {
+    let size = team.cols_per_part(groups, 1, multiplications);
+    let forks = (&*team.pool, team.forks(multiplications));
+    let cuts = (Cut::Every(rows), Cut::Every(size));
+    for_each_block(forks, (inner.cells_mut(), groups), cuts, &|_, block| {
         inners.iter().for_each(|inner| inner.fill(team, x, block));
     });
-    let mut products = Vec::with_capacity(uses.len());
-    for (used, map) in uses.iter().zip(&maps) {
+    work.inners = recycle(inners);
+    count_to(rows, &mut work.all);
+    let mut products = work.products.list();
+    let mut start = 0;
+    for used in uses {
         let down = &used.weights.down;
         let tiles = Tiles::new(&down.matrix, used.level)?;
         let (bias, rows) = (down.bias.as_deref(), down.matrix.rows());
+        let map = RowMap { x: &work.all[start..][..used.rows.len()], out: used.rows.out };
         products.push((Int8Product { tiles, bias, first: 0, rows }, map));
+        start += used.rows.len();
     }
-    multiply_int8(team, &products, inner, out);
+    multiply_int8(team, &mut work.products, &products, inner, out);
+    work.products.put_back(products);
     Ok(())
+}
+
+/// Makes `numbers` begin with 0, 1, … `count - 1`.
+pub(super) fn count_to(count: usize, numbers: &mut Vec<u32>) {
+    let have = numbers.len();
+    numbers.extend((have..count.max(have)).map(|number| number as u32));
 }
 
 impl Inner<'_> {
@@ -183,7 +197,7 @@ impl Inner<'_> {
 /// The general case, a matrix at a time: float weights, float activations.
 fn separate(
     team: &Team,
-    scratch: &mut Scratch,
+    work: &mut Work,
     used: &Use,
     x: &CpuBuffer,
     out: Output,
@@ -192,48 +206,57 @@ fn separate(
     let count = used.rows.len();
     let levels = vec![used.level; count];
     let all: Vec<u32> = (0..count as u32).collect();
-    let map = RowMap { x: used.rows.x.clone(), out: all.clone() };
+    let map = RowMap { x: used.rows.x, out: &all };
     let mut inner = CpuBuffer::new(count, gate.matrix.rows());
     let mut other = CpuBuffer::new(count, up.matrix.rows());
     let cols = inner.cols;
     for (linear, values) in [(gate, &mut inner.values), (up, &mut other.values)] {
         let out = Output { values, cols, write: Write::Set };
-        linear_rows(team, scratch, (linear, &levels), &map, (x, 0), out)?;
+        linear_rows(team, work, (linear, &levels), map, (x, 0), out)?;
     }
     team.kernels.swiglu(&mut inner.values, &other.values);
     if down.matrix.is_rotated() {
         // Rows are whole groups.
         team.kernels.hadamard(&mut inner.values);
     }
-    let map = RowMap { x: all, out: used.rows.out.clone() };
-    linear_rows(team, scratch, (down, &levels), &map, (&inner, 0), out)
+    let map = RowMap { x: &all, out: used.rows.out };
+    linear_rows(team, work, (down, &levels), map, (&inner, 0), out)
 }
 
 /// One matrix for the rows of `map`, `levels` one for each of them, in whatever way its weights
 /// are multiplied.
 pub(super) fn linear_rows(
     team: &Team,
-    scratch: &mut Scratch,
+    work: &mut Work,
     (linear, levels): (&Linear<Cpu>, &[Level]),
-    map: &RowMap,
+    map: RowMap,
     (x, first): (&CpuBuffer, usize),
     out: Output,
 ) -> Result<(), EngineError> {
     super::check_bias(linear)?;
     let (matrix, bias): (&CpuMatrix, _) = (&linear.matrix, linear.bias.as_deref());
     if matrix.takes_int8() {
-        team.quantize(&x.values, x.cols, &mut scratch.x);
+        team.quantize(&x.values, x.cols, &mut work.x);
     }
-    for (level, indices) in by_level(levels) {
-        let pick = |from: &[u32]| indices.iter().map(|index| from[*index as usize]).collect();
-        let rows = RowMap { x: pick(&map.x), out: pick(&map.out) };
+    let Work { level_rows: [x_rows, out_rows], products, x: quantized, .. } = work;
+    for level in Level::ALL {
+        x_rows.clear();
+        out_rows.clear();
+        for index in of_level(levels, level) {
+            x_rows.push(map.x[index as usize]);
+            out_rows.push(map.out[index as usize]);
+        }
+        if x_rows.is_empty() {
+            continue;
+        }
+        let rows = RowMap { x: x_rows, out: out_rows };
         let part = Output { values: &mut *out.values, cols: out.cols, write: out.write };
         if matrix.takes_int8() {
             let tiles = Tiles::new(matrix, level)?;
             let product = Int8Product { tiles, bias, first, rows: matrix.rows() };
-            multiply_int8(team, &[(product, &rows)], &scratch.x, part);
+            multiply_int8(team, products, &[(product, rows)], quantized, part);
         } else {
-            multiply_float(team, (matrix, bias, level), &rows, &x.values, first, part)?;
+            multiply_float(team, (matrix, bias, level), rows, &x.values, first, part)?;
         }
     }
     Ok(())

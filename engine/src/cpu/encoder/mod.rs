@@ -2,27 +2,57 @@
 //! [`super::reference`].
 
 pub(super) mod attention;
-mod feed_forward;
-mod products;
+pub(super) mod feed_forward;
+pub(super) mod products;
 #[cfg(test)]
 mod tests;
 
+use std::sync::{Mutex, PoisonError};
+
 use nestling_formats::Level;
 
-use super::device::{Cpu, CpuBuffer, CpuMatrix};
+use super::columns::{Cut, for_each_block};
+use super::device::{Cpu, CpuBuffer, CpuMatrix, Scratch, Work};
 use super::pages::CpuPool;
-use crate::backend::{AttentionHeads, Encoder, FeedForward, Linear, PinnedExpert, Router, Routing};
+use crate::backend::{
+    AttentionHeads, Encoder, ExpertUse, FeedForward, Linear, PinnedExpert, Router, Routing,
+};
 use crate::batch::StepRows;
 use crate::error::EngineError;
-use feed_forward::{Use, feed_forward, linear_rows};
+use crate::recycle::recycle;
+use feed_forward::{Use, count_to, feed_forward, linear_rows};
 use products::{
-    Int8Product, Output, RowMap, Tiles, Write, by_level, multiply_float, multiply_int8,
+    Int8Product, Output, ROW_COST, RowMap, Tiles, Write, multiply_float, multiply_int8, of_level,
 };
 
 /// Runs each operation when it is called.
 #[derive(Debug)]
 pub struct CpuEncoder<'a> {
     pub(super) cpu: &'a mut Cpu,
+}
+
+/// Columns of a weighted sum that are gathered together.
+const SUM_COLS: usize = 512;
+
+/// The uses of each expert by level, ascending.
+fn by_expert_and_level<'a>(
+    experts: &'a [PinnedExpert<'_, Cpu>],
+) -> impl Iterator<Item = &'a ExpertUse> {
+    let of = |expert: &'a PinnedExpert<'_, Cpu>, level| {
+        expert.uses.iter().filter(move |used| used.level == level)
+    };
+    experts.iter().flat_map(move |expert| Level::ALL.into_iter().flat_map(move |l| of(expert, l)))
+}
+
+impl Scratch {
+    /// Calls `job` with the numbers from 0 to `count`.
+    fn with_all<T>(&mut self, count: usize, job: impl FnOnce(&mut Work, &[u32]) -> T) -> T {
+        count_to(count, &mut self.work.all);
+        let all = std::mem::take(&mut self.work.all);
+        let result = job(&mut self.work, &all[..count]);
+        self.work.all = all;
+        result
+    }
 }
 
 fn expect(what: &str, expected: usize, found: usize) -> Result<(), EngineError> {
@@ -37,18 +67,6 @@ fn check_bias(linear: &Linear<Cpu>) -> Result<(), EngineError> {
 }
 
 impl CpuEncoder<'_> {
-    /// The uses of a feed-forward part by rows of several levels.
-    fn feed_forward(
-        &mut self,
-        uses: &[Use],
-        x: &CpuBuffer,
-        out: &mut CpuBuffer,
-        write: Write,
-    ) -> Result<(), EngineError> {
-        let output = Output { values: &mut out.values, cols: out.cols, write };
-        feed_forward(&self.cpu.team, &mut self.cpu.scratch, uses, x, output)
-    }
-
     /// All matrices that are multiplied in int8 with one fork and join for each level.
     fn int8_products(
         &mut self,
@@ -58,18 +76,26 @@ impl CpuEncoder<'_> {
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
         let Cpu { team, scratch, .. } = &mut *self.cpu;
-        team.quantize(&x.values, x.cols, &mut scratch.x);
-        for (level, rows) in by_level(levels) {
-            let (map, mut first) = (RowMap::same(rows), 0);
-            let mut products = Vec::with_capacity(weights.len());
+        let Work { x: quantized, products: memory, level_rows: [level_rows, _], .. } =
+            &mut scratch.work;
+        team.quantize(&x.values, x.cols, quantized);
+        for level in Level::ALL {
+            level_rows.clear();
+            level_rows.extend(of_level(levels, level));
+            if level_rows.is_empty() {
+                continue;
+            }
+            let (map, mut first) = (RowMap::same(level_rows), 0);
+            let mut products = memory.list();
             for linear in weights {
                 let (bias, rows) = (linear.bias.as_deref(), linear.matrix.rows());
                 let tiles = Tiles::new(&linear.matrix, level)?;
-                products.push((Int8Product { tiles, bias, first, rows }, &map));
+                products.push((Int8Product { tiles, bias, first, rows }, map));
                 first += rows;
             }
             let output = Output { values: &mut out.values, cols: out.cols, write: Write::Set };
-            multiply_int8(team, &products, &scratch.x, output);
+            multiply_int8(team, memory, &products, quantized, output);
+            memory.put_back(products);
         }
         Ok(())
     }
@@ -88,18 +114,16 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         }
         out.resize(rows.len());
         let Cpu { team, .. } = &*self.cpu;
-        let (cols, chunk) = (out.cols.max(1), team.rows_per_part(rows.len(), out.cols));
-        let inputs = rows.tokens.chunks(chunk).zip(rows.dense_levels.chunks(chunk));
-        let outputs = out.values.chunks_mut(chunk * cols);
-        let mut parts: Vec<_> =
-            inputs.zip(outputs).map(|(input, out)| (input, out, Ok(()))).collect();
-        team.pool.for_each_mut(&mut parts, &|_, ((tokens, levels), out, result)| {
-            let rows = tokens.iter().zip(*levels).zip(out.chunks_mut(cols));
-            *result = rows
-                .into_iter()
-                .try_for_each(|((token, level), out)| table.read_row(*level, *token as usize, out));
+        let failed = Mutex::new(None);
+        let cols = out.cols;
+        team.for_each_row((&mut out.values, cols), ROW_COST * cols, |row, out| {
+            let (level, token) = (rows.dense_levels[row], rows.tokens[row] as usize);
+            if let Err(error) = table.read_row(level, token, out) {
+                *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
         });
-        parts.into_iter().try_for_each(|(_, _, result)| result)
+        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failed.map_or(Ok(()), Err)
     }
 
     fn write(&mut self, values: &[f32], out: &mut CpuBuffer) -> Result<(), EngineError> {
@@ -120,14 +144,9 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         expect("norm output", x.cols, out.cols)?;
         out.resize(x.row_count());
         let Cpu { team, .. } = &*self.cpu;
-        let cols = x.cols.max(1);
-        let chunk = team.rows_per_part(x.row_count(), cols) * cols;
-        let parts = x.values.chunks(chunk).zip(out.values.chunks_mut(chunk));
-        let mut parts: Vec<_> = parts.collect();
-        team.pool.for_each_mut(&mut parts, &|_, (x, out)| {
-            for (x, out) in x.chunks(cols).zip(out.chunks_mut(cols)) {
-                team.kernels.rms_norm(x, weight, eps, out);
-            }
+        let cols = x.cols;
+        team.for_each_row((&mut out.values, cols), ROW_COST * cols, |row, out| {
+            team.kernels.rms_norm(&x.values[row * cols..][..cols], weight, eps, out);
         });
         Ok(())
     }
@@ -150,13 +169,16 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
             return self.int8_products(weights, levels, x, out);
         }
         let Cpu { team, scratch, .. } = &mut *self.cpu;
-        let (map, mut first) = (RowMap::same((0..levels.len() as u32).collect()), 0);
-        for linear in weights {
-            let output = Output { values: &mut out.values, cols: out.cols, write: Write::Set };
-            linear_rows(team, scratch, (linear, levels), &map, (x, first), output)?;
-            first += linear.matrix.rows();
-        }
-        Ok(())
+        scratch.with_all(levels.len(), |work, all| {
+            let mut first = 0;
+            for linear in weights {
+                let output = Output { values: &mut out.values, cols: out.cols, write: Write::Set };
+                let map = RowMap::same(all);
+                linear_rows(team, work, (linear, levels), map, (x, first), output)?;
+                first += linear.matrix.rows();
+            }
+            Ok(())
+        })
     }
 
     fn matmul_add(
@@ -171,9 +193,10 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         expect("rows of levels", x.row_count(), levels.len())?;
         expect("rows of a sum", out.row_count(), levels.len())?;
         let Cpu { team, scratch, .. } = &mut *self.cpu;
-        let map = RowMap::same((0..levels.len() as u32).collect());
         let output = Output { values: &mut out.values, cols: out.cols, write: Write::Add };
-        linear_rows(team, scratch, (weights, levels), &map, (x, 0), output)
+        scratch.with_all(levels.len(), |work, all| {
+            linear_rows(team, work, (weights, levels), RowMap::same(all), (x, 0), output)
+        })
     }
 
     fn rope_store(
@@ -209,27 +232,49 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         expect("inputs of the router", router.weights.cols(), x.cols)?;
         let (per_token, rows) = (router.num_experts_per_tok, x.row_count());
         let experts = router.weights.rows();
-        let Cpu { team, .. } = &*self.cpu;
-        let mut logits = CpuBuffer::new(rows, experts);
-        let map = RowMap::same((0..rows as u32).collect());
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        let Scratch { work, logits, chosen, ids, weights, .. } = scratch;
+        logits.cols = experts;
+        logits.resize(rows);
+        count_to(rows, &mut work.all);
         let output = Output { values: &mut logits.values, cols: experts, write: Write::Set };
-        multiply_float(team, (&router.weights, None, Level::L8), &map, &x.values, 0, output)?;
+        let map = RowMap::same(&work.all[..rows]);
+        multiply_float(team, (&router.weights, None, Level::L8), map, &x.values, 0, output)?;
         out.num_experts_per_tok = per_token;
         out.expert_ids.clear();
         out.expert_weights.clear();
-        let (mut ids, mut weights) = (vec![0; per_token], vec![0.0; per_token]);
+        ids.resize(per_token, 0);
+        weights.resize(per_token, 0.0);
         for logits in logits.values.chunks_mut(experts.max(1)) {
-            team.kernels.route(logits, router.norm_topk_prob, &mut ids, &mut weights);
-            let mut chosen: Vec<(u32, f32)> = ids.iter().copied().zip(weights.clone()).collect();
-            chosen.sort_by_key(|&(id, _)| id);
+            team.kernels.route(logits, router.norm_topk_prob, ids, weights);
+            chosen.clear();
+            chosen.extend(ids.iter().copied().zip(weights.iter().copied()));
+            chosen.sort_unstable_by_key(|&(id, _)| id);
             out.expert_ids.extend(chosen.iter().map(|&(id, _)| id));
             out.expert_weights.extend(chosen.iter().map(|&(_, weight)| weight));
         }
         Ok(())
     }
 
-    async fn read_routing(&mut self, routing: &Routing) -> Result<Routing, EngineError> {
-        Ok(routing.clone())
+    fn rope_queries(
+        &mut self,
+        heads: &AttentionHeads<Cpu>,
+        rows: &StepRows,
+        rope: &CpuBuffer,
+        queries: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        attention::rope_queries(&self.cpu.team, (heads, rows), rope, queries)
+    }
+
+    async fn read_routing_into(
+        &mut self,
+        routing: &Routing,
+        out: &mut Routing,
+    ) -> Result<(), EngineError> {
+        out.num_experts_per_tok = routing.num_experts_per_tok;
+        out.expert_ids.clone_from(&routing.expert_ids);
+        out.expert_weights.clone_from(&routing.expert_weights);
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), EngineError> {
@@ -245,10 +290,19 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     ) -> Result<(), EngineError> {
         expect("rows of levels", x.row_count(), levels.len())?;
         expect("rows of a sum", out.row_count(), levels.len())?;
-        let levels = by_level(levels).into_iter();
-        let uses: Vec<Use> =
-            levels.map(|(level, rows)| Use { weights, level, rows: RowMap::same(rows) }).collect();
-        self.feed_forward(&uses, x, out, Write::Add)
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        let Scratch { work, expert_rows: [all, _], uses: spare, .. } = scratch;
+        all.clear();
+        Level::ALL.iter().for_each(|level| all.extend(of_level(levels, *level)));
+        let mut uses: Vec<Use> = recycle(std::mem::take(spare));
+        for rows in all.chunk_by(|a, b| levels[*a as usize] == levels[*b as usize]) {
+            let level = levels[rows[0] as usize];
+            uses.push(Use { weights, level, rows: RowMap::same(rows) });
+        }
+        let output = Output { values: &mut out.values, cols: out.cols, write: Write::Add };
+        feed_forward(team, work, &uses, x, output)?;
+        *spare = recycle(uses);
+        Ok(())
     }
 
     fn experts(
@@ -262,21 +316,33 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         expect("rows of the routing", x.row_count() * per_token, routing.expert_weights.len())?;
         expect("outputs of an expert", x.cols, out.cols)?;
         out.resize(routing.expert_weights.len());
-        let mut uses = Vec::with_capacity(experts.len());
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        let Scratch { work, expert_rows: [x_rows, out_rows], uses: spare, .. } = scratch;
+        x_rows.clear();
+        out_rows.clear();
+        for used in by_expert_and_level(experts) {
+            expect("row of an expert", 0, usize::from(used.row as usize >= x.row_count()))?;
+            expect("rank of an expert", 0, usize::from(used.rank as usize >= per_token))?;
+            x_rows.push(used.row);
+            out_rows.push(used.row * per_token as u32 + used.rank);
+        }
+        let mut uses: Vec<Use> = recycle(std::mem::take(spare));
+        let mut start = 0;
         for expert in experts {
-            let levels: Vec<Level> = expert.uses.iter().map(|used| used.level).collect();
-            for (level, indices) in by_level(&levels) {
-                let mut rows = RowMap::default();
-                for used in indices.iter().map(|index| &expert.uses[*index as usize]) {
-                    expect("row of an expert", 0, usize::from(used.row as usize >= x.row_count()))?;
-                    expect("rank of an expert", 0, usize::from(used.rank as usize >= per_token))?;
-                    rows.x.push(used.row);
-                    rows.out.push(used.row * per_token as u32 + used.rank);
+            for level in Level::ALL {
+                let count = expert.uses.iter().filter(|used| used.level == level).count();
+                if count > 0 {
+                    let range = start..start + count;
+                    let rows = RowMap { x: &x_rows[range.clone()], out: &out_rows[range] };
+                    uses.push(Use { weights: expert.weights, level, rows });
+                    start += count;
                 }
-                uses.push(Use { weights: expert.weights, level, rows });
             }
         }
-        self.feed_forward(&uses, x, out, Write::Set)
+        let output = Output { values: &mut out.values, cols: out.cols, write: Write::Set };
+        feed_forward(team, work, &uses, x, output)?;
+        *spare = recycle(uses);
+        Ok(())
     }
 
     fn experts_sum(
@@ -290,18 +356,23 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         expect("weights of experts", expert_rows.row_count(), routing.expert_weights.len())?;
         expect("outputs of an expert", out.cols, expert_rows.cols)?;
         let Cpu { team, .. } = &*self.cpu;
-        let cols = out.cols.max(1);
-        let chunk = team.rows_per_part(out.row_count(), cols * per_token.max(1));
-        let mut parts: Vec<_> = out.values.chunks_mut(chunk * cols).collect();
-        team.pool.for_each_mut(&mut parts, &|part, rows| {
-            let mut sum = vec![0.0; cols];
-            for (row, out) in (part * chunk..).zip(rows.chunks_mut(cols)) {
+        let (rows, cols) = (out.row_count(), out.cols);
+        let multiplications = rows * cols * per_token;
+        // Rows are cut for prompts, columns for a single token.
+        let chunk = rows.div_ceil(team.parts(rows, multiplications)).max(1);
+        let forks = (&*team.pool, team.forks(multiplications));
+        let cuts = (Cut::Every(chunk), Cut::Every(SUM_COLS));
+        for_each_block(forks, (&mut out.values, cols), cuts, &|_, block| {
+            let (range, first) = (block.range(), block.rows().start);
+            let mut sum = [0.0; SUM_COLS];
+            let sum = &mut sum[..range.len()];
+            for row in 0..block.rows().len() {
                 sum.fill(0.0);
-                for slot in row * per_token..(row + 1) * per_token {
-                    let product = &expert_rows.values[slot * cols..][..cols];
-                    team.kernels.add_scaled(&mut sum, routing.expert_weights[slot], product);
+                for slot in (first + row) * per_token..(first + row + 1) * per_token {
+                    let product = &expert_rows.values[slot * cols..][range.clone()];
+                    team.kernels.add_scaled(sum, routing.expert_weights[slot], product);
                 }
-                team.kernels.add(out, &sum);
+                team.kernels.add(block.row(row), sum);
             }
         });
         Ok(())
@@ -325,7 +396,13 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         Ok(())
     }
 
-    async fn read(&mut self, buffer: &CpuBuffer) -> Result<Vec<f32>, EngineError> {
-        Ok(buffer.values.clone())
+    async fn read_into(
+        &mut self,
+        buffer: &CpuBuffer,
+        out: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        out.clear();
+        out.extend_from_slice(&buffer.values);
+        Ok(())
     }
 }

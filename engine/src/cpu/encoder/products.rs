@@ -5,13 +5,14 @@
 use nestling_formats::nested::{GROUP, NestedView, TILE_ROWS};
 use nestling_formats::{DType, Level};
 
-use crate::cpu::columns::{ColumnsMut, Cut, for_each_block, split_columns};
+use crate::cpu::columns::{ColumnsMut, Cut, for_each_block};
 use crate::cpu::device::{CpuMatrix, Team};
-use crate::cpu::kernels::FLOAT_ROWS;
+use crate::cpu::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights};
 use crate::cpu::math::Element;
 use crate::cpu::nested::{NestedWeights, TileValues, dequantize_tile};
 use crate::cpu::rows::QuantizedRows;
 use crate::error::EngineError;
+use crate::recycle::recycle;
 use crate::weights::{FloatMatrix, MatrixWeights};
 
 /// Rows of activations that are multiplied with a tile before the next ones: one that is decoded
@@ -36,15 +37,15 @@ pub(super) enum Write {
 }
 
 /// The rows of a product: row `x[i]` of the input gives row `out[i]` of the output.
-#[derive(Clone, Debug, Default)]
-pub(super) struct RowMap {
-    pub x: Vec<u32>,
-    pub out: Vec<u32>,
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::cpu) struct RowMap<'a> {
+    pub x: &'a [u32],
+    pub out: &'a [u32],
 }
 
-impl RowMap {
-    pub fn same(rows: Vec<u32>) -> Self {
-        Self { x: rows.clone(), out: rows }
+impl<'a> RowMap<'a> {
+    pub fn same(rows: &'a [u32]) -> Self {
+        Self { x: rows, out: rows }
     }
 
     pub fn len(&self) -> usize {
@@ -52,11 +53,30 @@ impl RowMap {
     }
 }
 
-/// The rows at each level that occurs.
-pub(super) fn by_level(levels: &[Level]) -> Vec<(Level, Vec<u32>)> {
-    let rows = |level| (0u32..).zip(levels).filter(move |(_, l)| **l == level).map(|(row, _)| row);
-    let all = Level::ALL.into_iter().map(|level| (level, rows(level).collect::<Vec<u32>>()));
-    all.filter(|(_, rows)| !rows.is_empty()).collect()
+/// The indices of one level.
+pub(super) fn of_level(levels: &[Level], level: Level) -> impl Iterator<Item = u32> {
+    let indices = (0u32..).zip(levels);
+    indices.filter(move |(_, other)| **other == level).map(|(index, _)| index)
+}
+
+/// Memory that products reuse.
+#[derive(Default)]
+pub(in crate::cpu) struct ProductScratch {
+    /// First columns of tiles, and those of them where parts begin.
+    starts: Vec<usize>,
+    borders: Vec<usize>,
+    list: Vec<(Int8Product<'static>, RowMap<'static>)>,
+}
+
+impl ProductScratch {
+    /// An empty list of products, in memory that [`Self::put_back`] gets again.
+    pub fn list<'a>(&mut self) -> Vec<(Int8Product<'a>, RowMap<'a>)> {
+        recycle(std::mem::take(&mut self.list))
+    }
+
+    pub fn put_back(&mut self, list: Vec<(Int8Product, RowMap)>) {
+        self.list = recycle(list);
+    }
 }
 
 impl Team {
@@ -69,17 +89,10 @@ impl Team {
         }
     }
 
-    /// Borders that cut `cols` columns into parts of whole units.
-    pub fn borders(&self, cols: usize, unit: usize, multiplications: usize) -> Vec<usize> {
+    /// How many of `cols` columns a part of whole units takes.
+    pub fn cols_per_part(&self, cols: usize, unit: usize, multiplications: usize) -> usize {
         let units = cols.div_ceil(unit);
-        let parts = self.parts(units, multiplications);
-        (0..=parts).map(|part| (units * part / parts * unit).min(cols)).collect()
-    }
-
-    /// How many rows a part of row-by-row work takes.
-    pub fn rows_per_part(&self, rows: usize, cols: usize) -> usize {
-        // Norms and the like do several operations for each element.
-        rows.div_ceil(self.parts(rows, 4 * rows * cols)).max(1)
+        units.div_ceil(self.parts(units, multiplications)).max(1) * unit
     }
 
     /// Whether work of so many multiplications is worth a fork and join.
@@ -100,16 +113,17 @@ impl Team {
         items.iter_mut().enumerate().for_each(|(index, item)| job(index, item));
     }
 
-    /// Calls `job` for every row of `values`, `[rows, cols]`: norms and the like, of several
-    /// operations for each element.
+    /// Calls `job` for every row of `values`, `[rows, cols]`: `cost` is that of one row, in
+    /// multiplications.
     pub fn for_each_row<T: Send>(
         &self,
         (values, cols): (&mut [T], usize),
+        cost: usize,
         job: impl Fn(usize, &mut [T]) + Sync,
     ) {
         let rows = values.len().checked_div(cols).unwrap_or(0);
-        let chunk = self.rows_per_part(rows, cols);
-        let forks = (&*self.pool, self.forks(4 * rows * cols));
+        let chunk = rows.div_ceil(self.parts(rows, rows * cost)).max(1);
+        let forks = (&*self.pool, self.forks(rows * cost));
         let cuts = (Cut::Every(chunk), Cut::Every(cols));
         for_each_block(forks, (values, cols), cuts, &|_, block| {
             for row in 0..block.rows().len() {
@@ -122,19 +136,18 @@ impl Team {
     pub fn quantize(&self, x: &[f32], cols: usize, out: &mut QuantizedRows) {
         let rows = x.len().checked_div(cols).unwrap_or(0);
         out.resize(rows, cols);
-        let (groups, chunk) = (out.groups(), self.rows_per_part(rows, cols));
-        let cells = out.cells_mut().chunks_mut((chunk * groups).max(1));
-        let mut parts: Vec<_> = x.chunks((chunk * cols).max(1)).zip(cells).collect();
-        self.pool.for_each_mut(&mut parts, &|_, (x, cells)| {
-            for (x, cells) in x.chunks(cols).zip(cells.chunks_mut(groups)) {
-                self.kernels.quantize(x, cells);
-            }
+        let groups = out.groups();
+        self.for_each_row((out.cells_mut(), groups), ROW_COST * cols, |row, cells| {
+            self.kernels.quantize(&x[row * cols..][..cols], cells);
         });
     }
 }
 
+/// Multiplications that one element costs in norms and the like.
+pub(super) const ROW_COST: usize = 4;
+
 /// A nested matrix at one level.
-pub(super) enum Tiles<'a> {
+pub(in crate::cpu) enum Tiles<'a> {
     Tiled(NestedWeights<'a>),
     /// Read by the scalar reader: row-major tables are meant for gathers.
     RowMajor(NestedView<'a>, Level),
@@ -197,7 +210,7 @@ fn multiply_row_major(
 }
 
 /// One matrix of an int8 product: its outputs begin at column `first`.
-pub(super) struct Int8Product<'a> {
+pub(in crate::cpu) struct Int8Product<'a> {
     pub tiles: Tiles<'a>,
     pub bias: Option<&'a [f32]>,
     pub first: usize,
@@ -215,29 +228,36 @@ pub(super) struct Output<'a> {
 /// the output have different rows of it.
 pub(super) fn multiply_int8(
     team: &Team,
-    products: &[(Int8Product, &RowMap)],
+    scratch: &mut ProductScratch,
+    products: &[(Int8Product, RowMap)],
     x: &QuantizedRows,
     out: Output,
 ) {
-    let macs = |(product, rows): &(Int8Product, &RowMap)| {
+    let macs = |(product, rows): &(Int8Product, RowMap)| {
         product.rows.saturating_mul(rows.len()).saturating_mul(x.groups() * GROUP)
     };
     let multiplications = products.iter().map(macs).fold(0, usize::saturating_add);
-    let mut starts: Vec<usize> = Vec::new();
+    let ProductScratch { starts, borders, .. } = scratch;
+    starts.clear();
+    let mut before = None;
     for (product, _) in products {
-        starts.extend((0..product.rows).step_by(TILE_ROWS).map(|row| product.first + row));
+        // Experts of a layer have the same columns.
+        if before.replace((product.first, product.rows)) != Some((product.first, product.rows)) {
+            starts.extend((0..product.rows).step_by(TILE_ROWS).map(|row| product.first + row));
+        }
     }
     starts.sort_unstable();
     starts.dedup();
     let parts = team.parts(starts.len(), multiplications);
     let last = products.iter().map(|(p, _)| p.first + p.rows).max().unwrap_or(0);
     let border = |part| starts.get(starts.len() * part / parts).copied().unwrap_or(last);
-    let borders: Vec<usize> = (0..=parts).map(border).collect();
-    let write = out.write;
-    let mut blocks = split_columns(out.values, out.cols, &borders);
-    team.pool.for_each_mut(&mut blocks, &|_, block| {
+    borders.clear();
+    borders.extend((0..=parts).map(border));
+    let (write, rows) = (out.write, out.values.len().checked_div(out.cols).unwrap_or(0));
+    let cuts = (Cut::Every(rows), Cut::At(borders));
+    for_each_block((&*team.pool, true), (out.values, out.cols), cuts, &|_, block| {
         for (product, rows) in products {
-            product.fill(team, rows, x, block, write);
+            product.fill(team, *rows, x, block, write);
         }
     });
 }
@@ -247,7 +267,7 @@ impl Int8Product<'_> {
     fn fill(
         &self,
         team: &Team,
-        rows: &RowMap,
+        rows: RowMap,
         x: &QuantizedRows,
         block: &mut ColumnsMut<'_, f32>,
         write: Write,
@@ -306,42 +326,57 @@ fn store(values: &mut [f32], bias: Option<&[f32]>, out: &mut [f32], write: Write
 pub(super) fn multiply_float(
     team: &Team,
     (matrix, bias, level): (&CpuMatrix, Option<&[f32]>, Level),
-    rows: &RowMap,
+    rows: RowMap,
     x: &[f32],
     first: usize,
     out: Output,
 ) -> Result<(), EngineError> {
     let (n, k) = (matrix.rows(), matrix.cols());
     let source = FloatSource::new(matrix, level)?;
-    let stride = source.stride(k);
     let multiplications = n.saturating_mul(k).saturating_mul(rows.len());
-    let borders: Vec<usize> =
-        team.borders(n, TILE_ROWS, multiplications).iter().map(|border| first + border).collect();
-    let write = out.write;
-    let mut blocks = split_columns(out.values, out.cols, &borders);
-    let inputs: Vec<&[f32]> = rows.x.iter().map(|row| &x[*row as usize * k..][..k]).collect();
-    team.pool.for_each_mut(&mut blocks, &|_, block| {
+    let size = team.cols_per_part(n, TILE_ROWS, multiplications);
+    let all = out.values.len().checked_div(out.cols).unwrap_or(0);
+    let (forks, write) = ((&*team.pool, team.forks(multiplications)), out.write);
+    let cuts = (Cut::Every(all), Cut::Within(first, first + n, size));
+    for_each_block(forks, (out.values, out.cols), cuts, &|_, block| {
         let range = block.range();
-        let mut weights = vec![0.0; TILE_ROWS * stride];
-        let mut values = vec![[0.0; FLOAT_ROWS]; inputs.len()];
+        let mut room = Vec::new();
         for col in range.clone().step_by(TILE_ROWS) {
-            source.read(col - first, &mut weights);
-            for (part, weights) in weights.chunks(FLOAT_ROWS * stride).enumerate() {
-                let col = col + part * FLOAT_ROWS;
-                let width = FLOAT_ROWS.min(range.end.saturating_sub(col));
-                if width == 0 {
-                    break;
-                }
-                team.kernels.float_rows((weights, stride), &inputs, &mut values);
-                let bias = bias.map(|bias| &bias[col - first..][..width]);
-                for (values, row) in values.iter_mut().zip(&rows.out) {
-                    let out = &mut block.row(*row as usize)[col - range.start..][..width];
-                    store(&mut values[..width], bias, out, write);
-                }
+            let live = TILE_ROWS.min(range.end - col);
+            let weights = source.rows((col - first, live), &mut room);
+            let bias = bias.map(|bias| &bias[col - first..][..live]);
+            let tile = (weights, source.stride(k), bias);
+            let blocks = rows.x.chunks(ROW_BLOCK).zip(rows.out.chunks(ROW_BLOCK));
+            for (x_rows, out_rows) in blocks {
+                let inputs = FloatInputs { values: x, cols: k, rows: x_rows };
+                float_tile(team, tile, inputs, (col - range.start, live), out_rows, write, block);
             }
         }
     });
     Ok(())
+}
+
+/// Up to 16 outputs of some rows.
+fn float_tile(
+    team: &Team,
+    (weights, stride, bias): (FloatWeights, usize, Option<&[f32]>),
+    x: FloatInputs,
+    (first, live): (usize, usize),
+    out_rows: &[u32],
+    write: Write,
+    block: &mut ColumnsMut<'_, f32>,
+) {
+    let mut values = [[0.0; FLOAT_ROWS]; ROW_BLOCK];
+    for part in (0..live).step_by(FLOAT_ROWS) {
+        let width = FLOAT_ROWS.min(live - part);
+        let weights = weights.skip(part * stride);
+        team.kernels.float_rows((weights, stride), x, &mut values[..x.rows.len()]);
+        let bias = bias.map(|bias| &bias[part..][..width]);
+        for (values, row) in values.iter_mut().zip(out_rows) {
+            let out = &mut block.row(*row as usize)[first + part..][..width];
+            store(&mut values[..width], bias, out, write);
+        }
+    }
 }
 
 /// Weights as floats, 16 rows at a time.
@@ -370,20 +405,45 @@ impl<'a> FloatSource<'a> {
         }
     }
 
-    /// Reads 16 rows from `row` on, a multiple of 16; rows beyond the matrix are not written.
-    fn read(&self, row: usize, out: &mut [f32]) {
+    /// Some rows from `row` on, a multiple of 16: where they lie, or as floats in `room`.
+    fn rows<'r>(&'r self, (row, live): (usize, usize), room: &'r mut Vec<f32>) -> FloatWeights<'r> {
         match self {
-            Self::Tiled(weights) => dequantize_tile(weights, row / TILE_ROWS, out),
-            Self::Float(matrix) => read_float(matrix, row, out),
+            Self::Float(matrix) => {
+                if let Some(weights) = in_place(matrix, row, live) {
+                    return weights;
+                }
+                room.resize(TILE_ROWS * matrix.cols(), 0.0);
+                read_float(matrix, row, room);
+            }
+            Self::Tiled(weights) => {
+                room.resize(TILE_ROWS * self.stride(0), 0.0);
+                dequantize_tile(weights, row / TILE_ROWS, room);
+            }
             Self::RowMajor(view, level) => {
-                let rows = out.chunks_exact_mut(view.cols());
+                room.resize(TILE_ROWS * view.cols(), 0.0);
+                let rows = room.chunks_exact_mut(view.cols());
                 for (out, row) in rows.zip(row..view.rows()) {
                     // The row and the level were checked, so this cannot fail.
                     let _ = view.dequantize_row(*level, row, out);
                 }
             }
         }
+        FloatWeights::F32(room)
     }
+}
+
+/// Rows of a float matrix where they lie, if the machine can read them there.
+fn in_place(matrix: &FloatMatrix, row: usize, live: usize) -> Option<FloatWeights<'_>> {
+    let row_bytes = matrix.cols() * matrix.dtype().bytes();
+    let bytes = matrix.bytes().get(row * row_bytes..(row + live) * row_bytes)?;
+    if cfg!(target_endian = "big") {
+        return None;
+    }
+    Some(match matrix.dtype() {
+        DType::F32 => FloatWeights::F32(bytemuck::try_cast_slice(bytes).ok()?),
+        DType::F16 => FloatWeights::F16(bytemuck::try_cast_slice(bytes).ok()?),
+        DType::Bf16 => FloatWeights::Bf16(bytemuck::try_cast_slice(bytes).ok()?),
+    })
 }
 
 /// Rows of a float matrix from `row` on, as many as there are and `out` holds.

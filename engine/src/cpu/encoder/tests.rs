@@ -183,8 +183,11 @@ impl Case {
         let chosen = block_on(enc.read_routing(&routing)).unwrap();
         let ids = chosen.expert_ids.iter().map(|id| *id as f32);
         out.push(("route", chosen.expert_weights.iter().copied().chain(ids).collect()));
-        let pinned: Vec<_> =
-            (0u32..).zip(&experts).map(|(e, weights)| pin(e, weights, &chosen, levels)).collect();
+        let all: Vec<_> = (0..EXPERTS as u32).map(|expert| uses(expert, &chosen, levels)).collect();
+        let pinned: Vec<_> = (0u32..)
+            .zip(experts.iter().zip(&all))
+            .map(|(expert, (weights, uses))| PinnedExpert { expert, weights, uses })
+            .collect();
         let (first, second) = pinned.split_at(3);
         enc.experts(second, &routing, &normed, &mut expert_rows).unwrap();
         enc.experts(first, &routing, &normed, &mut expert_rows).unwrap();
@@ -196,6 +199,53 @@ impl Case {
         enc.matmul(&head, &levels[..2], &normed, &mut logits).unwrap();
         out.push(("head", block_on(enc.read(&logits)).unwrap()));
         out
+    }
+}
+
+/// As in the last layer of a prompt: keys and values of all rows, then queries by themselves.
+fn queries_alone<B: Backend>(case: &Case, mut backend: B) -> [Vec<f32>; 2] {
+    let rows = case.step_rows();
+    let (h, g, d) = HEADS;
+    let heads = heads(&mut backend);
+    let shape = KvShape { num_key_value_heads: g, head_dim: d, dtype: case.kv, pages: 4 };
+    let mut pools = [(); 2].map(|()| backend.kv_pool(&shape).unwrap());
+    let all = noise(case.rows * (h + 2 * g) * d, 35);
+    let part = |range: std::ops::Range<usize>| -> Vec<f32> {
+        let rows = all.chunks((h + 2 * g) * d);
+        rows.flat_map(|row| row[range.start * d..range.end * d].to_vec()).collect()
+    };
+    let sizes = [d, (h + 2 * g) * d, 2 * g * d, h * d, h * d];
+    let [mut rope, mut qkv, mut keys_values, mut queries, mut attended] =
+        sizes.map(|cols| backend.buffer(case.rows, cols).unwrap());
+    let mut enc = backend.encoder();
+    enc.write(&noise(case.rows * d, 34), &mut rope).unwrap();
+    enc.write(&all, &mut qkv).unwrap();
+    enc.rope_store(&heads, &rows, &rope, &mut qkv, &mut pools[0]).unwrap();
+    enc.attend(&heads, &rows, &qkv, &pools[0], &mut attended).unwrap();
+    let together = block_on(enc.read(&attended)).unwrap();
+    enc.write(&part(h..h + 2 * g), &mut keys_values).unwrap();
+    enc.rope_store(&heads, &rows, &rope, &mut keys_values, &mut pools[1]).unwrap();
+    enc.write(&part(0..h), &mut queries).unwrap();
+    enc.rope_queries(&heads, &rows, &rope, &mut queries).unwrap();
+    enc.attend(&heads, &rows, &queries, &pools[1], &mut attended).unwrap();
+    [together, block_on(enc.read(&attended)).unwrap()]
+}
+
+#[test]
+fn queries_alone_attend_as_beside_their_keys() {
+    for (rows, kv) in [(3, KvDtype::F32), (37, KvDtype::Int8), (131, KvDtype::F16)] {
+        let case = Case {
+            rows,
+            mode: ActivationMode::Int8,
+            kv,
+            float: None,
+            mixed: false,
+            inner: INNER,
+            made: RefCell::default(),
+        };
+        let [expected, alone] = queries_alone(&case, Reference);
+        assert_eq!(expected, alone);
+        assert_eq!([expected.clone(), expected], queries_alone(&case, Cpu::new(2)));
     }
 }
 
@@ -212,19 +262,14 @@ fn heads<B: Backend>(backend: &mut B) -> AttentionHeads<B> {
     }
 }
 
-fn pin<'a, B: Backend>(
-    expert: u32,
-    weights: &'a FeedForward<B>,
-    chosen: &Routing,
-    levels: &[Level],
-) -> PinnedExpert<'a, B> {
+fn uses(expert: u32, chosen: &Routing, levels: &[Level]) -> Vec<ExpertUse> {
     let slots = chosen.expert_ids.iter().enumerate().filter(|(_, id)| **id == expert);
     let uses = slots.map(|(slot, _)| ExpertUse {
         row: (slot / PER_TOKEN) as u32,
         rank: (slot % PER_TOKEN) as u32,
         level: levels[slot / PER_TOKEN],
     });
-    PinnedExpert { expert, weights, uses: uses.collect() }
+    uses.collect()
 }
 
 fn compare(case: &Case) {

@@ -95,12 +95,29 @@ fn routing_agrees() {
 #[test]
 fn float_products_agree() {
     compare("float_rows", |kernels, size| {
-        let weights = noise(FLOAT_ROWS * (size + 3), 13);
-        let x = noise(5 * size, 14);
-        let x: Vec<&[f32]> = x.chunks(size).collect();
-        let mut out = vec![[0.0; FLOAT_ROWS]; x.len()];
-        kernels.float_rows((&weights, size + 3), &x, &mut out);
-        out.into_flattened()
+        let (weights, stride) = (noise(FLOAT_ROWS * (size + 3), 13), size + 3);
+        let halves: Vec<f16> = weights.iter().map(|x| f16::from_f32(*x)).collect();
+        let upper: Vec<bf16> = weights.iter().map(|x| bf16::from_f32(*x)).collect();
+        let x = noise(7 * size, 14);
+        let x = FloatInputs { values: &x, cols: size, rows: &[6, 0, 3, 3, 1] };
+        let mut all = Vec::new();
+        for weights in [
+            FloatWeights::F32(&weights),
+            FloatWeights::F16(&halves),
+            FloatWeights::Bf16(&upper),
+            // Three rows only: the last one stands for the fourth.
+            FloatWeights::F32(&weights[..2 * stride + size]),
+        ] {
+            let mut out = vec![[0.0; FLOAT_ROWS]; x.rows.len()];
+            kernels.float_rows((weights, stride), x, &mut out);
+            all.extend(out.into_flattened());
+        }
+        let count = x.rows.len() * FLOAT_ROWS;
+        let (first, fewer) = (&all[..count], &all[3 * count..]);
+        for (first, fewer) in first.chunks(FLOAT_ROWS).zip(fewer.chunks(FLOAT_ROWS)) {
+            assert_eq!((&first[..3], first[2]), (&fewer[..3], fewer[3]));
+        }
+        all
     });
 }
 

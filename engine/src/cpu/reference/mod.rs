@@ -268,26 +268,27 @@ impl Encoder<Reference> for ReferenceEncoder {
         qkv: &mut ReferenceBuffer,
         kv: &mut ReferencePool,
     ) -> Result<(), EngineError> {
-        let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
+        let (g, d) = (heads.num_key_value_heads, heads.head_dim);
+        let h = if qkv.cols == 2 * g * d { 0 } else { heads.num_attention_heads };
         expect("columns of queries, keys and values", (h + 2 * g) * d, qkv.cols)?;
-        expect("rows of angles", rows.len(), rope.row_count())?;
-        expect("rows of queries", rows.len(), qkv.row_count())?;
-        expect("columns of angles", 0, usize::from(rope.cols > d))?;
-        for (index, (row, angles)) in qkv.rows_mut().zip(rope.rows()).enumerate() {
-            let (cos, sin) = angles.split_at(angles.len() / 2);
-            let (rotated, values) = row.split_at_mut((h + g) * d);
-            for (head, x) in rotated.chunks_exact_mut(d).enumerate() {
-                let norm = if head < h { &heads.query_norm } else { &heads.key_norm };
-                if let Some(weight) = norm {
-                    expect("head norm", d, weight.len())?;
-                    math::rms_norm_in_place(x, weight, heads.eps);
-                }
-                math::rope(&mut x[..angles.len()], cos, sin);
-            }
+        rotate((heads, rows), rope, qkv, (h, g))?;
+        for (index, row) in qkv.rows().enumerate() {
+            let (keys, values) = row[h * d..].split_at(g * d);
             let (page, position) = place(rows, index)?;
-            kv.store(page, position, &rotated[h * d..], values)?;
+            kv.store(page, position, keys, values)?;
         }
         Ok(())
+    }
+
+    fn rope_queries(
+        &mut self,
+        heads: &AttentionHeads<Reference>,
+        rows: &StepRows,
+        rope: &ReferenceBuffer,
+        queries: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("columns of queries", heads.num_attention_heads * heads.head_dim, queries.cols)?;
+        rotate((heads, rows), rope, queries, (heads.num_attention_heads, 0))
     }
 
     fn attend(
@@ -299,7 +300,7 @@ impl Encoder<Reference> for ReferenceEncoder {
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
         let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
-        expect("columns of queries, keys and values", (h + 2 * g) * d, qkv.cols)?;
+        expect("columns of queries", 0, usize::from(qkv.cols < h * d))?;
         expect("attended columns", h * d, out.cols)?;
         expect("rows of queries", rows.len(), qkv.row_count())?;
         out.resize(rows.len());
@@ -338,8 +339,15 @@ impl Encoder<Reference> for ReferenceEncoder {
         Ok(())
     }
 
-    async fn read_routing(&mut self, routing: &Routing) -> Result<Routing, EngineError> {
-        Ok(routing.clone())
+    async fn read_routing_into(
+        &mut self,
+        routing: &Routing,
+        out: &mut Routing,
+    ) -> Result<(), EngineError> {
+        out.num_experts_per_tok = routing.num_experts_per_tok;
+        out.expert_ids.clone_from(&routing.expert_ids);
+        out.expert_weights.clone_from(&routing.expert_weights);
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), EngineError> {
@@ -422,13 +430,43 @@ impl Encoder<Reference> for ReferenceEncoder {
         Ok(())
     }
 
-    async fn read(&mut self, buffer: &ReferenceBuffer) -> Result<Vec<f32>, EngineError> {
-        Ok(buffer.values.clone())
+    async fn read_into(
+        &mut self,
+        buffer: &ReferenceBuffer,
+        out: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        out.clone_from(&buffer.values);
+        Ok(())
     }
 }
 
 fn place(rows: &StepRows, index: usize) -> Result<(PageId, usize), EngineError> {
     rows.place(index).ok_or_else(|| EngineError::mismatch("page of a row", "a page", "none"))
+}
+
+/// Norms and rotates the first heads of every row: queries, then keys.
+fn rotate(
+    (heads, rows): (&AttentionHeads<Reference>, &StepRows),
+    rope: &ReferenceBuffer,
+    x: &mut ReferenceBuffer,
+    (queries, keys): (usize, usize),
+) -> Result<(), EngineError> {
+    let d = heads.head_dim;
+    expect("rows of angles", rows.len(), rope.row_count())?;
+    expect("rows of queries", rows.len(), x.row_count())?;
+    expect("columns of angles", 0, usize::from(rope.cols > d))?;
+    for (row, angles) in x.rows_mut().zip(rope.rows()) {
+        let (cos, sin) = angles.split_at(angles.len() / 2);
+        for (head, x) in row[..(queries + keys) * d].chunks_exact_mut(d).enumerate() {
+            let norm = if head < queries { &heads.query_norm } else { &heads.key_norm };
+            if let Some(weight) = norm {
+                expect("head norm", d, weight.len())?;
+                math::rms_norm_in_place(x, weight, heads.eps);
+            }
+            math::rope(&mut x[..angles.len()], cos, sin);
+        }
+    }
+    Ok(())
 }
 
 /// Attention of one query head over the first `visible` positions.
