@@ -86,6 +86,21 @@ impl AttentionRows {
         self.visible.clear();
     }
 
+    /// Makes room for so many queries.
+    pub fn reserve(&mut self, queries: usize, head_dim: usize) {
+        fn reserve<T>(values: &mut Vec<T>, count: usize) {
+            values.reserve(count.saturating_sub(values.len()));
+        }
+        reserve(&mut self.queries, queries * head_dim);
+        reserve(&mut self.visible, queries);
+        reserve(&mut self.states, queries);
+        reserve(&mut self.out, queries * head_dim);
+        reserve(&mut self.scores, queries * PAGE_POSITIONS);
+        reserve(&mut self.block, queries * head_dim);
+        reserve(&mut self.keys, head_dim * PAGE_POSITIONS);
+        reserve(&mut self.values, head_dim * PAGE_POSITIONS);
+    }
+
     /// Adds a query that sees the first `visible` positions of its sequence, no fewer than the
     /// one before it.
     pub fn push(&mut self, query: &[f32], visible: usize) {

@@ -1,6 +1,6 @@
 //! Attention: blocks of a sequence's rows and key heads are independent of each other.
 
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::expect;
 use super::products::ROW_COST;
@@ -146,6 +146,11 @@ pub(super) fn attend(
     let group = h / g;
     let read = split_rows(rows, (QUERIES_MAX / group).max(1), &mut scratch.borders, kv)?;
     scratch.rows.resize_with(team.pool.threads(), Mutex::default);
+    // Which thread meets the largest block is chance; all make room for it.
+    let most = scratch.borders.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
+    for slot in &mut scratch.rows {
+        slot.get_mut().unwrap_or_else(PoisonError::into_inner).reserve(most * group, d);
+    }
     let slots = &scratch.rows;
     let width = group * d;
     let cuts = (Cut::At(&scratch.borders), Cut::Every(width));
