@@ -283,7 +283,7 @@ impl Int8Product<'_> {
     fn fill_by<const N: usize>(
         &self,
         team: &Team,
-        rows: &RowMap,
+        rows: RowMap,
         x: &QuantizedRows,
         block: &mut ColumnsMut<'_, f32>,
         write: Write,
