@@ -7,6 +7,7 @@
 
 mod cut;
 mod error;
+mod hidden;
 mod inputs;
 mod order;
 mod plan;
@@ -30,7 +31,7 @@ use crate::threads::ThreadPool;
 
 pub use cut::cut_store;
 pub use error::ConvertError;
-pub use plan::{estimate_store_bytes, plan_store};
+pub use plan::{QUANTIZER_VERSION, estimate_store_bytes, plan_store};
 pub use progress::{ConvertPhase, ConvertProgress};
 
 use order::Orders;
@@ -74,7 +75,7 @@ pub struct ConvertOptions {
     pub level: Level,
     /// Threads that quantize; 0 = one per processor. The result does not depend on it.
     pub threads: usize,
-    /// Alignment of extents; none = 4 KiB for stores below 256 MB, else 16 KiB.
+    /// Alignment of extents; none = 512 bytes for stores below 256 MiB, else 16 KiB.
     pub alignment: Option<u64>,
     /// Most bytes of one file; none = one file.
     pub shard_bytes_max: Option<u64>,
@@ -169,11 +170,14 @@ pub fn convert(
         writer.write_asset(&asset.name, &asset.bytes)?;
     }
     let orders = Orders::new(checkpoint, options.order);
-    let conversion = Conversion { checkpoint, writer: &writer, options, cancel, orders };
+    let conversion =
+        Conversion { destination, checkpoint, writer: &writer, options, cancel, orders };
     conversion.run(&mut meter)?;
+    let hidden = conversion.hidden_path();
     checkpoint.check_unchanged()?;
     meter.begin(ConvertPhase::Finishing, 0, 0);
     writer.finish()?;
+    hidden::remove(&hidden);
     Ok(report)
 }
 
@@ -184,6 +188,7 @@ struct Conversion<'a> {
     options: &'a ConvertOptions,
     cancel: &'a CancelToken,
     orders: Orders<'a>,
+    destination: &'a Path,
 }
 
 impl Conversion<'_> {
@@ -201,9 +206,13 @@ impl Conversion<'_> {
         meter.begin(ConvertPhase::Quantizing, total, ids().filter(written).map(bytes).sum());
         self.group(&GroupId::Embedding, None, meter)?;
         self.floats(None)?;
-        let mut calibrator = self.calibrator()?;
+        let mut calibrator = self.calibrator(meter)?;
         for layer in (0u32..).take(self.checkpoint.config().num_hidden_layers) {
             self.floats(Some(layer))?;
+            if self.is_done(layer) {
+                // Calibration has passed it already.
+                continue;
+            }
             if let Some(calibrator) = &mut calibrator {
                 meter.enter(ConvertPhase::Calibrating, Some(layer));
                 calibrator
@@ -212,7 +221,10 @@ impl Conversion<'_> {
             }
             meter.enter(ConvertPhase::Quantizing, Some(layer));
             self.layer(layer, calibrator.as_ref(), meter)?;
-            calibrator.iter_mut().for_each(Calibrator::end_layer);
+            if let Some(calibrator) = &mut calibrator {
+                calibrator.end_layer();
+                hidden::save(&self.hidden_path(), self.writer.index().id(), calibrator)?;
+            }
             self.orders.forget();
             self.checkpoint.check_unchanged()?;
         }
@@ -220,10 +232,45 @@ impl Conversion<'_> {
         self.group(&GroupId::Head, calibrator.as_ref(), meter)
     }
 
-    fn calibrator(&self) -> Result<Option<Calibrator<'_>>, ConvertError> {
+    /// The calibration of the first layer that is not written yet; none where nothing is left.
+    fn calibrator(&self, meter: &mut Meter<'_>) -> Result<Option<Calibrator<'_>>, ConvertError> {
         let Calibration::Tokens(tokens) = &self.options.calibration else { return Ok(None) };
+        let groups = self.writer.index().groups();
+        if groups.iter().all(|group| self.writer.is_group_written(&group.id)) {
+            return Ok(None);
+        }
+        let layers = 0..self.checkpoint.config().num_hidden_layers as u32;
+        let first = layers.clone().find(|layer| !self.is_done(*layer)).unwrap_or(layers.end);
         let pool = Arc::new(ThreadPool::new(self.threads()));
-        Ok(Some(Calibrator::new(self.checkpoint, tokens, pool)?))
+        let mut calibrator = Calibrator::new(self.checkpoint, tokens, pool)?;
+        hidden::load(&self.hidden_path(), self.writer.index().id(), first, &mut calibrator)?;
+        meter.advance(self.layer_bytes(0..calibrator.next_layer()), None);
+        while calibrator.next_layer() < first {
+            let layer = Some(calibrator.next_layer());
+            meter.enter(ConvertPhase::Calibrating, layer);
+            calibrator.skip_layer(self.cancel, &mut |bytes| meter.advance(bytes, layer))?;
+        }
+        Ok(Some(calibrator))
+    }
+
+    /// Whether all matrices of a layer are written.
+    fn is_done(&self, layer: u32) -> bool {
+        let groups = self.writer.index().groups().iter();
+        let mut of_layer = groups.filter(|group| group.id.layer() == Some(layer));
+        of_layer.all(|group| self.writer.is_group_written(&group.id))
+    }
+
+    fn layer_bytes(&self, layers: std::ops::Range<u32>) -> u64 {
+        let groups = self.writer.index().groups().iter().map(|group| &group.id);
+        let of_layers = groups.filter(|id| id.layer().is_some_and(|layer| layers.contains(&layer)));
+        of_layers.map(|id| self.group_bytes(id)).sum()
+    }
+
+    /// Where the activations after the last layer that is done are kept.
+    fn hidden_path(&self) -> PathBuf {
+        let mut path = self.destination.as_os_str().to_owned();
+        path.push(".hidden");
+        path.into()
     }
 
     /// Notes how often each expert is used.

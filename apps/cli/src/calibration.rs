@@ -13,6 +13,9 @@ use nestling::formats::Checkpoint;
 /// English prose in the public domain; `data/README.md` says where it is from.
 const DEFAULT_TEXT: &str = include_str!("../data/calibration.txt");
 
+/// What tells conversions with the default text and number of tokens from others; raised with them.
+pub const DEFAULT_NAME: &str = "prose1";
+
 /// What the command line says that a checkpoint's conversion is calibrated with.
 pub fn calibration(args: &CalibrationArgs, checkpoint: &Checkpoint) -> Result<Calibration> {
     match &args.calibration {

@@ -1,9 +1,8 @@
 //! A layer up to its feed-forward part, for all tokens.
 
 use super::moments::{MomentSum, Panels};
-use super::{Calibrator, Passed, STEP_ROWS, step_rows, steps};
+use super::{Calibrator, Pass, Passed, STEP_ROWS, Wanted, step_rows, steps};
 use crate::backend::{Backend, Encoder, Routing};
-use crate::cancel::CancelToken;
 use crate::cpu::Cpu;
 use crate::driver::block_on;
 use crate::error::EngineError;
@@ -27,7 +26,7 @@ impl Calibrator<'_> {
     pub(super) fn attention(
         &mut self,
         weights: &LayerWeights<Cpu>,
-        cancel: &CancelToken,
+        how: &Pass<'_>,
         passed: Passed<'_>,
     ) -> Result<AttentionPass, EngineError> {
         let config = self.source.config().clone();
@@ -50,13 +49,16 @@ impl Calibrator<'_> {
         let mut routing = cpu.routing(STEP_ROWS, 0)?;
         let mut panels = Panels::default();
         let mut sum = |sum: &mut MomentSum, values: &[f32], cols: usize| {
+            if how.wanted == Wanted::Outputs {
+                return;
+            }
             let rows = values.chunks_exact(cols).map(|row| (row, 1.0));
             sum.add(&self.pool, self.kernels, panels.pack(cols, rows));
         };
         let (mut done, mut reported) = (0, 0);
         let total = self.hidden.len();
         for step in steps(&self.sequences) {
-            if cancel.is_cancelled() {
+            if how.cancel.is_cancelled() {
                 return Err(EngineError::Cancelled);
             }
             let rows = step_rows(step);

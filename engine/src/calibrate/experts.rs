@@ -6,9 +6,8 @@ use nestling_formats::store::GroupId;
 use nestling_formats::{FeedForward as FeedForwardConfig, Level};
 
 use super::moments::{Blend, MomentSum, Panels};
-use super::{Calibrator, Passed, ROUTED_INPUTS, SAMPLE_TOKENS, STEP_ROWS};
+use super::{Calibrator, Pass, Passed, ROUTED_INPUTS, SAMPLE_TOKENS, STEP_ROWS, Wanted};
 use crate::backend::{Backend, Encoder, FeedForward, Linear, Routing};
-use crate::cancel::CancelToken;
 use crate::cpu::Cpu;
 use crate::cpu::kernels::Kernels;
 use crate::driver::block_on;
@@ -70,6 +69,11 @@ impl FeedForwardMoments {
         &self.norm
     }
 
+    /// Of a part behind a norm, with the inputs of all tokens and room for its outputs.
+    pub fn new(norm: Vec<f32>, input: MomentSum, outputs: usize) -> Self {
+        Self { norm, input, dense: None, experts: Vec::new(), output: vec![0.0; outputs] }
+    }
+
     /// Inputs of `down`.
     pub fn inner(&self, expert: Option<u32>) -> Option<&MomentSum> {
         match expert {
@@ -113,40 +117,26 @@ impl Calibrator<'_> {
     /// Computes the feed-forward part: the second half of a layer.
     pub(super) fn feed_forward(
         &mut self,
-        weights: LayerWeights<Cpu>,
-        (input, routing): (MomentSum, Routing),
-        cancel: &CancelToken,
+        weights: &LayerWeights<Cpu>,
+        routing: &Routing,
+        moments: &mut FeedForwardMoments,
+        how: &Pass<'_>,
         passed: Passed<'_>,
-    ) -> Result<FeedForwardMoments, EngineError> {
-        let mut moments = FeedForwardMoments {
-            norm: weights.feed_forward_norm,
-            input,
-            dense: None,
-            experts: Vec::new(),
-            output: vec![0.0; self.hidden.len()],
-        };
+    ) -> Result<(), EngineError> {
         if let Some(shared) = &weights.shared {
-            let all = (0u32..).zip(0..self.token_count());
-            let uses: Vec<Use> = all.map(|(row, _)| Use { row, weight: 1.0 }).collect();
+            let rows = (0u32..).zip(0..self.token_count());
+            let uses: Vec<Use> = rows.map(|(row, _)| Use { row, weight: 1.0 }).collect();
             let mut sum = MomentSum::new(shared.down.matrix.cols());
-            self.routed(shared, &mut moments, &uses, &mut sum, cancel)?;
+            self.routed(shared, moments, &uses, &mut sum, how)?;
             moments.dense = Some(sum);
         }
-        if weights.router.is_some() {
-            for (expert, uses) in (0u32..).zip(uses(&routing, self.expert_count())) {
-                self.expert(expert, uses, &mut moments, cancel)?;
+        if let Some(router) = &weights.router {
+            for (expert, uses) in (0u32..).zip(uses(routing, router.weights.rows())) {
+                self.expert(expert, uses, moments, how)?;
                 passed(self.bytes(self.layers, Some(expert)));
             }
         }
-        Ok(moments)
-    }
-
-    fn expert_count(&self) -> usize {
-        let layer = self.source.config().layers.get(self.layers as usize);
-        match layer.map(|layer| layer.feed_forward) {
-            Some(FeedForwardConfig::Moe { num_experts, .. }) => num_experts,
-            _ => 0,
-        }
+        Ok(())
     }
 
     /// One expert: its own tokens, then a sample of all.
@@ -155,26 +145,15 @@ impl Calibrator<'_> {
         expert: u32,
         uses: Vec<Use>,
         moments: &mut FeedForwardMoments,
-        cancel: &CancelToken,
+        how: &Pass<'_>,
     ) -> Result<(), EngineError> {
-        let config = self.source.config();
-        let layer = config.layers.get(self.layers as usize).map(|layer| layer.feed_forward);
-        let (hidden, intermediate) = match layer {
-            Some(FeedForwardConfig::Moe { moe_intermediate_size, .. }) => {
-                (config.hidden_size, moe_intermediate_size)
-            }
-            _ => return Ok(()),
-        };
-        let group = self.source.matrices(&GroupId::expert_of(self.layers, expert))?;
-        let mut loader = Loader {
-            backend: &mut self.cpu,
-            source: &self.source,
-            activations: ActivationMode::Float,
-            threads: 1,
-        };
-        let weights = loader.feed_forward(group, hidden, intermediate)?;
+        let weights = self.expert_weights(expert)?;
+        let intermediate = weights.down.matrix.cols();
         let mut routed = MomentSum::new(intermediate);
-        let input_diagonal = self.routed(&weights, moments, &uses, &mut routed, cancel)?;
+        let input_diagonal = self.routed(&weights, moments, &uses, &mut routed, how)?;
+        if how.wanted == Wanted::Outputs {
+            return Ok(());
+        }
         let mut uniform = MomentSum::new(intermediate);
         let tokens = self.token_count();
         let sample = tokens.min(SAMPLE_TOKENS);
@@ -182,13 +161,31 @@ impl Calibrator<'_> {
         let mut panels = Panels::default();
         for rows in rows.chunks(STEP_ROWS) {
             let normed = self.normed(rows.iter().copied(), &moments.norm);
-            let inner = self.inner(&weights, &normed, false)?;
+            let inner = self.inner(&weights, &normed, Wanted::Moments)?;
             let rows = inner.gate.chunks_exact(intermediate).map(|row| (row, 1.0));
             uniform.add(&self.pool, self.kernels, panels.pack(intermediate, rows));
         }
         let inner = MomentSum::blend(routed, &uniform, routed_share(uses.len(), intermediate));
         moments.experts.push(ExpertMoments { uses, input_diagonal, inner });
         Ok(())
+    }
+
+    fn expert_weights(&mut self, expert: u32) -> Result<FeedForward<Cpu>, EngineError> {
+        let config = self.source.config();
+        let layer = config.layers.get(self.layers as usize).map(|layer| layer.feed_forward);
+        let intermediate = match layer {
+            Some(FeedForwardConfig::Moe { moe_intermediate_size, .. }) => moe_intermediate_size,
+            _ => 0,
+        };
+        let hidden = config.hidden_size;
+        let group = self.source.matrices(&GroupId::expert_of(self.layers, expert))?;
+        let mut loader = Loader {
+            backend: &mut self.cpu,
+            source: &self.source,
+            activations: ActivationMode::Float,
+            threads: 1,
+        };
+        loader.feed_forward(group, hidden, intermediate)
     }
 
     /// Computes the tokens that use a part and adds their outputs; gives the mean squares of their
@@ -199,36 +196,36 @@ impl Calibrator<'_> {
         moments: &mut FeedForwardMoments,
         uses: &[Use],
         sum: &mut MomentSum,
-        cancel: &CancelToken,
+        how: &Pass<'_>,
     ) -> Result<Vec<f32>, EngineError> {
         let hidden = self.source.config().hidden_size;
         let mut squares = vec![0.0f32; hidden];
-        let mut weight_squares = 0.0;
         let mut panels = Panels::default();
+        let width = weights.down.matrix.cols();
         for uses in uses.chunks(STEP_ROWS) {
-            if cancel.is_cancelled() {
+            if how.cancel.is_cancelled() {
                 return Err(EngineError::Cancelled);
             }
             let normed = self.normed(uses.iter().map(|used| used.row), &moments.norm);
-            let inner = self.inner(weights, &normed, true)?;
-            let width = inner.gate.len() / uses.len();
-            let rows =
-                inner.gate.chunks_exact(width).zip(uses).map(|(row, used)| (row, used.weight));
-            sum.add(&self.pool, self.kernels, panels.pack(width, rows));
-            for ((x, out), used) in
-                normed.chunks_exact(hidden).zip(inner.output.chunks_exact(hidden)).zip(uses)
-            {
-                let at = used.row as usize * hidden;
-                let output = &mut moments.output[at..at + hidden];
+            let inner = self.inner(weights, &normed, Wanted::Outputs)?;
+            for (out, used) in inner.output.chunks_exact(hidden).zip(uses) {
+                let output = &mut moments.output[used.row as usize * hidden..][..hidden];
                 self.kernels.add_scaled(output, used.weight, out);
-                for (square, x) in squares.iter_mut().zip(x) {
-                    *square += (used.weight * x) * (used.weight * x);
+            }
+            if how.wanted == Wanted::Moments {
+                let rows = inner.gate.chunks_exact(width).zip(uses);
+                let rows = rows.map(|(row, used)| (row, used.weight));
+                sum.add(&self.pool, self.kernels, panels.pack(width, rows));
+                for (x, used) in normed.chunks_exact(hidden).zip(uses) {
+                    for (square, x) in squares.iter_mut().zip(x) {
+                        *square += (used.weight * x) * (used.weight * x);
+                    }
                 }
-                weight_squares += f64::from(used.weight).powi(2);
             }
         }
-        if weight_squares > 0.0 {
-            let factor = (1.0 / weight_squares) as f32;
+        let weight: f64 = uses.iter().map(|used| f64::from(used.weight).powi(2)).sum();
+        if weight > 0.0 {
+            let factor = (1.0 / weight) as f32;
             squares.iter_mut().for_each(|square| *square *= factor);
         }
         Ok(squares)
@@ -250,12 +247,12 @@ impl Calibrator<'_> {
         normed
     }
 
-    /// `silu(gate(x)) * up(x)`, and `down` of it if wanted.
+    /// `silu(gate(x)) * up(x)`, and `down` of it where outputs are wanted.
     fn inner(
         &mut self,
         weights: &FeedForward<Cpu>,
         normed: &[f32],
-        with_output: bool,
+        wanted: Wanted,
     ) -> Result<Inner, EngineError> {
         let hidden = self.source.config().hidden_size;
         let rows = normed.len() / hidden.max(1);
@@ -265,7 +262,7 @@ impl Calibrator<'_> {
         let up = self.product(&weights.up, &x)?;
         swiglu(&self.pool, self.kernels, &mut gate, &up);
         let mut output = Vec::new();
-        if with_output {
+        if wanted == Wanted::Outputs {
             let mut x = self.cpu.buffer(rows, weights.down.matrix.cols())?;
             self.cpu.encoder().write(&gate, &mut x)?;
             output = self.product(&weights.down, &x)?;

@@ -70,6 +70,19 @@ pub struct Calibrator<'a> {
     current: Current,
 }
 
+/// Whether a layer's moments are wanted or only its outputs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Moments,
+    Outputs,
+}
+
+/// How a layer is passed.
+struct Pass<'a> {
+    wanted: Wanted,
+    cancel: &'a CancelToken,
+}
+
 /// What is known of the part of the model that was calibrated last.
 enum Current {
     Nothing,
@@ -126,8 +139,18 @@ impl<'a> Calibrator<'a> {
             encoder.embed(&table, &step_rows(step), &mut rows)?;
             hidden.extend(block_on(encoder.read(&rows))?);
         }
-        let (layers, current) = (0, Current::Nothing);
-        Ok(Self { source, cpu, pool, kernels, sequences, angles, kv, hidden, layers, current })
+        Ok(Self {
+            source,
+            cpu,
+            pool,
+            kernels,
+            sequences,
+            angles,
+            kv,
+            hidden,
+            layers: 0,
+            current: Current::Nothing,
+        })
     }
 
     /// Tokens that pass the model.
@@ -140,6 +163,44 @@ impl<'a> Calibrator<'a> {
         self.layers
     }
 
+    /// The activations before [`Self::next_layer`], `[tokens, hidden_size]`; not between
+    /// [`Self::begin_layer`] and [`Self::end_layer`].
+    pub fn hidden(&self) -> &[f32] {
+        &self.hidden
+    }
+
+    /// Goes on with the activations before a layer that [`Self::hidden`] gave at another time.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] if they are of another model or of other tokens.
+    pub fn go_on(&mut self, layer: u32, hidden: Vec<f32>) -> Result<(), EngineError> {
+        let layers = self.source.config().num_hidden_layers;
+        if layer as usize > layers {
+            let expected = format!("at most {layers}");
+            return Err(EngineError::mismatch("layers of a calibration", expected, layer));
+        }
+        if hidden.len() != self.hidden.len() {
+            let expected = self.hidden.len();
+            return Err(EngineError::mismatch("hidden states", expected, hidden.len()));
+        }
+        (self.layers, self.hidden, self.current) = (layer, hidden, Current::Nothing);
+        Ok(())
+    }
+
+    /// Lets all tokens pass the next layer without looking at what meets its matrices.
+    ///
+    /// # Errors
+    /// As [`Self::begin_layer`].
+    pub fn skip_layer(
+        &mut self,
+        cancel: &CancelToken,
+        passed: Passed<'_>,
+    ) -> Result<(), EngineError> {
+        self.pass_layer(Wanted::Outputs, cancel, passed)?;
+        self.end_layer();
+        Ok(())
+    }
+
     /// Lets all tokens pass the next layer. Until [`Self::end_layer`], the moments of its matrices
     /// can be asked for. `cancel` is looked at every thousand tokens and for every expert.
     ///
@@ -147,6 +208,15 @@ impl<'a> Calibrator<'a> {
     /// [`EngineError::Cancelled`]; weights that cannot be read. The calibrator cannot go on then.
     pub fn begin_layer(
         &mut self,
+        cancel: &CancelToken,
+        passed: Passed<'_>,
+    ) -> Result<(), EngineError> {
+        self.pass_layer(Wanted::Moments, cancel, passed)
+    }
+
+    fn pass_layer(
+        &mut self,
+        wanted: Wanted,
         cancel: &CancelToken,
         passed: Passed<'_>,
     ) -> Result<(), EngineError> {
@@ -160,9 +230,12 @@ impl<'a> Calibrator<'a> {
             threads: 1,
         };
         let weights = loader.layer(&config, layer, cancel)?;
+        let pass = Pass { wanted, cancel };
         let AttentionPass { input, attended, normed, routing } =
-            self.attention(&weights, cancel, passed)?;
-        let feed_forward = self.feed_forward(weights, (normed, routing), cancel, passed)?;
+            self.attention(&weights, &pass, passed)?;
+        let mut feed_forward =
+            FeedForwardMoments::new(weights.feed_forward_norm.clone(), normed, self.hidden.len());
+        self.feed_forward(&weights, &routing, &mut feed_forward, &pass, passed)?;
         let moments = LayerMoments { layer, attention_in: input, attended, feed_forward };
         self.current = Current::Layer(Box::new(moments));
         Ok(())

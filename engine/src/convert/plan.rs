@@ -15,7 +15,7 @@ use nestling_formats::{
 use super::{Calibration, ConvertError, ConvertOptions};
 
 /// Raised whenever the same checkpoint would be coded differently, so that the store's id differs.
-const QUANTIZER_VERSION: u32 = 2;
+pub const QUANTIZER_VERSION: u32 = 2;
 
 /// Room that an estimate leaves for tokenizer and configuration.
 const ESTIMATED_ASSET_BYTES: u64 = 16 << 20;
@@ -95,6 +95,7 @@ fn calibration(options: &ConvertOptions) -> serde_json::Value {
         "tokens": tokens.tokens().len(),
         "sequence_length": tokens.sequence_length(),
         "hash": format!("{:032x}", tokens.hash()),
+        "choice": format!("{:?}", options.quantize.calibrated),
         "damping": [options.damping.dense, options.damping.gate_up, options.damping.down],
     })
 }

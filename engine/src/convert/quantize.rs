@@ -20,15 +20,21 @@ use crate::calibrate::Calibrator;
 /// Weights that are coded between two looks at the cancel token.
 const BLOCK_WEIGHTS: usize = 1 << 20;
 
+/// Bytes for the second moments of the experts that are coded at the same time.
+const MOMENT_BYTES: usize = 2 << 30;
+
+/// Squares of the inputs' number that an expert takes meanwhile: sums, moments, factor.
+const MOMENT_COPIES: usize = 6;
+
 /// Rows `from..to` of a matrix of the checkpoint.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     /// The matrix that is made of it.
     pub made: MatrixId,
     /// The matrix in the checkpoint.
-    id: MatrixId,
-    from: usize,
-    to: usize,
+    pub id: MatrixId,
+    pub from: usize,
+    pub to: usize,
     pub cols: usize,
 }
 
@@ -133,17 +139,29 @@ impl Conversion<'_> {
             self.write(group, &self.code(group, calibrator, self.threads())?)?;
             meter.advance(self.group_bytes(&group.id), Some(layer));
         }
+        let together = self.experts_together(&experts, calibrator);
+        let threads = (self.threads() / together).max(1);
         let convert = |index: usize| {
             let group: &Group = experts[index];
-            let coded = self.code(group, calibrator, 1)?;
+            let coded = self.code(group, calibrator, threads)?;
             // First, so that a group that is written is measured too.
             calibrator.map_or(Ok(()), |calibrator| self.measure(group, &coded, calibrator))?;
             self.write(group, &coded)
         };
-        work::for_each(self.threads(), experts.len(), &convert, &mut |index, ()| {
+        work::for_each(together, experts.len(), &convert, &mut |index, ()| {
             meter.advance(self.group_bytes(&experts[index].id), Some(layer));
             Ok(())
         })
+    }
+
+    /// Experts that are coded at the same time: as many as there are threads, or as the moments
+    /// of their inputs leave room for.
+    fn experts_together(&self, experts: &[&Group], calibrator: Option<&Calibrator<'_>>) -> usize {
+        let matrices = experts.iter().flat_map(|group| &group.matrices);
+        let inputs = matrices.map(|matrix| matrix.cols).max().unwrap_or(0);
+        let bytes = MOMENT_COPIES * size_of::<f32>() * inputs * inputs;
+        let room = calibrator.map_or(usize::MAX, |_| MOMENT_BYTES / bytes.max(1));
+        self.threads().min(room).max(1)
     }
 
     /// Fits the codecs of these groups that are not known yet, each to all matrices that share it.

@@ -6,12 +6,12 @@ pub const MAGIC: [u8; 8] = *b"\x89NEST\r\n\x1a";
 pub const VERSION: u32 = 1;
 /// Bytes of the header; the index follows at once.
 pub const HEADER_BYTES: usize = 128;
-/// Smallest alignment of extents.
-pub const ALIGNMENT_MIN: u64 = 4096;
+/// Smallest alignment of extents: the block that most disks read past the page cache.
+pub const ALIGNMENT_MIN: u64 = 512;
 /// Largest alignment of extents.
 pub const ALIGNMENT_MAX: u64 = 16 << 20;
 /// Alignment of small stores unless the plan says otherwise.
-pub const ALIGNMENT_SMALL: u64 = 4096;
+pub const ALIGNMENT_SMALL: u64 = 512;
 /// Alignment of other stores unless the plan says otherwise.
 pub const ALIGNMENT_DEFAULT: u64 = 16 << 10;
 /// Stores below this many bytes are small.

@@ -47,7 +47,7 @@ pub struct StorePlan {
     pub source: Vec<u8>,
     /// How the store is made, as JSON; part of the store's id.
     pub parameters_json: String,
-    /// Alignment of extents; none = 4 KiB for stores below 256 MiB, else 16 KiB.
+    /// Alignment of extents; none = 512 bytes for stores below 256 MiB, else 16 KiB.
     pub alignment: Option<u64>,
     /// Most bytes of one file; none = one file. A single larger extent still gets a file of its own.
     pub shard_bytes_max: Option<u64>,

@@ -152,13 +152,13 @@ malformed! {
     header_length: |v| v.u32(12, 64) =>
         "header: header length at byte 12 is 64, expected 128";
     alignment_zero: |v| v.u32(16, 0) =>
-        "header: alignment at byte 16 is 0, expected a power of two in 4096..=16777216";
-    alignment_small: |v| v.u32(16, 512) =>
-        "header: alignment at byte 16 is 512, expected a power of two in 4096..=16777216";
+        "header: alignment at byte 16 is 0, expected a power of two in 512..=16777216";
+    alignment_small: |v| v.u32(16, 256) =>
+        "header: alignment at byte 16 is 256, expected a power of two in 512..=16777216";
     alignment_odd: |v| v.u32(16, 12288) =>
-        "header: alignment at byte 16 is 12288, expected a power of two in 4096..=16777216";
+        "header: alignment at byte 16 is 12288, expected a power of two in 512..=16777216";
     alignment_huge: |v| v.u32(16, 1 << 31) =>
-        "header: alignment at byte 16 is 2147483648, expected a power of two in 4096..=16777216";
+        "header: alignment at byte 16 is 2147483648, expected a power of two in 512..=16777216";
     alignment_other: |v| v.u32(16, 8192) =>
         "damaged: byte 4096 lies in padding, but is not zero";
     shard_count_zero: |v| v.u32(20, 0) =>

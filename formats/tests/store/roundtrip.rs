@@ -26,6 +26,25 @@ fn a_written_store_reads_back() {
 }
 
 #[test]
+fn every_alignment_reads_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lengths = Vec::new();
+    for alignment in [512, 1024, 16384] {
+        let path = folder.path().join(format!("{alignment}.nest"));
+        let mut plan = small_plan();
+        plan.alignment = Some(alignment);
+        write(&path, &plan);
+        let store = Store::open(&path).unwrap();
+        assert_eq!(store.index().alignment(), alignment);
+        assert!(store.index().extents().iter().all(|extent| extent.offset % alignment == 0));
+        expect_contents(&store, &plan);
+        assert!(damage(&store).is_empty());
+        lengths.push(fs::metadata(&path).unwrap().len());
+    }
+    assert!(lengths.is_sorted() && lengths[0] < lengths[1], "{lengths:?}");
+}
+
+#[test]
 fn writing_twice_gives_the_same_bytes() {
     assert_eq!(bytes_of(&small_plan()), bytes_of(&small_plan()));
 }

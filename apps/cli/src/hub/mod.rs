@@ -16,6 +16,7 @@ use crate::failure::{Failure, Result};
 use crate::places;
 use download::{Hub, Trouble};
 use listing::{Listing, Wanted};
+use nestling::engine::convert::QUANTIZER_VERSION;
 use nestling::formats::ModelConfig;
 use repository::RepositoryCache;
 use std::path::{Path, PathBuf};
@@ -125,7 +126,9 @@ fn obtained(
     around: &Surroundings,
     commit: &str,
 ) -> Obtained {
-    let store = around.stores.join(repository.folder()).join(format!("{commit}.nest"));
+    // A store of an older quantizer, or of another default text, is not what a conversion would make.
+    let name = format!("{commit}-q{QUANTIZER_VERSION}-{}.nest", crate::calibration::DEFAULT_NAME);
+    let store = around.stores.join(repository.folder()).join(name);
     Obtained { checkpoint: cache.snapshot(commit), store }
 }
 

@@ -93,7 +93,7 @@ fn a_repository_arrives_in_the_standard_layout() {
     assert_eq!(std::fs::read_to_string(folder.join("refs/main")).unwrap(), COMMIT);
     let blob = folder.join("blobs").join(blob_name(FIRST, &bench.files[FIRST]));
     assert_eq!(std::fs::read(blob).unwrap(), bench.files[FIRST]);
-    let store = format!("Owner--Small-MoE/{COMMIT}.nest");
+    let store = format!("Owner--Small-MoE/{COMMIT}-q{QUANTIZER_VERSION}-prose1.nest");
     assert_eq!(obtained.store, bench.around.stores.join(store));
     assert!(!obtained.is_converted());
     // The second time nothing is fetched but the listing.

@@ -40,7 +40,9 @@ fn from_a_name_to_text() {
         assert!(first.err.contains(words), "{words}: {}", first.err);
     }
     let text = first.ok();
-    let store = home.path().join(format!("nestling/stores/Nobody--Tiny-30B-A3B/{COMMIT}.nest"));
+    let version = nestling::engine::convert::QUANTIZER_VERSION;
+    let name = format!("{COMMIT}-q{version}-prose1.nest");
+    let store = home.path().join("nestling/stores/Nobody--Tiny-30B-A3B").join(name);
     assert!(store.is_file());
     let snapshot = format!("hf/hub/models--Nobody--Tiny-30B-A3B/snapshots/{COMMIT}");
     assert!(home.path().join(&snapshot).join("config.json").is_file());

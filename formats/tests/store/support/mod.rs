@@ -67,6 +67,7 @@ pub fn codec(tables: usize) -> NestedCodec {
 /// Two layers: one dense, one of three experts; down is a plane ahead in the experts.
 pub fn small_plan() -> StorePlan {
     let mut plan = StorePlan::new(b"source", r#"{"maker":"test"}"#);
+    plan.alignment = Some(4096);
     let codec = plan.add_codec(1);
     let expert_codec = plan.add_codec(3);
     plan.add_asset("config.json", 10);
@@ -166,6 +167,7 @@ pub fn expect_contents(store: &Store, plan: &StorePlan) {
 /// A store of a few pages: one expert, one norm, two assets.
 pub fn tiny_plan() -> StorePlan {
     let mut plan = StorePlan::new(b"tiny", "{}");
+    plan.alignment = Some(4096);
     let codec = plan.add_codec(1);
     plan.add_asset("config.json", 2);
     let norm = tensor(FloatKind::FinalNorm, DType::F32, &[8]);

@@ -1,0 +1,109 @@
+//! The activations after the last layer that is done, kept beside an unfinished store, so that an
+//! interrupted conversion need not compute those layers again.
+//!
+//! A file that is missing, damaged or of another store is as good as none.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+use nestling_formats::ImportError;
+use nestling_formats::store::StoreId;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::ConvertError;
+use crate::calibrate::Calibrator;
+
+const MAGIC: [u8; 8] = *b"\x89NESTH\r\n";
+
+/// Values that are converted at once.
+const CHUNK: usize = 1 << 14;
+
+/// Magic, store, layer.
+const FRONT_BYTES: usize = MAGIC.len() + 16 + 4;
+
+fn front(id: StoreId, layer: u32) -> Vec<u8> {
+    [&MAGIC[..], &id.0, &layer.to_le_bytes()].concat()
+}
+
+/// Replaces the file by one with the activations before the calibrator's next layer.
+pub(super) fn save(
+    path: &Path,
+    id: StoreId,
+    calibrator: &Calibrator<'_>,
+) -> Result<(), ConvertError> {
+    let temporary = path.with_extension("hidden.new");
+    let front = front(id, calibrator.next_layer());
+    let written = write(&temporary, &front, calibrator.hidden());
+    written.and_then(|()| fs::rename(&temporary, path)).map_err(|source| {
+        ConvertError::Checkpoint(ImportError::Io {
+            file: path.display().to_string(),
+            action: "write",
+            source,
+        })
+    })
+}
+
+fn write(path: &Path, front: &[u8], values: &[f32]) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    let mut hash = Xxh3::new();
+    hash.update(front);
+    file.write_all(front)?;
+    let mut bytes = Vec::with_capacity(4 * CHUNK);
+    for chunk in values.chunks(CHUNK) {
+        bytes.clear();
+        bytes.extend(chunk.iter().flat_map(|value| value.to_le_bytes()));
+        hash.update(&bytes);
+        file.write_all(&bytes)?;
+    }
+    file.write_all(&hash.digest128().to_le_bytes())?;
+    file.flush()
+}
+
+/// Takes the calibrator to where the file is, if that is not beyond `layer_max`.
+pub(super) fn load(
+    path: &Path,
+    id: StoreId,
+    layer_max: u32,
+    calibrator: &mut Calibrator<'_>,
+) -> Result<(), ConvertError> {
+    let count = calibrator.hidden().len();
+    match read(path, id, count) {
+        Ok(Some((layer, hidden))) if layer <= layer_max => Ok(calibrator.go_on(layer, hidden)?),
+        _ => Ok(()),
+    }
+}
+
+/// Layer and values of a file that is whole and of this store.
+fn read(path: &Path, id: StoreId, count: usize) -> io::Result<Option<(u32, Vec<f32>)>> {
+    let file = File::open(path)?;
+    let expected = (FRONT_BYTES + 16) as u64 + 4 * count as u64;
+    if file.metadata()?.len() != expected {
+        return Ok(None);
+    }
+    let mut file = BufReader::new(file);
+    let mut found = [0; FRONT_BYTES];
+    file.read_exact(&mut found)?;
+    let layer = u32::from_le_bytes(found.last_chunk().copied().unwrap_or_default());
+    if found[..] != front(id, layer)[..] {
+        return Ok(None);
+    }
+    let mut hash = Xxh3::new();
+    hash.update(&found);
+    let mut values = Vec::with_capacity(count);
+    let mut bytes = vec![0; 4 * CHUNK];
+    while values.len() < count {
+        let part = &mut bytes[..4 * CHUNK.min(count - values.len())];
+        file.read_exact(part)?;
+        hash.update(part);
+        values.extend(part.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+    }
+    let mut digest = [0; 16];
+    file.read_exact(&mut digest)?;
+    Ok((digest == hash.digest128().to_le_bytes()).then_some((layer, values)))
+}
+
+/// Removes the file of a finished conversion; one that stays behind does no harm.
+pub(super) fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
+}
