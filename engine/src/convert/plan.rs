@@ -95,7 +95,6 @@ fn calibration(options: &ConvertOptions) -> serde_json::Value {
         "tokens": tokens.tokens().len(),
         "sequence_length": tokens.sequence_length(),
         "hash": format!("{:032x}", tokens.hash()),
-        "choice": format!("{:?}", options.quantize.calibrated),
         "damping": [options.damping.dense, options.damping.gate_up, options.damping.down],
     })
 }
