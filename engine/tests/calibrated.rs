@@ -1,6 +1,6 @@
 //! Calibrated conversion: the same bytes on any number of threads and after interruptions, what the
 //! store says of its experts, texts that are too short.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may panic")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ fn threads_change_no_byte_and_calibration_does() {
         let three = run(name, &path("three"), &options(tokens(200), 3)).unwrap();
         assert!(one == three, "{name}");
         let plain = run(name, &path("plain"), &options(Calibration::None, 1)).unwrap();
-        assert_eq!(one.len(), plain.len());
+        assert!(one.len() > plain.len(), "what was measured takes room in the index");
         let ids = ["one", "plain"].map(|kind| Store::open(path(kind)).unwrap().id());
         assert_ne!(ids[0], ids[1], "the id covers the calibration");
     }
@@ -96,7 +96,7 @@ fn an_interrupted_calibration_goes_on_to_the_same_bytes() {
         let mut coded = 0;
         let mut progress = |at: ConvertProgress| {
             coded += usize::from(at.phase == ConvertPhase::Quantizing);
-            if coded > 5 + attempts % 2 {
+            if coded > 2 + attempts % 2 {
                 token.cancel();
             }
         };

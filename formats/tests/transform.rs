@@ -1,5 +1,4 @@
 //! The Hadamard rotation of inputs: against its definition, and undone by weights that match.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 use nestling_formats::nested::{
     CodecFitter, GROUP, InputTransform, NestedCodec, QuantizeOptions, SecondMoments, hadamard,

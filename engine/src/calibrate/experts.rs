@@ -100,7 +100,8 @@ impl FeedForwardMoments {
             let count = expert.uses.len();
             ExpertStatistics {
                 frequency: count as f32 / tokens.max(1) as f32,
-                mean_squared_weight: (squares.sum::<f64>() / count.max(1) as f64) as f32,
+                mean_squared_weight: (squares.fold(0.0, |sum, square| sum + square)
+                    / count.max(1) as f64) as f32,
             }
         };
         self.experts.iter().map(of).collect()

@@ -148,12 +148,7 @@ impl Case {
         let mut made = self.made.borrow_mut();
         let embedding = made.entry(4).or_insert_with(|| nested(50, D, Layout::RowMajor, 4));
         let embedding = backend.upload_matrix(embedding, self.mode).unwrap();
-        let router = float(EXPERTS, D, DType::F32, 9);
-        let router = Router {
-            weights: backend.upload_matrix(&router, ActivationMode::Float).unwrap(),
-            num_experts_per_tok: PER_TOKEN,
-            norm_topk_prob: true,
-        };
+        let router = router(&mut backend);
         let norm = backend.upload_floats(&noise(D, 31)).unwrap();
         let heads = heads(&mut backend);
         let shape = KvShape { num_key_value_heads: g, head_dim: d, dtype: self.kv, pages: 4 };
@@ -199,6 +194,15 @@ impl Case {
         enc.matmul(&head, &levels[..2], &normed, &mut logits).unwrap();
         out.push(("head", block_on(enc.read(&logits)).unwrap()));
         out
+    }
+}
+
+fn router<B: Backend>(backend: &mut B) -> Router<B> {
+    let weights = float(EXPERTS, D, DType::F32, 9);
+    Router {
+        weights: backend.upload_matrix(&weights, ActivationMode::Float).unwrap(),
+        num_experts_per_tok: PER_TOKEN,
+        norm_topk_prob: true,
     }
 }
 
