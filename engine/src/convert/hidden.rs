@@ -8,7 +8,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 use nestling_formats::ImportError;
-use nestling_formats::store::StoreId;
+use nestling_formats::store::{StoreError, StoreId};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::ConvertError;
@@ -36,11 +36,12 @@ pub(super) fn save(
     let front = front(id, calibrator.next_layer());
     let written = write(&temporary, &front, calibrator.hidden());
     written.and_then(|()| fs::rename(&temporary, path)).map_err(|source| {
-        ConvertError::Checkpoint(ImportError::Io {
-            file: path.display().to_string(),
-            action: "write",
-            source,
-        })
+        let file = path.display().to_string();
+        if source.kind() == io::ErrorKind::StorageFull {
+            let length = (front.len() + 4 * calibrator.hidden().len()) as u64;
+            return ConvertError::Store(StoreError::DiskFull { file, offset: 0, length });
+        }
+        ConvertError::Checkpoint(ImportError::Io { file, action: "write", source })
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokenizers::{
     Model as _, Normalizer as _, OffsetReferential, OffsetType, PreTokenizedString,
     PreTokenizer as _,
@@ -259,6 +259,7 @@ fn check(json: &Value) -> Result<(), (&'static str, &'static str, String)> {
             return Err(("model.vocab", "every id once", format!("id {id} again at {token:?}")));
         }
     }
+    check_merges(model, vocab)?;
     let added = json.get("added_tokens").and_then(Value::as_array);
     for token in added.into_iter().flatten() {
         let content = token.get("content").and_then(Value::as_str).unwrap_or_default();
@@ -266,6 +267,37 @@ fn check(json: &Value) -> Result<(), (&'static str, &'static str, String)> {
             return Err(("added_tokens", "a text for every token", "an empty one".into()));
         }
         check_id("added_tokens", content, token.get("id"))?;
+    }
+    Ok(())
+}
+
+/// Every merge makes a word of the vocabulary of two others. The library cuts the prefix of
+/// continuing words off by bytes, whether it is there or not.
+fn check_merges(
+    model: &Value,
+    vocab: &Map<String, Value>,
+) -> Result<(), (&'static str, &'static str, String)> {
+    let prefix = model.get("continuing_subword_prefix").and_then(Value::as_str).unwrap_or_default();
+    if !prefix.is_ascii() {
+        return Err(("model.continuing_subword_prefix", "ASCII", format!("{prefix:?}")));
+    }
+    let merges = model.get("merges").and_then(Value::as_array);
+    for merge in merges.into_iter().flatten() {
+        let pair = match merge {
+            Value::String(both) => both.split_once(' '),
+            Value::Array(pair) => match &pair[..] {
+                [Value::String(first), Value::String(second)] => Some((&first[..], &second[..])),
+                _ => None,
+            },
+            _ => None,
+        };
+        let word = pair.and_then(|(first, second)| {
+            let known = vocab.contains_key(first) && vocab.contains_key(second);
+            second.strip_prefix(prefix).filter(|_| known).map(|rest| [first, rest].concat())
+        });
+        if word.is_none_or(|word| !vocab.contains_key(&word)) {
+            return Err(("model.merges", "two words that make a third", merge.to_string()));
+        }
     }
     Ok(())
 }

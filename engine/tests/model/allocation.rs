@@ -69,7 +69,8 @@ impl ExpertSource for Decoded {
 fn logits(source: Arc<dyn ExpertSource>, activations: ActivationMode) -> Vec<f32> {
     let tokens = some_tokens(24, source.config().vocab_size, 5);
     let options = RunnerOptions { activations, ..RunnerOptions::default() };
-    all_logits(&mut runner(Reference, &source, &options), &tokens, Level::L8, 24)
+    let level = source.level_max().unwrap_or(Level::L8);
+    all_logits(&mut runner(Reference, &source, &options), &tokens, level, 24)
 }
 
 fn same(a: &[f32], b: &[f32]) -> bool {
