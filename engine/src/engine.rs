@@ -32,13 +32,18 @@ impl Engine {
             Driver::Caller => Runs::InCalls(Mutex::new(step_loop)),
             Driver::Thread => {
                 let thread = std::thread::Builder::new().name("nestling-steps".into());
-                let handle = thread.spawn(move || step_loop.run());
+                let placement = options.placement;
+                let handle = thread.spawn(move || {
+                    placement.place(0);
+                    step_loop.run();
+                });
                 Runs::OnThread(Mutex::new(Some(handle.map_err(EngineError::Thread)?)))
             }
         };
         let budget = Budget::new(options.memory_bytes);
         let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
-        let pool = Arc::new(ThreadPool::new(options.threads.unwrap_or_else(cores)));
+        let threads = options.threads.unwrap_or_else(cores);
+        let pool = Arc::new(ThreadPool::placed(threads, options.placement));
         Ok(Self { core: Arc::new(EngineCore { inbox, runs, budget, options, pool }) })
     }
 

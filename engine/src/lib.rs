@@ -1,5 +1,6 @@
 //! Model graphs, CPU backend, sessions and text.
 
+mod affinity;
 pub mod allocation;
 pub mod arena;
 pub mod backend;
@@ -53,6 +54,8 @@ pub mod thread_count;
 pub mod threads;
 pub mod weights;
 
+#[cfg(feature = "text")]
+pub use affinity::ThreadPlacement;
 pub use allocation::{Allocation, AllocationHash};
 pub use backend::{Backend, Encoder};
 pub use batch::{Batch, LevelPolicy, Row, SequenceRef};
@@ -74,7 +77,6 @@ pub use load::{ModelSource, OpenProgress};
 pub use model_core::ModelParts;
 #[cfg(feature = "text")]
 pub use open::{Fitted, Model};
-#[cfg(feature = "text")]
 pub use options::{Device, Driver, EngineOptions, GenerateOptions, ModelOptions};
 pub use runner::{ModelRunner, StepOutput};
 pub use sampler::SamplingParams;

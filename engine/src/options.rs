@@ -3,6 +3,7 @@
 
 use nestling_formats::Level;
 
+use crate::affinity::ThreadPlacement;
 use crate::cancel::CancelToken;
 use crate::kv_cache::KvDtype;
 use crate::sampler::SamplingParams;
@@ -13,6 +14,8 @@ use crate::weights::ActivationMode;
 pub struct EngineOptions {
     /// Threads that compute; none means one for each core. Never changes a result.
     pub threads: Option<usize>,
+    /// Whether those threads are bound to processors. Never changes a result.
+    pub placement: ThreadPlacement,
     /// Bytes that weights, keys and values and scratch may take together; none is no limit.
     pub memory_bytes: Option<u64>,
     /// Who runs the step loop.
@@ -22,7 +25,8 @@ pub struct EngineOptions {
 impl Default for EngineOptions {
     fn default() -> Self {
         let driver = if cfg!(target_family = "wasm") { Driver::Caller } else { Driver::Thread };
-        Self { threads: None, memory_bytes: None, driver }
+        let placement = ThreadPlacement::default();
+        Self { threads: None, placement, memory_bytes: None, driver }
     }
 }
 

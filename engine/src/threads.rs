@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 
+use crate::affinity::ThreadPlacement;
+
 /// A thread that waits first spins this often, a few microseconds.
 const SPINS: u32 = 100;
 
@@ -66,6 +68,11 @@ impl ThreadPool {
     ///
     /// Where a thread cannot be started, as on wasm, the pool has as many as could be.
     pub fn new(threads: usize) -> Self {
+        Self::placed(threads, ThreadPlacement::Free)
+    }
+
+    /// As [`Self::new`], each thread that it starts placed; the first place is left to the caller.
+    pub fn placed(threads: usize, placement: ThreadPlacement) -> Self {
         let shared = Arc::new(Shared {
             epoch: AtomicUsize::new(0),
             job: Mutex::new(None),
@@ -75,7 +82,7 @@ impl ThreadPool {
             stop: AtomicBool::new(false),
             caller: Mutex::new(None),
         });
-        let workers = (1..threads).map_while(|index| spawn(index, &shared)).collect();
+        let workers = (1..threads).map_while(|index| spawn(index, placement, &shared)).collect();
         Self { shared, workers, running: Mutex::new(()) }
     }
 
@@ -197,11 +204,15 @@ fn take_parts(shared: &Shared, parts: usize, job: &(dyn Fn(usize) + Sync)) {
     }
 }
 
-fn spawn(index: usize, shared: &Arc<Shared>) -> Option<Worker> {
+fn spawn(index: usize, placement: ThreadPlacement, shared: &Arc<Shared>) -> Option<Worker> {
     let parked = Arc::new(AtomicBool::new(false));
     let (shared, flag) = (Arc::clone(shared), Arc::clone(&parked));
     let builder = std::thread::Builder::new().name(format!("nestling-{index}"));
-    let handle = builder.spawn(move || work(&shared, &flag)).ok()?;
+    let handle = builder.spawn(move || {
+        placement.place(index);
+        work(&shared, &flag);
+    });
+    let handle = handle.ok()?;
     Some(Worker { handle, parked })
 }
 

@@ -139,9 +139,8 @@ fn as_text(path: &Path, store: &Store, config: &ModelConfig) -> String {
         1 => "one file".into(),
         count => format!("{count} files"),
     };
-    let (size, alignment) = (ByteSize(whole), index.alignment() / 1024);
-    let _ =
-        writeln!(out, "  store     {} ({files}, {size}, {alignment} KiB alignment)", index.id());
+    let (size, alignment) = (ByteSize(whole), index.alignment());
+    let _ = writeln!(out, "  store     {} ({files}, {size}, aligned to {alignment})", index.id());
     if present < whole {
         let (present, level) = (ByteSize(present), store.level());
         let _ = writeln!(out, "            {present} of it are here: complete up to level {level}");

@@ -10,7 +10,9 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::{convert, mapped, places};
 use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
-use nestling::engine::{Engine, EngineOptions, KvDtype, Model, ModelOptions, ModelSource};
+use nestling::engine::{
+    Engine, EngineOptions, KvDtype, Model, ModelOptions, ModelSource, ThreadPlacement,
+};
 use nestling::formats::store::{OpenOptions, Store};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -121,6 +123,10 @@ fn best_threads() -> Option<usize> {
 fn engine_options(resources: &ResourceArgs) -> EngineOptions {
     EngineOptions {
         threads: resources.threads.map(|threads| threads as usize).or_else(best_threads),
+        placement: match resources.pin_threads {
+            true => ThreadPlacement::Pinned,
+            false => ThreadPlacement::Free,
+        },
         memory_bytes: resources.memory.map(|size| size.0),
         ..EngineOptions::default()
     }

@@ -68,6 +68,10 @@ pub struct ResourceArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 
+    /// Bind each of these threads to a processor (Linux)
+    #[arg(long, env = "NESTLING_PIN_THREADS", value_parser = FalseyValueParser::new())]
+    pub pin_threads: bool,
+
     /// Memory for weights, context and scratch, such as 6G [default: no limit]
     #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]
     pub memory: Option<ByteSize>,
