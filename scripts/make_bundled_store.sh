@@ -11,7 +11,7 @@ store=models/nestling-storyteller.nest
 made=$store.new
 trap 'rm -f "$made" "$made.partial" "$made.journal"' EXIT
 rm -f "$made"
-cargo run --release --quiet -p nestling-cli -- convert "$source_dir" -o "$made"
+cargo run --release --quiet -p nestling-cli -- convert "$source_dir" -o "$made" --rotation on
 cargo run --release --quiet -p nestling-cli -- verify "$made"
 size=$(stat -c %s "$made")
 if [ "$size" -gt 32000000 ]; then
