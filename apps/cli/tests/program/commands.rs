@@ -169,10 +169,10 @@ fn perplexity_of_allocations_with_a_plot() {
     let peers = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/records/peers-quality.json");
     let flags = ["perplexity", "-m", store(), "--reference", &reference, "-f", &text, "-c", "32"];
     let flags = [&flags[..], &["--levels", "4", "--weights-only", "--tokens", "64"]].concat();
-    let more = ["--bits", "5.5,3.7", "--attention-level", "4", "--peers", peers];
+    let more = ["--bits", "6.5,5.6", "--attention-level", "4", "--peers", peers];
     let shown = ["--format", "md", "--svg", &svg_path, "--peer-set", "alike"];
     let markdown = run(&[&flags[..], &more, &shown].concat()).ok();
-    for words in ["**level 4**", "**5.5 bits**", "Q4_K imatrix", "±"] {
+    for words in ["**level 4**", "**6.5 bits**", "Q4_K imatrix", "±"] {
         assert!(markdown.contains(words), "{words}: {markdown}");
     }
     let svg = std::fs::read_to_string(svg).unwrap();
