@@ -1,7 +1,7 @@
 //! What calibration knows of the inputs of the matrices that are coded.
 
 use nestling_formats::nested::{
-    Calibrated, FeedbackFactor, InputTransform, NestedError, SecondMoments,
+    Calibrated, FeedbackFactor, InputTransform, SecondMoments, reorder_moments,
 };
 use nestling_formats::{MatrixId, MatrixKind};
 
@@ -55,7 +55,7 @@ impl Conversion<'_> {
         if id.kind == MatrixKind::Down
             && let Some(order) = self.orders.of(id)?
         {
-            moments = reorder(&moments, &order).map_err(failed)?;
+            moments = reorder_moments(&moments, &order).map_err(failed)?;
         }
         match self.transform(id, cols) {
             InputTransform::None => Ok(moments),
@@ -106,14 +106,6 @@ impl Conversion<'_> {
 /// A gather has no inputs.
 fn is_calibrated(id: MatrixId) -> bool {
     id.kind != MatrixKind::Embedding
-}
-
-/// Second moments of inputs in another order.
-fn reorder(moments: &SecondMoments, order: &[u32]) -> Result<SecondMoments, NestedError> {
-    let (dim, values) = (moments.dim(), moments.values());
-    let rows = order.iter().map(|neuron| &values[*neuron as usize * dim..][..dim]);
-    let values = rows.flat_map(|row| order.iter().map(|neuron| row[*neuron as usize])).collect();
-    SecondMoments::from_upper(dim, values, moments.count())
 }
 
 /// The first of the kinds with the same inputs.
