@@ -2,6 +2,7 @@
 
 use nestling_formats::Level;
 
+use crate::dual::{DualPolicy, ExpertChoice, LevelRouter};
 use crate::error::EngineError;
 use crate::kv_cache::{PAGE_POSITIONS, PageId};
 
@@ -11,28 +12,32 @@ use crate::kv_cache::{PAGE_POSITIONS, PageId};
 pub enum LevelPolicy {
     /// Every expert at this level.
     Fixed(Level),
+    /// Every expert at the level that it is worth to the token; see [`crate::dual`].
+    Dual(DualPolicy),
 }
 
 impl LevelPolicy {
     /// The level of the model that dense matrices, embedding and head are computed at. What
     /// prefix that means is in the store: its sections hold dense matrices further than experts.
     pub fn dense(self) -> Level {
-        match self {
-            Self::Fixed(level) => level,
-        }
+        self.level_max()
     }
 
     /// The highest level that may be asked for.
     pub fn level_max(self) -> Level {
         match self {
             Self::Fixed(level) => level,
+            Self::Dual(policy) => policy.highest,
         }
     }
 
-    /// The level of an expert that the router gave this weight.
-    pub fn expert(self, _expert_weight: f32) -> Level {
+    /// The level of an expert that the router chose.
+    pub fn expert(self, choice: ExpertChoice, router: &dyn LevelRouter) -> Level {
         match self {
             Self::Fixed(level) => level,
+            Self::Dual(policy) => {
+                router.level(choice, policy).max(policy.lowest).min(policy.highest)
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ mod clock;
 pub mod convert;
 pub mod cpu;
 pub mod driver;
+pub mod dual;
 #[cfg(feature = "text")]
 pub mod engine;
 pub mod error;
@@ -61,6 +62,7 @@ pub use backend::{Backend, Encoder};
 pub use batch::{Batch, LevelPolicy, Row, SequenceRef};
 pub use budget::{Budget, BudgetExceeded};
 pub use cancel::CancelToken;
+pub use dual::{DualPolicy, LevelMode, Threshold};
 #[cfg(feature = "text")]
 pub use engine::Engine;
 pub use error::EngineError;

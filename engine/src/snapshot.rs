@@ -1,14 +1,15 @@
 //! Sessions as bytes.
 //!
-//! Little-endian: magic (8 bytes), version (u32), level of the pages (u32, 0 without pages), model
-//! identity (u128), tokens (u64),
-//! computed tokens (u64), bytes of a page (u64), the tokens (u32 each), the pages of the computed
-//! tokens in order, XXH3-128 of everything before it.
+//! Little-endian: magic (8 bytes), version (u32), levels of the pages (4 bytes: highest, lowest, how
+//! they were chosen, 0; all 0 without pages), model identity (u128), tokens (u64), computed tokens
+//! (u64), bytes of a page (u64), threshold of the levels (f32), the tokens (u32 each), the pages of the
+//! computed tokens in order, XXH3-128 of everything before it.
 
 use nestling_formats::Level;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::batch::LevelPolicy;
+use crate::dual::{DualPolicy, LevelMode, Threshold};
 use crate::error::EngineError;
 use crate::kv_cache::pages_for;
 use crate::open::Model;
@@ -16,8 +17,8 @@ use crate::sequence::Sequence;
 use crate::session::Session;
 
 const MAGIC: [u8; 8] = *b"NESTSESS";
-const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 56;
+const VERSION: u32 = 2;
+const HEADER_BYTES: usize = 60;
 const HASH_BYTES: usize = 16;
 
 /// How much of a session a snapshot holds.
@@ -46,13 +47,14 @@ impl Session {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + sequence.tokens().len() * 4);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
-        let level = sequence.levels().filter(|_| computed > 0);
-        let bits = level.map_or(0, |LevelPolicy::Fixed(level)| level.bits());
-        bytes.extend_from_slice(&u32::from(bits).to_le_bytes());
+        let levels = sequence.levels().filter(|_| computed > 0);
+        let (levels, threshold) = levels.map_or(([0; 4], 0), encode_levels);
+        bytes.extend_from_slice(&levels);
         bytes.extend_from_slice(&core.identity.to_le_bytes());
         bytes.extend_from_slice(&(sequence.tokens().len() as u64).to_le_bytes());
         bytes.extend_from_slice(&(computed as u64).to_le_bytes());
         bytes.extend_from_slice(&(core.limits.page_bytes as u64).to_le_bytes());
+        bytes.extend_from_slice(&threshold.to_le_bytes());
         bytes.extend(sequence.tokens().iter().flat_map(|token| token.to_le_bytes()));
         {
             let mut runner = core.lock_runner();
@@ -83,8 +85,8 @@ impl Model {
         let computed = header.computed;
         let pages = header.pages(bytes)?;
         let mut sequence = Sequence::new(core.pool.clone());
-        if let Some(level) = header.level {
-            sequence.set_levels(LevelPolicy::Fixed(level));
+        if let Some(levels) = header.levels {
+            sequence.set_levels(levels);
         }
         sequence.extend(&tokens);
         if computed > 0 && sequence.advance(computed).is_ok() {
@@ -99,7 +101,7 @@ impl Model {
 
 /// What the fixed part of a snapshot says.
 struct Header {
-    level: Option<Level>,
+    levels: Option<LevelPolicy>,
     identity: u128,
     tokens: usize,
     computed: usize,
@@ -118,7 +120,7 @@ impl Header {
         }
         let version = u64::from(u32::from_le_bytes(array(bytes, 8)?));
         require("version", u64::from(VERSION), version)?;
-        let level = u32::from_le_bytes(array(bytes, 12)?);
+        let levels = (array(bytes, 12)?, u32::from_le_bytes(array(bytes, 56)?));
         let hash = u128::from_le_bytes(array(bytes, end)?);
         let found = xxh3_128(bytes.get(..end).unwrap_or_default());
         require("XXH3-128 hash", hash, found)?;
@@ -129,11 +131,11 @@ impl Header {
         if computed > tokens {
             return Err(mismatch("computed tokens", format!("at most {tokens}"), computed));
         }
-        let level = u8::try_from(level).ok().and_then(Level::from_bits);
-        if computed > 0 && level.is_none() {
-            return Err(mismatch("level", "2, 3, 4, 6 or 8", "another"));
+        let levels = decode_levels(levels);
+        if computed > 0 && levels.is_none() {
+            return Err(mismatch("levels", "levels of 2, 3, 4, 6 or 8", "others"));
         }
-        let header = Self { level, identity, tokens, computed, page_bytes };
+        let header = Self { levels, identity, tokens, computed, page_bytes };
         let expected = header.content_bytes().and_then(|content| content.checked_add(HEADER_BYTES));
         if expected != Some(end) {
             return Err(mismatch("size in bytes", "that of its tokens and pages", bytes.len()));
@@ -160,6 +162,36 @@ impl Header {
         let pages = bytes.get(start..end).unwrap_or_default();
         Ok(pages.chunks_exact(usize::try_from(self.page_bytes).unwrap_or(usize::MAX).max(1)))
     }
+}
+
+/// How levels were chosen: one for all, by dual routing in strict mode, in elastic mode.
+const FIXED: u8 = 0;
+const STRICT: u8 = 1;
+const ELASTIC: u8 = 2;
+
+fn encode_levels(levels: LevelPolicy) -> ([u8; 4], u32) {
+    match levels {
+        LevelPolicy::Fixed(level) => ([level.bits(), level.bits(), FIXED, 0], 0),
+        LevelPolicy::Dual(DualPolicy { threshold, lowest, highest, mode }) => {
+            let kind = match mode {
+                LevelMode::Strict => STRICT,
+                LevelMode::Elastic => ELASTIC,
+            };
+            ([highest.bits(), lowest.bits(), kind, 0], threshold.bits())
+        }
+    }
+}
+
+fn decode_levels(([highest, lowest, kind, _], threshold): ([u8; 4], u32)) -> Option<LevelPolicy> {
+    let (highest, lowest) = (Level::from_bits(highest)?, Level::from_bits(lowest)?);
+    let mode = match kind {
+        FIXED => return Some(LevelPolicy::Fixed(highest)),
+        STRICT => LevelMode::Strict,
+        ELASTIC => LevelMode::Elastic,
+        _ => return None,
+    };
+    let threshold = Threshold::from_bits(threshold)?;
+    Some(LevelPolicy::Dual(DualPolicy { threshold, lowest, highest, mode }))
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], EngineError> {

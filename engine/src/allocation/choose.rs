@@ -132,7 +132,7 @@ fn bytes_at(matrix: &Matrix, level: Level) -> f64 {
 
 /// The edges of the lower convex hull of `(level, bytes, error)`, ascending by bytes: the level
 /// that each leads to and its slope, never rising.
-fn hull(points: &[(Level, f64, f64)]) -> Vec<(Level, f64)> {
+pub(crate) fn hull(points: &[(Level, f64, f64)]) -> Vec<(Level, f64)> {
     let slope = |from: &(Level, f64, f64), to: &(Level, f64, f64)| {
         ((from.2 - to.2) / (to.1 - from.1)).max(0.0)
     };

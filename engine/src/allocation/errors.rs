@@ -10,6 +10,13 @@ use nestling_formats::{Level, MatrixKind};
 /// -9.5, -15.6, -21.8, -33.7 and -45.7 dB, as measured on trained experts.
 const PRIOR: [f64; 5] = [0.112, 0.0275, 0.00661, 0.000427, 0.0000269];
 
+/// What each plane is expected to take away where nothing was measured; what the first one takes away
+/// counts from an error of 1, that of no weights at all.
+pub(crate) fn prior_drops() -> [f32; 5] {
+    let mut left = 1.0;
+    PRIOR.map(|error| (std::mem::replace(&mut left, error) - error) as f32)
+}
+
 /// Of an expert's error at level 2, by kind: `down` is the sensitive matrix.
 fn prior_of(kind: MatrixKind) -> f64 {
     match kind {

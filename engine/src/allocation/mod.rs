@@ -22,7 +22,9 @@ use crate::weights::MatrixWeights;
 
 pub(crate) use bytes::cut;
 pub use bytes::{Counting, bits_per_weight, budget_of_bits, layer_bytes, weight_bytes};
+pub(crate) use choose::hull;
 pub use choose::{ChooseOptions, choose};
+pub(crate) use errors::prior_drops;
 pub use summary::{AllocationSummary, LevelShare};
 
 /// Which level every matrix of a store is used at.

@@ -3,10 +3,13 @@
 //! Every expert is loaded when the model is opened. [`ExpertCache::request`] is where a step would
 //! wait if one were not; nothing else in the graph knows.
 
+use std::sync::Arc;
+
 use nestling_formats::Level;
 
 use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
 use crate::batch::StepRows;
+use crate::dual::{ExpertChoice, LevelRouter, ThresholdRule};
 use crate::error::EngineError;
 use crate::recycle::recycle;
 use crate::runner::StepStats;
@@ -14,6 +17,8 @@ use crate::runner::StepStats;
 /// The experts of a model on a device.
 pub struct ExpertCache<B: Backend> {
     layers: Vec<Vec<FeedForward<B>>>, // [layers][experts], no experts in a dense layer
+    /// Decides levels under dual routing.
+    levels: Arc<dyn LevelRouter>,
 }
 
 /// Memory that requests reuse.
@@ -39,7 +44,12 @@ impl<B: Backend> Default for RequestScratch<B> {
 impl<B: Backend> ExpertCache<B> {
     /// A cache in which every expert is resident.
     pub fn resident(layers: Vec<Vec<FeedForward<B>>>) -> Self {
-        Self { layers }
+        Self { layers, levels: Arc::new(ThresholdRule::default()) }
+    }
+
+    /// Levels under dual routing are decided by this from now on.
+    pub fn set_level_router(&mut self, levels: Arc<dyn LevelRouter>) {
+        self.levels = levels;
     }
 
     /// Decides the levels of one layer's experts and starts the reads of those that are missing.
@@ -55,7 +65,7 @@ impl<B: Backend> ExpertCache<B> {
         (stats, scratch): (&mut StepStats, &'a mut RequestScratch<B>),
     ) -> Result<PendingExperts<'a, B>, EngineError> {
         encoder.read_routing_into(routing, &mut scratch.routing).await?;
-        scratch.sort(rows);
+        scratch.sort(layer, rows, &*self.levels);
         let RequestScratch { uses, experts: sorted, ready: spare, .. } = scratch;
         let experts = self.layers.get(layer).map(Vec::as_slice).unwrap_or_default();
         let mut ready: Vec<PinnedExpert<'a, B>> = recycle(std::mem::take(spare));
@@ -118,15 +128,16 @@ impl<B: Backend> Drop for PendingExperts<'_, B> {
 impl<B: Backend> RequestScratch<B> {
     /// The rows of every expert that is used, with their levels, experts ascending: a function of
     /// the routing and of each row's own policy.
-    fn sort(&mut self, rows: &StepRows) {
+    fn sort(&mut self, layer: usize, rows: &StepRows, levels: &dyn LevelRouter) {
         let Self { routing, uses, experts, .. } = self;
         experts.clear();
+        let layer = u32::try_from(layer).unwrap_or(u32::MAX);
         let chosen = routing.num_experts_per_tok.max(1);
         let ids = routing.expert_ids.chunks_exact(chosen);
         let weights = routing.expert_weights.chunks_exact(chosen);
         for (row, ((ids, weights), policy)) in (0..).zip(ids.zip(weights).zip(&rows.policies)) {
             for (rank, (&expert, &weight)) in (0..).zip(ids.iter().zip(weights)) {
-                let level = policy.expert(weight);
+                let level = policy.expert(ExpertChoice { layer, expert, weight }, levels);
                 experts.push((expert, ExpertUse { row, rank, level }));
             }
         }

@@ -7,6 +7,7 @@ use nestling_formats::{FloatKind, Level, ModelConfig};
 
 use super::source::{ExpertSource, Matrices};
 use crate::cancel::CancelToken;
+use crate::dual::ExpertSensitivities;
 use crate::error::EngineError;
 
 /// Attention, feed-forward and floats of `weights`, embedding and head of `tables`: what the judge
@@ -61,6 +62,10 @@ impl ExpertSource for FloatTables {
         cancel: &CancelToken,
     ) -> Result<Vec<Matrices>, EngineError> {
         self.weights.experts(layer, experts, threads, cancel)
+    }
+
+    fn sensitivities(&self) -> ExpertSensitivities {
+        self.weights.sensitivities()
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {

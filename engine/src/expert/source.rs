@@ -8,6 +8,7 @@ use nestling_formats::store::GroupId;
 use nestling_formats::{FloatKind, Level, MatrixKind, ModelConfig};
 
 use crate::cancel::CancelToken;
+use crate::dual::ExpertSensitivities;
 use crate::error::EngineError;
 use crate::weights::MatrixWeights;
 
@@ -70,6 +71,11 @@ pub trait ExpertSource: Send + Sync {
         cancel: &CancelToken,
     ) -> Result<Vec<Matrices>, EngineError> {
         read_experts(self, layer, experts, threads, cancel)
+    }
+
+    /// What planes of the experts are worth; nothing where weights have no planes.
+    fn sensitivities(&self) -> ExpertSensitivities {
+        ExpertSensitivities::default()
     }
 
     /// The float tensors of a layer, or of the model as a whole; row-major.

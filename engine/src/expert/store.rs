@@ -19,6 +19,7 @@ use super::source::{ExpertSource, Matrices};
 use crate::allocation::Allocation;
 use crate::arena::AlignedBytes;
 use crate::cancel::CancelToken;
+use crate::dual::ExpertSensitivities;
 use crate::error::EngineError;
 use crate::weights::{ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions};
 
@@ -279,6 +280,10 @@ impl ExpertSource for StoreSource {
         }
         let groups = (0..experts).map(|expert| self.group(&GroupId::expert_of(layer, expert)));
         self.read(&groups.collect::<Result<Vec<_>, _>>()?, threads, cancel)
+    }
+
+    fn sensitivities(&self) -> ExpertSensitivities {
+        ExpertSensitivities::of_index(self.store.index())
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {

@@ -11,6 +11,7 @@ use super::{JudgeModels, JudgePoint, PointModels};
 use crate::allocation::{Allocation, Counting, bits_per_weight, layer_bytes};
 use crate::backend::Backend;
 use crate::cancel::CancelToken;
+use crate::dual::ExpertSensitivities;
 use crate::error::EngineError;
 use crate::expert::{CheckpointSource, ExpertSource, FloatTables, Matrices, StoreSource};
 use crate::kv_cache::{KvDtype, pages_for};
@@ -175,6 +176,10 @@ impl<S: ExpertSource> ExpertSource for Allocated<S> {
         Ok(Matrices { list: list.map(apply).collect(), ..matrices })
     }
 
+    fn sensitivities(&self) -> ExpertSensitivities {
+        self.inner.sensitivities()
+    }
+
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
         self.inner.floats(layer)
     }
@@ -215,6 +220,10 @@ impl<S: ExpertSource> ExpertSource for Shared<S> {
         let matrices = self.source.matrices(group)?;
         known().insert(group.clone(), matrices.clone());
         Ok(matrices)
+    }
+
+    fn sensitivities(&self) -> ExpertSensitivities {
+        self.source.sensitivities()
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {

@@ -11,6 +11,7 @@ use crate::backend::Backend;
 use crate::batch::{Batch, StepRows};
 use crate::cancel::CancelToken;
 use crate::driver::block_on;
+use crate::dual::{LevelRouter, ThresholdRule};
 use crate::error::EngineError;
 use crate::expert::{ExpertCache, ExpertSource, RequestScratch};
 use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
@@ -125,9 +126,17 @@ impl<B: Backend> Runner<B> {
             activations: options.activations,
             threads: options.load_threads,
         };
-        let (weights, experts) = loader.load(cancel, progress)?;
+        let (weights, mut experts) = loader.load(cancel, progress)?;
+        let sensitivities = Arc::new(source.sensitivities());
+        experts.set_level_router(Arc::new(ThresholdRule::new(sensitivities)));
         let scratch = StepScratch::default();
         Ok(Self { backend, source, weights, experts, activations, kv, angles, limits, scratch })
+    }
+
+    /// Levels under dual routing are decided by this from now on. It belongs to the identity of the
+    /// model: what was computed with another is worth nothing.
+    pub fn set_level_router(&mut self, levels: Arc<dyn LevelRouter>) {
+        self.experts.set_level_router(levels);
     }
 
     async fn run(

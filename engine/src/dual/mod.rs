@@ -1,0 +1,18 @@
+//! Dual routing: the router chooses the experts of a token, and what it weighs them with chooses how
+//! many planes of each are used.
+//!
+//! By the rule that is built in, a plane is used where the error that it takes away from this token's
+//! output, per byte of the plane, reaches a threshold: `expert_weight² · Δ / bytes >= threshold`. That
+//! is a function of this token and this expert alone. D²MoE (2504.15299) trains routers for it; such
+//! a router takes the rule's place as a [`LevelRouter`].
+
+mod router;
+mod sensitivities;
+mod threshold;
+
+pub use router::{ExpertChoice, LevelRouter, ThresholdRule};
+pub use sensitivities::{ExpertSensitivities, ExpertWorth};
+pub use threshold::{DualPolicy, LevelMode, Threshold};
+
+#[cfg(test)]
+mod tests;

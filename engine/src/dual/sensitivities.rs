@@ -1,0 +1,132 @@
+//! What the planes of every expert are worth.
+
+use std::collections::HashMap;
+
+use nestling_formats::store::{Group, GroupId, Index};
+use nestling_formats::{Level, Plane};
+
+use super::Threshold;
+use crate::allocation::{hull, prior_drops};
+
+/// What planes of one expert are worth: error that they take away of a token's output, per byte, where
+/// the router's weight is 1.
+///
+/// Planes that buy little before one that buys much are taken with it: the numbers are slopes of the
+/// lower convex hull of error over bytes, so they never rise from plane to plane.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ExpertWorth {
+    /// By the highest level allowed, then by level.
+    slopes: [[f32; 5]; 5],
+}
+
+impl ExpertWorth {
+    /// From what each plane takes away and its bytes; the first plane is always used. Numbers that
+    /// make no sense count as nothing taken away.
+    pub fn new(drops: [f32; 5], bytes: [u64; 5]) -> Self {
+        let drops = drops.map(|drop| if drop.is_finite() { f64::from(drop.max(0.0)) } else { 0.0 });
+        let slopes = Level::ALL.map(|highest| {
+            let (mut left, mut read) = (drops.iter().sum::<f64>(), 0.0);
+            let mut points = Vec::with_capacity(Level::ALL.len());
+            for level in Level::ALL.into_iter().filter(|level| *level <= highest) {
+                left -= drops[level.index()];
+                // A plane without bytes is as good as one of a single byte.
+                read += bytes[level.index()].max(1) as f64;
+                points.push((level, read, left));
+            }
+            let mut slopes = [0.0; 5];
+            let mut edges = hull(&points).into_iter().peekable();
+            for level in points.iter().skip(1).map(|point| point.0) {
+                while edges.next_if(|(end, _)| *end < level).is_some() {}
+                slopes[level.index()] = edges.peek().map_or(0.0, |(_, slope)| *slope as f32);
+            }
+            slopes
+        });
+        Self { slopes }
+    }
+
+    /// The highest level whose planes are all worth the threshold to a token that the router gave
+    /// this weight.
+    pub fn level(&self, weight: f32, threshold: Threshold, highest: Level) -> Level {
+        let slopes = &self.slopes[highest.index()];
+        let mut reached = Level::L2;
+        for level in Level::ALL.into_iter().skip(1).take_while(|level| *level <= highest) {
+            // False for a weight that is no number: the fewest bytes for what fails anyhow.
+            let is_worth = weight * weight * slopes[level.index()] >= threshold.value();
+            if !is_worth {
+                break;
+            }
+            reached = level;
+        }
+        reached
+    }
+
+    /// What the planes of each level are worth, where none above `highest` is used; 0 for the first.
+    pub fn slopes(&self, highest: Level) -> [f32; 5] {
+        self.slopes[highest.index()]
+    }
+}
+
+/// What planes of all experts of a model are worth.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExpertSensitivities {
+    worth: HashMap<(u32, u32), ExpertWorth>, // (layer, expert)
+}
+
+impl ExpertSensitivities {
+    /// From what the store measured. An expert without measures gets the mean of those of its
+    /// layer, or of the store; in a store without any, errors fall as those of the nested code do on
+    /// trained experts, equally for all.
+    pub fn of_index(index: &Index) -> Self {
+        let mut means = Means::default();
+        for group in index.groups() {
+            if let (GroupId::Expert(id), Some(drops)) = (&group.id, measured(index, group)) {
+                means.add(id.layer, drops);
+            }
+        }
+        let worth = index.groups().iter().filter_map(|group| {
+            let GroupId::Expert(id) = group.id else { return None };
+            let drops = measured(index, group).unwrap_or_else(|| means.of(id.layer));
+            let extents = Plane::ALL.map(|plane| index.extent(group, plane));
+            let bytes = extents.map(|extent| extent.map_or(0, |extent| extent.length));
+            Some(((id.layer, id.expert), ExpertWorth::new(drops, bytes)))
+        });
+        Self { worth: worth.collect() }
+    }
+
+    /// What planes of one expert are worth, if that is known.
+    pub fn expert(&self, layer: u32, expert: u32) -> Option<&ExpertWorth> {
+        self.worth.get(&(layer, expert))
+    }
+}
+
+/// What every plane of an expert takes away, where all that it has were measured and any is worth
+/// something.
+fn measured(index: &Index, group: &Group) -> Option<[f32; 5]> {
+    let mut drops = [0.0; 5];
+    for (drop, plane) in drops.iter_mut().zip(Plane::ALL) {
+        let Some(extent) = index.extent(group, plane) else { continue };
+        *drop = extent.error_drop.filter(|drop| drop.is_finite() && *drop >= 0.0)?;
+    }
+    drops.iter().any(|drop| *drop > 0.0).then_some(drops)
+}
+
+/// Mean drops, by layer and of all.
+#[derive(Default)]
+struct Means {
+    layers: HashMap<u32, ([f64; 5], f64)>,
+    all: ([f64; 5], f64),
+}
+
+impl Means {
+    fn add(&mut self, layer: u32, drops: [f32; 5]) {
+        for (sums, count) in [self.layers.entry(layer).or_default(), &mut self.all] {
+            sums.iter_mut().zip(drops).for_each(|(sum, drop)| *sum += f64::from(drop));
+            *count += 1.0;
+        }
+    }
+
+    fn of(&self, layer: u32) -> [f32; 5] {
+        let (sums, count) = self.layers.get(&layer).copied().unwrap_or(self.all);
+        if count > 0.0 { sums.map(|sum| (sum / count) as f32) } else { prior_drops() }
+    }
+}

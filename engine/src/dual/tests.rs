@@ -1,0 +1,97 @@
+use std::sync::Arc;
+
+use nestling_formats::Level;
+
+use super::{DualPolicy, ExpertChoice, ExpertWorth, LevelRouter, Threshold, ThresholdRule};
+use crate::batch::LevelPolicy;
+
+const BYTES: [u64; 5] = [1000, 500, 500, 1000, 1000];
+
+fn worth() -> ExpertWorth {
+    ExpertWorth::new([8.0, 4.0, 1.0, 0.5, 0.1], BYTES)
+}
+
+#[test]
+fn a_plane_is_used_where_it_is_worth_the_threshold() {
+    let level = |weight, threshold| worth().level(weight, Threshold::new(threshold), Level::L8);
+    // 4 / 500, 1 / 500, 0.5 / 1000, 0.1 / 1000, times a quarter.
+    assert_eq!(level(0.5, 0.0021), Level::L2);
+    assert_eq!(level(0.5, 0.0019), Level::L3);
+    assert_eq!(level(0.5, 0.00049), Level::L4);
+    assert_eq!(level(0.5, 0.00012), Level::L6);
+    assert_eq!(level(0.5, 0.00002), Level::L8);
+    assert_eq!(level(1.0, 0.0021), Level::L3, "a greater weight asks for more");
+    assert_eq!(level(-1.0, 0.0021), Level::L3);
+    assert_eq!(worth().level(0.5, Threshold::ZERO, Level::L4), Level::L4);
+}
+
+#[test]
+fn a_poor_plane_is_no_barrier_before_a_rich_one() {
+    let worth = ExpertWorth::new([8.0, 0.01, 3.99, 0.0, 0.0], BYTES);
+    let level = |threshold| worth.level(1.0, Threshold::new(threshold), Level::L8);
+    assert_eq!(level(0.0039), Level::L4, "4 / 1000 for both");
+    assert_eq!(level(0.0041), Level::L2);
+    let below = worth.level(1.0, Threshold::new(0.0039), Level::L3);
+    assert_eq!(below, Level::L2, "without the rich one there is nothing to bridge to");
+}
+
+#[test]
+fn levels_fall_as_the_threshold_rises_and_no_plane_is_skipped() {
+    let mut state = 7u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 40) as f32 / (1u64 << 24) as f32
+    };
+    for _ in 0..200 {
+        let drops = [0; 5].map(|_| random());
+        let worth = ExpertWorth::new(drops, [0; 5].map(|_| (random() * 1e4) as u64));
+        for highest in Level::ALL {
+            let slopes = worth.slopes(highest);
+            assert!(slopes[1..].is_sorted_by(|a, b| a >= b), "{slopes:?}");
+            let weight = random();
+            let levels = (0..60)
+                .map(|i| worth.level(weight, Threshold::new(1e-9 * 1.5f32.powi(i)), highest));
+            let levels: Vec<_> = levels.collect();
+            assert!(levels.is_sorted_by(|a, b| a >= b));
+            assert!(levels[0] <= highest);
+        }
+    }
+}
+
+#[test]
+fn numbers_that_make_no_sense_ask_for_little() {
+    let broken = ExpertWorth::new([f32::NAN, f32::INFINITY, -1.0, 0.0, 1.0], [0; 5]);
+    for highest in Level::ALL {
+        assert!(broken.slopes(highest).iter().all(|slope| slope.is_finite() && *slope >= 0.0));
+    }
+    let level = |weight| worth().level(weight, Threshold::new(1e-6), Level::L8);
+    assert_eq!(level(0.0), Level::L2);
+    assert_eq!(level(f32::NAN), Level::L2);
+    assert_eq!(level(f32::INFINITY), Level::L8);
+    for value in [f32::NAN, -1.0, -0.0, f32::NEG_INFINITY] {
+        assert_eq!(Threshold::new(value), Threshold::ZERO);
+    }
+    assert!(Threshold::new(2.0) > Threshold::new(1.9));
+    assert_eq!(Threshold::from_bits(f32::NAN.to_bits()), None);
+    assert_eq!(Threshold::from_bits(0x8000_0000), None);
+    assert_eq!(Threshold::from_bits(Threshold::new(0.3).bits()), Some(Threshold::new(0.3)));
+}
+
+#[test]
+fn bounds_hold_whatever_a_router_says() {
+    /// Plays the trained router of a model: odd experts are worth everything.
+    struct Odd;
+    impl LevelRouter for Odd {
+        fn level(&self, choice: ExpertChoice, _: DualPolicy) -> Level {
+            if choice.expert % 2 == 1 { Level::L8 } else { Level::L2 }
+        }
+    }
+    let policy =
+        DualPolicy { lowest: Level::L3, ..DualPolicy::up_to(Level::L4, Threshold::new(1.0)) };
+    let level = |expert, router: &dyn LevelRouter| {
+        LevelPolicy::Dual(policy).expert(ExpertChoice { layer: 0, expert, weight: 0.5 }, router)
+    };
+    assert_eq!([level(0, &Odd), level(1, &Odd)], [Level::L3, Level::L4]);
+    let rule = ThresholdRule::new(Arc::default());
+    assert_eq!(level(0, &rule), Level::L4, "an expert of which nothing is known keeps its planes");
+}

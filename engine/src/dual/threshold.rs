@@ -1,0 +1,77 @@
+//! Thresholds, and the settings of dual routing that a row carries.
+
+use nestling_formats::Level;
+
+/// What a plane must take away of a token's squared error, per byte, to be used; in the units of the
+/// store's error drops. Never negative and never NaN, so that it has an order and an identity.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Threshold(u32); // bits of an f32; those of numbers that are not negative ascend with them
+
+impl Threshold {
+    /// Every plane is used.
+    pub const ZERO: Self = Self(0);
+
+    /// Of a number; what is negative or no number is [`Self::ZERO`].
+    pub fn new(value: f32) -> Self {
+        if value > 0.0 { Self(value.to_bits()) } else { Self::ZERO }
+    }
+
+    /// The number.
+    pub fn value(self) -> f32 {
+        f32::from_bits(self.0)
+    }
+
+    /// The bits of the number, for what is stored.
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Of the bits of a number; none for bits that no threshold has.
+    pub fn from_bits(bits: u32) -> Option<Self> {
+        let same = Self::new(f32::from_bits(bits));
+        (same.0 == bits).then_some(same)
+    }
+}
+
+impl std::fmt::Debug for Threshold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Threshold({:e})", self.value())
+    }
+}
+
+impl std::fmt::Display for Threshold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:e}", self.value())
+    }
+}
+
+/// Whether timing may change what is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LevelMode {
+    /// Never: every plane that was decided on is waited for.
+    #[default]
+    Strict,
+    /// A plane that is late is left out, P2 never; the threshold may follow the disk.
+    Elastic,
+}
+
+/// Levels by dual routing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DualPolicy {
+    /// What a plane must be worth.
+    pub threshold: Threshold,
+    /// No expert is used below this level.
+    pub lowest: Level,
+    /// No expert is used above this level, and everything that is no expert is used at it.
+    pub highest: Level,
+    /// Whether timing may change what is computed.
+    pub mode: LevelMode,
+}
+
+impl DualPolicy {
+    /// Strict, from level 2 up.
+    pub fn up_to(highest: Level, threshold: Threshold) -> Self {
+        Self { threshold, lowest: Level::L2.min(highest), highest, mode: LevelMode::Strict }
+    }
+}
