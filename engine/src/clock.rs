@@ -29,4 +29,16 @@ impl Moment {
     pub(crate) fn seconds_since(self, _earlier: Self) -> f64 {
         0.0
     }
+
+    /// Nanoseconds from `earlier` to this moment.
+    #[cfg(not(target_family = "wasm"))]
+    pub(crate) fn nanoseconds_since(self, earlier: Self) -> u64 {
+        u64::try_from(self.at.saturating_duration_since(earlier.at).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Nanoseconds from `earlier` to this moment.
+    #[cfg(target_family = "wasm")]
+    pub(crate) fn nanoseconds_since(self, _earlier: Self) -> u64 {
+        0
+    }
 }

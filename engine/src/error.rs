@@ -127,6 +127,29 @@ pub enum EngineError {
     /// A step of the model panicked, or a device was lost: the model computes no more.
     #[error("a step of the model failed badly; open the model again")]
     ModelBroken,
+    /// The platform gave no memory.
+    #[error("cannot get {bytes} bytes of memory: {source}")]
+    OutOfMemory {
+        /// Bytes that were asked for.
+        bytes: u64,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A read of a store that the system neither finishes nor refuses.
+    #[error(
+        "{file}: reading {length} bytes at byte {offset} has taken more than {seconds} s; is the \
+         disk still there?"
+    )]
+    ReadStalled {
+        /// The store.
+        file: String,
+        /// Where the read begins.
+        offset: u64,
+        /// Its bytes.
+        length: u64,
+        /// Seconds after which it was given up.
+        seconds: f64,
+    },
     /// Planes, scales or tables that are not a matrix in the nested code.
     #[error("nested matrix: {0}")]
     Nested(#[from] nestling_formats::nested::NestedError),

@@ -1,0 +1,234 @@
+//! Memory that planes are read into, used again.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytemuck::{Pod, Zeroable};
+#[cfg(not(target_family = "wasm"))]
+use memmap2::MmapMut;
+
+use crate::error::EngineError;
+
+/// Buffers begin at multiples of this and have a multiple of it: what direct reads ask for.
+pub(super) const PAGE_BYTES: usize = 4096;
+
+/// From this size on, buffers have pages of the system for themselves.
+#[cfg(not(target_family = "wasm"))]
+const OWN_PAGES_BYTES: usize = 128 << 10;
+
+/// Bytes of memory that a plane of `length` bytes takes at the most, wherever it lies in its file.
+pub fn buffer_bytes(length: u64) -> u64 {
+    // A direct read begins and ends at multiples of the disk's blocks.
+    length.div_ceil(PAGE_BYTES as u64).saturating_add(1).saturating_mul(PAGE_BYTES as u64)
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(4096))]
+struct Page([u8; PAGE_BYTES]);
+
+enum Memory {
+    Pages(Vec<Page>),
+    #[cfg(not(target_family = "wasm"))]
+    Mapped(MmapMut),
+}
+
+impl Memory {
+    fn new(length: usize) -> Result<Self, EngineError> {
+        #[cfg(not(target_family = "wasm"))]
+        if length >= OWN_PAGES_BYTES {
+            let refused = |source| EngineError::OutOfMemory { bytes: length as u64, source };
+            let pages = MmapMut::map_anon(length).map_err(refused)?;
+            return Ok(Self::Mapped(pages));
+        }
+        let mut pages = Vec::new();
+        pages.try_reserve_exact(length / PAGE_BYTES).map_err(|error| EngineError::OutOfMemory {
+            bytes: length as u64,
+            source: std::io::Error::other(error),
+        })?;
+        pages.resize(length / PAGE_BYTES, Page::zeroed());
+        Ok(Self::Pages(pages))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Pages(pages) => bytemuck::cast_slice(pages),
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(pages) => pages,
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Pages(pages) => bytemuck::cast_slice_mut(pages),
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(pages) => pages,
+        }
+    }
+}
+
+/// Buffers of one [`super::Reads`].
+///
+/// A new buffer is made only after free ones of other sizes with as many bytes were given back, so
+/// all of them together never take more than planes and reads under way once did.
+pub(super) struct BufferPool {
+    state: Mutex<PoolState>,
+}
+
+struct PoolState {
+    /// By size.
+    free: BTreeMap<usize, Vec<Memory>>,
+    free_bytes: u64,
+    lent_bytes: u64,
+    limit: u64,
+}
+
+impl BufferPool {
+    pub fn new(limit: u64) -> Self {
+        let free = BTreeMap::new();
+        Self { state: Mutex::new(PoolState { free, free_bytes: 0, lent_bytes: 0, limit }) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A buffer of at least `length` bytes, which may hold anything.
+    pub fn take(self: &Arc<Self>, length: usize) -> Result<Buffer, EngineError> {
+        let length = length.max(1).checked_next_multiple_of(PAGE_BYTES);
+        let length = length.ok_or(EngineError::Limit {
+            what: "bytes of a plane",
+            limit: (usize::MAX - PAGE_BYTES) as u64,
+            found: u64::MAX,
+        })?;
+        let mut state = self.lock();
+        let memory = state.reuse(length);
+        let others = if memory.is_none() { state.release(length) } else { Vec::new() };
+        state.lent_bytes += length as u64;
+        drop(state);
+        // Outside of the lock: the system takes its time.
+        drop(others);
+        let memory = memory.map_or_else(|| Memory::new(length), Ok);
+        if memory.is_err() {
+            self.lock().lent_bytes -= length as u64;
+        }
+        Ok(Buffer { memory: Some(memory?), pool: Arc::clone(self) })
+    }
+
+    /// Bytes that are lent, and bytes that are kept.
+    pub fn bytes(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.lent_bytes, state.free_bytes)
+    }
+
+    pub fn set_limit(&self, bytes: u64) {
+        let mut state = self.lock();
+        state.limit = bytes;
+        let excess = state.free_bytes.saturating_sub(bytes);
+        let released = state.release(usize::try_from(excess).unwrap_or(usize::MAX));
+        drop(state);
+        drop(released);
+    }
+
+    pub fn trim(&self) {
+        let released = self.lock().release(usize::MAX);
+        drop(released);
+    }
+
+    fn put_back(&self, memory: Memory) {
+        let length = memory.bytes().len();
+        let mut state = self.lock();
+        state.lent_bytes -= length as u64;
+        if state.free_bytes.saturating_add(length as u64) <= state.limit {
+            state.free_bytes += length as u64;
+            state.free.entry(length).or_default().push(memory);
+        } else {
+            drop(state);
+            drop(memory);
+        }
+    }
+}
+
+impl PoolState {
+    fn reuse(&mut self, length: usize) -> Option<Memory> {
+        let memory = self.free.get_mut(&length)?.pop()?;
+        self.free_bytes -= length as u64;
+        Some(memory)
+    }
+
+    /// Takes out free buffers, large ones first, until they have `bytes` bytes or none is left.
+    fn release(&mut self, bytes: usize) -> Vec<Memory> {
+        let mut released = Vec::new();
+        let mut sum = 0usize;
+        while sum < bytes
+            && let Some(mut class) = self.free.last_entry()
+        {
+            match class.get_mut().pop() {
+                Some(memory) => {
+                    let length = memory.bytes().len();
+                    sum = sum.saturating_add(length);
+                    self.free_bytes -= length as u64;
+                    released.push(memory);
+                }
+                None => drop(class.remove()),
+            }
+        }
+        released
+    }
+}
+
+/// A buffer that goes back to its pool.
+pub(super) struct Buffer {
+    /// None only while it is dropped.
+    memory: Option<Memory>,
+    pool: Arc<BufferPool>,
+}
+
+impl Buffer {
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.memory.as_mut().map(Memory::bytes_mut).unwrap_or_default()
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        self.memory.as_ref().map(Memory::bytes).unwrap_or_default()
+    }
+
+    /// The bytes of a plane that was read to `range`.
+    pub fn arrived(self, range: Range<usize>) -> ArrivedPlane {
+        ArrivedPlane { buffer: self, range }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.pool.put_back(memory);
+        }
+    }
+}
+
+/// The bytes of an extent as they were written, from a 64-byte boundary on. Their memory is used
+/// again once this is dropped.
+pub struct ArrivedPlane {
+    buffer: Buffer,
+    range: Range<usize>,
+}
+
+impl ArrivedPlane {
+    /// Bytes of memory that it takes: those of the extent and what its buffer has more.
+    pub fn memory_bytes(&self) -> u64 {
+        self.buffer.bytes().len() as u64
+    }
+}
+
+impl AsRef<[u8]> for ArrivedPlane {
+    fn as_ref(&self) -> &[u8] {
+        self.buffer.bytes().get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for ArrivedPlane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ArrivedPlane({} bytes)", self.range.len())
+    }
+}

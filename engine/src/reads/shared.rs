@@ -1,0 +1,227 @@
+//! What callers and readers share: the queue, what is under way, what has ended.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use nestling_formats::store::Store;
+
+use super::buffers::{ArrivedPlane, BufferPool};
+use super::queue::{IdleReads, Job, Queue};
+use super::{ReadClass, ReadCounters, ReadDone, ReadOptions, ReadRequest, ReadTiming};
+use crate::clock::Moment;
+use crate::error::EngineError;
+
+pub(super) struct Shared {
+    store: Arc<Store>,
+    pub pool: Arc<BufferPool>,
+    /// Most reads under way.
+    pub depth: usize,
+    pub timeout: Option<Duration>,
+    opened: Moment,
+    state: Mutex<State>,
+    /// There may be something to start, or the end has come.
+    pub work: Condvar,
+    /// Something is outstanding where nothing was, or the end has come.
+    pub watch: Condvar,
+    retries: AtomicU64,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub queue: Queue,
+    pub running: Vec<Job>,
+    done: VecDeque<ReadDone>,
+    wakers: Vec<Waker>,
+    counters: ReadCounters,
+    /// When the first of the reads that are under way started.
+    busy_since: u64,
+    pub closing: bool,
+    /// Whether somebody looks for stalls from time to time and must not be woken for it.
+    pub watching: bool,
+}
+
+impl Shared {
+    pub fn new(store: Arc<Store>, options: &ReadOptions) -> Self {
+        Self {
+            store,
+            pool: Arc::new(BufferPool::new(options.pool_bytes)),
+            depth: options.depth.max(1),
+            timeout: options.timeout,
+            opened: Moment::now(),
+            state: Mutex::default(),
+            work: Condvar::new(),
+            watch: Condvar::new(),
+            retries: AtomicU64::new(0),
+        }
+    }
+
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nanoseconds since the start.
+    pub fn now_ns(&self) -> u64 {
+        Moment::now().nanoseconds_since(self.opened)
+    }
+
+    pub fn submit(&self, request: ReadRequest) {
+        let now = self.now_ns();
+        let mut state = self.lock();
+        state.queue.push(request, now);
+        if !state.watching {
+            self.watch.notify_one();
+        }
+        drop(state);
+        self.work.notify_one();
+    }
+
+    pub fn promote(&self, tag: u64) {
+        let mut state = self.lock();
+        let promoted = state.queue.promote(tag);
+        if let Some(job) = state.running.iter_mut().find(|job| job.tag == tag) {
+            job.class = ReadClass::Urgent;
+        }
+        drop(state);
+        if promoted {
+            self.work.notify_one();
+        }
+    }
+
+    pub fn withdraw(&self, tag: u64) -> bool {
+        self.lock().queue.withdraw(tag)
+    }
+
+    pub fn try_next(&self) -> Option<ReadDone> {
+        self.lock().done.pop_front()
+    }
+
+    pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<ReadDone> {
+        let mut state = self.lock();
+        if let Some(done) = state.done.pop_front() {
+            return Poll::Ready(done);
+        }
+        let waker = context.waker();
+        if !state.wakers.iter().any(|known| known.will_wake(waker)) {
+            state.wakers.push(waker.clone());
+        }
+        Poll::Pending
+    }
+
+    pub fn counters(&self) -> ReadCounters {
+        let now = self.now_ns();
+        let state = self.lock();
+        let mut counters = state.counters;
+        if !state.running.is_empty() {
+            counters.busy_ns += now.saturating_sub(state.busy_since);
+        }
+        counters.retries = self.retries.load(Ordering::Relaxed);
+        counters
+    }
+
+    pub fn outstanding(&self) -> usize {
+        let state = self.lock();
+        state.queue.len() + state.running.len() + state.done.len()
+    }
+
+    pub fn count_retry(&self) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A job to be read at once by the caller, unless a finished one waits.
+    pub fn start_inline(&self) -> Option<Job> {
+        let mut state = self.lock();
+        if state.done.is_empty() { self.start(&mut state) } else { None }
+    }
+
+    /// The next job, which is under way from now on.
+    pub fn start(&self, state: &mut State) -> Option<Job> {
+        if state.closing || state.running.len() >= self.depth {
+            return None;
+        }
+        let urgent = state.running.iter().any(|job| job.class == ReadClass::Urgent);
+        // Half of the depth at the most, so that an urgent read can start at once.
+        let full = state.running.len() >= self.depth.div_ceil(2);
+        let idle = if urgent || full { IdleReads::Wait } else { IdleReads::May };
+        let mut job = state.queue.pop(idle)?;
+        job.started_ns = self.now_ns();
+        if state.running.is_empty() {
+            state.busy_since = job.started_ns;
+        }
+        state.running.push(job.clone());
+        Some(job)
+    }
+
+    /// Ends a job that was started. The result of one that was given up before is dropped.
+    pub fn finish(&self, job: &Job, result: Result<ArrivedPlane, EngineError>) {
+        let now = self.now_ns();
+        let mut state = self.lock();
+        if state.stop(job.ticket, now) {
+            state.end(job, result, now);
+            wake(state);
+        }
+    }
+
+    /// Ends jobs that were taken out.
+    pub fn give_up(&self, jobs: &[Job], error: impl Fn(&Job) -> EngineError) {
+        let now = self.now_ns();
+        let mut state = self.lock();
+        for job in jobs {
+            state.end(job, Err(error(job)), now);
+        }
+        wake(state);
+    }
+}
+
+/// Wakes those who wait. They may do anything at once, so not under the lock.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let wakers = std::mem::take(&mut state.wakers);
+    drop(state);
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+impl State {
+    /// Whether this job was under way; it is not any more.
+    fn stop(&mut self, ticket: u64, now_ns: u64) -> bool {
+        let Some(place) = self.running.iter().position(|job| job.ticket == ticket) else {
+            return false;
+        };
+        self.running.remove(place);
+        if self.running.is_empty() {
+            self.counters.busy_ns += now_ns.saturating_sub(self.busy_since);
+        }
+        true
+    }
+
+    fn end(&mut self, job: &Job, result: Result<ArrivedPlane, EngineError>, finished_ns: u64) {
+        let (queued_ns, started_ns) = (job.queued_ns, job.started_ns);
+        let timing = ReadTiming { queued_ns, started_ns, finished_ns };
+        self.counters.reads += 1;
+        match &result {
+            Ok(_) => self.counters.bytes += job.extent.length,
+            Err(_) => self.counters.errors += 1,
+        }
+        self.done.push_back(ReadDone { tag: job.tag, result, timing });
+    }
+
+    /// Takes out the jobs that are given up: those under way for longer than the limit and, where
+    /// no reader is left, those that have waited for longer.
+    pub fn take_stalled(&mut self, now_ns: u64, limit_ns: u64, no_more_readers: bool) -> Vec<Job> {
+        let since = now_ns.saturating_sub(limit_ns);
+        let mut stalled = Vec::new();
+        stalled.extend(self.running.iter().filter(|job| job.started_ns < since).cloned());
+        for job in &stalled {
+            self.stop(job.ticket, now_ns);
+        }
+        if no_more_readers && self.running.is_empty() {
+            stalled.append(&mut self.queue.take_older(since));
+        }
+        stalled
+    }
+}

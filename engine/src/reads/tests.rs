@@ -1,0 +1,68 @@
+use std::sync::Arc;
+
+use nestling_formats::Plane;
+use nestling_formats::store::Extent;
+
+use super::buffers::{BufferPool, PAGE_BYTES};
+use super::queue::{IdleReads, Queue};
+use super::{ReadClass, ReadRequest};
+
+fn request(tag: u64, class: ReadClass) -> ReadRequest {
+    let extent = Extent {
+        group: 0,
+        plane: Plane::P2,
+        offset: 0,
+        length: 1,
+        hash: [0; 16],
+        error_drop: None,
+    };
+    ReadRequest { tag, extent, class }
+}
+
+fn drain(queue: &mut Queue, idle: IdleReads) -> Vec<u64> {
+    std::iter::from_fn(|| queue.pop(idle).map(|job| job.tag)).collect()
+}
+
+#[test]
+fn urgent_reads_start_first_and_in_order() {
+    let mut queue = Queue::default();
+    let classes = [ReadClass::Idle, ReadClass::Urgent, ReadClass::Idle, ReadClass::Urgent];
+    for (tag, class) in (0..).zip(classes) {
+        queue.push(request(tag, class), 0);
+    }
+    assert_eq!(drain(&mut queue, IdleReads::Wait), [1, 3]);
+    assert_eq!(drain(&mut queue, IdleReads::May), [0, 2]);
+}
+
+#[test]
+fn promoted_and_withdrawn_reads_move_once() {
+    let mut queue = Queue::default();
+    for tag in 0..4 {
+        queue.push(request(tag, ReadClass::Idle), tag);
+    }
+    assert!(queue.promote(2) && !queue.promote(2) && !queue.promote(9));
+    assert!(queue.withdraw(0) && !queue.withdraw(0));
+    assert_eq!(queue.take_older(2).iter().map(|job| job.tag).collect::<Vec<_>>(), [1]);
+    assert_eq!((queue.len(), drain(&mut queue, IdleReads::May)), (2, vec![2, 3]));
+}
+
+#[test]
+fn buffers_are_used_again_and_never_take_more_than_once_was_lent() {
+    let pool = Arc::new(BufferPool::new(u64::MAX));
+    let sizes = [PAGE_BYTES, 3 * PAGE_BYTES, 100 * PAGE_BYTES];
+    let buffers: Vec<_> = sizes.iter().map(|size| pool.take(*size).unwrap()).collect();
+    let most = 104 * PAGE_BYTES as u64;
+    assert_eq!(pool.bytes(), (most, 0));
+    drop(buffers);
+    assert_eq!(pool.bytes(), (0, most));
+    let mut other = pool.take(50 * PAGE_BYTES - 7).unwrap();
+    assert!(other.bytes().as_ptr().addr().is_multiple_of(PAGE_BYTES));
+    assert_eq!(other.bytes_mut().len(), 50 * PAGE_BYTES);
+    let (lent, free) = pool.bytes();
+    assert_eq!((lent, free), (50 * PAGE_BYTES as u64, 4 * PAGE_BYTES as u64));
+    pool.set_limit(PAGE_BYTES as u64);
+    drop(other);
+    assert!(pool.bytes().1 <= PAGE_BYTES as u64, "{:?}", pool.bytes());
+    pool.trim();
+    assert_eq!(pool.bytes(), (0, 0));
+}

@@ -1,0 +1,254 @@
+//! Reads of planes: order, faults, buffers, shutdown.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say where")]
+
+mod faults;
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use faults::{Fault, bundled, faulty_store};
+use nestling_engine::EngineError;
+use nestling_engine::driver::block_on;
+use nestling_engine::reads::{
+    ReadClass, ReadDone, ReadMethod, ReadOptions, ReadRequest, Reads, buffer_bytes,
+};
+use nestling_formats::Plane;
+use nestling_formats::store::{Extent, GroupId, Store, StoreError};
+
+const METHODS: [ReadMethod; 2] = [ReadMethod::Threads, ReadMethod::Inline];
+
+fn options(method: ReadMethod) -> ReadOptions {
+    ReadOptions { method, ..ReadOptions::default() }
+}
+
+/// The first extents of experts in the file.
+fn extents(store: &Store, count: usize) -> Vec<Extent> {
+    let experts = store.groups().iter().filter(|g| matches!(g.id, GroupId::Expert { .. }));
+    let extents = experts.filter_map(|group| store.extent(group, Plane::P2).cloned());
+    extents.take(count).collect()
+}
+
+fn submit(reads: &Reads, extents: &[Extent], class: ReadClass) {
+    for (tag, extent) in (0..).zip(extents) {
+        reads.submit(ReadRequest { tag, extent: extent.clone(), class });
+    }
+}
+
+fn next(reads: &Reads) -> ReadDone {
+    block_on(poll_fn(|context| reads.poll_next(context)))
+}
+
+fn collect(reads: &Reads, count: usize) -> BTreeMap<u64, ReadDone> {
+    (0..count).map(|_| next(reads)).map(|done| (done.tag, done)).collect()
+}
+
+fn store_error(done: &ReadDone) -> &StoreError {
+    match &done.result {
+        Err(EngineError::Store(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_plane_arrives_as_it_was_written() {
+    let store = Arc::new(Store::open(bundled()).unwrap());
+    let experts = store.groups().iter().filter(|g| matches!(g.id, GroupId::Expert { .. }));
+    let all = experts.flat_map(|group| Plane::ALL.map(|plane| store.extent(group, plane).cloned()));
+    let all: Vec<_> = all.flatten().collect();
+    for method in METHODS {
+        let reads = Reads::open(store.clone(), &options(method)).unwrap();
+        submit(&reads, &all, ReadClass::Urgent);
+        let done = collect(&reads, all.len());
+        for (tag, extent) in (0..).zip(&all) {
+            let plane = done[&tag].result.as_ref().unwrap();
+            assert_eq!(plane.as_ref(), store.read_extent_vec(extent).unwrap());
+            assert!(plane.as_ref().as_ptr().addr().is_multiple_of(64));
+            assert!(plane.memory_bytes() <= buffer_bytes(extent.length));
+            let timing = done[&tag].timing;
+            assert!(timing.queued_ns <= timing.started_ns);
+            assert!(timing.started_ns < timing.finished_ns);
+        }
+        let counters = reads.counters();
+        assert_eq!(counters.reads, all.len() as u64);
+        assert_eq!(counters.bytes, all.iter().map(|extent| extent.length).sum::<u64>());
+        assert_eq!((counters.errors, counters.retries), (0, 0));
+        assert!(counters.busy_ns > 0);
+        drop(done);
+        let (lent, free) = reads.memory_bytes();
+        assert!(lent == 0 && free > 0 && free <= ReadOptions::default().pool_bytes);
+        assert_eq!(reads.outstanding(), 0);
+    }
+}
+
+#[test]
+fn a_fault_is_an_error_of_its_read_alone() {
+    let (storage, store) = faulty_store();
+    let extents = extents(&store, 6);
+    for method in METHODS {
+        let reads =
+            Reads::open(store.clone(), &ReadOptions { depth: 1, ..options(method) }).unwrap();
+        storage.plan([
+            (0, Fault::Error(ErrorKind::PermissionDenied)),
+            (1, Fault::Short),
+            (2, Fault::Corrupt),
+            (3, Fault::Changed),
+            (4, Fault::Panic),
+        ]);
+        submit(&reads, &extents, ReadClass::Urgent);
+        let done = collect(&reads, 6);
+        assert!(matches!(store_error(&done[&0]), StoreError::Io { source, .. }
+            if source.kind() == ErrorKind::PermissionDenied));
+        assert!(matches!(store_error(&done[&1]), StoreError::Io { source, .. }
+            if source.kind() == ErrorKind::UnexpectedEof));
+        assert!(matches!(store_error(&done[&2]), StoreError::Damaged { .. }));
+        assert!(matches!(store_error(&done[&3]), StoreError::Changed { .. }));
+        assert!(matches!(done[&4].result, Err(EngineError::Panicked { .. })));
+        assert!(done[&5].result.is_ok());
+        drop(done);
+        submit(&reads, &extents, ReadClass::Urgent);
+        assert!(collect(&reads, 6).values().all(|done| done.result.is_ok()));
+        assert_eq!(reads.memory_bytes().0, 0, "a failed read keeps its buffer");
+        assert_eq!(reads.counters().errors, 5);
+    }
+}
+
+#[test]
+fn interruptions_are_tried_again_and_not_for_ever() {
+    let (storage, store) = faulty_store();
+    let extents = extents(&store, 1);
+    let interruption = Fault::Error(ErrorKind::Interrupted);
+    for method in METHODS {
+        let reads = Reads::open(store.clone(), &options(method)).unwrap();
+        storage.plan((0..3).map(|number| (number, interruption)));
+        submit(&reads, &extents, ReadClass::Urgent);
+        assert!(next(&reads).result.is_ok());
+        assert_eq!(reads.counters().retries, 3);
+        storage.plan((0..1000).map(|number| (number, interruption)));
+        submit(&reads, &extents, ReadClass::Urgent);
+        assert!(next(&reads).result.is_err());
+    }
+}
+
+#[test]
+fn a_vanished_disk_fails_every_read_and_comes_back() {
+    let (storage, store) = faulty_store();
+    let extents = extents(&store, 8);
+    for method in METHODS {
+        let reads =
+            Reads::open(store.clone(), &ReadOptions { depth: 1, ..options(method) }).unwrap();
+        storage.vanish_at(3);
+        submit(&reads, &extents, ReadClass::Urgent);
+        let done = collect(&reads, 8);
+        assert!(done.iter().all(|(tag, done)| done.result.is_ok() == (*tag < 3)));
+        storage.plan([]);
+        submit(&reads, &extents, ReadClass::Urgent);
+        assert!(collect(&reads, 8).values().all(|done| done.result.is_ok()));
+    }
+}
+
+#[test]
+fn idle_reads_never_overtake_urgent_ones() {
+    let (storage, store) = faulty_store();
+    let extents = extents(&store, 9);
+    let depth = 3;
+    let threads = ReadOptions { depth, ..options(ReadMethod::Threads) };
+    let reads = Reads::open(store, &threads).unwrap();
+    storage.hold();
+    submit(&reads, &extents[..1], ReadClass::Urgent);
+    storage.wait_for_held(1);
+    // Tags 1 to 4 are idle, then 5 to 8 urgent; 3 is made urgent, 2 taken back.
+    for (tag, extent) in (0..).zip(&extents).skip(1) {
+        let class = if tag < 5 { ReadClass::Idle } else { ReadClass::Urgent };
+        reads.submit(ReadRequest { tag, extent: extent.clone(), class });
+    }
+    storage.wait_for_held(depth);
+    reads.promote(3);
+    assert!(reads.withdraw(2) && !reads.withdraw(2), "it had not started");
+    assert!(!reads.withdraw(0), "it had started");
+    assert_eq!(storage.offsets().len(), depth);
+    storage.release();
+    let done = collect(&reads, 8);
+    assert!(done.values().all(|done| done.result.is_ok()) && !done.contains_key(&2));
+    let started = |tag: u64| done[&tag].timing.started_ns;
+    let urgent = [5, 6, 7, 8, 3];
+    assert!(urgent.is_sorted_by_key(|tag| started(*tag)), "{:?}", urgent.map(started));
+    let ended = |tag: u64| done[&tag].timing.finished_ns;
+    let last_urgent = urgent.iter().map(|tag| ended(*tag)).max().unwrap();
+    assert!(started(1) >= last_urgent && started(4) >= last_urgent);
+    assert_eq!(reads.outstanding(), 0);
+}
+
+#[test]
+fn an_urgent_read_starts_beside_idle_ones() {
+    let (storage, store) = faulty_store();
+    let extents = extents(&store, 5);
+    let reads = Reads::open(store, &options(ReadMethod::Threads)).unwrap();
+    storage.hold();
+    submit(&reads, &extents[..4], ReadClass::Idle);
+    storage.wait_for_held(1);
+    reads.submit(ReadRequest { tag: 4, extent: extents[4].clone(), class: ReadClass::Urgent });
+    storage.wait_for_held(2);
+    assert_eq!(storage.offsets(), [extents[0].offset, extents[4].offset]);
+    storage.release();
+    assert_eq!(collect(&reads, 5).len(), 5);
+}
+
+#[test]
+fn a_stalled_read_is_given_up_and_others_go_on() {
+    let (storage, store) = faulty_store();
+    let extents = extents(&store, 4);
+    let timeout = Some(Duration::from_millis(40));
+    let options = ReadOptions { depth: 1, timeout, ..options(ReadMethod::Threads) };
+    let reads = Reads::open(store, &options).unwrap();
+    let stalled = Fault::Delay(Duration::from_millis(600));
+    storage.plan([(0, stalled)]);
+    submit(&reads, &extents, ReadClass::Urgent);
+    let done = collect(&reads, 4);
+    assert!(matches!(done[&0].result, Err(EngineError::ReadStalled { .. })), "{:?}", done[&0]);
+    assert!((1..4).all(|tag| done[&tag].result.is_ok()));
+    assert!(done[&3].timing.finished_ns < 500_000_000, "waited for the stalled read");
+    drop(done);
+    // Even if every thread hangs, nobody waits for ever.
+    storage.plan((0..100).map(|number| (number, stalled)));
+    submit(&reads, &extents, ReadClass::Urgent);
+    let done = collect(&reads, 4);
+    assert!(done.values().all(|d| matches!(d.result, Err(EngineError::ReadStalled { .. }))));
+    storage.plan([]);
+    std::thread::sleep(Duration::from_millis(700));
+    submit(&reads, &extents, ReadClass::Urgent);
+    assert!(collect(&reads, 4).values().all(|done| done.result.is_ok()));
+    assert_eq!(reads.memory_bytes().0, 0, "a late result keeps its buffer");
+}
+
+#[test]
+fn dropping_waits_for_reads_but_not_for_ever() {
+    let (storage, store) = faulty_store();
+    let extents = extents(&store, 8);
+    for _ in 0..20 {
+        let reads = Reads::open(store.clone(), &options(ReadMethod::Threads)).unwrap();
+        submit(&reads, &extents, ReadClass::Urgent);
+        drop(reads);
+    }
+    let reads = Reads::open(store.clone(), &options(ReadMethod::Threads)).unwrap();
+    storage.hold();
+    submit(&reads, &extents, ReadClass::Urgent);
+    storage.wait_for_held(2);
+    let started = Instant::now();
+    drop(reads);
+    assert!(started.elapsed() < Duration::from_secs(10));
+    storage.release();
+}
+
+#[test]
+fn planes_outlive_the_reads() {
+    let store = Arc::new(Store::open(bundled()).unwrap());
+    let extents = extents(&store, 1);
+    let reads = Reads::open(store.clone(), &ReadOptions::default()).unwrap();
+    submit(&reads, &extents, ReadClass::Idle);
+    let plane = next(&reads).result.unwrap();
+    drop(reads);
+    assert_eq!(plane.as_ref(), store.read_extent_vec(&extents[0]).unwrap());
+}
