@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use nestling_formats::Level;
 use nestling_formats::nested::{
-    Calibrated, CodecFitter, FeedbackFactor, NestedError, QuantizeOptions, SecondMoments,
+    Calibrated, CodecFitter, DampedMoments, NestedError, QuantizeOptions, SecondMoments,
     TableRefit, level_errors, quantize_calibrated, quantize_matrix,
 };
 
@@ -19,7 +19,7 @@ const MATRICES: u64 = 3;
 struct Matrix {
     weights: Vec<f32>,
     moments: SecondMoments,
-    factor: FeedbackFactor,
+    damped: DampedMoments,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,14 +30,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ => (256, 256),
     };
     println!("Nesting of {rows} x {cols} matrices whose inputs go together to some degree\n");
-    println!("| correlation | rounding 2 / 3 / 4 / 6 / 8 | nested | factor s | us/weight |");
+    println!("| correlation | rounding 2 / 3 / 4 / 6 / 8 | nested | moments s | us/weight |");
     println!("|---|---|---|---|---|");
     for correlation in [0.0, 0.5, 0.9] {
         let begun = Instant::now();
         let matrices = (0..MATRICES)
             .map(|seed| matrix(seed, rows, cols, correlation))
             .collect::<Result<Vec<_>, _>>()?;
-        let factor = begun.elapsed().as_secs_f64() / MATRICES as f64;
+        let made = begun.elapsed().as_secs_f64() / MATRICES as f64;
         let mut native = [0.0; 5];
         for level in Level::ALL {
             let mut options = QuantizeOptions::default();
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ratios.map(|ratio| format!("{ratio:.2}")).collect::<Vec<_>>().join(" / ")
         };
         let (plain, nested) = (ratio(plain), ratio(nested));
-        println!("| {correlation} | {plain} | {nested} | {factor:.2} | {:.2} |", time * 1e6);
+        println!("| {correlation} | {plain} | {nested} | {made:.2} | {:.2} |", time * 1e6);
     }
     Ok(())
 }
@@ -76,8 +76,8 @@ fn logs(
     let mut logs = [0.0; 5];
     for last in [false, true] {
         let mut refit = TableRefit::new(&codec);
-        for Matrix { weights, moments, factor } in matrices {
-            let known = Calibrated { moments, factor };
+        for Matrix { weights, moments, damped } in matrices {
+            let known = Calibrated { moments, damped };
             let coded = if calibrated {
                 quantize_calibrated(weights, rows, cols, &codec, &known, options)?
             } else {
@@ -115,8 +115,8 @@ fn matrix(seed: u64, rows: usize, cols: usize, correlation: f32) -> Result<Matri
         }
     }
     let moments = SecondMoments::from_upper(cols, values, 1)?;
-    let factor = FeedbackFactor::new(&moments, 0.01)?;
-    Ok(Matrix { weights, moments, factor })
+    let damped = DampedMoments::new(&moments, 0.01)?;
+    Ok(Matrix { weights, moments, damped })
 }
 
 /// Sums of six uniform numbers: close to Gaussian.

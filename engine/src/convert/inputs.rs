@@ -1,7 +1,7 @@
 //! What calibration knows of the inputs of the matrices that are coded.
 
 use nestling_formats::nested::{
-    Calibrated, FeedbackFactor, InputTransform, SecondMoments, reorder_moments,
+    Calibrated, DampedMoments, InputTransform, SecondMoments, reorder_moments,
 };
 use nestling_formats::{MatrixId, MatrixKind};
 
@@ -10,11 +10,11 @@ use super::{Conversion, ConvertError};
 use crate::calibrate::Calibrator;
 
 /// The inputs of one group's matrices, asked for in the order of the group: those that share their
-/// inputs come one after another, and share the factor.
+/// inputs come one after another, and share the moments.
 pub(super) struct Inputs<'a> {
     conversion: &'a Conversion<'a>,
     calibrator: Option<&'a Calibrator<'a>>,
-    last: Option<(MatrixKind, SecondMoments, FeedbackFactor)>,
+    last: Option<(MatrixKind, SecondMoments, DampedMoments)>,
 }
 
 impl<'a> Inputs<'a> {
@@ -22,7 +22,7 @@ impl<'a> Inputs<'a> {
         Self { conversion, calibrator, last: None }
     }
 
-    /// Moments and factor of a matrix's inputs; none without calibration and for the embedding.
+    /// Moments of a matrix's inputs; none without calibration and for the embedding.
     pub fn of(
         &mut self,
         id: MatrixId,
@@ -34,11 +34,15 @@ impl<'a> Inputs<'a> {
         let first = first_of(id.kind);
         if self.last.as_ref().is_none_or(|(kind, ..)| *kind != first) {
             let moments = self.conversion.moments(calibrator, id, cols)?;
-            let factor = FeedbackFactor::new(&moments, self.conversion.damping(id))
+            let damp = match self.conversion.options.quantize.calibrated.feedback {
+                true => DampedMoments::factored,
+                false => DampedMoments::new,
+            };
+            let damped = damp(&moments, self.conversion.damping(id))
                 .map_err(|source| ConvertError::Quantize { matrix: id, source })?;
-            self.last = Some((first, moments, factor));
+            self.last = Some((first, moments, damped));
         }
-        Ok(self.last.as_ref().map(|(_, moments, factor)| Calibrated { moments, factor }))
+        Ok(self.last.as_ref().map(|(_, moments, damped)| Calibrated { moments, damped }))
     }
 }
 

@@ -1,10 +1,10 @@
 //! Quantizing a matrix against the second moments of its inputs.
 
 use super::chooser::Chooser;
+use super::damped::dot;
 use super::descent::{Effort, Row, Tile};
-use super::feedback::dot;
 use super::{
-    FeedbackFactor, GROUP, NestedCodec, NestedError, QuantizeOptions, QuantizedMatrix,
+    DampedMoments, GROUP, NestedCodec, NestedError, QuantizeOptions, QuantizedMatrix,
     SecondMoments, TILE_ROWS, quantize_matrix, weight_scale, wide,
 };
 use crate::Level;
@@ -46,8 +46,8 @@ impl CalibratedOptions {
 pub struct Calibrated<'a> {
     /// Their second moments.
     pub moments: &'a SecondMoments,
-    /// The factor of the same moments, which matrices with the same inputs share.
-    pub factor: &'a FeedbackFactor,
+    /// The same, damped: with their factor where codes start from feedback.
+    pub damped: &'a DampedMoments,
 }
 
 /// Codes a matrix `[rows, cols]` so that the error of its outputs is small at every level.
@@ -56,7 +56,8 @@ pub struct Calibrated<'a> {
 /// tiles.
 ///
 /// # Errors
-/// [`NestedError`] as from [`quantize_matrix`], and if the moments have another dimension.
+/// [`NestedError`] as from [`quantize_matrix`], if the moments have another dimension, and if codes
+/// start from feedback and the factor was not made.
 pub fn quantize_calibrated(
     weights: &[f32],
     rows: usize,
@@ -66,7 +67,10 @@ pub fn quantize_calibrated(
     options: &QuantizeOptions,
 ) -> Result<QuantizedMatrix, NestedError> {
     check_dim(cols, calibrated.moments.dim())?;
-    check_dim(cols, calibrated.factor.dim())?;
+    check_dim(cols, calibrated.damped.dim())?;
+    if options.calibrated.feedback && calibrated.damped.upper().is_none() {
+        return Err(NestedError::NotFactored { dim: cols });
+    }
     let importance = calibrated.moments.diagonal();
     let mut matrix = quantize_matrix(weights, rows, cols, codec, Some(&importance), options)?;
     let choosers: Vec<Chooser> = (0u8..)
@@ -75,7 +79,7 @@ pub fn quantize_calibrated(
         .collect();
     for (index, tile_weights) in weights.chunks(TILE_ROWS * cols).enumerate() {
         let Some(chooser) = choosers.get(usize::from(matrix.tile_tables[index])) else { continue };
-        let tile = Tile { chooser, factor: calibrated.factor };
+        let tile = Tile { chooser, damped: calibrated.damped };
         let mut tile_rows = take_rows(&matrix, index, tile_weights, cols);
         wide::improve(&tile, &mut tile_rows, options.calibrated.effort());
         put_rows(&mut matrix, index, &tile_rows);

@@ -45,8 +45,8 @@ fn calibrated(
     moments: &SecondMoments,
     options: &QuantizeOptions,
 ) -> QuantizedMatrix {
-    let factor = FeedbackFactor::new(moments, 0.01).unwrap();
-    let known = Calibrated { moments, factor: &factor };
+    let factor = DampedMoments::factored(moments, 0.01).unwrap();
+    let known = Calibrated { moments, damped: &factor };
     quantize_calibrated(weights, rows, cols, &codec(), &known, options).unwrap()
 }
 
@@ -69,7 +69,7 @@ fn weight_at(matrix: &QuantizedMatrix, level: Level, row: usize, col: usize) -> 
 }
 
 /// What the sweeps minimise: the weighted sum over levels of `tr(E H Eᵀ)` with damped moments.
-fn joint_error(matrix: &QuantizedMatrix, weights: &[f32], factor: &FeedbackFactor) -> f64 {
+fn joint_error(matrix: &QuantizedMatrix, weights: &[f32], factor: &DampedMoments) -> f64 {
     let level_weights = absolute_weights(&QuantizeOptions::default().calibrated.level_weights);
     let (cols, stride) = (matrix.cols, factor.stride());
     let mut sum = 0.0;
@@ -79,7 +79,7 @@ fn joint_error(matrix: &QuantizedMatrix, weights: &[f32], factor: &FeedbackFacto
                 |col| f64::from(weights[row * cols + col]) - weight_at(matrix, level, row, col);
             for left in 0..cols {
                 for right in 0..cols {
-                    let moment = f64::from(factor.damped()[left * stride + right]);
+                    let moment = f64::from(factor.values()[left * stride + right]);
                     sum += f64::from(level_weight) * error(left) * moment * error(right);
                 }
             }
@@ -123,10 +123,17 @@ fn hostile_moments_are_refused_by_name() {
     assert!(matches!(moments.add_rows(&[1.0, f32::NAN]), Err(NestedError::NotFinite { .. })));
     assert!(moments.merge(&SecondMoments::new(3).unwrap()).is_err());
     for damping in [-1.0, f32::NAN, f32::INFINITY] {
-        assert!(matches!(FeedbackFactor::new(&moments, damping), Err(NestedError::Damping { .. })));
+        assert!(matches!(
+            DampedMoments::factored(&moments, damping),
+            Err(NestedError::Damping { .. })
+        ));
     }
-    let other = FeedbackFactor::new(&SecondMoments::new(3).unwrap(), 0.1).unwrap();
-    let known = Calibrated { moments: &moments, factor: &other };
+    let unfactored = DampedMoments::new(&moments, 0.1).unwrap();
+    let known = Calibrated { moments: &moments, damped: &unfactored };
+    let found = quantize_calibrated(&[1.0; 2], 1, 2, &codec(), &known, &options(true, 1, 1));
+    assert!(matches!(found, Err(NestedError::NotFactored { dim: 2 })));
+    let other = DampedMoments::factored(&SecondMoments::new(3).unwrap(), 0.1).unwrap();
+    let known = Calibrated { moments: &moments, damped: &other };
     let found = quantize_calibrated(&[1.0; 2], 1, 2, &codec(), &known, &options(true, 1, 1));
     assert!(matches!(found, Err(NestedError::Length { .. })));
 }
@@ -134,18 +141,21 @@ fn hostile_moments_are_refused_by_name() {
 #[test]
 fn moments_that_are_not_positive_definite_are_damped_more() {
     let indefinite = SecondMoments::from_upper(2, vec![1.0, 3.0, 3.0, 1.0], 1).unwrap();
-    let factor = FeedbackFactor::new(&indefinite, 0.01).unwrap();
-    assert!(factor.damped()[0] > 3.0);
+    let factor = DampedMoments::factored(&indefinite, 0.01).unwrap();
+    assert!(factor.values()[0] > 3.0);
+    assert_eq!(DampedMoments::new(&indefinite, 0.01).unwrap().values()[0], 1.01);
+    let dead = SecondMoments::from_upper(2, vec![1.0, 0.0, 0.0, 0.0], 1).unwrap();
+    assert!(DampedMoments::new(&dead, 0.0).unwrap().values().iter().step_by(33).all(|x| *x > 0.0));
     let huge = SecondMoments::from_upper(2, vec![0.0, 1e30, 1e30, 1e-3], 1).unwrap();
-    assert!(FeedbackFactor::new(&huge, 0.01).is_err());
+    assert!(DampedMoments::factored(&huge, 0.01).is_err());
 }
 
 #[test]
 fn the_factor_gives_the_damped_moments_back() {
     for dim in [1, 31, 32, 45, 70] {
         let moments = moments_of(&correlated(3, 2 * dim, dim), dim);
-        let factor = FeedbackFactor::new(&moments, 0.05).unwrap();
-        let (stride, upper, damped) = (factor.stride(), factor.upper(), factor.damped());
+        let factor = DampedMoments::factored(&moments, 0.05).unwrap();
+        let (stride, upper, damped) = (factor.stride(), factor.upper().unwrap(), factor.values());
         // (I + U)^-1 H (I + U)^-T must be diagonal: eliminate columns from the last to the first.
         let mut left: Vec<f64> = damped.iter().map(|value| f64::from(*value)).collect();
         for col in (0..dim).rev() {
@@ -227,7 +237,7 @@ fn sweeps_never_raise_the_joint_error() {
     for (rows, cols) in [(1, 33), (5, 64), (3, 70)] {
         let weights = bell(11, rows * cols);
         let moments = moments_of(&correlated(12, 3 * cols, cols), cols);
-        let factor = FeedbackFactor::new(&moments, 0.01).unwrap();
+        let factor = DampedMoments::factored(&moments, 0.01).unwrap();
         for feedback in [false, true] {
             let error = |sweeps, steps| {
                 let options = options(feedback, sweeps, steps);
@@ -305,9 +315,9 @@ fn wide_vectors_give_the_same_bits() {
     let (rows, cols) = (5, 70);
     let weights = bell(51, rows * cols);
     let moments = moments_of(&correlated(52, 2 * cols, cols), cols);
-    let factor = FeedbackFactor::new(&moments, 0.01).unwrap();
+    let factor = DampedMoments::factored(&moments, 0.01).unwrap();
     let chooser = Chooser::new(&codec(), 0, &[2.0, 3.0, 1.5, 0.9, 0.7]);
-    let tile = Tile { chooser: &chooser, factor: &factor };
+    let tile = Tile { chooser: &chooser, damped: &factor };
     let effort = Effort { feedback: true, sweeps: 2, step_sweeps: 1 };
     let begin = || -> Vec<Row> {
         let rows = weights.chunks_exact(cols);
@@ -327,8 +337,8 @@ fn refitted_tables_are_the_best_for_their_codes() {
     let (rows, cols) = (20, 70);
     let weights = bell(61, rows * cols);
     let moments = moments_of(&correlated(62, 3 * cols, cols), cols);
-    let factor = FeedbackFactor::new(&moments, 0.0).unwrap();
-    let known = Calibrated { moments: &moments, factor: &factor };
+    let factor = DampedMoments::factored(&moments, 0.0).unwrap();
+    let known = Calibrated { moments: &moments, damped: &factor };
     let before = codec();
     let options = QuantizeOptions::default();
     let matrix = quantize_calibrated(&weights, rows, cols, &before, &known, &options).unwrap();

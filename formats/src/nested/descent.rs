@@ -7,7 +7,7 @@
 //! a block of `H` is read once for all of them.
 
 use super::chooser::Chooser;
-use super::{FeedbackFactor, GROUP};
+use super::{DampedMoments, GROUP};
 
 /// Errors of one column at every level.
 type Errors = [f32; 5];
@@ -21,7 +21,7 @@ const LANES: usize = 16;
 /// How far a group's step may move from where it is in one trial.
 const TRIALS: [i8; 2] = [-1, 1];
 
-/// A row while its codes are sought. Lengths are those of the factor, padded to whole groups.
+/// A row while its codes are sought. Lengths are those of the moments, padded to whole groups.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub weights: Vec<f32>, // [stride]
@@ -64,7 +64,7 @@ pub(super) struct Effort {
 /// What the rows of one tile share: their inputs' moments and their table.
 pub(super) struct Tile<'a> {
     pub chooser: &'a Chooser,
-    pub factor: &'a FeedbackFactor,
+    pub damped: &'a DampedMoments,
 }
 
 impl Tile<'_> {
@@ -86,11 +86,11 @@ impl Tile<'_> {
     /// Chooses all codes anew, column by column, each from targets that answer for the errors made.
     #[inline(always)]
     pub fn feed_back(&self, rows: &mut [Row]) {
-        let stride = self.factor.stride();
-        let upper = self.factor.upper();
+        let stride = self.damped.stride();
+        let Some(upper) = self.damped.upper() else { return };
         for group in 0..stride / GROUP {
             let from = group * GROUP;
-            let columns = from..self.factor.dim().min(from + GROUP);
+            let columns = from..self.damped.dim().min(from + GROUP);
             for row in rows.iter_mut() {
                 let scale = row.scale(group);
                 let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
@@ -123,8 +123,8 @@ impl Tile<'_> {
     /// Brings errors and products up to date with the codes.
     #[inline(always)]
     pub fn refresh(&self, rows: &mut [Row]) {
-        let stride = self.factor.stride();
-        let dim = self.factor.dim();
+        let stride = self.damped.stride();
+        let dim = self.damped.dim();
         for row in rows.iter_mut() {
             for col in 0..dim {
                 let scale = row.scale(col / GROUP);
@@ -135,7 +135,7 @@ impl Tile<'_> {
         for group in 0..stride / GROUP {
             for row in rows.iter_mut() {
                 let from = group * GROUP;
-                let sums = products(&row.errors, self.factor.damped(), stride, from);
+                let sums = products(&row.errors, self.damped.values(), stride, from);
                 for (product, sum) in row.products.iter_mut().zip(&sums) {
                     product[from..from + GROUP].copy_from_slice(sum);
                 }
@@ -149,7 +149,7 @@ impl Tile<'_> {
     #[inline(always)]
     pub fn sweep(&self, rows: &mut [Row], steps: bool) -> f64 {
         let mut gain = 0.0;
-        for group in 0..self.factor.stride() / GROUP {
+        for group in 0..self.damped.stride() / GROUP {
             for row in rows.iter_mut() {
                 gain += f64::from(self.sweep_group(row, group, steps));
             }
@@ -216,14 +216,14 @@ impl Tile<'_> {
     /// Gives each column of the group in turn its best code with the trial's step.
     #[inline(always)]
     fn descend(&self, row: &Row, group: usize, trial: &mut Trial) {
-        let stride = self.factor.stride();
+        let stride = self.damped.stride();
         let from = group * GROUP;
         let step = super::STEPS[usize::from(trial.step)];
         let (scale, same) = (row.row_scale * step, trial.step == row.steps[group]);
         let inverse = 1.0 / scale;
         let weights = self.chooser.weights();
-        for at in 0..GROUP.min(self.factor.dim().saturating_sub(from)) {
-            let moments = &self.factor.damped()[(from + at) * stride + from..][..GROUP];
+        for at in 0..GROUP.min(self.damped.dim().saturating_sub(from)) {
+            let moments = &self.damped.values()[(from + at) * stride + from..][..GROUP];
             let (moment, weight) = (moments[at], row.weights[from + at]);
             let error = trial.errors[at];
             let product: Errors = std::array::from_fn(|level| trial.products[level][at]);
@@ -257,7 +257,7 @@ impl Tile<'_> {
 
     #[inline(always)]
     fn accept(&self, row: &mut Row, group: usize, before: &Trial, trial: &Trial) {
-        let (stride, from) = (self.factor.stride(), group * GROUP);
+        let (stride, from) = (self.damped.stride(), group * GROUP);
         row.steps[group] = trial.step;
         row.codes[from..from + GROUP].copy_from_slice(&trial.codes);
         row.errors[from..from + GROUP].copy_from_slice(&trial.errors);
@@ -271,7 +271,7 @@ impl Tile<'_> {
                     count += 1;
                 }
             }
-            add_rows(&mut row.products[level], &moved[..count], self.factor.damped());
+            add_rows(&mut row.products[level], &moved[..count], self.damped.values());
         }
     }
 }

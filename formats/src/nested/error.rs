@@ -68,6 +68,12 @@ pub enum NestedError {
         /// The damping.
         damping: f32,
     },
+    /// Feedback needs the factor of the second moments, and it was not made.
+    #[error("feedback needs the factor of the second moments of {dim} columns")]
+    NotFactored {
+        /// Columns of the matrix.
+        dim: usize,
+    },
     /// Second moments that are not positive definite, however damped.
     #[error(
         "second moments of {dim} columns are not positive definite, even with {damping} added to their diagonal"

@@ -9,9 +9,9 @@ mod calibrated;
 mod chooser;
 mod codec;
 mod coder;
+mod damped;
 mod descent;
 mod error;
-mod feedback;
 mod fit;
 mod layout;
 mod matrix;
@@ -31,8 +31,8 @@ mod tests;
 
 pub use calibrated::{Calibrated, CalibratedOptions, level_errors, quantize_calibrated};
 pub use codec::{NestedCodec, NestedTables, TABLE_BYTES, VALUE_LIMIT};
+pub use damped::DampedMoments;
 pub use error::NestedError;
-pub use feedback::FeedbackFactor;
 pub use fit::CodecFitter;
 pub use layout::{
     BaseParts, Layout, PART_ALIGN, base_parts, merge_p3_p4, merged_bytes, pack_plane, plane_bytes,

@@ -46,9 +46,9 @@ impl TableRefit {
         calibrated: &Calibrated<'_>,
     ) -> Result<(), NestedError> {
         let grid = matrix.check()?;
-        let (cols, stride) = (matrix.cols, calibrated.factor.stride());
+        let (cols, stride) = (matrix.cols, calibrated.damped.stride());
         for (what, expected, found) in [
-            ("second moments of a matrix's columns", cols, calibrated.factor.dim()),
+            ("second moments of a matrix's columns", cols, calibrated.damped.dim()),
             ("weights", matrix.rows * cols, weights.len()),
         ] {
             if expected != found {
@@ -65,7 +65,7 @@ impl TableRefit {
             let scale = |col: usize| scale * STEPS[usize::from(steps[col / GROUP])];
             sums.fill(0.0);
             for (col, code) in codes.iter().enumerate() {
-                let moments = &calibrated.factor.damped()[col * stride..][..stride];
+                let moments = &calibrated.damped.values()[col * stride..][..stride];
                 let sums = &mut sums[usize::from(code >> 4) * stride..][..stride];
                 let factor = scale(col);
                 for (sum, moment) in sums.iter_mut().zip(moments) {

@@ -1,4 +1,4 @@
-//! The factor of damped second moments by which later columns answer for the errors of earlier ones.
+//! Damped second moments, and their factor by which later columns answer for errors of earlier ones.
 
 use super::moments::inverse;
 use super::{GROUP, NestedError, SecondMoments};
@@ -9,52 +9,77 @@ const RETRIES: u32 = 4;
 /// The smallest pivot, relative to a mean diagonal of 1, that counts as positive.
 const PIVOT_MIN: f32 = 1e-6;
 
-/// Damped second moments `H` and their factor: `H = (I + U) D (I + U)ᵀ`, `U` strictly upper.
+/// Damped second moments `H` of a matrix's inputs, scaled to a mean diagonal of 1 before damping.
 ///
-/// With the errors `e` of the columns before it, column `k` is rounded from the target
-/// `w_k + Σ e_j U[j, k]`, and `e H eᵀ` is `Σ D_k (target_k - value_k)²` (LDLQ of "QuIP", which is
-/// GPTQ's rule). Shared by all matrices with the same inputs.
+/// Shared by all matrices with the same inputs. Descent needs nothing else; feedback needs the
+/// factor too, which costs a third of `dim³` and is only made by [`Self::factored`].
 #[derive(Clone, Debug)]
-pub struct FeedbackFactor {
+pub struct DampedMoments {
     dim: usize,
     stride: usize,
-    damped: Vec<f32>, // [stride, stride], mean diagonal 1 before damping; padding is zero
-    upper: Vec<f32>,  // [stride, stride], row j holds U[j, ..]; zero elsewhere
+    values: Vec<f32>, // [stride, stride]; padding is zero
+    upper: Vec<f32>,  // [stride, stride], row j holds U[j, ..], zero elsewhere; or empty
 }
 
-impl FeedbackFactor {
-    /// Factors the moments, scaled to a mean diagonal of 1, plus `damping` on the diagonal.
+impl DampedMoments {
+    /// The moments plus `damping` on the diagonal; moments of nothing count as the identity.
     ///
-    /// Moments that are not positive definite are damped more; moments of nothing count as the
-    /// identity.
+    /// Columns that nothing has met are damped more, so that no diagonal element is zero.
     ///
     /// # Errors
-    /// [`NestedError::Damping`] unless `damping` is finite and not negative;
-    /// [`NestedError::NotPositive`] if much more damping does not help either.
+    /// [`NestedError::Damping`] unless `damping` is finite and not negative.
     pub fn new(moments: &SecondMoments, damping: f32) -> Result<Self, NestedError> {
+        let positive = |damped: &Self| {
+            let diagonal = damped.values.iter().step_by(damped.stride + 1).take(damped.dim);
+            diagonal.copied().all(|value| value > PIVOT_MIN).then(Vec::new)
+        };
+        Self::damp(moments, damping, &positive)
+    }
+
+    /// The same with the factor of feedback: `H = (I + U) D (I + U)ᵀ`, `U` strictly upper.
+    ///
+    /// With the errors `e` of the columns before it, column `k` is rounded from the target
+    /// `w_k + Σ e_j U[j, k]`, and `e H eᵀ` is `Σ D_k (target_k - value_k)²` (LDLQ of "QuIP", which
+    /// is GPTQ's rule). Moments that are not positive definite are damped more.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and [`NestedError::NotPositive`] if much more damping does not help.
+    pub fn factored(moments: &SecondMoments, damping: f32) -> Result<Self, NestedError> {
+        let factor = |damped: &Self| factor(&damped.values, damped.dim, damped.stride);
+        Self::damp(moments, damping, &factor)
+    }
+
+    /// Raises the damping until `upper` gives something.
+    fn damp(
+        moments: &SecondMoments,
+        damping: f32,
+        upper: &dyn Fn(&Self) -> Option<Vec<f32>>,
+    ) -> Result<Self, NestedError> {
         if !(damping.is_finite() && damping >= 0.0) {
             return Err(NestedError::Damping { damping });
         }
         let dim = moments.dim();
         let shape = NestedError::Shape { rows: dim, cols: dim };
         let stride = dim.checked_next_multiple_of(GROUP).ok_or(shape.clone())?;
-        let mut damped = vec![0.0; stride.checked_mul(stride).ok_or(shape)?];
+        let mut values = vec![0.0; stride.checked_mul(stride).ok_or(shape)?];
         let (mean, rows) = (moments.mean_diagonal(), moments.values().chunks_exact(dim));
-        for (damped, row) in damped.chunks_exact_mut(stride).zip(rows) {
-            for (damped, value) in damped.iter_mut().zip(row) {
+        for (values, row) in values.chunks_exact_mut(stride).zip(rows) {
+            for (damped, value) in values.iter_mut().zip(row) {
                 *damped = value * inverse(mean);
             }
         }
+        let mut damped = Self { dim, stride, values, upper: Vec::new() };
         let (mut added, mut wanted) = (0.0, if mean > 0.0 { damping } else { 1.0 });
         for _ in 0..=RETRIES {
-            for value in damped.iter_mut().step_by(stride + 1).take(dim) {
+            for value in damped.values.iter_mut().step_by(stride + 1).take(dim) {
                 *value += wanted - added;
             }
             added = wanted;
-            match factor(&damped, dim, stride) {
-                Some(upper) => return Ok(Self { dim, stride, damped, upper }),
-                None => wanted = (wanted * 10.0).max(1e-3),
+            if let Some(upper) = upper(&damped) {
+                damped.upper = upper;
+                return Ok(damped);
             }
+            wanted = (wanted * 10.0).max(1e-3);
         }
         Err(NestedError::NotPositive { dim, damping: added })
     }
@@ -70,13 +95,13 @@ impl FeedbackFactor {
     }
 
     /// The damped moments, `[stride, stride]`.
-    pub(super) fn damped(&self) -> &[f32] {
-        &self.damped
+    pub(super) fn values(&self) -> &[f32] {
+        &self.values
     }
 
-    /// `U`, `[stride, stride]`, zero on and below its diagonal.
-    pub(super) fn upper(&self) -> &[f32] {
-        &self.upper
+    /// `U`, `[stride, stride]`, zero on and below its diagonal; none unless it was made.
+    pub(super) fn upper(&self) -> Option<&[f32]> {
+        (!self.upper.is_empty()).then_some(&self.upper)
     }
 }
 
