@@ -76,6 +76,16 @@ pub enum EngineError {
         /// The least that is possible.
         least: u64,
     },
+    /// A budget for experts that one token's experts of one layer do not fit in.
+    #[error(
+        "experts take {least} bytes at the least (one token's of one layer), and the budget for them is {asked}"
+    )]
+    ExpertBudget {
+        /// Bytes that were given.
+        asked: u64,
+        /// The least that would do.
+        least: u64,
+    },
     /// Tokenizer, chat template or stop strings.
     #[cfg(feature = "text")]
     #[error(transparent)]

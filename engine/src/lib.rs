@@ -37,6 +37,7 @@ pub mod open;
 pub mod options;
 pub mod reads;
 mod recycle;
+pub mod residency;
 pub mod runner;
 pub mod sampler;
 #[cfg(feature = "text")]

@@ -1,0 +1,61 @@
+//! What happened in a cache since it was made.
+
+use super::{PLANES, PlaneState};
+
+/// Uses and bytes by plane. A use is one expert in one step, however many rows it has there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResidencyCounters {
+    /// Uses that found the plane resident.
+    pub hits: [u64; PLANES],
+    /// Of those, the first ones of planes that a prefetch had brought.
+    pub prefetch_hits: [u64; PLANES],
+    /// Uses that found it being read: a prefetch that had not ended.
+    pub late: [u64; PLANES],
+    /// Uses that found it absent.
+    pub misses: [u64; PLANES],
+    /// Bytes of the uses that found their plane resident.
+    pub hit_bytes: [u64; PLANES],
+    /// Bytes of those that did not.
+    pub missed_bytes: [u64; PLANES],
+    /// Bytes admitted by predictions.
+    pub prefetched_bytes: [u64; PLANES],
+    /// Planes that were evicted.
+    pub evicted: [u64; PLANES],
+    /// Planes that were needed and found no room.
+    pub refused: u64,
+    /// The most bytes that were counted at one time.
+    pub bytes_peak: u64,
+}
+
+impl ResidencyCounters {
+    pub(super) fn count_use(
+        &mut self,
+        plane: usize,
+        bytes: u64,
+        state: PlaneState,
+        prefetched: bool,
+    ) {
+        match state {
+            PlaneState::Resident => {
+                self.hits[plane] += 1;
+                self.hit_bytes[plane] += bytes;
+                self.prefetch_hits[plane] += u64::from(prefetched);
+            }
+            PlaneState::Reading => {
+                self.late[plane] += 1;
+                self.missed_bytes[plane] += bytes;
+            }
+            PlaneState::Absent => {
+                self.misses[plane] += 1;
+                self.missed_bytes[plane] += bytes;
+            }
+        }
+    }
+
+    /// Share of the bytes of all uses that was resident, 0 to 1; 1 where nothing was used.
+    pub fn byte_hit_rate(&self) -> f64 {
+        let hit: u64 = self.hit_bytes.iter().sum();
+        let missed: u64 = self.missed_bytes.iter().sum();
+        if hit + missed == 0 { 1.0 } else { hit as f64 / (hit + missed) as f64 }
+    }
+}

@@ -1,0 +1,190 @@
+use super::*;
+
+const P2: Plane = Plane::P2;
+const P3: Plane = Plane::P3;
+const P4: Plane = Plane::P4;
+
+/// Experts of three planes of 2, 1 and 1 bytes.
+pub(super) fn table(layers: usize, experts: usize, experts_per_token: usize) -> Arc<ExpertTable> {
+    let entry = ExpertEntry {
+        plane_bytes: [2, 1, 1, 0, 0],
+        error_drops: [0.9, 0.08, 0.02, 0.0, 0.0],
+        frequency: 0.0,
+        weight_square: 1.0,
+    };
+    Arc::new(ExpertTable::new(vec![vec![entry; experts]; layers], experts_per_token))
+}
+
+fn lru(table: &Arc<ExpertTable>, budget_bytes: u64) -> Residency {
+    let policy = Box::new(LeastRecentlyUsed::new(Arc::clone(table)));
+    let options = ResidencyOptions { budget_bytes, policy, floor_share: 0.0 };
+    Residency::new(Arc::clone(table), options).unwrap()
+}
+
+fn id(layer: u32, expert: u32, plane: Plane) -> PlaneId {
+    PlaneId { layer, expert, plane }
+}
+
+/// Uses an expert's first `planes` planes, reading what is missing; what had to leave.
+fn fetch(books: &mut Residency, layer: u32, expert: u32, planes: usize) -> Vec<PlaneId> {
+    let mut evicted = Vec::new();
+    books.used(layer, expert, planes, 1);
+    books.pin(layer, expert);
+    for plane in Plane::ALL.into_iter().take(planes) {
+        let id = id(layer, expert, plane);
+        if books.state(id) == PlaneState::Absent {
+            assert!(books.admit(id, Admission::Needed, &mut evicted), "{id:?} in {books:?}");
+            assert_eq!(books.state(id), PlaneState::Reading);
+            books.arrived(id);
+        }
+        assert_eq!(books.state(id), PlaneState::Resident);
+    }
+    books.unpin(layer, expert);
+    evicted
+}
+
+#[test]
+fn planes_leave_from_the_top_and_come_back_one_by_one() {
+    let table = table(1, 4, 1);
+    let mut books = lru(&table, 8);
+    assert!(fetch(&mut books, 0, 0, 3).is_empty());
+    assert!(fetch(&mut books, 0, 1, 3).is_empty());
+    assert_eq!(books.used_bytes(), 8);
+    assert_eq!(fetch(&mut books, 0, 2, 1), [id(0, 0, P4), id(0, 0, P3)]);
+    assert_eq!((books.resident(0, 0), books.resident(0, 1), books.resident(0, 2)), (1, 3, 1));
+    // The upgrade takes the planes that it lacks and no more.
+    assert_eq!(fetch(&mut books, 0, 0, 2), [id(0, 1, P4)]);
+    let counters = books.counters();
+    assert_eq!(counters.hits, [1, 0, 0, 0, 0]);
+    assert_eq!(counters.misses, [3, 3, 2, 0, 0]);
+    assert_eq!(counters.missed_bytes, [6, 3, 2, 0, 0]);
+    assert_eq!(counters.bytes_peak, 8);
+}
+
+#[test]
+fn the_least_budget_is_named() {
+    let table = table(2, 4, 2);
+    assert_eq!((table.least_bytes(), table.token_bytes(), table.total_bytes()), (8, 16, 32));
+    let options = ResidencyOptions::new(&table, 7);
+    let error = Residency::new(Arc::clone(&table), options).unwrap_err();
+    assert!(matches!(error, EngineError::ExpertBudget { asked: 7, least: 8 }), "{error}");
+    let mut books = lru(&table, 8);
+    assert!(books.set_budget(7, &mut Vec::new()).is_err());
+    assert_eq!(books.budget_bytes(), 8);
+}
+
+#[test]
+fn what_is_pinned_or_being_read_stays() {
+    let table = table(1, 4, 1);
+    let mut books = lru(&table, 4);
+    let mut evicted = Vec::new();
+    fetch(&mut books, 0, 0, 3);
+    books.pin(0, 0);
+    assert!(!books.admit(id(0, 1, P2), Admission::Needed, &mut evicted));
+    assert_eq!(books.counters().refused, 1);
+    books.shed(4, &mut evicted);
+    assert!(evicted.is_empty());
+    books.unpin(0, 0);
+    assert!(books.admit(id(0, 1, P2), Admission::Needed, &mut evicted));
+    assert_eq!(evicted, [id(0, 0, P4), id(0, 0, P3)]);
+    evicted.clear();
+    assert!(books.admit(id(0, 2, P2), Admission::Needed, &mut evicted));
+    assert_eq!(evicted, [id(0, 0, P2)]);
+    // Both are being read: there is nothing left that could leave.
+    assert!(!books.admit(id(0, 3, P2), Admission::Needed, &mut evicted));
+    books.failed(id(0, 1, P2));
+    assert_eq!((books.state(id(0, 1, P2)), books.used_bytes()), (PlaneState::Absent, 2));
+    assert!(books.admit(id(0, 3, P2), Admission::Needed, &mut evicted));
+}
+
+#[test]
+fn refinements_wait_for_their_base() {
+    let table = table(1, 2, 1);
+    let mut books = lru(&table, 8);
+    let mut evicted = Vec::new();
+    assert!(!books.admit(id(0, 0, P3), Admission::Needed, &mut evicted));
+    assert!(books.admit(id(0, 0, P2), Admission::Needed, &mut evicted));
+    assert!(!books.admit(id(0, 0, P2), Admission::Needed, &mut evicted));
+    assert!(books.admit(id(0, 0, P3), Admission::Needed, &mut evicted));
+    assert!(!books.admit(id(0, 0, Plane::P6), Admission::Needed, &mut evicted), "no such plane");
+    books.arrived(id(0, 0, P3));
+    assert_eq!(books.resident(0, 0), 0);
+    books.failed(id(0, 0, P2));
+    // The base failed after its refinement came: it is read again, and the expert is whole.
+    assert!(books.admit(id(0, 0, P2), Admission::Needed, &mut evicted));
+    books.arrived(id(0, 0, P2));
+    assert_eq!((books.resident(0, 0), books.used_bytes()), (2, 3));
+}
+
+#[test]
+fn shedding_takes_refinements_of_all_before_any_base() {
+    let table = table(2, 4, 1);
+    let mut books = Residency::new(Arc::clone(&table), ResidencyOptions::new(&table, 16)).unwrap();
+    for expert in 0..2 {
+        fetch(&mut books, 0, expert, 3);
+        fetch(&mut books, 1, expert, 3);
+    }
+    let mut evicted = Vec::new();
+    books.shed(9, &mut evicted);
+    assert_eq!(books.used_bytes(), 6);
+    let bases = evicted.iter().position(|id| id.plane == P2);
+    assert_eq!(bases, Some(8), "{evicted:?}");
+    assert_eq!(books.budget_bytes(), 16);
+}
+
+#[test]
+fn a_smaller_budget_holds_at_once() {
+    let table = table(1, 4, 1);
+    let mut books = lru(&table, 16);
+    (0..4).for_each(|expert| assert!(fetch(&mut books, 0, expert, 3).is_empty()));
+    let mut evicted = Vec::new();
+    books.set_budget(6, &mut evicted).unwrap();
+    assert_eq!((books.used_bytes(), evicted.len()), (6, 8));
+    assert_eq!((books.resident(0, 2), books.resident(0, 3)), (1, 3));
+}
+
+#[test]
+fn a_prefetch_takes_only_what_is_worth_less() {
+    let table = table(2, 4, 1);
+    let options = FrequencyOptions { prior_tokens: 1.0, ..FrequencyOptions::default() };
+    let policy = Box::new(DecayedFrequency::new(Arc::clone(&table), options));
+    let options = ResidencyOptions { budget_bytes: 8, policy, floor_share: 0.0 };
+    let mut books = Residency::new(Arc::clone(&table), options).unwrap();
+    let mut evicted = Vec::new();
+    // One expert is used by every token, another was used once.
+    fetch(&mut books, 0, 1, 3);
+    for _ in 0..20 {
+        books.begin_step();
+        assert!(fetch(&mut books, 0, 0, 3).is_empty());
+    }
+    books.begin_step();
+    assert!(books.admit(id(1, 0, P2), Admission::Prefetch, &mut evicted));
+    assert_eq!(evicted, [id(0, 1, P4), id(0, 1, P3)]);
+    books.arrived(id(1, 0, P2));
+    assert!(books.admit(id(1, 1, P2), Admission::Prefetch, &mut evicted));
+    books.arrived(id(1, 1, P2));
+    // What is left is the hot expert, and predictions for the same step.
+    assert!(!books.admit(id(1, 2, P2), Admission::Prefetch, &mut evicted));
+    books.used(1, 0, 1, 1);
+    assert_eq!(books.counters().prefetch_hits, [1, 0, 0, 0, 0]);
+    // In the next step predictions of this one count for nothing.
+    books.begin_step();
+    assert!(books.admit(id(1, 2, P2), Admission::Prefetch, &mut evicted));
+}
+
+#[test]
+fn layers_keep_their_floor() {
+    let table = table(2, 8, 1);
+    let policy = Box::new(LeastRecentlyUsed::new(Arc::clone(&table)));
+    let options = ResidencyOptions { budget_bytes: 16, policy, floor_share: 0.5 };
+    let mut books = Residency::new(Arc::clone(&table), options).unwrap();
+    fetch(&mut books, 1, 0, 3);
+    for expert in 0..8 {
+        fetch(&mut books, 0, expert, 3);
+    }
+    assert_eq!(books.resident(1, 0), 3, "within the floor of its layer");
+    for expert in 1..8 {
+        fetch(&mut books, 1, expert, 3);
+    }
+    assert_eq!(books.resident(1, 0), 0, "its own layer may take it");
+}

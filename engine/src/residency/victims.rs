@@ -1,0 +1,197 @@
+//! Choosing what leaves.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::{Admission, PlaneId, Residency, bit};
+
+/// Topmost planes by worth, the least first.
+#[derive(Debug, Default)]
+pub(super) struct Victims {
+    /// Worth in ascending bits, and number of the expert.
+    heap: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Whether the heap has everything that could leave.
+    built: bool,
+    /// Experts of each layer that were passed over for its floor.
+    spared: Vec<Vec<usize>>,
+    /// Planes that are to leave together.
+    chosen: Vec<PlaneId>,
+}
+
+impl Victims {
+    /// Worth may have fallen: the heap is built anew before it is used.
+    pub fn forget(&mut self) {
+        self.built = false;
+    }
+}
+
+/// Ascending as the numbers are.
+fn ascending_bits(worth: f64) -> u64 {
+    let bits = worth.to_bits();
+    if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
+}
+
+impl Residency {
+    /// An expert may have become one that can lose a plane.
+    pub(super) fn offer(&mut self, layer: u32, expert: u32) {
+        if let Some(number) = self.table.number(layer, expert) {
+            self.offer_number(number);
+        }
+    }
+
+    fn offer_number(&mut self, number: usize) {
+        if self.victims.built
+            && let Some(key) = self.key(number)
+        {
+            self.victims.heap.push(Reverse((key, number)));
+        }
+    }
+
+    /// Evicts until `bytes` more fit: all that it takes or nothing.
+    pub(super) fn make_room(
+        &mut self,
+        id: PlaneId,
+        bytes: u64,
+        admission: Admission,
+        evicted: &mut Vec<PlaneId>,
+    ) -> bool {
+        let ceiling = match admission {
+            Admission::Needed => f64::INFINITY,
+            Admission::Prefetch => self.policy.expected_worth(id),
+        };
+        let mut chosen = std::mem::take(&mut self.victims.chosen);
+        chosen.clear();
+        while self.used_bytes.saturating_add(bytes) > self.budget_bytes {
+            let Some(victim) = self.victim(Some(id.layer), ceiling) else { break };
+            self.take(victim);
+            chosen.push(victim);
+        }
+        let room = self.used_bytes.saturating_add(bytes) <= self.budget_bytes;
+        for victim in chosen.iter().rev().filter(|_| !room) {
+            self.give_back(*victim);
+        }
+        if room {
+            chosen.iter().for_each(|victim| self.counters.evicted[victim.plane.index()] += 1);
+            evicted.extend_from_slice(&chosen);
+        }
+        self.victims.chosen = chosen;
+        room
+    }
+
+    /// The plane that is worth least, if that is below `ceiling`; planes within the floors of
+    /// layers other than `layer` only where nothing else is left, and never for a prefetch.
+    pub(super) fn victim(&mut self, layer: Option<u32>, ceiling: f64) -> Option<PlaneId> {
+        self.build();
+        // Its own layer may take them.
+        let of_layer = layer.and_then(|layer| self.victims.spared.get_mut(layer as usize));
+        for number in of_layer.map(std::mem::take).unwrap_or_default() {
+            self.offer_number(number);
+        }
+        while let Some(Reverse((key, number))) = self.victims.heap.pop() {
+            let Some(current) = self.key(number) else { continue };
+            if current > key {
+                self.victims.heap.push(Reverse((current, number)));
+                continue;
+            }
+            let id = self.top(number)?;
+            if key >= ascending_bits(ceiling) {
+                self.victims.heap.push(Reverse((key, number)));
+                return None;
+            }
+            if self.is_floor(id, layer) {
+                self.victims.spared[id.layer as usize].push(number);
+                continue;
+            }
+            return Some(id);
+        }
+        if ceiling.is_finite() { None } else { self.spared_victim() }
+    }
+
+    /// The least of those that floors protect.
+    fn spared_victim(&mut self) -> Option<PlaneId> {
+        let spared = self.victims.spared.iter().flatten();
+        let keys = spared.filter_map(|number| Some((self.key(*number)?, *number)));
+        self.top(keys.min()?.1)
+    }
+
+    /// Takes a plane out of the books and names it.
+    pub(super) fn evict(&mut self, id: PlaneId, evicted: &mut Vec<PlaneId>) {
+        self.take(id);
+        self.counters.evicted[id.plane.index()] += 1;
+        evicted.push(id);
+    }
+
+    /// Takes a plane out of the books.
+    pub(super) fn forget(&mut self, id: PlaneId) {
+        let Some(entry) = self.table.entry(id.layer, id.expert) else { return };
+        let bytes = entry.plane_bytes[id.plane.index()];
+        let Some(slot) = self.slot_mut(id.layer, id.expert) else { return };
+        slot.resident &= !bit(id.plane);
+        slot.reading &= !bit(id.plane);
+        slot.prefetched &= !bit(id.plane);
+        self.used_bytes = self.used_bytes.saturating_sub(bytes);
+        if let Some(of_layer) = self.layer_bytes.get_mut(id.layer as usize) {
+            *of_layer = of_layer.saturating_sub(bytes);
+        }
+    }
+
+    /// Takes a resident plane out; what is below it may be next.
+    fn take(&mut self, id: PlaneId) {
+        self.forget(id);
+        self.offer(id.layer, id.expert);
+    }
+
+    /// Undoes [`Self::take`].
+    fn give_back(&mut self, id: PlaneId) {
+        let Some(entry) = self.table.entry(id.layer, id.expert) else { return };
+        let bytes = entry.plane_bytes[id.plane.index()];
+        let Some(slot) = self.slot_mut(id.layer, id.expert) else { return };
+        slot.resident |= bit(id.plane);
+        self.used_bytes += bytes;
+        self.layer_bytes[id.layer as usize] += bytes;
+        self.offer(id.layer, id.expert);
+    }
+
+    /// What an expert's topmost plane is worth, if it could leave.
+    fn key(&self, number: usize) -> Option<u64> {
+        let slot = self.slots.get(number)?;
+        let id = self.top(number)?;
+        let worth = match slot.expected == self.step {
+            true => self.policy.expected_worth(id),
+            false => self.policy.worth(id),
+        };
+        Some(ascending_bits(worth))
+    }
+
+    fn top(&self, number: usize) -> Option<PlaneId> {
+        let slot = self.slots.get(number)?;
+        let plane = slot.evictable()?;
+        Some(PlaneId { layer: slot.layer, expert: slot.expert, plane })
+    }
+
+    fn is_floor(&self, id: PlaneId, layer: Option<u32>) -> bool {
+        if layer.is_none_or(|layer| layer == id.layer) {
+            return false;
+        }
+        let floor = self.floor_share * self.budget_bytes as f64;
+        let held = self.layer_bytes.get(id.layer as usize).copied().unwrap_or(0);
+        let entry = self.table.entry(id.layer, id.expert);
+        let bytes = entry.map_or(0, |entry| entry.plane_bytes[id.plane.index()]);
+        (held.saturating_sub(bytes) as f64) < floor
+    }
+
+    fn build(&mut self) {
+        if self.victims.built {
+            return;
+        }
+        let mut list = std::mem::take(&mut self.victims.heap).into_vec();
+        list.clear();
+        list.extend(
+            (0..self.slots.len()).filter_map(|number| Some(Reverse((self.key(number)?, number)))),
+        );
+        self.victims.heap = list.into();
+        self.victims.spared.resize(self.layer_bytes.len(), Vec::new());
+        self.victims.spared.iter_mut().for_each(Vec::clear);
+        self.victims.built = true;
+    }
+}
