@@ -35,6 +35,7 @@ mod model_core;
 pub mod open;
 #[cfg(feature = "text")]
 pub mod options;
+pub mod plan;
 pub mod reads;
 mod recycle;
 pub mod residency;

@@ -1,0 +1,163 @@
+//! What a model asks of memory and disk, read from its store's index.
+
+use nestling_formats::store::{Group, GroupId, Index};
+use nestling_formats::{FeedForward, Level, ModelConfig, Plane};
+
+use super::usage::supposed_rates;
+
+/// Bytes that stay in memory whatever the budget, besides weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fixed {
+    /// Keys and values.
+    pub kv_bytes: u64,
+    /// Activations of a step.
+    pub scratch_bytes: u64,
+    /// Buffers of reads under way.
+    pub read_bytes: u64,
+}
+
+impl Fixed {
+    pub(super) fn total(self) -> u64 {
+        self.kv_bytes.saturating_add(self.scratch_bytes).saturating_add(self.read_bytes)
+    }
+}
+
+/// What a model asks for at a level.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Demand {
+    /// The highest level that experts have.
+    pub level: Level,
+    /// Bytes of the weights that every token uses: floats, embedding, head, attention. They are
+    /// always in memory.
+    pub dense_bytes: u64,
+    /// Of these, bytes that one token reads.
+    pub dense_token_bytes: u64,
+    /// What does not depend on the store.
+    pub fixed: Fixed,
+    /// Layers that have experts.
+    pub layers: Vec<LayerDemand>,
+    /// Whether use was measured, and not supposed.
+    pub is_measured: bool,
+}
+
+/// The experts of one layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerDemand {
+    /// Experts that each token is sent to.
+    pub chosen: usize,
+    /// All of them.
+    pub experts: Vec<ExpertDemand>,
+}
+
+/// One expert.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ExpertDemand {
+    /// Bytes of each plane, 0 where there is none at the level.
+    pub plane_bytes: [u64; Plane::ALL.len()],
+    /// The probability that a token uses it.
+    pub rate: f64,
+}
+
+impl Demand {
+    /// What the model in a store asks for at a level. Where the store does not say how often an
+    /// expert is used, a router of that `skew` is supposed.
+    pub fn of_store(
+        index: &Index,
+        config: &ModelConfig,
+        level: Level,
+        fixed: Fixed,
+        skew: f64,
+    ) -> Self {
+        let mut demand = Self {
+            level,
+            dense_bytes: 0,
+            dense_token_bytes: 0,
+            fixed,
+            layers: Vec::new(),
+            is_measured: false,
+        };
+        for group in index.groups() {
+            let bytes: u64 = plane_bytes(index, group, level).iter().sum();
+            match group.id {
+                GroupId::Asset { .. } | GroupId::Expert(_) => {}
+                // A token gathers one row of it, unless it is the head too.
+                GroupId::Embedding if !config.tie_word_embeddings => demand.dense_bytes += bytes,
+                _ => {
+                    demand.dense_bytes += bytes;
+                    demand.dense_token_bytes += bytes;
+                }
+            }
+        }
+        for (layer, parts) in (0u32..).zip(&config.layers) {
+            let FeedForward::Moe { num_experts, num_experts_per_tok, .. } = parts.feed_forward
+            else {
+                continue;
+            };
+            let groups: Vec<Option<&Group>> = (0u32..)
+                .take(num_experts)
+                .map(|expert| index.group(&GroupId::expert_of(layer, expert)))
+                .collect();
+            let (rates, measured) = rates(&groups, num_experts_per_tok, skew);
+            demand.is_measured |= measured;
+            let experts = groups.iter().zip(rates).map(|(group, rate)| ExpertDemand {
+                plane_bytes: group
+                    .map(|group| plane_bytes(index, group, level))
+                    .unwrap_or_default(),
+                rate,
+            });
+            let experts = experts.collect();
+            demand.layers.push(LayerDemand { chosen: num_experts_per_tok, experts });
+        }
+        demand
+    }
+
+    /// Bytes of all experts.
+    pub fn expert_bytes(&self) -> u64 {
+        let experts = self.layers.iter().flat_map(|layer| &layer.experts);
+        experts.map(|expert| expert.plane_bytes.iter().sum::<u64>()).sum()
+    }
+
+    /// Bytes of one token's experts in the layer where they are largest: what must fit at once.
+    pub fn step_bytes(&self) -> u64 {
+        let of_layer = |layer: &LayerDemand| {
+            let mut sizes: Vec<u64> =
+                layer.experts.iter().map(|expert| expert.plane_bytes.iter().sum()).collect();
+            sizes.sort_unstable_by(|a, b| b.cmp(a));
+            sizes.iter().take(layer.chosen).sum::<u64>()
+        };
+        self.layers.iter().map(of_layer).max().unwrap_or(0)
+    }
+
+    /// The least budget that works.
+    pub fn least_bytes(&self) -> u64 {
+        self.dense_bytes + self.fixed.total() + self.step_bytes()
+    }
+
+    /// The budget that holds everything.
+    pub fn all_bytes(&self) -> u64 {
+        self.dense_bytes + self.fixed.total() + self.expert_bytes()
+    }
+}
+
+/// Bytes of each plane that a level needs of a group.
+fn plane_bytes(index: &Index, group: &Group, level: Level) -> [u64; Plane::ALL.len()] {
+    let planes = index.planes_at(group, level).unwrap_or(0);
+    let mut bytes = [0; Plane::ALL.len()];
+    for (plane, bytes) in Plane::ALL.into_iter().zip(&mut bytes).take(planes) {
+        *bytes = index.extent(group, plane).map_or(0, |extent| extent.length);
+    }
+    bytes
+}
+
+/// The probability of each expert, and whether that was measured.
+fn rates(groups: &[Option<&Group>], chosen: usize, skew: f64) -> (Vec<f64>, bool) {
+    let measured: Option<Vec<f64>> =
+        groups.iter().map(|group| group.and_then(|group| group.frequency).map(f64::from)).collect();
+    match measured {
+        Some(rates) if rates.iter().sum::<f64>() > 0.0 => {
+            let scale = chosen as f64 / rates.iter().sum::<f64>();
+            (rates.into_iter().map(|rate| (rate * scale).min(1.0)).collect(), true)
+        }
+        _ => (supposed_rates(groups.len(), chosen, skew), false),
+    }
+}

@@ -1,0 +1,188 @@
+//! Which planes of which experts stay in memory, and what that makes of a token.
+
+use nestling_formats::{Level, Plane};
+
+use super::demand::Demand;
+use super::{COMPUTE_SHARE, DoesNotFit, MISSING_OVER_BEST, MachineSpeed, NOT_OVERLAPPED};
+
+/// At which levels experts are used: the share of (token, expert) pairs at each, in the order of
+/// [`Level::ALL`]; 1 in all.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LevelMix(pub [f64; Level::ALL.len()]);
+
+impl LevelMix {
+    /// Every use at one level.
+    pub fn fixed(level: Level) -> Self {
+        let mut shares = [0.0; Level::ALL.len()];
+        shares[level.index()] = 1.0;
+        Self(shares)
+    }
+
+    /// The two levels around a mean, up to `top`.
+    pub fn of_mean(mean: f64, top: Level) -> Self {
+        let held: Vec<Level> = Level::ALL.into_iter().filter(|level| *level <= top).collect();
+        let bits = |level: Level| f64::from(level.bits());
+        for pair in held.windows(2) {
+            if mean <= bits(pair[1]) {
+                let upper = (mean - bits(pair[0])) / (bits(pair[1]) - bits(pair[0]));
+                let mut shares = [0.0; Level::ALL.len()];
+                shares[pair[0].index()] = 1.0 - upper.clamp(0.0, 1.0);
+                shares[pair[1].index()] = upper.clamp(0.0, 1.0);
+                return Self(shares);
+            }
+        }
+        Self::fixed(top)
+    }
+
+    /// The mean level.
+    pub fn mean(&self) -> f64 {
+        Level::ALL.iter().zip(self.0).map(|(level, share)| f64::from(level.bits()) * share).sum()
+    }
+
+    /// The share of uses that need a plane.
+    fn needs(&self, plane: Plane) -> f64 {
+        self.0[plane.index()..].iter().sum()
+    }
+}
+
+/// What a budget makes of a model on a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forecast {
+    /// The budget.
+    pub budget_bytes: u64,
+    /// The least budget that works.
+    pub least_bytes: u64,
+    /// The budget that holds everything.
+    pub all_bytes: u64,
+    /// Bytes of experts in memory.
+    pub resident_expert_bytes: u64,
+    /// Bytes of experts that stay on disk.
+    pub disk_expert_bytes: u64,
+    /// Share of a token's expert bytes that are in memory when it wants them.
+    pub hit_rate: f64,
+    /// Bytes of weights that one token reads from memory.
+    pub token_bytes: f64,
+    /// Bytes that one token reads from disk, as the best fixed choice of experts would have it.
+    pub best_missing_bytes: f64,
+    /// Bytes that one token reads from disk.
+    pub missing_bytes: f64,
+    /// Seconds of a token that go into computing.
+    pub compute_s: f64,
+    /// Seconds of a token that go into reading.
+    pub read_s: f64,
+    /// Tokens per second.
+    pub tokens_per_s: f64,
+}
+
+impl Forecast {
+    /// Whether everything is in memory.
+    pub fn is_whole(&self) -> bool {
+        self.disk_expert_bytes == 0
+    }
+}
+
+/// One plane of one expert.
+struct Piece {
+    bytes: u64,
+    /// Uses per token that need it.
+    rate: f64,
+}
+
+/// What `budget_bytes` make of a model whose experts are used at the levels of `mix`.
+///
+/// # Errors
+/// [`DoesNotFit`] below [`Demand::least_bytes`].
+pub fn plan(
+    demand: &Demand,
+    mix: LevelMix,
+    machine: &MachineSpeed,
+    budget_bytes: u64,
+) -> Result<Forecast, DoesNotFit> {
+    let (least_bytes, working_bytes) = (demand.least_bytes(), demand.fixed.total());
+    if budget_bytes < least_bytes {
+        return Err(DoesNotFit {
+            budget_bytes,
+            least_bytes,
+            dense_bytes: demand.dense_bytes,
+            step_bytes: demand.step_bytes(),
+            working_bytes,
+        });
+    }
+    let slots = budget_bytes - demand.dense_bytes - working_bytes;
+    let (resident, missing) = split(pieces(demand, mix), slots);
+    let wanted = |pieces: &[Piece]| pieces.iter().map(|p| p.rate * p.bytes as f64).sum::<f64>();
+    let bytes = |pieces: &[Piece]| pieces.iter().map(|piece| piece.bytes).sum::<u64>();
+    let best_missing_bytes = wanted(&missing);
+    let experts = wanted(&resident) + best_missing_bytes;
+    let missing_bytes = (best_missing_bytes * MISSING_OVER_BEST).min(experts);
+    let token_bytes = demand.dense_token_bytes as f64 + experts;
+    let compute_s = token_bytes / (machine.memory_bytes_per_s * COMPUTE_SHARE).max(1.0);
+    let best_read_s: f64 = missing
+        .iter()
+        .map(|piece| piece.rate * piece.bytes as f64 / machine.disk_at(piece.bytes).max(1.0))
+        .sum();
+    let worse = if best_missing_bytes > 0.0 { missing_bytes / best_missing_bytes } else { 1.0 };
+    let read_s = best_read_s * worse;
+    let step_s = compute_s.max(read_s) + NOT_OVERLAPPED * compute_s.min(read_s);
+    Ok(Forecast {
+        budget_bytes,
+        least_bytes,
+        all_bytes: demand.all_bytes(),
+        resident_expert_bytes: bytes(&resident),
+        disk_expert_bytes: demand.expert_bytes() - bytes(&resident),
+        hit_rate: if experts > 0.0 { 1.0 - missing_bytes / experts } else { 1.0 },
+        token_bytes,
+        best_missing_bytes,
+        missing_bytes,
+        compute_s,
+        read_s,
+        tokens_per_s: if step_s > 0.0 { 1.0 / step_s } else { 0.0 },
+    })
+}
+
+/// All planes that are used at all, most wanted first; planes of an expert in their order.
+fn pieces(demand: &Demand, mix: LevelMix) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for expert in demand.layers.iter().flat_map(|layer| &layer.experts) {
+        for (plane, bytes) in Plane::ALL.into_iter().zip(expert.plane_bytes) {
+            let rate = expert.rate * mix.needs(plane);
+            if bytes > 0 && mix.needs(plane) > 0.0 {
+                pieces.push(Piece { bytes, rate });
+            }
+        }
+    }
+    pieces.sort_by(|a, b| b.rate.total_cmp(&a.rate));
+    pieces
+}
+
+/// The most wanted pieces that fit, and the others.
+fn split(pieces: Vec<Piece>, mut room: u64) -> (Vec<Piece>, Vec<Piece>) {
+    pieces.into_iter().partition(|piece| {
+        let fits = piece.bytes <= room;
+        if fits {
+            room -= piece.bytes;
+        }
+        fits
+    })
+}
+
+/// The highest mean level that reaches a speed within a budget; none if level 2 does not, or if
+/// nothing fits.
+pub fn mean_level_for(
+    demand: &Demand,
+    machine: &MachineSpeed,
+    budget_bytes: u64,
+    tokens_per_s: f64,
+) -> Option<f64> {
+    let reaches = |mean: f64| {
+        let mix = LevelMix::of_mean(mean, demand.level);
+        plan(demand, mix, machine, budget_bytes).is_ok_and(|f| f.tokens_per_s >= tokens_per_s)
+    };
+    let (low, high) = (f64::from(Level::L2.bits()), f64::from(demand.level.bits()));
+    if !reaches(low) {
+        return None;
+    }
+    // In steps of a tenth of a bit, from the top: speed need not fall evenly in between.
+    let steps = ((high - low) * 10.0).round() as u32;
+    (0..=steps).map(|step| high - f64::from(step) / 10.0).find(|mean| reaches(*mean))
+}
