@@ -8,6 +8,7 @@ mod chat;
 mod console;
 mod conversation;
 mod convert;
+mod doctor;
 mod explain;
 mod failure;
 mod hub;
@@ -23,7 +24,9 @@ mod repl;
 mod reply;
 mod run;
 mod settings;
+mod speed;
 mod stats;
+mod system;
 mod verify;
 mod welcome;
 mod wrap;
@@ -65,6 +68,7 @@ fn dispatch(command: Command, console: &Console) -> Result<()> {
         Command::Inspect(args) => inspect::inspect(&args, console),
         Command::Verify(args) => verify::verify(&args, console, &interrupt),
         Command::Perplexity(args) => perplexity::perplexity(&args, console, &interrupt),
+        Command::Doctor(args) => doctor::doctor(&args, console),
         Command::Bench(args) => bench::bench(&args, console, &interrupt),
         Command::Completions(args) => completions(&args),
     }

@@ -8,6 +8,8 @@ use crate::failure::Result;
 use crate::hub::{self, Repository, Surroundings};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
+use crate::system::SystemFiles;
+use crate::system::memory::MemoryState;
 use crate::{convert, mapped, places};
 use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
 use nestling::engine::{
@@ -99,7 +101,7 @@ fn source(path: &Path, mode: LoadModeArg, partial: bool) -> Result<ModelSource> 
 
 /// The number of threads that this machine runs best with: measured once, then remembered with
 /// the number of cores that it was measured for.
-fn best_threads() -> Option<usize> {
+pub fn best_threads() -> Option<usize> {
     let cores = std::thread::available_parallelism().ok()?.get();
     if cores <= CORES_FEW {
         return None;
@@ -120,6 +122,12 @@ fn best_threads() -> Option<usize> {
     Some(best)
 }
 
+/// The budget that was given, or what is free, less a margin; none where the system does not say.
+pub fn memory_budget(given: Option<ByteSize>) -> Option<u64> {
+    let free = || MemoryState::read(&SystemFiles::default()).map(|state| state.default_budget());
+    given.map(|size| size.0).or_else(free)
+}
+
 fn engine_options(resources: &ResourceArgs) -> EngineOptions {
     EngineOptions {
         threads: resources.threads.map(|threads| threads as usize).or_else(best_threads),
@@ -127,7 +135,7 @@ fn engine_options(resources: &ResourceArgs) -> EngineOptions {
             true => ThreadPlacement::Pinned,
             false => ThreadPlacement::Free,
         },
-        memory_bytes: resources.memory.map(|size| size.0),
+        memory_bytes: memory_budget(resources.memory),
         ..EngineOptions::default()
     }
 }
@@ -136,17 +144,23 @@ fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOptions {
     ModelOptions {
         level: model.level.map(|level| level.0),
         weight_budget: model.weight_budget.map(|size| size.0),
-        kv_dtype: match resources.kv_type {
-            KvTypeArg::F16 => KvDtype::F16,
-            KvTypeArg::F32 => KvDtype::F32,
-            KvTypeArg::Int8 => KvDtype::Int8,
-        },
-        context_length: resources.ctx_size.map(|tokens| match tokens {
-            0 => usize::MAX,
-            tokens => tokens as usize,
-        }),
+        kv_dtype: kv_dtype(resources.kv_type),
+        context_length: context_length(resources.ctx_size),
         ..ModelOptions::default()
     }
+}
+
+pub fn kv_dtype(kind: KvTypeArg) -> KvDtype {
+    match kind {
+        KvTypeArg::F16 => KvDtype::F16,
+        KvTypeArg::F32 => KvDtype::F32,
+        KvTypeArg::Int8 => KvDtype::Int8,
+    }
+}
+
+/// Tokens of context that a person asks for; 0 is all that the model was trained for.
+pub fn context_length(tokens: Option<u32>) -> Option<usize> {
+    tokens.map(|tokens| if tokens == 0 { usize::MAX } else { tokens as usize })
 }
 
 impl Opened {

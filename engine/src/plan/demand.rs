@@ -5,35 +5,13 @@ use nestling_formats::{FeedForward, Level, ModelConfig, Plane};
 
 use super::usage::supposed_rates;
 
-/// Bytes that stay in memory whatever the budget, besides weights.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fixed {
-    /// Keys and values.
-    pub kv_bytes: u64,
-    /// Activations of a step.
-    pub scratch_bytes: u64,
-    /// Buffers of reads under way.
-    pub read_bytes: u64,
-}
-
-impl Fixed {
-    pub(super) fn total(self) -> u64 {
-        self.kv_bytes.saturating_add(self.scratch_bytes).saturating_add(self.read_bytes)
-    }
-}
-
 /// What a model asks for at a level.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demand {
     /// The highest level that experts have.
     pub level: Level,
-    /// Bytes of the weights that every token uses: floats, embedding, head, attention. They are
-    /// always in memory.
-    pub dense_bytes: u64,
-    /// Of these, bytes that one token reads.
+    /// Bytes of weights that every token reads: floats, head, attention. They are always in memory.
     pub dense_token_bytes: u64,
-    /// What does not depend on the store.
-    pub fixed: Fixed,
     /// Layers that have experts.
     pub layers: Vec<LayerDemand>,
     /// Whether use was measured, and not supposed.
@@ -61,33 +39,16 @@ pub struct ExpertDemand {
 impl Demand {
     /// What the model in a store asks for at a level. Where the store does not say how often an
     /// expert is used, a router of that `skew` is supposed.
-    pub fn of_store(
-        index: &Index,
-        config: &ModelConfig,
-        level: Level,
-        fixed: Fixed,
-        skew: f64,
-    ) -> Self {
-        let mut demand = Self {
-            level,
-            dense_bytes: 0,
-            dense_token_bytes: 0,
-            fixed,
-            layers: Vec::new(),
-            is_measured: false,
+    pub fn of_store(index: &Index, config: &ModelConfig, level: Level, skew: f64) -> Self {
+        // A token gathers one row of the embedding, unless that is the head too.
+        let is_read = |group: &&Group| match group.id {
+            GroupId::Asset { .. } | GroupId::Expert(_) => false,
+            GroupId::Embedding => config.tie_word_embeddings,
+            _ => true,
         };
-        for group in index.groups() {
-            let bytes: u64 = plane_bytes(index, group, level).iter().sum();
-            match group.id {
-                GroupId::Asset { .. } | GroupId::Expert(_) => {}
-                // A token gathers one row of it, unless it is the head too.
-                GroupId::Embedding if !config.tie_word_embeddings => demand.dense_bytes += bytes,
-                _ => {
-                    demand.dense_bytes += bytes;
-                    demand.dense_token_bytes += bytes;
-                }
-            }
-        }
+        let bytes = |group: &Group| plane_bytes(index, group, level).iter().sum::<u64>();
+        let dense_token_bytes = index.groups().iter().filter(is_read).map(bytes).sum();
+        let mut demand = Self { level, dense_token_bytes, layers: Vec::new(), is_measured: false };
         for (layer, parts) in (0u32..).zip(&config.layers) {
             let FeedForward::Moe { num_experts, num_experts_per_tok, .. } = parts.feed_forward
             else {
@@ -115,27 +76,6 @@ impl Demand {
     pub fn expert_bytes(&self) -> u64 {
         let experts = self.layers.iter().flat_map(|layer| &layer.experts);
         experts.map(|expert| expert.plane_bytes.iter().sum::<u64>()).sum()
-    }
-
-    /// Bytes of one token's experts in the layer where they are largest: what must fit at once.
-    pub fn step_bytes(&self) -> u64 {
-        let of_layer = |layer: &LayerDemand| {
-            let mut sizes: Vec<u64> =
-                layer.experts.iter().map(|expert| expert.plane_bytes.iter().sum()).collect();
-            sizes.sort_unstable_by(|a, b| b.cmp(a));
-            sizes.iter().take(layer.chosen).sum::<u64>()
-        };
-        self.layers.iter().map(of_layer).max().unwrap_or(0)
-    }
-
-    /// The least budget that works.
-    pub fn least_bytes(&self) -> u64 {
-        self.dense_bytes + self.fixed.total() + self.step_bytes()
-    }
-
-    /// The budget that holds everything.
-    pub fn all_bytes(&self) -> u64 {
-        self.dense_bytes + self.fixed.total() + self.expert_bytes()
     }
 }
 

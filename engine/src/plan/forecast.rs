@@ -3,7 +3,7 @@
 use nestling_formats::{Level, Plane};
 
 use super::demand::Demand;
-use super::{COMPUTE_SHARE, DoesNotFit, MISSING_OVER_BEST, MachineSpeed, NOT_OVERLAPPED};
+use super::{COMPUTE_SHARE, MISSING_OVER_BEST, MachineSpeed, NOT_OVERLAPPED};
 
 /// At which levels experts are used: the share of (token, expert) pairs at each, in the order of
 /// [`Level::ALL`]; 1 in all.
@@ -45,15 +45,9 @@ impl LevelMix {
     }
 }
 
-/// What a budget makes of a model on a machine.
+/// What so many bytes for experts make of a model on a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
-    /// The budget.
-    pub budget_bytes: u64,
-    /// The least budget that works.
-    pub least_bytes: u64,
-    /// The budget that holds everything.
-    pub all_bytes: u64,
     /// Bytes of experts in memory.
     pub resident_expert_bytes: u64,
     /// Bytes of experts that stay on disk.
@@ -88,28 +82,15 @@ struct Piece {
     rate: f64,
 }
 
-/// What `budget_bytes` make of a model whose experts are used at the levels of `mix`.
-///
-/// # Errors
-/// [`DoesNotFit`] below [`Demand::least_bytes`].
-pub fn plan(
+/// What `expert_bytes` of memory make of a model whose experts are used at the levels of `mix`, at
+/// an empty context.
+pub fn forecast(
     demand: &Demand,
     mix: LevelMix,
     machine: &MachineSpeed,
-    budget_bytes: u64,
-) -> Result<Forecast, DoesNotFit> {
-    let (least_bytes, working_bytes) = (demand.least_bytes(), demand.fixed.total());
-    if budget_bytes < least_bytes {
-        return Err(DoesNotFit {
-            budget_bytes,
-            least_bytes,
-            dense_bytes: demand.dense_bytes,
-            step_bytes: demand.step_bytes(),
-            working_bytes,
-        });
-    }
-    let slots = budget_bytes - demand.dense_bytes - working_bytes;
-    let (resident, missing) = split(pieces(demand, mix), slots);
+    expert_bytes: u64,
+) -> Forecast {
+    let (resident, missing) = split(pieces(demand, mix), expert_bytes);
     let wanted = |pieces: &[Piece]| pieces.iter().map(|p| p.rate * p.bytes as f64).sum::<f64>();
     let bytes = |pieces: &[Piece]| pieces.iter().map(|piece| piece.bytes).sum::<u64>();
     let best_missing_bytes = wanted(&missing);
@@ -124,10 +105,7 @@ pub fn plan(
     let worse = if best_missing_bytes > 0.0 { missing_bytes / best_missing_bytes } else { 1.0 };
     let read_s = best_read_s * worse;
     let step_s = compute_s.max(read_s) + NOT_OVERLAPPED * compute_s.min(read_s);
-    Ok(Forecast {
-        budget_bytes,
-        least_bytes,
-        all_bytes: demand.all_bytes(),
+    Forecast {
         resident_expert_bytes: bytes(&resident),
         disk_expert_bytes: demand.expert_bytes() - bytes(&resident),
         hit_rate: if experts > 0.0 { 1.0 - missing_bytes / experts } else { 1.0 },
@@ -137,7 +115,7 @@ pub fn plan(
         compute_s,
         read_s,
         tokens_per_s: if step_s > 0.0 { 1.0 / step_s } else { 0.0 },
-    })
+    }
 }
 
 /// All planes that are used at all, most wanted first; planes of an expert in their order.
@@ -166,23 +144,39 @@ fn split(pieces: Vec<Piece>, mut room: u64) -> (Vec<Piece>, Vec<Piece>) {
     })
 }
 
-/// The highest mean level that reaches a speed within a budget; none if level 2 does not, or if
-/// nothing fits.
+/// The highest mean level that reaches a speed with so many bytes for experts; none if level 2 does
+/// not.
 pub fn mean_level_for(
     demand: &Demand,
     machine: &MachineSpeed,
-    budget_bytes: u64,
+    expert_bytes: u64,
     tokens_per_s: f64,
 ) -> Option<f64> {
     let reaches = |mean: f64| {
         let mix = LevelMix::of_mean(mean, demand.level);
-        plan(demand, mix, machine, budget_bytes).is_ok_and(|f| f.tokens_per_s >= tokens_per_s)
+        forecast(demand, mix, machine, expert_bytes).tokens_per_s >= tokens_per_s
     };
     let (low, high) = (f64::from(Level::L2.bits()), f64::from(demand.level.bits()));
-    if !reaches(low) {
-        return None;
-    }
-    // In steps of a tenth of a bit, from the top: speed need not fall evenly in between.
+    // In steps of a tenth of a bit, from the top: speed need not rise evenly on the way down.
     let steps = ((high - low) * 10.0).round() as u32;
     (0..=steps).map(|step| high - f64::from(step) / 10.0).find(|mean| reaches(*mean))
+}
+
+/// The fewest bytes for experts that reach a speed; none if not even all of them in memory do.
+pub fn bytes_for(
+    demand: &Demand,
+    mix: LevelMix,
+    machine: &MachineSpeed,
+    tokens_per_s: f64,
+) -> Option<u64> {
+    let reaches = |bytes: u64| forecast(demand, mix, machine, bytes).tokens_per_s >= tokens_per_s;
+    let (mut low, mut high) = (0, demand.expert_bytes());
+    if !reaches(high) {
+        return None;
+    }
+    while low < high {
+        let middle = low.midpoint(high);
+        if reaches(middle) { high = middle } else { low = middle + 1 }
+    }
+    Some(high)
 }

@@ -1,4 +1,4 @@
-//! What goes where under a memory budget, and how fast decoding will be then.
+//! How fast a model will decode whose experts share so many bytes of memory.
 //!
 //! A pure function of what a store holds, how often its experts are used, and how fast the machine
 //! reads memory and disk. It knows no policy: the experts that are kept are those that a best choice
@@ -8,11 +8,9 @@ mod demand;
 mod forecast;
 mod usage;
 
-pub use demand::{Demand, ExpertDemand, Fixed, LayerDemand};
-pub use forecast::{Forecast, LevelMix, mean_level_for, plan};
+pub use demand::{Demand, ExpertDemand, LayerDemand};
+pub use forecast::{Forecast, LevelMix, bytes_for, forecast, mean_level_for};
 pub use usage::{DEFAULT_SKEW, supposed_rates};
-
-use crate::budget::Bytes;
 
 /// Bytes that a running cache misses, over those that the best fixed choice of experts misses.
 pub const MISSING_OVER_BEST: f64 = 1.15;
@@ -58,27 +56,6 @@ impl MachineSpeed {
             (None, None) => 0.0,
         }
     }
-}
-
-/// A budget that cannot hold what a step needs at once.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the model needs at least {}, but the memory budget is {}; that is {} of weights that every \
-     token uses, {} for one token's experts of one layer, and {} of keys, values and scratch",
-    Bytes(*least_bytes), Bytes(*budget_bytes), Bytes(*dense_bytes), Bytes(*step_bytes),
-    Bytes(*working_bytes)
-)]
-pub struct DoesNotFit {
-    /// The budget.
-    pub budget_bytes: u64,
-    /// The least that would do.
-    pub least_bytes: u64,
-    /// Of it, weights that every token uses.
-    pub dense_bytes: u64,
-    /// Of it, one token's experts of the layer where they are largest.
-    pub step_bytes: u64,
-    /// Of it, keys, values, scratch and buffers of reads.
-    pub working_bytes: u64,
 }
 
 #[cfg(test)]

@@ -11,9 +11,7 @@ fn demand() -> Demand {
         .collect();
     Demand {
         level: Level::L4,
-        dense_bytes: 10_000,
         dense_token_bytes: 8_000,
-        fixed: Fixed { kv_bytes: 3_000, scratch_bytes: 2_000, read_bytes: 1_000 },
         layers: vec![LayerDemand { chosen: 4, experts }; 4],
         is_measured: false,
     }
@@ -27,8 +25,8 @@ fn machine() -> MachineSpeed {
     MachineSpeed { memory_bytes_per_s: 1e8, disk }
 }
 
-fn at_level(level: Level, budget: u64) -> Forecast {
-    plan(&demand(), LevelMix::fixed(level), &machine(), budget).unwrap()
+fn at_level(level: Level, expert_bytes: u64) -> Forecast {
+    forecast(&demand(), LevelMix::fixed(level), &machine(), expert_bytes)
 }
 
 #[test]
@@ -46,51 +44,44 @@ fn supposed_use_is_that_of_the_measured_routers() {
 }
 
 #[test]
-fn the_least_is_dense_weights_and_one_tokens_experts_of_one_layer() {
-    let demand = demand();
-    assert_eq!(demand.least_bytes(), 10_000 + 6_000 + 4 * 4096);
-    let mix = LevelMix::fixed(Level::L4);
-    assert!(plan(&demand, mix, &machine(), demand.least_bytes()).is_ok());
-    let refused = plan(&demand, mix, &machine(), demand.least_bytes() - 1).unwrap_err();
-    assert_eq!(refused.least_bytes, demand.least_bytes());
-    assert!(refused.to_string().contains("31.6 KiB"), "{refused}");
-}
-
-#[test]
 fn more_memory_misses_less_until_nothing_is_missed() {
-    let all = demand().all_bytes();
+    let all = demand().expert_bytes();
     let mut before = f64::INFINITY;
-    for budget in [demand().least_bytes(), all / 2, all * 3 / 4, all] {
-        let forecast = at_level(Level::L4, budget);
-        assert!(forecast.missing_bytes < before, "{budget}: {forecast:?}");
-        before = forecast.missing_bytes;
-        let used = forecast.resident_expert_bytes + 16_000;
-        assert!(used <= budget && used + 4096 > budget.min(all), "{budget}: {used}");
+    for bytes in [0, all / 4, all / 2, all * 3 / 4, all] {
+        let found = at_level(Level::L4, bytes);
+        assert!(found.missing_bytes < before, "{bytes}: {found:?}");
+        before = found.missing_bytes;
+        assert_eq!(found.resident_expert_bytes, bytes);
+        assert_eq!(found.resident_expert_bytes + found.disk_expert_bytes, all);
     }
-    let whole = at_level(Level::L4, all);
+    let whole = at_level(Level::L4, all + 1);
     assert!(whole.is_whole() && whole.hit_rate == 1.0 && whole.read_s == 0.0);
     assert!((whole.token_bytes - (8_000.0 + 4.0 * 4.0 * 4096.0)).abs() < 1e-3);
+    assert_eq!(at_level(Level::L4, 0).hit_rate, 0.0);
 }
 
 #[test]
 fn busy_experts_are_kept_before_others() {
-    let demand = demand();
-    let half = 16_000 + demand.expert_bytes() / 2;
-    let forecast = at_level(Level::L4, half);
-    let missed = forecast.best_missing_bytes / (16.0 * 4096.0);
+    let half = at_level(Level::L4, demand().expert_bytes() / 2);
+    let missed = half.best_missing_bytes / (16.0 * 4096.0);
     assert!(missed < 0.3, "half of the experts in memory, {missed} of their use missed");
 }
 
 #[test]
 fn fewer_bits_are_faster_and_a_wanted_speed_finds_them() {
     let demand = demand();
-    let budget = 16_000 + demand.expert_bytes() / 4;
+    let budget = demand.expert_bytes() / 4;
     let speed = |level| at_level(level, budget).tokens_per_s;
     assert!(speed(Level::L2) > speed(Level::L3) && speed(Level::L3) > speed(Level::L4));
     let find = |wanted| mean_level_for(&demand, &machine(), budget, wanted);
     assert_eq!(find(speed(Level::L4)), Some(4.0));
     assert_eq!(find(speed(Level::L3) * 1.001).map(|mean| mean < 3.0), Some(true));
     assert_eq!(find(speed(Level::L2) * 1.01), None);
+    let bytes = |wanted| bytes_for(&demand, LevelMix::fixed(Level::L4), &machine(), wanted);
+    let least = bytes(speed(Level::L4)).unwrap();
+    assert!(least <= budget && at_level(Level::L4, least).tokens_per_s >= speed(Level::L4));
+    assert!(at_level(Level::L4, least - 1).tokens_per_s < speed(Level::L4));
+    assert_eq!(bytes(1e9), None);
 }
 
 #[test]

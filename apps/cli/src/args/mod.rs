@@ -2,6 +2,7 @@
 
 mod bench;
 mod generation;
+mod machine;
 mod model;
 mod precedence;
 mod quantizer;
@@ -9,6 +10,7 @@ mod tools;
 
 pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, SynthArgs};
 pub use generation::{GenerationArgs, PromptArgs};
+pub use machine::{DoctorArgs, SpeedArgs};
 pub use model::{KvTypeArg, LevelArg, LoadModeArg, ModelArgs, ResourceArgs};
 pub use quantizer::QuantizerArgs;
 pub use tools::{
@@ -62,6 +64,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Judge the levels of a store against the unquantized checkpoint
     Perplexity(PerplexityArgs),
+    /// Say what limits this machine
+    Doctor(DoctorArgs),
     /// Measure speed and memory, in llama-bench's manner
     Bench(BenchArgs),
     /// Print a completion script for a shell

@@ -72,7 +72,7 @@ pub struct ResourceArgs {
     #[arg(long, env = "NESTLING_PIN_THREADS", value_parser = FalseyValueParser::new())]
     pub pin_threads: bool,
 
-    /// Memory for weights, context and scratch, such as 6G [default: no limit]
+    /// Memory for weights, context and scratch, such as 6GiB [default: what is free, less a margin]
     #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]
     pub memory: Option<ByteSize>,
 

@@ -6,6 +6,7 @@ mod bench;
 mod commands;
 mod download;
 mod errors;
+mod machine;
 #[cfg(unix)]
 mod terminal;
 

@@ -1,0 +1,76 @@
+//! `nestling doctor`, and what it shares with `nestling plan`.
+
+use crate::bytes::ByteSize;
+use clap::builder::FalseyValueParser;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// How fast the machine is.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Machine")]
+pub struct SpeedArgs {
+    /// Threads that compute [default: as many as ran best when that was measured, at first use]
+    #[arg(short, long, value_name = "N", env = "NESTLING_THREADS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+
+    /// Bytes of memory read in a second, such as 40GB [default: measured]
+    #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY_SPEED")]
+    pub memory_speed: Option<ByteSize>,
+
+    /// Bytes that the disk gives in a second, such as 1.5GB [default: measured]
+    #[arg(long, value_name = "SIZE", env = "NESTLING_DISK_SPEED")]
+    pub disk_speed: Option<ByteSize>,
+
+    /// Measure the disk again, though a measurement is remembered
+    #[arg(long, env = "NESTLING_MEASURE_AGAIN", value_parser = FalseyValueParser::new())]
+    pub measure_again: bool,
+}
+
+/// How the answer is printed.
+#[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Output")]
+pub struct MachineFormatArgs {
+    /// How to print
+    #[arg(long, value_enum, default_value_t = MachineFormat::Text, env = "NESTLING_FORMAT")]
+    pub format: MachineFormat,
+
+    /// Print one JSON object: --format json
+    #[arg(long, env = "NESTLING_JSON", value_parser = FalseyValueParser::new())]
+    pub json: bool,
+}
+
+impl MachineFormatArgs {
+    pub fn is_json(self) -> bool {
+        self.json || self.format == MachineFormat::Json
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MachineFormat {
+    // Words for a terminal
+    Text,
+    // One JSON object
+    Json,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Measures memory and the disk that the store is on, and says what limits this \
+machine, and what could be changed."
+)]
+pub struct DoctorArgs {
+    /// Store that is to run here
+    #[arg(value_name = "STORE")]
+    pub path: Option<PathBuf>,
+
+    /// Store that is to run here [default: the bundled storyteller]
+    #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
+    pub model: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub machine: SpeedArgs,
+
+    #[command(flatten)]
+    pub format: MachineFormatArgs,
+}

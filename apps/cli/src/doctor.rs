@@ -1,0 +1,196 @@
+//! `nestling doctor`: what limits this machine, and what could be changed.
+
+use crate::args::DoctorArgs;
+use crate::bytes::ByteSize;
+use crate::console::{Console, write_out};
+use crate::failure::Result;
+use crate::levels::level_sizes;
+use crate::speed::Machine;
+use crate::system::SystemFiles;
+use crate::system::linux::{self, Disk};
+use crate::system::memory::MemoryState;
+use crate::verify::{open_store, store_path};
+use nestling::engine::cpu::kernels::Kernels;
+use nestling::formats::store::Store;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Readahead from which mapped files are read far more than they are used.
+const READAHEAD_MUCH: u64 = 1 << 20;
+
+/// Everything that was found out.
+struct Examined {
+    path: PathBuf,
+    store: Arc<Store>,
+    cores: usize,
+    kernels: &'static str,
+    memory: Option<MemoryState>,
+    huge_pages: Option<String>,
+    io_uring_allowed: Option<bool>,
+    disk: Option<Disk>,
+    machine: Machine,
+}
+
+/// Something that a person may want to know or change.
+#[derive(Debug, PartialEq)]
+struct Finding {
+    about: &'static str,
+    words: String,
+}
+
+pub fn doctor(args: &DoctorArgs, console: &Console) -> Result<()> {
+    let path = store_path(args.path.as_ref().or(args.model.as_ref()))?;
+    let store = Arc::new(open_store(&path)?);
+    let files = SystemFiles::default();
+    let machine = Machine::measure(&args.machine, &store, console)?;
+    let examined = Examined {
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        kernels: Kernels::detect().name(),
+        memory: MemoryState::read(&files),
+        huge_pages: linux::huge_pages(&files),
+        io_uring_allowed: linux::io_uring_allowed(&files),
+        disk: linux::disk_of(&files, &path),
+        machine,
+        path,
+        store,
+    };
+    write_out(&match args.format.is_json() {
+        true => format!("{:#}\n", examined.as_json()),
+        false => examined.as_text(),
+    })
+}
+
+impl Examined {
+    fn as_text(&self) -> String {
+        let mut text = String::new();
+        let mut line = |name: &str, words: String| {
+            let _ = writeln!(text, "{name:<12} {words}");
+        };
+        let plural = if self.cores == 1 { "" } else { "s" };
+        line("processor", format!("{} core{plural}, {} kernels", self.cores, self.kernels));
+        if let Some(memory) = &self.memory {
+            let group = memory.group.map_or(String::new(), |group| {
+                format!("; a control group allows {}", ByteSize(group.limit_bytes))
+            });
+            let (total, free) = (ByteSize(memory.total_bytes), ByteSize(memory.free_bytes()));
+            line("memory", format!("{total}, {free} free{group}"));
+        }
+        line("", format!("{} by {} threads", self.machine.memory_words(), self.machine.threads));
+        line("large pages", self.huge_pages.clone().unwrap_or("not known".into()));
+        line("disk", self.disk_words());
+        for words in self.machine.disk_lines() {
+            line("", words);
+        }
+        line(
+            "io_uring",
+            match self.io_uring_allowed {
+                Some(true) => "allowed".into(),
+                Some(false) => "switched off by the system".into(),
+                None => "not known".to_owned(),
+            },
+        );
+        text += "\n";
+        for finding in self.findings() {
+            let _ = writeln!(text, "{:<12} {}", finding.about, finding.words);
+        }
+        text
+    }
+
+    fn disk_words(&self) -> String {
+        let Some(disk) = &self.disk else { return "not a disk of its own".into() };
+        let kind = match disk.rotates {
+            Some(true) => ", with moving parts",
+            _ => "",
+        };
+        let block =
+            disk.block_bytes.map_or(String::new(), |bytes| format!(", blocks of {bytes} B"));
+        let ahead = disk
+            .readahead_bytes
+            .map_or(String::new(), |bytes| format!(", readahead {} KiB", bytes / 1024));
+        format!("{}{kind}{block}{ahead}", disk.name)
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut find = |about, words| findings.push(Finding { about, words });
+        find("limit", self.limit());
+        if self.huge_pages.as_deref() == Some("never") {
+            find(
+                "large pages",
+                "are switched off, so weights are found a little slower; the system \
+                gives them after `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`"
+                    .into(),
+            );
+        }
+        if self.io_uring_allowed == Some(false) {
+            find(
+                "io_uring",
+                "is switched off, so disks are read by a few threads instead; nothing \
+                is lost on most disks"
+                    .into(),
+            );
+        }
+        if let Some(disk) = &self.disk {
+            if disk.rotates == Some(true) {
+                find("disk", "has moving parts: keep the store on an SSD".into());
+            }
+            if disk.readahead_bytes.is_some_and(|bytes| bytes >= READAHEAD_MUCH) {
+                find(
+                    "readahead",
+                    "is long, which makes `--load-mode mmap` read far more than it \
+                    uses where memory is short; streamed experts are not read ahead"
+                        .into(),
+                );
+            }
+        }
+        findings
+    }
+
+    /// What decides the speed of this store on this machine.
+    fn limit(&self) -> String {
+        let bytes = level_sizes(&self.store);
+        let level = self.store.level();
+        let whole = bytes.iter().find(|size| size.level == level).map_or(0, |size| size.bytes);
+        match &self.memory {
+            Some(memory) if memory.default_budget() < whole => format!(
+                "{} of weights at level {level} do not fit the {} that are free: experts are \
+                 streamed from disk",
+                ByteSize(whole),
+                ByteSize(memory.default_budget())
+            ),
+            _ => format!(
+                "{} of weights at level {level} fit in memory: how fast that is read decides",
+                ByteSize(whole)
+            ),
+        }
+    }
+
+    fn as_json(&self) -> Value {
+        let findings = self.findings().into_iter();
+        let findings = findings.map(|f| json!({"about": f.about, "words": f.words}));
+        json!({
+            "store": self.path.display().to_string(),
+            "cores": self.cores,
+            "kernels": self.kernels,
+            "memory": self.memory.map(|memory| json!({
+                "total_bytes": memory.total_bytes,
+                "available_bytes": memory.available_bytes,
+                "free_bytes": memory.free_bytes(),
+                "default_budget_bytes": memory.default_budget(),
+                "group_limit_bytes": memory.group.map(|group| group.limit_bytes),
+            })),
+            "huge_pages": self.huge_pages,
+            "io_uring_allowed": self.io_uring_allowed,
+            "disk": self.disk.as_ref().map(|disk| json!({
+                "name": disk.name,
+                "readahead_bytes": disk.readahead_bytes,
+                "block_bytes": disk.block_bytes,
+                "rotates": disk.rotates,
+            })),
+            "machine": self.machine.as_json(),
+            "findings": findings.collect::<Vec<_>>(),
+        })
+    }
+}

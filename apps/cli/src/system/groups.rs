@@ -1,0 +1,157 @@
+//! Memory limits of control groups (Linux), version 1 and 2: those of containers and services.
+
+use super::SystemFiles;
+use std::path::{Path, PathBuf};
+
+/// Limits at least this high are none: version 1 has a number where nothing is limited.
+const NO_LIMIT: u64 = 1 << 60;
+
+/// A control group with a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Bytes that the group may have.
+    pub limit_bytes: u64,
+    /// Of these, bytes that are free, or hold files that can be read again.
+    pub free_bytes: u64,
+}
+
+/// What files are called in each version.
+struct Names {
+    limit: &'static str,
+    usage: &'static str,
+    /// Lines of `memory.stat` that count pages of files.
+    files: [&'static str; 2],
+}
+
+const V1: Names = Names {
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    files: ["total_inactive_file", "total_active_file"],
+};
+
+const V2: Names =
+    Names { limit: "memory.max", usage: "memory.current", files: ["inactive_file", "active_file"] };
+
+/// The limit of the program's groups that leaves least, if there is one.
+pub fn tightest(files: &SystemFiles) -> Option<Limit> {
+    let own = files.read("/proc/self/cgroup")?;
+    let mounts = files.read("/proc/self/mountinfo")?;
+    let mut tightest: Option<Limit> = None;
+    for line in own.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let (kind, names) = match controllers {
+            "" => ("cgroup2", V2),
+            some if some.split(',').any(|name| name == "memory") => ("cgroup", V1),
+            _ => continue,
+        };
+        let Some((mount, root)) = mount_of(&mounts, kind) else { continue };
+        // The path is seen from the group that is mounted, where a container has a part alone.
+        let below = Path::new(path).strip_prefix(&root).unwrap_or(Path::new(""));
+        let mut group = mount.join(below.strip_prefix("/").unwrap_or(below));
+        loop {
+            let limit = limit(files, &group, &names);
+            tightest = [tightest, limit].into_iter().flatten().min_by_key(|limit| limit.free_bytes);
+            if group == mount || !group.pop() {
+                break;
+            }
+        }
+    }
+    tightest
+}
+
+/// Where the groups' files are, and which group is there.
+fn mount_of(mounts: &str, kind: &str) -> Option<(PathBuf, PathBuf)> {
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut after = after.split(' ');
+        let (found, options) = (after.next()?, after.nth(1).unwrap_or_default());
+        let is_memory = kind == "cgroup2" || options.split(',').any(|option| option == "memory");
+        let fields: Vec<&str> = before.split(' ').collect();
+        (found == kind && is_memory)
+            .then(|| Some((PathBuf::from(fields.get(4)?), PathBuf::from(fields.get(3)?))))?
+    })
+}
+
+fn limit(files: &SystemFiles, group: &Path, names: &Names) -> Option<Limit> {
+    // "max" is no number.
+    let limit_bytes = files.number(group.join(names.limit)).filter(|limit| *limit < NO_LIMIT)?;
+    let usage = files.number(group.join(names.usage))?;
+    let stat = files.read(group.join("memory.stat")).unwrap_or_default();
+    let of = |line: &str| -> Option<u64> {
+        let (name, bytes) = line.split_once(' ')?;
+        names.files.contains(&name).then(|| bytes.trim().parse().ok())?
+    };
+    let cached: u64 = stat.lines().filter_map(of).sum();
+    let free_bytes = limit_bytes.saturating_sub(usage.saturating_sub(cached));
+    Some(Limit { limit_bytes, free_bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, files: &[(&str, &str)]) {
+        for (path, text) in files {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+    }
+
+    #[test]
+    fn version_1_is_read_up_to_the_root() {
+        let root = tempfile::tempdir().unwrap();
+        let mounts = "31 28 0:34 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                      35 28 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+        let groups = "5:cpu:/a\n4:memory:/a/b\n0::/\n";
+        write(
+            root.path(),
+            &[
+                ("proc/self/mountinfo", mounts),
+                ("proc/self/cgroup", groups),
+                ("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"),
+                ("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "1000\n"),
+                ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "5000\n"),
+                ("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "3000\n"),
+                (
+                    "sys/fs/cgroup/memory/a/memory.stat",
+                    "cache 9\ntotal_inactive_file 700\ntotal_active_file 300\n",
+                ),
+            ],
+        );
+        let found = tightest(&SystemFiles::below(root.path()));
+        assert_eq!(found, Some(Limit { limit_bytes: 5000, free_bytes: 3000 }));
+    }
+
+    #[test]
+    fn version_2_of_a_container_is_seen_from_its_mount() {
+        let root = tempfile::tempdir().unwrap();
+        let mounts = "40 28 0:28 /pods/x /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        write(
+            root.path(),
+            &[
+                ("proc/self/mountinfo", mounts),
+                ("proc/self/cgroup", "0::/pods/x\n"),
+                ("sys/fs/cgroup/memory.max", "8000\n"),
+                ("sys/fs/cgroup/memory.current", "6000\n"),
+                ("sys/fs/cgroup/memory.stat", "anon 5\ninactive_file 1000\nactive_file 500\n"),
+            ],
+        );
+        let files = SystemFiles::below(root.path());
+        let expected = Limit { limit_bytes: 8000, free_bytes: 3500 };
+        assert_eq!(tightest(&files), Some(expected));
+        write(root.path(), &[("sys/fs/cgroup/memory.max", "max\n")]);
+        assert_eq!(tightest(&files), None);
+    }
+
+    #[test]
+    fn without_groups_there_is_no_limit() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(tightest(&SystemFiles::below(root.path())), None);
+    }
+}
