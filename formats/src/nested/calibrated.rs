@@ -2,7 +2,7 @@
 
 use super::chooser::Chooser;
 use super::damped::dot;
-use super::descent::{Effort, Row, Tile};
+use super::descent::{Effort, Tile, TileRows};
 use super::{
     DampedMoments, GROUP, NestedCodec, NestedError, QuantizeOptions, QuantizedMatrix,
     SecondMoments, TILE_ROWS, quantize_matrix, weight_scale, wide,
@@ -68,7 +68,7 @@ pub fn quantize_calibrated(
 ) -> Result<QuantizedMatrix, NestedError> {
     check_dim(cols, calibrated.moments.dim())?;
     check_dim(cols, calibrated.damped.dim())?;
-    if options.calibrated.feedback && calibrated.damped.upper().is_none() {
+    if options.calibrated.feedback && calibrated.damped.lower().is_none() {
         return Err(NestedError::NotFactored { dim: cols });
     }
     let importance = calibrated.moments.diagonal();
@@ -88,22 +88,36 @@ pub fn quantize_calibrated(
 }
 
 /// The rows of a tile as [`quantize_matrix`] coded them.
-fn take_rows(matrix: &QuantizedMatrix, tile: usize, weights: &[f32], cols: usize) -> Vec<Row> {
+fn take_rows(matrix: &QuantizedMatrix, tile: usize, weights: &[f32], cols: usize) -> TileRows {
     let groups = cols.div_ceil(GROUP);
-    let rows = weights.chunks_exact(cols).zip(tile * TILE_ROWS..);
-    rows.map(|(weights, row)| {
-        let codes = &matrix.codes[row * groups * GROUP..][..groups * GROUP];
-        let steps = &matrix.steps[row * groups..][..groups];
-        Row::new(weights, codes, steps, matrix.row_scales[row].to_f32())
-    })
-    .collect()
+    let mut rows = TileRows::new(groups);
+    for (lane, weights) in weights.chunks_exact(cols).enumerate() {
+        let row = tile * TILE_ROWS + lane;
+        rows.row_scales[lane] = matrix.row_scales[row].to_f32();
+        for (out, weight) in rows.weights.iter_mut().zip(weights) {
+            out[lane] = *weight;
+        }
+        for (out, code) in rows.codes.iter_mut().zip(&matrix.codes[row * groups * GROUP..]) {
+            out[lane] = *code;
+        }
+        for (out, step) in rows.steps.iter_mut().zip(&matrix.steps[row * groups..]) {
+            out[lane] = *step;
+        }
+    }
+    rows
 }
 
-fn put_rows(matrix: &mut QuantizedMatrix, tile: usize, rows: &[Row]) {
-    for (row, index) in rows.iter().zip(tile * TILE_ROWS..) {
-        let groups = row.steps.len();
-        matrix.codes[index * groups * GROUP..][..groups * GROUP].copy_from_slice(&row.codes);
-        matrix.steps[index * groups..][..groups].copy_from_slice(&row.steps);
+fn put_rows(matrix: &mut QuantizedMatrix, tile: usize, rows: &TileRows) {
+    let groups = rows.steps.len();
+    let present = TILE_ROWS.min(matrix.rows.saturating_sub(tile * TILE_ROWS));
+    for lane in 0..present {
+        let row = tile * TILE_ROWS + lane;
+        for (code, from) in matrix.codes[row * groups * GROUP..].iter_mut().zip(&rows.codes) {
+            *code = from[lane];
+        }
+        for (step, from) in matrix.steps[row * groups..].iter_mut().zip(&rows.steps) {
+            *step = from[lane];
+        }
     }
 }
 

@@ -1,61 +1,54 @@
-//! The best code for one weight when every level has a target of its own.
+//! The best codes for the weights of a tile's rows when every level has a target of its own.
 
-use super::{NestedCodec, value_unit};
+use super::descent::{Lanes, Levels};
+use super::{NestedCodec, TILE_ROWS, value_unit};
 use crate::Level;
 
-/// Prefixes of four bits, and codes that share one.
-const PREFIXES: usize = 16;
+/// Codes that share a prefix of four bits.
 const BELOW: usize = 16;
+
+/// Codes that have the same value at level 6.
+const SAME: usize = 4;
 
 /// The values of one table of a codec, and what the error of each level counts.
 #[derive(Clone, Debug)]
 pub(super) struct Chooser {
     /// Weights of the levels' squared errors.
     weights: [f32; 5],
-    /// Values of levels 2, 3 and 4 by the prefix of four bits.
-    coarse: [[f32; PREFIXES]; 3],
-    /// Values of levels 6 and 8 by code.
-    fine: [[[f32; BELOW]; PREFIXES]; 2],
-    /// The least and the largest of `fine` at level 6 and at level 8, by prefix.
-    ends: [[f32; PREFIXES]; 4],
+    /// Their roots.
+    roots: [f32; 5],
+    /// Values by code, in units of the scale.
+    values: Vec<[f32; 5]>, // [256]
+    /// The same times the roots of the weights.
+    weighted: Vec<[f32; 5]>, // [256]
 }
 
 impl Chooser {
     /// `level_weights` count relative to each level's usual error, a quarter of that of one bit
     /// less.
     pub fn new(codec: &NestedCodec, table: u8, level_weights: &[f32; 5]) -> Self {
-        let value = |level, code: usize| {
-            let code = u8::try_from(code).unwrap_or(u8::MAX);
-            f32::from(codec.value(level, table, code)) * value_unit(level)
-        };
-        let coarse = [Level::L2, Level::L3, Level::L4]
-            .map(|level| std::array::from_fn(|prefix| value(level, prefix * BELOW)));
-        let fine: [[[f32; BELOW]; PREFIXES]; 2] = [Level::L6, Level::L8].map(|level| {
-            std::array::from_fn(|prefix| {
-                std::array::from_fn(|below| value(level, prefix * BELOW + below))
-            })
-        });
-        let [six, eight] = &fine;
-        let ends = [
-            six.map(|cell: [f32; BELOW]| cell[0]),
-            six.map(|cell| cell[BELOW - 1]),
-            eight.map(|cell| cell[0]),
-            eight.map(|cell| cell[BELOW - 1]),
-        ];
-        Self { weights: absolute_weights(level_weights), coarse, fine, ends }
+        let weights = absolute_weights(level_weights);
+        let roots = weights.map(f32::sqrt);
+        let value = |level, code| f32::from(codec.value(level, table, code)) * value_unit(level);
+        let values: Vec<[f32; 5]> =
+            (0..=u8::MAX).map(|code| Level::ALL.map(|level| value(level, code))).collect();
+        let weigh = |values: &[f32; 5]| std::array::from_fn(|level| values[level] * roots[level]);
+        let weighted = values.iter().map(weigh).collect();
+        Self { weights, roots, values, weighted }
     }
 
-    /// The values of a code at every level, in units of its scale.
+    /// The values of codes at every level, in units of their scales.
     #[inline(always)]
-    pub fn values(&self, code: u8) -> [f32; 5] {
-        let (prefix, below) = (usize::from(code >> 4), usize::from(code & 15));
-        [
-            self.coarse[0][prefix],
-            self.coarse[1][prefix],
-            self.coarse[2][prefix],
-            self.fine[0][prefix][below],
-            self.fine[1][prefix][below],
-        ]
+    pub fn values(&self, codes: &[u8; TILE_ROWS]) -> Levels {
+        let mut values = [[0.0; TILE_ROWS]; 5];
+        let Some(table) = self.values.first_chunk::<256>() else { return values };
+        for lane in 0..TILE_ROWS {
+            let of_code = &table[usize::from(codes[lane])];
+            for level in 0..5 {
+                values[level][lane] = of_code[level];
+            }
+        }
+        values
     }
 
     /// Weights of the levels' squared errors.
@@ -63,73 +56,56 @@ impl Chooser {
         &self.weights
     }
 
-    /// The code with the least weighted squared distance from the targets, which are in units of
+    /// The codes with the least weighted squared distances from the targets, which are in units of
     /// the scale; costs that differ by less than 2^-18 count as equal.
     #[inline(always)]
-    pub fn choose(&self, targets: &[f32; 5]) -> u8 {
-        let [w2, w3, w4, w6, w8] = self.weights;
-        let mut coarse = [0.0f32; PREFIXES];
-        let mut bound = [0.0f32; PREFIXES];
-        for prefix in 0..PREFIXES {
-            let d2 = targets[0] - self.coarse[0][prefix];
-            let d3 = targets[1] - self.coarse[1][prefix];
-            let d4 = targets[2] - self.coarse[2][prefix];
-            coarse[prefix] = w2 * d2 * d2 + w3 * d3 * d3 + w4 * d4 * d4;
-            // No value of the cell is nearer than its nearest end.
-            let [low6, high6] = [self.ends[0][prefix], self.ends[1][prefix]];
-            let [low8, high8] = [self.ends[2][prefix], self.ends[3][prefix]];
-            let d6 = larger(larger(low6 - targets[3], targets[3] - high6), 0.0);
-            let d8 = larger(larger(low8 - targets[4], targets[4] - high8), 0.0);
-            bound[prefix] = coarse[prefix] + w6 * d6 * d6 + w8 * d8 * d8;
-        }
-        let mut best = (f32::MAX, 0);
-        for _ in 0..PREFIXES {
-            let (least, prefix) = smallest(&bound);
-            if least.is_nan() || least >= best.0 {
-                break;
+    pub fn choose(&self, targets: &Levels) -> [u8; TILE_ROWS] {
+        let mut targets = *targets;
+        for level in 0..5 {
+            for lane in 0..TILE_ROWS {
+                targets[level][lane] *= self.roots[level];
             }
-            let (below, at) = self.below(prefix, targets);
-            if coarse[prefix] + below < best.0 {
-                best = (coarse[prefix] + below, u8::try_from(prefix * BELOW + at).unwrap_or(0));
-            }
-            bound[prefix] = f32::MAX;
         }
-        best.1
-    }
-
-    /// The best code of one prefix for levels 6 and 8: its cost and its last four bits.
-    #[inline(always)]
-    fn below(&self, prefix: usize, targets: &[f32; 5]) -> (f32, usize) {
-        let (values6, values8) = (&self.fine[0][prefix], &self.fine[1][prefix]);
-        let costs: [f32; BELOW] = std::array::from_fn(|at| {
-            let (d6, d8) = (targets[3] - values6[at], targets[4] - values8[at]);
-            self.weights[3] * d6 * d6 + self.weights[4] * d8 * d8
-        });
-        smallest(&costs)
+        // The place within the prefix rides in the last four bits of costs. They are compared as
+        // floats, so that no compiler takes the search for one that may be reordered.
+        let mut best = [f32::INFINITY; TILE_ROWS];
+        let mut codes = [0u32; TILE_ROWS];
+        for (prefix, values) in (0u32..).zip(self.weighted.as_chunks::<BELOW>().0) {
+            let mut coarse = [0.0; TILE_ROWS];
+            for level in 0..3 {
+                add_square(&mut coarse, &targets[level], values[0][level]);
+            }
+            let mut least = [f32::INFINITY; TILE_ROWS];
+            for cell in 0..BELOW / SAME {
+                let mut six = coarse;
+                add_square(&mut six, &targets[3], values[cell * SAME][3]);
+                for place in cell * SAME..(cell + 1) * SAME {
+                    let mut cost = six;
+                    add_square(&mut cost, &targets[4], values[place][4]);
+                    for lane in 0..TILE_ROWS {
+                        let key = f32::from_bits(cost[lane].to_bits() & !15 | place as u32);
+                        least[lane] = if key < least[lane] { key } else { least[lane] };
+                    }
+                }
+            }
+            for lane in 0..TILE_ROWS {
+                let better = least[lane] < best[lane];
+                let code = prefix * BELOW as u32 | least[lane].to_bits() & 15;
+                codes[lane] = if better { code } else { codes[lane] };
+                best[lane] = if better { least[lane] } else { best[lane] };
+            }
+        }
+        codes.map(|code| code as u8)
     }
 }
 
-/// The least of sixteen numbers that are not negative, less its last four bits, and its place.
-///
-/// The place rides in those bits, so that the search is a tree of minima without branches.
+/// `sums += (targets - value)²`, fused.
 #[inline(always)]
-fn smallest(numbers: &[f32; 16]) -> (f32, usize) {
-    const PLACE: u32 = 15;
-    let mut keys: [f32; 16] =
-        std::array::from_fn(|at| f32::from_bits(numbers[at].to_bits() & !PLACE | at as u32));
-    for half in [8, 4, 2, 1] {
-        for at in 0..half {
-            keys[at] = if keys[at] < keys[at + half] { keys[at] } else { keys[at + half] };
-        }
+fn add_square(sums: &mut Lanes, targets: &Lanes, value: f32) {
+    for lane in 0..TILE_ROWS {
+        let distance = targets[lane] - value;
+        sums[lane] = distance.mul_add(distance, sums[lane]);
     }
-    let bits = keys[0].to_bits();
-    (f32::from_bits(bits & !PLACE), (bits & PLACE) as usize)
-}
-
-/// The larger number, as one instruction.
-#[inline(always)]
-fn larger(left: f32, right: f32) -> f32 {
-    if left > right { left } else { right }
 }
 
 /// What the squared error of each level counts: `level_weights` times 4^bits.

@@ -162,18 +162,17 @@ impl Coder {
     /// The codes of a group with a scale that [`Self::search_step`] found.
     pub fn encode(&self, scale: f32, group: &GroupWeights) -> [u8; GROUP] {
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-        group.weights.map(|weight| {
+        let mut codes = [0; GROUP];
+        for (code, weight) in codes.iter_mut().zip(&group.weights) {
             let u = weight * inverse;
             // A cell is wider than the distance of two samples, so one of them has the best code.
             let index = ((u + CURVE_REACH) * (CURVE as f32 / (2.0 * CURVE_REACH))) as usize;
-            let code = |index: usize| self.best.get(index).copied().unwrap_or(128);
-            let (below, above) = (code(index), code(index + 1));
-            if below == above || self.error(u, below) <= self.error(u, above) {
-                below
-            } else {
-                above
-            }
-        })
+            let sampled = |index: usize| self.best.get(index).copied().unwrap_or(128);
+            let (below, above) = (sampled(index), sampled(index + 1));
+            let nearer = below == above || self.error(u, below) <= self.error(u, above);
+            *code = if nearer { below } else { above };
+        }
+        codes
     }
 
     /// The joint error of `u` with a code.
@@ -215,12 +214,14 @@ fn curve_sum(curve: &[f32; CURVE], scale: f32, group: &GroupWeights) -> f32 {
     const INTEGER: f32 = 8_388_608.0;
     let position = CURVE as f32 / (2.0 * CURVE_REACH * scale);
     let offset = INTEGER + CURVE as f32 / 2.0;
-    let indices = group.weights.map(|weight| (weight * position + offset).to_bits());
+    // Loops, not maps: closures of arrays are calls here.
+    let mut indices = [0; GROUP];
+    for at in 0..GROUP {
+        indices[at] = (group.weights[at] * position + offset).to_bits();
+    }
     let mut sums = [0.0; 4];
-    for (indices, factors) in indices.chunks_exact(4).zip(group.factors.chunks_exact(4)) {
-        for lane in 0..4 {
-            sums[lane] += factors[lane] * curve[indices[lane] as usize % CURVE];
-        }
+    for at in 0..GROUP {
+        sums[at % 4] += group.factors[at] * curve[indices[at] as usize % CURVE];
     }
     sums[0] + sums[1] + sums[2] + sums[3]
 }

@@ -18,7 +18,7 @@ pub struct DampedMoments {
     dim: usize,
     stride: usize,
     values: Vec<f32>, // [stride, stride]; padding is zero
-    upper: Vec<f32>,  // [stride, stride], row j holds U[j, ..], zero elsewhere; or empty
+    lower: Vec<f32>,  // [stride, stride], row k holds U[.., k], zero elsewhere; or empty
 }
 
 impl DampedMoments {
@@ -49,11 +49,11 @@ impl DampedMoments {
         Self::damp(moments, damping, &factor)
     }
 
-    /// Raises the damping until `upper` gives something.
+    /// Raises the damping until `lower` gives something.
     fn damp(
         moments: &SecondMoments,
         damping: f32,
-        upper: &dyn Fn(&Self) -> Option<Vec<f32>>,
+        lower: &dyn Fn(&Self) -> Option<Vec<f32>>,
     ) -> Result<Self, NestedError> {
         if !(damping.is_finite() && damping >= 0.0) {
             return Err(NestedError::Damping { damping });
@@ -68,15 +68,15 @@ impl DampedMoments {
                 *damped = value * inverse(mean);
             }
         }
-        let mut damped = Self { dim, stride, values, upper: Vec::new() };
+        let mut damped = Self { dim, stride, values, lower: Vec::new() };
         let (mut added, mut wanted) = (0.0, if mean > 0.0 { damping } else { 1.0 });
         for _ in 0..=RETRIES {
             for value in damped.values.iter_mut().step_by(stride + 1).take(dim) {
                 *value += wanted - added;
             }
             added = wanted;
-            if let Some(upper) = upper(&damped) {
-                damped.upper = upper;
+            if let Some(lower) = lower(&damped) {
+                damped.lower = lower;
                 return Ok(damped);
             }
             wanted = (wanted * 10.0).max(1e-3);
@@ -99,13 +99,13 @@ impl DampedMoments {
         &self.values
     }
 
-    /// `U`, `[stride, stride]`, zero on and below its diagonal; none unless it was made.
-    pub(super) fn upper(&self) -> Option<&[f32]> {
-        (!self.upper.is_empty()).then_some(&self.upper)
+    /// `Uᵀ`, `[stride, stride]`, zero on and above its diagonal; none unless it was made.
+    pub(super) fn lower(&self) -> Option<&[f32]> {
+        (!self.lower.is_empty()).then_some(&self.lower)
     }
 }
 
-/// The strictly upper factor, or none if a pivot is not positive.
+/// The strictly upper factor, transposed, or none if a pivot is not positive.
 fn factor(moments: &[f32], dim: usize, stride: usize) -> Option<Vec<f32>> {
     let mut upper = vec![0.0; stride * stride];
     let mut pivots = vec![0.0; dim];
@@ -125,6 +125,11 @@ fn factor(moments: &[f32], dim: usize, stride: usize) -> Option<Vec<f32>> {
             let row = &mut upper[above * stride..][..dim];
             let sum = dot(&row[tail.clone()], &scaled[tail.clone()]);
             row[col] = (moments[above * stride + col] - sum) / pivot;
+        }
+    }
+    for row in 0..dim {
+        for col in row + 1..dim {
+            upper[col * stride + row] = std::mem::take(&mut upper[row * stride + col]);
         }
     }
     upper.iter().all(|value| value.is_finite()).then_some(upper)

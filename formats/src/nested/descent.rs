@@ -3,53 +3,58 @@
 //! The errors `e_b` of a row at level `b` cost `J = Σ μ_b e_b H e_bᵀ`. Feedback (LDLQ of "QuIP")
 //! rounds column after column with an error of its own for each level; descent (as "QuantEase" does
 //! for one level) then sweeps over the columns, giving each the code that is best while all others
-//! stay. Both choose one code for the targets of all five levels. Sixteen rows go together, so that
-//! a block of `H` is read once for all of them.
+//! stay. Both choose one code for the targets of all five levels.
+//!
+//! The rows of a tile are the lanes of every operation. What all other columns ask of a group,
+//! `H e`, is one product of matrices made when the sweep comes to the group; inside of the group,
+//! changes are added to it one by one. Products are fused and their order is fixed, so that the
+//! result has the same bits with any vectors.
 
 use super::chooser::Chooser;
-use super::{DampedMoments, GROUP};
+use super::{DampedMoments, GROUP, STEPS, TILE_ROWS, ZERO_STEP};
 
-/// Errors of one column at every level.
-type Errors = [f32; 5];
+/// One number of every row of a tile.
+pub(super) type Lanes = [f32; TILE_ROWS];
 
-/// Values of one group at every level.
-type GroupLevels = [[f32; GROUP]; 5];
+/// A number of every row at every level.
+pub(super) type Levels = [Lanes; 5];
 
-/// Lanes of the running sums of a product.
-const LANES: usize = 16;
+/// Columns of errors that are multiplied before the next sums: what the first cache holds.
+const BLOCK: usize = 64;
 
 /// How far a group's step may move from where it is in one trial.
 const TRIALS: [i8; 2] = [-1, 1];
 
-/// A row while its codes are sought. Lengths are those of the moments, padded to whole groups.
-#[derive(Clone, Debug)]
-pub(super) struct Row {
-    pub weights: Vec<f32>, // [stride]
-    pub codes: Vec<u8>,    // [stride]
-    pub steps: Vec<u8>,    // [groups]
-    pub row_scale: f32,
-    errors: Vec<Errors>,     // [stride]
-    products: [Vec<f32>; 5], // [stride] each: H e
+/// The rows of a tile while their codes are sought, column by column; rows that are missing have
+/// the scale 0. Lengths are those of the moments, padded to whole groups.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct TileRows {
+    pub weights: Vec<Lanes>,         // [stride]
+    pub codes: Vec<[u8; TILE_ROWS]>, // [stride]
+    pub steps: Vec<[u8; TILE_ROWS]>, // [groups]
+    pub row_scales: Lanes,
+    errors: Vec<Levels>, // [stride], zero in padding
 }
 
-impl Row {
-    pub fn new(weights: &[f32], codes: &[u8], steps: &[u8], row_scale: f32) -> Self {
-        let stride = codes.len();
-        let mut padded = weights.to_vec();
-        padded.resize(stride, 0.0);
+impl TileRows {
+    /// Rows of zeros.
+    pub fn new(groups: usize) -> Self {
         Self {
-            weights: padded,
-            codes: codes.to_vec(),
-            steps: steps.to_vec(),
-            row_scale,
-            errors: vec![[0.0; 5]; stride],
-            products: std::array::from_fn(|_| vec![0.0; stride]),
+            weights: vec![[0.0; TILE_ROWS]; groups * GROUP],
+            codes: vec![[0; TILE_ROWS]; groups * GROUP],
+            steps: vec![[ZERO_STEP; TILE_ROWS]; groups],
+            row_scales: [0.0; TILE_ROWS],
+            errors: vec![[[0.0; TILE_ROWS]; 5]; groups * GROUP],
         }
     }
 
     #[inline(always)]
-    fn scale(&self, group: usize) -> f32 {
-        self.row_scale * super::STEPS[usize::from(self.steps[group])]
+    fn scales(&self, steps: &[u8; TILE_ROWS]) -> Lanes {
+        let mut scales = self.row_scales;
+        for lane in 0..TILE_ROWS {
+            scales[lane] *= STEPS[usize::from(steps[lane] & 31)];
+        }
+        scales
     }
 }
 
@@ -67,250 +72,239 @@ pub(super) struct Tile<'a> {
     pub damped: &'a DampedMoments,
 }
 
+/// One group of a tile while steps and codes are tried for it.
+#[derive(Clone)]
+struct Trial {
+    steps: [u8; TILE_ROWS],
+    codes: [[u8; TILE_ROWS]; GROUP],
+    gain: Lanes,
+}
+
+/// Whether a trial keeps the steps, so that codes may stay, or starts with others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Steps {
+    Kept,
+    Moved,
+}
+
 impl Tile<'_> {
-    /// Feedback, then sweeps, as the effort says.
+    /// Feedback, then sweeps, as the effort says; `COLUMNS` of a product are summed at a time.
     #[inline(always)]
-    pub fn improve(&self, rows: &mut [Row], effort: Effort) {
+    pub fn improve<const COLUMNS: usize>(&self, rows: &mut TileRows, effort: Effort) {
         if effort.feedback {
-            self.feed_back(rows);
+            self.feed_back::<COLUMNS>(rows);
         }
         if effort.sweeps == 0 {
             return;
         }
-        self.refresh(rows);
-        for sweep in 0..effort.sweeps {
-            self.sweep(rows, sweep < effort.step_sweeps);
+        let groups = rows.steps.len();
+        for group in 0..groups {
+            self.refresh(rows, group);
         }
+        for sweep in 0..effort.sweeps {
+            for group in 0..groups {
+                self.sweep_group::<COLUMNS>(rows, group, sweep < effort.step_sweeps);
+            }
+        }
+    }
+
+    /// Columns of a group that the matrix has.
+    #[inline(always)]
+    fn width(&self, group: usize) -> usize {
+        GROUP.min(self.damped.dim().saturating_sub(group * GROUP))
     }
 
     /// Chooses all codes anew, column by column, each from targets that answer for the errors made.
     #[inline(always)]
-    pub fn feed_back(&self, rows: &mut [Row]) {
+    fn feed_back<const COLUMNS: usize>(&self, rows: &mut TileRows) {
         let stride = self.damped.stride();
-        let Some(upper) = self.damped.upper() else { return };
-        for group in 0..stride / GROUP {
+        let Some(lower) = self.damped.lower() else { return };
+        for group in 0..rows.steps.len() {
             let from = group * GROUP;
-            let columns = from..self.damped.dim().min(from + GROUP);
-            for row in rows.iter_mut() {
-                let scale = row.scale(group);
-                let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-                let mut targets = products(&row.errors[..from], upper, stride, from);
+            let scales = rows.scales(&rows.steps[group]);
+            let inverses = inverses(&scales);
+            let answers =
+                products::<COLUMNS>(&rows.errors[..from], &lower[from * stride..], stride);
+            for at in 0..self.width(group) {
+                let factors = &lower[(from + at) * stride + from..][..GROUP];
+                let mut targets = answers[at];
+                for (error, factor) in rows.errors[from..from + at].iter().zip(factors) {
+                    add_scaled(&mut targets, error, *factor);
+                }
                 for target in &mut targets {
-                    for (target, weight) in target.iter_mut().zip(&row.weights[from..]) {
-                        *target += weight;
+                    for lane in 0..TILE_ROWS {
+                        target[lane] =
+                            (target[lane] + rows.weights[from + at][lane]) * inverses[lane];
                     }
                 }
-                for col in columns.clone() {
-                    let at = col - from;
-                    if scale > 0.0 {
-                        let wanted = std::array::from_fn(|level| targets[level][at] * inverse);
-                        row.codes[col] = self.chooser.choose(&wanted);
-                    }
-                    let values = self.chooser.values(row.codes[col]);
-                    let error = values.map(|value| row.weights[col] - scale * value);
-                    row.errors[col] = error;
-                    let later: &[f32] = &upper[col * stride + from..][..GROUP];
-                    for level in 0..5 {
-                        for (target, factor) in targets[level].iter_mut().zip(later) {
-                            *target += error[level] * factor;
-                        }
+                let codes = self.chooser.choose(&targets);
+                for lane in 0..TILE_ROWS {
+                    if scales[lane] > 0.0 {
+                        rows.codes[from + at][lane] = codes[lane];
                     }
                 }
+                rows.errors[from + at] =
+                    self.errors(&rows.weights[from + at], &scales, &rows.codes[from + at]);
             }
         }
     }
 
-    /// Brings errors and products up to date with the codes.
+    /// What is left of weights without their codes' values.
     #[inline(always)]
-    pub fn refresh(&self, rows: &mut [Row]) {
-        let stride = self.damped.stride();
-        let dim = self.damped.dim();
-        for row in rows.iter_mut() {
-            for col in 0..dim {
-                let scale = row.scale(col / GROUP);
-                let values = self.chooser.values(row.codes[col]);
-                row.errors[col] = values.map(|value| row.weights[col] - scale * value);
+    fn errors(&self, weights: &Lanes, scales: &Lanes, codes: &[u8; TILE_ROWS]) -> Levels {
+        let mut errors = self.chooser.values(codes);
+        for level in 0..5 {
+            for lane in 0..TILE_ROWS {
+                errors[level][lane] = weights[lane] - scales[lane] * errors[level][lane];
             }
         }
-        for group in 0..stride / GROUP {
-            for row in rows.iter_mut() {
-                let from = group * GROUP;
-                let sums = products(&row.errors, self.damped.values(), stride, from);
-                for (product, sum) in row.products.iter_mut().zip(&sums) {
-                    product[from..from + GROUP].copy_from_slice(sum);
-                }
-            }
+        errors
+    }
+
+    /// Brings the errors of a group up to date with its codes.
+    #[inline(always)]
+    fn refresh(&self, rows: &mut TileRows, group: usize) {
+        let scales = rows.scales(&rows.steps[group]);
+        for col in group * GROUP..group * GROUP + self.width(group) {
+            rows.errors[col] = self.errors(&rows.weights[col], &scales, &rows.codes[col]);
         }
     }
 
-    /// One sweep over all columns; with `steps`, each group also tries its neighbouring steps.
-    ///
-    /// Returns by how much the rows' joint error fell.
+    /// Gives the columns of a group their best codes; with `steps`, each row also tries the
+    /// neighbours of its group's step.
     #[inline(always)]
-    pub fn sweep(&self, rows: &mut [Row], steps: bool) -> f64 {
-        let mut gain = 0.0;
-        for group in 0..self.damped.stride() / GROUP {
-            for row in rows.iter_mut() {
-                gain += f64::from(self.sweep_group(row, group, steps));
-            }
-        }
-        gain
-    }
-}
-
-/// One group of a row while a step and codes are tried for it.
-#[derive(Clone)]
-struct Trial {
-    step: u8,
-    codes: [u8; GROUP],
-    errors: [Errors; GROUP],
-    products: GroupLevels,
-    gain: f32,
-}
-
-impl Trial {
-    #[inline(always)]
-    fn of(row: &Row, group: usize) -> Self {
-        let from = group * GROUP;
-        let mut trial = Self {
-            step: row.steps[group],
-            codes: [0; GROUP],
-            errors: [[0.0; 5]; GROUP],
-            products: [[0.0; GROUP]; 5],
-            gain: 0.0,
+    fn sweep_group<const COLUMNS: usize>(&self, rows: &mut TileRows, group: usize, steps: bool) {
+        let (stride, from) = (self.damped.stride(), group * GROUP);
+        let moments = &self.damped.values()[from * stride..];
+        let asked = products::<COLUMNS>(&rows.errors[..self.damped.dim()], moments, stride);
+        let mut best = Trial {
+            steps: rows.steps[group],
+            codes: [[0; TILE_ROWS]; GROUP],
+            gain: [0.0; TILE_ROWS],
         };
-        trial.codes.copy_from_slice(&row.codes[from..from + GROUP]);
-        trial.errors.copy_from_slice(&row.errors[from..from + GROUP]);
-        for (trial, row) in trial.products.iter_mut().zip(&row.products) {
-            trial.copy_from_slice(&row[from..from + GROUP]);
-        }
-        trial
-    }
-}
-
-impl Tile<'_> {
-    #[inline(always)]
-    fn sweep_group(&self, row: &mut Row, group: usize, steps: bool) -> f32 {
-        let before = Trial::of(row, group);
-        if row.scale(group) == 0.0 {
-            return 0.0;
-        }
-        let mut best = before.clone();
-        self.descend(row, group, &mut best);
+        best.codes.copy_from_slice(&rows.codes[from..from + GROUP]);
+        let before = best.clone();
+        self.descend(rows, group, &asked, Steps::Kept, &mut best);
         for shift in TRIALS.iter().filter(|_| steps) {
             let mut trial = before.clone();
-            trial.step = trial.step.saturating_add_signed(*shift);
-            if trial.step != before.step && trial.step < super::ZERO_STEP {
-                self.descend(row, group, &mut trial);
-                if trial.gain > best.gain {
-                    best = trial;
+            for step in &mut trial.steps {
+                let moved = step.saturating_add_signed(*shift);
+                *step = if *step < ZERO_STEP && moved < ZERO_STEP { moved } else { *step };
+            }
+            self.descend(rows, group, &asked, Steps::Moved, &mut trial);
+            for lane in 0..TILE_ROWS {
+                if trial.gain[lane] > best.gain[lane] {
+                    (best.gain[lane], best.steps[lane]) = (trial.gain[lane], trial.steps[lane]);
+                    for (best, trial) in best.codes.iter_mut().zip(&trial.codes) {
+                        best[lane] = trial[lane];
+                    }
                 }
             }
         }
-        if best.gain > 0.0 {
-            self.accept(row, group, &before, &best);
-        }
-        best.gain.max(0.0)
+        rows.steps[group] = best.steps;
+        rows.codes[from..from + GROUP].copy_from_slice(&best.codes);
+        self.refresh(rows, group);
     }
 
-    /// Gives each column of the group in turn its best code with the trial's step.
+    /// Gives each column of the group in turn its best code with the trial's steps.
     #[inline(always)]
-    fn descend(&self, row: &Row, group: usize, trial: &mut Trial) {
-        let stride = self.damped.stride();
-        let from = group * GROUP;
-        let step = super::STEPS[usize::from(trial.step)];
-        let (scale, same) = (row.row_scale * step, trial.step == row.steps[group]);
-        let inverse = 1.0 / scale;
-        let weights = self.chooser.weights();
-        for at in 0..GROUP.min(self.damped.dim().saturating_sub(from)) {
-            let moments = &self.damped.values()[(from + at) * stride + from..][..GROUP];
-            let (moment, weight) = (moments[at], row.weights[from + at]);
-            let error = trial.errors[at];
-            let product: Errors = std::array::from_fn(|level| trial.products[level][at]);
-            let wanted = std::array::from_fn(|level| {
-                (weight - error[level] + product[level] / moment) * inverse
-            });
-            let code = self.chooser.choose(&wanted);
-            if same && code == trial.codes[at] {
-                continue;
-            }
-            let moved = self.chooser.values(code).map(|value| weight - scale * value);
-            let mut change = 0.0;
-            for level in 0..5 {
-                let delta = moved[level] - error[level];
-                change += weights[level] * delta * (2.0 * product[level] + delta * moment);
-            }
-            if same && change >= 0.0 {
-                continue;
-            }
-            trial.gain -= change;
-            trial.codes[at] = code;
-            trial.errors[at] = moved;
-            for level in 0..5 {
-                let delta = moved[level] - error[level];
-                for (product, moment) in trial.products[level].iter_mut().zip(moments) {
-                    *product += delta * moment;
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn accept(&self, row: &mut Row, group: usize, before: &Trial, trial: &Trial) {
+    fn descend(
+        &self,
+        rows: &TileRows,
+        group: usize,
+        asked: &[Levels; GROUP],
+        steps: Steps,
+        trial: &mut Trial,
+    ) {
         let (stride, from) = (self.damped.stride(), group * GROUP);
-        row.steps[group] = trial.step;
-        row.codes[from..from + GROUP].copy_from_slice(&trial.codes);
-        row.errors[from..from + GROUP].copy_from_slice(&trial.errors);
-        for level in 0..5 {
-            let mut moved = [(0.0f32, 0usize); GROUP];
-            let mut count = 0;
-            for at in 0..GROUP {
-                let delta = trial.errors[at][level] - before.errors[at][level];
-                if delta != 0.0 {
-                    moved[count] = (delta, (from + at) * stride);
-                    count += 1;
+        let scales = rows.scales(&trial.steps);
+        let inverses = inverses(&scales);
+        let mut changes = [[[0.0f32; TILE_ROWS]; 5]; GROUP];
+        for at in 0..self.width(group) {
+            let moments = &self.damped.values()[(from + at) * stride + from..][..GROUP];
+            let mut products = asked[at];
+            for (change, moment) in changes[..at].iter().zip(moments) {
+                add_scaled(&mut products, change, *moment);
+            }
+            let (weights, errors) = (&rows.weights[from + at], &rows.errors[from + at]);
+            let mut targets = *errors;
+            let inverse = 1.0 / moments[at];
+            for level in 0..5 {
+                for lane in 0..TILE_ROWS {
+                    let kept = weights[lane] - errors[level][lane];
+                    targets[level][lane] =
+                        (kept + products[level][lane] * inverse) * inverses[lane];
                 }
             }
-            add_rows(&mut row.products[level], &moved[..count], self.damped.values());
+            let codes = self.chooser.choose(&targets);
+            let mut change = self.errors(weights, &scales, &codes);
+            let mut cost = [0.0f32; TILE_ROWS];
+            for level in 0..5 {
+                let weight = self.chooser.weights()[level];
+                for lane in 0..TILE_ROWS {
+                    let delta = change[level][lane] - errors[level][lane];
+                    let slope = 2.0 * products[level][lane] + delta * moments[at];
+                    cost[lane] += weight * delta * slope;
+                    change[level][lane] = delta;
+                }
+            }
+            let mut taken = [0.0f32; TILE_ROWS];
+            for lane in 0..TILE_ROWS {
+                let pays = steps == Steps::Moved || cost[lane] < 0.0;
+                let take = pays && scales[lane] > 0.0;
+                taken[lane] = if take { 1.0 } else { 0.0 };
+                trial.codes[at][lane] = if take { codes[lane] } else { trial.codes[at][lane] };
+                trial.gain[lane] -= if take { cost[lane] } else { 0.0 };
+            }
+            for level in 0..5 {
+                for lane in 0..TILE_ROWS {
+                    changes[at][level][lane] = taken[lane] * change[level][lane];
+                }
+            }
         }
     }
 }
 
-/// Adds to `sums` the rows of `matrix` that start at the given places, times their factors.
 #[inline(always)]
-fn add_rows(sums: &mut [f32], rows: &[(f32, usize)], matrix: &[f32]) {
-    if rows.is_empty() {
-        return;
+fn inverses(scales: &Lanes) -> Lanes {
+    let mut inverses = [0.0; TILE_ROWS];
+    for lane in 0..TILE_ROWS {
+        inverses[lane] = if scales[lane] > 0.0 { 1.0 / scales[lane] } else { 0.0 };
     }
-    let (chunks, _) = sums.as_chunks_mut::<GROUP>();
-    for (chunk, sums) in chunks.iter_mut().enumerate() {
-        let mut running = *sums;
-        for (factor, start) in rows {
-            let row = &matrix[start + chunk * GROUP..][..GROUP];
-            for (sum, value) in running.iter_mut().zip(row) {
-                *sum += factor * value;
-            }
+    inverses
+}
+
+/// `sums += values * factor`, fused.
+#[inline(always)]
+fn add_scaled(sums: &mut Levels, values: &Levels, factor: f32) {
+    for level in 0..5 {
+        for lane in 0..TILE_ROWS {
+            sums[level][lane] = values[level][lane].mul_add(factor, sums[level][lane]);
         }
-        *sums = running;
     }
 }
 
-/// The products of errors with the rows of a matrix in the columns of one group.
+/// The products of columns of errors with the first 32 rows of a matrix: one chain of fused
+/// operations over the columns for every sum.
 #[inline(always)]
-fn products(errors: &[Errors], matrix: &[f32], stride: usize, from: usize) -> GroupLevels {
-    let mut sums = [[0.0; GROUP]; 5];
-    for half in (0..GROUP).step_by(LANES) {
-        let mut running = [[0.0f32; LANES]; 5];
-        for (errors, row) in errors.iter().zip(matrix.chunks_exact(stride)) {
-            let Some(row) = row[from + half..].first_chunk::<LANES>() else { continue };
-            for (sums, error) in running.iter_mut().zip(errors) {
-                for (sum, value) in sums.iter_mut().zip(row) {
-                    *sum += error * value;
+fn products<const COLUMNS: usize>(
+    errors: &[Levels],
+    matrix: &[f32],
+    stride: usize,
+) -> [Levels; GROUP] {
+    let mut sums = [[[0.0; TILE_ROWS]; 5]; GROUP];
+    for (block, errors) in errors.chunks(BLOCK).enumerate() {
+        for (at, sums) in sums.as_chunks_mut::<COLUMNS>().0.iter_mut().enumerate() {
+            let rows: [&[f32]; COLUMNS] = std::array::from_fn(|col| {
+                &matrix[(at * COLUMNS + col) * stride + block * BLOCK..][..errors.len()]
+            });
+            let mut running = *sums;
+            for (k, errors) in errors.iter().enumerate() {
+                for col in 0..COLUMNS {
+                    add_scaled(&mut running[col], errors, rows[col][k]);
                 }
             }
-        }
-        for (sums, running) in sums.iter_mut().zip(&running) {
-            sums[half..half + LANES].copy_from_slice(running);
+            *sums = running;
         }
     }
     sums
