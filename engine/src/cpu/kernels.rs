@@ -79,56 +79,124 @@ impl std::fmt::Debug for Kernels {
 /// Rows of float weights that are multiplied together.
 pub const FLOAT_ROWS: usize = 4;
 
-/// Products of [`FLOAT_ROWS`] rows of weights with rows of activations. Where there are fewer
-/// weights, the last row stands for those that are missing.
-///
-/// Four rows of weights, from the first-level cache, for one row of activations at a time: blocks
-/// of 4 x 4 were 16 times slower, since the compiler kept their 16 sums in memory (PERF.md).
+/// Sums of one row of activations with all rows of weights.
+type FloatSums = [[f32; math::LANES]; FLOAT_ROWS];
+
+/// Products of [`FLOAT_ROWS`] rows of weights with rows of activations, `INPUTS` of them at a time
+/// where that is 4. Where there are fewer weights, the last row stands for those that are missing.
 #[inline(always)]
-fn dots<E: Element>(
+fn dots<E: Element, const INPUTS: usize>(
     (weights, stride): (&[E], usize),
     x: FloatInputs,
     out: &mut [[f32; FLOAT_ROWS]],
 ) {
-    const LANES: usize = math::LANES;
     let cols = x.cols;
     let last = weights.len().saturating_sub(cols).checked_div(stride).unwrap_or(0);
     let rows: [&[E]; FLOAT_ROWS] =
         std::array::from_fn(|row| &weights[row.min(last) * stride..][..cols]);
-    for (x_row, out) in x.rows.iter().zip(out) {
-        let x = &x.values[*x_row as usize * cols..][..cols];
-        let mut sums = [[0.0f32; LANES]; FLOAT_ROWS];
-        for chunk in 0..cols / LANES {
-            let range = chunk * LANES..(chunk + 1) * LANES;
-            let x = &x[range.clone()];
-            for (lanes, weights) in sums.iter_mut().zip(&rows) {
-                let weights = &weights[range.clone()];
-                for i in 0..LANES {
-                    lanes[i] = weights[i].to_f32().mul_add(x[i], lanes[i]);
-                }
-            }
+    let row = |index: u32| &x.values[index as usize * cols..][..cols];
+    let mut done = 0;
+    if INPUTS == 4 {
+        let blocks = x.rows.as_chunks::<4>().0;
+        for (indices, out) in blocks.iter().zip(out.as_chunks_mut::<4>().0) {
+            let [a, b, c, d] = indices;
+            four_dots(&rows, [row(*a), row(*b), row(*c), row(*d)], out);
         }
-        let tail = cols / LANES * LANES..cols;
-        for (lanes, weights) in sums.iter_mut().zip(&rows) {
-            let products = weights[tail.clone()].iter().zip(&x[tail.clone()]);
-            for (lane, (weight, x)) in lanes.iter_mut().zip(products) {
-                *lane = weight.to_f32().mul_add(*x, *lane);
-            }
-        }
-        *out = sums.map(math::tree_sum);
+        done = 4 * blocks.len();
+    }
+    for (index, out) in x.rows.iter().zip(out).skip(done) {
+        *out = one_dot(&rows, row(*index));
+    }
+}
+
+/// The dot products of four rows of activations: sixteen vectors of sums.
+///
+/// Each row has a variable of its own: in an array of all, the compiler keeps the sums in memory.
+#[inline(always)]
+fn four_dots<E: Element>(
+    weights: &[&[E]; FLOAT_ROWS],
+    x: [&[f32]; 4],
+    out: &mut [[f32; FLOAT_ROWS]; 4],
+) {
+    const LANES: usize = math::LANES;
+    let [x0, x1, x2, x3] = x.map(|x| x.as_chunks::<LANES>());
+    let mut s0: FloatSums = [[0.0; LANES]; FLOAT_ROWS];
+    let (mut s1, mut s2, mut s3) = (s0, s0, s0);
+    let inputs = x0.0.iter().zip(x1.0).zip(x2.0).zip(x3.0);
+    for (chunk, (((a, b), c), d)) in inputs.enumerate() {
+        let wide = widen(weights, chunk);
+        accumulate(&mut s0, &wide, a);
+        accumulate(&mut s1, &wide, b);
+        accumulate(&mut s2, &wide, c);
+        accumulate(&mut s3, &wide, d);
+    }
+    let tails = [x0.1, x1.1, x2.1, x3.1];
+    for (out, (sums, tail)) in out.iter_mut().zip([s0, s1, s2, s3].into_iter().zip(tails)) {
+        *out = finish(sums, weights, tail);
     }
 }
 
 #[inline(always)]
-fn float_rows(
+fn one_dot<E: Element>(weights: &[&[E]; FLOAT_ROWS], x: &[f32]) -> [f32; FLOAT_ROWS] {
+    let (x, tail) = x.as_chunks::<{ math::LANES }>();
+    let mut sums = [[0.0; math::LANES]; FLOAT_ROWS];
+    for (chunk, x) in x.iter().enumerate() {
+        accumulate(&mut sums, &widen(weights, chunk), x);
+    }
+    finish(sums, weights, tail)
+}
+
+#[inline(always)]
+fn widen<E: Element>(weights: &[&[E]; FLOAT_ROWS], chunk: usize) -> FloatSums {
+    let mut wide = [[0.0; math::LANES]; FLOAT_ROWS];
+    for row in 0..FLOAT_ROWS {
+        let weights = &weights[row].as_chunks::<{ math::LANES }>().0[chunk];
+        for lane in 0..math::LANES {
+            wide[row][lane] = weights[lane].to_f32();
+        }
+    }
+    wide
+}
+
+#[inline(always)]
+fn accumulate(sums: &mut FloatSums, weights: &FloatSums, x: &[f32; math::LANES]) {
+    for row in 0..FLOAT_ROWS {
+        for lane in 0..math::LANES {
+            sums[row][lane] = weights[row][lane].mul_add(x[lane], sums[row][lane]);
+        }
+    }
+}
+
+/// Adds what is left of the rows, then the lanes.
+#[inline(always)]
+fn finish<E: Element>(
+    mut sums: FloatSums,
+    weights: &[&[E]; FLOAT_ROWS],
+    tail: &[f32],
+) -> [f32; FLOAT_ROWS] {
+    for (sums, weights) in sums.iter_mut().zip(weights) {
+        let weights = &weights[weights.len() - tail.len()..];
+        for ((sum, weight), x) in sums.iter_mut().zip(weights).zip(tail) {
+            *sum = weight.to_f32().mul_add(*x, *sum);
+        }
+    }
+    let mut out = [0.0; FLOAT_ROWS];
+    for row in 0..FLOAT_ROWS {
+        out[row] = math::tree_sum(sums[row]);
+    }
+    out
+}
+
+#[inline(always)]
+fn float_rows<const INPUTS: usize>(
     (weights, stride): (FloatWeights, usize),
     x: FloatInputs,
     out: &mut [[f32; FLOAT_ROWS]],
 ) {
     match weights {
-        FloatWeights::F32(weights) => dots((weights, stride), x, out),
-        FloatWeights::F16(weights) => dots((weights, stride), x, out),
-        FloatWeights::Bf16(weights) => dots((weights, stride), x, out),
+        FloatWeights::F32(weights) => dots::<_, INPUTS>((weights, stride), x, out),
+        FloatWeights::F16(weights) => dots::<_, INPUTS>((weights, stride), x, out),
+        FloatWeights::Bf16(weights) => dots::<_, INPUTS>((weights, stride), x, out),
     }
 }
 
@@ -202,7 +270,7 @@ macro_rules! kernels_for {
                 x: FloatInputs,
                 out: &mut [[f32; FLOAT_ROWS]],
             ) {
-                super::float_rows(weights, x, out);
+                super::float_rows::<$vectors>(weights, x, out);
             }
 
             $(#[target_feature(enable = $features)])?
