@@ -4,6 +4,8 @@
 //! run. `cpu/reference.rs` defines the exact result of each. Operations that fill a buffer set
 //! its row count to that of their input.
 
+use std::sync::Arc;
+
 use nestling_formats::Level;
 
 use crate::batch::StepRows;
@@ -207,7 +209,7 @@ pub struct PinnedExpert<'a, B: Backend> {
     /// Expert of the layer.
     pub expert: u32,
     /// Its weights.
-    pub weights: &'a FeedForward<B>,
+    pub weights: Arc<FeedForward<B>>,
     /// The rows that use it, ascending.
     pub uses: &'a [ExpertUse],
 }
@@ -342,6 +344,16 @@ pub trait Encoder<B: Backend>: Send {
             Ok(out)
         }
     }
+
+    /// Makes a matrix available that arrived during the step; a CPU uses the bytes where they lie.
+    ///
+    /// # Errors
+    /// As [`Backend::upload_matrix`].
+    fn bind_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<B::Matrix, EngineError>;
 
     /// Starts the device on what was recorded, before the host waits for something else.
     ///

@@ -13,16 +13,19 @@ pub enum Purpose {
     KeyValue,
     /// Activations of one step.
     Scratch,
+    /// Planes of experts that are streamed.
+    Experts,
 }
 
 impl Purpose {
-    const ALL: [Self; 3] = [Self::Weights, Self::KeyValue, Self::Scratch];
+    const ALL: [Self; 4] = [Self::Weights, Self::KeyValue, Self::Scratch, Self::Experts];
 
     fn advice(self) -> &'static str {
         match self {
             Self::Weights => "open the model at a lower level, map it, or raise the budget",
             Self::KeyValue => "use a shorter context, f16 keys and values, or raise the budget",
             Self::Scratch => "take fewer prompt rows per step, or raise the budget",
+            Self::Experts => "close another model, or raise the budget",
         }
     }
 }
@@ -33,6 +36,7 @@ impl fmt::Display for Purpose {
             Self::Weights => "weights",
             Self::KeyValue => "keys and values",
             Self::Scratch => "scratch",
+            Self::Experts => "experts",
         })
     }
 }
@@ -105,7 +109,7 @@ impl Budget {
     /// A budget of `total_bytes`; without a number it counts, but refuses nothing.
     pub fn new(total_bytes: Option<u64>) -> Self {
         let total_bytes = total_bytes.unwrap_or(u64::MAX);
-        Self { state: Arc::new(Mutex::new(State { total_bytes, held_bytes: [0; 3] })) }
+        Self { state: Arc::new(Mutex::new(State { total_bytes, held_bytes: [0; Purpose::ALL.len()] })) }
     }
 
     /// Takes `needed_bytes` until the reservation is dropped.

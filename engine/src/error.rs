@@ -68,6 +68,10 @@ pub enum EngineError {
     /// The memory budget has no room.
     #[error(transparent)]
     Budget(#[from] crate::budget::BudgetExceeded),
+    /// A budget that not even a model with streamed experts fits in.
+    #[cfg(feature = "text")]
+    #[error(transparent)]
+    MemoryTooSmall(Box<crate::memory_plan::MemoryTooSmall>),
     /// A budget for weights that not even the smallest allocation of levels fits in.
     #[error("weights take {least} bytes at the least, and the budget for them is {asked}")]
     WeightBudget {

@@ -102,6 +102,9 @@ pub struct Stats {
     pub expert_uses: [u64; 5],
     /// Bytes of weights that those steps read; other generations that shared them included.
     pub weight_read_bytes: u64,
+    /// What those steps did to have streamed experts there; other generations that shared them
+    /// included.
+    pub streaming: StreamStats,
     /// Bytes of weights that the model holds.
     pub weight_bytes: u64,
     /// Bytes of keys and values that the session holds at the end.

@@ -30,6 +30,8 @@ pub mod kv_cache;
 pub mod load;
 pub mod model;
 #[cfg(feature = "text")]
+pub mod memory_plan;
+#[cfg(feature = "text")]
 mod model_core;
 #[cfg(feature = "text")]
 pub mod open;
@@ -64,6 +66,7 @@ pub use allocation::{Allocation, AllocationHash};
 pub use backend::{Backend, Encoder};
 pub use batch::{Batch, LevelPolicy, Row, SequenceRef};
 pub use budget::{Budget, BudgetExceeded};
+pub use expert::StreamStats;
 pub use cancel::CancelToken;
 pub use dual::{DualPolicy, LevelMode, Threshold};
 #[cfg(feature = "text")]
@@ -79,10 +82,12 @@ pub use kv_cache::KvDtype;
 #[cfg(feature = "text")]
 pub use load::{ModelSource, OpenProgress};
 #[cfg(feature = "text")]
+pub use memory_plan::{MemoryPlan, MemoryTooSmall, PlannedResidence};
+#[cfg(feature = "text")]
 pub use model_core::ModelParts;
 #[cfg(feature = "text")]
 pub use open::{Fitted, Model};
-pub use options::{Device, Driver, EngineOptions, GenerateOptions, ModelOptions};
+pub use options::{Device, Driver, EngineOptions, GenerateOptions, ModelOptions, Residence};
 pub use runner::{ModelRunner, StepOutput};
 pub use sampler::SamplingParams;
 #[cfg(feature = "text")]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use nestling_formats::checkpoint::Checkpoint;
 #[cfg(not(target_family = "wasm"))]
 use nestling_formats::store::MappedStore;
-use nestling_formats::store::{Group, GroupId, Store};
-use nestling_formats::{FeedForward, GenerationDefaults, Level, ModelConfig, Plane};
+use nestling_formats::store::Store;
+use nestling_formats::{GenerationDefaults, Level, ModelConfig};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::allocation::{self, Allocation, ChooseOptions, Counting};
@@ -17,8 +17,8 @@ use crate::cpu::Cpu;
 use crate::cpu::kernels::Kernels;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::expert::{CheckpointSource, ExpertSource, StoreSource};
-use crate::kv_cache::{KvShape, pages_for};
+use crate::expert::{CheckpointSource, ExpertSource, StoreSource, StreamOptions};
+use crate::memory_plan::{MemoryPlan, PlannedResidence};
 use crate::model::{Runner, RunnerOptions};
 use crate::model_core::ModelParts;
 use crate::open::Model;
@@ -26,9 +26,6 @@ use crate::options::ModelOptions;
 use crate::runner::ModelRunner;
 use crate::sampler::SamplingParams;
 use crate::text::{ChatTemplate, Tokenizer};
-
-/// Longest context that is made room for unless more is asked for.
-const CONTEXT_DEFAULT_MAX: usize = 8192;
 
 /// What a model is opened from. The text that comes out of a store is the same in both forms.
 #[non_exhaustive]
@@ -108,16 +105,36 @@ impl ModelSource {
         Ok(Some(Arc::new(allocation::choose(store.index(), &options)?)))
     }
 
-    /// Bytes of weights at a level, or of an allocation, that take memory of the budget.
-    fn weight_bytes(&self, level: Option<Level>, allocation: Option<&Allocation>) -> u64 {
+    /// What goes where of the memory that the engine has left.
+    fn memory_plan(
+        &self,
+        engine: &Engine,
+        (options, allocation): (&ModelOptions, Option<&Allocation>),
+    ) -> Result<MemoryPlan, EngineError> {
         match self {
-            Self::Checkpoint(checkpoint) => checkpoint.weight_bytes(),
-            Self::Store(store) => match allocation {
-                Some(given) => allocation::weight_bytes(store.index(), given, Counting::Memory),
-                None => store_bytes(store, level.unwrap_or(store.level())),
-            },
+            Self::Checkpoint(checkpoint) => {
+                let bytes = checkpoint.weight_bytes();
+                Ok(MemoryPlan::resident(checkpoint.config(), options, bytes))
+            }
+            Self::Store(store) => {
+                let plan = |available| {
+                    let config = store_config(store)?;
+                    MemoryPlan::of_store(store, &config, (options, allocation), available)
+                };
+                let budget = engine.budget();
+                let available = || budget.total_bytes().map(|_| budget.available_bytes());
+                let first = plan(available());
+                if matches!(&first, Ok(plan) if plan.residence == PlannedResidence::Resident) {
+                    return first;
+                }
+                // Models that are on their way out give their memory back first.
+                engine.core.settle();
+                plan(available())
+            }
             #[cfg(not(target_family = "wasm"))]
-            Self::Mapped(_) => 0,
+            Self::Mapped(mapped) => {
+                Ok(MemoryPlan::resident(&store_config(mapped.store())?, options, 0))
+            }
         }
     }
 
@@ -150,14 +167,9 @@ impl ModelSource {
     }
 }
 
-/// Bytes of the extents that a level needs.
-fn store_bytes(store: &Store, level: Level) -> u64 {
-    let weights = |group: &&Group| !matches!(group.id, GroupId::Asset { .. });
-    let extents = store.groups().iter().filter(weights).flat_map(|group| {
-        let planes = store.index().planes_at(group, level).unwrap_or(0);
-        Plane::ALL.into_iter().take(planes).filter_map(|plane| store.extent(group, plane))
-    });
-    extents.map(|extent| extent.length).sum()
+fn store_config(store: &Store) -> Result<ModelConfig, EngineError> {
+    let file = format!("{}: config.json", store.name());
+    Ok(ModelConfig::from_json(&file, &store.config_json()?)?)
 }
 
 /// Cheap to know: where the files lie and how large they are, not what is in them.
@@ -209,18 +221,21 @@ impl Model {
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
         let allocation = source.allocate(options)?;
-        let weight_bytes = source.weight_bytes(options.level, allocation.as_deref());
         let text = ModelText::read(&source)?;
+        let plan = source.memory_plan(engine, (options, allocation.as_deref()))?;
         let (source, identity) = source.experts(options.level, allocation.clone())?;
         let config = source.config().clone();
-        let room = Room::of(&config, options);
         let reserve = |purpose, bytes| reserve(engine, purpose, bytes);
         let reservations = vec![
-            reserve(Purpose::Weights, weight_bytes)?,
-            reserve(Purpose::KeyValue, room.kv_bytes)?,
-            reserve(Purpose::Scratch, room.scratch_bytes)?,
+            reserve(Purpose::Weights, plan.weight_bytes)?,
+            reserve(Purpose::KeyValue, plan.kv_bytes)?,
+            reserve(Purpose::Scratch, plan.scratch_bytes)?,
         ];
-        let runner = open_runner(engine, source, (options, &room), progress, cancel)?;
+        let experts = match plan.residence {
+            PlannedResidence::Resident => None,
+            PlannedResidence::Streamed => Some(reserve(Purpose::Experts, plan.expert_bytes)?),
+        };
+        let runner = open_runner(engine, source, (options, &plan), progress, cancel)?;
         let eos = &text.defaults.eos_token_ids;
         let end_tokens = if eos.is_empty() { config.eos_token_ids.clone() } else { eos.clone() };
         let parts = ModelParts {
@@ -230,10 +245,12 @@ impl Model {
             tokenizer: text.tokenizer,
             chat_template: text.chat_template,
             end_tokens,
-            context_length: room.context_length,
-            weight_bytes,
+            context_length: plan.context_length,
+            weight_bytes: plan.weight_bytes.saturating_add(plan.expert_bytes),
             allocation,
             reservations,
+            experts,
+            plan: Some(plan),
         };
         Self::from_parts(engine, parts)
     }
@@ -243,16 +260,23 @@ impl Model {
 fn open_runner(
     engine: &Engine,
     source: Arc<dyn ExpertSource>,
-    (options, room): (&ModelOptions, &Room),
+    (options, plan): (&ModelOptions, &MemoryPlan),
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
 ) -> Result<Box<dyn ModelRunner>, EngineError> {
     let runner_options = RunnerOptions {
-        rows_max: options.rows_max,
-        kv_pages: Some(room.kv_pages),
+        rows_max: plan.rows_max,
+        kv_pages: Some(plan.kv_pages),
         kv_dtype: options.kv_dtype,
         activations: options.activation_mode,
-        context_max: Some(room.context_length),
+        context_max: Some(plan.context_length),
+        streaming: match plan.residence {
+            PlannedResidence::Resident => None,
+            PlannedResidence::Streamed => Some(StreamOptions {
+                budget_bytes: plan.expert_bytes,
+                reads: options.reads.clone(),
+            }),
+        },
         ..RunnerOptions::default()
     };
     let mut report = |parts_done, parts_total| progress(OpenProgress { parts_done, parts_total });
@@ -266,49 +290,6 @@ fn reserve(engine: &Engine, purpose: Purpose, bytes: u64) -> Result<Reservation,
         engine.core.settle();
         engine.budget().reserve(purpose, bytes)
     })
-}
-
-/// What a model's sessions need of memory.
-struct Room {
-    context_length: usize,
-    kv_pages: usize,
-    kv_bytes: u64,
-    scratch_bytes: u64,
-}
-
-impl Room {
-    fn of(config: &ModelConfig, options: &ModelOptions) -> Self {
-        let trained = config.max_position_embeddings;
-        let context_length = match options.context_length {
-            Some(length) => length.clamp(1, trained),
-            None => trained.min(CONTEXT_DEFAULT_MAX),
-        };
-        let kv_tokens = options.kv_tokens.unwrap_or(context_length.saturating_mul(2));
-        let kv_pages = pages_for(kv_tokens.max(context_length));
-        let shape = KvShape {
-            num_key_value_heads: config.num_key_value_heads,
-            head_dim: config.head_dim,
-            dtype: options.kv_dtype,
-            pages: kv_pages,
-        };
-        let page_bytes = shape.page_bytes() as u64 * config.num_hidden_layers as u64;
-        let kv_bytes = page_bytes.saturating_mul(kv_pages as u64);
-        let scratch_bytes = scratch_bytes(config, options.rows_max);
-        Self { context_length, kv_pages, kv_bytes, scratch_bytes }
-    }
-}
-
-/// Bytes of the activations of one step.
-fn scratch_bytes(config: &ModelConfig, rows_max: usize) -> u64 {
-    let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
-    let qkv = (heads + 2 * kv_heads) * config.head_dim;
-    let experts_per_token = config.layers.iter().map(|layer| match layer.feed_forward {
-        FeedForward::Dense { .. } => 0,
-        FeedForward::Moe { num_experts_per_tok, .. } => num_experts_per_tok,
-    });
-    let hidden_rows = 3 + experts_per_token.max().unwrap_or(0);
-    let per_row = hidden_rows * config.hidden_size + 2 * qkv + (heads + 2) * config.head_dim;
-    4 * (rows_max as u64).saturating_mul((per_row + config.vocab_size) as u64)
 }
 
 /// What turns text into tokens, and how its makers want it sampled.

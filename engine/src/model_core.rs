@@ -9,6 +9,8 @@ use crate::allocation::Allocation;
 use crate::batch::LevelPolicy;
 use crate::budget::Reservation;
 use crate::error::EngineError;
+use crate::expert::ExpertMemory;
+use crate::memory_plan::MemoryPlan;
 use crate::runner::{ModelRunner, RunnerLimits};
 use crate::sampler::SamplingParams;
 use crate::sequence::{PagePool, Sequence};
@@ -47,6 +49,10 @@ pub struct ModelParts {
     pub allocation: Option<Arc<Allocation>>,
     /// What was taken from the budget.
     pub reservations: Vec<Reservation>,
+    /// What was taken for streamed experts: it can change while the model runs.
+    pub experts: Option<Reservation>,
+    /// How the memory was divided, where a budget was.
+    pub plan: Option<MemoryPlan>,
 }
 
 /// An open model.
@@ -68,6 +74,10 @@ pub(crate) struct ModelCore {
     /// Prompt rows of the next step; see [`ModelCore::note_step`].
     prompt_rows: AtomicUsize,
     broken: AtomicBool,
+    /// What changes the memory of streamed experts.
+    expert_memory: Option<Arc<ExpertMemory>>,
+    experts: Mutex<Option<Reservation>>,
+    pub plan: Option<MemoryPlan>,
     /// Given back after everything else is gone.
     _reservations: Vec<Reservation>,
 }
@@ -86,6 +96,9 @@ impl ModelCore {
         }
         Ok(Self {
             config: parts.runner.config().clone(),
+            expert_memory: parts.runner.expert_memory(),
+            experts: Mutex::new(parts.experts),
+            plan: parts.plan,
             runner: Mutex::new(parts.runner),
             limits,
             pool: PagePool::new(limits.pages),
@@ -108,6 +121,42 @@ impl ModelCore {
     /// Held for a whole step: taken after every other lock, and never with one taken after it.
     pub(crate) fn lock_runner(&self) -> MutexGuard<'_, Box<dyn ModelRunner>> {
         self.runner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives streamed experts another budget, at once where no step is under way.
+    ///
+    /// # Errors
+    /// As [`crate::Model::set_expert_budget`].
+    pub(crate) fn set_expert_budget(&self, bytes: u64) -> Result<(), EngineError> {
+        let Some(memory) = &self.expert_memory else { return Ok(()) };
+        let mut reservation = self.experts.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(reservation) = reservation.as_mut() else { return Ok(()) };
+        let before = reservation.bytes();
+        reservation.resize(bytes)?;
+        let mut runner = self.lock_runner();
+        memory.set_budget(bytes);
+        let changed = runner.change_expert_memory();
+        if changed.is_err() {
+            // What was held before is free again, or was never given back.
+            let _ = reservation.resize(before);
+        }
+        changed
+    }
+
+    /// Lets go of `bytes` of streamed experts: at once, or at the next layer of a step under way.
+    pub(crate) fn shed_experts(&self, bytes: u64) {
+        if let Some(memory) = &self.expert_memory {
+            memory.shed(bytes);
+            if let Ok(mut runner) = self.runner.try_lock() {
+                // Shedding alone cannot fail.
+                let _ = runner.change_expert_memory();
+            }
+        }
+    }
+
+    /// Bytes of streamed experts that are held.
+    pub(crate) fn expert_bytes(&self) -> Option<u64> {
+        self.expert_memory.as_ref().map(|memory| memory.used_bytes())
     }
 
     pub(crate) fn mark_broken(&self) {

@@ -8,6 +8,7 @@ use crate::allocation::Allocation;
 use crate::engine::{Engine, EngineCore};
 use crate::error::EngineError;
 use crate::input::{Conversation, Input};
+use crate::memory_plan::MemoryPlan;
 use crate::model_core::{ModelCore, ModelParts};
 use crate::runner::RunnerLimits;
 use crate::sampler::SamplingParams;
@@ -81,6 +82,34 @@ impl Model {
     /// Bytes of weights that are held.
     pub fn weight_bytes(&self) -> u64 {
         self.core.weight_bytes()
+    }
+
+    /// How the memory was divided when the model was opened; none for one made from parts.
+    pub fn memory_plan(&self) -> Option<&MemoryPlan> {
+        self.core.plan.as_ref()
+    }
+
+    /// Bytes of experts that are in memory now; none where they are not streamed.
+    pub fn expert_bytes(&self) -> Option<u64> {
+        self.core.expert_bytes()
+    }
+
+    /// Gives streamed experts another budget, in bytes, taken from the engine's. It waits for the
+    /// step under way. In strict mode it changes no result. Without effect where experts are not
+    /// streamed.
+    ///
+    /// # Errors
+    /// [`EngineError::Budget`] where the engine's budget has no room for it, and
+    /// [`EngineError::ExpertBudget`] where one token's experts of one layer do not fit; nothing has
+    /// changed then.
+    pub fn set_expert_budget(&self, bytes: u64) -> Result<(), EngineError> {
+        self.core.set_expert_budget(bytes)
+    }
+
+    /// For a system short of memory: lets go of `bytes` of streamed experts, those that are missed
+    /// least, at the latest before the next layer is computed. They come back as they are used.
+    pub fn shed_experts(&self, bytes: u64) {
+        self.core.shed_experts(bytes);
     }
 
     /// Levels of single matrices, where the model was opened with a budget for weights.

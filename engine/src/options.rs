@@ -6,6 +6,7 @@ use nestling_formats::Level;
 use crate::affinity::ThreadPlacement;
 use crate::cancel::CancelToken;
 use crate::kv_cache::KvDtype;
+use crate::reads::ReadOptions;
 use crate::sampler::SamplingParams;
 use crate::weights::ActivationMode;
 
@@ -64,6 +65,10 @@ pub struct ModelOptions {
     pub rows_max: usize,
     /// How nested weights are multiplied.
     pub activation_mode: ActivationMode,
+    /// Where experts are while the model runs. Never changes a result in strict mode.
+    pub residence: Residence,
+    /// How planes of streamed experts are read. Never changes a result.
+    pub reads: ReadOptions,
 }
 
 impl Default for ModelOptions {
@@ -77,8 +82,23 @@ impl Default for ModelOptions {
             kv_tokens: None,
             rows_max: 512,
             activation_mode: ActivationMode::default(),
+            residence: Residence::default(),
+            reads: ReadOptions::default(),
         }
     }
+}
+
+/// Where the experts of a store are while its model runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Residence {
+    /// In memory if all of them fit the engine's budget, streamed otherwise.
+    #[default]
+    Auto,
+    /// In memory, all of them.
+    Owned,
+    /// As many planes as the budget has room for; others are read when they are wanted.
+    Streamed,
 }
 
 /// What computes.

@@ -1,6 +1,7 @@
 //! What the step loop sees of a model on a device.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use nestling_formats::{Level, ModelConfig};
 
@@ -8,6 +9,7 @@ use crate::batch::Batch;
 use crate::cancel::CancelToken;
 use crate::driver::block_on;
 use crate::error::EngineError;
+use crate::expert::{ExpertMemory, StreamStats};
 use crate::kv_cache::PageId;
 
 /// A step under way. It waits only where experts or a device must arrive.
@@ -52,6 +54,8 @@ pub struct StepStats {
     /// Bytes of weights read: the planes of every matrix that had rows, once for each level at which
     /// it was used, routers and rows of the embedding included.
     pub weight_bytes: u64,
+    /// What was done to have the experts there.
+    pub streaming: StreamStats,
 }
 
 /// The result of a step.
@@ -100,6 +104,19 @@ pub trait ModelRunner: Send {
         cancel: &CancelToken,
     ) -> Result<StepOutput, EngineError> {
         block_on(self.step(batch, cancel))
+    }
+
+    /// What changes the memory of streamed experts; none where all are resident.
+    fn expert_memory(&self) -> Option<Arc<ExpertMemory>> {
+        None
+    }
+
+    /// Makes the memory of experts at once what was asked of [`ExpertMemory`]; steps do it too.
+    ///
+    /// # Errors
+    /// A budget without room for one token's experts of one layer; the old one stays.
+    fn change_expert_memory(&mut self) -> Result<(), EngineError> {
+        Ok(())
     }
 
     /// Takes an output back, whose memory a later step may use.

@@ -218,9 +218,23 @@ impl NestedMatrix {
         regions: PlaneRegions,
         levels: [Level; 5],
     ) -> Result<Self, EngineError> {
-        let view = NestedView::new(rows, cols, layout, &codec, regions.planes())?;
-        view.check()?;
-        let held = view.level();
+        NestedView::new(rows, cols, layout, &codec, regions.planes())?.check()?;
+        Self::known((rows, cols), layout, codec, regions, levels)
+    }
+
+    /// [`NestedMatrix::new`] with a plane P2 that went through it before: scales, steps and tables
+    /// are not looked at again.
+    ///
+    /// # Errors
+    /// [`EngineError::Nested`] if a plane does not have the length of the shape.
+    pub fn known(
+        (rows, cols): (usize, usize),
+        layout: Layout,
+        codec: Arc<NestedCodec>,
+        regions: PlaneRegions,
+        levels: [Level; 5],
+    ) -> Result<Self, EngineError> {
+        let held = NestedView::new(rows, cols, layout, &codec, regions.planes())?.level();
         Ok(Self { rows, cols, layout, codec, regions, levels, held })
     }
 

@@ -83,9 +83,10 @@ impl Cpu {
     }
 
     fn tables(&mut self, codec: &Arc<NestedCodec>) -> Arc<CodecTables> {
-        let same = |known: &Arc<NestedCodec>| Arc::ptr_eq(known, codec) || **known == **codec;
         // A layer's matrices come one after another, so a known codec is found near the end.
-        if let Some((_, tables)) = self.codecs.iter().rev().find(|(known, _)| same(known)) {
+        let known = self.codecs.iter().rev().find(|(known, _)| Arc::ptr_eq(known, codec));
+        let known = known.or_else(|| self.codecs.iter().find(|(known, _)| **known == **codec));
+        if let Some((_, tables)) = known {
             return Arc::clone(tables);
         }
         let tables = Arc::new(CodecTables::new(codec));

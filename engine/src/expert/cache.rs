@@ -1,24 +1,37 @@
 //! Which experts are resident, and at which levels they are used.
 //!
-//! Every expert is loaded when the model is opened. [`ExpertCache::request`] is where a step would
-//! wait if one were not; nothing else in the graph knows.
+//! Every expert is loaded when the model is opened, or they are streamed within a budget.
+//! [`ExpertCache::request`] and [`PendingExperts::next`] are where a step waits for those that are
+//! missing; nothing else in the graph knows.
+
+use std::ops::Range;
+use std::sync::Arc;
 
 use std::sync::Arc;
 
 use nestling_formats::Level;
 
+use super::streamed::{ExpertMemory, StreamOptions, StreamedExperts};
+use super::{ExpertSource, StreamStats};
 use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
 use crate::batch::StepRows;
 use crate::dual::{ExpertChoice, LevelRouter, ThresholdRule};
 use crate::error::EngineError;
 use crate::recycle::recycle;
 use crate::runner::StepStats;
+use crate::weights::ActivationMode;
 
 /// The experts of a model on a device.
 pub struct ExpertCache<B: Backend> {
-    layers: Vec<Vec<FeedForward<B>>>, // [layers][experts], no experts in a dense layer
+    experts: Experts<B>,
     /// Decides levels under dual routing.
     levels: Arc<dyn LevelRouter>,
+}
+
+enum Experts<B: Backend> {
+    /// All of them; `[layers][experts]`, no experts in a dense layer.
+    Resident(Vec<Vec<Arc<FeedForward<B>>>>),
+    Streamed(Box<StreamedExperts<B>>),
 }
 
 /// Memory that requests reuse.
@@ -44,7 +57,24 @@ impl<B: Backend> Default for RequestScratch<B> {
 impl<B: Backend> ExpertCache<B> {
     /// A cache in which every expert is resident.
     pub fn resident(layers: Vec<Vec<FeedForward<B>>>) -> Self {
-        Self { layers, levels: Arc::new(ThresholdRule::default()) }
+        let share = |layer: Vec<FeedForward<B>>| layer.into_iter().map(Arc::new).collect();
+        let experts = Experts::Resident(layers.into_iter().map(share).collect());
+        Self { experts, levels: Arc::new(ThresholdRule::default()) }
+    }
+
+    /// A cache of the experts of a store that fit a budget.
+    ///
+    /// # Errors
+    /// A source that is no store; a budget without room for one token's experts of one layer; a
+    /// platform that gives no thread for reads.
+    pub fn streamed(
+        source: Arc<dyn ExpertSource>,
+        activations: ActivationMode,
+        options: &StreamOptions,
+    ) -> Result<Self, EngineError> {
+        let streamed = StreamedExperts::open(source, activations, options)?;
+        let experts = Experts::Streamed(Box::new(streamed));
+        Ok(Self { experts, levels: Arc::new(ThresholdRule::default()) })
     }
 
     /// Levels under dual routing are decided by this from now on.
@@ -52,47 +82,99 @@ impl<B: Backend> ExpertCache<B> {
         self.levels = levels;
     }
 
+    /// What changes the memory of streamed experts.
+    pub fn memory(&self) -> Option<&Arc<ExpertMemory>> {
+        match &self.experts {
+            Experts::Resident(_) => None,
+            Experts::Streamed(streamed) => Some(streamed.memory()),
+        }
+    }
+
+    /// Makes the memory what was asked of [`ExpertMemory`]; every request does so too.
+    ///
+    /// # Errors
+    /// A budget without room for one token's experts of one layer; the old one stays.
+    pub fn change_memory(&mut self) -> Result<(), EngineError> {
+        match &mut self.experts {
+            Experts::Resident(_) => Ok(()),
+            Experts::Streamed(streamed) => streamed.change_memory(),
+        }
+    }
+
+    /// A step begins.
+    pub fn begin_step(&mut self) {
+        if let Experts::Streamed(streamed) = &mut self.experts {
+            streamed.begin_step();
+        }
+    }
+
+    /// What was streamed since this was asked last.
+    pub fn take_stats(&mut self) -> StreamStats {
+        match &mut self.experts {
+            Experts::Resident(_) => StreamStats::default(),
+            Experts::Streamed(streamed) => streamed.take_stats(),
+        }
+    }
+
     /// Decides the levels of one layer's experts and starts the reads of those that are missing.
     ///
     /// # Errors
     /// A failed device; an expert that the layer does not have.
     pub async fn request<'a>(
-        &'a self,
+        &'a mut self,
         layer: usize,
         rows: &StepRows,
         routing: &B::Routing,
         encoder: &mut B::Encoder<'_>,
-        (stats, scratch): (&mut StepStats, &'a mut RequestScratch<B>),
+        scratch: &'a mut RequestScratch<B>,
     ) -> Result<PendingExperts<'a, B>, EngineError> {
         encoder.read_routing_into(routing, &mut scratch.routing).await?;
         scratch.sort(layer, rows, &*self.levels);
         let RequestScratch { uses, experts: sorted, ready: spare, .. } = scratch;
-        let experts = self.layers.get(layer).map(Vec::as_slice).unwrap_or_default();
-        let mut ready: Vec<PinnedExpert<'a, B>> = recycle(std::mem::take(spare));
-        let mut rest = uses.as_slice();
-        for same in sorted.chunk_by(|(a, _), (b, _)| a == b) {
-            let expert = same[0].0;
-            let (uses, others) = rest.split_at(same.len());
-            rest = others;
-            let weights = experts.get(expert as usize).ok_or_else(|| {
-                let expected = format!("an expert below {}", experts.len());
-                EngineError::mismatch(format!("routing of layer {layer}"), expected, expert)
-            })?;
-            count(uses, weights, stats);
-            ready.push(PinnedExpert { expert, weights, uses });
+        let ready = recycle(std::mem::take(spare));
+        let layer = layer as u32;
+        let mut pending = PendingExperts { ready, from: From::Resident, layer, uses, spare };
+        match &mut self.experts {
+            Experts::Resident(layers) => {
+                let experts = layers.get(layer as usize).map(Vec::as_slice).unwrap_or_default();
+                for (expert, range) in ranges(sorted) {
+                    let weights = experts.get(expert as usize).ok_or_else(|| {
+                        let expected = format!("an expert below {}", experts.len());
+                        EngineError::mismatch(format!("routing of layer {layer}"), expected, expert)
+                    })?;
+                    let (weights, uses) = (Arc::clone(weights), &uses[range]);
+                    pending.ready.push(PinnedExpert { expert, weights, uses });
+                }
+            }
+            Experts::Streamed(streamed) => {
+                let begun = streamed.begin(layer, ranges(sorted), uses);
+                // From here on its end is the request's end.
+                pending.from = From::Streamed(streamed);
+                begun?;
+            }
         }
-        Ok(PendingExperts { ready, next: 0, spare })
+        Ok(pending)
     }
 }
 
+/// Each expert with the range of its uses.
+fn ranges(sorted: &[(u32, ExpertUse)]) -> impl Iterator<Item = (u32, Range<usize>)> + '_ {
+    let mut start = 0;
+    sorted.chunk_by(|(a, _), (b, _)| a == b).map(move |same| {
+        let range = start..start + same.len();
+        start = range.end;
+        (same[0].0, range)
+    })
+}
+
 /// Adds one expert's rows, and the bytes that they read, to a step's statistics.
-fn count<B: Backend>(uses: &[ExpertUse], weights: &FeedForward<B>, stats: &mut StepStats) {
+fn count<B: Backend>(pinned: &PinnedExpert<'_, B>, stats: &mut StepStats) {
     let mut counted = [false; Level::ALL.len()];
-    for used in uses {
+    for used in pinned.uses {
         let index = used.level.index();
         stats.expert_uses[index] += 1;
         if !std::mem::replace(&mut counted[index], true) {
-            stats.weight_bytes += weights.read_bytes(used.level);
+            stats.weight_bytes += pinned.weights.read_bytes(used.level);
         }
     }
 }
@@ -100,28 +182,52 @@ fn count<B: Backend>(uses: &[ExpertUse], weights: &FeedForward<B>, stats: &mut S
 /// The experts of one layer that a step asked for.
 pub struct PendingExperts<'a, B: Backend> {
     ready: Vec<PinnedExpert<'a, B>>,
-    /// The first that has not been given.
-    next: usize,
+    from: From<'a, B>,
+    layer: u32,
+    uses: &'a [ExpertUse],
     /// Gets the memory of `ready` back.
     spare: &'a mut Vec<PinnedExpert<'static, B>>,
 }
 
+/// Where the experts come from that have not been given.
+enum From<'a, B: Backend> {
+    /// All are in `ready`.
+    Resident,
+    /// As [`From::Resident`], and they have been given.
+    Given,
+    Streamed(&'a mut StreamedExperts<B>),
+}
+
 impl<'a, B: Backend> PendingExperts<'a, B> {
-    /// Waits for experts that have not been given yet; none once all have been. They stay resident
-    /// while this lives.
+    /// Waits for experts that have not been given yet; none once all have been. Those given by the
+    /// call before must have been computed.
     ///
     /// # Errors
     /// A read that failed.
-    pub async fn next(&mut self) -> Result<Option<&[PinnedExpert<'a, B>]>, EngineError> {
-        let given = self.ready.get(self.next..).unwrap_or_default();
-        self.next = self.ready.len();
-        Ok(if given.is_empty() { None } else { Some(given) })
+    pub async fn next(
+        &mut self,
+        encoder: &mut B::Encoder<'_>,
+        stats: &mut StepStats,
+    ) -> Result<Option<&[PinnedExpert<'a, B>]>, EngineError> {
+        match &mut self.from {
+            From::Resident => self.from = From::Given,
+            From::Given => return Ok(None),
+            From::Streamed(streamed) => {
+                self.ready.clear();
+                streamed.next(self.layer, self.uses, encoder, &mut self.ready).await?;
+            }
+        }
+        self.ready.iter().for_each(|pinned| count(pinned, stats));
+        Ok(if self.ready.is_empty() { None } else { Some(&self.ready) })
     }
 }
 
 impl<B: Backend> Drop for PendingExperts<'_, B> {
     fn drop(&mut self) {
         *self.spare = recycle(std::mem::take(&mut self.ready));
+        if let From::Streamed(streamed) = &mut self.from {
+            streamed.end(self.layer);
+        }
     }
 }
 

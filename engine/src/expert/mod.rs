@@ -5,10 +5,14 @@ pub mod checkpoint;
 pub mod float_tables;
 mod owned;
 pub mod source;
+pub mod stats;
 pub mod store;
+pub mod streamed;
 
 pub use cache::{ExpertCache, RequestScratch};
 pub use checkpoint::CheckpointSource;
 pub use float_tables::FloatTables;
-pub use source::{ExpertSource, Matrices};
+pub use source::{ExpertSource, Matrices, Scan};
+pub use stats::StreamStats;
 pub use store::StoreSource;
+pub use streamed::{ExpertMemory, StreamOptions};

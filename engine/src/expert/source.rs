@@ -1,15 +1,16 @@
 //! Where the weights of a model come from.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use nestling_formats::store::GroupId;
-use nestling_formats::{FloatKind, Level, MatrixKind, ModelConfig};
+use nestling_formats::store::{GroupId, Store};
+use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, ModelConfig};
 
 use crate::cancel::CancelToken;
 use crate::dual::ExpertSensitivities;
 use crate::error::EngineError;
+use crate::reads::ArrivedPlane;
 use crate::weights::MatrixWeights;
 
 /// The matrices of one group: an expert's, a layer's, the embedding or the head.
@@ -44,6 +45,15 @@ impl Matrices {
     }
 }
 
+/// Whether what is in a plane P2 was looked at before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scan {
+    /// Not yet: scales, steps and tables are checked.
+    Check,
+    /// It was, and its checksum is the same.
+    Known,
+}
+
 /// A store or a checkpoint: hands out weights by their place in the graph.
 pub trait ExpertSource: Send + Sync {
     /// The model's hyper-parameters.
@@ -76,6 +86,32 @@ pub trait ExpertSource: Send + Sync {
     /// What planes of the experts are worth; nothing where weights have no planes.
     fn sensitivities(&self) -> ExpertSensitivities {
         ExpertSensitivities::default()
+    }
+
+    /// The store, where planes of experts can be had one by one.
+    fn store(&self) -> Option<&Arc<Store>> {
+        None
+    }
+
+    /// How many of an expert's planes, from the first, a level needs.
+    fn planes_of(&self, expert: ExpertId, level: Level) -> usize {
+        let _ = (expert, level);
+        0
+    }
+
+    /// The matrices of an expert, made of planes that were read and verified, from the first on.
+    ///
+    /// # Errors
+    /// A source without a store; planes that do not make the expert.
+    fn bind_expert(
+        &self,
+        expert: ExpertId,
+        planes: &[Arc<ArrivedPlane>],
+        scan: Scan,
+    ) -> Result<Matrices, EngineError> {
+        let _ = (planes, scan);
+        let what = GroupId::Expert(expert).to_string();
+        Err(EngineError::mismatch(what, "a source that is a store", "another"))
     }
 
     /// The float tensors of a layer, or of the model as a whole; row-major.

@@ -1,5 +1,6 @@
 //! Weights from a store: read into memory of our own, or used where the file is mapped.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use half::f16;
@@ -10,17 +11,18 @@ use nestling_formats::nested::{
 #[cfg(not(target_family = "wasm"))]
 use nestling_formats::store::MappedStore;
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, PartItem, Store};
-use nestling_formats::{FloatKind, Level, MatrixKind, ModelConfig, Plane};
+use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, ModelConfig, Plane};
 
 use super::owned::{GroupPlanes, Planes, Wanted, read_groups};
 #[cfg(not(target_family = "wasm"))]
 use super::source::read_experts;
-use super::source::{ExpertSource, Matrices};
+use super::source::{ExpertSource, Matrices, Scan};
 use crate::allocation::Allocation;
 use crate::arena::AlignedBytes;
 use crate::cancel::CancelToken;
 use crate::dual::ExpertSensitivities;
 use crate::error::EngineError;
+use crate::reads::ArrivedPlane;
 use crate::weights::{ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions};
 
 /// Takes weights from a store, at any level that it holds.
@@ -107,7 +109,8 @@ impl StoreSource {
         });
         let wanted: Vec<_> = wanted.collect();
         let read = read_groups(&self.store, &wanted, threads, cancel)?;
-        groups.iter().zip(read).map(|(group, planes)| self.bind_group(group, planes)).collect()
+        let bind = |(group, planes): (&&Group, _)| self.bind_group(group, planes, Scan::Check);
+        groups.iter().zip(read).map(bind).collect()
     }
 
     /// The matrices of a group, used in place.
@@ -117,26 +120,47 @@ impl StoreSource {
         for extent in Plane::ALL.into_iter().take(self.planes(group)) {
             let found = self.store.index().extent(group, extent);
             let Some(found) = found.and_then(|found| mapped.extent(found)) else { continue };
-            for part in group.parts(extent).unwrap_or_default() {
-                let start = found.range().start + part.range.start;
-                let region = ByteRegion::new(found.owner(), start, part.range.len());
-                let levels = self.allocated_levels(group);
-                match part.item {
-                    PartItem::Plane { matrix, plane }
-                        if levels.get(matrix).is_some_and(|level| plane.level() > *level) => {}
-                    PartItem::Plane { matrix, plane } => planes[matrix][plane.index()] = region,
-                    PartItem::Floats { matrix } => planes[matrix][0] = region,
-                    PartItem::Tensor { .. } => {}
-                }
-            }
+            let region = |range: Range<usize>| {
+                let start = found.range().start + range.start;
+                ByteRegion::new(found.owner(), start, range.len())
+            };
+            self.place_parts(group, extent, &region, &mut planes);
         }
-        self.bind_group(group, planes)
+        self.bind_group(group, planes, Scan::Check)
     }
 
-    fn bind_group(&self, group: &Group, planes: GroupPlanes) -> Result<Matrices, EngineError> {
+    /// Puts the parts of an extent in their matrices' places; those above an allocated level stay
+    /// out.
+    fn place_parts(
+        &self,
+        group: &Group,
+        extent: Plane,
+        region: &dyn Fn(Range<usize>) -> Option<ByteRegion>,
+        planes: &mut GroupPlanes,
+    ) {
+        let levels = self.allocated_levels(group);
+        for part in group.parts(extent).unwrap_or_default() {
+            match part.item {
+                PartItem::Plane { matrix, plane }
+                    if levels.get(matrix).is_some_and(|level| plane.level() > *level) => {}
+                PartItem::Plane { matrix, plane } => {
+                    planes[matrix][plane.index()] = region(part.range);
+                }
+                PartItem::Floats { matrix } => planes[matrix][0] = region(part.range),
+                PartItem::Tensor { .. } => {}
+            }
+        }
+    }
+
+    fn bind_group(
+        &self,
+        group: &Group,
+        planes: GroupPlanes,
+        scan: Scan,
+    ) -> Result<Matrices, EngineError> {
         let mut list = Vec::with_capacity(group.matrices.len());
         for ((place, matrix), planes) in group.matrices.iter().enumerate().zip(planes) {
-            let bound = self.bind(group, matrix, planes)?;
+            let bound = self.bind((group, matrix), planes, scan)?;
             let bound = match &self.allocation {
                 Some(allocation) => allocation.apply(&group.id, place, bound),
                 None => bound,
@@ -148,9 +172,9 @@ impl StoreSource {
 
     fn bind(
         &self,
-        group: &Group,
-        matrix: &Matrix,
+        (group, matrix): (&Group, &Matrix),
         [p2, p3, p4, p6, p8, p34]: Planes<ByteRegion>,
+        scan: Scan,
     ) -> Result<MatrixWeights, EngineError> {
         let (rows, cols) = (matrix.rows, matrix.cols);
         let missing = || {
@@ -167,8 +191,11 @@ impl StoreSource {
         let codec = Arc::clone(self.store.index().codec(matrix).ok_or_else(missing)?);
         let regions = PlaneRegions { p2, p3, p4, p34, p6, p8 };
         let levels = self.levels(group, matrix);
-        let matrix = NestedMatrix::new((rows, cols), layout, codec, regions, levels)?;
-        Ok(MatrixWeights::Nested(matrix))
+        let make = match scan {
+            Scan::Check => NestedMatrix::new,
+            Scan::Known => NestedMatrix::known,
+        };
+        Ok(MatrixWeights::Nested(make((rows, cols), layout, codec, regions, levels)?))
     }
 
     /// The prefix of a matrix at each level of the model. A function of the whole store's sections,
@@ -284,6 +311,33 @@ impl ExpertSource for StoreSource {
 
     fn sensitivities(&self) -> ExpertSensitivities {
         ExpertSensitivities::of_index(self.store.index())
+    }
+
+    fn store(&self) -> Option<&Arc<Store>> {
+        Some(&self.store)
+    }
+
+    fn planes_of(&self, expert: ExpertId, level: Level) -> usize {
+        let Some(group) = self.store.group(&GroupId::Expert(expert)) else { return 0 };
+        let planes = self.store.index().planes_at(group, level).unwrap_or(0);
+        planes.min(self.planes(group))
+    }
+
+    fn bind_expert(
+        &self,
+        expert: ExpertId,
+        arrived: &[Arc<ArrivedPlane>],
+        scan: Scan,
+    ) -> Result<Matrices, EngineError> {
+        let group = self.group(&GroupId::Expert(expert))?;
+        let mut planes: GroupPlanes = vec![Default::default(); group.matrices.len()];
+        for (extent, bytes) in Plane::ALL.into_iter().zip(arrived) {
+            let region = |range: Range<usize>| {
+                ByteRegion::new(Arc::<ArrivedPlane>::clone(bytes), range.start, range.len())
+            };
+            self.place_parts(group, extent, &region, &mut planes);
+        }
+        self.bind_group(group, planes, scan)
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {

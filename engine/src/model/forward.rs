@@ -28,7 +28,7 @@ pub(super) struct Step<'a, B: Backend> {
 
 /// Computes one batch, layer after layer.
 pub(super) async fn forward<B: Backend>(
-    (w, experts, eps): (&Weights<B>, &ExpertCache<B>, f32),
+    (w, experts, eps): (&Weights<B>, &mut ExpertCache<B>, f32),
     mut enc: B::Encoder<'_>,
     step: Step<'_, B>,
 ) -> Result<(), EngineError> {
@@ -70,9 +70,9 @@ pub(super) async fn forward<B: Backend>(
         }
         if let Some(router) = &lw.router {
             enc.route(router, &act.normed, &mut act.routing)?; // [T, K]
-            let memory = (&mut *stats, &mut *requests);
-            let mut pending = experts.request(layer, rows, &act.routing, &mut enc, memory).await?;
-            while let Some(ready) = pending.next().await? {
+            let mut pending =
+                experts.request(layer, rows, &act.routing, &mut enc, requests).await?;
+            while let Some(ready) = pending.next(&mut enc, stats).await? {
                 enc.experts(ready, &act.routing, &act.normed, &mut act.expert_rows)?;
             }
             enc.experts_sum(&act.routing, &act.expert_rows, &mut act.x)?;

@@ -13,7 +13,7 @@ use crate::cancel::CancelToken;
 use crate::driver::block_on;
 use crate::dual::{LevelRouter, ThresholdRule};
 use crate::error::EngineError;
-use crate::expert::{ExpertCache, ExpertSource, RequestScratch};
+use crate::expert::{ExpertCache, ExpertMemory, ExpertSource, RequestScratch, StreamOptions};
 use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
 use crate::runner::{
     ModelRunner, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
@@ -21,7 +21,7 @@ use crate::runner::{
 use crate::weights::ActivationMode;
 
 /// How a model is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RunnerOptions {
     /// Most rows of one step: bounds the scratch memory.
     pub rows_max: usize,
@@ -35,6 +35,8 @@ pub struct RunnerOptions {
     pub load_threads: usize,
     /// Positions that a sequence may have; none for what the model was trained with.
     pub context_max: Option<usize>,
+    /// How experts are streamed; none where all of them are loaded with the model.
+    pub streaming: Option<StreamOptions>,
 }
 
 impl Default for RunnerOptions {
@@ -46,6 +48,7 @@ impl Default for RunnerOptions {
             activations: ActivationMode::default(),
             load_threads: std::thread::available_parallelism().map_or(1, usize::from),
             context_max: None,
+            streaming: None,
         }
     }
 }
@@ -126,7 +129,14 @@ impl<B: Backend> Runner<B> {
             activations: options.activations,
             threads: options.load_threads,
         };
-        let (weights, mut experts) = loader.load(cancel, progress)?;
+        let (weights, mut experts) = match &options.streaming {
+            None => loader.load(cancel, progress)?,
+            Some(streaming) => {
+                let weights = loader.load_dense(cancel, progress)?;
+                let from = Arc::clone(&source);
+                (weights, ExpertCache::streamed(from, options.activations, streaming)?)
+            }
+        };
         let sensitivities = Arc::new(source.sensitivities());
         experts.set_level_router(Arc::new(ThresholdRule::new(sensitivities)));
         let scratch = StepScratch::default();
@@ -159,6 +169,7 @@ impl<B: Backend> Runner<B> {
             StepStats { rows: rows.len(), logit_rows: logit_rows.len(), ..StepStats::default() };
         stats.weight_bytes = self.weights.step_bytes(rows, logit_rows.len(), vocab_size);
         let mut logits = std::mem::take(spare);
+        self.experts.begin_step();
         let step = Step {
             rows,
             logit_rows,
@@ -170,8 +181,10 @@ impl<B: Backend> Runner<B> {
             stats: &mut stats,
             logits: &mut logits,
         };
-        let model = (&self.weights, &self.experts, self.source.config().rms_norm_eps);
-        forward(model, self.backend.encoder(), step).await?;
+        let model = (&self.weights, &mut self.experts, self.source.config().rms_norm_eps);
+        let computed = forward(model, self.backend.encoder(), step).await;
+        stats.streaming = self.experts.take_stats();
+        computed?;
         let failures = failures(batch, &logits, vocab_size);
         Ok(StepOutput { logits, vocab_size, failures, stats })
     }
@@ -246,6 +259,14 @@ impl<B: Backend> ModelRunner for Runner<B> {
         cancel: &CancelToken,
     ) -> Result<StepOutput, EngineError> {
         block_on(self.run(batch, cancel))
+    }
+
+    fn expert_memory(&self) -> Option<Arc<ExpertMemory>> {
+        self.experts.memory().map(Arc::clone)
+    }
+
+    fn change_expert_memory(&mut self) -> Result<(), EngineError> {
+        self.experts.change_memory()
     }
 
     fn recycle(&mut self, output: StepOutput) {

@@ -79,6 +79,10 @@ impl<B: Backend> LayerWeights<B> {
 /// What loading reports: parts done, parts in all.
 pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
 
+/// What is done with each layer's feed-forward part.
+type EachLayer<'a, L> =
+    &'a mut dyn FnMut(&mut L, u32, FeedForwardConfig) -> Result<(), EngineError>;
+
 /// Takes weights from a source to a device, layer by layer.
 pub struct Loader<'a, B: Backend> {
     /// The device.
@@ -103,6 +107,34 @@ impl<B: Backend> Loader<'_, B> {
         progress: Progress<'_>,
     ) -> Result<(Weights<B>, ExpertCache<B>), EngineError> {
         let config = self.source.config().clone();
+        let mut experts = Vec::new();
+        let weights = self.parts(cancel, progress, &mut |loader, layer, feed_forward| {
+            experts.push(loader.experts(&config, layer, feed_forward, cancel)?);
+            Ok(())
+        })?;
+        Ok((weights, ExpertCache::resident(experts)))
+    }
+
+    /// Loads everything but the experts.
+    ///
+    /// # Errors
+    /// As [`Loader::load`].
+    pub fn load_dense(
+        mut self,
+        cancel: &CancelToken,
+        progress: Progress<'_>,
+    ) -> Result<Weights<B>, EngineError> {
+        self.parts(cancel, progress, &mut |_, _, _| Ok(()))
+    }
+
+    /// Everything but the experts, which `each_layer` is for.
+    fn parts(
+        &mut self,
+        cancel: &CancelToken,
+        progress: Progress<'_>,
+        each_layer: EachLayer<'_, Self>,
+    ) -> Result<Weights<B>, EngineError> {
+        let config = self.source.config().clone();
         let table_size = (config.vocab_size, config.hidden_size);
         let parts = config.num_hidden_layers + 1;
         let table =
@@ -117,15 +149,14 @@ impl<B: Backend> Loader<'_, B> {
         let final_norm = Floats::read(self.source, None)?;
         let final_norm = final_norm.upload(self.backend, FloatKind::FinalNorm, table_size.1)?;
         progress(1, parts);
-        let (mut layers, mut experts) = (Vec::new(), Vec::new());
+        let mut layers = Vec::new();
         for (layer, layer_config) in (0u32..).zip(&config.layers) {
             layers.push(self.layer(&config, layer, cancel)?);
-            experts.push(self.experts(&config, layer, layer_config.feed_forward, cancel)?);
+            each_layer(self, layer, layer_config.feed_forward)?;
             progress(layers.len() + 1, parts);
         }
         let head = [Linear { matrix, bias: None }];
-        let weights = Weights { embedding, layers, final_norm, head };
-        Ok((weights, ExpertCache::resident(experts)))
+        Ok(Weights { embedding, layers, final_norm, head })
     }
 
     fn group(&self, group: &GroupId, cancel: &CancelToken) -> Result<Matrices, EngineError> {

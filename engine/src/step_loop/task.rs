@@ -60,6 +60,7 @@ impl Task {
             *sum += uses;
         }
         self.stats.weight_read_bytes += step.weight_bytes;
+        self.stats.streaming.add(&step.streaming);
         if self.first_token.is_none() {
             self.stats.prompt_tokens += rows;
         }

@@ -186,6 +186,8 @@ pub fn model(engine: &Engine, runner: FakeRunner) -> Model {
         context_length,
         allocation: None,
         weight_bytes: 0,
+        experts: None,
+        plan: None,
         reservations: vec![],
     };
     Model::from_parts(engine, parts).unwrap()

@@ -277,6 +277,14 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         Ok(())
     }
 
+    fn bind_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<CpuMatrix, EngineError> {
+        self.cpu.upload_matrix(weights, activations)
+    }
+
     fn flush(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
@@ -334,7 +342,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
                 if count > 0 {
                     let range = start..start + count;
                     let rows = RowMap { x: &x_rows[range.clone()], out: &out_rows[range] };
-                    uses.push(Use { weights: expert.weights, level, rows });
+                    uses.push(Use { weights: &expert.weights, level, rows });
                     start += count;
                 }
             }

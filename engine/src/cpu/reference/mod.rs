@@ -350,6 +350,14 @@ impl Encoder<Reference> for ReferenceEncoder {
         Ok(())
     }
 
+    fn bind_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<ReferenceMatrix, EngineError> {
+        Ok(ReferenceMatrix::new(weights.clone(), activations))
+    }
+
     fn flush(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
@@ -383,7 +391,7 @@ impl Encoder<Reference> for ReferenceEncoder {
             let levels: Vec<Level> = expert.uses.iter().map(|used| used.level).collect();
             let mut gathered = ReferenceBuffer::new(0, x.cols);
             self.gather_rows(x, &rows, &mut gathered)?;
-            let products = feed_forward(expert.weights, &levels, &gathered)?;
+            let products = feed_forward(&expert.weights, &levels, &gathered)?;
             for (used, product) in expert.uses.iter().zip(products.rows()) {
                 let row = used.row as usize * per_token + used.rank as usize;
                 out.values[row * x.cols..][..x.cols].copy_from_slice(product);

@@ -1,0 +1,550 @@
+//! Experts that are read when they are wanted: planes within a budget.
+//!
+//! What is there and what has to go is decided by [`Residency`], reads are done by [`Reads`]; here
+//! both meet the steps. Nothing here changes a result: an expert is computed when all the planes
+//! that its rows ask for have arrived, whatever the order.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nestling_formats::store::{GroupId, Store};
+use nestling_formats::{
+    ExpertId, FeedForward as FeedForwardConfig, Level, MatrixKind, ModelConfig, Plane,
+};
+
+use super::source::{ExpertSource, Matrices, Scan};
+use super::stats::StreamStats;
+use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, Linear, PinnedExpert};
+use crate::clock::Moment;
+use crate::error::EngineError;
+use crate::reads::{ArrivedPlane, ReadClass, ReadDone, ReadOptions, ReadRequest, Reads};
+use crate::residency::{
+    Admission, ExpertTable, PlaneId, PlaneState, Residency, ResidencyOptions,
+};
+use crate::weights::ActivationMode;
+
+/// Experts that are given at once while others wait for the memory of those that were computed.
+const GIVEN_AT_ONCE: usize = 8;
+
+/// How experts are streamed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamOptions {
+    /// Bytes that planes of experts may take.
+    pub budget_bytes: u64,
+    /// How planes are read.
+    pub reads: ReadOptions,
+}
+
+/// The memory of a model's experts, to be changed while it runs. A change is made before the next
+/// layer's experts are looked for.
+#[derive(Debug)]
+pub struct ExpertMemory {
+    /// What the budget is to be; `u64::MAX` where nothing is to change.
+    wanted_bytes: AtomicU64,
+    /// Bytes to give back at once.
+    shed_bytes: AtomicU64,
+    /// Bytes that are held.
+    used_bytes: AtomicU64,
+}
+
+impl ExpertMemory {
+    fn new() -> Self {
+        let wanted_bytes = AtomicU64::new(u64::MAX);
+        Self { wanted_bytes, shed_bytes: AtomicU64::new(0), used_bytes: AtomicU64::new(0) }
+    }
+
+    /// Asks for another budget.
+    pub fn set_budget(&self, bytes: u64) {
+        self.wanted_bytes.store(bytes.min(u64::MAX - 1), Ordering::Release);
+    }
+
+    /// Asks for `bytes` of planes to go, those that are missed least; they may come back.
+    pub fn shed(&self, bytes: u64) {
+        self.shed_bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Bytes of planes that are held or on their way.
+    pub fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Ordering::Acquire)
+    }
+}
+
+/// One expert's planes, and the expert made of them.
+struct Slot<B: Backend> {
+    planes: [Option<Arc<ArrivedPlane>>; 5],
+    /// The expert of its first planes, and how many they are.
+    bound: Option<(Arc<FeedForward<B>>, usize)>,
+    scan: Scan,
+}
+
+impl<B: Backend> Slot<B> {
+    fn empty() -> Self {
+        Self { planes: Default::default(), bound: None, scan: Scan::Check }
+    }
+
+    /// The planes that are there, from the first on.
+    fn prefix(&self) -> Vec<Arc<ArrivedPlane>> {
+        self.planes.iter().map_while(Clone::clone).collect()
+    }
+}
+
+/// An expert that a layer wants.
+struct Wanted {
+    expert: u32,
+    /// Planes that its rows need, from the first.
+    planes: usize,
+    /// Its rows in the request's uses.
+    uses: Range<usize>,
+    progress: Progress,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// There was no room for its planes yet.
+    Unplaced,
+    /// Pinned; its planes are there or on their way.
+    Placed,
+    /// Pinned, and being computed.
+    Given,
+}
+
+/// The experts of a model, those within the budget in memory.
+pub(super) struct StreamedExperts<B: Backend> {
+    source: Arc<dyn ExpertSource>,
+    store: Arc<Store>,
+    reads: Reads,
+    residency: Residency,
+    slots: Vec<Vec<Slot<B>>>, // [layers][experts], no experts in a dense layer
+    config: ModelConfig,
+    activations: ActivationMode,
+    memory: Arc<ExpertMemory>,
+    /// Those of the request under way, experts ascending.
+    wanted: Vec<Wanted>,
+    /// Planes that have to go, before they do.
+    evicted: Vec<PlaneId>,
+    /// Planes to be read, before they are ordered.
+    jobs: Vec<PlaneId>,
+    stats: StreamStats,
+}
+
+impl<B: Backend> StreamedExperts<B> {
+    /// No expert is resident yet.
+    ///
+    /// # Errors
+    /// A source that is no store; a budget that has no room for one token's experts of one layer;
+    /// a platform that gives no thread for reads.
+    pub fn open(
+        source: Arc<dyn ExpertSource>,
+        activations: ActivationMode,
+        options: &StreamOptions,
+    ) -> Result<Self, EngineError> {
+        let no_store = || EngineError::mismatch("source of streamed experts", "a store", "another");
+        let store = Arc::clone(source.store().ok_or_else(no_store)?);
+        let config = source.config().clone();
+        let level = source.level_max().unwrap_or(store.level());
+        let table = Arc::new(ExpertTable::of_store(&store, level)?);
+        let residency = ResidencyOptions::new(&table, options.budget_bytes);
+        let residency = Residency::new(table, residency)?;
+        let reads = Reads::open(Arc::clone(&store), &options.reads)?;
+        let experts = config.layers.iter().map(|layer| match layer.feed_forward {
+            FeedForwardConfig::Dense { .. } => 0,
+            FeedForwardConfig::Moe { num_experts, .. } => num_experts,
+        });
+        let slots = experts.map(|count| (0..count).map(|_| Slot::empty()).collect()).collect();
+        Ok(Self {
+            source,
+            store,
+            reads,
+            residency,
+            slots,
+            config,
+            activations,
+            memory: Arc::new(ExpertMemory::new()),
+            wanted: Vec::new(),
+            evicted: Vec::new(),
+            jobs: Vec::new(),
+            stats: StreamStats::default(),
+        })
+    }
+
+    /// What its memory is changed by.
+    pub fn memory(&self) -> &Arc<ExpertMemory> {
+        &self.memory
+    }
+
+    /// A step begins.
+    pub fn begin_step(&mut self) {
+        self.residency.begin_step();
+    }
+
+    /// What was done since this was asked last.
+    pub fn take_stats(&mut self) -> StreamStats {
+        std::mem::take(&mut self.stats)
+    }
+
+    /// Makes the memory what [`ExpertMemory`] asks for.
+    ///
+    /// # Errors
+    /// A budget without room for one token's experts of one layer; the old one stays.
+    pub fn change_memory(&mut self) -> Result<(), EngineError> {
+        let wanted = self.memory.wanted_bytes.swap(u64::MAX, Ordering::AcqRel);
+        let mut result = Ok(());
+        if wanted != u64::MAX {
+            result = self.residency.set_budget(wanted, &mut self.evicted);
+        }
+        let shed = self.memory.shed_bytes.swap(0, Ordering::AcqRel);
+        if shed > 0 {
+            self.residency.shed(shed, &mut self.evicted);
+        }
+        self.drop_evicted();
+        result
+    }
+
+    /// Starts one layer's request: counts its uses, pins what is there, reads what is missing.
+    /// `experts` ascend, each with its rows' range in the uses.
+    ///
+    /// # Errors
+    /// An expert that the layer does not have; as [`StreamedExperts::change_memory`].
+    pub fn begin(
+        &mut self,
+        layer: u32,
+        experts: impl Iterator<Item = (u32, Range<usize>)>,
+        uses: &[ExpertUse],
+    ) -> Result<(), EngineError> {
+        self.change_memory()?;
+        while let Some(done) = self.reads.try_next() {
+            // Nobody waits for it any more: whoever wants it later asks again.
+            let _ = self.arrive(done);
+        }
+        let count = self.slots.get(layer as usize).map_or(0, Vec::len);
+        for (expert, range) in experts {
+            if expert as usize >= count {
+                let expected = format!("an expert below {count}");
+                let what = format!("routing of layer {layer}");
+                return Err(EngineError::mismatch(what, expected, expert));
+            }
+            let rows = uses.get(range.clone()).unwrap_or_default();
+            let id = ExpertId { layer, expert };
+            let planes_of = |used: &ExpertUse| self.source.planes_of(id, used.level);
+            let planes = rows.iter().map(planes_of).max().unwrap_or(0);
+            self.residency.used(layer, expert, planes, rows.len() as u32);
+            self.count(layer, expert, planes, rows);
+            let progress = Progress::Unplaced;
+            self.wanted.push(Wanted { expert, planes, uses: range, progress });
+        }
+        self.place(layer);
+        Ok(())
+    }
+
+    fn count(&mut self, layer: u32, expert: u32, planes: usize, rows: &[ExpertUse]) {
+        let bits: u64 = rows.iter().map(|used| u64::from(used.level.bits())).sum();
+        self.stats.asked_bits += bits;
+        let resident = self.residency.resident(layer, expert);
+        if resident >= planes {
+            self.stats.expert_hits += 1;
+        } else {
+            self.stats.expert_misses += 1;
+        }
+        for plane in Plane::ALL.into_iter().take(planes) {
+            let bytes = self.extent_bytes(layer, expert, plane);
+            self.stats.wanted_bytes += bytes;
+            if plane.index() >= resident {
+                self.stats.missing_bytes[plane.index()] += bytes;
+            }
+        }
+    }
+
+    fn extent_bytes(&self, layer: u32, expert: u32, plane: Plane) -> u64 {
+        let group = self.store.group(&GroupId::expert_of(layer, expert));
+        let extent = group.and_then(|group| self.store.extent(group, plane));
+        extent.map_or(0, |extent| extent.length)
+    }
+
+    /// Pins what can be, and reads what is missing of it. An expert gets room for all its planes
+    /// or waits until others were computed; those behind it wait too, so that it has its turn.
+    fn place(&mut self, layer: u32) {
+        let unplaced = |wanted: &Wanted| wanted.progress == Progress::Unplaced;
+        if !self.wanted.iter().any(unplaced) {
+            return;
+        }
+        let mut wanted = std::mem::take(&mut self.wanted);
+        for one in wanted.iter_mut().filter(|one| unplaced(one)) {
+            if self.residency.resident(layer, one.expert) >= one.planes {
+                self.residency.pin(layer, one.expert);
+                one.progress = Progress::Placed;
+            }
+        }
+        for one in wanted.iter_mut().filter(|one| unplaced(one)) {
+            self.residency.pin(layer, one.expert);
+            if !self.admit(layer, one.expert, one.planes) {
+                self.residency.unpin(layer, one.expert);
+                break;
+            }
+            one.progress = Progress::Placed;
+        }
+        self.wanted = wanted;
+        self.drop_evicted();
+        self.submit_jobs(ReadClass::Urgent);
+    }
+
+    /// Room for the planes of an expert that are missing; false if there is none for one of them.
+    fn admit(&mut self, layer: u32, expert: u32, planes: usize) -> bool {
+        for plane in Plane::ALL.into_iter().take(planes) {
+            let id = PlaneId { layer, expert, plane };
+            match self.residency.state(id) {
+                PlaneState::Resident => {}
+                PlaneState::Reading => self.reads.promote(tag_of(id)),
+                PlaneState::Absent => {
+                    if !self.residency.admit(id, Admission::Needed, &mut self.evicted) {
+                        return false;
+                    }
+                    self.jobs.push(id);
+                }
+            }
+        }
+        true
+    }
+
+    fn submit_jobs(&mut self, class: ReadClass) {
+        // Base planes first: an expert that has its base can be computed at a lower level.
+        self.jobs.sort_by_key(|id| (id.plane.index(), id.expert));
+        for id in std::mem::take(&mut self.jobs) {
+            let group = self.store.group(&GroupId::expert_of(id.layer, id.expert));
+            let extent = group.and_then(|group| self.store.extent(group, id.plane));
+            match extent {
+                Some(extent) => {
+                    let (tag, extent) = (tag_of(id), extent.clone());
+                    self.reads.submit(ReadRequest { tag, extent, class });
+                }
+                None => self.residency.failed(id),
+            }
+        }
+    }
+
+    /// Lets go of planes that the bookkeeping has evicted.
+    fn drop_evicted(&mut self) {
+        for id in self.evicted.drain(..) {
+            let slots = self.slots.get_mut(id.layer as usize);
+            if let Some(slot) = slots.and_then(|slots| slots.get_mut(id.expert as usize)) {
+                slot.planes[id.plane.index()] = None;
+                slot.bound = None;
+            }
+        }
+        self.memory.used_bytes.store(self.residency.used_bytes(), Ordering::Release);
+    }
+
+    /// Takes in a read that ended.
+    fn arrive(&mut self, done: ReadDone) -> Result<(), EngineError> {
+        let id = plane_of(done.tag);
+        let slots = self.slots.get_mut(id.layer as usize);
+        let slot = slots.and_then(|slots| slots.get_mut(id.expert as usize));
+        let reading = self.residency.state(id) == PlaneState::Reading;
+        match (done.result, slot) {
+            (Ok(plane), Some(slot)) if reading => {
+                self.stats.read_bytes[id.plane.index()] += plane.as_ref().len() as u64;
+                slot.planes[id.plane.index()] = Some(Arc::new(plane));
+                self.residency.arrived(id);
+                Ok(())
+            }
+            (Err(error), _) => {
+                if reading {
+                    self.residency.failed(id);
+                }
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Experts whose planes are all there, bound to them; none once all have been given.
+    ///
+    /// # Errors
+    /// A read that failed; planes that do not make an expert.
+    pub async fn next<'a>(
+        &mut self,
+        layer: u32,
+        uses: &'a [ExpertUse],
+        encoder: &mut B::Encoder<'_>,
+        ready: &mut Vec<PinnedExpert<'a, B>>,
+    ) -> Result<(), EngineError> {
+        loop {
+            self.release_given(layer);
+            self.place(layer);
+            while let Some(done) = self.reads.try_next() {
+                self.arrive_for(layer, done)?;
+            }
+            self.give(layer, uses, encoder, ready)?;
+            if !ready.is_empty() || self.wanted.is_empty() {
+                return Ok(());
+            }
+            if self.wanted.iter().all(|one| one.progress == Progress::Unplaced)
+                && self.reads.outstanding() == 0
+            {
+                return Err(self.no_room(layer));
+            }
+            encoder.flush()?;
+            let started = Moment::now();
+            let done = std::future::poll_fn(|context| self.reads.poll_next(context)).await;
+            self.stats.wait_ns += (Moment::now().seconds_since(started) * 1e9) as u64;
+            self.arrive_for(layer, done)?;
+        }
+    }
+
+    /// Takes in a read; one that failed matters if this layer wants it.
+    fn arrive_for(&mut self, layer: u32, done: ReadDone) -> Result<(), EngineError> {
+        let id = plane_of(done.tag);
+        let wants = |one: &Wanted| one.expert == id.expert && one.planes > id.plane.index();
+        let wanted = id.layer == layer && self.wanted.iter().any(wants);
+        match self.arrive(done) {
+            Err(error) if wanted => Err(error),
+            Err(error) => {
+                tracing::debug!(%error, "a read that nobody waits for failed");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn no_room(&self, layer: u32) -> EngineError {
+        let expected = "memory for one of them";
+        let found = format!("a budget of {} bytes", self.residency.budget_bytes());
+        EngineError::mismatch(format!("experts of layer {layer}"), expected, found)
+    }
+
+    fn give<'a>(
+        &mut self,
+        layer: u32,
+        uses: &'a [ExpertUse],
+        encoder: &mut B::Encoder<'_>,
+        ready: &mut Vec<PinnedExpert<'a, B>>,
+    ) -> Result<(), EngineError> {
+        let crowded = self.wanted.iter().any(|one| one.progress == Progress::Unplaced);
+        let most = if crowded { GIVEN_AT_ONCE } else { usize::MAX };
+        let mut wanted = std::mem::take(&mut self.wanted);
+        let mut result = Ok(());
+        for one in wanted.iter_mut().filter(|one| one.progress == Progress::Placed) {
+            if ready.len() >= most {
+                break;
+            }
+            if self.residency.resident(layer, one.expert) < one.planes {
+                continue;
+            }
+            match self.bind(ExpertId { layer, expert: one.expert }, one.planes, encoder) {
+                Ok(weights) => {
+                    one.progress = Progress::Given;
+                    let uses = uses.get(one.uses.clone()).unwrap_or_default();
+                    let bits = uses.iter().map(|used| u64::from(used.level.bits()));
+                    self.stats.served_bits += bits.sum::<u64>();
+                    ready.push(PinnedExpert { expert: one.expert, weights, uses });
+                }
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        self.wanted = wanted;
+        result
+    }
+
+    /// The expert, made of as many planes as are there, `planes` at least.
+    fn bind(
+        &mut self,
+        id: ExpertId,
+        planes: usize,
+        encoder: &mut B::Encoder<'_>,
+    ) -> Result<Arc<FeedForward<B>>, EngineError> {
+        let slots = self.slots.get_mut(id.layer as usize);
+        let slot = slots.and_then(|slots| slots.get_mut(id.expert as usize));
+        let missing = || EngineError::mismatch(GroupId::Expert(id).to_string(), "a slot", "none");
+        let slot = slot.ok_or_else(missing)?;
+        if let Some((weights, held)) = &slot.bound
+            && *held >= planes
+        {
+            return Ok(Arc::clone(weights));
+        }
+        let arrived = slot.prefix();
+        let matrices = self.source.bind_expert(id, &arrived, slot.scan)?;
+        slot.scan = Scan::Known;
+        let sizes = sizes_of(&self.config, id.layer);
+        let weights = Arc::new(upload::<B>(matrices, sizes, self.activations, encoder)?);
+        slot.bound = Some((Arc::clone(&weights), arrived.len()));
+        Ok(weights)
+    }
+
+    /// Unpins what was given: it has been computed.
+    fn release_given(&mut self, layer: u32) {
+        let residency = &mut self.residency;
+        self.wanted.retain(|one| {
+            let given = one.progress == Progress::Given;
+            if given {
+                residency.unpin(layer, one.expert);
+            }
+            !given
+        });
+    }
+
+    /// Ends a request, whether or not all was given.
+    pub fn end(&mut self, layer: u32) {
+        for one in self.wanted.drain(..) {
+            if one.progress != Progress::Unplaced {
+                self.residency.unpin(layer, one.expert);
+            }
+        }
+    }
+}
+
+/// Hidden and intermediate size of a layer's experts.
+fn sizes_of(config: &ModelConfig, layer: u32) -> (usize, usize) {
+    let feed_forward = config.layers.get(layer as usize).map(|layer| layer.feed_forward);
+    let intermediate = match feed_forward {
+        Some(FeedForwardConfig::Moe { moe_intermediate_size, .. }) => moe_intermediate_size,
+        _ => 0,
+    };
+    (config.hidden_size, intermediate)
+}
+
+fn upload<B: Backend>(
+    mut matrices: Matrices,
+    (hidden, intermediate): (usize, usize),
+    activations: ActivationMode,
+    encoder: &mut B::Encoder<'_>,
+) -> Result<FeedForward<B>, EngineError> {
+    let mut upload = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
+        let weights = matrices.take(kind, (rows, cols))?;
+        Ok(Linear { matrix: encoder.bind_matrix(&weights, activations)?, bias: None })
+    };
+    Ok(FeedForward {
+        gate: upload(MatrixKind::Gate, intermediate, hidden)?,
+        up: upload(MatrixKind::Up, intermediate, hidden)?,
+        down: upload(MatrixKind::Down, hidden, intermediate)?,
+    })
+}
+
+/// The tag of a plane's read. Layers and experts are below 2²⁴ by the limits of configurations.
+fn tag_of(id: PlaneId) -> u64 {
+    u64::from(id.layer) << 32 | u64::from(id.expert) << 8 | id.plane.index() as u64
+}
+
+fn plane_of(tag: u64) -> PlaneId {
+    let plane = Plane::ALL[(tag & 0xff) as usize % Plane::ALL.len()];
+    PlaneId { layer: (tag >> 32) as u32, expert: (tag >> 8) as u32 & 0xff_ffff, plane }
+}
+
+#[cfg(test)]
+mod tests {
+    use nestling_formats::Plane;
+
+    use super::{PlaneId, plane_of, tag_of};
+
+    #[test]
+    fn tags_name_planes() {
+        for (layer, expert) in [(0, 0), (47, 127), (93, 511), (1 << 20, (1 << 24) - 1)] {
+            for plane in Plane::ALL {
+                let id = PlaneId { layer, expert, plane };
+                assert_eq!(plane_of(tag_of(id)), id);
+            }
+        }
+    }
+}

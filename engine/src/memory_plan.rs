@@ -1,0 +1,303 @@
+//! What goes where: one budget in bytes, divided among dense weights, experts, keys and values,
+//! and scratch, before anything is loaded.
+
+use nestling_formats::store::{Group, GroupId, Store};
+use nestling_formats::{FeedForward, Level, ModelConfig, Plane};
+
+use crate::allocation::Allocation;
+use crate::budget::Bytes;
+use crate::error::EngineError;
+use crate::kv_cache::{KvDtype, KvShape, pages_for};
+use crate::options::{ModelOptions, Residence};
+use crate::residency::ExpertTable;
+
+/// Longest context that is made room for unless more is asked for.
+const CONTEXT_DEFAULT_MAX: usize = 8192;
+
+/// Shortest context that is chosen for want of memory.
+const CONTEXT_DEFAULT_MIN: usize = 512;
+
+/// Part of a budget that keys and values of the chosen context may take where experts are streamed.
+const KV_SHARE: u64 = 8;
+
+/// Part of a budget that a step's activations may take where experts are streamed.
+const SCRATCH_SHARE: u64 = 10;
+
+/// Rows of a step whose logits there is room for: one for each session that decodes.
+const LOGIT_ROWS: u64 = 32;
+
+/// Rows of a prompt that pass one layer before the next where experts are streamed, so that an
+/// expert is read once for all of them.
+const STREAMED_ROWS_MAX: usize = 4096;
+
+/// Bytes of a model that is to be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryPlan {
+    /// Whether experts are streamed.
+    pub residence: PlannedResidence,
+    /// Weights that every token uses, and all experts where they are not streamed.
+    pub weight_bytes: u64,
+    /// Planes of experts that are held at a time; 0 where they are not streamed.
+    pub expert_bytes: u64,
+    /// All planes of experts at the model's level.
+    pub expert_bytes_total: u64,
+    /// Pages of keys and values.
+    pub kv_bytes: u64,
+    /// Activations of a step.
+    pub scratch_bytes: u64,
+    /// Most tokens of a session.
+    pub context_length: usize,
+    /// Pages of keys and values of all sessions.
+    pub kv_pages: usize,
+    /// Most rows of a step.
+    pub rows_max: usize,
+}
+
+/// Where experts are while a model runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlannedResidence {
+    /// In memory, all of them.
+    Resident,
+    /// Some in memory, within a budget.
+    Streamed,
+}
+
+impl MemoryPlan {
+    /// Bytes of everything.
+    pub fn total_bytes(&self) -> u64 {
+        let parts = [self.weight_bytes, self.expert_bytes, self.kv_bytes, self.scratch_bytes];
+        parts.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    /// Divides `available` bytes, all that the budget has left, for a store.
+    ///
+    /// # Errors
+    /// [`EngineError::MemoryTooSmall`] where experts are streamed and not even one token's of one
+    /// layer fit; it names the least that would do.
+    pub fn of_store(
+        store: &Store,
+        config: &ModelConfig,
+        (options, allocation): (&ModelOptions, Option<&Allocation>),
+        available: Option<u64>,
+    ) -> Result<Self, EngineError> {
+        let level = options.level.unwrap_or(store.level()).min(store.level());
+        let is_expert = |group: &&Group| matches!(group.id, GroupId::Expert(_));
+        let bytes_of = |groups: &mut dyn Iterator<Item = &Group>| {
+            groups.map(|group| group_bytes(store, group, level, allocation)).sum::<u64>()
+        };
+        let experts = bytes_of(&mut store.groups().iter().filter(is_expert));
+        let weights = |group: &&Group| !matches!(group.id, GroupId::Asset { .. });
+        let dense = |group: &&Group| weights(group) && !is_expert(group);
+        let dense = bytes_of(&mut store.groups().iter().filter(dense));
+        let room = Room::resident(config, options);
+        let resident = Self {
+            residence: PlannedResidence::Resident,
+            weight_bytes: dense.saturating_add(experts),
+            expert_bytes: 0,
+            expert_bytes_total: experts,
+            kv_bytes: room.kv_bytes,
+            scratch_bytes: room.scratch_bytes,
+            context_length: room.context_length,
+            kv_pages: room.kv_pages,
+            rows_max: options.rows_max,
+        };
+        let fits = available.is_none_or(|available| resident.total_bytes() <= available);
+        if experts == 0 || options.residence == Residence::Owned || (fits && options.residence == Residence::Auto) {
+            return Ok(resident);
+        }
+        let available = available.unwrap_or(u64::MAX);
+        let room = Room::streamed(config, options, available);
+        let least = ExpertTable::of_store(store, level)?.least_bytes();
+        let rest = dense.saturating_add(room.kv_bytes).saturating_add(room.scratch_bytes);
+        let expert_bytes = available.saturating_sub(rest).min(experts);
+        if expert_bytes < least.min(experts) {
+            return Err(EngineError::MemoryTooSmall(Box::new(MemoryTooSmall {
+                given: available,
+                dense_bytes: dense,
+                kv_bytes: room.kv_bytes,
+                scratch_bytes: room.scratch_bytes,
+                expert_bytes: least,
+                context_length: room.context_length,
+            })));
+        }
+        Ok(Self {
+            residence: PlannedResidence::Streamed,
+            weight_bytes: dense,
+            expert_bytes,
+            kv_bytes: room.kv_bytes,
+            scratch_bytes: room.scratch_bytes,
+            context_length: room.context_length,
+            kv_pages: room.kv_pages,
+            rows_max: room.rows_max,
+            ..resident
+        })
+    }
+
+    /// What a model takes whose weights are all loaded, or none of our memory where they are
+    /// mapped.
+    pub(crate) fn resident(config: &ModelConfig, options: &ModelOptions, weight_bytes: u64) -> Self {
+        let room = Room::resident(config, options);
+        Self {
+            residence: PlannedResidence::Resident,
+            weight_bytes,
+            expert_bytes: 0,
+            expert_bytes_total: 0,
+            kv_bytes: room.kv_bytes,
+            scratch_bytes: room.scratch_bytes,
+            context_length: room.context_length,
+            kv_pages: room.kv_pages,
+            rows_max: options.rows_max,
+        }
+    }
+}
+
+/// A budget that not even a streamed model fits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryTooSmall {
+    /// The budget.
+    pub given: u64,
+    /// Weights that every token uses.
+    pub dense_bytes: u64,
+    /// Pages of keys and values.
+    pub kv_bytes: u64,
+    /// Activations of a step.
+    pub scratch_bytes: u64,
+    /// One token's experts of one layer.
+    pub expert_bytes: u64,
+    /// Tokens of the context that the keys and values are for.
+    pub context_length: usize,
+}
+
+impl MemoryTooSmall {
+    /// The least that would do.
+    pub fn least(&self) -> u64 {
+        let parts = [self.dense_bytes, self.kv_bytes, self.scratch_bytes, self.expert_bytes];
+        parts.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+}
+
+impl std::fmt::Display for MemoryTooSmall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "a memory budget of {} is too small: the least is {} ({} bytes), of which dense weights \
+             take {}, one token's experts of one layer {}, keys and values of {} tokens {}, and \
+             scratch {}",
+            Bytes(self.given),
+            Bytes(self.least()),
+            self.least(),
+            Bytes(self.dense_bytes),
+            Bytes(self.expert_bytes),
+            self.context_length,
+            Bytes(self.kv_bytes),
+            Bytes(self.scratch_bytes),
+        )
+    }
+}
+
+impl std::error::Error for MemoryTooSmall {}
+
+/// Bytes of the extents of a group that a level, or an allocation, needs.
+fn group_bytes(
+    store: &Store,
+    group: &Group,
+    level: Level,
+    allocation: Option<&Allocation>,
+) -> u64 {
+    let planes = store.index().planes_at(group, level).unwrap_or(0);
+    let planes = allocation.map_or(planes, |given| given.extents(group).min(planes));
+    let extents = Plane::ALL.into_iter().take(planes);
+    extents.filter_map(|plane| store.extent(group, plane)).map(|extent| extent.length).sum()
+}
+
+/// What a model's sessions need of memory.
+struct Room {
+    context_length: usize,
+    kv_pages: usize,
+    kv_bytes: u64,
+    scratch_bytes: u64,
+    rows_max: usize,
+}
+
+impl Room {
+    /// Beside weights that fit: two sessions of the default context.
+    fn resident(config: &ModelConfig, options: &ModelOptions) -> Self {
+        let trained = config.max_position_embeddings;
+        let context_length = match options.context_length {
+            Some(length) => length.clamp(1, trained),
+            None => trained.min(CONTEXT_DEFAULT_MAX),
+        };
+        let kv_tokens = options.kv_tokens.unwrap_or(context_length.saturating_mul(2));
+        Self::with(config, options, (context_length, kv_tokens), options.rows_max)
+    }
+
+    /// Beside experts that do not: a context that leaves room for them, and as many rows a step as
+    /// a part of the budget bounds.
+    fn streamed(config: &ModelConfig, options: &ModelOptions, available: u64) -> Self {
+        let trained = config.max_position_embeddings;
+        let mut context_length = match options.context_length {
+            Some(length) => length.clamp(1, trained),
+            None => trained.min(CONTEXT_DEFAULT_MAX),
+        };
+        let kv = |length: usize| kv_bytes(config, options.kv_dtype, pages_for(length));
+        while options.context_length.is_none()
+            && context_length > CONTEXT_DEFAULT_MIN
+            && kv(context_length) > available / KV_SHARE
+        {
+            context_length = (context_length / 2).max(CONTEXT_DEFAULT_MIN);
+        }
+        let kv_tokens = options.kv_tokens.unwrap_or(context_length);
+        let fixed = scratch_bytes(config, 0);
+        let per_row = scratch_bytes(config, 1).saturating_sub(fixed).max(1);
+        let share = (available / SCRATCH_SHARE).saturating_sub(fixed) / per_row;
+        let rows = usize::try_from(share).unwrap_or(usize::MAX);
+        let rows = rows.clamp(options.rows_max.min(64), STREAMED_ROWS_MAX.max(options.rows_max));
+        Self::with(config, options, (context_length, kv_tokens), rows.min(context_length).max(1))
+    }
+
+    fn with(
+        config: &ModelConfig,
+        options: &ModelOptions,
+        (context_length, kv_tokens): (usize, usize),
+        rows_max: usize,
+    ) -> Self {
+        let kv_pages = pages_for(kv_tokens.max(context_length));
+        let kv_bytes = kv_bytes(config, options.kv_dtype, kv_pages);
+        let scratch_bytes = scratch_bytes(config, rows_max as u64);
+        Self { context_length, kv_pages, kv_bytes, scratch_bytes, rows_max }
+    }
+}
+
+fn kv_bytes(config: &ModelConfig, dtype: KvDtype, pages: usize) -> u64 {
+    let shape = KvShape {
+        num_key_value_heads: config.num_key_value_heads,
+        head_dim: config.head_dim,
+        dtype,
+        pages,
+    };
+    let page_bytes = shape.page_bytes() as u64 * config.num_hidden_layers as u64;
+    page_bytes.saturating_mul(pages as u64)
+}
+
+/// Bytes of the activations of one step.
+fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
+    let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
+    let qkv = (heads + 2 * kv_heads) * config.head_dim;
+    let experts = config.layers.iter().map(|layer| match layer.feed_forward {
+        FeedForward::Dense { intermediate_size } => (1, intermediate_size),
+        FeedForward::Moe { num_experts_per_tok, moe_intermediate_size, .. } => {
+            (num_experts_per_tok, moe_intermediate_size * num_experts_per_tok)
+        }
+    });
+    let experts: Vec<(usize, usize)> = experts.collect();
+    let per_token = experts.iter().map(|(count, _)| *count).max().unwrap_or(0);
+    let inner = experts.iter().map(|(_, width)| *width).max().unwrap_or(0);
+    let hidden_rows = 4 + per_token;
+    let floats = hidden_rows * config.hidden_size + 2 * qkv + (heads + 2) * config.head_dim;
+    // Inputs of products as int8, with a scale and a sum for every 32 of them.
+    let int8 = (config.hidden_size + qkv + inner) * 5 / 4;
+    let logits = 4 * LOGIT_ROWS * config.vocab_size as u64;
+    logits.saturating_add(rows.saturating_mul((4 * floats + int8) as u64))
+}
