@@ -109,7 +109,9 @@ impl Budget {
     /// A budget of `total_bytes`; without a number it counts, but refuses nothing.
     pub fn new(total_bytes: Option<u64>) -> Self {
         let total_bytes = total_bytes.unwrap_or(u64::MAX);
-        Self { state: Arc::new(Mutex::new(State { total_bytes, held_bytes: [0; Purpose::ALL.len()] })) }
+        Self {
+            state: Arc::new(Mutex::new(State { total_bytes, held_bytes: [0; Purpose::ALL.len()] })),
+        }
     }
 
     /// Takes `needed_bytes` until the reservation is dropped.

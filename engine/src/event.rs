@@ -1,5 +1,6 @@
 //! What a generation tells whoever listens.
 
+use crate::expert::StreamStats;
 use crate::text::ToolCall;
 
 /// One thing that happened in a generation, in order.

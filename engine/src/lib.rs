@@ -28,9 +28,9 @@ pub mod judge;
 pub mod kv_cache;
 #[cfg(feature = "text")]
 pub mod load;
-pub mod model;
 #[cfg(feature = "text")]
 pub mod memory_plan;
+pub mod model;
 #[cfg(feature = "text")]
 mod model_core;
 #[cfg(feature = "text")]
@@ -66,7 +66,6 @@ pub use allocation::{Allocation, AllocationHash};
 pub use backend::{Backend, Encoder};
 pub use batch::{Batch, LevelPolicy, Row, SequenceRef};
 pub use budget::{Budget, BudgetExceeded};
-pub use expert::StreamStats;
 pub use cancel::CancelToken;
 pub use dual::{DualPolicy, LevelMode, Threshold};
 #[cfg(feature = "text")]
@@ -74,6 +73,7 @@ pub use engine::Engine;
 pub use error::EngineError;
 #[cfg(feature = "text")]
 pub use event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};
+pub use expert::StreamStats;
 #[cfg(feature = "text")]
 pub use generate::Generation;
 #[cfg(feature = "text")]

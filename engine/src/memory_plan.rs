@@ -103,7 +103,10 @@ impl MemoryPlan {
             rows_max: options.rows_max,
         };
         let fits = available.is_none_or(|available| resident.total_bytes() <= available);
-        if experts == 0 || options.residence == Residence::Owned || (fits && options.residence == Residence::Auto) {
+        if experts == 0
+            || options.residence == Residence::Owned
+            || (fits && options.residence == Residence::Auto)
+        {
             return Ok(resident);
         }
         let available = available.unwrap_or(u64::MAX);
@@ -136,7 +139,11 @@ impl MemoryPlan {
 
     /// What a model takes whose weights are all loaded, or none of our memory where they are
     /// mapped.
-    pub(crate) fn resident(config: &ModelConfig, options: &ModelOptions, weight_bytes: u64) -> Self {
+    pub(crate) fn resident(
+        config: &ModelConfig,
+        options: &ModelOptions,
+        weight_bytes: u64,
+    ) -> Self {
         let room = Room::resident(config, options);
         Self {
             residence: PlannedResidence::Resident,
@@ -200,12 +207,7 @@ impl std::fmt::Display for MemoryTooSmall {
 impl std::error::Error for MemoryTooSmall {}
 
 /// Bytes of the extents of a group that a level, or an allocation, needs.
-fn group_bytes(
-    store: &Store,
-    group: &Group,
-    level: Level,
-    allocation: Option<&Allocation>,
-) -> u64 {
+fn group_bytes(store: &Store, group: &Group, level: Level, allocation: Option<&Allocation>) -> u64 {
     let planes = store.index().planes_at(group, level).unwrap_or(0);
     let planes = allocation.map_or(planes, |given| given.extents(group).min(planes));
     let extents = Plane::ALL.into_iter().take(planes);

@@ -7,8 +7,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use std::sync::Arc;
-
 use nestling_formats::Level;
 
 use super::streamed::{ExpertMemory, StreamOptions, StreamedExperts};

@@ -1,7 +1,7 @@
 //! Where the weights of a model come from.
 
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use nestling_formats::store::{GroupId, Store};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nestling_formats::store::{GroupId, Store};
 use nestling_formats::{
-    ExpertId, FeedForward as FeedForwardConfig, Level, MatrixKind, ModelConfig, Plane,
+    ExpertId, FeedForward as FeedForwardConfig, MatrixKind, ModelConfig, Plane,
 };
 
 use super::source::{ExpertSource, Matrices, Scan};
@@ -19,9 +19,7 @@ use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, Linear, PinnedExp
 use crate::clock::Moment;
 use crate::error::EngineError;
 use crate::reads::{ArrivedPlane, ReadClass, ReadDone, ReadOptions, ReadRequest, Reads};
-use crate::residency::{
-    Admission, ExpertTable, PlaneId, PlaneState, Residency, ResidencyOptions,
-};
+use crate::residency::{Admission, ExpertTable, PlaneId, PlaneState, Residency, ResidencyOptions};
 use crate::weights::ActivationMode;
 
 /// Experts that are given at once while others wait for the memory of those that were computed.

@@ -16,3 +16,4 @@ mod invariance;
 mod judge;
 #[cfg(test)]
 mod stores;
+mod streamed;

@@ -15,11 +15,12 @@ use super::columns::{Cut, for_each_block};
 use super::device::{Cpu, CpuBuffer, CpuMatrix, Scratch, Work};
 use super::pages::CpuPool;
 use crate::backend::{
-    AttentionHeads, Encoder, ExpertUse, FeedForward, Linear, PinnedExpert, Router, Routing,
+    AttentionHeads, Backend, Encoder, ExpertUse, FeedForward, Linear, PinnedExpert, Router, Routing,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
 use crate::recycle::recycle;
+use crate::weights::{ActivationMode, MatrixWeights};
 use feed_forward::{Use, count_to, feed_forward, linear_rows};
 use products::{
     Int8Product, Output, ROW_COST, RowMap, Tiles, Write, multiply_float, multiply_int8, of_level,

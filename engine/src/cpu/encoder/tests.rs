@@ -143,7 +143,8 @@ impl Case {
             up: upload(self.inner, D, seed + 2, false),
             down: upload(D, self.inner, seed + 3, bias),
         };
-        let experts: Vec<_> = (0..EXPERTS as u32).map(|e| ffn(10 + 10 * e, e == 2)).collect();
+        let experts: Vec<_> =
+            (0..EXPERTS as u32).map(|e| Arc::new(ffn(10 + 10 * e, e == 2))).collect();
         let shared = ffn(8, true);
         let mut made = self.made.borrow_mut();
         let embedding = made.entry(4).or_insert_with(|| nested(50, D, Layout::RowMajor, 4));
@@ -181,7 +182,11 @@ impl Case {
         let all: Vec<_> = (0..EXPERTS as u32).map(|expert| uses(expert, &chosen, levels)).collect();
         let pinned: Vec<_> = (0u32..)
             .zip(experts.iter().zip(&all))
-            .map(|(expert, (weights, uses))| PinnedExpert { expert, weights, uses })
+            .map(|(expert, (weights, uses))| PinnedExpert {
+                expert,
+                weights: Arc::clone(weights),
+                uses,
+            })
             .collect();
         let (first, second) = pinned.split_at(3);
         enc.experts(second, &routing, &normed, &mut expert_rows).unwrap();

@@ -1,0 +1,130 @@
+//! Streamed experts: the same bits as resident ones, whatever the budget does.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nestling_engine::batch::{Batch, LevelPolicy};
+use nestling_engine::cpu::Cpu;
+use nestling_engine::error::EngineError;
+use nestling_engine::expert::source::ExpertSource;
+use nestling_engine::expert::{StoreSource, StreamOptions, StreamStats};
+use nestling_engine::kv_cache::PageAllocator;
+use nestling_engine::model::{Runner, RunnerOptions};
+use nestling_engine::reads::{ReadMethod, ReadOptions};
+use nestling_engine::residency::ExpertTable;
+use nestling_engine::runner::ModelRunner;
+use nestling_formats::Level;
+use nestling_formats::store::Store;
+
+use super::common::{Sequence, runner, some_tokens, step};
+
+fn bundled() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/nestling-storyteller.nest")
+}
+
+fn source(level: Level) -> Arc<dyn ExpertSource> {
+    let store = Arc::new(Store::open(bundled()).unwrap());
+    Arc::new(StoreSource::owned(store, Some(level)).unwrap())
+}
+
+/// Bytes of all experts at a level, and the least that a step can do with.
+fn expert_bytes(level: Level) -> (u64, u64) {
+    let table = ExpertTable::of_store(&Store::open(bundled()).unwrap(), level).unwrap();
+    (table.total_bytes(), table.least_bytes())
+}
+
+fn streamed(level: Level, budget_bytes: u64, threads: usize, reads: ReadOptions) -> Runner<Cpu> {
+    let streaming = Some(StreamOptions { budget_bytes, reads });
+    let options = RunnerOptions { streaming, ..RunnerOptions::default() };
+    runner(Cpu::new(threads), &source(level), &options)
+}
+
+/// Logits of a prompt's last row and of the decoded rows after it, and what was streamed.
+fn run(
+    runner: &mut dyn ModelRunner,
+    tokens: &[u32],
+    prompt: usize,
+    each: &mut dyn FnMut(usize, &mut dyn ModelRunner),
+) -> (Vec<u32>, StreamStats) {
+    let mut allocator = PageAllocator::new(runner.limits().pages as u32);
+    let level = runner.limits().level_max.unwrap();
+    let mut sequence = Sequence { levels: LevelPolicy::Fixed(level), ..Sequence::new(level) };
+    let (mut bits, mut stats) = (Vec::new(), StreamStats::default());
+    let (prompt, rest) = tokens.split_at(prompt);
+    let pieces = std::iter::once(prompt).chain(rest.chunks(1));
+    for (number, piece) in pieces.enumerate() {
+        each(number, runner);
+        let mut batch = Batch::default();
+        sequence.push(piece, |at| at + 1 == piece.len(), &mut batch, &mut allocator);
+        let output = step(runner, &batch);
+        bits.extend(output.logits.iter().map(|logit| logit.to_bits()));
+        stats.add(&output.stats.streaming);
+    }
+    (bits, stats)
+}
+
+#[test]
+fn streamed_gives_the_bits_of_resident_at_every_budget_and_level() {
+    for level in [Level::L2, Level::L4, Level::L8] {
+        let source = source(level);
+        let tokens = some_tokens(64, source.config().vocab_size, 5);
+        let mut resident = runner(Cpu::new(2), &source, &RunnerOptions::default());
+        let (expected, none) = run(&mut resident, &tokens, 40, &mut |_, _| {});
+        assert_eq!(none, StreamStats::default());
+        let (all, least) = expert_bytes(level);
+        for (budget, threads) in [(least, 2), (all / 4, 1), (all / 2, 2), (all, 2)] {
+            for method in [ReadMethod::Auto, ReadMethod::Threads] {
+                let reads = ReadOptions { method, ..ReadOptions::default() };
+                let mut small = streamed(level, budget, threads, reads);
+                let (found, stats) = run(&mut small, &tokens, 40, &mut |_, _| {});
+                assert!(found == expected, "level {level}, {budget} bytes, {method:?}");
+                let memory = small.expert_memory().unwrap();
+                assert!(memory.used_bytes() <= budget, "{} of {budget}", memory.used_bytes());
+                assert!(stats.read_total() > 0 && stats.expert_misses > 0, "{stats:?}");
+                assert_eq!(stats.asked_bits, stats.served_bits);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_budget_that_changes_while_running_changes_no_bit() {
+    let level = Level::L4;
+    let (all, least) = expert_bytes(level);
+    let source = source(level);
+    let tokens = some_tokens(60, source.config().vocab_size, 6);
+    let mut resident = runner(Cpu::new(1), &source, &RunnerOptions::default());
+    let (expected, _) = run(&mut resident, &tokens, 20, &mut |_, _| {});
+    let mut small = streamed(level, all / 2, 2, ReadOptions::default());
+    let memory = small.expert_memory().unwrap();
+    let budgets = [all / 2, least, all, all / 3, least, all / 5];
+    let (found, _) = run(&mut small, &tokens, 20, &mut |number, runner| {
+        memory.set_budget(budgets[number % budgets.len()]);
+        if number % 7 == 3 {
+            memory.shed(all / 4);
+        }
+        if number % 2 == 0 {
+            runner.change_expert_memory().unwrap();
+            assert!(memory.used_bytes() <= budgets[number % budgets.len()]);
+        }
+    });
+    assert!(found == expected);
+}
+
+#[test]
+fn shedding_gives_bytes_back_at_once_and_a_budget_below_the_least_is_refused() {
+    let level = Level::L4;
+    let (all, least) = expert_bytes(level);
+    let tokens = some_tokens(30, source(level).config().vocab_size, 7);
+    let mut small = streamed(level, all, 2, ReadOptions::default());
+    run(&mut small, &tokens, 20, &mut |_, _| {});
+    let memory = small.expert_memory().unwrap();
+    let before = memory.used_bytes();
+    memory.shed(before / 2);
+    small.change_expert_memory().unwrap();
+    assert!(memory.used_bytes() <= before - before / 2, "{} of {before}", memory.used_bytes());
+    memory.set_budget(least - 1);
+    let error = small.change_expert_memory().unwrap_err();
+    assert!(matches!(error, EngineError::ExpertBudget { .. }), "{error}");
+    run(&mut small, &tokens, 20, &mut |_, _| {});
+}
