@@ -275,6 +275,7 @@ fn open_runner(
             PlannedResidence::Streamed => Some(StreamOptions {
                 budget_bytes: plan.expert_bytes,
                 reads: options.reads.clone(),
+                prefetch: options.prefetch,
             }),
         },
         ..RunnerOptions::default()

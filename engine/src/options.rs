@@ -5,6 +5,7 @@ use nestling_formats::Level;
 
 use crate::affinity::ThreadPlacement;
 use crate::cancel::CancelToken;
+use crate::expert::Prefetch;
 use crate::kv_cache::KvDtype;
 use crate::reads::ReadOptions;
 use crate::sampler::SamplingParams;
@@ -69,6 +70,8 @@ pub struct ModelOptions {
     pub residence: Residence,
     /// How planes of streamed experts are read. Never changes a result.
     pub reads: ReadOptions,
+    /// Whether they are read before a layer asks for them. Never changes a result.
+    pub prefetch: Prefetch,
 }
 
 impl Default for ModelOptions {
@@ -84,6 +87,7 @@ impl Default for ModelOptions {
             activation_mode: ActivationMode::default(),
             residence: Residence::default(),
             reads: ReadOptions::default(),
+            prefetch: Prefetch::default(),
         }
     }
 }

@@ -131,7 +131,9 @@ impl<B: Backend> ExpertCache<B> {
         let RequestScratch { uses, experts: sorted, ready: spare, .. } = scratch;
         let ready = recycle(std::mem::take(spare));
         let layer = layer as u32;
-        let mut pending = PendingExperts { ready, from: From::Resident, layer, uses, spare };
+        let levels = Arc::clone(&self.levels);
+        let from = From::Resident;
+        let mut pending = PendingExperts { ready, from, layer, uses, levels, spare };
         match &mut self.experts {
             Experts::Resident(layers) => {
                 let experts = layers.get(layer as usize).map(Vec::as_slice).unwrap_or_default();
@@ -183,6 +185,7 @@ pub struct PendingExperts<'a, B: Backend> {
     from: From<'a, B>,
     layer: u32,
     uses: &'a [ExpertUse],
+    levels: Arc<dyn LevelRouter>,
     /// Gets the memory of `ready` back.
     spare: &'a mut Vec<PinnedExpert<'static, B>>,
 }
@@ -217,6 +220,32 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
         }
         self.ready.iter().for_each(|pinned| count(pinned, stats));
         Ok(if self.ready.is_empty() { None } else { Some(&self.ready) })
+    }
+
+    /// Whether a prediction of what the next layer wants is worth its making.
+    pub fn reads_ahead(&self) -> bool {
+        matches!(&self.from, From::Streamed(streamed) if streamed.reads_ahead())
+    }
+
+    /// Reads, while there is nothing else to be read, what the next layer is predicted to want.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub async fn read_ahead(
+        &mut self,
+        rows: &StepRows,
+        predicted: &B::Routing,
+        encoder: &mut B::Encoder<'_>,
+        scratch: &mut RequestScratch<B>,
+    ) -> Result<(), EngineError> {
+        encoder.read_routing_into(predicted, &mut scratch.routing).await?;
+        let layer = self.layer + 1;
+        scratch.sort(layer as usize, rows, &*self.levels);
+        if let From::Streamed(streamed) = &mut self.from {
+            let RequestScratch { uses, experts, .. } = scratch;
+            streamed.read_ahead(layer, ranges(experts), uses);
+        }
+        Ok(())
     }
 }
 

@@ -13,6 +13,7 @@ use nestling_formats::{
     ExpertId, FeedForward as FeedForwardConfig, MatrixKind, ModelConfig, Plane,
 };
 
+use super::prefetch::{Prefetch, ReadAhead};
 use super::source::{ExpertSource, Matrices, Scan};
 use super::stats::StreamStats;
 use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, Linear, PinnedExpert};
@@ -32,6 +33,8 @@ pub struct StreamOptions {
     pub budget_bytes: u64,
     /// How planes are read.
     pub reads: ReadOptions,
+    /// Whether planes are read before a layer asks for them.
+    pub prefetch: Prefetch,
 }
 
 /// The memory of a model's experts, to be changed while it runs. A change is made before the next
@@ -123,6 +126,7 @@ pub(super) struct StreamedExperts<B: Backend> {
     evicted: Vec<PlaneId>,
     /// Planes to be read, before they are ordered.
     jobs: Vec<PlaneId>,
+    ahead: ReadAhead,
     stats: StreamStats,
 }
 
@@ -162,6 +166,7 @@ impl<B: Backend> StreamedExperts<B> {
             wanted: Vec::new(),
             evicted: Vec::new(),
             jobs: Vec::new(),
+            ahead: ReadAhead::new(options.prefetch),
             stats: StreamStats::default(),
         })
     }
@@ -231,8 +236,61 @@ impl<B: Backend> StreamedExperts<B> {
             let progress = Progress::Unplaced;
             self.wanted.push(Wanted { expert, planes, uses: range, progress });
         }
+        self.judge_ahead(layer);
         self.place(layer);
         Ok(())
+    }
+
+    /// Whether a prediction of what the next layer wants is worth its making.
+    pub fn reads_ahead(&self) -> bool {
+        self.ahead.is_wanted()
+    }
+
+    /// Reads what a layer is predicted to want, as far as there is room that is worth less.
+    pub fn read_ahead(
+        &mut self,
+        layer: u32,
+        experts: impl Iterator<Item = (u32, Range<usize>)>,
+        uses: &[ExpertUse],
+    ) {
+        for (expert, range) in experts {
+            let rows = uses.get(range).unwrap_or_default();
+            let id = ExpertId { layer, expert };
+            let planes_of = |used: &ExpertUse| self.source.planes_of(id, used.level);
+            let planes = rows.iter().map(planes_of).max().unwrap_or(0);
+            self.residency.expect(layer, expert);
+            for plane in Plane::ALL.into_iter().take(planes) {
+                let id = PlaneId { layer, expert, plane };
+                if self.residency.state(id) == PlaneState::Absent {
+                    if !self.residency.admit(id, Admission::Prefetch, &mut self.evicted) {
+                        break;
+                    }
+                    self.jobs.push(id);
+                    self.ahead.planes.push(id);
+                }
+            }
+        }
+        self.drop_evicted();
+        self.submit_jobs(ReadClass::Idle);
+    }
+
+    /// What was read ahead and is not wanted is not read any more, if it has not been begun.
+    fn judge_ahead(&mut self, layer: u32) {
+        let (mut read, mut used) = (0, 0);
+        for id in std::mem::take(&mut self.ahead.planes) {
+            let bytes = self.extent_bytes(id.layer, id.expert, id.plane);
+            let wants = |one: &Wanted| one.expert == id.expert && one.planes > id.plane.index();
+            if id.layer == layer && self.wanted.iter().any(wants) {
+                (read, used) = (read + bytes, used + bytes);
+            } else if self.residency.state(id) == PlaneState::Reading
+                && self.reads.withdraw(tag_of(id))
+            {
+                self.residency.failed(id);
+            } else {
+                read += bytes;
+            }
+        }
+        self.ahead.judge(read, used, &mut self.stats);
     }
 
     fn count(&mut self, layer: u32, expert: u32, planes: usize, rows: &[ExpertUse]) {

@@ -28,6 +28,10 @@ pub(super) struct Activations<B: Backend> {
     pub rope_tail: B::Buffer, // [rows with logits, head_dim]
     /// The experts of every row.
     pub routing: B::Routing, // [T, K]
+    /// What the next layer's router would see if this layer had no experts.
+    pub ahead: B::Buffer, // [T, hidden_size]
+    /// The experts that it would choose.
+    pub predicted: B::Routing, // [T, K]
     /// Outputs of the experts, before they are weighted and summed.
     pub expert_rows: B::Buffer, // [T * K, hidden_size]
     /// Logits of the rows that want them.
@@ -57,6 +61,8 @@ impl<B: Backend> Activations<B> {
             rope: backend.buffer(rows_max, d)?,
             rope_tail: backend.buffer(rows_max, d)?,
             routing: backend.routing(rows_max, experts_per_token)?,
+            ahead: backend.buffer(rows_max, config.hidden_size)?,
+            predicted: backend.routing(rows_max, experts_per_token)?,
             expert_rows: backend.buffer(rows_max * experts_per_token, config.hidden_size)?,
             logits: backend.buffer(rows_max, config.vocab_size)?,
         })

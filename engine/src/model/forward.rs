@@ -1,7 +1,7 @@
 //! The forward pass: the whole model on one screen.
 
 use super::activations::Activations;
-use super::weights::Weights;
+use super::weights::{LayerWeights, Weights};
 use crate::backend::{Backend, Encoder};
 use crate::batch::StepRows;
 use crate::cancel::CancelToken;
@@ -19,6 +19,7 @@ pub(super) struct Step<'a, B: Backend> {
     pub angles: &'a [f32], // [T, head_dim]
     pub act: &'a mut Activations<B>,
     pub requests: &'a mut RequestScratch<B>,
+    pub predictions: &'a mut RequestScratch<B>,
     pub kv: &'a mut [B::KvPool], // [layers]
     pub cancel: &'a CancelToken,
     pub stats: &'a mut StepStats,
@@ -32,7 +33,8 @@ pub(super) async fn forward<B: Backend>(
     mut enc: B::Encoder<'_>,
     step: Step<'_, B>,
 ) -> Result<(), EngineError> {
-    let Step { rows, logit_rows, angles, act, requests, kv, cancel, stats, logits } = step;
+    let Step { rows, logit_rows, angles, act, kv, cancel, stats, logits, .. } = step;
+    let (requests, predictions) = (step.requests, step.predictions);
     enc.embed(&w.embedding, rows, &mut act.x)?; // [T, D]
     enc.write(angles, &mut act.rope)?;
     let layers = w.layers.len();
@@ -72,6 +74,14 @@ pub(super) async fn forward<B: Backend>(
             enc.route(router, &act.normed, &mut act.routing)?; // [T, K]
             let mut pending =
                 experts.request(layer, rows, &act.routing, &mut enc, requests).await?;
+            if let Some((norm, router)) = w.layers.get(layer + 1).and_then(LayerWeights::routing)
+                && pending.reads_ahead()
+            {
+                // The next layer's router, on a state that lacks this layer's experts.
+                enc.rms_norm(&act.x, norm, eps, &mut act.ahead)?;
+                enc.route(router, &act.ahead, &mut act.predicted)?;
+                pending.read_ahead(rows, &act.predicted, &mut enc, predictions).await?;
+            }
             while let Some(ready) = pending.next(&mut enc, stats).await? {
                 enc.experts(ready, &act.routing, &act.normed, &mut act.expert_rows)?;
             }

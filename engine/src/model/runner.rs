@@ -72,6 +72,7 @@ struct StepScratch<B: Backend> {
     logit_rows: Vec<u32>,
     angles: Vec<f32>, // [T, head_dim]
     requests: RequestScratch<B>,
+    predictions: RequestScratch<B>,
     /// Logits of a step whose output was given back.
     logits: Vec<f32>,
 }
@@ -83,6 +84,7 @@ impl<B: Backend> Default for StepScratch<B> {
             logit_rows: Vec::new(),
             angles: Vec::new(),
             requests: RequestScratch::default(),
+            predictions: RequestScratch::default(),
             logits: Vec::new(),
         }
     }
@@ -159,7 +161,8 @@ impl<B: Backend> Runner<B> {
         if batch.rows.is_empty() {
             return Ok(StepOutput { vocab_size, ..StepOutput::default() });
         }
-        let StepScratch { rows, logit_rows, angles, requests, logits: spare } = &mut self.scratch;
+        let StepScratch { rows, logit_rows, angles, requests, predictions, logits: spare } =
+            &mut self.scratch;
         rows.fill(batch);
         logit_rows.clear();
         let wanted = (0..).zip(&batch.rows).filter(|(_, row)| row.wants_logits);
@@ -176,6 +179,7 @@ impl<B: Backend> Runner<B> {
             angles,
             act: &mut self.activations,
             requests,
+            predictions,
             kv: &mut self.kv,
             cancel,
             stats: &mut stats,

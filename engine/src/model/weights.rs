@@ -67,6 +67,11 @@ impl<B: Backend> Weights<B> {
 }
 
 impl<B: Backend> LayerWeights<B> {
+    /// What decides which experts a token takes.
+    pub fn routing(&self) -> Option<(&B::Floats, &Router<B>)> {
+        self.router.as_ref().map(|router| (&self.feed_forward_norm, router))
+    }
+
     /// Bytes of what comes after keys and values.
     fn rest_bytes(&self, level: Level) -> u64 {
         let shared = self.shared.as_ref().map_or(0, |shared| shared.read_bytes(level));

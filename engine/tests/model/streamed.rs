@@ -7,7 +7,7 @@ use nestling_engine::batch::{Batch, LevelPolicy};
 use nestling_engine::cpu::Cpu;
 use nestling_engine::error::EngineError;
 use nestling_engine::expert::source::ExpertSource;
-use nestling_engine::expert::{StoreSource, StreamOptions, StreamStats};
+use nestling_engine::expert::{Prefetch, StoreSource, StreamOptions, StreamStats};
 use nestling_engine::kv_cache::PageAllocator;
 use nestling_engine::model::{Runner, RunnerOptions};
 use nestling_engine::reads::{ReadMethod, ReadOptions};
@@ -34,7 +34,8 @@ fn expert_bytes(level: Level) -> (u64, u64) {
 }
 
 fn streamed(level: Level, budget_bytes: u64, threads: usize, reads: ReadOptions) -> Runner<Cpu> {
-    let streaming = Some(StreamOptions { budget_bytes, reads });
+    let prefetch = if threads == 1 { Prefetch::Off } else { Prefetch::Always };
+    let streaming = Some(StreamOptions { budget_bytes, reads, prefetch });
     let options = RunnerOptions { streaming, ..RunnerOptions::default() };
     runner(Cpu::new(threads), &source(level), &options)
 }
