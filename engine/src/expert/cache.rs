@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use nestling_formats::Level;
 
-use super::streamed::{ExpertMemory, StreamOptions, StreamedExperts};
-use super::{ExpertSource, StreamStats};
+use super::streamed::{StreamOptions, StreamedExperts};
+use super::{ExpertMemory, ExpertSource, StreamStats};
 use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
 use crate::batch::StepRows;
 use crate::dual::{ExpertChoice, LevelRouter, ThresholdRule};

@@ -6,20 +6,19 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use nestling_formats::store::{GroupId, Store};
-use nestling_formats::{
-    ExpertId, FeedForward as FeedForwardConfig, MatrixKind, ModelConfig, Plane,
-};
+use nestling_formats::{ExpertId, FeedForward as FeedForwardConfig, Plane};
 
+use super::memory::ExpertMemory;
 use super::prefetch::{Prefetch, ReadAhead};
-use super::source::{ExpertSource, Matrices, Scan};
+use super::slot::{Maker, Slot};
+use super::source::ExpertSource;
 use super::stats::StreamStats;
-use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, Linear, PinnedExpert};
+use crate::backend::{Backend, Encoder, ExpertUse, PinnedExpert};
 use crate::clock::Moment;
 use crate::error::EngineError;
-use crate::reads::{ArrivedPlane, ReadClass, ReadDone, ReadOptions, ReadRequest, Reads};
+use crate::reads::{ReadClass, ReadDone, ReadOptions, ReadRequest, Reads};
 use crate::residency::{Admission, ExpertTable, PlaneId, PlaneState, Residency, ResidencyOptions};
 use crate::weights::ActivationMode;
 
@@ -35,59 +34,6 @@ pub struct StreamOptions {
     pub reads: ReadOptions,
     /// Whether planes are read before a layer asks for them.
     pub prefetch: Prefetch,
-}
-
-/// The memory of a model's experts, to be changed while it runs. A change is made before the next
-/// layer's experts are looked for.
-#[derive(Debug)]
-pub struct ExpertMemory {
-    /// What the budget is to be; `u64::MAX` where nothing is to change.
-    wanted_bytes: AtomicU64,
-    /// Bytes to give back at once.
-    shed_bytes: AtomicU64,
-    /// Bytes that are held.
-    used_bytes: AtomicU64,
-}
-
-impl ExpertMemory {
-    fn new() -> Self {
-        let wanted_bytes = AtomicU64::new(u64::MAX);
-        Self { wanted_bytes, shed_bytes: AtomicU64::new(0), used_bytes: AtomicU64::new(0) }
-    }
-
-    /// Asks for another budget.
-    pub fn set_budget(&self, bytes: u64) {
-        self.wanted_bytes.store(bytes.min(u64::MAX - 1), Ordering::Release);
-    }
-
-    /// Asks for `bytes` of planes to go, those that are missed least; they may come back.
-    pub fn shed(&self, bytes: u64) {
-        self.shed_bytes.fetch_add(bytes, Ordering::AcqRel);
-    }
-
-    /// Bytes of planes that are held or on their way.
-    pub fn used_bytes(&self) -> u64 {
-        self.used_bytes.load(Ordering::Acquire)
-    }
-}
-
-/// One expert's planes, and the expert made of them.
-struct Slot<B: Backend> {
-    planes: [Option<Arc<ArrivedPlane>>; 5],
-    /// The expert of its first planes, and how many they are.
-    bound: Option<(Arc<FeedForward<B>>, usize)>,
-    scan: Scan,
-}
-
-impl<B: Backend> Slot<B> {
-    fn empty() -> Self {
-        Self { planes: Default::default(), bound: None, scan: Scan::Check }
-    }
-
-    /// The planes that are there, from the first on.
-    fn prefix(&self) -> Vec<Arc<ArrivedPlane>> {
-        self.planes.iter().map_while(Clone::clone).collect()
-    }
 }
 
 /// An expert that a layer wants.
@@ -112,13 +58,11 @@ enum Progress {
 
 /// The experts of a model, those within the budget in memory.
 pub(super) struct StreamedExperts<B: Backend> {
-    source: Arc<dyn ExpertSource>,
+    maker: Maker,
     store: Arc<Store>,
     reads: Reads,
     residency: Residency,
     slots: Vec<Vec<Slot<B>>>, // [layers][experts], no experts in a dense layer
-    config: ModelConfig,
-    activations: ActivationMode,
     memory: Arc<ExpertMemory>,
     /// Those of the request under way, experts ascending.
     wanted: Vec<Wanted>,
@@ -155,13 +99,11 @@ impl<B: Backend> StreamedExperts<B> {
         });
         let slots = experts.map(|count| (0..count).map(|_| Slot::empty()).collect()).collect();
         Ok(Self {
-            source,
+            maker: Maker { source, config, activations },
             store,
             reads,
             residency,
             slots,
-            config,
-            activations,
             memory: Arc::new(ExpertMemory::new()),
             wanted: Vec::new(),
             evicted: Vec::new(),
@@ -191,12 +133,11 @@ impl<B: Backend> StreamedExperts<B> {
     /// # Errors
     /// A budget without room for one token's experts of one layer; the old one stays.
     pub fn change_memory(&mut self) -> Result<(), EngineError> {
-        let wanted = self.memory.wanted_bytes.swap(u64::MAX, Ordering::AcqRel);
         let mut result = Ok(());
-        if wanted != u64::MAX {
+        if let Some(wanted) = self.memory.take_wanted() {
             result = self.residency.set_budget(wanted, &mut self.evicted);
         }
-        let shed = self.memory.shed_bytes.swap(0, Ordering::AcqRel);
+        let shed = self.memory.take_shed();
         if shed > 0 {
             self.residency.shed(shed, &mut self.evicted);
         }
@@ -229,7 +170,7 @@ impl<B: Backend> StreamedExperts<B> {
             }
             let rows = uses.get(range.clone()).unwrap_or_default();
             let id = ExpertId { layer, expert };
-            let planes_of = |used: &ExpertUse| self.source.planes_of(id, used.level);
+            let planes_of = |used: &ExpertUse| self.maker.source.planes_of(id, used.level);
             let planes = rows.iter().map(planes_of).max().unwrap_or(0);
             self.residency.used(layer, expert, planes, rows.len() as u32);
             self.count(layer, expert, planes, rows);
@@ -256,7 +197,7 @@ impl<B: Backend> StreamedExperts<B> {
         for (expert, range) in experts {
             let rows = uses.get(range).unwrap_or_default();
             let id = ExpertId { layer, expert };
-            let planes_of = |used: &ExpertUse| self.source.planes_of(id, used.level);
+            let planes_of = |used: &ExpertUse| self.maker.source.planes_of(id, used.level);
             let planes = rows.iter().map(planes_of).max().unwrap_or(0);
             self.residency.expect(layer, expert);
             for plane in Plane::ALL.into_iter().take(planes) {
@@ -383,11 +324,10 @@ impl<B: Backend> StreamedExperts<B> {
         for id in self.evicted.drain(..) {
             let slots = self.slots.get_mut(id.layer as usize);
             if let Some(slot) = slots.and_then(|slots| slots.get_mut(id.expert as usize)) {
-                slot.planes[id.plane.index()] = None;
-                slot.bound = None;
+                slot.drop_plane(id.plane.index());
             }
         }
-        self.memory.used_bytes.store(self.residency.used_bytes(), Ordering::Release);
+        self.memory.set_used(self.residency.used_bytes());
     }
 
     /// Takes in a read that ended.
@@ -399,7 +339,7 @@ impl<B: Backend> StreamedExperts<B> {
         match (done.result, slot) {
             (Ok(plane), Some(slot)) if reading => {
                 self.stats.read_bytes[id.plane.index()] += plane.as_ref().len() as u64;
-                slot.planes[id.plane.index()] = Some(Arc::new(plane));
+                slot.put(id.plane.index(), plane);
                 self.residency.arrived(id);
                 Ok(())
             }
@@ -486,7 +426,13 @@ impl<B: Backend> StreamedExperts<B> {
             if self.residency.resident(layer, one.expert) < one.planes {
                 continue;
             }
-            match self.bind(ExpertId { layer, expert: one.expert }, one.planes, encoder) {
+            let id = ExpertId { layer, expert: one.expert };
+            let slot = self.slots.get_mut(layer as usize);
+            let slot = slot.and_then(|slots| slots.get_mut(one.expert as usize));
+            let missing =
+                || EngineError::mismatch(GroupId::Expert(id).to_string(), "a slot", "none");
+            let slot = slot.ok_or_else(missing);
+            match slot.and_then(|slot| slot.bind((id, one.planes), &self.maker, encoder)) {
                 Ok(weights) => {
                     one.progress = Progress::Given;
                     let uses = uses.get(one.uses.clone()).unwrap_or_default();
@@ -502,31 +448,6 @@ impl<B: Backend> StreamedExperts<B> {
         }
         self.wanted = wanted;
         result
-    }
-
-    /// The expert, made of as many planes as are there, `planes` at least.
-    fn bind(
-        &mut self,
-        id: ExpertId,
-        planes: usize,
-        encoder: &mut B::Encoder<'_>,
-    ) -> Result<Arc<FeedForward<B>>, EngineError> {
-        let slots = self.slots.get_mut(id.layer as usize);
-        let slot = slots.and_then(|slots| slots.get_mut(id.expert as usize));
-        let missing = || EngineError::mismatch(GroupId::Expert(id).to_string(), "a slot", "none");
-        let slot = slot.ok_or_else(missing)?;
-        if let Some((weights, held)) = &slot.bound
-            && *held >= planes
-        {
-            return Ok(Arc::clone(weights));
-        }
-        let arrived = slot.prefix();
-        let matrices = self.source.bind_expert(id, &arrived, slot.scan)?;
-        slot.scan = Scan::Known;
-        let sizes = sizes_of(&self.config, id.layer);
-        let weights = Arc::new(upload::<B>(matrices, sizes, self.activations, encoder)?);
-        slot.bound = Some((Arc::clone(&weights), arrived.len()));
-        Ok(weights)
     }
 
     /// Unpins what was given: it has been computed.
@@ -549,33 +470,6 @@ impl<B: Backend> StreamedExperts<B> {
             }
         }
     }
-}
-
-/// Hidden and intermediate size of a layer's experts.
-fn sizes_of(config: &ModelConfig, layer: u32) -> (usize, usize) {
-    let feed_forward = config.layers.get(layer as usize).map(|layer| layer.feed_forward);
-    let intermediate = match feed_forward {
-        Some(FeedForwardConfig::Moe { moe_intermediate_size, .. }) => moe_intermediate_size,
-        _ => 0,
-    };
-    (config.hidden_size, intermediate)
-}
-
-fn upload<B: Backend>(
-    mut matrices: Matrices,
-    (hidden, intermediate): (usize, usize),
-    activations: ActivationMode,
-    encoder: &mut B::Encoder<'_>,
-) -> Result<FeedForward<B>, EngineError> {
-    let mut upload = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
-        let weights = matrices.take(kind, (rows, cols))?;
-        Ok(Linear { matrix: encoder.bind_matrix(&weights, activations)?, bias: None })
-    };
-    Ok(FeedForward {
-        gate: upload(MatrixKind::Gate, intermediate, hidden)?,
-        up: upload(MatrixKind::Up, intermediate, hidden)?,
-        down: upload(MatrixKind::Down, hidden, intermediate)?,
-    })
 }
 
 /// The tag of a plane's read. Layers and experts are below 2²⁴ by the limits of configurations.

@@ -1,0 +1,99 @@
+//! One expert's planes, and the expert that a device makes of them.
+
+use std::sync::Arc;
+
+use nestling_formats::{ExpertId, FeedForward as FeedForwardConfig, MatrixKind, ModelConfig};
+
+use super::source::{ExpertSource, Matrices, Scan};
+use crate::backend::{Backend, Encoder, FeedForward, Linear};
+use crate::error::EngineError;
+use crate::reads::ArrivedPlane;
+use crate::weights::ActivationMode;
+
+/// What experts are made with.
+pub(super) struct Maker {
+    pub source: Arc<dyn ExpertSource>,
+    pub config: ModelConfig,
+    pub activations: ActivationMode,
+}
+
+/// One expert's planes, and the expert made of them.
+pub(super) struct Slot<B: Backend> {
+    planes: [Option<Arc<ArrivedPlane>>; 5],
+    /// The expert of its first planes, and how many they are.
+    bound: Option<(Arc<FeedForward<B>>, usize)>,
+    scan: Scan,
+}
+
+impl<B: Backend> Slot<B> {
+    pub fn empty() -> Self {
+        Self { planes: Default::default(), bound: None, scan: Scan::Check }
+    }
+
+    /// Puts a plane in its place.
+    pub fn put(&mut self, plane: usize, bytes: ArrivedPlane) {
+        self.planes[plane] = Some(Arc::new(bytes));
+    }
+
+    /// Lets go of a plane.
+    pub fn drop_plane(&mut self, plane: usize) {
+        self.planes[plane] = None;
+        self.bound = None;
+    }
+
+    /// The expert, made of as many planes as are there, `planes` at least.
+    ///
+    /// # Errors
+    /// Planes that do not make an expert.
+    pub fn bind(
+        &mut self,
+        (id, planes): (ExpertId, usize),
+        maker: &Maker,
+        encoder: &mut B::Encoder<'_>,
+    ) -> Result<Arc<FeedForward<B>>, EngineError> {
+        if let Some((weights, held)) = &self.bound
+            && *held >= planes
+        {
+            return Ok(Arc::clone(weights));
+        }
+        let arrived = self.prefix();
+        let matrices = maker.source.bind_expert(id, &arrived, self.scan)?;
+        self.scan = Scan::Known;
+        let weights = Arc::new(upload::<B>(matrices, id.layer, maker, encoder)?);
+        self.bound = Some((Arc::clone(&weights), arrived.len()));
+        Ok(weights)
+    }
+
+    /// The planes that are there, from the first on.
+    fn prefix(&self) -> Vec<Arc<ArrivedPlane>> {
+        self.planes.iter().map_while(Clone::clone).collect()
+    }
+}
+
+/// Hidden and intermediate size of a layer's experts.
+fn sizes_of(config: &ModelConfig, layer: u32) -> (usize, usize) {
+    let feed_forward = config.layers.get(layer as usize).map(|layer| layer.feed_forward);
+    let intermediate = match feed_forward {
+        Some(FeedForwardConfig::Moe { moe_intermediate_size, .. }) => moe_intermediate_size,
+        _ => 0,
+    };
+    (config.hidden_size, intermediate)
+}
+
+fn upload<B: Backend>(
+    mut matrices: Matrices,
+    layer: u32,
+    maker: &Maker,
+    encoder: &mut B::Encoder<'_>,
+) -> Result<FeedForward<B>, EngineError> {
+    let (hidden, intermediate) = sizes_of(&maker.config, layer);
+    let mut upload = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
+        let weights = matrices.take(kind, (rows, cols))?;
+        Ok(Linear { matrix: encoder.bind_matrix(&weights, maker.activations)?, bias: None })
+    };
+    Ok(FeedForward {
+        gate: upload(MatrixKind::Gate, intermediate, hidden)?,
+        up: upload(MatrixKind::Up, intermediate, hidden)?,
+        down: upload(MatrixKind::Down, hidden, intermediate)?,
+    })
+}
