@@ -17,6 +17,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/src/cpu/nested/avx512/panel.rs",
     "engine/src/cpu/nested/neon.rs",
     "engine/src/cpu/vector.rs",
+    "engine/src/reads/ring.rs",
     "engine/src/threads.rs",
     "engine/tests/allocation.rs",
     "engine/tests/model/bundled.rs",

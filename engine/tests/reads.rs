@@ -16,9 +16,12 @@ use nestling_engine::reads::{
     ReadClass, ReadDone, ReadMethod, ReadOptions, ReadRequest, Reads, buffer_bytes,
 };
 use nestling_formats::Plane;
-use nestling_formats::store::{Extent, GroupId, Store, StoreError};
+use nestling_formats::store::{Extent, GroupId, OpenOptions, Store, StoreError};
 
-const METHODS: [ReadMethod; 2] = [ReadMethod::Threads, ReadMethod::Inline];
+const METHODS: [ReadMethod; 3] = [ReadMethod::IoUring, ReadMethod::Threads, ReadMethod::Inline];
+
+/// Those that a storage without files knows.
+const PLAIN_METHODS: [ReadMethod; 2] = [ReadMethod::Threads, ReadMethod::Inline];
 
 fn options(method: ReadMethod) -> ReadOptions {
     ReadOptions { method, ..ReadOptions::default() }
@@ -58,8 +61,10 @@ fn every_plane_arrives_as_it_was_written() {
     let experts = store.groups().iter().filter(|g| matches!(g.id, GroupId::Expert { .. }));
     let all = experts.flat_map(|group| Plane::ALL.map(|plane| store.extent(group, plane).cloned()));
     let all: Vec<_> = all.flatten().collect();
-    for method in METHODS {
-        let reads = Reads::open(store.clone(), &options(method)).unwrap();
+    let ways = METHODS.iter().flat_map(|method| [(*method, true), (*method, false)]);
+    for ((method, direct), depth) in ways.zip([2, 1, 3, 8].into_iter().cycle()) {
+        let options = ReadOptions { direct, depth, ..options(method) };
+        let reads = Reads::open(store.clone(), &options).unwrap();
         submit(&reads, &all, ReadClass::Urgent);
         let done = collect(&reads, all.len());
         for (tag, extent) in (0..).zip(&all) {
@@ -87,7 +92,7 @@ fn every_plane_arrives_as_it_was_written() {
 fn a_fault_is_an_error_of_its_read_alone() {
     let (storage, store) = faulty_store();
     let extents = extents(&store, 6);
-    for method in METHODS {
+    for method in PLAIN_METHODS {
         let reads =
             Reads::open(store.clone(), &ReadOptions { depth: 1, ..options(method) }).unwrap();
         storage.plan([
@@ -120,7 +125,7 @@ fn interruptions_are_tried_again_and_not_for_ever() {
     let (storage, store) = faulty_store();
     let extents = extents(&store, 1);
     let interruption = Fault::Error(ErrorKind::Interrupted);
-    for method in METHODS {
+    for method in PLAIN_METHODS {
         let reads = Reads::open(store.clone(), &options(method)).unwrap();
         storage.plan((0..3).map(|number| (number, interruption)));
         submit(&reads, &extents, ReadClass::Urgent);
@@ -136,7 +141,7 @@ fn interruptions_are_tried_again_and_not_for_ever() {
 fn a_vanished_disk_fails_every_read_and_comes_back() {
     let (storage, store) = faulty_store();
     let extents = extents(&store, 8);
-    for method in METHODS {
+    for method in PLAIN_METHODS {
         let reads =
             Reads::open(store.clone(), &ReadOptions { depth: 1, ..options(method) }).unwrap();
         storage.vanish_at(3);
@@ -251,4 +256,132 @@ fn planes_outlive_the_reads() {
     let plane = next(&reads).result.unwrap();
     drop(reads);
     assert_eq!(plane.as_ref(), store.read_extent_vec(&extents[0]).unwrap());
+}
+
+/// A copy of the bundled store that a test may spoil.
+fn copied() -> (tempfile::TempDir, std::path::PathBuf, Arc<Store>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("copy.nest");
+    std::fs::copy(bundled(), &path).unwrap();
+    let store = Arc::new(Store::open(&path).unwrap());
+    (folder, path, store)
+}
+
+#[test]
+fn a_file_that_changes_or_is_cut_is_noticed() {
+    for (method, direct) in METHODS.iter().flat_map(|method| [(*method, true), (*method, false)]) {
+        let (_folder, path, store) = copied();
+        let extents = extents(&store, 12);
+        let reads = Reads::open(store, &ReadOptions { direct, ..options(method) }).unwrap();
+        submit(&reads, &extents, ReadClass::Urgent);
+        assert!(collect(&reads, 12).values().all(|done| done.result.is_ok()));
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(extents[6].offset + 100).unwrap();
+        submit(&reads, &extents, ReadClass::Urgent);
+        let done = collect(&reads, 12);
+        assert!(done.values().all(|d| matches!(store_error(d), StoreError::Changed { .. })));
+        drop(done);
+        assert_eq!((reads.memory_bytes().0, reads.outstanding()), (0, 0));
+    }
+}
+
+#[test]
+fn a_file_without_a_name_is_still_read() {
+    for method in METHODS {
+        let (_folder, path, store) = copied();
+        let extents = extents(&store, 3);
+        std::fs::remove_file(&path).unwrap();
+        let reads = Reads::open(store, &options(method)).unwrap();
+        submit(&reads, &extents, ReadClass::Idle);
+        assert!(collect(&reads, 3).values().all(|done| done.result.is_ok()));
+    }
+}
+
+#[test]
+fn damage_is_found_on_arrival() {
+    for method in METHODS {
+        let (_folder, path, store) = copied();
+        let extents = extents(&store, 3);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[usize::try_from(extents[1].offset).unwrap() + 5] ^= 1;
+        drop(store);
+        std::fs::write(&path, bytes).unwrap();
+        let reads = Reads::open(Arc::new(Store::open(&path).unwrap()), &options(method)).unwrap();
+        submit(&reads, &extents, ReadClass::Urgent);
+        let done = collect(&reads, 3);
+        assert!(matches!(store_error(&done[&1]), StoreError::Damaged { .. }));
+        assert!(done[&0].result.is_ok() && done[&2].result.is_ok());
+    }
+}
+
+#[test]
+fn a_store_within_a_file_is_read_wherever_it_begins() {
+    let bytes = std::fs::read(bundled()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for (place, method) in [0u64, 512, 64, 7].iter().zip(METHODS.iter().cycle()) {
+        let path = folder.path().join(format!("bundle-{place}"));
+        let mut bundle = vec![0xee; usize::try_from(*place).unwrap()];
+        bundle.extend_from_slice(&bytes);
+        std::fs::write(&path, bundle).unwrap();
+        let within = OpenOptions { offset: *place, ..OpenOptions::default() };
+        let store = Arc::new(Store::open_with(&path, &within).unwrap());
+        let extents = extents(&store, 5);
+        let reads = Reads::open(store, &options(*method)).unwrap();
+        submit(&reads, &extents, ReadClass::Urgent);
+        for done in collect(&reads, 5).values() {
+            let plane = done.result.as_ref().unwrap();
+            assert!(plane.as_ref().as_ptr().addr().is_multiple_of(64));
+        }
+    }
+}
+
+#[test]
+fn submitting_while_reading_loses_nothing() {
+    let store = Arc::new(Store::open(bundled()).unwrap());
+    let extents = extents(&store, 16);
+    for method in METHODS {
+        let reads = Reads::open(store.clone(), &options(method)).unwrap();
+        let (mut withdrawn, mut promoted) = (0, 0);
+        let mut ended = 0;
+        for tag in 0..600u64 {
+            let extent = extents[usize::try_from(tag % 16).unwrap()].clone();
+            let class = if tag % 3 == 0 { ReadClass::Urgent } else { ReadClass::Idle };
+            reads.submit(ReadRequest { tag, extent, class });
+            if tag % 5 == 4 {
+                reads.promote(tag - 3);
+                promoted += 1;
+            }
+            if tag % 7 == 6 {
+                withdrawn += u64::from(reads.withdraw(tag - 5));
+            }
+            while tag % 11 == 10 && reads.outstanding() > 4 {
+                assert!(next(&reads).result.is_ok());
+                ended += 1;
+            }
+        }
+        while reads.outstanding() > 0 {
+            assert!(next(&reads).result.is_ok());
+            ended += 1;
+        }
+        assert_eq!(
+            (ended + withdrawn, reads.counters().reads),
+            (600, ended),
+            "{promoted} promoted"
+        );
+        assert_eq!(reads.memory_bytes().0, 0);
+    }
+}
+
+#[test]
+fn dropping_a_ring_with_reads_under_way_is_safe() {
+    let store = Arc::new(Store::open(bundled()).unwrap());
+    let extents = extents(&store, 64);
+    for round in 0..60 {
+        let options = ReadOptions { depth: 8, ..options(ReadMethod::IoUring) };
+        let reads = Reads::open(store.clone(), &options).unwrap();
+        submit(&reads, &extents, ReadClass::Urgent);
+        for _ in 0..round % 4 {
+            assert!(next(&reads).result.is_ok());
+        }
+    }
 }

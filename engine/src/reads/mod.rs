@@ -7,12 +7,18 @@
 mod buffers;
 mod fetch;
 mod options;
+#[cfg(target_os = "linux")]
+mod plain;
 mod queue;
+#[cfg(target_os = "linux")]
+mod ring;
 mod shared;
 #[cfg(test)]
 mod tests;
 #[cfg(not(target_family = "wasm"))]
 mod threads;
+#[cfg(target_os = "linux")]
+mod transfer;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -107,12 +113,20 @@ impl Reads {
     /// [`EngineError::Thread`].
     pub fn open(store: Arc<Store>, options: &ReadOptions) -> Result<Self, EngineError> {
         let shared = Arc::new(Shared::new(store, options));
-        let threads = !cfg!(target_family = "wasm") && options.method != ReadMethod::Inline;
+        #[cfg(not(target_family = "wasm"))]
+        if options.method != ReadMethod::Inline {
+            let method = match options.method {
+                ReadMethod::Auto => ReadMethod::IoUring,
+                method => method,
+            };
+            let workers = threads::Workers::start(&shared, method)?;
+            return Ok(Self { method: workers.method(), shared, _workers: Some(workers) });
+        }
         Ok(Self {
-            method: if threads { ReadMethod::Threads } else { ReadMethod::Inline },
-            #[cfg(not(target_family = "wasm"))]
-            _workers: threads.then(|| threads::Workers::start(&shared)).transpose()?,
+            method: ReadMethod::Inline,
             shared,
+            #[cfg(not(target_family = "wasm"))]
+            _workers: None,
         })
     }
 
@@ -153,6 +167,14 @@ impl Reads {
     /// How it reads: never [`ReadMethod::Auto`].
     pub fn method(&self) -> ReadMethod {
         self.method
+    }
+
+    /// Whether all reads go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return self.shared.files.as_ref().is_some_and(plain::PlainFiles::is_direct);
+        #[cfg(not(target_os = "linux"))]
+        false
     }
 
     /// Requests that have not come back: those that wait and those that are read.

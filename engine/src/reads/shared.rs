@@ -1,15 +1,22 @@
 //! What callers and readers share: the queue, what is under way, what has ended.
 
 use std::collections::VecDeque;
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+#[cfg(not(target_family = "wasm"))]
 use std::time::Duration;
 
 use nestling_formats::store::Store;
 
 use super::buffers::{ArrivedPlane, BufferPool};
+#[cfg(target_os = "linux")]
+use super::plain::PlainFiles;
 use super::queue::{IdleReads, Job, Queue};
+#[cfg(target_os = "linux")]
+use super::ring::Bell;
 use super::{ReadClass, ReadCounters, ReadDone, ReadOptions, ReadRequest, ReadTiming};
 use crate::clock::Moment;
 use crate::error::EngineError;
@@ -17,8 +24,12 @@ use crate::error::EngineError;
 pub(super) struct Shared {
     store: Arc<Store>,
     pub pool: Arc<BufferPool>,
+    /// The store's files, to be read without the storage.
+    #[cfg(target_os = "linux")]
+    pub files: Option<PlainFiles>,
     /// Most reads under way.
     pub depth: usize,
+    #[cfg(not(target_family = "wasm"))]
     pub timeout: Option<Duration>,
     opened: Moment,
     state: Mutex<State>,
@@ -27,12 +38,16 @@ pub(super) struct Shared {
     /// Something is outstanding where nothing was, or the end has come.
     pub watch: Condvar,
     retries: AtomicU64,
+    #[cfg(target_os = "linux")]
+    bell: OnceLock<Bell>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
     pub queue: Queue,
     pub running: Vec<Job>,
+    /// Reads whose bytes are there and are being checked.
+    checking: Vec<Job>,
     done: VecDeque<ReadDone>,
     wakers: Vec<Waker>,
     counters: ReadCounters,
@@ -41,20 +56,27 @@ pub(super) struct State {
     pub closing: bool,
     /// Whether somebody looks for stalls from time to time and must not be woken for it.
     pub watching: bool,
+    /// Whether the bell must be rung when there is something to start.
+    pub wants_bell: bool,
 }
 
 impl Shared {
     pub fn new(store: Arc<Store>, options: &ReadOptions) -> Self {
         Self {
+            #[cfg(target_os = "linux")]
+            files: PlainFiles::open(&store, options.direct),
             store,
             pool: Arc::new(BufferPool::new(options.pool_bytes)),
             depth: options.depth.max(1),
+            #[cfg(not(target_family = "wasm"))]
             timeout: options.timeout,
             opened: Moment::now(),
             state: Mutex::default(),
             work: Condvar::new(),
             watch: Condvar::new(),
             retries: AtomicU64::new(0),
+            #[cfg(target_os = "linux")]
+            bell: OnceLock::new(),
         }
     }
 
@@ -78,8 +100,40 @@ impl Shared {
         if !state.watching {
             self.watch.notify_one();
         }
+        self.wake_readers(state);
+    }
+
+    fn wake_readers(&self, mut state: MutexGuard<'_, State>) {
+        let wants_bell = std::mem::take(&mut state.wants_bell);
         drop(state);
+        if wants_bell {
+            self.ring_bell();
+        }
         self.work.notify_one();
+    }
+
+    /// Lets whoever reads know that it is over.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn close(&self) {
+        let mut state = self.lock();
+        state.closing = true;
+        state.queue.clear();
+        drop(state);
+        self.work.notify_all();
+        self.watch.notify_all();
+        self.ring_bell();
+    }
+
+    #[cfg(target_os = "linux")]
+    pub fn set_bell(&self, bell: Bell) -> &Bell {
+        self.bell.get_or_init(|| bell)
+    }
+
+    fn ring_bell(&self) {
+        #[cfg(target_os = "linux")]
+        if let Some(bell) = self.bell.get() {
+            bell.ring();
+        }
     }
 
     pub fn promote(&self, tag: u64) {
@@ -88,9 +142,8 @@ impl Shared {
         if let Some(job) = state.running.iter_mut().find(|job| job.tag == tag) {
             job.class = ReadClass::Urgent;
         }
-        drop(state);
         if promoted {
-            self.work.notify_one();
+            self.wake_readers(state);
         }
     }
 
@@ -127,7 +180,7 @@ impl Shared {
 
     pub fn outstanding(&self) -> usize {
         let state = self.lock();
-        state.queue.len() + state.running.len() + state.done.len()
+        state.queue.len() + state.running.len() + state.checking.len() + state.done.len()
     }
 
     pub fn count_retry(&self) {
@@ -162,13 +215,37 @@ impl Shared {
     pub fn finish(&self, job: &Job, result: Result<ArrivedPlane, EngineError>) {
         let now = self.now_ns();
         let mut state = self.lock();
-        if state.stop(job.ticket, now) {
+        let checked = state.checking.iter().position(|known| known.ticket == job.ticket);
+        if let Some(place) = checked {
+            state.checking.swap_remove(place);
+        }
+        if checked.is_some() || state.stop(job.ticket, now) {
             state.end(job, result, now);
             wake(state);
         }
     }
 
+    /// Notes that the bytes of a job are there, so that another one may start. False for one that
+    /// was given up before.
+    pub fn landed(&self, job: &Job) -> bool {
+        let now = self.now_ns();
+        let mut state = self.lock();
+        let known = state.stop(job.ticket, now);
+        if known {
+            state.checking.push(job.clone());
+        }
+        known
+    }
+
+    /// Jobs that were started and have not ended.
+    #[cfg(target_os = "linux")]
+    pub fn unfinished(&self) -> Vec<Job> {
+        let state = self.lock();
+        state.running.iter().chain(&state.checking).cloned().collect()
+    }
+
     /// Ends jobs that were taken out.
+    #[cfg(not(target_family = "wasm"))]
     pub fn give_up(&self, jobs: &[Job], error: impl Fn(&Job) -> EngineError) {
         let now = self.now_ns();
         let mut state = self.lock();
@@ -212,6 +289,7 @@ impl State {
 
     /// Takes out the jobs that are given up: those under way for longer than the limit and, where
     /// no reader is left, those that have waited for longer.
+    #[cfg(not(target_family = "wasm"))]
     pub fn take_stalled(&mut self, now_ns: u64, limit_ns: u64, no_more_readers: bool) -> Vec<Job> {
         let since = now_ns.saturating_sub(limit_ns);
         let mut stalled = Vec::new();
@@ -223,5 +301,16 @@ impl State {
             stalled.append(&mut self.queue.take_older(since));
         }
         stalled
+    }
+}
+
+/// What is said of a read that has taken too long.
+#[cfg(not(target_family = "wasm"))]
+pub(super) fn stall(shared: &Shared, job: &Job, timeout: Duration) -> EngineError {
+    EngineError::ReadStalled {
+        file: shared.store().name().to_owned(),
+        offset: job.extent.offset,
+        length: job.extent.length,
+        seconds: timeout.as_secs_f64(),
     }
 }

@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::ReadMethod;
 use super::fetch::fetch;
-use super::queue::Job;
-use super::shared::Shared;
+use super::shared::{Shared, stall};
 use crate::error::EngineError;
 
 /// How long dropping waits for reads that are under way.
@@ -15,20 +15,18 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Most threads that replace those whose read hangs, for each of the depth.
 const REPLACEMENTS_MAX: usize = 2;
 
-/// Threads of one [`super::Reads`].
-pub(super) struct Workers {
-    shared: Arc<Shared>,
-    threads: Arc<Threads>,
-}
-
 /// Those that run.
 #[derive(Default)]
-struct Threads {
+pub(super) struct Threads {
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Threads {
-    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), EngineError> {
+    pub fn spawn(
+        &self,
+        name: &str,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<(), EngineError> {
         let thread = thread::Builder::new().name(name.to_owned());
         let handle = thread.spawn(run).map_err(EngineError::Thread)?;
         self.handles.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
@@ -59,9 +57,26 @@ impl Threads {
     }
 }
 
+/// Threads of one [`super::Reads`].
+pub(super) struct Workers {
+    shared: Arc<Shared>,
+    threads: Arc<Threads>,
+    method: ReadMethod,
+}
+
 impl Workers {
-    pub fn start(shared: &Arc<Shared>) -> Result<Self, EngineError> {
-        let workers = Self { shared: Arc::clone(shared), threads: Arc::default() };
+    /// Starts threads for a method, or for [`ReadMethod::Threads`] where that is refused.
+    pub fn start(shared: &Arc<Shared>, method: ReadMethod) -> Result<Self, EngineError> {
+        let threads = Arc::new(Threads::default());
+        let mut workers = Self { shared: Arc::clone(shared), threads, method };
+        #[cfg(target_os = "linux")]
+        if method == ReadMethod::IoUring
+            && shared.files.is_some()
+            && super::ring::start(shared, &workers.threads)?
+        {
+            return Ok(workers);
+        }
+        workers.method = ReadMethod::Threads;
         for _ in 0..shared.depth {
             workers.threads.spawn_reader(shared)?;
         }
@@ -72,22 +87,22 @@ impl Workers {
         }
         Ok(workers)
     }
+
+    /// What they read by.
+    pub fn method(&self) -> ReadMethod {
+        self.method
+    }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.closing = true;
-        state.queue.clear();
-        drop(state);
-        self.shared.work.notify_all();
-        self.shared.watch.notify_all();
+        self.shared.close();
         self.threads.join();
     }
 }
 
 /// Reads one job after another.
-fn read_until_closed(shared: &Shared) {
+pub(super) fn read_until_closed(shared: &Shared) {
     let mut state = shared.lock();
     while !state.closing {
         let Some(job) = shared.start(&mut state) else {
@@ -131,14 +146,5 @@ fn watch_until_closed(shared: &Arc<Shared>, threads: &Threads, timeout: Duration
             let _ = threads.spawn_reader(shared);
         }
         state = shared.lock();
-    }
-}
-
-fn stall(shared: &Shared, job: &Job, timeout: Duration) -> EngineError {
-    EngineError::ReadStalled {
-        file: shared.store().name().to_owned(),
-        offset: job.extent.offset,
-        length: job.extent.length,
-        seconds: timeout.as_secs_f64(),
     }
 }

@@ -186,6 +186,20 @@ impl Store {
         self.read_bytes(extent.offset, out)
     }
 
+    /// What a failed read of an extent means, for those who read the storage's files themselves.
+    pub fn read_error(&self, extent: &Extent, source: std::io::Error) -> StoreError {
+        StoreError::io(&self.name, "read", extent.offset, 0, source)
+    }
+
+    /// Whether an extent's bytes are still those of the file that was opened.
+    ///
+    /// # Errors
+    /// [`StoreError::Changed`], [`StoreError::Io`].
+    pub fn check_unchanged(&self, extent: &Extent) -> Result<(), StoreError> {
+        let unchanged = self.storage.check_unchanged(extent.offset, extent.length);
+        unchanged.map_err(|source| self.read_error(extent, source))
+    }
+
     /// Compares an extent's bytes with its checksum.
     ///
     /// # Errors

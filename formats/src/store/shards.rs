@@ -140,6 +140,18 @@ impl Storage for ShardedStorage {
         Ok(())
     }
 
+    fn check_unchanged(&self, offset: u64, length: u64) -> io::Result<()> {
+        let (mut start, end) = (0u64, offset.saturating_add(length));
+        for shard in &self.shards {
+            let shard_end = start + shard.len();
+            if start < end && offset < shard_end {
+                shard.check_unchanged(0, shard.len())?;
+            }
+            start = shard_end;
+        }
+        Ok(())
+    }
+
     fn files(&self) -> Vec<FilePart<'_>> {
         self.shards.iter().flat_map(Storage::files).collect()
     }

@@ -33,6 +33,16 @@ pub trait Storage: Send + Sync {
     fn files(&self) -> Vec<FilePart<'_>> {
         Vec::new()
     }
+
+    /// Whether the bytes from `offset` are still those that were opened, for readers of
+    /// [`Self::files`] to ask after every read.
+    ///
+    /// # Errors
+    /// One that wraps [`StorageChanged`] if they are not; of the system.
+    fn check_unchanged(&self, offset: u64, length: u64) -> io::Result<()> {
+        let _ = (offset, length);
+        Ok(())
+    }
 }
 
 /// A run of a store's bytes within a plain file.
@@ -103,10 +113,13 @@ impl Storage for FileStorage {
         check_range(self.length, offset, out.len())?;
         let read = self.file.read_exact_at(out, self.offset + offset);
         // Checked after the read: what was read before a change is what was opened.
-        if Stamp::of(&self.file.metadata()?) != self.stamp {
-            return Err(io::Error::other(StorageChanged));
-        }
+        self.check_unchanged(offset, out.len() as u64)?;
         read
+    }
+
+    fn check_unchanged(&self, _: u64, _: u64) -> io::Result<()> {
+        let same = Stamp::of(&self.file.metadata()?) == self.stamp;
+        if same { Ok(()) } else { Err(io::Error::other(StorageChanged)) }
     }
 
     fn files(&self) -> Vec<FilePart<'_>> {
