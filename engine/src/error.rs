@@ -90,6 +90,16 @@ pub enum EngineError {
         /// The least that would do.
         least: u64,
     },
+    /// A file that is no routing trace, or damaged.
+    #[error("{file}, line {line}: {reason}")]
+    Trace {
+        /// The file.
+        file: String,
+        /// Which line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Tokenizer, chat template or stop strings.
     #[cfg(feature = "text")]
     #[error(transparent)]

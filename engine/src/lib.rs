@@ -47,6 +47,7 @@ pub mod sampler;
 mod sequence;
 #[cfg(feature = "text")]
 pub mod session;
+pub mod simulate;
 #[cfg(feature = "text")]
 mod slot;
 #[cfg(feature = "text")]

@@ -52,6 +52,26 @@ impl ResidencyCounters {
         }
     }
 
+    /// What happened since `earlier`, an older copy of the same counters; the peak stays as it is.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let less = |mut now: [u64; PLANES], before: [u64; PLANES]| {
+            now.iter_mut().zip(before).for_each(|(now, before)| *now = now.saturating_sub(before));
+            now
+        };
+        Self {
+            hits: less(self.hits, earlier.hits),
+            prefetch_hits: less(self.prefetch_hits, earlier.prefetch_hits),
+            late: less(self.late, earlier.late),
+            misses: less(self.misses, earlier.misses),
+            hit_bytes: less(self.hit_bytes, earlier.hit_bytes),
+            missed_bytes: less(self.missed_bytes, earlier.missed_bytes),
+            prefetched_bytes: less(self.prefetched_bytes, earlier.prefetched_bytes),
+            evicted: less(self.evicted, earlier.evicted),
+            refused: self.refused.saturating_sub(earlier.refused),
+            bytes_peak: self.bytes_peak,
+        }
+    }
+
     /// Share of the bytes of all uses that was resident, 0 to 1; 1 where nothing was used.
     pub fn byte_hit_rate(&self) -> f64 {
         let hit: u64 = self.hit_bytes.iter().sum();

@@ -1,25 +1,27 @@
-//! The default policy: expected reuse, from a long and a short memory of what was used.
+//! The default policy: expected reuse, from long and short memories of what was used.
 //!
 //! Where tokens are independent the best estimate of an expert's rate is its share of all uses so
-//! far; in a real text the uses of the last tokens say more. The two are mixed. Counts are kept for
-//! every expert, resident or not, and begin with what calibration found.
+//! far; in a text the last tokens say more. Both are remembered, and mixed with the shares that
+//! would have predicted the last steps best. Counts are kept for every expert, resident or not, and
+//! begin with what calibration found.
 
 use std::sync::Arc;
 
 use nestling_formats::{ExpertId, Plane};
 
 use super::PLANES;
+use super::blend::{Blend, MEMORIES};
 use super::policy::EvictionPolicy;
 use super::table::{ExpertTable, PlaneId};
-
-/// Memories of different length.
-const MEMORIES: usize = 2;
 
 /// Counts are scaled down when the growth that stands for their decay reaches this.
 const GROWTH_MAX: f64 = 1e12;
 
 /// Half-lives that one step can last: enough to forget everything.
 const HALF_LIVES_MAX: f64 = 60.0;
+
+/// Tokens of observation that the shares of [`FrequencyOptions`] count as.
+const SHARES_TOKENS: f64 = 16.0;
 
 /// What a plane is kept for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,11 +36,11 @@ pub enum Worth {
 /// How [`DecayedFrequency`] estimates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FrequencyOptions {
-    /// Tokens after which a use counts half: in the long and in the short memory.
+    /// Tokens after which a use counts half, in each memory.
     pub half_lives: [f64; MEMORIES],
-    /// Share of the short memory in the estimate.
-    pub short_share: f64,
-    /// Tokens that calibration's frequencies count as.
+    /// Shares of the memories in the estimate, to begin with.
+    pub shares: [f64; MEMORIES],
+    /// Tokens that calibration's frequencies count as, at the most.
     pub prior_tokens: f64,
     /// Uses per token that a prediction for the same step counts as, at the least.
     pub predicted_rate: f64,
@@ -49,9 +51,9 @@ pub struct FrequencyOptions {
 impl Default for FrequencyOptions {
     fn default() -> Self {
         Self {
-            half_lives: [2048.0, 16.0],
-            short_share: 0.25,
-            prior_tokens: 64.0,
+            half_lives: [4096.0, 48.0, 8.0, 1.5],
+            shares: [0.8, 0.1, 0.1, 0.0],
+            prior_tokens: 32.0,
             predicted_rate: 0.5,
             worth: Worth::Bytes,
         }
@@ -61,12 +63,23 @@ impl Default for FrequencyOptions {
 /// Uses of the experts of one layer.
 #[derive(Debug)]
 struct LayerClock {
-    /// Uses of all experts in this step.
-    uses: f64,
+    /// Number of its first expert.
+    start: usize,
     /// What a use counts now, in each memory: more with every token instead of old ones less.
     growth: [f64; MEMORIES],
     /// Tokens so far, counted in the same way.
     tokens: [f64; MEMORIES],
+}
+
+/// Uses of one expert.
+#[derive(Clone, Debug)]
+struct ExpertCounts {
+    /// Uses of each plane, in each memory.
+    by_memory: [[f64; PLANES]; MEMORIES],
+    /// Uses since its layer's clock went on.
+    recent: f64,
+    /// What a use of each plane is worth per byte, never rising from one plane to the next.
+    values: [f64; PLANES],
 }
 
 /// Least frequently used leaves first, old uses counting less.
@@ -75,47 +88,99 @@ pub struct DecayedFrequency {
     table: Arc<ExpertTable>,
     options: FrequencyOptions,
     layers: Vec<LayerClock>,
-    /// Uses of every plane of every expert, in each memory.
-    counts: Vec<[[f64; PLANES]; MEMORIES]>,
-    /// What a use of each plane is worth per byte, never rising from one plane to the next.
-    values: Vec<[f64; PLANES]>,
+    experts: Vec<ExpertCounts>,
+    blend: Blend,
+    /// The layer whose uses are being told.
+    current: Option<u32>,
 }
 
 impl DecayedFrequency {
     /// Begins with the frequencies of the store, or with all experts alike where it has none.
     pub fn new(table: Arc<ExpertTable>, options: FrequencyOptions) -> Self {
-        let prior = options.prior_tokens.max(1e-3);
-        let clock = || LayerClock { uses: 0.0, growth: [1.0; MEMORIES], tokens: [prior; MEMORIES] };
-        let layers = table.layers().iter().map(|_| clock()).collect();
-        let mut counts = Vec::with_capacity(table.len());
-        let mut values = Vec::with_capacity(table.len());
+        // A memory that has run for long counts about 1.44 half-lives of tokens.
+        let saturated = options.half_lives.map(|tokens| tokens / std::f64::consts::LN_2);
+        let prior = saturated.map(|tokens| options.prior_tokens.max(1e-3).min(tokens));
+        let mut layers = Vec::with_capacity(table.layers().len());
+        let mut experts = Vec::with_capacity(table.len());
+        let mut squares = 0.0;
         for layer in table.layers() {
+            layers.push(LayerClock {
+                start: experts.len(),
+                growth: [1.0; MEMORIES],
+                tokens: prior,
+            });
             let measured: f64 = layer.iter().map(|entry| f64::from(entry.frequency)).sum();
             let alike = table.experts_per_token() as f64 / layer.len().max(1) as f64;
             for entry in layer {
                 let frequency = if measured > 0.0 { f64::from(entry.frequency) } else { alike };
-                counts.push([[frequency * prior; PLANES]; MEMORIES]);
-                values.push(match options.worth {
+                squares += frequency * frequency;
+                let by_memory = prior.map(|tokens| [frequency * tokens; PLANES]);
+                let values = match options.worth {
                     Worth::Bytes => [1.0; PLANES],
                     Worth::Error => error_values(entry.error_drops, entry.plane_bytes)
                         .map(|value| value * f64::from(entry.weight_square)),
-                });
+                };
+                experts.push(ExpertCounts { by_memory, recent: 0.0, values });
             }
         }
-        Self { table, options, layers, counts, values }
+        let blend = Blend::new(options.shares, squares * SHARES_TOKENS);
+        Self { table, options, layers, experts, blend, current: None }
     }
 
     /// Expected uses per token.
     fn rate(&self, number: usize, id: PlaneId) -> f64 {
         let Some(clock) = self.layers.get(id.layer as usize) else { return 0.0 };
-        let Some(counts) = self.counts.get(number) else { return 0.0 };
-        let rate = |memory: usize| counts[memory][id.plane.index()] / clock.tokens[memory];
-        let share = self.options.short_share;
-        (1.0 - share) * rate(0) + share * rate(1)
+        let Some(counts) = self.experts.get(number) else { return 0.0 };
+        let plane = id.plane.index();
+        let mut rates = [0.0; MEMORIES];
+        for (memory, rate) in rates.iter_mut().enumerate() {
+            *rate = counts.by_memory[memory][plane] / clock.tokens[memory];
+        }
+        self.blend.of(rates)
     }
 
     fn value(&self, number: usize, plane: Plane) -> f64 {
-        self.values.get(number).map_or(0.0, |values| values[plane.index()])
+        self.experts.get(number).map_or(0.0, |counts| counts.values[plane.index()])
+    }
+
+    /// All uses of a layer in this step have been told: what the memories had said is compared with
+    /// them, and the layer's clock goes on.
+    fn advance(&mut self, layer: u32) {
+        let Some(clock) = self.layers.get_mut(layer as usize) else { return };
+        let count = self.table.layers().get(layer as usize).map_or(0, Vec::len);
+        let experts = self.experts.get_mut(clock.start..clock.start + count).unwrap_or_default();
+        let uses: f64 = experts.iter().map(|expert| expert.recent).sum();
+        let tokens = uses / self.table.experts_per_token() as f64;
+        if tokens == 0.0 {
+            return;
+        }
+        for expert in &mut *experts {
+            let recent = std::mem::take(&mut expert.recent);
+            let mut rates = [0.0; MEMORIES];
+            for (memory, rate) in rates.iter_mut().enumerate() {
+                let before = expert.by_memory[memory][0] - recent * clock.growth[memory];
+                *rate = before / clock.tokens[memory];
+            }
+            self.blend.observe(rates, recent / tokens);
+        }
+        for memory in 0..MEMORIES {
+            clock.tokens[memory] += clock.growth[memory] * tokens;
+            let half_lives = (tokens / self.options.half_lives[memory]).min(HALF_LIVES_MAX);
+            clock.growth[memory] *= libm::exp2(half_lives);
+            let growth = clock.growth[memory];
+            if growth > GROWTH_MAX {
+                let counts = experts.iter_mut().flat_map(|of| &mut of.by_memory[memory]);
+                counts.for_each(|count| *count /= growth);
+                clock.tokens[memory] /= growth;
+                clock.growth[memory] = 1.0;
+            }
+        }
+    }
+
+    fn end_layer(&mut self) {
+        if let Some(layer) = self.current.take() {
+            self.advance(layer);
+        }
     }
 }
 
@@ -133,35 +198,21 @@ fn error_values(drops: [f32; PLANES], bytes: [u64; PLANES]) -> [f64; PLANES] {
 
 impl EvictionPolicy for DecayedFrequency {
     fn begin_step(&mut self) {
-        let experts = self.table.experts_per_token() as f64;
-        let mut start = 0;
-        for (clock, layer) in self.layers.iter_mut().zip(self.table.layers()) {
-            let counts = self.counts.get_mut(start..start + layer.len()).unwrap_or_default();
-            start += layer.len();
-            let tokens = std::mem::take(&mut clock.uses) / experts;
-            if tokens == 0.0 {
-                continue;
-            }
-            for memory in 0..MEMORIES {
-                clock.tokens[memory] += clock.growth[memory] * tokens;
-                let half_lives = (tokens / self.options.half_lives[memory]).min(HALF_LIVES_MAX);
-                clock.growth[memory] *= libm::exp2(half_lives);
-                let growth = clock.growth[memory];
-                if growth > GROWTH_MAX {
-                    counts.iter_mut().flat_map(|of| &mut of[memory]).for_each(|n| *n /= growth);
-                    clock.tokens[memory] /= growth;
-                    clock.growth[memory] = 1.0;
-                }
-            }
-        }
+        self.end_layer();
+        self.blend.solve();
+        self.blend.fade(1.0);
     }
 
     fn used(&mut self, expert: ExpertId, planes: usize, rows: u32) {
         let Some(number) = self.table.number(expert.layer, expert.expert) else { return };
-        let Some(clock) = self.layers.get_mut(expert.layer as usize) else { return };
-        let Some(counts) = self.counts.get_mut(number) else { return };
-        clock.uses += f64::from(rows);
-        for (counts, growth) in counts.iter_mut().zip(clock.growth) {
+        if self.current != Some(expert.layer) {
+            self.end_layer();
+            self.current = Some(expert.layer);
+        }
+        let Some(clock) = self.layers.get(expert.layer as usize) else { return };
+        let Some(counts) = self.experts.get_mut(number) else { return };
+        counts.recent += f64::from(rows);
+        for (counts, growth) in counts.by_memory.iter_mut().zip(clock.growth) {
             counts.iter_mut().take(planes).for_each(|count| *count += growth * f64::from(rows));
         }
     }

@@ -9,6 +9,7 @@
 //! step; worth that rose since is noticed when a plane is popped, so no eviction looks at all
 //! experts.
 
+mod blend;
 mod counters;
 mod frequency;
 pub mod order;
@@ -32,7 +33,7 @@ use policy::plane_at;
 use victims::Victims;
 
 /// Planes of an expert.
-const PLANES: usize = Plane::ALL.len();
+pub(crate) const PLANES: usize = Plane::ALL.len();
 
 /// Whether a plane is in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -311,6 +312,17 @@ impl Residency {
                 break;
             }
             self.evict(id, evicted);
+        }
+    }
+
+    /// Lets go of all planes of an expert that is not pinned; those that are being read stay.
+    pub fn discard(&mut self, layer: u32, expert: u32, evicted: &mut Vec<PlaneId>) {
+        let Some(slot) = self.slot(layer, expert).copied().filter(|slot| slot.pins == 0) else {
+            return;
+        };
+        let held = (0..PLANES).rev().filter(|plane| slot.resident >> plane & 1 == 1);
+        for plane in held.filter_map(plane_at) {
+            self.evict(PlaneId { layer, expert, plane }, evicted);
         }
     }
 

@@ -1,0 +1,261 @@
+//! The events of a step: computing, reads that end, experts that become whole.
+
+use nestling_formats::{Level, Plane};
+
+use super::machine::{Class, Disk};
+use super::synthetic::Normal;
+use super::trace::{LayerRouting, TraceStep};
+use super::uses::{Use, uses_of};
+use super::{CacheUnit, LatePlanes, Outcome, SimulationOptions};
+use crate::residency::order::{Job, order};
+use crate::residency::{Admission, PlaneId, PlaneState, Residency};
+
+/// Seed of the predictions' faults.
+const SEED: u64 = 0x5eed;
+
+/// One simulated engine.
+pub(super) struct Run {
+    books: Residency,
+    disk: Disk,
+    options: SimulationOptions,
+    experts_per_token: u32,
+    random: Normal,
+    now: u64,
+    outcome: Outcome,
+    evicted: Vec<PlaneId>,
+    jobs: Vec<Job>,
+}
+
+impl Run {
+    pub fn new(books: Residency, options: SimulationOptions, experts_per_token: u32) -> Self {
+        Self {
+            books,
+            disk: Disk::new(options.machine),
+            options,
+            experts_per_token,
+            random: Normal::new(SEED),
+            now: 0,
+            outcome: Outcome::default(),
+            evicted: Vec::new(),
+            jobs: Vec::new(),
+        }
+    }
+
+    /// Everything so far.
+    pub fn outcome(&self) -> Outcome {
+        Outcome {
+            elapsed_ns: self.now,
+            read_ns: self.disk.busy_ns,
+            read_bytes: self.disk.read_bytes,
+            counters: self.books.counters(),
+            ..self.outcome
+        }
+    }
+
+    pub fn step(&mut self, step: &TraceStep) {
+        self.books.begin_step();
+        let rows = |layer: &LayerRouting| layer.rows(self.experts_per_token) as u32;
+        let rows = step.layers.iter().map(rows).max().unwrap_or(0);
+        self.outcome.steps += 1;
+        self.outcome.rows += u64::from(rows);
+        let mut uses = Vec::new();
+        let mut next = Vec::new();
+        for (number, routing) in (0..).zip(&step.layers) {
+            self.spend(self.options.machine.dense_ns(rows));
+            uses_of(routing, &mut uses);
+            next.clear();
+            if let Some(routing) = step.layers.get(number as usize + 1) {
+                uses_of(routing, &mut next);
+            }
+            self.layer(number, &mut uses, &next);
+        }
+        self.spend(self.options.machine.step_ns);
+    }
+
+    /// The processor works for a while; reads end beside it.
+    fn spend(&mut self, ns: u64) {
+        self.now += ns;
+        self.deliver();
+    }
+
+    fn deliver(&mut self) {
+        while let Some(id) = self.disk.next_done(self.now) {
+            self.books.arrived(id);
+        }
+    }
+
+    /// The processor waits for a read; false if there is none.
+    fn wait(&mut self) -> bool {
+        let Some(end) = self.disk.next_end() else { return false };
+        self.outcome.stall_ns += end.saturating_sub(self.now);
+        self.now = self.now.max(end);
+        self.deliver();
+        true
+    }
+
+    fn layer(&mut self, layer: u32, uses: &mut Vec<Use>, next: &[Use]) {
+        for used in uses.iter_mut() {
+            used.planes = self.planes(layer, used);
+            self.outcome.expert_uses += 1;
+            self.outcome.asked_bits += bits(used.planes);
+            self.replace_copy(layer, used);
+            self.books.used(layer, used.expert, used.planes, used.rows);
+        }
+        self.keep_predictions(layer, uses);
+        uses.iter().for_each(|used| self.books.pin(layer, used.expert));
+        let mut blocked = !self.fetch(layer, uses);
+        if !blocked {
+            self.prefetch(layer + 1, next);
+        }
+        while !uses.is_empty() {
+            if let Some(at) = self.computable(layer, uses) {
+                self.compute(layer, uses.remove(at));
+                if blocked {
+                    blocked = !self.fetch(layer, uses);
+                }
+            } else if !self.wait() && !self.unblock(layer, uses) {
+                // Not even one expert fits: the budget was checked, so this does not happen.
+                return;
+            }
+        }
+    }
+
+    /// Planes that the expert has of those that are asked for.
+    fn planes(&self, layer: u32, used: &Use) -> usize {
+        let entry = self.books.table().entry(layer, used.expert);
+        let held = entry.map_or(0, |entry| entry.plane_bytes.iter().filter(|b| **b > 0).count());
+        used.planes.min(held)
+    }
+
+    /// A copy of a lower level is of no use for a higher one, where copies are what is cached.
+    fn replace_copy(&mut self, layer: u32, used: &Use) {
+        let resident = self.books.resident(layer, used.expert);
+        if self.options.unit == CacheUnit::Experts && resident < used.planes {
+            self.books.discard(layer, used.expert, &mut Vec::new());
+        }
+    }
+
+    /// Predictions that came true are needed now; others that have not begun are dropped.
+    fn keep_predictions(&mut self, layer: u32, uses: &[Use]) {
+        for (id, bytes) in self.disk.withdraw_idle() {
+            let wanted = |used: &Use| used.expert == id.expert && id.plane.index() < used.planes;
+            if id.layer == layer && uses.iter().any(wanted) {
+                self.disk.submit(id, bytes, Class::Urgent, self.now);
+            } else {
+                self.books.failed(id);
+            }
+        }
+    }
+
+    /// Starts the reads of what is absent; false if not all of it found room.
+    fn fetch(&mut self, layer: u32, uses: &[Use]) -> bool {
+        let mut jobs = std::mem::take(&mut self.jobs);
+        jobs.clear();
+        uses.iter().for_each(|used| self.add_jobs(layer, used, &mut jobs));
+        order(&mut jobs, self.options.order);
+        let all = jobs.iter().all(|job| {
+            let id = PlaneId { layer, expert: job.expert, plane: job.plane };
+            // What is not waited for must not keep the next layer's bases waiting.
+            let late = self.options.late == LatePlanes::Skip && job.plane > Plane::P2;
+            let class = if late { Class::Idle } else { Class::Urgent };
+            self.admit(id, Admission::Needed, class)
+        });
+        self.jobs = jobs;
+        all
+    }
+
+    fn add_jobs(&self, layer: u32, used: &Use, jobs: &mut Vec<Job>) {
+        let Some(entry) = self.books.table().entry(layer, used.expert) else { return };
+        let machine = &self.options.machine;
+        for plane in Plane::ALL.into_iter().take(used.planes) {
+            let id = PlaneId { layer, expert: used.expert, plane };
+            if self.books.state(id) != PlaneState::Absent {
+                continue;
+            }
+            // Nothing is computed before the last plane is there.
+            let last = plane.index() + 1 == used.planes;
+            let compute_ns =
+                if last { machine.expert_ns(entry.bytes(used.planes), used.rows) } else { 0 };
+            let read_ns = machine.transfer_ns(entry.plane_bytes[plane.index()]);
+            let (expert, rows) = (used.expert, used.rows);
+            jobs.push(Job { expert, plane, rows, read_ns, compute_ns });
+        }
+    }
+
+    fn admit(&mut self, id: PlaneId, admission: Admission, class: Class) -> bool {
+        let mut evicted = std::mem::take(&mut self.evicted);
+        evicted.clear();
+        let admitted = self.books.admit(id, admission, &mut evicted);
+        if self.options.unit == CacheUnit::Experts {
+            let mut rest = Vec::new();
+            evicted.iter().for_each(|id| self.books.discard(id.layer, id.expert, &mut rest));
+        }
+        self.evicted = evicted;
+        if admitted {
+            let entry = self.books.table().entry(id.layer, id.expert);
+            let bytes = entry.map_or(0, |entry| entry.plane_bytes[id.plane.index()]);
+            self.disk.submit(id, bytes, class, self.now);
+        }
+        admitted
+    }
+
+    /// The first expert that has all its planes; where late ones are not waited for, one that has
+    /// any.
+    fn computable(&self, layer: u32, uses: &[Use]) -> Option<usize> {
+        let resident = |used: &Use| self.books.resident(layer, used.expert);
+        let whole = uses.iter().position(|used| resident(used) >= used.planes);
+        if whole.is_some() || self.options.late == LatePlanes::Wait {
+            return whole;
+        }
+        uses.iter().position(|used| resident(used) > 0)
+    }
+
+    fn compute(&mut self, layer: u32, used: Use) {
+        let planes = used.planes.min(self.books.resident(layer, used.expert));
+        let entry = self.books.table().entry(layer, used.expert);
+        let bytes = entry.map_or(0, |entry| entry.bytes(planes));
+        self.outcome.served_bits += bits(planes);
+        self.spend(self.options.machine.expert_ns(bytes, used.rows));
+        self.books.unpin(layer, used.expert);
+    }
+
+    /// Nothing can be computed, nothing is being read: parts of many experts fill the memory. All
+    /// but the first give way until that one is whole.
+    fn unblock(&mut self, layer: u32, uses: &[Use]) -> bool {
+        let Some((first, others)) = uses.split_first() else { return false };
+        others.iter().for_each(|used| self.books.unpin(layer, used.expert));
+        let all = self.fetch(layer, std::slice::from_ref(first));
+        others.iter().for_each(|used| self.books.pin(layer, used.expert));
+        all
+    }
+
+    /// Reads ahead what a prediction of the next layer's experts names.
+    fn prefetch(&mut self, layer: u32, next: &[Use]) {
+        let Some(prefetch) = self.options.prefetch else { return };
+        let experts = self.books.table().layers().get(layer as usize).map_or(0, Vec::len);
+        let mut predicted = next.to_vec();
+        for used in &mut predicted {
+            if self.random.uniform() >= prefetch.accuracy {
+                used.expert = (self.random.uniform() * experts as f64) as u32;
+            }
+            used.planes = self.planes(layer, used);
+            self.books.expect(layer, used.expert);
+        }
+        for used in predicted {
+            for plane in Plane::ALL.into_iter().take(used.planes) {
+                let id = PlaneId { layer, expert: used.expert, plane };
+                if self.books.state(id) == PlaneState::Absent
+                    && !self.admit(id, Admission::Prefetch, Class::Idle)
+                {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Bits of the level that so many planes make.
+fn bits(planes: usize) -> u64 {
+    let level = planes.checked_sub(1).and_then(|last| Level::ALL.get(last));
+    level.map_or(0, |level| u64::from(level.bits()))
+}

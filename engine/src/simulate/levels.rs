@@ -1,0 +1,69 @@
+//! Dual routing over a trace: the level of every (row, expert) from its weight, as the engine
+//! decides it, so that one recording serves every mean level.
+
+use nestling_formats::Level;
+
+use super::trace::RoutingTrace;
+use crate::residency::{ExpertTable, PLANES};
+
+/// Bisections of the threshold.
+const BISECTIONS: usize = 40;
+
+/// Mean level of all (row, expert) pairs of a trace, in bits.
+pub fn mean_level(trace: &RoutingTrace) -> f64 {
+    let levels = trace.steps.iter().flat_map(|step| &step.layers).flat_map(|layer| &layer.levels);
+    let (sum, count) = levels.fold((0u64, 0u64), |(s, n), bits| (s + u64::from(*bits), n + 1));
+    if count == 0 { 0.0 } else { sum as f64 / count as f64 }
+}
+
+/// Gives every (row, expert) the level at which another plane would take away less error per byte
+/// than a threshold, which is chosen so that the mean level is at most `mean`: the weight's square
+/// times the plane's error drop, per byte. The threshold, for reports.
+pub fn route_levels(trace: &mut RoutingTrace, table: &ExpertTable, mean: f64) -> f64 {
+    let gains = Gains::of(table);
+    let (mut low, mut high) = (-120.0, 120.0);
+    for _ in 0..BISECTIONS {
+        let middle = (low + high) / 2.0;
+        gains.assign(trace, libm::exp2(middle));
+        if mean_level(trace) > mean { low = middle } else { high = middle }
+    }
+    gains.assign(trace, libm::exp2(high));
+    libm::exp2(high)
+}
+
+/// Error drop per byte of every plane above the first.
+struct Gains {
+    layers: Vec<Vec<[f64; PLANES]>>,
+}
+
+impl Gains {
+    fn of(table: &ExpertTable) -> Self {
+        let layers = table.layers().iter().map(|layer| {
+            let experts = layer.iter().map(|entry| {
+                let mut gains = [0.0; PLANES];
+                let planes = entry.error_drops.iter().zip(entry.plane_bytes);
+                for (gain, (drop, bytes)) in gains.iter_mut().zip(planes) {
+                    *gain = if bytes == 0 { 0.0 } else { f64::from(*drop) / bytes as f64 };
+                }
+                gains
+            });
+            experts.collect()
+        });
+        Self { layers: layers.collect() }
+    }
+
+    fn assign(&self, trace: &mut RoutingTrace, threshold: f64) {
+        for step in &mut trace.steps {
+            for (routing, gains) in step.layers.iter_mut().zip(&self.layers) {
+                let entries = routing.ids.iter().zip(&routing.weights).zip(&mut routing.levels);
+                for ((expert, weight), level) in entries {
+                    let Some(gains) = gains.get(*expert as usize) else { continue };
+                    let square = f64::from(*weight).powi(2);
+                    let worth = |gain: &&f64| square * **gain > threshold;
+                    let planes = gains[1..].iter().take_while(worth).count();
+                    *level = Level::ALL[planes].bits();
+                }
+            }
+        }
+    }
+}
