@@ -10,8 +10,9 @@ pub use nestling_engine::text::{Message, Role, ToolCall, ToolSchema};
 pub use nestling_engine::{
     ActivationMode, Budget, CancelToken, Conversation, Device, Driver, Engine, EngineError,
     EngineOptions, Event, FinishReason, Finished, Fitted, GenerateOptions, Generation, Input,
-    KvDtype, Model, ModelOptions, ModelSource, OpenProgress, SamplingParams, Session,
-    SnapshotContents, Stats, TokenEvent, Usage,
+    KvDtype, MemoryPlan, MemoryTooSmall, Model, ModelOptions, ModelSource, OpenProgress,
+    PlannedResidence, Residence, SamplingParams, Session, SnapshotContents, Stats, StreamStats,
+    TokenEvent, Usage,
 };
 pub use nestling_formats::Level;
 

@@ -11,7 +11,7 @@ use crate::budget::Reservation;
 use crate::error::EngineError;
 use crate::expert::ExpertMemory;
 use crate::memory_plan::MemoryPlan;
-use crate::runner::{ModelRunner, RunnerLimits};
+use crate::runner::{ModelRunner, PromptSteps, RunnerLimits};
 use crate::sampler::SamplingParams;
 use crate::sequence::{PagePool, Sequence};
 use crate::slot::SessionSlot;
@@ -112,7 +112,10 @@ impl ModelCore {
             allocation: parts.allocation,
             slots: Mutex::new(Vec::new()),
             uses: AtomicU64::new(0),
-            prompt_rows: AtomicUsize::new(limits.rows_max.clamp(1, PROMPT_ROWS_FIRST)),
+            prompt_rows: AtomicUsize::new(match limits.prompt_steps {
+                PromptSteps::Timed => limits.rows_max.clamp(1, PROMPT_ROWS_FIRST),
+                PromptSteps::Long => limits.rows_max.max(1),
+            }),
             broken: AtomicBool::new(false),
             _reservations: parts.reservations,
         })
@@ -179,7 +182,8 @@ impl ModelCore {
     /// Learns from a step how many rows a layer gets done in the time that it may take. In how many
     /// pieces a prompt is computed never changes a result, so a clock may decide it.
     pub(crate) fn note_step(&self, rows: usize, seconds: f64) {
-        if rows < PROMPT_ROWS_MIN.min(self.rows_max()) {
+        let known = self.limits.prompt_steps == PromptSteps::Long;
+        if known || rows < PROMPT_ROWS_MIN.min(self.rows_max()) {
             return;
         }
         let allowed = LAYER_SECONDS_MAX * self.config.num_hidden_layers as f64;

@@ -29,8 +29,20 @@ pub struct RunnerLimits {
     pub pages: usize,
     /// Bytes of one page over all layers.
     pub page_bytes: usize,
+    /// How many rows of a prompt a step should take.
+    pub prompt_steps: PromptSteps,
     /// Highest level that rows may ask for; none where weights are floats and levels mean nothing.
     pub level_max: Option<Level>,
+}
+
+/// How prompts are cut into steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PromptSteps {
+    /// So that a layer takes no longer than others should wait.
+    #[default]
+    Timed,
+    /// As few as possible: every step reads its experts anew.
+    Long,
 }
 
 /// A sequence that cannot go on, while others in the batch can.

@@ -83,6 +83,9 @@ pub(super) async fn forward<B: Backend>(
                 pending.read_ahead(rows, &act.predicted, &mut enc, predictions).await?;
             }
             while let Some(ready) = pending.next(&mut enc, stats).await? {
+                if cancel.is_cancelled() {
+                    return Err(EngineError::Cancelled);
+                }
                 enc.experts(ready, &act.routing, &act.normed, &mut act.expert_rows)?;
             }
             enc.experts_sum(&act.routing, &act.expert_rows, &mut act.x)?;

@@ -16,7 +16,7 @@ use crate::error::EngineError;
 use crate::expert::{ExpertCache, ExpertMemory, ExpertSource, RequestScratch, StreamOptions};
 use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
 use crate::runner::{
-    ModelRunner, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
+    ModelRunner, PromptSteps, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
 };
 use crate::weights::ActivationMode;
 
@@ -120,6 +120,10 @@ impl<B: Backend> Runner<B> {
             pages: shape.pages,
             page_bytes: shape.page_bytes() * config.num_hidden_layers,
             level_max: source.level_max(),
+            prompt_steps: match options.streaming {
+                None => PromptSteps::Timed,
+                Some(_) => PromptSteps::Long,
+            },
         };
         let activations = Activations::new(&mut backend, config, rows_max)?;
         let angles = RopeAngles::new(config.head_dim, config.rope_theta);

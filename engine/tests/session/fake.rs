@@ -58,6 +58,7 @@ impl FakeRunner {
             rows_max,
             pages,
             page_bytes: PAGE_POSITIONS * 4,
+            prompt_steps: nestling_engine::runner::PromptSteps::Timed,
             level_max: Some(nestling_formats::Level::L8),
         };
         let pages = vec![[u32::MAX; PAGE_POSITIONS]; pages];
