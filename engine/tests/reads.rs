@@ -13,7 +13,8 @@ use faults::{Fault, bundled, faulty_store};
 use nestling_engine::EngineError;
 use nestling_engine::driver::block_on;
 use nestling_engine::reads::{
-    ReadClass, ReadDone, ReadMethod, ReadOptions, ReadRequest, Reads, buffer_bytes,
+    MeasureOptions, ReadClass, ReadDone, ReadMethod, ReadOptions, ReadRequest, Reads, buffer_bytes,
+    choose, measure, plane_sizes,
 };
 use nestling_formats::Plane;
 use nestling_formats::store::{Extent, GroupId, OpenOptions, Store, StoreError};
@@ -384,4 +385,19 @@ fn dropping_a_ring_with_reads_under_way_is_safe() {
             assert!(next(&reads).result.is_ok());
         }
     }
+}
+
+#[test]
+fn a_disk_has_a_speed_at_the_sizes_of_planes() {
+    let store = Arc::new(Store::open(bundled()).unwrap());
+    let options = MeasureOptions { seconds: 0.005, ..MeasureOptions::of_store(&store) };
+    let sizes = plane_sizes(&store);
+    assert!(sizes.is_sorted() && !sizes.is_empty());
+    let measured = measure(&store, &options).unwrap();
+    let at_least = sizes.len() * options.depths.len();
+    assert!(measured.len() >= at_least && measured.len() <= 2 * at_least);
+    assert!(measured.iter().all(|one| one.bytes_per_second > 1e5), "{measured:?}");
+    let choice = choose(&measured).unwrap();
+    let reads = Reads::open(store, &ReadOptions::default().chosen(&choice)).unwrap();
+    assert_eq!(reads.method(), choice.method);
 }

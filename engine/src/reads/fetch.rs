@@ -26,7 +26,7 @@ pub(super) fn fetch(shared: &Shared, job: &Job) -> Result<ArrivedPlane, EngineEr
             None => read_through_storage(shared, &job.extent)?,
         };
         shared.landed(job);
-        shared.store().check(&job.extent, plane.as_ref())?;
+        shared.check(&job.extent, plane.as_ref())?;
         Ok(plane)
     });
     catch_unwind(read).unwrap_or(Err(EngineError::Panicked { what: "a read of the store" }))

@@ -6,6 +6,7 @@
 
 mod buffers;
 mod fetch;
+mod measure;
 mod options;
 #[cfg(target_os = "linux")]
 mod plain;
@@ -26,9 +27,11 @@ use std::task::{Context, Poll};
 use nestling_formats::store::{Extent, Store};
 
 pub use buffers::{ArrivedPlane, buffer_bytes};
+pub use measure::{MeasureOptions, Measured, ReadChoice, choose, measure, plane_sizes};
 pub use options::{ReadMethod, ReadOptions};
 
 use crate::error::EngineError;
+use options::Checks;
 use shared::Shared;
 
 /// One extent to be read.
@@ -112,7 +115,20 @@ impl Reads {
     /// # Errors
     /// [`EngineError::Thread`].
     pub fn open(store: Arc<Store>, options: &ReadOptions) -> Result<Self, EngineError> {
-        let shared = Arc::new(Shared::new(store, options));
+        Self::start(store, options, Checks::Done)
+    }
+
+    /// One that reads any place of the store, extent or not.
+    fn unchecked(store: Arc<Store>, options: &ReadOptions) -> Result<Self, EngineError> {
+        Self::start(store, options, Checks::LeftOut)
+    }
+
+    fn start(
+        store: Arc<Store>,
+        options: &ReadOptions,
+        checks: Checks,
+    ) -> Result<Self, EngineError> {
+        let shared = Arc::new(Shared::new(store, options, checks));
         #[cfg(not(target_family = "wasm"))]
         if options.method != ReadMethod::Inline {
             let method = match options.method {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// How a [`super::Reads`] reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
@@ -30,15 +32,36 @@ impl Default for ReadOptions {
 }
 
 /// By which means of the system a [`super::Reads`] reads. The bytes are the same by all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ReadMethod {
     /// The best that there is.
     Auto,
     /// One thread with an io_uring. Linux alone, and refused in some containers: then as `Threads`.
+    #[serde(rename = "io_uring")]
     IoUring,
     /// As many threads as reads under way.
     Threads,
     /// Whoever asks for the next read that has ended. All that there is without threads.
     Inline,
+}
+
+impl std::fmt::Display for ReadMethod {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::IoUring => "io_uring",
+            Self::Threads => "threads",
+            Self::Inline => "inline",
+        })
+    }
+}
+
+/// Whether what arrives is compared with its checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Checks {
+    Done,
+    /// For places that are no extents.
+    LeftOut,
 }

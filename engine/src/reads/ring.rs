@@ -282,7 +282,7 @@ impl Ring<'_> {
             let result = unchanged.and_then(|()| match result {
                 Ok((buffer, transfer)) => {
                     let plane = buffer.arrived(transfer.plane());
-                    store.check(&job.extent, plane.as_ref()).map(|()| plane)
+                    self.shared.check(&job.extent, plane.as_ref()).map(|()| plane)
                 }
                 Err(error) => Err(store.read_error(&job.extent, error)),
             });

@@ -9,9 +9,10 @@ use std::task::{Context, Poll, Waker};
 #[cfg(not(target_family = "wasm"))]
 use std::time::Duration;
 
-use nestling_formats::store::Store;
+use nestling_formats::store::{Extent, Store, StoreError};
 
 use super::buffers::{ArrivedPlane, BufferPool};
+use super::options::Checks;
 #[cfg(target_os = "linux")]
 use super::plain::PlainFiles;
 use super::queue::{IdleReads, Job, Queue};
@@ -23,6 +24,7 @@ use crate::error::EngineError;
 
 pub(super) struct Shared {
     store: Arc<Store>,
+    checks: Checks,
     pub pool: Arc<BufferPool>,
     /// The store's files, to be read without the storage.
     #[cfg(target_os = "linux")]
@@ -61,11 +63,12 @@ pub(super) struct State {
 }
 
 impl Shared {
-    pub fn new(store: Arc<Store>, options: &ReadOptions) -> Self {
+    pub fn new(store: Arc<Store>, options: &ReadOptions, checks: Checks) -> Self {
         Self {
             #[cfg(target_os = "linux")]
             files: PlainFiles::open(&store, options.direct),
             store,
+            checks,
             pool: Arc::new(BufferPool::new(options.pool_bytes)),
             depth: options.depth.max(1),
             #[cfg(not(target_family = "wasm"))]
@@ -82,6 +85,14 @@ impl Shared {
 
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// Compares an extent's bytes with its checksum.
+    pub fn check(&self, extent: &Extent, bytes: &[u8]) -> Result<(), StoreError> {
+        match self.checks {
+            Checks::Done => self.store.check(extent, bytes),
+            Checks::LeftOut => Ok(()),
+        }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
