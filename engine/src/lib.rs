@@ -74,7 +74,7 @@ pub use engine::Engine;
 pub use error::EngineError;
 #[cfg(feature = "text")]
 pub use event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};
-pub use expert::StreamStats;
+pub use expert::{RoutingRecorder, StreamStats};
 #[cfg(feature = "text")]
 pub use generate::Generation;
 #[cfg(feature = "text")]

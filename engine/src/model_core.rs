@@ -9,7 +9,7 @@ use crate::allocation::Allocation;
 use crate::batch::LevelPolicy;
 use crate::budget::Reservation;
 use crate::error::EngineError;
-use crate::expert::ExpertMemory;
+use crate::expert::{ExpertMemory, RoutingRecorder};
 use crate::memory_plan::MemoryPlan;
 use crate::runner::{ModelRunner, PromptSteps, RunnerLimits};
 use crate::sampler::SamplingParams;
@@ -77,6 +77,7 @@ pub(crate) struct ModelCore {
     /// What changes the memory of streamed experts.
     expert_memory: Option<Arc<ExpertMemory>>,
     experts: Mutex<Option<Reservation>>,
+    pub routing_recorder: Option<Arc<RoutingRecorder>>,
     pub plan: Option<MemoryPlan>,
     /// Given back after everything else is gone.
     _reservations: Vec<Reservation>,
@@ -97,6 +98,7 @@ impl ModelCore {
         Ok(Self {
             config: parts.runner.config().clone(),
             expert_memory: parts.runner.expert_memory(),
+            routing_recorder: parts.runner.routing_recorder(),
             experts: Mutex::new(parts.experts),
             plan: parts.plan,
             runner: Mutex::new(parts.runner),

@@ -7,6 +7,7 @@ use nestling_formats::ModelConfig;
 use crate::allocation::Allocation;
 use crate::engine::{Engine, EngineCore};
 use crate::error::EngineError;
+use crate::expert::RoutingRecorder;
 use crate::input::{Conversation, Input};
 use crate::memory_plan::MemoryPlan;
 use crate::model_core::{ModelCore, ModelParts};
@@ -87,6 +88,12 @@ impl Model {
     /// How the memory was divided when the model was opened; none for one made from parts.
     pub fn memory_plan(&self) -> Option<&MemoryPlan> {
         self.core.plan.as_ref()
+    }
+
+    /// Records which experts the model's steps use, when it is asked to; none for a model that
+    /// routes nothing.
+    pub fn routing_recorder(&self) -> Option<&Arc<RoutingRecorder>> {
+        self.core.routing_recorder.as_ref()
     }
 
     /// Bytes of experts that are in memory now; none where they are not streamed.

@@ -9,7 +9,7 @@ use crate::batch::Batch;
 use crate::cancel::CancelToken;
 use crate::driver::block_on;
 use crate::error::EngineError;
-use crate::expert::{ExpertMemory, StreamStats};
+use crate::expert::{ExpertMemory, RoutingRecorder, StreamStats};
 use crate::kv_cache::PageId;
 
 /// A step under way. It waits only where experts or a device must arrive.
@@ -129,6 +129,11 @@ pub trait ModelRunner: Send {
     /// A budget without room for one token's experts of one layer; the old one stays.
     fn change_expert_memory(&mut self) -> Result<(), EngineError> {
         Ok(())
+    }
+
+    /// What records the routing of steps; none where nothing is routed.
+    fn routing_recorder(&self) -> Option<Arc<RoutingRecorder>> {
+        None
     }
 
     /// Takes an output back, whose memory a later step may use.

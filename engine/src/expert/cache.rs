@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use nestling_formats::Level;
 
+use super::recorder::RoutingRecorder;
 use super::streamed::{StreamOptions, StreamedExperts};
 use super::{ExpertMemory, ExpertSource, StreamStats};
 use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
@@ -24,6 +25,7 @@ pub struct ExpertCache<B: Backend> {
     experts: Experts<B>,
     /// Decides levels under dual routing.
     levels: Arc<dyn LevelRouter>,
+    recorder: Arc<RoutingRecorder>,
 }
 
 enum Experts<B: Backend> {
@@ -55,9 +57,10 @@ impl<B: Backend> Default for RequestScratch<B> {
 impl<B: Backend> ExpertCache<B> {
     /// A cache in which every expert is resident.
     pub fn resident(layers: Vec<Vec<FeedForward<B>>>) -> Self {
+        let recorder = Arc::new(RoutingRecorder::new(layers.iter().map(Vec::len)));
         let share = |layer: Vec<FeedForward<B>>| layer.into_iter().map(Arc::new).collect();
         let experts = Experts::Resident(layers.into_iter().map(share).collect());
-        Self { experts, levels: Arc::new(ThresholdRule::default()) }
+        Self { experts, levels: Arc::new(ThresholdRule::default()), recorder }
     }
 
     /// A cache of the experts of a store that fit a budget.
@@ -71,8 +74,9 @@ impl<B: Backend> ExpertCache<B> {
         options: &StreamOptions,
     ) -> Result<Self, EngineError> {
         let streamed = StreamedExperts::open(source, activations, options)?;
+        let recorder = Arc::new(RoutingRecorder::new(streamed.experts_of_layers()));
         let experts = Experts::Streamed(Box::new(streamed));
-        Ok(Self { experts, levels: Arc::new(ThresholdRule::default()) })
+        Ok(Self { experts, levels: Arc::new(ThresholdRule::default()), recorder })
     }
 
     /// Levels under dual routing are decided by this from now on.
@@ -99,8 +103,14 @@ impl<B: Backend> ExpertCache<B> {
         }
     }
 
+    /// What records the routing of steps.
+    pub fn recorder(&self) -> &Arc<RoutingRecorder> {
+        &self.recorder
+    }
+
     /// A step begins.
     pub fn begin_step(&mut self) {
+        self.recorder.begin_step();
         if let Experts::Streamed(streamed) = &mut self.experts {
             streamed.begin_step();
         }
@@ -128,6 +138,7 @@ impl<B: Backend> ExpertCache<B> {
     ) -> Result<PendingExperts<'a, B>, EngineError> {
         encoder.read_routing_into(routing, &mut scratch.routing).await?;
         scratch.sort(layer, rows, &*self.levels);
+        self.recorder.layer(layer, &scratch.routing, &scratch.experts);
         let RequestScratch { uses, experts: sorted, ready: spare, .. } = scratch;
         let ready = recycle(std::mem::take(spare));
         let layer = layer as u32;

@@ -118,6 +118,11 @@ impl<B: Backend> StreamedExperts<B> {
         &self.memory
     }
 
+    /// How many experts each layer has.
+    pub fn experts_of_layers(&self) -> impl Iterator<Item = usize> + '_ {
+        self.slots.iter().map(Vec::len)
+    }
+
     /// A step begins.
     pub fn begin_step(&mut self) {
         self.residency.begin_step();

@@ -13,7 +13,9 @@ use crate::cancel::CancelToken;
 use crate::driver::block_on;
 use crate::dual::{LevelRouter, ThresholdRule};
 use crate::error::EngineError;
-use crate::expert::{ExpertCache, ExpertMemory, ExpertSource, RequestScratch, StreamOptions};
+use crate::expert::{
+    ExpertCache, ExpertMemory, ExpertSource, RequestScratch, RoutingRecorder, StreamOptions,
+};
 use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
 use crate::runner::{
     ModelRunner, PromptSteps, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
@@ -275,6 +277,10 @@ impl<B: Backend> ModelRunner for Runner<B> {
 
     fn change_expert_memory(&mut self) -> Result<(), EngineError> {
         self.experts.change_memory()
+    }
+
+    fn routing_recorder(&self) -> Option<Arc<RoutingRecorder>> {
+        Some(Arc::clone(self.experts.recorder()))
     }
 
     fn recycle(&mut self, output: StepOutput) {

@@ -11,8 +11,9 @@ use nestling_engine::expert::{Prefetch, StoreSource, StreamOptions, StreamStats}
 use nestling_engine::kv_cache::PageAllocator;
 use nestling_engine::model::{Runner, RunnerOptions};
 use nestling_engine::reads::{ReadMethod, ReadOptions};
-use nestling_engine::residency::ExpertTable;
+use nestling_engine::residency::{ExpertTable, ResidencyOptions};
 use nestling_engine::runner::ModelRunner;
+use nestling_engine::simulate::{Machine, RoutingTrace, SimulationOptions, simulate};
 use nestling_formats::Level;
 use nestling_formats::store::Store;
 
@@ -128,4 +129,44 @@ fn shedding_gives_bytes_back_at_once_and_a_budget_below_the_least_is_refused() {
     let error = small.change_expert_memory().unwrap_err();
     assert!(matches!(error, EngineError::ExpertBudget { .. }), "{error}");
     run(&mut small, &tokens, 20, &mut |_, _| {});
+}
+
+#[test]
+fn a_recorded_run_replayed_in_the_simulator_hits_as_often() {
+    let level = Level::L4;
+    let tokens = some_tokens(160, source(level).config().vocab_size, 8);
+    let (all, _) = expert_bytes(level);
+    let mut small = streamed(level, all / 3, 1, ReadOptions::default());
+    let recorder = small.routing_recorder().unwrap();
+    recorder.start(120);
+    let (_, stats) = run(&mut small, &tokens, 40, &mut |_, _| {});
+    let trace = recorder.stop();
+    // The prompt and 119 tokens; the last one came after the recording was full.
+    assert_eq!((trace.steps.len(), trace.rows()), (120, 159));
+    let levels = trace.steps.iter().flat_map(|step| &step.layers).flat_map(|layer| &layer.levels);
+    assert!(levels.clone().count() > 0 && levels.clone().all(|bits| *bits == level.bits()));
+    let mut file = Vec::new();
+    trace.write(&mut file).unwrap();
+    assert_eq!(RoutingTrace::read("recording", file.as_slice()).unwrap(), trace);
+
+    let table = ExpertTable::of_store(&Store::open(bundled()).unwrap(), level).unwrap();
+    let table = Arc::new(table);
+    let machine = Machine {
+        read_bytes_per_second: 1e9,
+        read_latency_ns: 100_000,
+        read_depth: 2,
+        expert_bytes_per_second: 1e10,
+        further_row_share: 0.3,
+        dense_layer_ns: 10_000,
+        step_ns: 100_000,
+    };
+    let residency = ResidencyOptions::new(&table, all / 3);
+    let replayed = simulate(&trace, &table, residency, SimulationOptions::new(machine)).unwrap();
+    let (ran, simulated) = (stats.hit_rate().unwrap(), replayed.counters.byte_hit_rate());
+    assert!((ran - simulated).abs() < 0.02, "{ran:.3} {simulated:.3}");
+    assert!(ran > 0.2, "{ran:.3}");
+
+    // Nothing is recorded that was not asked for.
+    run(&mut small, &tokens, 40, &mut |_, _| {});
+    assert!(recorder.stop().steps.is_empty());
 }
