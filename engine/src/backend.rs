@@ -84,6 +84,9 @@ pub trait Backend: Send + Sized + 'static {
     /// Bytes that a product with the matrix reads of it at a level.
     fn matrix_bytes(matrix: &Self::Matrix, level: Level) -> u64;
 
+    /// Bytes of the planes that a level uses, as a store holds them.
+    fn matrix_prefix_bytes(matrix: &Self::Matrix, level: Level) -> u64;
+
     /// Room for the keys and values of one layer. Pages may be allocated when first written.
     ///
     /// # Errors
@@ -151,6 +154,12 @@ impl<B: Backend> FeedForward<B> {
     pub fn read_bytes(&self, level: Level) -> u64 {
         let parts = [&self.gate, &self.up, &self.down];
         parts.iter().map(|linear| B::matrix_bytes(&linear.matrix, level)).sum()
+    }
+
+    /// Bytes of the planes that a level uses, as a store holds them.
+    pub fn prefix_bytes(&self, level: Level) -> u64 {
+        let parts = [&self.gate, &self.up, &self.down];
+        parts.iter().map(|linear| B::matrix_prefix_bytes(&linear.matrix, level)).sum()
     }
 }
 

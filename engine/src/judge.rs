@@ -19,14 +19,17 @@ use serde::{Serialize, Serializer};
 use crate::allocation::Allocation;
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use crate::cancel::CancelToken;
+use crate::dual::DualPolicy;
 use crate::error::EngineError;
 use crate::kv_cache::{PageId, pages_for};
 use crate::runner::{ModelRunner, RunnerLimits};
 
-pub use open::{JudgeOpenOptions, JudgePaths, JudgeSet, allocated_point, level_point};
+pub use open::{
+    JudgeOpenOptions, JudgePaths, JudgeSet, allocated_point, level_point, mean_level_point,
+};
 pub use tally::{Findings, Mean};
 
-use tally::Tally;
+use tally::{ExpertUses, Tally};
 
 /// Bytes of logits that one step may give.
 const STEP_LOGITS_BYTES: usize = 64 << 20;
@@ -45,6 +48,8 @@ pub struct PointModels<'a> {
     pub weights_only: &'a mut dyn ModelRunner,
     /// The store as it is run; none to judge weights alone.
     pub shipped: Option<&'a mut dyn ModelRunner>,
+    /// Levels of each token's experts; none for all that the point's allocation has.
+    pub dual: Option<DualPolicy>,
 }
 
 /// A level or an allocation to judge.
@@ -56,6 +61,8 @@ pub struct JudgePoint {
     pub level: Option<Level>,
     /// The level of every matrix.
     pub allocation: Allocation,
+    /// The mean level of experts to reach by dual routing, and the highest; none without.
+    pub dual: Option<(f32, Level)>,
     /// Bytes of attention and feed-forward matrices in a store that holds this and no more:
     /// scales, tables, codecs and padding counted.
     pub bytes: u64,
@@ -80,6 +87,10 @@ pub struct JudgeRow {
     /// The level in bits, if it is one.
     #[serde(serialize_with = "level_bits")]
     pub level: Option<Level>,
+    /// The mean level that dual routing was asked for.
+    pub mean_level: Option<f32>,
+    /// What a plane had to be worth to reach it.
+    pub threshold: Option<f32>,
     /// Hash of the allocation.
     pub allocation: String,
     /// See [`JudgePoint::bytes`].
@@ -152,10 +163,11 @@ pub fn judge(
         reference_nll.push(expected.nll / length as f64);
         advance();
         for ((_, models), (float, int8)) in points.iter_mut().zip(&mut tallies) {
-            float.judge(models.weights_only, text, &expected, cancel)?;
+            let levels = models.dual;
+            float.judge(with(models.weights_only, levels), text, &expected, cancel)?;
             advance();
             if let Some(shipped) = &mut models.shipped {
-                int8.judge(&mut **shipped, text, &expected, cancel)?;
+                int8.judge(with(&mut **shipped, levels), text, &expected, cancel)?;
                 advance();
             }
         }
@@ -163,6 +175,8 @@ pub fn judge(
     let rows = points.into_iter().zip(tallies).map(|((point, models), (float, int8))| JudgeRow {
         name: point.name,
         level: point.level,
+        mean_level: point.dual.map(|(mean_level, _)| mean_level),
+        threshold: models.dual.map(|dual| dual.threshold.value()),
         allocation: point.allocation.hash().to_string(),
         bytes: point.bytes,
         bits_per_weight: point.bits_per_weight,
@@ -176,6 +190,16 @@ pub fn judge(
         tokens: count * length,
         rows: rows.collect(),
     })
+}
+
+/// A model with the levels to run it at: all that is held unless there is dual routing. An allocation
+/// bounds every matrix by itself, and floats have no levels.
+fn with(
+    model: &mut dyn ModelRunner,
+    dual: Option<DualPolicy>,
+) -> (&mut dyn ModelRunner, LevelPolicy) {
+    let held = LevelPolicy::Fixed(model.limits().level_max.unwrap_or(Level::L2));
+    (model, dual.map_or(held, LevelPolicy::Dual))
 }
 
 /// What every model that is judged can do.
@@ -239,7 +263,7 @@ impl Expected {
             log_sums: Vec::with_capacity(positions),
             nll: 0.0,
         };
-        run(model, text, cancel, |_, logits, target| {
+        run(with(model, None), text, cancel, |_, logits, target| {
             let log_sum = log_sum_exp(logits);
             let probability = |logit: &f32| (f64::from(*logit) - log_sum).exp() as f32;
             expected.probabilities.extend(logits.iter().map(probability));
@@ -257,13 +281,14 @@ impl Expected {
 }
 
 /// Runs a model over a sequence and hands out the logits of each position with the token that
-/// follows. The sequence takes the first pages; nobody else uses the model.
+/// follows; gives what experts were computed at. The sequence takes the first pages; nobody else
+/// uses the model.
 fn run(
-    model: &mut dyn ModelRunner,
+    (model, levels): (&mut dyn ModelRunner, LevelPolicy),
     text: &[u32],
     cancel: &CancelToken,
     mut each: impl FnMut(usize, &[f32], usize),
-) -> Result<(), EngineError> {
+) -> Result<ExpertUses, EngineError> {
     let limits = model.limits();
     let (inputs, targets) = (&text[..text.len() - 1], &text[1..]);
     if let Some(token) = targets.iter().copied().find(|t| *t as usize >= limits.vocab_size) {
@@ -272,8 +297,6 @@ fn run(
     let rows_max = (STEP_LOGITS_BYTES / (4 * limits.vocab_size)).clamp(1, limits.rows_max);
     let pages = (0u32..).take(pages_for(inputs.len())).map(PageId).collect();
     let sequences = vec![SequenceRef { pages }];
-    // All that is held: an allocation bounds every matrix by itself, and floats have no levels.
-    let levels = LevelPolicy::Fixed(limits.level_max.unwrap_or(Level::L2));
     let mut rows = (0u32..).zip(inputs).map(|(position, token)| Row {
         token: *token,
         position,
@@ -282,7 +305,7 @@ fn run(
         levels,
     });
     let mut batch = Batch { rows: rows.by_ref().take(rows_max).collect(), sequences };
-    let mut position = 0;
+    let (mut position, mut uses) = (0, ExpertUses::default());
     while !batch.rows.is_empty() {
         let output = model.step_blocking(&batch, cancel)?;
         if let Some(failure) = output.failures.into_iter().next() {
@@ -292,10 +315,11 @@ fn run(
             each(position, logits, targets[position] as usize);
             position += 1;
         }
+        uses.add(&output.stats);
         batch.rows.clear();
         batch.rows.extend(rows.by_ref().take(rows_max));
     }
-    Ok(())
+    Ok(uses)
 }
 
 /// `log(sum(exp(logits)))`.

@@ -63,6 +63,9 @@ pub struct StepStats {
     pub logit_rows: usize,
     /// (Row, expert) pairs computed at each level, in the order of `Level::ALL`.
     pub expert_uses: [u64; 5],
+    /// Bytes of the planes that those pairs use, as a store holds them, once for each pair: what rows
+    /// would read alone.
+    pub expert_use_bytes: u64,
     /// Bytes of weights read: the planes of every matrix that had rows, once for each level at which
     /// it was used, routers and rows of the embedding included.
     pub weight_bytes: u64,

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use nestling_formats::nested::{InputTransform, Layout, NestedCodec, NestedPlanes, NestedView};
+use nestling_formats::nested::{
+    InputTransform, Layout, NestedCodec, NestedPlanes, NestedView, plane_bytes,
+};
 use nestling_formats::{DType, Level};
 
 use crate::arena::AlignedBytes;
@@ -341,6 +343,22 @@ impl MatrixWeights {
         match self {
             Self::Float(matrix) => matrix.cols(),
             Self::Nested(matrix) => matrix.cols(),
+        }
+    }
+
+    /// Bytes of the planes that a level uses, as a store holds them.
+    pub fn prefix_bytes(&self, level: Level) -> u64 {
+        match self {
+            Self::Float(matrix) => matrix.bytes().len() as u64,
+            Self::Nested(matrix) => {
+                let prefix = matrix.prefix(level).unwrap_or(Level::L2);
+                let planes = Level::ALL.into_iter().filter(|level| *level <= prefix);
+                let (rows, cols) = (matrix.rows(), matrix.cols());
+                let bytes = planes
+                    .map(|level| plane_bytes(matrix.layout(), rows, cols, level.plane()))
+                    .map(|bytes| bytes.unwrap_or(0) as u64);
+                bytes.sum()
+            }
         }
     }
 

@@ -220,6 +220,10 @@ impl Backend for Cpu {
         matrix.weights.read_bytes(level)
     }
 
+    fn matrix_prefix_bytes(matrix: &CpuMatrix, level: Level) -> u64 {
+        matrix.weights.prefix_bytes(level)
+    }
+
     fn kv_pool(&mut self, shape: &KvShape) -> Result<CpuPool, EngineError> {
         Ok(CpuPool::new(*shape))
     }

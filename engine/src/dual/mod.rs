@@ -6,11 +6,15 @@
 //! is a function of this token and this expert alone. D²MoE (2504.15299) trains routers for it; such
 //! a router takes the rule's place as a [`LevelRouter`].
 
+mod elastic;
 mod router;
+mod sample;
 mod sensitivities;
 mod threshold;
 
+pub use elastic::{ElasticController, StepTimes};
 pub use router::{ExpertChoice, LevelRouter, ThresholdRule};
+pub use sample::{RouteSample, SAMPLE_TEXT, SAMPLE_TOKENS};
 pub use sensitivities::{ExpertSensitivities, ExpertWorth};
 pub use threshold::{DualPolicy, LevelMode, Threshold};
 

@@ -4,7 +4,7 @@ use nestling_formats::Level;
 
 /// What a plane must take away of a token's squared error, per byte, to be used; in the units of the
 /// store's error drops. Never negative and never NaN, so that it has an order and an identity.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Threshold(u32); // bits of an f32; those of numbers that are not negative ascend with them
 
 impl Threshold {

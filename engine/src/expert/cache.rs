@@ -79,6 +79,11 @@ impl<B: Backend> ExpertCache<B> {
         Ok(Self { experts, levels: Arc::new(ThresholdRule::default()), recorder })
     }
 
+    /// What decides levels under dual routing.
+    pub fn level_router(&self) -> Arc<dyn LevelRouter> {
+        Arc::clone(&self.levels)
+    }
+
     /// Levels under dual routing are decided by this from now on.
     pub fn set_level_router(&mut self, levels: Arc<dyn LevelRouter>) {
         self.levels = levels;
@@ -180,13 +185,12 @@ fn ranges(sorted: &[(u32, ExpertUse)]) -> impl Iterator<Item = (u32, Range<usize
 
 /// Adds one expert's rows, and the bytes that they read, to a step's statistics.
 fn count<B: Backend>(pinned: &PinnedExpert<'_, B>, stats: &mut StepStats) {
-    let mut counted = [false; Level::ALL.len()];
-    for used in pinned.uses {
-        let index = used.level.index();
-        stats.expert_uses[index] += 1;
-        if !std::mem::replace(&mut counted[index], true) {
-            stats.weight_bytes += pinned.weights.read_bytes(used.level);
-        }
+    let mut rows = [0; Level::ALL.len()];
+    pinned.uses.iter().for_each(|used| rows[used.level.index()] += 1);
+    for (level, rows) in Level::ALL.into_iter().zip(rows).filter(|(_, rows)| *rows > 0) {
+        stats.expert_uses[level.index()] += rows;
+        stats.expert_use_bytes += pinned.weights.prefix_bytes(level) * rows;
+        stats.weight_bytes += pinned.weights.read_bytes(level);
     }
 }
 

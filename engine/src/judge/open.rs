@@ -11,7 +11,7 @@ use super::{JudgeModels, JudgePoint, PointModels};
 use crate::allocation::{Allocation, Counting, bits_per_weight, layer_bytes};
 use crate::backend::Backend;
 use crate::cancel::CancelToken;
-use crate::dual::ExpertSensitivities;
+use crate::dual::{DualPolicy, ExpertSensitivities, RouteSample, Threshold};
 use crate::error::EngineError;
 use crate::expert::{CheckpointSource, ExpertSource, FloatTables, Matrices, StoreSource};
 use crate::kv_cache::{KvDtype, pages_for};
@@ -38,6 +38,8 @@ pub struct JudgeOpenOptions {
     pub kv_dtype: KvDtype,
     /// Which paths are judged.
     pub paths: JudgePaths,
+    /// Tokens that thresholds of dual routing are calibrated on.
+    pub sample: Vec<u32>,
     /// Levels and allocations, in the order of the rows that come out.
     pub points: Vec<JudgePoint>,
 }
@@ -47,6 +49,7 @@ struct OpenPoint {
     point: JudgePoint,
     weights_only: Box<dyn ModelRunner>,
     shipped: Option<Box<dyn ModelRunner>>,
+    dual: Option<DualPolicy>,
 }
 
 /// The models that the judge compares, opened. All points share the store's weights.
@@ -92,7 +95,7 @@ impl JudgeSet {
             let mut report = |done, total| progress(loaded * total + done, models * total);
             let runner = Runner::load(backend(), source, &options, cancel, &mut report)?;
             loaded += 1;
-            Ok::<Box<dyn ModelRunner>, EngineError>(Box::new(runner))
+            Ok::<_, EngineError>(Box::new(runner))
         };
         let reference = load(of_checkpoint(), ActivationMode::Float, KvDtype::F32)?;
         let mut points = Vec::with_capacity(options.points.len());
@@ -102,12 +105,15 @@ impl JudgeSet {
             let of_store: Arc<dyn ExpertSource> =
                 Arc::new(Allocated { inner: Arc::clone(&nested), allocation });
             let mixed = Arc::new(FloatTables::new(Arc::clone(&of_store), of_checkpoint())?);
-            let weights_only = load(mixed, ActivationMode::Float, KvDtype::F32)?;
-            let shipped = match options.paths {
+            let mut weights_only = load(mixed, ActivationMode::Float, KvDtype::F32)?;
+            let mut shipped = match options.paths {
                 JudgePaths::Both => Some(load(of_store, ActivationMode::Int8, options.kv_dtype)?),
                 JudgePaths::WeightsOnly => None,
             };
-            points.push(OpenPoint { point: point.clone(), weights_only, shipped });
+            let calibrated = shipped.as_mut().unwrap_or(&mut weights_only);
+            let dual = point.calibrate(calibrated, &options.sample, cancel)?;
+            let shipped = shipped.map(|shipped| shipped as Box<dyn ModelRunner>);
+            points.push(OpenPoint { point: point.clone(), weights_only, shipped, dual });
         }
         floats.forget();
         nested.forget();
@@ -116,9 +122,14 @@ impl JudgeSet {
 
     /// The models, for [`super::judge`].
     pub fn models(&mut self) -> JudgeModels<'_> {
-        let points = self.points.iter_mut().map(|OpenPoint { point, weights_only, shipped }| {
-            let shipped = shipped.as_mut().map(|shipped| &mut **shipped as &mut dyn ModelRunner);
-            (point.clone(), PointModels { weights_only: &mut **weights_only, shipped })
+        let points = self.points.iter_mut().map(|open| {
+            let shipped = open.shipped.as_mut();
+            let models = PointModels {
+                weights_only: &mut *open.weights_only,
+                shipped: shipped.map(|shipped| &mut **shipped as &mut dyn ModelRunner),
+                dual: open.dual,
+            };
+            (open.point.clone(), models)
         });
         JudgeModels { reference: &mut *self.reference, points: points.collect() }
     }
@@ -147,11 +158,43 @@ pub fn level_point(
     })
 }
 
+/// Dual routing at a mean level as a point: every expert up to `level`; `dense` as for
+/// [`level_point`].
+///
+/// # Errors
+/// As [`level_point`].
+pub fn mean_level_point(
+    store: &Store,
+    mean_level: f32,
+    level: Level,
+    dense: Option<Level>,
+) -> Result<JudgePoint, EngineError> {
+    let point = level_point(store, level, dense)?;
+    let name = format!("mean level {mean_level}");
+    Ok(JudgePoint { name, level: None, dual: Some((mean_level, level)), ..point })
+}
+
+impl JudgePoint {
+    /// The threshold that reaches the point's mean level on a text.
+    fn calibrate<B: Backend>(
+        &self,
+        runner: &mut Runner<B>,
+        sample: &[u32],
+        cancel: &CancelToken,
+    ) -> Result<Option<DualPolicy>, EngineError> {
+        let Some((mean_level, level)) = self.dual else { return Ok(None) };
+        let sample = RouteSample::record(runner, sample, cancel)?;
+        let policy = DualPolicy::up_to(level, Threshold::ZERO);
+        let router = runner.level_router();
+        sample.calibrate(mean_level, policy, &*router).map(Some)
+    }
+}
+
 /// An allocation of a store as a point.
 pub fn allocated_point(store: &Store, name: String, allocation: Allocation) -> JudgePoint {
     let bytes = layer_bytes(store.index(), &allocation, Counting::File);
     let bits_per_weight = bits_per_weight(store.index(), &allocation, Counting::File);
-    JudgePoint { name, level: None, allocation, bytes, bits_per_weight }
+    JudgePoint { name, level: None, allocation, dual: None, bytes, bits_per_weight }
 }
 
 /// Weights of which no matrix is above the level that it was allocated.

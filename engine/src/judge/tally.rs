@@ -1,11 +1,13 @@
 //! Sums over the positions judged, and what they say.
 
+use nestling_formats::Level;
 use serde::Serialize;
 
 use super::{Expected, argmax, log_sum_exp, run};
+use crate::batch::LevelPolicy;
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
-use crate::runner::ModelRunner;
+use crate::runner::{ModelRunner, StepStats};
 
 /// A mean with its standard error over sequences, which know nothing of each other; tokens of one
 /// sequence do, so they would make it too small.
@@ -42,6 +44,10 @@ pub struct Findings {
     pub kl_p99: f64,
     /// Share of positions whose most likely token stays.
     pub top1: Mean,
+    /// Bytes of experts that a token reads alone; none without experts in planes.
+    pub expert_bytes_per_token: Option<f64>,
+    /// Mean level that experts were computed at, in bits; what allocations take off is not in it.
+    pub expert_mean_level: Option<f64>,
 }
 
 /// Sums over the positions judged so far.
@@ -52,19 +58,44 @@ pub(super) struct Tally {
     kl: Vec<f64>,
     nll: Vec<f64>,
     kept: Vec<f64>,
+    uses: Vec<ExpertUses>,
+}
+
+/// What experts were computed at.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ExpertUses {
+    by_level: [u64; 5],
+    bytes: u64,
+}
+
+impl ExpertUses {
+    /// Adds a step.
+    pub fn add(&mut self, step: &StepStats) {
+        self.by_level.iter_mut().zip(step.expert_uses).for_each(|(sum, uses)| *sum += uses);
+        self.bytes += step.expert_use_bytes;
+    }
+
+    fn mean_level(all: &[Self]) -> Option<f64> {
+        let of_level = |level: Level| all.iter().map(|uses| uses.by_level[level.index()]).sum();
+        let by_level: [u64; 5] = Level::ALL.map(of_level);
+        let bits = Level::ALL.into_iter().zip(by_level);
+        let bits: u64 = bits.map(|(level, uses)| u64::from(level.bits()) * uses).sum();
+        let uses: u64 = by_level.iter().sum();
+        (uses > 0).then(|| bits as f64 / uses as f64)
+    }
 }
 
 impl Tally {
     pub fn judge(
         &mut self,
-        model: &mut dyn ModelRunner,
+        (model, levels): (&mut dyn ModelRunner, LevelPolicy),
         text: &[u32],
         expected: &Expected,
         cancel: &CancelToken,
     ) -> Result<(), EngineError> {
         let first = self.divergences.len();
         let (mut nll, mut kept) = (0.0, 0usize);
-        run(model, text, cancel, |position, logits, target| {
+        let uses = run((model, levels), text, cancel, |position, logits, target| {
             let (reference, probabilities, reference_log_sum) = expected.row(position);
             let log_sum = log_sum_exp(logits);
             // sum of p * (log p - log q), the two log-sums taken out.
@@ -76,6 +107,7 @@ impl Tally {
             nll += log_sum - f64::from(logits[target]);
             kept += usize::from(argmax(logits) == argmax(reference));
         })?;
+        self.uses.push(uses);
         let of_sequence = &self.divergences[first..];
         let count = of_sequence.len() as f64;
         self.kl.push(of_sequence.iter().sum::<f64>() / count);
@@ -86,6 +118,9 @@ impl Tally {
 
     /// `reference_nll`: mean of each sequence.
     pub fn findings(mut self, reference_nll: &[f64]) -> Findings {
+        let tokens = self.divergences.len() as f64;
+        let expert_mean_level = ExpertUses::mean_level(&self.uses);
+        let bytes = self.uses.iter().map(|uses| uses.bytes).sum::<u64>() as f64 / tokens;
         self.divergences.sort_by(f64::total_cmp);
         let ratios: Vec<f64> = self.nll.iter().zip(reference_nll).map(|(q, p)| q - p).collect();
         Findings {
@@ -95,6 +130,8 @@ impl Tally {
             kl_median: quantile(&self.divergences, 0.5),
             kl_p99: quantile(&self.divergences, 0.99),
             top1: Mean::of(&self.kept),
+            expert_bytes_per_token: expert_mean_level.map(|_| bytes),
+            expert_mean_level,
         }
     }
 }

@@ -82,6 +82,7 @@ fn point(name: &str) -> JudgePoint {
         name: name.into(),
         level: Level::from_bits(4),
         allocation: Allocation::nothing(),
+        dual: None,
         bytes: 12,
         bits_per_weight: 1.5,
     }
@@ -93,7 +94,7 @@ fn models<'a>(
 ) -> JudgeModels<'a> {
     let points = points.into_iter().map(|(weights_only, shipped)| {
         let shipped = shipped.map(|shipped| shipped as &mut dyn ModelRunner);
-        (point("four"), PointModels { weights_only, shipped })
+        (point("four"), PointModels { weights_only, shipped, dual: None })
     });
     JudgeModels { reference, points: points.collect() }
 }
@@ -189,6 +190,8 @@ fn equal_models_have_no_divergence() {
     let expected = [
         "name",
         "level",
+        "mean_level",
+        "threshold",
         "allocation",
         "bytes",
         "bits_per_weight",
@@ -198,6 +201,8 @@ fn equal_models_have_no_divergence() {
         "kl_median",
         "kl_p99",
         "top1",
+        "expert_bytes_per_token",
+        "expert_mean_level",
         "shipped",
     ];
     assert_eq!(names, expected);

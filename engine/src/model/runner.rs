@@ -151,6 +151,11 @@ impl<B: Backend> Runner<B> {
         Ok(Self { backend, source, weights, experts, activations, kv, angles, limits, scratch })
     }
 
+    /// What decides levels under dual routing.
+    pub fn level_router(&self) -> Arc<dyn LevelRouter> {
+        self.experts.level_router()
+    }
+
     /// Levels under dual routing are decided by this from now on. It belongs to the identity of the
     /// model: what was computed with another is worth nothing.
     pub fn set_level_router(&mut self, levels: Arc<dyn LevelRouter>) {

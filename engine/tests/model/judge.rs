@@ -9,7 +9,7 @@ use nestling_engine::convert::{ConvertOptions, convert};
 use nestling_engine::cpu::Cpu;
 use nestling_engine::judge::{
     JudgeOpenOptions, JudgeOptions, JudgePaths, JudgePoint, JudgeReport, JudgeRow, JudgeSet,
-    allocated_point, judge, level_point,
+    allocated_point, judge, level_point, mean_level_point,
 };
 use nestling_engine::kv_cache::KvDtype;
 use nestling_engine::text::{EncodeOptions, Tokenizer};
@@ -24,7 +24,8 @@ fn options(store: &Store, sequence_length: usize) -> JudgeOpenOptions {
     let levels = Level::ALL.into_iter().filter(|level| *level <= store.level());
     let points = levels.map(|level| level_point(store, level, None).unwrap()).collect();
     let (kv_dtype, paths) = (KvDtype::F16, JudgePaths::Both);
-    JudgeOpenOptions { sequence_length, kv_dtype, paths, points }
+    let sample = (0..sequence_length as u32).map(|at| at * 7 % 40).collect();
+    JudgeOpenOptions { sequence_length, kv_dtype, paths, sample, points }
 }
 
 fn set(
@@ -180,4 +181,39 @@ fn the_demo_model_by_level() {
         report.rows[0].weights_only.perplexity < 1.3 * report.reference_perplexity,
         "{report:?}"
     );
+}
+
+#[test]
+fn mixes_by_dual_routing_lie_between_the_levels() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tiny.nest");
+    build_store(&data("tiny-qwen3-moe"), &path, &Recipe::default());
+    let store = Arc::new(Store::open(&path).unwrap());
+    let mean = |mean, highest| mean_level_point(&store, mean, highest, Some(Level::L4)).unwrap();
+    let level = |level| level_point(&store, level, Some(Level::L4)).unwrap();
+    let points = vec![
+        level(Level::L2),
+        mean(2.6, Level::L4),
+        mean(3.2, Level::L4),
+        level(Level::L4),
+        mean(8.0, Level::L4),
+    ];
+    let found = judged(&store, &options_of(&store, points), "tiny-qwen3-moe", 1);
+    for pair in found.rows[..4].windows(2) {
+        let [a, b] = [&pair[0], &pair[1]];
+        assert!(kl(a) > kl(b), "{found:?}");
+        let read = |row: &JudgeRow| row.weights_only.expert_bytes_per_token.unwrap();
+        assert!(read(a) < read(b), "{found:?}");
+    }
+    for row in &found.rows[1..3] {
+        let (asked, served) =
+            (row.mean_level.unwrap(), row.weights_only.expert_mean_level.unwrap());
+        assert!((f64::from(asked) - served).abs() < 0.15, "{row:?}");
+        assert!(row.threshold.unwrap() > 0.0);
+    }
+    let [.., four, all] = &found.rows[..] else { panic!() };
+    assert_eq!((kl(four), all.threshold), (kl(all), Some(0.0)), "threshold 0 is the level itself");
+    let options = options_of(&store, vec![mean(1.9, Level::L4)]);
+    let error = set(&store, &options, "tiny-qwen3-moe", 1).err().unwrap();
+    assert!(error.to_string().contains("mean level of experts: expected 2 to 4"), "{error}");
 }

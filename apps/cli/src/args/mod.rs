@@ -11,7 +11,7 @@ mod tools;
 pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, SynthArgs};
 pub use generation::{GenerationArgs, PromptArgs};
 pub use machine::{DoctorArgs, SpeedArgs};
-pub use model::{KvTypeArg, LevelArg, LoadModeArg, ModelArgs, ResourceArgs};
+pub use model::{KvTypeArg, LevelArg, LoadModeArg, MeanLevelArg, ModelArgs, ResourceArgs};
 pub use quantizer::QuantizerArgs;
 pub use tools::{
     CalibrationArgs, CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs, ReportFormat,

@@ -138,3 +138,24 @@ impl FromStr for LevelArg {
             .ok_or_else(|| format!("`{text}` is not a level; the levels are 2, 3, 4, 6 and 8"))
     }
 }
+
+/// A mean level of experts, and the highest level of any, on the command line: `3.2` or `3.2:4`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeanLevelArg {
+    pub mean: f32,
+    pub highest: Option<Level>,
+}
+
+impl FromStr for MeanLevelArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (mean, highest) = match text.split_once(':') {
+            Some((mean, highest)) => (mean, Some(highest.parse::<LevelArg>()?.0)),
+            None => (text, None),
+        };
+        let mean = mean.trim().parse().ok().filter(|mean| (2.0..=8.0).contains(mean));
+        let mean = mean.ok_or_else(|| format!("`{text}` is not a mean level from 2 to 8 bits"))?;
+        Ok(Self { mean, highest })
+    }
+}

@@ -1,6 +1,6 @@
 //! Commands around the store.
 
-use super::{LevelArg, QuantizerArgs};
+use super::{LevelArg, MeanLevelArg, QuantizerArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
@@ -122,6 +122,11 @@ pub struct PerplexityArgs {
     /// Allocations to judge besides: so many bytes for all weights, such as 9GiB,12GiB
     #[arg(long, value_name = "LIST", env = "NESTLING_BUDGETS", value_delimiter = ',')]
     pub budgets: Vec<ByteSize>,
+
+    /// Mixes by dual routing to judge besides: mean level of experts, and the highest if it is not
+    /// the store's, such as 2.6,3.2:4
+    #[arg(long, value_name = "LIST", env = "NESTLING_MEAN_LEVELS", value_delimiter = ',')]
+    pub mean_levels: Vec<MeanLevelArg>,
 
     /// Level of attention and other matrices that every token uses [default: what the level says,
     /// and what an allocation chooses]

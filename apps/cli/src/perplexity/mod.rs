@@ -14,9 +14,10 @@ use crate::progress::Progress;
 use crate::verify::{open_store, store_path};
 use nestling::engine::allocation::{ChooseOptions, Counting, budget_of_bits, choose};
 use nestling::engine::cpu::Cpu;
+use nestling::engine::dual::{SAMPLE_TEXT, SAMPLE_TOKENS};
 use nestling::engine::judge::{
     JudgeOpenOptions, JudgeOptions, JudgePaths, JudgePoint, JudgeSet, allocated_point, judge,
-    level_point,
+    level_point, mean_level_point,
 };
 use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
 use nestling::formats::Checkpoint;
@@ -36,10 +37,12 @@ pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrup
     check_levels(args, &store)?;
     let points = points(args, &store).map_err(|error| explain(&error))?;
     let checkpoint = Checkpoint::open(&args.reference).map_err(|error| explain_import(&error))?;
+    let mut sample = tokens(&store, SAMPLE_TEXT)?;
+    sample.truncate(SAMPLE_TOKENS);
     let tokens = tokens(&store, &text)?;
     let report = interrupt.guard(|cancel| {
         let mut bar = Progress::parts(console, "loading");
-        let mut models = load(args, &store, points, checkpoint, cancel, &mut bar)?;
+        let mut models = load(args, &store, (points, sample), checkpoint, cancel, &mut bar)?;
         drop(bar);
         let options = JudgeOptions {
             sequence_length: args.ctx_size as usize,
@@ -67,7 +70,7 @@ pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrup
     })
 }
 
-/// Levels, then allocations by bits and by bytes.
+/// Levels, then allocations by bits and by bytes, then mixes by mean level.
 fn points(
     args: &PerplexityArgs,
     store: &Store,
@@ -85,6 +88,9 @@ fn points(
         let allocation = choose(index, &ChooseOptions { top, budget, counting, dense })?;
         points.push(allocated_point(store, name, allocation));
     }
+    for asked in &args.mean_levels {
+        points.push(mean_level_point(store, asked.mean, asked.highest.unwrap_or(top), dense)?);
+    }
     Ok(points)
 }
 
@@ -92,7 +98,7 @@ fn points(
 fn load(
     args: &PerplexityArgs,
     store: &Arc<Store>,
-    points: Vec<JudgePoint>,
+    (points, sample): (Vec<JudgePoint>, Vec<u32>),
     checkpoint: Checkpoint,
     cancel: &CancelToken,
     bar: &mut Progress,
@@ -103,6 +109,7 @@ fn load(
         sequence_length: args.ctx_size as usize,
         kv_dtype: ModelOptions::default().kv_dtype,
         paths: if args.weights_only { JudgePaths::WeightsOnly } else { JudgePaths::Both },
+        sample,
         points,
     };
     let store = Arc::clone(store);
@@ -114,10 +121,11 @@ fn load(
 
 fn check_levels(args: &PerplexityArgs, store: &Store) -> Result<()> {
     let held = store.level();
-    let asked = args.levels.iter().chain(&args.attention_level);
-    match asked.into_iter().find(|level| level.0 > held) {
+    let asked = args.levels.iter().chain(&args.attention_level).map(|level| level.0);
+    let highest = args.mean_levels.iter().filter_map(|asked| asked.highest);
+    match asked.chain(highest).find(|level| *level > held) {
         None => Ok(()),
-        Some(level) => Err(Failure::new(format!("the store does not hold level {}", level.0))
+        Some(level) => Err(Failure::new(format!("the store does not hold level {level}"))
             .advise(format!("judge levels up to {held} with --levels"))),
     }
 }

@@ -52,7 +52,9 @@ impl Axes {
 /// The curve of a report with the peers' points beside it.
 pub fn svg(report: &JudgeReport, peers: Option<&PeerSet>) -> String {
     let series = |of_levels: bool| {
-        let rows = report.rows.iter().filter(move |row| row.level.is_some() == of_levels);
+        // What dual routing reads is no number of bits in a file.
+        let rows = report.rows.iter().filter(|row| row.mean_level.is_none());
+        let rows = rows.filter(move |row| row.level.is_some() == of_levels);
         let mut points: Vec<(f64, f64)> = rows.filter_map(place).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points

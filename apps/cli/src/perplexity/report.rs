@@ -19,9 +19,9 @@ pub fn text(report: &JudgeReport) -> String {
     );
     let shipped = report.rows.iter().any(|row| row.shipped.is_some());
     let wide = "weights only";
-    out += &format!("{:>12} {:>7} {:>9} | {wide:^60}", "", "", "");
+    out += &format!("{:>14} {:>7} {:>9} {:>9} | {wide:^60}", "", "", "", "");
     out += if shipped { " | as shipped\n" } else { "\n" };
-    out += &format!("{:>12} {:>7} {:>9} | ", "", "bits", "bytes");
+    out += &format!("{:>14} {:>7} {:>9} {:>9} | ", "", "bits", "bytes", "per token");
     out += &format!(
         "{:>10} {:>19} {:>9} {:>9} {:>8}",
         "perplexity", "KL mean", "median", "99%", "top-1"
@@ -31,10 +31,11 @@ pub fn text(report: &JudgeReport) -> String {
         let found = &row.weights_only;
         let _ = write!(
             out,
-            "{:>12} {:>7.3} {:>9} | {:>10.3} {:>19} {:>9.5} {:>9.5} {:>7.2}%",
+            "{:>14} {:>7.3} {:>9} {:>9} | {:>10.3} {:>19} {:>9.5} {:>9.5} {:>7.2}%",
             row.name,
             row.bits_per_weight,
             ByteSize(row.bytes).to_string(),
+            found.expert_bytes_per_token.map_or(String::new(), bytes),
             found.perplexity,
             with_error(&found.kl, " +- "),
             found.kl_median,
@@ -50,11 +51,21 @@ pub fn text(report: &JudgeReport) -> String {
     out + &hashes(report)
 }
 
-/// Allocations by their hashes.
+fn bytes(bytes: f64) -> String {
+    ByteSize(bytes.round() as u64).to_string()
+}
+
+/// Allocations by their hashes, mixes by their thresholds.
 fn hashes(report: &JudgeReport) -> String {
     let rows = report.rows.iter().filter(|row| row.level.is_none());
-    let lines: Vec<String> =
-        rows.map(|row| format!("{}: allocation {}\n", row.name, row.allocation)).collect();
+    let lines = rows.map(|row| match row.threshold {
+        Some(threshold) => {
+            let served = row.shipped.unwrap_or(row.weights_only).expert_mean_level.unwrap_or(0.0);
+            format!("{}: threshold {threshold:e}, {served:.3} served\n", row.name)
+        }
+        None => format!("{}: allocation {}\n", row.name, row.allocation),
+    });
+    let lines: Vec<String> = lines.collect();
     if lines.is_empty() { String::new() } else { format!("\n{}", lines.concat()) }
 }
 
@@ -71,14 +82,14 @@ pub fn markdown(report: &JudgeReport, peers: Option<&PeerSet>) -> String {
          {:.3}\n\n",
         report.tokens, report.sequences, report.reference_perplexity
     );
-    out += "| | bits per weight | perplexity | KL mean | KL median | KL 99 % | top-1 kept | KL \
+    out += "| | bits per weight | experts read per token | mean level | perplexity | KL mean | KL median | KL 99 % | top-1 kept | KL \
             mean, as shipped | top-1 kept, as shipped |\n";
-    out += "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+    out += "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
     let mut rows: Vec<(f64, String)> =
         report.rows.iter().map(|row| (row.bits_per_weight, markdown_row(row))).collect();
     for point in peers.map(|peers| peers.points.as_slice()).unwrap_or_default() {
         let (scheme, bits, kl) = (&point.scheme, point.bits_per_weight, point.kl_mean);
-        rows.push((bits, format!("| {scheme} | {bits:.3} | | {kl:.5} | | | | | |\n")));
+        rows.push((bits, format!("| {scheme} | {bits:.3} | | | | {kl:.5} | | | | | |\n")));
     }
     rows.sort_by(|a, b| a.0.total_cmp(&b.0));
     rows.into_iter().for_each(|(_, row)| out += &row);
@@ -87,13 +98,20 @@ pub fn markdown(report: &JudgeReport, peers: Option<&PeerSet>) -> String {
 
 fn markdown_row(row: &JudgeRow) -> String {
     let found = &row.weights_only;
+    let of_levels = row.mean_level.is_some();
     let ratio = &found.ln_perplexity_ratio;
     let percent = |value: f64| 100.0 * value.exp_m1();
     let error = ratio.standard_error.map_or(String::new(), |e| format!(" ± {:.2}", 100.0 * e));
     let mut out = format!(
-        "| **{}** | {:.3} | {:.3} ({:+.2}{error} %) | {} | {:.5} | {:.4} | {:.1} % |",
+        "| **{}** | {:.3} | {} | {} | {:.3} ({:+.2}{error} %) | {} | {:.5} | {:.4} | {:.1} % |",
         row.name,
         row.bits_per_weight,
+        found.expert_bytes_per_token.map_or(String::new(), bytes),
+        // An allocation's own levels are not in it.
+        found
+            .expert_mean_level
+            .filter(|_| of_levels)
+            .map_or(String::new(), |mean| format!("{mean:.2}")),
         found.perplexity,
         percent(ratio.mean),
         with_error(&found.kl, " ± "),

@@ -111,6 +111,10 @@ impl Backend for Reference {
         matrix.weights().read_bytes(level)
     }
 
+    fn matrix_prefix_bytes(matrix: &ReferenceMatrix, level: Level) -> u64 {
+        matrix.weights().prefix_bytes(level)
+    }
+
     fn kv_pool(&mut self, shape: &KvShape) -> Result<ReferencePool, EngineError> {
         Ok(ReferencePool::new(*shape))
     }

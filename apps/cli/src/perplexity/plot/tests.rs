@@ -9,6 +9,8 @@ fn row(name: &str, level: Option<u8>, bits_per_weight: f64, kl: f64) -> JudgeRow
     JudgeRow {
         name: name.into(),
         level: level.and_then(Level::from_bits),
+        mean_level: None,
+        threshold: None,
         allocation: "00ff".into(),
         bytes: 1000,
         bits_per_weight,
@@ -19,6 +21,8 @@ fn row(name: &str, level: Option<u8>, bits_per_weight: f64, kl: f64) -> JudgeRow
             kl_median: kl / 2.0,
             kl_p99: kl * 4.0,
             top1: Mean { mean: 0.9, standard_error: None },
+            expert_bytes_per_token: Some(1024.0),
+            expert_mean_level: Some(4.0),
         },
         shipped: None,
     }
