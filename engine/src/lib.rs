@@ -39,6 +39,7 @@ pub mod open;
 pub mod options;
 pub mod plan;
 pub mod reads;
+pub mod record;
 mod recycle;
 pub mod residency;
 pub mod runner;

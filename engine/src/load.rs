@@ -270,6 +270,7 @@ fn open_runner(
         kv_dtype: options.kv_dtype,
         activations: options.activation_mode,
         context_max: Some(plan.context_length),
+        recorder: options.recorder.clone(),
         streaming: match plan.residence {
             PlannedResidence::Resident => None,
             PlannedResidence::Streamed => Some(StreamOptions {

@@ -1,6 +1,8 @@
 //! Options of engines, models and generations; each kind apart, since they matter at different
 //! times. Every default is a sensible choice: name what differs and take the rest from `default`.
 
+use std::sync::Arc;
+
 use nestling_formats::Level;
 
 use crate::affinity::ThreadPlacement;
@@ -8,6 +10,7 @@ use crate::cancel::CancelToken;
 use crate::expert::Prefetch;
 use crate::kv_cache::KvDtype;
 use crate::reads::ReadOptions;
+use crate::record::Recorder;
 use crate::sampler::SamplingParams;
 use crate::weights::ActivationMode;
 
@@ -70,6 +73,8 @@ pub struct ModelOptions {
     pub residence: Residence,
     /// How planes of streamed experts are read. Never changes a result.
     pub reads: ReadOptions,
+    /// Who hears of what the model does. Never changes a result.
+    pub recorder: Option<Arc<Recorder>>,
     /// Whether they are read before a layer asks for them. Never changes a result.
     pub prefetch: Prefetch,
 }
@@ -87,6 +92,7 @@ impl Default for ModelOptions {
             activation_mode: ActivationMode::default(),
             residence: Residence::default(),
             reads: ReadOptions::default(),
+            recorder: None,
             prefetch: Prefetch::default(),
         }
     }

@@ -16,6 +16,7 @@ use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Rou
 use crate::batch::StepRows;
 use crate::dual::{ExpertChoice, LevelRouter, ThresholdRule};
 use crate::error::EngineError;
+use crate::record::{Recorder, What};
 use crate::recycle::recycle;
 use crate::runner::StepStats;
 use crate::weights::ActivationMode;
@@ -26,6 +27,28 @@ pub struct ExpertCache<B: Backend> {
     /// Decides levels under dual routing.
     levels: Arc<dyn LevelRouter>,
     recorder: Arc<RoutingRecorder>,
+    watch: Watch,
+}
+
+/// Tells a recorder what steps do; without one, nothing is measured.
+#[derive(Debug, Default)]
+struct Watch {
+    recorder: Option<Arc<Recorder>>,
+    /// When what is done now began.
+    since_ns: u64,
+}
+
+impl Watch {
+    fn begin(&mut self) {
+        self.since_ns = self.recorder.as_ref().map_or(0, |recorder| recorder.now_ns());
+    }
+
+    /// What was done since the last moment was this.
+    fn ended(&mut self, what: What, layer: u32) {
+        if let Some(recorder) = &self.recorder {
+            self.since_ns = recorder.add_since(what, layer, self.since_ns);
+        }
+    }
 }
 
 enum Experts<B: Backend> {
@@ -60,7 +83,12 @@ impl<B: Backend> ExpertCache<B> {
         let recorder = Arc::new(RoutingRecorder::new(layers.iter().map(Vec::len)));
         let share = |layer: Vec<FeedForward<B>>| layer.into_iter().map(Arc::new).collect();
         let experts = Experts::Resident(layers.into_iter().map(share).collect());
-        Self { experts, levels: Arc::new(ThresholdRule::default()), recorder }
+        Self {
+            experts,
+            levels: Arc::new(ThresholdRule::default()),
+            recorder,
+            watch: Watch::default(),
+        }
     }
 
     /// A cache of the experts of a store that fit a budget.
@@ -76,7 +104,12 @@ impl<B: Backend> ExpertCache<B> {
         let streamed = StreamedExperts::open(source, activations, options)?;
         let recorder = Arc::new(RoutingRecorder::new(streamed.experts_of_layers()));
         let experts = Experts::Streamed(Box::new(streamed));
-        Ok(Self { experts, levels: Arc::new(ThresholdRule::default()), recorder })
+        Ok(Self {
+            experts,
+            levels: Arc::new(ThresholdRule::default()),
+            recorder,
+            watch: Watch::default(),
+        })
     }
 
     /// What decides levels under dual routing.
@@ -87,6 +120,14 @@ impl<B: Backend> ExpertCache<B> {
     /// Levels under dual routing are decided by this from now on.
     pub fn set_level_router(&mut self, levels: Arc<dyn LevelRouter>) {
         self.levels = levels;
+    }
+
+    /// Who hears of what steps do from now on.
+    pub fn set_recorder(&mut self, recorder: Option<Arc<Recorder>>) {
+        if let Experts::Streamed(streamed) = &mut self.experts {
+            streamed.set_recorder(recorder.clone());
+        }
+        self.watch.recorder = recorder;
     }
 
     /// What changes the memory of streamed experts.
@@ -116,6 +157,7 @@ impl<B: Backend> ExpertCache<B> {
     /// A step begins.
     pub fn begin_step(&mut self) {
         self.recorder.begin_step();
+        self.watch.begin();
         if let Experts::Streamed(streamed) = &mut self.experts {
             streamed.begin_step();
         }
@@ -147,9 +189,11 @@ impl<B: Backend> ExpertCache<B> {
         let RequestScratch { uses, experts: sorted, ready: spare, .. } = scratch;
         let ready = recycle(std::mem::take(spare));
         let layer = layer as u32;
+        self.watch.ended(What::Dense, layer);
         let levels = Arc::clone(&self.levels);
         let from = From::Resident;
-        let mut pending = PendingExperts { ready, from, layer, uses, levels, spare };
+        let mut pending =
+            PendingExperts { ready, from, layer, uses, levels, spare, watch: &mut self.watch };
         match &mut self.experts {
             Experts::Resident(layers) => {
                 let experts = layers.get(layer as usize).map(Vec::as_slice).unwrap_or_default();
@@ -203,6 +247,7 @@ pub struct PendingExperts<'a, B: Backend> {
     levels: Arc<dyn LevelRouter>,
     /// Gets the memory of `ready` back.
     spare: &'a mut Vec<PinnedExpert<'static, B>>,
+    watch: &'a mut Watch,
 }
 
 /// Where the experts come from that have not been given.
@@ -225,12 +270,19 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
         encoder: &mut B::Encoder<'_>,
         stats: &mut StepStats,
     ) -> Result<Option<&[PinnedExpert<'a, B>]>, EngineError> {
+        let given = self.ready.len() as u32;
+        if given > 0 && !matches!(self.from, From::Resident) {
+            self.watch.ended(What::Experts { count: given }, self.layer);
+        }
         match &mut self.from {
             From::Resident => self.from = From::Given,
             From::Given => return Ok(None),
             From::Streamed(streamed) => {
                 self.ready.clear();
                 streamed.next(self.layer, self.uses, encoder, &mut self.ready).await?;
+                if !self.ready.is_empty() {
+                    self.watch.ended(What::Wait, self.layer);
+                }
             }
         }
         self.ready.iter().for_each(|pinned| count(pinned, stats));

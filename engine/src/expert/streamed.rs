@@ -19,6 +19,7 @@ use crate::backend::{Backend, Encoder, ExpertUse, PinnedExpert};
 use crate::clock::Moment;
 use crate::error::EngineError;
 use crate::reads::{ReadClass, ReadDone, ReadOptions, ReadRequest, Reads};
+use crate::record::Recorder;
 use crate::residency::{Admission, ExpertTable, PlaneId, PlaneState, Residency, ResidencyOptions};
 use crate::weights::ActivationMode;
 
@@ -72,6 +73,9 @@ pub(super) struct StreamedExperts<B: Backend> {
     jobs: Vec<PlaneId>,
     ahead: ReadAhead,
     stats: StreamStats,
+    /// When reads began to count time.
+    opened: Moment,
+    recorder: Option<Arc<Recorder>>,
 }
 
 impl<B: Backend> StreamedExperts<B> {
@@ -92,6 +96,7 @@ impl<B: Backend> StreamedExperts<B> {
         let table = Arc::new(ExpertTable::of_store(&store, level)?);
         let residency = ResidencyOptions::new(&table, options.budget_bytes);
         let residency = Residency::new(table, residency)?;
+        let opened = Moment::now();
         let reads = Reads::open(Arc::clone(&store), &options.reads)?;
         let experts = config.layers.iter().map(|layer| match layer.feed_forward {
             FeedForwardConfig::Dense { .. } => 0,
@@ -110,7 +115,14 @@ impl<B: Backend> StreamedExperts<B> {
             jobs: Vec::new(),
             ahead: ReadAhead::new(options.prefetch),
             stats: StreamStats::default(),
+            opened,
+            recorder: None,
         })
+    }
+
+    /// Who hears of reads.
+    pub fn set_recorder(&mut self, recorder: Option<Arc<Recorder>>) {
+        self.recorder = recorder;
     }
 
     /// What its memory is changed by.
@@ -341,6 +353,10 @@ impl<B: Backend> StreamedExperts<B> {
         let slots = self.slots.get_mut(id.layer as usize);
         let slot = slots.and_then(|slots| slots.get_mut(id.expert as usize));
         let reading = self.residency.state(id) == PlaneState::Reading;
+        if let Some(recorder) = &self.recorder {
+            let bytes = done.result.as_ref().map_or(0, |plane| plane.as_ref().len() as u64);
+            recorder.add_read(id, (bytes, done.class), done.timing, self.opened);
+        }
         match (done.result, slot) {
             (Ok(plane), Some(slot)) if reading => {
                 self.stats.read_bytes[id.plane.index()] += plane.as_ref().len() as u64;

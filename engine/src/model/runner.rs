@@ -17,6 +17,7 @@ use crate::expert::{
     ExpertCache, ExpertMemory, ExpertSource, RequestScratch, RoutingRecorder, StreamOptions,
 };
 use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
+use crate::record::{Recorder, StepRecord};
 use crate::runner::{
     ModelRunner, PromptSteps, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
 };
@@ -39,6 +40,8 @@ pub struct RunnerOptions {
     pub context_max: Option<usize>,
     /// How experts are streamed; none where all of them are loaded with the model.
     pub streaming: Option<StreamOptions>,
+    /// Who hears of what the model does.
+    pub recorder: Option<Arc<Recorder>>,
 }
 
 impl Default for RunnerOptions {
@@ -51,6 +54,7 @@ impl Default for RunnerOptions {
             load_threads: std::thread::available_parallelism().map_or(1, usize::from),
             context_max: None,
             streaming: None,
+            recorder: None,
         }
     }
 }
@@ -66,6 +70,7 @@ pub struct Runner<B: Backend> {
     angles: RopeAngles,
     limits: RunnerLimits,
     scratch: StepScratch<B>,
+    recorder: Option<Arc<Recorder>>,
 }
 
 /// Memory of the host that steps reuse.
@@ -147,8 +152,21 @@ impl<B: Backend> Runner<B> {
         };
         let sensitivities = Arc::new(source.sensitivities());
         experts.set_level_router(Arc::new(ThresholdRule::new(sensitivities)));
+        let recorder = options.recorder.clone();
+        experts.set_recorder(recorder.clone());
         let scratch = StepScratch::default();
-        Ok(Self { backend, source, weights, experts, activations, kv, angles, limits, scratch })
+        Ok(Self {
+            backend,
+            source,
+            weights,
+            experts,
+            activations,
+            kv,
+            angles,
+            limits,
+            scratch,
+            recorder,
+        })
     }
 
     /// What decides levels under dual routing.
@@ -183,6 +201,7 @@ impl<B: Backend> Runner<B> {
             StepStats { rows: rows.len(), logit_rows: logit_rows.len(), ..StepStats::default() };
         stats.weight_bytes = self.weights.step_bytes(rows, logit_rows.len(), vocab_size);
         let mut logits = std::mem::take(spare);
+        let start_ns = self.recorder.as_ref().map(|recorder| recorder.now_ns());
         self.experts.begin_step();
         let step = Step {
             rows,
@@ -199,6 +218,10 @@ impl<B: Backend> Runner<B> {
         let model = (&self.weights, &mut self.experts, self.source.config().rms_norm_eps);
         let computed = forward(model, self.backend.encoder(), step).await;
         stats.streaming = self.experts.take_stats();
+        if let (Some(recorder), Some(start_ns)) = (&self.recorder, start_ns) {
+            let (rows, end_ns) = (batch.rows.len(), recorder.now_ns());
+            recorder.add_step(StepRecord { rows, start_ns, end_ns, streaming: stats.streaming });
+        }
         computed?;
         let failures = failures(batch, &logits, vocab_size);
         Ok(StepOutput { logits, vocab_size, failures, stats })

@@ -59,6 +59,8 @@ pub enum ReadClass {
 pub struct ReadDone {
     /// Tag of the request.
     pub tag: u64,
+    /// How soon it was wanted at last.
+    pub class: ReadClass,
     /// The bytes, which have the extent's checksum.
     pub result: Result<ArrivedPlane, EngineError>,
     /// When what happened.

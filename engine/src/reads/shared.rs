@@ -295,7 +295,7 @@ impl State {
             Ok(_) => self.counters.bytes += job.extent.length,
             Err(_) => self.counters.errors += 1,
         }
-        self.done.push_back(ReadDone { tag: job.tag, result, timing });
+        self.done.push_back(ReadDone { tag: job.tag, class: job.class, result, timing });
     }
 
     /// Takes out the jobs that are given up: those under way for longer than the limit and, where
