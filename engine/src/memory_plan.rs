@@ -110,11 +110,18 @@ impl MemoryPlan {
             return Ok(resident);
         }
         let available = available.unwrap_or(u64::MAX);
-        let room = Room::streamed(config, options, available);
         let least = ExpertTable::of_store(store, level)?.least_bytes();
-        let rest = dense.saturating_add(room.kv_bytes).saturating_add(room.scratch_bytes);
-        let expert_bytes = available.saturating_sub(rest).min(experts);
-        if expert_bytes < least.min(experts) {
+        let rest =
+            |room: &Room| dense.saturating_add(room.kv_bytes).saturating_add(room.scratch_bytes);
+        let mut room = Room::streamed(config, options, available);
+        if available.saturating_sub(rest(&room)) < least {
+            // The least that is possible, and what a refusal names.
+            room = Room::streamed(config, options, 0);
+        }
+        let rest = rest(&room);
+        // In memory, planes take whole blocks: of a tiny store, one token's may be more than all.
+        let expert_bytes = available.saturating_sub(rest).min(experts.max(least));
+        if expert_bytes < least {
             return Err(EngineError::MemoryTooSmall(Box::new(MemoryTooSmall {
                 given: available,
                 dense_bytes: dense,

@@ -1,7 +1,8 @@
 //! Errors of the library, said to a person with what to do about them.
 
+use crate::bytes::ByteSize;
 use crate::failure::{Exit, Failure};
-use nestling::engine::EngineError;
+use nestling::engine::{EngineError, MemoryTooSmall};
 use nestling::formats::ImportError;
 use nestling::formats::store::StoreError;
 
@@ -19,6 +20,7 @@ pub fn explain(error: &EngineError) -> Failure {
         EngineError::Budget(_) => {
             failure.advise("raise --memory, lower --level, or shorten the context with -c")
         }
+        EngineError::MemoryTooSmall(refused) => too_small(refused),
         EngineError::WeightBudget { least, .. } => {
             failure.advise(format!("give {least} bytes or more"))
         }
@@ -36,6 +38,26 @@ pub fn explain(error: &EngineError) -> Failure {
         EngineError::NotFinite { .. } => failure.advise("check the store with `nestling verify`"),
         _ => failure,
     }
+}
+
+/// A budget that not even a model with streamed experts fits in.
+fn too_small(refused: &MemoryTooSmall) -> Failure {
+    let least = ByteSize(refused.least());
+    Failure::new(format!(
+        "{} of memory are too little for this model: the least is {least}, of which weights of every \
+         token take {}, one token's experts of one layer {}, keys and values of {} tokens {}, and \
+         scratch {}",
+        ByteSize(refused.given),
+        ByteSize(refused.dense_bytes),
+        ByteSize(refused.expert_bytes),
+        refused.context_length,
+        ByteSize(refused.kv_bytes),
+        ByteSize(refused.scratch_bytes),
+    ))
+    .advise(format!(
+        "give --memory {} or more, shorten the context with -c, or lower --level",
+        refused.least()
+    ))
 }
 
 /// Keeps the exit code of damage where an error means that.

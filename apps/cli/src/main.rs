@@ -19,6 +19,7 @@ mod mapped;
 mod opened;
 mod perplexity;
 mod places;
+mod plan;
 mod progress;
 mod repl;
 mod reply;
@@ -68,6 +69,7 @@ fn dispatch(command: Command, console: &Console) -> Result<()> {
         Command::Inspect(args) => inspect::inspect(&args, console),
         Command::Verify(args) => verify::verify(&args, console, &interrupt),
         Command::Perplexity(args) => perplexity::perplexity(&args, console, &interrupt),
+        Command::Plan(args) => plan::plan(&args, console),
         Command::Doctor(args) => doctor::doctor(&args, console),
         Command::Bench(args) => bench::bench(&args, console, &interrupt),
         Command::Completions(args) => completions(&args),

@@ -1,5 +1,6 @@
 //! What a reply cost, in llama.cpp's one line or Ollama's eight.
 
+use crate::bytes::ByteSize;
 use crate::console::Console;
 use nestling::{Finished, Model};
 use std::time::Duration;
@@ -38,6 +39,11 @@ fn line(model: &Model, finished: &Finished) -> String {
         line += &format!(" | Bits: mixed, allocation {}", allocation.hash());
     } else if let Some(bits) = stats.mean_level().filter(|_| quantized) {
         line += &format!(" | Bits: {bits}");
+    }
+    if let Some(hits) = stats.streaming.hit_rate() {
+        let read = ByteSize(stats.streaming.read_total());
+        let wait = Duration::from_nanos(stats.streaming.wait_ns);
+        line += &format!(" | Hits: {:.0} % | Disk: {read} | Stall: {wait:.1?}", 100.0 * hits);
     }
     line + " ]"
 }

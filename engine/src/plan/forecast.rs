@@ -102,6 +102,8 @@ pub fn forecast(
         .iter()
         .map(|piece| piece.rate * piece.bytes as f64 / machine.disk_at(piece.bytes).max(1.0))
         .sum();
+    // The sum of nothing is -0.
+    let best_read_s = best_read_s + 0.0;
     let worse = if best_missing_bytes > 0.0 { missing_bytes / best_missing_bytes } else { 1.0 };
     let read_s = best_read_s * worse;
     let step_s = compute_s.max(read_s) + NOT_OVERLAPPED * compute_s.min(read_s);

@@ -1,6 +1,7 @@
 //! `nestling bench`: llama-bench's flags, and what this engine has beyond them.
 
 use super::{KvTypeArg, LevelArg, LoadModeArg};
+use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use nestling::engine::synthetic::SyntheticShape;
@@ -16,6 +17,7 @@ Examples:
   nestling bench -m model.nest -p 512 -n 128 -t 1,2 -r 3
   nestling bench -m model.nest --level 2,4 -d 0,4096 -o json > record.json
   nestling bench -m model.nest -p 0 -n 64 --sessions 1,8
+  nestling bench -m model.nest -p 0 -n 64 --memory 6GiB --warmup-tokens 128
   nestling bench synth --shape olmoe-1b-7b --top-level 4 --router-skew 0.5 -o olmoe.nest";
 
 #[derive(Args, Debug)]
@@ -104,6 +106,16 @@ pub struct RunningArgs {
     /// Do not measure how fast memory can be read
     #[arg(long, env = "NESTLING_NO_BANDWIDTH", value_parser = FalseyValueParser::new())]
     pub no_bandwidth: bool,
+
+    /// Memory for weights, context and scratch, such as 6GiB: experts that have no room are streamed
+    /// from the store [default: what is free, less a margin]
+    #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]
+    pub memory: Option<ByteSize>,
+
+    /// Tokens generated before the first generation is measured, which are not counted: the cold
+    /// start of streamed experts, reported beside it
+    #[arg(long, value_name = "N", default_value_t = 0, env = "NESTLING_WARMUP_TOKENS")]
+    pub warmup_tokens: u32,
 
     /// Seconds to rest before each test
     #[arg(long, value_name = "SECONDS", default_value_t = 0, env = "NESTLING_DELAY")]

@@ -4,14 +4,16 @@ mod bench;
 mod generation;
 mod machine;
 mod model;
+mod planning;
 mod precedence;
 mod quantizer;
 mod tools;
 
 pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, SynthArgs};
 pub use generation::{GenerationArgs, PromptArgs};
-pub use machine::{DoctorArgs, SpeedArgs};
+pub use machine::{DoctorArgs, MachineFormatArgs, SpeedArgs};
 pub use model::{KvTypeArg, LevelArg, LoadModeArg, MeanLevelArg, ModelArgs, ResourceArgs};
+pub use planning::PlanArgs;
 pub use quantizer::QuantizerArgs;
 pub use tools::{
     CalibrationArgs, CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs, ReportFormat,
@@ -64,6 +66,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Judge the levels of a store against the unquantized checkpoint
     Perplexity(PerplexityArgs),
+    /// Say what goes where under a memory budget, and how fast it will be
+    Plan(PlanArgs),
     /// Say what limits this machine
     Doctor(DoctorArgs),
     /// Measure speed and memory, in llama-bench's manner

@@ -1,14 +1,18 @@
 //! One opened store that is measured: steps of random tokens, timed.
 
 use super::{Opening, Test};
-use crate::args::{KvTypeArg, LoadModeArg, RunningArgs};
+use crate::args::{LoadModeArg, RunningArgs};
 use crate::mapped;
+use crate::opened::{kv_dtype, memory_budget};
 use nestling::engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling::engine::cpu::Cpu;
-use nestling::engine::expert::{ExpertSource, StoreSource};
-use nestling::engine::kv_cache::{PageId, pages_for};
+use nestling::engine::expert::{ExpertSource, Prefetch, StoreSource, StreamOptions, StreamStats};
+use nestling::engine::kv_cache::{PAGE_POSITIONS, PageId, pages_for};
 use nestling::engine::model::{Runner, RunnerOptions};
+use nestling::engine::reads::ReadOptions;
 use nestling::engine::runner::ModelRunner;
+use nestling::engine::{MemoryPlan, ModelOptions, PlannedResidence};
+use nestling::formats::ModelConfig;
 use nestling::formats::store::Store;
 use nestling::{CancelToken, EngineError, KvDtype};
 use std::ops::AddAssign;
@@ -24,6 +28,7 @@ pub struct ArmOptions {
     sessions: usize,
     positions: usize,
     kv_dtype: KvDtype,
+    memory_bytes: Option<u64>,
 }
 
 impl ArmOptions {
@@ -35,12 +40,28 @@ impl ArmOptions {
             rows_max: (run.ubatch_size as usize).max(sessions),
             sessions,
             positions: most(|test| test.depth + test.prompt + test.generated),
-            kv_dtype: match run.kv_type {
-                KvTypeArg::F16 => KvDtype::F16,
-                KvTypeArg::F32 => KvDtype::F32,
-                KvTypeArg::Int8 => KvDtype::Int8,
-            },
+            kv_dtype: kv_dtype(run.kv_type),
+            memory_bytes: memory_budget(run.memory),
         }
+    }
+}
+
+impl ArmOptions {
+    /// What goes where; none for a store that is mapped, whose memory is the system's.
+    fn memory_plan(&self, store: &Store) -> Result<Option<MemoryPlan>, EngineError> {
+        if self.opening.load_mode == LoadModeArg::Mmap {
+            return Ok(None);
+        }
+        let config = ModelConfig::from_json("config.json", &store.config_json()?)?;
+        let options = ModelOptions {
+            level: Some(self.opening.level),
+            kv_dtype: self.kv_dtype,
+            context_length: Some(self.positions),
+            kv_tokens: Some(pages_for(self.positions) * self.sessions * PAGE_POSITIONS),
+            rows_max: self.rows_max,
+            ..ModelOptions::default()
+        };
+        MemoryPlan::of_store(store, &config, (&options, None), self.memory_bytes).map(Some)
     }
 }
 
@@ -52,6 +73,8 @@ pub struct Spent {
     pub tokens: u64,
     /// Bytes of weights that the steps read.
     pub weight_bytes: u64,
+    /// What was done to have streamed experts there.
+    pub streaming: StreamStats,
 }
 
 impl AddAssign for Spent {
@@ -59,6 +82,7 @@ impl AddAssign for Spent {
         self.time += other.time;
         self.tokens += other.tokens;
         self.weight_bytes += other.weight_bytes;
+        self.streaming.add(&other.streaming);
     }
 }
 
@@ -66,6 +90,8 @@ impl AddAssign for Spent {
 pub struct Arm {
     runner: Box<dyn ModelRunner>,
     levels: LevelPolicy,
+    /// Whether experts are streamed.
+    pub is_streamed: bool,
     pages_per_session: usize,
     tokens: RandomTokens,
 }
@@ -77,6 +103,14 @@ impl Arm {
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
         let Opening { level, load_mode, threads } = options.opening;
+        let plan = options.memory_plan(store)?;
+        let streaming = plan.filter(|plan| plan.residence == PlannedResidence::Streamed);
+        let streaming = streaming.map(|plan| StreamOptions {
+            budget_bytes: plan.expert_bytes,
+            reads: ReadOptions::default(),
+            prefetch: Prefetch::default(),
+        });
+        let is_streamed = streaming.is_some();
         let store = Arc::clone(store);
         let source: Arc<dyn ExpertSource> = match load_mode {
             LoadModeArg::Owned => Arc::new(StoreSource::owned(store, Some(level))?),
@@ -84,11 +118,12 @@ impl Arm {
         };
         let pages_per_session = pages_for(options.positions);
         let runner_options = RunnerOptions {
-            rows_max: options.rows_max,
+            rows_max: plan.map_or(options.rows_max, |plan| plan.rows_max),
             kv_pages: Some(pages_per_session * options.sessions),
             kv_dtype: options.kv_dtype,
             context_max: Some(options.positions),
             load_threads: threads,
+            streaming,
             ..RunnerOptions::default()
         };
         let cpu = Cpu::new(threads);
@@ -97,6 +132,7 @@ impl Arm {
             tokens: RandomTokens::new(runner.limits().vocab_size),
             runner: Box::new(runner),
             levels: LevelPolicy::Fixed(level),
+            is_streamed,
             pages_per_session,
         })
     }
@@ -174,6 +210,7 @@ impl Arm {
                 time,
                 tokens: batch.rows.len() as u64,
                 weight_bytes: output.stats.weight_bytes,
+                streaming: output.stats.streaming,
             }),
         }
     }

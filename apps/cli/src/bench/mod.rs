@@ -58,9 +58,10 @@ fn measure(args: &BenchArgs, console: &Console, interrupt: &Interrupt) -> Result
     let model = Model::of(&path, &store)?;
     let mut machine = Machine::new(args.run.no_bandwidth);
     let mut printer = Printer::new(&args.format, console)?;
-    let mut session =
-        Bench { args, console, tests: &tests, count: openings.len() * tests.len(), number: 0 };
+    let count = openings.len() * tests.len();
+    let mut session = Bench { args, console, tests: &tests, count, number: 0, warmup_tokens: 0 };
     for opening in openings {
+        session.warmup_tokens = args.run.warmup_tokens as usize;
         let records = interrupt.guard(|cancel| {
             session.open(&store, &model, opening, &mut machine, &mut printer, cancel)
         });
@@ -123,6 +124,8 @@ struct Bench<'a> {
     count: usize,
     /// Of the test that runs, from 1.
     number: usize,
+    /// Tokens that are still to be generated before anything is measured.
+    warmup_tokens: usize,
 }
 
 impl Bench<'_> {
@@ -148,6 +151,7 @@ impl Bench<'_> {
         for test in self.tests {
             self.number += 1;
             std::thread::sleep(Duration::from_secs(self.args.run.delay.into()));
+            let cold = self.warm_up(&mut arm, *test, cancel).map_err(|error| explain(&error))?;
             let spent = self.repeat(&mut arm, *test, cancel).map_err(|error| explain(&error))?;
             let record = Record {
                 model,
@@ -159,11 +163,36 @@ impl Bench<'_> {
                 bandwidth,
                 loaded,
                 peak_memory: machine::peak_memory(),
+                is_streamed: arm.is_streamed,
+                cold,
                 samples: &spent,
             };
             printer.print(&record)?;
         }
         Ok(())
+    }
+
+    /// Tokens that are not counted, before the first generation: what they took.
+    fn warm_up(
+        &mut self,
+        arm: &mut Arm,
+        test: Test,
+        cancel: &CancelToken,
+    ) -> std::result::Result<Option<Spent>, EngineError> {
+        let mut left = std::mem::take(&mut self.warmup_tokens);
+        if left == 0 || test.generated == 0 {
+            self.warmup_tokens = left;
+            return Ok(None);
+        }
+        self.say(&format!("warmup of {left} tokens"));
+        let mut spent = Spent::default();
+        while left > 0 {
+            // A test's own contexts, one after another.
+            let now = left.min(test.generated);
+            spent += arm.generate(1, 0, now, cancel)?;
+            left -= now;
+        }
+        Ok(Some(spent))
     }
 
     /// Warms up, then measures one test as often as was asked for.

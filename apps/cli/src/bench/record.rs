@@ -7,6 +7,7 @@ use crate::args::{KvTypeArg, LoadModeArg};
 use crate::explain::explain_import;
 use crate::failure::Result;
 use crate::levels::level_sizes;
+use nestling::engine::StreamStats;
 use nestling::engine::text::TemplateTime;
 use nestling::formats::store::Store;
 use nestling::formats::{Level, ModelConfig, ModelShape};
@@ -63,6 +64,9 @@ pub struct Record<'a> {
     pub bandwidth: Option<f64>,
     pub loaded: Loaded,
     pub peak_memory: Option<u64>,
+    pub is_streamed: bool,
+    /// The tokens before, which are not counted.
+    pub cold: Option<Spent>,
     pub samples: &'a [Spent],
 }
 
@@ -115,9 +119,56 @@ impl Record<'_> {
         self.bandwidth.filter(|bandwidth| *bandwidth > 0.0).map(|all| self.read_speed() / all)
     }
 
-    /// Share of the experts asked for that were in memory: all, since a model is held whole.
+    /// What was done in all samples to have streamed experts there.
+    fn streaming(&self) -> StreamStats {
+        let mut all = StreamStats::default();
+        self.samples.iter().for_each(|sample| all.add(&sample.streaming));
+        all
+    }
+
+    fn tokens(&self) -> u64 {
+        self.samples.iter().map(|sample| sample.tokens).sum::<u64>().max(1)
+    }
+
+    /// Share of the bytes of experts asked for that were in memory: all, where a model is held whole.
     pub fn hit_rate(&self) -> f64 {
-        1.0
+        self.streaming().hit_rate().unwrap_or(1.0)
+    }
+
+    /// Bytes of experts read from disk, by token.
+    pub fn disk_bytes(&self) -> f64 {
+        self.streaming().read_total() as f64 / self.tokens() as f64
+    }
+
+    /// Time in which a token waited for reads and nothing could be computed.
+    pub fn stall(&self) -> Duration {
+        Duration::from_nanos(self.streaming().wait_ns / self.tokens())
+    }
+
+    /// How weights were held.
+    pub fn load_name(&self) -> &'static str {
+        if self.is_streamed { "stream" } else { load_name(self.opening.load_mode) }
+    }
+
+    /// What streaming did; none where nothing was streamed.
+    fn streaming_json(&self) -> Option<Value> {
+        let all = self.streaming();
+        let tokens = self.tokens() as f64;
+        let by_token = |bytes: u64| (bytes as f64 / tokens).round();
+        let pairs: u64 = all.asked_bits;
+        self.is_streamed.then(|| {
+            json!({
+                "experts_hit": all.expert_hits,
+                "experts_missed": all.expert_misses,
+                "missing_bytes_per_token": by_token(all.missing_total()),
+                "read_bytes_per_token": by_token(all.read_total()),
+                "read_bytes_per_token_by_plane": all.read_bytes.map(by_token),
+                "prefetched_bytes_per_token": by_token(all.prefetched_bytes),
+                "prefetch_used_bytes_per_token": by_token(all.prefetch_used_bytes),
+                "stall_ns_per_token": by_token(all.wait_ns),
+                "served_share_of_asked_bits": (pairs > 0).then(|| all.served_bits as f64 / pairs as f64),
+            })
+        })
     }
 
     /// `pp512`, `tg128 @ d4096`, `pp512+tg128`.
@@ -160,7 +211,7 @@ impl Record<'_> {
             "n_threads": self.opening.threads,
             "type_k": kv_name(self.kv_type),
             "type_v": kv_name(self.kv_type),
-            "load_mode": load_name(self.opening.load_mode),
+            "load_mode": self.load_name(),
             "n_prompt": prompt,
             "n_gen": generated,
             "n_depth": depth,
@@ -176,6 +227,10 @@ impl Record<'_> {
             "memory_gb_per_s": self.bandwidth.map(|bandwidth| bandwidth / 1e9),
             "memory_share": self.bandwidth_share(),
             "hit_rate": self.hit_rate(),
+            "streaming": self.streaming_json(),
+            "cold_tokens": self.cold.map(|cold| cold.tokens),
+            "cold_ts": self.cold.map(|cold| cold.tokens as f64 / seconds(cold.time)),
+            "cold_read_bytes": self.cold.map(|cold| cold.streaming.read_total()),
             "peak_memory_bytes": self.peak_memory,
             "load_ns": nanoseconds(self.loaded.load),
             "first_token_ns": nanoseconds(self.loaded.first_token),

@@ -1,6 +1,6 @@
 //! Results as Markdown, CSV and JSON.
 
-use super::record::{Record, load_name};
+use super::record::Record;
 use crate::args::{Format, FormatArgs};
 use crate::console::{Console, write_out};
 use crate::failure::Result;
@@ -68,14 +68,14 @@ impl Form {
 }
 
 /// Names and widths; a negative width is aligned to the left.
-const COLUMNS: [(&str, i32); 15] = [
+const COLUMNS: [(&str, i32); 17] = [
     ("model", -28),
     ("size", 10),
     ("params", 9),
     ("backend", -16),
     ("threads", 7),
     ("level", 5),
-    ("lm", -5),
+    ("lm", -6),
     ("sessions", 8),
     ("test", 16),
     ("t/s", 18),
@@ -83,6 +83,8 @@ const COLUMNS: [(&str, i32); 15] = [
     ("of memory", 9),
     ("MB/token", 8),
     ("hits", 5),
+    ("disk MB/token", 13),
+    ("stall ms", 8),
     ("peak memory", 11),
 ];
 
@@ -121,7 +123,7 @@ fn cells(record: &Record<'_>) -> [String; COLUMNS.len()] {
         format!("CPU {}", record.machine.kernels),
         opening.threads.to_string(),
         opening.level.to_string(),
-        load_name(opening.load_mode).into(),
+        record.load_name().into(),
         record.test.sessions.to_string(),
         record.name(),
         format!("{:.2} ± {:.2}", speed.mean, speed.deviation),
@@ -129,6 +131,8 @@ fn cells(record: &Record<'_>) -> [String; COLUMNS.len()] {
         share.unwrap_or_default(),
         format!("{:.2}", record.token_bytes() / 1e6),
         format!("{:.0} %", 100.0 * record.hit_rate()),
+        format!("{:.2}", record.disk_bytes() / 1e6),
+        format!("{:.2}", 1e3 * record.stall().as_secs_f64()),
         record.peak_memory.map(gibibytes).unwrap_or_default(),
     ]
 }

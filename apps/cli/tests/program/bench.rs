@@ -1,6 +1,6 @@
 //! `nestling bench`: the same words and fields as llama-bench, and stores to measure with.
 
-use super::{Ran, run, scratch, store};
+use super::{Ran, bundled, run, scratch, store};
 use serde_json::Value;
 use std::sync::OnceLock;
 
@@ -52,6 +52,23 @@ fn json_has_the_fields_that_scripts_read() {
         assert_eq!(record["hit_rate"], 1.0);
         assert!(record["memory_share"].is_null());
     }
+}
+
+#[test]
+fn experts_without_room_are_streamed_and_the_cold_start_is_apart() {
+    let flags = ["-p", "0", "-n", "4", "--memory", "24MB", "--warmup-tokens", "6"];
+    let records = records(bundled(), &flags);
+    let record = &records[0];
+    assert_eq!((&record["load_mode"], &record["cold_tokens"]), (&"stream".into(), &6.into()));
+    let streaming = &record["streaming"];
+    let number = |value: &Value| value.as_f64().unwrap();
+    assert!(number(&record["cold_ts"]) > 0.0 && number(&record["cold_read_bytes"]) > 0.0);
+    assert!((0.0..1.0).contains(&number(&record["hit_rate"])), "{record}");
+    assert!(number(&streaming["missing_bytes_per_token"]) > 0.0, "{streaming}");
+    assert_eq!(streaming["served_share_of_asked_bits"], 1.0);
+    let held = self::records(bundled(), &["-p", "0", "-n", "4"]);
+    assert_eq!((&held[0]["load_mode"], &held[0]["hit_rate"]), (&"owned".into(), &1.0.into()));
+    assert!(held[0]["streaming"].is_null() && held[0]["cold_ts"].is_null());
 }
 
 #[test]

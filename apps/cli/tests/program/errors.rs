@@ -107,7 +107,7 @@ fn a_level_that_the_store_does_not_hold() {
 #[test]
 fn too_little_memory() {
     let ran = run(&["run", "-m", store(), "-p", "x", "--memory", "100k"]);
-    ran.fails(1, "budget", "--memory");
+    ran.fails(1, "too little", "--memory");
 }
 
 #[test]

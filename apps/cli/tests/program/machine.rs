@@ -1,6 +1,6 @@
 //! What the program says of the machine.
 
-use super::{run, store};
+use super::{bundled, run, store};
 use serde_json::Value;
 
 /// Speeds that are said, so that nothing needs to be measured.
@@ -23,4 +23,60 @@ fn the_doctor_says_what_limits_the_machine() {
         let budget = memory["default_budget_bytes"].as_u64().unwrap();
         assert!(budget > 0 && budget < memory["free_bytes"].as_u64().unwrap(), "{memory}");
     }
+}
+
+fn plan(more: &[&str]) -> Value {
+    let json = run(&[&["plan", bundled(), "--json"], &SPEEDS[..], more].concat()).ok();
+    serde_json::from_str(&json).unwrap()
+}
+
+#[test]
+fn a_plan_adds_up_and_says_what_a_speed_needs() {
+    let whole = plan(&["--memory", "4GiB"]);
+    assert_eq!(whole["placement"]["streamed"], false);
+    assert_eq!(whole["forecast"]["hit_rate"], 1.0);
+    let least = whole["least_memory_bytes"].as_u64().unwrap();
+    let experts = whole["placement"]["expert_bytes_total"].as_u64().unwrap();
+    let budget = (least + experts / 4).to_string();
+    let small = plan(&["--memory", &budget, "--wanted-speed", "0.5"]);
+    let bytes = |name: &str| small["placement"][name].as_u64().unwrap();
+    assert_eq!(small["placement"]["streamed"], true);
+    let parts = ["dense_bytes", "expert_bytes", "kv_bytes", "scratch_bytes"].map(bytes);
+    assert_eq!(parts.iter().sum::<u64>(), bytes("total_bytes"));
+    assert!(bytes("total_bytes") <= small["memory_bytes"].as_u64().unwrap(), "{small}");
+    assert!(bytes("disk_expert_bytes") > 0);
+    let speed = |plan: &Value| plan["forecast"]["tokens_per_s"].as_f64().unwrap();
+    assert!(speed(&small) < speed(&whole));
+    assert_eq!(small["wanted"]["reached"], true);
+    let wanted = ((speed(&small) + speed(&whole)) / 2.0).to_string();
+    let more = plan(&["--memory", &budget, "--wanted-speed", &wanted]);
+    assert_eq!(more["wanted"]["reached"], false);
+    assert!(more["wanted"]["memory_bytes"].as_u64() > small["memory_bytes"].as_u64(), "{more}");
+    let levels = small["levels"].as_array().unwrap();
+    assert_eq!(levels.len(), 5);
+    let text = run(&[&["plan", bundled()], &SPEEDS[..], &["--memory", &budget]].concat()).ok();
+    for words in ["experts", "in memory", "tokens/s", "is the least that works"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+#[test]
+fn the_least_that_a_refusal_names_does() {
+    let flags = ["run", "-m", bundled(), "-p", "the ship", "-n", "24", "--temp", "0"];
+    let with = |memory: &str| run(&[&flags[..], &["--memory", memory]].concat());
+    let refused = with("1MB");
+    refused.fails(1, "the least is", "--memory");
+    let advice = refused.err.split("--memory ").nth(1).unwrap();
+    let least: u64 = advice.split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(Some(least), plan(&["--memory", "4GiB"])["least_memory_bytes"].as_u64());
+    let streamed = with(&least.to_string());
+    assert!(streamed.err.contains("Hits:"), "{}", streamed.err);
+    assert_eq!(streamed.ok(), with("4GiB").ok());
+    with(&(least - 1).to_string()).fails(1, "the least is", "--memory");
+}
+
+#[test]
+fn a_mean_level_outside_of_the_levels_is_refused() {
+    let line = ["plan", bundled(), "--mean-level", "9", "--memory", "4GiB"];
+    run(&[&line[..], &SPEEDS].concat()).fails(2, "9 bits", "from 2 to 8");
 }

@@ -101,6 +101,11 @@ fn checkpoint() -> PathBuf {
 }
 
 /// A store of it, made by the program once.
+/// The store that comes with the program: its model is large enough to be streamed.
+fn bundled() -> &'static str {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest")
+}
+
 fn store() -> &'static str {
     static STORE: OnceLock<String> = OnceLock::new();
     STORE.get_or_init(|| {

@@ -1,0 +1,62 @@
+//! `nestling plan`.
+
+use super::{KvTypeArg, LevelArg, MachineFormatArgs, SpeedArgs};
+use crate::bytes::ByteSize;
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Nothing is loaded: the plan is computed from the store's index, from how often its \
+experts are used (measured at conversion, supposed otherwise), and from how fast this machine reads \
+memory and disk, which is measured first. `run --verbose` shows the forecast beside what came of it.
+
+Examples:
+  nestling plan qwen3.nest --memory 6GiB
+  nestling plan qwen3.nest --memory 6GiB --wanted-speed 10
+  nestling plan qwen3.nest --memory 16GiB --disk-speed 6GB --memory-speed 80GB --json"
+)]
+pub struct PlanArgs {
+    /// Store to plan for
+    #[arg(value_name = "STORE")]
+    pub path: Option<PathBuf>,
+
+    /// Store to plan for [default: the bundled storyteller]
+    #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
+    pub model: Option<PathBuf>,
+
+    /// Memory for weights, context and scratch, such as 6GiB [default: what is free, less a margin]
+    #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]
+    pub memory: Option<ByteSize>,
+
+    /// Bits of every weight to use: 2, 3, 4, 6 or 8 [default: all that the store holds]
+    #[arg(long, value_name = "BITS", env = "NESTLING_LEVEL")]
+    pub level: Option<LevelArg>,
+
+    /// Mean bits of the experts, such as 3.2, where their levels differ from token to token
+    #[arg(long, value_name = "BITS", env = "NESTLING_MEAN_LEVEL", value_parser = positive)]
+    pub mean_level: Option<f64>,
+
+    /// Tokens of context [default: as many as a model of this budget is opened with]
+    #[arg(short, long, visible_alias = "context", value_name = "N", env = "NESTLING_CTX_SIZE")]
+    pub ctx_size: Option<u32>,
+
+    /// Number type of the keys and values kept for the context
+    #[arg(long, value_enum, default_value_t = KvTypeArg::F16, env = "NESTLING_KV_TYPE")]
+    pub kv_type: KvTypeArg,
+
+    /// Tokens per second that are wanted: says which level, or how much memory, reaches them
+    #[arg(long, value_name = "T/S", env = "NESTLING_WANTED_SPEED", value_parser = positive)]
+    pub wanted_speed: Option<f64>,
+
+    #[command(flatten)]
+    pub machine: SpeedArgs,
+
+    #[command(flatten)]
+    pub format: MachineFormatArgs,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok().filter(|x: &f64| x.is_finite() && *x > 0.0);
+    number.ok_or_else(|| format!("`{text}` is not a number above 0"))
+}

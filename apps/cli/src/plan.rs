@@ -1,0 +1,368 @@
+//! `nestling plan`: what goes where under a memory budget, and how fast it will be.
+
+use crate::args::PlanArgs;
+use crate::bytes::ByteSize;
+use crate::console::{Console, write_out};
+use crate::explain::{explain, explain_import, explain_store};
+use crate::failure::{Failure, Result};
+use crate::opened::{context_length, kv_dtype, memory_budget};
+use crate::speed::Machine;
+use crate::verify::{open_store, store_path};
+use nestling::engine::plan::{
+    DEFAULT_SKEW, Demand, Forecast, LevelMix, bytes_for, forecast, mean_level_for,
+};
+use nestling::engine::{EngineError, MemoryPlan, ModelOptions, PlannedResidence};
+use nestling::formats::store::Store;
+use nestling::formats::{Level, ModelConfig};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a plan is made of: the store, and how it would be opened.
+pub struct Question {
+    pub name: String,
+    pub store: Arc<Store>,
+    pub config: ModelConfig,
+    pub options: ModelOptions,
+    pub level: Level,
+    pub budget: Option<u64>,
+    pub mean_level: Option<f64>,
+}
+
+/// What comes of it.
+pub struct Answer {
+    pub memory: MemoryPlan,
+    pub least_bytes: u64,
+    pub demand: Demand,
+    pub forecast: Forecast,
+}
+
+pub fn plan(args: &PlanArgs, console: &Console) -> Result<()> {
+    let question = question(args)?;
+    let machine = Machine::measure(&args.machine, &question.store, console)?;
+    let answer = question.answer(&machine, question.level, question.budget)?;
+    let wanted = args.wanted_speed.map(|speed| Wanted::find(&question, &answer, &machine, speed));
+    write_out(&match args.format.is_json() {
+        true => format!("{:#}\n", as_json(&question, &answer, &machine, wanted.as_ref())),
+        false => as_text(&question, &answer, &machine, wanted.as_ref()),
+    })
+}
+
+fn question(args: &PlanArgs) -> Result<Question> {
+    let path = store_path(args.path.as_ref().or(args.model.as_ref()))?;
+    let options = ModelOptions {
+        level: args.level.map(|level| level.0),
+        kv_dtype: kv_dtype(args.kv_type),
+        context_length: context_length(args.ctx_size),
+        ..ModelOptions::default()
+    };
+    Question::new(&path, options, memory_budget(args.memory), args.mean_level)
+}
+
+impl Question {
+    pub fn new(
+        path: &Path,
+        options: ModelOptions,
+        budget: Option<u64>,
+        mean_level: Option<f64>,
+    ) -> Result<Self> {
+        let store = Arc::new(open_store(path)?);
+        let json = store.config_json().map_err(|error| explain_store(&error))?;
+        let config = ModelConfig::from_json("config.json", &json);
+        let config = config.map_err(|error| explain_import(&error))?;
+        let level = options.level.unwrap_or(store.level());
+        if level > store.level() {
+            let (asked, held) = (level.bits(), store.level().bits());
+            return Err(explain(&EngineError::LevelMissing { asked, held }));
+        }
+        if let Some(mean) = mean_level
+            && !(f64::from(Level::L2.bits())..=f64::from(level.bits())).contains(&mean)
+        {
+            return Err(Failure::usage(format!("experts cannot have {mean} bits on average"))
+                .advise(format!("give a mean level from 2 to {level}")));
+        }
+        let name = path.display().to_string();
+        Ok(Self { name, store, config, options, level, budget, mean_level })
+    }
+
+    /// The plan at a level of the store.
+    pub fn answer(&self, machine: &Machine, level: Level, budget: Option<u64>) -> Result<Answer> {
+        let options = ModelOptions { level: Some(level), ..self.options.clone() };
+        let of = |budget| MemoryPlan::of_store(&self.store, &self.config, (&options, None), budget);
+        let memory = of(budget).map_err(|error| explain(&error))?;
+        let least_bytes = match of(Some(0)) {
+            Err(EngineError::MemoryTooSmall(refused)) => refused.least(),
+            // A model without experts has nothing to leave on disk.
+            _ => memory.total_bytes(),
+        };
+        let demand = Demand::of_store(self.store.index(), &self.config, level, self.skew());
+        let mix = match self.mean_level {
+            Some(mean) => LevelMix::of_mean(mean, level),
+            None => LevelMix::fixed(level),
+        };
+        let forecast = forecast(&demand, mix, &machine.speed, expert_bytes(&memory));
+        Ok(Answer { memory, least_bytes, demand, forecast })
+    }
+
+    /// How uneven routing is supposed to be: a store of random weights knows, others are like most.
+    fn skew(&self) -> f64 {
+        let parameters: Option<Value> =
+            serde_json::from_str(self.store.index().parameters_json()).ok();
+        let skew = parameters.and_then(|parameters| parameters.get("router_skew")?.as_f64());
+        skew.unwrap_or(DEFAULT_SKEW)
+    }
+}
+
+impl Answer {
+    /// The budget that holds everything, with a context as long as that of this one.
+    fn whole_bytes(&self) -> u64 {
+        let others = self.memory.total_bytes().saturating_sub(expert_bytes(&self.memory));
+        others.saturating_add(self.memory.expert_bytes_total)
+    }
+}
+
+/// Bytes of experts that a plan keeps in memory.
+fn expert_bytes(memory: &MemoryPlan) -> u64 {
+    match memory.residence {
+        PlannedResidence::Resident => memory.expert_bytes_total,
+        PlannedResidence::Streamed => memory.expert_bytes,
+    }
+}
+
+/// Bytes of weights that every token uses.
+fn dense_bytes(memory: &MemoryPlan) -> u64 {
+    match memory.residence {
+        PlannedResidence::Resident => memory.weight_bytes - memory.expert_bytes_total,
+        PlannedResidence::Streamed => memory.weight_bytes,
+    }
+}
+
+/// What would reach a speed that is wanted.
+struct Wanted {
+    tokens_per_s: f64,
+    is_reached: bool,
+    /// The highest mean level that does within the budget.
+    mean_level: Option<f64>,
+    /// The least budget that does at the level.
+    budget: Option<u64>,
+}
+
+impl Wanted {
+    fn find(question: &Question, answer: &Answer, machine: &Machine, tokens_per_s: f64) -> Self {
+        let Answer { memory, demand, forecast, .. } = answer;
+        let experts = expert_bytes(memory);
+        let mix = question.mean_level.map_or(LevelMix::fixed(question.level), |mean| {
+            LevelMix::of_mean(mean, question.level)
+        });
+        let others = memory.total_bytes().saturating_sub(experts);
+        let budget = bytes_for(demand, mix, &machine.speed, tokens_per_s);
+        Self {
+            tokens_per_s,
+            is_reached: forecast.tokens_per_s >= tokens_per_s,
+            mean_level: mean_level_for(demand, &machine.speed, experts, tokens_per_s),
+            budget: budget.map(|experts| (experts + others).max(answer.least_bytes)),
+        }
+    }
+}
+
+fn as_text(
+    question: &Question,
+    answer: &Answer,
+    machine: &Machine,
+    wanted: Option<&Wanted>,
+) -> String {
+    let (memory, found) = (&answer.memory, &answer.forecast);
+    let mut text = String::new();
+    let budget = question.budget.map_or("no limit".into(), |bytes| ByteSize(bytes).to_string());
+    let level = question.mean_level.map_or(format!("level {}", question.level), |mean| {
+        format!("mean level {mean} of at most {}", question.level)
+    });
+    let _ = writeln!(text, "{}, {level}, {} threads", question.name, machine.threads);
+    let _ = writeln!(text, "memory budget {budget}\n");
+    let line = |what: &str, memory: u64, disk: u64, more: String| {
+        let disk = if disk == 0 { String::new() } else { ByteSize(disk).to_string() };
+        let line = format!("{what:<26} {:>9} {disk:>9}  {more}", ByteSize(memory).to_string());
+        line.trim_end().to_owned() + "\n"
+    };
+    text += &format!("{:<26} {:>9} {:>9}\n", "", "memory", "disk");
+    text += &line("weights of every token", dense_bytes(memory), 0, String::new());
+    let share = found.resident_expert_bytes as f64 / answer.demand.expert_bytes().max(1) as f64;
+    let share = format!("{:.0} % in memory", 100.0 * share);
+    text += &line("experts", expert_bytes(memory), found.disk_expert_bytes, share);
+    let context = format!("context of {} tokens", memory.context_length);
+    text += &line("keys and values", memory.kv_bytes, 0, context);
+    text += &line("scratch", memory.scratch_bytes, 0, String::new());
+    text += &line("in all", memory.total_bytes(), 0, String::new());
+    text += "\n";
+    text += &machine_text(machine, &answer.demand);
+    text += &forecast_text(answer);
+    text += &levels_text(question, machine);
+    if let Some(wanted) = wanted {
+        text += &wanted.describe(question.level);
+    }
+    text
+}
+
+/// One line about what a plan is computed with.
+fn machine_text(machine: &Machine, demand: &Demand) -> String {
+    let planes = demand.layers.iter().flat_map(|layer| &layer.experts);
+    let planes = planes.flat_map(|expert| expert.plane_bytes).filter(|bytes| *bytes > 0);
+    let (count, sum) = planes.fold((0u64, 0u64), |(n, sum), bytes| (n + 1, sum + bytes));
+    let read = sum / count.max(1);
+    let how = machine
+        .disk
+        .as_ref()
+        .map_or(String::new(), |disk| format!(" ({}, {} at a time)", disk.method, disk.depth));
+    format!(
+        "machine   memory {}, disk {:.2} GB/s at reads of {}{how}\n",
+        machine.memory_words(),
+        machine.speed.disk_at(read) / 1e9,
+        ByteSize(read)
+    )
+}
+
+fn forecast_text(answer: &Answer) -> String {
+    let found = &answer.forecast;
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "forecast  {:.1} tokens/s: {:.1} ms to compute a token, {:.1} ms to read what is missing",
+        found.tokens_per_s,
+        1e3 * found.compute_s,
+        1e3 * found.read_s
+    );
+    let _ = writeln!(
+        text,
+        "          {:.0} % of its experts' {} are in memory, {} come from disk",
+        100.0 * found.hit_rate,
+        ByteSize((found.token_bytes - answer.demand.dense_token_bytes as f64) as u64),
+        ByteSize(found.missing_bytes as u64),
+    );
+    if !answer.demand.is_measured && !found.is_whole() {
+        text += "          how often each expert is used is supposed: the store does not say\n";
+    }
+    let _ = writeln!(
+        text,
+        "budgets   {} is the least that works; with {} everything is in memory\n",
+        ByteSize(answer.least_bytes),
+        ByteSize(answer.whole_bytes()),
+    );
+    text
+}
+
+/// The same budget at every level of the store.
+fn levels_text(question: &Question, machine: &Machine) -> String {
+    let mut text = format!("{:>5} {:>9} {:>6} {:>13}\n", "level", "tokens/s", "hits", "read/token");
+    for level in levels(question) {
+        let Some(found) = at_level(question, machine, level) else {
+            let _ = writeln!(text, "{level:>5} does not fit");
+            continue;
+        };
+        let _ = writeln!(
+            text,
+            "{level:>5} {:>9.1} {:>4.0} % {:>13}",
+            found.tokens_per_s,
+            100.0 * found.hit_rate,
+            ByteSize(found.missing_bytes as u64).to_string()
+        );
+    }
+    text
+}
+
+fn levels(question: &Question) -> impl Iterator<Item = Level> + use<> {
+    let held = question.store.level();
+    Level::ALL.into_iter().filter(move |level| *level <= held)
+}
+
+fn at_level(question: &Question, machine: &Machine, level: Level) -> Option<Forecast> {
+    let question = Question {
+        name: question.name.clone(),
+        store: Arc::clone(&question.store),
+        config: question.config.clone(),
+        options: question.options.clone(),
+        mean_level: None,
+        ..*question
+    };
+    let answer = question.answer(machine, level, question.budget).ok()?;
+    Some(answer.forecast)
+}
+
+impl Wanted {
+    fn describe(&self, level: Level) -> String {
+        let speed = self.tokens_per_s;
+        if self.is_reached {
+            return format!("\n{speed} tokens/s are reached\n");
+        }
+        let mut ways = Vec::new();
+        if let Some(mean) = self.mean_level {
+            ways.push(format!("a mean level of {mean:.1} within this budget"));
+        }
+        if let Some(budget) = self.budget {
+            ways.push(format!("{} of memory at level {level}", ByteSize(budget)));
+        }
+        match ways.is_empty() {
+            true => format!("\n{speed} tokens/s are out of reach of this machine\n"),
+            false => format!("\n{speed} tokens/s need {}\n", ways.join(", or ")),
+        }
+    }
+}
+
+fn as_json(
+    question: &Question,
+    answer: &Answer,
+    machine: &Machine,
+    wanted: Option<&Wanted>,
+) -> Value {
+    let memory = &answer.memory;
+    let levels = levels(question).map(|level| match at_level(question, machine, level) {
+        Some(found) => {
+            let mut fields = forecast_json(&found);
+            fields["level"] = json!(level.bits());
+            fields
+        }
+        None => json!({"level": level.bits(), "fits": false}),
+    });
+    json!({
+        "store": question.name,
+        "id": question.store.id().to_string(),
+        "level": question.level.bits(),
+        "mean_level": question.mean_level,
+        "memory_bytes": question.budget,
+        "least_memory_bytes": answer.least_bytes,
+        "whole_memory_bytes": answer.whole_bytes(),
+        "placement": {
+            "streamed": memory.residence == PlannedResidence::Streamed,
+            "dense_bytes": dense_bytes(memory),
+            "expert_bytes": expert_bytes(memory),
+            "expert_bytes_total": memory.expert_bytes_total,
+            "disk_expert_bytes": answer.forecast.disk_expert_bytes,
+            "kv_bytes": memory.kv_bytes,
+            "scratch_bytes": memory.scratch_bytes,
+            "total_bytes": memory.total_bytes(),
+            "context_length": memory.context_length,
+        },
+        "machine": machine.as_json(),
+        "experts_measured": answer.demand.is_measured,
+        "forecast": forecast_json(&answer.forecast),
+        "levels": levels.collect::<Vec<_>>(),
+        "wanted": wanted.map(|wanted| json!({
+            "tokens_per_s": wanted.tokens_per_s,
+            "reached": wanted.is_reached,
+            "mean_level": wanted.mean_level,
+            "memory_bytes": wanted.budget,
+        })),
+    })
+}
+
+pub fn forecast_json(found: &Forecast) -> Value {
+    json!({
+        "tokens_per_s": found.tokens_per_s,
+        "hit_rate": found.hit_rate,
+        "token_bytes": found.token_bytes.round(),
+        "missing_bytes_per_token": found.missing_bytes.round(),
+        "best_missing_bytes_per_token": found.best_missing_bytes.round(),
+        "compute_ms": 1e3 * found.compute_s,
+        "read_ms": 1e3 * found.read_s,
+    })
+}
