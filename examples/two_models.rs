@@ -35,7 +35,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // What does not fit is refused before anything is loaded.
     budget.set_total_bytes(Some(budget.used_bytes() + 1));
     match open(None) {
-        Err(EngineError::Budget(refusal)) => println!("no room for a third: {refusal}"),
+        Err(refusal @ (EngineError::Budget(_) | EngineError::MemoryTooSmall(_))) => {
+            println!("no room for a third: {refusal}");
+        }
         Err(other) => return Err(other.into()),
         Ok(_) => println!("there was room after all"),
     }

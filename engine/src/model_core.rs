@@ -137,14 +137,14 @@ impl ModelCore {
         let mut reservation = self.experts.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(reservation) = reservation.as_mut() else { return Ok(()) };
         let before = reservation.bytes();
-        reservation.resize(bytes)?;
+        if bytes > before {
+            reservation.resize(bytes)?;
+        }
         let mut runner = self.lock_runner();
         memory.set_budget(bytes);
         let changed = runner.change_expert_memory();
-        if changed.is_err() {
-            // What was held before is free again, or was never given back.
-            let _ = reservation.resize(before);
-        }
+        // Given back only when the bytes are free; to shrink never fails.
+        let _ = reservation.resize(if changed.is_ok() { bytes } else { before });
         changed
     }
 
@@ -157,6 +157,12 @@ impl ModelCore {
                 let _ = runner.change_expert_memory();
             }
         }
+    }
+
+    /// Bytes that streamed experts may take.
+    pub(crate) fn expert_reservation(&self) -> Option<u64> {
+        let reservation = self.experts.lock().unwrap_or_else(PoisonError::into_inner);
+        reservation.as_ref().map(Reservation::bytes)
     }
 
     /// Bytes of streamed experts that are held.

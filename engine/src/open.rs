@@ -113,6 +113,27 @@ impl Model {
         self.core.set_expert_budget(bytes)
     }
 
+    /// Gives the engine another memory budget, in bytes, and streamed experts what it leaves: it may
+    /// be called at any time, and waits for the step under way. In strict mode it changes no
+    /// result. Where experts are not streamed, only what is opened later feels it.
+    ///
+    /// # Errors
+    /// [`EngineError::ExpertBudget`] where one token's experts of one layer do not fit; nothing has
+    /// changed then.
+    pub fn set_memory_budget(&self, bytes: u64) -> Result<(), EngineError> {
+        let budget = &self.engine.budget;
+        let before = budget.total_bytes();
+        budget.set_total_bytes(Some(bytes));
+        let Some(held) = self.core.expert_reservation() else { return Ok(()) };
+        let others = budget.used_bytes().saturating_sub(held);
+        let whole = self.core.plan.map_or(u64::MAX, |plan| plan.expert_bytes_total);
+        let changed = self.core.set_expert_budget(bytes.saturating_sub(others).min(whole));
+        if changed.is_err() {
+            budget.set_total_bytes(before);
+        }
+        changed
+    }
+
     /// For a system short of memory: lets go of `bytes` of streamed experts, those that are missed
     /// least, at the latest before the next layer is computed. They come back as they are used.
     pub fn shed_experts(&self, bytes: u64) {

@@ -16,4 +16,5 @@ mod invariance;
 mod judge;
 #[cfg(test)]
 mod stores;
+#[cfg(test)]
 mod streamed;

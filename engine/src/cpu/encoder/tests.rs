@@ -180,14 +180,11 @@ impl Case {
         let ids = chosen.expert_ids.iter().map(|id| *id as f32);
         out.push(("route", chosen.expert_weights.iter().copied().chain(ids).collect()));
         let all: Vec<_> = (0..EXPERTS as u32).map(|expert| uses(expert, &chosen, levels)).collect();
-        let pinned: Vec<_> = (0u32..)
-            .zip(experts.iter().zip(&all))
-            .map(|(expert, (weights, uses))| PinnedExpert {
-                expert,
-                weights: Arc::clone(weights),
-                uses,
-            })
-            .collect();
+        let pin = |(expert, (weights, uses))| {
+            let (weights, uses): (&Arc<_>, &Vec<_>) = (weights, uses);
+            PinnedExpert { expert, weights: Arc::clone(weights), uses }
+        };
+        let pinned: Vec<_> = (0u32..).zip(experts.iter().zip(&all)).map(pin).collect();
         let (first, second) = pinned.split_at(3);
         enc.experts(second, &routing, &normed, &mut expert_rows).unwrap();
         enc.experts(first, &routing, &normed, &mut expert_rows).unwrap();
