@@ -37,11 +37,13 @@ pub struct MeasureOptions {
 }
 
 impl MeasureOptions {
-    /// All methods at a few depths, with the sizes that planes of the store's experts have.
+    /// All methods at a few depths, with the sizes that planes of the store's experts have. Not one
+    /// read at a time: while every core computes, a second one hides how long a thread takes to
+    /// wake.
     pub fn of_store(store: &Store) -> Self {
         Self {
             block_bytes: plane_sizes(store),
-            depths: vec![1, 2, 4],
+            depths: vec![2, 4, 8],
             methods: vec![ReadMethod::IoUring, ReadMethod::Threads],
             direct: true,
             seconds: 0.2,

@@ -54,14 +54,19 @@ impl FaultyStorage {
 
     /// Lets the reads with these numbers, counted from now, go wrong, and no others.
     pub fn plan(&self, faults: impl IntoIterator<Item = (u64, Fault)>) {
-        let faults = faults.into_iter().collect();
-        *self.lock() = Plan { faults, ..Plan::default() };
+        self.start(faults.into_iter().collect(), None);
+    }
+
+    fn start(&self, faults: BTreeMap<u64, Fault>, gone_from: Option<u64>) {
+        let mut plan = self.lock();
+        let waiting = plan.waiting;
+        *plan = Plan { faults, gone_from, waiting, ..Plan::default() };
         self.changed.notify_all();
     }
 
     /// Lets all reads fail from that one on, counted from now.
     pub fn vanish_at(&self, number: u64) {
-        *self.lock() = Plan { gone_from: Some(number), ..Plan::default() };
+        self.start(BTreeMap::new(), Some(number));
     }
 
     /// Lets reads wait until [`Self::release`].
