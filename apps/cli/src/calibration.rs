@@ -1,6 +1,6 @@
 //! The text that conversions are calibrated with.
 
-use crate::args::CalibrationArgs;
+use crate::args::{CALIBRATION_TOKENS, CalibrationArgs};
 use crate::conversation::read_text;
 use crate::explain::{explain, explain_import};
 use crate::failure::{Failure, Result};
@@ -9,12 +9,14 @@ use nestling::engine::calibrate::CalibrationTokens;
 use nestling::engine::convert::Calibration;
 use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
 use nestling::formats::Checkpoint;
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
 
 /// English prose in the public domain; `data/README.md` says where it is from.
 const DEFAULT_TEXT: &str = include_str!("../data/calibration.txt");
 
 /// What tells conversions with the default text and number of tokens from others; raised with them.
-pub const DEFAULT_NAME: &str = "prose1";
+const DEFAULT_NAME: &str = "prose1";
 
 /// What the command line says that a checkpoint's conversion is calibrated with.
 pub fn calibration(args: &CalibrationArgs, checkpoint: &Checkpoint) -> Result<Calibration> {
@@ -23,6 +25,25 @@ pub fn calibration(args: &CalibrationArgs, checkpoint: &Checkpoint) -> Result<Ca
         Some(file) => from_text(checkpoint, &read_text(file)?, args.calibration_tokens),
         None => from_text(checkpoint, DEFAULT_TEXT, args.calibration_tokens),
     }
+}
+
+/// What tells stores of one checkpoint apart that were calibrated with different texts.
+pub fn name(args: &CalibrationArgs) -> Result<String> {
+    let mut name = match &args.calibration {
+        Some(file) if file.as_os_str() == "none" => return Ok("none".into()),
+        Some(file) => {
+            let mut name = String::from("text");
+            for byte in &Sha256::digest(read_text(file)?)[..8] {
+                let _ = write!(name, "{byte:02x}");
+            }
+            name
+        }
+        None => DEFAULT_NAME.into(),
+    };
+    if args.calibration_tokens != CALIBRATION_TOKENS {
+        let _ = write!(name, "-{}", args.calibration_tokens);
+    }
+    Ok(name)
 }
 
 fn from_text(checkpoint: &Checkpoint, text: &str, tokens_max: u32) -> Result<Calibration> {

@@ -89,15 +89,19 @@ fn cut(
 }
 
 /// Converts a download into Nestling's cache.
-pub fn into_cache(obtained: &Obtained, console: &Console, interrupt: &Interrupt) -> Result<()> {
+pub fn into_cache(
+    obtained: &Obtained,
+    calibration: &CalibrationArgs,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<()> {
     if let Some(directory) = obtained.store.parent() {
         std::fs::create_dir_all(directory)
             .map_err(|error| Failure::file("make", directory, &error))?;
     }
     console.note("converting the download into a store; this is done once");
     let paths = (obtained.checkpoint.as_path(), obtained.store.as_path());
-    let (options, calibration) = (ConvertOptions::default(), CalibrationArgs::default());
-    let report = run(paths, options, &calibration, console, interrupt)?;
+    let report = run(paths, ConvertOptions::default(), calibration, console, interrupt)?;
     console.note(format_args!(
         "converted into {} ({}); the download may be deleted now: {}",
         report.path.display(),

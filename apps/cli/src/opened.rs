@@ -48,7 +48,7 @@ pub fn locate(
     let around = Surroundings::from_environment(model)?;
     let obtained = hub::obtain(&repository, &around, console)?;
     if !obtained.is_converted() {
-        convert::into_cache(&obtained, console, interrupt)?;
+        convert::into_cache(&obtained, &model.calibration, console, interrupt)?;
     }
     Ok((obtained.store, false))
 }

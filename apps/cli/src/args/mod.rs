@@ -16,8 +16,8 @@ pub use model::{KvTypeArg, LevelArg, LoadModeArg, MeanLevelArg, ModelArgs, Resou
 pub use planning::PlanArgs;
 pub use quantizer::QuantizerArgs;
 pub use tools::{
-    CalibrationArgs, CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs, ReportFormat,
-    VerifyArgs,
+    CALIBRATION_TOKENS, CalibrationArgs, CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs,
+    ReportFormat, VerifyArgs,
 };
 
 use clap::builder::FalseyValueParser;

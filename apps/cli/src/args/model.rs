@@ -1,5 +1,6 @@
 //! Which model, and what it may use of the machine.
 
+use super::CalibrationArgs;
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
@@ -47,6 +48,10 @@ pub struct ModelArgs {
     /// Open a store whose download was interrupted, at the last level that is complete
     #[arg(long, env = "NESTLING_PARTIAL", value_parser = FalseyValueParser::new())]
     pub partial: bool,
+
+    /// What -hf converts with.
+    #[command(flatten)]
+    pub calibration: CalibrationArgs,
 }
 
 impl ModelArgs {

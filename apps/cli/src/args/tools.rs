@@ -42,7 +42,7 @@ pub struct ConvertArgs {
 
 /// What a conversion chooses codes by.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Calibration")]
+#[command(next_help_heading = "Calibration, when a checkpoint is converted")]
 pub struct CalibrationArgs {
     /// Text that the model is run over, so that codes are chosen by what its matrices meet; `none`
     /// to choose them by the weights alone [default: prose that comes with the program]
@@ -56,7 +56,7 @@ pub struct CalibrationArgs {
 }
 
 /// 200 sequences of 512 tokens.
-const CALIBRATION_TOKENS: u32 = 102_400;
+pub const CALIBRATION_TOKENS: u32 = 102_400;
 
 impl Default for CalibrationArgs {
     fn default() -> Self {

@@ -48,6 +48,8 @@ pub struct Surroundings {
     pub stores: PathBuf,
     pub token: Option<String>,
     pub offline: bool,
+    /// What a conversion is calibrated with, as a part of the store's name.
+    pub calibration: String,
 }
 
 impl Surroundings {
@@ -60,6 +62,7 @@ impl Surroundings {
             stores: places::nestling_cache()?.join("stores"),
             token: token(model)?,
             offline: offline(model),
+            calibration: crate::calibration::name(&model.calibration)?,
         })
     }
 }
@@ -126,8 +129,8 @@ fn obtained(
     around: &Surroundings,
     commit: &str,
 ) -> Obtained {
-    // A store of an older quantizer, or of another default text, is not what a conversion would make.
-    let name = format!("{commit}-q{QUANTIZER_VERSION}-{}.nest", crate::calibration::DEFAULT_NAME);
+    // A store of an older quantizer, or of another text, is not what a conversion would make.
+    let name = format!("{commit}-q{QUANTIZER_VERSION}-{}.nest", around.calibration);
     let store = around.stores.join(repository.folder()).join(name);
     Obtained { checkpoint: cache.snapshot(commit), store }
 }

@@ -52,6 +52,7 @@ fn bench_with(config: Vec<u8>) -> Bench {
         stores: directory.path().join("stores"),
         token: None,
         offline: false,
+        calibration: "prose1".into(),
     };
     let repository = Repository::new("Owner/Small-MoE", "main").unwrap();
     Bench { server, around, repository, files, _directory: directory }

@@ -49,6 +49,38 @@ impl Axes {
     }
 }
 
+/// Labels of points, each where no earlier one is.
+#[derive(Default)]
+struct Labels {
+    /// Left and right ends, and baselines.
+    taken: Vec<(f64, f64, f64)>,
+}
+
+impl Labels {
+    /// Height of a line, and about the width of a character.
+    const LINE: f64 = 13.0;
+    const CHARACTER: f64 = 7.2;
+
+    /// Left end and baseline of the label of a point: to its right and above, or as near to that as
+    /// there is room.
+    fn place(&mut self, (x, y): (f64, f64), characters: usize) -> (f64, f64) {
+        let width = Self::CHARACTER * characters as f64;
+        let beside = |line: f64| {
+            let below = y - 4.0 + Self::LINE * line;
+            [(x + 8.0, below), (x - 8.0 - width, below + Self::LINE)]
+        };
+        let free = |(left, baseline): &(f64, f64)| {
+            !self.taken.iter().any(|(from, to, other)| {
+                left < to && left + width > *from && (baseline - other).abs() < Self::LINE
+            })
+        };
+        let mut places = (0..8u32).flat_map(|line| beside(f64::from(line)));
+        let (left, baseline) = places.find(free).unwrap_or((x + 8.0, y - 4.0));
+        self.taken.push((left, left + width, baseline));
+        (left, baseline)
+    }
+}
+
 /// The curve of a report with the peers' points beside it.
 pub fn svg(report: &JudgeReport, peers: Option<&PeerSet>) -> String {
     let series = |of_levels: bool| {
@@ -79,15 +111,15 @@ pub fn svg(report: &JudgeReport, peers: Option<&PeerSet>) -> String {
             let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{color}\"/>");
         }
     }
+    let mut labels = Labels::default();
     for peer in others {
         let (x, y) = (axes.x(peer.bits_per_weight), axes.y(peer.kl_mean));
+        let (left, baseline) = labels.place((x, y), peer.scheme.chars().count());
         let _ = writeln!(
             out,
             "<path d=\"M{x:.1} {:.1}l5 5l-5 5l-5 -5z\" fill=\"{PEERS}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" fill=\"{PEERS}\" font-size=\"12\">{}</text>",
+             <text x=\"{left:.1}\" y=\"{baseline:.1}\" fill=\"{PEERS}\" font-size=\"12\">{}</text>",
             y - 5.0,
-            x + 8.0,
-            y - 4.0,
             escape(&peer.scheme)
         );
     }

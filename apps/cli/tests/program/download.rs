@@ -47,6 +47,12 @@ fn from_a_name_to_text() {
     let snapshot = format!("hf/hub/models--Nobody--Tiny-30B-A3B/snapshots/{COMMIT}");
     assert!(home.path().join(&snapshot).join("config.json").is_file());
 
+    // Another calibration is another store, of the same download.
+    let before = server.requests().len();
+    run_at(&server, home.path(), &["--calibration", "none"]).ok();
+    assert_eq!(server.requests().len(), before + 1);
+    assert!(store.with_file_name(format!("{COMMIT}-q{version}-none.nest")).is_file());
+
     // Again: only the listing is asked for; offline: not even that.
     let before = server.requests().len();
     assert_eq!(run_at(&server, home.path(), &[]).ok(), text);

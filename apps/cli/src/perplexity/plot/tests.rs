@@ -89,3 +89,18 @@ fn tables_have_a_row_for_each_point() {
     assert_eq!(json["rows"][0]["kl"]["mean"], 0.005);
     assert_eq!(json["rows"][2]["level"], serde_json::Value::Null);
 }
+
+#[test]
+fn labels_of_near_points_do_not_overlap() {
+    let mut labels = Labels::default();
+    let points = [(100.0, 100.0), (101.0, 102.0), (100.0, 99.0), (120.0, 104.0), (100.0, 100.0)];
+    let mut found: Vec<(f64, f64)> = Vec::new();
+    for point in points {
+        let (left, baseline) = labels.place(point, 5);
+        assert!(
+            found.iter().all(|(x, y)| (left - x).abs() >= 36.0 || (baseline - y).abs() >= 13.0)
+        );
+        found.push((left, baseline));
+    }
+    assert_eq!(found[0], (108.0, 96.0));
+}
