@@ -15,6 +15,7 @@ mod progress;
 mod quantize;
 mod refit;
 mod sensitivity;
+mod trial;
 mod work;
 
 use std::ops::ControlFlow;
@@ -33,6 +34,7 @@ pub use cut::cut_store;
 pub use error::ConvertError;
 pub use plan::{QUANTIZER_VERSION, estimate_store_bytes, plan_store};
 pub use progress::{ConvertPhase, ConvertProgress};
+pub use trial::{RotationTrial, convert_with_best_rotation};
 
 use order::Orders;
 use progress::Meter;
@@ -145,15 +147,7 @@ pub fn convert(
     check_destination(destination, options)?;
     let assets = plan::assets(checkpoint)?;
     let mut meter = Meter::new(progress);
-    meter.begin(ConvertPhase::Hashing, checkpoint.weight_bytes(), 0);
-    let hashed = checkpoint.source_hash(&mut |bytes| {
-        meter.advance(bytes, None);
-        if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    let source = match hashed {
-        Err(ImportError::Cancelled) => return Err(ConvertError::Cancelled),
-        hashed => hashed?.to_le_bytes(),
-    };
+    let source = source_hash(checkpoint, cancel, &mut meter)?;
     let plan = plan_store(checkpoint, source.to_vec(), options)?;
     let writer = match options.resume {
         true => StoreWriter::resume(destination, &plan)?,
@@ -179,6 +173,23 @@ pub fn convert(
     writer.finish()?;
     hidden::remove(&hidden);
     Ok(report)
+}
+
+/// The hash of a checkpoint, as stores name their source.
+fn source_hash(
+    checkpoint: &Checkpoint,
+    cancel: &CancelToken,
+    meter: &mut Meter<'_>,
+) -> Result<[u8; 16], ConvertError> {
+    meter.begin(ConvertPhase::Hashing, checkpoint.weight_bytes(), 0);
+    let hashed = checkpoint.source_hash(&mut |bytes| {
+        meter.advance(bytes, None);
+        if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    match hashed {
+        Err(ImportError::Cancelled) => Err(ConvertError::Cancelled),
+        hashed => Ok(hashed?.to_le_bytes()),
+    }
 }
 
 /// What every part of a conversion looks at.

@@ -1,6 +1,6 @@
 //! `nestling convert`: from a Hugging Face checkpoint to a store.
 
-use crate::args::{CalibrationArgs, ConvertArgs};
+use crate::args::{CalibrationArgs, ConvertArgs, Rotation};
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::explain::{explain_import, explain_store};
@@ -10,7 +10,8 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::verify::open_store;
 use nestling::engine::convert::{
-    ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport, cut_store,
+    ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport, RotationTrial,
+    convert_with_best_rotation, cut_store,
 };
 use nestling::formats::Checkpoint;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> 
         Some(budget) => within(args, budget.0, options, console, interrupt)?,
         None => {
             let paths = (args.checkpoint.as_path(), args.output.as_path());
-            run(paths, options, &args.calibration, console, interrupt)?
+            run(paths, options, (&args.calibration, args.quantizer.rotation), console, interrupt)?
         }
     };
     if report.resumed_bytes > 0 {
@@ -62,7 +63,8 @@ fn within(
     let whole = PathBuf::from(whole);
     if !whole.exists() {
         let paths = (args.checkpoint.as_path(), whole.as_path());
-        run(paths, options.clone(), &args.calibration, console, interrupt)?;
+        let how = (&args.calibration, args.quantizer.rotation);
+        run(paths, options.clone(), how, console, interrupt)?;
     }
     let report = cut(&whole, &args.output, (budget, &options), console, interrupt)?;
     std::fs::remove_file(&whole).map_err(|error| Failure::file("remove", &whole, &error))?;
@@ -101,7 +103,7 @@ pub fn into_cache(
     }
     console.note("converting the download into a store; this is done once");
     let paths = (obtained.checkpoint.as_path(), obtained.store.as_path());
-    let report = run(paths, ConvertOptions::default(), calibration, console, interrupt)?;
+    let report = run(paths, ConvertOptions::default(), (calibration, None), console, interrupt)?;
     console.note(format_args!(
         "converted into {} ({}); the download may be deleted now: {}",
         report.path.display(),
@@ -114,7 +116,7 @@ pub fn into_cache(
 fn run(
     (checkpoint, destination): (&Path, &Path),
     mut options: ConvertOptions,
-    calibration: &CalibrationArgs,
+    (calibration, rotation): (&CalibrationArgs, Option<Rotation>),
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<ConvertReport> {
@@ -123,11 +125,31 @@ fn run(
     let mut shown = Shown { console, task: None, bar: None };
     let report = interrupt.guard(|cancel| {
         let mut progress = |at: ConvertProgress| shown.show(&at);
+        if rotation == Some(Rotation::Auto) {
+            let both = convert_with_best_rotation;
+            let found = both(&checkpoint, destination, &options, cancel, &mut progress)?;
+            return Ok((found.0, Some(found.1)));
+        }
         let convert = nestling::engine::convert::convert;
-        convert(&checkpoint, destination, &options, cancel, &mut progress)
+        Ok((convert(&checkpoint, destination, &options, cancel, &mut progress)?, None))
     });
     drop(shown);
-    report.map_err(|error| explain_convert(&error))
+    let (report, trial) = report.map_err(|error| explain_convert(&error))?;
+    if let Some(trial) = trial {
+        console.note(said(&trial));
+    }
+    Ok(report)
+}
+
+/// What rotation was found to do, in one line.
+fn said(trial: &RotationTrial) -> String {
+    let rows = trial.levels.iter().zip(trial.without.iter().zip(&trial.with));
+    let rows: Vec<String> = rows
+        .map(|(level, (without, with))| format!("level {level} {without:.5} -> {with:.5}"))
+        .collect();
+    let chosen = if trial.is_accepted() { "taken" } else { "not taken" };
+    let tokens = trial.tokens;
+    format!("rotation {chosen}: mean KL on {tokens} tokens kept for it, {}", rows.join(", "))
 }
 
 /// The bar of what is under way.
@@ -145,16 +167,21 @@ impl Shown<'_> {
             ConvertPhase::Calibrating => ("converting", "calibrating"),
             ConvertPhase::Quantizing => ("converting", "converting"),
             ConvertPhase::Cutting => ("copying", "copying"),
+            ConvertPhase::Judging => ("judging", "judging"),
             _ => ("finishing", "finishing"),
         };
         if self.task != Some(task) {
             // The old bar goes before the new one comes.
             self.bar = None;
-            self.bar = Some(Progress::bytes(self.console, task, at.total_bytes, at.done_bytes));
+            self.bar = Some(match at.phase {
+                ConvertPhase::Judging => Progress::parts(self.console, task),
+                _ => Progress::bytes(self.console, task, at.total_bytes, at.done_bytes),
+            });
             self.task = Some(task);
         }
         if let Some(bar) = &mut self.bar {
             bar.set_message(now);
+            bar.set_total(at.total_bytes);
             bar.set(at.done_bytes);
         }
     }

@@ -17,6 +17,8 @@ pub enum ConvertPhase {
     Quantizing,
     /// Copying what a budget has room for.
     Cutting,
+    /// Comparing stores of the same checkpoint; what is counted are runs over a sequence, not bytes.
+    Judging,
     /// Making the store durable and giving it its name.
     Finishing,
 }

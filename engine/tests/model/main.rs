@@ -15,6 +15,8 @@ mod invariance;
 #[cfg(test)]
 mod judge;
 #[cfg(test)]
+mod rotation;
+#[cfg(test)]
 mod stores;
 #[cfg(test)]
 mod streamed;

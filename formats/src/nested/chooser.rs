@@ -1,4 +1,5 @@
 //! The best codes for the weights of a tile's rows when every level has a target of its own.
+#![expect(clippy::needless_range_loop, reason = "one lane of several arrays")]
 
 use super::descent::{Lanes, Levels};
 use super::{NestedCodec, TILE_ROWS, value_unit};
@@ -90,7 +91,7 @@ impl Chooser {
             }
             for lane in 0..TILE_ROWS {
                 let better = least[lane] < best[lane];
-                let code = prefix * BELOW as u32 | least[lane].to_bits() & 15;
+                let code = (prefix * BELOW as u32) | (least[lane].to_bits() & 15);
                 codes[lane] = if better { code } else { codes[lane] };
                 best[lane] = if better { least[lane] } else { best[lane] };
             }

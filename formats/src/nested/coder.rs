@@ -216,8 +216,8 @@ fn curve_sum(curve: &[f32; CURVE], scale: f32, group: &GroupWeights) -> f32 {
     let offset = INTEGER + CURVE as f32 / 2.0;
     // Loops, not maps: closures of arrays are calls here.
     let mut indices = [0; GROUP];
-    for at in 0..GROUP {
-        indices[at] = (group.weights[at] * position + offset).to_bits();
+    for (index, weight) in indices.iter_mut().zip(&group.weights) {
+        *index = (weight * position + offset).to_bits();
     }
     let mut sums = [0.0; 4];
     for at in 0..GROUP {

@@ -9,6 +9,7 @@
 //! `H e`, is one product of matrices made when the sweep comes to the group; inside of the group,
 //! changes are added to it one by one. Products are fused and their order is fixed, so that the
 //! result has the same bits with any vectors.
+#![expect(clippy::needless_range_loop, reason = "one lane of several arrays")]
 
 use super::chooser::Chooser;
 use super::{DampedMoments, GROUP, STEPS, TILE_ROWS, ZERO_STEP};

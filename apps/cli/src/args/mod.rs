@@ -14,7 +14,7 @@ pub use generation::{GenerationArgs, PromptArgs};
 pub use machine::{DoctorArgs, MachineFormatArgs, SpeedArgs};
 pub use model::{KvTypeArg, LevelArg, LoadModeArg, MeanLevelArg, ModelArgs, ResourceArgs};
 pub use planning::PlanArgs;
-pub use quantizer::QuantizerArgs;
+pub use quantizer::{QuantizerArgs, Rotation};
 pub use tools::{
     CALIBRATION_TOKENS, CalibrationArgs, CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs,
     ReportFormat, VerifyArgs,

@@ -55,6 +55,9 @@ pub enum Rotation {
     Off,
     /// By a Hadamard transform
     On,
+    /// Whichever is better on a part of the calibration text that is kept for judging: converts
+    /// twice, and holds the unquantized model in memory
+    Auto,
 }
 
 impl QuantizerArgs {
@@ -82,7 +85,8 @@ impl QuantizerArgs {
         }
         if let Some(rotation) = self.rotation {
             options.rotation = match rotation {
-                Rotation::Off => InputTransform::None,
+                // On trial it is set for each of the two stores.
+                Rotation::Off | Rotation::Auto => InputTransform::None,
                 Rotation::On => InputTransform::Hadamard,
             };
         }

@@ -64,18 +64,15 @@ impl Labels {
     /// Left end and baseline of the label of a point: to its right and above, or as near to that as
     /// there is room.
     fn place(&mut self, (x, y): (f64, f64), characters: usize) -> (f64, f64) {
-        let width = Self::CHARACTER * characters as f64;
-        let beside = |line: f64| {
-            let below = y - 4.0 + Self::LINE * line;
-            [(x + 8.0, below), (x - 8.0 - width, below + Self::LINE)]
-        };
-        let free = |(left, baseline): &(f64, f64)| {
+        let (left, width) = (x + 8.0, Self::CHARACTER * characters as f64);
+        let lines = [0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0];
+        let free = |baseline: &f64| {
             !self.taken.iter().any(|(from, to, other)| {
-                left < to && left + width > *from && (baseline - other).abs() < Self::LINE
+                left < *to && left + width > *from && (baseline - other).abs() < Self::LINE
             })
         };
-        let mut places = (0..8u32).flat_map(|line| beside(f64::from(line)));
-        let (left, baseline) = places.find(free).unwrap_or((x + 8.0, y - 4.0));
+        let mut baselines = lines.iter().map(|line| y - 4.0 + Self::LINE * line);
+        let baseline = baselines.find(free).unwrap_or(y - 4.0);
         self.taken.push((left, left + width, baseline));
         (left, baseline)
     }
