@@ -175,6 +175,7 @@ fn judge_store(
         sequence_length,
         kv_dtype: KvDtype::F32,
         paths: JudgePaths::WeightsOnly,
+        sample: Vec::new(),
         points: points.collect::<Result<Vec<_>, _>>()?,
     };
     let checkpoint = Checkpoint::open(checkpoint.directory())?;
