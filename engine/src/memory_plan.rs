@@ -4,7 +4,7 @@
 use nestling_formats::store::{Group, GroupId, Store};
 use nestling_formats::{FeedForward, Level, ModelConfig, Plane};
 
-use crate::allocation::Allocation;
+use crate::allocation::{self, Allocation, Counting};
 use crate::budget::Bytes;
 use crate::error::EngineError;
 use crate::kv_cache::{KvDtype, KvShape, pages_for};
@@ -93,7 +93,11 @@ impl MemoryPlan {
         let room = Room::resident(config, options);
         let resident = Self {
             residence: PlannedResidence::Resident,
-            weight_bytes: dense.saturating_add(experts),
+            // Memory of our own holds the planes that are used; streamed extents come whole.
+            weight_bytes: match allocation {
+                Some(given) => allocation::weight_bytes(store.index(), given, Counting::Memory),
+                None => dense.saturating_add(experts),
+            },
             expert_bytes: 0,
             expert_bytes_total: experts,
             kv_bytes: room.kv_bytes,
