@@ -170,3 +170,32 @@ fn a_recorded_run_replayed_in_the_simulator_hits_as_often() {
     run(&mut small, &tokens, 40, &mut |_, _| {});
     assert!(recorder.stop().steps.is_empty());
 }
+
+#[test]
+fn alone_and_batched_give_the_same_bits() {
+    let level = Level::L4;
+    let (all, _) = expert_bytes(level);
+    let source = source(level);
+    let vocab_size = source.config().vocab_size;
+    let texts: Vec<_> = (0..3).map(|seed| some_tokens(24, vocab_size, 20 + seed)).collect();
+    let mut resident = runner(Cpu::new(2), &source, &RunnerOptions::default());
+    let alone: Vec<_> =
+        texts.iter().map(|tokens| run(&mut resident, tokens, 12, &mut |_, _| {}).0).collect();
+    let mut small = streamed(level, all / 4, 2, ReadOptions::default());
+    let mut allocator = PageAllocator::new(small.limits().pages as u32);
+    let mut sequences: Vec<_> = texts.iter().map(|_| Sequence::new(level)).collect();
+    let mut together = vec![Vec::new(); texts.len()];
+    for step_number in 0..=12 {
+        let mut batch = Batch::default();
+        for (sequence, tokens) in sequences.iter_mut().zip(&texts) {
+            let piece = if step_number == 0 { 0..12 } else { 11 + step_number..12 + step_number };
+            let last = piece.len() - 1;
+            sequence.push(&tokens[piece], |at| at == last, &mut batch, &mut allocator);
+        }
+        let output = step(&mut small, &batch);
+        for (index, found) in together.iter_mut().enumerate() {
+            found.extend(output.row(index).unwrap().iter().map(|logit| logit.to_bits()));
+        }
+    }
+    assert!(together == alone);
+}
