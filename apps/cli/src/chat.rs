@@ -35,7 +35,7 @@ pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<
         let transcript =
             Transcript { messages: vec![Message::user(prompt.as_str())], ..transcript };
         let input = Input::Messages(conversation(&transcript, None));
-        return complete(&opened, input, &settings, console, interrupt);
+        return complete(&opened, input, &settings, console, interrupt).map(drop);
     }
     let lines = Lines::open(history(&args)?)?;
     welcome::print(&opened, console);

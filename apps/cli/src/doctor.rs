@@ -20,6 +20,9 @@ use std::sync::Arc;
 /// Readahead from which mapped files are read far more than they are used.
 const READAHEAD_MUCH: u64 = 1 << 20;
 
+/// Bytes per second that a disk with moving parts does not reach in random reads.
+const DISK_THAT_SEEKS: f64 = 250e6;
+
 /// Everything that was found out.
 struct Examined {
     path: PathBuf,
@@ -100,16 +103,21 @@ impl Examined {
 
     fn disk_words(&self) -> String {
         let Some(disk) = &self.disk else { return "not a disk of its own".into() };
-        let kind = match disk.rotates {
-            Some(true) => ", with moving parts",
-            _ => "",
-        };
+        let kind = if self.seeks() { ", with moving parts" } else { "" };
         let block =
             disk.block_bytes.map_or(String::new(), |bytes| format!(", blocks of {bytes} B"));
         let ahead = disk
             .readahead_bytes
             .map_or(String::new(), |bytes| format!(", readahead {} KiB", bytes / 1024));
         format!("{}{kind}{block}{ahead}", disk.name)
+    }
+
+    /// Whether the disk has moving parts. Disks of virtual machines often say so and have none,
+    /// which shows in their speed.
+    fn seeks(&self) -> bool {
+        let rotates = self.disk.as_ref().and_then(|disk| disk.rotates) == Some(true);
+        let speeds = self.machine.speed.disk.iter().map(|point| point.bytes_per_s);
+        rotates && speeds.fold(0.0, f64::max) < DISK_THAT_SEEKS
     }
 
     fn findings(&self) -> Vec<Finding> {
@@ -133,7 +141,7 @@ impl Examined {
             );
         }
         if let Some(disk) = &self.disk {
-            if disk.rotates == Some(true) {
+            if self.seeks() {
                 find("disk", "has moving parts: keep the store on an SSD".into());
             }
             if disk.readahead_bytes.is_some_and(|bytes| bytes >= READAHEAD_MUCH) {

@@ -1,5 +1,6 @@
 //! The `nestling` program: argument handling, terminals, downloads. The work is the library's.
 
+mod account;
 mod args;
 mod bench;
 mod bytes;
@@ -16,12 +17,14 @@ mod inspect;
 mod interrupt;
 mod levels;
 mod mapped;
+mod observe;
 mod opened;
 mod perplexity;
 mod places;
 mod plan;
 mod progress;
 mod repl;
+mod replay;
 mod reply;
 mod run;
 mod settings;

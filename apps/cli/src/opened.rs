@@ -10,11 +10,14 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::system::SystemFiles;
 use crate::system::memory::MemoryState;
-use crate::{convert, mapped, places};
+use crate::{convert, mapped, places, speed};
+use nestling::engine::record::Recorder;
 use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
 use nestling::engine::{
     Engine, EngineOptions, KvDtype, Model, ModelOptions, ModelSource, ThreadPlacement,
 };
+use nestling::engine::{MemoryPlan, PlannedResidence};
+use nestling::formats::ModelConfig;
 use nestling::formats::store::{OpenOptions, Store};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -59,13 +62,29 @@ pub fn open(
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<Opened> {
-    let (path, is_bundled) = locate(model, console, interrupt)?;
+    let place = locate(model, console, interrupt)?;
+    open_at(place, (model, resources), None, console, interrupt)
+}
+
+/// Opens what was located; a recorder hears of what it does.
+pub fn open_at(
+    (path, is_bundled): (PathBuf, bool),
+    (model, resources): (&ModelArgs, &ResourceArgs),
+    recorder: Option<Arc<Recorder>>,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<Opened> {
     if resources.vram_budget.is_some() {
         console.note("--vram-budget has no effect: this build computes on the CPU");
     }
     let source = source(&path, resources.load_mode, model.partial)?;
     let engine = Engine::new(engine_options(resources)).map_err(|error| explain(&error))?;
-    let options = model_options(model, resources);
+    let mut options = ModelOptions { recorder, ..model_options(model, resources) };
+    if let ModelSource::Store(store) = &source
+        && is_streamed(store, &options, engine.budget().total_bytes())
+    {
+        options.reads = speed::read_options(store, console);
+    }
     let started = Instant::now();
     let mut bar = Progress::parts(console, "loading");
     let model = interrupt.guard(|cancel| {
@@ -140,7 +159,15 @@ fn engine_options(resources: &ResourceArgs) -> EngineOptions {
     }
 }
 
-fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOptions {
+/// Whether a store's experts have no room. What cannot be opened is not.
+fn is_streamed(store: &Store, options: &ModelOptions, budget: Option<u64>) -> bool {
+    let json = store.config_json().ok();
+    let config = json.and_then(|json| ModelConfig::from_json("config.json", &json).ok());
+    let plan = |config| MemoryPlan::of_store(store, &config, (options, None), budget).ok();
+    config.and_then(plan).is_some_and(|plan| plan.residence == PlannedResidence::Streamed)
+}
+
+pub fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOptions {
     ModelOptions {
         level: model.level.map(|level| level.0),
         weight_budget: model.weight_budget.map(|size| size.0),

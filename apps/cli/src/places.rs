@@ -80,6 +80,11 @@ pub fn thread_count_file() -> Result<PathBuf> {
     Ok(nestling_cache()?.join("threads.txt"))
 }
 
+/// Where is remembered how fast memory and disks are.
+pub fn speeds_file() -> Result<PathBuf> {
+    Ok(nestling_cache()?.join("speeds.json"))
+}
+
 pub fn history_file() -> Result<PathBuf> {
     Ok(nestling_cache()?.join("history.txt"))
 }

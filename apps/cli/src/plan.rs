@@ -6,6 +6,7 @@ use crate::console::{Console, write_out};
 use crate::explain::{explain, explain_import, explain_store};
 use crate::failure::{Failure, Result};
 use crate::opened::{context_length, kv_dtype, memory_budget};
+use crate::replay::Replay;
 use crate::speed::Machine;
 use crate::verify::{open_store, store_path};
 use nestling::engine::plan::{
@@ -16,7 +17,7 @@ use nestling::formats::store::Store;
 use nestling::formats::{Level, ModelConfig};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What a plan is made of: the store, and how it would be opened.
@@ -43,10 +44,15 @@ pub fn plan(args: &PlanArgs, console: &Console) -> Result<()> {
     let machine = Machine::measure(&args.machine, &question.store, console)?;
     let answer = question.answer(&machine, question.level, question.budget)?;
     let wanted = args.wanted_speed.map(|speed| Wanted::find(&question, &answer, &machine, speed));
-    write_out(&match args.format.is_json() {
-        true => format!("{:#}\n", as_json(&question, &answer, &machine, wanted.as_ref())),
-        false => as_text(&question, &answer, &machine, wanted.as_ref()),
-    })
+    let replay = |path: &PathBuf| Replay::run(path, &question, &answer, &machine);
+    let replay = args.trace.as_ref().map(replay).transpose()?;
+    if args.format.is_json() {
+        let mut json = as_json(&question, &answer, &machine, wanted.as_ref());
+        json["trace"] = replay.map_or(Value::Null, |replay| replay.as_json());
+        return write_out(&format!("{json:#}\n"));
+    }
+    let replay = replay.map_or(String::new(), |replay| replay.describe());
+    write_out(&(as_text(&question, &answer, &machine, wanted.as_ref()) + &replay))
 }
 
 fn question(args: &PlanArgs) -> Result<Question> {
@@ -123,7 +129,7 @@ impl Answer {
 }
 
 /// Bytes of experts that a plan keeps in memory.
-fn expert_bytes(memory: &MemoryPlan) -> u64 {
+pub fn expert_bytes(memory: &MemoryPlan) -> u64 {
     match memory.residence {
         PlannedResidence::Resident => memory.expert_bytes_total,
         PlannedResidence::Streamed => memory.expert_bytes,

@@ -1,5 +1,6 @@
 //! `nestling run`: one prompt, one completion.
 
+use crate::account::{self, Expected};
 use crate::args::{ChatArgs, PromptArgs, RunArgs};
 use crate::chat;
 use crate::console::{Console, write_out};
@@ -7,13 +8,14 @@ use crate::conversation::{Transcript, read_text};
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::observe::{self, Observer};
 use crate::opened::{self, Opened};
 use crate::reply::write_reply;
 use crate::settings::Settings;
 use crate::stats::{self, Took};
 use nestling::engine::text::Message;
-use nestling::engine::{CancelToken, Conversation, FinishReason, GenerateOptions, Input};
-use std::io::{IsTerminal, Read};
+use nestling::engine::{CancelToken, Conversation, FinishReason, Finished, GenerateOptions, Input};
+use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
@@ -21,7 +23,15 @@ pub fn run(args: RunArgs, console: &Console, interrupt: &Interrupt) -> Result<()
     let Some(prompt) = prompt_text(&args.prompt)? else {
         return chat::chat(as_chat(args), console, interrupt);
     };
-    let opened = opened::open(&args.model, &args.resources, console, interrupt)?;
+    let place = opened::locate(&args.model, console, interrupt)?;
+    let expected = args
+        .stats
+        .is_wanted()
+        .then(|| Expected::find((&args.model, &args.resources), &place.0, console));
+    let expected = expected.transpose()?;
+    let observer = Observer::new(&args.stats.observe, expected.is_some());
+    let settings_of = (&args.model, &args.resources);
+    let opened = opened::open_at(place, settings_of, observer.recorder(), console, interrupt)?;
     let settings = Settings::new(&args.generation, opened.model.default_sampling());
     let input = if args.chat {
         let system = args.prompt.system_prompt.clone();
@@ -30,7 +40,20 @@ pub fn run(args: RunArgs, console: &Console, interrupt: &Interrupt) -> Result<()
     } else {
         Input::Text(prompt)
     };
-    complete(&opened, input, &settings, console, interrupt)
+    observer.begin(opened.model.routing_recorder());
+    let finished = complete(&opened, input, &settings, console, interrupt)?;
+    let steps = observer.finish(opened.model.routing_recorder(), console)?;
+    let (Some(expected), Some(finished)) = (expected, finished) else { return Ok(()) };
+    if args.stats.stats {
+        account::print(console, &expected, &steps);
+    }
+    match &args.stats.stats_json {
+        Some(path) => {
+            let json = account::as_json(&opened, &finished, &expected, &steps);
+            observe::write(path, |out| writeln!(out, "{json:#}"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Generates once, from nothing.
@@ -40,7 +63,7 @@ pub fn complete(
     settings: &Settings,
     console: &Console,
     interrupt: &Interrupt,
-) -> Result<()> {
+) -> Result<Option<Finished>> {
     let started = Instant::now();
     let reply = interrupt.guard(|cancel| {
         let options = generate_options(settings, cancel);
@@ -50,7 +73,7 @@ pub fn complete(
     if !reply.text.ends_with('\n') {
         write_out("\n")?;
     }
-    let Some(finished) = reply.finished else { return Ok(()) };
+    let Some(finished) = reply.finished else { return Ok(None) };
     match finished.reason {
         FinishReason::Cancelled => return Err(Failure::interrupted()),
         FinishReason::ContextFull => console.note(format_args!(
@@ -61,7 +84,7 @@ pub fn complete(
     }
     let took = Took { load: opened.load, total: opened.load + started.elapsed() };
     stats::print(console, &opened.model, &finished, took);
-    Ok(())
+    Ok(Some(finished))
 }
 
 pub fn generate_options(settings: &Settings, cancel: &CancelToken) -> GenerateOptions {

@@ -1,6 +1,6 @@
 //! `nestling bench`: llama-bench's flags, and what this engine has beyond them.
 
-use super::{KvTypeArg, LevelArg, LoadModeArg};
+use super::{KvTypeArg, LevelArg, LoadModeArg, ObserveArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand, ValueEnum};
@@ -38,6 +38,9 @@ pub struct BenchArgs {
 
     #[command(flatten)]
     pub format: FormatArgs,
+
+    #[command(flatten)]
+    pub observe: ObserveArgs,
 }
 
 /// What is measured: every flag takes a list.

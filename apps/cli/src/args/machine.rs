@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 /// How fast the machine is.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Machine")]
 pub struct SpeedArgs {
     /// Threads that compute [default: as many as ran best when that was measured, at first use]
@@ -22,7 +22,7 @@ pub struct SpeedArgs {
     #[arg(long, value_name = "SIZE", env = "NESTLING_DISK_SPEED")]
     pub disk_speed: Option<ByteSize>,
 
-    /// Measure the disk again, though a measurement is remembered
+    /// Measure memory and disk again, though a measurement is remembered
     #[arg(long, env = "NESTLING_MEASURE_AGAIN", value_parser = FalseyValueParser::new())]
     pub measure_again: bool,
 }

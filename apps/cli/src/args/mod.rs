@@ -4,6 +4,7 @@ mod bench;
 mod generation;
 mod machine;
 mod model;
+mod observe;
 mod planning;
 mod precedence;
 mod quantizer;
@@ -13,6 +14,7 @@ pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, 
 pub use generation::{GenerationArgs, PromptArgs};
 pub use machine::{DoctorArgs, MachineFormatArgs, SpeedArgs};
 pub use model::{KvTypeArg, LevelArg, LoadModeArg, MeanLevelArg, ModelArgs, ResourceArgs};
+pub use observe::{ObserveArgs, StatsArgs};
 pub use planning::PlanArgs;
 pub use quantizer::{QuantizerArgs, Rotation};
 pub use tools::{
@@ -165,6 +167,9 @@ pub struct RunArgs {
 
     #[command(flatten)]
     pub resources: ResourceArgs,
+
+    #[command(flatten)]
+    pub stats: StatsArgs,
 }
 
 impl Cli {

@@ -9,11 +9,12 @@ use std::path::PathBuf;
 #[command(
     after_help = "Nothing is loaded: the plan is computed from the store's index, from how often its \
 experts are used (measured at conversion, supposed otherwise), and from how fast this machine reads \
-memory and disk, which is measured first. `run --verbose` shows the forecast beside what came of it.
+memory and disk, which is measured first. `run --stats` shows the forecast beside what came of it.
 
 Examples:
   nestling plan qwen3.nest --memory 6GiB
   nestling plan qwen3.nest --memory 6GiB --wanted-speed 10
+  nestling plan qwen3.nest --memory 6GiB --trace chat.trace
   nestling plan qwen3.nest --memory 16GiB --disk-speed 6GB --memory-speed 80GB --json"
 )]
 pub struct PlanArgs {
@@ -48,6 +49,10 @@ pub struct PlanArgs {
     /// Tokens per second that are wanted: says which level, or how much memory, reaches them
     #[arg(long, value_name = "T/S", env = "NESTLING_WANTED_SPEED", value_parser = positive)]
     pub wanted_speed: Option<f64>,
+
+    /// Routing that `--record-trace` wrote: runs it through the cache at this budget
+    #[arg(long, value_name = "FILE", env = "NESTLING_TRACE")]
+    pub trace: Option<PathBuf>,
 
     #[command(flatten)]
     pub machine: SpeedArgs,

@@ -4,12 +4,14 @@ use super::{Opening, Test};
 use crate::args::{LoadModeArg, RunningArgs};
 use crate::mapped;
 use crate::opened::{kv_dtype, memory_budget};
+use nestling::engine::RoutingRecorder;
 use nestling::engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling::engine::cpu::Cpu;
 use nestling::engine::expert::{ExpertSource, Prefetch, StoreSource, StreamOptions, StreamStats};
 use nestling::engine::kv_cache::{PAGE_POSITIONS, PageId, pages_for};
 use nestling::engine::model::{Runner, RunnerOptions};
 use nestling::engine::reads::ReadOptions;
+use nestling::engine::record::Recorder;
 use nestling::engine::runner::ModelRunner;
 use nestling::engine::{MemoryPlan, ModelOptions, PlannedResidence};
 use nestling::formats::ModelConfig;
@@ -20,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How a store is opened for all tests of one opening.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ArmOptions {
     opening: Opening,
     /// Most rows of one step.
@@ -29,6 +31,8 @@ pub struct ArmOptions {
     positions: usize,
     kv_dtype: KvDtype,
     memory_bytes: Option<u64>,
+    reads: ReadOptions,
+    recorder: Option<Arc<Recorder>>,
 }
 
 impl ArmOptions {
@@ -42,11 +46,24 @@ impl ArmOptions {
             positions: most(|test| test.depth + test.prompt + test.generated),
             kv_dtype: kv_dtype(run.kv_type),
             memory_bytes: memory_budget(run.memory),
+            reads: ReadOptions::default(),
+            recorder: None,
         }
     }
 }
 
 impl ArmOptions {
+    /// Reads of streamed experts, and who hears of what the model does.
+    pub fn with(self, reads: ReadOptions, recorder: Option<Arc<Recorder>>) -> Self {
+        Self { reads, recorder, ..self }
+    }
+
+    /// Whether a store's experts have no room.
+    pub fn is_streamed(&self, store: &Store) -> bool {
+        let plan = self.memory_plan(store).ok().flatten();
+        plan.is_some_and(|plan| plan.residence == PlannedResidence::Streamed)
+    }
+
     /// What goes where; none for a store that is mapped, whose memory is the system's.
     fn memory_plan(&self, store: &Store) -> Result<Option<MemoryPlan>, EngineError> {
         if self.opening.load_mode == LoadModeArg::Mmap {
@@ -107,7 +124,7 @@ impl Arm {
         let streaming = plan.filter(|plan| plan.residence == PlannedResidence::Streamed);
         let streaming = streaming.map(|plan| StreamOptions {
             budget_bytes: plan.expert_bytes,
-            reads: ReadOptions::default(),
+            reads: options.reads.clone(),
             prefetch: Prefetch::default(),
         });
         let is_streamed = streaming.is_some();
@@ -123,6 +140,7 @@ impl Arm {
             kv_dtype: options.kv_dtype,
             context_max: Some(options.positions),
             load_threads: threads,
+            recorder: options.recorder.clone(),
             streaming,
             ..RunnerOptions::default()
         };
@@ -135,6 +153,11 @@ impl Arm {
             is_streamed,
             pages_per_session,
         })
+    }
+
+    /// What records routing.
+    pub fn routing(&self) -> Option<Arc<RoutingRecorder>> {
+        self.runner.routing_recorder()
     }
 
     /// One token at an empty context: what a person waits for first.

@@ -11,9 +11,12 @@ use crate::console::Console;
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::observe::Observer;
+use crate::speed::read_options;
 use crate::verify::{open_store, store_path};
 use arm::{Arm, ArmOptions, Spent};
 use machine::Machine;
+use nestling::engine::reads::ReadOptions;
 use nestling::formats::Level;
 use nestling::formats::store::Store;
 use nestling::{CancelToken, EngineError};
@@ -141,6 +144,12 @@ impl Bench<'_> {
         let bandwidth = machine.bandwidth(opening.threads, self.console);
         machine::forget_peak_memory();
         let options = ArmOptions::new(opening, self.tests, &self.args.run);
+        let reads = match options.is_streamed(store) {
+            true => read_options(store, self.console),
+            false => ReadOptions::default(),
+        };
+        let observer = Observer::new(&self.args.observe, false);
+        let options = options.with(reads, observer.recorder());
         let started = Instant::now();
         let arm = Arm::open(store, &options, cancel).and_then(|mut arm| {
             let load = started.elapsed();
@@ -152,7 +161,9 @@ impl Bench<'_> {
             self.number += 1;
             std::thread::sleep(Duration::from_secs(self.args.run.delay.into()));
             let cold = self.warm_up(&mut arm, *test, cancel).map_err(|error| explain(&error))?;
+            observer.begin(arm.routing().as_ref());
             let spent = self.repeat(&mut arm, *test, cancel).map_err(|error| explain(&error))?;
+            observer.finish(arm.routing().as_ref(), self.console)?;
             let record = Record {
                 model,
                 machine: &*machine,

@@ -80,3 +80,33 @@ fn a_mean_level_outside_of_the_levels_is_refused() {
     let line = ["plan", bundled(), "--mean-level", "9", "--memory", "4GiB"];
     run(&[&line[..], &SPEEDS].concat()).fails(2, "9 bits", "from 2 to 8");
 }
+
+#[test]
+fn a_run_is_observed_and_its_trace_replayed() {
+    let file = |name: &str| super::scratch().join(name).display().to_string();
+    let [timeline, trace, stats] = ["line.json", "run.trace", "stats.json"].map(file);
+    let flags = ["run", "-m", bundled(), "-p", "the ship", "-n", "12", "--memory", "18MB"];
+    let kept = ["--stats", "--timeline", &timeline, "--record-trace", &trace];
+    let ran = run(&[&flags[..], &kept, &["--stats-json", &stats, "--temp", "0"]].concat());
+    for words in ["forecast", "fact", "bytes found in memory", "stalled per token"] {
+        assert!(ran.err.contains(words), "{words}: {}", ran.err);
+    }
+    let text = ran.ok();
+    assert_eq!(run(&[&flags[..], &["--temp", "0", "-q"]].concat()).ok(), text);
+    let read = |path: &str| -> Value {
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    };
+    let events = read(&timeline)["traceEvents"].as_array().unwrap().clone();
+    for category in ["step", "compute", "read"] {
+        assert!(events.iter().any(|event| event["cat"] == category), "{category}");
+    }
+    let stats = read(&stats);
+    let steps = stats["steps"].as_array().unwrap();
+    assert_eq!((steps.len(), &steps[0]["rows"]), (12, &2.into()), "{stats}");
+    assert!(stats["fact"]["tokens_per_s"].as_f64() > Some(0.0));
+    let replayed = plan(&["--memory", "18MB", "--trace", &trace]);
+    let hits = replayed["trace"]["hit_rate"].as_f64().unwrap();
+    assert!(hits > 0.0 && hits < 1.0, "{}", replayed["trace"]);
+    let line = ["plan", bundled(), "--memory", "18MB", "--level", "2", "--trace", &trace];
+    run(&[&line[..], &SPEEDS].concat()).fails(1, "above 2", "--level");
+}

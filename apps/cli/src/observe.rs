@@ -1,0 +1,93 @@
+//! Recordings of what a model does: timelines, routing traces, the cost of every step.
+
+use crate::args::ObserveArgs;
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use nestling::engine::RoutingRecorder;
+use nestling::engine::record::{RecordOptions, Recorder, StepRecord};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Most activities of a timeline: some hundred tokens of a large model.
+const ACTIVITIES_MAX: usize = 400_000;
+
+/// Most steps whose cost, or routing, is kept.
+const STEPS_MAX: usize = 20_000;
+
+/// What is recorded, and where it is written.
+pub struct Observer {
+    recorder: Option<Arc<Recorder>>,
+    timeline: Option<PathBuf>,
+    trace: Option<PathBuf>,
+}
+
+impl Observer {
+    /// `with_steps`: whether the cost of steps is wanted too.
+    pub fn new(args: &ObserveArgs, with_steps: bool) -> Self {
+        let timeline = args.timeline.clone();
+        let options = RecordOptions {
+            activities_max: if timeline.is_some() { ACTIVITIES_MAX } else { 0 },
+            steps_max: if timeline.is_some() || with_steps { STEPS_MAX } else { 0 },
+        };
+        let recorder = (options.steps_max > 0).then(|| Arc::new(Recorder::new(options)));
+        Self { recorder, timeline, trace: args.record_trace.clone() }
+    }
+
+    /// Who is to hear of what the model does.
+    pub fn recorder(&self) -> Option<Arc<Recorder>> {
+        self.recorder.clone()
+    }
+
+    /// Begins to record; what was recorded before is forgotten.
+    pub fn begin(&self, routing: Option<&Arc<RoutingRecorder>>) {
+        if let Some(recorder) = &self.recorder {
+            drop(recorder.take());
+        }
+        if let (Some(_), Some(routing)) = (&self.trace, routing) {
+            routing.start(STEPS_MAX);
+        }
+    }
+
+    /// Writes what was recorded; gives the steps.
+    pub fn finish(
+        &self,
+        routing: Option<&Arc<RoutingRecorder>>,
+        console: &Console,
+    ) -> Result<Vec<StepRecord>> {
+        if let Some(path) = &self.trace {
+            let trace = routing.map(|routing| routing.stop()).ok_or_else(|| {
+                Failure::new("this model sends no token to experts, so there is nothing to trace")
+            })?;
+            let steps = trace.steps.len();
+            write(path, |out| trace.write(out))?;
+            console.note(format_args!("{}: routing of {steps} steps", path.display()));
+        }
+        let Some(recorder) = &self.recorder else { return Ok(Vec::new()) };
+        let recording = recorder.take();
+        if let Some(path) = &self.timeline {
+            write(path, |out| recording.write_chrome_trace(out))?;
+            let dropped = match recording.activities_dropped {
+                0 => String::new(),
+                count => format!("; {count} more had no room"),
+            };
+            let count = recording.activities.len();
+            console.note(format_args!("{}: {count} activities{dropped}", path.display()));
+        }
+        Ok(recording.steps)
+    }
+}
+
+/// Writes a file; an error names it.
+pub fn write(
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
+) -> Result<()> {
+    let written = File::create(path).and_then(|file| {
+        let mut out = BufWriter::new(file);
+        fill(&mut out)?;
+        out.flush()
+    });
+    written.map_err(|error| Failure::file("write", path, &error))
+}

@@ -1,0 +1,125 @@
+//! A recorded routing trace through the cache's own books, on the machine of a plan.
+
+use crate::bytes::ByteSize;
+use crate::explain::explain;
+use crate::failure::{Failure, Result};
+use crate::plan::{Answer, Question, expert_bytes};
+use crate::speed;
+use nestling::engine::plan::COMPUTE_SHARE;
+use nestling::engine::residency::{ExpertTable, ResidencyOptions};
+use nestling::engine::simulate::{
+    Machine, Outcome, RoutingTrace, SimulationOptions, StaticOptimum, best_static, simulate,
+};
+use nestling::formats::Level;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Steps that fill the cache and are not counted, unless that is most of the trace.
+const WARM_UP: usize = 128;
+
+/// What a trace would have done.
+pub struct Replay {
+    warm_up: usize,
+    outcome: Outcome,
+    /// What the best fixed set of planes, chosen with hindsight, would have missed.
+    best: StaticOptimum,
+}
+
+impl Replay {
+    pub fn run(
+        path: &Path,
+        question: &Question,
+        answer: &Answer,
+        machine: &speed::Machine,
+    ) -> Result<Self> {
+        let file = File::open(path).map_err(|error| Failure::file("open", path, &error))?;
+        let trace = RoutingTrace::read(&path.display().to_string(), BufReader::new(file));
+        let trace = trace.map_err(|error| explain(&error))?;
+        let asked = trace.steps.iter().flat_map(|step| &step.layers).flat_map(|at| &at.levels);
+        let asked = asked.max().and_then(|bits| Level::from_bits(*bits));
+        if asked > Some(question.level) {
+            return Err(Failure::new(format!(
+                "{} was recorded at a level above {}",
+                path.display(),
+                question.level
+            ))
+            .advise("give the level of the trace with --level"));
+        }
+        let table = ExpertTable::of_store(&question.store, question.level);
+        let table = Arc::new(table.map_err(|error| explain(&error))?);
+        let budget = expert_bytes(&answer.memory);
+        let warm_up = WARM_UP.min(trace.steps.len() / 2);
+        let options =
+            SimulationOptions { warm_up, ..SimulationOptions::new(simulated(answer, machine)) };
+        let residency = ResidencyOptions::new(&table, budget);
+        let outcome = simulate(&trace, &table, residency, options);
+        let outcome = outcome.map_err(|error| explain(&error))?;
+        let best = best_static(&table, &trace, warm_up, budget);
+        Ok(Self { warm_up, outcome, best })
+    }
+
+    fn hit_rate(&self) -> f64 {
+        let counters = &self.outcome.counters;
+        let (hit, missed) =
+            (counters.hit_bytes.iter().sum::<u64>(), counters.missed_bytes.iter().sum::<u64>());
+        if hit + missed > 0 { hit as f64 / (hit + missed) as f64 } else { 1.0 }
+    }
+
+    /// Missed bytes over those of the best fixed choice.
+    fn over_best(&self) -> Option<f64> {
+        let best = self.best.missed_bytes;
+        (best > 0).then(|| self.outcome.missed_bytes() as f64 / best as f64)
+    }
+
+    pub fn describe(&self) -> String {
+        let outcome = &self.outcome;
+        let over = self.over_best().map_or(String::new(), |over| {
+            format!("; {over:.2} times what the best fixed set misses")
+        });
+        format!(
+            "\ntrace     {} steps, {} before them to warm up: {:.1} tokens/s, {:.0} % of bytes found \
+             in memory,\n          {} read per token{over}\n",
+            outcome.steps,
+            self.warm_up,
+            outcome.tokens_per_second(),
+            100.0 * self.hit_rate(),
+            ByteSize(outcome.read_bytes_per_token() as u64),
+        )
+    }
+
+    pub fn as_json(&self) -> Value {
+        let outcome = &self.outcome;
+        json!({
+            "warm_up_steps": self.warm_up,
+            "steps": outcome.steps,
+            "tokens": outcome.rows,
+            "tokens_per_s": outcome.tokens_per_second(),
+            "hit_rate": self.hit_rate(),
+            "read_bytes_per_token": outcome.read_bytes_per_token(),
+            "missed_bytes": outcome.missed_bytes(),
+            "best_fixed_missed_bytes": self.best.missed_bytes,
+            "stall_ms_per_token": outcome.stall_ns as f64 / 1e6 / outcome.rows.max(1) as f64,
+        })
+    }
+}
+
+/// The machine of a plan as the simulator sees it: one row after another.
+fn simulated(answer: &Answer, machine: &speed::Machine) -> Machine {
+    let speed = machine.speed.memory_bytes_per_s * COMPUTE_SHARE;
+    let layers = answer.demand.layers.len().max(1) as f64;
+    let dense_s = answer.demand.dense_token_bytes as f64 / speed.max(1.0);
+    let planes = answer.demand.layers.iter().flat_map(|layer| &layer.experts);
+    let largest = planes.flat_map(|expert| expert.plane_bytes).max().unwrap_or(0);
+    Machine {
+        read_bytes_per_second: machine.speed.disk_at(largest).max(1.0),
+        read_latency_ns: 100_000,
+        read_depth: machine.disk.as_ref().map_or(2, |disk| disk.depth),
+        expert_bytes_per_second: speed,
+        further_row_share: 0.2,
+        dense_layer_ns: (dense_s / layers * 1e9) as u64,
+        step_ns: 0,
+    }
+}
