@@ -2,7 +2,7 @@
 
 use nestling_formats::Level;
 
-use crate::dual::{DualPolicy, ExpertChoice, LevelRouter};
+use crate::dual::{DualPolicy, ExpertChoice, LevelMode, LevelRouter};
 use crate::error::EngineError;
 use crate::kv_cache::{PAGE_POSITIONS, PageId};
 
@@ -29,6 +29,11 @@ impl LevelPolicy {
             Self::Fixed(level) => level,
             Self::Dual(policy) => policy.highest,
         }
+    }
+
+    /// Whether planes that are late are left out, P2 never.
+    pub fn leaves_out_late(self) -> bool {
+        matches!(self, Self::Dual(DualPolicy { mode: LevelMode::Elastic, .. }))
     }
 
     /// The level of an expert that the router chose.

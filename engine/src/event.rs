@@ -132,6 +132,17 @@ impl Stats {
     }
 }
 
+impl Stats {
+    /// Mean bits that the levels of experts asked for: what was served where nothing was late.
+    pub fn asked_mean_level(&self) -> Option<f64> {
+        let uses: u64 = self.expert_uses.iter().sum();
+        match self.streaming.asked_bits {
+            0 => self.mean_level(),
+            bits => (uses > 0).then(|| bits as f64 / uses as f64),
+        }
+    }
+}
+
 fn rate(count: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }

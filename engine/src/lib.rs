@@ -69,7 +69,7 @@ pub use backend::{Backend, Encoder};
 pub use batch::{Batch, LevelPolicy, Row, SequenceRef};
 pub use budget::{Budget, BudgetExceeded};
 pub use cancel::CancelToken;
-pub use dual::{DualPolicy, LevelMode, Threshold};
+pub use dual::{DualOptions, DualPolicy, LevelMode, Threshold};
 #[cfg(feature = "text")]
 pub use engine::Engine;
 pub use error::EngineError;

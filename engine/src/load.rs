@@ -15,6 +15,7 @@ use crate::budget::{BudgetExceeded, Purpose, Reservation};
 use crate::cancel::CancelToken;
 use crate::cpu::Cpu;
 use crate::cpu::kernels::Kernels;
+use crate::dual::{DualRouting, sample_tokens};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::expert::{CheckpointSource, ExpertSource, StoreSource, StreamOptions};
@@ -235,7 +236,9 @@ impl Model {
             PlannedResidence::Resident => None,
             PlannedResidence::Streamed => Some(reserve(Purpose::Experts, plan.expert_bytes)?),
         };
-        let runner = open_runner(engine, source, (options, &plan), progress, cancel)?;
+        let sample = sample_tokens(text.tokenizer.as_ref(), config.vocab_size)?;
+        let opened = open_runner(engine, source, (options, &plan), progress, cancel)?;
+        let (runner, dual) = with_dual(opened, options, &sample, cancel)?;
         let eos = &text.defaults.eos_token_ids;
         let end_tokens = if eos.is_empty() { config.eos_token_ids.clone() } else { eos.clone() };
         let parts = ModelParts {
@@ -248,6 +251,7 @@ impl Model {
             context_length: plan.context_length,
             weight_bytes: plan.weight_bytes.saturating_add(plan.expert_bytes),
             allocation,
+            dual,
             reservations,
             experts,
             plan: Some(plan),
@@ -263,7 +267,7 @@ fn open_runner(
     (options, plan): (&ModelOptions, &MemoryPlan),
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
-) -> Result<Box<dyn ModelRunner>, EngineError> {
+) -> Result<Runner<Cpu>, EngineError> {
     let runner_options = RunnerOptions {
         rows_max: plan.rows_max,
         kv_pages: Some(plan.kv_pages),
@@ -283,7 +287,22 @@ fn open_runner(
     };
     let mut report = |parts_done, parts_total| progress(OpenProgress { parts_done, parts_total });
     let cpu = Cpu::with(Arc::clone(&engine.core.pool), Kernels::detect());
-    Ok(Box::new(Runner::load(cpu, source, &runner_options, cancel, &mut report)?))
+    Runner::load(cpu, source, &runner_options, cancel, &mut report)
+}
+
+/// The runner with its dual routing, where that was asked for and levels mean something.
+fn with_dual(
+    mut runner: Runner<Cpu>,
+    options: &ModelOptions,
+    sample: &[u32],
+    cancel: &CancelToken,
+) -> Result<(Box<dyn ModelRunner>, Option<DualRouting>), EngineError> {
+    let Some((asked, highest)) = options.dual.zip(runner.limits().level_max) else {
+        return Ok((Box::new(runner), None));
+    };
+    let router = runner.level_router();
+    let dual = DualRouting::open(&mut runner, router, (asked, highest), sample, cancel)?;
+    Ok((Box::new(runner), Some(dual)))
 }
 
 /// Takes bytes from the budget; models that are on their way out give theirs back first.

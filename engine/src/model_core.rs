@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use nestling_formats::{Level, ModelConfig};
 
 use crate::allocation::Allocation;
-use crate::batch::LevelPolicy;
+use crate::batch::{Batch, LevelPolicy};
 use crate::budget::Reservation;
+use crate::dual::{DualOptions, DualRouting, StepTimes};
 use crate::error::EngineError;
 use crate::expert::{ExpertMemory, RoutingRecorder};
 use crate::memory_plan::MemoryPlan;
-use crate::runner::{ModelRunner, PromptSteps, RunnerLimits};
+use crate::runner::{ModelRunner, PromptSteps, RunnerLimits, StepStats};
 use crate::sampler::SamplingParams;
 use crate::sequence::{PagePool, Sequence};
 use crate::slot::SessionSlot;
@@ -47,6 +48,8 @@ pub struct ModelParts {
     pub weight_bytes: u64,
     /// Levels of single matrices, where the model was opened with such.
     pub allocation: Option<Arc<Allocation>>,
+    /// Dual routing, where the model was opened with it.
+    pub dual: Option<DualRouting>,
     /// What was taken from the budget.
     pub reservations: Vec<Reservation>,
     /// What was taken for streamed experts: it can change while the model runs.
@@ -69,6 +72,7 @@ pub(crate) struct ModelCore {
     context_length: usize,
     weight_bytes: u64,
     pub allocation: Option<Arc<Allocation>>,
+    pub dual: Option<DualRouting>,
     slots: Mutex<Vec<Weak<SessionSlot>>>,
     uses: AtomicU64,
     /// Prompt rows of the next step; see [`ModelCore::note_step`].
@@ -112,6 +116,7 @@ impl ModelCore {
             context_length,
             weight_bytes: parts.weight_bytes,
             allocation: parts.allocation,
+            dual: parts.dual,
             slots: Mutex::new(Vec::new()),
             uses: AtomicU64::new(0),
             prompt_rows: AtomicUsize::new(match limits.prompt_steps {
@@ -238,16 +243,49 @@ impl ModelCore {
     /// The levels of a generation.
     ///
     /// # Errors
-    /// [`EngineError::LevelMissing`] for a level that is not loaded.
-    pub(crate) fn levels(&self, asked: Option<Level>) -> Result<LevelPolicy, EngineError> {
+    /// [`EngineError::LevelMissing`] for a level that is not loaded; dual routing of a model that
+    /// was not opened with it, or at a mean level below the lowest.
+    pub(crate) fn levels(
+        &self,
+        asked: Option<Level>,
+        dual: Option<DualOptions>,
+    ) -> Result<LevelPolicy, EngineError> {
         // Where weights are floats, levels mean nothing.
         let Some(held) = self.limits.level_max else { return Ok(LevelPolicy::Fixed(Level::L8)) };
-        match asked {
-            Some(asked) if asked > held => {
-                Err(EngineError::LevelMissing { asked: asked.bits(), held: held.bits() })
-            }
-            asked => Ok(LevelPolicy::Fixed(asked.unwrap_or(held))),
+        let highest = asked.unwrap_or(held);
+        if highest > held {
+            let (asked, held) = (highest.bits(), held.bits());
+            return Err(EngineError::LevelMissing { asked, held });
         }
+        match (&self.dual, dual) {
+            (None, None) => Ok(LevelPolicy::Fixed(highest)),
+            (Some(routing), dual) => {
+                let dual = dual.unwrap_or(routing.asked());
+                routing.calibrate(dual, highest).map(LevelPolicy::Dual)
+            }
+            (None, Some(_)) => {
+                let expected = "a model that was opened with it";
+                Err(EngineError::mismatch("dual routing", expected, "one level for all"))
+            }
+        }
+    }
+
+    /// The levels of the next step's rows.
+    pub(crate) fn levels_now(&self, levels: LevelPolicy) -> LevelPolicy {
+        match (levels, &self.dual) {
+            (LevelPolicy::Dual(policy), Some(dual)) => LevelPolicy::Dual(dual.of_next_step(policy)),
+            (levels, _) => levels,
+        }
+    }
+
+    /// Learns from a step that took so long how far elastic rows may go.
+    pub(crate) fn observe(&self, batch: &Batch, stats: &StepStats, seconds: f64) {
+        let elastic = batch.rows.iter().any(|row| row.levels.leaves_out_late());
+        let Some(dual) = self.dual.as_ref().filter(|_| elastic) else { return };
+        let (total_ns, stall_ns) = ((seconds * 1e9) as u64, stats.streaming.wait_ns);
+        let compute_ns = total_ns.saturating_sub(stall_ns);
+        let read_bytes = stats.streaming.read_total();
+        dual.observe(StepTimes { stall_ns, compute_ns, read_bytes });
     }
 
     /// A place for a session, known to [`ModelCore::reclaim_idle`].

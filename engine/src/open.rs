@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nestling_formats::ModelConfig;
 
 use crate::allocation::Allocation;
+use crate::dual::DualRouting;
 use crate::engine::{Engine, EngineCore};
 use crate::error::EngineError;
 use crate::expert::RoutingRecorder;
@@ -143,6 +144,11 @@ impl Model {
     /// Levels of single matrices, where the model was opened with a budget for weights.
     pub fn allocation(&self) -> Option<&Allocation> {
         self.core.allocation.as_deref()
+    }
+
+    /// Dual routing, where the model was opened with it.
+    pub fn dual(&self) -> Option<&DualRouting> {
+        self.core.dual.as_ref()
     }
 
     /// Pages of keys and values that nobody holds.

@@ -7,6 +7,7 @@ use nestling_formats::Level;
 
 use crate::affinity::ThreadPlacement;
 use crate::cancel::CancelToken;
+use crate::dual::DualOptions;
 use crate::expert::Prefetch;
 use crate::kv_cache::KvDtype;
 use crate::reads::ReadOptions;
@@ -55,6 +56,9 @@ pub struct ModelOptions {
     /// `level`, so that the error is least; see [`crate::allocation`]. None means one level for
     /// all. Without meaning for a checkpoint that is run unquantized.
     pub weight_budget: Option<u64>,
+    /// Levels of each token's experts by dual routing, at most `level`; see [`crate::dual`]. None
+    /// means one level for all. Without meaning for a checkpoint that is run unquantized.
+    pub dual: Option<DualOptions>,
     /// What computes.
     pub device: Device,
     /// Element type of keys and values.
@@ -84,6 +88,7 @@ impl Default for ModelOptions {
         Self {
             level: None,
             weight_budget: None,
+            dual: None,
             device: Device::default(),
             kv_dtype: KvDtype::F16,
             context_length: None,
@@ -140,8 +145,10 @@ pub struct GenerateOptions {
     pub show_special: bool,
     /// Whether every token is an event of its own; asking for log-probabilities implies it.
     pub token_events: bool,
-    /// Level to compute with; none means that of the model.
+    /// Level to compute with; none means that of the model. The highest under dual routing.
     pub level: Option<Level>,
+    /// Levels by dual routing, for a model that was opened with it; none means as it was opened.
+    pub dual: Option<DualOptions>,
     /// Events that may wait to be read before the generation pauses.
     pub events_max: usize,
     /// Cancels the generation.
@@ -159,6 +166,7 @@ impl Default for GenerateOptions {
             show_special: false,
             token_events: false,
             level: None,
+            dual: None,
             events_max: 64,
             cancel: CancelToken::new(),
         }

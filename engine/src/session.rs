@@ -133,7 +133,7 @@ impl Session {
     ) -> Result<Generation, EngineError> {
         let started = Moment::now();
         let core = &self.model.core;
-        let levels = core.levels(options.level)?;
+        let levels = core.levels(options.level, options.dual)?;
         if self.model.engine.is_closed() {
             return Err(EngineError::EngineClosed);
         }

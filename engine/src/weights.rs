@@ -282,6 +282,12 @@ impl NestedMatrix {
         Self { levels: self.levels.map(|prefix| prefix.min(level)), ..self }
     }
 
+    /// The same matrix, of which every level of the model means at most the planes that are there.
+    pub fn at_most_held(self) -> Self {
+        let held = self.held;
+        self.at_most(held)
+    }
+
     /// The same codes in other planes.
     ///
     /// # Errors

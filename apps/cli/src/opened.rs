@@ -14,7 +14,7 @@ use crate::{convert, mapped, places, speed};
 use nestling::engine::record::Recorder;
 use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
 use nestling::engine::{
-    Engine, EngineOptions, KvDtype, Model, ModelOptions, ModelSource, ThreadPlacement,
+    Engine, EngineOptions, KvDtype, LevelMode, Model, ModelOptions, ModelSource, ThreadPlacement,
 };
 use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::ModelConfig;
@@ -171,6 +171,7 @@ pub fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOption
     ModelOptions {
         level: model.level.map(|level| level.0),
         weight_budget: model.weight_budget.map(|size| size.0),
+        dual: model.dual(),
         kv_dtype: kv_dtype(resources.kv_type),
         context_length: context_length(resources.ctx_size),
         ..ModelOptions::default()
@@ -205,6 +206,19 @@ impl Opened {
         let level = limits.level_max.map_or("unquantized".into(), |level| format!("level {level}"));
         let level = match model.allocation() {
             Some(allocation) => format!("allocation {}", allocation.hash()),
+            None => level,
+        };
+        let level = match self.model.dual() {
+            Some(dual) => {
+                let policy = dual.policy();
+                let mean = dual.expected_level(policy).unwrap_or(0.0);
+                let mode = match policy.mode {
+                    LevelMode::Elastic => "elastic",
+                    _ => "strict",
+                };
+                let threshold = policy.threshold;
+                format!("{level}, mean level {mean:.2} ({mode}, threshold {threshold})")
+            }
             None => level,
         };
         let _ = write!(text, "\n{level}, {} of weights", ByteSize(model.weight_bytes()));

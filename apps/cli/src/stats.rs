@@ -38,7 +38,10 @@ fn line(model: &Model, finished: &Finished) -> String {
     if let Some(allocation) = model.allocation() {
         line += &format!(" | Bits: mixed, allocation {}", allocation.hash());
     } else if let Some(bits) = stats.mean_level().filter(|_| quantized) {
-        line += &format!(" | Bits: {bits}");
+        line += &match (model.dual(), stats.asked_mean_level()) {
+            (Some(_), Some(asked)) => format!(" | Bits: {bits:.2} of {asked:.2} asked"),
+            _ => format!(" | Bits: {bits}"),
+        };
     }
     if let Some(hits) = stats.streaming.hit_rate() {
         let read = ByteSize(stats.streaming.read_total());

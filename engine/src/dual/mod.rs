@@ -8,12 +8,16 @@
 
 mod elastic;
 mod router;
+mod routing;
 mod sample;
 mod sensitivities;
 mod threshold;
 
 pub use elastic::{ElasticController, StepTimes};
 pub use router::{ExpertChoice, LevelRouter, ThresholdRule};
+#[cfg(feature = "text")]
+pub use routing::sample_tokens;
+pub use routing::{DualOptions, DualRouting};
 pub use sample::{RouteSample, SAMPLE_TEXT, SAMPLE_TOKENS};
 pub use sensitivities::{ExpertSensitivities, ExpertWorth};
 pub use threshold::{DualPolicy, LevelMode, Threshold};

@@ -6,18 +6,13 @@
 //! more than 6 times it, and a threshold found from means alone misses the level asked for by up to 0.5
 //! bit. A run over a hundred tokens meets it within 0.05.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
-use nestling_formats::Level;
-
 use super::{DualPolicy, ExpertChoice, LevelRouter, Threshold};
-use crate::backend::Backend;
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::kv_cache::{PAGE_POSITIONS, PageId, pages_for};
-use crate::model::Runner;
 use crate::runner::ModelRunner;
+use crate::simulate::RoutingTrace;
 
 /// Tokens that a sample is made of.
 pub const SAMPLE_TOKENS: usize = 128;
@@ -31,19 +26,6 @@ pub struct RouteSample {
     choices: Vec<ExpertChoice>,
 }
 
-/// Notes every choice, and computes it at the highest level.
-#[derive(Default)]
-struct Recorder {
-    choices: Mutex<Vec<ExpertChoice>>,
-}
-
-impl LevelRouter for Recorder {
-    fn level(&self, choice: ExpertChoice, policy: DualPolicy) -> Level {
-        self.choices.lock().unwrap_or_else(PoisonError::into_inner).push(choice);
-        policy.highest
-    }
-}
-
 impl RouteSample {
     /// From choices that were noted elsewhere.
     pub fn new(choices: Vec<ExpertChoice>) -> Self {
@@ -55,19 +37,17 @@ impl RouteSample {
     ///
     /// # Errors
     /// As [`ModelRunner::step`].
-    pub fn record<B: Backend>(
-        runner: &mut Runner<B>,
+    pub fn record(
+        runner: &mut dyn ModelRunner,
         tokens: &[u32],
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
         let limits = runner.limits();
-        let Some(highest) = limits.level_max else { return Ok(Self::default()) };
-        let recorder = Arc::new(Recorder::default());
-        let before = runner.level_router();
-        runner.set_level_router(Arc::clone(&recorder) as Arc<dyn LevelRouter>);
+        let (Some(level), Some(recorder)) = (limits.level_max, runner.routing_recorder()) else {
+            return Ok(Self::default());
+        };
         let length = limits.context_max.min(limits.pages.saturating_mul(PAGE_POSITIONS));
         let tokens = tokens.get(..length.min(tokens.len())).unwrap_or_default();
-        let levels = LevelPolicy::Dual(DualPolicy::up_to(highest, Threshold::ZERO));
         let pages: Vec<_> = (0u32..).take(pages_for(tokens.len())).map(PageId).collect();
         let mut rows = (0u32..).zip(tokens).map(|(position, token)| Row {
             token: *token,
@@ -75,20 +55,34 @@ impl RouteSample {
             sequence: 0,
             // So that the last layer computes it too.
             wants_logits: true,
-            levels,
+            levels: LevelPolicy::Fixed(level),
         });
+        recorder.start(tokens.len());
         let mut result = Ok(());
         loop {
-            let rows: Vec<Row> = rows.by_ref().take(limits.rows_max).collect();
+            let rows: Vec<Row> = rows.by_ref().take(limits.rows_max.max(1)).collect();
             if rows.is_empty() || result.is_err() {
                 break;
             }
             let batch = Batch { rows, sequences: vec![SequenceRef { pages: pages.clone() }] };
             result = runner.step_blocking(&batch, cancel).map(|output| runner.recycle(output));
         }
-        runner.set_level_router(before);
-        let mut choices = recorder.choices.lock().unwrap_or_else(PoisonError::into_inner);
-        result.map(|()| Self::new(std::mem::take(&mut *choices)))
+        let trace = recorder.stop();
+        result.map(|()| Self::of_trace(&trace))
+    }
+
+    /// The choices of a trace.
+    pub fn of_trace(trace: &RoutingTrace) -> Self {
+        let layers = trace.steps.iter().flat_map(|step| (0u32..).zip(&step.layers));
+        let choices = layers.flat_map(|(layer, routing)| {
+            let chosen = routing.ids.iter().zip(&routing.weights);
+            chosen.map(move |(expert, weight)| ExpertChoice {
+                layer,
+                expert: *expert,
+                weight: *weight,
+            })
+        });
+        Self::new(choices.collect())
     }
 
     /// How many choices there are.

@@ -2,7 +2,10 @@ use std::sync::Arc;
 
 use nestling_formats::Level;
 
-use super::{DualPolicy, ExpertChoice, ExpertWorth, LevelRouter, Threshold, ThresholdRule};
+use super::{
+    DualPolicy, ElasticController, ExpertChoice, ExpertWorth, LevelRouter, StepTimes, Threshold,
+    ThresholdRule,
+};
 use crate::batch::LevelPolicy;
 
 const BYTES: [u64; 5] = [1000, 500, 500, 1000, 1000];
@@ -94,4 +97,23 @@ fn bounds_hold_whatever_a_router_says() {
     assert_eq!([level(0, &Odd), level(1, &Odd)], [Level::L3, Level::L4]);
     let rule = ThresholdRule::new(Arc::default());
     assert_eq!(level(0, &rule), Level::L4, "an expert of which nothing is known keeps its planes");
+}
+
+#[test]
+fn the_controller_gives_way_while_steps_wait_and_comes_back() {
+    let steps: Vec<_> = (1..=5).map(|i| Threshold::new(i as f32)).collect();
+    let mut controller = ElasticController::new(steps.iter().rev().copied().collect());
+    assert_eq!(controller.threshold(), steps[0]);
+    let waiting = StepTimes { stall_ns: 900, compute_ns: 100, read_bytes: 1 << 20 };
+    let mut seen: Vec<_> = (0..8).map(|_| controller.observe(waiting)).collect();
+    assert!(seen.is_sorted() && seen.last() == steps.last(), "{seen:?}");
+    let computing = StepTimes { stall_ns: 0, compute_ns: 100, read_bytes: 1 << 20 };
+    seen = (0..60).map(|_| controller.observe(computing)).collect();
+    assert!(seen.is_sorted_by(|a, b| a >= b) && seen.last() == steps.first(), "{seen:?}");
+    let place = controller.clone();
+    // Nothing was read, so nothing else could have been saved; nothing was measured, nothing is learnt.
+    controller.observe(StepTimes { read_bytes: 0, ..waiting });
+    controller.observe(StepTimes::default());
+    assert_eq!(controller, place);
+    assert_eq!(ElasticController::new(Vec::new()).observe(waiting), Threshold::ZERO);
 }

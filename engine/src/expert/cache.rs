@@ -10,7 +10,7 @@ use std::sync::Arc;
 use nestling_formats::Level;
 
 use super::recorder::RoutingRecorder;
-use super::streamed::{StreamOptions, StreamedExperts};
+use super::streamed::{LatePlanes, StreamOptions, StreamedExperts};
 use super::{ExpertMemory, ExpertSource, StreamStats};
 use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
 use crate::batch::StepRows;
@@ -207,7 +207,11 @@ impl<B: Backend> ExpertCache<B> {
                 }
             }
             Experts::Streamed(streamed) => {
-                let begun = streamed.begin(layer, ranges(sorted), uses);
+                let late = match rows.policies.iter().all(|levels| levels.leaves_out_late()) {
+                    true => LatePlanes::LeaveOut,
+                    false => LatePlanes::WaitFor,
+                };
+                let begun = streamed.begin(layer, ranges(sorted), (uses, late));
                 // From here on its end is the request's end.
                 pending.from = From::Streamed(streamed);
                 begun?;
@@ -227,10 +231,12 @@ fn ranges(sorted: &[(u32, ExpertUse)]) -> impl Iterator<Item = (u32, Range<usize
     })
 }
 
-/// Adds one expert's rows, and the bytes that they read, to a step's statistics.
-fn count<B: Backend>(pinned: &PinnedExpert<'_, B>, stats: &mut StepStats) {
+/// Adds one expert's rows, and the bytes that they read, to a step's statistics; `cut` is the highest
+/// level that its planes make.
+fn count<B: Backend>(pinned: &PinnedExpert<'_, B>, cut: Option<Level>, stats: &mut StepStats) {
     let mut rows = [0; Level::ALL.len()];
-    pinned.uses.iter().for_each(|used| rows[used.level.index()] += 1);
+    let most = cut.unwrap_or(Level::L8);
+    pinned.uses.iter().for_each(|used| rows[used.level.min(most).index()] += 1);
     for (level, rows) in Level::ALL.into_iter().zip(rows).filter(|(_, rows)| *rows > 0) {
         stats.expert_uses[level.index()] += rows;
         stats.expert_use_bytes += pinned.weights.prefix_bytes(level) * rows;
@@ -285,7 +291,13 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
                 }
             }
         }
-        self.ready.iter().for_each(|pinned| count(pinned, stats));
+        for pinned in &self.ready {
+            let cut = match &self.from {
+                From::Streamed(streamed) => streamed.cut(pinned.expert),
+                _ => None,
+            };
+            count(pinned, cut, stats);
+        }
         Ok(if self.ready.is_empty() { None } else { Some(&self.ready) })
     }
 

@@ -8,7 +8,7 @@ use super::source::{ExpertSource, Matrices, Scan};
 use crate::backend::{Backend, Encoder, FeedForward, Linear};
 use crate::error::EngineError;
 use crate::reads::ArrivedPlane;
-use crate::weights::ActivationMode;
+use crate::weights::{ActivationMode, MatrixWeights};
 
 /// What experts are made with.
 pub(super) struct Maker {
@@ -88,7 +88,11 @@ fn upload<B: Backend>(
 ) -> Result<FeedForward<B>, EngineError> {
     let (hidden, intermediate) = sizes_of(&maker.config, layer);
     let mut upload = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
-        let weights = matrices.take(kind, (rows, cols))?;
+        // Rows that ask for more than is there are computed only where planes may be left out.
+        let weights = match matrices.take(kind, (rows, cols))? {
+            MatrixWeights::Nested(matrix) => MatrixWeights::Nested(matrix.at_most_held()),
+            float @ MatrixWeights::Float(_) => float,
+        };
         Ok(Linear { matrix: encoder.bind_matrix(&weights, maker.activations)?, bias: None })
     };
     Ok(FeedForward {

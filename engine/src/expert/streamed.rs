@@ -1,14 +1,14 @@
 //! Experts that are read when they are wanted: planes within a budget.
 //!
 //! What is there and what has to go is decided by [`Residency`], reads are done by [`Reads`]; here
-//! both meet the steps. Nothing here changes a result: an expert is computed when all the planes
-//! that its rows ask for have arrived, whatever the order.
+//! both meet the steps. Nothing here changes a result, but where every row of a step is elastic: an
+//! expert is computed when all the planes that its rows ask for have arrived, whatever the order.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use nestling_formats::store::{GroupId, Store};
-use nestling_formats::{ExpertId, FeedForward as FeedForwardConfig, Plane};
+use nestling_formats::{ExpertId, FeedForward as FeedForwardConfig, Level, Plane};
 
 use super::memory::ExpertMemory;
 use super::prefetch::{Prefetch, ReadAhead};
@@ -37,6 +37,15 @@ pub struct StreamOptions {
     pub prefetch: Prefetch,
 }
 
+/// What is done about planes that have not arrived when there is nothing else to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LatePlanes {
+    /// They are waited for.
+    WaitFor,
+    /// They are left out, P2 never.
+    LeaveOut,
+}
+
 /// An expert that a layer wants.
 struct Wanted {
     expert: u32,
@@ -44,6 +53,8 @@ struct Wanted {
     planes: usize,
     /// Its rows in the request's uses.
     uses: Range<usize>,
+    /// The highest level that its planes make, where some were left out.
+    cut: Option<Level>,
     progress: Progress,
 }
 
@@ -72,6 +83,7 @@ pub(super) struct StreamedExperts<B: Backend> {
     /// Planes to be read, before they are ordered.
     jobs: Vec<PlaneId>,
     ahead: ReadAhead,
+    late: LatePlanes,
     stats: StreamStats,
     /// When reads began to count time.
     opened: Moment,
@@ -114,6 +126,7 @@ impl<B: Backend> StreamedExperts<B> {
             evicted: Vec::new(),
             jobs: Vec::new(),
             ahead: ReadAhead::new(options.prefetch),
+            late: LatePlanes::WaitFor,
             stats: StreamStats::default(),
             opened,
             recorder: None,
@@ -171,8 +184,9 @@ impl<B: Backend> StreamedExperts<B> {
         &mut self,
         layer: u32,
         experts: impl Iterator<Item = (u32, Range<usize>)>,
-        uses: &[ExpertUse],
+        (uses, late): (&[ExpertUse], LatePlanes),
     ) -> Result<(), EngineError> {
+        self.late = late;
         self.change_memory()?;
         while let Some(done) = self.reads.try_next() {
             // Nobody waits for it any more: whoever wants it later asks again.
@@ -192,7 +206,7 @@ impl<B: Backend> StreamedExperts<B> {
             self.residency.used(layer, expert, planes, rows.len() as u32);
             self.count(layer, expert, planes, rows);
             let progress = Progress::Unplaced;
-            self.wanted.push(Wanted { expert, planes, uses: range, progress });
+            self.wanted.push(Wanted { expert, planes, uses: range, cut: None, progress });
         }
         self.judge_ahead(layer);
         self.place(layer);
@@ -392,6 +406,10 @@ impl<B: Backend> StreamedExperts<B> {
                 self.arrive_for(layer, done)?;
             }
             self.give(layer, uses, encoder, ready)?;
+            if ready.is_empty() && self.late == LatePlanes::LeaveOut {
+                self.leave_out(layer);
+                self.give(layer, uses, encoder, ready)?;
+            }
             if !ready.is_empty() || self.wanted.is_empty() {
                 return Ok(());
             }
@@ -421,6 +439,31 @@ impl<B: Backend> StreamedExperts<B> {
             }
             Ok(()) => Ok(()),
         }
+    }
+
+    /// Cuts experts down to the planes that are there, those that have their first. Reads that have
+    /// not begun make way for those of the next layer.
+    fn leave_out(&mut self, layer: u32) {
+        let placed = |one: &&mut Wanted| one.progress == Progress::Placed;
+        for one in self.wanted.iter_mut().filter(placed) {
+            let there = self.residency.resident(layer, one.expert);
+            if there == 0 || there >= one.planes {
+                continue;
+            }
+            for plane in Plane::ALL.into_iter().take(one.planes).skip(there) {
+                let id = PlaneId { layer, expert: one.expert, plane };
+                if self.reads.withdraw(tag_of(id)) {
+                    self.residency.failed(id);
+                }
+            }
+            one.planes = there;
+            one.cut = Level::ALL.get(there - 1).copied();
+        }
+    }
+
+    /// The highest level that an expert was given at, where planes were left out.
+    pub fn cut(&self, expert: u32) -> Option<Level> {
+        self.wanted.iter().find(|one| one.expert == expert).and_then(|one| one.cut)
     }
 
     fn no_room(&self, layer: u32) -> EngineError {
@@ -457,7 +500,8 @@ impl<B: Backend> StreamedExperts<B> {
                 Ok(weights) => {
                     one.progress = Progress::Given;
                     let uses = uses.get(one.uses.clone()).unwrap_or_default();
-                    let bits = uses.iter().map(|used| u64::from(used.level.bits()));
+                    let most = one.cut.unwrap_or(Level::L8);
+                    let bits = uses.iter().map(|used| u64::from(used.level.min(most).bits()));
                     self.stats.served_bits += bits.sum::<u64>();
                     ready.push(PinnedExpert { expert: one.expert, weights, uses });
                 }

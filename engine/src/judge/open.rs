@@ -183,7 +183,7 @@ impl JudgePoint {
         cancel: &CancelToken,
     ) -> Result<Option<DualPolicy>, EngineError> {
         let Some((mean_level, level)) = self.dual else { return Ok(None) };
-        let sample = RouteSample::record(runner, sample, cancel)?;
+        let sample = RouteSample::record(&mut *runner, sample, cancel)?;
         let policy = DualPolicy::up_to(level, Threshold::ZERO);
         let router = runner.level_router();
         sample.calibrate(mean_level, policy, &*router).map(Some)

@@ -234,8 +234,9 @@ impl StepLoop {
             }
             runner.step_blocking(&plan.batch, &cancel)
         }));
-        if matches!(computed, Ok(Ok(_))) {
+        if let Ok(Ok(output)) = &computed {
             let seconds = Moment::now().seconds_since(started);
+            model.observe(&plan.batch, &output.stats, seconds);
             model.note_step(plan.batch.rows.len(), seconds);
         }
         computed.unwrap_or_else(|_| {

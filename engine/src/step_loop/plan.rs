@@ -55,13 +55,14 @@ impl Plan {
         let tokens = task.sequence.tokens();
         let wants_logits = start + taken.rows == tokens.len() && task.wants_logits();
         let last = taken.rows - 1;
+        let levels = task.model.levels_now(task.levels);
         let chosen = tokens.get(start..start + taken.rows).unwrap_or_default();
         self.batch.rows.extend(chosen.iter().enumerate().map(|(offset, &token)| Row {
             token,
             position: (start + offset) as u32,
             sequence,
             wants_logits: wants_logits && offset == last,
-            levels: task.levels,
+            levels,
         }));
         self.batch.sequences.push(SequenceRef { pages: task.sequence.pages().to_vec() });
         self.copies.extend(taken.copy);

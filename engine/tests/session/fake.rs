@@ -186,6 +186,7 @@ pub fn model(engine: &Engine, runner: FakeRunner) -> Model {
         end_tokens: vec![],
         context_length,
         allocation: None,
+        dual: None,
         weight_bytes: 0,
         experts: None,
         plan: None,

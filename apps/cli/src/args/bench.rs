@@ -1,5 +1,6 @@
 //! `nestling bench`: llama-bench's flags, and what this engine has beyond them.
 
+use super::model::mean_level;
 use super::{KvTypeArg, LevelArg, LoadModeArg, ObserveArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
@@ -68,6 +69,10 @@ pub struct TestArgs {
     /// Levels to open the store at [default: all that it holds]
     #[arg(long, value_name = "LIST", env = "NESTLING_LEVEL", value_delimiter = ',')]
     pub level: Vec<LevelArg>,
+
+    /// Mean bits of experts by dual routing, at most --level [default: the level for every expert]
+    #[arg(long, value_name = "BITS", env = "NESTLING_MEAN_LEVEL", value_parser = mean_level)]
+    pub mean_level: Option<f32>,
 
     /// Threads that compute [default: as many as the machine has cores]
     #[arg(short, long, value_name = "LIST", env = "NESTLING_THREADS")]

@@ -4,6 +4,7 @@ use super::CalibrationArgs;
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
+use nestling::engine::{DualOptions, LevelMode};
 use nestling::formats::Level;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -40,6 +41,16 @@ pub struct ModelArgs {
     #[arg(long, value_name = "BITS", env = "NESTLING_LEVEL")]
     pub level: Option<LevelArg>,
 
+    /// Mean bits of experts, such as 3.2: each token's experts get as many bits as they are worth to it
+    /// (dual routing), at most --level [default: the same bits for every expert]
+    #[arg(long, value_name = "BITS", env = "NESTLING_MEAN_LEVEL", value_parser = mean_level)]
+    pub mean_level: Option<f32>,
+
+    /// Leave out bits that have not been read in time, and ask for fewer while the disk is slow: the
+    /// text then depends on timing
+    #[arg(long, env = "NESTLING_ELASTIC", value_parser = FalseyValueParser::new())]
+    pub elastic: bool,
+
     /// Bytes that weights may take, such as 12GiB: every matrix gets as many bits as pay best, at
     /// most --level [default: the same bits for every matrix]
     #[arg(long, value_name = "SIZE", env = "NESTLING_WEIGHT_BUDGET")]
@@ -55,6 +66,17 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
+    /// Dual routing, where it was asked for.
+    pub fn dual(&self) -> Option<DualOptions> {
+        let mode = match self.elastic {
+            true => LevelMode::Elastic,
+            false => LevelMode::Strict,
+        };
+        let mean_level = self.mean_level;
+        let asked = mean_level.is_some() || self.elastic;
+        asked.then(|| DualOptions { mean_level, mode, ..DualOptions::default() })
+    }
+
     /// The path that was given, by position or by `-m`.
     pub fn given_path(&self) -> Option<&PathBuf> {
         self.path.as_ref().or(self.model.as_ref())
@@ -159,8 +181,12 @@ impl FromStr for MeanLevelArg {
             Some((mean, highest)) => (mean, Some(highest.parse::<LevelArg>()?.0)),
             None => (text, None),
         };
-        let mean = mean.trim().parse().ok().filter(|mean| (2.0..=8.0).contains(mean));
-        let mean = mean.ok_or_else(|| format!("`{text}` is not a mean level from 2 to 8 bits"))?;
-        Ok(Self { mean, highest })
+        Ok(Self { mean: mean_level(mean)?, highest })
     }
+}
+
+/// A mean level on the command line.
+pub fn mean_level(text: &str) -> Result<f32, String> {
+    let mean = text.trim().parse().ok().filter(|mean| (2.0..=8.0).contains(mean));
+    mean.ok_or_else(|| format!("`{text}` is not a mean level from 2 to 8 bits"))
 }

@@ -7,15 +7,17 @@ use crate::opened::{kv_dtype, memory_budget};
 use nestling::engine::RoutingRecorder;
 use nestling::engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling::engine::cpu::Cpu;
+use nestling::engine::dual::{DualOptions, DualRouting, sample_tokens};
 use nestling::engine::expert::{ExpertSource, Prefetch, StoreSource, StreamOptions, StreamStats};
 use nestling::engine::kv_cache::{PAGE_POSITIONS, PageId, pages_for};
 use nestling::engine::model::{Runner, RunnerOptions};
 use nestling::engine::reads::ReadOptions;
 use nestling::engine::record::Recorder;
 use nestling::engine::runner::ModelRunner;
+use nestling::engine::text::Tokenizer;
 use nestling::engine::{MemoryPlan, ModelOptions, PlannedResidence};
-use nestling::formats::ModelConfig;
 use nestling::formats::store::Store;
+use nestling::formats::{Level, ModelConfig};
 use nestling::{CancelToken, EngineError, KvDtype};
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -119,7 +121,7 @@ impl Arm {
         options: &ArmOptions,
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
-        let Opening { level, load_mode, threads } = options.opening;
+        let Opening { level, mean_level, load_mode, threads } = options.opening;
         let plan = options.memory_plan(store)?;
         let streaming = plan.filter(|plan| plan.residence == PlannedResidence::Streamed);
         let streaming = streaming.map(|plan| StreamOptions {
@@ -128,6 +130,7 @@ impl Arm {
             prefetch: Prefetch::default(),
         });
         let is_streamed = streaming.is_some();
+        let tokenizer = store.asset("tokenizer.json")?;
         let store = Arc::clone(store);
         let source: Arc<dyn ExpertSource> = match load_mode {
             LoadModeArg::Owned => Arc::new(StoreSource::owned(store, Some(level))?),
@@ -145,11 +148,15 @@ impl Arm {
             ..RunnerOptions::default()
         };
         let cpu = Cpu::new(threads);
-        let runner = Runner::load(cpu, source, &runner_options, cancel, &mut |_, _| {})?;
+        let mut runner = Runner::load(cpu, source, &runner_options, cancel, &mut |_, _| {})?;
+        let levels = match mean_level {
+            Some(mean_level) => mixed(&mut runner, (mean_level, level), tokenizer, cancel)?,
+            None => LevelPolicy::Fixed(level),
+        };
         Ok(Self {
             tokens: RandomTokens::new(runner.limits().vocab_size),
             runner: Box::new(runner),
-            levels: LevelPolicy::Fixed(level),
+            levels,
             is_streamed,
             pages_per_session,
         })
@@ -257,4 +264,19 @@ impl RandomTokens {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((mixed ^ (mixed >> 31)) % self.vocab_size) as u32
     }
+}
+
+/// Dual routing at a mean level, at most `level`.
+fn mixed(
+    runner: &mut Runner<Cpu>,
+    (mean_level, level): (f32, Level),
+    tokenizer: Option<Vec<u8>>,
+    cancel: &CancelToken,
+) -> Result<LevelPolicy, EngineError> {
+    let tokenizer = tokenizer.map(|bytes| Tokenizer::from_bytes("tokenizer.json", &bytes));
+    let tokens = sample_tokens(tokenizer.transpose()?.as_ref(), runner.limits().vocab_size)?;
+    let asked = DualOptions { mean_level: Some(mean_level), ..DualOptions::default() };
+    let router = runner.level_router();
+    let dual = DualRouting::open(runner, router, (asked, level), &tokens, cancel)?;
+    Ok(LevelPolicy::Dual(dual.policy()))
 }

@@ -26,9 +26,11 @@ use std::time::{Duration, Instant};
 use table::Printer;
 
 /// How a store is opened; everything else varies within one opening.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Opening {
     pub level: Level,
+    /// Mean level of experts by dual routing, at most `level`.
+    pub mean_level: Option<f32>,
     pub load_mode: LoadModeArg,
     pub threads: usize,
 }
@@ -112,7 +114,8 @@ fn openings(args: &BenchArgs, store: &Store) -> Result<Vec<Opening>> {
     for level in levels {
         for &load_mode in &args.tests.load_mode {
             for &threads in &threads {
-                openings.push(Opening { level, load_mode, threads });
+                let mean_level = args.tests.mean_level;
+                openings.push(Opening { level, mean_level, load_mode, threads });
             }
         }
     }

@@ -187,7 +187,9 @@ impl Record<'_> {
 
     pub fn model_type(&self) -> String {
         let weights = self.model.weights as f64 / 1e9;
-        format!("{} {weights:.2}B level {}", self.model.family, self.opening.level)
+        let mean = self.opening.mean_level.map(|mean| format!(", mean {mean}"));
+        let mean = mean.unwrap_or_default();
+        format!("{} {weights:.2}B level {}{mean}", self.model.family, self.opening.level)
     }
 
     /// All fields, in the order in which they are printed.
@@ -221,6 +223,7 @@ impl Record<'_> {
             "avg_ts": speed.mean,
             "stddev_ts": speed.deviation,
             "level": self.opening.level.bits(),
+            "mean_level": self.opening.mean_level,
             "n_sessions": sessions,
             "token_bytes": self.token_bytes().round() as u64,
             "read_gb_per_s": self.read_speed() / 1e9,
