@@ -18,10 +18,10 @@ const CONTEXT_DEFAULT_MAX: usize = 8192;
 const CONTEXT_DEFAULT_MIN: usize = 512;
 
 /// Part of a budget that keys and values of the chosen context may take where experts are streamed.
-const KV_SHARE: u64 = 8;
+const KV_SHARE: u64 = 16;
 
 /// Part of a budget that a step's activations may take where experts are streamed.
-const SCRATCH_SHARE: u64 = 10;
+const SCRATCH_SHARE: u64 = 32;
 
 /// Rows of a step whose logits there is room for: one for each session that decodes.
 const LOGIT_ROWS: u64 = 32;
