@@ -7,6 +7,9 @@ pub(super) const MEMORIES: usize = 4;
 /// Tokens after which an observation counts half.
 const HALF_LIFE: f64 = 512.0;
 
+/// What the share of a memory shorter than the first must exceed to count: less may be chance.
+const DOUBT: f64 = 0.02;
+
 /// Rounds of coordinate descent: the equations are few, and change little from step to step.
 const ROUNDS: usize = 8;
 
@@ -52,7 +55,8 @@ impl Blend {
                 let others: f64 = row.iter().zip(self.shares).map(|(a, share)| a * share).sum();
                 let rest = self.outcomes[at] - (others - row[at] * self.shares[at]);
                 if row[at] > 0.0 {
-                    self.shares[at] = (rest / row[at]).max(0.0);
+                    let doubt = if at == 0 { 0.0 } else { DOUBT };
+                    self.shares[at] = (rest / row[at] - doubt).max(0.0);
                 }
             }
         }

@@ -29,7 +29,8 @@ pub enum Worth {
     /// Bytes that need not be read again: right where every plane that is asked for is waited for.
     #[default]
     Bytes,
-    /// Error that need not be suffered: right where late planes are not waited for.
+    /// Error that need not be suffered: right where late planes are not waited for. Bases are, so
+    /// they come before all refinements.
     Error,
 }
 
@@ -52,7 +53,7 @@ impl Default for FrequencyOptions {
     fn default() -> Self {
         Self {
             half_lives: [4096.0, 48.0, 8.0, 1.5],
-            shares: [0.8, 0.1, 0.1, 0.0],
+            shares: [1.0, 0.0, 0.0, 0.0],
             prior_tokens: 32.0,
             predicted_rate: 0.5,
             worth: Worth::Bytes,
@@ -184,7 +185,10 @@ impl DecayedFrequency {
     }
 }
 
-/// Error per byte that each plane takes away; a plane counts no more than those below it, without
+/// How much more a use of a base counts than one of a refinement, where only the base is waited for.
+const BASE: f64 = 1e6;
+
+/// Error per byte that each plane takes away, bases before all others; a plane counts no more than those below it, without
 /// which it is nothing.
 fn error_values(drops: [f32; PLANES], bytes: [u64; PLANES]) -> [f64; PLANES] {
     let mut least = f64::INFINITY;
@@ -193,6 +197,7 @@ fn error_values(drops: [f32; PLANES], bytes: [u64; PLANES]) -> [f64; PLANES] {
         least = least.min(f64::from(drop) / bytes.max(1) as f64);
         *value = least;
     }
+    values[0] *= BASE;
     values
 }
 

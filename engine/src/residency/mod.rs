@@ -51,6 +51,9 @@ pub enum PlaneState {
 pub enum Admission {
     /// Anything that is not pinned.
     Needed,
+    /// Only what is worth less than the plane itself: for one that is used if it is there and not
+    /// waited for, so that rare refinements do not cost others their base.
+    Worthwhile,
     /// Only what is worth less than a plane that a prediction says will be used in this step.
     Prefetch,
 }

@@ -188,3 +188,21 @@ fn layers_keep_their_floor() {
     }
     assert_eq!(books.resident(1, 0), 0, "its own layer may take it");
 }
+
+#[test]
+fn what_is_not_waited_for_takes_only_what_is_worth_less() {
+    let table = table(1, 4, 1);
+    let worth = [[9.0, 3.0, 2.0, 0.0, 0.0], [5.0, 4.0, 1.0, 0.0, 0.0], [8.0; 5], [8.0; 5]];
+    let policy = Box::new(StaticHotSet::of_uses(Arc::clone(&table), worth.to_vec()));
+    let options = ResidencyOptions { budget_bytes: 6, policy, floor_share: 0.0 };
+    let mut books = Residency::new(Arc::clone(&table), options).unwrap();
+    fetch(&mut books, 0, 0, 3);
+    fetch(&mut books, 0, 1, 1);
+    let mut evicted = Vec::new();
+    assert!(books.admit(id(0, 1, P3), Admission::Worthwhile, &mut evicted));
+    assert_eq!(evicted, [id(0, 0, P4)]);
+    books.arrived(id(0, 1, P3));
+    // The plane of worth 1 would cost one of worth 3 its place.
+    assert!(!books.admit(id(0, 1, P4), Admission::Worthwhile, &mut evicted));
+    assert_eq!((books.resident(0, 0), books.resident(0, 1), evicted.len()), (2, 2, 1));
+}

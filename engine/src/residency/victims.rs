@@ -57,6 +57,7 @@ impl Residency {
     ) -> bool {
         let ceiling = match admission {
             Admission::Needed => f64::INFINITY,
+            Admission::Worthwhile => self.policy.worth(id),
             Admission::Prefetch => self.policy.expected_worth(id),
         };
         let mut chosen = std::mem::take(&mut self.victims.chosen);

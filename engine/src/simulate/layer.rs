@@ -1,8 +1,10 @@
 //! The events of a step: computing, reads that end, experts that become whole.
 
+use std::collections::VecDeque;
+
 use nestling_formats::{Level, Plane};
 
-use super::machine::{Class, Disk};
+use super::machine::Disk;
 use super::synthetic::Normal;
 use super::trace::{LayerRouting, TraceStep};
 use super::uses::{Use, uses_of};
@@ -24,6 +26,9 @@ pub(super) struct Run {
     outcome: Outcome,
     evicted: Vec<PlaneId>,
     jobs: Vec<Job>,
+    /// What is read while the disk has nothing else to do, until the next layer asks. Room is made
+    /// when a read begins and not before, or planes would leave for others that never come.
+    idle: VecDeque<(PlaneId, Admission)>,
 }
 
 impl Run {
@@ -38,6 +43,7 @@ impl Run {
             outcome: Outcome::default(),
             evicted: Vec::new(),
             jobs: Vec::new(),
+            idle: VecDeque::new(),
         }
     }
 
@@ -79,8 +85,16 @@ impl Run {
     }
 
     fn deliver(&mut self) {
-        while let Some(id) = self.disk.next_done(self.now) {
+        while let Some((id, end)) = self.disk.next_done(self.now) {
             self.books.arrived(id);
+            self.read_idle(end);
+        }
+    }
+
+    fn read_idle(&mut self, now: u64) {
+        while self.disk.is_idle() {
+            let Some((id, admission)) = self.idle.pop_front() else { return };
+            self.admit(id, admission, now);
         }
     }
 
@@ -101,11 +115,12 @@ impl Run {
             self.replace_copy(layer, used);
             self.books.used(layer, used.expert, used.planes, used.rows);
         }
-        self.keep_predictions(layer, uses);
+        self.idle.clear();
         uses.iter().for_each(|used| self.books.pin(layer, used.expert));
         let mut blocked = !self.fetch(layer, uses);
         if !blocked {
             self.prefetch(layer + 1, next);
+            self.read_idle(self.now);
         }
         while !uses.is_empty() {
             if let Some(at) = self.computable(layer, uses) {
@@ -135,18 +150,6 @@ impl Run {
         }
     }
 
-    /// Predictions that came true are needed now; others that have not begun are dropped.
-    fn keep_predictions(&mut self, layer: u32, uses: &[Use]) {
-        for (id, bytes) in self.disk.withdraw_idle() {
-            let wanted = |used: &Use| used.expert == id.expert && id.plane.index() < used.planes;
-            if id.layer == layer && uses.iter().any(wanted) {
-                self.disk.submit(id, bytes, Class::Urgent, self.now);
-            } else {
-                self.books.failed(id);
-            }
-        }
-    }
-
     /// Starts the reads of what is absent; false if not all of it found room.
     fn fetch(&mut self, layer: u32, uses: &[Use]) -> bool {
         let mut jobs = std::mem::take(&mut self.jobs);
@@ -156,9 +159,11 @@ impl Run {
         let all = jobs.iter().all(|job| {
             let id = PlaneId { layer, expert: job.expert, plane: job.plane };
             // What is not waited for must not keep the next layer's bases waiting.
-            let late = self.options.late == LatePlanes::Skip && job.plane > Plane::P2;
-            let class = if late { Class::Idle } else { Class::Urgent };
-            self.admit(id, Admission::Needed, class)
+            if self.options.late == LatePlanes::Skip && job.plane > Plane::P2 {
+                self.idle.push_back((id, Admission::Worthwhile));
+                return true;
+            }
+            self.admit(id, Admission::Needed, self.now)
         });
         self.jobs = jobs;
         all
@@ -182,7 +187,7 @@ impl Run {
         }
     }
 
-    fn admit(&mut self, id: PlaneId, admission: Admission, class: Class) -> bool {
+    fn admit(&mut self, id: PlaneId, admission: Admission, now: u64) -> bool {
         let mut evicted = std::mem::take(&mut self.evicted);
         evicted.clear();
         let admitted = self.books.admit(id, admission, &mut evicted);
@@ -194,7 +199,7 @@ impl Run {
         if admitted {
             let entry = self.books.table().entry(id.layer, id.expert);
             let bytes = entry.map_or(0, |entry| entry.plane_bytes[id.plane.index()]);
-            self.disk.submit(id, bytes, class, self.now);
+            self.disk.submit(id, bytes, now);
         }
         admitted
     }
@@ -244,10 +249,8 @@ impl Run {
         for used in predicted {
             for plane in Plane::ALL.into_iter().take(used.planes) {
                 let id = PlaneId { layer, expert: used.expert, plane };
-                if self.books.state(id) == PlaneState::Absent
-                    && !self.admit(id, Admission::Prefetch, Class::Idle)
-                {
-                    break;
+                if self.books.state(id) == PlaneState::Absent {
+                    self.idle.push_back((id, Admission::Prefetch));
                 }
             }
         }

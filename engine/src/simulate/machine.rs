@@ -13,6 +13,8 @@ pub struct Machine {
     pub read_latency_ns: u64,
     /// Reads under way at a time.
     pub read_depth: usize,
+    /// Nanoseconds that computing an expert takes at the least, whatever its level and rows.
+    pub expert_ns_min: u64,
     /// Bytes of expert weights per second that one row is computed with.
     pub expert_bytes_per_second: f64,
     /// Nanoseconds that every further row of an expert takes, as a share of its first.
@@ -27,7 +29,8 @@ impl Machine {
     /// Nanoseconds to compute `rows` rows with an expert of that many bytes.
     pub fn expert_ns(&self, bytes: u64, rows: u32) -> u64 {
         let first = bytes as f64 / self.expert_bytes_per_second * 1e9;
-        (first * (1.0 + self.further_row_share * f64::from(rows.saturating_sub(1)))) as u64
+        let further = self.further_row_share * f64::from(rows.saturating_sub(1));
+        self.expert_ns_min.max((first * (1.0 + further)) as u64)
     }
 
     /// Nanoseconds of a layer's dense parts for `rows` rows.
@@ -42,20 +45,11 @@ impl Machine {
     }
 }
 
-/// Which reads start first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
-    Urgent,
-    /// Only while no urgent one waits.
-    Idle,
-}
-
 /// A disk: latencies of reads overlap up to its depth, their bytes come one after the other.
 #[derive(Debug)]
 pub(super) struct Disk {
     machine: Machine,
-    urgent: VecDeque<(PlaneId, u64)>,
-    idle: VecDeque<(PlaneId, u64)>,
+    waiting: VecDeque<(PlaneId, u64)>,
     /// With the time of their end, which is in the order of their start.
     flying: VecDeque<(PlaneId, u64)>,
     free_at: u64,
@@ -67,8 +61,7 @@ impl Disk {
     pub fn new(machine: Machine) -> Self {
         Self {
             machine,
-            urgent: VecDeque::new(),
-            idle: VecDeque::new(),
+            waiting: VecDeque::new(),
             flying: VecDeque::new(),
             free_at: 0,
             busy_ns: 0,
@@ -76,18 +69,15 @@ impl Disk {
         }
     }
 
-    /// Asks for a plane.
-    pub fn submit(&mut self, id: PlaneId, bytes: u64, class: Class, now: u64) {
-        match class {
-            Class::Urgent => self.urgent.push_back((id, bytes)),
-            Class::Idle => self.idle.push_back((id, bytes)),
-        }
+    /// Asks for a plane; reads start in the order in which they are asked for.
+    pub fn submit(&mut self, id: PlaneId, bytes: u64, now: u64) {
+        self.waiting.push_back((id, bytes));
         self.start(now);
     }
 
-    /// Takes back what has not started of the idle reads.
-    pub fn withdraw_idle(&mut self) -> Vec<(PlaneId, u64)> {
-        self.idle.drain(..).collect()
+    /// Whether a read would start at once.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.flying.len() < self.machine.read_depth.max(1)
     }
 
     /// When the next read ends.
@@ -95,20 +85,17 @@ impl Disk {
         self.flying.front().map(|(_, end)| *end)
     }
 
-    /// The next read that ended no later than `until`.
-    pub fn next_done(&mut self, until: u64) -> Option<PlaneId> {
+    /// The next read that ended no later than `until`, and when.
+    pub fn next_done(&mut self, until: u64) -> Option<(PlaneId, u64)> {
         let (id, end) = *self.flying.front().filter(|(_, end)| *end <= until)?;
         self.flying.pop_front();
         self.start(end);
-        Some(id)
+        Some((id, end))
     }
 
     fn start(&mut self, now: u64) {
         while self.flying.len() < self.machine.read_depth.max(1) {
-            let Some((id, bytes)) = self.urgent.pop_front().or_else(|| self.idle.pop_front())
-            else {
-                return;
-            };
+            let Some((id, bytes)) = self.waiting.pop_front() else { return };
             let begins = self.free_at.max(now.saturating_add(self.machine.read_latency_ns));
             let transfer = self.machine.transfer_ns(bytes);
             self.busy_ns += transfer;

@@ -11,6 +11,7 @@ const MACHINE: Machine = Machine {
     read_bytes_per_second: 1e9,
     read_latency_ns: 0,
     read_depth: 1,
+    expert_ns_min: 0,
     expert_bytes_per_second: 1e11,
     further_row_share: 0.5,
     dense_layer_ns: 1000,

@@ -155,6 +155,7 @@ fn a_recorded_run_replayed_in_the_simulator_hits_as_often() {
         read_bytes_per_second: 1e9,
         read_latency_ns: 100_000,
         read_depth: 2,
+        expert_ns_min: 0,
         expert_bytes_per_second: 1e10,
         further_row_share: 0.3,
         dense_layer_ns: 10_000,
