@@ -117,6 +117,7 @@ fn simulated(answer: &Answer, machine: &speed::Machine) -> Machine {
         read_bytes_per_second: machine.speed.disk_at(largest).max(1.0),
         read_latency_ns: 100_000,
         read_depth: machine.disk.as_ref().map_or(2, |disk| disk.depth),
+        expert_ns_min: 0,
         expert_bytes_per_second: speed,
         further_row_share: 0.2,
         dense_layer_ns: (dense_s / layers * 1e9) as u64,
