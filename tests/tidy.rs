@@ -18,6 +18,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/src/cpu/nested/neon.rs",
     "engine/src/cpu/vector.rs",
     "engine/src/reads/ring.rs",
+    "engine/src/reads/slab.rs",
     "engine/src/threads.rs",
     "engine/tests/allocation.rs",
     "engine/tests/model/bundled.rs",

@@ -1,19 +1,22 @@
 //! Memory that planes are read into, used again.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
-#[cfg(not(target_family = "wasm"))]
+#[cfg(not(any(target_os = "linux", target_family = "wasm")))]
 use memmap2::MmapMut;
 
+#[cfg(target_os = "linux")]
+use super::slab::{self, Piece};
 use crate::error::EngineError;
 
 /// Buffers begin at multiples of this and have a multiple of it: what direct reads ask for.
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// From this size on, buffers have pages of the system for themselves.
+/// From this size on, buffers have pages of the system of their own, large ones on Linux.
 #[cfg(not(target_family = "wasm"))]
 const OWN_PAGES_BYTES: usize = 128 << 10;
 
@@ -29,31 +32,47 @@ struct Page([u8; PAGE_BYTES]);
 
 enum Memory {
     Pages(Vec<Page>),
-    #[cfg(not(target_family = "wasm"))]
+    #[cfg(target_os = "linux")]
+    Piece(Piece),
+    #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
     Mapped(MmapMut),
 }
 
 impl Memory {
-    fn new(length: usize) -> Result<Self, EngineError> {
-        #[cfg(not(target_family = "wasm"))]
+    /// Buffers of that size, at least one; all but the last take no memory before they are used.
+    fn new(length: usize) -> io::Result<Vec<Self>> {
+        #[cfg(target_os = "linux")]
         if length >= OWN_PAGES_BYTES {
-            let refused = |source| EngineError::OutOfMemory { bytes: length as u64, source };
-            let pages = MmapMut::map_anon(length).map_err(refused)?;
-            return Ok(Self::Mapped(pages));
+            return Ok(slab::pieces(length)?.into_iter().map(Self::Piece).collect());
+        }
+        #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
+        if length >= OWN_PAGES_BYTES {
+            return Ok(vec![Self::Mapped(MmapMut::map_anon(length)?)]);
         }
         let mut pages = Vec::new();
-        pages.try_reserve_exact(length / PAGE_BYTES).map_err(|error| EngineError::OutOfMemory {
-            bytes: length as u64,
-            source: std::io::Error::other(error),
-        })?;
+        pages.try_reserve_exact(length / PAGE_BYTES).map_err(io::Error::other)?;
         pages.resize(length / PAGE_BYTES, Page::zeroed());
-        Ok(Self::Pages(pages))
+        Ok(vec![Self::Pages(pages)])
+    }
+
+    /// Gives its bytes back to the system; what is left, if anything, may be used again.
+    fn hollow(self) -> Option<Self> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Piece(mut piece) => {
+                piece.hollow();
+                Some(Self::Piece(piece))
+            }
+            _ => None,
+        }
     }
 
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Pages(pages) => bytemuck::cast_slice(pages),
-            #[cfg(not(target_family = "wasm"))]
+            #[cfg(target_os = "linux")]
+            Self::Piece(piece) => piece.bytes(),
+            #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
             Self::Mapped(pages) => pages,
         }
     }
@@ -61,7 +80,9 @@ impl Memory {
     fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Pages(pages) => bytemuck::cast_slice_mut(pages),
-            #[cfg(not(target_family = "wasm"))]
+            #[cfg(target_os = "linux")]
+            Self::Piece(piece) => piece.bytes_mut(),
+            #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
             Self::Mapped(pages) => pages,
         }
     }
@@ -78,6 +99,8 @@ pub(super) struct BufferPool {
 struct PoolState {
     /// By size.
     free: BTreeMap<usize, Vec<Memory>>,
+    /// Buffers without memory until they are used, by size.
+    hollow: BTreeMap<usize, Vec<Memory>>,
     free_bytes: u64,
     lent_bytes: u64,
     limit: u64,
@@ -85,8 +108,8 @@ struct PoolState {
 
 impl BufferPool {
     pub fn new(limit: u64) -> Self {
-        let free = BTreeMap::new();
-        Self { state: Mutex::new(PoolState { free, free_bytes: 0, lent_bytes: 0, limit }) }
+        let (free, hollow) = (BTreeMap::new(), BTreeMap::new());
+        Self { state: Mutex::new(PoolState { free, hollow, free_bytes: 0, lent_bytes: 0, limit }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, PoolState> {
@@ -102,17 +125,39 @@ impl BufferPool {
             found: u64::MAX,
         })?;
         let mut state = self.lock();
-        let memory = state.reuse(length);
-        let others = if memory.is_none() { state.release(length) } else { Vec::new() };
         state.lent_bytes += length as u64;
+        if let Some(memory) = state.reuse(length) {
+            return Ok(Buffer { memory: Some(memory), pool: Arc::clone(self) });
+        }
+        let others = state.release(length);
+        let hollow = state.hollow.get_mut(&length).and_then(Vec::pop);
         drop(state);
         // Outside of the lock: the system takes its time.
-        drop(others);
-        let memory = memory.map_or_else(|| Memory::new(length), Ok);
-        if memory.is_err() {
+        self.hollow(others);
+        let memory = hollow.map_or_else(|| self.make(length), Ok);
+        let memory = memory.map_err(|source| {
             self.lock().lent_bytes -= length as u64;
+            EngineError::OutOfMemory { bytes: length as u64, source }
+        })?;
+        Ok(Buffer { memory: Some(memory), pool: Arc::clone(self) })
+    }
+
+    /// A new buffer; others that were made with it are kept.
+    fn make(&self, length: usize) -> io::Result<Memory> {
+        let mut made = Memory::new(length)?;
+        let memory = made.pop().ok_or(io::ErrorKind::OutOfMemory)?;
+        self.lock().hollow.entry(length).or_default().append(&mut made);
+        Ok(memory)
+    }
+
+    /// Gives the memory of buffers back to the system.
+    fn hollow(&self, released: Vec<Memory>) {
+        for memory in released {
+            let length = memory.bytes().len();
+            if let Some(hollow) = memory.hollow() {
+                self.lock().hollow.entry(length).or_default().push(hollow);
+            }
         }
-        Ok(Buffer { memory: Some(memory?), pool: Arc::clone(self) })
     }
 
     /// Bytes that are lent, and bytes that are kept.
@@ -127,12 +172,12 @@ impl BufferPool {
         let excess = state.free_bytes.saturating_sub(bytes);
         let released = state.release(usize::try_from(excess).unwrap_or(usize::MAX));
         drop(state);
-        drop(released);
+        self.hollow(released);
     }
 
     pub fn trim(&self) {
         let released = self.lock().release(usize::MAX);
-        drop(released);
+        self.hollow(released);
     }
 
     fn put_back(&self, memory: Memory) {
@@ -144,7 +189,7 @@ impl BufferPool {
             state.free.entry(length).or_default().push(memory);
         } else {
             drop(state);
-            drop(memory);
+            self.hollow(vec![memory]);
         }
     }
 }

@@ -14,6 +14,8 @@ mod queue;
 #[cfg(target_os = "linux")]
 mod ring;
 mod shared;
+#[cfg(target_os = "linux")]
+mod slab;
 #[cfg(test)]
 mod tests;
 #[cfg(not(target_family = "wasm"))]

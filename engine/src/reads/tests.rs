@@ -66,3 +66,27 @@ fn buffers_are_used_again_and_never_take_more_than_once_was_lent() {
     pool.trim();
     assert_eq!(pool.bytes(), (0, 0));
 }
+
+#[test]
+fn large_buffers_keep_what_is_in_them() {
+    let pool = Arc::new(BufferPool::new(1 << 20));
+    let sizes = [600_000, 1_300_000, 300_000];
+    let mut held = Vec::new();
+    for round in 0..60u8 {
+        let mut buffer = pool.take(sizes[usize::from(round) % 3]).unwrap();
+        buffer.bytes_mut().fill(round);
+        held.push((round, buffer));
+        if round % 2 == 1 {
+            held.swap_remove(usize::from(round) * 7 % held.len());
+        }
+        let sum: usize = held.iter().map(|(_, buffer)| buffer.bytes().len()).sum();
+        let (lent, free) = pool.bytes();
+        assert!(lent == sum as u64 && free <= 1 << 20);
+    }
+    for (round, buffer) in &held {
+        assert!(buffer.bytes().iter().all(|byte| byte == round));
+    }
+    drop(held);
+    pool.trim();
+    assert_eq!(pool.bytes(), (0, 0));
+}
