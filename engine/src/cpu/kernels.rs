@@ -49,6 +49,13 @@ pub struct FloatInputs<'a> {
     pub rows: &'a [u32],
 }
 
+impl<'a> FloatInputs<'a> {
+    #[inline(always)]
+    fn row(&self, at: usize) -> &'a [f32] {
+        &self.values[self.rows[at] as usize * self.cols..][..self.cols]
+    }
+}
+
 type OuterProducts =
     unsafe fn(&[[f32; OUTER_TILE]], &[[f32; OUTER_TILE]], &mut [[f32; OUTER_TILE]; OUTER_TILE]);
 
@@ -84,6 +91,9 @@ type FloatSums = [[f32; math::LANES]; FLOAT_ROWS];
 
 /// Products of [`FLOAT_ROWS`] rows of weights with rows of activations, `INPUTS` of them at a time
 /// where that is 4. Where there are fewer weights, the last row stands for those that are missing.
+///
+/// Loops over places here and below, not zips and maps: within code for a list of features they are
+/// calls, which for short rows take longer than the products.
 #[inline(always)]
 fn dots<E: Element, const INPUTS: usize>(
     (weights, stride): (&[E], usize),
@@ -92,20 +102,20 @@ fn dots<E: Element, const INPUTS: usize>(
 ) {
     let cols = x.cols;
     let last = weights.len().saturating_sub(cols).checked_div(stride).unwrap_or(0);
-    let rows: [&[E]; FLOAT_ROWS] =
-        std::array::from_fn(|row| &weights[row.min(last) * stride..][..cols]);
-    let row = |index: u32| &x.values[index as usize * cols..][..cols];
-    let mut done = 0;
-    if INPUTS == 4 {
-        let blocks = x.rows.as_chunks::<4>().0;
-        for (indices, out) in blocks.iter().zip(out.as_chunks_mut::<4>().0) {
-            let [a, b, c, d] = indices;
-            four_dots(&rows, [row(*a), row(*b), row(*c), row(*d)], out);
-        }
-        done = 4 * blocks.len();
+    let mut rows = [weights; FLOAT_ROWS];
+    for row in 0..FLOAT_ROWS {
+        rows[row] = &weights[row.min(last) * stride..][..cols];
     }
-    for (index, out) in x.rows.iter().zip(out).skip(done) {
-        *out = one_dot(&rows, row(*index));
+    let mut done = 0;
+    while INPUTS == 4 && done + 4 <= x.rows.len() {
+        let block =
+            four_dots(&rows, [x.row(done), x.row(done + 1), x.row(done + 2), x.row(done + 3)]);
+        out[done..done + 4].copy_from_slice(&block);
+        done += 4;
+    }
+    while done < x.rows.len() {
+        out[done] = one_dot(&rows, x.row(done));
+        done += 1;
     }
 }
 
@@ -113,37 +123,31 @@ fn dots<E: Element, const INPUTS: usize>(
 ///
 /// Each row has a variable of its own: in an array of all, the compiler keeps the sums in memory.
 #[inline(always)]
-fn four_dots<E: Element>(
-    weights: &[&[E]; FLOAT_ROWS],
-    x: [&[f32]; 4],
-    out: &mut [[f32; FLOAT_ROWS]; 4],
-) {
-    const LANES: usize = math::LANES;
-    let [x0, x1, x2, x3] = x.map(|x| x.as_chunks::<LANES>());
-    let mut s0: FloatSums = [[0.0; LANES]; FLOAT_ROWS];
+fn four_dots<E: Element>(weights: &[&[E]; FLOAT_ROWS], x: [&[f32]; 4]) -> [[f32; FLOAT_ROWS]; 4] {
+    let mut s0: FloatSums = [[0.0; math::LANES]; FLOAT_ROWS];
     let (mut s1, mut s2, mut s3) = (s0, s0, s0);
-    let inputs = x0.0.iter().zip(x1.0).zip(x2.0).zip(x3.0);
-    for (chunk, (((a, b), c), d)) in inputs.enumerate() {
+    for chunk in 0..weights[0].len() / math::LANES {
         let wide = widen(weights, chunk);
-        accumulate(&mut s0, &wide, a);
-        accumulate(&mut s1, &wide, b);
-        accumulate(&mut s2, &wide, c);
-        accumulate(&mut s3, &wide, d);
+        accumulate(&mut s0, &wide, x[0], chunk);
+        accumulate(&mut s1, &wide, x[1], chunk);
+        accumulate(&mut s2, &wide, x[2], chunk);
+        accumulate(&mut s3, &wide, x[3], chunk);
     }
-    let tails = [x0.1, x1.1, x2.1, x3.1];
-    for (out, (sums, tail)) in out.iter_mut().zip([s0, s1, s2, s3].into_iter().zip(tails)) {
-        *out = finish(sums, weights, tail);
-    }
+    [
+        finish(s0, weights, x[0]),
+        finish(s1, weights, x[1]),
+        finish(s2, weights, x[2]),
+        finish(s3, weights, x[3]),
+    ]
 }
 
 #[inline(always)]
 fn one_dot<E: Element>(weights: &[&[E]; FLOAT_ROWS], x: &[f32]) -> [f32; FLOAT_ROWS] {
-    let (x, tail) = x.as_chunks::<{ math::LANES }>();
     let mut sums = [[0.0; math::LANES]; FLOAT_ROWS];
-    for (chunk, x) in x.iter().enumerate() {
-        accumulate(&mut sums, &widen(weights, chunk), x);
+    for chunk in 0..weights[0].len() / math::LANES {
+        accumulate(&mut sums, &widen(weights, chunk), x, chunk);
     }
-    finish(sums, weights, tail)
+    finish(sums, weights, x)
 }
 
 #[inline(always)]
@@ -159,7 +163,8 @@ fn widen<E: Element>(weights: &[&[E]; FLOAT_ROWS], chunk: usize) -> FloatSums {
 }
 
 #[inline(always)]
-fn accumulate(sums: &mut FloatSums, weights: &FloatSums, x: &[f32; math::LANES]) {
+fn accumulate(sums: &mut FloatSums, weights: &FloatSums, x: &[f32], chunk: usize) {
+    let x = &x.as_chunks::<{ math::LANES }>().0[chunk];
     for row in 0..FLOAT_ROWS {
         for lane in 0..math::LANES {
             sums[row][lane] = weights[row][lane].mul_add(x[lane], sums[row][lane]);
@@ -172,16 +177,16 @@ fn accumulate(sums: &mut FloatSums, weights: &FloatSums, x: &[f32; math::LANES])
 fn finish<E: Element>(
     mut sums: FloatSums,
     weights: &[&[E]; FLOAT_ROWS],
-    tail: &[f32],
+    x: &[f32],
 ) -> [f32; FLOAT_ROWS] {
-    for (sums, weights) in sums.iter_mut().zip(weights) {
-        let weights = &weights[weights.len() - tail.len()..];
-        for ((sum, weight), x) in sums.iter_mut().zip(weights).zip(tail) {
-            *sum = weight.to_f32().mul_add(*x, *sum);
-        }
-    }
+    let tail = x.len() % math::LANES;
+    let at = x.len() - tail;
     let mut out = [0.0; FLOAT_ROWS];
     for row in 0..FLOAT_ROWS {
+        for lane in 0..tail {
+            let weight = weights[row][at + lane].to_f32();
+            sums[row][lane] = weight.mul_add(x[at + lane], sums[row][lane]);
+        }
         out[row] = math::tree_sum(sums[row]);
     }
     out
