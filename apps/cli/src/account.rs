@@ -26,7 +26,9 @@ impl Expected {
             return Ok(Self(None));
         }
         let options = model_options(model, resources);
-        let question = Question::new(path, options, memory_budget(resources.memory), None)?;
+        // To the decimals that were typed.
+        let mean = model.mean_level.and_then(|mean| mean.to_string().parse().ok());
+        let question = Question::new(path, options, memory_budget(resources.memory), mean)?;
         let speeds = SpeedArgs { threads: resources.threads, ..SpeedArgs::default() };
         let machine = Machine::measure(&speeds, &question.store, console)?;
         question.answer(&machine, question.level, question.budget).map(Some).map(Self)

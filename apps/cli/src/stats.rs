@@ -23,7 +23,7 @@ pub fn print(console: &Console, model: &Model, finished: &Finished, took: Took) 
         return;
     }
     for (name, value) in table(finished, took) {
-        console.note(format_args!("{name:<22} {value}"));
+        console.note(format_args!("{name:<23} {value}"));
     }
 }
 
@@ -54,7 +54,7 @@ fn line(model: &Model, finished: &Finished) -> String {
 fn table(finished: &Finished, took: Took) -> Vec<(&'static str, String)> {
     let (usage, stats) = (&finished.usage, &finished.stats);
     let seconds = |seconds: f64| format!("{:.3?}", Duration::from_secs_f64(seconds.max(0.0)));
-    vec![
+    let mut rows = vec![
         ("total duration:", format!("{:.3?}", took.total)),
         ("load duration:", format!("{:.3?}", took.load)),
         (
@@ -69,5 +69,14 @@ fn table(finished: &Finished, took: Took) -> Vec<(&'static str, String)> {
         ("eval count:", format!("{} token(s)", usage.completion_tokens)),
         ("eval duration:", seconds(stats.decode_seconds)),
         ("eval rate:", format!("{:.2} tokens/s", stats.decode_tokens_per_second())),
-    ]
+    ];
+    let streaming = &stats.streaming;
+    if let Some(hits) = streaming.hit_rate() {
+        let by_plane = streaming.read_bytes.map(|bytes| ByteSize(bytes).to_string());
+        let stall = Duration::from_nanos(streaming.wait_ns);
+        rows.push(("expert bytes in memory:", format!("{:.1} %", 100.0 * hits)));
+        rows.push(("read by plane:", by_plane.join(", ")));
+        rows.push(("stalled:", format!("{stall:.3?}")));
+    }
+    rows
 }
