@@ -20,11 +20,18 @@ use crate::clock::Moment;
 use crate::error::EngineError;
 use crate::reads::{ReadClass, ReadDone, ReadOptions, ReadRequest, Reads};
 use crate::record::Recorder;
+use crate::residency::order::{Job, OrderRule, order};
 use crate::residency::{Admission, ExpertTable, PlaneId, PlaneState, Residency, ResidencyOptions};
 use crate::weights::ActivationMode;
 
 /// Experts that are given at once while others wait for the memory of those that were computed.
 const GIVEN_AT_ONCE: usize = 8;
+
+/// How much faster an expert is computed with than read, about: only orders of reads depend on it.
+const READ_SHARE: u64 = 10;
+
+/// Rows that are computed in the time of one or two.
+const ROWS_TOGETHER: u64 = 4;
 
 /// How experts are streamed.
 #[derive(Clone, Debug, PartialEq)]
@@ -313,6 +320,7 @@ impl<B: Backend> StreamedExperts<B> {
         }
         self.wanted = wanted;
         self.drop_evicted();
+        self.order_jobs();
         self.submit_jobs(ReadClass::Urgent);
     }
 
@@ -334,9 +342,32 @@ impl<B: Backend> StreamedExperts<B> {
         true
     }
 
+    /// The order in which all is read and computed the soonest. An expert is computed when the last
+    /// of its planes is there; times are in bytes read.
+    fn order_jobs(&mut self) {
+        if self.late == LatePlanes::LeaveOut {
+            // Bases first: an expert that has its base can be computed.
+            self.jobs.sort_by_key(|id| (id.plane.index(), id.expert));
+            return;
+        }
+        let jobs = self.jobs.iter().map(|id| {
+            let one = self.wanted.iter().find(|one| one.expert == id.expert);
+            let (planes, rows) = one.map_or((0, 1), |one| (one.planes, one.uses.len()));
+            let bytes = |plane| self.extent_bytes(id.layer, id.expert, plane);
+            let of_expert: u64 = Plane::ALL.into_iter().take(planes).map(bytes).sum();
+            let compute = of_expert / READ_SHARE * (rows as u64).div_ceil(ROWS_TOGETHER);
+            let compute_ns = if id.plane.index() + 1 == planes { compute } else { 0 };
+            let (expert, plane, rows) = (id.expert, id.plane, rows as u32);
+            Job { expert, plane, rows, read_ns: bytes(id.plane), compute_ns }
+        });
+        let mut jobs: Vec<Job> = jobs.collect();
+        order(&mut jobs, OrderRule::Johnson);
+        for (id, job) in self.jobs.iter_mut().zip(jobs) {
+            (id.expert, id.plane) = (job.expert, job.plane);
+        }
+    }
+
     fn submit_jobs(&mut self, class: ReadClass) {
-        // Base planes first: an expert that has its base can be computed at a lower level.
-        self.jobs.sort_by_key(|id| (id.plane.index(), id.expert));
         for id in std::mem::take(&mut self.jobs) {
             let group = self.store.group(&GroupId::expert_of(id.layer, id.expert));
             let extent = group.and_then(|group| self.store.extent(group, id.plane));
