@@ -20,7 +20,8 @@ pub struct ExpertChoice {
 /// Decides the level of each (token, expert) under [`crate::LevelPolicy::Dual`].
 ///
 /// In strict mode an answer may depend on nothing but the arguments: not on other tokens of the
-/// step, the clock or what is resident.
+/// step, the clock or what is resident. Levels must not rise with the policy's threshold, or mean
+/// levels cannot be turned into thresholds.
 pub trait LevelRouter: Send + Sync {
     /// The level of the expert for the token; it is brought within the policy's bounds.
     fn level(&self, choice: ExpertChoice, policy: DualPolicy) -> Level;
