@@ -43,6 +43,8 @@ pub mod record;
 mod recycle;
 pub mod residency;
 pub mod runner;
+#[cfg(feature = "text")]
+pub mod sample_tokens;
 pub mod sampler;
 #[cfg(feature = "text")]
 mod sequence;

@@ -15,7 +15,7 @@ use crate::budget::{BudgetExceeded, Purpose, Reservation};
 use crate::cancel::CancelToken;
 use crate::cpu::Cpu;
 use crate::cpu::kernels::Kernels;
-use crate::dual::{DualRouting, sample_tokens};
+use crate::dual::DualRouting;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::expert::{CheckpointSource, ExpertSource, StoreSource, StreamOptions};
@@ -25,6 +25,7 @@ use crate::model_core::ModelParts;
 use crate::open::Model;
 use crate::options::ModelOptions;
 use crate::runner::ModelRunner;
+use crate::sample_tokens::sample_tokens;
 use crate::sampler::SamplingParams;
 use crate::text::{ChatTemplate, Tokenizer};
 

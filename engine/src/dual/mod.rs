@@ -15,8 +15,6 @@ mod threshold;
 
 pub use elastic::{ElasticController, StepTimes};
 pub use router::{ExpertChoice, LevelRouter, ThresholdRule};
-#[cfg(feature = "text")]
-pub use routing::sample_tokens;
 pub use routing::{DualOptions, DualRouting};
 pub use sample::{RouteSample, SAMPLE_TEXT, SAMPLE_TOKENS};
 pub use sensitivities::{ExpertSensitivities, ExpertWorth};

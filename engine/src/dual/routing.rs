@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nestling_formats::Level;
 
 use super::{
-    DualPolicy, ElasticController, LevelMode, LevelRouter, RouteSample, SAMPLE_TOKENS, StepTimes,
-    Threshold,
+    DualPolicy, ElasticController, LevelMode, LevelRouter, RouteSample, StepTimes, Threshold,
 };
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
@@ -156,25 +155,4 @@ fn concessions(
         steps.push(sample.calibrate(mean, policy, router)?.threshold);
     }
     Ok(steps)
-}
-
-/// The tokens of the sample text; where a model has no tokenizer, numbers that stand for them.
-///
-/// # Errors
-/// A tokenizer that fails on them.
-#[cfg(feature = "text")]
-pub fn sample_tokens(
-    tokenizer: Option<&crate::text::Tokenizer>,
-    vocab_size: usize,
-) -> Result<Vec<u32>, EngineError> {
-    use crate::text::{EncodeOptions, SpecialText};
-    let options = EncodeOptions { add_special_tokens: false, special_text: SpecialText::Plain };
-    let mut tokens = match tokenizer {
-        Some(tokenizer) => tokenizer.encode(super::SAMPLE_TEXT, options)?,
-        None => (0..SAMPLE_TOKENS as u32).map(|at| at.wrapping_mul(2_654_435_761) >> 8).collect(),
-    };
-    tokens.truncate(SAMPLE_TOKENS);
-    let vocab_size = u32::try_from(vocab_size).unwrap_or(u32::MAX).max(1);
-    tokens.iter_mut().for_each(|token| *token %= vocab_size);
-    Ok(tokens)
 }

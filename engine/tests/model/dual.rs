@@ -8,7 +8,7 @@ use nestling_engine::cancel::CancelToken;
 use nestling_engine::cpu::Cpu;
 use nestling_engine::dual::{
     DualOptions, DualPolicy, DualRouting, ExpertChoice, ExpertSensitivities, LevelMode,
-    LevelRouter, RouteSample, Threshold, ThresholdRule, sample_tokens,
+    LevelRouter, RouteSample, Threshold, ThresholdRule,
 };
 use nestling_engine::expert::{ExpertSource, Prefetch, StoreSource, StreamOptions};
 use nestling_engine::kv_cache::PageAllocator;
@@ -16,6 +16,7 @@ use nestling_engine::model::{Runner, RunnerOptions};
 use nestling_engine::reads::ReadOptions;
 use nestling_engine::residency::ExpertTable;
 use nestling_engine::runner::ModelRunner;
+use nestling_engine::sample_tokens::sample_tokens;
 use nestling_formats::Level;
 use nestling_formats::store::Store;
 
