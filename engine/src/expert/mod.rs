@@ -12,6 +12,7 @@ pub mod source;
 pub mod stats;
 pub mod store;
 pub mod streamed;
+mod tag;
 
 pub use cache::{ExpertCache, RequestScratch};
 pub use checkpoint::CheckpointSource;

@@ -15,6 +15,7 @@ use super::prefetch::{Prefetch, ReadAhead};
 use super::slot::{Maker, Slot};
 use super::source::ExpertSource;
 use super::stats::StreamStats;
+use super::tag::{plane_of, tag_of};
 use crate::backend::{Backend, Encoder, ExpertUse, PinnedExpert};
 use crate::clock::Moment;
 use crate::error::EngineError;
@@ -23,6 +24,9 @@ use crate::record::Recorder;
 use crate::residency::order::{Job, OrderRule, order};
 use crate::residency::{Admission, ExpertTable, PlaneId, PlaneState, Residency, ResidencyOptions};
 use crate::weights::ActivationMode;
+
+/// Part of a budget that unused buffers may take.
+const SPARE_SHARE: u64 = 24;
 
 /// Experts that are given at once while others wait for the memory of those that were computed.
 const GIVEN_AT_ONCE: usize = 8;
@@ -80,6 +84,7 @@ pub(super) struct StreamedExperts<B: Backend> {
     maker: Maker,
     store: Arc<Store>,
     reads: Reads,
+    read_options: ReadOptions,
     residency: Residency,
     slots: Vec<Vec<Slot<B>>>, // [layers][experts], no experts in a dense layer
     memory: Arc<ExpertMemory>,
@@ -113,10 +118,14 @@ impl<B: Backend> StreamedExperts<B> {
         let config = source.config().clone();
         let level = source.level_max().unwrap_or(store.level());
         let table = Arc::new(ExpertTable::of_store(&store, level)?);
-        let residency = ResidencyOptions::new(&table, options.budget_bytes);
+        let least = table.least_bytes();
+        let spare = spare_bytes(options.budget_bytes, least, &options.reads);
+        let residency = ResidencyOptions::new(&table, options.budget_bytes - spare);
         let residency = Residency::new(table, residency)?;
         let opened = Moment::now();
         let reads = Reads::open(Arc::clone(&store), &options.reads)?;
+        reads.set_pool_bytes(0);
+        reads.set_memory_bytes(options.budget_bytes);
         let experts = config.layers.iter().map(|layer| match layer.feed_forward {
             FeedForwardConfig::Dense { .. } => 0,
             FeedForwardConfig::Moe { num_experts, .. } => num_experts,
@@ -126,6 +135,7 @@ impl<B: Backend> StreamedExperts<B> {
             maker: Maker { source, config, activations },
             store,
             reads,
+            read_options: options.reads.clone(),
             residency,
             slots,
             memory: Arc::new(ExpertMemory::new()),
@@ -172,7 +182,12 @@ impl<B: Backend> StreamedExperts<B> {
     pub fn change_memory(&mut self) -> Result<(), EngineError> {
         let mut result = Ok(());
         if let Some(wanted) = self.memory.take_wanted() {
-            result = self.residency.set_budget(wanted, &mut self.evicted);
+            let least = self.residency.table().least_bytes();
+            let spare = spare_bytes(wanted, least, &self.read_options);
+            result = self.residency.set_budget(wanted - spare, &mut self.evicted);
+            if result.is_ok() {
+                self.reads.set_memory_bytes(wanted);
+            }
         }
         let shed = self.memory.take_shed();
         if shed > 0 {
@@ -568,29 +583,8 @@ impl<B: Backend> StreamedExperts<B> {
     }
 }
 
-/// The tag of a plane's read. Layers and experts are below 2²⁴ by the limits of configurations.
-fn tag_of(id: PlaneId) -> u64 {
-    u64::from(id.layer) << 32 | u64::from(id.expert) << 8 | id.plane.index() as u64
-}
-
-fn plane_of(tag: u64) -> PlaneId {
-    let plane = Plane::ALL[(tag & 0xff) as usize % Plane::ALL.len()];
-    PlaneId { layer: (tag >> 32) as u32, expert: (tag >> 8) as u32 & 0xff_ffff, plane }
-}
-
-#[cfg(test)]
-mod tests {
-    use nestling_formats::Plane;
-
-    use super::{PlaneId, plane_of, tag_of};
-
-    #[test]
-    fn tags_name_planes() {
-        for (layer, expert) in [(0, 0), (47, 127), (93, 511), (1 << 20, (1 << 24) - 1)] {
-            for plane in Plane::ALL {
-                let id = PlaneId { layer, expert, plane };
-                assert_eq!(plane_of(tag_of(id)), id);
-            }
-        }
-    }
+/// Part of a budget that is left to buffers between planes: without it, every plane of another
+/// size than the one that left would come in new memory, which the disk fills more slowly.
+fn spare_bytes(budget: u64, least: u64, options: &ReadOptions) -> u64 {
+    options.pool_bytes.min(budget / SPARE_SHARE).min(budget.saturating_sub(least))
 }

@@ -90,8 +90,8 @@ impl Memory {
 
 /// Buffers of one [`super::Reads`].
 ///
-/// A new buffer is made only after free ones of other sizes with as many bytes were given back, so
-/// all of them together never take more than planes and reads under way once did.
+/// Free buffers have at most the bytes of the limit, or as many as those that are lent leave of the
+/// total.
 pub(super) struct BufferPool {
     state: Mutex<PoolState>,
 }
@@ -104,12 +104,14 @@ struct PoolState {
     free_bytes: u64,
     lent_bytes: u64,
     limit: u64,
+    total: u64,
 }
 
 impl BufferPool {
     pub fn new(limit: u64) -> Self {
         let (free, hollow) = (BTreeMap::new(), BTreeMap::new());
-        Self { state: Mutex::new(PoolState { free, hollow, free_bytes: 0, lent_bytes: 0, limit }) }
+        let state = PoolState { free, hollow, free_bytes: 0, lent_bytes: 0, limit, total: 0 };
+        Self { state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, PoolState> {
@@ -129,11 +131,12 @@ impl BufferPool {
         if let Some(memory) = state.reuse(length) {
             return Ok(Buffer { memory: Some(memory), pool: Arc::clone(self) });
         }
-        let others = state.release(length);
+        let excess = state.excess();
+        let released = state.release(excess);
         let hollow = state.hollow.get_mut(&length).and_then(Vec::pop);
         drop(state);
         // Outside of the lock: the system takes its time.
-        self.hollow(others);
+        self.hollow(released);
         let memory = hollow.map_or_else(|| self.make(length), Ok);
         let memory = memory.map_err(|source| {
             self.lock().lent_bytes -= length as u64;
@@ -167,10 +170,19 @@ impl BufferPool {
     }
 
     pub fn set_limit(&self, bytes: u64) {
+        self.change(|state| state.limit = bytes);
+    }
+
+    /// Bytes that lent and free buffers may take together.
+    pub fn set_total(&self, bytes: u64) {
+        self.change(|state| state.total = bytes);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut PoolState)) {
         let mut state = self.lock();
-        state.limit = bytes;
-        let excess = state.free_bytes.saturating_sub(bytes);
-        let released = state.release(usize::try_from(excess).unwrap_or(usize::MAX));
+        change(&mut state);
+        let excess = state.excess();
+        let released = state.release(excess);
         drop(state);
         self.hollow(released);
     }
@@ -184,13 +196,14 @@ impl BufferPool {
         let length = memory.bytes().len();
         let mut state = self.lock();
         state.lent_bytes -= length as u64;
-        if state.free_bytes.saturating_add(length as u64) <= state.limit {
-            state.free_bytes += length as u64;
-            state.free.entry(length).or_default().push(memory);
-        } else {
-            drop(state);
-            self.hollow(vec![memory]);
-        }
+        state.free_bytes += length as u64;
+        state.free.entry(length).or_default().push(memory);
+        // Of the size that has most, so that what is kept becomes what is asked for: memory that
+        // is given back comes again in small pages.
+        let excess = state.excess();
+        let released = state.release(excess);
+        drop(state);
+        self.hollow(released);
     }
 }
 
@@ -201,22 +214,27 @@ impl PoolState {
         Some(memory)
     }
 
-    /// Takes out free buffers, large ones first, until they have `bytes` bytes or none is left.
+    /// Bytes of free buffers that are too many.
+    fn excess(&self) -> usize {
+        let may = self.limit.max(self.total.saturating_sub(self.lent_bytes));
+        usize::try_from(self.free_bytes.saturating_sub(may)).unwrap_or(usize::MAX)
+    }
+
+    /// Takes out free buffers, of the size that has most bytes first, until they have `bytes` bytes
+    /// or none is left.
     fn release(&mut self, bytes: usize) -> Vec<Memory> {
         let mut released = Vec::new();
         let mut sum = 0usize;
-        while sum < bytes
-            && let Some(mut class) = self.free.last_entry()
-        {
-            match class.get_mut().pop() {
-                Some(memory) => {
-                    let length = memory.bytes().len();
-                    sum = sum.saturating_add(length);
-                    self.free_bytes -= length as u64;
-                    released.push(memory);
-                }
-                None => drop(class.remove()),
-            }
+        while sum < bytes {
+            let classes = self.free.iter_mut().filter(|(_, free)| !free.is_empty());
+            let most = classes.max_by_key(|(length, free)| **length * free.len());
+            let Some((length, memory)) = most.and_then(|(at, free)| Some((*at, free.pop()?)))
+            else {
+                break;
+            };
+            sum = sum.saturating_add(length);
+            self.free_bytes -= length as u64;
+            released.push(memory);
         }
         released
     }

@@ -213,6 +213,12 @@ impl Reads {
         self.shared.pool.set_limit(bytes);
     }
 
+    /// Bytes that planes and unused buffers may take together; as many unused buffers are kept as
+    /// planes leave.
+    pub fn set_memory_bytes(&self, bytes: u64) {
+        self.shared.pool.set_total(bytes);
+    }
+
     /// Gives all unused buffers back to the system.
     pub fn trim(&self) {
         self.shared.pool.trim();
