@@ -83,7 +83,7 @@ fn tables_have_a_row_for_each_point() {
     let rows: Vec<&str> = markdown.lines().skip(4).collect();
     assert_eq!(rows.len(), 4, "{markdown}");
     let columns = |row: &&str| row.matches('|').count();
-    assert!(markdown.lines().skip(2).collect::<Vec<_>>().iter().all(|row| columns(row) == 10));
+    assert!(markdown.lines().skip(2).collect::<Vec<_>>().iter().all(|row| columns(row) == 12));
     assert!(rows[0].starts_with("| **level 2** | 2.300 |") && rows[2].starts_with("| Q3 <i> |"));
     let json: serde_json::Value = serde_json::from_str(&report::json(&report).unwrap()).unwrap();
     assert_eq!(json["rows"][0]["kl"]["mean"], 0.005);
