@@ -2,7 +2,10 @@
 //!
 //! Products are fused wherever they are in the source and nothing is reordered, so that the results
 //! have the same bits everywhere.
-#![expect(unsafe_code, reason = "functions for instructions that were found present")]
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "functions for instructions that were found present")
+)]
 
 use super::descent::{Effort, Tile, TileRows};
 
