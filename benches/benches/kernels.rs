@@ -160,6 +160,13 @@ fn rows(criterion: &mut Criterion) {
         out.copy_from_slice(&x);
         kernels.swiglu(black_box(&mut out), &weight);
     });
+    each(&mut criterion.benchmark_group("geglu"), 8 * COLS, |kernels| {
+        out.copy_from_slice(&x);
+        kernels.geglu(black_box(&mut out), &weight);
+    });
+    each(&mut criterion.benchmark_group("softcap"), 4 * COLS, |kernels| {
+        kernels.softcap(black_box(&mut out), 30.0);
+    });
     each(&mut criterion.benchmark_group("add_scaled"), 8 * COLS, |kernels| {
         kernels.add_scaled(black_box(&mut out), 0.5, &x);
     });

@@ -68,6 +68,8 @@ pub struct Kernels {
     rms_norm_in_place: unsafe fn(&mut [f32], &[f32], f32),
     route: unsafe fn(&mut [f32], bool, &mut [u32], &mut [f32]),
     swiglu: unsafe fn(&mut [f32], &[f32]),
+    geglu: unsafe fn(&mut [f32], &[f32]),
+    softcap: unsafe fn(&mut [f32], f32),
     hadamard: unsafe fn(&mut [f32]),
     add_scaled: unsafe fn(&mut [f32], f32, &[f32]),
     add: unsafe fn(&mut [f32], &[f32]),
@@ -255,6 +257,16 @@ macro_rules! kernels_for {
             }
 
             $(#[target_feature(enable = $features)])?
+            unsafe fn geglu(gate: &mut [f32], up: &[f32]) {
+                math::geglu(gate, up);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn softcap(x: &mut [f32], cap: f32) {
+                math::softcap(x, cap);
+            }
+
+            $(#[target_feature(enable = $features)])?
             unsafe fn hadamard(x: &mut [f32]) {
                 math::hadamard(x);
             }
@@ -310,6 +322,8 @@ macro_rules! kernels_for {
                 rms_norm_in_place,
                 route,
                 swiglu,
+                geglu,
+                softcap,
                 hadamard,
                 add_scaled,
                 add,
@@ -457,6 +471,18 @@ impl Kernels {
     pub fn swiglu(&self, gate: &mut [f32], up: &[f32]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.swiglu)(gate, up) }
+    }
+
+    /// [`math::geglu`].
+    pub fn geglu(&self, gate: &mut [f32], up: &[f32]) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.geglu)(gate, up) }
+    }
+
+    /// [`math::softcap`].
+    pub fn softcap(&self, x: &mut [f32], cap: f32) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.softcap)(x, cap) }
     }
 
     /// [`math::hadamard`].

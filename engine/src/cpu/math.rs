@@ -117,11 +117,20 @@ const EXP_SERIES: [f32; 6] =
     [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 1.0 / 2.0];
 
 /// e^x to within 2 units in the last place where the result is a normal number.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    let (rest, n) = exp_parts(x);
+    // 2^n in two factors, so that subnormal results and 2^128 need no special case.
+    let half = n >> 1;
+    (rest + 1.0) * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// `(r, n)` with e^x = 2^n (1 + r).
 ///
 /// exp(x) = 2^n * exp(r) with n = round(x / ln 2), |r| <= ln(2) / 2, and the series of exp(r) cut
 /// where its rest is below 2^-27.
 #[inline(always)]
-pub fn exp(x: f32) -> f32 {
+fn exp_parts(x: f32) -> (f32, i32) {
     let x = if x < EXP_MIN { EXP_MIN } else { x };
     let x = if x > EXP_MAX { EXP_MAX } else { x };
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
@@ -131,16 +140,37 @@ pub fn exp(x: f32) -> f32 {
     for coefficient in &EXP_SERIES[1..] {
         series = series.mul_add(r, *coefficient);
     }
-    let value = (series * r).mul_add(r, r) + 1.0;
-    // 2^n in two factors, so that subnormal results and 2^128 need no special case.
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
-    let half = n >> 1;
-    value * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+    ((series * r).mul_add(r, r), n)
 }
 
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
+}
+
+/// Beyond this, `tanh` is 1.
+const TANH_MAX: f32 = 10.0;
+
+/// The hyperbolic tangent: with e = e^2|x| - 1, which keeps the digits of small x, e / (e + 2).
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    let size = x.abs();
+    let size = if size > TANH_MAX { TANH_MAX } else { size };
+    let (rest, n) = exp_parts(2.0 * size);
+    let power = power_of_two(n);
+    let e = rest.mul_add(power, power - 1.0);
+    (e / (e + 2.0)).copysign(x)
+}
+
+/// GELU by its approximation with tanh, x/2 (1 + tanh u), which is x / (1 + e^-2u):
+/// u = √(2/π) (x + 0.044715 x³).
+#[inline(always)]
+pub fn gelu_tanh(x: f32) -> f32 {
+    /// -2 √(2/π)
+    const FACTOR: f32 = -1.595_769_1;
+    let cubed = (0.044_715 * x * x).mul_add(x, x);
+    x / (1.0 + exp(FACTOR * cubed))
 }
 
 /// x / (1 + e^-x).
@@ -154,6 +184,22 @@ pub fn silu(x: f32) -> f32 {
 pub fn swiglu(gate: &mut [f32], up: &[f32]) {
     for (gate, up) in gate.iter_mut().zip(up) {
         *gate = silu(*gate) * up;
+    }
+}
+
+/// GeGLU: `gate[i] = gelu_tanh(gate[i]) * up[i]`.
+#[inline(always)]
+pub fn geglu(gate: &mut [f32], up: &[f32]) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        *gate = gelu_tanh(*gate) * up;
+    }
+}
+
+/// Keeps values within `cap`: `x[i] = cap * tanh(x[i] / cap)`.
+#[inline(always)]
+pub fn softcap(x: &mut [f32], cap: f32) {
+    for x in x {
+        *x = cap * tanh(*x / cap);
     }
 }
 

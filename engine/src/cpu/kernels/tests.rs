@@ -50,6 +50,16 @@ fn operations_on_rows_agree() {
         kernels.swiglu(&mut out, &noise(size, 6));
         out
     });
+    compare("geglu", |kernels, size| {
+        let mut out = noise(size, 23);
+        kernels.geglu(&mut out, &noise(size, 24));
+        out
+    });
+    compare("softcap", |kernels, size| {
+        let mut out = noise(size, 25);
+        kernels.softcap(&mut out, 3.0);
+        out
+    });
     compare("hadamard", |kernels, size| {
         let mut out = noise(size, 11);
         kernels.hadamard(&mut out);

@@ -35,6 +35,27 @@ fn exp_at_the_ends() {
 }
 
 #[test]
+fn tanh_and_gelu_keep_their_digits() {
+    let (mut worst_tanh, mut worst_gelu): (f64, f64) = (0.0, 0.0);
+    let mut bits = f32::to_bits(1e-30);
+    while bits < f32::to_bits(12.0) {
+        for x in [f32::from_bits(bits), -f32::from_bits(bits)] {
+            let wide = f64::from(x);
+            let truth = libm::tanh(wide);
+            worst_tanh = worst_tanh.max(((f64::from(tanh(x)) - truth) / truth).abs());
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (wide + 0.044715 * wide.powi(3));
+            let truth = 0.5 * wide * (1.0 + libm::tanh(inner));
+            worst_gelu = worst_gelu.max((f64::from(gelu_tanh(x)) - truth).abs() / wide.abs());
+        }
+        bits += 1009;
+    }
+    assert!(worst_tanh <= 4e-7, "relative error {worst_tanh} of tanh");
+    assert!(worst_gelu <= 4e-7, "error {worst_gelu} of GELU, in parts of x");
+    assert_eq!((tanh(0.0), tanh(50.0), tanh(f32::NEG_INFINITY)), (0.0, 1.0, -1.0));
+    assert!(tanh(f32::NAN).is_nan() && gelu_tanh(f32::NAN).is_nan());
+}
+
+#[test]
 fn every_f16_and_bf16_converts_exactly() {
     for bits in 0..=u16::MAX {
         let (f16, bf16) = (half::f16::from_bits(bits), half::bf16::from_bits(bits));
