@@ -5,6 +5,7 @@ use nestling_formats::Level;
 use crate::dual::{DualPolicy, ExpertChoice, LevelMode, LevelRouter};
 use crate::error::EngineError;
 use crate::kv_cache::{PAGE_POSITIONS, PageId};
+use crate::recurrent::{StateId, StateTrack};
 
 /// Which levels a row is computed with. A function of settings alone, never of what is resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,6 +68,16 @@ pub struct Row {
 pub struct SequenceRef {
     /// Its pages, to the last position of its rows at least.
     pub pages: Vec<PageId>,
+    /// The recurrent states that the step reads and writes; only looked at by models that have
+    /// recurrent layers.
+    pub states: StateTrack,
+}
+
+impl SequenceRef {
+    /// A sequence of a model without recurrent layers.
+    pub fn of_pages(pages: Vec<PageId>) -> Self {
+        Self { pages, states: StateTrack::default() }
+    }
 }
 
 /// The rows of one step. Prefill, decode and any mix of sessions have this one shape.
@@ -80,6 +91,18 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// For a runner of whoever makes the batch: sequence `i` has the recurrent state `i`, which its
+    /// rows change in place.
+    pub fn own_states(&mut self) {
+        for (index, sequence) in (0u32..).zip(&mut self.sequences) {
+            let mut positions = self.rows.iter().filter(|row| row.sequence == index);
+            let first = positions.next().map(|row| row.position as usize);
+            let Some(first) = first else { continue };
+            let last = positions.next_back().map_or(first, |row| row.position as usize);
+            sequence.states = StateTrack::in_place(StateId(index), first, last + 1);
+        }
+    }
+
     /// Indices of the rows that want logits, ascending.
     pub fn logit_rows(&self) -> Vec<u32> {
         (0..).zip(&self.rows).filter(|(_, row)| row.wants_logits).map(|(index, _)| index).collect()
@@ -140,6 +163,8 @@ pub struct StepRows {
     pub dense_levels: Vec<Level>, // [T]
     /// Pages of each sequence, of the batch's sequences at least.
     pub pages: Vec<Vec<PageId>>,
+    /// Recurrent states of each sequence of the batch.
+    pub states: Vec<StateTrack>,
 }
 
 impl StepRows {
@@ -167,6 +192,11 @@ impl StepRows {
         self.pages.iter_mut().for_each(Vec::clear);
         for (pages, sequence) in self.pages.iter_mut().zip(&batch.sequences) {
             pages.extend_from_slice(&sequence.pages);
+        }
+        self.states.resize_with(batch.sequences.len(), StateTrack::default);
+        for (states, sequence) in self.states.iter_mut().zip(&batch.sequences) {
+            states.from = sequence.states.from;
+            states.to.clone_from(&sequence.states.to);
         }
     }
 

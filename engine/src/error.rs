@@ -31,6 +31,12 @@ pub enum EngineError {
         /// Pages that the pool has.
         pages: usize,
     },
+    /// Every recurrent state of the pool is in use.
+    #[error("all {states} recurrent states of the pool are in use")]
+    OutOfStates {
+        /// States that the pool has.
+        states: usize,
+    },
     /// A sequence computed a NaN or an infinity: damaged weights or a model that overflows.
     #[error("sequence {sequence}: the logits at position {position} are not finite")]
     NotFinite {
@@ -194,6 +200,12 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// Whether all pages or all recurrent states are in use.
+    #[cfg(feature = "text")]
+    pub(crate) fn is_full_pool(&self) -> bool {
+        matches!(self, Self::OutOfPages { .. } | Self::OutOfStates { .. })
+    }
+
     /// A [`EngineError::Mismatch`] of two things that can be shown.
     pub fn mismatch(
         what: impl Into<String>,

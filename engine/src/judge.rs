@@ -296,7 +296,7 @@ fn run(
     }
     let rows_max = (STEP_LOGITS_BYTES / (4 * limits.vocab_size)).clamp(1, limits.rows_max);
     let pages = (0u32..).take(pages_for(inputs.len())).map(PageId).collect();
-    let sequences = vec![SequenceRef { pages }];
+    let sequences = vec![SequenceRef::of_pages(pages)];
     let mut rows = (0u32..).zip(inputs).map(|(position, token)| Row {
         token: *token,
         position,
@@ -307,6 +307,7 @@ fn run(
     let mut batch = Batch { rows: rows.by_ref().take(rows_max).collect(), sequences };
     let (mut position, mut uses) = (0, ExpertUses::default());
     while !batch.rows.is_empty() {
+        batch.own_states();
         let output = model.step_blocking(&batch, cancel)?;
         if let Some(failure) = output.failures.into_iter().next() {
             return Err(failure.error);

@@ -1,5 +1,6 @@
 //! Pages of keys and values: who holds which page. The contents live in the backend's pool.
 
+use crate::counts::HolderCounts;
 use crate::error::EngineError;
 
 /// Positions that one page holds, of every layer.
@@ -71,24 +72,23 @@ pub fn pages_for(positions: usize) -> usize {
 /// Counts the holders of every page of one pool.
 #[derive(Debug)]
 pub struct PageAllocator {
-    references: Vec<u32>, // [pages]
-    free: Vec<PageId>,
+    counts: HolderCounts,
 }
 
 impl PageAllocator {
     /// An allocator of that many free pages.
     pub fn new(pages: u32) -> Self {
-        Self { references: vec![0; pages as usize], free: (0..pages).rev().map(PageId).collect() }
+        Self { counts: HolderCounts::new(pages) }
     }
 
     /// Pages that nobody holds.
     pub fn free_pages(&self) -> usize {
-        self.free.len()
+        self.counts.free()
     }
 
     /// Pages of the pool.
     pub fn pages(&self) -> usize {
-        self.references.len()
+        self.counts.places()
     }
 
     /// Takes a free page.
@@ -96,38 +96,23 @@ impl PageAllocator {
     /// # Errors
     /// [`EngineError::OutOfPages`].
     pub fn allocate(&mut self) -> Result<PageId, EngineError> {
-        let out_of_pages = EngineError::OutOfPages { pages: self.references.len() };
-        let page = self.free.pop().ok_or(out_of_pages)?;
-        self.set(page, 1);
-        Ok(page)
+        let out_of_pages = EngineError::OutOfPages { pages: self.pages() };
+        self.counts.take().map(PageId).ok_or(out_of_pages)
     }
 
     /// Adds a holder to a page that is in use.
     pub fn retain(&mut self, page: PageId) {
-        self.set(page, self.references(page) + 1);
+        self.counts.retain(page.0);
     }
 
     /// Removes a holder; the last one frees the page.
     pub fn release(&mut self, page: PageId) {
-        match self.references(page) {
-            0 => {}
-            1 => {
-                self.set(page, 0);
-                self.free.push(page);
-            }
-            more => self.set(page, more - 1),
-        }
+        self.counts.release(page.0);
     }
 
     /// How many hold the page.
     pub fn references(&self, page: PageId) -> u32 {
-        self.references.get(page.0 as usize).copied().unwrap_or(0)
-    }
-
-    fn set(&mut self, page: PageId, count: u32) {
-        if let Some(references) = self.references.get_mut(page.0 as usize) {
-            *references = count;
-        }
+        self.counts.holders(page.0)
     }
 }
 

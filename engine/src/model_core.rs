@@ -12,9 +12,10 @@ use crate::dual::{DualOptions, DualRouting, StepTimes};
 use crate::error::EngineError;
 use crate::expert::{ExpertMemory, RoutingRecorder};
 use crate::memory_plan::MemoryPlan;
+use crate::recurrent::STATES_PER_SEQUENCE;
 use crate::runner::{ModelRunner, PromptSteps, RunnerLimits, StepStats};
 use crate::sampler::SamplingParams;
-use crate::sequence::{PagePool, Sequence};
+use crate::sequence::{Sequence, SequencePool};
 use crate::slot::SessionSlot;
 use crate::text::{ChatTemplate, Tokenizer};
 
@@ -63,7 +64,7 @@ pub(crate) struct ModelCore {
     runner: Mutex<Box<dyn ModelRunner>>,
     pub limits: RunnerLimits,
     pub config: ModelConfig,
-    pub pool: PagePool,
+    pub pool: SequencePool,
     pub identity: u128,
     pub tokenizer: Option<Tokenizer>,
     pub chat_template: Option<ChatTemplate>,
@@ -89,7 +90,7 @@ pub(crate) struct ModelCore {
 
 impl ModelCore {
     /// # Errors
-    /// [`EngineError::Limit`] where not even one session fits in the pool.
+    /// [`EngineError::Limit`] where not even one session fits in the pools.
     pub(crate) fn new(parts: ModelParts) -> Result<Self, EngineError> {
         let limits = parts.runner.limits();
         let context_length = parts.context_length.min(limits.context_max);
@@ -99,6 +100,14 @@ impl ModelCore {
             let what = "pages of one session's keys and values";
             return Err(EngineError::Limit { what, limit: pages, found: wanted });
         }
+        if (1..STATES_PER_SEQUENCE).contains(&limits.states) {
+            let (limit, found) = (limits.states as u64, STATES_PER_SEQUENCE as u64);
+            return Err(EngineError::Limit {
+                what: "recurrent states of one session",
+                limit,
+                found,
+            });
+        }
         Ok(Self {
             config: parts.runner.config().clone(),
             expert_memory: parts.runner.expert_memory(),
@@ -107,7 +116,7 @@ impl ModelCore {
             plan: parts.plan,
             runner: Mutex::new(parts.runner),
             limits,
-            pool: PagePool::new(limits.pages),
+            pool: SequencePool::new(limits.pages, limits.states),
             identity: parts.identity,
             tokenizer: parts.tokenizer,
             chat_template: parts.chat_template,
@@ -215,9 +224,10 @@ impl ModelCore {
         self.weight_bytes
     }
 
-    /// Bytes of that many pages.
-    pub(crate) fn kv_bytes(&self, pages: usize) -> u64 {
-        pages as u64 * self.limits.page_bytes as u64
+    /// Bytes of that many pages and recurrent states.
+    pub(crate) fn kv_bytes(&self, pages: usize, states: usize) -> u64 {
+        let (page_bytes, state_bytes) = (self.limits.page_bytes, self.limits.state_bytes);
+        pages as u64 * page_bytes as u64 + states as u64 * state_bytes as u64
     }
 
     /// # Errors

@@ -156,6 +156,11 @@ impl Model {
         self.core.pool.free_pages()
     }
 
+    /// Recurrent states that nobody holds; 0 for a model without recurrent layers.
+    pub fn free_states(&self) -> usize {
+        self.core.pool.free_states()
+    }
+
     /// Its tokenizer, if it has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.core.tokenizer.as_ref()

@@ -11,6 +11,7 @@ use crate::driver::block_on;
 use crate::error::EngineError;
 use crate::expert::{ExpertMemory, RoutingRecorder, StreamStats};
 use crate::kv_cache::PageId;
+use crate::recurrent::StateId;
 
 /// A step under way. It waits only where experts or a device must arrive.
 pub type StepFuture<'a> =
@@ -29,6 +30,10 @@ pub struct RunnerLimits {
     pub pages: usize,
     /// Bytes of one page over all layers.
     pub page_bytes: usize,
+    /// States of the pool of recurrent states; 0 for a model without recurrent layers.
+    pub states: usize,
+    /// Bytes of one state over all layers.
+    pub state_bytes: usize,
     /// How many rows of a prompt a step should take.
     pub prompt_steps: PromptSteps,
     /// Highest level that rows may ask for; none where weights are floats and levels mean nothing.
@@ -161,4 +166,26 @@ pub trait ModelRunner: Send {
     /// # Errors
     /// A page that the pool does not have, or bytes of another length.
     fn write_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), EngineError>;
+
+    /// The contents of a recurrent state, `state_bytes` bytes: for snapshots.
+    ///
+    /// # Errors
+    /// A state that was not written; a model without recurrent layers.
+    fn read_state(&mut self, state: StateId) -> Result<Vec<u8>, EngineError> {
+        Err(no_states(state))
+    }
+
+    /// Writes what [`ModelRunner::read_state`] gave.
+    ///
+    /// # Errors
+    /// A state that the pool does not have, or bytes of another length; a model without recurrent
+    /// layers.
+    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), EngineError> {
+        let _ = bytes;
+        Err(no_states(state))
+    }
+}
+
+fn no_states(state: StateId) -> EngineError {
+    EngineError::mismatch("recurrent state", "a model with recurrent layers", state.0)
 }

@@ -2,8 +2,9 @@
 //!
 //! Little-endian: magic (8 bytes), version (u32), levels of the pages (4 bytes: highest, lowest, how
 //! they were chosen, 0; all 0 without pages), model identity (u128), tokens (u64), computed tokens
-//! (u64), bytes of a page (u64), threshold of the levels (f32), the tokens (u32 each), the pages of the
-//! computed tokens in order, XXH3-128 of everything before it.
+//! (u64), bytes of a page (u64), bytes of a recurrent state (u64), threshold of the levels (f32), the
+//! tokens (u32 each), the pages of the computed tokens in order and the recurrent state after them,
+//! XXH3-128 of everything before it.
 
 use nestling_formats::Level;
 use xxhash_rust::xxh3::xxh3_128;
@@ -17,8 +18,8 @@ use crate::sequence::Sequence;
 use crate::session::Session;
 
 const MAGIC: [u8; 8] = *b"NESTSESS";
-const VERSION: u32 = 2;
-const HEADER_BYTES: usize = 60;
+const VERSION: u32 = 3;
+const HEADER_BYTES: usize = 68;
 const HASH_BYTES: usize = 16;
 
 /// How much of a session a snapshot holds.
@@ -27,7 +28,7 @@ const HASH_BYTES: usize = 16;
 pub enum SnapshotContents {
     /// The tokens: small, and computed again when the session goes on.
     Tokens,
-    /// The tokens, and the keys and values that were computed for them.
+    /// The tokens, and the keys, values and recurrent state that were computed for them.
     TokensAndPages,
 }
 
@@ -38,7 +39,7 @@ impl Session {
     /// [`EngineError::SessionBusy`]; a failed device.
     pub fn snapshot(&self, contents: SnapshotContents) -> Result<Vec<u8>, EngineError> {
         // A fork keeps the pages while the session itself is free for others.
-        let sequence = self.with(|sequence| sequence.fork())?;
+        let sequence = self.with(|sequence| sequence.fork_to_read())?;
         let core = self.core();
         let computed = match contents {
             SnapshotContents::Tokens => 0,
@@ -54,12 +55,16 @@ impl Session {
         bytes.extend_from_slice(&(sequence.tokens().len() as u64).to_le_bytes());
         bytes.extend_from_slice(&(computed as u64).to_le_bytes());
         bytes.extend_from_slice(&(core.limits.page_bytes as u64).to_le_bytes());
+        bytes.extend_from_slice(&(core.limits.state_bytes as u64).to_le_bytes());
         bytes.extend_from_slice(&threshold.to_le_bytes());
         bytes.extend(sequence.tokens().iter().flat_map(|token| token.to_le_bytes()));
         {
             let mut runner = core.lock_runner();
             for &page in sequence.pages().iter().take(pages_for(computed)) {
                 bytes.extend(runner.read_page(page)?);
+            }
+            if let Some(state) = sequence.state().filter(|_| computed > 0) {
+                bytes.extend(runner.read_state(state)?);
             }
         }
         bytes.extend_from_slice(&xxh3_128(&bytes).to_le_bytes());
@@ -69,8 +74,8 @@ impl Session {
 
 impl Model {
     /// The session that [`Session::snapshot`] was called on, with this same model at the same
-    /// level and with the same options for keys and values. Pages for which the pool has no room
-    /// are computed again later.
+    /// level and with the same options for keys and values. What the pools have no room for is
+    /// computed again later.
     ///
     /// # Errors
     /// [`EngineError::Snapshot`] for bytes that are damaged or belong to another model.
@@ -79,20 +84,24 @@ impl Model {
         let header = Header::parse(bytes)?;
         require("the model it was made with", core.identity, header.identity)?;
         require("bytes of a page", core.limits.page_bytes as u64, header.page_bytes)?;
+        require("bytes of a state", core.limits.state_bytes as u64, header.state_bytes)?;
         let tokens = header.tokens(bytes)?;
         core.check_tokens(&tokens)?;
         core.check_length(tokens.len())?;
         let computed = header.computed;
-        let pages = header.pages(bytes)?;
+        let (pages, state) = header.contents(bytes);
         let mut sequence = Sequence::new(core.pool.clone());
         if let Some(levels) = header.levels {
             sequence.set_levels(levels);
         }
         sequence.extend(&tokens);
-        if computed > 0 && sequence.advance(computed).is_ok() {
+        if computed > 0 && sequence.advance_restored(computed).is_ok() {
             let mut runner = core.lock_runner();
             for (&page, contents) in sequence.pages().iter().zip(pages) {
                 runner.write_page(page, contents)?;
+            }
+            if let Some(id) = sequence.state() {
+                runner.write_state(id, state)?;
             }
         }
         Ok(Session::new(self.clone(), sequence))
@@ -106,6 +115,7 @@ struct Header {
     tokens: usize,
     computed: usize,
     page_bytes: u64,
+    state_bytes: u64,
 }
 
 impl Header {
@@ -120,7 +130,7 @@ impl Header {
         }
         let version = u64::from(u32::from_le_bytes(array(bytes, 8)?));
         require("version", u64::from(VERSION), version)?;
-        let levels = (array(bytes, 12)?, u32::from_le_bytes(array(bytes, 56)?));
+        let levels = (array(bytes, 12)?, u32::from_le_bytes(array(bytes, 64)?));
         let hash = u128::from_le_bytes(array(bytes, end)?);
         let found = xxh3_128(bytes.get(..end).unwrap_or_default());
         require("XXH3-128 hash", hash, found)?;
@@ -128,6 +138,7 @@ impl Header {
         let identity = u128::from_le_bytes(array(bytes, 16)?);
         let (tokens, computed) = (count(bytes, 32)?, count(bytes, 40)?);
         let page_bytes = u64::from_le_bytes(array(bytes, 48)?);
+        let state_bytes = u64::from_le_bytes(array(bytes, 56)?);
         if computed > tokens {
             return Err(mismatch("computed tokens", format!("at most {tokens}"), computed));
         }
@@ -135,19 +146,29 @@ impl Header {
         if computed > 0 && levels.is_none() {
             return Err(mismatch("levels", "levels of 2, 3, 4, 6 or 8", "others"));
         }
-        let header = Self { levels, identity, tokens, computed, page_bytes };
+        let header = Self { levels, identity, tokens, computed, page_bytes, state_bytes };
         let expected = header.content_bytes().and_then(|content| content.checked_add(HEADER_BYTES));
         if expected != Some(end) {
-            return Err(mismatch("size in bytes", "that of its tokens and pages", bytes.len()));
+            return Err(mismatch(
+                "size in bytes",
+                "that of its tokens, pages and state",
+                bytes.len(),
+            ));
         }
         Ok(header)
     }
 
-    /// Bytes of tokens and pages; none if no memory could hold them.
+    /// Bytes of tokens, pages and state; none if no memory could hold them.
     fn content_bytes(&self) -> Option<usize> {
         let page_bytes = usize::try_from(self.page_bytes).ok()?;
         let pages = pages_for(self.computed).checked_mul(page_bytes)?;
-        self.tokens.checked_mul(4)?.checked_add(pages)
+        let tokens_and_pages = self.tokens.checked_mul(4)?.checked_add(pages)?;
+        tokens_and_pages.checked_add(self.state_size()?)
+    }
+
+    /// Bytes of the state, if there is one.
+    fn state_size(&self) -> Option<usize> {
+        if self.computed == 0 { Some(0) } else { usize::try_from(self.state_bytes).ok() }
     }
 
     fn tokens(&self, bytes: &[u8]) -> Result<Vec<u32>, EngineError> {
@@ -156,11 +177,14 @@ impl Header {
             .collect()
     }
 
-    fn pages<'a>(&self, bytes: &'a [u8]) -> Result<impl Iterator<Item = &'a [u8]>, EngineError> {
+    /// Pages in order, and the state.
+    fn contents<'a>(&self, bytes: &'a [u8]) -> (impl Iterator<Item = &'a [u8]>, &'a [u8]) {
         let start = HEADER_BYTES + self.tokens * 4;
         let end = bytes.len() - HASH_BYTES;
-        let pages = bytes.get(start..end).unwrap_or_default();
-        Ok(pages.chunks_exact(usize::try_from(self.page_bytes).unwrap_or(usize::MAX).max(1)))
+        let state = end.saturating_sub(self.state_size().unwrap_or(0));
+        let page_bytes = usize::try_from(self.page_bytes).unwrap_or(usize::MAX).max(1);
+        let pages = bytes.get(start..state).unwrap_or_default().chunks_exact(page_bytes);
+        (pages, bytes.get(state..end).unwrap_or_default())
     }
 }
 

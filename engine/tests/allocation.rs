@@ -47,8 +47,8 @@ static ALLOCATOR: Counting = Counting;
 
 /// Rows of `sequences` sequences, each from `first` on, the last row of each wanting logits.
 fn batch(sequences: u32, first: u32, count: u32, level: Level) -> Batch {
-    let pages = |sequence: u32| SequenceRef {
-        pages: (3 * sequence..3 * sequence + 3).map(PageId).collect(),
+    let pages = |sequence: u32| {
+        SequenceRef::of_pages((3 * sequence..3 * sequence + 3).map(PageId).collect())
     };
     let rows = (0..sequences).flat_map(|sequence| {
         (first..first + count).map(move |position| Row {

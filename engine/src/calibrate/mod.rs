@@ -366,7 +366,7 @@ fn step_rows(sequences: &[Vec<u32>]) -> StepRows {
     let mut first = 0;
     for (number, tokens) in (0u32..).zip(sequences) {
         let pages = u32::try_from(pages_for(tokens.len())).unwrap_or(u32::MAX);
-        batch.sequences.push(SequenceRef { pages: (first..first + pages).map(PageId).collect() });
+        batch.sequences.push(SequenceRef::of_pages((first..first + pages).map(PageId).collect()));
         first += pages;
         batch.rows.extend((0u32..).zip(tokens).map(|(position, &token)| Row {
             token,
@@ -376,5 +376,6 @@ fn step_rows(sequences: &[Vec<u32>]) -> StepRows {
             levels: LevelPolicy::Fixed(Level::L8),
         }));
     }
+    batch.own_states();
     StepRows::of_batch(&batch)
 }

@@ -64,7 +64,9 @@ impl RouteSample {
             if rows.is_empty() || result.is_err() {
                 break;
             }
-            let batch = Batch { rows, sequences: vec![SequenceRef { pages: pages.clone() }] };
+            let sequences = vec![SequenceRef::of_pages(pages.clone())];
+            let mut batch = Batch { rows, sequences };
+            batch.own_states();
             result = runner.step_blocking(&batch, cancel).map(|output| runner.recycle(output));
         }
         let trace = recorder.stop();

@@ -38,6 +38,8 @@ impl ModelRunner for Table {
             rows_max: 3,
             pages: 2,
             page_bytes: 0,
+            states: 0,
+            state_bytes: 0,
             prompt_steps: crate::runner::PromptSteps::Timed,
             level_max: None,
         }

@@ -30,6 +30,9 @@ pub struct RunnerOptions {
     pub rows_max: usize,
     /// Pages of keys and values; none for as many as one full context needs.
     pub kv_pages: Option<usize>,
+    /// States of the pool of recurrent states; none for as many as one session needs. Only looked at
+    /// by models that have recurrent layers.
+    pub states: Option<usize>,
     /// How keys and values are held.
     pub kv_dtype: KvDtype,
     /// How nested matrices are multiplied.
@@ -49,6 +52,7 @@ impl Default for RunnerOptions {
         Self {
             rows_max: 512,
             kv_pages: None,
+            states: None,
             kv_dtype: KvDtype::default(),
             activations: ActivationMode::default(),
             load_threads: std::thread::available_parallelism().map_or(1, usize::from),
@@ -126,6 +130,8 @@ impl<B: Backend> Runner<B> {
             rows_max,
             pages: shape.pages,
             page_bytes: shape.page_bytes() * config.num_hidden_layers,
+            states: 0,
+            state_bytes: 0,
             level_max: source.level_max(),
             prompt_steps: match options.streaming {
                 None => PromptSteps::Timed,

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Task;
 use crate::batch::{Batch, Row, SequenceRef};
-use crate::error::EngineError;
 use crate::kv_cache::PageCopy;
 use crate::model_core::ModelCore;
+use crate::sequence::Advance;
 
 /// One generation's part of a step.
 #[derive(Clone, Copy, Debug)]
@@ -42,14 +42,14 @@ impl Plan {
             }
             if let Some(taken) = take_pages(tasks, index, rows) {
                 tasks[index].turn = turn;
-                plan.add(index, &taken, &tasks[index]);
+                plan.add(index, taken, &tasks[index]);
             }
         }
         (!plan.shares.is_empty()).then_some(plan)
     }
 
-    /// Adds the rows of a task, whose pages have been taken already.
-    fn add(&mut self, index: usize, taken: &Taken, task: &Task) {
+    /// Adds the rows of a task, whose pages and states have been taken already.
+    fn add(&mut self, index: usize, taken: Taken, task: &Task) {
         let sequence = self.batch.sequences.len() as u32;
         let start = taken.computed_before;
         let tokens = task.sequence.tokens();
@@ -64,18 +64,19 @@ impl Plan {
             wants_logits: wants_logits && offset == last,
             levels,
         }));
-        self.batch.sequences.push(SequenceRef { pages: task.sequence.pages().to_vec() });
-        self.copies.extend(taken.copy);
+        let (pages, Advance { copy, states }) = (task.sequence.pages().to_vec(), taken.advance);
+        self.batch.sequences.push(SequenceRef { pages, states });
+        self.copies.extend(copy);
         let (rows, computed_before) = (taken.rows, start);
         self.shares.push(Share { task: index, rows, computed_before, wants_logits });
     }
 }
 
-/// Rows whose pages are there.
+/// Rows whose pages and states are there.
 struct Taken {
     rows: usize,
     computed_before: usize,
-    copy: Option<PageCopy>,
+    advance: Advance,
 }
 
 /// Tasks to step, oldest first, each with its number of rows.
@@ -105,20 +106,20 @@ fn choose(tasks: &[Task], model: &Arc<ModelCore>) -> Vec<(usize, usize)> {
     chosen
 }
 
-/// Takes the pages of the next `rows` tokens of a task. Where the pool is full, sessions at rest
-/// lose theirs first, then younger generations; both compute them again when they need them.
+/// Takes the pages and states of the next `rows` tokens of a task. Where a pool is full, sessions at
+/// rest lose theirs first, then younger generations; both compute them again when they need them.
 fn take_pages(tasks: &mut [Task], index: usize, rows: usize) -> Option<Taken> {
     let (older, rest) = tasks.split_at_mut(index);
     let (task, younger) = rest.split_first_mut()?;
     let computed_before = task.sequence.computed();
     loop {
         match task.sequence.advance(rows) {
-            Ok(copy) => return Some(Taken { rows, computed_before, copy }),
+            Ok(advance) => return Some(Taken { rows, computed_before, advance }),
             Err(_) if task.model.reclaim_idle() || preempt(younger, &task.model) => {}
             Err(_) if preempt_paused(older, &task.model) => {}
             Err(error) => {
                 let others = older.iter().any(|other| holds_pages(other, &task.model));
-                if !others && matches!(error, EngineError::OutOfPages { .. }) {
+                if !others && error.is_full_pool() {
                     task.failed = Some(error);
                 }
                 return None;

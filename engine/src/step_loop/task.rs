@@ -115,7 +115,8 @@ impl Task {
         let called = reason == FinishReason::Stop && self.answer.called_tools;
         let reason = if called { FinishReason::ToolCalls } else { reason };
         self.stats.weight_bytes = self.model.weight_bytes();
-        self.stats.kv_bytes = self.model.kv_bytes(self.sequence.pages().len());
+        self.stats.kv_bytes =
+            self.model.kv_bytes(self.sequence.pages().len(), self.sequence.states());
         let seed = self.answer.sampler.seed();
         let finished = Finished { reason, usage: self.usage, stats: self.stats, seed };
         // The session is free before anybody can hear of it; if it is gone, so are its pages.

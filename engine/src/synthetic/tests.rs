@@ -38,7 +38,7 @@ fn step(store: &Arc<Store>, tokens: impl Iterator<Item = u32>) -> StepStats {
         wants_logits: true,
         levels: LevelPolicy::Fixed(store.level()),
     };
-    let sequences = vec![SequenceRef { pages: vec![PageId(0), PageId(1)] }];
+    let sequences = vec![SequenceRef::of_pages(vec![PageId(0), PageId(1)])];
     let batch = Batch { rows: (0..).zip(tokens).map(row).collect(), sequences };
     let output = runner.step_blocking(&batch, &cancel).unwrap();
     assert!(output.failures.is_empty() && output.logits.iter().all(|logit| logit.is_finite()));

@@ -96,7 +96,7 @@ impl Sequence {
         let first = self.pages.length();
         assert_eq!(self.pages.extend(tokens.len(), allocator).unwrap(), None);
         let sequence = batch.sequences.len() as u32;
-        batch.sequences.push(SequenceRef { pages: self.pages.pages().to_vec() });
+        batch.sequences.push(SequenceRef::of_pages(self.pages.pages().to_vec()));
         for (at, &token) in tokens.iter().enumerate() {
             let position = (first + at) as u32;
             let (wants_logits, levels) = (wants(at), self.levels);

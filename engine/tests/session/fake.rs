@@ -1,5 +1,6 @@
-//! A model without weights: the next token is a hash of the history as it lies in the pages, so
-//! that every mistake with pages, positions or batches changes what comes out.
+//! A model without weights: the next token is a hash of the history as it lies in the pages, or of
+//! what recurrent states hold of it, so that every mistake with pages, states, positions or batches
+//! changes what comes out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nestling_engine::batch::Batch;
 use nestling_engine::kv_cache::{PAGE_POSITIONS, PageId};
+use nestling_engine::recurrent::{StateId, StateTrack};
 use nestling_engine::runner::{RunnerLimits, SequenceFailure, StepFuture, StepStats};
 use nestling_engine::{
     CancelToken, Driver, Engine, EngineError, EngineOptions, Event, GenerateOptions, Generation,
@@ -45,12 +47,37 @@ pub struct FakeRunner {
     pub limits: RunnerLimits,
     config: ModelConfig,
     pages: Vec<[u32; PAGE_POSITIONS]>,
+    states: Vec<HistoryHash>,
     /// How long a step takes; it looks at its token every millisecond, as if at every layer.
     pub step_time: Duration,
     pub seen: Arc<Seen>,
 }
 
+/// All that a recurrent state holds of a history: a hash, and of how many tokens.
+#[derive(Clone, Copy)]
+struct HistoryHash {
+    length: usize,
+    hash: u64,
+}
+
+impl HistoryHash {
+    const EMPTY: Self = Self { length: 0, hash: 0x9e37_79b9_u64 };
+
+    fn push(&mut self, token: u32) {
+        self.length += 1;
+        self.hash = (self.hash ^ u64::from(token)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+}
+
 impl FakeRunner {
+    /// A model whose layers are recurrent too.
+    pub fn recurrent(context_max: usize, rows_max: usize, pages: usize, states: usize) -> Self {
+        let mut runner = Self::new(context_max, rows_max, pages);
+        (runner.limits.states, runner.limits.state_bytes) = (states, 16);
+        runner.states = vec![HistoryHash { length: usize::MAX, hash: 0 }; states];
+        runner
+    }
+
     pub fn new(context_max: usize, rows_max: usize, pages: usize) -> Self {
         let limits = RunnerLimits {
             vocab_size: VOCAB,
@@ -58,12 +85,15 @@ impl FakeRunner {
             rows_max,
             pages,
             page_bytes: PAGE_POSITIONS * 4,
+            states: 0,
+            state_bytes: 0,
             prompt_steps: nestling_engine::runner::PromptSteps::Timed,
             level_max: Some(nestling_formats::Level::L8),
         };
         let pages = vec![[u32::MAX; PAGE_POSITIONS]; pages];
         let config = ModelConfig::from_json("config.json", CONFIG.as_bytes()).unwrap();
-        Self { limits, config, pages, step_time: Duration::ZERO, seen: Arc::default() }
+        let states = Vec::new();
+        Self { limits, config, pages, states, step_time: Duration::ZERO, seen: Arc::default() }
     }
 
     fn compute(&mut self, batch: &Batch, cancel: &CancelToken) -> Result<StepOutput, EngineError> {
@@ -76,6 +106,9 @@ impl FakeRunner {
             std::thread::sleep(Duration::from_millis(1));
         }
         let mut output = StepOutput { vocab_size: VOCAB, ..StepOutput::default() };
+        let tracks = batch.sequences.iter().map(|sequence| &sequence.states);
+        let mut passed: Vec<_> = tracks.clone().map(|track| self.state_before(track)).collect();
+        let tracks: Vec<_> = tracks.collect();
         for row in &batch.rows {
             let pages = &batch.sequences[row.sequence as usize].pages;
             let place = |position: usize| {
@@ -83,6 +116,10 @@ impl FakeRunner {
             };
             let (page, slot) = place(row.position as usize);
             self.pages[page][slot] = row.token;
+            if !self.states.is_empty() {
+                let sequence = row.sequence as usize;
+                self.pass(&mut passed[sequence], tracks[sequence], row.token);
+            }
             if row.token == BREAKS_STEP {
                 return Err(EngineError::mismatch("a row", "anything else", row.token));
             }
@@ -93,11 +130,17 @@ impl FakeRunner {
             let history: Vec<u32> = (0..=row.position as usize)
                 .map(|position| self.pages[place(position).0][place(position).1])
                 .collect();
+            let mut wanted = HistoryHash::EMPTY;
+            history.iter().for_each(|token| wanted.push(*token));
+            if !self.states.is_empty() {
+                assert_eq!(passed[row.sequence as usize].length, wanted.length);
+                wanted = passed[row.sequence as usize];
+            }
             if history.contains(&POISON) {
                 let error = EngineError::NotFinite { sequence: 0, position: row.position };
                 output.failures.push(SequenceFailure { sequence: row.sequence as usize, error });
             }
-            output.logits.extend(logits(&history));
+            output.logits.extend(logits_of(wanted.hash));
             output.stats.logit_rows += 1;
         }
         output.stats = StepStats { rows: batch.rows.len(), ..output.stats };
@@ -106,6 +149,21 @@ impl FakeRunner {
         self.seen.logit_rows.fetch_add(output.stats.logit_rows, Ordering::Relaxed);
         self.seen.sequences_max.fetch_max(batch.sequences.len(), Ordering::Relaxed);
         Ok(output)
+    }
+}
+
+impl FakeRunner {
+    fn state_before(&self, track: &StateTrack) -> HistoryHash {
+        track.from.map_or(HistoryHash::EMPTY, |state| self.states[state.0 as usize])
+    }
+
+    /// Lets a state see one more token, and stores it where the step says.
+    fn pass(&mut self, state: &mut HistoryHash, track: &StateTrack, token: u32) {
+        state.push(token);
+        for to in track.to.iter().filter(|to| to.length == state.length) {
+            assert_ne!(Some(to.state), track.from, "the state before a step stays");
+            self.states[to.state.0 as usize] = *state;
+        }
     }
 }
 
@@ -137,6 +195,18 @@ impl ModelRunner for FakeRunner {
         Ok(self.pages[page.0 as usize].iter().flat_map(|token| token.to_le_bytes()).collect())
     }
 
+    fn read_state(&mut self, state: StateId) -> Result<Vec<u8>, EngineError> {
+        let HistoryHash { length, hash } = self.states[state.0 as usize];
+        Ok([(length as u64).to_le_bytes(), hash.to_le_bytes()].concat())
+    }
+
+    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), EngineError> {
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let hash = HistoryHash { length: number(0) as usize, hash: number(8) };
+        self.states[state.0 as usize] = hash;
+        Ok(())
+    }
+
     fn write_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), EngineError> {
         for (token, bytes) in self.pages[page.0 as usize].iter_mut().zip(bytes.chunks_exact(4)) {
             *token = u32::from_le_bytes(bytes.try_into().unwrap());
@@ -147,10 +217,12 @@ impl ModelRunner for FakeRunner {
 
 /// The logits after a history: one token stands out.
 pub fn logits(history: &[u32]) -> Vec<f32> {
-    let mut hash = 0x9e37_79b9_u64;
-    for &token in history {
-        hash = (hash ^ u64::from(token)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
+    let mut hash = HistoryHash::EMPTY;
+    history.iter().for_each(|token| hash.push(*token));
+    logits_of(hash.hash)
+}
+
+fn logits_of(hash: u64) -> Vec<f32> {
     let chosen = (hash >> 20) as usize % POISON as usize;
     (0..VOCAB).map(|token| if token == chosen { 9.0 } else { (token % 7) as f32 * 0.1 }).collect()
 }

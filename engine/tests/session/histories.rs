@@ -1,5 +1,5 @@
 //! Whatever is done to sessions, in whatever order: what they say depends on their history alone,
-//! and no page is ever lost.
+//! and no page or recurrent state is ever lost.
 
 use super::fake::*;
 use nestling_engine::{Engine, GenerateOptions, Generation, Input, Session, SnapshotContents};
@@ -64,8 +64,9 @@ impl Player {
     }
 }
 
-fn play(engine: &Engine, acts: &[Act]) {
-    let model = model(engine, FakeRunner::new(256, 24, 7));
+fn play(engine: &Engine, runner: FakeRunner, acts: &[Act]) {
+    let states = runner.limits.states;
+    let model = model(engine, runner);
     let new = || Player { session: model.session(), running: None };
     let mut players: Vec<Player> = (0..SESSIONS).map(|_| new()).collect();
     for act in acts {
@@ -117,7 +118,7 @@ fn play(engine: &Engine, acts: &[Act]) {
     }
     drop(players);
     // Generations whose handles were dropped stop when the loop comes by.
-    eventually("every page is free", || model.free_pages() == 7);
+    eventually("everything is free", || (model.free_pages(), model.free_states()) == (7, states));
 }
 
 proptest! {
@@ -125,7 +126,16 @@ proptest! {
 
     #[test]
     fn what_is_said_depends_on_the_history_alone(acts in prop::collection::vec(act(), 1..30)) {
-        play(&engine(), &acts);
-        play(&caller_engine(), &acts);
+        play(&engine(), FakeRunner::new(256, 24, 7), &acts);
+        play(&caller_engine(), FakeRunner::new(256, 24, 7), &acts);
+    }
+
+    #[test]
+    fn recurrent_models_say_the_same(
+        acts in prop::collection::vec(act(), 1..30),
+        states in 4usize..20,
+    ) {
+        play(&engine(), FakeRunner::recurrent(256, 24, 7, states), &acts);
+        play(&caller_engine(), FakeRunner::recurrent(256, 24, 7, states), &acts);
     }
 }

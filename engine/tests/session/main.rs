@@ -5,4 +5,6 @@ mod fake;
 #[cfg(test)]
 mod histories;
 #[cfg(test)]
+mod recurrent;
+#[cfg(test)]
 mod steps;

@@ -141,6 +141,7 @@ impl Arm {
         let runner_options = RunnerOptions {
             rows_max: plan.map_or(options.rows_max, |plan| plan.rows_max),
             kv_pages: Some(pages_per_session * options.sessions),
+            states: Some(options.sessions),
             kv_dtype: options.kv_dtype,
             context_max: Some(options.positions),
             load_threads: threads,
@@ -228,10 +229,10 @@ impl Arm {
             }
             let first = session * self.pages_per_session;
             let pages = first..first + self.pages_per_session;
-            batch
-                .sequences
-                .push(SequenceRef { pages: pages.map(|page| PageId(page as u32)).collect() });
+            let pages = pages.map(|page| PageId(page as u32)).collect();
+            batch.sequences.push(SequenceRef::of_pages(pages));
         }
+        batch.own_states();
         let started = Instant::now();
         let output = self.runner.step_blocking(&batch, cancel)?;
         let time = started.elapsed();

@@ -121,7 +121,7 @@ impl Case {
             wants_logits: true,
             levels: LevelPolicy::Fixed(level(index)),
         });
-        let pages = |first: u32| SequenceRef { pages: (first..first + 2).map(PageId).collect() };
+        let pages = |first: u32| SequenceRef::of_pages((first..first + 2).map(PageId).collect());
         StepRows::of_batch(&Batch { rows: rows.collect(), sequences: vec![pages(2), pages(0)] })
     }
 

@@ -1,0 +1,290 @@
+//! States of recurrent layers: what such a layer knows of all tokens before a position, in as many
+//! bytes whatever the position.
+//!
+//! Unlike keys and values, a state cannot be cut back: it holds its past in one sum. So a state is
+//! never changed once it is written. A step reads the one before its first row and writes others,
+//! and a sequence keeps a few of those that it had. To go back, it takes the newest kept one that is
+//! not too new and computes the tokens from there on again, which gives the same bits. A fork shares
+//! what is kept, and a step that fails leaves what it read.
+
+use crate::counts::HolderCounts;
+use crate::error::EngineError;
+use crate::kv_cache::PAGE_POSITIONS;
+
+/// States of earlier positions that a sequence keeps for going back.
+pub const CHECKPOINTS_MAX: usize = 2;
+
+/// States that one sequence holds at most while it is computed: checkpoints, what a step reads and
+/// what it writes.
+pub const STATES_PER_SEQUENCE: usize = CHECKPOINTS_MAX + 2;
+
+/// How many tokens before the end of a prompt its checkpoint lies at least. What a chat template
+/// writes at the end to ask for an answer is often not in the next turn's prompt.
+const CHECKPOINT_DISTANCE: usize = 16;
+
+/// A state of the pool: that of all recurrent layers of a model after some position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StateId(pub u32);
+
+/// A state that a step writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateWrite {
+    /// Positions of the sequence that it follows.
+    pub length: usize,
+    /// Where it is written.
+    pub state: StateId,
+}
+
+/// The states of one sequence in a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateTrack {
+    /// The state before the sequence's first row; none at its start.
+    pub from: Option<StateId>,
+    /// States that the step writes, by ascending length; the last one follows the last row. It may
+    /// be the one that is read, which is then lost if the step fails. Empty for models without
+    /// recurrent layers.
+    pub to: Vec<StateWrite>,
+}
+
+impl StateTrack {
+    /// For a sequence that nobody will fork or cut back: one state, which rows `first..end` change.
+    pub fn in_place(state: StateId, first: usize, end: usize) -> Self {
+        Self { from: (first > 0).then_some(state), to: vec![StateWrite { length: end, state }] }
+    }
+}
+
+/// Where a prompt of that many tokens gets its checkpoint: at the end of a page, so that pages and
+/// state agree. None for short ones.
+pub fn checkpoint_of(tokens: usize) -> Option<usize> {
+    let latest = tokens.checked_sub(CHECKPOINT_DISTANCE)?;
+    Some(latest / PAGE_POSITIONS * PAGE_POSITIONS).filter(|length| *length > 0)
+}
+
+/// Counts the holders of every state of one pool.
+#[derive(Debug)]
+pub struct StateAllocator {
+    counts: HolderCounts,
+}
+
+impl StateAllocator {
+    /// An allocator of that many free states; 0 for a model without recurrent layers.
+    pub fn new(states: u32) -> Self {
+        Self { counts: HolderCounts::new(states) }
+    }
+
+    /// States that nobody holds.
+    pub fn free_states(&self) -> usize {
+        self.counts.free()
+    }
+
+    /// States of the pool.
+    pub fn states(&self) -> usize {
+        self.counts.places()
+    }
+}
+
+/// A state that a sequence keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kept {
+    length: usize,
+    state: StateId,
+    checkpoint: bool,
+}
+
+/// The states of one sequence: checkpoints, the one before the last step, and the newest.
+///
+/// A table does not know its allocator: whoever drops one calls [`StateTable::truncate`] first.
+#[derive(Debug, Default)]
+pub struct StateTable {
+    kept: Vec<Kept>, // lengths ascend
+}
+
+impl StateTable {
+    /// Positions that the newest state follows.
+    pub fn length(&self) -> usize {
+        self.kept.last().map_or(0, |kept| kept.length)
+    }
+
+    /// The newest state.
+    pub fn newest(&self) -> Option<StateId> {
+        self.kept.last().map(|kept| kept.state)
+    }
+
+    /// States that are kept.
+    pub fn count(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Takes what a step needs to go on to `end` positions, and a checkpoint on the way if there is
+    /// room for it. Until the next call, the state that the step reads is kept too.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfStates`], with the newest state and the checkpoints that were there.
+    pub fn extend(
+        &mut self,
+        end: usize,
+        checkpoint: Option<usize>,
+        allocator: &mut StateAllocator,
+    ) -> Result<StateTrack, EngineError> {
+        let start = self.length();
+        let checkpoint = checkpoint.filter(|length| (start + 1..=end).contains(length));
+        let newest = self.kept.len().saturating_sub(1);
+        self.release_if(allocator, |index, kept| index < newest && !kept.checkpoint);
+        if checkpoint.is_some() {
+            self.drop_checkpoints(CHECKPOINTS_MAX - 1, allocator);
+        }
+        if allocator.free_states() == 0 {
+            self.drop_checkpoints(0, allocator);
+        }
+        let out_of_states = EngineError::OutOfStates { states: allocator.states() };
+        let last = allocator.counts.take().map(StateId).ok_or(out_of_states)?;
+        let mut track = StateTrack { from: self.newest(), to: Vec::with_capacity(2) };
+        if let Some(length) = checkpoint.filter(|length| *length < end)
+            && let Some(state) = allocator.counts.take().map(StateId)
+        {
+            track.to.push(StateWrite { length, state });
+            self.kept.push(Kept { length, state, checkpoint: true });
+        }
+        track.to.push(StateWrite { length: end, state: last });
+        let checkpoint = checkpoint == Some(end);
+        self.kept.push(Kept { length: end, state: last, checkpoint });
+        Ok(track)
+    }
+
+    /// Releases the oldest checkpoints but `most`; the newest state stays.
+    fn drop_checkpoints(&mut self, most: usize, allocator: &mut StateAllocator) {
+        let checkpoints = self.kept.iter().filter(|kept| kept.checkpoint).count();
+        let newest = self.kept.len().saturating_sub(1);
+        let mut surplus = checkpoints.saturating_sub(most);
+        self.release_if(allocator, |index, kept| {
+            let release = kept.checkpoint && index < newest && surplus > 0;
+            surplus -= usize::from(release);
+            release
+        });
+    }
+
+    /// Releases the states that follow more than `length` positions.
+    pub fn truncate(&mut self, length: usize, allocator: &mut StateAllocator) {
+        self.release_if(allocator, |_, kept| kept.length > length);
+    }
+
+    /// A second table of the same states.
+    pub fn fork(&self, allocator: &mut StateAllocator) -> Self {
+        for kept in &self.kept {
+            allocator.counts.retain(kept.state.0);
+        }
+        Self { kept: self.kept.clone() }
+    }
+
+    /// Leaves the newest state alone.
+    pub fn forget_older(&mut self, allocator: &mut StateAllocator) {
+        let newest = self.kept.len().saturating_sub(1);
+        self.release_if(allocator, |index, _| index < newest);
+    }
+
+    fn release_if(
+        &mut self,
+        allocator: &mut StateAllocator,
+        mut release: impl FnMut(usize, &Kept) -> bool,
+    ) {
+        let mut index = 0;
+        self.kept.retain(|kept| {
+            let released = release(index, kept);
+            index += 1;
+            if released {
+                allocator.counts.release(kept.state.0);
+            }
+            !released
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_gets_a_checkpoint_before_its_end() {
+        let lengths = [0, 79, 80, 143, 144, 1000].map(checkpoint_of);
+        assert_eq!(lengths, [None, None, Some(64), Some(64), Some(128), Some(960)]);
+    }
+
+    #[test]
+    fn a_step_reads_one_state_and_writes_another() {
+        let mut allocator = StateAllocator::new(STATES_PER_SEQUENCE as u32);
+        let mut table = StateTable::default();
+        let first = table.extend(100, checkpoint_of(100), &mut allocator).unwrap();
+        assert_eq!(first.from, None);
+        assert_eq!(first.to.iter().map(|to| to.length).collect::<Vec<_>>(), [64, 100]);
+        let mut before = table.newest();
+        for length in 101..110 {
+            let track = table.extend(length, checkpoint_of(length), &mut allocator).unwrap();
+            assert_eq!((track.from, track.to.len()), (before, 1));
+            assert!(track.to.iter().all(|to| Some(to.state) != before));
+            before = table.newest();
+        }
+        assert_eq!(table.count(), 3, "the checkpoint, what the last step read, what it wrote");
+        table.truncate(107, &mut allocator);
+        assert_eq!(table.length(), 64);
+        table.truncate(63, &mut allocator);
+        assert_eq!((table.length(), allocator.free_states()), (0, STATES_PER_SEQUENCE));
+    }
+
+    #[test]
+    fn a_step_that_failed_is_taken_back() {
+        let mut allocator = StateAllocator::new(4);
+        let mut table = StateTable::default();
+        table.extend(7, None, &mut allocator).unwrap();
+        let before = table.newest();
+        table.extend(8, None, &mut allocator).unwrap();
+        table.truncate(7, &mut allocator);
+        assert_eq!((table.newest(), table.length()), (before, 7));
+    }
+
+    #[test]
+    fn no_more_checkpoints_are_kept_than_agreed() {
+        let mut allocator = StateAllocator::new(STATES_PER_SEQUENCE as u32);
+        let mut table = StateTable::default();
+        for prompt in [200, 400, 600, 800] {
+            table.extend(prompt, checkpoint_of(prompt), &mut allocator).unwrap();
+            table.extend(prompt + 1, checkpoint_of(prompt + 1), &mut allocator).unwrap();
+        }
+        table.truncate(799, &mut allocator);
+        assert_eq!(table.length(), 768);
+        table.truncate(767, &mut allocator);
+        assert_eq!(table.length(), 576);
+        table.truncate(575, &mut allocator);
+        assert_eq!((table.length(), table.count()), (0, 0));
+    }
+
+    #[test]
+    fn two_states_are_enough_to_go_on() {
+        let mut allocator = StateAllocator::new(2);
+        let mut table = StateTable::default();
+        for end in [100, 200, 300, 301, 302] {
+            let track = table.extend(end, checkpoint_of(end), &mut allocator).unwrap();
+            assert_eq!(track.to.last().map(|to| to.length), Some(end));
+        }
+        let mut other = StateTable::default();
+        let refused = other.extend(5, None, &mut allocator);
+        assert!(matches!(refused, Err(EngineError::OutOfStates { states: 2 })));
+    }
+
+    #[test]
+    fn forks_share_what_is_kept() {
+        let mut allocator = StateAllocator::new(6);
+        let mut first = StateTable::default();
+        first.extend(100, checkpoint_of(100), &mut allocator).unwrap();
+        let mut second = first.fork(&mut allocator);
+        assert_eq!(allocator.free_states(), 4);
+        let ends = [&mut first, &mut second].map(|table| {
+            let track = table.extend(101, None, &mut allocator).unwrap();
+            (track.from, track.to[0].state)
+        });
+        assert_eq!(ends[0].0, ends[1].0);
+        assert_ne!(ends[0].1, ends[1].1);
+        second.forget_older(&mut allocator);
+        first.truncate(0, &mut allocator);
+        assert_eq!((second.count(), allocator.free_states()), (1, 5));
+    }
+}
