@@ -4,7 +4,7 @@ use nestling_formats::Level;
 use nestling_formats::Plane;
 use nestling_formats::nested::{
     InputTransform, Layout, NestedCodec, NestedError, NestedPlanes, NestedTables, NestedView,
-    merge_p3_p4, merged_bytes, plane_bytes,
+    ScaleSteps, merge_p3_p4, merged_bytes, plane_bytes,
 };
 
 /// A matrix of random codes in its planes; scales and steps are random too, but small.
@@ -59,6 +59,7 @@ impl RandomMatrix {
             beta_q: 16,
             tables: vec![tables],
             inputs: InputTransform::None,
+            steps: ScaleSteps::Eighths,
         };
         let mut matrix = Self { rows, cols, codec, planes, merged };
         // Random bytes may be no finite scale, and name tables that do not exist.

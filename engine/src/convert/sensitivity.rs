@@ -1,6 +1,6 @@
 //! What each plane of an expert buys: the error of its output on tokens that are routed to it.
 
-use nestling_formats::nested::{GROUP, NestedCodec, NestedError, QuantizedMatrix, weight_scale};
+use nestling_formats::nested::{GROUP, NestedCodec, NestedError, QuantizedMatrix};
 use nestling_formats::{Level, MatrixKind};
 
 use crate::calibrate::RoutedSample;
@@ -120,7 +120,7 @@ fn decode(matrix: &CodedMatrix<'_>, level: Level) -> Result<Vec<f32>, NestedErro
         let table = table.copied().unwrap_or(0);
         for (group, out) in out.chunks_mut(GROUP).enumerate() {
             let place = row * groups + group;
-            let scale = weight_scale(coded.row_scales[row], level, coded.steps[place]);
+            let scale = codec.steps.weight_scale(coded.row_scales[row], level, coded.steps[place]);
             for (value, code) in out.iter_mut().zip(&coded.codes[place * GROUP..]) {
                 *value = scale * f32::from(codec.value(level, table, *code));
             }

@@ -17,7 +17,7 @@
 use half::f16;
 use nestling_formats::Level;
 use nestling_formats::nested::{
-    GROUP, Layout, NestedCodec, NestedError, NestedView, STEPS, TILE_ROWS, value_unit,
+    GROUP, Layout, NestedCodec, NestedError, NestedView, ScaleSteps, TILE_ROWS,
 };
 
 use super::rows::{QuantizedGroup, QuantizedRows};
@@ -73,12 +73,19 @@ pub(super) struct DecodeTables {
     pub low: [u8; 256],
     /// The same by formula: alpha_a, alpha_b, 8 * beta_q, and what x is counted from.
     pub formula: [i16; 4],
+    /// How far apart the steps of scales lie.
+    pub steps: ScaleSteps,
 }
 
 impl DecodeTables {
     fn new(codec: &NestedCodec, level: Level) -> Self {
-        let mut decode =
-            Self { nibble: [[0; 16]; 16], high: [0; 256], low: [0; 256], formula: [0; 4] };
+        let mut decode = Self {
+            nibble: [[0; 16]; 16],
+            high: [0; 256],
+            low: [0; 256],
+            formula: [0; 4],
+            steps: codec.steps,
+        };
         if level >= Level::L6 {
             decode.fill_digits(codec, level);
             return decode;
@@ -196,12 +203,17 @@ impl<'a> NestedWeights<'a> {
         base + self.steps.len() + self.step_high.len() + middle + self.p6.len() + self.p8.len()
     }
 
+    /// Size of one unit of the level's values.
+    pub(super) fn unit(&self) -> f32 {
+        self.decode.steps.unit(self.level)
+    }
+
     /// Row scales of a tile times the unit of the level's values.
     pub(super) fn row_units(&self, tile: usize) -> [f32; TILE_ROWS] {
         let bytes = self.row_scales.get(tile * 2 * TILE_ROWS..).unwrap_or_default();
-        let mut units = [0.0; TILE_ROWS];
+        let (mut units, size) = ([0.0; TILE_ROWS], self.unit());
         for (unit, bytes) in units.iter_mut().zip(bytes.as_chunks::<2>().0) {
-            *unit = f16::from_le_bytes(*bytes).to_f32() * value_unit(self.level);
+            *unit = f16::from_le_bytes(*bytes).to_f32() * size;
         }
         units
     }
@@ -314,13 +326,14 @@ fn group_sums(values: &GroupValues, x: &QuantizedGroup) -> [i32; TILE_ROWS] {
 /// Weights of one tile as floats, `[16, 32 * groups]`: value times scale.
 pub(super) fn dequantize_tile(weights: &NestedWeights, tile: usize, out: &mut [f32]) {
     let (units, cols) = (weights.row_units(tile), weights.groups * GROUP);
+    let factors = weights.decode.steps.factors();
     let mut values = [[0; 64]; 8];
     for group in 0..weights.groups {
         let cell = tile * weights.groups + group;
         decode_group(weights, tile, cell, &mut values);
         let steps = weights.group_steps(cell);
         for (row, out) in out.chunks_exact_mut(cols).take(TILE_ROWS).enumerate() {
-            let scale = units[row] * STEPS[usize::from(steps[row] & 31)];
+            let scale = units[row] * factors[usize::from(steps[row] & 31)];
             let out = &mut out[group * GROUP..(group + 1) * GROUP];
             for (out, values) in out.as_chunks_mut::<4>().0.iter_mut().zip(&values) {
                 for k in 0..4 {
@@ -345,6 +358,7 @@ pub(super) fn portable(
     out: &mut [TileValues],
 ) {
     let units = weights.row_units(tile);
+    let factors = weights.decode.steps.factors();
     let mut values = [[0; 64]; 8];
     for (rows, out) in rows.chunks(PORTABLE_BLOCK).zip(out.chunks_mut(PORTABLE_BLOCK)) {
         out.fill([0.0; TILE_ROWS]);
@@ -353,7 +367,7 @@ pub(super) fn portable(
             decode_group(weights, tile, cell, &mut values);
             let steps = weights.group_steps(cell);
             let scales: [f32; TILE_ROWS] =
-                std::array::from_fn(|row| units[row] * STEPS[usize::from(steps[row] & 31)]);
+                std::array::from_fn(|row| units[row] * factors[usize::from(steps[row] & 31)]);
             for (row, out) in rows.iter().zip(out.iter_mut()) {
                 let x = &x.row(*row as usize)[group];
                 let sums = group_sums(&values, x);

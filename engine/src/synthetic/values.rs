@@ -2,7 +2,7 @@
 
 use half::f16;
 use nestling_formats::nested::{
-    GROUP, InputTransform, Layout, NestedCodec, NestedTables, base_parts,
+    GROUP, InputTransform, Layout, NestedCodec, NestedTables, ScaleSteps, base_parts,
 };
 use nestling_formats::store::{Encoding, Matrix};
 use nestling_formats::{FloatKind, Plane};
@@ -57,6 +57,7 @@ pub(super) fn codec() -> NestedCodec {
         alpha_b: 32768 - 2 * 9830,
         beta_q: 16,
         inputs,
+        steps: ScaleSteps::Eighths,
         tables: vec![tables],
     }
 }

@@ -5,7 +5,7 @@ use super::damped::dot;
 use super::descent::{Effort, Tile, TileRows};
 use super::{
     DampedMoments, GROUP, NestedCodec, NestedError, QuantizeOptions, QuantizedMatrix,
-    SecondMoments, TILE_ROWS, quantize_matrix, weight_scale, wide,
+    SecondMoments, TILE_ROWS, quantize_matrix, wide,
 };
 use crate::Level;
 
@@ -152,7 +152,8 @@ pub fn level_errors(
         for (level, sum) in Level::ALL.into_iter().zip(&mut errors) {
             for (col, (error, weight)) in error.iter_mut().zip(weights).enumerate() {
                 let cell = row * grid.groups + col / GROUP;
-                let scale = weight_scale(matrix.row_scales[row], level, matrix.steps[cell]);
+                let scale =
+                    codec.steps.weight_scale(matrix.row_scales[row], level, matrix.steps[cell]);
                 let code = matrix.codes[cell * GROUP + col % GROUP];
                 *error = weight - scale * f32::from(codec.value(level, table, code));
             }

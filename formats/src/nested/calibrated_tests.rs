@@ -62,7 +62,7 @@ fn options(feedback: bool, sweeps: u32, step_sweeps: u32) -> QuantizeOptions {
 fn weight_at(matrix: &QuantizedMatrix, level: Level, row: usize, col: usize) -> f64 {
     let groups = matrix.cols.div_ceil(GROUP);
     let cell = row * groups + col / GROUP;
-    let scale = weight_scale(matrix.row_scales[row], level, matrix.steps[cell]);
+    let scale = ScaleSteps::Eighths.weight_scale(matrix.row_scales[row], level, matrix.steps[cell]);
     let code = matrix.codes[cell * GROUP + col % GROUP];
     let table = matrix.tile_tables[row / TILE_ROWS];
     f64::from(scale) * f64::from(codec().value(level, table, code))

@@ -2,7 +2,7 @@
 #![expect(clippy::needless_range_loop, reason = "one lane of several arrays")]
 
 use super::descent::{Lanes, Levels};
-use super::{NestedCodec, TILE_ROWS, value_unit};
+use super::{NestedCodec, TILE_ROWS};
 use crate::Level;
 
 /// Codes that share a prefix of four bits.
@@ -30,7 +30,8 @@ impl Chooser {
     pub fn new(codec: &NestedCodec, table: u8, level_weights: &[f32; 5]) -> Self {
         let weights = absolute_weights(level_weights);
         let roots = weights.map(f32::sqrt);
-        let value = |level, code| f32::from(codec.value(level, table, code)) * value_unit(level);
+        let value =
+            |level, code| f32::from(codec.value(level, table, code)) * codec.steps.unit(level);
         let values: Vec<[f32; 5]> =
             (0..=u8::MAX).map(|code| Level::ALL.map(|level| value(level, code))).collect();
         let weigh = |values: &[f32; 5]| std::array::from_fn(|level| values[level] * roots[level]);

@@ -1,6 +1,6 @@
 //! The parameters of the code and the decoding of single values.
 
-use super::{InputTransform, MAX_TABLES, NestedError};
+use super::{InputTransform, MAX_TABLES, NestedError, ScaleSteps};
 use crate::Level;
 
 /// Bytes of one [`NestedTables`].
@@ -71,6 +71,8 @@ pub struct NestedCodec {
     pub tables: Vec<NestedTables>,
     /// What the inputs of the matrices go through; their weights are coded to match.
     pub inputs: InputTransform,
+    /// How far apart the steps of their scales lie.
+    pub steps: ScaleSteps,
 }
 
 impl NestedCodec {
@@ -80,14 +82,14 @@ impl NestedCodec {
     }
 
     /// The codec as stored, little-endian: `alpha_a` u16, `alpha_b` u16, `beta_q` u8, number of
-    /// tables u8, input transform u8, a zero byte, the tables.
+    /// tables u8, input transform u8, scale steps u8, the tables.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::encoded_bytes(self.tables.len()));
         bytes.extend_from_slice(&self.alpha_a.to_le_bytes());
         bytes.extend_from_slice(&self.alpha_b.to_le_bytes());
         bytes.push(self.beta_q);
         bytes.push(u8::try_from(self.tables.len()).unwrap_or(u8::MAX));
-        bytes.extend_from_slice(&[self.inputs.to_byte(), 0]);
+        bytes.extend_from_slice(&[self.inputs.to_byte(), self.steps.to_byte()]);
         for tables in &self.tables {
             bytes.extend_from_slice(&tables.to_bytes());
         }
@@ -99,11 +101,11 @@ impl NestedCodec {
         let Some((header, rest)) = bytes.split_first_chunk::<CODEC_HEADER_BYTES>() else {
             return Err(length("codec header", CODEC_HEADER_BYTES, bytes.len()));
         };
-        let [a0, a1, b0, b1, beta_q, count, inputs, reserved] = *header;
-        if reserved != 0 {
-            let found = i64::from(reserved);
-            return Err(NestedError::Codec { what: "reserved field", found, expected: "0" });
-        }
+        let [a0, a1, b0, b1, beta_q, count, inputs, steps] = *header;
+        let Some(steps) = ScaleSteps::from_byte(steps) else {
+            let found = i64::from(steps);
+            return Err(NestedError::Codec { what: "scale steps", found, expected: "0 or 1" });
+        };
         let Some(inputs) = InputTransform::from_byte(inputs) else {
             let found = i64::from(inputs);
             return Err(NestedError::Codec { what: "input transform", found, expected: "0 or 1" });
@@ -116,7 +118,7 @@ impl NestedCodec {
         let tables = chunks.iter().map(NestedTables::from_bytes).collect::<Result<_, _>>()?;
         let alpha_a = u16::from_le_bytes([a0, a1]);
         let alpha_b = u16::from_le_bytes([b0, b1]);
-        let codec = Self { alpha_a, alpha_b, beta_q, tables, inputs };
+        let codec = Self { alpha_a, alpha_b, beta_q, tables, inputs, steps };
         codec.check()?;
         Ok(codec)
     }
@@ -147,7 +149,7 @@ impl NestedCodec {
 
     /// The decoded value of a code, of which only the leading bits of `level` count.
     ///
-    /// In units of [`super::value_unit`]. A table that the codec does not have counts as table 0.
+    /// In units of [`ScaleSteps::unit`]. A table that the codec does not have counts as table 0.
     pub fn value(&self, level: Level, table: u8, code: u8) -> i16 {
         let prefix = usize::from(code >> (8 - level.bits()));
         let Some(tables) = self.tables.get(usize::from(table)).or(self.tables.first()) else {

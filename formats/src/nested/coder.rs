@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{GROUP, NestedCodec, STEPS, ZERO_STEP, value_unit};
+use super::{GROUP, NestedCodec, STEPS, ZERO_STEP};
 use crate::Level;
 
 /// Steps around the finest one without clipping that are tried: coarser and finer.
@@ -77,7 +77,8 @@ impl Coder {
         let factor = |level: Level| {
             level_weights[level.index()] * (1u32 << (2 * u32::from(level.bits()))) as f32
         };
-        let value = |level, code| f32::from(codec.value(level, table, code)) * value_unit(level);
+        let value =
+            |level, code| f32::from(codec.value(level, table, code)) * codec.steps.unit(level);
         let mut codes = vec![CodeError::default(); 256];
         for (code, error) in (0u8..=255).zip(&mut codes) {
             error.value8 = value(Level::L8, code);

@@ -4,7 +4,7 @@ use super::quantize::check_input;
 use super::tables::{TileShape, fit_tables};
 use super::{
     GROUP, InputTransform, NestedCodec, NestedError, NestedTables, QuantizeOptions,
-    QuantizedMatrix, STEPS, TILE_ROWS, quantize_matrix, value_unit,
+    QuantizedMatrix, STEPS, ScaleSteps, TILE_ROWS, quantize_matrix,
 };
 use crate::Level;
 
@@ -251,7 +251,7 @@ impl Moments {
     /// Squared error of one level.
     fn error(&self, codec: &NestedCodec, level: Level) -> f64 {
         let errors = (0u8..=255).zip(&self.codes).map(|(code, moments)| {
-            let value = f64::from(codec.value(level, 0, code)) * f64::from(value_unit(level));
+            let value = f64::from(codec.value(level, 0, code)) * f64::from(codec.steps.unit(level));
             moments[2] - 2.0 * value * moments[1] + value * value * moments[0]
         });
         self.zeroed + errors.sum::<f64>()
@@ -281,5 +281,12 @@ pub(super) fn initial_codec(alpha_a: u16) -> NestedCodec {
         t3: std::array::from_fn(|index| middle(index, 3)),
         t4: std::array::from_fn(|index| middle(index, 4)),
     };
-    NestedCodec { alpha_a, alpha_b, beta_q: 16, tables: vec![tables], inputs: InputTransform::None }
+    NestedCodec {
+        alpha_a,
+        alpha_b,
+        beta_q: 16,
+        tables: vec![tables],
+        inputs: InputTransform::None,
+        steps: ScaleSteps::Eighths,
+    }
 }

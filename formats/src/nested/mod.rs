@@ -16,9 +16,11 @@ mod fit;
 mod layout;
 mod matrix;
 mod moments;
+mod mxfp4;
 mod order;
 mod quantize;
 mod refit;
+mod scale;
 mod tables;
 mod transform;
 mod view;
@@ -39,13 +41,15 @@ pub use layout::{
 };
 pub use matrix::QuantizedMatrix;
 pub use moments::SecondMoments;
+pub use mxfp4::{MXFP4_BLOCK_BYTES, MXFP4_VALUES, Mxfp4Fitter, Mxfp4Rows, quantize_mxfp4};
 pub use order::{NeuronOrder, reorder_columns, reorder_moments, reorder_rows};
 pub use quantize::{QuantizeOptions, quantize_matrix};
 pub use refit::TableRefit;
+pub use scale::ScaleSteps;
 pub use transform::{InputTransform, hadamard};
 pub use view::{NestedPlanes, NestedView};
 
-use crate::Level;
+use scale::STEPS;
 
 /// Weights along the input dimension that share one step of the scale.
 pub const GROUP: usize = 32;
@@ -70,35 +74,3 @@ const FRACTIONS: [u32; 8] = [
     0x3f18_37f0,
     0x3f0b_95c2,
 ];
-
-/// What a group's 5-bit step multiplies its row scale with: 2^(-k/8) for k < 31, and 0 for 31.
-///
-/// Each entry is one of eight fixed f32 constants times an exact power of two.
-pub const STEPS: [f32; 32] = steps();
-
-const fn steps() -> [f32; 32] {
-    let mut steps = [0.0; 32];
-    let mut k = 0;
-    while k < ZERO_STEP as usize {
-        let octave = 1u32 << (k / 8);
-        steps[k] = f32::from_bits(FRACTIONS[k % 8]) / octave as f32;
-        k += 1;
-    }
-    steps
-}
-
-/// Size of one unit of a decoded value: 1/127 at levels 2, 3 and 4, 1/8192 at 6 and 8.
-pub const fn value_unit(level: Level) -> f32 {
-    match level {
-        Level::L2 | Level::L3 | Level::L4 => 1.0 / 127.0,
-        Level::L6 | Level::L8 => 1.0 / 8192.0,
-    }
-}
-
-/// The factor from a decoded value to a weight: `(row_scale * value_unit) * STEPS[step]`.
-///
-/// Only the five low bits of `step` count. The order of the two multiplications is part of the
-/// format.
-pub fn weight_scale(row_scale: half::f16, level: Level, step: u8) -> f32 {
-    (row_scale.to_f32() * value_unit(level)) * STEPS[usize::from(step & 31)]
-}

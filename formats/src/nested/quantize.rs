@@ -6,7 +6,7 @@ use super::coder::{Coder, GroupWeights, ceil_f16};
 use super::layout::Grid;
 use super::{
     CalibratedOptions, GROUP, MAX_TABLES, NestedCodec, NestedError, QuantizedMatrix, STEPS,
-    TILE_ROWS, ZERO_STEP,
+    ScaleSteps, TILE_ROWS, ZERO_STEP,
 };
 
 /// The code of padding and of zero groups: the cell just above zero.
@@ -73,6 +73,7 @@ pub fn quantize_matrix(
 ) -> Result<QuantizedMatrix, NestedError> {
     let grid = check_input(weights, rows, cols, importance)?;
     codec.check()?;
+    check_searched(codec)?;
     options.check()?;
     let coders = Coder::all(codec, &options.level_weights);
     let rows_padded = grid.tiles * TILE_ROWS;
@@ -197,6 +198,18 @@ impl TileScales {
                 codes.copy_from_slice(&coder.encode(scale, group));
             }
         }
+    }
+}
+
+/// Scales are searched in eighths of an octave; codecs with others are for weights that have theirs.
+fn check_searched(codec: &NestedCodec) -> Result<(), NestedError> {
+    match codec.steps {
+        ScaleSteps::Eighths => Ok(()),
+        ScaleSteps::Octaves => Err(NestedError::Codec {
+            what: "scale steps of a search",
+            found: codec.steps.to_byte().into(),
+            expected: "0",
+        }),
     }
 }
 

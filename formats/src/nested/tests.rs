@@ -104,13 +104,14 @@ fn any_matrix() -> impl Strategy<Value = (QuantizedMatrix, NestedCodec)> {
         let codec = (1u16..=16384, 16u8..=32, entries, any::<bool>());
         (bytes, steps, scales, names, codec).prop_map(
             move |(codes, steps, mut scales, tile_tables, (alpha_a, beta_q, tables, rotated))| {
+                let spacing = if rotated { ScaleSteps::Octaves } else { ScaleSteps::Eighths };
                 let inputs = if rotated { InputTransform::Hadamard } else { InputTransform::None };
                 scales[rows..].fill(0);
                 let row_scales = scales.into_iter().map(f16::from_bits).collect();
                 let alpha_b = 32768 - 2 * alpha_a;
                 (
                     QuantizedMatrix { rows, cols, codes, row_scales, steps, tile_tables },
-                    NestedCodec { alpha_a, alpha_b, beta_q, tables, inputs },
+                    NestedCodec { alpha_a, alpha_b, beta_q, tables, inputs, steps: spacing },
                 )
             },
         )
@@ -154,8 +155,13 @@ proptest! {
                             let cell = row * groups + col / GROUP;
                             let code = matrix.codes[cell * GROUP + col % GROUP];
                             prop_assert_eq!(codes[col], code & !0 << (8 - level.bits()));
-                            let step = STEPS[usize::from(matrix.steps[cell])];
-                            let unit = if level <= Level::L4 { 1.0 / 127.0 } else { 1.0 / 8192.0 };
+                            let k = usize::from(matrix.steps[cell]);
+                            let (step, low) = match codec.steps {
+                                ScaleSteps::Eighths => (STEPS[k], 1.0 / 127.0),
+                                ScaleSteps::Octaves if k == 31 => (0.0, 1.0 / 16.0),
+                                ScaleSteps::Octaves => (0.5f32.powi(k as i32), 1.0 / 16.0),
+                            };
+                            let unit = if level <= Level::L4 { low } else { 1.0 / 8192.0 };
                             let scale = matrix.row_scales[row].to_f32() * unit * step;
                             let value = f32::from(codec.value(level, table, code));
                             prop_assert_eq!(weights[col].to_bits(), (scale * value).to_bits());
@@ -204,7 +210,7 @@ proptest! {
         tables in any_tables(),
     ) {
         let tables = vec![tables];
-        let codec = NestedCodec { alpha_a, alpha_b: 32768 - 2 * alpha_a, beta_q, tables, inputs: InputTransform::None };
+        let codec = NestedCodec { alpha_a, alpha_b: 32768 - 2 * alpha_a, beta_q, tables, inputs: InputTransform::None, steps: ScaleSteps::Eighths };
         codec.check().unwrap();
         for level in Level::ALL {
             for code in 0..=255 {

@@ -5,7 +5,7 @@
 use half::f16;
 
 use super::layout::{BaseParts, Grid, base_parts, merged_bytes, plane_bytes};
-use super::{GROUP, Layout, NestedCodec, NestedError, TILE_ROWS, weight_scale};
+use super::{GROUP, Layout, NestedCodec, NestedError, TILE_ROWS};
 use crate::{Level, Plane};
 
 /// The planes of a matrix that are present. P3 and P4 may be given apart or merged.
@@ -176,7 +176,7 @@ impl<'a> NestedView<'a> {
     pub fn weight_scales(&self, level: Level, tile: usize, group: usize) -> [f32; TILE_ROWS] {
         std::array::from_fn(|lane| {
             let row = tile * TILE_ROWS + lane;
-            weight_scale(self.row_scale(row), level, self.step(row, group))
+            self.codec.steps.weight_scale(self.row_scale(row), level, self.step(row, group))
         })
     }
 
@@ -204,7 +204,8 @@ impl<'a> NestedView<'a> {
         self.check_read(level, row, out.len())?;
         let (table, row_scale) = (self.tile_table(row / TILE_ROWS), self.row_scale(row));
         for (group, weights) in out.chunks_mut(GROUP).enumerate() {
-            let scale = weight_scale(row_scale, level, self.step(row, group));
+            let step = self.step(row, group);
+            let scale = self.codec.steps.weight_scale(row_scale, level, step);
             for (k, weight) in weights.iter_mut().enumerate() {
                 let code = self.code(level, row, group * GROUP + k);
                 *weight = scale * f32::from(self.codec.value(level, table, code));

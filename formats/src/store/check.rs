@@ -10,7 +10,7 @@ use super::format::{
 };
 use super::header::{Header, STORE_LENGTH_AT};
 use super::index::{Encoding, Group, Index, Matrix};
-use crate::nested::{GROUP, InputTransform, NestedCodec};
+use crate::nested::{GROUP, InputTransform, NestedCodec, ScaleSteps};
 use crate::{Level, MatrixKind, Plane};
 
 /// Where the tables of an index lie in the store, for messages.
@@ -134,16 +134,16 @@ impl Index {
         Ok(())
     }
 
-    /// Checks that matrices fit the input transforms of their codecs.
+    /// Checks that matrices fit the codecs that they name.
     pub(super) fn check_transforms(&self) -> Result<(), Fault> {
         for (number, slot) in (0u32..).zip(&self.codecs) {
             let misfit = slot.codec.as_ref().and_then(|codec| self.misfit(number, codec));
-            if let Some(matrix) = misfit {
+            if let Some((matrix, rule)) = misfit {
                 return Err(Fault {
                     what: format!("codec {number}"),
-                    field: "input transform",
+                    field: "matrices",
                     offset: 0,
-                    expected: "down matrices with a multiple of 32 columns".into(),
+                    expected: rule.into(),
                     found: format!("{:?} with {} columns", matrix.kind, matrix.cols),
                 });
             }
@@ -151,15 +151,28 @@ impl Index {
         Ok(())
     }
 
-    /// The first matrix that names this codec and cannot have its input transform.
-    pub(super) fn misfit(&self, number: u32, codec: &NestedCodec) -> Option<&Matrix> {
-        let fits = |matrix: &Matrix| {
-            codec.inputs == InputTransform::None
-                || matrix.kind == MatrixKind::Down && matrix.cols.is_multiple_of(GROUP)
+    /// The first matrix that names this codec and does not suit it, with the rule that it breaks.
+    pub(super) fn misfit(
+        &self,
+        number: u32,
+        codec: &NestedCodec,
+    ) -> Option<(&Matrix, &'static str)> {
+        let rotated = codec.inputs != InputTransform::None;
+        let octaves = codec.steps == ScaleSteps::Octaves;
+        let broken = |matrix: &Matrix| {
+            let rotates = matrix.kind == MatrixKind::Down && matrix.cols.is_multiple_of(GROUP);
+            let top = matrix.levels.last().copied().flatten();
+            if rotated && !rotates {
+                return Some(
+                    "down matrices with a multiple of 32 columns where inputs are rotated",
+                );
+            }
+            let beyond = octaves && top > Some(Level::L4);
+            beyond.then_some("no level above 4 where scales have steps of octaves")
         };
         let names = |matrix: &&Matrix| matches!(matrix.encoding, Encoding::Nested { codec, .. } if codec == number);
         let matrices = self.groups.iter().flat_map(|group| &group.matrices);
-        matrices.filter(names).find(|matrix| !fits(matrix))
+        matrices.filter(names).find_map(|matrix| Some((matrix, broken(matrix)?)))
     }
 
     /// Checks that the extents follow each other without gaps and fill every shard.

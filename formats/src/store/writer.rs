@@ -136,10 +136,10 @@ impl StoreWriter {
         if planned != bytes.len() {
             return Err(error(format!("has {} bytes, planned were {planned}", bytes.len())));
         }
-        if let Some(matrix) = self.index.misfit(number, codec) {
+        if let Some((matrix, rule)) = self.index.misfit(number, codec) {
             let (kind, cols) = (matrix.kind, matrix.cols);
             return Err(error(format!(
-                "its input transform does not suit {kind:?} of {cols} columns"
+                "does not suit {kind:?} of {cols} columns, expected {rule}"
             )));
         }
         let mut state = self.state();

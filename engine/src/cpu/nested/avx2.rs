@@ -9,7 +9,6 @@
 use std::arch::x86_64::*;
 
 use nestling_formats::Level;
-use nestling_formats::nested::STEPS;
 
 use super::{Middle, NestedWeights, QuantizedGroup, QuantizedRows, TileValues};
 
@@ -162,8 +161,8 @@ impl Group {
     }
 }
 
-/// Weight scales of the two halves of a tile in one group: a step's factor is one of eight
-/// fractions with its exponent lowered by the octave.
+/// Weight scales of the two halves of a tile in one group: a step's factor is one of the first
+/// eight with its exponent lowered by what eight steps are, as often as they fit.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn scales(weights: &NestedWeights, cell: usize, units: [__m256; 2]) -> [__m256; 2] {
@@ -172,8 +171,10 @@ unsafe fn scales(weights: &NestedWeights, cell: usize, units: [__m256; 2]) -> [_
         let nibbles = _mm_loadl_epi64(weights.steps.as_ptr().add(cell * 8).cast());
         (nibbles, weights.step_high.as_ptr().add(cell * 2).cast::<[u8; 2]>().read())
     };
+    let steps = weights.decode.steps;
     // SAFETY: the table has 32 floats.
-    let fractions = unsafe { _mm256_loadu_si256(STEPS.as_ptr().cast()) };
+    let fractions = unsafe { _mm256_loadu_si256(steps.factors().as_ptr().cast()) };
+    let eight_steps = _mm_cvtsi32_si128(OCTAVE + steps.eight_steps() as i32);
     let nibbles = _mm256_cvtepu8_epi32(nibbles);
     let halves =
         [_mm256_and_si256(nibbles, _mm256_set1_epi32(15)), _mm256_srli_epi32::<4>(nibbles)];
@@ -183,7 +184,7 @@ unsafe fn scales(weights: &NestedWeights, cell: usize, units: [__m256; 2]) -> [_
         let upper = _mm256_and_si256(_mm256_cmpeq_epi32(set, bit), _mm256_set1_epi32(16));
         let step = _mm256_or_si256(halves[half], upper);
         let fraction = _mm256_permutevar8x32_epi32(fractions, step);
-        let octave = _mm256_slli_epi32::<OCTAVE>(_mm256_srli_epi32::<3>(step));
+        let octave = _mm256_sll_epi32(_mm256_srli_epi32::<3>(step), eight_steps);
         let zero = _mm256_cmpeq_epi32(step, _mm256_set1_epi32(31));
         let factor = _mm256_andnot_si256(zero, _mm256_sub_epi32(fraction, octave));
         _mm256_mul_ps(units[half], _mm256_castsi256_ps(factor))

@@ -11,9 +11,8 @@
 use std::arch::x86_64::*;
 
 use nestling_formats::Level;
-use nestling_formats::nested::STEPS;
 
-use super::{Middle, NestedWeights, QuantizedGroup, QuantizedRows, TileValues, value_unit};
+use super::{Middle, NestedWeights, QuantizedGroup, QuantizedRows, TileValues};
 
 mod panel;
 
@@ -161,6 +160,7 @@ unsafe fn blocks<const LEVEL: u8, const MIDDLE: u8>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 fn tables(weights: &NestedWeights, tile: usize) -> Tables {
     let decode = weights.decode;
+    let factors = decode.steps.factors();
     let scales = weights.row_scales[tile * 32..][..32].as_ptr();
     // SAFETY: every load is inside of its array.
     unsafe {
@@ -180,9 +180,9 @@ fn tables(weights: &NestedWeights, tile: usize) -> Tables {
             bits_4: _mm512_permutexvar_epi8(sixteens, nibble),
             high: std::array::from_fn(|i| load(&decode.high, i)),
             low: std::array::from_fn(|i| load(&decode.low, i)),
-            units: _mm512_mul_ps(scales, _mm512_set1_ps(value_unit(weights.level))),
-            steps_low: _mm512_loadu_ps(STEPS.as_ptr()),
-            steps_high: _mm512_loadu_ps(STEPS[16..].as_ptr()),
+            units: _mm512_mul_ps(scales, _mm512_set1_ps(weights.unit())),
+            steps_low: _mm512_loadu_ps(factors.as_ptr()),
+            steps_high: _mm512_loadu_ps(factors[16..].as_ptr()),
         }
     }
 }

@@ -7,7 +7,6 @@
 use std::arch::aarch64::*;
 
 use nestling_formats::Level;
-use nestling_formats::nested::STEPS;
 
 use super::{Middle, NestedWeights, QuantizedGroup, QuantizedRows, TileValues};
 
@@ -164,8 +163,8 @@ fn dot(sum: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
     sum
 }
 
-/// Weight scales of the four quarters of a tile in one group: a step's factor is one of eight
-/// fractions with its exponent lowered by the octave.
+/// Weight scales of the four quarters of a tile in one group: a step's factor is one of the
+/// first eight with its exponent lowered by what eight steps are, as often as they fit.
 #[inline]
 #[target_feature(enable = "neon")]
 unsafe fn scales(
@@ -177,7 +176,7 @@ unsafe fn scales(
     let (nibbles, high, fractions) = unsafe {
         let nibbles = vld1_u8(weights.steps.as_ptr().add(cell * 8));
         let high = weights.step_high.as_ptr().add(cell * 2).cast::<[u8; 2]>().read();
-        (nibbles, high, vld1q_u8_x2(STEPS.as_ptr().cast()))
+        (nibbles, high, vld1q_u8_x2(weights.decode.steps.factors().as_ptr().cast()))
     };
     let nibbles = vcombine_u8(vand_u8(nibbles, vdup_n_u8(15)), vshr_n_u8::<4>(nibbles));
     let high = vcombine_u8(vdup_n_u8(high[0]), vdup_n_u8(high[1]));
@@ -190,12 +189,13 @@ unsafe fn scales(
         vmovl_u16(vget_low_u16(high)),
         vmovl_high_u16(high),
     ];
+    let eight_steps = vdupq_n_s32(OCTAVE + weights.decode.steps.eight_steps() as i32);
     std::array::from_fn(|quarter| {
         let step = lanes[quarter];
         let index = vmulq_n_u32(vandq_u32(step, vdupq_n_u32(7)), 0x0404_0404);
         let index = vaddq_u32(index, vdupq_n_u32(0x0302_0100));
         let fraction = vqtbl2q_u8(fractions, vreinterpretq_u8_u32(index));
-        let octave = vshlq_n_u32::<OCTAVE>(vshrq_n_u32::<3>(step));
+        let octave = vshlq_u32(vshrq_n_u32::<3>(step), eight_steps);
         let factor = vsubq_u32(vreinterpretq_u32_u8(fraction), octave);
         let factor = vbicq_u32(factor, vceqq_u32(step, vdupq_n_u32(31)));
         vmulq_f32(units[quarter], vreinterpretq_f32_u32(factor))

@@ -37,6 +37,7 @@ fn random_matrix(rows: usize, cols: usize, seed: u64) -> Planes {
         beta_q: 16 + below(17) as u8,
         tables,
         inputs: Default::default(),
+        steps: if seed.is_multiple_of(2) { ScaleSteps::Octaves } else { ScaleSteps::Eighths },
     };
     codec.check().unwrap();
     let (tiles, groups) = (rows.div_ceil(TILE_ROWS), cols.div_ceil(GROUP));

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use nestling_formats::nested::{InputTransform, Layout, NestedCodec, NestedTables};
+use nestling_formats::nested::{InputTransform, Layout, NestedCodec, NestedTables, ScaleSteps};
 use nestling_formats::store::{
     Encoding, FloatTensor, GroupId, Matrix, MemoryStorage, Store, StoreError, StorePlan,
     StoreWriter, levels_with_offset,
@@ -52,6 +52,7 @@ pub fn codec(tables: usize) -> NestedCodec {
         beta_q: 16,
         tables: Vec::new(),
         inputs: InputTransform::None,
+        steps: ScaleSteps::Eighths,
     };
     for table in 0..tables {
         let ramp = |size: i32, index: usize| (((2 * index as i32 + 1 - size) * 120) / size) as i8;
