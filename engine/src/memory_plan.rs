@@ -90,22 +90,13 @@ impl MemoryPlan {
         let weights = |group: &&Group| !matches!(group.id, GroupId::Asset { .. });
         let dense = |group: &&Group| weights(group) && !is_expert(group);
         let dense = bytes_of(&mut store.groups().iter().filter(dense));
-        let room = Room::resident(config, options);
-        let resident = Self {
-            residence: PlannedResidence::Resident,
-            // Memory of our own holds the planes that are used; streamed extents come whole.
-            weight_bytes: match allocation {
-                Some(given) => allocation::weight_bytes(store.index(), given, Counting::Memory),
-                None => dense.saturating_add(experts),
-            },
-            expert_bytes: 0,
-            expert_bytes_total: experts,
-            kv_bytes: room.kv_bytes,
-            scratch_bytes: room.scratch_bytes,
-            context_length: room.context_length,
-            kv_pages: room.kv_pages,
-            rows_max: options.rows_max,
+        // Memory of our own holds the planes that are used; streamed extents come whole.
+        let weight_bytes = match allocation {
+            Some(given) => allocation::weight_bytes(store.index(), given, Counting::Memory),
+            None => dense.saturating_add(experts),
         };
+        let resident =
+            Self { expert_bytes_total: experts, ..Self::resident(config, options, weight_bytes) };
         let fits = available.is_none_or(|available| resident.total_bytes() <= available);
         if experts == 0
             || options.residence == Residence::Owned

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use nestling_formats::Level;
 
 use super::recorder::RoutingRecorder;
-use super::streamed::{LatePlanes, StreamOptions, StreamedExperts};
+use super::request::LatePlanes;
+use super::streamed::{StreamOptions, StreamedExperts};
 use super::{ExpertMemory, ExpertSource, StreamStats};
 use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
 use crate::batch::StepRows;
@@ -80,15 +81,9 @@ impl<B: Backend> Default for RequestScratch<B> {
 impl<B: Backend> ExpertCache<B> {
     /// A cache in which every expert is resident.
     pub fn resident(layers: Vec<Vec<FeedForward<B>>>) -> Self {
-        let recorder = Arc::new(RoutingRecorder::new(layers.iter().map(Vec::len)));
+        let recorder = RoutingRecorder::new(layers.iter().map(Vec::len));
         let share = |layer: Vec<FeedForward<B>>| layer.into_iter().map(Arc::new).collect();
-        let experts = Experts::Resident(layers.into_iter().map(share).collect());
-        Self {
-            experts,
-            levels: Arc::new(ThresholdRule::default()),
-            recorder,
-            watch: Watch::default(),
-        }
+        Self::new(Experts::Resident(layers.into_iter().map(share).collect()), recorder)
     }
 
     /// A cache of the experts of a store that fit a budget.
@@ -102,14 +97,17 @@ impl<B: Backend> ExpertCache<B> {
         options: &StreamOptions,
     ) -> Result<Self, EngineError> {
         let streamed = StreamedExperts::open(source, activations, options)?;
-        let recorder = Arc::new(RoutingRecorder::new(streamed.experts_of_layers()));
-        let experts = Experts::Streamed(Box::new(streamed));
-        Ok(Self {
+        let recorder = RoutingRecorder::new(streamed.experts_of_layers());
+        Ok(Self::new(Experts::Streamed(Box::new(streamed)), recorder))
+    }
+
+    fn new(experts: Experts<B>, recorder: RoutingRecorder) -> Self {
+        Self {
             experts,
             levels: Arc::new(ThresholdRule::default()),
-            recorder,
+            recorder: Arc::new(recorder),
             watch: Watch::default(),
-        })
+        }
     }
 
     /// What decides levels under dual routing.
@@ -207,10 +205,7 @@ impl<B: Backend> ExpertCache<B> {
                 }
             }
             Experts::Streamed(streamed) => {
-                let late = match rows.policies.iter().all(|levels| levels.leaves_out_late()) {
-                    true => LatePlanes::LeaveOut,
-                    false => LatePlanes::WaitFor,
-                };
+                let late = LatePlanes::of(&rows.policies);
                 let begun = streamed.begin(layer, ranges(sorted), (uses, late));
                 // From here on its end is the request's end.
                 pending.from = From::Streamed(streamed);

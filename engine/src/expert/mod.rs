@@ -2,11 +2,14 @@
 
 pub mod cache;
 pub mod checkpoint;
+mod extents;
 pub mod float_tables;
+mod jobs;
 pub mod memory;
 mod owned;
 pub mod prefetch;
 pub mod recorder;
+mod request;
 mod slot;
 pub mod source;
 pub mod stats;

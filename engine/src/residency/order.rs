@@ -41,11 +41,47 @@ pub enum OrderRule {
 
 /// Puts jobs in the order in which they are to be read.
 pub fn order(jobs: &mut [Job], rule: OrderRule) {
-    jobs.sort_unstable_by_key(|job| (job.expert, job.plane));
-    match rule {
-        OrderRule::ById => {}
-        OrderRule::HottestFirst => hottest_first(jobs),
-        OrderRule::Johnson => johnson(jobs),
+    ReadOrder::default().sort(jobs, rule);
+}
+
+/// [`order`] with memory that it uses again.
+#[derive(Debug, Default)]
+pub struct ReadOrder {
+    runs: Vec<Run>,
+    ordered: Vec<Job>,
+}
+
+impl ReadOrder {
+    /// Puts jobs in the order in which they are to be read.
+    pub fn sort(&mut self, jobs: &mut [Job], rule: OrderRule) {
+        jobs.sort_unstable_by_key(|job| (job.expert, job.plane));
+        match rule {
+            OrderRule::ById => {}
+            OrderRule::HottestFirst => hottest_first(jobs),
+            OrderRule::Johnson => self.johnson(jobs),
+        }
+    }
+
+    fn johnson(&mut self, jobs: &mut [Job]) {
+        let Self { runs, ordered } = self;
+        runs.clear();
+        for (start, job) in jobs.iter().enumerate() {
+            let Job { read_ns, compute_ns, expert, .. } = *job;
+            let mut run = Run { read_ns, compute_ns, expert, start, end: start + 1 };
+            while let Some(before) = runs.last().copied() {
+                if before.expert != run.expert || before.compare(&run) == Ordering::Less {
+                    break;
+                }
+                runs.pop();
+                run = before.then(run);
+            }
+            runs.push(run);
+        }
+        // Of equal ones, those of lower numbers first.
+        runs.sort_unstable_by(|a, b| a.compare(b).then(a.start.cmp(&b.start)));
+        ordered.clear();
+        ordered.extend(runs.iter().flat_map(|run| &jobs[run.start..run.end]));
+        jobs.copy_from_slice(ordered);
     }
 }
 
@@ -107,26 +143,6 @@ impl Run {
             (false, false) => other.compute_ns.cmp(&self.compute_ns),
         }
     }
-}
-
-fn johnson(jobs: &mut [Job]) {
-    let mut runs: Vec<Run> = Vec::with_capacity(jobs.len());
-    for (start, job) in jobs.iter().enumerate() {
-        let Job { read_ns, compute_ns, expert, .. } = *job;
-        let mut run = Run { read_ns, compute_ns, expert, start, end: start + 1 };
-        while let Some(before) = runs.last().copied() {
-            if before.expert != run.expert || before.compare(&run) == Ordering::Less {
-                break;
-            }
-            runs.pop();
-            run = before.then(run);
-        }
-        runs.push(run);
-    }
-    runs.sort_by(Run::compare);
-    let ordered: Vec<Job> =
-        runs.iter().flat_map(|run| &jobs[run.start..run.end]).copied().collect();
-    jobs.copy_from_slice(&ordered);
 }
 
 #[cfg(test)]

@@ -1,0 +1,119 @@
+//! Which planes are read for a layer, and in what order: those that it misses, and those that the
+//! next one is predicted to want.
+
+use std::ops::Range;
+
+use nestling_formats::{ExpertId, Plane};
+
+use super::request::{LatePlanes, Wanted};
+use super::streamed::StreamedExperts;
+use super::tag::tag_of;
+use crate::backend::{Backend, ExpertUse};
+use crate::reads::{ReadClass, ReadRequest};
+use crate::residency::order::{Job, OrderRule, ReadOrder};
+use crate::residency::{Admission, PlaneId, PlaneState};
+
+/// How much faster an expert is computed with than read, about: only orders of reads depend on it.
+const READ_SHARE: u64 = 10;
+
+/// Rows that are computed in the time of one or two.
+const ROWS_TOGETHER: u64 = 4;
+
+/// Planes that are to be read, before they are.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    pub planes: Vec<PlaneId>,
+    /// The same with their times, while they are ordered.
+    timed: Vec<Job>,
+    order: ReadOrder,
+}
+
+impl<B: Backend> StreamedExperts<B> {
+    /// Whether a prediction of what the next layer wants is worth its making.
+    pub fn reads_ahead(&self) -> bool {
+        self.ahead.is_wanted()
+    }
+
+    /// Reads what a layer is predicted to want, as far as there is room that is worth less.
+    pub fn read_ahead(
+        &mut self,
+        layer: u32,
+        experts: impl Iterator<Item = (u32, Range<usize>)>,
+        uses: &[ExpertUse],
+    ) {
+        for (expert, range) in experts {
+            let rows = uses.get(range).unwrap_or_default();
+            let planes = self.extents.planes_wanted(ExpertId { layer, expert }, rows);
+            self.residency.expect(layer, expert);
+            for plane in Plane::ALL.into_iter().take(planes) {
+                let id = PlaneId { layer, expert, plane };
+                if self.residency.state(id) == PlaneState::Absent {
+                    if !self.residency.admit(id, Admission::Prefetch, &mut self.evicted) {
+                        break;
+                    }
+                    self.jobs.planes.push(id);
+                    self.ahead.planes.push(id);
+                }
+            }
+        }
+        self.drop_evicted();
+        self.submit_jobs(ReadClass::Idle);
+    }
+
+    /// What was read ahead and is not wanted is not read any more, if it has not been begun.
+    pub(super) fn judge_ahead(&mut self, layer: u32) {
+        let (mut read, mut used) = (0, 0);
+        for id in std::mem::take(&mut self.ahead.planes) {
+            let bytes = self.extents.bytes(id);
+            let wants = |one: &Wanted| one.expert == id.expert && one.planes > id.plane.index();
+            if id.layer == layer && self.wanted.iter().any(wants) {
+                (read, used) = (read + bytes, used + bytes);
+            } else if self.residency.state(id) == PlaneState::Reading
+                && self.reads.withdraw(tag_of(id))
+            {
+                self.residency.failed(id);
+            } else {
+                read += bytes;
+            }
+        }
+        self.ahead.judge(read, used, &mut self.stats);
+    }
+
+    /// The order in which all is read and computed the soonest. An expert is computed when the last
+    /// of its planes is there; times are in bytes read.
+    pub(super) fn order_jobs(&mut self) {
+        if self.late == LatePlanes::LeaveOut {
+            // Bases first: an expert that has its base can be computed.
+            self.jobs.planes.sort_unstable_by_key(|id| (id.plane.index(), id.expert));
+            return;
+        }
+        let Self { jobs: Jobs { planes, timed, order }, wanted, extents, .. } = self;
+        timed.clear();
+        timed.extend(planes.iter().map(|id| {
+            let of = ExpertId { layer: id.layer, expert: id.expert };
+            let one = wanted.iter().find(|one| one.expert == id.expert);
+            let (planes, rows) = one.map_or((0, 1), |one| (one.planes, one.uses.len()));
+            let compute = extents.prefix_bytes(of, planes) / READ_SHARE;
+            let compute = compute * (rows as u64).div_ceil(ROWS_TOGETHER);
+            let compute_ns = if id.plane.index() + 1 == planes { compute } else { 0 };
+            let (expert, plane, rows) = (id.expert, id.plane, rows as u32);
+            Job { expert, plane, rows, read_ns: extents.bytes(*id), compute_ns }
+        }));
+        order.sort(timed, OrderRule::Johnson);
+        for (id, job) in planes.iter_mut().zip(timed) {
+            (id.expert, id.plane) = (job.expert, job.plane);
+        }
+    }
+
+    pub(super) fn submit_jobs(&mut self, class: ReadClass) {
+        for id in self.jobs.planes.drain(..) {
+            match self.extents.extent(id) {
+                Some(extent) => {
+                    let (tag, extent) = (tag_of(id), extent.clone());
+                    self.reads.submit(ReadRequest { tag, extent, class });
+                }
+                None => self.residency.failed(id),
+            }
+        }
+    }
+}
