@@ -8,7 +8,7 @@ use criterion::{
 };
 use half::{bf16, f16};
 use nestling_benches::RandomMatrix;
-use nestling_engine::cpu::attention::{AttentionRows, KvBlock};
+use nestling_engine::cpu::attention::{AttentionRows, KvBlock, SharedRows};
 use nestling_engine::cpu::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights, Kernels};
 use nestling_engine::cpu::math::OUTER_TILE;
 use nestling_engine::cpu::nested::{CodecTables, NestedWeights};
@@ -226,13 +226,39 @@ fn attention(criterion: &mut Criterion) {
     ];
     for queries in [1, 8, 64] {
         let mut rows = AttentionRows::default();
-        rows.clear(HEAD);
+        rows.clear(HEAD, HEAD);
         numbers(queries * HEAD).chunks(HEAD).for_each(|query| rows.push(query, 64));
         rows.start();
         for (kind, kv, bytes) in kinds {
             let name = format!("attention, {queries} queries, a page of {kind}");
             each(&mut criterion.benchmark_group(name), 2 * 64 * HEAD * bytes, |kernels| {
                 kernels.attend_page(black_box(kv), 0, 0.1, &mut rows);
+            });
+        }
+    }
+}
+
+/// A page of latents, as the sixteen heads of DeepSeek-V2-Lite read it for one token and for four.
+fn latent_attention(criterion: &mut Criterion) {
+    const LATENT: usize = 512;
+    const WIDTH: usize = LATENT + 64;
+    let page = numbers(64 * WIDTH);
+    let half: Vec<f16> = page.iter().map(|x| f16::from_f32(*x)).collect();
+    let integers: Vec<i8> = page.iter().map(|x| (x * 127.0) as i8).collect();
+    let kinds = [
+        ("f32", SharedRows::F32(&page), 4),
+        ("f16", SharedRows::F16(&half), 2),
+        ("int8", SharedRows::Int8 { rows: &integers, scales: &[[0.01; 2]; 64] }, 1),
+    ];
+    for queries in [16, 64] {
+        let mut rows = AttentionRows::default();
+        rows.clear(WIDTH, LATENT);
+        numbers(queries * WIDTH).chunks(WIDTH).for_each(|query| rows.push(query, 64));
+        rows.start();
+        for (kind, latents, bytes) in kinds {
+            let name = format!("latent attention, {queries} queries, a page of {kind}");
+            each(&mut criterion.benchmark_group(name), 64 * WIDTH * bytes, |kernels| {
+                kernels.attend_page(black_box(KvBlock::Shared(latents)), 0, 0.1, &mut rows);
             });
         }
     }
@@ -260,6 +286,7 @@ criterion_group!(
     rows,
     floats,
     attention,
+    latent_attention,
     transforms
 );
 criterion_main!(benches);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use nestling_formats::Level;
+use nestling_formats::{Level, RopePairs};
 
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -173,12 +173,24 @@ pub struct AttentionHeads<B: Backend> {
     pub head_dim: usize,
     /// Scores are multiplied by this.
     pub scale: f32,
+    /// First element of a head that is rotated.
+    pub rope_first: usize,
+    /// Which elements are rotated with each other.
+    pub rope_pairs: RopePairs,
     /// Epsilon of the head norms.
     pub eps: f32,
-    /// RMSNorm of each query head, `[head_dim]`.
+    /// RMSNorm of the first elements of each query head, as many as there are weights.
     pub query_norm: Option<B::Floats>,
-    /// RMSNorm of each key head, `[head_dim]`.
+    /// RMSNorm of the first elements of each key head, as many as there are weights.
     pub key_norm: Option<B::Floats>,
+}
+
+/// A matrix for every head, one below the other.
+pub struct HeadMatrices<B: Backend> {
+    /// `[H * N, K]`.
+    pub matrix: B::Matrix,
+    /// H.
+    pub heads: usize,
 }
 
 /// How the router chooses.
@@ -278,9 +290,25 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, N]
     ) -> Result<(), EngineError>;
 
+    /// Multiplies the first K elements of every head with the head's own matrix; what follows them
+    /// follows the products: `out[t, h] = [W_h x[t, h, ..K], x[t, h, K..]]`.
+    ///
+    /// # Errors
+    /// Sizes that differ; a failed device.
+    fn matmul_heads(
+        &mut self,
+        weights: &HeadMatrices<B>, // [H * N, K]
+        levels: &[Level],          // [T]
+        x: &B::Buffer,             // [T, H * (K + R)]
+        out: &mut B::Buffer,       // [T, H * (N + R)]
+    ) -> Result<(), EngineError>;
+
     /// Norms and rotates queries and keys in place, then stores keys and values in their pages.
-    /// Element `i` of a head is rotated with element `i + R/2` for `i < R/2`; the first R/2
-    /// columns of `rope` are the cosines and the others the sines of each row's position.
+    /// The R elements of a head from `rope_first` on are rotated in pairs; the first R/2 columns
+    /// of `rope` are the cosines and the others the sines of each row's position. There are no
+    /// values where a key's first elements are its value ([`KvValues::KeyPrefix`]).
+    ///
+    /// [`KvValues::KeyPrefix`]: crate::kv_cache::KvValues::KeyPrefix
     ///
     /// # Errors
     /// Sizes that differ; a page that the pool does not have; a failed device.
@@ -289,7 +317,7 @@ pub trait Encoder<B: Backend>: Send {
         heads: &AttentionHeads<B>,
         rows: &StepRows,
         rope: &B::Buffer,    // [T, R]
-        qkv: &mut B::Buffer, // [T, (H + 2 G) * head_dim], or without the queries
+        qkv: &mut B::Buffer, // [T, (H + 2 G) * head_dim], or without the queries or the values
         kv: &mut B::KvPool,
     ) -> Result<(), EngineError>;
 
@@ -315,7 +343,7 @@ pub trait Encoder<B: Backend>: Send {
         rows: &StepRows,
         qkv: &B::Buffer, // [T, H * head_dim or more], only queries are read
         kv: &B::KvPool,
-        out: &mut B::Buffer, // [T, H * head_dim]
+        out: &mut B::Buffer, // [T, H * elements of a value]
     ) -> Result<(), EngineError>;
 
     /// Softmax over the router's logits and the top K; of equal logits the lower expert wins.

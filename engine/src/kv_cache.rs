@@ -43,13 +43,36 @@ impl KvDtype {
     }
 }
 
+/// Where the values of a head are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KvValues {
+    /// Beside its keys, `[head_dim]` each.
+    #[default]
+    Beside,
+    /// A key's first so many elements are the value too: attention to latents. Integers have one
+    /// scale for these and one for the others.
+    KeyPrefix(usize),
+}
+
+impl KvValues {
+    /// Elements of a value.
+    pub const fn dim(self, head_dim: usize) -> usize {
+        match self {
+            Self::Beside => head_dim,
+            Self::KeyPrefix(dim) => dim,
+        }
+    }
+}
+
 /// What the pool of one layer is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
     /// Heads of keys (and of values).
     pub num_key_value_heads: usize,
-    /// Elements of a head.
+    /// Elements of a key.
     pub head_dim: usize,
+    /// Where values are.
+    pub values: KvValues,
     /// Element type.
     pub dtype: KvDtype,
     /// Most pages that the pool may ever hold.
@@ -59,8 +82,12 @@ pub struct KvShape {
 impl KvShape {
     /// Bytes of one page in one layer: keys and values of [`PAGE_POSITIONS`] positions.
     pub fn page_bytes(&self) -> usize {
-        let row = self.head_dim * self.dtype.bytes() + self.dtype.scale_bytes();
-        2 * PAGE_POSITIONS * self.num_key_value_heads * row
+        let (elements, scales) = (self.head_dim * self.dtype.bytes(), 2 * self.dtype.scale_bytes());
+        let position = match self.values {
+            KvValues::Beside => 2 * elements + scales,
+            KvValues::KeyPrefix(_) => elements + scales,
+        };
+        PAGE_POSITIONS * self.num_key_value_heads * position
     }
 }
 

@@ -7,7 +7,7 @@ use nestling_formats::{FeedForward, Level, ModelConfig, Plane};
 use crate::allocation::{self, Allocation, Counting};
 use crate::budget::Bytes;
 use crate::error::EngineError;
-use crate::kv_cache::{KvDtype, KvShape, pages_for};
+use crate::kv_cache::{KvDtype, KvShape, KvValues, pages_for};
 use crate::options::{ModelOptions, Residence};
 use crate::residency::ExpertTable;
 
@@ -278,6 +278,7 @@ fn kv_bytes(config: &ModelConfig, dtype: KvDtype, pages: usize) -> u64 {
     let shape = KvShape {
         num_key_value_heads: config.num_key_value_heads,
         head_dim: config.head_dim,
+        values: KvValues::Beside,
         dtype,
         pages,
     };

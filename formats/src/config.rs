@@ -44,6 +44,16 @@ pub struct RouterConfig {
     pub norm_topk_prob: bool,
 }
 
+/// Which elements of a head RoPE rotates with each other, of R that it rotates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RopePairs {
+    /// Element `i` with element `i + R / 2`.
+    #[default]
+    Halves,
+    /// Element `2 i` with element `2 i + 1`.
+    Adjacent,
+}
+
 /// The feed-forward part of a layer; both kinds are SwiGLU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FeedForward {

@@ -20,7 +20,9 @@ pub mod store;
 mod weight_files;
 
 pub use checkpoint::{Asset, Checkpoint, TensorInfo};
-pub use config::{Architecture, FeedForward, GenerationDefaults, LayerConfig, ModelConfig};
+pub use config::{
+    Architecture, FeedForward, GenerationDefaults, LayerConfig, ModelConfig, RopePairs,
+};
 pub use dtype::DType;
 pub use import_error::ImportError;
 pub use level::{Level, Plane};

@@ -27,7 +27,7 @@ use crate::cpu::{Cpu, CpuPool};
 use crate::driver::block_on;
 use crate::error::EngineError;
 use crate::expert::{CheckpointSource, ExpertSource};
-use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
+use crate::kv_cache::{KvDtype, KvShape, KvValues, PageId, pages_for};
 use crate::model::RopeAngles;
 use crate::model::weights::Loader;
 use crate::threads::ThreadPool;
@@ -125,6 +125,7 @@ impl<'a> Calibrator<'a> {
         let kv = cpu.kv_pool(&KvShape {
             num_key_value_heads: config.num_key_value_heads,
             head_dim: config.head_dim,
+            values: KvValues::Beside,
             dtype: KvDtype::F32,
             pages: sequences_per_step(length) * pages_for(length),
         })?;

@@ -46,6 +46,24 @@ pub enum KvBlock<'a> {
         /// `[64]`.
         value_scales: &'a [f32],
     },
+    /// Keys whose first elements are the values too.
+    Shared(SharedRows<'a>),
+}
+
+/// Keys of one head in one page, position by position, whose first elements are the values.
+#[derive(Clone, Copy, Debug)]
+pub enum SharedRows<'a> {
+    /// Floats, `[64, head_dim]`.
+    F32(&'a [f32]),
+    /// Half floats, `[64, head_dim]`.
+    F16(&'a [f16]),
+    /// Integers, each position with a scale for its value and one for what follows.
+    Int8 {
+        /// `[64, head_dim]`.
+        rows: &'a [i8],
+        /// `[64]`.
+        scales: &'a [[f32; 2]],
+    },
 }
 
 /// What attention has gathered for one query head so far.
@@ -67,21 +85,23 @@ impl AttentionState {
 #[derive(Clone, Debug, Default)]
 pub struct AttentionRows {
     head_dim: usize,
+    /// Elements of a value.
+    value_dim: usize,
     queries: Vec<f32>, // [Q, head_dim]
     /// Positions of the sequence that each query sees, ascending.
     visible: Vec<usize>, // [Q]
     states: Vec<AttentionState>, // [Q]
-    out: Vec<f32>,     // [Q, head_dim]
+    out: Vec<f32>,     // [Q, value_dim]
     scores: Vec<f32>,  // [Q, 64]
-    block: Vec<f32>,   // [Q, head_dim]
+    block: Vec<f32>,   // [Q, value_dim]
     keys: Vec<f32>,    // [head_dim, 64]
     values: Vec<f32>,  // [64, head_dim]
 }
 
 impl AttentionRows {
-    /// Forgets all queries; the next ones have heads of this size.
-    pub fn clear(&mut self, head_dim: usize) {
-        self.head_dim = head_dim;
+    /// Forgets all queries; the next ones have keys and values of these sizes.
+    pub fn clear(&mut self, head_dim: usize, value_dim: usize) {
+        (self.head_dim, self.value_dim) = (head_dim, value_dim);
         self.queries.clear();
         self.visible.clear();
     }
@@ -110,20 +130,20 @@ impl AttentionRows {
 
     /// Makes room for the results of all queries: nothing gathered yet.
     pub fn start(&mut self) {
-        let (count, d) = (self.visible.len(), self.head_dim);
+        let (count, d, value_dim) = (self.visible.len(), self.head_dim, self.value_dim);
         self.states.clear();
         self.states.resize(count, AttentionState::EMPTY);
         self.out.clear();
-        self.out.resize(count * d, 0.0);
-        self.block.resize(count * d, 0.0);
+        self.out.resize(count * value_dim, 0.0);
+        self.block.resize(count * value_dim, 0.0);
         self.scores.resize(count * PAGE_POSITIONS, 0.0);
         self.keys.resize(d * PAGE_POSITIONS, 0.0);
         self.values.resize(d * PAGE_POSITIONS, 0.0);
     }
 
-    /// Divides what was gathered by the sum of its weights and gives it, `[Q, head_dim]`.
+    /// Divides what was gathered by the sum of its weights and gives it, `[Q, value_dim]`.
     pub fn finish(&mut self) -> &[f32] {
-        for (out, state) in self.out.chunks_exact_mut(self.head_dim.max(1)).zip(&self.states) {
+        for (out, state) in self.out.chunks_exact_mut(self.value_dim.max(1)).zip(&self.states) {
             out.iter_mut().for_each(|out| *out /= state.sum);
         }
         &self.out
@@ -143,17 +163,17 @@ pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
     scale: f32,
     rows: &mut AttentionRows,
 ) {
-    let AttentionRows { head_dim: d, queries, visible, states, out, scores, block, .. } = rows;
-    let d = *d;
+    let AttentionRows { queries, visible, states, out, scores, block, .. } = rows;
+    let (d, value_dim) = (rows.head_dim, rows.value_dim);
     // Queries ascend: those that see nothing of this page come first.
     let from = visible.partition_point(|visible| *visible <= first);
     let (queries, visible) = (&queries[from * d..], &visible[from..]);
-    let (states, out) = (&mut states[from..], &mut out[from * d..]);
+    let (states, out) = (&mut states[from..], &mut out[from * value_dim..]);
     let count = visible.len();
     let most = visible.last().map_or(0, |last| (last - first).min(PAGE_POSITIONS));
     let (factors, value_scales) = position_factors(kv, scale);
     let wide = (&mut *rows.keys, &mut *rows.values);
-    let (keys, values) = as_floats::<V>(kv, most * d, wide);
+    let (keys, values) = as_floats::<V>(kv, (most, d, value_dim), wide);
     let scores = &mut scores[..count * PAGE_POSITIONS];
     scores.fill(0.0);
     let size = Size { rows: count, depth: d, cols: PAGE_POSITIONS };
@@ -164,17 +184,17 @@ pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
         .chunks_mut(MERGED * PAGE_POSITIONS)
         .zip(visible.chunks(MERGED))
         .zip(states.chunks_mut(MERGED))
-        .zip(out.chunks_mut(MERGED * d).zip(block.chunks_mut(MERGED * d)))
+        .zip(out.chunks_mut(MERGED * value_dim).zip(block.chunks_mut(MERGED * value_dim)))
     {
         let each = scores.as_chunks_mut::<PAGE_POSITIONS>().0.iter_mut().zip(visible);
         for ((scores, visible), (state, merge)) in each.zip(states.iter_mut().zip(&mut merges)) {
             let visible = (visible - first).min(PAGE_POSITIONS);
             *merge = weigh(scores, visible, (&factors, value_scales), state);
         }
-        let block = &mut block[..visible.len() * d];
-        gather::<V, VECTORS>((scores, visible, first), (values, d), block);
-        for ((out, block), merge) in out.chunks_exact_mut(d).zip(block.chunks_exact(d)).zip(&merges)
-        {
+        let block = &mut block[..visible.len() * value_dim];
+        gather::<V, VECTORS>((scores, visible, first), (values, d), (&mut *block, value_dim));
+        let each = out.chunks_exact_mut(value_dim).zip(block.chunks_exact(value_dim));
+        for ((out, block), merge) in each.zip(&merges) {
             for (out, block) in out.iter_mut().zip(block) {
                 *out = out.mul_add(merge[0], *block * merge[1]);
             }
@@ -191,13 +211,15 @@ fn position_factors(kv: KvBlock<'_>, scale: f32) -> ([f32; PAGE_POSITIONS], Opti
     (factors, Some(value_scales))
 }
 
-/// Keys, and so many of the values, as floats: where they lie, or widened.
+/// Keys, `[d, 64]`, and the values of so many positions, a row each `d` elements, as floats: where
+/// they lie, or widened.
 #[inline(always)]
 fn as_floats<'a, V: Vector>(
     kv: KvBlock<'a>,
-    most: usize,
+    (positions, d, value_dim): (usize, usize, usize),
     (wide_keys, wide_values): (&'a mut [f32], &'a mut [f32]),
 ) -> (&'a [f32], &'a [f32]) {
+    let most = positions * d;
     match kv {
         KvBlock::F32 { keys, values } => return (keys, values),
         KvBlock::F16 { keys, values } => {
@@ -209,8 +231,41 @@ fn as_floats<'a, V: Vector>(
             wide_keys.iter_mut().zip(keys).for_each(|(to, from)| *to = f32::from(*from));
             wide_values.iter_mut().zip(values).for_each(|(to, from)| *to = f32::from(*from));
         }
+        KvBlock::Shared(SharedRows::F32(rows)) => {
+            transpose((&rows[..most], d), wide_keys);
+            return (wide_keys, rows);
+        }
+        KvBlock::Shared(SharedRows::F16(rows)) => {
+            widen::<V>(&rows[..most], wide_values);
+            transpose((&wide_values[..most], d), wide_keys);
+        }
+        KvBlock::Shared(SharedRows::Int8 { rows, scales }) => {
+            let rows =
+                rows[..most].chunks_exact(d.max(1)).zip(wide_values.chunks_exact_mut(d.max(1)));
+            for ((from, to), scales) in rows.zip(scales) {
+                let scaled = |(to, from): (&mut f32, &i8), scale| *to = f32::from(*from) * scale;
+                let (value, rest) = to.split_at_mut(value_dim);
+                value.iter_mut().zip(from).for_each(|pair| scaled(pair, scales[0]));
+                rest.iter_mut().zip(&from[value_dim..]).for_each(|pair| scaled(pair, scales[1]));
+            }
+            transpose((&wide_values[..most], d), wide_keys);
+        }
     }
     (wide_keys, wide_values)
+}
+
+/// Columns of rows that are transposed together: what they fill stays in the first cache.
+const TRANSPOSED: usize = 16;
+
+/// Makes up to 64 rows of `d` columns of a page, `[d, 64]`.
+#[inline(always)]
+fn transpose((rows, d): (&[f32], usize), out: &mut [f32]) {
+    for (part, out) in out.chunks_mut(TRANSPOSED * PAGE_POSITIONS).enumerate() {
+        for (position, row) in rows.chunks_exact(d.max(1)).enumerate() {
+            let columns = out.chunks_exact_mut(PAGE_POSITIONS).zip(&row[part * TRANSPOSED..]);
+            columns.for_each(|(column, element)| column[position] = *element);
+        }
+    }
 }
 
 /// Queries whose weights are applied together.
@@ -255,21 +310,21 @@ pub(super) fn merge(state: &mut AttentionState, block_max: f32, sum: f32) -> [f3
 #[inline(always)]
 fn gather<V: Vector, const VECTORS: usize>(
     (weights, visible, first): (&[f32], &[usize], usize),
-    (values, d): (&[f32], usize),
-    block: &mut [f32],
+    (values, stride): (&[f32], usize),
+    (block, d): (&mut [f32], usize),
 ) {
     block.fill(0.0);
     let seen = |visible: usize| (visible - first).min(PAGE_POSITIONS);
     let common = seen(visible.first().copied().unwrap_or(first));
     let size = Size { rows: visible.len(), depth: common, cols: d };
-    product::<V, VECTORS>(size, (weights, PAGE_POSITIONS), (values, d), (&mut *block, d));
+    product::<V, VECTORS>(size, (weights, PAGE_POSITIONS), (values, stride), (&mut *block, d));
     for (row, visible) in visible.iter().enumerate() {
         let size = Size { rows: 1, depth: seen(*visible) - common, cols: d };
         if size.depth > 0 {
             let weights = &weights[row * PAGE_POSITIONS + common..];
-            let values = &values[common * d..];
+            let values = &values[common * stride..];
             let out = &mut block[row * d..];
-            product::<V, VECTORS>(size, (weights, PAGE_POSITIONS), (values, d), (out, d));
+            product::<V, VECTORS>(size, (weights, PAGE_POSITIONS), (values, stride), (out, d));
         }
     }
 }

@@ -57,6 +57,8 @@ pub(super) struct Work {
     pub x: QuantizedRows,
     /// The input of a feed-forward part's second product.
     pub inner: QuantizedRows,
+    /// Heads that are multiplied with float activations.
+    pub heads: Vec<f32>,
     pub inners: Vec<Inner<'static>>,
     pub products: ProductScratch,
     /// Rows of one level, in the input and in the output.

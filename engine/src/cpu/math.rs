@@ -5,7 +5,7 @@
 //! neither the instruction set nor the thread count. The loops are `inline(always)` so that
 //! [`super::kernels`] can compile them for each instruction set.
 
-use nestling_formats::nested;
+use nestling_formats::{RopePairs, nested};
 
 /// Lanes of every float sum.
 pub const LANES: usize = 16;
@@ -246,9 +246,26 @@ pub fn softmax(logits: &mut [f32]) {
     }
 }
 
-/// Rotates the two halves of one head by its position's angles, `cos` and `sin` `[head_dim / 2]`.
+/// Rotates pairs of elements by their position's angles, `cos` and `sin` `[R / 2]` for R elements.
 #[inline(always)]
-pub fn rope(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+pub fn rope(pairs: RopePairs, x: &mut [f32], cos: &[f32], sin: &[f32]) {
+    match pairs {
+        RopePairs::Halves => rope_halves(x, cos, sin),
+        RopePairs::Adjacent => rope_adjacent(x, cos, sin),
+    }
+}
+
+/// Element `2 i` with element `2 i + 1`.
+#[inline(always)]
+fn rope_adjacent(x: &mut [f32], cos: &[f32], sin: &[f32]) {
+    for (([a, b], cos), sin) in x.as_chunks_mut().0.iter_mut().zip(cos).zip(sin) {
+        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+    }
+}
+
+/// Element `i` with element `i + R / 2`.
+#[inline(always)]
+fn rope_halves(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let (first, second) = head.split_at_mut(head.len() / 2);
     for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
         (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);

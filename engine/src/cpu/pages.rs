@@ -2,18 +2,21 @@
 
 use half::f16;
 
-use super::attention::KvBlock;
+use super::attention::{KvBlock, SharedRows};
 use super::kernels::Kernels;
 use super::math;
 use crate::arena::AlignedBytes;
 use crate::error::EngineError;
-use crate::kv_cache::{KvDtype, KvShape, PAGE_POSITIONS, PageId};
+use crate::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
 
 /// The pages of one layer, allocated when first written.
 ///
 /// A page holds its heads one after another, each with its keys transposed, `[head_dim, 64]`, then
 /// its values, `[64, head_dim]`. Integers are followed by the scales of all heads,
 /// `[heads, keys and values, 64]`.
+///
+/// Where values are the first elements of keys, each head has rows of keys, `[64, head_dim]`, and
+/// integers the scales of values and of what follows them, `[heads, 64, 2]`.
 #[derive(Debug)]
 pub struct CpuPool {
     shape: KvShape,
@@ -26,6 +29,11 @@ const CHUNK: usize = 64;
 impl CpuPool {
     pub(super) fn new(shape: KvShape) -> Self {
         Self { shape, pages: (0..shape.pages).map(|_| None).collect() }
+    }
+
+    /// Where values are, and the elements of one.
+    pub(super) fn values(&self) -> (KvValues, usize) {
+        (self.shape.values, self.shape.values.dim(self.shape.head_dim))
     }
 
     fn missing(&self, page: PageId) -> EngineError {
@@ -54,6 +62,9 @@ impl CpuPool {
 
     /// Keys and values of one head.
     pub(super) fn head(&self, page: PageId, head: usize) -> Result<KvBlock<'_>, EngineError> {
+        if let KvValues::KeyPrefix(_) = self.shape.values {
+            return Ok(KvBlock::Shared(self.shared_rows(page, head)?));
+        }
         let d = self.shape.head_dim;
         let (bytes, size) = (self.page(page)?.as_ref(), PAGE_POSITIONS * d);
         fn part<T: bytemuck::Pod>(bytes: &[u8], head: usize, size: usize) -> (&[T], &[T]) {
@@ -75,6 +86,23 @@ impl CpuPool {
                 let scales = &bytes[2 * size * self.shape.num_key_value_heads..];
                 let (key_scales, value_scales) = part(scales, head, PAGE_POSITIONS);
                 KvBlock::Int8 { keys, values, key_scales, value_scales }
+            }
+        })
+    }
+
+    /// Keys of one head whose first elements are the values.
+    fn shared_rows(&self, page: PageId, head: usize) -> Result<SharedRows<'_>, EngineError> {
+        let KvShape { num_key_value_heads: heads, head_dim: d, dtype, .. } = self.shape;
+        let head_bytes = PAGE_POSITIONS * d * dtype.bytes();
+        let (elements, scales) = self.page(page)?.as_ref().split_at(heads * head_bytes);
+        let rows = &elements[head * head_bytes..][..head_bytes];
+        Ok(match dtype {
+            KvDtype::F32 => SharedRows::F32(bytemuck::cast_slice(rows)),
+            KvDtype::F16 => SharedRows::F16(bytemuck::cast_slice(rows)),
+            KvDtype::Int8 => {
+                let scales: &[[f32; 2]] = bytemuck::cast_slice(scales);
+                let scales = &scales[head * PAGE_POSITIONS..][..PAGE_POSITIONS];
+                SharedRows::Int8 { rows: bytemuck::cast_slice(rows), scales }
             }
         })
     }
@@ -162,6 +190,41 @@ impl TakenPage {
                     let at = 2 * head * PAGE_POSITIONS + position;
                     scales[at] = slot.put_quantized_key(rows.0);
                     scales[at + PAGE_POSITIONS] = math::quantize_group(rows.1, slot.value());
+                }
+            }
+        }
+    }
+}
+
+impl TakenPage {
+    /// Stores the keys of one position, `[heads, head_dim]`, whose first `value_dim` elements are
+    /// the values.
+    pub fn store_shared(
+        &mut self,
+        kernels: &Kernels,
+        position: usize,
+        keys: &[f32],
+        value_dim: usize,
+    ) {
+        let KvShape { num_key_value_heads: heads, head_dim: d, dtype, .. } = self.shape;
+        let head_bytes = PAGE_POSITIONS * d * dtype.bytes();
+        let (elements, scales) = self.bytes.bytes_mut().split_at_mut(heads * head_bytes);
+        let scales: &mut [[f32; 2]] = bytemuck::cast_slice_mut(scales);
+        let rows = keys.chunks_exact(d).zip(elements.chunks_exact_mut(head_bytes));
+        for (head, (key, out)) in rows.enumerate() {
+            let row_bytes = d * dtype.bytes();
+            let out = &mut out[position * row_bytes..][..row_bytes];
+            match dtype {
+                KvDtype::F32 => bytemuck::cast_slice_mut(out).copy_from_slice(key),
+                KvDtype::F16 => kernels.narrow(key, bytemuck::cast_slice_mut(out)),
+                KvDtype::Int8 => {
+                    let (value, rest) = key.split_at(value_dim.min(d));
+                    let (value_out, rest_out) =
+                        bytemuck::cast_slice_mut(out).split_at_mut(value.len());
+                    scales[head * PAGE_POSITIONS + position] = [
+                        math::quantize_group(value, value_out),
+                        math::quantize_group(rest, rest_out),
+                    ];
                 }
             }
         }

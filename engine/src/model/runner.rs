@@ -16,7 +16,7 @@ use crate::error::EngineError;
 use crate::expert::{
     ExpertCache, ExpertMemory, ExpertSource, RequestScratch, RoutingRecorder, StreamOptions,
 };
-use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
+use crate::kv_cache::{KvDtype, KvShape, KvValues, PageId, pages_for};
 use crate::record::{Recorder, StepRecord};
 use crate::runner::{
     ModelRunner, PromptSteps, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
@@ -121,6 +121,7 @@ impl<B: Backend> Runner<B> {
         let shape = KvShape {
             num_key_value_heads: config.num_key_value_heads,
             head_dim: config.head_dim,
+            values: KvValues::Beside,
             dtype: options.kv_dtype,
             pages: options.kv_pages.unwrap_or(pages_for(context_max)),
         };

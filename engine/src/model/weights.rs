@@ -2,7 +2,7 @@
 
 use nestling_formats::store::GroupId;
 use nestling_formats::{
-    FeedForward as FeedForwardConfig, FloatKind, Level, MatrixKind, ModelConfig,
+    FeedForward as FeedForwardConfig, FloatKind, Level, MatrixKind, ModelConfig, RopePairs,
 };
 
 use crate::backend::{AttentionHeads, Backend, FeedForward, Linear, Router};
@@ -232,6 +232,8 @@ impl<B: Backend> Loader<'_, B> {
             num_key_value_heads: config.num_key_value_heads,
             head_dim,
             scale: 1.0 / (head_dim as f32).sqrt(),
+            rope_first: 0,
+            rope_pairs: RopePairs::Halves,
             eps: config.rms_norm_eps,
             query_norm: norm(FloatKind::QueryNorm)?,
             key_norm: norm(FloatKind::KeyNorm)?,

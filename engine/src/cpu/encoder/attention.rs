@@ -12,7 +12,7 @@ use crate::cpu::device::{Cpu, CpuBuffer, Team};
 use crate::cpu::math;
 use crate::cpu::pages::{CpuPool, TakenPage};
 use crate::error::EngineError;
-use crate::kv_cache::{PAGE_POSITIONS, PageId};
+use crate::kv_cache::{KvValues, PAGE_POSITIONS, PageId};
 
 /// Most queries of one key head that go through a page together: enough that widening the page
 /// costs little beside them, few enough that all of it stays in the second-level cache.
@@ -44,10 +44,14 @@ pub(super) fn rope_store(
     kv: &mut CpuPool,
 ) -> Result<(), EngineError> {
     let (g, d) = (heads.num_key_value_heads, heads.head_dim);
-    let queries = if qkv.cols == 2 * g * d { 0 } else { heads.num_attention_heads };
-    expect("columns of queries, keys and values", (queries + 2 * g) * d, qkv.cols)?;
+    let stored = match kv.values().0 {
+        KvValues::Beside => 2 * g * d,
+        KvValues::KeyPrefix(_) => g * d,
+    };
+    let queries = if qkv.cols == stored { 0 } else { heads.num_attention_heads };
+    expect("columns of queries, keys and values", queries * d + stored, qkv.cols)?;
     rotate(team, (heads, rows), rope, qkv, (queries, g))?;
-    store((team, scratch), rows, (&*qkv, queries * d, g * d), kv)
+    store((team, scratch), rows, (&*qkv, queries * d, stored), kv)
 }
 
 /// Norms and rotates queries.
@@ -72,9 +76,9 @@ fn rotate(
     let d = heads.head_dim;
     expect("rows of angles", rows.len(), rope.row_count())?;
     expect("rows of queries", rows.len(), x.row_count())?;
-    expect("columns of angles", 0, usize::from(rope.cols > d))?;
+    expect("columns of angles", 0, usize::from(heads.rope_first + rope.cols > d))?;
     for weight in heads.query_norm.iter().chain(&heads.key_norm) {
-        expect("head norm", d, weight.len())?;
+        expect("head norm", 0, usize::from(weight.len() > d))?;
     }
     let cols = x.cols;
     team.for_each_row((&mut x.values, cols), ROW_COST * cols, |index, row| {
@@ -83,9 +87,10 @@ fn rotate(
         for (head, x) in row[..(queries + keys) * d].chunks_exact_mut(d).enumerate() {
             let norm = if head < queries { &heads.query_norm } else { &heads.key_norm };
             if let Some(weight) = norm {
-                team.kernels.rms_norm_in_place(x, weight, heads.eps);
+                team.kernels.rms_norm_in_place(&mut x[..weight.len()], weight, heads.eps);
             }
-            math::rope(&mut x[..angles.len()], cos, sin);
+            let x = &mut x[heads.rope_first..][..angles.len()];
+            math::rope(heads.rope_pairs, x, cos, sin);
         }
     });
     Ok(())
@@ -99,6 +104,7 @@ fn store(
     kv: &mut CpuPool,
 ) -> Result<(), EngineError> {
     let AttentionScratch { places, taken, .. } = scratch;
+    let values = kv.values().0;
     places.clear();
     for row in 0..rows.len() {
         let (page, position) = rows.place(row).ok_or_else(page_missing)?;
@@ -118,11 +124,16 @@ fn store(
             }
         }
     }
-    team.for_each_mut(taken, 8 * rows.len() * width, &|_, (page, range)| {
+    team.for_each_mut(taken, 4 * rows.len() * width, &|_, (page, range)| {
         for (_, position, row) in &places[range.clone()] {
-            let row = &qkv.values[row * qkv.cols + first..][..2 * width];
-            let (keys, values) = row.split_at(width);
-            page.store(team.kernels, *position, keys, values);
+            let row = &qkv.values[row * qkv.cols + first..][..width];
+            match values {
+                KvValues::Beside => {
+                    let (keys, values) = row.split_at(width / 2);
+                    page.store(team.kernels, *position, keys, values);
+                }
+                KvValues::KeyPrefix(dim) => page.store_shared(team.kernels, *position, row, dim),
+            }
         }
     });
     taken.drain(..).for_each(|(page, _)| kv.put_back(page));
@@ -139,7 +150,8 @@ pub(super) fn attend(
 ) -> Result<(), EngineError> {
     let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
     expect("columns of queries", 0, usize::from(qkv.cols < h * d))?;
-    expect("attended columns", h * d, out.cols)?;
+    let value_dim = kv.values().1;
+    expect("attended columns", h * value_dim, out.cols)?;
     expect("rows of queries", rows.len(), qkv.row_count())?;
     expect("query heads for each key head", 0, h.checked_rem(g).unwrap_or(1))?;
     out.resize(rows.len());
@@ -152,14 +164,14 @@ pub(super) fn attend(
         slot.get_mut().unwrap_or_else(PoisonError::into_inner).reserve(most * group, d);
     }
     let slots = &scratch.rows;
-    let width = group * d;
-    let cuts = (Cut::At(&scratch.borders), Cut::Every(width));
-    let multiplications = 2 * read * h * d;
+    let (width, attended_width) = (group * d, group * value_dim);
+    let cuts = (Cut::At(&scratch.borders), Cut::Every(attended_width));
+    let multiplications = read * h * (d + value_dim);
     let forks = (&*team.pool, team.forks(multiplications));
     for_each_block(forks, (&mut out.values, out.cols), cuts, &|kv_head, block| {
         let range = block.rows();
         let mut slot = free_slot(slots);
-        slot.clear(d);
+        slot.clear(d, value_dim);
         for row in range.clone() {
             let queries = &qkv.values[row * qkv.cols + kv_head * width..][..width];
             for query in queries.chunks_exact(d) {
@@ -175,7 +187,7 @@ pub(super) fn attend(
                 team.kernels.attend_page(block, index * PAGE_POSITIONS, heads.scale, &mut slot);
             }
         }
-        for (index, attended) in slot.finish().chunks_exact(width).enumerate() {
+        for (index, attended) in slot.finish().chunks_exact(attended_width).enumerate() {
             block.row(index).copy_from_slice(attended);
         }
     });

@@ -3,6 +3,9 @@
 
 pub(super) mod attention;
 pub(super) mod feed_forward;
+mod heads;
+#[cfg(test)]
+mod latent_tests;
 pub(super) mod products;
 #[cfg(test)]
 mod tests;
@@ -15,7 +18,8 @@ use super::columns::{Cut, for_each_block};
 use super::device::{Cpu, CpuBuffer, CpuMatrix, Scratch, Work};
 use super::pages::CpuPool;
 use crate::backend::{
-    AttentionHeads, Backend, Encoder, ExpertUse, FeedForward, Linear, PinnedExpert, Router, Routing,
+    AttentionHeads, Backend, Encoder, ExpertUse, FeedForward, HeadMatrices, Linear, PinnedExpert,
+    Router, Routing,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -198,6 +202,17 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         scratch.with_all(levels.len(), |work, all| {
             linear_rows(team, work, (weights, levels), RowMap::same(all), (x, 0), output)
         })
+    }
+
+    fn matmul_heads(
+        &mut self,
+        weights: &HeadMatrices<Cpu>,
+        levels: &[Level],
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        heads::multiply_heads((team, &mut scratch.work), (weights, levels), x, out)
     }
 
     fn rope_store(

@@ -380,14 +380,14 @@ fn float_tile(
 }
 
 /// Weights as floats, 16 rows at a time.
-enum FloatSource<'a> {
+pub(super) enum FloatSource<'a> {
     Float(&'a FloatMatrix),
     Tiled(NestedWeights<'a>),
     RowMajor(NestedView<'a>, Level),
 }
 
 impl<'a> FloatSource<'a> {
-    fn new(matrix: &'a CpuMatrix, level: Level) -> Result<Self, EngineError> {
+    pub fn new(matrix: &'a CpuMatrix, level: Level) -> Result<Self, EngineError> {
         match &matrix.weights {
             MatrixWeights::Float(matrix) => Ok(Self::Float(matrix)),
             MatrixWeights::Nested(_) => Ok(match Tiles::new(matrix, level)? {
@@ -398,7 +398,7 @@ impl<'a> FloatSource<'a> {
     }
 
     /// Elements from one row to the next in what [`Self::read`] fills.
-    fn stride(&self, cols: usize) -> usize {
+    pub fn stride(&self, cols: usize) -> usize {
         match self {
             Self::Tiled(weights) => weights.groups() * GROUP,
             Self::Float(_) | Self::RowMajor(..) => cols,
@@ -406,7 +406,11 @@ impl<'a> FloatSource<'a> {
     }
 
     /// Some rows from `row` on, a multiple of 16: where they lie, or as floats in `room`.
-    fn rows<'r>(&'r self, (row, live): (usize, usize), room: &'r mut Vec<f32>) -> FloatWeights<'r> {
+    pub fn rows<'r>(
+        &'r self,
+        (row, live): (usize, usize),
+        room: &'r mut Vec<f32>,
+    ) -> FloatWeights<'r> {
         match self {
             Self::Float(matrix) => {
                 if let Some(weights) = in_place(matrix, row, live) {

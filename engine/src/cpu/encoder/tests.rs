@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nestling_formats::nested::{
     CodecFitter, InputTransform, Layout, QuantizeOptions, pack_plane, plane_bytes, quantize_matrix,
 };
-use nestling_formats::{DType, Level, Plane};
+use nestling_formats::{DType, Level, Plane, RopePairs};
 
 use super::*;
 use crate::backend::{Backend, ExpertUse};
@@ -15,14 +15,14 @@ use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use crate::cpu::kernels::Kernels;
 use crate::cpu::reference::Reference;
 use crate::driver::block_on;
-use crate::kv_cache::{KvDtype, KvShape, PageId};
+use crate::kv_cache::{KvDtype, KvShape, KvValues, PageId};
 use crate::threads::ThreadPool;
 use crate::weights::{
     ActivationMode, ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions,
 };
 
 /// Deterministic values in -1..1.
-fn noise(count: usize, seed: u32) -> Vec<f32> {
+pub(super) fn noise(count: usize, seed: u32) -> Vec<f32> {
     let mut state = u64::from(seed) * 2 + 1;
     let mut next = || {
         state =
@@ -32,7 +32,7 @@ fn noise(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-fn nested(rows: usize, cols: usize, layout: Layout, seed: u32) -> MatrixWeights {
+pub(super) fn nested(rows: usize, cols: usize, layout: Layout, seed: u32) -> MatrixWeights {
     let weights = noise(rows * cols, seed);
     let options = QuantizeOptions::default();
     let mut fitter = CodecFitter::new(&options);
@@ -62,7 +62,7 @@ fn nested(rows: usize, cols: usize, layout: Layout, seed: u32) -> MatrixWeights 
     MatrixWeights::Nested(matrix.unwrap())
 }
 
-fn float(rows: usize, cols: usize, dtype: DType, seed: u32) -> MatrixWeights {
+pub(super) fn float(rows: usize, cols: usize, dtype: DType, seed: u32) -> MatrixWeights {
     let values = noise(rows * cols, seed);
     let bytes = values.iter().flat_map(|x| match dtype {
         DType::F32 => x.to_le_bytes().to_vec(),
@@ -152,7 +152,13 @@ impl Case {
         let router = router(&mut backend);
         let norm = backend.upload_floats(&noise(D, 31)).unwrap();
         let heads = heads(&mut backend);
-        let shape = KvShape { num_key_value_heads: g, head_dim: d, dtype: self.kv, pages: 4 };
+        let shape = KvShape {
+            num_key_value_heads: g,
+            head_dim: d,
+            values: KvValues::Beside,
+            dtype: self.kv,
+            pages: 4,
+        };
         let mut pool = backend.kv_pool(&shape).unwrap();
         let sizes = [D, D, (h + 2 * g) * d, d, h * d, D, 50];
         let [mut x, mut normed, mut qkv, mut rope, mut attended, mut expert_rows, mut logits] =
@@ -213,7 +219,13 @@ fn queries_alone<B: Backend>(case: &Case, mut backend: B) -> [Vec<f32>; 2] {
     let rows = case.step_rows();
     let (h, g, d) = HEADS;
     let heads = heads(&mut backend);
-    let shape = KvShape { num_key_value_heads: g, head_dim: d, dtype: case.kv, pages: 4 };
+    let shape = KvShape {
+        num_key_value_heads: g,
+        head_dim: d,
+        values: KvValues::Beside,
+        dtype: case.kv,
+        pages: 4,
+    };
     let mut pools = [(); 2].map(|()| backend.kv_pool(&shape).unwrap());
     let all = noise(case.rows * (h + 2 * g) * d, 35);
     let part = |range: std::ops::Range<usize>| -> Vec<f32> {
@@ -262,6 +274,8 @@ fn heads<B: Backend>(backend: &mut B) -> AttentionHeads<B> {
         num_key_value_heads,
         head_dim,
         scale: 0.2,
+        rope_first: 0,
+        rope_pairs: RopePairs::Halves,
         eps: 1e-6,
         query_norm: Some(backend.upload_floats(&noise(head_dim, 32)).unwrap()),
         key_norm: Some(backend.upload_floats(&noise(head_dim, 33)).unwrap()),

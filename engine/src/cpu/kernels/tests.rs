@@ -2,6 +2,7 @@
 //! Nested products have their own cases, against the definition, in `cpu/nested/tests.rs`.
 
 use super::*;
+use crate::cpu::attention::SharedRows;
 use crate::kv_cache::KvDtype;
 
 /// Sizes around the 16 lanes and around groups of 32.
@@ -150,7 +151,6 @@ fn halves_agree() {
 fn attention_agrees() {
     for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Int8] {
         compare("attend_page", |kernels, head| {
-            let queries = 1 + head % 11;
             let halves = |seed| -> Vec<f16> {
                 noise(64 * head, seed).into_iter().map(f16::from_f32).collect()
             };
@@ -170,20 +170,35 @@ fn attention_agrees() {
                     value_scales: &scales[64..],
                 },
             };
-            let mut rows = AttentionRows::default();
-            rows.clear(head);
-            // From rows that see nothing of the second page to rows that see all of it.
-            for (index, query) in noise(queries * head, 15).chunks(head).enumerate() {
-                rows.push(query, 60 + 70 * index / queries);
-            }
-            rows.start();
-            for first in [0, 64] {
-                kernels.attend_page(kv, first, 0.02, &mut rows);
-            }
-            let states: Vec<f32> = rows.states().iter().flat_map(|s| [s.max, s.sum]).collect();
-            rows.finish().iter().copied().chain(states).collect()
+            let shared_scales = scales.as_chunks().0;
+            let shared = match dtype {
+                KvDtype::F32 => SharedRows::F32(&floats[0]),
+                KvDtype::F16 => SharedRows::F16(&halves[0]),
+                KvDtype::Int8 => SharedRows::Int8 { rows: &integers[0], scales: shared_scales },
+            };
+            let beside = attended(kernels, (kv, head), head);
+            beside
+                .into_iter()
+                .chain(attended(kernels, (KvBlock::Shared(shared), head), head.div_ceil(2)))
+                .collect()
         });
     }
+}
+
+/// Queries from those that see nothing of the second page to those that see all of it.
+fn attended(kernels: &Kernels, (kv, head): (KvBlock, usize), value_dim: usize) -> Vec<f32> {
+    let queries = 1 + head % 11;
+    let mut rows = AttentionRows::default();
+    rows.clear(head, value_dim);
+    for (index, query) in noise(queries * head, 15).chunks(head).enumerate() {
+        rows.push(query, 60 + 70 * index / queries);
+    }
+    rows.start();
+    for first in [0, 64] {
+        kernels.attend_page(kv, first, 0.02, &mut rows);
+    }
+    let states: Vec<f32> = rows.states().iter().flat_map(|s| [s.max, s.sum]).collect();
+    rows.finish().iter().copied().chain(states).collect()
 }
 
 #[test]

@@ -111,8 +111,11 @@ fn rope_turns_by_the_angle() {
         assert!((f64::from(sin[i]) - angles[i].sin()).abs() < 2.4e-7);
     }
     let mut head = [1.0, 0.0, 0.0, 1.0];
-    rope(&mut head, cos, sin);
+    rope(RopePairs::Halves, &mut head, cos, sin);
     assert_eq!(head, [cos[0], -sin[1], sin[0], cos[1]]);
+    let mut head = [1.0, 0.0, 0.0, 1.0];
+    rope(RopePairs::Adjacent, &mut head, cos, sin);
+    assert_eq!(head, [cos[0], sin[0], -sin[1], cos[1]]);
     assert_eq!(table.positions(), 3);
     assert!(table.row(3).0.is_empty());
 }

@@ -13,12 +13,12 @@ use nestling_formats::Level;
 use super::attention::{self, AttentionState};
 use super::math;
 use crate::backend::{
-    AttentionHeads, Backend, BackendLimits, Encoder, FeedForward, Linear, PinnedExpert, Router,
-    Routing,
+    AttentionHeads, Backend, BackendLimits, Encoder, FeedForward, HeadMatrices, Linear,
+    PinnedExpert, Router, Routing,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
-use crate::kv_cache::{KvShape, PAGE_POSITIONS, PageId};
+use crate::kv_cache::{KvShape, KvValues, PAGE_POSITIONS, PageId};
 use crate::weights::{ActivationMode, MatrixWeights};
 
 pub use multiply::ReferenceMatrix;
@@ -153,21 +153,31 @@ impl Backend for Reference {
     }
 }
 
+/// `out[t] = W x[t]` for all rows, each at its level.
+fn products(
+    matrix: &ReferenceMatrix,
+    levels: &[Level],
+    x: &ReferenceBuffer,
+) -> Result<ReferenceBuffer, EngineError> {
+    expect("inputs of a matrix", matrix.cols(), x.cols)?;
+    expect("rows of levels", x.row_count(), levels.len())?;
+    let mut out = ReferenceBuffer::new(x.row_count(), matrix.rows());
+    for level in Level::ALL {
+        let rows: Vec<usize> = (0..levels.len()).filter(|&row| levels[row] == level).collect();
+        if !rows.is_empty() {
+            matrix.multiply(level, &rows, x, &mut out)?;
+        }
+    }
+    Ok(out)
+}
+
 /// `out[t] = W x[t] + b` for all rows, each at its level.
 fn linear(
     weights: &Linear<Reference>,
     levels: &[Level],
     x: &ReferenceBuffer,
 ) -> Result<ReferenceBuffer, EngineError> {
-    expect("inputs of a matrix", weights.matrix.cols(), x.cols)?;
-    expect("rows of levels", x.row_count(), levels.len())?;
-    let mut out = ReferenceBuffer::new(x.row_count(), weights.matrix.rows());
-    for level in Level::ALL {
-        let rows: Vec<usize> = (0..levels.len()).filter(|&row| levels[row] == level).collect();
-        if !rows.is_empty() {
-            weights.matrix.multiply(level, &rows, x, &mut out)?;
-        }
-    }
+    let mut out = products(&weights.matrix, levels, x)?;
     if let Some(bias) = &weights.bias {
         expect("bias", out.cols, bias.len())?;
         out.rows_mut().for_each(|row| math::add(row, bias));
@@ -264,6 +274,31 @@ impl Encoder<Reference> for ReferenceEncoder {
         Ok(())
     }
 
+    fn matmul_heads(
+        &mut self,
+        weights: &HeadMatrices<Reference>,
+        levels: &[Level],
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        let (matrix, heads) = (&weights.matrix, weights.heads.max(1));
+        let (k, n, width) = (matrix.cols(), matrix.rows() / heads, x.cols / heads);
+        expect("columns of heads", 0, x.cols % heads + usize::from(width < k))?;
+        expect("columns of the heads' products", heads * (n + width - k), out.cols)?;
+        out.resize(x.row_count());
+        for head in 0..heads {
+            let parts = x.rows().flat_map(|row| row[head * width..][..k].iter().copied());
+            let inputs = ReferenceBuffer { cols: k, values: parts.collect() };
+            let products = products(matrix, levels, &inputs)?;
+            for ((x, products), out) in x.rows().zip(products.rows()).zip(out.rows_mut()) {
+                let out = &mut out[head * (n + width - k)..][..n + width - k];
+                out[..n].copy_from_slice(&products[head * n..][..n]);
+                out[n..].copy_from_slice(&x[head * width + k..][..width - k]);
+            }
+        }
+        Ok(())
+    }
+
     fn rope_store(
         &mut self,
         heads: &AttentionHeads<Reference>,
@@ -273,13 +308,20 @@ impl Encoder<Reference> for ReferenceEncoder {
         kv: &mut ReferencePool,
     ) -> Result<(), EngineError> {
         let (g, d) = (heads.num_key_value_heads, heads.head_dim);
-        let h = if qkv.cols == 2 * g * d { 0 } else { heads.num_attention_heads };
-        expect("columns of queries, keys and values", (h + 2 * g) * d, qkv.cols)?;
+        let stored = match kv.shape().values {
+            KvValues::Beside => 2 * g * d,
+            KvValues::KeyPrefix(_) => g * d,
+        };
+        let h = if qkv.cols == stored { 0 } else { heads.num_attention_heads };
+        expect("columns of queries, keys and values", h * d + stored, qkv.cols)?;
         rotate((heads, rows), rope, qkv, (h, g))?;
         for (index, row) in qkv.rows().enumerate() {
-            let (keys, values) = row[h * d..].split_at(g * d);
             let (page, position) = place(rows, index)?;
-            kv.store(page, position, keys, values)?;
+            let (keys, values) = row[h * d..].split_at(g * d);
+            match kv.shape().values {
+                KvValues::Beside => kv.store(page, position, keys, values)?,
+                KvValues::KeyPrefix(_) => kv.store_shared(page, position, keys)?,
+            }
         }
         Ok(())
     }
@@ -305,7 +347,8 @@ impl Encoder<Reference> for ReferenceEncoder {
     ) -> Result<(), EngineError> {
         let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
         expect("columns of queries", 0, usize::from(qkv.cols < h * d))?;
-        expect("attended columns", h * d, out.cols)?;
+        let value_dim = kv.shape().values.dim(d);
+        expect("attended columns", h * value_dim, out.cols)?;
         expect("rows of queries", rows.len(), qkv.row_count())?;
         out.resize(rows.len());
         for (index, (queries, attended)) in qkv.rows().zip(out.rows_mut()).enumerate() {
@@ -313,7 +356,8 @@ impl Encoder<Reference> for ReferenceEncoder {
             let (_, _) = place(rows, index)?;
             let pages = &rows.pages[rows.sequences[index] as usize];
             let queries = queries[..h * d].chunks_exact(d);
-            for (head, (query, out)) in queries.zip(attended.chunks_exact_mut(d)).enumerate() {
+            let outs = attended.chunks_exact_mut(value_dim);
+            for (head, (query, out)) in queries.zip(outs).enumerate() {
                 attend_head(heads.scale, query, (kv, pages, head * g / h), visible, out)?;
             }
         }
@@ -466,16 +510,16 @@ fn rotate(
     let d = heads.head_dim;
     expect("rows of angles", rows.len(), rope.row_count())?;
     expect("rows of queries", rows.len(), x.row_count())?;
-    expect("columns of angles", 0, usize::from(rope.cols > d))?;
+    expect("columns of angles", 0, usize::from(heads.rope_first + rope.cols > d))?;
     for (row, angles) in x.rows_mut().zip(rope.rows()) {
         let (cos, sin) = angles.split_at(angles.len() / 2);
         for (head, x) in row[..(queries + keys) * d].chunks_exact_mut(d).enumerate() {
             let norm = if head < queries { &heads.query_norm } else { &heads.key_norm };
             if let Some(weight) = norm {
-                expect("head norm", d, weight.len())?;
-                math::rms_norm_in_place(x, weight, heads.eps);
+                expect("head norm", 0, usize::from(weight.len() > d))?;
+                math::rms_norm_in_place(&mut x[..weight.len()], weight, heads.eps);
             }
-            math::rope(&mut x[..angles.len()], cos, sin);
+            math::rope(heads.rope_pairs, &mut x[heads.rope_first..][..angles.len()], cos, sin);
         }
     }
     Ok(())

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use nestling_formats::nested::{
     CodecFitter, Layout, NestedCodec, QuantizeOptions, pack_plane, plane_bytes, quantize_matrix,
 };
-use nestling_formats::{Level, Plane};
+use nestling_formats::{Level, Plane, RopePairs};
 
 use super::*;
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use crate::driver::block_on;
-use crate::kv_cache::KvDtype;
+use crate::kv_cache::{KvDtype, KvValues};
 use crate::weights::{ByteRegion, FloatMatrix, NestedMatrix, PlaneRegions};
 
 /// Deterministic values in -1..1.
@@ -101,6 +101,8 @@ fn heads(h: usize, g: usize, d: usize) -> AttentionHeads<Reference> {
         num_key_value_heads: g,
         head_dim: d,
         scale: 1.0 / (d as f32).sqrt(),
+        rope_first: 0,
+        rope_pairs: RopePairs::Halves,
         eps: 1e-6,
         query_norm: None,
         key_norm: None,
@@ -126,7 +128,13 @@ fn attention(query: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32) -> V
 fn attention_over_several_pages_is_a_softmax() {
     let (h, g, d, positions) = (6, 2, 10, 150);
     let qkv = buffer(positions, (h + 2 * g) * d, 3);
-    let shape = KvShape { num_key_value_heads: g, head_dim: d, dtype: KvDtype::F32, pages: 5 };
+    let shape = KvShape {
+        num_key_value_heads: g,
+        head_dim: d,
+        values: KvValues::Beside,
+        dtype: KvDtype::F32,
+        pages: 5,
+    };
     let rows = (0..positions as u32).map(|position| Row {
         token: 0,
         position,
@@ -166,7 +174,13 @@ fn attention_over_several_pages_is_a_softmax() {
 #[test]
 fn pages_survive_a_snapshot_in_every_element_type() {
     for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Int8] {
-        let shape = KvShape { num_key_value_heads: 3, head_dim: 6, dtype, pages: 2 };
+        let shape = KvShape {
+            num_key_value_heads: 3,
+            head_dim: 6,
+            values: KvValues::Beside,
+            dtype,
+            pages: 2,
+        };
         let mut pool = ReferencePool::new(shape);
         pool.store(PageId(0), 63, &noise(18, 4), &noise(18, 5)).unwrap();
         let mut bytes = Vec::new();
