@@ -12,7 +12,7 @@ const WINDOW_MAX: usize = 64;
 pub struct DetokenizeStream {
     tokenizer: Tokenizer,
     keep_special: bool,
-    /// Byte-level vocabularies: the start of a character.
+    /// Vocabularies whose tokens have bytes of their own: the start of a character.
     pending: Vec<u8>,
     /// Others: tokens whose text is known to depend on each other, and how much of it is out.
     window: Vec<u32>,
@@ -30,7 +30,7 @@ impl DetokenizeStream {
         if !self.keep_special && self.tokenizer.is_special(id) {
             return Ok(String::new());
         }
-        if !self.tokenizer.is_byte_level() {
+        if !self.tokenizer.has_bytes() {
             return self.push_window(id);
         }
         self.pending.extend_from_slice(self.tokenizer.token_bytes(id).unwrap_or_default());
@@ -39,7 +39,7 @@ impl DetokenizeStream {
 
     /// What is held back when no more tokens come.
     pub fn finish(&mut self) -> Result<String, TextError> {
-        if !self.tokenizer.is_byte_level() {
+        if !self.tokenizer.has_bytes() {
             let text = self.tokenizer.decode(&self.window, true)?;
             self.window.clear();
             let rest = text.get(self.emitted..).unwrap_or_default().to_owned();

@@ -7,6 +7,7 @@ mod detokenize;
 mod error;
 mod messages;
 mod output_parser;
+mod spelling;
 mod stop;
 mod template_environment;
 mod template_json;

@@ -10,6 +10,7 @@ use tokenizers::{
 
 use super::TextError;
 use super::detokenize::DetokenizeStream;
+use super::spelling::Spelling;
 
 /// Largest `tokenizer.json`; the largest published ones have about 35 MB.
 const TOKENIZER_BYTES_MAX: usize = 128 << 20;
@@ -56,8 +57,8 @@ struct Inner {
     tokenizer: tokenizers::Tokenizer,
     /// Token texts, in id order; absent ids are holes or padding of the vocabulary.
     tokens: Vec<Option<TokenEntry>>,
-    /// Whether a token's bytes can be known without its neighbours.
-    byte_level: bool,
+    /// Whether each token has bytes of its own, which do not depend on its neighbours.
+    has_bytes: bool,
     /// Added tokens: text, and whether special.
     added: Vec<(String, bool)>,
 }
@@ -88,7 +89,7 @@ impl Tokenizer {
         let json: Value = serde_json::from_slice(bytes)
             .map_err(|error| invalid("content", "JSON", error.to_string()))?;
         check(&json).map_err(|(what, expected, found)| invalid(what, expected, found))?;
-        let byte_level = ends_byte_level(json.get("decoder"));
+        let spelling = Spelling::of(json.get("decoder"));
         drop(json);
 
         let mut tokenizer = tokenizers::Tokenizer::from_bytes(bytes)
@@ -98,12 +99,14 @@ impl Tokenizer {
             .with_truncation(None)
             .map_err(|error| invalid("truncation", "none", error.to_string()))?;
         tokenizer.with_padding(None);
-        let tokens = token_entries(&tokenizer, byte_level);
+        let tokens = token_entries(&tokenizer, spelling.as_ref());
         let decoder = tokenizer.get_added_tokens_decoder();
         let mut added: Vec<_> =
             decoder.values().map(|token| (token.content.clone(), token.special)).collect();
         added.sort();
-        Ok(Self { inner: Arc::new(Inner { tokenizer, tokens, byte_level, added }) })
+        Ok(Self {
+            inner: Arc::new(Inner { tokenizer, tokens, has_bytes: spelling.is_some(), added }),
+        })
     }
 
     /// The number of token ids; a model's vocabulary may be padded beyond it.
@@ -178,7 +181,7 @@ impl Tokenizer {
         for id in ids {
             self.check_id(*id)?;
         }
-        if self.inner.byte_level {
+        if self.inner.has_bytes {
             let kept = ids.iter().filter(|id| keep_special || !self.is_special(**id));
             let bytes: Vec<u8> =
                 kept.flat_map(|id| self.token_bytes(*id).unwrap_or_default()).copied().collect();
@@ -197,11 +200,12 @@ impl Tokenizer {
         self.inner.tokenizer.token_to_id(token)
     }
 
-    /// The bytes that a token stands for, where they do not depend on its neighbours
-    /// (byte-level vocabularies); `None` for ids outside the vocabulary and other vocabularies.
+    /// The bytes that a token stands for, where they do not depend on its neighbours (byte-level
+    /// vocabularies, and those that spell unknown characters in bytes and spaces as `▁`); `None` for
+    /// ids outside the vocabulary and other vocabularies.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         let entry = self.entry(id)?;
-        self.inner.byte_level.then_some(&entry.bytes)
+        self.inner.has_bytes.then_some(&entry.bytes)
     }
 
     /// Whether a token is special: it has a meaning, but no text.
@@ -215,8 +219,8 @@ impl Tokenizer {
     }
 
     /// Whether each token has bytes of its own.
-    pub(super) fn is_byte_level(&self) -> bool {
-        self.inner.byte_level
+    pub(super) fn has_bytes(&self) -> bool {
+        self.inner.has_bytes
     }
 
     /// Refuses ids outside the vocabulary. Holes inside it are tokens without text.
@@ -317,30 +321,18 @@ fn check_id(
     }
 }
 
-/// Whether the decoder maps each token to bytes and nothing else.
-fn ends_byte_level(decoder: Option<&Value>) -> bool {
-    let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(String::from);
-    let Some(decoder) = decoder else { return false };
-    match kind(decoder).as_deref() {
-        Some("ByteLevel") => true,
-        Some("Sequence") => match decoder.get("decoders").and_then(Value::as_array) {
-            Some(steps) => steps.iter().all(|step| kind(step).as_deref() == Some("ByteLevel")),
-            None => false,
-        },
-        _ => false,
-    }
-}
-
-fn token_entries(tokenizer: &tokenizers::Tokenizer, byte_level: bool) -> Vec<Option<TokenEntry>> {
+fn token_entries(
+    tokenizer: &tokenizers::Tokenizer,
+    spelling: Option<&Spelling>,
+) -> Vec<Option<TokenEntry>> {
     let vocab = tokenizer.get_vocab(true);
     let size = vocab.values().max().map_or(0, |max| *max as usize + 1).min(VOCAB_SIZE_MAX);
     let added = tokenizer.get_added_vocabulary();
-    let alphabet = byte_alphabet();
     let mut entries: Vec<Option<TokenEntry>> = Vec::new();
     entries.resize_with(size, || None);
     for (text, id) in vocab {
         let special = added.is_special_token(&text);
-        let bytes = if byte_level { token_text_bytes(&text, &alphabet) } else { Box::default() };
+        let bytes = spelling.map_or_else(Box::default, |spelling| spelling.bytes(&text));
         if let Some(entry) = entries.get_mut(id as usize) {
             // An added token hides the word of the same id.
             if entry.is_none() || added.get_vocab().contains_key(&text) {
@@ -349,29 +341,6 @@ fn token_entries(tokenizer: &tokenizers::Tokenizer, byte_level: bool) -> Vec<Opt
         }
     }
     entries
-}
-
-/// A byte-level token's text as bytes: each character stands for a byte, unless one does not,
-/// then the text is meant as it is (added tokens).
-fn token_text_bytes(text: &str, alphabet: &[Option<u8>; 324]) -> Box<[u8]> {
-    let byte = |character: char| alphabet.get(character as usize).copied().flatten();
-    let bytes: Option<Vec<u8>> = text.chars().map(byte).collect();
-    bytes.unwrap_or_else(|| text.as_bytes().to_vec()).into_boxed_slice()
-}
-
-/// GPT-2's alphabet: printable Latin-1 bytes are themselves, the other 68 follow from U+0100.
-fn byte_alphabet() -> [Option<u8>; 324] {
-    let mut alphabet = [None; 324];
-    let mut next = 256;
-    for byte in 0..=255u8 {
-        let printable = matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-        let place = if printable { usize::from(byte) } else { next };
-        next += usize::from(!printable);
-        if let Some(slot) = alphabet.get_mut(place) {
-            *slot = Some(byte);
-        }
-    }
-    alphabet
 }
 
 #[cfg(test)]

@@ -125,6 +125,33 @@ fn a_vocabulary_with_begin_token_and_byte_fallback_streams_too() {
 }
 
 #[test]
+fn gemmas_tokens_have_bytes_of_their_own() {
+    let bytes = std::fs::read(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/data/families/gemma4/tokenizer.json"
+    ));
+    let tokenizer = Tokenizer::from_bytes("gemma4", &bytes.unwrap()).unwrap();
+    let text = " The ship  left — 😀漢\nend ";
+    let tokens = tokenizer.encode(text, EncodeOptions::default()).unwrap();
+    assert_eq!(tokens[0], tokenizer.token_to_id("<bos>").unwrap());
+    let space = tokenizer.token_to_id("▁").unwrap();
+    assert_eq!(tokenizer.token_bytes(space), Some(&b" "[..]));
+    let byte = tokenizer.token_to_id("<0xF0>").unwrap();
+    assert!(tokens.contains(&byte));
+    assert_eq!(tokenizer.token_bytes(byte), Some(&[0xf0][..]));
+    assert_eq!(tokenizer.decode(&tokens, false).unwrap(), text);
+    assert_eq!(tokenizer.inner_decode(&tokens), format!("<bos>{text}"));
+    let mut stream = tokenizer.decode_stream(false);
+    let mut out = String::new();
+    for token in tokens {
+        let piece = stream.push(token).unwrap();
+        assert!(!piece.contains('\u{fffd}'), "a cut character in {piece:?}");
+        out += &piece;
+    }
+    assert_eq!(out + &stream.finish().unwrap(), text);
+}
+
+#[test]
 fn damaged_tokenizers_are_named_errors() {
     let good = json("demo_tokenizer.json");
     type Damage<'a> = &'a dyn Fn(&mut Value);
