@@ -1,0 +1,71 @@
+//! Configurations as their publishers give them are read, and their weights are as many as they say.
+#![expect(clippy::unwrap_used, reason = "a test that finds no file has failed")]
+
+use std::path::Path;
+
+use nestling_formats::{ImportError, ModelConfig, ModelShape};
+
+/// Whether a family can be read.
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Read,
+    /// Its `model_type` may still be refused.
+    Pending,
+}
+
+/// Name of the file, and the parameters that its publisher counts, in billions; sources are in
+/// `data/published/README.md`.
+const MODELS: [(&str, f64, State); 19] = [
+    ("DeepSeek-V2-Lite", 15.7, State::Pending),
+    ("GLM-4.7-Flash", 29.94, State::Pending),
+    ("Mixtral-8x7B-Instruct-v0.1", 46.7, State::Pending),
+    ("OLMoE-1B-7B-0924", 6.92, State::Pending),
+    ("Qwen1.5-MoE-A2.7B", 14.3, State::Pending),
+    ("Qwen2-57B-A14B", 57.4, State::Pending),
+    ("Qwen3-235B-A22B", 235.0, State::Read),
+    ("Qwen3-30B-A3B", 30.5, State::Read),
+    ("Qwen3-Coder-30B-A3B-Instruct", 30.5, State::Pending),
+    ("Qwen3-Next-80B-A3B-Instruct", 80.0, State::Pending),
+    ("Qwen3.5-35B-A3B", 35.0, State::Pending),
+    ("Qwen3.6-35B-A3B", 35.0, State::Pending),
+    ("gemma-4-26B-A4B", 25.2, State::Pending),
+    ("gpt-oss-120b", 116.83, State::Pending),
+    ("gpt-oss-20b", 20.91, State::Pending),
+    ("granite-3.0-1b-a400m-instruct", 1.33, State::Pending),
+    ("granite-3.0-3b-a800m-instruct", 3.30, State::Pending),
+    ("granite-3.1-1b-a400m-instruct", 1.33, State::Pending),
+    ("granite-3.1-3b-a800m-instruct", 3.30, State::Pending),
+];
+
+fn folder() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/published")
+}
+
+fn read(name: &str) -> Result<ModelConfig, ImportError> {
+    let json = std::fs::read(folder().join(format!("{name}.json"))).unwrap();
+    ModelConfig::from_json(&format!("{name}/config.json"), &json)
+}
+
+#[test]
+fn every_file_is_listed() {
+    let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "json"));
+    let mut names: Vec<_> =
+        files.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    names.sort();
+    assert_eq!(names, MODELS.map(|(name, ..)| name.to_owned()));
+}
+
+#[test]
+fn weights_are_as_many_as_published() {
+    for (name, billions, state) in MODELS {
+        match read(name) {
+            Ok(config) => {
+                let found = ModelShape::new(&config).weights() as f64 / 1e9;
+                let off = (found / billions - 1.0).abs();
+                assert!(off < 0.01, "{name}: {found:.3} billion weights, published: {billions}");
+            }
+            Err(error) => assert!(state == State::Pending, "{name}: {error}"),
+        }
+    }
+}
