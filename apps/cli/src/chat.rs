@@ -271,7 +271,7 @@ impl Chat<'_> {
             return Ok(());
         }
         let mut model = self.args.model.clone();
-        (model.path, model.model, model.hf_repo) = (Some(path.into()), None, None);
+        (model.path, model.model, model.hub.hf_repo) = (Some(path.into()), None, None);
         let opened = opened::open(&model, &self.args.resources, &self.console, self.interrupt)?;
         self.session = opened.model.session();
         self.settings = Settings::new(&self.args.generation, opened.model.default_sampling());

@@ -15,7 +15,10 @@ pub fn explain(error: &EngineError) -> Failure {
         ))
         .advise("shorten the prompt, or set a larger context with -c if the model has one"),
         EngineError::LevelMissing { held, .. } => {
-            failure.advise(format!("choose --level {held} or lower, or leave it out"))
+            failure.advise(format!(
+                "choose --level {held} or lower, or fetch what a downloaded store lacks with \
+                 `nestling upgrade`"
+            ))
         }
         EngineError::Budget(_) => {
             failure.advise("raise --memory, lower --level, or shorten the context with -c")

@@ -31,6 +31,7 @@ mod settings;
 mod speed;
 mod stats;
 mod system;
+mod upgrade;
 mod verify;
 mod welcome;
 mod wrap;
@@ -73,6 +74,7 @@ fn dispatch(command: Command, console: &Console) -> Result<()> {
         Command::Verify(args) => verify::verify(&args, console, &interrupt),
         Command::Perplexity(args) => perplexity::perplexity(&args, console, &interrupt),
         Command::Plan(args) => plan::plan(&args, console),
+        Command::Upgrade(args) => upgrade::upgrade(&args, console),
         Command::Doctor(args) => doctor::doctor(&args, console),
         Command::Bench(args) => bench::bench(&args, console, &interrupt),
         Command::Completions(args) => completions(&args),

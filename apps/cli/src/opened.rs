@@ -5,7 +5,7 @@ use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::explain::{explain, explain_store};
 use crate::failure::Result;
-use crate::hub::{self, Repository, Surroundings};
+use crate::hub::{self, Reference, Surroundings};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::system::SystemFiles;
@@ -44,12 +44,13 @@ pub fn locate(
     if let Some(path) = model.given_path() {
         return Ok((path.clone(), false));
     }
-    let Some(repo) = &model.hf_repo else {
+    let Some(repo) = &model.hub.hf_repo else {
         return Ok((places::bundled_store()?, true));
     };
-    let repository = Repository::new(repo, &model.hf_revision)?;
-    let around = Surroundings::from_environment(model)?;
-    let obtained = hub::obtain(&repository, &around, console)?;
+    let reference = Reference::parse(repo, &model.hub.hf_revision)?;
+    let around = Surroundings::from_environment(&model.hub, &model.calibration)?;
+    let level = model.level.map(|level| level.0);
+    let obtained = hub::obtain(&reference, level, &around, console)?;
     if !obtained.is_converted() {
         convert::into_cache(&obtained, &model.calibration, console, interrupt)?;
     }

@@ -47,11 +47,28 @@ impl Store {
         &self,
         progress: &mut dyn FnMut(VerifyProgress) -> ControlFlow<()>,
     ) -> Result<VerifyReport, StoreError> {
+        self.verify_after(0, progress)
+    }
+
+    /// As [`Self::verify`], but for the sections after the first `sections`, such as those that
+    /// were added to a store.
+    ///
+    /// # Errors
+    /// As [`Self::verify`].
+    pub fn verify_after(
+        &self,
+        sections: usize,
+        progress: &mut dyn FnMut(VerifyProgress) -> ControlFlow<()>,
+    ) -> Result<VerifyReport, StoreError> {
         let mut report = VerifyReport::default();
         let mut chunk = vec![0; CHUNK_BYTES];
+        let before = sections.checked_sub(1).and_then(|last| self.index.sections.get(last));
+        let skipped = before.map_or(0, |section| section.end);
+        let start = before.map_or(self.header.data_start().unwrap_or(0), |section| section.end);
         let present = self.index.extents.iter().filter(|extent| self.is_present(extent));
+        let present = present.filter(|extent| extent.offset >= start);
         let total_bytes = self.present_bytes();
-        let mut at = self.header.data_start().unwrap_or(0);
+        let mut at = start;
         for extent in present {
             // The only gap between extents is another shard's header.
             if extent.offset > at {
@@ -64,7 +81,7 @@ impl Store {
                 return Err(StoreError::Cancelled { file: self.name.clone() });
             }
         }
-        report.bytes = at;
+        report.bytes = at - skipped;
         report.unchecked_bytes = self.storage.len() - at;
         Ok(report)
     }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod generation;
+mod hub;
 mod machine;
 mod model;
 mod observe;
@@ -12,6 +13,7 @@ mod tools;
 
 pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, SynthArgs};
 pub use generation::{GenerationArgs, PromptArgs};
+pub use hub::{HubArgs, UpgradeArgs};
 pub use machine::{DoctorArgs, MachineFormatArgs, SpeedArgs};
 pub use model::{KvTypeArg, LevelArg, LoadModeArg, MeanLevelArg, ModelArgs, ResourceArgs};
 pub use observe::{ObserveArgs, StatsArgs};
@@ -33,7 +35,9 @@ Without a command, `nestling` is `nestling chat`.
 
 Examples:
   nestling                                      chat with the bundled storyteller
+  nestling plan -hf Qwen/Qwen3-30B-A3B          say what it would take and how fast it would be
   nestling -hf Qwen/Qwen3-30B-A3B               download, convert and chat with a real model
+  nestling -hf owner/model-GGUF:Q4_K_M          the same from a GGUF file
   nestling run -p 'The ship left' -n 64 --temp 0
   nestling convert ~/models/Qwen3-30B-A3B -o qwen3.nest
   nestling chat -m qwen3.nest --level 4
@@ -70,6 +74,8 @@ pub enum Command {
     Perplexity(PerplexityArgs),
     /// Say what goes where under a memory budget, and how fast it will be
     Plan(PlanArgs),
+    /// Fetch what a downloaded store lacks
+    Upgrade(UpgradeArgs),
     /// Say what limits this machine
     Doctor(DoctorArgs),
     /// Measure speed and memory, in llama-bench's manner

@@ -1,6 +1,6 @@
 //! Which model, and what it may use of the machine.
 
-use super::CalibrationArgs;
+use super::{CalibrationArgs, HubArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
@@ -21,21 +21,8 @@ pub struct ModelArgs {
     #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
 
-    /// Download this Hugging Face repository, convert it and use it; also spelled -hf
-    #[arg(long, visible_alias = "hf", value_name = "OWNER/REPO", env = "NESTLING_HF_REPO")]
-    pub hf_repo: Option<String>,
-
-    /// Branch, tag or commit of the repository
-    #[arg(long, value_name = "NAME", default_value = "main", env = "NESTLING_HF_REVISION")]
-    pub hf_revision: String,
-
-    /// Access token for the Hub; also spelled -hft
-    #[arg(long, value_name = "TOKEN", env = "HF_TOKEN", hide_env_values = true)]
-    pub hf_token: Option<String>,
-
-    /// Use only what is already in the cache, never the network; HF_HUB_OFFLINE says the same
-    #[arg(long, env = "NESTLING_OFFLINE", value_parser = FalseyValueParser::new())]
-    pub offline: bool,
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     /// Bits of every weight to use: 2, 3, 4, 6 or 8 [default: all that the store holds]
     #[arg(long, value_name = "BITS", env = "NESTLING_LEVEL")]

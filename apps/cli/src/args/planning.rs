@@ -1,6 +1,6 @@
 //! `nestling plan`.
 
-use super::{KvTypeArg, LevelArg, MachineFormatArgs, SpeedArgs};
+use super::{HubArgs, KvTypeArg, LevelArg, MachineFormatArgs, SpeedArgs};
 use crate::bytes::ByteSize;
 use clap::Args;
 use std::path::PathBuf;
@@ -10,21 +10,29 @@ use std::path::PathBuf;
     after_help = "Nothing is loaded: the plan is computed from the store's index, from how often its \
 experts are used (measured at conversion, supposed otherwise), and from how fast this machine reads \
 memory and disk, which is measured first. `run --stats` shows the forecast beside what came of it.
+With -hf, and for what is not a store yet, configuration and headers are enough: a few range requests \
+say what would be downloaded, what disk and memory it takes, and how fast it would run.
 
 Examples:
+  nestling plan -hf Qwen/Qwen3-30B-A3B --memory 12GiB
+  nestling plan -hf owner/model-GGUF:Q4_K_M
   nestling plan qwen3.nest --memory 6GiB
   nestling plan qwen3.nest --memory 6GiB --wanted-speed 10
   nestling plan qwen3.nest --memory 6GiB --trace chat.trace
   nestling plan qwen3.nest --memory 16GiB --disk-speed 6GB --memory-speed 80GB --json"
 )]
 pub struct PlanArgs {
-    /// Store to plan for
-    #[arg(value_name = "STORE")]
+    /// Store, GGUF file or Hugging Face checkpoint folder to plan for
+    #[arg(value_name = "MODEL")]
     pub path: Option<PathBuf>,
 
-    /// Store to plan for [default: the bundled storyteller]
-    #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
+    /// Store, GGUF file or Hugging Face checkpoint folder to plan for [default: the bundled
+    /// storyteller]
+    #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     /// Memory for weights, context and scratch, such as 6GiB [default: what is free, less a margin]
     #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]

@@ -47,6 +47,13 @@ fn forget(cli: &mut Cli, id: &str) {
         "quiet" => cli.output.quiet = false,
         _ => {}
     }
+    if let Command::Plan(args) = &mut cli.command {
+        match id {
+            "model" => args.model = None,
+            "hf_repo" => args.hub.hf_repo = None,
+            _ => {}
+        }
+    }
     let (model, prompt, history) = match &mut cli.command {
         Command::Chat(args) => (&mut args.model, &mut args.prompt, &mut args.history),
         Command::Run(args) => (&mut args.model, &mut args.prompt, &mut args.history),
@@ -55,7 +62,7 @@ fn forget(cli: &mut Cli, id: &str) {
     };
     match id {
         "model" => model.model = None,
-        "hf_repo" => model.hf_repo = None,
+        "hf_repo" => model.hub.hf_repo = None,
         "prompt" => prompt.prompt = None,
         "file" => prompt.file = None,
         "history" => history.history = None,

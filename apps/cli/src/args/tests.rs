@@ -108,7 +108,7 @@ fn no_command_is_chat() {
     let Command::Chat(args) = parse(&["nestling", "-hf=a/b", "-st"]).unwrap().command else {
         panic!("not a chat");
     };
-    assert_eq!(args.model.hf_repo.as_deref(), Some("a/b"));
+    assert_eq!(args.model.hub.hf_repo.as_deref(), Some("a/b"));
     assert!(args.single_turn);
     assert!(parse(&["nestling", "comvert"]).is_err());
     for line in

@@ -19,7 +19,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Attempts at one file without a single new byte.
-const ATTEMPTS_MAX: u32 = 5;
+pub const ATTEMPTS_MAX: u32 = 5;
 /// Largest answer to the request for the listing.
 const LISTING_BYTES_MAX: u64 = 64 << 20;
 
@@ -36,10 +36,10 @@ pub enum Trouble {
 
 /// A repository on the Hub.
 pub struct Hub<'a> {
-    repository: &'a Repository,
+    pub repository: &'a Repository,
     cache: &'a RepositoryCache,
-    endpoint: String,
-    has_token: bool,
+    pub endpoint: String,
+    pub token: Option<String>,
     api: Api,
 }
 
@@ -50,16 +50,15 @@ impl<'a> Hub<'a> {
         around: &Surroundings,
     ) -> Result<Self> {
         let (endpoint, token) = (around.endpoint.clone(), around.token.clone());
-        let has_token = token.is_some();
         let api = ApiBuilder::from_cache(hf_hub::Cache::new(cache.root.clone()))
             .with_endpoint(endpoint.clone())
-            .with_token(token)
+            .with_token(token.clone())
             .with_progress(false)
             .with_retries(0)
             .with_user_agent("nestling", env!("CARGO_PKG_VERSION"))
             .build()
             .map_err(|error| Failure::new(format!("cannot set up downloads: {error}")))?;
-        Ok(Self { repository, cache, endpoint, has_token, api })
+        Ok(Self { repository, cache, endpoint, token, api })
     }
 
     /// Asks what the repository holds.
@@ -170,7 +169,7 @@ impl<'a> Hub<'a> {
         match trouble {
             Trouble::Failed(failure) => failure,
             Trouble::Unreachable(reason) => self.unreachable(&reason),
-            Trouble::Status(401 | 403) if self.has_token => {
+            Trouble::Status(401 | 403) if self.token.is_some() => {
                 Failure::new(format!("{repository}: the Hub refuses this access token")).advise(
                     "check the name, accept the model's terms on its page, \
                      and use a token that may read it",
@@ -215,7 +214,7 @@ impl<'a> Hub<'a> {
     }
 }
 
-fn trouble(error: &ureq::Error) -> Trouble {
+pub fn trouble(error: &ureq::Error) -> Trouble {
     match error {
         ureq::Error::StatusCode(status) => Trouble::Status(*status),
         ureq::Error::Json(error) => Trouble::Failed(

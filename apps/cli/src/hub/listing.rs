@@ -1,6 +1,6 @@
 //! What a repository holds, and which of it a conversion needs.
 
-use super::repository::is_hash;
+use super::repository::{FOLDERS_MAX, is_file_name, is_hash, is_path};
 use crate::failure::{Failure, Result};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -48,7 +48,25 @@ impl Listing {
         Ok(Self { commit, files })
     }
 
-    fn find(&self, name: &str) -> Option<Wanted> {
+    /// What lies in a snapshot of the cache, as if the Hub had listed it.
+    pub fn of_snapshot(commit: &str, snapshot: &Path) -> Self {
+        let mut files = Vec::new();
+        add_files(snapshot, "", FOLDERS_MAX, &mut files);
+        Self { commit: commit.into(), files }
+    }
+
+    /// All files whose names are safe.
+    pub fn files(&self) -> &[Wanted] {
+        &self.files
+    }
+
+    /// Whether there is a model in the transformers layout with weights that can be read.
+    pub fn is_checkpoint(&self) -> bool {
+        let has = |name: &str| self.files.iter().any(|file| file.name == name);
+        has("config.json") && (has(INDEX) || has(SINGLE))
+    }
+
+    pub fn find(&self, name: &str) -> Option<Wanted> {
         self.files.iter().find(|file| file.name == name).cloned()
     }
 
@@ -59,11 +77,7 @@ impl Listing {
             let file = self.find(name).ok_or_else(|| {
                 let message = format!("the repository has no {name}");
                 Failure::new(message).advise(
-                    if self.files.iter().any(|f| f.name.ends_with(".gguf")) {
-                        "name the original repository in the transformers layout, not a GGUF copy"
-                    } else {
-                        "name a repository in the transformers layout, such as Qwen/Qwen3-30B-A3B"
-                    },
+                    "name a repository in the transformers layout, such as Qwen/Qwen3-30B-A3B",
                 )
             })?;
             wanted.push(file);
@@ -88,18 +102,26 @@ impl Listing {
     }
 }
 
+/// Adds the files below a folder, with their names from the snapshot's root.
+fn add_files(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<Wanted>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        // Files of a snapshot are links.
+        let Ok(data) = std::fs::metadata(entry.path()) else { continue };
+        if data.is_file() && is_path(&name) {
+            files.push(Wanted { name, size: data.len(), blob: String::new() });
+        } else if data.is_dir() && depth > 0 {
+            add_files(&entry.path(), &format!("{name}/"), depth - 1, files);
+        }
+    }
+}
+
 fn file(sibling: &Value) -> Option<Wanted> {
-    let name = sibling["rfilename"].as_str().filter(|name| is_file_name(name))?;
+    let name = sibling["rfilename"].as_str().filter(|name| is_path(name))?;
     let lfs = &sibling["lfs"];
     let size = sibling["size"].as_u64().or_else(|| lfs["size"].as_u64())?;
     let blob = lfs["sha256"].as_str().or_else(|| sibling["blobId"].as_str())?;
     is_hash(blob).then(|| Wanted { name: name.into(), size, blob: blob.into() })
-}
-
-/// A name that stays inside its folder, whatever the server or the index says.
-fn is_file_name(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
 }
 
 fn shard_names(index: &Path) -> Result<BTreeSet<String>> {

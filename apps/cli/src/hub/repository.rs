@@ -11,9 +11,61 @@ pub struct Repository {
     pub revision: String,
 }
 
+/// Parts of the path of a repository's file.
+pub const FOLDERS_MAX: usize = 4;
+
 fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     !text.is_empty() && text.len() <= 96 && text.chars().all(plain) && !text.starts_with('.')
+}
+
+/// What `-hf` names: a repository, and which of its files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    pub repository: Repository,
+    /// What follows the colon: a file, or a quantization such as `Q4_K_M`.
+    pub wanted: Option<String>,
+}
+
+impl Reference {
+    /// Reads `owner/repo`, `owner/repo:Q4_K_M` or `owner/repo:folder/file.gguf`.
+    pub fn parse(text: &str, revision: &str) -> Result<Self> {
+        let trimmed = text.trim();
+        let address = ["https://huggingface.co/", "https://hf.co/", "hf.co/", "hf://"];
+        let plain = address.iter().find_map(|start| trimmed.strip_prefix(start));
+        let (id, wanted) = match plain.unwrap_or(trimmed).split_once(':') {
+            Some((id, wanted)) => (id, Some(wanted)),
+            None => (plain.unwrap_or(trimmed), None),
+        };
+        if wanted.is_some_and(|wanted| !is_path(wanted)) {
+            return Err(Failure::usage(format!(
+                "`{text}`: what follows the colon is neither a file nor a quantization"
+            ))
+            .advise("write for example owner/repo:Q4_K_M or owner/repo:model-Q4_K_M.gguf"));
+        }
+        let repository = Repository::new(id, revision)?;
+        Ok(Self { repository, wanted: wanted.map(str::to_owned) })
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.wanted {
+            None => self.repository.fmt(f),
+            Some(wanted) => write!(f, "{}:{wanted}", self.repository),
+        }
+    }
+}
+
+/// A path that stays inside its folder, whatever a server or a person says.
+pub fn is_path(text: &str) -> bool {
+    text.split('/').count() <= FOLDERS_MAX && text.split('/').all(is_file_name)
+}
+
+/// A name that stays inside its folder.
+pub fn is_file_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
 }
 
 impl Repository {
@@ -21,10 +73,7 @@ impl Repository {
         let wrong = |advice: &str| {
             Failure::usage(format!("`{text}` is not a Hugging Face repository")).advise(advice)
         };
-        let id = text.trim().trim_start_matches("https://huggingface.co/").trim_end_matches('/');
-        if id.contains(':') {
-            return Err(wrong("leave out what follows the colon and choose bits with --level"));
-        }
+        let id = text.trim().trim_end_matches('/');
         match id.split_once('/') {
             Some((owner, name)) if is_name(owner) && is_name(name) => {}
             _ => return Err(wrong("write owner/repo, for example Qwen/Qwen3-30B-A3B")),
@@ -70,6 +119,10 @@ pub struct RepositoryCache {
 }
 
 impl RepositoryCache {
+    pub fn repository(&self) -> &Repository {
+        &self.repository
+    }
+
     pub fn snapshot(&self, commit: &str) -> PathBuf {
         self.folder.join("snapshots").join(commit)
     }

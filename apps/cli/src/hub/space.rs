@@ -6,15 +6,14 @@ use super::repository::RepositoryCache;
 use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::failure::{Failure, Result};
-use nestling::engine::convert::{ConvertOptions, estimate_store_bytes};
-use nestling::formats::ModelConfig;
 use std::path::{Path, PathBuf};
 
 /// A disk and what is to be written to it.
-struct Disk {
-    directory: PathBuf,
-    free: u64,
-    needed: u64,
+#[derive(Clone, Debug)]
+pub struct Disk {
+    pub directory: PathBuf,
+    pub free: u64,
+    pub needed: u64,
 }
 
 /// What will be written where.
@@ -35,14 +34,12 @@ impl Plan {
         cache: &RepositoryCache,
         listing: &Listing,
         weights: &[Wanted],
-        (obtained, config): (&Obtained, &ModelConfig),
+        (obtained, store): (&Obtained, u64),
     ) -> Result<Self> {
         let checkpoint = cache.snapshot(&listing.commit);
         let there = |file: &Wanted| present(cache, &checkpoint, file).min(file.size);
         let total: u64 = weights.iter().map(|file| file.size).sum();
         let missing = total - weights.iter().map(there).sum::<u64>();
-        let store = estimate_store_bytes(config, &ConvertOptions::default())
-            .map_err(|error| Failure::new(format!("no store can hold this model: {error}")))?;
         let store_directory = parent(&obtained.store);
         // A conversion that stopped half-way has its file already.
         let half_done = std::fs::metadata(obtained.store.with_extension("nest.partial"));
@@ -72,26 +69,26 @@ impl Plan {
             self.store_directory.display(),
         ));
         for disk in &self.disks {
-            console.note(format_args!(
-                "disk:     needs {} more at its peak, {} free at {}",
-                ByteSize(disk.needed),
-                ByteSize(disk.free),
-                disk.directory.display(),
-            ));
+            console.note(format_args!("disk:     {}", disk.words()));
         }
         self.disks.iter().try_for_each(Disk::check)
     }
 }
 
 impl Disk {
-    fn new(directory: &Path, needed: u64) -> Result<Self> {
+    pub fn new(directory: &Path, needed: u64) -> Result<Self> {
         let directory = existing(directory);
         let free = fs4::available_space(&directory)
             .map_err(|error| Failure::file("measure the free space of", &directory, &error))?;
         Ok(Self { directory, free, needed })
     }
 
-    fn check(&self) -> Result<()> {
+    pub fn words(&self) -> String {
+        let (needed, free) = (ByteSize(self.needed), ByteSize(self.free));
+        format!("needs {needed} more at its peak, {free} free at {}", self.directory.display())
+    }
+
+    pub fn check(&self) -> Result<()> {
         let Some(lacking) = self.needed.checked_sub(self.free).filter(|bytes| *bytes > 0) else {
             return Ok(());
         };
@@ -151,7 +148,9 @@ fn same_disk(a: &Path, b: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ConvertOptions, Disk, ModelConfig, estimate_store_bytes};
+    use super::Disk;
+    use nestling::engine::convert::{ConvertOptions, estimate_store_bytes};
+    use nestling::formats::ModelConfig;
 
     #[test]
     fn the_estimate_for_a_real_model_is_what_the_first_screen_says() {

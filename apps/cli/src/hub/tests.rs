@@ -16,7 +16,7 @@ const CONFIG: &[u8] = include_bytes!("../../tests/data/published-layout/config.j
 struct Bench {
     server: Standin,
     around: Surroundings,
-    repository: Repository,
+    repository: Reference,
     files: BTreeMap<String, Vec<u8>>,
     _directory: tempfile::TempDir,
 }
@@ -53,8 +53,9 @@ fn bench_with(config: Vec<u8>) -> Bench {
         token: None,
         offline: false,
         calibration: "prose1".into(),
+        room: u64::MAX,
     };
-    let repository = Repository::new("Owner/Small-MoE", "main").unwrap();
+    let repository = Reference::parse("Owner/Small-MoE", "main").unwrap();
     Bench { server, around, repository, files, _directory: directory }
 }
 
@@ -64,7 +65,7 @@ fn quiet() -> Console {
 
 impl Bench {
     fn obtain(&self) -> Result<Obtained> {
-        obtain(&self.repository, &self.around, &quiet())
+        obtain(&self.repository, None, &self.around, &quiet())
     }
 
     fn expect_whole(&self, obtained: &Obtained) {
@@ -191,11 +192,11 @@ fn refusals_say_what_to_do() {
     assert!(bench.obtain().unwrap_err().advice.unwrap().contains("HF_TOKEN"));
     bench.around.token = Some("secret".into());
     bench.expect_whole(&bench.obtain().unwrap());
-    bench.repository = Repository::new("Owner/Nothing", "main").unwrap();
+    bench.repository = Reference::parse("Owner/Nothing", "main").unwrap();
     let failure = bench.obtain().unwrap_err();
     assert!(failure.message.contains("does not exist"), "{failure}");
-    for text in ["", "plain", "a/b/c", "../x", "a/..", "a/b:Q4_K_M", "a b/c", "/etc/passwd"] {
-        assert_eq!(Repository::new(text, "main").unwrap_err().exit, Exit::Usage, "{text}");
+    for text in ["", "plain", "a/b/c", "../x", "a/..", "a/b:", "a/b:../x", "a b/c", "/etc/passwd"] {
+        assert_eq!(Reference::parse(text, "main").unwrap_err().exit, Exit::Usage, "{text}");
     }
     for revision in ["", "../main", "a//b", "x y"] {
         assert!(Repository::new("a/b", revision).is_err(), "{revision}");

@@ -7,6 +7,7 @@ mod commands;
 mod download;
 mod errors;
 mod machine;
+mod sections;
 #[cfg(unix)]
 mod terminal;
 

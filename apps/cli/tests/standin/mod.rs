@@ -14,10 +14,14 @@ pub struct State {
     pub cuts: Vec<(String, usize)>,
     /// Files whose content is served with its first byte changed.
     pub damaged: Vec<String>,
+    /// Bytes of files that are served changed.
+    pub flips: Vec<(String, usize)>,
     /// Token that must be presented.
     pub token: Option<String>,
     /// `GET path range` of every request.
     pub requests: Vec<String>,
+    /// Bytes of bodies that were sent.
+    pub served: usize,
 }
 
 pub struct Standin {
@@ -42,7 +46,7 @@ pub fn blob_name(name: &str, content: &[u8]) -> String {
 }
 
 fn is_large(name: &str) -> bool {
-    name.ends_with(".safetensors")
+    [".safetensors", ".gguf", ".nest"].iter().any(|ending| name.ends_with(ending))
 }
 
 impl Standin {
@@ -60,6 +64,11 @@ impl Standin {
             }
         });
         Self { address, state }
+    }
+
+    /// Bytes that were sent since this was asked last.
+    pub fn served(&self) -> usize {
+        std::mem::take(&mut self.state.lock().unwrap().served)
     }
 
     pub fn requests(&self) -> Vec<String> {
@@ -107,7 +116,9 @@ fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<State>, add
     let known = |file: &str| files.get_key_value(file);
     let resolve = format!("/{id}/resolve/");
     if path.starts_with(&format!("/api/models/{id}/revision/")) {
-        return send(stream, "200 OK", &[], listing(repository).as_bytes());
+        let listing = listing(repository);
+        state.lock().unwrap().served += listing.len();
+        return send(stream, "200 OK", &[], listing.as_bytes());
     }
     if let Some(rest) = path.strip_prefix(&resolve) {
         let Some((name, content)) = rest.split_once('/').and_then(|(_, name)| known(name)) else {
@@ -149,8 +160,14 @@ fn send_file(
     if start == 0 && body.len() > 1 && state.damaged.contains(name) {
         body[0] ^= 1;
     }
+    for (_, at) in state.flips.iter().filter(|(file, _)| file == name) {
+        if let Some(byte) = at.checked_sub(start).and_then(|at| body.get_mut(at)) {
+            *byte ^= 1;
+        }
+    }
     let cut = state.cuts.iter().position(|(file, _)| file == name).filter(|_| body.len() > 1);
     let sent = cut.map_or(body.len(), |at| state.cuts.remove(at).1.min(body.len()));
+    state.served += sent;
     drop(state);
     let head = format!(
         "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\nContent-Range: bytes {start}-{}/{}\r\n\

@@ -1,0 +1,52 @@
+//! Models on the Hugging Face Hub, and `nestling upgrade`.
+
+use super::LevelArg;
+use clap::Args;
+use clap::builder::FalseyValueParser;
+use std::path::PathBuf;
+
+/// A repository, and how it is reached.
+#[derive(Args, Clone, Debug, Default)]
+pub struct HubArgs {
+    /// Download this Hugging Face repository, convert it and use it; also spelled -hf. After a colon a
+    /// quantization of GGUF files (Q4_K_M, which is the default) or the name of a file
+    #[arg(long, visible_alias = "hf", value_name = "OWNER/REPO[:FILE]", env = "NESTLING_HF_REPO")]
+    pub hf_repo: Option<String>,
+
+    /// Branch, tag or commit of the repository
+    #[arg(long, value_name = "NAME", default_value = "main", env = "NESTLING_HF_REVISION")]
+    pub hf_revision: String,
+
+    /// Access token for the Hub; also spelled -hft
+    #[arg(long, value_name = "TOKEN", env = "HF_TOKEN", hide_env_values = true)]
+    pub hf_token: Option<String>,
+
+    /// Use only what is already in the cache, never the network; HF_HUB_OFFLINE says the same
+    #[arg(long, env = "NESTLING_OFFLINE", value_parser = FalseyValueParser::new())]
+    pub offline: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A store whose later sections are missing runs at the level that is complete. What \
+comes is checked against the store's own checksums before anybody can open it; an upgrade that was \
+interrupted goes on where it stopped. It needs room for the whole new store beside the old one.
+
+Examples:
+  nestling run -hf owner/store --level 2 -p hello      download and use the first section alone
+  nestling upgrade -hf owner/store --level 4           fetch what level 4 needs besides
+  nestling upgrade model.nest                          fetch the rest of a downloaded store
+  nestling upgrade model.nest -hf owner/store          the same where nothing says where it came from"
+)]
+pub struct UpgradeArgs {
+    /// Store to add to [default: the one that -hf downloaded]
+    #[arg(value_name = "STORE")]
+    pub store: Option<PathBuf>,
+
+    /// The level to reach: 2, 3, 4, 6 or 8 [default: all that there is]
+    #[arg(long, value_name = "BITS", env = "NESTLING_LEVEL")]
+    pub level: Option<LevelArg>,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
+}

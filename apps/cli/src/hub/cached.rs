@@ -1,0 +1,105 @@
+//! What the caches hold of a repository, without the network.
+
+use super::choice::Choice;
+use super::gguf::{GgufFiles, choose};
+use super::listing::{Listing, Wanted};
+use super::repository::{Reference, Repository, RepositoryCache, is_hash};
+use super::{Obtained, Surroundings};
+use crate::failure::{Failure, Result};
+use std::path::{Path, PathBuf};
+
+/// A repository, and where what was fetched of it lies.
+pub struct Cached<'a> {
+    pub reference: &'a Reference,
+    pub cache: &'a RepositoryCache,
+    pub around: &'a Surroundings,
+}
+
+impl Cached<'_> {
+    /// A store that is there, or a download that is complete.
+    pub fn find(&self) -> Option<Obtained> {
+        self.downloaded().or_else(|| {
+            let commit = self.cache.known_commit()?;
+            self.converted(&commit).or_else(|| self.complete(&commit))
+        })
+    }
+
+    /// A store that was downloaded as it is.
+    fn downloaded(&self) -> Option<Obtained> {
+        let commit = known_commit(self.around, self.cache.repository())?;
+        let wanted = self.reference.wanted.as_deref();
+        let folder = self.around.folder(self.cache.repository()).join(&commit);
+        let name = wanted.and_then(|wanted| wanted.rsplit('/').next());
+        let mut stores = names(&folder)
+            .into_iter()
+            .filter(|file| file.ends_with(".nest") && name.is_none_or(|name| name == file));
+        let first = stores.next()?;
+        Some(self.around.downloaded(self.cache, &commit, &first))
+    }
+
+    /// A store that a conversion made.
+    fn converted(&self, commit: &str) -> Option<Obtained> {
+        let wanted = self.reference.wanted.as_deref();
+        let of_checkpoint = self.around.converted(self.cache, commit);
+        if wanted.is_none() && of_checkpoint.is_converted() {
+            return Some(of_checkpoint);
+        }
+        // What a GGUF file was converted into tells the file by its name.
+        let (start, end) = (format!("{commit}-"), format!("-{}", self.around.ending()));
+        let stem = |file: &String| {
+            let stem = file.strip_prefix(&start)?.strip_suffix(&end)?;
+            let name = format!("{stem}.gguf");
+            Some(GgufFiles { name, parts: Vec::new(), parts_total: 0 })
+        };
+        let stores = names(&self.around.folder(self.cache.repository()));
+        let models: Vec<GgufFiles> = stores.iter().filter_map(stem).collect();
+        let found = choose(models, wanted, self.around.room).ok()?;
+        Some(self.around.converted_gguf(self.cache, commit, &found)).filter(Obtained::is_converted)
+    }
+
+    /// A download that can be converted.
+    fn complete(&self, commit: &str) -> Option<Obtained> {
+        let snapshot = self.cache.snapshot(commit);
+        let listing = Listing::of_snapshot(commit, &snapshot);
+        match Choice::of(&listing, self.reference, self.around.room).ok()? {
+            Choice::Checkpoint => {
+                Wanted::all_present(&snapshot).then(|| self.around.converted(self.cache, commit))
+            }
+            Choice::Gguf(files) => Some(self.around.converted_gguf(self.cache, commit, &files)),
+            Choice::Store(_) => None,
+        }
+    }
+}
+
+/// Names of a folder's files, sorted; none where there is no such folder.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn commit_file(around: &Surroundings, repository: &Repository) -> PathBuf {
+    around.folder(repository).join("refs").join(&repository.revision)
+}
+
+/// Notes which commit a revision meant when a store of it was downloaded.
+pub fn remember_commit(around: &Surroundings, repository: &Repository, commit: &str) -> Result<()> {
+    let path = commit_file(around, repository);
+    let failed = |error| Failure::file("write", &path, &error);
+    path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
+    std::fs::write(&path, commit).map_err(failed)
+}
+
+fn known_commit(around: &Surroundings, repository: &Repository) -> Option<String> {
+    let text = std::fs::read_to_string(commit_file(around, repository)).unwrap_or_default();
+    let commit = if text.is_empty() { &repository.revision } else { text.trim() };
+    is_hash(commit).then(|| commit.into())
+}
+
+/// A store of a repository that was downloaded, in whole or in part.
+pub fn downloaded(reference: &Reference, around: &Surroundings) -> Option<PathBuf> {
+    let cache = reference.repository.cache(around.downloads.clone());
+    Cached { reference, cache: &cache, around }.downloaded().map(|found| found.store)
+}

@@ -1,0 +1,134 @@
+//! What a repository holds, and what of it is meant.
+
+use super::gguf::{self, GgufFiles};
+use super::listing::{Listing, Wanted};
+use super::repository::Reference;
+use crate::failure::{Failure, Result};
+use nestling::formats::store::shard_path;
+use std::path::Path;
+
+/// What is to be fetched of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// A model in the transformers layout.
+    Checkpoint,
+    /// A model in GGUF files.
+    Gguf(GgufFiles),
+    /// A store.
+    Store(StoreFiles),
+}
+
+/// A store of a repository: one file, or its shards in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreFiles {
+    pub shards: Vec<Wanted>,
+}
+
+impl StoreFiles {
+    pub fn first(&self) -> &str {
+        self.shards.first().map_or("", |shard| &shard.name)
+    }
+}
+
+impl Choice {
+    /// A store before a checkpoint, a checkpoint before GGUF files, unless something was named.
+    pub fn of(listing: &Listing, reference: &Reference, room: u64) -> Result<Self> {
+        let wanted = reference.wanted.as_deref();
+        let stores = stores(listing);
+        let models = gguf::models(listing.files());
+        match wanted {
+            Some(name) if name.ends_with(".nest") => {
+                let store = stores.into_iter().find(|store| store.is(name));
+                store.map(Self::Store).ok_or_else(|| no_store(name, listing))
+            }
+            Some(name) if models.is_empty() => Err(nothing_called(reference, name, listing)),
+            Some(_) => gguf::choose(models, wanted, room).map(Self::Gguf),
+            None if stores.len() == 1 => Ok(Self::Store(stores[0].clone())),
+            None if stores.len() > 1 => Err(several(&stores)),
+            None if listing.is_checkpoint() || models.is_empty() => {
+                has_weights(listing).map(|()| Self::Checkpoint)
+            }
+            None => gguf::choose(models, None, room).map(Self::Gguf),
+        }
+    }
+}
+
+impl StoreFiles {
+    fn is(&self, name: &str) -> bool {
+        self.shards.iter().any(|shard| shard.name == name)
+    }
+}
+
+/// The stores of a repository: single files, and shards that belong together.
+fn stores(listing: &Listing) -> Vec<StoreFiles> {
+    let firsts = listing.files().iter().filter(|file| file.name.ends_with(".nest"));
+    let mut found = Vec::new();
+    for first in firsts {
+        match shard_number(&first.name) {
+            None => found.push(StoreFiles { shards: vec![first.clone()] }),
+            Some((1, total, base)) => {
+                let path = |number| shard_path(Path::new(&base), number, total);
+                let shard = |number| listing.find(&path(number).to_string_lossy());
+                let shards: Vec<Wanted> = (0..total).map_while(shard).collect();
+                found.push(StoreFiles { shards });
+            }
+            Some(_) => {}
+        }
+    }
+    found
+}
+
+/// Number of a shard, how many there are, and the name that they share; none for a single file.
+fn shard_number(name: &str) -> Option<(u32, u32, String)> {
+    let stem = name.strip_suffix(".nest")?;
+    let (stem, total) = stem.rsplit_once("-of-")?;
+    let (base, number) = stem.rsplit_once('-')?;
+    let digits = |text: &str| text.parse().ok().filter(|_| text.len() == 5);
+    let (number, total) = (digits(number)?, digits(total)?);
+    (number >= 1 && number <= total).then(|| (number, total, format!("{base}.nest")))
+}
+
+fn several(stores: &[StoreFiles]) -> Failure {
+    let names: Vec<&str> = stores.iter().map(StoreFiles::first).collect();
+    Failure::new(format!("the repository holds {} stores", stores.len()))
+        .advise(format!("name one after a colon: {}", names.join(", ")))
+}
+
+fn no_store(name: &str, listing: &Listing) -> Failure {
+    let names: Vec<String> = stores(listing).iter().map(|store| store.first().to_owned()).collect();
+    let failure = Failure::new(format!("the repository has no store `{name}`"));
+    match names.is_empty() {
+        true => failure.advise("leave out what follows the colon"),
+        false => failure.advise(format!("it has {}", names.join(", "))),
+    }
+}
+
+fn nothing_called(reference: &Reference, name: &str, listing: &Listing) -> Failure {
+    let repository = &reference.repository;
+    let failure = Failure::new(format!("{repository} has no GGUF files, so no `{name}`"));
+    match listing.is_checkpoint() {
+        true => failure.advise("leave out what follows the colon and choose bits with --level"),
+        false => failure.advise("check the spelling of owner/repo"),
+    }
+}
+
+/// Says what stands in the way where there are no weights in a format that is read.
+fn has_weights(listing: &Listing) -> Result<()> {
+    if listing.is_checkpoint() {
+        return Ok(());
+    }
+    let ending = |endings: &[&str]| {
+        let has = |name: &str| endings.iter().any(|ending| name.ends_with(ending));
+        listing.files().iter().find(|file| has(&file.name)).map(|file| file.name.clone())
+    };
+    let message = match ending(&[".bin", ".pt", ".pth", ".ckpt"]) {
+        Some(name) => format!("the repository's weights are in {name}, which is not read"),
+        None if ending(&[".safetensors"]).is_some() => {
+            "the repository's safetensors files are not a model in the transformers layout".into()
+        }
+        None => "the repository holds no model".to_owned(),
+    };
+    Err(Failure::new(message).advise(
+        "name one with safetensors in the transformers layout, with GGUF files, or with a .nest store",
+    ))
+}

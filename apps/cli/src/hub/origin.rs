@@ -1,0 +1,40 @@
+//! Where a downloaded store came from, remembered in a small file beside it.
+
+use super::repository::{is_hash, is_path};
+use crate::failure::{Failure, Result};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// A store of a repository at a commit.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Origin {
+    pub repository: String,
+    pub commit: String,
+    /// The store, or the first of its shards.
+    pub file: String,
+}
+
+impl Origin {
+    fn path(store: &Path) -> PathBuf {
+        let mut name = store.as_os_str().to_owned();
+        name.push(".origin.json");
+        name.into()
+    }
+
+    /// What is remembered of a store; none where nothing sensible is.
+    pub fn of(store: &Path) -> Option<Self> {
+        let text = std::fs::read(Self::path(store)).ok()?;
+        let origin: Self = serde_json::from_slice(&text).ok()?;
+        (is_hash(&origin.commit) && is_path(&origin.file)).then_some(origin)
+    }
+
+    /// Remembers it beside the store.
+    pub fn remember(&self, store: &Path) -> Result<()> {
+        let path = Self::path(store);
+        let failed = |error| Failure::file("write", &path, &error);
+        let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
+        let beside = path.with_extension("json.part");
+        std::fs::write(&beside, text).map_err(failed)?;
+        std::fs::rename(&beside, &path).map_err(failed)
+    }
+}

@@ -1,0 +1,98 @@
+//! A store that lies on the Hub, read by range requests.
+
+use super::choice::StoreFiles;
+use super::download::{Hub, Trouble};
+use super::ranges::Ranges;
+use crate::explain::explain_store;
+use crate::failure::Result;
+use nestling::formats::store::{Storage, Store};
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What is read at the beginning at once: header and index of most stores.
+const FRONT_BYTES: u64 = 1 << 16;
+
+/// The files of a store in a row, as one range of bytes.
+#[derive(Debug)]
+pub struct RemoteStorage {
+    name: String,
+    files: StoreFiles,
+    ranges: Ranges,
+    front: Vec<u8>,
+    trouble: Mutex<Option<Trouble>>,
+}
+
+impl RemoteStorage {
+    pub fn ranges(&self) -> &Ranges {
+        &self.ranges
+    }
+
+    pub fn files(&self) -> &StoreFiles {
+        &self.files
+    }
+
+    /// Reads bytes of one file or several, as far as they reach.
+    fn read(&self, range: Range<u64>) -> std::result::Result<Vec<u8>, Trouble> {
+        let (mut start, mut bytes) = (0, Vec::new());
+        for file in &self.files.shards {
+            let end = start + file.size;
+            let part = range.start.max(start)..range.end.min(end);
+            if part.start < part.end {
+                bytes.extend(self.ranges.read(file, part.start - start..part.end - start)?);
+            }
+            start = end;
+        }
+        Ok(bytes)
+    }
+}
+
+impl Storage for RemoteStorage {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn len(&self) -> u64 {
+        self.files.shards.iter().map(|file| file.size).sum()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let end = offset.checked_add(out.len() as u64).filter(|end| *end <= self.len());
+        let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let held = usize::try_from(offset).ok().and_then(|at| self.front.get(at..));
+        if let Some(bytes) = held.and_then(|held| held.get(..out.len())) {
+            out.copy_from_slice(bytes);
+            return Ok(());
+        }
+        let bytes = self.read(offset..end).map_err(|trouble| {
+            *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
+            io::Error::other("the network failed")
+        })?;
+        if bytes.len() != out.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        out.copy_from_slice(&bytes);
+        Ok(())
+    }
+}
+
+/// Opens a store of the repository: its header and index are fetched and checked.
+pub fn open(
+    hub: &Hub<'_>,
+    commit: &str,
+    files: StoreFiles,
+) -> Result<(Arc<RemoteStorage>, Arc<Store>)> {
+    let name = format!("{}/{}", hub.repository.id, files.first());
+    let ranges = Ranges::new(hub, commit);
+    let trouble = Mutex::new(None);
+    let mut storage = RemoteStorage { name, files, ranges, front: Vec::new(), trouble };
+    let front = storage.read(0..FRONT_BYTES.min(storage.len()));
+    storage.front = front.map_err(|trouble| hub.explain(trouble))?;
+    let storage = Arc::new(storage);
+    let held: Arc<dyn Storage> = storage.clone();
+    let store = Store::from_storage(held, true).map_err(|error| {
+        let trouble = storage.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
+        trouble.map_or_else(|| explain_store(&error), |trouble| hub.explain(trouble))
+    })?;
+    Ok((storage, Arc::new(store)))
+}

@@ -1,0 +1,279 @@
+//! The first sections of a store that lies on the Hub, brought into a store on this machine.
+//!
+//! What arrives is collected in a folder beside the store: a copy of what is there already, and
+//! what follows, by range requests. Only when every extent of it was checked does it take the
+//! store's place, so that nobody ever opens half a section and whoever has the old file open keeps
+//! it. An interrupted download goes on from there.
+
+use super::download::Hub;
+use super::listing::Wanted;
+use super::remote_store::RemoteStorage;
+use super::space::Disk;
+use crate::bytes::ByteSize;
+use crate::console::Console;
+use crate::explain::explain_store;
+use crate::failure::{Failure, Result};
+use crate::progress::Progress;
+use nestling::formats::store::{OpenOptions, Store, StoreError};
+use std::fs::File;
+use std::io::Write;
+use std::ops::{ControlFlow, Range};
+use std::path::{Path, PathBuf};
+
+/// A store on the Hub, and where it is to lie.
+pub struct Sections<'a> {
+    pub hub: &'a Hub<'a>,
+    pub storage: &'a RemoteStorage,
+    /// The same store, opened.
+    pub source: &'a Store,
+    /// The store on this machine, or the first of its shards; it need not be there.
+    pub path: &'a Path,
+}
+
+/// One file that is to become longer.
+struct Piece<'a> {
+    remote: &'a Wanted,
+    /// Where the file begins in the store.
+    start: u64,
+    /// How long it must be.
+    length: u64,
+    /// The file, and where its next state is collected.
+    path: PathBuf,
+    staged: PathBuf,
+}
+
+impl Sections<'_> {
+    /// Sections of this store that are on this machine.
+    pub fn present(&self) -> Result<usize> {
+        if !self.path.exists() {
+            return Ok(0);
+        }
+        let options = OpenOptions { partial: true, ..OpenOptions::default() };
+        let store = match Store::open_with(self.path, &options) {
+            Ok(store) => store,
+            // Not even the first section.
+            Err(StoreError::Truncated { .. }) => return Ok(0),
+            Err(error) => return Err(explain_store(&error)),
+        };
+        if store.index() == self.source.index() {
+            return Ok(store.sections_present());
+        }
+        Err(Failure::new(format!(
+            "{} is not a part of {}: it is store {}, the other is {}",
+            self.path.display(),
+            self.source.name(),
+            store.id(),
+            self.source.id(),
+        ))
+        .advise("name the repository that the store came from with -hf OWNER/REPO"))
+    }
+
+    /// Bytes of a store that ends with a section.
+    fn end(&self, sections: usize) -> u64 {
+        let last = sections.checked_sub(1);
+        last.and_then(|last| self.source.index().sections().get(last)).map_or(0, |last| last.end)
+    }
+
+    /// Bytes that are still to be fetched for so many sections, and bytes of disk for them.
+    pub fn missing(&self, sections: usize) -> Result<(u64, u64)> {
+        let (mut fetch, mut disk) = (0, 0);
+        for piece in self.pieces(self.present()?, sections) {
+            let (old, staged) = (length(&piece.path), length(&piece.staged));
+            fetch += piece.length.saturating_sub(old.max(staged));
+            disk += piece.length.saturating_sub(staged);
+        }
+        Ok((fetch, disk))
+    }
+
+    /// Brings the first `sections` here; those that are there already stay as they are.
+    pub fn bring(&self, sections: usize, console: &Console) -> Result<()> {
+        let present = self.present()?;
+        if present >= sections {
+            return Ok(());
+        }
+        let folder = self.folder();
+        std::fs::create_dir_all(&folder).map_err(|error| Failure::file("make", &folder, &error))?;
+        let _lock = lock(&folder)?;
+        let (fetch, disk) = self.missing(sections)?;
+        Disk::new(&folder, disk)?.check()?;
+        let pieces = self.pieces(present, sections);
+        let total = pieces.iter().map(|piece| piece.length).sum::<u64>();
+        let mut progress = Progress::bytes(console, "download", total, total - fetch);
+        let mut done = total - fetch;
+        for piece in &pieces {
+            self.fetch(piece, &mut |count| {
+                done += count;
+                progress.set(done);
+            })?;
+        }
+        drop(progress);
+        self.link_neighbours(&pieces)?;
+        self.check(&pieces, (present, sections), console)?;
+        publish(&pieces)?;
+        std::fs::remove_dir_all(&folder).map_err(|error| Failure::file("remove", &folder, &error))
+    }
+
+    /// Where the next state of the store is collected.
+    fn folder(&self) -> PathBuf {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        self.path.with_file_name(format!(".{name}.download"))
+    }
+
+    /// The files that more sections make longer.
+    fn pieces(&self, present: usize, sections: usize) -> Vec<Piece<'_>> {
+        let (have, want) = (self.end(present), self.end(sections));
+        let (mut start, mut pieces) = (0, Vec::new());
+        let lengths = self.source.index().shards();
+        for (remote, whole) in self.storage.files().shards.iter().zip(lengths) {
+            let Range { start: begin, end } = start..start + whole;
+            if end > have && begin < want {
+                let name = remote.name.rsplit('/').next().unwrap_or(&remote.name);
+                let name = match lengths.len() {
+                    1 => self.path.file_name().unwrap_or_default().to_owned(),
+                    _ => name.into(),
+                };
+                let (path, staged) = (self.path.with_file_name(&name), self.folder().join(&name));
+                let length = end.min(want) - begin;
+                pieces.push(Piece { remote, start: begin, length, path, staged });
+            }
+            start = end;
+        }
+        pieces
+    }
+
+    /// Collects one file: what is there, and what follows.
+    fn fetch(&self, piece: &Piece<'_>, arrived: &mut dyn FnMut(u64)) -> Result<()> {
+        let failed = |error| Failure::file("write", &piece.staged, &error);
+        if length(&piece.staged) < length(&piece.path) {
+            std::fs::copy(&piece.path, &piece.staged).map_err(failed)?;
+        }
+        let mut file =
+            File::options().append(true).create(true).open(&piece.staged).map_err(failed)?;
+        let at = length(&piece.staged);
+        if at > piece.length {
+            file.set_len(piece.length).map_err(failed)?;
+        }
+        let mut sink = |bytes: &[u8]| {
+            file.write_all(bytes).map_err(failed)?;
+            arrived(bytes.len() as u64);
+            Ok(())
+        };
+        let range = at.min(piece.length)..piece.length;
+        let ranges = self.storage.ranges();
+        ranges.stream(piece.remote, range, &mut sink).map_err(|e| self.hub.explain(e))?;
+        file.sync_all().map_err(failed)
+    }
+
+    /// A sharded store is opened with all its files beside each other.
+    fn link_neighbours(&self, pieces: &[Piece<'_>]) -> Result<()> {
+        for remote in &self.storage.files().shards {
+            let name = remote.name.rsplit('/').next().unwrap_or(&remote.name);
+            let (path, staged) = (self.path.with_file_name(name), self.folder().join(name));
+            let is_piece = pieces.iter().any(|piece| piece.staged == staged);
+            if is_piece || !path.exists() || self.source.index().shards().len() == 1 {
+                continue;
+            }
+            let _ = std::fs::remove_file(&staged);
+            std::fs::hard_link(&path, &staged)
+                .or_else(|_| std::fs::copy(&path, &staged).map(drop))
+                .map_err(|error| Failure::file("write", &staged, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Compares what has arrived with the store's checksums; what is damaged is cut off.
+    fn check(
+        &self,
+        pieces: &[Piece<'_>],
+        (present, sections): (usize, usize),
+        console: &Console,
+    ) -> Result<()> {
+        let staged = self.folder().join(self.path.file_name().unwrap_or_default());
+        let store = Store::open(&staged).map_err(|error| {
+            // The front is damaged, so nothing can be kept.
+            let _ = std::fs::remove_file(&staged);
+            damaged(&explain_store(&error).message)
+        })?;
+        if store.index() != self.source.index() || store.sections_present() != sections {
+            let _ = std::fs::remove_file(&staged);
+            return Err(damaged("it is not what the repository has"));
+        }
+        let (from, to) = (self.end(present), self.end(sections));
+        let mut progress = Progress::bytes(console, "checking", to - from, 0);
+        let report = store.verify_after(present, &mut |at| {
+            progress.set(at.done_bytes.saturating_sub(from));
+            ControlFlow::Continue(())
+        });
+        drop(progress);
+        let report = report.map_err(|error| explain_store(&error))?;
+        let Some(first) = report.damage.first() else { return Ok(()) };
+        let (StoreError::Damaged { offset, .. } | StoreError::Padding { offset, .. }) = first
+        else {
+            return Err(explain_store(first));
+        };
+        for piece in pieces {
+            let sound = offset.saturating_sub(piece.start).min(piece.length);
+            let failed = |error| Failure::file("write", &piece.staged, &error);
+            let file = File::options().write(true).open(&piece.staged).map_err(failed)?;
+            file.set_len(sound).map_err(failed)?;
+        }
+        Err(damaged(&first.to_string()))
+    }
+
+    /// Says what is going to be fetched.
+    pub fn announce(&self, sections: usize, console: &Console) -> Result<()> {
+        let (fetch, disk) = self.missing(sections)?;
+        let place = self.path.parent().unwrap_or(Path::new("."));
+        let level = self.source.index().complete_level(sections);
+        console.note(format_args!(
+            "download: {} of {}{}, into {}",
+            ByteSize(fetch),
+            ByteSize(self.source.index().length()),
+            level.map_or(String::new(), |level| format!(" (up to level {level})")),
+            place.display(),
+        ));
+        let free = Disk::new(place, disk)?;
+        console.note(format_args!("disk:     {}", free.words()));
+        free.check()
+    }
+}
+
+fn damaged(what: &str) -> Failure {
+    Failure::new(format!("the download arrived damaged: {what}"))
+        .advise("run the command again; it fetches what was damaged")
+}
+
+fn length(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |data| data.len())
+}
+
+/// Keeps two programs from writing the same files.
+fn lock(folder: &Path) -> Result<File> {
+    let path = folder.join("lock");
+    let failed = |error| Failure::file("write", &path, &error);
+    let file = File::create(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            Err(Failure::new("another program is downloading the same store")
+                .advise("wait until it is finished"))
+        }
+        // A file system without locks.
+        Err(std::fs::TryLockError::Error(_)) => Ok(file),
+    }
+}
+
+/// Puts the files in their places: the last first, since a shard is looked at only where those
+/// before it are whole.
+fn publish(pieces: &[Piece<'_>]) -> Result<()> {
+    for piece in pieces.iter().rev() {
+        std::fs::rename(&piece.staged, &piece.path)
+            .map_err(|error| Failure::file("write", &piece.path, &error))?;
+    }
+    let folder = pieces.first().and_then(|piece| piece.path.parent());
+    if let Some(folder) = folder.and_then(|folder| File::open(folder).ok()) {
+        // Where folders cannot be synced, the names follow later.
+        let _ = folder.sync_all();
+    }
+    Ok(())
+}

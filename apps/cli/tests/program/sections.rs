@@ -1,0 +1,156 @@
+//! Stores of repositories: the first sections alone, and the others later.
+
+use super::standin::Standin;
+use super::{Ran, program, store};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+const COMMIT: &str = "5e30e777bcd18fa416d9da3bd8f70d33ebb85d39";
+const REPOSITORY: &str = "Nobody/Stores";
+const FILE: &str = "nested/tiny.nest";
+
+/// Serves the store's bytes from a folder of the repository.
+fn server() -> Standin {
+    let bytes = std::fs::read(store()).unwrap();
+    let files = [(FILE.to_owned(), bytes), ("README.md".into(), b"# A store".to_vec())];
+    Standin::start(REPOSITORY, COMMIT, BTreeMap::from(files))
+}
+
+/// Where the sections of the store end, by their levels.
+fn ends() -> Vec<(u64, u64)> {
+    let store = nestling::formats::store::Store::open(store()).unwrap();
+    let sections = store.index().sections().iter().enumerate();
+    let level = |count| u64::from(store.index().complete_level(count).unwrap().bits());
+    sections.map(|(number, section)| (level(number + 1), section.end)).collect()
+}
+
+fn command(server: &Standin, home: &Path, arguments: &[&str]) -> Ran {
+    let mut command = program();
+    command.env("HF_ENDPOINT", &server.address);
+    command.env("HF_HOME", home.join("hf")).env("NESTLING_CACHE", home.join("nestling"));
+    command.args(arguments).output().unwrap().into()
+}
+
+fn run_at(server: &Standin, home: &Path, more: &[&str]) -> Ran {
+    let fixed = ["run", "-hf", REPOSITORY, "-p", "hello", "-n", "8", "--temp", "0"];
+    command(server, home, &[&fixed[..], more].concat())
+}
+
+fn downloaded(home: &Path) -> PathBuf {
+    home.join("nestling/stores/Nobody--Stores").join(COMMIT).join("tiny.nest")
+}
+
+fn text_at_level(level: &str) -> String {
+    let fixed = ["run", "-m", store(), "-p", "hello", "-n", "8", "--temp", "0", "--level", level];
+    super::run(&fixed).ok()
+}
+
+#[test]
+fn a_level_is_downloaded_alone_and_the_rest_later() {
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let (server, ends) = (server(), ends());
+    let whole = std::fs::read(store()).unwrap();
+    let first = run_at(&server, home.path(), &["--level", "2"]);
+    assert!(first.err.contains("up to level 2"), "{}", first.err);
+    assert_eq!(first.ok(), text_at_level("2"));
+    let path = downloaded(home.path());
+    assert_eq!(std::fs::read(&path).unwrap(), whole[..ends[0].1 as usize]);
+    assert!(server.served() < ends[0].1 as usize + (80 << 10));
+
+    // It is there now, and the network is not needed.
+    run_at(&server, home.path(), &["--offline"]).ok();
+    let again = run_at(&server, home.path(), &[]);
+    assert!(again.err.contains("level 2 of the store is here"), "{}", again.err);
+    assert_eq!(again.ok(), text_at_level("2"));
+    server.served();
+
+    // A higher level fetches what it lacks, over lines that break.
+    server.state.lock().unwrap().cuts = vec![(FILE.into(), 700), (FILE.into(), 1)];
+    assert_eq!(run_at(&server, home.path(), &["--level", "4"]).ok(), text_at_level("4"));
+    assert!(server.served() < (ends[2].1 - ends[0].1) as usize + (80 << 10));
+    assert_eq!(std::fs::read(&path).unwrap(), whole[..ends[2].1 as usize]);
+
+    // And the rest, from where it came.
+    let name = path.display().to_string();
+    let said = command(&server, home.path(), &["upgrade", &name]).ok();
+    assert!(said.contains("now has level 8"), "{said}");
+    assert_eq!(std::fs::read(&path).unwrap(), whole);
+    let said = command(&server, home.path(), &["upgrade", "-hf", REPOSITORY]).ok();
+    assert!(said.contains("tiny.nest has level 8"), "{said}");
+    assert_eq!(files_beside(&path), ["tiny.nest", "tiny.nest.origin.json"]);
+}
+
+fn files_beside(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path.parent().unwrap()).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn nothing_damaged_becomes_visible() {
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let (server, ends) = (server(), ends());
+    let whole = std::fs::read(store()).unwrap();
+    run_at(&server, home.path(), &["--level", "2"]).ok();
+    let path = downloaded(home.path());
+    let before = std::fs::read(&path).unwrap();
+    let name = path.display().to_string();
+    // The first byte of the second extent that comes.
+    let damaged = ends[1].1 as usize;
+    server.state.lock().unwrap().flips = vec![(FILE.into(), damaged)];
+    let refused = command(&server, home.path(), &["upgrade", &name]);
+    refused.fails(1, "arrived damaged", "run the command again");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    super::run(&["verify", &name]).ok();
+
+    // What was sound is kept; only what follows is fetched again.
+    server.state.lock().unwrap().flips.clear();
+    server.served();
+    command(&server, home.path(), &["upgrade", &name]).ok();
+    assert!(server.served() <= whole.len() - damaged + (80 << 10));
+    assert_eq!(std::fs::read(&path).unwrap(), whole);
+}
+
+#[test]
+fn where_it_came_from_must_be_known_and_right() {
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let (server, ends) = (server(), ends());
+    let whole = std::fs::read(store()).unwrap();
+    // A store that somebody cut and moved.
+    let moved = home.path().join("moved.nest");
+    std::fs::write(&moved, &whole[..ends[1].1 as usize]).unwrap();
+    let name = moved.display().to_string();
+    let upgrade =
+        |more: &[&str]| command(&server, home.path(), &[&["upgrade", &name][..], more].concat());
+    upgrade(&[]).fails(2, "nothing says where", "-hf OWNER/REPO");
+    upgrade(&["-hf", "Nobody/Nothing"]).fails(1, "does not exist", "spelling");
+    upgrade(&["-hf", "Nobody/Stores:other.nest"]).fails(1, "`other.nest`", FILE);
+    upgrade(&["-hf", REPOSITORY, "--offline"]).fails(1, "needs the network", "--offline");
+    // Another store than the repository's.
+    let other = super::bundled();
+    let copy = home.path().join("other.nest");
+    std::fs::copy(other, &copy).unwrap();
+    let copy = copy.display().to_string();
+    let refused = command(&server, home.path(), &["upgrade", &copy, "-hf", REPOSITORY]);
+    refused.fails(1, "is not a part of Nobody/Stores/nested/tiny.nest", "came from");
+    // A level that the repository's does not reach is refused before anything is fetched.
+    assert!(upgrade(&["-hf", REPOSITORY, "--level", "6"]).ok().contains("level 6"));
+    assert!(upgrade(&[]).ok().contains("now has level 8"));
+    assert_eq!(std::fs::read(&moved).unwrap(), whole);
+    let none = command(&server, home.path(), &["upgrade", "-hf", REPOSITORY]);
+    none.fails(1, "no store of Nobody/Stores is here", "--level 2");
+}
+
+#[test]
+fn a_part_of_a_store_says_how_to_get_the_rest() {
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let server = server();
+    run_at(&server, home.path(), &["--level", "3"]).ok();
+    let name = downloaded(home.path()).display().to_string();
+    let asked = super::run(&["run", "-m", &name, "-p", "hello", "--level", "6"]);
+    asked.fails(1, "level 6", "nestling upgrade");
+    let shown = super::run(&["inspect", &name]).ok();
+    assert!(shown.contains("level 3"), "{shown}");
+}
