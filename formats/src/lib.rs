@@ -6,6 +6,8 @@
 pub mod checkpoint;
 pub mod config;
 pub mod dtype;
+mod element;
+pub mod gguf;
 mod import_error;
 mod json;
 pub mod level;
@@ -24,6 +26,7 @@ pub use config::{
     Architecture, FeedForward, GenerationDefaults, LayerConfig, ModelConfig, RopePairs,
 };
 pub use dtype::DType;
+pub use element::ElementType;
 pub use import_error::ImportError;
 pub use level::{Level, Plane};
 pub use matrix::{ExpertId, FloatId, FloatKind, MatrixId, MatrixKind};

@@ -9,6 +9,16 @@ pub const MAX_ASSET_BYTES: u64 = 64 << 20;
 pub const MAX_SAFETENSORS_HEADER_BYTES: u64 = 100_000_000;
 /// Bytes of a `model.safetensors.index.json`.
 pub const MAX_SAFETENSORS_INDEX_BYTES: u64 = 100_000_000;
+/// Bytes of the front of a GGUF file, before its tensors; tokenizers take up to 20 MB of it.
+pub const MAX_GGUF_HEADER_BYTES: u64 = 48 << 20;
+/// Metadata keys of a GGUF file.
+pub const MAX_GGUF_KEYS: u64 = 1 << 14;
+/// Values of one array of a GGUF file's metadata.
+pub const MAX_GGUF_ARRAY: u64 = 1 << 22;
+/// Tensors of a GGUF file; experts are stacked, so that no model has many.
+pub const MAX_GGUF_TENSORS: u64 = 1 << 16;
+/// Bytes of a chat template within other metadata; published ones have up to 30 kB.
+pub const MAX_CHAT_TEMPLATE_BYTES: u64 = 1 << 20;
 /// Files of one checkpoint.
 pub const MAX_SHARDS: usize = 10_000;
 /// Tensors of one checkpoint.

@@ -1,0 +1,246 @@
+//! The hyper-parameters of a GGUF file as the text of a `config.json`.
+
+use serde_json::{Map, Value, json};
+
+use super::families::{COMMON, FAMILIES, Family, Fixed, KNOWN, Key};
+use super::{GgufHeader, GgufMetadata, GgufValue};
+use crate::ImportError;
+
+const ARCHITECTURE: &str = "general.architecture";
+
+/// The family of a file.
+pub(super) fn family(metadata: &GgufMetadata) -> Result<&'static Family, ImportError> {
+    let name = metadata.text(ARCHITECTURE)?;
+    let name = name.ok_or_else(|| metadata.wrong(ARCHITECTURE, "the name of a family"))?;
+    FAMILIES.iter().find(|family| family.gguf == name).ok_or_else(|| {
+        let names: Vec<&str> = FAMILIES.iter().map(|family| family.gguf).collect();
+        ImportError::Unsupported {
+            file: metadata.file().into(),
+            key: ARCHITECTURE.into(),
+            found: format!("{:?}", name.chars().take(60).collect::<String>()),
+            supported: format!("supported: {}", names.join(", ")),
+        }
+    })
+}
+
+/// The text of a `config.json` that says what the header says. What that means, and whether it can
+/// be computed, is for [`crate::ModelConfig::from_json`] to say.
+///
+/// # Errors
+/// [`ImportError`] for a family or key that is not known, and for values of another type.
+pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
+    let metadata = &header.metadata;
+    let family = family(metadata)?;
+    let keys = Keys { metadata, family };
+    keys.refuse_unknown()?;
+    let mut config = Map::new();
+    config.insert("architectures".into(), json!([family.class]));
+    config.insert("model_type".into(), json!(family.model_type));
+    for key in COMMON.iter().chain(family.keys) {
+        match key {
+            Key::Same(theirs, ours) => {
+                config.insert((*ours).into(), keys.required(theirs)?);
+            }
+            Key::Optional(theirs, ours) => {
+                if let Some(value) = keys.value(theirs)?.filter(|value| value.as_u64() != Some(0)) {
+                    config.insert((*ours).into(), value);
+                }
+            }
+        }
+    }
+    for (key, value) in family.fixed {
+        let value = match *value {
+            Fixed::Bool(value) => json!(value),
+            Fixed::Text(value) => json!(value),
+        };
+        config.insert((*key).into(), value);
+    }
+    config.insert("num_hidden_layers".into(), json!(keys.layers()?));
+    config.insert("vocab_size".into(), json!(vocabulary(header)?));
+    let tied = !header.tensors.iter().any(|tensor| tensor.name == "output.weight");
+    config.insert("tie_word_embeddings".into(), json!(tied));
+    keys.heads(&mut config)?;
+    keys.rope(&mut config)?;
+    keys.router(&mut config)?;
+    keys.tokens(&mut config)?;
+    Ok(Value::Object(config).to_string().into_bytes())
+}
+
+/// Rows of the embedding.
+fn vocabulary(header: &GgufHeader) -> Result<u64, ImportError> {
+    const EMBEDDING: &str = "token_embd.weight";
+    let embedding = header.tensors.iter().find(|tensor| tensor.name == EMBEDDING);
+    let rows = embedding.and_then(|tensor| tensor.shape.first()).copied();
+    rows.ok_or_else(|| ImportError::MissingTensor {
+        file: header.metadata.file().into(),
+        tensor: EMBEDDING.into(),
+    })
+}
+
+/// The keys of a file's family.
+struct Keys<'a> {
+    metadata: &'a GgufMetadata,
+    family: &'static Family,
+}
+
+impl Keys<'_> {
+    fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.family.gguf)
+    }
+
+    fn refuse_unknown(&self) -> Result<(), ImportError> {
+        let ours = |key: &Key| match key {
+            Key::Same(theirs, _) | Key::Optional(theirs, _) => *theirs,
+        };
+        for (name, value) in self.metadata.iter() {
+            let key = name.strip_prefix(self.family.gguf).and_then(|key| key.strip_prefix('.'));
+            let Some(key) = key else { continue };
+            let mut known = COMMON.iter().chain(self.family.keys).map(ours);
+            let ignored = KNOWN.contains(&key) || self.family.ignored.contains(&key);
+            if !ignored && !known.any(|known| known == key) {
+                return Err(ImportError::UnknownOption {
+                    file: self.metadata.file().into(),
+                    key: name.into(),
+                    found: shown(value),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A value as JSON: a number, a text, a truth value or a list of numbers.
+    fn value(&self, key: &str) -> Result<Option<Value>, ImportError> {
+        let name = self.name(key);
+        let Some(value) = self.metadata.get(&name) else { return Ok(None) };
+        Ok(Some(match value {
+            GgufValue::Integer(_) => json!(self.metadata.unsigned(&name)?),
+            GgufValue::Float(_) => json!(self.metadata.number(&name)?),
+            GgufValue::Bool(value) => json!(value),
+            GgufValue::Text(text) => json!(text),
+            GgufValue::Array(_) => self.one_of(&name)?,
+        }))
+    }
+
+    /// The one value that a list of values for every layer repeats.
+    fn one_of(&self, name: &str) -> Result<Value, ImportError> {
+        let list = self.metadata.numbers(name)?.unwrap_or_default();
+        match list.split_first() {
+            Some((first, rest)) if rest.iter().all(|value| value == first) => {
+                if first.fract() == 0.0 { Ok(json!(*first as i64)) } else { Ok(json!(first)) }
+            }
+            _ => Err(self.metadata.wrong(name, "one value for all layers")),
+        }
+    }
+
+    fn required(&self, key: &str) -> Result<Value, ImportError> {
+        self.value(key)?.ok_or_else(|| self.metadata.wrong(&self.name(key), "a value"))
+    }
+
+    fn number(&self, key: &str) -> Result<Option<f64>, ImportError> {
+        self.metadata.number(&self.name(key))
+    }
+
+    fn unsigned(&self, key: &str) -> Result<Option<u64>, ImportError> {
+        self.metadata.unsigned(&self.name(key))
+    }
+
+    /// Layers without those that only predict further tokens.
+    fn layers(&self) -> Result<u64, ImportError> {
+        const KEY: &str = "block_count";
+        let wrong = || self.metadata.wrong(&self.name(KEY), "a number of layers");
+        let all = self.unsigned(KEY)?.ok_or_else(wrong)?;
+        let further = self.unsigned("nextn_predict_layers")?.unwrap_or(0);
+        all.checked_sub(further).ok_or_else(wrong)
+    }
+
+    fn heads(&self, config: &mut Map<String, Value>) -> Result<(), ImportError> {
+        const KEY: &str = "attention.key_length";
+        let Some(keys) = self.unsigned(KEY)? else { return Ok(()) };
+        if self.unsigned("attention.value_length")?.is_some_and(|values| values != keys) {
+            let expected = format!("the same as `{}`, {keys}", self.name(KEY));
+            return Err(self.metadata.wrong(&self.name("attention.value_length"), &expected));
+        }
+        config.insert("head_dim".into(), json!(keys));
+        Ok(())
+    }
+
+    fn rope(&self, config: &mut Map<String, Value>) -> Result<(), ImportError> {
+        // llama.cpp's own default.
+        let theta = self.number("rope.freq_base")?.unwrap_or(10_000.0);
+        config.insert("rope_theta".into(), json!(theta));
+        let width = match config.get("head_dim").and_then(Value::as_u64) {
+            Some(width) => Some(width),
+            None => {
+                let size = |key: &str| config.get(key).and_then(Value::as_u64);
+                size("hidden_size")
+                    .zip(size("num_attention_heads"))
+                    .and_then(|(a, b)| a.checked_div(b))
+            }
+        };
+        if let (Some(dims), Some(width)) = (self.unsigned("rope.dimension_count")?, width)
+            && dims != width
+        {
+            config.insert("partial_rotary_factor".into(), json!(dims as f64 / width as f64));
+        }
+        let kind = self.metadata.text(&self.name("rope.scaling.type"))?;
+        if let Some(kind) = kind.filter(|kind| *kind != "none") {
+            config.insert("rope_scaling".into(), self.rope_scaling(kind)?);
+        }
+        Ok(())
+    }
+
+    fn rope_scaling(&self, kind: &str) -> Result<Value, ImportError> {
+        let mut scaling = Map::new();
+        scaling.insert("rope_type".into(), json!(kind));
+        for (theirs, ours) in [
+            ("factor", "factor"),
+            ("yarn_beta_fast", "beta_fast"),
+            ("yarn_beta_slow", "beta_slow"),
+            ("yarn_attn_factor", "attention_factor"),
+            ("yarn_ext_factor", "extrapolation_factor"),
+        ] {
+            if let Some(value) = self.number(&format!("rope.scaling.{theirs}"))? {
+                scaling.insert(ours.into(), json!(value));
+            }
+        }
+        if let Some(length) = self.unsigned("rope.scaling.original_context_length")? {
+            scaling.insert("original_max_position_embeddings".into(), json!(length));
+        }
+        Ok(Value::Object(scaling))
+    }
+
+    /// What says how experts are weighted must say what the family does.
+    fn router(&self, config: &mut Map<String, Value>) -> Result<(), ImportError> {
+        const NORM: &str = "expert_weights_norm";
+        if let Some(norm) = self.metadata.boolean(&self.name(NORM))? {
+            config.insert("norm_topk_prob".into(), json!(norm));
+        }
+        const GATING: &str = "expert_gating_func";
+        // 0: the family's own; 1: softmax.
+        match self.unsigned(GATING)? {
+            None | Some(0 | 1) => Ok(()),
+            Some(_) => Err(self.metadata.wrong(&self.name(GATING), "softmax, which is 1")),
+        }
+    }
+
+    fn tokens(&self, config: &mut Map<String, Value>) -> Result<(), ImportError> {
+        for name in ["bos", "eos"] {
+            let key = format!("{name}_token_id");
+            let id = self.metadata.unsigned(&format!("tokenizer.ggml.{key}"))?;
+            if let Some(id) = id.filter(|id| *id < u64::from(u32::MAX)) {
+                config.insert(key, json!(id));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shown(value: &GgufValue) -> String {
+    match value {
+        GgufValue::Integer(number) => number.to_string(),
+        GgufValue::Float(number) => number.to_string(),
+        GgufValue::Bool(value) => value.to_string(),
+        GgufValue::Text(text) => format!("{:?}", text.chars().take(60).collect::<String>()),
+        GgufValue::Array(array) => format!("an array of {}", array.len()),
+    }
+}

@@ -1,0 +1,128 @@
+//! Reads the front of a file that says how long it is only as it goes.
+
+use crate::ImportError;
+use crate::limits::MAX_GGUF_HEADER_BYTES;
+
+/// Bytes asked for at once: a header without a tokenizer in one read, one with it in a hundred.
+const READ_AHEAD: usize = 128 << 10;
+
+/// Fills a buffer from an offset of a file.
+pub type ReadAt<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), ImportError>;
+
+/// All that was read of a header, and a position in it.
+pub struct Cursor<'a> {
+    file: &'a str,
+    file_bytes: u64,
+    read: ReadAt<'a>,
+    bytes: Vec<u8>,
+    position: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub fn new(file: &'a str, file_bytes: u64, read: ReadAt<'a>) -> Self {
+        Self { file, file_bytes, read, bytes: Vec::new(), position: 0 }
+    }
+
+    pub fn file(&self) -> &str {
+        self.file
+    }
+
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Bytes of the file behind the position.
+    pub fn rest(&self) -> u64 {
+        self.file_bytes.saturating_sub(self.position as u64)
+    }
+
+    /// What was read, from the file's first byte.
+    pub fn into_bytes(mut self) -> Vec<u8> {
+        self.bytes.truncate(self.position);
+        self.bytes.shrink_to_fit();
+        self.bytes
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Skips `count` bytes, which are there afterwards, and says where they lie.
+    pub fn take(&mut self, what: &str, count: u64) -> Result<std::ops::Range<usize>, ImportError> {
+        if count > self.rest() {
+            let expected = format!("{count} bytes");
+            let found = format!("{} bytes to the file's end", self.rest());
+            return Err(self.malformed(what, expected, found));
+        }
+        // No overflow: both are within the file.
+        let end = self.position as u64 + count;
+        if end > MAX_GGUF_HEADER_BYTES {
+            return Err(ImportError::Limit {
+                file: self.file.into(),
+                what: format!("the end of {what}"),
+                found: end,
+                limit: MAX_GGUF_HEADER_BYTES,
+            });
+        }
+        let (start, end) = (self.position, end as usize);
+        if end > self.bytes.len() {
+            let length = (end + READ_AHEAD).min(MAX_GGUF_HEADER_BYTES as usize) as u64;
+            let length = length.min(self.file_bytes) as usize;
+            let have = self.bytes.len();
+            self.bytes.resize(length, 0);
+            (self.read)(have as u64, &mut self.bytes[have..])?;
+        }
+        self.position = end;
+        Ok(start..end)
+    }
+
+    pub fn u32(&mut self, what: &str) -> Result<u32, ImportError> {
+        let range = self.take(what, 4)?;
+        Ok(u32::from_le_bytes(self.bytes[range].try_into().unwrap_or_default()))
+    }
+
+    pub fn u64(&mut self, what: &str) -> Result<u64, ImportError> {
+        let range = self.take(what, 8)?;
+        Ok(u64::from_le_bytes(self.bytes[range].try_into().unwrap_or_default()))
+    }
+
+    /// A count of things that take at least `least_bytes` each.
+    pub fn count(&mut self, what: &str, least_bytes: u64, limit: u64) -> Result<u64, ImportError> {
+        let count = self.u64(what)?;
+        if count > limit {
+            let (file, what) = (self.file.into(), what.into());
+            return Err(ImportError::Limit { file, what, found: count, limit });
+        }
+        if count.checked_mul(least_bytes).is_none_or(|bytes| bytes > self.rest()) {
+            let expected = format!("at most {}", self.rest() / least_bytes.max(1));
+            return Err(self.malformed(what, expected, count));
+        }
+        Ok(count)
+    }
+
+    /// A text with its length before it, of at most `limit` bytes.
+    pub fn text(&mut self, what: &str, limit: u64) -> Result<String, ImportError> {
+        let length = self.count(&format!("the length of {what}"), 1, limit)?;
+        let range = self.take(what, length)?;
+        match std::str::from_utf8(&self.bytes[range]) {
+            Ok(text) => Ok(text.into()),
+            Err(_) => Err(self.malformed(what, "UTF-8", "other bytes")),
+        }
+    }
+
+    /// The error of bytes before the position.
+    pub fn malformed(
+        &self,
+        what: &str,
+        expected: impl Into<String>,
+        found: impl ToString,
+    ) -> ImportError {
+        ImportError::Malformed {
+            file: self.file.into(),
+            what: what.into(),
+            offset: self.position as u64,
+            expected: expected.into(),
+            found: found.to_string(),
+        }
+    }
+}

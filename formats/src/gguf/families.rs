@@ -1,0 +1,145 @@
+//! The families of models by the names that llama.cpp gives them, as rows of data.
+
+/// How a key of a GGUF file becomes one of `config.json`.
+pub enum Key {
+    /// The same value by another name.
+    Same(&'static str, &'static str),
+    /// The same, but absent or 0 means that there is none.
+    Optional(&'static str, &'static str),
+}
+
+/// A family that both sides know.
+pub struct Family {
+    /// `general.architecture`, which is also what its keys begin with.
+    pub gguf: &'static str,
+    /// `model_type`.
+    pub model_type: &'static str,
+    /// The class in `architectures`.
+    pub class: &'static str,
+    /// Keys besides [`COMMON`], without the family's name before them.
+    pub keys: &'static [Key],
+    /// What `config.json` says of every model of the family.
+    pub fixed: &'static [(&'static str, Fixed)],
+    /// Keys that say nothing new.
+    pub ignored: &'static [&'static str],
+}
+
+/// A value that every model of a family has.
+#[derive(Clone, Copy)]
+pub enum Fixed {
+    /// True or false.
+    Bool(bool),
+    /// A text.
+    Text(&'static str),
+}
+
+/// Keys of all families.
+pub const COMMON: &[Key] = &[
+    Key::Same("context_length", "max_position_embeddings"),
+    Key::Same("embedding_length", "hidden_size"),
+    Key::Same("attention.head_count", "num_attention_heads"),
+    Key::Same("attention.head_count_kv", "num_key_value_heads"),
+    Key::Same("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    Key::Same("expert_used_count", "num_experts_per_tok"),
+];
+
+/// Keys of all families that are looked at elsewhere, or change nothing.
+pub const KNOWN: &[&str] = &[
+    "block_count",
+    "nextn_predict_layers",
+    "vocab_size",
+    "rope.freq_base",
+    "rope.dimension_count",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_ext_factor",
+    "attention.key_length",
+    "attention.value_length",
+    "expert_weights_norm",
+    "expert_gating_func",
+    // Quantizers' notes on what they measured.
+    "expert_group_count",
+    "expert_group_used_count",
+];
+
+const SILU: (&str, Fixed) = ("hidden_act", Fixed::Text("silu"));
+
+/// All of them.
+pub const FAMILIES: &[Family] = &[
+    Family {
+        gguf: "qwen3moe",
+        model_type: "qwen3_moe",
+        class: "Qwen3MoeForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_experts"),
+            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+        ],
+        fixed: &[
+            SILU,
+            ("norm_topk_prob", Fixed::Bool(true)),
+            ("attention_bias", Fixed::Bool(false)),
+        ],
+        ignored: &["expert_shared_count"],
+    },
+    Family {
+        gguf: "olmoe",
+        model_type: "olmoe",
+        class: "OlmoeForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_experts"),
+        ],
+        fixed: &[
+            SILU,
+            ("norm_topk_prob", Fixed::Bool(false)),
+            ("attention_bias", Fixed::Bool(false)),
+        ],
+        ignored: &["expert_feed_forward_length"],
+    },
+    Family {
+        gguf: "llama",
+        model_type: "mixtral",
+        class: "MixtralForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_local_experts"),
+        ],
+        fixed: &[SILU],
+        ignored: &["expert_feed_forward_length"],
+    },
+    Family {
+        gguf: "granitemoe",
+        model_type: "granitemoe",
+        class: "GraniteMoeForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_local_experts"),
+            Key::Same("attention.scale", "attention_multiplier"),
+            Key::Same("embedding_scale", "embedding_multiplier"),
+            Key::Same("residual_scale", "residual_multiplier"),
+            Key::Same("logit_scale", "logits_scaling"),
+            Key::Optional("expert_shared_feed_forward_length", "shared_intermediate_size"),
+        ],
+        fixed: &[SILU, ("attention_bias", Fixed::Bool(false))],
+        ignored: &["expert_feed_forward_length"],
+    },
+    Family {
+        gguf: "qwen2moe",
+        model_type: "qwen2_moe",
+        class: "Qwen2MoeForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_experts"),
+            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+            Key::Same("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+        ],
+        fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(false))],
+        ignored: &["expert_shared_count"],
+    },
+];

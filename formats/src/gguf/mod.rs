@@ -1,0 +1,24 @@
+//! GGUF files as llama.cpp writes them, versions 2 and 3: metadata, a table of tensors, their bytes.
+//!
+//! A file is read as a checkpoint: [`crate::Checkpoint::open`] takes one (or the first of several
+//! parts), and what other checkpoints have in `config.json` and `tokenizer.json` is written out of
+//! the metadata. Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+
+mod assets;
+mod block;
+mod config;
+mod cursor;
+mod families;
+mod header;
+mod k_quants;
+mod metadata;
+mod parts;
+mod pretokenizers;
+mod tokenizer;
+
+pub use assets::assets;
+pub use block::BlockType;
+pub use config::config_json;
+pub use header::{GgufHeader, GgufTensor};
+pub use metadata::{GgufArray, GgufMetadata, GgufValue};
+pub use parts::part_names;

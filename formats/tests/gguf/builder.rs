@@ -1,0 +1,88 @@
+//! Writes GGUF files, wrong ones too.
+
+/// A file under construction: keys, tensors, data.
+#[derive(Clone)]
+pub struct Builder {
+    pub version: u32,
+    pub keys: Vec<Vec<u8>>,
+    pub tensors: Vec<Vec<u8>>,
+    pub data: Vec<u8>,
+    pub alignment: usize,
+    /// Written in place of the true counts.
+    pub tensor_count: Option<u64>,
+    pub key_count: Option<u64>,
+}
+
+pub fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+impl Builder {
+    pub fn new() -> Self {
+        Self {
+            version: 3,
+            keys: Vec::new(),
+            tensors: Vec::new(),
+            data: Vec::new(),
+            alignment: 32,
+            tensor_count: None,
+            key_count: None,
+        }
+    }
+
+    /// A key with the number of its type and the bytes of its value.
+    pub fn key(mut self, name: &str, kind: u32, value: &[u8]) -> Self {
+        self.keys.push([&text(name)[..], &kind.to_le_bytes(), value].concat());
+        self
+    }
+
+    pub fn number(self, name: &str, value: u32) -> Self {
+        self.key(name, 4, &value.to_le_bytes())
+    }
+
+    pub fn float(self, name: &str, value: f32) -> Self {
+        self.key(name, 6, &value.to_le_bytes())
+    }
+
+    pub fn text(self, name: &str, value: &str) -> Self {
+        self.key(name, 8, &text(value))
+    }
+
+    pub fn texts(self, name: &str, values: &[&str]) -> Self {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| text(value)).collect();
+        self.array(name, 8, values.len() as u64, &bytes)
+    }
+
+    pub fn array(self, name: &str, kind: u32, count: u64, values: &[u8]) -> Self {
+        let value = [&kind.to_le_bytes()[..], &count.to_le_bytes(), values].concat();
+        self.key(name, 9, &value)
+    }
+
+    /// A tensor with the format's order of dimensions.
+    pub fn tensor(mut self, name: &str, sizes: &[u64], kind: u32, offset: u64) -> Self {
+        let mut entry = text(name);
+        entry.extend((sizes.len() as u32).to_le_bytes());
+        entry.extend(sizes.iter().flat_map(|size| size.to_le_bytes()));
+        entry.extend(kind.to_le_bytes());
+        entry.extend(offset.to_le_bytes());
+        self.tensors.push(entry);
+        self
+    }
+
+    pub fn data(mut self, bytes: usize) -> Self {
+        self.data = vec![0; bytes];
+        self
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = b"GGUF".to_vec();
+        out.extend(self.version.to_le_bytes());
+        out.extend(self.tensor_count.unwrap_or(self.tensors.len() as u64).to_le_bytes());
+        out.extend(self.key_count.unwrap_or(self.keys.len() as u64).to_le_bytes());
+        out.extend(self.keys.concat());
+        out.extend(self.tensors.concat());
+        out.resize(out.len().next_multiple_of(self.alignment), 0);
+        out.extend(&self.data);
+        out
+    }
+}

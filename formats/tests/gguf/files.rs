@@ -1,0 +1,66 @@
+//! What is read in the files that llama.cpp made.
+
+use std::fs;
+
+use nestling_formats::ModelConfig;
+use nestling_formats::gguf::{GgufHeader, assets};
+
+pub fn header(name: &str) -> GgufHeader {
+    let bytes = fs::read(super::data(name)).unwrap();
+    GgufHeader::parse(name, &bytes, bytes.len() as u64).unwrap()
+}
+
+#[test]
+fn metadata_becomes_an_ordinary_configuration() {
+    let header = header("qwen3-moe.gguf");
+    let assets = assets(&header).unwrap();
+    let names: Vec<&str> = assets.iter().map(|asset| asset.name.as_str()).collect();
+    let expected =
+        ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"];
+    assert_eq!(names, expected);
+    let config = ModelConfig::from_json("config.json", &assets[0].bytes).unwrap();
+    assert_eq!(config.hidden_size, 64);
+    assert_eq!(config.num_hidden_layers, 2);
+    assert_eq!(config.vocab_size, 512);
+    assert_eq!(config.rms_norm_eps, 1e-6);
+    assert!(config.router.norm_topk_prob);
+    assert!(!config.tie_word_embeddings);
+    assert_eq!(config.bos_token_id, Some(0));
+    let generation: serde_json::Value = serde_json::from_slice(&assets[1].bytes).unwrap();
+    assert_eq!(generation["eos_token_id"], serde_json::json!([2, 0]));
+    let tokenizer: serde_json::Value = serde_json::from_slice(&assets[3].bytes).unwrap();
+    assert_eq!(tokenizer["eos_token"], "<|im_end|>");
+    assert!(tokenizer["chat_template"].as_str().unwrap().contains("<|im_start|>"));
+}
+
+#[test]
+fn tensors_lie_where_the_table_says() {
+    let header = header("qwen3-moe.gguf");
+    let find = |name: &str| header.tensors.iter().find(|tensor| tensor.name == name).unwrap();
+    let experts = find("blk.0.ffn_gate_exps.weight");
+    assert_eq!(experts.element.name(), "Q4_0");
+    assert_eq!(experts.shape, [5, 32, 64]);
+    assert_eq!(experts.length, 5 * 32 * 64 / 32 * 18);
+    assert_eq!(find("output.weight").element.name(), "Q8_0");
+    let last = header.tensors.last().unwrap();
+    let length = fs::metadata(super::data("qwen3-moe.gguf")).unwrap().len();
+    assert!(last.offset + last.length <= length && length - last.offset - last.length < 32);
+}
+
+#[test]
+fn every_file_that_ends_early_is_refused() {
+    let bytes = fs::read(super::data("qwen3-moe.gguf")).unwrap();
+    let whole = GgufHeader::parse("whole", &bytes, bytes.len() as u64).unwrap();
+    let front = usize::try_from(whole.data_offset).unwrap();
+    assert!(front > 10_000);
+    // The header alone says where everything is.
+    let headers = GgufHeader::parse("whole", &bytes[..front], bytes.len() as u64).unwrap();
+    assert_eq!(headers, whole);
+    for length in (0..front - 32).step_by(97) {
+        let part = &bytes[..length];
+        assert!(GgufHeader::parse("part", part, length as u64).is_err(), "{length}");
+        assert!(GgufHeader::parse("part", part, bytes.len() as u64).is_err(), "{length}");
+    }
+    let error = GgufHeader::parse("cut", &bytes, bytes.len() as u64 - 5000).unwrap_err();
+    assert!(error.to_string().contains("to the file's end"), "{error}");
+}
