@@ -2,29 +2,36 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use nestling_formats::nested::{
-    GROUP, Layout, MXFP4_VALUES, Mxfp4Fitter, Mxfp4Rows, NestedCodec, NestedError, NestedPlanes,
-    NestedView, QuantizeOptions, QuantizedMatrix, ScaleSteps, pack_plane, plane_bytes,
+    GROUP, Layout, Mxfp4Fitter, NestedCodec, NestedError, NestedPlanes, NestedView,
+    QuantizeOptions, QuantizedMatrix, ScaleSteps, decode_mxfp4, pack_plane, plane_bytes,
     quantize_matrix, quantize_mxfp4,
 };
 use nestling_formats::{Level, Plane};
 
-/// Elements and exponents that repeat after a long while; `exponents` are what a block may have.
-fn sample(rows: usize, cols: usize, exponents: &[u8]) -> (Vec<u8>, Vec<u8>) {
+/// The values of the sixteen elements of E2M1.
+const VALUES: [f32; 16] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
+/// Blocks of any elements; `scales` are what a block may have.
+fn sample(rows: usize, cols: usize, scales: &[u8]) -> Vec<f32> {
     let mut state = 7u64;
     let mut next = move || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
         (state >> 33) as usize
     };
-    let elements = (0..rows * cols).map(|_| (next() % 16) as u8).collect();
-    let blocks = rows * cols / GROUP;
-    (elements, (0..blocks).map(|_| exponents[next() % exponents.len()]).collect())
+    let mut weights = vec![0.0; rows * cols];
+    for out in weights.as_chunks_mut::<GROUP>().0 {
+        let block = std::array::from_fn(|_| (next() % 256) as u8);
+        decode_mxfp4(&block, scales[next() % scales.len()], out);
+    }
+    weights
 }
 
-fn fit(weights: &Mxfp4Rows<'_>, tables: usize) -> NestedCodec {
+fn fit(weights: &[f32], rows: usize, cols: usize, tables: usize) -> NestedCodec {
     let mut options = QuantizeOptions::default();
     options.tables = tables;
     let mut fitter = Mxfp4Fitter::new(&options);
-    fitter.add(weights, None).unwrap();
+    fitter.add(weights, rows, cols, None).unwrap();
     let codec = fitter.finish().unwrap();
     codec.check().unwrap();
     assert_eq!(NestedCodec::from_bytes(&codec.to_bytes()).unwrap(), codec);
@@ -50,8 +57,12 @@ fn decode(matrix: &QuantizedMatrix, codec: &NestedCodec, level: Level) -> Vec<f3
     out
 }
 
-fn quantize(weights: &Mxfp4Rows<'_>, codec: &NestedCodec) -> Result<QuantizedMatrix, NestedError> {
-    quantize_mxfp4(weights, codec, &QuantizeOptions::default())
+fn quantize(
+    weights: &[f32],
+    (rows, cols): (usize, usize),
+    codec: &NestedCodec,
+) -> Result<QuantizedMatrix, NestedError> {
+    quantize_mxfp4(weights, rows, cols, codec, &QuantizeOptions::default())
 }
 
 /// Bits, with one zero.
@@ -61,55 +72,63 @@ fn bits(weights: &[f32]) -> Vec<u32> {
 
 #[test]
 fn level_4_is_the_mxfp4_weight_to_the_bit() {
-    for (rows, cols, exponents) in [
-        (16, 32, (112..=142).collect::<Vec<u8>>()), // the most octaves and the largest scale
-        (17, 96, (73..=103).collect()),             // the least scale
+    for (rows, cols, scales) in [
+        (16, 32, (112..=140).collect::<Vec<u8>>()), // the most octaves and large scales
+        (17, 96, (76..=103).collect()),             // the least scales
         (40, 2880, (110..=126).collect()),
         (1, 64, vec![127]),
     ] {
-        let (elements, exponents) = sample(rows, cols, &exponents);
-        let weights = Mxfp4Rows { elements: &elements, exponents: &exponents, rows, cols };
-        let mut truth = vec![0.0; rows * cols];
-        weights.dequantize(&mut truth).unwrap();
+        let weights = sample(rows, cols, &scales);
         for tables in [1, 5] {
-            let codec = fit(&weights, tables);
+            let codec = fit(&weights, rows, cols, tables);
             assert_eq!((codec.tables.len(), codec.steps), (tables, ScaleSteps::Octaves));
-            let matrix = quantize(&weights, &codec).unwrap();
-            assert_eq!(bits(&decode(&matrix, &codec, Level::L4)), bits(&truth), "{rows} x {cols}");
+            let matrix = quantize(&weights, (rows, cols), &codec).unwrap();
+            let decoded = decode(&matrix, &codec, Level::L4);
+            assert_eq!(bits(&decoded), bits(&weights), "{rows} x {cols}");
         }
     }
 }
 
 #[test]
-fn dequantized_blocks_are_values_times_powers_of_two() {
-    let elements: Vec<u8> = (0..64).map(|at| at % 16).collect();
-    for exponent in [0u8, 1, 100, 127, 200, 252] {
-        let exponents = [exponent; 2];
-        let weights = Mxfp4Rows { elements: &elements, exponents: &exponents, rows: 2, cols: 32 };
-        let mut out = [0.0f32; 64];
-        weights.dequantize(&mut out).unwrap();
-        for (weight, element) in out.iter().zip(&elements) {
-            let value = f64::from(MXFP4_VALUES[usize::from(*element)]);
-            let expected = value * 2f64.powi(i32::from(exponent) - 127);
-            assert_eq!(f64::from(*weight), expected, "element {element} exponent {exponent}");
+fn every_set_of_elements_has_an_exponent() {
+    // Blocks that reach no further than each element; the source's exponent is not the least then.
+    for largest in 0..8 {
+        let weights: Vec<f32> = (0..GROUP).map(|at| VALUES[at % 16]).collect();
+        let within = |weight: &f32| weight.abs() <= VALUES[largest];
+        let weights: Vec<f32> = weights.iter().map(|w| if within(w) { *w } else { 0.0 }).collect();
+        let codec = fit(&weights, 1, GROUP, 1);
+        let matrix = quantize(&weights, (1, GROUP), &codec).unwrap();
+        assert_eq!(bits(&decode(&matrix, &codec, Level::L4)), bits(&weights), "{largest}");
+    }
+}
+
+#[test]
+fn blocks_are_values_times_powers_of_two() {
+    let block = std::array::from_fn(|at| (2 * (at % 8) + 16 * (2 * (at % 8) + 1)) as u8);
+    for scale in [0u8, 1, 100, 127, 200, 252] {
+        let mut out = [0.0f32; GROUP];
+        decode_mxfp4(&block, scale, &mut out);
+        for (at, weight) in out.iter().enumerate() {
+            let expected = f64::from(VALUES[at % 16]) * 2f64.powi(i32::from(scale) - 127);
+            assert_eq!(f64::from(*weight), expected, "element {at} scale {scale}");
         }
     }
+    let mut out = [0.0f32; GROUP];
+    decode_mxfp4(&block, 255, &mut out);
+    assert!(out.iter().all(|weight| weight.is_nan()));
 }
 
 #[test]
 fn shorter_prefixes_have_their_centroids_and_more_bits_less_error() {
     let (rows, cols) = (64, 320);
-    let (elements, exponents) = sample(rows, cols, &[118, 119, 120]);
-    let weights = Mxfp4Rows { elements: &elements, exponents: &exponents, rows, cols };
-    let mut truth = vec![0.0; rows * cols];
-    weights.dequantize(&mut truth).unwrap();
-    let energy: f64 = truth.iter().map(|weight| f64::from(*weight).powi(2)).sum();
+    let weights = sample(rows, cols, &[118, 119, 120]);
+    let energy: f64 = weights.iter().map(|weight| f64::from(*weight).powi(2)).sum();
     let error = |tables| {
-        let codec = fit(&weights, tables);
-        let matrix = quantize(&weights, &codec).unwrap();
+        let codec = fit(&weights, rows, cols, tables);
+        let matrix = quantize(&weights, (rows, cols), &codec).unwrap();
         [Level::L2, Level::L3].map(|level| {
             let decoded = decode(&matrix, &codec, level);
-            let errors = decoded.iter().zip(&truth).map(|(a, b)| f64::from(a - b).powi(2));
+            let errors = decoded.iter().zip(&weights).map(|(a, b)| f64::from(a - b).powi(2));
             errors.sum::<f64>() / energy
         })
     };
@@ -120,11 +139,12 @@ fn shorter_prefixes_have_their_centroids_and_more_bits_less_error() {
 
 #[test]
 fn blocks_far_below_their_row_become_zero() {
-    let elements = [7u8; 96];
-    let exponents = [120, 90, 89];
-    let weights = Mxfp4Rows { elements: &elements, exponents: &exponents, rows: 1, cols: 96 };
-    let codec = fit(&weights, 1);
-    let matrix = quantize(&weights, &codec).unwrap();
+    let mut weights = [0.0f32; 96];
+    for (out, scale) in weights.as_chunks_mut::<GROUP>().0.iter_mut().zip([120, 90, 89]) {
+        decode_mxfp4(&[0x77; 16], scale, out);
+    }
+    let codec = fit(&weights, 1, 96, 1);
+    let matrix = quantize(&weights, (1, 96), &codec).unwrap();
     let decoded = decode(&matrix, &codec, Level::L4);
     assert_eq!(decoded[32], 6.0 * 2f32.powi(90 - 127));
     assert_eq!(decoded[64..], [0.0; 32]);
@@ -132,19 +152,19 @@ fn blocks_far_below_their_row_become_zero() {
 
 #[test]
 fn what_is_no_mxfp4_matrix_is_refused() {
-    let (elements, exponents) = ([1u8; 64], [127u8; 2]);
-    let good = Mxfp4Rows { elements: &elements, exponents: &exponents, rows: 1, cols: 64 };
-    let codec = fit(&good, 1);
-    let shape = Mxfp4Rows { rows: 4, cols: 16, ..good };
-    assert_eq!(quantize(&shape, &codec), Err(NestedError::Shape { rows: 4, cols: 16 }));
-    let short = Mxfp4Rows { exponents: &exponents[..1], ..good };
-    assert!(matches!(quantize(&short, &codec), Err(NestedError::Length { .. })));
-    let nan = Mxfp4Rows { exponents: &[127, 255], ..good };
-    assert!(matches!(quantize(&nan, &codec), Err(NestedError::NotFinite { col: 32, .. })));
-    let large = Mxfp4Rows { exponents: &[143, 1], ..good };
-    assert!(matches!(quantize(&large, &codec), Err(NestedError::RowTooLarge { row: 0, .. })));
+    let good = sample(2, 64, &[127]);
+    let codec = fit(&good, 2, 64, 1);
+    assert_eq!(quantize(&good, (8, 16), &codec), Err(NestedError::Shape { rows: 8, cols: 16 }));
+    let mut other = good.clone();
+    other[100] = 0.75;
+    let refused = Err(NestedError::NotMxfp4 { row: 1, col: 32 });
+    assert_eq!(quantize(&other, (2, 64), &codec), refused);
+    let nan = [f32::NAN; 64];
+    assert!(matches!(quantize(&nan, (1, 64), &codec), Err(NestedError::NotFinite { .. })));
+    let large = [2f32.powi(18); 64];
+    assert!(matches!(quantize(&large, (1, 64), &codec), Err(NestedError::RowTooLarge { .. })));
     let eighths = NestedCodec { steps: ScaleSteps::Eighths, ..codec.clone() };
-    assert!(matches!(quantize(&good, &eighths), Err(NestedError::Codec { .. })));
-    let searched = quantize_matrix(&[1.0; 64], 1, 64, &codec, None, &QuantizeOptions::default());
+    assert!(matches!(quantize(&good, (2, 64), &eighths), Err(NestedError::Codec { .. })));
+    let searched = quantize_matrix(&good, 2, 64, &codec, None, &QuantizeOptions::default());
     assert!(matches!(searched, Err(NestedError::Codec { .. })));
 }

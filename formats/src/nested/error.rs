@@ -16,6 +16,14 @@ pub enum NestedError {
         /// The weight.
         value: f32,
     },
+    /// A block of weights that should be MXFP4 is not.
+    #[error("the 32 weights from row {row}, column {col} on are no block of MXFP4")]
+    NotMxfp4 {
+        /// Row of the block.
+        row: usize,
+        /// Its first column.
+        col: usize,
+    },
     /// A weight is too large for an fp16 row scale.
     #[error("row {row} has a weight of magnitude {magnitude}; the largest row scale is 65504")]
     RowTooLarge {

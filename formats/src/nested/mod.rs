@@ -41,7 +41,7 @@ pub use layout::{
 };
 pub use matrix::QuantizedMatrix;
 pub use moments::SecondMoments;
-pub use mxfp4::{MXFP4_BLOCK_BYTES, MXFP4_VALUES, Mxfp4Fitter, Mxfp4Rows, quantize_mxfp4};
+pub use mxfp4::{Mxfp4Block, Mxfp4Fitter, decode_mxfp4, quantize_mxfp4};
 pub use order::{NeuronOrder, reorder_columns, reorder_moments, reorder_rows};
 pub use quantize::{QuantizeOptions, quantize_matrix};
 pub use refit::TableRefit;

@@ -8,24 +8,17 @@
 use half::f16;
 
 use super::layout::Grid;
+use super::quantize::check_input;
 use super::{
     GROUP, InputTransform, MAX_TABLES, NestedCodec, NestedError, NestedTables, QuantizeOptions,
     QuantizedMatrix, ScaleSteps, TILE_ROWS, ZERO_STEP,
 };
 
-/// Bytes of a block of 32 elements, without its scale.
-pub const MXFP4_BLOCK_BYTES: usize = GROUP / 2;
+/// The magnitudes of an element by its three low bits, in halves.
+const HALVES: [u8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
 
-/// The values of the sixteen elements.
-pub const MXFP4_VALUES: [f32; 16] =
-    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
-
-/// The values in ascending order, in units of 1/16: what the prefixes of level 4 decode to.
+/// The values of the prefixes of level 4 in units of 1/16: all elements in ascending order.
 const ASCENDING: [i8; 16] = [-96, -64, -48, -32, -24, -16, -8, 0, 0, 8, 16, 24, 32, 48, 64, 96];
-
-/// The bias of a block's exponent; 255 stands for NaN.
-const BIAS: i32 = 127;
-const NAN: u8 = 255;
 
 /// Exponents that an fp16 row scale can have.
 const ROW_EXPONENTS: std::ops::RangeInclusive<i32> = -24..=15;
@@ -36,118 +29,111 @@ const ZERO_CODE: u8 = 128;
 /// How often tiles and tables are fitted to one another.
 const ROUNDS: usize = 6;
 
-/// Rows of a matrix in MXFP4.
-#[derive(Clone, Copy, Debug)]
-pub struct Mxfp4Rows<'a> {
-    /// Elements, one to a byte, `[rows, cols]`; `cols` is a multiple of 32.
-    pub elements: &'a [u8],
-    /// Biased exponents of the blocks, `[rows, cols / 32]`.
-    pub exponents: &'a [u8],
-    /// Rows.
-    pub rows: usize,
-    /// Columns.
-    pub cols: usize,
-}
+/// The weights of one block of MXFP4, without its scale.
+pub type Mxfp4Block = [u8; GROUP / 2];
 
-impl Mxfp4Rows<'_> {
-    /// Checks lengths, and that no weight is NaN or beyond what an fp16 row scale reaches.
-    fn check(&self) -> Result<Grid, NestedError> {
-        let (rows, cols) = (self.rows, self.cols);
-        let grid = Grid::new(rows, cols).filter(|_| cols.is_multiple_of(GROUP));
-        let grid = grid.ok_or(NestedError::Shape { rows, cols })?;
-        for (what, expected, found) in [
-            ("elements", rows * cols, self.elements.len()),
-            ("exponents", rows * grid.groups, self.exponents.len()),
-        ] {
-            if expected != found {
-                return Err(NestedError::Length { what, expected, found });
-            }
-        }
-        let Some(at) = self.exponents.iter().position(|exponent| *exponent == NAN) else {
-            return Ok(grid);
-        };
-        let (row, col) = (at / grid.groups, at % grid.groups * GROUP);
-        Err(NestedError::NotFinite { row, col, value: f32::NAN })
-    }
-
-    /// The weights as floats, `[rows, cols]`, exactly.
-    ///
-    /// # Errors
-    /// [`NestedError`] if lengths do not fit together or a block's scale is NaN.
-    pub fn dequantize(&self, out: &mut [f32]) -> Result<(), NestedError> {
-        self.check()?;
-        if out.len() != self.elements.len() {
-            let (expected, found) = (self.elements.len(), out.len());
-            return Err(NestedError::Length { what: "weights", expected, found });
-        }
-        let blocks = self.elements.chunks_exact(GROUP).zip(self.exponents);
-        for (out, (elements, exponent)) in out.chunks_exact_mut(GROUP).zip(blocks) {
-            let scale = power_of_two(*exponent);
-            for (out, element) in out.iter_mut().zip(elements) {
-                *out = MXFP4_VALUES[usize::from(element & 15)] * scale;
-            }
-        }
-        Ok(())
-    }
-
-    /// The unbiased exponent of a block; none where all its weights are zero.
-    fn exponent(&self, block: usize) -> Option<i32> {
-        let elements = &self.elements[block * GROUP..][..GROUP];
-        let nonzero = elements.iter().any(|element| element & 7 != 0);
-        nonzero.then(|| i32::from(self.exponents[block]) - BIAS)
-    }
-}
-
-/// Two to the power of a biased exponent below 255.
-fn power_of_two(exponent: u8) -> f32 {
-    match exponent {
-        0 => f32::from_bits(1 << 22),
-        _ => f32::from_bits(u32::from(exponent) << 23),
-    }
-}
-
-/// The leading four bits of an element's code: its place in ascending order.
-const fn prefix(element: u8) -> u8 {
-    let magnitude = element & 7;
-    if element & 8 == 0 { 8 + magnitude } else { 7 - magnitude }
-}
-
-/// Codes a matrix that is MXFP4: at level 4 it decodes to the same weights.
+/// The weights of a block: value times 2^(scale - 127), exactly; NaN where the scale is 255.
 ///
-/// Blocks more than 30 octaves below the largest of their row, or below 2^-54, become zero.
+/// Each byte holds two elements that follow each other, the first in its low half.
+pub fn decode_mxfp4(block: &Mxfp4Block, scale: u8, out: &mut [f32; GROUP]) {
+    let scale = match scale {
+        0 => f32::from_bits(1 << 22),
+        u8::MAX => f32::NAN,
+        _ => f32::from_bits(u32::from(scale) << 23),
+    };
+    for (out, byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(block) {
+        *out = [byte & 15, byte >> 4].map(|element| {
+            let value = 0.5 * f32::from(HALVES[usize::from(element & 7)]);
+            scale * if element & 8 == 0 { value } else { -value }
+        });
+    }
+}
+
+/// Weights of a block by their place among [`ASCENDING`], and the exponent that they share; none for
+/// the exponent where all are zero.
+///
+/// Of the exponents that suit a block it is the least, so that the largest weight is a 4 or a 6
+/// and blocks of all sources look alike. None if no exponent suits.
+fn places(weights: &[f32]) -> Option<([u8; GROUP], Option<i32>)> {
+    let mut places = [ZERO_CODE >> 4; GROUP];
+    let peak = weights.iter().fold(0.0f32, |peak, weight| peak.max(weight.abs()));
+    if peak == 0.0 {
+        return Some((places, None));
+    }
+    let exponent = libm::ilogb(f64::from(peak)) - 2;
+    let scale = libm::exp2(f64::from(1 - exponent));
+    for (place, weight) in places.iter_mut().zip(weights) {
+        let halves = f64::from(*weight) * scale;
+        let magnitude = HALVES.iter().position(|known| f64::from(*known) == halves.abs())?;
+        let magnitude = u8::try_from(magnitude).ok()?;
+        // Zeros keep their sign: it says on which side of zero they were rounded.
+        *place = if weight.is_sign_negative() { 7 - magnitude } else { 8 + magnitude };
+    }
+    Some((places, Some(exponent)))
+}
+
+/// [`places`] of block `index` of a matrix.
+fn block_places(
+    weights: &[f32],
+    cols: usize,
+    index: usize,
+) -> Result<([u8; GROUP], Option<i32>), NestedError> {
+    let block = &weights[index * GROUP..][..GROUP];
+    let (row, col) = (index * GROUP / cols, index * GROUP % cols);
+    places(block).ok_or(NestedError::NotMxfp4 { row, col })
+}
+
+/// Checks what [`check_input`] does, and that blocks are whole.
+fn check_blocks(weights: &[f32], rows: usize, cols: usize) -> Result<Grid, NestedError> {
+    let grid = check_input(weights, rows, cols, None)?;
+    if cols.is_multiple_of(GROUP) { Ok(grid) } else { Err(NestedError::Shape { rows, cols }) }
+}
+
+/// Codes a matrix `[rows, cols]` whose groups of 32 weights are blocks of MXFP4, wherever they come
+/// from: at level 4 it decodes to the same weights.
+///
+/// Blocks more than 30 octaves below the largest of their row, or below 2^-54, become zero, and a
+/// negative zero a positive one.
 ///
 /// # Errors
-/// [`NestedError`] if lengths do not fit together, a scale is NaN or above 2^15, or the codec is not
-/// one of [`Mxfp4Fitter`].
+/// [`NestedError`] if a weight is none of MXFP4 or above 65504, rows are no whole blocks, or the
+/// codec is not one of [`Mxfp4Fitter`].
 pub fn quantize_mxfp4(
-    weights: &Mxfp4Rows<'_>,
+    weights: &[f32],
+    rows: usize,
+    cols: usize,
     codec: &NestedCodec,
     options: &QuantizeOptions,
 ) -> Result<QuantizedMatrix, NestedError> {
-    let grid = weights.check()?;
+    let grid = check_blocks(weights, rows, cols)?;
     codec.check()?;
     if codec.steps != ScaleSteps::Octaves || codec.tables.iter().any(|t| t.t4 != ASCENDING) {
         let (what, expected) = ("codec of MXFP4 weights", "octaves and the values of E2M1");
         return Err(NestedError::Codec { what, found: codec.steps.to_byte().into(), expected });
     }
-    let rows = grid.tiles * TILE_ROWS;
+    let rows_padded = grid.tiles * TILE_ROWS;
     let mut matrix = QuantizedMatrix {
-        rows: weights.rows,
-        cols: weights.cols,
-        codes: vec![ZERO_CODE; rows * weights.cols],
-        row_scales: vec![f16::ZERO; rows],
-        steps: vec![ZERO_STEP; rows * grid.groups],
+        rows,
+        cols,
+        codes: vec![ZERO_CODE; rows_padded * cols],
+        row_scales: vec![f16::ZERO; rows_padded],
+        steps: vec![ZERO_STEP; rows_padded * grid.groups],
         tile_tables: vec![0; grid.tiles],
     };
-    for (code, element) in matrix.codes.iter_mut().zip(weights.elements) {
-        *code = prefix(*element) << 4;
-    }
-    for row in 0..weights.rows {
+    let mut exponents = vec![None; grid.groups];
+    for row in 0..rows {
+        for (group, exponent) in exponents.iter_mut().enumerate() {
+            let block = row * grid.groups + group;
+            let (places, found) = block_places(weights, cols, block)?;
+            *exponent = found;
+            let codes = &mut matrix.codes[block * GROUP..][..GROUP];
+            codes.iter_mut().zip(places).for_each(|(code, place)| *code = place << 4);
+        }
         let steps = &mut matrix.steps[row * grid.groups..][..grid.groups];
-        matrix.row_scales[row] = row_scale(weights, row, steps)?;
+        matrix.row_scales[row] = row_scale(row, &exponents, steps)?;
     }
     if codec.tables.len() > 1 {
-        let cells = TileCells::of_matrix(weights, None);
+        let cells = TileCells::of_matrix(weights, cols, None)?;
         for (table, cells) in matrix.tile_tables.iter_mut().zip(&cells) {
             *table = u8::try_from(cells.best(&codec.tables, &options.level_weights)).unwrap_or(0);
         }
@@ -156,17 +142,15 @@ pub fn quantize_mxfp4(
 }
 
 /// The scale of one row, and the steps of its blocks.
-fn row_scale(weights: &Mxfp4Rows<'_>, row: usize, steps: &mut [u8]) -> Result<f16, NestedError> {
-    let groups = weights.cols / GROUP;
-    let exponent = |group: usize| weights.exponent(row * groups + group);
-    let Some(largest) = (0..groups).filter_map(exponent).max() else { return Ok(f16::ZERO) };
+fn row_scale(row: usize, exponents: &[Option<i32>], steps: &mut [u8]) -> Result<f16, NestedError> {
+    let Some(largest) = exponents.iter().flatten().copied().max() else { return Ok(f16::ZERO) };
     if largest > *ROW_EXPONENTS.end() {
         let magnitude = libm::exp2f(largest as f32);
         return Err(NestedError::RowTooLarge { row, magnitude });
     }
     let top = largest.max(*ROW_EXPONENTS.start());
-    for (group, step) in steps.iter_mut().enumerate() {
-        let below = exponent(group).and_then(|exponent| u8::try_from(top - exponent).ok());
+    for (step, exponent) in steps.iter_mut().zip(exponents) {
+        let below = exponent.and_then(|exponent| u8::try_from(top - exponent).ok());
         *step = below.filter(|below| *below < ZERO_STEP).unwrap_or(ZERO_STEP);
     }
     Ok(f16::from_f32(libm::exp2f(top as f32)))
@@ -178,19 +162,24 @@ struct TileCells([f64; 16]);
 
 impl TileCells {
     /// The cells of all tiles of a matrix whose columns count by `importance`.
-    fn of_matrix(weights: &Mxfp4Rows<'_>, importance: Option<&[f32]>) -> Vec<Self> {
-        let groups = weights.cols / GROUP;
-        let mut tiles = vec![Self::default(); weights.rows.div_ceil(TILE_ROWS)];
-        for (block, elements) in weights.elements.chunks_exact(GROUP).enumerate() {
-            let cells = &mut tiles[block / groups / TILE_ROWS].0;
-            let scale = f64::from(power_of_two(weights.exponents[block]));
-            let importance = importance.map(|all| &all[block % groups * GROUP..][..GROUP]);
-            for (k, element) in elements.iter().enumerate() {
+    fn of_matrix(
+        weights: &[f32],
+        cols: usize,
+        importance: Option<&[f32]>,
+    ) -> Result<Vec<Self>, NestedError> {
+        let mut tiles = vec![Self::default(); (weights.len() / cols).div_ceil(TILE_ROWS)];
+        for block in 0..weights.len() / GROUP {
+            let (places, exponent) = block_places(weights, cols, block)?;
+            let Some(exponent) = exponent else { continue };
+            let cells = &mut tiles[block * GROUP / cols / TILE_ROWS].0;
+            let square = libm::exp2(f64::from(2 * exponent));
+            let importance = importance.map(|all| &all[block * GROUP % cols..][..GROUP]);
+            for (k, place) in places.into_iter().enumerate() {
                 let factor = importance.map_or(1.0, |importance| f64::from(importance[k]));
-                cells[usize::from(prefix(element & 15))] += factor * scale * scale;
+                cells[usize::from(place)] += factor * square;
             }
         }
-        tiles
+        Ok(tiles)
     }
 
     fn add(&mut self, other: &Self) {
@@ -256,21 +245,20 @@ impl Mxfp4Fitter {
         Self { tiles: Vec::new(), options: options.clone() }
     }
 
-    /// Adds rows whose columns count by `importance`, `[cols]`.
+    /// Adds rows `[rows, cols]` whose columns count by `importance`, `[cols]`.
     ///
     /// # Errors
-    /// [`NestedError`] if lengths do not fit together or a scale is NaN.
+    /// As [`quantize_mxfp4`], and for an importance that [`super::quantize_matrix`] would refuse.
     pub fn add(
         &mut self,
-        weights: &Mxfp4Rows<'_>,
+        weights: &[f32],
+        rows: usize,
+        cols: usize,
         importance: Option<&[f32]>,
     ) -> Result<(), NestedError> {
-        weights.check()?;
-        if let Some(importance) = importance.filter(|all| all.len() != weights.cols) {
-            let (expected, found) = (weights.cols, importance.len());
-            return Err(NestedError::Length { what: "importance", expected, found });
-        }
-        self.tiles.extend(TileCells::of_matrix(weights, importance));
+        check_blocks(weights, rows, cols)?;
+        check_input(weights, rows, cols, importance)?;
+        self.tiles.extend(TileCells::of_matrix(weights, cols, importance)?);
         Ok(())
     }
 
