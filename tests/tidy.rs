@@ -11,6 +11,7 @@ const FILE_LINES_MAX: usize = 600;
 const UNSAFE_FILES: &[&str] = &[
     "apps/cli/src/mapped.rs",
     "engine/src/cpu/columns.rs",
+    "engine/src/cpu/delta_net.rs",
     "engine/src/cpu/kernels.rs",
     "engine/src/cpu/nested/avx2.rs",
     "engine/src/cpu/nested/avx512.rs",

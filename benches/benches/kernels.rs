@@ -9,6 +9,7 @@ use criterion::{
 use half::{bf16, f16};
 use nestling_benches::RandomMatrix;
 use nestling_engine::cpu::attention::{AttentionRows, KvBlock, SharedRows};
+use nestling_engine::cpu::delta_net::DeltaHead;
 use nestling_engine::cpu::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights, Kernels};
 use nestling_engine::cpu::math::OUTER_TILE;
 use nestling_engine::cpu::nested::{CodecTables, NestedWeights};
@@ -167,6 +168,9 @@ fn rows(criterion: &mut Criterion) {
     each(&mut criterion.benchmark_group("softcap"), 4 * COLS, |kernels| {
         kernels.softcap(black_box(&mut out), 30.0);
     });
+    each(&mut criterion.benchmark_group("gate"), 8 * COLS, |kernels| {
+        kernels.gate(black_box(&mut out), &weight);
+    });
     each(&mut criterion.benchmark_group("add_scaled"), 8 * COLS, |kernels| {
         kernels.add_scaled(black_box(&mut out), 0.5, &x);
     });
@@ -178,6 +182,37 @@ fn rows(criterion: &mut Criterion) {
     each(&mut criterion.benchmark_group("route, 8 of 128"), 4 * 128, |kernels| {
         kernels.route(black_box(&mut logits), true, &mut ids, &mut weights);
     });
+}
+
+/// What a gated DeltaNet layer of Qwen3-Next does for one row, and for a prompt's: its convolution,
+/// and one head.
+fn delta_net(criterion: &mut Criterion) {
+    const HEAD: usize = 128;
+    const CHANNELS: usize = 8192;
+    const ROWS: usize = 64;
+    let rows = numbers(ROWS * CHANNELS);
+    let taps: Vec<&[f32]> = rows.chunks(CHANNELS).take(4).collect();
+    let mut out = vec![0.0; CHANNELS];
+    each(&mut criterion.benchmark_group("conv_silu"), 2 * 16 * CHANNELS, |kernels| {
+        kernels.conv_silu(black_box(&taps), &rows[..4 * CHANNELS], &mut out);
+    });
+    let head = DeltaHead {
+        rows: &rows,
+        stride: CHANNELS,
+        columns: [0, HEAD, 2 * HEAD],
+        key_head_dim: HEAD,
+        value_head_dim: HEAD,
+        factors: &[[0.9, 0.5]; ROWS],
+        heads: (1, 0),
+    };
+    let mut state = vec![0.0; HEAD * HEAD];
+    for count in [1, ROWS] {
+        let name = format!("delta rule, {count} rows");
+        let mut out = vec![0.0; count * HEAD];
+        each(&mut criterion.benchmark_group(name), 4 * count * HEAD * HEAD, |kernels| {
+            kernels.delta_rule(black_box(head), None, &mut state, &mut out);
+        });
+    }
 }
 
 /// Float weights.
@@ -285,6 +320,7 @@ criterion_group!(
     nested_in_cache,
     rows,
     floats,
+    delta_net,
     attention,
     latent_attention,
     transforms

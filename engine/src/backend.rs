@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
-use nestling_formats::{Level, RopePairs};
+use nestling_formats::{DeltaNetConfig, Level, RopePairs};
 
 use crate::batch::StepRows;
 use crate::error::EngineError;
 use crate::kv_cache::{KvShape, PageId};
+use crate::recurrent::{StateId, StateShape};
 use crate::weights::{ActivationMode, MatrixWeights};
 
 /// What a backend can hold; checked when a model is opened.
@@ -38,6 +39,8 @@ pub trait Backend: Send + Sized + 'static {
     type Matrix: Send + Sync;
     /// Pages of keys and values of one layer.
     type KvPool: Send + Sync;
+    /// Recurrent states of one layer.
+    type StatePool: Send + Sync;
     /// Computes one step.
     type Encoder<'a>: Encoder<Self>
     where
@@ -127,6 +130,35 @@ pub trait Backend: Send + Sized + 'static {
         bytes: &[u8],
     ) -> Result<(), EngineError>;
 
+    /// Room for the recurrent states of one layer. States may be allocated when first written.
+    ///
+    /// # Errors
+    /// A backend whose memory is full.
+    fn state_pool(&mut self, shape: &StateShape) -> Result<Self::StatePool, EngineError>;
+
+    /// Appends the contents of a state to `out`, [`StateShape::state_bytes`] bytes in the backend's
+    /// own layout: for snapshots.
+    ///
+    /// # Errors
+    /// A state that was not written.
+    fn read_state(
+        &mut self,
+        pool: &Self::StatePool,
+        state: StateId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError>;
+
+    /// Writes what [`Backend::read_state`] gave.
+    ///
+    /// # Errors
+    /// A state that the pool does not have, or bytes of another length.
+    fn write_state(
+        &mut self,
+        pool: &mut Self::StatePool,
+        state: StateId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError>;
+
     /// Starts a step.
     fn encoder(&mut self) -> Self::Encoder<'_>;
 }
@@ -191,6 +223,28 @@ pub struct HeadMatrices<B: Backend> {
     pub matrix: B::Matrix,
     /// H.
     pub heads: usize,
+}
+
+/// A gated DeltaNet layer between its projections.
+pub struct DeltaNet<B: Backend> {
+    /// Heads, and what they remember.
+    pub shape: DeltaNetConfig,
+    /// Weights of the convolution, for the oldest position first, `[conv_kernel_dim, channels]`.
+    pub conv: B::Floats,
+    /// RMSNorm of each query: that to the length 1, divided by the root of its elements.
+    pub query_norm: B::Floats,
+    /// RMSNorm of each key: that to the length 1.
+    pub key_norm: B::Floats,
+    /// Epsilon of both.
+    pub unit_eps: f32,
+    /// `-exp(A_log)`, `[num_value_heads]`.
+    pub rate: B::Floats,
+    /// Added to alpha, `[num_value_heads]`.
+    pub time_bias: B::Floats,
+    /// RMSNorm of what each head gives, `[value_head_dim]`.
+    pub norm: B::Floats,
+    /// Its epsilon.
+    pub eps: f32,
 }
 
 /// How the router chooses.
@@ -344,6 +398,32 @@ pub trait Encoder<B: Backend>: Send {
         qkv: &B::Buffer, // [T, H * head_dim or more], only queries are read
         kv: &B::KvPool,
         out: &mut B::Buffer, // [T, H * elements of a value]
+    ) -> Result<(), EngineError>;
+
+    /// A gated DeltaNet layer: rows of a sequence, which lie together, pass the convolution and the
+    /// heads' states in order; what they give is normed and multiplied with `silu(gate)`. A row of
+    /// `projected` holds queries, keys and values, gates, beta and alpha. States are read and written
+    /// as `rows` says.
+    ///
+    /// # Errors
+    /// Sizes that differ; states that do not fit the rows; a failed device.
+    fn delta_net(
+        &mut self,
+        net: &DeltaNet<B>,
+        rows: &StepRows,
+        projected: &B::Buffer, // [T, channels + value_dim + 2 * num_value_heads]
+        states: &mut B::StatePool,
+        out: &mut B::Buffer, // [T, value_dim]
+    ) -> Result<(), EngineError>;
+
+    /// `out *= sigmoid(gate)`, element by element.
+    ///
+    /// # Errors
+    /// Sizes that differ; a failed device.
+    fn gate(
+        &mut self,
+        gate: &B::Buffer,    // [T, N]
+        out: &mut B::Buffer, // [T, N]
     ) -> Result<(), EngineError>;
 
     /// Softmax over the router's logits and the top K; of equal logits the lower expert wins.

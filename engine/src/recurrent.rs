@@ -26,6 +26,22 @@ const CHECKPOINT_DISTANCE: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateId(pub u32);
 
+/// What the pool of one layer's states is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateShape {
+    /// Floats of a state.
+    pub floats: usize,
+    /// Most states that the pool may ever hold.
+    pub states: usize,
+}
+
+impl StateShape {
+    /// Bytes of one state.
+    pub fn state_bytes(&self) -> usize {
+        4 * self.floats
+    }
+}
+
 /// A state that a step writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateWrite {

@@ -5,6 +5,7 @@
 
 pub mod checkpoint;
 pub mod config;
+mod delta_net;
 pub mod dtype;
 mod element;
 pub mod gguf;
@@ -25,6 +26,7 @@ pub use checkpoint::{Asset, Checkpoint, TensorInfo};
 pub use config::{
     Architecture, FeedForward, GenerationDefaults, LayerConfig, ModelConfig, RopePairs,
 };
+pub use delta_net::DeltaNetConfig;
 pub use dtype::DType;
 pub use element::ElementType;
 pub use import_error::ImportError;

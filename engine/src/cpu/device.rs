@@ -7,15 +7,18 @@ use nestling_formats::nested::{InputTransform, Layout, NestedCodec};
 
 use super::encoder::CpuEncoder;
 use super::encoder::attention::AttentionScratch;
+use super::encoder::delta_net::DeltaScratch;
 use super::encoder::feed_forward::{Inner, Use};
 use super::encoder::products::ProductScratch;
 use super::kernels::Kernels;
 use super::nested::CodecTables;
 use super::pages::CpuPool;
 use super::rows::QuantizedRows;
+use super::states::CpuStates;
 use crate::backend::{Backend, BackendLimits, Routing};
 use crate::error::EngineError;
 use crate::kv_cache::{KvShape, PageId};
+use crate::recurrent::{StateId, StateShape};
 use crate::threads::ThreadPool;
 use crate::weights::{ActivationMode, MatrixWeights};
 
@@ -40,6 +43,7 @@ pub(super) struct Team {
 pub(super) struct Scratch {
     pub work: Work,
     pub attention: AttentionScratch,
+    pub delta_net: DeltaScratch,
     /// The rows of every expert, and their places in the output.
     pub expert_rows: [Vec<u32>; 2],
     pub uses: Vec<Use<'static>>,
@@ -177,6 +181,7 @@ impl Backend for Cpu {
     type Floats = Vec<f32>;
     type Matrix = CpuMatrix;
     type KvPool = CpuPool;
+    type StatePool = CpuStates;
     type Encoder<'a> = CpuEncoder<'a>;
 
     fn name(&self) -> String {
@@ -255,6 +260,28 @@ impl Backend for Cpu {
         bytes: &[u8],
     ) -> Result<(), EngineError> {
         pool.write(page, bytes)
+    }
+
+    fn state_pool(&mut self, shape: &StateShape) -> Result<CpuStates, EngineError> {
+        Ok(CpuStates::new(*shape))
+    }
+
+    fn read_state(
+        &mut self,
+        pool: &CpuStates,
+        state: StateId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError> {
+        pool.read(state, out)
+    }
+
+    fn write_state(
+        &mut self,
+        pool: &mut CpuStates,
+        state: StateId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        pool.write(state, bytes)
     }
 
     fn encoder(&mut self) -> CpuEncoder<'_> {

@@ -179,6 +179,14 @@ pub fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
+/// `x[i] *= 1 / (1 + e^-gate[i])`.
+#[inline(always)]
+pub fn gate(x: &mut [f32], gate: &[f32]) {
+    for (x, gate) in x.iter_mut().zip(gate) {
+        *x *= 1.0 / (1.0 + exp(-*gate));
+    }
+}
+
 /// SwiGLU: `gate[i] = silu(gate[i]) * up[i]`.
 #[inline(always)]
 pub fn swiglu(gate: &mut [f32], up: &[f32]) {

@@ -5,6 +5,7 @@
 
 pub mod attention;
 mod columns;
+pub mod delta_net;
 mod device;
 mod encoder;
 pub mod kernels;
@@ -13,8 +14,10 @@ pub mod nested;
 mod pages;
 pub mod reference;
 pub mod rows;
+mod states;
 mod vector;
 
 pub use device::{Cpu, CpuBuffer, CpuMatrix};
 pub use encoder::CpuEncoder;
 pub use pages::CpuPool;
+pub use states::CpuStates;

@@ -35,6 +35,12 @@ pub(super) trait Vector: Copy {
     /// As [`Self::splat`].
     unsafe fn fma(self, other: Self, sum: Self) -> Self;
 
+    /// `self * other`.
+    ///
+    /// # Safety
+    /// As [`Self::splat`].
+    unsafe fn mul(self, other: Self) -> Self;
+
     /// Stores sixteen floats.
     ///
     /// # Safety
@@ -73,6 +79,11 @@ impl Vector for Portable {
     #[inline(always)]
     unsafe fn fma(self, other: Self, sum: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i].mul_add(other.0[i], sum.0[i])))
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] * other.0[i]))
     }
 
     #[inline(always)]
@@ -121,6 +132,12 @@ pub(super) mod x86 {
         unsafe fn fma(self, other: Self, sum: Self) -> Self {
             // SAFETY: the caller's.
             Self(unsafe { _mm512_fmadd_ps(self.0, other.0, sum.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn mul(self, other: Self) -> Self {
+            // SAFETY: the caller's.
+            Self(unsafe { _mm512_mul_ps(self.0, other.0) })
         }
 
         #[inline(always)]
@@ -175,6 +192,12 @@ pub(super) mod x86 {
                     _mm256_fmadd_ps(self.1, other.1, sum.1),
                 )
             }
+        }
+
+        #[inline(always)]
+        unsafe fn mul(self, other: Self) -> Self {
+            // SAFETY: the caller's.
+            unsafe { Self(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
         }
 
         #[inline(always)]

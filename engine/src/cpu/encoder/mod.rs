@@ -2,6 +2,9 @@
 //! [`super::reference`].
 
 pub(super) mod attention;
+pub(super) mod delta_net;
+#[cfg(test)]
+mod delta_tests;
 pub(super) mod feed_forward;
 mod heads;
 #[cfg(test)]
@@ -17,9 +20,10 @@ use nestling_formats::Level;
 use super::columns::{Cut, for_each_block};
 use super::device::{Cpu, CpuBuffer, CpuMatrix, Scratch, Work};
 use super::pages::CpuPool;
+use super::states::CpuStates;
 use crate::backend::{
-    AttentionHeads, Backend, Encoder, ExpertUse, FeedForward, HeadMatrices, Linear, PinnedExpert,
-    Router, Routing,
+    AttentionHeads, Backend, DeltaNet, Encoder, ExpertUse, FeedForward, HeadMatrices, Linear,
+    PinnedExpert, Router, Routing,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -237,6 +241,29 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     ) -> Result<(), EngineError> {
         let Cpu { team, scratch, .. } = &mut *self.cpu;
         attention::attend((team, &mut scratch.attention), (heads, rows), qkv, kv, out)
+    }
+
+    fn delta_net(
+        &mut self,
+        net: &DeltaNet<Cpu>,
+        rows: &StepRows,
+        projected: &CpuBuffer,
+        states: &mut CpuStates,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        let scratch = &mut scratch.delta_net;
+        delta_net::delta_net((team, scratch), (net, rows), projected, states, out)
+    }
+
+    fn gate(&mut self, gate: &CpuBuffer, out: &mut CpuBuffer) -> Result<(), EngineError> {
+        expect("columns of gates", out.cols, gate.cols)?;
+        expect("rows of gates", out.row_count(), gate.row_count())?;
+        let (team, cols) = (&self.cpu.team, out.cols);
+        team.for_each_row((&mut out.values, cols), 2 * ROW_COST * cols, |row, out| {
+            team.kernels.gate(out, &gate.values[row * cols..][..cols]);
+        });
+        Ok(())
     }
 
     fn route(

@@ -1,6 +1,8 @@
 //! Every kernel of every instruction set against the portable one, on odd sizes, to the bit.
 //! Nested products have their own cases, against the definition, in `cpu/nested/tests.rs`.
 
+use half::bf16;
+
 use super::*;
 use crate::cpu::attention::SharedRows;
 use crate::kv_cache::KvDtype;
@@ -75,6 +77,41 @@ fn operations_on_rows_agree() {
         let mut out = noise(size, 9);
         kernels.add(&mut out, &noise(size, 10));
         out
+    });
+}
+
+#[test]
+fn delta_nets_agree() {
+    compare("conv_silu", |kernels, size| {
+        let x = noise(4 * size, 31);
+        let taps: Vec<&[f32]> = x.chunks(size).collect();
+        let mut out = vec![f32::NAN; size];
+        kernels.conv_silu(&taps, &noise(4 * size, 32), &mut out);
+        out
+    });
+    compare("gate", |kernels, size| {
+        let mut out = noise(size, 33);
+        kernels.gate(&mut out, &noise(size, 34));
+        out
+    });
+    compare("delta_rule", |kernels, size| {
+        let (keys, rows) = (1 + size % 7, noise(3 * 200, 35));
+        let head = DeltaHead {
+            rows: &rows,
+            stride: 200,
+            columns: [0, 20, 40],
+            key_head_dim: keys,
+            value_head_dim: size,
+            factors: &[[0.9, 0.5], [0.1, 0.2], [0.99, 0.999]],
+            heads: (1, 0),
+        };
+        let before = noise(keys * size, 36);
+        let (mut state, mut out) = (before.clone(), vec![0.0; 3 * size]);
+        kernels.delta_rule(head, None, &mut state, &mut out);
+        let (mut other, mut again) = (noise(keys * size, 37), vec![0.0; 3 * size]);
+        kernels.delta_rule(head, Some(&before), &mut other, &mut again);
+        assert_eq!((bits(&state), bits(&out)), (bits(&other), bits(&again)));
+        [state, out].concat()
     });
 }
 

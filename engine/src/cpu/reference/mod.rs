@@ -3,6 +3,8 @@
 //! Other encoders of the CPU give the same bits; other devices are within a tolerance. The float
 //! arithmetic is that of [`super::math`], the integers are exact.
 
+mod delta_net;
+mod experts;
 mod multiply;
 mod pages;
 #[cfg(test)]
@@ -12,13 +14,15 @@ use nestling_formats::Level;
 
 use super::attention::{self, AttentionState};
 use super::math;
+use super::states::CpuStates;
 use crate::backend::{
-    AttentionHeads, Backend, BackendLimits, Encoder, FeedForward, HeadMatrices, Linear,
+    AttentionHeads, Backend, BackendLimits, DeltaNet, Encoder, FeedForward, HeadMatrices, Linear,
     PinnedExpert, Router, Routing,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
 use crate::kv_cache::{KvShape, KvValues, PAGE_POSITIONS, PageId};
+use crate::recurrent::{StateId, StateShape};
 use crate::weights::{ActivationMode, MatrixWeights};
 
 pub use multiply::ReferenceMatrix;
@@ -72,6 +76,7 @@ impl Backend for Reference {
     type Floats = Vec<f32>;
     type Matrix = ReferenceMatrix;
     type KvPool = ReferencePool;
+    type StatePool = CpuStates;
     type Encoder<'a> = ReferenceEncoder;
 
     fn name(&self) -> String {
@@ -146,6 +151,28 @@ impl Backend for Reference {
         bytes: &[u8],
     ) -> Result<(), EngineError> {
         pool.write(page, bytes)
+    }
+
+    fn state_pool(&mut self, shape: &StateShape) -> Result<CpuStates, EngineError> {
+        Ok(CpuStates::new(*shape))
+    }
+
+    fn read_state(
+        &mut self,
+        pool: &CpuStates,
+        state: StateId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError> {
+        pool.read(state, out)
+    }
+
+    fn write_state(
+        &mut self,
+        pool: &mut CpuStates,
+        state: StateId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        pool.write(state, bytes)
     }
 
     fn encoder(&mut self) -> ReferenceEncoder {
@@ -364,6 +391,27 @@ impl Encoder<Reference> for ReferenceEncoder {
         Ok(())
     }
 
+    fn delta_net(
+        &mut self,
+        net: &DeltaNet<Reference>,
+        rows: &StepRows,
+        projected: &ReferenceBuffer,
+        states: &mut CpuStates,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        delta_net::delta_net(net, rows, projected, states, out)
+    }
+
+    fn gate(
+        &mut self,
+        gate: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("gates", out.values.len(), gate.values.len())?;
+        math::gate(&mut out.values, &gate.values);
+        Ok(())
+    }
+
     fn route(
         &mut self,
         router: &Router<Reference>,
@@ -430,22 +478,7 @@ impl Encoder<Reference> for ReferenceEncoder {
         x: &ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
-        let per_token = routing.num_experts_per_tok;
-        expect("rows of the routing", x.row_count() * per_token, routing.expert_weights.len())?;
-        expect("outputs of an expert", x.cols, out.cols)?;
-        out.values.resize(routing.expert_weights.len() * out.cols, 0.0);
-        for expert in experts {
-            let rows: Vec<u32> = expert.uses.iter().map(|used| used.row).collect();
-            let levels: Vec<Level> = expert.uses.iter().map(|used| used.level).collect();
-            let mut gathered = ReferenceBuffer::new(0, x.cols);
-            self.gather_rows(x, &rows, &mut gathered)?;
-            let products = feed_forward(&expert.weights, &levels, &gathered)?;
-            for (used, product) in expert.uses.iter().zip(products.rows()) {
-                let row = used.row as usize * per_token + used.rank as usize;
-                out.values[row * x.cols..][..x.cols].copy_from_slice(product);
-            }
-        }
-        Ok(())
+        experts::experts((self, experts), routing, x, out)
     }
 
     fn experts_sum(
@@ -454,18 +487,7 @@ impl Encoder<Reference> for ReferenceEncoder {
         expert_rows: &ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
-        let per_token = routing.num_experts_per_tok;
-        expect("rows of experts", out.row_count() * per_token, expert_rows.row_count())?;
-        expect("outputs of an expert", out.cols, expert_rows.cols)?;
-        for (row, out) in out.rows_mut().enumerate() {
-            let mut sum = vec![0.0; out.len()];
-            for slot in row * per_token..(row + 1) * per_token {
-                let product = &expert_rows.values[slot * out.len()..][..out.len()];
-                math::add_scaled(&mut sum, routing.expert_weights[slot], product);
-            }
-            math::add(out, &sum);
-        }
-        Ok(())
+        experts::experts_sum(routing, expert_rows, out)
     }
 
     fn gather_rows(

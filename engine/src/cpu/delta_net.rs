@@ -1,0 +1,310 @@
+//! Gated DeltaNet ([Yang, Kautz, Hatamizadeh 2024](https://arxiv.org/abs/2412.06464)): attention
+//! whose memory of the past is one matrix for each head.
+//!
+//! For one token of a value head with the matrix S, `[key_head_dim, value_head_dim]`:
+//!
+//! ```text
+//! seen[c]  = Σ_i fma(key[i], S[i][c], ·)                          i ascending
+//! delta[c] = fma(-decay, seen[c], value[c]) * beta
+//! S[i][c]  = fma(key[i], delta[c], decay * S[i][c])
+//! out[c]   = Σ_i fma(query[i], S[i][c], ·)                        i ascending
+//! ```
+//!
+//! Tokens pass one after another, whatever the prompt's length: a column of S has one chain of sums,
+//! so the bits depend neither on how a prompt is cut into steps nor on how columns are blocked.
+#![expect(unsafe_code, reason = "vector loads and stores at offsets that `delta_rule` has checked")]
+
+use std::ops::Range;
+
+use nestling_formats::DeltaNetConfig;
+
+use super::math::{self, LANES};
+use super::vector::Vector;
+use crate::batch::StepRows;
+use crate::error::EngineError;
+use crate::recurrent::StateId;
+
+/// Columns of a state that are held in registers together, in vectors: S stays in the first-level
+/// cache while all tokens pass them.
+const VECTORS: usize = 4;
+
+/// One head's part of the rows of one run: where each part of a row begins.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaHead<'a> {
+    /// Queries, keys and values after the convolution, side by side.
+    pub rows: &'a [f32], // [T, stride]
+    /// Columns of `rows`.
+    pub stride: usize,
+    /// First column of the query, the key and the value.
+    pub columns: [usize; 3],
+    /// Elements of a query and of a key.
+    pub key_head_dim: usize,
+    /// Elements of a value.
+    pub value_head_dim: usize,
+    /// Of every row and head, the decay and beta.
+    pub factors: &'a [[f32; 2]], // [T, heads]
+    /// Value heads, and which one this is.
+    pub heads: (usize, usize),
+}
+
+impl<'a> DeltaHead<'a> {
+    fn part(&self, row: usize, part: usize) -> &'a [f32] {
+        let width = if part == 2 { self.value_head_dim } else { self.key_head_dim };
+        &self.rows[row * self.stride + self.columns[part]..][..width]
+    }
+
+    fn factors(&self, row: usize) -> [f32; 2] {
+        self.factors[row * self.heads.0 + self.heads.1]
+    }
+}
+
+/// Lets rows pass a state, in order. The first row sees `from`, or `state` as it is.
+///
+/// # Panics
+/// With slices that are too short.
+#[inline(always)]
+pub(super) fn delta_rule<V: Vector>(
+    head: DeltaHead,
+    from: Option<&[f32]>,
+    state: &mut [f32], // [key_head_dim, value_head_dim]
+    out: &mut [f32],   // [T, value_head_dim]
+) {
+    let (keys, cols) = (head.key_head_dim, head.value_head_dim);
+    assert!(state.len() >= keys * cols, "state");
+    assert!(from.is_none_or(|from| from.len() >= keys * cols), "state before");
+    let rows = out.len().checked_div(cols).unwrap_or(0);
+    let mut col = 0;
+    while col < cols {
+        let width = match cols - col {
+            rest if rest >= VECTORS * LANES => VECTORS * LANES,
+            rest if rest >= LANES => LANES,
+            rest => rest,
+        };
+        for row in 0..rows {
+            let from = from.filter(|_| row == 0);
+            let (query, key) = (head.part(row, 0), head.part(row, 1));
+            let value = &head.part(row, 2)[col..][..width];
+            let out = &mut out[row * cols + col..][..width];
+            let token = Token { query, key, value, factors: head.factors(row) };
+            let columns = Columns { first: col, stride: cols };
+            // SAFETY: rows of the states have `cols` columns, of which `width` follow `col`, and
+            // value and output have `width`.
+            unsafe {
+                match width {
+                    w if w == VECTORS * LANES => {
+                        block::<V, VECTORS>(token, columns, (from, state), out)
+                    }
+                    LANES => block::<V, 1>(token, columns, (from, state), out),
+                    _ => scalar(token, columns, (from, state), out),
+                }
+            }
+        }
+        col += width;
+    }
+}
+
+/// One row's inputs of some columns.
+#[derive(Clone, Copy)]
+struct Token<'a> {
+    query: &'a [f32],
+    key: &'a [f32],
+    value: &'a [f32],
+    /// Decay and beta.
+    factors: [f32; 2],
+}
+
+/// Where columns lie in a state.
+#[derive(Clone, Copy)]
+struct Columns {
+    first: usize,
+    stride: usize,
+}
+
+/// `COUNT` vectors of columns.
+///
+/// # Safety
+/// States, value and output that have so many columns, and as many rows as the key.
+#[inline(always)]
+unsafe fn block<V: Vector, const COUNT: usize>(
+    token: Token,
+    columns: Columns,
+    (from, state): (Option<&[f32]>, &mut [f32]),
+    out: &mut [f32],
+) {
+    let [decay, beta] = token.factors;
+    let to = state.as_mut_ptr();
+    let from = from.map_or(to.cast_const(), <[f32]>::as_ptr);
+    let place = |row: usize, vector: usize| row * columns.stride + columns.first + vector * LANES;
+    // SAFETY: the caller's.
+    unsafe {
+        let zero = V::splat(0.0);
+        let mut sums = [zero; COUNT];
+        for (row, key) in token.key.iter().enumerate() {
+            let key = V::splat(*key);
+            for (vector, sum) in sums.iter_mut().enumerate() {
+                *sum = key.fma(V::load(from.add(place(row, vector))), *sum);
+            }
+        }
+        let mut deltas = sums;
+        for (vector, delta) in deltas.iter_mut().enumerate() {
+            let value = V::load(token.value.as_ptr().add(vector * LANES));
+            *delta = V::splat(-decay).fma(*delta, value).mul(V::splat(beta));
+        }
+        sums = [zero; COUNT];
+        let decay = V::splat(decay);
+        for (row, (key, query)) in token.key.iter().zip(token.query).enumerate() {
+            let (key, query) = (V::splat(*key), V::splat(*query));
+            for (vector, (sum, delta)) in sums.iter_mut().zip(deltas).enumerate() {
+                let old = V::load(from.add(place(row, vector)));
+                let new = key.fma(delta, decay.mul(old));
+                new.store(to.add(place(row, vector)));
+                *sum = query.fma(new, *sum);
+            }
+        }
+        for (vector, sum) in sums.into_iter().enumerate() {
+            sum.store(out.as_mut_ptr().add(vector * LANES));
+        }
+    }
+}
+
+/// Columns that fill no vector.
+fn scalar(
+    token: Token,
+    columns: Columns,
+    (from, state): (Option<&[f32]>, &mut [f32]),
+    out: &mut [f32],
+) {
+    let [decay, beta] = token.factors;
+    for (at, (out, value)) in out.iter_mut().zip(token.value).enumerate() {
+        let place = |row: usize| row * columns.stride + columns.first + at;
+        let old = |state: &[f32], row: usize| from.unwrap_or(state)[place(row)];
+        let keys = token.key.iter().enumerate();
+        let seen = keys.fold(0.0, |sum, (row, key)| key.mul_add(old(state, row), sum));
+        let delta = (-decay).mul_add(seen, *value) * beta;
+        *out = 0.0;
+        for (row, (key, query)) in token.key.iter().zip(token.query).enumerate() {
+            let new = key.mul_add(delta, decay * old(state, row));
+            state[place(row)] = new;
+            *out = query.mul_add(new, *out);
+        }
+    }
+}
+
+/// A causal convolution of every column with the rows before it, then SiLU: `out[c]` is
+/// `silu(Σ fma(weight[tap][c], taps[tap][c], ·))` for ascending taps, the oldest row first.
+#[inline(always)]
+pub fn conv_silu(taps: &[&[f32]], weights: &[f32], out: &mut [f32]) {
+    out.fill(0.0);
+    for (tap, weights) in taps.iter().zip(weights.chunks_exact(out.len().max(1))) {
+        for ((out, x), weight) in out.iter_mut().zip(*tap).zip(weights) {
+            *out = weight.mul_add(*x, *out);
+        }
+    }
+    for out in out {
+        *out = math::silu(*out);
+    }
+}
+
+/// Of one row and head: what the state is multiplied by, and how much of a value is written.
+/// `rate` is `-exp(A_log)`.
+pub(super) fn factors(rate: f32, time_bias: f32, alpha: f32, beta: f32) -> [f32; 2] {
+    [math::exp(rate * softplus(alpha + time_bias)), 1.0 / (1.0 + math::exp(-beta))]
+}
+
+/// ln(1 + e^x).
+fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { libm::log1p(f64::from(math::exp(x))) as f32 }
+}
+
+/// Rows of one sequence up to a state that the step writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// The rows.
+    pub rows: Range<usize>,
+    /// First row of the sequence in this step.
+    pub first: usize,
+    /// How many runs of the sequence are before it in this step.
+    pub depth: usize,
+    /// The state before the sequence's first row.
+    pub from: Option<StateId>,
+    /// What is written after the last row.
+    pub to: StateId,
+}
+
+impl Run {
+    /// Whether it goes on from the state that it writes.
+    pub fn is_in_place(&self) -> bool {
+        self.depth == 0 && self.from == Some(self.to)
+    }
+}
+
+/// The runs of a step, those of one sequence one after another.
+///
+/// # Errors
+/// Rows of a sequence that do not lie together; states that do not fit them.
+pub(super) fn runs(rows: &StepRows, out: &mut Vec<Run>) -> Result<(), EngineError> {
+    out.clear();
+    let mut start = 0;
+    for chunk in rows.sequences.chunk_by(|a, b| a == b) {
+        let (first, end) = (start, start + chunk.len());
+        let sequence = chunk[0] as usize;
+        let named = format!("recurrent states of sequence {sequence}");
+        let wrong = |expected: &str, found: String| {
+            Err(EngineError::mismatch(named.clone(), expected, found))
+        };
+        if out.iter().any(|run| rows.sequences[run.first] == chunk[0]) {
+            return wrong("rows that lie together", format!("others at row {first}"));
+        }
+        let Some(track) = rows.states.get(sequence) else {
+            return wrong("states", "none".into());
+        };
+        let position = rows.positions[first] as usize;
+        if track.from.is_some() != (position > 0) {
+            return wrong("a state before all rows but a first", format!("{:?}", track.from));
+        }
+        for (depth, to) in track.to.iter().enumerate() {
+            let ends = to.length.checked_sub(position).map(|rows| first + rows);
+            let Some(ends) = ends.filter(|ends| (start + 1..=end).contains(ends)) else {
+                return wrong("states at ascending rows", format!("one after {}", to.length));
+            };
+            out.push(Run { rows: start..ends, first, depth, from: track.from, to: to.state });
+            start = ends;
+        }
+        if start != end {
+            return wrong("a state after the last row", format!("{} rows without", end - start));
+        }
+    }
+    check_states(out)
+}
+
+/// # Errors
+/// A state that is written twice, or read by one run and written by another.
+fn check_states(runs: &[Run]) -> Result<(), EngineError> {
+    for (index, run) in runs.iter().enumerate() {
+        let others = || runs.iter().enumerate().filter(move |(other, _)| *other != index);
+        let clash = others().any(|(_, other)| other.to == run.to || other.from == Some(run.to));
+        if clash || (run.depth > 0 && run.from == Some(run.to)) {
+            let expected = "a state that no other rows of the step use";
+            return Err(EngineError::mismatch("recurrent state to write", expected, run.to.0));
+        }
+    }
+    Ok(())
+}
+
+/// The last rows of input before `end`, of a sequence whose first row in this step is `first`: what
+/// the next convolution sees. `window` has those before `first`, oldest first; without it, there
+/// were none.
+pub(super) fn window_row<'a>(
+    shape: &DeltaNetConfig,
+    (inputs, stride): (&'a [f32], usize),
+    window: Option<&'a [f32]>,
+    (first, row): (usize, isize),
+) -> Option<&'a [f32]> {
+    let channels = shape.channels();
+    let offset = row - first as isize;
+    if offset >= 0 {
+        return inputs.get(row as usize * stride..)?.get(..channels);
+    }
+    let at = (shape.window() as isize + offset) as usize;
+    window?.get(at * channels..)?.get(..channels)
+}
