@@ -27,6 +27,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/tests/model/stores.rs",
     "formats/src/nested/wide.rs",
     "formats/src/store/map.rs",
+    "formats/src/store/wide_hash.rs",
     "formats/tests/store/mapped.rs",
 ];
 

@@ -1,9 +1,10 @@
 //! Checksums: XXH3-128, seeded with the place that the bytes belong to.
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::format::NONE;
 use super::index::GroupId;
+use super::wide_hash;
 use crate::Plane;
 
 /// Identity of a store: a hash of its source, its parameters and the format's version.
@@ -20,7 +21,7 @@ impl std::fmt::Display for StoreId {
 
 /// XXH3-128 as stored: little-endian.
 pub(super) fn hash(seed: u64, bytes: &[u8]) -> [u8; 16] {
-    xxh3_128_with_seed(bytes, seed).to_le_bytes()
+    wide_hash::hash(seed, bytes).to_le_bytes()
 }
 
 /// The same hash over bytes that arrive in pieces.

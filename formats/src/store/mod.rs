@@ -26,6 +26,7 @@ mod resume;
 mod shards;
 mod storage;
 mod verify;
+mod wide_hash;
 mod writer;
 
 pub use disk::{Disk, DiskFile, OsDisk};
