@@ -22,3 +22,4 @@ pub use config::config_json;
 pub use header::{GgufHeader, GgufTensor};
 pub use metadata::{GgufArray, GgufMetadata, GgufValue};
 pub use parts::part_names;
+pub use tokenizer::tokenizer_json;

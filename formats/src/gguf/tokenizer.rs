@@ -22,6 +22,15 @@ const PIECE_BYTES_MAX: usize = 128;
 /// What stands for a space in SentencePiece's vocabularies.
 const SPACE: char = '▁';
 
+/// The tokenizer of a file as the text of a `tokenizer.json`.
+///
+/// # Errors
+/// [`ImportError`] for a kind of tokenizer or pre-tokenizer that is not known, and for keys that make
+/// no sense.
+pub fn tokenizer_json(metadata: &GgufMetadata) -> Result<Vec<u8>, ImportError> {
+    Vocabulary::new(metadata)?.json()
+}
+
 /// Kinds of tokens by their numbers in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TokenKind {
@@ -126,7 +135,14 @@ impl<'a> Vocabulary<'a> {
         let said = self.metadata.boolean("tokenizer.ggml.add_bos_token")?;
         let bos = self.named("bos")?;
         // llama.cpp's own default.
-        Ok(bos.is_some() && said.unwrap_or(true))
+        let default = match self.method {
+            Method::Bytes => {
+                let name = self.metadata.text(PRE)?;
+                name.and_then(pre_tokenizer).is_some_and(|pre| pre.begins)
+            }
+            Method::Pieces | Method::Characters => true,
+        };
+        Ok(bos.is_some() && said.unwrap_or(default))
     }
 
     /// Whether a text ends with the token that ends texts.

@@ -1,0 +1,17 @@
+//! GGUF files that llama.cpp made: tokens and logits are llama.cpp's, and stores come of them.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod tokens;
+
+use std::path::PathBuf;
+
+/// The files that scripts/make_gguf_goldens.py writes.
+const MODELS: &[&str] = &["qwen3-moe", "k-quants", "olmoe", "mixtral", "granite-moe", "qwen2-moe"];
+
+fn data(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gguf")).join(name)
+}
+
+fn json(name: &str) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(data(name)).unwrap()).unwrap()
+}
