@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows of models or devices; sessions put the two together.
 
+mod call_form;
 mod chat_template;
 mod detokenize;
 mod error;
@@ -14,6 +15,7 @@ mod template_json;
 mod template_time;
 mod tokenizer;
 
+pub use call_form::CallForm;
 pub use chat_template::{ChatInput, ChatTemplate, ContentTokens, RenderedChat};
 pub use detokenize::DetokenizeStream;
 pub use error::TextError;

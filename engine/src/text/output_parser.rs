@@ -1,7 +1,6 @@
 //! A model's raw output, split into answer, reasoning and tool calls as it comes.
 
-use serde_json::Value;
-
+use super::call_form::CallForm;
 use super::messages::ToolCall;
 use super::stop::longest_held;
 
@@ -40,8 +39,10 @@ impl TagPair {
 pub struct OutputFormat {
     /// Around the reasoning.
     pub reasoning: Option<TagPair>,
-    /// Around a tool call, which is a JSON object with `name` and `arguments`.
+    /// Around a tool call.
     pub tool_call: Option<TagPair>,
+    /// What stands there.
+    pub call_form: CallForm,
     /// The prompt already opened the reasoning.
     pub starts_in_reasoning: bool,
 }
@@ -52,8 +53,8 @@ impl OutputFormat {
         Self::default()
     }
 
-    /// What a template's source says of the format (`<think>`, `<tool_call>` of the Qwen and
-    /// Hermes families). `prompt` is the rendered prompt; tool calls are looked for only
+    /// What a template's source says of the format (`<think>`, `<tool_call>` of the Qwen,
+    /// Hermes and GLM families). `prompt` is the rendered prompt; tool calls are looked for only
     /// `with_tools`, so that a model without tools can write about them.
     pub fn detect(template: &str, prompt: &str, with_tools: bool) -> Self {
         let think = TagPair::new("<think>", "</think>");
@@ -63,6 +64,7 @@ impl OutputFormat {
         Self {
             reasoning: (reasons || starts_in_reasoning).then_some(think),
             tool_call: (with_tools && template.contains(&call.open)).then_some(call),
+            call_form: CallForm::detect(template),
             starts_in_reasoning,
         }
     }
@@ -193,7 +195,7 @@ impl OutputParser {
         let inside = self.held.get(..at).unwrap_or_default().to_owned();
         self.held = self.held.split_off(at + tags.close.len());
         self.place = Place::Text;
-        match parse_call(&inside, self.calls) {
+        match self.format.call_form.parse(&inside, self.calls) {
             Some(call) => {
                 self.calls += 1;
                 self.answered = true;
@@ -240,13 +242,4 @@ impl OutputParser {
             }
         }
     }
-}
-
-/// `{"name": ..., "arguments": {...}}`.
-fn parse_call(text: &str, index: usize) -> Option<ToolCall> {
-    let Value::Object(mut map) = serde_json::from_str(text.trim()).ok()? else { return None };
-    let Some(Value::String(name)) = map.remove("name") else { return None };
-    let arguments = map.remove("arguments").or_else(|| map.remove("parameters"));
-    let arguments = arguments.unwrap_or_else(|| Value::Object(serde_json::Map::new()));
-    Some(ToolCall { id: format!("call_{index}"), name, arguments })
 }

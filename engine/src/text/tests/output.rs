@@ -97,6 +97,28 @@ fn a_prompt_that_opens_the_reasoning_starts_in_it() {
 }
 
 #[test]
+fn arguments_in_tags_are_json_or_text() {
+    let template = "<think></think><tool_call>{name}<arg_key>{key}</arg_key>...";
+    let format = OutputFormat::detect(template, "<|assistant|></think>", true);
+    let output = "Wait.<tool_call>weather<arg_key>city</arg_key><arg_value>Köln <3</arg_value>\n\
+        <arg_key>days</arg_key>\n<arg_value>[1, 2]</arg_value></tool_call><tool_call>now</tool_call>";
+    let wanted = [
+        text("Wait."),
+        call(0, "weather", serde_json::json!({"city": "Köln <3", "days": [1, 2]})),
+        call(1, "now", serde_json::json!({})),
+    ];
+    assert_eq!(events(&format, &[output]), wanted);
+    for bad in [
+        "<tool_call>two words</tool_call>",
+        "<tool_call></tool_call>",
+        "<tool_call>a<arg_key>b</arg_key></tool_call>",
+        "<tool_call>a<arg_key>b</arg_key><arg_value>1</arg_value> c</tool_call>",
+    ] {
+        assert_eq!(events(&format, &[bad]), [text(bad)], "{bad}");
+    }
+}
+
+#[test]
 fn unfinished_and_malformed_calls_stay_text() {
     let format = format(true);
     for bad in [
