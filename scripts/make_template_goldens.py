@@ -7,12 +7,19 @@ usage: make_template_goldens.py        needs: pip install transformers jinja2
 """
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 
 import transformers
+from transformers.utils import chat_template_utils
 from transformers.utils.chat_template_utils import render_jinja_template
 
 DATA = Path(__file__).resolve().parent.parent / "engine/tests/data/text"
+
+
+def fixed_clock(seconds: int):
+    """A datetime class whose present is that many seconds after 1970, UTC."""
+    return type("Clock", (datetime,), {"now": staticmethod(lambda: datetime.fromtimestamp(seconds, timezone.utc))})
 
 
 def main() -> None:
@@ -22,6 +29,7 @@ def main() -> None:
         template = case["template"]
         if template.endswith(".jinja"):
             template = (DATA / template).read_text(encoding="utf-8")
+        chat_template_utils.datetime = fixed_clock(case["now"]) if "now" in case else datetime
         rendered = render_jinja_template(
             conversations=[case["messages"]],
             tools=case.get("tools"),

@@ -29,6 +29,7 @@ fn rendered_as_transformers_renders() {
             tools: &tools,
             add_generation_prompt: case.get("add_generation_prompt") == Some(&true.into()),
             arguments: arguments.unwrap_or_default(),
+            now: case.get("now").and_then(Value::as_i64).map(TemplateTime::from_unix_seconds),
             ..Default::default()
         };
         let rendered = ChatTemplate::new(&template).and_then(|template| template.render(&input));
