@@ -92,9 +92,9 @@ fn level_4_is_the_mxfp4_weight_to_the_bit() {
 #[test]
 fn every_set_of_elements_has_an_exponent() {
     // Blocks that reach no further than each element; the source's exponent is not the least then.
-    for largest in 0..8 {
+    for largest in VALUES[..8].iter().copied() {
         let weights: Vec<f32> = (0..GROUP).map(|at| VALUES[at % 16]).collect();
-        let within = |weight: &f32| weight.abs() <= VALUES[largest];
+        let within = |weight: &f32| weight.abs() <= largest;
         let weights: Vec<f32> = weights.iter().map(|w| if within(w) { *w } else { 0.0 }).collect();
         let codec = fit(&weights, 1, GROUP, 1);
         let matrix = quantize(&weights, (1, GROUP), &codec).unwrap();
