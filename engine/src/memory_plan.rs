@@ -1,7 +1,7 @@
 //! What goes where: one budget in bytes, divided among dense weights, experts, keys and values,
 //! and scratch, before anything is loaded.
 
-use nestling_formats::store::{Group, GroupId, Store};
+use nestling_formats::store::{Group, GroupId, Index, Store};
 use nestling_formats::{FeedForward, Level, ModelConfig, Plane};
 
 use crate::allocation::{self, Allocation, Counting};
@@ -82,17 +82,31 @@ impl MemoryPlan {
         available: Option<u64>,
     ) -> Result<Self, EngineError> {
         let level = options.level.unwrap_or(store.level()).min(store.level());
+        Self::of_index(store.index(), config, level, (options, allocation), available)
+    }
+
+    /// The same for a store of which only the index is there, or planned, at one of its levels.
+    ///
+    /// # Errors
+    /// As [`Self::of_store`].
+    pub fn of_index(
+        index: &Index,
+        config: &ModelConfig,
+        level: Level,
+        (options, allocation): (&ModelOptions, Option<&Allocation>),
+        available: Option<u64>,
+    ) -> Result<Self, EngineError> {
         let is_expert = |group: &&Group| matches!(group.id, GroupId::Expert(_));
         let bytes_of = |groups: &mut dyn Iterator<Item = &Group>| {
-            groups.map(|group| group_bytes(store, group, level, allocation)).sum::<u64>()
+            groups.map(|group| group_bytes(index, group, level, allocation)).sum::<u64>()
         };
-        let experts = bytes_of(&mut store.groups().iter().filter(is_expert));
+        let experts = bytes_of(&mut index.groups().iter().filter(is_expert));
         let weights = |group: &&Group| !matches!(group.id, GroupId::Asset { .. });
         let dense = |group: &&Group| weights(group) && !is_expert(group);
-        let dense = bytes_of(&mut store.groups().iter().filter(dense));
+        let dense = bytes_of(&mut index.groups().iter().filter(dense));
         // Memory of our own holds the planes that are used; streamed extents come whole.
         let weight_bytes = match allocation {
-            Some(given) => allocation::weight_bytes(store.index(), given, Counting::Memory),
+            Some(given) => allocation::weight_bytes(index, given, Counting::Memory),
             None => dense.saturating_add(experts),
         };
         let resident =
@@ -105,7 +119,7 @@ impl MemoryPlan {
             return Ok(resident);
         }
         let available = available.unwrap_or(u64::MAX);
-        let least = ExpertTable::of_store(store, level)?.least_bytes();
+        let least = ExpertTable::of_index(index, config, level)?.least_bytes();
         let rest =
             |room: &Room| dense.saturating_add(room.kv_bytes).saturating_add(room.scratch_bytes);
         let mut room = Room::streamed(config, options, available);
@@ -209,11 +223,11 @@ impl std::fmt::Display for MemoryTooSmall {
 impl std::error::Error for MemoryTooSmall {}
 
 /// Bytes of the extents of a group that a level, or an allocation, needs.
-fn group_bytes(store: &Store, group: &Group, level: Level, allocation: Option<&Allocation>) -> u64 {
-    let planes = store.index().planes_at(group, level).unwrap_or(0);
+fn group_bytes(index: &Index, group: &Group, level: Level, allocation: Option<&Allocation>) -> u64 {
+    let planes = index.planes_at(group, level).unwrap_or(0);
     let planes = allocation.map_or(planes, |given| given.extents(group).min(planes));
     let extents = Plane::ALL.into_iter().take(planes);
-    extents.filter_map(|plane| store.extent(group, plane)).map(|extent| extent.length).sum()
+    extents.filter_map(|plane| index.extent(group, plane)).map(|extent| extent.length).sum()
 }
 
 /// What a model's sessions need of memory.

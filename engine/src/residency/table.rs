@@ -1,7 +1,7 @@
 //! What a cache must know of every expert before it has read any.
 
 use nestling_formats::config::FeedForward;
-use nestling_formats::store::{Group, GroupId, Store};
+use nestling_formats::store::{Group, GroupId, Index, Store};
 use nestling_formats::{Level, ModelConfig, Plane};
 
 use super::PLANES;
@@ -76,6 +76,18 @@ impl ExpertTable {
         }
         let file = format!("{}: config.json", store.name());
         let config = ModelConfig::from_json(&file, &store.config_json()?)?;
+        Self::of_index(store.index(), &config, level)
+    }
+
+    /// The same for a store of which only the index is there, or planned.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] if the index lacks an expert.
+    pub fn of_index(
+        index: &Index,
+        config: &ModelConfig,
+        level: Level,
+    ) -> Result<Self, EngineError> {
         let mut experts_per_token = 1;
         let mut layers = Vec::new();
         for (layer, of_layer) in (0..).zip(&config.layers) {
@@ -87,12 +99,12 @@ impl ExpertTable {
             experts_per_token = experts_per_token.max(num_experts_per_tok);
             let groups = (0..num_experts as u32).map(|expert| {
                 let id = GroupId::expert_of(layer, expert);
-                let group = store.group(&id);
-                group.ok_or_else(|| EngineError::mismatch(store.name(), id, "no such group"))
+                let group = index.group(&id);
+                group.ok_or_else(|| EngineError::mismatch(index.id().to_string(), id, "no such group"))
             });
             let groups = groups.collect::<Result<Vec<_>, _>>()?;
-            let usual = usual_drops(store, &groups, level);
-            layers.push(groups.iter().map(|group| entry(store, group, level, usual)).collect());
+            let usual = usual_drops(index, &groups, level);
+            layers.push(groups.iter().map(|group| entry(index, group, level, usual)).collect());
         }
         Ok(Self::new(layers, experts_per_token))
     }
@@ -148,16 +160,16 @@ impl ExpertTable {
 }
 
 /// What a store says of one expert; `usual` stands in for drops that it lacks.
-fn entry(store: &Store, group: &Group, level: Level, usual: [f32; PLANES]) -> ExpertEntry {
-    let planes = store.index().planes_at(group, level).unwrap_or(0);
+fn entry(index: &Index, group: &Group, level: Level, usual: [f32; PLANES]) -> ExpertEntry {
+    let planes = index.planes_at(group, level).unwrap_or(0);
     let mut entry = ExpertEntry {
         plane_bytes: [0; PLANES],
-        error_drops: measured_drops(store, group, planes).unwrap_or(usual),
+        error_drops: measured_drops(index, group, planes).unwrap_or(usual),
         frequency: group.frequency.unwrap_or(0.0),
         weight_square: group.weight_square.unwrap_or(1.0),
     };
     for plane in Plane::ALL.into_iter().take(planes) {
-        let Some(extent) = store.extent(group, plane) else { continue };
+        let Some(extent) = index.extent(group, plane) else { continue };
         let blocks = extent.length.div_ceil(BLOCK_BYTES);
         entry.plane_bytes[plane.index()] = blocks.saturating_mul(BLOCK_BYTES);
     }
@@ -166,22 +178,22 @@ fn entry(store: &Store, group: &Group, level: Level, usual: [f32; PLANES]) -> Ex
 
 /// What the store measured: all of an expert's planes, or nothing. An expert that no token of the
 /// calibration chose has measures of zero, which say nothing either.
-fn measured_drops(store: &Store, group: &Group, planes: usize) -> Option<[f32; PLANES]> {
+fn measured_drops(index: &Index, group: &Group, planes: usize) -> Option<[f32; PLANES]> {
     let mut drops = [0.0; PLANES];
     for plane in Plane::ALL.into_iter().take(planes) {
-        let drop = store.index().extent(group, plane)?.error_drop?;
+        let drop = index.extent(group, plane)?.error_drop?;
         drops[plane.index()] = Some(drop).filter(|drop| drop.is_finite() && *drop >= 0.0)?;
     }
     Some(drops).filter(|drops| drops.iter().sum::<f32>() > 0.0)
 }
 
 /// The mean of what was measured of a layer's experts, or experience where nothing was.
-fn usual_drops(store: &Store, groups: &[&Group], level: Level) -> [f32; PLANES] {
+fn usual_drops(index: &Index, groups: &[&Group], level: Level) -> [f32; PLANES] {
     let mut sum = [0.0; PLANES];
     let mut count = 0.0;
     for group in groups {
-        let planes = store.index().planes_at(group, level).unwrap_or(0);
-        let Some(drops) = measured_drops(store, group, planes) else { continue };
+        let planes = index.planes_at(group, level).unwrap_or(0);
+        let Some(drops) = measured_drops(index, group, planes) else { continue };
         sum.iter_mut().zip(drops).for_each(|(sum, drop)| *sum += drop);
         count += 1.0;
     }
