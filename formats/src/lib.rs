@@ -32,4 +32,5 @@ pub use element::ElementType;
 pub use import_error::ImportError;
 pub use level::{Level, Plane};
 pub use matrix::{ExpertId, FloatId, FloatKind, MatrixId, MatrixKind};
+pub use read_at::write_front;
 pub use shape::{FloatShape, MatrixShape, ModelShape};

@@ -70,11 +70,14 @@ pub(crate) type Weights = (Vec<SourceFile>, BTreeMap<String, TensorInfo>);
 
 pub(crate) fn open_weights(directory: &Path) -> Result<Weights, ImportError> {
     let index_path = directory.join(INDEX_FILE);
+    let single = || open_files(directory, &[SINGLE_FILE.to_owned()]);
     if directory.join(SINGLE_FILE).exists() {
-        return open_files(directory, &[SINGLE_FILE.to_owned()]);
+        return single();
     }
     let Some(bytes) = read_small(&index_path, MAX_SAFETENSORS_INDEX_BYTES)? else {
-        return Err(no_weights(directory));
+        // Its front alone may be here.
+        let is_absent = SourceFile::open(&directory.join(SINGLE_FILE)).is_err();
+        return if is_absent { Err(no_weights(directory)) } else { single() };
     };
     let index = index_path.display().to_string();
     let weight_map = parse_index(&index, &bytes)?;

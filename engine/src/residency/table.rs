@@ -100,7 +100,9 @@ impl ExpertTable {
             let groups = (0..num_experts as u32).map(|expert| {
                 let id = GroupId::expert_of(layer, expert);
                 let group = index.group(&id);
-                group.ok_or_else(|| EngineError::mismatch(index.id().to_string(), id, "no such group"))
+                group.ok_or_else(|| {
+                    EngineError::mismatch(index.id().to_string(), id, "no such group")
+                })
             });
             let groups = groups.collect::<Result<Vec<_>, _>>()?;
             let usual = usual_drops(index, &groups, level);
