@@ -13,14 +13,19 @@ pub enum CallForm {
     /// The name, then `<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>` for every argument, as
     /// GLM writes. A value is JSON, or else text.
     ArgumentTags,
+    /// `<function=NAME>`, then `<parameter=KEY>`, the value and `</parameter>` for every argument,
+    /// `</function>`, as Qwen3-Coder and Qwen3.5 write. A value is JSON, or else text; the line
+    /// breaks around it belong to the form.
+    FunctionTags,
 }
 
 impl CallForm {
     /// The form that a template's source shows.
     pub fn detect(template: &str) -> Self {
-        match template.contains("<arg_key>") {
-            true => Self::ArgumentTags,
-            false => Self::Json,
+        match template {
+            _ if template.contains("<arg_key>") => Self::ArgumentTags,
+            _ if template.contains("<function=") => Self::FunctionTags,
+            _ => Self::Json,
         }
     }
 
@@ -29,6 +34,7 @@ impl CallForm {
         let (name, arguments) = match self {
             Self::Json => json(text)?,
             Self::ArgumentTags => argument_tags(text)?,
+            Self::FunctionTags => function_tags(text.trim())?,
         };
         Some(ToolCall { id: format!("call_{index}"), name, arguments })
     }
@@ -58,4 +64,29 @@ fn argument_tags(text: &str) -> Option<(String, Value)> {
         rest = after;
     }
     Some((name.into(), Value::Object(arguments)))
+}
+
+fn function_tags(text: &str) -> Option<(String, Value)> {
+    let inside = text.strip_prefix("<function=")?.strip_suffix("</function>")?;
+    let (name, mut rest) = inside.split_once('>')?;
+    let mut arguments = Map::new();
+    while !rest.trim().is_empty() {
+        let (key, after) = rest.trim_start().strip_prefix("<parameter=")?.split_once('>')?;
+        let (value, after) = after.split_once("</parameter>")?;
+        let value = value.strip_prefix('\n').unwrap_or(value);
+        let value = value.strip_suffix('\n').unwrap_or(value);
+        arguments.insert(key.into(), untyped(value));
+        rest = after;
+    }
+    (!name.is_empty()).then(|| (name.into(), Value::Object(arguments)))
+}
+
+/// A value whose type is not written: JSON, Python's words for its constants, or else text.
+fn untyped(text: &str) -> Value {
+    match text {
+        "True" => Value::Bool(true),
+        "False" => Value::Bool(false),
+        "None" => Value::Null,
+        _ => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
+    }
 }

@@ -49,6 +49,8 @@ pub(super) fn build_environment(source: &str) -> Result<Environment<'static>, Te
     environment.remove_filter("format");
     environment.remove_filter("pprint");
     environment.remove_global("debug");
+    // To Python, nothing is nothing to go through.
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_filter("tojson", to_json);
     environment.add_filter("string", |value: &Value| bounded(python_text(value)));
     environment.add_filter("replace", replace);

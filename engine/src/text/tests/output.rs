@@ -119,6 +119,24 @@ fn arguments_in_tags_are_json_or_text() {
 }
 
 #[test]
+fn calls_may_be_written_with_tags_of_functions() {
+    let template = String::from_utf8(data("qwen3_5_chat_template.jinja")).unwrap();
+    let format = OutputFormat::detect(&template, "<|im_start|>assistant\n<think>\n", true);
+    let said = "hm\n</think>\n\nWait.\n\n<tool_call>\n<function=find>\n<parameter=text>\ntwo\nlines \
+        < 3\n</parameter>\n<parameter=most>\n5\n</parameter>\n<parameter=how>\n{\"deep\": true}\n\
+        </parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>";
+    let found = serde_json::json!({"text": "two\nlines < 3", "most": 5, "how": {"deep": true}});
+    let calls = [call(0, "find", found), call(1, "now", serde_json::json!({}))];
+    let expected: Vec<_> = [reasoning("hm"), text("Wait.")].into_iter().chain(calls).collect();
+    assert_eq!(events(&format, &[said]), expected);
+    for bad in ["<function=add>\n<parameter=a>\n1\n</function>", "<function=>\n</function>"] {
+        let bad = format!("<tool_call>\n{bad}\n</tool_call>");
+        let said = format!("</think>{bad}");
+        assert_eq!(events(&format, &[&said]), [text(&bad)], "{bad}");
+    }
+}
+
+#[test]
 fn unfinished_and_malformed_calls_stay_text() {
     let format = format(true);
     for bad in [
