@@ -11,11 +11,11 @@ use nestling_benches::RandomMatrix;
 use nestling_engine::cpu::attention::{AttentionRows, KvBlock, SharedRows};
 use nestling_engine::cpu::delta_net::DeltaHead;
 use nestling_engine::cpu::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights, Kernels};
-use nestling_engine::cpu::math::OUTER_TILE;
+use nestling_engine::cpu::math::{OUTER_TILE, RouterScores};
 use nestling_engine::cpu::nested::{CodecTables, NestedWeights};
 use nestling_engine::cpu::rows::QuantizedRows;
 use nestling_engine::threads::ThreadPool;
-use nestling_formats::Level;
+use nestling_formats::{Activation, Level, RouterConfig};
 
 /// Columns of a product: the hidden size of a middle-sized model.
 const COLS: usize = 2048;
@@ -157,13 +157,12 @@ fn rows(criterion: &mut Criterion) {
     each(&mut criterion.benchmark_group("quantize"), 4 * COLS, |kernels| {
         kernels.quantize(black_box(&x), quantized.row_mut(0));
     });
-    each(&mut criterion.benchmark_group("swiglu"), 8 * COLS, |kernels| {
+    each(&mut criterion.benchmark_group("gated"), 8 * COLS, |kernels| {
         out.copy_from_slice(&x);
-        kernels.swiglu(black_box(&mut out), &weight);
+        kernels.gated(Activation::Silu, black_box(&mut out), &weight);
     });
-    each(&mut criterion.benchmark_group("geglu"), 8 * COLS, |kernels| {
-        out.copy_from_slice(&x);
-        kernels.geglu(black_box(&mut out), &weight);
+    each(&mut criterion.benchmark_group("scale"), 4 * COLS, |kernels| {
+        kernels.scale(black_box(&mut out), 0.999);
     });
     each(&mut criterion.benchmark_group("softcap"), 4 * COLS, |kernels| {
         kernels.softcap(black_box(&mut out), 30.0);
@@ -180,7 +179,9 @@ fn rows(criterion: &mut Criterion) {
     });
     let (mut ids, mut weights, mut logits) = ([0; 8], [0.0; 8], numbers(128));
     each(&mut criterion.benchmark_group("route, 8 of 128"), 4 * 128, |kernels| {
-        kernels.route(black_box(&mut logits), true, &mut ids, &mut weights);
+        let logits = black_box(&mut logits);
+        let scores = RouterScores { logits, choice: &mut [], selection_bias: &[] };
+        kernels.route(&RouterConfig::softmax(true), scores, &mut ids, &mut weights);
     });
 }
 
@@ -262,7 +263,7 @@ fn attention(criterion: &mut Criterion) {
     for queries in [1, 8, 64] {
         let mut rows = AttentionRows::default();
         rows.clear(HEAD, HEAD);
-        numbers(queries * HEAD).chunks(HEAD).for_each(|query| rows.push(query, 64));
+        numbers(queries * HEAD).chunks(HEAD).for_each(|query| rows.push(query, 0..64));
         rows.start();
         for (kind, kv, bytes) in kinds {
             let name = format!("attention, {queries} queries, a page of {kind}");
@@ -288,7 +289,7 @@ fn latent_attention(criterion: &mut Criterion) {
     for queries in [16, 64] {
         let mut rows = AttentionRows::default();
         rows.clear(WIDTH, LATENT);
-        numbers(queries * WIDTH).chunks(WIDTH).for_each(|query| rows.push(query, 64));
+        numbers(queries * WIDTH).chunks(WIDTH).for_each(|query| rows.push(query, 0..64));
         rows.start();
         for (kind, latents, bytes) in kinds {
             let name = format!("latent attention, {queries} queries, a page of {kind}");

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use nestling_formats::{DeltaNetConfig, Level, RopePairs};
+use nestling_formats::{Activation, DeltaNetConfig, Level, RopePairs, RouterConfig};
 
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -171,8 +171,10 @@ pub struct Linear<B: Backend> {
     pub bias: Option<B::Floats>,
 }
 
-/// SwiGLU: `down(silu(gate(x)) * up(x))`.
+/// A gated feed-forward part: `down(activation(gate(x), up(x)))`.
 pub struct FeedForward<B: Backend> {
+    /// What gate and up are joined by.
+    pub activation: Activation,
     /// `[I, D]`.
     pub gate: Linear<B>,
     /// `[I, D]`.
@@ -195,6 +197,16 @@ impl<B: Backend> FeedForward<B> {
     }
 }
 
+/// An RMSNorm of queries or keys.
+pub enum HeadNorm<B: Backend> {
+    /// None.
+    Absent,
+    /// Of each head, `[head_dim]`.
+    PerHead(B::Floats),
+    /// Of all heads of a row together, `[heads * head_dim]`.
+    FullWidth(B::Floats),
+}
+
 /// The heads of one attention layer.
 pub struct AttentionHeads<B: Backend> {
     /// Query heads, H.
@@ -211,10 +223,12 @@ pub struct AttentionHeads<B: Backend> {
     pub rope_pairs: RopePairs,
     /// Epsilon of the head norms.
     pub eps: f32,
-    /// RMSNorm of the first elements of each query head, as many as there are weights.
-    pub query_norm: Option<B::Floats>,
-    /// RMSNorm of the first elements of each key head, as many as there are weights.
-    pub key_norm: Option<B::Floats>,
+    /// Norm of queries.
+    pub query_norm: HeadNorm<B>,
+    /// Norm of keys.
+    pub key_norm: HeadNorm<B>,
+    /// How many positions a row sees, its own included; none for all.
+    pub sliding_window: Option<usize>,
 }
 
 /// A matrix for every head, one below the other.
@@ -253,8 +267,12 @@ pub struct Router<B: Backend> {
     pub weights: B::Matrix,
     /// Experts chosen for each token, K.
     pub num_experts_per_tok: usize,
-    /// Whether the chosen probabilities are scaled to sum to 1.
-    pub norm_topk_prob: bool,
+    /// How logits become a choice and weights.
+    pub rule: RouterConfig,
+    /// `[E]`, added to the logits.
+    pub logit_bias: Option<B::Floats>,
+    /// `[E]`, added to the scores for the choice alone.
+    pub selection_bias: Option<B::Floats>,
 }
 
 /// The router's choice in host memory.
@@ -387,7 +405,8 @@ pub trait Encoder<B: Backend>: Send {
         queries: &mut B::Buffer, // [T, H * head_dim]
     ) -> Result<(), EngineError>;
 
-    /// Causal attention of every row over positions 0 to its own, read from the pages.
+    /// Causal attention of every row over its window of positions, its own the last, read from the
+    /// pages.
     ///
     /// # Errors
     /// Sizes that differ; a page that the pool does not have; a failed device.
@@ -426,7 +445,8 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, N]
     ) -> Result<(), EngineError>;
 
-    /// Softmax over the router's logits and the top K; of equal logits the lower expert wins.
+    /// The K experts of every row and their weights, by the router's rule; of equal scores the lower
+    /// expert wins.
     ///
     /// # Errors
     /// Sizes that differ; a failed device.
@@ -478,7 +498,36 @@ pub trait Encoder<B: Backend>: Send {
     /// A failed device.
     fn flush(&mut self) -> Result<(), EngineError>;
 
-    /// `out += down(silu(gate(x)) * up(x))`.
+    /// `x *= factor`, element by element.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn scale(&mut self, factor: f32, x: &mut B::Buffer) -> Result<(), EngineError>;
+
+    /// `out = down(activation(gate(x), up(x)))`.
+    ///
+    /// # Errors
+    /// Sizes that differ; a failed device.
+    fn ffn(
+        &mut self,
+        weights: &FeedForward<B>,
+        levels: &[Level],    // [T]
+        x: &B::Buffer,       // [T, D]
+        out: &mut B::Buffer, // [T, D]
+    ) -> Result<(), EngineError>;
+
+    /// `out[t] += sigmoid(gate[t]) * x[t]`.
+    ///
+    /// # Errors
+    /// Sizes that differ; a failed device.
+    fn add_gated(
+        &mut self,
+        gate: &B::Buffer,    // [T, 1]
+        x: &B::Buffer,       // [T, D]
+        out: &mut B::Buffer, // [T, D]
+    ) -> Result<(), EngineError>;
+
+    /// `out += down(activation(gate(x), up(x)))`.
     ///
     /// # Errors
     /// Sizes that differ; a failed device.

@@ -1,5 +1,7 @@
 //! Pages of keys and values: who holds which page. The contents live in the backend's pool.
 
+use nestling_formats::{AttentionConfig, LayerConfig, ModelConfig, TokenMixer};
+
 use crate::counts::HolderCounts;
 use crate::error::EngineError;
 
@@ -80,6 +82,19 @@ pub struct KvShape {
 }
 
 impl KvShape {
+    /// What a layer keeps.
+    pub fn of_layer(layer: &LayerConfig, dtype: KvDtype, pages: usize) -> Self {
+        let TokenMixer::Attention(attention) = &layer.mixer;
+        let AttentionConfig { num_key_value_heads, head_dim, .. } = *attention;
+        Self { num_key_value_heads, head_dim, values: KvValues::Beside, dtype, pages }
+    }
+
+    /// Bytes of one page in all layers.
+    pub fn model_page_bytes(config: &ModelConfig, dtype: KvDtype) -> usize {
+        let layers = config.layers.iter();
+        layers.map(|layer| Self::of_layer(layer, dtype, 1).page_bytes()).sum()
+    }
+
     /// Bytes of one page in one layer: keys and values of [`PAGE_POSITIONS`] positions.
     pub fn page_bytes(&self) -> usize {
         let (elements, scales) = (self.head_dim * self.dtype.bytes(), 2 * self.dtype.scale_bytes());

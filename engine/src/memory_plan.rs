@@ -2,12 +2,12 @@
 //! and scratch, before anything is loaded.
 
 use nestling_formats::store::{Group, GroupId, Index, Store};
-use nestling_formats::{FeedForward, Level, ModelConfig, Plane};
+use nestling_formats::{AttentionConfig, FeedForward, Level, ModelConfig, Plane, TokenMixer};
 
 use crate::allocation::{self, Allocation, Counting};
 use crate::budget::Bytes;
 use crate::error::EngineError;
-use crate::kv_cache::{KvDtype, KvShape, KvValues, pages_for};
+use crate::kv_cache::{KvDtype, KvShape, pages_for};
 use crate::options::{ModelOptions, Residence};
 use crate::residency::ExpertTable;
 
@@ -289,32 +289,42 @@ impl Room {
 }
 
 fn kv_bytes(config: &ModelConfig, dtype: KvDtype, pages: usize) -> u64 {
-    let shape = KvShape {
-        num_key_value_heads: config.num_key_value_heads,
-        head_dim: config.head_dim,
-        values: KvValues::Beside,
-        dtype,
-        pages,
-    };
-    let page_bytes = shape.page_bytes() as u64 * config.num_hidden_layers as u64;
-    page_bytes.saturating_mul(pages as u64)
+    (KvShape::model_page_bytes(config, dtype) as u64).saturating_mul(pages as u64)
+}
+
+/// Floats of a row in the buffers of all kinds of mixers: what goes in, and what comes out with the
+/// angles.
+fn mixer_floats(config: &ModelConfig) -> (usize, usize) {
+    let mut kinds: Vec<(usize, usize)> = Vec::new();
+    for layer in &config.layers {
+        let TokenMixer::Attention(attention) = &layer.mixer;
+        let AttentionConfig { num_attention_heads, num_key_value_heads, head_dim, .. } = *attention;
+        let kind = (
+            (num_attention_heads + 2 * num_key_value_heads) * head_dim,
+            (num_attention_heads + 2) * head_dim,
+        );
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    kinds.into_iter().fold((0, 0), |sum, kind| (sum.0 + kind.0, sum.1 + kind.1))
 }
 
 /// Bytes of the activations of one step.
 fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
-    let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
-    let qkv = (heads + 2 * kv_heads) * config.head_dim;
+    let (qkv, attended) = mixer_floats(config);
     let experts = config.layers.iter().map(|layer| match layer.feed_forward {
         FeedForward::Dense { intermediate_size } => (1, intermediate_size),
-        FeedForward::Moe { num_experts_per_tok, moe_intermediate_size, .. } => {
-            (num_experts_per_tok, moe_intermediate_size * num_experts_per_tok)
+        FeedForward::Moe { num_experts_per_tok, moe_intermediate_size, shared, .. } => {
+            let shared = shared.map_or(0, |shared| shared.intermediate_size);
+            (num_experts_per_tok, shared.max(moe_intermediate_size * num_experts_per_tok))
         }
     });
     let experts: Vec<(usize, usize)> = experts.collect();
     let per_token = experts.iter().map(|(count, _)| *count).max().unwrap_or(0);
     let inner = experts.iter().map(|(_, width)| *width).max().unwrap_or(0);
-    let hidden_rows = 4 + per_token;
-    let floats = hidden_rows * config.hidden_size + 2 * qkv + (heads + 2) * config.head_dim;
+    let hidden_rows = 5 + per_token;
+    let floats = hidden_rows * config.hidden_size + 2 * qkv + attended;
     // Inputs of products as int8, with a scale and a sum for every 32 of them.
     let int8 = (config.hidden_size + qkv + inner) * 5 / 4;
     let logits = 4 * LOGIT_ROWS * config.vocab_size as u64;

@@ -14,7 +14,7 @@ use nestling_formats::nested::{
     Layout, NestedPlanes, NestedView, NeuronOrder, reorder_columns, reorder_rows,
 };
 use nestling_formats::store::{Encoding, GroupId, PartItem, Store};
-use nestling_formats::{Checkpoint, FloatId, FloatKind, Level, MatrixId, MatrixKind, Plane};
+use nestling_formats::{Checkpoint, FloatId, FloatKind, Level, MatrixId, MatrixKind, Plane, names};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -133,7 +133,7 @@ fn assert_float_is_exact(store: &Store, checkpoint: &Checkpoint, id: FloatId) {
         PartItem::Tensor { tensor } if tensor == number => Some(bytes[part.range].to_vec()),
         _ => None,
     });
-    let expected = checkpoint.read_bytes(checkpoint.float(id).unwrap()).unwrap();
+    let expected = checkpoint.read_float_bytes(id).unwrap();
     assert_eq!(found.unwrap(), expected, "{id:?}");
 }
 
@@ -399,7 +399,8 @@ fn a_weight_that_is_no_number_is_named() {
     }
     let checkpoint = Checkpoint::open(&source).unwrap();
     let id = MatrixId { kind: MatrixKind::Up, layer: Some(1), expert: Some(3) };
-    let at = checkpoint.matrix(id).unwrap().offset as usize + 2 * 7;
+    let [slice] = &names::matrix_tensors(checkpoint.config(), id)[..] else { panic!("one tensor") };
+    let at = checkpoint.tensor(&slice.name).unwrap().offset as usize + 2 * 7;
     drop(checkpoint);
     let path = source.join("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();

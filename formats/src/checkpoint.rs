@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::limits::{MAX_ASSET_BYTES, MAX_CONFIG_BYTES};
+use crate::names::{self, Naming};
 use crate::read_at::SourceFile;
 use crate::weight_files::{not_a_checkpoint, open_weights, read_small, read_source};
-use crate::{
-    DType, FloatId, GenerationDefaults, ImportError, MatrixId, MatrixKind, ModelConfig, ModelShape,
-    names,
-};
+use crate::{DType, GenerationDefaults, ImportError, ModelConfig, ModelShape};
+
+mod slices;
+
+pub use slices::{FloatPlace, MatrixPlace};
 
 /// The files besides the weights that a store takes over, where the checkpoint has them.
 pub const ASSET_FILES: &[&str] = &[
@@ -68,6 +70,7 @@ pub struct Checkpoint {
     config: ModelConfig,
     generation: GenerationDefaults,
     shape: ModelShape,
+    naming: Naming,
     files: Vec<SourceFile>,
     tensors: BTreeMap<String, TensorInfo>,
 }
@@ -93,7 +96,8 @@ impl Checkpoint {
         let (files, tensors) = open_weights(directory)?;
         let shape = ModelShape::new(&config);
         let directory = directory.to_owned();
-        let checkpoint = Self { directory, config, generation, shape, files, tensors };
+        let naming = names::published(config.architecture);
+        let checkpoint = Self { directory, config, generation, shape, naming, files, tensors };
         checkpoint.check_tensors()?;
         Ok(checkpoint)
     }
@@ -136,36 +140,6 @@ impl Checkpoint {
     /// Where the tensor of that name lies.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
-    }
-
-    /// Where a matrix lies. A tied head is not there: ask for the embedding.
-    ///
-    /// # Errors
-    /// [`ImportError::MissingTensor`] for an id that the model has not.
-    pub fn matrix(&self, id: MatrixId) -> Result<&TensorInfo, ImportError> {
-        let name = names::matrix_tensor_name(self.config.architecture, id);
-        self.named(name, || format!("{id:?}"))
-    }
-
-    /// Where a float tensor lies.
-    ///
-    /// # Errors
-    /// [`ImportError::MissingTensor`] for an id that the model has not.
-    pub fn float(&self, id: FloatId) -> Result<&TensorInfo, ImportError> {
-        let name = names::float_tensor_name(self.config.architecture, id);
-        self.named(name, || format!("{id:?}"))
-    }
-
-    fn named(
-        &self,
-        name: Option<String>,
-        id: impl FnOnce() -> String,
-    ) -> Result<&TensorInfo, ImportError> {
-        let tensor = name.unwrap_or_else(id);
-        self.tensor(&tensor).ok_or_else(|| ImportError::MissingTensor {
-            file: self.directory.display().to_string(),
-            tensor,
-        })
     }
 
     /// A tensor's bytes as they are in the file: little-endian elements, row by row.
@@ -221,22 +195,6 @@ impl Checkpoint {
             start += bytes.len() as u64;
         }
         Ok(())
-    }
-
-    /// A matrix as f32, `[rows, cols]`.
-    ///
-    /// # Errors
-    /// As [`Self::read_f32`].
-    pub fn read_matrix(&self, id: MatrixId) -> Result<Vec<f32>, ImportError> {
-        self.read_f32(self.matrix(id)?)
-    }
-
-    /// A float tensor as f32.
-    ///
-    /// # Errors
-    /// As [`Self::read_f32`].
-    pub fn read_float(&self, id: FloatId) -> Result<Vec<f32>, ImportError> {
-        self.read_f32(self.float(id)?)
     }
 
     fn buffer_length(&self, length: u64) -> Result<usize, ImportError> {
@@ -344,89 +302,6 @@ impl Checkpoint {
             None => Ok(()),
             Some(file) => Err(ImportError::Changed { file: file.path().display().to_string() }),
         }
-    }
-
-    /// Every weight of the model is there in its shape, and nothing else is.
-    fn check_tensors(&self) -> Result<(), ImportError> {
-        for matrix in &self.shape.matrices {
-            self.check_shape(self.matrix(matrix.id)?, &[matrix.rows as u64, matrix.cols as u64])?;
-        }
-        for float in &self.shape.floats {
-            let info = self.float(float.id)?;
-            match float.rows {
-                1 if info.shape.len() == 1 => self.check_shape(info, &[float.cols as u64])?,
-                rows => self.check_shape(info, &[rows as u64, float.cols as u64])?,
-            }
-        }
-        let architecture = self.config.architecture;
-        let matrices = self.shape.matrices.iter();
-        let expected: std::collections::HashSet<_> = matrices
-            .filter_map(|matrix| names::matrix_tensor_name(architecture, matrix.id))
-            .chain(
-                self.shape
-                    .floats
-                    .iter()
-                    .filter_map(|float| names::float_tensor_name(architecture, float.id)),
-            )
-            .collect();
-        let tied = self.config.tie_word_embeddings;
-        if tied && self.is_whole() {
-            self.check_repeated_head()?;
-        }
-        let unexpected = |name: &&String| {
-            !expected.contains(*name) && !names::is_redundant(architecture, name, tied)
-        };
-        match self.tensors.keys().find(unexpected) {
-            None => Ok(()),
-            Some(first) => Err(ImportError::UnexpectedTensor {
-                file: self.directory.display().to_string(),
-                tensor: first.clone(),
-                count: self.tensors.keys().filter(unexpected).count(),
-            }),
-        }
-    }
-
-    /// A tied head that is written out must repeat the embedding; else one of the two is wrong.
-    fn check_repeated_head(&self) -> Result<(), ImportError> {
-        let id = |kind| MatrixId { kind, layer: None, expert: None };
-        let Ok(head) = self.matrix(id(MatrixKind::Head)) else { return Ok(()) };
-        let embedding = self.matrix(id(MatrixKind::Embedding))?;
-        let alike = (head.dtype, &head.shape) == (embedding.dtype, &embedding.shape);
-        let mut chunks = [vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]];
-        let mut start = 0;
-        let mut same = alike;
-        while same && start < head.length {
-            let length = CHUNK_BYTES.min(self.buffer_length(head.length - start)?);
-            let [one, two] = &mut chunks;
-            self.read_into(head, start, &mut one[..length])?;
-            self.read_into(embedding, start, &mut two[..length])?;
-            same = one[..length] == two[..length];
-            start += length as u64;
-        }
-        if same {
-            return Ok(());
-        }
-        Err(ImportError::Tensor {
-            file: self.file_name(head.file),
-            tensor: "lm_head.weight".into(),
-            offset: head.offset,
-            expected: "what the embedding holds, as `tie_word_embeddings` is true".into(),
-            found: "other values".into(),
-        })
-    }
-
-    fn check_shape(&self, info: &TensorInfo, expected: &[u64]) -> Result<(), ImportError> {
-        if info.shape == expected {
-            return Ok(());
-        }
-        let name = self.tensors.iter().find(|(_, other)| *other == info);
-        Err(ImportError::Tensor {
-            file: self.file_name(info.file),
-            tensor: name.map_or_else(String::new, |(name, _)| name.clone()),
-            offset: info.offset,
-            expected: format!("shape {expected:?}"),
-            found: format!("{:?}", info.shape),
-        })
     }
 }
 

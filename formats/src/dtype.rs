@@ -32,6 +32,19 @@ impl DType {
         }
     }
 
+    /// Appends values as little-endian elements, rounded half to even.
+    pub fn encode(self, values: &[f32], out: &mut Vec<u8>) {
+        match self {
+            Self::F32 => out.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+            Self::F16 => {
+                out.extend(values.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()));
+            }
+            Self::Bf16 => {
+                out.extend(values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()));
+            }
+        }
+    }
+
     /// Converts little-endian elements to f32.
     ///
     /// `bytes` holds `out.len()` elements; whatever one of the two has too much is left alone.

@@ -22,9 +22,11 @@ pub mod shape;
 pub mod store;
 mod weight_files;
 
-pub use checkpoint::{Asset, Checkpoint, TensorInfo};
+pub use checkpoint::{Asset, Checkpoint, FloatPlace, MatrixPlace, TensorInfo};
 pub use config::{
-    Architecture, FeedForward, GenerationDefaults, LayerConfig, ModelConfig, RopePairs,
+    Activation, Architecture, AttentionBias, AttentionConfig, ExpertGroups, ExpertVector,
+    FeedForward, GenerationDefaults, GroupScore, LayerConfig, ModelConfig, Multipliers, QkNorm,
+    RopeConfig, RopePairs, RouterConfig, RouterScore, SharedExpert, SharedGate, TokenMixer,
 };
 pub use delta_net::DeltaNetConfig;
 pub use dtype::DType;

@@ -38,6 +38,8 @@ pub const MAX_HEADS: usize = 1024;
 pub const MAX_HEAD_DIM: usize = 1024;
 /// `num_experts`.
 pub const MAX_EXPERTS: usize = 4096;
+/// `n_group`.
+pub const MAX_EXPERT_GROUPS: usize = 64;
 /// `num_experts_per_tok`.
 pub const MAX_EXPERTS_PER_TOKEN: usize = 64;
 /// `max_position_embeddings`.

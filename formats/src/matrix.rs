@@ -22,6 +22,30 @@ pub enum MatrixKind {
     Up = 7,
     /// SwiGLU down projection, `[hidden_size, intermediate]`.
     Down = 8,
+    /// Projection of the gate on attended heads, `[num_attention_heads * head_dim, hidden_size]`.
+    QueryGate = 9,
+    /// Latent attention: hidden state to latent query, `[q_lora_rank, hidden_size]`.
+    QueryDown = 10,
+    /// Latent attention: latent query to queries,
+    /// `[num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim), q_lora_rank]`.
+    QueryUp = 11,
+    /// Latent attention: hidden state to latent and shared key,
+    /// `[kv_lora_rank + qk_rope_head_dim, hidden_size]`.
+    LatentDown = 12,
+    /// Latent attention: queries of each head to the latent space,
+    /// `[num_attention_heads * kv_lora_rank, qk_nope_head_dim]`.
+    KeyUp = 13,
+    /// Latent attention: attended latents of each head to values,
+    /// `[num_attention_heads * v_head_dim, kv_lora_rank]`.
+    ValueUp = 14,
+    /// Gated DeltaNet: queries, keys and values side by side.
+    DeltaIn = 15,
+    /// Gated DeltaNet: the gate of the output norm.
+    DeltaGate = 16,
+    /// Gated DeltaNet: beta and decay of each value head.
+    DeltaBetaDecay = 17,
+    /// Gated DeltaNet: output projection.
+    DeltaOut = 18,
 }
 
 /// One matrix of a model: an expert's when `expert` is set, else the layer's, else the model's.
@@ -59,6 +83,48 @@ pub enum FloatKind {
     ValueBias = 8,
     /// Bias of the attention output projection.
     OutputBias = 9,
+    /// Row that the sigmoid gate of the shared expert is the product with, `[hidden_size]`.
+    SharedGate = 10,
+    /// Added to router scores for the choice of experts, `[num_experts]`.
+    RouterBias = 11,
+    /// Added to router logits, `[num_experts]`.
+    RouterLogitBias = 12,
+    /// Logit of each query head that takes part in the softmax over positions and has no value.
+    Sinks = 13,
+    /// Biases of the gate projections of all experts, `[num_experts, intermediate]`.
+    ExpertGateBias = 14,
+    /// Biases of the up projections of all experts, `[num_experts, intermediate]`.
+    ExpertUpBias = 15,
+    /// Biases of the down projections of all experts, `[num_experts, hidden_size]`.
+    ExpertDownBias = 16,
+    /// RMSNorm of the latent query, `[q_lora_rank]`.
+    QueryLatentNorm = 17,
+    /// RMSNorm of the latent, `[kv_lora_rank]`.
+    LatentNorm = 18,
+    /// Gated DeltaNet: causal convolution of each channel, `[channels, kernel]`.
+    DeltaConv = 19,
+    /// Gated DeltaNet: logarithm of each value head's decay rate.
+    DeltaDecay = 20,
+    /// Gated DeltaNet: added to each value head's time step.
+    DeltaTimeBias = 21,
+    /// Gated DeltaNet: RMSNorm of each head's output.
+    DeltaNorm = 22,
+    /// Factors of the router's normed inputs, `[hidden_size]`.
+    RouterInputScale = 23,
+    /// Factor of each expert's weight, `[num_experts]`.
+    ExpertScale = 24,
+    /// RMSNorm after attention, `[hidden_size]`.
+    PostAttentionNorm = 25,
+    /// RMSNorm after the whole feed-forward part, `[hidden_size]`.
+    PostFeedForwardNorm = 26,
+    /// RMSNorm after the dense part beside the experts, `[hidden_size]`.
+    PostSharedNorm = 27,
+    /// RMSNorm before the experts, `[hidden_size]`.
+    PreExpertNorm = 28,
+    /// RMSNorm after the experts, `[hidden_size]`.
+    PostExpertNorm = 29,
+    /// Factor of a layer's output.
+    LayerScalar = 30,
 }
 
 /// One float tensor of a model.

@@ -1,6 +1,9 @@
 //! Every weight of a model and its shape, derived from the configuration alone.
 
-use crate::config::{FeedForward, LayerConfig, ModelConfig};
+use crate::config::{
+    AttentionBias, AttentionConfig, ExpertVector, FeedForward, ModelConfig, QkNorm, SharedExpert,
+    SharedGate, TokenMixer,
+};
 use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
 
 /// A matrix and its size.
@@ -52,8 +55,12 @@ impl ModelShape {
             shape.matrix(model(MatrixKind::Head), vocabulary, hidden);
         }
         for (layer, layer_config) in (0u32..).zip(&config.layers) {
-            shape.attention(config, layer);
-            shape.feed_forward(config, layer, layer_config);
+            shape.vector(FloatKind::AttentionNorm, Some(layer), hidden);
+            match &layer_config.mixer {
+                TokenMixer::Attention(attention) => shape.attention(hidden, layer, attention),
+            }
+            shape.vector(FloatKind::FeedForwardNorm, Some(layer), hidden);
+            shape.feed_forward(config, layer, layer_config.feed_forward);
         }
         shape.vector(FloatKind::FinalNorm, None, hidden);
         shape
@@ -74,46 +81,64 @@ impl ModelShape {
         self.floats.push(FloatShape { id: FloatId { kind, layer }, rows: 1, cols });
     }
 
-    fn attention(&mut self, config: &ModelConfig, layer: u32) {
-        let hidden = config.hidden_size;
-        let queries = config.num_attention_heads * config.head_dim;
-        let keys = config.num_key_value_heads * config.head_dim;
+    fn attention(&mut self, hidden: usize, layer: u32, attention: &AttentionConfig) {
+        let head_dim = attention.head_dim;
+        let queries = attention.num_attention_heads * head_dim;
+        let keys = attention.num_key_value_heads * head_dim;
         let dense = |kind| MatrixId { kind, layer: Some(layer), expert: None };
         self.matrix(dense(MatrixKind::Query), queries, hidden);
         self.matrix(dense(MatrixKind::Key), keys, hidden);
         self.matrix(dense(MatrixKind::Value), keys, hidden);
         self.matrix(dense(MatrixKind::Output), hidden, queries);
         let at = Some(layer);
-        self.vector(FloatKind::AttentionNorm, at, hidden);
-        if config.qk_norm {
-            self.vector(FloatKind::QueryNorm, at, config.head_dim);
-            self.vector(FloatKind::KeyNorm, at, config.head_dim);
+        let norms = match attention.qk_norm {
+            QkNorm::Absent => None,
+            QkNorm::PerHead => Some((head_dim, head_dim)),
+            QkNorm::FullWidth => Some((queries, keys)),
+        };
+        if let Some((queries, keys)) = norms {
+            self.vector(FloatKind::QueryNorm, at, queries);
+            self.vector(FloatKind::KeyNorm, at, keys);
         }
-        if config.attention_bias {
+        if attention.bias != AttentionBias::Absent {
             self.vector(FloatKind::QueryBias, at, queries);
             self.vector(FloatKind::KeyBias, at, keys);
             self.vector(FloatKind::ValueBias, at, keys);
+        }
+        if attention.bias == AttentionBias::All {
             self.vector(FloatKind::OutputBias, at, hidden);
         }
-        self.vector(FloatKind::FeedForwardNorm, at, hidden);
     }
 
-    fn feed_forward(&mut self, config: &ModelConfig, layer: u32, layer_config: &LayerConfig) {
-        match layer_config.feed_forward {
-            FeedForward::Dense { intermediate_size } => {
-                self.swiglu(layer, None, config.hidden_size, intermediate_size);
+    fn feed_forward(&mut self, config: &ModelConfig, layer: u32, feed_forward: FeedForward) {
+        let (hidden, at) = (config.hidden_size, Some(layer));
+        if let Some(intermediate_size) = feed_forward.dense_size() {
+            self.gated(layer, None, hidden, intermediate_size);
+        }
+        let FeedForward::Moe { num_experts, moe_intermediate_size, shared, .. } = feed_forward
+        else {
+            return;
+        };
+        let id = FloatId { kind: FloatKind::Router, layer: at };
+        self.floats.push(FloatShape { id, rows: num_experts, cols: hidden });
+        let router = &config.router;
+        for (vector, kind) in [
+            (router.logit_bias, FloatKind::RouterLogitBias),
+            (router.selection_bias, FloatKind::RouterBias),
+        ] {
+            if vector == ExpertVector::Present {
+                self.vector(kind, at, num_experts);
             }
-            FeedForward::Moe { num_experts, moe_intermediate_size, .. } => {
-                let id = FloatId { kind: FloatKind::Router, layer: Some(layer) };
-                self.floats.push(FloatShape { id, rows: num_experts, cols: config.hidden_size });
-                for expert in (0u32..).take(num_experts) {
-                    self.swiglu(layer, Some(expert), config.hidden_size, moe_intermediate_size);
-                }
-            }
+        }
+        if let Some(SharedExpert { gate: SharedGate::Sigmoid, .. }) = shared {
+            self.vector(FloatKind::SharedGate, at, hidden);
+        }
+        for expert in (0u32..).take(num_experts) {
+            self.gated(layer, Some(expert), hidden, moe_intermediate_size);
         }
     }
 
-    fn swiglu(&mut self, layer: u32, expert: Option<u32>, hidden: usize, intermediate: usize) {
+    fn gated(&mut self, layer: u32, expert: Option<u32>, hidden: usize, intermediate: usize) {
         let id = |kind| MatrixId { kind, layer: Some(layer), expert };
         self.matrix(id(MatrixKind::Gate), intermediate, hidden);
         self.matrix(id(MatrixKind::Up), intermediate, hidden);

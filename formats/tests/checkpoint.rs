@@ -41,8 +41,8 @@ fn config(changes: &[(&str, Value)]) -> Value {
 fn tensors(config: &Value) -> Tensors {
     let config = ModelConfig::from_json("config.json", config.to_string().as_bytes()).unwrap();
     let shape = ModelShape::new(&config);
-    let matrix = |id| names::matrix_tensor_name(config.architecture, id).unwrap();
-    let float = |id| names::float_tensor_name(config.architecture, id).unwrap();
+    let matrix = |id| names::matrix_tensors(&config, id).remove(0).name;
+    let float = |id| names::float_tensor(&config, id).unwrap().name;
     let mut out: Tensors = Vec::new();
     out.extend(shape.matrices.iter().map(|m| (matrix(m.id), vec![m.rows as u64, m.cols as u64])));
     out.extend(shape.floats.iter().map(|f| {
@@ -102,12 +102,13 @@ fn a_checkpoint_is_read() {
     fs::write(directory.path().join("tokenizer.json"), "{}").unwrap();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     let id = MatrixId { kind: MatrixKind::Down, layer: Some(1), expert: Some(0) };
-    let info = checkpoint.matrix(id).unwrap();
-    assert_eq!((info.dtype, info.shape.as_slice(), info.elements()), (DType::F32, &[4, 3][..], 12));
+    let place = checkpoint.matrix(id).unwrap();
+    assert_eq!((place.dtype(), place.rows(), place.cols()), (DType::F32, 4, 3));
+    assert_eq!(place.length(), 48);
     let expected: Vec<f32> = (0..12).map(|i| i as f32 / 4.0).collect();
     assert_eq!(checkpoint.read_matrix(id).unwrap(), expected);
     let bytes: Vec<u8> = expected.iter().flat_map(|v| v.to_le_bytes()).collect();
-    assert_eq!(checkpoint.read_bytes(info).unwrap(), bytes);
+    assert_eq!(checkpoint.read_matrix_bytes(id).unwrap(), bytes);
     let norm = FloatId { kind: FloatKind::FinalNorm, layer: None };
     assert_eq!(checkpoint.read_float(norm).unwrap(), &expected[..4]);
     let assets = checkpoint.assets().unwrap();

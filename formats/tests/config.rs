@@ -1,7 +1,8 @@
 //! Configurations: the published one, and everything that must be refused by name.
 
 use nestling_formats::{
-    FeedForward, GenerationDefaults, ImportError, MatrixKind, ModelConfig, ModelShape, names,
+    FeedForward, GenerationDefaults, ImportError, MatrixKind, ModelConfig, ModelShape, QkNorm,
+    TokenMixer, names,
 };
 use serde_json::{Value, json};
 
@@ -59,12 +60,18 @@ fn with(key: &str, value: Value) -> Result<ModelConfig, ImportError> {
 #[test]
 fn the_published_configuration_is_read() {
     let config = parse(&published()).unwrap();
-    assert_eq!((config.num_attention_heads, config.num_key_value_heads), (32, 4));
-    assert_eq!((config.rms_norm_eps, config.rope_theta), (1e-6, 1e6));
+    let TokenMixer::Attention(attention) = config.layers[0].mixer;
+    assert_eq!((attention.num_attention_heads, attention.num_key_value_heads), (32, 4));
+    assert_eq!((config.rms_norm_eps, attention.rope.theta), (1e-6, 1e6));
     assert_eq!((config.bos_token_id, config.eos_token_ids), (Some(151_643), vec![151_645]));
-    assert!(config.router.norm_topk_prob && config.qk_norm && !config.tie_word_embeddings);
-    let moe =
-        FeedForward::Moe { num_experts: 128, num_experts_per_tok: 8, moe_intermediate_size: 768 };
+    assert!(config.router.norm_topk_prob && !config.tie_word_embeddings);
+    assert_eq!(attention.qk_norm, QkNorm::PerHead);
+    let moe = FeedForward::Moe {
+        num_experts: 128,
+        num_experts_per_tok: 8,
+        moe_intermediate_size: 768,
+        shared: None,
+    };
     assert!(config.layers.len() == 48 && config.layers.iter().all(|l| l.feed_forward == moe));
 }
 
@@ -75,9 +82,8 @@ fn the_shape_has_every_weight_once() {
     assert_eq!(shape.weights(), 30_532_122_624);
     let matrices = shape.matrices.iter();
     let names: std::collections::HashSet<_> = matrices
-        .map(|m| names::matrix_tensor_name(config.architecture, m.id))
-        .chain(shape.floats.iter().map(|f| names::float_tensor_name(config.architecture, f.id)))
-        .map(|name| name.expect("every id of a shape has a name"))
+        .map(|m| names::matrix_tensors(&config, m.id).remove(0).name)
+        .chain(shape.floats.iter().map(|f| names::float_tensor(&config, f.id).unwrap().name))
         .collect();
     assert_eq!(names.len(), shape.matrices.len() + shape.floats.len());
     assert_eq!(names.len(), 18_867);

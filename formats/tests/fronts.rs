@@ -35,8 +35,9 @@ fn headers_are_enough_to_check_a_checkpoint() {
     assert_eq!(checkpoint.shape(), whole.shape());
     assert_eq!(checkpoint.weight_bytes(), whole.weight_bytes());
     let id = MatrixId { kind: MatrixKind::Query, layer: Some(0), expert: None };
-    assert_eq!(checkpoint.matrix(id).unwrap(), whole.matrix(id).unwrap());
-    let error = checkpoint.read_bytes(checkpoint.matrix(id).unwrap()).unwrap_err();
+    let size = |checkpoint: &Checkpoint| checkpoint.matrix(id).unwrap().length();
+    assert_eq!(size(&checkpoint), size(&whole));
+    let error = checkpoint.read_matrix(id).unwrap_err();
     assert!(error.to_string().contains("only the beginning"), "{error}");
 }
 

@@ -8,7 +8,7 @@ use crate::levels::level_sizes;
 use crate::verify::{open_store, store_path};
 use nestling::engine::allocation::{Allocation, AllocationSummary};
 use nestling::formats::store::{Group, GroupId, Store};
-use nestling::formats::{FeedForward, Level, ModelConfig, ModelShape};
+use nestling::formats::{FeedForward, Level, ModelConfig, ModelShape, TokenMixer};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -100,10 +100,16 @@ fn model_json(config: &ModelConfig) -> Value {
             FeedForward::Dense { intermediate_size } => {
                 json!({"intermediate_size": intermediate_size})
             }
-            FeedForward::Moe { num_experts, num_experts_per_tok, moe_intermediate_size } => json!({
+            FeedForward::Moe {
+                num_experts,
+                num_experts_per_tok,
+                moe_intermediate_size,
+                shared,
+            } => json!({
                 "num_experts": num_experts,
                 "num_experts_per_tok": num_experts_per_tok,
                 "moe_intermediate_size": moe_intermediate_size,
+                "shared_expert_intermediate_size": shared.map(|shared| shared.intermediate_size),
             }),
         })
         .collect();
@@ -112,9 +118,7 @@ fn model_json(config: &ModelConfig) -> Value {
         "weights": ModelShape::new(config).weights(),
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
-        "num_key_value_heads": config.num_key_value_heads,
-        "head_dim": config.head_dim,
+        "mixers": mixers(config).into_iter().map(mixer_json).collect::<Vec<_>>(),
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.max_position_embeddings,
         "tie_word_embeddings": config.tie_word_embeddings,
@@ -205,6 +209,40 @@ fn measured(store: &Store) -> (usize, usize) {
     (experts.clone().filter(known).count(), experts.count())
 }
 
+/// The kinds of mixers of a model's layers.
+fn mixers(config: &ModelConfig) -> Vec<TokenMixer> {
+    let mut kinds: Vec<TokenMixer> = Vec::new();
+    for layer in &config.layers {
+        if !kinds.contains(&layer.mixer) {
+            kinds.push(layer.mixer);
+        }
+    }
+    kinds
+}
+
+fn mixer_json(mixer: TokenMixer) -> Value {
+    let TokenMixer::Attention(attention) = mixer;
+    json!({
+        "kind": "attention",
+        "num_attention_heads": attention.num_attention_heads,
+        "num_key_value_heads": attention.num_key_value_heads,
+        "head_dim": attention.head_dim,
+        "sliding_window": attention.sliding_window,
+    })
+}
+
+fn mixer_text(mixer: &TokenMixer) -> String {
+    let TokenMixer::Attention(attention) = mixer;
+    let mut text = format!(
+        "{} heads / {} KV heads of {}",
+        attention.num_attention_heads, attention.num_key_value_heads, attention.head_dim
+    );
+    if let Some(window) = attention.sliding_window {
+        let _ = write!(text, " (window {window})");
+    }
+    text
+}
+
 fn model_text(config: &ModelConfig) -> String {
     let millions = ModelShape::new(config).weights() as f64 / 1e6;
     let weights = match millions {
@@ -213,16 +251,16 @@ fn model_text(config: &ModelConfig) -> String {
         _ => format!("{:.1} B weights", millions / 1e3),
     };
     let mut text = format!(
-        "{}, {weights}: {} layers, hidden {}, {} heads / {} KV heads of {}",
+        "{}, {weights}: {} layers, hidden {}",
         config.architecture.model_type(),
         config.num_hidden_layers,
         config.hidden_size,
-        config.num_attention_heads,
-        config.num_key_value_heads,
-        config.head_dim,
     );
+    for mixer in mixers(config) {
+        let _ = write!(text, ", {}", mixer_text(&mixer));
+    }
     let moe = config.layers.iter().find_map(|layer| match layer.feed_forward {
-        FeedForward::Moe { num_experts, num_experts_per_tok, moe_intermediate_size } => {
+        FeedForward::Moe { num_experts, num_experts_per_tok, moe_intermediate_size, .. } => {
             Some((num_experts, num_experts_per_tok, moe_intermediate_size))
         }
         FeedForward::Dense { .. } => None,

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use nestling_formats::store::GroupId;
-use nestling_formats::{FeedForward as FeedForwardConfig, Level};
+use nestling_formats::{Activation, FeedForward as FeedForwardConfig, Level};
 
+use super::mixer::PassedOn;
 use super::moments::{Blend, MomentSum, Panels};
 use super::{Calibrator, Pass, Passed, ROUTED_INPUTS, SAMPLE_TOKENS, STEP_ROWS, Wanted};
 use crate::backend::{Backend, Encoder, FeedForward, Linear, Routing};
@@ -119,20 +120,22 @@ impl Calibrator<'_> {
     pub(super) fn feed_forward(
         &mut self,
         weights: &LayerWeights<Cpu>,
-        routing: &Routing,
+        passed_on: &PassedOn,
         moments: &mut FeedForwardMoments,
         how: &Pass<'_>,
         passed: Passed<'_>,
     ) -> Result<(), EngineError> {
         if let Some(shared) = &weights.shared {
+            let weight = |row: usize| passed_on.gates.get(row).copied().unwrap_or(1.0);
             let rows = (0u32..).zip(0..self.token_count());
-            let uses: Vec<Use> = rows.map(|(row, _)| Use { row, weight: 1.0 }).collect();
-            let mut sum = MomentSum::new(shared.down.matrix.cols());
-            self.routed(shared, moments, &uses, &mut sum, how)?;
+            let uses: Vec<Use> =
+                rows.map(|(row, index)| Use { row, weight: weight(index) }).collect();
+            let mut sum = MomentSum::new(shared.ffn.down.matrix.cols());
+            self.routed(&shared.ffn, moments, &uses, &mut sum, how)?;
             moments.dense = Some(sum);
         }
         if let Some(router) = &weights.router {
-            for (expert, uses) in (0u32..).zip(uses(routing, router.weights.rows())) {
+            for (expert, uses) in (0u32..).zip(uses(&passed_on.routing, router.weights.rows())) {
                 self.expert(expert, uses, moments, how)?;
                 passed(self.bytes(self.layers, Some(expert)));
             }
@@ -186,7 +189,7 @@ impl Calibrator<'_> {
             activations: ActivationMode::Float,
             threads: 1,
         };
-        loader.feed_forward(group, hidden, intermediate)
+        loader.feed_forward(group, (hidden, intermediate))
     }
 
     /// Computes the tokens that use a part and adds their outputs; gives the mean squares of their
@@ -261,7 +264,8 @@ impl Calibrator<'_> {
         self.cpu.encoder().write(normed, &mut x)?;
         let mut gate = self.product(&weights.gate, &x)?;
         let up = self.product(&weights.up, &x)?;
-        swiglu(&self.pool, self.kernels, &mut gate, &up);
+        let parts = (weights.activation, &mut *gate, &*up);
+        gated(&self.pool, self.kernels, parts);
         let mut output = Vec::new();
         if wanted == Wanted::Outputs {
             let mut x = self.cpu.buffer(rows, weights.down.matrix.cols())?;
@@ -327,8 +331,12 @@ fn uses(routing: &Routing, experts: usize) -> Vec<Vec<Use>> {
     uses
 }
 
-fn swiglu(pool: &Arc<ThreadPool>, kernels: &'static Kernels, gate: &mut [f32], up: &[f32]) {
+fn gated(
+    pool: &Arc<ThreadPool>,
+    kernels: &'static Kernels,
+    (activation, gate, up): (Activation, &mut [f32], &[f32]),
+) {
     let chunk = gate.len().div_ceil(4 * pool.threads()).max(1);
     let mut parts: Vec<_> = gate.chunks_mut(chunk).zip(up.chunks(chunk)).collect();
-    pool.for_each_mut(&mut parts, &|_, (gate, up)| kernels.swiglu(gate, up));
+    pool.for_each_mut(&mut parts, &|_, (gate, up)| kernels.gated(activation, gate, up));
 }

@@ -4,8 +4,8 @@
 //! are read at a time. Memory: two rows of `hidden_size` for every token, the sums of one layer
 //! (about 2 · n² bytes for `n` inputs; of every expert only those of `down`), one expert's weights.
 
-mod attention;
 mod experts;
+mod mixer;
 mod moments;
 mod sample;
 mod tokens;
@@ -13,6 +13,7 @@ mod tokens;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nestling_formats::nested::SecondMoments;
@@ -22,14 +23,14 @@ use nestling_formats::{Checkpoint, Level, MatrixId, MatrixKind};
 use crate::backend::{Backend, Encoder};
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
 use crate::cancel::CancelToken;
+use crate::cpu::Cpu;
 use crate::cpu::kernels::Kernels;
-use crate::cpu::{Cpu, CpuPool};
 use crate::driver::block_on;
 use crate::error::EngineError;
 use crate::expert::{CheckpointSource, ExpertSource};
-use crate::kv_cache::{KvDtype, KvShape, KvValues, PageId, pages_for};
-use crate::model::RopeAngles;
+use crate::kv_cache::{PageId, pages_for};
 use crate::model::weights::Loader;
+use crate::model::{RopeAngles, rope_kinds};
 use crate::threads::ThreadPool;
 use crate::weights::ActivationMode;
 
@@ -38,8 +39,8 @@ pub use moments::MomentSum;
 pub use sample::RoutedSample;
 pub use tokens::{CALIBRATION_TOKENS_MIN, CalibrationTokens};
 
-use attention::AttentionPass;
 use experts::FeedForwardMoments;
+use mixer::MixerMoments;
 
 /// Rows that are computed together; a longer sequence is one step all the same.
 const STEP_ROWS: usize = 1024;
@@ -61,8 +62,7 @@ pub struct Calibrator<'a> {
     pool: Arc<ThreadPool>,
     kernels: &'static Kernels,
     sequences: Vec<Vec<u32>>,
-    angles: RopeAngles,
-    kv: CpuPool,
+    angles: Vec<RopeAngles>,
     /// Input of the layer, then with its attention added.
     hidden: Vec<f32>, // [T, hidden_size]
     /// Layers that are done.
@@ -92,10 +92,8 @@ enum Current {
 
 struct LayerMoments {
     layer: u32,
-    /// Inputs of queries, keys and values.
-    attention_in: MomentSum,
-    /// Inputs of the output projection.
-    attended: MomentSum,
+    /// Inputs of the mixer's products, under the first of the kinds with the same inputs.
+    inputs: BTreeMap<MatrixKind, MomentSum>,
     feed_forward: FeedForwardMoments,
 }
 
@@ -122,14 +120,7 @@ impl<'a> Calibrator<'a> {
         let sequences: Vec<_> = tokens.tokens().chunks(length).map(<[u32]>::to_vec).collect();
         let kernels = Kernels::detect();
         let mut cpu = Cpu::with(Arc::clone(&pool), kernels);
-        let kv = cpu.kv_pool(&KvShape {
-            num_key_value_heads: config.num_key_value_heads,
-            head_dim: config.head_dim,
-            values: KvValues::Beside,
-            dtype: KvDtype::F32,
-            pages: sequences_per_step(length) * pages_for(length),
-        })?;
-        let angles = RopeAngles::new(config.head_dim, config.rope_theta);
+        let angles = rope_kinds(config).iter().map(RopeAngles::new).collect();
         let size = (config.vocab_size, config.hidden_size);
         let table = source.matrices(&GroupId::Embedding)?.take(MatrixKind::Embedding, size)?;
         let table = cpu.upload_matrix(&table, ActivationMode::Float)?;
@@ -138,6 +129,7 @@ impl<'a> Calibrator<'a> {
         for step in steps(&sequences) {
             let mut encoder = cpu.encoder();
             encoder.embed(&table, &step_rows(step), &mut rows)?;
+            encoder.scale(config.multipliers.embedding, &mut rows)?;
             hidden.extend(block_on(encoder.read(&rows))?);
         }
         Ok(Self {
@@ -147,7 +139,6 @@ impl<'a> Calibrator<'a> {
             kernels,
             sequences,
             angles,
-            kv,
             hidden,
             layers: 0,
             current: Current::Nothing,
@@ -232,12 +223,11 @@ impl<'a> Calibrator<'a> {
         };
         let weights = loader.layer(&config, layer, cancel)?;
         let pass = Pass { wanted, cancel };
-        let AttentionPass { input, attended, normed, routing } =
-            self.attention(&weights, &pass, passed)?;
+        let (MixerMoments { inputs, normed }, passed_on) = self.mixer(&weights, &pass, passed)?;
         let mut feed_forward =
             FeedForwardMoments::new(weights.feed_forward_norm.clone(), normed, self.hidden.len());
-        self.feed_forward(&weights, &routing, &mut feed_forward, &pass, passed)?;
-        let moments = LayerMoments { layer, attention_in: input, attended, feed_forward };
+        self.feed_forward(&weights, &passed_on, &mut feed_forward, &pass, passed)?;
+        let moments = LayerMoments { layer, inputs, feed_forward };
         self.current = Current::Layer(Box::new(moments));
         Ok(())
     }
@@ -291,10 +281,6 @@ impl<'a> Calibrator<'a> {
             _ => return Err(not_calibrated(id)),
         };
         match id.kind {
-            MatrixKind::Query | MatrixKind::Key | MatrixKind::Value => {
-                Ok(layer.attention_in.mean()?)
-            }
-            MatrixKind::Output => Ok(layer.attended.mean()?),
             MatrixKind::Gate | MatrixKind::Up => {
                 let sum = self.feed_forward_input(&layer.feed_forward, id.expert);
                 Ok(sum.ok_or_else(|| not_calibrated(id))?.mean()?)
@@ -303,7 +289,10 @@ impl<'a> Calibrator<'a> {
                 let sum = layer.feed_forward.inner(id.expert);
                 Ok(sum.ok_or_else(|| not_calibrated(id))?.mean()?)
             }
-            _ => Err(not_calibrated(id)),
+            kind => {
+                let sum = layer.inputs.get(&first_with_inputs_of(kind));
+                Ok(sum.ok_or_else(|| not_calibrated(id))?.mean()?)
+            }
         }
     }
 
@@ -319,13 +308,9 @@ impl<'a> Calibrator<'a> {
         };
         let feed_forward = &layer.feed_forward;
         let diagonal = match id.kind {
-            MatrixKind::Query | MatrixKind::Key | MatrixKind::Value => {
-                Some(layer.attention_in.diagonal())
-            }
-            MatrixKind::Output => Some(layer.attended.diagonal()),
             MatrixKind::Gate | MatrixKind::Up => feed_forward.input_diagonal(id.expert),
             MatrixKind::Down => feed_forward.inner(id.expert).map(MomentSum::diagonal),
-            _ => None,
+            kind => layer.inputs.get(&first_with_inputs_of(kind)).map(MomentSum::diagonal),
         };
         diagonal.ok_or_else(|| not_calibrated(id))
     }
@@ -335,7 +320,7 @@ impl<'a> Calibrator<'a> {
         let checkpoint = self.source.checkpoint();
         let ids = checkpoint.shape().matrices.iter().map(|matrix| matrix.id);
         let ids = ids.filter(|id| (id.layer, id.expert) == (Some(layer), expert));
-        ids.filter_map(|id| checkpoint.matrix(id).ok()).map(|tensor| tensor.length).sum()
+        ids.filter_map(|id| checkpoint.matrix(id).ok()).map(|place| place.length()).sum()
     }
 
     /// How the layer that was begun uses its experts; none in a dense layer.
@@ -347,6 +332,15 @@ impl<'a> Calibrator<'a> {
     }
 }
 
+/// The first of the kinds with the same inputs.
+pub(crate) fn first_with_inputs_of(kind: MatrixKind) -> MatrixKind {
+    match kind {
+        MatrixKind::Query | MatrixKind::Key | MatrixKind::Value => MatrixKind::Query,
+        MatrixKind::Gate | MatrixKind::Up => MatrixKind::Gate,
+        kind => kind,
+    }
+}
+
 fn not_calibrated(id: MatrixId) -> EngineError {
     EngineError::mismatch("moments", "a matrix of the layer that is calibrated", format!("{id:?}"))
 }
@@ -354,6 +348,12 @@ fn not_calibrated(id: MatrixId) -> EngineError {
 /// Sequences of a length that make one step.
 fn sequences_per_step(length: usize) -> usize {
     (STEP_ROWS / length.max(1)).max(1)
+}
+
+/// Pages that the sequences of one step need.
+fn pages_max(sequences: &[Vec<u32>]) -> usize {
+    let length = sequences.first().map_or(1, Vec::len);
+    sequences_per_step(length) * pages_for(length)
 }
 
 /// Whole sequences, cut into steps; all but the last have the same length.

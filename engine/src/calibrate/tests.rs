@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::kv_cache::KvDtype;
 use crate::model::{Runner, RunnerOptions};
 use crate::runner::ModelRunner;
 

@@ -7,7 +7,7 @@ use nestling_formats::{MatrixId, MatrixKind};
 
 use super::quantize::Block;
 use super::{Conversion, ConvertError};
-use crate::calibrate::Calibrator;
+use crate::calibrate::{Calibrator, first_with_inputs_of};
 
 /// The inputs of one group's matrices, asked for in the order of the group: those that share their
 /// inputs come one after another, and share the moments.
@@ -31,7 +31,7 @@ impl<'a> Inputs<'a> {
         let Some(calibrator) = self.calibrator.filter(|_| is_calibrated(id)) else {
             return Ok(None);
         };
-        let first = first_of(id.kind);
+        let first = first_with_inputs_of(id.kind);
         if self.last.as_ref().is_none_or(|(kind, ..)| *kind != first) {
             let moments = self.conversion.moments(calibrator, id, cols)?;
             let damp = match self.conversion.options.quantize.calibrated.feedback {
@@ -110,13 +110,4 @@ impl Conversion<'_> {
 /// A gather has no inputs.
 fn is_calibrated(id: MatrixId) -> bool {
     id.kind != MatrixKind::Embedding
-}
-
-/// The first of the kinds with the same inputs.
-fn first_of(kind: MatrixKind) -> MatrixKind {
-    match kind {
-        MatrixKind::Query | MatrixKind::Key | MatrixKind::Value => MatrixKind::Query,
-        MatrixKind::Gate | MatrixKind::Up => MatrixKind::Gate,
-        kind => kind,
-    }
 }

@@ -34,10 +34,7 @@ impl<'a> Orders<'a> {
             return Ok(Some(Arc::clone(order)));
         }
         // Two threads may find the same order; the lock is not held meanwhile.
-        let read = |kind| {
-            let info = self.checkpoint.matrix(MatrixId { kind, ..id })?;
-            self.checkpoint.read_f32(info)
-        };
+        let read = |kind| self.checkpoint.read_matrix(MatrixId { kind, ..id });
         let [gate, up] = [read(MatrixKind::Gate)?, read(MatrixKind::Up)?];
         let down = read(MatrixKind::Down)?;
         let dim = self.checkpoint.config().hidden_size;

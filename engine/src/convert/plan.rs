@@ -33,8 +33,8 @@ pub fn plan_store(
     for asset in assets(checkpoint)? {
         plan.add_asset(asset.name, asset.bytes.len() as u64);
     }
-    let matrix = |id| Ok(checkpoint.matrix(id)?.dtype);
-    let float = |id| Ok(checkpoint.float(id)?.dtype);
+    let matrix = |id| Ok(checkpoint.matrix(id)?.dtype());
+    let float = |id| Ok(checkpoint.float(id)?.dtype());
     Weights::new(checkpoint.config(), options, &matrix, &float).add_to(&mut plan)?;
     Ok(plan)
 }

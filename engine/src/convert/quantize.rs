@@ -78,7 +78,7 @@ impl Conversion<'_> {
         let group = self.writer.index().group(id);
         let matrices = group.map_or(&[][..], |group| &group.matrices);
         let infos = matrices.iter().map(|matrix| self.checkpoint.matrix(self.source(id, matrix)));
-        infos.flatten().map(|info| info.length).sum()
+        infos.flatten().map(|place| place.length()).sum()
     }
 
     fn source(&self, group: &GroupId, matrix: &Matrix) -> MatrixId {
@@ -114,10 +114,8 @@ impl Conversion<'_> {
         for group in self.missing(|id| *id == GroupId::Floats { layer }) {
             let mut tensors = Vec::new();
             for tensor in &group.tensors {
-                let info = self.checkpoint.float(FloatId { kind: tensor.kind, layer })?;
-                // Read as numbers first: they must be finite.
-                self.checkpoint.read_f32(info)?;
-                tensors.push(Coded::Floats(self.checkpoint.read_bytes(info)?));
+                let id = FloatId { kind: tensor.kind, layer };
+                tensors.push(Coded::Floats(self.checkpoint.read_float_bytes(id)?));
             }
             self.write(group, &tensors)?;
         }
@@ -245,7 +243,7 @@ impl Conversion<'_> {
     /// One block as f32, `[to - from, cols]`, its neurons in the order of its expert.
     pub(super) fn read(&self, block: &Block) -> Result<Vec<f32>, ConvertError> {
         self.check_cancelled()?;
-        let info = self.checkpoint.matrix(block.id)?;
+        let place = self.checkpoint.matrix(block.id)?;
         let mut weights = vec![0.0; (block.to - block.from) * block.cols];
         let order = self.orders.of(block.id)?;
         if let Some(order) = order.as_deref()
@@ -253,13 +251,11 @@ impl Conversion<'_> {
         {
             let rows = order[block.from..block.to].iter();
             for (row, weights) in rows.zip(weights.chunks_exact_mut(block.cols)) {
-                let first = u64::from(*row) * block.cols as u64;
-                self.checkpoint.read_f32_from(info, first, weights)?;
+                self.checkpoint.read_rows(&place, *row as usize, weights)?;
             }
             return Ok(weights);
         }
-        let first = block.from as u64 * block.cols as u64;
-        self.checkpoint.read_f32_from(info, first, &mut weights)?;
+        self.checkpoint.read_rows(&place, block.from, &mut weights)?;
         let error = |source| ConvertError::Quantize { matrix: block.id, source };
         if let Some(order) = order {
             weights = reorder_columns(&weights, block.cols, &order).map_err(error)?;
@@ -290,9 +286,9 @@ impl Conversion<'_> {
         for matrix in &group.matrices {
             let id = self.source(&group.id, matrix);
             let Encoding::Nested { codec, .. } = matrix.encoding else {
-                let info = self.checkpoint.matrix(id)?;
-                self.checkpoint.read_f32(info)?;
-                coded.push(Coded::Floats(self.checkpoint.read_bytes(info)?));
+                // Read as numbers first: they must be finite.
+                self.checkpoint.read_matrix(id)?;
+                coded.push(Coded::Floats(self.checkpoint.read_matrix_bytes(id)?));
                 continue;
             };
             let Some(codec) = self.writer.codec(codec) else {

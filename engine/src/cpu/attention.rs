@@ -12,6 +12,8 @@
 //! Keys lie transposed in their page, so that one query element is multiplied with 64 positions
 //! and nothing is summed across lanes.
 
+use std::ops::Range;
+
 use half::f16;
 
 use super::math;
@@ -88,7 +90,9 @@ pub struct AttentionRows {
     /// Elements of a value.
     value_dim: usize,
     queries: Vec<f32>, // [Q, head_dim]
-    /// Positions of the sequence that each query sees, ascending.
+    /// First position of the sequence that each query sees, ascending.
+    starts: Vec<usize>, // [Q]
+    /// Position after the last that each query sees, ascending.
     visible: Vec<usize>, // [Q]
     states: Vec<AttentionState>, // [Q]
     out: Vec<f32>,     // [Q, value_dim]
@@ -103,6 +107,7 @@ impl AttentionRows {
     pub fn clear(&mut self, head_dim: usize, value_dim: usize) {
         (self.head_dim, self.value_dim) = (head_dim, value_dim);
         self.queries.clear();
+        self.starts.clear();
         self.visible.clear();
     }
 
@@ -112,6 +117,7 @@ impl AttentionRows {
             values.reserve(count.saturating_sub(values.len()));
         }
         reserve(&mut self.queries, queries * head_dim);
+        reserve(&mut self.starts, queries);
         reserve(&mut self.visible, queries);
         reserve(&mut self.states, queries);
         reserve(&mut self.out, queries * head_dim);
@@ -121,11 +127,12 @@ impl AttentionRows {
         reserve(&mut self.values, head_dim * PAGE_POSITIONS);
     }
 
-    /// Adds a query that sees the first `visible` positions of its sequence, no fewer than the
-    /// one before it.
-    pub fn push(&mut self, query: &[f32], visible: usize) {
+    /// Adds a query that sees these positions of its sequence; neither end comes before that of
+    /// the query before it.
+    pub fn push(&mut self, query: &[f32], visible: Range<usize>) {
         self.queries.extend_from_slice(query);
-        self.visible.push(visible);
+        self.starts.push(visible.start);
+        self.visible.push(visible.end);
     }
 
     /// Makes room for the results of all queries: nothing gathered yet.
@@ -163,12 +170,15 @@ pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
     scale: f32,
     rows: &mut AttentionRows,
 ) {
-    let AttentionRows { queries, visible, states, out, scores, block, .. } = rows;
+    let AttentionRows { queries, starts, visible, states, out, scores, block, .. } = rows;
     let (d, value_dim) = (rows.head_dim, rows.value_dim);
-    // Queries ascend: those that see nothing of this page come first.
+    // Queries ascend: those that see nothing of this page yet come first, those that see nothing of
+    // it any more last.
     let from = visible.partition_point(|visible| *visible <= first);
-    let (queries, visible) = (&queries[from * d..], &visible[from..]);
-    let (states, out) = (&mut states[from..], &mut out[from * value_dim..]);
+    let to = starts.partition_point(|start| *start < first + PAGE_POSITIONS).max(from);
+    let (queries, visible) = (&queries[from * d..to * d], &visible[from..to]);
+    let (states, out) = (&mut states[from..to], &mut out[from * value_dim..to * value_dim]);
+    let starts = &starts[from..to];
     let count = visible.len();
     let most = visible.last().map_or(0, |last| (last - first).min(PAGE_POSITIONS));
     let (factors, value_scales) = position_factors(kv, scale);
@@ -180,15 +190,18 @@ pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
     let (left, right) = ((queries, d), (keys, PAGE_POSITIONS));
     product::<V, VECTORS>(size, left, right, (&mut *scores, PAGE_POSITIONS));
     let mut merges = [[0.0f32; 2]; MERGED];
-    for (((scores, visible), states), (out, block)) in scores
+    for ((((scores, starts), visible), states), (out, block)) in scores
         .chunks_mut(MERGED * PAGE_POSITIONS)
+        .zip(starts.chunks(MERGED))
         .zip(visible.chunks(MERGED))
         .zip(states.chunks_mut(MERGED))
         .zip(out.chunks_mut(MERGED * value_dim).zip(block.chunks_mut(MERGED * value_dim)))
     {
-        let each = scores.as_chunks_mut::<PAGE_POSITIONS>().0.iter_mut().zip(visible);
-        for ((scores, visible), (state, merge)) in each.zip(states.iter_mut().zip(&mut merges)) {
-            let visible = (visible - first).min(PAGE_POSITIONS);
+        let each = scores.as_chunks_mut::<PAGE_POSITIONS>().0.iter_mut();
+        let each = each.zip(starts.iter().zip(visible));
+        for ((scores, (start, end)), (state, merge)) in each.zip(states.iter_mut().zip(&mut merges))
+        {
+            let visible = start.saturating_sub(first)..(end - first).min(PAGE_POSITIONS);
             *merge = weigh(scores, visible, (&factors, value_scales), state);
         }
         let block = &mut block[..visible.len() * value_dim];
@@ -275,7 +288,7 @@ const MERGED: usize = 4;
 #[inline(always)]
 fn weigh(
     scores: &mut [f32; PAGE_POSITIONS],
-    visible: usize,
+    visible: Range<usize>,
     (factors, value_scales): (&[f32; PAGE_POSITIONS], Option<&[f32]>),
     state: &mut AttentionState,
 ) -> [f32; 2] {
@@ -283,7 +296,8 @@ fn weigh(
         *score *= factor;
     }
     // The weight of a score of negative infinity is zero, and neither maximum nor sum see it.
-    scores[visible..].fill(f32::NEG_INFINITY);
+    scores[..visible.start].fill(f32::NEG_INFINITY);
+    scores[visible.end..].fill(f32::NEG_INFINITY);
     let block_max = math::max(scores);
     for score in scores.iter_mut() {
         *score = math::exp(*score - block_max);

@@ -49,6 +49,7 @@ pub(super) struct Scratch {
     pub uses: Vec<Use<'static>>,
     /// The router's.
     pub logits: CpuBuffer,
+    pub choice: Vec<f32>,
     pub chosen: Vec<(u32, f32)>,
     pub ids: Vec<u32>,
     pub weights: Vec<f32>,
@@ -111,6 +112,10 @@ pub struct CpuBuffer {
 impl CpuBuffer {
     pub(super) fn new(rows: usize, cols: usize) -> Self {
         Self { cols, values: vec![0.0; rows * cols] }
+    }
+
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
     }
 
     pub(crate) fn row_count(&self) -> usize {

@@ -7,10 +7,11 @@ mod floats;
 mod tests;
 
 use half::f16;
+use nestling_formats::{Activation, RouterConfig};
 
 use super::attention::{self, AttentionRows, KvBlock};
 use super::delta_net::{self, DeltaHead};
-use super::math::{self, OUTER_TILE};
+use super::math::{self, OUTER_TILE, RouterScores};
 use super::nested::{self, NestedWeights, TileValues};
 use super::rows::{QuantizedGroup, QuantizedRows};
 #[cfg(target_arch = "x86_64")]
@@ -35,9 +36,9 @@ pub struct Kernels {
     quantize: unsafe fn(&[f32], &mut [QuantizedGroup]),
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     rms_norm_in_place: unsafe fn(&mut [f32], &[f32], f32),
-    route: unsafe fn(&mut [f32], bool, &mut [u32], &mut [f32]),
-    swiglu: unsafe fn(&mut [f32], &[f32]),
-    geglu: unsafe fn(&mut [f32], &[f32]),
+    route: unsafe fn(&RouterConfig, RouterScores, &mut [u32], &mut [f32]),
+    gated: unsafe fn(Activation, &mut [f32], &[f32]),
+    scale: unsafe fn(&mut [f32], f32),
     softcap: unsafe fn(&mut [f32], f32),
     gate: unsafe fn(&mut [f32], &[f32]),
     conv_silu: unsafe fn(&[&[f32]], &[f32], &mut [f32]),
@@ -93,22 +94,22 @@ macro_rules! kernels_for {
 
             $(#[target_feature(enable = $features)])?
             unsafe fn route(
-                logits: &mut [f32],
-                renormalize: bool,
+                rule: &RouterConfig,
+                scores: RouterScores,
                 ids: &mut [u32],
                 weights: &mut [f32],
             ) {
-                math::route_softmax(logits, renormalize, ids, weights);
+                math::route(rule, scores, ids, weights);
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn swiglu(gate: &mut [f32], up: &[f32]) {
-                math::swiglu(gate, up);
+            unsafe fn gated(activation: Activation, gate: &mut [f32], up: &[f32]) {
+                math::gated(activation, gate, up);
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn geglu(gate: &mut [f32], up: &[f32]) {
-                math::geglu(gate, up);
+            unsafe fn scale(x: &mut [f32], factor: f32) {
+                math::scale(x, factor);
             }
 
             $(#[target_feature(enable = $features)])?
@@ -191,8 +192,8 @@ macro_rules! kernels_for {
                 rms_norm,
                 rms_norm_in_place,
                 route,
-                swiglu,
-                geglu,
+                gated,
+                scale,
                 softcap,
                 gate,
                 conv_silu,
@@ -328,28 +329,28 @@ impl Kernels {
         unsafe { (self.rms_norm_in_place)(x, weight, epsilon) }
     }
 
-    /// [`math::route_softmax`].
+    /// [`math::route`].
     pub fn route(
         &self,
-        logits: &mut [f32],
-        renormalize: bool,
+        rule: &RouterConfig,
+        scores: RouterScores,
         ids: &mut [u32],
         weights: &mut [f32],
     ) {
         // SAFETY: see `nested_tile`.
-        unsafe { (self.route)(logits, renormalize, ids, weights) }
+        unsafe { (self.route)(rule, scores, ids, weights) }
     }
 
-    /// [`math::swiglu`].
-    pub fn swiglu(&self, gate: &mut [f32], up: &[f32]) {
+    /// [`math::gated`].
+    pub fn gated(&self, activation: Activation, gate: &mut [f32], up: &[f32]) {
         // SAFETY: see `nested_tile`.
-        unsafe { (self.swiglu)(gate, up) }
+        unsafe { (self.gated)(activation, gate, up) }
     }
 
-    /// [`math::geglu`].
-    pub fn geglu(&self, gate: &mut [f32], up: &[f32]) {
+    /// [`math::scale`].
+    pub fn scale(&self, x: &mut [f32], factor: f32) {
         // SAFETY: see `nested_tile`.
-        unsafe { (self.geglu)(gate, up) }
+        unsafe { (self.scale)(x, factor) }
     }
 
     /// [`math::softcap`].

@@ -5,7 +5,9 @@
 //! neither the instruction set nor the thread count. The loops are `inline(always)` so that
 //! [`super::kernels`] can compile them for each instruction set.
 
-use nestling_formats::{RopePairs, nested};
+use nestling_formats::{
+    Activation, ExpertGroups, GroupScore, RopePairs, RouterConfig, RouterScore, nested,
+};
 
 /// Lanes of every float sum.
 pub const LANES: usize = 16;
@@ -183,23 +185,38 @@ pub fn silu(x: f32) -> f32 {
 #[inline(always)]
 pub fn gate(x: &mut [f32], gate: &[f32]) {
     for (x, gate) in x.iter_mut().zip(gate) {
-        *x *= 1.0 / (1.0 + exp(-*gate));
+        *x *= sigmoid(*gate);
     }
 }
 
-/// SwiGLU: `gate[i] = silu(gate[i]) * up[i]`.
+/// 1 / (1 + e^-x).
 #[inline(always)]
-pub fn swiglu(gate: &mut [f32], up: &[f32]) {
-    for (gate, up) in gate.iter_mut().zip(up) {
-        *gate = silu(*gate) * up;
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// Joins gate and up, in place of gate: `gate[i] = activation(gate[i], up[i])`.
+#[inline(always)]
+pub fn gated(activation: Activation, gate: &mut [f32], up: &[f32]) {
+    match activation {
+        Activation::Silu => {
+            for (gate, up) in gate.iter_mut().zip(up) {
+                *gate = silu(*gate) * up;
+            }
+        }
+        Activation::GeluTanh => {
+            for (gate, up) in gate.iter_mut().zip(up) {
+                *gate = gelu_tanh(*gate) * up;
+            }
+        }
     }
 }
 
-/// GeGLU: `gate[i] = gelu_tanh(gate[i]) * up[i]`.
+/// `x[i] *= factor`.
 #[inline(always)]
-pub fn geglu(gate: &mut [f32], up: &[f32]) {
-    for (gate, up) in gate.iter_mut().zip(up) {
-        *gate = gelu_tanh(*gate) * up;
+pub fn scale(x: &mut [f32], factor: f32) {
+    for x in x {
+        *x *= factor;
     }
 }
 
@@ -317,16 +334,83 @@ pub fn top_k(values: &[f32], ids: &mut [u32], largest: &mut [f32]) {
     }
 }
 
-/// The choice of one token's experts: softmax over all of `logits` (which it overwrites), the
-/// `ids.len()` most probable, and with `renormalize` their weights divided by their sum.
+/// One token's way through a router.
+#[derive(Debug)]
+pub struct RouterScores<'a> {
+    /// Logits; scores afterwards.
+    pub logits: &'a mut [f32], // [E]
+    /// What is compared: written where it differs from the scores.
+    pub choice: &'a mut [f32], // [E]
+    /// Added to scores for the choice; empty for nothing.
+    pub selection_bias: &'a [f32], // [E]
+}
+
+/// The choice of one token's experts, best first, and their weights: see [`RouterConfig`]. Softmax
+/// over chosen logits is softmax over all, divided by the sum of those chosen.
 #[inline(always)]
-pub fn route_softmax(logits: &mut [f32], renormalize: bool, ids: &mut [u32], weights: &mut [f32]) {
-    softmax(logits);
-    top_k(logits, ids, weights);
-    if renormalize {
+pub fn route(rule: &RouterConfig, scores: RouterScores, ids: &mut [u32], weights: &mut [f32]) {
+    let RouterScores { logits, choice, selection_bias } = scores;
+    match rule.score {
+        RouterScore::Softmax => softmax(logits),
+        RouterScore::Sigmoid => logits.iter_mut().for_each(|logit| *logit = sigmoid(*logit)),
+    }
+    if selection_bias.is_empty() && rule.groups.is_none() {
+        top_k(logits, ids, weights);
+    } else {
+        choice.copy_from_slice(logits);
+        choice.iter_mut().zip(selection_bias).for_each(|(choice, bias)| *choice += bias);
+        if let Some(groups) = &rule.groups {
+            keep_best_groups(groups, choice);
+        }
+        top_k(choice, ids, weights);
+        for (weight, id) in weights.iter_mut().zip(&*ids) {
+            *weight = logits[*id as usize];
+        }
+    }
+    if rule.norm_topk_prob {
         let sum = weights.iter().fold(0.0, |sum, weight| sum + weight);
-        for weight in weights {
+        for weight in &mut *weights {
             *weight /= sum;
+        }
+    }
+    if rule.scale != 1.0 {
+        scale(weights, rule.scale);
+    }
+}
+
+/// Makes the scores of all groups of experts but the best negative infinity; of equal groups the
+/// lower wins.
+#[inline(always)]
+fn keep_best_groups(groups: &ExpertGroups, choice: &mut [f32]) {
+    let size = (choice.len() / groups.n_group.max(1)).max(1);
+    let score = |group: &[f32]| {
+        let mut best = [f32::NEG_INFINITY; 2];
+        for &value in group {
+            if value > best[0] {
+                best = [value, best[0]];
+            } else if value > best[1] {
+                best[1] = value;
+            }
+        }
+        match groups.score {
+            GroupScore::Best => best[0],
+            GroupScore::TwoBest => best[0] + best[1].max(f32::MIN),
+        }
+    };
+    // Decided before anything changes: a group stays if fewer than `topk_group` are before it.
+    let mut keep = 0u64;
+    for (index, group) in choice.chunks(size).enumerate() {
+        let own = score(group);
+        let better = |(other, group): (usize, &[f32])| {
+            let theirs = score(group);
+            theirs > own || (theirs == own && other < index)
+        };
+        let before = choice.chunks(size).enumerate().filter(|group| better(*group)).count();
+        keep |= u64::from(before < groups.topk_group) << index.min(63);
+    }
+    for (index, group) in choice.chunks_mut(size).enumerate() {
+        if keep >> index.min(63) & 1 == 0 {
+            group.fill(f32::NEG_INFINITY);
         }
     }
 }

@@ -28,11 +28,10 @@ impl<C: Borrow<Checkpoint>> CheckpointSource<C> {
     }
 
     fn matrix(&self, id: MatrixId) -> Result<MatrixWeights, EngineError> {
-        let tensor = self.checkpoint().matrix(id)?;
-        let size = |at: usize| tensor.shape.get(at).and_then(|&n| usize::try_from(n).ok());
-        let (rows, cols) = (size(0).unwrap_or(0), size(1).unwrap_or(0));
-        let region = ByteRegion::from_vec(self.checkpoint().read_bytes(tensor)?);
-        Ok(MatrixWeights::Float(FloatMatrix::new(rows, cols, tensor.dtype, region)?))
+        let place = self.checkpoint().matrix(id)?;
+        let region = ByteRegion::from_vec(self.checkpoint().read_matrix_bytes(id)?);
+        let (rows, cols) = (place.rows(), place.cols());
+        Ok(MatrixWeights::Float(FloatMatrix::new(rows, cols, place.dtype(), region)?))
     }
 }
 

@@ -96,6 +96,7 @@ fn upload<B: Backend>(
         Ok(Linear { matrix: encoder.bind_matrix(&weights, maker.activations)?, bias: None })
     };
     Ok(FeedForward {
+        activation: maker.config.activation,
         gate: upload(MatrixKind::Gate, intermediate, hidden)?,
         up: upload(MatrixKind::Up, intermediate, hidden)?,
         down: upload(MatrixKind::Down, hidden, intermediate)?,

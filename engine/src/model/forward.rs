@@ -1,7 +1,10 @@
 //! The forward pass: the whole model on one screen.
 
+use nestling_formats::Level;
+
 use super::activations::Activations;
-use super::weights::{LayerWeights, Weights};
+use super::mixer::{Mixing, Nobody, mix};
+use super::weights::{LayerWeights, SharedWeights, Weights};
 use crate::backend::{Backend, Encoder};
 use crate::batch::StepRows;
 use crate::cancel::CancelToken;
@@ -15,8 +18,8 @@ pub(super) struct Step<'a, B: Backend> {
     pub rows: &'a mut StepRows,
     /// Those that want logits.
     pub logit_rows: &'a [u32],
-    /// Cosines and sines of the rows' positions.
-    pub angles: &'a [f32], // [T, head_dim]
+    /// Cosines and sines of the rows' positions, for every kind of angles.
+    pub angles: &'a [Vec<f32>], // [T, dims]
     pub act: &'a mut Activations<B>,
     pub requests: &'a mut RequestScratch<B>,
     pub predictions: &'a mut RequestScratch<B>,
@@ -36,39 +39,30 @@ pub(super) async fn forward<B: Backend>(
     let Step { rows, logit_rows, angles, act, kv, cancel, stats, logits, .. } = step;
     let (requests, predictions) = (step.requests, step.predictions);
     enc.embed(&w.embedding, rows, &mut act.x)?; // [T, D]
-    enc.write(angles, &mut act.rope)?;
+    scale::<B>(&mut enc, w.multipliers.embedding, &mut act.x)?;
+    for (angles, rope) in angles.iter().zip(&mut act.ropes) {
+        enc.write(angles, rope)?;
+    }
     let layers = w.layers.len();
     for (layer, (lw, kv)) in w.layers.iter().zip(kv).enumerate() {
         if cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
         }
-        // Attention: x += Wo · attend(rope(Wqkv · norm(x))).
+        // What tokens see of each other: x += mix(norm(x)).
+        let tail = Some(logit_rows).filter(|tail| layer + 1 == layers && tail.len() < rows.len());
         enc.rms_norm(&act.x, &lw.attention_norm, eps, &mut act.normed)?;
-        let queries = if layer + 1 < layers || logit_rows.len() == rows.len() {
-            enc.matmul(&lw.qkv, &rows.dense_levels, &act.normed, &mut act.qkv)?;
-            enc.rope_store(&lw.heads, rows, &act.rope, &mut act.qkv, kv)?;
-            &act.qkv
-        } else {
-            // Keys and values of all rows; all else serves the rows with logits alone.
-            enc.matmul(&lw.qkv[1..], &rows.dense_levels, &act.normed, &mut act.keys_values)?;
-            enc.rope_store(&lw.heads, rows, &act.rope, &mut act.keys_values, kv)?;
-            if logit_rows.is_empty() {
-                logits.clear();
-                return enc.flush();
-            }
-            rows.keep(logit_rows);
-            act.keep(&mut enc, logit_rows)?;
-            enc.matmul(&lw.qkv[..1], &rows.dense_levels, &act.normed, &mut act.queries)?;
-            enc.rope_queries(&lw.heads, rows, &act.rope, &mut act.queries)?;
-            &act.queries
-        };
-        enc.attend(&lw.heads, rows, queries, kv, &mut act.attended)?;
-        enc.matmul_add(&lw.attention_out, &rows.dense_levels, &act.attended, &mut act.x)?;
+        let multiplier = w.multipliers.residual;
+        let mixing = Mixing { rows: &mut *rows, tail, act: &mut *act, kv, multiplier };
+        mix(&mut enc, &lw.mixer, mixing, &mut Nobody)?;
+        if tail.is_some_and(<[u32]>::is_empty) {
+            logits.clear();
+            return enc.flush();
+        }
 
         // Feed-forward: x += dense(norm(x)) + Σ weight · expert(norm(x)).
         enc.rms_norm(&act.x, &lw.feed_forward_norm, eps, &mut act.normed)?;
         if let Some(shared) = &lw.shared {
-            enc.ffn_add(shared, &rows.dense_levels, &act.normed, &mut act.x)?;
+            shared_add(&mut enc, shared, &rows.dense_levels, act)?;
         }
         if let Some(router) = &lw.router {
             enc.route(router, &act.normed, &mut act.routing)?; // [T, K]
@@ -93,5 +87,30 @@ pub(super) async fn forward<B: Backend>(
     }
     enc.rms_norm(&act.x, &w.final_norm, eps, &mut act.normed)?;
     enc.matmul(&w.head, &rows.dense_levels, &act.normed, &mut act.logits)?;
+    scale::<B>(&mut enc, w.multipliers.logits, &mut act.logits)?;
     enc.read_into(&act.logits, logits).await
+}
+
+/// Multiplies by a constant that is 1 in most families.
+fn scale<B: Backend>(
+    enc: &mut B::Encoder<'_>,
+    factor: f32,
+    x: &mut B::Buffer,
+) -> Result<(), EngineError> {
+    if factor == 1.0 { Ok(()) } else { enc.scale(factor, x) }
+}
+
+/// x += gate · dense(norm(x)): a dense part, or an expert that every token passes.
+fn shared_add<B: Backend>(
+    enc: &mut B::Encoder<'_>,
+    shared: &SharedWeights<B>,
+    levels: &[Level],
+    act: &mut Activations<B>,
+) -> Result<(), EngineError> {
+    let Some(gate) = &shared.gate else {
+        return enc.ffn_add(&shared.ffn, levels, &act.normed, &mut act.x);
+    };
+    enc.matmul(std::slice::from_ref(gate), levels, &act.normed, &mut act.gate)?; // [T, 1]
+    enc.ffn(&shared.ffn, levels, &act.normed, &mut act.shared)?;
+    enc.add_gated(&act.gate, &act.shared, &mut act.x)
 }

@@ -2,9 +2,13 @@
 
 mod activations;
 mod forward;
+pub(crate) mod mixer;
+mod rope;
 mod runner;
 pub mod weights;
 
-pub(crate) use activations::RopeAngles;
+pub(crate) use activations::Activations;
+pub use mixer::{AttentionWeights, MixerWeights};
+pub(crate) use rope::{RopeAngles, rope_kinds};
 pub use runner::{Runner, RunnerOptions};
-pub use weights::{LayerWeights, Weights};
+pub use weights::{LayerWeights, SharedWeights, Weights};

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use nestling_formats::{FeedForward, ModelConfig};
+use nestling_formats::{FeedForward, ModelConfig, TokenMixer};
 
-use super::activations::{Activations, RopeAngles};
+use super::activations::Activations;
 use super::forward::{Step, forward};
+use super::rope::{RopeAngles, rope_kinds};
 use super::weights::{Loader, Progress, Weights};
 use crate::backend::Backend;
 use crate::batch::{Batch, StepRows};
@@ -16,7 +17,7 @@ use crate::error::EngineError;
 use crate::expert::{
     ExpertCache, ExpertMemory, ExpertSource, RequestScratch, RoutingRecorder, StreamOptions,
 };
-use crate::kv_cache::{KvDtype, KvShape, KvValues, PageId, pages_for};
+use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
 use crate::record::{Recorder, StepRecord};
 use crate::runner::{
     ModelRunner, PromptSteps, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
@@ -71,7 +72,9 @@ pub struct Runner<B: Backend> {
     experts: ExpertCache<B>,
     activations: Activations<B>,
     kv: Vec<B::KvPool>, // [layers]
-    angles: RopeAngles,
+    /// Bytes of a page in each layer.
+    page_bytes: Vec<usize>,
+    angles: Vec<RopeAngles>,
     limits: RunnerLimits,
     scratch: StepScratch<B>,
     recorder: Option<Arc<Recorder>>,
@@ -81,7 +84,7 @@ pub struct Runner<B: Backend> {
 struct StepScratch<B: Backend> {
     rows: StepRows,
     logit_rows: Vec<u32>,
-    angles: Vec<f32>, // [T, head_dim]
+    angles: Vec<Vec<f32>>, // [kinds of angles][T, dims]
     requests: RequestScratch<B>,
     predictions: RequestScratch<B>,
     /// Logits of a step whose output was given back.
@@ -118,19 +121,16 @@ impl<B: Backend> Runner<B> {
         let rows_max = options.rows_max.clamp(1, backend.limits().rows_max.max(1));
         check_limits(config, &backend)?;
         let context_max = options.context_max.unwrap_or(config.max_position_embeddings);
-        let shape = KvShape {
-            num_key_value_heads: config.num_key_value_heads,
-            head_dim: config.head_dim,
-            values: KvValues::Beside,
-            dtype: options.kv_dtype,
-            pages: options.kv_pages.unwrap_or(pages_for(context_max)),
-        };
+        let pages = options.kv_pages.unwrap_or(pages_for(context_max));
+        let shapes = config.layers.iter();
+        let shapes: Vec<KvShape> =
+            shapes.map(|layer| KvShape::of_layer(layer, options.kv_dtype, pages)).collect();
         let limits = RunnerLimits {
             vocab_size: config.vocab_size,
             context_max,
             rows_max,
-            pages: shape.pages,
-            page_bytes: shape.page_bytes() * config.num_hidden_layers,
+            pages,
+            page_bytes: shapes.iter().map(KvShape::page_bytes).sum(),
             states: 0,
             state_bytes: 0,
             level_max: source.level_max(),
@@ -140,9 +140,8 @@ impl<B: Backend> Runner<B> {
             },
         };
         let activations = Activations::new(&mut backend, config, rows_max)?;
-        let angles = RopeAngles::new(config.head_dim, config.rope_theta);
-        let layers = 0..config.num_hidden_layers;
-        let kv = layers.map(|_| backend.kv_pool(&shape)).collect::<Result<_, _>>()?;
+        let angles = rope_kinds(config).iter().map(RopeAngles::new).collect();
+        let kv = shapes.iter().map(|shape| backend.kv_pool(shape)).collect::<Result<_, _>>()?;
         let loader = Loader {
             backend: &mut backend,
             source: &*source,
@@ -169,6 +168,7 @@ impl<B: Backend> Runner<B> {
             experts,
             activations,
             kv,
+            page_bytes: shapes.iter().map(KvShape::page_bytes).collect(),
             angles,
             limits,
             scratch,
@@ -203,7 +203,8 @@ impl<B: Backend> Runner<B> {
         logit_rows.clear();
         let wanted = (0..).zip(&batch.rows).filter(|(_, row)| row.wants_logits);
         logit_rows.extend(wanted.map(|(index, _)| index));
-        self.angles.fill(rows, angles);
+        angles.resize_with(self.angles.len(), Vec::new);
+        self.angles.iter().zip(&mut *angles).for_each(|(kind, angles)| kind.fill(rows, angles));
         let mut stats =
             StepStats { rows: rows.len(), logit_rows: logit_rows.len(), ..StepStats::default() };
         stats.weight_bytes = self.weights.step_bytes(rows, logit_rows.len(), vocab_size);
@@ -253,8 +254,10 @@ impl<B: Backend> Runner<B> {
 
 fn check_limits<B: Backend>(config: &ModelConfig, backend: &B) -> Result<(), EngineError> {
     let limits = backend.limits();
-    let mut found = vec![("head_dim", limits.head_dim_max, config.head_dim)];
+    let mut found = Vec::new();
     for layer in &config.layers {
+        let TokenMixer::Attention(attention) = &layer.mixer;
+        found.push(("head_dim", limits.head_dim_max, attention.head_dim));
         if let FeedForward::Moe { num_experts, num_experts_per_tok, .. } = layer.feed_forward {
             let per_token = limits.num_experts_per_tok_max;
             found.push(("num_experts", limits.num_experts_max, num_experts));
@@ -340,9 +343,13 @@ impl<B: Backend> ModelRunner for Runner<B> {
         if bytes.len() != expected {
             return Err(EngineError::mismatch("bytes of a page", expected, bytes.len()));
         }
-        let layer_bytes = expected / self.kv.len().max(1);
-        let Self { backend, kv, .. } = self;
-        let mut layers = kv.iter_mut().zip(bytes.chunks_exact(layer_bytes.max(1)));
-        layers.try_for_each(|(pool, bytes)| backend.write_page(pool, page, bytes))
+        let Self { backend, kv, page_bytes, .. } = self;
+        let mut rest = bytes;
+        for (pool, length) in kv.iter_mut().zip(page_bytes) {
+            let (own, others) = rest.split_at((*length).min(rest.len()));
+            backend.write_page(pool, page, own)?;
+            rest = others;
+        }
+        Ok(())
     }
 }

@@ -2,10 +2,15 @@
 
 use nestling_formats::store::GroupId;
 use nestling_formats::{
-    FeedForward as FeedForwardConfig, FloatKind, Level, MatrixKind, ModelConfig, RopePairs,
+    AttentionBias, AttentionConfig, ExpertVector, FeedForward as FeedForwardConfig, FloatKind,
+    LayerConfig, Level, MatrixKind, ModelConfig, Multipliers, QkNorm, RopePairs, SharedGate,
+    TokenMixer,
 };
 
-use crate::backend::{AttentionHeads, Backend, FeedForward, Linear, Router};
+use super::activations::attention_shapes;
+use super::mixer::{AttentionWeights, MixerWeights, attention};
+use super::rope::rope_kinds;
+use crate::backend::{AttentionHeads, Backend, FeedForward, HeadNorm, Linear, Router};
 use crate::batch::StepRows;
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
@@ -23,24 +28,30 @@ pub struct Weights<B: Backend> {
     pub final_norm: B::Floats,
     /// One matrix, `[vocab_size, hidden_size]`.
     pub head: [Linear<B>; 1],
+    /// Constant factors.
+    pub multipliers: Multipliers,
 }
 
 /// One layer.
 pub struct LayerWeights<B: Backend> {
     /// `[hidden_size]`.
     pub attention_norm: B::Floats,
-    /// Queries, keys, values.
-    pub qkv: [Linear<B>; 3],
-    /// Shapes and norms of the heads.
-    pub heads: AttentionHeads<B>,
-    /// `[hidden_size, num_attention_heads * head_dim]`.
-    pub attention_out: Linear<B>,
+    /// What lets tokens see each other.
+    pub mixer: MixerWeights<B>,
     /// `[hidden_size]`.
     pub feed_forward_norm: B::Floats,
     /// A dense feed-forward part, or one that every token passes beside its experts.
-    pub shared: Option<FeedForward<B>>,
+    pub shared: Option<SharedWeights<B>>,
     /// How tokens choose experts; none in a dense layer.
     pub router: Option<Router<B>>,
+}
+
+/// A feed-forward part that every token passes.
+pub struct SharedWeights<B: Backend> {
+    /// Its matrices.
+    pub ffn: FeedForward<B>,
+    /// One row, whose product's sigmoid the output is multiplied by.
+    pub gate: Option<Linear<B>>,
 }
 
 impl<B: Backend> Weights<B> {
@@ -52,8 +63,7 @@ impl<B: Backend> Weights<B> {
             let embedded = B::matrix_bytes(&self.embedding, level) / vocab_size.max(1) as u64;
             let mut bytes = embedded * rows_of(level) as u64;
             for (index, layer) in self.layers.iter().enumerate() {
-                let qkv = layer.qkv.iter();
-                bytes += qkv.map(|linear| B::matrix_bytes(&linear.matrix, level)).sum::<u64>();
+                bytes += layer.mixer.read_bytes(level);
                 if logit_rows > 0 || index + 1 < self.layers.len() {
                     bytes += layer.rest_bytes(level);
                 }
@@ -72,12 +82,11 @@ impl<B: Backend> LayerWeights<B> {
         self.router.as_ref().map(|router| (&self.feed_forward_norm, router))
     }
 
-    /// Bytes of what comes after keys and values.
+    /// Bytes of what comes after the mixer.
     fn rest_bytes(&self, level: Level) -> u64 {
-        let shared = self.shared.as_ref().map_or(0, |shared| shared.read_bytes(level));
+        let shared = self.shared.as_ref().map_or(0, |shared| shared.ffn.read_bytes(level));
         let router = self.router.as_ref();
-        let router = router.map_or(0, |router| B::matrix_bytes(&router.weights, level));
-        B::matrix_bytes(&self.attention_out.matrix, level) + shared + router
+        shared + router.map_or(0, |router| B::matrix_bytes(&router.weights, level))
     }
 }
 
@@ -161,7 +170,8 @@ impl<B: Backend> Loader<'_, B> {
             progress(layers.len() + 1, parts);
         }
         let head = [Linear { matrix, bias: None }];
-        Ok(Weights { embedding, layers, final_norm, head })
+        let multipliers = config.multipliers;
+        Ok(Weights { embedding, layers, final_norm, head, multipliers })
     }
 
     fn group(&self, group: &GroupId, cancel: &CancelToken) -> Result<Matrices, EngineError> {
@@ -183,13 +193,48 @@ impl<B: Backend> Loader<'_, B> {
     ) -> Result<LayerWeights<B>, EngineError> {
         let mut dense = self.group(&GroupId::Dense { layer }, cancel)?;
         let floats = Floats::read(self.source, Some(layer))?;
-        let (hidden, head_dim) = (config.hidden_size, config.head_dim);
-        let queries = config.num_attention_heads * head_dim;
-        let keys = config.num_key_value_heads * head_dim;
+        let hidden = config.hidden_size;
+        let no_layer = || EngineError::mismatch("layer", config.layers.len(), layer);
+        let layer = config.layers.get(layer as usize).ok_or_else(no_layer)?;
+        let mixer = match &layer.mixer {
+            TokenMixer::Attention(heads) => {
+                MixerWeights::Attention(self.attention(config, heads, &mut dense, &floats)?)
+            }
+        };
+        let shared = match layer.feed_forward.dense_size() {
+            Some(intermediate_size) => {
+                let ffn = self.feed_forward(dense, (hidden, intermediate_size))?;
+                Some(SharedWeights { ffn, gate: self.shared_gate(config, layer, &floats)? })
+            }
+            None => None,
+        };
+        Ok(LayerWeights {
+            attention_norm: floats.upload(self.backend, FloatKind::AttentionNorm, hidden)?,
+            mixer,
+            feed_forward_norm: floats.upload(self.backend, FloatKind::FeedForwardNorm, hidden)?,
+            shared,
+            router: self.router(config, layer.feed_forward, &floats)?,
+        })
+    }
+
+    fn attention(
+        &mut self,
+        config: &ModelConfig,
+        heads: &AttentionConfig,
+        dense: &mut Matrices,
+        floats: &Floats,
+    ) -> Result<AttentionWeights<B>, EngineError> {
+        let (hidden, head_dim) = (config.hidden_size, heads.head_dim);
+        let queries = heads.num_attention_heads * head_dim;
+        let keys = heads.num_key_value_heads * head_dim;
         let mut linear = |kind, bias, rows, cols| -> Result<Linear<B>, EngineError> {
             let matrix = dense.take(kind, (rows, cols))?;
-            let bias = config.attention_bias.then_some((bias, rows));
-            let bias = bias.map(|(kind, size)| floats.upload(self.backend, kind, size));
+            let has_bias = match heads.bias {
+                AttentionBias::Absent => false,
+                AttentionBias::QueryKeyValue => kind != MatrixKind::Output,
+                AttentionBias::All => true,
+            };
+            let bias = has_bias.then(|| floats.upload(self.backend, bias, rows));
             let matrix = self.backend.upload_matrix(&matrix, self.activations)?;
             Ok(Linear { matrix, bias: bias.transpose()? })
         };
@@ -198,64 +243,100 @@ impl<B: Backend> Loader<'_, B> {
             linear(MatrixKind::Key, FloatKind::KeyBias, keys, hidden)?,
             linear(MatrixKind::Value, FloatKind::ValueBias, keys, hidden)?,
         ];
-        let attention_out = linear(MatrixKind::Output, FloatKind::OutputBias, hidden, queries)?;
-        let feed_forward = config.layers.get(layer as usize).map(|layer| layer.feed_forward);
-        let shared = match feed_forward {
-            Some(FeedForwardConfig::Dense { intermediate_size }) => {
-                Some(self.feed_forward(dense, hidden, intermediate_size)?)
-            }
-            _ => None,
-        };
-        Ok(LayerWeights {
-            attention_norm: floats.upload(self.backend, FloatKind::AttentionNorm, hidden)?,
-            qkv,
-            heads: self.heads(config, &floats)?,
-            attention_out,
-            feed_forward_norm: floats.upload(self.backend, FloatKind::FeedForwardNorm, hidden)?,
-            shared,
-            router: self.router(config, feed_forward, &floats)?,
-        })
+        let output = linear(MatrixKind::Output, FloatKind::OutputBias, hidden, queries)?;
+        let heads_of = self.heads(config, heads, floats)?;
+        let rope = rope_kinds(config).iter().position(|kind| *kind == heads.rope).unwrap_or(0);
+        let shape = attention::shape(heads);
+        let buffers = attention_shapes(config).iter().position(|s| *s == shape).unwrap_or(0);
+        Ok(AttentionWeights { qkv, heads: heads_of, output, rope, buffers })
     }
 
     fn heads(
         &mut self,
         config: &ModelConfig,
+        heads: &AttentionConfig,
         floats: &Floats,
     ) -> Result<AttentionHeads<B>, EngineError> {
-        let head_dim = config.head_dim;
-        let mut norm = |kind| {
-            let norm = config.qk_norm.then(|| floats.upload(self.backend, kind, head_dim));
-            norm.transpose()
+        let head_dim = heads.head_dim;
+        let mut norm = |kind, count: usize| -> Result<HeadNorm<B>, EngineError> {
+            Ok(match heads.qk_norm {
+                QkNorm::Absent => HeadNorm::Absent,
+                QkNorm::PerHead => {
+                    HeadNorm::PerHead(floats.upload(self.backend, kind, head_dim)?)
+                }
+                QkNorm::FullWidth => {
+                    HeadNorm::FullWidth(floats.upload(self.backend, kind, count * head_dim)?)
+                }
+            })
         };
         Ok(AttentionHeads {
-            num_attention_heads: config.num_attention_heads,
-            num_key_value_heads: config.num_key_value_heads,
+            num_attention_heads: heads.num_attention_heads,
+            num_key_value_heads: heads.num_key_value_heads,
             head_dim,
-            scale: 1.0 / (head_dim as f32).sqrt(),
+            scale: heads.scale,
             rope_first: 0,
             rope_pairs: RopePairs::Halves,
             eps: config.rms_norm_eps,
-            query_norm: norm(FloatKind::QueryNorm)?,
-            key_norm: norm(FloatKind::KeyNorm)?,
+            query_norm: norm(FloatKind::QueryNorm, heads.num_attention_heads)?,
+            key_norm: norm(FloatKind::KeyNorm, heads.num_key_value_heads)?,
+            sliding_window: heads.sliding_window,
         })
+    }
+
+    /// A matrix of floats, multiplied with float activations in every mode.
+    fn float_matrix(
+        &mut self,
+        (rows, cols): (usize, usize),
+        values: &[f32],
+    ) -> Result<B::Matrix, EngineError> {
+        let matrix = FloatMatrix::from_f32(rows, cols, values)?.compact();
+        self.backend.upload_matrix(&MatrixWeights::Float(matrix), ActivationMode::Float)
+    }
+
+    fn shared_gate(
+        &mut self,
+        config: &ModelConfig,
+        layer: &LayerConfig,
+        floats: &Floats,
+    ) -> Result<Option<Linear<B>>, EngineError> {
+        let FeedForwardConfig::Moe { shared: Some(shared), .. } = layer.feed_forward else {
+            return Ok(None);
+        };
+        match shared.gate {
+            SharedGate::Open => Ok(None),
+            SharedGate::Sigmoid => {
+                let hidden = config.hidden_size;
+                let row = floats.get(FloatKind::SharedGate, hidden)?;
+                Ok(Some(Linear { matrix: self.float_matrix((1, hidden), row)?, bias: None }))
+            }
+        }
     }
 
     fn router(
         &mut self,
         config: &ModelConfig,
-        feed_forward: Option<FeedForwardConfig>,
+        feed_forward: FeedForwardConfig,
         floats: &Floats,
     ) -> Result<Option<Router<B>>, EngineError> {
-        let Some(FeedForwardConfig::Moe { num_experts, num_experts_per_tok, .. }) = feed_forward
-        else {
+        let FeedForwardConfig::Moe { num_experts, num_experts_per_tok, .. } = feed_forward else {
             return Ok(None);
         };
         let values = floats.get(FloatKind::Router, num_experts * config.hidden_size)?;
-        let matrix = FloatMatrix::from_f32(num_experts, config.hidden_size, values)?.compact();
-        let weights = MatrixWeights::Float(matrix);
-        let weights = self.backend.upload_matrix(&weights, ActivationMode::Float)?;
-        let norm_topk_prob = config.router.norm_topk_prob;
-        Ok(Some(Router { weights, num_experts_per_tok, norm_topk_prob }))
+        let weights = self.float_matrix((num_experts, config.hidden_size), values)?;
+        let mut rule = config.router;
+        // What experts add to the residual stream is a sum over their weights.
+        rule.scale *= config.multipliers.residual;
+        let mut bias = |vector, kind| match vector {
+            ExpertVector::Absent => Ok(None),
+            ExpertVector::Present => floats.upload(self.backend, kind, num_experts).map(Some),
+        };
+        Ok(Some(Router {
+            weights,
+            num_experts_per_tok,
+            rule,
+            logit_bias: bias(rule.logit_bias, FloatKind::RouterLogitBias)?,
+            selection_bias: bias(rule.selection_bias, FloatKind::RouterBias)?,
+        }))
     }
 
     fn experts(
@@ -271,7 +352,7 @@ impl<B: Backend> Loader<'_, B> {
         let count = u32::try_from(num_experts).unwrap_or(u32::MAX);
         let groups = self.source.experts(layer, count, self.threads, cancel)?;
         let (hidden, intermediate) = (config.hidden_size, moe_intermediate_size);
-        let upload = |group| self.feed_forward(group, hidden, intermediate);
+        let upload = |group| self.feed_forward(group, (hidden, intermediate));
         groups.into_iter().map(upload).collect()
     }
 
@@ -282,8 +363,7 @@ impl<B: Backend> Loader<'_, B> {
     pub fn feed_forward(
         &mut self,
         mut group: Matrices,
-        hidden: usize,
-        intermediate: usize,
+        (hidden, intermediate): (usize, usize),
     ) -> Result<FeedForward<B>, EngineError> {
         let mut upload = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
             let weights = group.take(kind, (rows, cols))?;
@@ -291,6 +371,7 @@ impl<B: Backend> Loader<'_, B> {
             Ok(Linear { matrix, bias: None })
         };
         Ok(FeedForward {
+            activation: self.source.config().activation,
             gate: upload(MatrixKind::Gate, intermediate, hidden)?,
             up: upload(MatrixKind::Up, intermediate, hidden)?,
             down: upload(MatrixKind::Down, hidden, intermediate)?,

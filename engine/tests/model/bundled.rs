@@ -14,9 +14,8 @@ use nestling_engine::threads::ThreadPool;
 use nestling_formats::Level;
 use nestling_formats::store::{MappedStore, Store};
 
-use super::common::{
-    all_logits, checkpoint, data, demo_checkpoint, golden_json, greedy, runner, token_list,
-};
+use super::common::{all_logits, checkpoint, data, golden_json, greedy, runner, token_list};
+use super::demo::demo_checkpoint;
 
 /// Mean divergence of level 8, as shipped, that passes.
 const LEVEL_8_KL_MAX: f64 = 0.001;

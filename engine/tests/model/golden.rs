@@ -1,9 +1,9 @@
 //! The unquantized path against what transformers computes in float32 (`scripts/make_golden.py`).
 
 use super::common::{
-    all_logits, checkpoint, data, demo_checkpoint, golden_json, golden_tensors, greedy, runner,
-    token_list,
+    all_logits, checkpoint, data, golden_json, golden_tensors, greedy, runner, token_list,
 };
+use super::demo::demo_checkpoint;
 use nestling_engine::cpu::Cpu;
 use nestling_engine::model::RunnerOptions;
 use nestling_formats::Level;

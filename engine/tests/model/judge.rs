@@ -18,7 +18,8 @@ use nestling_formats::store::Store;
 use nestling_formats::{Level, MatrixKind};
 
 use crate::build::{Recipe, build_store};
-use crate::common::{data, demo_checkpoint, some_tokens};
+use crate::common::{data, some_tokens};
+use crate::demo::demo_checkpoint;
 
 fn options(store: &Store, sequence_length: usize) -> JudgeOpenOptions {
     let levels = Level::ALL.into_iter().filter(|level| *level <= store.level());

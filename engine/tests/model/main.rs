@@ -9,6 +9,8 @@ mod bundled;
 #[cfg(test)]
 mod common;
 #[cfg(test)]
+mod demo;
+#[cfg(test)]
 mod dual;
 #[cfg(test)]
 mod golden;

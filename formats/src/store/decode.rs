@@ -536,7 +536,7 @@ fn float_dtype(code: u8) -> Option<DType> {
     all.into_iter().find(|dtype| dtype_code(*dtype) == code)
 }
 
-const MATRIX_KINDS: [MatrixKind; 9] = [
+const MATRIX_KINDS: [MatrixKind; 19] = [
     MatrixKind::Embedding,
     MatrixKind::Head,
     MatrixKind::Query,
@@ -546,9 +546,19 @@ const MATRIX_KINDS: [MatrixKind; 9] = [
     MatrixKind::Gate,
     MatrixKind::Up,
     MatrixKind::Down,
+    MatrixKind::QueryGate,
+    MatrixKind::QueryDown,
+    MatrixKind::QueryUp,
+    MatrixKind::LatentDown,
+    MatrixKind::KeyUp,
+    MatrixKind::ValueUp,
+    MatrixKind::DeltaIn,
+    MatrixKind::DeltaGate,
+    MatrixKind::DeltaBetaDecay,
+    MatrixKind::DeltaOut,
 ];
 
-const FLOAT_KINDS: [FloatKind; 10] = [
+const FLOAT_KINDS: [FloatKind; 31] = [
     FloatKind::FinalNorm,
     FloatKind::AttentionNorm,
     FloatKind::FeedForwardNorm,
@@ -559,4 +569,25 @@ const FLOAT_KINDS: [FloatKind; 10] = [
     FloatKind::KeyBias,
     FloatKind::ValueBias,
     FloatKind::OutputBias,
+    FloatKind::SharedGate,
+    FloatKind::RouterBias,
+    FloatKind::RouterLogitBias,
+    FloatKind::Sinks,
+    FloatKind::ExpertGateBias,
+    FloatKind::ExpertUpBias,
+    FloatKind::ExpertDownBias,
+    FloatKind::QueryLatentNorm,
+    FloatKind::LatentNorm,
+    FloatKind::DeltaConv,
+    FloatKind::DeltaDecay,
+    FloatKind::DeltaTimeBias,
+    FloatKind::DeltaNorm,
+    FloatKind::RouterInputScale,
+    FloatKind::ExpertScale,
+    FloatKind::PostAttentionNorm,
+    FloatKind::PostFeedForwardNorm,
+    FloatKind::PostSharedNorm,
+    FloatKind::PreExpertNorm,
+    FloatKind::PostExpertNorm,
+    FloatKind::LayerScalar,
 ];

@@ -1,10 +1,11 @@
 //! Attention: blocks of a sequence's rows and key heads are independent of each other.
 
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::expect;
 use super::products::ROW_COST;
-use crate::backend::AttentionHeads;
+use crate::backend::{AttentionHeads, HeadNorm};
 use crate::batch::StepRows;
 use crate::cpu::attention::AttentionRows;
 use crate::cpu::columns::{Cut, for_each_block};
@@ -28,7 +29,7 @@ pub(in crate::cpu) struct AttentionScratch {
     /// Where each row is stored: page, position in it, row.
     places: Vec<(PageId, usize, usize)>,
     /// Pages under way, each with its part of `places`.
-    taken: Vec<(TakenPage, std::ops::Range<usize>)>,
+    taken: Vec<(TakenPage, Range<usize>)>,
 }
 
 fn page_missing() -> EngineError {
@@ -77,20 +78,31 @@ fn rotate(
     expect("rows of angles", rows.len(), rope.row_count())?;
     expect("rows of queries", rows.len(), x.row_count())?;
     expect("columns of angles", 0, usize::from(heads.rope_first + rope.cols > d))?;
-    for weight in heads.query_norm.iter().chain(&heads.key_norm) {
-        expect("head norm", 0, usize::from(weight.len() > d))?;
+    for (norm, count) in [(&heads.query_norm, queries), (&heads.key_norm, keys)] {
+        match norm {
+            HeadNorm::PerHead(weight) => expect("head norm", 0, usize::from(weight.len() > d))?,
+            HeadNorm::FullWidth(weight) if count > 0 => {
+                expect("norm of all heads", count * d, weight.len())?;
+            }
+            HeadNorm::FullWidth(_) | HeadNorm::Absent => {}
+        }
     }
     let cols = x.cols;
     team.for_each_row((&mut x.values, cols), ROW_COST * cols, |index, row| {
         let angles = &rope.values[index * rope.cols..][..rope.cols];
         let (cos, sin) = angles.split_at(angles.len() / 2);
-        for (head, x) in row[..(queries + keys) * d].chunks_exact_mut(d).enumerate() {
-            let norm = if head < queries { &heads.query_norm } else { &heads.key_norm };
-            if let Some(weight) = norm {
-                team.kernels.rms_norm_in_place(&mut x[..weight.len()], weight, heads.eps);
+        let (queries, rest) = row.split_at_mut(queries * d);
+        for (x, norm) in [(queries, &heads.query_norm), (&mut rest[..keys * d], &heads.key_norm)] {
+            if let HeadNorm::FullWidth(weight) = norm {
+                team.kernels.rms_norm_in_place(x, weight, heads.eps);
             }
-            let x = &mut x[heads.rope_first..][..angles.len()];
-            math::rope(heads.rope_pairs, x, cos, sin);
+            for x in x.chunks_exact_mut(d) {
+                if let HeadNorm::PerHead(weight) = norm {
+                    team.kernels.rms_norm_in_place(&mut x[..weight.len()], weight, heads.eps);
+                }
+                let x = &mut x[heads.rope_first..][..angles.len()];
+                math::rope(heads.rope_pairs, x, cos, sin);
+            }
         }
     });
     Ok(())
@@ -175,13 +187,15 @@ pub(super) fn attend(
         for row in range.clone() {
             let queries = &qkv.values[row * qkv.cols + kv_head * width..][..width];
             for query in queries.chunks_exact(d) {
-                slot.push(query, rows.positions[row] as usize + 1);
+                slot.push(query, seen(heads, rows.positions[row]));
             }
         }
         slot.start();
+        let first = seen(heads, rows.positions[range.start]).start / PAGE_POSITIONS;
         let visible = rows.positions[range.end - 1] as usize + 1;
         let pages = &rows.pages[rows.sequences[range.start] as usize];
-        for (index, page) in pages[..visible.div_ceil(PAGE_POSITIONS)].iter().enumerate() {
+        let pages = pages[..visible.div_ceil(PAGE_POSITIONS)].iter().enumerate();
+        for (index, page) in pages.skip(first) {
             // The pages were checked.
             if let Ok(block) = kv.head(*page, kv_head) {
                 team.kernels.attend_page(block, index * PAGE_POSITIONS, heads.scale, &mut slot);
@@ -192,6 +206,12 @@ pub(super) fn attend(
         }
     });
     Ok(())
+}
+
+/// The positions that a row at this one sees.
+fn seen(heads: &AttentionHeads<Cpu>, position: u32) -> Range<usize> {
+    let end = position as usize + 1;
+    end.saturating_sub(heads.sliding_window.unwrap_or(end))..end
 }
 
 /// Cuts the rows into blocks of one sequence and ascending positions, at most `most` rows each;

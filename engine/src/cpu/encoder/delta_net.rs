@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use nestling_formats::DeltaNetConfig;
+use nestling_formats::{Activation, DeltaNetConfig};
 
 use super::expect;
 use super::products::ROW_COST;
@@ -265,7 +265,7 @@ fn gate(
                 let mut product = [0.0; GATE_CHUNK];
                 let product = &mut product[..out.len()];
                 product.copy_from_slice(gates);
-                team.kernels.swiglu(product, out);
+                team.kernels.gated(Activation::Silu, product, out);
                 out.copy_from_slice(product);
             }
         }

@@ -4,8 +4,8 @@
 //! quantization of the result, by groups of 32 columns; then down, by tiles. Every part does its
 //! columns for all experts, so the experts' different numbers of rows need no balancing.
 
-use nestling_formats::Level;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
+use nestling_formats::{Activation, Level};
 
 use super::products::{
     FEW_ROWS, Int8Product, Output, ROW_BLOCK, RowMap, Tiles, Write, multiply_float, multiply_int8,
@@ -28,6 +28,7 @@ pub(in crate::cpu) struct Use<'a> {
 
 /// The first product of a [`Use`]; its rows come one after another in the inner activations.
 pub(in crate::cpu) struct Inner<'a> {
+    activation: Activation,
     gate: Tiles<'a>,
     up: Tiles<'a>,
     biases: [Option<&'a [f32]>; 2],
@@ -48,7 +49,7 @@ pub(super) fn feed_forward(
     out: Output,
 ) -> Result<(), EngineError> {
     for used in uses {
-        let FeedForward { gate, up, down } = used.weights;
+        let FeedForward { gate, up, down, .. } = used.weights;
         super::expect("inputs of a feed-forward part", gate.matrix.cols(), x.cols)?;
         super::expect("inputs of up", gate.matrix.cols(), up.matrix.cols())?;
         super::expect("gate and up", gate.matrix.rows(), up.matrix.rows())?;
@@ -60,7 +61,7 @@ pub(super) fn feed_forward(
     }
     let width = uses.first().map_or(0, |used| used.weights.gate.matrix.rows());
     let int8 = |used: &Use| {
-        let FeedForward { gate, up, down } = used.weights;
+        let FeedForward { gate, up, down, .. } = used.weights;
         gate.matrix.rows() == width
             && [gate, up, down].iter().all(|linear| linear.matrix.takes_int8())
     };
@@ -85,8 +86,9 @@ fn fused(
     let mut inners: Vec<Inner> = recycle(std::mem::take(&mut work.inners));
     let mut rows = 0;
     for used in uses {
-        let FeedForward { gate, up, down } = used.weights;
+        let FeedForward { activation, gate, up, down } = used.weights;
         inners.push(Inner {
+            activation: *activation,
             gate: Tiles::new(&gate.matrix, used.level)?,
             up: Tiles::new(&up.matrix, used.level)?,
             biases: [gate.bias.as_deref(), up.bias.as_deref()],
@@ -162,7 +164,7 @@ impl Inner<'_> {
                         let bias = bias.map_or(&[][..], |bias| &bias[columns.clone()]);
                         values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
                     }
-                    team.kernels.swiglu(&mut gate[..live], &up[..live]);
+                    team.kernels.gated(self.activation, &mut gate[..live], &up[..live]);
                     if self.rotated {
                         team.kernels.hadamard(gate);
                     }
@@ -202,7 +204,7 @@ fn separate(
     x: &CpuBuffer,
     out: Output,
 ) -> Result<(), EngineError> {
-    let FeedForward { gate, up, down } = used.weights;
+    let FeedForward { gate, up, down, .. } = used.weights;
     let count = used.rows.len();
     let levels = vec![used.level; count];
     let all: Vec<u32> = (0..count as u32).collect();
@@ -214,7 +216,7 @@ fn separate(
         let out = Output { values, cols, write: Write::Set };
         linear_rows(team, work, (linear, &levels), map, (x, 0), out)?;
     }
-    team.kernels.swiglu(&mut inner.values, &other.values);
+    team.kernels.gated(used.weights.activation, &mut inner.values, &other.values);
     if down.matrix.is_rotated() {
         // Rows are whole groups.
         team.kernels.hadamard(&mut inner.values);

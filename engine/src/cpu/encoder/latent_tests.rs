@@ -8,6 +8,7 @@ use nestling_formats::{DType, Level, RopePairs};
 
 use super::tests::{float, nested, noise};
 use super::*;
+use crate::backend::HeadNorm;
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use crate::cpu::kernels::Kernels;
 use crate::cpu::reference::Reference;
@@ -70,8 +71,9 @@ impl Case {
             rope_first: LATENT,
             rope_pairs: RopePairs::Adjacent,
             eps: 1e-6,
-            query_norm: None,
-            key_norm: Some(backend.upload_floats(&noise(LATENT, 5)).unwrap()),
+            query_norm: HeadNorm::Absent,
+            sliding_window: None,
+            key_norm: HeadNorm::PerHead(backend.upload_floats(&noise(LATENT, 5)).unwrap()),
         };
         let shape = KvShape {
             num_key_value_heads: 1,
@@ -152,8 +154,9 @@ fn a_prefix_is_a_value_of_its_own() {
             rope_first: 0,
             rope_pairs: RopePairs::Halves,
             eps: 1e-6,
-            query_norm: None,
-            key_norm: None,
+            query_norm: HeadNorm::Absent,
+            sliding_window: None,
+            key_norm: HeadNorm::Absent,
         };
         let case = Case { rows, kv: dtype, mode: ActivationMode::Int8, float: None };
         let mut step = case.step_rows();

@@ -19,6 +19,7 @@ use nestling_formats::Level;
 
 use super::columns::{Cut, for_each_block};
 use super::device::{Cpu, CpuBuffer, CpuMatrix, Scratch, Work};
+use super::math::{self, RouterScores};
 use super::pages::CpuPool;
 use super::states::CpuStates;
 use crate::backend::{
@@ -106,6 +107,32 @@ impl CpuEncoder<'_> {
             multiply_int8(team, memory, &products, quantized, output);
             memory.put_back(products);
         }
+        Ok(())
+    }
+}
+
+impl CpuEncoder<'_> {
+    /// A feed-forward part that every row passes.
+    fn dense_ffn(
+        &mut self,
+        weights: &FeedForward<Cpu>,
+        levels: &[Level],
+        x: &CpuBuffer,
+        (out, write): (&mut CpuBuffer, Write),
+    ) -> Result<(), EngineError> {
+        expect("rows of levels", x.row_count(), levels.len())?;
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        let Scratch { work, expert_rows: [all, _], uses: spare, .. } = scratch;
+        all.clear();
+        Level::ALL.iter().for_each(|level| all.extend(of_level(levels, *level)));
+        let mut uses: Vec<Use> = recycle(std::mem::take(spare));
+        for rows in all.chunk_by(|a, b| levels[*a as usize] == levels[*b as usize]) {
+            let level = levels[rows[0] as usize];
+            uses.push(Use { weights, level, rows: RowMap::same(rows) });
+        }
+        let output = Output { values: &mut out.values, cols: out.cols, write };
+        feed_forward(team, work, &uses, x, output)?;
+        *spare = recycle(uses);
         Ok(())
     }
 }
@@ -275,8 +302,12 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         expect("inputs of the router", router.weights.cols(), x.cols)?;
         let (per_token, rows) = (router.num_experts_per_tok, x.row_count());
         let experts = router.weights.rows();
+        for bias in router.logit_bias.iter().chain(&router.selection_bias) {
+            expect("bias of the router", experts, bias.len())?;
+        }
         let Cpu { team, scratch, .. } = &mut *self.cpu;
-        let Scratch { work, logits, chosen, ids, weights, .. } = scratch;
+        let Scratch { work, logits, chosen, ids, weights, choice, .. } = scratch;
+        choice.resize(experts, 0.0);
         logits.cols = experts;
         logits.resize(rows);
         count_to(rows, &mut work.all);
@@ -289,7 +320,12 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         ids.resize(per_token, 0);
         weights.resize(per_token, 0.0);
         for logits in logits.values.chunks_mut(experts.max(1)) {
-            team.kernels.route(logits, router.norm_topk_prob, ids, weights);
+            if let Some(bias) = &router.logit_bias {
+                team.kernels.add(logits, bias);
+            }
+            let selection_bias = router.selection_bias.as_deref().unwrap_or_default();
+            let scores = RouterScores { logits, choice, selection_bias };
+            team.kernels.route(&router.rule, scores, ids, weights);
             chosen.clear();
             chosen.extend(ids.iter().copied().zip(weights.iter().copied()));
             chosen.sort_unstable_by_key(|&(id, _)| id);
@@ -332,6 +368,42 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         Ok(())
     }
 
+    fn scale(&mut self, factor: f32, x: &mut CpuBuffer) -> Result<(), EngineError> {
+        let Cpu { team, .. } = &*self.cpu;
+        let cols = x.cols;
+        team.for_each_row((&mut x.values, cols), cols, |_, row| team.kernels.scale(row, factor));
+        Ok(())
+    }
+
+    fn ffn(
+        &mut self,
+        weights: &FeedForward<Cpu>,
+        levels: &[Level],
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        out.resize(x.row_count());
+        self.dense_ffn(weights, levels, x, (out, Write::Set))
+    }
+
+    fn add_gated(
+        &mut self,
+        gate: &CpuBuffer,
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        expect("columns of a gate", 1, gate.cols)?;
+        expect("rows of a gate", x.row_count(), gate.row_count())?;
+        expect("sum", out.values.len(), x.values.len())?;
+        let Cpu { team, .. } = &*self.cpu;
+        let cols = out.cols;
+        team.for_each_row((&mut out.values, cols), cols, |row, out| {
+            let factor = math::sigmoid(gate.values[row]);
+            team.kernels.add_scaled(out, factor, &x.values[row * cols..][..cols]);
+        });
+        Ok(())
+    }
+
     fn ffn_add(
         &mut self,
         weights: &FeedForward<Cpu>,
@@ -339,21 +411,8 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         x: &CpuBuffer,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        expect("rows of levels", x.row_count(), levels.len())?;
         expect("rows of a sum", out.row_count(), levels.len())?;
-        let Cpu { team, scratch, .. } = &mut *self.cpu;
-        let Scratch { work, expert_rows: [all, _], uses: spare, .. } = scratch;
-        all.clear();
-        Level::ALL.iter().for_each(|level| all.extend(of_level(levels, *level)));
-        let mut uses: Vec<Use> = recycle(std::mem::take(spare));
-        for rows in all.chunk_by(|a, b| levels[*a as usize] == levels[*b as usize]) {
-            let level = levels[rows[0] as usize];
-            uses.push(Use { weights, level, rows: RowMap::same(rows) });
-        }
-        let output = Output { values: &mut out.values, cols: out.cols, write: Write::Add };
-        feed_forward(team, work, &uses, x, output)?;
-        *spare = recycle(uses);
-        Ok(())
+        self.dense_ffn(weights, levels, x, (out, Write::Add))
     }
 
     fn experts(

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use nestling_formats::nested::{
     CodecFitter, InputTransform, Layout, QuantizeOptions, pack_plane, plane_bytes, quantize_matrix,
 };
-use nestling_formats::{DType, Level, Plane, RopePairs};
+use nestling_formats::{
+    Activation, DType, ExpertGroups, GroupScore, Level, Plane, RopePairs, RouterConfig, RouterScore,
+};
 
 use super::*;
-use crate::backend::{Backend, ExpertUse};
+use crate::backend::{Backend, ExpertUse, HeadNorm};
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use crate::cpu::kernels::Kernels;
 use crate::cpu::reference::Reference;
@@ -139,6 +141,7 @@ impl Case {
             [upload(h * d, D, 2, true), upload(g * d, D, 3, false), upload(g * d, D, 5, true)];
         let attention_out = upload(D, h * d, 6, true);
         let mut ffn = |seed, bias| FeedForward {
+            activation: Activation::Silu,
             gate: upload(self.inner, D, seed, bias),
             up: upload(self.inner, D, seed + 2, false),
             down: upload(D, self.inner, seed + 3, bias),
@@ -149,9 +152,9 @@ impl Case {
         let mut made = self.made.borrow_mut();
         let embedding = made.entry(4).or_insert_with(|| nested(50, D, Layout::RowMajor, 4));
         let embedding = backend.upload_matrix(embedding, self.mode).unwrap();
-        let router = router(&mut backend);
+        let router = router(self, &mut backend);
         let norm = backend.upload_floats(&noise(D, 31)).unwrap();
-        let heads = heads(&mut backend);
+        let heads = heads(self, &mut backend);
         let shape = KvShape {
             num_key_value_heads: g,
             head_dim: d,
@@ -163,6 +166,7 @@ impl Case {
         let sizes = [D, D, (h + 2 * g) * d, d, h * d, D, 50];
         let [mut x, mut normed, mut qkv, mut rope, mut attended, mut expert_rows, mut logits] =
             sizes.map(|cols| backend.buffer(self.rows * PER_TOKEN, cols).unwrap());
+        let [mut other, mut gate] = [D, 1].map(|cols| backend.buffer(self.rows, cols).unwrap());
         let mut routing = backend.routing(self.rows, PER_TOKEN).unwrap();
         let mut out = Vec::new();
         let mut enc = backend.encoder();
@@ -181,6 +185,12 @@ impl Case {
         out.push(("matmul_add", block_on(enc.read(&x)).unwrap()));
         enc.ffn_add(&shared, levels, &normed, &mut x).unwrap();
         out.push(("ffn_add", block_on(enc.read(&x)).unwrap()));
+        enc.ffn(&shared, levels, &normed, &mut other).unwrap();
+        enc.scale(0.3, &mut other).unwrap();
+        out.push(("ffn, scale", block_on(enc.read(&other)).unwrap()));
+        enc.write(&noise(self.rows, 36), &mut gate).unwrap();
+        enc.add_gated(&gate, &other, &mut x).unwrap();
+        out.push(("add_gated", block_on(enc.read(&x)).unwrap()));
         enc.route(&router, &normed, &mut routing).unwrap();
         let chosen = block_on(enc.read_routing(&routing)).unwrap();
         let ids = chosen.expert_ids.iter().map(|id| *id as f32);
@@ -205,12 +215,24 @@ impl Case {
     }
 }
 
-fn router<B: Backend>(backend: &mut B) -> Router<B> {
+/// A plain router, and with half floats in the pages one with everything.
+fn router<B: Backend>(case: &Case, backend: &mut B) -> Router<B> {
     let weights = float(EXPERTS, D, DType::F32, 9);
+    let mut rule = RouterConfig::softmax(true);
+    let mut biases = [37, 38].map(|_| None);
+    if case.kv == KvDtype::F16 {
+        let groups = ExpertGroups { n_group: EXPERTS, topk_group: 4, score: GroupScore::Best };
+        rule = RouterConfig { score: RouterScore::Sigmoid, scale: 1.8, ..rule };
+        rule.groups = Some(groups);
+        biases = [37, 38].map(|seed| Some(backend.upload_floats(&noise(EXPERTS, seed)).unwrap()));
+    }
+    let [logit_bias, selection_bias] = biases;
     Router {
         weights: backend.upload_matrix(&weights, ActivationMode::Float).unwrap(),
         num_experts_per_tok: PER_TOKEN,
-        norm_topk_prob: true,
+        rule,
+        logit_bias,
+        selection_bias,
     }
 }
 
@@ -218,7 +240,7 @@ fn router<B: Backend>(backend: &mut B) -> Router<B> {
 fn queries_alone<B: Backend>(case: &Case, mut backend: B) -> [Vec<f32>; 2] {
     let rows = case.step_rows();
     let (h, g, d) = HEADS;
-    let heads = heads(&mut backend);
+    let heads = heads(case, &mut backend);
     let shape = KvShape {
         num_key_value_heads: g,
         head_dim: d,
@@ -267,8 +289,17 @@ fn queries_alone_attend_as_beside_their_keys() {
     }
 }
 
-fn heads<B: Backend>(backend: &mut B) -> AttentionHeads<B> {
+/// Heads with norms of their own; with half floats in the pages with a norm of all, with integers
+/// with a window.
+fn heads<B: Backend>(case: &Case, backend: &mut B) -> AttentionHeads<B> {
     let (num_attention_heads, num_key_value_heads, head_dim) = HEADS;
+    let mut norm = |heads: usize, seed| match case.kv {
+        KvDtype::F16 => {
+            let weight = noise(heads * head_dim, seed);
+            HeadNorm::FullWidth(backend.upload_floats(&weight).unwrap())
+        }
+        _ => HeadNorm::PerHead(backend.upload_floats(&noise(head_dim, seed)).unwrap()),
+    };
     AttentionHeads {
         num_attention_heads,
         num_key_value_heads,
@@ -277,8 +308,9 @@ fn heads<B: Backend>(backend: &mut B) -> AttentionHeads<B> {
         rope_first: 0,
         rope_pairs: RopePairs::Halves,
         eps: 1e-6,
-        query_norm: Some(backend.upload_floats(&noise(head_dim, 32)).unwrap()),
-        key_norm: Some(backend.upload_floats(&noise(head_dim, 33)).unwrap()),
+        query_norm: norm(num_attention_heads, 32),
+        key_norm: norm(num_key_value_heads, 33),
+        sliding_window: (case.kv == KvDtype::Int8).then_some(37),
     }
 }
 

@@ -2,6 +2,7 @@
 //! Nested products have their own cases, against the definition, in `cpu/nested/tests.rs`.
 
 use half::bf16;
+use nestling_formats::{ExpertGroups, GroupScore, RouterScore};
 
 use super::*;
 use crate::cpu::attention::SharedRows;
@@ -48,14 +49,16 @@ fn operations_on_rows_agree() {
         kernels.rms_norm_in_place(&mut out, &noise(size, 4), 1e-6);
         out
     });
-    compare("swiglu", |kernels, size| {
+    for activation in [Activation::Silu, Activation::GeluTanh] {
+        compare("gated", |kernels, size| {
+            let mut out = noise(size, 5);
+            kernels.gated(activation, &mut out, &noise(size, 6));
+            out
+        });
+    }
+    compare("scale", |kernels, size| {
         let mut out = noise(size, 5);
-        kernels.swiglu(&mut out, &noise(size, 6));
-        out
-    });
-    compare("geglu", |kernels, size| {
-        let mut out = noise(size, 23);
-        kernels.geglu(&mut out, &noise(size, 24));
+        kernels.scale(&mut out, 0.22);
         out
     });
     compare("softcap", |kernels, size| {
@@ -129,14 +132,33 @@ fn quantization_agrees() {
     });
 }
 
+/// Rules of families, each with the bias that it is used with.
+fn rules(size: usize) -> Vec<(RouterConfig, Vec<f32>)> {
+    let softmax = RouterConfig::softmax(size % 2 == 0);
+    let score = RouterScore::Sigmoid;
+    let biased = RouterConfig { score, scale: 1.8, ..RouterConfig::softmax(true) };
+    let groups = [GroupScore::Best, GroupScore::TwoBest].map(|score| RouterConfig {
+        groups: Some(ExpertGroups { n_group: 3, topk_group: 2, score }),
+        ..biased
+    });
+    let [best, two_best] = groups;
+    let all = [softmax, biased, best, two_best];
+    all.into_iter().map(|rule| (rule, noise(if rule == softmax { 0 } else { size }, 14))).collect()
+}
+
 #[test]
 fn routing_agrees() {
     compare("route", |kernels, size| {
         let chosen = size.min(5);
-        let (mut ids, mut weights) = (vec![0; chosen], vec![0.0; chosen]);
-        kernels.route(&mut noise(size, 12), size % 2 == 0, &mut ids, &mut weights);
-        weights.extend(ids.into_iter().map(|id| id as f32));
-        weights
+        let mut found = Vec::new();
+        for (rule, bias) in rules(size) {
+            let (mut ids, mut weights) = (vec![0; chosen], vec![0.0; chosen]);
+            let (logits, choice) = (&mut noise(size, 12), &mut vec![0.0; size]);
+            let scores = RouterScores { logits, choice, selection_bias: &bias };
+            kernels.route(&rule, scores, &mut ids, &mut weights);
+            found.extend(weights.into_iter().chain(ids.into_iter().map(|id| id as f32)));
+        }
+        found
     });
 }
 
@@ -227,8 +249,12 @@ fn attended(kernels: &Kernels, (kv, head): (KvBlock, usize), value_dim: usize) -
     let queries = 1 + head % 11;
     let mut rows = AttentionRows::default();
     rows.clear(head, value_dim);
+    // From rows that see nothing of the second page to rows that see all of it, and with a window
+    // nothing of the first.
     for (index, query) in noise(queries * head, 15).chunks(head).enumerate() {
-        rows.push(query, 60 + 70 * index / queries);
+        let end = 60 + 70 * index / queries;
+        let start = if head % 2 == 0 { 0 } else { end.saturating_sub(50) };
+        rows.push(query, start..end);
     }
     rows.start();
     for first in [0, 64] {

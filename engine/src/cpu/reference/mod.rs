@@ -10,14 +10,16 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 use nestling_formats::Level;
 
 use super::attention::{self, AttentionState};
 use super::math;
 use super::states::CpuStates;
 use crate::backend::{
-    AttentionHeads, Backend, BackendLimits, DeltaNet, Encoder, FeedForward, HeadMatrices, Linear,
-    PinnedExpert, Router, Routing,
+    AttentionHeads, Backend, BackendLimits, DeltaNet, Encoder, FeedForward, HeadMatrices, HeadNorm,
+    Linear, PinnedExpert, Router, Routing,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -221,7 +223,7 @@ fn feed_forward(
     let mut inner = linear(&weights.gate, levels, x)?;
     let up = linear(&weights.up, levels, x)?;
     expect("gate and up", inner.values.len(), up.values.len())?;
-    math::swiglu(&mut inner.values, &up.values);
+    math::gated(weights.activation, &mut inner.values, &up.values);
     if weights.down.matrix.is_rotated() {
         inner.rows_mut().for_each(math::hadamard);
     }
@@ -379,13 +381,14 @@ impl Encoder<Reference> for ReferenceEncoder {
         expect("rows of queries", rows.len(), qkv.row_count())?;
         out.resize(rows.len());
         for (index, (queries, attended)) in qkv.rows().zip(out.rows_mut()).enumerate() {
-            let visible = rows.positions[index] as usize + 1;
+            let end = rows.positions[index] as usize + 1;
+            let visible = end.saturating_sub(heads.sliding_window.unwrap_or(end))..end;
             let (_, _) = place(rows, index)?;
             let pages = &rows.pages[rows.sequences[index] as usize];
             let queries = queries[..h * d].chunks_exact(d);
             let outs = attended.chunks_exact_mut(value_dim);
             for (head, (query, out)) in queries.zip(outs).enumerate() {
-                attend_head(heads.scale, query, (kv, pages, head * g / h), visible, out)?;
+                attend_head(heads.scale, query, (kv, pages, head * g / h), visible.clone(), out)?;
             }
         }
         Ok(())
@@ -418,15 +421,24 @@ impl Encoder<Reference> for ReferenceEncoder {
         x: &ReferenceBuffer,
         out: &mut Routing,
     ) -> Result<(), EngineError> {
-        let per_token = router.num_experts_per_tok;
+        let (per_token, experts) = (router.num_experts_per_tok, router.weights.rows());
         expect("inputs of the router", router.weights.cols(), x.cols)?;
+        for bias in router.logit_bias.iter().chain(&router.selection_bias) {
+            expect("bias of the router", experts, bias.len())?;
+        }
         let mut logits = ReferenceBuffer::new(x.row_count(), router.weights.rows());
         let rows: Vec<usize> = (0..x.row_count()).collect();
         router.weights.multiply(Level::L8, &rows, x, &mut logits)?;
         *out = Routing { num_experts_per_tok: per_token, ..Routing::default() };
         for logits in logits.rows_mut() {
+            if let Some(bias) = &router.logit_bias {
+                math::add(logits, bias);
+            }
             let (mut ids, mut weights) = (vec![0; per_token], vec![0.0; per_token]);
-            math::route_softmax(logits, router.norm_topk_prob, &mut ids, &mut weights);
+            let selection_bias = router.selection_bias.as_deref().unwrap_or_default();
+            let mut choice = vec![0.0; experts];
+            let scores = math::RouterScores { logits, choice: &mut choice, selection_bias };
+            math::route(&router.rule, scores, &mut ids, &mut weights);
             let mut chosen: Vec<(u32, f32)> = ids.into_iter().zip(weights).collect();
             chosen.sort_by_key(|&(id, _)| id);
             out.expert_ids.extend(chosen.iter().map(|&(id, _)| id));
@@ -455,6 +467,39 @@ impl Encoder<Reference> for ReferenceEncoder {
     }
 
     fn flush(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn scale(&mut self, factor: f32, x: &mut ReferenceBuffer) -> Result<(), EngineError> {
+        math::scale(&mut x.values, factor);
+        Ok(())
+    }
+
+    fn ffn(
+        &mut self,
+        weights: &FeedForward<Reference>,
+        levels: &[Level],
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        let product = feed_forward(weights, levels, x)?;
+        expect("outputs of a feed-forward part", out.cols, product.cols)?;
+        *out = product;
+        Ok(())
+    }
+
+    fn add_gated(
+        &mut self,
+        gate: &ReferenceBuffer,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("columns of a gate", 1, gate.cols)?;
+        expect("rows of a gate", x.row_count(), gate.row_count())?;
+        expect("sum", out.values.len(), x.values.len())?;
+        for ((out, x), gate) in out.rows_mut().zip(x.rows()).zip(&gate.values) {
+            math::add_scaled(out, math::sigmoid(*gate), x);
+        }
         Ok(())
     }
 
@@ -535,34 +580,47 @@ fn rotate(
     expect("columns of angles", 0, usize::from(heads.rope_first + rope.cols > d))?;
     for (row, angles) in x.rows_mut().zip(rope.rows()) {
         let (cos, sin) = angles.split_at(angles.len() / 2);
-        for (head, x) in row[..(queries + keys) * d].chunks_exact_mut(d).enumerate() {
-            let norm = if head < queries { &heads.query_norm } else { &heads.key_norm };
-            if let Some(weight) = norm {
-                expect("head norm", 0, usize::from(weight.len() > d))?;
-                math::rms_norm_in_place(&mut x[..weight.len()], weight, heads.eps);
+        let (queries, rest) = row.split_at_mut(queries * d);
+        for (x, norm) in [(queries, &heads.query_norm), (&mut rest[..keys * d], &heads.key_norm)] {
+            if let HeadNorm::FullWidth(weight) = norm {
+                expect("norm of all heads", x.len(), weight.len())?;
+                math::rms_norm_in_place(x, weight, heads.eps);
             }
-            math::rope(heads.rope_pairs, &mut x[heads.rope_first..][..angles.len()], cos, sin);
+            for x in x.chunks_exact_mut(d) {
+                if let HeadNorm::PerHead(weight) = norm {
+                    expect("head norm", 0, usize::from(weight.len() > d))?;
+                    math::rms_norm_in_place(&mut x[..weight.len()], weight, heads.eps);
+                }
+                math::rope(heads.rope_pairs, &mut x[heads.rope_first..][..angles.len()], cos, sin);
+            }
         }
     }
     Ok(())
 }
 
-/// Attention of one query head over the first `visible` positions.
+/// Attention of one query head over the `visible` positions.
 fn attend_head(
     scale: f32,
     query: &[f32],
     (kv, pages, kv_head): (&ReferencePool, &[PageId], usize),
-    visible: usize,
+    visible: Range<usize>,
     out: &mut [f32],
 ) -> Result<(), EngineError> {
     let mut state = AttentionState::EMPTY;
-    for (first, &page) in (0..visible).step_by(PAGE_POSITIONS).zip(pages) {
-        let positions = (0..PAGE_POSITIONS.min(visible - first))
+    for (first, &page) in (0..visible.end).step_by(PAGE_POSITIONS).zip(pages) {
+        let seen = visible.start.max(first)..visible.end.min(first + PAGE_POSITIONS);
+        if seen.is_empty() {
+            continue;
+        }
+        let positions = (0..seen.end - first)
             .map(|position| kv.at(page, position, kv_head))
             .collect::<Result<Vec<_>, _>>()?;
-        let mut weights: Vec<f32> = positions
-            .iter()
-            .map(|at| {
+        let mut weights: Vec<f32> = (first..)
+            .zip(&positions)
+            .map(|(position, at)| {
+                if position < seen.start {
+                    return f32::NEG_INFINITY;
+                }
                 let products = at.key.iter().zip(query);
                 let dot = products.fold(0.0, |sum, (key, query)| query.mul_add(*key, sum));
                 dot * (at.key_scale * scale)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nestling_formats::nested::{
     CodecFitter, Layout, NestedCodec, QuantizeOptions, pack_plane, plane_bytes, quantize_matrix,
 };
-use nestling_formats::{Level, Plane, RopePairs};
+use nestling_formats::{Level, Plane, RopePairs, RouterConfig};
 
 use super::*;
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
@@ -104,8 +104,9 @@ fn heads(h: usize, g: usize, d: usize) -> AttentionHeads<Reference> {
         rope_first: 0,
         rope_pairs: RopePairs::Halves,
         eps: 1e-6,
-        query_norm: None,
-        key_norm: None,
+        query_norm: HeadNorm::Absent,
+        key_norm: HeadNorm::Absent,
+        sliding_window: None,
     }
 }
 
@@ -199,7 +200,13 @@ fn routing_is_ascending_and_ties_go_to_the_lower_expert() {
     let weights = FloatMatrix::from_f32(5, 1, &[0.0, 1.0, 2.0, 2.0, 2.0]).unwrap();
     let weights = MatrixWeights::Float(weights);
     let weights = ReferenceMatrix::new(weights, ActivationMode::Float);
-    let router = Router { weights, num_experts_per_tok: 2, norm_topk_prob: true };
+    let router = Router {
+        weights,
+        num_experts_per_tok: 2,
+        rule: RouterConfig::softmax(true),
+        logit_bias: None,
+        selection_bias: None,
+    };
     let x = ReferenceBuffer { cols: 1, values: vec![1.0, -1.0] };
     let mut out = Routing::default();
     Reference.encoder().route(&router, &x, &mut out).unwrap();

@@ -1,0 +1,150 @@
+//! A layer up to its feed-forward part, for all tokens.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nestling_formats::{Level, MatrixKind};
+
+use super::moments::{MomentSum, Panels};
+use super::{Calibrator, Pass, Passed, STEP_ROWS, Wanted, pages_max, step_rows, steps};
+use crate::backend::{Backend, Encoder, Routing};
+use crate::cpu::kernels::Kernels;
+use crate::cpu::{Cpu, CpuBuffer, math};
+use crate::driver::block_on;
+use crate::error::EngineError;
+use crate::expert::ExpertSource;
+use crate::kv_cache::{KvDtype, KvShape};
+use crate::model::mixer::{Mixing, Watch, mix};
+use crate::model::{Activations, LayerWeights};
+use crate::threads::ThreadPool;
+
+/// What the tokens left behind on their way.
+pub(super) struct MixerMoments {
+    /// Inputs of the mixer's products, under the first of the kinds with the same inputs.
+    pub inputs: BTreeMap<MatrixKind, MomentSum>,
+    /// Inputs of the feed-forward part.
+    pub normed: MomentSum,
+}
+
+/// What the feed-forward part goes on with.
+#[derive(Default)]
+pub(super) struct PassedOn {
+    /// The experts of all tokens; empty in a dense layer.
+    pub routing: Routing, // [T, K]
+    /// What a shared expert's outputs are multiplied by; empty for 1.
+    pub gates: Vec<f32>, // [T]
+}
+
+/// Sums what meets the mixer's matrices.
+struct Sums<'a> {
+    wanted: Wanted,
+    pool: &'a Arc<ThreadPool>,
+    kernels: &'static Kernels,
+    panels: Panels,
+    inputs: BTreeMap<MatrixKind, MomentSum>,
+}
+
+impl Sums<'_> {
+    fn add(&mut self, sum: &mut MomentSum, values: &[f32], cols: usize) {
+        let rows = values.chunks_exact(cols.max(1)).map(|row| (row, 1.0));
+        sum.add(self.pool, self.kernels, self.panels.pack(cols, rows));
+    }
+}
+
+impl Watch<Cpu> for Sums<'_> {
+    fn inputs(
+        &mut self,
+        encoder: &mut <Cpu as Backend>::Encoder<'_>,
+        kind: MatrixKind,
+        x: &CpuBuffer,
+    ) -> Result<(), EngineError> {
+        if self.wanted == Wanted::Outputs {
+            return Ok(());
+        }
+        let (values, cols) = (block_on(encoder.read(x))?, x.cols());
+        let mut sum = self.inputs.remove(&kind).unwrap_or_else(|| MomentSum::new(cols));
+        self.add(&mut sum, &values, cols);
+        self.inputs.insert(kind, sum);
+        Ok(())
+    }
+}
+
+impl Calibrator<'_> {
+    /// Adds the mixer's output to the hidden states: the first half of a layer.
+    pub(super) fn mixer(
+        &mut self,
+        weights: &LayerWeights<Cpu>,
+        how: &Pass<'_>,
+        passed: Passed<'_>,
+    ) -> Result<(MixerMoments, PassedOn), EngineError> {
+        let config = self.source.config().clone();
+        let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
+        let Some(layer) = config.layers.get(self.layers as usize) else {
+            return Err(EngineError::mismatch("layer", config.layers.len(), self.layers));
+        };
+        let bytes = self.bytes(self.layers, None);
+        let cpu = &mut self.cpu;
+        let pages = pages_max(&self.sequences);
+        let mut kv = cpu.kv_pool(&KvShape::of_layer(layer, KvDtype::F32, pages))?;
+        let mut act = Activations::new(cpu, &config, STEP_ROWS)?;
+        let (pool, kernels, wanted) = (&self.pool, self.kernels, how.wanted);
+        let panels = Panels::default();
+        let mut sums = Sums { wanted, pool, kernels, panels, inputs: BTreeMap::new() };
+        let (mut normed, mut passed_on) = (MomentSum::new(hidden), PassedOn::default());
+        let (mut done, mut reported, mut angles) = (0, 0, Vec::new());
+        let total = self.hidden.len();
+        for step in steps(&self.sequences) {
+            if how.cancel.is_cancelled() {
+                return Err(EngineError::Cancelled);
+            }
+            let mut rows = step_rows(step);
+            let part = done..done + rows.len() * hidden;
+            let mut enc = cpu.encoder();
+            enc.write(&self.hidden[part.clone()], &mut act.x)?;
+            for (kind, rope) in self.angles.iter().zip(&mut act.ropes) {
+                kind.fill(&rows, &mut angles);
+                enc.write(&angles, rope)?;
+            }
+            enc.rms_norm(&act.x, &weights.attention_norm, eps, &mut act.normed)?;
+            let multiplier = config.multipliers.residual;
+            let mixing =
+                Mixing { rows: &mut rows, tail: None, act: &mut act, kv: &mut kv, multiplier };
+            mix(&mut enc, &weights.mixer, mixing, &mut sums)?;
+            enc.rms_norm(&act.x, &weights.feed_forward_norm, eps, &mut act.normed)?;
+            if wanted == Wanted::Moments {
+                sums.add(&mut normed, &block_on(enc.read(&act.normed))?, hidden);
+            }
+            passed_on.add(&mut enc, weights, &rows.dense_levels, &mut act)?;
+            self.hidden[part.clone()].copy_from_slice(&block_on(enc.read(&act.x))?);
+            done = part.end;
+            let now = (u128::from(bytes) * done as u128 / total.max(1) as u128) as u64;
+            passed(now - reported);
+            reported = now;
+        }
+        Ok((MixerMoments { inputs: sums.inputs, normed }, passed_on))
+    }
+}
+
+impl PassedOn {
+    /// Adds the choices of a step's rows.
+    fn add(
+        &mut self,
+        enc: &mut <Cpu as Backend>::Encoder<'_>,
+        weights: &LayerWeights<Cpu>,
+        levels: &[Level],
+        act: &mut Activations<Cpu>,
+    ) -> Result<(), EngineError> {
+        if let Some(gate) = weights.shared.as_ref().and_then(|shared| shared.gate.as_ref()) {
+            enc.matmul(std::slice::from_ref(gate), levels, &act.normed, &mut act.gate)?;
+            self.gates.extend(block_on(enc.read(&act.gate))?.into_iter().map(math::sigmoid));
+        }
+        if let Some(router) = &weights.router {
+            enc.route(router, &act.normed, &mut act.routing)?;
+            let chosen = block_on(enc.read_routing(&act.routing))?;
+            self.routing.num_experts_per_tok = chosen.num_experts_per_tok;
+            self.routing.expert_ids.extend(chosen.expert_ids);
+            self.routing.expert_weights.extend(chosen.expert_weights);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! The part of a layer that lets tokens see others, a file for every kind.
+
+pub(crate) mod attention;
+
+use nestling_formats::{Level, MatrixKind};
+
+use super::activations::Activations;
+use crate::backend::Backend;
+use crate::batch::StepRows;
+use crate::error::EngineError;
+
+pub use attention::AttentionWeights;
+
+/// Weights of the mixer of one layer.
+pub enum MixerWeights<B: Backend> {
+    /// Attention over keys and values.
+    Attention(AttentionWeights<B>),
+}
+
+impl<B: Backend> MixerWeights<B> {
+    /// Bytes that its products read at a level.
+    pub fn read_bytes(&self, level: Level) -> u64 {
+        let linears = match self {
+            Self::Attention(weights) => weights.qkv.iter().chain([&weights.output]),
+        };
+        linears.map(|linear| B::matrix_bytes(&linear.matrix, level)).sum()
+    }
+}
+
+/// What a mixer works on.
+pub(crate) struct Mixing<'a, B: Backend> {
+    /// Every row's state is stored.
+    pub rows: &'a mut StepRows,
+    /// In the last layer, the rows that want more than that, if these are not all.
+    pub tail: Option<&'a [u32]>,
+    /// `normed` is the input; the output is added to `x`.
+    pub act: &'a mut Activations<B>,
+    /// The layer's pages.
+    pub kv: &'a mut B::KvPool,
+    /// The output is multiplied by this.
+    pub multiplier: f32,
+}
+
+/// Sees the inputs of products.
+pub(crate) trait Watch<B: Backend> {
+    /// The next product of this matrix, and of others with the same inputs, is with `x`.
+    fn inputs(
+        &mut self,
+        encoder: &mut B::Encoder<'_>,
+        kind: MatrixKind,
+        x: &B::Buffer,
+    ) -> Result<(), EngineError> {
+        let _ = (encoder, kind, x);
+        Ok(())
+    }
+}
+
+/// Looks away.
+pub(crate) struct Nobody;
+
+impl<B: Backend> Watch<B> for Nobody {}
+
+/// Adds what a layer's tokens see of each other to the residual stream.
+pub(crate) fn mix<B: Backend>(
+    enc: &mut B::Encoder<'_>,
+    weights: &MixerWeights<B>,
+    mixing: Mixing<'_, B>,
+    watch: &mut impl Watch<B>,
+) -> Result<(), EngineError> {
+    match weights {
+        MixerWeights::Attention(weights) => attention::mix(enc, weights, mixing, watch),
+    }
+}

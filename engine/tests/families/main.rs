@@ -1,0 +1,49 @@
+//! Every family: what transformers computes in float32 from a tiny checkpoint in the published
+//! layout, and the whole path from there to streamed experts and sessions.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may panic")]
+
+#[cfg(test)]
+#[path = "../model/common.rs"]
+mod common;
+#[cfg(test)]
+mod harness;
+
+/// The tests of a family, whose data lie in `tests/data/families/<name>` and `<name>-golden`.
+macro_rules! family {
+    ($module:ident, $name:literal) => {
+        #[cfg(test)]
+        mod $module {
+            use crate::harness;
+
+            #[test]
+            fn agrees_with_transformers() {
+                harness::agrees_with_transformers($name);
+            }
+
+            #[test]
+            fn has_the_same_bits_however_it_is_computed() {
+                harness::has_the_same_bits_however_it_is_computed($name);
+            }
+
+            #[test]
+            fn is_converted_and_streamed() {
+                harness::is_converted_and_streamed($name);
+            }
+
+            #[test]
+            fn is_calibrated() {
+                harness::is_calibrated($name);
+            }
+
+            #[test]
+            fn keeps_sessions() {
+                harness::keeps_sessions($name);
+            }
+        }
+    };
+}
+
+family!(granite_moe, "granite-moe");
+family!(mixtral, "mixtral");
+family!(olmoe, "olmoe");
+family!(qwen2_moe, "qwen2-moe");

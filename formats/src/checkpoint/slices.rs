@@ -1,0 +1,404 @@
+//! Weights of a model out of the tensors that hold them: whole, in part, turned over, or several
+//! tensors one after another.
+
+use super::{Checkpoint, TensorInfo};
+use crate::names::{FloatChange, FloatSource, Runs, TensorSlice};
+use crate::{DType, FloatId, FloatShape, ImportError, MatrixId, MatrixKind, MatrixShape};
+
+/// Elements that are read at once from a tensor of which only some are wanted.
+const SPAN_ELEMENTS: usize = 4 << 20;
+
+/// Where a matrix lies.
+#[derive(Clone, Debug)]
+pub struct MatrixPlace<'a> {
+    parts: Vec<Part<'a>>,
+}
+
+/// Some rows of a matrix.
+#[derive(Clone, Debug)]
+struct Part<'a> {
+    tensor: &'a TensorInfo,
+    slice: TensorSlice,
+    /// Rows and columns of the two-dimensional tensor.
+    source: [usize; 2],
+    /// Rows and columns of what is taken of it.
+    taken: [usize; 2],
+}
+
+impl MatrixPlace<'_> {
+    /// Element type; of several tensors, that of the first.
+    pub fn dtype(&self) -> DType {
+        self.parts.first().map_or(DType::F32, |part| part.tensor.dtype)
+    }
+
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.parts.iter().map(|part| part.taken[0]).sum()
+    }
+
+    /// Columns.
+    pub fn cols(&self) -> usize {
+        self.parts.first().map_or(0, |part| part.taken[1])
+    }
+
+    /// Bytes that the elements take in the checkpoint.
+    pub fn length(&self) -> u64 {
+        let of_part = |part: &Part| {
+            let [rows, cols] = part.taken.map(|n| n as u64);
+            rows.saturating_mul(cols).saturating_mul(part.tensor.dtype.bytes() as u64)
+        };
+        self.parts.iter().map(of_part).sum()
+    }
+
+    /// The one run of bytes that holds the matrix as it is, if there is one: tensor, first element,
+    /// elements.
+    fn contiguous(&self) -> Option<(&TensorInfo, u64, u64)> {
+        let [part] = self.parts.as_slice() else { return None };
+        let TensorSlice { rows, columns, transposed, .. } = part.slice;
+        if transposed || columns != Runs::ALL || part.taken[0] > rows.length {
+            return None;
+        }
+        let first = part.first_element(rows.place(0));
+        Some((part.tensor, first, (part.taken[0] * part.taken[1]) as u64))
+    }
+}
+
+impl Part<'_> {
+    /// Position in the tensor of the first element of a row.
+    fn first_element(&self, row: usize) -> u64 {
+        let row = self.slice.index.unwrap_or(0) * self.source[0] + row;
+        row as u64 * self.source[1] as u64
+    }
+}
+
+/// Where a float tensor lies.
+#[derive(Clone, Debug)]
+pub struct FloatPlace<'a> {
+    /// The tensor that it is part of.
+    pub tensor: &'a TensorInfo,
+    source: FloatSource,
+}
+
+impl FloatPlace<'_> {
+    /// Element type that holds every value: the checkpoint's, or F32 for values that are changed.
+    pub fn dtype(&self) -> DType {
+        match self.source.change {
+            FloatChange::Kept => self.tensor.dtype,
+            FloatChange::PlusOne => DType::F32,
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Where a matrix lies. A tied head is not there: ask for the embedding.
+    ///
+    /// # Errors
+    /// [`ImportError::MissingTensor`] for an id that the model has not; [`ImportError::Tensor`] for
+    /// a tensor of which no such part can be taken.
+    pub fn matrix(&self, id: MatrixId) -> Result<MatrixPlace<'_>, ImportError> {
+        let slices = (self.naming.matrix)(&self.config, id);
+        if slices.is_empty() {
+            return Err(self.missing(format!("{id:?}")));
+        }
+        let parts = slices.into_iter().map(|slice| self.part(slice));
+        Ok(MatrixPlace { parts: parts.collect::<Result<_, _>>()? })
+    }
+
+    /// Where a float tensor lies.
+    ///
+    /// # Errors
+    /// [`ImportError::MissingTensor`] for an id that the model has not.
+    pub fn float(&self, id: FloatId) -> Result<FloatPlace<'_>, ImportError> {
+        let source = (self.naming.float)(&self.config, id);
+        let source = source.ok_or_else(|| self.missing(format!("{id:?}")))?;
+        let tensor = self.named(&source.name)?;
+        Ok(FloatPlace { tensor, source })
+    }
+
+    fn named(&self, name: &str) -> Result<&TensorInfo, ImportError> {
+        self.tensor(name).ok_or_else(|| self.missing(name.into()))
+    }
+
+    fn missing(&self, tensor: String) -> ImportError {
+        ImportError::MissingTensor { file: self.directory.display().to_string(), tensor }
+    }
+
+    fn part(&self, slice: TensorSlice) -> Result<Part<'_>, ImportError> {
+        let tensor = self.named(&slice.name)?;
+        let size = |at: usize| tensor.shape.get(at).and_then(|&n| usize::try_from(n).ok());
+        let source = match (slice.index, tensor.shape.len()) {
+            (None, 2) => size(0).zip(size(1)),
+            (Some(index), 3) if size(0).is_some_and(|count| index < count) => size(1).zip(size(2)),
+            _ => None,
+        };
+        let taken = source.and_then(|(rows, cols)| {
+            let taken = [slice.rows.count(rows)?, slice.columns.count(cols)?];
+            Some(if slice.transposed { [taken[1], taken[0]] } else { taken })
+        });
+        let (Some((rows, cols)), Some(taken)) = (source, taken) else {
+            let expected = match slice.index {
+                None => "two dimensions, of which parts of equal size can be taken".into(),
+                Some(index) => format!("three dimensions, the first above {index}"),
+            };
+            return Err(self.wrong_shape(&slice.name, tensor, expected));
+        };
+        Ok(Part { tensor, slice, source: [rows, cols], taken })
+    }
+
+    /// A matrix as f32, `[rows, cols]`.
+    ///
+    /// # Errors
+    /// As [`Self::matrix`] and [`Self::read_f32`].
+    pub fn read_matrix(&self, id: MatrixId) -> Result<Vec<f32>, ImportError> {
+        let place = self.matrix(id)?;
+        let size = place.rows().saturating_mul(place.cols()) as u64;
+        let mut out = vec![0.0; self.buffer_length(size)?];
+        self.read_rows(&place, 0, &mut out)?;
+        Ok(out)
+    }
+
+    /// Fills `out` with the matrix's rows from `first` on.
+    ///
+    /// # Errors
+    /// As [`Self::matrix`] and [`Self::read_f32`]; [`ImportError::Limit`] if the matrix ends before
+    /// `out` does.
+    pub fn read_rows(
+        &self,
+        place: &MatrixPlace<'_>,
+        first: usize,
+        out: &mut [f32],
+    ) -> Result<(), ImportError> {
+        let cols = place.cols().max(1);
+        let end = first.saturating_add(out.len().div_ceil(cols));
+        if end > place.rows() {
+            return Err(ImportError::Limit {
+                file: self.directory.display().to_string(),
+                what: "the end of a read of rows".into(),
+                found: end as u64,
+                limit: place.rows() as u64,
+            });
+        }
+        let (mut start, mut rest) = (0, out);
+        for part in &place.parts {
+            let stop = start + part.taken[0];
+            let (from, to) = (first.clamp(start, stop), end.clamp(start, stop));
+            let (now, later) = rest.split_at_mut(((to - from) * cols).min(rest.len()));
+            if !now.is_empty() {
+                self.read_part(part, from - start, now)?;
+            }
+            (start, rest) = (stop, later);
+        }
+        Ok(())
+    }
+
+    /// Some rows of a part, as f32.
+    fn read_part(&self, part: &Part, first: usize, out: &mut [f32]) -> Result<(), ImportError> {
+        let TensorSlice { rows, columns, transposed, .. } = &part.slice;
+        let cols = part.taken[1].max(1);
+        if *transposed {
+            let mut turned = vec![0.0; part.taken[0] * part.taken[1]];
+            self.gather(part, rows, columns, 0, &mut turned)?;
+            // `turned` is [cols, all rows of the part].
+            for (row, out) in out.chunks_mut(cols).enumerate() {
+                for (col, out) in out.iter_mut().enumerate() {
+                    *out = turned[col * part.taken[0] + first + row];
+                }
+            }
+            return Ok(());
+        }
+        self.gather(part, rows, columns, first, out)
+    }
+
+    /// Taken rows of the tensor from `first` on, each with its taken columns.
+    fn gather(
+        &self,
+        part: &Part,
+        rows: &Runs,
+        columns: &Runs,
+        first: usize,
+        out: &mut [f32],
+    ) -> Result<(), ImportError> {
+        let source_cols = part.source[1].max(1);
+        let cols = columns.count(source_cols).unwrap_or(source_cols).max(1);
+        let mut row = first;
+        let mut span = Vec::new();
+        let mut rest = out;
+        while !rest.is_empty() {
+            // As many rows as one read covers.
+            let start = rows.place(row);
+            let wanted = rest.len().div_ceil(cols);
+            let room = (SPAN_ELEMENTS / source_cols).max(1);
+            let near = |count: &usize| rows.place(row + count - 1) - start < room;
+            let count = (1..=wanted).take_while(near).last().unwrap_or(1);
+            let (now, later) = rest.split_at_mut((count * cols).min(rest.len()));
+            if cols == source_cols && rows.place(row + count - 1) - start + 1 == count {
+                self.read_f32_from(part.tensor, part.first_element(start), now)?;
+            } else {
+                let height = rows.place(row + count - 1) - start + 1;
+                span.resize(height * source_cols, 0.0);
+                self.read_f32_from(part.tensor, part.first_element(start), &mut span)?;
+                for (index, out) in now.chunks_mut(cols).enumerate() {
+                    let at = (rows.place(row + index) - start) * source_cols;
+                    for (col, out) in out.iter_mut().enumerate() {
+                        *out = span[at + columns.place(col)];
+                    }
+                }
+            }
+            (row, rest) = (row + count, later);
+        }
+        Ok(())
+    }
+
+    /// A matrix's elements as little-endian bytes of [`MatrixPlace::dtype`]; finite or not.
+    ///
+    /// # Errors
+    /// As [`Self::read_matrix`].
+    pub fn read_matrix_bytes(&self, id: MatrixId) -> Result<Vec<u8>, ImportError> {
+        let place = self.matrix(id)?;
+        if let Some((tensor, first, count)) = place.contiguous() {
+            let width = tensor.dtype.bytes() as u64;
+            let mut bytes = vec![0; self.buffer_length(count.saturating_mul(width))?];
+            self.read_into(tensor, first * width, &mut bytes)?;
+            return Ok(bytes);
+        }
+        let mut bytes = Vec::new();
+        place.dtype().encode(&self.read_matrix(id)?, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// A float tensor as f32.
+    ///
+    /// # Errors
+    /// As [`Self::float`] and [`Self::read_f32`].
+    pub fn read_float(&self, id: FloatId) -> Result<Vec<f32>, ImportError> {
+        let FloatPlace { tensor, source } = self.float(id)?;
+        let mut values = self.read_f32(tensor)?;
+        let cols = innermost(tensor);
+        if source.columns != Runs::ALL {
+            let count = source.columns.count(cols).unwrap_or(0);
+            let rows = values.chunks_exact(cols.max(1));
+            let taken = |row: &[f32]| -> Vec<f32> {
+                (0..count).map(|col| row[source.columns.place(col)]).collect()
+            };
+            values = rows.flat_map(taken).collect();
+        }
+        if source.change == FloatChange::PlusOne {
+            values.iter_mut().for_each(|value| *value += 1.0);
+        }
+        Ok(values)
+    }
+
+    /// A float tensor as little-endian bytes of [`FloatPlace::dtype`].
+    ///
+    /// # Errors
+    /// As [`Self::read_float`].
+    pub fn read_float_bytes(&self, id: FloatId) -> Result<Vec<u8>, ImportError> {
+        let mut bytes = Vec::new();
+        self.float(id)?.dtype().encode(&self.read_float(id)?, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// Every weight of the model is there in its shape, and nothing else is.
+    pub(super) fn check_tensors(&self) -> Result<(), ImportError> {
+        let mut used = std::collections::HashSet::new();
+        for matrix in &self.shape.matrices {
+            let place = self.matrix(matrix.id)?;
+            self.check_matrix(matrix, &place)?;
+            used.extend(place.parts.into_iter().map(|part| part.slice.name));
+        }
+        for float in &self.shape.floats {
+            let place = self.float(float.id)?;
+            self.check_float(float, &place)?;
+            used.insert(place.source.name);
+        }
+        if self.config.tie_word_embeddings && self.is_whole() {
+            self.check_repeated_head()?;
+        }
+        let unexpected = |name: &&String| {
+            !used.contains(*name) && !(self.naming.is_redundant)(&self.config, name)
+        };
+        match self.tensors.keys().find(unexpected) {
+            None => Ok(()),
+            Some(first) => Err(ImportError::UnexpectedTensor {
+                file: self.directory.display().to_string(),
+                tensor: first.clone(),
+                count: self.tensors.keys().filter(unexpected).count(),
+            }),
+        }
+    }
+
+    fn check_matrix(&self, shape: &MatrixShape, place: &MatrixPlace) -> Result<(), ImportError> {
+        let even = place.parts.iter().all(|part| part.taken[1] == shape.cols);
+        let (Some(part), false) =
+            (place.parts.first(), even && (place.rows(), place.cols()) == (shape.rows, shape.cols))
+        else {
+            return Ok(());
+        };
+        let expected = match part.slice == TensorSlice::whole(part.slice.name.as_str()) {
+            true => format!("shape [{}, {}]", shape.rows, shape.cols),
+            false => format!("a shape of which [{}, {}] are taken", shape.rows, shape.cols),
+        };
+        Err(self.wrong_shape(&part.slice.name, part.tensor, expected))
+    }
+
+    /// Dimensions of one do not count.
+    fn check_float(&self, shape: &FloatShape, place: &FloatPlace) -> Result<(), ImportError> {
+        let tensor = place.tensor;
+        let mut found = tensor.shape.clone();
+        if let Some(last) = found.last_mut() {
+            *last = place.source.columns.count(innermost(tensor)).unwrap_or(0) as u64;
+        }
+        found.retain(|&size| size != 1);
+        let mut wanted = vec![shape.rows as u64, shape.cols as u64];
+        wanted.retain(|&size| size != 1);
+        if found == wanted {
+            return Ok(());
+        }
+        let expected = match shape.rows {
+            1 => format!("shape [{}]", shape.cols),
+            rows => format!("shape [{rows}, {}]", shape.cols),
+        };
+        Err(self.wrong_shape(&place.source.name, tensor, expected))
+    }
+
+    fn wrong_shape(&self, name: &str, tensor: &TensorInfo, expected: String) -> ImportError {
+        ImportError::Tensor {
+            file: self.file_name(tensor.file),
+            tensor: name.into(),
+            offset: tensor.offset,
+            expected,
+            found: format!("{:?}", tensor.shape),
+        }
+    }
+
+    /// A tied head that is written out must repeat the embedding; else one of the two is wrong.
+    fn check_repeated_head(&self) -> Result<(), ImportError> {
+        let id = |kind| MatrixId { kind, layer: None, expert: None };
+        let Ok(head) = self.matrix(id(MatrixKind::Head)) else { return Ok(()) };
+        let embedding = self.matrix(id(MatrixKind::Embedding))?;
+        let size = (embedding.rows(), embedding.cols());
+        let mut same = head.dtype() == embedding.dtype() && (head.rows(), head.cols()) == size;
+        let step = (super::CHUNK_BYTES / size.1.max(1)).max(1);
+        let mut row = 0;
+        while same && row < size.0 {
+            let count = step.min(size.0 - row) * size.1;
+            let (mut one, mut two) = (vec![0.0; count], vec![0.0; count]);
+            self.read_rows(&head, row, &mut one)?;
+            self.read_rows(&embedding, row, &mut two)?;
+            same = one == two;
+            row += step;
+        }
+        let Some(part) = head.parts.first().filter(|_| !same) else { return Ok(()) };
+        Err(ImportError::Tensor {
+            file: self.file_name(part.tensor.file),
+            tensor: part.slice.name.clone(),
+            offset: part.tensor.offset,
+            expected: "what the embedding holds, as `tie_word_embeddings` is true".into(),
+            found: "other values".into(),
+        })
+    }
+}
+
+fn innermost(tensor: &TensorInfo) -> usize {
+    tensor.shape.last().map_or(1, |&size| usize::try_from(size).unwrap_or(usize::MAX))
+}

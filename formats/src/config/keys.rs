@@ -1,0 +1,303 @@
+//! Readers of keys that families share.
+
+use serde_json::Value;
+
+use super::{
+    Activation, Architecture, AttentionBias, AttentionConfig, FeedForward, LayerConfig,
+    ModelConfig, Multipliers, QkNorm, RopeConfig, RouterConfig, SharedExpert, TokenMixer,
+};
+use crate::ImportError;
+use crate::json::{Fields, shown};
+use crate::limits::{
+    MAX_EOS_TOKENS, MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS,
+    MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH,
+};
+
+/// Keys that every family reads.
+pub(super) const COMMON: &[&str] = &[
+    "architectures",
+    "bos_token_id",
+    "eos_token_id",
+    "head_dim",
+    "hidden_act",
+    "hidden_size",
+    "intermediate_size",
+    "layer_types",
+    "max_position_embeddings",
+    "model_type",
+    "num_attention_heads",
+    "num_experts_per_tok",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "partial_rotary_factor",
+    "quantization_config",
+    "rms_norm_eps",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "sliding_window",
+    "tie_word_embeddings",
+    "use_sliding_window",
+    "vocab_size",
+];
+
+/// Keys that change nothing at inference: bookkeeping, training, and windows that are switched off.
+const IGNORED: &[&str] = &[
+    "attention_dropout",
+    "chunk_size_feed_forward",
+    "dtype",
+    "id2label",
+    "initializer_range",
+    "label2id",
+    "max_window_layers",
+    "name_or_path",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "pad_token_id",
+    "problem_type",
+    "return_dict",
+    "router_aux_loss_coef",
+    "tokenizer_class",
+    "torch_dtype",
+    "transformers_version",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_cache",
+];
+
+/// Refuses options that are known and change the graph in a way that no family computes.
+pub(super) fn refuse_unsupported(fields: &Fields) -> Result<(), ImportError> {
+    if fields.boolean("use_sliding_window")? == Some(true) {
+        return Err(fields.unsupported("use_sliding_window", "supported: false"));
+    }
+    if fields.get("quantization_config").is_some() {
+        let supported = "only checkpoints in bf16, f16 or f32 can be read";
+        return Err(fields.unsupported("quantization_config", supported));
+    }
+    Ok(())
+}
+
+/// Refuses keys that neither the family nor anybody knows.
+pub(super) fn refuse_unknown(fields: &Fields, keys: &[&str]) -> Result<(), ImportError> {
+    for (key, value) in fields.members() {
+        let known = key.starts_with('_')
+            || COMMON.contains(&key)
+            || IGNORED.contains(&key)
+            || keys.contains(&key);
+        let inert = match value {
+            Value::Bool(on) => !on,
+            Value::Array(list) => list.is_empty(),
+            Value::Object(map) => map.is_empty(),
+            _ => false,
+        };
+        if !known && !inert {
+            return Err(unknown(fields.file(), key, value));
+        }
+    }
+    Ok(())
+}
+
+fn unknown(file: &str, key: &str, value: &Value) -> ImportError {
+    ImportError::UnknownOption { file: file.into(), key: key.into(), found: shown(value) }
+}
+
+/// What a family knows of itself when the common keys are read.
+pub(super) struct Parts {
+    pub architecture: Architecture,
+    pub layers: Vec<LayerConfig>,
+    pub router: RouterConfig,
+    pub multipliers: Multipliers,
+}
+
+/// The configuration of a model: the family's parts, and the keys that all have.
+pub(super) fn model(fields: &Fields, parts: Parts) -> Result<ModelConfig, ImportError> {
+    let config = ModelConfig {
+        architecture: parts.architecture,
+        vocab_size: fields.required_size("vocab_size", MAX_VOCABULARY)?,
+        hidden_size: fields.required_size("hidden_size", MAX_WIDTH)?,
+        num_hidden_layers: parts.layers.len(),
+        max_position_embeddings: fields.required_size("max_position_embeddings", MAX_POSITIONS)?,
+        rms_norm_eps: epsilon(fields)?,
+        tie_word_embeddings: fields.boolean("tie_word_embeddings")?.unwrap_or(false),
+        multipliers: parts.multipliers,
+        activation: Activation::Silu,
+        layers: parts.layers,
+        router: parts.router,
+        bos_token_id: fields.numbers("bos_token_id", 1)?.first().copied(),
+        eos_token_ids: fields.numbers("eos_token_id", MAX_EOS_TOKENS)?,
+    };
+    check_tokens(fields, "bos_token_id", config.bos_token_id.as_slice(), config.vocab_size)?;
+    check_tokens(fields, "eos_token_id", &config.eos_token_ids, config.vocab_size)?;
+    Ok(config)
+}
+
+/// Refuses any nonlinearity but SiLU.
+pub(super) fn silu(fields: &Fields) -> Result<(), ImportError> {
+    match fields.text("hidden_act")? {
+        None | Some("silu") => Ok(()),
+        Some(_) => Err(fields.unsupported("hidden_act", "supported: silu")),
+    }
+}
+
+/// Refuses layers that are anything but attention over all positions.
+pub(super) fn full_attention(fields: &Fields) -> Result<(), ImportError> {
+    match fields.get("layer_types") {
+        None => Ok(()),
+        Some(Value::Array(types)) if types.iter().all(|kind| kind == "full_attention") => Ok(()),
+        Some(_) => Err(fields.unsupported("layer_types", "supported: full_attention")),
+    }
+}
+
+/// Attention whose heads, positions and scale are given in the usual way; no norms or biases.
+pub(super) fn attention(fields: &Fields) -> Result<AttentionConfig, ImportError> {
+    let hidden_size = fields.required_size("hidden_size", MAX_WIDTH)?;
+    let num_attention_heads = fields.required_size("num_attention_heads", MAX_HEADS)?;
+    let key_value_heads = fields.size("num_key_value_heads", MAX_HEADS)?;
+    let num_key_value_heads = key_value_heads.unwrap_or(num_attention_heads);
+    if !num_attention_heads.is_multiple_of(num_key_value_heads) {
+        let expected = format!("a divisor of `num_attention_heads` = {num_attention_heads}");
+        return Err(fields.wrong("num_key_value_heads", expected));
+    }
+    let head_dim = match fields.size("head_dim", MAX_HEAD_DIM)? {
+        Some(head_dim) => head_dim,
+        None if hidden_size.is_multiple_of(num_attention_heads) => {
+            hidden_size / num_attention_heads
+        }
+        None => return Err(fields.wrong("head_dim", "an even number")),
+    };
+    if !head_dim.is_multiple_of(2) || head_dim > MAX_HEAD_DIM {
+        return Err(fields.wrong("head_dim", format!("an even number up to {MAX_HEAD_DIM}")));
+    }
+    Ok(AttentionConfig {
+        num_attention_heads,
+        num_key_value_heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        rope: rope(fields, head_dim)?,
+        qk_norm: QkNorm::Absent,
+        bias: AttentionBias::Absent,
+        sliding_window: None,
+    })
+}
+
+/// Biases of all projections or of none, by `attention_bias`.
+pub(super) fn attention_bias(fields: &Fields) -> Result<AttentionBias, ImportError> {
+    Ok(match fields.boolean("attention_bias")? {
+        Some(true) => AttentionBias::All,
+        _ => AttentionBias::Absent,
+    })
+}
+
+/// Plain rotary positions over whole heads.
+fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
+    if !matches!(fields.number("partial_rotary_factor")?, None | Some(1.0)) {
+        return Err(fields.unsupported("partial_rotary_factor", "supported: 1.0"));
+    }
+    for key in ["rope_scaling", "rope_parameters"] {
+        let Some(rope) = fields.object(key)? else { continue };
+        for kind in ["rope_type", "type"] {
+            if !matches!(rope.text(kind)?, None | Some("default")) {
+                return Err(rope.unsupported(kind, "supported: default"));
+            }
+        }
+        let known = ["rope_type", "type", "rope_theta"];
+        if let Some((key, value)) = rope.members().find(|(key, _)| !known.contains(key)) {
+            return Err(unknown(rope.file(), key, value));
+        }
+    }
+    Ok(RopeConfig { theta: rope_theta(fields)?, dims: head_dim })
+}
+
+fn rope_theta(fields: &Fields) -> Result<f64, ImportError> {
+    let mut theta = fields.number("rope_theta")?;
+    for key in ["rope_scaling", "rope_parameters"] {
+        if let Some(rope) = fields.object(key)?
+            && let Some(nested) = rope.number("rope_theta")?
+        {
+            if theta.is_some_and(|theta| theta != nested) {
+                return Err(rope.wrong("rope_theta", "the value that is given elsewhere too"));
+            }
+            theta = Some(nested);
+        }
+    }
+    let theta = theta.unwrap_or(10_000.0);
+    if (1.0..1e15).contains(&theta) {
+        return Ok(theta);
+    }
+    Err(fields.wrong("rope_theta", "a number from 1 to 1e15"))
+}
+
+/// Layers that differ in their feed-forward part alone.
+pub(super) fn layers(
+    fields: &Fields,
+    attention: AttentionConfig,
+    feed_forward: impl Fn(u32) -> Result<FeedForward, ImportError>,
+) -> Result<Vec<LayerConfig>, ImportError> {
+    let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
+    let mixer = TokenMixer::Attention(attention);
+    let layer = |layer| Ok(LayerConfig { mixer, feed_forward: feed_forward(layer)? });
+    (0u32..).take(count).map(layer).collect()
+}
+
+/// Which layers are dense by `decoder_sparse_step` and `mlp_only_layers`, as in Qwen's families.
+pub(super) fn sparse_layers(fields: &Fields) -> Result<impl Fn(u32) -> bool + use<>, ImportError> {
+    let step = fields.size("decoder_sparse_step", MAX_LAYERS)?.unwrap_or(1);
+    let dense_layers = fields.numbers("mlp_only_layers", MAX_LAYERS)?;
+    let none = fields.get("num_experts").is_some_and(|n| n.as_u64() == Some(0));
+    Ok(move |layer: u32| {
+        !none && !dense_layers.contains(&layer) && (layer as usize + 1).is_multiple_of(step)
+    })
+}
+
+/// A dense feed-forward part.
+pub(super) fn dense(fields: &Fields) -> Result<FeedForward, ImportError> {
+    let intermediate_size = fields.required_size("intermediate_size", MAX_WIDTH)?;
+    Ok(FeedForward::Dense { intermediate_size })
+}
+
+/// A mixture of experts whose number and inner width are under these keys.
+pub(super) fn mixture(
+    fields: &Fields,
+    experts_key: &str,
+    width_key: &str,
+    shared: Option<SharedExpert>,
+) -> Result<FeedForward, ImportError> {
+    let num_experts = fields.required_size(experts_key, MAX_EXPERTS)?;
+    let num_experts_per_tok = fields.required_size("num_experts_per_tok", MAX_EXPERTS_PER_TOKEN)?;
+    if num_experts_per_tok > num_experts {
+        let expected = format!("at most `{experts_key}` = {num_experts}");
+        return Err(fields.wrong("num_experts_per_tok", expected));
+    }
+    let moe_intermediate_size = fields.required_size(width_key, MAX_WIDTH)?;
+    Ok(FeedForward::Moe { num_experts, num_experts_per_tok, moe_intermediate_size, shared })
+}
+
+/// A factor that must be finite and not zero; 1 where the key is absent.
+pub(super) fn factor(fields: &Fields, key: &str) -> Result<f32, ImportError> {
+    let value = fields.number(key)?.unwrap_or(1.0) as f32;
+    if value.is_finite() && value.abs() >= f32::MIN_POSITIVE {
+        return Ok(value);
+    }
+    Err(fields.wrong(key, "a finite number other than 0"))
+}
+
+fn epsilon(fields: &Fields) -> Result<f32, ImportError> {
+    let epsilon = fields.number("rms_norm_eps")?.unwrap_or(1e-6) as f32;
+    if epsilon > 0.0 && epsilon < 1.0 {
+        return Ok(epsilon);
+    }
+    Err(fields.wrong("rms_norm_eps", "a number between 0 and 1"))
+}
+
+fn check_tokens(
+    fields: &Fields,
+    key: &str,
+    tokens: &[u32],
+    vocabulary: usize,
+) -> Result<(), ImportError> {
+    if tokens.iter().all(|&token| (token as usize) < vocabulary) {
+        return Ok(());
+    }
+    Err(fields.wrong(key, format!("token ids below `vocab_size` = {vocabulary}")))
+}

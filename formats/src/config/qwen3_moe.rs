@@ -1,0 +1,44 @@
+//! Qwen3-MoE: norms of each head, every layer a mixture unless it is listed.
+
+use super::keys::{self, Parts};
+use super::{Architecture, Family, ModelConfig, Multipliers, QkNorm, RouterConfig};
+use crate::ImportError;
+use crate::json::Fields;
+
+pub(super) const FAMILY: Family = Family {
+    architecture: Architecture::Qwen3Moe,
+    model_type: "qwen3_moe",
+    class: "Qwen3MoeForCausalLM",
+    keys: &[
+        "attention_bias",
+        "decoder_sparse_step",
+        "mlp_only_layers",
+        "moe_intermediate_size",
+        "norm_topk_prob",
+        "num_experts",
+        "num_local_experts",
+    ],
+    read,
+};
+
+fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
+    keys::silu(fields)?;
+    keys::full_attention(fields)?;
+    let mut attention = keys::attention(fields)?;
+    attention.qk_norm = QkNorm::PerHead;
+    attention.bias = keys::attention_bias(fields)?;
+    // Some versions of the library write the number of experts by its other name.
+    let experts_key = match fields.get("num_experts") {
+        Some(_) => "num_experts",
+        None => "num_local_experts",
+    };
+    let is_sparse = keys::sparse_layers(fields)?;
+    let layers = keys::layers(fields, attention, |layer| match is_sparse(layer) {
+        true => keys::mixture(fields, experts_key, "moe_intermediate_size", None),
+        false => keys::dense(fields),
+    })?;
+    let norm_topk_prob = fields.boolean("norm_topk_prob")?.unwrap_or(false);
+    let router = RouterConfig::softmax(norm_topk_prob);
+    let multipliers = Multipliers::NONE;
+    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+}

@@ -1,0 +1,188 @@
+//! Where weights lie in the tensors of a checkpoint. Names of tensors are in this folder and nowhere
+//! else, a file for every family that has names of its own.
+
+mod granite_moe;
+mod mixtral;
+mod qwen;
+
+use crate::config::{Architecture, ModelConfig};
+use crate::{FloatId, FloatKind, MatrixId};
+
+/// Runs of places: `length` of them from `start` on, again after every `stride`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// The first place.
+    pub start: usize,
+    /// Places of a run.
+    pub length: usize,
+    /// From the start of a run to the start of the next.
+    pub stride: usize,
+}
+
+impl Runs {
+    /// Every place.
+    pub const ALL: Self = Self { start: 0, length: usize::MAX, stride: usize::MAX };
+
+    /// One run.
+    pub const fn range(start: usize, length: usize) -> Self {
+        Self { start, length, stride: usize::MAX }
+    }
+
+    /// How many of `size` places are taken; none if a run begins inside and ends outside.
+    pub fn count(&self, size: usize) -> Option<usize> {
+        if *self == Self::ALL {
+            return Some(size);
+        }
+        let (mut count, mut start) = (0, self.start);
+        while start < size {
+            let end = start.checked_add(self.length).filter(|&end| end <= size);
+            count += end? - start;
+            match start.checked_add(self.stride) {
+                Some(next) if self.stride > 0 => start = next,
+                _ => break,
+            }
+        }
+        Some(count)
+    }
+
+    /// The place of the `index`th that is taken.
+    pub fn place(&self, index: usize) -> usize {
+        let run = index / self.length.max(1);
+        self.start + run.saturating_mul(self.stride) + index % self.length.max(1)
+    }
+}
+
+/// Rows of a matrix: some rows and columns of a two-dimensional tensor, or of one of several in a
+/// three-dimensional one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSlice {
+    /// The tensor's name.
+    pub name: String,
+    /// Position in the outermost dimension of a three-dimensional tensor.
+    pub index: Option<usize>,
+    /// The tensor's rows that are taken.
+    pub rows: Runs,
+    /// The tensor's columns that are taken.
+    pub columns: Runs,
+    /// Whether what is taken is turned over: its columns are the matrix's rows.
+    pub transposed: bool,
+}
+
+impl TensorSlice {
+    /// A whole two-dimensional tensor.
+    pub fn whole(name: impl Into<String>) -> Self {
+        let (rows, columns) = (Runs::ALL, Runs::ALL);
+        Self { name: name.into(), index: None, rows, columns, transposed: false }
+    }
+}
+
+/// What is done to the values of a float tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FloatChange {
+    /// Nothing.
+    Kept,
+    /// One is added: norms whose weights are stored around zero.
+    PlusOne,
+}
+
+/// A float tensor, or some columns of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FloatSource {
+    /// Its name.
+    pub name: String,
+    /// Places of its innermost dimension that are taken.
+    pub columns: Runs,
+    /// What is done to its values.
+    pub change: FloatChange,
+}
+
+impl FloatSource {
+    /// A whole tensor as it is.
+    pub fn kept(name: impl Into<String>) -> Self {
+        Self { name: name.into(), columns: Runs::ALL, change: FloatChange::Kept }
+    }
+}
+
+/// How a checkpoint of a family names its tensors.
+#[derive(Clone, Copy, Debug)]
+pub struct Naming {
+    /// What a matrix is made of, from its first row on; nothing for one that the family has not.
+    pub matrix: fn(&ModelConfig, MatrixId) -> Vec<TensorSlice>,
+    /// Where a float tensor is; none for one that the family has not.
+    pub float: fn(&ModelConfig, FloatId) -> Option<FloatSource>,
+    /// Whether a tensor that no weight is made of may be left out without changing the model.
+    pub is_redundant: fn(&ModelConfig, &str) -> bool,
+}
+
+/// The names in checkpoints as published on the Hugging Face Hub.
+pub fn published(architecture: Architecture) -> Naming {
+    match architecture {
+        Architecture::Qwen3Moe | Architecture::Qwen2Moe | Architecture::Olmoe => qwen::NAMING,
+        Architecture::Mixtral => mixtral::NAMING,
+        Architecture::GraniteMoe => granite_moe::NAMING,
+    }
+}
+
+/// The tensors that a matrix is made of in a published checkpoint.
+pub fn matrix_tensors(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
+    (published(config.architecture).matrix)(config, id)
+}
+
+/// Where a float tensor is in a published checkpoint.
+pub fn float_tensor(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
+    (published(config.architecture).float)(config, id)
+}
+
+/// A tied head may be written out again; RoPE tables follow from the configuration.
+fn is_redundant(config: &ModelConfig, name: &str) -> bool {
+    (config.tie_word_embeddings && name == "lm_head.weight")
+        || name.ends_with(".rotary_emb.inv_freq")
+}
+
+/// The name of an attention matrix within its layer, as nearly all families have it.
+fn attention_matrix(kind: crate::MatrixKind) -> Option<&'static str> {
+    use crate::MatrixKind::{Key, Output, Query, Value};
+    Some(match kind {
+        Query => "self_attn.q_proj.weight",
+        Key => "self_attn.k_proj.weight",
+        Value => "self_attn.v_proj.weight",
+        Output => "self_attn.o_proj.weight",
+        _ => return None,
+    })
+}
+
+/// The name of embedding or head.
+fn table(id: MatrixId) -> Option<&'static str> {
+    use crate::MatrixKind::{Embedding, Head};
+    match id {
+        MatrixId { kind: Embedding, layer: None, expert: None } => {
+            Some("model.embed_tokens.weight")
+        }
+        MatrixId { kind: Head, layer: None, expert: None } => Some("lm_head.weight"),
+        _ => None,
+    }
+}
+
+/// The name of a float tensor within its layer, as nearly all families have it.
+fn layer_float(kind: FloatKind) -> Option<&'static str> {
+    Some(match kind {
+        FloatKind::AttentionNorm => "input_layernorm.weight",
+        FloatKind::FeedForwardNorm => "post_attention_layernorm.weight",
+        FloatKind::QueryNorm => "self_attn.q_norm.weight",
+        FloatKind::KeyNorm => "self_attn.k_norm.weight",
+        FloatKind::QueryBias => "self_attn.q_proj.bias",
+        FloatKind::KeyBias => "self_attn.k_proj.bias",
+        FloatKind::ValueBias => "self_attn.v_proj.bias",
+        FloatKind::OutputBias => "self_attn.o_proj.bias",
+        _ => return None,
+    })
+}
+
+/// A float tensor of a family whose names differ from the usual ones by those of `own` alone.
+fn float_with(id: FloatId, own: fn(FloatKind) -> Option<&'static str>) -> Option<FloatSource> {
+    let Some(layer) = id.layer else {
+        return (id.kind == FloatKind::FinalNorm).then(|| FloatSource::kept("model.norm.weight"));
+    };
+    let part = own(id.kind).or_else(|| layer_float(id.kind))?;
+    Some(FloatSource::kept(format!("model.layers.{layer}.{part}")))
+}
