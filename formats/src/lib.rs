@@ -26,7 +26,8 @@ pub use checkpoint::{Asset, Checkpoint, FloatPlace, MatrixPlace, TensorInfo};
 pub use config::{
     Activation, Architecture, AttentionBias, AttentionConfig, ExpertGroups, ExpertVector,
     FeedForward, GenerationDefaults, GroupScore, LayerConfig, ModelConfig, Multipliers, QkNorm,
-    RopeConfig, RopePairs, RouterConfig, RouterScore, SharedExpert, SharedGate, TokenMixer,
+    RopeConfig, RopePairs, RopeScaling, RouterConfig, RouterScore, SharedExpert, SharedGate,
+    TokenMixer, YarnScaling,
 };
 pub use delta_net::DeltaNetConfig;
 pub use dtype::DType;

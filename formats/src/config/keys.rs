@@ -98,7 +98,7 @@ pub(super) fn refuse_unknown(fields: &Fields, keys: &[&str]) -> Result<(), Impor
     Ok(())
 }
 
-fn unknown(file: &str, key: &str, value: &Value) -> ImportError {
+pub(super) fn unknown(file: &str, key: &str, value: &Value) -> ImportError {
     ImportError::UnknownOption { file: file.into(), key: key.into(), found: shown(value) }
 }
 
@@ -189,43 +189,18 @@ pub(super) fn attention_bias(fields: &Fields) -> Result<AttentionBias, ImportErr
     })
 }
 
-/// Plain rotary positions over whole heads.
+/// Rotary positions over whole heads.
 fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
     if !matches!(fields.number("partial_rotary_factor")?, None | Some(1.0)) {
         return Err(fields.unsupported("partial_rotary_factor", "supported: 1.0"));
     }
     for key in ["rope_scaling", "rope_parameters"] {
         let Some(rope) = fields.object(key)? else { continue };
-        for kind in ["rope_type", "type"] {
-            if !matches!(rope.text(kind)?, None | Some("default")) {
-                return Err(rope.unsupported(kind, "supported: default"));
-            }
-        }
-        let known = ["rope_type", "type", "rope_theta"];
-        if let Some((key, value)) = rope.members().find(|(key, _)| !known.contains(key)) {
-            return Err(unknown(rope.file(), key, value));
+        if !matches!(rope.number("partial_rotary_factor")?, None | Some(1.0)) {
+            return Err(rope.unsupported("partial_rotary_factor", "supported: 1.0"));
         }
     }
-    Ok(RopeConfig { theta: rope_theta(fields)?, dims: head_dim })
-}
-
-fn rope_theta(fields: &Fields) -> Result<f64, ImportError> {
-    let mut theta = fields.number("rope_theta")?;
-    for key in ["rope_scaling", "rope_parameters"] {
-        if let Some(rope) = fields.object(key)?
-            && let Some(nested) = rope.number("rope_theta")?
-        {
-            if theta.is_some_and(|theta| theta != nested) {
-                return Err(rope.wrong("rope_theta", "the value that is given elsewhere too"));
-            }
-            theta = Some(nested);
-        }
-    }
-    let theta = theta.unwrap_or(10_000.0);
-    if (1.0..1e15).contains(&theta) {
-        return Ok(theta);
-    }
-    Err(fields.wrong("rope_theta", "a number from 1 to 1e15"))
+    super::rope::rope(fields, head_dim)
 }
 
 /// Layers that differ in their feed-forward part alone.

@@ -11,6 +11,7 @@ mod mixtral;
 mod olmoe;
 mod qwen2_moe;
 mod qwen3_moe;
+mod rope;
 
 use serde_json::Value;
 
@@ -19,6 +20,7 @@ use crate::json::Fields;
 use crate::limits::MAX_CONFIG_BYTES;
 
 pub use generation::GenerationDefaults;
+pub use rope::{RopeConfig, RopeScaling, YarnScaling};
 
 /// A family of models: one reading of `config.json` and one set of tensor names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -194,15 +196,6 @@ pub enum RopePairs {
     Halves,
     /// Element `2 i` with element `2 i + 1`.
     Adjacent,
-}
-
-/// How positions turn queries and keys.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RopeConfig {
-    /// Base of the angles.
-    pub theta: f64,
-    /// Elements of a head that are turned, from its first; even.
-    pub dims: usize,
 }
 
 /// What queries and keys are normalised over.
