@@ -2,7 +2,7 @@
 
 use nestling_formats::Level;
 
-use crate::dual::{DualPolicy, ExpertChoice, LevelMode, LevelRouter};
+use crate::dual::{DualPolicy, LevelMode};
 use crate::error::EngineError;
 use crate::kv_cache::{PAGE_POSITIONS, PageId};
 use crate::recurrent::{StateId, StateTrack};
@@ -35,16 +35,6 @@ impl LevelPolicy {
     /// Whether planes that are late are left out, P2 never.
     pub fn leaves_out_late(self) -> bool {
         matches!(self, Self::Dual(DualPolicy { mode: LevelMode::Elastic, .. }))
-    }
-
-    /// The level of an expert that the router chose.
-    pub fn expert(self, choice: ExpertChoice, router: &dyn LevelRouter) -> Level {
-        match self {
-            Self::Fixed(level) => level,
-            Self::Dual(policy) => {
-                router.level(choice, policy).max(policy.lowest).min(policy.highest)
-            }
-        }
     }
 }
 

@@ -298,11 +298,14 @@ fn with_dual(
     sample: &[u32],
     cancel: &CancelToken,
 ) -> Result<(Box<dyn ModelRunner>, Option<DualRouting>), EngineError> {
+    if let Some(router) = &options.level_router {
+        runner.set_level_router(Arc::clone(router));
+    }
     let Some((asked, highest)) = options.dual.zip(runner.limits().level_max) else {
         return Ok((Box::new(runner), None));
     };
     let router = runner.level_router();
-    let dual = DualRouting::open(&mut runner, router, (asked, highest), sample, cancel)?;
+    let dual = DualRouting::open(&mut runner, &*router, (asked, highest), sample, cancel)?;
     Ok((Box::new(runner), Some(dual)))
 }
 
@@ -363,5 +366,6 @@ fn options_identity(options: &ModelOptions, runner: &dyn ModelRunner) -> u128 {
     };
     let dtype = options.kv_dtype.bytes() as u8;
     // The last is the version of what a page looks like.
-    u128::from(u32::from_le_bytes([level, mode, dtype, 2]))
+    let plain = u128::from(u32::from_le_bytes([level, mode, dtype, 2]));
+    plain ^ options.level_router.as_ref().map_or(0, |router| router.identity())
 }

@@ -7,7 +7,7 @@ use nestling_formats::Level;
 
 use crate::affinity::ThreadPlacement;
 use crate::cancel::CancelToken;
-use crate::dual::DualOptions;
+use crate::dual::{DualOptions, LevelRouter};
 use crate::expert::Prefetch;
 use crate::kv_cache::KvDtype;
 use crate::reads::ReadOptions;
@@ -59,6 +59,9 @@ pub struct ModelOptions {
     /// Levels of each token's experts by dual routing, at most `level`; see [`crate::dual`]. None
     /// means one level for all. Without meaning for a checkpoint that is run unquantized.
     pub dual: Option<DualOptions>,
+    /// What decides levels under `dual`, a trained router for example; none is the rule that is built
+    /// in. Its identity is part of the model's.
+    pub level_router: Option<Arc<dyn LevelRouter>>,
     /// What computes.
     pub device: Device,
     /// Element type of keys and values.
@@ -89,6 +92,7 @@ impl Default for ModelOptions {
             level: None,
             weight_budget: None,
             dual: None,
+            level_router: None,
             device: Device::default(),
             kv_dtype: KvDtype::F16,
             context_length: None,

@@ -4,7 +4,7 @@
 //! By the rule that is built in, a plane is used where the error that it takes away from this token's
 //! output, per byte of the plane, reaches a threshold: `expert_weight² · Δ / bytes >= threshold`. That
 //! is a function of this token and this expert alone. D²MoE (2504.15299) trains routers for it; such
-//! a router takes the rule's place as a [`LevelRouter`].
+//! a router takes the rule's place as a [`LevelRouter`], given as `ModelOptions::level_router`.
 
 mod elastic;
 mod router;
@@ -14,7 +14,7 @@ mod sensitivities;
 mod threshold;
 
 pub use elastic::{ElasticController, StepTimes};
-pub use router::{ExpertChoice, LevelRouter, ThresholdRule};
+pub use router::{LevelRouter, PlaneWorth, RoutedToken, ThresholdRule};
 pub use routing::{DualOptions, DualRouting};
 pub use sample::{RouteSample, SAMPLE_TEXT, SAMPLE_TOKENS};
 pub use sensitivities::{ExpertSensitivities, ExpertWorth};

@@ -1,33 +1,65 @@
-//! Who decides the level of an expert for a token.
+//! Who decides what planes of an expert are worth to a token.
 
 use std::sync::Arc;
 
 use nestling_formats::Level;
 
-use super::{DualPolicy, ExpertSensitivities};
+use super::ExpertSensitivities;
 
-/// One expert that the router chose for one token.
+/// A token whose experts have been chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ExpertChoice {
+pub struct RoutedToken<'a> {
     /// Layer of the model.
     pub layer: u32,
-    /// Expert of the layer.
-    pub expert: u32,
-    /// What its output is multiplied with.
-    pub weight: f32,
+    /// The experts that the router chose.
+    pub experts: &'a [u32], // [K]
+    /// What their outputs are multiplied with.
+    pub weights: &'a [f32], // [K]
+    /// What the router saw; empty where [`LevelRouter::reads_hidden`] says no.
+    pub hidden: &'a [f32], // [hidden_size]
 }
 
-/// Decides the level of each (token, expert) under [`crate::LevelPolicy::Dual`].
+/// What each plane of an expert is worth to a token, to be compared with a threshold; infinite for a
+/// plane that is always used, negative for one that never is. The first plane is used whatever it is
+/// worth, and one above a plane that is not used is not.
+pub type PlaneWorth = [f32; 5];
+
+/// Decides what planes of its experts are worth to a token under [`crate::LevelPolicy::Dual`]: those
+/// that reach the policy's threshold are used.
 ///
-/// In strict mode an answer may depend on nothing but the arguments: not on other tokens of the
-/// step, the clock or what is resident. Levels must not rise with the policy's threshold, or mean
-/// levels cannot be turned into thresholds.
+/// An answer may depend on nothing but the arguments, so that neither other tokens of a step nor the
+/// clock nor what is resident change a result. A router that was trained to give levels, as those of
+/// D²MoE (2504.15299) are, says infinite up to its level and negative above; no threshold changes
+/// that.
 pub trait LevelRouter: Send + Sync {
-    /// The level of the expert for the token; it is brought within the policy's bounds.
-    fn level(&self, choice: ExpertChoice, policy: DualPolicy) -> Level;
+    /// Whether it reads [`RoutedToken::hidden`], which then has to be fetched from the device in
+    /// every layer.
+    fn reads_hidden(&self) -> bool {
+        false
+    }
+
+    /// Fills in what planes are worth, where none above `highest` is used; `worth` has an entry for
+    /// every expert of the token, zeros to begin with.
+    fn worth(&self, token: RoutedToken<'_>, highest: Level, worth: &mut [PlaneWorth]);
+
+    /// Tells it from all other routers: it becomes part of a model's identity, so that nothing that
+    /// was computed with another is used. Zero for the rule that is built in.
+    fn identity(&self) -> u128;
 }
 
-/// The rule that is built in: a plane is used where it is worth the threshold.
+impl std::fmt::Debug for dyn LevelRouter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LevelRouter({:032x})", self.identity())
+    }
+}
+
+impl PartialEq for dyn LevelRouter {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+    }
+}
+
+/// The rule that is built in: error that a plane takes away from this token's output, per byte.
 #[derive(Clone, Debug, Default)]
 pub struct ThresholdRule {
     sensitivities: Arc<ExpertSensitivities>,
@@ -41,11 +73,18 @@ impl ThresholdRule {
 }
 
 impl LevelRouter for ThresholdRule {
-    fn level(&self, choice: ExpertChoice, policy: DualPolicy) -> Level {
-        match self.sensitivities.expert(choice.layer, choice.expert) {
-            Some(worth) => worth.level(choice.weight, policy.threshold, policy.highest),
-            // Nothing is known, so nothing speaks for leaving a plane out.
-            None => policy.highest,
+    fn worth(&self, token: RoutedToken<'_>, highest: Level, worth: &mut [PlaneWorth]) {
+        let chosen = token.experts.iter().zip(token.weights);
+        for ((expert, weight), worth) in chosen.zip(worth) {
+            *worth = match self.sensitivities.expert(token.layer, *expert) {
+                Some(expert) => expert.to_token(*weight, highest),
+                // Nothing is known, so nothing speaks for leaving a plane out.
+                None => [f32::INFINITY; 5],
+            };
         }
+    }
+
+    fn identity(&self) -> u128 {
+        0
     }
 }

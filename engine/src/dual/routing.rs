@@ -1,6 +1,6 @@
 //! Dual routing of an open model: from what is asked for to the policy of its rows.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use nestling_formats::Level;
 
@@ -39,7 +39,6 @@ impl Default for DualOptions {
 pub struct DualRouting {
     asked: DualOptions,
     sample: RouteSample,
-    router: Arc<dyn LevelRouter>,
     policy: DualPolicy,
     controller: Mutex<ElasticController>,
 }
@@ -51,13 +50,13 @@ impl DualRouting {
     /// As [`RouteSample::record`] and [`RouteSample::calibrate`].
     pub fn open(
         runner: &mut dyn ModelRunner,
-        router: Arc<dyn LevelRouter>,
+        router: &dyn LevelRouter,
         (asked, highest): (DualOptions, Level),
         tokens: &[u32],
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
-        let sample = RouteSample::record(runner, tokens, cancel)?;
-        Self::new(sample, router, (asked, highest))
+        let sample = RouteSample::record(runner, router, tokens, cancel)?;
+        Self::new(sample, (asked, highest))
     }
 
     /// From a sample that is there already.
@@ -66,13 +65,12 @@ impl DualRouting {
     /// As [`RouteSample::calibrate`].
     pub fn new(
         sample: RouteSample,
-        router: Arc<dyn LevelRouter>,
         (asked, highest): (DualOptions, Level),
     ) -> Result<Self, EngineError> {
-        let policy = calibrated(&sample, &*router, (asked, highest))?;
-        let steps = concessions(&sample, &*router, policy)?;
+        let policy = calibrated(&sample, (asked, highest))?;
+        let steps = concessions(&sample, policy)?;
         let controller = Mutex::new(ElasticController::new(steps));
-        Ok(Self { asked, sample, router, policy, controller })
+        Ok(Self { asked, sample, policy, controller })
     }
 
     /// What was asked for when the model was opened.
@@ -87,7 +85,7 @@ impl DualRouting {
 
     /// Mean level of the sample under a policy.
     pub fn expected_level(&self, policy: DualPolicy) -> Option<f64> {
-        self.sample.mean_level(policy, &*self.router)
+        self.sample.mean_level(policy)
     }
 
     /// The policy that reaches something else.
@@ -98,7 +96,7 @@ impl DualRouting {
         if asked == self.asked && highest == self.policy.highest {
             return Ok(self.policy);
         }
-        calibrated(&self.sample, &*self.router, (asked, highest))
+        calibrated(&self.sample, (asked, highest))
     }
 
     /// The policy of the next step: in elastic mode no lower a threshold than the disk allows.
@@ -127,24 +125,19 @@ impl std::fmt::Debug for DualRouting {
 
 fn calibrated(
     sample: &RouteSample,
-    router: &dyn LevelRouter,
     (asked, highest): (DualOptions, Level),
 ) -> Result<DualPolicy, EngineError> {
     let (lowest, mode) = (asked.lowest.min(highest), asked.mode);
     let policy = DualPolicy { threshold: Threshold::ZERO, lowest, highest, mode };
     match asked.mean_level {
-        Some(mean_level) => sample.calibrate(mean_level, policy, router),
+        Some(mean_level) => sample.calibrate(mean_level, policy),
         None => Ok(policy),
     }
 }
 
 /// Thresholds of evenly falling mean levels, from that of the policy on.
-fn concessions(
-    sample: &RouteSample,
-    router: &dyn LevelRouter,
-    policy: DualPolicy,
-) -> Result<Vec<Threshold>, EngineError> {
-    let highest = sample.mean_level(policy, router).map_or(0.0, |mean| mean as f32);
+fn concessions(sample: &RouteSample, policy: DualPolicy) -> Result<Vec<Threshold>, EngineError> {
+    let highest = sample.mean_level(policy).map_or(0.0, |mean| mean as f32);
     let lowest = f32::from(policy.lowest.bits());
     let mut steps = vec![policy.threshold];
     for step in 1..=CONCESSION_STEPS {
@@ -152,7 +145,7 @@ fn concessions(
         if mean < lowest {
             break;
         }
-        steps.push(sample.calibrate(mean, policy, router)?.threshold);
+        steps.push(sample.calibrate(mean, policy)?.threshold);
     }
     Ok(steps)
 }

@@ -6,10 +6,13 @@
 //! more than 6 times it, and a threshold found from means alone misses the level asked for by up to 0.5
 //! bit. A run over a hundred tokens meets it within 0.05.
 
-use super::{DualPolicy, ExpertChoice, LevelRouter, Threshold};
+use nestling_formats::Level;
+
+use super::{DualPolicy, LevelRouter, PlaneWorth, RoutedToken, Threshold};
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
+use crate::expert::recorder::Keep;
 use crate::kv_cache::{PAGE_POSITIONS, PageId, pages_for};
 use crate::runner::ModelRunner;
 use crate::simulate::RoutingTrace;
@@ -20,25 +23,38 @@ pub const SAMPLE_TOKENS: usize = 128;
 /// A text of at least that many tokens in any tokenizer, of our own.
 pub const SAMPLE_TEXT: &str = include_str!("sample.txt");
 
-/// What the router of a model chose on a text.
+/// What planes of the experts that the router of a model chose on a text are worth to its tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RouteSample {
-    choices: Vec<ExpertChoice>,
+    /// Of every (token, expert), by the highest level that is used.
+    worths: [Vec<PlaneWorth>; Level::ALL.len()],
 }
 
 impl RouteSample {
-    /// From choices that were noted elsewhere.
-    pub fn new(choices: Vec<ExpertChoice>) -> Self {
-        Self { choices }
+    /// From tokens whose experts were chosen elsewhere.
+    pub fn new<'a>(
+        tokens: impl Iterator<Item = RoutedToken<'a>>,
+        router: &dyn LevelRouter,
+    ) -> Self {
+        let mut sample = Self::default();
+        for token in tokens {
+            for (highest, worths) in Level::ALL.into_iter().zip(&mut sample.worths) {
+                let start = worths.len();
+                worths.resize(start + token.experts.len(), [0.0; 5]);
+                router.worth(token, highest, &mut worths[start..]);
+            }
+        }
+        sample
     }
 
     /// Runs a model that nobody uses yet over tokens, as one sequence in the first pages; what does
-    /// not fit its context is left out. It is a function of the weights and the tokens.
+    /// not fit its context is left out. It is a function of the weights, the router and the tokens.
     ///
     /// # Errors
     /// As [`ModelRunner::step`].
     pub fn record(
         runner: &mut dyn ModelRunner,
+        router: &dyn LevelRouter,
         tokens: &[u32],
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
@@ -57,7 +73,8 @@ impl RouteSample {
             wants_logits: true,
             levels: LevelPolicy::Fixed(level),
         });
-        recorder.start(tokens.len());
+        let keep = if router.reads_hidden() { Keep::HiddenToo } else { Keep::Routing };
+        recorder.start_keeping(tokens.len(), keep);
         let mut result = Ok(());
         loop {
             let rows: Vec<Row> = rows.by_ref().take(limits.rows_max.max(1)).collect();
@@ -69,44 +86,46 @@ impl RouteSample {
             batch.own_states();
             result = runner.step_blocking(&batch, cancel).map(|output| runner.recycle(output));
         }
-        let trace = recorder.stop();
-        result.map(|()| Self::of_trace(&trace))
+        let (trace, hidden) = recorder.stop_keeping();
+        result.map(|()| Self::of_trace(&trace, &hidden, router))
     }
 
-    /// The choices of a trace.
-    pub fn of_trace(trace: &RoutingTrace) -> Self {
+    /// Of a trace; `hidden` has what the router saw, of every step and layer, or nothing.
+    fn of_trace(trace: &RoutingTrace, hidden: &[Vec<f32>], router: &dyn LevelRouter) -> Self {
+        let chosen = trace.shape.experts_per_token.max(1) as usize;
         let layers = trace.steps.iter().flat_map(|step| (0u32..).zip(&step.layers));
-        let choices = layers.flat_map(|(layer, routing)| {
-            let chosen = routing.ids.iter().zip(&routing.weights);
-            chosen.map(move |(expert, weight)| ExpertChoice {
-                layer,
-                expert: *expert,
-                weight: *weight,
+        let tokens = layers.enumerate().flat_map(|(at, (layer, routing))| {
+            let seen = hidden.get(at).map(Vec::as_slice).unwrap_or_default();
+            let width = seen.len() / (routing.ids.len() / chosen).max(1);
+            let rows = routing.ids.chunks_exact(chosen).zip(routing.weights.chunks_exact(chosen));
+            rows.enumerate().map(move |(row, (experts, weights))| {
+                let hidden = seen.get(row * width..(row + 1) * width).unwrap_or_default();
+                RoutedToken { layer, experts, weights, hidden }
             })
         });
-        Self::new(choices.collect())
+        Self::new(tokens, router)
     }
 
-    /// How many choices there are.
+    /// How many (token, expert) pairs there are.
     pub fn len(&self) -> usize {
-        self.choices.len()
+        self.worths[0].len()
     }
 
     /// Whether nothing was chosen: a model without experts, or one of floats.
     pub fn is_empty(&self) -> bool {
-        self.choices.is_empty()
+        self.len() == 0
     }
 
-    /// Mean level of the sample's choices in bits; none of none.
-    pub fn mean_level(&self, policy: DualPolicy, router: &dyn LevelRouter) -> Option<f64> {
-        let levels = LevelPolicy::Dual(policy);
-        let bits = self.choices.iter().map(|c| u64::from(levels.expert(*c, router).bits()));
-        let count = self.choices.len();
+    /// Mean level of the sample's pairs in bits; none of none.
+    pub fn mean_level(&self, policy: DualPolicy) -> Option<f64> {
+        let worths = &self.worths[policy.highest.index()];
+        let bits = worths.iter().map(|worth| u64::from(policy.level(worth).bits()));
+        let count = worths.len();
         (count > 0).then(|| bits.sum::<u64>() as f64 / count as f64)
     }
 
     /// The policy with the lowest threshold at which the mean level of the sample is at most
-    /// `mean_level`; the router's levels must not rise with the threshold.
+    /// `mean_level`.
     ///
     /// # Errors
     /// A mean level that is no number or lower than the policy's lowest.
@@ -114,7 +133,6 @@ impl RouteSample {
         &self,
         mean_level: f32,
         policy: DualPolicy,
-        router: &dyn LevelRouter,
     ) -> Result<DualPolicy, EngineError> {
         let lowest = policy.lowest.min(policy.highest);
         if mean_level.is_nan() || mean_level < f32::from(lowest.bits()) {
@@ -122,7 +140,7 @@ impl RouteSample {
             return Err(EngineError::mismatch("mean level of experts", expected, mean_level));
         }
         let fits = |threshold: Threshold| {
-            let mean = self.mean_level(DualPolicy { threshold, ..policy }, router);
+            let mean = self.mean_level(DualPolicy { threshold, ..policy });
             mean.is_none_or(|mean| mean <= f64::from(mean_level))
         };
         if fits(Threshold::ZERO) {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use nestling_formats::store::{Group, GroupId, Index};
 use nestling_formats::{Level, Plane};
 
-use super::Threshold;
+use super::PlaneWorth;
 use crate::allocation::{hull, prior_drops};
 
 /// What planes of one expert are worth: error that they take away of a token's output, per byte, where
@@ -44,20 +44,10 @@ impl ExpertWorth {
         Self { slopes }
     }
 
-    /// The highest level whose planes are all worth the threshold to a token that the router gave
-    /// this weight.
-    pub fn level(&self, weight: f32, threshold: Threshold, highest: Level) -> Level {
-        let slopes = &self.slopes[highest.index()];
-        let mut reached = Level::L2;
-        for level in Level::ALL.into_iter().skip(1).take_while(|level| *level <= highest) {
-            // False for a weight that is no number: the fewest bytes for what fails anyhow.
-            let is_worth = weight * weight * slopes[level.index()] >= threshold.value();
-            if !is_worth {
-                break;
-            }
-            reached = level;
-        }
-        reached
+    /// What the planes are worth to a token that the router gave this weight, where none above
+    /// `highest` is used. No number for a weight that is none, so that it asks for the fewest bytes.
+    pub fn to_token(&self, weight: f32, highest: Level) -> PlaneWorth {
+        self.slopes[highest.index()].map(|slope| weight * weight * slope)
     }
 
     /// What the planes of each level are worth, where none above `highest` is used; 0 for the first.

@@ -3,10 +3,9 @@ use std::sync::Arc;
 use nestling_formats::Level;
 
 use super::{
-    DualPolicy, ElasticController, ExpertChoice, ExpertWorth, LevelRouter, StepTimes, Threshold,
-    ThresholdRule,
+    DualPolicy, ElasticController, ExpertWorth, LevelRouter, PlaneWorth, RouteSample, RoutedToken,
+    StepTimes, Threshold, ThresholdRule,
 };
-use crate::batch::LevelPolicy;
 
 const BYTES: [u64; 5] = [1000, 500, 500, 1000, 1000];
 
@@ -14,9 +13,14 @@ fn worth() -> ExpertWorth {
     ExpertWorth::new([8.0, 4.0, 1.0, 0.5, 0.1], BYTES)
 }
 
+/// The level of an expert for a token with that weight.
+fn level_of(worth: ExpertWorth, weight: f32, threshold: Threshold, highest: Level) -> Level {
+    DualPolicy::up_to(highest, threshold).level(&worth.to_token(weight, highest))
+}
+
 #[test]
 fn a_plane_is_used_where_it_is_worth_the_threshold() {
-    let level = |weight, threshold| worth().level(weight, Threshold::new(threshold), Level::L8);
+    let level = |weight, threshold| level_of(worth(), weight, Threshold::new(threshold), Level::L8);
     // 4 / 500, 1 / 500, 0.5 / 1000, 0.1 / 1000, times a quarter.
     assert_eq!(level(0.5, 0.0021), Level::L2);
     assert_eq!(level(0.5, 0.0019), Level::L3);
@@ -25,16 +29,16 @@ fn a_plane_is_used_where_it_is_worth_the_threshold() {
     assert_eq!(level(0.5, 0.00002), Level::L8);
     assert_eq!(level(1.0, 0.0021), Level::L3, "a greater weight asks for more");
     assert_eq!(level(-1.0, 0.0021), Level::L3);
-    assert_eq!(worth().level(0.5, Threshold::ZERO, Level::L4), Level::L4);
+    assert_eq!(level_of(worth(), 0.5, Threshold::ZERO, Level::L4), Level::L4);
 }
 
 #[test]
 fn a_poor_plane_is_no_barrier_before_a_rich_one() {
     let worth = ExpertWorth::new([8.0, 0.01, 3.99, 0.0, 0.0], BYTES);
-    let level = |threshold| worth.level(1.0, Threshold::new(threshold), Level::L8);
+    let level = |threshold| level_of(worth, 1.0, Threshold::new(threshold), Level::L8);
     assert_eq!(level(0.0039), Level::L4, "4 / 1000 for both");
     assert_eq!(level(0.0041), Level::L2);
-    let below = worth.level(1.0, Threshold::new(0.0039), Level::L3);
+    let below = level_of(worth, 1.0, Threshold::new(0.0039), Level::L3);
     assert_eq!(below, Level::L2, "without the rich one there is nothing to bridge to");
 }
 
@@ -53,7 +57,7 @@ fn levels_fall_as_the_threshold_rises_and_no_plane_is_skipped() {
             assert!(slopes[1..].is_sorted_by(|a, b| a >= b), "{slopes:?}");
             let weight = random();
             let levels = (0..60)
-                .map(|i| worth.level(weight, Threshold::new(1e-9 * 1.5f32.powi(i)), highest));
+                .map(|i| level_of(worth, weight, Threshold::new(1e-9 * 1.5f32.powi(i)), highest));
             let levels: Vec<_> = levels.collect();
             assert!(levels.is_sorted_by(|a, b| a >= b));
             assert!(levels[0] <= highest);
@@ -67,7 +71,7 @@ fn numbers_that_make_no_sense_ask_for_little() {
     for highest in Level::ALL {
         assert!(broken.slopes(highest).iter().all(|slope| slope.is_finite() && *slope >= 0.0));
     }
-    let level = |weight| worth().level(weight, Threshold::new(1e-6), Level::L8);
+    let level = |weight| level_of(worth(), weight, Threshold::new(1e-6), Level::L8);
     assert_eq!(level(0.0), Level::L2);
     assert_eq!(level(f32::NAN), Level::L2);
     assert_eq!(level(f32::INFINITY), Level::L8);
@@ -80,23 +84,60 @@ fn numbers_that_make_no_sense_ask_for_little() {
     assert_eq!(Threshold::from_bits(Threshold::new(0.3).bits()), Some(Threshold::new(0.3)));
 }
 
-#[test]
-fn bounds_hold_whatever_a_router_says() {
-    /// Plays the trained router of a model: odd experts are worth everything.
-    struct Odd;
-    impl LevelRouter for Odd {
-        fn level(&self, choice: ExpertChoice, _: DualPolicy) -> Level {
-            if choice.expert % 2 == 1 { Level::L8 } else { Level::L2 }
+/// Plays the trained router of a model: its levels are in the first numbers of the hidden state.
+struct Trained;
+
+impl LevelRouter for Trained {
+    fn reads_hidden(&self) -> bool {
+        true
+    }
+
+    fn worth(&self, token: RoutedToken<'_>, _: Level, worth: &mut [PlaneWorth]) {
+        for (worth, level) in worth.iter_mut().zip(token.hidden) {
+            for (worth, plane) in worth.iter_mut().zip(Level::ALL) {
+                let is_used = f32::from(plane.bits()) <= *level;
+                *worth = if is_used { f32::INFINITY } else { f32::NEG_INFINITY };
+            }
         }
     }
+
+    fn identity(&self) -> u128 {
+        0x7ea1
+    }
+}
+
+#[test]
+fn bounds_hold_whatever_a_router_says() {
     let policy =
         DualPolicy { lowest: Level::L3, ..DualPolicy::up_to(Level::L4, Threshold::new(1.0)) };
-    let level = |expert, router: &dyn LevelRouter| {
-        LevelPolicy::Dual(policy).expert(ExpertChoice { layer: 0, expert, weight: 0.5 }, router)
+    let levels = |experts: &[u32], router: &dyn LevelRouter| {
+        let token = RoutedToken { layer: 0, experts, weights: &[0.5; 2], hidden: &[2.0, 8.0] };
+        let mut worth = [[0.0; 5]; 2];
+        router.worth(token, policy.highest, &mut worth);
+        worth.map(|worth| policy.level(&worth))
     };
-    assert_eq!([level(0, &Odd), level(1, &Odd)], [Level::L3, Level::L4]);
+    assert_eq!(levels(&[0, 1], &Trained), [Level::L3, Level::L4]);
     let rule = ThresholdRule::new(Arc::default());
-    assert_eq!(level(0, &rule), Level::L4, "an expert of which nothing is known keeps its planes");
+    let all = [Level::L4; 2];
+    assert_eq!(levels(&[0, 1], &rule), all, "of what nobody knows every plane is used");
+}
+
+#[test]
+fn levels_that_a_router_was_trained_to_give_are_no_matter_of_thresholds() {
+    let tokens = [[2.0, 8.0], [4.0, 4.0]];
+    let tokens = tokens.iter().map(|hidden| RoutedToken {
+        layer: 0,
+        experts: &[3, 5],
+        weights: &[0.5; 2],
+        hidden,
+    });
+    let sample = RouteSample::new(tokens, &Trained);
+    assert_eq!(sample.len(), 4);
+    for threshold in [Threshold::ZERO, Threshold::new(1e30)] {
+        assert_eq!(sample.mean_level(DualPolicy::up_to(Level::L8, threshold)), Some(4.5));
+        assert_eq!(sample.mean_level(DualPolicy::up_to(Level::L3, threshold)), Some(2.75));
+    }
+    assert_eq!((&Trained as &dyn LevelRouter).identity(), 0x7ea1);
 }
 
 #[test]

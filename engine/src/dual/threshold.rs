@@ -2,6 +2,8 @@
 
 use nestling_formats::Level;
 
+use super::PlaneWorth;
+
 /// What a plane must take away of a token's squared error, per byte, to be used; in the units of the
 /// store's error drops. Never negative and never NaN, so that it has an order and an identity.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,5 +75,19 @@ impl DualPolicy {
     /// Strict, from level 2 up.
     pub fn up_to(highest: Level, threshold: Threshold) -> Self {
         Self { threshold, lowest: Level::L2.min(highest), highest, mode: LevelMode::Strict }
+    }
+
+    /// The highest level whose planes are all worth the threshold, within the policy's bounds.
+    pub fn level(&self, worth: &PlaneWorth) -> Level {
+        let mut reached = Level::L2;
+        for level in Level::ALL.into_iter().skip(1).take_while(|level| *level <= self.highest) {
+            // False for what is no number.
+            let is_worth = worth[level.index()] >= self.threshold.value();
+            if !is_worth {
+                break;
+            }
+            reached = level;
+        }
+        reached.max(self.lowest).min(self.highest)
     }
 }

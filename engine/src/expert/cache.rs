@@ -14,8 +14,8 @@ use super::request::LatePlanes;
 use super::streamed::{StreamOptions, StreamedExperts};
 use super::{ExpertMemory, ExpertSource, StreamStats};
 use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
-use crate::batch::StepRows;
-use crate::dual::{ExpertChoice, LevelRouter, ThresholdRule};
+use crate::batch::{LevelPolicy, StepRows};
+use crate::dual::{LevelRouter, PlaneWorth, RoutedToken, ThresholdRule};
 use crate::error::EngineError;
 use crate::record::{Recorder, What};
 use crate::recycle::recycle;
@@ -61,6 +61,10 @@ enum Experts<B: Backend> {
 /// Memory that requests reuse.
 pub struct RequestScratch<B: Backend> {
     routing: Routing,
+    /// What the router saw, where a router of levels reads it.
+    hidden: Vec<f32>, // [T, hidden_size]
+    /// What planes are worth to one token.
+    worth: Vec<PlaneWorth>, // [K]
     uses: Vec<ExpertUse>,
     /// The expert of each use.
     experts: Vec<(u32, ExpertUse)>,
@@ -71,6 +75,8 @@ impl<B: Backend> Default for RequestScratch<B> {
     fn default() -> Self {
         Self {
             routing: Routing::default(),
+            hidden: Vec::new(),
+            worth: Vec::new(),
             uses: Vec::new(),
             experts: Vec::new(),
             ready: Vec::new(),
@@ -170,6 +176,7 @@ impl<B: Backend> ExpertCache<B> {
     }
 
     /// Decides the levels of one layer's experts and starts the reads of those that are missing.
+    /// `hidden` is what the router saw.
     ///
     /// # Errors
     /// A failed device; an expert that the layer does not have.
@@ -177,13 +184,17 @@ impl<B: Backend> ExpertCache<B> {
         &'a mut self,
         layer: usize,
         rows: &StepRows,
-        routing: &B::Routing,
+        (hidden, routing): (&B::Buffer, &B::Routing),
         encoder: &mut B::Encoder<'_>,
         scratch: &'a mut RequestScratch<B>,
     ) -> Result<PendingExperts<'a, B>, EngineError> {
         encoder.read_routing_into(routing, &mut scratch.routing).await?;
+        if self.recorder.keeps_hidden() || reads_hidden(&*self.levels, rows) {
+            encoder.read_into(hidden, &mut scratch.hidden).await?;
+        }
         scratch.sort(layer, rows, &*self.levels);
-        self.recorder.layer(layer, &scratch.routing, &scratch.experts);
+        let seen = (&scratch.routing, scratch.hidden.as_slice());
+        self.recorder.layer(layer, seen, &scratch.experts);
         let RequestScratch { uses, experts: sorted, ready: spare, .. } = scratch;
         let ready = recycle(std::mem::take(spare));
         let layer = layer as u32;
@@ -214,6 +225,12 @@ impl<B: Backend> ExpertCache<B> {
         }
         Ok(pending)
     }
+}
+
+/// Whether the levels of any row depend on what the router saw.
+fn reads_hidden(levels: &dyn LevelRouter, rows: &StepRows) -> bool {
+    let is_dual = |levels: &LevelPolicy| matches!(levels, LevelPolicy::Dual(_));
+    levels.reads_hidden() && rows.policies.iter().any(is_dual)
 }
 
 /// Each expert with the range of its uses.
@@ -308,11 +325,14 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
     pub async fn read_ahead(
         &mut self,
         rows: &StepRows,
-        predicted: &B::Routing,
+        (hidden, predicted): (&B::Buffer, &B::Routing),
         encoder: &mut B::Encoder<'_>,
         scratch: &mut RequestScratch<B>,
     ) -> Result<(), EngineError> {
         encoder.read_routing_into(predicted, &mut scratch.routing).await?;
+        if reads_hidden(&*self.levels, rows) {
+            encoder.read_into(hidden, &mut scratch.hidden).await?;
+        }
         let layer = self.layer + 1;
         scratch.sort(layer as usize, rows, &*self.levels);
         if let From::Streamed(streamed) = &mut self.from {
@@ -336,15 +356,27 @@ impl<B: Backend> RequestScratch<B> {
     /// The rows of every expert that is used, with their levels, experts ascending: a function of
     /// the routing and of each row's own policy.
     fn sort(&mut self, layer: usize, rows: &StepRows, levels: &dyn LevelRouter) {
-        let Self { routing, uses, experts, .. } = self;
+        let Self { routing, hidden, worth, uses, experts, .. } = self;
         experts.clear();
         let layer = u32::try_from(layer).unwrap_or(u32::MAX);
         let chosen = routing.num_experts_per_tok.max(1);
+        let width = if levels.reads_hidden() { hidden.len() / rows.len().max(1) } else { 0 };
         let ids = routing.expert_ids.chunks_exact(chosen);
         let weights = routing.expert_weights.chunks_exact(chosen);
         for (row, ((ids, weights), policy)) in (0..).zip(ids.zip(weights).zip(&rows.policies)) {
-            for (rank, (&expert, &weight)) in (0..).zip(ids.iter().zip(weights)) {
-                let level = policy.expert(ExpertChoice { layer, expert, weight }, levels);
+            if let LevelPolicy::Dual(policy) = policy {
+                let at = row as usize * width;
+                let hidden = hidden.get(at..at + width).unwrap_or_default();
+                let token = RoutedToken { layer, experts: ids, weights, hidden };
+                worth.clear();
+                worth.resize(chosen, [0.0; 5]);
+                levels.worth(token, policy.highest, worth);
+            }
+            for (rank, &expert) in (0..).zip(ids) {
+                let level = match policy {
+                    LevelPolicy::Fixed(level) => *level,
+                    LevelPolicy::Dual(policy) => policy.level(&worth[rank as usize]),
+                };
                 experts.push((expert, ExpertUse { row, rank, level }));
             }
         }

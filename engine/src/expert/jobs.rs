@@ -1,11 +1,12 @@
 //! Which planes are read for a layer, and in what order: those that it misses, and those that the
 //! next one is predicted to want.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use nestling_formats::{ExpertId, Plane};
 
-use super::request::{LatePlanes, Wanted};
+use super::request::Wanted;
 use super::streamed::StreamedExperts;
 use super::tag::tag_of;
 use crate::backend::{Backend, ExpertUse};
@@ -26,6 +27,16 @@ pub(super) struct Jobs {
     /// The same with their times, while they are ordered.
     timed: Vec<Job>,
     order: ReadOrder,
+    /// Planes that nobody waits for, to be read while the disk has nothing else to do.
+    pub later: VecDeque<PlaneId>,
+}
+
+impl Jobs {
+    /// Notes planes of an expert that are read when there is time.
+    pub fn read_later(&mut self, (layer, expert): (u32, u32), planes: Range<usize>) {
+        let planes = Plane::ALL.get(planes).unwrap_or_default();
+        self.later.extend(planes.iter().map(|plane| PlaneId { layer, expert, plane: *plane }));
+    }
 }
 
 impl<B: Backend> StreamedExperts<B> {
@@ -41,11 +52,13 @@ impl<B: Backend> StreamedExperts<B> {
         experts: impl Iterator<Item = (u32, Range<usize>)>,
         uses: &[ExpertUse],
     ) {
+        let of_this_layer = self.jobs.later.len();
         for (expert, range) in experts {
             let rows = uses.get(range).unwrap_or_default();
             let planes = self.extents.planes_wanted(ExpertId { layer, expert }, rows);
             self.residency.expect(layer, expert);
-            for plane in Plane::ALL.into_iter().take(planes) {
+            let awaited = self.late.awaited(planes);
+            for plane in Plane::ALL.into_iter().take(awaited) {
                 let id = PlaneId { layer, expert, plane };
                 if self.residency.state(id) == PlaneState::Absent {
                     if !self.residency.admit(id, Admission::Prefetch, &mut self.evicted) {
@@ -55,9 +68,31 @@ impl<B: Backend> StreamedExperts<B> {
                     self.ahead.planes.push(id);
                 }
             }
+            self.jobs.read_later((layer, expert), awaited..planes);
         }
+        // In time for the next layer, which this layer's are not any more.
+        self.jobs.later.rotate_left(of_this_layer);
+        let ahead = self.jobs.later.len() - of_this_layer;
+        self.jobs.later.make_contiguous()[..ahead].sort_by_key(|id| id.plane);
         self.drop_evicted();
         self.submit_jobs(ReadClass::Idle);
+        self.read_late();
+    }
+
+    /// Begins reads that nobody waits for, as many as the disk has time for. Room is made when a read
+    /// begins and not before, and of nothing that is worth as much, or planes would leave for others
+    /// that never come.
+    pub(super) fn read_late(&mut self) {
+        while self.reads.outstanding() < self.depth {
+            let Some(id) = self.jobs.later.pop_front() else { break };
+            if self.residency.state(id) == PlaneState::Absent
+                && self.residency.admit(id, Admission::Worthwhile, &mut self.evicted)
+            {
+                self.jobs.planes.push(id);
+                self.drop_evicted();
+                self.submit_jobs(ReadClass::Idle);
+            }
+        }
     }
 
     /// What was read ahead and is not wanted is not read any more, if it has not been begun.
@@ -82,17 +117,13 @@ impl<B: Backend> StreamedExperts<B> {
     /// The order in which all is read and computed the soonest. An expert is computed when the last
     /// of its planes is there; times are in bytes read.
     pub(super) fn order_jobs(&mut self) {
-        if self.late == LatePlanes::LeaveOut {
-            // Bases first: an expert that has its base can be computed.
-            self.jobs.planes.sort_unstable_by_key(|id| (id.plane.index(), id.expert));
-            return;
-        }
-        let Self { jobs: Jobs { planes, timed, order }, wanted, extents, .. } = self;
+        let Self { jobs: Jobs { planes, timed, order, .. }, wanted, extents, late, .. } = self;
         timed.clear();
         timed.extend(planes.iter().map(|id| {
             let of = ExpertId { layer: id.layer, expert: id.expert };
             let one = wanted.iter().find(|one| one.expert == id.expert);
-            let (planes, rows) = one.map_or((0, 1), |one| (one.planes, one.uses.len()));
+            let (planes, rows) =
+                one.map_or((0, 1), |one| (late.awaited(one.planes), one.uses.len()));
             let compute = extents.prefix_bytes(of, planes) / READ_SHARE;
             let compute = compute * (rows as u64).div_ceil(ROWS_TOGETHER);
             let compute_ns = if id.plane.index() + 1 == planes { compute } else { 0 };

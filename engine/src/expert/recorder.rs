@@ -14,10 +14,22 @@ pub struct RoutingRecorder {
     recording: Mutex<Recording>,
 }
 
+/// What is recorded of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Experts, weights and levels.
+    Routing,
+    /// What the router saw, too.
+    HiddenToo,
+}
+
 #[derive(Debug)]
 struct Recording {
     shape: TraceShape,
     steps: Vec<TraceStep>,
+    keep: Keep,
+    /// What the router saw: of every step, every layer's rows.
+    hidden: Vec<Vec<f32>>, // [steps * layers][T, hidden_size]
     steps_max: usize,
 }
 
@@ -26,24 +38,47 @@ impl RoutingRecorder {
     pub(super) fn new(experts: impl Iterator<Item = usize>) -> Self {
         let experts = experts.map(|count| u32::try_from(count).unwrap_or(u32::MAX)).collect();
         let shape = TraceShape { experts, experts_per_token: 1 };
-        let recording = Mutex::new(Recording { shape, steps: Vec::new(), steps_max: 0 });
+        let recording = Mutex::new(Recording {
+            shape,
+            steps: Vec::new(),
+            keep: Keep::Routing,
+            hidden: Vec::new(),
+            steps_max: 0,
+        });
         Self { on: AtomicBool::new(false), recording }
     }
 
     /// Records from the next step on, `steps_max` steps at the most; a recording under way is lost.
     pub fn start(&self, steps_max: usize) {
+        self.start_keeping(steps_max, Keep::Routing);
+    }
+
+    pub(crate) fn start_keeping(&self, steps_max: usize, keep: Keep) {
         let mut recording = self.lock();
         recording.steps.clear();
+        recording.hidden.clear();
+        recording.keep = keep;
         recording.steps_max = steps_max;
         self.on.store(true, Ordering::Release);
     }
 
     /// Ends the recording: all steps since its start.
     pub fn stop(&self) -> RoutingTrace {
+        self.stop_keeping().0
+    }
+
+    /// The recording, and what the router saw, if that was to be kept.
+    pub(crate) fn stop_keeping(&self) -> (RoutingTrace, Vec<Vec<f32>>) {
         let mut recording = self.lock();
         self.on.store(false, Ordering::Release);
         let steps = std::mem::take(&mut recording.steps);
-        RoutingTrace { shape: recording.shape.clone(), steps }
+        let hidden = std::mem::take(&mut recording.hidden);
+        (RoutingTrace { shape: recording.shape.clone(), steps }, hidden)
+    }
+
+    /// Whether it wants to know what the router saw.
+    pub(super) fn keeps_hidden(&self) -> bool {
+        self.on.load(Ordering::Acquire) && self.lock().keep == Keep::HiddenToo
     }
 
     /// A step begins.
@@ -57,17 +92,32 @@ impl RoutingRecorder {
             return;
         }
         let layers = vec![LayerRouting::default(); recording.shape.experts.len()];
+        if recording.keep == Keep::HiddenToo {
+            let hidden = recording.hidden.len() + layers.len();
+            recording.hidden.resize(hidden, Vec::new());
+        }
         recording.steps.push(TraceStep { layers });
     }
 
-    /// Adds a layer's routing to the step, with the levels of its uses.
-    pub(super) fn layer(&self, layer: usize, routing: &Routing, experts: &[(u32, ExpertUse)]) {
+    /// Adds a layer's routing to the step, with the levels of its uses and what the router saw.
+    pub(super) fn layer(
+        &self,
+        layer: usize,
+        (routing, hidden): (&Routing, &[f32]),
+        experts: &[(u32, ExpertUse)],
+    ) {
         if !self.on.load(Ordering::Acquire) {
             return;
         }
         let mut recording = self.lock();
         let chosen = routing.num_experts_per_tok;
         recording.shape.experts_per_token = u32::try_from(chosen).unwrap_or(u32::MAX);
+        if recording.keep == Keep::HiddenToo {
+            let first = recording.hidden.len().saturating_sub(recording.shape.experts.len());
+            if let Some(of_layer) = recording.hidden.get_mut(first + layer) {
+                of_layer.extend_from_slice(hidden);
+            }
+        }
         let step = recording.steps.last_mut();
         let Some(of_layer) = step.and_then(|step| step.layers.get_mut(layer)) else { return };
         of_layer.ids = routing.expert_ids.clone();

@@ -12,7 +12,7 @@ use crate::batch::LevelPolicy;
 use crate::clock::Moment;
 use crate::error::EngineError;
 use crate::reads::{ReadClass, ReadDone};
-use crate::residency::{Admission, PlaneId, PlaneState};
+use crate::residency::{Admission, PlaneId, PlaneState, Worth};
 
 /// Experts that are given at once while others wait for the memory of those that were computed.
 const GIVEN_AT_ONCE: usize = 8;
@@ -27,6 +27,22 @@ pub(super) enum LatePlanes {
 }
 
 impl LatePlanes {
+    /// What planes are worth keeping for.
+    pub fn worth(self) -> Worth {
+        match self {
+            Self::WaitFor => Worth::Bytes,
+            Self::LeaveOut => Worth::Error,
+        }
+    }
+
+    /// How many of the planes that are asked for are waited for.
+    pub fn awaited(self, planes: usize) -> usize {
+        match self {
+            Self::WaitFor => planes,
+            Self::LeaveOut => planes.min(1),
+        }
+    }
+
     /// Planes are left out where every row of a step allows it.
     pub fn of(policies: &[LevelPolicy]) -> Self {
         if policies.iter().all(|levels| levels.leaves_out_late()) {
@@ -72,6 +88,8 @@ impl<B: Backend> StreamedExperts<B> {
         (uses, late): (&[ExpertUse], LatePlanes),
     ) -> Result<(), EngineError> {
         self.late = late;
+        self.residency.set_worth(late.worth());
+        self.jobs.later.clear();
         self.change_memory()?;
         while let Some(done) = self.reads.try_next() {
             // Nobody waits for it any more: whoever wants it later asks again.
@@ -132,12 +150,14 @@ impl<B: Backend> StreamedExperts<B> {
         }
         for one in wanted.iter_mut().filter(|one| unplaced(one)) {
             self.residency.pin(layer, one.expert);
-            if !self.admit(layer, one.expert, one.planes) {
+            if !self.admit(layer, one.expert, self.late.awaited(one.planes)) {
                 self.residency.unpin(layer, one.expert);
                 break;
             }
             one.progress = Progress::Placed;
+            self.jobs.read_later((layer, one.expert), self.late.awaited(one.planes)..one.planes);
         }
+        self.jobs.later.make_contiguous().sort_by_key(|id| id.plane);
         self.wanted = wanted;
         self.drop_evicted();
         self.order_jobs();
@@ -179,6 +199,7 @@ impl<B: Backend> StreamedExperts<B> {
             while let Some(done) = self.reads.try_next() {
                 self.arrive_for(layer, done)?;
             }
+            self.read_late();
             self.give(layer, uses, encoder, ready)?;
             if ready.is_empty() && self.late == LatePlanes::LeaveOut {
                 self.leave_out(layer);
@@ -215,20 +236,13 @@ impl<B: Backend> StreamedExperts<B> {
         }
     }
 
-    /// Cuts experts down to the planes that are there, those that have their first. Reads that have
-    /// not begun make way for those of the next layer.
+    /// Cuts experts down to the planes that are there, those that have their first.
     fn leave_out(&mut self, layer: u32) {
         let placed = |one: &&mut Wanted| one.progress == Progress::Placed;
         for one in self.wanted.iter_mut().filter(placed) {
             let there = self.residency.resident(layer, one.expert);
             if there == 0 || there >= one.planes {
                 continue;
-            }
-            for plane in Plane::ALL.into_iter().take(one.planes).skip(there) {
-                let id = PlaneId { layer, expert: one.expert, plane };
-                if self.reads.withdraw(tag_of(id)) {
-                    self.residency.failed(id);
-                }
             }
             one.planes = there;
             one.cut = Level::ALL.get(there - 1).copied();

@@ -47,6 +47,8 @@ pub(super) struct StreamedExperts<B: Backend> {
     pub(super) residency: Residency,
     pub(super) extents: ExtentTable,
     pub(super) slots: Vec<Vec<Slot<B>>>, // [layers][experts], no experts in a dense layer
+    /// Reads under way at once.
+    pub(super) depth: usize,
     /// Most bytes of unused buffers.
     spare_max: u64,
     memory: Arc<ExpertMemory>,
@@ -99,6 +101,7 @@ impl<B: Backend> StreamedExperts<B> {
             residency,
             extents,
             slots,
+            depth: options.reads.depth.max(1),
             spare_max: options.reads.pool_bytes,
             memory: Arc::new(ExpertMemory::new()),
             wanted: Vec::new(),

@@ -183,10 +183,10 @@ impl JudgePoint {
         cancel: &CancelToken,
     ) -> Result<Option<DualPolicy>, EngineError> {
         let Some((mean_level, level)) = self.dual else { return Ok(None) };
-        let sample = RouteSample::record(&mut *runner, sample, cancel)?;
-        let policy = DualPolicy::up_to(level, Threshold::ZERO);
         let router = runner.level_router();
-        sample.calibrate(mean_level, policy, &*router).map(Some)
+        let sample = RouteSample::record(&mut *runner, &*router, sample, cancel)?;
+        let policy = DualPolicy::up_to(level, Threshold::ZERO);
+        sample.calibrate(mean_level, policy).map(Some)
     }
 }
 

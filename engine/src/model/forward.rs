@@ -66,15 +66,17 @@ pub(super) async fn forward<B: Backend>(
         }
         if let Some(router) = &lw.router {
             enc.route(router, &act.normed, &mut act.routing)?; // [T, K]
-            let mut pending =
-                experts.request(layer, rows, &act.routing, &mut enc, requests).await?;
+            let mut pending = experts
+                .request(layer, rows, (&act.normed, &act.routing), &mut enc, requests)
+                .await?;
             if let Some((norm, router)) = w.layers.get(layer + 1).and_then(LayerWeights::routing)
                 && pending.reads_ahead()
             {
                 // The next layer's router, on a state that lacks this layer's experts.
                 enc.rms_norm(&act.x, norm, eps, &mut act.ahead)?;
                 enc.route(router, &act.ahead, &mut act.predicted)?;
-                pending.read_ahead(rows, &act.predicted, &mut enc, predictions).await?;
+                let predicted = (&act.ahead, &act.predicted);
+                pending.read_ahead(rows, predicted, &mut enc, predictions).await?;
             }
             while let Some(ready) = pending.next(&mut enc, stats).await? {
                 if cancel.is_cancelled() {

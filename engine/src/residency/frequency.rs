@@ -79,8 +79,8 @@ struct ExpertCounts {
     by_memory: [[f64; PLANES]; MEMORIES],
     /// Uses since its layer's clock went on.
     recent: f64,
-    /// What a use of each plane is worth per byte, never rising from one plane to the next.
-    values: [f64; PLANES],
+    /// Error that a use of each plane takes away per byte, never rising from one plane to the next.
+    error_values: [f64; PLANES],
 }
 
 /// Least frequently used leaves first, old uses counting less.
@@ -116,12 +116,9 @@ impl DecayedFrequency {
                 let frequency = if measured > 0.0 { f64::from(entry.frequency) } else { alike };
                 squares += frequency * frequency;
                 let by_memory = prior.map(|tokens| [frequency * tokens; PLANES]);
-                let values = match options.worth {
-                    Worth::Bytes => [1.0; PLANES],
-                    Worth::Error => error_values(entry.error_drops, entry.plane_bytes)
-                        .map(|value| value * f64::from(entry.weight_square)),
-                };
-                experts.push(ExpertCounts { by_memory, recent: 0.0, values });
+                let error_values = error_values(entry.error_drops, entry.plane_bytes)
+                    .map(|value| value * f64::from(entry.weight_square));
+                experts.push(ExpertCounts { by_memory, recent: 0.0, error_values });
             }
         }
         let blend = Blend::new(options.shares, squares * SHARES_TOKENS);
@@ -140,8 +137,15 @@ impl DecayedFrequency {
         self.blend.of(rates)
     }
 
+    /// What a use of a plane is worth per byte.
     fn value(&self, number: usize, plane: Plane) -> f64 {
-        self.experts.get(number).map_or(0.0, |counts| counts.values[plane.index()])
+        match self.options.worth {
+            Worth::Bytes => 1.0,
+            Worth::Error => {
+                let counts = self.experts.get(number);
+                counts.map_or(0.0, |counts| counts.error_values[plane.index()])
+            }
+        }
     }
 
     /// All uses of a layer in this step have been told: what the memories had said is compared with
@@ -220,6 +224,10 @@ impl EvictionPolicy for DecayedFrequency {
         for (counts, growth) in counts.by_memory.iter_mut().zip(clock.growth) {
             counts.iter_mut().take(planes).for_each(|count| *count += growth * f64::from(rows));
         }
+    }
+
+    fn set_worth(&mut self, worth: Worth) {
+        self.options.worth = worth;
     }
 
     fn worth(&self, plane: PlaneId) -> f64 {

@@ -124,6 +124,8 @@ pub struct Residency {
     /// Counts from 1.
     step: u64,
     victims: Victims,
+    /// What was asked of the policy last; before that it is its own.
+    worth: Option<Worth>,
     counters: ResidencyCounters,
 }
 
@@ -154,6 +156,7 @@ impl Residency {
             floor_share: options.floor_share.clamp(0.0, 1.0) / layers.max(1) as f64,
             step: 1,
             victims: Victims::default(),
+            worth: None,
             counters: ResidencyCounters::default(),
             policy: options.policy,
             table,
@@ -170,6 +173,15 @@ impl Residency {
         self.step += 1;
         self.policy.begin_step();
         self.victims.forget();
+    }
+
+    /// What planes are kept for from now on.
+    pub fn set_worth(&mut self, worth: Worth) {
+        if self.worth != Some(worth) {
+            self.worth = Some(worth);
+            self.policy.set_worth(worth);
+            self.victims.forget();
+        }
     }
 
     /// `rows` rows of the step use the first `planes` planes of an expert. To be said once per

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nestling_formats::{ExpertId, Plane};
 
 use super::PLANES;
+use super::frequency::Worth;
 use super::table::{ExpertTable, PlaneId};
 
 /// What the planes of experts are worth keeping.
@@ -17,6 +18,9 @@ pub trait EvictionPolicy: Send {
 
     /// `rows` rows of the step use the first `planes` planes of an expert.
     fn used(&mut self, expert: ExpertId, planes: usize, rows: u32);
+
+    /// What planes are kept for from now on, where that makes a difference to the policy.
+    fn set_worth(&mut self, _worth: Worth) {}
 
     /// What a byte of the plane is worth keeping; the least leaves first, and never falls from one
     /// plane of an expert to the one below it.

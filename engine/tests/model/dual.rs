@@ -7,8 +7,8 @@ use nestling_engine::batch::{Batch, LevelPolicy};
 use nestling_engine::cancel::CancelToken;
 use nestling_engine::cpu::Cpu;
 use nestling_engine::dual::{
-    DualOptions, DualPolicy, DualRouting, ExpertChoice, ExpertSensitivities, LevelMode,
-    LevelRouter, RouteSample, Threshold, ThresholdRule,
+    DualOptions, DualPolicy, DualRouting, ExpertSensitivities, LevelMode, LevelRouter, PlaneWorth,
+    RouteSample, RoutedToken, Threshold, ThresholdRule,
 };
 use nestling_engine::expert::{ExpertSource, Prefetch, StoreSource, StreamOptions};
 use nestling_engine::kv_cache::PageAllocator;
@@ -62,11 +62,11 @@ fn logits(
 
 fn mixed(runner: &mut dyn ModelRunner, store: &Store, mean_level: f32) -> DualPolicy {
     let sensitivities = ExpertSensitivities::of_index(store.index());
-    let router = Arc::new(ThresholdRule::new(Arc::new(sensitivities)));
+    let router = ThresholdRule::new(Arc::new(sensitivities));
     let asked = DualOptions { mean_level: Some(mean_level), ..DualOptions::default() };
     let tokens = some_tokens(128, runner.limits().vocab_size, 3);
     let cancel = CancelToken::new();
-    DualRouting::open(runner, router, (asked, Level::L8), &tokens, &cancel).unwrap().policy()
+    DualRouting::open(runner, &router, (asked, Level::L8), &tokens, &cancel).unwrap().policy()
 }
 
 fn options() -> RunnerOptions {
@@ -149,7 +149,7 @@ fn a_streamed_mix_gives_the_bits_of_a_resident_one() {
         );
         let tokens = sample_tokens(None, runner.limits().vocab_size).unwrap();
         let go = CancelToken::new();
-        DualRouting::open(runner, router, (asked, Level::L4), &tokens, &go).unwrap().policy()
+        DualRouting::open(runner, &*router, (asked, Level::L4), &tokens, &go).unwrap().policy()
     });
     assert_eq!(policies[0], policies[1], "how a model is held does not change its threshold");
     let tokens = some_tokens(24, resident.limits().vocab_size, 5);
@@ -178,23 +178,56 @@ fn elastic_leaves_out_what_is_late_and_says_so() {
     assert!(after == expected && mean == 4.0, "what was left out is read when it is waited for");
 }
 
-#[test]
-fn a_router_of_ones_own_takes_the_rules_place() {
-    /// Stands for a trained router: experts of even numbers matter little.
-    struct Halves;
-    impl LevelRouter for Halves {
-        fn level(&self, choice: ExpertChoice, policy: DualPolicy) -> Level {
-            if choice.expert.is_multiple_of(2) { policy.lowest } else { policy.highest }
+/// Stands for a trained router: levels follow from the sign of numbers that the experts' router saw.
+struct Signs;
+
+impl LevelRouter for Signs {
+    fn reads_hidden(&self) -> bool {
+        true
+    }
+
+    fn worth(&self, token: RoutedToken<'_>, highest: Level, worth: &mut [PlaneWorth]) {
+        for (worth, expert) in worth.iter_mut().zip(token.experts) {
+            let is_rich = token.hidden[*expert as usize] > 0.0;
+            let most = if is_rich { highest } else { Level::L2 };
+            *worth = Level::ALL.map(|level| if level <= most { 2.0 } else { -1.0 });
         }
     }
-    let mut plugged = bundled(None);
+
+    fn identity(&self) -> u128 {
+        1
+    }
+}
+
+#[test]
+fn a_router_of_ones_own_sees_the_hidden_state_and_gives_the_same_bits_however_rows_are_batched() {
     let policy = DualPolicy::up_to(Level::L4, Threshold::new(1.0));
+    let levels = LevelPolicy::Dual(policy);
+    let (mut plugged, mut streamed) = (bundled(None), bundled(Some(4)));
     let tokens = some_tokens(16, plugged.limits().vocab_size, 5);
-    let (_, rule) = logits(&mut plugged, &tokens, LevelPolicy::Dual(policy), 16);
+    let (_, rule) = logits(&mut plugged, &tokens, levels, 16);
     assert_eq!(rule, 2.0, "nothing is worth that much");
-    plugged.set_level_router(Arc::new(Halves));
-    let (_, mean) = logits(&mut plugged, &tokens, LevelPolicy::Dual(policy), 16);
-    assert!(mean > 2.0 && mean < 4.0, "{mean}");
+    plugged.set_level_router(Arc::new(Signs));
+    streamed.set_level_router(Arc::new(Signs));
+    let (expected, mean) = logits(&mut plugged, &tokens, levels, 16);
+    assert!(mean > 2.5 && mean < 3.5, "{mean}");
+    for chunk in [5, 1] {
+        assert!(logits(&mut plugged, &tokens, levels, chunk) == (expected.clone(), mean));
+    }
+    assert!(logits(&mut streamed, &tokens, levels, 4) == (expected, mean));
+}
+
+#[test]
+fn a_sample_of_a_router_that_reads_hidden_states_expects_what_is_served() {
+    let mut runner = bundled(None);
+    runner.set_level_router(Arc::new(Signs));
+    let (tokens, cancel) = (some_tokens(64, runner.limits().vocab_size, 9), CancelToken::new());
+    let sample = RouteSample::record(&mut runner, &Signs, &tokens, &cancel).unwrap();
+    let policy = DualPolicy::up_to(Level::L4, Threshold::ZERO);
+    let expected = sample.mean_level(policy).unwrap();
+    let (_, served) = logits(&mut runner, &tokens, LevelPolicy::Dual(policy), 64);
+    // The sample was taken at level 4 throughout, so that hidden states differ a little.
+    assert!((expected - served).abs() < 0.1, "{expected} {served}");
 }
 
 #[test]
@@ -202,13 +235,14 @@ fn a_sample_of_nothing_or_nonsense_gives_a_policy_or_an_error() {
     let router = ThresholdRule::default();
     let policy = DualPolicy::up_to(Level::L4, Threshold::ZERO);
     let empty = RouteSample::default();
-    assert_eq!(empty.calibrate(3.0, policy, &router).unwrap(), policy);
+    assert_eq!(empty.calibrate(3.0, policy).unwrap(), policy);
     for mean_level in [f32::NAN, 1.9, -3.0, f32::NEG_INFINITY] {
-        assert!(empty.calibrate(mean_level, policy, &router).is_err(), "{mean_level}");
+        assert!(empty.calibrate(mean_level, policy).is_err(), "{mean_level}");
     }
-    let choice = |weight| ExpertChoice { layer: 0, expert: 0, weight };
-    let odd = RouteSample::new([f32::NAN, 0.0, -1.0, f32::INFINITY].map(choice).to_vec());
+    let weights = [f32::NAN, 0.0, -1.0, f32::INFINITY];
+    let token = RoutedToken { layer: 0, experts: &[0; 4], weights: &weights, hidden: &[] };
+    let odd = RouteSample::new(std::iter::once(token), &router);
     // Of an expert that nobody measured every plane is used, whatever the threshold.
-    let found = odd.calibrate(3.0, policy, &router).unwrap();
-    assert_eq!(odd.mean_level(found, &router), Some(4.0));
+    let found = odd.calibrate(3.0, policy).unwrap();
+    assert_eq!(odd.mean_level(found), Some(4.0));
 }

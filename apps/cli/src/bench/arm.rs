@@ -279,6 +279,6 @@ fn mixed(
     let tokens = sample_tokens(tokenizer.transpose()?.as_ref(), runner.limits().vocab_size)?;
     let asked = DualOptions { mean_level: Some(mean_level), ..DualOptions::default() };
     let router = runner.level_router();
-    let dual = DualRouting::open(runner, router, (asked, level), &tokens, cancel)?;
+    let dual = DualRouting::open(runner, &*router, (asked, level), &tokens, cancel)?;
     Ok(LevelPolicy::Dual(dual.policy()))
 }
