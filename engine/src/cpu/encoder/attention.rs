@@ -93,7 +93,7 @@ fn rotate(
         let (cos, sin) = angles.split_at(angles.len() / 2);
         let (queries, rest) = row.split_at_mut(queries * d);
         for (x, norm) in [(queries, &heads.query_norm), (&mut rest[..keys * d], &heads.key_norm)] {
-            if let HeadNorm::FullWidth(weight) = norm {
+            if let (HeadNorm::FullWidth(weight), false) = (norm, x.is_empty()) {
                 team.kernels.rms_norm_in_place(x, weight, heads.eps);
             }
             for x in x.chunks_exact_mut(d) {
