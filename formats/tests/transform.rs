@@ -106,6 +106,6 @@ fn a_codec_keeps_its_transform() {
     assert_eq!(NestedCodec::from_bytes(&bytes).unwrap(), codec);
     bytes[6] = 2;
     NestedCodec::from_bytes(&bytes).unwrap_err();
-    bytes[6..8].copy_from_slice(&[1, 1]);
+    bytes[6..8].copy_from_slice(&[1, 2]);
     NestedCodec::from_bytes(&bytes).unwrap_err();
 }

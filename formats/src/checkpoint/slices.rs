@@ -302,7 +302,7 @@ impl Checkpoint {
     pub(super) fn check_tensors(&self) -> Result<(), ImportError> {
         let mut used = std::collections::HashSet::new();
         for matrix in &self.shape.matrices {
-            let place = self.matrix(matrix.id)?;
+            let place = self.matrix(matrix.id).map_err(|error| wanting(error, matrix))?;
             self.check_matrix(matrix, &place)?;
             used.extend(place.parts.into_iter().map(|part| part.slice.name));
         }
@@ -334,11 +334,8 @@ impl Checkpoint {
         else {
             return Ok(());
         };
-        let expected = match part.slice == TensorSlice::whole(part.slice.name.as_str()) {
-            true => format!("shape [{}, {}]", shape.rows, shape.cols),
-            false => format!("a shape of which [{}, {}] are taken", shape.rows, shape.cols),
-        };
-        Err(self.wrong_shape(&part.slice.name, part.tensor, expected))
+        let error = self.wrong_shape(&part.slice.name, part.tensor, String::new());
+        Err(wanting(error, shape))
     }
 
     /// Dimensions of one do not count.
@@ -396,6 +393,17 @@ impl Checkpoint {
             expected: "what the embedding holds, as `tie_word_embeddings` is true".into(),
             found: "other values".into(),
         })
+    }
+}
+
+/// The error of a tensor that does not give a matrix of this shape.
+fn wanting(error: ImportError, shape: &MatrixShape) -> ImportError {
+    match error {
+        ImportError::Tensor { file, tensor, offset, found, .. } => {
+            let expected = format!("shape [{}, {}], or one that holds it", shape.rows, shape.cols);
+            ImportError::Tensor { file, tensor, offset, expected, found }
+        }
+        other => other,
     }
 }
 
