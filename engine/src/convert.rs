@@ -32,7 +32,7 @@ use crate::threads::ThreadPool;
 
 pub use cut::cut_store;
 pub use error::ConvertError;
-pub use plan::{QUANTIZER_VERSION, estimate_store_bytes, plan_store};
+pub use plan::{QUANTIZER_VERSION, estimate_store, estimate_store_bytes, plan_store};
 pub use progress::{ConvertPhase, ConvertProgress};
 pub use trial::{RotationTrial, convert_with_best_rotation};
 

@@ -7,10 +7,13 @@ use crate::failure::Result;
 use crate::opened::{Opened, memory_budget, model_options};
 use crate::plan::{Answer, Question, forecast_json};
 use crate::speed::Machine;
+use crate::subject::Subject;
+use crate::verify::open_store;
 use nestling::engine::record::StepRecord;
 use nestling::engine::{Finished, StreamStats};
 use serde_json::{Value, json};
 use std::path::Path;
+use std::sync::Arc;
 
 /// What a model was expected to do.
 pub struct Expected(Option<Answer>);
@@ -28,9 +31,10 @@ impl Expected {
         let options = model_options(model, resources);
         // To the decimals that were typed.
         let mean = model.mean_level.and_then(|mean| mean.to_string().parse().ok());
-        let question = Question::new(path, options, memory_budget(resources.memory), mean)?;
+        let subject = Subject::of_store(Arc::new(open_store(path)?))?;
+        let question = Question::new(subject, options, memory_budget(resources.memory), mean)?;
         let speeds = SpeedArgs { threads: resources.threads, ..SpeedArgs::default() };
-        let machine = Machine::measure(&speeds, &question.store, console)?;
+        let machine = Machine::measure_at(&speeds, &question.subject.place, console)?;
         question.answer(&machine, question.level, question.budget).map(Some).map(Self)
     }
 }

@@ -2,7 +2,7 @@
 
 use nestling::Level;
 use nestling::engine::allocation::{Allocation, Counting, bits_per_weight};
-use nestling::formats::store::Store;
+use nestling::formats::store::{Index, Store};
 
 /// One level of a store.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,7 +16,11 @@ pub struct LevelSize {
 
 /// The levels that a store has, whether or not they are all present.
 pub fn level_sizes(store: &Store) -> Vec<LevelSize> {
-    let index = store.index();
+    level_sizes_of_index(store.index())
+}
+
+/// The same for a store of which only the index is there, or planned.
+pub fn level_sizes_of_index(index: &Index) -> Vec<LevelSize> {
     let of = |level: Level| {
         let section = index.sections().get(index.sections_for(level)?.checked_sub(1)?)?;
         let allocation = Allocation::of_level(index, level);

@@ -30,6 +30,7 @@ mod run;
 mod settings;
 mod speed;
 mod stats;
+mod subject;
 mod system;
 mod upgrade;
 mod verify;

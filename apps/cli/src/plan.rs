@@ -3,28 +3,25 @@
 use crate::args::PlanArgs;
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
-use crate::explain::{explain, explain_import, explain_store};
+use crate::explain::explain;
 use crate::failure::{Failure, Result};
+use crate::levels::{LevelSize, level_sizes_of_index};
 use crate::opened::{context_length, kv_dtype, memory_budget};
 use crate::replay::Replay;
 use crate::speed::Machine;
-use crate::verify::{open_store, store_path};
+use crate::subject::Subject;
 use nestling::engine::plan::{
     DEFAULT_SKEW, Demand, Forecast, LevelMix, bytes_for, forecast, mean_level_for,
 };
 use nestling::engine::{EngineError, MemoryPlan, ModelOptions, PlannedResidence};
-use nestling::formats::store::Store;
-use nestling::formats::{Level, ModelConfig};
+use nestling::formats::Level;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
-/// What a plan is made of: the store, and how it would be opened.
+/// What a plan is made of: the model, and how it would be opened.
 pub struct Question {
-    pub name: String,
-    pub store: Arc<Store>,
-    pub config: ModelConfig,
+    pub subject: Subject,
     pub options: ModelOptions,
     pub level: Level,
     pub budget: Option<u64>,
@@ -40,8 +37,8 @@ pub struct Answer {
 }
 
 pub fn plan(args: &PlanArgs, console: &Console) -> Result<()> {
-    let question = question(args)?;
-    let machine = Machine::measure(&args.machine, &question.store, console)?;
+    let question = question(args, console)?;
+    let machine = Machine::measure_at(&args.machine, &question.subject.place, console)?;
     let answer = question.answer(&machine, question.level, question.budget)?;
     let wanted = args.wanted_speed.map(|speed| Wanted::find(&question, &answer, &machine, speed));
     let replay = |path: &PathBuf| Replay::run(path, &question, &answer, &machine);
@@ -55,55 +52,58 @@ pub fn plan(args: &PlanArgs, console: &Console) -> Result<()> {
     write_out(&(as_text(&question, &answer, &machine, wanted.as_ref()) + &replay))
 }
 
-fn question(args: &PlanArgs) -> Result<Question> {
-    let path = store_path(args.path.as_ref().or(args.model.as_ref()))?;
+fn question(args: &PlanArgs, console: &Console) -> Result<Question> {
+    let subject = Subject::of_arguments(args, console)?;
     let options = ModelOptions {
         level: args.level.map(|level| level.0),
         kv_dtype: kv_dtype(args.kv_type),
         context_length: context_length(args.ctx_size),
         ..ModelOptions::default()
     };
-    Question::new(&path, options, memory_budget(args.memory), args.mean_level)
+    Question::new(subject, options, memory_budget(args.memory), args.mean_level)
 }
 
 impl Question {
     pub fn new(
-        path: &Path,
+        subject: Subject,
         options: ModelOptions,
         budget: Option<u64>,
         mean_level: Option<f64>,
     ) -> Result<Self> {
-        let store = Arc::new(open_store(path)?);
-        let json = store.config_json().map_err(|error| explain_store(&error))?;
-        let config = ModelConfig::from_json("config.json", &json);
-        let config = config.map_err(|error| explain_import(&error))?;
-        let level = options.level.unwrap_or(store.level());
-        if level > store.level() {
-            let (asked, held) = (level.bits(), store.level().bits());
-            return Err(explain(&EngineError::LevelMissing { asked, held }));
-        }
+        let level = options.level.unwrap_or(subject.held);
+        subject.check_level(level)?;
         if let Some(mean) = mean_level
             && !(f64::from(Level::L2.bits())..=f64::from(level.bits())).contains(&mean)
         {
             return Err(Failure::usage(format!("experts cannot have {mean} bits on average"))
                 .advise(format!("give a mean level from 2 to {level}")));
         }
-        let name = path.display().to_string();
-        Ok(Self { name, store, config, options, level, budget, mean_level })
+        Ok(Self { subject, options, level, budget, mean_level })
     }
 
     /// The plan at a level of the store.
     pub fn answer(&self, machine: &Machine, level: Level, budget: Option<u64>) -> Result<Answer> {
+        self.at(machine, level, self.mean_level, budget)
+    }
+
+    fn at(
+        &self,
+        machine: &Machine,
+        level: Level,
+        mean_level: Option<f64>,
+        budget: Option<u64>,
+    ) -> Result<Answer> {
         let options = ModelOptions { level: Some(level), ..self.options.clone() };
-        let of = |budget| MemoryPlan::of_store(&self.store, &self.config, (&options, None), budget);
+        let (index, config) = (&*self.subject.index, &self.subject.config);
+        let of = |budget| MemoryPlan::of_index(index, config, level, (&options, None), budget);
         let memory = of(budget).map_err(|error| explain(&error))?;
         let least_bytes = match of(Some(0)) {
             Err(EngineError::MemoryTooSmall(refused)) => refused.least(),
             // A model without experts has nothing to leave on disk.
             _ => memory.total_bytes(),
         };
-        let demand = Demand::of_store(self.store.index(), &self.config, level, self.skew());
-        let mix = match self.mean_level {
+        let demand = Demand::of_store(index, config, level, self.skew());
+        let mix = match mean_level {
             Some(mean) => LevelMix::of_mean(mean, level),
             None => LevelMix::fixed(level),
         };
@@ -114,7 +114,7 @@ impl Question {
     /// How uneven routing is supposed to be: a store of random weights knows, others are like most.
     fn skew(&self) -> f64 {
         let parameters: Option<Value> =
-            serde_json::from_str(self.store.index().parameters_json()).ok();
+            serde_json::from_str(self.subject.index.parameters_json()).ok();
         let skew = parameters.and_then(|parameters| parameters.get("router_skew")?.as_f64());
         skew.unwrap_or(DEFAULT_SKEW)
     }
@@ -184,8 +184,15 @@ fn as_text(
     let level = question.mean_level.map_or(format!("level {}", question.level), |mean| {
         format!("mean level {mean} of at most {}", question.level)
     });
-    let _ = writeln!(text, "{}, {level}, {} threads", question.name, machine.threads);
+    let subject = &question.subject;
+    let weights = subject
+        .weights
+        .map_or(String::new(), |weights| format!(", {:.2} billion weights", weights as f64 / 1e9));
+    let _ = writeln!(text, "{}{weights}, {level}, {} threads", subject.name, machine.threads);
     let _ = writeln!(text, "memory budget {budget}\n");
+    if !subject.is_here() {
+        text += &(subject.describe() + "\n");
+    }
     let line = |what: &str, memory: u64, disk: u64, more: String| {
         let disk = if disk == 0 { String::new() } else { ByteSize(disk).to_string() };
         let line = format!("{what:<26} {:>9} {disk:>9}  {more}", ByteSize(memory).to_string());
@@ -204,6 +211,9 @@ fn as_text(
     text += &machine_text(machine, &answer.demand);
     text += &forecast_text(answer);
     text += &levels_text(question, machine);
+    if !subject.is_here() {
+        text += &conclusion(question, answer, machine);
+    }
     if let Some(wanted) = wanted {
         text += &wanted.describe(question.level);
     }
@@ -259,15 +269,19 @@ fn forecast_text(answer: &Answer) -> String {
 
 /// The same budget at every level of the store.
 fn levels_text(question: &Question, machine: &Machine) -> String {
-    let mut text = format!("{:>5} {:>9} {:>6} {:>13}\n", "level", "tokens/s", "hits", "read/token");
-    for level in levels(question) {
+    let mut text = format!(
+        "{:>5} {:>9} {:>9} {:>6} {:>13}\n",
+        "level", "size", "tokens/s", "hits", "read/token"
+    );
+    for size in levels(question) {
+        let (level, bytes) = (size.level, ByteSize(size.bytes).to_string());
         let Some(found) = at_level(question, machine, level) else {
-            let _ = writeln!(text, "{level:>5} does not fit");
+            let _ = writeln!(text, "{level:>5} {bytes:>9} does not fit");
             continue;
         };
         let _ = writeln!(
             text,
-            "{level:>5} {:>9.1} {:>4.0} % {:>13}",
+            "{level:>5} {bytes:>9} {:>9.1} {:>4.0} % {:>13}",
             found.tokens_per_s,
             100.0 * found.hit_rate,
             ByteSize(found.missing_bytes as u64).to_string()
@@ -276,21 +290,39 @@ fn levels_text(question: &Question, machine: &Machine) -> String {
     text
 }
 
-fn levels(question: &Question) -> impl Iterator<Item = Level> + use<> {
-    let held = question.store.level();
-    Level::ALL.into_iter().filter(move |level| *level <= held)
+/// Whether it would run here, and how, in a sentence.
+fn conclusion(question: &Question, answer: &Answer, machine: &Machine) -> String {
+    let lacking = question.subject.lacking();
+    let speed = answer.forecast.tokens_per_s;
+    let mut text = match lacking {
+        0 => format!("\nit would run here: {speed:.1} tokens/s at level {}", question.level),
+        lacking => format!(
+            "\nit would run here at {speed:.1} tokens/s at level {}, but {} of disk are lacking",
+            question.level,
+            ByteSize(lacking)
+        ),
+    };
+    let whole = |level| at_level(question, machine, level).filter(Forecast::is_whole);
+    let best = levels(question).rev().find_map(|size| Some((size.level, whole(size.level)?)));
+    match best {
+        _ if answer.forecast.is_whole() => text += ", with everything in memory",
+        Some((level, found)) => {
+            let speed = found.tokens_per_s;
+            let _ = write!(text, "; level {level} fits in memory as a whole: {speed:.1} tokens/s");
+        }
+        None => text += "; at no level does it fit in memory as a whole",
+    }
+    text + "\n"
+}
+
+fn levels(question: &Question) -> impl DoubleEndedIterator<Item = LevelSize> + use<> {
+    let held = question.subject.held;
+    let sizes = level_sizes_of_index(&question.subject.index).into_iter();
+    sizes.filter(move |size| size.level <= held)
 }
 
 fn at_level(question: &Question, machine: &Machine, level: Level) -> Option<Forecast> {
-    let question = Question {
-        name: question.name.clone(),
-        store: Arc::clone(&question.store),
-        config: question.config.clone(),
-        options: question.options.clone(),
-        mean_level: None,
-        ..*question
-    };
-    let answer = question.answer(machine, level, question.budget).ok()?;
+    let answer = question.at(machine, level, None, question.budget).ok()?;
     Some(answer.forecast)
 }
 
@@ -321,17 +353,20 @@ fn as_json(
     wanted: Option<&Wanted>,
 ) -> Value {
     let memory = &answer.memory;
-    let levels = levels(question).map(|level| match at_level(question, machine, level) {
+    let levels = levels(question).map(|size| match at_level(question, machine, size.level) {
         Some(found) => {
             let mut fields = forecast_json(&found);
-            fields["level"] = json!(level.bits());
+            fields["level"] = json!(size.level.bits());
+            fields["bytes"] = json!(size.bytes);
             fields
         }
-        None => json!({"level": level.bits(), "fits": false}),
+        None => json!({"level": size.level.bits(), "bytes": size.bytes, "fits": false}),
     });
     json!({
-        "store": question.name,
-        "id": question.store.id().to_string(),
+        "store": question.subject.name,
+        // A store that is only planned has none.
+        "id": question.subject.weights.is_none().then(|| question.subject.index.id().to_string()),
+        "arrival": question.subject.as_json(),
         "level": question.level.bits(),
         "mean_level": question.mean_level,
         "memory_bytes": question.budget,

@@ -48,7 +48,11 @@ impl Replay {
             ))
             .advise("give the level of the trace with --level"));
         }
-        let table = ExpertTable::of_store(&question.store, question.level);
+        let table = ExpertTable::of_index(
+            &question.subject.index,
+            &question.subject.config,
+            question.level,
+        );
         let table = Arc::new(table.map_err(|error| explain(&error))?);
         let budget = expert_bytes(&answer.memory);
         let warm_up = WARM_UP.min(trace.steps.len() / 2);

@@ -11,13 +11,16 @@ use crate::system::SystemFiles;
 use crate::system::linux;
 use nestling::engine::bandwidth::read_bandwidth;
 use nestling::engine::plan::{DiskSpeed, MachineSpeed};
-use nestling::engine::reads::{MeasureOptions, Measured, ReadChoice, ReadOptions, choose, measure};
+use nestling::engine::reads::{
+    MeasureOptions, Measured, ReadChoice, ReadOptions, choose, measure, plane_sizes,
+    plane_sizes_of_index,
+};
 use nestling::engine::threads::ThreadPool;
-use nestling::formats::store::Store;
+use nestling::formats::store::{Index, Store, StorePlan, StoreWriter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Bytes that the bandwidth of memory is measured over: several times a large cache.
@@ -28,6 +31,9 @@ const SECONDS: f64 = 0.3;
 
 /// About how long each way of reading the disk is measured.
 const DISK_SECONDS: f64 = 0.06;
+
+/// Bytes of the file that a disk without a store is measured with; the planes of large experts fit.
+const TRIAL_BYTES: usize = 64 << 20;
 
 /// The machine as a plan sees it.
 pub struct Machine {
@@ -68,6 +74,11 @@ impl Remembered {
 impl Machine {
     /// What is known, with measurements of what is not.
     pub fn measure(args: &SpeedArgs, store: &Arc<Store>, console: &Console) -> Result<Self> {
+        Self::measure_at(args, &Place::of_store(store), console)
+    }
+
+    /// The same for a store that may not be there yet.
+    pub fn measure_at(args: &SpeedArgs, place: &Place, console: &Console) -> Result<Self> {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = args.threads.map(|threads| threads as usize);
         let threads = threads.or_else(best_threads).unwrap_or_else(cores);
@@ -94,7 +105,7 @@ impl Machine {
                 disk: None,
             });
         }
-        let measured = disk(store, &mut known, console)?;
+        let measured = disk(place, &mut known, console)?;
         let choice = choose(&measured);
         let points = measured.iter().filter(|one| {
             let way = ReadChoice { method: one.method, direct: one.direct, depth: one.depth };
@@ -139,27 +150,82 @@ impl Machine {
     }
 }
 
-/// The name that a store's disk is remembered by.
-fn disk_name(store: &Store) -> String {
-    let path = Path::new(store.name());
-    let folder = || path.parent().map_or(String::new(), |folder| folder.display().to_string());
-    linux::disk_of(&SystemFiles::default(), path).map_or_else(folder, |disk| disk.name)
+/// Where a store is or will be, and what is read of it at a time.
+pub struct Place {
+    path: PathBuf,
+    sizes: Vec<u64>,
+    store: Option<Arc<Store>>,
 }
 
-/// Reads of this store's sizes: remembered, or measured now and remembered.
-fn disk(store: &Arc<Store>, known: &mut Remembered, console: &Console) -> Result<Vec<Measured>> {
-    let options = MeasureOptions { seconds: DISK_SECONDS, ..MeasureOptions::of_store(store) };
-    let name = disk_name(store);
+impl Place {
+    pub fn of_store(store: &Arc<Store>) -> Self {
+        let (path, sizes) = (PathBuf::from(store.name()), plane_sizes(store));
+        Self { path, sizes, store: Some(Arc::clone(store)) }
+    }
+
+    /// A folder in which a store of that index will lie.
+    pub fn of_folder(folder: &Path, index: &Index) -> Self {
+        let there = folder.ancestors().find(|folder| folder.is_dir());
+        let path = there.unwrap_or(Path::new(".")).to_path_buf();
+        Self { path, sizes: plane_sizes_of_index(index), store: None }
+    }
+
+    /// The name that the disk is remembered by.
+    fn disk_name(&self) -> String {
+        let folder = if self.store.is_some() { self.path.parent() } else { Some(&*self.path) };
+        let folder = || folder.map_or(String::new(), |folder| folder.display().to_string());
+        linux::disk_of(&SystemFiles::default(), &self.path).map_or_else(folder, |disk| disk.name)
+    }
+
+    /// Reads of the sizes: of the store, or of a file that is made for it.
+    fn measure(&self) -> Result<Vec<Measured>> {
+        let read = |store: &Arc<Store>| {
+            let options = MeasureOptions {
+                seconds: DISK_SECONDS,
+                block_bytes: self.sizes.clone(),
+                ..MeasureOptions::of_store(store)
+            };
+            measure(store, &options).map_err(|error| explain(&error))
+        };
+        if let Some(store) = &self.store {
+            return read(store);
+        }
+        let path = self.path.join(format!(".nestling-speed-{}.nest", std::process::id()));
+        // Where nothing can be written, nothing can be measured.
+        let measured = trial_store(&path).map_or(Ok(Vec::new()), |store| read(&store));
+        let _ = std::fs::remove_file(&path);
+        measured
+    }
+}
+
+/// A store that holds nothing but numbers for reading.
+fn trial_store(path: &Path) -> Option<Arc<Store>> {
+    let mut plan = StorePlan::new("speed", "{}");
+    plan.add_asset("numbers", TRIAL_BYTES as u64);
+    let mut numbers = vec![0; TRIAL_BYTES];
+    for (at, bytes) in numbers.chunks_mut(8).enumerate() {
+        // Disks that compress must not gain by it.
+        bytes.copy_from_slice(&(at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    }
+    let writer = StoreWriter::create(path, &plan).ok()?;
+    writer.write_asset("numbers", &numbers).ok()?;
+    writer.finish().ok()?;
+    Store::open(path).ok().map(Arc::new)
+}
+
+/// Reads of these sizes: remembered, or measured now and remembered.
+fn disk(place: &Place, known: &mut Remembered, console: &Console) -> Result<Vec<Measured>> {
+    let name = place.disk_name();
     let held = known.disks.get(&name).map(Vec::as_slice).unwrap_or_default();
     let is_held = |size: &u64| held.iter().any(|one| one.block_bytes == *size);
-    if !options.block_bytes.is_empty() && options.block_bytes.iter().all(is_held) {
-        let of_store = |one: &&Measured| options.block_bytes.contains(&one.block_bytes);
+    if !place.sizes.is_empty() && place.sizes.iter().all(is_held) {
+        let of_store = |one: &&Measured| place.sizes.contains(&one.block_bytes);
         return Ok(held.iter().filter(of_store).cloned().collect());
     }
     console.note(format_args!("measuring how {name} is read best..."));
-    let measured = measure(store, &options).map_err(|error| explain(&error))?;
+    let measured = place.measure()?;
     let all = known.disks.entry(name).or_default();
-    all.retain(|one| !options.block_bytes.contains(&one.block_bytes));
+    all.retain(|one| !place.sizes.contains(&one.block_bytes));
     all.extend(measured.iter().cloned());
     known.keep();
     Ok(measured)
@@ -168,7 +234,8 @@ fn disk(store: &Arc<Store>, known: &mut Remembered, console: &Console) -> Result
 /// How a store that is streamed is read: as was found best, measured at first use.
 pub fn read_options(store: &Arc<Store>, console: &Console) -> ReadOptions {
     // Without a measurement, the engine's own choice serves.
-    let measured = disk(store, &mut Remembered::load(), console).unwrap_or_default();
+    let place = Place::of_store(store);
+    let measured = disk(&place, &mut Remembered::load(), console).unwrap_or_default();
     match choose(&measured) {
         Some(choice) => ReadOptions::default().chosen(&choice),
         None => ReadOptions::default(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nestling_formats::checkpoint::Asset;
 use nestling_formats::nested::{Layout, TILE_ROWS};
 use nestling_formats::store::{
-    Encoding, FloatTensor, GroupId, Matrix, Measures, StorePlan, levels_with_offset,
+    Encoding, FloatTensor, GroupId, Index, Matrix, Measures, StorePlan, levels_with_offset,
 };
 use nestling_formats::{
     Checkpoint, DType, ExpertId, FeedForward, FloatId, FloatShape, Level, MatrixId, MatrixKind,
@@ -53,6 +53,23 @@ pub fn estimate_store_bytes(
     let float = |_| Ok(DType::F32);
     Weights::new(config, options, &matrix, &float).add_to(&mut plan)?;
     Ok(plan.index()?.length())
+}
+
+/// About what [`super::convert`] makes of a checkpoint: the index of the store, without reading any
+/// weights, so that the headers of its files are enough.
+///
+/// # Errors
+/// [`ConvertError`] if no store can hold such a model.
+pub fn estimate_store(
+    checkpoint: &Checkpoint,
+    options: &ConvertOptions,
+) -> Result<Index, ConvertError> {
+    let mut plan = begin(Vec::new(), options);
+    plan.add_asset("tokenizer.json", ESTIMATED_ASSET_BYTES);
+    let matrix = |id| Ok(checkpoint.matrix(id)?.dtype);
+    let float = |id| Ok(checkpoint.float(id)?.dtype);
+    Weights::new(checkpoint.config(), options, &matrix, &float).add_to(&mut plan)?;
+    Ok(plan.index()?)
 }
 
 /// The small files that the store carries; a tokenizer must be among them.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nestling_formats::Plane;
-use nestling_formats::store::{Extent, GroupId, Store};
+use nestling_formats::store::{Extent, Group, GroupId, Index, Store};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -88,11 +88,23 @@ impl ReadOptions {
 /// The mean sizes of the planes that a store's experts have, ascending, without those that differ
 /// little.
 pub fn plane_sizes(store: &Store) -> Vec<u64> {
+    sizes(store.index(), |group, plane| store.extent(group, plane))
+}
+
+/// The same for a store of which only the index is there, or planned.
+pub fn plane_sizes_of_index(index: &Index) -> Vec<u64> {
+    sizes(index, |group, plane| index.extent(group, plane))
+}
+
+fn sizes<'a>(
+    index: &'a Index,
+    extent: impl Fn(&'a Group, Plane) -> Option<&'a Extent>,
+) -> Vec<u64> {
     let mut sums = [(0u64, 0u64); 5];
-    let experts = store.groups().iter().filter(|group| matches!(group.id, GroupId::Expert(_)));
+    let experts = index.groups().iter().filter(|group| matches!(group.id, GroupId::Expert(_)));
     for group in experts {
         for plane in Plane::ALL {
-            if let Some(extent) = store.extent(group, plane) {
+            if let Some(extent) = extent(group, plane) {
                 let (bytes, count) = &mut sums[plane.index()];
                 (*bytes, *count) = (*bytes + extent.length, *count + 1);
             }

@@ -29,7 +29,9 @@ use std::task::{Context, Poll};
 use nestling_formats::store::{Extent, Store};
 
 pub use buffers::{ArrivedPlane, buffer_bytes};
-pub use measure::{MeasureOptions, Measured, ReadChoice, choose, measure, plane_sizes};
+pub use measure::{
+    MeasureOptions, Measured, ReadChoice, choose, measure, plane_sizes, plane_sizes_of_index,
+};
 pub use options::{ReadMethod, ReadOptions};
 
 use crate::error::EngineError;

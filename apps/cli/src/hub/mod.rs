@@ -9,6 +9,7 @@ mod cached;
 mod choice;
 mod download;
 mod gguf;
+mod headers;
 mod listing;
 mod origin;
 mod ranges;
@@ -16,10 +17,12 @@ mod remote_store;
 mod repository;
 mod sections;
 mod space;
+mod survey;
 mod upgrade;
 
 pub use cached::downloaded;
 pub use repository::{Reference, Repository};
+pub use survey::{Arrival, Survey, estimated, survey};
 pub use upgrade::upgrade;
 
 use crate::args::{CalibrationArgs, HubArgs};
@@ -31,8 +34,9 @@ use cached::Cached;
 use choice::{Choice, StoreFiles};
 use download::{Hub, Trouble};
 use gguf::GgufFiles;
+use headers::Headers;
 use listing::Listing;
-use nestling::engine::convert::{ConvertOptions, QUANTIZER_VERSION, estimate_store_bytes};
+use nestling::engine::convert::QUANTIZER_VERSION;
 use nestling::formats::store::Store;
 use nestling::formats::{Level, ModelConfig};
 use origin::Origin;
@@ -65,6 +69,8 @@ pub struct Surroundings {
     pub downloads: PathBuf,
     /// Nestling's cache of converted stores.
     pub stores: PathBuf,
+    /// Nestling's cache of headers.
+    pub headers: PathBuf,
     pub token: Option<String>,
     pub offline: bool,
     /// What a conversion is calibrated with, as a part of the store's name.
@@ -81,6 +87,7 @@ impl Surroundings {
             endpoint,
             downloads: places::hub_cache()?,
             stores: places::nestling_cache()?.join("stores"),
+            headers: places::nestling_cache()?.join("headers"),
             token: token(hub)?,
             offline: offline(hub),
             calibration: crate::calibration::name(calibration)?,
@@ -137,14 +144,13 @@ impl Transfer<'_> {
         if obtained.is_converted() {
             return Ok(obtained);
         }
-        let description = self.listing.description()?;
-        self.hub.fetch(self.listing, &description, self.console)?;
-        let config = config(&obtained.checkpoint)?;
-        let weights = self.listing.weights(&obtained.checkpoint)?;
-        let store = estimate_store_bytes(&config, &ConvertOptions::default())
-            .map_err(|error| Failure::new(format!("no store can hold this model: {error}")))?;
+        let headers = Headers::new(&self.hub, self.listing, self.around, self.console);
+        let (checkpoint, weights) = headers.checkpoint()?;
+        let store = estimated(&checkpoint)?.length();
         let plan = space::Plan::new(self.cache, self.listing, &weights, (&obtained, store))?;
         plan.announce(self.console)?;
+        let description = self.listing.description()?;
+        self.hub.fetch(self.listing, &description, self.console)?;
         self.hub.fetch(self.listing, &weights, self.console)?;
         self.cache.set_revision(&self.listing.commit)?;
         Ok(obtained)
@@ -157,8 +163,10 @@ impl Transfer<'_> {
         }
         let told = files.quantization().map_or(String::new(), |told| format!(" ({told})"));
         self.console.note(format_args!("model:    {}{told}", files.name));
-        let (parts, bytes) = (&files.parts, files.bytes());
-        let plan = space::Plan::new(self.cache, self.listing, parts, (&obtained, bytes))?;
+        let headers = Headers::new(&self.hub, self.listing, self.around, self.console);
+        let store = estimated(&headers.gguf(files)?)?.length();
+        let parts = &files.parts;
+        let plan = space::Plan::new(self.cache, self.listing, parts, (&obtained, store))?;
         plan.announce(self.console)?;
         self.hub.fetch(self.listing, parts, self.console)?;
         self.cache.set_revision(&self.listing.commit)?;
@@ -212,13 +220,6 @@ fn sections_of(source: &Store, level: Option<Level>) -> Result<usize> {
 fn check_config(source: &Store) -> Result<()> {
     let json = source.config_json().map_err(|error| crate::explain::explain_store(&error))?;
     ModelConfig::from_json("config.json", &json).map(drop).map_err(|error| cannot_run(&error))
-}
-
-/// The model's configuration: what cannot run is refused before it is downloaded.
-fn config(checkpoint: &Path) -> Result<ModelConfig> {
-    let path = checkpoint.join("config.json");
-    let json = std::fs::read(&path).map_err(|error| Failure::file("read", &path, &error))?;
-    ModelConfig::from_json("config.json", &json).map_err(|error| cannot_run(&error))
 }
 
 fn cannot_run(error: &dyn std::fmt::Display) -> Failure {

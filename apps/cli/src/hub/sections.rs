@@ -69,7 +69,7 @@ impl Sections<'_> {
     }
 
     /// Bytes of a store that ends with a section.
-    fn end(&self, sections: usize) -> u64 {
+    pub fn end(&self, sections: usize) -> u64 {
         let last = sections.checked_sub(1);
         last.and_then(|last| self.source.index().sections().get(last)).map_or(0, |last| last.end)
     }

@@ -20,13 +20,13 @@ pub struct Disk {
 pub struct Plan {
     files: usize,
     /// Bytes of all the files, and those still to be fetched.
-    total: u64,
-    missing: u64,
+    pub total: u64,
+    pub missing: u64,
     store: u64,
     download_directory: PathBuf,
-    store_directory: PathBuf,
+    pub store_directory: PathBuf,
     /// One disk, or two if the caches lie apart.
-    disks: Vec<Disk>,
+    pub disks: Vec<Disk>,
 }
 
 impl Plan {

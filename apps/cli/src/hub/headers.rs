@@ -1,0 +1,171 @@
+//! What a model is, from its configuration and the headers of its files: a few range requests.
+//!
+//! They are kept in Nestling's cache by commit, and open as a checkpoint whose weights are
+//! elsewhere, so that everything that a conversion would refuse is refused before a download.
+
+use super::download::{Hub, Trouble};
+use super::gguf::GgufFiles;
+use super::listing::{Listing, Wanted};
+use super::ranges::Ranges;
+use super::{Surroundings, cannot_run};
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use crate::progress::Progress;
+use nestling::formats::gguf::GgufHeader;
+use nestling::formats::safetensors::{PREFIX_BYTES, header_length};
+use nestling::formats::{Checkpoint, ImportError, ModelConfig, write_front};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// What is read of a file before it says how long its header is.
+const FIRST_BYTES: u64 = 16 << 10;
+
+/// Files whose headers are read at a time.
+const AT_ONCE: usize = 8;
+
+/// The headers of a repository's files.
+pub struct Headers<'a> {
+    hub: &'a Hub<'a>,
+    listing: &'a Listing,
+    ranges: Ranges,
+    /// Where they are kept.
+    folder: PathBuf,
+    console: &'a Console,
+}
+
+impl<'a> Headers<'a> {
+    pub fn new(
+        hub: &'a Hub<'a>,
+        listing: &'a Listing,
+        around: &Surroundings,
+        console: &'a Console,
+    ) -> Self {
+        let folder = around.headers.join(hub.repository.folder()).join(&listing.commit);
+        Self { hub, listing, ranges: Ranges::new(hub, &listing.commit), folder, console }
+    }
+
+    /// A checkpoint in the transformers layout, and the files that hold its weights.
+    pub fn checkpoint(&self) -> Result<(Checkpoint, Vec<Wanted>)> {
+        let small = self.listing.description()?;
+        for file in small.iter().filter(|file| file.name != "tokenizer.json") {
+            self.small(file)?;
+        }
+        // What cannot run is refused before the headers are fetched.
+        let path = self.folder.join("config.json");
+        let config = std::fs::read(&path).map_err(|e| Failure::file("read", &path, &e))?;
+        ModelConfig::from_json("config.json", &config).map_err(|e| cannot_run(&e))?;
+        let weights = self.listing.weights(&self.folder)?;
+        self.all(&weights, &|file| self.safetensors(file))?;
+        Ok((self.open(&self.folder)?, weights))
+    }
+
+    /// A model in GGUF files.
+    pub fn gguf(&self, files: &GgufFiles) -> Result<Checkpoint> {
+        self.all(&files.parts, &|file| self.gguf_part(file))?;
+        self.open(&self.folder.join(files.parts.first().map_or("", |part| &part.name)))
+    }
+
+    fn open(&self, path: &Path) -> Result<Checkpoint> {
+        Checkpoint::open(path).map_err(|error| {
+            // Files are named as people know them, not by where they are kept.
+            let here = format!("{}/", self.folder.display());
+            let said = error.to_string().replace(&here, "");
+            let folder = self.folder.display().to_string();
+            cannot_run(&said.replace(&folder, &self.hub.repository.id))
+        })
+    }
+
+    /// A whole file, unless it is here.
+    fn small(&self, file: &Wanted) -> Result<()> {
+        let path = self.path(file)?;
+        if std::fs::metadata(&path).is_ok_and(|data| data.len() == file.size) {
+            return Ok(());
+        }
+        let bytes = self.ranges.read(file, 0..file.size).map_err(|e| self.hub.explain(e))?;
+        std::fs::write(&path, bytes).map_err(|error| Failure::file("write", &path, &error))
+    }
+
+    fn path(&self, file: &Wanted) -> Result<PathBuf> {
+        let path = self.folder.join(&file.name);
+        let folder = path.parent().unwrap_or(&self.folder);
+        std::fs::create_dir_all(folder).map_err(|error| Failure::file("make", folder, &error))?;
+        Ok(path)
+    }
+
+    /// Runs `fetch` over the files whose headers are not here, several at a time.
+    fn all(&self, files: &[Wanted], fetch: &(dyn Fn(&Wanted) -> Result<()> + Sync)) -> Result<()> {
+        let is_here = |file: &&Wanted| self.folder.join(format!("{}.front", file.name)).is_file();
+        let missing: Vec<&Wanted> = files.iter().filter(|file| !is_here(file)).collect();
+        let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
+        let progress = Mutex::new(Progress::parts(self.console, "reading headers"));
+        let lock = || failed.lock().unwrap_or_else(PoisonError::into_inner);
+        std::thread::scope(|scope| {
+            for _ in 0..AT_ONCE.min(missing.len()) {
+                scope.spawn(|| {
+                    while lock().is_none() {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(file) = missing.get(number) else { return };
+                        if let Err(failure) = fetch(file) {
+                            *lock() = Some(failure);
+                        }
+                        let mut bar = progress.lock().unwrap_or_else(PoisonError::into_inner);
+                        bar.set_of(number + 1, missing.len());
+                    }
+                });
+            }
+        });
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+
+    fn safetensors(&self, file: &Wanted) -> Result<()> {
+        let read = |range| self.ranges.read(file, range).map_err(|e| self.hub.explain(e));
+        let mut front = read(0..FIRST_BYTES.min(file.size))?;
+        let prefix = front.first_chunk().copied().unwrap_or_default();
+        // A length that makes no sense is for the checkpoint to say.
+        let header = header_length(&file.name, prefix, file.size).unwrap_or(0);
+        let end = PREFIX_BYTES + header;
+        if front.len() as u64 <= end {
+            front.extend(read(front.len() as u64..end.max(front.len() as u64))?);
+        }
+        front.truncate(usize::try_from(end).unwrap_or(usize::MAX));
+        self.keep(file, &front)
+    }
+
+    fn gguf_part(&self, file: &Wanted) -> Result<()> {
+        let (mut front, mut trouble) = (Vec::new(), None);
+        let mut read = |offset: u64, out: &mut [u8]| {
+            let range = offset..offset + out.len() as u64;
+            let bytes =
+                self.ranges.read(file, range).map_err(|why| unread(file, why, &mut trouble))?;
+            out.copy_from_slice(&bytes);
+            front.extend(bytes);
+            Ok(())
+        };
+        let header = GgufHeader::read(&file.name, file.size, &mut read);
+        if let Some(trouble) = trouble {
+            return Err(self.hub.explain(trouble));
+        }
+        header.map_err(|error| cannot_run(&error))?;
+        self.keep(file, &front)
+    }
+
+    fn keep(&self, file: &Wanted, front: &[u8]) -> Result<()> {
+        let path = self.path(file)?;
+        write_front(&path, file.size, front).map_err(|error| Failure::file("write", &path, &error))
+    }
+}
+
+/// Keeps what went wrong on the way through the library.
+fn unread(file: &Wanted, why: Trouble, trouble: &mut Option<Trouble>) -> ImportError {
+    *trouble = Some(why);
+    ImportError::Io {
+        file: file.name.clone(),
+        action: "read",
+        source: io::Error::other("the network failed"),
+    }
+}

@@ -1,0 +1,155 @@
+//! What a model of the Hub would take here, before anything large is downloaded.
+
+use super::cached::Cached;
+use super::choice::{Choice, StoreFiles};
+use super::download::Hub;
+use super::gguf::GgufFiles;
+use super::headers::Headers;
+use super::listing::{Listing, Wanted};
+use super::repository::{Reference, RepositoryCache};
+use super::sections::Sections;
+use super::space::{Disk, Plan};
+use super::{Obtained, Surroundings, check_config, not_cached, remote_store, sections_of};
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use nestling::engine::convert::{ConvertOptions, estimate_store};
+use nestling::formats::store::{Index, Store};
+use nestling::formats::{Checkpoint, Level};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What was found out.
+pub enum Survey {
+    /// A store that is on this machine.
+    Here(PathBuf),
+    /// A download on this machine that can be converted.
+    Unconverted(PathBuf),
+    /// A store on the Hub.
+    Store(Arc<Store>, Arrival),
+    /// A model that would be converted into a store of this index.
+    Model(Box<Checkpoint>, Box<Index>, Arrival),
+}
+
+/// What would be fetched and written.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The format of the files.
+    pub format: String,
+    pub files: usize,
+    /// Bytes of the files, and of those what is not here.
+    pub total: u64,
+    pub missing: u64,
+    /// Where the store will be.
+    pub folder: PathBuf,
+    /// What the disks must have room for.
+    pub disks: Vec<Disk>,
+}
+
+/// Asks the Hub about a model, at a level if it is a store.
+pub fn survey(
+    reference: &Reference,
+    level: Option<Level>,
+    around: &Surroundings,
+    console: &Console,
+) -> Result<Survey> {
+    let cache = reference.repository.cache(around.downloads.clone());
+    if around.offline {
+        let found = Cached { reference, cache: &cache, around }.find();
+        let found = found.ok_or_else(|| not_cached(reference))?;
+        return Ok(match found.is_converted() {
+            true => Survey::Here(found.store),
+            false => Survey::Unconverted(found.checkpoint),
+        });
+    }
+    let hub = Hub::connect(&reference.repository, &cache, around)?;
+    let listing = hub.listing().map_err(|trouble| hub.explain(trouble))?;
+    let asked = Asked { hub: &hub, cache: &cache, listing: &listing, around, console };
+    match Choice::of(&listing, reference, around.room)? {
+        Choice::Checkpoint => asked.checkpoint(),
+        Choice::Gguf(files) => asked.gguf(&files),
+        Choice::Store(files) => asked.store(files, level),
+    }
+}
+
+struct Asked<'a> {
+    hub: &'a Hub<'a>,
+    cache: &'a RepositoryCache,
+    listing: &'a Listing,
+    around: &'a Surroundings,
+    console: &'a Console,
+}
+
+impl Asked<'_> {
+    fn checkpoint(&self) -> Result<Survey> {
+        let obtained = self.around.converted(self.cache, &self.listing.commit);
+        if obtained.is_converted() {
+            return Ok(Survey::Here(obtained.store));
+        }
+        let headers = Headers::new(self.hub, self.listing, self.around, self.console);
+        let (checkpoint, mut files) = headers.checkpoint()?;
+        files.extend(self.listing.description()?);
+        self.model(checkpoint, &files, &obtained, "safetensors".into())
+    }
+
+    fn gguf(&self, files: &GgufFiles) -> Result<Survey> {
+        let obtained = self.around.converted_gguf(self.cache, &self.listing.commit, files);
+        if obtained.is_converted() {
+            return Ok(Survey::Here(obtained.store));
+        }
+        let headers = Headers::new(self.hub, self.listing, self.around, self.console);
+        let checkpoint = headers.gguf(files)?;
+        let told = files.quantization().map_or(String::new(), |told| format!(" {told}"));
+        self.model(checkpoint, &files.parts, &obtained, format!("GGUF{told}"))
+    }
+
+    fn model(
+        &self,
+        checkpoint: Checkpoint,
+        files: &[Wanted],
+        obtained: &Obtained,
+        format: String,
+    ) -> Result<Survey> {
+        let index = estimated(&checkpoint)?;
+        let plan = Plan::new(self.cache, self.listing, files, (obtained, index.length()))?;
+        let arrival = Arrival {
+            format,
+            files: files.len(),
+            total: plan.total,
+            missing: plan.missing,
+            folder: plan.store_directory,
+            disks: plan.disks,
+        };
+        Ok(Survey::Model(Box::new(checkpoint), Box::new(index), arrival))
+    }
+
+    fn store(&self, files: StoreFiles, level: Option<Level>) -> Result<Survey> {
+        let commit = &self.listing.commit;
+        let obtained = self.around.downloaded(self.cache, commit, files.first());
+        let count = files.shards.len();
+        let (storage, source) = remote_store::open(self.hub, commit, files)?;
+        check_config(&source)?;
+        let (hub, path) = (self.hub, obtained.store.as_path());
+        let sections = Sections { hub, storage: &storage, source: &source, path };
+        let wanted = sections_of(&source, level)?;
+        let (missing, disk) = sections.missing(wanted)?;
+        if missing == 0 {
+            return Ok(Survey::Here(obtained.store));
+        }
+        let folder = path.parent().map(PathBuf::from).unwrap_or_default();
+        let arrival = Arrival {
+            format: "a store".into(),
+            files: count,
+            total: sections.end(wanted),
+            missing,
+            disks: vec![Disk::new(&folder, disk)?],
+            folder,
+        };
+        Ok(Survey::Store(source, arrival))
+    }
+}
+
+/// The index of the store that a conversion would make.
+pub fn estimated(checkpoint: &Checkpoint) -> Result<Index> {
+    estimate_store(checkpoint, &ConvertOptions::default())
+        .map_err(|error| Failure::new(format!("no store can hold this model: {error}")))
+}

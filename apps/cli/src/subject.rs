@@ -1,0 +1,177 @@
+//! What a plan is for: a store, or what would become one.
+
+use crate::args::{CalibrationArgs, PlanArgs};
+use crate::explain::{explain_import, explain_store};
+use crate::failure::{Failure, Result};
+use crate::hub::{self, Arrival, Reference, Surroundings, Survey};
+use crate::speed::Place;
+use crate::verify::{open_store, store_path};
+use crate::{bytes::ByteSize, console::Console};
+use nestling::formats::store::{Index, Store};
+use nestling::formats::{Checkpoint, Level, ModelConfig};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A store, here or elsewhere, or planned from a model's headers.
+pub struct Subject {
+    pub name: String,
+    pub index: Arc<Index>,
+    /// The highest level that the store holds, or would hold.
+    pub held: Level,
+    pub config: ModelConfig,
+    /// Where it is or will be read from.
+    pub place: Place,
+    /// Numbers of the model, where it is no store yet.
+    pub weights: Option<u64>,
+    /// What must come before it can be used.
+    pub arrival: Option<Arrival>,
+}
+
+impl Subject {
+    /// What the command line names.
+    pub fn of_arguments(args: &PlanArgs, console: &Console) -> Result<Self> {
+        let path = args.path.as_ref().or(args.model.as_ref());
+        let (None, Some(repo)) = (path, &args.hub.hf_repo) else {
+            return Self::of_path(&store_path(path)?);
+        };
+        let reference = Reference::parse(repo, &args.hub.hf_revision)?;
+        let around = Surroundings::from_environment(&args.hub, &CalibrationArgs::default())?;
+        let level = args.level.map(|level| level.0);
+        match hub::survey(&reference, level, &around, console)? {
+            Survey::Here(path) | Survey::Unconverted(path) => Self::of_path(&path),
+            Survey::Store(store, arrival) => {
+                let folder = arrival.folder.clone();
+                let place = Place::of_folder(&folder, store.index());
+                Ok(Self { place, arrival: Some(arrival), ..Self::of_store(store)? })
+            }
+            Survey::Model(checkpoint, index, arrival) => {
+                let name = reference.to_string();
+                let place = Place::of_folder(&arrival.folder, &index);
+                Ok(Self::planned(name, &checkpoint, *index, place, Some(arrival)))
+            }
+        }
+    }
+
+    /// A store, the folder of a checkpoint, or a GGUF file.
+    pub fn of_path(path: &Path) -> Result<Self> {
+        let is_gguf = path.extension().is_some_and(|ending| ending == "gguf");
+        if !path.is_dir() && !is_gguf {
+            return Self::of_store(Arc::new(open_store(path)?));
+        }
+        let checkpoint = Checkpoint::open(path).map_err(|error| explain_import(&error))?;
+        let index = hub::estimated(&checkpoint)?;
+        let folder = if path.is_dir() { Some(path) } else { path.parent() };
+        let place = Place::of_folder(folder.unwrap_or(Path::new(".")), &index);
+        Ok(Self::planned(path.display().to_string(), &checkpoint, index, place, None))
+    }
+
+    pub fn of_store(store: Arc<Store>) -> Result<Self> {
+        let json = store.config_json().map_err(|error| explain_store(&error))?;
+        let config = ModelConfig::from_json("config.json", &json);
+        let config = config.map_err(|error| explain_import(&error))?;
+        Ok(Self {
+            name: store.name().to_owned(),
+            index: Arc::new(store.index().clone()),
+            held: store.level(),
+            config,
+            place: Place::of_store(&store),
+            weights: None,
+            arrival: None,
+        })
+    }
+
+    fn planned(
+        name: String,
+        checkpoint: &Checkpoint,
+        index: Index,
+        place: Place,
+        arrival: Option<Arrival>,
+    ) -> Self {
+        let held = index.complete_level(index.sections().len()).unwrap_or(Level::L8);
+        Self {
+            name,
+            held,
+            config: checkpoint.config().clone(),
+            place,
+            weights: Some(checkpoint.shape().weights()),
+            arrival,
+            index: Arc::new(index),
+        }
+    }
+
+    /// What must be fetched, made and stored before it can be used; nothing for a store that is
+    /// here.
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
+        if let Some(arrival) = &self.arrival {
+            let Arrival { format, files, total, missing, .. } = arrival;
+            let plural = if *files == 1 { "" } else { "s" };
+            let _ = writeln!(
+                text,
+                "download  {} in {files} file{plural} ({format}), {} still to fetch",
+                ByteSize(*total),
+                ByteSize(*missing),
+            );
+        }
+        if self.weights.is_some() {
+            let store = ByteSize(self.index.length());
+            let _ = writeln!(text, "store     about {store} once converted");
+        }
+        for disk in self.arrival.iter().flat_map(|arrival| &arrival.disks) {
+            let lacking = disk.needed.saturating_sub(disk.free);
+            let lacking = match lacking {
+                0 => String::new(),
+                lacking => format!("; {} too little", ByteSize(lacking)),
+            };
+            let _ = writeln!(text, "disk      {}{lacking}", disk.words());
+        }
+        text
+    }
+
+    /// Bytes of disk that are lacking for it.
+    pub fn lacking(&self) -> u64 {
+        let disks = self.arrival.iter().flat_map(|arrival| &arrival.disks);
+        disks.map(|disk| disk.needed.saturating_sub(disk.free)).max().unwrap_or(0)
+    }
+
+    /// Whether it is a store on this machine.
+    pub fn is_here(&self) -> bool {
+        self.weights.is_none() && self.arrival.is_none()
+    }
+
+    pub fn as_json(&self) -> Value {
+        let disks = |arrival: &Arrival| {
+            let disks = arrival.disks.iter().map(|disk| {
+                json!({
+                    "directory": disk.directory.display().to_string(),
+                    "needed_bytes": disk.needed,
+                    "free_bytes": disk.free,
+                })
+            });
+            disks.collect::<Vec<_>>()
+        };
+        json!({
+            "weights": self.weights,
+            "store_bytes": self.index.length(),
+            "download": self.arrival.as_ref().map(|arrival| json!({
+                "format": arrival.format,
+                "files": arrival.files,
+                "total_bytes": arrival.total,
+                "missing_bytes": arrival.missing,
+                "disks": disks(arrival),
+            })),
+        })
+    }
+
+    /// Refuses a level that it does not hold.
+    pub fn check_level(&self, level: Level) -> Result<()> {
+        if level <= self.held {
+            return Ok(());
+        }
+        let held = self.held;
+        Err(Failure::new(format!("{} holds level {held}, not level {level}", self.name))
+            .advise(format!("choose --level {held} or lower")))
+    }
+}
