@@ -18,10 +18,10 @@ enum State {
 const MODELS: [(&str, f64, State); 19] = [
     ("DeepSeek-V2-Lite", 15.7, State::Pending),
     ("GLM-4.7-Flash", 29.94, State::Pending),
-    ("Mixtral-8x7B-Instruct-v0.1", 46.7, State::Pending),
-    ("OLMoE-1B-7B-0924", 6.92, State::Pending),
-    ("Qwen1.5-MoE-A2.7B", 14.3, State::Pending),
-    ("Qwen2-57B-A14B", 57.4, State::Pending),
+    ("Mixtral-8x7B-Instruct-v0.1", 46.7, State::Read),
+    ("OLMoE-1B-7B-0924", 6.92, State::Read),
+    ("Qwen1.5-MoE-A2.7B", 14.3, State::Read),
+    ("Qwen2-57B-A14B", 57.4, State::Read),
     ("Qwen3-235B-A22B", 235.0, State::Read),
     ("Qwen3-30B-A3B", 30.5, State::Read),
     ("Qwen3-Coder-30B-A3B-Instruct", 30.5, State::Pending),
@@ -31,10 +31,10 @@ const MODELS: [(&str, f64, State); 19] = [
     ("gemma-4-26B-A4B", 25.2, State::Pending),
     ("gpt-oss-120b", 116.83, State::Pending),
     ("gpt-oss-20b", 20.91, State::Pending),
-    ("granite-3.0-1b-a400m-instruct", 1.33, State::Pending),
-    ("granite-3.0-3b-a800m-instruct", 3.30, State::Pending),
-    ("granite-3.1-1b-a400m-instruct", 1.33, State::Pending),
-    ("granite-3.1-3b-a800m-instruct", 3.30, State::Pending),
+    ("granite-3.0-1b-a400m-instruct", 1.33, State::Read),
+    ("granite-3.0-3b-a800m-instruct", 3.30, State::Read),
+    ("granite-3.1-1b-a400m-instruct", 1.33, State::Read),
+    ("granite-3.1-3b-a800m-instruct", 3.30, State::Read),
 ];
 
 fn folder() -> std::path::PathBuf {

@@ -8,6 +8,7 @@ mod download;
 mod errors;
 mod machine;
 mod sections;
+mod survey;
 #[cfg(unix)]
 mod terminal;
 
