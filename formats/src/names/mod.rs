@@ -186,3 +186,31 @@ fn float_with(id: FloatId, own: fn(FloatKind) -> Option<&'static str>) -> Option
     let part = own(id.kind).or_else(|| layer_float(id.kind))?;
     Some(FloatSource::kept(format!("model.layers.{layer}.{part}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(runs: Runs, size: usize) -> Option<Vec<usize>> {
+        Some((0..runs.count(size)?).map(|index| runs.place(index)).collect())
+    }
+
+    #[test]
+    fn runs_take_what_they_say() {
+        assert_eq!(places(Runs::ALL, 4), Some(vec![0, 1, 2, 3]));
+        assert_eq!(places(Runs::range(3, 2), 8), Some(vec![3, 4]));
+        let odd = Runs { start: 1, length: 1, stride: 2 };
+        assert_eq!(places(odd, 6), Some(vec![1, 3, 5]));
+        let pairs = Runs { start: 2, length: 2, stride: 5 };
+        assert_eq!(places(pairs, 10), Some(vec![2, 3, 7, 8]));
+        assert_eq!(places(pairs, 2), Some(vec![]));
+    }
+
+    #[test]
+    fn a_run_that_does_not_fit_takes_nothing() {
+        assert_eq!(Runs::range(6, 3).count(8), None);
+        assert_eq!(Runs { start: 0, length: 3, stride: 4 }.count(6), None);
+        assert_eq!(Runs { start: usize::MAX, length: 2, stride: 1 }.count(usize::MAX), Some(0));
+        assert_eq!(Runs { start: 0, length: 1, stride: 0 }.count(9), Some(1));
+    }
+}
