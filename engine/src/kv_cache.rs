@@ -1,6 +1,6 @@
 //! Pages of keys and values: who holds which page. The contents live in the backend's pool.
 
-use nestling_formats::{AttentionConfig, LayerConfig, ModelConfig, TokenMixer};
+use nestling_formats::{LayerConfig, ModelConfig, TokenMixer};
 
 use crate::counts::HolderCounts;
 use crate::error::EngineError;
@@ -84,9 +84,15 @@ pub struct KvShape {
 impl KvShape {
     /// What a layer keeps.
     pub fn of_layer(layer: &LayerConfig, dtype: KvDtype, pages: usize) -> Self {
-        let TokenMixer::Attention(attention) = &layer.mixer;
-        let AttentionConfig { num_key_value_heads, head_dim, .. } = *attention;
-        Self { num_key_value_heads, head_dim, values: KvValues::Beside, dtype, pages }
+        let (num_key_value_heads, head_dim, values) = match &layer.mixer {
+            TokenMixer::Attention(attention) => {
+                (attention.num_key_value_heads, attention.head_dim, KvValues::Beside)
+            }
+            TokenMixer::Latent(latent) => {
+                (1, latent.key_dim(), KvValues::KeyPrefix(latent.kv_lora_rank))
+            }
+        };
+        Self { num_key_value_heads, head_dim, values, dtype, pages }
     }
 
     /// Bytes of one page in all layers.

@@ -2,7 +2,9 @@
 //! and scratch, before anything is loaded.
 
 use nestling_formats::store::{Group, GroupId, Index, Store};
-use nestling_formats::{AttentionConfig, FeedForward, Level, ModelConfig, Plane, TokenMixer};
+use nestling_formats::{
+    AttentionConfig, FeedForward, LatentConfig, Level, ModelConfig, Plane, TokenMixer,
+};
 
 use crate::allocation::{self, Allocation, Counting};
 use crate::budget::Bytes;
@@ -297,17 +299,31 @@ fn kv_bytes(config: &ModelConfig, dtype: KvDtype, pages: usize) -> u64 {
 fn mixer_floats(config: &ModelConfig) -> (usize, usize) {
     let mut kinds: Vec<(usize, usize)> = Vec::new();
     for layer in &config.layers {
-        let TokenMixer::Attention(attention) = &layer.mixer;
-        let AttentionConfig { num_attention_heads, num_key_value_heads, head_dim, .. } = *attention;
-        let kind = (
-            (num_attention_heads + 2 * num_key_value_heads) * head_dim,
-            (num_attention_heads + 2) * head_dim,
-        );
+        let kind = match &layer.mixer {
+            TokenMixer::Attention(attention) => attention_floats(attention),
+            TokenMixer::Latent(latent) => latent_floats(latent),
+        };
         if !kinds.contains(&kind) {
             kinds.push(kind);
         }
     }
     kinds.into_iter().fold((0, 0), |sum, kind| (sum.0 + kind.0, sum.1 + kind.1))
+}
+
+fn attention_floats(attention: &AttentionConfig) -> (usize, usize) {
+    let AttentionConfig { num_attention_heads, num_key_value_heads, head_dim, .. } = *attention;
+    let qkv = (num_attention_heads + 2 * num_key_value_heads) * head_dim;
+    (qkv, (num_attention_heads + 2) * head_dim)
+}
+
+fn latent_floats(latent: &LatentConfig) -> (usize, usize) {
+    let heads = latent.num_attention_heads;
+    let queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
+    let query_latents = 2 * latent.q_lora_rank.unwrap_or(0);
+    let absorbed = heads * latent.key_dim();
+    let attended = heads * (latent.kv_lora_rank + latent.v_head_dim);
+    // The first is counted twice: once more for what products with heads gather.
+    (queries.max(absorbed), query_latents + queries + latent.key_dim() + attended)
 }
 
 /// Bytes of the activations of one step.

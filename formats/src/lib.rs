@@ -25,9 +25,9 @@ mod weight_files;
 pub use checkpoint::{Asset, Checkpoint, FloatPlace, MatrixPlace, TensorInfo};
 pub use config::{
     Activation, Architecture, AttentionBias, AttentionConfig, ExpertGroups, ExpertVector,
-    FeedForward, GenerationDefaults, GroupScore, LayerConfig, ModelConfig, Multipliers, QkNorm,
-    RopeConfig, RopePairs, RopeScaling, RouterConfig, RouterScore, SharedExpert, SharedGate,
-    TokenMixer, YarnScaling,
+    FeedForward, GenerationDefaults, GroupScore, LatentConfig, LayerConfig, ModelConfig,
+    Multipliers, QkNorm, RopeConfig, RopePairs, RopeScaling, RouterConfig, RouterScore,
+    SharedExpert, SharedGate, TokenMixer, YarnScaling,
 };
 pub use delta_net::DeltaNetConfig;
 pub use dtype::DType;

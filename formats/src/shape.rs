@@ -1,8 +1,8 @@
 //! Every weight of a model and its shape, derived from the configuration alone.
 
 use crate::config::{
-    AttentionBias, AttentionConfig, ExpertVector, FeedForward, ModelConfig, QkNorm, SharedExpert,
-    SharedGate, TokenMixer,
+    AttentionBias, AttentionConfig, ExpertVector, FeedForward, LatentConfig, ModelConfig, QkNorm,
+    SharedExpert, SharedGate, TokenMixer,
 };
 use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
 
@@ -58,6 +58,7 @@ impl ModelShape {
             shape.vector(FloatKind::AttentionNorm, Some(layer), hidden);
             match &layer_config.mixer {
                 TokenMixer::Attention(attention) => shape.attention(hidden, layer, attention),
+                TokenMixer::Latent(latent) => shape.latent(hidden, layer, latent),
             }
             shape.vector(FloatKind::FeedForwardNorm, Some(layer), hidden);
             shape.feed_forward(config, layer, layer_config.feed_forward);
@@ -108,6 +109,28 @@ impl ModelShape {
         if attention.bias == AttentionBias::All {
             self.vector(FloatKind::OutputBias, at, hidden);
         }
+    }
+
+    fn latent(&mut self, hidden: usize, layer: u32, latent: &LatentConfig) {
+        let heads = latent.num_attention_heads;
+        let queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
+        let dense = |kind| MatrixId { kind, layer: Some(layer), expert: None };
+        let at = Some(layer);
+        // Those with the same inputs come one after another.
+        match latent.q_lora_rank {
+            None => self.matrix(dense(MatrixKind::Query), queries, hidden),
+            Some(rank) => self.matrix(dense(MatrixKind::QueryDown), rank, hidden),
+        }
+        self.matrix(dense(MatrixKind::LatentDown), latent.key_dim(), hidden);
+        if let Some(rank) = latent.q_lora_rank {
+            self.matrix(dense(MatrixKind::QueryUp), queries, rank);
+            self.vector(FloatKind::QueryLatentNorm, at, rank);
+        }
+        let rank = latent.kv_lora_rank;
+        self.matrix(dense(MatrixKind::KeyUp), heads * rank, latent.qk_nope_head_dim);
+        self.matrix(dense(MatrixKind::ValueUp), heads * latent.v_head_dim, rank);
+        self.matrix(dense(MatrixKind::Output), hidden, heads * latent.v_head_dim);
+        self.vector(FloatKind::LatentNorm, at, rank);
     }
 
     fn feed_forward(&mut self, config: &ModelConfig, layer: u32, feed_forward: FeedForward) {

@@ -60,7 +60,7 @@ fn with(key: &str, value: Value) -> Result<ModelConfig, ImportError> {
 #[test]
 fn the_published_configuration_is_read() {
     let config = parse(&published()).unwrap();
-    let TokenMixer::Attention(attention) = config.layers[0].mixer;
+    let TokenMixer::Attention(attention) = config.layers[0].mixer else { panic!("no attention") };
     assert_eq!((attention.num_attention_heads, attention.num_key_value_heads), (32, 4));
     assert_eq!((config.rms_norm_eps, attention.rope.theta), (1e-6, 1e6));
     assert_eq!((config.bos_token_id, config.eos_token_ids), (Some(151_643), vec![151_645]));

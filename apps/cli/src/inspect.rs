@@ -8,7 +8,7 @@ use crate::levels::level_sizes;
 use crate::verify::{open_store, store_path};
 use nestling::engine::allocation::{Allocation, AllocationSummary};
 use nestling::formats::store::{Group, GroupId, Store};
-use nestling::formats::{FeedForward, Level, ModelConfig, ModelShape, TokenMixer};
+use nestling::formats::{FeedForward, LatentConfig, Level, ModelConfig, ModelShape, TokenMixer};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -221,18 +221,36 @@ fn mixers(config: &ModelConfig) -> Vec<TokenMixer> {
 }
 
 fn mixer_json(mixer: TokenMixer) -> Value {
-    let TokenMixer::Attention(attention) = mixer;
-    json!({
-        "kind": "attention",
-        "num_attention_heads": attention.num_attention_heads,
-        "num_key_value_heads": attention.num_key_value_heads,
-        "head_dim": attention.head_dim,
-        "sliding_window": attention.sliding_window,
-    })
+    match mixer {
+        TokenMixer::Attention(attention) => json!({
+            "kind": "attention",
+            "num_attention_heads": attention.num_attention_heads,
+            "num_key_value_heads": attention.num_key_value_heads,
+            "head_dim": attention.head_dim,
+            "sliding_window": attention.sliding_window,
+        }),
+        TokenMixer::Latent(latent) => json!({
+            "kind": "latent attention",
+            "num_attention_heads": latent.num_attention_heads,
+            "q_lora_rank": latent.q_lora_rank,
+            "kv_lora_rank": latent.kv_lora_rank,
+            "qk_nope_head_dim": latent.qk_nope_head_dim,
+            "qk_rope_head_dim": latent.qk_rope_head_dim,
+            "v_head_dim": latent.v_head_dim,
+        }),
+    }
 }
 
 fn mixer_text(mixer: &TokenMixer) -> String {
-    let TokenMixer::Attention(attention) = mixer;
+    let attention = match mixer {
+        TokenMixer::Attention(attention) => attention,
+        TokenMixer::Latent(latent) => {
+            let LatentConfig { num_attention_heads, kv_lora_rank, qk_rope_head_dim, .. } = latent;
+            return format!(
+                "{num_attention_heads} heads over latents of {kv_lora_rank} + {qk_rope_head_dim}"
+            );
+        }
+    };
     let mut text = format!(
         "{} heads / {} KV heads of {}",
         attention.num_attention_heads, attention.num_key_value_heads, attention.head_dim

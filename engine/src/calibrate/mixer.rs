@@ -7,7 +7,7 @@ use nestling_formats::{Level, MatrixKind};
 
 use super::moments::{MomentSum, Panels};
 use super::{Calibrator, Pass, Passed, STEP_ROWS, Wanted, pages_max, step_rows, steps};
-use crate::backend::{Backend, Encoder, Routing};
+use crate::backend::{Backend, Encoder, HeadMatrices, Routing};
 use crate::cpu::kernels::Kernels;
 use crate::cpu::{Cpu, CpuBuffer, math};
 use crate::driver::block_on;
@@ -49,6 +49,17 @@ impl Sums<'_> {
         let rows = values.chunks_exact(cols.max(1)).map(|row| (row, 1.0));
         sum.add(self.pool, self.kernels, self.panels.pack(cols, rows));
     }
+
+    fn add_inputs<'x>(
+        &mut self,
+        kind: MatrixKind,
+        rows: impl Iterator<Item = &'x [f32]>,
+        cols: usize,
+    ) {
+        let sum = self.inputs.entry(kind).or_insert_with(|| MomentSum::new(cols));
+        let rows: Vec<_> = rows.map(|row| (row, 1.0)).collect();
+        sum.add(self.pool, self.kernels, self.panels.pack(cols, rows.into_iter()));
+    }
 }
 
 impl Watch<Cpu> for Sums<'_> {
@@ -62,9 +73,22 @@ impl Watch<Cpu> for Sums<'_> {
             return Ok(());
         }
         let (values, cols) = (block_on(encoder.read(x))?, x.cols());
-        let mut sum = self.inputs.remove(&kind).unwrap_or_else(|| MomentSum::new(cols));
-        self.add(&mut sum, &values, cols);
-        self.inputs.insert(kind, sum);
+        self.add_inputs(kind, values.chunks_exact(cols.max(1)), cols);
+        Ok(())
+    }
+
+    fn head_inputs(
+        &mut self,
+        encoder: &mut <Cpu as Backend>::Encoder<'_>,
+        kind: MatrixKind,
+        (x, weights): (&CpuBuffer, &HeadMatrices<Cpu>),
+    ) -> Result<(), EngineError> {
+        if self.wanted == Wanted::Outputs {
+            return Ok(());
+        }
+        let (values, cols) = (block_on(encoder.read(x))?, weights.matrix.cols());
+        let heads = values.chunks_exact((x.cols() / weights.heads.max(1)).max(1));
+        self.add_inputs(kind, heads.filter_map(|head| head.get(..cols)), cols);
         Ok(())
     }
 }

@@ -335,7 +335,11 @@ impl<'a> Calibrator<'a> {
 /// The first of the kinds with the same inputs.
 pub(crate) fn first_with_inputs_of(kind: MatrixKind) -> MatrixKind {
     match kind {
-        MatrixKind::Query | MatrixKind::Key | MatrixKind::Value => MatrixKind::Query,
+        MatrixKind::Query
+        | MatrixKind::Key
+        | MatrixKind::Value
+        | MatrixKind::QueryDown
+        | MatrixKind::LatentDown => MatrixKind::Query,
         MatrixKind::Gate | MatrixKind::Up => MatrixKind::Gate,
         kind => kind,
     }

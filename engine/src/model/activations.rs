@@ -3,6 +3,7 @@
 use nestling_formats::{ModelConfig, TokenMixer};
 
 use super::mixer::attention::{self, AttentionBuffers, AttentionShape};
+use super::mixer::latent::{self, LatentBuffers, LatentShape};
 use super::rope::rope_kinds;
 use crate::backend::{Backend, Encoder};
 use crate::error::EngineError;
@@ -17,6 +18,8 @@ pub(crate) struct Activations<B: Backend> {
     pub normed: B::Buffer, // [T, hidden_size]
     /// Buffers of attention, for every shape of heads.
     pub attention: Vec<AttentionBuffers<B>>,
+    /// Buffers of attention to latents, for every shape of it.
+    pub latent: Vec<LatentBuffers<B>>,
     /// Cosines and sines of the positions, for every kind of angles.
     pub ropes: Vec<B::Buffer>, // [T, dims]
     /// Those of the rows that want logits.
@@ -48,6 +51,10 @@ impl<B: Backend> Activations<B> {
         for shape in attention_shapes(config) {
             attention.push(AttentionBuffers::new(backend, shape, rows_max)?);
         }
+        let mut latent = Vec::new();
+        for shape in latent_shapes(config) {
+            latent.push(LatentBuffers::new(backend, shape, rows_max)?);
+        }
         let kinds = rope_kinds(config);
         let mut ropes = || -> Result<Vec<B::Buffer>, EngineError> {
             kinds.iter().map(|rope| backend.buffer(rows_max, rope.dims)).collect()
@@ -58,6 +65,7 @@ impl<B: Backend> Activations<B> {
             tail: backend.buffer(rows_max, config.hidden_size)?,
             normed: backend.buffer(rows_max, config.hidden_size)?,
             attention,
+            latent,
             ropes,
             ropes_tail,
             gate: backend.buffer(rows_max, 1)?,
@@ -91,8 +99,21 @@ impl<B: Backend> Activations<B> {
 pub(super) fn attention_shapes(config: &ModelConfig) -> Vec<AttentionShape> {
     let mut shapes: Vec<AttentionShape> = Vec::new();
     for layer in &config.layers {
-        let TokenMixer::Attention(heads) = &layer.mixer;
+        let TokenMixer::Attention(heads) = &layer.mixer else { continue };
         let shape = attention::shape(heads);
+        if !shapes.contains(&shape) {
+            shapes.push(shape);
+        }
+    }
+    shapes
+}
+
+/// The shapes of attention to latents that the layers of a model have.
+pub(super) fn latent_shapes(config: &ModelConfig) -> Vec<LatentShape> {
+    let mut shapes: Vec<LatentShape> = Vec::new();
+    for layer in &config.layers {
+        let TokenMixer::Latent(latent) = &layer.mixer else { continue };
+        let shape = latent::shape(latent);
         if !shapes.contains(&shape) {
             shapes.push(shape);
         }

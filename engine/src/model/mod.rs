@@ -2,6 +2,7 @@
 
 mod activations;
 mod forward;
+mod latent_weights;
 pub(crate) mod mixer;
 mod rope;
 mod runner;

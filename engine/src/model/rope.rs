@@ -1,6 +1,6 @@
 //! Angles of positions.
 
-use nestling_formats::{ModelConfig, RopeConfig, RopeScaling, TokenMixer, YarnScaling};
+use nestling_formats::{ModelConfig, RopeConfig, RopeScaling, YarnScaling};
 
 use crate::batch::StepRows;
 
@@ -73,9 +73,10 @@ fn kept_shares(rope: &RopeConfig, yarn: &YarnScaling) -> impl Iterator<Item = f3
 pub(crate) fn rope_kinds(config: &ModelConfig) -> Vec<RopeConfig> {
     let mut kinds: Vec<RopeConfig> = Vec::new();
     for layer in &config.layers {
-        let TokenMixer::Attention(attention) = &layer.mixer;
-        if !kinds.contains(&attention.rope) {
-            kinds.push(attention.rope);
+        if let Some(rope) = layer.mixer.rope()
+            && !kinds.contains(rope)
+        {
+            kinds.push(*rope);
         }
     }
     kinds

@@ -256,8 +256,11 @@ fn check_limits<B: Backend>(config: &ModelConfig, backend: &B) -> Result<(), Eng
     let limits = backend.limits();
     let mut found = Vec::new();
     for layer in &config.layers {
-        let TokenMixer::Attention(attention) = &layer.mixer;
-        found.push(("head_dim", limits.head_dim_max, attention.head_dim));
+        let head_dim = match &layer.mixer {
+            TokenMixer::Attention(attention) => attention.head_dim,
+            TokenMixer::Latent(latent) => latent.key_dim(),
+        };
+        found.push(("head_dim", limits.head_dim_max, head_dim));
         if let FeedForward::Moe { num_experts, num_experts_per_tok, .. } = layer.feed_forward {
             let per_token = limits.num_experts_per_tok_max;
             found.push(("num_experts", limits.num_experts_max, num_experts));

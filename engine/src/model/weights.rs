@@ -200,6 +200,10 @@ impl<B: Backend> Loader<'_, B> {
             TokenMixer::Attention(heads) => {
                 MixerWeights::Attention(self.attention(config, heads, &mut dense, &floats)?)
             }
+            TokenMixer::Latent(latent) => {
+                let weights = self.latent_attention(config, latent, &mut dense, &floats)?;
+                MixerWeights::Latent(weights)
+            }
         };
         let shared = match layer.feed_forward.dense_size() {
             Some(intermediate_size) => {
@@ -380,7 +384,7 @@ impl<B: Backend> Loader<'_, B> {
 }
 
 /// The float tensors of a layer.
-struct Floats {
+pub(super) struct Floats {
     layer: Option<u32>,
     list: Vec<(FloatKind, Vec<f32>)>,
 }
@@ -401,7 +405,7 @@ impl Floats {
         Err(EngineError::mismatch(what, format!("{size} values"), values.len()))
     }
 
-    fn upload<B: Backend>(
+    pub(super) fn upload<B: Backend>(
         &self,
         backend: &mut B,
         kind: FloatKind,

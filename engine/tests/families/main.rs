@@ -43,6 +43,9 @@ macro_rules! family {
     };
 }
 
+family!(deepseek_v2, "deepseek-v2");
+family!(deepseek_v2_lite, "deepseek-v2-lite");
+family!(glm4_moe_lite, "glm4-moe-lite");
 family!(granite_moe, "granite-moe");
 family!(mixtral, "mixtral");
 family!(olmoe, "olmoe");

@@ -190,7 +190,7 @@ pub(super) fn attention_bias(fields: &Fields) -> Result<AttentionBias, ImportErr
 }
 
 /// Rotary positions over whole heads.
-fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
+pub(super) fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
     if !matches!(fields.number("partial_rotary_factor")?, None | Some(1.0)) {
         return Err(fields.unsupported("partial_rotary_factor", "supported: 1.0"));
     }
@@ -223,6 +223,18 @@ pub(super) fn sparse_layers(fields: &Fields) -> Result<impl Fn(u32) -> bool + us
     Ok(move |layer: u32| {
         !none && !dense_layers.contains(&layer) && (layer as usize + 1).is_multiple_of(step)
     })
+}
+
+/// A number that may be 0.
+pub(super) fn count(
+    fields: &Fields,
+    key: &str,
+    limit: usize,
+) -> Result<Option<usize>, ImportError> {
+    match fields.number(key)? {
+        Some(0.0) => Ok(Some(0)),
+        _ => fields.size(key, limit),
+    }
 }
 
 /// A dense feed-forward part.

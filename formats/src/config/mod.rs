@@ -4,9 +4,12 @@
 //! all is refused too, unless its value switches nothing on. Every family has a file here: its keys,
 //! and how they become the one [`ModelConfig`].
 
+mod deepseek_v2;
 mod generation;
+mod glm4_moe_lite;
 mod granite_moe;
 mod keys;
+mod latent;
 mod mixtral;
 mod olmoe;
 mod qwen2_moe;
@@ -35,6 +38,10 @@ pub enum Architecture {
     GraniteMoe,
     /// `Qwen2MoeForCausalLM`.
     Qwen2Moe,
+    /// `DeepseekV2ForCausalLM`.
+    DeepseekV2,
+    /// `Glm4MoeLiteForCausalLM`.
+    Glm4MoeLite,
 }
 
 impl Architecture {
@@ -57,8 +64,15 @@ struct Family {
     read: fn(&Fields) -> Result<ModelConfig, ImportError>,
 }
 
-const FAMILIES: &[Family] =
-    &[granite_moe::FAMILY, mixtral::FAMILY, olmoe::FAMILY, qwen2_moe::FAMILY, qwen3_moe::FAMILY];
+const FAMILIES: &[Family] = &[
+    deepseek_v2::FAMILY,
+    glm4_moe_lite::FAMILY,
+    granite_moe::FAMILY,
+    mixtral::FAMILY,
+    olmoe::FAMILY,
+    qwen2_moe::FAMILY,
+    qwen3_moe::FAMILY,
+];
 
 /// The nonlinearity of every feed-forward part.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -241,11 +255,55 @@ pub struct AttentionConfig {
     pub sliding_window: Option<usize>,
 }
 
+/// Attention over latents that all heads share (DeepSeek-V2, arXiv 2405.04434).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatentConfig {
+    /// Heads.
+    pub num_attention_heads: usize,
+    /// Width of the latent that queries come from; none where they come from the hidden state.
+    pub q_lora_rank: Option<usize>,
+    /// Width of the latent that keys and values come from.
+    pub kv_lora_rank: usize,
+    /// Elements of a query that are not turned.
+    pub qk_nope_head_dim: usize,
+    /// Elements of a query that are, and of the key that heads share for them; even.
+    pub qk_rope_head_dim: usize,
+    /// Width of a head's values.
+    pub v_head_dim: usize,
+    /// Products of queries and keys are multiplied by this.
+    pub scale: f32,
+    /// Positions.
+    pub rope: RopeConfig,
+    /// Which elements are turned with each other.
+    pub rope_pairs: RopePairs,
+    /// Added to the mean square in the norms of latents.
+    pub norm_eps: f32,
+}
+
+impl LatentConfig {
+    /// What is kept of a position: its latent and its shared key.
+    pub const fn key_dim(&self) -> usize {
+        self.kv_lora_rank + self.qk_rope_head_dim
+    }
+}
+
 /// What lets a token see others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TokenMixer {
     /// Attention over keys and values.
     Attention(AttentionConfig),
+    /// Attention over latents.
+    Latent(LatentConfig),
+}
+
+impl TokenMixer {
+    /// How positions turn its heads, if they do.
+    pub fn rope(&self) -> Option<&RopeConfig> {
+        match self {
+            Self::Attention(attention) => Some(&attention.rope),
+            Self::Latent(latent) => Some(&latent.rope),
+        }
+    }
 }
 
 /// What differs from layer to layer.

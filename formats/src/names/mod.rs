@@ -1,6 +1,7 @@
 //! Where weights lie in the tensors of a checkpoint. Names of tensors are in this folder and nowhere
 //! else, a file for every family that has names of its own.
 
+mod deepseek;
 mod granite_moe;
 mod mixtral;
 mod qwen;
@@ -120,6 +121,7 @@ pub fn published(architecture: Architecture) -> Naming {
         Architecture::Qwen3Moe | Architecture::Qwen2Moe | Architecture::Olmoe => qwen::NAMING,
         Architecture::Mixtral => mixtral::NAMING,
         Architecture::GraniteMoe => granite_moe::NAMING,
+        Architecture::DeepseekV2 | Architecture::Glm4MoeLite => deepseek::NAMING,
     }
 }
 

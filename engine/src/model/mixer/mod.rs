@@ -1,29 +1,37 @@
 //! The part of a layer that lets tokens see others, a file for every kind.
 
 pub(crate) mod attention;
+pub(crate) mod latent;
 
 use nestling_formats::{Level, MatrixKind};
 
 use super::activations::Activations;
-use crate::backend::Backend;
+use crate::backend::{Backend, HeadMatrices};
 use crate::batch::StepRows;
 use crate::error::EngineError;
 
 pub use attention::AttentionWeights;
+pub use latent::LatentWeights;
 
 /// Weights of the mixer of one layer.
 pub enum MixerWeights<B: Backend> {
     /// Attention over keys and values.
     Attention(AttentionWeights<B>),
+    /// Attention over latents.
+    Latent(LatentWeights<B>),
 }
 
 impl<B: Backend> MixerWeights<B> {
     /// Bytes that its products read at a level.
     pub fn read_bytes(&self, level: Level) -> u64 {
-        let linears = match self {
-            Self::Attention(weights) => weights.qkv.iter().chain([&weights.output]),
-        };
-        linears.map(|linear| B::matrix_bytes(&linear.matrix, level)).sum()
+        let bytes = |matrix: &B::Matrix| B::matrix_bytes(matrix, level);
+        match self {
+            Self::Attention(weights) => {
+                let linears = weights.qkv.iter().chain([&weights.output]);
+                linears.map(|linear| bytes(&linear.matrix)).sum()
+            }
+            Self::Latent(weights) => weights.matrices().map(bytes).sum(),
+        }
     }
 }
 
@@ -53,6 +61,17 @@ pub(crate) trait Watch<B: Backend> {
         let _ = (encoder, kind, x);
         Ok(())
     }
+
+    /// The same for matrices of heads, each with the first elements of its own.
+    fn head_inputs(
+        &mut self,
+        encoder: &mut B::Encoder<'_>,
+        kind: MatrixKind,
+        (x, weights): (&B::Buffer, &HeadMatrices<B>),
+    ) -> Result<(), EngineError> {
+        let _ = (encoder, kind, x, weights);
+        Ok(())
+    }
 }
 
 /// Looks away.
@@ -69,5 +88,6 @@ pub(crate) fn mix<B: Backend>(
 ) -> Result<(), EngineError> {
     match weights {
         MixerWeights::Attention(weights) => attention::mix(enc, weights, mixing, watch),
+        MixerWeights::Latent(weights) => latent::mix(enc, weights, mixing, watch),
     }
 }

@@ -1,0 +1,66 @@
+//! DeepSeek-V2 and V2-Lite: latent attention, softmax over experts that are not renormalised.
+
+use super::keys::{self, Parts};
+use super::{
+    Architecture, Family, GroupScore, ModelConfig, Multipliers, RopePairs, RouterConfig, latent,
+};
+use crate::ImportError;
+use crate::json::Fields;
+use crate::limits::MAX_LAYERS;
+
+pub(super) const FAMILY: Family = Family {
+    architecture: Architecture::DeepseekV2,
+    model_type: "deepseek_v2",
+    class: "DeepseekV2ForCausalLM",
+    keys: &[
+        "attention_bias",
+        "auto_map",
+        "aux_loss_alpha",
+        "ep_size",
+        "first_k_dense_replace",
+        "kv_lora_rank",
+        "moe_intermediate_size",
+        "moe_layer_freq",
+        "n_group",
+        "n_routed_experts",
+        "n_shared_experts",
+        "norm_topk_prob",
+        "pretraining_tp",
+        "q_lora_rank",
+        "qk_head_dim",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "routed_scaling_factor",
+        "scoring_func",
+        "seq_aux",
+        "topk_group",
+        "topk_method",
+        "v_head_dim",
+    ],
+    read,
+};
+
+fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
+    keys::silu(fields)?;
+    let attention = latent::attention(fields, RopePairs::Adjacent)?;
+    let dense = keys::count(fields, "first_k_dense_replace", MAX_LAYERS)?.unwrap_or(0);
+    let layers = latent::layers(fields, attention, |layer| layer < dense)?;
+    if !matches!(fields.text("scoring_func")?, None | Some("softmax")) {
+        return Err(fields.unsupported("scoring_func", "supported: softmax"));
+    }
+    if fields.boolean("norm_topk_prob")? == Some(true) {
+        return Err(fields.unsupported("norm_topk_prob", "supported: false"));
+    }
+    let groups = match fields.text("topk_method")? {
+        None | Some("greedy") => None,
+        Some("group_limited_greedy") => latent::groups(fields, GroupScore::Best)?,
+        Some(_) => {
+            let supported = "supported: greedy, group_limited_greedy";
+            return Err(fields.unsupported("topk_method", supported));
+        }
+    };
+    let scale = keys::factor(fields, "routed_scaling_factor")?;
+    let router = RouterConfig { scale, groups, ..RouterConfig::softmax(false) };
+    let multipliers = Multipliers::NONE;
+    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+}
