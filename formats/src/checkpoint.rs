@@ -1,4 +1,4 @@
-//! A Hugging Face checkpoint: a directory with `config.json` and safetensors files.
+//! A checkpoint: a directory with `config.json` and safetensors files, or a GGUF file.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -10,8 +10,9 @@ use crate::limits::{MAX_ASSET_BYTES, MAX_CONFIG_BYTES};
 use crate::names::{self, Naming};
 use crate::read_at::SourceFile;
 use crate::weight_files::{not_a_checkpoint, open_weights, read_small, read_source};
-use crate::{DType, GenerationDefaults, ImportError, ModelConfig, ModelShape};
+use crate::{ElementType, GenerationDefaults, ImportError, ModelConfig, ModelShape};
 
+mod gguf;
 mod slices;
 
 pub use slices::{FloatPlace, MatrixPlace};
@@ -29,6 +30,9 @@ pub const ASSET_FILES: &[&str] = &[
     "README.md",
 ];
 
+/// Elements of the largest block of any type.
+const BLOCK_ELEMENTS_MAX: usize = 256;
+
 /// Read size while hashing and converting.
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -36,7 +40,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Element type.
-    pub dtype: DType,
+    pub element: ElementType,
     /// Dimensions, outermost first.
     pub shape: Vec<u64>,
     /// Position in the checkpoint's list of files.
@@ -50,7 +54,7 @@ pub struct TensorInfo {
 impl TensorInfo {
     /// Elements in all.
     pub fn elements(&self) -> u64 {
-        self.length / self.dtype.bytes() as u64
+        self.length / self.element.block_bytes() as u64 * self.element.block_elements() as u64
     }
 }
 
@@ -63,10 +67,20 @@ pub struct Asset {
     pub bytes: Vec<u8>,
 }
 
+/// Where the small files are.
+#[derive(Debug)]
+enum Small {
+    /// In the directory.
+    Files,
+    /// Nowhere: they were written out of what a GGUF file says.
+    Written(Vec<Asset>),
+}
+
 /// An opened checkpoint whose weights are all there, in the right shapes and types.
 #[derive(Debug)]
 pub struct Checkpoint {
     directory: PathBuf,
+    small: Small,
     config: ModelConfig,
     generation: GenerationDefaults,
     shape: ModelShape,
@@ -76,12 +90,17 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a directory, reads all headers and checks every tensor against the configuration.
+    /// Opens a directory, or a GGUF file (or any part of one), reads all headers and checks every
+    /// tensor against the configuration.
     ///
     /// # Errors
     /// [`ImportError`] that names the file, key or tensor.
-    pub fn open(directory: impl AsRef<Path>) -> Result<Self, ImportError> {
-        let directory = directory.as_ref();
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, ImportError> {
+        let path = path.as_ref();
+        if gguf::is_gguf(path) { gguf::open(path) } else { Self::open_directory(path) }
+    }
+
+    fn open_directory(directory: &Path) -> Result<Self, ImportError> {
         let config_bytes = read_small(&directory.join("config.json"), MAX_CONFIG_BYTES)?
             .ok_or_else(|| not_a_checkpoint(directory))?;
         let label = directory.join("config.json").display().to_string();
@@ -97,12 +116,14 @@ impl Checkpoint {
         let shape = ModelShape::new(&config);
         let directory = directory.to_owned();
         let naming = names::published(config.architecture);
-        let checkpoint = Self { directory, config, generation, shape, naming, files, tensors };
+        let small = Small::Files;
+        let checkpoint =
+            Self { directory, small, config, generation, shape, naming, files, tensors };
         checkpoint.check_tensors()?;
         Ok(checkpoint)
     }
 
-    /// The directory that was opened.
+    /// The directory or GGUF file that was opened.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -142,7 +163,7 @@ impl Checkpoint {
         self.tensors.get(name)
     }
 
-    /// A tensor's bytes as they are in the file: little-endian elements, row by row.
+    /// A tensor's bytes as they are in the file: elements or blocks of them, row by row.
     ///
     /// # Errors
     /// [`ImportError::Io`] or [`ImportError::Changed`].
@@ -182,17 +203,29 @@ impl Checkpoint {
                 limit: tensor.elements(),
             });
         }
-        let width = tensor.dtype.bytes();
-        let mut chunk = vec![0; CHUNK_BYTES.min(out.len() * width)];
-        let mut start = first * width as u64;
-        for part in out.chunks_mut(CHUNK_BYTES / width) {
-            let bytes = &mut chunk[..part.len() * width];
-            self.read_into(tensor, start, bytes)?;
-            tensor.dtype.decode(bytes, part);
-            if let Some(at) = part.iter().position(|value| !value.is_finite()) {
-                return Err(self.not_finite(tensor, start / width as u64 + at as u64, part[at]));
+        let (size, width) = (tensor.element.block_elements(), tensor.element.block_bytes());
+        let blocks_max = CHUNK_BYTES / width;
+        let mut chunk = vec![0; width * blocks_max.min(out.len().div_ceil(size))];
+        let mut cut = [0.0; BLOCK_ELEMENTS_MAX];
+        let (mut at, mut rest) = (first, out);
+        while !rest.is_empty() {
+            // Elements before the wanted ones in their block; no overflow: it is less than `size`.
+            let skipped = (at % size as u64) as usize;
+            let whole = if skipped == 0 { (rest.len() / size).min(blocks_max) } else { 0 };
+            let bytes = &mut chunk[..width * whole.max(1)];
+            self.read_into(tensor, at / size as u64 * width as u64, bytes)?;
+            let count = if whole > 0 { whole * size } else { rest.len().min(size - skipped) };
+            let (part, later) = rest.split_at_mut(count);
+            if whole > 0 {
+                tensor.element.decode(bytes, part);
+            } else {
+                tensor.element.decode(bytes, &mut cut[..size]);
+                part.copy_from_slice(&cut[skipped..skipped + count]);
             }
-            start += bytes.len() as u64;
+            if let Some(index) = part.iter().position(|value| !value.is_finite()) {
+                return Err(self.not_finite(tensor, at + index as u64, part[index]));
+            }
+            (at, rest) = (at + count as u64, later);
         }
         Ok(())
     }
@@ -254,7 +287,13 @@ impl Checkpoint {
     /// # Errors
     /// As [`Self::assets`].
     pub fn asset(&self, name: &str) -> Result<Option<Vec<u8>>, ImportError> {
-        read_small(&self.directory.join(name), MAX_ASSET_BYTES)
+        match &self.small {
+            Small::Files => read_small(&self.directory.join(name), MAX_ASSET_BYTES),
+            Small::Written(assets) => {
+                let asset = assets.iter().find(|asset| asset.name == name);
+                Ok(asset.map(|asset| asset.bytes.clone()))
+            }
+        }
     }
 
     /// XXH3-128 over names, lengths and contents of the weight files and assets: the same wherever

@@ -14,7 +14,7 @@ use crate::safetensors::{PREFIX_BYTES, SafetensorsHeader, header_length};
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
 
-fn io_error(path: &Path, action: &'static str, source: io::Error) -> ImportError {
+pub(crate) fn io_error(path: &Path, action: &'static str, source: io::Error) -> ImportError {
     ImportError::Io { file: path.display().to_string(), action, source }
 }
 
@@ -143,7 +143,7 @@ fn open_files(directory: &Path, names: &[String]) -> Result<Weights, ImportError
         let file = SourceFile::open(&path).map_err(|e| io_error(&path, "open", e))?;
         for (name, entry) in read_header(&file)?.tensors {
             let info = TensorInfo {
-                dtype: entry.dtype,
+                element: entry.dtype.into(),
                 shape: entry.shape,
                 file: file_index,
                 offset: entry.offset,

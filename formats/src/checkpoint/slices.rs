@@ -3,7 +3,9 @@
 
 use super::{Checkpoint, TensorInfo};
 use crate::names::{FloatChange, FloatSource, Runs, TensorSlice};
-use crate::{DType, FloatId, FloatShape, ImportError, MatrixId, MatrixKind, MatrixShape};
+use crate::{
+    DType, ElementType, FloatId, FloatShape, ImportError, MatrixId, MatrixKind, MatrixShape,
+};
 
 /// Elements that are read at once from a tensor of which only some are wanted.
 const SPAN_ELEMENTS: usize = 4 << 20;
@@ -26,9 +28,14 @@ struct Part<'a> {
 }
 
 impl MatrixPlace<'_> {
-    /// Element type; of several tensors, that of the first.
+    /// Float type that the elements are read as; of several tensors, that of the first.
     pub fn dtype(&self) -> DType {
-        self.parts.first().map_or(DType::F32, |part| part.tensor.dtype)
+        self.element().float()
+    }
+
+    /// Element type in the file; of several tensors, that of the first.
+    pub fn element(&self) -> ElementType {
+        self.parts.first().map_or(ElementType::Float(DType::F32), |part| part.tensor.element)
     }
 
     /// Rows.
@@ -45,7 +52,9 @@ impl MatrixPlace<'_> {
     pub fn length(&self) -> u64 {
         let of_part = |part: &Part| {
             let [rows, cols] = part.taken.map(|n| n as u64);
-            rows.saturating_mul(cols).saturating_mul(part.tensor.dtype.bytes() as u64)
+            let element = part.tensor.element;
+            let bytes = rows.saturating_mul(cols).saturating_mul(element.block_bytes() as u64);
+            bytes / element.block_elements() as u64
         };
         self.parts.iter().map(of_part).sum()
     }
@@ -55,7 +64,8 @@ impl MatrixPlace<'_> {
     fn contiguous(&self) -> Option<(&TensorInfo, u64, u64)> {
         let [part] = self.parts.as_slice() else { return None };
         let TensorSlice { rows, columns, transposed, .. } = part.slice;
-        if transposed || columns != Runs::ALL || part.taken[0] > rows.length {
+        let is_float = matches!(part.tensor.element, ElementType::Float(_));
+        if !is_float || transposed || columns != Runs::ALL || part.taken[0] > rows.length {
             return None;
         }
         let first = part.first_element(rows.place(0));
@@ -83,7 +93,7 @@ impl FloatPlace<'_> {
     /// Element type that holds every value: the checkpoint's, or F32 for values that are changed.
     pub fn dtype(&self) -> DType {
         match self.source.change {
-            FloatChange::Kept => self.tensor.dtype,
+            FloatChange::Kept => self.tensor.element.float(),
             FloatChange::PlusOne => DType::F32,
         }
     }
@@ -256,7 +266,7 @@ impl Checkpoint {
     pub fn read_matrix_bytes(&self, id: MatrixId) -> Result<Vec<u8>, ImportError> {
         let place = self.matrix(id)?;
         if let Some((tensor, first, count)) = place.contiguous() {
-            let width = tensor.dtype.bytes() as u64;
+            let width = tensor.element.block_bytes() as u64;
             let mut bytes = vec![0; self.buffer_length(count.saturating_mul(width))?];
             self.read_into(tensor, first * width, &mut bytes)?;
             return Ok(bytes);
@@ -374,7 +384,7 @@ impl Checkpoint {
         let Ok(head) = self.matrix(id(MatrixKind::Head)) else { return Ok(()) };
         let embedding = self.matrix(id(MatrixKind::Embedding))?;
         let size = (embedding.rows(), embedding.cols());
-        let mut same = head.dtype() == embedding.dtype() && (head.rows(), head.cols()) == size;
+        let mut same = head.element() == embedding.element() && (head.rows(), head.cols()) == size;
         let step = (super::CHUNK_BYTES / size.1.max(1)).max(1);
         let mut row = 0;
         while same && row < size.0 {

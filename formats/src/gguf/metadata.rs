@@ -130,7 +130,7 @@ impl GgufMetadata {
     }
 
     /// The error of a value that is not as it should be.
-    pub(super) fn wrong(&self, key: &str, expected: &str) -> ImportError {
+    pub(crate) fn wrong(&self, key: &str, expected: &str) -> ImportError {
         let found = match self.get(key) {
             None => "nothing".into(),
             Some(GgufValue::Integer(number)) => number.to_string(),

@@ -2,9 +2,12 @@
 //! else, a file for every family that has names of its own.
 
 mod deepseek;
+mod gguf;
 mod granite_moe;
 mod mixtral;
 mod qwen;
+
+pub(crate) use gguf::split_into_heads;
 
 use crate::config::{Architecture, ModelConfig};
 use crate::{FloatId, FloatKind, MatrixId};
@@ -123,6 +126,11 @@ pub fn published(architecture: Architecture) -> Naming {
         Architecture::GraniteMoe => granite_moe::NAMING,
         Architecture::DeepseekV2 | Architecture::Glm4MoeLite => deepseek::NAMING,
     }
+}
+
+/// The names in a GGUF file.
+pub fn in_gguf(architecture: Architecture) -> Naming {
+    gguf::naming(architecture)
 }
 
 /// The tensors that a matrix is made of in a published checkpoint.

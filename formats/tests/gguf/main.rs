@@ -3,6 +3,7 @@
 
 mod blocks;
 mod builder;
+mod checkpoint;
 mod files;
 mod hostile;
 

@@ -1,0 +1,139 @@
+//! A GGUF file, in one part or several, as a checkpoint.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::{Asset, Checkpoint, Small, TensorInfo};
+use crate::gguf::{GgufHeader, assets, part_names};
+use crate::names;
+use crate::read_at::SourceFile;
+use crate::weight_files::{io_error, read_source};
+use crate::{GenerationDefaults, ImportError, ModelConfig, ModelShape};
+
+/// How many parts a file has, by its own word.
+const PARTS: &str = "split.count";
+
+/// Tensors of all parts.
+const ALL_TENSORS: &str = "split.tensors.count";
+
+/// Whether a file begins as GGUF files do.
+pub(super) fn is_gguf(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let read = SourceFile::open(path).and_then(|file| file.read_exact_at(0, &mut magic));
+    read.is_ok() && magic == *b"GGUF"
+}
+
+/// Opens the file, or all parts of it if it is one of them.
+pub(super) fn open(path: &Path) -> Result<Checkpoint, ImportError> {
+    let paths = paths(path)?;
+    let mut files = Vec::with_capacity(paths.len());
+    let mut tensors = BTreeMap::new();
+    let mut first: Option<GgufHeader> = None;
+    for (number, path) in paths.iter().enumerate() {
+        let file = SourceFile::open(path).map_err(|source| io_error(path, "open", source))?;
+        let mut header = read_header(&file)?;
+        check_parts(&header, paths.len(), number)?;
+        // All parts count as one: the first has the metadata, later ones only tensors.
+        let found = std::mem::take(&mut header.tensors);
+        for tensor in &found {
+            let info = TensorInfo {
+                element: tensor.element,
+                shape: tensor.shape.clone(),
+                file: number,
+                offset: tensor.offset,
+                length: tensor.length,
+            };
+            if tensors.insert(tensor.name.clone(), info).is_some() {
+                return Err(ImportError::Malformed {
+                    file: path.display().to_string(),
+                    what: format!("tensor `{}`", tensor.name),
+                    offset: tensor.offset,
+                    expected: "a name that no other part has".into(),
+                    found: "one used before".into(),
+                });
+            }
+        }
+        match &mut first {
+            None => first = Some(GgufHeader { tensors: found, ..header }),
+            Some(first) => first.tensors.extend(found),
+        }
+        files.push(file);
+    }
+    let Some(header) = first else { return Err(super::not_a_checkpoint(path)) };
+    check_count(&header)?;
+    whole(path, header, files, tensors)
+}
+
+/// The checkpoint that the parts make together.
+fn whole(
+    path: &Path,
+    header: GgufHeader,
+    files: Vec<SourceFile>,
+    mut tensors: BTreeMap<String, TensorInfo>,
+) -> Result<Checkpoint, ImportError> {
+    let small = assets(&header)?;
+    drop(header);
+    let label = path.display().to_string();
+    let bytes = |name: &str| {
+        let asset = small.iter().find(|asset: &&Asset| asset.name == name);
+        asset.map(|asset| asset.bytes.as_slice()).unwrap_or_default()
+    };
+    let config = ModelConfig::from_json(&label, bytes("config.json"))?;
+    let generation = GenerationDefaults::from_json(&label, bytes("generation_config.json"))?;
+    for (name, heads) in names::split_into_heads(&config) {
+        if let Some(TensorInfo { shape, .. }) = tensors.get_mut(&name)
+            && let [rows, cols] = shape[..]
+            && rows.is_multiple_of(heads as u64)
+        {
+            *shape = vec![heads as u64, rows / heads as u64, cols];
+        }
+    }
+    let shape = ModelShape::new(&config);
+    let naming = names::in_gguf(config.architecture);
+    let (directory, small) = (path.to_owned(), Small::Written(small));
+    let checkpoint =
+        Checkpoint { directory, small, config, generation, shape, naming, files, tensors };
+    checkpoint.check_tensors()?;
+    Ok(checkpoint)
+}
+
+/// Paths of all parts.
+fn paths(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return Ok(vec![path.into()]);
+    };
+    Ok(part_names(name)?.into_iter().map(|name| path.with_file_name(name)).collect())
+}
+
+fn read_header(file: &SourceFile) -> Result<GgufHeader, ImportError> {
+    let name = file.path().display().to_string();
+    let mut read = |offset: u64, out: &mut [u8]| read_source(file, offset, out);
+    GgufHeader::read(&name, file.length(), &mut read)
+}
+
+/// What a part says of itself must be what its name says.
+fn check_parts(header: &GgufHeader, count: usize, number: usize) -> Result<(), ImportError> {
+    let metadata = &header.metadata;
+    let said = metadata.unsigned(PARTS)?.unwrap_or(1).max(1);
+    if said != count as u64 {
+        let expected = format!("{count}, as its name says");
+        return Err(metadata.wrong(PARTS, &expected));
+    }
+    let own = metadata.unsigned("split.no")?;
+    match own {
+        Some(own) if own != number as u64 => {
+            Err(metadata.wrong("split.no", &format!("{number}, as its name says")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_count(header: &GgufHeader) -> Result<(), ImportError> {
+    match header.metadata.unsigned(ALL_TENSORS)? {
+        Some(count) if count != header.tensors.len() as u64 => {
+            let expected = format!("{}, as many as all parts have", header.tensors.len());
+            Err(header.metadata.wrong(ALL_TENSORS, &expected))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,168 @@
+//! GGUF files opened as checkpoints.
+
+use std::fs;
+use std::path::Path;
+
+use nestling_formats::gguf::GgufHeader;
+use nestling_formats::{Checkpoint, FloatId, FloatKind, MatrixId, MatrixKind};
+
+use super::builder::text;
+use super::data;
+
+const MODELS: &[&str] = &["qwen3-moe", "k-quants", "olmoe", "mixtral", "granite-moe", "qwen2-moe"];
+
+fn matrix(kind: MatrixKind, layer: u32, expert: Option<u32>) -> MatrixId {
+    MatrixId { kind, layer: Some(layer), expert }
+}
+
+#[test]
+fn every_model_opens_and_every_weight_can_be_read() {
+    for name in MODELS {
+        let path = data(&format!("{name}.gguf"));
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        assert_eq!(checkpoint.directory(), path);
+        for shape in &checkpoint.shape().matrices {
+            let place = checkpoint.matrix(shape.id).unwrap();
+            assert_eq!((place.rows(), place.cols()), (shape.rows, shape.cols), "{name}");
+            let values = checkpoint.read_matrix(shape.id).unwrap();
+            assert!(values.iter().any(|value| *value != 0.0), "{name} {:?}", shape.id);
+        }
+        for shape in &checkpoint.shape().floats {
+            assert_eq!(checkpoint.read_float(shape.id).unwrap().len(), shape.elements());
+        }
+        assert_eq!(checkpoint.assets().unwrap().len(), 4);
+    }
+}
+
+#[test]
+fn an_expert_is_a_part_of_a_tensor() {
+    let checkpoint = Checkpoint::open(data("qwen3-moe.gguf")).unwrap();
+    let tensor = checkpoint.tensor("blk.1.ffn_down_exps.weight").unwrap();
+    let all = checkpoint.read_f32(tensor).unwrap();
+    let one = checkpoint.read_matrix(matrix(MatrixKind::Down, 1, Some(3))).unwrap();
+    assert_eq!(one, all[3 * one.len()..][..one.len()]);
+    // From within a block on, too.
+    let mut part = vec![0.0; 70];
+    checkpoint.read_f32_from(tensor, 45, &mut part).unwrap();
+    assert_eq!(part, all[45..115]);
+    let end = all.len() as u64;
+    assert!(checkpoint.read_f32_from(tensor, end - 69, &mut part).is_err());
+    assert!(checkpoint.float(FloatId { kind: FloatKind::Sinks, layer: Some(0) }).is_err());
+}
+
+#[test]
+fn rows_that_llama_cpp_turns_are_turned_back() {
+    let checkpoint = Checkpoint::open(data("mixtral.gguf")).unwrap();
+    let tensor = checkpoint.tensor("blk.0.attn_q.weight").unwrap();
+    // 4 heads of 16 rows.
+    assert_eq!(tensor.shape, [4, 16, 64]);
+    let stored = checkpoint.read_f32(tensor).unwrap();
+    let rows: Vec<&[f32]> = stored.chunks(64).collect();
+    let query = checkpoint.read_matrix(matrix(MatrixKind::Query, 0, None)).unwrap();
+    for (index, row) in query.chunks(64).enumerate() {
+        let (head, half, pair) = (index / 16, index % 16 / 8, index % 8);
+        assert_eq!(row, rows[16 * head + 2 * pair + half], "{index}");
+    }
+}
+
+/// The front of a file before its table of tensors, without its counts, and the entries.
+fn pieces(bytes: &[u8], header: &GgufHeader) -> (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>) {
+    let find = |name: &str| {
+        let name = text(name);
+        bytes.windows(name.len()).position(|window| window == name).unwrap()
+    };
+    let keys_end = header.tensors.iter().map(|tensor| find(&tensor.name)).min().unwrap();
+    let entries = header.tensors.iter().map(|tensor| {
+        let start = find(&tensor.name);
+        let length = 8 + tensor.name.len() + 4 + 8 * tensor.shape.len() + 4;
+        let (offset, length_bytes) = (tensor.offset as usize, tensor.length as usize);
+        (bytes[start..start + length].to_vec(), bytes[offset..offset + length_bytes].to_vec())
+    });
+    (bytes[24..keys_end].to_vec(), entries.collect())
+}
+
+fn part(keys: (u64, &[u8]), number: u16, count: u16, tensors: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let mut out = b"GGUF\x03\0\0\0".to_vec();
+    out.extend((tensors.len() as u64).to_le_bytes());
+    out.extend((keys.0 + 2).to_le_bytes());
+    out.extend(keys.1);
+    for (key, value) in [("split.no", number), ("split.count", count)] {
+        out.extend(text(key));
+        out.extend(2u32.to_le_bytes());
+        out.extend(value.to_le_bytes());
+    }
+    let mut data = Vec::new();
+    for (entry, bytes) in tensors {
+        data.resize(usize::next_multiple_of(data.len(), 32), 0);
+        out.extend(entry);
+        out.extend((data.len() as u64).to_le_bytes());
+        data.extend(bytes);
+    }
+    out.resize(out.len().next_multiple_of(32), 0);
+    out.extend(data);
+    out
+}
+
+/// A file in three parts, the first without tensors, as some writers make them.
+fn split(directory: &Path) {
+    let bytes = fs::read(data("qwen3-moe.gguf")).unwrap();
+    let header = GgufHeader::parse("whole", &bytes, bytes.len() as u64).unwrap();
+    let (keys, entries) = pieces(&bytes, &header);
+    let count = header.metadata.iter().count() as u64;
+    let parts = [
+        part((count, &keys), 0, 3, &[]),
+        part((0, &[]), 1, 3, &entries[..9]),
+        part((0, &[]), 2, 3, &entries[9..]),
+    ];
+    for (number, bytes) in parts.iter().enumerate() {
+        fs::write(directory.join(format!("m-{:05}-of-00003.gguf", number + 1)), bytes).unwrap();
+    }
+}
+
+#[test]
+fn several_parts_are_one_checkpoint() {
+    let directory = tempfile::tempdir().unwrap();
+    split(directory.path());
+    let whole = Checkpoint::open(data("qwen3-moe.gguf")).unwrap();
+    for name in ["m-00001-of-00003.gguf", "m-00003-of-00003.gguf"] {
+        let parts = Checkpoint::open(directory.path().join(name)).unwrap();
+        assert_eq!(parts.files().count(), 3);
+        assert_eq!(parts.config(), whole.config());
+        for shape in &whole.shape().matrices {
+            let read = |checkpoint: &Checkpoint| checkpoint.read_matrix(shape.id).unwrap();
+            assert_eq!(read(&parts), read(&whole));
+        }
+    }
+    let open = || Checkpoint::open(directory.path().join("m-00001-of-00003.gguf"));
+    let last = directory.path().join("m-00003-of-00003.gguf");
+    let second = directory.path().join("m-00002-of-00003.gguf");
+    // The same part twice.
+    let kept = fs::read(&last).unwrap();
+    fs::copy(&second, &last).unwrap();
+    assert!(open().unwrap_err().to_string().contains("split.no"));
+    fs::write(&last, &kept[..kept.len() / 2]).unwrap();
+    assert!(open().unwrap_err().to_string().contains("to the file's end"));
+    fs::remove_file(&last).unwrap();
+    assert!(open().unwrap_err().to_string().contains("m-00003-of-00003.gguf: cannot open"));
+    // One part under the name of a whole file.
+    fs::copy(&second, directory.path().join("alone.gguf")).unwrap();
+    let error = Checkpoint::open(directory.path().join("alone.gguf")).unwrap_err();
+    assert!(error.to_string().contains("split.count"), "{error}");
+}
+
+#[test]
+fn a_changed_file_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("m.gguf");
+    fs::copy(data("qwen3-moe.gguf"), &path).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let mut nothing = |_| std::ops::ControlFlow::Continue(());
+    let hash = checkpoint.source_hash(&mut nothing).unwrap();
+    assert_eq!(hash, Checkpoint::open(&path).unwrap().source_hash(&mut nothing).unwrap());
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.len() - 100;
+    bytes[at] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    assert!(checkpoint.check_unchanged().is_err());
+    assert_ne!(hash, Checkpoint::open(&path).unwrap().source_hash(&mut nothing).unwrap());
+}
