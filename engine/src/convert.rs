@@ -15,12 +15,13 @@ mod progress;
 mod quantize;
 mod refit;
 mod sensitivity;
+mod source_error;
 mod trial;
 mod work;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nestling_formats::nested::{InputTransform, NeuronOrder, QuantizeOptions};
 use nestling_formats::store::{GroupId, StoreId, StoreWriter};
@@ -34,6 +35,7 @@ pub use cut::cut_store;
 pub use error::ConvertError;
 pub use plan::{QUANTIZER_VERSION, estimate_store, estimate_store_bytes, plan_store};
 pub use progress::{ConvertPhase, ConvertProgress};
+pub use source_error::SourceErrors;
 pub use trial::{RotationTrial, convert_with_best_rotation};
 
 use order::Orders;
@@ -69,12 +71,25 @@ impl Default for Damping {
     }
 }
 
+/// Whether a matrix may get more bits than its source has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceBits {
+    /// At most the highest level that has no more bits than the source's own codes: level 4 for
+    /// sources of 4 and 5 bits.
+    #[default]
+    AtMost,
+    /// The level that was asked for, whatever the source has.
+    Any,
+}
+
 /// How to convert.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConvertOptions {
     /// The highest level that the store will hold.
     pub level: Level,
+    /// What holds for a matrix whose source is quantized itself.
+    pub source_bits: SourceBits,
     /// Threads that quantize; 0 = one per processor. The result does not depend on it.
     pub threads: usize,
     /// Alignment of extents; none = 512 bytes for stores below 256 MiB, else 16 KiB.
@@ -101,6 +116,7 @@ impl Default for ConvertOptions {
     fn default() -> Self {
         Self {
             level: Level::L8,
+            source_bits: SourceBits::default(),
             threads: 0,
             alignment: None,
             shard_bytes_max: None,
@@ -116,7 +132,7 @@ impl Default for ConvertOptions {
 }
 
 /// What a conversion made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ConvertReport {
     /// The store, or the first of its files.
@@ -127,6 +143,8 @@ pub struct ConvertReport {
     pub store_bytes: u64,
     /// Bytes of extents that an earlier, interrupted conversion had written already.
     pub resumed_bytes: u64,
+    /// How far the weights that were coded now are from the source's.
+    pub errors: SourceErrors,
 }
 
 /// Converts a checkpoint into a store at `destination`.
@@ -154,20 +172,23 @@ pub fn convert(
         false => StoreWriter::create(destination, &plan)?,
     };
     let (resumed_bytes, _) = writer.progress_bytes();
-    let report = ConvertReport {
+    let mut report = ConvertReport {
         path: writer.final_path().to_owned(),
         id: writer.index().id(),
         store_bytes: writer.index().length(),
         resumed_bytes,
+        errors: SourceErrors::default(),
     };
     for asset in assets.iter().filter(|a| !writer.is_group_written(&GroupId::asset(&a.name))) {
         writer.write_asset(&asset.name, &asset.bytes)?;
     }
     let orders = Orders::new(checkpoint, options.order);
+    let errors = Mutex::default();
     let conversion =
-        Conversion { destination, checkpoint, writer: &writer, options, cancel, orders };
+        Conversion { destination, checkpoint, writer: &writer, options, cancel, orders, errors };
     conversion.run(&mut meter)?;
     let hidden = conversion.hidden_path();
+    report.errors = conversion.errors.into_inner().unwrap_or_else(PoisonError::into_inner);
     checkpoint.check_unchanged()?;
     meter.begin(ConvertPhase::Finishing, 0, 0);
     writer.finish()?;
@@ -200,6 +221,7 @@ struct Conversion<'a> {
     cancel: &'a CancelToken,
     orders: Orders<'a>,
     destination: &'a Path,
+    errors: Mutex<SourceErrors>,
 }
 
 impl Conversion<'_> {

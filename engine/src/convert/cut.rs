@@ -8,7 +8,9 @@ use nestling_formats::store::{
 };
 use serde_json::{Value, json};
 
-use super::{ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport};
+use super::{
+    ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport, SourceErrors,
+};
 use super::{check_destination, progress::Meter};
 use crate::CancelToken;
 use crate::allocation::{Allocation, ChooseOptions, Counting, choose, cut, weight_bytes};
@@ -42,6 +44,7 @@ pub fn cut_store(
         id: writer.index().id(),
         store_bytes: writer.index().length(),
         resumed_bytes: 0,
+        errors: SourceErrors::default(),
     };
     for (number, slot) in (0u32..).zip(store.index().codecs()) {
         if let Some(codec) = &slot.codec {

@@ -8,11 +8,11 @@ use nestling_formats::store::{
     Encoding, FloatTensor, GroupId, Index, Matrix, Measures, StorePlan, levels_with_offset,
 };
 use nestling_formats::{
-    Checkpoint, DType, ExpertId, FeedForward, FloatId, FloatShape, Level, MatrixId, MatrixKind,
-    MatrixShape, ModelConfig, ModelShape, Plane,
+    Checkpoint, DType, ElementType, ExpertId, FeedForward, FloatId, FloatShape, Level, MatrixId,
+    MatrixKind, MatrixShape, ModelConfig, ModelShape, Plane,
 };
 
-use super::{Calibration, ConvertError, ConvertOptions};
+use super::{Calibration, ConvertError, ConvertOptions, SourceBits};
 
 /// Raised whenever the same checkpoint would be coded differently, so that the store's id differs.
 pub const QUANTIZER_VERSION: u32 = 4;
@@ -33,7 +33,7 @@ pub fn plan_store(
     for asset in assets(checkpoint)? {
         plan.add_asset(asset.name, asset.bytes.len() as u64);
     }
-    let matrix = |id| Ok(checkpoint.matrix(id)?.dtype());
+    let matrix = |id| Ok(checkpoint.matrix(id)?.element());
     let float = |id| Ok(checkpoint.float(id)?.dtype());
     Weights::new(checkpoint.config(), options, &matrix, &float).add_to(&mut plan)?;
     Ok(plan)
@@ -49,7 +49,7 @@ pub fn estimate_store_bytes(
 ) -> Result<u64, ConvertError> {
     let mut plan = begin(Vec::new(), options);
     plan.add_asset("tokenizer.json", ESTIMATED_ASSET_BYTES);
-    let matrix = |_| Ok(DType::Bf16);
+    let matrix = |_| Ok(ElementType::Float(DType::Bf16));
     let float = |_| Ok(DType::F32);
     Weights::new(config, options, &matrix, &float).add_to(&mut plan)?;
     Ok(plan.index()?.length())
@@ -86,7 +86,7 @@ pub(super) fn assets(checkpoint: &Checkpoint) -> Result<Vec<Asset>, ConvertError
 }
 
 fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
-    let parameters = serde_json::json!({
+    let mut parameters = serde_json::json!({
         "quantizer": QUANTIZER_VERSION,
         "level": options.level.bits(),
         "level_weights": options.quantize.level_weights,
@@ -95,6 +95,9 @@ fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
         "rotation": options.rotation.to_byte(),
         "calibration": calibration(options),
     });
+    if options.source_bits == SourceBits::Any {
+        parameters["source_bits"] = "any".into();
+    }
     let mut plan = StorePlan::new(source, parameters.to_string());
     plan.alignment = options.alignment;
     plan.measures = Measures::PerMatrix;
@@ -123,14 +126,16 @@ pub(super) fn source_id(config: &ModelConfig, group: &GroupId, kind: MatrixKind)
     MatrixId { kind, layer: group.layer(), expert: group.expert() }
 }
 
-type DtypeOf<'a, Id> = &'a dyn Fn(Id) -> Result<DType, ConvertError>;
+type TypeOf<'a, Id, Type> = &'a dyn Fn(Id) -> Result<Type, ConvertError>;
 
 /// The groups of a model's weights.
 struct Weights<'a> {
     config: &'a ModelConfig,
     options: &'a ConvertOptions,
-    matrix_dtype: DtypeOf<'a, MatrixId>,
-    float_dtype: DtypeOf<'a, FloatId>,
+    matrix_element: TypeOf<'a, MatrixId, ElementType>,
+    float_dtype: TypeOf<'a, FloatId, DType>,
+    /// The highest level of matrices that every token uses.
+    dense_top: Level,
     /// The codec of each layer's matrix kind; experts of a layer share it.
     codecs: BTreeMap<(Option<u32>, u8, bool), u32>,
 }
@@ -139,14 +144,42 @@ impl<'a> Weights<'a> {
     fn new(
         config: &'a ModelConfig,
         options: &'a ConvertOptions,
-        matrix_dtype: DtypeOf<'a, MatrixId>,
-        float_dtype: DtypeOf<'a, FloatId>,
+        matrix_element: TypeOf<'a, MatrixId, ElementType>,
+        float_dtype: TypeOf<'a, FloatId, DType>,
     ) -> Self {
-        Self { config, options, matrix_dtype, float_dtype, codecs: BTreeMap::new() }
+        Self {
+            config,
+            options,
+            matrix_element,
+            float_dtype,
+            dense_top: Level::L8,
+            codecs: BTreeMap::new(),
+        }
+    }
+
+    /// The highest level of a matrix by its source.
+    fn top(&self, element: ElementType) -> Level {
+        match self.options.source_bits {
+            SourceBits::AtMost => self.options.level.min(element.level_max()),
+            SourceBits::Any => self.options.level,
+        }
+    }
+
+    /// Where experts end below level 8, no model of the store uses more than level 6 of the rest.
+    fn find_dense_top(&mut self, shape: &ModelShape) -> Result<(), ConvertError> {
+        let mut experts = None;
+        for matrix in shape.matrices.iter().filter(|matrix| matrix.id.expert.is_some()) {
+            experts = experts.max(Some(self.top((self.matrix_element)(matrix.id)?)));
+        }
+        if experts.is_some_and(|top| top < Level::L8) && self.options.level == Level::L8 {
+            self.dense_top = Level::L6;
+        }
+        Ok(())
     }
 
     fn add_to(mut self, plan: &mut StorePlan) -> Result<(), ConvertError> {
         let shape = ModelShape::new(self.config);
+        self.find_dense_top(&shape)?;
         let mut floats: BTreeMap<Option<u32>, Vec<FloatTensor>> = BTreeMap::new();
         for float in &shape.floats {
             floats.entry(float.id.layer).or_default().push(self.tensor(float)?);
@@ -196,10 +229,15 @@ impl<'a> Weights<'a> {
     ) -> Result<Matrix, ConvertError> {
         let MatrixShape { id, rows, cols } = *matrix;
         let source = source_id(self.config, &group_of(id), id.kind);
-        let mut levels = levels_with_offset(0, self.options.level);
+        let element = (self.matrix_element)(source)?;
+        let level = match id.expert {
+            Some(_) => self.top(element),
+            None => self.top(element).min(self.dense_top),
+        };
+        let mut levels = levels_with_offset(0, level);
         let encoding = if rows < TILE_ROWS {
             levels = [Some(Level::L8); Plane::ALL.len()];
-            Encoding::Float((self.matrix_dtype)(source)?)
+            Encoding::Float(element.float())
         } else {
             let layout = match id.kind {
                 MatrixKind::Embedding => Layout::RowMajor,

@@ -8,12 +8,13 @@ use nestling_formats::nested::{
     quantize_calibrated, quantize_matrix, reorder_columns,
 };
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, MatrixData, pack_extent};
-use nestling_formats::{FloatId, MatrixId, MatrixKind, Plane};
+use nestling_formats::{FloatId, Level, MatrixId, MatrixKind, Plane};
 
 use super::inputs::Inputs;
 use super::plan::source_id;
 use super::progress::Meter;
 use super::sensitivity::{CodedMatrix, drops, expert_errors};
+use super::source_error::SourceErrors;
 use super::{Conversion, ConvertError, work};
 use crate::calibrate::Calibrator;
 
@@ -300,7 +301,7 @@ impl Conversion<'_> {
             let calibrated = inputs.of(made(&group.id, matrix), matrix.cols)?;
             let blocks: Vec<Block> = blocks(&group.id, id, matrix).collect();
             let parts = work::map(threads, blocks.len(), &|index| {
-                self.quantize(&blocks[index], &codec, calibrated.as_ref())
+                self.quantize(&blocks[index], (&codec, top_level(matrix)), calibrated.as_ref())
             })?;
             coded.push(Coded::Nested(join(parts)));
         }
@@ -310,7 +311,7 @@ impl Conversion<'_> {
     fn quantize(
         &self,
         block: &Block,
-        codec: &NestedCodec,
+        (codec, level): (&NestedCodec, Level),
         calibrated: Option<&Calibrated<'_>>,
     ) -> Result<QuantizedMatrix, ConvertError> {
         let weights = self.read(block)?;
@@ -319,7 +320,13 @@ impl Conversion<'_> {
             Some(inputs) => quantize_calibrated(&weights, rows, cols, codec, inputs, options),
             None => quantize_matrix(&weights, rows, cols, codec, None, options),
         };
-        coded.map_err(|source| ConvertError::Quantize { matrix: block.id, source })
+        let error = |source| ConvertError::Quantize { matrix: block.id, source };
+        let coded = coded.map_err(error)?;
+        let mut errors = SourceErrors::default();
+        let key = (block.made.kind, block.made.expert.is_some());
+        errors.add(key, (&weights, &coded), (codec, level)).map_err(error)?;
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner).absorb(&errors);
+        Ok(coded)
     }
 
     /// Notes what each plane of an expert, and of each of its matrices, buys.
@@ -390,6 +397,11 @@ impl Conversion<'_> {
         }
         Ok(())
     }
+}
+
+/// The highest level that a matrix will have.
+fn top_level(matrix: &Matrix) -> Level {
+    matrix.levels.iter().flatten().max().copied().unwrap_or(Level::L8)
 }
 
 fn is_floats(id: &GroupId) -> bool {

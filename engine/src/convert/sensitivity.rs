@@ -107,7 +107,7 @@ fn swish(x: f32) -> f32 {
 }
 
 /// The weights at a level, `[rows, cols]`.
-fn decode(matrix: &CodedMatrix<'_>, level: Level) -> Result<Vec<f32>, NestedError> {
+pub(super) fn decode(matrix: &CodedMatrix<'_>, level: Level) -> Result<Vec<f32>, NestedError> {
     let (coded, codec) = (matrix.coded, matrix.codec);
     let (rows, cols) = (coded.rows, coded.cols);
     if matrix.weights.len() != rows * cols {

@@ -12,7 +12,7 @@ use nestling_formats::{Checkpoint, ImportError, Level};
 use super::progress::Meter;
 use super::{
     Calibration, ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport,
-    check_destination, convert, plan_store, source_hash, work,
+    SourceErrors, check_destination, convert, plan_store, source_hash, work,
 };
 use crate::CancelToken;
 use crate::calibrate::CalibrationTokens;
@@ -120,6 +120,7 @@ pub fn convert_with_best_rotation(
         id: store.index().id(),
         store_bytes: store.index().length(),
         resumed_bytes: 0,
+        errors: SourceErrors::default(),
     };
     drop(store);
     let failed = |action| {
