@@ -1,4 +1,4 @@
-//! `nestling convert`: from a Hugging Face checkpoint to a store.
+//! `nestling convert`: from a Hugging Face checkpoint or a GGUF file to a store.
 
 use crate::args::{CalibrationArgs, ConvertArgs, Rotation};
 use crate::bytes::ByteSize;
@@ -6,12 +6,13 @@ use crate::console::{Console, write_out};
 use crate::explain::{explain_import, explain_store};
 use crate::failure::{Failure, Result};
 use crate::hub::Obtained;
+use crate::imported::is_gguf;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::verify::open_store;
 use nestling::engine::convert::{
     ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport, RotationTrial,
-    convert_with_best_rotation, cut_store,
+    SourceBits, SourceErrors, convert_with_best_rotation, cut_store,
 };
 use nestling::formats::Checkpoint;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,9 @@ pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> 
     let mut options = ConvertOptions::default();
     options.threads = args.threads.map_or(0, |threads| threads as usize);
     options.overwrite = args.force;
+    if let Some(level) = args.top_level {
+        (options.level, options.source_bits) = (level.0, SourceBits::Any);
+    }
     args.quantizer.apply(&mut options);
     let report = match args.budget {
         Some(budget) => within(args, budget.0, options, console, interrupt)?,
@@ -51,7 +55,7 @@ fn within(
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<ConvertReport> {
-    if args.checkpoint.is_file() {
+    if args.checkpoint.is_file() && !is_gguf(&args.checkpoint) {
         return cut(&args.checkpoint, &args.output, (budget, &options), console, interrupt);
     }
     if args.output.exists() && !options.overwrite {
@@ -90,7 +94,7 @@ fn cut(
     Ok(report)
 }
 
-/// Converts a download into Nestling's cache.
+/// Converts a download, or a GGUF file, into Nestling's cache.
 pub fn into_cache(
     obtained: &Obtained,
     calibration: &CalibrationArgs,
@@ -101,11 +105,11 @@ pub fn into_cache(
         std::fs::create_dir_all(directory)
             .map_err(|error| Failure::file("make", directory, &error))?;
     }
-    console.note("converting the download into a store; this is done once");
+    console.note("converting the model into a store; this is done once");
     let paths = (obtained.checkpoint.as_path(), obtained.store.as_path());
     let report = run(paths, ConvertOptions::default(), (calibration, None), console, interrupt)?;
     console.note(format_args!(
-        "converted into {} ({}); the download may be deleted now: {}",
+        "converted into {} ({}); it no longer needs {}",
         report.path.display(),
         ByteSize(report.store_bytes),
         obtained.checkpoint.display(),
@@ -138,7 +142,23 @@ fn run(
     if let Some(trial) = trial {
         console.note(said(&trial));
     }
+    if let Some(told) = told(&report.errors) {
+        console.note(told);
+    }
     Ok(report)
+}
+
+/// How far the store's weights are from the source's: root mean squares, relative.
+fn told(errors: &SourceErrors) -> Option<String> {
+    let overall = errors.overall()?;
+    let mut text = format!("error of the weights against the source: {:.2} %", 100.0 * overall);
+    for (at, (kind, is_expert, error)) in errors.by_kind().enumerate() {
+        let start = if at == 0 { " (" } else { ", " };
+        let owner = if is_expert { "experts' " } else { "" };
+        let kind = format!("{kind:?}").to_lowercase();
+        text += &format!("{start}{owner}{kind} {:.2}", 100.0 * error);
+    }
+    Some(text + ")")
 }
 
 /// What rotation was found to do, in one line.

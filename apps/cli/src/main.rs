@@ -13,6 +13,7 @@ mod doctor;
 mod explain;
 mod failure;
 mod hub;
+mod imported;
 mod inspect;
 mod interrupt;
 mod levels;
@@ -65,8 +66,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(command: Command, console: &Console) -> Result<()> {
+fn dispatch(mut command: Command, console: &Console) -> Result<()> {
     let interrupt = Interrupt::install();
+    imported::replace(&mut command, console, &interrupt)?;
     match command {
         Command::Chat(args) => chat::chat(args, console, &interrupt),
         Command::Run(args) => run::run(args, console, &interrupt),

@@ -40,6 +40,7 @@ Examples:
   nestling -hf owner/model-GGUF:Q4_K_M          the same from a GGUF file
   nestling run -p 'The ship left' -n 64 --temp 0
   nestling convert ~/models/Qwen3-30B-A3B -o qwen3.nest
+  nestling chat -m ~/models/Qwen3-30B-A3B-Q4_K_M.gguf
   nestling chat -m qwen3.nest --level 4
 
 Every flag has an environment variable, shown beside it; the flag wins.
@@ -64,7 +65,7 @@ pub enum Command {
     Chat(ChatArgs),
     /// Complete a prompt and end
     Run(RunArgs),
-    /// Convert a Hugging Face checkpoint into a store
+    /// Convert a Hugging Face checkpoint or a GGUF file into a store
     Convert(ConvertArgs),
     /// Show what a store holds
     Inspect(InspectArgs),

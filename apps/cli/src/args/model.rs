@@ -12,12 +12,13 @@ use std::str::FromStr;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Store to open, or a Hugging Face checkpoint folder to run unquantized
+    /// Store to open, a GGUF file (converted once, into the cache), or a Hugging Face checkpoint
+    /// folder to run unquantized
     #[arg(value_name = "MODEL")]
     pub path: Option<PathBuf>,
 
-    /// Store to open, or a Hugging Face checkpoint folder to run unquantized [default: the bundled
-    /// storyteller]
+    /// Store to open, a GGUF file (converted once, into the cache), or a Hugging Face checkpoint
+    /// folder to run unquantized [default: the bundled storyteller]
     #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
 

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 #[command(after_help = "A conversion that was interrupted goes on where it stopped when the same \
 command is given again. The store appears under its name only when it is complete.")]
 pub struct ConvertArgs {
-    /// Hugging Face checkpoint folder: config.json, tokenizer.json, *.safetensors; with --budget
-    /// also a store
-    #[arg(value_name = "HF_DIR")]
+    /// Hugging Face checkpoint folder (config.json, tokenizer.json, *.safetensors) or GGUF file, of
+    /// several parts any; with --budget also a store
+    #[arg(value_name = "CHECKPOINT")]
     pub checkpoint: PathBuf,
 
     /// Store to write
@@ -23,6 +23,11 @@ pub struct ConvertArgs {
     /// made first, beside the output, and removed afterwards [default: all levels]
     #[arg(long, value_name = "SIZE", env = "NESTLING_BUDGET")]
     pub budget: Option<ByteSize>,
+
+    /// Highest level of every matrix [default: 8, and of a quantized GGUF file at most the bits that
+    /// the matrix has there]
+    #[arg(long, value_name = "BITS", env = "NESTLING_TOP_LEVEL")]
+    pub top_level: Option<LevelArg>,
 
     /// Replace the output if it exists
     #[arg(long, env = "NESTLING_FORCE", value_parser = FalseyValueParser::new())]

@@ -6,6 +6,7 @@ mod bench;
 mod commands;
 mod download;
 mod errors;
+mod gguf;
 mod machine;
 mod sections;
 mod survey;
