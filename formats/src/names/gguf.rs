@@ -26,7 +26,7 @@ pub(crate) fn split_into_heads(config: &ModelConfig) -> Vec<(String, usize)> {
     }
     let mut tensors = Vec::new();
     for (layer, layer_config) in config.layers.iter().enumerate() {
-        let TokenMixer::Attention(attention) = layer_config.mixer;
+        let TokenMixer::Attention(attention) = layer_config.mixer else { continue };
         tensors.push((format!("blk.{layer}.attn_q.weight"), attention.num_attention_heads));
         tensors.push((format!("blk.{layer}.attn_k.weight"), attention.num_key_value_heads));
     }
