@@ -66,7 +66,7 @@ pub fn estimate_store(
 ) -> Result<Index, ConvertError> {
     let mut plan = begin(Vec::new(), options);
     plan.add_asset("tokenizer.json", ESTIMATED_ASSET_BYTES);
-    let matrix = |id| Ok(checkpoint.matrix(id)?.dtype());
+    let matrix = |id| Ok(checkpoint.matrix(id)?.element());
     let float = |id| Ok(checkpoint.float(id)?.dtype());
     Weights::new(checkpoint.config(), options, &matrix, &float).add_to(&mut plan)?;
     Ok(plan.index()?)
