@@ -59,16 +59,13 @@ def limit_of(text, whole):
 class Group:
     """A control group with a memory limit; files differ between the versions, the rest does not."""
 
-    def __init__(self, limit):
-        self.root, self.version = memory_root()
+    def __init__(self, limit, root=None):
+        self.root, self.version = root or memory_root()
         self.path = os.path.join(self.root, f"peers-{os.getpid()}-{time.monotonic_ns()}")
         os.mkdir(self.path)
-        if self.version == 1:
-            self.write("memory.limit_in_bytes", limit)
-        else:
-            self.write("memory.max", limit)
-            with contextlib.suppress(OSError):
-                self.write("memory.swap.max", 0)
+        for name, value, is_needed in limit_files(self.version, limit):
+            with contextlib.nullcontext() if is_needed else contextlib.suppress(OSError):
+                self.write(name, value)
 
     def write(self, name, value):
         with open(os.path.join(self.path, name), "w") as file:
@@ -105,17 +102,32 @@ class Group:
                 time.sleep(0.1)
 
 
-def memory_root():
+def limit_files(version, limit):
+    """What is written to limit memory: file, value, and whether the limit is none without it."""
+    if version == 1:
+        return [("memory.limit_in_bytes", limit, True)]
+    return [("memory.max", limit, True), ("memory.swap.max", 0, False)]
+
+
+def mounted_groups(mounts):
+    """Where control groups for memory are mounted, and their version."""
     unified = None
-    with open("/proc/mounts") as mounts:
-        for line in mounts:
-            _, place, kind, options = line.split()[:4]
-            if kind == "cgroup" and "memory" in options.split(","):
-                return place, 1
-            if kind == "cgroup2":
-                unified = place
+    for line in mounts:
+        _, place, kind, options = line.split()[:4]
+        if kind == "cgroup" and "memory" in options.split(","):
+            return place, 1
+        if kind == "cgroup2":
+            unified = place
     if unified is None:
         raise SystemExit("no control groups for memory are mounted")
+    return unified, 2
+
+
+def memory_root():
+    with open("/proc/mounts") as mounts:
+        unified, version = mounted_groups(mounts)
+    if version == 1:
+        return unified, 1
     with open(os.path.join(unified, "cgroup.controllers")) as file:
         if "memory" not in file.read().split():
             raise SystemExit("the control groups of this system have no memory controller")
@@ -269,6 +281,7 @@ def main():
     parser.add_argument("--timeout", type=float, default=1800, help="seconds of one run")
     parser.add_argument("--high-priority", action="store_true")
     parser.add_argument("--json", help="file for all results")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and stop")
     parser.add_argument("engines", nargs="+", metavar="NAME=COMMAND")
     args = parser.parse_args()
     args.chunk = args.chunk or greatest_common(args.warmup, args.tokens)
@@ -283,11 +296,29 @@ def main():
     limits = [(text, None if text == "none" else limit_of(text, whole))
               for text in args.limits.split(",")]
     paths = sorted({path for _, command in engines for path in files_of(command)})
+    if args.dry_run:
+        return dry_run(engines, limits, paths, args)
     with readahead(paths, args.readahead) as before:
         settings = {"readahead_kib": args.readahead, "readahead_before": before,
                     "warmup_tokens": args.warmup, "tokens": args.tokens, "chunk": args.chunk}
         rows = measure(engines, limits, paths, settings, args)
     report(engines, limits, rows)
+
+
+def dry_run(engines, limits, paths, args):
+    with open("/proc/mounts") as mounts:
+        place, version = mounted_groups(mounts)
+    print(f"control groups of version {version} at {place}; page cache of {', '.join(paths) or 'nothing'}")
+    for text, limit in limits:
+        for name, value, _ in limit_files(version, limit) if limit else []:
+            print(f"{text}: {name} = {value}")
+        for name, command in engines:
+            print(f"{text} {name}: {filled_in(command, limit, args)}")
+
+
+def filled_in(command, limit, args):
+    return command.format(limit=limit, memory=limit and int(limit * 0.95), run=args.chunk,
+                          runs=args.cold_runs + args.counted_runs)
 
 
 def greatest_common(one, other):
@@ -301,8 +332,7 @@ def measure(engines, limits, paths, settings, args):
     for round_number in range(args.rounds):
         for text, limit in limits:
             for name, command in engines if round_number % 2 == 0 else engines[::-1]:
-                filled = command.format(limit=limit, memory=limit and int(limit * 0.95),
-                                        run=args.chunk, runs=args.cold_runs + args.counted_runs)
+                filled = filled_in(command, limit, args)
                 drop_cache(paths)
                 row = {"engine": name, "round": round_number, "limit": text, "limit_bytes": limit,
                        "command": filled, **settings, **run(filled, limit, args)}

@@ -19,7 +19,7 @@ use serde::{Serialize, Serializer};
 use crate::allocation::Allocation;
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use crate::cancel::CancelToken;
-use crate::dual::DualPolicy;
+use crate::dual::{DualPolicy, LevelMode};
 use crate::error::EngineError;
 use crate::kv_cache::{PageId, pages_for};
 use crate::runner::{ModelRunner, RunnerLimits};
@@ -50,6 +50,8 @@ pub struct PointModels<'a> {
     pub shipped: Option<&'a mut dyn ModelRunner>,
     /// Levels of each token's experts; none for all that the point's allocation has.
     pub dual: Option<DualPolicy>,
+    /// Whether timing may change what the store as it is run computes.
+    pub mode: LevelMode,
 }
 
 /// A level or an allocation to judge.
@@ -167,6 +169,7 @@ pub fn judge(
             float.judge(with(models.weights_only, levels), text, &expected, cancel)?;
             advance();
             if let Some(shipped) = &mut models.shipped {
+                let levels = levels.map(|policy| DualPolicy { mode: models.mode, ..policy });
                 int8.judge(with(&mut **shipped, levels), text, &expected, cancel)?;
                 advance();
             }

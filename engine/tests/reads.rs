@@ -401,3 +401,57 @@ fn a_disk_has_a_speed_at_the_sizes_of_planes() {
     let reads = Reads::open(store, &ReadOptions::default().chosen(&choice)).unwrap();
     assert_eq!(reads.method(), choice.method);
 }
+
+/// Says that its bytes lie in the memory of this process, at addresses where there is none.
+#[cfg(target_os = "linux")]
+struct Unreadable {
+    bytes: nestling_formats::store::FileStorage,
+    memory: std::fs::File,
+}
+
+#[cfg(target_os = "linux")]
+impl nestling_formats::store::Storage for Unreadable {
+    fn name(&self) -> String {
+        "unreadable.nest".into()
+    }
+
+    fn len(&self) -> u64 {
+        self.bytes.len()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.bytes.read_at(offset, out)
+    }
+
+    fn files(&self) -> Vec<nestling_formats::store::FilePart<'_>> {
+        let length = self.bytes.len();
+        vec![nestling_formats::store::FilePart { file: &self.memory, offset: 0, length }]
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_completion_with_an_error_is_an_error_of_its_read() {
+    let storage = Unreadable {
+        bytes: nestling_formats::store::FileStorage::open(&bundled(), 0, None).unwrap(),
+        memory: std::fs::File::open("/proc/self/mem").unwrap(),
+    };
+    let store = Arc::new(Store::from_storage(Arc::new(storage), false).unwrap());
+    let extents = extents(&store, 5);
+    let reads = Reads::open(store, &options(ReadMethod::IoUring)).unwrap();
+    if reads.method() != ReadMethod::IoUring {
+        // This system gives no rings.
+        return;
+    }
+    for _ in 0..2 {
+        submit(&reads, &extents, ReadClass::Urgent);
+        for done in collect(&reads, 5).values() {
+            assert!(
+                matches!(store_error(done), StoreError::Io { source, .. }
+                if source.raw_os_error() == Some(5)),
+                "{done:?}"
+            );
+        }
+    }
+    assert_eq!((reads.counters().errors, reads.outstanding()), (10, 0));
+}

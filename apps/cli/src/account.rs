@@ -137,6 +137,7 @@ fn streaming_json(streaming: &StreamStats) -> Value {
         "hit_rate": streaming.hit_rate(),
         "experts_hit": streaming.expert_hits,
         "experts_missed": streaming.expert_misses,
+        "ahead_bytes": streaming.ahead_bytes,
         "missing_bytes_by_plane": streaming.missing_bytes,
         "read_bytes_by_plane": streaming.read_bytes,
         "prefetched_bytes": streaming.prefetched_bytes,

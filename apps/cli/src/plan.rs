@@ -10,6 +10,7 @@ use crate::opened::{context_length, kv_dtype, memory_budget};
 use crate::replay::Replay;
 use crate::speed::Machine;
 use crate::subject::Subject;
+use nestling::engine::kv_cache::PAGE_POSITIONS;
 use nestling::engine::plan::{
     DEFAULT_SKEW, Demand, Forecast, LevelMix, bytes_for, forecast, mean_level_for,
 };
@@ -18,6 +19,9 @@ use nestling::formats::Level;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
+
+/// Most tokens of context that a forecast is for.
+const CONTEXT_MAX: usize = 512;
 
 /// What a plan is made of: the model, and how it would be opened.
 pub struct Question {
@@ -103,6 +107,7 @@ impl Question {
             _ => memory.total_bytes(),
         };
         let demand = Demand::of_store(index, config, level, self.skew());
+        let demand = demand.at_context(context_bytes(&memory));
         let mix = match mean_level {
             Some(mean) => LevelMix::of_mean(mean, level),
             None => LevelMix::fixed(level),
@@ -120,7 +125,24 @@ impl Question {
     }
 }
 
+/// Tokens of context that a forecast is for.
+fn context_of(memory: &MemoryPlan) -> usize {
+    CONTEXT_MAX.min(memory.context_length / 2)
+}
+
+/// Bytes of their keys and values.
+fn context_bytes(memory: &MemoryPlan) -> u64 {
+    let positions = (memory.kv_pages * PAGE_POSITIONS).max(1) as u64;
+    memory.kv_bytes / positions * context_of(memory) as u64
+}
+
 impl Answer {
+    /// Bytes of experts that a token uses.
+    fn token_expert_bytes(&self) -> u64 {
+        let others = self.demand.dense_token_bytes.saturating_add(self.demand.context_bytes);
+        (self.forecast.token_bytes as u64).saturating_sub(others)
+    }
+
     /// The budget that holds everything, with a context as long as that of this one.
     fn whole_bytes(&self) -> u64 {
         let others = self.memory.total_bytes().saturating_sub(expert_bytes(&self.memory));
@@ -243,16 +265,18 @@ fn forecast_text(answer: &Answer) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "forecast  {:.1} tokens/s: {:.1} ms to compute a token, {:.1} ms to read what is missing",
+        "forecast  {:.1} tokens/s: {:.1} ms to compute a token, {:.1} ms to read what is missing, at a \
+         context of {} tokens",
         found.tokens_per_s,
         1e3 * found.compute_s,
-        1e3 * found.read_s
+        1e3 * found.read_s,
+        context_of(&answer.memory),
     );
     let _ = writeln!(
         text,
         "          {:.0} % of its experts' {} are in memory, {} come from disk",
         100.0 * found.hit_rate,
-        ByteSize((found.token_bytes - answer.demand.dense_token_bytes as f64) as u64),
+        ByteSize(answer.token_expert_bytes()),
         ByteSize(found.missing_bytes as u64),
     );
     if !answer.demand.is_measured && !found.is_whole() {

@@ -17,6 +17,7 @@ use super::{
 use crate::CancelToken;
 use crate::calibrate::CalibrationTokens;
 use crate::cpu::Cpu;
+use crate::dual::LevelMode;
 use crate::judge::{
     JudgeOpenOptions, JudgeOptions, JudgePaths, JudgeReport, JudgeSet, judge, level_point,
 };
@@ -176,6 +177,8 @@ fn judge_store(
         sequence_length,
         kv_dtype: KvDtype::F32,
         paths: JudgePaths::WeightsOnly,
+        streaming: None,
+        mode: LevelMode::Strict,
         sample: Vec::new(),
         points: points.collect::<Result<Vec<_>, _>>()?,
     };

@@ -120,18 +120,21 @@ impl<B: Backend> StreamedExperts<B> {
         let bits: u64 = rows.iter().map(|used| u64::from(used.level.bits())).sum();
         self.stats.asked_bits += bits;
         let resident = self.residency.resident(layer, expert);
-        if resident >= planes {
-            self.stats.expert_hits += 1;
-        } else {
-            self.stats.expert_misses += 1;
-        }
+        let mut is_hit = true;
         for plane in Plane::ALL.into_iter().take(planes) {
-            let bytes = self.extents.bytes(PlaneId { layer, expert, plane });
+            let id = PlaneId { layer, expert, plane };
+            let bytes = self.extents.bytes(id);
             self.stats.wanted_bytes += bytes;
             if plane.index() >= resident {
                 self.stats.missing_bytes[plane.index()] += bytes;
+                is_hit = false;
+            } else if self.ahead.planes.contains(&id) {
+                self.stats.ahead_bytes += bytes;
+                is_hit = false;
             }
         }
+        self.stats.expert_hits += u64::from(is_hit);
+        self.stats.expert_misses += u64::from(!is_hit);
     }
 
     /// Pins what can be, and reads what is missing of it. An expert gets room for all its planes

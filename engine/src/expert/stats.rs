@@ -3,14 +3,16 @@
 /// Hits, misses and reads of streamed experts; all zero where every expert is resident.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamStats {
-    /// Experts that layers asked for with all their planes there.
+    /// Experts that layers asked for with all their planes there, none of them read ahead.
     pub expert_hits: u64,
-    /// Experts that layers asked for of which a plane was missing.
+    /// Experts that layers asked for of which a plane was missing, or read ahead.
     pub expert_misses: u64,
     /// Bytes of the planes that were asked for, those that were there included.
     pub wanted_bytes: u64,
     /// Bytes that were missing when they were asked for, by plane; those under way included.
     pub missing_bytes: [u64; 5],
+    /// Bytes that were there only because they had been read ahead: misses that were not waited for.
+    pub ahead_bytes: u64,
     /// Bytes that arrived, by plane, whatever they were read for.
     pub read_bytes: [u64; 5],
     /// Bytes read ahead of being asked for.
@@ -31,6 +33,7 @@ impl StreamStats {
         self.expert_hits += other.expert_hits;
         self.expert_misses += other.expert_misses;
         self.wanted_bytes += other.wanted_bytes;
+        self.ahead_bytes += other.ahead_bytes;
         self.prefetched_bytes += other.prefetched_bytes;
         self.prefetch_used_bytes += other.prefetch_used_bytes;
         self.wait_ns += other.wait_ns;
@@ -52,9 +55,10 @@ impl StreamStats {
         self.read_bytes.iter().sum()
     }
 
-    /// Share of the wanted bytes that were there; none if nothing was wanted.
+    /// Share of the wanted bytes that were there without being read for this request, ahead or not;
+    /// none if nothing was wanted.
     pub fn hit_rate(&self) -> Option<f64> {
-        let wanted = self.wanted_bytes;
-        (wanted > 0).then(|| 1.0 - self.missing_total() as f64 / wanted as f64)
+        let (wanted, read) = (self.wanted_bytes, self.missing_total() + self.ahead_bytes);
+        (wanted > 0).then(|| 1.0 - read as f64 / wanted as f64)
     }
 }

@@ -11,9 +11,11 @@ use super::{JudgeModels, JudgePoint, PointModels};
 use crate::allocation::{Allocation, Counting, bits_per_weight, layer_bytes};
 use crate::backend::Backend;
 use crate::cancel::CancelToken;
-use crate::dual::{DualPolicy, ExpertSensitivities, RouteSample, Threshold};
+use crate::dual::{DualPolicy, ExpertSensitivities, LevelMode, RouteSample, Threshold};
 use crate::error::EngineError;
-use crate::expert::{CheckpointSource, ExpertSource, FloatTables, Matrices, StoreSource};
+use crate::expert::{
+    CheckpointSource, ExpertSource, FloatTables, Matrices, StoreSource, StreamOptions,
+};
 use crate::kv_cache::{KvDtype, pages_for};
 use crate::model::{Runner, RunnerOptions};
 use crate::runner::ModelRunner;
@@ -38,6 +40,12 @@ pub struct JudgeOpenOptions {
     pub kv_dtype: KvDtype,
     /// Which paths are judged.
     pub paths: JudgePaths,
+    /// How experts of the store as it is run are streamed; none for all of them in memory. Changes no
+    /// result in strict mode.
+    pub streaming: Option<StreamOptions>,
+    /// Whether timing may change what the store as it is run computes, where levels are mixed. Its
+    /// tokens are then computed one by one, as they are when text is generated.
+    pub mode: LevelMode,
     /// Tokens that thresholds of dual routing are calibrated on.
     pub sample: Vec<u32>,
     /// Levels and allocations, in the order of the rows that come out.
@@ -56,6 +64,30 @@ struct OpenPoint {
 pub struct JudgeSet {
     reference: Box<dyn ModelRunner>,
     points: Vec<OpenPoint>,
+    mode: LevelMode,
+}
+
+/// How one model is held.
+struct Held {
+    rows_max: usize,
+    streaming: Option<StreamOptions>,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self { rows_max: RunnerOptions::default().rows_max, streaming: None }
+    }
+}
+
+impl Held {
+    /// The store as it is run.
+    fn shipped(options: &JudgeOpenOptions) -> Self {
+        let rows_max = match options.mode {
+            LevelMode::Strict => RunnerOptions::default().rows_max,
+            LevelMode::Elastic => 1,
+        };
+        Self { rows_max, streaming: options.streaming.clone() }
+    }
 }
 
 impl JudgeSet {
@@ -82,7 +114,7 @@ impl JudgeSet {
         let models = 1 + per_point * options.points.len();
 
         let mut loaded = 0;
-        let mut load = |source: Arc<dyn ExpertSource>, activations, kv_dtype| {
+        let mut load = |source: Arc<dyn ExpertSource>, activations, kv_dtype, held: Held| {
             let options = RunnerOptions {
                 kv_pages: Some(pages_for(options.sequence_length)),
                 kv_dtype,
@@ -90,6 +122,8 @@ impl JudgeSet {
                 context_max: Some(
                     options.sequence_length.min(source.config().max_position_embeddings),
                 ),
+                rows_max: held.rows_max,
+                streaming: held.streaming,
                 ..RunnerOptions::default()
             };
             let mut report = |done, total| progress(loaded * total + done, models * total);
@@ -97,17 +131,32 @@ impl JudgeSet {
             loaded += 1;
             Ok::<_, EngineError>(Box::new(runner))
         };
-        let reference = load(of_checkpoint(), ActivationMode::Float, KvDtype::F32)?;
+        let reference =
+            load(of_checkpoint(), ActivationMode::Float, KvDtype::F32, Held::default())?;
         let mut points = Vec::with_capacity(options.points.len());
         for point in &options.points {
             point.allocation.check(store.id())?;
             let allocation = Arc::new(point.allocation.clone());
-            let of_store: Arc<dyn ExpertSource> =
-                Arc::new(Allocated { inner: Arc::clone(&nested), allocation });
+            let of_store: Arc<dyn ExpertSource> = Arc::new(Allocated {
+                inner: Arc::clone(&nested),
+                allocation: Arc::clone(&allocation),
+            });
             let mixed = Arc::new(FloatTables::new(Arc::clone(&of_store), of_checkpoint())?);
-            let mut weights_only = load(mixed, ActivationMode::Float, KvDtype::F32)?;
+            let mut weights_only =
+                load(mixed, ActivationMode::Float, KvDtype::F32, Held::default())?;
             let mut shipped = match options.paths {
-                JudgePaths::Both => Some(load(of_store, ActivationMode::Int8, options.kv_dtype)?),
+                JudgePaths::Both => {
+                    let held = Held::shipped(options);
+                    let source = match held.streaming {
+                        // Planes are had one by one from a store alone.
+                        Some(_) => {
+                            let source = StoreSource::owned(Arc::clone(&store), None)?;
+                            Arc::new(source.allocated(allocation)?)
+                        }
+                        None => of_store,
+                    };
+                    Some(load(source, ActivationMode::Int8, options.kv_dtype, held)?)
+                }
                 JudgePaths::WeightsOnly => None,
             };
             let calibrated = shipped.as_mut().unwrap_or(&mut weights_only);
@@ -117,17 +166,19 @@ impl JudgeSet {
         }
         floats.forget();
         nested.forget();
-        Ok(Self { reference, points })
+        Ok(Self { reference, points, mode: options.mode })
     }
 
     /// The models, for [`super::judge`].
     pub fn models(&mut self) -> JudgeModels<'_> {
+        let mode = self.mode;
         let points = self.points.iter_mut().map(|open| {
             let shipped = open.shipped.as_mut();
             let models = PointModels {
                 weights_only: &mut *open.weights_only,
                 shipped: shipped.map(|shipped| &mut **shipped as &mut dyn ModelRunner),
                 dual: open.dual,
+                mode,
             };
             (open.point.clone(), models)
         });

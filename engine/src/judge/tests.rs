@@ -1,6 +1,7 @@
 use nestling_formats::ModelConfig;
 
 use super::*;
+use crate::dual::LevelMode;
 use crate::runner::{RunnerLimits, StepFuture, StepOutput, StepStats};
 
 /// A bigram "model": the logits of a row are a function of its token.
@@ -96,7 +97,7 @@ fn models<'a>(
 ) -> JudgeModels<'a> {
     let points = points.into_iter().map(|(weights_only, shipped)| {
         let shipped = shipped.map(|shipped| shipped as &mut dyn ModelRunner);
-        (point("four"), PointModels { weights_only, shipped, dual: None })
+        (point("four"), PointModels { weights_only, shipped, dual: None, mode: LevelMode::Strict })
     });
     JudgeModels { reference, points: points.collect() }
 }

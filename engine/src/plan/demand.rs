@@ -12,6 +12,10 @@ pub struct Demand {
     pub level: Level,
     /// Bytes of weights that every token reads: floats, head, attention. They are always in memory.
     pub dense_token_bytes: u64,
+    /// Bytes of keys and values that a token reads; 0 at an empty context.
+    pub context_bytes: u64,
+    /// Layers in all.
+    pub num_layers: usize,
     /// Layers that have experts.
     pub layers: Vec<LayerDemand>,
     /// Whether use was measured, and not supposed.
@@ -48,7 +52,14 @@ impl Demand {
         };
         let bytes = |group: &Group| plane_bytes(index, group, level).iter().sum::<u64>();
         let dense_token_bytes = index.groups().iter().filter(is_read).map(bytes).sum();
-        let mut demand = Self { level, dense_token_bytes, layers: Vec::new(), is_measured: false };
+        let mut demand = Self {
+            level,
+            dense_token_bytes,
+            context_bytes: 0,
+            num_layers: config.layers.len(),
+            layers: Vec::new(),
+            is_measured: false,
+        };
         for (layer, parts) in (0u32..).zip(&config.layers) {
             let FeedForward::Moe { num_experts, num_experts_per_tok, .. } = parts.feed_forward
             else {
@@ -70,6 +81,12 @@ impl Demand {
             demand.layers.push(LayerDemand { chosen: num_experts_per_tok, experts });
         }
         demand
+    }
+
+    /// The same at a context of so many bytes of keys and values.
+    #[must_use]
+    pub fn at_context(self, context_bytes: u64) -> Self {
+        Self { context_bytes, ..self }
     }
 
     /// Bytes of all experts.

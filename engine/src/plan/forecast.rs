@@ -3,7 +3,7 @@
 use nestling_formats::{Level, Plane};
 
 use super::demand::Demand;
-use super::{COMPUTE_SHARE, MISSING_OVER_BEST, MachineSpeed, NOT_OVERLAPPED};
+use super::{COMPUTE_SHARE, LAYER_S, MISSING_OVER_BEST, MachineSpeed, NOT_OVERLAPPED, TOKEN_S};
 
 /// At which levels experts are used: the share of (token, expert) pairs at each, in the order of
 /// [`Level::ALL`]; 1 in all.
@@ -54,7 +54,7 @@ pub struct Forecast {
     pub disk_expert_bytes: u64,
     /// Share of a token's expert bytes that are in memory when it wants them.
     pub hit_rate: f64,
-    /// Bytes of weights that one token reads from memory.
+    /// Bytes of weights, keys and values that one token reads from memory.
     pub token_bytes: f64,
     /// Bytes that one token reads from disk, as the best fixed choice of experts would have it.
     pub best_missing_bytes: f64,
@@ -82,8 +82,8 @@ struct Piece {
     rate: f64,
 }
 
-/// What `expert_bytes` of memory make of a model whose experts are used at the levels of `mix`, at
-/// an empty context.
+/// What `expert_bytes` of memory make of a model whose experts are used at the levels of
+/// `mix`.
 pub fn forecast(
     demand: &Demand,
     mix: LevelMix,
@@ -96,8 +96,10 @@ pub fn forecast(
     let best_missing_bytes = wanted(&missing);
     let experts = wanted(&resident) + best_missing_bytes;
     let missing_bytes = (best_missing_bytes * MISSING_OVER_BEST).min(experts);
-    let token_bytes = demand.dense_token_bytes as f64 + experts;
-    let compute_s = token_bytes / (machine.memory_bytes_per_s * COMPUTE_SHARE).max(1.0);
+    let dense = demand.dense_token_bytes.saturating_add(demand.context_bytes);
+    let token_bytes = dense as f64 + experts;
+    let fixed_s = TOKEN_S + LAYER_S * demand.num_layers as f64;
+    let compute_s = token_bytes / (machine.memory_bytes_per_s * COMPUTE_SHARE).max(1.0) + fixed_s;
     let best_read_s: f64 = missing
         .iter()
         .map(|piece| piece.rate * piece.bytes as f64 / machine.disk_at(piece.bytes).max(1.0))

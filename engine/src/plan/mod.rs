@@ -21,6 +21,13 @@ pub const COMPUTE_SHARE: f64 = 0.75;
 /// What of the shorter of reading and computing is not hidden behind the longer.
 pub const NOT_OVERLAPPED: f64 = 0.15;
 
+/// Seconds of a layer that no bytes explain: handing its parts to threads.
+pub const LAYER_S: f64 = 40e-6;
+
+/// Seconds of a token that neither bytes nor layers explain. With [`LAYER_S`] fitted to the bundled
+/// model, which fits in cache.
+pub const TOKEN_S: f64 = 200e-6;
+
 /// How fast a machine moves bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineSpeed {

@@ -12,6 +12,8 @@ fn demand() -> Demand {
     Demand {
         level: Level::L4,
         dense_token_bytes: 8_000,
+        context_bytes: 0,
+        num_layers: 4,
         layers: vec![LayerDemand { chosen: 4, experts }; 4],
         is_measured: false,
     }
@@ -58,6 +60,18 @@ fn more_memory_misses_less_until_nothing_is_missed() {
     assert!(whole.is_whole() && whole.hit_rate == 1.0 && whole.read_s == 0.0);
     assert!((whole.token_bytes - (8_000.0 + 4.0 * 4.0 * 4096.0)).abs() < 1e-3);
     assert_eq!(at_level(Level::L4, 0).hit_rate, 0.0);
+}
+
+#[test]
+fn a_long_context_and_many_layers_take_their_time() {
+    let all = demand().expert_bytes();
+    let of = |demand: &Demand| forecast(demand, LevelMix::fixed(Level::L4), &machine(), all);
+    let empty = of(&demand());
+    let long = of(&demand().at_context(750_000));
+    assert!((long.compute_s - empty.compute_s - 0.01).abs() < 1e-9, "{empty:?} {long:?}");
+    assert!((long.token_bytes - empty.token_bytes - 750_000.0).abs() < 1e-3);
+    let tiny = Demand { dense_token_bytes: 0, layers: Vec::new(), ..demand() };
+    assert!((of(&tiny).compute_s - (TOKEN_S + 4.0 * LAYER_S)).abs() < 1e-12);
 }
 
 #[test]

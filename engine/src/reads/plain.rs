@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Bytes that every plane must begin at a multiple of, in memory.
 const PLANE_ALIGNMENT: u64 = 64;
 
-/// Blocks that disks ask direct reads to begin and end at, as they are tried.
+/// Blocks that disks ask direct reads to begin and end at, as they are tried; ascending.
 const BLOCKS: [usize; 2] = [512, 4096];
 
 /// A store's files.
@@ -65,12 +65,17 @@ pub(super) enum Way {
 impl PlainFiles {
     /// None if the store does not lie in plain files.
     pub fn open(store: &Store, direct: bool) -> Option<Self> {
+        Self::open_in_blocks(store, if direct { &BLOCKS } else { &[] })
+    }
+
+    /// Past the page cache in blocks of the first of these sizes that the disk takes.
+    fn open_in_blocks(store: &Store, blocks: &[usize]) -> Option<Self> {
         let mut parts: Vec<PlainPart> = Vec::new();
         for part in store.storage().files() {
             let start = parts.last().map_or(0, |last| last.range.end);
             let range = start..start.checked_add(part.length)?;
             let cached = part.file.try_clone().ok()?;
-            let direct = if direct { DirectFile::open(&part) } else { None };
+            let direct = DirectFile::open(&part, blocks);
             parts.push(PlainPart { range, offset: part.offset, cached, direct });
         }
         let end = parts.last().map_or(0, |last| last.range.end);
@@ -100,18 +105,18 @@ impl PlainFiles {
 
 impl DirectFile {
     /// None where the file system refuses, when opening or when reading.
-    fn open(part: &FilePart<'_>) -> Option<Self> {
+    fn open(part: &FilePart<'_>, blocks: &[usize]) -> Option<Self> {
         // The file that is open, whatever has its name by now.
         let path = format!("/proc/self/fd/{}", part.file.as_raw_fd());
         let flags = OFlags::DIRECT.bits().cast_signed();
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
         let pool = Arc::new(BufferPool::new(0));
-        let mut buffer = pool.take(BLOCKS[1]).ok()?;
+        let mut buffer = pool.take(*blocks.last()?).ok()?;
         let reads = |block: &usize| {
             let bytes = buffer.bytes_mut().get_mut(..*block).unwrap_or_default();
             file.read_at(bytes, *block as u64).is_ok()
         };
-        let block = BLOCKS.into_iter().find(reads)?;
+        let block = blocks.iter().copied().find(reads)?;
         Some(Self { file, block })
     }
 
@@ -137,5 +142,49 @@ impl Place<'_> {
     /// A buffer for the whole read.
     pub fn buffer(&self, pool: &Arc<BufferPool>) -> Result<Buffer, EngineError> {
         pool.take(self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+
+    use super::{BufferPool, PlainFiles, Way};
+    use crate::reads::options::ReadOptions;
+    use crate::reads::tests::shared;
+    use crate::reads::transfer::{Progress, Transfer};
+
+    /// The extents of the bundled store begin at multiples of 512.
+    #[test]
+    fn disks_of_large_blocks_give_the_same_bytes() {
+        let shared = shared(&ReadOptions::default());
+        let store = shared.store();
+        let Some(files) = PlainFiles::open_in_blocks(store, &[4096]).filter(PlainFiles::is_direct)
+        else {
+            // A file system without direct reads.
+            return;
+        };
+        let pool = Arc::new(BufferPool::new(0));
+        let mut shifted = 0;
+        for extent in store.index().extents() {
+            let place = files.place(extent, Way::Direct).unwrap();
+            assert!(place.offset.is_multiple_of(4096) && place.length.is_multiple_of(4096));
+            shifted += usize::from(place.plane.start > 0);
+            let mut buffer = place.buffer(&pool).unwrap();
+            let mut transfer = Transfer::new(&place);
+            loop {
+                let (offset, range) = transfer.next();
+                let answer = place.file.read_at(&mut buffer.bytes_mut()[range], offset);
+                match transfer.advance(answer) {
+                    Progress::Complete => break,
+                    Progress::Again => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            let expected = store.read_extent_vec(extent).unwrap();
+            assert_eq!(buffer.arrived(transfer.plane()).as_ref(), expected);
+        }
+        assert!(shifted > 100, "{shifted} extents begin within a block");
     }
 }

@@ -48,8 +48,11 @@ impl Bell {
     }
 }
 
-/// Starts the thread. False where the system refuses.
+/// Starts the thread. False where the store does not lie in plain files, or the system refuses.
 pub(super) fn start(shared: &Arc<Shared>, threads: &Threads) -> Result<bool, EngineError> {
+    if shared.files.is_none() {
+        return Ok(false);
+    }
     let (answer, answered) = mpsc::channel();
     let thread_shared = Arc::clone(shared);
     threads.spawn("nestling-ring", move || {
@@ -354,4 +357,38 @@ fn passing(error: io::Error) -> io::Result<()> {
         io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy
     );
     if timed_out || passes { Ok(()) } else { Err(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::mem::ManuallyDrop;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::{Bell, new_ring, run};
+    use crate::reads::options::ReadOptions;
+    use crate::reads::tests::{all_arrive, bundled_extents, shared};
+
+    #[test]
+    fn the_thread_of_a_ring_that_breaks_goes_on_without_it() {
+        let shared = Arc::new(shared(&ReadOptions::default()));
+        let extents = bundled_extents(shared.store(), 12);
+        thread::scope(|scope| {
+            let (bell, Ok(ring)) = (Bell::new().unwrap(), new_ring(shared.depth)) else {
+                // This system gives no rings.
+                return;
+            };
+            // What is no ring refuses every call.
+            // SAFETY: the ring's file stays open, and is closed by the ring alone.
+            let fd = unsafe { OwnedFd::from_raw_fd(ring.as_raw_fd()) };
+            let mut fd = ManuallyDrop::new(fd);
+            rustix::io::dup2(File::open("/dev/null").unwrap(), &mut fd).unwrap();
+            let bell = shared.set_bell(bell);
+            scope.spawn(|| run(&shared, bell, ring));
+            all_arrive(&shared, &extents);
+            shared.close();
+        });
+    }
 }

@@ -1,11 +1,46 @@
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nestling_formats::Plane;
-use nestling_formats::store::Extent;
+use nestling_formats::store::{Extent, GroupId, Store};
 
 use super::buffers::{BufferPool, PAGE_BYTES};
+use super::options::{Checks, ReadOptions};
 use super::queue::{IdleReads, Queue};
+use super::shared::Shared;
 use super::{ReadClass, ReadRequest};
+
+/// The state of reads of the bundled store, without anybody who reads.
+pub(super) fn shared(options: &ReadOptions) -> Shared {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/nestling-storyteller.nest");
+    Shared::new(Arc::new(Store::open(path).unwrap()), options, Checks::Done)
+}
+
+/// Some extents of experts.
+pub(super) fn bundled_extents(store: &Store, count: usize) -> Vec<Extent> {
+    let experts = store.groups().iter().filter(|group| matches!(group.id, GroupId::Expert(_)));
+    let extents = experts.filter_map(|group| store.extent(group, Plane::P3).cloned());
+    extents.take(count).collect()
+}
+
+/// Asks for extents and waits for all of them.
+pub(super) fn all_arrive(shared: &Shared, extents: &[Extent]) {
+    for (tag, extent) in (0..).zip(extents) {
+        shared.submit(ReadRequest { tag, extent: extent.clone(), class: ReadClass::Urgent });
+    }
+    let (mut left, begun) = (extents.len(), Instant::now());
+    while left > 0 {
+        let Some(done) = shared.try_next() else {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{left} reads have not ended");
+            std::thread::sleep(Duration::from_micros(100));
+            continue;
+        };
+        let expected = shared.store().read_extent_vec(&extents[done.tag as usize]).unwrap();
+        assert_eq!(done.result.unwrap().as_ref(), expected);
+        left -= 1;
+    }
+}
 
 fn request(tag: u64, class: ReadClass) -> ReadRequest {
     let extent = Extent {

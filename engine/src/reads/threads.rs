@@ -67,13 +67,21 @@ pub(super) struct Workers {
 impl Workers {
     /// Starts threads for a method, or for [`ReadMethod::Threads`] where that is refused.
     pub fn start(shared: &Arc<Shared>, method: ReadMethod) -> Result<Self, EngineError> {
+        #[cfg(target_os = "linux")]
+        return Self::start_with(shared, method, super::ring::start);
+        #[cfg(not(target_os = "linux"))]
+        Self::start_with(shared, method, |_, _| Ok(false))
+    }
+
+    /// The same; `start_ring` says whether the system gave a ring.
+    fn start_with(
+        shared: &Arc<Shared>,
+        method: ReadMethod,
+        start_ring: fn(&Arc<Shared>, &Threads) -> Result<bool, EngineError>,
+    ) -> Result<Self, EngineError> {
         let threads = Arc::new(Threads::default());
         let mut workers = Self { shared: Arc::clone(shared), threads, method };
-        #[cfg(target_os = "linux")]
-        if method == ReadMethod::IoUring
-            && shared.files.is_some()
-            && super::ring::start(shared, &workers.threads)?
-        {
+        if method == ReadMethod::IoUring && start_ring(shared, &workers.threads)? {
             return Ok(workers);
         }
         workers.method = ReadMethod::Threads;
@@ -146,5 +154,22 @@ fn watch_until_closed(shared: &Arc<Shared>, threads: &Threads, timeout: Duration
             let _ = threads.spawn_reader(shared);
         }
         state = shared.lock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{ReadMethod, Workers};
+    use crate::reads::options::ReadOptions;
+    use crate::reads::tests::{all_arrive, bundled_extents, shared};
+
+    #[test]
+    fn threads_read_where_the_system_refuses_a_ring() {
+        let shared = Arc::new(shared(&ReadOptions::default()));
+        let workers = Workers::start_with(&shared, ReadMethod::IoUring, |_, _| Ok(false)).unwrap();
+        assert_eq!(workers.method(), ReadMethod::Threads);
+        all_arrive(&shared, &bundled_extents(shared.store(), 6));
     }
 }

@@ -1,6 +1,6 @@
 //! Small stores, made from a checkpoint with one codec and no threads.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::nested::{
@@ -21,11 +21,13 @@ pub struct Recipe {
     pub top: Level,
     /// Whether a tied head gets planes of its own.
     pub tied_head: bool,
+    /// Most bytes of one file.
+    pub shard_bytes_max: Option<u64>,
 }
 
 impl Default for Recipe {
     fn default() -> Self {
-        Self { down_offset: 0, top: Level::L8, tied_head: false }
+        Self { down_offset: 0, top: Level::L8, tied_head: false, shard_bytes_max: None }
     }
 }
 
@@ -76,14 +78,19 @@ fn plan_matrix(
     Matrix { kind, rows, cols, encoding: Encoding::Nested { layout, codec }, levels }
 }
 
-/// Writes the checkpoint's store.
-pub fn build_store(directory: &Path, destination: &Path, recipe: &Recipe) {
+/// Writes the checkpoint's store; where it can be opened.
+pub fn build_store(directory: &Path, destination: &Path, recipe: &Recipe) -> PathBuf {
     let config = std::fs::read(directory.join("config.json")).unwrap();
-    build_store_with(directory, destination, recipe, &config);
+    build_store_with(directory, destination, recipe, &config)
 }
 
 /// Writes the checkpoint's store, with a configuration that may be another.
-pub fn build_store_with(directory: &Path, destination: &Path, recipe: &Recipe, config: &[u8]) {
+pub fn build_store_with(
+    directory: &Path,
+    destination: &Path,
+    recipe: &Recipe,
+    config: &[u8],
+) -> PathBuf {
     let checkpoint = Checkpoint::open(directory).unwrap();
     let contents = contents(&checkpoint, recipe);
     let options = QuantizeOptions::default();
@@ -95,6 +102,7 @@ pub fn build_store_with(directory: &Path, destination: &Path, recipe: &Recipe, c
     let fitted = fitter.finish().unwrap();
 
     let mut plan = StorePlan::new("tiny", "{}");
+    plan.shard_bytes_max = recipe.shard_bytes_max;
     let codec = plan.add_codec(fitted.tables.len());
     plan.add_asset("config.json", config.len() as u64);
     let layers = (0..checkpoint.config().num_hidden_layers as u32).map(Some);
@@ -138,7 +146,9 @@ pub fn build_store_with(directory: &Path, destination: &Path, recipe: &Recipe, c
         let data: Vec<_> = quantized.iter().map(MatrixData::Nested).collect();
         write_group(&writer, id, &data);
     }
+    let path = writer.final_path().to_owned();
     writer.finish().unwrap();
+    path
 }
 
 fn write_group(writer: &StoreWriter, id: &GroupId, data: &[MatrixData<'_>]) {

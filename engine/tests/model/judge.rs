@@ -7,11 +7,15 @@ use nestling_engine::allocation::Allocation;
 use nestling_engine::cancel::CancelToken;
 use nestling_engine::convert::{ConvertOptions, convert};
 use nestling_engine::cpu::Cpu;
+use nestling_engine::dual::LevelMode;
+use nestling_engine::expert::{Prefetch, StreamOptions};
 use nestling_engine::judge::{
     JudgeOpenOptions, JudgeOptions, JudgePaths, JudgePoint, JudgeReport, JudgeRow, JudgeSet,
     allocated_point, judge, level_point, mean_level_point,
 };
 use nestling_engine::kv_cache::KvDtype;
+use nestling_engine::reads::ReadOptions;
+use nestling_engine::residency::ExpertTable;
 use nestling_engine::text::{EncodeOptions, Tokenizer};
 use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::store::Store;
@@ -26,7 +30,8 @@ fn options(store: &Store, sequence_length: usize) -> JudgeOpenOptions {
     let points = levels.map(|level| level_point(store, level, None).unwrap()).collect();
     let (kv_dtype, paths) = (KvDtype::F16, JudgePaths::Both);
     let sample = (0..sequence_length as u32).map(|at| at * 7 % 40).collect();
-    JudgeOpenOptions { sequence_length, kv_dtype, paths, sample, points }
+    let (streaming, mode) = (None, LevelMode::Strict);
+    JudgeOpenOptions { sequence_length, kv_dtype, paths, streaming, mode, sample, points }
 }
 
 fn set(
@@ -217,4 +222,31 @@ fn mixes_by_dual_routing_lie_between_the_levels() {
     let options = options_of(&store, vec![mean(1.9, Level::L4)]);
     let error = set(&store, &options, "tiny-qwen3-moe", 1).err().unwrap();
     assert!(error.to_string().contains("mean level of experts: expected 2 to 4"), "{error}");
+}
+
+#[test]
+fn a_streamed_store_is_judged_as_a_resident_one_and_elastic_serves_no_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tiny.nest");
+    build_store(&data("tiny-qwen3-moe"), &path, &Recipe::default());
+    let store = Arc::new(Store::open(&path).unwrap());
+    let table = ExpertTable::of_store(&store, store.level()).unwrap();
+    let budget_bytes = table.least_bytes();
+    let streaming = StreamOptions {
+        budget_bytes,
+        reads: ReadOptions::default(),
+        prefetch: Prefetch::default(),
+    };
+    let points = vec![mean_level_point(&store, 3.4, Level::L4, None).unwrap()];
+    let resident = JudgeOpenOptions { points, ..options(&store, 32) };
+    let streamed = JudgeOpenOptions { streaming: Some(streaming), ..resident.clone() };
+    let elastic = JudgeOpenOptions { mode: LevelMode::Elastic, ..streamed.clone() };
+    let shipped = [resident, streamed, elastic].map(|options| {
+        let report = judged(&store, &options, "tiny-qwen3-moe", 1);
+        report.rows[0].shipped.clone().unwrap()
+    });
+    assert_eq!(shipped[0], shipped[1]);
+    let [strict, elastic] =
+        [&shipped[1], &shipped[2]].map(|found| found.expert_mean_level.unwrap());
+    assert!(elastic < strict && elastic >= 2.0, "{elastic} of {strict}");
 }

@@ -17,7 +17,8 @@ use nestling_engine::simulate::{Machine, RoutingTrace, SimulationOptions, simula
 use nestling_formats::Level;
 use nestling_formats::store::Store;
 
-use super::common::{Sequence, runner, some_tokens, step};
+use super::build::{Recipe, build_store};
+use super::common::{Sequence, data, runner, some_tokens, step};
 
 fn bundled() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/nestling-storyteller.nest")
@@ -199,4 +200,50 @@ fn alone_and_batched_give_the_same_bits() {
         }
     }
     assert!(together == alone);
+}
+
+#[test]
+fn a_store_of_several_files_is_streamed_from_all_of_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let of = |shard_bytes_max, name| {
+        let recipe = Recipe { shard_bytes_max, ..Recipe::default() };
+        let path = build_store(&data("tiny-qwen3-moe"), &directory.path().join(name), &recipe);
+        Arc::new(Store::open(path).unwrap())
+    };
+    let (whole, cut) = (of(None, "whole.nest"), of(Some(48 << 10), "cut.nest"));
+    assert_eq!(whole.storage().files().len(), 1);
+    assert!(cut.storage().files().len() > 3, "{} files", cut.storage().files().len());
+    let source = |store: &Arc<Store>| -> Arc<dyn ExpertSource> {
+        Arc::new(StoreSource::owned(Arc::clone(store), None).unwrap())
+    };
+    let tokens = some_tokens(40, source(&whole).config().vocab_size, 11);
+    let mut resident = runner(Cpu::new(1), &source(&whole), &RunnerOptions::default());
+    let (expected, _) = run(&mut resident, &tokens, 20, &mut |_, _| {});
+    let table = ExpertTable::of_store(&cut, cut.level()).unwrap();
+    for method in [ReadMethod::Auto, ReadMethod::Threads, ReadMethod::Inline] {
+        let reads = ReadOptions { method, ..ReadOptions::default() };
+        let budget_bytes = (table.total_bytes() / 3).max(table.least_bytes());
+        let streaming = Some(StreamOptions { budget_bytes, reads, prefetch: Prefetch::Always });
+        let options = RunnerOptions { streaming, ..RunnerOptions::default() };
+        let mut small = runner(Cpu::new(1), &source(&cut), &options);
+        let (found, stats) = run(&mut small, &tokens, 20, &mut |_, _| {});
+        assert!(found == expected, "{method:?}");
+        assert!(stats.read_total() > budget_bytes, "{stats:?}");
+    }
+}
+
+#[test]
+fn what_was_read_ahead_is_no_hit() {
+    let level = Level::L4;
+    let (all, _) = expert_bytes(level);
+    let tokens = some_tokens(80, source(level).config().vocab_size, 12);
+    let of = |threads| {
+        let mut small = streamed(level, all / 3, threads, ReadOptions::default());
+        run(&mut small, &tokens, 20, &mut |_, _| {}).1
+    };
+    let (plain, ahead) = (of(1), of(2));
+    assert_eq!((plain.ahead_bytes, plain.prefetched_bytes), (0, 0));
+    assert!(ahead.ahead_bytes > 0 && ahead.ahead_bytes <= ahead.prefetch_used_bytes, "{ahead:?}");
+    let rates = [plain, ahead].map(|stats| stats.hit_rate().unwrap());
+    assert!((rates[0] - rates[1]).abs() < 0.06, "as many bytes had to be read: {rates:?}");
 }

@@ -74,6 +74,10 @@ pub struct TestArgs {
     #[arg(long, value_name = "BITS", env = "NESTLING_MEAN_LEVEL", value_parser = mean_level)]
     pub mean_level: Option<f32>,
 
+    /// Leave out bits that have not been read in time, and ask for fewer while the disk is slow
+    #[arg(long, env = "NESTLING_ELASTIC", value_parser = FalseyValueParser::new())]
+    pub elastic: bool,
+
     /// Threads that compute [default: as many as the machine has cores]
     #[arg(short, long, value_name = "LIST", env = "NESTLING_THREADS")]
     pub threads: Vec<Numbers>,

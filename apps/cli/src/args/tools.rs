@@ -142,6 +142,16 @@ pub struct PerplexityArgs {
     #[arg(long, env = "NESTLING_WEIGHTS_ONLY", value_parser = FalseyValueParser::new())]
     pub weights_only: bool,
 
+    /// Memory for the store as it is run, such as 20MiB: experts that have no room are streamed. Changes
+    /// the result with --elastic alone [default: everything in memory]
+    #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY", conflicts_with = "weights_only")]
+    pub memory: Option<ByteSize>,
+
+    /// Leave out bits that have not been read in time, where the store is run and --mean-levels mix
+    #[arg(long, env = "NESTLING_ELASTIC", value_parser = FalseyValueParser::new())]
+    #[arg(requires = "memory")]
+    pub elastic: bool,
+
     /// Tokens of context for each piece of the text
     #[arg(short, long, value_name = "N", default_value_t = 512, env = "NESTLING_CTX_SIZE")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..))]

@@ -7,7 +7,7 @@ use crate::opened::{kv_dtype, memory_budget};
 use nestling::engine::RoutingRecorder;
 use nestling::engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling::engine::cpu::Cpu;
-use nestling::engine::dual::{DualOptions, DualRouting};
+use nestling::engine::dual::{DualOptions, DualRouting, LevelMode, StepTimes};
 use nestling::engine::expert::{ExpertSource, Prefetch, StoreSource, StreamOptions, StreamStats};
 use nestling::engine::kv_cache::{PAGE_POSITIONS, PageId, pages_for};
 use nestling::engine::model::{Runner, RunnerOptions};
@@ -109,7 +109,8 @@ impl AddAssign for Spent {
 /// An opened store with room for every test.
 pub struct Arm {
     runner: Box<dyn ModelRunner>,
-    levels: LevelPolicy,
+    level: Level,
+    dual: Option<DualRouting>,
     /// Whether experts are streamed.
     pub is_streamed: bool,
     pages_per_session: usize,
@@ -122,7 +123,7 @@ impl Arm {
         options: &ArmOptions,
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
-        let Opening { level, mean_level, load_mode, threads } = options.opening;
+        let Opening { level, mean_level, mode, load_mode, threads } = options.opening;
         let plan = options.memory_plan(store)?;
         let streaming = plan.filter(|plan| plan.residence == PlannedResidence::Streamed);
         let streaming = streaming.map(|plan| StreamOptions {
@@ -151,14 +152,16 @@ impl Arm {
         };
         let cpu = Cpu::new(threads);
         let mut runner = Runner::load(cpu, source, &runner_options, cancel, &mut |_, _| {})?;
-        let levels = match mean_level {
-            Some(mean_level) => mixed(&mut runner, (mean_level, level), tokenizer, cancel)?,
-            None => LevelPolicy::Fixed(level),
+        let asked = DualOptions { mean_level, mode, ..DualOptions::default() };
+        let dual = match (mean_level, mode) {
+            (None, LevelMode::Strict) => None,
+            _ => Some(mixed(&mut runner, (asked, level), tokenizer, cancel)?),
         };
         Ok(Self {
             tokens: RandomTokens::new(runner.limits().vocab_size),
             runner: Box::new(runner),
-            levels,
+            level,
+            dual,
             is_streamed,
             pages_per_session,
         })
@@ -217,6 +220,10 @@ impl Arm {
         cancel: &CancelToken,
     ) -> Result<Spent, EngineError> {
         let mut batch = Batch::default();
+        let levels = match &self.dual {
+            Some(dual) => LevelPolicy::Dual(dual.of_next_step(dual.policy())),
+            None => LevelPolicy::Fixed(self.level),
+        };
         for session in 0..sessions {
             for position in positions.clone() {
                 batch.rows.push(Row {
@@ -224,7 +231,7 @@ impl Arm {
                     position: position as u32,
                     sequence: session as u32,
                     wants_logits: last && position + 1 == positions.end,
-                    levels: self.levels,
+                    levels,
                 });
             }
             let first = session * self.pages_per_session;
@@ -236,6 +243,15 @@ impl Arm {
         let started = Instant::now();
         let output = self.runner.step_blocking(&batch, cancel)?;
         let time = started.elapsed();
+        if let Some(dual) = &self.dual {
+            let streaming = &output.stats.streaming;
+            let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            dual.observe(StepTimes {
+                stall_ns: streaming.wait_ns,
+                compute_ns: nanoseconds.saturating_sub(streaming.wait_ns),
+                read_bytes: streaming.read_total(),
+            });
+        }
         match output.failures.into_iter().next() {
             Some(failure) => Err(failure.error),
             None => Ok(Spent {
@@ -268,17 +284,15 @@ impl RandomTokens {
     }
 }
 
-/// Dual routing at a mean level, at most `level`.
+/// Dual routing, at most `level`.
 fn mixed(
     runner: &mut Runner<Cpu>,
-    (mean_level, level): (f32, Level),
+    (asked, level): (DualOptions, Level),
     tokenizer: Option<Vec<u8>>,
     cancel: &CancelToken,
-) -> Result<LevelPolicy, EngineError> {
+) -> Result<DualRouting, EngineError> {
     let tokenizer = tokenizer.map(|bytes| Tokenizer::from_bytes("tokenizer.json", &bytes));
     let tokens = sample_tokens(tokenizer.transpose()?.as_ref(), runner.limits().vocab_size)?;
-    let asked = DualOptions { mean_level: Some(mean_level), ..DualOptions::default() };
     let router = runner.level_router();
-    let dual = DualRouting::open(runner, &*router, (asked, level), &tokens, cancel)?;
-    Ok(LevelPolicy::Dual(dual.policy()))
+    DualRouting::open(runner, &*router, (asked, level), &tokens, cancel)
 }

@@ -16,6 +16,7 @@ use crate::speed::read_options;
 use crate::verify::{open_store, store_path};
 use arm::{Arm, ArmOptions, Spent};
 use machine::Machine;
+use nestling::engine::dual::LevelMode;
 use nestling::engine::reads::ReadOptions;
 use nestling::formats::Level;
 use nestling::formats::store::Store;
@@ -31,8 +32,16 @@ pub struct Opening {
     pub level: Level,
     /// Mean level of experts by dual routing, at most `level`.
     pub mean_level: Option<f32>,
+    pub mode: LevelMode,
     pub load_mode: LoadModeArg,
     pub threads: usize,
+}
+
+impl Opening {
+    /// Whether late planes are left out.
+    pub fn is_elastic(&self) -> bool {
+        self.mode == LevelMode::Elastic
+    }
 }
 
 /// One line of the results.
@@ -110,12 +119,13 @@ fn openings(args: &BenchArgs, store: &Store) -> Result<Vec<Opening>> {
         [] => vec![std::thread::available_parallelism().map_or(1, usize::from)],
         lists => flat(lists).filter(|threads| (1..=1024).contains(threads)).collect(),
     };
+    let mode = if args.tests.elastic { LevelMode::Elastic } else { LevelMode::Strict };
     let mut openings = Vec::new();
     for level in levels {
         for &load_mode in &args.tests.load_mode {
             for &threads in &threads {
                 let mean_level = args.tests.mean_level;
-                openings.push(Opening { level, mean_level, load_mode, threads });
+                openings.push(Opening { level, mean_level, mode, load_mode, threads });
             }
         }
     }

@@ -161,6 +161,7 @@ impl Record<'_> {
                 "experts_hit": all.expert_hits,
                 "experts_missed": all.expert_misses,
                 "missing_bytes_per_token": by_token(all.missing_total()),
+                "ahead_bytes_per_token": by_token(all.ahead_bytes),
                 "read_bytes_per_token": by_token(all.read_total()),
                 "read_bytes_per_token_by_plane": all.read_bytes.map(by_token),
                 "prefetched_bytes_per_token": by_token(all.prefetched_bytes),
@@ -188,7 +189,8 @@ impl Record<'_> {
     pub fn model_type(&self) -> String {
         let weights = self.model.weights as f64 / 1e9;
         let mean = self.opening.mean_level.map(|mean| format!(", mean {mean}"));
-        let mean = mean.unwrap_or_default();
+        let mean =
+            mean.unwrap_or_default() + if self.opening.is_elastic() { ", elastic" } else { "" };
         format!("{} {weights:.2}B level {}{mean}", self.model.family, self.opening.level)
     }
 
@@ -224,6 +226,7 @@ impl Record<'_> {
             "stddev_ts": speed.deviation,
             "level": self.opening.level.bits(),
             "mean_level": self.opening.mean_level,
+            "elastic": self.opening.is_elastic(),
             "n_sessions": sessions,
             "token_bytes": self.token_bytes().round() as u64,
             "read_gb_per_s": self.read_speed() / 1e9,

@@ -14,14 +14,17 @@ use crate::progress::Progress;
 use crate::verify::{open_store, store_path};
 use nestling::engine::allocation::{ChooseOptions, Counting, budget_of_bits, choose};
 use nestling::engine::cpu::Cpu;
-use nestling::engine::dual::{SAMPLE_TEXT, SAMPLE_TOKENS};
+use nestling::engine::dual::{LevelMode, SAMPLE_TEXT, SAMPLE_TOKENS};
+use nestling::engine::expert::{Prefetch, StreamOptions};
 use nestling::engine::judge::{
     JudgeOpenOptions, JudgeOptions, JudgePaths, JudgePoint, JudgeSet, allocated_point, judge,
     level_point, mean_level_point,
 };
+use nestling::engine::reads::ReadOptions;
 use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
-use nestling::formats::Checkpoint;
+use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::store::Store;
+use nestling::formats::{Checkpoint, ModelConfig};
 use nestling::{CancelToken, EngineError, ModelOptions};
 use std::sync::Arc;
 
@@ -109,6 +112,8 @@ fn load(
         sequence_length: args.ctx_size as usize,
         kv_dtype: ModelOptions::default().kv_dtype,
         paths: if args.weights_only { JudgePaths::WeightsOnly } else { JudgePaths::Both },
+        streaming: streaming(args, store)?,
+        mode: if args.elastic { LevelMode::Elastic } else { LevelMode::Strict },
         sample,
         points,
     };
@@ -117,6 +122,26 @@ fn load(
         bar.set_total(total as u64);
         bar.set(done as u64);
     })
+}
+
+/// How experts are streamed within `--memory`; none where all have room.
+fn streaming(
+    args: &PerplexityArgs,
+    store: &Store,
+) -> std::result::Result<Option<StreamOptions>, EngineError> {
+    let Some(memory) = args.memory else { return Ok(None) };
+    let config = ModelConfig::from_json("config.json", &store.config_json()?)?;
+    let options = ModelOptions {
+        context_length: Some(args.ctx_size as usize),
+        kv_tokens: Some(args.ctx_size as usize),
+        ..ModelOptions::default()
+    };
+    let plan = MemoryPlan::of_store(store, &config, (&options, None), Some(memory.0))?;
+    Ok((plan.residence == PlannedResidence::Streamed).then(|| StreamOptions {
+        budget_bytes: plan.expert_bytes,
+        reads: ReadOptions::default(),
+        prefetch: Prefetch::default(),
+    }))
 }
 
 fn check_levels(args: &PerplexityArgs, store: &Store) -> Result<()> {
