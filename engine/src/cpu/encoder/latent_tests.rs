@@ -139,6 +139,56 @@ fn latent_attention_gives_the_bits_of_the_reference() {
     }
 }
 
+/// Latents take one row for a position, with two scales where they are integers; pages that were
+/// written to a snapshot and read again attend as before.
+#[test]
+fn pages_hold_one_row_for_a_position() {
+    fn check<B: Backend>(mut backend: B, dtype: KvDtype) {
+        let (width, values) = (LATENT + ROPE, KvValues::KeyPrefix(LATENT));
+        let shape = KvShape { num_key_value_heads: 1, head_dim: width, values, dtype, pages: 2 };
+        let row = width * dtype.bytes() + 2 * dtype.scale_bytes();
+        assert_eq!(shape.page_bytes(), 64 * row);
+        let mut pools = [(); 2].map(|()| backend.kv_pool(&shape).unwrap());
+        let case = Case { rows: 3, kv: dtype, mode: ActivationMode::Int8, float: None };
+        let mut rows = case.step_rows();
+        rows.pages = vec![vec![PageId(1)]];
+        rows.positions = vec![0, 1, 2];
+        let heads = AttentionHeads {
+            num_attention_heads: 1,
+            num_key_value_heads: 1,
+            head_dim: width,
+            scale: 1.0,
+            rope_first: LATENT,
+            rope_pairs: RopePairs::Adjacent,
+            eps: 1e-6,
+            query_norm: HeadNorm::Absent,
+            key_norm: HeadNorm::Absent,
+            sliding_window: None,
+        };
+        let [mut latents, mut rope, mut out] =
+            [width, ROPE, LATENT].map(|cols| backend.buffer(3, cols).unwrap());
+        let mut enc = backend.encoder();
+        enc.write(&noise(3 * width, 1), &mut latents).unwrap();
+        enc.write(&noise(3 * ROPE, 2), &mut rope).unwrap();
+        enc.rope_store(&heads, &rows, &rope, &mut latents, &mut pools[0]).unwrap();
+        enc.attend(&heads, &rows, &latents, &pools[0], &mut out).unwrap();
+        let wanted = block_on(enc.read(&out)).unwrap();
+        drop(enc);
+        let mut bytes = Vec::new();
+        backend.read_page(&pools[0], PageId(1), &mut bytes).unwrap();
+        assert_eq!(bytes.len(), shape.page_bytes());
+        assert!(backend.write_page(&mut pools[1], PageId(1), &bytes[1..]).is_err());
+        backend.write_page(&mut pools[1], PageId(1), &bytes).unwrap();
+        let mut enc = backend.encoder();
+        enc.attend(&heads, &rows, &latents, &pools[1], &mut out).unwrap();
+        assert_eq!(block_on(enc.read(&out)).unwrap(), wanted);
+    }
+    for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Int8] {
+        check(Reference, dtype);
+        check(Cpu::new(1), dtype);
+    }
+}
+
 /// What is stored beside the rotated key is the same as one large key and a value of its own.
 #[test]
 fn a_prefix_is_a_value_of_its_own() {
