@@ -24,7 +24,7 @@ const MODELS: [(&str, f64, State); 19] = [
     ("Qwen2-57B-A14B", 57.4, State::Read),
     ("Qwen3-235B-A22B", 235.0, State::Read),
     ("Qwen3-30B-A3B", 30.5, State::Read),
-    ("Qwen3-Coder-30B-A3B-Instruct", 30.5, State::Pending),
+    ("Qwen3-Coder-30B-A3B-Instruct", 30.5, State::Read),
     ("Qwen3-Next-80B-A3B-Instruct", 80.0, State::Pending),
     ("Qwen3.5-35B-A3B", 35.0, State::Pending),
     ("Qwen3.6-35B-A3B", 35.0, State::Pending),

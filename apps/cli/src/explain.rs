@@ -106,7 +106,7 @@ pub fn explain_import(error: &ImportError) -> Failure {
              the Hugging Face Hub",
         ),
         ImportError::Unsupported { .. } | ImportError::UnknownOption { .. } => {
-            failure.advise("this release runs the Qwen3-MoE family; look for a newer one")
+            failure.advise("look for a newer release that knows it")
         }
         ImportError::Malformed { .. } | ImportError::Tensor { .. } => {
             failure.advise("download the checkpoint again")

@@ -17,6 +17,9 @@ pub(super) const FAMILY: Family = Family {
         "norm_topk_prob",
         "num_experts",
         "num_local_experts",
+        "qkv_bias",
+        "shared_expert_intermediate_size",
+        "use_qk_norm",
     ],
     read,
 };
@@ -24,6 +27,7 @@ pub(super) const FAMILY: Family = Family {
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::silu(fields)?;
     keys::full_attention(fields)?;
+    refuse_options(fields)?;
     let mut attention = keys::attention(fields)?;
     attention.qk_norm = QkNorm::PerHead;
     attention.bias = keys::attention_bias(fields)?;
@@ -41,4 +45,18 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let router = RouterConfig::softmax(norm_topk_prob);
     let multipliers = Multipliers::NONE;
     keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+}
+
+/// Qwen3-Coder writes out what Qwen3-MoE does and has not.
+fn refuse_options(fields: &Fields) -> Result<(), ImportError> {
+    if fields.boolean("use_qk_norm")? == Some(false) {
+        return Err(fields.unsupported("use_qk_norm", "supported: true"));
+    }
+    if fields.boolean("qkv_bias")? == Some(true) {
+        return Err(fields.unsupported("qkv_bias", "supported: false"));
+    }
+    match fields.number("shared_expert_intermediate_size")? {
+        None | Some(0.0) => Ok(()),
+        Some(_) => Err(fields.unsupported("shared_expert_intermediate_size", "supported: 0")),
+    }
 }

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 /// A repository, and how it is reached.
 #[derive(Args, Clone, Debug, Default)]
 pub struct HubArgs {
-    /// Download this Hugging Face repository, convert it and use it; also spelled -hf. After a colon a
-    /// quantization of GGUF files (Q4_K_M, which is the default) or the name of a file
+    /// Hugging Face repository with safetensors, GGUF files or a store, which is downloaded and
+    /// converted where that is needed; also spelled -hf. After a colon the quantization of GGUF files
+    /// (Q4_K_M where there is one) or a file's name
     #[arg(long, visible_alias = "hf", value_name = "OWNER/REPO[:FILE]", env = "NESTLING_HF_REPO")]
     pub hf_repo: Option<String>,
 

@@ -106,7 +106,7 @@ fn no_store(name: &str, listing: &Listing) -> Failure {
 fn nothing_called(reference: &Reference, name: &str, listing: &Listing) -> Failure {
     let repository = &reference.repository;
     let failure = Failure::new(format!("{repository} has no GGUF files, so no `{name}`"));
-    match listing.is_checkpoint() {
+    match listing.is_checkpoint() || !stores(listing).is_empty() {
         true => failure.advise("leave out what follows the colon and choose bits with --level"),
         false => failure.advise("check the spelling of owner/repo"),
     }

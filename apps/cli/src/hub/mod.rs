@@ -224,7 +224,7 @@ fn check_config(source: &Store) -> Result<()> {
 
 fn cannot_run(error: &dyn std::fmt::Display) -> Failure {
     Failure::new(format!("this model cannot run here: {error}"))
-        .advise("nothing large was downloaded; this release runs the Qwen3-MoE family")
+        .advise("nothing large was downloaded; look for a newer release that knows it")
 }
 
 impl Surroundings {

@@ -154,3 +154,37 @@ fn a_part_of_a_store_says_how_to_get_the_rest() {
     let shown = super::run(&["inspect", &name]).ok();
     assert!(shown.contains("level 3"), "{shown}");
 }
+
+#[test]
+fn a_store_in_shards_grows_shard_by_shard() {
+    use nestling::engine::convert::{ConvertOptions, convert};
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let shards = home.path().join("shards");
+    std::fs::create_dir(&shards).unwrap();
+    let mut options = ConvertOptions::default();
+    options.shard_bytes_max = Some(100_000);
+    let checkpoint = nestling::formats::Checkpoint::open(super::checkpoint()).unwrap();
+    let cancel = nestling::engine::cancel::CancelToken::new();
+    let made = convert(&checkpoint, &shards.join("m.nest"), &options, &cancel, &mut |_| {});
+    let first = made.unwrap().path;
+    let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+    let whole: BTreeMap<String, Vec<u8>> = std::fs::read_dir(&shards)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (name(&path), std::fs::read(&path).unwrap()))
+        .collect();
+    assert!(whole.len() > 2, "{:?}", whole.keys());
+    let server = Standin::start(REPOSITORY, COMMIT, whole.clone());
+    let folder = home.path().join("nestling/stores/Nobody--Stores").join(COMMIT);
+    let held = || nestling::formats::store::Store::open(folder.join(name(&first))).unwrap();
+    for level in ["2", "3", "6"] {
+        run_at(&server, home.path(), &["--level", level]).ok();
+        assert_eq!(held().level().bits().to_string(), level);
+        let report = held().verify(&mut |_| std::ops::ControlFlow::Continue(())).unwrap();
+        assert!(report.damage.is_empty(), "{:?}", report.damage);
+    }
+    command(&server, home.path(), &["upgrade", "-hf", REPOSITORY]).ok();
+    for (name, bytes) in whole {
+        assert_eq!(std::fs::read(folder.join(&name)).unwrap(), bytes, "{name}");
+    }
+}
