@@ -73,7 +73,15 @@ impl<'a> Headers<'a> {
             let here = format!("{}/", self.folder.display());
             let said = error.to_string().replace(&here, "");
             let folder = self.folder.display().to_string();
-            cannot_run(&said.replace(&folder, &self.hub.repository.id))
+            let said = said.replace(&folder, &self.hub.repository.id);
+            // What may have been damaged on its way is asked for again.
+            let _ = std::fs::remove_dir_all(&self.folder);
+            match error {
+                ImportError::Malformed { .. } | ImportError::Json { .. } => {
+                    Failure::new(said).advise("run the command again; the files may be damaged")
+                }
+                _ => cannot_run(&said),
+            }
         })
     }
 

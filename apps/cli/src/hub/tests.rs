@@ -191,10 +191,10 @@ fn a_download_that_was_killed_goes_on() {
 #[test]
 fn a_damaged_file_is_refused_and_fetched_anew() {
     let bench = bench();
-    bench.server.state.lock().unwrap().damaged = vec![SECOND.into()];
+    bench.server.state.lock().unwrap().flips = vec![(SECOND.into(), 100_000)];
     let failure = bench.obtain().unwrap_err();
     assert!(failure.message.contains(SECOND) && failure.message.contains("SHA-256"), "{failure}");
-    bench.server.state.lock().unwrap().damaged.clear();
+    bench.server.state.lock().unwrap().flips.clear();
     bench.expect_whole(&bench.obtain().unwrap());
 }
 

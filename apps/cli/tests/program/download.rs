@@ -79,10 +79,15 @@ fn what_goes_wrong_is_said() {
     run_at(&server, home.path(), &[]).fails(1, "needs an access token", "HF_TOKEN");
     let refused = run_at(&server, home.path(), &["-hft", "wrong"]);
     refused.fails(1, "refuses this access token", "accept the model's terms");
-    server.state.lock().unwrap().damaged = vec!["model-00003-of-00004.safetensors".into()];
+    // The length of a header, and a weight.
+    let shard = "model-00003-of-00004.safetensors".to_owned();
+    server.state.lock().unwrap().flips = vec![(shard.clone(), 0)];
+    let damaged = run_at(&server, home.path(), &["-hft", "hf_secret"]);
+    damaged.fails(1, "model-00003-of-00004.safetensors", "again");
+    server.state.lock().unwrap().flips = vec![(shard, 100_000)];
     let damaged = run_at(&server, home.path(), &["-hft", "hf_secret"]);
     damaged.fails(1, "model-00003-of-00004.safetensors arrived damaged", "again");
-    server.state.lock().unwrap().damaged.clear();
+    server.state.lock().unwrap().flips.clear();
     run_at(&server, home.path(), &["-hft", "hf_secret"]).ok();
 }
 

@@ -12,8 +12,6 @@ use std::sync::{Arc, Mutex};
 pub struct State {
     /// Close the connection after so many bytes of a file's body; each entry is used once.
     pub cuts: Vec<(String, usize)>,
-    /// Files whose content is served with its first byte changed.
-    pub damaged: Vec<String>,
     /// Bytes of files that are served changed.
     pub flips: Vec<(String, usize)>,
     /// Token that must be presented.
@@ -157,9 +155,6 @@ fn send_file(
     let end = request.range.and_then(|(_, end)| end).map_or(content.len(), |end| end + 1);
     let mut body = content[start..end.min(content.len())].to_vec();
     let mut state = state.lock().unwrap();
-    if start == 0 && body.len() > 1 && state.damaged.contains(name) {
-        body[0] ^= 1;
-    }
     for (_, at) in state.flips.iter().filter(|(file, _)| file == name) {
         if let Some(byte) = at.checked_sub(start).and_then(|at| body.get_mut(at)) {
             *byte ^= 1;
