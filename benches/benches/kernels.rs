@@ -161,6 +161,11 @@ fn rows(criterion: &mut Criterion) {
         out.copy_from_slice(&x);
         kernels.gated(Activation::Silu, black_box(&mut out), &weight);
     });
+    let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
+    each(&mut criterion.benchmark_group("gated_clamped"), 8 * COLS, |kernels| {
+        out.copy_from_slice(&x);
+        kernels.gated(clamped, black_box(&mut out), &weight);
+    });
     each(&mut criterion.benchmark_group("scale"), 4 * COLS, |kernels| {
         kernels.scale(black_box(&mut out), 0.999);
     });

@@ -229,6 +229,8 @@ pub struct AttentionHeads<B: Backend> {
     pub key_norm: HeadNorm<B>,
     /// How many positions a row sees, its own included; none for all.
     pub sliding_window: Option<usize>,
+    /// Logit of each query head that takes part in the softmax and has no value, `[H]`.
+    pub sinks: Option<B::Floats>,
 }
 
 /// A matrix for every head, one below the other.
@@ -491,6 +493,12 @@ pub trait Encoder<B: Backend>: Send {
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<B::Matrix, EngineError>;
+
+    /// Makes floats available during a step, as [`Backend::upload_floats`].
+    ///
+    /// # Errors
+    /// As [`Backend::upload_floats`].
+    fn bind_floats(&mut self, values: &[f32]) -> Result<B::Floats, EngineError>;
 
     /// Starts the device on what was recorded, before the host waits for something else.
     ///

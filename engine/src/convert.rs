@@ -7,6 +7,7 @@
 
 mod cut;
 mod error;
+mod fitter;
 mod hidden;
 mod inputs;
 mod order;
@@ -23,9 +24,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use nestling_formats::gguf::BlockType;
 use nestling_formats::nested::{InputTransform, NeuronOrder, QuantizeOptions};
 use nestling_formats::store::{GroupId, StoreId, StoreWriter};
-use nestling_formats::{Checkpoint, ImportError, Level};
+use nestling_formats::{Checkpoint, ElementType, ImportError, Level};
 
 use crate::CancelToken;
 use crate::calibrate::{CalibrationTokens, Calibrator};
@@ -110,6 +112,14 @@ pub struct ConvertOptions {
     pub calibration: Calibration,
     /// How much the second moments of calibration are damped.
     pub damping: Damping,
+}
+
+impl ConvertOptions {
+    /// Whether weights that are written so are kept as they are, instead of being rounded.
+    pub(crate) fn keeps(&self, element: ElementType) -> bool {
+        let is_mxfp4 = element == ElementType::Block(BlockType::Mxfp4);
+        is_mxfp4 && self.source_bits == SourceBits::AtMost
+    }
 }
 
 impl Default for ConvertOptions {

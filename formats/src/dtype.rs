@@ -12,6 +12,8 @@ pub enum DType {
     F16 = 1,
     /// The upper half of single precision.
     Bf16 = 2,
+    /// Bytes: what quantized weights are made of, no weights of their own.
+    U8 = 3,
 }
 
 impl DType {
@@ -20,6 +22,7 @@ impl DType {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
+            Self::U8 => 1,
         }
     }
 
@@ -29,6 +32,7 @@ impl DType {
             Self::F32 => "F32",
             Self::F16 => "F16",
             Self::Bf16 => "BF16",
+            Self::U8 => "U8",
         }
     }
 
@@ -42,6 +46,7 @@ impl DType {
             Self::Bf16 => {
                 out.extend(values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()));
             }
+            Self::U8 => out.extend(values.iter().map(|&value| value as u8)),
         }
     }
 
@@ -64,6 +69,9 @@ impl DType {
                 for (value, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
                     *value = bf16::from_le_bytes(*bytes).to_f32();
                 }
+            }
+            Self::U8 => {
+                out.iter_mut().zip(bytes).for_each(|(value, byte)| *value = f32::from(*byte))
             }
         }
     }

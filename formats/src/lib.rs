@@ -24,10 +24,10 @@ mod weight_files;
 
 pub use checkpoint::{Asset, Checkpoint, FloatPlace, MatrixPlace, TensorInfo};
 pub use config::{
-    Activation, Architecture, AttentionBias, AttentionConfig, ExpertGroups, ExpertVector,
-    FeedForward, GenerationDefaults, GroupScore, LatentConfig, LayerConfig, ModelConfig,
-    Multipliers, QkNorm, RopeConfig, RopePairs, RopeScaling, RouterConfig, RouterScore,
-    SharedExpert, SharedGate, TokenMixer, YarnScaling,
+    Activation, Architecture, AttentionBias, AttentionConfig, ExpertBias, ExpertFormat,
+    ExpertGroups, ExpertVector, FeedForward, GenerationDefaults, GroupScore, LatentConfig,
+    LayerConfig, ModelConfig, Multipliers, QkNorm, RopeConfig, RopePairs, RopeScaling,
+    RouterConfig, RouterScore, SharedExpert, SharedGate, Sinks, TokenMixer, YarnScaling,
 };
 pub use delta_net::DeltaNetConfig;
 pub use dtype::DType;

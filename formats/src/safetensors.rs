@@ -119,14 +119,14 @@ impl RawTensor {
         let wrong = |expected: String, found: String| {
             malformed(file, &what, data_start.saturating_add(begin), expected, found)
         };
-        let dtype = [DType::F32, DType::F16, DType::Bf16]
+        let dtype = [DType::F32, DType::F16, DType::Bf16, DType::U8]
             .into_iter()
             .find(|dtype| dtype.name() == self.dtype)
             .ok_or_else(|| ImportError::Unsupported {
                 file: file.into(),
                 key: name.into(),
                 found: format!("of type {}", self.dtype.chars().take(20).collect::<String>()),
-                supported: "supported: F32, F16, BF16".into(),
+                supported: "supported: F32, F16, BF16, and U8 of MXFP4".into(),
             })?;
         if self.shape.len() > MAX_TENSOR_RANK {
             let found = format!("{} dimensions", self.shape.len());

@@ -1,8 +1,8 @@
 //! Every weight of a model and its shape, derived from the configuration alone.
 
 use crate::config::{
-    AttentionBias, AttentionConfig, ExpertVector, FeedForward, LatentConfig, ModelConfig, QkNorm,
-    SharedExpert, SharedGate, TokenMixer,
+    AttentionBias, AttentionConfig, ExpertBias, ExpertVector, FeedForward, LatentConfig,
+    ModelConfig, QkNorm, SharedExpert, SharedGate, Sinks, TokenMixer,
 };
 use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
 
@@ -109,6 +109,9 @@ impl ModelShape {
         if attention.bias == AttentionBias::All {
             self.vector(FloatKind::OutputBias, at, hidden);
         }
+        if attention.sinks == Sinks::Present {
+            self.vector(FloatKind::Sinks, at, attention.num_attention_heads);
+        }
     }
 
     fn latent(&mut self, hidden: usize, layer: u32, latent: &LatentConfig) {
@@ -151,6 +154,16 @@ impl ModelShape {
         ] {
             if vector == ExpertVector::Present {
                 self.vector(kind, at, num_experts);
+            }
+        }
+        if config.expert_bias == ExpertBias::Present {
+            for (kind, cols) in [
+                (FloatKind::ExpertGateBias, moe_intermediate_size),
+                (FloatKind::ExpertUpBias, moe_intermediate_size),
+                (FloatKind::ExpertDownBias, hidden),
+            ] {
+                let id = FloatId { kind, layer: at };
+                self.floats.push(FloatShape { id, rows: num_experts, cols });
             }
         }
         if let Some(SharedExpert { gate: SharedGate::Sigmoid, .. }) = shared {

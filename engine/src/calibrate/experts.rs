@@ -13,7 +13,7 @@ use crate::cpu::Cpu;
 use crate::cpu::kernels::Kernels;
 use crate::driver::block_on;
 use crate::error::EngineError;
-use crate::expert::ExpertSource;
+use crate::expert::{ExpertBiases, ExpertSource};
 use crate::model::LayerWeights;
 use crate::model::weights::Loader;
 use crate::threads::ThreadPool;
@@ -183,13 +183,15 @@ impl Calibrator<'_> {
         };
         let hidden = config.hidden_size;
         let group = self.source.matrices(&GroupId::expert_of(self.layers, expert))?;
+        let biases = ExpertBiases::read(&self.source, self.layers)?;
+        let biases = biases.as_ref().map(|biases| biases.of(expert));
         let mut loader = Loader {
             backend: &mut self.cpu,
             source: &self.source,
             activations: ActivationMode::Float,
             threads: 1,
         };
-        loader.feed_forward(group, (hidden, intermediate))
+        loader.feed_forward(group, (hidden, intermediate), biases)
     }
 
     /// Computes the tokens that use a part and adds their outputs; gives the mean squares of their

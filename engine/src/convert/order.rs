@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use nestling_formats::gguf::BlockType;
 use nestling_formats::nested::NeuronOrder;
-use nestling_formats::{Checkpoint, ExpertId, MatrixId, MatrixKind};
+use nestling_formats::{Checkpoint, ElementType, ExpertId, MatrixId, MatrixKind};
 
 use super::ConvertError;
+
+const MXFP4: ElementType = ElementType::Block(BlockType::Mxfp4);
 
 /// The orders of one layer's experts.
 pub(super) struct Orders<'a> {
@@ -25,7 +28,9 @@ impl<'a> Orders<'a> {
     /// They are rows of gate and up, columns of down, and what down's second moments are of.
     pub fn of(&self, id: MatrixId) -> Result<Option<Arc<[u32]>>, ConvertError> {
         let (Some(layer), Some(expert)) = (id.layer, id.expert) else { return Ok(None) };
-        if self.order == NeuronOrder::Source {
+        // Columns of a block of MXFP4 belong together.
+        let is_block = self.checkpoint.matrix(id)?.element() == MXFP4;
+        if self.order == NeuronOrder::Source || is_block {
             return Ok(None);
         }
         let expert = ExpertId { layer, expert };

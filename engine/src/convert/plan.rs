@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use nestling_formats::checkpoint::Asset;
+use nestling_formats::gguf::BlockType;
 use nestling_formats::nested::{Layout, TILE_ROWS};
 use nestling_formats::store::{
     Encoding, FloatTensor, GroupId, Index, Matrix, Measures, StorePlan, levels_with_offset,
 };
 use nestling_formats::{
-    Checkpoint, DType, ElementType, ExpertId, FeedForward, FloatId, FloatShape, Level, MatrixId,
-    MatrixKind, MatrixShape, ModelConfig, ModelShape, Plane,
+    Checkpoint, DType, ElementType, ExpertFormat, ExpertId, FeedForward, FloatId, FloatShape,
+    Level, MatrixId, MatrixKind, MatrixShape, ModelConfig, ModelShape, Plane,
 };
 
 use super::{Calibration, ConvertError, ConvertOptions, SourceBits};
@@ -49,7 +50,10 @@ pub fn estimate_store_bytes(
 ) -> Result<u64, ConvertError> {
     let mut plan = begin(Vec::new(), options);
     plan.add_asset("tokenizer.json", ESTIMATED_ASSET_BYTES);
-    let matrix = |_| Ok(ElementType::Float(DType::Bf16));
+    let matrix = |id: MatrixId| match (id.expert, config.expert_format) {
+        (Some(_), ExpertFormat::Mxfp4) => Ok(ElementType::Block(BlockType::Mxfp4)),
+        _ => Ok(ElementType::Float(DType::Bf16)),
+    };
     let float = |_| Ok(DType::F32);
     Weights::new(config, options, &matrix, &float).add_to(&mut plan)?;
     Ok(plan.index()?.length())
@@ -137,7 +141,7 @@ struct Weights<'a> {
     /// The highest level of matrices that every token uses.
     dense_top: Level,
     /// The codec of each layer's matrix kind; experts of a layer share it.
-    codecs: BTreeMap<(Option<u32>, u8, bool), u32>,
+    codecs: BTreeMap<(Option<u32>, u8, [bool; 2]), u32>,
 }
 
 impl<'a> Weights<'a> {
@@ -169,7 +173,10 @@ impl<'a> Weights<'a> {
     fn find_dense_top(&mut self, shape: &ModelShape) -> Result<(), ConvertError> {
         let mut experts = None;
         for matrix in shape.matrices.iter().filter(|matrix| matrix.id.expert.is_some()) {
-            experts = experts.max(Some(self.top((self.matrix_element)(matrix.id)?)));
+            let element = (self.matrix_element)(matrix.id)?;
+            // Level 4 is all there is of some experts; the rest goes with them whole.
+            let top = if self.options.keeps(element) { Level::L8 } else { self.top(element) };
+            experts = experts.max(Some(top));
         }
         if experts.is_some_and(|top| top < Level::L8) && self.options.level == Level::L8 {
             self.dense_top = Level::L6;
@@ -244,7 +251,7 @@ impl<'a> Weights<'a> {
                 _ => Layout::Tile16,
             };
             // A tied head is coded for its own inputs.
-            let key = (id.layer, id.kind as u8, id.expert.is_some());
+            let key = (id.layer, id.kind as u8, [id.expert.is_some(), self.options.keeps(element)]);
             let tiles = rows.div_ceil(TILE_ROWS).saturating_mul(self.sharing(id));
             let tables = self.options.quantize.tables.min(tiles);
             let codec = *self.codecs.entry(key).or_insert_with(|| plan.add_codec(tables));

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use nestling_formats::nested::{
-    Calibrated, CodecFitter, GROUP, InputTransform, NestedCodec, QuantizedMatrix, TILE_ROWS,
-    quantize_calibrated, quantize_matrix, reorder_columns,
+    Calibrated, GROUP, InputTransform, NestedCodec, QuantizedMatrix, ScaleSteps, TILE_ROWS,
+    quantize_calibrated, quantize_matrix, quantize_mxfp4, reorder_columns,
 };
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, MatrixData, pack_extent};
 use nestling_formats::{FloatId, Level, MatrixId, MatrixKind, Plane};
 
+use super::fitter::Fitter;
 use super::inputs::Inputs;
 use super::plan::source_id;
 use super::progress::Meter;
@@ -17,6 +18,7 @@ use super::sensitivity::{CodedMatrix, drops, expert_errors};
 use super::source_error::SourceErrors;
 use super::{Conversion, ConvertError, work};
 use crate::calibrate::Calibrator;
+use crate::expert::{CheckpointSource, ExpertBiases};
 
 /// Weights that are coded between two looks at the cancel token.
 const BLOCK_WEIGHTS: usize = 1 << 20;
@@ -201,7 +203,7 @@ impl Conversion<'_> {
             self.sample(block, tables(*number), calibrator)
         };
         let sampled = work::map(self.threads(), jobs.len(), &sample)?;
-        let mut fitters: BTreeMap<u32, (MatrixId, usize, CodecFitter)> = BTreeMap::new();
+        let mut fitters: BTreeMap<u32, (MatrixId, usize, Fitter)> = BTreeMap::new();
         for ((number, block), samples) in jobs.into_iter().zip(sampled) {
             match fitters.get_mut(&number) {
                 Some((.., fitter)) => fitter.absorb(samples),
@@ -218,7 +220,9 @@ impl Conversion<'_> {
             let mut codec = fitted.map_err(|source| ConvertError::Quantize { matrix, source })?;
             codec.inputs = self.transform(matrix, cols);
             let blocks = codecs.get(&number).map_or(&[][..], Vec::as_slice);
-            self.refit(&mut codec, blocks, calibrator)?;
+            if codec.steps == ScaleSteps::Eighths {
+                self.refit(&mut codec, blocks, calibrator)?;
+            }
             Ok(self.writer.set_codec(number, &codec)?)
         };
         work::map(self.threads(), fitters.len(), &fit).map(drop)
@@ -229,14 +233,14 @@ impl Conversion<'_> {
         block: &Block,
         tables: usize,
         calibrator: Option<&Calibrator<'_>>,
-    ) -> Result<CodecFitter, ConvertError> {
+    ) -> Result<Fitter, ConvertError> {
         let weights = self.read(block)?;
         let importance = self.importance(calibrator, block)?;
         let mut options = self.options.quantize.clone();
         options.tables = tables;
-        let mut fitter = CodecFitter::new(&options);
+        let mut fitter = Fitter::new(self.is_mxfp4(block.id), &options);
         fitter
-            .add(&weights, block.to - block.from, block.cols, importance.as_deref())
+            .add(&weights, (block.rows(), block.cols), importance.as_deref())
             .map_err(|source| ConvertError::Quantize { matrix: block.id, source })?;
         Ok(fitter)
     }
@@ -270,9 +274,16 @@ impl Conversion<'_> {
     /// What the inputs of a matrix with that many of them go through.
     pub(super) fn transform(&self, id: MatrixId, cols: usize) -> InputTransform {
         match id.kind {
-            MatrixKind::Down if cols.is_multiple_of(GROUP) => self.options.rotation,
+            MatrixKind::Down if cols.is_multiple_of(GROUP) && !self.is_mxfp4(id) => {
+                self.options.rotation
+            }
             _ => InputTransform::None,
         }
+    }
+
+    /// Whether a matrix of the checkpoint is MXFP4, and is kept so.
+    pub(super) fn is_mxfp4(&self, id: MatrixId) -> bool {
+        self.checkpoint.matrix(id).is_ok_and(|place| self.options.keeps(place.element()))
     }
 
     /// All matrices of a group, coded on that many threads.
@@ -298,7 +309,10 @@ impl Conversion<'_> {
                     reason: "its codec was not fitted".into(),
                 });
             };
-            let calibrated = inputs.of(made(&group.id, matrix), matrix.cols)?;
+            let calibrated = match codec.steps {
+                ScaleSteps::Eighths => inputs.of(made(&group.id, matrix), matrix.cols)?,
+                ScaleSteps::Octaves => None,
+            };
             let blocks: Vec<Block> = blocks(&group.id, id, matrix).collect();
             let parts = work::map(threads, blocks.len(), &|index| {
                 self.quantize(&blocks[index], (&codec, top_level(matrix)), calibrated.as_ref())
@@ -316,6 +330,10 @@ impl Conversion<'_> {
     ) -> Result<QuantizedMatrix, ConvertError> {
         let weights = self.read(block)?;
         let (rows, cols, options) = (block.to - block.from, block.cols, &self.options.quantize);
+        if codec.steps == ScaleSteps::Octaves {
+            let coded = quantize_mxfp4(&weights, rows, cols, codec, options);
+            return coded.map_err(|source| ConvertError::Quantize { matrix: block.id, source });
+        }
         let coded = match calibrated {
             Some(inputs) => quantize_calibrated(&weights, rows, cols, codec, inputs, options),
             None => quantize_matrix(&weights, rows, cols, codec, None, options),
@@ -359,12 +377,15 @@ impl Conversion<'_> {
         if kinds != [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down] {
             return Ok(());
         }
+        let biases = self.expert_biases(&group.id)?;
         let matrices: Vec<CodedMatrix<'_>> = matrices
             .iter()
-            .map(|(weights, coded, codec)| CodedMatrix { weights, coded, codec })
+            .zip(&biases)
+            .map(|((weights, coded, codec), bias)| CodedMatrix { weights, coded, codec, bias })
             .collect();
         let id = self.source(&group.id, &group.matrices[0]);
-        let errors = expert_errors(&matrices, &sample)
+        let activation = self.checkpoint.config().activation;
+        let errors = expert_errors(&matrices, &sample, activation)
             .map_err(|source| ConvertError::Quantize { matrix: id, source })?;
         let unit = calibrator.residual_square();
         for (plane, drop) in Plane::ALL.into_iter().zip(drops(&errors.together, unit)) {
@@ -377,6 +398,16 @@ impl Conversion<'_> {
             self.writer.set_matrix_error_drops(&group.id, kind, drops)?;
         }
         Ok(())
+    }
+
+    /// Biases of an expert's gate, up and down; empty where there are none.
+    fn expert_biases(&self, group: &GroupId) -> Result<[Vec<f32>; 3], ConvertError> {
+        let (Some(layer), Some(expert)) = (group.layer(), group.expert()) else {
+            return Ok([const { Vec::new() }; 3]);
+        };
+        let source = CheckpointSource::new(self.checkpoint);
+        let biases = ExpertBiases::read(&source, layer)?;
+        Ok(biases.map_or([const { Vec::new() }; 3], |all| all.of(expert).map(<[f32]>::to_vec)))
     }
 
     /// Packs and writes the extents of a group.

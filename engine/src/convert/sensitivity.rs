@@ -1,9 +1,10 @@
 //! What each plane of an expert buys: the error of its output on tokens that are routed to it.
 
 use nestling_formats::nested::{GROUP, NestedCodec, NestedError, QuantizedMatrix};
-use nestling_formats::{Level, MatrixKind};
+use nestling_formats::{Activation, Level, MatrixKind};
 
 use crate::calibrate::RoutedSample;
+use crate::cpu::math;
 
 /// A matrix as it was, and as it was coded.
 pub(super) struct CodedMatrix<'a> {
@@ -11,6 +12,8 @@ pub(super) struct CodedMatrix<'a> {
     pub weights: &'a [f32],
     pub coded: &'a QuantizedMatrix,
     pub codec: &'a NestedCodec,
+    /// What is added to the products, `[rows]`; empty for nothing.
+    pub bias: &'a [f32],
 }
 
 /// Mean squared error of an expert's output, weighted by the squares of the router's weights:
@@ -49,27 +52,34 @@ pub(super) fn drops(errors: &LevelErrors, unit: f64) -> [f32; 5] {
 }
 
 /// Measures an expert on its tokens: gate, up and down `[I, D]`, `[I, D]`, `[D, I]`; nothing of any
-/// other number of matrices.
+/// other number of matrices. The bias of down counts as nothing: it is there without any plane.
 ///
 /// # Errors
 /// [`NestedError::Shape`] for codes of another shape than the weights.
 pub(super) fn expert_errors(
     matrices: &[CodedMatrix<'_>],
     sample: &RoutedSample,
+    activation: Activation,
 ) -> Result<ExpertErrors, NestedError> {
     let [gate, up, down] = matrices else { return Ok(ExpertErrors::default()) };
     let (hidden, intermediate) = (down.coded.rows, down.coded.cols);
     let tokens = sample.weights.len();
-    let product = |weights: &[f32], x: &[f32], cols| multiply(weights, x, cols);
-    let gates = product(gate.weights, &sample.inputs, hidden); // [T, I]
-    let ups = product(up.weights, &sample.inputs, hidden); // [T, I]
+    let product = |weights: &[f32], bias: &[f32]| {
+        let mut out = multiply(weights, &sample.inputs, hidden);
+        if !bias.is_empty() {
+            out.chunks_exact_mut(bias.len()).for_each(|row| math::add(row, bias));
+        }
+        out
+    };
+    let gates = product(gate.weights, gate.bias); // [T, I]
+    let ups = product(up.weights, up.bias); // [T, I]
     let inner = |gates: &[f32], ups: &[f32]| -> Result<Vec<f32>, NestedError> {
-        let mut inner: Vec<f32> = gates.iter().zip(ups).map(|(g, u)| swish(*g) * u).collect();
+        let mut inner = join(activation, gates, ups);
         down.codec.inputs.transform_weights(&mut inner, intermediate)?;
         Ok(inner)
     };
     let exact = inner(&gates, &ups)?;
-    let output = product(down.weights, &exact, intermediate); // [T, D]
+    let output = multiply(down.weights, &exact, intermediate); // [T, D]
     let error = |other: &[f32]| {
         let rows = output.chunks_exact(hidden).zip(other.chunks_exact(hidden));
         let mut sum = 0.0;
@@ -90,8 +100,8 @@ pub(super) fn expert_errors(
         down: [nothing; 6],
     };
     for (at, level) in (1..).zip(Level::ALL) {
-        let coded_gates = product(&decode(gate, level)?, &sample.inputs, hidden);
-        let coded_ups = product(&decode(up, level)?, &sample.inputs, hidden);
+        let coded_gates = product(&decode(gate, level)?, gate.bias);
+        let coded_ups = product(&decode(up, level)?, up.bias);
         let coded_down = decode(down, level)?;
         let through = |down: &[f32], inner: &[f32]| error(&multiply(down, inner, intermediate));
         errors.gate[at] = through(down.weights, &inner(&coded_gates, &ups)?);
@@ -100,6 +110,16 @@ pub(super) fn expert_errors(
         errors.together[at] = through(&coded_down, &inner(&coded_gates, &coded_ups)?);
     }
     Ok(errors)
+}
+
+/// Gate and up joined.
+fn join(activation: Activation, gates: &[f32], ups: &[f32]) -> Vec<f32> {
+    if activation == Activation::Silu {
+        return gates.iter().zip(ups).map(|(g, u)| swish(*g) * u).collect();
+    }
+    let mut inner = gates.to_vec();
+    math::gated(activation, &mut inner, ups);
+    inner
 }
 
 fn swish(x: f32) -> f32 {

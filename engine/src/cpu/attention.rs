@@ -148,9 +148,15 @@ impl AttentionRows {
         self.values.resize(d * PAGE_POSITIONS, 0.0);
     }
 
-    /// Divides what was gathered by the sum of its weights and gives it, `[Q, value_dim]`.
-    pub fn finish(&mut self) -> &[f32] {
-        for (out, state) in self.out.chunks_exact_mut(self.value_dim.max(1)).zip(&self.states) {
+    /// Divides what was gathered by the sum of its weights and gives it, `[Q, value_dim]`. `sinks` are
+    /// logits without values of the first queries, of those after them, and so on; none if empty.
+    pub fn finish(&mut self, sinks: &[f32]) -> &[f32] {
+        let each = self.out.chunks_exact_mut(self.value_dim.max(1)).zip(&mut self.states);
+        for (index, (out, state)) in each.enumerate() {
+            if !sinks.is_empty() {
+                let factor = add_sink(state, sinks[index % sinks.len()]);
+                out.iter_mut().for_each(|out| *out *= factor);
+            }
             out.iter_mut().for_each(|out| *out /= state.sum);
         }
         &self.out
@@ -317,6 +323,12 @@ pub(super) fn merge(state: &mut AttentionState, block_max: f32, sum: f32) -> [f3
     state.sum = state.sum.mul_add(old, sum * new);
     state.max = both;
     [old, new]
+}
+
+/// Adds a logit without a value; gives the factor of what was gathered.
+#[inline(always)]
+pub(super) fn add_sink(state: &mut AttentionState, sink: f32) -> f32 {
+    merge(state, sink, 1.0)[0]
 }
 
 /// The weighted sum of the values that each query sees. Beyond them may lie anything, NaN too, so

@@ -195,6 +195,15 @@ pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
+/// [`Activation::ClampedSwiglu`] of one gate and up. NaN stays.
+#[inline(always)]
+pub fn clamped_swiglu(gate: f32, up: f32, alpha: f32, limit: f32) -> f32 {
+    let gate = if gate > limit { limit } else { gate };
+    let up = if up > limit { limit } else { up };
+    let up = if up < -limit { -limit } else { up };
+    gate / (1.0 + exp(-alpha * gate)) * (up + 1.0)
+}
+
 /// Joins gate and up, in place of gate: `gate[i] = activation(gate[i], up[i])`.
 #[inline(always)]
 pub fn gated(activation: Activation, gate: &mut [f32], up: &[f32]) {
@@ -202,6 +211,11 @@ pub fn gated(activation: Activation, gate: &mut [f32], up: &[f32]) {
         Activation::Silu => {
             for (gate, up) in gate.iter_mut().zip(up) {
                 *gate = silu(*gate) * up;
+            }
+        }
+        Activation::ClampedSwiglu { alpha, limit } => {
+            for (gate, up) in gate.iter_mut().zip(up) {
+                *gate = clamped_swiglu(*gate, *up, alpha, limit);
             }
         }
         Activation::GeluTanh => {

@@ -1,5 +1,6 @@
 //! Experts: where they come from and which are resident.
 
+pub mod bias;
 pub mod cache;
 pub mod checkpoint;
 mod extents;
@@ -17,6 +18,7 @@ pub mod store;
 pub mod streamed;
 mod tag;
 
+pub use bias::ExpertBiases;
 pub use cache::{ExpertCache, RequestScratch};
 pub use checkpoint::CheckpointSource;
 pub use float_tables::FloatTables;

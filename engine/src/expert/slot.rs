@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nestling_formats::{ExpertId, FeedForward as FeedForwardConfig, MatrixKind, ModelConfig};
 
+use super::bias::ExpertBiases;
 use super::source::{ExpertSource, Matrices, Scan};
 use crate::backend::{Backend, Encoder, FeedForward, Linear};
 use crate::error::EngineError;
@@ -15,6 +16,8 @@ pub(super) struct Maker {
     pub source: Arc<dyn ExpertSource>,
     pub config: ModelConfig,
     pub activations: ActivationMode,
+    /// Biases of each layer's experts.
+    pub biases: Vec<Option<ExpertBiases>>, // [layers]
 }
 
 /// One expert's planes, and the expert made of them.
@@ -59,7 +62,7 @@ impl<B: Backend> Slot<B> {
         let arrived = self.prefix();
         let matrices = maker.source.bind_expert(id, &arrived, self.scan)?;
         self.scan = Scan::Known;
-        let weights = Arc::new(upload::<B>(matrices, id.layer, maker, encoder)?);
+        let weights = Arc::new(upload::<B>(matrices, id, maker, encoder)?);
         self.bound = Some((Arc::clone(&weights), arrived.len()));
         Ok(weights)
     }
@@ -82,23 +85,29 @@ fn sizes_of(config: &ModelConfig, layer: u32) -> (usize, usize) {
 
 fn upload<B: Backend>(
     mut matrices: Matrices,
-    layer: u32,
+    id: ExpertId,
     maker: &Maker,
     encoder: &mut B::Encoder<'_>,
 ) -> Result<FeedForward<B>, EngineError> {
-    let (hidden, intermediate) = sizes_of(&maker.config, layer);
-    let mut upload = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
+    let (hidden, intermediate) = sizes_of(&maker.config, id.layer);
+    let biases = maker.biases.get(id.layer as usize).and_then(Option::as_ref);
+    let [gate, up, down] = match biases.map(|biases| biases.of(id.expert)) {
+        Some(biases) => biases.map(Some),
+        None => [None; 3],
+    };
+    let mut upload = |kind, bias: Option<&[f32]>, rows, cols| -> Result<Linear<B>, EngineError> {
         // Rows that ask for more than is there are computed only where planes may be left out.
         let weights = match matrices.take(kind, (rows, cols))? {
             MatrixWeights::Nested(matrix) => MatrixWeights::Nested(matrix.at_most_held()),
             float @ MatrixWeights::Float(_) => float,
         };
-        Ok(Linear { matrix: encoder.bind_matrix(&weights, maker.activations)?, bias: None })
+        let bias = bias.map(|bias| encoder.bind_floats(bias)).transpose()?;
+        Ok(Linear { matrix: encoder.bind_matrix(&weights, maker.activations)?, bias })
     };
     Ok(FeedForward {
         activation: maker.config.activation,
-        gate: upload(MatrixKind::Gate, intermediate, hidden)?,
-        up: upload(MatrixKind::Up, intermediate, hidden)?,
-        down: upload(MatrixKind::Down, hidden, intermediate)?,
+        gate: upload(MatrixKind::Gate, gate, intermediate, hidden)?,
+        up: upload(MatrixKind::Up, up, intermediate, hidden)?,
+        down: upload(MatrixKind::Down, down, hidden, intermediate)?,
     })
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use nestling_formats::FeedForward as FeedForwardConfig;
 
+use super::bias::ExpertBiases;
 use super::extents::ExtentTable;
 use super::jobs::Jobs;
 use super::memory::ExpertMemory;
@@ -84,6 +85,9 @@ impl<B: Backend> StreamedExperts<B> {
         let spare = spare_bytes(options.budget_bytes, &table, options.reads.pool_bytes);
         let residency = ResidencyOptions::new(&table, options.budget_bytes - spare);
         let residency = Residency::new(table, residency)?;
+        let layers = (0u32..).zip(&config.layers);
+        let biases = layers.map(|(layer, _)| ExpertBiases::read(&*source, layer));
+        let biases = biases.collect::<Result<_, _>>()?;
         let opened = Moment::now();
         let reads = Reads::open(Arc::clone(&store), &options.reads)?;
         reads.set_pool_bytes(0);
@@ -96,7 +100,7 @@ impl<B: Backend> StreamedExperts<B> {
         let experts = extents.experts_of_layers();
         let slots = experts.map(|count| (0..count).map(|_| Slot::empty()).collect()).collect();
         Ok(Self {
-            maker: Maker { source, config, activations },
+            maker: Maker { source, config, activations, biases },
             reads,
             residency,
             extents,

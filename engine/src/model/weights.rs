@@ -3,7 +3,7 @@
 use nestling_formats::store::GroupId;
 use nestling_formats::{
     AttentionBias, AttentionConfig, ExpertVector, FeedForward as FeedForwardConfig, FloatKind,
-    LayerConfig, Level, MatrixKind, ModelConfig, Multipliers, QkNorm, RopePairs, SharedGate,
+    LayerConfig, Level, MatrixKind, ModelConfig, Multipliers, QkNorm, RopePairs, SharedGate, Sinks,
     TokenMixer,
 };
 
@@ -14,8 +14,8 @@ use crate::backend::{AttentionHeads, Backend, FeedForward, HeadNorm, Linear, Rou
 use crate::batch::StepRows;
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
-use crate::expert::ExpertCache;
 use crate::expert::source::{ExpertSource, Matrices};
+use crate::expert::{ExpertBiases, ExpertCache};
 use crate::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 
 /// Everything but the experts.
@@ -207,7 +207,7 @@ impl<B: Backend> Loader<'_, B> {
         };
         let shared = match layer.feed_forward.dense_size() {
             Some(intermediate_size) => {
-                let ffn = self.feed_forward(dense, (hidden, intermediate_size))?;
+                let ffn = self.feed_forward(dense, (hidden, intermediate_size), None)?;
                 Some(SharedWeights { ffn, gate: self.shared_gate(config, layer, &floats)? })
             }
             None => None,
@@ -284,6 +284,13 @@ impl<B: Backend> Loader<'_, B> {
             query_norm: norm(FloatKind::QueryNorm, heads.num_attention_heads)?,
             key_norm: norm(FloatKind::KeyNorm, heads.num_key_value_heads)?,
             sliding_window: heads.sliding_window,
+            sinks: match heads.sinks {
+                Sinks::Absent => None,
+                Sinks::Present => {
+                    let count = heads.num_attention_heads;
+                    Some(floats.upload(self.backend, FloatKind::Sinks, count)?)
+                }
+            },
         })
     }
 
@@ -356,11 +363,15 @@ impl<B: Backend> Loader<'_, B> {
         let count = u32::try_from(num_experts).unwrap_or(u32::MAX);
         let groups = self.source.experts(layer, count, self.threads, cancel)?;
         let (hidden, intermediate) = (config.hidden_size, moe_intermediate_size);
-        let upload = |group| self.feed_forward(group, (hidden, intermediate));
-        groups.into_iter().map(upload).collect()
+        let biases = ExpertBiases::read(self.source, layer)?;
+        let upload = |(expert, group)| {
+            let biases = biases.as_ref().map(|biases| biases.of(expert));
+            self.feed_forward(group, (hidden, intermediate), biases)
+        };
+        (0u32..).zip(groups).map(upload).collect()
     }
 
-    /// A feed-forward part out of its group.
+    /// A feed-forward part out of its group, with the biases of gate, up and down.
     ///
     /// # Errors
     /// As [`Loader::load`].
@@ -368,17 +379,21 @@ impl<B: Backend> Loader<'_, B> {
         &mut self,
         mut group: Matrices,
         (hidden, intermediate): (usize, usize),
+        biases: Option<[&[f32]; 3]>,
     ) -> Result<FeedForward<B>, EngineError> {
-        let mut upload = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
-            let weights = group.take(kind, (rows, cols))?;
-            let matrix = self.backend.upload_matrix(&weights, self.activations)?;
-            Ok(Linear { matrix, bias: None })
-        };
+        let [gate, up, down] = biases.map_or([None; 3], |biases| biases.map(Some));
+        let mut upload =
+            |kind, bias: Option<&[f32]>, rows, cols| -> Result<Linear<B>, EngineError> {
+                let weights = group.take(kind, (rows, cols))?;
+                let matrix = self.backend.upload_matrix(&weights, self.activations)?;
+                let bias = bias.map(|bias| self.backend.upload_floats(bias)).transpose()?;
+                Ok(Linear { matrix, bias })
+            };
         Ok(FeedForward {
             activation: self.source.config().activation,
-            gate: upload(MatrixKind::Gate, intermediate, hidden)?,
-            up: upload(MatrixKind::Up, intermediate, hidden)?,
-            down: upload(MatrixKind::Down, hidden, intermediate)?,
+            gate: upload(MatrixKind::Gate, gate, intermediate, hidden)?,
+            up: upload(MatrixKind::Up, up, intermediate, hidden)?,
+            down: upload(MatrixKind::Down, down, hidden, intermediate)?,
         })
     }
 }

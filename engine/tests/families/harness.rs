@@ -33,7 +33,7 @@ const ROUTER_GAP_MIN: f32 = 1e-4;
 /// each err by about 0.4 % of a product's spread; these random models have logits of spread 2 to 6.
 const LEVEL_8_DIVERGENCE_MAX: f64 = 0.02;
 
-fn directory(name: &str) -> PathBuf {
+pub fn directory(name: &str) -> PathBuf {
     data("families").join(name)
 }
 
@@ -85,7 +85,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 }
 
 /// A store of the family, with the folder that it lives in.
-fn store(name: &str, options: &ConvertOptions) -> (tempfile::TempDir, Arc<Store>) {
+pub fn store(name: &str, options: &ConvertOptions) -> (tempfile::TempDir, Arc<Store>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.nest");
     let checkpoint = Checkpoint::open(directory(name)).unwrap();
@@ -93,7 +93,7 @@ fn store(name: &str, options: &ConvertOptions) -> (tempfile::TempDir, Arc<Store>
     (folder, Arc::new(Store::open(path).unwrap()))
 }
 
-fn owned(store: &Arc<Store>, level: Option<Level>) -> Arc<dyn ExpertSource> {
+pub fn owned(store: &Arc<Store>, level: Option<Level>) -> Arc<dyn ExpertSource> {
     Arc::new(StoreSource::owned(Arc::clone(store), level).unwrap())
 }
 

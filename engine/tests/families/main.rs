@@ -6,6 +6,8 @@
 #[path = "../model/common.rs"]
 mod common;
 #[cfg(test)]
+mod gpt_oss;
+#[cfg(test)]
 mod harness;
 
 /// The tests of a family, whose data lie in `tests/data/families/<name>` and `<name>-golden`.
@@ -46,6 +48,8 @@ macro_rules! family {
 family!(deepseek_v2, "deepseek-v2");
 family!(deepseek_v2_lite, "deepseek-v2-lite");
 family!(glm4_moe_lite, "glm4-moe-lite");
+family!(gpt_oss_mxfp4, "gpt-oss");
+family!(gpt_oss_bf16, "gpt-oss-bf16");
 family!(granite_moe, "granite-moe");
 family!(mixtral, "mixtral");
 family!(olmoe, "olmoe");

@@ -2,10 +2,17 @@
 //! tensors one after another.
 
 use super::{Checkpoint, TensorInfo};
+use crate::gguf::BlockType;
 use crate::names::{FloatChange, FloatSource, Runs, TensorSlice};
+use crate::nested::{GROUP, decode_mxfp4};
 use crate::{
     DType, ElementType, FloatId, FloatShape, ImportError, MatrixId, MatrixKind, MatrixShape,
 };
+
+/// Weights of a block of MXFP4.
+const MXFP4_BLOCK: u64 = GROUP as u64;
+
+const MXFP4: ElementType = ElementType::Block(BlockType::Mxfp4);
 
 /// Elements that are read at once from a tensor of which only some are wanted.
 const SPAN_ELEMENTS: usize = 4 << 20;
@@ -25,6 +32,8 @@ struct Part<'a> {
     source: [usize; 2],
     /// Rows and columns of what is taken of it.
     taken: [usize; 2],
+    /// Scales of the blocks, with their name, where the tensor is MXFP4.
+    scales: Option<(String, &'a TensorInfo)>,
 }
 
 impl MatrixPlace<'_> {
@@ -35,7 +44,7 @@ impl MatrixPlace<'_> {
 
     /// Element type in the file; of several tensors, that of the first.
     pub fn element(&self) -> ElementType {
-        self.parts.first().map_or(ElementType::Float(DType::F32), |part| part.tensor.element)
+        self.parts.first().map_or(ElementType::Float(DType::F32), |part| part.element())
     }
 
     /// Rows.
@@ -52,7 +61,7 @@ impl MatrixPlace<'_> {
     pub fn length(&self) -> u64 {
         let of_part = |part: &Part| {
             let [rows, cols] = part.taken.map(|n| n as u64);
-            let element = part.tensor.element;
+            let element = part.element();
             let bytes = rows.saturating_mul(cols).saturating_mul(element.block_bytes() as u64);
             bytes / element.block_elements() as u64
         };
@@ -64,7 +73,7 @@ impl MatrixPlace<'_> {
     fn contiguous(&self) -> Option<(&TensorInfo, u64, u64)> {
         let [part] = self.parts.as_slice() else { return None };
         let TensorSlice { rows, columns, transposed, .. } = part.slice;
-        let is_float = matches!(part.tensor.element, ElementType::Float(_));
+        let is_float = matches!(part.element(), ElementType::Float(_));
         if !is_float || transposed || columns != Runs::ALL || part.taken[0] > rows.length {
             return None;
         }
@@ -74,6 +83,11 @@ impl MatrixPlace<'_> {
 }
 
 impl Part<'_> {
+    /// How the elements are written.
+    fn element(&self) -> ElementType {
+        if self.scales.is_some() { MXFP4 } else { self.tensor.element }
+    }
+
     /// Position in the tensor of the first element of a row.
     fn first_element(&self, row: usize) -> u64 {
         let row = self.slice.index.unwrap_or(0) * self.source[0] + row;
@@ -122,6 +136,7 @@ impl Checkpoint {
         let source = (self.naming.float)(&self.config, id);
         let source = source.ok_or_else(|| self.missing(format!("{id:?}")))?;
         let tensor = self.named(&source.name)?;
+        self.refuse_bytes(&source.name, tensor)?;
         Ok(FloatPlace { tensor, source })
     }
 
@@ -133,18 +148,73 @@ impl Checkpoint {
         ImportError::MissingTensor { file: self.directory.display().to_string(), tensor }
     }
 
+    /// A tensor of bytes alone is no weight.
+    fn refuse_bytes(&self, name: &str, tensor: &TensorInfo) -> Result<(), ImportError> {
+        if tensor.element != ElementType::Float(DType::U8) {
+            return Ok(());
+        }
+        Err(ImportError::Unsupported {
+            file: self.file_name(tensor.file),
+            key: name.into(),
+            found: "of type U8".into(),
+            supported: "supported: F32, F16, BF16, and U8 of MXFP4".into(),
+        })
+    }
+
+    /// A part of `[E, cols, rows]` that is stored in MXFP4, turned over: `_blocks`
+    /// `[E, rows, cols / 32, 16]` and `_scales` `[E, rows, cols / 32]`.
+    fn mxfp4_part(&self, slice: TensorSlice) -> Result<Part<'_>, ImportError> {
+        let (blocks_name, scales_name) =
+            (format!("{}_blocks", slice.name), format!("{}_scales", slice.name));
+        let tensor = self.named(&blocks_name)?;
+        let scales = self.named(&scales_name)?;
+        let name = blocks_name.as_str();
+        let u8 = ElementType::Float(DType::U8);
+        let bytes = [tensor, scales].iter().all(|tensor| tensor.element == u8);
+        let (Some(index), [experts, rows, groups, 16], true) =
+            (slice.index, tensor.shape.as_slice(), bytes)
+        else {
+            let expected = "U8 of shape [experts, rows, blocks, 16]".into();
+            return Err(self.wrong_shape(name, tensor, expected));
+        };
+        if scales.shape != [*experts, *rows, *groups] {
+            let expected = format!("shape [{experts}, {rows}, {groups}]");
+            return Err(self.wrong_shape(&scales_name, scales, expected));
+        }
+        let size = |n: u64| usize::try_from(n).ok();
+        let source =
+            size(*rows).zip(size(*groups).and_then(|n| n.checked_mul(MXFP4_BLOCK as usize)));
+        let slice = TensorSlice {
+            name: blocks_name.clone(),
+            index: Some(index),
+            rows: slice.columns,
+            columns: slice.rows,
+            transposed: !slice.transposed,
+        };
+        let found = source.filter(|_| size(*experts).is_some_and(|count| index < count));
+        let found = found.and_then(|source| Some((source, taken(&slice, source)?)));
+        let Some(((rows, cols), taken)) = found else {
+            let expected = format!("more than {index} experts, of which parts can be taken");
+            return Err(self.wrong_shape(name, tensor, expected));
+        };
+        Ok(Part { tensor, slice, source: [rows, cols], taken, scales: Some((scales_name, scales)) })
+    }
+
     fn part(&self, slice: TensorSlice) -> Result<Part<'_>, ImportError> {
+        if self.tensor(&slice.name).is_none()
+            && self.tensor(&format!("{}_blocks", slice.name)).is_some()
+        {
+            return self.mxfp4_part(slice);
+        }
         let tensor = self.named(&slice.name)?;
+        self.refuse_bytes(&slice.name, tensor)?;
         let size = |at: usize| tensor.shape.get(at).and_then(|&n| usize::try_from(n).ok());
         let source = match (slice.index, tensor.shape.len()) {
             (None, 2) => size(0).zip(size(1)),
             (Some(index), 3) if size(0).is_some_and(|count| index < count) => size(1).zip(size(2)),
             _ => None,
         };
-        let taken = source.and_then(|(rows, cols)| {
-            let taken = [slice.rows.count(rows)?, slice.columns.count(cols)?];
-            Some(if slice.transposed { [taken[1], taken[0]] } else { taken })
-        });
+        let taken = source.and_then(|source| taken(&slice, source));
         let (Some((rows, cols)), Some(taken)) = (source, taken) else {
             let expected = match slice.index {
                 None => "two dimensions, of which parts of equal size can be taken".into(),
@@ -152,7 +222,7 @@ impl Checkpoint {
             };
             return Err(self.wrong_shape(&slice.name, tensor, expected));
         };
-        Ok(Part { tensor, slice, source: [rows, cols], taken })
+        Ok(Part { tensor, slice, source: [rows, cols], taken, scales: None })
     }
 
     /// A matrix as f32, `[rows, cols]`.
@@ -219,6 +289,32 @@ impl Checkpoint {
         self.gather(part, rows, columns, first, out)
     }
 
+    /// Elements of whole rows of a part's tensor.
+    fn read_elements(&self, part: &Part, first: u64, out: &mut [f32]) -> Result<(), ImportError> {
+        let Some((_, scales)) = &part.scales else {
+            return self.read_f32_from(part.tensor, first, out);
+        };
+        let blocks = out.len() / GROUP;
+        let (mut codes, mut powers) = (vec![0; blocks * GROUP / 2], vec![0; blocks]);
+        self.read_into(part.tensor, first / 2, &mut codes)?;
+        self.read_into(scales, first / MXFP4_BLOCK, &mut powers)?;
+        let read = codes.as_chunks().0.iter().zip(&powers);
+        for (index, (out, (codes, power))) in
+            out.as_chunks_mut::<GROUP>().0.iter_mut().zip(read).enumerate()
+        {
+            decode_mxfp4(codes, *power, out);
+            if let Some(at) = out.iter().position(|value| !value.is_finite()) {
+                return Err(ImportError::NotFinite {
+                    file: self.file_name(part.tensor.file),
+                    tensor: part.slice.name.clone(),
+                    index: first + (index * GROUP + at) as u64,
+                    found: out[at],
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Taken rows of the tensor from `first` on, each with its taken columns.
     fn gather(
         &self,
@@ -242,11 +338,11 @@ impl Checkpoint {
             let count = (1..=wanted).take_while(near).last().unwrap_or(1);
             let (now, later) = rest.split_at_mut((count * cols).min(rest.len()));
             if cols == source_cols && rows.place(row + count - 1) - start + 1 == count {
-                self.read_f32_from(part.tensor, part.first_element(start), now)?;
+                self.read_elements(part, part.first_element(start), now)?;
             } else {
                 let height = rows.place(row + count - 1) - start + 1;
                 span.resize(height * source_cols, 0.0);
-                self.read_f32_from(part.tensor, part.first_element(start), &mut span)?;
+                self.read_elements(part, part.first_element(start), &mut span)?;
                 for (index, out) in now.chunks_mut(cols).enumerate() {
                     let at = (rows.place(row + index) - start) * source_cols;
                     for (col, out) in out.iter_mut().enumerate() {
@@ -314,7 +410,10 @@ impl Checkpoint {
         for matrix in &self.shape.matrices {
             let place = self.matrix(matrix.id).map_err(|error| wanting(error, matrix))?;
             self.check_matrix(matrix, &place)?;
-            used.extend(place.parts.into_iter().map(|part| part.slice.name));
+            for part in place.parts {
+                used.insert(part.slice.name);
+                used.extend(part.scales.map(|(name, _)| name));
+            }
         }
         for float in &self.shape.floats {
             let place = self.float(float.id)?;
@@ -415,6 +514,12 @@ fn wanting(error: ImportError, shape: &MatrixShape) -> ImportError {
         }
         other => other,
     }
+}
+
+/// Rows and columns of what a slice takes of a tensor of so many.
+fn taken(slice: &TensorSlice, (rows, cols): (usize, usize)) -> Option<[usize; 2]> {
+    let taken = [slice.rows.count(rows)?, slice.columns.count(cols)?];
+    Some(if slice.transposed { [taken[1], taken[0]] } else { taken })
 }
 
 fn innermost(tensor: &TensorInfo) -> usize {

@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use super::{
-    Activation, Architecture, AttentionBias, AttentionConfig, FeedForward, LayerConfig,
-    ModelConfig, Multipliers, QkNorm, RopeConfig, RouterConfig, SharedExpert, TokenMixer,
+    Activation, Architecture, AttentionBias, AttentionConfig, ExpertBias, ExpertFormat,
+    FeedForward, LayerConfig, ModelConfig, Multipliers, QkNorm, RopeConfig, RouterConfig,
+    SharedExpert, Sinks, TokenMixer,
 };
 use crate::ImportError;
 use crate::json::{Fields, shown};
@@ -66,12 +67,13 @@ const IGNORED: &[&str] = &[
     "use_cache",
 ];
 
-/// Refuses options that are known and change the graph in a way that no family computes.
-pub(super) fn refuse_unsupported(fields: &Fields) -> Result<(), ImportError> {
+/// Refuses options that are known and change the graph in a way that no family computes, but those
+/// that the family reads itself.
+pub(super) fn refuse_unsupported(fields: &Fields, read: &[&str]) -> Result<(), ImportError> {
     if fields.boolean("use_sliding_window")? == Some(true) {
         return Err(fields.unsupported("use_sliding_window", "supported: false"));
     }
-    if fields.get("quantization_config").is_some() {
+    if fields.get("quantization_config").is_some() && !read.contains(&"quantization_config") {
         let supported = "only checkpoints in bf16, f16 or f32 can be read";
         return Err(fields.unsupported("quantization_config", supported));
     }
@@ -122,6 +124,8 @@ pub(super) fn model(fields: &Fields, parts: Parts) -> Result<ModelConfig, Import
         tie_word_embeddings: fields.boolean("tie_word_embeddings")?.unwrap_or(false),
         multipliers: parts.multipliers,
         activation: Activation::Silu,
+        expert_bias: ExpertBias::Absent,
+        expert_format: ExpertFormat::Floats,
         layers: parts.layers,
         router: parts.router,
         bos_token_id: fields.numbers("bos_token_id", 1)?.first().copied(),
@@ -178,6 +182,7 @@ pub(super) fn attention(fields: &Fields) -> Result<AttentionConfig, ImportError>
         qk_norm: QkNorm::Absent,
         bias: AttentionBias::Absent,
         sliding_window: None,
+        sinks: Sinks::Absent,
     })
 }
 

@@ -7,6 +7,7 @@
 mod deepseek_v2;
 mod generation;
 mod glm4_moe_lite;
+mod gpt_oss;
 mod granite_moe;
 mod keys;
 mod latent;
@@ -34,6 +35,8 @@ pub enum Architecture {
     Olmoe,
     /// `MixtralForCausalLM`.
     Mixtral,
+    /// `GptOssForCausalLM`.
+    GptOss,
     /// `GraniteMoeForCausalLM`.
     GraniteMoe,
     /// `Qwen2MoeForCausalLM`.
@@ -67,6 +70,7 @@ struct Family {
 const FAMILIES: &[Family] = &[
     deepseek_v2::FAMILY,
     glm4_moe_lite::FAMILY,
+    gpt_oss::FAMILY,
     granite_moe::FAMILY,
     mixtral::FAMILY,
     olmoe::FAMILY,
@@ -79,6 +83,14 @@ const FAMILIES: &[Family] = &[
 pub enum Activation {
     /// `silu(gate) * up`.
     Silu,
+    /// `clamp(gate) * sigmoid(alpha * clamp(gate)) * (clamp(up) + 1)`: the gate at most `limit`, up
+    /// within plus and minus `limit`.
+    ClampedSwiglu {
+        /// What the gate is multiplied by in the sigmoid.
+        alpha: f32,
+        /// What gate and up are clamped to.
+        limit: f32,
+    },
     /// `gelu(gate) * up`, with the approximation by tanh.
     GeluTanh,
 }
@@ -234,6 +246,33 @@ pub enum AttentionBias {
     All,
 }
 
+/// Logits of query heads that take part in the softmax over positions and have no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sinks {
+    /// There are none.
+    Absent,
+    /// Every head has one.
+    Present,
+}
+
+/// Biases of the projections of routed experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExpertBias {
+    /// There are none.
+    Absent,
+    /// Gate, up and down have one each.
+    Present,
+}
+
+/// How a checkpoint stores the matrices of routed experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExpertFormat {
+    /// As floats.
+    Floats,
+    /// In MXFP4, which stores keep exactly at level 4.
+    Mxfp4,
+}
+
 /// Attention over keys and values of heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionConfig {
@@ -253,6 +292,8 @@ pub struct AttentionConfig {
     pub bias: AttentionBias,
     /// How many positions are seen, the token's own included; none for all.
     pub sliding_window: Option<usize>,
+    /// Logits without values.
+    pub sinks: Sinks,
 }
 
 /// Attention over latents that all heads share (DeepSeek-V2, arXiv 2405.04434).
@@ -352,6 +393,10 @@ pub struct ModelConfig {
     pub multipliers: Multipliers,
     /// The nonlinearity of every feed-forward part.
     pub activation: Activation,
+    /// Biases of routed experts.
+    pub expert_bias: ExpertBias,
+    /// How the checkpoint stores routed experts.
+    pub expert_format: ExpertFormat,
     /// One entry per layer.
     pub layers: Vec<LayerConfig>,
     /// The router of every mixture layer.
@@ -371,7 +416,7 @@ impl ModelConfig {
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, ImportError> {
         let fields = Fields::parse(file, bytes, MAX_CONFIG_BYTES)?;
         let family = family(&fields)?;
-        keys::refuse_unsupported(&fields)?;
+        keys::refuse_unsupported(&fields, family.keys)?;
         keys::refuse_unknown(&fields, family.keys)?;
         (family.read)(&fields)
     }

@@ -3,6 +3,7 @@
 
 mod deepseek;
 mod gguf;
+mod gpt_oss;
 mod granite_moe;
 mod mixtral;
 mod qwen;
@@ -123,6 +124,7 @@ pub fn published(architecture: Architecture) -> Naming {
     match architecture {
         Architecture::Qwen3Moe | Architecture::Qwen2Moe | Architecture::Olmoe => qwen::NAMING,
         Architecture::Mixtral => mixtral::NAMING,
+        Architecture::GptOss => gpt_oss::NAMING,
         Architecture::GraniteMoe => granite_moe::NAMING,
         Architecture::DeepseekV2 | Architecture::Glm4MoeLite => deepseek::NAMING,
     }

@@ -11,7 +11,7 @@ pub(super) const fn dtype_code(dtype: DType) -> u8 {
     match dtype {
         DType::F32 => format::ENCODING_F32,
         DType::F16 => format::ENCODING_F16,
-        DType::Bf16 => format::ENCODING_BF16,
+        DType::Bf16 | DType::U8 => format::ENCODING_BF16,
     }
 }
 

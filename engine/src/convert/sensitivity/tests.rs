@@ -33,7 +33,7 @@ impl Made {
     }
 
     fn view(&self) -> CodedMatrix<'_> {
-        CodedMatrix { weights: &self.weights, coded: &self.coded, codec: &self.codec }
+        CodedMatrix { weights: &self.weights, coded: &self.coded, codec: &self.codec, bias: &[] }
     }
 }
 
@@ -65,7 +65,9 @@ fn output(weights: [&[f32]; 3], x: &[f32]) -> Vec<f64> {
 #[test]
 fn errors_are_those_of_the_definition() {
     let (made, sample) = (expert(), sample());
-    let found = expert_errors(&[made[0].view(), made[1].view(), made[2].view()], &sample).unwrap();
+    let found =
+        expert_errors(&[made[0].view(), made[1].view(), made[2].view()], &sample, Activation::Silu)
+            .unwrap();
     let exact = [&*made[0].weights, &*made[1].weights, &*made[2].weights];
     let error = |weights: [&[f32]; 3]| {
         let (mut sum, mut squares) = (0.0, 0.0);

@@ -166,6 +166,7 @@ pub(super) fn attend(
     expect("attended columns", h * value_dim, out.cols)?;
     expect("rows of queries", rows.len(), qkv.row_count())?;
     expect("query heads for each key head", 0, h.checked_rem(g).unwrap_or(1))?;
+    expect("sinks", h, heads.sinks.as_ref().map_or(h, Vec::len))?;
     out.resize(rows.len());
     let group = h / g;
     let read = split_rows(rows, (QUERIES_MAX / group).max(1), &mut scratch.borders, kv)?;
@@ -201,7 +202,9 @@ pub(super) fn attend(
                 team.kernels.attend_page(block, index * PAGE_POSITIONS, heads.scale, &mut slot);
             }
         }
-        for (index, attended) in slot.finish().chunks_exact(attended_width).enumerate() {
+        let sinks = heads.sinks.as_deref().unwrap_or_default();
+        let sinks = sinks.get(kv_head * group..(kv_head + 1) * group).unwrap_or_default();
+        for (index, attended) in slot.finish(sinks).chunks_exact(attended_width).enumerate() {
             block.row(index).copy_from_slice(attended);
         }
     });

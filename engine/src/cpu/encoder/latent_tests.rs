@@ -73,6 +73,7 @@ impl Case {
             eps: 1e-6,
             query_norm: HeadNorm::Absent,
             sliding_window: None,
+            sinks: None,
             key_norm: HeadNorm::PerHead(backend.upload_floats(&noise(LATENT, 5)).unwrap()),
         };
         let shape = KvShape {
@@ -206,6 +207,7 @@ fn a_prefix_is_a_value_of_its_own() {
             eps: 1e-6,
             query_norm: HeadNorm::Absent,
             sliding_window: None,
+            sinks: None,
             key_norm: HeadNorm::Absent,
         };
         let case = Case { rows, kv: dtype, mode: ActivationMode::Int8, float: None };

@@ -364,6 +364,10 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         self.cpu.upload_matrix(weights, activations)
     }
 
+    fn bind_floats(&mut self, values: &[f32]) -> Result<Vec<f32>, EngineError> {
+        Ok(values.to_vec())
+    }
+
     fn flush(&mut self) -> Result<(), EngineError> {
         Ok(())
     }

@@ -447,6 +447,7 @@ fn in_place(matrix: &FloatMatrix, row: usize, live: usize) -> Option<FloatWeight
         DType::F32 => FloatWeights::F32(bytemuck::try_cast_slice(bytes).ok()?),
         DType::F16 => FloatWeights::F16(bytemuck::try_cast_slice(bytes).ok()?),
         DType::Bf16 => FloatWeights::Bf16(bytemuck::try_cast_slice(bytes).ok()?),
+        DType::U8 => return None,
     })
 }
 
@@ -458,6 +459,7 @@ fn read_float(matrix: &FloatMatrix, row: usize, out: &mut [f32]) {
         DType::F32 => widen(bytes, f32::from_le_bytes, out),
         DType::F16 => widen(bytes, half::f16::from_le_bytes, out),
         DType::Bf16 => widen(bytes, half::bf16::from_le_bytes, out),
+        DType::U8 => DType::U8.decode(bytes, out),
     }
 }
 

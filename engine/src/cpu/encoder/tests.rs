@@ -70,6 +70,7 @@ pub(super) fn float(rows: usize, cols: usize, dtype: DType, seed: u32) -> Matrix
         DType::F32 => x.to_le_bytes().to_vec(),
         DType::F16 => half::f16::from_f32(*x).to_le_bytes().to_vec(),
         DType::Bf16 => half::bf16::from_f32(*x).to_le_bytes().to_vec(),
+        DType::U8 => vec![*x as u8],
     });
     let region = ByteRegion::from_vec(bytes.collect());
     MatrixWeights::Float(FloatMatrix::new(rows, cols, dtype, region).unwrap())
@@ -290,7 +291,7 @@ fn queries_alone_attend_as_beside_their_keys() {
 }
 
 /// Heads with norms of their own; with half floats in the pages with a norm of all, with integers
-/// with a window.
+/// with a window and sinks.
 fn heads<B: Backend>(case: &Case, backend: &mut B) -> AttentionHeads<B> {
     let (num_attention_heads, num_key_value_heads, head_dim) = HEADS;
     let mut norm = |heads: usize, seed| match case.kv {
@@ -300,6 +301,9 @@ fn heads<B: Backend>(case: &Case, backend: &mut B) -> AttentionHeads<B> {
         }
         _ => HeadNorm::PerHead(backend.upload_floats(&noise(head_dim, seed)).unwrap()),
     };
+    let (query_norm, key_norm) = (norm(num_attention_heads, 32), norm(num_key_value_heads, 33));
+    let sinks = (case.kv == KvDtype::Int8)
+        .then(|| backend.upload_floats(&noise(num_attention_heads, 91)).unwrap());
     AttentionHeads {
         num_attention_heads,
         num_key_value_heads,
@@ -308,9 +312,10 @@ fn heads<B: Backend>(case: &Case, backend: &mut B) -> AttentionHeads<B> {
         rope_first: 0,
         rope_pairs: RopePairs::Halves,
         eps: 1e-6,
-        query_norm: norm(num_attention_heads, 32),
-        key_norm: norm(num_key_value_heads, 33),
+        query_norm,
+        key_norm,
         sliding_window: (case.kv == KvDtype::Int8).then_some(37),
+        sinks,
     }
 }
 

@@ -49,7 +49,8 @@ fn operations_on_rows_agree() {
         kernels.rms_norm_in_place(&mut out, &noise(size, 4), 1e-6);
         out
     });
-    for activation in [Activation::Silu, Activation::GeluTanh] {
+    let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 0.7 };
+    for activation in [Activation::Silu, Activation::GeluTanh, clamped] {
         compare("gated", |kernels, size| {
             let mut out = noise(size, 5);
             kernels.gated(activation, &mut out, &noise(size, 6));
@@ -261,7 +262,7 @@ fn attended(kernels: &Kernels, (kv, head): (KvBlock, usize), value_dim: usize) -
         kernels.attend_page(kv, first, 0.02, &mut rows);
     }
     let states: Vec<f32> = rows.states().iter().flat_map(|s| [s.max, s.sum]).collect();
-    rows.finish().iter().copied().chain(states).collect()
+    rows.finish(&[0.5, -1.0, 3.0]).iter().copied().chain(states).collect()
 }
 
 #[test]

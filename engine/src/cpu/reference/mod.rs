@@ -388,7 +388,9 @@ impl Encoder<Reference> for ReferenceEncoder {
             let queries = queries[..h * d].chunks_exact(d);
             let outs = attended.chunks_exact_mut(value_dim);
             for (head, (query, out)) in queries.zip(outs).enumerate() {
-                attend_head(heads.scale, query, (kv, pages, head * g / h), visible.clone(), out)?;
+                let sink = heads.sinks.as_ref().map(|sinks| sinks[head]);
+                let at = (kv, pages.as_slice(), head * g / h);
+                attend_head(heads.scale, query, at, (visible.clone(), sink), out)?;
             }
         }
         Ok(())
@@ -464,6 +466,10 @@ impl Encoder<Reference> for ReferenceEncoder {
         activations: ActivationMode,
     ) -> Result<ReferenceMatrix, EngineError> {
         Ok(ReferenceMatrix::new(weights.clone(), activations))
+    }
+
+    fn bind_floats(&mut self, values: &[f32]) -> Result<Vec<f32>, EngineError> {
+        Ok(values.to_vec())
     }
 
     fn flush(&mut self) -> Result<(), EngineError> {
@@ -603,7 +609,7 @@ fn attend_head(
     scale: f32,
     query: &[f32],
     (kv, pages, kv_head): (&ReferencePool, &[PageId], usize),
-    visible: Range<usize>,
+    (visible, sink): (Range<usize>, Option<f32>),
     out: &mut [f32],
 ) -> Result<(), EngineError> {
     let mut state = AttentionState::EMPTY;
@@ -636,6 +642,7 @@ fn attend_head(
             *out = out.mul_add(old, block * new);
         }
     }
-    out.iter_mut().for_each(|out| *out /= state.sum);
+    let factor = sink.map_or(1.0, |sink| attention::add_sink(&mut state, sink));
+    out.iter_mut().for_each(|out| *out = *out * factor / state.sum);
     Ok(())
 }

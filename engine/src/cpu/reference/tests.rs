@@ -107,6 +107,7 @@ fn heads(h: usize, g: usize, d: usize) -> AttentionHeads<Reference> {
         query_norm: HeadNorm::Absent,
         key_norm: HeadNorm::Absent,
         sliding_window: None,
+        sinks: None,
     }
 }
 

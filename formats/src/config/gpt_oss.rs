@@ -1,0 +1,99 @@
+//! gpt-oss: attention sinks, a window in every other layer, biases everywhere, a clamped SwiGLU, and
+//! experts that may be stored in MXFP4.
+
+use serde_json::Value;
+
+use super::keys::{self, Parts};
+use super::{
+    Activation, Architecture, AttentionBias, AttentionConfig, ExpertBias, ExpertFormat,
+    ExpertVector, Family, LayerConfig, ModelConfig, Multipliers, RouterConfig, Sinks, TokenMixer,
+};
+use crate::ImportError;
+use crate::json::Fields;
+use crate::limits::{MAX_LAYERS, MAX_POSITIONS};
+
+pub(super) const FAMILY: Family = Family {
+    architecture: Architecture::GptOss,
+    model_type: "gpt_oss",
+    class: "GptOssForCausalLM",
+    keys: &[
+        "attention_bias",
+        "experts_per_token",
+        "initial_context_length",
+        "num_local_experts",
+        "quantization_config",
+        "swiglu_alpha",
+        "swiglu_limit",
+    ],
+    read,
+};
+
+fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
+    keys::silu(fields)?;
+    let mut attention = keys::attention(fields)?;
+    attention.sinks = Sinks::Present;
+    attention.bias = match fields.boolean("attention_bias")? {
+        Some(false) => AttentionBias::Absent,
+        _ => AttentionBias::All,
+    };
+    let feed_forward = keys::mixture(fields, "num_local_experts", "intermediate_size", None)?;
+    let layers = windows(fields)?.into_iter().map(|sliding_window| {
+        let mixer = TokenMixer::Attention(AttentionConfig { sliding_window, ..attention });
+        LayerConfig { mixer, feed_forward }
+    });
+    let router = RouterConfig { logit_bias: ExpertVector::Present, ..RouterConfig::softmax(true) };
+    let parts = Parts {
+        architecture: FAMILY.architecture,
+        layers: layers.collect(),
+        router,
+        multipliers: Multipliers::NONE,
+    };
+    let mut config = keys::model(fields, parts)?;
+    config.activation = Activation::ClampedSwiglu {
+        alpha: positive(fields, "swiglu_alpha", 1.702)?,
+        limit: positive(fields, "swiglu_limit", 7.0)?,
+    };
+    config.expert_bias = ExpertBias::Present;
+    config.expert_format = expert_format(fields)?;
+    Ok(config)
+}
+
+/// The window of every layer; every other one, the first included, unless the layers are named.
+fn windows(fields: &Fields) -> Result<Vec<Option<usize>>, ImportError> {
+    let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
+    let window = fields.size("sliding_window", MAX_POSITIONS)?;
+    let Some(types) = fields.get("layer_types") else {
+        return Ok((0..count).map(|layer| window.filter(|_| layer % 2 == 0)).collect());
+    };
+    let supported = "supported: one of sliding_attention and full_attention for each layer";
+    let unsupported = || fields.unsupported("layer_types", supported);
+    let types = types.as_array().filter(|types| types.len() == count).ok_or_else(unsupported)?;
+    let window_of = |kind: &Value| match kind.as_str() {
+        Some("sliding_attention") => Ok(window),
+        Some("full_attention") => Ok(None),
+        _ => Err(unsupported()),
+    };
+    types.iter().map(window_of).collect()
+}
+
+fn positive(fields: &Fields, key: &str, default: f32) -> Result<f32, ImportError> {
+    match fields.number(key)?.map_or(default, |value| value as f32) {
+        value if value > 0.0 && value.is_finite() => Ok(value),
+        _ => Err(fields.wrong(key, "a number above 0")),
+    }
+}
+
+/// How the experts are stored by `quantization_config`.
+fn expert_format(fields: &Fields) -> Result<ExpertFormat, ImportError> {
+    let Some(quantization) = fields.object("quantization_config")? else {
+        return Ok(ExpertFormat::Floats);
+    };
+    if quantization.text("quant_method")? != Some("mxfp4") {
+        return Err(quantization.unsupported("quant_method", "supported: mxfp4"));
+    }
+    let known = ["dequantize", "modules_to_not_convert", "quant_method"];
+    match quantization.members().find(|(key, _)| !known.contains(key)) {
+        None => Ok(ExpertFormat::Mxfp4),
+        Some((key, value)) => Err(keys::unknown(quantization.file(), key, value)),
+    }
+}
