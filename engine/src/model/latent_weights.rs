@@ -75,5 +75,6 @@ fn latent_heads<B: Backend>(latent: &LatentConfig, norm: B::Floats) -> Attention
         query_norm: HeadNorm::Absent,
         key_norm: HeadNorm::PerHead(norm),
         sliding_window: None,
+        sinks: None,
     }
 }
