@@ -50,7 +50,7 @@ impl SourceErrors {
         (weights, coded): (&[f32], &QuantizedMatrix),
         (codec, level): (&NestedCodec, Level),
     ) -> Result<(), NestedError> {
-        let found = decode(&CodedMatrix { weights, coded, codec }, level)?;
+        let found = decode(&CodedMatrix { weights, coded, codec, bias: &[] }, level)?;
         let square = |x: f32| f64::from(x) * f64::from(x);
         let sums = self.kinds.entry(key).or_default();
         sums.weights += weights.iter().map(|weight| square(*weight)).sum::<f64>();

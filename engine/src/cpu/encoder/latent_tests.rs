@@ -165,6 +165,7 @@ fn pages_hold_one_row_for_a_position() {
             query_norm: HeadNorm::Absent,
             key_norm: HeadNorm::Absent,
             sliding_window: None,
+            sinks: None,
         };
         let [mut latents, mut rope, mut out] =
             [width, ROPE, LATENT].map(|cols| backend.buffer(3, cols).unwrap());
