@@ -82,8 +82,8 @@ pub struct KvShape {
 }
 
 impl KvShape {
-    /// What a layer keeps.
-    pub fn of_layer(layer: &LayerConfig, dtype: KvDtype, pages: usize) -> Self {
+    /// What a layer keeps, if it keeps keys and values.
+    pub fn of_layer(layer: &LayerConfig, dtype: KvDtype, pages: usize) -> Option<Self> {
         let (num_key_value_heads, head_dim, values) = match &layer.mixer {
             TokenMixer::Attention(attention) => {
                 (attention.num_key_value_heads, attention.head_dim, KvValues::Beside)
@@ -91,14 +91,18 @@ impl KvShape {
             TokenMixer::Latent(latent) => {
                 (1, latent.key_dim(), KvValues::KeyPrefix(latent.kv_lora_rank))
             }
+            TokenMixer::DeltaNet(_) => return None,
         };
-        Self { num_key_value_heads, head_dim, values, dtype, pages }
+        Some(Self { num_key_value_heads, head_dim, values, dtype, pages })
     }
 
     /// Bytes of one page in all layers.
     pub fn model_page_bytes(config: &ModelConfig, dtype: KvDtype) -> usize {
         let layers = config.layers.iter();
-        layers.map(|layer| Self::of_layer(layer, dtype, 1).page_bytes()).sum()
+        layers
+            .filter_map(|layer| Self::of_layer(layer, dtype, 1))
+            .map(|shape| shape.page_bytes())
+            .sum()
     }
 
     /// Bytes of one page in one layer: keys and values of [`PAGE_POSITIONS`] positions.

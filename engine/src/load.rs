@@ -272,6 +272,7 @@ fn open_runner(
     let runner_options = RunnerOptions {
         rows_max: plan.rows_max,
         kv_pages: Some(plan.kv_pages),
+        states: Some(plan.states),
         kv_dtype: options.kv_dtype,
         activations: options.activation_mode,
         context_max: Some(plan.context_length),

@@ -3,7 +3,7 @@
 
 use nestling_formats::store::{Group, GroupId, Index, Store};
 use nestling_formats::{
-    AttentionConfig, FeedForward, LatentConfig, Level, ModelConfig, Plane, TokenMixer,
+    AttentionConfig, FeedForward, LatentConfig, Level, ModelConfig, OutputGate, Plane, TokenMixer,
 };
 
 use crate::allocation::{self, Allocation, Counting};
@@ -11,6 +11,7 @@ use crate::budget::Bytes;
 use crate::error::EngineError;
 use crate::kv_cache::{KvDtype, KvShape, pages_for};
 use crate::options::{ModelOptions, Residence};
+use crate::recurrent::{STATES_PER_SEQUENCE, StateShape};
 use crate::residency::ExpertTable;
 
 /// Longest context that is made room for unless more is asked for.
@@ -44,7 +45,7 @@ pub struct MemoryPlan {
     pub expert_bytes: u64,
     /// All planes of experts at the model's level.
     pub expert_bytes_total: u64,
-    /// Pages of keys and values.
+    /// Pages of keys and values, and recurrent states.
     pub kv_bytes: u64,
     /// Activations of a step.
     pub scratch_bytes: u64,
@@ -52,6 +53,8 @@ pub struct MemoryPlan {
     pub context_length: usize,
     /// Pages of keys and values of all sessions.
     pub kv_pages: usize,
+    /// Recurrent states of all sessions; 0 for a model without recurrent layers.
+    pub states: usize,
     /// Most rows of a step.
     pub rows_max: usize,
 }
@@ -150,6 +153,7 @@ impl MemoryPlan {
             scratch_bytes: room.scratch_bytes,
             context_length: room.context_length,
             kv_pages: room.kv_pages,
+            states: room.states,
             rows_max: room.rows_max,
             ..resident
         })
@@ -172,6 +176,7 @@ impl MemoryPlan {
             scratch_bytes: room.scratch_bytes,
             context_length: room.context_length,
             kv_pages: room.kv_pages,
+            states: room.states,
             rows_max: options.rows_max,
         }
     }
@@ -185,7 +190,7 @@ pub struct MemoryTooSmall {
     pub given: u64,
     /// Weights that every token uses.
     pub dense_bytes: u64,
-    /// Pages of keys and values.
+    /// Pages of keys and values, and recurrent states.
     pub kv_bytes: u64,
     /// Activations of a step.
     pub scratch_bytes: u64,
@@ -236,6 +241,7 @@ fn group_bytes(index: &Index, group: &Group, level: Level, allocation: Option<&A
 struct Room {
     context_length: usize,
     kv_pages: usize,
+    states: usize,
     kv_bytes: u64,
     scratch_bytes: u64,
     rows_max: usize,
@@ -284,9 +290,16 @@ impl Room {
         rows_max: usize,
     ) -> Self {
         let kv_pages = pages_for(kv_tokens.max(context_length));
-        let kv_bytes = kv_bytes(config, options.kv_dtype, kv_pages);
+        let state_bytes = StateShape::model_state_bytes(config) as u64;
+        let sessions = kv_tokens.div_ceil(context_length.max(1)).max(1);
+        let states = match state_bytes {
+            0 => 0,
+            _ => options.recurrent_states.unwrap_or(sessions.saturating_mul(STATES_PER_SEQUENCE)),
+        };
+        let kv_bytes = kv_bytes(config, options.kv_dtype, kv_pages)
+            .saturating_add(state_bytes.saturating_mul(states as u64));
         let scratch_bytes = scratch_bytes(config, rows_max as u64);
-        Self { context_length, kv_pages, kv_bytes, scratch_bytes, rows_max }
+        Self { context_length, kv_pages, states, kv_bytes, scratch_bytes, rows_max }
     }
 }
 
@@ -302,6 +315,8 @@ fn mixer_floats(config: &ModelConfig) -> (usize, usize) {
         let kind = match &layer.mixer {
             TokenMixer::Attention(attention) => attention_floats(attention),
             TokenMixer::Latent(latent) => latent_floats(latent),
+            // What was convolved, decays and betas are held beside the projections.
+            TokenMixer::DeltaNet(shape) => (shape.inputs(), 3 * shape.value_dim()),
         };
         if !kinds.contains(&kind) {
             kinds.push(kind);
@@ -313,7 +328,8 @@ fn mixer_floats(config: &ModelConfig) -> (usize, usize) {
 fn attention_floats(attention: &AttentionConfig) -> (usize, usize) {
     let AttentionConfig { num_attention_heads, num_key_value_heads, head_dim, .. } = *attention;
     let qkv = (num_attention_heads + 2 * num_key_value_heads) * head_dim;
-    (qkv, (num_attention_heads + 2) * head_dim)
+    let gates = if attention.output_gate == OutputGate::Open { 0 } else { num_attention_heads };
+    (qkv, (num_attention_heads + gates + 2) * head_dim)
 }
 
 fn latent_floats(latent: &LatentConfig) -> (usize, usize) {

@@ -71,6 +71,10 @@ pub struct ModelOptions {
     /// Tokens whose keys and values all sessions may hold together; none means twice the context
     /// length. Sessions beyond it wait, or compute their history again.
     pub kv_tokens: Option<usize>,
+    /// Recurrent states that all sessions may hold together, for models that have such; none means
+    /// four for every context of `kv_tokens`. A session that is computed holds two at the least, and
+    /// keeps up to two of earlier positions for going back.
+    pub recurrent_states: Option<usize>,
     /// Most rows of one step. Longer prompts are computed in pieces of at most this many tokens,
     /// of fewer where a layer would take too long to be cancelled.
     pub rows_max: usize,
@@ -97,6 +101,7 @@ impl Default for ModelOptions {
             kv_dtype: KvDtype::F16,
             context_length: None,
             kv_tokens: None,
+            recurrent_states: None,
             rows_max: 512,
             activation_mode: ActivationMode::default(),
             residence: Residence::default(),

@@ -7,6 +7,8 @@
 //! not too new and computes the tokens from there on again, which gives the same bits. A fork shares
 //! what is kept, and a step that fails leaves what it read.
 
+use nestling_formats::{LayerConfig, ModelConfig, TokenMixer};
+
 use crate::counts::HolderCounts;
 use crate::error::EngineError;
 use crate::kv_cache::PAGE_POSITIONS;
@@ -36,6 +38,20 @@ pub struct StateShape {
 }
 
 impl StateShape {
+    /// What a layer keeps, if it is recurrent.
+    pub fn of_layer(layer: &LayerConfig, states: usize) -> Option<Self> {
+        match &layer.mixer {
+            TokenMixer::Attention(_) | TokenMixer::Latent(_) => None,
+            TokenMixer::DeltaNet(shape) => Some(Self { floats: shape.state_floats(), states }),
+        }
+    }
+
+    /// Bytes of one state in all layers; 0 for a model without recurrent layers.
+    pub fn model_state_bytes(config: &ModelConfig) -> usize {
+        let shapes = config.layers.iter().filter_map(|layer| Self::of_layer(layer, 1));
+        shapes.map(|shape| shape.state_bytes()).sum()
+    }
+
     /// Bytes of one state.
     pub fn state_bytes(&self) -> usize {
         4 * self.floats

@@ -26,7 +26,7 @@ pub use checkpoint::{Asset, Checkpoint, FloatPlace, MatrixPlace, TensorInfo};
 pub use config::{
     Activation, Architecture, AttentionBias, AttentionConfig, ExpertBias, ExpertFormat,
     ExpertGroups, ExpertVector, FeedForward, GenerationDefaults, GroupScore, LatentConfig,
-    LayerConfig, ModelConfig, Multipliers, QkNorm, RopeConfig, RopePairs, RopeScaling,
+    LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig, RopePairs, RopeScaling,
     RouterConfig, RouterScore, SharedExpert, SharedGate, Sinks, TokenMixer, YarnScaling,
 };
 pub use delta_net::DeltaNetConfig;

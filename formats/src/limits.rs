@@ -36,6 +36,8 @@ pub const MAX_VOCABULARY: usize = 1 << 21;
 pub const MAX_HEADS: usize = 1024;
 /// `head_dim`.
 pub const MAX_HEAD_DIM: usize = 1024;
+/// `linear_conv_kernel_dim`.
+pub const MAX_CONV_KERNEL: usize = 16;
 /// `num_experts`.
 pub const MAX_EXPERTS: usize = 4096;
 /// `n_group`.

@@ -103,7 +103,7 @@ pub enum FloatKind {
     LatentNorm = 18,
     /// Gated DeltaNet: causal convolution of each channel, `[channels, kernel]`.
     DeltaConv = 19,
-    /// Gated DeltaNet: logarithm of each value head's decay rate.
+    /// Gated DeltaNet: the negative decay rate of each value head, `-exp(A_log)`.
     DeltaDecay = 20,
     /// Gated DeltaNet: added to each value head's time step.
     DeltaTimeBias = 21,

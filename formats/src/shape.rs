@@ -2,9 +2,9 @@
 
 use crate::config::{
     AttentionBias, AttentionConfig, ExpertBias, ExpertVector, FeedForward, LatentConfig,
-    ModelConfig, QkNorm, SharedExpert, SharedGate, Sinks, TokenMixer,
+    ModelConfig, OutputGate, QkNorm, SharedExpert, SharedGate, Sinks, TokenMixer,
 };
-use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
+use crate::{DeltaNetConfig, FloatId, FloatKind, MatrixId, MatrixKind};
 
 /// A matrix and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct MatrixShape {
 pub struct FloatShape {
     /// Which tensor.
     pub id: FloatId,
-    /// Rows of the router; 1 for a vector.
+    /// Rows of a router or a convolution; 1 for a vector.
     pub rows: usize,
     /// Elements of a row.
     pub cols: usize,
@@ -59,6 +59,7 @@ impl ModelShape {
             match &layer_config.mixer {
                 TokenMixer::Attention(attention) => shape.attention(hidden, layer, attention),
                 TokenMixer::Latent(latent) => shape.latent(hidden, layer, latent),
+                TokenMixer::DeltaNet(delta_net) => shape.delta_net(hidden, layer, delta_net),
             }
             shape.vector(FloatKind::FeedForwardNorm, Some(layer), hidden);
             shape.feed_forward(config, layer, layer_config.feed_forward);
@@ -90,6 +91,9 @@ impl ModelShape {
         self.matrix(dense(MatrixKind::Query), queries, hidden);
         self.matrix(dense(MatrixKind::Key), keys, hidden);
         self.matrix(dense(MatrixKind::Value), keys, hidden);
+        if attention.output_gate == OutputGate::Sigmoid {
+            self.matrix(dense(MatrixKind::QueryGate), queries, hidden);
+        }
         self.matrix(dense(MatrixKind::Output), hidden, queries);
         let at = Some(layer);
         let norms = match attention.qk_norm {
@@ -134,6 +138,22 @@ impl ModelShape {
         self.matrix(dense(MatrixKind::ValueUp), heads * latent.v_head_dim, rank);
         self.matrix(dense(MatrixKind::Output), hidden, heads * latent.v_head_dim);
         self.vector(FloatKind::LatentNorm, at, rank);
+    }
+
+    fn delta_net(&mut self, hidden: usize, layer: u32, delta_net: &DeltaNetConfig) {
+        let (heads, value_dim) = (delta_net.num_value_heads, delta_net.value_dim());
+        let dense = |kind| MatrixId { kind, layer: Some(layer), expert: None };
+        self.matrix(dense(MatrixKind::DeltaIn), delta_net.channels(), hidden);
+        self.matrix(dense(MatrixKind::DeltaGate), value_dim, hidden);
+        self.matrix(dense(MatrixKind::DeltaBetaDecay), 2 * heads, hidden);
+        self.matrix(dense(MatrixKind::DeltaOut), hidden, value_dim);
+        let at = Some(layer);
+        let id = FloatId { kind: FloatKind::DeltaConv, layer: at };
+        let (rows, cols) = (delta_net.channels(), delta_net.conv_kernel_dim);
+        self.floats.push(FloatShape { id, rows, cols });
+        self.vector(FloatKind::DeltaDecay, at, heads);
+        self.vector(FloatKind::DeltaTimeBias, at, heads);
+        self.vector(FloatKind::DeltaNorm, at, delta_net.value_head_dim);
     }
 
     fn feed_forward(&mut self, config: &ModelConfig, layer: u32, feed_forward: FeedForward) {

@@ -47,14 +47,18 @@ LENGTHS = [90, 23]
 
 
 def weight(name, parameter, generator):
-    """Norms around zero but for the gated one; heads that forget at once and heads that remember."""
+    """Norms around zero but for the gated one; heads that forget soon and heads that remember
+    (of one that forgets at once, the norm leaves little but the sign of a product near zero);
+    experts that do not outweigh all else, since rounding now and then changes which are chosen."""
     values = torch.randn(parameter.shape, generator=generator)
     if name.endswith("A_log"):
-        return torch.linspace(0.01, 3.0, len(values)).log()
+        return torch.linspace(0.005, 0.5, len(values)).log()
     if name.endswith("dt_bias"):
         return 0.5 * values
     if name.endswith("conv1d.weight"):
         return 0.5 * values
+    if ".experts." in name:
+        return values / parameter.shape[-1] ** 0.5
     if "norm" in name and "linear_attn.norm" not in name:
         return 0.2 * values
     return None

@@ -238,6 +238,14 @@ fn mixer_json(mixer: TokenMixer) -> Value {
             "qk_rope_head_dim": latent.qk_rope_head_dim,
             "v_head_dim": latent.v_head_dim,
         }),
+        TokenMixer::DeltaNet(shape) => json!({
+            "kind": "gated_delta_net",
+            "num_key_heads": shape.num_key_heads,
+            "num_value_heads": shape.num_value_heads,
+            "key_head_dim": shape.key_head_dim,
+            "value_head_dim": shape.value_head_dim,
+            "conv_kernel_dim": shape.conv_kernel_dim,
+        }),
     }
 }
 
@@ -249,6 +257,10 @@ fn mixer_text(mixer: &TokenMixer) -> String {
             return format!(
                 "{num_attention_heads} heads over latents of {kv_lora_rank} + {qk_rope_head_dim}"
             );
+        }
+        TokenMixer::DeltaNet(shape) => {
+            let (heads, width) = (shape.num_value_heads, shape.value_head_dim);
+            return format!("gated DeltaNet of {heads} heads of {width}");
         }
     };
     let mut text = format!(

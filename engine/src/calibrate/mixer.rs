@@ -6,14 +6,17 @@ use std::sync::Arc;
 use nestling_formats::{Level, MatrixKind};
 
 use super::moments::{MomentSum, Panels};
-use super::{Calibrator, Pass, Passed, STEP_ROWS, Wanted, pages_max, step_rows, steps};
+use super::{
+    Calibrator, Pass, Passed, STEP_ROWS, Wanted, pages_max, sequences_per_step, step_rows, steps,
+};
 use crate::backend::{Backend, Encoder, HeadMatrices, Routing};
 use crate::cpu::kernels::Kernels;
 use crate::cpu::{Cpu, CpuBuffer, math};
 use crate::driver::block_on;
 use crate::error::EngineError;
 use crate::expert::ExpertSource;
-use crate::kv_cache::{KvDtype, KvShape};
+use crate::kv_cache::KvDtype;
+use crate::model::memory::{LayerMemory, MemoryShape};
 use crate::model::mixer::{Mixing, Watch, mix};
 use crate::model::{Activations, LayerWeights};
 use crate::threads::ThreadPool;
@@ -109,7 +112,9 @@ impl Calibrator<'_> {
         let bytes = self.bytes(self.layers, None);
         let cpu = &mut self.cpu;
         let pages = pages_max(&self.sequences);
-        let mut kv = cpu.kv_pool(&KvShape::of_layer(layer, KvDtype::F32, pages))?;
+        let states = sequences_per_step(self.sequences.first().map_or(1, Vec::len));
+        let shape = MemoryShape { kv_dtype: KvDtype::F32, pages, states };
+        let mut memory = LayerMemory::new(cpu, layer, shape)?;
         let mut act = Activations::new(cpu, &config, STEP_ROWS)?;
         let (pool, kernels, wanted) = (&self.pool, self.kernels, how.wanted);
         let panels = Panels::default();
@@ -131,8 +136,13 @@ impl Calibrator<'_> {
             }
             enc.rms_norm(&act.x, &weights.attention_norm, eps, &mut act.normed)?;
             let multiplier = config.multipliers.residual;
-            let mixing =
-                Mixing { rows: &mut rows, tail: None, act: &mut act, kv: &mut kv, multiplier };
+            let mixing = Mixing {
+                rows: &mut rows,
+                tail: None,
+                act: &mut act,
+                memory: &mut memory,
+                multiplier,
+            };
             mix(&mut enc, &weights.mixer, mixing, &mut sums)?;
             enc.rms_norm(&act.x, &weights.feed_forward_norm, eps, &mut act.normed)?;
             if wanted == Wanted::Moments {

@@ -338,8 +338,12 @@ pub(crate) fn first_with_inputs_of(kind: MatrixKind) -> MatrixKind {
         MatrixKind::Query
         | MatrixKind::Key
         | MatrixKind::Value
+        | MatrixKind::QueryGate
         | MatrixKind::QueryDown
         | MatrixKind::LatentDown => MatrixKind::Query,
+        MatrixKind::DeltaIn | MatrixKind::DeltaGate | MatrixKind::DeltaBetaDecay => {
+            MatrixKind::DeltaIn
+        }
         MatrixKind::Gate | MatrixKind::Up => MatrixKind::Gate,
         kind => kind,
     }

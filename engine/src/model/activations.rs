@@ -1,8 +1,9 @@
 //! Buffers of one step.
 
-use nestling_formats::{ModelConfig, TokenMixer};
+use nestling_formats::{DeltaNetConfig, ModelConfig, TokenMixer};
 
 use super::mixer::attention::{self, AttentionBuffers, AttentionShape};
+use super::mixer::delta_net::DeltaNetBuffers;
 use super::mixer::latent::{self, LatentBuffers, LatentShape};
 use super::rope::rope_kinds;
 use crate::backend::{Backend, Encoder};
@@ -20,6 +21,8 @@ pub(crate) struct Activations<B: Backend> {
     pub attention: Vec<AttentionBuffers<B>>,
     /// Buffers of attention to latents, for every shape of it.
     pub latent: Vec<LatentBuffers<B>>,
+    /// Buffers of gated DeltaNet, for every shape of it.
+    pub delta_nets: Vec<DeltaNetBuffers<B>>,
     /// Cosines and sines of the positions, for every kind of angles.
     pub ropes: Vec<B::Buffer>, // [T, dims]
     /// Those of the rows that want logits.
@@ -55,6 +58,10 @@ impl<B: Backend> Activations<B> {
         for shape in latent_shapes(config) {
             latent.push(LatentBuffers::new(backend, shape, rows_max)?);
         }
+        let mut delta_nets = Vec::new();
+        for shape in &delta_net_shapes(config) {
+            delta_nets.push(DeltaNetBuffers::new(backend, shape, rows_max)?);
+        }
         let kinds = rope_kinds(config);
         let mut ropes = || -> Result<Vec<B::Buffer>, EngineError> {
             kinds.iter().map(|rope| backend.buffer(rows_max, rope.dims)).collect()
@@ -66,6 +73,7 @@ impl<B: Backend> Activations<B> {
             normed: backend.buffer(rows_max, config.hidden_size)?,
             attention,
             latent,
+            delta_nets,
             ropes,
             ropes_tail,
             gate: backend.buffer(rows_max, 1)?,
@@ -116,6 +124,18 @@ pub(super) fn latent_shapes(config: &ModelConfig) -> Vec<LatentShape> {
         let shape = latent::shape(latent);
         if !shapes.contains(&shape) {
             shapes.push(shape);
+        }
+    }
+    shapes
+}
+
+/// The shapes of gated DeltaNet that the layers of a model have.
+pub(super) fn delta_net_shapes(config: &ModelConfig) -> Vec<DeltaNetConfig> {
+    let mut shapes: Vec<DeltaNetConfig> = Vec::new();
+    for layer in &config.layers {
+        let TokenMixer::DeltaNet(shape) = &layer.mixer else { continue };
+        if !shapes.contains(shape) {
+            shapes.push(*shape);
         }
     }
     shapes

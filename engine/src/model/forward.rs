@@ -3,6 +3,7 @@
 use nestling_formats::Level;
 
 use super::activations::Activations;
+use super::memory::LayerMemory;
 use super::mixer::{Mixing, Nobody, mix};
 use super::weights::{LayerWeights, SharedWeights, Weights};
 use crate::backend::{Backend, Encoder};
@@ -23,7 +24,7 @@ pub(super) struct Step<'a, B: Backend> {
     pub act: &'a mut Activations<B>,
     pub requests: &'a mut RequestScratch<B>,
     pub predictions: &'a mut RequestScratch<B>,
-    pub kv: &'a mut [B::KvPool], // [layers]
+    pub memory: &'a mut [LayerMemory<B>], // [layers]
     pub cancel: &'a CancelToken,
     pub stats: &'a mut StepStats,
     /// Gets the logits of the rows that want them.
@@ -36,7 +37,7 @@ pub(super) async fn forward<B: Backend>(
     mut enc: B::Encoder<'_>,
     step: Step<'_, B>,
 ) -> Result<(), EngineError> {
-    let Step { rows, logit_rows, angles, act, kv, cancel, stats, logits, .. } = step;
+    let Step { rows, logit_rows, angles, act, memory, cancel, stats, logits, .. } = step;
     let (requests, predictions) = (step.requests, step.predictions);
     enc.embed(&w.embedding, rows, &mut act.x)?; // [T, D]
     scale::<B>(&mut enc, w.multipliers.embedding, &mut act.x)?;
@@ -44,7 +45,7 @@ pub(super) async fn forward<B: Backend>(
         enc.write(angles, rope)?;
     }
     let layers = w.layers.len();
-    for (layer, (lw, kv)) in w.layers.iter().zip(kv).enumerate() {
+    for (layer, (lw, memory)) in w.layers.iter().zip(memory).enumerate() {
         if cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
         }
@@ -52,7 +53,7 @@ pub(super) async fn forward<B: Backend>(
         let tail = Some(logit_rows).filter(|tail| layer + 1 == layers && tail.len() < rows.len());
         enc.rms_norm(&act.x, &lw.attention_norm, eps, &mut act.normed)?;
         let multiplier = w.multipliers.residual;
-        let mixing = Mixing { rows: &mut *rows, tail, act: &mut *act, kv, multiplier };
+        let mixing = Mixing { rows: &mut *rows, tail, act: &mut *act, memory, multiplier };
         mix(&mut enc, &lw.mixer, mixing, &mut Nobody)?;
         if tail.is_some_and(<[u32]>::is_empty) {
             logits.clear();

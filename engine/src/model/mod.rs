@@ -3,6 +3,7 @@
 mod activations;
 mod forward;
 mod latent_weights;
+pub(crate) mod memory;
 pub(crate) mod mixer;
 mod rope;
 mod runner;

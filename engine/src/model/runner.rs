@@ -6,6 +6,7 @@ use nestling_formats::{FeedForward, ModelConfig, TokenMixer};
 
 use super::activations::Activations;
 use super::forward::{Step, forward};
+use super::memory::{LayerMemory, MemoryShape};
 use super::rope::{RopeAngles, rope_kinds};
 use super::weights::{Loader, Progress, Weights};
 use crate::backend::Backend;
@@ -19,6 +20,7 @@ use crate::expert::{
 };
 use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
 use crate::record::{Recorder, StepRecord};
+use crate::recurrent::{STATES_PER_SEQUENCE, StateId, StateShape};
 use crate::runner::{
     ModelRunner, PromptSteps, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
 };
@@ -71,7 +73,7 @@ pub struct Runner<B: Backend> {
     weights: Weights<B>,
     experts: ExpertCache<B>,
     activations: Activations<B>,
-    kv: Vec<B::KvPool>, // [layers]
+    memory: Vec<LayerMemory<B>>, // [layers]
     /// Bytes of a page in each layer.
     page_bytes: Vec<usize>,
     angles: Vec<RopeAngles>,
@@ -122,26 +124,32 @@ impl<B: Backend> Runner<B> {
         check_limits(config, &backend)?;
         let context_max = options.context_max.unwrap_or(config.max_position_embeddings);
         let pages = options.kv_pages.unwrap_or(pages_for(context_max));
-        let shapes = config.layers.iter();
-        let shapes: Vec<KvShape> =
-            shapes.map(|layer| KvShape::of_layer(layer, options.kv_dtype, pages)).collect();
+        let state_bytes = StateShape::model_state_bytes(config);
+        let states = match state_bytes {
+            0 => 0,
+            _ => options.states.unwrap_or(STATES_PER_SEQUENCE),
+        };
         let limits = RunnerLimits {
             vocab_size: config.vocab_size,
             context_max,
             rows_max,
             pages,
-            page_bytes: shapes.iter().map(KvShape::page_bytes).sum(),
-            states: 0,
-            state_bytes: 0,
+            page_bytes: KvShape::model_page_bytes(config, options.kv_dtype),
+            states,
+            state_bytes,
             level_max: source.level_max(),
             prompt_steps: match options.streaming {
                 None => PromptSteps::Timed,
                 Some(_) => PromptSteps::Long,
             },
         };
+        let shapes = config.layers.iter();
+        let shapes = shapes.map(|layer| KvShape::of_layer(layer, options.kv_dtype, pages));
+        let page_bytes = shapes.flatten().map(|shape| shape.page_bytes()).collect();
         let activations = Activations::new(&mut backend, config, rows_max)?;
         let angles = rope_kinds(config).iter().map(RopeAngles::new).collect();
-        let kv = shapes.iter().map(|shape| backend.kv_pool(shape)).collect::<Result<_, _>>()?;
+        let shape = MemoryShape { kv_dtype: options.kv_dtype, pages, states };
+        let memory = LayerMemory::of_model(&mut backend, config, shape)?;
         let loader = Loader {
             backend: &mut backend,
             source: &*source,
@@ -167,8 +175,8 @@ impl<B: Backend> Runner<B> {
             weights,
             experts,
             activations,
-            kv,
-            page_bytes: shapes.iter().map(KvShape::page_bytes).collect(),
+            memory,
+            page_bytes,
             angles,
             limits,
             scratch,
@@ -218,7 +226,7 @@ impl<B: Backend> Runner<B> {
             act: &mut self.activations,
             requests,
             predictions,
-            kv: &mut self.kv,
+            memory: &mut self.memory,
             cancel,
             stats: &mut stats,
             logits: &mut logits,
@@ -259,6 +267,7 @@ fn check_limits<B: Backend>(config: &ModelConfig, backend: &B) -> Result<(), Eng
         let head_dim = match &layer.mixer {
             TokenMixer::Attention(attention) => attention.head_dim,
             TokenMixer::Latent(latent) => latent.key_dim(),
+            TokenMixer::DeltaNet(shape) => shape.key_head_dim.max(shape.value_head_dim),
         };
         found.push(("head_dim", limits.head_dim_max, head_dim));
         if let FeedForward::Moe { num_experts, num_experts_per_tok, .. } = layer.feed_forward {
@@ -329,13 +338,13 @@ impl<B: Backend> ModelRunner for Runner<B> {
     }
 
     fn copy_page(&mut self, source: PageId, destination: PageId) -> Result<(), EngineError> {
-        let Self { backend, kv, .. } = self;
-        kv.iter_mut().try_for_each(|pool| backend.copy_page(pool, source, destination))
+        let Self { backend, memory, .. } = self;
+        pages_of(memory).try_for_each(|pool| backend.copy_page(pool, source, destination))
     }
 
     fn read_page(&mut self, page: PageId) -> Result<Vec<u8>, EngineError> {
         let mut bytes = Vec::with_capacity(self.limits.page_bytes);
-        for pool in &self.kv {
+        for pool in pages_of(&mut self.memory) {
             self.backend.read_page(pool, page, &mut bytes)?;
         }
         Ok(bytes)
@@ -346,13 +355,47 @@ impl<B: Backend> ModelRunner for Runner<B> {
         if bytes.len() != expected {
             return Err(EngineError::mismatch("bytes of a page", expected, bytes.len()));
         }
-        let Self { backend, kv, page_bytes, .. } = self;
+        let Self { backend, memory, page_bytes, .. } = self;
         let mut rest = bytes;
-        for (pool, length) in kv.iter_mut().zip(page_bytes) {
+        for (pool, length) in pages_of(memory).zip(page_bytes) {
             let (own, others) = rest.split_at((*length).min(rest.len()));
             backend.write_page(pool, page, own)?;
             rest = others;
         }
         Ok(())
     }
+
+    fn read_state(&mut self, state: StateId) -> Result<Vec<u8>, EngineError> {
+        let mut bytes = Vec::with_capacity(self.limits.state_bytes);
+        for pool in states_of(&mut self.memory) {
+            self.backend.read_state(pool, state, &mut bytes)?;
+        }
+        Ok(bytes)
+    }
+
+    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), EngineError> {
+        let expected = self.limits.state_bytes;
+        if bytes.len() != expected {
+            return Err(EngineError::mismatch("bytes of a state", expected, bytes.len()));
+        }
+        let layers = self.source.config().layers.iter();
+        let shapes = layers.filter_map(|layer| StateShape::of_layer(layer, 0));
+        let mut rest = bytes;
+        for (pool, shape) in states_of(&mut self.memory).zip(shapes) {
+            let (own, others) = rest.split_at(shape.state_bytes().min(rest.len()));
+            self.backend.write_state(pool, state, own)?;
+            rest = others;
+        }
+        Ok(())
+    }
+}
+
+/// The pages of all layers that keep any.
+fn pages_of<B: Backend>(memory: &mut [LayerMemory<B>]) -> impl Iterator<Item = &mut B::KvPool> {
+    memory.iter_mut().filter_map(|layer| layer.pages().ok())
+}
+
+/// The states of all layers that keep any.
+fn states_of<B: Backend>(memory: &mut [LayerMemory<B>]) -> impl Iterator<Item = &mut B::StatePool> {
+    memory.iter_mut().filter_map(|layer| layer.states().ok())
 }

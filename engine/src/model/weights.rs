@@ -2,21 +2,24 @@
 
 use nestling_formats::store::GroupId;
 use nestling_formats::{
-    AttentionBias, AttentionConfig, ExpertVector, FeedForward as FeedForwardConfig, FloatKind,
-    LayerConfig, Level, MatrixKind, ModelConfig, Multipliers, QkNorm, RopePairs, SharedGate, Sinks,
-    TokenMixer,
+    AttentionBias, AttentionConfig, DeltaNetConfig, ExpertVector, FeedForward as FeedForwardConfig,
+    FloatKind, LayerConfig, Level, MatrixKind, ModelConfig, Multipliers, OutputGate, QkNorm,
+    RopePairs, SharedGate, Sinks, TokenMixer,
 };
 
-use super::activations::attention_shapes;
-use super::mixer::{AttentionWeights, MixerWeights, attention};
+use super::activations::{attention_shapes, delta_net_shapes};
+use super::mixer::{AttentionWeights, DeltaNetWeights, MixerWeights, attention};
 use super::rope::rope_kinds;
-use crate::backend::{AttentionHeads, Backend, FeedForward, HeadNorm, Linear, Router};
+use crate::backend::{AttentionHeads, Backend, DeltaNet, FeedForward, HeadNorm, Linear, Router};
 use crate::batch::StepRows;
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::expert::source::{ExpertSource, Matrices};
 use crate::expert::{ExpertBiases, ExpertCache};
 use crate::weights::{ActivationMode, FloatMatrix, MatrixWeights};
+
+/// Added to the squared length of a DeltaNet layer's queries and keys.
+const UNIT_EPS: f32 = 1e-6;
 
 /// Everything but the experts.
 pub struct Weights<B: Backend> {
@@ -204,6 +207,9 @@ impl<B: Backend> Loader<'_, B> {
                 let weights = self.latent_attention(config, latent, &mut dense, &floats)?;
                 MixerWeights::Latent(weights)
             }
+            TokenMixer::DeltaNet(shape) => {
+                MixerWeights::DeltaNet(self.delta_net(config, shape, &mut dense, &floats)?)
+            }
         };
         let shared = match layer.feed_forward.dense_size() {
             Some(intermediate_size) => {
@@ -248,11 +254,63 @@ impl<B: Backend> Loader<'_, B> {
             linear(MatrixKind::Value, FloatKind::ValueBias, keys, hidden)?,
         ];
         let output = linear(MatrixKind::Output, FloatKind::OutputBias, hidden, queries)?;
+        let gate = match heads.output_gate {
+            OutputGate::Open => None,
+            OutputGate::Sigmoid => {
+                let matrix = dense.take(MatrixKind::QueryGate, (queries, hidden))?;
+                let matrix = self.backend.upload_matrix(&matrix, self.activations)?;
+                Some(Linear { matrix, bias: None })
+            }
+        };
         let heads_of = self.heads(config, heads, floats)?;
         let rope = rope_kinds(config).iter().position(|kind| *kind == heads.rope).unwrap_or(0);
         let shape = attention::shape(heads);
         let buffers = attention_shapes(config).iter().position(|s| *s == shape).unwrap_or(0);
-        Ok(AttentionWeights { qkv, heads: heads_of, output, rope, buffers })
+        Ok(AttentionWeights { qkv, gate, heads: heads_of, output, rope, buffers })
+    }
+
+    fn delta_net(
+        &mut self,
+        config: &ModelConfig,
+        shape: &DeltaNetConfig,
+        dense: &mut Matrices,
+        floats: &Floats,
+    ) -> Result<DeltaNetWeights<B>, EngineError> {
+        let (hidden, heads) = (config.hidden_size, shape.num_value_heads);
+        let (channels, value_dim) = (shape.channels(), shape.value_dim());
+        let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
+            let matrix = dense.take(kind, (rows, cols))?;
+            Ok(Linear {
+                matrix: self.backend.upload_matrix(&matrix, self.activations)?,
+                bias: None,
+            })
+        };
+        let inputs = [
+            linear(MatrixKind::DeltaIn, channels, hidden)?,
+            linear(MatrixKind::DeltaGate, value_dim, hidden)?,
+            linear(MatrixKind::DeltaBetaDecay, 2 * heads, hidden)?,
+        ];
+        let output = linear(MatrixKind::DeltaOut, hidden, value_dim)?;
+        let kernel = shape.conv_kernel_dim;
+        let conv = floats.get(FloatKind::DeltaConv, channels * kernel)?;
+        let by_tap = (0..kernel).flat_map(|tap| conv.iter().skip(tap).step_by(kernel));
+        let conv: Vec<f32> = by_tap.copied().collect();
+        // A vector of length 1 is one of mean square 1, divided by the root of its elements.
+        let unit = 1.0 / shape.key_head_dim as f32;
+        let [query_norm, key_norm] = [unit, unit.sqrt()].map(|w| vec![w; shape.key_head_dim]);
+        let net = DeltaNet {
+            shape: *shape,
+            conv: self.backend.upload_floats(&conv)?,
+            query_norm: self.backend.upload_floats(&query_norm)?,
+            key_norm: self.backend.upload_floats(&key_norm)?,
+            unit_eps: UNIT_EPS * unit,
+            rate: floats.upload(self.backend, FloatKind::DeltaDecay, heads)?,
+            time_bias: floats.upload(self.backend, FloatKind::DeltaTimeBias, heads)?,
+            norm: floats.upload(self.backend, FloatKind::DeltaNorm, shape.value_head_dim)?,
+            eps: config.rms_norm_eps,
+        };
+        let buffers = delta_net_shapes(config).iter().position(|s| s == shape).unwrap_or(0);
+        Ok(DeltaNetWeights { inputs, net, output, buffers })
     }
 
     fn heads(

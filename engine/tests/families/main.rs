@@ -54,3 +54,5 @@ family!(granite_moe, "granite-moe");
 family!(mixtral, "mixtral");
 family!(olmoe, "olmoe");
 family!(qwen2_moe, "qwen2-moe");
+family!(qwen3_5_moe, "qwen3-5-moe");
+family!(qwen3_next, "qwen3-next");

@@ -113,7 +113,9 @@ pub fn all_logits(
 }
 
 pub fn step(runner: &mut dyn ModelRunner, batch: &Batch) -> StepOutput {
-    let output = runner.step_blocking(batch, &CancelToken::new()).unwrap();
+    let mut batch = batch.clone();
+    batch.own_states();
+    let output = runner.step_blocking(&batch, &CancelToken::new()).unwrap();
     assert!(output.failures.is_empty(), "{:?}", output.failures);
     output
 }

@@ -108,7 +108,7 @@ impl FloatPlace<'_> {
     pub fn dtype(&self) -> DType {
         match self.source.change {
             FloatChange::Kept => self.tensor.element.float(),
-            FloatChange::PlusOne => DType::F32,
+            FloatChange::PlusOne | FloatChange::NegativeExp => DType::F32,
         }
     }
 }
@@ -388,8 +388,12 @@ impl Checkpoint {
             };
             values = rows.flat_map(taken).collect();
         }
-        if source.change == FloatChange::PlusOne {
-            values.iter_mut().for_each(|value| *value += 1.0);
+        match source.change {
+            FloatChange::Kept => {}
+            FloatChange::PlusOne => values.iter_mut().for_each(|value| *value += 1.0),
+            FloatChange::NegativeExp => {
+                values.iter_mut().for_each(|value| *value = -libm::exp(f64::from(*value)) as f32);
+            }
         }
         Ok(values)
     }

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::{
     Activation, Architecture, AttentionBias, AttentionConfig, ExpertBias, ExpertFormat,
-    FeedForward, LayerConfig, ModelConfig, Multipliers, QkNorm, RopeConfig, RouterConfig,
-    SharedExpert, Sinks, TokenMixer,
+    FeedForward, LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig,
+    RouterConfig, SharedExpert, Sinks, TokenMixer,
 };
 use crate::ImportError;
 use crate::json::{Fields, shown};
@@ -155,6 +155,14 @@ pub(super) fn full_attention(fields: &Fields) -> Result<(), ImportError> {
 
 /// Attention whose heads, positions and scale are given in the usual way; no norms or biases.
 pub(super) fn attention(fields: &Fields) -> Result<AttentionConfig, ImportError> {
+    attention_with(fields, rope)
+}
+
+/// [`attention`] with a family's own reading of positions, which is given the width of a head.
+pub(super) fn attention_with(
+    fields: &Fields,
+    rope: fn(&Fields, usize) -> Result<RopeConfig, ImportError>,
+) -> Result<AttentionConfig, ImportError> {
     let hidden_size = fields.required_size("hidden_size", MAX_WIDTH)?;
     let num_attention_heads = fields.required_size("num_attention_heads", MAX_HEADS)?;
     let key_value_heads = fields.size("num_key_value_heads", MAX_HEADS)?;
@@ -183,6 +191,7 @@ pub(super) fn attention(fields: &Fields) -> Result<AttentionConfig, ImportError>
         bias: AttentionBias::Absent,
         sliding_window: None,
         sinks: Sinks::Absent,
+        output_gate: OutputGate::Open,
     })
 }
 

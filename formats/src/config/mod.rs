@@ -14,14 +14,16 @@ mod latent;
 mod mixtral;
 mod olmoe;
 mod qwen2_moe;
+mod qwen3_5_moe;
 mod qwen3_moe;
+mod qwen3_next;
 mod rope;
 
 use serde_json::Value;
 
-use crate::ImportError;
 use crate::json::Fields;
 use crate::limits::MAX_CONFIG_BYTES;
+use crate::{DeltaNetConfig, ImportError};
 
 pub use generation::GenerationDefaults;
 pub use rope::{RopeConfig, RopeScaling, YarnScaling};
@@ -45,6 +47,10 @@ pub enum Architecture {
     DeepseekV2,
     /// `Glm4MoeLiteForCausalLM`.
     Glm4MoeLite,
+    /// `Qwen3NextForCausalLM`.
+    Qwen3Next,
+    /// `Qwen3_5MoeForConditionalGeneration`: Qwen3.5 and Qwen3.6, their text part.
+    Qwen35Moe,
 }
 
 impl Architecture {
@@ -76,6 +82,8 @@ const FAMILIES: &[Family] = &[
     olmoe::FAMILY,
     qwen2_moe::FAMILY,
     qwen3_moe::FAMILY,
+    qwen3_next::FAMILY,
+    qwen3_5_moe::FAMILY,
 ];
 
 /// The nonlinearity of every feed-forward part.
@@ -273,6 +281,15 @@ pub enum ExpertFormat {
     Mxfp4,
 }
 
+/// What attended heads are multiplied by, element by element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OutputGate {
+    /// Nothing.
+    Open,
+    /// The sigmoid of a projection of the layer's input.
+    Sigmoid,
+}
+
 /// Attention over keys and values of heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionConfig {
@@ -294,6 +311,8 @@ pub struct AttentionConfig {
     pub sliding_window: Option<usize>,
     /// Logits without values.
     pub sinks: Sinks,
+    /// A gate on what the heads give.
+    pub output_gate: OutputGate,
 }
 
 /// Attention over latents that all heads share (DeepSeek-V2, arXiv 2405.04434).
@@ -335,6 +354,8 @@ pub enum TokenMixer {
     Attention(AttentionConfig),
     /// Attention over latents.
     Latent(LatentConfig),
+    /// Gated DeltaNet: a state of fixed size.
+    DeltaNet(DeltaNetConfig),
 }
 
 impl TokenMixer {
@@ -343,6 +364,7 @@ impl TokenMixer {
         match self {
             Self::Attention(attention) => Some(&attention.rope),
             Self::Latent(latent) => Some(&latent.rope),
+            Self::DeltaNet(_) => None,
         }
     }
 }

@@ -52,8 +52,16 @@ impl YarnScaling {
     }
 }
 
-/// Keys that any kind of angles may have.
-const KEYS: &[&str] = &["rope_type", "type", "rope_theta", "partial_rotary_factor"];
+/// Keys that any kind of angles may have. Positions in three directions, for images, are the same for
+/// text.
+const KEYS: &[&str] = &[
+    "mrope_interleaved",
+    "mrope_section",
+    "partial_rotary_factor",
+    "rope_theta",
+    "rope_type",
+    "type",
+];
 
 /// Keys of YaRN.
 const YARN_KEYS: &[&str] = &[

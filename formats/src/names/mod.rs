@@ -7,6 +7,7 @@ mod gpt_oss;
 mod granite_moe;
 mod mixtral;
 mod qwen;
+mod qwen3_next;
 
 pub(crate) use gguf::split_into_heads;
 
@@ -88,6 +89,8 @@ pub enum FloatChange {
     Kept,
     /// One is added: norms whose weights are stored around zero.
     PlusOne,
+    /// The negative of their exponential: decay rates that are stored as logarithms.
+    NegativeExp,
 }
 
 /// A float tensor, or some columns of one.
@@ -123,6 +126,8 @@ pub struct Naming {
 pub fn published(architecture: Architecture) -> Naming {
     match architecture {
         Architecture::Qwen3Moe | Architecture::Qwen2Moe | Architecture::Olmoe => qwen::NAMING,
+        Architecture::Qwen3Next => qwen3_next::NAMING,
+        Architecture::Qwen35Moe => qwen3_next::WITH_IMAGES,
         Architecture::Mixtral => mixtral::NAMING,
         Architecture::GptOss => gpt_oss::NAMING,
         Architecture::GraniteMoe => granite_moe::NAMING,

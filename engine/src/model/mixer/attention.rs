@@ -1,4 +1,4 @@
-//! Attention: x += Wo · attend(rope(norm(Wqkv · x))).
+//! Attention: x += Wo · gate(attend(rope(norm(Wqkv · x)))).
 
 use nestling_formats::{AttentionConfig, MatrixKind};
 
@@ -10,6 +10,8 @@ use crate::error::EngineError;
 pub struct AttentionWeights<B: Backend> {
     /// Queries, keys, values.
     pub qkv: [Linear<B>; 3],
+    /// What the heads give is multiplied by the sigmoid of this product, where there is one.
+    pub gate: Option<Linear<B>>,
     /// Shapes and norms of the heads.
     pub heads: AttentionHeads<B>,
     /// `[hidden_size, num_attention_heads * head_dim]`.
@@ -30,6 +32,8 @@ pub(crate) struct AttentionBuffers<B: Backend> {
     pub queries: B::Buffer, // [rows with logits, H * head_dim]
     /// What the heads gathered.
     pub attended: B::Buffer, // [T, H * head_dim]
+    /// What that is multiplied by, before its sigmoid.
+    pub gate: B::Buffer, // [T, H * head_dim]
 }
 
 /// Heads, key heads and width: what buffers depend on.
@@ -51,6 +55,7 @@ impl<B: Backend> AttentionBuffers<B> {
             keys_values: backend.buffer(rows_max, 2 * g * d)?,
             queries: backend.buffer(rows_max, h * d)?,
             attended: backend.buffer(rows_max, h * d)?,
+            gate: backend.buffer(rows_max, h * d)?,
         })
     }
 }
@@ -61,7 +66,8 @@ pub(super) fn mix<B: Backend>(
     mixing: Mixing<'_, B>,
     watch: &mut impl Watch<B>,
 ) -> Result<(), EngineError> {
-    let Mixing { rows, tail, act, kv, multiplier } = mixing;
+    let Mixing { rows, tail, act, memory, multiplier } = mixing;
+    let kv = memory.pages()?;
     watch.inputs(enc, MatrixKind::Query, &act.normed)?;
     if let Some(tail) = tail {
         // Keys and values of all rows; all else serves the rows with logits alone.
@@ -92,6 +98,11 @@ pub(super) fn mix<B: Backend>(
     };
     let attended = &mut buffers.attended;
     enc.attend(&w.heads, rows, queries, kv, attended)?;
+    if let Some(gate) = &w.gate {
+        let gates = &mut buffers.gate;
+        enc.matmul(std::slice::from_ref(gate), &rows.dense_levels, &act.normed, gates)?;
+        enc.gate(gates, attended)?;
+    }
     watch.inputs(enc, MatrixKind::Output, attended)?;
     if multiplier != 1.0 {
         enc.scale(multiplier, attended)?;

@@ -98,7 +98,8 @@ pub(super) fn mix<B: Backend>(
     mixing: Mixing<'_, B>,
     watch: &mut impl Watch<B>,
 ) -> Result<(), EngineError> {
-    let Mixing { rows, tail, act, kv, multiplier } = mixing;
+    let Mixing { rows, tail, act, memory, multiplier } = mixing;
+    let kv = memory.pages()?;
     watch.inputs(enc, MatrixKind::Query, &act.normed)?;
     let buffers = act.latent.get_mut(w.buffers).ok_or_else(no_buffers)?;
     let rope = act.ropes.get(w.rope).ok_or_else(no_buffers)?;

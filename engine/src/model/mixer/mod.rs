@@ -1,16 +1,19 @@
 //! The part of a layer that lets tokens see others, a file for every kind.
 
 pub(crate) mod attention;
+pub(crate) mod delta_net;
 pub(crate) mod latent;
 
 use nestling_formats::{Level, MatrixKind};
 
 use super::activations::Activations;
+use super::memory::LayerMemory;
 use crate::backend::{Backend, HeadMatrices};
 use crate::batch::StepRows;
 use crate::error::EngineError;
 
 pub use attention::AttentionWeights;
+pub use delta_net::DeltaNetWeights;
 pub use latent::LatentWeights;
 
 /// Weights of the mixer of one layer.
@@ -19,6 +22,8 @@ pub enum MixerWeights<B: Backend> {
     Attention(AttentionWeights<B>),
     /// Attention over latents.
     Latent(LatentWeights<B>),
+    /// A state of fixed size.
+    DeltaNet(DeltaNetWeights<B>),
 }
 
 impl<B: Backend> MixerWeights<B> {
@@ -27,10 +32,14 @@ impl<B: Backend> MixerWeights<B> {
         let bytes = |matrix: &B::Matrix| B::matrix_bytes(matrix, level);
         match self {
             Self::Attention(weights) => {
-                let linears = weights.qkv.iter().chain([&weights.output]);
+                let linears = weights.qkv.iter().chain(&weights.gate).chain([&weights.output]);
                 linears.map(|linear| bytes(&linear.matrix)).sum()
             }
             Self::Latent(weights) => weights.matrices().map(bytes).sum(),
+            Self::DeltaNet(weights) => {
+                let linears = weights.inputs.iter().chain([&weights.output]);
+                linears.map(|linear| bytes(&linear.matrix)).sum()
+            }
         }
     }
 }
@@ -43,8 +52,8 @@ pub(crate) struct Mixing<'a, B: Backend> {
     pub tail: Option<&'a [u32]>,
     /// `normed` is the input; the output is added to `x`.
     pub act: &'a mut Activations<B>,
-    /// The layer's pages.
-    pub kv: &'a mut B::KvPool,
+    /// What the layer keeps.
+    pub memory: &'a mut LayerMemory<B>,
     /// The output is multiplied by this.
     pub multiplier: f32,
 }
@@ -89,5 +98,6 @@ pub(crate) fn mix<B: Backend>(
     match weights {
         MixerWeights::Attention(weights) => attention::mix(enc, weights, mixing, watch),
         MixerWeights::Latent(weights) => latent::mix(enc, weights, mixing, watch),
+        MixerWeights::DeltaNet(weights) => delta_net::mix(enc, weights, mixing, watch),
     }
 }

@@ -1,0 +1,33 @@
+//! Qwen3.5-MoE and Qwen3.6-MoE: models of text and images, of which the text part is read.
+
+use super::qwen3_next::{TEXT_KEYS, read_text};
+use super::{Architecture, Family, ModelConfig, keys};
+use crate::ImportError;
+use crate::json::Fields;
+
+pub(super) const FAMILY: Family = Family {
+    architecture: Architecture::Qwen35Moe,
+    model_type: "qwen3_5_moe",
+    class: "Qwen3_5MoeForConditionalGeneration",
+    keys: &[
+        "image_token_id",
+        "text_config",
+        "video_token_id",
+        "vision_config",
+        "vision_end_token_id",
+        "vision_start_token_id",
+    ],
+    read,
+};
+
+fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
+    let text = fields.object("text_config")?;
+    let text = text.ok_or_else(|| fields.wrong("text_config", "an object"))?;
+    keys::refuse_unsupported(&text, TEXT_KEYS)?;
+    keys::refuse_unknown(&text, TEXT_KEYS)?;
+    let mut config = read_text(&text, FAMILY.architecture)?;
+    if let Some(tied) = fields.boolean("tie_word_embeddings")? {
+        config.tie_word_embeddings = tied;
+    }
+    Ok(config)
+}

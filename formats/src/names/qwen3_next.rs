@@ -1,0 +1,165 @@
+//! Qwen3-Next, and the text part of Qwen3.5-MoE: DeltaNet and gated attention under names of their
+//! own, norms around zero.
+//!
+//! Qwen3-Next has one tensor for queries, keys, values and gates, and one for beta and alpha, in
+//! both a block for every key head. Qwen3.5-MoE has them apart, and all experts of a layer in one.
+
+use super::{
+    FloatChange, FloatSource, Naming, Runs, TensorSlice, attention_matrix, is_redundant,
+    layer_float,
+};
+use crate::config::{Architecture, FeedForward, LayerConfig, ModelConfig, TokenMixer};
+use crate::{DeltaNetConfig, FloatId, FloatKind, MatrixId, MatrixKind};
+
+pub(super) const NAMING: Naming = Naming {
+    matrix: |config, id| matrix(config, id, "model.", in_blocks),
+    float: |_, id| float(id, "model."),
+    is_redundant: |config, name| is_redundant(config, name) || name.starts_with("mtp."),
+};
+
+/// Qwen3.5-MoE's.
+pub(super) const WITH_IMAGES: Naming = Naming {
+    matrix: |config, id| matrix(config, id, "model.language_model.", apart),
+    float: |_, id| float(id, "model.language_model."),
+    is_redundant: |config, name| {
+        is_redundant(config, name) || name.starts_with("mtp.") || name.starts_with("model.visual.")
+    },
+};
+
+/// The parts of a layer's DeltaNet matrix: tensors within the layer's `linear_attn`, and their rows.
+type DeltaParts = fn(&DeltaNetConfig, MatrixKind) -> Vec<(&'static str, Runs)>;
+
+fn matrix(
+    config: &ModelConfig,
+    id: MatrixId,
+    prefix: &str,
+    delta_parts: DeltaParts,
+) -> Vec<TensorSlice> {
+    let Some(layer) = id.layer else {
+        return match id {
+            MatrixId { kind: MatrixKind::Embedding, expert: None, .. } => {
+                vec![TensorSlice::whole(format!("{prefix}embed_tokens.weight"))]
+            }
+            MatrixId { kind: MatrixKind::Head, expert: None, .. } => {
+                vec![TensorSlice::whole("lm_head.weight")]
+            }
+            _ => Vec::new(),
+        };
+    };
+    let found = usize::try_from(layer).ok().and_then(|layer| config.layers.get(layer));
+    let Some(LayerConfig { mixer, feed_forward }) = found else { return Vec::new() };
+    let within = format!("{prefix}layers.{layer}.");
+    match (id.kind, id.expert, mixer) {
+        (MatrixKind::Gate | MatrixKind::Up | MatrixKind::Down, ..) => {
+            feed_forward_matrix(config, id, &within, feed_forward).into_iter().collect()
+        }
+        (kind, None, TokenMixer::DeltaNet(delta_net)) => {
+            let parts = delta_parts(delta_net, kind).into_iter();
+            let slice = |(part, rows): (&str, Runs)| TensorSlice {
+                rows,
+                ..TensorSlice::whole(format!("{within}linear_attn.{part}.weight"))
+            };
+            parts.map(slice).collect()
+        }
+        (kind, None, TokenMixer::Attention(attention)) => {
+            // Of every head, its query and then its gate.
+            let of_query =
+                |start| Runs { start, length: attention.head_dim, stride: 2 * attention.head_dim };
+            let (kind, rows) = match kind {
+                MatrixKind::Query => (MatrixKind::Query, of_query(0)),
+                MatrixKind::QueryGate => (MatrixKind::Query, of_query(attention.head_dim)),
+                kind => (kind, Runs::ALL),
+            };
+            let part = attention_matrix(kind);
+            let whole = part.map(|part| TensorSlice::whole(format!("{within}{part}")));
+            whole.map(|whole| TensorSlice { rows, ..whole }).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn feed_forward_matrix(
+    config: &ModelConfig,
+    id: MatrixId,
+    within: &str,
+    feed_forward: &FeedForward,
+) -> Option<TensorSlice> {
+    let part = match id.kind {
+        MatrixKind::Gate => "gate_proj",
+        MatrixKind::Up => "up_proj",
+        _ => "down_proj",
+    };
+    let (owner, expert) = match (id.expert, feed_forward) {
+        (None, FeedForward::Dense { .. }) => (String::new(), None),
+        (None, FeedForward::Moe { .. }) => ("shared_expert.".into(), None),
+        (Some(expert), FeedForward::Moe { moe_intermediate_size, .. }) => {
+            (format!("experts.{expert}."), Some((expert, *moe_intermediate_size)))
+        }
+        (Some(_), FeedForward::Dense { .. }) => return None,
+    };
+    let Some((expert, width)) = expert.filter(|_| config.architecture == Architecture::Qwen35Moe)
+    else {
+        return Some(TensorSlice::whole(format!("{within}mlp.{owner}{part}.weight")));
+    };
+    let (part, rows) = match id.kind {
+        MatrixKind::Gate => ("gate_up_proj", Runs::range(0, width)),
+        MatrixKind::Up => ("gate_up_proj", Runs::range(width, width)),
+        _ => ("down_proj", Runs::ALL),
+    };
+    let index = Some(usize::try_from(expert).ok()?);
+    Some(TensorSlice { index, rows, ..TensorSlice::whole(format!("{within}mlp.experts.{part}")) })
+}
+
+/// Qwen3-Next's: of every key head its query, its key, its values and their gates; of every key head
+/// beta and alpha of its value heads.
+fn in_blocks(delta_net: &DeltaNetConfig, kind: MatrixKind) -> Vec<(&'static str, Runs)> {
+    let shared = delta_net.num_value_heads / delta_net.num_key_heads.max(1);
+    let (key, values) = (delta_net.key_head_dim, shared * delta_net.value_head_dim);
+    let of = |start, length| ("in_proj_qkvz", Runs { start, length, stride: 2 * (key + values) });
+    let heads = |start| ("in_proj_ba", Runs { start, length: shared, stride: 2 * shared });
+    match kind {
+        MatrixKind::DeltaIn => vec![of(0, key), of(key, key), of(2 * key, values)],
+        MatrixKind::DeltaGate => vec![of(2 * key + values, values)],
+        MatrixKind::DeltaBetaDecay => vec![heads(0), heads(shared)],
+        MatrixKind::DeltaOut => vec![("out_proj", Runs::ALL)],
+        _ => Vec::new(),
+    }
+}
+
+/// Qwen3.5-MoE's.
+fn apart(_: &DeltaNetConfig, kind: MatrixKind) -> Vec<(&'static str, Runs)> {
+    match kind {
+        MatrixKind::DeltaIn => vec![("in_proj_qkv", Runs::ALL)],
+        MatrixKind::DeltaGate => vec![("in_proj_z", Runs::ALL)],
+        MatrixKind::DeltaBetaDecay => vec![("in_proj_b", Runs::ALL), ("in_proj_a", Runs::ALL)],
+        MatrixKind::DeltaOut => vec![("out_proj", Runs::ALL)],
+        _ => Vec::new(),
+    }
+}
+
+fn float(id: FloatId, prefix: &str) -> Option<FloatSource> {
+    let Some(layer) = id.layer else {
+        let around_zero =
+            |name| FloatSource { change: FloatChange::PlusOne, ..FloatSource::kept(name) };
+        return (id.kind == FloatKind::FinalNorm)
+            .then(|| around_zero(format!("{prefix}norm.weight")));
+    };
+    let part = match id.kind {
+        FloatKind::Router => "mlp.gate.weight",
+        FloatKind::SharedGate => "mlp.shared_expert_gate.weight",
+        FloatKind::DeltaConv => "linear_attn.conv1d.weight",
+        FloatKind::DeltaDecay => "linear_attn.A_log",
+        FloatKind::DeltaTimeBias => "linear_attn.dt_bias",
+        FloatKind::DeltaNorm => "linear_attn.norm.weight",
+        kind => layer_float(kind)?,
+    };
+    let change = match id.kind {
+        FloatKind::AttentionNorm
+        | FloatKind::FeedForwardNorm
+        | FloatKind::QueryNorm
+        | FloatKind::KeyNorm => FloatChange::PlusOne,
+        FloatKind::DeltaDecay => FloatChange::NegativeExp,
+        _ => FloatChange::Kept,
+    };
+    Some(FloatSource { change, ..FloatSource::kept(format!("{prefix}layers.{layer}.{part}")) })
+}
