@@ -152,6 +152,9 @@ fn rows(criterion: &mut Criterion) {
     each(&mut criterion.benchmark_group("rms_norm_in_place"), 4 * COLS, |kernels| {
         kernels.rms_norm_in_place(black_box(&mut out), &weight, 1e-6);
     });
+    each(&mut criterion.benchmark_group("rms_norm_add"), 8 * COLS, |kernels| {
+        kernels.rms_norm_add(black_box(&x), &weight, 1e-6, &mut out);
+    });
     let mut quantized = QuantizedRows::default();
     quantized.resize(1, COLS);
     each(&mut criterion.benchmark_group("quantize"), 4 * COLS, |kernels| {
@@ -185,7 +188,8 @@ fn rows(criterion: &mut Criterion) {
     let (mut ids, mut weights, mut logits) = ([0; 8], [0.0; 8], numbers(128));
     each(&mut criterion.benchmark_group("route, 8 of 128"), 4 * 128, |kernels| {
         let logits = black_box(&mut logits);
-        let scores = RouterScores { logits, choice: &mut [], selection_bias: &[] };
+        let scores =
+            RouterScores { logits, choice: &mut [], selection_bias: &[], expert_scale: &[] };
         kernels.route(&RouterConfig::softmax(true), scores, &mut ids, &mut weights);
     });
 }

@@ -227,6 +227,8 @@ pub struct AttentionHeads<B: Backend> {
     pub query_norm: HeadNorm<B>,
     /// Norm of keys.
     pub key_norm: HeadNorm<B>,
+    /// RMSNorm of each value head, `[head_dim]`.
+    pub value_norm: Option<B::Floats>,
     /// How many positions a row sees, its own included; none for all.
     pub sliding_window: Option<usize>,
     /// Logit of each query head that takes part in the softmax and has no value, `[H]`.
@@ -275,6 +277,8 @@ pub struct Router<B: Backend> {
     pub logit_bias: Option<B::Floats>,
     /// `[E]`, added to the scores for the choice alone.
     pub selection_bias: Option<B::Floats>,
+    /// `[E]`, what the weights of chosen experts are multiplied by.
+    pub expert_scale: Option<B::Floats>,
 }
 
 /// The router's choice in host memory.
@@ -377,8 +381,8 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer,       // [T, H * (N + R)]
     ) -> Result<(), EngineError>;
 
-    /// Norms and rotates queries and keys in place, then stores keys and values in their pages.
-    /// The R elements of a head from `rope_first` on are rotated in pairs; the first R/2 columns
+    /// Norms and rotates queries and keys and norms values in place, then stores keys and values in
+    /// their pages. The R elements of a head from `rope_first` on are rotated in pairs; the first R/2 columns
     /// of `rope` are the cosines and the others the sines of each row's position. There are no
     /// values where a key's first elements are its value ([`KvValues::KeyPrefix`]).
     ///
@@ -511,6 +515,30 @@ pub trait Encoder<B: Backend>: Send {
     /// # Errors
     /// A failed device.
     fn scale(&mut self, factor: f32, x: &mut B::Buffer) -> Result<(), EngineError>;
+
+    /// `x = cap * tanh(x / cap)`, element by element.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn softcap(&mut self, cap: f32, x: &mut B::Buffer) -> Result<(), EngineError>;
+
+    /// `out` becomes so many rows of zeros.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn clear(&mut self, rows: usize, out: &mut B::Buffer) -> Result<(), EngineError>;
+
+    /// `out += x / sqrt(mean(x²) + eps) * weight`, row by row.
+    ///
+    /// # Errors
+    /// Sizes that differ; a failed device.
+    fn rms_norm_add(
+        &mut self,
+        x: &B::Buffer,      // [T, D]
+        weight: &B::Floats, // [D]
+        eps: f32,
+        out: &mut B::Buffer, // [T, D]
+    ) -> Result<(), EngineError>;
 
     /// `out = down(activation(gate(x), up(x)))`.
     ///

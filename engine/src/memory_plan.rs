@@ -355,7 +355,7 @@ fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
     let experts: Vec<(usize, usize)> = experts.collect();
     let per_token = experts.iter().map(|(count, _)| *count).max().unwrap_or(0);
     let inner = experts.iter().map(|(_, width)| *width).max().unwrap_or(0);
-    let hidden_rows = 5 + per_token;
+    let hidden_rows = 6 + per_token;
     let floats = hidden_rows * config.hidden_size + 2 * qkv + attended;
     // Inputs of products as int8, with a scale and a sum for every 32 of them.
     let int8 = (config.hidden_size + qkv + inner) * 5 / 4;

@@ -24,10 +24,11 @@ mod weight_files;
 
 pub use checkpoint::{Asset, Checkpoint, FloatPlace, MatrixPlace, TensorInfo};
 pub use config::{
-    Activation, Architecture, AttentionBias, AttentionConfig, ExpertBias, ExpertFormat,
+    Activation, Architecture, AttentionBias, AttentionConfig, BlockNorms, ExpertBias, ExpertFormat,
     ExpertGroups, ExpertVector, FeedForward, GenerationDefaults, GroupScore, LatentConfig,
     LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig, RopePairs, RopeScaling,
-    RouterConfig, RouterScore, SharedExpert, SharedGate, Sinks, TokenMixer, YarnScaling,
+    RouterConfig, RouterInput, RouterScore, SharedExpert, SharedGate, Sinks, TokenMixer, ValueNorm,
+    ValueSource, YarnScaling,
 };
 pub use delta_net::DeltaNetConfig;
 pub use dtype::DType;

@@ -1,8 +1,9 @@
 //! Every weight of a model and its shape, derived from the configuration alone.
 
 use crate::config::{
-    AttentionBias, AttentionConfig, ExpertBias, ExpertVector, FeedForward, LatentConfig,
-    ModelConfig, OutputGate, QkNorm, SharedExpert, SharedGate, Sinks, TokenMixer,
+    AttentionBias, AttentionConfig, BlockNorms, ExpertBias, ExpertVector, FeedForward,
+    LatentConfig, ModelConfig, OutputGate, QkNorm, RouterInput, SharedExpert, SharedGate, Sinks,
+    TokenMixer, ValueSource,
 };
 use crate::{DeltaNetConfig, FloatId, FloatKind, MatrixId, MatrixKind};
 
@@ -63,6 +64,9 @@ impl ModelShape {
             }
             shape.vector(FloatKind::FeedForwardNorm, Some(layer), hidden);
             shape.feed_forward(config, layer, layer_config.feed_forward);
+            if config.block_norms == BlockNorms::Around {
+                shape.norms_around(hidden, layer, layer_config.feed_forward);
+            }
         }
         shape.vector(FloatKind::FinalNorm, None, hidden);
         shape
@@ -90,7 +94,9 @@ impl ModelShape {
         let dense = |kind| MatrixId { kind, layer: Some(layer), expert: None };
         self.matrix(dense(MatrixKind::Query), queries, hidden);
         self.matrix(dense(MatrixKind::Key), keys, hidden);
-        self.matrix(dense(MatrixKind::Value), keys, hidden);
+        if attention.values == ValueSource::Projection {
+            self.matrix(dense(MatrixKind::Value), keys, hidden);
+        }
         if attention.output_gate == OutputGate::Sigmoid {
             self.matrix(dense(MatrixKind::QueryGate), queries, hidden);
         }
@@ -171,6 +177,7 @@ impl ModelShape {
         for (vector, kind) in [
             (router.logit_bias, FloatKind::RouterLogitBias),
             (router.selection_bias, FloatKind::RouterBias),
+            (router.expert_scale, FloatKind::ExpertScale),
         ] {
             if vector == ExpertVector::Present {
                 self.vector(kind, at, num_experts);
@@ -186,12 +193,29 @@ impl ModelShape {
                 self.floats.push(FloatShape { id, rows: num_experts, cols });
             }
         }
+        if router.input == RouterInput::Own {
+            self.vector(FloatKind::RouterInputScale, at, hidden);
+        }
         if let Some(SharedExpert { gate: SharedGate::Sigmoid, .. }) = shared {
             self.vector(FloatKind::SharedGate, at, hidden);
         }
         for expert in (0u32..).take(num_experts) {
             self.gated(layer, Some(expert), hidden, moe_intermediate_size);
         }
+    }
+
+    fn norms_around(&mut self, hidden: usize, layer: u32, feed_forward: FeedForward) {
+        let at = Some(layer);
+        self.vector(FloatKind::PostAttentionNorm, at, hidden);
+        self.vector(FloatKind::PostFeedForwardNorm, at, hidden);
+        if let FeedForward::Moe { shared, .. } = feed_forward {
+            if shared.is_some() {
+                self.vector(FloatKind::PostSharedNorm, at, hidden);
+            }
+            self.vector(FloatKind::PreExpertNorm, at, hidden);
+            self.vector(FloatKind::PostExpertNorm, at, hidden);
+        }
+        self.vector(FloatKind::LayerScalar, at, 1);
     }
 
     fn gated(&mut self, layer: u32, expert: Option<u32>, hidden: usize, intermediate: usize) {

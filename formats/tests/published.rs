@@ -28,7 +28,7 @@ const MODELS: [(&str, f64, State); 19] = [
     ("Qwen3-Next-80B-A3B-Instruct", 80.0, State::Read),
     ("Qwen3.5-35B-A3B", 35.0, State::Read),
     ("Qwen3.6-35B-A3B", 35.0, State::Read),
-    ("gemma-4-26B-A4B", 25.2, State::Pending),
+    ("gemma-4-26B-A4B", 25.2, State::Read),
     ("gpt-oss-120b", 116.83, State::Read),
     ("gpt-oss-20b", 20.91, State::Read),
     ("granite-3.0-1b-a400m-instruct", 1.33, State::Read),

@@ -47,16 +47,28 @@ struct ExpertMoments {
     inner: MomentSum,
 }
 
+/// What goes into a part: every token's hidden state behind a norm.
+pub(super) struct PartInputs {
+    /// The norm's weights.
+    pub norm: Vec<f32>, // [hidden_size]
+    /// Inputs of all tokens.
+    pub sum: MomentSum,
+}
+
 /// What is known of a layer's feed-forward part.
 pub(super) struct FeedForwardMoments {
-    norm: Vec<f32>, // [hidden_size]
-    /// Inputs of all tokens.
-    input: MomentSum,
+    inputs: PartInputs,
+    /// Those of experts, where they are others.
+    expert_inputs: Option<PartInputs>,
     /// Inputs of a dense part's `down`.
     dense: Option<MomentSum>,
     experts: Vec<ExpertMoments>,
     /// What the part adds to the hidden states.
     pub output: Vec<f32>, // [T, hidden_size]
+    /// What the hidden states are multiplied by then.
+    pub layer_scalar: f32,
+    /// How much norms enlarge the sum of experts on its way into the hidden states, squared.
+    pub gain: f64,
 }
 
 impl FeedForwardMoments {
@@ -65,14 +77,26 @@ impl FeedForwardMoments {
         Some(&self.experts.get(expert as usize)?.uses)
     }
 
-    /// Weights of the norm before the part.
-    pub fn norm(&self) -> &[f32] {
-        &self.norm
+    /// What goes into an expert, or into a dense part.
+    pub fn inputs(&self, expert: Option<u32>) -> &PartInputs {
+        match (expert, &self.expert_inputs) {
+            (Some(_), Some(own)) => own,
+            _ => &self.inputs,
+        }
     }
 
-    /// Of a part behind a norm, with the inputs of all tokens and room for its outputs.
-    pub fn new(norm: Vec<f32>, input: MomentSum, outputs: usize) -> Self {
-        Self { norm, input, dense: None, experts: Vec::new(), output: vec![0.0; outputs] }
+    /// With the inputs of the whole part, those of experts where they are others, and room for
+    /// outputs.
+    pub fn new(inputs: PartInputs, expert_inputs: Option<PartInputs>, outputs: usize) -> Self {
+        Self {
+            inputs,
+            expert_inputs,
+            dense: None,
+            experts: Vec::new(),
+            output: vec![0.0; outputs],
+            layer_scalar: 1.0,
+            gain: 1.0,
+        }
     }
 
     /// Inputs of `down`.
@@ -85,7 +109,7 @@ impl FeedForwardMoments {
 
     /// Mean squares of the inputs of `gate` and `up`.
     pub fn input_diagonal(&self, expert: Option<u32>) -> Option<Vec<f32>> {
-        let uniform = self.input.diagonal();
+        let uniform = self.inputs(expert).sum.diagonal();
         let Some(expert) = expert else { return Some(uniform) };
         let expert = self.experts.get(expert as usize)?;
         let routed = &expert.input_diagonal;
@@ -131,8 +155,13 @@ impl Calibrator<'_> {
             let uses: Vec<Use> =
                 rows.map(|(row, index)| Use { row, weight: weight(index) }).collect();
             let mut sum = MomentSum::new(shared.ffn.down.matrix.cols());
-            self.routed(&shared.ffn, moments, &uses, &mut sum, how)?;
+            self.routed((None, &shared.ffn), moments, &uses, &mut sum, how)?;
             moments.dense = Some(sum);
+        }
+        let mut branch = Vec::new();
+        if let Some(norms) = &weights.norms_after {
+            branch = vec![0.0; moments.output.len()];
+            self.add_normed(norms.shared.as_ref(), moments, &mut branch);
         }
         if let Some(router) = &weights.router {
             for (expert, uses) in (0u32..).zip(uses(&passed_on.routing, router.weights.rows())) {
@@ -140,7 +169,41 @@ impl Calibrator<'_> {
                 passed(self.bytes(self.layers, Some(expert)));
             }
         }
+        if let Some(norms) = &weights.norms_after {
+            let of_experts = self.add_normed(norms.experts.as_ref(), moments, &mut branch);
+            moments.output = branch;
+            let mut sum = vec![0.0; moments.output.len()];
+            let of_all = self.add_normed(Some(&norms.feed_forward), moments, &mut sum);
+            (moments.output, moments.layer_scalar) = (sum, norms.layer_scalar);
+            moments.gain = of_experts * of_all;
+        }
         Ok(())
+    }
+
+    /// Moves what has been put out so far to `sum`, behind its norm if it has one; gives how much
+    /// larger the squares are behind it.
+    fn add_normed(
+        &self,
+        norm: Option<&Vec<f32>>,
+        moments: &mut FeedForwardMoments,
+        sum: &mut [f32],
+    ) -> f64 {
+        let config = self.source.config();
+        let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
+        let (mut before, mut after) = (0.0, 0.0);
+        let mut normed = vec![0.0; hidden];
+        let squares = |row: &[f32]| row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+        for (x, sum) in moments.output.chunks_exact_mut(hidden).zip(sum.chunks_exact_mut(hidden)) {
+            match norm {
+                Some(norm) => self.kernels.rms_norm(x, norm, eps, &mut normed),
+                None => normed.copy_from_slice(x),
+            }
+            before += squares(x);
+            after += squares(&normed);
+            self.kernels.add(sum, &normed);
+            x.fill(0.0);
+        }
+        if before > 0.0 { after / before } else { 1.0 }
     }
 
     /// One expert: its own tokens, then a sample of all.
@@ -154,7 +217,8 @@ impl Calibrator<'_> {
         let weights = self.expert_weights(expert)?;
         let intermediate = weights.down.matrix.cols();
         let mut routed = MomentSum::new(intermediate);
-        let input_diagonal = self.routed(&weights, moments, &uses, &mut routed, how)?;
+        let part = (Some(expert), &weights);
+        let input_diagonal = self.routed(part, moments, &uses, &mut routed, how)?;
         if how.wanted == Wanted::Outputs {
             return Ok(());
         }
@@ -164,7 +228,7 @@ impl Calibrator<'_> {
         let rows: Vec<u32> = (0..sample).map(|at| (at * tokens / sample) as u32).collect();
         let mut panels = Panels::default();
         for rows in rows.chunks(STEP_ROWS) {
-            let normed = self.normed(rows.iter().copied(), &moments.norm);
+            let normed = self.normed(rows.iter().copied(), &moments.inputs(Some(expert)).norm);
             let inner = self.inner(&weights, &normed, Wanted::Moments)?;
             let rows = inner.gate.chunks_exact(intermediate).map(|row| (row, 1.0));
             uniform.add(&self.pool, self.kernels, panels.pack(intermediate, rows));
@@ -198,7 +262,7 @@ impl Calibrator<'_> {
     /// inputs.
     fn routed(
         &mut self,
-        weights: &FeedForward<Cpu>,
+        (expert, weights): (Option<u32>, &FeedForward<Cpu>),
         moments: &mut FeedForwardMoments,
         uses: &[Use],
         sum: &mut MomentSum,
@@ -212,7 +276,8 @@ impl Calibrator<'_> {
             if how.cancel.is_cancelled() {
                 return Err(EngineError::Cancelled);
             }
-            let normed = self.normed(uses.iter().map(|used| used.row), &moments.norm);
+            let norm = &moments.inputs(expert).norm;
+            let normed = self.normed(uses.iter().map(|used| used.row), norm);
             let inner = self.inner(weights, &normed, Wanted::Outputs)?;
             for (out, used) in inner.output.chunks_exact(hidden).zip(uses) {
                 let output = &mut moments.output[used.row as usize * hidden..][..hidden];
@@ -295,7 +360,8 @@ impl Calibrator<'_> {
         moments: &FeedForwardMoments,
         expert: Option<u32>,
     ) -> Option<MomentSum> {
-        let Some(expert) = expert else { return Some(moments.input.clone()) };
+        let inputs = moments.inputs(expert);
+        let Some(expert) = expert else { return Some(inputs.sum.clone()) };
         let uses = &moments.experts.get(expert as usize)?.uses;
         let hidden = self.source.config().hidden_size;
         let share = routed_share(uses.len(), hidden);
@@ -304,11 +370,11 @@ impl Calibrator<'_> {
         let pool = ThreadPool::new(1);
         let mut panels = Panels::default();
         for uses in uses.chunks(BLOCK_ROWS) {
-            let normed = self.normed(uses.iter().map(|used| used.row), &moments.norm);
+            let normed = self.normed(uses.iter().map(|used| used.row), &inputs.norm);
             let rows = normed.chunks_exact(hidden).zip(uses).map(|(row, used)| (row, used.weight));
             routed.add(&pool, self.kernels, panels.pack(hidden, rows));
         }
-        Some(MomentSum::blend(routed, &moments.input, share))
+        Some(MomentSum::blend(routed, &inputs.sum, share))
     }
 }
 

@@ -17,8 +17,8 @@ use crate::error::EngineError;
 use crate::expert::ExpertSource;
 use crate::kv_cache::KvDtype;
 use crate::model::memory::{LayerMemory, MemoryShape};
-use crate::model::mixer::{Mixing, Watch, mix};
-use crate::model::{Activations, LayerWeights};
+use crate::model::mixer::{Ending, Mixing, Watch, mix};
+use crate::model::{Activations, LayerWeights, feed_forward};
 use crate::threads::ThreadPool;
 
 /// What the tokens left behind on their way.
@@ -27,6 +27,8 @@ pub(super) struct MixerMoments {
     pub inputs: BTreeMap<MatrixKind, MomentSum>,
     /// Inputs of the feed-forward part.
     pub normed: MomentSum,
+    /// Inputs of the experts, where they are others.
+    pub expert_inputs: Option<MomentSum>,
 }
 
 /// What the feed-forward part goes on with.
@@ -120,6 +122,7 @@ impl Calibrator<'_> {
         let panels = Panels::default();
         let mut sums = Sums { wanted, pool, kernels, panels, inputs: BTreeMap::new() };
         let (mut normed, mut passed_on) = (MomentSum::new(hidden), PassedOn::default());
+        let mut expert_inputs = weights.norm_before_experts().map(|_| MomentSum::new(hidden));
         let (mut done, mut reported, mut angles) = (0, 0, Vec::new());
         let total = self.hidden.len();
         for step in steps(&self.sequences) {
@@ -136,36 +139,36 @@ impl Calibrator<'_> {
             }
             enc.rms_norm(&act.x, &weights.attention_norm, eps, &mut act.normed)?;
             let multiplier = config.multipliers.residual;
-            let mixing = Mixing {
-                rows: &mut rows,
-                tail: None,
-                act: &mut act,
-                memory: &mut memory,
-                multiplier,
-            };
+            let norm = weights.norms_after.as_ref().map(|norms| (&norms.attention, eps));
+            let ending = Ending { multiplier, norm };
+            let (memory, tail) = (&mut memory, None);
+            let mixing = Mixing { rows: &mut rows, tail, act: &mut act, memory, ending };
             mix(&mut enc, &weights.mixer, mixing, &mut sums)?;
             enc.rms_norm(&act.x, &weights.feed_forward_norm, eps, &mut act.normed)?;
             if wanted == Wanted::Moments {
                 sums.add(&mut normed, &block_on(enc.read(&act.normed))?, hidden);
             }
-            passed_on.add(&mut enc, weights, &rows.dense_levels, &mut act)?;
+            passed_on.add(&mut enc, weights, (&rows.dense_levels, eps), &mut act)?;
+            if let (Some(sum), Wanted::Moments) = (&mut expert_inputs, wanted) {
+                sums.add(sum, &block_on(enc.read(&act.normed))?, hidden);
+            }
             self.hidden[part.clone()].copy_from_slice(&block_on(enc.read(&act.x))?);
             done = part.end;
             let now = (u128::from(bytes) * done as u128 / total.max(1) as u128) as u64;
             passed(now - reported);
             reported = now;
         }
-        Ok((MixerMoments { inputs: sums.inputs, normed }, passed_on))
+        Ok((MixerMoments { inputs: sums.inputs, normed, expert_inputs }, passed_on))
     }
 }
 
 impl PassedOn {
-    /// Adds the choices of a step's rows.
+    /// Adds the choices of a step's rows, and leaves the inputs of experts in `act.normed`.
     fn add(
         &mut self,
         enc: &mut <Cpu as Backend>::Encoder<'_>,
         weights: &LayerWeights<Cpu>,
-        levels: &[Level],
+        (levels, eps): (&[Level], f32),
         act: &mut Activations<Cpu>,
     ) -> Result<(), EngineError> {
         if let Some(gate) = weights.shared.as_ref().and_then(|shared| shared.gate.as_ref()) {
@@ -173,7 +176,7 @@ impl PassedOn {
             self.gates.extend(block_on(enc.read(&act.gate))?.into_iter().map(math::sigmoid));
         }
         if let Some(router) = &weights.router {
-            enc.route(router, &act.normed, &mut act.routing)?;
+            feed_forward::route(enc, (weights, router), eps, act)?;
             let chosen = block_on(enc.read_routing(&act.routing))?;
             self.routing.num_experts_per_tok = chosen.num_experts_per_tok;
             self.routing.expert_ids.extend(chosen.expert_ids);

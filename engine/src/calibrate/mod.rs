@@ -1,7 +1,8 @@
 //! The calibration pass: what goes into every matrix of the unquantized model.
 //!
 //! Layer by layer, all tokens pass one layer before the next, so that only the weights of one layer
-//! are read at a time. Memory: two rows of `hidden_size` for every token, the sums of one layer
+//! are read at a time. Memory: two rows of `hidden_size` for every token (three in families with
+//! norms after parts), the sums of one layer
 //! (about 2 · n² bytes for `n` inputs; of every expert only those of `down`), one expert's weights.
 
 mod experts;
@@ -39,7 +40,7 @@ pub use moments::MomentSum;
 pub use sample::RoutedSample;
 pub use tokens::{CALIBRATION_TOKENS_MIN, CalibrationTokens};
 
-use experts::FeedForwardMoments;
+use experts::{FeedForwardMoments, PartInputs};
 use mixer::MixerMoments;
 
 /// Rows that are computed together; a longer sequence is one step all the same.
@@ -223,9 +224,12 @@ impl<'a> Calibrator<'a> {
         };
         let weights = loader.layer(&config, layer, cancel)?;
         let pass = Pass { wanted, cancel };
-        let (MixerMoments { inputs, normed }, passed_on) = self.mixer(&weights, &pass, passed)?;
-        let mut feed_forward =
-            FeedForwardMoments::new(weights.feed_forward_norm.clone(), normed, self.hidden.len());
+        let (moments, passed_on) = self.mixer(&weights, &pass, passed)?;
+        let MixerMoments { inputs, normed, expert_inputs } = moments;
+        let dense = PartInputs { norm: weights.feed_forward_norm.clone(), sum: normed };
+        let own = weights.norm_before_experts().cloned().zip(expert_inputs);
+        let own = own.map(|(norm, sum)| PartInputs { norm, sum });
+        let mut feed_forward = FeedForwardMoments::new(dense, own, self.hidden.len());
         self.feed_forward(&weights, &passed_on, &mut feed_forward, &pass, passed)?;
         let moments = LayerMoments { layer, inputs, feed_forward };
         self.current = Current::Layer(Box::new(moments));
@@ -236,6 +240,9 @@ impl<'a> Calibrator<'a> {
     pub fn end_layer(&mut self) {
         if let Current::Layer(layer) = std::mem::replace(&mut self.current, Current::Nothing) {
             self.kernels.add(&mut self.hidden, &layer.feed_forward.output);
+            if layer.feed_forward.layer_scalar != 1.0 {
+                self.kernels.scale(&mut self.hidden, layer.feed_forward.layer_scalar);
+            }
             self.layers += 1;
         }
     }

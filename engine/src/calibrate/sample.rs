@@ -27,17 +27,19 @@ impl Calibrator<'_> {
         } else {
             spread(uses.len()).filter_map(|at| uses.get(at)).map(|u| (u.row, u.weight)).unzip()
         };
-        let inputs = self.normed(rows.into_iter(), layer.feed_forward.norm());
+        let inputs = self.normed(rows.into_iter(), &layer.feed_forward.inputs(Some(expert)).norm);
         Some(RoutedSample { inputs, weights })
     }
 
     /// Mean square of the residual stream after the layer that was begun, summed over its width:
-    /// what errors of the layer's output are measured by. At least the smallest positive number.
+    /// what errors of the experts' sum are measured by. Where norms come after that, it is divided
+    /// by how much they enlarge the sum, squared. At least the smallest positive number.
     pub fn residual_square(&self) -> f64 {
         let Current::Layer(layer) = &self.current else { return 1.0 };
         let both = self.hidden.iter().zip(&layer.feed_forward.output);
         let sum: f64 = both.map(|(x, added)| f64::from(x + added).powi(2)).sum();
-        (sum / self.token_count().max(1) as f64).max(f64::MIN_POSITIVE)
+        let gain = layer.feed_forward.gain.max(f64::MIN_POSITIVE);
+        (sum / gain / self.token_count().max(1) as f64).max(f64::MIN_POSITIVE)
     }
 }
 

@@ -122,7 +122,7 @@ fn threads_change_no_bit() {
 /// summed over is what the model computes.
 #[test]
 fn hidden_states_are_those_of_the_model() {
-    for name in ["tiny-qwen3-moe", "tiny-tied"] {
+    for name in ["tiny-qwen3-moe", "tiny-tied", "families/gemma4"] {
         let checkpoint = checkpoint(name);
         let mut calibrated = calibrator(&checkpoint, 2);
         for _ in 0..checkpoint.config().num_hidden_layers {
@@ -173,5 +173,8 @@ fn head_of(checkpoint: &Checkpoint, hidden: &[f32]) -> Vec<f32> {
     let levels = vec![Level::L8; hidden.len() / size.1];
     let head = [crate::backend::Linear { matrix, bias: None }];
     encoder.matmul(&head, &levels, &normed, &mut logits).unwrap();
+    if let Some(cap) = config.final_logit_softcapping {
+        encoder.softcap(cap, &mut logits).unwrap();
+    }
     block_on(encoder.read(&logits)).unwrap()
 }

@@ -36,6 +36,7 @@ pub struct Kernels {
     quantize: unsafe fn(&[f32], &mut [QuantizedGroup]),
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     rms_norm_in_place: unsafe fn(&mut [f32], &[f32], f32),
+    rms_norm_add: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     route: unsafe fn(&RouterConfig, RouterScores, &mut [u32], &mut [f32]),
     gated: unsafe fn(Activation, &mut [f32], &[f32]),
     scale: unsafe fn(&mut [f32], f32),
@@ -90,6 +91,11 @@ macro_rules! kernels_for {
             $(#[target_feature(enable = $features)])?
             unsafe fn rms_norm_in_place(x: &mut [f32], weight: &[f32], epsilon: f32) {
                 math::rms_norm_in_place(x, weight, epsilon);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn rms_norm_add(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+                math::rms_norm_add(x, weight, epsilon, out);
             }
 
             $(#[target_feature(enable = $features)])?
@@ -191,6 +197,7 @@ macro_rules! kernels_for {
                 quantize,
                 rms_norm,
                 rms_norm_in_place,
+                rms_norm_add,
                 route,
                 gated,
                 scale,
@@ -327,6 +334,12 @@ impl Kernels {
     pub fn rms_norm_in_place(&self, x: &mut [f32], weight: &[f32], epsilon: f32) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.rms_norm_in_place)(x, weight, epsilon) }
+    }
+
+    /// [`math::rms_norm_add`].
+    pub fn rms_norm_add(&self, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.rms_norm_add)(x, weight, epsilon, out) }
     }
 
     /// [`math::route`].

@@ -170,7 +170,7 @@ pub fn tanh(x: f32) -> f32 {
 #[inline(always)]
 pub fn gelu_tanh(x: f32) -> f32 {
     /// -2 √(2/π)
-    const FACTOR: f32 = -1.595_769_1;
+    const FACTOR: f32 = -1.595_769;
     let cubed = (0.044_715 * x * x).mul_add(x, x);
     x / (1.0 + exp(FACTOR * cubed))
 }
@@ -255,6 +255,15 @@ pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     let scale = rms_scale(x, epsilon);
     for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
         *out = (x * scale) * weight;
+    }
+}
+
+/// `out += (x / sqrt(mean(x²) + epsilon)) * weight`, all of one length.
+#[inline(always)]
+pub fn rms_norm_add(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+    let scale = rms_scale(x, epsilon);
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out += (x * scale) * weight;
     }
 }
 
@@ -357,13 +366,15 @@ pub struct RouterScores<'a> {
     pub choice: &'a mut [f32], // [E]
     /// Added to scores for the choice; empty for nothing.
     pub selection_bias: &'a [f32], // [E]
+    /// What the weight of each expert is multiplied by; empty for 1.
+    pub expert_scale: &'a [f32], // [E]
 }
 
 /// The choice of one token's experts, best first, and their weights: see [`RouterConfig`]. Softmax
 /// over chosen logits is softmax over all, divided by the sum of those chosen.
 #[inline(always)]
 pub fn route(rule: &RouterConfig, scores: RouterScores, ids: &mut [u32], weights: &mut [f32]) {
-    let RouterScores { logits, choice, selection_bias } = scores;
+    let RouterScores { logits, choice, selection_bias, expert_scale } = scores;
     match rule.score {
         RouterScore::Softmax => softmax(logits),
         RouterScore::Sigmoid => logits.iter_mut().for_each(|logit| *logit = sigmoid(*logit)),
@@ -389,6 +400,11 @@ pub fn route(rule: &RouterConfig, scores: RouterScores, ids: &mut [u32], weights
     }
     if rule.scale != 1.0 {
         scale(weights, rule.scale);
+    }
+    if !expert_scale.is_empty() {
+        for (weight, id) in weights.iter_mut().zip(&*ids) {
+            *weight *= expert_scale[*id as usize];
+        }
     }
 }
 

@@ -43,6 +43,13 @@ impl Matrices {
         }
         Ok(self.list.swap_remove(at).1)
     }
+
+    /// Makes a matrix one of another kind too, without a copy of its weights.
+    pub fn share(&mut self, kind: MatrixKind, other: MatrixKind) {
+        let found = self.list.iter().find(|(found, _)| *found == kind);
+        let matrix = found.map(|(_, matrix)| (other, matrix.clone()));
+        self.list.extend(matrix);
+    }
 }
 
 /// Whether what is in a plane P2 was looked at before.

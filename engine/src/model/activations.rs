@@ -29,11 +29,14 @@ pub(crate) struct Activations<B: Backend> {
     pub ropes_tail: Vec<B::Buffer>, // [rows with logits, dims]
     /// What shared experts' outputs are multiplied by.
     pub gate: B::Buffer, // [T, 1]
-    /// Outputs of shared experts, before that.
+    /// Outputs of shared experts, before that; of any part, before its norm.
     pub shared: B::Buffer, // [T, hidden_size]
+    /// What a layer's part gives in all, where that has a norm.
+    pub branch: B::Buffer, // [T, hidden_size]
     /// The experts of every row.
     pub routing: B::Routing, // [T, K]
-    /// What the next layer's router would see if this layer had no experts.
+    /// What a router with a norm of its own sees; then what the next layer's router would see if
+    /// this layer had no experts.
     pub ahead: B::Buffer, // [T, hidden_size]
     /// The experts that it would choose.
     pub predicted: B::Routing, // [T, K]
@@ -78,6 +81,7 @@ impl<B: Backend> Activations<B> {
             ropes_tail,
             gate: backend.buffer(rows_max, 1)?,
             shared: backend.buffer(rows_max, config.hidden_size)?,
+            branch: backend.buffer(rows_max, config.hidden_size)?,
             routing: backend.routing(rows_max, experts_per_token)?,
             ahead: backend.buffer(rows_max, config.hidden_size)?,
             predicted: backend.routing(rows_max, experts_per_token)?,

@@ -1,11 +1,10 @@
 //! The forward pass: the whole model on one screen.
 
-use nestling_formats::Level;
-
 use super::activations::Activations;
+use super::feed_forward;
 use super::memory::LayerMemory;
-use super::mixer::{Mixing, Nobody, mix};
-use super::weights::{LayerWeights, SharedWeights, Weights};
+use super::mixer::{Ending, Mixing, Nobody, mix};
+use super::weights::{LayerWeights, Weights};
 use crate::backend::{Backend, Encoder};
 use crate::batch::StepRows;
 use crate::cancel::CancelToken;
@@ -53,7 +52,9 @@ pub(super) async fn forward<B: Backend>(
         let tail = Some(logit_rows).filter(|tail| layer + 1 == layers && tail.len() < rows.len());
         enc.rms_norm(&act.x, &lw.attention_norm, eps, &mut act.normed)?;
         let multiplier = w.multipliers.residual;
-        let mixing = Mixing { rows: &mut *rows, tail, act: &mut *act, memory, multiplier };
+        let norm = lw.norms_after.as_ref().map(|norms| (&norms.attention, eps));
+        let ending = Ending { multiplier, norm };
+        let mixing = Mixing { rows: &mut *rows, tail, act: &mut *act, memory, ending };
         mix(&mut enc, &lw.mixer, mixing, &mut Nobody)?;
         if tail.is_some_and(<[u32]>::is_empty) {
             logits.clear();
@@ -61,12 +62,9 @@ pub(super) async fn forward<B: Backend>(
         }
 
         // Feed-forward: x += dense(norm(x)) + Σ weight · expert(norm(x)).
-        enc.rms_norm(&act.x, &lw.feed_forward_norm, eps, &mut act.normed)?;
-        if let Some(shared) = &lw.shared {
-            shared_add(&mut enc, shared, &rows.dense_levels, act)?;
-        }
+        feed_forward::begin(&mut enc, lw, (&rows.dense_levels, eps), act)?;
         if let Some(router) = &lw.router {
-            enc.route(router, &act.normed, &mut act.routing)?; // [T, K]
+            feed_forward::route(&mut enc, (lw, router), eps, act)?;
             let mut pending = experts
                 .request(layer, rows, (&act.normed, &act.routing), &mut enc, requests)
                 .await?;
@@ -85,12 +83,16 @@ pub(super) async fn forward<B: Backend>(
                 }
                 enc.experts(ready, &act.routing, &act.normed, &mut act.expert_rows)?;
             }
-            enc.experts_sum(&act.routing, &act.expert_rows, &mut act.x)?;
+            feed_forward::add_experts(&mut enc, lw, (rows.len(), eps), act)?;
         }
+        feed_forward::end(&mut enc, lw, eps, act)?;
     }
     enc.rms_norm(&act.x, &w.final_norm, eps, &mut act.normed)?;
     enc.matmul(&w.head, &rows.dense_levels, &act.normed, &mut act.logits)?;
     scale::<B>(&mut enc, w.multipliers.logits, &mut act.logits)?;
+    if let Some(cap) = w.softcap {
+        enc.softcap(cap, &mut act.logits)?;
+    }
     enc.read_into(&act.logits, logits).await
 }
 
@@ -101,19 +103,4 @@ fn scale<B: Backend>(
     x: &mut B::Buffer,
 ) -> Result<(), EngineError> {
     if factor == 1.0 { Ok(()) } else { enc.scale(factor, x) }
-}
-
-/// x += gate · dense(norm(x)): a dense part, or an expert that every token passes.
-fn shared_add<B: Backend>(
-    enc: &mut B::Encoder<'_>,
-    shared: &SharedWeights<B>,
-    levels: &[Level],
-    act: &mut Activations<B>,
-) -> Result<(), EngineError> {
-    let Some(gate) = &shared.gate else {
-        return enc.ffn_add(&shared.ffn, levels, &act.normed, &mut act.x);
-    };
-    enc.matmul(std::slice::from_ref(gate), levels, &act.normed, &mut act.gate)?; // [T, 1]
-    enc.ffn(&shared.ffn, levels, &act.normed, &mut act.shared)?;
-    enc.add_gated(&act.gate, &act.shared, &mut act.x)
 }

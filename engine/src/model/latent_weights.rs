@@ -74,6 +74,7 @@ fn latent_heads<B: Backend>(latent: &LatentConfig, norm: B::Floats) -> Attention
         eps: latent.norm_eps,
         query_norm: HeadNorm::Absent,
         key_norm: HeadNorm::PerHead(norm),
+        value_norm: None,
         sliding_window: None,
         sinks: None,
     }

@@ -1,6 +1,7 @@
 //! Model graphs: token ids in, logits out.
 
 mod activations;
+pub(crate) mod feed_forward;
 mod forward;
 mod latent_weights;
 pub(crate) mod memory;

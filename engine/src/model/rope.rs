@@ -24,6 +24,12 @@ impl RopeAngles {
             RopeScaling::None => {
                 Self { frequencies: wavelengths.iter().map(|w| 1.0 / w).collect(), factor: 1.0 }
             }
+            RopeScaling::Proportional { pairs } => {
+                let turned = wavelengths.iter().take(*pairs).map(|w| 1.0 / w);
+                // The others have no angle at any position.
+                let still = std::iter::repeat_n(0.0, wavelengths.len().saturating_sub(*pairs));
+                Self { frequencies: turned.chain(still).collect(), factor: 1.0 }
+            }
             RopeScaling::Yarn(yarn) => {
                 let kept = kept_shares(rope, yarn);
                 let mixed = |(wavelength, kept): (&f32, f32)| {

@@ -2,9 +2,10 @@
 
 use nestling_formats::store::GroupId;
 use nestling_formats::{
-    AttentionBias, AttentionConfig, DeltaNetConfig, ExpertVector, FeedForward as FeedForwardConfig,
-    FloatKind, LayerConfig, Level, MatrixKind, ModelConfig, Multipliers, OutputGate, QkNorm,
-    RopePairs, SharedGate, Sinks, TokenMixer,
+    AttentionBias, AttentionConfig, BlockNorms, DeltaNetConfig, ExpertVector,
+    FeedForward as FeedForwardConfig, FloatKind, LayerConfig, Level, MatrixKind, ModelConfig,
+    Multipliers, OutputGate, QkNorm, RopePairs, RouterInput, SharedGate, Sinks, TokenMixer,
+    ValueNorm, ValueSource,
 };
 
 use super::activations::{attention_shapes, delta_net_shapes};
@@ -33,6 +34,8 @@ pub struct Weights<B: Backend> {
     pub head: [Linear<B>; 1],
     /// Constant factors.
     pub multipliers: Multipliers,
+    /// What logits are kept within.
+    pub softcap: Option<f32>,
 }
 
 /// One layer.
@@ -47,6 +50,26 @@ pub struct LayerWeights<B: Backend> {
     pub shared: Option<SharedWeights<B>>,
     /// How tokens choose experts; none in a dense layer.
     pub router: Option<Router<B>>,
+    /// `[hidden_size]`, the norm of the router's inputs where it does not see those of experts.
+    pub router_norm: Option<B::Floats>,
+    /// Norms after parts, in families that have them.
+    pub norms_after: Option<NormsAfter<B>>,
+}
+
+/// Norms after the parts of a layer, each `[hidden_size]`.
+pub struct NormsAfter<B: Backend> {
+    /// After attention.
+    pub attention: B::Floats,
+    /// After all that is fed forward.
+    pub feed_forward: B::Floats,
+    /// After the dense part of a mixture, by itself.
+    pub shared: Option<B::Floats>,
+    /// Before experts.
+    pub before_experts: Option<B::Floats>,
+    /// After the sum of experts, by itself.
+    pub experts: Option<B::Floats>,
+    /// What the layer's output is multiplied by.
+    pub layer_scalar: f32,
 }
 
 /// A feed-forward part that every token passes.
@@ -82,7 +105,13 @@ impl<B: Backend> Weights<B> {
 impl<B: Backend> LayerWeights<B> {
     /// What decides which experts a token takes.
     pub fn routing(&self) -> Option<(&B::Floats, &Router<B>)> {
-        self.router.as_ref().map(|router| (&self.feed_forward_norm, router))
+        let norm = self.router_norm.as_ref().unwrap_or(&self.feed_forward_norm);
+        self.router.as_ref().map(|router| (norm, router))
+    }
+
+    /// The norm of what experts see, where it is not that of a dense part.
+    pub fn norm_before_experts(&self) -> Option<&B::Floats> {
+        self.norms_after.as_ref().and_then(|norms| norms.before_experts.as_ref())
     }
 
     /// Bytes of what comes after the mixer.
@@ -174,7 +203,8 @@ impl<B: Backend> Loader<'_, B> {
         }
         let head = [Linear { matrix, bias: None }];
         let multipliers = config.multipliers;
-        Ok(Weights { embedding, layers, final_norm, head, multipliers })
+        let softcap = config.final_logit_softcapping;
+        Ok(Weights { embedding, layers, final_norm, head, multipliers, softcap })
     }
 
     fn group(&self, group: &GroupId, cancel: &CancelToken) -> Result<Matrices, EngineError> {
@@ -224,6 +254,8 @@ impl<B: Backend> Loader<'_, B> {
             feed_forward_norm: floats.upload(self.backend, FloatKind::FeedForwardNorm, hidden)?,
             shared,
             router: self.router(config, layer.feed_forward, &floats)?,
+            router_norm: self.router_norm(config, layer.feed_forward, &floats)?,
+            norms_after: self.norms_after(config, layer.feed_forward, &floats)?,
         })
     }
 
@@ -237,6 +269,9 @@ impl<B: Backend> Loader<'_, B> {
         let (hidden, head_dim) = (config.hidden_size, heads.head_dim);
         let queries = heads.num_attention_heads * head_dim;
         let keys = heads.num_key_value_heads * head_dim;
+        if heads.values == ValueSource::Keys {
+            dense.share(MatrixKind::Key, MatrixKind::Value);
+        }
         let mut linear = |kind, bias, rows, cols| -> Result<Linear<B>, EngineError> {
             let matrix = dense.take(kind, (rows, cols))?;
             let has_bias = match heads.bias {
@@ -320,6 +355,9 @@ impl<B: Backend> Loader<'_, B> {
         floats: &Floats,
     ) -> Result<AttentionHeads<B>, EngineError> {
         let head_dim = heads.head_dim;
+        // Without weights.
+        let has_norm = heads.value_norm == ValueNorm::PerHead;
+        let value_norm = has_norm.then(|| self.backend.upload_floats(&vec![1.0; head_dim]));
         let mut norm = |kind, count: usize| -> Result<HeadNorm<B>, EngineError> {
             Ok(match heads.qk_norm {
                 QkNorm::Absent => HeadNorm::Absent,
@@ -341,6 +379,7 @@ impl<B: Backend> Loader<'_, B> {
             eps: config.rms_norm_eps,
             query_norm: norm(FloatKind::QueryNorm, heads.num_attention_heads)?,
             key_norm: norm(FloatKind::KeyNorm, heads.num_key_value_heads)?,
+            value_norm: value_norm.transpose()?,
             sliding_window: heads.sliding_window,
             sinks: match heads.sinks {
                 Sinks::Absent => None,
@@ -405,6 +444,49 @@ impl<B: Backend> Loader<'_, B> {
             rule,
             logit_bias: bias(rule.logit_bias, FloatKind::RouterLogitBias)?,
             selection_bias: bias(rule.selection_bias, FloatKind::RouterBias)?,
+            expert_scale: bias(rule.expert_scale, FloatKind::ExpertScale)?,
+        }))
+    }
+
+    fn router_norm(
+        &mut self,
+        config: &ModelConfig,
+        feed_forward: FeedForwardConfig,
+        floats: &Floats,
+    ) -> Result<Option<B::Floats>, EngineError> {
+        let FeedForwardConfig::Moe { .. } = feed_forward else { return Ok(None) };
+        if config.router.input == RouterInput::Shared {
+            return Ok(None);
+        }
+        let hidden = config.hidden_size;
+        let factor = 1.0 / (hidden as f32).sqrt();
+        let scale = floats.get(FloatKind::RouterInputScale, hidden)?;
+        let weights: Vec<f32> = scale.iter().map(|scale| scale * factor).collect();
+        self.backend.upload_floats(&weights).map(Some)
+    }
+
+    fn norms_after(
+        &mut self,
+        config: &ModelConfig,
+        feed_forward: FeedForwardConfig,
+        floats: &Floats,
+    ) -> Result<Option<NormsAfter<B>>, EngineError> {
+        if config.block_norms == BlockNorms::Before {
+            return Ok(None);
+        }
+        let (mixture, shared) = match feed_forward {
+            FeedForwardConfig::Dense { .. } => (false, false),
+            FeedForwardConfig::Moe { shared, .. } => (true, shared.is_some()),
+        };
+        let hidden = config.hidden_size;
+        let mut norm = |kind| floats.upload(self.backend, kind, hidden);
+        Ok(Some(NormsAfter {
+            attention: norm(FloatKind::PostAttentionNorm)?,
+            feed_forward: norm(FloatKind::PostFeedForwardNorm)?,
+            shared: shared.then(|| norm(FloatKind::PostSharedNorm)).transpose()?,
+            before_experts: mixture.then(|| norm(FloatKind::PreExpertNorm)).transpose()?,
+            experts: mixture.then(|| norm(FloatKind::PostExpertNorm)).transpose()?,
+            layer_scalar: floats.get(FloatKind::LayerScalar, 1)?.first().copied().unwrap_or(1.0),
         }))
     }
 

@@ -48,6 +48,7 @@ macro_rules! family {
 family!(deepseek_v2, "deepseek-v2");
 family!(deepseek_v2_lite, "deepseek-v2-lite");
 family!(glm4_moe_lite, "glm4-moe-lite");
+family!(gemma4, "gemma4");
 family!(gpt_oss_mxfp4, "gpt-oss");
 family!(gpt_oss_bf16, "gpt-oss-bf16");
 family!(granite_moe, "granite-moe");

@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::{
-    Activation, Architecture, AttentionBias, AttentionConfig, ExpertBias, ExpertFormat,
+    Activation, Architecture, AttentionBias, AttentionConfig, BlockNorms, ExpertBias, ExpertFormat,
     FeedForward, LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig,
-    RouterConfig, SharedExpert, Sinks, TokenMixer,
+    RouterConfig, SharedExpert, Sinks, TokenMixer, ValueNorm, ValueSource,
 };
 use crate::ImportError;
 use crate::json::{Fields, shown};
@@ -126,6 +126,8 @@ pub(super) fn model(fields: &Fields, parts: Parts) -> Result<ModelConfig, Import
         activation: Activation::Silu,
         expert_bias: ExpertBias::Absent,
         expert_format: ExpertFormat::Floats,
+        block_norms: BlockNorms::Before,
+        final_logit_softcapping: None,
         layers: parts.layers,
         router: parts.router,
         bos_token_id: fields.numbers("bos_token_id", 1)?.first().copied(),
@@ -188,6 +190,8 @@ pub(super) fn attention_with(
         scale: 1.0 / (head_dim as f32).sqrt(),
         rope: rope(fields, head_dim)?,
         qk_norm: QkNorm::Absent,
+        values: ValueSource::Projection,
+        value_norm: ValueNorm::Absent,
         bias: AttentionBias::Absent,
         sliding_window: None,
         sinks: Sinks::Absent,
@@ -264,11 +268,21 @@ pub(super) fn mixture(
     width_key: &str,
     shared: Option<SharedExpert>,
 ) -> Result<FeedForward, ImportError> {
+    mixture_of(fields, (experts_key, "num_experts_per_tok"), width_key, shared)
+}
+
+/// [`mixture`] where the number of a token's experts has another name.
+pub(super) fn mixture_of(
+    fields: &Fields,
+    (experts_key, chosen_key): (&str, &str),
+    width_key: &str,
+    shared: Option<SharedExpert>,
+) -> Result<FeedForward, ImportError> {
     let num_experts = fields.required_size(experts_key, MAX_EXPERTS)?;
-    let num_experts_per_tok = fields.required_size("num_experts_per_tok", MAX_EXPERTS_PER_TOKEN)?;
+    let num_experts_per_tok = fields.required_size(chosen_key, MAX_EXPERTS_PER_TOKEN)?;
     if num_experts_per_tok > num_experts {
         let expected = format!("at most `{experts_key}` = {num_experts}");
-        return Err(fields.wrong("num_experts_per_tok", expected));
+        return Err(fields.wrong(chosen_key, expected));
     }
     let moe_intermediate_size = fields.required_size(width_key, MAX_WIDTH)?;
     Ok(FeedForward::Moe { num_experts, num_experts_per_tok, moe_intermediate_size, shared })
@@ -291,7 +305,7 @@ fn epsilon(fields: &Fields) -> Result<f32, ImportError> {
     Err(fields.wrong("rms_norm_eps", "a number between 0 and 1"))
 }
 
-fn check_tokens(
+pub(super) fn check_tokens(
     fields: &Fields,
     key: &str,
     tokens: &[u32],

@@ -41,7 +41,7 @@ pub(super) fn attention(fields: &Fields, pairs: RopePairs) -> Result<LatentConfi
     // Where YaRN stretches angles, queries and keys are multiplied by a magnitude each.
     let magnitude = match &rope.scaling {
         RopeScaling::Yarn(yarn) => yarn.mscale(yarn.mscale_all_dim),
-        RopeScaling::None => 1.0,
+        RopeScaling::None | RopeScaling::Proportional { .. } => 1.0,
     };
     Ok(LatentConfig {
         num_attention_heads: heads,

@@ -5,6 +5,7 @@
 //! and how they become the one [`ModelConfig`].
 
 mod deepseek_v2;
+mod gemma4;
 mod generation;
 mod glm4_moe_lite;
 mod gpt_oss;
@@ -51,6 +52,8 @@ pub enum Architecture {
     Qwen3Next,
     /// `Qwen3_5MoeForConditionalGeneration`: Qwen3.5 and Qwen3.6, their text part.
     Qwen35Moe,
+    /// The text part of `Gemma4ForConditionalGeneration`.
+    Gemma4,
 }
 
 impl Architecture {
@@ -76,6 +79,7 @@ struct Family {
 const FAMILIES: &[Family] = &[
     deepseek_v2::FAMILY,
     glm4_moe_lite::FAMILY,
+    gemma4::FAMILY,
     gpt_oss::FAMILY,
     granite_moe::FAMILY,
     mixtral::FAMILY,
@@ -141,6 +145,16 @@ pub enum ExpertVector {
     Present,
 }
 
+/// What a router sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RouterInput {
+    /// What the experts see.
+    Shared,
+    /// The residual stream behind an RMSNorm of its own, whose weights are
+    /// `hidden_size^-1/2` times stored ones (Gemma 4).
+    Own,
+}
+
 /// How experts are chosen and weighted: switches that families combine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RouterConfig {
@@ -157,6 +171,10 @@ pub struct RouterConfig {
     pub selection_bias: ExpertVector,
     /// Restriction to the best groups of experts.
     pub groups: Option<ExpertGroups>,
+    /// What logits are computed from.
+    pub input: RouterInput,
+    /// Expert weights are multiplied by these at the very end.
+    pub expert_scale: ExpertVector,
 }
 
 impl RouterConfig {
@@ -169,6 +187,8 @@ impl RouterConfig {
             logit_bias: ExpertVector::Absent,
             selection_bias: ExpertVector::Absent,
             groups: None,
+            input: RouterInput::Shared,
+            expert_scale: ExpertVector::Absent,
         }
     }
 }
@@ -290,6 +310,24 @@ pub enum OutputGate {
     Sigmoid,
 }
 
+/// Where the values of attention come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ValueSource {
+    /// A projection of their own.
+    Projection,
+    /// The projection of keys, before their norm and rotation.
+    Keys,
+}
+
+/// What values are normalised over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ValueNorm {
+    /// They are not.
+    Absent,
+    /// Each head, without weights.
+    PerHead,
+}
+
 /// Attention over keys and values of heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionConfig {
@@ -305,6 +343,10 @@ pub struct AttentionConfig {
     pub rope: RopeConfig,
     /// Norms of queries and keys.
     pub qk_norm: QkNorm,
+    /// Values.
+    pub values: ValueSource,
+    /// Their norm.
+    pub value_norm: ValueNorm,
     /// Biases.
     pub bias: AttentionBias,
     /// How many positions are seen, the token's own included; none for all.
@@ -378,6 +420,17 @@ pub struct LayerConfig {
     pub feed_forward: FeedForward,
 }
 
+/// Where the parts of a layer are normalised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockNorms {
+    /// Before each part.
+    Before,
+    /// Before and after each part; in a mixture, the dense part and the experts apart, which have
+    /// norms of their own before, and then their sum. The layer's output is multiplied by a number
+    /// (Gemma 4).
+    Around,
+}
+
 /// Constants that activations are multiplied by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Multipliers {
@@ -419,6 +472,10 @@ pub struct ModelConfig {
     pub expert_bias: ExpertBias,
     /// How the checkpoint stores routed experts.
     pub expert_format: ExpertFormat,
+    /// Norms of every layer.
+    pub block_norms: BlockNorms,
+    /// Logits are kept within this by a hyperbolic tangent.
+    pub final_logit_softcapping: Option<f32>,
     /// One entry per layer.
     pub layers: Vec<LayerConfig>,
     /// The router of every mixture layer.

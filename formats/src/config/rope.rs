@@ -16,11 +16,16 @@ pub struct RopeConfig {
     pub scaling: RopeScaling,
 }
 
-/// How angles are changed for contexts longer than those of the first training.
+/// How angles are changed, mostly for contexts longer than those of the first training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
     /// They are not.
     None,
+    /// Only the first pairs of elements turn, with the angles that they have among all.
+    Proportional {
+        /// How many.
+        pairs: usize,
+    },
     /// YaRN (arXiv 2309.00071).
     Yarn(YarnScaling),
 }
@@ -140,6 +145,11 @@ fn rope_theta(fields: &Fields) -> Result<f64, ImportError> {
             theta = Some(nested);
         }
     }
+    checked_theta(fields, theta)
+}
+
+/// The base of angles; 10 000 where none is given.
+pub(super) fn checked_theta(fields: &Fields, theta: Option<f64>) -> Result<f64, ImportError> {
     let theta = theta.unwrap_or(10_000.0);
     if (1.0..1e15).contains(&theta) {
         return Ok(theta);

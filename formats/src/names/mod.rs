@@ -2,6 +2,7 @@
 //! else, a file for every family that has names of its own.
 
 mod deepseek;
+mod gemma4;
 mod gguf;
 mod gpt_oss;
 mod granite_moe;
@@ -132,6 +133,7 @@ pub fn published(architecture: Architecture) -> Naming {
         Architecture::GptOss => gpt_oss::NAMING,
         Architecture::GraniteMoe => granite_moe::NAMING,
         Architecture::DeepseekV2 | Architecture::Glm4MoeLite => deepseek::NAMING,
+        Architecture::Gemma4 => gemma4::NAMING,
     }
 }
 

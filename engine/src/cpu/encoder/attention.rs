@@ -52,6 +52,9 @@ pub(super) fn rope_store(
     let queries = if qkv.cols == stored { 0 } else { heads.num_attention_heads };
     expect("columns of queries, keys and values", queries * d + stored, qkv.cols)?;
     rotate(team, (heads, rows), rope, qkv, (queries, g))?;
+    if let Some(weight) = &heads.value_norm {
+        norm_values(team, (weight, heads.eps), qkv, (queries + g) * d)?;
+    }
     store((team, scratch), rows, (&*qkv, queries * d, stored), kv)
 }
 
@@ -103,6 +106,23 @@ fn rotate(
                 let x = &mut x[heads.rope_first..][..angles.len()];
                 math::rope(heads.rope_pairs, x, cos, sin);
             }
+        }
+    });
+    Ok(())
+}
+
+/// Norms the value heads of every row, which begin at a column.
+fn norm_values(
+    team: &Team,
+    (weight, eps): (&[f32], f32),
+    qkv: &mut CpuBuffer,
+    first: usize,
+) -> Result<(), EngineError> {
+    expect("norm of values", 0, (qkv.cols - first) % weight.len().max(1))?;
+    let cols = qkv.cols;
+    team.for_each_row((&mut qkv.values, cols), ROW_COST * (cols - first), |_, row| {
+        for value in row[first..].chunks_exact_mut(weight.len().max(1)) {
+            team.kernels.rms_norm_in_place(value, weight, eps);
         }
     });
     Ok(())

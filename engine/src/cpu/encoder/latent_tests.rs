@@ -72,6 +72,7 @@ impl Case {
             rope_pairs: RopePairs::Adjacent,
             eps: 1e-6,
             query_norm: HeadNorm::Absent,
+            value_norm: None,
             sliding_window: None,
             sinks: None,
             key_norm: HeadNorm::PerHead(backend.upload_floats(&noise(LATENT, 5)).unwrap()),
@@ -164,6 +165,7 @@ fn pages_hold_one_row_for_a_position() {
             eps: 1e-6,
             query_norm: HeadNorm::Absent,
             key_norm: HeadNorm::Absent,
+            value_norm: None,
             sliding_window: None,
             sinks: None,
         };
@@ -207,6 +209,7 @@ fn a_prefix_is_a_value_of_its_own() {
             rope_pairs: RopePairs::Halves,
             eps: 1e-6,
             query_norm: HeadNorm::Absent,
+            value_norm: None,
             sliding_window: None,
             sinks: None,
             key_norm: HeadNorm::Absent,

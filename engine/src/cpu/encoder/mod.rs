@@ -302,8 +302,9 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         expect("inputs of the router", router.weights.cols(), x.cols)?;
         let (per_token, rows) = (router.num_experts_per_tok, x.row_count());
         let experts = router.weights.rows();
-        for bias in router.logit_bias.iter().chain(&router.selection_bias) {
-            expect("bias of the router", experts, bias.len())?;
+        let biases = router.logit_bias.iter().chain(&router.selection_bias);
+        for vector in biases.chain(&router.expert_scale) {
+            expect("numbers of the router", experts, vector.len())?;
         }
         let Cpu { team, scratch, .. } = &mut *self.cpu;
         let Scratch { work, logits, chosen, ids, weights, choice, .. } = scratch;
@@ -324,7 +325,8 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
                 team.kernels.add(logits, bias);
             }
             let selection_bias = router.selection_bias.as_deref().unwrap_or_default();
-            let scores = RouterScores { logits, choice, selection_bias };
+            let expert_scale = router.expert_scale.as_deref().unwrap_or_default();
+            let scores = RouterScores { logits, choice, selection_bias, expert_scale };
             team.kernels.route(&router.rule, scores, ids, weights);
             chosen.clear();
             chosen.extend(ids.iter().copied().zip(weights.iter().copied()));
@@ -376,6 +378,38 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         let Cpu { team, .. } = &*self.cpu;
         let cols = x.cols;
         team.for_each_row((&mut x.values, cols), cols, |_, row| team.kernels.scale(row, factor));
+        Ok(())
+    }
+
+    fn softcap(&mut self, cap: f32, x: &mut CpuBuffer) -> Result<(), EngineError> {
+        let Cpu { team, .. } = &*self.cpu;
+        let cols = x.cols;
+        team.for_each_row((&mut x.values, cols), ROW_COST * cols, |_, row| {
+            team.kernels.softcap(row, cap);
+        });
+        Ok(())
+    }
+
+    fn clear(&mut self, rows: usize, out: &mut CpuBuffer) -> Result<(), EngineError> {
+        out.resize(rows);
+        out.values.fill(0.0);
+        Ok(())
+    }
+
+    fn rms_norm_add(
+        &mut self,
+        x: &CpuBuffer,
+        weight: &Vec<f32>,
+        eps: f32,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        expect("norm weight", x.cols, weight.len())?;
+        expect("sum", out.values.len(), x.values.len())?;
+        let Cpu { team, .. } = &*self.cpu;
+        let cols = x.cols;
+        team.for_each_row((&mut out.values, cols), ROW_COST * cols, |row, out| {
+            team.kernels.rms_norm_add(&x.values[row * cols..][..cols], weight, eps, out);
+        });
         Ok(())
     }
 

@@ -228,12 +228,15 @@ fn router<B: Backend>(case: &Case, backend: &mut B) -> Router<B> {
         biases = [37, 38].map(|seed| Some(backend.upload_floats(&noise(EXPERTS, seed)).unwrap()));
     }
     let [logit_bias, selection_bias] = biases;
+    let scaled = case.kv == KvDtype::Int8;
+    let expert_scale = scaled.then(|| backend.upload_floats(&noise(EXPERTS, 39)).unwrap());
     Router {
         weights: backend.upload_matrix(&weights, ActivationMode::Float).unwrap(),
         num_experts_per_tok: PER_TOKEN,
         rule,
         logit_bias,
         selection_bias,
+        expert_scale,
     }
 }
 
@@ -272,6 +275,32 @@ fn queries_alone<B: Backend>(case: &Case, mut backend: B) -> [Vec<f32>; 2] {
     [together, block_on(enc.read(&attended)).unwrap()]
 }
 
+/// What families with norms after parts and bounded logits need.
+fn normed_and_capped<B: Backend>(mut backend: B, rows: usize) -> Vec<f32> {
+    let norm = backend.upload_floats(&noise(D, 31)).unwrap();
+    let [mut x, mut sum] = [D, D].map(|cols| backend.buffer(rows, cols).unwrap());
+    let mut enc = backend.encoder();
+    enc.write(&noise(rows * D, 41), &mut x).unwrap();
+    enc.clear(rows, &mut sum).unwrap();
+    for _ in 0..2 {
+        enc.rms_norm_add(&x, &norm, 1e-6, &mut sum).unwrap();
+    }
+    enc.softcap(0.7, &mut sum).unwrap();
+    block_on(enc.read(&sum)).unwrap()
+}
+
+#[test]
+fn norms_are_added_and_values_capped() {
+    for rows in [1, 37] {
+        let wanted = normed_and_capped(Reference, rows);
+        assert!(wanted.iter().all(|value| value.abs() <= 0.7));
+        for kernels in Kernels::available() {
+            let cpu = Cpu::with(Arc::new(ThreadPool::new(2)), kernels);
+            assert_eq!(normed_and_capped(cpu, rows), wanted, "{}", kernels.name());
+        }
+    }
+}
+
 #[test]
 fn queries_alone_attend_as_beside_their_keys() {
     for (rows, kv) in [(3, KvDtype::F32), (37, KvDtype::Int8), (131, KvDtype::F16)] {
@@ -291,7 +320,7 @@ fn queries_alone_attend_as_beside_their_keys() {
 }
 
 /// Heads with norms of their own; with half floats in the pages with a norm of all, with integers
-/// with a window and sinks.
+/// with a window, sinks and a norm of values.
 fn heads<B: Backend>(case: &Case, backend: &mut B) -> AttentionHeads<B> {
     let (num_attention_heads, num_key_value_heads, head_dim) = HEADS;
     let mut norm = |heads: usize, seed| match case.kv {
@@ -301,9 +330,11 @@ fn heads<B: Backend>(case: &Case, backend: &mut B) -> AttentionHeads<B> {
         }
         _ => HeadNorm::PerHead(backend.upload_floats(&noise(head_dim, seed)).unwrap()),
     };
-    let (query_norm, key_norm) = (norm(num_attention_heads, 32), norm(num_key_value_heads, 33));
-    let sinks = (case.kv == KvDtype::Int8)
-        .then(|| backend.upload_floats(&noise(num_attention_heads, 91)).unwrap());
+    let query_norm = norm(num_attention_heads, 32);
+    let key_norm = norm(num_key_value_heads, 33);
+    let windowed = case.kv == KvDtype::Int8;
+    let value_norm = windowed.then(|| backend.upload_floats(&noise(head_dim, 40)).unwrap());
+    let sinks = windowed.then(|| backend.upload_floats(&noise(num_attention_heads, 91)).unwrap());
     AttentionHeads {
         num_attention_heads,
         num_key_value_heads,
@@ -314,7 +345,8 @@ fn heads<B: Backend>(case: &Case, backend: &mut B) -> AttentionHeads<B> {
         eps: 1e-6,
         query_norm,
         key_norm,
-        sliding_window: (case.kv == KvDtype::Int8).then_some(37),
+        value_norm,
+        sliding_window: windowed.then_some(37),
         sinks,
     }
 }

@@ -49,6 +49,11 @@ fn operations_on_rows_agree() {
         kernels.rms_norm_in_place(&mut out, &noise(size, 4), 1e-6);
         out
     });
+    compare("rms_norm_add", |kernels, size| {
+        let mut out = noise(size, 26);
+        kernels.rms_norm_add(&noise(size, 1), &noise(size, 2), 1e-6, &mut out);
+        out
+    });
     let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 0.7 };
     for activation in [Activation::Silu, Activation::GeluTanh, clamped] {
         compare("gated", |kernels, size| {
@@ -155,7 +160,9 @@ fn routing_agrees() {
         for (rule, bias) in rules(size) {
             let (mut ids, mut weights) = (vec![0; chosen], vec![0.0; chosen]);
             let (logits, choice) = (&mut noise(size, 12), &mut vec![0.0; size]);
-            let scores = RouterScores { logits, choice, selection_bias: &bias };
+            let expert_scale = if bias.is_empty() { noise(size, 27) } else { Vec::new() };
+            let (selection_bias, expert_scale) = (&bias[..], &expert_scale[..]);
+            let scores = RouterScores { logits, choice, selection_bias, expert_scale };
             kernels.route(&rule, scores, &mut ids, &mut weights);
             found.extend(weights.into_iter().chain(ids.into_iter().map(|id| id as f32)));
         }

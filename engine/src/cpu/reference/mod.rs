@@ -344,6 +344,12 @@ impl Encoder<Reference> for ReferenceEncoder {
         let h = if qkv.cols == stored { 0 } else { heads.num_attention_heads };
         expect("columns of queries, keys and values", h * d + stored, qkv.cols)?;
         rotate((heads, rows), rope, qkv, (h, g))?;
+        if let Some(weight) = &heads.value_norm {
+            expect("norm of values", d, weight.len())?;
+            for value in qkv.rows_mut().flat_map(|row| row[(h + g) * d..].chunks_exact_mut(d)) {
+                math::rms_norm_in_place(value, weight, heads.eps);
+            }
+        }
         for (index, row) in qkv.rows().enumerate() {
             let (page, position) = place(rows, index)?;
             let (keys, values) = row[h * d..].split_at(g * d);
@@ -439,7 +445,9 @@ impl Encoder<Reference> for ReferenceEncoder {
             let (mut ids, mut weights) = (vec![0; per_token], vec![0.0; per_token]);
             let selection_bias = router.selection_bias.as_deref().unwrap_or_default();
             let mut choice = vec![0.0; experts];
-            let scores = math::RouterScores { logits, choice: &mut choice, selection_bias };
+            let expert_scale = router.expert_scale.as_deref().unwrap_or_default();
+            let choice = &mut choice;
+            let scores = math::RouterScores { logits, choice, selection_bias, expert_scale };
             math::route(&router.rule, scores, &mut ids, &mut weights);
             let mut chosen: Vec<(u32, f32)> = ids.into_iter().zip(weights).collect();
             chosen.sort_by_key(|&(id, _)| id);
@@ -478,6 +486,31 @@ impl Encoder<Reference> for ReferenceEncoder {
 
     fn scale(&mut self, factor: f32, x: &mut ReferenceBuffer) -> Result<(), EngineError> {
         math::scale(&mut x.values, factor);
+        Ok(())
+    }
+
+    fn softcap(&mut self, cap: f32, x: &mut ReferenceBuffer) -> Result<(), EngineError> {
+        math::softcap(&mut x.values, cap);
+        Ok(())
+    }
+
+    fn clear(&mut self, rows: usize, out: &mut ReferenceBuffer) -> Result<(), EngineError> {
+        out.resize(rows);
+        Ok(())
+    }
+
+    fn rms_norm_add(
+        &mut self,
+        x: &ReferenceBuffer,
+        weight: &Vec<f32>,
+        eps: f32,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("norm weight", x.cols, weight.len())?;
+        expect("sum", out.values.len(), x.values.len())?;
+        for (row, out) in x.rows().zip(out.rows_mut()) {
+            math::rms_norm_add(row, weight, eps, out);
+        }
         Ok(())
     }
 

@@ -106,6 +106,7 @@ fn heads(h: usize, g: usize, d: usize) -> AttentionHeads<Reference> {
         eps: 1e-6,
         query_norm: HeadNorm::Absent,
         key_norm: HeadNorm::Absent,
+        value_norm: None,
         sliding_window: None,
         sinks: None,
     }
@@ -207,6 +208,7 @@ fn routing_is_ascending_and_ties_go_to_the_lower_expert() {
         rule: RouterConfig::softmax(true),
         logit_bias: None,
         selection_bias: None,
+        expert_scale: None,
     };
     let x = ReferenceBuffer { cols: 1, values: vec![1.0, -1.0] };
     let mut out = Routing::default();

@@ -66,7 +66,7 @@ pub(super) fn mix<B: Backend>(
     mixing: Mixing<'_, B>,
     watch: &mut impl Watch<B>,
 ) -> Result<(), EngineError> {
-    let Mixing { rows, tail, act, memory, multiplier } = mixing;
+    let Mixing { rows, tail, act, memory, ending } = mixing;
     let kv = memory.pages()?;
     watch.inputs(enc, MatrixKind::Query, &act.normed)?;
     if let Some(tail) = tail {
@@ -104,10 +104,8 @@ pub(super) fn mix<B: Backend>(
         enc.gate(gates, attended)?;
     }
     watch.inputs(enc, MatrixKind::Output, attended)?;
-    if multiplier != 1.0 {
-        enc.scale(multiplier, attended)?;
-    }
-    enc.matmul_add(&w.output, &rows.dense_levels, attended, &mut act.x)
+    let output = (&w.output, &rows.dense_levels[..]);
+    ending.add(enc, output, attended, (&mut act.branch, &mut act.x))
 }
 
 fn no_buffers() -> EngineError {

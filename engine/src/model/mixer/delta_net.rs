@@ -48,7 +48,7 @@ pub(super) fn mix<B: Backend>(
     mixing: Mixing<'_, B>,
     watch: &mut impl Watch<B>,
 ) -> Result<(), EngineError> {
-    let Mixing { rows, tail, act, memory, multiplier } = mixing;
+    let Mixing { rows, tail, act, memory, ending } = mixing;
     let states = memory.states()?;
     let none = || EngineError::mismatch("buffers of DeltaNet", "those of the layer", "none");
     watch.inputs(enc, MatrixKind::DeltaIn, &act.normed)?;
@@ -67,8 +67,6 @@ pub(super) fn mix<B: Backend>(
     }
     let buffers = act.delta_nets.get_mut(w.buffers).ok_or_else(none)?;
     watch.inputs(enc, MatrixKind::DeltaOut, &buffers.gathered)?;
-    if multiplier != 1.0 {
-        enc.scale(multiplier, &mut buffers.gathered)?;
-    }
-    enc.matmul_add(&w.output, &rows.dense_levels, &buffers.gathered, &mut act.x)
+    let output = (&w.output, &rows.dense_levels[..]);
+    ending.add(enc, output, &mut buffers.gathered, (&mut act.branch, &mut act.x))
 }

@@ -98,7 +98,7 @@ pub(super) fn mix<B: Backend>(
     mixing: Mixing<'_, B>,
     watch: &mut impl Watch<B>,
 ) -> Result<(), EngineError> {
-    let Mixing { rows, tail, act, memory, multiplier } = mixing;
+    let Mixing { rows, tail, act, memory, ending } = mixing;
     let kv = memory.pages()?;
     watch.inputs(enc, MatrixKind::Query, &act.normed)?;
     let buffers = act.latent.get_mut(w.buffers).ok_or_else(no_buffers)?;
@@ -125,10 +125,8 @@ pub(super) fn mix<B: Backend>(
     watch.head_inputs(enc, MatrixKind::ValueUp, (attended, &w.value_up))?;
     enc.matmul_heads(&w.value_up, &rows.dense_levels, attended, values)?;
     watch.inputs(enc, MatrixKind::Output, values)?;
-    if multiplier != 1.0 {
-        enc.scale(multiplier, values)?;
-    }
-    enc.matmul_add(&w.output, &rows.dense_levels, values, &mut act.x)
+    let output = (&w.output, &rows.dense_levels[..]);
+    ending.add(enc, output, values, (&mut act.branch, &mut act.x))
 }
 
 /// Queries of the rows, by way of their latent where they have one.

@@ -8,7 +8,7 @@ use nestling_formats::{Level, MatrixKind};
 
 use super::activations::Activations;
 use super::memory::LayerMemory;
-use crate::backend::{Backend, HeadMatrices};
+use crate::backend::{Backend, Encoder, HeadMatrices, Linear};
 use crate::batch::StepRows;
 use crate::error::EngineError;
 
@@ -54,8 +54,36 @@ pub(crate) struct Mixing<'a, B: Backend> {
     pub act: &'a mut Activations<B>,
     /// What the layer keeps.
     pub memory: &'a mut LayerMemory<B>,
+    /// How the output becomes part of the residual stream.
+    pub ending: Ending<'a, B>,
+}
+
+/// How the output of a mixer is added: x += multiplier · W · inputs, or x += norm(W · inputs).
+pub(crate) struct Ending<'a, B: Backend> {
     /// The output is multiplied by this.
     pub multiplier: f32,
+    /// The output's norm with its epsilon, if it has one.
+    pub norm: Option<(&'a B::Floats, f32)>,
+}
+
+impl<B: Backend> Ending<'_, B> {
+    /// Adds the product with the output projection.
+    pub fn add(
+        &self,
+        enc: &mut B::Encoder<'_>,
+        (output, levels): (&Linear<B>, &[Level]),
+        inputs: &mut B::Buffer,
+        (branch, x): (&mut B::Buffer, &mut B::Buffer),
+    ) -> Result<(), EngineError> {
+        if self.multiplier != 1.0 {
+            enc.scale(self.multiplier, inputs)?;
+        }
+        let Some((norm, eps)) = self.norm else {
+            return enc.matmul_add(output, levels, inputs, x);
+        };
+        enc.matmul(std::slice::from_ref(output), levels, inputs, branch)?;
+        enc.rms_norm_add(branch, norm, eps, x)
+    }
 }
 
 /// Sees the inputs of products.
