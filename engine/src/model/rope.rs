@@ -119,11 +119,11 @@ mod tests {
         assert!((scaling.mscale(1.0) - 1.3465735902799727).abs() < 1e-12);
         let angles = yarn(150_000.0, 64, scaling);
         assert_eq!((angles.factor, angles.frequencies.len()), (1.25, 32));
-        check(&angles, &[(0, 1.0), (1, 0.68904430), (8, 0.050813273), (9, 0.031705696)]);
-        check(&angles, &[(17, 0.00012931869), (31, 3.0235114e-7)]);
+        check(&angles, &[(0, 1.0), (1, 0.689_044), (8, 0.050_813_27), (9, 0.031_705_696)]);
+        check(&angles, &[(17, 0.000_129_318_7), (31, 3.0235114e-7)]);
         (scaling.factor, scaling.truncate) = (40.0, true);
         let angles = yarn(10_000.0, 64, scaling);
-        check(&angles, &[(10, 0.056234129), (11, 0.039006926), (22, 0.00017782794)]);
+        check(&angles, &[(10, 0.056_234_13), (11, 0.039_006_926), (22, 0.00017782794)]);
         check(&angles, &[(23, 3.3338034e-5), (31, 3.3338035e-6)]);
         (scaling.factor, scaling.original_max_position_embeddings) = (4.0, 64);
         let angles = yarn(150_000.0, 16, scaling);

@@ -1,6 +1,5 @@
 //! Every family: what transformers computes in float32 from a tiny checkpoint in the published
 //! layout, and the whole path from there to streamed experts and sessions.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may panic")]
 
 #[cfg(test)]
 #[path = "../model/common.rs"]

@@ -243,7 +243,7 @@ fn a_streamed_store_is_judged_as_a_resident_one_and_elastic_serves_no_more() {
     let elastic = JudgeOpenOptions { mode: LevelMode::Elastic, ..streamed.clone() };
     let shipped = [resident, streamed, elastic].map(|options| {
         let report = judged(&store, &options, "tiny-qwen3-moe", 1);
-        report.rows[0].shipped.clone().unwrap()
+        report.rows[0].shipped.unwrap()
     });
     assert_eq!(shipped[0], shipped[1]);
     let [strict, elastic] =

@@ -65,8 +65,11 @@ fn rows_that_llama_cpp_turns_are_turned_back() {
     }
 }
 
+/// An entry of the table of tensors, and the data.
+type Entry = (Vec<u8>, Vec<u8>);
+
 /// The front of a file before its table of tensors, without its counts, and the entries.
-fn pieces(bytes: &[u8], header: &GgufHeader) -> (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>) {
+fn pieces(bytes: &[u8], header: &GgufHeader) -> (Vec<u8>, Vec<Entry>) {
     let find = |name: &str| {
         let name = text(name);
         bytes.windows(name.len()).position(|window| window == name).unwrap()

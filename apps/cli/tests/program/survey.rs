@@ -75,8 +75,8 @@ fn headers_tell_what_a_checkpoint_would_take() {
     let run = ["run", "-hf", REPOSITORY, "--calibration", "none", "-p", "x", "-n", "1"];
     nestling(&server, home.path(), &run).ok();
     let folder = home.path().join("nestling/stores/Nobody--Small-MoE");
-    let stores = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let store = stores.filter(|path| path.extension().is_some_and(|e| e == "nest")).next().unwrap();
+    let mut stores = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let store = stores.find(|path| path.extension().is_some_and(|e| e == "nest")).unwrap();
     let made = std::fs::metadata(store).unwrap().len();
     let told = json["arrival"]["store_bytes"].as_u64().unwrap() - (16 << 20);
     assert!(made.abs_diff(told) < 16 << 10, "{made} {told}");

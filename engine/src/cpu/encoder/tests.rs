@@ -128,6 +128,13 @@ impl Case {
         StepRows::of_batch(&Batch { rows: rows.collect(), sequences: vec![pages(2), pages(0)] })
     }
 
+    /// Room for keys and values.
+    fn pages(&self) -> KvShape {
+        let (_, num_key_value_heads, head_dim) = HEADS;
+        let values = KvValues::Beside;
+        KvShape { num_key_value_heads, head_dim, values, dtype: self.kv, pages: 4 }
+    }
+
     /// All results of a layer's operations, one after another.
     fn run<B: Backend>(&self, mut backend: B) -> Vec<(&'static str, Vec<f32>)> {
         let rows = self.step_rows();
@@ -153,26 +160,17 @@ impl Case {
         let mut made = self.made.borrow_mut();
         let embedding = made.entry(4).or_insert_with(|| nested(50, D, Layout::RowMajor, 4));
         let embedding = backend.upload_matrix(embedding, self.mode).unwrap();
-        let router = router(self, &mut backend);
         let norm = backend.upload_floats(&noise(D, 31)).unwrap();
-        let heads = heads(self, &mut backend);
-        let shape = KvShape {
-            num_key_value_heads: g,
-            head_dim: d,
-            values: KvValues::Beside,
-            dtype: self.kv,
-            pages: 4,
-        };
-        let mut pool = backend.kv_pool(&shape).unwrap();
+        let (router, heads) = (router(self, &mut backend), heads(self, &mut backend));
+        let mut pool = backend.kv_pool(&self.pages()).unwrap();
         let sizes = [D, D, (h + 2 * g) * d, d, h * d, D, 50];
         let [mut x, mut normed, mut qkv, mut rope, mut attended, mut expert_rows, mut logits] =
             sizes.map(|cols| backend.buffer(self.rows * PER_TOKEN, cols).unwrap());
         let [mut other, mut gate] = [D, 1].map(|cols| backend.buffer(self.rows, cols).unwrap());
         let mut routing = backend.routing(self.rows, PER_TOKEN).unwrap();
-        let mut out = Vec::new();
         let mut enc = backend.encoder();
         enc.embed(&embedding, &rows, &mut x).unwrap();
-        out.push(("embed", block_on(enc.read(&x)).unwrap()));
+        let mut out = vec![("embed", block_on(enc.read(&x)).unwrap())];
         enc.write(&noise(self.rows * d, 34), &mut rope).unwrap();
         enc.rms_norm(&x, &norm, 1e-6, &mut normed).unwrap();
         out.push(("rms_norm", block_on(enc.read(&normed)).unwrap()));
@@ -197,11 +195,7 @@ impl Case {
         let ids = chosen.expert_ids.iter().map(|id| *id as f32);
         out.push(("route", chosen.expert_weights.iter().copied().chain(ids).collect()));
         let all: Vec<_> = (0..EXPERTS as u32).map(|expert| uses(expert, &chosen, levels)).collect();
-        let pin = |(expert, (weights, uses))| {
-            let (weights, uses): (&Arc<_>, &Vec<_>) = (weights, uses);
-            PinnedExpert { expert, weights: Arc::clone(weights), uses }
-        };
-        let pinned: Vec<_> = (0u32..).zip(experts.iter().zip(&all)).map(pin).collect();
+        let pinned = pinned(&experts, &all);
         let (first, second) = pinned.split_at(3);
         enc.experts(second, &routing, &normed, &mut expert_rows).unwrap();
         enc.experts(first, &routing, &normed, &mut expert_rows).unwrap();
@@ -214,6 +208,20 @@ impl Case {
         out.push(("head", block_on(enc.read(&logits)).unwrap()));
         out
     }
+}
+
+/// Every expert with its uses.
+fn pinned<'a, B: Backend>(
+    experts: &[Arc<FeedForward<B>>],
+    uses: &'a [Vec<ExpertUse>],
+) -> Vec<PinnedExpert<'a, B>> {
+    let all = (0u32..).zip(experts.iter().zip(uses));
+    let pin = |(expert, (weights, uses)): (u32, (&Arc<_>, &'a Vec<_>))| PinnedExpert {
+        expert,
+        weights: Arc::clone(weights),
+        uses,
+    };
+    all.map(pin).collect()
 }
 
 /// A plain router, and with half floats in the pages one with everything.
@@ -245,13 +253,7 @@ fn queries_alone<B: Backend>(case: &Case, mut backend: B) -> [Vec<f32>; 2] {
     let rows = case.step_rows();
     let (h, g, d) = HEADS;
     let heads = heads(case, &mut backend);
-    let shape = KvShape {
-        num_key_value_heads: g,
-        head_dim: d,
-        values: KvValues::Beside,
-        dtype: case.kv,
-        pages: 4,
-    };
+    let shape = case.pages();
     let mut pools = [(); 2].map(|()| backend.kv_pool(&shape).unwrap());
     let all = noise(case.rows * (h + 2 * g) * d, 35);
     let part = |range: std::ops::Range<usize>| -> Vec<f32> {

@@ -140,7 +140,7 @@ fn quantization_agrees() {
 
 /// Rules of families, each with the bias that it is used with.
 fn rules(size: usize) -> Vec<(RouterConfig, Vec<f32>)> {
-    let softmax = RouterConfig::softmax(size % 2 == 0);
+    let softmax = RouterConfig::softmax(size.is_multiple_of(2));
     let score = RouterScore::Sigmoid;
     let biased = RouterConfig { score, scale: 1.8, ..RouterConfig::softmax(true) };
     let groups = [GroupScore::Best, GroupScore::TwoBest].map(|score| RouterConfig {

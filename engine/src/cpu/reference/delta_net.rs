@@ -88,6 +88,6 @@ fn token(net: &DeltaNet<Reference>, projected: &[f32], state: &mut [f32], out: &
         }
         math::rms_norm_in_place(out, &net.norm, net.eps);
         let gate = &gates[head * value_head_dim..][..value_head_dim];
-        out.iter_mut().zip(gate).for_each(|(out, gate)| *out = math::silu(*gate) * *out);
+        out.iter_mut().zip(gate).for_each(|(out, gate)| *out *= math::silu(*gate));
     }
 }

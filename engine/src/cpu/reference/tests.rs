@@ -8,6 +8,7 @@ use nestling_formats::nested::{
 use nestling_formats::{Level, Plane, RopePairs, RouterConfig};
 
 use super::*;
+use crate::backend::HeadNorm;
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use crate::driver::block_on;
 use crate::kv_cache::{KvDtype, KvValues};
