@@ -61,6 +61,13 @@ MODELS = {
         {**NARROW, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "mlp_only_layers": []},
         ["Q5_0"],
     ),
+    "qwen3-next": (
+        "qwen3_next",
+        {**NARROW, "num_hidden_layers": 4, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
+         "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2,
+         "linear_num_value_heads": 4},
+        ["Q8_0"],
+    ),
 }
 
 QWEN3_MOE = {
@@ -117,6 +124,8 @@ def convert(sources: pathlib.Path, checkpoint: pathlib.Path, out: pathlib.Path, 
     base.TextModel.get_vocab_base_pre = lambda *_: pre
     arguments = sys.argv
     sys.argv = ["convert_hf_to_gguf.py", str(checkpoint), "--outfile", str(out), "--outtype", "f32"]
+    if "Qwen3Next" in (checkpoint / "config.json").read_text():
+        sys.argv.append("--no-mtp")
     try:
         convert_hf_to_gguf.main()
     finally:

@@ -11,7 +11,8 @@ mod tokens;
 use std::path::PathBuf;
 
 /// The files that scripts/make_gguf_goldens.py writes.
-const MODELS: &[&str] = &["qwen3-moe", "k-quants", "olmoe", "mixtral", "granite-moe", "qwen2-moe"];
+const MODELS: &[&str] =
+    &["qwen3-moe", "k-quants", "olmoe", "mixtral", "granite-moe", "qwen2-moe", "qwen3-next"];
 
 fn data(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gguf")).join(name)

@@ -46,6 +46,14 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
                     config.insert((*ours).into(), value);
                 }
             }
+            Key::Quotient(theirs, divisor, ours) => {
+                config.insert((*ours).into(), json!(keys.quotient(theirs, divisor)?));
+            }
+            Key::Recurrent(theirs, ours) => {
+                if let Some(kinds) = keys.layer_kinds(theirs)? {
+                    config.insert((*ours).into(), json!(kinds));
+                }
+            }
         }
     }
     for (key, value) in family.fixed {
@@ -90,7 +98,10 @@ impl Keys<'_> {
 
     fn refuse_unknown(&self) -> Result<(), ImportError> {
         let ours = |key: &Key| match key {
-            Key::Same(theirs, _) | Key::Optional(theirs, _) => *theirs,
+            Key::Same(theirs, _)
+            | Key::Optional(theirs, _)
+            | Key::Quotient(theirs, ..)
+            | Key::Recurrent(theirs, _) => *theirs,
         };
         for (name, value) in self.metadata.iter() {
             let key = name.strip_prefix(self.family.gguf).and_then(|key| key.strip_prefix('.'));
@@ -142,6 +153,31 @@ impl Keys<'_> {
 
     fn unsigned(&self, key: &str) -> Result<Option<u64>, ImportError> {
         self.metadata.unsigned(&self.name(key))
+    }
+
+    fn quotient(&self, key: &str, divisor: &str) -> Result<u64, ImportError> {
+        let size = |key: &str| {
+            let wrong = || self.metadata.wrong(&self.name(key), "a size");
+            self.unsigned(key)?.ok_or_else(wrong)
+        };
+        let (whole, divisor_size) = (size(key)?, size(divisor)?);
+        match whole.checked_rem(divisor_size) {
+            Some(0) => Ok(whole / divisor_size),
+            _ => {
+                let expected = format!("a multiple of `{}`, {divisor_size}", self.name(divisor));
+                Err(self.metadata.wrong(&self.name(key), &expected))
+            }
+        }
+    }
+
+    /// The kinds of all layers but those that only predict further tokens.
+    fn layer_kinds(&self, key: &str) -> Result<Option<Vec<&'static str>>, ImportError> {
+        let name = self.name(key);
+        let Some(recurrent) = self.metadata.numbers(&name)? else { return Ok(None) };
+        let layers = usize::try_from(self.layers()?).ok().and_then(|count| recurrent.get(..count));
+        let layers = layers.ok_or_else(|| self.metadata.wrong(&name, "a value for every layer"))?;
+        let kind = |value: &f64| if *value == 0.0 { "full_attention" } else { "linear_attention" };
+        Ok(Some(layers.iter().map(kind).collect()))
     }
 
     /// Layers without those that only predict further tokens.

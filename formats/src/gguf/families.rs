@@ -6,6 +6,11 @@ pub enum Key {
     Same(&'static str, &'static str),
     /// The same, but absent or 0 means that there is none.
     Optional(&'static str, &'static str),
+    /// The first is so many times the second.
+    Quotient(&'static str, &'static str, &'static str),
+    /// Which layers are recurrent, as the kinds of all layers; absent means that the family's rule
+    /// holds.
+    Recurrent(&'static str, &'static str),
 }
 
 /// A family that both sides know.
@@ -141,5 +146,28 @@ pub const FAMILIES: &[Family] = &[
         ],
         fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(false))],
         ignored: &["expert_shared_count"],
+    },
+    Family {
+        gguf: "qwen3next",
+        model_type: "qwen3_next",
+        class: "Qwen3NextForCausalLM",
+        keys: &[
+            Key::Same("expert_count", "num_experts"),
+            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+            Key::Same("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+            Key::Same("ssm.conv_kernel", "linear_conv_kernel_dim"),
+            Key::Same("ssm.state_size", "linear_key_head_dim"),
+            Key::Same("ssm.group_count", "linear_num_key_heads"),
+            Key::Same("ssm.time_step_rank", "linear_num_value_heads"),
+            Key::Quotient("ssm.inner_size", "ssm.time_step_rank", "linear_value_head_dim"),
+            Key::Optional("full_attention_interval", "full_attention_interval"),
+            Key::Recurrent("attention.recurrent_layers", "layer_types"),
+        ],
+        fixed: &[
+            SILU,
+            ("norm_topk_prob", Fixed::Bool(true)),
+            ("attention_bias", Fixed::Bool(false)),
+        ],
+        ignored: &["feed_forward_length", "expert_shared_count"],
     },
 ];

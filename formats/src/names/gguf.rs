@@ -1,6 +1,6 @@
 //! llama.cpp's names, which are nearly the same in all families.
 
-use super::{FloatSource, Naming, Runs, TensorSlice};
+use super::{FloatSource, Naming, Runs, TensorSlice, qwen3_next};
 use crate::config::{Architecture, ModelConfig, TokenMixer};
 use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
 
@@ -8,6 +8,7 @@ use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
 pub fn naming(architecture: Architecture) -> Naming {
     let matrix = match architecture {
         architecture if turns_adjacent(architecture) => by_halves,
+        Architecture::Qwen3Next => qwen3_next::in_gguf,
         _ => matrix,
     };
     Naming { matrix, float, is_redundant }
@@ -33,7 +34,7 @@ pub(crate) fn split_into_heads(config: &ModelConfig) -> Vec<(String, usize)> {
     tensors
 }
 
-fn matrix(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
+pub(super) fn matrix(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     slice(config, id).into_iter().collect()
 }
 
@@ -86,12 +87,15 @@ fn by_halves(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     (0..heads).flat_map(|head| [half(head, 0), half(head, 1)]).collect()
 }
 
-fn float(_: &ModelConfig, id: FloatId) -> Option<FloatSource> {
+fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     let Some(layer) = id.layer else {
         return (id.kind == FloatKind::FinalNorm).then(|| FloatSource::kept("output_norm.weight"));
     };
     let part = match id.kind {
         FloatKind::AttentionNorm => "attn_norm.weight",
+        FloatKind::FeedForwardNorm if config.architecture == Architecture::Qwen3Next => {
+            "post_attention_norm.weight"
+        }
         FloatKind::FeedForwardNorm => "ffn_norm.weight",
         FloatKind::QueryNorm => "attn_q_norm.weight",
         FloatKind::KeyNorm => "attn_k_norm.weight",
@@ -107,6 +111,11 @@ fn float(_: &ModelConfig, id: FloatId) -> Option<FloatSource> {
         FloatKind::ExpertGateBias => "ffn_gate_exps.bias",
         FloatKind::ExpertUpBias => "ffn_up_exps.bias",
         FloatKind::ExpertDownBias => "ffn_down_exps.bias",
+        FloatKind::DeltaConv => "ssm_conv1d.weight",
+        // Already the negative of its exponential.
+        FloatKind::DeltaDecay => "ssm_a",
+        FloatKind::DeltaTimeBias => "ssm_dt.bias",
+        FloatKind::DeltaNorm => "ssm_norm.weight",
         _ => return None,
     };
     Some(FloatSource::kept(format!("blk.{layer}.{part}")))

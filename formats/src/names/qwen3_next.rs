@@ -5,7 +5,7 @@
 //! both a block for every key head. Qwen3.5-MoE has them apart, and all experts of a layer in one.
 
 use super::{
-    FloatChange, FloatSource, Naming, Runs, TensorSlice, attention_matrix, is_redundant,
+    FloatChange, FloatSource, Naming, Runs, TensorSlice, attention_matrix, gguf, is_redundant,
     layer_float,
 };
 use crate::config::{Architecture, FeedForward, LayerConfig, ModelConfig, TokenMixer};
@@ -62,19 +62,47 @@ fn matrix(
             parts.map(slice).collect()
         }
         (kind, None, TokenMixer::Attention(attention)) => {
-            // Of every head, its query and then its gate.
-            let of_query =
-                |start| Runs { start, length: attention.head_dim, stride: 2 * attention.head_dim };
-            let (kind, rows) = match kind {
-                MatrixKind::Query => (MatrixKind::Query, of_query(0)),
-                MatrixKind::QueryGate => (MatrixKind::Query, of_query(attention.head_dim)),
-                kind => (kind, Runs::ALL),
-            };
+            let (kind, rows) = with_gate(kind, attention.head_dim);
             let part = attention_matrix(kind);
             let whole = part.map(|part| TensorSlice::whole(format!("{within}{part}")));
             whole.map(|whole| TensorSlice { rows, ..whole }).into_iter().collect()
         }
         _ => Vec::new(),
+    }
+}
+
+/// Of every head, its query and then its gate.
+fn with_gate(kind: MatrixKind, head_dim: usize) -> (MatrixKind, Runs) {
+    let of_query = |start| Runs { start, length: head_dim, stride: 2 * head_dim };
+    match kind {
+        MatrixKind::Query => (MatrixKind::Query, of_query(0)),
+        MatrixKind::QueryGate => (MatrixKind::Query, of_query(head_dim)),
+        kind => (kind, Runs::ALL),
+    }
+}
+
+/// Qwen3-Next's in a GGUF file: of DeltaNet's parts only those of beta and alpha are in blocks still.
+pub(super) fn in_gguf(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
+    let found = id.layer.and_then(|layer| config.layers.get(usize::try_from(layer).ok()?));
+    let (Some(layer), Some(found), None) = (id.layer, found, id.expert) else {
+        return gguf::matrix(config, id);
+    };
+    let within = |part: &str, rows| TensorSlice {
+        rows,
+        ..TensorSlice::whole(format!("blk.{layer}.{part}.weight"))
+    };
+    match (found.mixer, id.kind) {
+        (TokenMixer::Attention(attention), MatrixKind::Query | MatrixKind::QueryGate) => {
+            vec![within("attn_q", with_gate(id.kind, attention.head_dim).1)]
+        }
+        (TokenMixer::DeltaNet(_), MatrixKind::DeltaIn) => vec![within("attn_qkv", Runs::ALL)],
+        (TokenMixer::DeltaNet(_), MatrixKind::DeltaGate) => vec![within("attn_gate", Runs::ALL)],
+        (TokenMixer::DeltaNet(_), MatrixKind::DeltaOut) => vec![within("ssm_out", Runs::ALL)],
+        (TokenMixer::DeltaNet(delta_net), kind @ MatrixKind::DeltaBetaDecay) => {
+            let parts = in_blocks(&delta_net, kind).into_iter();
+            parts.map(|(_, rows)| within("ssm_ba", rows)).collect()
+        }
+        _ => gguf::matrix(config, id),
     }
 }
 
