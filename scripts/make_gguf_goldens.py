@@ -21,6 +21,7 @@ import contextlib
 import ctypes
 import importlib.util
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -67,6 +68,15 @@ MODELS = {
          "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2,
          "linear_num_value_heads": 4},
         ["Q8_0"],
+    ),
+    # llama.cpp rounds the borders of YaRN's mixture, which this model was trained without: here the
+    # upper one is a whole number but for 1e-6, and the lower one below zero.
+    "gpt-oss": (
+        "gpt_oss",
+        {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"],
+         "rope_scaling": {"beta_fast": 32.0, "beta_slow": 32 / (2 * math.pi) * 150000 ** (-(2 - 1e-6) / 8), "factor": 8.0,
+                          "original_max_position_embeddings": 32, "rope_type": "yarn", "truncate": False}},
+        ["MXFP4_MOE"],
     ),
 }
 

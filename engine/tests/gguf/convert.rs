@@ -8,11 +8,12 @@ use nestling_engine::cpu::Cpu;
 use nestling_engine::expert::StoreSource;
 use nestling_engine::expert::source::ExpertSource;
 use nestling_engine::model::RunnerOptions;
+use nestling_engine::weights::MatrixWeights;
 use nestling_engine::{
     CancelToken, Engine, EngineOptions, GenerateOptions, Input, Model, ModelOptions,
 };
 use nestling_formats::store::{GroupId, Store};
-use nestling_formats::{Checkpoint, Level, MatrixKind};
+use nestling_formats::{Checkpoint, ExpertFormat, Level, MatrixId, MatrixKind};
 
 use super::common::{all_logits, runner, token_list};
 use super::{MODELS, data, json};
@@ -120,4 +121,31 @@ fn an_interrupted_import_goes_on_to_the_same_bytes() {
     let report = made("qwen3-moe", &parts, &options);
     assert!(report.resumed_bytes > 0);
     assert!(std::fs::read(&whole).unwrap() == std::fs::read(&parts).unwrap());
+}
+
+/// Experts in MXFP4 are kept as they are at level 4, and nothing above it is stored of them.
+#[test]
+fn mxfp4_experts_are_exact_at_level_4() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mxfp4.nest");
+    made("gpt-oss", &path, &ConvertOptions::default());
+    let checkpoint = Checkpoint::open(data("gpt-oss.gguf")).unwrap();
+    assert_eq!(checkpoint.config().expert_format, ExpertFormat::Mxfp4);
+    let store = Arc::new(Store::open(&path).unwrap());
+    assert_eq!(store.level(), Level::L4);
+    let source = StoreSource::owned(store, None).unwrap();
+    for (layer, expert) in (0..2).flat_map(|layer| (0..5).map(move |expert| (layer, expert))) {
+        for (kind, matrix) in source.matrices(&GroupId::expert_of(layer, expert)).unwrap().list {
+            let id = MatrixId { kind, layer: Some(layer), expert: Some(expert) };
+            let expected = checkpoint.read_matrix(id).unwrap();
+            let MatrixWeights::Nested(matrix) = matrix else { panic!("{id:?} is not nested") };
+            let view = matrix.view().unwrap();
+            assert_eq!(view.level(), Level::L4);
+            let mut row = vec![f32::NAN; view.cols()];
+            for (index, expected) in expected.chunks(view.cols()).enumerate() {
+                view.dequantize_row(Level::L4, index, &mut row).unwrap();
+                assert_eq!(row, expected, "{id:?} row {index}");
+            }
+        }
+    }
 }

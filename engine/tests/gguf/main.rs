@@ -11,8 +11,16 @@ mod tokens;
 use std::path::PathBuf;
 
 /// The files that scripts/make_gguf_goldens.py writes.
-const MODELS: &[&str] =
-    &["qwen3-moe", "k-quants", "olmoe", "mixtral", "granite-moe", "qwen2-moe", "qwen3-next"];
+const MODELS: &[&str] = &[
+    "qwen3-moe",
+    "k-quants",
+    "olmoe",
+    "mixtral",
+    "granite-moe",
+    "qwen2-moe",
+    "qwen3-next",
+    "gpt-oss",
+];
 
 fn data(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gguf")).join(name)

@@ -3,10 +3,12 @@
 use serde_json::{Map, Value, json};
 
 use super::families::{COMMON, FAMILIES, Family, Fixed, KNOWN, Key};
-use super::{GgufHeader, GgufMetadata, GgufValue};
-use crate::ImportError;
+use super::{BlockType, GgufHeader, GgufMetadata, GgufValue};
+use crate::{ElementType, ImportError};
 
 const ARCHITECTURE: &str = "general.architecture";
+
+const GPT_OSS: &str = "gpt_oss";
 
 /// The family of a file.
 pub(super) fn family(metadata: &GgufMetadata) -> Result<&'static Family, ImportError> {
@@ -71,7 +73,18 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
     keys.rope(&mut config)?;
     keys.router(&mut config)?;
     keys.tokens(&mut config)?;
+    if family.model_type == GPT_OSS && has_mxfp4_experts(header) {
+        config.insert("quantization_config".into(), json!({ "quant_method": "mxfp4" }));
+    }
     Ok(Value::Object(config).to_string().into_bytes())
+}
+
+/// Whether the matrices of all experts are MXFP4.
+fn has_mxfp4_experts(header: &GgufHeader) -> bool {
+    let of_experts = |name: &str| name.ends_with("_exps.weight");
+    let mut experts = header.tensors.iter().filter(|tensor| of_experts(&tensor.name)).peekable();
+    experts.peek().is_some()
+        && experts.all(|tensor| tensor.element == ElementType::Block(BlockType::Mxfp4))
 }
 
 /// Rows of the embedding.
@@ -239,6 +252,10 @@ impl Keys<'_> {
                 scaling.insert(ours.into(), json!(value));
             }
         }
+        // The model was trained with borders that are not rounded, which the file does not say.
+        if self.family.model_type == GPT_OSS && kind == "yarn" {
+            scaling.insert("truncate".into(), json!(false));
+        }
         if let Some(length) = self.unsigned("rope.scaling.original_context_length")? {
             scaling.insert("original_max_position_embeddings".into(), json!(length));
         }
@@ -252,10 +269,12 @@ impl Keys<'_> {
             config.insert("norm_topk_prob".into(), json!(norm));
         }
         const GATING: &str = "expert_gating_func";
-        // 0: the family's own; 1: softmax.
+        let own = self.family.gating;
+        // 0: the family's own.
         match self.unsigned(GATING)? {
-            None | Some(0 | 1) => Ok(()),
-            Some(_) => Err(self.metadata.wrong(&self.name(GATING), "softmax, which is 1")),
+            None | Some(0) => Ok(()),
+            Some(found) if found == own => Ok(()),
+            Some(_) => Err(self.metadata.wrong(&self.name(GATING), &own.to_string())),
         }
     }
 

@@ -27,6 +27,8 @@ pub struct Family {
     pub fixed: &'static [(&'static str, Fixed)],
     /// Keys that say nothing new.
     pub ignored: &'static [&'static str],
+    /// The number in `expert_gating_func` that says what the family does.
+    pub gating: u64,
 }
 
 /// A value that every model of a family has.
@@ -72,6 +74,13 @@ pub const KNOWN: &[&str] = &[
     "expert_group_used_count",
 ];
 
+/// Softmax over all experts.
+const SOFTMAX: u64 = 1;
+
+/// Softmax over the experts that were chosen: the same as over all, if what is chosen is made to add
+/// up to one.
+const SOFTMAX_OF_CHOSEN: u64 = 3;
+
 const SILU: (&str, Fixed) = ("hidden_act", Fixed::Text("silu"));
 
 /// All of them.
@@ -91,6 +100,7 @@ pub const FAMILIES: &[Family] = &[
             ("attention_bias", Fixed::Bool(false)),
         ],
         ignored: &["expert_shared_count"],
+        gating: SOFTMAX,
     },
     Family {
         gguf: "olmoe",
@@ -106,6 +116,7 @@ pub const FAMILIES: &[Family] = &[
             ("attention_bias", Fixed::Bool(false)),
         ],
         ignored: &["expert_feed_forward_length"],
+        gating: SOFTMAX,
     },
     Family {
         gguf: "llama",
@@ -117,6 +128,7 @@ pub const FAMILIES: &[Family] = &[
         ],
         fixed: &[SILU],
         ignored: &["expert_feed_forward_length"],
+        gating: SOFTMAX,
     },
     Family {
         gguf: "granitemoe",
@@ -133,6 +145,7 @@ pub const FAMILIES: &[Family] = &[
         ],
         fixed: &[SILU, ("attention_bias", Fixed::Bool(false))],
         ignored: &["expert_feed_forward_length"],
+        gating: SOFTMAX,
     },
     Family {
         gguf: "qwen2moe",
@@ -146,6 +159,20 @@ pub const FAMILIES: &[Family] = &[
         ],
         fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(false))],
         ignored: &["expert_shared_count"],
+        gating: SOFTMAX,
+    },
+    Family {
+        gguf: "gpt-oss",
+        model_type: "gpt_oss",
+        class: "GptOssForCausalLM",
+        keys: &[
+            Key::Same("expert_feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_local_experts"),
+            Key::Same("attention.sliding_window", "sliding_window"),
+        ],
+        fixed: &[SILU, ("attention_bias", Fixed::Bool(true))],
+        ignored: &["feed_forward_length"],
+        gating: SOFTMAX_OF_CHOSEN,
     },
     Family {
         gguf: "qwen3next",
@@ -169,5 +196,6 @@ pub const FAMILIES: &[Family] = &[
             ("attention_bias", Fixed::Bool(false)),
         ],
         ignored: &["feed_forward_length", "expert_shared_count"],
+        gating: SOFTMAX,
     },
 ];

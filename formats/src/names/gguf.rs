@@ -93,7 +93,9 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     };
     let part = match id.kind {
         FloatKind::AttentionNorm => "attn_norm.weight",
-        FloatKind::FeedForwardNorm if config.architecture == Architecture::Qwen3Next => {
+        FloatKind::FeedForwardNorm
+            if matches!(config.architecture, Architecture::Qwen3Next | Architecture::GptOss) =>
+        {
             "post_attention_norm.weight"
         }
         FloatKind::FeedForwardNorm => "ffn_norm.weight",

@@ -9,7 +9,8 @@ use nestling_formats::{Checkpoint, FloatId, FloatKind, MatrixId, MatrixKind};
 use super::builder::text;
 use super::data;
 
-const MODELS: &[&str] = &["qwen3-moe", "k-quants", "olmoe", "mixtral", "granite-moe", "qwen2-moe"];
+const MODELS: &[&str] =
+    &["qwen3-moe", "k-quants", "olmoe", "mixtral", "granite-moe", "qwen2-moe", "gpt-oss"];
 
 fn matrix(kind: MatrixKind, layer: u32, expert: Option<u32>) -> MatrixId {
     MatrixId { kind, layer: Some(layer), expert }

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use nestling_formats::ModelConfig;
-use nestling_formats::gguf::{GgufHeader, assets};
+use nestling_formats::gguf::{GgufHeader, assets, config_json};
+use nestling_formats::{ImportError, ModelConfig};
 
 pub fn header(name: &str) -> GgufHeader {
     let bytes = fs::read(super::data(name)).unwrap();
@@ -63,4 +63,31 @@ fn every_file_that_ends_early_is_refused() {
     }
     let error = GgufHeader::parse("cut", &bytes, bytes.len() as u64 - 5000).unwrap_err();
     assert!(error.to_string().contains("to the file's end"), "{error}");
+}
+
+#[test]
+fn keys_of_gpt_oss_are_read_and_others_refused() {
+    let bytes = fs::read(super::data("gpt-oss.gguf")).unwrap();
+    let parse = |bytes: &[u8]| {
+        let header = GgufHeader::parse("m.gguf", bytes, bytes.len() as u64).unwrap();
+        config_json(&header)
+    };
+    let json: serde_json::Value = serde_json::from_slice(&parse(&bytes).unwrap()).unwrap();
+    assert_eq!(json["sliding_window"], 20);
+    assert_eq!(json["quantization_config"]["quant_method"], "mxfp4");
+    assert_eq!(json["rope_scaling"]["truncate"], false);
+    assert_eq!(json["rope_scaling"]["factor"], 8.0);
+    let renamed = |from: &str, to: &str| {
+        let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
+        let mut bytes = bytes.clone();
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+        parse(&bytes)
+    };
+    let unknown = renamed("gpt-oss.attention.sliding_window", "gpt-oss.attention.sliding_windox");
+    let error = unknown.unwrap_err();
+    assert!(
+        matches!(&error, ImportError::UnknownOption { key, found, .. }
+        if key == "gpt-oss.attention.sliding_windox" && found == "20"),
+        "{error}"
+    );
 }
