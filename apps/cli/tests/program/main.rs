@@ -7,6 +7,7 @@ mod commands;
 mod download;
 mod errors;
 mod gguf;
+mod gguf_repository;
 mod machine;
 mod sections;
 mod survey;

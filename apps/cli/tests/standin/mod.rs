@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 /// What the server does wrong, and what it saw.
 #[derive(Default)]
 pub struct State {
-    /// Close the connection after so many bytes of a file's body; each entry is used once.
+    /// Close the connection after so many bytes of a file's body if it has more; each entry is used
+    /// once, those of a file in their order.
     pub cuts: Vec<(String, usize)>,
     /// Bytes of files that are served changed.
     pub flips: Vec<(String, usize)>,
@@ -160,7 +161,8 @@ fn send_file(
             *byte ^= 1;
         }
     }
-    let cut = state.cuts.iter().position(|(file, _)| file == name).filter(|_| body.len() > 1);
+    let cut = state.cuts.iter().position(|(file, _)| file == name);
+    let cut = cut.filter(|&at| state.cuts[at].1 < body.len() && body.len() > 1);
     let sent = cut.map_or(body.len(), |at| state.cuts.remove(at).1.min(body.len()));
     state.served += sent;
     drop(state);
