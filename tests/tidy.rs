@@ -29,6 +29,7 @@ const UNSAFE_FILES: &[&str] = &[
     "formats/src/store/map.rs",
     "formats/src/store/wide_hash.rs",
     "formats/tests/store/mapped.rs",
+    "shaders/src/vulkan.rs",
 ];
 
 /// Files that may name a cargo feature, besides the facade.

@@ -93,6 +93,7 @@ pub use memory_plan::{MemoryPlan, MemoryTooSmall, PlannedResidence};
 pub use model_core::ModelParts;
 #[cfg(feature = "text")]
 pub use open::{Fitted, Model};
+#[cfg(feature = "text")]
 pub use options::{Device, Driver, EngineOptions, GenerateOptions, ModelOptions, Residence};
 pub use runner::{ModelRunner, StepOutput};
 pub use sampler::SamplingParams;

@@ -1,0 +1,285 @@
+//! Which graphics adapters a machine has, what they can do, and the choice of one.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+
+use nestling_engine::driver::block_on;
+
+use crate::vulkan;
+
+/// An adapter as the system shows it: a device through one graphics API. The same device may
+/// show up once for each API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AdapterDescription {
+    /// Its place in the list of [`devices`]: what [`AdapterChoice::Index`] takes.
+    pub index: usize,
+    /// The name that its driver gives it.
+    pub name: String,
+    /// What kind of device it is.
+    pub kind: AdapterKind,
+    /// The graphics API that reaches it: `vulkan`, `metal` or `dx12`.
+    pub api: String,
+    /// Name and version of the driver.
+    pub driver: String,
+    /// Bytes of its largest heap of device memory, where the API tells.
+    pub memory_bytes: Option<u64>,
+    /// The limits that matter here.
+    pub limits: AdapterLimits,
+    /// The features that matter here.
+    pub features: AdapterFeatures,
+}
+
+/// What kind of device an adapter is, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AdapterKind {
+    /// A GPU with memory of its own.
+    Discrete,
+    /// A GPU that shares the processor's memory.
+    Integrated,
+    /// A GPU of a virtual machine.
+    Virtual,
+    /// What the driver does not say.
+    Other,
+    /// A program on the processor: correct, and slower than the CPU backend.
+    Software,
+}
+
+/// Limits that decide how models are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AdapterLimits {
+    /// Bytes of the largest part of a buffer that a shader can see at once.
+    pub storage_binding_bytes: u64,
+    /// Bytes of the largest buffer.
+    pub buffer_bytes: u64,
+    /// Bytes that the invocations of a workgroup share.
+    pub workgroup_storage_bytes: u32,
+    /// Most invocations of a workgroup.
+    pub workgroup_invocations: u32,
+    /// Most storage buffers that a shader can see.
+    pub storage_buffers: u32,
+}
+
+/// Features that decide which shaders run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AdapterFeatures {
+    /// Whether products of four bytes at once are known to be instructions of the driver. Where
+    /// they are not, they are emulated, to the same results.
+    pub int8_dot: bool,
+    /// Whether shaders compute with 16-bit floats.
+    pub f16: bool,
+    /// Smallest and largest size of a subgroup; none where shaders have no subgroups.
+    pub subgroup_sizes: Option<(u32, u32)>,
+    /// Whether the host can map the buffers that shaders use: shared memory.
+    pub mappable_buffers: bool,
+    /// Whether compiled pipelines can be kept on disk.
+    pub pipeline_cache: bool,
+    /// Whether the device can tell how long its work took.
+    pub timestamps: bool,
+}
+
+/// Which adapter is to be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AdapterChoice {
+    /// The best GPU: discrete ones before integrated ones. Never a program on the processor.
+    #[default]
+    Auto,
+    /// The one with this place in the list of [`devices`], whatever it is.
+    Index(usize),
+    /// The first one whose name has this in it, in small or capital letters, whatever it is.
+    Name(String),
+}
+
+/// An adapter that is not there. `found` lists what is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdapterError {
+    /// The system has no driver for any supported graphics API, or drivers without devices.
+    #[error("no graphics adapter was found: the system has no Vulkan, Metal or Direct3D 12 driver")]
+    NoneFound,
+    /// All adapters are programs on the processor, which are used only where they are asked for.
+    #[error("no GPU was found, only software: {found}; give its number to use it all the same")]
+    OnlySoftware {
+        /// The adapters.
+        found: String,
+    },
+    /// The list of adapters is shorter.
+    #[error("there is no graphics adapter {index}, only {found}")]
+    NoSuchIndex {
+        /// What was asked for.
+        index: usize,
+        /// The adapters.
+        found: String,
+    },
+    /// No adapter has such a name.
+    #[error("there is no graphics adapter named `{name}`, only {found}")]
+    NoSuchName {
+        /// What was asked for.
+        name: String,
+        /// The adapters.
+        found: String,
+    },
+}
+
+/// All adapters of the machine; none where it has no driver for a supported graphics API.
+pub fn devices() -> Vec<AdapterDescription> {
+    list().into_iter().map(|(_, description)| description).collect()
+}
+
+/// What is known of the adapter that `choice` means, without opening it.
+///
+/// # Errors
+/// [`AdapterError`] where there is none.
+pub fn device(choice: &AdapterChoice) -> Result<AdapterDescription, AdapterError> {
+    choose(choice).map(|(_, description)| description)
+}
+
+/// The adapter that `choice` means.
+///
+/// # Errors
+/// [`AdapterError`] where there is none.
+pub(crate) fn choose(
+    choice: &AdapterChoice,
+) -> Result<(wgpu::Adapter, AdapterDescription), AdapterError> {
+    let mut adapters = list();
+    let descriptions: Vec<_> = adapters.iter().map(|(_, description)| description).collect();
+    let index = choice.among(&descriptions)?;
+    Ok(adapters.swap_remove(index))
+}
+
+fn list() -> Vec<(wgpu::Adapter, AdapterDescription)> {
+    let backends = wgpu::Instance::enabled_backend_features();
+    if backends.is_empty() {
+        return Vec::new();
+    }
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
+        backends,
+        // Neither validation layers nor debug names, in whatever profile this is compiled.
+        flags: wgpu::InstanceFlags::empty(),
+        ..wgpu::InstanceDescriptor::new_without_display_handle()
+    });
+    let adapters = block_on(instance.enumerate_adapters(backends)).into_iter().enumerate();
+    let described = |(index, adapter)| {
+        let description = describe(index, &adapter);
+        (adapter, description)
+    };
+    adapters.map(described).collect()
+}
+
+fn describe(index: usize, adapter: &wgpu::Adapter) -> AdapterDescription {
+    let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+    let known = vulkan::facts(adapter);
+    let has = |feature| features.contains(feature);
+    let sizes = (info.subgroup_min_size, info.subgroup_max_size);
+    AdapterDescription {
+        index,
+        kind: AdapterKind::of(info.device_type),
+        api: info.backend.to_string(),
+        driver: [&*info.driver, &*info.driver_info].join(" ").trim().to_owned(),
+        name: info.name,
+        memory_bytes: known.map(|known| known.memory_bytes),
+        limits: AdapterLimits {
+            storage_binding_bytes: limits.max_storage_buffer_binding_size,
+            buffer_bytes: limits.max_buffer_size,
+            workgroup_storage_bytes: limits.max_compute_workgroup_storage_size,
+            workgroup_invocations: limits.max_compute_invocations_per_workgroup,
+            storage_buffers: limits.max_storage_buffers_per_shader_stage,
+        },
+        features: AdapterFeatures {
+            int8_dot: known.is_some_and(|known| known.int8_dot),
+            f16: has(wgpu::Features::SHADER_F16),
+            subgroup_sizes: has(wgpu::Features::SUBGROUP).then_some(sizes),
+            mappable_buffers: has(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
+            pipeline_cache: has(wgpu::Features::PIPELINE_CACHE),
+            timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
+        },
+    }
+}
+
+impl AdapterKind {
+    fn of(kind: wgpu::DeviceType) -> Self {
+        match kind {
+            wgpu::DeviceType::DiscreteGpu => Self::Discrete,
+            wgpu::DeviceType::IntegratedGpu => Self::Integrated,
+            wgpu::DeviceType::VirtualGpu => Self::Virtual,
+            wgpu::DeviceType::Other => Self::Other,
+            wgpu::DeviceType::Cpu => Self::Software,
+        }
+    }
+}
+
+impl fmt::Display for AdapterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Discrete => "discrete",
+            Self::Integrated => "integrated",
+            Self::Virtual => "virtual",
+            Self::Other => "other",
+            Self::Software => "software",
+        })
+    }
+}
+
+impl AdapterChoice {
+    /// The place of the adapter that is meant.
+    fn among(&self, adapters: &[&AdapterDescription]) -> Result<usize, AdapterError> {
+        if adapters.is_empty() {
+            return Err(AdapterError::NoneFound);
+        }
+        let found = || listed(adapters);
+        match self {
+            Self::Auto => {
+                let gpus = adapters.iter().enumerate();
+                let gpus = gpus.filter(|(_, adapter)| adapter.kind != AdapterKind::Software);
+                let best = gpus.min_by_key(|(_, adapter)| adapter.kind);
+                let software = || AdapterError::OnlySoftware { found: found() };
+                best.map(|(index, _)| index).ok_or_else(software)
+            }
+            Self::Index(index) if *index < adapters.len() => Ok(*index),
+            Self::Index(index) => Err(AdapterError::NoSuchIndex { index: *index, found: found() }),
+            Self::Name(name) => {
+                let wanted = name.to_lowercase();
+                let is_meant =
+                    |adapter: &&AdapterDescription| adapter.name.to_lowercase().contains(&wanted);
+                let missing = || AdapterError::NoSuchName { name: name.clone(), found: found() };
+                adapters.iter().position(is_meant).ok_or_else(missing)
+            }
+        }
+    }
+}
+
+fn listed(adapters: &[&AdapterDescription]) -> String {
+    let names: Vec<_> =
+        adapters.iter().map(|adapter| format!("{} ({})", adapter.index, adapter.name)).collect();
+    names.join(", ")
+}
+
+impl fmt::Display for AdapterChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Index(index) => index.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// `auto`, a number, or a part of a name.
+impl FromStr for AdapterChoice {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match (text, text.parse()) {
+            ("auto", _) => Self::Auto,
+            (_, Ok(index)) => Self::Index(index),
+            (name, Err(_)) => Self::Name(name.to_owned()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
