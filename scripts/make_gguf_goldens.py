@@ -41,6 +41,10 @@ DATA = ROOT / "engine" / "tests" / "data" / "gguf"
 TOKENS, POSITIONS = 24, 4
 BLOCKS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 NARROW = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 512}
+LATENT = {
+    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 2, "vocab_size": 512,
+    "kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32, "moe_intermediate_size": 32,
+}
 
 # Family, what differs from its configuration, and the quantizer's arguments.
 MODELS = {
@@ -77,6 +81,19 @@ MODELS = {
          "rope_scaling": {"beta_fast": 32.0, "beta_slow": 32 / (2 * math.pi) * 150000 ** (-(2 - 1e-6) / 8), "factor": 8.0,
                           "original_max_position_embeddings": 32, "rope_type": "yarn", "truncate": False}},
         ["MXFP4_MOE"],
+    ),
+    # llama.cpp takes both magnitudes of YaRN to be the same, and one epsilon for all norms.
+    "deepseek-v2-lite": (
+        "deepseek_v2_lite",
+        {**LATENT, "intermediate_size": 64,
+         "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 8, "mscale": 0.707, "mscale_all_dim": 0.707,
+                          "original_max_position_embeddings": 32, "type": "yarn"}},
+        ["Q8_0"],
+    ),
+    "glm4-moe-lite": (
+        "glm4_moe_lite",
+        {**LATENT, "intermediate_size": 64, "q_lora_rank": 32, "rms_norm_eps": 1e-6, "scoring_func": "sigmoid"},
+        ["Q8_0"],
     ),
 }
 
@@ -132,10 +149,15 @@ def convert(sources: pathlib.Path, checkpoint: pathlib.Path, out: pathlib.Path, 
     from conversion import base
     import convert_hf_to_gguf
     base.TextModel.get_vocab_base_pre = lambda *_: pre
+    # It asks for GLM's special tokens, which the tiny tokenizer has not.
+    base.TextModel._set_vocab_glm = base.TextModel._set_vocab_gpt2
     arguments = sys.argv
     sys.argv = ["convert_hf_to_gguf.py", str(checkpoint), "--outfile", str(out), "--outtype", "f32"]
-    if "Qwen3Next" in (checkpoint / "config.json").read_text():
+    config = checkpoint / "config.json"
+    if any(name in config.read_text() for name in ["Qwen3Next", "Glm4MoeLite"]):
         sys.argv.append("--no-mtp")
+    # llama.cpp wants a rank for queries of models that have not the 27 layers of V2-Lite; 0 is none.
+    config.write_text(config.read_text().replace('"q_lora_rank": null', '"q_lora_rank": 0'))
     try:
         convert_hf_to_gguf.main()
     finally:

@@ -20,6 +20,8 @@ const MODELS: &[&str] = &[
     "qwen2-moe",
     "qwen3-next",
     "gpt-oss",
+    "deepseek-v2-lite",
+    "glm4-moe-lite",
 ];
 
 fn data(name: &str) -> PathBuf {

@@ -120,12 +120,24 @@ impl Checkpoint {
     /// [`ImportError::MissingTensor`] for an id that the model has not; [`ImportError::Tensor`] for
     /// a tensor of which no such part can be taken.
     pub fn matrix(&self, id: MatrixId) -> Result<MatrixPlace<'_>, ImportError> {
-        let slices = (self.naming.matrix)(&self.config, id);
+        let slices = self.slices(id);
         if slices.is_empty() {
             return Err(self.missing(format!("{id:?}")));
         }
         let parts = slices.into_iter().map(|slice| self.part(slice));
         Ok(MatrixPlace { parts: parts.collect::<Result<_, _>>()? })
+    }
+
+    /// What a matrix is made of: of two ways to write it down, the one that the file has.
+    fn slices(&self, id: MatrixId) -> Vec<TensorSlice> {
+        let slices = (self.naming.matrix)(&self.config, id);
+        let is_there = |slice: &TensorSlice| self.tensor(&slice.name).is_some();
+        let Some(alternative) = self.naming.alternative.filter(|_| !slices.iter().all(is_there))
+        else {
+            return slices;
+        };
+        let others = alternative(&self.config, id);
+        if !others.is_empty() && others.iter().all(is_there) { others } else { slices }
     }
 
     /// Where a float tensor lies.

@@ -2,20 +2,35 @@
 
 use serde_json::{Map, Value, json};
 
-use super::families::{COMMON, FAMILIES, Family, Fixed, KNOWN, Key};
+use super::families::{COMMON, FAMILIES, Family, Fixed, KNOWN, Key, SIGMOID};
 use super::{BlockType, GgufHeader, GgufMetadata, GgufValue};
 use crate::{ElementType, ImportError};
 
 const ARCHITECTURE: &str = "general.architecture";
 
+const GATING: &str = "expert_gating_func";
+
 const GPT_OSS: &str = "gpt_oss";
 
-/// The family of a file.
-pub(super) fn family(metadata: &GgufMetadata) -> Result<&'static Family, ImportError> {
+/// The family of a file: of several with one name, the one whose experts are weighted as the file says.
+fn family(header: &GgufHeader) -> Result<&'static Family, ImportError> {
+    let metadata = &header.metadata;
     let name = metadata.text(ARCHITECTURE)?;
     let name = name.ok_or_else(|| metadata.wrong(ARCHITECTURE, "the name of a family"))?;
-    FAMILIES.iter().find(|family| family.gguf == name).ok_or_else(|| {
-        let names: Vec<&str> = FAMILIES.iter().map(|family| family.gguf).collect();
+    let named = || FAMILIES.iter().filter(|family| family.gguf == name);
+    // Older files do not say it, but only sigmoids come with a bias for the choice.
+    let gating = match metadata.unsigned(&format!("{name}.{GATING}"))? {
+        None | Some(0) => header
+            .tensors
+            .iter()
+            .any(|tensor| tensor.name.ends_with(".exp_probs_b.bias"))
+            .then_some(SIGMOID),
+        said => said,
+    };
+    let same = named().find(|family| Some(family.gating) == gating);
+    same.or_else(|| named().next()).ok_or_else(|| {
+        let mut names: Vec<&str> = FAMILIES.iter().map(|family| family.gguf).collect();
+        names.dedup();
         ImportError::Unsupported {
             file: metadata.file().into(),
             key: ARCHITECTURE.into(),
@@ -32,7 +47,7 @@ pub(super) fn family(metadata: &GgufMetadata) -> Result<&'static Family, ImportE
 /// [`ImportError`] for a family or key that is not known, and for values of another type.
 pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
     let metadata = &header.metadata;
-    let family = family(metadata)?;
+    let family = family(header)?;
     let keys = Keys { metadata, family };
     keys.refuse_unknown()?;
     let mut config = Map::new();
@@ -69,7 +84,10 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
     config.insert("vocab_size".into(), json!(vocabulary(header)?));
     let tied = !header.tensors.iter().any(|tensor| tensor.name == "output.weight");
     config.insert("tie_word_embeddings".into(), json!(tied));
-    keys.heads(&mut config)?;
+    match config.contains_key("kv_lora_rank") {
+        true => keys.latent(&mut config)?,
+        false => keys.heads(&mut config)?,
+    }
     keys.rope(&mut config)?;
     keys.router(&mut config)?;
     keys.tokens(&mut config)?;
@@ -213,11 +231,37 @@ impl Keys<'_> {
         Ok(())
     }
 
+    /// Sizes of heads whose keys and values come out of a latent. Newer files count one head of keys,
+    /// which is the latent; older ones say the sizes of heads by the ordinary names.
+    fn latent(&self, config: &mut Map<String, Value>) -> Result<(), ImportError> {
+        const KEYS: [&str; 2] = ["attention.key_length_mla", "attention.key_length"];
+        const VALUES: [&str; 2] = ["attention.value_length_mla", "attention.value_length"];
+        let size = |names: [&str; 2]| match self.unsigned(names[0])? {
+            Some(size) => Ok(size),
+            None => {
+                let wrong = || self.metadata.wrong(&self.name(names[1]), "the size of a head");
+                self.unsigned(names[1])?.ok_or_else(wrong)
+            }
+        };
+        const TURNED: &str = "rope.dimension_count";
+        let wrong = || self.metadata.wrong(&self.name(TURNED), "less than a head's size");
+        let turned = self.unsigned(TURNED)?.ok_or_else(wrong)?;
+        let rest = size(KEYS)?.checked_sub(turned).filter(|rest| *rest > 0).ok_or_else(wrong)?;
+        config.insert("qk_nope_head_dim".into(), json!(rest));
+        config.insert("qk_rope_head_dim".into(), json!(turned));
+        config.insert("v_head_dim".into(), json!(size(VALUES)?));
+        if let Some(heads) = config.get("num_attention_heads").cloned() {
+            config.insert("num_key_value_heads".into(), heads);
+        }
+        Ok(())
+    }
+
     fn rope(&self, config: &mut Map<String, Value>) -> Result<(), ImportError> {
         // llama.cpp's own default.
         let theta = self.number("rope.freq_base")?.unwrap_or(10_000.0);
         config.insert("rope_theta".into(), json!(theta));
-        let width = match config.get("head_dim").and_then(Value::as_u64) {
+        let own = ["qk_rope_head_dim", "head_dim"].iter().find_map(|key| config.get(*key));
+        let width = match own.and_then(Value::as_u64) {
             Some(width) => Some(width),
             None => {
                 let size = |key: &str| config.get(key).and_then(Value::as_u64);
@@ -256,6 +300,12 @@ impl Keys<'_> {
         if self.family.model_type == GPT_OSS && kind == "yarn" {
             scaling.insert("truncate".into(), json!(false));
         }
+        // A tenth of both magnitudes, which llama.cpp takes to be the same.
+        if let Some(tenth) = self.number("rope.scaling.yarn_log_multiplier")? {
+            for key in ["mscale", "mscale_all_dim"] {
+                scaling.insert(key.into(), json!(10.0 * tenth));
+            }
+        }
         if let Some(length) = self.unsigned("rope.scaling.original_context_length")? {
             scaling.insert("original_max_position_embeddings".into(), json!(length));
         }
@@ -268,7 +318,6 @@ impl Keys<'_> {
         if let Some(norm) = self.metadata.boolean(&self.name(NORM))? {
             config.insert("norm_topk_prob".into(), json!(norm));
         }
-        const GATING: &str = "expert_gating_func";
         let own = self.family.gating;
         // 0: the family's own.
         match self.unsigned(GATING)? {

@@ -77,9 +77,30 @@ pub const KNOWN: &[&str] = &[
 /// Softmax over all experts.
 const SOFTMAX: u64 = 1;
 
+/// The sigmoid of each logit.
+pub const SIGMOID: u64 = 2;
+
 /// Softmax over the experts that were chosen: the same as over all, if what is chosen is made to add
 /// up to one.
 const SOFTMAX_OF_CHOSEN: u64 = 3;
+
+/// Keys of families whose attention goes through a latent.
+const LATENT: &[Key] = &[
+    Key::Same("feed_forward_length", "intermediate_size"),
+    Key::Same("expert_count", "n_routed_experts"),
+    Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+    Key::Same("attention.kv_lora_rank", "kv_lora_rank"),
+    Key::Optional("attention.q_lora_rank", "q_lora_rank"),
+    Key::Same("leading_dense_block_count", "first_k_dense_replace"),
+    Key::Optional("expert_shared_count", "n_shared_experts"),
+    Key::Optional("expert_weights_scale", "routed_scaling_factor"),
+    Key::Optional("expert_group_count", "n_group"),
+    Key::Optional("expert_group_used_count", "topk_group"),
+];
+
+/// Keys of such families that are looked at elsewhere.
+const LATENT_KNOWN: &[&str] =
+    &["attention.key_length_mla", "attention.value_length_mla", "rope.scaling.yarn_log_multiplier"];
 
 const SILU: (&str, Fixed) = ("hidden_act", Fixed::Text("silu"));
 
@@ -197,5 +218,27 @@ pub const FAMILIES: &[Family] = &[
         ],
         ignored: &["feed_forward_length", "expert_shared_count"],
         gating: SOFTMAX,
+    },
+    Family {
+        gguf: "deepseek2",
+        model_type: "deepseek_v2",
+        class: "DeepseekV2ForCausalLM",
+        keys: LATENT,
+        fixed: &[
+            SILU,
+            ("norm_topk_prob", Fixed::Bool(false)),
+            ("topk_method", Fixed::Text("group_limited_greedy")),
+        ],
+        ignored: LATENT_KNOWN,
+        gating: SOFTMAX,
+    },
+    Family {
+        gguf: "deepseek2",
+        model_type: "glm4_moe_lite",
+        class: "Glm4MoeLiteForCausalLM",
+        keys: LATENT,
+        fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(false))],
+        ignored: LATENT_KNOWN,
+        gating: SIGMOID,
     },
 ];

@@ -5,7 +5,7 @@ use super::{FloatSource, Naming, Runs, TensorSlice, float_with, table};
 use crate::config::{LatentConfig, ModelConfig, TokenMixer};
 use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
 
-pub(super) const NAMING: Naming = Naming { matrix, float, is_redundant };
+pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
 
 fn matrix(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     slices(config, id).unwrap_or_default()
@@ -37,7 +37,7 @@ fn slices(config: &ModelConfig, id: MatrixId) -> Option<Vec<TensorSlice>> {
 }
 
 /// Keys of each head turned over, one below the other.
-fn key_up(latent: &LatentConfig, name: &str) -> Vec<TensorSlice> {
+pub(super) fn key_up(latent: &LatentConfig, name: &str) -> Vec<TensorSlice> {
     let LatentConfig { num_attention_heads, qk_nope_head_dim, v_head_dim, .. } = *latent;
     let head = |head: usize| TensorSlice {
         rows: Runs::range(head * (qk_nope_head_dim + v_head_dim), qk_nope_head_dim),
@@ -48,7 +48,7 @@ fn key_up(latent: &LatentConfig, name: &str) -> Vec<TensorSlice> {
 }
 
 /// Values of each head, which follow its keys.
-fn value_up(latent: &LatentConfig, name: &str) -> Vec<TensorSlice> {
+pub(super) fn value_up(latent: &LatentConfig, name: &str) -> Vec<TensorSlice> {
     let LatentConfig { qk_nope_head_dim, v_head_dim, .. } = *latent;
     let stride = qk_nope_head_dim + v_head_dim;
     let rows = Runs { start: qk_nope_head_dim, length: v_head_dim, stride };

@@ -5,7 +5,7 @@ use super::{FloatSource, Naming, Runs, TensorSlice, attention_matrix};
 use crate::config::{FeedForward, ModelConfig};
 use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
 
-pub(super) const NAMING: Naming = Naming { matrix, float, is_redundant };
+pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
 
 /// What the text part's names begin with.
 const PART: &str = "model.language_model";

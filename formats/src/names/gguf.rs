@@ -1,17 +1,18 @@
 //! llama.cpp's names, which are nearly the same in all families.
 
-use super::{FloatSource, Naming, Runs, TensorSlice, qwen3_next};
-use crate::config::{Architecture, ModelConfig, TokenMixer};
+use super::{FloatSource, Naming, Runs, TensorSlice, deepseek, qwen3_next};
+use crate::config::{Architecture, FeedForward, LatentConfig, ModelConfig, TokenMixer};
 use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
 
 /// The names in a GGUF file of a family.
 pub fn naming(architecture: Architecture) -> Naming {
     let matrix = match architecture {
         architecture if turns_adjacent(architecture) => by_halves,
+        Architecture::DeepseekV2 | Architecture::Glm4MoeLite => latent,
         Architecture::Qwen3Next => qwen3_next::in_gguf,
         _ => matrix,
     };
-    Naming { matrix, float, is_redundant }
+    Naming { matrix, alternative: Some(joined), float, is_redundant }
 }
 
 /// Whether llama.cpp's RoPE turns neighbours of a head in this family, where the published weights
@@ -48,6 +49,11 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
     };
     let part = match id.kind {
         MatrixKind::Query => "attn_q",
+        MatrixKind::QueryDown => "attn_q_a",
+        MatrixKind::QueryUp => "attn_q_b",
+        MatrixKind::LatentDown => "attn_kv_a_mqa",
+        MatrixKind::KeyUp => "attn_k_b",
+        MatrixKind::ValueUp => "attn_v_b",
         MatrixKind::Key => "attn_k",
         MatrixKind::Value => "attn_v",
         MatrixKind::Output => "attn_output",
@@ -87,6 +93,52 @@ fn by_halves(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     (0..heads).flat_map(|head| [half(head, 0), half(head, 1)]).collect()
 }
 
+/// Up-projections of keys and values head by head, those of keys turned over already.
+fn latent(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
+    match (id.kind, latent_config(config, id), slice(config, id)) {
+        (MatrixKind::KeyUp | MatrixKind::ValueUp, Some(latent), Some(whole)) => {
+            let head = |head| TensorSlice { index: Some(head), ..whole.clone() };
+            (0..latent.num_attention_heads).map(head).collect()
+        }
+        _ => matrix(config, id),
+    }
+}
+
+/// What some files have in one tensor: gates above ups of experts, which converters do when they are
+/// asked to; keys and values of latents, head by head as published, which they did in the past.
+fn joined(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
+    let Some(layer) = id.layer else { return Vec::new() };
+    let at = |part: &str| format!("blk.{layer}.{part}.weight");
+    match (id.kind, latent_config(config, id), expert(config, id)) {
+        (MatrixKind::KeyUp, Some(latent), _) => deepseek::key_up(latent, &at("attn_kv_b")),
+        (MatrixKind::ValueUp, Some(latent), _) => deepseek::value_up(latent, &at("attn_kv_b")),
+        (kind @ (MatrixKind::Gate | MatrixKind::Up), _, Some((index, width))) => {
+            let start = if kind == MatrixKind::Gate { 0 } else { width };
+            let whole = TensorSlice::whole(at("ffn_gate_up_exps"));
+            vec![TensorSlice { index: Some(index), rows: Runs::range(start, width), ..whole }]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The expert of an id, and how wide it is.
+fn expert(config: &ModelConfig, id: MatrixId) -> Option<(usize, usize)> {
+    let index = usize::try_from(id.expert?).ok()?;
+    let layer = id.layer.and_then(|layer| usize::try_from(layer).ok())?;
+    match config.layers.get(layer)?.feed_forward {
+        FeedForward::Moe { moe_intermediate_size, .. } => Some((index, moe_intermediate_size)),
+        FeedForward::Dense { .. } => None,
+    }
+}
+
+fn latent_config(config: &ModelConfig, id: MatrixId) -> Option<&LatentConfig> {
+    let layer = id.layer.and_then(|layer| usize::try_from(layer).ok())?;
+    match &config.layers.get(layer)?.mixer {
+        TokenMixer::Latent(latent) => Some(latent),
+        _ => None,
+    }
+}
+
 fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     let Some(layer) = id.layer else {
         return (id.kind == FloatKind::FinalNorm).then(|| FloatSource::kept("output_norm.weight"));
@@ -101,6 +153,8 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
         FloatKind::FeedForwardNorm => "ffn_norm.weight",
         FloatKind::QueryNorm => "attn_q_norm.weight",
         FloatKind::KeyNorm => "attn_k_norm.weight",
+        FloatKind::QueryLatentNorm => "attn_q_a_norm.weight",
+        FloatKind::LatentNorm => "attn_kv_a_norm.weight",
         FloatKind::Router => "ffn_gate_inp.weight",
         FloatKind::QueryBias => "attn_q.bias",
         FloatKind::KeyBias => "attn_k.bias",

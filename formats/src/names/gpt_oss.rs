@@ -7,7 +7,7 @@ use super::{
 use crate::config::ModelConfig;
 use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
 
-pub(super) const NAMING: Naming = Naming { matrix, float, is_redundant };
+pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
 
 /// Every other place from `start` on.
 const fn every_other(start: usize) -> Runs {

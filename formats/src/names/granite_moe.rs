@@ -6,7 +6,7 @@ use super::{
 use crate::config::{FeedForward, ModelConfig};
 use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
 
-pub(super) const NAMING: Naming = Naming { matrix, float, is_redundant };
+pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
 
 fn matrix(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     slice(config, id).into_iter().collect()

@@ -4,7 +4,7 @@ use super::{FloatSource, Naming, TensorSlice, attention_matrix, float_with, is_r
 use crate::config::ModelConfig;
 use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
 
-pub(super) const NAMING: Naming = Naming { matrix, float, is_redundant };
+pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
 
 fn matrix(_: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     name(id).map(TensorSlice::whole).into_iter().collect()

@@ -117,6 +117,8 @@ impl FloatSource {
 pub struct Naming {
     /// What a matrix is made of, from its first row on; nothing for one that the family has not.
     pub matrix: fn(&ModelConfig, MatrixId) -> Vec<TensorSlice>,
+    /// What it is made of where those tensors are not there; nothing if they must be.
+    pub alternative: Option<fn(&ModelConfig, MatrixId) -> Vec<TensorSlice>>,
     /// Where a float tensor is; none for one that the family has not.
     pub float: fn(&ModelConfig, FloatId) -> Option<FloatSource>,
     /// Whether a tensor that no weight is made of may be left out without changing the model.

@@ -13,6 +13,7 @@ use crate::{DeltaNetConfig, FloatId, FloatKind, MatrixId, MatrixKind};
 
 pub(super) const NAMING: Naming = Naming {
     matrix: |config, id| matrix(config, id, "model.", in_blocks),
+    alternative: None,
     float: |_, id| float(id, "model."),
     is_redundant: |config, name| is_redundant(config, name) || name.starts_with("mtp."),
 };
@@ -20,6 +21,7 @@ pub(super) const NAMING: Naming = Naming {
 /// Qwen3.5-MoE's.
 pub(super) const WITH_IMAGES: Naming = Naming {
     matrix: |config, id| matrix(config, id, "model.language_model.", apart),
+    alternative: None,
     float: |_, id| float(id, "model.language_model."),
     is_redundant: |config, name| {
         is_redundant(config, name) || name.starts_with("mtp.") || name.starts_with("model.visual.")

@@ -9,8 +9,17 @@ use nestling_formats::{Checkpoint, FloatId, FloatKind, MatrixId, MatrixKind};
 use super::builder::text;
 use super::data;
 
-const MODELS: &[&str] =
-    &["qwen3-moe", "k-quants", "olmoe", "mixtral", "granite-moe", "qwen2-moe", "gpt-oss"];
+const MODELS: &[&str] = &[
+    "qwen3-moe",
+    "k-quants",
+    "olmoe",
+    "mixtral",
+    "granite-moe",
+    "qwen2-moe",
+    "gpt-oss",
+    "deepseek-v2-lite",
+    "glm4-moe-lite",
+];
 
 fn matrix(kind: MatrixKind, layer: u32, expert: Option<u32>) -> MatrixId {
     MatrixId { kind, layer: Some(layer), expert }
@@ -120,6 +129,58 @@ fn split(directory: &Path) {
     ];
     for (number, bytes) in parts.iter().enumerate() {
         fs::write(directory.join(format!("m-{:05}-of-00003.gguf", number + 1)), bytes).unwrap();
+    }
+}
+
+/// An entry of floats.
+fn floats(name: &str, shape: &[u64], values: &[f32]) -> Entry {
+    let mut entry = text(name);
+    entry.extend((shape.len() as u32).to_le_bytes());
+    entry.extend(shape.iter().rev().flat_map(|size| size.to_le_bytes()));
+    entry.extend(0u32.to_le_bytes());
+    (entry, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+}
+
+/// Some files have experts' gates above their ups in one tensor; old ones have keys and values of
+/// latents in one.
+#[test]
+fn joined_tensors_are_taken_apart() {
+    let bytes = fs::read(data("deepseek-v2-lite.gguf")).unwrap();
+    let header = GgufHeader::parse("whole", &bytes, bytes.len() as u64).unwrap();
+    let whole = Checkpoint::open(data("deepseek-v2-lite.gguf")).unwrap();
+    let values = |name: &str| whole.read_f32(whole.tensor(name).unwrap()).unwrap();
+    let (keys, mut entries) = pieces(&bytes, &header);
+    let parts = ["attn_k_b", "attn_v_b", "ffn_gate_exps", "ffn_up_exps"];
+    let is_joined = |name: &str| parts.iter().any(|part| name.contains(part));
+    let mut names = header.tensors.iter().map(|tensor| tensor.name.as_str());
+    entries.retain(|_| !is_joined(names.next().unwrap()));
+    // 4 heads, a latent of 32, keys and values of 32 each.
+    for layer in 0..2 {
+        let (key, value) = (
+            values(&format!("blk.{layer}.attn_k_b.weight")),
+            values(&format!("blk.{layer}.attn_v_b.weight")),
+        );
+        let mut joined = Vec::new();
+        for head in 0..4 {
+            let key = &key[head * 1024..][..1024];
+            joined.extend((0..1024).map(|at| key[at % 32 * 32 + at / 32]));
+            joined.extend(&value[head * 1024..][..1024]);
+        }
+        entries.push(floats(&format!("blk.{layer}.attn_kv_b.weight"), &[256, 32], &joined));
+    }
+    let (gate, up) = (values("blk.1.ffn_gate_exps.weight"), values("blk.1.ffn_up_exps.weight"));
+    let pairs = gate.chunks(32 * 64).zip(up.chunks(32 * 64));
+    let joined: Vec<f32> = pairs.flat_map(|(gate, up)| [gate, up].concat()).collect();
+    entries.push(floats("blk.1.ffn_gate_up_exps.weight", &[7, 64, 64], &joined));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("joined.gguf");
+    let count = header.metadata.iter().count() as u64;
+    fs::write(&path, part((count, &keys), 0, 1, &entries)).unwrap();
+    let joined = Checkpoint::open(&path).unwrap();
+    assert_eq!(joined.config(), whole.config());
+    for shape in &whole.shape().matrices {
+        let read = |checkpoint: &Checkpoint| checkpoint.read_matrix(shape.id).unwrap();
+        assert!(read(&joined) == read(&whole), "{:?}", shape.id);
     }
 }
 
