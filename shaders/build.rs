@@ -1,0 +1,54 @@
+//! Joins every kernel of `wgsl/` with the text that it includes, has naga parse and check it, and
+//! leaves it in `OUT_DIR` under the same name.
+//!
+//! A line `// include: NAME` stands for the file `wgsl/include/NAME.wgsl`. Included files include
+//! nothing.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+
+const INCLUDE: &str = "// include: ";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=wgsl");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    for entry in fs::read_dir("wgsl")? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "wgsl") {
+            continue;
+        }
+        let text = joined(&path)?;
+        check(&text).map_err(|error| format!("{}:\n{error}", path.display()))?;
+        let name = path.file_name().ok_or("a kernel without a name")?;
+        fs::write(out.join(name), text)?;
+    }
+    Ok(())
+}
+
+/// A kernel with the text that it includes.
+fn joined(path: &Path) -> Result<String, Box<dyn Error>> {
+    let mut text = String::new();
+    for line in fs::read_to_string(path)?.lines() {
+        match line.strip_prefix(INCLUDE) {
+            Some(name) => {
+                let included = Path::new("wgsl/include").join(name).with_extension("wgsl");
+                let read = fs::read_to_string(&included);
+                text += &read.map_err(|error| format!("{}: {error}", included.display()))?;
+            }
+            None => text += line,
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// What naga finds wrong with a kernel, in whatever way its `override` constants are set: their
+/// types and uses are checked before they have values.
+fn check(text: &str) -> Result<(), String> {
+    let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
+    let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
+    validator.validate(&module).map(drop).map_err(|error| error.emit_to_string(text))
+}
