@@ -157,6 +157,12 @@ pub enum EngineError {
     /// A step of the model panicked, or a device was lost: the model computes no more.
     #[error("a step of the model failed badly; open the model again")]
     ModelBroken,
+    /// A device that failed, or has no room.
+    #[error(transparent)]
+    Device(Box<dyn std::error::Error + Send + Sync>),
+    /// A device that is gone, with all that it held: open the model again.
+    #[error(transparent)]
+    DeviceLost(Box<dyn std::error::Error + Send + Sync>),
     /// The platform gave no memory.
     #[error("cannot get {bytes} bytes of memory: {source}")]
     OutOfMemory {

@@ -1,9 +1,32 @@
-//! Portable GPU backend: WGSL shaders through wgpu. See ARCHITECTURE.md.
+//! Portable GPU backend: WGSL shaders through wgpu, on Vulkan, Metal and Direct3D 12. See
+//! ARCHITECTURE.md.
+//!
+//! [`WgpuBackend`] implements the engine's [`Backend`](nestling_engine::Backend). Its operations
+//! compute what the CPU's reference does, within rounding: sums run in trees that the sizes of the
+//! matrices fix, so that a result depends on neither what is resident nor how a prompt was cut.
 
 mod adapters;
+mod backend;
+mod device;
+mod encoder;
+mod error;
+mod matrix;
+mod memory;
+mod pages;
+mod pipelines;
+mod recorder;
+mod states;
 mod vulkan;
 
 pub use adapters::{
     AdapterChoice, AdapterDescription, AdapterError, AdapterFeatures, AdapterKind, AdapterLimits,
     device, devices,
 };
+pub use backend::{WgpuBackend, WgpuOptions};
+pub use encoder::WgpuEncoder;
+pub use error::WgpuError;
+pub use matrix::WgpuMatrix;
+pub use memory::{WgpuBuffer, WgpuFloats, WgpuRouting};
+pub use pages::WgpuPages;
+pub use recorder::Counts;
+pub use states::WgpuStates;

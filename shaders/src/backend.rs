@@ -1,0 +1,179 @@
+//! A device as the engine's backend.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nestling_engine::EngineError;
+use nestling_engine::backend::{Backend, BackendLimits};
+use nestling_engine::kv_cache::{KvShape, PageId};
+use nestling_engine::recurrent::{StateId, StateShape};
+use nestling_engine::weights::{ActivationMode, MatrixWeights};
+use nestling_formats::Level;
+
+use crate::adapters::{self, AdapterChoice};
+use crate::device::Gpu;
+use crate::encoder::{HEAD_DIM_MAX, NUM_EXPERTS_MAX, PER_TOKEN_MAX, WgpuEncoder};
+use crate::error::WgpuError;
+use crate::matrix::WgpuMatrix;
+use crate::memory::{SharedGpu, WgpuBuffer, WgpuFloats, WgpuRouting};
+use crate::pages::WgpuPages;
+use crate::pipelines::Pipelines;
+use crate::recorder::{Counts, Recorder};
+use crate::states::WgpuStates;
+
+/// Most rows of one step.
+const ROWS_MAX: usize = 4096;
+
+/// How a device is opened.
+#[derive(Clone, Debug, Default)]
+pub struct WgpuOptions {
+    /// Which adapter.
+    pub adapter: AdapterChoice,
+    /// Bytes of device memory that may be used; none for what the driver gives.
+    pub vram_budget: Option<u64>,
+    /// Folder where compiled shaders are kept from one start to the next.
+    pub pipeline_cache: Option<PathBuf>,
+}
+
+/// A device with its compiled shaders. Clones share both, each records steps of its own.
+pub struct WgpuBackend {
+    pub(crate) gpu: SharedGpu,
+    pub(crate) pipelines: Arc<Pipelines>,
+    pub(crate) recorder: Recorder,
+}
+
+impl WgpuBackend {
+    /// Opens a device and compiles every shader.
+    ///
+    /// # Errors
+    /// [`WgpuError::Adapter`]; [`WgpuError::NoDevice`]; shaders that the driver refuses.
+    pub fn open(options: &WgpuOptions) -> Result<Self, WgpuError> {
+        let (adapter, _) = adapters::choose(&options.adapter)?;
+        let gpu = Arc::new(Gpu::open(&adapter)?);
+        let pipelines = Arc::new(Pipelines::compile(&gpu)?);
+        let recorder = Recorder::new(Arc::clone(&gpu))?;
+        Ok(Self { gpu, pipelines, recorder })
+    }
+
+    /// Another backend on the same device.
+    ///
+    /// # Errors
+    /// A device whose memory is full.
+    pub fn again(&self) -> Result<Self, WgpuError> {
+        let recorder = Recorder::new(Arc::clone(&self.gpu))?;
+        Ok(Self { gpu: Arc::clone(&self.gpu), pipelines: Arc::clone(&self.pipelines), recorder })
+    }
+
+    /// What was recorded and submitted so far.
+    pub fn counts(&self) -> Counts {
+        self.recorder.counts
+    }
+}
+
+impl Backend for WgpuBackend {
+    type Buffer = WgpuBuffer;
+    type Routing = WgpuRouting;
+    type Floats = WgpuFloats;
+    type Matrix = WgpuMatrix;
+    type KvPool = WgpuPages;
+    type StatePool = WgpuStates;
+    type Encoder<'a> = WgpuEncoder<'a>;
+
+    fn name(&self) -> String {
+        self.gpu.name.clone()
+    }
+
+    fn limits(&self) -> BackendLimits {
+        BackendLimits {
+            num_experts_max: NUM_EXPERTS_MAX,
+            num_experts_per_tok_max: PER_TOKEN_MAX,
+            head_dim_max: HEAD_DIM_MAX,
+            rows_max: ROWS_MAX,
+        }
+    }
+
+    fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<WgpuBuffer, EngineError> {
+        Ok(WgpuBuffer::new(&self.gpu, rows_max, cols)?)
+    }
+
+    fn routing(&mut self, rows_max: usize, per_token: usize) -> Result<WgpuRouting, EngineError> {
+        Ok(WgpuRouting::new(&self.gpu, rows_max, per_token)?)
+    }
+
+    fn upload_floats(&mut self, values: &[f32]) -> Result<WgpuFloats, EngineError> {
+        Ok(WgpuFloats::new(&self.gpu, values)?)
+    }
+
+    fn upload_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<WgpuMatrix, EngineError> {
+        WgpuMatrix::new(&self.gpu, weights, activations)
+    }
+
+    fn matrix_bytes(matrix: &WgpuMatrix, level: Level) -> u64 {
+        matrix.read_bytes(level)
+    }
+
+    fn matrix_prefix_bytes(matrix: &WgpuMatrix, level: Level) -> u64 {
+        matrix.prefix_bytes(level)
+    }
+
+    fn kv_pool(&mut self, shape: &KvShape) -> Result<WgpuPages, EngineError> {
+        WgpuPages::new(&self.gpu, *shape)
+    }
+
+    fn copy_page(
+        &mut self,
+        pool: &mut WgpuPages,
+        source: PageId,
+        destination: PageId,
+    ) -> Result<(), EngineError> {
+        pool.copy(&mut self.recorder, source, destination)
+    }
+
+    fn read_page(
+        &mut self,
+        pool: &WgpuPages,
+        page: PageId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError> {
+        pool.read(&mut self.recorder, page, out)
+    }
+
+    fn write_page(
+        &mut self,
+        pool: &mut WgpuPages,
+        page: PageId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        pool.write(&mut self.recorder, page, bytes)
+    }
+
+    fn state_pool(&mut self, shape: &StateShape) -> Result<WgpuStates, EngineError> {
+        Ok(WgpuStates::new(&self.gpu, *shape)?)
+    }
+
+    fn read_state(
+        &mut self,
+        pool: &WgpuStates,
+        state: StateId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError> {
+        pool.read(&mut self.recorder, state, out)
+    }
+
+    fn write_state(
+        &mut self,
+        pool: &mut WgpuStates,
+        state: StateId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        pool.write(&mut self.recorder, state, bytes)
+    }
+
+    fn encoder(&mut self) -> WgpuEncoder<'_> {
+        WgpuEncoder::new(self)
+    }
+}

@@ -1,0 +1,309 @@
+//! The operations of a step: each records its dispatches.
+
+mod experts;
+mod norms;
+mod products;
+
+use nestling_engine::EngineError;
+use nestling_engine::backend::{
+    AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, Linear, PinnedExpert, Router,
+    Routing,
+};
+use nestling_engine::batch::StepRows;
+use nestling_engine::weights::{ActivationMode, MatrixWeights};
+use nestling_formats::Level;
+
+use crate::backend::WgpuBackend;
+use crate::device::Gpu;
+use crate::matrix::WgpuMatrix;
+use crate::memory::{WgpuBuffer, WgpuFloats, WgpuRouting};
+use crate::pages::WgpuPages;
+use crate::pipelines::Pipelines;
+use crate::recorder::Recorder;
+use crate::states::WgpuStates;
+
+/// Largest size of a head.
+pub(crate) const HEAD_DIM_MAX: usize = 1024;
+/// Most experts of a layer.
+pub(crate) const NUM_EXPERTS_MAX: usize = 1024;
+/// Most experts of a token.
+pub(crate) const PER_TOKEN_MAX: usize = 64;
+
+/// Records the operations of one step. What was not submitted when it is dropped is forgotten.
+pub struct WgpuEncoder<'a> {
+    pub(crate) backend: &'a mut WgpuBackend,
+}
+
+/// What operations record with.
+pub(crate) struct Tools<'a> {
+    pub gpu: &'a Gpu,
+    pub pipelines: &'a Pipelines,
+    pub recorder: &'a mut Recorder,
+}
+
+impl<'a> WgpuEncoder<'a> {
+    pub(crate) fn new(backend: &'a mut WgpuBackend) -> Self {
+        Self { backend }
+    }
+
+    pub(crate) fn tools(&mut self) -> Tools<'_> {
+        let WgpuBackend { gpu, pipelines, recorder } = &mut *self.backend;
+        Tools { gpu, pipelines, recorder }
+    }
+}
+
+impl Drop for WgpuEncoder<'_> {
+    fn drop(&mut self) {
+        self.backend.recorder.discard();
+    }
+}
+
+fn not_there(what: &str) -> EngineError {
+    EngineError::mismatch(what, "an operation of this device", "none")
+}
+
+impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
+    fn embed(
+        &mut self,
+        table: &WgpuMatrix,
+        rows: &StepRows,
+        out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        products::embed(&mut self.tools(), table, rows, out)
+    }
+
+    fn write(&mut self, values: &[f32], out: &mut WgpuBuffer) -> Result<(), EngineError> {
+        let cols = out.cols.max(1);
+        crate::memory::expect("part of a row", 0, values.len() % cols)?;
+        let Tools { gpu, recorder, .. } = self.tools();
+        out.resize(gpu, values.len() / cols)?;
+        Ok(recorder.write(bytemuck::cast_slice(values), out.raw())?)
+    }
+
+    fn rms_norm(
+        &mut self,
+        x: &WgpuBuffer,
+        weight: &WgpuFloats,
+        eps: f32,
+        out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        norms::rms_norm(&mut self.tools(), (x, weight, eps), out)
+    }
+
+    fn matmul(
+        &mut self,
+        weights: &[Linear<WgpuBackend>],
+        levels: &[Level],
+        x: &WgpuBuffer,
+        out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        products::matmul(&mut self.tools(), (weights, levels), x, out)
+    }
+
+    fn matmul_add(
+        &mut self,
+        weights: &Linear<WgpuBackend>,
+        levels: &[Level],
+        x: &WgpuBuffer,
+        out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        products::matmul_add(&mut self.tools(), (weights, levels), x, out)
+    }
+
+    fn matmul_heads(
+        &mut self,
+        weights: &HeadMatrices<WgpuBackend>,
+        levels: &[Level],
+        x: &WgpuBuffer,
+        out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        products::matmul_heads(&mut self.tools(), (weights, levels), x, out)
+    }
+
+    fn rope_store(
+        &mut self,
+        _heads: &AttentionHeads<WgpuBackend>,
+        _rows: &StepRows,
+        _rope: &WgpuBuffer,
+        _qkv: &mut WgpuBuffer,
+        _kv: &mut WgpuPages,
+    ) -> Result<(), EngineError> {
+        Err(not_there("rope_store"))
+    }
+
+    fn rope_queries(
+        &mut self,
+        _heads: &AttentionHeads<WgpuBackend>,
+        _rows: &StepRows,
+        _rope: &WgpuBuffer,
+        _queries: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        Err(not_there("rope_queries"))
+    }
+
+    fn attend(
+        &mut self,
+        _heads: &AttentionHeads<WgpuBackend>,
+        _rows: &StepRows,
+        _qkv: &WgpuBuffer,
+        _kv: &WgpuPages,
+        _out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        Err(not_there("attend"))
+    }
+
+    fn delta_net(
+        &mut self,
+        _net: &DeltaNet<WgpuBackend>,
+        _rows: &StepRows,
+        _projected: &WgpuBuffer,
+        _states: &mut WgpuStates,
+        _out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        Err(not_there("delta_net"))
+    }
+
+    fn gate(&mut self, _gate: &WgpuBuffer, _out: &mut WgpuBuffer) -> Result<(), EngineError> {
+        Err(not_there("gate"))
+    }
+
+    fn route(
+        &mut self,
+        _router: &Router<WgpuBackend>,
+        _x: &WgpuBuffer,
+        _out: &mut WgpuRouting,
+    ) -> Result<(), EngineError> {
+        Err(not_there("route"))
+    }
+
+    async fn read_routing_into(
+        &mut self,
+        routing: &WgpuRouting,
+        out: &mut Routing,
+    ) -> Result<(), EngineError> {
+        let count = routing.rows * routing.per_token;
+        let bytes = 4 * count as u64;
+        out.num_experts_per_tok = routing.per_token;
+        let parts = [(&routing.ids, 0, bytes), (&routing.weights, 0, bytes)];
+        self.tools().recorder.read(&parts, |bytes| {
+            let (ids, weights) = bytes.split_at(bytes.len() / 2);
+            fill(&mut out.expert_ids, ids, u32::from_le_bytes);
+            fill(&mut out.expert_weights, weights, f32::from_le_bytes);
+        })?;
+        Ok(())
+    }
+
+    fn bind_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<WgpuMatrix, EngineError> {
+        WgpuMatrix::new(self.tools().gpu, weights, activations)
+    }
+
+    fn bind_floats(&mut self, values: &[f32]) -> Result<WgpuFloats, EngineError> {
+        Ok(WgpuFloats::new(self.tools().gpu, values)?)
+    }
+
+    fn flush(&mut self) -> Result<(), EngineError> {
+        Ok(self.tools().recorder.submit()?)
+    }
+
+    fn scale(&mut self, _factor: f32, _x: &mut WgpuBuffer) -> Result<(), EngineError> {
+        Err(not_there("scale"))
+    }
+
+    fn softcap(&mut self, _cap: f32, _x: &mut WgpuBuffer) -> Result<(), EngineError> {
+        Err(not_there("softcap"))
+    }
+
+    fn clear(&mut self, rows: usize, out: &mut WgpuBuffer) -> Result<(), EngineError> {
+        let Tools { gpu, recorder, .. } = self.tools();
+        out.resize(gpu, rows)?;
+        recorder.clear(out.raw(), 0, 4 * out.len() as u64);
+        Ok(())
+    }
+
+    fn rms_norm_add(
+        &mut self,
+        x: &WgpuBuffer,
+        weight: &WgpuFloats,
+        eps: f32,
+        out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        norms::rms_norm_add(&mut self.tools(), (x, weight, eps), out)
+    }
+
+    fn ffn(
+        &mut self,
+        weights: &FeedForward<WgpuBackend>,
+        levels: &[Level],
+        x: &WgpuBuffer,
+        out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        experts::ffn(&mut self.tools(), (weights, levels), x, out)
+    }
+
+    fn add_gated(
+        &mut self,
+        _gate: &WgpuBuffer,
+        _x: &WgpuBuffer,
+        _out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        Err(not_there("add_gated"))
+    }
+
+    fn ffn_add(
+        &mut self,
+        weights: &FeedForward<WgpuBackend>,
+        levels: &[Level],
+        x: &WgpuBuffer,
+        out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        experts::ffn_add(&mut self.tools(), (weights, levels), x, out)
+    }
+
+    fn experts(
+        &mut self,
+        experts: &[PinnedExpert<'_, WgpuBackend>],
+        routing: &WgpuRouting,
+        x: &WgpuBuffer,
+        out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        experts::experts(&mut self.tools(), (experts, routing), x, out)
+    }
+
+    fn experts_sum(
+        &mut self,
+        _routing: &WgpuRouting,
+        _expert_rows: &WgpuBuffer,
+        _out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        Err(not_there("experts_sum"))
+    }
+
+    fn gather_rows(
+        &mut self,
+        _x: &WgpuBuffer,
+        _indices: &[u32],
+        _out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        Err(not_there("gather_rows"))
+    }
+
+    async fn read_into(
+        &mut self,
+        buffer: &WgpuBuffer,
+        out: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        let part = (buffer.raw(), 0, 4 * buffer.len() as u64);
+        self.tools().recorder.read(&[part], |bytes| fill(out, bytes, f32::from_le_bytes))?;
+        Ok(())
+    }
+}
+
+/// Values of the device, in place of what was there.
+fn fill<T>(out: &mut Vec<T>, bytes: &[u8], value: impl Fn([u8; 4]) -> T) {
+    out.clear();
+    out.extend(bytes.as_chunks().0.iter().map(|bytes| value(*bytes)));
+}

@@ -1,0 +1,110 @@
+//! All compute pipelines, compiled when the device is opened.
+
+use wgpu::{BindGroupLayoutEntry, BindingType, BufferBindingType, ShaderStages};
+
+use crate::device::Gpu;
+use crate::error::WgpuError;
+
+/// A compiled shader with the layout of its bindings.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    pub name: &'static str,
+    /// Tells it from every other one.
+    pub id: usize,
+    pub raw: wgpu::ComputePipeline,
+    pub layout: wgpu::BindGroupLayout,
+}
+
+/// What a shader does with a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+}
+use Access::{Read, Write};
+
+/// A shader and what it is specialized for.
+struct Source {
+    name: &'static str,
+    text: &'static str,
+    /// Buffers from binding 1 on; binding 0 are the parameters.
+    bindings: &'static [Access],
+    /// Values of `override` constants.
+    constants: &'static [(&'static str, f64)],
+}
+
+/// Names the pipelines: `field: "file" [bindings] {constants}`.
+macro_rules! pipelines {
+    ($($name:ident: $file:literal [$($access:ident),*] {$($key:ident = $value:expr),*};)*) => {
+        /// Every pipeline by its name.
+        #[derive(Debug)]
+        pub(crate) struct Pipelines { $(pub $name: Pipeline,)* }
+
+        impl Pipelines {
+            /// Compiles all of them.
+            ///
+            /// # Errors
+            /// A driver that refuses a shader.
+            pub fn compile(gpu: &Gpu) -> Result<Self, WgpuError> {
+                let mut id = 0;
+                let mut next = |source: Source| {
+                    id += 1;
+                    compile(gpu, id, &source)
+                };
+                let pipelines = Self { $($name: next(Source {
+                    name: stringify!($name),
+                    text: include_str!(concat!(env!("OUT_DIR"), "/", $file, ".wgsl")),
+                    bindings: &[$($access),*],
+                    constants: &[$((stringify!($key), $value)),*],
+                }),)* };
+                gpu.check()?;
+                Ok(pipelines)
+            }
+        }
+    };
+}
+
+pipelines! {
+    rms_norm: "rms_norm" [Read, Read, Write] {};
+}
+
+fn compile(gpu: &Gpu, id: usize, source: &Source) -> Pipeline {
+    let name = source.name;
+    let buffer = |binding: usize, ty, has_dynamic_offset| BindGroupLayoutEntry {
+        binding: binding as u32,
+        visibility: ShaderStages::COMPUTE,
+        ty: BindingType::Buffer { ty, has_dynamic_offset, min_binding_size: None },
+        count: None,
+    };
+    let mut entries = vec![buffer(0, BufferBindingType::Uniform, true)];
+    for (index, access) in source.bindings.iter().enumerate() {
+        let read_only = *access == Read;
+        entries.push(buffer(index + 1, BufferBindingType::Storage { read_only }, false));
+    }
+    let device = &gpu.device;
+    let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+        label: Some(name),
+        entries: &entries,
+    });
+    let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label: Some(name),
+        bind_group_layouts: &[Some(&layout)],
+        ..wgpu::PipelineLayoutDescriptor::default()
+    });
+    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+        label: Some(name),
+        source: wgpu::ShaderSource::Wgsl(source.text.into()),
+    });
+    let raw = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label: Some(name),
+        layout: Some(&pipeline_layout),
+        module: &module,
+        entry_point: Some("main"),
+        compilation_options: wgpu::PipelineCompilationOptions {
+            constants: source.constants,
+            zero_initialize_workgroup_memory: false,
+        },
+        cache: None,
+    });
+    Pipeline { name, id, raw, layout }
+}

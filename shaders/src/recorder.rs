@@ -1,0 +1,323 @@
+//! Records the dispatches of a step into few command buffers.
+//!
+//! What the host gives along — parameters, tables of rows — is gathered in one arena that is
+//! written in front of the commands that read it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use crate::device::Gpu;
+use crate::error::WgpuError;
+use crate::pipelines::Pipeline;
+
+/// Bytes of the arena: parameters of some thousand dispatches.
+const ARENA_BYTES: usize = 1 << 20;
+
+/// Dispatches of one command buffer: few enough that the device starts while more are recorded.
+const DISPATCHES_MAX: usize = 512;
+
+/// Multiplications of one command buffer: a slow device must be done well before its watchdog.
+const WORK_MAX: u64 = 1 << 37;
+
+/// Bind groups that are kept for the next step.
+const GROUPS_MAX: usize = 4096;
+
+/// Workgroups in one dimension of a dispatch.
+const WORKGROUPS_MAX: u32 = 65535;
+
+/// Part of a buffer that a shader sees.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Binding {
+    pub buffer: wgpu::Buffer,
+    pub offset: u64,
+    /// None for the rest of the buffer.
+    pub size: Option<u64>,
+}
+
+impl From<&wgpu::Buffer> for Binding {
+    fn from(buffer: &wgpu::Buffer) -> Self {
+        Self { buffer: buffer.clone(), offset: 0, size: None }
+    }
+}
+
+/// What was recorded since the device was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Dispatches of shaders.
+    pub dispatches: u64,
+    /// Submissions of command buffers.
+    pub submissions: u64,
+    /// Bytes of weights that went to the device after the model was opened.
+    pub upload_bytes: u64,
+    /// Times that the host waited for the device.
+    pub waits: u64,
+}
+
+/// Commands that were not yet submitted, and what they read.
+pub(crate) struct Recorder {
+    pub gpu: Arc<Gpu>,
+    commands: Option<wgpu::CommandEncoder>,
+    pass: Option<wgpu::ComputePass<'static>>,
+    arena: wgpu::Buffer,
+    bytes: Vec<u8>,
+    align: usize,
+    dispatches: usize,
+    work: u64,
+    groups: HashMap<(usize, Vec<Binding>), wgpu::BindGroup>,
+    read_back: Option<wgpu::Buffer>,
+    pub counts: Counts,
+}
+
+/// Workgroups for `count` pieces of work: shaders number them `y * num_workgroups.x + x` and pass
+/// over what is too much.
+pub(crate) fn spread(count: usize) -> [u32; 3] {
+    let count = u32::try_from(count).unwrap_or(u32::MAX).max(1);
+    if count <= WORKGROUPS_MAX {
+        return [count, 1, 1];
+    }
+    let rows = count.div_ceil(WORKGROUPS_MAX);
+    [count.div_ceil(rows), rows, 1]
+}
+
+impl Recorder {
+    /// # Errors
+    /// A device whose memory is full.
+    pub fn new(gpu: Arc<Gpu>) -> Result<Self, WgpuError> {
+        use wgpu::BufferUsages as Usage;
+        let usage = Usage::STORAGE | Usage::UNIFORM | Usage::COPY_DST | Usage::COPY_SRC;
+        let arena = gpu.memory("parameters", ARENA_BYTES as u64, usage)?;
+        let limits = &gpu.limits;
+        let align = limits.min_uniform_buffer_offset_alignment;
+        let align = align.max(limits.min_storage_buffer_offset_alignment).max(16) as usize;
+        Ok(Self {
+            commands: None,
+            pass: None,
+            arena,
+            bytes: Vec::with_capacity(ARENA_BYTES),
+            align,
+            dispatches: 0,
+            work: 0,
+            groups: HashMap::new(),
+            read_back: None,
+            counts: Counts::default(),
+            gpu,
+        })
+    }
+
+    /// Puts bytes into the arena; gives where they begin.
+    fn put(&mut self, bytes: &[u8]) -> u64 {
+        let start = self.bytes.len().next_multiple_of(self.align);
+        self.bytes.resize(start, 0);
+        self.bytes.extend_from_slice(bytes);
+        start as u64
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.bytes.len() + bytes + 4 * self.align <= ARENA_BYTES
+    }
+
+    /// A table that the next dispatch reads, and only that.
+    ///
+    /// # Errors
+    /// As [`Recorder::submit`]; a table that is too large for the device.
+    pub fn table(&mut self, values: &[impl Pod]) -> Result<Binding, WgpuError> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        if bytes.len() > ARENA_BYTES / 4 {
+            return Ok(Binding::from(&self.gpu.upload("table", bytes)?));
+        }
+        // The parameters of the dispatch and its other tables must fit behind it.
+        if !self.has_room(ARENA_BYTES / 2) {
+            self.submit()?;
+        }
+        let offset = self.put(bytes);
+        let size = (bytes.len().max(4) as u64).next_multiple_of(4);
+        self.bytes.resize((offset + size) as usize, 0);
+        Ok(Binding { buffer: self.arena.clone(), offset, size: Some(size) })
+    }
+
+    /// Records one dispatch. `bindings` are in the order of the shader's, from 1 on; `work` is an
+    /// estimate of its multiplications.
+    ///
+    /// # Errors
+    /// As [`Recorder::submit`]; more workgroups than a dispatch may have.
+    pub fn dispatch(
+        &mut self,
+        pipeline: &Pipeline,
+        bindings: &[Binding],
+        params: &impl Pod,
+        (workgroups, work): ([u32; 3], u64),
+    ) -> Result<(), WgpuError> {
+        if let Some(&count) = workgroups.iter().find(|count| **count > WORKGROUPS_MAX) {
+            let (what, limit) = ("workgroups of a dispatch", u64::from(WORKGROUPS_MAX));
+            return Err(WgpuError::Limit { what, limit, found: u64::from(count) });
+        }
+        if workgroups.contains(&0) {
+            return Ok(());
+        }
+        let params = bytemuck::bytes_of(params);
+        let offset = self.put(params);
+        self.bytes.resize(offset as usize + params.len().next_multiple_of(16), 0);
+        let group = self.group(pipeline, bindings, params.len());
+        let pass = self.pass();
+        pass.set_pipeline(&pipeline.raw);
+        pass.set_bind_group(0, &group, &[offset as u32]);
+        pass.dispatch_workgroups(workgroups[0], workgroups[1], workgroups[2]);
+        self.counts.dispatches += 1;
+        self.dispatches += 1;
+        self.work = self.work.saturating_add(work);
+        if self.dispatches >= DISPATCHES_MAX || self.work >= WORK_MAX || !self.has_room(1 << 12) {
+            self.submit()?;
+        }
+        Ok(())
+    }
+
+    /// Parameters are found by an offset of their own, so that a bind group serves many steps.
+    fn group(&mut self, pipeline: &Pipeline, bindings: &[Binding], size: usize) -> wgpu::BindGroup {
+        let key = (pipeline.id, bindings.to_vec());
+        if let Some(group) = self.groups.get(&key) {
+            return group.clone();
+        }
+        if self.groups.len() >= GROUPS_MAX {
+            self.groups.clear();
+        }
+        let params = wgpu::BufferBinding {
+            buffer: &self.arena,
+            offset: 0,
+            size: wgpu::BufferSize::new(size.next_multiple_of(16) as u64),
+        };
+        let entry = |binding: usize, buffer| wgpu::BindGroupEntry {
+            binding: binding as u32,
+            resource: wgpu::BindingResource::Buffer(buffer),
+        };
+        let mut entries = vec![entry(0, params)];
+        for (index, binding) in bindings.iter().enumerate() {
+            let size = binding.size.and_then(wgpu::BufferSize::new);
+            let Binding { buffer, offset, .. } = binding;
+            entries.push(entry(index + 1, wgpu::BufferBinding { buffer, offset: *offset, size }));
+        }
+        let group = self.gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(pipeline.name),
+            layout: &pipeline.layout,
+            entries: &entries,
+        });
+        self.groups.insert(key, group.clone());
+        group
+    }
+
+    fn commands(&mut self) -> &mut wgpu::CommandEncoder {
+        let device = &self.gpu.device;
+        self.commands.get_or_insert_with(|| {
+            device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("step") })
+        })
+    }
+
+    fn pass(&mut self) -> &mut wgpu::ComputePass<'static> {
+        if self.pass.is_none() {
+            let descriptor = wgpu::ComputePassDescriptor::default();
+            let pass = self.commands().begin_compute_pass(&descriptor).forget_lifetime();
+            return self.pass.insert(pass);
+        }
+        let commands = &mut self.commands;
+        let device = &self.gpu.device;
+        self.pass.get_or_insert_with(|| {
+            let encoder = commands.get_or_insert_with(|| {
+                device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+            });
+            encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime()
+        })
+    }
+
+    /// Records a copy between buffers; sizes and offsets are multiples of 4.
+    pub fn copy(
+        &mut self,
+        (source, from): (&wgpu::Buffer, u64),
+        (destination, to): (&wgpu::Buffer, u64),
+        bytes: u64,
+    ) {
+        self.pass = None;
+        self.commands().copy_buffer_to_buffer(source, from, destination, to, Some(bytes));
+    }
+
+    /// Records that bytes become zero; both are multiples of 4.
+    pub fn clear(&mut self, buffer: &wgpu::Buffer, offset: u64, bytes: u64) {
+        self.pass = None;
+        self.commands().clear_buffer(buffer, offset, Some(bytes));
+    }
+
+    /// Records that a buffer gets these bytes.
+    ///
+    /// # Errors
+    /// As [`Recorder::submit`].
+    pub fn write(&mut self, bytes: &[u8], buffer: &wgpu::Buffer) -> Result<(), WgpuError> {
+        if bytes.len() > ARENA_BYTES / 4 {
+            // What was recorded may read what is there now.
+            self.submit()?;
+            self.gpu.write(buffer, 0, bytes);
+            return Ok(());
+        }
+        let table = self.table(bytes)?;
+        self.copy((&table.buffer, table.offset), (buffer, 0), bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Starts the device on all that was recorded.
+    ///
+    /// # Errors
+    /// A device that is lost or refused a command.
+    pub fn submit(&mut self) -> Result<(), WgpuError> {
+        self.pass = None;
+        (self.dispatches, self.work) = (0, 0);
+        if let Some(commands) = self.commands.take() {
+            self.gpu.write(&self.arena, 0, &self.bytes);
+            self.gpu.queue.submit([commands.finish()]);
+            self.counts.submissions += 1;
+        }
+        self.bytes.clear();
+        self.gpu.check()
+    }
+
+    /// Forgets what was recorded and not submitted.
+    pub fn discard(&mut self) {
+        self.pass = None;
+        self.commands = None;
+        self.bytes.clear();
+        (self.dispatches, self.work) = (0, 0);
+    }
+
+    /// Submits, waits, and gives parts of buffers, one after another, to `take`: each a buffer, where
+    /// the part begins and its bytes, multiples of 4.
+    ///
+    /// # Errors
+    /// A device that is lost or refused a command.
+    pub fn read(
+        &mut self,
+        parts: &[(&wgpu::Buffer, u64, u64)],
+        take: impl FnOnce(&[u8]),
+    ) -> Result<(), WgpuError> {
+        let bytes: u64 = parts.iter().map(|part| part.2).sum();
+        if bytes == 0 {
+            self.submit()?;
+            take(&[]);
+            return Ok(());
+        }
+        let read_back = match &self.read_back {
+            Some(buffer) if buffer.size() >= bytes => buffer.clone(),
+            _ => {
+                use wgpu::BufferUsages as Usage;
+                let usage = Usage::MAP_READ | Usage::COPY_DST;
+                self.gpu.memory("what is read back", bytes.next_power_of_two(), usage)?
+            }
+        };
+        self.read_back = Some(read_back.clone());
+        let mut at = 0;
+        for (buffer, offset, bytes) in parts {
+            self.copy((buffer, *offset), (&read_back, at), *bytes);
+            at += bytes;
+        }
+        self.submit()?;
+        self.counts.waits += 1;
+        self.gpu.read_mapped(&read_back, bytes, take)
+    }
+}

@@ -1,0 +1,12 @@
+//! Every operation on the device against the CPU, through the engine's traits.
+//!
+//! Without an adapter the tests say so and pass: `.ci/run` installs a software one.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test that cannot go on should say where, and one that is skipped why"
+)]
+
+mod harness;
+mod norms;

@@ -1,0 +1,48 @@
+//! Norms of rows.
+
+use nestling_engine::backend::{Backend, Encoder};
+use nestling_engine::cpu::Cpu;
+
+use crate::harness::{EPSILON, buffer, device, expect_close, noise, read};
+
+/// A norm, and the same added to what is there.
+fn norms<B: Backend>(backend: &mut B, rows: usize, cols: usize) -> [Vec<f32>; 2] {
+    let x = buffer(backend, cols, &noise(rows * cols, 1));
+    let mut sum = buffer(backend, cols, &noise(rows * cols, 2));
+    let weight = backend.upload_floats(&noise(cols, 3)).unwrap();
+    let mut out = backend.buffer(rows, cols).unwrap();
+    let mut encoder = backend.encoder();
+    encoder.rms_norm(&x, &weight, 1e-6, &mut out).unwrap();
+    encoder.rms_norm_add(&x, &weight, 1e-6, &mut sum).unwrap();
+    encoder.flush().unwrap();
+    drop(encoder);
+    [read(backend, &out), read(backend, &sum)]
+}
+
+#[test]
+fn rms_norms_are_those_of_the_cpu() {
+    let Some(mut device) = device() else { return };
+    for (rows, cols) in [(1, 1), (2, 7), (3, 64), (5, 65), (1, 200), (2, 2049), (70_000, 2)] {
+        let found = norms(&mut device, rows, cols);
+        let expected = norms(&mut Cpu::new(1), rows, cols);
+        // Two sums of squares, each of terms of one sign, in trees at most cols / 16 + 6 deep; the
+        // root halves their error, and four roundings follow.
+        let relative = EPSILON * ((cols / 16 + 6) as f32 + 8.0);
+        for (found, expected) in found.iter().zip(&expected) {
+            // What is added to is below 1 and rounds once more; a normed value may be large.
+            let largest = expected.iter().fold(1.0, |most: f32, value| most.max(value.abs()));
+            expect_close(&format!("[{rows}, {cols}]"), found, expected, |_| relative * largest);
+        }
+    }
+}
+
+#[test]
+fn sizes_that_differ_are_errors() {
+    let Some(mut device) = device() else { return };
+    let x = buffer(&mut device, 8, &noise(16, 1));
+    let weight = device.upload_floats(&[1.0; 7]).unwrap();
+    let mut out = device.buffer(2, 8).unwrap();
+    let mut encoder = device.encoder();
+    assert!(encoder.rms_norm(&x, &weight, 1e-6, &mut out).is_err());
+    assert!(encoder.write(&[0.0; 9], &mut out).is_err());
+}
