@@ -18,6 +18,7 @@ use crate::sequence::Sequence;
 use crate::session::Session;
 use crate::text::{
     ChatInput, ChatTemplate, ContentTokens, EncodeOptions, OutputFormat, SpecialText, Tokenizer,
+    ToolCall,
 };
 
 /// An open model. Clones are the same model; its memory goes back to the budget when the last
@@ -32,6 +33,8 @@ pub struct Model {
 pub(crate) struct PromptTokens {
     pub tokens: Vec<u32>,
     pub format: OutputFormat,
+    /// Number of the next tool call of the conversation.
+    pub next_call: usize,
 }
 
 /// A conversation that fits, and what it cost.
@@ -238,7 +241,7 @@ impl Model {
                 tokens.extend(self.require_tokenizer()?.encode(&text, options)?);
             }
         }
-        Ok(PromptTokens { tokens, format: OutputFormat::plain() })
+        Ok(PromptTokens { tokens, format: OutputFormat::plain(), next_call: 0 })
     }
 
     fn render(&self, conversation: &Conversation) -> Result<PromptTokens, EngineError> {
@@ -258,7 +261,8 @@ impl Model {
         })?;
         let with_tools = !conversation.tools.is_empty();
         let format = OutputFormat::detect(template.source(), &rendered.text(), with_tools);
-        Ok(PromptTokens { tokens: rendered.tokens(tokenizer)?, format })
+        let next_call = ToolCall::next_number(&conversation.messages);
+        Ok(PromptTokens { tokens: rendered.tokens(tokenizer)?, format, next_call })
     }
 }
 

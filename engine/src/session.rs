@@ -208,9 +208,11 @@ impl Session {
         sampler.accept_prompt(&prompt.tokens);
         let stops = StopMatcher::new(options.stop.clone())?;
         let text = core.tokenizer.as_ref().map(|tokenizer| AnswerText {
-            decoder: tokenizer.decode_stream(options.show_special),
+            decoder: tokenizer
+                .decode_stream(options.show_special)
+                .keeping(&prompt.format.marker_texts()),
             stops,
-            parser: OutputParser::new(prompt.format.clone()),
+            parser: OutputParser::new(prompt.format.clone(), prompt.next_call),
         });
         let mut end_tokens = options.stop_tokens.clone();
         if !options.ignore_end {

@@ -148,11 +148,12 @@ impl Chat<'_> {
         while reply.finished.as_ref().is_some_and(|f| f.reason == FinishReason::ContextFull) {
             let more = self.shift_and_go_on(context)?;
             reply.text += &more.text;
+            reply.tool_calls.extend(more.tool_calls);
             reply.finished = more.finished;
         }
         write_out("\n\n")?;
-        let Reply { text, reasoning, finished } = reply;
-        self.transcript.add_reply(text, reasoning);
+        let finished = reply.finished.take();
+        self.transcript.add_reply(reply);
         if let Some(finished) = finished {
             if finished.reason == FinishReason::Length {
                 self.console.note(format_args!(

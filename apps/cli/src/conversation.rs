@@ -1,6 +1,7 @@
 //! The conversation of a chat: messages, and the file they are saved to.
 
 use crate::failure::{Failure, Result};
+use crate::reply::Reply;
 use nestling::engine::text::{Message, Role};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -22,9 +23,10 @@ impl Transcript {
         system.into_iter().chain(self.messages.iter().cloned()).collect()
     }
 
-    pub fn add_reply(&mut self, text: String, reasoning: String) {
-        let reasoning = Some(reasoning).filter(|text| !text.is_empty());
-        self.messages.push(Message { reasoning, ..Message::assistant(text) });
+    pub fn add_reply(&mut self, reply: Reply) {
+        let reasoning = Some(reply.reasoning).filter(|text| !text.is_empty());
+        let tool_calls = reply.tool_calls;
+        self.messages.push(Message { reasoning, tool_calls, ..Message::assistant(reply.text) });
     }
 
     /// Forgets the last reply, so that another can be written. False if there is none.
@@ -83,6 +85,7 @@ pub fn read_text(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nestling::engine::text::ToolCall;
 
     #[test]
     fn what_is_saved_is_loaded() {
@@ -90,7 +93,14 @@ mod tests {
         let path = directory.path().join("chat.json");
         let mut transcript = Transcript { system: Some("Be brief.".into()), messages: vec![] };
         transcript.messages.push(Message::user("Hello \"you\"\n"));
-        transcript.add_reply("Good day.".into(), "They greet.".into());
+        let id = "call_0".into();
+        let call = ToolCall { id, name: "now".into(), arguments: json!({"zone": "UTC"}) };
+        transcript.add_reply(Reply {
+            text: "Good day.".into(),
+            reasoning: "They greet.".into(),
+            tool_calls: vec![call],
+            finished: None,
+        });
         transcript.save(&path).unwrap();
         assert_eq!(Transcript::load(&path).unwrap(), transcript);
         assert_eq!(transcript.all().len(), 3);

@@ -4,6 +4,7 @@ use crate::console::{Console, Paint, write_out};
 use crate::explain::explain;
 use crate::failure::Result;
 use crate::wrap::Wrap;
+use nestling::engine::text::ToolCall;
 use nestling::engine::{Event, Finished, Generation};
 use std::io::IsTerminal;
 
@@ -12,6 +13,7 @@ use std::io::IsTerminal;
 pub struct Reply {
     pub text: String,
     pub reasoning: String,
+    pub tool_calls: Vec<ToolCall>,
     pub finished: Option<Finished>,
 }
 
@@ -40,10 +42,10 @@ pub fn write_reply(generation: Generation, console: &Console) -> Result<Reply> {
                 reply.reasoning += &text;
             }
             Event::ToolCall(call) => {
-                let call = serde_json::json!({"name": call.name, "arguments": call.arguments});
-                let text = format!("<tool_call>\n{call}\n</tool_call>\n");
-                write_out(&text)?;
-                reply.text += &text;
+                let shown = serde_json::json!({"name": call.name, "arguments": call.arguments});
+                // The same for all models; JSON has no control characters.
+                write_out(&format!("<tool_call>\n{shown}\n</tool_call>\n"))?;
+                reply.tool_calls.push(call);
             }
             Event::Finished(finished) => reply.finished = Some(finished),
             _ => {}

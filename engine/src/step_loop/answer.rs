@@ -25,7 +25,7 @@ pub(crate) struct Answer {
     /// Tokens chosen so far.
     pub tokens: usize,
     pub called_tools: bool,
-    /// A stop string was found: what is held back is not part of the answer.
+    /// A stop string or marker was found: what is held back is not part of the answer.
     pub stopped: bool,
 }
 
@@ -69,13 +69,13 @@ impl Answer {
         Ok(Choice { token, events, finish })
     }
 
-    /// Adds a token's text; true if it completed a stop string.
+    /// Adds a token's text; true if it completed a stop string or a marker that ends the answer.
     fn write(&mut self, token: u32, events: &mut Vec<Event>) -> Result<bool, EngineError> {
         let Some(text) = &mut self.text else { return Ok(false) };
         let shown = text.stops.push(&text.decoder.push(token)?);
         let parsed = text.parser.push(&shown.text);
+        self.stopped = shown.stopped.is_some() || text.parser.has_ended();
         self.report(parsed, events);
-        self.stopped = shown.stopped.is_some();
         Ok(self.stopped)
     }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::messages::{Message, Role, ToolSchema, protect_value};
 use super::template_environment::{build_environment, to_template_value, translate_error};
-use super::{EncodeOptions, SpecialText, TemplateTime, TextError, Tokenizer};
+use super::{EncodeOptions, OutputFormat, SpecialText, TemplateTime, TextError, Tokenizer};
 
 /// Longest template that is compiled.
 const TEMPLATE_BYTES_MAX: usize = 1 << 20;
@@ -77,6 +77,8 @@ impl RenderedChat {
 pub struct ChatTemplate {
     environment: Environment<'static>,
     source: String,
+    /// It writes messages in channels, as gpt-oss's does.
+    in_channels: bool,
     /// `bos_token` and its like, by the names that templates use.
     special_tokens: Map<String, Value>,
 }
@@ -92,7 +94,9 @@ impl ChatTemplate {
             });
         }
         let environment = build_environment(source)?;
-        Ok(Self { environment, source: source.to_owned(), special_tokens: Map::new() })
+        let in_channels = OutputFormat::has_channels(source);
+        let source = source.to_owned();
+        Ok(Self { environment, source, in_channels, special_tokens: Map::new() })
     }
 
     /// The template of a model's files: `chat_template.jinja` if it exists, else the one inside
@@ -130,6 +134,8 @@ impl ChatTemplate {
             .iter()
             .map(|message| {
                 let special_only = message.role == Role::Assistant;
+                let in_channels = self.in_channels.then(|| message.reasoned_before_calls());
+                let message = in_channels.as_ref().unwrap_or(message);
                 message.template_value(&|text: &str| guard.protect(text, special_only))
             })
             .collect();

@@ -12,6 +12,8 @@ const WINDOW_MAX: usize = 64;
 pub struct DetokenizeStream {
     tokenizer: Tokenizer,
     keep_special: bool,
+    /// Special tokens that are kept even so.
+    kept: Vec<u32>,
     /// Vocabularies whose tokens have bytes of their own: the start of a character.
     pending: Vec<u8>,
     /// Others: tokens whose text is known to depend on each other, and how much of it is out.
@@ -21,13 +23,25 @@ pub struct DetokenizeStream {
 
 impl DetokenizeStream {
     pub(super) fn new(tokenizer: Tokenizer, keep_special: bool) -> Self {
-        Self { tokenizer, keep_special, pending: vec![], window: vec![], emitted: 0 }
+        let kept = vec![];
+        Self { tokenizer, keep_special, kept, pending: vec![], window: vec![], emitted: 0 }
+    }
+
+    /// Keeps the special tokens with which one of `texts` begins.
+    #[must_use]
+    pub fn keeping(mut self, texts: &[&str]) -> Self {
+        let special = self.tokenizer.added_texts().filter(|(_, special)| *special);
+        let begins = |token: &str| texts.iter().any(|text| text.starts_with(token));
+        let kept = special.filter(|(token, _)| begins(token));
+        self.kept = kept.filter_map(|(token, _)| self.tokenizer.token_to_id(token)).collect();
+        self
     }
 
     /// Takes the next token; returns the text that is complete with it, often nothing.
     pub fn push(&mut self, id: u32) -> Result<String, TextError> {
         self.tokenizer.check_id(id)?;
-        if !self.keep_special && self.tokenizer.is_special(id) {
+        let is_kept = self.keep_special || self.kept.contains(&id);
+        if !is_kept && self.tokenizer.is_special(id) {
             return Ok(String::new());
         }
         if !self.tokenizer.has_bytes() {

@@ -130,6 +130,19 @@ impl Message {
         Self { tool_call_id: Some(tool_call_id.into()), ..Self::new(Role::Tool, content) }
     }
 
+    /// The message as templates of channels take it: what was said before a tool call is part of
+    /// the reasoning, since they refuse to print both.
+    pub(super) fn reasoned_before_calls(&self) -> Self {
+        let said = self.content.as_ref().map(MessageContent::text).unwrap_or_default();
+        match &self.reasoning {
+            Some(reasoning) if !self.tool_calls.is_empty() && !said.is_empty() => {
+                let reasoning = Some(format!("{reasoning}\n\n{said}"));
+                Self { content: None, reasoning, ..self.clone() }
+            }
+            _ => self.clone(),
+        }
+    }
+
     /// The message as templates see it. Absent fields are absent, so that `is defined` works;
     /// `content` is always there, because templates concatenate it without asking.
     pub(super) fn template_value(&self, protect: &dyn Fn(&str) -> String) -> Value {
@@ -205,7 +218,22 @@ impl From<ToolCall> for WireToolCall {
     }
 }
 
+/// What stands before a call's number in its id.
+const ID_PREFIX: &str = "call_";
+
 impl ToolCall {
+    /// The id of a conversation's call with this number.
+    pub(super) fn numbered_id(number: usize) -> String {
+        format!("{ID_PREFIX}{number}")
+    }
+
+    /// The first number whose id, like all after it, no call of a conversation has.
+    pub fn next_number(messages: &[Message]) -> usize {
+        let calls = messages.iter().flat_map(|message| &message.tool_calls);
+        let numbers = calls.filter_map(|call| call.id.strip_prefix(ID_PREFIX)?.parse().ok());
+        numbers.max().map_or(0, |number: usize| number.saturating_add(1))
+    }
+
     fn template_value(&self, protect: &dyn Fn(&str) -> String) -> Value {
         let mut call = json!({
             "type": "function",

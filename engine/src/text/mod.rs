@@ -3,13 +3,16 @@
 //! Nothing here knows of models or devices; sessions put the two together.
 
 mod call_form;
+mod channels;
 mod chat_template;
 mod detokenize;
 mod error;
 mod messages;
+mod output_format;
 mod output_parser;
 mod spelling;
 mod stop;
+mod tagged_output;
 mod template_environment;
 mod template_json;
 mod template_time;
@@ -20,7 +23,8 @@ pub use chat_template::{ChatInput, ChatTemplate, ContentTokens, RenderedChat};
 pub use detokenize::DetokenizeStream;
 pub use error::TextError;
 pub use messages::{ContentPart, Message, MessageContent, Role, ToolCall, ToolSchema};
-pub use output_parser::{OutputEvent, OutputFormat, OutputParser, TagPair};
+pub use output_format::{OutputFormat, TagPair, TaggedFormat};
+pub use output_parser::{OutputEvent, OutputParser};
 pub use stop::{StopMatcher, StopOutput};
 pub use template_time::TemplateTime;
 pub use tokenizer::{EncodeOptions, SpecialText, Tokenizer};

@@ -1,11 +1,12 @@
 //! A model's raw output, split into answer, reasoning and tool calls as it comes.
 
-use super::call_form::CallForm;
+use super::channels::ChannelParser;
 use super::messages::ToolCall;
-use super::stop::longest_held;
+use super::output_format::OutputFormat;
+use super::tagged_output::TaggedParser;
 
 /// Longest tool call; beyond it the text is passed on as it is.
-const CALL_BYTES_MAX: usize = 1 << 20;
+pub(super) const CALL_BYTES_MAX: usize = 1 << 20;
 
 /// One piece of a model's output.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,227 +20,53 @@ pub enum OutputEvent {
     ToolCall(ToolCall),
 }
 
-/// A tag that opens something, and the one that closes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TagPair {
-    /// Opens.
-    pub open: String,
-    /// Closes.
-    pub close: String,
-}
-
-impl TagPair {
-    fn new(open: &str, close: &str) -> Self {
-        Self { open: open.into(), close: close.into() }
-    }
-}
-
-/// How a model marks reasoning and tool calls.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct OutputFormat {
-    /// Around the reasoning.
-    pub reasoning: Option<TagPair>,
-    /// Around a tool call.
-    pub tool_call: Option<TagPair>,
-    /// What stands there.
-    pub call_form: CallForm,
-    /// The prompt already opened the reasoning.
-    pub starts_in_reasoning: bool,
-}
-
-impl OutputFormat {
-    /// Everything is text.
-    pub fn plain() -> Self {
-        Self::default()
-    }
-
-    /// What a template's source says of the format (`<think>`, `<tool_call>` of the Qwen,
-    /// Hermes and GLM families). `prompt` is the rendered prompt; tool calls are looked for only
-    /// `with_tools`, so that a model without tools can write about them.
-    pub fn detect(template: &str, prompt: &str, with_tools: bool) -> Self {
-        let think = TagPair::new("<think>", "</think>");
-        let call = TagPair::new("<tool_call>", "</tool_call>");
-        let starts_in_reasoning = prompt.trim_end().ends_with(&think.open);
-        let reasons = template.contains(&think.open) || template.contains(&think.close);
-        Self {
-            reasoning: (reasons || starts_in_reasoning).then_some(think),
-            tool_call: (with_tools && template.contains(&call.open)).then_some(call),
-            call_form: CallForm::detect(template),
-            starts_in_reasoning,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Text,
-    Reasoning,
-    ToolCall,
-}
-
-/// Splits text, as it comes, into events. Tags may be cut anywhere; what may be the start of one
-/// is held back. Line breaks next to tags belong to the format and are dropped. Reasoning opens
-/// only before the first word of the answer; a tool call that does not parse stays text.
+/// Splits text, as it comes, into events. Markers may be cut anywhere; what may be the start of
+/// one is held back.
 #[derive(Debug, Clone)]
 pub struct OutputParser {
-    format: OutputFormat,
-    place: Place,
-    /// Not yet decided: the start of a tag, or a tool call so far.
-    held: String,
-    /// Line breaks that are dropped if a tag follows.
-    breaks: String,
-    /// A tag came just before: line breaks are dropped.
-    after_tag: bool,
-    /// Words of the answer have come.
-    answered: bool,
-    calls: usize,
+    form: Form,
+}
+
+#[derive(Debug, Clone)]
+enum Form {
+    Tagged(TaggedParser),
+    Channels(ChannelParser),
 }
 
 impl OutputParser {
-    /// A parser for one answer.
-    pub fn new(format: OutputFormat) -> Self {
-        let in_reasoning = format.starts_in_reasoning && format.reasoning.is_some();
-        Self {
-            format,
-            place: if in_reasoning { Place::Reasoning } else { Place::Text },
-            held: String::new(),
-            breaks: String::new(),
-            after_tag: in_reasoning,
-            answered: false,
-            calls: 0,
-        }
+    /// A parser for one answer, whose first tool call has the number `first_call`; numbers make
+    /// the ids of calls, which are unique in a conversation.
+    pub fn new(format: OutputFormat, first_call: usize) -> Self {
+        let form = match format {
+            OutputFormat::Tagged(format) => Form::Tagged(TaggedParser::new(format, first_call)),
+            OutputFormat::Channels { opened } => {
+                Form::Channels(ChannelParser::new(&opened, first_call))
+            }
+        };
+        Self { form }
     }
 
     /// Takes the next piece of text.
     pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
-        let mut events = Vec::new();
-        self.held.push_str(text);
-        while self.step(&mut events) {}
-        events
+        match &mut self.form {
+            Form::Tagged(parser) => parser.push(text),
+            Form::Channels(parser) => parser.push(text),
+        }
     }
 
-    /// The rest when no more text comes: an unfinished tag or tool call is text after all.
+    /// The rest when no more text comes: an unfinished marker or tool call is text after all.
     pub fn finish(&mut self) -> Vec<OutputEvent> {
-        let mut events = Vec::new();
-        let mut rest = std::mem::take(&mut self.held);
-        if self.place == Place::ToolCall {
-            self.place = Place::Text;
-            let open = self.format.tool_call.as_ref().map(|tags| tags.open.as_str());
-            rest.insert_str(0, open.unwrap_or_default());
+        match &mut self.form {
+            Form::Tagged(parser) => parser.finish(),
+            Form::Channels(parser) => parser.finish(),
         }
-        self.emit(&rest, &mut events);
-        if !self.after_tag {
-            let breaks = std::mem::take(&mut self.breaks);
-            self.emit_words(breaks, &mut events);
-        }
-        events
     }
 
-    /// Handles the held text up to the next tag; false when more text is needed.
-    fn step(&mut self, events: &mut Vec<OutputEvent>) -> bool {
-        if self.place == Place::ToolCall {
-            return self.step_tool_call(events);
-        }
-        let tags = self.tags();
-        let found = tags.iter().filter_map(|(tag, to)| Some((self.held.find(tag)?, tag, *to)));
-        if let Some((at, tag, to)) = found.min_by_key(|(at, ..)| *at) {
-            let before = self.held.get(..at).unwrap_or_default().to_owned();
-            let after = self.held.get(at + tag.len()..).unwrap_or_default().to_owned();
-            if to == Place::Reasoning && !before.trim().is_empty() {
-                // The answer has begun: from here on the tag is a word like others.
-                self.emit(&before, events);
-                self.held = self.held.split_off(at);
-                return true;
-            }
-            self.emit(&before, events);
-            self.breaks.clear();
-            self.after_tag = true;
-            self.place = to;
-            self.held = after;
-            return true;
-        }
-        let keep = longest_held(&self.held, tags.iter().map(|(tag, _)| tag.as_str()));
-        let rest = self.held.split_off(self.held.len() - keep);
-        let text = std::mem::replace(&mut self.held, rest);
-        self.emit(&text, events);
-        false
-    }
-
-    /// The tags that mean something here, and where they lead.
-    fn tags(&self) -> Vec<(String, Place)> {
-        let reasoning = self.format.reasoning.as_ref();
-        if self.place == Place::Reasoning {
-            return reasoning.map(|tags| (tags.close.clone(), Place::Text)).into_iter().collect();
-        }
-        let mut tags = Vec::new();
-        if let (Some(pair), false) = (reasoning, self.answered) {
-            tags.push((pair.open.clone(), Place::Reasoning));
-        }
-        if let Some(pair) = &self.format.tool_call {
-            tags.push((pair.open.clone(), Place::ToolCall));
-        }
-        tags
-    }
-
-    fn step_tool_call(&mut self, events: &mut Vec<OutputEvent>) -> bool {
-        let Some(tags) = self.format.tool_call.clone() else { return false };
-        let Some(at) = self.held.find(&tags.close) else {
-            if self.held.len() > CALL_BYTES_MAX {
-                self.place = Place::Text;
-                self.after_tag = false;
-                let text = tags.open + &std::mem::take(&mut self.held);
-                self.emit(&text, events);
-            }
-            return false;
-        };
-        let inside = self.held.get(..at).unwrap_or_default().to_owned();
-        self.held = self.held.split_off(at + tags.close.len());
-        self.place = Place::Text;
-        match self.format.call_form.parse(&inside, self.calls) {
-            Some(call) => {
-                self.calls += 1;
-                self.answered = true;
-                events.push(OutputEvent::ToolCall(call));
-            }
-            None => {
-                self.after_tag = false;
-                self.emit(&format!("{}{inside}{}", tags.open, tags.close), events);
-            }
-        }
-        true
-    }
-
-    /// Passes on text of the present place, without the line breaks next to tags.
-    fn emit(&mut self, text: &str, events: &mut Vec<OutputEvent>) {
-        let mut text = text;
-        if self.after_tag {
-            text = text.trim_start_matches(['\n', '\r']);
-            if text.is_empty() {
-                return;
-            }
-            self.after_tag = false;
-        }
-        let words = text.trim_end_matches(['\n', '\r']);
-        if words.is_empty() {
-            self.breaks.push_str(text);
-            return;
-        }
-        let mut whole = std::mem::take(&mut self.breaks);
-        whole.push_str(words);
-        self.breaks.push_str(text.get(words.len()..).unwrap_or_default());
-        self.emit_words(whole, events);
-    }
-
-    fn emit_words(&mut self, text: String, events: &mut Vec<OutputEvent>) {
-        if text.is_empty() {
-            return;
-        }
-        match self.place {
-            Place::Reasoning => events.push(OutputEvent::Reasoning(text)),
-            _ => {
-                self.answered |= !text.trim().is_empty();
-                events.push(OutputEvent::Text(text));
-            }
+    /// A marker has ended the answer: what follows is no part of it.
+    pub fn has_ended(&self) -> bool {
+        match &self.form {
+            Form::Tagged(parser) => parser.has_ended(),
+            Form::Channels(parser) => parser.has_ended(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of the text section against Python's libraries, and against hostile input.
 
+mod channels;
 mod hostile;
 mod output;
 mod templates;

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use serde_json::json as j;
 
 use super::*;
 
@@ -8,8 +9,8 @@ fn format(with_tools: bool) -> OutputFormat {
 }
 
 /// Events with neighbouring pieces of one kind joined.
-fn events(format: &OutputFormat, pieces: &[&str]) -> Vec<OutputEvent> {
-    let mut parser = OutputParser::new(format.clone());
+pub(super) fn events(format: &OutputFormat, pieces: &[&str]) -> Vec<OutputEvent> {
+    let mut parser = OutputParser::new(format.clone(), 0);
     let mut all: Vec<OutputEvent> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
     all.extend(parser.finish());
     let mut out: Vec<OutputEvent> = Vec::new();
@@ -25,16 +26,28 @@ fn events(format: &OutputFormat, pieces: &[&str]) -> Vec<OutputEvent> {
     out
 }
 
-fn text(words: &str) -> OutputEvent {
+pub(super) fn text(words: &str) -> OutputEvent {
     OutputEvent::Text(words.into())
 }
 
-fn reasoning(words: &str) -> OutputEvent {
+pub(super) fn reasoning(words: &str) -> OutputEvent {
     OutputEvent::Reasoning(words.into())
 }
 
-fn call(index: usize, name: &str, arguments: Value) -> OutputEvent {
+pub(super) fn call(index: usize, name: &str, arguments: Value) -> OutputEvent {
     OutputEvent::ToolCall(ToolCall { id: format!("call_{index}"), name: name.into(), arguments })
+}
+
+/// The same events for the whole output, for two pieces however it is cut, and for characters.
+pub(super) fn check_cuts(format: &OutputFormat, output: &str, wanted: &[OutputEvent]) {
+    assert_eq!(events(format, &[output]), wanted, "{output}");
+    let single: Vec<String> = output.chars().map(String::from).collect();
+    let single: Vec<&str> = single.iter().map(String::as_str).collect();
+    assert_eq!(events(format, &single), wanted, "{output}, by characters");
+    for (cut, _) in output.char_indices() {
+        let pieces = [&output[..cut], &output[cut..]];
+        assert_eq!(events(format, &pieces), wanted, "{output}, cut at {cut}");
+    }
 }
 
 const FULL: &str = "<think>\nLet me\n\nsee: 1 < 2.\n</think>\n\nI look.\n\
@@ -52,14 +65,7 @@ fn full_events() -> Vec<OutputEvent> {
 
 #[test]
 fn an_answer_falls_into_its_parts_wherever_it_is_cut() {
-    let format = format(true);
-    assert_eq!(events(&format, &[FULL]), full_events());
-    let single: Vec<String> = FULL.chars().map(String::from).collect();
-    let single: Vec<&str> = single.iter().map(String::as_str).collect();
-    assert_eq!(events(&format, &single), full_events());
-    for cut in (0..FULL.len()).filter(|cut| FULL.is_char_boundary(*cut)) {
-        assert_eq!(events(&format, &[&FULL[..cut], &FULL[cut..]]), full_events(), "cut at {cut}");
-    }
+    check_cuts(&format(true), FULL, &full_events());
 }
 
 #[test]
@@ -79,7 +85,7 @@ fn plain_text_passes_unchanged() {
 
 #[test]
 fn text_is_not_held_back_without_need() {
-    let mut parser = OutputParser::new(format(true));
+    let mut parser = OutputParser::new(format(true), 0);
     assert_eq!(parser.push("Hello"), [text("Hello")]);
     assert_eq!(parser.push(" <"), [text(" ")]);
     assert_eq!(parser.push("b>"), [text("<b>")]);
@@ -91,7 +97,6 @@ fn text_is_not_held_back_without_need() {
 fn a_prompt_that_opens_the_reasoning_starts_in_it() {
     let template = "...<think>...</think>...";
     let format = OutputFormat::detect(template, "<|im_start|>assistant\n<think>\n", false);
-    assert!(format.starts_in_reasoning);
     assert_eq!(events(&format, &["\nhm</thi", "nk>\n\nyes"]), [reasoning("hm"), text("yes")]);
     assert_eq!(events(&format, &["cut off in thou"]), [reasoning("cut off in thou")]);
 }
@@ -149,6 +154,84 @@ fn unfinished_and_malformed_calls_stay_text() {
     }
     let long = format!("<tool_call>{}", "x".repeat(3 << 20));
     assert_eq!(events(&format, &[&long]), [text(&long)]);
+}
+
+#[test]
+fn gemma_marks_thoughts_and_calls_in_its_own_way() {
+    let template = String::from_utf8(data("gemma4_chat_template.jinja")).unwrap();
+    let format = OutputFormat::detect(&template, "<|turn>model\n", true);
+    let output = "<|channel>thought\nTwo, then\n\nthree.\n<channel|>I look.<|tool_call>call:find{deep:{\
+        yes:true,no:null},most:-2.5,none:{},\"quoted\":\"a\\\"b\",texts:[<|\"|>a \"b\", {c}: d<|\"|>,<|\"|><|\"|>]}\
+        <tool_call|><|tool_call>call:now{}<tool_call|><|tool_response>";
+    let found = j!({
+        "deep": {"yes": true, "no": null},
+        "most": -2.5,
+        "none": {},
+        "quoted": "a\"b",
+        "texts": ["a \"b\", {c}: d", ""],
+    });
+    let wanted = [
+        reasoning("Two, then\n\nthree."),
+        text("I look."),
+        call(0, "find", found),
+        call(1, "now", j!({})),
+    ];
+    check_cuts(&format, output, &wanted);
+    let mut parser = OutputParser::new(format.clone(), 0);
+    parser.push(output);
+    assert!(parser.has_ended());
+    assert_eq!(parser.push("response:find{}"), []);
+
+    // The small models think of nothing.
+    assert_eq!(events(&format, &["<|channel>thought\n<channel|>Yes"]), [text("Yes")]);
+    let deep = format!("call:f{{a:{}1{}}}", "[".repeat(100), "]".repeat(100));
+    for bad in
+        ["call:f{a:1", "f{a:1}", "call:f{a 1}", "call:f{a:1}b", "call:f{a:<|\"|>b}", "call:", &deep]
+    {
+        let bad = format!("<|tool_call>{bad}<tool_call|>");
+        check_cuts(&format, &bad, &[text(&bad)]);
+    }
+}
+
+#[test]
+fn what_gemmas_template_writes_is_read_again() {
+    let template = String::from_utf8(data("gemma4_chat_template.jinja")).unwrap();
+    let arguments = j!({"a": [1, 2.5, "x, y"], "b": {"c": "{}", "d": false}, "e": "\"<|x"});
+    let reply = Message {
+        reasoning: Some("Hm.".into()),
+        tool_calls: vec![ToolCall { id: "call_3".into(), name: "f".into(), arguments }],
+        ..Message::assistant("")
+    };
+    let messages = [Message::user("?"), reply.clone()];
+    let input = ChatInput { messages: &messages, ..Default::default() };
+    let rendered = ChatTemplate::new(&template).unwrap().render(&input).unwrap().text();
+    let output = rendered.split_once("<|turn>model\n").unwrap().1;
+    let format = OutputFormat::detect(&template, "<|turn>model\n", true);
+    let mut parser = OutputParser::new(format, 3);
+    let parsed = parser.push(output);
+    let wanted = [reasoning("Hm."), OutputEvent::ToolCall(reply.tool_calls[0].clone())];
+    assert_eq!(parsed, wanted, "{rendered}");
+    assert_eq!(ToolCall::next_number(&messages), 4);
+}
+
+#[test]
+fn deepseek_writes_calls_in_two_ways() {
+    let template = "<think></think>{<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>...";
+    let format = OutputFormat::detect(template, "<｜Assistant｜>", true);
+    let wanted = [text("Wait."), call(0, "add", j!({"a": "```"})), call(1, "now", j!({}))];
+    let old = "Wait.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n\
+        {\"a\": \"```\"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n\
+        ```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+    check_cuts(&format, old, &wanted);
+    let new = "Wait.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": \"```\"}\
+        <｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+    check_cuts(&format, new, &wanted);
+    for bad in
+        ["add", "add<｜tool▁sep｜>[1]", "<｜tool▁sep｜>{}", "f<｜tool▁sep｜>add\n```json\n{}"]
+    {
+        let bad = format!("<｜tool▁call▁begin｜>{bad}<｜tool▁call▁end｜>");
+        check_cuts(&format, &bad, &[text(&bad)]);
+    }
 }
 
 fn stopped(stops: &[&str], pieces: &[&str]) -> (String, Option<usize>) {

@@ -1,0 +1,290 @@
+//! Output as messages in channels: the harmony format of gpt-oss.
+//!
+//! `<|start|>ROLE to=RECIPIENT<|channel|>CHANNEL <|constrain|>TYPE<|message|>TEXT`, then `<|end|>`,
+//! or `<|call|>` and `<|return|>` at the end of a turn. The recipient may also stand behind the
+//! channel. Source: the format's description published with gpt-oss, and its chat template.
+
+use serde_json::{Map, Value};
+
+use super::messages::ToolCall;
+use super::output_parser::{CALL_BYTES_MAX, OutputEvent};
+use super::stop::longest_held;
+
+pub(super) const START: &str = "<|start|>";
+const CHANNEL: &str = "<|channel|>";
+const MESSAGE: &str = "<|message|>";
+const END: &str = "<|end|>";
+const CALL: &str = "<|call|>";
+const RETURN: &str = "<|return|>";
+const CONSTRAIN: &str = "<|constrain|>";
+
+/// Markers that every template of the format writes.
+pub(super) const TEMPLATE_MARKERS: [&str; 3] = [START, CHANNEL, MESSAGE];
+
+/// All markers of the format.
+pub(super) const MARKERS: [&str; 7] = [START, CHANNEL, MESSAGE, END, CALL, RETURN, CONSTRAIN];
+
+/// What ends the text of a message; models leave out `<|end|>` before the next one at times.
+const AFTER_TEXT: [&str; 5] = [END, CALL, RETURN, START, CHANNEL];
+
+/// Longest header; a longer one is text that somebody wrote without one.
+const HEADER_BYTES_MAX: usize = 4096;
+
+/// No marker is longer.
+const MARKER_BYTES_MAX: usize = 16;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    /// Before `<|start|>`.
+    Between,
+    Header,
+    Analysis,
+    /// The final channel, and what commentary says to the user.
+    Answer {
+        is_final: bool,
+    },
+    /// A message to a tool.
+    Call {
+        recipient: String,
+    },
+    /// The turn is over.
+    End,
+}
+
+/// Splits messages, as they come, into events. `analysis` is reasoning, a message with a recipient
+/// a tool call, everything else text. Several messages of one kind are a paragraph each.
+#[derive(Debug, Clone)]
+pub(super) struct ChannelParser {
+    place: Place,
+    /// Not yet decided: a header or tool call so far, or the start of a marker.
+    held: String,
+    /// How much of a held header the prompt wrote.
+    opened_bytes: usize,
+    has_text: bool,
+    has_reasoning: bool,
+    /// The message has shown nothing yet.
+    is_new: bool,
+    /// Number of the next tool call.
+    calls: usize,
+}
+
+impl ChannelParser {
+    /// A parser for one answer, whose prompt ends with `opened` after its last `<|start|>`.
+    pub fn new(opened: &str, calls: usize) -> Self {
+        let mut parser = Self {
+            place: Place::Header,
+            held: String::new(),
+            opened_bytes: 0,
+            has_text: false,
+            has_reasoning: false,
+            is_new: true,
+            calls,
+        };
+        // What the prompt said is not said again.
+        parser.push(opened);
+        if parser.place == Place::End {
+            parser.place = Place::Between;
+        }
+        parser.opened_bytes = parser.held.len();
+        (parser.has_text, parser.has_reasoning) = (false, false);
+        parser
+    }
+
+    /// The turn is over.
+    pub fn has_ended(&self) -> bool {
+        self.place == Place::End
+    }
+
+    /// Takes the next piece of text.
+    pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
+        let mut events = Vec::new();
+        self.held.push_str(text);
+        while self.step(&mut events) {}
+        events
+    }
+
+    /// The rest when no more text comes. A tool call whose arguments are whole is one, since
+    /// `<|call|>` may have ended the generation.
+    pub fn finish(&mut self) -> Vec<OutputEvent> {
+        let mut events = Vec::new();
+        let rest = std::mem::take(&mut self.held);
+        match self.place.clone() {
+            Place::Between | Place::End => {}
+            Place::Header => self.emit_headless(&rest, &mut events),
+            Place::Analysis | Place::Answer { .. } => self.emit(&rest, &mut events),
+            Place::Call { recipient } => self.close_call(&recipient, &rest, &mut events),
+        }
+        self.place = Place::End;
+        events
+    }
+
+    /// Handles the held text up to the next marker; false when more text is needed.
+    fn step(&mut self, events: &mut Vec<OutputEvent>) -> bool {
+        match self.place.clone() {
+            Place::End => {
+                self.held.clear();
+                false
+            }
+            Place::Between => self.step_between(),
+            Place::Header => self.step_header(events),
+            Place::Analysis | Place::Answer { .. } => self.step_text(events),
+            Place::Call { recipient } => self.step_call(&recipient, events),
+        }
+    }
+
+    fn step_between(&mut self) -> bool {
+        let Some((at, marker)) = first_of(&self.held, &[START, CHANNEL]) else {
+            let keep = longest_held(&self.held, [START, CHANNEL].into_iter());
+            self.held.drain(..self.held.len() - keep);
+            return false;
+        };
+        self.begin_header(at, marker);
+        true
+    }
+
+    /// A header begins at a marker, of which a channel's belongs to it.
+    fn begin_header(&mut self, at: usize, marker: &str) {
+        let skip = if marker == START { at + START.len() } else { at };
+        self.held.drain(..skip);
+        self.opened_bytes = 0;
+        self.place = Place::Header;
+    }
+
+    fn step_header(&mut self, events: &mut Vec<OutputEvent>) -> bool {
+        self.is_new = true;
+        let found = first_of(&self.held, &[MESSAGE, END, CALL, RETURN, START]);
+        let Some((at, marker)) = found.filter(|(at, _)| *at <= HEADER_BYTES_MAX) else {
+            let is_long = self.held.len() > HEADER_BYTES_MAX + MARKER_BYTES_MAX;
+            if is_long {
+                self.held.drain(..self.opened_bytes);
+                self.place = Place::Answer { is_final: true };
+            }
+            return is_long;
+        };
+        let header = self.held.get(..at).unwrap_or_default().to_owned();
+        if marker == START {
+            self.begin_header(at, START);
+            return true;
+        }
+        self.held.drain(..at + marker.len());
+        if marker != MESSAGE {
+            self.emit_headless(&header, events);
+        }
+        self.place = match marker {
+            MESSAGE => place_of(&header),
+            END => Place::Between,
+            _ => Place::End,
+        };
+        true
+    }
+
+    /// What a model wrote without the header that the prompt began.
+    fn emit_headless(&mut self, header: &str, events: &mut Vec<OutputEvent>) {
+        let text = header.get(self.opened_bytes..).unwrap_or_default();
+        if self.opened_bytes > 0 && !text.contains(CHANNEL) {
+            self.place = Place::Answer { is_final: true };
+            self.emit(text, events);
+        }
+    }
+
+    fn step_text(&mut self, events: &mut Vec<OutputEvent>) -> bool {
+        let Some((at, marker)) = first_of(&self.held, &AFTER_TEXT) else {
+            let keep = longest_held(&self.held, AFTER_TEXT.into_iter());
+            let rest = self.held.split_off(self.held.len() - keep);
+            let text = std::mem::replace(&mut self.held, rest);
+            self.emit(&text, events);
+            return false;
+        };
+        let text = self.held.get(..at).unwrap_or_default().to_owned();
+        self.emit(&text, events);
+        self.end_message(at, marker);
+        true
+    }
+
+    fn step_call(&mut self, recipient: &str, events: &mut Vec<OutputEvent>) -> bool {
+        let found = first_of(&self.held, &AFTER_TEXT).filter(|(at, _)| *at <= CALL_BYTES_MAX);
+        let Some((at, marker)) = found else {
+            let is_long = self.held.len() > CALL_BYTES_MAX + MARKER_BYTES_MAX;
+            if is_long {
+                self.place = Place::Answer { is_final: false };
+            }
+            return is_long;
+        };
+        let text = self.held.get(..at).unwrap_or_default().to_owned();
+        self.close_call(recipient, &text, events);
+        self.end_message(at, marker);
+        true
+    }
+
+    /// Goes on behind the marker at the end of a message.
+    fn end_message(&mut self, at: usize, marker: &str) {
+        if matches!(marker, START | CHANNEL) {
+            return self.begin_header(at, marker);
+        }
+        self.held.drain(..at + marker.len());
+        let ends_turn = matches!(self.place, Place::Answer { is_final: true } | Place::Call { .. });
+        self.place = if marker == END && !ends_turn { Place::Between } else { Place::End };
+    }
+
+    /// The call of a complete message; what is no call stays text.
+    fn close_call(&mut self, recipient: &str, text: &str, events: &mut Vec<OutputEvent>) {
+        let function = recipient.strip_prefix("functions.");
+        let arguments = match (serde_json::from_str(text.trim()), function) {
+            (Ok(Value::Object(arguments)), _) => Value::Object(arguments),
+            (_, Some(_)) if text.trim().is_empty() => Value::Object(Map::new()),
+            // The model's own tools take anything, such as a program.
+            (_, None) => text.into(),
+            (_, Some(_)) => {
+                self.place = Place::Answer { is_final: false };
+                return self.emit(text, events);
+            }
+        };
+        let id = ToolCall::numbered_id(self.calls);
+        self.calls += 1;
+        let name = function.unwrap_or(recipient).into();
+        events.push(OutputEvent::ToolCall(ToolCall { id, name, arguments }));
+    }
+
+    /// Passes on text of the present message.
+    fn emit(&mut self, text: &str, events: &mut Vec<OutputEvent>) {
+        if text.is_empty() {
+            return;
+        }
+        let is_reasoning = self.place == Place::Analysis;
+        let before = if is_reasoning { &mut self.has_reasoning } else { &mut self.has_text };
+        let gap = if *before && self.is_new { "\n\n" } else { "" };
+        *before = true;
+        self.is_new = false;
+        let text = [gap, text].concat();
+        events.push(match is_reasoning {
+            true => OutputEvent::Reasoning(text),
+            false => OutputEvent::Text(text),
+        });
+    }
+}
+
+/// The first marker in a text, and where it begins.
+fn first_of<'a>(text: &str, markers: &[&'a str]) -> Option<(usize, &'a str)> {
+    markers.iter().filter_map(|marker| Some((text.find(marker)?, *marker))).min()
+}
+
+/// What follows a header.
+fn place_of(header: &str) -> Place {
+    let (role, channel) = header.split_once(CHANNEL).unwrap_or((header, ""));
+    let words = |text: &str| text.replace(CHANNEL, " ").replace(CONSTRAIN, " ");
+    let (role, channel) = (words(role), words(channel));
+    // A message without a role goes on with the assistant's.
+    let speaker = role.split_whitespace().next().unwrap_or("assistant");
+    if speaker != "assistant" && !speaker.starts_with("to=") {
+        return Place::End;
+    }
+    let mut all = role.split_whitespace().chain(channel.split_whitespace());
+    let recipient = all.find_map(|word| word.strip_prefix("to="));
+    match (recipient, channel.split_whitespace().next()) {
+        (Some(to), _) if !matches!(to, "" | "all" | "user" | "assistant") => {
+            Place::Call { recipient: to.into() }
+        }
+        (_, Some("analysis")) => Place::Analysis,
+        (_, channel) => Place::Answer { is_final: channel != Some("commentary") },
+    }
+}

@@ -1,0 +1,195 @@
+//! Output whose reasoning and tool calls stand between tags.
+
+use super::output_format::TaggedFormat;
+use super::output_parser::{CALL_BYTES_MAX, OutputEvent};
+use super::stop::longest_held;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Text,
+    Reasoning,
+    ToolCall,
+    /// Nothing more belongs to the answer.
+    End,
+}
+
+/// Splits text, as it comes, into events. Tags may be cut anywhere; what may be the start of one
+/// is held back. Line breaks next to tags belong to the format and are dropped. Reasoning opens
+/// only before the first word of the answer; a tool call that does not parse stays text.
+#[derive(Debug, Clone)]
+pub(super) struct TaggedParser {
+    format: TaggedFormat,
+    place: Place,
+    /// Not yet decided: the start of a tag, or a tool call so far.
+    held: String,
+    /// Line breaks that are dropped if a tag follows.
+    breaks: String,
+    /// A tag came just before: line breaks are dropped.
+    after_tag: bool,
+    /// Words of the answer have come.
+    answered: bool,
+    /// Number of the next tool call.
+    calls: usize,
+}
+
+impl TaggedParser {
+    /// A parser for one answer, whose first tool call has the number `calls`.
+    pub fn new(format: TaggedFormat, calls: usize) -> Self {
+        let in_reasoning = format.starts_in_reasoning && format.reasoning.is_some();
+        Self {
+            format,
+            place: if in_reasoning { Place::Reasoning } else { Place::Text },
+            held: String::new(),
+            breaks: String::new(),
+            after_tag: in_reasoning,
+            answered: false,
+            calls,
+        }
+    }
+
+    /// A tag has ended the answer.
+    pub fn has_ended(&self) -> bool {
+        self.place == Place::End
+    }
+
+    /// Takes the next piece of text.
+    pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
+        let mut events = Vec::new();
+        self.held.push_str(text);
+        while self.step(&mut events) {}
+        events
+    }
+
+    /// The rest when no more text comes: an unfinished tag or tool call is text after all.
+    pub fn finish(&mut self) -> Vec<OutputEvent> {
+        let mut events = Vec::new();
+        let mut rest = std::mem::take(&mut self.held);
+        if self.place == Place::ToolCall {
+            self.place = Place::Text;
+            let open = self.format.tool_call.as_ref().map(|tags| tags.open.as_str());
+            rest.insert_str(0, open.unwrap_or_default());
+        }
+        self.emit(&rest, &mut events);
+        if !self.after_tag {
+            let breaks = std::mem::take(&mut self.breaks);
+            self.emit_words(breaks, &mut events);
+        }
+        events
+    }
+
+    /// Handles the held text up to the next tag; false when more text is needed.
+    fn step(&mut self, events: &mut Vec<OutputEvent>) -> bool {
+        if self.place == Place::ToolCall {
+            return self.step_tool_call(events);
+        }
+        let tags = self.tags();
+        let found = tags.iter().filter_map(|(tag, to)| Some((self.held.find(tag)?, tag, *to)));
+        if let Some((at, tag, to)) = found.min_by_key(|(at, ..)| *at) {
+            let before = self.held.get(..at).unwrap_or_default().to_owned();
+            let after = self.held.get(at + tag.len()..).unwrap_or_default().to_owned();
+            if to == Place::Reasoning && !before.trim().is_empty() {
+                // The answer has begun: from here on the tag is a word like others.
+                self.emit(&before, events);
+                self.held = self.held.split_off(at);
+                return true;
+            }
+            self.emit(&before, events);
+            self.breaks.clear();
+            self.after_tag = true;
+            self.place = to;
+            self.held = after;
+            return true;
+        }
+        let keep = longest_held(&self.held, tags.iter().map(|(tag, _)| tag.as_str()));
+        let rest = self.held.split_off(self.held.len() - keep);
+        let text = std::mem::replace(&mut self.held, rest);
+        self.emit(&text, events);
+        false
+    }
+
+    /// The tags that mean something here, and where they lead.
+    fn tags(&self) -> Vec<(String, Place)> {
+        let reasoning = self.format.reasoning.as_ref();
+        if self.place == Place::Reasoning {
+            return reasoning.map(|tags| (tags.close.clone(), Place::Text)).into_iter().collect();
+        }
+        if self.place == Place::End {
+            return Vec::new();
+        }
+        let end = |tag: &String| (tag.clone(), Place::End);
+        let mut tags: Vec<_> = self.format.ends.iter().map(end).collect();
+        if let Some(pair) = &self.format.calls {
+            tags.extend([&pair.open, &pair.close].map(|tag| (tag.clone(), Place::Text)));
+        }
+        if let (Some(pair), false) = (reasoning, self.answered) {
+            tags.push((pair.open.clone(), Place::Reasoning));
+        }
+        if let Some(pair) = &self.format.tool_call {
+            tags.push((pair.open.clone(), Place::ToolCall));
+        }
+        tags
+    }
+
+    fn step_tool_call(&mut self, events: &mut Vec<OutputEvent>) -> bool {
+        let Some(tags) = self.format.tool_call.clone() else { return false };
+        let Some(at) = self.held.find(&tags.close) else {
+            if self.held.len() > CALL_BYTES_MAX {
+                self.place = Place::Text;
+                self.after_tag = false;
+                let text = tags.open + &std::mem::take(&mut self.held);
+                self.emit(&text, events);
+            }
+            return false;
+        };
+        let inside = self.held.get(..at).unwrap_or_default().to_owned();
+        self.held = self.held.split_off(at + tags.close.len());
+        self.place = Place::Text;
+        match self.format.call_form.parse(&inside, self.calls) {
+            Some(call) => {
+                self.calls += 1;
+                self.answered = true;
+                events.push(OutputEvent::ToolCall(call));
+            }
+            None => {
+                self.after_tag = false;
+                self.emit(&format!("{}{inside}{}", tags.open, tags.close), events);
+            }
+        }
+        true
+    }
+
+    /// Passes on text of the present place, without the line breaks next to tags.
+    fn emit(&mut self, text: &str, events: &mut Vec<OutputEvent>) {
+        let mut text = text;
+        if self.after_tag {
+            text = text.trim_start_matches(['\n', '\r']);
+            if text.is_empty() {
+                return;
+            }
+            self.after_tag = false;
+        }
+        let words = text.trim_end_matches(['\n', '\r']);
+        if words.is_empty() {
+            self.breaks.push_str(text);
+            return;
+        }
+        let mut whole = std::mem::take(&mut self.breaks);
+        whole.push_str(words);
+        self.breaks.push_str(text.get(words.len()..).unwrap_or_default());
+        self.emit_words(whole, events);
+    }
+
+    fn emit_words(&mut self, text: String, events: &mut Vec<OutputEvent>) {
+        if text.is_empty() {
+            return;
+        }
+        match self.place {
+            Place::End => {}
+            Place::Reasoning => events.push(OutputEvent::Reasoning(text)),
+            Place::Text | Place::ToolCall => {
+                self.answered |= !text.trim().is_empty();
+                events.push(OutputEvent::Text(text));
+            }
+        }
+    }
+}
