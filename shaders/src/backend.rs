@@ -40,6 +40,8 @@ pub struct WgpuBackend {
     pub(crate) gpu: SharedGpu,
     pub(crate) pipelines: Arc<Pipelines>,
     pub(crate) recorder: Recorder,
+    /// What the router's choice is made from.
+    pub(crate) router_logits: Option<WgpuBuffer>,
 }
 
 impl WgpuBackend {
@@ -52,7 +54,7 @@ impl WgpuBackend {
         let gpu = Arc::new(Gpu::open(&adapter)?);
         let pipelines = Arc::new(Pipelines::compile(&gpu)?);
         let recorder = Recorder::new(Arc::clone(&gpu))?;
-        Ok(Self { gpu, pipelines, recorder })
+        Ok(Self { gpu, pipelines, recorder, router_logits: None })
     }
 
     /// Another backend on the same device.
@@ -61,7 +63,12 @@ impl WgpuBackend {
     /// A device whose memory is full.
     pub fn again(&self) -> Result<Self, WgpuError> {
         let recorder = Recorder::new(Arc::clone(&self.gpu))?;
-        Ok(Self { gpu: Arc::clone(&self.gpu), pipelines: Arc::clone(&self.pipelines), recorder })
+        Ok(Self {
+            gpu: Arc::clone(&self.gpu),
+            pipelines: Arc::clone(&self.pipelines),
+            recorder,
+            router_logits: None,
+        })
     }
 
     /// What was recorded and submitted so far.

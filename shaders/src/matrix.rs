@@ -20,6 +20,10 @@ impl WgpuMatrix {
         Ok(Self { weights: weights.clone() })
     }
 
+    pub(crate) fn rows(&self) -> usize {
+        self.weights.rows()
+    }
+
     pub(crate) fn read_bytes(&self, level: Level) -> u64 {
         self.weights.read_bytes(level)
     }

@@ -92,6 +92,20 @@ impl WgpuRouting {
         let weights = gpu.buffer("expert weights", bytes)?;
         Ok(Self { ids, weights, per_token, rows: 0, rows_max })
     }
+
+    /// Sets the rows that are routed, and how many experts each has.
+    pub(crate) fn set(
+        &mut self,
+        gpu: &Gpu,
+        rows: usize,
+        per_token: usize,
+    ) -> Result<(), WgpuError> {
+        if 4 * (rows * per_token) as u64 > self.ids.size() {
+            *self = Self::new(gpu, self.rows_max.max(rows), per_token)?;
+        }
+        (self.rows, self.per_token) = (rows, per_token);
+        Ok(())
+    }
 }
 
 /// # Errors

@@ -85,6 +85,11 @@ impl WgpuPages {
         self.chunks.each_ref().map(|chunk| Binding::from(chunk.as_ref().unwrap_or(&self.empty)))
     }
 
+    /// The buffer that a page lies in, and its place among the pages there.
+    pub(crate) fn chunk_of(&self, page: PageId) -> (usize, usize) {
+        (page.0 as usize / self.chunk_pages, page.0 as usize % self.chunk_pages)
+    }
+
     /// One buffer, for a shader that writes pages in it.
     pub(crate) fn chunk(&self, chunk: usize) -> Binding {
         Binding::from(self.chunks.get(chunk).and_then(Option::as_ref).unwrap_or(&self.empty))

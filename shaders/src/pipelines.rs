@@ -66,6 +66,21 @@ macro_rules! pipelines {
 
 pipelines! {
     rms_norm: "rms_norm" [Read, Read, Write] {};
+    norm_part: "norm_part" [Read, Write] {};
+    scale: "scale" [Write] {};
+    softcap: "softcap" [Write] {};
+    gate: "gate" [Read, Write] {};
+    add_gated: "add_gated" [Read, Read, Write] {};
+    gather_rows: "gather_rows" [Read, Read, Write] {};
+    rope: "rope" [Read, Read, Read, Write] {};
+    kv_store_f32: "kv_store" [Read, Read, Write] { KIND = 0.0 };
+    kv_store_f16: "kv_store" [Read, Read, Write] { KIND = 1.0 };
+    kv_store_int8: "kv_store" [Read, Read, Write] { KIND = 2.0 };
+    attend_f32: "attend" [Read, Read, Read, Read, Read, Read, Read, Write] { KIND = 0.0 };
+    attend_f16: "attend" [Read, Read, Read, Read, Read, Read, Read, Write] { KIND = 1.0 };
+    attend_int8: "attend" [Read, Read, Read, Read, Read, Read, Read, Write] { KIND = 2.0 };
+    route: "route" [Read, Read, Read, Read, Write, Write] {};
+    experts_sum: "experts_sum" [Read, Read, Write] {};
 }
 
 fn compile(gpu: &Gpu, id: usize, source: &Source) -> Pipeline {

@@ -1,8 +1,11 @@
 //! The operations of a step: each records its dispatches.
 
+mod attention;
+mod elementwise;
 mod experts;
 mod norms;
 mod products;
+mod route;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{
@@ -47,7 +50,7 @@ impl<'a> WgpuEncoder<'a> {
     }
 
     pub(crate) fn tools(&mut self) -> Tools<'_> {
-        let WgpuBackend { gpu, pipelines, recorder } = &mut *self.backend;
+        let WgpuBackend { gpu, pipelines, recorder, .. } = &mut *self.backend;
         Tools { gpu, pipelines, recorder }
     }
 }
@@ -122,34 +125,34 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
 
     fn rope_store(
         &mut self,
-        _heads: &AttentionHeads<WgpuBackend>,
-        _rows: &StepRows,
-        _rope: &WgpuBuffer,
-        _qkv: &mut WgpuBuffer,
-        _kv: &mut WgpuPages,
+        heads: &AttentionHeads<WgpuBackend>,
+        rows: &StepRows,
+        rope: &WgpuBuffer,
+        qkv: &mut WgpuBuffer,
+        kv: &mut WgpuPages,
     ) -> Result<(), EngineError> {
-        Err(not_there("rope_store"))
+        attention::rope_store(&mut self.tools(), (heads, rows), rope, qkv, kv)
     }
 
     fn rope_queries(
         &mut self,
-        _heads: &AttentionHeads<WgpuBackend>,
-        _rows: &StepRows,
-        _rope: &WgpuBuffer,
-        _queries: &mut WgpuBuffer,
+        heads: &AttentionHeads<WgpuBackend>,
+        rows: &StepRows,
+        rope: &WgpuBuffer,
+        queries: &mut WgpuBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("rope_queries"))
+        attention::rope_queries(&mut self.tools(), (heads, rows), rope, queries)
     }
 
     fn attend(
         &mut self,
-        _heads: &AttentionHeads<WgpuBackend>,
-        _rows: &StepRows,
-        _qkv: &WgpuBuffer,
-        _kv: &WgpuPages,
-        _out: &mut WgpuBuffer,
+        heads: &AttentionHeads<WgpuBackend>,
+        rows: &StepRows,
+        queries: &WgpuBuffer,
+        kv: &WgpuPages,
+        out: &mut WgpuBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("attend"))
+        attention::attend(&mut self.tools(), (heads, rows), queries, kv, out)
     }
 
     fn delta_net(
@@ -163,17 +166,19 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         Err(not_there("delta_net"))
     }
 
-    fn gate(&mut self, _gate: &WgpuBuffer, _out: &mut WgpuBuffer) -> Result<(), EngineError> {
-        Err(not_there("gate"))
+    fn gate(&mut self, gate: &WgpuBuffer, out: &mut WgpuBuffer) -> Result<(), EngineError> {
+        elementwise::gate(&mut self.tools(), gate, out)
     }
 
     fn route(
         &mut self,
-        _router: &Router<WgpuBackend>,
-        _x: &WgpuBuffer,
-        _out: &mut WgpuRouting,
+        router: &Router<WgpuBackend>,
+        x: &WgpuBuffer,
+        out: &mut WgpuRouting,
     ) -> Result<(), EngineError> {
-        Err(not_there("route"))
+        let WgpuBackend { gpu, pipelines, recorder, router_logits } = &mut *self.backend;
+        let tools = &mut Tools { gpu, pipelines, recorder };
+        route::route(tools, router, x, router_logits, out)
     }
 
     async fn read_routing_into(
@@ -209,12 +214,12 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         Ok(self.tools().recorder.submit()?)
     }
 
-    fn scale(&mut self, _factor: f32, _x: &mut WgpuBuffer) -> Result<(), EngineError> {
-        Err(not_there("scale"))
+    fn scale(&mut self, factor: f32, x: &mut WgpuBuffer) -> Result<(), EngineError> {
+        elementwise::scale(&mut self.tools(), factor, x)
     }
 
-    fn softcap(&mut self, _cap: f32, _x: &mut WgpuBuffer) -> Result<(), EngineError> {
-        Err(not_there("softcap"))
+    fn softcap(&mut self, cap: f32, x: &mut WgpuBuffer) -> Result<(), EngineError> {
+        elementwise::softcap(&mut self.tools(), cap, x)
     }
 
     fn clear(&mut self, rows: usize, out: &mut WgpuBuffer) -> Result<(), EngineError> {
@@ -246,11 +251,11 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
 
     fn add_gated(
         &mut self,
-        _gate: &WgpuBuffer,
-        _x: &WgpuBuffer,
-        _out: &mut WgpuBuffer,
+        gate: &WgpuBuffer,
+        x: &WgpuBuffer,
+        out: &mut WgpuBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("add_gated"))
+        elementwise::add_gated(&mut self.tools(), gate, x, out)
     }
 
     fn ffn_add(
@@ -275,20 +280,20 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
 
     fn experts_sum(
         &mut self,
-        _routing: &WgpuRouting,
-        _expert_rows: &WgpuBuffer,
-        _out: &mut WgpuBuffer,
+        routing: &WgpuRouting,
+        expert_rows: &WgpuBuffer,
+        out: &mut WgpuBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("experts_sum"))
+        elementwise::experts_sum(&mut self.tools(), routing, expert_rows, out)
     }
 
     fn gather_rows(
         &mut self,
-        _x: &WgpuBuffer,
-        _indices: &[u32],
-        _out: &mut WgpuBuffer,
+        x: &WgpuBuffer,
+        indices: &[u32],
+        out: &mut WgpuBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("gather_rows"))
+        elementwise::gather_rows(&mut self.tools(), x, indices, out)
     }
 
     async fn read_into(

@@ -45,3 +45,14 @@ pub(super) fn matmul_heads(
 ) -> Result<(), EngineError> {
     Err(not_there("matmul_heads"))
 }
+
+/// `out = W x` with float activations, whatever the mode of the matrix, at its highest level: the
+/// logits of a router.
+pub(super) fn multiply_float(
+    _tools: &mut Tools<'_>,
+    _weights: &WgpuMatrix,
+    _x: &WgpuBuffer,
+    _out: &mut WgpuBuffer,
+) -> Result<(), EngineError> {
+    Err(not_there("route"))
+}

@@ -8,5 +8,7 @@
     reason = "a test that cannot go on should say where, and one that is skipped why"
 )]
 
+mod attention;
+mod elementwise;
 mod harness;
 mod norms;

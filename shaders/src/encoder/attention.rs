@@ -1,0 +1,334 @@
+//! Attention: heads are normed and rotated, stored in pages, and gathered from them.
+
+use bytemuck::{Pod, Zeroable};
+use nestling_engine::EngineError;
+use nestling_engine::backend::{AttentionHeads, HeadNorm};
+use nestling_engine::batch::StepRows;
+use nestling_engine::kv_cache::{KvDtype, KvValues, PAGE_POSITIONS, PageId};
+use nestling_formats::RopePairs;
+
+use super::Tools;
+use crate::backend::WgpuBackend;
+use crate::memory::{WgpuBuffer, WgpuFloats, expect, word};
+use crate::pages::{CHUNKS, PageLayout, WgpuPages};
+use crate::recorder::spread;
+
+type Heads = AttentionHeads<WgpuBackend>;
+
+fn page_missing() -> EngineError {
+    EngineError::mismatch("page of a row", "a page", "none")
+}
+
+pub(super) fn rope_store(
+    tools: &mut Tools<'_>,
+    (heads, rows): (&Heads, &StepRows),
+    rope: &WgpuBuffer,
+    qkv: &WgpuBuffer,
+    kv: &mut WgpuPages,
+) -> Result<(), EngineError> {
+    let (g, d) = (heads.num_key_value_heads, heads.head_dim);
+    expect("key heads of the pages", kv.shape.num_key_value_heads, g)?;
+    expect("elements of a stored head", kv.shape.head_dim, d)?;
+    let stored = match kv.shape.values {
+        KvValues::Beside => 2 * g * d,
+        KvValues::KeyPrefix(_) => g * d,
+    };
+    let queries = if qkv.cols == stored { 0 } else { heads.num_attention_heads };
+    expect("columns of queries, keys and values", queries * d + stored, qkv.cols)?;
+    rotate(tools, (heads, rows), rope, qkv, (queries, g))?;
+    if let Some(weight) = &heads.value_norm {
+        let first = (queries + g) * d;
+        expect("norm of values", 0, (qkv.cols - first) % weight.len.max(1))?;
+        let parts = (qkv.cols - first) / weight.len.max(1);
+        norm_parts(tools, (weight, heads.eps), qkv, (first, parts))?;
+    }
+    store(tools, rows, (qkv, queries * d), kv)
+}
+
+pub(super) fn rope_queries(
+    tools: &mut Tools<'_>,
+    (heads, rows): (&Heads, &StepRows),
+    rope: &WgpuBuffer,
+    queries: &WgpuBuffer,
+) -> Result<(), EngineError> {
+    expect("columns of queries", heads.num_attention_heads * heads.head_dim, queries.cols)?;
+    rotate(tools, (heads, rows), rope, queries, (heads.num_attention_heads, 0))
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct RopeParams {
+    count: u32,
+    queries: u32,
+    keys: u32,
+    stride: u32,
+    head_dim: u32,
+    rope_first: u32,
+    rope_dims: u32,
+    adjacent: u32,
+    query_norm: u32,
+    key_norm: u32,
+    eps: f32,
+}
+
+/// Norms and rotates the first heads of every row: queries, then keys.
+fn rotate(
+    tools: &mut Tools<'_>,
+    (heads, rows): (&Heads, &StepRows),
+    rope: &WgpuBuffer,
+    x: &WgpuBuffer,
+    (queries, keys): (usize, usize),
+) -> Result<(), EngineError> {
+    let d = heads.head_dim;
+    expect("rows of angles", rows.len(), rope.rows)?;
+    expect("rows of queries", rows.len(), x.rows)?;
+    expect("columns of angles", 0, usize::from(heads.rope_first + rope.cols > d))?;
+    for (norm, first, count) in [(&heads.query_norm, 0, queries), (&heads.key_norm, queries, keys)]
+    {
+        match norm {
+            HeadNorm::PerHead(weight) => expect("head norm", 0, usize::from(weight.len > d))?,
+            HeadNorm::FullWidth(weight) if count > 0 => {
+                expect("norm of all heads", count * d, weight.len)?;
+                norm_parts(tools, (weight, heads.eps), x, (first * d, 1))?;
+            }
+            HeadNorm::FullWidth(_) | HeadNorm::Absent => {}
+        }
+    }
+    let per_head = |norm| match norm {
+        &HeadNorm::PerHead(ref weight) => Some(weight),
+        HeadNorm::FullWidth(_) | HeadNorm::Absent => None,
+    };
+    let norms: [Option<&WgpuFloats>; 2] = [per_head(&heads.query_norm), per_head(&heads.key_norm)];
+    let count = rows.len() * (queries + keys);
+    let length = |norm: Option<&WgpuFloats>| word("norm", norm.map_or(0, |weight| weight.len));
+    let params = RopeParams {
+        count: word("heads of a step", count)?,
+        queries: word("query heads", queries)?,
+        keys: word("key heads", keys)?,
+        stride: word("columns", x.cols)?,
+        head_dim: word("elements of a head", d)?,
+        rope_first: word("first rotated element", heads.rope_first)?,
+        rope_dims: word("rotated elements", rope.cols)?,
+        adjacent: u32::from(matches!(heads.rope_pairs, RopePairs::Adjacent)),
+        query_norm: length(norms[0])?,
+        key_norm: length(norms[1])?,
+        eps: heads.eps,
+    };
+    // In place of a norm that is not there, anything that is only read.
+    let weight = |norm: Option<&WgpuFloats>| norm.map_or(rope.binding(), WgpuFloats::binding);
+    let bindings = [rope.binding(), weight(norms[0]), weight(norms[1]), x.binding()];
+    let cost = (spread(count), 4 * (count * d) as u64);
+    Ok(tools.recorder.dispatch(&tools.pipelines.rope, &bindings, &params, cost)?)
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct NormParams {
+    count: u32,
+    parts: u32,
+    row_stride: u32,
+    part_stride: u32,
+    first: u32,
+    length: u32,
+    eps: f32,
+}
+
+/// Norms so many parts of every row in place, from a column on.
+fn norm_parts(
+    tools: &mut Tools<'_>,
+    (weight, eps): (&WgpuFloats, f32),
+    x: &WgpuBuffer,
+    (first, parts): (usize, usize),
+) -> Result<(), EngineError> {
+    let count = x.rows * parts;
+    let length = word("norm", weight.len)?;
+    let params = NormParams {
+        count: word("parts of a step", count)?,
+        parts: word("parts of a row", parts.max(1))?,
+        row_stride: word("columns", x.cols)?,
+        part_stride: length,
+        first: word("first column", first)?,
+        length,
+        eps,
+    };
+    let cost = (spread(count), 2 * (count * weight.len) as u64);
+    let bindings = [weight.binding(), x.binding()];
+    Ok(tools.recorder.dispatch(&tools.pipelines.norm_part, &bindings, &params, cost)?)
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct StoreParams {
+    rows: u32,
+    heads: u32,
+    stride: u32,
+    first: u32,
+    head_dim: u32,
+    prefix: u32,
+    page_words: u32,
+    head_words: u32,
+    value_first: u32,
+    scale_first: u32,
+}
+
+/// Stores keys and values, which begin at a column.
+fn store(
+    tools: &mut Tools<'_>,
+    rows: &StepRows,
+    (qkv, first): (&WgpuBuffer, usize),
+    kv: &mut WgpuPages,
+) -> Result<(), EngineError> {
+    let mut places: [Vec<[u32; 2]>; CHUNKS] = Default::default();
+    for row in 0..rows.len() {
+        let (page, position) = rows.place(row).ok_or_else(page_missing)?;
+        kv.prepare(page)?;
+        let (chunk, page) = kv.chunk_of(page);
+        let position = word("position in a buffer of pages", page * PAGE_POSITIONS + position)?;
+        places[chunk].push([word("rows", row)?, position]);
+    }
+    let (shape, layout) = (kv.shape, PageLayout::of(&kv.shape));
+    let prefix = match shape.values {
+        KvValues::Beside => 0,
+        KvValues::KeyPrefix(dim) => dim,
+    };
+    let pipeline = match shape.dtype {
+        KvDtype::F16 => &tools.pipelines.kv_store_f16,
+        KvDtype::Int8 => &tools.pipelines.kv_store_int8,
+        _ => &tools.pipelines.kv_store_f32,
+    };
+    for (chunk, places) in places.iter().enumerate().filter(|(_, places)| !places.is_empty()) {
+        let params = StoreParams {
+            rows: word("rows", places.len())?,
+            heads: word("key heads", shape.num_key_value_heads)?,
+            stride: word("columns", qkv.cols)?,
+            first: word("first column", first)?,
+            head_dim: word("elements of a head", shape.head_dim)?,
+            prefix: word("elements of a value", prefix)?,
+            page_words: word("words of a page", layout.page_words)?,
+            head_words: word("words of a head", layout.head_words)?,
+            value_first: word("words of keys", layout.value_first)?,
+            scale_first: word("words of a page", layout.scale_first)?,
+        };
+        let count = places.len() * shape.num_key_value_heads;
+        let table = tools.recorder.table(places)?;
+        let bindings = [qkv.binding(), table, kv.chunk(chunk)];
+        let cost = (spread(count), 2 * (count * shape.head_dim) as u64);
+        tools.recorder.dispatch(pipeline, &bindings, &params, cost)?;
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct AttendParams {
+    rows: u32,
+    heads: u32,
+    sharing: u32,
+    stride: u32,
+    head_dim: u32,
+    value_dim: u32,
+    window: u32,
+    has_sinks: u32,
+    scale: f32,
+    page_words: u32,
+    head_words: u32,
+    value_first: u32,
+    value_position: u32,
+    value_word: u32,
+    prefix_words: u32,
+    scale_first: u32,
+    chunk_pages: u32,
+}
+
+pub(super) fn attend(
+    tools: &mut Tools<'_>,
+    (heads, rows): (&Heads, &StepRows),
+    queries: &WgpuBuffer,
+    kv: &WgpuPages,
+    out: &mut WgpuBuffer,
+) -> Result<(), EngineError> {
+    let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
+    let value_dim = kv.shape.values.dim(d);
+    expect("columns of queries", 0, usize::from(queries.cols < h * d))?;
+    expect("attended columns", h * value_dim, out.cols)?;
+    expect("rows of queries", rows.len(), queries.rows)?;
+    expect("query heads for each key head", 0, h.checked_rem(g).unwrap_or(1))?;
+    expect("sinks", h, heads.sinks.as_ref().map_or(h, |sinks| sinks.len))?;
+    expect("key heads of the pages", kv.shape.num_key_value_heads, g)?;
+    expect("elements of a stored head", kv.shape.head_dim, d)?;
+    out.resize(tools.gpu, rows.len())?;
+    let (table, read) = tables(rows, kv)?;
+    let params = attend_params((heads, rows), queries, kv)?;
+    let pipeline = match kv.shape.dtype {
+        KvDtype::F16 => &tools.pipelines.attend_f16,
+        KvDtype::Int8 => &tools.pipelines.attend_int8,
+        _ => &tools.pipelines.attend_f32,
+    };
+    let table = tools.recorder.table(&table)?;
+    let sinks = heads.sinks.as_ref().map_or(queries.binding(), WgpuFloats::binding);
+    let [chunk_0, chunk_1, chunk_2, chunk_3] = kv.bindings();
+    let pages = [chunk_0, chunk_1, chunk_2, chunk_3, out.binding()];
+    let bindings = [[queries.binding(), table, sinks].as_slice(), &pages].concat();
+    let cost = (spread(rows.len() * h), (read * h * (d + value_dim)) as u64);
+    Ok(tools.recorder.dispatch(pipeline, &bindings, &params, cost)?)
+}
+
+fn attend_params(
+    (heads, rows): (&Heads, &StepRows),
+    queries: &WgpuBuffer,
+    kv: &WgpuPages,
+) -> Result<AttendParams, EngineError> {
+    let (h, d) = (heads.num_attention_heads, heads.head_dim);
+    let layout = PageLayout::of(&kv.shape);
+    Ok(AttendParams {
+        rows: word("rows", rows.len())?,
+        heads: word("query heads", h)?,
+        sharing: word("query heads", h / heads.num_key_value_heads.max(1))?,
+        stride: word("columns", queries.cols)?,
+        head_dim: word("elements of a head", d)?,
+        value_dim: word("elements of a value", kv.shape.values.dim(d))?,
+        window: heads
+            .sliding_window
+            .map_or(u32::MAX, |size| u32::try_from(size).unwrap_or(u32::MAX)),
+        has_sinks: u32::from(heads.sinks.is_some()),
+        scale: heads.scale,
+        page_words: word("words of a page", layout.page_words)?,
+        head_words: word("words of a head", layout.head_words)?,
+        value_first: word("words of keys", layout.value_first)?,
+        value_position: word("words of a value", layout.value_strides[0])?,
+        value_word: word("words of a value", layout.value_strides[1])?,
+        prefix_words: word("words of a value", layout.prefix_words)?,
+        scale_first: word("words of a page", layout.scale_first)?,
+        chunk_pages: word("pages", kv.chunk_pages)?,
+    })
+}
+
+/// For each row its position and where the pages of its sequence begin, then the pages; and how many
+/// positions all rows together read.
+fn tables(rows: &StepRows, kv: &WgpuPages) -> Result<(Vec<u32>, usize), EngineError> {
+    let mut table = vec![0; 2 * rows.len()];
+    let mut known: Vec<Option<(usize, usize)>> = vec![None; rows.pages.len()];
+    let mut read = 0;
+    // From the last row back: the first one met of a sequence sees the most pages of it.
+    for row in (0..rows.len()).rev() {
+        rows.place(row).ok_or_else(page_missing)?;
+        let (position, sequence) = (rows.positions[row] as usize, rows.sequences[row] as usize);
+        let visible = position / PAGE_POSITIONS + 1;
+        let first = match known.get(sequence).copied().flatten() {
+            Some((first, pages)) if pages >= visible => first,
+            _ => {
+                let pages = rows.pages.get(sequence).and_then(|pages| pages.get(..visible));
+                let pages: &[PageId] = pages.ok_or_else(page_missing)?;
+                pages.iter().try_for_each(|page| kv.check(*page))?;
+                let first = table.len();
+                table.extend(pages.iter().map(|page| page.0));
+                known[sequence] = Some((first, visible));
+                first
+            }
+        };
+        table[2 * row] = rows.positions[row];
+        table[2 * row + 1] = word("pages of a step", first)?;
+        read += position + 1;
+    }
+    Ok((table, read))
+}

@@ -1,0 +1,87 @@
+//! What is done element by element, and with whole rows.
+
+use nestling_engine::EngineError;
+
+use super::Tools;
+use crate::memory::{WgpuBuffer, WgpuRouting, expect, word};
+use crate::pipelines::Pipeline;
+use crate::recorder::{Binding, spread};
+
+/// Records one invocation for each element of `out`. `params` are what follows their count.
+fn record(
+    tools: &mut Tools<'_>,
+    pipeline: impl Fn(&crate::pipelines::Pipelines) -> &Pipeline,
+    bindings: &[Binding],
+    (out, params): (&WgpuBuffer, [u32; 3]),
+) -> Result<(), EngineError> {
+    let count = word("elements of a buffer", out.len())?;
+    let params = [count, params[0], params[1], params[2]];
+    let cost = (spread(out.len().div_ceil(64)), out.len() as u64);
+    Ok(tools.recorder.dispatch(pipeline(tools.pipelines), bindings, &params, cost)?)
+}
+
+pub(super) fn scale(tools: &mut Tools<'_>, factor: f32, x: &WgpuBuffer) -> Result<(), EngineError> {
+    record(tools, |all| &all.scale, &[x.binding()], (x, [factor.to_bits(), 0, 0]))
+}
+
+pub(super) fn softcap(tools: &mut Tools<'_>, cap: f32, x: &WgpuBuffer) -> Result<(), EngineError> {
+    record(tools, |all| &all.softcap, &[x.binding()], (x, [cap.to_bits(), 0, 0]))
+}
+
+pub(super) fn gate(
+    tools: &mut Tools<'_>,
+    gate: &WgpuBuffer,
+    out: &WgpuBuffer,
+) -> Result<(), EngineError> {
+    expect("columns of gates", out.cols, gate.cols)?;
+    expect("rows of gates", out.rows, gate.rows)?;
+    record(tools, |all| &all.gate, &[gate.binding(), out.binding()], (out, [0; 3]))
+}
+
+pub(super) fn add_gated(
+    tools: &mut Tools<'_>,
+    gate: &WgpuBuffer,
+    x: &WgpuBuffer,
+    out: &WgpuBuffer,
+) -> Result<(), EngineError> {
+    expect("columns of a gate", 1, gate.cols)?;
+    expect("rows of a gate", x.rows, gate.rows)?;
+    expect("columns of a sum", out.cols, x.cols)?;
+    expect("rows of a sum", out.rows, x.rows)?;
+    let bindings = [gate.binding(), x.binding(), out.binding()];
+    record(tools, |all| &all.add_gated, &bindings, (out, [word("columns", out.cols)?, 0, 0]))
+}
+
+pub(super) fn gather_rows(
+    tools: &mut Tools<'_>,
+    x: &WgpuBuffer,
+    indices: &[u32],
+    out: &mut WgpuBuffer,
+) -> Result<(), EngineError> {
+    expect("gathered columns", x.cols, out.cols)?;
+    if let Some(index) = indices.iter().find(|index| **index as usize >= x.rows) {
+        return Err(EngineError::mismatch("gathered row", x.rows, index));
+    }
+    out.resize(tools.gpu, indices.len())?;
+    if indices.is_empty() {
+        return Ok(());
+    }
+    let indices = tools.recorder.table(indices)?;
+    let bindings = [x.binding(), indices, out.binding()];
+    record(tools, |all| &all.gather_rows, &bindings, (out, [word("columns", out.cols)?, 0, 0]))
+}
+
+pub(super) fn experts_sum(
+    tools: &mut Tools<'_>,
+    routing: &WgpuRouting,
+    expert_rows: &WgpuBuffer,
+    out: &WgpuBuffer,
+) -> Result<(), EngineError> {
+    let per_token = routing.per_token;
+    expect("rows of experts", out.rows * per_token, expert_rows.rows)?;
+    expect("rows of the routing", out.rows, routing.rows)?;
+    expect("outputs of an expert", out.cols, expert_rows.cols)?;
+    let bindings = [Binding::from(&routing.weights), expert_rows.binding(), out.binding()];
+    let params = [word("columns", out.cols)?, word("experts of a token", per_token)?, 0];
+    record(tools, |all| &all.experts_sum, &bindings, (out, params))
+}

@@ -1,0 +1,194 @@
+//! Heads that are normed, rotated and stored, and what is gathered from their pages.
+
+use nestling_engine::backend::{AttentionHeads, Backend, Encoder, HeadNorm};
+use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
+use nestling_engine::cpu::Cpu;
+use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PageId};
+use nestling_formats::{Level, RopePairs};
+
+use crate::harness::{buffer, device, expect_close, noise, read};
+
+/// What a case varies.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    heads: (usize, usize, usize),
+    dtype: KvDtype,
+    values: KvValues,
+    norm: Norm,
+    pairs: RopePairs,
+    rope: (usize, usize),
+    window: Option<usize>,
+    sinks: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Norm {
+    Absent,
+    PerHead,
+    FullWidth,
+}
+
+const PLAIN: Case = Case {
+    heads: (6, 2, 20),
+    dtype: KvDtype::F32,
+    values: KvValues::Beside,
+    norm: Norm::Absent,
+    pairs: RopePairs::Halves,
+    rope: (0, 20),
+    window: None,
+    sinks: false,
+};
+
+/// Positions of the longer sequence: it crosses two borders of pages.
+const POSITIONS: usize = 150;
+
+impl Case {
+    fn heads<B: Backend>(&self, backend: &mut B) -> AttentionHeads<B> {
+        let (h, g, d) = self.heads;
+        let mut norm = |heads: usize, seed| match self.norm {
+            Norm::Absent => HeadNorm::Absent,
+            Norm::PerHead => HeadNorm::PerHead(backend.upload_floats(&noise(d - 4, seed)).unwrap()),
+            Norm::FullWidth => {
+                HeadNorm::FullWidth(backend.upload_floats(&noise(heads * d, seed)).unwrap())
+            }
+        };
+        let (query_norm, key_norm) = (norm(h, 5), norm(g, 6));
+        let per_head = matches!((self.norm, self.values), (Norm::PerHead, KvValues::Beside));
+        let sinks: Vec<f32> = noise(h, 8).iter().map(|x| 3.0 * x).collect();
+        AttentionHeads {
+            num_attention_heads: h,
+            num_key_value_heads: g,
+            head_dim: d,
+            scale: 1.0 / (d as f32).sqrt(),
+            rope_first: self.rope.0,
+            rope_pairs: self.pairs,
+            eps: 1e-6,
+            query_norm,
+            key_norm,
+            value_norm: per_head.then(|| backend.upload_floats(&noise(d, 7)).unwrap()),
+            sliding_window: self.window,
+            sinks: self.sinks.then(|| backend.upload_floats(&sinks).unwrap()),
+        }
+    }
+
+    /// Everything stored, in steps of so many rows, and what the last step attends to.
+    fn attended<B: Backend>(&self, backend: &mut B, steps: &[usize]) -> [Vec<f32>; 2] {
+        let (h, g, d) = self.heads;
+        let (values, dtype) = (self.values, self.dtype);
+        let shape = KvShape { num_key_value_heads: g, head_dim: d, values, dtype, pages: 9 };
+        let mut pool = backend.kv_pool(&shape).unwrap();
+        let heads = self.heads(backend);
+        let stored = if values == KvValues::Beside { 2 * g * d } else { g * d };
+        let cols = h * d + stored;
+        let all = noise(POSITIONS * cols, 3);
+        let angles = noise(POSITIONS * self.rope.1, 4);
+        let (mut first, mut results) = (0, [Vec::new(), Vec::new()]);
+        for count in steps {
+            let end = first + count;
+            let rows = step_rows(first, end);
+            let mut qkv = buffer(backend, cols, &all[first * cols..end * cols]);
+            let rope =
+                buffer(backend, self.rope.1, &angles[first * self.rope.1..end * self.rope.1]);
+            let mut out = backend.buffer(POSITIONS, h * values.dim(d)).unwrap();
+            let mut encoder = backend.encoder();
+            encoder.rope_store(&heads, &rows, &rope, &mut qkv, &mut pool).unwrap();
+            encoder.attend(&heads, &rows, &qkv, &pool, &mut out).unwrap();
+            encoder.flush().unwrap();
+            drop(encoder);
+            results[0].extend(read(backend, &qkv));
+            results[1].extend(read(backend, &out));
+            first = end;
+        }
+        results
+    }
+}
+
+/// Rows of a sequence, its pages in no order, over all buffers that pages lie in.
+fn step_rows(first: usize, end: usize) -> StepRows {
+    let rows = (first..end).map(|position| Row {
+        token: 0,
+        position: position as u32,
+        sequence: 0,
+        wants_logits: false,
+        levels: LevelPolicy::Fixed(Level::L8),
+    });
+    let pages = vec![PageId(8), PageId(0), PageId(4)];
+    StepRows::of_batch(&Batch {
+        rows: rows.collect(),
+        sequences: vec![SequenceRef::of_pages(pages)],
+    })
+}
+
+fn cases() -> Vec<Case> {
+    let latent = Case {
+        heads: (6, 1, 24),
+        values: KvValues::KeyPrefix(16),
+        rope: (16, 8),
+        pairs: RopePairs::Adjacent,
+        ..PLAIN
+    };
+    vec![
+        PLAIN,
+        Case { dtype: KvDtype::F16, norm: Norm::PerHead, ..PLAIN },
+        Case { dtype: KvDtype::Int8, norm: Norm::FullWidth, ..PLAIN },
+        Case { norm: Norm::PerHead, pairs: RopePairs::Adjacent, rope: (4, 12), ..PLAIN },
+        Case { window: Some(70), sinks: true, ..PLAIN },
+        Case { window: Some(1), heads: (4, 4, 132), rope: (0, 64), ..PLAIN },
+        latent,
+        Case { dtype: KvDtype::F16, ..latent },
+        Case { dtype: KvDtype::Int8, ..latent },
+    ]
+}
+
+#[test]
+fn attention_is_that_of_the_cpu() {
+    let Some(mut device) = device() else { return };
+    for case in cases() {
+        let found = case.attended(&mut device, &[POSITIONS]);
+        let expected = case.attended(&mut Cpu::new(1), &[POSITIONS]);
+        // A norm of noise and its weights stay below 2; sums of 24 squares.
+        expect_close(&format!("heads, {case:?}"), &found[0], &expected[0], |_| 1e-5);
+        // A rotation of values below 2 differs by parts of 1e-6; an integer or half float may then be
+        // the next one, one position in thousands: a step is 2 / 127, or 2^-10, of a value.
+        let step = match case.dtype {
+            KvDtype::Int8 => 2.0 / 127.0,
+            KvDtype::F16 => 1.0 / 1024.0,
+            _ => 0.0,
+        };
+        expect_close(&format!("{case:?}"), &found[1], &expected[1], |_| 2e-5 + step);
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_how_the_prompt_was_cut() {
+    let Some(mut device) = device() else { return };
+    for case in cases() {
+        let whole = case.attended(&mut device, &[POSITIONS]);
+        let cut = case.attended(&mut device, &[63, 2, 1, 84]);
+        assert!(whole == cut, "{case:?}");
+    }
+}
+
+#[test]
+fn pages_survive_a_copy_and_a_snapshot() {
+    let Some(mut device) = device() else { return };
+    let shape = KvShape {
+        num_key_value_heads: 3,
+        head_dim: 8,
+        values: KvValues::Beside,
+        dtype: KvDtype::F16,
+        pages: 6,
+    };
+    let mut pool = device.kv_pool(&shape).unwrap();
+    let bytes: Vec<u8> = (0..shape.page_bytes()).map(|i| (i * 31 % 251) as u8).collect();
+    device.write_page(&mut pool, PageId(1), &bytes).unwrap();
+    for to in [0, 5] {
+        device.copy_page(&mut pool, PageId(1), PageId(to)).unwrap();
+        let mut read = Vec::new();
+        device.read_page(&pool, PageId(to), &mut read).unwrap();
+        assert!(read == bytes, "page {to}");
+    }
+    assert!(device.copy_page(&mut pool, PageId(2), PageId(0)).is_err(), "never written");
+    assert!(device.write_page(&mut pool, PageId(6), &bytes).is_err(), "no such page");
+    assert!(device.write_page(&mut pool, PageId(1), &bytes[1..]).is_err());
+}

@@ -1,0 +1,76 @@
+//! What is done element by element, and with whole rows.
+
+use nestling_engine::backend::{Backend, Encoder};
+use nestling_engine::cpu::Cpu;
+
+use crate::harness::{EPSILON, buffer, device, expect_close, noise, read};
+
+/// Every operation once, on buffers of this size.
+fn operations<B: Backend>(backend: &mut B, rows: usize, cols: usize) -> Vec<(String, Vec<f32>)> {
+    let wide: Vec<f32> = noise(rows * cols, 1).iter().map(|x| 40.0 * x).collect();
+    let mut results = Vec::new();
+    let mut scaled = buffer(backend, cols, &wide);
+    let mut capped = buffer(backend, cols, &wide);
+    let gates = buffer(backend, cols, &wide);
+    let row_gates = buffer(backend, 1, &wide[..rows]);
+    let x = buffer(backend, cols, &noise(rows * cols, 2));
+    let mut gated = buffer(backend, cols, &noise(rows * cols, 3));
+    let mut sum = buffer(backend, cols, &noise(rows * cols, 4));
+    let mut gathered = backend.buffer(rows + 2, cols).unwrap();
+    let indices: Vec<u32> = (0..rows as u32 + 2).map(|i| i * 7 % rows as u32).collect();
+    let mut encoder = backend.encoder();
+    encoder.scale(0.3, &mut scaled).unwrap();
+    encoder.softcap(30.0, &mut capped).unwrap();
+    encoder.gate(&gates, &mut gated).unwrap();
+    encoder.add_gated(&row_gates, &x, &mut sum).unwrap();
+    encoder.gather_rows(&x, &indices, &mut gathered).unwrap();
+    encoder.flush().unwrap();
+    drop(encoder);
+    let named = [
+        ("scale", &scaled),
+        ("softcap", &capped),
+        ("gate", &gated),
+        ("add_gated", &sum),
+        ("gather_rows", &gathered),
+    ];
+    for (name, buffer) in named {
+        results.push((format!("{name} [{rows}, {cols}]"), read(backend, buffer)));
+    }
+    results
+}
+
+#[test]
+fn elements_are_those_of_the_cpu() {
+    let Some(mut device) = device() else { return };
+    for (rows, cols) in [(1, 1), (3, 7), (2, 64), (5, 130), (1, 1000)] {
+        let found = operations(&mut device, rows, cols);
+        let expected = operations(&mut Cpu::new(1), rows, cols);
+        for ((what, found), (_, expected)) in found.iter().zip(&expected) {
+            // The series of exp is the same and within 2 units; a division, 2.5 in WGSL, and three
+            // more roundings follow. Sums are of values below 2.
+            let tolerance = |x: f32| 2.0 * EPSILON * 16.0 * x.abs().max(2.0);
+            expect_close(what, found, expected, tolerance);
+        }
+    }
+}
+
+#[test]
+fn cleared_rows_are_zeros() {
+    let Some(mut device) = device() else { return };
+    let mut x = device.buffer(9, 5).unwrap();
+    for rows in [3, 9, 1] {
+        let mut encoder = device.encoder();
+        encoder.clear(rows, &mut x).unwrap();
+        encoder.flush().unwrap();
+        drop(encoder);
+        assert_eq!(read(&mut device, &x), vec![0.0; rows * 5]);
+    }
+}
+
+#[test]
+fn rows_outside_are_errors() {
+    let Some(mut device) = device() else { return };
+    let x = buffer(&mut device, 4, &noise(8, 1));
+    let mut out = device.buffer(2, 4).unwrap();
+    assert!(device.encoder().gather_rows(&x, &[2], &mut out).is_err());
+}

@@ -1,0 +1,197 @@
+// Causal attention of one query head of one row over its window of positions, a page of 64 at a
+// time. What a page gives does not depend on others, and pages are merged in ascending order, so a
+// row's result depends on nothing else that is computed. One workgroup for each head of each row.
+
+struct Params {
+    // Rows, query heads, and query heads for each key head.
+    rows: u32,
+    heads: u32,
+    sharing: u32,
+    // Elements from row to row of the queries.
+    stride: u32,
+    head_dim: u32,
+    value_dim: u32,
+    // Positions that a row sees, its own included.
+    window: u32,
+    // 1: every head has a logit without a value.
+    has_sinks: u32,
+    scale: f32,
+    page_words: u32,
+    head_words: u32,
+    value_first: u32,
+    // Words from position to position and from word to word of values.
+    value_position: u32,
+    value_word: u32,
+    // Words of a key that have the scale of values.
+    prefix_words: u32,
+    scale_first: u32,
+    chunk_pages: u32,
+}
+
+// 0: f32; 1: f16; 2: int8.
+override KIND: u32 = 0u;
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> queries: array<f32>;
+// For each row its position, and where the pages of its sequence begin; then the pages.
+@group(0) @binding(2) var<storage, read> tables: array<u32>;
+@group(0) @binding(3) var<storage, read> sinks: array<f32>; // [heads]
+@group(0) @binding(4) var<storage, read> chunk_0: array<u32>;
+@group(0) @binding(5) var<storage, read> chunk_1: array<u32>;
+@group(0) @binding(6) var<storage, read> chunk_2: array<u32>;
+@group(0) @binding(7) var<storage, read> chunk_3: array<u32>;
+@group(0) @binding(8) var<storage, read_write> out: array<f32>; // [rows, heads * value_dim]
+
+// include: exp
+// include: half_float
+// include: reduce
+
+const POSITIONS: u32 = 64u;
+const LOWEST: f32 = -3.4028234e38;
+
+var<workgroup> query: array<f32, 1024>;
+var<workgroup> gathered: array<f32, 1024>;
+var<workgroup> weights: array<f32, 64>;
+
+fn word_at(chunk: u32, index: u32) -> u32 {
+    switch chunk {
+        case 0u: { return chunk_0[index]; }
+        case 1u: { return chunk_1[index]; }
+        case 2u: { return chunk_2[index]; }
+        default: { return chunk_3[index]; }
+    }
+}
+
+// The elements of a word; those that it has not are 0.
+fn elements(word: u32) -> vec4<f32> {
+    if KIND == 0u {
+        return vec4<f32>(bitcast<f32>(word), 0.0, 0.0, 0.0);
+    }
+    if KIND == 1u {
+        return vec4<f32>(f16_to_f32(word & 0xffffu), f16_to_f32(word >> 16u), 0.0, 0.0);
+    }
+    return vec4<f32>(unpack4xI8(word));
+}
+
+// `sum` and what one word of a key adds to it.
+fn multiply(sum: f32, word: u32, first: u32) -> f32 {
+    let key = elements(word);
+    var result = fma(query[first], key.x, sum);
+    if KIND > 0u {
+        result = fma(query[first + 1u], key.y, result);
+    }
+    if KIND > 1u {
+        result = fma(query[first + 2u], key.z, result);
+        result = fma(query[first + 3u], key.w, result);
+    }
+    return result;
+}
+
+// The score of one position of a page.
+fn score(chunk: u32, head: u32, scales: u32, position: u32) -> f32 {
+    let per_word = 1u << KIND;
+    let words = params.head_dim / per_word;
+    var sum = 0.0;
+    for (var word = 0u; word < params.prefix_words; word += 1u) {
+        sum = multiply(sum, word_at(chunk, head + word * POSITIONS + position), word * per_word);
+    }
+    if KIND == 2u {
+        sum *= bitcast<f32>(word_at(chunk, scales + POSITIONS + position));
+    }
+    var rest = 0.0;
+    for (var word = params.prefix_words; word < words; word += 1u) {
+        rest = multiply(rest, word_at(chunk, head + word * POSITIONS + position), word * per_word);
+    }
+    if KIND == 2u {
+        if params.prefix_words == 0u {
+            return rest * (bitcast<f32>(word_at(chunk, scales + position)) * params.scale);
+        }
+        rest *= bitcast<f32>(word_at(chunk, scales + position));
+    }
+    return (sum + rest) * params.scale;
+}
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let index = group.y * groups.x + group.x;
+    if index >= params.rows * params.heads {
+        return;
+    }
+    let row = index / params.heads;
+    let head = index % params.heads;
+    let kv_head = head / params.sharing;
+    let per_word = 1u << KIND;
+    let first_query = row * params.stride + head * params.head_dim;
+    for (var i = lane; i < params.head_dim; i += LANES) {
+        query[i] = queries[first_query + i];
+    }
+    for (var i = lane; i < params.value_dim; i += LANES) {
+        gathered[i] = 0.0;
+    }
+    workgroupBarrier();
+    let position = tables[2u * row];
+    let first_page = tables[2u * row + 1u];
+    let end = position + 1u;
+    let start = end - min(end, params.window);
+    var largest = LOWEST;
+    var sum = 0.0;
+    for (var page = start / POSITIONS; page * POSITIONS < end; page += 1u) {
+        let place = tables[first_page + page];
+        let chunk = place / params.chunk_pages;
+        let base = place % params.chunk_pages * params.page_words;
+        let keys = base + kv_head * params.head_words;
+        let scales = base + params.scale_first + kv_head * 2u * POSITIONS;
+        let at = page * POSITIONS + lane;
+        let is_seen = at >= start && at < end;
+        var value = LOWEST;
+        if is_seen {
+            value = score(chunk, keys, scales, lane);
+        }
+        let page_max = max_lanes(lane, value);
+        var weight = 0.0;
+        if is_seen {
+            weight = exp_of(value - page_max);
+        }
+        let page_sum = sum_lanes(lane, weight);
+        let both = max(page_max, largest);
+        let old = select(exp_of(largest - both), 0.0, largest == LOWEST);
+        let fresh = exp_of(page_max - both);
+        sum = fma(sum, old, page_sum * fresh);
+        largest = both;
+        if KIND == 2u {
+            weight *= bitcast<f32>(word_at(chunk, scales + POSITIONS + lane));
+        }
+        weights[lane] = select(0.0, weight, is_seen);
+        workgroupBarrier();
+        let first = max(start, page * POSITIONS) - page * POSITIONS;
+        let last = min(end - page * POSITIONS, POSITIONS);
+        let values = keys + params.value_first;
+        for (var word = lane; word * per_word < params.value_dim; word += LANES) {
+            var block = vec4<f32>();
+            for (var p = first; p < last; p += 1u) {
+                let at = values + p * params.value_position + word * params.value_word;
+                block = fma(vec4<f32>(weights[p]), elements(word_at(chunk, at)), block);
+            }
+            for (var i = 0u; i < per_word; i += 1u) {
+                let element = word * per_word + i;
+                gathered[element] = fma(gathered[element], old, block[i] * fresh);
+            }
+        }
+        workgroupBarrier();
+    }
+    var factor = 1.0;
+    if params.has_sinks == 1u {
+        let sink = sinks[head];
+        let both = max(sink, largest);
+        factor = exp_of(largest - both);
+        sum = fma(sum, factor, exp_of(sink - both));
+    }
+    let first_out = index * params.value_dim;
+    for (var i = lane; i < params.value_dim; i += LANES) {
+        out[first_out + i] = gathered[i] * factor / sum;
+    }
+}

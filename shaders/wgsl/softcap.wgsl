@@ -1,0 +1,24 @@
+// Keeps values within a cap: `x = cap * tanh(x / cap)`, element by element.
+
+struct Params {
+    count: u32,
+    cap: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read_write> x: array<f32>;
+
+// include: element
+// include: exp
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let index = element(group, groups, lane);
+    if index < params.count {
+        x[index] = params.cap * tanh_of(x[index] / params.cap);
+    }
+}
