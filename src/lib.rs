@@ -8,11 +8,10 @@ pub use nestling_formats as formats;
 
 pub use nestling_engine::text::{Message, Role, ToolCall, ToolSchema};
 pub use nestling_engine::{
-    ActivationMode, Budget, CancelToken, Conversation, Device, Driver, Engine, EngineError,
-    EngineOptions, Event, FinishReason, Finished, Fitted, GenerateOptions, Generation, Input,
-    KvDtype, MemoryPlan, MemoryTooSmall, Model, ModelOptions, ModelSource, OpenProgress,
-    PlannedResidence, Residence, SamplingParams, Session, SnapshotContents, Stats, StreamStats,
-    TokenEvent, Usage,
+    ActivationMode, Budget, CancelToken, Conversation, Driver, Engine, EngineError, EngineOptions,
+    Event, FinishReason, Finished, Fitted, GenerateOptions, Generation, Input, KvDtype, MemoryPlan,
+    MemoryTooSmall, Model, ModelOptions, ModelSource, OpenProgress, PlannedResidence, Residence,
+    SamplingParams, Session, SnapshotContents, Stats, StreamStats, TokenEvent, Usage,
 };
 pub use nestling_formats::Level;
 

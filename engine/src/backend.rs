@@ -6,6 +6,8 @@
 
 mod parts;
 
+use std::ops::AddAssign;
+
 use nestling_formats::Level;
 
 use crate::batch::StepRows;
@@ -32,6 +34,28 @@ pub struct BackendLimits {
     pub rows_max: usize,
 }
 
+/// What was given to a device to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackendCounters {
+    /// Shaders or kernels that were started.
+    pub dispatches: u64,
+    /// Submissions of work to the device's queue.
+    pub submissions: u64,
+    /// Bytes of weights that were copied to the device.
+    pub upload_bytes: u64,
+    /// Times that the host waited for the device.
+    pub waits: u64,
+}
+
+impl AddAssign for BackendCounters {
+    fn add_assign(&mut self, other: Self) {
+        self.dispatches += other.dispatches;
+        self.submissions += other.submissions;
+        self.upload_bytes += other.upload_bytes;
+        self.waits += other.waits;
+    }
+}
+
 /// A device: allocates, uploads, moves pages. An error leaves it usable.
 pub trait Backend: Send + Sized + 'static {
     /// Activations, `[rows, cols]` of f32; the row count varies from step to step.
@@ -50,6 +74,10 @@ pub trait Backend: Send + Sized + 'static {
     type Encoder<'a>: Encoder<Self>
     where
         Self: 'a;
+
+    /// Tells the contents of its pages and states from those of other kinds of backends: part of a
+    /// model's identity, so that snapshots are only read where they mean the same.
+    const PAGE_KIND: u8;
 
     /// What the device is, for people.
     fn name(&self) -> String;
@@ -166,6 +194,11 @@ pub trait Backend: Send + Sized + 'static {
 
     /// Starts a step.
     fn encoder(&mut self) -> Self::Encoder<'_>;
+
+    /// What was given to a device since this was asked last; nothing where the host computes.
+    fn take_counters(&mut self) -> BackendCounters {
+        BackendCounters::default()
+    }
 }
 
 /// Records, or runs, the operations of one step. T = rows, D = hidden size.

@@ -1,10 +1,12 @@
 //! What a generation tells whoever listens.
 
+use crate::backend::BackendCounters;
 use crate::expert::StreamStats;
 use crate::text::ToolCall;
 
 /// One thing that happened in a generation, in order.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "the large one comes once in a generation")]
 #[non_exhaustive]
 pub enum Event {
     /// A token was chosen. Comes before the text that it completes, and only where
@@ -106,6 +108,8 @@ pub struct Stats {
     /// What those steps did to have streamed experts there; other generations that shared them
     /// included.
     pub streaming: StreamStats,
+    /// What those steps gave a device to do; other generations that shared them included.
+    pub device: BackendCounters,
     /// Bytes of weights that the model holds.
     pub weight_bytes: u64,
     /// Bytes of keys and values that the session holds at the end.

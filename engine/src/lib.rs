@@ -69,7 +69,7 @@ pub mod weights;
 #[cfg(feature = "text")]
 pub use affinity::ThreadPlacement;
 pub use allocation::{Allocation, AllocationHash};
-pub use backend::{Backend, Encoder};
+pub use backend::{Backend, BackendCounters, Encoder};
 pub use batch::{Batch, LevelPolicy, Row, SequenceRef};
 pub use budget::{Budget, BudgetExceeded};
 pub use cancel::CancelToken;
@@ -94,7 +94,7 @@ pub use model_core::ModelParts;
 #[cfg(feature = "text")]
 pub use open::{Fitted, Model};
 #[cfg(feature = "text")]
-pub use options::{Device, Driver, EngineOptions, GenerateOptions, ModelOptions, Residence};
+pub use options::{Driver, EngineOptions, GenerateOptions, ModelOptions, Residence};
 pub use runner::{ModelRunner, StepOutput};
 pub use sampler::SamplingParams;
 #[cfg(feature = "text")]

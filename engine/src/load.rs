@@ -11,6 +11,7 @@ use nestling_formats::{GenerationDefaults, Level, ModelConfig};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::allocation::{self, Allocation, ChooseOptions, Counting};
+use crate::backend::Backend;
 use crate::budget::{BudgetExceeded, Purpose, Reservation};
 use crate::cancel::CancelToken;
 use crate::cpu::Cpu;
@@ -193,7 +194,7 @@ pub struct OpenProgress {
 }
 
 impl Model {
-    /// Opens a store, or a checkpoint's folder.
+    /// Opens a store, or a checkpoint's folder, on the processor.
     ///
     /// `progress` hears of every layer; `cancel` stops it between two of them.
     ///
@@ -211,11 +212,27 @@ impl Model {
         Self::open_source(engine, ModelSource::at(path)?, options, progress, cancel)
     }
 
-    /// Opens a source that has been opened already.
+    /// Opens a source that has been opened already, on the processor.
     ///
     /// # Errors
     /// As [`Model::open`].
     pub fn open_source(
+        engine: &Engine,
+        source: ModelSource,
+        options: &ModelOptions,
+        progress: &mut dyn FnMut(OpenProgress),
+        cancel: &CancelToken,
+    ) -> Result<Self, EngineError> {
+        let cpu = Cpu::with(Arc::clone(&engine.core.pool), Kernels::detect());
+        Self::open_source_on(cpu, engine, source, options, progress, cancel)
+    }
+
+    /// Opens a source that has been opened already, on any backend.
+    ///
+    /// # Errors
+    /// As [`Model::open`]; what the backend refuses.
+    pub fn open_source_on<B: Backend>(
+        backend: B,
         engine: &Engine,
         source: ModelSource,
         options: &ModelOptions,
@@ -238,12 +255,14 @@ impl Model {
             PlannedResidence::Streamed => Some(reserve(Purpose::Experts, plan.expert_bytes)?),
         };
         let sample = sample_tokens(text.tokenizer.as_ref(), config.vocab_size)?;
-        let opened = open_runner(engine, source, (options, &plan), progress, cancel)?;
+        let device = backend.name();
+        let opened = open_runner(backend, source, (options, &plan), progress, cancel)?;
         let (runner, dual) = with_dual(opened, options, &sample, cancel)?;
         let eos = &text.defaults.eos_token_ids;
         let end_tokens = if eos.is_empty() { config.eos_token_ids.clone() } else { eos.clone() };
         let parts = ModelParts {
-            identity: identity ^ options_identity(options, runner.as_ref()),
+            identity: identity ^ options_identity(options, runner.as_ref(), B::PAGE_KIND),
+            device,
             runner,
             sampling: sampling_of(&text.defaults),
             tokenizer: text.tokenizer,
@@ -261,14 +280,14 @@ impl Model {
     }
 }
 
-/// The runner on the device that was asked for.
-fn open_runner(
-    engine: &Engine,
+/// The model on its device.
+fn open_runner<B: Backend>(
+    backend: B,
     source: Arc<dyn ExpertSource>,
     (options, plan): (&ModelOptions, &MemoryPlan),
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
-) -> Result<Runner<Cpu>, EngineError> {
+) -> Result<Runner<B>, EngineError> {
     let runner_options = RunnerOptions {
         rows_max: plan.rows_max,
         kv_pages: Some(plan.kv_pages),
@@ -288,13 +307,12 @@ fn open_runner(
         ..RunnerOptions::default()
     };
     let mut report = |parts_done, parts_total| progress(OpenProgress { parts_done, parts_total });
-    let cpu = Cpu::with(Arc::clone(&engine.core.pool), Kernels::detect());
-    Runner::load(cpu, source, &runner_options, cancel, &mut report)
+    Runner::load(backend, source, &runner_options, cancel, &mut report)
 }
 
 /// The runner with its dual routing, where that was asked for and levels mean something.
-fn with_dual(
-    mut runner: Runner<Cpu>,
+fn with_dual<B: Backend>(
+    mut runner: Runner<B>,
     options: &ModelOptions,
     sample: &[u32],
     cancel: &CancelToken,
@@ -359,7 +377,7 @@ fn sampling_of(defaults: &GenerationDefaults) -> SamplingParams {
 }
 
 /// Options that change what lies in a page.
-fn options_identity(options: &ModelOptions, runner: &dyn ModelRunner) -> u128 {
+fn options_identity(options: &ModelOptions, runner: &dyn ModelRunner, page_kind: u8) -> u128 {
     let level = runner.limits().level_max.map_or(0, |level| level.bits());
     let mode = match options.activation_mode {
         crate::weights::ActivationMode::Int8 => 0,
@@ -368,5 +386,6 @@ fn options_identity(options: &ModelOptions, runner: &dyn ModelRunner) -> u128 {
     let dtype = options.kv_dtype.bytes() as u8;
     // The last is the version of what a page looks like.
     let plain = u128::from(u32::from_le_bytes([level, mode, dtype, 2]));
+    let plain = plain ^ u128::from(page_kind) << 32;
     plain ^ options.level_router.as_ref().map_or(0, |router| router.identity())
 }

@@ -33,6 +33,8 @@ const PROMPT_ROWS_MIN: usize = 32;
 pub struct ModelParts {
     /// The model on its device.
     pub runner: Box<dyn ModelRunner>,
+    /// What computes, for people.
+    pub device: String,
     /// What tells it from every other model and way to compute it: snapshots carry it.
     pub identity: u128,
     /// Text to tokens and back, where the model has one.
@@ -65,6 +67,7 @@ pub(crate) struct ModelCore {
     pub limits: RunnerLimits,
     pub config: ModelConfig,
     pub pool: SequencePool,
+    pub device: String,
     pub identity: u128,
     pub tokenizer: Option<Tokenizer>,
     pub chat_template: Option<ChatTemplate>,
@@ -117,6 +120,7 @@ impl ModelCore {
             runner: Mutex::new(parts.runner),
             limits,
             pool: SequencePool::new(limits.pages, limits.states),
+            device: parts.device,
             identity: parts.identity,
             tokenizer: parts.tokenizer,
             chat_template: parts.chat_template,

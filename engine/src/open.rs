@@ -84,6 +84,11 @@ impl Model {
         self.core.context_length()
     }
 
+    /// What computes, for people.
+    pub fn device_name(&self) -> &str {
+        &self.core.device
+    }
+
     /// Bytes of weights that are held.
     pub fn weight_bytes(&self) -> u64 {
         self.core.weight_bytes()

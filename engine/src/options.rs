@@ -62,8 +62,6 @@ pub struct ModelOptions {
     /// What decides levels under `dual`, a trained router for example; none is the rule that is built
     /// in. Its identity is part of the model's.
     pub level_router: Option<Arc<dyn LevelRouter>>,
-    /// What computes.
-    pub device: Device,
     /// Element type of keys and values.
     pub kv_dtype: KvDtype,
     /// Most tokens of one session; none means what the model was trained for, at most 8192.
@@ -97,7 +95,6 @@ impl Default for ModelOptions {
             weight_budget: None,
             dual: None,
             level_router: None,
-            device: Device::default(),
             kv_dtype: KvDtype::F16,
             context_length: None,
             kv_tokens: None,
@@ -123,17 +120,6 @@ pub enum Residence {
     Owned,
     /// As many planes as the budget has room for; others are read when they are wanted.
     Streamed,
-}
-
-/// What computes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Device {
-    /// The best that this build has.
-    #[default]
-    Auto,
-    /// The processor.
-    Cpu,
 }
 
 /// How one answer is generated.

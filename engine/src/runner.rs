@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nestling_formats::{Level, ModelConfig};
 
+use crate::backend::BackendCounters;
 use crate::batch::Batch;
 use crate::cancel::CancelToken;
 use crate::driver::block_on;
@@ -76,6 +77,8 @@ pub struct StepStats {
     pub weight_bytes: u64,
     /// What was done to have the experts there.
     pub streaming: StreamStats,
+    /// What a device was given to do.
+    pub device: BackendCounters,
 }
 
 /// The result of a step.

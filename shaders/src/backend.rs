@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::{Backend, BackendLimits};
+use nestling_engine::backend::{Backend, BackendCounters, BackendLimits};
 use nestling_engine::kv_cache::{KvShape, PageId};
 use nestling_engine::recurrent::{StateId, StateShape};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
@@ -18,7 +18,7 @@ use crate::matrix::WgpuMatrix;
 use crate::memory::{SharedGpu, WgpuBuffer, WgpuFloats, WgpuRouting};
 use crate::pages::WgpuPages;
 use crate::pipelines::Pipelines;
-use crate::recorder::{Counts, Recorder};
+use crate::recorder::Recorder;
 use crate::states::WgpuStates;
 
 /// Most rows of one step.
@@ -70,11 +70,6 @@ impl WgpuBackend {
             router_logits: None,
         })
     }
-
-    /// What was recorded and submitted so far.
-    pub fn counts(&self) -> Counts {
-        self.recorder.counts
-    }
 }
 
 impl Backend for WgpuBackend {
@@ -85,6 +80,8 @@ impl Backend for WgpuBackend {
     type KvPool = WgpuPages;
     type StatePool = WgpuStates;
     type Encoder<'a> = WgpuEncoder<'a>;
+
+    const PAGE_KIND: u8 = 2;
 
     fn name(&self) -> String {
         self.gpu.name.clone()
@@ -182,5 +179,9 @@ impl Backend for WgpuBackend {
 
     fn encoder(&mut self) -> WgpuEncoder<'_> {
         WgpuEncoder::new(self)
+    }
+
+    fn take_counters(&mut self) -> BackendCounters {
+        std::mem::take(&mut self.recorder.counts)
     }
 }

@@ -28,5 +28,4 @@ pub use error::WgpuError;
 pub use matrix::WgpuMatrix;
 pub use memory::{WgpuBuffer, WgpuFloats, WgpuRouting};
 pub use pages::WgpuPages;
-pub use recorder::Counts;
 pub use states::WgpuStates;

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytemuck::Pod;
+use nestling_engine::backend::BackendCounters;
 
 use crate::device::Gpu;
 use crate::error::WgpuError;
@@ -42,19 +43,6 @@ impl From<&wgpu::Buffer> for Binding {
     }
 }
 
-/// What was recorded since the device was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Dispatches of shaders.
-    pub dispatches: u64,
-    /// Submissions of command buffers.
-    pub submissions: u64,
-    /// Bytes of weights that went to the device after the model was opened.
-    pub upload_bytes: u64,
-    /// Times that the host waited for the device.
-    pub waits: u64,
-}
-
 /// Commands that were not yet submitted, and what they read.
 pub(crate) struct Recorder {
     pub gpu: Arc<Gpu>,
@@ -67,7 +55,8 @@ pub(crate) struct Recorder {
     work: u64,
     groups: HashMap<(usize, Vec<Binding>), wgpu::BindGroup>,
     read_back: Option<wgpu::Buffer>,
-    pub counts: Counts,
+    /// What was recorded since somebody asked.
+    pub counts: BackendCounters,
 }
 
 /// Workgroups for `count` pieces of work: shaders number them `y * num_workgroups.x + x` and pass
@@ -101,7 +90,7 @@ impl Recorder {
             work: 0,
             groups: HashMap::new(),
             read_back: None,
-            counts: Counts::default(),
+            counts: BackendCounters::default(),
             gpu,
         })
     }

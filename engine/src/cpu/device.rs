@@ -189,6 +189,8 @@ impl Backend for Cpu {
     type StatePool = CpuStates;
     type Encoder<'a> = CpuEncoder<'a>;
 
+    const PAGE_KIND: u8 = 0;
+
     fn name(&self) -> String {
         format!("CPU, {}, {} threads", self.team.kernels.name(), self.team.pool.threads())
     }

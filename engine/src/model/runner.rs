@@ -234,6 +234,7 @@ impl<B: Backend> Runner<B> {
         let model = (&self.weights, &mut self.experts, self.source.config().rms_norm_eps);
         let computed = forward(model, self.backend.encoder(), step).await;
         stats.streaming = self.experts.take_stats();
+        stats.device = self.backend.take_counters();
         if let (Some(recorder), Some(start_ns)) = (&self.recorder, start_ns) {
             let (rows, end_ns) = (batch.rows.len(), recorder.now_ns());
             recorder.add_step(StepRecord { rows, start_ns, end_ns, streaming: stats.streaming });

@@ -61,6 +61,7 @@ impl Task {
         }
         self.stats.weight_read_bytes += step.weight_bytes;
         self.stats.streaming.add(&step.streaming);
+        self.stats.device += step.device;
         if self.first_token.is_none() {
             self.stats.prompt_tokens += rows;
         }

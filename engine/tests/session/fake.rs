@@ -251,6 +251,7 @@ pub fn model(engine: &Engine, runner: FakeRunner) -> Model {
     let context_length = runner.limits.context_max;
     let parts = ModelParts {
         runner: Box::new(runner),
+        device: "fake".into(),
         identity: 7,
         tokenizer: None,
         chat_template: None,

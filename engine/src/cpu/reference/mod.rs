@@ -79,6 +79,8 @@ impl Backend for Reference {
     type StatePool = CpuStates;
     type Encoder<'a> = ReferenceEncoder;
 
+    const PAGE_KIND: u8 = 1;
+
     fn name(&self) -> String {
         "scalar reference".into()
     }
