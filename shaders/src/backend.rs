@@ -19,6 +19,7 @@ use crate::memory::{SharedGpu, WgpuBuffer, WgpuFloats, WgpuRouting};
 use crate::pages::WgpuPages;
 use crate::pipelines::Pipelines;
 use crate::recorder::Recorder;
+use crate::scratch::Scratch;
 use crate::states::WgpuStates;
 
 /// Most rows of one step.
@@ -42,6 +43,7 @@ pub struct WgpuBackend {
     pub(crate) recorder: Recorder,
     /// What the router's choice is made from.
     pub(crate) router_logits: Option<WgpuBuffer>,
+    pub(crate) scratch: Scratch,
 }
 
 impl WgpuBackend {
@@ -54,7 +56,7 @@ impl WgpuBackend {
         let gpu = Arc::new(Gpu::open(&adapter)?);
         let pipelines = Arc::new(Pipelines::compile(&gpu)?);
         let recorder = Recorder::new(Arc::clone(&gpu))?;
-        Ok(Self { gpu, pipelines, recorder, router_logits: None })
+        Ok(Self { gpu, pipelines, recorder, router_logits: None, scratch: Scratch::default() })
     }
 
     /// Another backend on the same device.
@@ -63,12 +65,8 @@ impl WgpuBackend {
     /// A device whose memory is full.
     pub fn again(&self) -> Result<Self, WgpuError> {
         let recorder = Recorder::new(Arc::clone(&self.gpu))?;
-        Ok(Self {
-            gpu: Arc::clone(&self.gpu),
-            pipelines: Arc::clone(&self.pipelines),
-            recorder,
-            router_logits: None,
-        })
+        let (gpu, pipelines) = (Arc::clone(&self.gpu), Arc::clone(&self.pipelines));
+        Ok(Self { gpu, pipelines, recorder, router_logits: None, scratch: Scratch::default() })
     }
 }
 
@@ -113,7 +111,7 @@ impl Backend for WgpuBackend {
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<WgpuMatrix, EngineError> {
-        WgpuMatrix::new(&self.gpu, weights, activations)
+        WgpuMatrix::new((&self.gpu, &self.recorder.slabs), weights, activations)
     }
 
     fn matrix_bytes(matrix: &WgpuMatrix, level: Level) -> u64 {

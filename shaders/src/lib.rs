@@ -11,10 +11,13 @@ mod device;
 mod encoder;
 mod error;
 mod matrix;
+mod matrix_image;
 mod memory;
 mod pages;
 mod pipelines;
 mod recorder;
+mod scratch;
+mod slabs;
 mod states;
 mod vulkan;
 

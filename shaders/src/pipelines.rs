@@ -81,6 +81,13 @@ pipelines! {
     attend_int8: "attend" [Read, Read, Read, Read, Read, Read, Read, Write] { KIND = 2.0 };
     route: "route" [Read, Read, Read, Read, Write, Write] {};
     experts_sum: "experts_sum" [Read, Read, Write] {};
+    embed: "embed" [Read, Read, Write] {};
+    quantize: "quantize" [Read, Write, Write] {};
+    matmul_nested: "matmul_nested" [Read, Read, Read, Read, Read, Read, Write] {};
+    matmul_float: "matmul_float" [Read, Read, Read, Read, Read, Write] {};
+    gated: "gated" [Read, Write] {};
+    gated_quantize: "gated_quantize" [Read, Write, Write] {};
+    heads_rest: "heads_rest" [Read, Write] {};
 }
 
 fn compile(gpu: &Gpu, id: usize, source: &Source) -> Pipeline {

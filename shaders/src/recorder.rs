@@ -12,9 +12,13 @@ use nestling_engine::backend::BackendCounters;
 use crate::device::Gpu;
 use crate::error::WgpuError;
 use crate::pipelines::Pipeline;
+use crate::slabs::Slabs;
 
 /// Bytes of the arena: parameters of some thousand dispatches.
 const ARENA_BYTES: usize = 1 << 20;
+
+/// Largest table in the arena; others get a buffer of their own.
+const TABLE_BYTES_MAX: usize = ARENA_BYTES / 16;
 
 /// Dispatches of one command buffer: few enough that the device starts while more are recorded.
 const DISPATCHES_MAX: usize = 512;
@@ -57,6 +61,8 @@ pub(crate) struct Recorder {
     read_back: Option<wgpu::Buffer>,
     /// What was recorded since somebody asked.
     pub counts: BackendCounters,
+    /// Memory of the weights that commands read.
+    pub slabs: Slabs,
 }
 
 /// Workgroups for `count` pieces of work: shaders number them `y * num_workgroups.x + x` and pass
@@ -91,6 +97,7 @@ impl Recorder {
             groups: HashMap::new(),
             read_back: None,
             counts: BackendCounters::default(),
+            slabs: Slabs::default(),
             gpu,
         })
     }
@@ -103,21 +110,30 @@ impl Recorder {
         start as u64
     }
 
+    /// Makes sure that a dispatch's tables are submitted together with it, up to four of them.
+    ///
+    /// # Errors
+    /// As [`Recorder::submit`].
+    pub fn make_room(&mut self) -> Result<(), WgpuError> {
+        if self.has_room(4 * TABLE_BYTES_MAX + (1 << 12)) { Ok(()) } else { self.submit() }
+    }
+
     fn has_room(&self, bytes: usize) -> bool {
         self.bytes.len() + bytes + 4 * self.align <= ARENA_BYTES
     }
 
-    /// A table that the next dispatch reads, and only that.
+    /// A table that the next dispatch reads, and only that. Of several, [`Recorder::make_room`]
+    /// comes first.
     ///
     /// # Errors
     /// As [`Recorder::submit`]; a table that is too large for the device.
     pub fn table(&mut self, values: &[impl Pod]) -> Result<Binding, WgpuError> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
-        if bytes.len() > ARENA_BYTES / 4 {
+        if bytes.len() > TABLE_BYTES_MAX {
             return Ok(Binding::from(&self.gpu.upload("table", bytes)?));
         }
-        // The parameters of the dispatch and its other tables must fit behind it.
-        if !self.has_room(ARENA_BYTES / 2) {
+        // The parameters of the dispatch must fit behind it.
+        if !self.has_room(bytes.len() + (1 << 12)) {
             self.submit()?;
         }
         let offset = self.put(bytes);
@@ -264,6 +280,7 @@ impl Recorder {
             self.counts.submissions += 1;
         }
         self.bytes.clear();
+        self.slabs.settle();
         self.gpu.check()
     }
 
@@ -272,6 +289,7 @@ impl Recorder {
         self.pass = None;
         self.commands = None;
         self.bytes.clear();
+        self.slabs.settle();
         (self.dispatches, self.work) = (0, 0);
     }
 

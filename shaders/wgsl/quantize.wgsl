@@ -1,6 +1,7 @@
 // Activations to int8 in groups of 32 columns, half to even: what nested matrices are multiplied
 // with. One invocation for each group.
 
+// include: rotate
 // include: quantize
 
 struct Quantize {
@@ -23,14 +24,20 @@ struct Quantize {
 @group(0) @binding(3) var<storage, read_write> scales: array<f32>; // [rows, parts, groups]
 
 @compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) global: vec3<u32>) {
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let index = (workgroup.y * workgroups.x + workgroup.x) * 64u + local;
     let groups = (sizes.cols + 31u) / 32u;
-    if (global.x >= groups * sizes.parts) {
+    if (index >= sizes.rows * sizes.parts * groups) {
         return;
     }
-    let part = global.x / groups;
-    let group = global.x % groups;
-    let at = global.y * sizes.stride + part * sizes.part_stride + group * 32u;
+    let place = index / groups;
+    let group = index % groups;
+    let row = place / sizes.parts;
+    let at = row * sizes.stride + place % sizes.parts * sizes.part_stride + group * 32u;
     let live = min(32u, sizes.cols - group * 32u);
     for (var k = 0u; k < 32u; k += 1u) {
         numbers[k] = 0.0;
@@ -41,5 +48,5 @@ fn main(@builtin(global_invocation_id) global: vec3<u32>) {
     if (sizes.rotated != 0u) {
         rotate_group();
     }
-    quantize_group((global.y * sizes.parts + part) * groups + group);
+    quantize_group(index);
 }

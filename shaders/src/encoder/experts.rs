@@ -1,36 +1,202 @@
 //! Feed-forward parts: dense ones, and a layer's experts.
+//!
+//! Gate and up of all of them are one set of products, side by side; what joins them is the input of
+//! the other set, down.
 
+use std::ops::Range;
+
+use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{FeedForward, PinnedExpert};
-use nestling_formats::Level;
+use nestling_formats::nested::GROUP;
+use nestling_formats::{Activation, Level};
 
-use super::{Tools, not_there};
+use super::Tools;
+use super::products::{Input, Job, Output, Pair, Write, input_of, pairs_by_level, products};
 use crate::backend::WgpuBackend;
-use crate::memory::{WgpuBuffer, WgpuRouting};
+use crate::matrix::ProductKind;
+use crate::memory::{WgpuBuffer, WgpuRouting, expect, word};
+use crate::recorder::{Binding, spread};
+
+/// Bytes of gates and ups that are computed together, at most.
+const GATE_UP_BYTES_MAX: u64 = 64 << 20;
+
+/// One feed-forward part at one level, for some pairs of rows.
+#[derive(Clone)]
+struct Use<'a> {
+    weights: &'a FeedForward<WgpuBackend>,
+    level: Level,
+    pairs: Range<usize>,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Gated {
+    rows: u32,
+    cols: u32,
+    kind: u32,
+    alpha: f32,
+    limit: f32,
+    rotated: u32,
+    padding: [u32; 2],
+}
 
 pub(super) fn ffn(
-    _tools: &mut Tools<'_>,
-    (_weights, _levels): (&FeedForward<WgpuBackend>, &[Level]),
-    _x: &WgpuBuffer,
-    _out: &mut WgpuBuffer,
+    tools: &mut Tools<'_>,
+    (weights, levels): (&FeedForward<WgpuBackend>, &[Level]),
+    x: &WgpuBuffer,
+    out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
-    Err(not_there("ffn"))
+    out.resize(tools.gpu, x.rows)?;
+    dense(tools, (weights, levels), x, &Output::of(out, Write::Set))
 }
 
 pub(super) fn ffn_add(
-    _tools: &mut Tools<'_>,
-    (_weights, _levels): (&FeedForward<WgpuBackend>, &[Level]),
-    _x: &WgpuBuffer,
-    _out: &mut WgpuBuffer,
+    tools: &mut Tools<'_>,
+    (weights, levels): (&FeedForward<WgpuBackend>, &[Level]),
+    x: &WgpuBuffer,
+    out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
-    Err(not_there("ffn_add"))
+    expect("rows of a sum", x.rows, out.rows)?;
+    dense(tools, (weights, levels), x, &Output::of(out, Write::Add))
+}
+
+fn dense(
+    tools: &mut Tools<'_>,
+    (weights, levels): (&FeedForward<WgpuBackend>, &[Level]),
+    x: &WgpuBuffer,
+    output: &Output,
+) -> Result<(), EngineError> {
+    expect("rows of levels", x.rows, levels.len())?;
+    let (pairs, ranges) = pairs_by_level(levels);
+    let uses = ranges.into_iter().map(|(level, pairs)| Use { weights, level, pairs });
+    feed_forward(tools, (&uses.collect::<Vec<_>>(), &pairs), x, output)
 }
 
 pub(super) fn experts(
-    _tools: &mut Tools<'_>,
-    (_experts, _routing): (&[PinnedExpert<'_, WgpuBackend>], &WgpuRouting),
-    _x: &WgpuBuffer,
-    _out: &mut WgpuBuffer,
+    tools: &mut Tools<'_>,
+    (experts, routing): (&[PinnedExpert<'_, WgpuBackend>], &WgpuRouting),
+    x: &WgpuBuffer,
+    out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
-    Err(not_there("experts"))
+    let per_token = routing.per_token;
+    expect("rows of the routing", x.rows, routing.rows)?;
+    expect("outputs of an expert", x.cols, out.cols)?;
+    out.resize(tools.gpu, x.rows * per_token)?;
+    let (mut uses, mut pairs) = (Vec::new(), Vec::new());
+    for expert in experts {
+        for level in Level::ALL {
+            let start = pairs.len();
+            for used in expert.uses.iter().filter(|used| used.level == level) {
+                expect("row of an expert", 0, usize::from(used.row as usize >= x.rows))?;
+                expect("rank of an expert", 0, usize::from(used.rank as usize >= per_token))?;
+                pairs.push([used.row, used.row * per_token as u32 + used.rank]);
+            }
+            if pairs.len() > start {
+                let weights = &*expert.weights;
+                uses.push(Use { weights, level, pairs: start..pairs.len() });
+            }
+        }
+    }
+    feed_forward(tools, (&uses, &pairs), x, &Output::of(out, Write::Set))
+}
+
+/// What parts must share to be computed together.
+fn kind(used: &Use) -> (Activation, usize, ProductKind, bool) {
+    let FeedForward { activation, gate, down, .. } = used.weights;
+    (*activation, gate.matrix.rows, down.matrix.kind, down.matrix.rotated)
+}
+
+fn feed_forward(
+    tools: &mut Tools<'_>,
+    (uses, pairs): (&[Use], &[Pair]),
+    x: &WgpuBuffer,
+    output: &Output,
+) -> Result<(), EngineError> {
+    for used in uses {
+        let FeedForward { gate, up, down, .. } = used.weights;
+        expect("inputs of up", gate.matrix.cols, up.matrix.cols)?;
+        expect("gate and up", gate.matrix.rows, up.matrix.rows)?;
+        expect("inputs of down", gate.matrix.rows, down.matrix.cols)?;
+        expect("outputs of down", output.cols, down.matrix.rows)?;
+    }
+    let first = uses.iter().flat_map(|used| [&used.weights.gate.matrix, &used.weights.up.matrix]);
+    let input = input_of(tools, x, first)?;
+    for uses in uses.chunk_by(|a, b| kind(a) == kind(b)) {
+        let (Some(first), Some(last)) = (uses.first(), uses.last()) else { continue };
+        let width = first.weights.gate.matrix.rows;
+        let room = GATE_UP_BYTES_MAX.min(tools.gpu.binding_bytes_max()) as usize;
+        let rows_max = (room / (8 * width.max(1))).max(1);
+        for start in (first.pairs.start..last.pairs.end).step_by(rows_max) {
+            let window = start..last.pairs.end.min(start + rows_max);
+            joined(tools, (uses, pairs, window), &input, output)?;
+        }
+    }
+    Ok(())
+}
+
+/// The parts' pairs of one window. Rows of gates and ups are numbered from its start on.
+fn joined(
+    tools: &mut Tools<'_>,
+    (uses, pairs, window): (&[Use], &[Pair], Range<usize>),
+    input: &Input,
+    output: &Output,
+) -> Result<(), EngineError> {
+    let Some(first) = uses.first() else { return Ok(()) };
+    let (width, rows) = (first.weights.gate.matrix.rows, window.len());
+    let cut = |range: &Range<usize>| {
+        let (start, end) = (range.start.max(window.start), range.end.min(window.end));
+        start.saturating_sub(window.start)..end.saturating_sub(window.start)
+    };
+    let (mut to_inner, mut to_out) = (Vec::new(), Vec::new());
+    for used in uses.iter().filter(|used| !cut(&used.pairs).is_empty()) {
+        let FeedForward { gate, up, down, .. } = used.weights;
+        let (level, pairs) = (used.level, cut(&used.pairs));
+        to_inner.push(Job::new(gate, level, (0, pairs.clone()))?);
+        to_inner.push(Job::new(up, level, (width, pairs.clone()))?);
+        to_out.push(Job::new(down, level, (0, pairs))?);
+    }
+    let numbered = (0u32..).zip(&pairs[window.clone()]);
+    let (inner_pairs, out_pairs): (Vec<Pair>, Vec<Pair>) =
+        numbered.map(|(index, [x, out])| ([*x, index], [index, *out])).unzip();
+    let gate_up = tools.scratch.gate_up.of(tools.gpu, 2 * rows * width)?;
+    let inner = Output { values: gate_up.clone(), cols: 2 * width, write: Write::Set };
+    products(tools, (&to_inner, &inner_pairs), input, &inner)?;
+    let input = gated(tools, first, &gate_up, (rows, width))?;
+    products(tools, (&to_out, &out_pairs), &input, output)
+}
+
+/// Joins gates and ups, as down takes them.
+fn gated(
+    Tools { gpu, pipelines, recorder, scratch }: &mut Tools<'_>,
+    first: &Use,
+    gate_up: &Binding,
+    (rows, width): (usize, usize),
+) -> Result<Input, EngineError> {
+    let (kind, alpha, limit) = match first.weights.activation {
+        Activation::Silu => (0, 0.0, 0.0),
+        Activation::ClampedSwiglu { alpha, limit } => (1, alpha, limit),
+        Activation::GeluTanh => (2, 0.0, 0.0),
+    };
+    let down = &first.weights.down.matrix;
+    let (cols, rotated) = (word("columns", width)?, u32::from(down.rotated));
+    let rows_word = word("rows", rows)?;
+    let params = Gated { rows: rows_word, cols, kind, alpha, limit, rotated, padding: [0; 2] };
+    let groups = rows * width.div_ceil(GROUP);
+    let cost = (spread(groups.div_ceil(64)), (16 * groups * GROUP) as u64);
+    let (quantized, floats) = match down.kind {
+        ProductKind::Int8 => {
+            let out = scratch.inner.of(gpu, groups)?;
+            let bindings = [gate_up.clone(), out.values.clone(), out.scales.clone()];
+            recorder.dispatch(&pipelines.gated_quantize, &bindings, &params, cost)?;
+            (Some(out), gate_up.clone())
+        }
+        ProductKind::Float => {
+            let out = scratch.inner_float.of(gpu, rows * width)?;
+            let bindings = [gate_up.clone(), out.clone()];
+            recorder.dispatch(&pipelines.gated, &bindings, &params, cost)?;
+            (None, out)
+        }
+    };
+    Ok(Input { quantized, floats, cols: width, stride: width })
 }

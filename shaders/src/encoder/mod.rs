@@ -2,9 +2,11 @@
 
 mod attention;
 mod elementwise;
+mod embed;
 mod experts;
 mod norms;
 mod products;
+mod quantize;
 mod route;
 
 use nestling_engine::EngineError;
@@ -23,6 +25,7 @@ use crate::memory::{WgpuBuffer, WgpuFloats, WgpuRouting};
 use crate::pages::WgpuPages;
 use crate::pipelines::Pipelines;
 use crate::recorder::Recorder;
+use crate::scratch::Scratch;
 use crate::states::WgpuStates;
 
 /// Largest size of a head.
@@ -42,6 +45,7 @@ pub(crate) struct Tools<'a> {
     pub gpu: &'a Gpu,
     pub pipelines: &'a Pipelines,
     pub recorder: &'a mut Recorder,
+    pub scratch: &'a mut Scratch,
 }
 
 impl<'a> WgpuEncoder<'a> {
@@ -50,8 +54,8 @@ impl<'a> WgpuEncoder<'a> {
     }
 
     pub(crate) fn tools(&mut self) -> Tools<'_> {
-        let WgpuBackend { gpu, pipelines, recorder, .. } = &mut *self.backend;
-        Tools { gpu, pipelines, recorder }
+        let WgpuBackend { gpu, pipelines, recorder, scratch, .. } = &mut *self.backend;
+        Tools { gpu, pipelines, recorder, scratch }
     }
 }
 
@@ -72,7 +76,7 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         rows: &StepRows,
         out: &mut WgpuBuffer,
     ) -> Result<(), EngineError> {
-        products::embed(&mut self.tools(), table, rows, out)
+        embed::embed(&mut self.tools(), table, rows, out)
     }
 
     fn write(&mut self, values: &[f32], out: &mut WgpuBuffer) -> Result<(), EngineError> {
@@ -176,8 +180,8 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         x: &WgpuBuffer,
         out: &mut WgpuRouting,
     ) -> Result<(), EngineError> {
-        let WgpuBackend { gpu, pipelines, recorder, router_logits } = &mut *self.backend;
-        let tools = &mut Tools { gpu, pipelines, recorder };
+        let WgpuBackend { gpu, pipelines, recorder, router_logits, scratch } = &mut *self.backend;
+        let tools = &mut Tools { gpu, pipelines, recorder, scratch };
         route::route(tools, router, x, router_logits, out)
     }
 
@@ -203,7 +207,8 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<WgpuMatrix, EngineError> {
-        WgpuMatrix::new(self.tools().gpu, weights, activations)
+        let Tools { gpu, recorder, .. } = self.tools();
+        WgpuMatrix::new((gpu, &recorder.slabs), weights, activations)
     }
 
     fn bind_floats(&mut self, values: &[f32]) -> Result<WgpuFloats, EngineError> {

@@ -1,58 +1,423 @@
-//! Products with matrices, and rows of them.
+//! Products with matrices: what the host decides for them, and the dispatches.
+//!
+//! A dispatch computes blocks: one matrix at one level for some pairs of rows, of the input and of
+//! the output. Blocks of all matrices that lie in one slab go together, whatever their levels.
 
+use std::ops::Range;
+
+use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{HeadMatrices, Linear};
-use nestling_engine::batch::StepRows;
 use nestling_formats::Level;
+use nestling_formats::nested::{GROUP, TILE_ROWS};
 
-use super::{Tools, not_there};
+use super::Tools;
+use super::quantize::{Heads, quantize};
 use crate::backend::WgpuBackend;
-use crate::matrix::WgpuMatrix;
-use crate::memory::WgpuBuffer;
+use crate::matrix::{MatrixPart, ProductKind, WgpuMatrix};
+use crate::memory::{WgpuBuffer, WgpuFloats, expect, word};
+use crate::pipelines::{Pipeline, Pipelines};
+use crate::recorder::{Binding, Recorder, spread};
+use crate::scratch::Quantized;
 
-pub(super) fn embed(
-    _tools: &mut Tools<'_>,
-    _table: &WgpuMatrix,
-    _rows: &StepRows,
-    _out: &mut WgpuBuffer,
+/// Row of the input, row of the output.
+pub(super) type Pair = [u32; 2];
+
+/// One matrix at one level.
+#[derive(Clone)]
+pub(super) struct Job<'a> {
+    pub matrix: &'a WgpuMatrix,
+    pub bias: Option<&'a WgpuFloats>,
+    pub kind: ProductKind,
+    /// Prefix of its codes, by place.
+    pub level: u32,
+    /// Its rows that are wanted.
+    pub rows: Range<usize>,
+    /// Column of the output that the first one goes to.
+    pub out_col: usize,
+    /// Its pairs.
+    pub pairs: Range<usize>,
+}
+
+impl<'a> Job<'a> {
+    /// All rows of a matrix at a level of the model.
+    ///
+    /// # Errors
+    /// [`EngineError::LevelMissing`] if its planes are not held.
+    pub fn new(
+        Linear { matrix, bias }: &'a Linear<WgpuBackend>,
+        level: Level,
+        (out_col, pairs): (usize, Range<usize>),
+    ) -> Result<Self, EngineError> {
+        let (kind, level, rows) = (matrix.kind, matrix.prefix(level)?, 0..matrix.rows);
+        Ok(Self { matrix, bias: bias.as_ref(), kind, level, rows, out_col, pairs })
+    }
+}
+
+/// What products read.
+#[derive(Clone)]
+pub(super) struct Input {
+    /// For jobs with [`ProductKind::Int8`].
+    pub quantized: Option<Quantized>,
+    /// For the others.
+    pub floats: Binding,
+    /// Elements of a row.
+    pub cols: usize,
+    /// Elements from one row to the next.
+    pub stride: usize,
+}
+
+/// Whether products are stored or added to what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Write {
+    Set,
+    Add,
+}
+
+/// Where products go: rows of `cols`.
+#[derive(Clone)]
+pub(super) struct Output {
+    pub values: Binding,
+    pub cols: usize,
+    pub write: Write,
+}
+
+impl Output {
+    pub fn of(buffer: &WgpuBuffer, write: Write) -> Self {
+        Self { values: buffer.binding(), cols: buffer.cols, write }
+    }
+}
+
+/// The ways to compute a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kernel {
+    /// Int8, for few pairs.
+    Few,
+    Float,
+}
+
+impl Kernel {
+    fn of(kind: ProductKind, _pairs: usize) -> Self {
+        match kind {
+            ProductKind::Int8 => Self::Few,
+            ProductKind::Float => Self::Float,
+        }
+    }
+
+    /// The most pairs of a block.
+    fn block_pairs(self) -> usize {
+        match self {
+            Self::Few => 4,
+            Self::Float => 32,
+        }
+    }
+
+    fn pipeline(self, pipelines: &Pipelines) -> &Pipeline {
+        match self {
+            Self::Few => &pipelines.matmul_nested,
+            Self::Float => &pipelines.matmul_float,
+        }
+    }
+}
+
+/// A block as shaders read it.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Block {
+    matrix: u32,
+    level: u32,
+    first_pair: u32,
+    pairs: u32,
+    first_row: u32,
+    end_row: u32,
+    out_col: u32,
+    bias: u32,
+}
+
+/// A block's bias where there is none.
+const NO_BIAS: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Params {
+    out_cols: u32,
+    x_cols: u32,
+    add: u32,
+    padding: u32,
+}
+
+/// Blocks of one dispatch.
+struct Dispatch<'a> {
+    kernel: Kernel,
+    slab: &'a MatrixPart,
+    bias: Option<&'a WgpuFloats>,
+    blocks: Vec<Block>,
+    tiles: usize,
+    multiplications: u64,
+}
+
+impl<'a> Dispatch<'a> {
+    fn takes(&self, kernel: Kernel, part: &MatrixPart, bias: Option<&WgpuFloats>) -> bool {
+        let same_bias = match (self.bias, bias) {
+            (Some(own), Some(other)) => own.binding() == other.binding(),
+            (own, other) => own.is_none() && other.is_none(),
+        };
+        self.kernel == kernel && self.slab.place.slab == part.place.slab && same_bias
+    }
+
+    /// Cuts a job's pairs into blocks.
+    fn push(&mut self, job: &Job, part: &MatrixPart) {
+        let start = job.rows.start.max(part.first_row);
+        let end = job.rows.end.min(part.first_row + part.rows);
+        let (first_row, end_row) = (start - part.first_row, end - part.first_row);
+        let before = start - job.rows.start;
+        self.tiles = self.tiles.max(end_row.div_ceil(TILE_ROWS) - first_row / TILE_ROWS);
+        let multiplications = (end - start) * job.matrix.cols;
+        self.multiplications += (job.pairs.len() as u64).saturating_mul(multiplications as u64);
+        for first in job.pairs.clone().step_by(self.kernel.block_pairs()) {
+            self.blocks.push(Block {
+                matrix: part.place.word(),
+                level: job.level,
+                first_pair: first as u32,
+                pairs: self.kernel.block_pairs().min(job.pairs.end - first) as u32,
+                first_row: first_row as u32,
+                end_row: end_row as u32,
+                out_col: (job.out_col + before) as u32,
+                bias: job.bias.map_or(NO_BIAS, |_| before as u32),
+            });
+        }
+    }
+}
+
+/// Records the products of all jobs.
+pub(super) fn products(
+    tools: &mut Tools<'_>,
+    (jobs, pairs): (&[Job], &[Pair]),
+    input: &Input,
+    output: &Output,
 ) -> Result<(), EngineError> {
-    Err(not_there("embed"))
+    let mut dispatches: Vec<Dispatch> = Vec::new();
+    for job in jobs {
+        expect("inputs of a matrix", job.matrix.cols, input.cols)?;
+        if let Some(bias) = job.bias {
+            expect("bias", job.matrix.rows, bias.len)?;
+        }
+        let kernel = Kernel::of(job.kind, job.pairs.len());
+        let overlaps = |part: &&MatrixPart| {
+            part.first_row < job.rows.end && job.rows.start < part.first_row + part.rows
+        };
+        for slab in job.matrix.parts.iter().filter(overlaps) {
+            let known = dispatches.iter().position(|one| one.takes(kernel, slab, job.bias));
+            let at = known.unwrap_or_else(|| {
+                let (bias, blocks) = (job.bias, Vec::new());
+                dispatches.push(Dispatch {
+                    kernel,
+                    slab,
+                    bias,
+                    blocks,
+                    tiles: 0,
+                    multiplications: 0,
+                });
+                dispatches.len() - 1
+            });
+            dispatches[at].push(job, slab);
+        }
+    }
+    let none = tools.scratch.none.of(tools.gpu, 1)?;
+    dispatches
+        .iter()
+        .try_for_each(|dispatch| record(tools, dispatch, pairs, input, (output, &none)))
+}
+
+fn record(
+    Tools { recorder, pipelines, .. }: &mut Tools<'_>,
+    dispatch: &Dispatch,
+    pairs: &[Pair],
+    input: &Input,
+    (output, none): (&Output, &Binding),
+) -> Result<(), EngineError> {
+    recorder.make_room()?;
+    let slab = Binding::from(&dispatch.slab.place.buffer);
+    let (blocks, pairs) = (recorder.table(&dispatch.blocks)?, recorder.table(pairs)?);
+    let bias = dispatch.bias.map_or_else(|| none.clone(), WgpuFloats::binding);
+    let out = output.values.clone();
+    let mut bindings = vec![slab, blocks, pairs];
+    let x_cols = match (dispatch.kernel, &input.quantized) {
+        (Kernel::Few, Some(x)) => {
+            bindings.extend([x.values.clone(), x.scales.clone()]);
+            input.cols.div_ceil(GROUP)
+        }
+        _ => {
+            bindings.push(input.floats.clone());
+            input.stride
+        }
+    };
+    bindings.extend([bias, out]);
+    let params = Params {
+        out_cols: word("columns", output.cols)?,
+        x_cols: word("columns", x_cols)?,
+        add: u32::from(output.write == Write::Add),
+        padding: 0,
+    };
+    let workgroups = [word("tiles", dispatch.tiles)?, word("blocks", dispatch.blocks.len())?, 1];
+    let cost = (workgroups, dispatch.multiplications);
+    Ok(recorder.dispatch(dispatch.kernel.pipeline(pipelines), &bindings, &params, cost)?)
+}
+
+/// The rows of each level that occurs, as pairs of themselves, and where each level's begin.
+pub(super) fn pairs_by_level(levels: &[Level]) -> (Vec<Pair>, Vec<(Level, Range<usize>)>) {
+    let (mut pairs, mut ranges) = (Vec::with_capacity(levels.len()), Vec::new());
+    for level in Level::ALL {
+        let start = pairs.len();
+        let rows = (0u32..).zip(levels).filter(|(_, other)| **other == level);
+        pairs.extend(rows.map(|(row, _)| [row, row]));
+        if pairs.len() > start {
+            ranges.push((level, start..pairs.len()));
+        }
+    }
+    (pairs, ranges)
+}
+
+/// The activations of a step as the input of products with these matrices.
+pub(super) fn input_of<'a>(
+    tools: &mut Tools<'_>,
+    x: &WgpuBuffer,
+    mut matrices: impl Iterator<Item = &'a WgpuMatrix>,
+) -> Result<Input, EngineError> {
+    let quantized = match matrices.any(|matrix| matrix.kind == ProductKind::Int8) {
+        true => Some(quantize(tools, x, Heads { count: 1, width: x.cols, inputs: x.cols })?),
+        false => None,
+    };
+    Ok(Input { quantized, floats: x.binding(), cols: x.cols, stride: x.cols })
 }
 
 pub(super) fn matmul(
-    _tools: &mut Tools<'_>,
-    (_weights, _levels): (&[Linear<WgpuBackend>], &[Level]),
-    _x: &WgpuBuffer,
-    _out: &mut WgpuBuffer,
+    tools: &mut Tools<'_>,
+    (weights, levels): (&[Linear<WgpuBackend>], &[Level]),
+    x: &WgpuBuffer,
+    out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
-    Err(not_there("matmul"))
+    expect("outputs", out.cols, weights.iter().map(|linear| linear.matrix.rows).sum())?;
+    out.resize(tools.gpu, x.rows)?;
+    linear(tools, (weights, levels), x, &Output::of(out, Write::Set))
 }
 
 pub(super) fn matmul_add(
-    _tools: &mut Tools<'_>,
-    (_weights, _levels): (&Linear<WgpuBackend>, &[Level]),
-    _x: &WgpuBuffer,
-    _out: &mut WgpuBuffer,
+    tools: &mut Tools<'_>,
+    (weights, levels): (&Linear<WgpuBackend>, &[Level]),
+    x: &WgpuBuffer,
+    out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
-    Err(not_there("matmul_add"))
+    expect("outputs of a matrix", weights.matrix.rows, out.cols)?;
+    expect("rows of a sum", x.rows, out.rows)?;
+    linear(tools, (std::slice::from_ref(weights), levels), x, &Output::of(out, Write::Add))
 }
 
-pub(super) fn matmul_heads(
-    _tools: &mut Tools<'_>,
-    (_weights, _levels): (&HeadMatrices<WgpuBackend>, &[Level]),
-    _x: &WgpuBuffer,
-    _out: &mut WgpuBuffer,
+fn linear(
+    tools: &mut Tools<'_>,
+    (weights, levels): (&[Linear<WgpuBackend>], &[Level]),
+    x: &WgpuBuffer,
+    output: &Output,
 ) -> Result<(), EngineError> {
-    Err(not_there("matmul_heads"))
+    expect("rows of levels", x.rows, levels.len())?;
+    let (pairs, ranges) = pairs_by_level(levels);
+    let (mut jobs, mut out_col) = (Vec::new(), 0);
+    for linear in weights {
+        for (level, pairs) in &ranges {
+            jobs.push(Job::new(linear, *level, (out_col, pairs.clone()))?);
+        }
+        out_col += linear.matrix.rows;
+    }
+    let input = input_of(tools, x, weights.iter().map(|linear| &linear.matrix))?;
+    products(tools, (&jobs, &pairs), &input, output)
 }
 
 /// `out = W x` with float activations, whatever the mode of the matrix, at its highest level: the
 /// logits of a router.
 pub(super) fn multiply_float(
-    _tools: &mut Tools<'_>,
-    _weights: &WgpuMatrix,
-    _x: &WgpuBuffer,
-    _out: &mut WgpuBuffer,
+    tools: &mut Tools<'_>,
+    matrix: &WgpuMatrix,
+    x: &WgpuBuffer,
+    out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
-    Err(not_there("route"))
+    expect("outputs of a matrix", matrix.rows, out.cols)?;
+    out.resize(tools.gpu, x.rows)?;
+    let (pairs, _) = pairs_by_level(&vec![Level::L8; x.rows]);
+    let (level, rows) = (matrix.prefix(Level::L8)?, 0..matrix.rows);
+    let (kind, pairs_of_all) = (ProductKind::Float, 0..pairs.len());
+    let job = Job { matrix, bias: None, kind, level, rows, out_col: 0, pairs: pairs_of_all };
+    let input = Input { quantized: None, floats: x.binding(), cols: x.cols, stride: x.cols };
+    products(tools, (&[job], &pairs), &input, &Output::of(out, Write::Set))
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Rest {
+    places: u32,
+    inputs: u32,
+    outputs: u32,
+    rest: u32,
+}
+
+pub(super) fn matmul_heads(
+    tools: &mut Tools<'_>,
+    (weights, levels): (&HeadMatrices<WgpuBackend>, &[Level]),
+    x: &WgpuBuffer,
+    out: &mut WgpuBuffer,
+) -> Result<(), EngineError> {
+    let (matrix, count) = (&weights.matrix, weights.heads.max(1));
+    expect("rows of the heads' matrices", 0, matrix.rows % count)?;
+    expect("columns of heads", 0, x.cols % count)?;
+    let (inputs, outputs, width) = (matrix.cols, matrix.rows / count, x.cols / count);
+    let rest = width.checked_sub(inputs).ok_or_else(|| {
+        EngineError::mismatch("columns of heads", format!("{inputs} or more"), width)
+    })?;
+    expect("columns of the heads' products", count * (outputs + rest), out.cols)?;
+    expect("rows of levels", x.rows, levels.len())?;
+    out.resize(tools.gpu, x.rows)?;
+    let (rows, ranges) = pairs_by_level(levels);
+    let (mut pairs, mut jobs) = (Vec::with_capacity(count * rows.len()), Vec::new());
+    for head in 0..count {
+        for (level, range) in &ranges {
+            let start = pairs.len();
+            let of_head = |[row, _]: &Pair| [row * count as u32 + head as u32, *row];
+            pairs.extend(rows[range.clone()].iter().map(of_head));
+            jobs.push(Job {
+                matrix,
+                bias: None,
+                kind: matrix.kind,
+                level: matrix.prefix(*level)?,
+                rows: head * outputs..(head + 1) * outputs,
+                out_col: head * (outputs + rest),
+                pairs: start..pairs.len(),
+            });
+        }
+    }
+    let quantized = match matrix.kind {
+        ProductKind::Int8 => Some(quantize(tools, x, Heads { count, width, inputs })?),
+        ProductKind::Float => None,
+    };
+    let input = Input { quantized, floats: x.binding(), cols: inputs, stride: width };
+    products(tools, (&jobs, &pairs), &input, &Output::of(out, Write::Set))?;
+    let Tools { recorder, pipelines, .. } = tools;
+    let sizes = [x.rows * count, inputs, outputs, rest];
+    copy_rest(recorder, &pipelines.heads_rest, sizes, [x.binding(), out.binding()])
+}
+
+/// What follows the first elements of heads.
+fn copy_rest(
+    recorder: &mut Recorder,
+    pipeline: &Pipeline,
+    [places, inputs, outputs, rest]: [usize; 4],
+    bindings: [Binding; 2],
+) -> Result<(), EngineError> {
+    if rest == 0 {
+        return Ok(());
+    }
+    let elements = places * rest;
+    let [places, inputs] = [word("heads", places)?, word("columns", inputs)?];
+    let [outputs, rest] = [word("columns", outputs)?, word("columns", rest)?];
+    let params = Rest { places, inputs, outputs, rest };
+    let cost = (spread(elements.div_ceil(64)), elements as u64);
+    Ok(recorder.dispatch(pipeline, &bindings, &params, cost)?)
 }

@@ -60,3 +60,21 @@ pub fn expect_close(what: &str, found: &[f32], expected: &[f32], tolerance: impl
         assert!(same, "{what}, value {index}: {found} is not {expected}");
     }
 }
+
+/// [`expect_close`] with a tolerance for every row and column.
+pub fn expect_rows_close(
+    what: &str,
+    cols: usize,
+    [found, expected]: [&[f32]; 2],
+    tolerance: impl Fn(usize, usize) -> f32,
+) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let (row, col) = (index / cols, index % cols);
+        let (apart, most) = ((found - expected).abs(), tolerance(row, col));
+        assert!(
+            apart <= most,
+            "{what}, row {row}, column {col}: {found} is not {expected} +- {most}"
+        );
+    }
+}

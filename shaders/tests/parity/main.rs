@@ -11,4 +11,6 @@
 mod attention;
 mod elementwise;
 mod harness;
+mod matrices;
 mod norms;
+mod products;

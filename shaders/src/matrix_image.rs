@@ -1,0 +1,198 @@
+//! How a matrix lies in a slab: a header, its codec, its planes, as `wgsl/include/matrix.wgsl`
+//! reads them.
+//!
+//! A matrix that is larger than what a shader sees at once is cut by rows. Everything about a part
+//! is found from its place alone, so that a table of places is all that a dispatch needs.
+
+use nestling_engine::EngineError;
+use nestling_engine::weights::{FloatMatrix, MatrixWeights, NestedMatrix};
+use nestling_formats::DType;
+use nestling_formats::nested::{GROUP, Layout, NestedPlanes, TILE_ROWS, base_parts};
+
+/// Words of the header.
+const HEADER_WORDS: usize = 16;
+
+/// Parts of a matrix begin at multiples of so many bytes.
+const ALIGN: usize = 256;
+
+/// Rows of parts are a multiple of this, so that every plane of a part begins with a whole word.
+const PART_ROWS: usize = 4 * TILE_ROWS;
+
+/// Some rows of a matrix, as they are to lie in a slab.
+#[derive(Debug)]
+pub(crate) struct MatrixImage<'a> {
+    /// The first row, a multiple of 16.
+    pub first_row: usize,
+    /// How many.
+    pub rows: usize,
+    /// Bytes of all; a multiple of 4.
+    pub bytes: usize,
+    /// Header and codec, at the beginning.
+    pub head: Vec<u32>,
+    /// What follows, each with its offset, ascending multiples of 4.
+    pub pieces: Vec<(usize, &'a [u8])>,
+}
+
+/// Words of the header, in their order.
+#[derive(Clone, Copy)]
+enum Field {
+    Form,
+    Merged,
+    Rows,
+    Cols,
+    Groups,
+    FirstRow,
+    Codec,
+    Scales,
+    Tables,
+    Steps,
+    StepHigh,
+    P2,
+    P3,
+    P4,
+    P6,
+    P8,
+}
+
+impl<'a> MatrixImage<'a> {
+    /// The images of a matrix, in ascending rows, of at most `bytes_max` each.
+    ///
+    /// # Errors
+    /// [`EngineError::Limit`] if not even the fewest rows fit; [`EngineError::Mismatch`] for floats
+    /// of an element type that no kernel reads.
+    pub fn of(weights: &'a MatrixWeights, bytes_max: u64) -> Result<Vec<Self>, EngineError> {
+        let rows = weights.rows();
+        let mut part_rows = rows.next_multiple_of(PART_ROWS);
+        loop {
+            let starts = (0..rows).step_by(part_rows);
+            let images =
+                starts.map(|first| Self::part(weights, first, part_rows.min(rows - first)));
+            let images = images.collect::<Result<Vec<_>, _>>()?;
+            let largest = images.iter().map(|image| image.bytes as u64).max().unwrap_or(0);
+            if largest <= bytes_max {
+                return Ok(images);
+            }
+            if part_rows == PART_ROWS {
+                let what = "bytes of the fewest rows of a matrix";
+                return Err(EngineError::Limit { what, limit: bytes_max, found: largest });
+            }
+            part_rows = (part_rows / 2).next_multiple_of(PART_ROWS);
+        }
+    }
+
+    fn part(weights: &'a MatrixWeights, first: usize, rows: usize) -> Result<Self, EngineError> {
+        let head = vec![0; HEADER_WORDS];
+        let mut image = Self { first_row: first, rows, bytes: 0, head, pieces: Vec::new() };
+        image.set(Field::Rows, rows);
+        image.set(Field::Cols, weights.cols());
+        image.set(Field::FirstRow, first);
+        match weights {
+            MatrixWeights::Float(matrix) => image.fill_float(matrix)?,
+            MatrixWeights::Nested(matrix) => image.fill_nested(matrix)?,
+            _ => return Err(EngineError::mismatch("matrix", "floats or the nested code", "other")),
+        }
+        Ok(image)
+    }
+
+    fn set(&mut self, field: Field, value: usize) {
+        self.head[field as usize] = value as u32;
+    }
+
+    /// Puts a part behind the others and notes where it is, in words.
+    fn put(&mut self, field: Field, bytes: &'a [u8]) {
+        let at = self.bytes.next_multiple_of(ALIGN);
+        self.set(field, at / 4);
+        self.pieces.push((at, bytes));
+        self.bytes = at + bytes.len().next_multiple_of(4);
+    }
+
+    fn fill_float(&mut self, matrix: &'a FloatMatrix) -> Result<(), EngineError> {
+        let form = match matrix.dtype() {
+            DType::F32 => 0,
+            DType::F16 => 1,
+            DType::Bf16 => 2,
+            DType::U8 => return Err(EngineError::mismatch("float matrix", "floats", "bytes")),
+        };
+        self.set(Field::Form, form);
+        self.bytes = 4 * self.head.len();
+        let row_bytes = matrix.cols() * matrix.dtype().bytes();
+        let range = self.first_row * row_bytes..(self.first_row + self.rows) * row_bytes;
+        self.put(Field::Scales, matrix.bytes().get(range).unwrap_or_default());
+        Ok(())
+    }
+
+    fn fill_nested(&mut self, matrix: &'a NestedMatrix) -> Result<(), EngineError> {
+        let layout = matrix.layout();
+        let groups = matrix.cols().div_ceil(GROUP);
+        self.set(Field::Form, if layout == Layout::Tile16 { 3 } else { 4 });
+        self.set(Field::Groups, groups);
+        self.set(Field::Codec, HEADER_WORDS);
+        let codec = matrix.codec().to_bytes();
+        let words = codec.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+        self.head.extend(words);
+        self.bytes = 4 * self.head.len();
+        let planes = matrix.regions().planes();
+        self.put_base(matrix, planes.p2)?;
+        self.set(Field::Merged, usize::from(planes.p34.is_some()));
+        self.put_codes(layout, groups, &planes);
+        Ok(())
+    }
+
+    /// Scales, tables, steps and the first codes, of which each has as much per 64 rows.
+    fn put_base(&mut self, matrix: &'a NestedMatrix, p2: &'a [u8]) -> Result<(), EngineError> {
+        let (layout, groups) = (matrix.layout(), matrix.cols().div_ceil(GROUP));
+        let parts = base_parts(layout, matrix.rows(), matrix.cols());
+        let parts = parts.ok_or_else(|| EngineError::mismatch("matrix", "a shape", "none"))?;
+        let (first, rows) = (self.first_row, self.padded_rows(layout));
+        let steps = if layout == Layout::Tile16 { (groups * 8, 16) } else { (groups, 1) };
+        let fields = [
+            (Field::Scales, parts.row_scales, (2, 1)),
+            (Field::Tables, parts.tile_tables, (1, TILE_ROWS)),
+            (Field::Steps, parts.steps, steps),
+            (Field::StepHigh, parts.step_high, (groups * 2, TILE_ROWS)),
+            (Field::P2, parts.codes, (groups * 8, 1)),
+        ];
+        for (field, range, (bytes, per_rows)) in fields {
+            let all = p2.get(range).unwrap_or_default();
+            let start = (first / per_rows * bytes).min(all.len());
+            let end = ((first + rows).div_ceil(per_rows) * bytes).min(all.len());
+            self.put(field, &all[start..end]);
+        }
+        Ok(())
+    }
+
+    fn put_codes(&mut self, layout: Layout, groups: usize, planes: &NestedPlanes<'a>) {
+        let (first, rows) = (self.first_row, self.padded_rows(layout));
+        let merged = planes.p34;
+        let fields = [
+            (Field::P3, merged.or(planes.p3), if merged.is_some() { 8 } else { 4 }),
+            (Field::P4, if merged.is_some() { None } else { planes.p4 }, 4),
+            (Field::P6, planes.p6, 8),
+            (Field::P8, planes.p8, 8),
+        ];
+        for (field, plane, group_bytes) in fields {
+            let Some(plane) = plane else { continue };
+            let row_bytes = groups * group_bytes;
+            let end = ((first + rows) * row_bytes).min(plane.len());
+            self.put(field, &plane[(first * row_bytes).min(end)..end]);
+        }
+    }
+
+    fn padded_rows(&self, layout: Layout) -> usize {
+        match layout {
+            Layout::Tile16 => self.rows.next_multiple_of(TILE_ROWS),
+            Layout::RowMajor => self.rows,
+        }
+    }
+
+    /// All bytes, in place of what `out` held.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend(self.head.iter().flat_map(|word| word.to_le_bytes()));
+        for (at, bytes) in &self.pieces {
+            out.resize(*at, 0);
+            out.extend_from_slice(bytes);
+        }
+        out.resize(self.bytes, 0);
+    }
+}

@@ -1,0 +1,133 @@
+//! Memory for weights: large buffers, slabs, that matrices have places in.
+//!
+//! A place that is let go of is given away again after the next submission: what was recorded before
+//! may still read it, and what is written from then on comes after.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::device::Gpu;
+use crate::error::WgpuError;
+
+/// Places begin at multiples of this, which suits every binding.
+const ALIGN: u64 = 256;
+
+/// Bytes of the first slab, and the most of one that holds several matrices.
+const SLAB_BYTES_MIN: u64 = 4 << 20;
+const SLAB_BYTES_MAX: u64 = 256 << 20;
+
+/// All slabs of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Slabs {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    slabs: Vec<Slab>,
+    /// Places that nobody holds, and that recorded commands may read.
+    left: Vec<(usize, Range<u64>)>,
+}
+
+#[derive(Debug)]
+struct Slab {
+    buffer: wgpu::Buffer,
+    /// Ascending, none touches the next.
+    free: Vec<Range<u64>>,
+}
+
+/// Part of a slab, held.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Tells its slab from the others.
+    pub slab: usize,
+    pub buffer: wgpu::Buffer,
+    /// A multiple of 256.
+    pub offset: u64,
+    bytes: u64,
+    state: Arc<Mutex<State>>,
+}
+
+impl Place {
+    /// Where it begins in its slab.
+    pub fn word(&self) -> u32 {
+        (self.offset / 4) as u32
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.state).left.push((self.slab, self.offset..self.offset + self.bytes));
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Slabs {
+    /// A place of so many bytes.
+    ///
+    /// # Errors
+    /// [`WgpuError::Limit`] for more than a shader sees at once; [`WgpuError::OutOfMemory`].
+    pub fn place(&self, gpu: &Gpu, bytes: u64) -> Result<Place, WgpuError> {
+        let bytes = bytes.max(1).next_multiple_of(ALIGN);
+        let mut state = lock(&self.state);
+        let found =
+            (0..).zip(&mut state.slabs).find_map(|(slab, one)| Some((slab, one.take(bytes)?)));
+        let (slab, offset) = match found {
+            Some(found) => found,
+            None => state.grow(gpu, bytes)?,
+        };
+        let buffer = state.slabs[slab].buffer.clone();
+        Ok(Place { slab, buffer, offset, bytes, state: Arc::clone(&self.state) })
+    }
+
+    /// Places that were let go of can be given away again: all that was recorded is submitted.
+    pub fn settle(&self) {
+        let state = &mut *lock(&self.state);
+        for (slab, range) in state.left.drain(..) {
+            state.slabs[slab].give(range);
+        }
+    }
+}
+
+impl State {
+    /// A new slab, as large as all before it together within bounds, and its first place.
+    fn grow(&mut self, gpu: &Gpu, bytes: u64) -> Result<(usize, u64), WgpuError> {
+        let all: u64 = self.slabs.iter().map(|slab| slab.buffer.size()).sum();
+        let most = SLAB_BYTES_MAX.min(gpu.binding_bytes_max());
+        let size = all.clamp(SLAB_BYTES_MIN.min(most), most).max(bytes).next_multiple_of(ALIGN);
+        let buffer = match gpu.buffer("weights", size) {
+            Err(WgpuError::OutOfMemory { .. }) => gpu.buffer("weights", bytes)?,
+            other => other?,
+        };
+        let rest = bytes..buffer.size();
+        self.slabs.push(Slab { buffer, free: vec![rest] });
+        Ok((self.slabs.len() - 1, 0))
+    }
+}
+
+impl Slab {
+    /// The first room that is large enough.
+    fn take(&mut self, bytes: u64) -> Option<u64> {
+        let room = self.free.iter_mut().find(|room| room.end - room.start >= bytes)?;
+        let offset = room.start;
+        room.start += bytes;
+        self.free.retain(|room| room.start < room.end);
+        Some(offset)
+    }
+
+    fn give(&mut self, range: Range<u64>) {
+        let at = self.free.partition_point(|room| room.start < range.start);
+        self.free.insert(at, range);
+        self.free.retain(|room| room.start < room.end);
+        self.free.dedup_by(|next, room| {
+            let touches = next.start == room.end;
+            if touches {
+                room.end = next.end;
+            }
+            touches
+        });
+    }
+}

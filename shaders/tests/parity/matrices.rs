@@ -1,0 +1,159 @@
+//! Matrices in every form.
+
+use std::sync::Arc;
+
+use nestling_engine::backend::{Backend, Linear};
+use nestling_engine::weights::{
+    ActivationMode, ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions,
+};
+use nestling_formats::nested::{
+    CodecFitter, InputTransform, Layout, QuantizeOptions, merge_p3_p4, merged_bytes, pack_plane,
+    plane_bytes, quantize_matrix,
+};
+use nestling_formats::{DType, Level, Plane};
+
+use crate::harness::{EPSILON, noise};
+
+/// How a matrix lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Float(DType),
+    /// Tiles, with P3 and P4 apart.
+    Tiled,
+    /// Tiles, with P3 and P4 merged.
+    Merged,
+    RowMajor,
+    /// Tiles whose inputs are rotated.
+    Rotated,
+}
+
+/// Weights with deterministic values; nested ones have several tables.
+pub fn weights(form: Form, rows: usize, cols: usize, seed: u32) -> MatrixWeights {
+    let values = noise(rows * cols, seed);
+    match form {
+        Form::Float(dtype) => float(dtype, rows, cols, &values),
+        _ => MatrixWeights::Nested(nested(form, rows, cols, &values)),
+    }
+}
+
+fn float(dtype: DType, rows: usize, cols: usize, values: &[f32]) -> MatrixWeights {
+    let bytes = values.iter().flat_map(|x| match dtype {
+        DType::F16 => half::f16::from_f32(*x).to_le_bytes().to_vec(),
+        DType::Bf16 => half::bf16::from_f32(*x).to_le_bytes().to_vec(),
+        _ => x.to_le_bytes().to_vec(),
+    });
+    let region = ByteRegion::from_vec(bytes.collect());
+    MatrixWeights::Float(FloatMatrix::new(rows, cols, dtype, region).unwrap())
+}
+
+fn nested(form: Form, rows: usize, cols: usize, values: &[f32]) -> NestedMatrix {
+    let mut options = QuantizeOptions::default();
+    options.tables = 3;
+    let mut fitter = CodecFitter::new(&options);
+    fitter.add(values, rows, cols, None).unwrap();
+    let mut codec = fitter.finish().unwrap();
+    if form == Form::Rotated {
+        codec.inputs = InputTransform::Hadamard;
+    }
+    let matrix = quantize_matrix(values, rows, cols, &codec, None, &options).unwrap();
+    let layout = if form == Form::RowMajor { Layout::RowMajor } else { Layout::Tile16 };
+    let bytes = |plane| {
+        let mut bytes = vec![0; plane_bytes(layout, rows, cols, plane).unwrap()];
+        pack_plane(&matrix, layout, plane, &mut bytes).unwrap();
+        bytes
+    };
+    let region = |plane| Some(ByteRegion::from_vec(bytes(plane)));
+    let mut regions = PlaneRegions {
+        p2: region(Plane::P2).unwrap(),
+        p3: region(Plane::P3),
+        p4: region(Plane::P4),
+        p34: None,
+        p6: region(Plane::P6),
+        p8: region(Plane::P8),
+    };
+    if form == Form::Merged {
+        let mut merged = vec![0; merged_bytes(layout, rows, cols).unwrap()];
+        merge_p3_p4(layout, &bytes(Plane::P3), &bytes(Plane::P4), &mut merged).unwrap();
+        (regions.p3, regions.p4) = (None, None);
+        regions.p34 = Some(ByteRegion::from_vec(merged));
+    }
+    NestedMatrix::new((rows, cols), layout, Arc::new(codec), regions, Level::ALL).unwrap()
+}
+
+/// A matrix of a backend, with or without a bias.
+pub fn linear<B: Backend>(
+    backend: &mut B,
+    weights: &MatrixWeights,
+    mode: ActivationMode,
+    bias: Option<u32>,
+) -> Linear<B> {
+    let matrix = backend.upload_matrix(weights, mode).unwrap();
+    let bias = bias.map(|seed| backend.upload_floats(&noise(weights.rows(), seed)).unwrap());
+    Linear { matrix, bias }
+}
+
+/// What bounds the rounding of products: for each row of activations and of a matrix, the sum of
+/// magnitudes of what is added up.
+pub struct Magnitudes {
+    rows: usize,
+    sums: Vec<f32>, // [rows of activations, rows]
+    /// What values next to a rounding border may make.
+    borders: Vec<f32>,
+    additions: usize,
+}
+
+impl Magnitudes {
+    pub fn new(weights: &MatrixWeights, mode: ActivationMode, levels: &[Level], x: &[f32]) -> Self {
+        let (rows, cols) = (weights.rows(), weights.cols());
+        let int8 = mode == ActivationMode::Int8 && matches!(weights, MatrixWeights::Nested(_));
+        let additions = if int8 { cols.div_ceil(32) } else { cols };
+        let mut magnitudes = Self { rows, sums: Vec::new(), borders: Vec::new(), additions };
+        let mut row_weights = vec![0.0; cols];
+        for (level, x) in levels.iter().zip(x.chunks(cols)) {
+            let (inputs, steps) = if int8 { int8_inputs(x) } else { (x.to_vec(), vec![0.0; cols]) };
+            for row in 0..rows {
+                read_row(weights, *level, row, &mut row_weights);
+                let sum = |x: &[f32]| x.iter().zip(&row_weights).map(|(x, w)| (x * w).abs()).sum();
+                magnitudes.sums.push(sum(&inputs));
+                magnitudes.borders.push(sum(&steps));
+            }
+        }
+        magnitudes
+    }
+
+    /// Both sides round at most twice for each addition and thrice besides, then add what is at most
+    /// `added`, and both may be on different sides of a border.
+    pub fn tolerance(&self, row: usize, col: usize, added: f32) -> f32 {
+        let at = row * self.rows + col;
+        let roundings = (2 * self.additions + 6) as f32;
+        2.0 * EPSILON * (roundings * self.sums[at] + added) + self.borders[at]
+    }
+}
+
+/// The most that activations are in int8, and by how much each may differ: one unit where it lies as
+/// close to a rounding border as divisions may be off on a device, 3 units in the last place.
+fn int8_inputs(x: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    let (mut inputs, mut steps) = (Vec::new(), Vec::new());
+    for group in x.chunks(32) {
+        let largest = group.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        for x in group {
+            let scaled = f64::from(*x) * 127.0 / f64::from(largest);
+            let to_border = (scaled.abs().fract() - 0.5).abs();
+            let near = to_border <= 8.0 * f64::from(EPSILON) * scaled.abs();
+            inputs.push(x.abs() + largest / 254.0);
+            steps.push(if near { largest / 127.0 } else { 0.0 });
+        }
+    }
+    (inputs, steps)
+}
+
+fn read_row(weights: &MatrixWeights, level: Level, row: usize, out: &mut [f32]) {
+    match weights {
+        MatrixWeights::Float(matrix) => matrix.read_row(row, out),
+        MatrixWeights::Nested(matrix) => {
+            let level = matrix.prefix(level).unwrap();
+            matrix.view().unwrap().dequantize_row(level, row, out).unwrap();
+        }
+        _ => panic!("a form that no test makes"),
+    }
+}

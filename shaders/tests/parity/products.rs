@@ -1,0 +1,104 @@
+//! Products with matrices in every form, at every level.
+
+use nestling_engine::backend::{Backend, Encoder, Linear};
+use nestling_engine::cpu::Cpu;
+use nestling_engine::weights::{ActivationMode, MatrixWeights};
+use nestling_formats::{DType, Level};
+
+use crate::harness::{buffer, device, expect_rows_close, noise, read};
+use crate::matrices::{Form, Magnitudes, linear, weights};
+
+/// Two matrices side by side, and the second one added to something.
+struct Case {
+    matrices: [MatrixWeights; 2],
+    mode: ActivationMode,
+    levels: Vec<Level>,
+}
+
+impl Case {
+    fn new(forms: [Form; 2], (rows, cols): (usize, usize), levels: Vec<Level>) -> Self {
+        let matrices = [weights(forms[0], rows, cols, 3), weights(forms[1], rows + 5, cols, 5)];
+        Self { matrices, mode: ActivationMode::Int8, levels }
+    }
+
+    fn x(&self) -> Vec<f32> {
+        noise(self.levels.len() * self.matrices[0].cols(), 9)
+    }
+
+    fn run<B: Backend>(&self, backend: &mut B) -> [Vec<f32>; 2] {
+        let [first, second] = &self.matrices;
+        let count = self.levels.len();
+        let x = buffer(backend, first.cols(), &self.x());
+        let all: [Linear<B>; 2] =
+            [linear(backend, first, self.mode, Some(4)), linear(backend, second, self.mode, None)];
+        let mut out = backend.buffer(count, first.rows() + second.rows()).unwrap();
+        let mut sum = buffer(backend, second.rows(), &noise(count * second.rows(), 6));
+        let mut encoder = backend.encoder();
+        encoder.matmul(&all, &self.levels, &x, &mut out).unwrap();
+        encoder.matmul_add(&all[1], &self.levels, &x, &mut sum).unwrap();
+        encoder.flush().unwrap();
+        drop(encoder);
+        [read(backend, &out), read(backend, &sum)]
+    }
+
+    fn check(&self, device: &mut impl Backend) {
+        let [out, sum] = self.run(device);
+        let [expected, expected_sum] = self.run(&mut Cpu::new(1));
+        let [first, second] = &self.matrices;
+        let what = format!("{:?} [{}, {}]", self.levels, first.rows(), first.cols());
+        let magnitudes = [first, second]
+            .map(|matrix| Magnitudes::new(matrix, self.mode, &self.levels, &self.x()));
+        let width = first.rows() + second.rows();
+        let tolerance = |row: usize, col: usize| match col.checked_sub(first.rows()) {
+            None => magnitudes[0].tolerance(row, col, 1.0),
+            Some(col) => magnitudes[1].tolerance(row, col, 0.0),
+        };
+        expect_rows_close(&what, width, [&out, &expected], tolerance);
+        let tolerance = |row: usize, col: usize| magnitudes[1].tolerance(row, col, 1.0);
+        expect_rows_close(&what, second.rows(), [&sum, &expected_sum], tolerance);
+    }
+}
+
+/// Rows of all levels, one after another.
+fn mixed(count: usize) -> Vec<Level> {
+    Level::ALL.into_iter().cycle().take(count).collect()
+}
+
+const SHAPES: [(usize, usize); 4] = [(16, 32), (17, 40), (3, 200), (100, 1024)];
+
+#[test]
+fn nested_products_are_those_of_the_cpu() {
+    let Some(mut device) = device() else { return };
+    for forms in [[Form::Tiled, Form::Merged], [Form::RowMajor, Form::Tiled]] {
+        for shape in SHAPES {
+            for level in Level::ALL {
+                Case::new(forms, shape, vec![level]).check(&mut device);
+            }
+            for count in [3, 7, 70] {
+                Case::new(forms, shape, mixed(count)).check(&mut device);
+            }
+        }
+    }
+}
+
+#[test]
+fn float_products_are_those_of_the_cpu() {
+    let Some(mut device) = device() else { return };
+    let float = Form::Float;
+    let forms = [[float(DType::F32), float(DType::F16)], [float(DType::Bf16), Form::Merged]];
+    for forms in forms {
+        for (shape, count) in [((16, 32), 1), ((17, 41), 6), ((1, 7), 2), ((40, 515), 40)] {
+            Case::new(forms, shape, mixed(count)).check(&mut device);
+        }
+    }
+}
+
+#[test]
+fn weights_alone_are_judged_by_float_activations() {
+    let Some(mut device) = device() else { return };
+    for forms in [[Form::Tiled, Form::RowMajor], [Form::Merged, Form::Tiled]] {
+        let mut case = Case::new(forms, (33, 72), mixed(6));
+        case.mode = ActivationMode::Float;
+        case.check(&mut device);
+    }
+}
