@@ -15,17 +15,20 @@ pub enum Purpose {
     Scratch,
     /// Planes of experts that are streamed.
     Experts,
+    /// What the process has beside: its code, the tokenizer, the allocator's slack.
+    Program,
 }
 
 impl Purpose {
-    const ALL: [Self; 4] = [Self::Weights, Self::KeyValue, Self::Scratch, Self::Experts];
+    const ALL: [Self; 5] =
+        [Self::Weights, Self::KeyValue, Self::Scratch, Self::Experts, Self::Program];
 
     fn advice(self) -> &'static str {
         match self {
             Self::Weights => "open the model at a lower level, map it, or raise the budget",
             Self::KeyValue => "use a shorter context, f16 keys and values, or raise the budget",
             Self::Scratch => "take fewer prompt rows per step, or raise the budget",
-            Self::Experts => "close another model, or raise the budget",
+            Self::Experts | Self::Program => "close another model, or raise the budget",
         }
     }
 }
@@ -37,6 +40,7 @@ impl fmt::Display for Purpose {
             Self::KeyValue => "keys and values",
             Self::Scratch => "scratch",
             Self::Experts => "experts",
+            Self::Program => "the program",
         })
     }
 }

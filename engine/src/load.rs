@@ -249,6 +249,7 @@ impl Model {
             reserve(Purpose::Weights, plan.weight_bytes)?,
             reserve(Purpose::KeyValue, plan.kv_bytes)?,
             reserve(Purpose::Scratch, plan.scratch_bytes)?,
+            reserve(Purpose::Program, plan.program_bytes)?,
         ];
         let experts = match plan.residence {
             PlannedResidence::Resident => None,

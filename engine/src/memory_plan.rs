@@ -26,6 +26,13 @@ const KV_SHARE: u64 = 16;
 /// Part of a budget that a step's activations may take where experts are streamed.
 const SCRATCH_SHARE: u64 = 32;
 
+/// Most bytes that are kept free for what nobody counts: code, tokenizer, tables, the allocator's
+/// slack. Of a process that streams OLMoE's shape it is 45 MB of memory and 11 MB of mapped code.
+const PROGRAM_BYTES_MAX: u64 = 32 << 20;
+
+/// Part of a budget that this may take.
+const PROGRAM_SHARE: u64 = 24;
+
 /// Rows of a step whose logits there is room for: one for each session that decodes.
 const LOGIT_ROWS: u64 = 32;
 
@@ -49,6 +56,8 @@ pub struct MemoryPlan {
     pub kv_bytes: u64,
     /// Activations of a step.
     pub scratch_bytes: u64,
+    /// Kept free for what the process has beside; 0 where experts are not streamed.
+    pub program_bytes: u64,
     /// Most tokens of a session.
     pub context_length: usize,
     /// Pages of keys and values of all sessions.
@@ -71,8 +80,8 @@ pub enum PlannedResidence {
 impl MemoryPlan {
     /// Bytes of everything.
     pub fn total_bytes(&self) -> u64 {
-        let parts = [self.weight_bytes, self.expert_bytes, self.kv_bytes, self.scratch_bytes];
-        parts.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+        let held = [self.weight_bytes, self.expert_bytes, self.kv_bytes, self.scratch_bytes];
+        held.iter().fold(self.program_bytes, |sum, bytes| sum.saturating_add(*bytes))
     }
 
     /// Divides `available` bytes, all that the budget has left, for a store.
@@ -123,7 +132,9 @@ impl MemoryPlan {
         {
             return Ok(resident);
         }
-        let available = available.unwrap_or(u64::MAX);
+        let given = available.unwrap_or(u64::MAX);
+        let program_bytes = PROGRAM_BYTES_MAX.min(given / PROGRAM_SHARE);
+        let available = given - program_bytes;
         let least = ExpertTable::of_index(index, config, level)?.least_bytes();
         let rest =
             |room: &Room| dense.saturating_add(room.kv_bytes).saturating_add(room.scratch_bytes);
@@ -137,11 +148,12 @@ impl MemoryPlan {
         let expert_bytes = available.saturating_sub(rest).min(experts.max(least));
         if expert_bytes < least {
             return Err(EngineError::MemoryTooSmall(Box::new(MemoryTooSmall {
-                given: available,
+                given,
                 dense_bytes: dense,
                 kv_bytes: room.kv_bytes,
                 scratch_bytes: room.scratch_bytes,
                 expert_bytes: least,
+                program_bytes: program_bytes_beside(rest.saturating_add(least)),
                 context_length: room.context_length,
             })));
         }
@@ -151,6 +163,7 @@ impl MemoryPlan {
             expert_bytes,
             kv_bytes: room.kv_bytes,
             scratch_bytes: room.scratch_bytes,
+            program_bytes,
             context_length: room.context_length,
             kv_pages: room.kv_pages,
             states: room.states,
@@ -174,6 +187,7 @@ impl MemoryPlan {
             expert_bytes_total: 0,
             kv_bytes: room.kv_bytes,
             scratch_bytes: room.scratch_bytes,
+            program_bytes: 0,
             context_length: room.context_length,
             kv_pages: room.kv_pages,
             states: room.states,
@@ -196,6 +210,8 @@ pub struct MemoryTooSmall {
     pub scratch_bytes: u64,
     /// One token's experts of one layer.
     pub expert_bytes: u64,
+    /// Kept free for what the process has beside.
+    pub program_bytes: u64,
     /// Tokens of the context that the keys and values are for.
     pub context_length: usize,
 }
@@ -204,7 +220,7 @@ impl MemoryTooSmall {
     /// The least that would do.
     pub fn least(&self) -> u64 {
         let parts = [self.dense_bytes, self.kv_bytes, self.scratch_bytes, self.expert_bytes];
-        parts.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+        parts.iter().fold(self.program_bytes, |sum, bytes| sum.saturating_add(*bytes))
     }
 }
 
@@ -213,8 +229,8 @@ impl std::fmt::Display for MemoryTooSmall {
         write!(
             f,
             "a memory budget of {} is too small: the least is {} ({} bytes), of which dense weights \
-             take {}, one token's experts of one layer {}, keys and values of {} tokens {}, and \
-             scratch {}",
+             take {}, one token's experts of one layer {}, keys and values of {} tokens {}, \
+             scratch {}, and the program {}",
             Bytes(self.given),
             Bytes(self.least()),
             self.least(),
@@ -223,11 +239,18 @@ impl std::fmt::Display for MemoryTooSmall {
             self.context_length,
             Bytes(self.kv_bytes),
             Bytes(self.scratch_bytes),
+            Bytes(self.program_bytes),
         )
     }
 }
 
 impl std::error::Error for MemoryTooSmall {}
+
+/// What is kept free in the least budget that holds so many bytes.
+fn program_bytes_beside(bytes: u64) -> u64 {
+    // The least b with b - b / PROGRAM_SHARE >= bytes is this much more.
+    PROGRAM_BYTES_MAX.min(bytes.saturating_sub(1) / (PROGRAM_SHARE - 1))
+}
 
 /// Bytes of the extents of a group that a level, or an allocation, needs.
 fn group_bytes(index: &Index, group: &Group, level: Level, allocation: Option<&Allocation>) -> u64 {
@@ -310,18 +333,14 @@ fn kv_bytes(config: &ModelConfig, dtype: KvDtype, pages: usize) -> u64 {
 /// Floats of a row in the buffers of all kinds of mixers: what goes in, and what comes out with the
 /// angles.
 fn mixer_floats(config: &ModelConfig) -> (usize, usize) {
-    let mut kinds: Vec<(usize, usize)> = Vec::new();
-    for layer in &config.layers {
-        let kind = match &layer.mixer {
+    let kinds = config.distinct(|layer| {
+        Some(match &layer.mixer {
             TokenMixer::Attention(attention) => attention_floats(attention),
             TokenMixer::Latent(latent) => latent_floats(latent),
             // What was convolved, decays and betas are held beside the projections.
             TokenMixer::DeltaNet(shape) => (shape.inputs(), 3 * shape.value_dim()),
-        };
-        if !kinds.contains(&kind) {
-            kinds.push(kind);
-        }
-    }
+        })
+    });
     kinds.into_iter().fold((0, 0), |sum, kind| (sum.0 + kind.0, sum.1 + kind.1))
 }
 
@@ -361,4 +380,20 @@ fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
     let int8 = (config.hidden_size + qkv + inner) * 5 / 4;
     let logits = 4 * LOGIT_ROWS * config.vocab_size as u64;
     logits.saturating_add(rows.saturating_mul((4 * floats + int8) as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PROGRAM_BYTES_MAX, PROGRAM_SHARE, program_bytes_beside};
+
+    #[test]
+    fn the_least_budget_holds_what_it_is_for_and_one_byte_less_does_not() {
+        let left = |budget: u64| budget - PROGRAM_BYTES_MAX.min(budget / PROGRAM_SHARE);
+        let most = PROGRAM_BYTES_MAX * PROGRAM_SHARE;
+        for bytes in (1..200).chain([most - 1, most, most + 1, 2 * most, 1 << 40]) {
+            let least = bytes + program_bytes_beside(bytes);
+            assert!(left(least) >= bytes, "{bytes}");
+            assert!(left(least - 1) < bytes, "{bytes}");
+        }
+    }
 }

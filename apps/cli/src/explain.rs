@@ -48,14 +48,15 @@ fn too_small(refused: &MemoryTooSmall) -> Failure {
     let least = ByteSize(refused.least());
     Failure::new(format!(
         "{} of memory are too little for this model: the least is {least}, of which weights of every \
-         token take {}, one token's experts of one layer {}, keys and values of {} tokens {}, and \
-         scratch {}",
+         token take {}, one token's experts of one layer {}, keys and values of {} tokens {}, scratch \
+         {}, and the program {}",
         ByteSize(refused.given),
         ByteSize(refused.dense_bytes),
         ByteSize(refused.expert_bytes),
         refused.context_length,
         ByteSize(refused.kv_bytes),
         ByteSize(refused.scratch_bytes),
+        ByteSize(refused.program_bytes),
     ))
     .advise(format!(
         "give --memory {} or more, shorten the context with -c, or lower --level",

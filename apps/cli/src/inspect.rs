@@ -211,13 +211,7 @@ fn measured(store: &Store) -> (usize, usize) {
 
 /// The kinds of mixers of a model's layers.
 fn mixers(config: &ModelConfig) -> Vec<TokenMixer> {
-    let mut kinds: Vec<TokenMixer> = Vec::new();
-    for layer in &config.layers {
-        if !kinds.contains(&layer.mixer) {
-            kinds.push(layer.mixer);
-        }
-    }
-    kinds
+    config.distinct(|layer| Some(layer.mixer))
 }
 
 fn mixer_json(mixer: TokenMixer) -> Value {

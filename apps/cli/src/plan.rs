@@ -228,6 +228,7 @@ fn as_text(
     let context = format!("context of {} tokens", memory.context_length);
     text += &line("keys and values", memory.kv_bytes, 0, context);
     text += &line("scratch", memory.scratch_bytes, 0, String::new());
+    text += &line("program", memory.program_bytes, 0, String::new());
     text += &line("in all", memory.total_bytes(), 0, String::new());
     text += "\n";
     text += &machine_text(machine, &answer.demand);
@@ -404,6 +405,7 @@ fn as_json(
             "disk_expert_bytes": answer.forecast.disk_expert_bytes,
             "kv_bytes": memory.kv_bytes,
             "scratch_bytes": memory.scratch_bytes,
+            "program_bytes": memory.program_bytes,
             "total_bytes": memory.total_bytes(),
             "context_length": memory.context_length,
         },

@@ -102,20 +102,24 @@ impl<'a> GroupPlan<'a> {
     fn fill(
         &self,
         store: &Store,
-        extents: &mut [Vec<u8>; 5],
+        extents: &mut [AlignedBytes; 5],
         out: &mut [u8],
     ) -> Result<(), EngineError> {
         for (plane, bytes) in Plane::ALL.into_iter().zip(&mut *extents).take(self.planes) {
-            bytes.clear();
-            if let Some(extent) = store.extent(self.group, plane) {
-                // A present extent lies within the file: this is no more than there is to read.
-                bytes.resize(usize::try_from(extent.length).unwrap_or(0), 0);
-                store.read_extent(extent, bytes)?;
+            let extent = store.extent(self.group, plane);
+            // A present extent lies within the file: this is no more than there is to read.
+            let length = extent.map_or(0, |extent| usize::try_from(extent.length).unwrap_or(0));
+            if bytes.len() != length {
+                // Not from the heap, which would keep what is given back.
+                *bytes = AlignedBytes::zeroed(length);
+            }
+            if let Some(extent) = extent {
+                store.read_extent(extent, bytes.bytes_mut())?;
             }
         }
         let bytes_of = |place: &Option<Place>| -> Result<&[u8], EngineError> {
             let found = place.as_ref().and_then(|(extent, range)| {
-                extents[extent.index()].get(range.clone()) // none of a plane that is not present
+                extents[extent.index()].as_ref().get(range.clone()) // none of a plane that is not present
             });
             let what = || format!("planes of {}", self.group.id);
             found.ok_or_else(|| EngineError::mismatch(what(), "in the store", "missing"))
@@ -193,7 +197,7 @@ fn fill_all(
     let done: Vec<OnceLock<Result<(), EngineError>>> =
         plans.iter().map(|_| OnceLock::new()).collect();
     let work = || {
-        let mut extents: [Vec<u8>; 5] = Default::default();
+        let mut extents = [(); 5].map(|()| AlignedBytes::zeroed(0));
         while !cancel.is_cancelled() {
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let Some((index, plan, out)) = job else { return };

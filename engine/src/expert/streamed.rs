@@ -204,9 +204,8 @@ impl<B: Backend> StreamedExperts<B> {
     }
 }
 
-/// Part of a budget that is left to unused buffers. Where levels are mixed, planes of one size leave and
-/// those of another come: without a reserve their memory is given back and comes again in small
-/// pages, which the disk fills at half the speed.
+/// Part of a budget that is left to unused buffers. Mixed levels exchange planes of one size for
+/// those of another, whose memory would come in small pages, which a disk fills at half the speed.
 fn spare_bytes(budget: u64, table: &ExpertTable, most: u64) -> u64 {
     most.min(budget / SPARE_SHARE).min(budget.saturating_sub(table.least_bytes()))
 }

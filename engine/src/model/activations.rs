@@ -109,38 +109,24 @@ impl<B: Backend> Activations<B> {
 
 /// The shapes of heads that the layers of a model have.
 pub(super) fn attention_shapes(config: &ModelConfig) -> Vec<AttentionShape> {
-    let mut shapes: Vec<AttentionShape> = Vec::new();
-    for layer in &config.layers {
-        let TokenMixer::Attention(heads) = &layer.mixer else { continue };
-        let shape = attention::shape(heads);
-        if !shapes.contains(&shape) {
-            shapes.push(shape);
-        }
-    }
-    shapes
+    config.distinct(|layer| match &layer.mixer {
+        TokenMixer::Attention(heads) => Some(attention::shape(heads)),
+        _ => None,
+    })
 }
 
 /// The shapes of attention to latents that the layers of a model have.
 pub(super) fn latent_shapes(config: &ModelConfig) -> Vec<LatentShape> {
-    let mut shapes: Vec<LatentShape> = Vec::new();
-    for layer in &config.layers {
-        let TokenMixer::Latent(latent) = &layer.mixer else { continue };
-        let shape = latent::shape(latent);
-        if !shapes.contains(&shape) {
-            shapes.push(shape);
-        }
-    }
-    shapes
+    config.distinct(|layer| match &layer.mixer {
+        TokenMixer::Latent(latent) => Some(latent::shape(latent)),
+        _ => None,
+    })
 }
 
 /// The shapes of gated DeltaNet that the layers of a model have.
 pub(super) fn delta_net_shapes(config: &ModelConfig) -> Vec<DeltaNetConfig> {
-    let mut shapes: Vec<DeltaNetConfig> = Vec::new();
-    for layer in &config.layers {
-        let TokenMixer::DeltaNet(shape) = &layer.mixer else { continue };
-        if !shapes.contains(shape) {
-            shapes.push(*shape);
-        }
-    }
-    shapes
+    config.distinct(|layer| match layer.mixer {
+        TokenMixer::DeltaNet(shape) => Some(shape),
+        _ => None,
+    })
 }

@@ -8,7 +8,7 @@
 use nestling_formats::Level;
 
 use super::activations::Activations;
-use super::weights::{LayerWeights, SharedWeights};
+use super::weights::LayerWeights;
 use crate::backend::{Backend, Encoder, Router};
 use crate::error::EngineError;
 
@@ -21,34 +21,30 @@ pub(super) fn begin<B: Backend>(
     act: &mut Activations<B>,
 ) -> Result<(), EngineError> {
     enc.rms_norm(&act.x, &lw.feed_forward_norm, eps, &mut act.normed)?;
-    let Some(norms) = &lw.norms_after else {
-        let Some(shared) = &lw.shared else { return Ok(()) };
-        return add_shared(enc, shared, levels, act);
+    let (norm, out) = match &lw.norms_after {
+        None => (None, &mut act.x),
+        Some(norms) => {
+            enc.clear(levels.len(), &mut act.branch)?;
+            (norms.shared.as_ref(), &mut act.branch)
+        }
     };
-    enc.clear(levels.len(), &mut act.branch)?;
-    match (&lw.shared, &norms.shared) {
-        (None, _) => Ok(()),
-        (Some(shared), None) => enc.ffn_add(&shared.ffn, levels, &act.normed, &mut act.branch),
-        (Some(shared), Some(norm)) => {
+    let Some(shared) = &lw.shared else { return Ok(()) };
+    match (&shared.gate, norm) {
+        (None, None) => enc.ffn_add(&shared.ffn, levels, &act.normed, out),
+        (None, Some(norm)) => {
             enc.ffn(&shared.ffn, levels, &act.normed, &mut act.shared)?;
-            enc.rms_norm_add(&act.shared, norm, eps, &mut act.branch)
+            enc.rms_norm_add(&act.shared, norm, eps, out)
+        }
+        (Some(gate), None) => {
+            enc.matmul(std::slice::from_ref(gate), levels, &act.normed, &mut act.gate)?; // [T, 1]
+            enc.ffn(&shared.ffn, levels, &act.normed, &mut act.shared)?;
+            enc.add_gated(&act.gate, &act.shared, out)
+        }
+        (Some(_), Some(_)) => {
+            let what = "a shared expert with a gate";
+            Err(EngineError::mismatch(what, "no norm after it", "one"))
         }
     }
-}
-
-/// x += gate · dense(norm(x))
-fn add_shared<B: Backend>(
-    enc: &mut B::Encoder<'_>,
-    shared: &SharedWeights<B>,
-    levels: &[Level],
-    act: &mut Activations<B>,
-) -> Result<(), EngineError> {
-    let Some(gate) = &shared.gate else {
-        return enc.ffn_add(&shared.ffn, levels, &act.normed, &mut act.x);
-    };
-    enc.matmul(std::slice::from_ref(gate), levels, &act.normed, &mut act.gate)?; // [T, 1]
-    enc.ffn(&shared.ffn, levels, &act.normed, &mut act.shared)?;
-    enc.add_gated(&act.gate, &act.shared, &mut act.x)
 }
 
 /// Chooses the experts of every row, and leaves their inputs in `act.normed`.
@@ -78,15 +74,16 @@ pub(super) fn add_experts<B: Backend>(
     (rows, eps): (usize, f32),
     act: &mut Activations<B>,
 ) -> Result<(), EngineError> {
-    let Some(norms) = &lw.norms_after else {
-        return enc.experts_sum(&act.routing, &act.expert_rows, &mut act.x);
+    let (norm, out) = match &lw.norms_after {
+        None => (None, &mut act.x),
+        Some(norms) => (norms.experts.as_ref(), &mut act.branch),
     };
-    let Some(norm) = &norms.experts else {
-        return enc.experts_sum(&act.routing, &act.expert_rows, &mut act.branch);
+    let Some(norm) = norm else {
+        return enc.experts_sum(&act.routing, &act.expert_rows, out);
     };
     enc.clear(rows, &mut act.shared)?;
     enc.experts_sum(&act.routing, &act.expert_rows, &mut act.shared)?;
-    enc.rms_norm_add(&act.shared, norm, eps, &mut act.branch)
+    enc.rms_norm_add(&act.shared, norm, eps, out)
 }
 
 /// Adds what the parts gave together, where that has a norm.

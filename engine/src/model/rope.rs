@@ -77,15 +77,7 @@ fn kept_shares(rope: &RopeConfig, yarn: &YarnScaling) -> impl Iterator<Item = f3
 
 /// The kinds of angles that the layers of a model use.
 pub(crate) fn rope_kinds(config: &ModelConfig) -> Vec<RopeConfig> {
-    let mut kinds: Vec<RopeConfig> = Vec::new();
-    for layer in &config.layers {
-        if let Some(rope) = layer.mixer.rope()
-            && !kinds.contains(rope)
-        {
-            kinds.push(*rope);
-        }
-    }
-    kinds
+    config.distinct(|layer| layer.mixer.rope().copied())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
 
 #[cfg(target_os = "linux")]
-use super::slab::{self, Piece};
+use super::slab::{self, Piece, Slab};
 use crate::error::EngineError;
 
 /// Buffers begin at multiples of this and have a multiple of it: what direct reads ask for.
@@ -55,15 +55,35 @@ impl Memory {
         Ok(vec![Self::Pages(pages)])
     }
 
-    /// Gives its bytes back to the system; what is left, if anything, may be used again.
-    fn hollow(self) -> Option<Self> {
+    /// It is used from now on. Says how many bytes take memory with it that nobody uses, more than
+    /// before or fewer.
+    fn fill(&mut self) -> isize {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Piece(piece) => piece.fill(),
+            _ => 0,
+        }
+    }
+
+    /// Gives its bytes back to the system; what is left, if anything, may be used again. Says how many
+    /// bytes that nobody used went with them.
+    fn hollow(self) -> (Option<Self>, usize) {
         match self {
             #[cfg(target_os = "linux")]
             Self::Piece(mut piece) => {
-                piece.hollow();
-                Some(Self::Piece(piece))
+                let cooled = piece.hollow();
+                (Some(Self::Piece(piece)), cooled)
             }
-            _ => None,
+            _ => (None, 0),
+        }
+    }
+
+    /// Bytes around it that take memory though nobody uses them.
+    fn warm(&self) -> usize {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Piece(piece) => piece.warm(),
+            _ => 0,
         }
     }
 
@@ -96,12 +116,17 @@ pub(super) struct BufferPool {
     state: Mutex<PoolState>,
 }
 
+#[derive(Default)]
 struct PoolState {
     /// By size.
     free: BTreeMap<usize, Vec<Memory>>,
     /// Buffers without memory until they are used, by size.
     hollow: BTreeMap<usize, Vec<Memory>>,
+    #[cfg(target_os = "linux")]
+    slabs: Vec<Arc<Slab>>,
     free_bytes: u64,
+    /// Bytes that take memory with buffers beside them.
+    warm_bytes: u64,
     lent_bytes: u64,
     limit: u64,
     total: u64,
@@ -109,8 +134,7 @@ struct PoolState {
 
 impl BufferPool {
     pub fn new(limit: u64) -> Self {
-        let (free, hollow) = (BTreeMap::new(), BTreeMap::new());
-        let state = PoolState { free, hollow, free_bytes: 0, lent_bytes: 0, limit, total: 0 };
+        let state = PoolState { limit, ..PoolState::default() };
         Self { state: Mutex::new(state) }
     }
 
@@ -131,17 +155,19 @@ impl BufferPool {
         if let Some(memory) = state.reuse(length) {
             return Ok(Buffer { memory: Some(memory), pool: Arc::clone(self) });
         }
-        let excess = state.excess();
-        let released = state.release(excess);
-        let hollow = state.hollow.get_mut(&length).and_then(Vec::pop);
+        let hollow = state.warmest(length);
         drop(state);
         // Outside of the lock: the system takes its time.
-        self.hollow(released);
         let memory = hollow.map_or_else(|| self.make(length), Ok);
-        let memory = memory.map_err(|source| {
+        let mut memory = memory.map_err(|source| {
             self.lock().lent_bytes -= length as u64;
             EngineError::OutOfMemory { bytes: length as u64, source }
         })?;
+        self.settle(|_| {});
+        let warmed = memory.fill();
+        self.settle(|state| {
+            state.warm_bytes = state.warm_bytes.saturating_add_signed(warmed as i64)
+        });
         Ok(Buffer { memory: Some(memory), pool: Arc::clone(self) })
     }
 
@@ -149,17 +175,51 @@ impl BufferPool {
     fn make(&self, length: usize) -> io::Result<Memory> {
         let mut made = Memory::new(length)?;
         let memory = made.pop().ok_or(io::ErrorKind::OutOfMemory)?;
-        self.lock().hollow.entry(length).or_default().append(&mut made);
+        let mut state = self.lock();
+        #[cfg(target_os = "linux")]
+        if let Memory::Piece(piece) = &memory {
+            state.slabs.push(Arc::clone(piece.slab()));
+        }
+        state.hollow.entry(length).or_default().append(&mut made);
         Ok(memory)
+    }
+
+    /// Makes a change, then gives the system what is too much.
+    fn settle(&self, change: impl FnOnce(&mut PoolState)) {
+        let mut state = self.lock();
+        change(&mut state);
+        let mut excess = state.excess();
+        if excess == 0 {
+            return;
+        }
+        #[cfg(target_os = "linux")]
+        if state.warm_bytes > 0 {
+            let slabs = state.slabs.clone();
+            drop(state);
+            let mut cooled = 0;
+            for slab in slabs {
+                if cooled >= excess {
+                    break;
+                }
+                cooled += slab.cool();
+            }
+            state = self.lock();
+            state.warm_bytes = state.warm_bytes.saturating_sub(cooled as u64);
+            excess = state.excess();
+        }
+        let released = state.release(excess);
+        drop(state);
+        self.hollow(released);
     }
 
     /// Gives the memory of buffers back to the system.
     fn hollow(&self, released: Vec<Memory>) {
         for memory in released {
             let length = memory.bytes().len();
-            if let Some(hollow) = memory.hollow() {
-                self.lock().hollow.entry(length).or_default().push(hollow);
-            }
+            let (hollow, cooled) = memory.hollow();
+            let mut state = self.lock();
+            state.warm_bytes = state.warm_bytes.saturating_sub(cooled as u64);
+            state.hollow.entry(length).or_default().extend(hollow);
         }
     }
 
@@ -170,21 +230,12 @@ impl BufferPool {
     }
 
     pub fn set_limit(&self, bytes: u64) {
-        self.change(|state| state.limit = bytes);
+        self.settle(|state| state.limit = bytes);
     }
 
     /// Bytes that lent and free buffers may take together.
     pub fn set_total(&self, bytes: u64) {
-        self.change(|state| state.total = bytes);
-    }
-
-    fn change(&self, change: impl FnOnce(&mut PoolState)) {
-        let mut state = self.lock();
-        change(&mut state);
-        let excess = state.excess();
-        let released = state.release(excess);
-        drop(state);
-        self.hollow(released);
+        self.settle(|state| state.total = bytes);
     }
 
     pub fn trim(&self) {
@@ -194,16 +245,11 @@ impl BufferPool {
 
     fn put_back(&self, memory: Memory) {
         let length = memory.bytes().len();
-        let mut state = self.lock();
-        state.lent_bytes -= length as u64;
-        state.free_bytes += length as u64;
-        state.free.entry(length).or_default().push(memory);
-        // Of the size that has most, so that what is kept becomes what is asked for: memory that
-        // is given back comes again in small pages.
-        let excess = state.excess();
-        let released = state.release(excess);
-        drop(state);
-        self.hollow(released);
+        self.settle(|state| {
+            state.lent_bytes -= length as u64;
+            state.free_bytes += length as u64;
+            state.free.entry(length).or_default().push(memory);
+        });
     }
 }
 
@@ -214,14 +260,23 @@ impl PoolState {
         Some(memory)
     }
 
-    /// Bytes of free buffers that are too many.
-    fn excess(&self) -> usize {
-        let may = self.limit.max(self.total.saturating_sub(self.lent_bytes));
-        usize::try_from(self.free_bytes.saturating_sub(may)).unwrap_or(usize::MAX)
+    /// A buffer without memory; of several one beside buffers that take memory for it.
+    fn warmest(&mut self, length: usize) -> Option<Memory> {
+        let hollow = self.hollow.get_mut(&length)?;
+        let warmest = (0..hollow.len()).max_by_key(|at| hollow[*at].warm())?;
+        // The order of the others stays: the last one is beside the one that was used last.
+        Some(hollow.remove(warmest))
     }
 
-    /// Takes out free buffers, of the size that has most bytes first, until they have `bytes` bytes
-    /// or none is left.
+    /// Bytes of free buffers, and beside buffers, that are too many.
+    fn excess(&self) -> usize {
+        let may = self.limit.max(self.total.saturating_sub(self.lent_bytes));
+        let unused = self.free_bytes.saturating_add(self.warm_bytes);
+        usize::try_from(unused.saturating_sub(may)).unwrap_or(usize::MAX)
+    }
+
+    /// Takes out free buffers, of the size that has most bytes first, so that what is kept becomes
+    /// what is asked for, until they have `bytes` bytes or none is left.
     fn release(&mut self, bytes: usize) -> Vec<Memory> {
         let mut released = Vec::new();
         let mut sum = 0usize;

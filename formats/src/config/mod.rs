@@ -487,6 +487,17 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
+    /// What the layers have of a kind, each once, in the order of the first layer that has it.
+    pub fn distinct<T: PartialEq>(&self, kind: impl FnMut(&LayerConfig) -> Option<T>) -> Vec<T> {
+        let mut kinds: Vec<T> = Vec::new();
+        for kind in self.layers.iter().filter_map(kind) {
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+        kinds
+    }
+
     /// Reads and checks a `config.json`; `file` names it in errors.
     ///
     /// # Errors

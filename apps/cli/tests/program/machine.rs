@@ -41,7 +41,8 @@ fn a_plan_adds_up_and_says_what_a_speed_needs() {
     let small = plan(&["--memory", &budget, "--wanted-speed", "0.5"]);
     let bytes = |name: &str| small["placement"][name].as_u64().unwrap();
     assert_eq!(small["placement"]["streamed"], true);
-    let parts = ["dense_bytes", "expert_bytes", "kv_bytes", "scratch_bytes"].map(bytes);
+    let parts = ["dense_bytes", "expert_bytes", "kv_bytes", "scratch_bytes", "program_bytes"];
+    let parts = parts.map(bytes);
     assert_eq!(parts.iter().sum::<u64>(), bytes("total_bytes"));
     assert!(bytes("total_bytes") <= small["memory_bytes"].as_u64().unwrap(), "{small}");
     assert!(bytes("disk_expert_bytes") > 0);

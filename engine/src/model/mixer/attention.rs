@@ -2,7 +2,7 @@
 
 use nestling_formats::{AttentionConfig, MatrixKind};
 
-use super::{Mixing, Watch};
+use super::{Mixing, Watch, no_buffers};
 use crate::backend::{AttentionHeads, Backend, Encoder, Linear};
 use crate::error::EngineError;
 
@@ -106,8 +106,4 @@ pub(super) fn mix<B: Backend>(
     watch.inputs(enc, MatrixKind::Output, attended)?;
     let output = (&w.output, &rows.dense_levels[..]);
     ending.add(enc, output, attended, (&mut act.branch, &mut act.x))
-}
-
-fn no_buffers() -> EngineError {
-    EngineError::mismatch("buffers of attention", "those of the layer", "none")
 }

@@ -2,7 +2,7 @@
 
 use nestling_formats::{DeltaNetConfig, MatrixKind};
 
-use super::{Mixing, Watch};
+use super::{Mixing, Watch, no_buffers};
 use crate::backend::{Backend, DeltaNet, Encoder, Linear};
 use crate::error::EngineError;
 
@@ -50,9 +50,8 @@ pub(super) fn mix<B: Backend>(
 ) -> Result<(), EngineError> {
     let Mixing { rows, tail, act, memory, ending } = mixing;
     let states = memory.states()?;
-    let none = || EngineError::mismatch("buffers of DeltaNet", "those of the layer", "none");
     watch.inputs(enc, MatrixKind::DeltaIn, &act.normed)?;
-    let buffers = act.delta_nets.get_mut(w.buffers).ok_or_else(none)?;
+    let buffers = act.delta_nets.get_mut(w.buffers).ok_or_else(no_buffers)?;
     enc.matmul(&w.inputs, &rows.dense_levels, &act.normed, &mut buffers.projected)?;
     enc.delta_net(&w.net, rows, &buffers.projected, states, &mut buffers.gathered)?;
     if let Some(tail) = tail {
@@ -65,7 +64,7 @@ pub(super) fn mix<B: Backend>(
         rows.keep(tail);
         act.keep(enc, tail)?;
     }
-    let buffers = act.delta_nets.get_mut(w.buffers).ok_or_else(none)?;
+    let buffers = act.delta_nets.get_mut(w.buffers).ok_or_else(no_buffers)?;
     watch.inputs(enc, MatrixKind::DeltaOut, &buffers.gathered)?;
     let output = (&w.output, &rows.dense_levels[..]);
     ending.add(enc, output, &mut buffers.gathered, (&mut act.branch, &mut act.x))

@@ -5,7 +5,7 @@
 
 use nestling_formats::{LatentConfig, MatrixKind};
 
-use super::{Mixing, Watch};
+use super::{Mixing, Watch, no_buffers};
 use crate::backend::{AttentionHeads, Backend, Encoder, HeadMatrices, Linear};
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -146,8 +146,4 @@ fn queries<B: Backend>(
     enc.rms_norm(latents, norm, w.heads.eps, normed_latents)?;
     watch.inputs(enc, MatrixKind::QueryUp, normed_latents)?;
     enc.matmul(query, levels, normed_latents, &mut buffers.queries)
-}
-
-fn no_buffers() -> EngineError {
-    EngineError::mismatch("buffers of attention", "those of the layer", "none")
 }

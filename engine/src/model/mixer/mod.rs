@@ -129,3 +129,8 @@ pub(crate) fn mix<B: Backend>(
         MixerWeights::DeltaNet(weights) => delta_net::mix(enc, weights, mixing, watch),
     }
 }
+
+/// Weights and activations that do not belong together.
+fn no_buffers() -> EngineError {
+    EngineError::mismatch("buffers of a mixer", "those of the layer", "none")
+}
