@@ -12,6 +12,7 @@ NAME.gguf           the model
 NAME.json           tokens: what is run; texts: with the ids that llama.cpp gives, special tokens read
 NAME.safetensors    all F32, P = the last positions of `tokens`
     logits  [P, V]  by llama.cpp from the file's weights written as F32, so that it rounds no activations
+gemma4-bf16.gguf    the tiny family of that name, as llama.cpp's converter writes it in BF16
 blocks.json         for each element type: random blocks, and the bits of what gguf reads in them
 
 Needs torch, transformers, safetensors, sentencepiece, llama-cpp-python, and gguf of the same sources (PYTHONPATH=SOURCES/gguf-py).
@@ -23,6 +24,7 @@ import importlib.util
 import json
 import math
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -95,6 +97,19 @@ MODELS = {
         {**LATENT, "intermediate_size": 64, "q_lora_rank": 32, "rms_norm_eps": 1e-6, "scoring_func": "sigmoid"},
         ["Q8_0"],
     ),
+    "gemma4": (
+        "gemma4",
+        {"hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 32, "num_hidden_layers": 2,
+         "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 20},
+        ["Q8_0"],
+    ),
+    # Three value heads for every key head: no order is its own reverse.
+    "qwen3-5-moe": (
+        "qwen3_5_moe",
+        {"hidden_size": 64, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "num_hidden_layers": 2,
+         "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 6},
+        ["Q8_0"],
+    ),
 }
 
 QWEN3_MOE = {
@@ -138,11 +153,14 @@ def family(name: str, changes: dict):
         loaded.CONFIG = dict(QWEN3_MOE)
     else:
         loaded = module(tiny.FAMILIES / f"{name}.py")
-    loaded.CONFIG = {**loaded.CONFIG, **changes}
+    if "text_config" in loaded.CONFIG:
+        loaded.CONFIG["text_config"].update(changes)
+    else:
+        loaded.CONFIG = {**loaded.CONFIG, **changes}
     return loaded
 
 
-def convert(sources: pathlib.Path, checkpoint: pathlib.Path, out: pathlib.Path, pre: str) -> None:
+def convert(sources: pathlib.Path, checkpoint: pathlib.Path, out: pathlib.Path, pre: str, kind: str = "f32") -> None:
     """convert_hf_to_gguf.py knows a pre-tokenizer by what it does to a text, which a tiny vocabulary
     hides: it is told the name."""
     sys.path.insert(0, str(sources))
@@ -152,12 +170,16 @@ def convert(sources: pathlib.Path, checkpoint: pathlib.Path, out: pathlib.Path, 
     # It asks for GLM's special tokens, which the tiny tokenizer has not.
     base.TextModel._set_vocab_glm = base.TextModel._set_vocab_gpt2
     arguments = sys.argv
-    sys.argv = ["convert_hf_to_gguf.py", str(checkpoint), "--outfile", str(out), "--outtype", "f32"]
+    sys.argv = ["convert_hf_to_gguf.py", str(checkpoint), "--outfile", str(out), "--outtype", kind]
     config = checkpoint / "config.json"
-    if any(name in config.read_text() for name in ["Qwen3Next", "Glm4MoeLite"]):
+    if any(name in config.read_text() for name in ["Qwen3Next", "Qwen3_5Moe", "Glm4MoeLite"]):
         sys.argv.append("--no-mtp")
     # llama.cpp wants a rank for queries of models that have not the 27 layers of V2-Lite; 0 is none.
     config.write_text(config.read_text().replace('"q_lora_rank": null', '"q_lora_rank": 0'))
+    # Gemma's end of a channel, which the tiny vocabulary has not, would become one more token.
+    settings = json.loads((checkpoint / "tokenizer_config.json").read_text())
+    settings.pop("eoc_token", None)
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(settings))
     try:
         convert_hf_to_gguf.main()
     finally:
@@ -257,6 +279,15 @@ def make_model(name: str, options) -> None:
         print("   ", tensor.name, tensor.tensor_type.name, list(tensor.shape))
 
 
+def make_published(options) -> None:
+    """The tiny Gemma as it is published: llama.cpp rounds GELU, so its logits say less than weights do."""
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = pathlib.Path(temporary) / "hf"
+        shutil.copytree(tiny.DATA / "gemma4", directory)
+        convert(options.llama_cpp, directory, DATA / "gemma4-bf16.gguf", "qwen2", "bf16")
+    (DATA / "gemma4-bf16.gguf").chmod(0o644)
+
+
 def make_blocks() -> None:
     generator = np.random.default_rng(20261121)
     out = {}
@@ -280,10 +311,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     DATA.mkdir(parents=True, exist_ok=True)
-    names = options.names or ["blocks", *MODELS]
+    names = options.names or ["blocks", "gemma4-bf16", *MODELS]
     for name in names:
         if name == "blocks":
             make_blocks()
+        elif name == "gemma4-bf16":
+            make_published(options)
         else:
             make_model(name, options)
 

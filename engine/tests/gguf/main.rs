@@ -22,6 +22,8 @@ const MODELS: &[&str] = &[
     "gpt-oss",
     "deepseek-v2-lite",
     "glm4-moe-lite",
+    "gemma4",
+    "qwen3-5-moe",
 ];
 
 fn data(name: &str) -> PathBuf {

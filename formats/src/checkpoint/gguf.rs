@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::{Asset, Checkpoint, Small, TensorInfo};
+use crate::config::{AttentionConfig, RopeScaling, TokenMixer};
 use crate::gguf::{GgufHeader, assets, part_names};
-use crate::names;
+use crate::names::{self, FREQUENCY_FACTORS};
 use crate::read_at::SourceFile;
 use crate::weight_files::{io_error, read_source};
 use crate::{GenerationDefaults, ImportError, ModelConfig, ModelShape};
@@ -94,7 +95,48 @@ fn whole(
     let checkpoint =
         Checkpoint { directory, small, config, generation, shape, naming, files, tensors };
     checkpoint.check_tensors()?;
+    checkpoint.check_frequency_factors()?;
     Ok(checkpoint)
+}
+
+impl Checkpoint {
+    /// Proportional positions must be those that the family's configuration says: the first pairs of
+    /// a head turn, the others stay, for which writers divide their angles by 1e30.
+    fn check_frequency_factors(&self) -> Result<(), ImportError> {
+        let mixers = self.config.layers.iter().map(|layer| layer.mixer);
+        let attention = mixers.filter_map(|mixer| match mixer {
+            TokenMixer::Attention(AttentionConfig { rope, .. }) => Some(rope),
+            _ => None,
+        });
+        let mut proportional = attention.filter_map(|rope| match rope.scaling {
+            RopeScaling::Proportional { pairs } => Some((pairs, rope.dims / 2)),
+            _ => None,
+        });
+        let Some((turning, all)) = proportional.next() else { return Ok(()) };
+        if !self.is_whole() {
+            return Ok(());
+        }
+        let name = FREQUENCY_FACTORS;
+        let Some(tensor) = self.tensor(name) else {
+            let file = self.directory.display().to_string();
+            return Err(ImportError::MissingTensor { file, tensor: name.into() });
+        };
+        let is_right = tensor.shape == [all as u64] && {
+            let factors = self.read_f32(tensor)?;
+            let (turn, stay) = factors.split_at(turning);
+            turn.iter().all(|factor| *factor == 1.0) && stay.iter().all(|factor| *factor >= 1e29)
+        };
+        if is_right {
+            return Ok(());
+        }
+        Err(ImportError::Tensor {
+            file: self.file_name(tensor.file),
+            tensor: name.into(),
+            offset: tensor.offset,
+            expected: format!("{turning} times 1 and {} times 1e30", all - turning),
+            found: format!("other values, or another shape: {:?}", tensor.shape),
+        })
+    }
 }
 
 /// Paths of all parts.

@@ -3,7 +3,7 @@
 
 use super::{Checkpoint, TensorInfo};
 use crate::gguf::BlockType;
-use crate::names::{FloatChange, FloatSource, Runs, TensorSlice};
+use crate::names::{FloatChange, FloatSource, Order, Runs, TensorSlice};
 use crate::nested::{GROUP, decode_mxfp4};
 use crate::{
     DType, ElementType, FloatId, FloatShape, ImportError, MatrixId, MatrixKind, MatrixShape,
@@ -72,9 +72,9 @@ impl MatrixPlace<'_> {
     /// elements.
     fn contiguous(&self) -> Option<(&TensorInfo, u64, u64)> {
         let [part] = self.parts.as_slice() else { return None };
-        let TensorSlice { rows, columns, transposed, .. } = part.slice;
+        let TensorSlice { rows, ref columns, transposed, .. } = part.slice;
         let is_float = matches!(part.element(), ElementType::Float(_));
-        if !is_float || transposed || columns != Runs::ALL || part.taken[0] > rows.length {
+        if !is_float || transposed || !columns.is_all() || part.taken[0] > rows.length {
             return None;
         }
         let first = part.first_element(rows.place(0));
@@ -183,8 +183,8 @@ impl Checkpoint {
         let name = blocks_name.as_str();
         let u8 = ElementType::Float(DType::U8);
         let bytes = [tensor, scales].iter().all(|tensor| tensor.element == u8);
-        let (Some(index), [experts, rows, groups, 16], true) =
-            (slice.index, tensor.shape.as_slice(), bytes)
+        let (Some(index), [experts, rows, groups, 16], true, Some(columns)) =
+            (slice.index, tensor.shape.as_slice(), bytes, slice.columns.single())
         else {
             let expected = "U8 of shape [experts, rows, blocks, 16]".into();
             return Err(self.wrong_shape(name, tensor, expected));
@@ -199,8 +199,8 @@ impl Checkpoint {
         let slice = TensorSlice {
             name: blocks_name.clone(),
             index: Some(index),
-            rows: slice.columns,
-            columns: slice.rows,
+            rows: columns,
+            columns: slice.rows.into(),
             transposed: !slice.transposed,
         };
         let found = source.filter(|_| size(*experts).is_some_and(|count| index < count));
@@ -332,12 +332,13 @@ impl Checkpoint {
         &self,
         part: &Part,
         rows: &Runs,
-        columns: &Runs,
+        columns: &Order,
         first: usize,
         out: &mut [f32],
     ) -> Result<(), ImportError> {
         let source_cols = part.source[1].max(1);
-        let cols = columns.count(source_cols).unwrap_or(source_cols).max(1);
+        let places = if columns.is_all() { None } else { columns.places(source_cols) };
+        let cols = places.as_ref().map_or(source_cols, Vec::len).max(1);
         let mut row = first;
         let mut span = Vec::new();
         let mut rest = out;
@@ -349,16 +350,20 @@ impl Checkpoint {
             let near = |count: &usize| rows.place(row + count - 1) - start < room;
             let count = (1..=wanted).take_while(near).last().unwrap_or(1);
             let (now, later) = rest.split_at_mut((count * cols).min(rest.len()));
-            if cols == source_cols && rows.place(row + count - 1) - start + 1 == count {
+            let height = rows.place(row + count - 1) - start + 1;
+            if places.is_none() && height == count {
                 self.read_elements(part, part.first_element(start), now)?;
             } else {
-                let height = rows.place(row + count - 1) - start + 1;
                 span.resize(height * source_cols, 0.0);
                 self.read_elements(part, part.first_element(start), &mut span)?;
                 for (index, out) in now.chunks_mut(cols).enumerate() {
                     let at = (rows.place(row + index) - start) * source_cols;
-                    for (col, out) in out.iter_mut().enumerate() {
-                        *out = span[at + columns.place(col)];
+                    let source = &span[at..at + source_cols];
+                    match &places {
+                        None => out.copy_from_slice(source),
+                        Some(places) => {
+                            out.iter_mut().zip(places).for_each(|(out, &at)| *out = source[at]);
+                        }
                     }
                 }
             }
@@ -391,6 +396,13 @@ impl Checkpoint {
     pub fn read_float(&self, id: FloatId) -> Result<Vec<f32>, ImportError> {
         let FloatPlace { tensor, source } = self.float(id)?;
         let mut values = self.read_f32(tensor)?;
+        if !source.rows.is_all() {
+            let rows = outermost(tensor);
+            let width = values.len() / rows.max(1);
+            let places = source.rows.places(rows).unwrap_or_default();
+            values =
+                places.iter().flat_map(|&at| &values[at * width..][..width]).copied().collect();
+        }
         let cols = innermost(tensor);
         if source.columns != Runs::ALL {
             let count = source.columns.count(cols).unwrap_or(0);
@@ -467,7 +479,10 @@ impl Checkpoint {
     fn check_float(&self, shape: &FloatShape, place: &FloatPlace) -> Result<(), ImportError> {
         let tensor = place.tensor;
         let mut found = tensor.shape.clone();
-        if let Some(last) = found.last_mut() {
+        if let Some(first) = found.first_mut() {
+            *first = place.source.rows.count(outermost(tensor)).unwrap_or(0) as u64;
+        }
+        if let Some(last) = found.last_mut().filter(|_| place.source.columns != Runs::ALL) {
             *last = place.source.columns.count(innermost(tensor)).unwrap_or(0) as u64;
         }
         found.retain(|&size| size != 1);
@@ -536,6 +551,10 @@ fn wanting(error: ImportError, shape: &MatrixShape) -> ImportError {
 fn taken(slice: &TensorSlice, (rows, cols): (usize, usize)) -> Option<[usize; 2]> {
     let taken = [slice.rows.count(rows)?, slice.columns.count(cols)?];
     Some(if slice.transposed { [taken[1], taken[0]] } else { taken })
+}
+
+fn outermost(tensor: &TensorInfo) -> usize {
+    tensor.shape.first().map_or(1, |&size| usize::try_from(size).unwrap_or(usize::MAX))
 }
 
 fn innermost(tensor: &TensorInfo) -> usize {

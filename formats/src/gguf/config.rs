@@ -51,27 +51,8 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
     let keys = Keys { metadata, family };
     keys.refuse_unknown()?;
     let mut config = Map::new();
-    config.insert("architectures".into(), json!([family.class]));
-    config.insert("model_type".into(), json!(family.model_type));
-    for key in COMMON.iter().chain(family.keys) {
-        match key {
-            Key::Same(theirs, ours) => {
-                config.insert((*ours).into(), keys.required(theirs)?);
-            }
-            Key::Optional(theirs, ours) => {
-                if let Some(value) = keys.value(theirs)?.filter(|value| value.as_u64() != Some(0)) {
-                    config.insert((*ours).into(), value);
-                }
-            }
-            Key::Quotient(theirs, divisor, ours) => {
-                config.insert((*ours).into(), json!(keys.quotient(theirs, divisor)?));
-            }
-            Key::Recurrent(theirs, ours) => {
-                if let Some(kinds) = keys.layer_kinds(theirs)? {
-                    config.insert((*ours).into(), json!(kinds));
-                }
-            }
-        }
+    for key in keys.all() {
+        keys.insert(key, &mut config)?;
     }
     for (key, value) in family.fixed {
         let value = match *value {
@@ -84,17 +65,27 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
     config.insert("vocab_size".into(), json!(vocabulary(header)?));
     let tied = !header.tensors.iter().any(|tensor| tensor.name == "output.weight");
     config.insert("tie_word_embeddings".into(), json!(tied));
-    match config.contains_key("kv_lora_rank") {
-        true => keys.latent(&mut config)?,
-        false => keys.heads(&mut config)?,
+    if config.contains_key("kv_lora_rank") {
+        keys.latent(&mut config)?;
+        keys.rope(&mut config)?;
+    } else if config.contains_key("global_head_dim") {
+        keys.windows(header, &mut config)?;
+    } else {
+        keys.heads(&mut config)?;
+        keys.rope(&mut config)?;
     }
-    keys.rope(&mut config)?;
     keys.router(&mut config)?;
     keys.tokens(&mut config)?;
     if family.model_type == GPT_OSS && has_mxfp4_experts(header) {
         config.insert("quantization_config".into(), json!({ "quant_method": "mxfp4" }));
     }
-    Ok(Value::Object(config).to_string().into_bytes())
+    let mut out = match family.part {
+        Some(part) => Map::from_iter([(part.into(), Value::Object(config))]),
+        None => config,
+    };
+    out.insert("architectures".into(), json!([family.class]));
+    out.insert("model_type".into(), json!(family.model_type));
+    Ok(Value::Object(out).to_string().into_bytes())
 }
 
 /// Whether the matrices of all experts are MXFP4.
@@ -117,27 +108,58 @@ fn vocabulary(header: &GgufHeader) -> Result<u64, ImportError> {
 }
 
 /// The keys of a file's family.
-struct Keys<'a> {
-    metadata: &'a GgufMetadata,
+pub(super) struct Keys<'a> {
+    pub(super) metadata: &'a GgufMetadata,
     family: &'static Family,
 }
 
 impl Keys<'_> {
-    fn name(&self, key: &str) -> String {
+    pub(super) fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.family.gguf)
     }
 
+    /// The family's keys, and those of all families that it has no own way to read.
+    fn all(&self) -> impl Iterator<Item = &'static Key> {
+        let own = self.family.keys;
+        let is_own = |key: &Key| own.iter().any(|own| own.theirs() == key.theirs());
+        COMMON.iter().filter(move |key| !is_own(key)).chain(own)
+    }
+
+    /// Puts what a key says into the configuration.
+    fn insert(&self, key: &Key, config: &mut Map<String, Value>) -> Result<(), ImportError> {
+        match key {
+            Key::Same(theirs, ours) => {
+                config.insert((*ours).into(), self.required(theirs)?);
+            }
+            Key::Optional(theirs, ours) => {
+                if let Some(value) = self.value(theirs)?.filter(|value| value.as_u64() != Some(0)) {
+                    config.insert((*ours).into(), value);
+                }
+            }
+            Key::Quotient(theirs, divisor, ours) => {
+                config.insert((*ours).into(), json!(self.quotient(theirs, divisor)?));
+            }
+            Key::Kinds(theirs, ours, names) => {
+                if let Some(kinds) = self.layer_kinds(theirs, *names)? {
+                    config.insert((*ours).into(), json!(kinds));
+                }
+            }
+            Key::ByWindow(theirs, ours) => {
+                for (ours, value) in ours.iter().zip(self.by_window(theirs)?) {
+                    if let Some(value) = value {
+                        config.insert((*ours).into(), whole(value));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn refuse_unknown(&self) -> Result<(), ImportError> {
-        let ours = |key: &Key| match key {
-            Key::Same(theirs, _)
-            | Key::Optional(theirs, _)
-            | Key::Quotient(theirs, ..)
-            | Key::Recurrent(theirs, _) => *theirs,
-        };
         for (name, value) in self.metadata.iter() {
             let key = name.strip_prefix(self.family.gguf).and_then(|key| key.strip_prefix('.'));
             let Some(key) = key else { continue };
-            let mut known = COMMON.iter().chain(self.family.keys).map(ours);
+            let mut known = self.all().map(Key::theirs);
             let ignored = KNOWN.contains(&key) || self.family.ignored.contains(&key);
             if !ignored && !known.any(|known| known == key) {
                 return Err(ImportError::UnknownOption {
@@ -167,9 +189,7 @@ impl Keys<'_> {
     fn one_of(&self, name: &str) -> Result<Value, ImportError> {
         let list = self.metadata.numbers(name)?.unwrap_or_default();
         match list.split_first() {
-            Some((first, rest)) if rest.iter().all(|value| value == first) => {
-                if first.fract() == 0.0 { Ok(json!(*first as i64)) } else { Ok(json!(first)) }
-            }
+            Some((first, rest)) if rest.iter().all(|value| value == first) => Ok(whole(*first)),
             _ => Err(self.metadata.wrong(name, "one value for all layers")),
         }
     }
@@ -178,11 +198,11 @@ impl Keys<'_> {
         self.value(key)?.ok_or_else(|| self.metadata.wrong(&self.name(key), "a value"))
     }
 
-    fn number(&self, key: &str) -> Result<Option<f64>, ImportError> {
+    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, ImportError> {
         self.metadata.number(&self.name(key))
     }
 
-    fn unsigned(&self, key: &str) -> Result<Option<u64>, ImportError> {
+    pub(super) fn unsigned(&self, key: &str) -> Result<Option<u64>, ImportError> {
         self.metadata.unsigned(&self.name(key))
     }
 
@@ -202,17 +222,20 @@ impl Keys<'_> {
     }
 
     /// The kinds of all layers but those that only predict further tokens.
-    fn layer_kinds(&self, key: &str) -> Result<Option<Vec<&'static str>>, ImportError> {
+    fn layer_kinds(
+        &self,
+        key: &str,
+        names: [&'static str; 2],
+    ) -> Result<Option<Vec<&'static str>>, ImportError> {
         let name = self.name(key);
-        let Some(recurrent) = self.metadata.numbers(&name)? else { return Ok(None) };
-        let layers = usize::try_from(self.layers()?).ok().and_then(|count| recurrent.get(..count));
+        let Some(values) = self.metadata.numbers(&name)? else { return Ok(None) };
+        let layers = usize::try_from(self.layers()?).ok().and_then(|count| values.get(..count));
         let layers = layers.ok_or_else(|| self.metadata.wrong(&name, "a value for every layer"))?;
-        let kind = |value: &f64| if *value == 0.0 { "full_attention" } else { "linear_attention" };
-        Ok(Some(layers.iter().map(kind).collect()))
+        Ok(Some(layers.iter().map(|value| names[usize::from(*value != 0.0)]).collect()))
     }
 
     /// Layers without those that only predict further tokens.
-    fn layers(&self) -> Result<u64, ImportError> {
+    pub(super) fn layers(&self) -> Result<u64, ImportError> {
         const KEY: &str = "block_count";
         let wrong = || self.metadata.wrong(&self.name(KEY), "a number of layers");
         let all = self.unsigned(KEY)?.ok_or_else(wrong)?;
@@ -337,6 +360,11 @@ impl Keys<'_> {
         }
         Ok(())
     }
+}
+
+/// A number of JSON, without a point where it needs none.
+fn whole(number: f64) -> Value {
+    if number.fract() == 0.0 { json!(number as i64) } else { json!(number) }
 }
 
 fn shown(value: &GgufValue) -> String {

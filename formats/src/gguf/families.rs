@@ -1,5 +1,7 @@
 //! The families of models by the names that llama.cpp gives them, as rows of data.
 
+use super::windows::PATTERN;
+
 /// How a key of a GGUF file becomes one of `config.json`.
 pub enum Key {
     /// The same value by another name.
@@ -8,9 +10,24 @@ pub enum Key {
     Optional(&'static str, &'static str),
     /// The first is so many times the second.
     Quotient(&'static str, &'static str, &'static str),
-    /// Which layers are recurrent, as the kinds of all layers; absent means that the family's rule
-    /// holds.
-    Recurrent(&'static str, &'static str),
+    /// A truth value for every layer, as the kinds of all layers: that of 0, that of 1. Absent means
+    /// that the family's rule holds.
+    Kinds(&'static str, &'static str, [&'static str; 2]),
+    /// A value for layers that see a window by the first name, one for the others by the second.
+    ByWindow(&'static str, [&'static str; 2]),
+}
+
+impl Key {
+    /// The file's name of it.
+    pub const fn theirs(&self) -> &'static str {
+        match self {
+            Self::Same(theirs, _)
+            | Self::Optional(theirs, _)
+            | Self::Quotient(theirs, ..)
+            | Self::Kinds(theirs, ..)
+            | Self::ByWindow(theirs, _) => theirs,
+        }
+    }
 }
 
 /// A family that both sides know.
@@ -21,7 +38,7 @@ pub struct Family {
     pub model_type: &'static str,
     /// The class in `architectures`.
     pub class: &'static str,
-    /// Keys besides [`COMMON`], without the family's name before them.
+    /// Keys besides [`COMMON`], or in the place of one of them, without the family's name before them.
     pub keys: &'static [Key],
     /// What `config.json` says of every model of the family.
     pub fixed: &'static [(&'static str, Fixed)],
@@ -29,6 +46,8 @@ pub struct Family {
     pub ignored: &'static [&'static str],
     /// The number in `expert_gating_func` that says what the family does.
     pub gating: u64,
+    /// What of `config.json` all this is in, for models of more than text.
+    pub part: Option<&'static str>,
 }
 
 /// A value that every model of a family has.
@@ -102,6 +121,20 @@ const LATENT: &[Key] = &[
 const LATENT_KNOWN: &[&str] =
     &["attention.key_length_mla", "attention.value_length_mla", "rope.scaling.yarn_log_multiplier"];
 
+/// Keys of families with recurrent layers.
+const RECURRENT: &[Key] = &[
+    Key::Same("expert_count", "num_experts"),
+    Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+    Key::Same("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+    Key::Same("ssm.conv_kernel", "linear_conv_kernel_dim"),
+    Key::Same("ssm.state_size", "linear_key_head_dim"),
+    Key::Same("ssm.group_count", "linear_num_key_heads"),
+    Key::Same("ssm.time_step_rank", "linear_num_value_heads"),
+    Key::Quotient("ssm.inner_size", "ssm.time_step_rank", "linear_value_head_dim"),
+    Key::Optional("full_attention_interval", "full_attention_interval"),
+    Key::Kinds("attention.recurrent_layers", "layer_types", ["full_attention", "linear_attention"]),
+];
+
 const SILU: (&str, Fixed) = ("hidden_act", Fixed::Text("silu"));
 
 /// All of them.
@@ -122,6 +155,7 @@ pub const FAMILIES: &[Family] = &[
         ],
         ignored: &["expert_shared_count"],
         gating: SOFTMAX,
+        part: None,
     },
     Family {
         gguf: "olmoe",
@@ -138,6 +172,7 @@ pub const FAMILIES: &[Family] = &[
         ],
         ignored: &["expert_feed_forward_length"],
         gating: SOFTMAX,
+        part: None,
     },
     Family {
         gguf: "llama",
@@ -150,6 +185,7 @@ pub const FAMILIES: &[Family] = &[
         fixed: &[SILU],
         ignored: &["expert_feed_forward_length"],
         gating: SOFTMAX,
+        part: None,
     },
     Family {
         gguf: "granitemoe",
@@ -167,6 +203,7 @@ pub const FAMILIES: &[Family] = &[
         fixed: &[SILU, ("attention_bias", Fixed::Bool(false))],
         ignored: &["expert_feed_forward_length"],
         gating: SOFTMAX,
+        part: None,
     },
     Family {
         gguf: "qwen2moe",
@@ -181,6 +218,7 @@ pub const FAMILIES: &[Family] = &[
         fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(false))],
         ignored: &["expert_shared_count"],
         gating: SOFTMAX,
+        part: None,
     },
     Family {
         gguf: "gpt-oss",
@@ -194,23 +232,13 @@ pub const FAMILIES: &[Family] = &[
         fixed: &[SILU, ("attention_bias", Fixed::Bool(true))],
         ignored: &["feed_forward_length"],
         gating: SOFTMAX_OF_CHOSEN,
+        part: None,
     },
     Family {
         gguf: "qwen3next",
         model_type: "qwen3_next",
         class: "Qwen3NextForCausalLM",
-        keys: &[
-            Key::Same("expert_count", "num_experts"),
-            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
-            Key::Same("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
-            Key::Same("ssm.conv_kernel", "linear_conv_kernel_dim"),
-            Key::Same("ssm.state_size", "linear_key_head_dim"),
-            Key::Same("ssm.group_count", "linear_num_key_heads"),
-            Key::Same("ssm.time_step_rank", "linear_num_value_heads"),
-            Key::Quotient("ssm.inner_size", "ssm.time_step_rank", "linear_value_head_dim"),
-            Key::Optional("full_attention_interval", "full_attention_interval"),
-            Key::Recurrent("attention.recurrent_layers", "layer_types"),
-        ],
+        keys: RECURRENT,
         fixed: &[
             SILU,
             ("norm_topk_prob", Fixed::Bool(true)),
@@ -218,6 +246,7 @@ pub const FAMILIES: &[Family] = &[
         ],
         ignored: &["feed_forward_length", "expert_shared_count"],
         gating: SOFTMAX,
+        part: None,
     },
     Family {
         gguf: "deepseek2",
@@ -231,6 +260,7 @@ pub const FAMILIES: &[Family] = &[
         ],
         ignored: LATENT_KNOWN,
         gating: SOFTMAX,
+        part: None,
     },
     Family {
         gguf: "deepseek2",
@@ -240,5 +270,46 @@ pub const FAMILIES: &[Family] = &[
         fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(false))],
         ignored: LATENT_KNOWN,
         gating: SIGMOID,
+        part: None,
+    },
+    Family {
+        gguf: "gemma4",
+        model_type: "gemma4",
+        class: "Gemma4ForConditionalGeneration",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_experts"),
+            Key::Same("expert_used_count", "top_k_experts"),
+            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+            Key::ByWindow(
+                "attention.head_count_kv",
+                ["num_key_value_heads", "num_global_key_value_heads"],
+            ),
+            Key::Same("attention.sliding_window", "sliding_window"),
+            Key::Kinds(PATTERN, "layer_types", ["full_attention", "sliding_attention"]),
+            Key::Same("attention.key_length", "global_head_dim"),
+            Key::Same("attention.key_length_swa", "head_dim"),
+            Key::Optional("attention.shared_kv_layers", "num_kv_shared_layers"),
+            Key::Optional("embedding_length_per_layer_input", "hidden_size_per_layer_input"),
+            Key::Optional("final_logit_softcapping", "final_logit_softcapping"),
+        ],
+        fixed: &[
+            ("hidden_activation", Fixed::Text("gelu_pytorch_tanh")),
+            ("enable_moe_block", Fixed::Bool(true)),
+        ],
+        ignored: &["attention.value_length_swa", "rope.freq_base_swa", "rope.dimension_count_swa"],
+        gating: SOFTMAX,
+        part: Some("text_config"),
+    },
+    Family {
+        gguf: "qwen35moe",
+        model_type: "qwen3_5_moe",
+        class: "Qwen3_5MoeForConditionalGeneration",
+        keys: RECURRENT,
+        fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(true))],
+        // Positions in three directions, for images, are the same for text.
+        ignored: &["feed_forward_length", "expert_shared_count", "rope.dimension_sections"],
+        gating: SOFTMAX,
+        part: Some("text_config"),
     },
 ];

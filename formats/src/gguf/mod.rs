@@ -15,6 +15,7 @@ mod metadata;
 mod parts;
 mod pretokenizers;
 mod tokenizer;
+mod windows;
 
 pub use assets::assets;
 pub use block::BlockType;

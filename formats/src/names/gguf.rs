@@ -4,12 +4,15 @@ use super::{FloatSource, Naming, Runs, TensorSlice, deepseek, qwen3_next};
 use crate::config::{Architecture, FeedForward, LatentConfig, ModelConfig, TokenMixer};
 use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
 
+/// What angles of proportional positions are divided by, pair by pair.
+pub(crate) const FREQUENCY_FACTORS: &str = "rope_freqs.weight";
+
 /// The names in a GGUF file of a family.
 pub fn naming(architecture: Architecture) -> Naming {
     let matrix = match architecture {
         architecture if turns_adjacent(architecture) => by_halves,
         Architecture::DeepseekV2 | Architecture::Glm4MoeLite => latent,
-        Architecture::Qwen3Next => qwen3_next::in_gguf,
+        Architecture::Qwen3Next | Architecture::Qwen35Moe => qwen3_next::in_gguf,
         _ => matrix,
     };
     Naming { matrix, alternative: Some(joined), float, is_redundant }
@@ -66,6 +69,8 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
     let owner = match id.expert {
         Some(_) if feed_forward => "_exps",
         Some(_) => return None,
+        // Gemma's dense part beside the experts.
+        None if config.architecture == Architecture::Gemma4 => "",
         None if feed_forward && config.is_mixture(layer) => "_shexp",
         None => "",
     };
@@ -146,11 +151,22 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     let part = match id.kind {
         FloatKind::AttentionNorm => "attn_norm.weight",
         FloatKind::FeedForwardNorm
-            if matches!(config.architecture, Architecture::Qwen3Next | Architecture::GptOss) =>
+            if matches!(
+                config.architecture,
+                Architecture::Qwen3Next | Architecture::Qwen35Moe | Architecture::GptOss
+            ) =>
         {
             "post_attention_norm.weight"
         }
         FloatKind::FeedForwardNorm => "ffn_norm.weight",
+        FloatKind::PostAttentionNorm => "post_attention_norm.weight",
+        FloatKind::PostFeedForwardNorm => "post_ffw_norm.weight",
+        FloatKind::PostSharedNorm => "post_ffw_norm_1.weight",
+        FloatKind::PreExpertNorm => "pre_ffw_norm_2.weight",
+        FloatKind::PostExpertNorm => "post_ffw_norm_2.weight",
+        FloatKind::RouterInputScale => "ffn_gate_inp.scale",
+        FloatKind::ExpertScale => "ffn_down_exps.scale",
+        FloatKind::LayerScalar => "layer_output_scale.weight",
         FloatKind::QueryNorm => "attn_q_norm.weight",
         FloatKind::KeyNorm => "attn_k_norm.weight",
         FloatKind::QueryLatentNorm => "attn_q_a_norm.weight",
@@ -174,11 +190,15 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
         FloatKind::DeltaNorm => "ssm_norm.weight",
         _ => return None,
     };
-    Some(FloatSource::kept(format!("blk.{layer}.{part}")))
+    let rows = qwen3_next::float_rows(config, id);
+    Some(FloatSource { rows, ..FloatSource::kept(format!("blk.{layer}.{part}")) })
 }
 
 /// Factors that follow from the configuration, and layers that only predict further tokens.
 fn is_redundant(config: &ModelConfig, name: &str) -> bool {
+    if config.architecture == Architecture::Gemma4 && name == FREQUENCY_FACTORS {
+        return true;
+    }
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
     layer.is_some_and(|layer: usize| layer >= config.num_hidden_layers)
 }

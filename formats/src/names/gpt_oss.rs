@@ -34,6 +34,7 @@ fn slice(id: MatrixId) -> Option<TensorSlice> {
     };
     let name = format!("model.layers.{layer}.mlp.experts.{part}");
     let index = Some(usize::try_from(id.expert?).ok()?);
+    let columns = columns.into();
     Some(TensorSlice { index, columns, transposed: true, ..TensorSlice::whole(name) })
 }
 

@@ -10,7 +10,7 @@ mod mixtral;
 mod qwen;
 mod qwen3_next;
 
-pub(crate) use gguf::split_into_heads;
+pub(crate) use gguf::{FREQUENCY_FACTORS, split_into_heads};
 
 use crate::config::{Architecture, ModelConfig};
 use crate::{FloatId, FloatKind, MatrixId};
@@ -59,6 +59,55 @@ impl Runs {
     }
 }
 
+/// Places in an order of their own: those of runs, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order(Vec<Runs>);
+
+impl From<Runs> for Order {
+    fn from(runs: Runs) -> Self {
+        Self(vec![runs])
+    }
+}
+
+impl Order {
+    /// Every place in its own order.
+    pub fn all() -> Self {
+        Runs::ALL.into()
+    }
+
+    /// Those of each of `runs` in turn.
+    pub fn of(runs: impl IntoIterator<Item = Runs>) -> Self {
+        Self(runs.into_iter().collect())
+    }
+
+    /// Whether every place keeps its own order.
+    pub fn is_all(&self) -> bool {
+        self.single() == Some(Runs::ALL)
+    }
+
+    /// The runs, if they are of one kind.
+    pub fn single(&self) -> Option<Runs> {
+        match self.0[..] {
+            [runs] => Some(runs),
+            _ => None,
+        }
+    }
+
+    /// How many of `size` places are taken; none if a run begins inside and ends outside.
+    pub fn count(&self, size: usize) -> Option<usize> {
+        self.0.iter().try_fold(0usize, |count, runs| count.checked_add(runs.count(size)?))
+    }
+
+    /// The places that are taken of `size`, in order; none if [`Self::count`] has none.
+    pub fn places(&self, size: usize) -> Option<Vec<usize>> {
+        let mut places = Vec::with_capacity(self.count(size)?);
+        for runs in &self.0 {
+            places.extend((0..runs.count(size)?).map(|index| runs.place(index)));
+        }
+        Some(places)
+    }
+}
+
 /// Rows of a matrix: some rows and columns of a two-dimensional tensor, or of one of several in a
 /// three-dimensional one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +119,7 @@ pub struct TensorSlice {
     /// The tensor's rows that are taken.
     pub rows: Runs,
     /// The tensor's columns that are taken.
-    pub columns: Runs,
+    pub columns: Order,
     /// Whether what is taken is turned over: its columns are the matrix's rows.
     pub transposed: bool,
 }
@@ -78,7 +127,7 @@ pub struct TensorSlice {
 impl TensorSlice {
     /// A whole two-dimensional tensor.
     pub fn whole(name: impl Into<String>) -> Self {
-        let (rows, columns) = (Runs::ALL, Runs::ALL);
+        let (rows, columns) = (Runs::ALL, Order::all());
         Self { name: name.into(), index: None, rows, columns, transposed: false }
     }
 }
@@ -94,12 +143,14 @@ pub enum FloatChange {
     NegativeExp,
 }
 
-/// A float tensor, or some columns of one.
+/// A float tensor, or some rows or columns of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FloatSource {
     /// Its name.
     pub name: String,
-    /// Places of its innermost dimension that are taken.
+    /// Places of its outermost dimension that are taken.
+    pub rows: Order,
+    /// Places of its innermost dimension that are taken, of two or more.
     pub columns: Runs,
     /// What is done to its values.
     pub change: FloatChange,
@@ -108,7 +159,8 @@ pub struct FloatSource {
 impl FloatSource {
     /// A whole tensor as it is.
     pub fn kept(name: impl Into<String>) -> Self {
-        Self { name: name.into(), columns: Runs::ALL, change: FloatChange::Kept }
+        let (rows, columns) = (Order::all(), Runs::ALL);
+        Self { name: name.into(), rows, columns, change: FloatChange::Kept }
     }
 }
 
@@ -225,6 +277,20 @@ mod tests {
         let pairs = Runs { start: 2, length: 2, stride: 5 };
         assert_eq!(places(pairs, 10), Some(vec![2, 3, 7, 8]));
         assert_eq!(places(pairs, 2), Some(vec![]));
+    }
+
+    #[test]
+    fn orders_take_one_after_another() {
+        // Two heads of two elements for every one of three, stored one of each first.
+        let heads = |head: usize| Runs { start: 2 * head, length: 2, stride: 6 };
+        let order = Order::of((0..3).map(heads));
+        let places = [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11];
+        assert_eq!(order.places(12), Some(places.to_vec()));
+        assert!(!order.is_all() && Order::all().is_all());
+        assert_eq!(Order::all().places(3), Some(vec![0, 1, 2]));
+        assert_eq!(order.places(11), None);
+        let again = Runs::range(0, usize::MAX);
+        assert_eq!(Order::of([again, again]).count(usize::MAX), None);
     }
 
     #[test]

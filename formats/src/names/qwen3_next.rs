@@ -5,8 +5,8 @@
 //! both a block for every key head. Qwen3.5-MoE has them apart, and all experts of a layer in one.
 
 use super::{
-    FloatChange, FloatSource, Naming, Runs, TensorSlice, attention_matrix, gguf, is_redundant,
-    layer_float,
+    FloatChange, FloatSource, Naming, Order, Runs, TensorSlice, attention_matrix, gguf,
+    is_redundant, layer_float,
 };
 use crate::config::{Architecture, FeedForward, LayerConfig, ModelConfig, TokenMixer};
 use crate::{DeltaNetConfig, FloatId, FloatKind, MatrixId, MatrixKind};
@@ -83,29 +83,83 @@ fn with_gate(kind: MatrixKind, head_dim: usize) -> (MatrixKind, Runs) {
     }
 }
 
-/// Qwen3-Next's in a GGUF file: of DeltaNet's parts only those of beta and alpha are in blocks still.
+/// Those in a GGUF file. Qwen3-Next's has blocks of beta and alpha still; Qwen3.5-MoE's has value
+/// heads in an order of its own.
 pub(super) fn in_gguf(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     let found = id.layer.and_then(|layer| config.layers.get(usize::try_from(layer).ok()?));
     let (Some(layer), Some(found), None) = (id.layer, found, id.expert) else {
         return gguf::matrix(config, id);
     };
-    let within = |part: &str, rows| TensorSlice {
-        rows,
-        ..TensorSlice::whole(format!("blk.{layer}.{part}.weight"))
-    };
-    match (found.mixer, id.kind) {
-        (TokenMixer::Attention(attention), MatrixKind::Query | MatrixKind::QueryGate) => {
-            vec![within("attn_q", with_gate(id.kind, attention.head_dim).1)]
+    let part = |part: &str| TensorSlice::whole(format!("blk.{layer}.{part}.weight"));
+    let within = |name: &str, rows| TensorSlice { rows, ..part(name) };
+    let delta_net = match found.mixer {
+        TokenMixer::Attention(attention) => {
+            return match id.kind {
+                MatrixKind::Query | MatrixKind::QueryGate => {
+                    vec![within("attn_q", with_gate(id.kind, attention.head_dim).1)]
+                }
+                _ => gguf::matrix(config, id),
+            };
         }
-        (TokenMixer::DeltaNet(_), MatrixKind::DeltaIn) => vec![within("attn_qkv", Runs::ALL)],
-        (TokenMixer::DeltaNet(_), MatrixKind::DeltaGate) => vec![within("attn_gate", Runs::ALL)],
-        (TokenMixer::DeltaNet(_), MatrixKind::DeltaOut) => vec![within("ssm_out", Runs::ALL)],
-        (TokenMixer::DeltaNet(delta_net), kind @ MatrixKind::DeltaBetaDecay) => {
+        TokenMixer::DeltaNet(delta_net) => delta_net,
+        TokenMixer::Latent(_) => return Vec::new(),
+    };
+    let tiled = config.architecture == Architecture::Qwen35Moe;
+    let values = |start, length| match tiled {
+        true => tiled_heads(&delta_net, start, length),
+        false => vec![Runs::range(start, delta_net.num_value_heads * length)],
+    };
+    let length = delta_net.value_head_dim;
+    let keys = 2 * delta_net.num_key_heads * delta_net.key_head_dim;
+    let of =
+        |name: &str, rows: Vec<Runs>| rows.into_iter().map(|rows| within(name, rows)).collect();
+    match id.kind {
+        MatrixKind::DeltaIn => {
+            of("attn_qkv", [vec![Runs::range(0, keys)], values(keys, length)].concat())
+        }
+        MatrixKind::DeltaGate => of("attn_gate", values(0, length)),
+        MatrixKind::DeltaOut => {
+            vec![TensorSlice { columns: Order::of(values(0, length)), ..part("ssm_out") }]
+        }
+        MatrixKind::DeltaBetaDecay if tiled => {
+            let parts = ["ssm_beta", "ssm_alpha"].into_iter();
+            parts.flat_map(|name| of(name, values(0, 1)) as Vec<TensorSlice>).collect()
+        }
+        kind @ MatrixKind::DeltaBetaDecay => {
             let parts = in_blocks(&delta_net, kind).into_iter();
             parts.map(|(_, rows)| within("ssm_ba", rows)).collect()
         }
         _ => gguf::matrix(config, id),
     }
+}
+
+/// Rows of a float tensor of a GGUF file. Qwen3.5-MoE's value heads are in an order of their own.
+pub(super) fn float_rows(config: &ModelConfig, id: FloatId) -> Order {
+    let layer = id.layer.and_then(|layer| config.layers.get(usize::try_from(layer).ok()?));
+    let (Architecture::Qwen35Moe, Some(TokenMixer::DeltaNet(delta_net))) =
+        (config.architecture, layer.map(|layer| layer.mixer))
+    else {
+        return Order::all();
+    };
+    let keys = 2 * delta_net.num_key_heads * delta_net.key_head_dim;
+    match id.kind {
+        FloatKind::DeltaDecay | FloatKind::DeltaTimeBias => {
+            Order::of(tiled_heads(&delta_net, 0, 1))
+        }
+        FloatKind::DeltaConv => {
+            let values = tiled_heads(&delta_net, keys, delta_net.value_head_dim);
+            Order::of([vec![Runs::range(0, keys)], values].concat())
+        }
+        _ => Order::all(),
+    }
+}
+
+/// Value heads of `length` places each from `start` on, which a file has turn by turn of all key
+/// heads: those of the first key head, of the second and so on.
+fn tiled_heads(delta_net: &DeltaNetConfig, start: usize, length: usize) -> Vec<Runs> {
+    let stride = delta_net.num_key_heads * length;
+    let heads = 0..delta_net.num_key_heads;
+    heads.map(|head| Runs { start: start + head * length, length, stride }).collect()
 }
 
 fn feed_forward_matrix(

@@ -19,6 +19,9 @@ const MODELS: &[&str] = &[
     "gpt-oss",
     "deepseek-v2-lite",
     "glm4-moe-lite",
+    "gemma4",
+    "qwen3-next",
+    "qwen3-5-moe",
 ];
 
 fn matrix(kind: MatrixKind, layer: u32, expert: Option<u32>) -> MatrixId {
@@ -73,6 +76,22 @@ fn rows_that_llama_cpp_turns_are_turned_back() {
         let (head, half, pair) = (index / 16, index % 16 / 8, index % 8);
         assert_eq!(row, rows[16 * head + 2 * pair + half], "{index}");
     }
+}
+
+/// Which part of a head turns is said by factors of frequencies alone.
+#[test]
+fn other_proportional_positions_are_refused() {
+    let mut bytes = fs::read(data("gemma4.gguf")).unwrap();
+    let header = GgufHeader::parse("whole", &bytes, bytes.len() as u64).unwrap();
+    let factors = header.tensors.iter().find(|tensor| tensor.name == "rope_freqs.weight").unwrap();
+    // 4 of 16 pairs turn; now 5 do.
+    let at = factors.offset as usize + 4 * 4;
+    bytes[at..at + 4].copy_from_slice(&1f32.to_le_bytes());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("m.gguf");
+    fs::write(&path, bytes).unwrap();
+    let error = Checkpoint::open(&path).unwrap_err().to_string();
+    assert!(error.contains("rope_freqs.weight") && error.contains("4 times 1"), "{error}");
 }
 
 /// An entry of the table of tensors, and the data.

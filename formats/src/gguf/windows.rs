@@ -1,0 +1,78 @@
+//! What files say of models whose layers are of two kinds: those that see a window, with positions
+//! and heads of their own, and those that see everything (Gemma 4).
+
+use serde_json::{Map, Value, json};
+
+use super::GgufHeader;
+use super::config::Keys;
+use crate::ImportError;
+
+/// Which layers see a window.
+pub(super) const PATTERN: &str = "attention.sliding_window_pattern";
+
+/// Share of a head's pairs that turn in layers that see everything. Files say it by factors of
+/// frequencies in a tensor, which are compared with it when their weights are read.
+const GLOBAL_PART: f64 = 0.25;
+
+impl Keys<'_> {
+    /// The values of a key in layers that see a window and in the others; one value is both's.
+    pub(super) fn by_window(&self, key: &str) -> Result<[Option<f64>; 2], ImportError> {
+        let name = self.name(key);
+        if !self.metadata.is_array(&name) {
+            return Ok([self.number(key)?; 2]);
+        }
+        let wrong = || self.metadata.wrong(&name, "one value for all layers of a kind");
+        let values = self.metadata.numbers(&name)?.unwrap_or_default();
+        let windowed = self.metadata.numbers(&self.name(PATTERN))?.unwrap_or_default();
+        let layers = usize::try_from(self.layers()?).unwrap_or(usize::MAX);
+        if values.len() < layers || windowed.len() < layers {
+            return Err(wrong());
+        }
+        let mut found = [None; 2];
+        for (value, windowed) in values.into_iter().zip(windowed).take(layers) {
+            let of_kind = &mut found[usize::from(windowed == 0.0)];
+            if of_kind.replace(value).is_some_and(|before| before != value) {
+                return Err(wrong());
+            }
+        }
+        Ok(found)
+    }
+
+    /// The rest of such a configuration, after what keys say one by one.
+    pub(super) fn windows(
+        &self,
+        header: &GgufHeader,
+        config: &mut Map<String, Value>,
+    ) -> Result<(), ImportError> {
+        let size = |ours: &str| config.get(ours).and_then(Value::as_u64);
+        let kinds = [
+            ("sliding_attention", "head_dim", "_swa", 1.0),
+            ("full_attention", "global_head_dim", "", GLOBAL_PART),
+        ];
+        let mut positions = Map::new();
+        for (kind, head_dim, ending, part) in kinds {
+            let base = format!("rope.freq_base{ending}");
+            let theta = self.number(&base)?;
+            let theta = theta.ok_or_else(|| self.metadata.wrong(&self.name(&base), "a number"))?;
+            for same in ["rope.dimension_count", "attention.value_length"] {
+                let same = format!("{same}{ending}");
+                if self.unsigned(&same)?.is_some_and(|found| size(head_dim) != Some(found)) {
+                    return Err(self
+                        .metadata
+                        .wrong(&self.name(&same), "the size of a head's keys"));
+                }
+            }
+            let rope_type = if part < 1.0 { "proportional" } else { "default" };
+            let rope = json!({
+                "rope_theta": theta, "rope_type": rope_type, "partial_rotary_factor": part,
+            });
+            positions.insert(kind.into(), rope);
+        }
+        config.insert("rope_parameters".into(), Value::Object(positions));
+        // The last layer sees everything.
+        let values = self.layers()?.checked_sub(1).map(|last| format!("blk.{last}.attn_v.weight"));
+        let has_values = header.tensors.iter().any(|tensor| Some(&tensor.name) == values.as_ref());
+        config.insert("attention_k_eq_v".into(), json!(!has_values));
+        Ok(())
+    }
+}
