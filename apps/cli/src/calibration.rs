@@ -15,30 +15,54 @@ use std::fmt::Write as _;
 /// English prose in the public domain; `data/README.md` says where it is from.
 const DEFAULT_TEXT: &str = include_str!("../data/calibration.txt");
 
+/// By the weights alone.
+const NONE: &str = "none";
+
+/// With the default text.
+const PROSE: &str = "prose";
+
 /// What tells conversions with the default text and number of tokens from others; raised with them.
 const DEFAULT_NAME: &str = "prose1";
+
+/// What a GGUF file is converted with into the cache. Its bits were chosen by somebody already, and
+/// the first answer should not wait for hours: unless something else was asked for, the weights alone
+/// count.
+pub fn of_gguf(args: &CalibrationArgs) -> CalibrationArgs {
+    let mut args = args.clone();
+    if args.calibration.is_none() && args.calibration_tokens == CALIBRATION_TOKENS {
+        args.calibration = Some(NONE.into());
+    }
+    args
+}
+
+/// Whether nothing was asked for, and the weights alone count for that reason.
+pub fn is_lighter(args: &CalibrationArgs) -> bool {
+    args.calibration.is_none() && of_gguf(args).calibration.is_some()
+}
 
 /// What the command line says that a checkpoint's conversion is calibrated with.
 pub fn calibration(args: &CalibrationArgs, checkpoint: &Checkpoint) -> Result<Calibration> {
     match &args.calibration {
-        Some(file) if file.as_os_str() == "none" => Ok(Calibration::None),
-        Some(file) => from_text(checkpoint, &read_text(file)?, args.calibration_tokens),
-        None => from_text(checkpoint, DEFAULT_TEXT, args.calibration_tokens),
+        Some(file) if file.as_os_str() == NONE => Ok(Calibration::None),
+        Some(file) if file.as_os_str() != PROSE => {
+            from_text(checkpoint, &read_text(file)?, args.calibration_tokens)
+        }
+        _ => from_text(checkpoint, DEFAULT_TEXT, args.calibration_tokens),
     }
 }
 
 /// What tells stores of one checkpoint apart that were calibrated with different texts.
 pub fn name(args: &CalibrationArgs) -> Result<String> {
     let mut name = match &args.calibration {
-        Some(file) if file.as_os_str() == "none" => return Ok("none".into()),
-        Some(file) => {
+        Some(file) if file.as_os_str() == NONE => return Ok(NONE.into()),
+        Some(file) if file.as_os_str() != PROSE => {
             let mut name = String::from("text");
             for byte in &Sha256::digest(read_text(file)?)[..8] {
                 let _ = write!(name, "{byte:02x}");
             }
             name
         }
-        None => DEFAULT_NAME.into(),
+        _ => DEFAULT_NAME.into(),
     };
     if args.calibration_tokens != CALIBRATION_TOKENS {
         let _ = write!(name, "-{}", args.calibration_tokens);

@@ -2,6 +2,7 @@
 
 use crate::args::{CalibrationArgs, ConvertArgs, Rotation};
 use crate::bytes::ByteSize;
+use crate::calibration;
 use crate::console::{Console, write_out};
 use crate::explain::{explain_import, explain_store};
 use crate::failure::{Failure, Result};
@@ -106,8 +107,18 @@ pub fn into_cache(
             .map_err(|error| Failure::file("make", directory, &error))?;
     }
     console.note("converting the model into a store; this is done once");
+    let mut how = calibration.clone();
+    if is_gguf(&obtained.checkpoint) {
+        how = calibration::of_gguf(calibration);
+        if calibration::is_lighter(calibration) {
+            console.note(
+                "its codes are chosen by the weights alone; --calibration prose looks at what the \
+                 model computes too, which is better below level 4 and takes far longer",
+            );
+        }
+    }
     let paths = (obtained.checkpoint.as_path(), obtained.store.as_path());
-    let report = run(paths, ConvertOptions::default(), (calibration, None), console, interrupt)?;
+    let report = run(paths, ConvertOptions::default(), (&how, None), console, interrupt)?;
     console.note(format_args!(
         "converted into {} ({}); it no longer needs {}",
         report.path.display(),
@@ -125,7 +136,7 @@ fn run(
     interrupt: &Interrupt,
 ) -> Result<ConvertReport> {
     let checkpoint = Checkpoint::open(checkpoint).map_err(|error| explain_import(&error))?;
-    options.calibration = crate::calibration::calibration(calibration, &checkpoint)?;
+    options.calibration = calibration::calibration(calibration, &checkpoint)?;
     let mut shown = Shown { console, task: None, bar: None };
     let report = interrupt.guard(|cancel| {
         let mut progress = |at: ConvertProgress| shown.show(&at);

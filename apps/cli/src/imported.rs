@@ -56,9 +56,16 @@ fn store_of(
     interrupt: &Interrupt,
 ) -> Result<PathBuf> {
     let (stem, identity) = identity(path)?;
-    let calibrated = calibration::name(calibration)?;
-    let name = format!("{stem}-{identity}-q{QUANTIZER_VERSION}-{calibrated}.nest");
-    let store = places::nestling_cache()?.join("stores").join("gguf").join(name);
+    let folder = places::nestling_cache()?.join("stores").join("gguf");
+    let stored = |calibration: &CalibrationArgs| {
+        let calibrated = calibration::name(calibration)?;
+        Ok(folder.join(format!("{stem}-{identity}-q{QUANTIZER_VERSION}-{calibrated}.nest")))
+    };
+    let better: PathBuf = stored(calibration)?;
+    if better.is_file() {
+        return Ok(better);
+    }
+    let store: PathBuf = stored(&calibration::of_gguf(calibration))?;
     if !store.is_file() {
         let obtained = Obtained { checkpoint: path.into(), store: store.clone() };
         convert::into_cache(&obtained, calibration, console, interrupt)?;

@@ -49,8 +49,9 @@ pub struct ConvertArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Calibration, when a checkpoint is converted")]
 pub struct CalibrationArgs {
-    /// Text that the model is run over, so that codes are chosen by what its matrices meet; `none`
-    /// to choose them by the weights alone [default: prose that comes with the program]
+    /// Text that the model is run over, so that codes are chosen by what its matrices meet; `prose`
+    /// for prose that comes with the program; `none` to choose codes by the weights alone [default:
+    /// prose, but none for a GGUF file that is run as it is]
     #[arg(long, value_name = "FILE", env = "NESTLING_CALIBRATION")]
     pub calibration: Option<PathBuf>,
 

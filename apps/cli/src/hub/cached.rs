@@ -4,7 +4,7 @@ use super::choice::Choice;
 use super::gguf::{GgufFiles, choose};
 use super::listing::{Listing, Wanted};
 use super::repository::{Reference, Repository, RepositoryCache, is_hash};
-use super::{Obtained, Surroundings};
+use super::{Obtained, Surroundings, ending};
 use crate::failure::{Failure, Result};
 use std::path::{Path, PathBuf};
 
@@ -45,14 +45,18 @@ impl Cached<'_> {
             return Some(of_checkpoint);
         }
         // What a GGUF file was converted into tells the file by its name.
-        let (start, end) = (format!("{commit}-"), format!("-{}", self.around.ending()));
+        let start = format!("{commit}-");
+        let ends = [&self.around.calibration, &self.around.gguf_calibration];
+        let ends = ends.map(|calibration| format!("-{}", ending(calibration)));
         let stem = |file: &String| {
-            let stem = file.strip_prefix(&start)?.strip_suffix(&end)?;
+            let rest = file.strip_prefix(&start)?;
+            let stem = ends.iter().find_map(|end| rest.strip_suffix(end.as_str()))?;
             let name = format!("{stem}.gguf");
             Some(GgufFiles { name, parts: Vec::new(), parts_total: 0 })
         };
         let stores = names(&self.around.folder(self.cache.repository()));
-        let models: Vec<GgufFiles> = stores.iter().filter_map(stem).collect();
+        let mut models: Vec<GgufFiles> = stores.iter().filter_map(stem).collect();
+        models.dedup();
         let found = choose(models, wanted, self.around.room).ok()?;
         Some(self.around.converted_gguf(self.cache, commit, &found)).filter(Obtained::is_converted)
     }

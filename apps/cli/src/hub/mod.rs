@@ -26,6 +26,7 @@ pub use survey::{Arrival, Survey, estimated, survey};
 pub use upgrade::upgrade;
 
 use crate::args::{CalibrationArgs, HubArgs};
+use crate::calibration;
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::opened::memory_budget;
@@ -75,6 +76,8 @@ pub struct Surroundings {
     pub offline: bool,
     /// What a conversion is calibrated with, as a part of the store's name.
     pub calibration: String,
+    /// The same of a conversion from a GGUF file.
+    pub gguf_calibration: String,
     /// Memory that there is for a model, by which one of several is chosen.
     pub room: u64,
 }
@@ -90,7 +93,8 @@ impl Surroundings {
             headers: places::nestling_cache()?.join("headers"),
             token: token(hub)?,
             offline: offline(hub),
-            calibration: crate::calibration::name(calibration)?,
+            calibration: calibration::name(calibration)?,
+            gguf_calibration: calibration::name(&calibration::of_gguf(calibration))?,
             room: memory_budget(None).unwrap_or(u64::MAX),
         })
     }
@@ -236,7 +240,7 @@ impl Surroundings {
     /// A checkpoint, and the store that a conversion makes of it.
     fn converted(&self, cache: &RepositoryCache, commit: &str) -> Obtained {
         // A store of an older quantizer, or of another text, is not what a conversion would make.
-        let name = format!("{commit}-{}", self.ending());
+        let name = format!("{commit}-{}", ending(&self.calibration));
         let store = self.folder(cache.repository()).join(name);
         Obtained { checkpoint: cache.snapshot(commit), store }
     }
@@ -245,8 +249,14 @@ impl Surroundings {
     fn converted_gguf(&self, cache: &RepositoryCache, commit: &str, files: &GgufFiles) -> Obtained {
         let first = files.parts.first().map_or("", |part| &part.name);
         let file = files.name.rsplit('/').next().unwrap_or(&files.name);
-        let name = format!("{commit}-{}-{}", file.trim_end_matches(".gguf"), self.ending());
-        let store = self.folder(cache.repository()).join(name);
+        let stored = |calibration: &str| {
+            let ending = ending(calibration);
+            let name = format!("{commit}-{}-{ending}", file.trim_end_matches(".gguf"));
+            self.folder(cache.repository()).join(name)
+        };
+        // One that was calibrated on an earlier occasion is the better one.
+        let better = stored(&self.calibration);
+        let store = if better.is_file() { better } else { stored(&self.gguf_calibration) };
         Obtained { checkpoint: cache.snapshot(commit).join(first), store }
     }
 
@@ -256,11 +266,11 @@ impl Surroundings {
         let store = self.folder(cache.repository()).join(commit).join(file);
         Obtained { checkpoint: cache.snapshot(commit), store }
     }
+}
 
-    /// How the names of converted stores end.
-    fn ending(&self) -> String {
-        format!("q{QUANTIZER_VERSION}-{}.nest", self.calibration)
-    }
+/// How the names of stores end that were converted with such a calibration.
+fn ending(calibration: &str) -> String {
+    format!("q{QUANTIZER_VERSION}-{calibration}.nest")
 }
 
 fn not_cached(reference: &Reference) -> Failure {

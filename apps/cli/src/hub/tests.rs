@@ -92,6 +92,7 @@ fn bench_with(config: Vec<u8>) -> Bench {
         token: None,
         offline: false,
         calibration: "prose1".into(),
+        gguf_calibration: "none".into(),
         room: u64::MAX,
     };
     let repository = Reference::parse("Owner/Small-MoE", "main").unwrap();

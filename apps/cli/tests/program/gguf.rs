@@ -42,6 +42,29 @@ fn a_file_is_converted_once_and_then_runs_from_the_cache() {
 }
 
 #[test]
+fn a_file_that_is_run_as_it_is_waits_for_no_calibration() {
+    let cache = scratch().join("gguf-light-cache");
+    let path = file("qwen3-moe.gguf").display().to_string();
+    let arguments = ["run", "-m", &path, "-p", "Once upon", "-n", "4", "--temp", "0"];
+    let first = with_cache(&cache, &arguments);
+    assert!(first.err.contains("--calibration prose"), "{}", first.err);
+    let text = first.ok();
+    let stores = || {
+        let entries = std::fs::read_dir(cache.join("stores/gguf")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+    };
+    let [store] = &stores()[..] else { panic!("{:?}", stores()) };
+    let name = store.file_name().unwrap().to_string_lossy().into_owned();
+    assert!(name.ends_with("-none.nest"), "{name}");
+    // One that was calibrated before is taken.
+    std::fs::rename(store, store.with_file_name(name.replace("-none.", "-prose1."))).unwrap();
+    let second = with_cache(&cache, &arguments);
+    assert!(!second.err.contains("convert"), "{}", second.err);
+    assert_eq!(second.ok(), text);
+    assert_eq!(stores().len(), 1);
+}
+
+#[test]
 fn a_file_becomes_a_store_of_its_own_bits() {
     let out = scratch().join("from-gguf.nest").display().to_string();
     let path = file("qwen3-moe.gguf").display().to_string();
