@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use nestling_formats::{ImportError, ModelConfig, ModelShape};
+use nestling_formats::{Architecture, ImportError, ModelConfig, ModelShape, names};
+use serde_json::Value;
 
 /// Name of the file, and the parameters that its publisher counts, in billions; sources are in
 /// `data/published/README.md`.
@@ -55,5 +56,66 @@ fn weights_are_as_many_as_published() {
         let found = ModelShape::new(&config).weights() as f64 / 1e9;
         let off = (found / billions - 1.0).abs();
         assert!(off < 0.01, "{name}: {found:.3} billion weights, published: {billions}");
+    }
+}
+
+/// The same model from a checkpoint of its text part alone: `text_config` is the configuration, and
+/// tensors are where the whole model has them but for `language_model.`.
+#[test]
+fn text_parts_alone_are_the_same_models() {
+    for (name, class, architecture) in [
+        ("gemma-4-26B-A4B", "Gemma4ForCausalLM", Architecture::Gemma4Text),
+        ("Qwen3.5-35B-A3B", "Qwen3_5MoeForCausalLM", Architecture::Qwen35MoeText),
+        ("Qwen3.6-35B-A3B", "Qwen3_5MoeForCausalLM", Architecture::Qwen35MoeText),
+    ] {
+        let whole = read(name).unwrap();
+        let json = std::fs::read(folder().join(format!("{name}.json"))).unwrap();
+        let mut json: Value = serde_json::from_slice(&json).unwrap();
+        let mut text = json["text_config"].take();
+        text["architectures"] = serde_json::json!([class]);
+        let alone = ModelConfig::from_json("config.json", text.to_string().as_bytes()).unwrap();
+        let same = ModelConfig {
+            architecture,
+            eos_token_ids: alone.eos_token_ids.clone(),
+            ..whole.clone()
+        };
+        assert_eq!(alone, same, "{name}");
+        for matrix in ModelShape::new(&whole).matrices {
+            let of = |config| names::matrix_tensors(config, matrix.id);
+            let mut expected = of(&whole);
+            assert!(!expected.is_empty(), "{name} {:?}", matrix.id);
+            for slice in &mut expected {
+                slice.name = slice.name.replacen("language_model.", "", 1);
+            }
+            assert_eq!(of(&alone), expected, "{name}");
+        }
+        for float in ModelShape::new(&whole).floats {
+            let mut expected = names::float_tensor(&whole, float.id).unwrap();
+            expected.name = expected.name.replacen("language_model.", "", 1);
+            assert_eq!(names::float_tensor(&alone, float.id), Some(expected), "{name}");
+        }
+        text["model_type"] = "gemma4_vision".into();
+        let refused = ModelConfig::from_json("config.json", text.to_string().as_bytes());
+        assert!(refused.unwrap_err().to_string().contains("gemma4_text"));
+    }
+}
+
+/// transformers 5 writes heads of global layers twice.
+#[test]
+fn restated_heads_must_be_the_same() {
+    let json = std::fs::read(folder().join("gemma-4-26B-A4B.json")).unwrap();
+    let mut json: Value = serde_json::from_slice(&json).unwrap();
+    let text = &mut json["text_config"];
+    text["per_layer_config"] =
+        serde_json::json!({"5": {"head_dim": 512, "num_key_value_heads": 2}});
+    let parse = |json: &Value| ModelConfig::from_json("config.json", json.to_string().as_bytes());
+    parse(&json).unwrap();
+    for (layer, key, value) in
+        [("5", "head_dim", 256), ("4", "head_dim", 512), ("99", "head_dim", 512), ("5", "other", 1)]
+    {
+        let mut json = json.clone();
+        json["text_config"]["per_layer_config"][layer][key] = value.into();
+        let error = parse(&json).unwrap_err().to_string();
+        assert!(error.contains("per_layer_config") || error.contains("other"), "{error}");
     }
 }

@@ -8,6 +8,8 @@ mod common;
 mod gpt_oss;
 #[cfg(test)]
 mod harness;
+#[cfg(test)]
+mod text_alone;
 
 /// The tests of a family, whose data lie in `tests/data/families/<name>` and `<name>-golden`.
 macro_rules! family {

@@ -37,6 +37,15 @@ pub(super) const FAMILY: Family = Family {
     read,
 };
 
+/// A checkpoint of the text part alone: its configuration is not within another.
+pub(super) const TEXT_FAMILY: Family = Family {
+    architecture: Architecture::Gemma4Text,
+    model_type: "gemma4_text",
+    class: "Gemma4ForCausalLM",
+    keys: TEXT_KEYS,
+    read: |fields| read_text(fields, Architecture::Gemma4Text),
+};
+
 /// Keys of `text_config` beside the common ones.
 const TEXT_KEYS: &[&str] = &[
     "attention_bias",
@@ -50,6 +59,7 @@ const TEXT_KEYS: &[&str] = &[
     "num_experts",
     "num_global_key_value_heads",
     "num_kv_shared_layers",
+    "per_layer_config",
     "top_k_experts",
     "use_bidirectional_attention",
     "use_double_wide_mlp",
@@ -62,11 +72,24 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     };
     keys::refuse_unsupported(&text, TEXT_KEYS)?;
     keys::refuse_unknown(&text, TEXT_KEYS)?;
-    refuse_unsupported(&text)?;
+    let mut config = read_text(&text, FAMILY.architecture)?;
+    let ends = fields.numbers("eos_token_id", MAX_EOS_TOKENS)?;
+    if !ends.is_empty() {
+        keys::check_tokens(fields, "eos_token_id", &ends, config.vocab_size)?;
+        config.eos_token_ids = ends;
+    }
+    Ok(config)
+}
+
+/// The model that the keys of its text part describe.
+fn read_text(text: &Fields, architecture: Architecture) -> Result<ModelConfig, ImportError> {
+    refuse_unsupported(text)?;
     let hidden_size = text.required_size("hidden_size", MAX_WIDTH)?;
+    let layers = layers(text)?;
+    check_restated(text, &layers)?;
     let parts = Parts {
-        architecture: FAMILY.architecture,
-        layers: layers(&text)?,
+        architecture,
+        layers,
         router: RouterConfig {
             input: RouterInput::Own,
             expert_scale: ExpertVector::Present,
@@ -74,17 +97,37 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
         },
         multipliers: Multipliers { embedding: (hidden_size as f32).sqrt(), ..Multipliers::NONE },
     };
-    let mut config = keys::model(&text, parts)?;
+    let mut config = keys::model(text, parts)?;
     config.activation = Activation::GeluTanh;
     config.block_norms = BlockNorms::Around;
-    config.final_logit_softcapping = softcap(&text)?;
+    config.final_logit_softcapping = softcap(text)?;
     config.tie_word_embeddings = text.boolean("tie_word_embeddings")?.unwrap_or(true);
-    let ends = fields.numbers("eos_token_id", MAX_EOS_TOKENS)?;
-    if !ends.is_empty() {
-        keys::check_tokens(fields, "eos_token_id", &ends, config.vocab_size)?;
-        config.eos_token_ids = ends;
-    }
     Ok(config)
+}
+
+/// Newer versions of transformers write the heads of global layers a second time, by number.
+fn check_restated(text: &Fields, layers: &[LayerConfig]) -> Result<(), ImportError> {
+    const KEY: &str = "per_layer_config";
+    let Some(restated) = text.object(KEY)? else { return Ok(()) };
+    for (layer, own) in restated.members() {
+        let found = layer.parse().ok().and_then(|layer: usize| layers.get(layer));
+        let (Some(LayerConfig { mixer: TokenMixer::Attention(heads), .. }), Value::Object(own)) =
+            (found, own)
+        else {
+            return Err(text.wrong(KEY, "an object of layers with their heads"));
+        };
+        for (key, value) in own {
+            let expected = match key.as_str() {
+                "head_dim" => heads.head_dim,
+                "num_key_value_heads" => heads.num_key_value_heads,
+                _ => return Err(keys::unknown(text.file(), key, value)),
+            };
+            if value.as_u64() != u64::try_from(expected).ok() {
+                return Err(text.wrong(KEY, format!("{expected} as `{key}` of layer {layer}")));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Refuses what the other sizes of the family have.

@@ -54,6 +54,10 @@ pub enum Architecture {
     Qwen35Moe,
     /// The text part of `Gemma4ForConditionalGeneration`.
     Gemma4,
+    /// `Gemma4ForCausalLM`: the text part alone.
+    Gemma4Text,
+    /// `Qwen3_5MoeForCausalLM`: the text part alone.
+    Qwen35MoeText,
 }
 
 impl Architecture {
@@ -80,6 +84,7 @@ const FAMILIES: &[Family] = &[
     deepseek_v2::FAMILY,
     glm4_moe_lite::FAMILY,
     gemma4::FAMILY,
+    gemma4::TEXT_FAMILY,
     gpt_oss::FAMILY,
     granite_moe::FAMILY,
     mixtral::FAMILY,
@@ -88,6 +93,7 @@ const FAMILIES: &[Family] = &[
     qwen3_moe::FAMILY,
     qwen3_next::FAMILY,
     qwen3_5_moe::FAMILY,
+    qwen3_5_moe::TEXT_FAMILY,
 ];
 
 /// The nonlinearity of every feed-forward part.

@@ -20,6 +20,15 @@ pub(super) const FAMILY: Family = Family {
     read,
 };
 
+/// A checkpoint of the text part alone: its configuration is not within another.
+pub(super) const TEXT_FAMILY: Family = Family {
+    architecture: Architecture::Qwen35MoeText,
+    model_type: "qwen3_5_moe_text",
+    class: "Qwen3_5MoeForCausalLM",
+    keys: TEXT_KEYS,
+    read: |fields| read_text(fields, Architecture::Qwen35MoeText),
+};
+
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let text = fields.object("text_config")?;
     let text = text.ok_or_else(|| fields.wrong("text_config", "an object"))?;

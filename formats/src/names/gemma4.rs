@@ -1,14 +1,19 @@
-//! Gemma 4: a multimodal checkpoint whose text part is under `language_model`, all experts of a
-//! layer in one tensor, gate above up.
+//! Gemma 4: all experts of a layer in one tensor, gate above up. In a multimodal checkpoint the text
+//! part is under `language_model`.
 
 use super::{FloatSource, Naming, Runs, TensorSlice, attention_matrix};
-use crate::config::{FeedForward, ModelConfig};
+use crate::config::{Architecture, FeedForward, ModelConfig};
 use crate::{FloatId, FloatKind, MatrixId, MatrixKind};
 
 pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
 
 /// What the text part's names begin with.
-const PART: &str = "model.language_model";
+fn prefix(config: &ModelConfig) -> &'static str {
+    match config.architecture {
+        Architecture::Gemma4Text => "model",
+        _ => "model.language_model",
+    }
+}
 
 /// What the names of the parts for images and sound begin with.
 const OTHER_PARTS: [&str; 4] =
@@ -19,8 +24,9 @@ fn matrix(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
 }
 
 fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
+    let prefix = prefix(config);
     let Some(layer) = id.layer else {
-        let embedding = format!("{PART}.embed_tokens.weight");
+        let embedding = format!("{prefix}.embed_tokens.weight");
         return match id.kind {
             MatrixKind::Embedding => Some(TensorSlice::whole(embedding)),
             MatrixKind::Head => Some(TensorSlice::whole("lm_head.weight")),
@@ -34,7 +40,7 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
             MatrixKind::Down => Some("mlp.down_proj.weight"),
             _ => None,
         })?;
-        return Some(TensorSlice::whole(format!("{PART}.layers.{layer}.{part}")));
+        return Some(TensorSlice::whole(format!("{prefix}.layers.{layer}.{part}")));
     };
     let layer_config = config.layers.get(usize::try_from(layer).ok()?)?;
     let FeedForward::Moe { moe_intermediate_size: width, .. } = layer_config.feed_forward else {
@@ -46,14 +52,15 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
         MatrixKind::Down => ("down_proj", Runs::ALL),
         _ => return None,
     };
-    let name = format!("{PART}.layers.{layer}.experts.{part}");
+    let name = format!("{prefix}.layers.{layer}.experts.{part}");
     let index = Some(usize::try_from(expert).ok()?);
     Some(TensorSlice { index, rows, ..TensorSlice::whole(name) })
 }
 
-fn float(_: &ModelConfig, id: FloatId) -> Option<FloatSource> {
+fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
+    let prefix = prefix(config);
     let Some(layer) = id.layer else {
-        let name = format!("{PART}.norm.weight");
+        let name = format!("{prefix}.norm.weight");
         return (id.kind == FloatKind::FinalNorm).then(|| FloatSource::kept(name));
     };
     let part = match id.kind {
@@ -72,7 +79,7 @@ fn float(_: &ModelConfig, id: FloatId) -> Option<FloatSource> {
         FloatKind::LayerScalar => "layer_scalar",
         _ => return None,
     };
-    Some(FloatSource::kept(format!("{PART}.layers.{layer}.{part}")))
+    Some(FloatSource::kept(format!("{prefix}.layers.{layer}.{part}")))
 }
 
 /// Images and sound are not understood here: their towers are left out.

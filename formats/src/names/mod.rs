@@ -183,11 +183,12 @@ pub fn published(architecture: Architecture) -> Naming {
         Architecture::Qwen3Moe | Architecture::Qwen2Moe | Architecture::Olmoe => qwen::NAMING,
         Architecture::Qwen3Next => qwen3_next::NAMING,
         Architecture::Qwen35Moe => qwen3_next::WITH_IMAGES,
+        Architecture::Qwen35MoeText => qwen3_next::TEXT_ALONE,
         Architecture::Mixtral => mixtral::NAMING,
         Architecture::GptOss => gpt_oss::NAMING,
         Architecture::GraniteMoe => granite_moe::NAMING,
         Architecture::DeepseekV2 | Architecture::Glm4MoeLite => deepseek::NAMING,
-        Architecture::Gemma4 => gemma4::NAMING,
+        Architecture::Gemma4 | Architecture::Gemma4Text => gemma4::NAMING,
     }
 }
 

@@ -28,6 +28,10 @@ pub(super) const WITH_IMAGES: Naming = Naming {
     },
 };
 
+/// Of Qwen3.5-MoE's text part alone.
+pub(super) const TEXT_ALONE: Naming =
+    Naming { matrix: |config, id| matrix(config, id, "model.", apart), ..NAMING };
+
 /// The parts of a layer's DeltaNet matrix: tensors within the layer's `linear_attn`, and their rows.
 type DeltaParts = fn(&DeltaNetConfig, MatrixKind) -> Vec<(&'static str, Runs)>;
 
@@ -181,8 +185,7 @@ fn feed_forward_matrix(
         }
         (Some(_), FeedForward::Dense { .. }) => return None,
     };
-    let Some((expert, width)) = expert.filter(|_| config.architecture == Architecture::Qwen35Moe)
-    else {
+    let Some((expert, width)) = expert.filter(|_| is_fused(config)) else {
         return Some(TensorSlice::whole(format!("{within}mlp.{owner}{part}.weight")));
     };
     let (part, rows) = match id.kind {
@@ -192,6 +195,11 @@ fn feed_forward_matrix(
     };
     let index = Some(usize::try_from(expert).ok()?);
     Some(TensorSlice { index, rows, ..TensorSlice::whole(format!("{within}mlp.experts.{part}")) })
+}
+
+/// Whether all experts of a layer are in one tensor.
+fn is_fused(config: &ModelConfig) -> bool {
+    matches!(config.architecture, Architecture::Qwen35Moe | Architecture::Qwen35MoeText)
 }
 
 /// Qwen3-Next's: of every key head its query, its key, its values and their gates; of every key head
