@@ -10,6 +10,8 @@
 
 mod attention;
 mod elementwise;
+mod embed;
+mod feed_forward;
 mod harness;
 mod matrices;
 mod norms;

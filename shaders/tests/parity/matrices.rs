@@ -104,13 +104,26 @@ pub struct Magnitudes {
 
 impl Magnitudes {
     pub fn new(weights: &MatrixWeights, mode: ActivationMode, levels: &[Level], x: &[f32]) -> Self {
+        Self::of_inexact(weights, mode, levels, (x, &vec![0.0; x.len()]))
+    }
+
+    /// The same for activations that are known to within `slack`.
+    pub fn of_inexact(
+        weights: &MatrixWeights,
+        mode: ActivationMode,
+        levels: &[Level],
+        (x, slack): (&[f32], &[f32]),
+    ) -> Self {
         let (rows, cols) = (weights.rows(), weights.cols());
         let int8 = mode == ActivationMode::Int8 && matches!(weights, MatrixWeights::Nested(_));
         let additions = if int8 { cols.div_ceil(32) } else { cols };
         let mut magnitudes = Self { rows, sums: Vec::new(), borders: Vec::new(), additions };
         let mut row_weights = vec![0.0; cols];
-        for (level, x) in levels.iter().zip(x.chunks(cols)) {
-            let (inputs, steps) = if int8 { int8_inputs(x) } else { (x.to_vec(), vec![0.0; cols]) };
+        for ((level, x), slack) in levels.iter().zip(x.chunks(cols)).zip(slack.chunks(cols)) {
+            let (inputs, steps) = match int8 {
+                true => int8_inputs(x, slack),
+                false => (x.to_vec(), slack.to_vec()),
+            };
             for row in 0..rows {
                 read_row(weights, *level, row, &mut row_weights);
                 let sum = |x: &[f32]| x.iter().zip(&row_weights).map(|(x, w)| (x * w).abs()).sum();
@@ -131,17 +144,22 @@ impl Magnitudes {
 }
 
 /// The most that activations are in int8, and by how much each may differ: one unit where it lies as
-/// close to a rounding border as divisions may be off on a device, 3 units in the last place.
-fn int8_inputs(x: &[f32]) -> (Vec<f32>, Vec<f32>) {
+/// close to a rounding border as divisions may be off on a device, 3 units in the last place, and
+/// what the group's largest one may differ by, which is its scale.
+fn int8_inputs(x: &[f32], slack: &[f32]) -> (Vec<f32>, Vec<f32>) {
     let (mut inputs, mut steps) = (Vec::new(), Vec::new());
-    for group in x.chunks(32) {
+    for (group, slack) in x.chunks(32).zip(slack.chunks(32)) {
         let largest = group.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-        for x in group {
-            let scaled = f64::from(*x) * 127.0 / f64::from(largest);
-            let to_border = (scaled.abs().fract() - 0.5).abs();
-            let near = to_border <= 8.0 * f64::from(EPSILON) * scaled.abs();
+        let unit = f64::from(largest) / 127.0;
+        let inexact = slack.iter().fold(0.0f32, |most, x| most.max(*x)) / largest;
+        for (x, slack) in group.iter().zip(slack) {
+            let scaled = f64::from(x.abs()) / unit;
+            let to_border = (scaled.fract() - 0.5).abs();
+            let rounding = (8.0 * f64::from(EPSILON) + f64::from(inexact)) * scaled;
+            let near = to_border <= rounding + f64::from(*slack) / unit;
             inputs.push(x.abs() + largest / 254.0);
-            steps.push(if near { largest / 127.0 } else { 0.0 });
+            let flip = if near { largest / 127.0 } else { 0.0 };
+            steps.push(flip + inexact * (x.abs() + largest / 254.0));
         }
     }
     (inputs, steps)

@@ -1,0 +1,262 @@
+//! Feed-forward parts and experts, with every activation.
+
+use std::sync::Arc;
+
+use nestling_engine::backend::{
+    Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Router, Routing,
+};
+use nestling_engine::cpu::Cpu;
+use nestling_engine::driver::block_on;
+use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights};
+use nestling_formats::nested::hadamard;
+use nestling_formats::{Activation, DType, Level, RouterConfig};
+
+use crate::harness::{EPSILON, buffer, device, expect_rows_close, noise, read};
+use crate::matrices::{Form, Magnitudes, linear, weights};
+
+const INT8: ActivationMode = ActivationMode::Int8;
+
+/// Weights of one feed-forward part.
+struct Part {
+    activation: Activation,
+    /// Gate, up, down.
+    matrices: [MatrixWeights; 3],
+    /// Seeds of the biases.
+    biases: [Option<u32>; 3],
+}
+
+impl Part {
+    fn new(
+        activation: Activation,
+        forms: [Form; 3],
+        (hidden, inner): (usize, usize),
+        seed: u32,
+    ) -> Self {
+        let biased = activation != Activation::Silu;
+        let biases = [1, 2, 3].map(|number| biased.then_some(seed + number));
+        let matrices = [
+            weights(forms[0], inner, hidden, seed + 4),
+            weights(forms[1], inner, hidden, seed + 5),
+            weights(forms[2], hidden, inner, seed + 6),
+        ];
+        Self { activation, matrices, biases }
+    }
+
+    fn upload<B: Backend>(&self, backend: &mut B) -> FeedForward<B> {
+        let mut upload =
+            |index: usize| linear(backend, &self.matrices[index], INT8, self.biases[index]);
+        FeedForward { activation: self.activation, gate: upload(0), up: upload(1), down: upload(2) }
+    }
+
+    fn sizes(&self) -> (usize, usize) {
+        (self.matrices[0].cols(), self.matrices[0].rows())
+    }
+
+    /// Outputs of gate and up on the CPU.
+    fn gate_up(&self, levels: &[Level], x: &[f32]) -> [Vec<f32>; 2] {
+        let (hidden, inner) = self.sizes();
+        [0, 1].map(|index| {
+            let mut cpu = Cpu::new(1);
+            let x = buffer(&mut cpu, hidden, x);
+            let linear = linear(&mut cpu, &self.matrices[index], INT8, self.biases[index]);
+            let mut out = cpu.buffer(levels.len(), inner).unwrap();
+            cpu.encoder().matmul(&[linear], levels, &x, &mut out).unwrap();
+            read(&mut cpu, &out)
+        })
+    }
+
+    /// How far apart the device's outputs may be, `[rows, hidden]`: what gate and up may differ by,
+    /// through the activation, and what down makes of that.
+    fn tolerances(&self, levels: &[Level], x: &[f32], added: f32) -> Vec<f32> {
+        let (hidden, inner) = self.sizes();
+        let [gate, up] = self.gate_up(levels, x);
+        let magnitudes =
+            [0, 1].map(|index| Magnitudes::new(&self.matrices[index], INT8, levels, x));
+        let (mut values, mut slack) = (Vec::new(), Vec::new());
+        for (at, (&gate, &up)) in gate.iter().zip(&up).enumerate() {
+            let apart = magnitudes.each_ref().map(|all| all.tolerance(at / inner, at % inner, 1.0));
+            let (value, by_gate, by_up) = self.joined(gate, up);
+            values.push(value);
+            // The activation itself rounds about ten times, more for arguments that are not small.
+            let own = 20.0 * EPSILON * (value.abs() + by_up * up.abs() + by_gate * gate.abs());
+            slack.push(by_gate * apart[0] + by_up * apart[1] + own);
+        }
+        if self.matrices[2].inputs() == nestling_formats::nested::InputTransform::Hadamard {
+            for (group, slack) in
+                values.as_chunks_mut::<32>().0.iter_mut().zip(slack.chunks_mut(32))
+            {
+                let sizes: f32 = group.iter().map(|x| x.abs()).sum();
+                let apart: f32 = slack.iter().sum();
+                hadamard(group);
+                slack.fill((apart + 12.0 * EPSILON * sizes) / 32f32.sqrt());
+            }
+        }
+        let down = Magnitudes::of_inexact(&self.matrices[2], INT8, levels, (&values, &slack));
+        let all = 0..levels.len() * hidden;
+        all.map(|at| down.tolerance(at / hidden, at % hidden, added)).collect()
+    }
+
+    /// Value of the activation, and the most that it changes with gate and with up.
+    fn joined(&self, gate: f32, up: f32) -> (f32, f32, f32) {
+        let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+        match self.activation {
+            Activation::Silu => (gate * sigmoid(gate) * up, 1.1 * up.abs(), gate.abs()),
+            Activation::ClampedSwiglu { alpha, limit } => {
+                let gate = gate.min(limit);
+                let up = up.clamp(-limit, limit) + 1.0;
+                let value = gate * sigmoid(alpha * gate) * up;
+                (value, 1.1 * up.abs(), gate.abs())
+            }
+            Activation::GeluTanh => {
+                let u = 0.797_884_6 * (gate + 0.044_715 * gate * gate * gate);
+                (gate * 0.5 * (1.0 + u.tanh()) * up, 1.2 * up.abs(), gate.abs())
+            }
+        }
+    }
+}
+
+const CLAMPED: Activation = Activation::ClampedSwiglu { alpha: 1.702, limit: 2.0 };
+
+fn mixed(count: usize) -> Vec<Level> {
+    Level::ALL.into_iter().rev().cycle().take(count).collect()
+}
+
+fn dense<B: Backend>(backend: &mut B, part: &Part, levels: &[Level], x: &[f32]) -> [Vec<f32>; 2] {
+    let (hidden, _) = part.sizes();
+    let input = buffer(backend, hidden, x);
+    let mut sum = buffer(backend, hidden, &noise(x.len(), 77));
+    let mut out = backend.buffer(levels.len(), hidden).unwrap();
+    let weights = part.upload(backend);
+    let mut encoder = backend.encoder();
+    encoder.ffn(&weights, levels, &input, &mut out).unwrap();
+    encoder.ffn_add(&weights, levels, &input, &mut sum).unwrap();
+    encoder.flush().unwrap();
+    drop(encoder);
+    [read(backend, &out), read(backend, &sum)]
+}
+
+#[test]
+fn feed_forward_parts_are_those_of_the_cpu() {
+    let Some(mut device) = device() else { return };
+    let float = Form::Float(DType::Bf16);
+    let cases = [
+        (Activation::Silu, [Form::Tiled; 3], (72, 40), 3),
+        (Activation::GeluTanh, [Form::Merged, Form::Tiled, Form::Rotated], (40, 64), 7),
+        (CLAMPED, [Form::Tiled, Form::Merged, Form::Merged], (33, 96), 1),
+        (Activation::Silu, [float; 3], (48, 40), 6),
+        (CLAMPED, [float, Form::Tiled, Form::Tiled], (32, 37), 20),
+        (Activation::GeluTanh, [Form::Tiled, Form::Tiled, float], (32, 37), 2),
+    ];
+    for (activation, forms, sizes, count) in cases {
+        let part = Part::new(activation, forms, sizes, 10);
+        let (levels, x) = (mixed(count), noise(count * sizes.0, 8));
+        let found = dense(&mut device, &part, &levels, &x);
+        let expected = dense(&mut Cpu::new(1), &part, &levels, &x);
+        for (index, added) in [1.0, 2.0].into_iter().enumerate() {
+            let tolerances = part.tolerances(&levels, &x, added);
+            let what = format!("{activation:?} {forms:?} {sizes:?} x {count}, {index}");
+            let both = [&found[index][..], &expected[index]];
+            expect_rows_close(&what, sizes.0, both, |row, col| tolerances[row * sizes.0 + col]);
+        }
+    }
+}
+
+const EXPERTS: usize = 6;
+const PER_TOKEN: usize = 2;
+const HIDDEN: usize = 64;
+
+/// A layer's experts for some rows, in two calls. Gives what was chosen, its levels and all rows.
+fn experts<B: Backend>(
+    backend: &mut B,
+    parts: &[Part],
+    routing: Option<&Routing>,
+    x: &[f32],
+) -> (Routing, Vec<f32>) {
+    let rows = x.len() / HIDDEN;
+    let input = buffer(backend, HIDDEN, x);
+    let router = FloatMatrix::from_f32(parts.len(), HIDDEN, &noise(parts.len() * HIDDEN, 5));
+    let router = MatrixWeights::Float(router.unwrap());
+    let router = Router {
+        weights: backend.upload_matrix(&router, ActivationMode::Float).unwrap(),
+        num_experts_per_tok: PER_TOKEN,
+        rule: RouterConfig::softmax(true),
+        logit_bias: None,
+        selection_bias: None,
+        expert_scale: None,
+    };
+    let all: Vec<_> = parts.iter().map(|part| Arc::new(part.upload(backend))).collect();
+    let mut chosen = backend.routing(rows, PER_TOKEN).unwrap();
+    let mut out = buffer(backend, HIDDEN, &vec![7.0; rows * PER_TOKEN * HIDDEN]);
+    let mut encoder = backend.encoder();
+    encoder.route(&router, &input, &mut chosen).unwrap();
+    let own = block_on(encoder.read_routing(&chosen)).unwrap();
+    let routing = routing.unwrap_or(&own);
+    let uses: Vec<Vec<ExpertUse>> =
+        (0..parts.len() as u32).map(|expert| uses(routing, expert)).collect();
+    let pinned: Vec<_> = (0u32..)
+        .zip(all.iter().zip(&uses))
+        .map(|(expert, (weights, uses))| PinnedExpert {
+            expert,
+            weights: Arc::clone(weights),
+            uses,
+        })
+        .collect();
+    // Arrival order is not expert order.
+    let (first, second) = pinned.split_at(parts.len() / 2);
+    encoder.experts(second, &chosen, &input, &mut out).unwrap();
+    encoder.experts(first, &chosen, &input, &mut out).unwrap();
+    encoder.flush().unwrap();
+    drop(encoder);
+    (routing.clone(), read(backend, &out))
+}
+
+/// The uses of an expert, at a level for each.
+fn uses(routing: &Routing, expert: u32) -> Vec<ExpertUse> {
+    let places = (0u32..).zip(&routing.expert_ids).filter(|(_, id)| **id == expert);
+    places
+        .map(|(place, _)| ExpertUse {
+            row: place / PER_TOKEN as u32,
+            rank: place % PER_TOKEN as u32,
+            level: Level::ALL[(place as usize * 7 + expert as usize) % 5],
+        })
+        .collect()
+}
+
+/// Some experts of a layer whose rows are compared with the CPU's.
+fn check_experts(device: &mut impl Backend, activation: Activation, inner: usize, rows: usize) {
+    let forms = |index: usize| match index % 3 {
+        0 => [Form::Tiled; 3],
+        1 => [Form::Merged, Form::Tiled, Form::Merged],
+        _ => [Form::Merged; 3],
+    };
+    let part = |index| Part::new(activation, forms(index), (HIDDEN, inner), 40 * index as u32);
+    let parts: Vec<Part> = (0..EXPERTS).map(part).collect();
+    let x = noise(rows * HIDDEN, 12);
+    let (routing, expected) = experts(&mut Cpu::new(1), &parts, None, &x);
+    let (_, found) = experts(device, &parts, Some(&routing), &x);
+    let mut tolerances = vec![0.0; expected.len()];
+    for (expert, part) in (0u32..).zip(&parts) {
+        let uses = uses(&routing, expert);
+        let of_rows = uses.iter().flat_map(|used| &x[used.row as usize * HIDDEN..][..HIDDEN]);
+        let (inputs, levels): (Vec<f32>, Vec<Level>) =
+            (of_rows.copied().collect(), uses.iter().map(|used| used.level).collect());
+        let of_expert = part.tolerances(&levels, &inputs, 1.0);
+        for (used, row) in uses.iter().zip(of_expert.chunks(HIDDEN)) {
+            let place = (used.row as usize * PER_TOKEN + used.rank as usize) * HIDDEN;
+            tolerances[place..place + HIDDEN].copy_from_slice(row);
+        }
+    }
+    let what = format!("{activation:?}, {rows} rows");
+    let at = |row: usize, col: usize| tolerances[row * HIDDEN + col];
+    expect_rows_close(&what, HIDDEN, [&found, &expected], at);
+}
+
+#[test]
+fn experts_of_mixed_levels_are_those_of_the_cpu() {
+    let Some(mut device) = device() else { return };
+    // One row leaves most experts without a use, 60 give each some.
+    for rows in [1, 3, 60] {
+        check_experts(&mut device, Activation::Silu, 40, rows);
+        check_experts(&mut device, CLAMPED, 64, rows);
+    }
+}
