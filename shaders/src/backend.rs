@@ -34,6 +34,27 @@ pub struct WgpuOptions {
     pub vram_budget: Option<u64>,
     /// Folder where compiled shaders are kept from one start to the next.
     pub pipeline_cache: Option<PathBuf>,
+    /// Which instructions shaders use.
+    pub instructions: Instructions,
+}
+
+/// Which instructions shaders use. Results are the same bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Instructions {
+    /// What the adapter has.
+    #[default]
+    Detected,
+    /// What every adapter has: to compare, and against drivers that err.
+    Plain,
+}
+
+/// How products of four bytes at once are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Int8Dot {
+    /// As one instruction.
+    Packed,
+    /// One by one.
+    Plain,
 }
 
 /// A device with its compiled shaders. Clones share both, each records steps of its own.
@@ -44,6 +65,7 @@ pub struct WgpuBackend {
     /// What the router's choice is made from.
     pub(crate) router_logits: Option<WgpuBuffer>,
     pub(crate) scratch: Scratch,
+    pub(crate) dot: Int8Dot,
 }
 
 impl WgpuBackend {
@@ -52,11 +74,16 @@ impl WgpuBackend {
     /// # Errors
     /// [`WgpuError::Adapter`]; [`WgpuError::NoDevice`]; shaders that the driver refuses.
     pub fn open(options: &WgpuOptions) -> Result<Self, WgpuError> {
-        let (adapter, _) = adapters::choose(&options.adapter)?;
+        let (adapter, description) = adapters::choose(&options.adapter)?;
         let gpu = Arc::new(Gpu::open(&adapter)?);
         let pipelines = Arc::new(Pipelines::compile(&gpu)?);
         let recorder = Recorder::new(Arc::clone(&gpu))?;
-        Ok(Self { gpu, pipelines, recorder, router_logits: None, scratch: Scratch::default() })
+        let dot = match options.instructions {
+            Instructions::Detected if description.features.int8_dot => Int8Dot::Packed,
+            _ => Int8Dot::Plain,
+        };
+        let scratch = Scratch::default();
+        Ok(Self { gpu, pipelines, recorder, router_logits: None, scratch, dot })
     }
 
     /// Another backend on the same device.
@@ -66,7 +93,8 @@ impl WgpuBackend {
     pub fn again(&self) -> Result<Self, WgpuError> {
         let recorder = Recorder::new(Arc::clone(&self.gpu))?;
         let (gpu, pipelines) = (Arc::clone(&self.gpu), Arc::clone(&self.pipelines));
-        Ok(Self { gpu, pipelines, recorder, router_logits: None, scratch: Scratch::default() })
+        let (scratch, dot) = (Scratch::default(), self.dot);
+        Ok(Self { gpu, pipelines, recorder, router_logits: None, scratch, dot })
     }
 }
 
@@ -103,7 +131,7 @@ impl Backend for WgpuBackend {
     }
 
     fn upload_floats(&mut self, values: &[f32]) -> Result<WgpuFloats, EngineError> {
-        Ok(WgpuFloats::new(&self.gpu, values)?)
+        Ok(WgpuFloats::new((&self.gpu, &self.recorder.slabs), values)?)
     }
 
     fn upload_matrix(

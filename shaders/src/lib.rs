@@ -25,7 +25,7 @@ pub use adapters::{
     AdapterChoice, AdapterDescription, AdapterError, AdapterFeatures, AdapterKind, AdapterLimits,
     device, devices,
 };
-pub use backend::{WgpuBackend, WgpuOptions};
+pub use backend::{Instructions, WgpuBackend, WgpuOptions};
 pub use encoder::WgpuEncoder;
 pub use error::WgpuError;
 pub use matrix::WgpuMatrix;

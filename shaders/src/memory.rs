@@ -7,6 +7,7 @@ use nestling_engine::EngineError;
 use crate::device::Gpu;
 use crate::error::WgpuError;
 use crate::recorder::Binding;
+use crate::slabs::{Place, Slabs};
 
 /// Activations, `[rows, cols]` of f32. Grows to the rows that come; what a larger step finds in it
 /// is unspecified.
@@ -60,18 +61,22 @@ impl WgpuBuffer {
 
 /// A float vector.
 pub struct WgpuFloats {
-    raw: wgpu::Buffer,
+    pub(crate) place: Place,
     pub(crate) len: usize,
 }
 
 impl WgpuFloats {
-    pub(crate) fn new(gpu: &Gpu, values: &[f32]) -> Result<Self, WgpuError> {
-        let raw = gpu.upload("floats", bytemuck::cast_slice(values))?;
-        Ok(Self { raw, len: values.len() })
+    /// Uploads a vector, before whatever is submitted next.
+    pub(crate) fn new((gpu, slabs): (&Gpu, &Slabs), values: &[f32]) -> Result<Self, WgpuError> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let place = slabs.place(gpu, bytes.len() as u64)?;
+        gpu.write(&place.buffer, place.offset, bytes);
+        Ok(Self { place, len: values.len() })
     }
 
     pub(crate) fn binding(&self) -> Binding {
-        Binding::from(&self.raw)
+        let size = Some(4 * self.len.max(1) as u64);
+        Binding { buffer: self.place.buffer.clone(), offset: self.place.offset, size }
     }
 }
 

@@ -83,7 +83,13 @@ pipelines! {
     experts_sum: "experts_sum" [Read, Read, Write] {};
     embed: "embed" [Read, Read, Write] {};
     quantize: "quantize" [Read, Write, Write] {};
-    matmul_nested: "matmul_nested" [Read, Read, Read, Read, Read, Read, Write] {};
+    matmul_nested: "matmul_nested" [Read, Read, Read, Read, Read, Read, Write] { DOT4 = 1.0 };
+    matmul_nested_plain: "matmul_nested" [Read, Read, Read, Read, Read, Read, Write]
+        { DOT4 = 0.0 };
+    matmul_nested_rows: "matmul_nested_rows" [Read, Read, Read, Read, Read, Read, Write]
+        { DOT4 = 1.0 };
+    matmul_nested_rows_plain: "matmul_nested_rows" [Read, Read, Read, Read, Read, Read, Write]
+        { DOT4 = 0.0 };
     matmul_float: "matmul_float" [Read, Read, Read, Read, Read, Write] {};
     gated: "gated" [Read, Write] {};
     gated_quantize: "gated_quantize" [Read, Write, Write] {};

@@ -168,7 +168,7 @@ fn joined(
 
 /// Joins gates and ups, as down takes them.
 fn gated(
-    Tools { gpu, pipelines, recorder, scratch }: &mut Tools<'_>,
+    Tools { gpu, pipelines, recorder, scratch, .. }: &mut Tools<'_>,
     first: &Use,
     gate_up: &Binding,
     (rows, width): (usize, usize),

@@ -18,7 +18,7 @@ use nestling_engine::batch::StepRows;
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
 
-use crate::backend::WgpuBackend;
+use crate::backend::{Int8Dot, WgpuBackend};
 use crate::device::Gpu;
 use crate::matrix::WgpuMatrix;
 use crate::memory::{WgpuBuffer, WgpuFloats, WgpuRouting};
@@ -46,6 +46,7 @@ pub(crate) struct Tools<'a> {
     pub pipelines: &'a Pipelines,
     pub recorder: &'a mut Recorder,
     pub scratch: &'a mut Scratch,
+    pub dot: Int8Dot,
 }
 
 impl<'a> WgpuEncoder<'a> {
@@ -54,8 +55,8 @@ impl<'a> WgpuEncoder<'a> {
     }
 
     pub(crate) fn tools(&mut self) -> Tools<'_> {
-        let WgpuBackend { gpu, pipelines, recorder, scratch, .. } = &mut *self.backend;
-        Tools { gpu, pipelines, recorder, scratch }
+        let WgpuBackend { gpu, pipelines, recorder, scratch, dot, .. } = &mut *self.backend;
+        Tools { gpu, pipelines, recorder, scratch, dot: *dot }
     }
 }
 
@@ -180,8 +181,9 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         x: &WgpuBuffer,
         out: &mut WgpuRouting,
     ) -> Result<(), EngineError> {
-        let WgpuBackend { gpu, pipelines, recorder, router_logits, scratch } = &mut *self.backend;
-        let tools = &mut Tools { gpu, pipelines, recorder, scratch };
+        let WgpuBackend { gpu, pipelines, recorder, router_logits, scratch, dot } =
+            &mut *self.backend;
+        let tools = &mut Tools { gpu, pipelines, recorder, scratch, dot: *dot };
         route::route(tools, router, x, router_logits, out)
     }
 
@@ -212,7 +214,8 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
     }
 
     fn bind_floats(&mut self, values: &[f32]) -> Result<WgpuFloats, EngineError> {
-        Ok(WgpuFloats::new(self.tools().gpu, values)?)
+        let Tools { gpu, recorder, .. } = self.tools();
+        Ok(WgpuFloats::new((gpu, &recorder.slabs), values)?)
     }
 
     fn flush(&mut self) -> Result<(), EngineError> {

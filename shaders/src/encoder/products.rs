@@ -13,7 +13,7 @@ use nestling_formats::nested::{GROUP, TILE_ROWS};
 
 use super::Tools;
 use super::quantize::{Heads, quantize};
-use crate::backend::WgpuBackend;
+use crate::backend::{Int8Dot, WgpuBackend};
 use crate::matrix::{MatrixPart, ProductKind, WgpuMatrix};
 use crate::memory::{WgpuBuffer, WgpuFloats, expect, word};
 use crate::pipelines::{Pipeline, Pipelines};
@@ -93,12 +93,19 @@ impl Output {
 enum Kernel {
     /// Int8, for few pairs.
     Few,
+    /// Int8, for many.
+    Many,
     Float,
 }
 
+/// From so many pairs of a job on, a tile that is decoded once for all of them is worth the
+/// barriers.
+const MANY_PAIRS: usize = 9;
+
 impl Kernel {
-    fn of(kind: ProductKind, _pairs: usize) -> Self {
+    fn of(kind: ProductKind, pairs: usize) -> Self {
         match kind {
+            ProductKind::Int8 if pairs >= MANY_PAIRS => Self::Many,
             ProductKind::Int8 => Self::Few,
             ProductKind::Float => Self::Float,
         }
@@ -108,14 +115,18 @@ impl Kernel {
     fn block_pairs(self) -> usize {
         match self {
             Self::Few => 4,
+            Self::Many => 64,
             Self::Float => 32,
         }
     }
 
-    fn pipeline(self, pipelines: &Pipelines) -> &Pipeline {
-        match self {
-            Self::Few => &pipelines.matmul_nested,
-            Self::Float => &pipelines.matmul_float,
+    fn pipeline(self, pipelines: &Pipelines, dot: Int8Dot) -> &Pipeline {
+        match (self, dot) {
+            (Self::Few, Int8Dot::Packed) => &pipelines.matmul_nested,
+            (Self::Few, Int8Dot::Plain) => &pipelines.matmul_nested_plain,
+            (Self::Many, Int8Dot::Packed) => &pipelines.matmul_nested_rows,
+            (Self::Many, Int8Dot::Plain) => &pipelines.matmul_nested_rows_plain,
+            (Self::Float, _) => &pipelines.matmul_float,
         }
     }
 }
@@ -159,7 +170,7 @@ struct Dispatch<'a> {
 impl<'a> Dispatch<'a> {
     fn takes(&self, kernel: Kernel, part: &MatrixPart, bias: Option<&WgpuFloats>) -> bool {
         let same_bias = match (self.bias, bias) {
-            (Some(own), Some(other)) => own.binding() == other.binding(),
+            (Some(own), Some(other)) => own.place.slab == other.place.slab,
             (own, other) => own.is_none() && other.is_none(),
         };
         self.kernel == kernel && self.slab.place.slab == part.place.slab && same_bias
@@ -183,7 +194,7 @@ impl<'a> Dispatch<'a> {
                 first_row: first_row as u32,
                 end_row: end_row as u32,
                 out_col: (job.out_col + before) as u32,
-                bias: job.bias.map_or(NO_BIAS, |_| before as u32),
+                bias: job.bias.map_or(NO_BIAS, |bias| bias.place.word() + before as u32),
             });
         }
     }
@@ -230,7 +241,7 @@ pub(super) fn products(
 }
 
 fn record(
-    Tools { recorder, pipelines, .. }: &mut Tools<'_>,
+    Tools { recorder, pipelines, dot, .. }: &mut Tools<'_>,
     dispatch: &Dispatch,
     pairs: &[Pair],
     input: &Input,
@@ -239,11 +250,12 @@ fn record(
     recorder.make_room()?;
     let slab = Binding::from(&dispatch.slab.place.buffer);
     let (blocks, pairs) = (recorder.table(&dispatch.blocks)?, recorder.table(pairs)?);
-    let bias = dispatch.bias.map_or_else(|| none.clone(), WgpuFloats::binding);
+    let whole = |bias: &WgpuFloats| Binding::from(&bias.place.buffer);
+    let bias = dispatch.bias.map_or_else(|| none.clone(), whole);
     let out = output.values.clone();
     let mut bindings = vec![slab, blocks, pairs];
     let x_cols = match (dispatch.kernel, &input.quantized) {
-        (Kernel::Few, Some(x)) => {
+        (Kernel::Few | Kernel::Many, Some(x)) => {
             bindings.extend([x.values.clone(), x.scales.clone()]);
             input.cols.div_ceil(GROUP)
         }
@@ -261,7 +273,7 @@ fn record(
     };
     let workgroups = [word("tiles", dispatch.tiles)?, word("blocks", dispatch.blocks.len())?, 1];
     let cost = (workgroups, dispatch.multiplications);
-    Ok(recorder.dispatch(dispatch.kernel.pipeline(pipelines), &bindings, &params, cost)?)
+    Ok(recorder.dispatch(dispatch.kernel.pipeline(pipelines, *dot), &bindings, &params, cost)?)
 }
 
 /// The rows of each level that occurs, as pairs of themselves, and where each level's begin.

@@ -34,7 +34,7 @@ struct Params {
 
 /// Quantizes all rows, each head a row of its own.
 pub(super) fn quantize(
-    Tools { gpu, pipelines, recorder, scratch }: &mut Tools<'_>,
+    Tools { gpu, pipelines, recorder, scratch, .. }: &mut Tools<'_>,
     x: &WgpuBuffer,
     heads: Heads,
 ) -> Result<Quantized, EngineError> {

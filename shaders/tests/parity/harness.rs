@@ -4,7 +4,7 @@ use std::sync::{Mutex, OnceLock};
 
 use nestling_engine::backend::{Backend, Encoder};
 use nestling_engine::driver::block_on;
-use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};
+use nestling_wgpu::{AdapterChoice, Instructions, WgpuBackend, WgpuOptions};
 
 /// Half the distance from 1 to the next f32.
 pub const EPSILON: f32 = f32::EPSILON / 2.0;
@@ -12,9 +12,22 @@ pub const EPSILON: f32 = f32::EPSILON / 2.0;
 /// A backend on the first adapter, software or not; none, said loudly, where there is no adapter.
 pub fn device() -> Option<WgpuBackend> {
     static OPENED: OnceLock<Option<Mutex<WgpuBackend>>> = OnceLock::new();
-    let opened = OPENED.get_or_init(|| {
+    share(&OPENED, Instructions::Detected)
+}
+
+/// The same without instructions that some adapters lack.
+pub fn plain_device() -> Option<WgpuBackend> {
+    static OPENED: OnceLock<Option<Mutex<WgpuBackend>>> = OnceLock::new();
+    share(&OPENED, Instructions::Plain)
+}
+
+fn share(
+    opened: &OnceLock<Option<Mutex<WgpuBackend>>>,
+    instructions: Instructions,
+) -> Option<WgpuBackend> {
+    let opened = opened.get_or_init(|| {
         let adapter = AdapterChoice::Index(0);
-        let options = WgpuOptions { adapter, ..WgpuOptions::default() };
+        let options = WgpuOptions { adapter, instructions, ..WgpuOptions::default() };
         match WgpuBackend::open(&options) {
             Ok(backend) => Some(Mutex::new(backend)),
             Err(error) => {

@@ -7,8 +7,9 @@ use nestling_engine::weights::{
     ActivationMode, ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions,
 };
 use nestling_formats::nested::{
-    CodecFitter, InputTransform, Layout, QuantizeOptions, merge_p3_p4, merged_bytes, pack_plane,
-    plane_bytes, quantize_matrix,
+    CodecFitter, InputTransform, Layout, Mxfp4Fitter, QuantizeOptions, QuantizedMatrix,
+    decode_mxfp4, merge_p3_p4, merged_bytes, pack_plane, plane_bytes, quantize_matrix,
+    quantize_mxfp4,
 };
 use nestling_formats::{DType, Level, Plane};
 
@@ -25,6 +26,8 @@ pub enum Form {
     RowMajor,
     /// Tiles whose inputs are rotated.
     Rotated,
+    /// Tiles of MXFP4 weights: scales in steps of octaves, no levels above 4.
+    Octaves,
 }
 
 /// Weights with deterministic values; nested ones have several tables.
@@ -32,6 +35,7 @@ pub fn weights(form: Form, rows: usize, cols: usize, seed: u32) -> MatrixWeights
     let values = noise(rows * cols, seed);
     match form {
         Form::Float(dtype) => float(dtype, rows, cols, &values),
+        Form::Octaves => MatrixWeights::Nested(octaves(rows, cols, &values)),
         _ => MatrixWeights::Nested(nested(form, rows, cols, &values)),
     }
 }
@@ -57,27 +61,50 @@ fn nested(form: Form, rows: usize, cols: usize, values: &[f32]) -> NestedMatrix 
     }
     let matrix = quantize_matrix(values, rows, cols, &codec, None, &options).unwrap();
     let layout = if form == Form::RowMajor { Layout::RowMajor } else { Layout::Tile16 };
-    let bytes = |plane| {
-        let mut bytes = vec![0; plane_bytes(layout, rows, cols, plane).unwrap()];
-        pack_plane(&matrix, layout, plane, &mut bytes).unwrap();
-        bytes
+    let mut regions = regions(&matrix, layout, Level::L8);
+    if let (Form::Merged, Some(p3), Some(p4)) = (form, &regions.p3, &regions.p4) {
+        let mut merged = vec![0; merged_bytes(layout, rows, cols).unwrap()];
+        merge_p3_p4(layout, p3.bytes(), p4.bytes(), &mut merged).unwrap();
+        (regions.p3, regions.p4) = (None, None);
+        regions.p34 = Some(ByteRegion::from_vec(merged));
+    }
+    NestedMatrix::new((rows, cols), layout, Arc::new(codec), regions, Level::ALL).unwrap()
+}
+
+/// The planes of a matrix up to a level.
+fn regions(matrix: &QuantizedMatrix, layout: Layout, level: Level) -> PlaneRegions {
+    let region = |plane: Plane| {
+        let mut bytes = vec![0; plane_bytes(layout, matrix.rows, matrix.cols, plane).unwrap()];
+        pack_plane(matrix, layout, plane, &mut bytes).unwrap();
+        (plane.level() <= level).then(|| ByteRegion::from_vec(bytes))
     };
-    let region = |plane| Some(ByteRegion::from_vec(bytes(plane)));
-    let mut regions = PlaneRegions {
+    PlaneRegions {
         p2: region(Plane::P2).unwrap(),
         p3: region(Plane::P3),
         p4: region(Plane::P4),
         p34: None,
         p6: region(Plane::P6),
         p8: region(Plane::P8),
-    };
-    if form == Form::Merged {
-        let mut merged = vec![0; merged_bytes(layout, rows, cols).unwrap()];
-        merge_p3_p4(layout, &bytes(Plane::P3), &bytes(Plane::P4), &mut merged).unwrap();
-        (regions.p3, regions.p4) = (None, None);
-        regions.p34 = Some(ByteRegion::from_vec(merged));
     }
-    NestedMatrix::new((rows, cols), layout, Arc::new(codec), regions, Level::ALL).unwrap()
+}
+
+/// Weights of MXFP4 in whole blocks, whose elements and scales the values choose.
+fn octaves(rows: usize, cols: usize, values: &[f32]) -> NestedMatrix {
+    let mut weights = vec![0.0; rows * cols];
+    for (weights, values) in weights.as_chunks_mut::<32>().0.iter_mut().zip(values.chunks(32)) {
+        let block = std::array::from_fn(|at| (values[at] * 128.0) as i8 as u8);
+        decode_mxfp4(&block, 118 + (values[31].abs() * 12.0) as u8, weights);
+    }
+    let mut options = QuantizeOptions::default();
+    options.tables = 2;
+    let mut fitter = Mxfp4Fitter::new(&options);
+    fitter.add(&weights, rows, cols, None).unwrap();
+    let codec = fitter.finish().unwrap();
+    let matrix = quantize_mxfp4(&weights, rows, cols, &codec, &options).unwrap();
+    let regions = regions(&matrix, Layout::Tile16, Level::L4);
+    let matrix =
+        NestedMatrix::new((rows, cols), Layout::Tile16, Arc::new(codec), regions, Level::ALL);
+    matrix.unwrap().at_most_held()
 }
 
 /// A matrix of a backend, with or without a bias.

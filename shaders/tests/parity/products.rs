@@ -5,7 +5,7 @@ use nestling_engine::cpu::Cpu;
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{DType, Level};
 
-use crate::harness::{buffer, device, expect_rows_close, noise, read};
+use crate::harness::{buffer, device, expect_rows_close, noise, plain_device, read};
 use crate::matrices::{Form, Magnitudes, linear, weights};
 
 /// Two matrices side by side, and the second one added to something.
@@ -100,5 +100,58 @@ fn weights_alone_are_judged_by_float_activations() {
         let mut case = Case::new(forms, (33, 72), mixed(6));
         case.mode = ActivationMode::Float;
         case.check(&mut device);
+    }
+}
+
+#[test]
+fn products_with_steps_of_octaves_are_those_of_the_cpu() {
+    let Some(mut device) = device() else { return };
+    for count in [1, 12] {
+        Case::new([Form::Octaves; 2], (35, 96), mixed(count)).check(&mut device);
+    }
+}
+
+/// A matrix with some of the rows of `x`, `[100, cols]`, all at one level.
+fn some_rows(
+    backend: &mut impl Backend,
+    matrix: &MatrixWeights,
+    level: Level,
+    rows: std::ops::Range<usize>,
+) -> Vec<f32> {
+    let cols = matrix.cols();
+    let x = noise(100 * cols, 9);
+    let input = buffer(backend, cols, &x[rows.start * cols..rows.end * cols]);
+    let linear = linear(backend, matrix, ActivationMode::Int8, None);
+    let mut out = backend.buffer(rows.len(), matrix.rows()).unwrap();
+    let mut encoder = backend.encoder();
+    encoder.matmul(&[linear], &vec![level; rows.len()], &input, &mut out).unwrap();
+    encoder.flush().unwrap();
+    drop(encoder);
+    read(backend, &out)
+}
+
+/// One tree of additions for all: kernels for few and many rows, with and without instructions
+/// for int8, however the planes lie.
+#[test]
+fn bits_depend_on_neither_rows_nor_instructions_nor_planes() {
+    let (Some(mut device), Some(mut plain)) = (device(), plain_device()) else { return };
+    let [tiled, merged, float] =
+        [Form::Tiled, Form::Merged, Form::Float(DType::F16)].map(|form| weights(form, 40, 200, 3));
+    for matrix in [&tiled, &float] {
+        for level in Level::ALL {
+            let all = some_rows(&mut device, matrix, level, 0..100);
+            assert_eq!(all, some_rows(&mut plain, matrix, level, 0..100), "{level}, plain");
+            for rows in [0..1, 1..5, 64..65, 91..100] {
+                let expected = &all[rows.start * 40..rows.end * 40];
+                for device in [&mut device, &mut plain] {
+                    let found = some_rows(device, matrix, level, rows.clone());
+                    assert_eq!(found, expected, "{level}, rows {rows:?}");
+                }
+            }
+        }
+    }
+    for (level, rows) in Level::ALL.into_iter().flat_map(|level| [(level, 0..3), (level, 0..30)]) {
+        let found = some_rows(&mut device, &merged, level, rows.clone());
+        assert_eq!(found, some_rows(&mut device, &tiled, level, rows), "{level}, merged");
     }
 }
