@@ -28,6 +28,7 @@ const UNSAFE_FILES: &[&str] = &[
     "formats/src/nested/wide.rs",
     "formats/src/store/map.rs",
     "formats/src/store/wide_hash.rs",
+    "formats/tests/gguf_memory.rs",
     "formats/tests/store/mapped.rs",
     "shaders/src/vulkan.rs",
 ];

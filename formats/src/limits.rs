@@ -10,13 +10,17 @@ pub const MAX_SAFETENSORS_HEADER_BYTES: u64 = 100_000_000;
 /// Bytes of a `model.safetensors.index.json`.
 pub const MAX_SAFETENSORS_INDEX_BYTES: u64 = 100_000_000;
 /// Bytes of the front of a GGUF file, before its tensors; tokenizers take up to 20 MB of it.
-pub const MAX_GGUF_HEADER_BYTES: u64 = 48 << 20;
+pub const MAX_GGUF_HEADER_BYTES: u64 = 32 << 20;
 /// Metadata keys of a GGUF file.
 pub const MAX_GGUF_KEYS: u64 = 1 << 14;
 /// Values of one array of a GGUF file's metadata.
-pub const MAX_GGUF_ARRAY: u64 = 1 << 22;
+pub const MAX_GGUF_ARRAY: u64 = 1 << 20;
+/// Tokens of a GGUF file's vocabulary; published ones have up to 262,144.
+pub const MAX_GGUF_TOKENS: usize = 1 << 19;
+/// Bytes of a token, or of a merge of two.
+pub const MAX_GGUF_TOKEN_BYTES: usize = 1 << 12;
 /// Tensors of a GGUF file; experts are stacked, so that no model has many.
-pub const MAX_GGUF_TENSORS: u64 = 1 << 16;
+pub const MAX_GGUF_TENSORS: u64 = 1 << 15;
 /// Bytes of a chat template within other metadata; published ones have up to 30 kB.
 pub const MAX_CHAT_TEMPLATE_BYTES: u64 = 1 << 20;
 /// Files of one checkpoint.
@@ -38,6 +42,8 @@ pub const MAX_HEADS: usize = 1024;
 pub const MAX_HEAD_DIM: usize = 1024;
 /// `linear_conv_kernel_dim`.
 pub const MAX_CONV_KERNEL: usize = 16;
+/// Experts of all layers together; published models have up to 23,000.
+pub const MAX_EXPERTS_OF_ALL_LAYERS: usize = 1 << 16;
 /// `num_experts`.
 pub const MAX_EXPERTS: usize = 4096;
 /// `n_group`.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Asset, Checkpoint, Small, TensorInfo};
 use crate::config::{AttentionConfig, RopeScaling, TokenMixer};
-use crate::gguf::{GgufHeader, assets, part_names};
+use crate::gguf::{GgufHeader, assets, config_json, part_names};
 use crate::names::{self, FREQUENCY_FACTORS};
 use crate::read_at::SourceFile;
 use crate::weight_files::{io_error, read_source};
@@ -72,15 +72,8 @@ fn whole(
     files: Vec<SourceFile>,
     mut tensors: BTreeMap<String, TensorInfo>,
 ) -> Result<Checkpoint, ImportError> {
-    let small = assets(&header)?;
-    drop(header);
     let label = path.display().to_string();
-    let bytes = |name: &str| {
-        let asset = small.iter().find(|asset: &&Asset| asset.name == name);
-        asset.map(|asset| asset.bytes.as_slice()).unwrap_or_default()
-    };
-    let config = ModelConfig::from_json(&label, bytes("config.json"))?;
-    let generation = GenerationDefaults::from_json(&label, bytes("generation_config.json"))?;
+    let config = ModelConfig::from_json(&label, &config_json(&header)?)?;
     for (name, heads) in names::split_into_heads(&config) {
         if let Some(TensorInfo { shape, .. }) = tensors.get_mut(&name)
             && let [rows, cols] = shape[..]
@@ -91,11 +84,18 @@ fn whole(
     }
     let shape = ModelShape::new(&config);
     let naming = names::in_gguf(config.architecture);
-    let (directory, small) = (path.to_owned(), Small::Written(small));
-    let checkpoint =
+    let (directory, small) = (path.to_owned(), Small::Written(Vec::new()));
+    let generation = GenerationDefaults::default();
+    let mut checkpoint =
         Checkpoint { directory, small, config, generation, shape, naming, files, tensors };
     checkpoint.check_tensors()?;
     checkpoint.check_frequency_factors()?;
+    // Tokenizers are large: they are written out when nothing else can be wrong.
+    let small = assets(&header)?;
+    let generation = small.iter().find(|asset: &&Asset| asset.name == "generation_config.json");
+    let generation = generation.map(|asset| asset.bytes.as_slice()).unwrap_or_default();
+    checkpoint.generation = GenerationDefaults::from_json(&label, generation)?;
+    checkpoint.small = Small::Written(small);
     Ok(checkpoint)
 }
 

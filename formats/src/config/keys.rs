@@ -10,8 +10,8 @@ use super::{
 use crate::ImportError;
 use crate::json::{Fields, shown};
 use crate::limits::{
-    MAX_EOS_TOKENS, MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS,
-    MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH,
+    MAX_EOS_TOKENS, MAX_EXPERTS, MAX_EXPERTS_OF_ALL_LAYERS, MAX_EXPERTS_PER_TOKEN, MAX_HEAD_DIM,
+    MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH,
 };
 
 /// Keys that every family reads.
@@ -114,6 +114,7 @@ pub(super) struct Parts {
 
 /// The configuration of a model: the family's parts, and the keys that all have.
 pub(super) fn model(fields: &Fields, parts: Parts) -> Result<ModelConfig, ImportError> {
+    refuse_too_many(fields, &parts.layers)?;
     let config = ModelConfig {
         architecture: parts.architecture,
         vocab_size: fields.required_size("vocab_size", MAX_VOCABULARY)?,
@@ -136,6 +137,24 @@ pub(super) fn model(fields: &Fields, parts: Parts) -> Result<ModelConfig, Import
     check_tokens(fields, "bos_token_id", config.bos_token_id.as_slice(), config.vocab_size)?;
     check_tokens(fields, "eos_token_id", &config.eos_token_ids, config.vocab_size)?;
     Ok(config)
+}
+
+/// Every expert has a place in lists: a model has no more than can be listed.
+fn refuse_too_many(fields: &Fields, layers: &[LayerConfig]) -> Result<(), ImportError> {
+    let experts = layers.iter().map(|layer| match layer.feed_forward {
+        FeedForward::Moe { num_experts, .. } => num_experts,
+        FeedForward::Dense { .. } => 0,
+    });
+    let found = experts.sum::<usize>();
+    if found <= MAX_EXPERTS_OF_ALL_LAYERS {
+        return Ok(());
+    }
+    Err(ImportError::Limit {
+        file: fields.file().into(),
+        what: "the number of experts of all layers".into(),
+        found: found as u64,
+        limit: MAX_EXPERTS_OF_ALL_LAYERS as u64,
+    })
 }
 
 /// Refuses any nonlinearity but SiLU.

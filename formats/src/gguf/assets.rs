@@ -39,11 +39,14 @@ pub fn assets(header: &GgufHeader) -> Result<Vec<Asset>, ImportError> {
     let vocabulary = Vocabulary::new(metadata)?;
     let asset = |name: &str, bytes: Vec<u8>| Asset { name: name.into(), bytes };
     let text = |json: Map<String, Value>| Value::Object(json).to_string().into_bytes();
+    // The large one last, when there is nothing else to refuse.
+    let generation = text(generation(metadata, &vocabulary)?);
+    let tokenizer_config = text(tokenizer_config(metadata, &vocabulary)?);
     Ok(vec![
         asset("config.json", config_json(header)?),
-        asset("generation_config.json", text(generation(metadata, &vocabulary)?)),
+        asset("generation_config.json", generation),
         asset("tokenizer.json", vocabulary.json()?),
-        asset("tokenizer_config.json", text(tokenizer_config(metadata, &vocabulary)?)),
+        asset("tokenizer_config.json", tokenizer_config),
     ])
 }
 

@@ -165,7 +165,7 @@ impl Keys<'_> {
                 return Err(ImportError::UnknownOption {
                     file: self.metadata.file().into(),
                     key: name.into(),
-                    found: shown(value),
+                    found: self.metadata.shown(value),
                 });
             }
         }
@@ -180,7 +180,7 @@ impl Keys<'_> {
             GgufValue::Integer(_) => json!(self.metadata.unsigned(&name)?),
             GgufValue::Float(_) => json!(self.metadata.number(&name)?),
             GgufValue::Bool(value) => json!(value),
-            GgufValue::Text(text) => json!(text),
+            GgufValue::Text(_) => json!(self.metadata.text(&name)?),
             GgufValue::Array(_) => self.one_of(&name)?,
         }))
     }
@@ -365,14 +365,4 @@ impl Keys<'_> {
 /// A number of JSON, without a point where it needs none.
 fn whole(number: f64) -> Value {
     if number.fract() == 0.0 { json!(number as i64) } else { json!(number) }
-}
-
-fn shown(value: &GgufValue) -> String {
-    match value {
-        GgufValue::Integer(number) => number.to_string(),
-        GgufValue::Float(number) => number.to_string(),
-        GgufValue::Bool(value) => value.to_string(),
-        GgufValue::Text(text) => format!("{:?}", text.chars().take(60).collect::<String>()),
-        GgufValue::Array(array) => format!("an array of {}", array.len()),
-    }
 }

@@ -39,7 +39,6 @@ impl<'a> Cursor<'a> {
     /// What was read, from the file's first byte.
     pub fn into_bytes(mut self) -> Vec<u8> {
         self.bytes.truncate(self.position);
-        self.bytes.shrink_to_fit();
         self.bytes
     }
 
@@ -69,6 +68,9 @@ impl<'a> Cursor<'a> {
             let length = (end + READ_AHEAD).min(MAX_GGUF_HEADER_BYTES as usize) as u64;
             let length = length.min(self.file_bytes) as usize;
             let have = self.bytes.len();
+            // Twice as much as before at most, and never more than a header may have.
+            let room = (2 * self.bytes.capacity()).min(MAX_GGUF_HEADER_BYTES as usize);
+            self.bytes.reserve_exact(room.max(length) - have);
             self.bytes.resize(length, 0);
             (self.read)(have as u64, &mut self.bytes[have..])?;
         }

@@ -21,7 +21,7 @@ const ALIGNMENT_MAX: u64 = 1 << 20;
 const RANK_MAX: u32 = 4;
 
 /// Bytes of a tensor's name; llama.cpp's own limit is 64.
-const NAME_BYTES_MAX: u64 = 256;
+const NAME_BYTES_MAX: u64 = 128;
 
 /// The least bytes of an entry: an empty name, one dimension, type and offset.
 const ENTRY_BYTES: u64 = 32;
@@ -139,14 +139,10 @@ struct Entry {
 }
 
 fn read_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, ImportError> {
-    let mut seen = HashSet::new();
-    let mut entries = Vec::new();
+    let mut entries: Vec<Entry> = Vec::new();
     for _ in 0..count {
         let name = cursor.text("a tensor's name", NAME_BYTES_MAX)?;
         let what = format!("tensor `{name}`");
-        if !seen.insert(name.clone()) {
-            return Err(cursor.malformed(&what, "a new name", "one used before"));
-        }
         let rank = cursor.u32(&what)?;
         if rank == 0 || rank > RANK_MAX {
             return Err(cursor.malformed(&what, "1 to 4 dimensions", rank));
@@ -158,7 +154,14 @@ fn read_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, Impor
         let offset = cursor.u64(&what)?;
         entries.push(Entry { name, shape, type_number, offset });
     }
-    Ok(entries)
+    let mut seen = HashSet::new();
+    match entries.iter().find(|entry| !seen.insert(entry.name.as_str())) {
+        None => Ok(entries),
+        Some(entry) => {
+            let what = format!("tensor `{}`", entry.name);
+            Err(cursor.malformed(&what, "a new name", "one used before"))
+        }
+    }
 }
 
 /// The part of a file that holds tensors.

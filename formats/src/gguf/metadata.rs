@@ -8,7 +8,7 @@ use crate::ImportError;
 use crate::limits::{MAX_GGUF_ARRAY, MAX_GGUF_KEYS};
 
 /// Bytes of a key.
-const KEY_BYTES_MAX: u64 = 1 << 12;
+const KEY_BYTES_MAX: u64 = 256;
 
 /// Arrays within arrays.
 const DEPTH_MAX: u32 = 4;
@@ -75,11 +75,15 @@ pub enum GgufValue {
     Float(f64),
     /// Yes or no.
     Bool(bool),
-    /// A text; bytes that are no UTF-8 are replaced.
-    Text(String),
+    /// A text.
+    Text(GgufText),
     /// Values of one type.
     Array(GgufArray),
 }
+
+/// Where a text lies in the header; [`GgufMetadata::text`] reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GgufText(Range<usize>);
 
 /// Where the values of an array lie in the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +105,7 @@ impl GgufArray {
     }
 }
 
-/// All keys of a file with their values; arrays stay in the bytes of the header.
+/// All keys of a file with their values; texts and arrays stay in the bytes of the header.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GgufMetadata {
     file: String,
@@ -131,16 +135,7 @@ impl GgufMetadata {
 
     /// The error of a value that is not as it should be.
     pub(crate) fn wrong(&self, key: &str, expected: &str) -> ImportError {
-        let found = match self.get(key) {
-            None => "nothing".into(),
-            Some(GgufValue::Integer(number)) => number.to_string(),
-            Some(GgufValue::Float(number)) => number.to_string(),
-            Some(GgufValue::Bool(value)) => value.to_string(),
-            Some(GgufValue::Text(text)) => {
-                format!("{:?}", text.chars().take(60).collect::<String>())
-            }
-            Some(GgufValue::Array(array)) => format!("an array of {}", array.len()),
-        };
+        let found = self.get(key).map_or_else(|| "nothing".into(), |value| self.shown(value));
         ImportError::Value {
             file: self.file.clone(),
             key: key.into(),
@@ -149,14 +144,34 @@ impl GgufMetadata {
         }
     }
 
+    /// A value in a few words.
+    pub(crate) fn shown(&self, value: &GgufValue) -> String {
+        match value {
+            GgufValue::Integer(number) => number.to_string(),
+            GgufValue::Float(number) => number.to_string(),
+            GgufValue::Bool(value) => value.to_string(),
+            GgufValue::Text(text) => {
+                let bytes = self.bytes.get(text.0.clone()).unwrap_or_default();
+                let front = String::from_utf8_lossy(&bytes[..bytes.len().min(240)]);
+                format!("{:?}", front.chars().take(60).collect::<String>())
+            }
+            GgufValue::Array(array) => format!("an array of {}", array.len()),
+        }
+    }
+
     /// A text, if the key is there.
     ///
     /// # Errors
-    /// [`ImportError::Value`] for a value of another type; so the other readers.
+    /// [`ImportError::Value`] for a value of another type, and for bytes that are no UTF-8; so the
+    /// other readers.
     pub fn text(&self, key: &str) -> Result<Option<&str>, ImportError> {
         match self.get(key) {
             None => Ok(None),
-            Some(GgufValue::Text(text)) => Ok(Some(text)),
+            Some(GgufValue::Text(text)) => {
+                let bytes = self.bytes.get(text.0.clone()).unwrap_or_default();
+                let text = std::str::from_utf8(bytes);
+                text.map(Some).map_err(|_| self.wrong(key, "a text in UTF-8"))
+            }
             Some(_) => Err(self.wrong(key, "a text")),
         }
     }
@@ -282,18 +297,20 @@ pub(super) fn read_keys(
     cursor: &mut Cursor<'_>,
     count: u64,
 ) -> Result<Vec<(String, GgufValue)>, ImportError> {
-    let mut seen = HashSet::new();
     let mut keys = Vec::new();
     for _ in 0..count {
         let key = cursor.text("a metadata key", KEY_BYTES_MAX)?;
-        if !seen.insert(key.clone()) {
-            return Err(cursor.malformed(&format!("key `{key}`"), "a new key", "one used before"));
-        }
         let kind = Kind::read(cursor, &key)?;
         let value = read_value(cursor, &key, kind)?;
         keys.push((key, value));
     }
-    Ok(keys)
+    let mut seen = HashSet::new();
+    match keys.iter().find(|(key, _)| !seen.insert(key.as_str())) {
+        None => Ok(keys),
+        Some((key, _)) => {
+            Err(cursor.malformed(&format!("key `{key}`"), "a new key", "one used before"))
+        }
+    }
 }
 
 /// The number of keys.
@@ -303,10 +320,7 @@ pub(super) fn read_key_count(cursor: &mut Cursor<'_>) -> Result<u64, ImportError
 
 fn read_value(cursor: &mut Cursor<'_>, key: &str, kind: Kind) -> Result<GgufValue, ImportError> {
     match kind {
-        Kind::Text => {
-            let range = read_text(cursor, key)?;
-            Ok(GgufValue::Text(String::from_utf8_lossy(&cursor.bytes()[range]).into_owned()))
-        }
+        Kind::Text => Ok(GgufValue::Text(GgufText(read_text(cursor, key)?))),
         Kind::Array => {
             let kind = Kind::read(cursor, key)?;
             let count = skip_front(cursor, key, kind)?;

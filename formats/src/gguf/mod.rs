@@ -21,6 +21,6 @@ pub use assets::assets;
 pub use block::BlockType;
 pub use config::config_json;
 pub use header::{GgufHeader, GgufTensor};
-pub use metadata::{GgufArray, GgufMetadata, GgufValue};
+pub use metadata::{GgufArray, GgufMetadata, GgufText, GgufValue};
 pub use parts::part_names;
 pub use tokenizer::tokenizer_json;

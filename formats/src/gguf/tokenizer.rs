@@ -1,13 +1,13 @@
 //! The tokenizer of a GGUF file as the text of a `tokenizer.json`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
 use super::GgufMetadata;
 use super::pretokenizers::pre_tokenizer;
 use crate::ImportError;
-use crate::limits::{MAX_ASSET_BYTES, MAX_VOCABULARY};
+use crate::limits::{MAX_ASSET_BYTES, MAX_GGUF_TOKEN_BYTES, MAX_GGUF_TOKENS};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -88,13 +88,16 @@ impl<'a> Vocabulary<'a> {
         };
         let tokens = metadata.texts(TOKENS)?;
         let tokens = tokens.ok_or_else(|| metadata.wrong(TOKENS, "an array of texts"))?;
-        if tokens.len() > MAX_VOCABULARY {
-            return Err(ImportError::Limit {
-                file: metadata.file().into(),
-                what: format!("the length of `{TOKENS}`"),
-                found: tokens.len() as u64,
-                limit: MAX_VOCABULARY as u64,
-            });
+        let limit = |what: String, found: usize, limit: usize| {
+            let (file, found, limit) = (metadata.file().into(), found as u64, limit as u64);
+            ImportError::Limit { file, what, found, limit }
+        };
+        if tokens.len() > MAX_GGUF_TOKENS {
+            return Err(limit(format!("the length of `{TOKENS}`"), tokens.len(), MAX_GGUF_TOKENS));
+        }
+        if let Some(long) = tokens.iter().find(|token| token.len() > MAX_GGUF_TOKEN_BYTES) {
+            let what = format!("the length of a token of `{TOKENS}`");
+            return Err(limit(what, long.len(), MAX_GGUF_TOKEN_BYTES));
         }
         let kinds = match metadata.numbers(TYPES)? {
             Some(numbers) => numbers.into_iter().map(TokenKind::new).collect(),
@@ -151,16 +154,26 @@ impl<'a> Vocabulary<'a> {
         Ok(self.named("eos")?.is_some() && said.unwrap_or(false))
     }
 
-    /// The whole `tokenizer.json`.
+    /// The whole `tokenizer.json`: what is wrong is found, and its length, before memory is taken.
     pub fn json(&self) -> Result<Vec<u8>, ImportError> {
+        self.refuse_repeated()?;
+        let file = self.metadata.file();
+        let mut counted = Writer { file, length: 0, bytes: None };
+        self.write(&mut counted)?;
+        let bytes = Vec::with_capacity(counted.length);
+        let mut out = Writer { file, length: 0, bytes: Some(bytes) };
+        self.write(&mut out)?;
+        Ok(out.bytes.unwrap_or_default())
+    }
+
+    fn write(&self, out: &mut Writer<'_>) -> Result<(), ImportError> {
         let parts = match self.method {
             Method::Bytes => self.byte_level()?,
             Method::Pieces => self.pieces()?,
             Method::Characters => self.characters()?,
         };
-        let mut out = Writer { file: self.metadata.file(), bytes: Vec::new() };
         out.raw("{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[")?;
-        self.write_added(&mut out)?;
+        self.write_added(out)?;
         out.raw("],\"normalizer\":")?;
         out.value(&parts.normalizer)?;
         out.raw(",\"pre_tokenizer\":")?;
@@ -179,14 +192,13 @@ impl<'a> Vocabulary<'a> {
         out.raw(",\"ignore_merges\":")?;
         out.value(&json!(parts.whole_words))?;
         out.raw(",\"vocab\":{")?;
-        self.write_vocabulary(&mut out)?;
+        self.write_vocabulary(out)?;
         out.raw("},\"merges\":[")?;
         match self.method {
-            Method::Pieces => self.write_pairs(&mut out)?,
-            Method::Bytes | Method::Characters => self.write_merges(&mut out)?,
+            Method::Pieces => self.write_pairs(out)?,
+            Method::Bytes | Method::Characters => self.write_merges(out)?,
         }
-        out.raw("]}}")?;
-        Ok(out.bytes)
+        out.raw("]}}")
     }
 
     fn byte_level(&self) -> Result<Parts, ImportError> {
@@ -312,16 +324,19 @@ impl<'a> Vocabulary<'a> {
             || self.kinds[id] == TokenKind::Unused && self.tokens[id].starts_with("[PAD")
     }
 
+    fn refuse_repeated(&self) -> Result<(), ImportError> {
+        let mut seen = HashSet::with_capacity(self.tokens.len());
+        let mut real = (0..self.tokens.len()).filter(|id| !self.is_filler(*id));
+        let Some(again) = real.find(|id| !seen.insert(self.tokens[*id])) else { return Ok(()) };
+        let text: String = self.tokens[again].chars().take(60).collect();
+        Err(self.metadata.wrong(TOKENS, &format!("every token once, and not {text:?} again")))
+    }
+
     fn write_vocabulary(&self, out: &mut Writer<'_>) -> Result<(), ImportError> {
-        let mut seen = std::collections::HashSet::with_capacity(self.tokens.len());
         let mut first = true;
         for (id, text) in self.tokens.iter().enumerate() {
             if self.is_filler(id) {
                 continue;
-            }
-            if !seen.insert(*text) {
-                let expected = format!("every token once, and not {text:?} again");
-                return Err(self.metadata.wrong(TOKENS, &expected));
             }
             out.separate(&mut first)?;
             out.text(text)?;
@@ -337,7 +352,7 @@ impl<'a> Vocabulary<'a> {
         for merge in merges {
             // A space may itself be the first of a pair.
             let space = merge.char_indices().skip(1).find(|(_, character)| *character == ' ');
-            let Some((at, _)) = space else {
+            let Some((at, _)) = space.filter(|_| merge.len() <= MAX_GGUF_TOKEN_BYTES) else {
                 return Err(self.metadata.wrong(MERGES, "pairs of tokens with a space between"));
             };
             out.separate(&mut first)?;
@@ -404,15 +419,17 @@ fn unsupported(metadata: &GgufMetadata, key: &str, found: &str, supported: &str)
     }
 }
 
-/// JSON written piece by piece, up to the limit of an asset.
+/// JSON written piece by piece, up to the limit of an asset, or only counted.
 struct Writer<'a> {
     file: &'a str,
-    bytes: Vec<u8>,
+    length: usize,
+    bytes: Option<Vec<u8>>,
 }
 
 impl Writer<'_> {
     fn raw(&mut self, text: &str) -> Result<(), ImportError> {
-        let length = (self.bytes.len() + text.len()) as u64;
+        self.length += text.len();
+        let length = self.length as u64;
         if length > MAX_ASSET_BYTES {
             return Err(ImportError::Limit {
                 file: self.file.into(),
@@ -421,7 +438,9 @@ impl Writer<'_> {
                 limit: MAX_ASSET_BYTES,
             });
         }
-        self.bytes.extend_from_slice(text.as_bytes());
+        if let Some(bytes) = &mut self.bytes {
+            bytes.extend_from_slice(text.as_bytes());
+        }
         Ok(())
     }
 

@@ -58,6 +58,32 @@ impl Builder {
         self.key(name, 9, &value)
     }
 
+    /// The keys and the embedding of the least Qwen3-MoE, but no tokenizer.
+    pub fn qwen3_moe(self) -> Self {
+        self.qwen3_moe_of(1, 2).tensor("token_embd.weight", &[32, 2], 0, 0).data(256)
+    }
+
+    /// The keys of a Qwen3-MoE of so many layers and experts.
+    pub fn qwen3_moe_of(self, layers: u32, experts: u32) -> Self {
+        let sizes = [
+            ("context_length", 64),
+            ("embedding_length", 32),
+            ("attention.head_count", 2),
+            ("attention.head_count_kv", 2),
+            ("feed_forward_length", 32),
+            ("expert_count", experts),
+            ("expert_used_count", 1),
+            ("expert_feed_forward_length", 32),
+            ("block_count", layers),
+        ];
+        let add = |all: Self, (key, value)| all.number(&format!("qwen3moe.{key}"), value);
+        sizes
+            .into_iter()
+            .fold(self, add)
+            .text("general.architecture", "qwen3moe")
+            .float("qwen3moe.attention.layer_norm_rms_epsilon", 1e-6)
+    }
+
     /// A tensor with the format's order of dimensions.
     pub fn tensor(mut self, name: &str, sizes: &[u64], kind: u32, offset: u64) -> Self {
         let mut entry = text(name);
