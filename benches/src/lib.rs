@@ -1,5 +1,9 @@
 //! What the benches share: matrices of random codes.
 
+use std::sync::Arc;
+
+use nestling_engine::EngineError;
+use nestling_engine::weights::{ByteRegion, MatrixWeights, NestedMatrix, PlaneRegions};
 use nestling_formats::Level;
 use nestling_formats::Plane;
 use nestling_formats::nested::{
@@ -90,5 +94,25 @@ impl RandomMatrix {
             p8: held(p8),
         };
         NestedView::new(self.rows, self.cols, Layout::Tile16, &self.codec, planes)
+    }
+
+    /// The matrix as an engine takes it, with P3 and P4 merged or apart.
+    ///
+    /// # Errors
+    /// None for a matrix that was made.
+    pub fn weights(&self, merged: bool) -> Result<MatrixWeights, EngineError> {
+        let planes = *self.view(merged)?.planes();
+        let region = |plane: Option<&[u8]>| plane.map(|bytes| ByteRegion::from_vec(bytes.to_vec()));
+        let regions = PlaneRegions {
+            p2: ByteRegion::from_vec(planes.p2.to_vec()),
+            p3: region(planes.p3),
+            p4: region(planes.p4),
+            p34: region(planes.p34),
+            p6: region(planes.p6),
+            p8: region(planes.p8),
+        };
+        let (shape, codec) = ((self.rows, self.cols), Arc::new(self.codec.clone()));
+        let matrix = NestedMatrix::new(shape, Layout::Tile16, codec, regions, Level::ALL)?;
+        Ok(MatrixWeights::Nested(matrix))
     }
 }
