@@ -127,6 +127,13 @@ pub enum FloatKind {
     LayerScalar = 30,
 }
 
+impl FloatKind {
+    /// Whether it has a row for every expert, of which a token needs those of its own.
+    pub fn is_of_experts(self) -> bool {
+        matches!(self, Self::ExpertGateBias | Self::ExpertUpBias | Self::ExpertDownBias)
+    }
+}
+
 /// One float tensor of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FloatId {

@@ -34,6 +34,15 @@ impl FloatShape {
     pub fn elements(&self) -> usize {
         self.rows * self.cols
     }
+
+    /// The dimensions that it has in a store: a router's rows count even if there is one.
+    pub fn dimensions(&self) -> Vec<usize> {
+        match self.id.kind {
+            FloatKind::Router => vec![self.rows, self.cols],
+            _ if self.rows == 1 => vec![self.cols],
+            _ => vec![self.rows, self.cols],
+        }
+    }
 }
 
 /// All weights of a model, in the order in which a store holds them.

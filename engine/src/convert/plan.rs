@@ -221,12 +221,7 @@ impl<'a> Weights<'a> {
 
     fn tensor(&self, float: &FloatShape) -> Result<FloatTensor, ConvertError> {
         let dtype = (self.float_dtype)(float.id)?;
-        let shape = if float.rows == 1 && float.id.kind != nestling_formats::FloatKind::Router {
-            vec![float.cols]
-        } else {
-            vec![float.rows, float.cols]
-        };
-        Ok(FloatTensor { kind: float.id.kind, dtype, shape })
+        Ok(FloatTensor { kind: float.id.kind, dtype, shape: float.dimensions() })
     }
 
     fn matrix(

@@ -2,11 +2,12 @@
 //! reads. Their text means nothing.
 //!
 //! Codes are random bits with sane scales, so a store is written as fast as the disk takes it.
-//! Two things keep a random model's routing from collapsing into the same few experts for every
+//! Whatever the family, two things keep a random model's routing from collapsing into the same few experts for every
 //! token: the gains of the norms are small, so that the residual stream stays close to the token's
 //! own embedding, and the router's bias (a Qwen3-MoE router has none of its own) is carried by 32
 //! dimensions in which all embeddings are the same.
 
+mod shapes;
 mod text;
 mod values;
 
@@ -18,99 +19,14 @@ use nestling_formats::store::{
     levels_with_offset,
 };
 use nestling_formats::{
-    DType, ExpertId, FloatKind, Level, MatrixKind, MatrixShape, ModelConfig, ModelShape, Plane,
+    DType, ExpertId, Level, MatrixKind, MatrixShape, ModelConfig, ModelShape, Plane,
 };
 
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use values::Values;
 
-/// The shape of a Qwen3-MoE model; names as in `config.json`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SyntheticShape {
-    /// What it is called.
-    pub name: &'static str,
-    /// Layers.
-    pub num_hidden_layers: usize,
-    /// Width of the residual stream.
-    pub hidden_size: usize,
-    /// Query heads.
-    pub num_attention_heads: usize,
-    /// Key and value heads.
-    pub num_key_value_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// Experts of a layer.
-    pub num_experts: usize,
-    /// Experts that a token is sent to.
-    pub num_experts_per_tok: usize,
-    /// Inner width of an expert.
-    pub moe_intermediate_size: usize,
-    /// Rows of the embedding.
-    pub vocab_size: usize,
-    /// Base of the rotary angles.
-    pub rope_theta: f64,
-    /// Added to the mean square in every norm.
-    pub rms_norm_eps: f64,
-    /// Positions that the model was trained for.
-    pub max_position_embeddings: usize,
-}
-
-impl SyntheticShape {
-    /// OLMoE-1B-7B-0924, with the head norms of Qwen3-MoE.
-    pub const OLMOE_1B_7B: Self = Self {
-        name: "olmoe-1b-7b",
-        num_hidden_layers: 16,
-        hidden_size: 2048,
-        num_attention_heads: 16,
-        num_key_value_heads: 16,
-        head_dim: 128,
-        num_experts: 64,
-        num_experts_per_tok: 8,
-        moe_intermediate_size: 1024,
-        vocab_size: 50304,
-        rope_theta: 10_000.0,
-        rms_norm_eps: 1e-5,
-        max_position_embeddings: 4096,
-    };
-
-    /// Qwen3-30B-A3B.
-    pub const QWEN3_30B_A3B: Self = Self {
-        name: "qwen3-30b-a3b",
-        num_hidden_layers: 48,
-        hidden_size: 2048,
-        num_attention_heads: 32,
-        num_key_value_heads: 4,
-        head_dim: 128,
-        num_experts: 128,
-        num_experts_per_tok: 8,
-        moe_intermediate_size: 768,
-        vocab_size: 151_936,
-        rope_theta: 1_000_000.0,
-        rms_norm_eps: 1e-6,
-        max_position_embeddings: 40_960,
-    };
-
-    /// Small enough to try things out.
-    pub const TINY: Self = Self {
-        name: "tiny",
-        num_hidden_layers: 2,
-        hidden_size: 512,
-        num_attention_heads: 4,
-        num_key_value_heads: 2,
-        head_dim: 128,
-        num_experts: 16,
-        num_experts_per_tok: 4,
-        moe_intermediate_size: 256,
-        vocab_size: 1024,
-        rope_theta: 1_000_000.0,
-        rms_norm_eps: 1e-6,
-        max_position_embeddings: 4096,
-    };
-
-    /// All shapes.
-    pub const ALL: [Self; 3] = [Self::OLMOE_1B_7B, Self::QWEN3_30B_A3B, Self::TINY];
-}
+pub use shapes::SyntheticShape;
 
 /// What to write.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,11 +73,12 @@ pub fn write_synthetic_store(
     cancel: &CancelToken,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<SyntheticReport, EngineError> {
-    let assets = text::assets(&options.shape);
+    let assets = text::assets(&options.shape)?;
     let config = text::config(&assets)?;
     let plan = plan(options, &config, &assets);
     let writer = StoreWriter::create(destination, &plan)?;
-    match fill(&writer, options, &assets, cancel, progress) {
+    let values = Values::new(options, &config);
+    match fill(&writer, values, &assets, cancel, progress) {
         Ok(busiest_shares) => {
             let report = report(&writer, &config, busiest_shares);
             writer.finish()?;
@@ -202,10 +119,7 @@ fn plan(options: &SyntheticOptions, config: &ModelConfig, assets: &[Asset]) -> S
         let tensors = floats.map(|float| FloatTensor {
             kind: float.id.kind,
             dtype: DType::F32,
-            shape: match float.id.kind {
-                FloatKind::Router => vec![float.rows, float.cols],
-                _ => vec![float.cols],
-            },
+            shape: float.dimensions(),
         });
         plan.add_group(GroupId::Floats { layer }, Vec::new(), tensors.collect());
     }
@@ -252,7 +166,7 @@ fn group_of(matrix: &MatrixShape) -> GroupId {
 /// Writes every extent; gives the shares of the busiest experts.
 fn fill(
     writer: &StoreWriter,
-    options: &SyntheticOptions,
+    mut values: Values<'_>,
     assets: &[Asset],
     cancel: &CancelToken,
     progress: &mut dyn FnMut(u64, u64),
@@ -263,7 +177,7 @@ fn fill(
     }
     let index = writer.index();
     let total = index.extents().iter().map(|extent| extent.length).sum();
-    let (mut values, mut bytes, mut done) = (Values::new(options), Vec::new(), 0);
+    let (mut bytes, mut done) = (Vec::new(), 0);
     for extent in index.extents() {
         let Some(group) = index.group_of(extent) else { continue };
         if cancel.is_cancelled() {
@@ -328,14 +242,22 @@ fn report(writer: &StoreWriter, config: &ModelConfig, busiest_shares: [f64; 3]) 
         }
     }
     let bytes_per_expert = expert_bytes / experts.max(1);
+    // Biases of all experts are floats of their layers.
+    let floats = index.groups().iter().flat_map(|group| &group.tensors);
+    let biases: usize = floats.filter(|tensor| tensor.kind.is_of_experts()).map(tensor_bytes).sum();
+    let unused_biases = biases as u64 * (experts - used) / experts.max(1);
     SyntheticReport {
         store_bytes: index.length(),
         expert_bytes,
         dense_bytes,
-        token_bytes: dense_bytes + bytes_per_expert * used,
+        token_bytes: dense_bytes - unused_biases + bytes_per_expert * used,
         bytes_per_expert,
         busiest_shares,
     }
+}
+
+fn tensor_bytes(tensor: &FloatTensor) -> usize {
+    tensor.dtype.bytes() * tensor.shape.iter().product::<usize>()
 }
 
 #[cfg(test)]

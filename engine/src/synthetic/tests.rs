@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use nestling_formats::store::Store;
-use nestling_formats::{Level, MatrixKind};
+use nestling_formats::{Level, MatrixKind, ModelShape};
 
 use super::*;
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
@@ -9,6 +9,7 @@ use crate::cpu::Cpu;
 use crate::expert::{ExpertSource, StoreSource};
 use crate::kv_cache::PageId;
 use crate::model::{Runner, RunnerOptions};
+use crate::recurrent::{StateId, StateTrack};
 use crate::runner::{ModelRunner, StepStats};
 
 fn options() -> SyntheticOptions {
@@ -25,10 +26,10 @@ fn write(options: &SyntheticOptions) -> (Arc<Store>, SyntheticReport) {
 }
 
 /// One step over tokens of one sequence from position 0 on.
-fn step(store: &Arc<Store>, tokens: impl Iterator<Item = u32>) -> StepStats {
+fn step(store: &Arc<Store>, tokens: impl ExactSizeIterator<Item = u32>) -> StepStats {
     let source: Arc<dyn ExpertSource> =
         Arc::new(StoreSource::owned(Arc::clone(store), None).unwrap());
-    let options = RunnerOptions { kv_pages: Some(2), ..RunnerOptions::default() };
+    let options = RunnerOptions { kv_pages: Some(2), states: Some(1), ..RunnerOptions::default() };
     let cancel = CancelToken::new();
     let mut runner = Runner::load(Cpu::new(1), source, &options, &cancel, &mut |_, _| {}).unwrap();
     let row = |(position, token)| Row {
@@ -38,7 +39,8 @@ fn step(store: &Arc<Store>, tokens: impl Iterator<Item = u32>) -> StepStats {
         wants_logits: true,
         levels: LevelPolicy::Fixed(store.level()),
     };
-    let sequences = vec![SequenceRef::of_pages(vec![PageId(0), PageId(1)])];
+    let states = StateTrack::in_place(StateId(0), 0, tokens.len());
+    let sequences = vec![SequenceRef { pages: vec![PageId(0), PageId(1)], states }];
     let batch = Batch { rows: (0..).zip(tokens).map(row).collect(), sequences };
     let output = runner.step_blocking(&batch, &cancel).unwrap();
     assert!(output.failures.is_empty() && output.logits.iter().all(|logit| logit.is_finite()));
@@ -73,14 +75,90 @@ fn every_matrix_has_the_top_level_and_the_head_six() {
 #[test]
 fn tokens_read_what_the_report_says_and_choose_different_experts() {
     let (store, report) = write(&options());
-    let one = step(&store, std::iter::once(7)).weight_bytes as f64;
+    let one = step(&store, [7].into_iter()).weight_bytes as f64;
     let expected = report.token_bytes as f64;
     assert!((one / expected - 1.0).abs() < 0.02, "{one} of {expected}");
-    let many = step(&store, (0..64).map(|token| token * 13)).weight_bytes as f64;
+    let many = step(&store, (0..64u32).map(|token| token * 13)).weight_bytes as f64;
     let (all, four) = (32.0, 8.0); // of both layers
     let per_expert = report.bytes_per_expert as f64;
     let used = four + (many - one) / per_expert;
     assert!(used > 0.7 * all, "64 tokens use only {used} of {all} experts");
+}
+
+/// Parameters that publishers count, in billions, of shapes that are whole models.
+#[test]
+fn shapes_are_those_of_published_models() {
+    let published = [6.92, 30.5, 15.7, 29.94, 20.91, 80.0];
+    for (shape, billions) in SyntheticShape::ALL.iter().zip(published) {
+        let config = text::config(&text::assets(shape).unwrap()).unwrap();
+        assert_eq!(config.num_hidden_layers, shape.num_hidden_layers);
+        let found = ModelShape::new(&config).weights() as f64 / 1e9;
+        assert!((found / billions - 1.0).abs() < 0.01, "{}: {found} of {billions}", shape.name);
+    }
+}
+
+/// A small shape with the keys of another changed.
+fn small(shape: &SyntheticShape, layers: usize, changes: &str) -> SyntheticShape {
+    let object = |json: &str| -> serde_json::Map<String, serde_json::Value> {
+        serde_json::from_str(json).unwrap()
+    };
+    let mut keys = object(shape.keys);
+    keys.extend(object(changes));
+    let keys = serde_json::Value::Object(keys).to_string();
+    SyntheticShape { num_hidden_layers: layers, keys: keys.leak(), ..shape.clone() }
+}
+
+/// Every kind of layer is written, computes numbers, and spreads its tokens over experts.
+#[test]
+fn every_family_of_the_shapes_runs() {
+    let shapes = [
+        small(
+            &SyntheticShape::DEEPSEEK_V2_LITE,
+            3,
+            r#"{"hidden_size": 256, "intermediate_size": 128, "kv_lora_rank": 64,
+                "moe_intermediate_size": 64, "n_routed_experts": 16, "num_experts_per_tok": 4,
+                "num_attention_heads": 2, "num_key_value_heads": 2, "qk_nope_head_dim": 32,
+                "qk_rope_head_dim": 16, "v_head_dim": 32, "vocab_size": 1024}"#,
+        ),
+        small(
+            &SyntheticShape::GLM_4_7_FLASH,
+            3,
+            r#"{"hidden_size": 256, "intermediate_size": 128, "kv_lora_rank": 64,
+                "moe_intermediate_size": 64, "n_routed_experts": 16, "q_lora_rank": 96,
+                "num_attention_heads": 2, "num_key_value_heads": 2, "qk_nope_head_dim": 32,
+                "qk_rope_head_dim": 16, "v_head_dim": 32, "vocab_size": 1024}"#,
+        ),
+        small(
+            &SyntheticShape::GPT_OSS_20B,
+            2,
+            r#"{"hidden_size": 256, "intermediate_size": 64, "num_local_experts": 16,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+                "vocab_size": 1024}"#,
+        ),
+        small(
+            &SyntheticShape::QWEN3_NEXT_80B_A3B,
+            4,
+            r#"{"hidden_size": 256, "intermediate_size": 64, "moe_intermediate_size": 64,
+                "num_experts": 16, "num_experts_per_tok": 4, "num_attention_heads": 2,
+                "num_key_value_heads": 1, "head_dim": 32, "linear_num_key_heads": 4,
+                "linear_num_value_heads": 8, "linear_key_head_dim": 16,
+                "linear_value_head_dim": 16, "shared_expert_intermediate_size": 32,
+                "vocab_size": 1024}"#,
+        ),
+    ];
+    for shape in shapes {
+        let name = shape.name;
+        let (store, report) = write(&SyntheticOptions { shape, ..options() });
+        let one = step(&store, [7].into_iter()).weight_bytes as f64;
+        let expected = report.token_bytes as f64;
+        // Matrices are small here: steps count neither padding nor biases of experts.
+        assert!((one / expected - 1.0).abs() < 0.05, "{name}: {one} of {expected}");
+        let tokens: Vec<u32> = (0..64).map(|token| token * 13).collect();
+        let many = step(&store, tokens.into_iter()).weight_bytes as f64;
+        let all = report.expert_bytes as f64;
+        let used = (many - report.dense_bytes as f64) / all;
+        assert!(used > 0.7, "{name}: 64 tokens use only {used} of all experts");
+    }
 }
 
 #[test]

@@ -15,14 +15,20 @@ const CONFIG: &str = "config.json";
 const END_TOKEN: u32 = 256;
 
 /// The files of a store of that shape.
-pub(super) fn assets(shape: &SyntheticShape) -> Vec<Asset> {
+///
+/// # Errors
+/// A shape whose keys are no JSON object.
+pub(super) fn assets(shape: &SyntheticShape) -> Result<Vec<Asset>, EngineError> {
     let asset = |name, json: Value| Asset { name, bytes: json.to_string().into_bytes() };
     let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
-    vec![
-        asset(CONFIG, config_json(shape)),
+    let config = shape.config(END_TOKEN).map_err(|error| {
+        EngineError::mismatch(format!("shape {}", shape.name), "a JSON object", error.to_string())
+    })?;
+    Ok(vec![
+        asset(CONFIG, config),
         asset("tokenizer.json", tokenizer_json()),
         asset("tokenizer_config.json", json!({ "chat_template": template })),
-    ]
+    ])
 }
 
 /// What `config.json` of these files means.
@@ -30,34 +36,6 @@ pub(super) fn config(assets: &[Asset]) -> Result<ModelConfig, EngineError> {
     let config = assets.iter().find(|asset| asset.name == CONFIG);
     let bytes = config.map(|asset| asset.bytes.as_slice()).unwrap_or_default();
     Ok(ModelConfig::from_json(CONFIG, bytes)?)
-}
-
-fn config_json(shape: &SyntheticShape) -> Value {
-    json!({
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "model_type": "qwen3_moe",
-        "attention_bias": false,
-        "decoder_sparse_step": 1,
-        "eos_token_id": END_TOKEN,
-        "head_dim": shape.head_dim,
-        "hidden_act": "silu",
-        "hidden_size": shape.hidden_size,
-        "intermediate_size": shape.moe_intermediate_size,
-        "max_position_embeddings": shape.max_position_embeddings,
-        "mlp_only_layers": [],
-        "moe_intermediate_size": shape.moe_intermediate_size,
-        "norm_topk_prob": true,
-        "num_attention_heads": shape.num_attention_heads,
-        "num_experts": shape.num_experts,
-        "num_experts_per_tok": shape.num_experts_per_tok,
-        "num_hidden_layers": shape.num_hidden_layers,
-        "num_key_value_heads": shape.num_key_value_heads,
-        "rms_norm_eps": shape.rms_norm_eps,
-        "rope_theta": shape.rope_theta,
-        "tie_word_embeddings": false,
-        "use_sliding_window": false,
-        "vocab_size": shape.vocab_size,
-    })
 }
 
 /// One token for each byte, in the letters of byte-level BPE, and one that ends a text.

@@ -5,7 +5,7 @@ use nestling_formats::nested::{
     GROUP, InputTransform, Layout, NestedCodec, NestedTables, ScaleSteps, base_parts,
 };
 use nestling_formats::store::{Encoding, Matrix};
-use nestling_formats::{FloatKind, Plane};
+use nestling_formats::{FloatKind, ModelConfig, Plane};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -34,6 +34,12 @@ const EMBEDDING_STEP: u8 = 8;
 
 /// Root mean square of an embedding, which the norm divides by.
 const EMBEDDING_RMS: f32 = 1.13;
+
+/// Every tap of a convolution over four positions.
+const CONVOLUTION_TAP: f32 = 0.25;
+
+/// Decay rate of a DeltaNet head; with a time step of softplus(0), a state halves in two tokens.
+const DECAY_RATE: f32 = -0.5;
 
 /// Tokens that [`Values::busiest_shares`] is estimated with.
 const SAMPLED_TOKENS: usize = 1000;
@@ -65,6 +71,7 @@ pub(super) fn codec() -> NestedCodec {
 /// Where all weights come from, in the order in which a store holds them.
 pub(super) struct Values<'a> {
     options: &'a SyntheticOptions,
+    config: &'a ModelConfig,
     random: Xoshiro256PlusPlus,
     pool: Vec<u8>,
     /// Shares of the busiest experts, summed over the routers so far, and their number.
@@ -72,11 +79,11 @@ pub(super) struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    pub(super) fn new(options: &'a SyntheticOptions) -> Self {
+    pub(super) fn new(options: &'a SyntheticOptions, config: &'a ModelConfig) -> Self {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(options.seed);
         let mut pool = vec![0; POOL_BYTES];
         random.fill_bytes(&mut pool);
-        Self { options, random, pool, shares: ([0.0; 3], 0) }
+        Self { options, config, random, pool, shares: ([0.0; 3], 0) }
     }
 
     /// Fills one plane of a matrix; none if it is not planned as nested.
@@ -119,6 +126,20 @@ impl<'a> Values<'a> {
             FloatKind::Router => return self.fill_router(out),
             FloatKind::AttentionNorm => ATTENTION_GAIN,
             FloatKind::FeedForwardNorm => FEED_FORWARD_GAIN,
+            FloatKind::DeltaConv => CONVOLUTION_TAP,
+            FloatKind::DeltaDecay => DECAY_RATE,
+            FloatKind::QueryBias
+            | FloatKind::KeyBias
+            | FloatKind::ValueBias
+            | FloatKind::OutputBias
+            | FloatKind::SharedGate
+            | FloatKind::RouterBias
+            | FloatKind::RouterLogitBias
+            | FloatKind::Sinks
+            | FloatKind::ExpertGateBias
+            | FloatKind::ExpertUpBias
+            | FloatKind::ExpertDownBias
+            | FloatKind::DeltaTimeBias => 0.0,
             _ => 1.0,
         };
         out.as_chunks_mut::<4>().0.iter_mut().for_each(|out| *out = constant.to_le_bytes());
@@ -127,10 +148,10 @@ impl<'a> Values<'a> {
     /// `[E, D]`: a random direction for each expert, of length 1 after the norm's gain, and its
     /// bias spread over the constant dimensions.
     fn fill_router(&mut self, out: &mut [u8]) {
-        let hidden = self.options.shape.hidden_size;
-        let biases: Vec<f32> = (0..self.options.shape.num_experts)
-            .map(|_| self.normal() * self.options.router_skew as f32)
-            .collect();
+        let hidden = self.config.hidden_size;
+        let experts = out.len() / (4 * hidden.max(1));
+        let biases: Vec<f32> =
+            (0..experts).map(|_| self.normal() * self.options.router_skew as f32).collect();
         let per_dimension = EMBEDDING_RMS / (GROUP as f32 * CONSTANT);
         for (row, bias) in out.chunks_mut(4 * hidden).zip(&biases) {
             for (dimension, out) in row.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -146,7 +167,7 @@ impl<'a> Values<'a> {
 
     /// Adds one router to the shares of the busiest experts.
     fn sample_routes(&mut self, biases: &[f32]) {
-        let chosen = self.options.shape.num_experts_per_tok;
+        let chosen = self.config.experts_per_token_max();
         let mut counts = vec![0u32; biases.len()];
         let mut logits: Vec<(f32, usize)> = Vec::with_capacity(biases.len());
         for _ in 0..SAMPLED_TOKENS {

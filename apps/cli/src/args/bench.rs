@@ -213,6 +213,18 @@ pub enum ShapeArg {
     /// Qwen3-30B-A3B: 48 layers of 128 experts
     #[value(name = "qwen3-30b-a3b", alias = "qwen3moe")]
     Qwen3,
+    /// DeepSeek-V2-Lite: 27 layers, 26 of 64 experts, latent attention
+    #[value(name = "deepseek-v2-lite")]
+    DeepSeekV2Lite,
+    /// GLM-4.7-Flash: 47 layers, 46 of 64 experts, latent attention
+    #[value(name = "glm-4.7-flash")]
+    Glm47Flash,
+    /// gpt-oss-20b: 24 layers of 32 experts, half of them with windows
+    #[value(name = "gpt-oss-20b")]
+    GptOss20b,
+    /// Qwen3-Next-80B-A3B: 48 layers of 512 experts, 36 of them gated DeltaNet
+    #[value(name = "qwen3-next-80b-a3b")]
+    Qwen3Next,
     /// 2 layers of 16 small experts, to try things out
     Tiny,
 }
@@ -222,6 +234,10 @@ impl ShapeArg {
         match self {
             Self::Olmoe => SyntheticShape::OLMOE_1B_7B,
             Self::Qwen3 => SyntheticShape::QWEN3_30B_A3B,
+            Self::DeepSeekV2Lite => SyntheticShape::DEEPSEEK_V2_LITE,
+            Self::Glm47Flash => SyntheticShape::GLM_4_7_FLASH,
+            Self::GptOss20b => SyntheticShape::GPT_OSS_20B,
+            Self::Qwen3Next => SyntheticShape::QWEN3_NEXT_80B_A3B,
             Self::Tiny => SyntheticShape::TINY,
         }
     }

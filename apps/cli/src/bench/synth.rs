@@ -7,7 +7,7 @@ use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use nestling::engine::synthetic::{SyntheticOptions, SyntheticShape, write_synthetic_store};
+use nestling::engine::synthetic::{SyntheticOptions, write_synthetic_store};
 use std::time::Instant;
 
 /// Beyond this, all routes go to the same few experts.
@@ -18,7 +18,7 @@ pub fn synth(args: &SynthArgs, console: &Console, interrupt: &Interrupt) -> Resu
     let shape = args.shape.shape();
     let layers = args.layers.map_or(shape.num_hidden_layers, |layers| layers as usize);
     let options = SyntheticOptions {
-        shape: SyntheticShape { num_hidden_layers: layers, ..shape },
+        shape: shape.with_layers(layers),
         top_level: args.top_level.0,
         router_skew: args.router_skew,
         seed: args.seed,
