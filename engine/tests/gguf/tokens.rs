@@ -5,6 +5,7 @@ use std::path::Path;
 use nestling_engine::text::{EncodeOptions, SpecialText, Tokenizer};
 use nestling_formats::gguf::{GgufHeader, tokenizer_json};
 use serde_json::Value;
+use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
 
 fn tokenizer(path: &Path) -> Tokenizer {
     let name = path.display().to_string();
@@ -74,6 +75,55 @@ fn tokens_of_published_vocabularies() {
             let options =
                 EncodeOptions { add_special_tokens: false, special_text: SpecialText::Plain };
             assert_eq!(tokenizer.encode(text, options).unwrap(), expected, "{name} {text:?}");
+        }
+    }
+}
+
+/// A file that names a pre-tokenizer and has one token.
+fn file_with(pre: &str) -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let key = |name: &str, value: &str| [text(name), vec![8, 0, 0, 0], text(value)].concat();
+    let texts = |name: &str, values: &[&str]| {
+        let head = [9u32.to_le_bytes(), 8u32.to_le_bytes()].concat();
+        let count = (values.len() as u64).to_le_bytes().to_vec();
+        let values = values.iter().flat_map(|value| text(value)).collect();
+        [text(name), head, count, values].concat()
+    };
+    [
+        [&b"GGUF"[..], &3u32.to_le_bytes(), &0u64.to_le_bytes(), &4u64.to_le_bytes()].concat(),
+        key("tokenizer.ggml.model", "gpt2"),
+        key("tokenizer.ggml.pre", pre),
+        texts("tokenizer.ggml.tokens", &["a"]),
+        texts("tokenizer.ggml.merges", &[]),
+    ]
+    .concat()
+}
+
+/// Words of texts in many scripts, as the tokenizers that the models were published with cut them:
+/// `scripts/make_split_goldens.py`.
+#[test]
+fn texts_are_cut_as_published_tokenizers_cut_them() {
+    let golden = super::json("splits.json");
+    let texts: Vec<&str> =
+        golden["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    assert!(texts.len() > 15);
+    let splits = golden["splits"].as_object().unwrap();
+    assert_eq!(splits.len(), 4);
+    for (name, expected) in splits {
+        let file = file_with(name);
+        let header = GgufHeader::parse(name, &file, file.len() as u64).unwrap();
+        let json = tokenizer_json(&header.metadata).unwrap();
+        let tokenizer = tokenizers::Tokenizer::from_bytes(&json).unwrap();
+        let splitter = tokenizer.get_pre_tokenizer().unwrap();
+        for (text, expected) in texts.iter().zip(expected.as_array().unwrap()) {
+            let mut pieces = PreTokenizedString::from(*text);
+            splitter.pre_tokenize(&mut pieces).unwrap();
+            let pieces = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
+            let found: Vec<&str> =
+                pieces.into_iter().map(|(_, (start, end), _)| &text[start..end]).collect();
+            let expected: Vec<&str> =
+                expected.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+            assert_eq!(found, expected, "{name}");
         }
     }
 }
