@@ -22,6 +22,7 @@ pub mod error;
 pub mod event;
 pub mod expert;
 #[cfg(feature = "text")]
+mod float_bytes;
 pub mod generate;
 #[cfg(feature = "text")]
 pub mod input;

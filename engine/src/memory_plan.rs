@@ -9,6 +9,7 @@ use nestling_formats::{
 use crate::allocation::{self, Allocation, Counting};
 use crate::budget::Bytes;
 use crate::error::EngineError;
+use crate::float_bytes;
 use crate::kv_cache::{KvDtype, KvShape, pages_for};
 use crate::options::{ModelOptions, Residence};
 use crate::recurrent::{STATES_PER_SEQUENCE, StateShape};
@@ -117,7 +118,8 @@ impl MemoryPlan {
         let experts = bytes_of(&mut index.groups().iter().filter(is_expert));
         let weights = |group: &&Group| !matches!(group.id, GroupId::Asset { .. });
         let dense = |group: &&Group| weights(group) && !is_expert(group);
-        let dense = bytes_of(&mut index.groups().iter().filter(dense));
+        let widened = index.groups().iter().map(float_bytes::widened).sum::<u64>();
+        let dense = bytes_of(&mut index.groups().iter().filter(dense)).saturating_add(widened);
         // Memory of our own holds the planes that are used; streamed extents come whole.
         let weight_bytes = match allocation {
             Some(given) => allocation::weight_bytes(index, given, Counting::Memory),
@@ -132,6 +134,7 @@ impl MemoryPlan {
         {
             return Ok(resident);
         }
+        let dense = dense.saturating_add(float_bytes::bound_biases(config));
         let given = available.unwrap_or(u64::MAX);
         let program_bytes = PROGRAM_BYTES_MAX.min(given / PROGRAM_SHARE);
         let available = given - program_bytes;

@@ -5,6 +5,7 @@ use nestling_formats::Plane;
 use nestling_formats::store::{Encoding, Group, GroupId, Index, Matrix};
 
 use super::Allocation;
+use crate::float_bytes;
 
 /// Parts of extents, and planes in memory, begin at multiples of this.
 const PART_ALIGNMENT: u64 = 64;
@@ -13,7 +14,7 @@ const PART_ALIGNMENT: u64 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
     /// Weights that are held in memory: the planes in use, each rounded up to 64 bytes. Planes that
-    /// share an extent with one in use are read but not held.
+    /// share an extent with one in use are read but not held. Floats are 32-bit floats.
     Memory,
     /// Extents of a store that holds the allocation and no more, rounded up to its alignment.
     File,
@@ -55,7 +56,10 @@ pub(super) fn group_bytes(
         let end = parts.last().map_or(0, |part| part.range.end as u64);
         bytes += counting.round(index, end.next_multiple_of(PART_ALIGNMENT));
     }
-    bytes
+    match counting {
+        Counting::Memory => bytes + float_bytes::widened(group),
+        Counting::File => bytes,
+    }
 }
 
 /// Bytes of all weights of an allocation: floats, embedding and head too, the store's own files not.

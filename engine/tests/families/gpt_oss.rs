@@ -2,8 +2,11 @@
 
 use nestling_engine::convert::ConvertOptions;
 use nestling_engine::weights::MatrixWeights;
-use nestling_formats::store::GroupId;
-use nestling_formats::{Checkpoint, ExpertFormat, Level, MatrixId, MatrixKind};
+use nestling_engine::{MemoryPlan, ModelOptions, PlannedResidence, Residence};
+use nestling_formats::store::{Group, GroupId};
+use nestling_formats::{
+    Checkpoint, ExpertFormat, FloatKind, Level, MatrixId, MatrixKind, ModelShape,
+};
 
 use super::harness;
 
@@ -41,4 +44,44 @@ fn mxfp4_weights_are_exact_at_level_4() {
     let query = dense.list.iter().find(|(kind, _)| *kind == MatrixKind::Query).unwrap();
     let MatrixWeights::Nested(query) = &query.1 else { panic!("queries are nested") };
     assert_eq!(query.view().unwrap().level(), Level::L8);
+}
+
+/// Floats are held as 32-bit floats, routers as they are stored; where experts are streamed, each of
+/// them has its biases beside the tables of its layer.
+#[test]
+fn the_memory_plan_counts_floats_as_they_are_held() {
+    let checkpoint = Checkpoint::open(harness::directory("gpt-oss")).unwrap();
+    let config = checkpoint.config();
+    let (_folder, store) = harness::store("gpt-oss", &ConvertOptions::default());
+    let plan = |residence| {
+        let options = ModelOptions { residence, ..ModelOptions::default() };
+        MemoryPlan::of_store(&store, config, (&options, None), None).unwrap()
+    };
+    let (resident, streamed) = (plan(Residence::Owned), plan(Residence::Streamed));
+    assert_eq!(streamed.residence, PlannedResidence::Streamed);
+
+    let elements = |wanted: &dyn Fn(FloatKind) -> bool| -> u64 {
+        let floats = ModelShape::new(config).floats;
+        floats.iter().filter(|float| wanted(float.id.kind)).map(|f| f.elements() as u64).sum()
+    };
+    let groups = || store.groups().iter();
+    let stored_tensors = groups().flat_map(|group| &group.tensors);
+    let stored_floats: u64 = stored_tensors
+        .filter(|tensor| tensor.kind != FloatKind::Router)
+        .map(|tensor| (tensor.dtype.bytes() * tensor.shape.iter().product::<usize>()) as u64)
+        .sum();
+    let held_floats = 4 * elements(&|kind| kind != FloatKind::Router);
+    assert!(held_floats > stored_floats, "the checkpoint is in bfloat16");
+    let weights = groups().filter(|group| !matches!(group.id, GroupId::Asset { .. }));
+    let extents = |group: &Group| group.extents.iter().flatten().copied().collect::<Vec<_>>();
+    let stored: u64 = weights
+        .flat_map(extents)
+        .map(|extent| store.index().extents()[extent as usize].length)
+        .sum();
+    assert_eq!(resident.weight_bytes, stored - stored_floats + held_floats);
+
+    let biases = 4 * elements(&FloatKind::is_of_experts);
+    assert!(biases > 0);
+    let both = streamed.weight_bytes + streamed.expert_bytes_total;
+    assert_eq!(both, resident.weight_bytes + biases);
 }
