@@ -3,8 +3,14 @@
 //! This is the crate that applications depend on: it opens models on the best device that the
 //! build has, and passes on what [`nestling_engine`] and [`nestling_formats`] offer.
 
+mod device;
+
 pub use nestling_engine as engine;
 pub use nestling_formats as formats;
+#[cfg(feature = "wgpu")]
+pub use nestling_wgpu as wgpu;
+
+pub use device::{Device, DeviceError, DeviceOptions, OpenDevice, WithBackend};
 
 pub use nestling_engine::text::{Message, Role, ToolCall, ToolSchema};
 pub use nestling_engine::{
@@ -17,15 +23,16 @@ pub use nestling_formats::Level;
 
 use std::path::Path;
 
-/// Opens a model with all defaults, on an engine of its own: a `.nest` store, or the folder of a
-/// Hugging Face checkpoint.
+/// Opens a model with all defaults, on the best device and an engine of its own: a `.nest` store,
+/// or the folder of a Hugging Face checkpoint.
 ///
 /// # Errors
-/// As [`Model::open`].
+/// As [`OpenDevice::open_model`].
 pub fn open(path: impl AsRef<Path>) -> Result<Model, EngineError> {
     let engine = Engine::new(EngineOptions::default())?;
     let options = ModelOptions::default();
-    Model::open(&engine, path, &options, &mut |_| {}, &CancelToken::new())
+    let device = DeviceOptions::default().open()?;
+    device.open_model(&engine, ModelSource::at(path)?, &options, &mut |_| {}, &CancelToken::new())
 }
 
 /// The example of the README, run on the bundled model.

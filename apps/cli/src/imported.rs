@@ -29,7 +29,11 @@ pub fn replace(command: &mut Command, console: &Console, interrupt: &Interrupt) 
         Command::Doctor(args) => (vec![&mut args.path, &mut args.model], &default),
         Command::Bench(args) => (vec![&mut args.model], &default),
         Command::Perplexity(args) => (vec![&mut args.model], &default),
-        Command::Convert(_) | Command::Plan(_) | Command::Upgrade(_) | Command::Completions(_) => {
+        Command::Convert(_)
+        | Command::Plan(_)
+        | Command::Upgrade(_)
+        | Command::Devices(_)
+        | Command::Completions(_) => {
             return Ok(());
         }
     };

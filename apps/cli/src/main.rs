@@ -9,6 +9,7 @@ mod chat;
 mod console;
 mod conversation;
 mod convert;
+mod device;
 mod doctor;
 mod explain;
 mod failure;
@@ -79,6 +80,7 @@ fn dispatch(mut command: Command, console: &Console) -> Result<()> {
         Command::Plan(args) => plan::plan(&args, console),
         Command::Upgrade(args) => upgrade::upgrade(&args, console),
         Command::Doctor(args) => doctor::doctor(&args, console),
+        Command::Devices(args) => device::list(&args),
         Command::Bench(args) => bench::bench(&args, console, &interrupt),
         Command::Completions(args) => completions(&args),
     }

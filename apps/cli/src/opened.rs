@@ -10,7 +10,7 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::system::SystemFiles;
 use crate::system::memory::MemoryState;
-use crate::{convert, mapped, places, speed};
+use crate::{convert, device, mapped, places, speed};
 use nestling::engine::record::Recorder;
 use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
 use nestling::engine::{
@@ -75,9 +75,7 @@ pub fn open_at(
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<Opened> {
-    if resources.vram_budget.is_some() {
-        console.note("--vram-budget has no effect: this build computes on the CPU");
-    }
+    let device = device::open(&resources.device, console)?;
     let source = source(&path, resources.load_mode, model.partial)?;
     let engine = Engine::new(engine_options(resources)).map_err(|error| explain(&error))?;
     let mut options = ModelOptions { recorder, ..model_options(model, resources) };
@@ -92,7 +90,7 @@ pub fn open_at(
         let mut progress = |at: nestling::engine::OpenProgress| {
             bar.set_of(at.parts_done, at.parts_total);
         };
-        Model::open_source(&engine, source, &options, &mut progress, cancel)
+        device.open_model(&engine, source, &options, &mut progress, cancel)
     });
     drop(bar);
     let model = model.map_err(|error| explain(&error))?;
@@ -222,6 +220,7 @@ impl Opened {
             }
             None => level,
         };
+        let _ = write!(text, "\n{}", model.device_name());
         let _ = write!(text, "\n{level}, {} of weights", ByteSize(model.weight_bytes()));
         let _ = write!(text, ", context of {} tokens", model.context_length());
         let _ = write!(text, ", vocabulary of {}", limits.vocab_size);

@@ -85,6 +85,11 @@ pub fn speeds_file() -> Result<PathBuf> {
     Ok(nestling_cache()?.join("speeds.json"))
 }
 
+/// Where compiled shaders are kept.
+pub fn shader_folder() -> Result<PathBuf> {
+    Ok(nestling_cache()?.join("shaders"))
+}
+
 pub fn history_file() -> Result<PathBuf> {
     Ok(nestling_cache()?.join("history.txt"))
 }

@@ -1,7 +1,7 @@
 //! `nestling bench`: llama-bench's flags, and what this engine has beyond them.
 
 use super::model::mean_level;
-use super::{KvTypeArg, LevelArg, LoadModeArg, ObserveArgs};
+use super::{DeviceArgs, KvTypeArg, LevelArg, LoadModeArg, ObserveArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand, ValueEnum};
@@ -96,6 +96,9 @@ pub struct TestArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Running")]
 pub struct RunningArgs {
+    #[command(flatten)]
+    pub device: DeviceArgs,
+
     /// Times that each test is repeated
     #[arg(short, long, value_name = "N", default_value_t = 5, env = "NESTLING_REPETITIONS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]

@@ -1,6 +1,7 @@
 //! The command line: every flag, its environment variable and its help text.
 
 mod bench;
+mod device;
 mod generation;
 mod hub;
 mod machine;
@@ -12,6 +13,7 @@ mod quantizer;
 mod tools;
 
 pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, SynthArgs};
+pub use device::{DeviceArgs, DevicesArgs};
 pub use generation::{GenerationArgs, PromptArgs};
 pub use hub::{HubArgs, UpgradeArgs};
 pub use machine::{DoctorArgs, MachineFormatArgs, SpeedArgs};
@@ -79,6 +81,8 @@ pub enum Command {
     Upgrade(UpgradeArgs),
     /// Say what limits this machine
     Doctor(DoctorArgs),
+    /// List what can compute
+    Devices(DevicesArgs),
     /// Measure speed and memory, in llama-bench's manner
     Bench(BenchArgs),
     /// Print a completion script for a shell

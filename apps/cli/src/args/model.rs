@@ -1,6 +1,6 @@
 //! Which model, and what it may use of the machine.
 
-use super::{CalibrationArgs, HubArgs};
+use super::{CalibrationArgs, DeviceArgs, HubArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
@@ -74,9 +74,8 @@ impl ModelArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Machine")]
 pub struct ResourceArgs {
-    /// Device that computes
-    #[arg(long, value_enum, default_value_t = Device::Auto, env = "NESTLING_DEVICE")]
-    pub device: Device,
+    #[command(flatten)]
+    pub device: DeviceArgs,
 
     /// Threads that compute [default: as many as ran best when that was measured, at first use]
     #[arg(short, long, value_name = "N", env = "NESTLING_THREADS")]
@@ -91,10 +90,6 @@ pub struct ResourceArgs {
     #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]
     pub memory: Option<ByteSize>,
 
-    /// Device memory, such as 8G; without effect on the CPU
-    #[arg(long, value_name = "SIZE", env = "NESTLING_VRAM_BUDGET")]
-    pub vram_budget: Option<ByteSize>,
-
     /// How weights are held: read and verified into memory, or mapped from the file and used in
     /// place (starts at once; the file must not be changed meanwhile); also spelled -lm
     #[arg(long, value_enum, default_value_t = LoadModeArg::Owned, env = "NESTLING_LOAD_MODE")]
@@ -107,14 +102,6 @@ pub struct ResourceArgs {
     /// Number type of the keys and values kept for the context
     #[arg(long, value_enum, default_value_t = KvTypeArg::F16, env = "NESTLING_KV_TYPE")]
     pub kv_type: KvTypeArg,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Device {
-    // The best that this build has
-    Auto,
-    // The CPU
-    Cpu,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,7 +4,6 @@ use super::{Opening, Test};
 use crate::args::{LoadModeArg, RunningArgs};
 use crate::mapped;
 use crate::opened::{kv_dtype, memory_budget};
-use nestling::engine::RoutingRecorder;
 use nestling::engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling::engine::cpu::Cpu;
 use nestling::engine::dual::{DualOptions, DualRouting, LevelMode, StepTimes};
@@ -16,10 +15,11 @@ use nestling::engine::record::Recorder;
 use nestling::engine::runner::ModelRunner;
 use nestling::engine::sample_tokens::sample_tokens;
 use nestling::engine::text::Tokenizer;
+use nestling::engine::{Backend, BackendCounters, RoutingRecorder};
 use nestling::engine::{MemoryPlan, ModelOptions, PlannedResidence};
 use nestling::formats::store::Store;
 use nestling::formats::{Level, ModelConfig};
-use nestling::{CancelToken, EngineError, KvDtype};
+use nestling::{CancelToken, EngineError, KvDtype, OpenDevice, WithBackend};
 use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -95,6 +95,8 @@ pub struct Spent {
     pub weight_bytes: u64,
     /// What was done to have streamed experts there.
     pub streaming: StreamStats,
+    /// What the device was given to do.
+    pub device: BackendCounters,
 }
 
 impl AddAssign for Spent {
@@ -103,6 +105,7 @@ impl AddAssign for Spent {
         self.tokens += other.tokens;
         self.weight_bytes += other.weight_bytes;
         self.streaming.add(&other.streaming);
+        self.device += other.device;
     }
 }
 
@@ -113,6 +116,8 @@ pub struct Arm {
     dual: Option<DualRouting>,
     /// Whether experts are streamed.
     pub is_streamed: bool,
+    /// The device that computes; none for the processor.
+    pub device: Option<String>,
     pages_per_session: usize,
     tokens: RandomTokens,
 }
@@ -121,6 +126,7 @@ impl Arm {
     pub fn open(
         store: &Arc<Store>,
         options: &ArmOptions,
+        device: OpenDevice,
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
         let Opening { level, mean_level, mode, load_mode, threads } = options.opening;
@@ -150,19 +156,19 @@ impl Arm {
             streaming,
             ..RunnerOptions::default()
         };
-        let cpu = Cpu::new(threads);
-        let mut runner = Runner::load(cpu, source, &runner_options, cancel, &mut |_, _| {})?;
         let asked = DualOptions { mean_level, mode, ..DualOptions::default() };
-        let dual = match (mean_level, mode) {
-            (None, LevelMode::Strict) => None,
-            _ => Some(mixed(&mut runner, (asked, level), tokenizer, cancel)?),
-        };
+        let mixed = mean_level.is_some() || mode == LevelMode::Elastic;
+        let mix = mixed.then_some((asked, level, tokenizer));
+        let is_cpu = device.is_cpu();
+        let loading = Loading { source, options: runner_options, mix, cancel };
+        let loaded = device.give(Cpu::new(threads), loading)?;
         Ok(Self {
-            tokens: RandomTokens::new(runner.limits().vocab_size),
-            runner: Box::new(runner),
+            tokens: RandomTokens::new(loaded.runner.limits().vocab_size),
+            runner: loaded.runner,
             level,
-            dual,
+            dual: loaded.dual,
             is_streamed,
+            device: (!is_cpu).then_some(loaded.name),
             pages_per_session,
         })
     }
@@ -259,6 +265,7 @@ impl Arm {
                 tokens: batch.rows.len() as u64,
                 weight_bytes: output.stats.weight_bytes,
                 streaming: output.stats.streaming,
+                device: output.stats.device,
             }),
         }
     }
@@ -284,9 +291,42 @@ impl RandomTokens {
     }
 }
 
+/// A model that is to be loaded on some backend; `mix` is dual routing, its highest level, and the
+/// tokenizer for its sample.
+struct Loading<'a> {
+    source: Arc<dyn ExpertSource>,
+    options: RunnerOptions,
+    mix: Option<(DualOptions, Level, Option<Vec<u8>>)>,
+    cancel: &'a CancelToken,
+}
+
+/// A model on its backend.
+struct LoadedRunner {
+    runner: Box<dyn ModelRunner>,
+    dual: Option<DualRouting>,
+    name: String,
+}
+
+impl WithBackend for Loading<'_> {
+    type Output = Result<LoadedRunner, EngineError>;
+
+    fn with<B: Backend>(self, backend: B) -> Self::Output {
+        let name = backend.name();
+        let (options, cancel) = (&self.options, self.cancel);
+        let mut runner = Runner::load(backend, self.source, options, cancel, &mut |_, _| {})?;
+        let dual = match self.mix {
+            Some((asked, level, tokenizer)) => {
+                Some(mixed(&mut runner, (asked, level), tokenizer, cancel)?)
+            }
+            None => None,
+        };
+        Ok(LoadedRunner { runner: Box::new(runner), dual, name })
+    }
+}
+
 /// Dual routing, at most `level`.
-fn mixed(
-    runner: &mut Runner<Cpu>,
+fn mixed<B: Backend>(
+    runner: &mut Runner<B>,
     (asked, level): (DualOptions, Level),
     tokenizer: Option<Vec<u8>>,
     cancel: &CancelToken,

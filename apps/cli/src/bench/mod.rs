@@ -8,6 +8,7 @@ mod table;
 
 use crate::args::{BenchArgs, BenchTool, LoadModeArg, Numbers};
 use crate::console::Console;
+use crate::device;
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
@@ -163,8 +164,9 @@ impl Bench<'_> {
         };
         let observer = Observer::new(&self.args.observe, false);
         let options = options.with(reads, observer.recorder());
+        let device = device::open(&self.args.run.device, self.console)?;
         let started = Instant::now();
-        let arm = Arm::open(store, &options, cancel).and_then(|mut arm| {
+        let arm = Arm::open(store, &options, device, cancel).and_then(|mut arm| {
             let load = started.elapsed();
             arm.first_token(cancel)?;
             Ok((arm, Loaded { load, first_token: started.elapsed() }))
@@ -188,6 +190,7 @@ impl Bench<'_> {
                 loaded,
                 peak_memory: machine::peak_memory(),
                 is_streamed: arm.is_streamed,
+                device: arm.device.as_deref(),
                 cold,
                 samples: &spent,
             };

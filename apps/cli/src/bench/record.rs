@@ -7,8 +7,8 @@ use crate::args::{KvTypeArg, LoadModeArg};
 use crate::explain::explain_import;
 use crate::failure::Result;
 use crate::levels::level_sizes;
-use nestling::engine::StreamStats;
 use nestling::engine::text::TemplateTime;
+use nestling::engine::{BackendCounters, StreamStats};
 use nestling::formats::store::Store;
 use nestling::formats::{Level, ModelConfig, ModelShape};
 use serde_json::{Map, Value, json};
@@ -65,6 +65,8 @@ pub struct Record<'a> {
     pub loaded: Loaded,
     pub peak_memory: Option<u64>,
     pub is_streamed: bool,
+    /// The device that computes; none for the processor.
+    pub device: Option<&'a str>,
     /// The tokens before, which are not counted.
     pub cold: Option<Spent>,
     pub samples: &'a [Spent],
@@ -117,6 +119,29 @@ impl Record<'_> {
     /// Share of the bandwidth of memory that reading weights takes.
     pub fn bandwidth_share(&self) -> Option<f64> {
         self.bandwidth.filter(|bandwidth| *bandwidth > 0.0).map(|all| self.read_speed() / all)
+    }
+
+    /// What computes.
+    pub fn backend(&self) -> String {
+        self.device.map_or_else(|| format!("CPU {}", self.machine.kernels), str::to_owned)
+    }
+
+    /// What a token gave the device to do: dispatches, submissions and bytes of weights copied to it.
+    pub fn device_work(&self) -> [f64; 3] {
+        let mut all = BackendCounters::default();
+        self.samples.iter().for_each(|sample| all += sample.device);
+        let each = [all.dispatches, all.submissions, all.upload_bytes];
+        each.map(|count| count as f64 / self.tokens() as f64)
+    }
+
+    fn device_json(&self) -> Option<Value> {
+        let [dispatches, submissions, upload_bytes] = self.device_work();
+        let work = json!({
+            "dispatches_per_token": dispatches,
+            "submissions_per_token": submissions,
+            "upload_bytes_per_token": upload_bytes,
+        });
+        self.device.map(|_| work)
     }
 
     /// What was done in all samples to have streamed experts there.
@@ -204,8 +229,8 @@ impl Record<'_> {
             "build_commit": env!("NESTLING_COMMIT"),
             "build_number": 0,
             "cpu_info": self.machine.cpu,
-            "gpu_info": "",
-            "backends": format!("CPU {}", self.machine.kernels),
+            "gpu_info": self.device.unwrap_or_default(),
+            "backends": self.backend(),
             "model_filename": self.model.file,
             "model_type": self.model_type(),
             "model_size": self.model.bytes_at(self.opening.level),
@@ -243,10 +268,12 @@ impl Record<'_> {
             "samples_ns": samples_ns,
             "samples_ts": self.rates(),
         });
-        match fields {
+        let mut fields = match fields {
             Value::Object(fields) => fields,
             _ => Map::new(),
-        }
+        };
+        fields.insert("device".into(), self.device_json().into());
+        fields
     }
 }
 

@@ -47,7 +47,7 @@ impl Form {
         let first = self.printed == 0;
         self.printed += 1;
         match self.format {
-            Format::Md if first => header() + &row(&cells(record)),
+            Format::Md if first => header(cells(record).len()) + &row(&cells(record)),
             Format::Md => row(&cells(record)),
             Format::Csv => csv(&record.fields(), first),
             Format::Json => {
@@ -88,24 +88,34 @@ const COLUMNS: [(&str, i32); 17] = [
     ("peak memory", 11),
 ];
 
-fn header() -> String {
-    let names = COLUMNS.map(|(name, _)| name.to_owned());
-    let lines = COLUMNS.map(|(_, width)| {
+/// Those of a device, by token.
+const DEVICE_COLUMNS: [(&str, i32); 3] =
+    [("dispatches", 10), ("submissions", 11), ("upload MB", 9)];
+
+fn columns() -> impl Iterator<Item = (&'static str, i32)> {
+    COLUMNS.into_iter().chain(DEVICE_COLUMNS)
+}
+
+/// The first lines of a table with so many columns.
+fn header(count: usize) -> String {
+    let names: Vec<String> = columns().take(count).map(|(name, _)| name.to_owned()).collect();
+    let lines = columns().take(count).map(|(_, width)| {
         let dashes = "-".repeat(width.unsigned_abs() as usize - 1);
         if width < 0 { format!("{dashes}-") } else { format!("{dashes}:") }
     });
-    row(&names) + &row(&lines)
+    row(&names) + &row(&lines.collect::<Vec<_>>())
 }
 
-fn row(cells: &[String; COLUMNS.len()]) -> String {
-    let cells = cells.iter().zip(COLUMNS).map(|(cell, (_, width))| {
+fn row(cells: &[String]) -> String {
+    let cells = cells.iter().zip(columns()).map(|(cell, (_, width))| {
         let chars = width.unsigned_abs() as usize;
         if width < 0 { format!(" {cell:<chars$} |") } else { format!(" {cell:>chars$} |") }
     });
     format!("|{}\n", cells.collect::<String>())
 }
 
-fn cells(record: &Record<'_>) -> [String; COLUMNS.len()] {
+/// Those of a device only where there is one.
+fn cells(record: &Record<'_>) -> Vec<String> {
     let opening = record.opening;
     let gibibytes = |bytes: u64| match bytes as f64 / f64::from(1u32 << 30) {
         size if size < 1.0 => format!("{:.2} MiB", size * 1024.0),
@@ -113,14 +123,14 @@ fn cells(record: &Record<'_>) -> [String; COLUMNS.len()] {
     };
     let speed = record.speed();
     let share = record.bandwidth_share().map(|share| format!("{:.1} %", 100.0 * share));
-    [
+    let mut cells = vec![
         record.model_type(),
         gibibytes(record.model.bytes_at(opening.level)),
         match record.model.weights as f64 {
             weights if weights < 1e9 => format!("{:.2} M", weights / 1e6),
             weights => format!("{:.2} B", weights / 1e9),
         },
-        format!("CPU {}", record.machine.kernels),
+        record.backend(),
         opening.threads.to_string(),
         opening.level.to_string(),
         record.load_name().into(),
@@ -134,7 +144,14 @@ fn cells(record: &Record<'_>) -> [String; COLUMNS.len()] {
         format!("{:.2}", record.disk_bytes() / 1e6),
         format!("{:.2}", 1e3 * record.stall().as_secs_f64()),
         record.peak_memory.map(gibibytes).unwrap_or_default(),
-    ]
+    ];
+    if record.device.is_some() {
+        let [dispatches, submissions, upload_bytes] = record.device_work();
+        cells.push(format!("{dispatches:.1}"));
+        cells.push(format!("{submissions:.2}"));
+        cells.push(format!("{:.2}", upload_bytes / 1e6));
+    }
+    cells
 }
 
 /// Every field in quotes, as llama-bench has them; the samples are left out.

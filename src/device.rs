@@ -1,0 +1,229 @@
+//! What computes: named, opened, and given models.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use nestling_engine::cpu::Cpu;
+use nestling_engine::{
+    Backend, CancelToken, Engine, EngineError, Model, ModelOptions, ModelSource, OpenProgress,
+};
+
+#[cfg(feature = "wgpu")]
+use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};
+
+/// What computes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Device {
+    /// The best that this build and the machine have: a GPU, or the processor where there is none.
+    /// Never software that pretends to be a GPU.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+    /// A GPU through Vulkan, Metal or Direct3D 12.
+    #[cfg(feature = "wgpu")]
+    Wgpu(AdapterChoice),
+}
+
+/// A text that names no device of this build.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// No device has such a name.
+    #[error("`{text}` is no device; the devices are auto, cpu, wgpu, wgpu:INDEX and wgpu:NAME")]
+    Unknown {
+        /// What was given.
+        text: String,
+    },
+    /// A device that this build does not have.
+    #[error("this build has no {device} backend{}", later(device))]
+    NotBuilt {
+        /// Which.
+        device: String,
+    },
+}
+
+fn later(device: &str) -> &'static str {
+    if device == "cuda" { ": it is not written yet; wgpu runs on NVIDIA's GPUs too" } else { "" }
+}
+
+/// `auto`, `cpu`, `wgpu`, `wgpu:INDEX` or `wgpu:NAME`.
+impl FromStr for Device {
+    type Err = DeviceError;
+
+    fn from_str(text: &str) -> Result<Self, DeviceError> {
+        let (device, which) = text.split_once(':').map_or((text, None), |(a, b)| (a, Some(b)));
+        match (device, which) {
+            ("auto", None) => Ok(Self::Auto),
+            ("cpu", None) => Ok(Self::Cpu),
+            #[cfg(feature = "wgpu")]
+            ("wgpu", which) if which != Some("") => {
+                let Ok(choice) = which.unwrap_or("auto").parse();
+                Ok(Self::Wgpu(choice))
+            }
+            #[cfg(not(feature = "wgpu"))]
+            ("wgpu", _) => Err(DeviceError::NotBuilt { device: device.to_owned() }),
+            ("cuda", _) => Err(DeviceError::NotBuilt { device: device.to_owned() }),
+            _ => Err(DeviceError::Unknown { text: text.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            #[cfg(feature = "wgpu")]
+            Self::Wgpu(AdapterChoice::Auto) => f.write_str("wgpu"),
+            #[cfg(feature = "wgpu")]
+            Self::Wgpu(choice) => write!(f, "wgpu:{choice}"),
+        }
+    }
+}
+
+/// How a device is opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceOptions {
+    /// Which.
+    pub device: Device,
+    /// Bytes of a GPU's memory that may be used; none for what it has. Without meaning for the
+    /// processor.
+    pub vram_budget: Option<u64>,
+    /// Folder where compiled shaders are kept from one start to the next; none to compile them
+    /// every time.
+    pub pipeline_cache: Option<PathBuf>,
+}
+
+/// A device, ready for a model.
+#[non_exhaustive]
+pub enum OpenDevice {
+    /// The processor.
+    Cpu {
+        /// Why no GPU computes, where one was looked for.
+        reason: Option<String>,
+    },
+    /// A GPU.
+    #[cfg(feature = "wgpu")]
+    Wgpu(Box<WgpuBackend>),
+}
+
+impl DeviceOptions {
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// [`EngineError::Device`] for a device that was asked for by name and is not there, or that
+    /// refuses.
+    pub fn open(&self) -> Result<OpenDevice, EngineError> {
+        match &self.device {
+            Device::Cpu => Ok(OpenDevice::Cpu { reason: None }),
+            Device::Auto => Ok(self.best()),
+            #[cfg(feature = "wgpu")]
+            Device::Wgpu(choice) => Ok(OpenDevice::Wgpu(Box::new(self.gpu(choice)?))),
+        }
+    }
+
+    #[cfg(feature = "wgpu")]
+    fn best(&self) -> OpenDevice {
+        match self.gpu(&AdapterChoice::Auto) {
+            Ok(gpu) => OpenDevice::Wgpu(Box::new(gpu)),
+            Err(error) => OpenDevice::Cpu { reason: Some(error.to_string()) },
+        }
+    }
+
+    #[cfg(not(feature = "wgpu"))]
+    fn best(&self) -> OpenDevice {
+        OpenDevice::Cpu { reason: None }
+    }
+
+    #[cfg(feature = "wgpu")]
+    fn gpu(&self, choice: &AdapterChoice) -> Result<WgpuBackend, EngineError> {
+        Ok(WgpuBackend::open(&WgpuOptions {
+            adapter: choice.clone(),
+            vram_budget: self.vram_budget,
+            pipeline_cache: self.pipeline_cache.clone(),
+        })?)
+    }
+}
+
+/// Something that is done with whatever backend a device has.
+pub trait WithBackend {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    fn with<B: Backend>(self, backend: B) -> Self::Output;
+}
+
+impl OpenDevice {
+    /// Whether it is the processor.
+    pub fn is_cpu(&self) -> bool {
+        matches!(self, Self::Cpu { .. })
+    }
+
+    /// Gives its backend to `user`, and `cpu` where the processor computes.
+    pub fn give<U: WithBackend>(self, cpu: Cpu, user: U) -> U::Output {
+        match self {
+            Self::Cpu { .. } => user.with(cpu),
+            #[cfg(feature = "wgpu")]
+            Self::Wgpu(gpu) => user.with(*gpu),
+        }
+    }
+
+    /// Opens a model on it.
+    ///
+    /// # Errors
+    /// As [`Model::open_source`]; what the device refuses.
+    pub fn open_model(
+        self,
+        engine: &Engine,
+        source: ModelSource,
+        options: &ModelOptions,
+        progress: &mut dyn FnMut(OpenProgress),
+        cancel: &CancelToken,
+    ) -> Result<Model, EngineError> {
+        match self {
+            Self::Cpu { .. } => Model::open_source(engine, source, options, progress, cancel),
+            #[cfg(feature = "wgpu")]
+            Self::Wgpu(gpu) => {
+                Model::open_source_on(*gpu, engine, source, options, progress, cancel)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read_and_shown() {
+        for text in ["auto", "cpu"] {
+            assert_eq!(text.parse::<Device>().unwrap().to_string(), text);
+        }
+        let unknown = "gpu".parse::<Device>().unwrap_err().to_string();
+        assert!(unknown.contains("`gpu` is no device"), "{unknown}");
+        let cuda = "cuda".parse::<Device>().unwrap_err().to_string();
+        assert!(cuda.contains("no cuda backend: it is not written yet"), "{cuda}");
+    }
+
+    #[test]
+    #[cfg(feature = "wgpu")]
+    fn adapters_are_named_by_number_or_name() {
+        for text in ["wgpu", "wgpu:1", "wgpu:Radeon: RX"] {
+            assert_eq!(text.parse::<Device>().unwrap().to_string(), text);
+        }
+        assert_eq!("wgpu:1".parse(), Ok(Device::Wgpu(AdapterChoice::Index(1))));
+        assert!("wgpu:".parse::<Device>().is_err());
+    }
+
+    #[test]
+    #[cfg(not(feature = "wgpu"))]
+    fn a_build_without_a_backend_says_so() {
+        let error = "wgpu:0".parse::<Device>().unwrap_err();
+        assert_eq!(error.to_string(), "this build has no wgpu backend");
+        assert!(matches!(DeviceOptions::default().open(), Ok(OpenDevice::Cpu { reason: None })));
+    }
+}
