@@ -9,6 +9,7 @@ const FILE_LINES_MAX: usize = 600;
 
 /// The only files that may open with `#![expect(unsafe_code, ...)]`.
 const UNSAFE_FILES: &[&str] = &[
+    "apps/cli/src/drivers.rs",
     "apps/cli/src/mapped.rs",
     "engine/src/cpu/columns.rs",
     "engine/src/cpu/delta_net.rs",
@@ -30,6 +31,7 @@ const UNSAFE_FILES: &[&str] = &[
     "formats/src/store/wide_hash.rs",
     "formats/tests/gguf_memory.rs",
     "formats/tests/store/mapped.rs",
+    "shaders/src/pipeline_cache.rs",
     "shaders/src/vulkan.rs",
 ];
 
@@ -130,7 +132,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
         "formats/src/",
         &["std::thread", "rayon", "tokio", "async fn", "wgpu", "cudarc", "nestling_engine"],
     ),
-    ("engine/src/", &["wgpu::", "cudarc", "tokio", "nestling_wgpu", "nestling_cuda"]),
+    ("engine/src/", &["wgpu", "cudarc", "tokio", "nestling_wgpu", "nestling_cuda"]),
     ("engine/src/model/", &["std::fs", "std::time", "Instant", "text::"]),
     ("engine/src/text/", &["crate::model", "crate::cpu", "crate::backend"]),
     ("shaders/src/", &["cudarc", "nestling_cuda", "tokenizers"]),
@@ -159,12 +161,15 @@ fn dependencies_run_one_way() {
         ("engine/Cargo.toml", &["nestling-formats"]),
         ("shaders/Cargo.toml", &["nestling-formats", "nestling-engine"]),
         ("kernels/Cargo.toml", &["nestling-formats", "nestling-engine"]),
+        ("Cargo.toml", &["nestling-formats", "nestling-engine", "nestling-wgpu", "nestling-cuda"]),
         ("apps/cli/Cargo.toml", &["nestling"]),
     ];
     let mut found = Vec::new();
     for (manifest, names) in allowed {
         let text = fs::read_to_string(root().join(manifest)).unwrap();
-        for line in text.lines().filter(|line| line.starts_with("nestling")) {
+        // The workspace's own table names all crates.
+        let lines = text.lines().skip_while(|line| *line != "[package]");
+        for line in lines.filter(|line| line.starts_with("nestling")) {
             let name = line.split(['.', ' ', '=']).next().unwrap();
             if !names.contains(&name) {
                 found.push(format!("{manifest}: depends on {name}"));

@@ -17,6 +17,7 @@ use crate::error::WgpuError;
 use crate::matrix::WgpuMatrix;
 use crate::memory::{SharedGpu, WgpuBuffer, WgpuFloats, WgpuRouting};
 use crate::pages::WgpuPages;
+use crate::pipeline_cache::PipelineCache;
 use crate::pipelines::Pipelines;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
@@ -76,7 +77,14 @@ impl WgpuBackend {
     pub fn open(options: &WgpuOptions) -> Result<Self, WgpuError> {
         let (adapter, description) = adapters::choose(&options.adapter)?;
         let gpu = Arc::new(Gpu::open(&adapter)?);
-        let pipelines = Arc::new(Pipelines::compile(&gpu)?);
+        let folder = options.pipeline_cache.as_deref();
+        let cache =
+            folder.and_then(|folder| PipelineCache::open(&gpu, &adapter.get_info(), folder));
+        let raw = cache.as_ref().map(|cache| &cache.raw);
+        let pipelines = Arc::new(Pipelines::compile(&gpu, raw)?);
+        if let Some(cache) = cache {
+            cache.keep();
+        }
         let recorder = Recorder::new(Arc::clone(&gpu))?;
         let dot = match options.instructions {
             Instructions::Detected if description.features.int8_dot => Int8Dot::Packed,

@@ -14,6 +14,7 @@ mod matrix;
 mod matrix_image;
 mod memory;
 mod pages;
+mod pipeline_cache;
 mod pipelines;
 mod recorder;
 mod scratch;

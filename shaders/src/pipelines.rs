@@ -45,11 +45,14 @@ macro_rules! pipelines {
             ///
             /// # Errors
             /// A driver that refuses a shader.
-            pub fn compile(gpu: &Gpu) -> Result<Self, WgpuError> {
+            pub fn compile(
+                gpu: &Gpu,
+                cache: Option<&wgpu::PipelineCache>,
+            ) -> Result<Self, WgpuError> {
                 let mut id = 0;
                 let mut next = |source: Source| {
                     id += 1;
-                    compile(gpu, id, &source)
+                    compile((gpu, cache), id, &source)
                 };
                 let pipelines = Self { $($name: next(Source {
                     name: stringify!($name),
@@ -96,7 +99,11 @@ pipelines! {
     heads_rest: "heads_rest" [Read, Write] {};
 }
 
-fn compile(gpu: &Gpu, id: usize, source: &Source) -> Pipeline {
+fn compile(
+    (gpu, cache): (&Gpu, Option<&wgpu::PipelineCache>),
+    id: usize,
+    source: &Source,
+) -> Pipeline {
     let name = source.name;
     let buffer = |binding: usize, ty, has_dynamic_offset| BindGroupLayoutEntry {
         binding: binding as u32,
@@ -132,7 +139,7 @@ fn compile(gpu: &Gpu, id: usize, source: &Source) -> Pipeline {
             constants: source.constants,
             zero_initialize_workgroup_memory: false,
         },
-        cache: None,
+        cache,
     });
     Pipeline { name, id, raw, layout }
 }

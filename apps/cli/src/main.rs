@@ -11,6 +11,7 @@ mod conversation;
 mod convert;
 mod device;
 mod doctor;
+mod drivers;
 mod explain;
 mod failure;
 mod hub;
@@ -47,6 +48,7 @@ use interrupt::Interrupt;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    drivers::quieten();
     let cli = match Cli::from_command_line(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => {

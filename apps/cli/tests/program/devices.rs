@@ -1,0 +1,73 @@
+//! What computes, chosen on the command line. A machine may have any adapters or none.
+
+use super::{Ran, bundled, program, run};
+use serde_json::Value;
+
+/// Runs where no driver is found.
+fn without_drivers(arguments: &[&str]) -> Ran {
+    let mut command = program();
+    command.env("VK_DRIVER_FILES", "/no/such.json").env("VK_ICD_FILENAMES", "/no/such.json");
+    command.args(arguments).output().unwrap().into()
+}
+
+const PROMPT: [&str; 6] = ["-p", "The ship", "-n", "4", "--temp", "0"];
+
+fn with(device: &str) -> Vec<String> {
+    let arguments = ["run", "-m", bundled(), "--device", device];
+    arguments.iter().chain(&PROMPT).map(|text| (*text).to_owned()).collect()
+}
+
+#[test]
+fn everything_that_can_compute_is_listed() {
+    let text = run(&["devices"]).ok();
+    assert!(text.starts_with("cpu "), "{text}");
+    let json: Value = serde_json::from_str(&run(&["devices", "--json"]).ok()).unwrap();
+    let gpus = json["gpus"].as_array().unwrap();
+    for (index, gpu) in gpus.iter().enumerate() {
+        let name = format!("wgpu:{index}");
+        assert_eq!(gpu["device"], name.as_str());
+        assert!(gpu["limits"]["storage_binding_bytes"].as_u64() > Some(0), "{gpu}");
+        assert!(text.contains(&name) && text.contains(gpu["name"].as_str().unwrap()), "{text}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn without_a_gpu_auto_says_so_and_the_cpu_computes() {
+    let devices = without_drivers(&["devices"]).ok();
+    assert!(devices.contains("no GPU"), "{devices}");
+    let lines = |ran: &Ran| ran.err.lines().filter(|line| line.contains("on the CPU")).count();
+    let arguments = with("auto");
+    let auto = without_drivers(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(lines(&auto), 1, "{}", auto.err);
+    assert!(auto.err.contains("no graphics adapter was found"), "{}", auto.err);
+    let arguments = with("cpu");
+    let cpu = run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(lines(&cpu), 0, "{}", cpu.err);
+    assert_eq!(auto.ok(), cpu.ok());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_device_that_is_not_there_is_an_error() {
+    for (device, words) in
+        [("wgpu", "no graphics adapter was found"), ("wgpu:3", "no graphics adapter")]
+    {
+        let arguments = with(device);
+        let ran = without_drivers(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        ran.fails(1, words, "--device cpu");
+    }
+    let bench = without_drivers(&["bench", "-m", bundled(), "--no-bandwidth", "--device", "wgpu"]);
+    bench.fails(1, "no graphics adapter was found", "--device cpu");
+}
+
+#[test]
+fn devices_that_are_not_built_or_not_known() {
+    for (device, words) in [("cuda", "not written yet"), ("gpu", "the devices are auto, cpu, wgpu")]
+    {
+        let arguments = with(device);
+        let ran = run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(ran.code, Some(2), "{}", ran.err);
+        assert!(ran.err.contains(words), "{}", ran.err);
+    }
+}
