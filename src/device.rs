@@ -144,6 +144,7 @@ impl DeviceOptions {
             adapter: choice.clone(),
             vram_budget: self.vram_budget,
             pipeline_cache: self.pipeline_cache.clone(),
+            ..WgpuOptions::default()
         })?)
     }
 }
