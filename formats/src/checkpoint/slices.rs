@@ -339,15 +339,20 @@ impl Checkpoint {
         let source_cols = part.source[1].max(1);
         let places = if columns.is_all() { None } else { columns.places(source_cols) };
         let cols = places.as_ref().map_or(source_cols, Vec::len).max(1);
+        let gaps_are_short = rows.stride / 4 <= rows.length;
         let mut row = first;
         let mut span = Vec::new();
         let mut rest = out;
         while !rest.is_empty() {
-            // As many rows as one read covers.
+            // As many rows as one read covers, across gaps that are not much longer than runs.
             let start = rows.place(row);
             let wanted = rest.len().div_ceil(cols);
             let room = (SPAN_ELEMENTS / source_cols).max(1);
-            let near = |count: &usize| rows.place(row + count - 1) - start < room;
+            let left =
+                if gaps_are_short { usize::MAX } else { rows.length - row % rows.length.max(1) };
+            let near = |count: &usize| {
+                *count <= left && rows.place(row + count - 1).saturating_sub(start) < room
+            };
             let count = (1..=wanted).take_while(near).last().unwrap_or(1);
             let (now, later) = rest.split_at_mut((count * cols).min(rest.len()));
             let height = rows.place(row + count - 1) - start + 1;
