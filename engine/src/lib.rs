@@ -21,8 +21,8 @@ pub mod error;
 #[cfg(feature = "text")]
 pub mod event;
 pub mod expert;
-#[cfg(feature = "text")]
 mod float_bytes;
+#[cfg(feature = "text")]
 pub mod generate;
 #[cfg(feature = "text")]
 pub mod input;

@@ -3,7 +3,8 @@
 
 use nestling_formats::store::{Group, GroupId, Index, Store};
 use nestling_formats::{
-    AttentionConfig, FeedForward, LatentConfig, Level, ModelConfig, OutputGate, Plane, TokenMixer,
+    AttentionConfig, ExpertBias, FeedForward, LatentConfig, Level, ModelConfig, OutputGate, Plane,
+    TokenMixer,
 };
 
 use crate::allocation::{self, Allocation, Counting};
@@ -134,7 +135,7 @@ impl MemoryPlan {
         {
             return Ok(resident);
         }
-        let dense = dense.saturating_add(float_bytes::bound_biases(config));
+        let dense = dense.saturating_add(bound_biases(config));
         let given = available.unwrap_or(u64::MAX);
         let program_bytes = PROGRAM_BYTES_MAX.min(given / PROGRAM_SHARE);
         let available = given - program_bytes;
@@ -383,6 +384,22 @@ fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
     let int8 = (config.hidden_size + qkv + inner) * 5 / 4;
     let logits = 4 * LOGIT_ROWS * config.vocab_size as u64;
     logits.saturating_add(rows.saturating_mul((4 * floats + int8) as u64))
+}
+
+/// What the biases of all experts take a second time where experts are streamed: beside the
+/// tables of their layers, every expert that is there has its own.
+fn bound_biases(config: &ModelConfig) -> u64 {
+    if config.expert_bias == ExpertBias::Absent {
+        return 0;
+    }
+    let of_layer = |feed_forward| match feed_forward {
+        FeedForward::Moe { num_experts, moe_intermediate_size, .. } => {
+            num_experts as u64 * (2 * moe_intermediate_size + config.hidden_size) as u64
+        }
+        FeedForward::Dense { .. } => 0,
+    };
+    float_bytes::FLOAT_BYTES
+        * config.layers.iter().map(|layer| of_layer(layer.feed_forward)).sum::<u64>()
 }
 
 #[cfg(test)]

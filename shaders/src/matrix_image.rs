@@ -196,3 +196,83 @@ impl<'a> MatrixImage<'a> {
         out.resize(self.bytes, 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+    use std::sync::Arc;
+
+    use nestling_engine::weights::{
+        ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions,
+    };
+    use nestling_formats::nested::{
+        CodecFitter, Layout, NestedCodec, QuantizeOptions, pack_plane, plane_bytes, quantize_matrix,
+    };
+    use nestling_formats::{Level, Plane};
+
+    use super::{Field, MatrixImage};
+
+    const COLS: usize = 40;
+
+    fn codec(values: &[f32]) -> Arc<NestedCodec> {
+        let mut fitter = CodecFitter::new(&QuantizeOptions::default());
+        fitter.add(values, values.len() / COLS, COLS, None).unwrap();
+        Arc::new(fitter.finish().unwrap())
+    }
+
+    fn nested(values: &[f32], codec: &Arc<NestedCodec>, layout: Layout) -> MatrixWeights {
+        let rows = values.len() / COLS;
+        let options = QuantizeOptions::default();
+        let matrix = quantize_matrix(values, rows, COLS, codec, None, &options).unwrap();
+        let region = |plane| {
+            let mut bytes = vec![0; plane_bytes(layout, rows, COLS, plane).unwrap()];
+            pack_plane(&matrix, layout, plane, &mut bytes).unwrap();
+            ByteRegion::from_vec(bytes)
+        };
+        let regions = PlaneRegions {
+            p2: region(Plane::P2),
+            p3: Some(region(Plane::P3)),
+            p4: Some(region(Plane::P4)),
+            p34: None,
+            p6: Some(region(Plane::P6)),
+            p8: Some(region(Plane::P8)),
+        };
+        let (shape, codec) = ((rows, COLS), Arc::clone(codec));
+        MatrixWeights::Nested(NestedMatrix::new(shape, layout, codec, regions, Level::ALL).unwrap())
+    }
+
+    /// Bytes of an image that does not say which rows it has.
+    fn bytes(mut image: MatrixImage) -> Vec<u8> {
+        image.set(Field::FirstRow, 0);
+        let mut bytes = Vec::new();
+        image.write(&mut bytes);
+        bytes
+    }
+
+    /// The parts of a large matrix are what their rows alone would be.
+    #[test]
+    fn parts_are_the_images_of_their_rows() {
+        let values: Vec<f32> =
+            (0..150 * COLS).map(|i| ((i * 7919) % 1009) as f32 / 500.0).collect();
+        let codec = codec(&values);
+        for layout in [Layout::Tile16, Layout::RowMajor] {
+            let all = nested(&values, &codec, layout);
+            let whole = MatrixImage::of(&all, u64::MAX).unwrap();
+            assert_eq!(whole.len(), 1);
+            let parts = MatrixImage::of(&all, whole[0].bytes as u64 * 2 / 3).unwrap();
+            let rows: Vec<_> = parts.iter().map(|part| (part.first_row, part.rows)).collect();
+            assert_eq!(rows, [(0, 128), (128, 22)]);
+            for part in parts {
+                let end = (part.first_row + part.rows) * COLS;
+                let own = nested(&values[part.first_row * COLS..end], &codec, layout);
+                let alone = MatrixImage::of(&own, u64::MAX).unwrap().remove(0);
+                assert_eq!(bytes(part), bytes(alone), "{layout:?}");
+            }
+        }
+        let float = MatrixWeights::Float(FloatMatrix::from_f32(150, COLS, &values).unwrap());
+        let parts = MatrixImage::of(&float, 16 << 10).unwrap();
+        assert_eq!(parts.iter().map(|part| part.rows).collect::<Vec<_>>(), [64, 64, 22]);
+        assert!(MatrixImage::of(&float, 1 << 10).is_err());
+    }
+}

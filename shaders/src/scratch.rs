@@ -26,7 +26,8 @@ impl Room {
     }
 }
 
-/// Activations in int8 as products take them: values `[rows, groups, 8]` words, scales `[rows, groups]`.
+/// Activations in int8 as products take them: values `[rows, groups, 8]` words, and scales
+/// `[rows, groups]`.
 #[derive(Debug, Default)]
 pub(crate) struct QuantizedRoom {
     values: Room,

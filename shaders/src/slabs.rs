@@ -1,7 +1,7 @@
 //! Memory for weights: large buffers, slabs, that matrices have places in.
 //!
-//! A place that is let go of is given away again after the next submission: what was recorded before
-//! may still read it, and what is written from then on comes after.
+//! A place that is let go of is given away again after the next submission: what was recorded
+//! before may still read it, and what is written from then on comes after.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,9 +32,12 @@ struct State {
 #[derive(Debug)]
 struct Slab {
     buffer: wgpu::Buffer,
-    /// Ascending, none touches the next.
-    free: Vec<Range<u64>>,
+    free: Rooms,
 }
+
+/// Free parts of a slab: ascending, none touches the next.
+#[derive(Debug)]
+struct Rooms(Vec<Range<u64>>);
 
 /// Part of a slab, held.
 #[derive(Debug)]
@@ -74,7 +77,7 @@ impl Slabs {
         let bytes = bytes.max(1).next_multiple_of(ALIGN);
         let mut state = lock(&self.state);
         let found =
-            (0..).zip(&mut state.slabs).find_map(|(slab, one)| Some((slab, one.take(bytes)?)));
+            (0..).zip(&mut state.slabs).find_map(|(slab, one)| Some((slab, one.free.take(bytes)?)));
         let (slab, offset) = match found {
             Some(found) => found,
             None => state.grow(gpu, bytes)?,
@@ -87,7 +90,7 @@ impl Slabs {
     pub fn settle(&self) {
         let state = &mut *lock(&self.state);
         for (slab, range) in state.left.drain(..) {
-            state.slabs[slab].give(range);
+            state.slabs[slab].free.give(range);
         }
     }
 }
@@ -103,31 +106,51 @@ impl State {
             other => other?,
         };
         let rest = bytes..buffer.size();
-        self.slabs.push(Slab { buffer, free: vec![rest] });
+        self.slabs.push(Slab { buffer, free: Rooms(vec![rest]) });
         Ok((self.slabs.len() - 1, 0))
     }
 }
 
-impl Slab {
+impl Rooms {
     /// The first room that is large enough.
     fn take(&mut self, bytes: u64) -> Option<u64> {
-        let room = self.free.iter_mut().find(|room| room.end - room.start >= bytes)?;
+        let room = self.0.iter_mut().find(|room| room.end - room.start >= bytes)?;
         let offset = room.start;
         room.start += bytes;
-        self.free.retain(|room| room.start < room.end);
+        self.0.retain(|room| room.start < room.end);
         Some(offset)
     }
 
     fn give(&mut self, range: Range<u64>) {
-        let at = self.free.partition_point(|room| room.start < range.start);
-        self.free.insert(at, range);
-        self.free.retain(|room| room.start < room.end);
-        self.free.dedup_by(|next, room| {
+        let at = self.0.partition_point(|room| room.start < range.start);
+        self.0.insert(at, range);
+        self.0.retain(|room| room.start < room.end);
+        self.0.dedup_by(|next, room| {
             let touches = next.start == room.end;
             if touches {
                 room.end = next.end;
             }
             touches
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rooms;
+
+    #[test]
+    fn rooms_are_taken_in_order_and_join_again() {
+        let mut rooms = Rooms(vec![0..1024]);
+        assert_eq!([256, 512].map(|bytes| rooms.take(bytes)), [Some(0), Some(256)]);
+        assert_eq!(rooms.take(512), None);
+        rooms.give(0..256);
+        assert_eq!(rooms.0, [0..256, 768..1024]);
+        assert_eq!(rooms.take(256), Some(0));
+        rooms.give(0..256);
+        rooms.give(256..768);
+        assert_eq!(rooms.0, std::slice::from_ref(&(0..1024)));
+        assert_eq!(rooms.take(1024), Some(0));
+        assert!(rooms.0.is_empty());
     }
 }

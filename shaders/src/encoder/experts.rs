@@ -1,7 +1,7 @@
 //! Feed-forward parts: dense ones, and a layer's experts.
 //!
-//! Gate and up of all of them are one set of products, side by side; what joins them is the input of
-//! the other set, down.
+//! Gate and up of all of them are one set of products, side by side; what joins them is the input
+//! of the other set, down.
 
 use std::ops::Range;
 
