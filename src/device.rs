@@ -89,8 +89,8 @@ impl fmt::Display for Device {
 pub struct DeviceOptions {
     /// Which.
     pub device: Device,
-    /// Bytes of a GPU's memory that may be used; none for what it has. Without meaning for the
-    /// processor.
+    /// Bytes of a GPU's memory that models may use ([`OpenDevice::memory_bytes`]); none for what it
+    /// has. Without meaning for the processor.
     pub vram_budget: Option<u64>,
     /// Folder where compiled shaders are kept from one start to the next; none to compile them
     /// every time.
@@ -162,6 +162,17 @@ impl OpenDevice {
     /// Whether it is the processor.
     pub fn is_cpu(&self) -> bool {
         matches!(self, Self::Cpu { .. })
+    }
+
+    /// What an engine may use for models on this device: `host`, and no more than the device has or
+    /// was allowed. Weights that lie in a GPU's memory pass through the host's, and streamed experts
+    /// are in both.
+    pub fn memory_bytes(&self, host: Option<u64>) -> Option<u64> {
+        match self {
+            Self::Cpu { .. } => host,
+            #[cfg(feature = "wgpu")]
+            Self::Wgpu(gpu) => host.into_iter().chain(gpu.memory_bytes()).min(),
+        }
     }
 
     /// Gives its backend to `user`, and `cpu` where the processor computes.

@@ -247,3 +247,55 @@ fn every_kernel_has_a_parity_case_and_a_bench_row() {
     }
     expect_none(found);
 }
+
+/// The encoder's method that every kernel of the GPU backend is started by.
+const SHADERS: &[(&str, &str)] = &[
+    ("add_gated", "add_gated"),
+    ("attend", "attend"),
+    ("embed", "embed"),
+    ("experts_sum", "experts_sum"),
+    ("gate", "gate"),
+    ("gated", "ffn"),
+    ("gated_quantize", "ffn"),
+    ("gather_rows", "gather_rows"),
+    ("heads_rest", "matmul_heads"),
+    ("kv_store", "rope_store"),
+    ("matmul_float", "matmul"),
+    ("matmul_nested", "matmul"),
+    ("matmul_nested_rows", "matmul"),
+    ("norm_part", "rope_store"),
+    ("quantize", "matmul"),
+    ("rms_norm", "rms_norm"),
+    ("rope", "rope_store"),
+    ("route", "route"),
+    ("scale", "scale"),
+    ("softcap", "softcap"),
+];
+
+#[test]
+fn every_shader_has_a_parity_case() {
+    let mut tests = Vec::new();
+    collect(&root().join("shaders/tests/parity"), &["rs"], &mut tests);
+    let mut shaders = Vec::new();
+    collect(&root().join("shaders/wgsl"), &["wgsl"], &mut shaders);
+    let stem = |source: &Source| {
+        let name = source.path.strip_prefix("shaders/wgsl/")?.strip_suffix(".wgsl")?;
+        (!name.contains('/')).then(|| name.to_owned())
+    };
+    let names: Vec<String> = shaders.iter().filter_map(stem).collect();
+    assert!(names.len() > 5, "found only {names:?}");
+    let mut found = Vec::new();
+    for name in &names {
+        let Some((_, method)) = SHADERS.iter().find(|(shader, _)| shader == name) else {
+            found.push(format!("shader `{name}` is not in tests/tidy.rs SHADERS"));
+            continue;
+        };
+        let call = format!("encoder.{method}(");
+        if !tests.iter().any(|test| test.text.contains(&call)) {
+            found.push(format!("shader `{name}` has no parity case with `{call}`"));
+        }
+    }
+    let gone = SHADERS.iter().filter(|(shader, _)| !names.iter().any(|name| name == shader));
+    found.extend(gone.map(|(shader, _)| format!("shader `{shader}` is listed, but not there")));
+    expect_none(found);
+}

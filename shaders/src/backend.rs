@@ -67,6 +67,7 @@ pub struct WgpuBackend {
     pub(crate) router_logits: Option<WgpuBuffer>,
     pub(crate) scratch: Scratch,
     pub(crate) dot: Int8Dot,
+    memory_bytes: Option<u64>,
 }
 
 impl WgpuBackend {
@@ -91,7 +92,14 @@ impl WgpuBackend {
             _ => Int8Dot::Plain,
         };
         let scratch = Scratch::default();
-        Ok(Self { gpu, pipelines, recorder, router_logits: None, scratch, dot })
+        let memory_bytes = options.vram_budget.or(description.memory_bytes);
+        Ok(Self { gpu, pipelines, recorder, router_logits: None, scratch, dot, memory_bytes })
+    }
+
+    /// Bytes of device memory that may be used: the budget that was given, or what the device has,
+    /// where that is known.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.memory_bytes
     }
 
     /// Another backend on the same device.
@@ -101,8 +109,8 @@ impl WgpuBackend {
     pub fn again(&self) -> Result<Self, WgpuError> {
         let recorder = Recorder::new(Arc::clone(&self.gpu))?;
         let (gpu, pipelines) = (Arc::clone(&self.gpu), Arc::clone(&self.pipelines));
-        let (scratch, dot) = (Scratch::default(), self.dot);
-        Ok(Self { gpu, pipelines, recorder, router_logits: None, scratch, dot })
+        let (scratch, dot, memory_bytes) = (Scratch::default(), self.dot, self.memory_bytes);
+        Ok(Self { gpu, pipelines, recorder, router_logits: None, scratch, dot, memory_bytes })
     }
 }
 

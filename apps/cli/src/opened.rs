@@ -11,6 +11,7 @@ use crate::progress::Progress;
 use crate::system::SystemFiles;
 use crate::system::memory::MemoryState;
 use crate::{convert, device, mapped, places, speed};
+use nestling::OpenDevice;
 use nestling::engine::record::Recorder;
 use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
 use nestling::engine::{
@@ -77,7 +78,8 @@ pub fn open_at(
 ) -> Result<Opened> {
     let device = device::open(&resources.device, console)?;
     let source = source(&path, resources.load_mode, model.partial)?;
-    let engine = Engine::new(engine_options(resources)).map_err(|error| explain(&error))?;
+    let engine =
+        Engine::new(engine_options(resources, &device)).map_err(|error| explain(&error))?;
     let mut options = ModelOptions { recorder, ..model_options(model, resources) };
     if let ModelSource::Store(store) = &source
         && is_streamed(store, &options, engine.budget().total_bytes())
@@ -146,14 +148,14 @@ pub fn memory_budget(given: Option<ByteSize>) -> Option<u64> {
     given.map(|size| size.0).or_else(free)
 }
 
-fn engine_options(resources: &ResourceArgs) -> EngineOptions {
+fn engine_options(resources: &ResourceArgs, device: &OpenDevice) -> EngineOptions {
     EngineOptions {
         threads: resources.threads.map(|threads| threads as usize).or_else(best_threads),
         placement: match resources.pin_threads {
             true => ThreadPlacement::Pinned,
             false => ThreadPlacement::Free,
         },
-        memory_bytes: memory_budget(resources.memory),
+        memory_bytes: device.memory_bytes(memory_budget(resources.memory)),
         ..EngineOptions::default()
     }
 }

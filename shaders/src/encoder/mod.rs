@@ -181,7 +181,7 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         x: &WgpuBuffer,
         out: &mut WgpuRouting,
     ) -> Result<(), EngineError> {
-        let WgpuBackend { gpu, pipelines, recorder, router_logits, scratch, dot } =
+        let WgpuBackend { gpu, pipelines, recorder, router_logits, scratch, dot, .. } =
             &mut *self.backend;
         let tools = &mut Tools { gpu, pipelines, recorder, scratch, dot: *dot };
         route::route(tools, router, x, router_logits, out)

@@ -11,6 +11,7 @@
 mod attention;
 mod elementwise;
 mod embed;
+mod experts_sum;
 mod feed_forward;
 mod harness;
 mod matrices;

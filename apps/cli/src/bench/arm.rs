@@ -39,7 +39,7 @@ pub struct ArmOptions {
 }
 
 impl ArmOptions {
-    pub fn new(opening: Opening, tests: &[Test], run: &RunningArgs) -> Self {
+    pub fn new(opening: Opening, tests: &[Test], run: &RunningArgs, device: &OpenDevice) -> Self {
         let most = |of: fn(&Test) -> usize| tests.iter().map(of).max().unwrap_or(1);
         let sessions = most(|test| test.sessions);
         Self {
@@ -48,7 +48,7 @@ impl ArmOptions {
             sessions,
             positions: most(|test| test.depth + test.prompt + test.generated),
             kv_dtype: kv_dtype(run.kv_type),
-            memory_bytes: memory_budget(run.memory),
+            memory_bytes: device.memory_bytes(memory_budget(run.memory)),
             reads: ReadOptions::default(),
             recorder: None,
         }

@@ -157,14 +157,14 @@ impl Bench<'_> {
     ) -> Result<()> {
         let bandwidth = machine.bandwidth(opening.threads, self.console);
         machine::forget_peak_memory();
-        let options = ArmOptions::new(opening, self.tests, &self.args.run);
+        let device = device::open(&self.args.run.device, self.console)?;
+        let options = ArmOptions::new(opening, self.tests, &self.args.run, &device);
         let reads = match options.is_streamed(store) {
             true => read_options(store, self.console),
             false => ReadOptions::default(),
         };
         let observer = Observer::new(&self.args.observe, false);
         let options = options.with(reads, observer.recorder());
-        let device = device::open(&self.args.run.device, self.console)?;
         let started = Instant::now();
         let arm = Arm::open(store, &options, device, cancel).and_then(|mut arm| {
             let load = started.elapsed();
