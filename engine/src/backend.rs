@@ -7,6 +7,7 @@
 mod parts;
 
 use std::ops::AddAssign;
+use std::sync::Arc;
 
 use nestling_formats::Level;
 
@@ -70,6 +71,9 @@ pub trait Backend: Send + Sized + 'static {
     type KvPool: Send + Sync;
     /// Recurrent states of one layer.
     type StatePool: Send + Sync;
+    /// The experts of one layer, for a device that finds them by itself; see
+    /// [`Encoder::routed_experts`].
+    type ExpertTable: Send + Sync;
     /// Computes one step.
     type Encoder<'a>: Encoder<Self>
     where
@@ -122,6 +126,19 @@ pub trait Backend: Send + Sized + 'static {
 
     /// Bytes of the planes that a level uses, as a store holds them.
     fn matrix_prefix_bytes(matrix: &Self::Matrix, level: Level) -> u64;
+
+    /// The experts of a layer, all of them, for [`Encoder::routed_experts`]. None where the host has
+    /// to know the routing: it is the host that computes, or the experts are in a form for it.
+    ///
+    /// # Errors
+    /// A backend whose memory is full.
+    fn expert_table(
+        &mut self,
+        experts: &[Arc<FeedForward<Self>>],
+    ) -> Result<Option<Self::ExpertTable>, EngineError> {
+        let _ = experts;
+        Ok(None)
+    }
 
     /// Room for the keys and values of one layer. Pages may be allocated when first written.
     ///
@@ -475,6 +492,28 @@ pub trait Encoder<B: Backend>: Send {
         x: &B::Buffer,        // [T, D]
         out: &mut B::Buffer,  // [T * K, D]
     ) -> Result<(), EngineError>;
+
+    /// [`Encoder::experts`] with those that the routing names, all of one layer: nobody waits for the
+    /// routing. The next [`Encoder::read_into`] brings it along, for [`Encoder::take_routed`].
+    ///
+    /// # Errors
+    /// Sizes that differ; a level that an expert of the table does not hold; a failed device.
+    fn routed_experts(
+        &mut self,
+        table: &B::ExpertTable,
+        levels: &[Level],                        // [T]
+        (routing, x): (&B::Routing, &B::Buffer), // [T, K], [T, D]
+        out: &mut B::Buffer,                     // [T * K, D]
+    ) -> Result<(), EngineError> {
+        let _ = (table, levels, routing, x, out);
+        Err(EngineError::mismatch("experts of the routing", "a device that finds them", "a host"))
+    }
+
+    /// The experts that [`Encoder::routed_experts`] found, call after call, in place of what `out`
+    /// held; once a buffer was read.
+    fn take_routed(&mut self, out: &mut Vec<u32>) {
+        out.clear();
+    }
 
     /// `out[t] += Σ expert_weight · expert_rows[t * K + rank]`: for each row, a sum that starts at
     /// zero and gains `fma(weight, value, sum)` in ascending rank is added to `out`.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::{Backend, BackendCounters, BackendLimits};
+use nestling_engine::backend::{Backend, BackendCounters, BackendLimits, FeedForward};
 use nestling_engine::kv_cache::{KvShape, PageId};
 use nestling_engine::recurrent::{StateId, StateShape};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
@@ -12,8 +12,10 @@ use nestling_formats::Level;
 
 use crate::adapters::{self, AdapterChoice};
 use crate::device::Gpu;
+use crate::encoder::Notes;
 use crate::encoder::{HEAD_DIM_MAX, NUM_EXPERTS_MAX, PER_TOKEN_MAX, WgpuEncoder};
 use crate::error::WgpuError;
+use crate::expert_table::WgpuExpertTable;
 use crate::matrix::WgpuMatrix;
 use crate::memory::{SharedGpu, WgpuBuffer, WgpuFloats, WgpuRouting};
 use crate::pages::WgpuPages;
@@ -68,6 +70,8 @@ pub struct WgpuBackend {
     pub(crate) scratch: Scratch,
     pub(crate) dot: Int8Dot,
     memory_bytes: Option<u64>,
+    /// Experts that shaders found in the step under way.
+    pub(crate) notes: Notes,
 }
 
 impl WgpuBackend {
@@ -92,8 +96,18 @@ impl WgpuBackend {
             _ => Int8Dot::Plain,
         };
         let scratch = Scratch::default();
+        let notes = Notes::default();
         let memory_bytes = options.vram_budget.or(description.memory_bytes);
-        Ok(Self { gpu, pipelines, recorder, router_logits: None, scratch, dot, memory_bytes })
+        Ok(Self {
+            gpu,
+            pipelines,
+            recorder,
+            router_logits: None,
+            scratch,
+            dot,
+            memory_bytes,
+            notes,
+        })
     }
 
     /// Bytes of device memory that may be used: the budget that was given, or what the device has,
@@ -109,8 +123,18 @@ impl WgpuBackend {
     pub fn again(&self) -> Result<Self, WgpuError> {
         let recorder = Recorder::new(Arc::clone(&self.gpu))?;
         let (gpu, pipelines) = (Arc::clone(&self.gpu), Arc::clone(&self.pipelines));
+        let notes = Notes::default();
         let (scratch, dot, memory_bytes) = (Scratch::default(), self.dot, self.memory_bytes);
-        Ok(Self { gpu, pipelines, recorder, router_logits: None, scratch, dot, memory_bytes })
+        Ok(Self {
+            gpu,
+            pipelines,
+            recorder,
+            router_logits: None,
+            scratch,
+            dot,
+            memory_bytes,
+            notes,
+        })
     }
 }
 
@@ -121,6 +145,7 @@ impl Backend for WgpuBackend {
     type Matrix = WgpuMatrix;
     type KvPool = WgpuPages;
     type StatePool = WgpuStates;
+    type ExpertTable = WgpuExpertTable;
     type Encoder<'a> = WgpuEncoder<'a>;
 
     const PAGE_KIND: u8 = 2;
@@ -166,6 +191,13 @@ impl Backend for WgpuBackend {
         matrix.prefix_bytes(level)
     }
 
+    fn expert_table(
+        &mut self,
+        experts: &[Arc<FeedForward<Self>>],
+    ) -> Result<Option<WgpuExpertTable>, EngineError> {
+        WgpuExpertTable::new(&self.gpu, experts)
+    }
+
     fn kv_pool(&mut self, shape: &KvShape) -> Result<WgpuPages, EngineError> {
         WgpuPages::new(&self.gpu, *shape)
     }
@@ -198,6 +230,10 @@ impl Backend for WgpuBackend {
     }
 
     fn state_pool(&mut self, shape: &StateShape) -> Result<WgpuStates, EngineError> {
+        if shape.floats > 0 {
+            let expected = "an operation of this device";
+            return Err(EngineError::mismatch("gated DeltaNet", expected, "none yet"));
+        }
         Ok(WgpuStates::new(&self.gpu, *shape)?)
     }
 

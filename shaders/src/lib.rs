@@ -10,6 +10,7 @@ mod backend;
 mod device;
 mod encoder;
 mod error;
+mod expert_table;
 mod matrix;
 mod matrix_image;
 mod memory;
@@ -29,6 +30,7 @@ pub use adapters::{
 pub use backend::{Instructions, WgpuBackend, WgpuOptions};
 pub use encoder::WgpuEncoder;
 pub use error::WgpuError;
+pub use expert_table::WgpuExpertTable;
 pub use matrix::WgpuMatrix;
 pub use memory::{WgpuBuffer, WgpuFloats, WgpuRouting};
 pub use pages::WgpuPages;

@@ -83,6 +83,7 @@ pipelines! {
     attend_f16: "attend" [Read, Read, Read, Read, Read, Read, Read, Write] { KIND = 1.0 };
     attend_int8: "attend" [Read, Read, Read, Read, Read, Read, Read, Write] { KIND = 2.0 };
     route: "route" [Read, Read, Read, Read, Write, Write] {};
+    expert_blocks: "expert_blocks" [Read, Read, Read, Write, Write, Write] {};
     experts_sum: "experts_sum" [Read, Read, Write] {};
     embed: "embed" [Read, Read, Write] {};
     quantize: "quantize" [Read, Write, Write] {};

@@ -64,6 +64,9 @@ pub(crate) struct Scratch {
     /// The input of their second product, in int8 and as it is.
     pub inner: QuantizedRoom,
     pub inner_float: Room,
+    /// Blocks that shaders make: of gates and ups, of downs.
+    pub inner_blocks: Room,
+    pub out_blocks: Room,
     /// Stands in where a product has no bias.
     pub none: Room,
 }

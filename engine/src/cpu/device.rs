@@ -1,5 +1,6 @@
 //! The CPU as a backend: buffers, matrices and pages in host memory, threads and kernels.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use nestling_formats::Level;
@@ -187,6 +188,7 @@ impl Backend for Cpu {
     type Matrix = CpuMatrix;
     type KvPool = CpuPool;
     type StatePool = CpuStates;
+    type ExpertTable = Infallible;
     type Encoder<'a> = CpuEncoder<'a>;
 
     const PAGE_KIND: u8 = 0;

@@ -11,6 +11,7 @@ use nestling_formats::Level;
 
 use super::recorder::RoutingRecorder;
 use super::request::LatePlanes;
+use super::routed::Routed;
 use super::streamed::{StreamOptions, StreamedExperts};
 use super::{ExpertMemory, ExpertSource, StreamStats};
 use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
@@ -25,6 +26,8 @@ use crate::weights::ActivationMode;
 /// The experts of a model on a device.
 pub struct ExpertCache<B: Backend> {
     experts: Experts<B>,
+    /// What is left to the device.
+    routed: Routed<B>,
     /// Decides levels under dual routing.
     levels: Arc<dyn LevelRouter>,
     recorder: Arc<RoutingRecorder>,
@@ -110,9 +113,47 @@ impl<B: Backend> ExpertCache<B> {
     fn new(experts: Experts<B>, recorder: RoutingRecorder) -> Self {
         Self {
             experts,
+            routed: Routed::none(),
             levels: Arc::new(ThresholdRule::default()),
             recorder: Arc::new(recorder),
             watch: Watch::default(),
+        }
+    }
+
+    /// From now on the device finds experts by itself where it can: where all are resident.
+    ///
+    /// # Errors
+    /// A device whose memory is full.
+    pub fn leave_to_device(&mut self, backend: &mut B) -> Result<(), EngineError> {
+        if let Experts::Resident(layers) = &self.experts {
+            self.routed = Routed::of(layers, backend)?;
+        }
+        Ok(())
+    }
+
+    /// Has the device compute a layer's experts from a routing that stays there; false where the
+    /// step must wait for them, by [`ExpertCache::request`]. `per_token` is the experts of a row.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub fn ask_device(
+        &mut self,
+        (layer, per_token): (usize, usize),
+        rows: &StepRows,
+        inputs: (&B::Routing, &B::Buffer), // [T, K], [T, hidden_size]
+        out: &mut B::Buffer,               // [T * K, hidden_size]
+        encoder: &mut B::Encoder<'_>,
+    ) -> Result<bool, EngineError> {
+        if self.recorder.is_on() || self.watch.recorder.is_some() {
+            return Ok(false);
+        }
+        self.routed.ask((layer, per_token), rows, inputs, out, encoder)
+    }
+
+    /// Counts what the device computed by itself, once the step's logits were read.
+    pub fn count_routed(&mut self, encoder: &mut B::Encoder<'_>, stats: &mut StepStats) {
+        if let Experts::Resident(layers) = &self.experts {
+            self.routed.count(layers, encoder, stats);
         }
     }
 
@@ -161,6 +202,7 @@ impl<B: Backend> ExpertCache<B> {
     /// A step begins.
     pub fn begin_step(&mut self) {
         self.recorder.begin_step();
+        self.routed.begin_step();
         self.watch.begin();
         if let Experts::Streamed(streamed) = &mut self.experts {
             streamed.begin_step();

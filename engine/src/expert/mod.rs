@@ -11,6 +11,7 @@ mod owned;
 pub mod prefetch;
 pub mod recorder;
 mod request;
+mod routed;
 mod slot;
 pub mod source;
 pub mod stats;

@@ -76,6 +76,11 @@ impl RoutingRecorder {
         (RoutingTrace { shape: recording.shape.clone(), steps }, hidden)
     }
 
+    /// Whether it wants to know the routing of this step.
+    pub(super) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Acquire)
+    }
+
     /// Whether it wants to know what the router saw.
     pub(super) fn keeps_hidden(&self) -> bool {
         self.on.load(Ordering::Acquire) && self.lock().keep == Keep::HiddenToo

@@ -65,23 +65,27 @@ pub(super) async fn forward<B: Backend>(
         feed_forward::begin(&mut enc, lw, (&rows.dense_levels, eps), act)?;
         if let Some(router) = &lw.router {
             feed_forward::route(&mut enc, (lw, router), eps, act)?;
-            let mut pending = experts
-                .request(layer, rows, (&act.normed, &act.routing), &mut enc, requests)
-                .await?;
-            if let Some((norm, router)) = w.layers.get(layer + 1).and_then(LayerWeights::routing)
-                && pending.reads_ahead()
-            {
-                // The next layer's router, on a state that lacks this layer's experts.
-                enc.rms_norm(&act.x, norm, eps, &mut act.ahead)?;
-                enc.route(router, &act.ahead, &mut act.predicted)?;
-                let predicted = (&act.ahead, &act.predicted);
-                pending.read_ahead(rows, predicted, &mut enc, predictions).await?;
-            }
-            while let Some(ready) = pending.next(&mut enc, stats).await? {
-                if cancel.is_cancelled() {
-                    return Err(EngineError::Cancelled);
+            let (uses, seen) = ((layer, router.num_experts_per_tok), (&act.routing, &act.normed));
+            if !experts.ask_device(uses, rows, seen, &mut act.expert_rows, &mut enc)? {
+                let mut pending = experts
+                    .request(layer, rows, (&act.normed, &act.routing), &mut enc, requests)
+                    .await?;
+                if let Some((norm, router)) =
+                    w.layers.get(layer + 1).and_then(LayerWeights::routing)
+                    && pending.reads_ahead()
+                {
+                    // The next layer's router, on a state that lacks this layer's experts.
+                    enc.rms_norm(&act.x, norm, eps, &mut act.ahead)?;
+                    enc.route(router, &act.ahead, &mut act.predicted)?;
+                    let predicted = (&act.ahead, &act.predicted);
+                    pending.read_ahead(rows, predicted, &mut enc, predictions).await?;
                 }
-                enc.experts(ready, &act.routing, &act.normed, &mut act.expert_rows)?;
+                while let Some(ready) = pending.next(&mut enc, stats).await? {
+                    if cancel.is_cancelled() {
+                        return Err(EngineError::Cancelled);
+                    }
+                    enc.experts(ready, &act.routing, &act.normed, &mut act.expert_rows)?;
+                }
             }
             feed_forward::add_experts(&mut enc, lw, (rows.len(), eps), act)?;
         }
@@ -93,7 +97,9 @@ pub(super) async fn forward<B: Backend>(
     if let Some(cap) = w.softcap {
         enc.softcap(cap, &mut act.logits)?;
     }
-    enc.read_into(&act.logits, logits).await
+    enc.read_into(&act.logits, logits).await?;
+    experts.count_routed(&mut enc, stats);
+    Ok(())
 }
 
 /// Multiplies by a constant that is 1 in most families.

@@ -157,7 +157,11 @@ impl<B: Backend> Runner<B> {
             threads: options.load_threads,
         };
         let (weights, mut experts) = match &options.streaming {
-            None => loader.load(cancel, progress)?,
+            None => {
+                let (weights, mut experts) = loader.load(cancel, progress)?;
+                experts.leave_to_device(&mut backend)?;
+                (weights, experts)
+            }
             Some(streaming) => {
                 let weights = loader.load_dense(cancel, progress)?;
                 let from = Arc::clone(&source);

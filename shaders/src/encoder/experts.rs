@@ -162,23 +162,23 @@ fn joined(
     let gate_up = tools.scratch.gate_up.of(tools.gpu, 2 * rows * width)?;
     let inner = Output { values: gate_up.clone(), cols: 2 * width, write: Write::Set };
     products(tools, (&to_inner, &inner_pairs), input, &inner)?;
-    let input = gated(tools, first, &gate_up, (rows, width))?;
+    let input = gated(tools, first.weights, &gate_up, (rows, width))?;
     products(tools, (&to_out, &out_pairs), &input, output)
 }
 
-/// Joins gates and ups, as down takes them.
-fn gated(
+/// Joins gates and ups of parts like this one, as down takes them.
+pub(super) fn gated(
     Tools { gpu, pipelines, recorder, scratch, .. }: &mut Tools<'_>,
-    first: &Use,
+    like: &FeedForward<WgpuBackend>,
     gate_up: &Binding,
     (rows, width): (usize, usize),
 ) -> Result<Input, EngineError> {
-    let (kind, alpha, limit) = match first.weights.activation {
+    let (kind, alpha, limit) = match like.activation {
         Activation::Silu => (0, 0.0, 0.0),
         Activation::ClampedSwiglu { alpha, limit } => (1, alpha, limit),
         Activation::GeluTanh => (2, 0.0, 0.0),
     };
-    let down = &first.weights.down.matrix;
+    let down = &like.down.matrix;
     let (cols, rotated) = (word("columns", width)?, u32::from(down.rotated));
     let rows_word = word("rows", rows)?;
     let params = Gated { rows: rows_word, cols, kind, alpha, limit, rotated, padding: [0; 2] };

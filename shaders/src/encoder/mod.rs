@@ -8,6 +8,7 @@ mod norms;
 mod products;
 mod quantize;
 mod route;
+mod routed;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{
@@ -20,6 +21,7 @@ use nestling_formats::Level;
 
 use crate::backend::{Int8Dot, WgpuBackend};
 use crate::device::Gpu;
+use crate::expert_table::WgpuExpertTable;
 use crate::matrix::WgpuMatrix;
 use crate::memory::{WgpuBuffer, WgpuFloats, WgpuRouting};
 use crate::pages::WgpuPages;
@@ -27,6 +29,8 @@ use crate::pipelines::Pipelines;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
 use crate::states::WgpuStates;
+
+pub(crate) use routed::Notes;
 
 /// Largest size of a head.
 pub(crate) const HEAD_DIM_MAX: usize = 1024;
@@ -51,6 +55,7 @@ pub(crate) struct Tools<'a> {
 
 impl<'a> WgpuEncoder<'a> {
     pub(crate) fn new(backend: &'a mut WgpuBackend) -> Self {
+        backend.notes.used = 0;
         Self { backend }
     }
 
@@ -286,6 +291,24 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         experts::experts(&mut self.tools(), (experts, routing), x, out)
     }
 
+    fn routed_experts(
+        &mut self,
+        table: &WgpuExpertTable,
+        levels: &[Level],
+        (routing, x): (&WgpuRouting, &WgpuBuffer),
+        out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        let mut notes = std::mem::take(&mut self.backend.notes);
+        let tools = &mut self.tools();
+        let recorded = routed::experts(tools, (table, &mut notes), (levels, routing), x, out);
+        self.backend.notes = notes;
+        recorded
+    }
+
+    fn take_routed(&mut self, out: &mut Vec<u32>) {
+        out.clone_from(&self.backend.notes.ids);
+    }
+
     fn experts_sum(
         &mut self,
         routing: &WgpuRouting,
@@ -309,8 +332,17 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         buffer: &WgpuBuffer,
         out: &mut Vec<f32>,
     ) -> Result<(), EngineError> {
-        let part = (buffer.raw(), 0, 4 * buffer.len() as u64);
-        self.tools().recorder.read(&[part], |bytes| fill(out, bytes, f32::from_le_bytes))?;
+        let bytes = 4 * buffer.len();
+        let mut parts = vec![(buffer.raw(), 0, bytes as u64)];
+        let WgpuBackend { recorder, notes, .. } = &mut *self.backend;
+        let mut ids = std::mem::take(&mut notes.ids);
+        parts.extend(notes.part());
+        recorder.read(&parts, |all| {
+            let (own, noted) = all.split_at(bytes.min(all.len()));
+            fill(out, own, f32::from_le_bytes);
+            fill(&mut ids, noted, u32::from_le_bytes);
+        })?;
+        notes.ids = ids;
         Ok(())
     }
 }

@@ -90,7 +90,7 @@ impl Output {
 
 /// The ways to compute a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kernel {
+pub(super) enum Kernel {
     /// Int8, for few pairs.
     Few,
     /// Int8, for many.
@@ -103,7 +103,8 @@ enum Kernel {
 const MANY_PAIRS: usize = 9;
 
 impl Kernel {
-    fn of(kind: ProductKind, pairs: usize) -> Self {
+    /// The way for so many pairs of a job.
+    pub fn of(kind: ProductKind, pairs: usize) -> Self {
         match kind {
             ProductKind::Int8 if pairs >= MANY_PAIRS => Self::Many,
             ProductKind::Int8 => Self::Few,
@@ -240,21 +241,49 @@ pub(super) fn products(
         .try_for_each(|dispatch| record(tools, dispatch, pairs, input, (output, &none)))
 }
 
+/// One dispatch: blocks of matrices that lie in one slab.
+pub(super) struct Call {
+    pub kernel: Kernel,
+    pub slab: Binding,
+    /// Blocks, and how many.
+    pub blocks: (Binding, usize),
+    pub pairs: Binding,
+    pub bias: Binding,
+    /// Tiles of the largest block.
+    pub tiles: usize,
+    pub multiplications: u64,
+}
+
 fn record(
-    Tools { recorder, pipelines, dot, .. }: &mut Tools<'_>,
-    dispatch: &Dispatch,
+    tools: &mut Tools<'_>,
+    known: &Dispatch,
     pairs: &[Pair],
     input: &Input,
     (output, none): (&Output, &Binding),
 ) -> Result<(), EngineError> {
-    recorder.make_room()?;
-    let slab = Binding::from(&dispatch.slab.place.buffer);
-    let (blocks, pairs) = (recorder.table(&dispatch.blocks)?, recorder.table(pairs)?);
+    tools.recorder.make_room()?;
     let whole = |bias: &WgpuFloats| Binding::from(&bias.place.buffer);
-    let bias = dispatch.bias.map_or_else(|| none.clone(), whole);
-    let out = output.values.clone();
-    let mut bindings = vec![slab, blocks, pairs];
-    let x_cols = match (dispatch.kernel, &input.quantized) {
+    let call = Call {
+        kernel: known.kernel,
+        slab: Binding::from(&known.slab.place.buffer),
+        blocks: (tools.recorder.table(&known.blocks)?, known.blocks.len()),
+        pairs: tools.recorder.table(pairs)?,
+        bias: known.bias.map_or_else(|| none.clone(), whole),
+        tiles: known.tiles,
+        multiplications: known.multiplications,
+    };
+    dispatch(tools, &call, input, output)
+}
+
+/// Records one dispatch.
+pub(super) fn dispatch(
+    Tools { recorder, pipelines, dot, .. }: &mut Tools<'_>,
+    call: &Call,
+    input: &Input,
+    output: &Output,
+) -> Result<(), EngineError> {
+    let mut bindings = vec![call.slab.clone(), call.blocks.0.clone(), call.pairs.clone()];
+    let x_cols = match (call.kernel, &input.quantized) {
         (Kernel::Few | Kernel::Many, Some(x)) => {
             bindings.extend([x.values.clone(), x.scales.clone()]);
             input.cols.div_ceil(GROUP)
@@ -264,16 +293,16 @@ fn record(
             input.stride
         }
     };
-    bindings.extend([bias, out]);
+    bindings.extend([call.bias.clone(), output.values.clone()]);
     let params = Params {
         out_cols: word("columns", output.cols)?,
         x_cols: word("columns", x_cols)?,
         add: u32::from(output.write == Write::Add),
         padding: 0,
     };
-    let workgroups = [word("tiles", dispatch.tiles)?, word("blocks", dispatch.blocks.len())?, 1];
-    let cost = (workgroups, dispatch.multiplications);
-    Ok(recorder.dispatch(dispatch.kernel.pipeline(pipelines, *dot), &bindings, &params, cost)?)
+    let workgroups = [word("tiles", call.tiles)?, word("blocks", call.blocks.1)?, 1];
+    let cost = (workgroups, call.multiplications);
+    Ok(recorder.dispatch(call.kernel.pipeline(pipelines, *dot), &bindings, &params, cost)?)
 }
 
 /// The rows of each level that occurs, as pairs of themselves, and where each level's begin.

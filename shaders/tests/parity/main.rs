@@ -17,3 +17,4 @@ mod harness;
 mod matrices;
 mod norms;
 mod products;
+mod route;

@@ -11,6 +11,8 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
+use std::convert::Infallible;
+
 use nestling_formats::Level;
 
 use super::math;
@@ -77,6 +79,7 @@ impl Backend for Reference {
     type Matrix = ReferenceMatrix;
     type KvPool = ReferencePool;
     type StatePool = CpuStates;
+    type ExpertTable = Infallible;
     type Encoder<'a> = ReferenceEncoder;
 
     const PAGE_KIND: u8 = 1;

@@ -1,0 +1,160 @@
+//! The bundled model on any backend, and what it computes.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use nestling_engine::backend::Backend;
+use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
+use nestling_engine::cancel::CancelToken;
+use nestling_engine::cpu::Cpu;
+use nestling_engine::expert::{ExpertSource, Prefetch, StoreSource, StreamOptions};
+use nestling_engine::kv_cache::{KvDtype, PageId, pages_for};
+use nestling_engine::model::{Runner, RunnerOptions};
+use nestling_engine::reads::ReadOptions;
+use nestling_engine::runner::{ModelRunner, StepOutput};
+use nestling_engine::text::{EncodeOptions, SpecialText, Tokenizer};
+use nestling_engine::weights::ActivationMode;
+use nestling_formats::Level;
+use nestling_formats::store::Store;
+use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};
+
+/// The bundled model and a device.
+pub struct Parts {
+    pub source: Arc<dyn ExpertSource>,
+    /// Tokens of the validation text, which no part of the model was made from.
+    pub text: Vec<u32>,
+}
+
+/// A backend on the first adapter, software or not; none, said loudly, where there is no adapter.
+pub fn device() -> Option<WgpuBackend> {
+    static OPENED: OnceLock<Option<Mutex<WgpuBackend>>> = OnceLock::new();
+    let opened = OPENED.get_or_init(|| {
+        let adapter = AdapterChoice::Index(0);
+        match WgpuBackend::open(&WgpuOptions { adapter, ..WgpuOptions::default() }) {
+            Ok(backend) => Some(Mutex::new(backend)),
+            Err(error) => {
+                eprintln!("SKIPPED, nothing was tested: {error}");
+                None
+            }
+        }
+    });
+    opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
+}
+
+/// The bundled store at a level, all of it by default; none where the source tree has none.
+pub fn parts(level: Option<Level>) -> Option<Parts> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let path = root.join("models/nestling-storyteller.nest");
+    if !path.is_file() {
+        eprintln!("SKIPPED, nothing was tested: no {}", path.display());
+        return None;
+    }
+    let store = Arc::new(Store::open(&path).unwrap());
+    let tokenizer = store.asset("tokenizer.json").unwrap().unwrap();
+    let tokenizer = Tokenizer::from_bytes("tokenizer.json", &tokenizer).unwrap();
+    let text = std::fs::read_to_string(root.join("data/validation.txt")).unwrap();
+    let end = text.char_indices().nth(40_000).map_or(text.len(), |(at, _)| at);
+    let options = EncodeOptions { add_special_tokens: false, special_text: SpecialText::Plain };
+    let text = tokenizer.encode(&text[..end], options).unwrap();
+    let source = StoreSource::owned(store, level).unwrap();
+    Some(Parts { source: Arc::new(source), text })
+}
+
+impl Parts {
+    /// The model on a backend, its experts streamed within a budget where there is one.
+    pub fn runner<B: Backend>(
+        &self,
+        backend: B,
+        activations: ActivationMode,
+        expert_budget: Option<u64>,
+    ) -> Runner<B> {
+        let streaming = expert_budget.map(|budget_bytes| StreamOptions {
+            budget_bytes,
+            reads: ReadOptions::default(),
+            prefetch: Prefetch::Off,
+        });
+        let options = RunnerOptions {
+            rows_max: 64,
+            kv_pages: Some(PAGES),
+            kv_dtype: KvDtype::F16,
+            streaming,
+            activations,
+            load_threads: 2,
+            ..RunnerOptions::default()
+        };
+        let cancel = CancelToken::new();
+        let source = Arc::clone(&self.source);
+        Runner::load(backend, source, &options, &cancel, &mut |_, _| {}).unwrap()
+    }
+
+    pub fn on_cpu(&self, activations: ActivationMode) -> Runner<Cpu> {
+        self.runner(Cpu::new(2), activations, None)
+    }
+}
+
+const PAGES: usize = 8;
+
+/// Computes the rows that follow `first` positions of the only sequence.
+pub fn step(
+    runner: &mut dyn ModelRunner,
+    (first, tokens): (usize, &[u32]),
+    wants: impl Fn(usize) -> bool,
+) -> StepOutput {
+    let levels = LevelPolicy::Fixed(runner.limits().level_max.unwrap_or(Level::L8));
+    let row = |(at, &token): (usize, &u32)| Row {
+        token,
+        position: (first + at) as u32,
+        sequence: 0,
+        wants_logits: wants(at),
+        levels,
+    };
+    let pages = (0..pages_for(first + tokens.len()) as u32).map(PageId).collect();
+    let rows = tokens.iter().enumerate().map(row).collect();
+    let mut batch = Batch { rows, sequences: vec![SequenceRef::of_pages(pages)] };
+    batch.own_states();
+    let output = runner.step_blocking(&batch, &CancelToken::new()).unwrap();
+    assert!(output.failures.is_empty(), "{:?}", output.failures);
+    output
+}
+
+/// Logits of every position, computed in pieces of so many rows.
+pub fn all_logits(runner: &mut dyn ModelRunner, tokens: &[u32], piece: usize) -> Vec<f32> {
+    let mut logits = Vec::new();
+    for (index, tokens) in tokens.chunks(piece).enumerate() {
+        logits.extend(step(runner, (index * piece, tokens), |_| true).logits);
+    }
+    logits
+}
+
+/// One greedily chosen token, and how far its logit is above the next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    pub token: u32,
+    pub margin: f32,
+}
+
+/// The argmax continuation.
+pub fn greedy(runner: &mut dyn ModelRunner, prompt: &[u32], count: usize) -> Vec<Choice> {
+    let (mut piece, mut first, mut choices) = (prompt.to_vec(), 0, Vec::new());
+    while choices.len() < count {
+        let last = piece.len() - 1;
+        let output = step(runner, (first, &piece), |at| at == last);
+        first += piece.len();
+        let choice = best(&output.logits);
+        choices.push(choice);
+        piece = vec![choice.token];
+    }
+    choices
+}
+
+fn best(logits: &[f32]) -> Choice {
+    let mut best = [(0, f32::NEG_INFINITY); 2];
+    for (token, &logit) in (0u32..).zip(logits) {
+        if logit > best[0].1 {
+            best = [(token, logit), best[0]];
+        } else if logit > best[1].1 {
+            best[1] = (token, logit);
+        }
+    }
+    Choice { token: best[0].0, margin: best[0].1 - best[1].1 }
+}

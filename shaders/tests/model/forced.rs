@@ -1,0 +1,46 @@
+//! Teacher-forced logits.
+//!
+//! With float activations two devices differ by the rounding of sums alone. With activations in int8
+//! a value that lies between two integers may become either: from the first such value on, devices
+//! differ as far as rounding to int8 itself changes a logit, which the CPU shows in its two modes.
+
+use nestling_engine::weights::ActivationMode::{Float, Int8};
+
+use crate::common::{all_logits, device, parts};
+
+/// Most that a logit may differ with float activations: 8 layers of some ten sums each, of at most a
+/// thousand products; every sum of such a size is off by 1e-6 of what is summed, and logits
+/// are below 30.
+const FLOAT_TOLERANCE: f32 = 0.005;
+
+/// Root of the mean of squared differences, and the largest difference.
+fn distance(a: &[f32], b: &[f32]) -> (f64, f32) {
+    assert_eq!(a.len(), b.len());
+    let off = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    let squares: f64 = off.clone().map(|off| f64::from(off).powi(2)).sum();
+    ((squares / a.len() as f64).sqrt(), off.fold(0.0, f32::max))
+}
+
+#[test]
+fn teacher_forced_logits_are_off_by_the_rounding_of_activations() {
+    let (Some(device), Some(parts)) = (device(), parts(None)) else { return };
+    let tokens = &parts.text[..32];
+    let [float, int8] = [Float, Int8].map(|mode| all_logits(&mut parts.on_cpu(mode), tokens, 32));
+    let found = all_logits(&mut parts.runner(device, Int8, None), tokens, 32);
+    let (off, rounding) = (distance(&found, &int8), distance(&float, &int8));
+    eprintln!("off by {off:?}, int8 instead of float on the CPU {rounding:?}");
+    // Both devices round: each is off by as much, if by other roundings.
+    assert!(off.0 <= rounding.0 * std::f64::consts::SQRT_2, "{off:?} {rounding:?}");
+}
+
+#[test]
+#[ignore = "products with float activations are slow on a software device"]
+fn teacher_forced_logits_with_float_activations_are_those_of_the_cpu() {
+    let (Some(device), Some(parts)) = (device(), parts(None)) else { return };
+    let tokens = &parts.text[..32];
+    let expected = all_logits(&mut parts.on_cpu(Float), tokens, 32);
+    let found = all_logits(&mut parts.runner(device, Float, None), tokens, 32);
+    let off = distance(&found, &expected);
+    eprintln!("off by {off:?}");
+    assert!(off.1 <= FLOAT_TOLERANCE, "{off:?}");
+}

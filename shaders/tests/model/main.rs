@@ -1,0 +1,13 @@
+//! The bundled model on the device, against the CPU.
+//!
+//! Without an adapter or a bundled store the tests say so and pass.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test that cannot go on should say where, and one that is skipped why"
+)]
+
+mod common;
+mod forced;
+mod greedy;
+mod residency;

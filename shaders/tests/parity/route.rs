@@ -1,0 +1,99 @@
+//! The router's choice.
+
+use nestling_engine::backend::{Backend, Encoder, Router, Routing};
+use nestling_engine::cpu::Cpu;
+use nestling_engine::driver::block_on;
+use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights};
+use nestling_formats::{ExpertGroups, GroupScore, RouterConfig, RouterScore};
+
+use crate::harness::{buffer, device, expect_close, noise};
+
+struct Case {
+    experts: usize,
+    per_token: usize,
+    rule: RouterConfig,
+    biased: bool,
+}
+
+const HIDDEN: usize = 33;
+const ROWS: usize = 70;
+
+impl Case {
+    fn routing<B: Backend>(&self, backend: &mut B) -> Routing {
+        let weights = noise(self.experts * HIDDEN, 1);
+        let weights = FloatMatrix::from_f32(self.experts, HIDDEN, &weights).unwrap();
+        let weights = MatrixWeights::Float(weights);
+        let vector = |backend: &mut B, seed| {
+            self.biased.then(|| backend.upload_floats(&noise(self.experts, seed)).unwrap())
+        };
+        let router = Router {
+            weights: backend.upload_matrix(&weights, ActivationMode::Float).unwrap(),
+            num_experts_per_tok: self.per_token,
+            rule: self.rule.clone(),
+            logit_bias: vector(backend, 2),
+            selection_bias: vector(backend, 3),
+            expert_scale: vector(backend, 4),
+        };
+        let x = buffer(backend, HIDDEN, &noise(ROWS * HIDDEN, 5));
+        let mut out = backend.routing(ROWS, self.per_token).unwrap();
+        let mut encoder = backend.encoder();
+        encoder.route(&router, &x, &mut out).unwrap();
+        block_on(encoder.read_routing(&out)).unwrap()
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let softmax = RouterConfig::softmax(true);
+    let groups = |score| Some(ExpertGroups { n_group: 8, topk_group: 3, score });
+    let sigmoid = RouterConfig { score: RouterScore::Sigmoid, scale: 2.5, ..softmax.clone() };
+    let best = RouterConfig { groups: groups(GroupScore::Best), ..softmax.clone() };
+    let two_best = RouterConfig { groups: groups(GroupScore::TwoBest), ..sigmoid.clone() };
+    vec![
+        Case { experts: 5, per_token: 2, rule: softmax.clone(), biased: false },
+        Case { experts: 130, per_token: 8, rule: RouterConfig::softmax(false), biased: false },
+        Case { experts: 64, per_token: 64, rule: softmax, biased: true },
+        Case { experts: 64, per_token: 6, rule: best, biased: false },
+        Case { experts: 96, per_token: 8, rule: two_best, biased: true },
+        Case { experts: 1000, per_token: 8, rule: sigmoid, biased: true },
+    ]
+}
+
+#[test]
+fn experts_and_weights_are_those_of_the_cpu() {
+    let Some(mut device) = device() else { return };
+    for case in cases() {
+        let what = format!("{} of {}, {:?}", case.per_token, case.experts, case.rule);
+        let (found, expected) = (case.routing(&mut device), case.routing(&mut Cpu::new(1)));
+        // Logits are sums of 33 products below 1: with these inputs no two scores at the border are
+        // as close as their rounding.
+        assert_eq!(found.expert_ids, expected.expert_ids, "{what}");
+        // Logits of size 20 at most, each off by 1e-5: as many parts of a weight.
+        let tolerance = |weight: f32| 3e-5 * weight.abs().max(0.1);
+        expect_close(&what, &found.expert_weights, &expected.expert_weights, tolerance);
+    }
+}
+
+#[test]
+fn ties_go_to_the_lower_expert_and_nan_is_not_lost() {
+    let Some(mut device) = device() else { return };
+    // Experts 2, 3 and 4 are equal; the third row is not a number.
+    let weights = FloatMatrix::from_f32(5, 1, &[0.0, 1.0, 2.0, 2.0, 2.0]).unwrap();
+    let router = Router {
+        weights: device
+            .upload_matrix(&MatrixWeights::Float(weights), ActivationMode::Float)
+            .unwrap(),
+        num_experts_per_tok: 2,
+        rule: RouterConfig::softmax(true),
+        logit_bias: None,
+        selection_bias: None,
+        expert_scale: None,
+    };
+    let x = buffer(&mut device, 1, &[1.0, -1.0, f32::NAN]);
+    let mut out = device.routing(3, 2).unwrap();
+    let mut encoder = device.encoder();
+    encoder.route(&router, &x, &mut out).unwrap();
+    let routing = block_on(encoder.read_routing(&out)).unwrap();
+    assert_eq!(routing.expert_ids[..4], [2, 3, 0, 1]);
+    assert_eq!(routing.expert_weights[..2], [0.5, 0.5]);
+    assert!(routing.expert_weights[4..].iter().all(|weight| weight.is_nan()));
+}
