@@ -4,16 +4,24 @@ use crate::failure::{Failure, Result};
 use std::env;
 use std::path::{Path, PathBuf};
 
+/// By its name: a folder above the program may hold other stores.
+const BUNDLED_STORE: &str = "nestling-storyteller.nest";
+
 /// The bundled store: beside the program, in `<prefix>/share/nestling`, or in the source tree.
 pub fn bundled_store() -> Result<PathBuf> {
     let program = env::current_exe().ok().and_then(|path| path.canonicalize().ok());
     let directories = program.as_deref().map(bundle_directories).unwrap_or_default();
-    directories.iter().find_map(|directory| first_store(directory)).ok_or_else(|| {
+    find_bundled(&directories).ok_or_else(|| {
         Failure::new("the bundled storyteller was not found beside the program").advise(
             "name a model with -m STORE, or download one with -hf OWNER/REPO \
              (for example -hf Qwen/Qwen3-30B-A3B)",
         )
     })
+}
+
+fn find_bundled(directories: &[PathBuf]) -> Option<PathBuf> {
+    let mut stores = directories.iter().map(|directory| directory.join(BUNDLED_STORE));
+    stores.find(|path| path.is_file())
 }
 
 /// Directories that may hold the bundled store, nearest first.
@@ -30,12 +38,6 @@ fn bundle_directories(program: &Path) -> Vec<PathBuf> {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     out.extend(tree.map(|tree| tree.join("models")));
     out
-}
-
-fn first_store(directory: &Path) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(directory).ok()?;
-    let is_store = |path: &PathBuf| path.extension().is_some_and(|e| e == "nest") && path.is_file();
-    entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_store).min()
 }
 
 fn variable(name: &str) -> Option<PathBuf> {
@@ -125,11 +127,10 @@ mod tests {
         for place in places.iter().rev() {
             let directory = root.path().join(place);
             std::fs::create_dir_all(&directory).unwrap();
-            std::fs::write(directory.join("b.nest"), "").unwrap();
-            std::fs::write(directory.join("a.nest"), "").unwrap();
-            std::fs::write(directory.join("0.txt"), "").unwrap();
-            let found = bundle_directories(&program).iter().find_map(|d| first_store(d));
-            assert_eq!(found, Some(directory.join("a.nest")), "{place}");
+            std::fs::write(directory.join("another.nest"), "").unwrap();
+            std::fs::write(directory.join(BUNDLED_STORE), "").unwrap();
+            let found = find_bundled(&bundle_directories(&program));
+            assert_eq!(found, Some(directory.join(BUNDLED_STORE)), "{place}");
         }
     }
 }
