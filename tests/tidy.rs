@@ -253,6 +253,7 @@ const SHADERS: &[(&str, &str)] = &[
     ("add_gated", "add_gated"),
     ("attend", "attend"),
     ("embed", "embed"),
+    ("expert_blocks", "routed_experts"),
     ("experts_sum", "experts_sum"),
     ("gate", "gate"),
     ("gated", "ffn"),

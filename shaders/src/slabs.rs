@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn rooms_are_taken_in_order_and_join_again() {
-        let mut rooms = Rooms(vec![0..1024]);
+        let mut rooms = Rooms(std::iter::once(0..1024).collect());
         assert_eq!([256, 512].map(|bytes| rooms.take(bytes)), [Some(0), Some(256)]);
         assert_eq!(rooms.take(512), None);
         rooms.give(0..256);

@@ -94,11 +94,7 @@ fn rotate(
             HeadNorm::FullWidth(_) | HeadNorm::Absent => {}
         }
     }
-    let per_head = |norm| match norm {
-        &HeadNorm::PerHead(ref weight) => Some(weight),
-        HeadNorm::FullWidth(_) | HeadNorm::Absent => None,
-    };
-    let norms: [Option<&WgpuFloats>; 2] = [per_head(&heads.query_norm), per_head(&heads.key_norm)];
+    let norms = [per_head(&heads.query_norm), per_head(&heads.key_norm)];
     let count = rows.len() * (queries + keys);
     let length = |norm: Option<&WgpuFloats>| word("norm", norm.map_or(0, |weight| weight.len));
     let params = RopeParams {
@@ -331,4 +327,11 @@ fn tables(rows: &StepRows, kv: &WgpuPages) -> Result<(Vec<u32>, usize), EngineEr
         read += position + 1;
     }
     Ok((table, read))
+}
+
+fn per_head(norm: &HeadNorm<WgpuBackend>) -> Option<&WgpuFloats> {
+    match norm {
+        HeadNorm::PerHead(weight) => Some(weight),
+        HeadNorm::FullWidth(_) | HeadNorm::Absent => None,
+    }
 }

@@ -165,6 +165,19 @@ const EXPERTS: usize = 6;
 const PER_TOKEN: usize = 2;
 const HIDDEN: usize = 64;
 
+fn router<B: Backend>(backend: &mut B, experts: usize) -> Router<B> {
+    let weights = FloatMatrix::from_f32(experts, HIDDEN, &noise(experts * HIDDEN, 5)).unwrap();
+    let weights = MatrixWeights::Float(weights);
+    Router {
+        weights: backend.upload_matrix(&weights, ActivationMode::Float).unwrap(),
+        num_experts_per_tok: PER_TOKEN,
+        rule: RouterConfig::softmax(true),
+        logit_bias: None,
+        selection_bias: None,
+        expert_scale: None,
+    }
+}
+
 /// A layer's experts for some rows, in two calls. Gives what was chosen, its levels and all rows.
 fn experts<B: Backend>(
     backend: &mut B,
@@ -174,16 +187,7 @@ fn experts<B: Backend>(
 ) -> (Routing, Vec<f32>) {
     let rows = x.len() / HIDDEN;
     let input = buffer(backend, HIDDEN, x);
-    let router = FloatMatrix::from_f32(parts.len(), HIDDEN, &noise(parts.len() * HIDDEN, 5));
-    let router = MatrixWeights::Float(router.unwrap());
-    let router = Router {
-        weights: backend.upload_matrix(&router, ActivationMode::Float).unwrap(),
-        num_experts_per_tok: PER_TOKEN,
-        rule: RouterConfig::softmax(true),
-        logit_bias: None,
-        selection_bias: None,
-        expert_scale: None,
-    };
+    let router = router(backend, parts.len());
     let all: Vec<_> = parts.iter().map(|part| Arc::new(part.upload(backend))).collect();
     let mut chosen = backend.routing(rows, PER_TOKEN).unwrap();
     let mut out = buffer(backend, HIDDEN, &vec![7.0; rows * PER_TOKEN * HIDDEN]);
@@ -258,5 +262,46 @@ fn experts_of_mixed_levels_are_those_of_the_cpu() {
     for rows in [1, 3, 200] {
         check_experts(&mut device, Activation::Silu, 40, rows);
         check_experts(&mut device, CLAMPED, 64, rows);
+    }
+}
+
+/// The same products, so the same bits, whoever finds the experts.
+#[test]
+fn experts_that_the_device_finds_are_those_that_the_host_names() {
+    let Some(mut device) = device() else { return };
+    let part = |index| Part::new(Activation::Silu, [Form::Merged; 3], (HIDDEN, 40), 40 * index);
+    let parts: Vec<Part> = (0..EXPERTS as u32).map(part).collect();
+    let all: Vec<_> = parts.iter().map(|part| Arc::new(part.upload(&mut device))).collect();
+    let table = device.expert_table(&all).unwrap().unwrap();
+    let router = router(&mut device, EXPERTS);
+    for rows in [1, 4, 9] {
+        let (x, levels) = (noise(rows * HIDDEN, 12), mixed(rows));
+        let input = buffer(&mut device, HIDDEN, &x);
+        let mut chosen = device.routing(rows, PER_TOKEN).unwrap();
+        let mut outs = [1.0, 2.0]
+            .map(|value| buffer(&mut device, HIDDEN, &vec![value; rows * PER_TOKEN * HIDDEN]));
+        let mut encoder = device.encoder();
+        encoder.route(&router, &input, &mut chosen).unwrap();
+        encoder.routed_experts(&table, &levels, (&chosen, &input), &mut outs[0]).unwrap();
+        let routing = block_on(encoder.read_routing(&chosen)).unwrap();
+        let uses: Vec<Vec<ExpertUse>> = (0..EXPERTS as u32)
+            .map(|expert| {
+                let uses = uses(&routing, expert).into_iter();
+                uses.map(|used| ExpertUse { level: levels[used.row as usize], ..used }).collect()
+            })
+            .collect();
+        let pinned: Vec<_> = (0u32..)
+            .zip(all.iter().zip(&uses))
+            .map(|(expert, (weights, uses))| PinnedExpert {
+                expert,
+                weights: Arc::clone(weights),
+                uses,
+            })
+            .collect();
+        encoder.experts(&pinned, &chosen, &input, &mut outs[1]).unwrap();
+        encoder.flush().unwrap();
+        drop(encoder);
+        let [found, expected] = outs.each_ref().map(|out| read(&mut device, out));
+        assert_eq!(found, expected, "{rows} rows");
     }
 }

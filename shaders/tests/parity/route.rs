@@ -29,7 +29,7 @@ impl Case {
         let router = Router {
             weights: backend.upload_matrix(&weights, ActivationMode::Float).unwrap(),
             num_experts_per_tok: self.per_token,
-            rule: self.rule.clone(),
+            rule: self.rule,
             logit_bias: vector(backend, 2),
             selection_bias: vector(backend, 3),
             expert_scale: vector(backend, 4),
@@ -45,11 +45,11 @@ impl Case {
 fn cases() -> Vec<Case> {
     let softmax = RouterConfig::softmax(true);
     let groups = |score| Some(ExpertGroups { n_group: 8, topk_group: 3, score });
-    let sigmoid = RouterConfig { score: RouterScore::Sigmoid, scale: 2.5, ..softmax.clone() };
-    let best = RouterConfig { groups: groups(GroupScore::Best), ..softmax.clone() };
-    let two_best = RouterConfig { groups: groups(GroupScore::TwoBest), ..sigmoid.clone() };
+    let sigmoid = RouterConfig { score: RouterScore::Sigmoid, scale: 2.5, ..softmax };
+    let best = RouterConfig { groups: groups(GroupScore::Best), ..softmax };
+    let two_best = RouterConfig { groups: groups(GroupScore::TwoBest), ..sigmoid };
     vec![
-        Case { experts: 5, per_token: 2, rule: softmax.clone(), biased: false },
+        Case { experts: 5, per_token: 2, rule: softmax, biased: false },
         Case { experts: 130, per_token: 8, rule: RouterConfig::softmax(false), biased: false },
         Case { experts: 64, per_token: 64, rule: softmax, biased: true },
         Case { experts: 64, per_token: 6, rule: best, biased: false },
