@@ -116,6 +116,14 @@ impl WgpuBackend {
         self.memory_bytes
     }
 
+    /// Gives the device up, with all that it holds: whatever still uses it fails with
+    /// [`EngineError::DeviceLost`].
+    ///
+    /// [`EngineError::DeviceLost`]: nestling_engine::EngineError::DeviceLost
+    pub fn destroy(&self) {
+        self.gpu.device.destroy();
+    }
+
     /// Another backend on the same device.
     ///
     /// # Errors

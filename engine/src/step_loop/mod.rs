@@ -239,6 +239,10 @@ impl StepLoop {
             model.observe(&plan.batch, &output.stats, seconds);
             model.note_step(plan.batch.rows.len(), seconds);
         }
+        if let Ok(Err(EngineError::DeviceLost(_))) = &computed {
+            // Weights, keys and values went with it.
+            model.mark_broken();
+        }
         computed.unwrap_or_else(|_| {
             // The runner may be half way through anything: it computes no more.
             model.mark_broken();

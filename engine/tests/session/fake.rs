@@ -33,6 +33,9 @@ pub const BREAKS_STEP: u32 = 201;
 /// A step with this token panics.
 pub const PANICS: u32 = 202;
 
+/// A step with this token loses the device.
+pub const LOSES_DEVICE: u32 = 203;
+
 /// What the runner saw, for tests to look at.
 #[derive(Default)]
 pub struct Seen {
@@ -122,6 +125,9 @@ impl FakeRunner {
             }
             if row.token == BREAKS_STEP {
                 return Err(EngineError::mismatch("a row", "anything else", row.token));
+            }
+            if row.token == LOSES_DEVICE {
+                return Err(EngineError::DeviceLost("as asked".into()));
             }
             assert_ne!(row.token, PANICS, "as asked");
             if !row.wants_logits {

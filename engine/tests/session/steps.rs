@@ -269,21 +269,20 @@ fn a_generation_that_fails_fails_alone() {
 }
 
 #[test]
-fn a_panic_in_a_step_breaks_its_model_and_nothing_else() {
+fn a_panic_in_a_step_or_a_lost_device_breaks_its_model_and_nothing_else() {
     let engine = engine();
-    let broken = model(&engine, FakeRunner::new(512, 64, 64));
     let whole = model(&engine, FakeRunner::new(512, 64, 64));
-    let errors: Vec<_> = broken
-        .session()
-        .generate(vec![PANICS], &greedy(3))
-        .unwrap()
-        .filter_map(Result::err)
-        .collect();
-    assert!(matches!(errors[..], [EngineError::ModelBroken]), "{errors:?}");
-    assert!(matches!(
-        broken.session().generate(vec![1], &greedy(3)),
-        Err(EngineError::ModelBroken)
-    ));
+    for token in [PANICS, LOSES_DEVICE] {
+        let broken = model(&engine, FakeRunner::new(512, 64, 64));
+        let generation = broken.session().generate(vec![token], &greedy(3)).unwrap();
+        let errors: Vec<_> = generation.filter_map(Result::err).collect();
+        assert!(
+            matches!(errors[..], [EngineError::ModelBroken | EngineError::DeviceLost(_)]),
+            "{errors:?}"
+        );
+        let refused = broken.session().generate(vec![1], &greedy(3));
+        assert!(matches!(refused, Err(EngineError::ModelBroken)));
+    }
     let tokens = tokens_of(whole.session().generate(vec![1], &greedy(3)).unwrap());
     assert_eq!(tokens, expected(&[1], 3));
 }

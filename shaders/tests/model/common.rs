@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use nestling_engine::EngineError;
 use nestling_engine::backend::Backend;
 use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_engine::cancel::CancelToken;
@@ -28,17 +29,22 @@ pub struct Parts {
 /// A backend on the first adapter, software or not; none, said loudly, where there is no adapter.
 pub fn device() -> Option<WgpuBackend> {
     static OPENED: OnceLock<Option<Mutex<WgpuBackend>>> = OnceLock::new();
-    let opened = OPENED.get_or_init(|| {
-        let adapter = AdapterChoice::Index(0);
-        match WgpuBackend::open(&WgpuOptions { adapter, ..WgpuOptions::default() }) {
-            Ok(backend) => Some(Mutex::new(backend)),
-            Err(error) => {
-                eprintln!("SKIPPED, nothing was tested: {error}");
-                None
-            }
-        }
-    });
+    let opened = OPENED.get_or_init(|| own_device().map(Mutex::new));
     opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
+}
+
+/// A backend on a device of its own.
+pub fn own_device() -> Option<WgpuBackend> {
+    let adapter = AdapterChoice::Index(0);
+    match WgpuBackend::open(&WgpuOptions { adapter, ..WgpuOptions::default() }) {
+        Ok(backend) => Some(backend),
+        Err(error) => {
+            // Set where nothing may be skipped.
+            assert!(std::env::var_os("NESTLING_TEST_GPU").is_none(), "{error}");
+            eprintln!("SKIPPED, nothing was tested: {error}");
+            None
+        }
+    }
 }
 
 /// The bundled store at a level, all of it by default; none where the source tree has none.
@@ -97,9 +103,18 @@ const PAGES: usize = 8;
 /// Computes the rows that follow `first` positions of the only sequence.
 pub fn step(
     runner: &mut dyn ModelRunner,
-    (first, tokens): (usize, &[u32]),
+    rows: (usize, &[u32]),
     wants: impl Fn(usize) -> bool,
 ) -> StepOutput {
+    try_step(runner, rows, wants).unwrap()
+}
+
+/// The same on a device that may fail.
+pub fn try_step(
+    runner: &mut dyn ModelRunner,
+    (first, tokens): (usize, &[u32]),
+    wants: impl Fn(usize) -> bool,
+) -> Result<StepOutput, EngineError> {
     let levels = LevelPolicy::Fixed(runner.limits().level_max.unwrap_or(Level::L8));
     let row = |(at, &token): (usize, &u32)| Row {
         token,
@@ -112,9 +127,9 @@ pub fn step(
     let rows = tokens.iter().enumerate().map(row).collect();
     let mut batch = Batch { rows, sequences: vec![SequenceRef::of_pages(pages)] };
     batch.own_states();
-    let output = runner.step_blocking(&batch, &CancelToken::new()).unwrap();
+    let output = runner.step_blocking(&batch, &CancelToken::new())?;
     assert!(output.failures.is_empty(), "{:?}", output.failures);
-    output
+    Ok(output)
 }
 
 /// Logits of every position, computed in pieces of so many rows.

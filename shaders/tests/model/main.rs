@@ -10,4 +10,5 @@
 mod common;
 mod forced;
 mod greedy;
+mod lost;
 mod residency;
