@@ -133,6 +133,17 @@ fn a_conversation() {
     assert!(history.contains("hello"), "{history}");
 }
 
+/// Lines of a terminal that does not mark what is pasted, and lines typed ahead.
+#[test]
+fn lines_that_come_at_once_are_read_one_after_the_other() {
+    let mut terminal = Terminal::chat(&["-n", "2"]);
+    terminal.type_in("hello\r/set parameter n 3\ragain\r");
+    terminal.expect("Generation:");
+    terminal.expect("n is 3");
+    terminal.expect("Generation:");
+    terminal.expect(">>> ");
+}
+
 #[test]
 fn ctrl_c_stops_a_reply_and_then_the_program() {
     // Without its end token this model never ends: the context is shifted again and again.
