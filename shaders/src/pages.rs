@@ -21,7 +21,7 @@ use crate::recorder::{Binding, Recorder};
 /// Buffers that the pages of one layer lie in: what a shader sees at once.
 pub(crate) const CHUNKS: usize = 4;
 
-/// The pages of one layer, in at most [`CHUNKS`] buffers, allocated when first written.
+/// The pages of one layer, in at most four buffers, allocated when first written.
 pub struct WgpuPages {
     gpu: SharedGpu,
     pub(crate) shape: KvShape,
