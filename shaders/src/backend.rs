@@ -60,7 +60,8 @@ pub(crate) enum Int8Dot {
     Plain,
 }
 
-/// A device with its compiled shaders. Clones share both, each records steps of its own.
+/// A device with its compiled shaders. Several may share both ([`WgpuBackend::again`]), each with
+/// steps of its own.
 pub struct WgpuBackend {
     pub(crate) gpu: SharedGpu,
     pub(crate) pipelines: Arc<Pipelines>,
@@ -90,14 +91,21 @@ impl WgpuBackend {
         if let Some(cache) = cache {
             cache.keep();
         }
-        let recorder = Recorder::new(Arc::clone(&gpu))?;
         let dot = match options.instructions {
             Instructions::Detected if description.features.int8_dot => Int8Dot::Packed,
             _ => Int8Dot::Plain,
         };
-        let scratch = Scratch::default();
-        let notes = Notes::default();
         let memory_bytes = options.vram_budget.or(description.memory_bytes);
+        Self::on(gpu, pipelines, (dot, memory_bytes))
+    }
+
+    fn on(
+        gpu: SharedGpu,
+        pipelines: Arc<Pipelines>,
+        (dot, memory_bytes): (Int8Dot, Option<u64>),
+    ) -> Result<Self, WgpuError> {
+        let recorder = Recorder::new(Arc::clone(&gpu))?;
+        let (scratch, notes) = (Scratch::default(), Notes::default());
         Ok(Self {
             gpu,
             pipelines,
@@ -129,20 +137,8 @@ impl WgpuBackend {
     /// # Errors
     /// A device whose memory is full.
     pub fn again(&self) -> Result<Self, WgpuError> {
-        let recorder = Recorder::new(Arc::clone(&self.gpu))?;
         let (gpu, pipelines) = (Arc::clone(&self.gpu), Arc::clone(&self.pipelines));
-        let notes = Notes::default();
-        let (scratch, dot, memory_bytes) = (Scratch::default(), self.dot, self.memory_bytes);
-        Ok(Self {
-            gpu,
-            pipelines,
-            recorder,
-            router_logits: None,
-            scratch,
-            dot,
-            memory_bytes,
-            notes,
-        })
+        Self::on(gpu, pipelines, (self.dot, self.memory_bytes))
     }
 }
 

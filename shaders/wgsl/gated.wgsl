@@ -1,25 +1,11 @@
 // Joins gate and up of feed-forward parts: `out = activation(gate, up)`, for a product with float
 // activations. Both lie in one row, gate in front.
 
-struct Gated {
-    rows: u32,
-    // Columns of gate, and of up.
-    cols: u32,
-    // Which function, and its parameters.
-    kind: u32,
-    alpha: f32,
-    limit: f32,
-    // Whether groups of 32 are rotated.
-    rotated: u32,
-    padding: vec2<u32>,
-}
-
-@group(0) @binding(0) var<uniform> params: Gated;
-@group(0) @binding(1) var<storage, read> x: array<f32>; // [rows, 2 * cols]
-@group(0) @binding(2) var<storage, read_write> out: array<f32>; // [rows, cols]
-
 // include: exp
 // include: rotate
+// include: gated
+
+@group(0) @binding(2) var<storage, read_write> out: array<f32>; // [rows, cols]
 
 @compute @workgroup_size(64)
 fn main(
@@ -35,10 +21,8 @@ fn main(
         return;
     }
     let live = min(32u, params.cols - group * 32u);
-    let gate = row * 2u * params.cols + group * 32u;
     for (var k = 0u; k < live; k += 1u) {
-        let up = x[gate + params.cols + k];
-        numbers[k] = activation(params.kind, x[gate + k], up, params.alpha, params.limit);
+        numbers[k] = joined(row, group * 32u + k);
     }
     if (params.rotated != 0u) {
         rotate_group();

@@ -125,8 +125,9 @@ struct PoolState {
     #[cfg(target_os = "linux")]
     slabs: Vec<Arc<Slab>>,
     free_bytes: u64,
-    /// Bytes that take memory with buffers beside them.
-    warm_bytes: u64,
+    /// Bytes that take memory with buffers beside them. What is cooled may be counted before what was
+    /// warmed: then it is negative for a moment.
+    warm_bytes: i64,
     lent_bytes: u64,
     limit: u64,
     total: u64,
@@ -165,9 +166,7 @@ impl BufferPool {
         })?;
         self.settle(|_| {});
         let warmed = memory.fill();
-        self.settle(|state| {
-            state.warm_bytes = state.warm_bytes.saturating_add_signed(warmed as i64)
-        });
+        self.settle(|state| state.warm_bytes += warmed as i64);
         Ok(Buffer { memory: Some(memory), pool: Arc::clone(self) })
     }
 
@@ -204,7 +203,7 @@ impl BufferPool {
                 cooled += slab.cool();
             }
             state = self.lock();
-            state.warm_bytes = state.warm_bytes.saturating_sub(cooled as u64);
+            state.warm_bytes -= cooled as i64;
             excess = state.excess();
         }
         let released = state.release(excess);
@@ -218,7 +217,7 @@ impl BufferPool {
             let length = memory.bytes().len();
             let (hollow, cooled) = memory.hollow();
             let mut state = self.lock();
-            state.warm_bytes = state.warm_bytes.saturating_sub(cooled as u64);
+            state.warm_bytes -= cooled as i64;
             state.hollow.entry(length).or_default().extend(hollow);
         }
     }
@@ -263,6 +262,9 @@ impl PoolState {
     /// A buffer without memory; of several one beside buffers that take memory for it.
     fn warmest(&mut self, length: usize) -> Option<Memory> {
         let hollow = self.hollow.get_mut(&length)?;
+        if self.warm_bytes <= 0 {
+            return hollow.pop();
+        }
         let warmest = (0..hollow.len()).max_by_key(|at| hollow[*at].warm())?;
         // The order of the others stays: the last one is beside the one that was used last.
         Some(hollow.remove(warmest))
@@ -271,7 +273,7 @@ impl PoolState {
     /// Bytes of free buffers, and beside buffers, that are too many.
     fn excess(&self) -> usize {
         let may = self.limit.max(self.total.saturating_sub(self.lent_bytes));
-        let unused = self.free_bytes.saturating_add(self.warm_bytes);
+        let unused = self.free_bytes.saturating_add_signed(self.warm_bytes);
         usize::try_from(unused.saturating_sub(may)).unwrap_or(usize::MAX)
     }
 
