@@ -31,6 +31,8 @@ const UNSAFE_FILES: &[&str] = &[
     "formats/src/store/wide_hash.rs",
     "formats/tests/gguf_memory.rs",
     "formats/tests/store/mapped.rs",
+    "kernels/src/driver/cuda.rs",
+    "kernels/src/driver/emulated.rs",
     "shaders/src/pipeline_cache.rs",
     "shaders/src/vulkan.rs",
 ];

@@ -1,0 +1,207 @@
+//! A device as the engine's backend.
+
+use std::sync::Arc;
+
+use nestling_engine::EngineError;
+use nestling_engine::backend::{Backend, BackendCounters, BackendLimits};
+use nestling_engine::kv_cache::{KvShape, PageId};
+use nestling_engine::recurrent::{StateId, StateShape};
+use nestling_engine::weights::{ActivationMode, MatrixWeights};
+use nestling_formats::Level;
+
+use crate::devices::CudaDeviceChoice;
+use crate::driver::Driver;
+use crate::encoder::CudaEncoder;
+use crate::error::CudaError;
+use crate::matrix::CudaMatrix;
+use crate::memory::{CudaBuffer, CudaFloats, CudaRouting};
+use crate::pages::CudaPages;
+use crate::recorder::Recorder;
+use crate::states::CudaStates;
+
+/// Most rows of one step.
+const ROWS_MAX: usize = 4096;
+/// Largest size of a head.
+const HEAD_DIM_MAX: usize = 1024;
+/// Most experts of a layer.
+const NUM_EXPERTS_MAX: usize = 1024;
+/// Most experts of a token.
+const PER_TOKEN_MAX: usize = 64;
+
+/// How a device is opened.
+#[derive(Clone, Debug, Default)]
+pub struct CudaOptions {
+    /// Which device.
+    pub device: CudaDeviceChoice,
+    /// Bytes of device memory that may be used; none for what is free.
+    pub vram_budget: Option<u64>,
+}
+
+/// A device. Several may share one ([`CudaBackend::again`]), each with steps of its own.
+pub struct CudaBackend {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) recorder: Recorder,
+    memory_bytes: Option<u64>,
+}
+
+impl CudaBackend {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`CudaError::Device`]; what the driver refuses.
+    pub fn open(options: &CudaOptions) -> Result<Self, CudaError> {
+        let driver = Driver::open(&options.device)?;
+        let free = driver.memory()?.free;
+        Self::on(driver, Some(options.vram_budget.map_or(free, |budget| budget.min(free))))
+    }
+
+    fn on(driver: Arc<Driver>, memory_bytes: Option<u64>) -> Result<Self, CudaError> {
+        let recorder = Recorder::new(&driver)?;
+        Ok(Self { driver, recorder, memory_bytes })
+    }
+
+    /// Bytes of device memory that may be used: the budget that was given, or what was free when the
+    /// device was opened.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.memory_bytes
+    }
+
+    /// Bytes of device memory that are allocated, by all backends on this device.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.driver.allocated_bytes()
+    }
+
+    /// How many forms of steps are started as one, each a graph.
+    pub fn graphs(&self) -> usize {
+        self.recorder.graphs()
+    }
+
+    /// Gives the device up, with all that it holds: whatever still uses it fails with
+    /// [`EngineError::DeviceLost`].
+    pub fn destroy(&self) {
+        self.driver.lose("it was given up");
+    }
+
+    /// Another backend on the same device.
+    ///
+    /// # Errors
+    /// A device whose memory is full.
+    pub fn again(&self) -> Result<Self, CudaError> {
+        Self::on(Arc::clone(&self.driver), self.memory_bytes)
+    }
+}
+
+impl Backend for CudaBackend {
+    type Buffer = CudaBuffer;
+    type Routing = CudaRouting;
+    type Floats = CudaFloats;
+    type Matrix = CudaMatrix;
+    type KvPool = CudaPages;
+    type StatePool = CudaStates;
+    type ExpertTable = ();
+    type Encoder<'a> = CudaEncoder<'a>;
+
+    const PAGE_KIND: u8 = 3;
+
+    fn name(&self) -> String {
+        self.driver.name().to_owned()
+    }
+
+    fn limits(&self) -> BackendLimits {
+        BackendLimits {
+            num_experts_max: NUM_EXPERTS_MAX,
+            num_experts_per_tok_max: PER_TOKEN_MAX,
+            head_dim_max: HEAD_DIM_MAX,
+            rows_max: ROWS_MAX,
+        }
+    }
+
+    fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<CudaBuffer, EngineError> {
+        Ok(CudaBuffer::new(&self.driver, rows_max, cols)?)
+    }
+
+    fn routing(&mut self, rows_max: usize, per_token: usize) -> Result<CudaRouting, EngineError> {
+        Ok(CudaRouting::new(&self.driver, rows_max, per_token)?)
+    }
+
+    fn upload_floats(&mut self, values: &[f32]) -> Result<CudaFloats, EngineError> {
+        Ok(CudaFloats::new(&mut self.recorder, values)?)
+    }
+
+    fn upload_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<CudaMatrix, EngineError> {
+        CudaMatrix::new(&mut self.recorder, weights, activations)
+    }
+
+    fn matrix_bytes(matrix: &CudaMatrix, level: Level) -> u64 {
+        matrix.read_bytes(level)
+    }
+
+    fn matrix_prefix_bytes(matrix: &CudaMatrix, level: Level) -> u64 {
+        matrix.prefix_bytes(level)
+    }
+
+    fn kv_pool(&mut self, shape: &KvShape) -> Result<CudaPages, EngineError> {
+        CudaPages::new(&self.driver, *shape)
+    }
+
+    fn copy_page(
+        &mut self,
+        pool: &mut CudaPages,
+        source: PageId,
+        destination: PageId,
+    ) -> Result<(), EngineError> {
+        pool.copy(&mut self.recorder, source, destination)
+    }
+
+    fn read_page(
+        &mut self,
+        pool: &CudaPages,
+        page: PageId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError> {
+        pool.read(&mut self.recorder, page, out)
+    }
+
+    fn write_page(
+        &mut self,
+        pool: &mut CudaPages,
+        page: PageId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        pool.write(&mut self.recorder, page, bytes)
+    }
+
+    fn state_pool(&mut self, shape: &StateShape) -> Result<CudaStates, EngineError> {
+        Ok(CudaStates::new(&self.driver, *shape))
+    }
+
+    fn read_state(
+        &mut self,
+        pool: &CudaStates,
+        state: StateId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError> {
+        pool.read(&mut self.recorder, state, out)
+    }
+
+    fn write_state(
+        &mut self,
+        pool: &mut CudaStates,
+        state: StateId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        pool.write(&mut self.recorder, state, bytes)
+    }
+
+    fn encoder(&mut self) -> CudaEncoder<'_> {
+        CudaEncoder { backend: self }
+    }
+
+    fn take_counters(&mut self) -> BackendCounters {
+        std::mem::take(&mut self.recorder.counts)
+    }
+}

@@ -1,0 +1,193 @@
+//! Which CUDA devices a machine has, and the choice of one.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::driver::cuda;
+
+/// Oldest driver that is used, as it numbers itself: all that is called exists from 12.0 on.
+pub(crate) const DRIVER_VERSION_MIN: i32 = 12_000;
+
+/// Oldest compute capability that kernels are written for: int8 tensor cores.
+pub(crate) const CAPABILITY_MIN: (u32, u32) = (7, 5);
+
+/// A device as the driver shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CudaDeviceDescription {
+    /// Its place in the list of [`devices`]: what [`CudaDeviceChoice::Index`] takes.
+    pub index: usize,
+    /// The name that the driver gives it.
+    pub name: String,
+    /// Major and minor number of its compute capability.
+    pub compute_capability: (u32, u32),
+    /// Its multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Bytes of its second-level cache.
+    pub l2_bytes: u64,
+    /// Bytes per second that clock and width of its memory allow; 0 where the driver does not tell.
+    pub memory_bandwidth: u64,
+    /// Newest version of CUDA that the driver knows, major and minor.
+    pub driver: (u32, u32),
+}
+
+/// Which device is to be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CudaDeviceChoice {
+    /// The first that kernels run on; the driver lists the fastest first.
+    #[default]
+    Auto,
+    /// The one with this place in the list of [`devices`].
+    Index(usize),
+    /// The first one whose name has this in it, in small or capital letters.
+    Name(String),
+}
+
+/// A device that is not there. `found` lists what is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaDeviceError {
+    /// The system has no driver.
+    #[error("no CUDA device was found: the system has no NVIDIA driver (libcuda)")]
+    NoDriver,
+    /// The driver is too old.
+    #[error("the NVIDIA driver is for CUDA {}.{}, and 12.0 is the oldest that works", found.0, found.1)]
+    OldDriver {
+        /// Newest version of CUDA that it knows, major and minor.
+        found: (u32, u32),
+    },
+    /// The driver does not start.
+    #[error("the NVIDIA driver does not start: {reason}")]
+    Driver {
+        /// Its answer.
+        reason: String,
+    },
+    /// There is a driver, and no device.
+    #[error("no CUDA device was found: the NVIDIA driver shows none")]
+    NoneFound,
+    /// The device is older than what kernels are written for.
+    #[error(
+        "{name} has compute capability {}.{}, and 7.5 is the least that works",
+        capability.0, capability.1
+    )]
+    OldDevice {
+        /// Which.
+        name: String,
+        /// What it has.
+        capability: (u32, u32),
+    },
+    /// The list of devices is shorter.
+    #[error("there is no CUDA device {index}, only {found}")]
+    NoSuchIndex {
+        /// What was asked for.
+        index: usize,
+        /// The devices.
+        found: String,
+    },
+    /// No device has such a name.
+    #[error("there is no CUDA device named `{name}`, only {found}")]
+    NoSuchName {
+        /// What was asked for.
+        name: String,
+        /// The devices.
+        found: String,
+    },
+}
+
+/// All CUDA devices of the machine.
+///
+/// # Errors
+/// [`CudaDeviceError::NoDriver`] where there is none; a driver that is too old or does not start.
+pub fn devices() -> Result<Vec<CudaDeviceDescription>, CudaDeviceError> {
+    cuda::list()
+}
+
+/// What is known of the device that `choice` means, without opening it.
+///
+/// # Errors
+/// [`CudaDeviceError`] where there is none.
+pub fn device(choice: &CudaDeviceChoice) -> Result<CudaDeviceDescription, CudaDeviceError> {
+    choice.among(devices()?)
+}
+
+impl CudaDeviceDescription {
+    fn is_new_enough(&self) -> bool {
+        self.compute_capability >= CAPABILITY_MIN
+    }
+}
+
+impl CudaDeviceChoice {
+    /// The device that is meant.
+    fn among(
+        &self,
+        mut devices: Vec<CudaDeviceDescription>,
+    ) -> Result<CudaDeviceDescription, CudaDeviceError> {
+        let Some(first) = devices.first() else { return Err(CudaDeviceError::NoneFound) };
+        let place = match self {
+            Self::Auto => {
+                let first = CudaDeviceError::OldDevice {
+                    name: first.name.clone(),
+                    capability: first.compute_capability,
+                };
+                devices.iter().position(CudaDeviceDescription::is_new_enough).ok_or(first)?
+            }
+            Self::Index(index) if *index < devices.len() => *index,
+            Self::Index(index) => {
+                let found = listed(&devices);
+                return Err(CudaDeviceError::NoSuchIndex { index: *index, found });
+            }
+            Self::Name(name) => {
+                let wanted = name.to_lowercase();
+                let is_meant =
+                    |device: &CudaDeviceDescription| device.name.to_lowercase().contains(&wanted);
+                let missing = || {
+                    let found = listed(&devices);
+                    CudaDeviceError::NoSuchName { name: name.clone(), found }
+                };
+                devices.iter().position(is_meant).ok_or_else(missing)?
+            }
+        };
+        let device = devices.swap_remove(place);
+        if device.is_new_enough() {
+            return Ok(device);
+        }
+        let capability = device.compute_capability;
+        Err(CudaDeviceError::OldDevice { name: device.name, capability })
+    }
+}
+
+fn listed(devices: &[CudaDeviceDescription]) -> String {
+    let names: Vec<_> =
+        devices.iter().map(|device| format!("{} ({})", device.index, device.name)).collect();
+    names.join(", ")
+}
+
+impl fmt::Display for CudaDeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Index(index) => index.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// `auto`, a number, or a part of a name.
+impl FromStr for CudaDeviceChoice {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match (text, text.parse()) {
+            ("auto", _) => Self::Auto,
+            (_, Ok(index)) => Self::Index(index),
+            (name, Err(_)) => Self::Name(name.to_owned()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,394 @@
+//! The small set of things that the backend asks of a driver, in two forms: a device through CUDA's
+//! driver, and host memory with functions in place of kernels, on which everything else is tested
+//! where there is no device.
+
+pub(crate) mod commands;
+pub(crate) mod cuda;
+pub(crate) mod emulated;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use self::commands::Commands;
+use self::cuda::Cuda;
+use self::emulated::{Emulated, EmulatedLaunch};
+use crate::devices::CudaDeviceChoice;
+use crate::error::CudaError;
+
+/// A place in memory that kernels see.
+pub(crate) type Address = u64;
+
+/// An open device. Whoever holds memory of it holds it too.
+pub(crate) struct Driver {
+    form: Form,
+    name: String,
+    lost: Mutex<Option<String>>,
+    allocated: AtomicU64,
+}
+
+enum Form {
+    Cuda(Cuda),
+    Emulated(Emulated),
+}
+
+/// A queue of work: what is given to it is done in order.
+pub(crate) struct Stream {
+    driver: Arc<Driver>,
+    raw: cuda::Handle,
+}
+
+/// A place in a stream, for others to wait for.
+pub(crate) struct Event {
+    driver: Arc<Driver>,
+    raw: cuda::Handle,
+}
+
+/// Commands that are started as one.
+pub(crate) struct Graph {
+    driver: Arc<Driver>,
+    form: GraphForm,
+}
+
+enum GraphForm {
+    Cuda(cuda::Handle),
+    Emulated(Commands),
+}
+
+/// Memory of the device, given back when dropped.
+pub(crate) struct DeviceMemory {
+    driver: Arc<Driver>,
+    address: Address,
+    bytes: u64,
+}
+
+/// Memory of the host that the device reads and writes by itself; the host reads it as fast as any
+/// other.
+pub(crate) struct PinnedMemory {
+    driver: Arc<Driver>,
+    raw: cuda::PinnedBytes,
+}
+
+/// How much memory a device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryInfo {
+    pub free: u64,
+    pub total: u64,
+}
+
+impl Driver {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`CudaError::Device`] where it is not there; what the driver refuses.
+    pub fn open(choice: &CudaDeviceChoice) -> Result<Arc<Self>, CudaError> {
+        let description = crate::devices::device(choice)?;
+        let (major, minor) = description.compute_capability;
+        let name = format!("{}, CUDA, compute capability {major}.{minor}", description.name);
+        Ok(Self::of(Form::Cuda(Cuda::open(&description)?), name))
+    }
+
+    /// A device of host memory, whose kernels `launch` runs.
+    pub fn emulated(launch: EmulatedLaunch) -> Arc<Self> {
+        Self::of(Form::Emulated(Emulated::new(launch)), "emulated CUDA device".into())
+    }
+
+    fn of(form: Form, name: String) -> Arc<Self> {
+        Arc::new(Self { form, name, lost: Mutex::default(), allocated: AtomicU64::new(0) })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes of device memory that are allocated here.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.allocated.load(Ordering::Relaxed)
+    }
+
+    /// Gives the device up: whatever still uses it fails with [`CudaError::Lost`].
+    pub fn lose(&self, reason: impl Into<String>) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.get_or_insert(reason.into());
+    }
+
+    /// Whether all went well so far.
+    ///
+    /// # Errors
+    /// [`CudaError::Lost`], now and ever after.
+    pub fn check(&self) -> Result<(), CudaError> {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*lost {
+            Some(reason) => Err(CudaError::Lost { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Does something, and remembers where the device did not survive it.
+    fn with<T>(&self, act: impl FnOnce(&Form) -> Result<T, CudaError>) -> Result<T, CudaError> {
+        self.check()?;
+        let done = act(&self.form);
+        if let Err(CudaError::Lost { reason }) = &done {
+            self.lose(reason.clone());
+        }
+        done
+    }
+
+    /// # Errors
+    /// A device that is lost.
+    pub fn memory(&self) -> Result<MemoryInfo, CudaError> {
+        self.with(|form| match form {
+            Form::Cuda(cuda) => cuda.memory(),
+            Form::Emulated(_) => Ok(MemoryInfo { free: u64::MAX, total: u64::MAX }),
+        })
+    }
+
+    /// Memory with unspecified contents, its first byte at a multiple of 256.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`].
+    pub fn allocate(
+        self: &Arc<Self>,
+        what: &'static str,
+        bytes: u64,
+    ) -> Result<DeviceMemory, CudaError> {
+        let bytes = bytes.max(256).next_multiple_of(256);
+        let address = self.with(|form| match form {
+            Form::Cuda(cuda) => cuda.allocate(what, bytes),
+            Form::Emulated(emulated) => emulated.allocate(what, bytes),
+        })?;
+        self.allocated.fetch_add(bytes, Ordering::Relaxed);
+        Ok(DeviceMemory { driver: Arc::clone(self), address, bytes })
+    }
+
+    /// # Errors
+    /// [`CudaError::OutOfMemory`].
+    pub fn allocate_pinned(
+        self: &Arc<Self>,
+        what: &'static str,
+        bytes: usize,
+    ) -> Result<PinnedMemory, CudaError> {
+        let bytes = bytes.max(256);
+        let raw = self.with(|form| match form {
+            Form::Cuda(cuda) => cuda.allocate_pinned(what, bytes),
+            Form::Emulated(emulated) => emulated.allocate_pinned(what, bytes),
+        })?;
+        Ok(PinnedMemory { driver: Arc::clone(self), raw })
+    }
+
+    /// # Errors
+    /// What the driver refuses.
+    pub fn stream(self: &Arc<Self>) -> Result<Stream, CudaError> {
+        let raw = self.with(|form| match form {
+            Form::Cuda(cuda) => cuda.stream(),
+            Form::Emulated(_) => Ok(cuda::Handle::default()),
+        })?;
+        Ok(Stream { driver: Arc::clone(self), raw })
+    }
+
+    /// # Errors
+    /// What the driver refuses.
+    pub fn event(self: &Arc<Self>) -> Result<Event, CudaError> {
+        let raw = self.with(|form| match form {
+            Form::Cuda(cuda) => cuda.event(),
+            Form::Emulated(_) => Ok(cuda::Handle::default()),
+        })?;
+        Ok(Event { driver: Arc::clone(self), raw })
+    }
+}
+
+impl Stream {
+    /// Copies bytes of pinned memory to the device. They must stay as they are until it is done.
+    ///
+    /// # Errors
+    /// A device that is lost; a range that pinned memory does not have.
+    pub fn copy_in(
+        &self,
+        (source, start, bytes): (&PinnedMemory, usize, usize),
+        to: Address,
+    ) -> Result<(), CudaError> {
+        let source = source.range(start, bytes)?;
+        self.driver.with(|form| match form {
+            Form::Cuda(cuda) => cuda.copy_in(&self.raw, source, to),
+            Form::Emulated(emulated) => emulated.copy_in(source, to),
+        })
+    }
+
+    /// Copies bytes of the device to the beginning of pinned memory, which holds them once the stream
+    /// was waited for.
+    ///
+    /// # Errors
+    /// A device that is lost; more bytes than the pinned memory has.
+    pub fn copy_out(
+        &self,
+        (from, bytes): (Address, usize),
+        (to, start): (&mut PinnedMemory, usize),
+    ) -> Result<(), CudaError> {
+        to.range(start, bytes)?;
+        let to = to.raw.part(start, bytes);
+        self.driver.with(|form| match form {
+            Form::Cuda(cuda) => cuda.copy_out(&self.raw, from, to),
+            Form::Emulated(emulated) => emulated.copy_out(from, to),
+        })
+    }
+
+    /// Runs commands one after another.
+    ///
+    /// # Errors
+    /// A device that is lost; what the driver refuses.
+    pub fn run(&self, commands: &Commands) -> Result<(), CudaError> {
+        self.driver.with(|form| match form {
+            Form::Cuda(cuda) => cuda.run(&self.raw, commands),
+            Form::Emulated(emulated) => emulated.run(commands),
+        })
+    }
+
+    /// Makes one of commands, without running them.
+    ///
+    /// # Errors
+    /// A device that is lost; what the driver refuses.
+    pub fn capture(&self, commands: &Commands) -> Result<Graph, CudaError> {
+        let form = self.driver.with(|form| match form {
+            Form::Cuda(cuda) => cuda.capture(&self.raw, commands).map(GraphForm::Cuda),
+            Form::Emulated(_) => Ok(GraphForm::Emulated(commands.clone())),
+        })?;
+        Ok(Graph { driver: Arc::clone(&self.driver), form })
+    }
+
+    /// Runs what was captured.
+    ///
+    /// # Errors
+    /// A device that is lost; what the driver refuses.
+    pub fn launch(&self, graph: &Graph) -> Result<(), CudaError> {
+        self.driver.with(|form| match (form, &graph.form) {
+            (Form::Cuda(cuda), GraphForm::Cuda(raw)) => cuda.launch_graph(&self.raw, raw),
+            (Form::Emulated(emulated), GraphForm::Emulated(commands)) => emulated.run(commands),
+            _ => Err(CudaError::Refused {
+                what: "a graph",
+                reason: "it was captured on another device".into(),
+            }),
+        })
+    }
+
+    /// Notes how far the stream has come.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn record(&self, event: &Event) -> Result<(), CudaError> {
+        self.driver.with(|form| match form {
+            Form::Cuda(cuda) => cuda.record(&event.raw, &self.raw),
+            Form::Emulated(_) => Ok(()),
+        })
+    }
+
+    /// What follows in this stream waits until another has come so far.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
+        self.driver.with(|form| match form {
+            Form::Cuda(cuda) => cuda.wait_for(&self.raw, &event.raw),
+            Form::Emulated(_) => Ok(()),
+        })
+    }
+
+    /// The host waits until all is done.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        self.driver.with(|form| match form {
+            Form::Cuda(cuda) => cuda.synchronize(&self.raw),
+            Form::Emulated(_) => Ok(()),
+        })
+    }
+}
+
+impl Event {
+    /// The host waits until what was noted is done.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        self.driver.with(|form| match form {
+            Form::Cuda(cuda) => cuda.synchronize_event(&self.raw),
+            Form::Emulated(_) => Ok(()),
+        })
+    }
+}
+
+impl DeviceMemory {
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl PinnedMemory {
+    pub fn len(&self) -> usize {
+        self.raw.bytes().len()
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        self.raw.bytes()
+    }
+
+    /// Nothing may be under way from or to what is written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.raw.bytes_mut()
+    }
+
+    fn range(&self, start: usize, bytes: usize) -> Result<&[u8], CudaError> {
+        let found = start.checked_add(bytes).and_then(|end| self.bytes().get(start..end));
+        found.ok_or(CudaError::Limit {
+            what: "bytes of pinned memory",
+            limit: self.len() as u64,
+            found: start as u64 + bytes as u64,
+        })
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        self.driver.allocated.fetch_sub(self.bytes, Ordering::Relaxed);
+        match &self.driver.form {
+            Form::Cuda(cuda) => cuda.free(self.address),
+            Form::Emulated(emulated) => emulated.free(self.address),
+        }
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        match &self.driver.form {
+            Form::Cuda(cuda) => cuda.free_pinned(&mut self.raw),
+            Form::Emulated(emulated) => emulated.free_pinned(&mut self.raw),
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Form::Cuda(cuda) = &self.driver.form {
+            cuda.destroy_stream(&self.raw);
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Form::Cuda(cuda) = &self.driver.form {
+            cuda.destroy_event(&self.raw);
+        }
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if let (Form::Cuda(cuda), GraphForm::Cuda(raw)) = (&self.driver.form, &self.form) {
+            cuda.destroy_graph(raw);
+        }
+    }
+}

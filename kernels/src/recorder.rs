@@ -1,0 +1,310 @@
+//! Records what a step does and gives it to the device.
+//!
+//! What the host gives along, tables of rows, lies in one arena whose places are the same in every
+//! step of the same form: so are the commands then, and such a step is one graph.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use nestling_engine::backend::BackendCounters;
+
+use crate::driver::commands::Commands;
+use crate::driver::{Address, DeviceMemory, Driver, Event, PinnedMemory, Stream};
+use crate::error::CudaError;
+use crate::graphs::Graphs;
+use crate::slabs::{Place, Readers, Slabs};
+use crate::staging::Staging;
+
+/// Bytes of the arena.
+const ARENA_BYTES: usize = 4 << 20;
+
+/// Largest table in the arena; others get a place of their own.
+const TABLE_BYTES_MAX: usize = ARENA_BYTES / 8;
+
+/// Places in the arena are multiples of so many bytes.
+const ALIGN: usize = 256;
+
+/// Commands of a step of many rows that are recorded before the device is given them.
+const COMMANDS_MAX: usize = 32;
+
+/// Most rows of a step that is kept until its end, to be started as one.
+const GRAPH_ROWS_MAX: usize = 8;
+
+/// When recorded work is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    /// At the end of the step, as a graph if it came before.
+    Together,
+    /// As it comes.
+    Early,
+}
+
+/// Commands that were not yet given to the device, and what they read.
+pub(crate) struct Recorder {
+    pub driver: Arc<Driver>,
+    stream: Stream,
+    staging: Staging,
+    commands: Commands,
+    pace: Pace,
+    graphs: Graphs,
+    arena: DeviceMemory,
+    tables: PinnedMemory,
+    /// Bytes of the arena in use, and of those the ones that the device was given.
+    used: usize,
+    given: usize,
+    read_back: Option<PinnedMemory>,
+    /// Memory and tables that commands of this step may still read.
+    retired: Vec<DeviceMemory>,
+    large_tables: Vec<Place>,
+    /// How far the stream was when a place was taken over.
+    passed: Event,
+    is_waiting: bool,
+    /// What was recorded since somebody asked.
+    pub counts: BackendCounters,
+    slabs: Slabs,
+}
+
+impl Recorder {
+    /// # Errors
+    /// A device whose memory is full.
+    pub fn new(driver: &Arc<Driver>) -> Result<Self, CudaError> {
+        Ok(Self {
+            stream: driver.stream()?,
+            staging: Staging::new(driver)?,
+            commands: Commands::default(),
+            pace: Pace::Together,
+            graphs: Graphs::default(),
+            arena: driver.allocate("tables", ARENA_BYTES as u64)?,
+            tables: driver.allocate_pinned("tables", ARENA_BYTES)?,
+            used: 0,
+            given: 0,
+            read_back: None,
+            retired: Vec::new(),
+            large_tables: Vec::new(),
+            passed: driver.event()?,
+            is_waiting: false,
+            counts: BackendCounters::default(),
+            slabs: Slabs::default(),
+            driver: Arc::clone(driver),
+        })
+    }
+
+    /// How many forms of steps are started as one.
+    pub fn graphs(&self) -> usize {
+        self.graphs.len()
+    }
+
+    /// A step of so many rows begins.
+    pub fn begin(&mut self, rows: usize) {
+        self.pace = if rows <= GRAPH_ROWS_MAX { Pace::Together } else { Pace::Early };
+    }
+
+    /// A table that commands of this step read.
+    ///
+    /// # Errors
+    /// A device that is lost or whose memory is full.
+    pub fn table(&mut self, values: &[impl Pod]) -> Result<Address, CudaError> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        if bytes.len() > TABLE_BYTES_MAX {
+            let place = self.upload(bytes)?;
+            let address = place.address();
+            self.large_tables.push(place);
+            return Ok(address);
+        }
+        if self.used + bytes.len() > ARENA_BYTES {
+            self.submit()?;
+            self.wait()?;
+        }
+        let start = self.used;
+        self.tables.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
+        self.used = (start + bytes.len()).next_multiple_of(ALIGN).min(ARENA_BYTES);
+        Ok(self.arena.address() + start as u64)
+    }
+
+    /// Records a kernel.
+    ///
+    /// # Errors
+    /// As [`Recorder::submit`].
+    pub fn launch(
+        &mut self,
+        kernel: &'static str,
+        (grid, block, shared_bytes): ([u32; 3], u32, u32),
+        params: &impl Pod,
+    ) -> Result<(), CudaError> {
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        self.commands.launch(kernel, (grid, [block, 1, 1], shared_bytes), params);
+        self.counts.dispatches += 1;
+        self.recorded()
+    }
+
+    /// # Errors
+    /// As [`Recorder::submit`].
+    pub fn copy(&mut self, from: Address, to: Address, bytes: u64) -> Result<(), CudaError> {
+        self.commands.copy(from, to, bytes);
+        self.recorded()
+    }
+
+    /// Records that bytes become zero.
+    ///
+    /// # Errors
+    /// As [`Recorder::submit`].
+    pub fn clear(&mut self, address: Address, bytes: u64) -> Result<(), CudaError> {
+        self.commands.zero(address, bytes);
+        self.recorded()
+    }
+
+    fn recorded(&mut self) -> Result<(), CudaError> {
+        match self.pace {
+            Pace::Early if self.commands.len() >= COMMANDS_MAX => self.submit(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Records that memory gets these bytes.
+    ///
+    /// # Errors
+    /// A device that is lost or whose memory is full.
+    pub fn write(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
+        let table = self.table(bytes)?;
+        self.copy(table, to, bytes.len() as u64)
+    }
+
+    /// A place with these bytes, for whatever is recorded from now on.
+    ///
+    /// # Errors
+    /// A device that is lost or whose memory is full.
+    pub fn upload(&mut self, bytes: &[u8]) -> Result<Place, CudaError> {
+        self.upload_parts(&[bytes])
+    }
+
+    /// [`Recorder::upload`] parts one after another, each at a multiple of 256 bytes.
+    ///
+    /// # Errors
+    /// As [`Recorder::upload`].
+    pub fn upload_parts(&mut self, parts: &[&[u8]]) -> Result<Place, CudaError> {
+        let sizes = parts.iter().map(|part| (part.len() as u64).next_multiple_of(ALIGN as u64));
+        let (place, readers) = self.slabs.place(&self.driver, sizes.sum())?;
+        if readers == Readers::Earlier {
+            self.submit()?;
+            self.stream.record(&self.passed)?;
+            self.staging.wait_for(&self.passed)?;
+        }
+        let mut address = place.address();
+        for part in parts {
+            self.staging.upload(part, address)?;
+            self.counts.upload_bytes += part.len() as u64;
+            address += (part.len() as u64).next_multiple_of(ALIGN as u64);
+        }
+        Ok(place)
+    }
+
+    /// Keeps memory until nothing that was recorded reads it.
+    pub fn retire(&mut self, memory: Option<DeviceMemory>) {
+        self.retired.extend(memory);
+    }
+
+    /// Gives all that was recorded to the device.
+    ///
+    /// # Errors
+    /// A device that is lost; what the driver refuses.
+    pub fn submit(&mut self) -> Result<(), CudaError> {
+        self.driver.check()?;
+        if self.commands.is_empty() {
+            return Ok(());
+        }
+        self.give_tables()?;
+        let done = self.stream.run(&self.commands);
+        self.commands.clear();
+        self.counts.submissions += 1;
+        self.is_waiting = true;
+        done
+    }
+
+    /// Gives a whole step to the device.
+    fn submit_step(&mut self) -> Result<(), CudaError> {
+        // What was started early in parts is no whole.
+        let is_whole = self.pace == Pace::Together && !self.is_waiting;
+        if !is_whole || self.commands.is_empty() {
+            return self.submit();
+        }
+        self.driver.check()?;
+        self.give_tables()?;
+        let done = self.graphs.run(&self.stream, &self.commands);
+        self.commands.clear();
+        self.counts.submissions += 1;
+        self.is_waiting = true;
+        done
+    }
+
+    fn give_tables(&mut self) -> Result<(), CudaError> {
+        self.staging.settle(&self.stream)?;
+        if self.given < self.used {
+            let (start, bytes) = (self.given, self.used - self.given);
+            let to = self.arena.address() + start as u64;
+            self.stream.copy_in((&self.tables, start, bytes), to)?;
+            self.given = self.used;
+        }
+        Ok(())
+    }
+
+    /// Waits until the device has done all that it was given.
+    fn wait(&mut self) -> Result<(), CudaError> {
+        self.counts.waits += 1;
+        self.stream.synchronize()?;
+        self.is_waiting = false;
+        self.settle();
+        Ok(())
+    }
+
+    /// Nothing is under way: what it read can go.
+    fn settle(&mut self) {
+        (self.used, self.given) = (0, 0);
+        self.large_tables.clear();
+        self.retired.clear();
+        self.slabs.settle();
+    }
+
+    /// Forgets what was recorded and not given to the device; what it was given is waited for.
+    pub fn discard(&mut self) {
+        self.commands.clear();
+        if self.is_waiting && self.stream.synchronize().is_ok() {
+            self.is_waiting = false;
+        }
+        if !self.is_waiting {
+            self.settle();
+        }
+    }
+
+    /// Gives all to the device, waits, and gives parts of memory, one after another, to `take`: each
+    /// a place and its bytes.
+    ///
+    /// # Errors
+    /// A device that is lost; what the driver refuses.
+    pub fn read(
+        &mut self,
+        parts: &[(Address, usize)],
+        take: impl FnOnce(&[u8]),
+    ) -> Result<(), CudaError> {
+        self.submit_step()?;
+        let bytes: usize = parts.iter().map(|part| part.1).sum();
+        if bytes == 0 {
+            take(&[]);
+            return Ok(());
+        }
+        let mut read_back = match self.read_back.take() {
+            Some(memory) if memory.len() >= bytes => memory,
+            _ => self.driver.allocate_pinned("what is read back", bytes.next_power_of_two())?,
+        };
+        let mut at = 0;
+        for (address, bytes) in parts {
+            self.stream.copy_out((*address, *bytes), (&mut read_back, at))?;
+            at += bytes;
+        }
+        self.wait()?;
+        take(&read_back.bytes()[..bytes]);
+        self.read_back = Some(read_back);
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! Memory for weights: few large allocations, cut into places.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::driver::{Address, DeviceMemory, Driver};
+use crate::error::CudaError;
+
+/// Places begin at multiples of so many bytes.
+const ALIGN: u64 = 256;
+
+/// Bytes of the smallest and the largest slab, unless one thing is larger.
+const SLAB_BYTES_MIN: u64 = 16 << 20;
+const SLAB_BYTES_MAX: u64 = 1 << 30;
+
+/// All slabs of a device.
+#[derive(Clone, Default)]
+pub(crate) struct Slabs {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    slabs: Vec<Slab>,
+    /// Places that were let go of; work that was given to the device may still read them.
+    left: Vec<(usize, Range<u64>)>,
+}
+
+struct Slab {
+    memory: DeviceMemory,
+    free: Rooms,
+}
+
+/// Bytes of a slab that are not in use: ascending, apart from each other.
+struct Rooms(Vec<Range<u64>>);
+
+/// Bytes in a slab; others may have them once it is dropped.
+pub(crate) struct Place {
+    slab: usize,
+    offset: u64,
+    bytes: u64,
+    address: Address,
+    state: Arc<Mutex<State>>,
+}
+
+/// Whether a place may be written at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// Nothing reads it.
+    None,
+    /// Work that was recorded or given to the device may still read what was there.
+    Earlier,
+}
+
+impl Place {
+    pub fn address(&self) -> Address {
+        self.address
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let range = self.offset..self.offset + self.bytes;
+        lock(&self.state).left.push((self.slab, range));
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Slabs {
+    /// A place of so many bytes, with unspecified contents: one that nobody reads if there is one.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`].
+    pub fn place(&self, driver: &Arc<Driver>, bytes: u64) -> Result<(Place, Readers), CudaError> {
+        let bytes = bytes.max(1).next_multiple_of(ALIGN);
+        let mut state = lock(&self.state);
+        let mut readers = Readers::None;
+        let mut found = state.take(bytes);
+        if found.is_none() {
+            found = match state.grow(driver, bytes) {
+                Ok(found) => Some(found),
+                Err(CudaError::OutOfMemory { .. }) if !state.left.is_empty() => {
+                    readers = Readers::Earlier;
+                    state.settle();
+                    state.take(bytes)
+                }
+                Err(error) => return Err(error),
+            };
+        }
+        let (slab, offset) = found.ok_or(CudaError::OutOfMemory { what: "weights", bytes })?;
+        let address = state.slabs[slab].memory.address() + offset;
+        Ok((Place { slab, offset, bytes, address, state: Arc::clone(&self.state) }, readers))
+    }
+
+    /// Nothing that was given to the device is under way: places that were let go of can be given
+    /// away again.
+    pub fn settle(&self) {
+        lock(&self.state).settle();
+    }
+}
+
+impl State {
+    fn take(&mut self, bytes: u64) -> Option<(usize, u64)> {
+        let mut slabs = (0..).zip(&mut self.slabs);
+        slabs.find_map(|(slab, one)| Some((slab, one.free.take(bytes)?)))
+    }
+
+    fn settle(&mut self) {
+        for (slab, range) in self.left.drain(..) {
+            self.slabs[slab].free.give(range);
+        }
+    }
+
+    /// A new slab, as large as all before it together within bounds, and its first place.
+    fn grow(&mut self, driver: &Arc<Driver>, bytes: u64) -> Result<(usize, u64), CudaError> {
+        let all: u64 = self.slabs.iter().map(|slab| slab.memory.bytes()).sum();
+        let size = all.clamp(SLAB_BYTES_MIN, SLAB_BYTES_MAX).max(bytes).next_multiple_of(ALIGN);
+        let memory = match driver.allocate("weights", size) {
+            Err(CudaError::OutOfMemory { .. }) => driver.allocate("weights", bytes)?,
+            other => other?,
+        };
+        let rest = bytes..memory.bytes();
+        self.slabs.push(Slab { memory, free: Rooms(vec![rest]) });
+        Ok((self.slabs.len() - 1, 0))
+    }
+}
+
+impl Rooms {
+    /// The first room that is large enough.
+    fn take(&mut self, bytes: u64) -> Option<u64> {
+        let room = self.0.iter_mut().find(|room| room.end - room.start >= bytes)?;
+        let offset = room.start;
+        room.start += bytes;
+        self.0.retain(|room| room.start < room.end);
+        Some(offset)
+    }
+
+    fn give(&mut self, range: Range<u64>) {
+        let at = self.0.partition_point(|room| room.start < range.start);
+        self.0.insert(at, range);
+        self.0.retain(|room| room.start < room.end);
+        self.0.dedup_by(|next, room| {
+            let touches = next.start == room.end;
+            if touches {
+                room.end = next.end;
+            }
+            touches
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rooms;
+
+    #[test]
+    fn rooms_are_taken_in_order_and_join_again() {
+        let mut rooms = Rooms(std::iter::once(0..1024).collect());
+        assert_eq!([256, 512].map(|bytes| rooms.take(bytes)), [Some(0), Some(256)]);
+        assert_eq!(rooms.take(512), None);
+        rooms.give(0..256);
+        assert_eq!(rooms.take(256), Some(0));
+        rooms.give(0..256);
+        rooms.give(256..768);
+        assert_eq!(rooms.take(1024), Some(0));
+        assert!(rooms.0.is_empty());
+    }
+}

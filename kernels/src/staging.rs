@@ -1,0 +1,109 @@
+//! Weights on their way to the device: through pinned memory, on a stream of their own.
+
+use std::sync::Arc;
+
+use crate::driver::{Address, Driver, Event, PinnedMemory, Stream};
+use crate::error::CudaError;
+
+/// Bytes of a piece, and pieces that are under way at once.
+const PIECE_BYTES: usize = 4 << 20;
+const PIECES: usize = 4;
+
+/// Pieces of pinned memory that take turns.
+pub(crate) struct Staging {
+    driver: Arc<Driver>,
+    stream: Stream,
+    pieces: Vec<Piece>,
+    next: usize,
+    /// Bytes of the piece in use that are on their way or wait for more.
+    filled: usize,
+    /// Behind the last copy.
+    arrived: Event,
+    /// Whether copies were started that nobody was told to wait for.
+    is_ahead: bool,
+}
+
+struct Piece {
+    memory: PinnedMemory,
+    /// Behind the last copy out of it.
+    done: Event,
+    is_busy: bool,
+}
+
+impl Staging {
+    /// # Errors
+    /// What the driver refuses.
+    pub fn new(driver: &Arc<Driver>) -> Result<Self, CudaError> {
+        Ok(Self {
+            stream: driver.stream()?,
+            pieces: Vec::new(),
+            next: 0,
+            filled: 0,
+            arrived: driver.event()?,
+            is_ahead: false,
+            driver: Arc::clone(driver),
+        })
+    }
+
+    /// Starts copies of all the bytes.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn upload(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
+        let (mut rest, mut to) = (bytes, to);
+        while !rest.is_empty() {
+            let start = self.room()?;
+            let size = rest.len().min(PIECE_BYTES - start);
+            let (now, later) = rest.split_at(size);
+            let piece = &mut self.pieces[self.next];
+            piece.memory.bytes_mut()[start..start + size].copy_from_slice(now);
+            self.stream.copy_in((&piece.memory, start, size), to)?;
+            self.filled = (start + size).next_multiple_of(64);
+            (rest, to) = (later, to + size as u64);
+            self.is_ahead = true;
+        }
+        Ok(())
+    }
+
+    /// Where in the piece in use the next bytes go.
+    fn room(&mut self) -> Result<usize, CudaError> {
+        if self.filled >= PIECE_BYTES {
+            let piece = &mut self.pieces[self.next];
+            self.stream.record(&piece.done)?;
+            piece.is_busy = true;
+            self.next = (self.next + 1) % PIECES;
+            self.filled = 0;
+        }
+        if self.next == self.pieces.len() {
+            let memory = self.driver.allocate_pinned("transfers", PIECE_BYTES)?;
+            self.pieces.push(Piece { memory, done: self.driver.event()?, is_busy: false });
+        }
+        let piece = &mut self.pieces[self.next];
+        if piece.is_busy {
+            piece.done.synchronize()?;
+            piece.is_busy = false;
+        }
+        Ok(self.filled)
+    }
+
+    /// What is copied from now on waits until another stream has come so far.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn wait_for(&mut self, event: &Event) -> Result<(), CudaError> {
+        self.stream.wait_for(event)
+    }
+
+    /// What another stream does from now on sees all that was copied.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn settle(&mut self, reader: &Stream) -> Result<(), CudaError> {
+        if self.is_ahead {
+            self.stream.record(&self.arrived)?;
+            reader.wait_for(&self.arrived)?;
+            self.is_ahead = false;
+        }
+        Ok(())
+    }
+}
