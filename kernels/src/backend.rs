@@ -99,6 +99,7 @@ impl Backend for CudaBackend {
     type KvPool = CudaPages;
     type StatePool = CudaStates;
     type ExpertTable = ();
+    type ExpertSlots = ();
     type Encoder<'a> = CudaEncoder<'a>;
 
     const PAGE_KIND: u8 = 3;

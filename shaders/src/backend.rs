@@ -150,6 +150,7 @@ impl Backend for WgpuBackend {
     type KvPool = WgpuPages;
     type StatePool = WgpuStates;
     type ExpertTable = WgpuExpertTable;
+    type ExpertSlots = std::convert::Infallible;
     type Encoder<'a> = WgpuEncoder<'a>;
 
     const PAGE_KIND: u8 = 2;

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use nestling_formats::{Activation, DeltaNetConfig, Level, RopePairs, RouterConfig};
+use nestling_formats::nested::{InputTransform, Layout};
+use nestling_formats::{Activation, DType, DeltaNetConfig, Level, RopePairs, RouterConfig};
 
 use super::Backend;
+use crate::weights::ActivationMode;
 
 /// A matrix with its optional bias: `y = W x + b`.
 pub struct Linear<B: Backend> {
@@ -154,4 +156,63 @@ pub struct PinnedExpert<'a, B: Backend> {
     pub weights: Arc<FeedForward<B>>,
     /// The rows that use it, ascending.
     pub uses: &'a [ExpertUse],
+}
+
+/// What a slot for any expert of a layer has room for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertShape {
+    /// What gate and up are joined by.
+    pub activation: Activation,
+    /// How nested matrices are multiplied.
+    pub activations: ActivationMode,
+    /// Gate, up and down.
+    pub matrices: [MatrixShape; 3],
+}
+
+/// The largest that a matrix of some experts can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixShape {
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+    /// How weights are held.
+    pub form: MatrixForm,
+}
+
+/// How weights are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MatrixForm {
+    /// Floats.
+    Float(DType),
+    /// Planes of the nested code.
+    Nested {
+        /// Order of the bits within a plane.
+        layout: Layout,
+        /// What inputs go through before a product.
+        inputs: InputTransform,
+        /// Bytes of the largest codec.
+        codec_bytes: usize,
+        /// The highest level that planes make.
+        level: Level,
+    },
+}
+
+/// Where a matrix of a streamed expert lies in memory of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotPlace {
+    /// Number of the slot.
+    pub slot: usize,
+    /// Layer of the expert.
+    pub layer: usize,
+    /// Gate, up or down, by its place in [`ExpertShape::matrices`].
+    pub matrix: usize,
+}
+
+/// What a device is told of a streamed expert.
+pub struct HeldExpert<'a, B: Backend> {
+    /// Its weights.
+    pub weights: &'a FeedForward<B>,
+    /// The highest level of which all planes are in its slot.
+    pub level: Level,
 }

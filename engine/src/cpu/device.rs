@@ -189,6 +189,7 @@ impl Backend for Cpu {
     type KvPool = CpuPool;
     type StatePool = CpuStates;
     type ExpertTable = Infallible;
+    type ExpertSlots = Infallible;
     type Encoder<'a> = CpuEncoder<'a>;
 
     const PAGE_KIND: u8 = 0;

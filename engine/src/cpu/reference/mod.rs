@@ -80,6 +80,7 @@ impl Backend for Reference {
     type KvPool = ReferencePool;
     type StatePool = CpuStates;
     type ExpertTable = Infallible;
+    type ExpertSlots = Infallible;
     type Encoder<'a> = ReferenceEncoder;
 
     const PAGE_KIND: u8 = 1;
