@@ -33,12 +33,14 @@ const UNSAFE_FILES: &[&str] = &[
     "formats/tests/store/mapped.rs",
     "kernels/src/driver/cuda.rs",
     "kernels/src/driver/emulated.rs",
+    "kernels/src/emulation.rs",
+    "kernels/tests/parity/harness.rs",
     "shaders/src/pipeline_cache.rs",
     "shaders/src/vulkan.rs",
 ];
 
 /// Files that may name a cargo feature, besides the facade.
-const FEATURE_FILES: &[&str] = &["engine/src/lib.rs", "engine/src/error.rs"];
+const FEATURE_FILES: &[&str] = &["engine/src/lib.rs", "engine/src/error.rs", "kernels/src/lib.rs"];
 
 struct Source {
     path: String,

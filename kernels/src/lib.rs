@@ -8,12 +8,16 @@
 mod backend;
 mod devices;
 mod driver;
+#[cfg(feature = "emulation")]
+pub mod emulation;
 mod encoder;
 mod error;
 mod graphs;
+pub mod kernel;
 mod matrix;
 mod memory;
 mod pages;
+pub mod params;
 mod recorder;
 mod slabs;
 mod staging;

@@ -1,0 +1,279 @@
+// Products of nested matrices and int8 activations, for few rows of activations.
+//
+// Four warps share the cells of some tiles. A lane takes 16 bytes of each plane: one vector of four
+// rows, so that a warp reads four cells, 512 bytes that lie together. What two lanes have of a group is
+// added exactly; sums and scales go to shared memory, and then a thread for each row adds them up in
+// ascending order: acc = fma(sum, activation scale * weight scale, acc). Blocks are small, so that
+// others read while one adds up.
+#pragma once
+
+#include "nested.cuh"
+
+#define MATVEC_THREADS 128u
+
+// What one block computes.
+struct MatvecTask {
+    const Matrix* matrix;
+    const float* bias;
+    u32 level; // prefix of the codes
+    u32 tile;  // the first one
+    u32 tiles;
+    u32 first_row;
+    u32 end_row;
+    u32 out_col;
+    u32 pairs;
+};
+
+// Where the activations are, and the products go.
+struct MatvecRows {
+    const Pair* pairs;
+    const i8* x_values;
+    const float* x_scales;
+    float* out;
+    u32 x_groups;
+    u32 out_cols;
+    bool adds;
+};
+
+// Sums and scales of so many cells and rows of activations.
+template <u32 PAIRS, u32 CELLS>
+struct MatvecShared {
+    float2 parts[PAIRS][CELLS][16];
+    float factors[32];
+    FineTable fine;
+};
+
+struct Cell {
+    u32 tile, group;
+    u64 index;
+};
+
+template <u32 LEVEL>
+DEVICE Digits digits_of(u32 p2, const uint4& p3, const uint4& p4, u32 p6, u32 p8, u32 row, u32 vector,
+                        bool is_merged) {
+    u32 a = row == 0 ? p3.x : row == 1 ? p3.y : row == 2 ? p3.z : p3.w;
+    u32 b = row == 0 ? p4.x : row == 1 ? p4.y : row == 2 ? p4.z : p4.w;
+    Digits digits;
+    digits.p2 = p2;
+    digits.middle = LEVEL == LEVEL_2 || is_merged ? a : merged_digit(a, b, vector);
+    digits.p6 = p6;
+    digits.p8 = p8;
+    return digits;
+}
+
+// The exact sums of four rows of one vector with every row of activations.
+template <u32 LEVEL, u32 PAIRS>
+DEVICE void vector_sums(const Matrix& matrix, const Cell& cell, const MatvecTask& task,
+                        const MatvecRows& rows, const FineTable& fine, int sums[PAIRS][4]) {
+    u32 lane = lane_of_thread(), vector = lane / 4 % 2, quad = lane % 4;
+    u64 two = cell.index * 128 + vector * 64 + quad * 16, one = cell.index * 64 + quad * 16;
+    const uint4 zero = make_uint4(0, 0, 0, 0);
+    uint4 p2 = load_once(matrix.p2 + two), p3 = zero, p4 = zero, p6 = zero, p8 = zero;
+    bool is_merged = matrix.is_merged != 0;
+    if (LEVEL >= LEVEL_3) {
+        p3 = load_once(matrix.p3 + (is_merged ? two : one));
+    }
+    if (LEVEL >= LEVEL_4 && !is_merged) {
+        p4 = load_once(matrix.p4 + one);
+    }
+    if (LEVEL >= LEVEL_6) {
+        p6 = load_once(matrix.p6 + two);
+    }
+    if (LEVEL >= LEVEL_8) {
+        p8 = load_once(matrix.p8 + two);
+    }
+    uint4 x[PAIRS];
+    for (u32 r = 0; r < PAIRS; r++) {
+        u32 row = r < task.pairs ? rows.pairs[r].x_row : rows.pairs[0].x_row;
+        u64 at = (static_cast<u64>(row) * rows.x_groups + cell.group) * 32 + vector * 16;
+        x[r] = *reinterpret_cast<const uint4*>(rows.x_values + at);
+        for (u32 i = 0; i < 4; i++) {
+            sums[r][i] = 0;
+        }
+    }
+    u32 table[4] = {0, 0, 0, 0};
+    if (LEVEL <= LEVEL_4) {
+        const u8* at = table_of(matrix, LEVEL, cell.tile);
+        for (u32 i = 0; i < (1u << LEVEL); i++) {
+            table[i] = load_word(at + 4 * i);
+        }
+        for (u32 r = 0; r < PAIRS; r++) {
+            u32 ordered[4];
+            in_table_order(x[r], ordered);
+            x[r] = make_uint4(ordered[0], ordered[1], ordered[2], ordered[3]);
+        }
+    }
+    const u32 first[4] = {p2.x, p2.y, p2.z, p2.w};
+    const u32 sixth[4] = {p6.x, p6.y, p6.z, p6.w};
+    const u32 eighth[4] = {p8.x, p8.y, p8.z, p8.w};
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        Digits digits =
+            digits_of<LEVEL>(first[i], p3, p4, sixth[i], eighth[i], i, vector, is_merged);
+        if (LEVEL <= LEVEL_4) {
+            u32 values[4];
+            table_values<LEVEL>(digits, table, values);
+#pragma unroll
+            for (u32 r = 0; r < PAIRS; r++) {
+                int sum = __dp4a(static_cast<int>(values[0]), static_cast<int>(x[r].x), sums[r][i]);
+                sum = __dp4a(static_cast<int>(values[1]), static_cast<int>(x[r].y), sum);
+                sum = __dp4a(static_cast<int>(values[2]), static_cast<int>(x[r].z), sum);
+                sums[r][i] = __dp4a(static_cast<int>(values[3]), static_cast<int>(x[r].w), sum);
+            }
+        } else {
+#pragma unroll
+            for (u32 chunk = 0; chunk < 4; chunk++) {
+                u32 low, high;
+                fine_values(fine, fine_codes<LEVEL>(digits, chunk), low, high);
+#pragma unroll
+                for (u32 r = 0; r < PAIRS; r++) {
+                    u32 inputs = chunk == 0 ? x[r].x : chunk == 1 ? x[r].y : chunk == 2 ? x[r].z : x[r].w;
+                    int upper = __dp4a(static_cast<int>(high), static_cast<int>(inputs), 0);
+                    sums[r][i] =
+                        __dp4a(static_cast<int>(low), static_cast<int>(inputs), sums[r][i]) + 128 * upper;
+                }
+            }
+        }
+    }
+}
+
+// Steps of two rows that follow each other, the first of them even.
+DEVICE uint2 two_steps(const Matrix& matrix, u64 cell, u32 row) {
+    u32 low = load_half(matrix.steps + cell * 8 + row % 8) >> (row / 8 * 4);
+    u32 high = load_half(matrix.step_high + cell * 2) >> row;
+    return make_uint2((low & 15) | (high & 1) << 4, (low >> 8 & 15) | (high >> 1 & 1) << 4);
+}
+
+template <u32 LEVEL, u32 PAIRS, u32 CELLS>
+DEVICE void sum_cells(const Matrix& matrix, const MatvecTask& task, const MatvecRows& rows, u32 first,
+                      u32 groups, float unit, MatvecShared<PAIRS, CELLS>& shared) {
+    u32 lane = lane_of_thread(), warp = threadIdx.x / WARP, vector = lane / 4 % 2, quad = lane % 4;
+    u32 count = task.tiles * groups;
+    for (u32 base = warp * 4; base < count; base += MATVEC_THREADS / 8) {
+        u32 place = base + lane / 8;
+        bool is_there = place < count;
+        place = is_there ? place : count - 1;
+        Cell cell;
+        cell.tile = task.tile + place / groups;
+        cell.group = first + place % groups;
+        cell.index = static_cast<u64>(cell.tile) * matrix.groups + cell.group;
+        int sums[PAIRS][4];
+        vector_sums<LEVEL, PAIRS>(matrix, cell, task, rows, shared.fine, sums);
+        // This lane keeps two of the four rows, the lane with the other vector the others.
+        u32 row = 4 * quad + 2 * vector;
+        uint2 steps = two_steps(matrix, cell.index, row);
+        u32 halves = load_word(matrix.row_scales + 2 * (16 * cell.tile + row));
+        float scale_0 = (half_to_float(halves & 0xffff) * unit) * shared.factors[steps.x];
+        float scale_1 = (half_to_float(halves >> 16) * unit) * shared.factors[steps.y];
+#pragma unroll
+        for (u32 r = 0; r < PAIRS; r++) {
+            int give_0 = vector ? sums[r][0] : sums[r][2], give_1 = vector ? sums[r][1] : sums[r][3];
+            int keep_0 = vector ? sums[r][2] : sums[r][0], keep_1 = vector ? sums[r][3] : sums[r][1];
+            keep_0 += __shfl_xor_sync(FULL_WARP, give_0, 4);
+            keep_1 += __shfl_xor_sync(FULL_WARP, give_1, 4);
+            if (is_there && r < task.pairs) {
+                u64 at = static_cast<u64>(rows.pairs[r].x_row) * rows.x_groups + cell.group;
+                float x_scale = rows.x_scales[at];
+                float2* part = &shared.parts[r][place][row];
+                part[0] = make_float2(static_cast<float>(keep_0), x_scale * scale_0);
+                part[1] = make_float2(static_cast<float>(keep_1), x_scale * scale_1);
+            }
+        }
+    }
+}
+
+DEVICE void store_product(const MatvecTask& task, const MatvecRows& rows, u32 pair, u32 row, float value) {
+    if (row < task.first_row || row >= task.end_row) {
+        return;
+    }
+    u32 from_first = row - task.first_row;
+    if (task.bias) {
+        value += task.bias[from_first];
+    }
+    float* out = rows.out + static_cast<u64>(rows.pairs[pair].out_row) * rows.out_cols + task.out_col;
+    out[from_first] = rows.adds ? out[from_first] + value : value;
+}
+
+template <u32 LEVEL, u32 PAIRS, u32 CELLS>
+DEVICE void matvec_at(const Matrix& matrix, const MatvecTask& task, const MatvecRows& rows,
+                      MatvecShared<PAIRS, CELLS>& shared) {
+    Codec codec = read_codec(matrix);
+    float unit = unit_of(codec.has_octaves, LEVEL);
+    if (threadIdx.x < 32) {
+        shared.factors[threadIdx.x] = step_factor(codec.has_octaves, threadIdx.x);
+    }
+    if (LEVEL >= LEVEL_6) {
+        fill_fine_table(shared.fine, codec, LEVEL, threadIdx.x, MATVEC_THREADS);
+    }
+    __syncthreads();
+    // A thread for each row of each tile, or of each row of activations.
+    u32 part = threadIdx.x / 16, row = threadIdx.x % 16;
+    u32 pair = PAIRS == 1 ? 0 : part, tile = PAIRS == 1 ? part : 0;
+    bool adds_up = tile < task.tiles && pair < task.pairs;
+    float sum = 0.0f;
+    u32 at_once = CELLS / task.tiles;
+    for (u32 first = 0; first < matrix.groups; first += at_once) {
+        u32 groups = matrix.groups - first < at_once ? matrix.groups - first : at_once;
+        sum_cells<LEVEL, PAIRS, CELLS>(matrix, task, rows, first, groups, unit, shared);
+        __syncthreads();
+        if (adds_up) {
+            const float2(*parts)[16] = &shared.parts[pair][tile * groups];
+#pragma unroll 8
+            for (u32 group = 0; group < groups; group++) {
+                float2 next = parts[group][row];
+                sum = fused(next.x, next.y, sum);
+            }
+        }
+        __syncthreads();
+    }
+    if (adds_up) {
+        store_product(task, rows, pair, (task.tile + tile) * 16 + row, sum);
+    }
+}
+
+template <u32 PAIRS, u32 CELLS>
+DEVICE void matvec(const MatvecTask& task, const MatvecRows& rows) {
+    __shared__ MatvecShared<PAIRS, CELLS> shared;
+    const Matrix& matrix = *task.matrix;
+    switch (task.level) {
+    case LEVEL_2:
+        return matvec_at<LEVEL_2, PAIRS, CELLS>(matrix, task, rows, shared);
+    case LEVEL_3:
+        return matvec_at<LEVEL_3, PAIRS, CELLS>(matrix, task, rows, shared);
+    case LEVEL_4:
+        return matvec_at<LEVEL_4, PAIRS, CELLS>(matrix, task, rows, shared);
+    case LEVEL_6:
+        return matvec_at<LEVEL_6, PAIRS, CELLS>(matrix, task, rows, shared);
+    case LEVEL_8:
+        return matvec_at<LEVEL_8, PAIRS, CELLS>(matrix, task, rows, shared);
+    default:
+        return;
+    }
+}
+
+// The tiles of one block of a table. False: there are none.
+DEVICE bool task_of(const ProductParams& params, MatvecTask& task, MatvecRows& rows) {
+    const Block& block = params.blocks[blockIdx.y];
+    u32 tiles = (block.end_row + 15) / 16;
+    task.tile = block.first_row / 16 + blockIdx.x * params.tiles_per_block;
+    if (task.tile >= tiles) {
+        return false;
+    }
+    u32 left = tiles - task.tile;
+    task.tiles = left < params.tiles_per_block ? left : params.tiles_per_block;
+    task.matrix = block.matrix;
+    task.bias = block.bias;
+    task.level = prefix_of(*block.matrix, block.level);
+    task.first_row = block.first_row;
+    task.end_row = block.end_row;
+    task.out_col = block.out_col;
+    task.pairs = block.pairs;
+    rows.pairs = params.pairs + block.first_pair;
+    rows.x_values = params.x_values;
+    rows.x_scales = params.x_scales;
+    rows.out = params.out;
+    rows.x_groups = params.x_groups;
+    rows.out_cols = params.out_cols;
+    rows.adds = params.adds != 0;
+    return true;
+}

@@ -1,0 +1,11 @@
+// Products of nested matrices with one row of int8 activations a block: decode.
+
+#include "matvec.cuh"
+
+KERNEL(MATVEC_THREADS) matvec_nested(const ProductParams params) {
+    MatvecTask task;
+    MatvecRows rows;
+    if (task_of(params, task, rows)) {
+        matvec<1, 128>(task, rows);
+    }
+}

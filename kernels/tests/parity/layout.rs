@@ -1,0 +1,31 @@
+//! Structs of parameters, as Rust and the C++ compiler lay them out.
+
+use nestling_cuda::emulation;
+use nestling_cuda::kernel::{HEADERS, Kernel};
+use nestling_cuda::params::layouts;
+
+#[test]
+fn params_are_laid_out_as_the_kernels_see_them() {
+    let found = emulation::layouts();
+    assert!(found.len() > 10);
+    assert_eq!(found, layouts());
+}
+
+/// What is compiled at run time is what lies in the folder.
+#[test]
+fn every_file_is_embedded() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/cu");
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut found: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    found.sort();
+    let kernels = Kernel::ALL.iter().map(|kernel| format!("{}.cu", kernel.name()));
+    let headers = HEADERS.iter().map(|header| header.name.to_owned());
+    let mut expected: Vec<_> = kernels.chain(headers).collect();
+    expected.sort();
+    assert_eq!(found, expected);
+    for kernel in Kernel::ALL {
+        let function = format!(" {}(const ", kernel.name());
+        assert!(kernel.source().contains(&function), "{} has no kernel", kernel.name());
+    }
+}

@@ -1,0 +1,68 @@
+//! Matrices as kernels see them.
+
+use nestling_cuda::params::Matrix;
+use nestling_engine::weights::MatrixWeights;
+use nestling_formats::nested::{Layout, base_parts};
+use nestling_formats::{DType, Level};
+
+use crate::harness::address;
+
+/// The place of no prefix.
+const NO_LEVEL: u32 = 15;
+
+/// A matrix that lies in memory of the host, with the bytes of its codec.
+pub struct HeldMatrix {
+    pub weights: MatrixWeights,
+    codec: Vec<u32>,
+}
+
+impl HeldMatrix {
+    pub fn new(weights: MatrixWeights) -> Self {
+        let bytes = match &weights {
+            MatrixWeights::Nested(matrix) => matrix.codec().to_bytes(),
+            _ => Vec::new(),
+        };
+        let words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+        Self { codec: words.collect(), weights }
+    }
+
+    /// What a kernel is given; the addresses are those of `self`.
+    pub fn params(&self) -> Matrix {
+        let (rows, cols) = (self.weights.rows(), self.weights.cols());
+        let mut out = Matrix { rows: rows as u32, cols: cols as u32, ..Matrix::default() };
+        match &self.weights {
+            MatrixWeights::Float(matrix) => {
+                out.row_scales = address(matrix.bytes());
+                out.form = match matrix.dtype() {
+                    DType::F16 => 1,
+                    DType::Bf16 => 2,
+                    _ => 0,
+                };
+            }
+            MatrixWeights::Nested(matrix) => {
+                let parts = base_parts(matrix.layout(), rows, cols).unwrap();
+                let planes = matrix.regions().planes();
+                let at = |plane: Option<&[u8]>| plane.map_or(0, address);
+                out.row_scales = address(&planes.p2[parts.row_scales]);
+                out.tile_tables = address(&planes.p2[parts.tile_tables]);
+                out.steps = address(&planes.p2[parts.steps]);
+                out.step_high = address(&planes.p2[parts.step_high]);
+                out.p2 = address(&planes.p2[parts.codes]);
+                out.p3 = at(planes.p34.or(planes.p3));
+                out.p4 = at(planes.p4);
+                out.p6 = at(planes.p6);
+                out.p8 = at(planes.p8);
+                out.codec = address(&self.codec);
+                out.form = if matrix.layout() == Layout::Tile16 { 3 } else { 4 };
+                out.is_merged = planes.p34.is_some().into();
+                out.groups = cols.div_ceil(32) as u32;
+                for level in Level::ALL {
+                    let prefix = matrix.prefix(level).map_or(NO_LEVEL, |at| at.index() as u32);
+                    out.prefixes |= prefix << (4 * level.index());
+                }
+            }
+            _ => panic!("a matrix of another kind"),
+        }
+        out
+    }
+}

@@ -1,0 +1,45 @@
+//! Root mean squares.
+
+use nestling_cuda::params::RmsNormParams;
+use nestling_engine::cpu::math;
+
+use crate::harness::{EPSILON, address, expect_close, noise, outcome};
+
+const EPS: f32 = 1e-6;
+
+fn rms_norm(rows: usize, cols: usize, adds: bool) {
+    let (x, weight) = (noise(rows * cols, 1), noise(cols, 2));
+    let before = noise(rows * cols, 3);
+    let found = outcome(&before, |out| {
+        let params = RmsNormParams {
+            x: address(&x),
+            weight: address(&weight),
+            out,
+            rows: rows as u32,
+            cols: cols as u32,
+            eps: EPS,
+            adds: adds.into(),
+        };
+        (params.launch(), params)
+    });
+    let mut expected = before;
+    for (x, out) in x.chunks(cols).zip(expected.chunks_mut(cols)) {
+        match adds {
+            true => math::rms_norm_add(x, &weight, EPS, out),
+            false => math::rms_norm(x, &weight, EPS, out),
+        }
+    }
+    // Sums of positive terms in other orders: relative errors of half as many roundings in the root;
+    // then four roundings more, and one of the sum with what was there, at most 1.
+    let roundings = cols as f32 / 2.0 + 6.0;
+    let tolerance = |value: f32| EPSILON * (roundings * 2.0 * (value.abs() + 1.0) + 2.0);
+    expect_close(&format!("[{rows}, {cols}]"), &found, &expected, tolerance);
+}
+
+#[test]
+fn rows_are_normed_as_on_the_cpu() {
+    for (rows, cols) in [(1, 1), (3, 31), (2, 257), (5, 1000), (1, 2048)] {
+        rms_norm(rows, cols, false);
+        rms_norm(rows, cols, true);
+    }
+}

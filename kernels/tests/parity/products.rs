@@ -1,0 +1,200 @@
+//! Products with matrices: bits are those of the CPU where activations are int8.
+
+use nestling_cuda::kernel::Kernel;
+use nestling_cuda::params::{Block, ExpertProductParams, MATVEC_PAIRS_MAX, Pair, ProductParams};
+use nestling_engine::backend::{Backend, Encoder, Linear};
+use nestling_engine::cpu::reference::Reference;
+use nestling_engine::driver::block_on;
+use nestling_engine::weights::{ActivationMode, MatrixWeights};
+use nestling_formats::Level;
+
+use crate::harness::{address, expect_equal, noise, outcome};
+use crate::matrices::{Form, weights};
+use crate::nested::HeldMatrix;
+use crate::quantize::quantized;
+
+/// `W x` for every row of `x`, as the CPU's reference gives it.
+fn expected(weights: &MatrixWeights, level: Level, x: &[f32]) -> Vec<f32> {
+    let mut backend = Reference;
+    let rows = x.len() / weights.cols();
+    let matrix = backend.upload_matrix(weights, ActivationMode::Int8).unwrap();
+    let mut input = backend.buffer(rows, weights.cols()).unwrap();
+    let mut out = backend.buffer(rows, weights.rows()).unwrap();
+    let mut encoder = backend.encoder();
+    encoder.write(x, &mut input).unwrap();
+    let linear = [Linear { matrix, bias: None }];
+    encoder.matmul(&linear, &vec![level; rows], &input, &mut out).unwrap();
+    block_on(encoder.read(&out)).unwrap()
+}
+
+/// Blocks of two matrices at all levels, for some rows of activations each, side by side in the rows
+/// of the output; a bias on the first matrix.
+struct Case {
+    matrices: [HeldMatrix; 2],
+    levels: Vec<Level>,
+    /// Pairs of a block.
+    pairs: usize,
+    tiles_per_block: u32,
+    adds: bool,
+}
+
+impl Case {
+    fn new(forms: [Form; 2], (rows, cols): (usize, usize), levels: &[Level]) -> Self {
+        let matrices = [weights(forms[0], rows, cols, 3), weights(forms[1], rows + 5, cols, 5)];
+        let levels = levels.to_vec();
+        let matrices = matrices.map(HeldMatrix::new);
+        Self { matrices, levels, pairs: 1, tiles_per_block: 1, adds: false }
+    }
+
+    fn width(&self) -> usize {
+        self.matrices[0].weights.rows() + self.matrices[1].weights.rows()
+    }
+
+    /// Row of activations of a block's pair, and row of the output: one after another.
+    fn pair(&self, block: usize, pair: usize) -> (usize, usize) {
+        let row = block * self.pairs + pair;
+        ((row * 7 + 3) % self.x_rows(), row)
+    }
+
+    fn x_rows(&self) -> usize {
+        self.levels.len() * self.pairs + 2
+    }
+
+    fn check(&self, kernel: Kernel) {
+        let cols = self.matrices[0].weights.cols();
+        let (width, blocks) = (self.width(), self.levels.len());
+        let x = noise(self.x_rows() * cols, 9);
+        let (values, scales) = quantized(&x, cols, false);
+        let bias = noise(self.matrices[0].weights.rows(), 4);
+        let held = [0, 1].map(|index| self.matrices[index].params());
+        let mut table = Vec::new();
+        let mut pairs = Vec::new();
+        for (index, level) in self.levels.iter().enumerate() {
+            for (which, matrix) in held.iter().enumerate() {
+                table.push(Block {
+                    matrix: address(std::slice::from_ref(matrix)),
+                    bias: if which == 0 { address(&bias) } else { 0 },
+                    level: level.index() as u32,
+                    first_pair: pairs.len() as u32,
+                    pairs: self.pairs as u32,
+                    first_row: 0,
+                    end_row: matrix.rows,
+                    out_col: if which == 0 { 0 } else { held[0].rows },
+                });
+            }
+            pairs.extend((0..self.pairs).map(|pair| {
+                let (x_row, out_row) = self.pair(index, pair);
+                Pair { x_row: x_row as u32, out_row: out_row as u32 }
+            }));
+        }
+        let before = noise(blocks * self.pairs * width, 6);
+        let found = outcome(&before, |out| {
+            let params = ProductParams {
+                blocks: address(&table),
+                pairs: address(&pairs),
+                x_values: address(&values),
+                x_scales: address(&scales),
+                out,
+                x_groups: cols.div_ceil(32) as u32,
+                out_cols: width as u32,
+                adds: self.adds.into(),
+                tiles_per_block: self.tiles_per_block,
+                ..ProductParams::default()
+            };
+            let tiles = (held[1].rows).div_ceil(16);
+            (params.launch(kernel, table.len() as u32, tiles), params)
+        });
+        let mut sum = before;
+        for (index, level) in self.levels.iter().enumerate() {
+            for pair in 0..self.pairs {
+                let (x_row, out_row) = self.pair(index, pair);
+                let x = &x[x_row * cols..][..cols];
+                let mut products = expected(&self.matrices[0].weights, *level, x);
+                products.iter_mut().zip(&bias).for_each(|(out, bias)| *out += bias);
+                products.extend(expected(&self.matrices[1].weights, *level, x));
+                for (sum, product) in sum[out_row * width..][..width].iter_mut().zip(products) {
+                    *sum = if self.adds { *sum + product } else { product };
+                }
+            }
+        }
+        expect_equal(&format!("{kernel:?} of {} columns, {:?}", cols, self.levels), &found, &sum);
+    }
+}
+
+const SHAPES: [(usize, usize); 5] = [(16, 32), (17, 40), (3, 200), (60, 600), (21, 4200)];
+
+#[test]
+fn one_row_at_all_levels_in_one_launch() {
+    for forms in [[Form::Tiled, Form::Merged], [Form::Merged, Form::Tiled]] {
+        for shape in SHAPES {
+            let mut case = Case::new(forms, shape, &Level::ALL);
+            case.check(Kernel::MatvecNested);
+            (case.tiles_per_block, case.adds) = (3, true);
+            case.check(Kernel::MatvecNested);
+        }
+    }
+    let octaves = [Level::L2, Level::L3, Level::L4];
+    Case::new([Form::Octaves; 2], (35, 96), &octaves).check(Kernel::MatvecNested);
+}
+
+#[test]
+fn some_rows_at_all_levels_in_one_launch() {
+    for pairs in [1, 3, MATVEC_PAIRS_MAX as usize] {
+        for shape in SHAPES {
+            let mut case = Case::new([Form::Tiled, Form::Merged], shape, &Level::ALL);
+            (case.pairs, case.adds) = (pairs, pairs == 3);
+            case.check(Kernel::MatvecNestedRows);
+        }
+    }
+}
+
+/// Gate and up, then down, of the experts that were chosen, each token at its level.
+#[test]
+fn experts_are_found_on_the_device() {
+    let (hidden, inner, experts, per_token) = (72, 40, 5usize, 2);
+    let shapes = [(inner, hidden), (inner, hidden), (hidden, inner)];
+    let held: Vec<HeldMatrix> = (0..experts * 3)
+        .map(|at| {
+            let form = if at % 2 == 0 { Form::Tiled } else { Form::Merged };
+            HeldMatrix::new(weights(form, shapes[at % 3].0, shapes[at % 3].1, at as u32))
+        })
+        .collect();
+    let matrices: Vec<_> = held.iter().map(HeldMatrix::params).collect();
+    let ids = [0u32, 3, 1, 4, 2, 3];
+    let levels = [Level::L3, Level::L8, Level::L4];
+    let places = levels.map(|level| level.index() as u32);
+    for (first, cols, width) in [(0, hidden, 2 * inner), (2, inner, hidden)] {
+        let per_row = if first == 0 { 1 } else { per_token };
+        let x = noise(levels.len() * per_row * cols, 8);
+        let (values, scales) = quantized(&x, cols, false);
+        let found = outcome(&vec![0f32; ids.len() * width], |out| {
+            let params = ExpertProductParams {
+                matrices: address(&matrices),
+                ids: address(&ids),
+                levels: address(&places),
+                x_values: address(&values),
+                x_scales: address(&scales),
+                out,
+                x_groups: cols.div_ceil(32) as u32,
+                out_cols: width as u32,
+                uses: ids.len() as u32,
+                per_token: per_token as u32,
+                experts: experts as u32,
+                first_matrix: first as u32,
+                x_per_token: u32::from(first == 0),
+                tiles_per_block: 2,
+            };
+            (params.launch((width as u32).div_ceil(16)), params)
+        });
+        let products = ids.iter().enumerate().flat_map(|(at, expert)| {
+            let token = at / per_token;
+            let x = &x[if first == 0 { token } else { at } * cols..][..cols];
+            let of = |matrix: usize| {
+                let held = &held[*expert as usize * 3 + matrix].weights;
+                expected(held, levels[token], x)
+            };
+            if first == 0 { [of(0), of(1)].concat() } else { of(2) }
+        });
+        expect_equal("experts", &found, &products.collect::<Vec<_>>());
+    }
+}
