@@ -138,6 +138,32 @@ impl DeviceOptions {
         OpenDevice::Cpu { reason: None }
     }
 
+    /// What computes in place of a device that refuses a model: the processor, where the device was
+    /// chosen and not named and another one may do what it cannot.
+    ///
+    /// # Errors
+    /// The error, where nothing else may compute.
+    pub fn instead(
+        &self,
+        refusing: &OpenDevice,
+        error: EngineError,
+    ) -> Result<OpenDevice, EngineError> {
+        let is_refusal = matches!(
+            error,
+            EngineError::Limit { .. }
+                | EngineError::Mismatch { .. }
+                | EngineError::Budget(_)
+                | EngineError::MemoryTooSmall(_)
+                | EngineError::Device(_)
+                | EngineError::DeviceLost(_)
+        );
+        if self.device != Device::Auto || refusing.is_cpu() || !is_refusal {
+            return Err(error);
+        }
+        let reason = format!("{} does not take this model: {error}", refusing.name());
+        Ok(OpenDevice::Cpu { reason: Some(reason) })
+    }
+
     #[cfg(feature = "wgpu")]
     fn gpu(&self, choice: &AdapterChoice) -> Result<WgpuBackend, EngineError> {
         Ok(WgpuBackend::open(&WgpuOptions {
@@ -154,14 +180,23 @@ pub trait WithBackend {
     /// What comes of it.
     type Output;
 
-    /// Does it.
-    fn with<B: Backend>(self, backend: B) -> Self::Output;
+    /// Does it, with as many backends of one device as it asks for.
+    fn with<B: Backend>(self, backend: impl FnMut() -> Result<B, EngineError>) -> Self::Output;
 }
 
 impl OpenDevice {
     /// Whether it is the processor.
     pub fn is_cpu(&self) -> bool {
         matches!(self, Self::Cpu { .. })
+    }
+
+    /// What it is, for people.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Cpu { .. } => "the processor".into(),
+            #[cfg(feature = "wgpu")]
+            Self::Wgpu(gpu) => gpu.name(),
+        }
     }
 
     /// What an engine may use for models on this device: `host`, and no more than the device has or
@@ -175,12 +210,12 @@ impl OpenDevice {
         }
     }
 
-    /// Gives its backend to `user`, and `cpu` where the processor computes.
-    pub fn give<U: WithBackend>(self, cpu: Cpu, user: U) -> U::Output {
+    /// Gives its backends to `user`, and those of `cpu` where the processor computes.
+    pub fn give<U: WithBackend>(&self, mut cpu: impl FnMut() -> Cpu, user: U) -> U::Output {
         match self {
-            Self::Cpu { .. } => user.with(cpu),
+            Self::Cpu { .. } => user.with(|| Ok(cpu())),
             #[cfg(feature = "wgpu")]
-            Self::Wgpu(gpu) => user.with(*gpu),
+            Self::Wgpu(gpu) => user.with(|| Ok(gpu.again()?)),
         }
     }
 
@@ -189,7 +224,7 @@ impl OpenDevice {
     /// # Errors
     /// As [`Model::open_source`]; what the device refuses.
     pub fn open_model(
-        self,
+        &self,
         engine: &Engine,
         source: ModelSource,
         options: &ModelOptions,
@@ -200,7 +235,7 @@ impl OpenDevice {
             Self::Cpu { .. } => Model::open_source(engine, source, options, progress, cancel),
             #[cfg(feature = "wgpu")]
             Self::Wgpu(gpu) => {
-                Model::open_source_on(*gpu, engine, source, options, progress, cancel)
+                Model::open_source_on(gpu.again()?, engine, source, options, progress, cancel)
             }
         }
     }
@@ -219,6 +254,36 @@ mod tests {
         assert!(unknown.contains("`gpu` is no device"), "{unknown}");
         let cuda = "cuda".parse::<Device>().unwrap_err().to_string();
         assert!(cuda.contains("no cuda backend: it is not written yet"), "{cuda}");
+    }
+
+    #[test]
+    fn only_a_chosen_gpu_is_replaced() {
+        let refusal = || EngineError::Limit { what: "head_dim", limit: 1, found: 2 };
+        let cpu = OpenDevice::Cpu { reason: None };
+        let chosen = DeviceOptions::default();
+        assert!(matches!(chosen.instead(&cpu, refusal()), Err(EngineError::Limit { .. })));
+        let Ok(gpu) = software() else { return };
+        let instead = chosen.instead(&gpu, refusal()).unwrap();
+        let OpenDevice::Cpu { reason: Some(reason) } = instead else { panic!("no reason") };
+        assert!(reason.contains("head_dim: 2 is over the limit of 1"), "{reason}");
+        assert!(matches!(
+            chosen.instead(&gpu, EngineError::Cancelled),
+            Err(EngineError::Cancelled)
+        ));
+        let named = DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() };
+        assert!(named.instead(&gpu, refusal()).is_err());
+    }
+
+    /// Any adapter; none without one.
+    #[cfg(feature = "wgpu")]
+    fn software() -> Result<OpenDevice, EngineError> {
+        let device = Device::Wgpu(AdapterChoice::Index(0));
+        DeviceOptions { device, ..DeviceOptions::default() }.open()
+    }
+
+    #[cfg(not(feature = "wgpu"))]
+    fn software() -> Result<OpenDevice, EngineError> {
+        Err(EngineError::Cancelled)
     }
 
     #[test]

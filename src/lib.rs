@@ -23,16 +23,25 @@ pub use nestling_formats::Level;
 
 use std::path::Path;
 
-/// Opens a model with all defaults, on the best device and an engine of its own: a `.nest` store,
-/// or the folder of a Hugging Face checkpoint.
+/// Opens a model with all defaults, on the best device that takes it and an engine of its own: a
+/// `.nest` store, or the folder of a Hugging Face checkpoint.
 ///
 /// # Errors
 /// As [`OpenDevice::open_model`].
 pub fn open(path: impl AsRef<Path>) -> Result<Model, EngineError> {
-    let engine = Engine::new(EngineOptions::default())?;
+    let devices = DeviceOptions::default();
+    let mut device = devices.open()?;
     let options = ModelOptions::default();
-    let device = DeviceOptions::default().open()?;
-    device.open_model(&engine, ModelSource::at(path)?, &options, &mut |_| {}, &CancelToken::new())
+    loop {
+        let memory_bytes = device.memory_bytes(None);
+        let engine = Engine::new(EngineOptions { memory_bytes, ..EngineOptions::default() })?;
+        let source = ModelSource::at(path.as_ref())?;
+        let cancel = CancelToken::new();
+        match device.open_model(&engine, source, &options, &mut |_| {}, &cancel) {
+            Err(error) => device = devices.instead(&device, error)?,
+            opened => return opened,
+        }
+    }
 }
 
 /// The example of the README, run on the bundled model.

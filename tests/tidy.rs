@@ -256,6 +256,9 @@ fn every_kernel_has_a_parity_case_and_a_bench_row() {
 const SHADERS: &[(&str, &str)] = &[
     ("add_gated", "add_gated"),
     ("attend", "attend"),
+    ("delta_gate", "delta_net"),
+    ("delta_mix", "delta_net"),
+    ("delta_rule", "delta_net"),
     ("embed", "embed"),
     ("expert_blocks", "routed_experts"),
     ("experts_sum", "experts_sum"),
@@ -278,7 +281,8 @@ const SHADERS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_shader_has_a_parity_case() {
+fn every_shader_has_a_parity_case_and_a_bench_row() {
+    let benches = fs::read_to_string(root().join("benches/benches/shaders.rs")).unwrap();
     let mut tests = Vec::new();
     collect(&root().join("shaders/tests/parity"), &["rs"], &mut tests);
     let mut shaders = Vec::new();
@@ -298,6 +302,9 @@ fn every_shader_has_a_parity_case() {
         let call = format!("encoder.{method}(");
         if !tests.iter().any(|test| test.text.contains(&call)) {
             found.push(format!("shader `{name}` has no parity case with `{call}`"));
+        }
+        if !benches.contains(&call) {
+            found.push(format!("shader `{name}` has no bench row with `{call}`"));
         }
     }
     let gone = SHADERS.iter().filter(|(shader, _)| !names.iter().any(|name| name == shader));

@@ -1,5 +1,6 @@
 //! Shaders of the portable GPU backend on the first adapter, through the engine's operations;
-//! throughput is in bytes read of the weights.
+//! throughput is in bytes read of the weights, or of activations, pages and states where there are no
+//! weights.
 //!
 //! Without an adapter nothing is measured, and it says so. Software adapters measure the shaders'
 //! work on the CPU, nothing else.
@@ -10,13 +11,16 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use nestling_benches::RandomMatrix;
 use nestling_engine::backend::{
-    Backend, Encoder, ExpertUse, FeedForward, HeadMatrices, Linear, PinnedExpert, Router,
+    AttentionHeads, Backend, DeltaNet, Encoder, ExpertUse, FeedForward, HeadMatrices, HeadNorm,
+    Linear, PinnedExpert, Router,
 };
 use nestling_engine::batch::StepRows;
 use nestling_engine::driver::block_on;
+use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
+use nestling_engine::recurrent::{StateId, StateShape, StateTrack};
 use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_engine::{EngineError, weights::ByteRegion};
-use nestling_formats::{Activation, DType, Level, RouterConfig};
+use nestling_formats::{Activation, DType, DeltaNetConfig, Level, RopePairs, RouterConfig};
 use nestling_wgpu::{AdapterChoice, Instructions, WgpuBackend, WgpuEncoder, WgpuOptions};
 
 /// Columns of a product: the hidden size of a middle-sized model.
@@ -161,21 +165,46 @@ fn floats(criterion: &mut Criterion) -> Result<(), EngineError> {
     measure(&mut group, what, |encoder| encoder.matmul_heads(&heads, &[Level::L6; 8], &x, &mut out))
 }
 
-/// Eight experts of a token at mixed levels: `gated_quantize`, and `gated` where they are floats.
-fn experts(criterion: &mut Criterion) -> Result<(), EngineError> {
-    const INNER: usize = 768;
-    const PER_TOKEN: usize = 8;
-    let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
-    let mut group = criterion.benchmark_group("experts, 1 row");
-    group.sample_size(10);
-    let router = Router {
-        weights: device.upload_matrix(&float(PER_TOKEN, COLS)?, ActivationMode::Float)?,
+/// Experts of a token.
+const PER_TOKEN: usize = 8;
+
+/// A router that chooses eight of so many experts.
+fn router(device: &mut WgpuBackend, experts: usize) -> Result<Router<WgpuBackend>, EngineError> {
+    Ok(Router {
+        weights: device.upload_matrix(&float(experts, COLS)?, ActivationMode::Float)?,
         num_experts_per_tok: PER_TOKEN,
         rule: RouterConfig::softmax(true),
         logit_bias: None,
         selection_bias: None,
         expert_scale: None,
+    })
+}
+
+/// What makes a matrix of so many rows and columns.
+type Make<'a> = &'a dyn Fn(usize, usize) -> Result<MatrixWeights, EngineError>;
+
+/// An expert with so many neurons.
+fn expert(
+    device: &mut WgpuBackend,
+    inner: usize,
+    make: Make<'_>,
+) -> Result<FeedForward<WgpuBackend>, EngineError> {
+    let mut upload = |rows, cols| -> Result<Linear<WgpuBackend>, EngineError> {
+        let matrix = device.upload_matrix(&make(rows, cols)?, INT8)?;
+        Ok(Linear { matrix, bias: None })
     };
+    let (gate, up) = (upload(inner, COLS)?, upload(inner, COLS)?);
+    let down = upload(COLS, inner)?;
+    Ok(FeedForward { activation: Activation::Silu, gate, up, down })
+}
+
+/// Eight experts of a token at mixed levels: `gated_quantize`, and `gated` where they are floats.
+fn experts(criterion: &mut Criterion) -> Result<(), EngineError> {
+    const INNER: usize = 768;
+    let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
+    let mut group = criterion.benchmark_group("experts, 1 row");
+    group.sample_size(10);
+    let router = router(&mut device, PER_TOKEN)?;
     let x = buffer(&mut device, (1, COLS))?;
     let mut routing = device.routing(1, PER_TOKEN)?;
     let mut out = device.buffer(PER_TOKEN, COLS)?;
@@ -184,19 +213,12 @@ fn experts(criterion: &mut Criterion) -> Result<(), EngineError> {
     encoder.flush()?;
     drop(encoder);
     let nested = |rows, cols| RandomMatrix::new(rows, cols, Level::L8)?.weights(true);
-    type Make<'a> = &'a dyn Fn(usize, usize) -> Result<MatrixWeights, EngineError>;
     let kinds: [(&str, Make); 2] =
         [("gated_quantize, mixed levels", &nested), ("gated, bf16", &float)];
     for (name, make) in kinds {
         let mut all = Vec::new();
         for _ in 0..PER_TOKEN {
-            let mut upload = |rows, cols| -> Result<Linear<WgpuBackend>, EngineError> {
-                let matrix = device.upload_matrix(&make(rows, cols)?, INT8)?;
-                Ok(Linear { matrix, bias: None })
-            };
-            let (gate, up) = (upload(INNER, COLS)?, upload(INNER, COLS)?);
-            let down = upload(COLS, INNER)?;
-            all.push(Arc::new(FeedForward { activation: Activation::Silu, gate, up, down }));
+            all.push(Arc::new(expert(&mut device, INNER, make)?));
         }
         let level = |index: usize| Level::ALL[index % 5];
         let uses: Vec<[ExpertUse; 1]> = (0..PER_TOKEN)
@@ -214,11 +236,194 @@ fn experts(criterion: &mut Criterion) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// `rms_norm`, `scale`, `softcap`, `gate`, `add_gated`, `gather_rows`.
+fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
+    const COUNT: usize = 64;
+    let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
+    let mut group = criterion.benchmark_group("64 rows of 2048");
+    group.sample_size(10);
+    let bytes = 4 * (COUNT * COLS) as u64;
+    let x = buffer(&mut device, (COUNT, COLS))?;
+    let gates = buffer(&mut device, (COUNT, 1))?;
+    let mut out = buffer(&mut device, (COUNT, COLS))?;
+    let weight = device.upload_floats(&numbers(COLS))?;
+    let indices: Vec<u32> = (0..COUNT as u32).rev().collect();
+    measure(&mut group, (&mut device, "rms_norm", bytes), |encoder| {
+        encoder.rms_norm(&x, &weight, 1e-6, &mut out)
+    })?;
+    measure(&mut group, (&mut device, "rms_norm_add", 2 * bytes), |encoder| {
+        encoder.rms_norm_add(&x, &weight, 1e-6, &mut out)
+    })?;
+    measure(&mut group, (&mut device, "scale", bytes), |encoder| encoder.scale(1.0, &mut out))?;
+    measure(&mut group, (&mut device, "softcap", bytes), |encoder| {
+        encoder.softcap(30.0, &mut out)
+    })?;
+    measure(&mut group, (&mut device, "gate", 2 * bytes), |encoder| encoder.gate(&x, &mut out))?;
+    measure(&mut group, (&mut device, "add_gated", 2 * bytes), |encoder| {
+        encoder.add_gated(&gates, &x, &mut out)
+    })?;
+    measure(&mut group, (&mut device, "gather_rows", bytes), |encoder| {
+        encoder.gather_rows(&x, &indices, &mut out)
+    })
+}
+
+/// Rows of one sequence, up to a position.
+fn rows_until(end: usize, count: usize) -> StepRows {
+    let pages = (0..end.div_ceil(PAGE_POSITIONS) as u32).map(PageId).collect();
+    StepRows {
+        positions: (end - count..end).map(|position| position as u32).collect(),
+        tokens: vec![0; count],
+        sequences: vec![0; count],
+        dense_levels: vec![Level::L8; count],
+        pages: vec![pages],
+        states: vec![StateTrack::in_place(StateId(0), end - count, end)],
+        ..StepRows::default()
+    }
+}
+
+/// `rope`, `norm_part` and `kv_store`; `attend` over a thousand positions.
+fn attention(criterion: &mut Criterion) -> Result<(), EngineError> {
+    const HEADS: (usize, usize, usize) = (16, 4, 128);
+    const POSITIONS: usize = 1024;
+    let (h, g, d) = HEADS;
+    let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
+    let norm = |device: &mut WgpuBackend, length| device.upload_floats(&vec![1.0; length]);
+    let heads = AttentionHeads {
+        num_attention_heads: h,
+        num_key_value_heads: g,
+        head_dim: d,
+        scale: 0.1,
+        rope_first: 0,
+        rope_pairs: RopePairs::Halves,
+        eps: 1e-6,
+        query_norm: HeadNorm::PerHead(norm(&mut device, d)?),
+        key_norm: HeadNorm::FullWidth(norm(&mut device, g * d)?),
+        value_norm: None,
+        sliding_window: None,
+        sinks: None,
+    };
+    let cols = (h + 2 * g) * d;
+    for dtype in [KvDtype::F16, KvDtype::Int8] {
+        let mut group = criterion.benchmark_group(format!("attention, {dtype:?}"));
+        group.sample_size(10);
+        let values = KvValues::Beside;
+        let pages = POSITIONS / PAGE_POSITIONS;
+        let shape = KvShape { num_key_value_heads: g, head_dim: d, values, dtype, pages };
+        let mut pool = device.kv_pool(&shape)?;
+        for count in [POSITIONS, 1] {
+            let rows = rows_until(POSITIONS, count);
+            let mut qkv = buffer(&mut device, (count, cols))?;
+            let rope = buffer(&mut device, (count, d))?;
+            let mut out = device.buffer(count, h * d)?;
+            let name = format!("rope, norm_part, kv_store, {count} rows");
+            let bytes = 4 * (count * cols) as u64;
+            measure(&mut group, (&mut device, &name, bytes), |encoder| {
+                encoder.rope_store(&heads, &rows, &rope, &mut qkv, &mut pool)
+            })?;
+            if count == 1 {
+                let bytes = (pages * shape.page_bytes()) as u64;
+                measure(&mut group, (&mut device, "attend, 1 row", bytes), |encoder| {
+                    encoder.attend(&heads, &rows, &qkv, &pool, &mut out)
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `delta_mix`, `delta_rule` and `delta_gate` in the shape of Qwen3-Next.
+fn delta_net(criterion: &mut Criterion) -> Result<(), EngineError> {
+    let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
+    let mut group = criterion.benchmark_group("delta_mix, delta_rule, delta_gate");
+    group.sample_size(10);
+    let shape = DeltaNetConfig {
+        num_key_heads: 16,
+        num_value_heads: 32,
+        key_head_dim: 128,
+        value_head_dim: 128,
+        conv_kernel_dim: 4,
+    };
+    let states = StateShape { floats: shape.state_floats(), states: 1 };
+    let mut pool = device.state_pool(&states)?;
+    let mut floats = |count| device.upload_floats(&numbers(count));
+    let net = DeltaNet {
+        shape,
+        conv: floats(shape.conv_kernel_dim * shape.channels())?,
+        query_norm: floats(shape.key_head_dim)?,
+        key_norm: floats(shape.key_head_dim)?,
+        unit_eps: 1e-6,
+        rate: floats(shape.num_value_heads)?,
+        time_bias: floats(shape.num_value_heads)?,
+        norm: floats(shape.value_head_dim)?,
+        eps: 1e-6,
+    };
+    for (end, count) in [(64, 64), (65, 1)] {
+        let rows = rows_until(end, count);
+        let x = buffer(&mut device, (count, shape.inputs()))?;
+        let mut out = device.buffer(count, shape.value_dim())?;
+        let (name, bytes) = (format!("{count} rows"), states.state_bytes() as u64);
+        measure(&mut group, (&mut device, &name, bytes), |encoder| {
+            encoder.delta_net(&net, &rows, &x, &mut pool, &mut out)
+        })?;
+    }
+    Ok(())
+}
+
+/// `route`, `expert_blocks` and `experts_sum`: a token's way through experts that the device finds.
+fn routed(criterion: &mut Criterion) -> Result<(), EngineError> {
+    const INNER: usize = 768;
+    const EXPERTS: usize = 8;
+    let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
+    let mut group = criterion.benchmark_group("route");
+    group.sample_size(10);
+    let router = router(&mut device, 128)?;
+    let x = buffer(&mut device, (1, COLS))?;
+    let mut routing = device.routing(1, PER_TOKEN)?;
+    let bytes = WgpuBackend::matrix_bytes(&router.weights, Level::L8);
+    measure(&mut group, (&mut device, "route, 8 of 128 experts", bytes), |encoder| {
+        encoder.route(&router, &x, &mut routing)
+    })?;
+    group.finish();
+    let mut group = criterion.benchmark_group("experts that the device finds, 1 row");
+    group.sample_size(10);
+    let nested = |rows, cols| RandomMatrix::new(rows, cols, Level::L4)?.weights(true);
+    let experts = (0..EXPERTS).map(|_| expert(&mut device, INNER, &nested).map(Arc::new));
+    let experts = experts.collect::<Result<Vec<_>, _>>()?;
+    let table = device.expert_table(&experts)?;
+    let bytes = experts.iter().map(|one| one.read_bytes(Level::L4)).sum();
+    let mut out = device.buffer(PER_TOKEN, COLS)?;
+    let mut sum = buffer(&mut device, (1, COLS))?;
+    let all = self::router(&mut device, EXPERTS)?;
+    let mut encoder = device.encoder();
+    encoder.route(&all, &x, &mut routing)?;
+    encoder.flush()?;
+    drop(encoder);
+    if let Some(table) = table {
+        let name = "expert_blocks and products, level 4";
+        measure(&mut group, (&mut device, name, bytes), |encoder| {
+            encoder.routed_experts(&table, &[Level::L4], (&routing, &x), &mut out)
+        })?;
+    }
+    let bytes = 4 * (PER_TOKEN * COLS) as u64;
+    measure(&mut group, (&mut device, "experts_sum", bytes), |encoder| {
+        encoder.experts_sum(&routing, &out, &mut sum)
+    })?;
+    let bytes = experts[0].read_bytes(Level::L4);
+    let mut out = device.buffer(1, COLS)?;
+    measure(&mut group, (&mut device, "ffn, level 4", bytes), |encoder| {
+        encoder.ffn(&experts[0], &[Level::L4], &x, &mut out)
+    })
+}
+
 fn shaders(criterion: &mut Criterion) {
     let all = nested(criterion, Instructions::Detected)
         .and_then(|()| nested(criterion, Instructions::Plain))
         .and_then(|()| floats(criterion))
-        .and_then(|()| experts(criterion));
+        .and_then(|()| experts(criterion))
+        .and_then(|()| elements(criterion))
+        .and_then(|()| attention(criterion))
+        .and_then(|()| delta_net(criterion))
+        .and_then(|()| routed(criterion));
     assert!(all.is_ok(), "{all:?}");
 }
 

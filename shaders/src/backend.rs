@@ -235,10 +235,6 @@ impl Backend for WgpuBackend {
     }
 
     fn state_pool(&mut self, shape: &StateShape) -> Result<WgpuStates, EngineError> {
-        if shape.floats > 0 {
-            let expected = "an operation of this device";
-            return Err(EngineError::mismatch("gated DeltaNet", expected, "none yet"));
-        }
         Ok(WgpuStates::new(&self.gpu, *shape)?)
     }
 

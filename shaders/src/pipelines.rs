@@ -98,6 +98,9 @@ pipelines! {
     gated: "gated" [Read, Write] {};
     gated_quantize: "gated_quantize" [Read, Write, Write] {};
     heads_rest: "heads_rest" [Read, Write] {};
+    delta_mix: "delta_mix" [Read, Read, Read, Read, Read, Write] {};
+    delta_rule: "delta_rule" [Read, Read, Read, Read, Read, Write, Write] {};
+    delta_gate: "delta_gate" [Read, Read, Write] {};
 }
 
 fn compile(

@@ -6,7 +6,7 @@ use nestling_engine::recurrent::{StateId, StateShape};
 use crate::device::Gpu;
 use crate::error::WgpuError;
 use crate::memory::SharedGpu;
-use crate::recorder::Recorder;
+use crate::recorder::{Binding, Recorder};
 
 /// The states of one layer, allocated when first written.
 pub struct WgpuStates {
@@ -33,6 +33,20 @@ impl WgpuStates {
     pub(crate) fn get(&self, state: StateId) -> Result<&wgpu::Buffer, EngineError> {
         let found = self.states.get(state.0 as usize).and_then(Option::as_ref);
         found.ok_or_else(|| self.missing(state))
+    }
+
+    /// A state that was written, for shaders; none for none.
+    ///
+    /// # Errors
+    /// As [`WgpuStates::get`].
+    pub(crate) fn binding(&self, state: Option<StateId>) -> Result<Option<Binding>, EngineError> {
+        state.map(|state| self.get(state).map(Binding::from)).transpose()
+    }
+
+    /// # Errors
+    /// A state that the pool does not have.
+    pub(crate) fn check_place(&self, state: StateId) -> Result<(), EngineError> {
+        if (state.0 as usize) < self.states.len() { Ok(()) } else { Err(self.missing(state)) }
     }
 
     /// The memory of a state that is to be written.

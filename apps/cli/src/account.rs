@@ -3,6 +3,7 @@
 use crate::args::{ModelArgs, ResourceArgs, SpeedArgs};
 use crate::bytes::ByteSize;
 use crate::console::Console;
+use crate::device::planned;
 use crate::failure::Result;
 use crate::opened::{Opened, memory_budget, model_options};
 use crate::plan::{Answer, Question, forecast_json};
@@ -32,7 +33,8 @@ impl Expected {
         // To the decimals that were typed.
         let mean = model.mean_level.and_then(|mean| mean.to_string().parse().ok());
         let subject = Subject::of_store(Arc::new(open_store(path)?))?;
-        let question = Question::new(subject, options, memory_budget(resources.memory), mean)?;
+        let budget = planned(&resources.device, memory_budget(resources.memory))?;
+        let question = Question::new(subject, options, budget, mean)?;
         let speeds = SpeedArgs { threads: resources.threads, ..SpeedArgs::default() };
         let machine = Machine::measure_at(&speeds, &question.subject.place, console)?;
         question.answer(&machine, question.level, question.budget).map(Some).map(Self)

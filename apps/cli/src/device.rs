@@ -4,33 +4,93 @@ use crate::args::{DeviceArgs, DevicesArgs};
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::explain::explain;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::places;
 use nestling::engine::cpu::kernels::Kernels;
-use nestling::wgpu::{AdapterDescription, AdapterKind, devices};
-use nestling::{Device, DeviceOptions, OpenDevice};
+use nestling::wgpu::{AdapterChoice, AdapterDescription, AdapterKind, device, devices};
+use nestling::{Device, DeviceOptions, EngineError, OpenDevice};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// Opens what computes, and says so where it is not what one would hope for.
-pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
-    let options = DeviceOptions {
+fn options(args: &DeviceArgs) -> DeviceOptions {
+    DeviceOptions {
         device: args.device.clone(),
         vram_budget: args.vram_budget.map(|size| size.0),
         pipeline_cache: places::shader_folder().ok(),
-    };
-    let device = options.open().map_err(|error| {
-        explain(&error).advise("see `nestling devices`, or use the CPU with --device cpu")
-    })?;
-    if let OpenDevice::Cpu { reason } = &device {
-        if let Some(reason) = reason {
-            console.note(format_args!("computing on the CPU: {reason}"));
-        }
-        if args.vram_budget.is_some() {
-            console.note("--vram-budget has no effect on the CPU");
-        }
     }
+}
+
+/// Opens what computes, and says so where it is not what one would hope for.
+pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
+    let device = options(args).open();
+    let device = device.map_err(|error| explain(&error).advise(instead_of_missing(&devices())))?;
+    tell(&device, args, console);
     Ok(device)
+}
+
+/// What computes in place of a device that refused a model; the error where nothing may.
+pub fn instead(
+    args: &DeviceArgs,
+    refusing: &OpenDevice,
+    error: EngineError,
+    console: &Console,
+) -> Result<OpenDevice> {
+    let device = options(args).instead(refusing, error).map_err(|error| {
+        let failure = explain(&error);
+        // A named device is not replaced by another one unasked.
+        let has_advice = failure.advice.is_some();
+        let is_device = matches!(error, EngineError::Device(_) | EngineError::Limit { .. });
+        match refusing.is_cpu() || has_advice || !is_device {
+            true => failure,
+            false => {
+                failure.advise("use the CPU with --device cpu, or --device auto to do so unasked")
+            }
+        }
+    })?;
+    tell(&device, args, console);
+    Ok(device)
+}
+
+fn tell(device: &OpenDevice, args: &DeviceArgs, console: &Console) {
+    let OpenDevice::Cpu { reason } = device else { return };
+    if let Some(reason) = reason {
+        console.note(format_args!("computing on the CPU: {reason}"));
+    }
+    if args.vram_budget.is_some() {
+        console.note("--vram-budget has no effect on the CPU");
+    }
+}
+
+/// What would do where a device is missing.
+fn instead_of_missing(gpus: &[AdapterDescription]) -> String {
+    let cpu = "use the CPU with --device cpu";
+    match gpus.iter().min_by_key(|gpu| gpu.kind) {
+        Some(gpu) if gpu.kind == AdapterKind::Software => {
+            format!("{cpu}; software that stands in for a GPU is --device {}, and slow", name(gpu))
+        }
+        Some(gpu) => {
+            format!("use {} with --device {}, or the CPU with --device cpu", gpu.name, name(gpu))
+        }
+        None => format!("install a driver for Vulkan, or {cpu}"),
+    }
+}
+
+/// Bytes that models may take of the device that would compute, which is not opened, and what GPU it
+/// is; none for the processor.
+pub fn planned(args: &DeviceArgs, host: Option<u64>) -> Result<(Option<u64>, Option<String>)> {
+    let gpu = match &args.device {
+        Device::Cpu => None,
+        Device::Wgpu(choice) => {
+            let found = device(choice).map_err(|error| {
+                Failure::new(error.to_string()).advise(instead_of_missing(&devices()))
+            });
+            Some(found?)
+        }
+        _ => device(&AdapterChoice::Auto).ok(),
+    };
+    let Some(gpu) = gpu else { return Ok((host, None)) };
+    let own = args.vram_budget.map(|size| size.0).or(gpu.memory_bytes);
+    Ok((host.into_iter().chain(own).min(), Some(format!("{} ({})", name(&gpu), gpu.name))))
 }
 
 /// `nestling devices`.

@@ -15,7 +15,8 @@ use nestling::OpenDevice;
 use nestling::engine::record::Recorder;
 use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
 use nestling::engine::{
-    Engine, EngineOptions, KvDtype, LevelMode, Model, ModelOptions, ModelSource, ThreadPlacement,
+    Engine, EngineError, EngineOptions, KvDtype, LevelMode, Model, ModelOptions, ModelSource,
+    ThreadPlacement,
 };
 use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::ModelConfig;
@@ -76,31 +77,45 @@ pub fn open_at(
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<Opened> {
-    let device = device::open(&resources.device, console)?;
-    let source = source(&path, resources.load_mode, model.partial)?;
-    let engine =
-        Engine::new(engine_options(resources, &device)).map_err(|error| explain(&error))?;
+    let mut device = device::open(&resources.device, console)?;
     let mut options = ModelOptions { recorder, ..model_options(model, resources) };
-    if let ModelSource::Store(store) = &source
-        && is_streamed(store, &options, engine.budget().total_bytes())
-    {
-        options.reads = speed::read_options(store, console);
-    }
-    let started = Instant::now();
-    let mut bar = Progress::parts(console, "loading");
-    let model = interrupt.guard(|cancel| {
-        let mut progress = |at: nestling::engine::OpenProgress| {
-            bar.set_of(at.parts_done, at.parts_total);
-        };
-        device.open_model(&engine, source, &options, &mut progress, cancel)
-    });
-    drop(bar);
-    let model = model.map_err(|error| explain(&error))?;
+    let mut started = Instant::now();
+    let model = loop {
+        let source = source(&path, resources.load_mode, model.partial)?;
+        match load(&device, (source, resources), &mut options, console, interrupt) {
+            Ok(model) => break model,
+            Err(error) => device = device::instead(&resources.device, &device, error, console)?,
+        }
+        started = Instant::now();
+    };
     let (asked, given) = (resources.ctx_size.unwrap_or(0), model.context_length());
     if asked as usize > given {
         console.note(format_args!("-c {asked} is more than the model was trained for: {given}"));
     }
     Ok(Opened { model, path, is_bundled, load: started.elapsed() })
+}
+
+/// Loads a model on a device, within what both have.
+fn load(
+    device: &OpenDevice,
+    (source, resources): (ModelSource, &ResourceArgs),
+    options: &mut ModelOptions,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> std::result::Result<Model, EngineError> {
+    let engine = Engine::new(engine_options(resources, device))?;
+    if let ModelSource::Store(store) = &source
+        && is_streamed(store, options, engine.budget().total_bytes())
+    {
+        options.reads = speed::read_options(store, console);
+    }
+    let mut bar = Progress::parts(console, "loading");
+    interrupt.guard(|cancel| {
+        let mut progress = |at: nestling::engine::OpenProgress| {
+            bar.set_of(at.parts_done, at.parts_total);
+        };
+        device.open_model(&engine, source, options, &mut progress, cancel)
+    })
 }
 
 fn source(path: &Path, mode: LoadModeArg, partial: bool) -> Result<ModelSource> {

@@ -3,6 +3,7 @@
 use crate::args::PlanArgs;
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
+use crate::device::planned;
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::levels::{LevelSize, level_sizes_of_index};
@@ -29,6 +30,8 @@ pub struct Question {
     pub options: ModelOptions,
     pub level: Level,
     pub budget: Option<u64>,
+    /// The GPU that would compute; none for the processor.
+    pub gpu: Option<String>,
     pub mean_level: Option<f64>,
 }
 
@@ -64,14 +67,15 @@ fn question(args: &PlanArgs, console: &Console) -> Result<Question> {
         context_length: context_length(args.ctx_size),
         ..ModelOptions::default()
     };
-    Question::new(subject, options, memory_budget(args.memory), args.mean_level)
+    let budget = planned(&args.device, memory_budget(args.memory))?;
+    Question::new(subject, options, budget, args.mean_level)
 }
 
 impl Question {
     pub fn new(
         subject: Subject,
         options: ModelOptions,
-        budget: Option<u64>,
+        (budget, gpu): (Option<u64>, Option<String>),
         mean_level: Option<f64>,
     ) -> Result<Self> {
         let level = options.level.unwrap_or(subject.held);
@@ -82,7 +86,7 @@ impl Question {
             return Err(Failure::usage(format!("experts cannot have {mean} bits on average"))
                 .advise(format!("give a mean level from 2 to {level}")));
         }
-        Ok(Self { subject, options, level, budget, mean_level })
+        Ok(Self { subject, options, level, budget, gpu, mean_level })
     }
 
     /// The plan at a level of the store.
@@ -211,7 +215,8 @@ fn as_text(
         .weights
         .map_or(String::new(), |weights| format!(", {:.2} billion weights", weights as f64 / 1e9));
     let _ = writeln!(text, "{}{weights}, {level}, {} threads", subject.name, machine.threads);
-    let _ = writeln!(text, "memory budget {budget}\n");
+    let on = question.gpu.as_ref().map_or(String::new(), |gpu| format!(" on {gpu}"));
+    let _ = writeln!(text, "memory budget {budget}{on}\n");
     if !subject.is_here() {
         text += &(subject.describe() + "\n");
     }
@@ -232,6 +237,10 @@ fn as_text(
     text += &line("in all", memory.total_bytes(), 0, String::new());
     text += "\n";
     text += &machine_text(machine, &answer.demand);
+    if question.gpu.is_some() {
+        text +=
+            "          computed with the processor's memory: give the GPU's with --memory-speed\n";
+    }
     text += &forecast_text(answer);
     text += &levels_text(question, machine);
     if !subject.is_here() {
@@ -395,6 +404,7 @@ fn as_json(
         "level": question.level.bits(),
         "mean_level": question.mean_level,
         "memory_bytes": question.budget,
+        "gpu": question.gpu,
         "least_memory_bytes": answer.least_bytes,
         "whole_memory_bytes": answer.whole_bytes(),
         "placement": {

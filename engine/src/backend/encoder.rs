@@ -189,6 +189,19 @@ pub trait Encoder<B: Backend>: Send {
         }
     }
 
+    /// Makes the routing what the host says, in place of what a router chose.
+    ///
+    /// # Errors
+    /// A routing of other sizes; a failed device.
+    fn write_routing(
+        &mut self,
+        routing: &Routing,
+        out: &mut B::Routing, // [T, K]
+    ) -> Result<(), EngineError> {
+        let _ = (routing, out);
+        Err(EngineError::mismatch("routing of the host", "a device that takes it", "another"))
+    }
+
     /// Makes a matrix available that arrived during the step; a CPU uses the bytes where they lie.
     ///
     /// # Errors

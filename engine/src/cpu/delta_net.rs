@@ -14,15 +14,10 @@
 //! so the bits depend neither on how a prompt is cut into steps nor on how columns are blocked.
 #![expect(unsafe_code, reason = "vector loads and stores at offsets that `delta_rule` has checked")]
 
-use std::ops::Range;
-
 use nestling_formats::DeltaNetConfig;
 
 use super::math::{self, LANES};
 use super::vector::Vector;
-use crate::batch::StepRows;
-use crate::error::EngineError;
-use crate::recurrent::StateId;
 
 /// Columns of a state that are held in registers together, in vectors: S stays in the first-level
 /// cache while all tokens pass them.
@@ -214,81 +209,6 @@ pub(super) fn factors(rate: f32, time_bias: f32, alpha: f32, beta: f32) -> [f32;
 /// ln(1 + e^x).
 fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { libm::log1p(f64::from(math::exp(x))) as f32 }
-}
-
-/// Rows of one sequence up to a state that the step writes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Run {
-    /// The rows.
-    pub rows: Range<usize>,
-    /// First row of the sequence in this step.
-    pub first: usize,
-    /// How many runs of the sequence are before it in this step.
-    pub depth: usize,
-    /// The state before the sequence's first row.
-    pub from: Option<StateId>,
-    /// What is written after the last row.
-    pub to: StateId,
-}
-
-impl Run {
-    /// Whether it goes on from the state that it writes.
-    pub fn is_in_place(&self) -> bool {
-        self.depth == 0 && self.from == Some(self.to)
-    }
-}
-
-/// The runs of a step, those of one sequence one after another.
-///
-/// # Errors
-/// Rows of a sequence that do not lie together; states that do not fit them.
-pub(super) fn runs(rows: &StepRows, out: &mut Vec<Run>) -> Result<(), EngineError> {
-    out.clear();
-    let mut start = 0;
-    for chunk in rows.sequences.chunk_by(|a, b| a == b) {
-        let (first, end) = (start, start + chunk.len());
-        let sequence = chunk[0] as usize;
-        let named = format!("recurrent states of sequence {sequence}");
-        let wrong = |expected: &str, found: String| {
-            Err(EngineError::mismatch(named.clone(), expected, found))
-        };
-        if out.iter().any(|run| rows.sequences[run.first] == chunk[0]) {
-            return wrong("rows that lie together", format!("others at row {first}"));
-        }
-        let Some(track) = rows.states.get(sequence) else {
-            return wrong("states", "none".into());
-        };
-        let position = rows.positions[first] as usize;
-        if track.from.is_some() != (position > 0) {
-            return wrong("a state before all rows but a first", format!("{:?}", track.from));
-        }
-        for (depth, to) in track.to.iter().enumerate() {
-            let ends = to.length.checked_sub(position).map(|rows| first + rows);
-            let Some(ends) = ends.filter(|ends| (start + 1..=end).contains(ends)) else {
-                return wrong("states at ascending rows", format!("one after {}", to.length));
-            };
-            out.push(Run { rows: start..ends, first, depth, from: track.from, to: to.state });
-            start = ends;
-        }
-        if start != end {
-            return wrong("a state after the last row", format!("{} rows without", end - start));
-        }
-    }
-    check_states(out)
-}
-
-/// # Errors
-/// A state that is written twice, or read by one run and written by another.
-fn check_states(runs: &[Run]) -> Result<(), EngineError> {
-    for (index, run) in runs.iter().enumerate() {
-        let others = || runs.iter().enumerate().filter(move |(other, _)| *other != index);
-        let clash = others().any(|(_, other)| other.to == run.to || other.from == Some(run.to));
-        if clash || (run.depth > 0 && run.from == Some(run.to)) {
-            let expected = "a state that no other rows of the step use";
-            return Err(EngineError::mismatch("recurrent state to write", expected, run.to.0));
-        }
-    }
-    Ok(())
 }
 
 /// The last rows of input before `end`, of a sequence whose first row in this step is `first`: what

@@ -11,6 +11,7 @@ use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::expert::{ExpertCache, RequestScratch};
 use crate::runner::StepStats;
+use crate::simulate::TraceStep;
 
 /// What a step works on: everything that changes.
 pub(super) struct Step<'a, B: Backend> {
@@ -24,6 +25,8 @@ pub(super) struct Step<'a, B: Backend> {
     pub requests: &'a mut RequestScratch<B>,
     pub predictions: &'a mut RequestScratch<B>,
     pub memory: &'a mut [LayerMemory<B>], // [layers]
+    /// A routing to compute with, in place of what the routers choose.
+    pub replayed: Option<&'a TraceStep>,
     pub cancel: &'a CancelToken,
     pub stats: &'a mut StepStats,
     /// Gets the logits of the rows that want them.
@@ -65,6 +68,9 @@ pub(super) async fn forward<B: Backend>(
         feed_forward::begin(&mut enc, lw, (&rows.dense_levels, eps), act)?;
         if let Some(router) = &lw.router {
             feed_forward::route(&mut enc, (lw, router), eps, act)?;
+            if let Some(routing) = step.replayed.and_then(|step| step.layers.get(layer)) {
+                enc.write_routing(&routing.routing(rows.len()), &mut act.routing)?;
+            }
             let (uses, seen) = ((layer, router.num_experts_per_tok), (&act.routing, &act.normed));
             if !experts.ask_device(uses, rows, seen, &mut act.expert_rows, &mut enc)? {
                 let mut pending = experts

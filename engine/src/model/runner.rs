@@ -24,6 +24,7 @@ use crate::recurrent::{STATES_PER_SEQUENCE, StateId, StateShape};
 use crate::runner::{
     ModelRunner, PromptSteps, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
 };
+use crate::simulate::TraceStep;
 use crate::weights::ActivationMode;
 
 /// How a model is held.
@@ -80,6 +81,8 @@ pub struct Runner<B: Backend> {
     limits: RunnerLimits,
     scratch: StepScratch<B>,
     recorder: Option<Arc<Recorder>>,
+    /// The routing of the next step, where it is not the routers'.
+    replayed: Option<TraceStep>,
 }
 
 /// Memory of the host that steps reuse.
@@ -185,7 +188,14 @@ impl<B: Backend> Runner<B> {
             limits,
             scratch,
             recorder,
+            replayed: None,
         })
+    }
+
+    /// The next step computes with this routing, in place of what its routers choose: to compare
+    /// devices, of which each may round a near tie to another side.
+    pub fn replay(&mut self, routing: TraceStep) {
+        self.replayed = Some(routing);
     }
 
     /// What decides levels under dual routing.
@@ -221,6 +231,7 @@ impl<B: Backend> Runner<B> {
             StepStats { rows: rows.len(), logit_rows: logit_rows.len(), ..StepStats::default() };
         stats.weight_bytes = self.weights.step_bytes(rows, logit_rows.len(), vocab_size);
         let mut logits = std::mem::take(spare);
+        let replayed = self.replayed.take();
         let start_ns = self.recorder.as_ref().map(|recorder| recorder.now_ns());
         self.experts.begin_step();
         let step = Step {
@@ -231,6 +242,7 @@ impl<B: Backend> Runner<B> {
             requests,
             predictions,
             memory: &mut self.memory,
+            replayed: replayed.as_ref(),
             cancel,
             stats: &mut stats,
             logits: &mut logits,

@@ -9,6 +9,7 @@ use nestling_formats::Level;
 use nestling_formats::limits::{MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN, MAX_LAYERS};
 use serde::{Deserialize, Serialize};
 
+use crate::backend::Routing;
 use crate::error::EngineError;
 
 /// Version of the lines below.
@@ -30,6 +31,17 @@ pub struct LayerRouting {
     pub weights: Vec<f32>,
     /// Bits of the level that each is computed at.
     pub levels: Vec<u8>,
+}
+
+impl LayerRouting {
+    /// The routing of so many rows, levels aside.
+    pub(crate) fn routing(&self, rows: usize) -> Routing {
+        Routing {
+            num_experts_per_tok: self.ids.len().checked_div(rows).unwrap_or(0),
+            expert_ids: self.ids.clone(),
+            expert_weights: self.weights.clone(),
+        }
+    }
 }
 
 /// One step: its layers in order, those without experts empty.

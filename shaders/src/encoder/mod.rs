@@ -1,6 +1,7 @@
 //! The operations of a step: each records its dispatches.
 
 mod attention;
+mod delta_net;
 mod elementwise;
 mod embed;
 mod experts;
@@ -69,10 +70,6 @@ impl Drop for WgpuEncoder<'_> {
     fn drop(&mut self) {
         self.backend.recorder.discard();
     }
-}
-
-fn not_there(what: &str) -> EngineError {
-    EngineError::mismatch(what, "an operation of this device", "none")
 }
 
 impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
@@ -167,13 +164,13 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
 
     fn delta_net(
         &mut self,
-        _net: &DeltaNet<WgpuBackend>,
-        _rows: &StepRows,
-        _projected: &WgpuBuffer,
-        _states: &mut WgpuStates,
-        _out: &mut WgpuBuffer,
+        net: &DeltaNet<WgpuBackend>,
+        rows: &StepRows,
+        projected: &WgpuBuffer,
+        states: &mut WgpuStates,
+        out: &mut WgpuBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("delta_net"))
+        delta_net::delta_net(&mut self.tools(), (net, rows), projected, states, out)
     }
 
     fn gate(&mut self, gate: &WgpuBuffer, out: &mut WgpuBuffer) -> Result<(), EngineError> {
@@ -207,6 +204,14 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
             fill(&mut out.expert_weights, weights, f32::from_le_bytes);
         })?;
         Ok(())
+    }
+
+    fn write_routing(
+        &mut self,
+        routing: &Routing,
+        out: &mut WgpuRouting,
+    ) -> Result<(), EngineError> {
+        route::write(self.tools().recorder, routing, out)
     }
 
     fn bind_matrix(

@@ -2,17 +2,31 @@
 
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
-use nestling_engine::backend::Router;
+use nestling_engine::backend::{Router, Routing};
 use nestling_formats::{GroupScore, RouterScore};
 
 use super::{NUM_EXPERTS_MAX, PER_TOKEN_MAX, Tools, products};
 use crate::backend::WgpuBackend;
 use crate::error::WgpuError;
 use crate::memory::{WgpuBuffer, WgpuFloats, WgpuRouting, expect, word};
-use crate::recorder::{Binding, spread};
+use crate::recorder::{Binding, Recorder, spread};
 
 /// Most groups of experts.
 const GROUPS_MAX: usize = 64;
+
+/// Puts a routing of the host in place of the router's.
+pub(super) fn write(
+    recorder: &mut Recorder,
+    routing: &Routing,
+    out: &WgpuRouting,
+) -> Result<(), EngineError> {
+    let count = out.rows * out.per_token;
+    expect("experts of a row", out.per_token, routing.num_experts_per_tok)?;
+    expect("experts of a routing", count, routing.expert_ids.len())?;
+    expect("weights of a routing", count, routing.expert_weights.len())?;
+    recorder.write(bytemuck::cast_slice(&routing.expert_ids), &out.ids)?;
+    Ok(recorder.write(bytemuck::cast_slice(&routing.expert_weights), &out.weights)?)
+}
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

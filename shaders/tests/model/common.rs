@@ -13,6 +13,7 @@ use nestling_engine::kv_cache::{KvDtype, PageId, pages_for};
 use nestling_engine::model::{Runner, RunnerOptions};
 use nestling_engine::reads::ReadOptions;
 use nestling_engine::runner::{ModelRunner, StepOutput};
+use nestling_engine::simulate::TraceStep;
 use nestling_engine::text::{EncodeOptions, SpecialText, Tokenizer};
 use nestling_engine::weights::ActivationMode;
 use nestling_formats::Level;
@@ -80,7 +81,7 @@ impl Parts {
             prefetch: Prefetch::Off,
         });
         let options = RunnerOptions {
-            rows_max: 64,
+            rows_max: ROWS_MAX,
             kv_pages: Some(PAGES),
             kv_dtype: KvDtype::F16,
             streaming,
@@ -99,6 +100,9 @@ impl Parts {
 }
 
 const PAGES: usize = 8;
+
+/// Most rows of a step.
+pub const ROWS_MAX: usize = 64;
 
 /// Computes the rows that follow `first` positions of the only sequence.
 pub fn step(
@@ -130,6 +134,24 @@ pub fn try_step(
     let output = runner.step_blocking(&batch, &CancelToken::new())?;
     assert!(output.failures.is_empty(), "{:?}", output.failures);
     Ok(output)
+}
+
+/// Logits of every position of some rows, and the routing that they were computed with.
+pub fn recorded(runner: &mut dyn ModelRunner, rows: (usize, &[u32])) -> (Vec<f32>, TraceStep) {
+    let recorder = runner.routing_recorder().unwrap();
+    recorder.start(1);
+    let logits = step(runner, rows, |_| true).logits;
+    (logits, recorder.stop().steps.remove(0))
+}
+
+/// Logits of every position of some rows, computed with this routing.
+pub fn replayed<B: Backend>(
+    runner: &mut Runner<B>,
+    rows: (usize, &[u32]),
+    routing: TraceStep,
+) -> Vec<f32> {
+    runner.replay(routing);
+    step(runner, rows, |_| true).logits
 }
 
 /// Logits of every position, computed in pieces of so many rows.

@@ -8,6 +8,7 @@
 )]
 
 mod common;
+mod families;
 mod forced;
 mod greedy;
 mod lost;

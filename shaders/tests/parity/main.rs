@@ -9,6 +9,7 @@
 )]
 
 mod attention;
+mod delta_net;
 mod elementwise;
 mod embed;
 mod experts_sum;

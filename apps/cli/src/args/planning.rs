@@ -1,6 +1,6 @@
 //! `nestling plan`.
 
-use super::{HubArgs, KvTypeArg, LevelArg, MachineFormatArgs, SpeedArgs};
+use super::{DeviceArgs, HubArgs, KvTypeArg, LevelArg, MachineFormatArgs, SpeedArgs};
 use crate::bytes::ByteSize;
 use clap::Args;
 use std::path::PathBuf;
@@ -61,6 +61,9 @@ pub struct PlanArgs {
     /// Routing that `--record-trace` wrote: runs it through the cache at this budget
     #[arg(long, value_name = "FILE", env = "NESTLING_TRACE")]
     pub trace: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub device: DeviceArgs,
 
     #[command(flatten)]
     pub machine: SpeedArgs,

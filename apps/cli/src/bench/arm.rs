@@ -126,7 +126,7 @@ impl Arm {
     pub fn open(
         store: &Arc<Store>,
         options: &ArmOptions,
-        device: OpenDevice,
+        device: &OpenDevice,
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
         let Opening { level, mean_level, mode, load_mode, threads } = options.opening;
@@ -161,7 +161,7 @@ impl Arm {
         let mix = mixed.then_some((asked, level, tokenizer));
         let is_cpu = device.is_cpu();
         let loading = Loading { source, options: runner_options, mix, cancel };
-        let loaded = device.give(Cpu::new(threads), loading)?;
+        let loaded = device.give(|| Cpu::new(threads), loading)?;
         Ok(Self {
             tokens: RandomTokens::new(loaded.runner.limits().vocab_size),
             runner: loaded.runner,
@@ -310,7 +310,8 @@ struct LoadedRunner {
 impl WithBackend for Loading<'_> {
     type Output = Result<LoadedRunner, EngineError>;
 
-    fn with<B: Backend>(self, backend: B) -> Self::Output {
+    fn with<B: Backend>(self, mut backend: impl FnMut() -> Result<B, EngineError>) -> Self::Output {
+        let backend = backend()?;
         let name = backend.name();
         let (options, cancel) = (&self.options, self.cancel);
         let mut runner = Runner::load(backend, self.source, options, cancel, &mut |_, _| {})?;

@@ -21,7 +21,7 @@ use nestling::engine::dual::LevelMode;
 use nestling::engine::reads::ReadOptions;
 use nestling::formats::Level;
 use nestling::formats::store::Store;
-use nestling::{CancelToken, EngineError};
+use nestling::{CancelToken, EngineError, OpenDevice};
 use record::{Loaded, Model, Record};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -157,21 +157,17 @@ impl Bench<'_> {
     ) -> Result<()> {
         let bandwidth = machine.bandwidth(opening.threads, self.console);
         machine::forget_peak_memory();
-        let device = device::open(&self.args.run.device, self.console)?;
-        let options = ArmOptions::new(opening, self.tests, &self.args.run, &device);
-        let reads = match options.is_streamed(store) {
-            true => read_options(store, self.console),
-            false => ReadOptions::default(),
-        };
         let observer = Observer::new(&self.args.observe, false);
-        let options = options.with(reads, observer.recorder());
-        let started = Instant::now();
-        let arm = Arm::open(store, &options, device, cancel).and_then(|mut arm| {
-            let load = started.elapsed();
-            arm.first_token(cancel)?;
-            Ok((arm, Loaded { load, first_token: started.elapsed() }))
-        });
-        let (mut arm, loaded) = arm.map_err(|error| explain(&error))?;
+        let mut device = device::open(&self.args.run.device, self.console)?;
+        let (mut arm, loaded, rows_max) = loop {
+            match self.load(store, (opening, &observer), &device, cancel) {
+                Ok(loaded) => break loaded,
+                Err(error) => {
+                    let args = &self.args.run.device;
+                    device = device::instead(args, &device, error, self.console)?;
+                }
+            }
+        };
         for test in self.tests {
             self.number += 1;
             std::thread::sleep(Duration::from_secs(self.args.run.delay.into()));
@@ -184,7 +180,7 @@ impl Bench<'_> {
                 machine: &*machine,
                 opening,
                 test: *test,
-                rows_max: options.rows_max,
+                rows_max,
                 kv_type: self.args.run.kv_type,
                 bandwidth,
                 loaded,
@@ -197,6 +193,28 @@ impl Bench<'_> {
             printer.print(&record)?;
         }
         Ok(())
+    }
+
+    /// An opened store that has computed its first token, and the most rows of its steps.
+    fn load(
+        &self,
+        store: &Arc<Store>,
+        (opening, observer): (Opening, &Observer),
+        device: &OpenDevice,
+        cancel: &CancelToken,
+    ) -> std::result::Result<(Arm, Loaded, usize), EngineError> {
+        let options = ArmOptions::new(opening, self.tests, &self.args.run, device);
+        let reads = match options.is_streamed(store) {
+            true => read_options(store, self.console),
+            false => ReadOptions::default(),
+        };
+        let options = options.with(reads, observer.recorder());
+        let started = Instant::now();
+        let mut arm = Arm::open(store, &options, device, cancel)?;
+        let load = started.elapsed();
+        arm.first_token(cancel)?;
+        let loaded = Loaded { load, first_token: started.elapsed() };
+        Ok((arm, loaded, options.rows_max))
     }
 
     /// Tokens that are not counted, before the first generation: what they took.

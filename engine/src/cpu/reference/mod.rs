@@ -430,6 +430,14 @@ impl Encoder<Reference> for ReferenceEncoder {
         Ok(())
     }
 
+    fn write_routing(&mut self, routing: &Routing, out: &mut Routing) -> Result<(), EngineError> {
+        expect("experts of a row", out.num_experts_per_tok, routing.num_experts_per_tok)?;
+        expect("experts of a routing", out.expert_ids.len(), routing.expert_ids.len())?;
+        expect("weights of a routing", out.expert_weights.len(), routing.expert_weights.len())?;
+        out.clone_from(routing);
+        Ok(())
+    }
+
     fn bind_matrix(
         &mut self,
         weights: &MatrixWeights,
