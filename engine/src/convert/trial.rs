@@ -183,8 +183,8 @@ fn judge_store(
         points: points.collect::<Result<Vec<_>, _>>()?,
     };
     let checkpoint = Checkpoint::open(checkpoint.directory())?;
-    let mut models =
-        JudgeSet::open(|| Cpu::new(threads), store, checkpoint, &set, cancel, &mut |_, _| {})?;
+    let backend = || Ok(Cpu::new(threads));
+    let mut models = JudgeSet::open(backend, store, checkpoint, &set, cancel, &mut |_, _| {})?;
     let options = JudgeOptions { sequence_length, sequences_max: None };
     let mut begun = false;
     Ok(judge(models.models(), tokens, &options, cancel, &mut |at| {

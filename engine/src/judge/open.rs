@@ -95,9 +95,9 @@ impl JudgeSet {
     ///
     /// # Errors
     /// [`EngineError::Mismatch`] if the store is of another model than the checkpoint;
-    /// [`EngineError::Cancelled`]; weights that cannot be had.
+    /// [`EngineError::Cancelled`]; weights that cannot be had; what a device refuses.
     pub fn open<B: Backend + 'static>(
-        mut backend: impl FnMut() -> B,
+        mut backend: impl FnMut() -> Result<B, EngineError>,
         store: Arc<Store>,
         checkpoint: Checkpoint,
         options: &JudgeOpenOptions,
@@ -127,7 +127,7 @@ impl JudgeSet {
                 ..RunnerOptions::default()
             };
             let mut report = |done, total| progress(loaded * total + done, models * total);
-            let runner = Runner::load(backend(), source, &options, cancel, &mut report)?;
+            let runner = Runner::load(backend()?, source, &options, cancel, &mut report)?;
             loaded += 1;
             Ok::<_, EngineError>(Box::new(runner))
         };

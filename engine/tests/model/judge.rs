@@ -41,7 +41,7 @@ fn set(
     threads: usize,
 ) -> Result<JudgeSet, EngineError> {
     let checkpoint = Checkpoint::open(data(reference)).unwrap();
-    let backend = || Cpu::new(threads);
+    let backend = || Ok(Cpu::new(threads));
     let go = CancelToken::new();
     JudgeSet::open(backend, Arc::clone(store), checkpoint, options, &go, &mut |_, _| {})
 }
@@ -169,7 +169,7 @@ fn the_demo_model_by_level() {
     convert(&checkpoint, &path, &ConvertOptions::default(), &go, &mut |_| {}).unwrap();
     let store = Arc::new(Store::open(&path).unwrap());
     let options = options(&store, 512);
-    let backend = || Cpu::new(2);
+    let backend = || Ok(Cpu::new(2));
     let mut set =
         JudgeSet::open(backend, store, checkpoint, &options, &go, &mut |_, _| {}).unwrap();
     let options = JudgeOptions { sequence_length: 512, sequences_max: Some(2) };

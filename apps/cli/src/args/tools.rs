@@ -1,6 +1,6 @@
 //! Commands around the store.
 
-use super::{LevelArg, MeanLevelArg, QuantizerArgs};
+use super::{DeviceArgs, LevelArg, MeanLevelArg, QuantizerArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
@@ -161,6 +161,9 @@ pub struct PerplexityArgs {
     /// Most tokens of the text to use; 0 means all
     #[arg(long, value_name = "N", default_value_t = 0, env = "NESTLING_TOKENS")]
     pub tokens: usize,
+
+    #[command(flatten)]
+    pub device: DeviceArgs,
 
     /// Threads that compute [default: as many as the machine has cores]
     #[arg(short, long, value_name = "N", env = "NESTLING_THREADS")]

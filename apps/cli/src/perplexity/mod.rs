@@ -7,6 +7,7 @@ mod report;
 use crate::args::{PerplexityArgs, ReportFormat};
 use crate::console::{Console, write_out};
 use crate::conversation::read_text;
+use crate::device;
 use crate::explain::{explain, explain_import};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
@@ -22,10 +23,11 @@ use nestling::engine::judge::{
 };
 use nestling::engine::reads::ReadOptions;
 use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
-use nestling::engine::{MemoryPlan, PlannedResidence};
+use nestling::engine::{Backend, MemoryPlan, PlannedResidence};
 use nestling::formats::store::Store;
 use nestling::formats::{Checkpoint, ModelConfig};
-use nestling::{CancelToken, EngineError, ModelOptions};
+use nestling::{CancelToken, EngineError, ModelOptions, WithBackend};
+use std::path::Path;
 use std::sync::Arc;
 
 use peers::PeerSet;
@@ -39,14 +41,13 @@ pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrup
     let store = Arc::new(open_store(&store_path(args.model.as_ref())?)?);
     check_levels(args, &store)?;
     let points = points(args, &store).map_err(|error| explain(&error))?;
-    let checkpoint = Checkpoint::open(&args.reference).map_err(|error| explain_import(&error))?;
+    // What is wrong with it is said before a device is opened.
+    Checkpoint::open(&args.reference).map_err(|error| explain_import(&error))?;
     let mut sample = tokens(&store, SAMPLE_TEXT)?;
     sample.truncate(SAMPLE_TOKENS);
     let tokens = tokens(&store, &text)?;
+    let mut models = open(args, &store, (points, sample), (console, interrupt))?;
     let report = interrupt.guard(|cancel| {
-        let mut bar = Progress::parts(console, "loading");
-        let mut models = load(args, &store, (points, sample), checkpoint, cancel, &mut bar)?;
-        drop(bar);
         let options = JudgeOptions {
             sequence_length: args.ctx_size as usize,
             sequences_max: match args.tokens {
@@ -97,18 +98,62 @@ fn points(
     Ok(points)
 }
 
-/// The reference, the store's weights alone, and the store as it is run.
-fn load(
+/// All models, on the device that takes them.
+fn open(
     args: &PerplexityArgs,
     store: &Arc<Store>,
     (points, sample): (Vec<JudgePoint>, Vec<u32>),
-    checkpoint: Checkpoint,
-    cancel: &CancelToken,
-    bar: &mut Progress,
-) -> std::result::Result<JudgeSet, EngineError> {
+    (console, interrupt): (&Console, &Interrupt),
+) -> Result<JudgeSet> {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
-    let options = JudgeOpenOptions {
+    let options = open_options(args, store, (points, sample)).map_err(|error| explain(&error))?;
+    let mut device = device::open(&args.device, console)?;
+    loop {
+        let loaded = interrupt.guard(|cancel| {
+            let bar = Progress::parts(console, "loading");
+            let (reference, store) = (args.reference.as_path(), Arc::clone(store));
+            let judging = Judging { reference, store, options: &options, cancel, bar };
+            device.give(|| Cpu::new(threads), judging)
+        });
+        match loaded {
+            Ok(models) => return Ok(models),
+            Err(error) => device = device::instead(&args.device, &device, error, console)?,
+        }
+    }
+}
+
+/// The models that are judged, to be opened on whatever device.
+struct Judging<'a> {
+    reference: &'a Path,
+    store: Arc<Store>,
+    options: &'a JudgeOpenOptions,
+    cancel: &'a CancelToken,
+    bar: Progress,
+}
+
+impl WithBackend for Judging<'_> {
+    type Output = std::result::Result<JudgeSet, EngineError>;
+
+    fn with<B: Backend>(
+        self,
+        backend: impl FnMut() -> std::result::Result<B, EngineError>,
+    ) -> Self::Output {
+        let Self { reference, store, options, cancel, mut bar } = self;
+        let checkpoint = Checkpoint::open(reference)?;
+        JudgeSet::open(backend, store, checkpoint, options, cancel, &mut |done, total| {
+            bar.set_total(total as u64);
+            bar.set(done as u64);
+        })
+    }
+}
+
+fn open_options(
+    args: &PerplexityArgs,
+    store: &Store,
+    (points, sample): (Vec<JudgePoint>, Vec<u32>),
+) -> std::result::Result<JudgeOpenOptions, EngineError> {
+    Ok(JudgeOpenOptions {
         sequence_length: args.ctx_size as usize,
         kv_dtype: ModelOptions::default().kv_dtype,
         paths: if args.weights_only { JudgePaths::WeightsOnly } else { JudgePaths::Both },
@@ -116,11 +161,6 @@ fn load(
         mode: if args.elastic { LevelMode::Elastic } else { LevelMode::Strict },
         sample,
         points,
-    };
-    let store = Arc::clone(store);
-    JudgeSet::open(|| Cpu::new(threads), store, checkpoint, &options, cancel, &mut |done, total| {
-        bar.set_total(total as u64);
-        bar.set(done as u64);
     })
 }
 
