@@ -33,6 +33,7 @@ const UNSAFE_FILES: &[&str] = &[
     "formats/tests/store/mapped.rs",
     "kernels/src/driver/cuda.rs",
     "kernels/src/driver/emulated.rs",
+    "kernels/src/emulated_device.rs",
     "kernels/src/emulation.rs",
     "kernels/tests/parity/harness.rs",
     "shaders/src/pipeline_cache.rs",

@@ -3,30 +3,26 @@
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::{Backend, BackendCounters, BackendLimits};
+use nestling_engine::backend::{Backend, BackendCounters, BackendLimits, FeedForward};
 use nestling_engine::kv_cache::{KvShape, PageId};
 use nestling_engine::recurrent::{StateId, StateShape};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
 
 use crate::devices::CudaDeviceChoice;
-use crate::driver::Driver;
-use crate::encoder::CudaEncoder;
+use crate::driver::{Driver, HostLaunch};
+use crate::encoder::{CudaEncoder, HEAD_DIM_MAX, NUM_EXPERTS_MAX, Notes, PER_TOKEN_MAX};
 use crate::error::CudaError;
+use crate::expert_table::CudaExpertTable;
 use crate::matrix::CudaMatrix;
 use crate::memory::{CudaBuffer, CudaFloats, CudaRouting};
 use crate::pages::CudaPages;
 use crate::recorder::Recorder;
+use crate::scratch::Scratch;
 use crate::states::CudaStates;
 
 /// Most rows of one step.
 const ROWS_MAX: usize = 4096;
-/// Largest size of a head.
-const HEAD_DIM_MAX: usize = 1024;
-/// Most experts of a layer.
-const NUM_EXPERTS_MAX: usize = 1024;
-/// Most experts of a token.
-const PER_TOKEN_MAX: usize = 64;
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +37,9 @@ pub struct CudaOptions {
 pub struct CudaBackend {
     pub(crate) driver: Arc<Driver>,
     pub(crate) recorder: Recorder,
+    pub(crate) scratch: Scratch,
+    /// Experts that kernels found in the step under way.
+    pub(crate) notes: Notes,
     memory_bytes: Option<u64>,
 }
 
@@ -55,9 +54,19 @@ impl CudaBackend {
         Self::on(driver, Some(options.vram_budget.map_or(free, |budget| budget.min(free))))
     }
 
+    /// A device of host memory, whose kernels `launch` runs: for tests where there is no device. It
+    /// does everything at once.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`].
+    pub fn on_host(launch: HostLaunch) -> Result<Self, CudaError> {
+        Self::on(Driver::emulated(launch), None)
+    }
+
     fn on(driver: Arc<Driver>, memory_bytes: Option<u64>) -> Result<Self, CudaError> {
         let recorder = Recorder::new(&driver)?;
-        Ok(Self { driver, recorder, memory_bytes })
+        let (scratch, notes) = (Scratch::default(), Notes::default());
+        Ok(Self { driver, recorder, scratch, notes, memory_bytes })
     }
 
     /// Bytes of device memory that may be used: the budget that was given, or what was free when the
@@ -82,6 +91,12 @@ impl CudaBackend {
         self.driver.lose("it was given up");
     }
 
+    /// Has a device of host memory ([`CudaBackend::on_host`]) be lost when so many kernels more were run:
+    /// for tests.
+    pub fn lose_after(&self, kernels: u64) {
+        self.driver.lose_after(kernels);
+    }
+
     /// Another backend on the same device.
     ///
     /// # Errors
@@ -98,7 +113,7 @@ impl Backend for CudaBackend {
     type Matrix = CudaMatrix;
     type KvPool = CudaPages;
     type StatePool = CudaStates;
-    type ExpertTable = ();
+    type ExpertTable = CudaExpertTable;
     type ExpertSlots = ();
     type Encoder<'a> = CudaEncoder<'a>;
 
@@ -143,6 +158,13 @@ impl Backend for CudaBackend {
 
     fn matrix_prefix_bytes(matrix: &CudaMatrix, level: Level) -> u64 {
         matrix.prefix_bytes(level)
+    }
+
+    fn expert_table(
+        &mut self,
+        experts: &[Arc<FeedForward<Self>>],
+    ) -> Result<Option<CudaExpertTable>, EngineError> {
+        CudaExpertTable::new(&mut self.recorder, experts)
     }
 
     fn kv_pool(&mut self, shape: &KvShape) -> Result<CudaPages, EngineError> {
@@ -199,7 +221,7 @@ impl Backend for CudaBackend {
     }
 
     fn encoder(&mut self) -> CudaEncoder<'_> {
-        CudaEncoder { backend: self }
+        CudaEncoder::new(self)
     }
 
     fn take_counters(&mut self) -> BackendCounters {

@@ -3,15 +3,16 @@
 //!
 //! [`CudaBackend`] implements the engine's [`Backend`](nestling_engine::Backend).
 
-#![expect(dead_code, reason = "what records kernels comes with them")]
-
 mod backend;
 mod devices;
 mod driver;
 #[cfg(feature = "emulation")]
+mod emulated_device;
+#[cfg(feature = "emulation")]
 pub mod emulation;
 mod encoder;
 mod error;
+mod expert_table;
 mod graphs;
 pub mod kernel;
 mod matrix;
@@ -19,14 +20,17 @@ mod memory;
 mod pages;
 pub mod params;
 mod recorder;
+mod scratch;
 mod slabs;
 mod staging;
 mod states;
 
 pub use backend::{CudaBackend, CudaOptions};
 pub use devices::{CudaDeviceChoice, CudaDeviceDescription, CudaDeviceError, device, devices};
+pub use driver::HostLaunch;
 pub use encoder::CudaEncoder;
 pub use error::CudaError;
+pub use expert_table::CudaExpertTable;
 pub use matrix::CudaMatrix;
 pub use memory::{CudaBuffer, CudaFloats, CudaRouting};
 pub use pages::CudaPages;

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
-use nestling_engine::kv_cache::{KvDtype, KvShape, PageId};
+use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
 
 use crate::driver::{Address, DeviceMemory, Driver};
 use crate::recorder::Recorder;
@@ -133,4 +133,38 @@ fn check_words(shape: &KvShape) -> Result<(), EngineError> {
     }
     let expected = format!("a multiple of {per_word} for this type of keys and values");
     Err(EngineError::mismatch("elements of a head", expected, shape.head_dim))
+}
+
+/// Where things lie in a page, in words.
+pub(crate) struct PageLayout {
+    /// Words from one head to the next.
+    pub head_words: usize,
+    /// First word of a head's values.
+    pub value_first: usize,
+    /// Words from one position to the next in values, and from one word of a value to the next.
+    pub value_strides: [usize; 2],
+    /// Words of a key that have the scale of values.
+    pub prefix_words: usize,
+    /// First word of the scales.
+    pub scale_first: usize,
+}
+
+impl PageLayout {
+    pub fn of(shape: &KvShape) -> Self {
+        let words = shape.head_dim / per_word(shape.dtype);
+        let key_words = PAGE_POSITIONS * words;
+        let (head_words, value_first, value_strides, prefix_words) = match shape.values {
+            KvValues::Beside => (2 * key_words, key_words, [words, 1], 0),
+            KvValues::KeyPrefix(dim) => {
+                (key_words, 0, [1, PAGE_POSITIONS], dim / per_word(shape.dtype))
+            }
+        };
+        Self {
+            head_words,
+            value_first,
+            value_strides,
+            prefix_words,
+            scale_first: shape.num_key_value_heads * head_words,
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::driver::commands::Commands;
 use crate::driver::{Address, DeviceMemory, Driver, Event, PinnedMemory, Stream};
 use crate::error::CudaError;
 use crate::graphs::Graphs;
+use crate::params::Launch;
 use crate::slabs::{Place, Readers, Slabs};
 use crate::staging::Staging;
 
@@ -125,16 +126,11 @@ impl Recorder {
     ///
     /// # Errors
     /// As [`Recorder::submit`].
-    pub fn launch(
-        &mut self,
-        kernel: &'static str,
-        (grid, block, shared_bytes): ([u32; 3], u32, u32),
-        params: &impl Pod,
-    ) -> Result<(), CudaError> {
-        if grid.contains(&0) {
+    pub fn launch(&mut self, launch: Launch, params: &impl Pod) -> Result<(), CudaError> {
+        if launch.is_empty() {
             return Ok(());
         }
-        self.commands.launch(kernel, (grid, [block, 1, 1], shared_bytes), params);
+        self.commands.launch(launch, params);
         self.counts.dispatches += 1;
         self.recorded()
     }
@@ -176,28 +172,32 @@ impl Recorder {
     /// # Errors
     /// A device that is lost or whose memory is full.
     pub fn upload(&mut self, bytes: &[u8]) -> Result<Place, CudaError> {
-        self.upload_parts(&[bytes])
+        let place = self.place(bytes.len())?;
+        self.fill(&place, 0, bytes)?;
+        Ok(place)
     }
 
-    /// [`Recorder::upload`] parts one after another, each at a multiple of 256 bytes.
+    /// A place with unspecified contents, to be filled.
     ///
     /// # Errors
-    /// As [`Recorder::upload`].
-    pub fn upload_parts(&mut self, parts: &[&[u8]]) -> Result<Place, CudaError> {
-        let sizes = parts.iter().map(|part| (part.len() as u64).next_multiple_of(ALIGN as u64));
-        let (place, readers) = self.slabs.place(&self.driver, sizes.sum())?;
+    /// A device that is lost or whose memory is full.
+    pub fn place(&mut self, bytes: usize) -> Result<Place, CudaError> {
+        let (place, readers) = self.slabs.place(&self.driver, bytes as u64)?;
         if readers == Readers::Earlier {
             self.submit()?;
             self.stream.record(&self.passed)?;
             self.staging.wait_for(&self.passed)?;
         }
-        let mut address = place.address();
-        for part in parts {
-            self.staging.upload(part, address)?;
-            self.counts.upload_bytes += part.len() as u64;
-            address += (part.len() as u64).next_multiple_of(ALIGN as u64);
-        }
         Ok(place)
+    }
+
+    /// Puts bytes into a place that nothing reads yet.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn fill(&mut self, place: &Place, offset: u64, bytes: &[u8]) -> Result<(), CudaError> {
+        self.counts.upload_bytes += bytes.len() as u64;
+        self.staging.upload(bytes, place.address() + offset)
     }
 
     /// Keeps memory until nothing that was recorded reads it.

@@ -4,6 +4,7 @@
 use bytemuck::Pod;
 
 use super::Address;
+use crate::params::Launch;
 
 /// Commands in order, with the parameters of kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,23 +16,16 @@ pub(crate) struct Commands {
 /// One thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    Launch(Launch),
+    Launch(Launch, Params),
     Copy { from: Address, to: Address, bytes: u64 },
     Clear { address: Address, bytes: u64 },
 }
 
-/// A kernel and how many threads run it.
+/// Where the parameters of a kernel are, in units of 16 bytes, and their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Launch {
-    pub kernel: &'static str,
-    /// Blocks.
-    pub grid: [u32; 3],
-    /// Threads of a block.
-    pub block: [u32; 3],
-    /// Bytes that the threads of a block share, beside what the kernel itself names.
-    pub shared_bytes: u32,
-    /// Where the parameters begin, in units of 16 bytes, and their bytes.
-    params: (usize, usize),
+pub(crate) struct Params {
+    start: usize,
+    bytes: usize,
 }
 
 impl Commands {
@@ -52,27 +46,22 @@ impl Commands {
         &self.list
     }
 
-    /// The parameters of a kernel of these commands.
-    pub fn params(&self, launch: &Launch) -> &[u8] {
-        let (start, bytes) = launch.params;
+    /// The parameters of a kernel of these commands, at a multiple of 16.
+    pub fn params(&self, params: Params) -> &[u8] {
+        let start = 16 * params.start;
         let all: &[u8] = bytemuck::cast_slice(&self.params);
-        all.get(16 * start..16 * start + bytes).unwrap_or_default()
+        all.get(start..start + params.bytes).unwrap_or_default()
     }
 
-    /// A kernel that reads `params`; places in it are those of memory that lives until the commands are done.
-    pub fn launch(
-        &mut self,
-        kernel: &'static str,
-        (grid, block, shared_bytes): ([u32; 3], [u32; 3], u32),
-        params: &impl Pod,
-    ) {
+    /// A kernel that is given `params`; places in it are those of memory that lives until the commands
+    /// are done.
+    pub fn launch(&mut self, launch: Launch, params: &impl Pod) {
         let bytes = bytemuck::bytes_of(params);
         let start = self.params.len();
         self.params.resize(start + bytes.len().div_ceil(16), 0);
         let room: &mut [u8] = bytemuck::cast_slice_mut(&mut self.params[start..]);
         room[..bytes.len()].copy_from_slice(bytes);
-        let params = (start, bytes.len());
-        self.list.push(Command::Launch(Launch { kernel, grid, block, shared_bytes, params }));
+        self.list.push(Command::Launch(launch, Params { start, bytes: bytes.len() }));
     }
 
     pub fn copy(&mut self, from: Address, to: Address, bytes: u64) {
@@ -90,20 +79,24 @@ impl Commands {
 
     /// Kernels among them.
     pub fn launches(&self) -> usize {
-        self.list.iter().filter(|command| matches!(command, Command::Launch(_))).count()
+        self.list.iter().filter(|command| matches!(command, Command::Launch(..))).count()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Command, Commands};
+    use crate::kernel::Kernel;
+    use crate::params::Launch;
 
     #[test]
     fn commands_are_equal_where_kernels_and_parameters_are() {
+        let (grid, block) = ([1; 3], [32, 1, 1]);
+        let launch = Launch { kernel: Kernel::ALL[0], grid, block, shared_bytes: 0 };
         let recorded = |value: u32| {
             let mut commands = Commands::default();
-            commands.launch("one", ([1; 3], [32, 1, 1], 0), &[1u8; 3]);
-            commands.launch("two", ([1; 3], [32, 1, 1], 0), &value);
+            commands.launch(launch, &[1u8; 3]);
+            commands.launch(launch, &value);
             commands.copy(256, 512, 4);
             commands.copy(256, 512, 0);
             commands
@@ -112,10 +105,10 @@ mod tests {
         assert_eq!(commands, recorded(7));
         assert_ne!(commands, recorded(8));
         assert_eq!((commands.len(), commands.launches()), (3, 2));
-        let params = commands.list().iter().filter_map(|command| match command {
-            Command::Launch(launch) => Some(commands.params(launch).to_vec()),
+        let params = commands.list().iter().filter_map(|command| match *command {
+            Command::Launch(_, params) => Some(commands.params(params)),
             _ => None,
         });
-        assert_eq!(params.collect::<Vec<_>>(), [vec![1; 3], vec![7, 0, 0, 0]]);
+        assert_eq!(params.collect::<Vec<_>>(), [[1, 1, 1].as_slice(), &[7, 0, 0, 0]]);
     }
 }

@@ -9,10 +9,12 @@ use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys::{self, CUresult};
 
-use super::commands::{Command, Commands, Launch};
+use super::commands::{Command, Commands};
 use super::{Address, MemoryInfo};
 use crate::devices::{CudaDeviceDescription, CudaDeviceError, DRIVER_VERSION_MIN};
 use crate::error::CudaError;
+use crate::kernel::Kernel;
+use crate::params::Launch;
 
 /// Something of the driver's, by its address; 0 for nothing.
 #[derive(Default)]
@@ -72,7 +74,7 @@ impl PinnedBytes {
 /// An open device: a context of its own, and the kernels that were loaded into it.
 pub(crate) struct Cuda {
     context: Handle,
-    functions: Mutex<HashMap<&'static str, Handle>>,
+    functions: Mutex<HashMap<Kernel, Handle>>,
     capability: (u32, u32),
 }
 
@@ -341,7 +343,9 @@ impl Cuda {
     pub fn run(&self, stream: &Handle, commands: &Commands) -> Result<(), CudaError> {
         self.within(|| {
             commands.list().iter().try_for_each(|command| match *command {
-                Command::Launch(launch) => self.launch(stream, &launch, commands.params(&launch)),
+                Command::Launch(launch, params) => {
+                    self.launch(stream, &launch, commands.params(params))
+                }
                 Command::Copy { from, to, bytes } => {
                     let size = bytes as usize;
                     // SAFETY: whoever recorded the copy holds the memory until it is done.
@@ -367,14 +371,14 @@ impl Cuda {
         let raw = stream.raw();
         // SAFETY: the kernel takes one struct by value, whose bytes the driver copies before it
         // returns; the places in it are those of memory that lives until the commands are done.
-        check(launch.kernel, unsafe {
+        check(launch.kernel.name(), unsafe {
             sys::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, raw, pointers, none)
         })
     }
 
-    fn function(&self, kernel: &'static str) -> Result<sys::CUfunction, CudaError> {
+    fn function(&self, kernel: Kernel) -> Result<sys::CUfunction, CudaError> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = functions.get(kernel) {
+        if let Some(function) = functions.get(&kernel) {
             return Ok(function.raw());
         }
         let function = self.load(kernel)?;
@@ -384,10 +388,10 @@ impl Cuda {
     }
 
     /// Loads a kernel; its module stays as long as the context.
-    fn load(&self, kernel: &'static str) -> Result<Handle, CudaError> {
-        let refused = |reason: String| CudaError::Kernel { kernel: kernel.into(), reason };
+    fn load(&self, kernel: Kernel) -> Result<Handle, CudaError> {
+        let refused = |reason: String| CudaError::Kernel { kernel: kernel.name().into(), reason };
         let image: Vec<u8> = Err(refused(format!("no image for {:?}", self.capability)))?;
-        let name = CString::new(kernel).map_err(|error| refused(error.to_string()))?;
+        let name = CString::new(kernel.name()).map_err(|error| refused(error.to_string()))?;
         let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: an image as the compiler made it, which ends with a zero where it is a text; the
         // driver copies it.

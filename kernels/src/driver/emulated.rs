@@ -4,15 +4,18 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Address;
-use super::commands::{Command, Commands, Launch};
+use super::commands::{Command, Commands};
 use super::cuda::PinnedBytes;
 use crate::error::CudaError;
+use crate::params::Launch;
 
-/// Runs a kernel with parameters at a multiple of 16.
-pub(crate) type EmulatedLaunch = fn(&Launch, &[u8]) -> Result<(), CudaError>;
+/// Runs a kernel on the host: blocks and threads as given, parameters at a multiple of 16. Addresses
+/// among them are those of host memory.
+pub type HostLaunch = fn(&Launch, &[u8]) -> Result<(), CudaError>;
 
 /// Alignment of all memory.
 const ALIGN: usize = 256;
@@ -25,13 +28,28 @@ const GUARD: u8 = 0xa5;
 
 /// The device.
 pub(crate) struct Emulated {
-    launch: EmulatedLaunch,
+    launch: HostLaunch,
     memory: Mutex<HashMap<Address, Layout>>,
+    /// Kernels that are still run before the device is lost.
+    left: AtomicU64,
 }
 
 impl Emulated {
-    pub fn new(launch: EmulatedLaunch) -> Self {
-        Self { launch, memory: Mutex::default() }
+    pub fn new(launch: HostLaunch) -> Self {
+        Self { launch, memory: Mutex::default(), left: AtomicU64::new(u64::MAX) }
+    }
+
+    /// The device is lost when so many kernels more were run.
+    pub fn lose_after(&self, kernels: u64) {
+        self.left.store(kernels, Ordering::Relaxed);
+    }
+
+    fn run_kernel(&self, launch: &Launch, params: &[u8]) -> Result<(), CudaError> {
+        let one_less = |left: u64| left.checked_sub(1);
+        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
+            Ok(_) => (self.launch)(launch, params),
+            Err(_) => Err(CudaError::Lost { reason: "as it was told to be".into() }),
+        }
     }
 
     fn blocks(&self) -> MutexGuard<'_, HashMap<Address, Layout>> {
@@ -124,7 +142,7 @@ impl Emulated {
     /// A kernel that is not there; memory that was not allocated.
     pub fn run(&self, commands: &Commands) -> Result<(), CudaError> {
         commands.list().iter().try_for_each(|command| match *command {
-            Command::Launch(launch) => (self.launch)(&launch, commands.params(&launch)),
+            Command::Launch(launch, params) => self.run_kernel(&launch, commands.params(params)),
             Command::Copy { from, to, bytes } => {
                 let bytes = bytes as usize;
                 let (from, to) = (self.place(from, bytes)?, self.place(to, bytes)?);

@@ -6,12 +6,14 @@ pub(crate) mod commands;
 pub(crate) mod cuda;
 pub(crate) mod emulated;
 
+pub use self::emulated::HostLaunch;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use self::commands::Commands;
 use self::cuda::Cuda;
-use self::emulated::{Emulated, EmulatedLaunch};
+use self::emulated::Emulated;
 use crate::devices::CudaDeviceChoice;
 use crate::error::CudaError;
 
@@ -88,7 +90,7 @@ impl Driver {
     }
 
     /// A device of host memory, whose kernels `launch` runs.
-    pub fn emulated(launch: EmulatedLaunch) -> Arc<Self> {
+    pub fn emulated(launch: HostLaunch) -> Arc<Self> {
         Self::of(Form::Emulated(Emulated::new(launch)), "emulated CUDA device".into())
     }
 
@@ -109,6 +111,13 @@ impl Driver {
     pub fn lose(&self, reason: impl Into<String>) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         lost.get_or_insert(reason.into());
+    }
+
+    /// An emulated device is lost when so many kernels more were run; no other is.
+    pub fn lose_after(&self, kernels: u64) {
+        if let Form::Emulated(emulated) = &self.form {
+            emulated.lose_after(kernels);
+        }
     }
 
     /// Whether all went well so far.

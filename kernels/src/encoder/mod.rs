@@ -1,5 +1,15 @@
 //! The operations of a step: each records its kernels.
 
+mod attention;
+mod elementwise;
+mod embed;
+mod experts;
+mod norms;
+mod products;
+mod quantize;
+mod route;
+mod routed;
+
 use nestling_engine::EngineError;
 use nestling_engine::backend::{
     AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, Linear, PinnedExpert, Router,
@@ -10,15 +20,46 @@ use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
 
 use crate::backend::CudaBackend;
+use crate::expert_table::CudaExpertTable;
 use crate::matrix::CudaMatrix;
 use crate::memory::{CudaBuffer, CudaFloats, CudaRouting, expect};
 use crate::pages::CudaPages;
+use crate::params::Launch;
+use crate::recorder::Recorder;
+use crate::scratch::Scratch;
 use crate::states::CudaStates;
+
+pub(crate) use routed::Notes;
+
+/// Largest size of a head.
+pub(crate) const HEAD_DIM_MAX: usize = 1024;
+/// Most experts of a layer.
+pub(crate) const NUM_EXPERTS_MAX: usize = 1024;
+/// Most experts of a token.
+pub(crate) const PER_TOKEN_MAX: usize = 64;
 
 /// Records the operations of one step. What was not given to the device when it is dropped is
 /// forgotten.
 pub struct CudaEncoder<'a> {
-    pub(crate) backend: &'a mut CudaBackend,
+    backend: &'a mut CudaBackend,
+}
+
+/// What operations record with.
+struct Tools<'a> {
+    recorder: &'a mut Recorder,
+    scratch: &'a mut Scratch,
+}
+
+impl<'a> CudaEncoder<'a> {
+    pub(crate) fn new(backend: &'a mut CudaBackend) -> Self {
+        backend.notes.used = 0;
+        Self { backend }
+    }
+
+    fn tools(&mut self) -> Tools<'_> {
+        let CudaBackend { recorder, scratch, .. } = &mut *self.backend;
+        Tools { recorder, scratch }
+    }
 }
 
 impl Drop for CudaEncoder<'_> {
@@ -27,24 +68,23 @@ impl Drop for CudaEncoder<'_> {
     }
 }
 
-fn not_there(what: &str) -> EngineError {
-    EngineError::mismatch(what, "an operation of this device", "none")
+/// In place of how a kernel is started that is not written yet.
+fn unwritten(kernel: &str) -> Result<Launch, EngineError> {
+    Err(not_there(kernel))
 }
 
-/// Values of the device, in place of what was there.
-fn fill<T>(out: &mut Vec<T>, bytes: &[u8], value: impl Fn([u8; 4]) -> T) {
-    out.clear();
-    out.extend(bytes.as_chunks().0.iter().map(|bytes| value(*bytes)));
+fn not_there(what: &str) -> EngineError {
+    EngineError::mismatch(what, "an operation of this device", "none")
 }
 
 impl Encoder<CudaBackend> for CudaEncoder<'_> {
     fn embed(
         &mut self,
-        _table: &CudaMatrix,
-        _rows: &StepRows,
-        _out: &mut CudaBuffer,
+        table: &CudaMatrix,
+        rows: &StepRows,
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("embed"))
+        embed::embed(&mut self.tools(), table, rows, out)
     }
 
     fn write(&mut self, values: &[f32], out: &mut CudaBuffer) -> Result<(), EngineError> {
@@ -58,98 +98,98 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
 
     fn rms_norm(
         &mut self,
-        _x: &CudaBuffer,
-        _weight: &CudaFloats,
-        _eps: f32,
-        _out: &mut CudaBuffer,
+        x: &CudaBuffer,
+        weight: &CudaFloats,
+        eps: f32,
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("rms_norm"))
+        norms::rms_norm(&mut self.tools(), (x, weight, eps), out)
     }
 
     fn matmul(
         &mut self,
-        _weights: &[Linear<CudaBackend>],
-        _levels: &[Level],
-        _x: &CudaBuffer,
-        _out: &mut CudaBuffer,
+        weights: &[Linear<CudaBackend>],
+        levels: &[Level],
+        x: &CudaBuffer,
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("matmul"))
+        products::matmul(&mut self.tools(), (weights, levels), x, out)
     }
 
     fn matmul_add(
         &mut self,
-        _weights: &Linear<CudaBackend>,
-        _levels: &[Level],
-        _x: &CudaBuffer,
-        _out: &mut CudaBuffer,
+        weights: &Linear<CudaBackend>,
+        levels: &[Level],
+        x: &CudaBuffer,
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("matmul_add"))
+        products::matmul_add(&mut self.tools(), (weights, levels), x, out)
     }
 
     fn matmul_heads(
         &mut self,
-        _weights: &HeadMatrices<CudaBackend>,
-        _levels: &[Level],
-        _x: &CudaBuffer,
-        _out: &mut CudaBuffer,
+        weights: &HeadMatrices<CudaBackend>,
+        levels: &[Level],
+        x: &CudaBuffer,
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("matmul_heads"))
+        products::matmul_heads(&mut self.tools(), (weights, levels), x, out)
     }
 
     fn rope_store(
         &mut self,
-        _heads: &AttentionHeads<CudaBackend>,
-        _rows: &StepRows,
-        _rope: &CudaBuffer,
-        _qkv: &mut CudaBuffer,
-        _kv: &mut CudaPages,
+        heads: &AttentionHeads<CudaBackend>,
+        rows: &StepRows,
+        rope: &CudaBuffer,
+        qkv: &mut CudaBuffer,
+        kv: &mut CudaPages,
     ) -> Result<(), EngineError> {
-        Err(not_there("rope_store"))
+        attention::rope_store(&mut self.tools(), (heads, rows), rope, qkv, kv)
     }
 
     fn rope_queries(
         &mut self,
-        _heads: &AttentionHeads<CudaBackend>,
-        _rows: &StepRows,
-        _rope: &CudaBuffer,
-        _queries: &mut CudaBuffer,
+        heads: &AttentionHeads<CudaBackend>,
+        rows: &StepRows,
+        rope: &CudaBuffer,
+        queries: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("rope_queries"))
+        attention::rope_queries(&mut self.tools(), (heads, rows), rope, queries)
     }
 
     fn attend(
         &mut self,
-        _heads: &AttentionHeads<CudaBackend>,
-        _rows: &StepRows,
-        _queries: &CudaBuffer,
-        _kv: &CudaPages,
-        _out: &mut CudaBuffer,
+        heads: &AttentionHeads<CudaBackend>,
+        rows: &StepRows,
+        queries: &CudaBuffer,
+        kv: &CudaPages,
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("attend"))
+        attention::attend(&mut self.tools(), (heads, rows), queries, kv, out)
     }
 
     fn delta_net(
         &mut self,
-        __net: &DeltaNet<CudaBackend>,
-        __rows: &StepRows,
-        __projected: &CudaBuffer,
-        __states: &mut CudaStates,
-        __out: &mut CudaBuffer,
+        _net: &DeltaNet<CudaBackend>,
+        _rows: &StepRows,
+        _projected: &CudaBuffer,
+        _states: &mut CudaStates,
+        _out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
         Err(not_there("delta_net"))
     }
 
-    fn gate(&mut self, _gate: &CudaBuffer, _out: &mut CudaBuffer) -> Result<(), EngineError> {
-        Err(not_there("gate"))
+    fn gate(&mut self, gate: &CudaBuffer, out: &mut CudaBuffer) -> Result<(), EngineError> {
+        elementwise::gate(&mut self.tools(), gate, out)
     }
 
     fn route(
         &mut self,
-        _router: &Router<CudaBackend>,
-        _x: &CudaBuffer,
-        _out: &mut CudaRouting,
+        router: &Router<CudaBackend>,
+        x: &CudaBuffer,
+        out: &mut CudaRouting,
     ) -> Result<(), EngineError> {
-        Err(not_there("route"))
+        route::route(&mut self.tools(), router, x, out)
     }
 
     async fn read_routing_into(
@@ -184,12 +224,12 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         Ok(self.backend.recorder.submit()?)
     }
 
-    fn scale(&mut self, _factor: f32, _x: &mut CudaBuffer) -> Result<(), EngineError> {
-        Err(not_there("scale"))
+    fn scale(&mut self, factor: f32, x: &mut CudaBuffer) -> Result<(), EngineError> {
+        elementwise::scale(&mut self.tools(), factor, x)
     }
 
-    fn softcap(&mut self, _cap: f32, _x: &mut CudaBuffer) -> Result<(), EngineError> {
-        Err(not_there("softcap"))
+    fn softcap(&mut self, cap: f32, x: &mut CudaBuffer) -> Result<(), EngineError> {
+        elementwise::softcap(&mut self.tools(), cap, x)
     }
 
     fn clear(&mut self, rows: usize, out: &mut CudaBuffer) -> Result<(), EngineError> {
@@ -200,69 +240,87 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
 
     fn rms_norm_add(
         &mut self,
-        _x: &CudaBuffer,
-        _weight: &CudaFloats,
-        _eps: f32,
-        _out: &mut CudaBuffer,
+        x: &CudaBuffer,
+        weight: &CudaFloats,
+        eps: f32,
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("rms_norm_add"))
+        norms::rms_norm_add(&mut self.tools(), (x, weight, eps), out)
     }
 
     fn ffn(
         &mut self,
-        _weights: &FeedForward<CudaBackend>,
-        _levels: &[Level],
-        _x: &CudaBuffer,
-        _out: &mut CudaBuffer,
+        weights: &FeedForward<CudaBackend>,
+        levels: &[Level],
+        x: &CudaBuffer,
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("ffn"))
+        experts::ffn(&mut self.tools(), (weights, levels), x, out)
     }
 
     fn add_gated(
         &mut self,
-        _gate: &CudaBuffer,
-        _x: &CudaBuffer,
-        _out: &mut CudaBuffer,
+        gate: &CudaBuffer,
+        x: &CudaBuffer,
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("add_gated"))
+        elementwise::add_gated(&mut self.tools(), gate, x, out)
     }
 
     fn ffn_add(
         &mut self,
-        _weights: &FeedForward<CudaBackend>,
-        _levels: &[Level],
-        _x: &CudaBuffer,
-        _out: &mut CudaBuffer,
+        weights: &FeedForward<CudaBackend>,
+        levels: &[Level],
+        x: &CudaBuffer,
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("ffn_add"))
+        experts::ffn_add(&mut self.tools(), (weights, levels), x, out)
     }
 
     fn experts(
         &mut self,
-        _experts: &[PinnedExpert<'_, CudaBackend>],
-        _routing: &CudaRouting,
-        _x: &CudaBuffer,
-        _out: &mut CudaBuffer,
+        experts: &[PinnedExpert<'_, CudaBackend>],
+        routing: &CudaRouting,
+        x: &CudaBuffer,
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("experts"))
+        experts::experts(&mut self.tools(), (experts, routing), x, out)
+    }
+
+    fn routed_experts(
+        &mut self,
+        table: &CudaExpertTable,
+        levels: &[Level],
+        (routing, x): (&CudaRouting, &CudaBuffer),
+        out: &mut CudaBuffer,
+    ) -> Result<(), EngineError> {
+        let mut notes = std::mem::take(&mut self.backend.notes);
+        let tools = &mut self.tools();
+        let recorded = routed::experts(tools, (table, &mut notes), (levels, routing), x, out);
+        self.backend.notes = notes;
+        recorded
+    }
+
+    fn take_routed(&mut self, out: &mut Vec<u32>) {
+        out.clone_from(&self.backend.notes.ids);
     }
 
     fn experts_sum(
         &mut self,
-        _routing: &CudaRouting,
-        _expert_rows: &CudaBuffer,
-        _out: &mut CudaBuffer,
+        routing: &CudaRouting,
+        expert_rows: &CudaBuffer,
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("experts_sum"))
+        elementwise::experts_sum(&mut self.tools(), routing, expert_rows, out)
     }
 
     fn gather_rows(
         &mut self,
-        _x: &CudaBuffer,
-        _indices: &[u32],
-        _out: &mut CudaBuffer,
+        x: &CudaBuffer,
+        indices: &[u32],
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("gather_rows"))
+        elementwise::gather_rows(&mut self.tools(), x, indices, out)
     }
 
     async fn read_into(
@@ -270,8 +328,21 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         buffer: &CudaBuffer,
         out: &mut Vec<f32>,
     ) -> Result<(), EngineError> {
-        let part = (buffer.address(), 4 * buffer.len());
-        self.backend.recorder.read(&[part], |bytes| fill(out, bytes, f32::from_le_bytes))?;
+        let bytes = 4 * buffer.len();
+        let mut parts = vec![(buffer.address(), bytes)];
+        let CudaBackend { recorder, notes, .. } = &mut *self.backend;
+        parts.extend(notes.part());
+        recorder.read(&parts, |all| {
+            let (own, noted) = all.split_at(bytes.min(all.len()));
+            fill(out, own, f32::from_le_bytes);
+            fill(&mut notes.ids, noted, u32::from_le_bytes);
+        })?;
         Ok(())
     }
+}
+
+/// Values of the device, in place of what was there.
+fn fill<T>(out: &mut Vec<T>, bytes: &[u8], value: impl Fn([u8; 4]) -> T) {
+    out.clear();
+    out.extend(bytes.as_chunks().0.iter().map(|bytes| value(*bytes)));
 }

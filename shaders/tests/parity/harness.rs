@@ -1,13 +1,13 @@
-//! One device for all tests, inputs for them, and what may differ.
+//! One device for all tests.
 
 use std::sync::{Mutex, OnceLock};
 
-use nestling_engine::backend::{Backend, Encoder};
-use nestling_engine::driver::block_on;
 use nestling_wgpu::{AdapterChoice, Instructions, WgpuBackend, WgpuOptions};
 
-/// Half the distance from 1 to the next f32.
-pub const EPSILON: f32 = f32::EPSILON / 2.0;
+pub use crate::values::{EPSILON, buffer, expect_close, expect_rows_close, noise, read};
+
+/// More rows than a dispatch has workgroups in one dimension.
+pub const ROWS_MANY: usize = 70_000;
 
 /// A backend on the first adapter, software or not; none, said loudly, where there is no adapter.
 pub fn device() -> Option<WgpuBackend> {
@@ -39,57 +39,4 @@ fn share(
         }
     });
     opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
-}
-
-/// Deterministic values in -1..1.
-pub fn noise(count: usize, seed: u32) -> Vec<f32> {
-    let mut state = u64::from(seed) * 2 + 1;
-    let mut next = || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
-
-/// A buffer that holds these values.
-pub fn buffer<B: Backend>(backend: &mut B, cols: usize, values: &[f32]) -> B::Buffer {
-    let mut buffer = backend.buffer(values.len() / cols, cols).unwrap();
-    let mut encoder = backend.encoder();
-    encoder.write(values, &mut buffer).unwrap();
-    encoder.flush().unwrap();
-    drop(encoder);
-    buffer
-}
-
-/// What a buffer holds.
-pub fn read<B: Backend>(backend: &mut B, buffer: &B::Buffer) -> Vec<f32> {
-    block_on(backend.encoder().read(buffer)).unwrap()
-}
-
-/// Every value is within its tolerance, `tolerance(expected)`.
-pub fn expect_close(what: &str, found: &[f32], expected: &[f32], tolerance: impl Fn(f32) -> f32) {
-    assert_eq!(found.len(), expected.len(), "{what}");
-    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let same = (found - expected).abs() <= tolerance(*expected);
-        assert!(same, "{what}, value {index}: {found} is not {expected}");
-    }
-}
-
-/// [`expect_close`] with a tolerance for every row and column.
-pub fn expect_rows_close(
-    what: &str,
-    cols: usize,
-    [found, expected]: [&[f32]; 2],
-    tolerance: impl Fn(usize, usize) -> f32,
-) {
-    assert_eq!(found.len(), expected.len(), "{what}");
-    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let (row, col) = (index / cols, index % cols);
-        let (apart, most) = ((found - expected).abs(), tolerance(row, col));
-        assert!(
-            apart <= most,
-            "{what}, row {row}, column {col}: {found} is not {expected} +- {most}"
-        );
-    }
 }

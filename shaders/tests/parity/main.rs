@@ -19,3 +19,4 @@ mod matrices;
 mod norms;
 mod products;
 mod route;
+mod values;

@@ -1,0 +1,258 @@
+//! Attention: heads are normed and rotated, stored in pages, and gathered from them.
+
+use nestling_engine::EngineError;
+use nestling_engine::backend::{AttentionHeads, HeadNorm};
+use nestling_engine::batch::StepRows;
+use nestling_engine::kv_cache::{KvValues, PAGE_POSITIONS, PageId};
+use nestling_formats::RopePairs;
+
+use super::{Tools, unwritten};
+use crate::backend::CudaBackend;
+use crate::driver::Address;
+use crate::memory::{CudaBuffer, CudaFloats, expect, word};
+use crate::pages::{CudaPages, PageLayout};
+use crate::params::{AttendParams, KvStoreParams, NormPartParams, RopeParams, RowPlace};
+
+type Heads = AttentionHeads<CudaBackend>;
+
+/// Pages are listed in multiples of so many, so that most steps have tables of the same size.
+const PAGES_STEP: usize = 16;
+
+fn page_missing() -> EngineError {
+    EngineError::mismatch("page of a row", "a page", "none")
+}
+
+pub(super) fn rope_store(
+    tools: &mut Tools<'_>,
+    (heads, rows): (&Heads, &StepRows),
+    rope: &CudaBuffer,
+    qkv: &CudaBuffer,
+    kv: &mut CudaPages,
+) -> Result<(), EngineError> {
+    let (g, d) = (heads.num_key_value_heads, heads.head_dim);
+    expect("key heads of the pages", kv.shape.num_key_value_heads, g)?;
+    expect("elements of a stored head", kv.shape.head_dim, d)?;
+    let stored = match kv.shape.values {
+        KvValues::Beside => 2 * g * d,
+        KvValues::KeyPrefix(_) => g * d,
+    };
+    let queries = if qkv.cols == stored { 0 } else { heads.num_attention_heads };
+    expect("columns of queries, keys and values", queries * d + stored, qkv.cols)?;
+    rotate(tools, (heads, rows), rope, qkv, (queries, g))?;
+    if let Some(weight) = &heads.value_norm {
+        let first = (queries + g) * d;
+        expect("norm of values", 0, (qkv.cols - first) % weight.len.max(1))?;
+        let parts = (qkv.cols - first) / weight.len.max(1);
+        norm_parts(tools, (weight, heads.eps), qkv, (first, parts))?;
+    }
+    store(tools, rows, (qkv, queries * d), kv)
+}
+
+pub(super) fn rope_queries(
+    tools: &mut Tools<'_>,
+    (heads, rows): (&Heads, &StepRows),
+    rope: &CudaBuffer,
+    queries: &CudaBuffer,
+) -> Result<(), EngineError> {
+    expect("columns of queries", heads.num_attention_heads * heads.head_dim, queries.cols)?;
+    rotate(tools, (heads, rows), rope, queries, (heads.num_attention_heads, 0))
+}
+
+/// Norms and rotates the first heads of every row: queries, then keys.
+fn rotate(
+    tools: &mut Tools<'_>,
+    (heads, rows): (&Heads, &StepRows),
+    rope: &CudaBuffer,
+    x: &CudaBuffer,
+    (queries, keys): (usize, usize),
+) -> Result<(), EngineError> {
+    let d = heads.head_dim;
+    expect("rows of angles", rows.len(), rope.rows)?;
+    expect("rows of queries", rows.len(), x.rows)?;
+    expect("columns of angles", 0, usize::from(heads.rope_first + rope.cols > d))?;
+    for (norm, first, count) in [(&heads.query_norm, 0, queries), (&heads.key_norm, queries, keys)]
+    {
+        match norm {
+            HeadNorm::PerHead(weight) => expect("head norm", 0, usize::from(weight.len > d))?,
+            HeadNorm::FullWidth(weight) if count > 0 => {
+                expect("norm of all heads", count * d, weight.len)?;
+                norm_parts(tools, (weight, heads.eps), x, (first * d, 1))?;
+            }
+            HeadNorm::FullWidth(_) | HeadNorm::Absent => {}
+        }
+    }
+    let norms = [per_head(&heads.query_norm), per_head(&heads.key_norm)];
+    let length = |norm: Option<&CudaFloats>| word("norm", norm.map_or(0, |weight| weight.len));
+    let weight = |norm: Option<&CudaFloats>| norm.map_or(0, CudaFloats::address);
+    let params = RopeParams {
+        x: x.address(),
+        angles: rope.address(),
+        query_weight: weight(norms[0]),
+        key_weight: weight(norms[1]),
+        rows: word("rows", rows.len())?,
+        queries: word("query heads", queries)?,
+        keys: word("key heads", keys)?,
+        stride: word("columns", x.cols)?,
+        head_dim: word("elements of a head", d)?,
+        rope_first: word("first rotated element", heads.rope_first)?,
+        rope_dims: word("rotated elements", rope.cols)?,
+        is_adjacent: u32::from(matches!(heads.rope_pairs, RopePairs::Adjacent)),
+        query_norm: length(norms[0])?,
+        key_norm: length(norms[1])?,
+        eps: heads.eps,
+        padding: 0,
+    };
+    Ok(tools.recorder.launch(unwritten("rope")?, &params)?)
+}
+
+/// Norms so many parts of every row in place, from a column on.
+fn norm_parts(
+    tools: &mut Tools<'_>,
+    (weight, eps): (&CudaFloats, f32),
+    x: &CudaBuffer,
+    (first, parts): (usize, usize),
+) -> Result<(), EngineError> {
+    let length = word("norm", weight.len)?;
+    let params = NormPartParams {
+        x: x.address(),
+        weight: weight.address(),
+        count: word("parts of a step", x.rows * parts)?,
+        parts: word("parts of a row", parts.max(1))?,
+        row_stride: word("columns", x.cols)?,
+        part_stride: length,
+        first: word("first column", first)?,
+        length,
+        eps,
+        padding: 0,
+    };
+    Ok(tools.recorder.launch(unwritten("norm_part")?, &params)?)
+}
+
+/// Stores keys and values, which begin at a column.
+fn store(
+    tools: &mut Tools<'_>,
+    rows: &StepRows,
+    (qkv, first): (&CudaBuffer, usize),
+    kv: &mut CudaPages,
+) -> Result<(), EngineError> {
+    for row in 0..rows.len() {
+        let (page, _) = rows.place(row).ok_or_else(page_missing)?;
+        kv.prepare(page)?;
+    }
+    let tables = Tables::new(tools, rows, kv)?;
+    let (shape, layout) = (kv.shape, PageLayout::of(&kv.shape));
+    let prefix = match shape.values {
+        KvValues::Beside => 0,
+        KvValues::KeyPrefix(dim) => dim,
+    };
+    let params = KvStoreParams {
+        x: qkv.address(),
+        places: tables.places,
+        pages: tables.pages,
+        rows: word("rows", rows.len())?,
+        heads: word("key heads", shape.num_key_value_heads)?,
+        stride: word("columns", qkv.cols)?,
+        first: word("first column", first)?,
+        head_dim: word("elements of a head", shape.head_dim)?,
+        prefix: word("elements of a value", prefix)?,
+        head_words: word("words of a head", layout.head_words)?,
+        value_first: word("words of keys", layout.value_first)?,
+        scale_first: word("words of a page", layout.scale_first)?,
+        padding: 0,
+    };
+    Ok(tools.recorder.launch(unwritten("kv_store")?, &params)?)
+}
+
+pub(super) fn attend(
+    tools: &mut Tools<'_>,
+    (heads, rows): (&Heads, &StepRows),
+    queries: &CudaBuffer,
+    kv: &CudaPages,
+    out: &mut CudaBuffer,
+) -> Result<(), EngineError> {
+    let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
+    let value_dim = kv.shape.values.dim(d);
+    expect("columns of queries", 0, usize::from(queries.cols < h * d))?;
+    expect("attended columns", h * value_dim, out.cols)?;
+    expect("rows of queries", rows.len(), queries.rows)?;
+    expect("query heads for each key head", 0, h.checked_rem(g).unwrap_or(1))?;
+    expect("sinks", h, heads.sinks.as_ref().map_or(h, |sinks| sinks.len))?;
+    expect("key heads of the pages", kv.shape.num_key_value_heads, g)?;
+    expect("elements of a stored head", kv.shape.head_dim, d)?;
+    out.resize(tools.recorder, rows.len())?;
+    let tables = Tables::new(tools, rows, kv)?;
+    let layout = PageLayout::of(&kv.shape);
+    let params = AttendParams {
+        queries: queries.address(),
+        places: tables.places,
+        pages: tables.pages,
+        sinks: heads.sinks.as_ref().map_or(0, CudaFloats::address),
+        out: out.address(),
+        parts: 0,
+        rows: word("rows", rows.len())?,
+        heads: word("query heads", h)?,
+        sharing: word("query heads", h / g.max(1))?,
+        stride: word("columns", queries.cols)?,
+        head_dim: word("elements of a head", d)?,
+        value_dim: word("elements of a value", value_dim)?,
+        window: heads
+            .sliding_window
+            .map_or(u32::MAX, |size| u32::try_from(size).unwrap_or(u32::MAX)),
+        scale: heads.scale,
+        head_words: word("words of a head", layout.head_words)?,
+        value_first: word("words of keys", layout.value_first)?,
+        value_position: word("words of a value", layout.value_strides[0])?,
+        value_word: word("words of a value", layout.value_strides[1])?,
+        prefix_words: word("words of a value", layout.prefix_words)?,
+        scale_first: word("words of a page", layout.scale_first)?,
+        splits: 1,
+        padding: 0,
+    };
+    Ok(tools.recorder.launch(unwritten("attend")?, &params)?)
+}
+
+/// Where rows and pages are, for kernels.
+struct Tables {
+    /// Of each row its position, and where the pages of its sequence begin in the list.
+    places: Address,
+    /// Addresses of pages.
+    pages: Address,
+}
+
+impl Tables {
+    fn new(tools: &mut Tools<'_>, rows: &StepRows, kv: &CudaPages) -> Result<Self, EngineError> {
+        let mut places = vec![RowPlace::default(); rows.len()];
+        let mut list: Vec<Address> = Vec::new();
+        let mut known: Vec<Option<(usize, usize)>> = vec![None; rows.pages.len()];
+        // From the last row back: the first one met of a sequence sees the most pages of it.
+        for row in (0..rows.len()).rev() {
+            rows.place(row).ok_or_else(page_missing)?;
+            let (position, sequence) = (rows.positions[row], rows.sequences[row] as usize);
+            let visible = position as usize / PAGE_POSITIONS + 1;
+            let first = match known.get(sequence).copied().flatten() {
+                Some((first, pages)) if pages >= visible => first,
+                _ => {
+                    let pages = rows.pages.get(sequence).and_then(|pages| pages.get(..visible));
+                    let pages: &[PageId] = pages.ok_or_else(page_missing)?;
+                    let first = list.len();
+                    for page in pages {
+                        list.push(kv.get(*page)?);
+                    }
+                    known[sequence] = Some((first, visible));
+                    first
+                }
+            };
+            places[row] = RowPlace { position, first_page: word("pages of a step", first)? };
+        }
+        list.resize(list.len().next_multiple_of(PAGES_STEP), 0);
+        let recorder = &mut *tools.recorder;
+        Ok(Self { places: recorder.table(&places)?, pages: recorder.table(&list)? })
+    }
+}
+
+fn per_head(norm: &HeadNorm<CudaBackend>) -> Option<&CudaFloats> {
+    match norm {
+        HeadNorm::PerHead(weight) => Some(weight),
+        HeadNorm::FullWidth(_) | HeadNorm::Absent => None,
+    }
+}

@@ -1,0 +1,98 @@
+//! What is done element by element, and with whole rows.
+
+use nestling_engine::EngineError;
+
+use super::{Tools, unwritten};
+use crate::memory::{CudaBuffer, CudaRouting, expect, word};
+use crate::params::{AddGatedParams, ExpertsSumParams, GateParams, GatherRowsParams, ScalarParams};
+
+pub(super) fn scale(tools: &mut Tools<'_>, factor: f32, x: &CudaBuffer) -> Result<(), EngineError> {
+    scalar(tools, ("scale", factor), x)
+}
+
+pub(super) fn softcap(tools: &mut Tools<'_>, cap: f32, x: &CudaBuffer) -> Result<(), EngineError> {
+    scalar(tools, ("softcap", cap), x)
+}
+
+fn scalar(
+    tools: &mut Tools<'_>,
+    (kernel, value): (&str, f32),
+    x: &CudaBuffer,
+) -> Result<(), EngineError> {
+    let params = ScalarParams { x: x.address(), count: x.len() as u64, value, padding: 0 };
+    Ok(tools.recorder.launch(unwritten(kernel)?, &params)?)
+}
+
+pub(super) fn gate(
+    tools: &mut Tools<'_>,
+    gate: &CudaBuffer,
+    out: &CudaBuffer,
+) -> Result<(), EngineError> {
+    expect("columns of gates", out.cols, gate.cols)?;
+    expect("rows of gates", out.rows, gate.rows)?;
+    let params = GateParams { gate: gate.address(), out: out.address(), count: out.len() as u64 };
+    Ok(tools.recorder.launch(unwritten("gate")?, &params)?)
+}
+
+pub(super) fn add_gated(
+    tools: &mut Tools<'_>,
+    gate: &CudaBuffer,
+    x: &CudaBuffer,
+    out: &CudaBuffer,
+) -> Result<(), EngineError> {
+    expect("columns of a gate", 1, gate.cols)?;
+    expect("rows of a gate", x.rows, gate.rows)?;
+    expect("columns of a sum", out.cols, x.cols)?;
+    expect("rows of a sum", out.rows, x.rows)?;
+    let params = AddGatedParams {
+        gate: gate.address(),
+        x: x.address(),
+        out: out.address(),
+        rows: word("rows", out.rows)?,
+        cols: word("columns", out.cols)?,
+    };
+    Ok(tools.recorder.launch(unwritten("add_gated")?, &params)?)
+}
+
+pub(super) fn gather_rows(
+    tools: &mut Tools<'_>,
+    x: &CudaBuffer,
+    indices: &[u32],
+    out: &mut CudaBuffer,
+) -> Result<(), EngineError> {
+    expect("gathered columns", x.cols, out.cols)?;
+    if let Some(index) = indices.iter().find(|index| **index as usize >= x.rows) {
+        return Err(EngineError::mismatch("gathered row", x.rows, index));
+    }
+    out.resize(tools.recorder, indices.len())?;
+    let params = GatherRowsParams {
+        x: x.address(),
+        indices: tools.recorder.table(indices)?,
+        out: out.address(),
+        rows: word("rows", out.rows)?,
+        cols: word("columns", out.cols)?,
+    };
+    Ok(tools.recorder.launch(unwritten("gather_rows")?, &params)?)
+}
+
+pub(super) fn experts_sum(
+    tools: &mut Tools<'_>,
+    routing: &CudaRouting,
+    expert_rows: &CudaBuffer,
+    out: &CudaBuffer,
+) -> Result<(), EngineError> {
+    let per_token = routing.per_token;
+    expect("rows of experts", out.rows * per_token, expert_rows.rows)?;
+    expect("rows of the routing", out.rows, routing.rows)?;
+    expect("outputs of an expert", out.cols, expert_rows.cols)?;
+    let params = ExpertsSumParams {
+        weights: routing.weights(),
+        expert_rows: expert_rows.address(),
+        out: out.address(),
+        rows: word("rows", out.rows)?,
+        cols: word("columns", out.cols)?,
+        per_token: word("experts of a token", per_token)?,
+        padding: 0,
+    };
+    Ok(tools.recorder.launch(unwritten("experts_sum")?, &params)?)
+}

@@ -1,0 +1,37 @@
+//! Rows of the embedding.
+
+use nestling_engine::EngineError;
+use nestling_engine::batch::StepRows;
+
+use super::{Tools, unwritten};
+use crate::matrix::CudaMatrix;
+use crate::memory::{CudaBuffer, expect, word};
+use crate::params::EmbedParams;
+
+/// `out[t] = table[tokens[t]]`.
+pub(super) fn embed(
+    Tools { recorder, .. }: &mut Tools<'_>,
+    table: &CudaMatrix,
+    rows: &StepRows,
+    out: &mut CudaBuffer,
+) -> Result<(), EngineError> {
+    expect("embedding", out.cols, table.cols)?;
+    for (&token, &level) in rows.tokens.iter().zip(&rows.dense_levels) {
+        if token as usize >= table.rows {
+            return Err(EngineError::TokenOutOfRange { token, vocab_size: table.rows });
+        }
+        table.check(level)?;
+    }
+    recorder.begin(rows.len());
+    out.resize(recorder, rows.len())?;
+    let levels: Vec<u32> = rows.dense_levels.iter().map(|level| level.index() as u32).collect();
+    let params = EmbedParams {
+        table: table.address(),
+        tokens: recorder.table(&rows.tokens)?,
+        levels: recorder.table(&levels)?,
+        out: out.address(),
+        rows: word("rows", rows.len())?,
+        cols: word("columns", table.cols)?,
+    };
+    Ok(recorder.launch(unwritten("embed")?, &params)?)
+}

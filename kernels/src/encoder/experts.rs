@@ -1,0 +1,196 @@
+//! Feed-forward parts: dense ones, and a layer's experts.
+//!
+//! Gate and up of all of them are one set of products, side by side; what joins them is the input
+//! of the other set, down.
+
+use std::ops::Range;
+
+use nestling_engine::EngineError;
+use nestling_engine::backend::{FeedForward, PinnedExpert};
+use nestling_formats::nested::GROUP;
+use nestling_formats::{Activation, Level};
+
+use super::products::{Input, Job, Output, Write, by_level, input_of, products};
+use super::{Tools, unwritten};
+use crate::backend::CudaBackend;
+use crate::driver::Address;
+use crate::matrix::ProductKind;
+use crate::memory::{CudaBuffer, CudaRouting, expect, word};
+use crate::params::{GatedParams, Pair};
+
+/// Bytes of gates and ups that are computed together, at most.
+const GATE_UP_BYTES_MAX: usize = 256 << 20;
+
+/// One feed-forward part at one level, for some pairs of rows.
+#[derive(Clone)]
+struct Use<'a> {
+    weights: &'a FeedForward<CudaBackend>,
+    level: Level,
+    pairs: Range<usize>,
+}
+
+pub(super) fn ffn(
+    tools: &mut Tools<'_>,
+    (weights, levels): (&FeedForward<CudaBackend>, &[Level]),
+    x: &CudaBuffer,
+    out: &mut CudaBuffer,
+) -> Result<(), EngineError> {
+    out.resize(tools.recorder, x.rows)?;
+    dense(tools, (weights, levels), x, &Output::of(out, Write::Set))
+}
+
+pub(super) fn ffn_add(
+    tools: &mut Tools<'_>,
+    (weights, levels): (&FeedForward<CudaBackend>, &[Level]),
+    x: &CudaBuffer,
+    out: &CudaBuffer,
+) -> Result<(), EngineError> {
+    expect("rows of a sum", x.rows, out.rows)?;
+    dense(tools, (weights, levels), x, &Output::of(out, Write::Add))
+}
+
+fn dense(
+    tools: &mut Tools<'_>,
+    (weights, levels): (&FeedForward<CudaBackend>, &[Level]),
+    x: &CudaBuffer,
+    output: &Output,
+) -> Result<(), EngineError> {
+    let (pairs, ranges) = by_level(x, levels)?;
+    let uses = ranges.into_iter().map(|(level, pairs)| Use { weights, level, pairs });
+    feed_forward(tools, (&uses.collect::<Vec<_>>(), &pairs), x, output)
+}
+
+pub(super) fn experts(
+    tools: &mut Tools<'_>,
+    (experts, routing): (&[PinnedExpert<'_, CudaBackend>], &CudaRouting),
+    x: &CudaBuffer,
+    out: &mut CudaBuffer,
+) -> Result<(), EngineError> {
+    let per_token = routing.per_token;
+    expect("rows of the routing", x.rows, routing.rows)?;
+    expect("outputs of an expert", x.cols, out.cols)?;
+    out.resize(tools.recorder, x.rows * per_token)?;
+    let (mut uses, mut pairs) = (Vec::new(), Vec::new());
+    for expert in experts {
+        for level in Level::ALL {
+            let start = pairs.len();
+            for used in expert.uses.iter().filter(|used| used.level == level) {
+                expect("row of an expert", 0, usize::from(used.row as usize >= x.rows))?;
+                expect("rank of an expert", 0, usize::from(used.rank as usize >= per_token))?;
+                let out_row = used.row * per_token as u32 + used.rank;
+                pairs.push(Pair { x_row: used.row, out_row });
+            }
+            if pairs.len() > start {
+                let weights = &*expert.weights;
+                uses.push(Use { weights, level, pairs: start..pairs.len() });
+            }
+        }
+    }
+    feed_forward(tools, (&uses, &pairs), x, &Output::of(out, Write::Set))
+}
+
+/// What parts must share to be computed together.
+fn kind(used: &Use) -> (Activation, usize, ProductKind, bool) {
+    let FeedForward { activation, gate, down, .. } = used.weights;
+    (*activation, gate.matrix.rows, down.matrix.kind, down.matrix.rotated)
+}
+
+fn feed_forward(
+    tools: &mut Tools<'_>,
+    (uses, pairs): (&[Use], &[Pair]),
+    x: &CudaBuffer,
+    output: &Output,
+) -> Result<(), EngineError> {
+    for used in uses {
+        let FeedForward { gate, up, down, .. } = used.weights;
+        expect("inputs of up", gate.matrix.cols, up.matrix.cols)?;
+        expect("gate and up", gate.matrix.rows, up.matrix.rows)?;
+        expect("inputs of down", gate.matrix.rows, down.matrix.cols)?;
+        expect("outputs of down", output.cols, down.matrix.rows)?;
+    }
+    let first = uses.iter().flat_map(|used| [&used.weights.gate.matrix, &used.weights.up.matrix]);
+    let input = input_of(tools, x, first)?;
+    for uses in uses.chunk_by(|a, b| kind(a) == kind(b)) {
+        let (Some(first), Some(last)) = (uses.first(), uses.last()) else { continue };
+        let width = first.weights.gate.matrix.rows;
+        let rows_max = (GATE_UP_BYTES_MAX / (8 * width.max(1))).max(1);
+        for start in (first.pairs.start..last.pairs.end).step_by(rows_max) {
+            let window = start..last.pairs.end.min(start + rows_max);
+            joined(tools, (uses, pairs, window), &input, output)?;
+        }
+    }
+    Ok(())
+}
+
+/// The parts' pairs of one window. Rows of gates and ups are numbered from its start on.
+fn joined(
+    tools: &mut Tools<'_>,
+    (uses, pairs, window): (&[Use], &[Pair], Range<usize>),
+    input: &Input,
+    output: &Output,
+) -> Result<(), EngineError> {
+    let Some(first) = uses.first() else { return Ok(()) };
+    let (width, rows) = (first.weights.gate.matrix.rows, window.len());
+    let cut = |range: &Range<usize>| {
+        let (start, end) = (range.start.max(window.start), range.end.min(window.end));
+        start.saturating_sub(window.start)..end.saturating_sub(window.start)
+    };
+    let (mut to_inner, mut to_out) = (Vec::new(), Vec::new());
+    for used in uses.iter().filter(|used| !cut(&used.pairs).is_empty()) {
+        let FeedForward { gate, up, down, .. } = used.weights;
+        let (level, pairs) = (used.level, cut(&used.pairs));
+        to_inner.push(Job::new(gate, level, (0, pairs.clone()))?);
+        to_inner.push(Job::new(up, level, (width, pairs.clone()))?);
+        to_out.push(Job::new(down, level, (0, pairs))?);
+    }
+    let numbered = (0u32..).zip(&pairs[window.clone()]);
+    let (inner_pairs, out_pairs): (Vec<Pair>, Vec<Pair>) = numbered
+        .map(|(inner, pair)| {
+            let to_inner = Pair { x_row: pair.x_row, out_row: inner };
+            (to_inner, Pair { x_row: inner, out_row: pair.out_row })
+        })
+        .unzip();
+    let gate_up = tools.scratch.gate_up.of(tools.recorder, 2 * rows * width)?;
+    let inner = Output { values: gate_up, cols: 2 * width, write: Write::Set };
+    products(tools, (&to_inner, &inner_pairs), input, &inner)?;
+    let input = gated(tools, first.weights, gate_up, (rows, width))?;
+    products(tools, (&to_out, &out_pairs), &input, output)
+}
+
+/// Joins gates and ups of parts like this one, as down takes them.
+pub(super) fn gated(
+    Tools { recorder, scratch, .. }: &mut Tools<'_>,
+    like: &FeedForward<CudaBackend>,
+    gate_up: Address,
+    (rows, width): (usize, usize),
+) -> Result<Input, EngineError> {
+    let (kind, alpha, limit) = match like.activation {
+        Activation::Silu => (0, 0.0, 0.0),
+        Activation::ClampedSwiglu { alpha, limit } => (1, alpha, limit),
+        Activation::GeluTanh => (2, 0.0, 0.0),
+    };
+    let down = &like.down.matrix;
+    let mut params = GatedParams {
+        x: gate_up,
+        rows: word("rows", rows)?,
+        cols: word("columns", width)?,
+        kind,
+        alpha,
+        limit,
+        is_rotated: u32::from(down.rotated),
+        ..GatedParams::default()
+    };
+    let quantized = match down.kind {
+        ProductKind::Int8 => {
+            let out = scratch.inner.of(recorder, rows * width.div_ceil(GROUP))?;
+            (params.values, params.scales) = (out.values, out.scales);
+            Some(out)
+        }
+        ProductKind::Float => {
+            params.out = scratch.inner_float.of(recorder, rows * width)?;
+            None
+        }
+    };
+    recorder.launch(unwritten("gated")?, &params)?;
+    Ok(Input { quantized, floats: params.out, cols: width, stride: width })
+}

@@ -1,0 +1,357 @@
+//! Products with matrices: what the host decides for them, and the kernels.
+//!
+//! A kernel computes blocks: one matrix at one level for some pairs of rows, of the input and of the
+//! output. Blocks of all matrices go together, whatever their levels.
+
+use std::ops::Range;
+
+use nestling_engine::EngineError;
+use nestling_engine::backend::{HeadMatrices, Linear};
+use nestling_formats::Level;
+use nestling_formats::nested::{GROUP, TILE_ROWS};
+
+use super::quantize::{Heads, quantize};
+use super::{Tools, not_there, unwritten};
+use crate::backend::CudaBackend;
+use crate::driver::Address;
+use crate::kernel::Kernel;
+use crate::matrix::{CudaMatrix, ProductKind};
+use crate::memory::{CudaBuffer, CudaFloats, expect, word};
+use crate::params::{
+    Block, HeadsRestParams, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, Pair, ProductParams,
+};
+use crate::scratch::Quantized;
+
+/// One matrix at one level.
+#[derive(Clone)]
+pub(super) struct Job<'a> {
+    pub matrix: &'a CudaMatrix,
+    pub bias: Option<&'a CudaFloats>,
+    pub kind: ProductKind,
+    pub level: Level,
+    /// Its rows that are wanted.
+    pub rows: Range<usize>,
+    /// Column of the output that the first one goes to.
+    pub out_col: usize,
+    /// Its pairs.
+    pub pairs: Range<usize>,
+}
+
+impl<'a> Job<'a> {
+    /// All rows of a matrix at a level of the model.
+    ///
+    /// # Errors
+    /// [`EngineError::LevelMissing`] if its planes are not held.
+    pub fn new(
+        Linear { matrix, bias }: &'a Linear<CudaBackend>,
+        level: Level,
+        (out_col, pairs): (usize, Range<usize>),
+    ) -> Result<Self, EngineError> {
+        matrix.check(level)?;
+        let (kind, rows) = (matrix.kind, 0..matrix.rows);
+        Ok(Self { matrix, bias: bias.as_ref(), kind, level, rows, out_col, pairs })
+    }
+}
+
+/// What products read.
+#[derive(Clone, Copy)]
+pub(super) struct Input {
+    /// For jobs with [`ProductKind::Int8`].
+    pub quantized: Option<Quantized>,
+    /// For the others.
+    pub floats: Address,
+    /// Elements of a row.
+    pub cols: usize,
+    /// Elements from one row to the next.
+    pub stride: usize,
+}
+
+/// Whether products are stored or added to what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Write {
+    Set,
+    Add,
+}
+
+/// Where products go: rows of `cols`.
+#[derive(Clone, Copy)]
+pub(super) struct Output {
+    pub values: Address,
+    pub cols: usize,
+    pub write: Write,
+}
+
+impl Output {
+    pub fn of(buffer: &CudaBuffer, write: Write) -> Self {
+        Self { values: buffer.address(), cols: buffer.cols, write }
+    }
+}
+
+/// Cells of a matrix, a tile by a group each, that one block of threads takes at once.
+const CELLS_AT_ONCE: usize = 128;
+
+/// The ways to compute a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Int8, one pair.
+    One,
+    /// Int8, few pairs.
+    Few,
+    Float,
+}
+
+impl Way {
+    fn of(kind: ProductKind, pairs: usize) -> Self {
+        match (kind, pairs) {
+            (ProductKind::Float, _) => Self::Float,
+            (ProductKind::Int8, 0..=1) => Self::One,
+            (ProductKind::Int8, _) => Self::Few,
+        }
+    }
+
+    /// The kernel, and the most pairs of a block.
+    ///
+    /// # Errors
+    /// A kernel that is not written.
+    fn kernel(self) -> Result<(Kernel, usize), EngineError> {
+        match self {
+            Self::One => Ok((Kernel::MatvecNested, 1)),
+            Self::Few => Ok((Kernel::MatvecNestedRows, MATVEC_PAIRS_MAX as usize)),
+            Self::Float => Err(not_there("matmul_float")),
+        }
+    }
+}
+
+/// Tiles that one block of threads takes, so that it has work for all of them.
+pub(super) fn tiles_per_block(groups: usize) -> u32 {
+    let tiles = CELLS_AT_ONCE / groups.max(1);
+    (tiles as u32).clamp(1, MATVEC_TILES_MAX)
+}
+
+/// Blocks that one kernel computes.
+#[derive(Default)]
+struct Blocks {
+    all: Vec<Block>,
+    /// Tiles of the largest.
+    tiles: usize,
+}
+
+impl Blocks {
+    /// Cuts a job's pairs into blocks.
+    fn push(&mut self, job: &Job, pairs_max: usize) -> Result<(), EngineError> {
+        let Range { start, end } = job.rows;
+        self.tiles = self.tiles.max(end.div_ceil(TILE_ROWS) - start / TILE_ROWS);
+        for first in job.pairs.clone().step_by(pairs_max) {
+            self.all.push(Block {
+                matrix: job.matrix.address(),
+                bias: job.bias.map_or(0, CudaFloats::address),
+                level: job.level.index() as u32,
+                first_pair: word("pairs", first)?,
+                pairs: word("pairs", pairs_max.min(job.pairs.end - first))?,
+                first_row: word("rows", start)?,
+                end_row: word("rows", end)?,
+                out_col: word("columns", job.out_col)?,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Records the products of all jobs.
+pub(super) fn products(
+    tools: &mut Tools<'_>,
+    (jobs, pairs): (&[Job], &[Pair]),
+    input: &Input,
+    output: &Output,
+) -> Result<(), EngineError> {
+    let mut ways: Vec<(Way, Blocks)> = Vec::new();
+    for job in jobs {
+        expect("inputs of a matrix", job.matrix.cols, input.cols)?;
+        if let Some(bias) = job.bias {
+            expect("bias", job.matrix.rows, bias.len)?;
+        }
+        let way = Way::of(job.kind, job.pairs.len());
+        let known = ways.iter().position(|(other, _)| *other == way);
+        let at = known.unwrap_or_else(|| {
+            ways.push((way, Blocks::default()));
+            ways.len() - 1
+        });
+        ways[at].1.push(job, way.kernel()?.1)?;
+    }
+    let pairs = tools.recorder.table(pairs)?;
+    ways.iter().try_for_each(|(way, blocks)| record(tools, (*way, blocks, pairs), input, output))
+}
+
+fn record(
+    Tools { recorder, .. }: &mut Tools<'_>,
+    (way, blocks, pairs): (Way, &Blocks, Address),
+    input: &Input,
+    output: &Output,
+) -> Result<(), EngineError> {
+    let groups = input.cols.div_ceil(GROUP);
+    let quantized = input.quantized.unwrap_or(Quantized { values: 0, scales: 0 });
+    let tiles = if way == Way::One { tiles_per_block(groups) } else { 1 };
+    let params = ProductParams {
+        blocks: recorder.table(&blocks.all)?,
+        pairs,
+        x_values: quantized.values,
+        x_scales: quantized.scales,
+        x: input.floats,
+        out: output.values,
+        x_groups: word("groups", groups)?,
+        x_stride: word("columns", input.stride)?,
+        out_cols: word("columns", output.cols)?,
+        adds: u32::from(output.write == Write::Add),
+        tiles_per_block: tiles,
+        padding: 0,
+    };
+    let (count, tiles) = (word("blocks", blocks.all.len())?, word("tiles", blocks.tiles)?);
+    Ok(recorder.launch(params.launch(way.kernel()?.0, count, tiles), &params)?)
+}
+
+/// Rows as pairs of themselves, level by level, and where those of each begin.
+pub(super) type ByLevel = (Vec<Pair>, Vec<(Level, Range<usize>)>);
+
+fn pairs_by_level(levels: &[Level]) -> ByLevel {
+    let (mut pairs, mut ranges) = (Vec::with_capacity(levels.len()), Vec::new());
+    for level in Level::ALL {
+        let start = pairs.len();
+        let rows = (0u32..).zip(levels).filter(|(_, other)| **other == level);
+        pairs.extend(rows.map(|(row, _)| Pair { x_row: row, out_row: row }));
+        if pairs.len() > start {
+            ranges.push((level, start..pairs.len()));
+        }
+    }
+    (pairs, ranges)
+}
+
+/// # Errors
+/// Rows and levels that differ in number.
+pub(super) fn by_level(x: &CudaBuffer, levels: &[Level]) -> Result<ByLevel, EngineError> {
+    expect("rows of levels", x.rows, levels.len())?;
+    Ok(pairs_by_level(levels))
+}
+
+/// The activations of a step as the input of products with these matrices.
+pub(super) fn input_of<'a>(
+    tools: &mut Tools<'_>,
+    x: &CudaBuffer,
+    mut matrices: impl Iterator<Item = &'a CudaMatrix>,
+) -> Result<Input, EngineError> {
+    let quantized = match matrices.any(|matrix| matrix.kind == ProductKind::Int8) {
+        true => Some(quantize(tools, x, Heads { count: 1, width: x.cols, inputs: x.cols })?),
+        false => None,
+    };
+    Ok(Input { quantized, floats: x.address(), cols: x.cols, stride: x.cols })
+}
+
+pub(super) fn matmul(
+    tools: &mut Tools<'_>,
+    (weights, levels): (&[Linear<CudaBackend>], &[Level]),
+    x: &CudaBuffer,
+    out: &mut CudaBuffer,
+) -> Result<(), EngineError> {
+    expect("outputs", out.cols, weights.iter().map(|linear| linear.matrix.rows).sum())?;
+    out.resize(tools.recorder, x.rows)?;
+    linear(tools, (weights, levels), x, &Output::of(out, Write::Set))
+}
+
+pub(super) fn matmul_add(
+    tools: &mut Tools<'_>,
+    (weights, levels): (&Linear<CudaBackend>, &[Level]),
+    x: &CudaBuffer,
+    out: &CudaBuffer,
+) -> Result<(), EngineError> {
+    expect("outputs of a matrix", weights.matrix.rows, out.cols)?;
+    expect("rows of a sum", x.rows, out.rows)?;
+    linear(tools, (std::slice::from_ref(weights), levels), x, &Output::of(out, Write::Add))
+}
+
+fn linear(
+    tools: &mut Tools<'_>,
+    (weights, levels): (&[Linear<CudaBackend>], &[Level]),
+    x: &CudaBuffer,
+    output: &Output,
+) -> Result<(), EngineError> {
+    let (pairs, ranges) = by_level(x, levels)?;
+    let (mut jobs, mut out_col) = (Vec::new(), 0);
+    for linear in weights {
+        for (level, pairs) in &ranges {
+            jobs.push(Job::new(linear, *level, (out_col, pairs.clone()))?);
+        }
+        out_col += linear.matrix.rows;
+    }
+    let input = input_of(tools, x, weights.iter().map(|linear| &linear.matrix))?;
+    products(tools, (&jobs, &pairs), &input, output)
+}
+
+/// `out = W x` with float activations, whatever the mode of the matrix, at its highest level: the
+/// logits of a router.
+pub(super) fn multiply_float(
+    tools: &mut Tools<'_>,
+    matrix: &CudaMatrix,
+    x: &CudaBuffer,
+    out: Address,
+) -> Result<(), EngineError> {
+    let level = Level::L8;
+    matrix.check(level)?;
+    let (pairs, _) = pairs_by_level(&vec![level; x.rows]);
+    let (kind, rows, of_all) = (ProductKind::Float, 0..matrix.rows, 0..pairs.len());
+    let job = Job { matrix, bias: None, kind, level, rows, out_col: 0, pairs: of_all };
+    let input = Input { quantized: None, floats: x.address(), cols: x.cols, stride: x.cols };
+    let output = Output { values: out, cols: matrix.rows, write: Write::Set };
+    products(tools, (&[job], &pairs), &input, &output)
+}
+
+pub(super) fn matmul_heads(
+    tools: &mut Tools<'_>,
+    (weights, levels): (&HeadMatrices<CudaBackend>, &[Level]),
+    x: &CudaBuffer,
+    out: &mut CudaBuffer,
+) -> Result<(), EngineError> {
+    let (matrix, count) = (&weights.matrix, weights.heads.max(1));
+    expect("rows of the heads' matrices", 0, matrix.rows % count)?;
+    expect("columns of heads", 0, x.cols % count)?;
+    let (inputs, outputs, width) = (matrix.cols, matrix.rows / count, x.cols / count);
+    let rest = width.checked_sub(inputs).ok_or_else(|| {
+        EngineError::mismatch("columns of heads", format!("{inputs} or more"), width)
+    })?;
+    expect("columns of the heads' products", count * (outputs + rest), out.cols)?;
+    let (rows, ranges) = by_level(x, levels)?;
+    out.resize(tools.recorder, x.rows)?;
+    let (mut pairs, mut jobs) = (Vec::with_capacity(count * rows.len()), Vec::new());
+    for head in 0..count {
+        for (level, range) in &ranges {
+            matrix.check(*level)?;
+            let start = pairs.len();
+            pairs.extend(rows[range.clone()].iter().map(|pair| Pair {
+                x_row: pair.x_row * count as u32 + head as u32,
+                out_row: pair.out_row,
+            }));
+            jobs.push(Job {
+                matrix,
+                bias: None,
+                kind: matrix.kind,
+                level: *level,
+                rows: head * outputs..(head + 1) * outputs,
+                out_col: head * (outputs + rest),
+                pairs: start..pairs.len(),
+            });
+        }
+    }
+    let quantized = match matrix.kind {
+        ProductKind::Int8 => Some(quantize(tools, x, Heads { count, width, inputs })?),
+        ProductKind::Float => None,
+    };
+    let input = Input { quantized, floats: x.address(), cols: inputs, stride: width };
+    products(tools, (&jobs, &pairs), &input, &Output::of(out, Write::Set))?;
+    let params = HeadsRestParams {
+        x: x.address(),
+        out: out.address(),
+        places: word("heads", x.rows * count)?,
+        inputs: word("columns", inputs)?,
+        outputs: word("columns", outputs)?,
+        rest: word("columns", rest)?,
+    };
+    Ok(tools.recorder.launch(unwritten("heads_rest")?, &params)?)
+}
