@@ -66,6 +66,4 @@ pub(crate) struct Scratch {
     pub inner_float: Room,
     /// What the router's choice is made from.
     pub router_logits: Room,
-    /// Parts of attention that are joined.
-    pub attended: Room,
 }
