@@ -8,6 +8,7 @@
 #include "params.cuh"
 
 #define DEVICE static __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 #define WARP 32u
 #define FULL_WARP 0xffffffffu
@@ -15,9 +16,11 @@
 #ifdef NESTLING_EMULATION
 #undef KERNEL
 #define KERNEL(threads) static void
+#define CONSTANT static const
 #define DYNAMIC_SHARED(type, name) \
     type* name = static_cast<type*>(emulation::dynamic_shared())
 #else
+#define CONSTANT static __constant__ const
 #define DYNAMIC_SHARED(type, name)                                       \
     extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[]; \
     type* name = reinterpret_cast<type*>(dynamic_shared_bytes)

@@ -45,6 +45,10 @@ DEVICE float unit_of(bool has_octaves, u32 level) {
     return has_octaves ? 1.0f / 16.0f : 1.0f / 127.0f;
 }
 
+// 2^(-k/8) for k = 0..8, as bits.
+CONSTANT u32 FRACTIONS[8] = {0x3f800000, 0x3f6ac0c7, 0x3f5744fd, 0x3f45672a,
+                             0x3f3504f3, 0x3f25fed7, 0x3f1837f0, 0x3f0b95c2};
+
 // What the step k multiplies a row scale with: 2^(-k/8) or 2^-k, and 0 for 31.
 DEVICE float step_factor(bool has_octaves, u32 k) {
     if (k == 31) {
@@ -53,9 +57,7 @@ DEVICE float step_factor(bool has_octaves, u32 k) {
     if (has_octaves) {
         return __uint_as_float((127 - k) << 23);
     }
-    const u32 fractions[8] = {0x3f800000, 0x3f6ac0c7, 0x3f5744fd, 0x3f45672a,
-                              0x3f3504f3, 0x3f25fed7, 0x3f1837f0, 0x3f0b95c2};
-    return __uint_as_float(fractions[k % 8] - (k / 8 << 23));
+    return __uint_as_float(FRACTIONS[k % 8] - (k / 8 << 23));
 }
 
 DEVICE int multiply_round(int a, int b) { return (a * b + 16384) >> 15; }

@@ -212,7 +212,7 @@ struct AttendParams {
     u32 prefix_words; // words of a key that have the scale of values
     u32 scale_first;
     u32 splits; // of the longest row
-    u32 padding;
+    u32 block_heads; // query heads of one block, at most 8
 };
 
 // The experts of every row.

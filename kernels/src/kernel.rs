@@ -18,12 +18,19 @@ macro_rules! headers {
 }
 
 headers! {
+    "attend.cuh",
     "device.cuh",
+    "element.cuh",
+    "gated.cuh",
     "group.cuh",
+    "kv_store.cuh",
+    "math.cuh",
     "matvec.cuh",
     "nested.cuh",
+    "pages.cuh",
     "params.cuh",
     "reduce.cuh",
+    "weights.cuh",
 }
 
 macro_rules! kernels {
@@ -56,11 +63,40 @@ macro_rules! kernels {
 }
 
 kernels! {
+    AddGated "add_gated",
+    Argmax "argmax",
+    AttendF16 "attend_f16",
+    AttendF32 "attend_f32",
+    AttendInt8 "attend_int8",
+    AttendMerge "attend_merge",
+    AttendSplitF16 "attend_split_f16",
+    AttendSplitF32 "attend_split_f32",
+    AttendSplitInt8 "attend_split_int8",
+    DeltaNetConv "delta_net_conv",
+    DeltaNetGate "delta_net_gate",
+    DeltaNetRule "delta_net_rule",
+    Embed "embed",
+    ExpertsSum "experts_sum",
+    Gate "gate",
+    Gated "gated",
+    GatedQuantize "gated_quantize",
+    GatherRows "gather_rows",
+    HeadsRest "heads_rest",
+    KvStoreF16 "kv_store_f16",
+    KvStoreF32 "kv_store_f32",
+    KvStoreInt8 "kv_store_int8",
     MatvecExperts "matvec_experts",
+    MatvecFloat "matvec_float",
     MatvecNested "matvec_nested",
     MatvecNestedRows "matvec_nested_rows",
+    MatvecRowMajor "matvec_row_major",
+    NormPart "norm_part",
     Quantize "quantize",
     RmsNorm "rms_norm",
+    Rope "rope",
+    Route "route",
+    Scale "scale",
+    Softcap "softcap",
 }
 
 impl Kernel {

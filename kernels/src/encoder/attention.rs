@@ -206,8 +206,9 @@ pub(super) fn attend(
         prefix_words: word("words of a value", layout.prefix_words)?,
         scale_first: word("words of a page", layout.scale_first)?,
         splits: 1,
-        padding: 0,
+        block_heads: 1,
     };
+    let params = AttendParams { block_heads: params.block_heads_max(), ..params };
     Ok(tools.recorder.launch(unwritten("attend")?, &params)?)
 }
 

@@ -1,6 +1,11 @@
 //! How every kernel is started: blocks, and threads of each.
 
-use super::{ExpertProductParams, ProductParams, QuantizeParams, RmsNormParams};
+use super::{
+    AddGatedParams, ArgmaxParams, AttendParams, DeltaNetParams, EmbedParams, ExpertProductParams,
+    ExpertsSumParams, GateParams, GatedParams, GatherRowsParams, HeadsRestParams, KvStoreParams,
+    NormPartParams, ProductParams, QuantizeParams, RmsNormParams, RopeParams, RouteParams,
+    ScalarParams,
+};
 use crate::kernel::Kernel;
 
 /// A kernel with the shape of its grid.
@@ -56,10 +61,14 @@ impl QuantizeParams {
 }
 
 impl ProductParams {
-    /// [`Kernel::MatvecNested`] and the like, for so many blocks of at most so many tiles.
+    /// A product, for so many blocks of at most so many tiles of 16 rows.
     pub fn launch(&self, kernel: Kernel, blocks: u32, tiles: u32) -> Launch {
-        let across = tiles.div_ceil(self.tiles_per_block.max(1));
-        Launch::new(kernel, [across.into(), blocks.into()], 128)
+        let across = match kernel {
+            // Four rows.
+            Kernel::MatvecFloat | Kernel::MatvecRowMajor => 4 * u64::from(tiles),
+            _ => tiles.div_ceil(self.tiles_per_block.max(1)).into(),
+        };
+        Launch::new(kernel, [across, blocks.into()], 128)
     }
 }
 
@@ -70,5 +79,162 @@ impl ExpertProductParams {
         let across = tiles.div_ceil(self.tiles_per_block.max(1));
         let blocks = u64::from(self.uses) * matrices;
         Launch::new(Kernel::MatvecExperts, [across.into(), blocks], 128)
+    }
+}
+
+impl NormPartParams {
+    /// A warp for each part.
+    pub fn launch(&self) -> Launch {
+        Launch::new(Kernel::NormPart, [u64::from(self.count).div_ceil(8), 1], 256)
+    }
+}
+
+impl GatedParams {
+    /// [`Kernel::Gated`] or [`Kernel::GatedQuantize`]: a warp for each group.
+    pub fn launch(&self, kernel: Kernel) -> Launch {
+        let groups = u64::from(self.rows) * u64::from(self.cols.div_ceil(32));
+        Launch::new(kernel, [groups.div_ceil(8), 1], 256)
+    }
+}
+
+/// A thread for each element.
+fn elements(kernel: Kernel, count: u64) -> Launch {
+    Launch::new(kernel, [count.div_ceil(256), 1], 256)
+}
+
+impl AddGatedParams {
+    /// A thread for each element.
+    pub fn launch(&self) -> Launch {
+        elements(Kernel::AddGated, u64::from(self.rows) * u64::from(self.cols))
+    }
+}
+
+impl GateParams {
+    /// A thread for each element.
+    pub fn launch(&self) -> Launch {
+        elements(Kernel::Gate, self.count)
+    }
+}
+
+impl ScalarParams {
+    /// [`Kernel::Scale`] or [`Kernel::Softcap`]: a thread for each element.
+    pub fn launch(&self, kernel: Kernel) -> Launch {
+        elements(kernel, self.count)
+    }
+}
+
+impl GatherRowsParams {
+    /// A thread for each element.
+    pub fn launch(&self) -> Launch {
+        elements(Kernel::GatherRows, u64::from(self.rows) * u64::from(self.cols))
+    }
+}
+
+impl HeadsRestParams {
+    /// A thread for each element.
+    pub fn launch(&self) -> Launch {
+        elements(Kernel::HeadsRest, u64::from(self.places) * u64::from(self.rest))
+    }
+}
+
+impl ExpertsSumParams {
+    /// A thread for each element.
+    pub fn launch(&self) -> Launch {
+        elements(Kernel::ExpertsSum, u64::from(self.rows) * u64::from(self.cols))
+    }
+}
+
+impl EmbedParams {
+    /// A thread for each element.
+    pub fn launch(&self) -> Launch {
+        let across = self.cols.div_ceil(256);
+        Launch::new(Kernel::Embed, [across.into(), self.rows.into()], 256)
+    }
+}
+
+impl ArgmaxParams {
+    /// A block for each row.
+    pub fn launch(&self) -> Launch {
+        Launch::new(Kernel::Argmax, [self.rows.into(), 1], 256)
+    }
+}
+
+impl RopeParams {
+    /// A warp for each head.
+    pub fn launch(&self) -> Launch {
+        let heads = u64::from(self.rows) * (u64::from(self.queries) + u64::from(self.keys));
+        Launch::new(Kernel::Rope, [heads.div_ceil(4), 1], 128)
+    }
+}
+
+impl KvStoreParams {
+    /// [`Kernel::KvStoreF32`] or one of the others: a warp for each head.
+    pub fn launch(&self, kernel: Kernel) -> Launch {
+        let heads = u64::from(self.rows) * u64::from(self.heads);
+        Launch::new(kernel, [heads.div_ceil(4), 1], 128)
+    }
+}
+
+/// Positions of a split.
+pub const SPLIT_POSITIONS: u32 = 256;
+
+/// Bytes of shared memory that a block of attention is given, at most: what every device has.
+const ATTEND_BYTES_MAX: u32 = 40 << 10;
+
+impl AttendParams {
+    /// Floats of [`AttendParams::parts`].
+    pub fn part_floats(&self) -> usize {
+        let heads = self.rows as usize * self.heads as usize;
+        heads * self.splits as usize * (self.value_dim as usize + 2)
+    }
+
+    /// Query heads that fit in one block, for [`AttendParams::block_heads`].
+    pub fn block_heads_max(&self) -> u32 {
+        let each = 4 * (self.head_dim + 2 * self.value_dim).max(1);
+        self.sharing.min(8).min(ATTEND_BYTES_MAX / each).max(1)
+    }
+
+    /// [`Kernel::AttendF32`] or one of the others, also those for splits: a block for some heads
+    /// of a row, or of a row's split.
+    pub fn launch(&self, kernel: Kernel) -> Launch {
+        let each = self.block_heads.max(1);
+        let parts = self.sharing.div_ceil(each) * (self.heads / self.sharing.max(1));
+        let is_split = matches!(
+            kernel,
+            Kernel::AttendSplitF32 | Kernel::AttendSplitF16 | Kernel::AttendSplitInt8
+        );
+        let splits = if is_split { self.splits } else { 1 };
+        let blocks = u64::from(self.rows) * u64::from(parts);
+        let floats = self.block_heads * (self.head_dim + 2 * self.value_dim);
+        let launch = Launch::new(kernel, [blocks, splits.into()], 128);
+        Launch { shared_bytes: 4 * floats, ..launch }
+    }
+
+    /// What adds up the splits.
+    pub fn merge(&self) -> Launch {
+        let heads = u64::from(self.rows) * u64::from(self.heads);
+        Launch::new(Kernel::AttendMerge, [heads, 1], 128)
+    }
+}
+
+impl RouteParams {
+    /// A block for each row.
+    pub fn launch(&self) -> Launch {
+        Launch::new(Kernel::Route, [self.rows.into(), 1], 128)
+    }
+}
+
+impl DeltaNetParams {
+    /// The three kernels, to be started in this order. Runs that begin where others end come in
+    /// later launches.
+    pub fn launches(&self) -> [Launch; 3] {
+        let (runs, columns) = (u64::from(self.runs_count), u64::from(self.value_dim.div_ceil(32)));
+        let conv =
+            Launch::new(Kernel::DeltaNetConv, [self.channels.div_ceil(128).into(), runs], 128);
+        let mut rule = Launch::new(Kernel::DeltaNetRule, [columns, self.value_heads.into()], 32);
+        rule.grid[2] = self.runs_count;
+        rule.shared_bytes = 4 * 34 * self.key_dim;
+        let heads = u64::from(self.rows) * u64::from(self.value_heads);
+        [conv, rule, Launch::new(Kernel::DeltaNetGate, [heads.div_ceil(4), 1], 128)]
     }
 }

@@ -5,7 +5,7 @@ mod launch;
 
 use bytemuck::{Pod, Zeroable};
 
-pub use launch::{Launch, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX};
+pub use launch::{Launch, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, SPLIT_POSITIONS};
 
 /// A struct of `cu/params.cuh`: what kernels are given, and what that leads to.
 pub trait KernelParams: Pod {
@@ -258,7 +258,7 @@ params! {
         prefix_words: u32,
         scale_first: u32,
         splits: u32,
-        padding: u32,
+        block_heads: u32,
     }
 
     /// The experts of every row.

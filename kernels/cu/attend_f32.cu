@@ -1,0 +1,5 @@
+// Attention to keys and values that are 32-bit floats: a block for all splits of a row.
+
+#include "attend.cuh"
+
+KERNEL(ATTEND_THREADS) attend_f32(const AttendParams params) { attend<KV_F32>(params); }

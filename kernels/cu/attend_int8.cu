@@ -1,0 +1,5 @@
+// Attention to keys and values that are integers: a block for all splits of a row.
+
+#include "attend.cuh"
+
+KERNEL(ATTEND_THREADS) attend_int8(const AttendParams params) { attend<KV_INT8>(params); }

@@ -1,0 +1,5 @@
+// Attention to keys and values that are half floats: a block for each split of a row.
+
+#include "attend.cuh"
+
+KERNEL(ATTEND_THREADS) attend_split_f16(const AttendParams params) { attend_split<KV_F16>(params); }

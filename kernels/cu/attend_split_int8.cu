@@ -1,0 +1,5 @@
+// Attention to keys and values that are integers: a block for each split of a row.
+
+#include "attend.cuh"
+
+KERNEL(ATTEND_THREADS) attend_split_int8(const AttendParams params) { attend_split<KV_INT8>(params); }

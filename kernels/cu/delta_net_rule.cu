@@ -1,0 +1,67 @@
+// A gated DeltaNet layer's states: rows of a run pass one after another. A warp takes 32 columns of one
+// value head's matrix, which stays in shared memory while rows pass; a column has one chain of sums.
+//
+//   seen[c]  = sum of key[i] S[i][c]             i ascending
+//   delta[c] = fma(-decay, seen[c], value[c]) * beta
+//   S[i][c]  = fma(key[i], delta[c], decay * S[i][c])
+//   out[c]   = sum of query[i] S[i][c]           i ascending
+
+#include "math.cuh"
+
+// ln(1 + e^x), in double precision as on the CPU.
+DEVICE float softplus(float x) {
+    return x > 20.0f ? x : static_cast<float>(log1p(static_cast<double>(exp_of(x))));
+}
+
+KERNEL(WARP) delta_net_rule(const DeltaNetParams params) {
+    DYNAMIC_SHARED(float, memory);
+    u32 keys = params.key_dim, lane = threadIdx.x;
+    float* query = memory;
+    float* key = query + keys;
+    float* state = key + keys; // [key_dim, 32]
+    u32 column = blockIdx.x * WARP + lane, head = blockIdx.y;
+    bool is_there = column < params.value_dim;
+    StateRun run = params.runs[blockIdx.z];
+    u64 matrix = static_cast<u64>(params.taps - 1) * params.channels +
+                 static_cast<u64>(head) * keys * params.value_dim + column;
+    for (u32 i = 0; i < keys; i++) {
+        bool is_old = run.from && is_there;
+        state[i * WARP + lane] = is_old ? run.from[matrix + static_cast<u64>(i) * params.value_dim] : 0.0f;
+    }
+    u32 all_keys = params.key_heads * keys, values = params.value_heads * params.value_dim;
+    u32 shared_head = head * params.key_heads / params.value_heads * keys;
+    for (u32 row = run.first_row; row < run.first_row + run.rows; row++) {
+        const float* mixed = params.mixed + static_cast<u64>(row) * params.channels;
+        const float* rest = params.projected + static_cast<u64>(row) * params.stride + params.channels + values;
+        float query_scale = norm_scale(mixed + shared_head, keys, params.unit_eps);
+        float key_scale = norm_scale(mixed + all_keys + shared_head, keys, params.unit_eps);
+        __syncwarp();
+        for (u32 i = lane; i < keys; i += WARP) {
+            query[i] = (mixed[shared_head + i] * query_scale) * params.query_norm[i];
+            key[i] = (mixed[all_keys + shared_head + i] * key_scale) * params.key_norm[i];
+        }
+        __syncwarp();
+        float beta = sigmoid(rest[head]);
+        float decay = exp_of(params.rate[head] *
+                             softplus(rest[params.value_heads + head] + params.time_bias[head]));
+        if (!is_there) {
+            continue;
+        }
+        float seen = 0.0f;
+        for (u32 i = 0; i < keys; i++) {
+            seen = fused(key[i], state[i * WARP + lane], seen);
+        }
+        float value = mixed[2 * all_keys + head * params.value_dim + column];
+        float delta = fused(-decay, seen, value) * beta;
+        float out = 0.0f;
+        for (u32 i = 0; i < keys; i++) {
+            float* place = &state[i * WARP + lane];
+            *place = fused(key[i], delta, decay * *place);
+            out = fused(query[i], *place, out);
+        }
+        params.out[static_cast<u64>(row) * values + head * params.value_dim + column] = out;
+    }
+    for (u32 i = 0; i < keys && is_there; i++) {
+        run.to[matrix + static_cast<u64>(i) * params.value_dim] = state[i * WARP + lane];
+    }
+}

@@ -1,0 +1,10 @@
+// Multiplies by a constant.
+
+#include "element.cuh"
+
+KERNEL(ELEMENT_THREADS) scale(const ScalarParams params) {
+    u64 at = element_of_thread();
+    if (at < params.count) {
+        params.x[at] *= params.value;
+    }
+}
