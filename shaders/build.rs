@@ -1,8 +1,9 @@
 //! Joins every kernel of `wgsl/` with the text that it includes, has naga parse and check it, and
-//! leaves it in `OUT_DIR` under the same name.
+//! leaves it in `OUT_DIR` under the same name, and in `OUT_DIR/subgroups` in its form for adapters
+//! with subgroups.
 //!
-//! A line `// include: NAME` stands for the file `wgsl/include/NAME.wgsl`. Included files include
-//! nothing.
+//! A line `// include: NAME` stands for the file `wgsl/include/NAME.wgsl`, or, in the other form,
+//! `wgsl/include/subgroups/NAME.wgsl` where there is one. Included files include nothing.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,10 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 
 const INCLUDE: &str = "// include: ";
 
+/// Forms of a kernel: folders of `OUT_DIR`, and of `wgsl/include`, where what is not there is taken
+/// from the folder around.
+const FORMS: [&str; 2] = ["", "subgroups"];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=wgsl");
     let out = PathBuf::from(env::var("OUT_DIR")?);
@@ -20,21 +25,27 @@ fn main() -> Result<(), Box<dyn Error>> {
         if path.extension().is_none_or(|extension| extension != "wgsl") {
             continue;
         }
-        let text = joined(&path)?;
-        check(&text).map_err(|error| format!("{}:\n{error}", path.display()))?;
         let name = path.file_name().ok_or("a kernel without a name")?;
-        fs::write(out.join(name), text)?;
+        for form in FORMS {
+            let text = joined(&path, form)?;
+            check(&text).map_err(|error| format!("{}, {form}:\n{error}", path.display()))?;
+            fs::create_dir_all(out.join(form))?;
+            fs::write(out.join(form).join(name), text)?;
+        }
     }
     Ok(())
 }
 
-/// A kernel with the text that it includes.
-fn joined(path: &Path) -> Result<String, Box<dyn Error>> {
+/// A kernel with the text that it includes in one of its forms.
+fn joined(path: &Path, form: &str) -> Result<String, Box<dyn Error>> {
     let mut text = String::new();
     for line in fs::read_to_string(path)?.lines() {
-        match line.strip_prefix(INCLUDE) {
+        match line.trim_start().strip_prefix(INCLUDE) {
             Some(name) => {
-                let included = Path::new("wgsl/include").join(name).with_extension("wgsl");
+                let folder = Path::new("wgsl/include");
+                let usual = folder.join(name).with_extension("wgsl");
+                let own = folder.join(form).join(name).with_extension("wgsl");
+                let included = if own.is_file() { own } else { usual };
                 let read = fs::read_to_string(&included);
                 text += &read.map_err(|error| format!("{}: {error}", included.display()))?;
             }

@@ -257,6 +257,7 @@ fn every_kernel_has_a_parity_case_and_a_bench_row() {
 const SHADERS: &[(&str, &str)] = &[
     ("add_gated", "add_gated"),
     ("attend", "attend"),
+    ("attend_merge", "attend"),
     ("delta_gate", "delta_net"),
     ("delta_mix", "delta_net"),
     ("delta_rule", "delta_net"),

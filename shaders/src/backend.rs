@@ -20,7 +20,7 @@ use crate::matrix::WgpuMatrix;
 use crate::memory::{SharedGpu, WgpuBuffer, WgpuFloats, WgpuRouting};
 use crate::pages::WgpuPages;
 use crate::pipeline_cache::PipelineCache;
-use crate::pipelines::Pipelines;
+use crate::pipelines::{Form, Pipelines};
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
 use crate::states::WgpuStates;
@@ -87,12 +87,17 @@ impl WgpuBackend {
         let cache =
             folder.and_then(|folder| PipelineCache::open(&gpu, &adapter.get_info(), folder));
         let raw = cache.as_ref().map(|cache| &cache.raw);
-        let pipelines = Arc::new(Pipelines::compile(&gpu, raw)?);
+        let features = &description.features;
+        let form = match options.instructions {
+            Instructions::Detected => Form::of(features.subgroup_sizes),
+            Instructions::Plain => Form::Plain,
+        };
+        let pipelines = Arc::new(Pipelines::compile(&gpu, raw, form)?);
         if let Some(cache) = cache {
             cache.keep();
         }
         let dot = match options.instructions {
-            Instructions::Detected if description.features.int8_dot => Int8Dot::Packed,
+            Instructions::Detected if features.int8_dot => Int8Dot::Packed,
             _ => Int8Dot::Plain,
         };
         let memory_bytes = options.vram_budget.or(description.memory_bytes);

@@ -23,10 +23,31 @@ enum Access {
 }
 use Access::{Read, Write};
 
+/// Which instructions shaders are written in; what they compute are the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Those of every adapter.
+    Plain,
+    /// Sums and maxima between invocations of a subgroup.
+    Subgroups,
+}
+
+impl Form {
+    /// The best for subgroups of those sizes, least and most: a workgroup of 64 must be whole ones.
+    pub fn of(subgroup_sizes: Option<(u32, u32)>) -> Self {
+        match subgroup_sizes {
+            Some((4.., ..=64)) => Self::Subgroups,
+            _ => Self::Plain,
+        }
+    }
+}
+
 /// A shader and what it is specialized for.
 struct Source {
     name: &'static str,
     text: &'static str,
+    /// Its form for adapters with subgroups.
+    subgroups_text: &'static str,
     /// Buffers from binding 1 on; binding 0 are the parameters.
     bindings: &'static [Access],
     /// Values of `override` constants.
@@ -48,15 +69,19 @@ macro_rules! pipelines {
             pub fn compile(
                 gpu: &Gpu,
                 cache: Option<&wgpu::PipelineCache>,
+                form: Form,
             ) -> Result<Self, WgpuError> {
                 let mut id = 0;
                 let mut next = |source: Source| {
                     id += 1;
-                    compile((gpu, cache), id, &source)
+                    compile((gpu, cache), (id, form), &source)
                 };
                 let pipelines = Self { $($name: next(Source {
                     name: stringify!($name),
                     text: include_str!(concat!(env!("OUT_DIR"), "/", $file, ".wgsl")),
+                    subgroups_text: include_str!(
+                        concat!(env!("OUT_DIR"), "/subgroups/", $file, ".wgsl")
+                    ),
                     bindings: &[$($access),*],
                     constants: &[$((stringify!($key), $value)),*],
                 }),)* };
@@ -82,6 +107,13 @@ pipelines! {
     attend_f32: "attend" [Read, Read, Read, Read, Read, Read, Read, Write] { KIND = 0.0 };
     attend_f16: "attend" [Read, Read, Read, Read, Read, Read, Read, Write] { KIND = 1.0 };
     attend_int8: "attend" [Read, Read, Read, Read, Read, Read, Read, Write] { KIND = 2.0 };
+    attend_split_f32: "attend" [Read, Read, Read, Read, Read, Read, Read, Write]
+        { KIND = 0.0, SPLIT = 1.0 };
+    attend_split_f16: "attend" [Read, Read, Read, Read, Read, Read, Read, Write]
+        { KIND = 1.0, SPLIT = 1.0 };
+    attend_split_int8: "attend" [Read, Read, Read, Read, Read, Read, Read, Write]
+        { KIND = 2.0, SPLIT = 1.0 };
+    attend_merge: "attend_merge" [Read, Read, Read, Write] {};
     route: "route" [Read, Read, Read, Read, Write, Write] {};
     expert_blocks: "expert_blocks" [Read, Read, Read, Write, Write, Write] {};
     experts_sum: "experts_sum" [Read, Read, Write] {};
@@ -105,7 +137,7 @@ pipelines! {
 
 fn compile(
     (gpu, cache): (&Gpu, Option<&wgpu::PipelineCache>),
-    id: usize,
+    (id, form): (usize, Form),
     source: &Source,
 ) -> Pipeline {
     let name = source.name;
@@ -132,7 +164,10 @@ fn compile(
     });
     let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
         label: Some(name),
-        source: wgpu::ShaderSource::Wgsl(source.text.into()),
+        source: wgpu::ShaderSource::Wgsl(match form {
+            Form::Plain => source.text.into(),
+            Form::Subgroups => source.subgroups_text.into(),
+        }),
     });
     let raw = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label: Some(name),

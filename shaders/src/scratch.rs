@@ -67,6 +67,8 @@ pub(crate) struct Scratch {
     /// Blocks that shaders make: of gates and ups, of downs.
     pub inner_blocks: Room,
     pub out_blocks: Room,
+    /// What blocks of pages give an attending head.
+    pub parts: Room, // [rows, heads, blocks, 2 + elements of a value]
     /// Queries, keys and values of DeltaNet layers behind their convolution.
     pub mixed: Room, // [rows, channels]
     /// Stands in where a product has no bias.

@@ -1,6 +1,8 @@
 // Causal attention of one query head of one row over its window of positions, a page of 64 at a
-// time. What a page gives does not depend on others, and pages are merged in ascending order, so a
-// row's result depends on nothing else that is computed. One workgroup for each head of each row.
+// time. What a page gives does not depend on others; pages are merged in ascending order to blocks of
+// eight, and blocks likewise, so a row's result depends on nothing else that is computed. One
+// workgroup for each head of each row, or, where those are few and contexts long, for each of its
+// blocks, which `attend_merge` then merges.
 
 struct Params {
     // Rows, query heads, and query heads for each key head.
@@ -26,10 +28,14 @@ struct Params {
     prefix_words: u32,
     scale_first: u32,
     chunk_pages: u32,
+    // Blocks of a row, where each has a workgroup.
+    blocks: u32,
 }
 
 // 0: f32; 1: f16; 2: int8.
 override KIND: u32 = 0u;
+// 1: a workgroup for each block.
+override SPLIT: u32 = 0u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> queries: array<f32>;
@@ -40,17 +46,20 @@ override KIND: u32 = 0u;
 @group(0) @binding(5) var<storage, read> chunk_1: array<u32>;
 @group(0) @binding(6) var<storage, read> chunk_2: array<u32>;
 @group(0) @binding(7) var<storage, read> chunk_3: array<u32>;
-@group(0) @binding(8) var<storage, read_write> out: array<f32>; // [rows, heads * value_dim]
+// [rows, heads * value_dim], or of every block its maximum, its sum, and what it gathered:
+// [rows, heads, blocks, 2 + value_dim].
+@group(0) @binding(8) var<storage, read_write> out: array<f32>;
 
 // include: exp
 // include: half_float
 // include: reduce
+// include: softmax
 
 const POSITIONS: u32 = 64u;
-const LOWEST: f32 = -3.4028234e38;
 
 var<workgroup> query: array<f32, 1024>;
 var<workgroup> gathered: array<f32, 1024>;
+var<workgroup> merged: array<f32, 1024>;
 var<workgroup> weights: array<f32, 64>;
 
 fn word_at(chunk: u32, index: u32) -> u32 {
@@ -111,42 +120,33 @@ fn score(chunk: u32, head: u32, scales: u32, position: u32) -> f32 {
     return (sum + rest) * params.scale;
 }
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let index = group.y * groups.x + group.x;
-    if index >= params.rows * params.heads {
-        return;
-    }
-    let row = index / params.heads;
-    let head = index % params.heads;
-    let kv_head = head / params.sharing;
+// Where a head of a row reads, and how far.
+struct Span {
+    kv_head: u32,
+    first_page: u32,
+    // Positions that are seen.
+    start: u32,
+    end: u32,
+}
+
+// Gathers the values of a block of pages, from nothing.
+fn gather_block(lane: u32, span: Span, block: u32) -> Softmax {
     let per_word = 1u << KIND;
-    let first_query = row * params.stride + head * params.head_dim;
-    for (var i = lane; i < params.head_dim; i += LANES) {
-        query[i] = queries[first_query + i];
-    }
     for (var i = lane; i < params.value_dim; i += LANES) {
         gathered[i] = 0.0;
     }
     workgroupBarrier();
-    let position = tables[2u * row];
-    let first_page = tables[2u * row + 1u];
-    let end = position + 1u;
-    let start = end - min(end, params.window);
-    var largest = LOWEST;
-    var sum = 0.0;
-    for (var page = start / POSITIONS; page * POSITIONS < end; page += 1u) {
-        let place = tables[first_page + page];
+    var all = nothing();
+    let first = max(span.start / POSITIONS, block * BLOCK_PAGES);
+    let last = (block + 1u) * BLOCK_PAGES;
+    for (var page = first; page < last && page * POSITIONS < span.end; page += 1u) {
+        let place = tables[span.first_page + page];
         let chunk = place / params.chunk_pages;
         let base = place % params.chunk_pages * params.page_words;
-        let keys = base + kv_head * params.head_words;
-        let scales = base + params.scale_first + kv_head * 2u * POSITIONS;
+        let keys = base + span.kv_head * params.head_words;
+        let scales = base + params.scale_first + span.kv_head * 2u * POSITIONS;
         let at = page * POSITIONS + lane;
-        let is_seen = at >= start && at < end;
+        let is_seen = at >= span.start && at < span.end;
         var value = LOWEST;
         if is_seen {
             value = score(chunk, keys, scales, lane);
@@ -156,19 +156,15 @@ fn main(
         if is_seen {
             weight = exp_of(value - page_max);
         }
-        let page_sum = sum_lanes(lane, weight);
-        let both = max(page_max, largest);
-        let old = select(exp_of(largest - both), 0.0, largest == LOWEST);
-        let fresh = exp_of(page_max - both);
-        sum = fma(sum, old, page_sum * fresh);
-        largest = both;
+        let merge = merge_of(all, Softmax(page_max, sum_lanes(lane, weight)));
+        all = merge.both;
         if KIND == 2u {
             weight *= bitcast<f32>(word_at(chunk, scales + POSITIONS + lane));
         }
         weights[lane] = select(0.0, weight, is_seen);
         workgroupBarrier();
-        let first = max(start, page * POSITIONS) - page * POSITIONS;
-        let last = min(end - page * POSITIONS, POSITIONS);
+        let first = max(span.start, page * POSITIONS) - page * POSITIONS;
+        let last = min(span.end - page * POSITIONS, POSITIONS);
         let values = keys + params.value_first;
         for (var word = lane; word * per_word < params.value_dim; word += LANES) {
             var block = vec4<f32>();
@@ -178,20 +174,68 @@ fn main(
             }
             for (var i = 0u; i < per_word; i += 1u) {
                 let element = word * per_word + i;
-                gathered[element] = fma(gathered[element], old, block[i] * fresh);
+                gathered[element] = fma(gathered[element], merge.old, block[i] * merge.fresh);
             }
         }
         workgroupBarrier();
     }
-    var factor = 1.0;
-    if params.has_sinks == 1u {
-        let sink = sinks[head];
-        let both = max(sink, largest);
-        factor = exp_of(largest - both);
-        sum = fma(sum, factor, exp_of(sink - both));
+    return all;
+}
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+    // include: lane_arguments
+) {
+    // include: lane_begin
+    let number = group.y * groups.x + group.x;
+    let index = select(number, number / max(params.blocks, 1u), SPLIT == 1u);
+    if index >= params.rows * params.heads {
+        return;
     }
+    let row = index / params.heads;
+    let head = index % params.heads;
+    let first_query = row * params.stride + head * params.head_dim;
+    for (var i = lane; i < params.head_dim; i += LANES) {
+        query[i] = queries[first_query + i];
+    }
+    let end = tables[2u * row] + 1u;
+    let start = end - min(end, params.window);
+    let span = Span(head / params.sharing, tables[2u * row + 1u], start, end);
+    if SPLIT == 1u {
+        let all = gather_block(lane, span, number % params.blocks);
+        let first_out = number * (2u + params.value_dim);
+        if lane == 0u {
+            out[first_out] = all.largest;
+            out[first_out + 1u] = all.sum;
+        }
+        for (var i = lane; i < params.value_dim; i += LANES) {
+            out[first_out + 2u + i] = gathered[i];
+        }
+        return;
+    }
+    for (var i = lane; i < params.value_dim; i += LANES) {
+        merged[i] = 0.0;
+    }
+    var all = nothing();
+    let first = start / (BLOCK_PAGES * POSITIONS);
+    for (var block = first; block * BLOCK_PAGES * POSITIONS < end; block += 1u) {
+        let merge = merge_of(all, gather_block(lane, span, block));
+        all = merge.both;
+        for (var i = lane; i < params.value_dim; i += LANES) {
+            merged[i] = fma(merged[i], merge.old, gathered[i] * merge.fresh);
+        }
+        workgroupBarrier();
+    }
+    var sink = LOWEST;
+    if params.has_sinks == 1u {
+        sink = sinks[head];
+    }
+    let ending = ending_of(all, params.has_sinks == 1u, sink);
     let first_out = index * params.value_dim;
     for (var i = lane; i < params.value_dim; i += LANES) {
-        out[first_out + i] = gathered[i] * factor / sum;
+        out[first_out + i] = merged[i] * ending.factor / ending.sum;
     }
 }

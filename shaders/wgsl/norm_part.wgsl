@@ -24,7 +24,9 @@ fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
+    // include: lane_arguments
 ) {
+    // include: lane_begin
     let part = group.y * groups.x + group.x;
     if part >= params.count {
         return;

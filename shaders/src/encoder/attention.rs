@@ -11,7 +11,8 @@ use super::Tools;
 use crate::backend::WgpuBackend;
 use crate::memory::{WgpuBuffer, WgpuFloats, expect, word};
 use crate::pages::{CHUNKS, PageLayout, WgpuPages};
-use crate::recorder::spread;
+use crate::pipelines::{Pipeline, Pipelines};
+use crate::recorder::{Binding, spread};
 
 type Heads = AttentionHeads<WgpuBackend>;
 
@@ -234,7 +235,28 @@ struct AttendParams {
     prefix_words: u32,
     scale_first: u32,
     chunk_pages: u32,
+    blocks: u32,
 }
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct MergeParams {
+    rows: u32,
+    heads: u32,
+    value_dim: u32,
+    window: u32,
+    blocks: u32,
+    has_sinks: u32,
+}
+
+/// Positions of a block: what is merged before blocks are. The same as `BLOCK_PAGES` of the shaders.
+const BLOCK_POSITIONS: usize = 8 * PAGE_POSITIONS;
+
+/// Heads of rows from which on a workgroup for each keeps a device busy.
+const BUSY: usize = 512;
+
+/// Most elements of what blocks leave to be merged.
+const PARTS_MAX: usize = 1 << 24;
 
 pub(super) fn attend(
     tools: &mut Tools<'_>,
@@ -254,25 +276,70 @@ pub(super) fn attend(
     expect("elements of a stored head", kv.shape.head_dim, d)?;
     out.resize(tools.gpu, rows.len())?;
     let (table, read) = tables(rows, kv)?;
-    let params = attend_params((heads, rows), queries, kv)?;
-    let pipeline = match kv.shape.dtype {
-        KvDtype::F16 => &tools.pipelines.attend_f16,
-        KvDtype::Int8 => &tools.pipelines.attend_int8,
-        _ => &tools.pipelines.attend_f32,
-    };
-    let table = tools.recorder.table(&table)?;
+    // The same blocks are merged in the same order by one workgroup or by several.
+    let last = rows.positions.iter().max().map_or(0, |position| *position as usize);
+    let blocks = last / BLOCK_POSITIONS + 1;
+    let parts = rows.len() * h * blocks * (2 + value_dim);
+    let is_split = blocks > 1 && rows.len() * h < BUSY && parts <= PARTS_MAX;
+    let pipeline = attend_pipeline(tools.pipelines, kv.shape.dtype, is_split);
+    let params = attend_params((heads, rows), queries, (kv, if is_split { blocks } else { 0 }))?;
+    let given = if is_split { tools.scratch.parts.of(tools.gpu, parts)? } else { out.binding() };
     let sinks = heads.sinks.as_ref().map_or(queries.binding(), WgpuFloats::binding);
     let [chunk_0, chunk_1, chunk_2, chunk_3] = kv.bindings();
-    let pages = [chunk_0, chunk_1, chunk_2, chunk_3, out.binding()];
-    let bindings = [[queries.binding(), table, sinks].as_slice(), &pages].concat();
-    let cost = (spread(rows.len() * h), (read * h * (d + value_dim)) as u64);
-    Ok(tools.recorder.dispatch(pipeline, &bindings, &params, cost)?)
+    let bindings = [
+        queries.binding(),
+        tools.recorder.table(&table)?,
+        sinks.clone(),
+        chunk_0,
+        chunk_1,
+        chunk_2,
+        chunk_3,
+        given.clone(),
+    ];
+    let workgroups = rows.len() * h * if is_split { blocks } else { 1 };
+    let cost = (spread(workgroups), (read * h * (d + value_dim)) as u64);
+    tools.recorder.dispatch(pipeline, &bindings, &params, cost)?;
+    if is_split {
+        let places = tools.recorder.table(&table[..2 * rows.len()])?;
+        merge(tools, &params, &[places, sinks, given, out.binding()])?;
+    }
+    Ok(())
+}
+
+fn attend_pipeline(pipelines: &Pipelines, dtype: KvDtype, is_split: bool) -> &Pipeline {
+    match (dtype, is_split) {
+        (KvDtype::F16, false) => &pipelines.attend_f16,
+        (KvDtype::F16, true) => &pipelines.attend_split_f16,
+        (KvDtype::Int8, false) => &pipelines.attend_int8,
+        (KvDtype::Int8, true) => &pipelines.attend_split_int8,
+        (_, false) => &pipelines.attend_f32,
+        (_, true) => &pipelines.attend_split_f32,
+    }
+}
+
+/// Merges what the blocks of every row left.
+fn merge(
+    tools: &mut Tools<'_>,
+    of: &AttendParams,
+    bindings: &[Binding],
+) -> Result<(), EngineError> {
+    let params = MergeParams {
+        rows: of.rows,
+        heads: of.heads,
+        value_dim: of.value_dim,
+        window: of.window,
+        blocks: of.blocks,
+        has_sinks: of.has_sinks,
+    };
+    let count = of.rows as usize * of.heads as usize;
+    let cost = (spread(count), count as u64 * u64::from(of.blocks) * u64::from(of.value_dim));
+    Ok(tools.recorder.dispatch(&tools.pipelines.attend_merge, bindings, &params, cost)?)
 }
 
 fn attend_params(
     (heads, rows): (&Heads, &StepRows),
     queries: &WgpuBuffer,
-    kv: &WgpuPages,
+    (kv, blocks): (&WgpuPages, usize),
 ) -> Result<AttendParams, EngineError> {
     let (h, d) = (heads.num_attention_heads, heads.head_dim);
     let layout = PageLayout::of(&kv.shape);
@@ -296,6 +363,7 @@ fn attend_params(
         prefix_words: word("words of a value", layout.prefix_words)?,
         scale_first: word("words of a page", layout.scale_first)?,
         chunk_pages: word("pages", kv.chunk_pages)?,
+        blocks: word("blocks of pages", blocks)?,
     })
 }
 

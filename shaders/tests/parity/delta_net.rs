@@ -19,7 +19,7 @@ const fn shape(
 
 /// Values that fill blocks of columns and leave some over, more rows of a state than most workgroups
 /// keep, a convolution that sees one row only.
-const SHAPES: [DeltaNetConfig; 5] = [
+pub const SHAPES: [DeltaNetConfig; 5] = [
     shape([2, 6], [24, 85], 4),
     shape([3, 3], [5, 7], 3),
     shape([1, 2], [1, 16], 1),
@@ -118,7 +118,7 @@ impl<'a, B: Backend> Layer<'a, B> {
 
 /// Two sequences side by side, of which one leaves two checkpoints, then both a little further; a
 /// third goes on from a checkpoint. What came out, and the states.
-fn story<B: Backend>(backend: &mut B, shape: DeltaNetConfig) -> [Vec<f32>; 2] {
+pub fn story<B: Backend>(backend: &mut B, shape: DeltaNetConfig) -> [Vec<f32>; 2] {
     let mut layer = Layer::new(backend, shape);
     let first = [Rows::new(0, 9, None, &[(2, 3), (4, 0), (9, 1)]), Rows::in_place(2, 0, 2)];
     let mut out = layer.step(&first, &[5, 6]).unwrap();

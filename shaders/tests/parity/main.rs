@@ -15,6 +15,7 @@ mod embed;
 mod experts_sum;
 mod feed_forward;
 mod harness;
+mod instructions;
 mod matrices;
 mod norms;
 mod products;

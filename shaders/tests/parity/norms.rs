@@ -6,7 +6,7 @@ use nestling_engine::cpu::Cpu;
 use crate::harness::{EPSILON, ROWS_MANY, buffer, device, expect_close, noise, read};
 
 /// A norm, and the same added to what is there.
-fn norms<B: Backend>(backend: &mut B, rows: usize, cols: usize) -> [Vec<f32>; 2] {
+pub fn norms<B: Backend>(backend: &mut B, rows: usize, cols: usize) -> [Vec<f32>; 2] {
     let x = buffer(backend, cols, &noise(rows * cols, 1));
     let mut sum = buffer(backend, cols, &noise(rows * cols, 2));
     let weight = backend.upload_floats(&noise(cols, 3)).unwrap();

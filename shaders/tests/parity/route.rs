@@ -8,7 +8,7 @@ use nestling_formats::{ExpertGroups, GroupScore, RouterConfig, RouterScore};
 
 use crate::harness::{buffer, device, expect_close, noise};
 
-struct Case {
+pub struct Case {
     experts: usize,
     per_token: usize,
     rule: RouterConfig,
@@ -19,7 +19,7 @@ const HIDDEN: usize = 33;
 const ROWS: usize = 70;
 
 impl Case {
-    fn routing<B: Backend>(&self, backend: &mut B) -> Routing {
+    pub fn routing<B: Backend>(&self, backend: &mut B) -> Routing {
         let weights = noise(self.experts * HIDDEN, 1);
         let weights = FloatMatrix::from_f32(self.experts, HIDDEN, &weights).unwrap();
         let weights = MatrixWeights::Float(weights);
@@ -42,7 +42,7 @@ impl Case {
     }
 }
 
-fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<Case> {
     let softmax = RouterConfig::softmax(true);
     let groups = |score| Some(ExpertGroups { n_group: 8, topk_group: 3, score });
     let sigmoid = RouterConfig { score: RouterScore::Sigmoid, scale: 2.5, ..softmax };

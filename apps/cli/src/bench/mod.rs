@@ -182,7 +182,8 @@ impl Bench<'_> {
                 test: *test,
                 rows_max,
                 kv_type: self.args.run.kv_type,
-                bandwidth,
+                // That of the processor's memory says nothing of a GPU's.
+                bandwidth: bandwidth.filter(|_| arm.device.is_none()),
                 loaded,
                 peak_memory: machine::peak_memory(),
                 is_streamed: arm.is_streamed,

@@ -126,22 +126,25 @@ impl Record<'_> {
         self.device.map_or_else(|| format!("CPU {}", self.machine.kernels), str::to_owned)
     }
 
-    /// What a token gave the device to do: dispatches, submissions and bytes of weights copied to it.
-    pub fn device_work(&self) -> [f64; 3] {
+    /// What a token gave the device to do: dispatches, submissions, waits for it, and bytes of weights
+    /// copied to it.
+    pub fn device_work(&self) -> [f64; 4] {
         let mut all = BackendCounters::default();
         self.samples.iter().for_each(|sample| all += sample.device);
-        let each = [all.dispatches, all.submissions, all.upload_bytes];
+        let each = [all.dispatches, all.submissions, all.waits, all.upload_bytes];
         each.map(|count| count as f64 / self.tokens() as f64)
     }
 
-    fn device_json(&self) -> Option<Value> {
-        let [dispatches, submissions, upload_bytes] = self.device_work();
-        let work = json!({
-            "dispatches_per_token": dispatches,
-            "submissions_per_token": submissions,
-            "upload_bytes_per_token": upload_bytes,
-        });
-        self.device.map(|_| work)
+    /// The same, named; nothing for the processor.
+    fn device_fields(&self) -> [(&'static str, Value); 4] {
+        let [dispatches, submissions, waits, upload_bytes] =
+            self.device_work().map(|count| json!(self.device.map(|_| count)));
+        [
+            ("dispatches_per_token", dispatches),
+            ("submissions_per_token", submissions),
+            ("waits_per_token", waits),
+            ("upload_bytes_per_token", upload_bytes),
+        ]
     }
 
     /// What was done in all samples to have streamed experts there.
@@ -272,7 +275,8 @@ impl Record<'_> {
             Value::Object(fields) => fields,
             _ => Map::new(),
         };
-        fields.insert("device".into(), self.device_json().into());
+        let of_device = self.device_fields().map(|(name, value)| (name.to_owned(), value));
+        fields.extend(of_device);
         fields
     }
 }

@@ -89,8 +89,8 @@ const COLUMNS: [(&str, i32); 17] = [
 ];
 
 /// Those of a device, by token.
-const DEVICE_COLUMNS: [(&str, i32); 3] =
-    [("dispatches", 10), ("submissions", 11), ("upload MB", 9)];
+const DEVICE_COLUMNS: [(&str, i32); 4] =
+    [("dispatches", 10), ("submissions", 11), ("waits", 5), ("upload MB", 9)];
 
 fn columns() -> impl Iterator<Item = (&'static str, i32)> {
     COLUMNS.into_iter().chain(DEVICE_COLUMNS)
@@ -146,9 +146,10 @@ fn cells(record: &Record<'_>) -> Vec<String> {
         record.peak_memory.map(gibibytes).unwrap_or_default(),
     ];
     if record.device.is_some() {
-        let [dispatches, submissions, upload_bytes] = record.device_work();
+        let [dispatches, submissions, waits, upload_bytes] = record.device_work();
         cells.push(format!("{dispatches:.1}"));
         cells.push(format!("{submissions:.2}"));
+        cells.push(format!("{waits:.2}"));
         cells.push(format!("{:.2}", upload_bytes / 1e6));
     }
     cells
@@ -163,12 +164,16 @@ fn csv(fields: &Map<String, Value>, with_header: bool) -> String {
         out = names.join(",") + "\n";
     }
     let quoted = |value: &Value| match value {
-        Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
-        Value::Null => "\"\"".into(),
-        other => format!("\"{other}\""),
+        Value::String(text) => in_quotes(text),
+        Value::Null => in_quotes(""),
+        other => in_quotes(&other.to_string()),
     };
     let values: Vec<String> = fields.iter().map(|(_, value)| quoted(value)).collect();
     out + &values.join(",") + "\n"
+}
+
+fn in_quotes(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
 }
 
 /// One object, a field on each line.

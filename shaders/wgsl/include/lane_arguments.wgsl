@@ -1,0 +1,1 @@
+    // Subgroups are passed here where shaders use them.

@@ -1,0 +1,1 @@
+    // And here noted.
