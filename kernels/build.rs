@@ -1,12 +1,43 @@
-//! Builds the kernels with the host compiler where the feature `emulation` asks for it.
+//! Embeds compiled kernels from the folder that `NESTLING_CUDA_IMAGES` names, if it is set, and builds
+//! the kernels with the host compiler where the feature `emulation` asks for it.
 
 use std::error::Error;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=NESTLING_CUDA_IMAGES");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let images = match env::var_os("NESTLING_CUDA_IMAGES") {
+        Some(folder) => images(Path::new(&folder))?,
+        None => Vec::new(),
+    };
+    let mut text =
+        String::from("/// File names and contents.\nconst EMBEDDED: &[(&str, &[u8])] = &[\n");
+    for path in images {
+        println!("cargo::rerun-if-changed={}", path.display());
+        let name = path.file_name().unwrap_or_default();
+        writeln!(text, "    ({name:?}, include_bytes!({path:?})),")?;
+    }
+    text.push_str("];\n");
+    fs::write(out.join("embedded_images.rs"), text)?;
     #[cfg(feature = "emulation")]
     emulation::build()?;
     Ok(())
+}
+
+/// All files of a folder, by their whole paths.
+fn images(folder: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let folder = folder.canonicalize()?;
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        paths.push(entry?.path());
+    }
+    paths.sort();
+    Ok(paths)
 }
 
 #[cfg(feature = "emulation")]

@@ -31,6 +31,7 @@ const UNSAFE_FILES: &[&str] = &[
     "formats/src/store/wide_hash.rs",
     "formats/tests/gguf_memory.rs",
     "formats/tests/store/mapped.rs",
+    "kernels/src/compile/nvrtc.rs",
     "kernels/src/driver/cuda.rs",
     "kernels/src/driver/emulated.rs",
     "kernels/src/emulated_device.rs",

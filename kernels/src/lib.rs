@@ -4,6 +4,7 @@
 //! [`CudaBackend`] implements the engine's [`Backend`](nestling_engine::Backend).
 
 mod backend;
+pub mod compile;
 mod devices;
 mod driver;
 #[cfg(feature = "emulation")]

@@ -1,0 +1,201 @@
+//! From the text of kernels to what a device runs: compiled when a release is built, or at run time by
+//! NVIDIA's compiler, NVRTC, where the binary form is missing.
+//!
+//! An image is named by its kernel, a hash of everything that it is made of, and its target; the name
+//! of a file in a cache and of an embedded image are the same. A release is built with a folder of
+//! images, named by `NESTLING_CUDA_IMAGES`, that the example `compile` filled.
+
+mod images;
+mod nvrtc;
+
+use std::fmt;
+
+use thiserror::Error;
+use xxhash_rust::xxh3::Xxh3;
+
+pub use images::KernelImages;
+
+use crate::kernel::{HEADERS, Kernel};
+
+/// What an image is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Target {
+    /// Devices of one compute capability, major and minor number: binary.
+    Device(u32, u32),
+    /// Devices of this compute capability and of later ones: a text that the driver compiles.
+    Ptx(u32, u32),
+}
+
+impl Target {
+    /// All that a release has images for.
+    pub const RELEASED: [Self; 5] = [
+        Self::Device(7, 5),
+        Self::Device(8, 0),
+        Self::Device(8, 9),
+        Self::Device(9, 0),
+        Self::Ptx(7, 5),
+    ];
+
+    /// The architecture as the compiler names it.
+    fn architecture(self) -> String {
+        match self {
+            Self::Device(major, minor) => format!("sm_{major}{minor}"),
+            Self::Ptx(major, minor) => format!("compute_{major}{minor}"),
+        }
+    }
+
+    fn form(self) -> nvrtc::Form {
+        match self {
+            Self::Device(..) => nvrtc::Form::Cubin,
+            Self::Ptx(..) => nvrtc::Form::Ptx,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.architecture())
+    }
+}
+
+/// What a compiled kernel takes of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelResources {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of registers that go to memory and come back, because there are too few of them.
+    pub spill_bytes: u32,
+    /// Bytes of a thread's arrays that lie in memory.
+    pub stack_bytes: u32,
+    /// Bytes of shared memory that a block declares itself.
+    pub shared_bytes: u32,
+}
+
+impl KernelResources {
+    /// From what the assembler reports of one kernel.
+    fn of_log(log: &str) -> Self {
+        // The number before a text.
+        let before = |what: &str| -> u32 {
+            let numbers = log.match_indices(what).map(|(at, _)| {
+                let digits = log[..at].rsplit(|c: char| !c.is_ascii_digit()).next();
+                digits.and_then(|digits| digits.parse::<u32>().ok()).unwrap_or(0)
+            });
+            numbers.max().unwrap_or(0)
+        };
+        Self {
+            registers: before(" registers"),
+            spill_bytes: before(" bytes spill stores").max(before(" bytes spill loads")),
+            stack_bytes: before(" bytes stack frame"),
+            shared_bytes: before(" bytes smem"),
+        }
+    }
+}
+
+/// A compiled kernel.
+#[derive(Clone, Debug)]
+pub struct CompiledKernel {
+    /// What the driver loads: a cubin, or PTX that ends with a zero.
+    pub image: Vec<u8>,
+    /// What it takes; unknown (zero) in PTX.
+    pub resources: KernelResources,
+}
+
+/// Why there is no image of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CompileError {
+    /// There is neither an image nor a compiler.
+    #[error(
+        "this build has no kernel {kernel} for {target}, and NVIDIA's compiler (libnvrtc) is not there"
+    )]
+    NoCompiler {
+        /// Which kernel.
+        kernel: &'static str,
+        /// For which devices.
+        target: Target,
+    },
+    /// The compiler refused the kernel or the target.
+    #[error("NVIDIA's compiler refused kernel {kernel} for {target}: {reason}\n{log}")]
+    Refused {
+        /// Which kernel.
+        kernel: &'static str,
+        /// For which devices.
+        target: Target,
+        /// Its answer.
+        reason: String,
+        /// What it wrote.
+        log: String,
+    },
+}
+
+/// Options of every compilation. Nothing is fused but what says so, so that the bits are the CPU's.
+const OPTIONS: [&str; 3] = ["--std=c++17", "--fmad=false", "--ptxas-options=-v"];
+
+/// A hash of everything that an image of a kernel is made of but the compiler.
+fn hash(kernel: Kernel, target: Target) -> u128 {
+    let mut state = Xxh3::new();
+    let mut part = |text: &str| {
+        state.update(&(text.len() as u64).to_le_bytes());
+        state.update(text.as_bytes());
+    };
+    part(kernel.name());
+    part(kernel.source());
+    for header in HEADERS {
+        part(header.name);
+        part(header.text);
+    }
+    OPTIONS.iter().for_each(|option| part(option));
+    part(&target.architecture());
+    state.digest128()
+}
+
+/// Compiles a kernel with NVRTC.
+///
+/// # Errors
+/// [`CompileError`].
+pub fn compile(kernel: Kernel, target: Target) -> Result<CompiledKernel, CompileError> {
+    let name = kernel.name();
+    if nvrtc::version().is_none() {
+        return Err(CompileError::NoCompiler { kernel: name, target });
+    }
+    let refused =
+        |reason: String, log: String| CompileError::Refused { kernel: name, target, reason, log };
+    let file = format!("{name}.cu");
+    let program = nvrtc::Include { name: &file, text: kernel.source() };
+    let includes = HEADERS.iter();
+    let includes = includes.map(|header| nvrtc::Include { name: header.name, text: header.text });
+    let mut options = vec![format!("--gpu-architecture={target}")];
+    options.extend(OPTIONS.map(str::to_owned));
+    let includes: Vec<_> = includes.collect();
+    let outcome = nvrtc::compile(&program, &includes, &options, target.form())
+        .map_err(|reason| refused(reason, String::new()))?;
+    let image = outcome.image.map_err(|reason| refused(reason, outcome.log.clone()))?;
+    Ok(CompiledKernel { image, resources: KernelResources::of_log(&outcome.log) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_are_read_from_the_log() {
+        let log = "ptxas info    : 0 bytes gmem\n\
+            ptxas info    : Compiling entry function 'route' for 'sm_90'\n\
+            ptxas info    : Function properties for route\n    \
+            96 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads\n\
+            ptxas info    : Used 36 registers, used 1 barriers, 10052 bytes smem\n";
+        let expected =
+            KernelResources { registers: 36, spill_bytes: 8, stack_bytes: 96, shared_bytes: 10052 };
+        assert_eq!(KernelResources::of_log(log), expected);
+    }
+
+    #[test]
+    fn hashes_tell_kernels_and_targets_apart() {
+        let [route, scale] = [Kernel::Route, Kernel::Scale]
+            .map(|kernel| Target::RELEASED.map(|target| hash(kernel, target)).to_vec());
+        let mut all = [route, scale].concat();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 10);
+    }
+}

@@ -1,0 +1,123 @@
+//! NVIDIA's compiler, which is loaded where it is found.
+#![expect(unsafe_code, reason = "the compiler is a C library")]
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr;
+
+use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
+
+/// What a compilation left: its log, and the image where it succeeded.
+pub(super) struct Outcome {
+    pub log: String,
+    pub image: Result<Vec<u8>, String>,
+}
+
+/// Which form of a compiled program is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Cubin,
+    Ptx,
+}
+
+/// Text that the compiler includes, by name.
+pub(super) struct Include<'a> {
+    pub name: &'a str,
+    pub text: &'a str,
+}
+
+/// Major and minor version of the compiler; none where there is no compiler.
+pub(super) fn version() -> Option<(i32, i32)> {
+    // SAFETY: looks for a library by its names.
+    if !unsafe { sys::is_culib_present() } {
+        return None;
+    }
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the library is there, and writes two numbers.
+    let answer = unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
+    (answer == nvrtcResult::NVRTC_SUCCESS).then_some((major, minor))
+}
+
+/// A program, destroyed when dropped.
+struct Program(nvrtcProgram);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: made by `nvrtcCreateProgram`, and nobody uses it any more.
+        unsafe { sys::nvrtcDestroyProgram(&mut self.0) };
+    }
+}
+
+fn text(text: &str) -> Result<CString, String> {
+    CString::new(text).map_err(|error| error.to_string())
+}
+
+fn check(what: &str, answer: nvrtcResult) -> Result<(), String> {
+    match answer {
+        nvrtcResult::NVRTC_SUCCESS => Ok(()),
+        other => Err(format!("{what}: {other:?}")),
+    }
+}
+
+fn pointers(texts: &[CString]) -> Vec<*const c_char> {
+    texts.iter().map(|text| text.as_ptr()).collect()
+}
+
+/// Compiles a program. There must be a compiler: [`version`] tells.
+///
+/// # Errors
+/// What the compiler answers before it looks at the program.
+pub(super) fn compile(
+    program: &Include<'_>,
+    includes: &[Include<'_>],
+    options: &[String],
+    form: Form,
+) -> Result<Outcome, String> {
+    let all = |pick: for<'a> fn(&Include<'a>) -> &'a str| {
+        includes.iter().map(|include| text(pick(include))).collect::<Result<Vec<_>, _>>()
+    };
+    let (names, texts) = (all(|include| include.name)?, all(|include| include.text)?);
+    let (source, name) = (text(program.text)?, text(program.name)?);
+    let options = options.iter().map(|option| text(option)).collect::<Result<Vec<_>, _>>()?;
+    let count = |length: usize| c_int::try_from(length).map_err(|error| error.to_string());
+    let mut raw = ptr::null_mut();
+    let (headers, titles) = (pointers(&texts), pointers(&names));
+    let includes = count(includes.len())?;
+    // SAFETY: texts end with zeros and live until the program is destroyed; there are as many headers
+    // as names.
+    check("program", unsafe {
+        sys::nvrtcCreateProgram(
+            &mut raw,
+            source.as_ptr(),
+            name.as_ptr(),
+            includes,
+            headers.as_ptr(),
+            titles.as_ptr(),
+        )
+    })?;
+    let made = Program(raw);
+    let list = pointers(&options);
+    // SAFETY: the program was just made; so many options live through the call.
+    let answer = unsafe { sys::nvrtcCompileProgram(made.0, count(list.len())?, list.as_ptr()) };
+    let log = read(&made, "log", sys::nvrtcGetProgramLogSize, sys::nvrtcGetProgramLog)?;
+    let log = CStr::from_bytes_until_nul(&log)
+        .map_or(String::new(), |text| text.to_string_lossy().into_owned());
+    let image = check("compilation", answer).and_then(|()| match form {
+        Form::Cubin => read(&made, "cubin", sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN),
+        Form::Ptx => read(&made, "PTX", sys::nvrtcGetPTXSize, sys::nvrtcGetPTX),
+    });
+    Ok(Outcome { log, image })
+}
+
+type SizeOf = unsafe fn(nvrtcProgram, *mut usize) -> nvrtcResult;
+type Read = unsafe fn(nvrtcProgram, *mut c_char) -> nvrtcResult;
+
+/// Some bytes of a program, whose number the compiler tells first.
+fn read(program: &Program, what: &str, size_of: SizeOf, read: Read) -> Result<Vec<u8>, String> {
+    let mut bytes = 0;
+    // SAFETY: the program lives; one number is written.
+    check(what, unsafe { size_of(program.0, &mut bytes) })?;
+    let mut out = vec![0u8; bytes];
+    // SAFETY: so many bytes are written as were asked for.
+    check(what, unsafe { read(program.0, out.as_mut_ptr().cast()) })?;
+    Ok(out)
+}
