@@ -9,13 +9,18 @@
 
 #define DEVICE static __device__ __forceinline__
 #define DEVICE_MEMBER __device__ __forceinline__
+// Without a word on blocks the compiler gives up registers for more of them, spilling a few at times:
+// a kernel that is not to be is told that one block is enough.
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define KERNEL_OF_MANY_REGISTERS(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 #define WARP 32u
 #define FULL_WARP 0xffffffffu
 
 #ifdef NESTLING_EMULATION
 #undef KERNEL
+#undef KERNEL_OF_MANY_REGISTERS
 #define KERNEL(threads) static void
+#define KERNEL_OF_MANY_REGISTERS(threads) static void
 #define CONSTANT static const
 #define DYNAMIC_SHARED(type, name) \
     type* name = static_cast<type*>(emulation::dynamic_shared())

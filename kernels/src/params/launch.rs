@@ -27,6 +27,9 @@ pub const MATVEC_TILES_MAX: u32 = 8;
 /// Most pairs of a block of `matvec_nested_rows`.
 pub const MATVEC_PAIRS_MAX: u32 = 8;
 
+/// Most pairs of a block of `matmul_nested`.
+pub const MATMUL_PAIRS_MAX: u32 = 64;
+
 /// Blocks along the first dimension of a grid, at most.
 const BLOCKS_MAX: u64 = i32::MAX as u64;
 
@@ -66,6 +69,8 @@ impl ProductParams {
         let across = match kernel {
             // Four rows.
             Kernel::MatvecFloat | Kernel::MatvecRowMajor => 4 * u64::from(tiles),
+            // A tile for each of four warps.
+            Kernel::MatmulNested => tiles.div_ceil(4).into(),
             _ => tiles.div_ceil(self.tiles_per_block.max(1)).into(),
         };
         Launch::new(kernel, [across, blocks.into()], 128)

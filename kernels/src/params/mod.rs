@@ -5,7 +5,7 @@ mod launch;
 
 use bytemuck::{Pod, Zeroable};
 
-pub use launch::{Launch, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, SPLIT_POSITIONS};
+pub use launch::{Launch, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, SPLIT_POSITIONS};
 
 /// A struct of `cu/params.cuh`: what kernels are given, and what that leads to.
 pub trait KernelParams: Pod {

@@ -1,7 +1,9 @@
 //! Products with matrices: bits are those of the CPU where activations are int8.
 
 use nestling_cuda::kernel::Kernel;
-use nestling_cuda::params::{Block, ExpertProductParams, MATVEC_PAIRS_MAX, Pair, ProductParams};
+use nestling_cuda::params::{
+    Block, ExpertProductParams, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, Pair, ProductParams,
+};
 use nestling_engine::backend::{Backend, Encoder, Linear};
 use nestling_engine::cpu::reference::Reference;
 use nestling_engine::driver::block_on;
@@ -145,6 +147,30 @@ fn some_rows_at_all_levels_in_one_launch() {
             (case.pairs, case.adds) = (pairs, pairs == 3);
             case.check(Kernel::MatvecNestedRows);
         }
+    }
+}
+
+#[test]
+fn many_rows_at_all_levels_in_one_launch() {
+    for pairs in [1, 9, MATMUL_PAIRS_MAX as usize] {
+        for shape in [(16, 32), (17, 40), (75, 200), (21, 1060)] {
+            let mut case = Case::new([Form::Merged, Form::Tiled], shape, &Level::ALL);
+            (case.pairs, case.adds) = (pairs, pairs == 9);
+            case.check(Kernel::MatmulNested);
+        }
+    }
+    let octaves = [Level::L2, Level::L3, Level::L4];
+    let mut case = Case::new([Form::Octaves; 2], (35, 96), &octaves);
+    case.pairs = 12;
+    case.check(Kernel::MatmulNested);
+}
+
+#[test]
+fn rows_that_lie_one_after_another_at_all_levels() {
+    for (pairs, shape) in [(1, (17, 40)), (3, (5, 1100))] {
+        let mut case = Case::new([Form::RowMajor; 2], shape, &Level::ALL);
+        case.pairs = pairs;
+        case.check(Kernel::MatvecRowMajor);
     }
 }
 
