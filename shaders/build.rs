@@ -3,7 +3,9 @@
 //! with subgroups.
 //!
 //! A line `// include: NAME` stands for the file `wgsl/include/NAME.wgsl`, or, in the other form,
-//! `wgsl/include/subgroups/NAME.wgsl` where there is one. Included files include nothing.
+//! `wgsl/include/subgroups/NAME.wgsl` where there is one. Included files include nothing. Every
+//! kernel gets a look at a flag put in front: where an expert was missing, all that comes after does
+//! nothing. A kernel with a line `// halts` is the one that sets it.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -17,6 +19,13 @@ const INCLUDE: &str = "// include: ";
 /// from the folder around.
 const FORMS: [&str; 2] = ["", "subgroups"];
 
+/// Line of a kernel that sets the flag.
+const HALTS: &str = "// halts";
+
+/// What every other kernel begins with.
+const HALTED: &str = "@group(1) @binding(0) var<uniform> halted: vec4<u32>;\n";
+const RETURN: &str = "\n    if halted.x != 0u {\n        return;\n    }";
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=wgsl");
     let out = PathBuf::from(env::var("OUT_DIR")?);
@@ -28,6 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let name = path.file_name().ok_or("a kernel without a name")?;
         for form in FORMS {
             let text = joined(&path, form)?;
+            let text = halting(text).ok_or_else(|| format!("{}: no main", path.display()))?;
             check(&text).map_err(|error| format!("{}, {form}:\n{error}", path.display()))?;
             fs::create_dir_all(out.join(form))?;
             fs::write(out.join(form).join(name), text)?;
@@ -54,6 +64,18 @@ fn joined(path: &Path, form: &str) -> Result<String, Box<dyn Error>> {
         text.push('\n');
     }
     Ok(text)
+}
+
+/// A kernel that does nothing while the flag is set; none if it has no `main`.
+fn halting(mut text: String) -> Option<String> {
+    if text.lines().any(|line| line == HALTS) {
+        return Some(text);
+    }
+    let main = text.find("fn main(")?;
+    let body = main + text.get(main..)?.find(") {")? + ") {".len();
+    text.insert_str(body, RETURN);
+    text.push_str(HALTED);
+    Some(text)
 }
 
 /// What naga finds wrong with a kernel, in whatever way its `override` constants are set: their

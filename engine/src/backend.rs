@@ -163,6 +163,12 @@ pub trait Backend: Send + Sized + 'static {
         (0, 0)
     }
 
+    /// Slots that keep what lies in them when they are made as many as fit `bytes`: the first ones.
+    fn kept_slots(slots: &Self::ExpertSlots, bytes: u64) -> usize {
+        let _ = (slots, bytes);
+        0
+    }
+
     /// A table of a layer's streamed experts, none of which is there yet ([`Encoder::set_expert`]).
     /// None where the host has to know the routing.
     ///

@@ -277,6 +277,11 @@ impl NestedMatrix {
         Err(EngineError::LevelMissing { asked: prefix.bits(), held: self.held.bits() })
     }
 
+    /// The prefix that each level of the model means, whether or not its planes are held.
+    pub fn levels(&self) -> [Level; 5] {
+        self.levels
+    }
+
     /// The same matrix, of which every level of the model means at most the prefix of `level`.
     pub fn at_most(self, level: Level) -> Self {
         Self { levels: self.levels.map(|prefix| prefix.min(level)), ..self }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::{Backend, BackendCounters, BackendLimits, FeedForward};
+use nestling_engine::backend::{Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward};
 use nestling_engine::kv_cache::{KvShape, PageId};
 use nestling_engine::recurrent::{StateId, StateShape};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
@@ -23,6 +23,7 @@ use crate::pipeline_cache::PipelineCache;
 use crate::pipelines::{Form, Pipelines};
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
+use crate::slots::WgpuSlots;
 use crate::states::WgpuStates;
 
 /// Most rows of one step.
@@ -82,7 +83,7 @@ impl WgpuBackend {
     /// [`WgpuError::Adapter`]; [`WgpuError::NoDevice`]; shaders that the driver refuses.
     pub fn open(options: &WgpuOptions) -> Result<Self, WgpuError> {
         let (adapter, description) = adapters::choose(&options.adapter)?;
-        let gpu = Arc::new(Gpu::open(&adapter)?);
+        let gpu = Arc::new(Gpu::open(&adapter, options.vram_budget)?);
         let folder = options.pipeline_cache.as_deref();
         let cache =
             folder.and_then(|folder| PipelineCache::open(&gpu, &adapter.get_info(), folder));
@@ -155,7 +156,7 @@ impl Backend for WgpuBackend {
     type KvPool = WgpuPages;
     type StatePool = WgpuStates;
     type ExpertTable = WgpuExpertTable;
-    type ExpertSlots = std::convert::Infallible;
+    type ExpertSlots = WgpuSlots;
     type Encoder<'a> = WgpuEncoder<'a>;
 
     const PAGE_KIND: u8 = 2;
@@ -206,6 +207,31 @@ impl Backend for WgpuBackend {
         experts: &[Arc<FeedForward<Self>>],
     ) -> Result<Option<WgpuExpertTable>, EngineError> {
         WgpuExpertTable::new(&self.gpu, experts)
+    }
+
+    fn expert_slots(
+        &mut self,
+        layers: &[Option<ExpertShape>],
+        bytes: u64,
+    ) -> Result<Option<WgpuSlots>, EngineError> {
+        Ok(Some(WgpuSlots::new(&self.gpu, layers, bytes)?))
+    }
+
+    fn slot_count(slots: &WgpuSlots) -> (usize, u64) {
+        (slots.count(), slots.slot_bytes())
+    }
+
+    fn streamed_table(
+        &mut self,
+        slots: &WgpuSlots,
+        (layer, num_experts): (usize, usize),
+    ) -> Result<Option<WgpuExpertTable>, EngineError> {
+        let Some(layer) = slots.layer(layer) else { return Ok(None) };
+        WgpuExpertTable::streamed(&self.gpu, layer, num_experts)
+    }
+
+    fn kept_slots(slots: &WgpuSlots, bytes: u64) -> usize {
+        slots.kept(bytes)
     }
 
     fn kv_pool(&mut self, shape: &KvShape) -> Result<WgpuPages, EngineError> {

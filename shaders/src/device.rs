@@ -1,5 +1,7 @@
 //! One open device: its limits, its queue, and what became of it.
 
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use nestling_engine::driver::block_on;
@@ -15,7 +17,42 @@ pub(crate) struct Gpu {
     pub features: wgpu::Features,
     pub name: String,
     reports: Arc<Mutex<Reports>>,
+    /// Bytes that shaders' buffers take, and the most that weights may bring them to.
+    used: Arc<AtomicU64>,
+    budget: Option<u64>,
+    /// Bytes on their way that no submission has taken along.
+    staged: AtomicU64,
 }
+
+/// Memory of the device that is counted.
+#[derive(Clone, Debug)]
+pub(crate) struct Memory {
+    pub raw: wgpu::Buffer,
+    _claim: Arc<Claim>,
+}
+
+#[derive(Debug)]
+struct Claim {
+    bytes: u64,
+    used: Arc<AtomicU64>,
+}
+
+impl Deref for Memory {
+    type Target = wgpu::Buffer;
+
+    fn deref(&self) -> &wgpu::Buffer {
+        &self.raw
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Bytes that may be on their way to the device before the host sees to it that they get there.
+const STAGED_BYTES_MAX: u64 = 64 << 20;
 
 /// What the device reported.
 #[derive(Debug, Default)]
@@ -31,11 +68,11 @@ const WANTED: wgpu::Features = wgpu::Features::SHADER_F16
     .union(wgpu::Features::TIMESTAMP_QUERY);
 
 impl Gpu {
-    /// Opens a device with all that the adapter allows.
+    /// Opens a device with all that the adapter allows. Weights are refused memory beyond the budget.
     ///
     /// # Errors
     /// [`WgpuError::NoDevice`].
-    pub fn open(adapter: &wgpu::Adapter) -> Result<Self, WgpuError> {
+    pub fn open(adapter: &wgpu::Adapter, budget: Option<u64>) -> Result<Self, WgpuError> {
         let info = adapter.get_info();
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("nestling"),
@@ -59,7 +96,8 @@ impl Gpu {
         }));
         let (limits, features) = (device.limits(), device.features());
         let name = format!("{}, {:?}", info.name, info.backend);
-        Ok(Self { device, queue, limits, features, name, reports })
+        let (used, staged) = (Arc::default(), AtomicU64::new(0));
+        Ok(Self { device, queue, limits, features, name, reports, used, budget, staged })
     }
 
     /// Whether all went well so far.
@@ -87,13 +125,39 @@ impl Gpu {
     ///
     /// # Errors
     /// [`WgpuError::Limit`]; [`WgpuError::OutOfMemory`].
-    pub fn buffer(&self, what: &'static str, bytes: u64) -> Result<wgpu::Buffer, WgpuError> {
+    pub fn buffer(&self, what: &'static str, bytes: u64) -> Result<Memory, WgpuError> {
         use wgpu::BufferUsages as Usage;
         let limit = self.binding_bytes_max();
         if bytes > limit {
             return Err(WgpuError::Limit { what, limit, found: bytes });
         }
-        self.memory(what, bytes, Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST)
+        let usage = Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST;
+        let raw = self.memory(what, bytes, usage)?;
+        let (bytes, used) = (raw.size(), Arc::clone(&self.used));
+        used.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Memory { raw, _claim: Arc::new(Claim { bytes, used }) })
+    }
+
+    /// The same for weights, within the budget.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`]; [`WgpuError::OutOfMemory`] beyond the budget.
+    pub fn weights(&self, what: &'static str, bytes: u64) -> Result<Memory, WgpuError> {
+        if bytes > self.budget_left() {
+            return Err(WgpuError::OutOfMemory { what, bytes });
+        }
+        self.buffer(what, bytes)
+    }
+
+    /// Bytes of the budget that nothing takes.
+    fn budget_left(&self) -> u64 {
+        let used = self.used.load(Ordering::Relaxed);
+        self.budget.map_or(u64::MAX, |budget| budget.saturating_sub(used))
+    }
+
+    /// Most bytes of memory for weights that are still to come: little of a budget must lie unused.
+    pub fn spare_bytes_max(&self) -> u64 {
+        self.budget.map_or(u64::MAX, |budget| budget / 16)
     }
 
     /// Memory for other uses.
@@ -121,13 +185,14 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Gpu::buffer`].
-    pub fn upload(&self, what: &'static str, contents: &[u8]) -> Result<wgpu::Buffer, WgpuError> {
+    pub fn upload(&self, what: &'static str, contents: &[u8]) -> Result<Memory, WgpuError> {
         let buffer = self.buffer(what, contents.len() as u64)?;
         self.write(&buffer, 0, contents);
         Ok(buffer)
     }
 
-    /// Writes bytes before whatever is submitted next. Bytes up to the next multiple of 4 become 0.
+    /// Writes bytes before whatever is submitted next, by way of mapped memory. Bytes up to the next
+    /// multiple of 4 become 0.
     pub fn write(&self, buffer: &wgpu::Buffer, offset: u64, bytes: &[u8]) {
         let (whole, rest) = bytes.split_at(bytes.len() & !3);
         if !whole.is_empty() {
@@ -138,6 +203,18 @@ impl Gpu {
             last[..rest.len()].copy_from_slice(rest);
             self.queue.write_buffer(buffer, offset + whole.len() as u64, &last);
         }
+        let length = bytes.len() as u64;
+        if self.staged.fetch_add(length, Ordering::Relaxed) + length > STAGED_BYTES_MAX {
+            // Memory of what has arrived is free again once the device said so.
+            self.submit(None);
+            let _ = self.device.poll(wgpu::PollType::wait_indefinitely());
+        }
+    }
+
+    /// Starts the device on commands, and on what was written before.
+    pub fn submit(&self, commands: Option<wgpu::CommandBuffer>) {
+        self.staged.store(0, Ordering::Relaxed);
+        self.queue.submit(commands);
     }
 
     /// Waits until all that was submitted is done.

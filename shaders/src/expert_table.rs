@@ -3,39 +3,94 @@
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::FeedForward;
-use nestling_formats::Level;
+use nestling_engine::backend::{ExpertShape, FeedForward, HeldExpert, MatrixForm, MatrixShape};
+use nestling_formats::nested::InputTransform;
+use nestling_formats::{Activation, Level};
 
 use crate::backend::WgpuBackend;
-use crate::device::Gpu;
-use crate::matrix::WgpuMatrix;
+use crate::device::{Gpu, Memory};
+use crate::matrix::{ProductKind, WgpuMatrix};
 use crate::memory::word;
+use crate::recorder::Recorder;
+use crate::slots::{FIRST_SLAB, SlotSlabs};
 
 /// Words of an expert: of each matrix its slab, its place there, its prefix for every level.
 const ENTRY_WORDS: usize = 3 * (2 + Level::ALL.len());
 
+/// A level's prefix where planes are missing.
+const MISSING: u32 = u32::MAX;
+
 /// Most slabs of a table: each is a dispatch more.
 const SLABS_MAX: usize = 8;
 
+/// What the same matrices of all experts have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Side {
+    pub rows: usize,
+    pub cols: usize,
+    pub kind: ProductKind,
+    pub rotated: bool,
+}
+
+impl Side {
+    fn of(WgpuMatrix { rows, cols, kind, rotated, .. }: &WgpuMatrix) -> Self {
+        Self { rows: *rows, cols: *cols, kind: *kind, rotated: *rotated }
+    }
+
+    fn of_shape(MatrixShape { rows, cols, form }: &MatrixShape, shape: &ExpertShape) -> Self {
+        let (nested, rotated) = match form {
+            MatrixForm::Float(_) => (false, false),
+            MatrixForm::Nested { inputs, .. } => (true, *inputs == InputTransform::Hadamard),
+        };
+        let kind = ProductKind::of(nested, shape.activations);
+        Self { rows: *rows, cols: *cols, kind, rotated }
+    }
+}
+
+/// What all experts of a table have in common.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Like {
+    pub activation: Activation,
+    pub gate: Side,
+    pub down: Side,
+}
+
+impl Like {
+    /// None where gate and up differ.
+    fn of(expert: &FeedForward<WgpuBackend>) -> Option<Self> {
+        let [gate, up, down] = matrices(expert).map(Side::of);
+        (gate == up).then_some(Self { activation: expert.activation, gate, down })
+    }
+
+    fn of_shape(shape: &ExpertShape) -> Option<Self> {
+        let [gate, up, down] = shape.matrices.map(|matrix| Side::of_shape(&matrix, shape));
+        (gate == up).then_some(Self { activation: shape.activation, gate, down })
+    }
+}
+
+/// Where a table's experts lie.
+enum Slabs {
+    /// All are there, in these, and stay.
+    Resident(Vec<wgpu::Buffer>, Vec<Arc<FeedForward<WgpuBackend>>>),
+    /// Some are, in slots.
+    Streamed(SlotSlabs),
+}
+
 /// The experts of one layer, all alike in shape and form.
 pub struct WgpuExpertTable {
-    pub(crate) experts: Vec<Arc<FeedForward<WgpuBackend>>>,
+    pub(crate) like: Like,
+    pub(crate) experts: usize,
     /// `[experts]` entries.
-    pub(crate) entries: wgpu::Buffer,
-    /// The slabs that their matrices lie in.
-    pub(crate) slabs: Vec<wgpu::Buffer>,
+    pub(crate) entries: Memory,
+    slabs: Slabs,
 }
 
 fn matrices(expert: &FeedForward<WgpuBackend>) -> [&WgpuMatrix; 3] {
     [&expert.gate.matrix, &expert.up.matrix, &expert.down.matrix]
 }
 
-/// What experts of a table must have in common.
-fn is_alike(one: &FeedForward<WgpuBackend>, other: &FeedForward<WgpuBackend>) -> bool {
-    let same = |(a, b): (&WgpuMatrix, &WgpuMatrix)| {
-        (a.rows, a.cols, a.kind, a.rotated) == (b.rows, b.cols, b.kind, b.rotated)
-    };
-    one.activation == other.activation && matrices(one).into_iter().zip(matrices(other)).all(same)
+fn has_bias(FeedForward { gate, up, down, .. }: &FeedForward<WgpuBackend>) -> bool {
+    [gate, up, down].iter().any(|linear| linear.bias.is_some())
 }
 
 impl WgpuExpertTable {
@@ -48,13 +103,13 @@ impl WgpuExpertTable {
         gpu: &Gpu,
         experts: &[Arc<FeedForward<WgpuBackend>>],
     ) -> Result<Option<Self>, EngineError> {
-        let Some(first) = experts.first() else { return Ok(None) };
+        let Some(like) = experts.first().and_then(|first| Like::of(first)) else {
+            return Ok(None);
+        };
         let mut slabs: Vec<(usize, wgpu::Buffer)> = Vec::new();
         let mut entries = Vec::with_capacity(experts.len() * ENTRY_WORDS);
         for expert in experts {
-            let FeedForward { gate, up, down, .. } = &**expert;
-            let plain = [gate, up, down].iter().all(|linear| linear.bias.is_none());
-            if !plain || !is_alike(first, expert) || gate.matrix.kind != up.matrix.kind {
+            if has_bias(expert) || Like::of(expert) != Some(like) {
                 return Ok(None);
             }
             for matrix in matrices(expert) {
@@ -74,13 +129,82 @@ impl WgpuExpertTable {
         }
         let entries = gpu.upload("places of experts", bytemuck::cast_slice(&entries))?;
         let slabs = slabs.into_iter().map(|(_, buffer)| buffer).collect();
-        Ok(Some(Self { experts: experts.to_vec(), entries, slabs }))
+        let slabs = Slabs::Resident(slabs, experts.to_vec());
+        Ok(Some(Self { like, experts: experts.len(), entries, slabs }))
+    }
+
+    /// A table of so many experts in slots, none of which is there yet; none where gates and ups
+    /// differ in form.
+    ///
+    /// # Errors
+    /// A device whose memory is full.
+    pub(crate) fn streamed(
+        gpu: &Gpu,
+        (shape, slabs): (&ExpertShape, &SlotSlabs),
+        experts: usize,
+    ) -> Result<Option<Self>, EngineError> {
+        let Some(like) = Like::of_shape(shape) else { return Ok(None) };
+        let entries = vec![MISSING; experts * ENTRY_WORDS];
+        let entries = gpu.upload("places of experts", bytemuck::cast_slice(&entries))?;
+        let slabs = Slabs::Streamed(slabs.clone());
+        Ok(Some(Self { like, experts, entries, slabs }))
+    }
+
+    /// Writes what there is of an expert in a slot, behind all that was recorded.
+    ///
+    /// # Errors
+    /// An expert that the table does not have, or of another form; a device that is lost.
+    pub(crate) fn set(
+        &mut self,
+        recorder: &mut Recorder,
+        expert: u32,
+        held: Option<HeldExpert<'_, WgpuBackend>>,
+    ) -> Result<(), EngineError> {
+        if expert as usize >= self.experts {
+            let expected = format!("an expert below {}", self.experts);
+            return Err(EngineError::mismatch("table of experts", expected, expert));
+        }
+        let mut entry = [MISSING; ENTRY_WORDS];
+        if let Some(HeldExpert { weights, level: highest }) = held {
+            if has_bias(weights) || Like::of(weights) != Some(self.like) {
+                return Err(EngineError::mismatch(
+                    "expert of a table",
+                    "one like the others",
+                    "another",
+                ));
+            }
+            let words = entry.chunks_exact_mut(2 + Level::ALL.len());
+            for (words, matrix) in words.zip(matrices(weights)) {
+                let [part] = matrix.parts.as_slice() else { continue };
+                words[0] = word("slabs", part.place.slab.saturating_sub(FIRST_SLAB))?;
+                words[1] = part.place.word();
+                for level in Level::ALL.into_iter().filter(|level| *level <= highest) {
+                    words[2 + level.index()] = matrix.prefix(level)?;
+                }
+            }
+        }
+        let offset = (4 * ENTRY_WORDS * expert as usize) as u64;
+        Ok(recorder.write_behind(&self.entries, offset, bytemuck::cast_slice(&entry))?)
+    }
+
+    /// The slabs that experts lie in.
+    pub(crate) fn slabs(&self) -> Vec<wgpu::Buffer> {
+        match &self.slabs {
+            Slabs::Resident(slabs, _) => slabs.clone(),
+            Slabs::Streamed(slabs) => slabs.buffers(),
+        }
+    }
+
+    /// Whether an expert may be missing.
+    pub(crate) fn may_miss(&self) -> bool {
+        matches!(self.slabs, Slabs::Streamed(_))
     }
 
     /// # Errors
-    /// [`EngineError::LevelMissing`] for a level that an expert does not hold.
+    /// [`EngineError::LevelMissing`] for a level that a resident expert does not hold.
     pub(crate) fn check(&self, level: Level) -> Result<(), EngineError> {
-        let mut all = self.experts.iter().flat_map(|expert| matrices(expert));
+        let Slabs::Resident(_, experts) = &self.slabs else { return Ok(()) };
+        let mut all = experts.iter().flat_map(|expert| matrices(expert));
         all.try_for_each(|matrix| matrix.prefix(level).map(|_| ()))
     }
 }

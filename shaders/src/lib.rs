@@ -20,6 +20,7 @@ mod pipelines;
 mod recorder;
 mod scratch;
 mod slabs;
+mod slots;
 mod states;
 mod vulkan;
 
@@ -34,4 +35,5 @@ pub use expert_table::WgpuExpertTable;
 pub use matrix::WgpuMatrix;
 pub use memory::{WgpuBuffer, WgpuFloats, WgpuRouting};
 pub use pages::WgpuPages;
+pub use slots::WgpuSlots;
 pub use states::WgpuStates;

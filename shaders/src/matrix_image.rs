@@ -9,11 +9,16 @@ use nestling_engine::weights::{FloatMatrix, MatrixWeights, NestedMatrix};
 use nestling_formats::DType;
 use nestling_formats::nested::{GROUP, Layout, NestedPlanes, TILE_ROWS, base_parts};
 
+use crate::slots::PlanePlaces;
+
 /// Words of the header.
 const HEADER_WORDS: usize = 16;
 
+/// The same in bytes.
+pub(crate) const HEADER_BYTES: usize = 4 * HEADER_WORDS;
+
 /// Parts of a matrix begin at multiples of so many bytes.
-const ALIGN: usize = 256;
+pub(crate) const ALIGN: usize = 64;
 
 /// Rows of parts are a multiple of this, so that every plane of a part begins with a whole word.
 const PART_ROWS: usize = 4 * TILE_ROWS;
@@ -80,12 +85,35 @@ impl<'a> MatrixImage<'a> {
         }
     }
 
-    fn part(weights: &'a MatrixWeights, first: usize, rows: usize) -> Result<Self, EngineError> {
+    /// A whole matrix without the planes above its first, which it says lie `planes` bytes from its
+    /// beginning on.
+    ///
+    /// # Errors
+    /// As [`MatrixImage::of`].
+    pub fn base(weights: &'a MatrixWeights, planes: &PlanePlaces) -> Result<Self, EngineError> {
+        let MatrixWeights::Nested(matrix) = weights else {
+            return Self::part(weights, 0, weights.rows());
+        };
+        let mut image = Self::head(weights, 0, weights.rows());
+        image.fill_base(matrix)?;
+        let fields = [Field::P3, Field::P4, Field::P6, Field::P8];
+        for (field, place) in fields.into_iter().zip(&planes[1..]) {
+            image.set(field, place / 4);
+        }
+        Ok(image)
+    }
+
+    fn head(weights: &MatrixWeights, first: usize, rows: usize) -> Self {
         let head = vec![0; HEADER_WORDS];
         let mut image = Self { first_row: first, rows, bytes: 0, head, pieces: Vec::new() };
         image.set(Field::Rows, rows);
         image.set(Field::Cols, weights.cols());
         image.set(Field::FirstRow, first);
+        image
+    }
+
+    fn part(weights: &'a MatrixWeights, first: usize, rows: usize) -> Result<Self, EngineError> {
+        let mut image = Self::head(weights, first, rows);
         match weights {
             MatrixWeights::Float(matrix) => image.fill_float(matrix)?,
             MatrixWeights::Nested(matrix) => image.fill_nested(matrix)?,
@@ -122,6 +150,15 @@ impl<'a> MatrixImage<'a> {
     }
 
     fn fill_nested(&mut self, matrix: &'a NestedMatrix) -> Result<(), EngineError> {
+        self.fill_base(matrix)?;
+        let planes = matrix.regions().planes();
+        self.set(Field::Merged, usize::from(planes.p34.is_some()));
+        self.put_codes(matrix.layout(), matrix.cols().div_ceil(GROUP), &planes);
+        Ok(())
+    }
+
+    /// Codec and first plane.
+    fn fill_base(&mut self, matrix: &'a NestedMatrix) -> Result<(), EngineError> {
         let layout = matrix.layout();
         let groups = matrix.cols().div_ceil(GROUP);
         self.set(Field::Form, if layout == Layout::Tile16 { 3 } else { 4 });
@@ -131,11 +168,7 @@ impl<'a> MatrixImage<'a> {
         let words = codec.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
         self.head.extend(words);
         self.bytes = 4 * self.head.len();
-        let planes = matrix.regions().planes();
-        self.put_base(matrix, planes.p2)?;
-        self.set(Field::Merged, usize::from(planes.p34.is_some()));
-        self.put_codes(layout, groups, &planes);
-        Ok(())
+        self.put_base(matrix, matrix.regions().planes().p2)
     }
 
     /// Scales, tables, steps and the first codes, of which each has as much per 64 rows.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nestling_engine::EngineError;
 
-use crate::device::Gpu;
+use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
 use crate::recorder::Binding;
 use crate::slabs::{Place, Slabs};
@@ -12,7 +12,7 @@ use crate::slabs::{Place, Slabs};
 /// Activations, `[rows, cols]` of f32. Grows to the rows that come; what a larger step finds in it
 /// is unspecified.
 pub struct WgpuBuffer {
-    raw: wgpu::Buffer,
+    raw: Memory,
     pub(crate) cols: usize,
     pub(crate) rows: usize,
     /// Rows that `raw` has room for, and the most that it may have.
@@ -82,8 +82,8 @@ impl WgpuFloats {
 
 /// The router's choice, `[rows, per_token]`: numbers of experts, ascending in each row, and their weights.
 pub struct WgpuRouting {
-    pub(crate) ids: wgpu::Buffer,
-    pub(crate) weights: wgpu::Buffer,
+    pub(crate) ids: Memory,
+    pub(crate) weights: Memory,
     pub(crate) per_token: usize,
     /// Rows that were routed last.
     pub(crate) rows: usize,

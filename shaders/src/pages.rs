@@ -14,6 +14,7 @@
 use nestling_engine::EngineError;
 use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
 
+use crate::device::Memory;
 use crate::error::WgpuError;
 use crate::memory::SharedGpu;
 use crate::recorder::{Binding, Recorder};
@@ -25,12 +26,12 @@ pub(crate) const CHUNKS: usize = 4;
 pub struct WgpuPages {
     gpu: SharedGpu,
     pub(crate) shape: KvShape,
-    chunks: [Option<wgpu::Buffer>; CHUNKS],
+    chunks: [Option<Memory>; CHUNKS],
     /// Pages of a chunk.
     pub(crate) chunk_pages: usize,
     written: Vec<bool>, // [pages]
     /// In place of chunks that are not there.
-    empty: wgpu::Buffer,
+    empty: Memory,
 }
 
 impl WgpuPages {

@@ -13,6 +13,29 @@ pub(crate) struct Pipeline {
     pub id: usize,
     pub raw: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
+    /// Whether it does nothing after an expert was missing.
+    pub halts: bool,
+}
+
+/// The layout of what says whether an expert was missing: one for all pipelines and their users.
+pub(crate) fn halt_layout(gpu: &Gpu) -> wgpu::BindGroupLayout {
+    gpu.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+        label: Some("halt"),
+        entries: &[layout_entry(0, BufferBindingType::Uniform, false)],
+    })
+}
+
+fn layout_entry(
+    binding: usize,
+    ty: BufferBindingType,
+    has_dynamic_offset: bool,
+) -> BindGroupLayoutEntry {
+    BindGroupLayoutEntry {
+        binding: binding as u32,
+        visibility: ShaderStages::COMPUTE,
+        ty: BindingType::Buffer { ty, has_dynamic_offset, min_binding_size: None },
+        count: None,
+    }
 }
 
 /// What a shader does with a buffer.
@@ -72,9 +95,10 @@ macro_rules! pipelines {
                 form: Form,
             ) -> Result<Self, WgpuError> {
                 let mut id = 0;
+                let halt = halt_layout(gpu);
                 let mut next = |source: Source| {
                     id += 1;
-                    compile((gpu, cache), (id, form), &source)
+                    compile((gpu, cache), (id, form, &halt), &source)
                 };
                 let pipelines = Self { $($name: next(Source {
                     name: stringify!($name),
@@ -115,7 +139,8 @@ pipelines! {
         { KIND = 2.0, SPLIT = 1.0 };
     attend_merge: "attend_merge" [Read, Read, Read, Write] {};
     route: "route" [Read, Read, Read, Read, Write, Write] {};
-    expert_blocks: "expert_blocks" [Read, Read, Read, Write, Write, Write] {};
+    expert_blocks: "expert_blocks" [Read, Read, Read, Write, Write, Write, Write] {};
+    clear: "clear" [Write] {};
     experts_sum: "experts_sum" [Read, Read, Write] {};
     embed: "embed" [Read, Read, Write] {};
     quantize: "quantize" [Read, Write, Write] {};
@@ -137,29 +162,26 @@ pipelines! {
 
 fn compile(
     (gpu, cache): (&Gpu, Option<&wgpu::PipelineCache>),
-    (id, form): (usize, Form),
+    (id, form, halt): (usize, Form, &wgpu::BindGroupLayout),
     source: &Source,
 ) -> Pipeline {
     let name = source.name;
-    let buffer = |binding: usize, ty, has_dynamic_offset| BindGroupLayoutEntry {
-        binding: binding as u32,
-        visibility: ShaderStages::COMPUTE,
-        ty: BindingType::Buffer { ty, has_dynamic_offset, min_binding_size: None },
-        count: None,
-    };
-    let mut entries = vec![buffer(0, BufferBindingType::Uniform, true)];
+    let mut entries = vec![layout_entry(0, BufferBindingType::Uniform, true)];
     for (index, access) in source.bindings.iter().enumerate() {
         let read_only = *access == Read;
-        entries.push(buffer(index + 1, BufferBindingType::Storage { read_only }, false));
+        let storage = BufferBindingType::Storage { read_only };
+        entries.push(layout_entry(index + 1, storage, false));
     }
+    let halts = source.text.contains("> halted: ");
     let device = &gpu.device;
     let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
         label: Some(name),
         entries: &entries,
     });
+    let both = [Some(&layout), Some(halt)];
     let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
         label: Some(name),
-        bind_group_layouts: &[Some(&layout)],
+        bind_group_layouts: if halts { &both } else { &both[..1] },
         ..wgpu::PipelineLayoutDescriptor::default()
     });
     let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
@@ -180,5 +202,5 @@ fn compile(
         },
         cache,
     });
-    Pipeline { name, id, raw, layout }
+    Pipeline { name, id, raw, layout, halts }
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use nestling_engine::backend::BackendCounters;
 
-use crate::device::Gpu;
+use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
-use crate::pipelines::Pipeline;
+use crate::pipelines::{Pipeline, halt_layout};
 use crate::slabs::Slabs;
 
 /// Bytes of the arena: parameters of some thousand dispatches.
@@ -29,6 +29,9 @@ const WORK_MAX: u64 = 1 << 37;
 /// Bind groups that are kept for the next step.
 const GROUPS_MAX: usize = 4096;
 
+/// Bytes of the number of a call that lacked an expert.
+const HALT_BYTES: u64 = 16;
+
 /// Workgroups in one dimension of a dispatch.
 const WORKGROUPS_MAX: u32 = 65535;
 
@@ -39,6 +42,12 @@ pub(crate) struct Binding {
     pub offset: u64,
     /// None for the rest of the buffer.
     pub size: Option<u64>,
+}
+
+impl From<&Memory> for Binding {
+    fn from(memory: &Memory) -> Self {
+        Self::from(&memory.raw)
+    }
 }
 
 impl From<&wgpu::Buffer> for Binding {
@@ -63,6 +72,10 @@ pub(crate) struct Recorder {
     pub counts: BackendCounters,
     /// Memory of the weights that commands read.
     pub slabs: Slabs,
+    /// Where a shader leaves the number of the call that lacked an expert; else 0.
+    pub halt: wgpu::Buffer,
+    /// The same, as all others read it.
+    halted: wgpu::BindGroup,
 }
 
 /// Workgroups for `count` pieces of work: shaders number them `y * num_workgroups.x + x` and pass
@@ -83,6 +96,12 @@ impl Recorder {
         use wgpu::BufferUsages as Usage;
         let usage = Usage::STORAGE | Usage::UNIFORM | Usage::COPY_DST | Usage::COPY_SRC;
         let arena = gpu.memory("parameters", ARENA_BYTES as u64, usage)?;
+        let halt = gpu.memory("halt", HALT_BYTES, usage)?;
+        let halted = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some("halt"),
+            layout: &halt_layout(&gpu),
+            entries: &[wgpu::BindGroupEntry { binding: 0, resource: halt.as_entire_binding() }],
+        });
         let limits = &gpu.limits;
         let align = limits.min_uniform_buffer_offset_alignment;
         let align = align.max(limits.min_storage_buffer_offset_alignment).max(16) as usize;
@@ -98,6 +117,8 @@ impl Recorder {
             read_back: None,
             counts: BackendCounters::default(),
             slabs: Slabs::default(),
+            halt,
+            halted,
             gpu,
         })
     }
@@ -165,9 +186,13 @@ impl Recorder {
         let offset = self.put(params);
         self.bytes.resize(offset as usize + params.len().next_multiple_of(16), 0);
         let group = self.group(pipeline, bindings, params.len());
+        let halted = self.halted.clone();
         let pass = self.pass();
         pass.set_pipeline(&pipeline.raw);
         pass.set_bind_group(0, &group, &[offset as u32]);
+        if pipeline.halts {
+            pass.set_bind_group(1, &halted, &[]);
+        }
         pass.dispatch_workgroups(workgroups[0], workgroups[1], workgroups[2]);
         self.counts.dispatches += 1;
         self.dispatches += 1;
@@ -234,6 +259,37 @@ impl Recorder {
         })
     }
 
+    /// Writes weights behind all that was recorded.
+    ///
+    /// # Errors
+    /// As [`Recorder::submit`].
+    pub fn upload(
+        &mut self,
+        buffer: &wgpu::Buffer,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), WgpuError> {
+        self.counts.upload_bytes += bytes.len() as u64;
+        self.write_behind(buffer, offset, bytes)
+    }
+
+    /// Writes what is no weight behind all that was recorded.
+    ///
+    /// # Errors
+    /// As [`Recorder::submit`].
+    pub fn write_behind(
+        &mut self,
+        buffer: &wgpu::Buffer,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), WgpuError> {
+        if self.commands.is_some() {
+            self.submit()?;
+        }
+        self.gpu.write(buffer, offset, bytes);
+        Ok(())
+    }
+
     /// Records a copy between buffers; sizes and offsets are multiples of 4.
     pub fn copy(
         &mut self,
@@ -243,12 +299,6 @@ impl Recorder {
     ) {
         self.pass = None;
         self.commands().copy_buffer_to_buffer(source, from, destination, to, Some(bytes));
-    }
-
-    /// Records that bytes become zero; both are multiples of 4.
-    pub fn clear(&mut self, buffer: &wgpu::Buffer, offset: u64, bytes: u64) {
-        self.pass = None;
-        self.commands().clear_buffer(buffer, offset, Some(bytes));
     }
 
     /// Records that a buffer gets these bytes.
@@ -276,7 +326,7 @@ impl Recorder {
         (self.dispatches, self.work) = (0, 0);
         if let Some(commands) = self.commands.take() {
             self.gpu.write(&self.arena, 0, &self.bytes);
-            self.gpu.queue.submit([commands.finish()]);
+            self.gpu.submit(Some(commands.finish()));
             self.counts.submissions += 1;
         }
         self.bytes.clear();
@@ -291,6 +341,15 @@ impl Recorder {
         self.bytes.clear();
         self.slabs.settle();
         (self.dispatches, self.work) = (0, 0);
+    }
+
+    /// Lets shaders work again after one lacked an expert, behind all that was recorded.
+    ///
+    /// # Errors
+    /// As [`Recorder::submit`].
+    pub fn resume(&mut self) -> Result<(), WgpuError> {
+        let halt = self.halt.clone();
+        self.write_behind(&halt, 0, &[0; HALT_BYTES as usize])
     }
 
     /// Submits, waits, and gives parts of buffers, one after another, to `take`: each a buffer, where

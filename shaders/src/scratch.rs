@@ -1,13 +1,13 @@
 //! Memory that operations use among themselves. It grows; what it holds lasts for one operation.
 
-use crate::device::Gpu;
+use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
 use crate::recorder::Binding;
 
 /// Memory of one purpose.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
-    buffer: Option<wgpu::Buffer>,
+    buffer: Option<Memory>,
 }
 
 impl Room {

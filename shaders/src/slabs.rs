@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::device::Gpu;
+use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
 
 /// Places begin at multiples of this, which suits every binding.
@@ -31,7 +31,7 @@ struct State {
 
 #[derive(Debug)]
 struct Slab {
-    buffer: wgpu::Buffer,
+    buffer: Memory,
     free: Rooms,
 }
 
@@ -48,10 +48,16 @@ pub(crate) struct Place {
     /// A multiple of 256.
     pub offset: u64,
     bytes: u64,
-    state: Arc<Mutex<State>>,
+    /// Who gives it away again; nobody where a slot does.
+    state: Option<Arc<Mutex<State>>>,
 }
 
 impl Place {
+    /// Part of a slot.
+    pub fn of_slot(slab: usize, buffer: wgpu::Buffer, offset: u64) -> Self {
+        Self { slab, buffer, offset, bytes: 0, state: None }
+    }
+
     /// Where it begins in its slab.
     pub fn word(&self) -> u32 {
         (self.offset / 4) as u32
@@ -60,7 +66,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        lock(&self.state).left.push((self.slab, self.offset..self.offset + self.bytes));
+        if let Some(state) = &self.state {
+            lock(state).left.push((self.slab, self.offset..self.offset + self.bytes));
+        }
     }
 }
 
@@ -82,8 +90,8 @@ impl Slabs {
             Some(found) => found,
             None => state.grow(gpu, bytes)?,
         };
-        let buffer = state.slabs[slab].buffer.clone();
-        Ok(Place { slab, buffer, offset, bytes, state: Arc::clone(&self.state) })
+        let buffer = state.slabs[slab].buffer.raw.clone();
+        Ok(Place { slab, buffer, offset, bytes, state: Some(Arc::clone(&self.state)) })
     }
 
     /// Places that were let go of can be given away again: all that was recorded is submitted.
@@ -99,10 +107,10 @@ impl State {
     /// A new slab, as large as all before it together within bounds, and its first place.
     fn grow(&mut self, gpu: &Gpu, bytes: u64) -> Result<(usize, u64), WgpuError> {
         let all: u64 = self.slabs.iter().map(|slab| slab.buffer.size()).sum();
-        let most = SLAB_BYTES_MAX.min(gpu.binding_bytes_max());
+        let most = SLAB_BYTES_MAX.min(gpu.binding_bytes_max()).min(gpu.spare_bytes_max());
         let size = all.clamp(SLAB_BYTES_MIN.min(most), most).max(bytes).next_multiple_of(ALIGN);
-        let buffer = match gpu.buffer("weights", size) {
-            Err(WgpuError::OutOfMemory { .. }) => gpu.buffer("weights", bytes)?,
+        let buffer = match gpu.weights("weights", size) {
+            Err(WgpuError::OutOfMemory { .. }) => gpu.weights("weights", bytes)?,
             other => other?,
         };
         let rest = bytes..buffer.size();

@@ -3,7 +3,7 @@
 use nestling_engine::EngineError;
 use nestling_engine::recurrent::{StateId, StateShape};
 
-use crate::device::Gpu;
+use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
 use crate::memory::SharedGpu;
 use crate::recorder::{Binding, Recorder};
@@ -12,7 +12,7 @@ use crate::recorder::{Binding, Recorder};
 pub struct WgpuStates {
     gpu: SharedGpu,
     pub(crate) shape: StateShape,
-    states: Vec<Option<wgpu::Buffer>>, // [states], each [floats]
+    states: Vec<Option<Memory>>, // [states], each [floats]
 }
 
 impl WgpuStates {
@@ -30,7 +30,7 @@ impl WgpuStates {
     ///
     /// # Errors
     /// A state that was not.
-    pub(crate) fn get(&self, state: StateId) -> Result<&wgpu::Buffer, EngineError> {
+    pub(crate) fn get(&self, state: StateId) -> Result<&Memory, EngineError> {
         let found = self.states.get(state.0 as usize).and_then(Option::as_ref);
         found.ok_or_else(|| self.missing(state))
     }
@@ -53,7 +53,7 @@ impl WgpuStates {
     ///
     /// # Errors
     /// A state that the pool does not have; a device whose memory is full.
-    pub(crate) fn place(&mut self, state: StateId) -> Result<&wgpu::Buffer, EngineError> {
+    pub(crate) fn place(&mut self, state: StateId) -> Result<&Memory, EngineError> {
         let missing = self.missing(state);
         let bytes = self.shape.state_bytes() as u64;
         let gpu: &Gpu = &self.gpu;
@@ -70,7 +70,7 @@ impl WgpuStates {
         state: StateId,
         out: &mut Vec<u8>,
     ) -> Result<(), EngineError> {
-        let part = (self.get(state)?, 0, self.shape.state_bytes() as u64);
+        let part = (&self.get(state)?.raw, 0, self.shape.state_bytes() as u64);
         Ok(recorder.read(&[part], |bytes| out.extend_from_slice(bytes))?)
     }
 

@@ -250,7 +250,7 @@ pub trait Encoder<B: Backend>: Send {
     }
 
     /// Makes the slots as many as `bytes` are enough for, or fewer where memory is full. What lies in
-    /// slots that remain stays as it is.
+    /// those that are not [`Backend::kept_slots`] is gone.
     ///
     /// # Errors
     /// A device whose memory has no room for one expert, and no slot is left.

@@ -120,19 +120,23 @@ impl<B: Backend> ExpertCache<B> {
         }
     }
 
-    /// From now on the device finds experts by itself where it can: where all are resident.
+    /// From now on the device finds experts by itself where it can, and streamed ones lie in its own
+    /// memory if it has such.
     ///
     /// # Errors
     /// A device whose memory is full.
     pub fn leave_to_device(&mut self, backend: &mut B) -> Result<(), EngineError> {
-        if let Experts::Resident(layers) = &self.experts {
-            self.routed = Routed::of(layers, backend)?;
-        }
+        self.routed = match &mut self.experts {
+            Experts::Resident(layers) => Routed::of(layers, backend)?,
+            Experts::Streamed(streamed) => Routed::with(streamed.leave_to_device(backend)?),
+        };
         Ok(())
     }
 
     /// Has the device compute a layer's experts from a routing that stays there; false where the
     /// step must wait for them, by [`ExpertCache::request`]. `per_token` is the experts of a row.
+    ///
+    /// Whether it had all of them is known after [`ExpertCache::settle`].
     ///
     /// # Errors
     /// A failed device.
@@ -147,14 +151,33 @@ impl<B: Backend> ExpertCache<B> {
         if self.recorder.is_on() || self.watch.recorder.is_some() {
             return Ok(false);
         }
-        self.routed.ask((layer, per_token), rows, inputs, out, encoder)
+        if !self.routed.takes(layer, rows) {
+            return Ok(false);
+        }
+        if let Experts::Streamed(streamed) = &mut self.experts {
+            streamed.publish(self.routed.tables(), encoder)?;
+        }
+        self.routed.ask((layer, per_token), rows, inputs, out, encoder)?;
+        Ok(true)
     }
 
-    /// Counts what the device computed by itself, once the step's logits were read.
-    pub fn count_routed(&mut self, encoder: &mut B::Encoder<'_>, stats: &mut StepStats) {
-        if let Experts::Resident(layers) = &self.experts {
-            self.routed.count(layers, encoder, stats);
-        }
+    /// Whether the device was asked for experts that it may not have, since this was settled last.
+    pub fn is_unsettled(&self) -> bool {
+        matches!(self.experts, Experts::Streamed(_)) && self.routed.is_unsettled()
+    }
+
+    /// Counts what the device computed by itself, once a buffer was read or the step finished: in all
+    /// layers, or in those before the one that it gives, of which an expert was missing. What that
+    /// layer uses is known to the next [`ExpertCache::request`].
+    pub fn settle(&mut self, encoder: &mut B::Encoder<'_>, stats: &mut StepStats) -> Option<usize> {
+        let Self { experts, routed, .. } = self;
+        routed.settle(encoder, stats, &mut |id, uses| match &mut *experts {
+            Experts::Streamed(streamed) => streamed.count_found(id, uses),
+            Experts::Resident(layers) => {
+                let of_layer = layers.get(id.layer as usize)?;
+                of_layer.get(id.expert as usize).map(Arc::clone)
+            }
+        })
     }
 
     /// What decides levels under dual routing.
@@ -187,10 +210,10 @@ impl<B: Backend> ExpertCache<B> {
     ///
     /// # Errors
     /// A budget without room for one token's experts of one layer; the old one stays.
-    pub fn change_memory(&mut self) -> Result<(), EngineError> {
+    pub fn change_memory(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
         match &mut self.experts {
             Experts::Resident(_) => Ok(()),
-            Experts::Streamed(streamed) => streamed.change_memory(),
+            Experts::Streamed(streamed) => streamed.change_memory(encoder),
         }
     }
 
@@ -230,7 +253,9 @@ impl<B: Backend> ExpertCache<B> {
         encoder: &mut B::Encoder<'_>,
         scratch: &'a mut RequestScratch<B>,
     ) -> Result<PendingExperts<'a, B>, EngineError> {
-        encoder.read_routing_into(routing, &mut scratch.routing).await?;
+        if !self.routed.take_known(layer, &mut scratch.routing) {
+            encoder.read_routing_into(routing, &mut scratch.routing).await?;
+        }
         if self.recorder.keeps_hidden() || reads_hidden(&*self.levels, rows) {
             encoder.read_into(hidden, &mut scratch.hidden).await?;
         }
@@ -259,7 +284,7 @@ impl<B: Backend> ExpertCache<B> {
             }
             Experts::Streamed(streamed) => {
                 let late = LatePlanes::of(&rows.policies);
-                let begun = streamed.begin(layer, ranges(sorted), (uses, late));
+                let begun = streamed.begin(layer, ranges(sorted), (uses, late), encoder);
                 // From here on its end is the request's end.
                 pending.from = From::Streamed(streamed);
                 begun?;

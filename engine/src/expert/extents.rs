@@ -74,6 +74,13 @@ impl ExtentTable {
         extents.map(|extent| extent.length).sum()
     }
 
+    /// The highest level that an expert's first planes make; none without any.
+    pub fn level_of(&self, id: ExpertId, planes: usize) -> Option<Level> {
+        let wanted = self.expert(id)?.planes;
+        let complete = |level: &Level| (1..=planes).contains(&wanted[level.index()]);
+        Level::ALL.into_iter().rfind(complete)
+    }
+
     /// How many of an expert's planes, from the first, its rows need.
     pub fn planes_wanted(&self, id: ExpertId, rows: &[ExpertUse]) -> usize {
         let Some(expert) = self.expert(id) else { return 0 };

@@ -1,13 +1,14 @@
 //! What one layer wants of streamed experts, from its request to the last expert given.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use nestling_formats::store::GroupId;
 use nestling_formats::{ExpertId, Level, Plane};
 
 use super::streamed::StreamedExperts;
 use super::tag::{plane_of, tag_of};
-use crate::backend::{Backend, Encoder, ExpertUse, PinnedExpert};
+use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert};
 use crate::batch::LevelPolicy;
 use crate::clock::Moment;
 use crate::error::EngineError;
@@ -86,11 +87,12 @@ impl<B: Backend> StreamedExperts<B> {
         layer: u32,
         experts: impl Iterator<Item = (u32, Range<usize>)>,
         (uses, late): (&[ExpertUse], LatePlanes),
+        encoder: &mut B::Encoder<'_>,
     ) -> Result<(), EngineError> {
         self.late = late;
         self.residency.set_worth(late.worth());
         self.jobs.later.clear();
-        self.change_memory()?;
+        self.change_memory(encoder)?;
         while let Some(done) = self.reads.try_next() {
             // Nobody waits for it any more: whoever wants it later asks again.
             let _ = self.arrive(done);
@@ -103,10 +105,7 @@ impl<B: Backend> StreamedExperts<B> {
                 return Err(EngineError::mismatch(what, expected, expert));
             }
             let rows = uses.get(range.clone()).unwrap_or_default();
-            let id = ExpertId { layer, expert };
-            let planes = self.extents.planes_wanted(id, rows);
-            self.residency.used(layer, expert, planes, rows.len() as u32);
-            self.count(id, planes, rows);
+            let planes = self.count_use(ExpertId { layer, expert }, rows);
             let progress = Progress::Unplaced;
             self.wanted.push(Wanted { expert, planes, uses: range, cut: None, progress });
         }
@@ -115,8 +114,12 @@ impl<B: Backend> StreamedExperts<B> {
         Ok(())
     }
 
-    fn count(&mut self, id: ExpertId, planes: usize, rows: &[ExpertUse]) {
+    /// Counts that rows use an expert, before anything is done about planes that are missing; gives how
+    /// many planes they need.
+    fn count_use(&mut self, id: ExpertId, rows: &[ExpertUse]) -> usize {
         let ExpertId { layer, expert } = id;
+        let planes = self.extents.planes_wanted(id, rows);
+        self.residency.used(layer, expert, planes, rows.len() as u32);
         let bits: u64 = rows.iter().map(|used| u64::from(used.level.bits())).sum();
         self.stats.asked_bits += bits;
         let resident = self.residency.resident(layer, expert);
@@ -135,6 +138,15 @@ impl<B: Backend> StreamedExperts<B> {
         }
         self.stats.expert_hits += u64::from(is_hit);
         self.stats.expert_misses += u64::from(!is_hit);
+        planes
+    }
+
+    /// Counts the uses of an expert that a device found by itself, and gives it.
+    pub fn count_found(&mut self, id: ExpertId, rows: &[ExpertUse]) -> Option<Arc<FeedForward<B>>> {
+        self.count_use(id, rows);
+        self.stats.served_bits += rows.iter().map(|used| u64::from(used.level.bits())).sum::<u64>();
+        let slots = self.slots.get(id.layer as usize)?;
+        Some(Arc::clone(slots.get(id.expert as usize)?.bound()?.0))
     }
 
     /// Pins what can be, and reads what is missing of it. An expert gets room for all its planes
@@ -287,7 +299,14 @@ impl<B: Backend> StreamedExperts<B> {
             let missing =
                 || EngineError::mismatch(GroupId::Expert(id).to_string(), "a slot", "none");
             let slot = slot.ok_or_else(missing);
-            match slot.and_then(|slot| slot.bind((id, one.planes), &self.maker, encoder)) {
+            let bound = slot.and_then(|slot| match &mut self.device {
+                None => slot.bind((id, one.planes), &self.maker, encoder),
+                Some(device) => {
+                    device.changed(id);
+                    slot.put_in_place(id, &self.maker, device, encoder)
+                }
+            });
+            match bound {
                 Ok(weights) => {
                     one.progress = Progress::Given;
                     let uses = uses.get(one.uses.clone()).unwrap_or_default();

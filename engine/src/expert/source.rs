@@ -1,17 +1,19 @@
 //! Where the weights of a model come from.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use nestling_formats::store::{GroupId, Store};
-use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, ModelConfig};
+use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, ModelConfig, Plane};
 
+use crate::backend::ExpertShape;
 use crate::cancel::CancelToken;
 use crate::dual::ExpertSensitivities;
 use crate::error::EngineError;
 use crate::reads::ArrivedPlane;
-use crate::weights::MatrixWeights;
+use crate::weights::{ActivationMode, MatrixWeights};
 
 /// The matrices of one group: an expert's, a layer's, the embedding or the head.
 #[derive(Clone, Debug)]
@@ -119,6 +121,29 @@ pub trait ExpertSource: Send + Sync {
         let _ = (planes, scan);
         let what = GroupId::Expert(expert).to_string();
         Err(EngineError::mismatch(what, "a source that is a store", "another"))
+    }
+
+    /// What a plane of an expert is made of: planes of matrices, each with its bytes there.
+    fn plane_parts(
+        &self,
+        expert: ExpertId,
+        plane: Plane,
+    ) -> Vec<(MatrixKind, Plane, Range<usize>)> {
+        let _ = (expert, plane);
+        Vec::new()
+    }
+
+    /// What a slot for any expert of a layer must have room for; none for a layer without experts.
+    ///
+    /// # Errors
+    /// A source that is no store; experts that differ in more than their planes.
+    fn expert_shape(
+        &self,
+        layer: usize,
+        activations: ActivationMode,
+    ) -> Result<Option<ExpertShape>, EngineError> {
+        let _ = (layer, activations);
+        Err(EngineError::mismatch("source of streamed experts", "a store", "another"))
     }
 
     /// The float tensors of a layer, or of the model as a whole; row-major.

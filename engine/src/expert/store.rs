@@ -10,20 +10,24 @@ use nestling_formats::nested::{
 };
 #[cfg(not(target_family = "wasm"))]
 use nestling_formats::store::MappedStore;
-use nestling_formats::store::{Encoding, Group, GroupId, Matrix, PartItem, Store};
+use nestling_formats::store::{Encoding, Group, GroupId, Matrix, Part, PartItem, Store};
 use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, ModelConfig, Plane};
 
 use super::owned::{GroupPlanes, Planes, Wanted, read_groups};
+use super::shape;
 #[cfg(not(target_family = "wasm"))]
 use super::source::read_experts;
 use super::source::{ExpertSource, Matrices, Scan};
 use crate::allocation::Allocation;
 use crate::arena::AlignedBytes;
+use crate::backend::ExpertShape;
 use crate::cancel::CancelToken;
 use crate::dual::ExpertSensitivities;
 use crate::error::EngineError;
 use crate::reads::ArrivedPlane;
-use crate::weights::{ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions};
+use crate::weights::{
+    ActivationMode, ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions,
+};
 
 /// Takes weights from a store, at any level that it holds.
 pub struct StoreSource {
@@ -79,7 +83,7 @@ impl StoreSource {
     }
 
     /// How many extents of a group the level, or the allocation, needs.
-    fn planes(&self, group: &Group) -> usize {
+    pub(super) fn planes(&self, group: &Group) -> usize {
         let planes = self.store.index().planes_at(group, self.level).unwrap_or(0);
         let allocated = self.allocation.as_ref().map(|allocation| allocation.extents(group));
         allocated.map_or(planes, |allocated| allocated.min(planes))
@@ -150,6 +154,25 @@ impl StoreSource {
                 PartItem::Tensor { .. } => {}
             }
         }
+    }
+
+    /// The planes of matrices that an extent of a group holds, without those above an allocated
+    /// level.
+    pub(super) fn parts_used<'a>(
+        &'a self,
+        group: &'a Group,
+        extent: Plane,
+    ) -> impl Iterator<Item = (&'a Matrix, Plane, Range<usize>)> {
+        let levels = self.allocated_levels(group);
+        let used = move |part: Part| match part.item {
+            PartItem::Plane { matrix, plane } => {
+                let above = levels.get(matrix).is_some_and(|level| plane.level() > *level);
+                let matrix = group.matrices.get(matrix).filter(|_| !above)?;
+                Some((matrix, plane, part.range))
+            }
+            _ => None,
+        };
+        group.parts(extent).unwrap_or_default().into_iter().filter_map(used)
     }
 
     fn bind_group(
@@ -338,6 +361,25 @@ impl ExpertSource for StoreSource {
             self.place_parts(group, extent, &region, &mut planes);
         }
         self.bind_group(group, planes, scan)
+    }
+
+    fn plane_parts(
+        &self,
+        expert: ExpertId,
+        plane: Plane,
+    ) -> Vec<(MatrixKind, Plane, Range<usize>)> {
+        let Some(group) = self.store.group(&GroupId::Expert(expert)) else { return Vec::new() };
+        self.parts_used(group, plane)
+            .map(|(matrix, plane, range)| (matrix.kind, plane, range))
+            .collect()
+    }
+
+    fn expert_shape(
+        &self,
+        layer: usize,
+        activations: ActivationMode,
+    ) -> Result<Option<ExpertShape>, EngineError> {
+        shape::of_layer(self, layer, activations)
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {

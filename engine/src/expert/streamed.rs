@@ -7,12 +7,13 @@
 
 use std::sync::Arc;
 
-use nestling_formats::FeedForward as FeedForwardConfig;
+use nestling_formats::{ExpertId, FeedForward as FeedForwardConfig};
 
 use super::bias::ExpertBiases;
 use super::extents::ExtentTable;
 use super::jobs::Jobs;
 use super::memory::ExpertMemory;
+use super::on_device::DeviceSlots;
 use super::prefetch::{Prefetch, ReadAhead};
 use super::request::{LatePlanes, Wanted};
 use super::slot::{Maker, Slot};
@@ -64,6 +65,8 @@ pub(super) struct StreamedExperts<B: Backend> {
     /// When reads began to count time.
     opened: Moment,
     recorder: Option<Arc<Recorder>>,
+    /// Where planes lie, if not in memory of the host.
+    pub(super) device: Option<DeviceSlots<B>>,
 }
 
 impl<B: Backend> StreamedExperts<B> {
@@ -116,6 +119,7 @@ impl<B: Backend> StreamedExperts<B> {
             stats: StreamStats::default(),
             opened,
             recorder: None,
+            device: None,
         })
     }
 
@@ -148,13 +152,14 @@ impl<B: Backend> StreamedExperts<B> {
     ///
     /// # Errors
     /// A budget without room for one token's experts of one layer; the old one stays.
-    pub fn change_memory(&mut self) -> Result<(), EngineError> {
+    pub fn change_memory(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
         let mut result = Ok(());
         if let Some(wanted) = self.memory.take_wanted() {
             let spare = spare_bytes(wanted, self.residency.table(), self.spare_max);
             result = self.residency.set_budget(wanted - spare, &mut self.evicted);
             if result.is_ok() {
                 self.reads.set_memory_bytes(wanted);
+                result = self.resize_slots(wanted - spare, encoder);
             }
         }
         let shed = self.memory.take_shed();
@@ -170,10 +175,22 @@ impl<B: Backend> StreamedExperts<B> {
         for id in self.evicted.drain(..) {
             let slots = self.slots.get_mut(id.layer as usize);
             if let Some(slot) = slots.and_then(|slots| slots.get_mut(id.expert as usize)) {
-                slot.drop_plane(id.plane.index());
+                let place = slot.drop_plane(id.plane.index());
+                if let Some(device) = &mut self.device {
+                    place.into_iter().for_each(|place| device.give(place));
+                    device.changed(ExpertId { layer: id.layer, expert: id.expert });
+                }
             }
         }
-        self.memory.set_used(self.residency.used_bytes());
+        self.memory.set_used(self.held_bytes());
+    }
+
+    /// Bytes of planes that are held or on their way; of a device's slots that are taken.
+    fn held_bytes(&self) -> u64 {
+        match &self.device {
+            None => self.residency.used_bytes(),
+            Some(device) => device.taken_bytes(),
+        }
     }
 
     /// Takes in a read that ended.
@@ -191,6 +208,9 @@ impl<B: Backend> StreamedExperts<B> {
                 self.stats.read_bytes[id.plane.index()] += plane.as_ref().len() as u64;
                 slot.put(id.plane.index(), plane);
                 self.residency.arrived(id);
+                if let Some(device) = &mut self.device {
+                    device.arrived(ExpertId { layer: id.layer, expert: id.expert });
+                }
                 Ok(())
             }
             (Err(error), _) => {

@@ -160,17 +160,14 @@ impl<B: Backend> Runner<B> {
             threads: options.load_threads,
         };
         let (weights, mut experts) = match &options.streaming {
-            None => {
-                let (weights, mut experts) = loader.load(cancel, progress)?;
-                experts.leave_to_device(&mut backend)?;
-                (weights, experts)
-            }
+            None => loader.load(cancel, progress)?,
             Some(streaming) => {
                 let weights = loader.load_dense(cancel, progress)?;
                 let from = Arc::clone(&source);
                 (weights, ExpertCache::streamed(from, options.activations, streaming)?)
             }
         };
+        experts.leave_to_device(&mut backend)?;
         let sensitivities = Arc::new(source.sensitivities());
         experts.set_level_router(Arc::new(ThresholdRule::new(sensitivities)));
         let recorder = options.recorder.clone();
@@ -343,7 +340,8 @@ impl<B: Backend> ModelRunner for Runner<B> {
     }
 
     fn change_expert_memory(&mut self) -> Result<(), EngineError> {
-        self.experts.change_memory()
+        let Self { experts, backend, .. } = self;
+        experts.change_memory(&mut backend.encoder())
     }
 
     fn routing_recorder(&self) -> Option<Arc<RoutingRecorder>> {

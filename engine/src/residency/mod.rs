@@ -13,6 +13,7 @@ mod blend;
 mod counters;
 mod frequency;
 pub mod order;
+mod places;
 mod policy;
 mod table;
 #[cfg(test)]
@@ -117,6 +118,8 @@ pub struct Residency {
     policy: Box<dyn EvictionPolicy>,
     slots: Vec<Slot>,
     budget_bytes: u64,
+    /// Experts that may be held, where slots are counted and not bytes.
+    places: Option<usize>,
     used_bytes: u64,
     layer_bytes: Vec<u64>,
     /// Share of the budget that others may not take from a layer.
@@ -151,6 +154,7 @@ impl Residency {
         Ok(Self {
             slots,
             budget_bytes: options.budget_bytes,
+            places: None,
             used_bytes: 0,
             layer_bytes: vec![0; table.layers().len()],
             floor_share: options.floor_share.clamp(0.0, 1.0) / layers.max(1) as f64,
@@ -288,7 +292,8 @@ impl Residency {
         }
     }
 
-    /// Changes the budget. What is pinned or being read leaves later, when it can.
+    /// Changes the budget. What is pinned or being read leaves later, when it can. Where slots are
+    /// counted, nothing leaves before [`Residency::set_places`].
     ///
     /// # Errors
     /// [`EngineError::ExpertBudget`], and nothing has changed.
@@ -300,6 +305,9 @@ impl Residency {
         check_budget(&self.table, bytes)?;
         self.budget_bytes = bytes;
         self.victims.forget();
+        if self.places.is_some() {
+            return Ok(());
+        }
         while self.used_bytes > self.budget_bytes {
             let Some(victim) = self.victim(None, f64::INFINITY) else { break };
             self.evict(victim, evicted);
@@ -310,6 +318,9 @@ impl Residency {
     /// Gives `bytes` back at once, or all that is neither pinned nor being read: refinements of all
     /// experts before any base. The budget stays.
     pub fn shed(&mut self, bytes: u64, evicted: &mut Vec<PlaneId>) {
+        if self.places.is_some() {
+            return self.shed_places(bytes, evicted);
+        }
         let target = self.used_bytes.saturating_sub(bytes);
         let mut planes: Vec<(bool, f64, std::cmp::Reverse<PlaneId>)> = Vec::new();
         for slot in self.slots.iter().filter(|slot| slot.evictable().is_some()) {

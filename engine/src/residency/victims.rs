@@ -55,11 +55,10 @@ impl Residency {
         admission: Admission,
         evicted: &mut Vec<PlaneId>,
     ) -> bool {
-        let ceiling = match admission {
-            Admission::Needed => f64::INFINITY,
-            Admission::Worthwhile => self.policy.worth(id),
-            Admission::Prefetch => self.policy.expected_worth(id),
-        };
+        if let Some(places) = self.places {
+            return self.make_place(id, (places, admission), evicted);
+        }
+        let ceiling = self.ceiling(id, admission);
         let mut chosen = std::mem::take(&mut self.victims.chosen);
         chosen.clear();
         while self.used_bytes.saturating_add(bytes) > self.budget_bytes {
@@ -77,6 +76,15 @@ impl Residency {
         }
         self.victims.chosen = chosen;
         room
+    }
+
+    /// What must be worth less than this to leave for a plane.
+    pub(super) fn ceiling(&self, id: PlaneId, admission: Admission) -> f64 {
+        match admission {
+            Admission::Needed => f64::INFINITY,
+            Admission::Worthwhile => self.policy.worth(id),
+            Admission::Prefetch => self.policy.expected_worth(id),
+        }
     }
 
     /// The plane that is worth least, if that is below `ceiling`; planes within the floors of
@@ -170,7 +178,7 @@ impl Residency {
         Some(PlaneId { layer: slot.layer, expert: slot.expert, plane })
     }
 
-    fn is_floor(&self, id: PlaneId, layer: Option<u32>) -> bool {
+    pub(super) fn is_floor(&self, id: PlaneId, layer: Option<u32>) -> bool {
         if layer.is_none_or(|layer| layer == id.layer) {
             return false;
         }

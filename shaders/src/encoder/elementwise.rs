@@ -28,6 +28,16 @@ pub(super) fn softcap(tools: &mut Tools<'_>, cap: f32, x: &WgpuBuffer) -> Result
     record(tools, |all| &all.softcap, &[x.binding()], (x, [cap.to_bits(), 0, 0]))
 }
 
+/// A dispatch and no copy, so that it does nothing where an expert was missing.
+pub(super) fn clear(
+    tools: &mut Tools<'_>,
+    rows: usize,
+    out: &mut WgpuBuffer,
+) -> Result<(), EngineError> {
+    out.resize(tools.gpu, rows)?;
+    record(tools, |all| &all.clear, &[out.binding()], (out, [0; 3]))
+}
+
 pub(super) fn gate(
     tools: &mut Tools<'_>,
     gate: &WgpuBuffer,

@@ -162,29 +162,39 @@ fn joined(
     let gate_up = tools.scratch.gate_up.of(tools.gpu, 2 * rows * width)?;
     let inner = Output { values: gate_up.clone(), cols: 2 * width, write: Write::Set };
     products(tools, (&to_inner, &inner_pairs), input, &inner)?;
-    let input = gated(tools, first.weights, &gate_up, (rows, width))?;
+    let FeedForward { activation, down, .. } = first.weights;
+    let joint =
+        Joint { activation: *activation, kind: down.matrix.kind, rotated: down.matrix.rotated };
+    let input = gated(tools, joint, &gate_up, (rows, width))?;
     products(tools, (&to_out, &out_pairs), &input, output)
 }
 
-/// Joins gates and ups of parts like this one, as down takes them.
+/// How gates and ups are joined, and how down takes them.
+#[derive(Clone, Copy)]
+pub(super) struct Joint {
+    pub activation: Activation,
+    pub kind: ProductKind,
+    pub rotated: bool,
+}
+
+/// Joins gates and ups.
 pub(super) fn gated(
     Tools { gpu, pipelines, recorder, scratch, .. }: &mut Tools<'_>,
-    like: &FeedForward<WgpuBackend>,
+    joint: Joint,
     gate_up: &Binding,
     (rows, width): (usize, usize),
 ) -> Result<Input, EngineError> {
-    let (kind, alpha, limit) = match like.activation {
+    let (kind, alpha, limit) = match joint.activation {
         Activation::Silu => (0, 0.0, 0.0),
         Activation::ClampedSwiglu { alpha, limit } => (1, alpha, limit),
         Activation::GeluTanh => (2, 0.0, 0.0),
     };
-    let down = &like.down.matrix;
-    let (cols, rotated) = (word("columns", width)?, u32::from(down.rotated));
+    let (cols, rotated) = (word("columns", width)?, u32::from(joint.rotated));
     let rows_word = word("rows", rows)?;
     let params = Gated { rows: rows_word, cols, kind, alpha, limit, rotated, padding: [0; 2] };
     let groups = rows * width.div_ceil(GROUP);
     let cost = (spread(groups.div_ceil(64)), (16 * groups * GROUP) as u64);
-    let (quantized, floats) = match down.kind {
+    let (quantized, floats) = match joint.kind {
         ProductKind::Int8 => {
             let out = scratch.inner.of(gpu, groups)?;
             let bindings = [gate_up.clone(), out.values.clone(), out.scales.clone()];

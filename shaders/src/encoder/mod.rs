@@ -13,12 +13,12 @@ mod routed;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{
-    AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, Linear, PinnedExpert, Router,
-    Routing,
+    AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, HeldExpert, Linear, PinnedExpert,
+    Router, Routing, SlotPlace,
 };
 use nestling_engine::batch::StepRows;
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
-use nestling_formats::Level;
+use nestling_formats::{Level, Plane};
 
 use crate::backend::{Int8Dot, WgpuBackend};
 use crate::device::Gpu;
@@ -29,6 +29,7 @@ use crate::pages::WgpuPages;
 use crate::pipelines::Pipelines;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
+use crate::slots::WgpuSlots;
 use crate::states::WgpuStates;
 
 pub(crate) use routed::Notes;
@@ -56,7 +57,10 @@ pub(crate) struct Tools<'a> {
 
 impl<'a> WgpuEncoder<'a> {
     pub(crate) fn new(backend: &'a mut WgpuBackend) -> Self {
-        backend.notes.used = 0;
+        if backend.notes.begin() {
+            // Nothing is recorded yet: this comes before whatever is.
+            let _ = backend.recorder.resume();
+        }
         Self { backend }
     }
 
@@ -197,7 +201,7 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         let count = routing.rows * routing.per_token;
         let bytes = 4 * count as u64;
         out.num_experts_per_tok = routing.per_token;
-        let parts = [(&routing.ids, 0, bytes), (&routing.weights, 0, bytes)];
+        let parts = [(&routing.ids.raw, 0, bytes), (&routing.weights.raw, 0, bytes)];
         self.tools().recorder.read(&parts, |bytes| {
             let (ids, weights) = bytes.split_at(bytes.len() / 2);
             fill(&mut out.expert_ids, ids, u32::from_le_bytes);
@@ -228,6 +232,40 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         Ok(WgpuFloats::new((gpu, &recorder.slabs), values)?)
     }
 
+    fn place_matrix(
+        &mut self,
+        slots: &mut WgpuSlots,
+        place: SlotPlace,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<WgpuMatrix, EngineError> {
+        let room = slots.room(place)?;
+        WgpuMatrix::in_slot(self.tools().recorder, room, weights, activations)
+    }
+
+    fn add_plane(
+        &mut self,
+        matrix: &mut WgpuMatrix,
+        plane: Plane,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        matrix.add_plane(self.tools().recorder, plane, bytes)
+    }
+
+    fn resize_slots(&mut self, slots: &mut WgpuSlots, bytes: u64) -> Result<(), EngineError> {
+        self.tools().recorder.submit()?;
+        Ok(slots.resize(bytes)?)
+    }
+
+    fn set_expert(
+        &mut self,
+        table: &mut WgpuExpertTable,
+        expert: u32,
+        held: Option<HeldExpert<'_, WgpuBackend>>,
+    ) -> Result<(), EngineError> {
+        table.set(self.tools().recorder, expert, held)
+    }
+
     fn flush(&mut self) -> Result<(), EngineError> {
         Ok(self.tools().recorder.submit()?)
     }
@@ -241,10 +279,7 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
     }
 
     fn clear(&mut self, rows: usize, out: &mut WgpuBuffer) -> Result<(), EngineError> {
-        let Tools { gpu, recorder, .. } = self.tools();
-        out.resize(gpu, rows)?;
-        recorder.clear(out.raw(), 0, 4 * out.len() as u64);
-        Ok(())
+        elementwise::clear(&mut self.tools(), rows, out)
     }
 
     fn rms_norm_add(
@@ -314,6 +349,18 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         out.clone_from(&self.backend.notes.ids);
     }
 
+    fn take_missed(&mut self) -> Option<usize> {
+        let WgpuBackend { recorder, notes, .. } = &mut *self.backend;
+        let missed = notes.take_missed()?;
+        // A device that is lost says so when something is read.
+        let _ = recorder.resume();
+        Some(missed)
+    }
+
+    async fn finish(&mut self) -> Result<(), EngineError> {
+        self.read_back(None, &mut Vec::new())
+    }
+
     fn experts_sum(
         &mut self,
         routing: &WgpuRouting,
@@ -337,17 +384,37 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         buffer: &WgpuBuffer,
         out: &mut Vec<f32>,
     ) -> Result<(), EngineError> {
-        let bytes = 4 * buffer.len();
-        let mut parts = vec![(buffer.raw(), 0, bytes as u64)];
+        self.read_back(Some(buffer), out)
+    }
+}
+
+impl WgpuEncoder<'_> {
+    /// Reads a buffer, and along with it what shaders noted.
+    fn read_back(
+        &mut self,
+        buffer: Option<&WgpuBuffer>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        let bytes = buffer.map_or(0, |buffer| 4 * buffer.len());
+        let mut parts: Vec<_> =
+            buffer.map(|buffer| (buffer.raw(), 0, bytes as u64)).into_iter().collect();
         let WgpuBackend { recorder, notes, .. } = &mut *self.backend;
         let mut ids = std::mem::take(&mut notes.ids);
+        let halt = notes.is_open().then(|| recorder.halt.clone());
+        parts.extend(halt.as_ref().map(|halt| (halt, 0, 4)));
         parts.extend(notes.part());
+        let mut halted = 0;
         recorder.read(&parts, |all| {
-            let (own, noted) = all.split_at(bytes.min(all.len()));
+            let (own, rest) = all.split_at(bytes.min(all.len()));
             fill(out, own, f32::from_le_bytes);
+            let (first, noted) = rest.split_at(if halt.is_some() { 4.min(rest.len()) } else { 0 });
+            halted = first.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
             fill(&mut ids, noted, u32::from_le_bytes);
         })?;
         notes.ids = ids;
+        if halt.is_some() {
+            notes.close(halted);
+        }
         Ok(())
     }
 }

@@ -325,9 +325,21 @@ pub(super) fn input_of<'a>(
     x: &WgpuBuffer,
     mut matrices: impl Iterator<Item = &'a WgpuMatrix>,
 ) -> Result<Input, EngineError> {
-    let quantized = match matrices.any(|matrix| matrix.kind == ProductKind::Int8) {
-        true => Some(quantize(tools, x, Heads { count: 1, width: x.cols, inputs: x.cols })?),
-        false => None,
+    let int8 = matrices.any(|matrix| matrix.kind == ProductKind::Int8);
+    input_for(tools, x, if int8 { ProductKind::Int8 } else { ProductKind::Float })
+}
+
+/// The same for products of one kind.
+pub(super) fn input_for(
+    tools: &mut Tools<'_>,
+    x: &WgpuBuffer,
+    kind: ProductKind,
+) -> Result<Input, EngineError> {
+    let quantized = match kind {
+        ProductKind::Int8 => {
+            Some(quantize(tools, x, Heads { count: 1, width: x.cols, inputs: x.cols })?)
+        }
+        ProductKind::Float => None,
     };
     Ok(Input { quantized, floats: x.binding(), cols: x.cols, stride: x.cols })
 }

@@ -1,6 +1,6 @@
 //! The bundled model on any backend, and what it computes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use nestling_engine::EngineError;
@@ -48,14 +48,21 @@ pub fn own_device() -> Option<WgpuBackend> {
     }
 }
 
-/// The bundled store at a level, all of it by default; none where the source tree has none.
-pub fn parts(level: Option<Level>) -> Option<Parts> {
+/// The bundled store; none where the source tree has none.
+pub fn store_path() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let path = root.join("models/nestling-storyteller.nest");
     if !path.is_file() {
         eprintln!("SKIPPED, nothing was tested: no {}", path.display());
         return None;
     }
+    Some(path)
+}
+
+/// The bundled store at a level, all of it by default; none where the source tree has none.
+pub fn parts(level: Option<Level>) -> Option<Parts> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let path = store_path()?;
     let store = Arc::new(Store::open(&path).unwrap());
     let tokenizer = store.asset("tokenizer.json").unwrap().unwrap();
     let tokenizer = Tokenizer::from_bytes("tokenizer.json", &tokenizer).unwrap();

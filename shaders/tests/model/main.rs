@@ -13,3 +13,4 @@ mod forced;
 mod greedy;
 mod lost;
 mod residency;
+mod streamed;

@@ -1,0 +1,176 @@
+//! Streamed experts in memory of a device: which slot each has, and what the device is told of them.
+
+use std::collections::HashSet;
+
+use nestling_formats::{ExpertId, Plane};
+
+use super::slot::Slot;
+use super::streamed::StreamedExperts;
+use crate::backend::{Backend, Encoder, HeldExpert};
+use crate::error::EngineError;
+use crate::residency::{PlaneId, PlaneState};
+
+/// The slots of a device, and who is in none.
+pub(super) struct DeviceSlots<B: Backend> {
+    pub slots: B::ExpertSlots,
+    /// Slots that nothing is in, the first one last.
+    free: Vec<usize>,
+    /// Experts of which a table says something else than is true.
+    changed: Vec<ExpertId>,
+    /// Experts of which planes have arrived that are in no slot yet.
+    arrived: Vec<ExpertId>,
+}
+
+impl<B: Backend> DeviceSlots<B> {
+    pub fn new(slots: B::ExpertSlots) -> Self {
+        let free = (0..B::slot_count(&slots).0).rev().collect();
+        Self { slots, free, changed: Vec::new(), arrived: Vec::new() }
+    }
+
+    /// A slot that nothing is in.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn take(&mut self) -> Result<usize, EngineError> {
+        let none =
+            || EngineError::mismatch("slots of streamed experts", "one that is free", "none");
+        self.free.pop().ok_or_else(none)
+    }
+
+    /// Nothing is in a slot any more.
+    pub fn give(&mut self, slot: usize) {
+        self.free.push(slot);
+    }
+
+    /// A plane of an expert has arrived.
+    pub fn arrived(&mut self, expert: ExpertId) {
+        self.arrived.push(expert);
+    }
+
+    /// Bytes of the slots that something is in.
+    pub fn taken_bytes(&self) -> u64 {
+        let (count, bytes) = B::slot_count(&self.slots);
+        count.saturating_sub(self.free.len()) as u64 * bytes
+    }
+
+    /// What there is of an expert is not what its table says.
+    pub fn changed(&mut self, expert: ExpertId) {
+        self.changed.push(expert);
+    }
+}
+
+impl<B: Backend> StreamedExperts<B> {
+    /// Experts lie in memory of the device from now on, if it has such memory.
+    ///
+    /// # Errors
+    /// A device whose memory has no room for one; experts that no slot fits.
+    pub fn leave_to_device(
+        &mut self,
+        backend: &mut B,
+    ) -> Result<Vec<Option<B::ExpertTable>>, EngineError> {
+        let activations = self.maker.activations;
+        let count = self.maker.config.layers.len();
+        let shape = |layer| self.maker.source.expert_shape(layer, activations);
+        let Ok(shapes) = (0..count).map(shape).collect::<Result<Vec<_>, _>>() else {
+            return Ok(Vec::new());
+        };
+        let Some(slots) = backend.expert_slots(&shapes, self.residency.budget_bytes())? else {
+            return Ok(Vec::new());
+        };
+        let biased = self.maker.biases.iter().map(Option::is_some);
+        let layers = self.extents.experts_of_layers().zip(biased).enumerate();
+        let tables = layers.map(|(layer, (experts, biased))| match experts {
+            0 => Ok(None),
+            _ if biased => Ok(None),
+            _ => backend.streamed_table(&slots, (layer, experts)),
+        });
+        let tables = tables.collect::<Result<_, _>>()?;
+        self.residency.set_places(B::slot_count(&slots).0, &mut self.evicted);
+        self.device = Some(DeviceSlots::new(slots));
+        Ok(tables)
+    }
+
+    /// Makes the slots what a budget has room for.
+    ///
+    /// # Errors
+    /// A device whose memory has no room for one expert.
+    pub(super) fn resize_slots(
+        &mut self,
+        bytes: u64,
+        encoder: &mut B::Encoder<'_>,
+    ) -> Result<(), EngineError> {
+        let Some(device) = &self.device else { return Ok(()) };
+        let kept = B::kept_slots(&device.slots, bytes);
+        let lost = |layer: u32, slots: &[Slot<B>]| -> Vec<ExpertId> {
+            let lost = (0..).zip(slots).filter(|(_, slot)| slot.place() >= Some(kept));
+            lost.map(|(expert, _)| ExpertId { layer, expert }).collect()
+        };
+        let layers = (0..).zip(&self.slots);
+        let lost: Vec<ExpertId> = layers.flat_map(|(layer, slots)| lost(layer, slots)).collect();
+        for ExpertId { layer, expert } in lost {
+            // Planes on their way are not taken in when they come.
+            for plane in Plane::ALL {
+                let id = PlaneId { layer, expert, plane };
+                if self.residency.state(id) == PlaneState::Reading {
+                    self.residency.failed(id);
+                }
+            }
+            self.residency.discard(layer, expert, &mut self.evicted);
+        }
+        self.drop_evicted();
+        let Some(device) = &mut self.device else { return Ok(()) };
+        let resized = encoder.resize_slots(&mut device.slots, bytes);
+        let (count, _) = B::slot_count(&device.slots);
+        let taken = self.slots.iter().flatten().filter_map(Slot::place);
+        let taken: HashSet<usize> = taken.collect();
+        device.free = (0..count).rev().filter(|slot| !taken.contains(slot)).collect();
+        self.residency.set_places(count, &mut self.evicted);
+        self.drop_evicted();
+        resized
+    }
+
+    /// Puts planes that arrived ahead of their use into their slots.
+    fn put_arrived(&mut self, encoder: &mut B::Encoder<'_>) {
+        while let Some(done) = self.reads.try_next() {
+            // Nobody waits for it: whoever wants it asks again.
+            let _ = self.arrive(done);
+        }
+        let Some(device) = &mut self.device else { return };
+        for id in std::mem::take(&mut device.arrived) {
+            let slots = self.slots.get_mut(id.layer as usize);
+            let slot = slots.and_then(|slots| slots.get_mut(id.expert as usize));
+            let Some(slot) = slot.filter(|slot| slot.has_arrived()) else { continue };
+            // What is wrong with it is said where it is asked for.
+            if slot.put_in_place(id, &self.maker, device, encoder).is_ok() {
+                device.changed(id);
+            }
+        }
+    }
+
+    /// Tells the tables what has changed.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub fn publish(
+        &mut self,
+        tables: &mut [Option<B::ExpertTable>],
+        encoder: &mut B::Encoder<'_>,
+    ) -> Result<(), EngineError> {
+        self.put_arrived(encoder);
+        let Some(device) = &mut self.device else { return Ok(()) };
+        while let Some(id) = device.changed.last().copied() {
+            let slots = self.slots.get(id.layer as usize);
+            let slot = slots.and_then(|slots| slots.get(id.expert as usize));
+            let bound = slot.and_then(|slot| slot.bound());
+            let held = bound.and_then(|(weights, planes)| {
+                let level = self.extents.level_of(id, planes)?;
+                Some(HeldExpert { weights, level })
+            });
+            if let Some(Some(table)) = tables.get_mut(id.layer as usize) {
+                encoder.set_expert(table, id.expert, held)?;
+            }
+            device.changed.pop();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,184 @@
+//! Experts in slots of the device: the bits of resident ones, whatever is there and whatever comes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nestling_engine::EngineError;
+use nestling_engine::backend::BackendCounters;
+use nestling_engine::expert::StoreSource;
+use nestling_engine::residency::ExpertTable;
+use nestling_engine::runner::ModelRunner;
+use nestling_engine::weights::ActivationMode::Int8;
+use nestling_formats::Level;
+use nestling_formats::store::Store;
+use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};
+
+use crate::common::{Parts, device, parts, step, store_path, try_step};
+
+const PROMPT: usize = 9;
+
+/// Bytes of all experts at a level, and the least that a step can do with.
+fn expert_bytes(parts: &Parts) -> (u64, u64) {
+    let store = parts.source.store().unwrap();
+    let table = ExpertTable::of_store(store, parts.source.level_max().unwrap()).unwrap();
+    (table.total_bytes(), table.least_bytes())
+}
+
+/// Bits of the logits of a prompt and of the tokens after it, one by one; what the device did for
+/// each token.
+fn run(
+    runner: &mut dyn ModelRunner,
+    tokens: &[u32],
+    each: &mut dyn FnMut(usize, &mut dyn ModelRunner),
+) -> (Vec<u32>, Vec<BackendCounters>) {
+    let prompt = step(runner, (0, &tokens[..PROMPT]), |at| at + 1 == PROMPT);
+    let mut bits: Vec<u32> = prompt.logits.iter().map(|logit| logit.to_bits()).collect();
+    let mut counters = Vec::new();
+    for at in PROMPT..tokens.len() {
+        each(at - PROMPT, runner);
+        let output = step(runner, (at, &tokens[at..=at]), |_| true);
+        bits.extend(output.logits.iter().map(|logit| logit.to_bits()));
+        counters.push(output.stats.device);
+    }
+    (bits, counters)
+}
+
+#[test]
+fn streamed_gives_the_bits_of_resident_at_every_budget() {
+    for (level, shares) in [(Level::L3, vec![0, 2, 4]), (Level::L8, vec![0])] {
+        let (Some(device), Some(parts)) = (device(), parts(Some(level))) else { return };
+        let tokens = &parts.text[..PROMPT + 4];
+        let mut resident = parts.runner(device.again().unwrap(), Int8, None);
+        let (expected, _) = run(&mut resident, tokens, &mut |_, _| {});
+        let (all, least) = expert_bytes(&parts);
+        for budget in shares.into_iter().map(|share: u64| (all * share / 4).max(least)) {
+            let mut streamed = parts.runner(device.again().unwrap(), Int8, Some(budget));
+            let (cold, counters) = run(&mut streamed, tokens, &mut |_, _| {});
+            assert!(cold == expected, "level {level}, {budget} bytes, cold");
+            let waits: Vec<_> = counters.iter().map(|one| one.waits).collect();
+            // One for the logits, and one for every layer at the most that lacks experts.
+            assert!(waits.iter().all(|waits| *waits <= 5), "{waits:?}");
+            let (warm, counters) = run(&mut streamed, tokens, &mut |_, _| {});
+            assert!(warm == expected, "level {level}, {budget} bytes, warm");
+            let again: Vec<_> = counters.iter().map(|one| one.waits).collect();
+            let bytes: u64 = counters.iter().map(|one| one.upload_bytes).sum();
+            eprintln!(
+                "level {level}, {budget} of {all}: waits {waits:?}, {again:?}, {bytes} bytes"
+            );
+            if budget == all {
+                // All that is asked for is there: nothing is waited for but the logits.
+                assert!(counters.iter().all(|one| one.waits == 1 && one.upload_bytes == 0));
+                assert!(counters.iter().all(|one| one.submissions == 1), "{counters:?}");
+            } else if budget == least {
+                assert!(again.iter().all(|waits| *waits > 1) && bytes > 0);
+            }
+        }
+    }
+}
+
+/// What is counted of experts does not depend on who finds them.
+#[test]
+fn uses_are_counted_as_on_the_processor() {
+    let (Some(device), Some(parts)) = (device(), parts(Some(Level::L3))) else { return };
+    let (all, _) = expert_bytes(&parts);
+    let mut streamed = parts.runner(device, Int8, Some(all / 2));
+    let mut resident = parts.on_cpu(Int8);
+    for runner in [&mut streamed as &mut dyn ModelRunner, &mut resident] {
+        step(runner, (0, &parts.text[..PROMPT]), |at| at + 1 == PROMPT);
+    }
+    for at in PROMPT..PROMPT + 3 {
+        let [found, expected] = [&mut streamed as &mut dyn ModelRunner, &mut resident]
+            .map(|runner| step(runner, (at, &parts.text[at..=at]), |_| true).stats);
+        let uses: u64 = found.expert_uses.iter().sum();
+        assert_eq!(uses, expected.expert_uses.iter().sum::<u64>());
+        assert_eq!(found.streaming.expert_hits + found.streaming.expert_misses, uses);
+        assert_eq!(found.streaming.asked_bits, 3 * uses);
+        assert_eq!(found.streaming.served_bits, 3 * uses);
+    }
+}
+
+#[test]
+fn a_budget_that_changes_while_running_changes_no_bit() {
+    let (Some(device), Some(parts)) = (device(), parts(Some(Level::L3))) else { return };
+    let tokens = &parts.text[..PROMPT + 8];
+    let (expected, _) =
+        run(&mut parts.runner(device.again().unwrap(), Int8, None), tokens, &mut |_, _| {});
+    let (all, least) = expert_bytes(&parts);
+    let mut streamed = parts.runner(device, Int8, Some(all / 2));
+    let memory = streamed.expert_memory().unwrap();
+    let budgets = [all / 2, least, all, all / 3, all];
+    let (found, _) = run(&mut streamed, tokens, &mut |number, runner| {
+        let budget = budgets[number % budgets.len()];
+        memory.set_budget(budget);
+        if number % 4 == 3 {
+            memory.shed(all / 4);
+        }
+        if number % 2 == 0 {
+            runner.change_expert_memory().unwrap();
+            assert!(memory.used_bytes() <= budget, "{} of {budget}", memory.used_bytes());
+        }
+    });
+    assert!(found == expected);
+}
+
+/// A device that has less memory than experts were promised gives them fewer slots.
+#[test]
+fn a_device_without_memory_for_all_slots_gives_fewer() {
+    let (Some(device), Some(parts)) = (device(), parts(Some(Level::L3))) else { return };
+    let tokens = &parts.text[..PROMPT + 3];
+    let (expected, _) = run(&mut parts.runner(device, Int8, None), tokens, &mut |_, _| {});
+    let (all, _) = expert_bytes(&parts);
+    let open = |vram_budget| {
+        let adapter = AdapterChoice::Index(0);
+        let options = WgpuOptions { adapter, vram_budget, ..WgpuOptions::default() };
+        WgpuBackend::open(&options).unwrap()
+    };
+    // Dense weights at 6 bits, activations, and some experts.
+    let vram_budget = Some(all / 2 + (8 << 20));
+    let mut streamed = parts.runner(open(vram_budget), Int8, Some(2 * all));
+    let (found, _) = run(&mut streamed, tokens, &mut |_, _| {});
+    assert!(found == expected);
+    let memory = streamed.expert_memory().unwrap();
+    assert!(memory.used_bytes() < all, "{} of {all}", memory.used_bytes());
+    // What is asked for later is refused as well, and changes nothing.
+    memory.set_budget(4 * all);
+    streamed.change_expert_memory().unwrap();
+    let (found, _) = run(&mut streamed, tokens, &mut |_, _| {});
+    assert!(found == expected);
+}
+
+/// A store that is damaged or cut while it is read: the step says so, and the next one goes on.
+#[test]
+fn reads_that_fail_while_a_step_waits_are_errors_of_that_step() {
+    let Some(device) = device() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let path: PathBuf = directory.path().join("model.nest");
+    let Some(original) = store_path() else { return };
+    std::fs::copy(original, &path).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let store = Arc::new(Store::open(&path).unwrap());
+    let source = StoreSource::owned(store, Some(Level::L3)).unwrap();
+    let text = parts(Some(Level::L3)).unwrap().text;
+    let parts = Parts { source: Arc::new(source), text };
+    let (_, least) = expert_bytes(&parts);
+    let tokens = &parts.text[..PROMPT + 2];
+    let mut runner = parts.runner(device, Int8, Some(least));
+    let (expected, _) = run(&mut runner, tokens, &mut |_, _| {});
+    let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+    let write = |bytes: &[u8]| {
+        let mut file = std::fs::File::create(&path).unwrap();
+        std::io::Write::write_all(&mut file, bytes).unwrap();
+        file.set_modified(modified).unwrap();
+    };
+    let zeros = vec![0; bytes.len()];
+    for damaged in [&bytes[..bytes.len() / 8], &zeros] {
+        write(damaged);
+        let failed = try_step(&mut runner, (PROMPT, &tokens[PROMPT..=PROMPT]), |_| true);
+        let error = failed.err();
+        eprintln!("{error:?}");
+        assert!(matches!(error, Some(EngineError::Store(_))));
+        write(&bytes);
+        let (found, _) = run(&mut runner, tokens, &mut |_, _| {});
+        assert!(found == expected);
+    }
+}
