@@ -249,6 +249,15 @@ impl Recorder {
         Ok(())
     }
 
+    /// Gives all to the device and waits for it.
+    ///
+    /// # Errors
+    /// A device that is lost; what the driver refuses.
+    pub fn finish(&mut self) -> Result<(), CudaError> {
+        self.submit_step()?;
+        if self.is_waiting { self.wait() } else { Ok(()) }
+    }
+
     /// Waits until the device has done all that it was given.
     fn wait(&mut self) -> Result<(), CudaError> {
         self.counts.waits += 1;

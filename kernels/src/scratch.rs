@@ -64,6 +64,10 @@ pub(crate) struct Scratch {
     /// The input of their second product, in int8 and as it is.
     pub inner: QuantizedRoom,
     pub inner_float: Room,
+    /// Parts of attention that are added up.
+    pub attended: Room,
+    /// Queries, keys and values of a DeltaNet layer behind its convolution.
+    pub mixed: Room,
     /// What the router's choice is made from.
     pub router_logits: Room,
 }

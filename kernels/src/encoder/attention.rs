@@ -3,20 +3,26 @@
 use nestling_engine::EngineError;
 use nestling_engine::backend::{AttentionHeads, HeadNorm};
 use nestling_engine::batch::StepRows;
-use nestling_engine::kv_cache::{KvValues, PAGE_POSITIONS, PageId};
+use nestling_engine::kv_cache::{KvDtype, KvValues, PAGE_POSITIONS, PageId};
 use nestling_formats::RopePairs;
 
-use super::{Tools, unwritten};
+use super::Tools;
 use crate::backend::CudaBackend;
 use crate::driver::Address;
+use crate::kernel::Kernel;
 use crate::memory::{CudaBuffer, CudaFloats, expect, word};
 use crate::pages::{CudaPages, PageLayout};
-use crate::params::{AttendParams, KvStoreParams, NormPartParams, RopeParams, RowPlace};
+use crate::params::{
+    AttendParams, KvStoreParams, NormPartParams, RopeParams, RowPlace, SPLIT_POSITIONS,
+};
 
 type Heads = AttentionHeads<CudaBackend>;
 
 /// Pages are listed in multiples of so many, so that most steps have tables of the same size.
 const PAGES_STEP: usize = 16;
+
+/// Blocks of attention that keep a device busy without cutting rows into splits.
+const BLOCKS_ENOUGH: usize = 512;
 
 fn page_missing() -> EngineError {
     EngineError::mismatch("page of a row", "a page", "none")
@@ -102,7 +108,7 @@ fn rotate(
         eps: heads.eps,
         padding: 0,
     };
-    Ok(tools.recorder.launch(unwritten("rope")?, &params)?)
+    Ok(tools.recorder.launch(params.launch(), &params)?)
 }
 
 /// Norms so many parts of every row in place, from a column on.
@@ -125,7 +131,7 @@ fn norm_parts(
         eps,
         padding: 0,
     };
-    Ok(tools.recorder.launch(unwritten("norm_part")?, &params)?)
+    Ok(tools.recorder.launch(params.launch(), &params)?)
 }
 
 /// Stores keys and values, which begin at a column.
@@ -160,7 +166,12 @@ fn store(
         scale_first: word("words of a page", layout.scale_first)?,
         padding: 0,
     };
-    Ok(tools.recorder.launch(unwritten("kv_store")?, &params)?)
+    let kernel = match shape.dtype {
+        KvDtype::F16 => Kernel::KvStoreF16,
+        KvDtype::Int8 => Kernel::KvStoreInt8,
+        _ => Kernel::KvStoreF32,
+    };
+    Ok(tools.recorder.launch(params.launch(kernel), &params)?)
 }
 
 pub(super) fn attend(
@@ -181,20 +192,50 @@ pub(super) fn attend(
     expect("elements of a stored head", kv.shape.head_dim, d)?;
     out.resize(tools.recorder, rows.len())?;
     let tables = Tables::new(tools, rows, kv)?;
+    let mut params = attend_params((heads, rows), (queries, &tables), kv)?;
+    params.out = out.address();
+    params.block_heads = params.block_heads_max();
+    let dtype = kv.shape.dtype;
+    let blocks = rows.len() * h.div_ceil(params.block_heads.max(1) as usize);
+    if params.splits < 2 || blocks >= BLOCKS_ENOUGH {
+        let kernel = match dtype {
+            KvDtype::F16 => Kernel::AttendF16,
+            KvDtype::Int8 => Kernel::AttendInt8,
+            _ => Kernel::AttendF32,
+        };
+        return Ok(tools.recorder.launch(params.launch(kernel), &params)?);
+    }
+    let kernel = match dtype {
+        KvDtype::F16 => Kernel::AttendSplitF16,
+        KvDtype::Int8 => Kernel::AttendSplitInt8,
+        _ => Kernel::AttendSplitF32,
+    };
+    let Tools { recorder, scratch } = tools;
+    params.parts = scratch.attended.of(recorder, params.part_floats())?;
+    recorder.launch(params.launch(kernel), &params)?;
+    Ok(recorder.launch(params.merge(), &params)?)
+}
+
+/// All but where attention goes to.
+fn attend_params(
+    (heads, rows): (&Heads, &StepRows),
+    (queries, tables): (&CudaBuffer, &Tables),
+    kv: &CudaPages,
+) -> Result<AttendParams, EngineError> {
+    let (h, d) = (heads.num_attention_heads, heads.head_dim);
     let layout = PageLayout::of(&kv.shape);
-    let params = AttendParams {
+    let positions = tables.longest * PAGE_POSITIONS;
+    Ok(AttendParams {
         queries: queries.address(),
         places: tables.places,
         pages: tables.pages,
         sinks: heads.sinks.as_ref().map_or(0, CudaFloats::address),
-        out: out.address(),
-        parts: 0,
         rows: word("rows", rows.len())?,
         heads: word("query heads", h)?,
-        sharing: word("query heads", h / g.max(1))?,
+        sharing: word("query heads", h / heads.num_key_value_heads.max(1))?,
         stride: word("columns", queries.cols)?,
         head_dim: word("elements of a head", d)?,
-        value_dim: word("elements of a value", value_dim)?,
+        value_dim: word("elements of a value", kv.shape.values.dim(d))?,
         window: heads
             .sliding_window
             .map_or(u32::MAX, |size| u32::try_from(size).unwrap_or(u32::MAX)),
@@ -205,11 +246,9 @@ pub(super) fn attend(
         value_word: word("words of a value", layout.value_strides[1])?,
         prefix_words: word("words of a value", layout.prefix_words)?,
         scale_first: word("words of a page", layout.scale_first)?,
-        splits: 1,
-        block_heads: 1,
-    };
-    let params = AttendParams { block_heads: params.block_heads_max(), ..params };
-    Ok(tools.recorder.launch(unwritten("attend")?, &params)?)
+        splits: word("splits of a row", positions.div_ceil(SPLIT_POSITIONS as usize))?,
+        ..AttendParams::default()
+    })
 }
 
 /// Where rows and pages are, for kernels.
@@ -218,6 +257,8 @@ struct Tables {
     places: Address,
     /// Addresses of pages.
     pages: Address,
+    /// Most pages that a row may see, rounded up.
+    longest: usize,
 }
 
 impl Tables {
@@ -246,8 +287,10 @@ impl Tables {
             places[row] = RowPlace { position, first_page: word("pages of a step", first)? };
         }
         list.resize(list.len().next_multiple_of(PAGES_STEP), 0);
+        let longest = known.iter().flatten().map(|(_, pages)| *pages).max().unwrap_or(0);
+        let longest = longest.next_multiple_of(PAGES_STEP);
         let recorder = &mut *tools.recorder;
-        Ok(Self { places: recorder.table(&places)?, pages: recorder.table(&list)? })
+        Ok(Self { places: recorder.table(&places)?, pages: recorder.table(&list)?, longest })
     }
 }
 

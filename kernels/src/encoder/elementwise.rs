@@ -2,25 +2,26 @@
 
 use nestling_engine::EngineError;
 
-use super::{Tools, unwritten};
+use super::Tools;
+use crate::kernel::Kernel;
 use crate::memory::{CudaBuffer, CudaRouting, expect, word};
 use crate::params::{AddGatedParams, ExpertsSumParams, GateParams, GatherRowsParams, ScalarParams};
 
 pub(super) fn scale(tools: &mut Tools<'_>, factor: f32, x: &CudaBuffer) -> Result<(), EngineError> {
-    scalar(tools, ("scale", factor), x)
+    scalar(tools, (Kernel::Scale, factor), x)
 }
 
 pub(super) fn softcap(tools: &mut Tools<'_>, cap: f32, x: &CudaBuffer) -> Result<(), EngineError> {
-    scalar(tools, ("softcap", cap), x)
+    scalar(tools, (Kernel::Softcap, cap), x)
 }
 
 fn scalar(
     tools: &mut Tools<'_>,
-    (kernel, value): (&str, f32),
+    (kernel, value): (Kernel, f32),
     x: &CudaBuffer,
 ) -> Result<(), EngineError> {
     let params = ScalarParams { x: x.address(), count: x.len() as u64, value, padding: 0 };
-    Ok(tools.recorder.launch(unwritten(kernel)?, &params)?)
+    Ok(tools.recorder.launch(params.launch(kernel), &params)?)
 }
 
 pub(super) fn gate(
@@ -31,7 +32,7 @@ pub(super) fn gate(
     expect("columns of gates", out.cols, gate.cols)?;
     expect("rows of gates", out.rows, gate.rows)?;
     let params = GateParams { gate: gate.address(), out: out.address(), count: out.len() as u64 };
-    Ok(tools.recorder.launch(unwritten("gate")?, &params)?)
+    Ok(tools.recorder.launch(params.launch(), &params)?)
 }
 
 pub(super) fn add_gated(
@@ -51,7 +52,7 @@ pub(super) fn add_gated(
         rows: word("rows", out.rows)?,
         cols: word("columns", out.cols)?,
     };
-    Ok(tools.recorder.launch(unwritten("add_gated")?, &params)?)
+    Ok(tools.recorder.launch(params.launch(), &params)?)
 }
 
 pub(super) fn gather_rows(
@@ -72,7 +73,7 @@ pub(super) fn gather_rows(
         rows: word("rows", out.rows)?,
         cols: word("columns", out.cols)?,
     };
-    Ok(tools.recorder.launch(unwritten("gather_rows")?, &params)?)
+    Ok(tools.recorder.launch(params.launch(), &params)?)
 }
 
 pub(super) fn experts_sum(
@@ -94,5 +95,5 @@ pub(super) fn experts_sum(
         per_token: word("experts of a token", per_token)?,
         padding: 0,
     };
-    Ok(tools.recorder.launch(unwritten("experts_sum")?, &params)?)
+    Ok(tools.recorder.launch(params.launch(), &params)?)
 }

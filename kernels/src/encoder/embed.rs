@@ -3,7 +3,7 @@
 use nestling_engine::EngineError;
 use nestling_engine::batch::StepRows;
 
-use super::{Tools, unwritten};
+use super::Tools;
 use crate::matrix::CudaMatrix;
 use crate::memory::{CudaBuffer, expect, word};
 use crate::params::EmbedParams;
@@ -33,5 +33,5 @@ pub(super) fn embed(
         rows: word("rows", rows.len())?,
         cols: word("columns", table.cols)?,
     };
-    Ok(recorder.launch(unwritten("embed")?, &params)?)
+    Ok(recorder.launch(params.launch(), &params)?)
 }

@@ -10,10 +10,11 @@ use nestling_engine::backend::{FeedForward, PinnedExpert};
 use nestling_formats::nested::GROUP;
 use nestling_formats::{Activation, Level};
 
+use super::Tools;
 use super::products::{Input, Job, Output, Write, by_level, input_of, products};
-use super::{Tools, unwritten};
 use crate::backend::CudaBackend;
 use crate::driver::Address;
+use crate::kernel::Kernel;
 use crate::matrix::ProductKind;
 use crate::memory::{CudaBuffer, CudaRouting, expect, word};
 use crate::params::{GatedParams, Pair};
@@ -180,17 +181,17 @@ pub(super) fn gated(
         is_rotated: u32::from(down.rotated),
         ..GatedParams::default()
     };
-    let quantized = match down.kind {
+    let (kernel, quantized) = match down.kind {
         ProductKind::Int8 => {
             let out = scratch.inner.of(recorder, rows * width.div_ceil(GROUP))?;
             (params.values, params.scales) = (out.values, out.scales);
-            Some(out)
+            (Kernel::GatedQuantize, Some(out))
         }
         ProductKind::Float => {
             params.out = scratch.inner_float.of(recorder, rows * width)?;
-            None
+            (Kernel::Gated, None)
         }
     };
-    recorder.launch(unwritten("gated")?, &params)?;
+    recorder.launch(params.launch(kernel), &params)?;
     Ok(Input { quantized, floats: params.out, cols: width, stride: width })
 }

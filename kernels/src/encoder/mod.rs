@@ -1,6 +1,7 @@
 //! The operations of a step: each records its kernels.
 
 mod attention;
+mod delta_net;
 mod elementwise;
 mod embed;
 mod experts;
@@ -24,7 +25,6 @@ use crate::expert_table::CudaExpertTable;
 use crate::matrix::CudaMatrix;
 use crate::memory::{CudaBuffer, CudaFloats, CudaRouting, expect};
 use crate::pages::CudaPages;
-use crate::params::Launch;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
 use crate::states::CudaStates;
@@ -66,15 +66,6 @@ impl Drop for CudaEncoder<'_> {
     fn drop(&mut self) {
         self.backend.recorder.discard();
     }
-}
-
-/// In place of how a kernel is started that is not written yet.
-fn unwritten(kernel: &str) -> Result<Launch, EngineError> {
-    Err(not_there(kernel))
-}
-
-fn not_there(what: &str) -> EngineError {
-    EngineError::mismatch(what, "an operation of this device", "none")
 }
 
 impl Encoder<CudaBackend> for CudaEncoder<'_> {
@@ -170,13 +161,13 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
 
     fn delta_net(
         &mut self,
-        _net: &DeltaNet<CudaBackend>,
-        _rows: &StepRows,
-        _projected: &CudaBuffer,
-        _states: &mut CudaStates,
-        _out: &mut CudaBuffer,
+        net: &DeltaNet<CudaBackend>,
+        rows: &StepRows,
+        projected: &CudaBuffer,
+        states: &mut CudaStates,
+        out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        Err(not_there("delta_net"))
+        delta_net::delta_net(&mut self.tools(), (net, rows), projected, states, out)
     }
 
     fn gate(&mut self, gate: &CudaBuffer, out: &mut CudaBuffer) -> Result<(), EngineError> {
@@ -206,6 +197,14 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
             fill(&mut out.expert_weights, weights, f32::from_le_bytes);
         })?;
         Ok(())
+    }
+
+    fn write_routing(
+        &mut self,
+        routing: &Routing,
+        out: &mut CudaRouting,
+    ) -> Result<(), EngineError> {
+        route::write(&mut self.backend.recorder, routing, out)
     }
 
     fn bind_matrix(
@@ -321,6 +320,10 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
         elementwise::gather_rows(&mut self.tools(), x, indices, out)
+    }
+
+    async fn finish(&mut self) -> Result<(), EngineError> {
+        Ok(self.backend.recorder.finish()?)
     }
 
     async fn read_into(

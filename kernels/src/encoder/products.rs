@@ -10,8 +10,8 @@ use nestling_engine::backend::{HeadMatrices, Linear};
 use nestling_formats::Level;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 
+use super::Tools;
 use super::quantize::{Heads, quantize};
-use super::{Tools, not_there, unwritten};
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::kernel::Kernel;
@@ -97,27 +97,36 @@ enum Way {
     One,
     /// Int8, few pairs.
     Few,
+    /// Int8, rows of the matrix one after another.
+    RowMajor,
     Float,
 }
 
 impl Way {
-    fn of(kind: ProductKind, pairs: usize) -> Self {
-        match (kind, pairs) {
+    fn of(job: &Job) -> Self {
+        match (job.kind, job.pairs.len()) {
             (ProductKind::Float, _) => Self::Float,
+            (ProductKind::Int8, _) if !job.matrix.is_tiled() => Self::RowMajor,
             (ProductKind::Int8, 0..=1) => Self::One,
             (ProductKind::Int8, _) => Self::Few,
         }
     }
 
-    /// The kernel, and the most pairs of a block.
-    ///
-    /// # Errors
-    /// A kernel that is not written.
-    fn kernel(self) -> Result<(Kernel, usize), EngineError> {
+    fn kernel(self) -> Kernel {
         match self {
-            Self::One => Ok((Kernel::MatvecNested, 1)),
-            Self::Few => Ok((Kernel::MatvecNestedRows, MATVEC_PAIRS_MAX as usize)),
-            Self::Float => Err(not_there("matmul_float")),
+            Self::One => Kernel::MatvecNested,
+            Self::Few => Kernel::MatvecNestedRows,
+            Self::RowMajor => Kernel::MatvecRowMajor,
+            Self::Float => Kernel::MatvecFloat,
+        }
+    }
+
+    /// The most pairs of a block.
+    fn pairs_max(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Few => MATVEC_PAIRS_MAX as usize,
+            Self::RowMajor | Self::Float => 32,
         }
     }
 }
@@ -170,13 +179,13 @@ pub(super) fn products(
         if let Some(bias) = job.bias {
             expect("bias", job.matrix.rows, bias.len)?;
         }
-        let way = Way::of(job.kind, job.pairs.len());
+        let way = Way::of(job);
         let known = ways.iter().position(|(other, _)| *other == way);
         let at = known.unwrap_or_else(|| {
             ways.push((way, Blocks::default()));
             ways.len() - 1
         });
-        ways[at].1.push(job, way.kernel()?.1)?;
+        ways[at].1.push(job, way.pairs_max())?;
     }
     let pairs = tools.recorder.table(pairs)?;
     ways.iter().try_for_each(|(way, blocks)| record(tools, (*way, blocks, pairs), input, output))
@@ -206,7 +215,7 @@ fn record(
         padding: 0,
     };
     let (count, tiles) = (word("blocks", blocks.all.len())?, word("tiles", blocks.tiles)?);
-    Ok(recorder.launch(params.launch(way.kernel()?.0, count, tiles), &params)?)
+    Ok(recorder.launch(params.launch(way.kernel(), count, tiles), &params)?)
 }
 
 /// Rows as pairs of themselves, level by level, and where those of each begin.
@@ -353,5 +362,5 @@ pub(super) fn matmul_heads(
         outputs: word("columns", outputs)?,
         rest: word("columns", rest)?,
     };
-    Ok(tools.recorder.launch(unwritten("heads_rest")?, &params)?)
+    Ok(tools.recorder.launch(params.launch(), &params)?)
 }

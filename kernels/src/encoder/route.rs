@@ -1,18 +1,33 @@
 //! The router: which experts a row uses.
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::Router;
+use nestling_engine::backend::{Router, Routing};
 use nestling_formats::{GroupScore, RouterScore};
 
-use super::{NUM_EXPERTS_MAX, PER_TOKEN_MAX, Tools, products, unwritten};
+use super::{NUM_EXPERTS_MAX, PER_TOKEN_MAX, Tools, products};
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::error::CudaError;
 use crate::memory::{CudaBuffer, CudaFloats, CudaRouting, expect, word};
 use crate::params::RouteParams;
+use crate::recorder::Recorder;
 
 /// Most groups of experts.
 const GROUPS_MAX: usize = 64;
+
+/// Puts a routing of the host in place of the router's.
+pub(super) fn write(
+    recorder: &mut Recorder,
+    routing: &Routing,
+    out: &CudaRouting,
+) -> Result<(), EngineError> {
+    let count = out.rows * out.per_token;
+    expect("experts of a row", out.per_token, routing.num_experts_per_tok)?;
+    expect("experts of a routing", count, routing.expert_ids.len())?;
+    expect("weights of a routing", count, routing.expert_weights.len())?;
+    recorder.write(bytemuck::cast_slice(&routing.expert_ids), out.ids())?;
+    Ok(recorder.write(bytemuck::cast_slice(&routing.expert_weights), out.weights())?)
+}
 
 pub(super) fn route(
     tools: &mut Tools<'_>,
@@ -74,5 +89,5 @@ fn choose(
         ),
         padding: 0,
     };
-    Ok(tools.recorder.launch(unwritten("route")?, &params)?)
+    Ok(tools.recorder.launch(params.launch(), &params)?)
 }

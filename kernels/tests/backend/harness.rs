@@ -4,7 +4,7 @@ use std::sync::{Mutex, OnceLock};
 
 use nestling_cuda::{CudaBackend, CudaOptions};
 
-pub use crate::values::{EPSILON, buffer, expect_close, noise, read};
+pub use crate::values::{EPSILON, buffer, expect_close, expect_rows_close, noise, read};
 
 /// A backend on a device of its own. Without a GPU that is said loudly, and an error where
 /// NESTLING_TEST_CUDA is set.
@@ -26,5 +26,13 @@ pub fn device() -> Option<CudaBackend> {
     opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
 }
 
+/// Most elements of a DeltaNet key: the state of 32 columns must fit in shared memory.
+pub const KEY_DIM_MAX: usize = 340;
+
 /// Rows that are many: an emulated device takes its time for each.
 pub const ROWS_MANY: usize = 300;
+
+/// As the cases that are shared call it: instructions are the same here.
+pub fn plain_device() -> Option<CudaBackend> {
+    device()
+}

@@ -7,7 +7,7 @@ use nestling_engine::cpu::Cpu;
 use nestling_engine::recurrent::{StateId, StateShape, StateTrack, StateWrite};
 use nestling_formats::{DeltaNetConfig, Level};
 
-use crate::harness::{EPSILON, buffer, device, expect_close, noise, read};
+use crate::harness::{EPSILON, KEY_DIM_MAX, buffer, device, expect_close, noise, read};
 
 const fn shape(
     [num_key_heads, num_value_heads]: [usize; 2],
@@ -132,7 +132,7 @@ pub fn story<B: Backend>(backend: &mut B, shape: DeltaNetConfig) -> [Vec<f32>; 2
 #[test]
 fn delta_nets_are_those_of_the_cpu() {
     let Some(mut device) = device() else { return };
-    for shape in SHAPES {
+    for shape in SHAPES.into_iter().filter(|shape| shape.key_head_dim <= KEY_DIM_MAX) {
         let found = story(&mut device, shape);
         let expected = story(&mut Cpu::new(1), shape);
         // Ten tokens, each of which adds two sums of key_head_dim products, and some thirty
