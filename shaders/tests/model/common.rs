@@ -1,7 +1,7 @@
 //! The bundled model on any backend, and what it computes.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::Backend;
@@ -18,34 +18,14 @@ use nestling_engine::text::{EncodeOptions, SpecialText, Tokenizer};
 use nestling_engine::weights::ActivationMode;
 use nestling_formats::Level;
 use nestling_formats::store::Store;
-use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};
+
+pub use crate::harness::{device, own_device};
 
 /// The bundled model and a device.
 pub struct Parts {
     pub source: Arc<dyn ExpertSource>,
     /// Tokens of the validation text, which no part of the model was made from.
     pub text: Vec<u32>,
-}
-
-/// A backend on the first adapter, software or not; none, said loudly, where there is no adapter.
-pub fn device() -> Option<WgpuBackend> {
-    static OPENED: OnceLock<Option<Mutex<WgpuBackend>>> = OnceLock::new();
-    let opened = OPENED.get_or_init(|| own_device().map(Mutex::new));
-    opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
-}
-
-/// A backend on a device of its own.
-pub fn own_device() -> Option<WgpuBackend> {
-    let adapter = AdapterChoice::Index(0);
-    match WgpuBackend::open(&WgpuOptions { adapter, ..WgpuOptions::default() }) {
-        Ok(backend) => Some(backend),
-        Err(error) => {
-            // Set where nothing may be skipped.
-            assert!(std::env::var_os("NESTLING_TEST_GPU").is_none(), "{error}");
-            eprintln!("SKIPPED, nothing was tested: {error}");
-            None
-        }
-    }
 }
 
 /// The bundled store; none where the source tree has none.

@@ -9,9 +9,9 @@ use nestling_engine::model::Runner;
 use nestling_engine::runner::ModelRunner;
 use nestling_engine::simulate::{LayerRouting, TraceStep};
 use nestling_engine::weights::ActivationMode;
-use nestling_wgpu::WgpuBackend;
 
 use crate::common::{Parts, ROWS_MAX, device, greedy, parts, recorded};
+use crate::harness::Gpu;
 
 /// Tokens of a prompt. Prompts are taken one after another from the validation text, not chosen.
 const PROMPT: usize = 32;
@@ -105,7 +105,7 @@ const PER_TOKEN: usize = 4;
 
 /// Where the continuations of a prompt part, if they do.
 fn difference(
-    gpu: &mut Runner<WgpuBackend>,
+    gpu: &mut Runner<Gpu>,
     cpu: &mut dyn ModelRunner,
     prompt: &[u32],
     tokens: usize,
@@ -123,7 +123,7 @@ fn difference(
 /// Texts of so many prompts on both devices: those that differ are shown, and must do so between
 /// choices that are nearly even.
 fn compare(
-    (parts, device): (&Parts, WgpuBackend),
+    (parts, device): (&Parts, Gpu),
     activations: ActivationMode,
     (prompts, tokens): (usize, usize),
 ) {

@@ -11,6 +11,7 @@ mod common;
 mod families;
 mod forced;
 mod greedy;
+mod harness;
 mod lost;
 mod residency;
 mod streamed;

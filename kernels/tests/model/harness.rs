@@ -1,0 +1,28 @@
+//! One device for all tests: a GPU where there is one, the emulated device elsewhere.
+
+use std::sync::{Mutex, OnceLock};
+
+use nestling_cuda::{CudaBackend, CudaOptions};
+
+/// What is tested.
+pub type Gpu = CudaBackend;
+
+/// A backend on a device that tests share.
+pub fn device() -> Option<Gpu> {
+    static OPENED: OnceLock<Option<Mutex<Gpu>>> = OnceLock::new();
+    let opened = OPENED.get_or_init(|| own_device().map(Mutex::new));
+    opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
+}
+
+/// A backend on a device of its own. Without a GPU that is said loudly, and an error where
+/// NESTLING_TEST_CUDA is set.
+pub fn own_device() -> Option<Gpu> {
+    match CudaBackend::open(&CudaOptions::default()) {
+        Ok(backend) => Some(backend),
+        Err(error) => {
+            assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
+            eprintln!("SKIPPED on a GPU, only emulated: {error}");
+            Some(CudaBackend::emulated().unwrap())
+        }
+    }
+}

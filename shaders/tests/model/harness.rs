@@ -1,0 +1,29 @@
+//! One device for all tests.
+
+use std::sync::{Mutex, OnceLock};
+
+use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};
+
+/// What is tested.
+pub type Gpu = WgpuBackend;
+
+/// A backend on the first adapter, software or not; none, said loudly, where there is no adapter.
+pub fn device() -> Option<Gpu> {
+    static OPENED: OnceLock<Option<Mutex<Gpu>>> = OnceLock::new();
+    let opened = OPENED.get_or_init(|| own_device().map(Mutex::new));
+    opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
+}
+
+/// A backend on a device of its own.
+pub fn own_device() -> Option<Gpu> {
+    let adapter = AdapterChoice::Index(0);
+    match WgpuBackend::open(&WgpuOptions { adapter, ..WgpuOptions::default() }) {
+        Ok(backend) => Some(backend),
+        Err(error) => {
+            // Set where nothing may be skipped.
+            assert!(std::env::var_os("NESTLING_TEST_GPU").is_none(), "{error}");
+            eprintln!("SKIPPED, nothing was tested: {error}");
+            None
+        }
+    }
+}
