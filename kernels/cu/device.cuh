@@ -52,7 +52,8 @@ DEVICE u32 permute_bytes(u32 low, u32 high, u32 selector) {
 #endif
 }
 
-// Weights are read once: they should not push activations out of the first-level cache.
+// Weights are read once: they should not push activations out of the first-level cache. Nobody writes
+// them meanwhile, so the compiler may move the load.
 DEVICE uint4 load_once(const u8* at) {
 #ifdef NESTLING_EMULATION
     uint4 value;
@@ -60,9 +61,9 @@ DEVICE uint4 load_once(const u8* at) {
     return value;
 #else
     uint4 value;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "l"(at));
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+        : "l"(at));
     return value;
 #endif
 }

@@ -48,40 +48,53 @@ struct Cell {
     u64 index;
 };
 
+// What a lane reads of a cell's planes: one vector of four rows.
+struct Planes {
+    uint4 p2, p3, p4, p6, p8;
+};
+
 template <u32 LEVEL>
-DEVICE Digits digits_of(u32 p2, const uint4& p3, const uint4& p4, u32 p6, u32 p8, u32 row, u32 vector,
-                        bool is_merged) {
-    u32 a = row == 0 ? p3.x : row == 1 ? p3.y : row == 2 ? p3.z : p3.w;
-    u32 b = row == 0 ? p4.x : row == 1 ? p4.y : row == 2 ? p4.z : p4.w;
+DEVICE Planes read_planes(const Matrix& matrix, const Cell& cell) {
+    u32 lane = lane_of_thread(), vector = lane / 4 % 2, quad = lane % 4;
+    u64 two = cell.index * 128 + vector * 64 + quad * 16, one = cell.index * 64 + quad * 16;
+    const uint4 zero = make_uint4(0, 0, 0, 0);
+    Planes planes = {load_once(matrix.p2 + two), zero, zero, zero, zero};
+    if (LEVEL >= LEVEL_3) {
+        planes.p3 = load_once(matrix.p3 + (matrix.is_merged ? two : one));
+    }
+    if (LEVEL >= LEVEL_4 && !matrix.is_merged) {
+        planes.p4 = load_once(matrix.p4 + one);
+    }
+    if (LEVEL >= LEVEL_6) {
+        planes.p6 = load_once(matrix.p6 + two);
+    }
+    if (LEVEL >= LEVEL_8) {
+        planes.p8 = load_once(matrix.p8 + two);
+    }
+    return planes;
+}
+
+DEVICE u32 word_of(const uint4& words, u32 row) {
+    return row == 0 ? words.x : row == 1 ? words.y : row == 2 ? words.z : words.w;
+}
+
+template <u32 LEVEL>
+DEVICE Digits digits_of(const Planes& planes, u32 row, u32 vector, bool is_merged) {
+    u32 third = word_of(planes.p3, row), fourth = word_of(planes.p4, row);
     Digits digits;
-    digits.p2 = p2;
-    digits.middle = LEVEL == LEVEL_2 || is_merged ? a : merged_digit(a, b, vector);
-    digits.p6 = p6;
-    digits.p8 = p8;
+    digits.p2 = word_of(planes.p2, row);
+    digits.middle = LEVEL == LEVEL_2 || is_merged ? third : merged_digit(third, fourth, vector);
+    digits.p6 = word_of(planes.p6, row);
+    digits.p8 = word_of(planes.p8, row);
     return digits;
 }
 
 // The exact sums of four rows of one vector with every row of activations.
 template <u32 LEVEL, u32 PAIRS>
-DEVICE void vector_sums(const Matrix& matrix, const Cell& cell, const MatvecTask& task,
+DEVICE void vector_sums(const Matrix& matrix, const Cell& cell, const Planes& planes, const MatvecTask& task,
                         const MatvecRows& rows, const FineTable& fine, int sums[PAIRS][4]) {
-    u32 lane = lane_of_thread(), vector = lane / 4 % 2, quad = lane % 4;
-    u64 two = cell.index * 128 + vector * 64 + quad * 16, one = cell.index * 64 + quad * 16;
-    const uint4 zero = make_uint4(0, 0, 0, 0);
-    uint4 p2 = load_once(matrix.p2 + two), p3 = zero, p4 = zero, p6 = zero, p8 = zero;
+    u32 vector = lane_of_thread() / 4 % 2;
     bool is_merged = matrix.is_merged != 0;
-    if (LEVEL >= LEVEL_3) {
-        p3 = load_once(matrix.p3 + (is_merged ? two : one));
-    }
-    if (LEVEL >= LEVEL_4 && !is_merged) {
-        p4 = load_once(matrix.p4 + one);
-    }
-    if (LEVEL >= LEVEL_6) {
-        p6 = load_once(matrix.p6 + two);
-    }
-    if (LEVEL >= LEVEL_8) {
-        p8 = load_once(matrix.p8 + two);
-    }
     uint4 x[PAIRS];
     for (u32 r = 0; r < PAIRS; r++) {
         u32 row = r < task.pairs ? rows.pairs[r].x_row : rows.pairs[0].x_row;
@@ -103,13 +116,9 @@ DEVICE void vector_sums(const Matrix& matrix, const Cell& cell, const MatvecTask
             x[r] = make_uint4(ordered[0], ordered[1], ordered[2], ordered[3]);
         }
     }
-    const u32 first[4] = {p2.x, p2.y, p2.z, p2.w};
-    const u32 sixth[4] = {p6.x, p6.y, p6.z, p6.w};
-    const u32 eighth[4] = {p8.x, p8.y, p8.z, p8.w};
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
-        Digits digits =
-            digits_of<LEVEL>(first[i], p3, p4, sixth[i], eighth[i], i, vector, is_merged);
+        Digits digits = digits_of<LEVEL>(planes, i, vector, is_merged);
         if (LEVEL <= LEVEL_4) {
             u32 values[4];
             table_values<LEVEL>(digits, table, values);
@@ -144,21 +153,32 @@ DEVICE uint2 two_steps(const Matrix& matrix, u64 cell, u32 row) {
     return make_uint2((low & 15) | (high & 1) << 4, (low >> 8 & 15) | (high >> 1 & 1) << 4);
 }
 
+// The cell of a place among those of a task's tiles; the last one for places beyond.
+DEVICE Cell cell_at(const Matrix& matrix, const MatvecTask& task, u32 first, u32 groups, u32 place) {
+    u32 count = task.tiles * groups;
+    place = place < count ? place : count - 1;
+    Cell cell;
+    cell.tile = task.tile + place / groups;
+    cell.group = first + place % groups;
+    cell.index = static_cast<u64>(cell.tile) * matrix.groups + cell.group;
+    return cell;
+}
+
 template <u32 LEVEL, u32 PAIRS, u32 CELLS>
 DEVICE void sum_cells(const Matrix& matrix, const MatvecTask& task, const MatvecRows& rows, u32 first,
                       u32 groups, float unit, MatvecShared<PAIRS, CELLS>& shared) {
     u32 lane = lane_of_thread(), warp = threadIdx.x / WARP, vector = lane / 4 % 2, quad = lane % 4;
-    u32 count = task.tiles * groups;
+    u32 count = task.tiles * groups, place = warp * 4 + lane / 8;
+    Cell cell = cell_at(matrix, task, first, groups, place), next = cell;
+    Planes planes = read_planes<LEVEL>(matrix, cell), following = planes;
     for (u32 base = warp * 4; base < count; base += MATVEC_THREADS / 8) {
-        u32 place = base + lane / 8;
-        bool is_there = place < count;
-        place = is_there ? place : count - 1;
-        Cell cell;
-        cell.tile = task.tile + place / groups;
-        cell.group = first + place % groups;
-        cell.index = static_cast<u64>(cell.tile) * matrix.groups + cell.group;
+        // What comes next is on its way while this is computed.
+        if (base + MATVEC_THREADS / 8 < count) {
+            next = cell_at(matrix, task, first, groups, place + MATVEC_THREADS / 8);
+            following = read_planes<LEVEL>(matrix, next);
+        }
         int sums[PAIRS][4];
-        vector_sums<LEVEL, PAIRS>(matrix, cell, task, rows, shared.fine, sums);
+        vector_sums<LEVEL, PAIRS>(matrix, cell, planes, task, rows, shared.fine, sums);
         // This lane keeps two of the four rows, the lane with the other vector the others.
         u32 row = 4 * quad + 2 * vector;
         uint2 steps = two_steps(matrix, cell.index, row);
@@ -171,7 +191,7 @@ DEVICE void sum_cells(const Matrix& matrix, const MatvecTask& task, const Matvec
             int keep_0 = vector ? sums[r][2] : sums[r][0], keep_1 = vector ? sums[r][3] : sums[r][1];
             keep_0 += __shfl_xor_sync(FULL_WARP, give_0, 4);
             keep_1 += __shfl_xor_sync(FULL_WARP, give_1, 4);
-            if (is_there && r < task.pairs) {
+            if (place < count && r < task.pairs) {
                 u64 at = static_cast<u64>(rows.pairs[r].x_row) * rows.x_groups + cell.group;
                 float x_scale = rows.x_scales[at];
                 float2* part = &shared.parts[r][place][row];
@@ -179,6 +199,9 @@ DEVICE void sum_cells(const Matrix& matrix, const MatvecTask& task, const Matvec
                 part[1] = make_float2(static_cast<float>(keep_1), x_scale * scale_1);
             }
         }
+        place += MATVEC_THREADS / 8;
+        cell = next;
+        planes = following;
     }
 }
 

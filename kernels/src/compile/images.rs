@@ -145,10 +145,28 @@ mod tests {
         }
     }
 
-    /// Compiled once, and from the folder afterwards. Needs the compiler.
+    /// A build with a folder of images has all of them.
     #[test]
+    fn what_a_release_embeds_is_whole() {
+        if EMBEDDED.is_empty() {
+            return;
+        }
+        for &kernel in Kernel::ALL {
+            for target in Target::RELEASED {
+                assert!(embedded(kernel, target).is_some(), "{} {target}", kernel.name());
+            }
+            // Devices between those that were compiled for run what was made for older ones.
+            let older = embedded(kernel, Target::Device(8, 0));
+            assert_eq!(KernelImages::default().image(kernel, (8, 6)).ok(), older);
+        }
+    }
+
+    /// Compiled once, and from the folder afterwards.
+    #[test]
+    #[expect(clippy::print_stderr, reason = "a test that is skipped should say why")]
     fn what_was_compiled_is_kept() {
         if nvrtc::version().is_none() {
+            eprintln!("SKIPPED, nothing was tested: no libnvrtc was found");
             return;
         }
         let folder = tempfile::tempdir().unwrap();

@@ -2,6 +2,8 @@
 //! indices and bits; a device alone shows races between threads that never meet, and speed.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say where")]
 
+mod argmax;
+mod attention;
 mod harness;
 mod layout;
 mod nested;
