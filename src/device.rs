@@ -9,6 +9,8 @@ use nestling_engine::{
     Backend, CancelToken, Engine, EngineError, Model, ModelOptions, ModelSource, OpenProgress,
 };
 
+#[cfg(feature = "cuda")]
+use nestling_cuda::{CudaBackend, CudaDeviceChoice, CudaOptions};
 #[cfg(feature = "wgpu")]
 use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};
 
@@ -22,6 +24,9 @@ pub enum Device {
     Auto,
     /// The processor.
     Cpu,
+    /// A GPU of NVIDIA's through CUDA.
+    #[cfg(feature = "cuda")]
+    Cuda(CudaDeviceChoice),
     /// A GPU through Vulkan, Metal or Direct3D 12.
     #[cfg(feature = "wgpu")]
     Wgpu(AdapterChoice),
@@ -32,24 +37,22 @@ pub enum Device {
 #[non_exhaustive]
 pub enum DeviceError {
     /// No device has such a name.
-    #[error("`{text}` is no device; the devices are auto, cpu, wgpu, wgpu:INDEX and wgpu:NAME")]
+    #[error(
+        "`{text}` is no device; the devices are auto, cpu, cuda, wgpu, and both with :INDEX or :NAME"
+    )]
     Unknown {
         /// What was given.
         text: String,
     },
     /// A device that this build does not have.
-    #[error("this build has no {device} backend{}", later(device))]
+    #[error("this build has no {device} backend")]
     NotBuilt {
         /// Which.
         device: String,
     },
 }
 
-fn later(device: &str) -> &'static str {
-    if device == "cuda" { ": it is not written yet; wgpu runs on NVIDIA's GPUs too" } else { "" }
-}
-
-/// `auto`, `cpu`, `wgpu`, `wgpu:INDEX` or `wgpu:NAME`.
+/// `auto`, `cpu`, `cuda` or `wgpu`; the last two with `:INDEX` or `:NAME`.
 impl FromStr for Device {
     type Err = DeviceError;
 
@@ -65,6 +68,12 @@ impl FromStr for Device {
             }
             #[cfg(not(feature = "wgpu"))]
             ("wgpu", _) => Err(DeviceError::NotBuilt { device: device.to_owned() }),
+            #[cfg(feature = "cuda")]
+            ("cuda", which) if which != Some("") => {
+                let Ok(choice) = which.unwrap_or("auto").parse();
+                Ok(Self::Cuda(choice))
+            }
+            #[cfg(not(feature = "cuda"))]
             ("cuda", _) => Err(DeviceError::NotBuilt { device: device.to_owned() }),
             _ => Err(DeviceError::Unknown { text: text.to_owned() }),
         }
@@ -76,6 +85,10 @@ impl fmt::Display for Device {
         match self {
             Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(CudaDeviceChoice::Auto) => f.write_str("cuda"),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(choice) => write!(f, "cuda:{choice}"),
             #[cfg(feature = "wgpu")]
             Self::Wgpu(AdapterChoice::Auto) => f.write_str("wgpu"),
             #[cfg(feature = "wgpu")]
@@ -92,7 +105,7 @@ pub struct DeviceOptions {
     /// Bytes of a GPU's memory that models may use ([`OpenDevice::memory_bytes`]); none for what it
     /// has. Without meaning for the processor.
     pub vram_budget: Option<u64>,
-    /// Folder where compiled shaders are kept from one start to the next; none to compile them
+    /// Folder where compiled shaders and kernels are kept from one start to the next; none to compile them
     /// every time.
     pub pipeline_cache: Option<PathBuf>,
 }
@@ -105,6 +118,9 @@ pub enum OpenDevice {
         /// Why no GPU computes, where one was looked for.
         reason: Option<String>,
     },
+    /// A GPU of NVIDIA's.
+    #[cfg(feature = "cuda")]
+    Cuda(Box<CudaBackend>),
     /// A GPU.
     #[cfg(feature = "wgpu")]
     Wgpu(Box<WgpuBackend>),
@@ -120,26 +136,32 @@ impl DeviceOptions {
         match &self.device {
             Device::Cpu => Ok(OpenDevice::Cpu { reason: None }),
             Device::Auto => Ok(self.best()),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(choice) => Ok(OpenDevice::Cuda(Box::new(self.cuda(choice)?))),
             #[cfg(feature = "wgpu")]
             Device::Wgpu(choice) => Ok(OpenDevice::Wgpu(Box::new(self.gpu(choice)?))),
         }
     }
 
-    #[cfg(feature = "wgpu")]
+    /// CUDA before other GPUs, and those before the processor.
     fn best(&self) -> OpenDevice {
-        match self.gpu(&AdapterChoice::Auto) {
-            Ok(gpu) => OpenDevice::Wgpu(Box::new(gpu)),
-            Err(error) => OpenDevice::Cpu { reason: Some(error.to_string()) },
+        let mut reasons: Vec<String> = Vec::new();
+        #[cfg(feature = "cuda")]
+        match self.cuda(&CudaDeviceChoice::Auto) {
+            Ok(gpu) => return OpenDevice::Cuda(Box::new(gpu)),
+            Err(error) => reasons.push(error.to_string()),
         }
+        #[cfg(feature = "wgpu")]
+        match self.gpu(&AdapterChoice::Auto) {
+            Ok(gpu) => return OpenDevice::Wgpu(Box::new(gpu)),
+            Err(error) => reasons.push(error.to_string()),
+        }
+        reasons.retain(|reason| !reason.is_empty());
+        OpenDevice::Cpu { reason: (!reasons.is_empty()).then(|| reasons.join("; ")) }
     }
 
-    #[cfg(not(feature = "wgpu"))]
-    fn best(&self) -> OpenDevice {
-        OpenDevice::Cpu { reason: None }
-    }
-
-    /// What computes in place of a device that refuses a model: the processor, where the device was
-    /// chosen and not named and another one may do what it cannot.
+    /// What computes in place of a device that refuses a model: another backend or the processor, where
+    /// the device was chosen and not named and another one may do what it cannot.
     ///
     /// # Errors
     /// The error, where nothing else may compute.
@@ -161,7 +183,20 @@ impl DeviceOptions {
             return Err(error);
         }
         let reason = format!("{} does not take this model: {error}", refusing.name());
+        #[cfg(all(feature = "cuda", feature = "wgpu"))]
+        if let (OpenDevice::Cuda(_), Ok(gpu)) = (refusing, self.gpu(&AdapterChoice::Auto)) {
+            return Ok(OpenDevice::Wgpu(Box::new(gpu)));
+        }
         Ok(OpenDevice::Cpu { reason: Some(reason) })
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self, choice: &CudaDeviceChoice) -> Result<CudaBackend, EngineError> {
+        Ok(CudaBackend::open(&CudaOptions {
+            device: choice.clone(),
+            vram_budget: self.vram_budget,
+            kernel_cache: self.pipeline_cache.as_ref().map(|folder| folder.join("cuda")),
+        })?)
     }
 
     #[cfg(feature = "wgpu")]
@@ -194,6 +229,8 @@ impl OpenDevice {
     pub fn name(&self) -> String {
         match self {
             Self::Cpu { .. } => "the processor".into(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => gpu.name(),
             #[cfg(feature = "wgpu")]
             Self::Wgpu(gpu) => gpu.name(),
         }
@@ -205,6 +242,8 @@ impl OpenDevice {
     pub fn memory_bytes(&self, host: Option<u64>) -> Option<u64> {
         match self {
             Self::Cpu { .. } => host,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => host.into_iter().chain(gpu.memory_bytes()).min(),
             #[cfg(feature = "wgpu")]
             Self::Wgpu(gpu) => host.into_iter().chain(gpu.memory_bytes()).min(),
         }
@@ -214,6 +253,8 @@ impl OpenDevice {
     pub fn give<U: WithBackend>(&self, mut cpu: impl FnMut() -> Cpu, user: U) -> U::Output {
         match self {
             Self::Cpu { .. } => user.with(|| Ok(cpu())),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => user.with(|| Ok(gpu.again()?)),
             #[cfg(feature = "wgpu")]
             Self::Wgpu(gpu) => user.with(|| Ok(gpu.again()?)),
         }
@@ -233,6 +274,10 @@ impl OpenDevice {
     ) -> Result<Model, EngineError> {
         match self {
             Self::Cpu { .. } => Model::open_source(engine, source, options, progress, cancel),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => {
+                Model::open_source_on(gpu.again()?, engine, source, options, progress, cancel)
+            }
             #[cfg(feature = "wgpu")]
             Self::Wgpu(gpu) => {
                 Model::open_source_on(gpu.again()?, engine, source, options, progress, cancel)
@@ -252,8 +297,6 @@ mod tests {
         }
         let unknown = "gpu".parse::<Device>().unwrap_err().to_string();
         assert!(unknown.contains("`gpu` is no device"), "{unknown}");
-        let cuda = "cuda".parse::<Device>().unwrap_err().to_string();
-        assert!(cuda.contains("no cuda backend: it is not written yet"), "{cuda}");
     }
 
     #[test]
@@ -294,6 +337,22 @@ mod tests {
         }
         assert_eq!("wgpu:1".parse(), Ok(Device::Wgpu(AdapterChoice::Index(1))));
         assert!("wgpu:".parse::<Device>().is_err());
+    }
+
+    #[test]
+    #[cfg(feature = "cuda")]
+    fn cuda_devices_are_named_by_number_or_name() {
+        for text in ["cuda", "cuda:1", "cuda:H200"] {
+            assert_eq!(text.parse::<Device>().unwrap().to_string(), text);
+        }
+        assert!("cuda:".parse::<Device>().is_err());
+    }
+
+    #[test]
+    #[cfg(not(feature = "cuda"))]
+    fn a_build_without_cuda_says_so() {
+        let error = "cuda:0".parse::<Device>().unwrap_err();
+        assert_eq!(error.to_string(), "this build has no cuda backend");
     }
 
     #[test]

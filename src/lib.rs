@@ -5,6 +5,8 @@
 
 mod device;
 
+#[cfg(feature = "cuda")]
+pub use nestling_cuda as cuda;
 pub use nestling_engine as engine;
 pub use nestling_formats as formats;
 #[cfg(feature = "wgpu")]

@@ -1,5 +1,6 @@
 //! A device as the engine's backend.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
@@ -9,6 +10,7 @@ use nestling_engine::recurrent::{StateId, StateShape};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
 
+use crate::compile::KernelImages;
 use crate::devices::CudaDeviceChoice;
 use crate::driver::{Driver, HostLaunch};
 use crate::encoder::{CudaEncoder, HEAD_DIM_MAX, NUM_EXPERTS_MAX, Notes, PER_TOKEN_MAX};
@@ -31,6 +33,8 @@ pub struct CudaOptions {
     pub device: CudaDeviceChoice,
     /// Bytes of device memory that may be used; none for what is free.
     pub vram_budget: Option<u64>,
+    /// Folder where compiled kernels are kept from one start to the next.
+    pub kernel_cache: Option<PathBuf>,
 }
 
 /// A device. Several may share one ([`CudaBackend::again`]), each with steps of its own.
@@ -44,12 +48,13 @@ pub struct CudaBackend {
 }
 
 impl CudaBackend {
-    /// Opens a device.
+    /// Opens a device and loads every kernel, compiled where the build has none for it.
     ///
     /// # Errors
     /// [`CudaError::Device`]; what the driver refuses.
     pub fn open(options: &CudaOptions) -> Result<Self, CudaError> {
-        let driver = Driver::open(&options.device)?;
+        let images = KernelImages::new(options.kernel_cache.clone());
+        let driver = Driver::open(&options.device, images)?;
         let free = driver.memory()?.free;
         Self::on(driver, Some(options.vram_budget.map_or(free, |budget| budget.min(free))))
     }

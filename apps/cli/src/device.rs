@@ -6,11 +6,15 @@ use crate::console::{Console, write_out};
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::places;
+use nestling::cuda::{self, CudaDeviceDescription, CudaDeviceError};
 use nestling::engine::cpu::kernels::Kernels;
 use nestling::wgpu::{AdapterChoice, AdapterDescription, AdapterKind, device, devices};
 use nestling::{Device, DeviceOptions, EngineError, OpenDevice};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+
+/// What CUDA shows, or why nothing.
+type CudaDevices = std::result::Result<Vec<CudaDeviceDescription>, CudaDeviceError>;
 
 fn options(args: &DeviceArgs) -> DeviceOptions {
     DeviceOptions {
@@ -23,7 +27,7 @@ fn options(args: &DeviceArgs) -> DeviceOptions {
 /// Opens what computes, and says so where it is not what one would hope for.
 pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
     let device = options(args).open();
-    let device = device.map_err(|error| explain(&error).advise(instead_of_missing(&devices())))?;
+    let device = device.map_err(|error| explain(&error).advise(instead_of(&args.device)))?;
     tell(&device, args, console);
     Ok(device)
 }
@@ -52,12 +56,28 @@ pub fn instead(
 }
 
 fn tell(device: &OpenDevice, args: &DeviceArgs, console: &Console) {
-    let OpenDevice::Cpu { reason } = device else { return };
+    let OpenDevice::Cpu { reason } = device else {
+        if args.device == Device::Auto {
+            console.note(format_args!("computing on {}", device.name()));
+        }
+        return;
+    };
     if let Some(reason) = reason {
         console.note(format_args!("computing on the CPU: {reason}"));
     }
     if args.vram_budget.is_some() {
         console.note("--vram-budget has no effect on the CPU");
+    }
+}
+
+/// What would do where this device is missing.
+fn instead_of(device: &Device) -> String {
+    let others = devices();
+    match device {
+        Device::Cuda(_) if others.is_empty() => {
+            "install NVIDIA's driver, or use the CPU with --device cpu".into()
+        }
+        _ => instead_of_missing(&others),
     }
 }
 
@@ -78,6 +98,20 @@ fn instead_of_missing(gpus: &[AdapterDescription]) -> String {
 /// Bytes that models may take of the device that would compute, which is not opened, and what GPU it
 /// is; none for the processor.
 pub fn planned(args: &DeviceArgs, host: Option<u64>) -> Result<(Option<u64>, Option<String>)> {
+    let cuda = match &args.device {
+        Device::Auto => cuda::device(&cuda::CudaDeviceChoice::Auto).ok(),
+        Device::Cuda(choice) => {
+            let found = cuda::device(choice)
+                .map_err(|error| Failure::new(error.to_string()).advise(instead_of(&args.device)));
+            Some(found?)
+        }
+        _ => None,
+    };
+    if let Some(gpu) = cuda {
+        let own = args.vram_budget.map_or(gpu.memory_bytes, |size| size.0);
+        let named = format!("{} ({})", cuda_name(&gpu), gpu.name);
+        return Ok((host.into_iter().chain([own]).min(), Some(named)));
+    }
     let gpu = match &args.device {
         Device::Cpu => None,
         Device::Wgpu(choice) => {
@@ -95,10 +129,10 @@ pub fn planned(args: &DeviceArgs, host: Option<u64>) -> Result<(Option<u64>, Opt
 
 /// `nestling devices`.
 pub fn list(args: &DevicesArgs) -> Result<()> {
-    let (kernels, gpus) = (Kernels::detect().name(), devices());
+    let (kernels, cuda, gpus) = (Kernels::detect().name(), cuda::devices(), devices());
     write_out(&match args.format.is_json() {
-        true => format!("{:#}\n", as_json(kernels, &gpus)),
-        false => as_text(kernels, &gpus),
+        true => format!("{:#}\n", as_json(kernels, &cuda, &gpus)),
+        false => as_text(kernels, &cuda, &gpus),
     })
 }
 
@@ -107,8 +141,34 @@ fn name(gpu: &AdapterDescription) -> String {
     format!("wgpu:{}", gpu.index)
 }
 
-fn as_text(kernels: &str, gpus: &[AdapterDescription]) -> String {
+fn cuda_name(gpu: &CudaDeviceDescription) -> String {
+    format!("cuda:{}", gpu.index)
+}
+
+/// The CUDA devices, and why there are none where a driver says more than that it is not there.
+fn cuda_text(found: &CudaDevices) -> String {
+    let gpus = match found {
+        Ok(gpus) => gpus,
+        Err(CudaDeviceError::NoDriver) => return String::new(),
+        Err(error) => return format!("no cuda  {error}\n"),
+    };
+    let mut text = String::new();
+    for gpu in gpus {
+        let (major, minor) = gpu.compute_capability;
+        let memory = ByteSize(gpu.memory_bytes);
+        let _ = writeln!(text, "{:<8} {}, {memory}", cuda_name(gpu), gpu.name);
+        let _ = writeln!(
+            text,
+            "         compute capability {major}.{minor}, {} multiprocessors, driver for CUDA {}.{}",
+            gpu.multiprocessors, gpu.driver.0, gpu.driver.1,
+        );
+    }
+    text
+}
+
+fn as_text(kernels: &str, cuda: &CudaDevices, gpus: &[AdapterDescription]) -> String {
     let mut text = format!("{:<8} the processor, {kernels} kernels\n", Device::Cpu.to_string());
+    text += &cuda_text(cuda);
     for gpu in gpus {
         let memory = gpu.memory_bytes.map_or(String::new(), |bytes| {
             let whose = if gpu.kind == AdapterKind::Discrete { "" } else { " of shared memory" };
@@ -151,7 +211,20 @@ fn features(gpu: &AdapterDescription) -> Vec<String> {
     ]
 }
 
-fn as_json(kernels: &str, gpus: &[AdapterDescription]) -> Value {
+fn cuda_json(gpu: &CudaDeviceDescription) -> Value {
+    json!({
+        "device": cuda_name(gpu),
+        "name": gpu.name,
+        "compute_capability": [gpu.compute_capability.0, gpu.compute_capability.1],
+        "multiprocessors": gpu.multiprocessors,
+        "memory_bytes": gpu.memory_bytes,
+        "l2_bytes": gpu.l2_bytes,
+        "driver": [gpu.driver.0, gpu.driver.1],
+    })
+}
+
+fn as_json(kernels: &str, cuda: &CudaDevices, gpus: &[AdapterDescription]) -> Value {
+    let cuda: Vec<Value> = cuda.iter().flatten().map(cuda_json).collect();
     let gpus = gpus.iter().map(|gpu| {
         let (limits, features) = (&gpu.limits, &gpu.features);
         json!({
@@ -180,6 +253,7 @@ fn as_json(kernels: &str, gpus: &[AdapterDescription]) -> Value {
     });
     json!({
         "cpu": { "device": "cpu", "kernels": kernels },
+        "cuda": cuda,
         "gpus": gpus.collect::<Vec<_>>(),
     })
 }

@@ -11,6 +11,7 @@ use cudarc::driver::sys::{self, CUresult};
 
 use super::commands::{Command, Commands};
 use super::{Address, MemoryInfo};
+use crate::compile::KernelImages;
 use crate::devices::{CudaDeviceDescription, CudaDeviceError, DRIVER_VERSION_MIN};
 use crate::error::CudaError;
 use crate::kernel::Kernel;
@@ -76,6 +77,7 @@ pub(crate) struct Cuda {
     context: Handle,
     functions: Mutex<HashMap<Kernel, Handle>>,
     capability: (u32, u32),
+    images: KernelImages,
 }
 
 /// What the driver answered.
@@ -195,7 +197,10 @@ fn describe(index: i32, driver: (u32, u32)) -> Result<CudaDeviceDescription, Cud
 impl Cuda {
     /// # Errors
     /// What the driver refuses.
-    pub fn open(description: &CudaDeviceDescription) -> Result<Self, CudaError> {
+    pub fn open(
+        description: &CudaDeviceDescription,
+        images: KernelImages,
+    ) -> Result<Self, CudaError> {
         let index = i32::try_from(description.index).unwrap_or(i32::MAX);
         let (mut device, mut context) = (0, ptr::null_mut());
         // SAFETY: the driver was started where the device was described; it writes a number and the
@@ -208,6 +213,7 @@ impl Cuda {
             context: Handle::of(context),
             functions: Mutex::default(),
             capability: description.compute_capability,
+            images,
         })
     }
 
@@ -376,6 +382,14 @@ impl Cuda {
         })
     }
 
+    /// Loads all kernels: none is missing or refused later.
+    ///
+    /// # Errors
+    /// [`CudaError::Kernel`].
+    pub fn load_all(&self) -> Result<(), CudaError> {
+        self.within(|| Kernel::ALL.iter().try_for_each(|kernel| self.function(*kernel).map(drop)))
+    }
+
     fn function(&self, kernel: Kernel) -> Result<sys::CUfunction, CudaError> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = functions.get(&kernel) {
@@ -390,7 +404,8 @@ impl Cuda {
     /// Loads a kernel; its module stays as long as the context.
     fn load(&self, kernel: Kernel) -> Result<Handle, CudaError> {
         let refused = |reason: String| CudaError::Kernel { kernel: kernel.name().into(), reason };
-        let image: Vec<u8> = Err(refused(format!("no image for {:?}", self.capability)))?;
+        let image = self.images.image(kernel, self.capability);
+        let image = image.map_err(|error| refused(error.to_string()))?;
         let name = CString::new(kernel.name()).map_err(|error| refused(error.to_string()))?;
         let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: an image as the compiler made it, which ends with a zero where it is a text; the

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use self::commands::Commands;
 use self::cuda::Cuda;
 use self::emulated::Emulated;
+use crate::compile::KernelImages;
 use crate::devices::CudaDeviceChoice;
 use crate::error::CudaError;
 
@@ -78,15 +79,17 @@ pub(crate) struct MemoryInfo {
 }
 
 impl Driver {
-    /// Opens a device.
+    /// Opens a device and loads every kernel.
     ///
     /// # Errors
     /// [`CudaError::Device`] where it is not there; what the driver refuses.
-    pub fn open(choice: &CudaDeviceChoice) -> Result<Arc<Self>, CudaError> {
+    pub fn open(choice: &CudaDeviceChoice, images: KernelImages) -> Result<Arc<Self>, CudaError> {
         let description = crate::devices::device(choice)?;
         let (major, minor) = description.compute_capability;
         let name = format!("{}, CUDA, compute capability {major}.{minor}", description.name);
-        Ok(Self::of(Form::Cuda(Cuda::open(&description)?), name))
+        let cuda = Cuda::open(&description, images)?;
+        cuda.load_all()?;
+        Ok(Self::of(Form::Cuda(cuda), name))
     }
 
     /// A device of host memory, whose kernels `launch` runs.

@@ -18,7 +18,8 @@ use crate::kernel::Kernel;
 use crate::matrix::{CudaMatrix, ProductKind};
 use crate::memory::{CudaBuffer, CudaFloats, expect, word};
 use crate::params::{
-    Block, HeadsRestParams, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, Pair, ProductParams,
+    Block, HeadsRestParams, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, Pair,
+    ProductParams,
 };
 use crate::scratch::Quantized;
 
@@ -90,6 +91,9 @@ impl Output {
 /// Cells of a matrix, a tile by a group each, that one block of threads takes at once.
 const CELLS_AT_ONCE: usize = 128;
 
+/// From so many pairs of a job on, tensor cores are worth what they need at least.
+const MANY_PAIRS: usize = 9;
+
 /// The ways to compute a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -97,6 +101,8 @@ enum Way {
     One,
     /// Int8, few pairs.
     Few,
+    /// Int8, many pairs: on tensor cores.
+    Many,
     /// Int8, rows of the matrix one after another.
     RowMajor,
     Float,
@@ -108,7 +114,8 @@ impl Way {
             (ProductKind::Float, _) => Self::Float,
             (ProductKind::Int8, _) if !job.matrix.is_tiled() => Self::RowMajor,
             (ProductKind::Int8, 0..=1) => Self::One,
-            (ProductKind::Int8, _) => Self::Few,
+            (ProductKind::Int8, 2..MANY_PAIRS) => Self::Few,
+            (ProductKind::Int8, _) => Self::Many,
         }
     }
 
@@ -116,6 +123,7 @@ impl Way {
         match self {
             Self::One => Kernel::MatvecNested,
             Self::Few => Kernel::MatvecNestedRows,
+            Self::Many => Kernel::MatmulNested,
             Self::RowMajor => Kernel::MatvecRowMajor,
             Self::Float => Kernel::MatvecFloat,
         }
@@ -126,6 +134,7 @@ impl Way {
         match self {
             Self::One => 1,
             Self::Few => MATVEC_PAIRS_MAX as usize,
+            Self::Many => MATMUL_PAIRS_MAX as usize,
             Self::RowMajor | Self::Float => 32,
         }
     }

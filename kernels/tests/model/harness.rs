@@ -3,6 +3,7 @@
 use std::sync::{Mutex, OnceLock};
 
 use nestling_cuda::{CudaBackend, CudaOptions};
+use nestling_engine::backend::Backend;
 
 /// What is tested.
 pub type Gpu = CudaBackend;
@@ -25,4 +26,11 @@ pub fn own_device() -> Option<Gpu> {
             Some(CudaBackend::emulated().unwrap())
         }
     }
+}
+
+/// Tokens of a family's prompt: two pages, and convolutions and windows that lie in both. An emulated
+/// device, which takes its time for each, passes a piece and one more.
+pub fn family_tokens() -> usize {
+    let is_emulated = device().is_some_and(|device| device.name().contains("emulated"));
+    if is_emulated { 24 } else { 70 }
 }

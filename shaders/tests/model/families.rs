@@ -16,6 +16,7 @@ use nestling_engine::runner::ModelRunner;
 use nestling_formats::Checkpoint;
 
 use crate::common::{device, recorded, replayed, step};
+use crate::harness::family_tokens as tokens;
 
 /// Folders of `engine/tests/data/families`, and what of a family the device refuses.
 const FAMILIES: &[(&str, Option<&str>)] = &[
@@ -33,9 +34,6 @@ const FAMILIES: &[(&str, Option<&str>)] = &[
     ("qwen3-next", None),
 ];
 
-/// Tokens of a prompt: two pages, and convolutions and windows that lie in both.
-const TOKENS: usize = 70;
-
 /// Rows of a second computation: it reads pages and states that the first pieces left.
 const PIECE: usize = 23;
 
@@ -45,7 +43,8 @@ const PIECE: usize = 23;
 const TOLERANCE: f32 = 4.0 * 10.0 * 14.0 * 10.0 / (1 << 24) as f32;
 
 fn load<B: Backend>(backend: B, source: &Arc<dyn ExpertSource>) -> Result<Runner<B>, EngineError> {
-    let options = RunnerOptions { rows_max: TOKENS, kv_pages: Some(4), ..RunnerOptions::default() };
+    let options =
+        RunnerOptions { rows_max: tokens(), kv_pages: Some(4), ..RunnerOptions::default() };
     Runner::load(backend, Arc::clone(source), &options, &CancelToken::new(), &mut |_, _| {})
 }
 
@@ -68,7 +67,7 @@ fn every_family_has_the_logits_of_the_cpu() {
             (Err(error), None) => panic!("{name}: {error}"),
         };
         let vocabulary = source.config().vocab_size as u32;
-        let tokens: Vec<u32> = (0..TOKENS as u32).map(|at| at * 7919 % vocabulary).collect();
+        let tokens: Vec<u32> = (0..tokens() as u32).map(|at| at * 7919 % vocabulary).collect();
         let mut cpu = load(Cpu::new(2), &source).unwrap();
         let (expected, routing) = recorded(&mut cpu, (0, &tokens));
         let largest = expected.iter().fold(0.0, |most: f32, logit| most.max(logit.abs()));
@@ -78,7 +77,8 @@ fn every_family_has_the_logits_of_the_cpu() {
         eprintln!("{name}: off by {off:e}, logits up to {largest}");
         assert!(off <= TOLERANCE * largest, "{name}: {off} of {largest}");
         // The same by its own routing, in pieces, is what it says of the whole.
-        let [own, pieces] = [TOKENS, PIECE].map(|piece| in_pieces(&mut found, &tokens, piece));
+        let [own, pieces] =
+            [tokens.len(), PIECE].map(|piece| in_pieces(&mut found, &tokens, piece));
         assert!(own == pieces, "{name}: in pieces of {PIECE}");
     }
 }

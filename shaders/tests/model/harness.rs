@@ -27,3 +27,8 @@ pub fn own_device() -> Option<Gpu> {
         }
     }
 }
+
+/// Tokens of a family's prompt: two pages, and convolutions and windows that lie in both.
+pub fn family_tokens() -> usize {
+    70
+}

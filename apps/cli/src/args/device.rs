@@ -8,8 +8,9 @@ use nestling::Device;
 /// What computes. The heading is that of the arguments around it.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
-    /// Device that computes: auto (a GPU, or the CPU where there is none), cpu, wgpu (a GPU through
-    /// Vulkan, Metal or Direct3D 12), wgpu:INDEX or wgpu:NAME as `nestling devices` lists them
+    /// Device that computes: auto (a GPU, or the CPU where there is none), cpu, cuda (a GPU of
+    /// NVIDIA's), wgpu (a GPU through Vulkan, Metal or Direct3D 12); cuda:INDEX, wgpu:INDEX or
+    /// with a part of the name, as `nestling devices` lists them
     #[arg(long, value_name = "DEVICE", default_value = "auto", env = "NESTLING_DEVICE")]
     pub device: Device,
 
@@ -19,8 +20,10 @@ pub struct DeviceArgs {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "A device is chosen with --device: by number, as wgpu:0, or by a part of \
-its name. `auto` takes the best GPU and never software.")]
+#[command(
+    after_help = "A device is chosen with --device: by number, as cuda:0 or wgpu:0, or by a \
+part of its name. `auto` takes CUDA before other GPUs, and never software."
+)]
 pub struct DevicesArgs {
     #[command(flatten)]
     pub format: MachineFormatArgs,

@@ -57,6 +57,7 @@ fn one_name_has_one_meaning() {
 #[test]
 fn devices_are_read_from_the_command_line() {
     use nestling::Device;
+    use nestling::cuda::CudaDeviceChoice;
     use nestling::wgpu::AdapterChoice;
     let device = |text: &str| run(&["nestling", "run", "--device", text]).resources.device.device;
     assert_eq!(run(&["nestling", "run"]).resources.device.device, Device::Auto);
@@ -64,7 +65,8 @@ fn devices_are_read_from_the_command_line() {
     assert_eq!(device("wgpu"), Device::Wgpu(AdapterChoice::Auto));
     assert_eq!(device("wgpu:1"), Device::Wgpu(AdapterChoice::Index(1)));
     assert_eq!(device("wgpu:arc"), Device::Wgpu(AdapterChoice::Name("arc".into())));
-    for wrong in ["cuda", "gpu", "wgpu:"] {
+    assert_eq!(device("cuda:1"), Device::Cuda(CudaDeviceChoice::Index(1)));
+    for wrong in ["cuda:", "gpu", "wgpu:"] {
         assert!(parse(&["nestling", "run", "--device", wrong]).is_err(), "{wrong}");
     }
 }
