@@ -10,6 +10,7 @@ mod error;
 mod fitter;
 mod hidden;
 mod inputs;
+mod measure;
 mod order;
 mod plan;
 mod progress;
@@ -27,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nestling_formats::gguf::BlockType;
 use nestling_formats::nested::{InputTransform, NeuronOrder, QuantizeOptions};
 use nestling_formats::store::{GroupId, StoreId, StoreWriter};
-use nestling_formats::{Checkpoint, ElementType, ImportError, Level};
+use nestling_formats::{Checkpoint, ElementType, ImportError, Level, MatrixId};
 
 use crate::CancelToken;
 use crate::calibrate::{CalibrationTokens, Calibrator};
@@ -108,6 +109,9 @@ pub struct ConvertOptions {
     pub rotation: InputTransform,
     /// How codecs are fitted and codes chosen.
     pub quantize: QuantizeOptions,
+    /// What the error of each level counts in the matrices of experts; none = what `quantize` says,
+    /// with and without calibration.
+    pub expert_level_weights: Option<[f32; 5]>,
     /// What codes are chosen by; the embedding is always coded by its weights alone.
     pub calibration: Calibration,
     /// How much the second moments of calibration are damped.
@@ -119,6 +123,15 @@ impl ConvertOptions {
     pub(crate) fn keeps(&self, element: ElementType) -> bool {
         let is_mxfp4 = element == ElementType::Block(BlockType::Mxfp4);
         is_mxfp4 && self.source_bits == SourceBits::AtMost
+    }
+
+    /// How a matrix of the store is coded.
+    pub(crate) fn quantize_of(&self, made: MatrixId) -> QuantizeOptions {
+        let mut options = self.quantize.clone();
+        if let Some(weights) = self.expert_level_weights.filter(|_| made.expert.is_some()) {
+            (options.level_weights, options.calibrated.level_weights) = (weights, weights);
+        }
+        options
     }
 }
 
@@ -135,6 +148,7 @@ impl Default for ConvertOptions {
             order: NeuronOrder::default(),
             rotation: InputTransform::None,
             quantize: QuantizeOptions::default(),
+            expert_level_weights: None,
             calibration: Calibration::None,
             damping: Damping::default(),
         }

@@ -11,7 +11,7 @@ use nestling_engine::convert::{
 };
 use nestling_engine::{CancelToken, EngineError};
 use nestling_formats::Checkpoint;
-use nestling_formats::store::Store;
+use nestling_formats::store::{GroupId, Store};
 
 fn checkpoint(name: &str) -> Checkpoint {
     Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)).unwrap()
@@ -77,6 +77,27 @@ fn the_store_says_how_experts_are_used() {
     let sums: Vec<f32> = layers.values().map(|(sum, _)| *sum).collect();
     assert!(sums.iter().all(|sum| (sum - sums[0]).abs() < 1e-4 && *sum >= 1.0), "{sums:?}");
     assert!(layers.values().any(|(_, unused)| *unused > 0), "every expert was chosen");
+}
+
+/// What every token uses is measured as experts are: all planes of all matrices, and the first plane
+/// takes most of the error away.
+#[test]
+fn planes_of_dense_matrices_are_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.nest");
+    run("tiny-qwen3-moe", &path, &options(tokens(200), 2)).unwrap();
+    let store = Store::open(&path).unwrap();
+    let mut measured = 0;
+    for group in store.groups().iter().filter(|group| matches!(group.id, GroupId::Dense { .. })) {
+        assert_eq!(group.error_drops.len(), group.matrices.len());
+        for (matrix, drops) in group.matrices.iter().zip(&group.error_drops) {
+            let drops = drops.map(Option::unwrap);
+            let rest: f32 = drops[1..].iter().sum();
+            assert!(drops[0] > rest && rest > 0.0, "{:?} of {}: {drops:?}", matrix.kind, group.id);
+            measured += 1;
+        }
+    }
+    assert!(measured >= 4, "{measured}");
 }
 
 fn hidden_file(folder: &Path) -> PathBuf {

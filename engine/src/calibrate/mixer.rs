@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nestling_formats::{Level, MatrixKind};
+use nestling_formats::{Level, MatrixKind, ModelConfig};
 
 use super::moments::{MomentSum, Panels};
 use super::{
     Calibrator, Pass, Passed, STEP_ROWS, Wanted, pages_max, sequences_per_step, step_rows, steps,
 };
 use crate::backend::{Backend, Encoder, HeadMatrices, Routing};
+use crate::batch::StepRows;
 use crate::cpu::kernels::Kernels;
 use crate::cpu::{Cpu, CpuBuffer, math};
 use crate::driver::block_on;
@@ -18,7 +19,7 @@ use crate::expert::ExpertSource;
 use crate::kv_cache::KvDtype;
 use crate::model::memory::{LayerMemory, MemoryShape};
 use crate::model::mixer::{Ending, Mixing, Watch, mix};
-use crate::model::{Activations, LayerWeights, feed_forward};
+use crate::model::{Activations, LayerWeights, RopeAngles, feed_forward};
 use crate::threads::ThreadPool;
 
 /// What the tokens left behind on their way.
@@ -38,6 +39,38 @@ pub(super) struct PassedOn {
     pub routing: Routing, // [T, K]
     /// What a shared expert's outputs are multiplied by; empty for 1.
     pub gates: Vec<f32>, // [T]
+}
+
+/// Some sequences on their way through a layer's mixer.
+pub(super) struct MixerStep<'a> {
+    pub config: &'a ModelConfig,
+    pub weights: &'a LayerWeights<Cpu>,
+    pub angles: &'a [RopeAngles],
+    pub rows: &'a mut StepRows,
+    pub memory: &'a mut LayerMemory<Cpu>,
+    pub act: &'a mut Activations<Cpu>,
+}
+
+/// Puts `hidden`, `[T, hidden_size]`, and what the mixer adds to it into `act.x`.
+pub(super) fn pass_mixer(
+    enc: &mut <Cpu as Backend>::Encoder<'_>,
+    hidden: &[f32],
+    step: MixerStep<'_>,
+    watch: &mut impl Watch<Cpu>,
+) -> Result<(), EngineError> {
+    let MixerStep { config, weights, angles, rows, memory, act } = step;
+    let eps = config.rms_norm_eps;
+    enc.write(hidden, &mut act.x)?;
+    let mut values = Vec::new();
+    for (kind, rope) in angles.iter().zip(&mut act.ropes) {
+        kind.fill(rows, &mut values);
+        enc.write(&values, rope)?;
+    }
+    enc.rms_norm(&act.x, &weights.attention_norm, eps, &mut act.normed)?;
+    let multiplier = config.multipliers.residual;
+    let norm = weights.norms_after.as_ref().map(|norms| (&norms.attention, eps));
+    let ending = Ending { multiplier, norm };
+    mix(enc, &weights.mixer, Mixing { rows, tail: None, act, memory, ending }, watch)
 }
 
 /// Sums what meets the mixer's matrices.
@@ -123,7 +156,7 @@ impl Calibrator<'_> {
         let mut sums = Sums { wanted, pool, kernels, panels, inputs: BTreeMap::new() };
         let (mut normed, mut passed_on) = (MomentSum::new(hidden), PassedOn::default());
         let mut expert_inputs = weights.norm_before_experts().map(|_| MomentSum::new(hidden));
-        let (mut done, mut reported, mut angles) = (0, 0, Vec::new());
+        let (mut done, mut reported) = (0, 0);
         let total = self.hidden.len();
         for step in steps(&self.sequences) {
             if how.cancel.is_cancelled() {
@@ -132,18 +165,15 @@ impl Calibrator<'_> {
             let mut rows = step_rows(step);
             let part = done..done + rows.len() * hidden;
             let mut enc = cpu.encoder();
-            enc.write(&self.hidden[part.clone()], &mut act.x)?;
-            for (kind, rope) in self.angles.iter().zip(&mut act.ropes) {
-                kind.fill(&rows, &mut angles);
-                enc.write(&angles, rope)?;
-            }
-            enc.rms_norm(&act.x, &weights.attention_norm, eps, &mut act.normed)?;
-            let multiplier = config.multipliers.residual;
-            let norm = weights.norms_after.as_ref().map(|norms| (&norms.attention, eps));
-            let ending = Ending { multiplier, norm };
-            let (memory, tail) = (&mut memory, None);
-            let mixing = Mixing { rows: &mut rows, tail, act: &mut act, memory, ending };
-            mix(&mut enc, &weights.mixer, mixing, &mut sums)?;
+            let step = MixerStep {
+                config: &config,
+                weights,
+                angles: &self.angles,
+                rows: &mut rows,
+                memory: &mut memory,
+                act: &mut act,
+            };
+            pass_mixer(&mut enc, &self.hidden[part.clone()], step, &mut sums)?;
             enc.rms_norm(&act.x, &weights.feed_forward_norm, eps, &mut act.normed)?;
             if wanted == Wanted::Moments {
                 sums.add(&mut normed, &block_on(enc.read(&act.normed))?, hidden);

@@ -5,6 +5,7 @@
 //! norms after parts), the sums of one layer
 //! (about 2 · n² bytes for `n` inputs; of every expert only those of `down`), one expert's weights.
 
+mod dense;
 mod experts;
 mod mixer;
 mod moments;
@@ -40,6 +41,7 @@ pub use moments::MomentSum;
 pub use sample::RoutedSample;
 pub use tokens::{CALIBRATION_TOKENS_MIN, CalibrationTokens};
 
+use dense::MixerSample;
 use experts::{FeedForwardMoments, PartInputs};
 use mixer::MixerMoments;
 
@@ -96,6 +98,10 @@ struct LayerMoments {
     /// Inputs of the mixer's products, under the first of the kinds with the same inputs.
     inputs: BTreeMap<MatrixKind, MomentSum>,
     feed_forward: FeedForwardMoments,
+    /// What a shared expert's outputs are multiplied by; empty for 1.
+    gates: Vec<f32>, // [T]
+    /// What the mixer is measured on.
+    mixer_sample: MixerSample,
 }
 
 impl std::fmt::Debug for Calibrator<'_> {
@@ -224,6 +230,10 @@ impl<'a> Calibrator<'a> {
         };
         let weights = loader.layer(&config, layer, cancel)?;
         let pass = Pass { wanted, cancel };
+        let mixer_sample = match wanted {
+            Wanted::Moments => MixerSample::new(&self.sequences, &self.hidden, config.hidden_size),
+            Wanted::Outputs => MixerSample::default(),
+        };
         let (moments, passed_on) = self.mixer(&weights, &pass, passed)?;
         let MixerMoments { inputs, normed, expert_inputs } = moments;
         let dense = PartInputs { norm: weights.feed_forward_norm.clone(), sum: normed };
@@ -231,7 +241,8 @@ impl<'a> Calibrator<'a> {
         let own = own.map(|(norm, sum)| PartInputs { norm, sum });
         let mut feed_forward = FeedForwardMoments::new(dense, own, self.hidden.len());
         self.feed_forward(&weights, &passed_on, &mut feed_forward, &pass, passed)?;
-        let moments = LayerMoments { layer, inputs, feed_forward };
+        let gates = passed_on.gates;
+        let moments = LayerMoments { layer, inputs, feed_forward, gates, mixer_sample };
         self.current = Current::Layer(Box::new(moments));
         Ok(())
     }

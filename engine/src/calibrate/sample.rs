@@ -36,15 +36,13 @@ impl Calibrator<'_> {
     /// by how much they enlarge the sum, squared. At least the smallest positive number.
     pub fn residual_square(&self) -> f64 {
         let Current::Layer(layer) = &self.current else { return 1.0 };
-        let both = self.hidden.iter().zip(&layer.feed_forward.output);
-        let sum: f64 = both.map(|(x, added)| f64::from(x + added).powi(2)).sum();
         let gain = layer.feed_forward.gain.max(f64::MIN_POSITIVE);
-        (sum / gain / self.token_count().max(1) as f64).max(f64::MIN_POSITIVE)
+        (self.stream_square() / gain).max(f64::MIN_POSITIVE)
     }
 }
 
 /// At most [`TOKENS_MAX`] places, evenly spread.
-fn spread(count: usize) -> impl Iterator<Item = usize> {
+pub(super) fn spread(count: usize) -> impl Iterator<Item = usize> {
     let taken = count.min(TOKENS_MAX);
     (0..taken).map(move |at| at * count / taken)
 }

@@ -178,3 +178,38 @@ fn head_of(checkpoint: &Checkpoint, hidden: &[f32]) -> Vec<f32> {
     }
     block_on(encoder.read(&logits)).unwrap()
 }
+
+/// The layer of a sample after its mixer, from what goes into the first layer.
+#[test]
+fn a_mixers_outputs_depend_on_the_weights_that_are_given() {
+    let checkpoint = checkpoint("tiny-qwen3-moe");
+    let config = checkpoint.config().clone();
+    let mut calibrator = calibrator(&checkpoint, 2);
+    let tokens: Vec<u32> = calibrator.sequences.iter().flatten().copied().collect();
+    let before = calibrator.hidden().to_vec();
+    pass(&mut calibrator);
+    let after = calibrator.hidden().to_vec();
+    let exact = calibrator.mixer_output(None).unwrap();
+    // 70 tokens of each sequence, every second of five: all of a sequence, so the same bits.
+    let hidden = config.hidden_size;
+    let sampled: Vec<usize> = (0..tokens.len()).filter(|token| (token / 70) % 2 == 0).collect();
+    let rows = |all: &[f32]| -> Vec<f32> {
+        sampled.iter().flat_map(|row| all[row * hidden..][..hidden].to_vec()).collect()
+    };
+    assert_eq!(exact, rows(&after));
+    for matrix in &checkpoint.shape().matrices {
+        if matrix.id.layer != Some(0) || matrix.id.expert.is_some() {
+            continue;
+        }
+        let own = checkpoint.read_matrix(matrix.id).unwrap();
+        let same = calibrator.mixer_output(Some((matrix.id.kind, &own))).unwrap();
+        assert_eq!(same, exact, "{:?}", matrix.id);
+        let nothing = vec![0.0; own.len()];
+        let other = calibrator.mixer_output(Some((matrix.id.kind, &nothing))).unwrap();
+        assert_ne!(other, exact, "{:?}", matrix.id);
+        if matrix.id.kind == MatrixKind::Output {
+            assert_eq!(other, rows(&before));
+        }
+    }
+    assert!(calibrator.mixer_output(Some((MatrixKind::Output, &[0.0]))).is_err());
+}

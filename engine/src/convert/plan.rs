@@ -99,6 +99,9 @@ fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
         "rotation": options.rotation.to_byte(),
         "calibration": calibration(options),
     });
+    if let Some(weights) = options.expert_level_weights {
+        parameters["expert_level_weights"] = weights.to_vec().into();
+    }
     if options.source_bits == SourceBits::Any {
         parameters["source_bits"] = "any".into();
     }

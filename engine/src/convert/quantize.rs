@@ -14,11 +14,9 @@ use super::fitter::Fitter;
 use super::inputs::Inputs;
 use super::plan::source_id;
 use super::progress::Meter;
-use super::sensitivity::{CodedMatrix, drops, expert_errors};
 use super::source_error::SourceErrors;
 use super::{Conversion, ConvertError, work};
 use crate::calibrate::Calibrator;
-use crate::expert::{CheckpointSource, ExpertBiases};
 
 /// Weights that are coded between two looks at the cancel token.
 const BLOCK_WEIGHTS: usize = 1 << 20;
@@ -54,13 +52,17 @@ impl Block {
 }
 
 /// One matrix as it goes into an extent.
-enum Coded {
+pub(super) enum Coded {
     Nested(QuantizedMatrix),
     Floats(Vec<u8>),
 }
 
 /// Blocks of whole tiles.
-fn blocks(group: &GroupId, id: MatrixId, matrix: &Matrix) -> impl Iterator<Item = Block> + use<> {
+pub(super) fn blocks(
+    group: &GroupId,
+    id: MatrixId,
+    matrix: &Matrix,
+) -> impl Iterator<Item = Block> + use<> {
     let (rows, cols) = (matrix.rows, matrix.cols);
     let made = made(group, matrix);
     let step = (BLOCK_WEIGHTS / cols / TILE_ROWS).max(1) * TILE_ROWS;
@@ -84,7 +86,7 @@ impl Conversion<'_> {
         infos.flatten().map(|place| place.length()).sum()
     }
 
-    fn source(&self, group: &GroupId, matrix: &Matrix) -> MatrixId {
+    pub(super) fn source(&self, group: &GroupId, matrix: &Matrix) -> MatrixId {
         source_id(self.checkpoint.config(), group, matrix.kind)
     }
 
@@ -137,7 +139,9 @@ impl Conversion<'_> {
         let (experts, dense): (Vec<_>, Vec<_>) =
             missing.into_iter().partition(|group| group.id.expert().is_some());
         for group in dense {
-            self.write(group, &self.code(group, calibrator, self.threads())?)?;
+            let coded = self.code(group, calibrator, self.threads())?;
+            calibrator.map_or(Ok(()), |calibrator| self.measure(group, &coded, calibrator))?;
+            self.write(group, &coded)?;
             meter.advance(self.group_bytes(&group.id), Some(layer));
         }
         let together = self.experts_together(&experts, calibrator);
@@ -236,7 +240,7 @@ impl Conversion<'_> {
     ) -> Result<Fitter, ConvertError> {
         let weights = self.read(block)?;
         let importance = self.importance(calibrator, block)?;
-        let mut options = self.options.quantize.clone();
+        let mut options = self.options.quantize_of(block.made);
         options.tables = tables;
         let mut fitter = Fitter::new(self.is_mxfp4(block.id), &options);
         fitter
@@ -329,7 +333,8 @@ impl Conversion<'_> {
         calibrated: Option<&Calibrated<'_>>,
     ) -> Result<QuantizedMatrix, ConvertError> {
         let weights = self.read(block)?;
-        let (rows, cols, options) = (block.to - block.from, block.cols, &self.options.quantize);
+        let (rows, cols, options) =
+            (block.to - block.from, block.cols, &self.options.quantize_of(block.made));
         if codec.steps == ScaleSteps::Octaves {
             let coded = quantize_mxfp4(&weights, rows, cols, codec, options);
             return coded.map_err(|source| ConvertError::Quantize { matrix: block.id, source });
@@ -345,69 +350,6 @@ impl Conversion<'_> {
         errors.add(key, (&weights, &coded), (codec, level)).map_err(error)?;
         self.errors.lock().unwrap_or_else(PoisonError::into_inner).absorb(&errors);
         Ok(coded)
-    }
-
-    /// Notes what each plane of an expert, and of each of its matrices, buys.
-    fn measure(
-        &self,
-        group: &Group,
-        coded: &[Coded],
-        calibrator: &Calibrator<'_>,
-    ) -> Result<(), ConvertError> {
-        let Some(sample) = group.id.expert().and_then(|expert| calibrator.routed_sample(expert))
-        else {
-            return Ok(());
-        };
-        let mut floats = Vec::with_capacity(coded.len());
-        for matrix in &group.matrices {
-            let blocks = blocks(&group.id, self.source(&group.id, matrix), matrix);
-            let weights = blocks.map(|block| self.read(&block)).collect::<Result<Vec<_>, _>>()?;
-            floats.push(weights.concat());
-        }
-        let mut matrices = Vec::with_capacity(coded.len());
-        let mut kinds = Vec::with_capacity(coded.len());
-        for ((matrix, coded), weights) in group.matrices.iter().zip(coded).zip(&floats) {
-            let Encoding::Nested { codec, .. } = matrix.encoding else { return Ok(()) };
-            let (Coded::Nested(coded), Some(codec)) = (coded, self.writer.codec(codec)) else {
-                return Ok(());
-            };
-            kinds.push(matrix.kind);
-            matrices.push((weights, coded, codec));
-        }
-        if kinds != [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down] {
-            return Ok(());
-        }
-        let biases = self.expert_biases(&group.id)?;
-        let matrices: Vec<CodedMatrix<'_>> = matrices
-            .iter()
-            .zip(&biases)
-            .map(|((weights, coded, codec), bias)| CodedMatrix { weights, coded, codec, bias })
-            .collect();
-        let id = self.source(&group.id, &group.matrices[0]);
-        let activation = self.checkpoint.config().activation;
-        let errors = expert_errors(&matrices, &sample, activation)
-            .map_err(|source| ConvertError::Quantize { matrix: id, source })?;
-        let unit = calibrator.residual_square();
-        for (plane, drop) in Plane::ALL.into_iter().zip(drops(&errors.together, unit)) {
-            if group.extents[plane.index()].is_some() {
-                self.writer.set_error_drop(&group.id, plane, drop)?;
-            }
-        }
-        for kind in kinds {
-            let drops = drops(errors.of(kind), unit).map(Some);
-            self.writer.set_matrix_error_drops(&group.id, kind, drops)?;
-        }
-        Ok(())
-    }
-
-    /// Biases of an expert's gate, up and down; empty where there are none.
-    fn expert_biases(&self, group: &GroupId) -> Result<[Vec<f32>; 3], ConvertError> {
-        let (Some(layer), Some(expert)) = (group.layer(), group.expert()) else {
-            return Ok([const { Vec::new() }; 3]);
-        };
-        let source = CheckpointSource::new(self.checkpoint);
-        let biases = ExpertBiases::read(&source, layer)?;
-        Ok(biases.map_or([const { Vec::new() }; 3], |all| all.of(expert).map(<[f32]>::to_vec)))
     }
 
     /// Packs and writes the extents of a group.

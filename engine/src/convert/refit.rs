@@ -30,8 +30,8 @@ impl Conversion<'_> {
             let weights = self.read(&block)?;
             let add = |refit: &mut TableRefit| -> Result<(), NestedError> {
                 let (rows, cols) = (block.rows(), block.cols);
-                let options = &self.options.quantize;
-                let matrix = quantize_calibrated(&weights, rows, cols, codec, &known, options)?;
+                let options = self.options.quantize_of(block.made);
+                let matrix = quantize_calibrated(&weights, rows, cols, codec, &known, &options)?;
                 refit.add(&weights, &matrix, &known)
             };
             add(&mut refit)

@@ -24,6 +24,31 @@ pub struct QuantizerArgs {
     /// Whether the inputs of `down` are rotated in groups of 32 when a model runs
     #[arg(long, value_enum, value_name = "WHETHER", env = "NESTLING_ROTATION")]
     pub rotation: Option<Rotation>,
+
+    /// What the errors of experts at levels 2, 3, 4, 6 and 8 count against each other, each relative
+    /// to its usual size [default: 6,4,1.5,1,1 with a text, 2,3,1.5,0.9,0.7 without]
+    #[arg(long, value_name = "FIVE", env = "NESTLING_LEVEL_WEIGHTS", value_parser = level_weights)]
+    pub level_weights: Option<LevelWeights>,
+}
+
+/// A weight for every level.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LevelWeights(pub [f32; 5]);
+
+fn level_weights(text: &str) -> Result<LevelWeights, String> {
+    let weights: Vec<f32> = text
+        .split(',')
+        .map(|weight| weight.trim().parse().map_err(|_| format!("`{weight}` is not a number")))
+        .collect::<Result<_, _>>()?;
+    let found = weights.len();
+    let weights = <[f32; 5]>::try_from(weights).map_err(|_| {
+        format!("five weights are needed, for levels 2, 3, 4, 6 and 8; found {found}")
+    })?;
+    let counts = |weight: &f32| weight.is_finite() && *weight >= 0.0;
+    if !weights.iter().all(counts) || weights.iter().all(|weight| *weight == 0.0) {
+        return Err("weights are at least 0, and one of them is more".into());
+    }
+    Ok(LevelWeights(weights))
 }
 
 /// Orders of hidden neurons.
@@ -82,6 +107,9 @@ impl QuantizerArgs {
                 calibrated.sweeps = calibrated.sweeps.max(1);
             }
             None => (),
+        }
+        if let Some(LevelWeights(weights)) = self.level_weights {
+            options.expert_level_weights = Some(weights);
         }
         if let Some(rotation) = self.rotation {
             options.rotation = match rotation {
