@@ -8,6 +8,7 @@ mod malformed;
 mod mapped;
 mod mutations;
 mod roundtrip;
+mod rows;
 mod shards;
 mod speed;
 mod support;

@@ -1,0 +1,250 @@
+//! Single rows of a matrix, read when they are wanted: an embedding needs no memory but for what
+//! its rows are checked by.
+
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::index::{Encoding, Extent, Group};
+use super::parts::PartItem;
+use super::{Store, StoreError};
+use crate::nested::{
+    Layout, NestedCodec, NestedError, NestedPlanes, NestedView, TILE_ROWS, base_parts, plane_bytes,
+};
+use crate::{Level, Plane};
+
+/// A run of bytes of every row, one row after the other.
+#[derive(Clone, Debug)]
+struct Piece {
+    /// Where the first row's begin in the store.
+    offset: u64,
+    /// Bytes of a row.
+    bytes: usize,
+    /// What they are.
+    item: Item,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Item {
+    Steps,
+    Codes(Plane),
+}
+
+/// The rows of a row-major matrix of a store.
+#[derive(Debug)]
+pub struct StoredRows {
+    store: Arc<Store>,
+    name: String,
+    rows: usize,
+    cols: usize,
+    level: Level,
+    codec: Arc<NestedCodec>,
+    /// f16 of every row, little-endian.
+    scales: Vec<u8>,
+    /// `[tiles]`.
+    tables: Vec<u8>,
+    pieces: Vec<Piece>,
+    /// What a row's pieces hash to, one after the other.
+    hashes: Vec<u64>,
+}
+
+/// What reading a row needs besides; keeps its memory.
+#[derive(Clone, Debug, Default)]
+pub struct RowScratch {
+    base: Vec<u8>,
+    planes: [Vec<u8>; 4],
+    steps: Vec<u8>,
+}
+
+/// A row that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RowError {
+    /// It cannot be read, or is not what was there when the rows were opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It holds what cannot be.
+    #[error(transparent)]
+    Nested(#[from] NestedError),
+}
+
+impl StoredRows {
+    /// Reads and verifies the first matrix of a group once, up to the prefix of `level`, and
+    /// remembers what its rows are checked by. None if it is not in the nested code row by row, or
+    /// if planes of the prefix are not there.
+    ///
+    /// Takes the memory of one extent meanwhile, then about 10 bytes a row.
+    ///
+    /// # Errors
+    /// As [`Store::read_extent`]; [`NestedError`] for a plane whose size overflows.
+    pub fn open(store: &Arc<Store>, group: &Group, level: Level) -> Result<Option<Self>, RowError> {
+        let Some(matrix) = group.matrices.first() else { return Ok(None) };
+        let Encoding::Nested { layout: Layout::RowMajor, .. } = matrix.encoding else {
+            return Ok(None);
+        };
+        let Some(codec) = store.index().codec(matrix) else { return Ok(None) };
+        let (rows, cols) = (matrix.rows, matrix.cols);
+        let mut open = Self {
+            store: Arc::clone(store),
+            name: format!("{:?}", matrix.kind),
+            rows,
+            cols,
+            level,
+            codec: Arc::clone(codec),
+            scales: Vec::new(),
+            tables: Vec::new(),
+            pieces: Vec::new(),
+            hashes: vec![0; rows],
+        };
+        for plane in Plane::ALL {
+            if let Some(extent) = store.extent(group, plane) {
+                open.take(group, (plane, extent))?;
+            }
+        }
+        let held = |plane: Plane| open.pieces.iter().any(|piece| piece.item == Item::Codes(plane));
+        let planes = Level::ALL.into_iter().filter(|below| *below <= level).map(Level::plane);
+        Ok(planes.into_iter().all(held).then_some(open))
+    }
+
+    /// Takes what an extent says of the first matrix.
+    fn take(&mut self, group: &Group, (plane, extent): (Plane, &Extent)) -> Result<(), RowError> {
+        let (rows, cols) = (self.rows, self.cols);
+        let shape = || NestedError::Shape { rows, cols };
+        let parts = group.parts(plane).ok_or_else(shape)?;
+        let wanted = parts.into_iter().filter_map(|part| match part.item {
+            PartItem::Plane { matrix: 0, plane } if plane.level() <= self.level => {
+                Some((plane, part.range))
+            }
+            _ => None,
+        });
+        let wanted: Vec<_> = wanted.collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let whole = self.store.read_extent_vec(extent)?;
+        for (plane, range) in wanted {
+            let bytes = whole.get(range.clone()).ok_or_else(shape)?;
+            let start = extent.offset + range.start as u64;
+            if plane == Plane::P2 {
+                let parts = base_parts(Layout::RowMajor, rows, cols);
+                let parts = parts.ok_or_else(shape)?;
+                let part = |range: &std::ops::Range<usize>| bytes.get(range.clone());
+                self.scales = part(&parts.row_scales).ok_or_else(shape)?.to_vec();
+                self.tables = part(&parts.tile_tables).ok_or_else(shape)?.to_vec();
+                for (item, range) in [(Item::Steps, parts.steps), (Item::Codes(plane), parts.codes)]
+                {
+                    let bytes = part(&range).ok_or_else(shape)?;
+                    self.add(item, start + range.start as u64, bytes);
+                }
+            } else {
+                self.add(Item::Codes(plane), start, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, item: Item, offset: u64, all: &[u8]) {
+        let bytes = all.len() / self.rows.max(1);
+        for (hash, row) in self.hashes.iter_mut().zip(all.chunks_exact(bytes.max(1))) {
+            *hash = xxh3_64_with_seed(row, *hash);
+        }
+        self.pieces.push(Piece { offset, bytes, item });
+    }
+
+    /// Rows of the matrix.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns of the matrix.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The highest prefix that rows can be read at.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Bytes that a row is read with.
+    pub fn row_bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.bytes as u64).sum()
+    }
+
+    /// Bytes of memory that are kept.
+    pub fn kept_bytes(&self) -> u64 {
+        (self.scales.len() + self.tables.len() + size_of::<u64>() * self.hashes.len()) as u64
+    }
+
+    /// The weights of a row, `out` `[cols]`, the same as of the whole matrix.
+    ///
+    /// # Errors
+    /// [`RowError::Store`] if it cannot be read or is not what it was; [`RowError::Nested`] for a
+    /// row or a level that is not there.
+    pub fn read(
+        &self,
+        level: Level,
+        row: usize,
+        scratch: &mut RowScratch,
+        out: &mut [f32],
+    ) -> Result<(), RowError> {
+        if row >= self.rows || out.len() != self.cols {
+            return Err(NestedError::Shape { rows: row, cols: out.len() }.into());
+        }
+        let RowScratch { base, planes, steps } = scratch;
+        let shape = || NestedError::Shape { rows: 1, cols: self.cols };
+        let parts = base_parts(Layout::RowMajor, 1, self.cols).ok_or_else(shape)?;
+        base.clear();
+        base.resize(parts.bytes(), 0);
+        let mut hash = 0;
+        for piece in &self.pieces {
+            let into = match piece.item {
+                Item::Steps => {
+                    steps.resize(piece.bytes, 0);
+                    &mut steps[..]
+                }
+                Item::Codes(Plane::P2) => base.get_mut(parts.codes.clone()).unwrap_or_default(),
+                Item::Codes(plane) => {
+                    let into = &mut planes[plane.index() - 1];
+                    into.resize(piece.bytes, 0);
+                    &mut into[..]
+                }
+            };
+            self.store.read_bytes(piece.offset + (row * piece.bytes) as u64, into)?;
+            hash = xxh3_64_with_seed(into, hash);
+        }
+        if hash != self.hashes[row] {
+            return Err(self.damaged(row).into());
+        }
+        base[parts.steps].copy_from_slice(steps);
+        base[parts.row_scales].copy_from_slice(&self.scales[2 * row..2 * row + 2]);
+        base[parts.tile_tables].copy_from_slice(&self.tables[row / TILE_ROWS..][..1]);
+        let held = |plane: Plane| {
+            let bytes = plane_bytes(Layout::RowMajor, 1, self.cols, plane);
+            let all = &planes[plane.index() - 1];
+            (plane.level() <= self.level && Some(all.len()) == bytes).then_some(&all[..])
+        };
+        let planes = NestedPlanes {
+            p2: base,
+            p3: held(Plane::P3),
+            p4: held(Plane::P4),
+            p34: None,
+            p6: held(Plane::P6),
+            p8: held(Plane::P8),
+        };
+        let view = NestedView::new(1, self.cols, Layout::RowMajor, &self.codec, planes)?;
+        view.check()?;
+        Ok(view.dequantize_row(level, 0, out)?)
+    }
+
+    fn damaged(&self, row: usize) -> StoreError {
+        let first = self.pieces.first();
+        let length = first.map_or(0, |piece| piece.bytes as u64);
+        StoreError::Damaged {
+            file: self.store.name().to_owned(),
+            what: format!("row {row} of {}", self.name),
+            offset: first.map_or(0, |piece| piece.offset) + row as u64 * length,
+            length,
+        }
+    }
+}
