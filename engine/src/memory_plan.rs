@@ -1,7 +1,8 @@
 //! What goes where: one budget in bytes, divided among dense weights, experts, keys and values,
 //! and scratch, before anything is loaded.
 
-use nestling_formats::store::{Group, GroupId, Index, Store};
+use nestling_formats::nested::Layout;
+use nestling_formats::store::{Encoding, Group, GroupId, Index, Store};
 use nestling_formats::{
     AttentionConfig, ExpertBias, FeedForward, LatentConfig, Level, ModelConfig, OutputGate, Plane,
     TokenMixer,
@@ -34,6 +35,10 @@ const PROGRAM_BYTES_MAX: u64 = 32 << 20;
 
 /// Part of a budget that this may take.
 const PROGRAM_SHARE: u64 = 24;
+
+/// What is kept of a row of the embedding where experts are streamed: its scale and its checksum, and
+/// what its tile names, rounded up.
+const ROW_BYTES: u64 = 11;
 
 /// Rows of a step whose logits there is room for: one for each session that decodes.
 const LOGIT_ROWS: u64 = 32;
@@ -135,6 +140,13 @@ impl MemoryPlan {
         {
             return Ok(resident);
         }
+        let dense = match embedding_rows(index) {
+            Some(rows) => {
+                let embedding = bytes_of(&mut index.group(&GroupId::Embedding).into_iter());
+                dense.saturating_sub(embedding).saturating_add(rows.saturating_mul(ROW_BYTES))
+            }
+            None => dense,
+        };
         let dense = dense.saturating_add(bound_biases(config));
         let given = available.unwrap_or(u64::MAX);
         let program_bytes = PROGRAM_BYTES_MAX.min(given / PROGRAM_SHARE);
@@ -384,6 +396,17 @@ fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
     let int8 = (config.hidden_size + qkv + inner) * 5 / 4;
     let logits = 4 * LOGIT_ROWS * config.vocab_size as u64;
     logits.saturating_add(rows.saturating_mul((4 * floats + int8) as u64))
+}
+
+/// Rows of an embedding that stays in its store: one that is coded row by row, and is not what the
+/// head is made of.
+fn embedding_rows(index: &Index) -> Option<u64> {
+    index.group(&GroupId::Head)?;
+    let matrix = index.group(&GroupId::Embedding)?.matrices.first()?;
+    match matrix.encoding {
+        Encoding::Nested { layout: Layout::RowMajor, .. } => Some(matrix.rows as u64),
+        _ => None,
+    }
 }
 
 /// What the biases of all experts take a second time where experts are streamed: beside the

@@ -3,6 +3,7 @@
 pub mod bias;
 pub mod cache;
 pub mod checkpoint;
+mod embedding_rows;
 mod extents;
 pub mod float_tables;
 mod jobs;
@@ -24,6 +25,7 @@ mod tag;
 pub use bias::ExpertBiases;
 pub use cache::{ExpertCache, RequestScratch};
 pub use checkpoint::CheckpointSource;
+pub use embedding_rows::{EmbeddedRows, EmbeddingRows};
 pub use float_tables::FloatTables;
 pub use memory::ExpertMemory;
 pub use prefetch::Prefetch;

@@ -8,6 +8,7 @@ use std::thread;
 use nestling_formats::store::{GroupId, Store};
 use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, ModelConfig, Plane};
 
+use super::embedding_rows::EmbeddingRows;
 use crate::backend::ExpertShape;
 use crate::cancel::CancelToken;
 use crate::dual::ExpertSensitivities;
@@ -100,6 +101,14 @@ pub trait ExpertSource: Send + Sync {
     /// The store, where planes of experts can be had one by one.
     fn store(&self) -> Option<&Arc<Store>> {
         None
+    }
+
+    /// The embedding, to be read row by row; none where it cannot be.
+    ///
+    /// # Errors
+    /// An embedding that is damaged or cannot be read.
+    fn embedding_rows(&self) -> Result<Option<EmbeddingRows>, EngineError> {
+        Ok(None)
     }
 
     /// How many of an expert's planes, from the first, a level needs.

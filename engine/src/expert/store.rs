@@ -13,6 +13,7 @@ use nestling_formats::store::MappedStore;
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, Part, PartItem, Store};
 use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, ModelConfig, Plane};
 
+use super::embedding_rows::EmbeddingRows;
 use super::owned::{GroupPlanes, Planes, Wanted, read_groups};
 use super::shape;
 #[cfg(not(target_family = "wasm"))]
@@ -338,6 +339,20 @@ impl ExpertSource for StoreSource {
 
     fn store(&self) -> Option<&Arc<Store>> {
         Some(&self.store)
+    }
+
+    fn embedding_rows(&self) -> Result<Option<EmbeddingRows>, EngineError> {
+        #[cfg(not(target_family = "wasm"))]
+        if self.mapped.is_some() {
+            return Ok(None);
+        }
+        let group = self.group(&GroupId::Embedding)?;
+        let Some(matrix) = group.matrices.first() else { return Ok(None) };
+        let mut levels = self.levels(group, matrix);
+        if let Some(cap) = self.allocated_levels(group).first() {
+            levels = levels.map(|level| level.min(*cap));
+        }
+        EmbeddingRows::open(&self.store, group, (levels, self.level))
     }
 
     fn planes_of(&self, expert: ExpertId, level: Level) -> usize {

@@ -9,7 +9,7 @@ use crate::backend::{Backend, Encoder};
 use crate::batch::StepRows;
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
-use crate::expert::{ExpertCache, RequestScratch};
+use crate::expert::{EmbeddedRows, ExpertCache, RequestScratch};
 use crate::runner::StepStats;
 use crate::simulate::TraceStep;
 
@@ -22,6 +22,7 @@ pub(super) struct Step<'a, B: Backend> {
     /// Cosines and sines of the rows' positions, for every kind of angles.
     pub angles: &'a [Vec<f32>], // [T, dims]
     pub act: &'a mut Activations<B>,
+    pub embedded: &'a mut EmbeddedRows,
     pub requests: &'a mut RequestScratch<B>,
     pub predictions: &'a mut RequestScratch<B>,
     pub memory: &'a mut [LayerMemory<B>], // [layers]
@@ -77,8 +78,8 @@ struct Pass<'a, 'e, B: Backend + 'e> {
 impl<B: Backend> Pass<'_, '_, B> {
     fn begin(&mut self) -> Result<(), EngineError> {
         let Self { w, enc, step, .. } = self;
-        let Step { rows, angles, act, .. } = step;
-        enc.embed(&w.embedding, rows, &mut act.x)?; // [T, D]
+        let Step { rows, angles, act, embedded, .. } = step;
+        w.embedding.embed(enc, rows, (embedded, &mut act.x))?; // [T, D]
         scale::<B>(enc, w.multipliers.embedding, &mut act.x)?;
         angles.iter().zip(&mut act.ropes).try_for_each(|(angles, rope)| enc.write(angles, rope))
     }

@@ -1,6 +1,7 @@
 //! Model graphs: token ids in, logits out.
 
 mod activations;
+mod embedding;
 pub(crate) mod feed_forward;
 mod forward;
 mod latent_weights;
@@ -11,6 +12,7 @@ mod runner;
 pub mod weights;
 
 pub(crate) use activations::Activations;
+pub use embedding::Embedding;
 pub use mixer::{AttentionWeights, MixerWeights};
 pub(crate) use rope::{RopeAngles, rope_kinds};
 pub use runner::{Runner, RunnerOptions};

@@ -16,7 +16,8 @@ use crate::driver::block_on;
 use crate::dual::{LevelRouter, ThresholdRule};
 use crate::error::EngineError;
 use crate::expert::{
-    ExpertCache, ExpertMemory, ExpertSource, RequestScratch, RoutingRecorder, StreamOptions,
+    EmbeddedRows, ExpertCache, ExpertMemory, ExpertSource, RequestScratch, RoutingRecorder,
+    StreamOptions,
 };
 use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
 use crate::record::{Recorder, StepRecord};
@@ -92,6 +93,7 @@ struct StepScratch<B: Backend> {
     angles: Vec<Vec<f32>>, // [kinds of angles][T, dims]
     requests: RequestScratch<B>,
     predictions: RequestScratch<B>,
+    embedded: EmbeddedRows,
     /// Logits of a step whose output was given back.
     logits: Vec<f32>,
 }
@@ -104,6 +106,7 @@ impl<B: Backend> Default for StepScratch<B> {
             angles: Vec::new(),
             requests: RequestScratch::default(),
             predictions: RequestScratch::default(),
+            embedded: EmbeddedRows::default(),
             logits: Vec::new(),
         }
     }
@@ -216,8 +219,15 @@ impl<B: Backend> Runner<B> {
         if batch.rows.is_empty() {
             return Ok(StepOutput { vocab_size, ..StepOutput::default() });
         }
-        let StepScratch { rows, logit_rows, angles, requests, predictions, logits: spare } =
-            &mut self.scratch;
+        let StepScratch {
+            rows,
+            logit_rows,
+            angles,
+            requests,
+            predictions,
+            embedded,
+            logits: spare,
+        } = &mut self.scratch;
         rows.fill(batch);
         logit_rows.clear();
         let wanted = (0..).zip(&batch.rows).filter(|(_, row)| row.wants_logits);
@@ -238,6 +248,7 @@ impl<B: Backend> Runner<B> {
             act: &mut self.activations,
             requests,
             predictions,
+            embedded,
             memory: &mut self.memory,
             replayed: replayed.as_ref(),
             cancel,

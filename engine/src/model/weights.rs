@@ -8,6 +8,7 @@ use nestling_formats::{
     ValueNorm, ValueSource,
 };
 
+use super::Embedding;
 use super::activations::{attention_shapes, delta_net_shapes};
 use super::mixer::{AttentionWeights, DeltaNetWeights, MixerWeights, attention};
 use super::rope::rope_kinds;
@@ -25,7 +26,7 @@ const UNIT_EPS: f32 = 1e-6;
 /// Everything but the experts.
 pub struct Weights<B: Backend> {
     /// `[vocab_size, hidden_size]`.
-    pub embedding: B::Matrix,
+    pub embedding: Embedding<B>,
     /// One entry per layer.
     pub layers: Vec<LayerWeights<B>>,
     /// `[hidden_size]`.
@@ -86,7 +87,7 @@ impl<B: Backend> Weights<B> {
     pub fn step_bytes(&self, rows: &StepRows, logit_rows: usize, vocab_size: usize) -> u64 {
         let rows_of = |level: Level| rows.dense_levels.iter().filter(|l| **l == level).count();
         let bytes_of = |level: Level| {
-            let embedded = B::matrix_bytes(&self.embedding, level) / vocab_size.max(1) as u64;
+            let embedded = self.embedding.row_bytes(level, vocab_size);
             let mut bytes = embedded * rows_of(level) as u64;
             for (index, layer) in self.layers.iter().enumerate() {
                 bytes += layer.mixer.read_bytes(level);
@@ -129,6 +130,13 @@ pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
 type EachLayer<'a, L> =
     &'a mut dyn FnMut(&mut L, u32, FeedForwardConfig) -> Result<(), EngineError>;
 
+/// Where the rows of the embedding are wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    Held,
+    Stored,
+}
+
 /// Takes weights from a source to a device, layer by layer.
 pub struct Loader<'a, B: Backend> {
     /// The device.
@@ -154,14 +162,17 @@ impl<B: Backend> Loader<'_, B> {
     ) -> Result<(Weights<B>, ExpertCache<B>), EngineError> {
         let config = self.source.config().clone();
         let mut experts = Vec::new();
-        let weights = self.parts(cancel, progress, &mut |loader, layer, feed_forward| {
-            experts.push(loader.experts(&config, layer, feed_forward, cancel)?);
-            Ok(())
-        })?;
+        let embedding = Rows::Held;
+        let weights =
+            self.parts(embedding, cancel, progress, &mut |loader, layer, feed_forward| {
+                experts.push(loader.experts(&config, layer, feed_forward, cancel)?);
+                Ok(())
+            })?;
         Ok((weights, ExpertCache::resident(experts)))
     }
 
-    /// Loads everything but the experts.
+    /// Loads everything but the experts, and leaves the embedding in its store where it can be read
+    /// row by row.
     ///
     /// # Errors
     /// As [`Loader::load`].
@@ -170,12 +181,13 @@ impl<B: Backend> Loader<'_, B> {
         cancel: &CancelToken,
         progress: Progress<'_>,
     ) -> Result<Weights<B>, EngineError> {
-        self.parts(cancel, progress, &mut |_, _, _| Ok(()))
+        self.parts(Rows::Stored, cancel, progress, &mut |_, _, _| Ok(()))
     }
 
     /// Everything but the experts, which `each_layer` is for.
     fn parts(
         &mut self,
+        rows: Rows,
         cancel: &CancelToken,
         progress: Progress<'_>,
         each_layer: EachLayer<'_, Self>,
@@ -183,12 +195,10 @@ impl<B: Backend> Loader<'_, B> {
         let config = self.source.config().clone();
         let table_size = (config.vocab_size, config.hidden_size);
         let parts = config.num_hidden_layers + 1;
-        let table =
-            self.group(&GroupId::Embedding, cancel)?.take(MatrixKind::Embedding, table_size)?;
-        let embedding = self.backend.upload_matrix(&table, self.activations)?;
+        let (embedding, table) = self.embedding(rows, table_size, cancel)?;
         let head = match table {
             // A tied head of floats is the embedding itself.
-            MatrixWeights::Float(_) if config.tie_word_embeddings => table,
+            Some(table @ MatrixWeights::Float(_)) if config.tie_word_embeddings => table,
             _ => self.group(&GroupId::Head, cancel)?.take(MatrixKind::Head, table_size)?,
         };
         let matrix = self.backend.upload_matrix(&head, self.activations)?;
@@ -205,6 +215,24 @@ impl<B: Backend> Loader<'_, B> {
         let multipliers = config.multipliers;
         let softcap = config.final_logit_softcapping;
         Ok(Weights { embedding, layers, final_norm, head, multipliers, softcap })
+    }
+
+    /// The embedding, and its weights where they are held.
+    fn embedding(
+        &mut self,
+        rows: Rows,
+        size: (usize, usize),
+        cancel: &CancelToken,
+    ) -> Result<(Embedding<B>, Option<MatrixWeights>), EngineError> {
+        if rows == Rows::Stored
+            && let Some(stored) = self.source.embedding_rows()?
+            && (stored.rows(), stored.cols()) == size
+        {
+            return Ok((Embedding::Stored(stored), None));
+        }
+        let table = self.group(&GroupId::Embedding, cancel)?.take(MatrixKind::Embedding, size)?;
+        let held = self.backend.upload_matrix(&table, self.activations)?;
+        Ok((Embedding::Held(held), Some(table)))
     }
 
     fn group(&self, group: &GroupId, cancel: &CancelToken) -> Result<Matrices, EngineError> {
