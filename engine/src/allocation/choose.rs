@@ -43,7 +43,7 @@ pub struct ChooseOptions {
 pub fn choose(index: &Index, options: &ChooseOptions) -> Result<Allocation, EngineError> {
     let ChooseOptions { top, budget, counting, dense } = *options;
     let errors = Errors::of(index);
-    let mut levels = least(index, top, &errors, dense);
+    let mut levels = least(index, top, dense);
     let bytes_of = |group: usize, levels: &[Level]| {
         group_bytes(index, &index.groups()[group], levels, counting)
     };
@@ -71,18 +71,14 @@ pub fn choose(index: &Index, options: &ChooseOptions) -> Result<Allocation, Engi
 }
 
 /// Every matrix at the lowest level that may be chosen.
-fn least(index: &Index, top: Level, errors: &Errors, dense: Option<Level>) -> Vec<Vec<Level>> {
-    let groups = index.groups().iter().enumerate();
-    let levels = groups.map(|(number, group)| {
-        let matrices = group.matrices.iter().enumerate().map(|(place, matrix)| {
+fn least(index: &Index, top: Level, dense: Option<Level>) -> Vec<Vec<Level>> {
+    let levels = index.groups().iter().map(|group| {
+        let matrices = group.matrices.iter().map(|matrix| {
             let held = level_at(index, group, matrix, top);
-            match (matrix.encoding, errors.get(number, place)) {
-                (Encoding::Float(_), _) => Level::L8,
-                (_, error) => match (dense, &group.id) {
-                    (Some(dense), GroupId::Dense { .. }) => held.min(dense),
-                    _ if error.is_some() => held.min(Level::L2),
-                    _ => held.min(floor(group)),
-                },
+            match (matrix.encoding, dense, &group.id) {
+                (Encoding::Float(_), ..) => Level::L8,
+                (_, Some(dense), GroupId::Dense { .. }) => held.min(dense),
+                _ => held.min(floor(group)),
             }
         });
         matrices.collect()

@@ -1,27 +1,89 @@
 //! Rows of an embedding that stays in its store.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use nestling_formats::Level;
-use nestling_formats::store::{Group, RowError, RowScratch, Store, StoredRows};
+use nestling_formats::store::{Group, RowError, RowScratch, Store, StoreError, StoredRows};
 
+#[cfg(not(target_family = "wasm"))]
+use super::row_reader::RowReader;
 use crate::batch::StepRows;
+use crate::cancel::CancelToken;
 use crate::error::EngineError;
+#[cfg(not(target_family = "wasm"))]
+use crate::reads::ReadMethod;
+use crate::reads::ReadOptions;
+
+/// How often a row is tried again after an interruption.
+const RETRIES_MAX: usize = 64;
 
 /// An embedding of which every step reads the rows of its tokens.
 #[derive(Debug)]
 pub struct EmbeddingRows {
-    rows: StoredRows,
+    table: Arc<RowTable>,
     /// The prefix that each level of the model means.
     levels: [Level; 5],
+    /// Who reads; none for whoever asks.
+    #[cfg(not(target_family = "wasm"))]
+    reader: Option<RowReader>,
 }
 
 /// Rows of a step; keeps its memory.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct EmbeddedRows {
     /// `[T, hidden_size]`.
     pub values: Vec<f32>,
+    pub(super) wanted: Vec<WantedRow>,
     scratch: RowScratch,
+}
+
+/// A row, and the prefix of its codes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WantedRow {
+    row: u32,
+    prefix: Level,
+}
+
+/// The rows themselves.
+#[derive(Debug)]
+pub(super) struct RowTable {
+    rows: StoredRows,
+}
+
+impl RowTable {
+    /// Puts a row into `out`, `[hidden_size]`; what was interrupted is tried again.
+    pub fn read(
+        &self,
+        wanted: WantedRow,
+        scratch: &mut RowScratch,
+        out: &mut [f32],
+    ) -> Result<(), EngineError> {
+        let mut retries = 0;
+        loop {
+            match self.rows.read(wanted.prefix, wanted.row as usize, scratch, out) {
+                Err(RowError::Store(StoreError::Io { source, .. }))
+                    if source.kind() == ErrorKind::Interrupted && retries < RETRIES_MAX =>
+                {
+                    retries += 1;
+                }
+                read => return read.map_err(failed),
+            }
+        }
+    }
+
+    /// Elements of a row.
+    pub fn cols(&self) -> usize {
+        self.rows.cols()
+    }
+
+    /// What is said of a row that takes too long.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn stalled(&self, wanted: Option<&WantedRow>, seconds: f64) -> EngineError {
+        let (file, offset, length) =
+            self.rows.place(wanted.map_or(0, |wanted| wanted.row as usize));
+        EngineError::ReadStalled { file, offset, length, seconds }
+    }
 }
 
 impl EmbeddingRows {
@@ -29,43 +91,62 @@ impl EmbeddingRows {
     /// None if it cannot be read row by row.
     ///
     /// # Errors
-    /// An embedding that is damaged or cannot be read.
+    /// An embedding that is damaged or cannot be read; [`EngineError::Thread`].
     pub(super) fn open(
         store: &Arc<Store>,
         group: &Group,
         (levels, level_max): ([Level; 5], Level),
+        options: &ReadOptions,
     ) -> Result<Option<Self>, EngineError> {
         let top = levels[level_max.index()];
-        let rows = StoredRows::open(store, group, top).map_err(failed)?;
-        Ok(rows.map(|rows| Self { rows, levels }))
+        let Some(rows) = StoredRows::open(store, group, top).map_err(failed)? else {
+            return Ok(None);
+        };
+        let table = Arc::new(RowTable { rows });
+        #[cfg(not(target_family = "wasm"))]
+        let reader = match options.method {
+            ReadMethod::Inline => None,
+            _ => Some(RowReader::start(&table, options.timeout)?),
+        };
+        #[cfg(target_family = "wasm")]
+        let _ = options;
+        Ok(Some(Self {
+            table,
+            levels,
+            #[cfg(not(target_family = "wasm"))]
+            reader,
+        }))
     }
 
     /// `vocab_size`.
     pub fn rows(&self) -> usize {
-        self.rows.rows()
+        self.table.rows.rows()
     }
 
     /// `hidden_size`.
     pub fn cols(&self) -> usize {
-        self.rows.cols()
+        self.table.cols()
     }
 
     /// Bytes that a row is read with.
     pub fn row_bytes(&self) -> u64 {
-        self.rows.row_bytes()
+        self.table.rows.row_bytes()
     }
 
     /// Puts the rows of a step's tokens into `out.values`, at the levels of their dense matrices.
     ///
     /// # Errors
-    /// [`EngineError::TokenOutOfRange`]; [`EngineError::LevelMissing`]; a row that cannot be read or
-    /// is not what it was when the model was opened.
-    pub fn read(&self, rows: &StepRows, out: &mut EmbeddedRows) -> Result<(), EngineError> {
-        let (cols, held) = (self.cols(), self.rows.level());
-        let EmbeddedRows { values, scratch } = out;
-        values.resize(rows.len() * cols, 0.0);
-        let tokens = rows.tokens.iter().zip(&rows.dense_levels);
-        for ((&token, level), out) in tokens.zip(values.chunks_exact_mut(cols.max(1))) {
+    /// [`EngineError::TokenOutOfRange`]; [`EngineError::LevelMissing`]; [`EngineError::Cancelled`];
+    /// a row that cannot be read, takes too long or is not what it was when the model was opened.
+    pub fn read(
+        &self,
+        rows: &StepRows,
+        out: &mut EmbeddedRows,
+        cancel: &CancelToken,
+    ) -> Result<(), EngineError> {
+        let held = self.table.rows.level();
+        out.wanted.clear();
+        for (&token, level) in rows.tokens.iter().zip(&rows.dense_levels) {
             if token as usize >= self.rows() {
                 return Err(EngineError::TokenOutOfRange { token, vocab_size: self.rows() });
             }
@@ -74,9 +155,19 @@ impl EmbeddingRows {
                 let (asked, held) = (prefix.bits(), held.bits());
                 return Err(EngineError::LevelMissing { asked, held });
             }
-            self.rows.read(prefix, token as usize, scratch, out).map_err(failed)?;
+            out.wanted.push(WantedRow { row: token, prefix });
         }
-        Ok(())
+        #[cfg(not(target_family = "wasm"))]
+        if let Some(reader) = &self.reader {
+            return reader.read(&self.table, out, cancel);
+        }
+        if cancel.is_cancelled() {
+            return Err(EngineError::Cancelled);
+        }
+        let EmbeddedRows { values, wanted, scratch } = out;
+        values.resize(wanted.len() * self.cols(), 0.0);
+        let mut all = wanted.iter().zip(values.chunks_exact_mut(self.cols().max(1)));
+        all.try_for_each(|(row, out)| self.table.read(*row, scratch, out))
     }
 }
 
@@ -84,6 +175,6 @@ fn failed(error: RowError) -> EngineError {
     match error {
         RowError::Nested(error) => error.into(),
         RowError::Store(error) => error.into(),
-        other => EngineError::mismatch("a row of the embedding", "readable", other),
+        _ => EngineError::mismatch("a row of the embedding", "readable", error),
     }
 }

@@ -14,6 +14,8 @@ pub mod prefetch;
 pub mod recorder;
 mod request;
 mod routed;
+#[cfg(not(target_family = "wasm"))]
+mod row_reader;
 mod shape;
 mod slot;
 pub mod source;

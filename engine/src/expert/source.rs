@@ -13,7 +13,7 @@ use crate::backend::ExpertShape;
 use crate::cancel::CancelToken;
 use crate::dual::ExpertSensitivities;
 use crate::error::EngineError;
-use crate::reads::ArrivedPlane;
+use crate::reads::{ArrivedPlane, ReadOptions};
 use crate::weights::{ActivationMode, MatrixWeights};
 
 /// The matrices of one group: an expert's, a layer's, the embedding or the head.
@@ -107,7 +107,8 @@ pub trait ExpertSource: Send + Sync {
     ///
     /// # Errors
     /// An embedding that is damaged or cannot be read.
-    fn embedding_rows(&self) -> Result<Option<EmbeddingRows>, EngineError> {
+    fn embedding_rows(&self, options: &ReadOptions) -> Result<Option<EmbeddingRows>, EngineError> {
+        let _ = options;
         Ok(None)
     }
 

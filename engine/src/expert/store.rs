@@ -25,7 +25,7 @@ use crate::backend::ExpertShape;
 use crate::cancel::CancelToken;
 use crate::dual::ExpertSensitivities;
 use crate::error::EngineError;
-use crate::reads::ArrivedPlane;
+use crate::reads::{ArrivedPlane, ReadOptions};
 use crate::weights::{
     ActivationMode, ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions,
 };
@@ -341,7 +341,7 @@ impl ExpertSource for StoreSource {
         Some(&self.store)
     }
 
-    fn embedding_rows(&self) -> Result<Option<EmbeddingRows>, EngineError> {
+    fn embedding_rows(&self, options: &ReadOptions) -> Result<Option<EmbeddingRows>, EngineError> {
         #[cfg(not(target_family = "wasm"))]
         if self.mapped.is_some() {
             return Ok(None);
@@ -352,7 +352,7 @@ impl ExpertSource for StoreSource {
         if let Some(cap) = self.allocated_levels(group).first() {
             levels = levels.map(|level| level.min(*cap));
         }
-        EmbeddingRows::open(&self.store, group, (levels, self.level))
+        EmbeddingRows::open(&self.store, group, (levels, self.level), options)
     }
 
     fn planes_of(&self, expert: ExpertId, level: Level) -> usize {

@@ -4,6 +4,7 @@ use nestling_formats::Level;
 
 use crate::backend::{Backend, Encoder};
 use crate::batch::StepRows;
+use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::expert::{EmbeddedRows, EmbeddingRows};
 
@@ -22,11 +23,12 @@ impl<B: Backend> Embedding<B> {
         enc: &mut B::Encoder<'_>,
         rows: &StepRows,
         (read, x): (&mut EmbeddedRows, &mut B::Buffer),
+        cancel: &CancelToken,
     ) -> Result<(), EngineError> {
         match self {
             Self::Held(table) => enc.embed(table, rows, x),
             Self::Stored(table) => {
-                table.read(rows, read)?;
+                table.read(rows, read, cancel)?;
                 enc.write(&read.values, x)
             }
         }

@@ -79,7 +79,7 @@ impl<B: Backend> Pass<'_, '_, B> {
     fn begin(&mut self) -> Result<(), EngineError> {
         let Self { w, enc, step, .. } = self;
         let Step { rows, angles, act, embedded, .. } = step;
-        w.embedding.embed(enc, rows, (embedded, &mut act.x))?; // [T, D]
+        w.embedding.embed(enc, rows, (embedded, &mut act.x), step.cancel)?; // [T, D]
         scale::<B>(enc, w.multipliers.embedding, &mut act.x)?;
         angles.iter().zip(&mut act.ropes).try_for_each(|(angles, rope)| enc.write(angles, rope))
     }

@@ -165,7 +165,7 @@ impl<B: Backend> Runner<B> {
         let (weights, mut experts) = match &options.streaming {
             None => loader.load(cancel, progress)?,
             Some(streaming) => {
-                let weights = loader.load_dense(cancel, progress)?;
+                let weights = loader.load_dense(&streaming.reads, cancel, progress)?;
                 let from = Arc::clone(&source);
                 (weights, ExpertCache::streamed(from, options.activations, streaming)?)
             }

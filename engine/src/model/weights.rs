@@ -18,6 +18,7 @@ use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::expert::source::{ExpertSource, Matrices};
 use crate::expert::{ExpertBiases, ExpertCache};
+use crate::reads::ReadOptions;
 use crate::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 
 /// Added to the squared length of a DeltaNet layer's queries and keys.
@@ -131,10 +132,11 @@ type EachLayer<'a, L> =
     &'a mut dyn FnMut(&mut L, u32, FeedForwardConfig) -> Result<(), EngineError>;
 
 /// Where the rows of the embedding are wanted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Rows {
+#[derive(Clone, Copy)]
+enum Rows<'a> {
     Held,
-    Stored,
+    /// In the store, read so.
+    Stored(&'a ReadOptions),
 }
 
 /// Takes weights from a source to a device, layer by layer.
@@ -178,16 +180,17 @@ impl<B: Backend> Loader<'_, B> {
     /// As [`Loader::load`].
     pub fn load_dense(
         mut self,
+        reads: &ReadOptions,
         cancel: &CancelToken,
         progress: Progress<'_>,
     ) -> Result<Weights<B>, EngineError> {
-        self.parts(Rows::Stored, cancel, progress, &mut |_, _, _| Ok(()))
+        self.parts(Rows::Stored(reads), cancel, progress, &mut |_, _, _| Ok(()))
     }
 
     /// Everything but the experts, which `each_layer` is for.
     fn parts(
         &mut self,
-        rows: Rows,
+        rows: Rows<'_>,
         cancel: &CancelToken,
         progress: Progress<'_>,
         each_layer: EachLayer<'_, Self>,
@@ -220,12 +223,12 @@ impl<B: Backend> Loader<'_, B> {
     /// The embedding, and its weights where they are held.
     fn embedding(
         &mut self,
-        rows: Rows,
+        rows: Rows<'_>,
         size: (usize, usize),
         cancel: &CancelToken,
     ) -> Result<(Embedding<B>, Option<MatrixWeights>), EngineError> {
-        if rows == Rows::Stored
-            && let Some(stored) = self.source.embedding_rows()?
+        if let Rows::Stored(options) = rows
+            && let Some(stored) = self.source.embedding_rows(options)?
             && (stored.rows(), stored.cols()) == size
         {
             return Ok((Embedding::Stored(stored), None));

@@ -33,6 +33,8 @@ pub use measure::{
     MeasureOptions, Measured, ReadChoice, choose, measure, plane_sizes, plane_sizes_of_index,
 };
 pub use options::{ReadMethod, ReadOptions};
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use threads::Threads;
 
 use crate::error::EngineError;
 use options::Checks;

@@ -16,8 +16,8 @@ const GRACE: Duration = Duration::from_secs(2);
 const REPLACEMENTS_MAX: usize = 2;
 
 /// Those that run.
-#[derive(Default)]
-pub(super) struct Threads {
+#[derive(Debug, Default)]
+pub(crate) struct Threads {
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -39,7 +39,7 @@ impl Threads {
     }
 
     /// Joins all that end in time; the rest keep what they use alive until they end.
-    fn join(&self) {
+    pub fn join(&self) {
         let deadline = Instant::now() + GRACE;
         let mut pause = Duration::from_micros(50);
         let handles =

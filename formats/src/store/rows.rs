@@ -237,14 +237,17 @@ impl StoredRows {
         Ok(view.dequantize_row(level, 0, out)?)
     }
 
-    fn damaged(&self, row: usize) -> StoreError {
+    /// Where the first piece of a row lies: file, offset, bytes.
+    pub fn place(&self, row: usize) -> (String, u64, u64) {
         let first = self.pieces.first();
         let length = first.map_or(0, |piece| piece.bytes as u64);
-        StoreError::Damaged {
-            file: self.store.name().to_owned(),
-            what: format!("row {row} of {}", self.name),
-            offset: first.map_or(0, |piece| piece.offset) + row as u64 * length,
-            length,
-        }
+        let offset = first.map_or(0, |piece| piece.offset) + row as u64 * length;
+        (self.store.name().to_owned(), offset, length)
+    }
+
+    fn damaged(&self, row: usize) -> StoreError {
+        let (file, offset, length) = self.place(row);
+        let what = format!("row {row} of {}", self.name);
+        StoreError::Damaged { file, what, offset, length }
     }
 }
