@@ -121,9 +121,11 @@ impl Record<'_> {
         self.bandwidth.filter(|bandwidth| *bandwidth > 0.0).map(|all| self.read_speed() / all)
     }
 
-    /// What computes.
+    /// What computes: the processor's kernels, or the API that a GPU is reached through, which follows
+    /// its name.
     pub fn backend(&self) -> String {
-        self.device.map_or_else(|| format!("CPU {}", self.machine.kernels), str::to_owned)
+        let api = self.device.and_then(|device| device.rsplit(", ").next());
+        api.map_or_else(|| format!("CPU {}", self.machine.kernels), str::to_owned)
     }
 
     /// What a token gave the device to do: dispatches, submissions, waits for it, and bytes of weights
