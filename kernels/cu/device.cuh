@@ -52,13 +52,30 @@ DEVICE u32 permute_bytes(u32 low, u32 high, u32 selector) {
 #endif
 }
 
+#ifdef NESTLING_EMULATION
+template <class T>
+static inline T load_aligned(const void* at) {
+    emulation::check_aligned(at, sizeof(T));
+    T value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+}
+#else
+template <class T>
+DEVICE T load_aligned(const void* at) {
+    return *static_cast<const T*>(at);
+}
+#endif
+
+DEVICE uint4 load_vector(const void* at) { return load_aligned<uint4>(at); }
+DEVICE u32 load_word(const void* at) { return load_aligned<u32>(at); }
+DEVICE u32 load_half(const void* at) { return load_aligned<u16>(at); }
+
 // Weights are read once: they should not push activations out of the first-level cache. Nobody writes
 // them meanwhile, so the compiler may move the load.
 DEVICE uint4 load_once(const u8* at) {
 #ifdef NESTLING_EMULATION
-    uint4 value;
-    std::memcpy(&value, at, sizeof value);
-    return value;
+    return load_vector(at);
 #else
     uint4 value;
     asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -67,9 +84,6 @@ DEVICE uint4 load_once(const u8* at) {
     return value;
 #endif
 }
-
-DEVICE u32 load_word(const u8* at) { return *reinterpret_cast<const u32*>(at); }
-DEVICE u32 load_half(const u8* at) { return *reinterpret_cast<const u16*>(at); }
 
 // Exact, subnormal numbers too.
 DEVICE float half_to_float(u32 half) {

@@ -133,7 +133,7 @@ DEVICE void bring_rows(const ProductParams& params, u32 first, u32 groups, u32 p
         uint4 value = make_uint4(0, 0, 0, 0);
         if (row < pairs && word / 8 < groups) {
             u64 cell = static_cast<u64>(shared.x_rows[row]) * params.x_groups + first;
-            value = *reinterpret_cast<const uint4*>(params.x_values + cell * 32 + word * 4);
+            value = load_vector(params.x_values + cell * 32 + word * 4);
         }
         *reinterpret_cast<uint4*>(&shared.x[row][word]) = value;
     }

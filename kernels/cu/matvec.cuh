@@ -99,7 +99,7 @@ DEVICE void vector_sums(const Matrix& matrix, const Cell& cell, const Planes& pl
     for (u32 r = 0; r < PAIRS; r++) {
         u32 row = r < task.pairs ? rows.pairs[r].x_row : rows.pairs[0].x_row;
         u64 at = (static_cast<u64>(row) * rows.x_groups + cell.group) * 32 + vector * 16;
-        x[r] = *reinterpret_cast<const uint4*>(rows.x_values + at);
+        x[r] = load_vector(rows.x_values + at);
         for (u32 i = 0; i < 4; i++) {
             sums[r][i] = 0;
         }

@@ -54,6 +54,8 @@ void wait_for_warp();
 // Every lane gives some words, and gets those of another lane, or of all.
 unsigned exchange(unsigned value, unsigned source);
 const unsigned* gather(const unsigned* words, unsigned count);
+// An address that a device would refuse for so many bytes ends the launch as an error.
+void check_aligned(const void* at, size_t bytes);
 // Shared memory whose size the launch chose.
 void* dynamic_shared();
 

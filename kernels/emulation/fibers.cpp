@@ -45,6 +45,7 @@ struct Pool {
     Fiber* running = nullptr;
     const Kernel* kernel = nullptr;
     const void* params = nullptr;
+    bool is_misaligned = false;
 
     ~Pool() { clear(); }
 
@@ -188,6 +189,10 @@ const unsigned* gather(const unsigned* words, unsigned count) {
 
 unsigned exchange(unsigned value, unsigned source) { return gather(&value, 1)[source * WORDS]; }
 
+void check_aligned(const void* at, size_t bytes) {
+    pool.is_misaligned |= reinterpret_cast<size_t>(at) % bytes != 0;
+}
+
 void* dynamic_shared() { return pool.shared.data(); }
 
 Outcome launch(const Kernel& kernel, const Size& size, const void* params, Order order) {
@@ -201,6 +206,7 @@ Outcome launch(const Kernel& kernel, const Size& size, const void* params, Order
     pool.warps.resize((threads + WARP - 1) / WARP);
     pool.kernel = &kernel;
     pool.params = params;
+    pool.is_misaligned = false;
     for (unsigned z = 0; z < size.grid.z; z++) {
         for (unsigned y = 0; y < size.grid.y; y++) {
             for (unsigned x = 0; x < size.grid.x; x++) {
@@ -215,7 +221,7 @@ Outcome launch(const Kernel& kernel, const Size& size, const void* params, Order
             }
         }
     }
-    return Outcome::Finished;
+    return pool.is_misaligned ? Outcome::Misaligned : Outcome::Finished;
 }
 
 }  // namespace emulation

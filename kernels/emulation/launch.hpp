@@ -20,7 +20,15 @@ struct Size {
 // lacks a barrier.
 enum class Order { Ascending, Descending };
 
-enum class Outcome { Finished = 0, Unknown = 1, WrongParams = 2, TooLarge = 3, NoMemory = 4, Diverged = 5 };
+enum class Outcome {
+    Finished = 0,
+    Unknown = 1,
+    WrongParams = 2,
+    TooLarge = 3,
+    NoMemory = 4,
+    Diverged = 5,
+    Misaligned = 6,
+};
 
 Outcome launch(const Kernel& kernel, const Size& size, const void* params, Order order);
 

@@ -33,6 +33,9 @@ pub enum EmulationError {
     /// No memory for the stacks of threads.
     #[error("no memory for the stacks of threads")]
     NoMemory,
+    /// Something is read at an address that a device refuses for its size.
+    #[error("an address that is no multiple of what is read there")]
+    Misaligned,
     /// Lanes of a warp wait for others that never come.
     #[error("lanes of a warp wait for others that never come")]
     Diverged,
@@ -88,6 +91,7 @@ pub unsafe fn launch(
         2 => Err(EmulationError::WrongParams),
         3 => Err(EmulationError::TooLarge),
         4 => Err(EmulationError::NoMemory),
+        6 => Err(EmulationError::Misaligned),
         _ => Err(EmulationError::Diverged),
     }
 }

@@ -2,7 +2,9 @@
 
 use nestling_cuda::emulation;
 use nestling_cuda::kernel::{HEADERS, Kernel};
-use nestling_cuda::params::layouts;
+use nestling_cuda::params::{EmbedParams, Matrix, layouts};
+
+use crate::harness::{address, outcome};
 
 #[test]
 fn params_are_laid_out_as_the_kernels_see_them() {
@@ -28,4 +30,19 @@ fn every_file_is_embedded() {
         let function = format!(" {}(const ", kernel.name());
         assert!(kernel.source().contains(&function), "{} has no kernel", kernel.name());
     }
+}
+
+/// What a device refuses is an error of the emulation, too.
+#[test]
+#[should_panic(expected = "no multiple of what is read there")]
+fn addresses_are_multiples_of_what_is_read_there() {
+    let (values, tokens) = ([0f32; 2], [0u32]);
+    let row_scales = address(&values) + 2;
+    let table = Matrix { row_scales, rows: 1, cols: 1, ..Matrix::default() };
+    outcome(&[0f32], |out| {
+        let table = address(std::slice::from_ref(&table));
+        let (tokens, levels) = (address(&tokens), address(&tokens));
+        let params = EmbedParams { table, tokens, levels, out, rows: 1, cols: 1 };
+        (params.launch(), params)
+    });
 }
