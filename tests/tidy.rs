@@ -259,6 +259,7 @@ const SHADERS: &[(&str, &str)] = &[
     ("add_gated", "add_gated"),
     ("attend", "attend"),
     ("attend_merge", "attend"),
+    ("clear", "clear"),
     ("delta_gate", "delta_net"),
     ("delta_mix", "delta_net"),
     ("delta_rule", "delta_net"),

@@ -236,7 +236,7 @@ fn experts(criterion: &mut Criterion) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// `rms_norm`, `scale`, `softcap`, `gate`, `add_gated`, `gather_rows`.
+/// `rms_norm`, `scale`, `clear`, `softcap`, `gate`, `add_gated`, `gather_rows`.
 fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
     const COUNT: usize = 64;
     let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
@@ -255,6 +255,7 @@ fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
         encoder.rms_norm_add(&x, &weight, 1e-6, &mut out)
     })?;
     measure(&mut group, (&mut device, "scale", bytes), |encoder| encoder.scale(1.0, &mut out))?;
+    measure(&mut group, (&mut device, "clear", bytes), |encoder| encoder.clear(COUNT, &mut out))?;
     measure(&mut group, (&mut device, "softcap", bytes), |encoder| {
         encoder.softcap(30.0, &mut out)
     })?;

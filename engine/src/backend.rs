@@ -13,6 +13,7 @@ use std::sync::Arc;
 use nestling_formats::Level;
 
 use crate::error::EngineError;
+use crate::expert::ExpertBiases;
 use crate::kv_cache::{KvShape, PageId};
 use crate::recurrent::{StateId, StateShape};
 use crate::weights::{ActivationMode, MatrixWeights};
@@ -20,7 +21,8 @@ use crate::weights::{ActivationMode, MatrixWeights};
 pub use encoder::Encoder;
 pub use parts::{
     AttentionHeads, DeltaNet, ExpertShape, ExpertUse, FeedForward, HeadMatrices, HeadNorm,
-    HeldExpert, Linear, MatrixForm, MatrixShape, PinnedExpert, Router, Routing, SlotPlace,
+    HeldExpert, LevelWeights, Linear, MatrixForm, MatrixShape, PinnedExpert, Router, Routing,
+    SlotPlace,
 };
 
 /// What a backend can hold; checked when a model is opened.
@@ -178,8 +180,9 @@ pub trait Backend: Send + Sized + 'static {
         &mut self,
         slots: &Self::ExpertSlots,
         (layer, num_experts): (usize, usize),
+        biases: Option<&ExpertBiases>,
     ) -> Result<Option<Self::ExpertTable>, EngineError> {
-        let _ = (slots, layer, num_experts);
+        let _ = (slots, layer, num_experts, biases);
         Ok(None)
     }
 

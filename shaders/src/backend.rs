@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward};
+use nestling_engine::expert::ExpertBiases;
 use nestling_engine::kv_cache::{KvShape, PageId};
 use nestling_engine::recurrent::{StateId, StateShape};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
@@ -206,7 +207,7 @@ impl Backend for WgpuBackend {
         &mut self,
         experts: &[Arc<FeedForward<Self>>],
     ) -> Result<Option<WgpuExpertTable>, EngineError> {
-        WgpuExpertTable::new(&self.gpu, experts)
+        WgpuExpertTable::new(&mut self.recorder, experts)
     }
 
     fn expert_slots(
@@ -225,9 +226,11 @@ impl Backend for WgpuBackend {
         &mut self,
         slots: &WgpuSlots,
         (layer, num_experts): (usize, usize),
+        biases: Option<&ExpertBiases>,
     ) -> Result<Option<WgpuExpertTable>, EngineError> {
         let Some(layer) = slots.layer(layer) else { return Ok(None) };
-        WgpuExpertTable::streamed(&self.gpu, layer, num_experts)
+        let biases = biases.map(ExpertBiases::joined);
+        WgpuExpertTable::streamed(&self.gpu, layer, (num_experts, biases.as_deref()))
     }
 
     fn kept_slots(slots: &WgpuSlots, bytes: u64) -> usize {

@@ -3,19 +3,24 @@
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::{ExpertShape, FeedForward, HeldExpert, MatrixForm, MatrixShape};
+use nestling_engine::backend::{
+    ExpertShape, FeedForward, HeldExpert, LevelWeights, MatrixForm, MatrixShape,
+};
 use nestling_formats::nested::InputTransform;
 use nestling_formats::{Activation, Level};
 
 use crate::backend::WgpuBackend;
 use crate::device::{Gpu, Memory};
 use crate::matrix::{ProductKind, WgpuMatrix};
-use crate::memory::word;
+use crate::memory::{expect, word};
 use crate::recorder::Recorder;
 use crate::slots::{FIRST_SLAB, SlotSlabs};
 
 /// Words of an expert: of each matrix its slab, its place there, its prefix for every level.
 const ENTRY_WORDS: usize = 3 * (2 + Level::ALL.len());
+
+/// Words of an expert behind all entries: the least weights of levels, as bits.
+const LEAST_WORDS: usize = 4;
 
 /// A level's prefix where planes are missing.
 const MISSING: u32 = u32::MAX;
@@ -82,6 +87,10 @@ pub struct WgpuExpertTable {
     pub(crate) experts: usize,
     /// `[experts]` entries.
     pub(crate) entries: Memory,
+    /// Biases of all gates, then of all ups, then of all downs.
+    pub(crate) biases: Option<Memory>,
+    /// Whether the levels of uses go by their weights.
+    pub(crate) by_weight: bool,
     slabs: Slabs,
 }
 
@@ -93,14 +102,40 @@ fn has_bias(FeedForward { gate, up, down, .. }: &FeedForward<WgpuBackend>) -> bo
     [gate, up, down].iter().any(|linear| linear.bias.is_some())
 }
 
+/// The biases of all gates, then of all ups, then of all downs.
+fn join_biases(
+    recorder: &mut Recorder,
+    like: &Like,
+    experts: &[Arc<FeedForward<WgpuBackend>>],
+) -> Result<Memory, EngineError> {
+    let (inner, out) = (like.gate.rows, like.down.rows);
+    let bytes = 4 * experts.len() * (2 * inner + out);
+    let joined = recorder.gpu.buffer("biases of experts", bytes as u64)?;
+    for (index, expert) in experts.iter().enumerate() {
+        let FeedForward { gate, up, down, .. } = &**expert;
+        let gates = experts.len() * inner;
+        let places =
+            [(gate, index * inner), (up, gates + index * inner), (down, 2 * gates + index * out)];
+        for (linear, at) in places {
+            let bias = linear.bias.as_ref();
+            let bias = bias.ok_or_else(|| EngineError::mismatch("an expert", "a bias", "none"))?;
+            expect("bias", linear.matrix.rows, bias.len)?;
+            let from = (&bias.place.buffer, bias.place.offset);
+            recorder.copy(from, (&joined.raw, 4 * at as u64), 4 * bias.len as u64);
+        }
+    }
+    recorder.submit()?;
+    Ok(joined)
+}
+
 impl WgpuExpertTable {
-    /// A table of these experts; none where they differ in form, have biases, are cut into parts or
-    /// lie in too many slabs.
+    /// A table of these experts; none where they differ in form, are cut into parts or lie in too many
+    /// slabs.
     ///
     /// # Errors
     /// A device whose memory is full.
     pub(crate) fn new(
-        gpu: &Gpu,
+        recorder: &mut Recorder,
         experts: &[Arc<FeedForward<WgpuBackend>>],
     ) -> Result<Option<Self>, EngineError> {
         let Some(like) = experts.first().and_then(|first| Like::of(first)) else {
@@ -109,7 +144,7 @@ impl WgpuExpertTable {
         let mut slabs: Vec<(usize, wgpu::Buffer)> = Vec::new();
         let mut entries = Vec::with_capacity(experts.len() * ENTRY_WORDS);
         for expert in experts {
-            if has_bias(expert) || Like::of(expert) != Some(like) {
+            if Like::of(expert) != Some(like) {
                 return Ok(None);
             }
             for matrix in matrices(expert) {
@@ -127,10 +162,18 @@ impl WgpuExpertTable {
         if slabs.len() > SLABS_MAX {
             return Ok(None);
         }
-        let entries = gpu.upload("places of experts", bytemuck::cast_slice(&entries))?;
+        let biases = match experts.iter().filter(|expert| has_bias(expert)).count() {
+            0 => None,
+            count if count == experts.len() => Some(join_biases(recorder, &like, experts)?),
+            _ => return Ok(None),
+        };
+        entries.resize(entries.len() + LEAST_WORDS * experts.len(), MISSING);
+        let entries = bytemuck::cast_slice(&entries);
+        let entries = recorder.gpu.upload("places of experts", entries)?;
         let slabs = slabs.into_iter().map(|(_, buffer)| buffer).collect();
         let slabs = Slabs::Resident(slabs, experts.to_vec());
-        Ok(Some(Self { like, experts: experts.len(), entries, slabs }))
+        let experts = experts.len();
+        Ok(Some(Self { like, experts, entries, biases, by_weight: false, slabs }))
     }
 
     /// A table of so many experts in slots, none of which is there yet; none where gates and ups
@@ -141,13 +184,32 @@ impl WgpuExpertTable {
     pub(crate) fn streamed(
         gpu: &Gpu,
         (shape, slabs): (&ExpertShape, &SlotSlabs),
-        experts: usize,
+        (experts, biases): (usize, Option<&[f32]>),
     ) -> Result<Option<Self>, EngineError> {
         let Some(like) = Like::of_shape(shape) else { return Ok(None) };
-        let entries = vec![MISSING; experts * ENTRY_WORDS];
+        let biases =
+            biases.map(|values| gpu.upload("biases of experts", bytemuck::cast_slice(values)));
+        let biases = biases.transpose()?;
+        let entries = vec![MISSING; experts * (ENTRY_WORDS + LEAST_WORDS)];
         let entries = gpu.upload("places of experts", bytemuck::cast_slice(&entries))?;
         let slabs = Slabs::Streamed(slabs.clone());
-        Ok(Some(Self { like, experts, entries, slabs }))
+        Ok(Some(Self { like, experts, entries, biases, by_weight: false, slabs }))
+    }
+
+    /// Has the levels of uses go by their weights from now on, or by their rows again.
+    ///
+    /// # Errors
+    /// Weights of other experts than those of the table; a device that is lost.
+    pub(crate) fn set_level_weights(
+        &mut self,
+        recorder: &mut Recorder,
+        least: Option<&[LevelWeights]>,
+    ) -> Result<(), EngineError> {
+        self.by_weight = least.is_some();
+        let Some(least) = least else { return Ok(()) };
+        expect("weights of levels", self.experts, least.len())?;
+        let offset = (4 * ENTRY_WORDS * self.experts) as u64;
+        Ok(recorder.write_behind(&self.entries, offset, bytemuck::cast_slice(least))?)
     }
 
     /// Writes what there is of an expert in a slot, behind all that was recorded.
@@ -166,7 +228,7 @@ impl WgpuExpertTable {
         }
         let mut entry = [MISSING; ENTRY_WORDS];
         if let Some(HeldExpert { weights, level: highest }) = held {
-            if has_bias(weights) || Like::of(weights) != Some(self.like) {
+            if has_bias(weights) != self.biases.is_some() || Like::of(weights) != Some(self.like) {
                 return Err(EngineError::mismatch(
                     "expert of a table",
                     "one like the others",

@@ -139,7 +139,7 @@ pipelines! {
         { KIND = 2.0, SPLIT = 1.0 };
     attend_merge: "attend_merge" [Read, Read, Read, Write] {};
     route: "route" [Read, Read, Read, Read, Write, Write] {};
-    expert_blocks: "expert_blocks" [Read, Read, Read, Write, Write, Write, Write] {};
+    expert_blocks: "expert_blocks" [Read, Read, Read, Read, Write, Write, Write] {};
     clear: "clear" [Write] {};
     experts_sum: "experts_sum" [Read, Read, Write] {};
     embed: "embed" [Read, Read, Write] {};

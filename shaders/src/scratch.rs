@@ -64,9 +64,8 @@ pub(crate) struct Scratch {
     /// The input of their second product, in int8 and as it is.
     pub inner: QuantizedRoom,
     pub inner_float: Room,
-    /// Blocks that shaders make: of gates and ups, of downs.
-    pub inner_blocks: Room,
-    pub out_blocks: Room,
+    /// Blocks that shaders make, of gates and ups and of downs, and their pairs of rows.
+    pub blocks: Room,
     /// What blocks of pages give an attending head.
     pub parts: Room, // [rows, heads, blocks, 2 + elements of a value]
     /// Queries, keys and values of DeltaNet layers behind their convolution.

@@ -3,8 +3,8 @@
 use nestling_formats::{Level, Plane};
 
 use super::{
-    AttentionHeads, Backend, DeltaNet, FeedForward, HeadMatrices, HeldExpert, Linear, PinnedExpert,
-    Router, Routing, SlotPlace,
+    AttentionHeads, Backend, DeltaNet, FeedForward, HeadMatrices, HeldExpert, LevelWeights, Linear,
+    PinnedExpert, Router, Routing, SlotPlace,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -257,6 +257,21 @@ pub trait Encoder<B: Backend>: Send {
     fn resize_slots(&mut self, slots: &mut B::ExpertSlots, bytes: u64) -> Result<(), EngineError> {
         let _ = (slots, bytes);
         Err(no_slots())
+    }
+
+    /// Has [`Encoder::routed_experts`] decide the level of every use by its weight from now on, or by
+    /// its row again; what it notes is then `expert | (level.index() + 1) << 16`. False where a device
+    /// cannot.
+    ///
+    /// # Errors
+    /// Weights of other experts than those of the table; a failed device.
+    fn set_level_weights(
+        &mut self,
+        table: &mut B::ExpertTable,
+        least: Option<&[LevelWeights]>, // [experts]
+    ) -> Result<bool, EngineError> {
+        let _ = table;
+        Ok(least.is_none())
     }
 
     /// Tells a table of streamed experts what there is of one of them; none for nothing.

@@ -216,3 +216,8 @@ pub struct HeldExpert<'a, B: Backend> {
     /// The highest level of which all planes are in its slot.
     pub level: Level,
 }
+
+/// The least magnitudes of an expert's weight that it is used from at levels 3, 4, 6 and 8, as bits of
+/// an f32, ascending; `u32::MAX` for a level that no weight reaches. A weight that is no number counts
+/// as zero.
+pub type LevelWeights = [u32; 4];

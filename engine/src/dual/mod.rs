@@ -7,6 +7,7 @@
 //! a router takes the rule's place as a [`LevelRouter`], given as `ModelOptions::level_router`.
 
 mod elastic;
+mod least_weight;
 mod router;
 mod routing;
 mod sample;
@@ -14,6 +15,7 @@ mod sensitivities;
 mod threshold;
 
 pub use elastic::{ElasticController, StepTimes};
+pub(crate) use least_weight::least_weights;
 pub use router::{LevelRouter, PlaneWorth, RoutedToken, ThresholdRule};
 pub use routing::{DualOptions, DualRouting};
 pub use sample::{RouteSample, SAMPLE_TEXT, SAMPLE_TOKENS};

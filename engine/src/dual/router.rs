@@ -38,6 +38,12 @@ pub trait LevelRouter: Send + Sync {
         false
     }
 
+    /// Whether what planes are worth depends on nothing of a token but the expert's weight, and never
+    /// falls when its magnitude grows: a device can then decide levels by itself.
+    fn goes_by_weight(&self) -> bool {
+        false
+    }
+
     /// Fills in what planes are worth, where none above `highest` is used; `worth` has an entry for
     /// every expert of the token, zeros to begin with.
     fn worth(&self, token: RoutedToken<'_>, highest: Level, worth: &mut [PlaneWorth]);
@@ -82,6 +88,10 @@ impl LevelRouter for ThresholdRule {
                 None => [f32::INFINITY; 5],
             };
         }
+    }
+
+    fn goes_by_weight(&self) -> bool {
+        true
     }
 
     fn identity(&self) -> u128 {

@@ -48,6 +48,11 @@ impl ExpertBiases {
         }))
     }
 
+    /// Those of all gates, then of all ups, then of all downs.
+    pub fn joined(&self) -> Vec<f32> {
+        [self.gate.as_slice(), &self.up, &self.down].concat()
+    }
+
     /// Gate's, up's and down's of one expert; empty for an expert that there is not.
     pub fn of(&self, expert: u32) -> [&[f32]; 3] {
         let row = |values: &'_ [f32], width: usize| -> std::ops::Range<usize> {

@@ -151,7 +151,14 @@ impl<B: Backend> ExpertCache<B> {
         if self.recorder.is_on() || self.watch.recorder.is_some() {
             return Ok(false);
         }
-        if !self.routed.takes(layer, rows) {
+        let Some(policy) = self.routed.takes((layer, per_token), rows, &*self.levels) else {
+            return Ok(false);
+        };
+        let experts = match &self.experts {
+            Experts::Resident(layers) => layers.get(layer).map_or(0, Vec::len),
+            Experts::Streamed(streamed) => streamed.experts_of(layer),
+        };
+        if !self.routed.set_levels((layer, experts), (policy, &*self.levels), encoder)? {
             return Ok(false);
         }
         if let Experts::Streamed(streamed) = &mut self.experts {
@@ -188,6 +195,7 @@ impl<B: Backend> ExpertCache<B> {
     /// Levels under dual routing are decided by this from now on.
     pub fn set_level_router(&mut self, levels: Arc<dyn LevelRouter>) {
         self.levels = levels;
+        self.routed.forget_levels();
     }
 
     /// Who hears of what steps do from now on.
@@ -253,15 +261,18 @@ impl<B: Backend> ExpertCache<B> {
         encoder: &mut B::Encoder<'_>,
         scratch: &'a mut RequestScratch<B>,
     ) -> Result<PendingExperts<'a, B>, EngineError> {
-        if !self.routed.take_known(layer, &mut scratch.routing) {
+        if let Some(known) = self.routed.take_known(layer) {
+            scratch.experts = known;
+            scratch.take_uses();
+        } else {
             encoder.read_routing_into(routing, &mut scratch.routing).await?;
+            if self.recorder.keeps_hidden() || reads_hidden(&*self.levels, rows) {
+                encoder.read_into(hidden, &mut scratch.hidden).await?;
+            }
+            scratch.sort(layer, rows, &*self.levels);
+            let seen = (&scratch.routing, scratch.hidden.as_slice());
+            self.recorder.layer(layer, seen, &scratch.experts);
         }
-        if self.recorder.keeps_hidden() || reads_hidden(&*self.levels, rows) {
-            encoder.read_into(hidden, &mut scratch.hidden).await?;
-        }
-        scratch.sort(layer, rows, &*self.levels);
-        let seen = (&scratch.routing, scratch.hidden.as_slice());
-        self.recorder.layer(layer, seen, &scratch.experts);
         let RequestScratch { uses, experts: sorted, ready: spare, .. } = scratch;
         let ready = recycle(std::mem::take(spare));
         let layer = layer as u32;
@@ -423,7 +434,7 @@ impl<B: Backend> RequestScratch<B> {
     /// The rows of every expert that is used, with their levels, experts ascending: a function of
     /// the routing and of each row's own policy.
     fn sort(&mut self, layer: usize, rows: &StepRows, levels: &dyn LevelRouter) {
-        let Self { routing, hidden, worth, uses, experts, .. } = self;
+        let Self { routing, hidden, worth, experts, .. } = self;
         experts.clear();
         let layer = u32::try_from(layer).unwrap_or(u32::MAX);
         let chosen = routing.num_experts_per_tok.max(1);
@@ -448,7 +459,11 @@ impl<B: Backend> RequestScratch<B> {
             }
         }
         experts.sort_unstable_by_key(|(expert, used)| (*expert, used.row, used.rank));
-        uses.clear();
-        uses.extend(experts.iter().map(|(_, used)| *used));
+        self.take_uses();
+    }
+
+    fn take_uses(&mut self) {
+        self.uses.clear();
+        self.uses.extend(self.experts.iter().map(|(_, used)| *used));
     }
 }

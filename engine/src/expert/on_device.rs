@@ -77,12 +77,10 @@ impl<B: Backend> StreamedExperts<B> {
         let Some(slots) = backend.expert_slots(&shapes, self.residency.budget_bytes())? else {
             return Ok(Vec::new());
         };
-        let biased = self.maker.biases.iter().map(Option::is_some);
-        let layers = self.extents.experts_of_layers().zip(biased).enumerate();
-        let tables = layers.map(|(layer, (experts, biased))| match experts {
+        let layers = self.extents.experts_of_layers().zip(&self.maker.biases).enumerate();
+        let tables = layers.map(|(layer, (experts, biases))| match experts {
             0 => Ok(None),
-            _ if biased => Ok(None),
-            _ => backend.streamed_table(&slots, (layer, experts)),
+            _ => backend.streamed_table(&slots, (layer, experts), biases.as_ref()),
         });
         let tables = tables.collect::<Result<_, _>>()?;
         self.residency.set_places(B::slot_count(&slots).0, &mut self.evicted);

@@ -6,14 +6,21 @@ use std::sync::Arc;
 
 use nestling_formats::{ExpertId, Level};
 
-use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, Routing};
+use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, LevelWeights};
 use crate::batch::{LevelPolicy, StepRows};
+use crate::dual::{DualPolicy, LevelMode, LevelRouter, least_weights};
 use crate::error::EngineError;
 use crate::runner::StepStats;
 
-/// Most rows of such a step. With more, several rows share an expert, and a host that knows which
-/// has them computed together.
-const ROWS_MAX: usize = 4;
+/// Most rows of such a step. With more, many share an expert, and a host that knows which has them
+/// computed as one.
+const ROWS_MAX: usize = 16;
+
+/// Most uses of a layer: a device compares each with all others.
+const USES_MAX: usize = 1024;
+
+/// Bits of an expert in what a device notes of a use; the level is above them.
+const EXPERT_BITS: u32 = 16;
 
 /// Experts by layer.
 type Layers<B> = [Vec<Arc<FeedForward<B>>>];
@@ -31,7 +38,10 @@ pub(super) struct Routed<B: Backend> {
     /// What the device found.
     ids: Vec<u32>,
     /// A layer of which an expert was missing, and what it uses.
-    known: Option<(usize, Routing)>,
+    known: Option<(usize, Vec<(u32, ExpertUse)>)>,
+    /// What decides the levels of each layer's uses on the device, where that is known: policies, or
+    /// nothing but rows.
+    by_weight: Vec<Option<Option<DualPolicy>>>, // [layers]
     /// Experts of one layer with their uses.
     used: Vec<(u32, ExpertUse)>,
     /// The uses of one of them.
@@ -63,6 +73,7 @@ impl<B: Backend> Routed<B> {
     /// A device finds the experts of these tables.
     pub fn with(tables: Vec<Option<B::ExpertTable>>) -> Self {
         Self {
+            by_weight: vec![Some(None); tables.len()],
             tables,
             asked: Vec::new(),
             levels: Vec::new(),
@@ -99,11 +110,57 @@ impl<B: Backend> Routed<B> {
         self.known = None;
     }
 
-    /// Whether the device can find the experts of these rows.
-    pub fn takes(&self, layer: usize, rows: &StepRows) -> bool {
-        let is_fixed = |levels: &LevelPolicy| matches!(levels, LevelPolicy::Fixed(_));
+    /// What planes are worth has changed.
+    pub fn forget_levels(&mut self) {
+        self.by_weight.fill(None);
+    }
+
+    /// Whether the device can find the experts of these rows, and by what their levels go.
+    pub fn takes(
+        &self,
+        (layer, per_token): (usize, usize),
+        rows: &StepRows,
+        levels: &dyn LevelRouter,
+    ) -> Option<Option<DualPolicy>> {
         let has_table = matches!(self.tables.get(layer), Some(Some(_)));
-        has_table && rows.len() <= ROWS_MAX && rows.policies.iter().all(is_fixed)
+        if !has_table || rows.len() > ROWS_MAX || rows.len() * per_token > USES_MAX {
+            return None;
+        }
+        if rows.policies.iter().all(|levels| matches!(levels, LevelPolicy::Fixed(_))) {
+            return Some(None);
+        }
+        let Some(LevelPolicy::Dual(policy)) = rows.policies.first() else { return None };
+        let same = rows.policies.iter().all(|other| *other == LevelPolicy::Dual(*policy));
+        let is_left = same && policy.mode == LevelMode::Strict && levels.goes_by_weight();
+        is_left.then_some(Some(*policy))
+    }
+
+    /// Has the device decide a layer's levels; false if it cannot.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub fn set_levels(
+        &mut self,
+        (layer, experts): (usize, usize),
+        (policy, levels): (Option<DualPolicy>, &dyn LevelRouter),
+        encoder: &mut B::Encoder<'_>,
+    ) -> Result<bool, EngineError> {
+        let (Some(Some(table)), Some(known)) =
+            (self.tables.get_mut(layer), self.by_weight.get_mut(layer))
+        else {
+            return Ok(false);
+        };
+        if *known == Some(policy) {
+            return Ok(true);
+        }
+        let of_expert =
+            |policy: &DualPolicy, expert| least_weights(levels, policy, (layer as u32, expert));
+        let of_all =
+            |policy| (0..experts as u32).map(|expert| of_expert(&policy, expert)).collect();
+        let least: Option<Vec<LevelWeights>> = policy.map(of_all);
+        let is_set = encoder.set_level_weights(table, least.as_deref())?;
+        *known = is_set.then_some(policy);
+        Ok(is_set)
     }
 
     /// Has the device compute a layer's experts.
@@ -153,40 +210,40 @@ impl<B: Backend> Routed<B> {
         for one in asked.get(self.counted..end).unwrap_or_default() {
             self.count(one, stats, count);
         }
-        self.known = asked.get(end).map(|one| {
-            let expert_ids = self.ids.get(one.uses.clone()).unwrap_or_default().to_vec();
-            // A fixed level asks nothing of weights.
-            let expert_weights = vec![0.0; expert_ids.len()];
-            let num_experts_per_tok = one.per_token;
-            (one.layer, Routing { num_experts_per_tok, expert_ids, expert_weights })
-        });
+        if let Some(one) = asked.get(end) {
+            self.sort(one);
+            self.known = Some((one.layer, self.used.clone()));
+        }
         self.asked = asked;
         self.asked.truncate(end);
         self.counted = end;
         self.known.as_ref().map(|(layer, _)| *layer)
     }
 
-    /// What a layer uses, if that was found when an expert was missing.
-    pub fn take_known(&mut self, layer: usize, out: &mut Routing) -> bool {
-        match self.known.take() {
-            Some((known, routing)) if known == layer => {
-                *out = routing;
-                true
-            }
-            _ => false,
-        }
+    /// What a layer uses, experts ascending, if that was found when one of them was missing.
+    pub fn take_known(&mut self, layer: usize) -> Option<Vec<(u32, ExpertUse)>> {
+        self.known.take().filter(|(known, _)| *known == layer).map(|(_, uses)| uses)
     }
 
-    fn count(&mut self, asked: &Asked, stats: &mut StepStats, count: &mut Count<'_, B>) {
+    /// The uses of a layer, experts ascending, in `used`.
+    fn sort(&mut self, asked: &Asked) {
         let ids = self.ids.get(asked.uses.clone()).unwrap_or_default();
         let levels = self.levels.get(asked.levels.clone()).unwrap_or_default();
         self.used.clear();
         let rows = (0u32..).zip(ids.chunks_exact(asked.per_token.max(1)).zip(levels));
-        for (row, (ids, &level)) in rows {
-            let uses = (0u32..).zip(ids);
-            self.used.extend(uses.map(|(rank, id)| (*id, ExpertUse { row, rank, level })));
+        for (row, (ids, level)) in rows {
+            self.used.extend((0u32..).zip(ids).map(|(rank, noted)| {
+                let by_weight = (noted >> EXPERT_BITS).checked_sub(1);
+                let by_weight = by_weight.and_then(|index| Level::ALL.get(index as usize));
+                let level = *by_weight.unwrap_or(level);
+                (noted & ((1 << EXPERT_BITS) - 1), ExpertUse { row, rank, level })
+            }));
         }
-        self.used.sort_unstable_by_key(|(id, used)| (*id, used.row));
+        self.used.sort_unstable_by_key(|(id, used)| (*id, used.row, used.rank));
+    }
+
+    fn count(&mut self, asked: &Asked, stats: &mut StepStats, count: &mut Count<'_, B>) {
+        self.sort(asked);
         for same in self.used.chunk_by(|a, b| a.0 == b.0) {
             let id = ExpertId { layer: asked.layer as u32, expert: same[0].0 };
             self.uses.clear();

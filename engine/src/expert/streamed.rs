@@ -138,6 +138,11 @@ impl<B: Backend> StreamedExperts<B> {
         self.extents.experts_of_layers()
     }
 
+    /// How many experts a layer has.
+    pub fn experts_of(&self, layer: usize) -> usize {
+        self.extents.experts_of(layer as u32)
+    }
+
     /// A step begins.
     pub fn begin_step(&mut self) {
         self.residency.begin_step();

@@ -13,8 +13,8 @@ mod routed;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{
-    AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, HeldExpert, Linear, PinnedExpert,
-    Router, Routing, SlotPlace,
+    AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, HeldExpert, LevelWeights, Linear,
+    PinnedExpert, Router, Routing, SlotPlace,
 };
 use nestling_engine::batch::StepRows;
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
@@ -264,6 +264,15 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         held: Option<HeldExpert<'_, WgpuBackend>>,
     ) -> Result<(), EngineError> {
         table.set(self.tools().recorder, expert, held)
+    }
+
+    fn set_level_weights(
+        &mut self,
+        table: &mut WgpuExpertTable,
+        least: Option<&[LevelWeights]>,
+    ) -> Result<bool, EngineError> {
+        table.set_level_weights(self.tools().recorder, least)?;
+        Ok(true)
     }
 
     fn flush(&mut self) -> Result<(), EngineError> {

@@ -7,7 +7,7 @@ use nestling_formats::nested::TILE_ROWS;
 
 use super::Tools;
 use super::experts::{Joint, gated};
-use super::products::{Call, Input, Kernel, Output, Pair, Write, dispatch, input_for};
+use super::products::{Call, Input, Kernel, Output, Write, dispatch, input_for};
 use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
 use crate::expert_table::{Like, Side, WgpuExpertTable};
@@ -17,9 +17,9 @@ use crate::recorder::{Binding, spread};
 /// Uses that one step may note.
 const NOTES_MAX: usize = 1 << 16;
 
-/// Words of a block, and blocks that a binding's first one is a multiple of.
+/// Words of a block, and words that a binding's first one is a multiple of.
 const BLOCK_WORDS: usize = 8;
-const BLOCKS_ALIGN: usize = 8;
+const ALIGN: usize = 64;
 
 /// The experts that shaders found in a step.
 #[derive(Default)]
@@ -90,7 +90,7 @@ impl Notes {
     }
 }
 
-#[derive(Clone, Copy, Pod, Zeroable)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 struct Params {
     uses: u32,
@@ -101,30 +101,44 @@ struct Params {
     out_rows: u32,
     inner_stride: u32,
     out_stride: u32,
+    out_first: u32,
+    inner_pairs: u32,
+    out_pairs: u32,
     noted: u32,
     call: u32,
+    by_weight: u32,
+    biased: u32,
 }
 
-/// Blocks of all slabs.
+/// Blocks of all slabs and the pairs of rows that they are for, in words.
 struct Blocks {
-    all: Binding,
-    /// Blocks of one slab, and from one to the next.
+    made: Binding,
+    first: usize,
+    /// Blocks of one slab, and words from one slab to the next.
     count: usize,
     stride: usize,
+    /// Where pairs begin, and how many there are.
+    pairs: (usize, usize),
 }
 
 impl Blocks {
+    fn part(&self, first: usize, words: usize) -> Binding {
+        let (offset, size) = (4 * first as u64, Some(4 * words as u64));
+        Binding { buffer: self.made.buffer.clone(), offset, size }
+    }
+
     fn of_slab(&self, slab: usize) -> Binding {
-        let bytes = |blocks: usize| (4 * BLOCK_WORDS * blocks) as u64;
-        let (offset, size) = (bytes(slab * self.stride), Some(bytes(self.count)));
-        Binding { buffer: self.all.buffer.clone(), offset, size }
+        self.part(self.first + slab * self.stride, BLOCK_WORDS * self.count)
     }
 }
+
+/// How the levels of uses are decided, and what they are.
+pub(super) type Choice<'a> = (&'a [Level], &'a WgpuRouting);
 
 pub(super) fn experts(
     tools: &mut Tools<'_>,
     (table, notes): (&WgpuExpertTable, &mut Notes),
-    (levels, routing): (&[Level], &WgpuRouting),
+    (levels, routing): Choice<'_>,
     x: &WgpuBuffer,
     out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
@@ -142,35 +156,28 @@ pub(super) fn experts(
     let uses = x.rows * routing.per_token;
     out.resize(tools.gpu, uses)?;
     let slabs = table.slabs();
-    let found = (levels, routing, slabs.len());
-    let [inner, outer] = find(tools, (table, notes), found, uses)?;
+    let [inner, outer] = find(tools, (table, notes, slabs.len()), (levels, routing), uses)?;
     let input = input_for(tools, x, gate.kind)?;
-    let width = gate.rows;
-    let per_token = routing.per_token.max(1);
-    let numbered = 0..uses as u32;
-    let inner_pairs: Vec<Pair> = numbered.clone().map(|n| [n / per_token as u32, n]).collect();
-    let out_pairs: Vec<Pair> = numbered.map(|n| [n, n]).collect();
-    let gate_up = tools.scratch.gate_up.of(tools.gpu, 2 * uses * width)?;
-    let to_inner = Output { values: gate_up.clone(), cols: 2 * width, write: Write::Set };
-    multiply(tools, (&slabs, gate), (&inner, &inner_pairs), &input, &to_inner)?;
+    let gate_up = tools.scratch.gate_up.of(tools.gpu, 2 * uses * gate.rows)?;
+    let to_inner = Output { values: gate_up.clone(), cols: 2 * gate.rows, write: Write::Set };
+    multiply(tools, (table, &slabs, gate), &inner, &input, &to_inner)?;
     let joint = Joint { activation, kind: down.kind, rotated: down.rotated };
-    let input = gated(tools, joint, &gate_up, (uses, width))?;
-    let to_out = Output::of(out, Write::Set);
-    multiply(tools, (&slabs, down), (&outer, &out_pairs), &input, &to_out)
+    let input = gated(tools, joint, &gate_up, (uses, gate.rows))?;
+    multiply(tools, (table, &slabs, down), &outer, &input, &Output::of(out, Write::Set))
 }
 
 /// Has the blocks of gates and ups, and those of downs, made from the routing.
 fn find(
     tools: &mut Tools<'_>,
-    (table, notes): (&WgpuExpertTable, &mut Notes),
-    (levels, routing, slabs): (&[Level], &WgpuRouting, usize),
+    (table, notes, slabs): (&WgpuExpertTable, &mut Notes, usize),
+    (levels, routing): Choice<'_>,
     uses: usize,
 ) -> Result<[Blocks; 2], EngineError> {
-    let blocks = |all: Binding, count: usize, stride| Blocks { all, count, stride };
-    let strides = [2 * uses, uses].map(|count| count.next_multiple_of(BLOCKS_ALIGN));
-    let words = strides.map(|stride| slabs * stride * BLOCK_WORDS);
-    let inner = tools.scratch.inner_blocks.of(tools.gpu, words[0])?;
-    let outer = tools.scratch.out_blocks.of(tools.gpu, words[1])?;
+    let strides = [2 * uses, uses].map(|count| (count * BLOCK_WORDS).next_multiple_of(ALIGN));
+    let pairs = (2 * uses).next_multiple_of(ALIGN);
+    let out_first = slabs * strides[0];
+    let inner_pairs = out_first + slabs * strides[1];
+    let made = tools.scratch.blocks.of(tools.gpu, inner_pairs + 2 * pairs)?;
     notes.is_open |= table.may_miss();
     let (noted_in, noted) = notes.take(tools.gpu, uses)?;
     let params = Params {
@@ -182,46 +189,55 @@ fn find(
         out_rows: word("rows of a down", table.like.down.rows)?,
         inner_stride: word("blocks", strides[0])?,
         out_stride: word("blocks", strides[1])?,
+        out_first: word("blocks", out_first)?,
+        inner_pairs: word("pairs of rows", inner_pairs)?,
+        out_pairs: word("pairs of rows", inner_pairs + pairs)?,
         noted: word("uses of experts", noted)?,
         call: word("layers", notes.ends.len())?,
+        by_weight: u32::from(table.by_weight),
+        biased: u32::from(table.biases.is_some()),
     };
     let levels: Vec<u32> = levels.iter().map(|level| level.index() as u32).collect();
     tools.recorder.make_room()?;
-    let levels = tools.recorder.table(&levels)?;
     let bindings = [
         Binding::from(&routing.ids),
-        levels,
+        Binding::from(&routing.weights),
+        tools.recorder.table(&levels)?,
         Binding::from(&table.entries),
-        inner.clone(),
-        outer.clone(),
+        made.clone(),
         noted_in,
         Binding::from(&tools.recorder.halt),
     ];
-    let cost = (spread((slabs * uses).div_ceil(64)), (slabs * uses) as u64);
+    let cost = (spread((slabs * uses).div_ceil(64)), (slabs * uses * uses) as u64);
     tools.recorder.dispatch(&tools.pipelines.expert_blocks, &bindings, &params, cost)?;
-    Ok([blocks(inner, 2 * uses, strides[0]), blocks(outer, uses, strides[1])])
+    let blocks = |first, count: usize, stride, pairs| {
+        let made = made.clone();
+        Blocks { made, first, count, stride, pairs: (pairs, uses) }
+    };
+    Ok([
+        blocks(0, 2 * uses, strides[0], inner_pairs),
+        blocks(out_first, uses, strides[1], inner_pairs + pairs),
+    ])
 }
 
-/// Multiplies what the blocks name, slab by slab. `like` is what they have in
-/// common.
+/// Multiplies what the blocks name, slab by slab. `like` is what their matrices have in common.
 fn multiply(
     tools: &mut Tools<'_>,
-    (slabs, like): (&[wgpu::Buffer], Side),
-    (blocks, pairs): (&Blocks, &[Pair]),
+    (table, slabs, like): (&WgpuExpertTable, &[wgpu::Buffer], Side),
+    blocks: &Blocks,
     input: &Input,
     output: &Output,
 ) -> Result<(), EngineError> {
     let none = tools.scratch.none.of(tools.gpu, 1)?;
     for (slab, buffer) in slabs.iter().enumerate() {
-        tools.recorder.make_room()?;
         let call = Call {
             kernel: Kernel::of(like.kind, 1),
             slab: Binding::from(buffer),
             blocks: (blocks.of_slab(slab), blocks.count),
-            pairs: tools.recorder.table(pairs)?,
-            bias: none.clone(),
+            pairs: blocks.part(blocks.pairs.0, 2 * blocks.pairs.1),
+            bias: table.biases.as_ref().map_or_else(|| none.clone(), Binding::from),
             tiles: like.rows.div_ceil(TILE_ROWS),
-            multiplications: (blocks.count * like.rows * like.cols) as u64,
+            multiplications: (blocks.pairs.1 * like.rows * like.cols) as u64,
         };
         dispatch(tools, &call, input, output)?;
     }

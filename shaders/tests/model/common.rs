@@ -103,10 +103,19 @@ pub fn step(
 /// The same on a device that may fail.
 pub fn try_step(
     runner: &mut dyn ModelRunner,
-    (first, tokens): (usize, &[u32]),
+    rows: (usize, &[u32]),
     wants: impl Fn(usize) -> bool,
 ) -> Result<StepOutput, EngineError> {
     let levels = LevelPolicy::Fixed(runner.limits().level_max.unwrap_or(Level::L8));
+    try_step_at(runner, rows, (levels, wants))
+}
+
+/// The same at other levels than the highest.
+pub fn try_step_at(
+    runner: &mut dyn ModelRunner,
+    (first, tokens): (usize, &[u32]),
+    (levels, wants): (LevelPolicy, impl Fn(usize) -> bool),
+) -> Result<StepOutput, EngineError> {
     let row = |(at, &token): (usize, &u32)| Row {
         token,
         position: (first + at) as u32,

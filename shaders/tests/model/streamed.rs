@@ -1,19 +1,21 @@
 //! Experts in slots of the device: the bits of resident ones, whatever is there and whatever comes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::BackendCounters;
-use nestling_engine::expert::StoreSource;
+use nestling_engine::batch::LevelPolicy;
+use nestling_engine::dual::{DualPolicy, Threshold};
+use nestling_engine::expert::{CheckpointSource, ExpertSource, StoreSource};
 use nestling_engine::residency::ExpertTable;
 use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
-use nestling_formats::Level;
 use nestling_formats::store::Store;
+use nestling_formats::{Checkpoint, Level};
 use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};
 
-use crate::common::{Parts, device, parts, step, store_path, try_step};
+use crate::common::{Parts, all_logits, device, parts, step, store_path, try_step, try_step_at};
 
 const PROMPT: usize = 9;
 
@@ -74,6 +76,55 @@ fn streamed_gives_the_bits_of_resident_at_every_budget() {
             }
         }
     }
+}
+
+/// Rows of several levels: whoever decides them, and finds the experts, and whatever is there.
+#[test]
+fn levels_by_weight_are_the_same_from_the_device_and_the_host() {
+    let (Some(device), Some(parts)) = (device(), parts(None)) else { return };
+    let (all, least) = expert_bytes(&parts);
+    let slopes = parts.source.sensitivities().expert(0, 0).unwrap().slopes(Level::L8);
+    // What a weight of a quarter reaches level 4 by.
+    let policy = DualPolicy::up_to(Level::L8, Threshold::new(slopes[2] / 16.0));
+    let tokens = &parts.text[..20];
+    let run = |budget, piece| {
+        let mut runner = parts.runner(device.again().unwrap(), Int8, budget);
+        let (mut logits, mut uses, mut waits) = (Vec::new(), [0; 5], 0);
+        for (index, tokens) in tokens.chunks(piece).enumerate() {
+            let levels = (LevelPolicy::Dual(policy), |_| true);
+            let output = try_step_at(&mut runner, (index * piece, tokens), levels).unwrap();
+            logits.extend(output.logits.iter().map(|logit| logit.to_bits()));
+            uses.iter_mut().zip(output.stats.expert_uses).for_each(|(sum, uses)| *sum += uses);
+            waits = output.stats.device.waits;
+        }
+        (logits, uses, waits)
+    };
+    // With so many rows the host decides.
+    let (expected, uses, waits) = run(None, 20);
+    assert!(waits > 4 && uses.iter().filter(|uses| **uses > 0).count() > 2, "{uses:?}");
+    for (budget, piece) in [(None, 10), (None, 4), (Some(all), 5), (Some(least), 10)] {
+        let found = run(budget, piece);
+        assert!(found.0 == expected, "{budget:?}, {piece} rows");
+        assert_eq!(found.1, uses);
+        assert!(budget.is_some() || found.2 == 1, "{} waits", found.2);
+    }
+}
+
+/// Experts with biases, of a checkpoint in floats.
+#[test]
+fn biases_of_experts_are_found_by_the_device() {
+    let Some(device) = device() else { return };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/families");
+    let checkpoint = Checkpoint::open(folder.join("gpt-oss-bf16")).unwrap();
+    let source: Arc<dyn ExpertSource> = Arc::new(CheckpointSource::new(checkpoint));
+    let vocabulary = source.config().vocab_size as u32;
+    let parts = Parts { source, text: (0..20).map(|at| at * 7919 % vocabulary).collect() };
+    let mut runner = parts.runner(device, Int8, None);
+    let whole = all_logits(&mut runner, &parts.text, 20);
+    for piece in [10, 3] {
+        assert!(all_logits(&mut runner, &parts.text, piece) == whole, "{piece} rows");
+    }
+    assert_eq!(step(&mut runner, (19, &parts.text[19..]), |_| true).stats.device.waits, 1);
 }
 
 /// What is counted of experts does not depend on who finds them.
