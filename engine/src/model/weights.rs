@@ -88,8 +88,7 @@ impl<B: Backend> Weights<B> {
     pub fn step_bytes(&self, rows: &StepRows, logit_rows: usize, vocab_size: usize) -> u64 {
         let rows_of = |level: Level| rows.dense_levels.iter().filter(|l| **l == level).count();
         let bytes_of = |level: Level| {
-            let embedded = self.embedding.row_bytes(level, vocab_size);
-            let mut bytes = embedded * rows_of(level) as u64;
+            let mut bytes = self.embedding.row_bytes(level, vocab_size) * rows_of(level) as u64;
             for (index, layer) in self.layers.iter().enumerate() {
                 bytes += layer.mixer.read_bytes(level);
                 if logit_rows > 0 || index + 1 < self.layers.len() {
@@ -99,8 +98,7 @@ impl<B: Backend> Weights<B> {
             let head = if logit_rows > 0 { &self.head[..] } else { &[] };
             bytes + head.iter().map(|head| B::matrix_bytes(&head.matrix, level)).sum::<u64>()
         };
-        let used = Level::ALL.into_iter().filter(|level| rows_of(*level) > 0);
-        used.map(bytes_of).sum()
+        Level::ALL.into_iter().filter(|level| rows_of(*level) > 0).map(bytes_of).sum()
     }
 }
 
@@ -582,7 +580,7 @@ impl Floats {
 
     fn get(&self, kind: FloatKind, size: usize) -> Result<&[f32], EngineError> {
         let found = self.list.iter().find(|(found, _)| *found == kind);
-        let values = found.map(|(_, values)| values.as_slice()).unwrap_or_default();
+        let values = found.map_or(&[][..], |(_, values)| values);
         if values.len() == size {
             return Ok(values);
         }
