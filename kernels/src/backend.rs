@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::{Backend, BackendCounters, BackendLimits, FeedForward};
+use nestling_engine::backend::{
+    Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward, MatrixForm, MatrixShape,
+};
 use nestling_engine::kv_cache::{KvShape, PageId};
 use nestling_engine::recurrent::{StateId, StateShape};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
@@ -21,6 +23,7 @@ use crate::memory::{CudaBuffer, CudaFloats, CudaRouting};
 use crate::pages::CudaPages;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
+use crate::slots::CudaSlots;
 use crate::states::CudaStates;
 
 /// Most rows of one step.
@@ -119,7 +122,7 @@ impl Backend for CudaBackend {
     type KvPool = CudaPages;
     type StatePool = CudaStates;
     type ExpertTable = CudaExpertTable;
-    type ExpertSlots = ();
+    type ExpertSlots = CudaSlots;
     type Encoder<'a> = CudaEncoder<'a>;
 
     const PAGE_KIND: u8 = 3;
@@ -170,6 +173,28 @@ impl Backend for CudaBackend {
         experts: &[Arc<FeedForward<Self>>],
     ) -> Result<Option<CudaExpertTable>, EngineError> {
         CudaExpertTable::new(&mut self.recorder, experts)
+    }
+
+    fn expert_slots(
+        &mut self,
+        layers: &[Option<ExpertShape>],
+        bytes: u64,
+    ) -> Result<Option<CudaSlots>, EngineError> {
+        let is_nested = |matrix: &MatrixShape| matches!(matrix.form, MatrixForm::Nested { .. });
+        let mut shapes = layers.iter().flatten().flat_map(|shape| &shape.matrices);
+        // Streamed floats are taken where they arrive.
+        if !shapes.all(is_nested) {
+            return Ok(None);
+        }
+        CudaSlots::new(&self.driver, layers, bytes).map(Some)
+    }
+
+    fn slot_count(slots: &CudaSlots) -> (usize, u64) {
+        (slots.count(), slots.slot_bytes())
+    }
+
+    fn kept_slots(slots: &CudaSlots, bytes: u64) -> usize {
+        slots.kept(bytes)
     }
 
     fn kv_pool(&mut self, shape: &KvShape) -> Result<CudaPages, EngineError> {

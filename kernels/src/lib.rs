@@ -23,6 +23,7 @@ pub mod params;
 mod recorder;
 mod scratch;
 mod slabs;
+mod slots;
 mod staging;
 mod states;
 
@@ -35,4 +36,5 @@ pub use expert_table::CudaExpertTable;
 pub use matrix::CudaMatrix;
 pub use memory::{CudaBuffer, CudaFloats, CudaRouting};
 pub use pages::CudaPages;
+pub use slots::CudaSlots;
 pub use states::CudaStates;

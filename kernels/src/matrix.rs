@@ -1,18 +1,21 @@
 //! Weight matrices in memory of the device.
 
+use std::ops::Range;
+
 use nestling_engine::EngineError;
 use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights, NestedMatrix};
-use nestling_formats::nested::{GROUP, InputTransform, Layout, TILE_ROWS, base_parts};
-use nestling_formats::{DType, Level};
+use nestling_formats::nested::{GROUP, InputTransform, Layout, TILE_ROWS, base_parts, plane_bytes};
+use nestling_formats::{DType, Level, Plane};
 
 use crate::driver::Address;
 use crate::memory::word;
 use crate::params::Matrix;
 use crate::recorder::Recorder;
 use crate::slabs::Place;
+use crate::slots::Room;
 
 /// Bytes before the codec in a matrix's head: what kernels read first.
-const CODEC_OFFSET: u64 = 256;
+pub(crate) const CODEC_OFFSET: u64 = 256;
 
 /// A prefix that is not held, as kernels read it.
 const NO_PREFIX: u32 = 15;
@@ -26,11 +29,31 @@ pub struct CudaMatrix {
     pub(crate) rotated: bool,
     /// What kernels read, as it is on the device too.
     pub(crate) described: Matrix,
-    /// The description, then the codec.
-    head: Place,
-    /// What it names.
-    _planes: Vec<Place>,
+    storage: Storage,
     levels: [HeldLevel; 5],
+}
+
+/// Where it lies.
+enum Storage {
+    /// In places of its own.
+    Own {
+        /// The description, then the codec.
+        head: Place,
+        /// What it names.
+        _planes: Vec<Place>,
+    },
+    /// In a slot, where planes come one by one.
+    Slot(InSlot),
+}
+
+/// A nested matrix in a slot.
+struct InSlot {
+    room: Room,
+    layout: Layout,
+    /// The highest level that the planes make which are there.
+    held: Level,
+    /// The prefix that each level of the model means once its planes are there.
+    prefixes: [Level; 5],
 }
 
 /// What a matrix is multiplied with.
@@ -100,15 +123,124 @@ impl CudaMatrix {
             kind: if int8 { ProductKind::Int8 } else { ProductKind::Float },
             rotated: weights.inputs() == InputTransform::Hadamard,
             described,
-            head,
-            _planes: planes,
+            storage: Storage::Own { head, _planes: planes },
             levels,
         })
     }
 
+    /// Puts a matrix into a slot, with the planes that it has, behind all that was recorded.
+    ///
+    /// # Errors
+    /// A matrix that does not fit its place or is no nested one; a device that is lost.
+    pub(crate) fn in_slot(
+        recorder: &mut Recorder,
+        room: Room,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<Self, EngineError> {
+        let MatrixWeights::Nested(nested) = weights else {
+            return Err(EngineError::mismatch("a matrix in a slot", "the nested code", "floats"));
+        };
+        let codec = nested.codec().to_bytes();
+        let found = CODEC_OFFSET + codec.len() as u64;
+        if found > room.head_bytes {
+            return Err(EngineError::mismatch("codec in a slot", room.head_bytes, found));
+        }
+        let mut described = Matrix {
+            rows: word("rows of a matrix", nested.rows())?,
+            cols: word("elements of a row", nested.cols())?,
+            codec: room.head + CODEC_OFFSET,
+            ..Matrix::default()
+        };
+        let base = room.planes[0].unwrap_or(0);
+        describe_base(nested, base, &mut described)?;
+        recorder.overwrite(&codec, described.codec)?;
+        let held = nested.regions().planes();
+        recorder.overwrite(held.p2, base)?;
+        let (layout, prefixes) = (nested.layout(), nested.levels());
+        let int8 = activations == ActivationMode::Int8;
+        let mut matrix = Self {
+            rows: nested.rows(),
+            cols: nested.cols(),
+            kind: if int8 { ProductKind::Int8 } else { ProductKind::Float },
+            rotated: weights.inputs() == InputTransform::Hadamard,
+            described,
+            storage: Storage::Slot(InSlot { room, layout, held: Level::L2, prefixes }),
+            levels: Level::ALL.map(|level| HeldLevel::new(weights, level)),
+        };
+        for (plane, bytes) in Plane::ALL[1..].iter().zip([held.p3, held.p4, held.p6, held.p8]) {
+            let Some(bytes) = bytes else { break };
+            matrix.put_plane(recorder, *plane, bytes)?;
+        }
+        matrix.describe(recorder)?;
+        Ok(matrix)
+    }
+
+    /// Puts one plane more into the slot, behind all that was recorded.
+    ///
+    /// # Errors
+    /// A matrix that is in no slot or lacks the plane before; a plane of another size or without a
+    /// place; a device that is lost.
+    pub(crate) fn add_plane(
+        &mut self,
+        recorder: &mut Recorder,
+        plane: Plane,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        self.put_plane(recorder, plane, bytes)?;
+        self.describe(recorder)
+    }
+
+    fn put_plane(
+        &mut self,
+        recorder: &mut Recorder,
+        plane: Plane,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        let Storage::Slot(slot) = &mut self.storage else {
+            return Err(EngineError::mismatch("plane of a matrix", "one in a slot", "another"));
+        };
+        let place = slot.room.planes[plane.index()];
+        let Some(place) = place.filter(|_| slot.held.index() + 1 == plane.index()) else {
+            let expected = format!("the one after level {}", slot.held.bits());
+            return Err(EngineError::mismatch("plane of a matrix", expected, format!("{plane:?}")));
+        };
+        let expected = plane_bytes(slot.layout, self.rows, self.cols, plane).unwrap_or(0);
+        if bytes.len() != expected {
+            return Err(EngineError::mismatch("bytes of a plane", expected, bytes.len()));
+        }
+        recorder.overwrite(bytes, place)?;
+        slot.held = plane.level();
+        match plane {
+            Plane::P2 => self.described.p2 = place,
+            Plane::P3 => self.described.p3 = place,
+            Plane::P4 => self.described.p4 = place,
+            Plane::P6 => self.described.p6 = place,
+            Plane::P8 => self.described.p8 = place,
+        }
+        Ok(())
+    }
+
+    /// Says what levels of the model mean with the planes that are there.
+    fn describe(&mut self, recorder: &mut Recorder) -> Result<(), EngineError> {
+        let Storage::Slot(slot) = &self.storage else { return Ok(()) };
+        let bytes = |plane| plane_bytes(slot.layout, self.rows, self.cols, plane).unwrap_or(0);
+        self.levels = slot.prefixes.map(|prefix| {
+            let prefix = prefix.min(slot.held);
+            let planes = Plane::ALL.into_iter().filter(|plane| plane.level() <= prefix);
+            let bytes = planes.map(|plane| bytes(plane) as u64).sum();
+            HeldLevel { prefix: Ok(prefix.index() as u32), read_bytes: bytes, prefix_bytes: bytes }
+        });
+        self.described.prefixes = prefixes(&self.levels);
+        Ok(recorder.overwrite(bytemuck::bytes_of(&self.described), slot.room.head)?)
+    }
+
     /// Where its description is.
     pub(crate) fn address(&self) -> Address {
-        self.head.address()
+        match &self.storage {
+            Storage::Own { head, .. } => head.address(),
+            Storage::Slot(slot) => slot.room.head,
+        }
     }
 
     /// Tiles of 16 rows.
@@ -159,26 +291,37 @@ fn float_plane(
     Ok(place)
 }
 
+/// Says how a matrix lies whose plane P2 is at `base`, as a store has it.
+fn describe_base(
+    matrix: &NestedMatrix,
+    base: Address,
+    described: &mut Matrix,
+) -> Result<(), EngineError> {
+    let layout = matrix.layout();
+    let parts = base_parts(layout, matrix.rows(), matrix.cols());
+    let parts = parts.ok_or_else(|| EngineError::mismatch("matrix", "a shape", "none"))?;
+    let form = if layout == Layout::Tile16 { Form::Tile16 } else { Form::RowMajor };
+    described.form = form as u32;
+    described.groups = word("groups of a row", matrix.cols().div_ceil(GROUP))?;
+    let at = |part: &Range<usize>| base + part.start as u64;
+    described.row_scales = at(&parts.row_scales);
+    described.tile_tables = at(&parts.tile_tables);
+    described.steps = at(&parts.steps);
+    described.step_high = at(&parts.step_high);
+    described.p2 = at(&parts.codes);
+    Ok(())
+}
+
 /// Planes lie as a store has them.
 fn nested_planes(
     recorder: &mut Recorder,
     matrix: &NestedMatrix,
     described: &mut Matrix,
 ) -> Result<Vec<Place>, EngineError> {
-    let (layout, planes) = (matrix.layout(), matrix.regions().planes());
-    let parts = base_parts(layout, matrix.rows(), matrix.cols());
-    let parts = parts.ok_or_else(|| EngineError::mismatch("matrix", "a shape", "none"))?;
-    let form = if layout == Layout::Tile16 { Form::Tile16 } else { Form::RowMajor };
-    described.form = form as u32;
-    described.groups = word("groups of a row", matrix.cols().div_ceil(GROUP))?;
+    let planes = matrix.regions().planes();
     described.is_merged = u32::from(planes.p34.is_some());
     let base = recorder.upload(planes.p2)?;
-    let at = |part: &std::ops::Range<usize>| base.address() + part.start as u64;
-    described.row_scales = at(&parts.row_scales);
-    described.tile_tables = at(&parts.tile_tables);
-    described.steps = at(&parts.steps);
-    described.step_high = at(&parts.step_high);
-    described.p2 = at(&parts.codes);
+    describe_base(matrix, base.address(), described)?;
     let mut places = vec![base];
     let p4 = if planes.p34.is_some() { None } else { planes.p4 };
     for (plane, address) in [

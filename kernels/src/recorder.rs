@@ -200,6 +200,20 @@ impl Recorder {
         self.staging.upload(bytes, place.address() + offset)
     }
 
+    /// Puts bytes where what was recorded so far may still read, behind all of that.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn overwrite(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
+        self.submit()?;
+        if self.is_waiting {
+            self.stream.record(&self.passed)?;
+            self.staging.wait_for(&self.passed)?;
+        }
+        self.counts.upload_bytes += bytes.len() as u64;
+        self.staging.upload(bytes, to)
+    }
+
     /// Keeps memory until nothing that was recorded reads it.
     pub fn retire(&mut self, memory: Option<DeviceMemory>) {
         self.retired.extend(memory);

@@ -14,11 +14,11 @@ mod routed;
 use nestling_engine::EngineError;
 use nestling_engine::backend::{
     AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, Linear, PinnedExpert, Router,
-    Routing,
+    Routing, SlotPlace,
 };
 use nestling_engine::batch::StepRows;
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
-use nestling_formats::Level;
+use nestling_formats::{Level, Plane};
 
 use crate::backend::CudaBackend;
 use crate::expert_table::CudaExpertTable;
@@ -27,6 +27,7 @@ use crate::memory::{CudaBuffer, CudaFloats, CudaRouting, expect};
 use crate::pages::CudaPages;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
+use crate::slots::CudaSlots;
 use crate::states::CudaStates;
 
 pub(crate) use routed::Notes;
@@ -217,6 +218,30 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
 
     fn bind_floats(&mut self, values: &[f32]) -> Result<CudaFloats, EngineError> {
         Ok(CudaFloats::new(&mut self.backend.recorder, values)?)
+    }
+
+    fn place_matrix(
+        &mut self,
+        slots: &mut CudaSlots,
+        place: SlotPlace,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<CudaMatrix, EngineError> {
+        let room = slots.room(place)?;
+        CudaMatrix::in_slot(&mut self.backend.recorder, room, weights, activations)
+    }
+
+    fn add_plane(
+        &mut self,
+        matrix: &mut CudaMatrix,
+        plane: Plane,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        matrix.add_plane(&mut self.backend.recorder, plane, bytes)
+    }
+
+    fn resize_slots(&mut self, slots: &mut CudaSlots, bytes: u64) -> Result<(), EngineError> {
+        Ok(slots.resize(&mut self.backend.recorder, bytes)?)
     }
 
     fn flush(&mut self) -> Result<(), EngineError> {
