@@ -163,7 +163,6 @@ mod tests {
 
     /// Compiled once, and from the folder afterwards.
     #[test]
-    #[expect(clippy::print_stderr, reason = "a test that is skipped should say why")]
     fn what_was_compiled_is_kept() {
         if nvrtc::version().is_none() {
             eprintln!("SKIPPED, nothing was tested: no libnvrtc was found");
