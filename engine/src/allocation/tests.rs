@@ -144,18 +144,20 @@ fn budgets_are_kept_and_greater_ones_contain_smaller_ones() {
 
 #[test]
 fn no_choice_of_as_many_bytes_is_better() {
-    // Two matrices of what every token uses and three of an expert, all 5^5 choices. Planes are
-    // counted without alignment, so that an allocation's own bytes are spent exactly.
+    // Two matrices of what every token uses, at level 6 or 8, and three of an expert, all 2^2 · 5^3
+    // choices. Planes are counted without alignment, so that an allocation's own bytes are spent
+    // exactly.
     let store = store(1, 0, Some(3));
     let index = store.index();
     let (least, all) = range(index, Counting::Memory);
     let mut choices = Vec::new();
-    for number in 0..5usize.pow(5) {
-        let of = |place: usize| Level::ALL[number / 5usize.pow(place as u32) % 5];
+    for number in 0..4 * 5usize.pow(3) {
+        let of = |place: usize| Level::ALL[number / 4 / 5usize.pow(place as u32) % 5];
+        let dense = |place: usize| if number >> place & 1 == 0 { Level::L6 } else { Level::L8 };
         let choice = Allocation::new(index, Level::L8, |group, place| match group.id {
             GroupId::Embedding => Level::L6,
-            GroupId::Dense { .. } => of(place),
-            _ => of(2 + place),
+            GroupId::Dense { .. } => dense(place),
+            _ => of(place),
         });
         let bytes = weight_bytes(index, &choice, Counting::Memory);
         choices.push((bytes, cost(index, &choice)));
