@@ -91,6 +91,7 @@ fn rows_are_those_of_the_whole_matrix() {
         for top in Level::ALL {
             let stored = rows(&store, top).unwrap().unwrap();
             assert_eq!((stored.rows(), stored.cols(), stored.level()), (ROWS, COLS, top));
+            assert!(stored.kept_bytes() <= 11 * ROWS as u64);
             let mut scratch = RowScratch::default();
             for (row, level) in (0..ROWS).flat_map(|row| Level::ALL.map(|level| (row, level))) {
                 let (mut found, mut expected) = (vec![9.0; COLS], vec![0.0; COLS]);
