@@ -59,7 +59,8 @@ fn too_small(refused: &MemoryTooSmall) -> Failure {
         ByteSize(refused.program_bytes),
     ))
     .advise(format!(
-        "give --memory {} or more, shorten the context with -c, or lower --level",
+        "give --memory {} or more (--vram-budget, if that was given), shorten the context with -c, or \
+         lower --level",
         refused.least()
     ))
 }
