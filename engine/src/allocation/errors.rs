@@ -135,8 +135,8 @@ impl Scale {
 }
 
 /// The level below which a matrix is not taken: what the sections give it. What every token uses has
-/// measures too, but an error of attention costs the model several times what its share of the
-/// residual stream says (PERF.md, "Planes of dense matrices").
+/// measures too, but an error of attention costs the model more than its share of the residual
+/// stream says (PERF.md, "Planes of dense matrices").
 pub(super) fn floor(group: &Group) -> Level {
     match group.id {
         GroupId::Expert(_) => Level::L2,

@@ -16,7 +16,7 @@ use nestling_formats::{
 use super::{Calibration, ConvertError, ConvertOptions, SourceBits};
 
 /// Raised whenever the same checkpoint would be coded differently, so that the store's id differs.
-pub const QUANTIZER_VERSION: u32 = 4;
+pub const QUANTIZER_VERSION: u32 = 5;
 
 /// Room that an estimate leaves for tokenizer and configuration.
 const ESTIMATED_ASSET_BYTES: u64 = 16 << 20;
