@@ -110,6 +110,7 @@ mod emulation {
                     continue;
                 }
                 let field = field.rsplit([' ', '*']).next().unwrap_or_default();
+                let field = field.split('[').next().unwrap_or_default();
                 writeln!(
                     table,
                     "    {{\"{name}\", \"{field}\", offsetof({name}, {field}), sizeof({name}::{field})}},"

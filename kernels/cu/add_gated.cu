@@ -2,7 +2,7 @@
 
 #include "element.cuh"
 
-KERNEL(ELEMENT_THREADS) add_gated(const AddGatedParams params) {
+KERNEL(ELEMENT_THREADS, add_gated, AddGatedParams) {
     u64 at = element_of_thread();
     if (at < static_cast<u64>(params.rows) * params.cols) {
         params.out[at] = fused(sigmoid(params.gate[at / params.cols]), params.x[at], params.out[at]);

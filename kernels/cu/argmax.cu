@@ -14,7 +14,7 @@ DEVICE u32 order_of(float value) {
     return bits >> 31 ? ~bits : bits | 0x80000000;
 }
 
-KERNEL(THREADS) argmax(const ArgmaxParams params) {
+KERNEL(THREADS, argmax, ArgmaxParams) {
     __shared__ u32 orders[THREADS], places[THREADS];
     const float* x = params.x + static_cast<u64>(blockIdx.x) * params.cols;
     u32 best = 0, place = 0xffffffff;

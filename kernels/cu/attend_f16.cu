@@ -2,4 +2,4 @@
 
 #include "attend.cuh"
 
-KERNEL(ATTEND_THREADS) attend_f16(const AttendParams params) { attend<KV_F16>(params); }
+KERNEL(ATTEND_THREADS, attend_f16, AttendParams) { attend<KV_F16>(params); }

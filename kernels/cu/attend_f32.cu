@@ -2,4 +2,4 @@
 
 #include "attend.cuh"
 
-KERNEL(ATTEND_THREADS) attend_f32(const AttendParams params) { attend<KV_F32>(params); }
+KERNEL(ATTEND_THREADS, attend_f32, AttendParams) { attend<KV_F32>(params); }

@@ -2,4 +2,4 @@
 
 #include "attend.cuh"
 
-KERNEL_OF_MANY_REGISTERS(ATTEND_THREADS) attend_int8(const AttendParams params) { attend<KV_INT8>(params); }
+KERNEL_OF_MANY_REGISTERS(ATTEND_THREADS, attend_int8, AttendParams) { attend<KV_INT8>(params); }

@@ -2,7 +2,7 @@
 
 #include "attend.cuh"
 
-KERNEL(ATTEND_THREADS) attend_merge(const AttendParams params) {
+KERNEL(ATTEND_THREADS, attend_merge, AttendParams) {
     u32 index = blockIdx.x, row = index / params.heads, width = params.value_dim + 2;
     if (row >= params.rows) {
         return;

@@ -2,4 +2,4 @@
 
 #include "attend.cuh"
 
-KERNEL(ATTEND_THREADS) attend_split_f16(const AttendParams params) { attend_split<KV_F16>(params); }
+KERNEL(ATTEND_THREADS, attend_split_f16, AttendParams) { attend_split<KV_F16>(params); }

@@ -2,4 +2,4 @@
 
 #include "attend.cuh"
 
-KERNEL(ATTEND_THREADS) attend_split_f32(const AttendParams params) { attend_split<KV_F32>(params); }
+KERNEL(ATTEND_THREADS, attend_split_f32, AttendParams) { attend_split<KV_F32>(params); }

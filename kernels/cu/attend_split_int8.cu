@@ -2,4 +2,4 @@
 
 #include "attend.cuh"
 
-KERNEL_OF_MANY_REGISTERS(ATTEND_THREADS) attend_split_int8(const AttendParams params) { attend_split<KV_INT8>(params); }
+KERNEL_OF_MANY_REGISTERS(ATTEND_THREADS, attend_split_int8, AttendParams) { attend_split<KV_INT8>(params); }

@@ -6,7 +6,7 @@
 #define THREADS 128u
 #define TAPS_MAX 16u
 
-KERNEL(THREADS) delta_net_conv(const DeltaNetParams params) {
+KERNEL(THREADS, delta_net_conv, DeltaNetParams) {
     u32 channel = blockIdx.x * THREADS + threadIdx.x;
     if (channel >= params.channels) {
         return;

@@ -5,7 +5,7 @@
 
 #define THREADS 128u
 
-KERNEL(THREADS) delta_net_gate(const DeltaNetParams params) {
+KERNEL(THREADS, delta_net_gate, DeltaNetParams) {
     u64 index = static_cast<u64>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
     u64 row = index / params.value_heads, head = index % params.value_heads;
     if (row >= params.rows) {

@@ -13,7 +13,7 @@ DEVICE float softplus(float x) {
     return x > 20.0f ? x : static_cast<float>(log1p(static_cast<double>(exp_of(x))));
 }
 
-KERNEL(WARP) delta_net_rule(const DeltaNetParams params) {
+KERNEL(WARP, delta_net_rule, DeltaNetParams) {
     DYNAMIC_SHARED(float, memory);
     u32 keys = params.key_dim, lane = threadIdx.x;
     float* query = memory;

@@ -9,22 +9,33 @@
 
 #define DEVICE static __device__ __forceinline__
 #define DEVICE_MEMBER __device__ __forceinline__
+// A kernel with its threads, its name and what it is given. Each is told where a step is halted, if what
+// it computes with may be missing (`expert_blocks`): one that comes after that does nothing.
+//
 // Without a word on blocks the compiler gives up registers for more of them, spilling a few at times:
 // a kernel that is not to be is told that one block is enough.
-#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
-#define KERNEL_OF_MANY_REGISTERS(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
+#define KERNEL(threads, name, Params) KERNEL_WITHIN(__launch_bounds__(threads), name, Params)
+#define KERNEL_OF_MANY_REGISTERS(threads, name, Params) \
+    KERNEL_WITHIN(__launch_bounds__(threads, 1), name, Params)
+#define KERNEL_WITHIN(bounds, name, Params)                                     \
+    DEVICE void name##_of(const Params& params);                                \
+    KERNEL_FUNCTION void bounds name(const Params params, const u32* halt) {    \
+        if (halt && *halt) {                                                    \
+            return;                                                             \
+        }                                                                       \
+        name##_of(params);                                                      \
+    }                                                                           \
+    DEVICE void name##_of(const Params& params)
 #define WARP 32u
 #define FULL_WARP 0xffffffffu
 
 #ifdef NESTLING_EMULATION
-#undef KERNEL
-#undef KERNEL_OF_MANY_REGISTERS
-#define KERNEL(threads) static void
-#define KERNEL_OF_MANY_REGISTERS(threads) static void
+#define KERNEL_FUNCTION static
 #define CONSTANT static const
 #define DYNAMIC_SHARED(type, name) \
     type* name = static_cast<type*>(emulation::dynamic_shared())
 #else
+#define KERNEL_FUNCTION extern "C" __global__
 #define CONSTANT static __constant__ const
 #define DYNAMIC_SHARED(type, name)                                       \
     extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[]; \

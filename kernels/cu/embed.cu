@@ -4,7 +4,7 @@
 
 #define THREADS 256u
 
-KERNEL(THREADS) embed(const EmbedParams params) {
+KERNEL(THREADS, embed, EmbedParams) {
     u32 row = blockIdx.y, col = blockIdx.x * THREADS + threadIdx.x;
     const Matrix& table = *params.table;
     if (row >= params.rows || col >= params.cols || params.tokens[row] >= table.rows) {

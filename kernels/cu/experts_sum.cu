@@ -3,7 +3,7 @@
 
 #include "element.cuh"
 
-KERNEL(ELEMENT_THREADS) experts_sum(const ExpertsSumParams params) {
+KERNEL(ELEMENT_THREADS, experts_sum, ExpertsSumParams) {
     u64 at = element_of_thread();
     if (at >= static_cast<u64>(params.rows) * params.cols) {
         return;

@@ -2,7 +2,7 @@
 
 #include "element.cuh"
 
-KERNEL(ELEMENT_THREADS) gate(const GateParams params) {
+KERNEL(ELEMENT_THREADS, gate, GateParams) {
     u64 at = element_of_thread();
     if (at < params.count) {
         params.out[at] *= sigmoid(params.gate[at]);

@@ -2,7 +2,7 @@
 
 #include "gated.cuh"
 
-KERNEL(GATED_THREADS) gated(const GatedParams params) {
+KERNEL(GATED_THREADS, gated, GatedParams) {
     u64 cell;
     u32 col;
     float value;

@@ -3,7 +3,7 @@
 
 #include "gated.cuh"
 
-KERNEL(GATED_THREADS) gated_quantize(const GatedParams params) {
+KERNEL(GATED_THREADS, gated_quantize, GatedParams) {
     u64 cell;
     u32 col;
     float value;

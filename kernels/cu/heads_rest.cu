@@ -3,7 +3,7 @@
 
 #include "element.cuh"
 
-KERNEL(ELEMENT_THREADS) heads_rest(const HeadsRestParams params) {
+KERNEL(ELEMENT_THREADS, heads_rest, HeadsRestParams) {
     u64 at = element_of_thread(), place = at / params.rest;
     if (place < params.places) {
         u32 element = static_cast<u32>(at % params.rest);

@@ -2,4 +2,4 @@
 
 #include "kv_store.cuh"
 
-KERNEL(KV_STORE_THREADS) kv_store_f16(const KvStoreParams params) { kv_store<KV_F16>(params); }
+KERNEL(KV_STORE_THREADS, kv_store_f16, KvStoreParams) { kv_store<KV_F16>(params); }

@@ -2,4 +2,4 @@
 
 #include "kv_store.cuh"
 
-KERNEL(KV_STORE_THREADS) kv_store_f32(const KvStoreParams params) { kv_store<KV_F32>(params); }
+KERNEL(KV_STORE_THREADS, kv_store_f32, KvStoreParams) { kv_store<KV_F32>(params); }

@@ -2,4 +2,4 @@
 
 #include "kv_store.cuh"
 
-KERNEL(KV_STORE_THREADS) kv_store_int8(const KvStoreParams params) { kv_store<KV_INT8>(params); }
+KERNEL(KV_STORE_THREADS, kv_store_int8, KvStoreParams) { kv_store<KV_INT8>(params); }

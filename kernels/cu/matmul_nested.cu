@@ -3,7 +3,7 @@
 
 #include "matmul.cuh"
 
-KERNEL(MATMUL_THREADS) matmul_nested(const ProductParams params) {
+KERNEL(MATMUL_THREADS, matmul_nested, ProductParams) {
     __shared__ MatmulShared shared;
     const Block& block = params.blocks[blockIdx.y];
     u32 tile = block.first_row / 16 + blockIdx.x * (MATMUL_THREADS / WARP);

@@ -2,10 +2,10 @@
 
 #include "matvec.cuh"
 
-KERNEL(MATVEC_THREADS) matvec_nested(const ProductParams params) {
+KERNEL(MATVEC_THREADS, matvec_nested, ProductParams) {
     MatvecTask task;
     MatvecRows rows;
-    if (task_of(params, task, rows)) {
+    if (task_of(params, task, rows) && task.pairs == 1) {
         matvec<1, 128>(task, rows);
     }
 }

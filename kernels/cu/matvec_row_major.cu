@@ -32,7 +32,7 @@ DEVICE float row_product(const ProductParams& params, const Matrix& matrix, u32 
     return total;
 }
 
-KERNEL_OF_MANY_REGISTERS(THREADS) matvec_row_major(const ProductParams params) {
+KERNEL_OF_MANY_REGISTERS(THREADS, matvec_row_major, ProductParams) {
     const Block& block = params.blocks[blockIdx.y];
     const Matrix& matrix = *block.matrix;
     u32 level = prefix_of(matrix, block.level);

@@ -4,7 +4,7 @@
 
 #define THREADS 256u
 
-KERNEL(THREADS) norm_part(const NormPartParams params) {
+KERNEL(THREADS, norm_part, NormPartParams) {
     u32 part = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     if (part >= params.count) {
         return;

@@ -66,22 +66,36 @@ struct ProductParams {
     u32 padding;
 };
 
-// Products of the experts that a router chose, each use of one a row of the output.
-struct ExpertProductParams {
-    const Matrix* matrices; // [experts, 3]: gate, up, down
-    const u32* ids;         // [uses]
-    const u32* levels;      // [T]
-    const i8* x_values;
-    const float* x_scales;
-    float* out; // [uses, out_cols]
-    u32 x_groups;
-    u32 out_cols;
+// Where the matrices of an expert are, gate, up and down, and how many levels of the model the planes make
+// that are there.
+struct ExpertEntry {
+    const Matrix* matrices[3];
+    u32 levels;
+    u32 padding;
+};
+
+// The experts that a router chose, as blocks of products.
+struct ExpertBlocksParams {
+    const ExpertEntry* entries; // [experts]
+    const u32* least; // [experts, 4]: the least weights, as bits, that levels are used from; null: by row
+    const float* biases; // of all gates, then of all ups, then of all downs; or null
+    const u32* ids;      // [uses]
+    const u32* weights;  // [uses], as bits
+    const u32* levels;   // [T]
+    Block* inner;        // [uses, 2]: gate and up
+    Block* outer;        // [uses]: down
+    Pair* inner_pairs;   // [uses]
+    Pair* outer_pairs;   // [uses]
+    u32* notes;          // [uses]: expert | (level + 1) << 16, without the level where it is the row's
+    u32* halt;           // where the call's number goes if planes are missing
     u32 uses;
     u32 per_token;
     u32 experts;
-    u32 first_matrix; // 0: gate and up, side by side; 2: down
-    u32 x_per_token;  // 1: a token's row for all its uses; 0: a row for each use
-    u32 tiles_per_block;
+    u32 inner_rows; // of gates and ups
+    u32 out_rows;   // of downs
+    u32 call;       // from 1 on
+    u32 together;   // most uses of a block
+    u32 padding;
 };
 
 // Rows by their root mean square.

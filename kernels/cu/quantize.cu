@@ -5,7 +5,7 @@
 
 #define THREADS 256u
 
-KERNEL(THREADS) quantize(const QuantizeParams params) {
+KERNEL(THREADS, quantize, QuantizeParams) {
     u32 groups = (params.cols + 31) / 32;
     u64 cell = static_cast<u64>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
     if (cell >= static_cast<u64>(params.rows) * params.parts * groups) {

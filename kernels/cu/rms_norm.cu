@@ -5,7 +5,7 @@
 
 #define THREADS 256u
 
-KERNEL(THREADS) rms_norm(const RmsNormParams params) {
+KERNEL(THREADS, rms_norm, RmsNormParams) {
     u64 first = static_cast<u64>(blockIdx.x) * params.cols;
     const float* x = params.x + first;
     float* out = params.out + first;

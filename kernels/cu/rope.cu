@@ -5,7 +5,7 @@
 
 #define THREADS 128u
 
-KERNEL(THREADS) rope(const RopeParams params) {
+KERNEL(THREADS, rope, RopeParams) {
     u32 heads = params.queries + params.keys;
     u64 index = static_cast<u64>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
     if (index >= static_cast<u64>(params.rows) * heads) {

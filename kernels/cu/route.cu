@@ -179,7 +179,7 @@ DEVICE void finish(const RouteParams& params, RouteShared& shared) {
     }
 }
 
-KERNEL(THREADS) route(const RouteParams params) {
+KERNEL(THREADS, route, RouteParams) {
     __shared__ RouteShared shared;
     make_scores(params, shared);
     if (params.groups > 0) {

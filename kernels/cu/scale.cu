@@ -2,7 +2,7 @@
 
 #include "element.cuh"
 
-KERNEL(ELEMENT_THREADS) scale(const ScalarParams params) {
+KERNEL(ELEMENT_THREADS, scale, ScalarParams) {
     u64 at = element_of_thread();
     if (at < params.count) {
         params.x[at] *= params.value;

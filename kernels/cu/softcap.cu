@@ -2,7 +2,7 @@
 
 #include "element.cuh"
 
-KERNEL(ELEMENT_THREADS) softcap(const ScalarParams params) {
+KERNEL(ELEMENT_THREADS, softcap, ScalarParams) {
     u64 at = element_of_thread();
     if (at < params.count) {
         params.x[at] = params.value * tanh_of(params.x[at] / params.value);

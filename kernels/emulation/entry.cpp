@@ -9,6 +9,7 @@ struct EmulatedLaunch {
     const char* name;
     const void* params;
     size_t params_bytes;
+    const unsigned* halt;
     unsigned grid[3], block[3];
     unsigned shared_bytes;
     unsigned descending;
@@ -28,7 +29,7 @@ extern "C" int nestling_emulation_launch(const EmulatedLaunch* launch) {
                   {launch->block[0], launch->block[1], launch->block[2]},
                   launch->shared_bytes};
         Order order = launch->descending ? Order::Descending : Order::Ascending;
-        return static_cast<int>(emulation::launch(kernel, size, launch->params, order));
+        return static_cast<int>(emulation::launch(kernel, size, launch->params, launch->halt, order));
     }
     return static_cast<int>(Outcome::Unknown);
 }

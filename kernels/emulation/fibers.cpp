@@ -45,6 +45,7 @@ struct Pool {
     Fiber* running = nullptr;
     const Kernel* kernel = nullptr;
     const void* params = nullptr;
+    const unsigned* halt = nullptr;
     bool is_misaligned = false;
 
     ~Pool() { clear(); }
@@ -71,7 +72,7 @@ void leave(State state) {
 
 void fiber_main() {
     for (;;) {
-        pool.kernel->call(pool.params);
+        pool.kernel->call(pool.params, pool.halt);
         leave(State::Finished);
     }
 }
@@ -195,7 +196,8 @@ void check_aligned(const void* at, size_t bytes) {
 
 void* dynamic_shared() { return pool.shared.data(); }
 
-Outcome launch(const Kernel& kernel, const Size& size, const void* params, Order order) {
+Outcome launch(const Kernel& kernel, const Size& size, const void* params, const unsigned* halt,
+               Order order) {
     unsigned threads = size.block.x * size.block.y * size.block.z;
     if (threads == 0 || threads > 1024 || size.shared_bytes > 227u << 10) {
         return Outcome::TooLarge;
@@ -206,6 +208,7 @@ Outcome launch(const Kernel& kernel, const Size& size, const void* params, Order
     pool.warps.resize((threads + WARP - 1) / WARP);
     pool.kernel = &kernel;
     pool.params = params;
+    pool.halt = halt;
     pool.is_misaligned = false;
     for (unsigned z = 0; z < size.grid.z; z++) {
         for (unsigned y = 0; y < size.grid.y; y++) {

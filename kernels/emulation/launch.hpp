@@ -8,7 +8,7 @@ namespace emulation {
 struct Kernel {
     const char* name;
     size_t params_bytes;
-    void (*call)(const void* params);
+    void (*call)(const void* params, const unsigned* halt);
 };
 
 struct Size {
@@ -30,25 +30,28 @@ enum class Outcome {
     Misaligned = 6,
 };
 
-Outcome launch(const Kernel& kernel, const Size& size, const void* params, Order order);
+Outcome launch(const Kernel& kernel, const Size& size, const void* params, const unsigned* halt,
+               Order order);
 
 template <class Params>
-static size_t params_bytes(void (*)(Params)) {
+static size_t params_bytes(void (*)(Params, const unsigned*)) {
     return sizeof(Params);
 }
 
 template <class Params>
-static void call(void (*kernel)(Params), const void* params) {
+static void call(void (*kernel)(Params, const unsigned*), const void* params, const unsigned* halt) {
     Params copy;
     std::memcpy(static_cast<void*>(&copy), params, sizeof copy);
-    kernel(copy);
+    kernel(copy, halt);
 }
 
 }  // namespace emulation
 
 // Names the kernel that was included before.
-#define EMULATED_KERNEL(name)                                                       \
-    static void call_##name(const void* params) { emulation::call(name, params); }  \
-    extern "C" emulation::Kernel emulated_##name() {                                \
+#define EMULATED_KERNEL(name)                                                        \
+    static void call_##name(const void* params, const unsigned* halt) {              \
+        emulation::call(name, params, halt);                                         \
+    }                                                                                \
+    extern "C" emulation::Kernel emulated_##name() {                                 \
         return emulation::Kernel{#name, emulation::params_bytes(name), call_##name}; \
     }

@@ -7,6 +7,7 @@ use nestling_engine::EngineError;
 use nestling_engine::backend::{
     Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward, MatrixForm, MatrixShape,
 };
+use nestling_engine::expert::ExpertBiases;
 use nestling_engine::kv_cache::{KvShape, PageId};
 use nestling_engine::recurrent::{StateId, StateShape};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
@@ -34,7 +35,8 @@ const ROWS_MAX: usize = 4096;
 pub struct CudaOptions {
     /// Which device.
     pub device: CudaDeviceChoice,
-    /// Bytes of device memory that may be used; none for what is free.
+    /// Bytes of device memory that may be allocated, for weights, experts, pages and all else; none for
+    /// what is free.
     pub vram_budget: Option<u64>,
     /// Folder where compiled kernels are kept from one start to the next.
     pub kernel_cache: Option<PathBuf>,
@@ -57,9 +59,9 @@ impl CudaBackend {
     /// [`CudaError::Device`]; what the driver refuses.
     pub fn open(options: &CudaOptions) -> Result<Self, CudaError> {
         let images = KernelImages::new(options.kernel_cache.clone());
-        let driver = Driver::open(&options.device, images)?;
-        let free = driver.memory()?.free;
-        Self::on(driver, Some(options.vram_budget.map_or(free, |budget| budget.min(free))))
+        let driver = Driver::open(&options.device, images, options.vram_budget)?;
+        let memory_bytes = Some(driver.budget());
+        Self::on(driver, memory_bytes)
     }
 
     /// A device of host memory, whose kernels `launch` runs: for tests where there is no device. It
@@ -67,8 +69,8 @@ impl CudaBackend {
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`].
-    pub fn on_host(launch: HostLaunch) -> Result<Self, CudaError> {
-        Self::on(Driver::emulated(launch), None)
+    pub fn on_host(launch: HostLaunch, vram_budget: Option<u64>) -> Result<Self, CudaError> {
+        Self::on(Driver::emulated(launch, vram_budget), vram_budget)
     }
 
     fn on(driver: Arc<Driver>, memory_bytes: Option<u64>) -> Result<Self, CudaError> {
@@ -195,6 +197,17 @@ impl Backend for CudaBackend {
 
     fn kept_slots(slots: &CudaSlots, bytes: u64) -> usize {
         slots.kept(bytes)
+    }
+
+    fn streamed_table(
+        &mut self,
+        slots: &CudaSlots,
+        (layer, num_experts): (usize, usize),
+        biases: Option<&ExpertBiases>,
+    ) -> Result<Option<CudaExpertTable>, EngineError> {
+        let Some(shape) = slots.shape(layer) else { return Ok(None) };
+        let biases = biases.map(ExpertBiases::joined);
+        CudaExpertTable::streamed(&mut self.recorder, shape, (num_experts, biases.as_deref()))
     }
 
     fn kv_pool(&mut self, shape: &KvShape) -> Result<CudaPages, EngineError> {

@@ -46,6 +46,7 @@ struct EmulatedLaunch {
     name: *const c_char,
     params: *const c_void,
     params_bytes: usize,
+    halt: *const u32,
     grid: [c_uint; 3],
     block: [c_uint; 3],
     shared_bytes: c_uint,
@@ -62,7 +63,7 @@ unsafe extern "C" {
     ) -> *const c_char;
 }
 
-/// Runs a kernel to its end.
+/// Runs a kernel to its end: its parameters, and the address of the word that halts it, or 0.
 ///
 /// # Errors
 /// A launch that no device would take, and lanes that wait for ever.
@@ -71,7 +72,7 @@ unsafe extern "C" {
 /// Every address among the parameters is that of host memory that the kernel may use as it does.
 pub unsafe fn launch(
     launch: &Launch,
-    params: &[u8],
+    (params, halt): (&[u8], u64),
     order: ThreadOrder,
 ) -> Result<(), EmulationError> {
     let name = CString::new(launch.kernel.name()).map_err(|_| EmulationError::Unknown)?;
@@ -79,6 +80,7 @@ pub unsafe fn launch(
         name: name.as_ptr(),
         params: params.as_ptr().cast(),
         params_bytes: params.len(),
+        halt: std::ptr::with_exposed_provenance(halt as usize),
         grid: launch.grid,
         block: launch.block,
         shared_bytes: launch.shared_bytes,

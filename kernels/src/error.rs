@@ -25,6 +25,23 @@ pub enum CudaError {
         /// Bytes that were asked for.
         bytes: u64,
     },
+    /// The memory that may be used has no room.
+    #[error(
+        "{what} need {bytes} bytes of the GPU, and the budget of {budget} has {} left: with {} there is \
+         room for them",
+        budget.saturating_sub(*allocated),
+        allocated.saturating_add(*bytes)
+    )]
+    OverBudget {
+        /// What the memory was for.
+        what: &'static str,
+        /// Bytes that were asked for.
+        bytes: u64,
+        /// Bytes that are allocated: with as many more as were asked for there would be room.
+        allocated: u64,
+        /// Bytes that may be.
+        budget: u64,
+    },
     /// Something is larger than kernels count.
     #[error("{what}: {found} is over the device's limit of {limit}")]
     Limit {
@@ -51,6 +68,13 @@ pub enum CudaError {
         /// The driver's answer.
         reason: String,
     },
+}
+
+impl CudaError {
+    /// Whether there was no room: less may be had.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. } | Self::OverBudget { .. })
+    }
 }
 
 impl From<CudaError> for EngineError {

@@ -3,45 +3,139 @@
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::FeedForward;
-use nestling_formats::Level;
+use nestling_engine::backend::{
+    ExpertShape, FeedForward, HeldExpert, LevelWeights, MatrixForm, MatrixShape,
+};
+use nestling_formats::nested::{InputTransform, Layout};
+use nestling_formats::{Activation, Level};
 
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::matrix::{CudaMatrix, ProductKind};
+use crate::memory::{CudaFloats, expect};
+use crate::params::ExpertEntry;
 use crate::recorder::Recorder;
 use crate::slabs::Place;
 
+/// What the same matrices of all experts have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Side {
+    pub rows: usize,
+    pub cols: usize,
+    pub kind: ProductKind,
+    pub rotated: bool,
+    is_tiled: bool,
+}
+
+impl Side {
+    fn of(matrix: &CudaMatrix) -> Self {
+        let CudaMatrix { rows, cols, kind, rotated, .. } = matrix;
+        let (rows, cols, kind, rotated) = (*rows, *cols, *kind, *rotated);
+        Self { rows, cols, kind, rotated, is_tiled: matrix.is_tiled() }
+    }
+
+    fn of_shape(MatrixShape { rows, cols, form }: &MatrixShape, shape: &ExpertShape) -> Self {
+        let (nested, rotated, is_tiled) = match form {
+            MatrixForm::Float(_) => (false, false, false),
+            MatrixForm::Nested { layout, inputs, .. } => {
+                (true, *inputs == InputTransform::Hadamard, *layout == Layout::Tile16)
+            }
+        };
+        let kind = ProductKind::of(nested, shape.activations);
+        Self { rows: *rows, cols: *cols, kind, rotated, is_tiled }
+    }
+
+    /// Whether the kernels that compute found experts take such matrices.
+    fn is_taken(&self) -> bool {
+        self.kind == ProductKind::Float || self.is_tiled
+    }
+}
+
+/// What all experts of a table have in common.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Like {
+    pub activation: Activation,
+    pub gate: Side,
+    pub down: Side,
+}
+
+impl Like {
+    /// None where gate and up differ, or no kernel takes the matrices.
+    fn new(activation: Activation, [gate, up, down]: [Side; 3]) -> Option<Self> {
+        let is_taken = gate == up && gate.is_taken() && down.is_taken();
+        is_taken.then_some(Self { activation, gate, down })
+    }
+
+    fn of(expert: &FeedForward<CudaBackend>) -> Option<Self> {
+        Self::new(expert.activation, matrices(expert).map(Side::of))
+    }
+}
+
+/// Who holds a table's experts.
+enum Held {
+    /// All are there, and stay.
+    Resident(Vec<Arc<FeedForward<CudaBackend>>>),
+    /// Some are, in slots.
+    Streamed,
+}
+
 /// The experts of one layer, all alike in shape and form.
 pub struct CudaExpertTable {
-    pub(crate) experts: Vec<Arc<FeedForward<CudaBackend>>>,
-    /// Of each expert its gate, up and down.
-    matrices: Place,
+    pub(crate) like: Like,
+    pub(crate) experts: usize,
+    /// `[experts]`.
+    entries: Place,
+    /// Least weights of levels, `[experts, 4]`, as bits.
+    least: Option<Place>,
+    /// Biases of all gates, then of all ups, then of all downs.
+    biases: Option<Place>,
+    /// Whether the levels of uses go by their weights.
+    by_weight: bool,
+    held: Held,
 }
 
 fn matrices(expert: &FeedForward<CudaBackend>) -> [&CudaMatrix; 3] {
     [&expert.gate.matrix, &expert.up.matrix, &expert.down.matrix]
 }
 
-/// What experts of a table must have in common.
-fn is_alike(one: &FeedForward<CudaBackend>, other: &FeedForward<CudaBackend>) -> bool {
-    let same = |(a, b): (&CudaMatrix, &CudaMatrix)| {
-        (a.rows, a.cols, a.rotated) == (b.rows, b.cols, b.rotated)
-    };
-    one.activation == other.activation && matrices(one).into_iter().zip(matrices(other)).all(same)
+fn biases(
+    FeedForward { gate, up, down, .. }: &FeedForward<CudaBackend>,
+) -> [Option<&CudaFloats>; 3] {
+    [gate, up, down].map(|linear| linear.bias.as_ref())
 }
 
-/// Whether the kernel that finds experts can compute this one.
-fn is_plain(expert: &FeedForward<CudaBackend>) -> bool {
-    let linears = [&expert.gate, &expert.up, &expert.down];
-    let takes = |matrix: &CudaMatrix| matrix.kind == ProductKind::Int8 && matrix.is_tiled();
-    linears.iter().all(|linear| linear.bias.is_none() && takes(&linear.matrix))
-        && expert.gate.matrix.rows == expert.up.matrix.rows
+/// What kernels read of an expert of which the planes of so many levels are there.
+fn entry(expert: &FeedForward<CudaBackend>, levels: usize) -> ExpertEntry {
+    let matrices = matrices(expert).map(CudaMatrix::address);
+    ExpertEntry { matrices, levels: levels as u32, padding: 0 }
+}
+
+/// The biases of all gates, then of all ups, then of all downs.
+fn join_biases(
+    recorder: &mut Recorder,
+    like: &Like,
+    experts: &[Arc<FeedForward<CudaBackend>>],
+) -> Result<Place, EngineError> {
+    let (inner, out, count) = (like.gate.rows, like.down.rows, experts.len());
+    let joined = recorder.place(4 * count * (2 * inner + out))?;
+    for (index, expert) in experts.iter().enumerate() {
+        let places = [
+            (inner, index * inner),
+            (inner, (count + index) * inner),
+            (out, 2 * count * inner + index * out),
+        ];
+        for (bias, (rows, at)) in biases(expert).into_iter().zip(places) {
+            let bias = bias.ok_or_else(|| EngineError::mismatch("an expert", "a bias", "none"))?;
+            expect("bias", rows, bias.len)?;
+            recorder.copy(bias.address(), joined.address() + 4 * at as u64, 4 * rows as u64)?;
+        }
+    }
+    recorder.submit()?;
+    Ok(joined)
 }
 
 impl CudaExpertTable {
-    /// A table of these experts; none where they differ in form, have biases or are multiplied with
-    /// float activations.
+    /// A table of these experts; none where they differ in form or no kernel takes them.
     ///
     /// # Errors
     /// A device whose memory is full.
@@ -49,26 +143,114 @@ impl CudaExpertTable {
         recorder: &mut Recorder,
         experts: &[Arc<FeedForward<CudaBackend>>],
     ) -> Result<Option<Self>, EngineError> {
-        let Some(first) = experts.first() else { return Ok(None) };
-        if !experts.iter().all(|expert| is_plain(expert) && is_alike(first, expert)) {
+        let Some(like) = experts.first().and_then(|first| Like::of(first)) else {
+            return Ok(None);
+        };
+        if experts.iter().any(|expert| Like::of(expert) != Some(like)) {
             return Ok(None);
         }
-        let described: Vec<_> = experts
-            .iter()
-            .flat_map(|expert| matrices(expert).map(|matrix| matrix.described))
-            .collect();
-        let matrices = recorder.upload(bytemuck::cast_slice(&described))?;
-        Ok(Some(Self { experts: experts.to_vec(), matrices }))
+        let has_bias = |expert: &FeedForward<_>| biases(expert).iter().any(Option::is_some);
+        let biases = match experts.iter().filter(|expert| has_bias(expert)).count() {
+            0 => None,
+            count if count == experts.len() => Some(join_biases(recorder, &like, experts)?),
+            _ => return Ok(None),
+        };
+        // A level that is not held is refused before a kernel looks here.
+        let all = Level::ALL.len();
+        let entries: Vec<ExpertEntry> = experts.iter().map(|expert| entry(expert, all)).collect();
+        let entries = recorder.upload(bytemuck::cast_slice(&entries))?;
+        let held = Held::Resident(experts.to_vec());
+        let experts = experts.len();
+        Ok(Some(Self { like, experts, entries, least: None, biases, by_weight: false, held }))
     }
 
-    pub(crate) fn address(&self) -> Address {
-        self.matrices.address()
+    /// A table of so many experts in slots, none of which is there yet; none where no kernel takes
+    /// them.
+    ///
+    /// # Errors
+    /// A device whose memory is full.
+    pub(crate) fn streamed(
+        recorder: &mut Recorder,
+        shape: &ExpertShape,
+        (experts, biases): (usize, Option<&[f32]>),
+    ) -> Result<Option<Self>, EngineError> {
+        let sides = shape.matrices.map(|matrix| Side::of_shape(&matrix, shape));
+        let Some(like) = Like::new(shape.activation, sides) else { return Ok(None) };
+        let biases = biases.map(|values| recorder.upload(bytemuck::cast_slice(values)));
+        let biases = biases.transpose()?;
+        let entries = vec![ExpertEntry::default(); experts];
+        let entries = recorder.upload(bytemuck::cast_slice(&entries))?;
+        let held = Held::Streamed;
+        Ok(Some(Self { like, experts, entries, least: None, biases, by_weight: false, held }))
+    }
+
+    /// Has the levels of uses go by their weights from now on, or by their rows again.
+    ///
+    /// # Errors
+    /// Weights of other experts than those of the table; a device that is lost or whose memory is
+    /// full.
+    pub(crate) fn set_level_weights(
+        &mut self,
+        recorder: &mut Recorder,
+        least: Option<&[LevelWeights]>,
+    ) -> Result<(), EngineError> {
+        self.by_weight = least.is_some();
+        let Some(least) = least else { return Ok(()) };
+        expect("weights of levels", self.experts, least.len())?;
+        match &self.least {
+            Some(place) => recorder.overwrite(bytemuck::cast_slice(least), place.address())?,
+            None => self.least = Some(recorder.upload(bytemuck::cast_slice(least))?),
+        }
+        Ok(())
+    }
+
+    /// Writes what there is of an expert in a slot, behind all that was recorded.
+    ///
+    /// # Errors
+    /// An expert that the table does not have, or of another form; a device that is lost.
+    pub(crate) fn set(
+        &mut self,
+        recorder: &mut Recorder,
+        expert: u32,
+        held: Option<HeldExpert<'_, CudaBackend>>,
+    ) -> Result<(), EngineError> {
+        if expert as usize >= self.experts {
+            let expected = format!("an expert below {}", self.experts);
+            return Err(EngineError::mismatch("table of experts", expected, expert));
+        }
+        let entry = match held {
+            None => ExpertEntry::default(),
+            Some(HeldExpert { weights, level }) => {
+                let bias = self.biases.is_some();
+                let is_alike = biases(weights).iter().all(|found| found.is_some() == bias);
+                if !is_alike || Like::of(weights) != Some(self.like) {
+                    let (what, expected) = ("expert of a table", "one like the others");
+                    return Err(EngineError::mismatch(what, expected, "another"));
+                }
+                entry(weights, level.index() + 1)
+            }
+        };
+        let to = self.entries.address() + size_of::<ExpertEntry>() as u64 * u64::from(expert);
+        Ok(recorder.overwrite(bytemuck::bytes_of(&entry), to)?)
+    }
+
+    /// Where the entries are, the least weights of levels, and the biases; 0 for none.
+    pub(crate) fn addresses(&self) -> [Address; 3] {
+        let of = |place: &Option<Place>| place.as_ref().map_or(0, Place::address);
+        let least = if self.by_weight { of(&self.least) } else { 0 };
+        [self.entries.address(), least, of(&self.biases)]
+    }
+
+    /// Whether an expert may be missing.
+    pub(crate) fn may_miss(&self) -> bool {
+        matches!(self.held, Held::Streamed)
     }
 
     /// # Errors
-    /// [`EngineError::LevelMissing`] for a level that an expert does not hold.
+    /// [`EngineError::LevelMissing`] for a level that a resident expert does not hold.
     pub(crate) fn check(&self, level: Level) -> Result<(), EngineError> {
-        let mut all = self.experts.iter().flat_map(|expert| matrices(expert));
+        let Held::Resident(experts) = &self.held else { return Ok(()) };
+        let mut all = experts.iter().flat_map(|expert| matrices(expert));
         all.try_for_each(|matrix| matrix.check(level))
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use nestling_engine::EngineError;
 use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights, NestedMatrix};
-use nestling_formats::nested::{GROUP, InputTransform, Layout, TILE_ROWS, base_parts, plane_bytes};
+use nestling_formats::nested::{GROUP, InputTransform, Layout, base_parts, plane_bytes};
 use nestling_formats::{DType, Level, Plane};
 
 use crate::driver::Address;
@@ -65,6 +65,13 @@ pub(crate) enum ProductKind {
     Float,
 }
 
+impl ProductKind {
+    /// That of a matrix in the nested code or in floats.
+    pub(crate) fn of(nested: bool, activations: ActivationMode) -> Self {
+        if nested && activations == ActivationMode::Int8 { Self::Int8 } else { Self::Float }
+    }
+}
+
 /// What a level of the model means for a matrix.
 #[derive(Clone, Copy, Debug)]
 struct HeldLevel {
@@ -116,11 +123,10 @@ impl CudaMatrix {
         recorder.fill(&head, 0, bytemuck::bytes_of(&described))?;
         recorder.fill(&head, CODEC_OFFSET, &codec)?;
         let nested = matches!(weights, MatrixWeights::Nested(_));
-        let int8 = nested && activations == ActivationMode::Int8;
         Ok(Self {
             rows: weights.rows(),
             cols: weights.cols(),
-            kind: if int8 { ProductKind::Int8 } else { ProductKind::Float },
+            kind: ProductKind::of(nested, activations),
             rotated: weights.inputs() == InputTransform::Hadamard,
             described,
             storage: Storage::Own { head, _planes: planes },
@@ -158,11 +164,10 @@ impl CudaMatrix {
         let held = nested.regions().planes();
         recorder.overwrite(held.p2, base)?;
         let (layout, prefixes) = (nested.layout(), nested.levels());
-        let int8 = activations == ActivationMode::Int8;
         let mut matrix = Self {
             rows: nested.rows(),
             cols: nested.cols(),
-            kind: if int8 { ProductKind::Int8 } else { ProductKind::Float },
+            kind: ProductKind::of(true, activations),
             rotated: weights.inputs() == InputTransform::Hadamard,
             described,
             storage: Storage::Slot(InSlot { room, layout, held: Level::L2, prefixes }),
@@ -241,11 +246,6 @@ impl CudaMatrix {
             Storage::Own { head, .. } => head.address(),
             Storage::Slot(slot) => slot.room.head,
         }
-    }
-
-    /// Tiles of 16 rows.
-    pub(crate) fn tiles(&self) -> usize {
-        self.rows.div_ceil(TILE_ROWS)
     }
 
     /// Whether rows lie interleaved by 16.

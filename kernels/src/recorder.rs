@@ -29,7 +29,7 @@ const ALIGN: usize = 256;
 const COMMANDS_MAX: usize = 32;
 
 /// Most rows of a step that is kept until its end, to be started as one.
-const GRAPH_ROWS_MAX: usize = 8;
+const GRAPH_ROWS_MAX: usize = 16;
 
 /// When recorded work is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,10 @@ pub(crate) struct Recorder {
     /// Memory and tables that commands of this step may still read.
     retired: Vec<DeviceMemory>,
     large_tables: Vec<Place>,
+    /// Where kernels leave that planes are missing; not 0: what comes after does nothing.
+    halt: DeviceMemory,
+    /// Whether what is recorded may be halted.
+    may_halt: bool,
     /// How far the stream was when a place was taken over.
     passed: Event,
     is_waiting: bool,
@@ -69,9 +73,12 @@ impl Recorder {
     /// # Errors
     /// A device whose memory is full.
     pub fn new(driver: &Arc<Driver>) -> Result<Self, CudaError> {
+        let mut staging = Staging::new(driver)?;
+        let halt = driver.allocate("halt", 4)?;
+        staging.upload(&[0; 4], halt.address())?;
         Ok(Self {
             stream: driver.stream()?,
-            staging: Staging::new(driver)?,
+            staging,
             commands: Commands::default(),
             pace: Pace::Together,
             graphs: Graphs::default(),
@@ -82,6 +89,8 @@ impl Recorder {
             read_back: None,
             retired: Vec::new(),
             large_tables: Vec::new(),
+            halt,
+            may_halt: false,
             passed: driver.event()?,
             is_waiting: false,
             counts: BackendCounters::default(),
@@ -93,6 +102,25 @@ impl Recorder {
     /// How many forms of steps are started as one.
     pub fn graphs(&self) -> usize {
         self.graphs.len()
+    }
+
+    /// Where kernels leave that planes are missing.
+    pub fn halt(&self) -> Address {
+        self.halt.address()
+    }
+
+    /// What is recorded from now on in this step takes place unless planes are missing.
+    pub fn may_halt(&mut self) {
+        self.may_halt = true;
+    }
+
+    /// Nothing is missing any more, behind all that was recorded.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn resume(&mut self) -> Result<(), CudaError> {
+        let halt = self.halt.address();
+        self.put_behind(&[0; 4], halt)
     }
 
     /// A step of so many rows begins.
@@ -130,7 +158,8 @@ impl Recorder {
         if launch.is_empty() {
             return Ok(());
         }
-        self.commands.launch(launch, params);
+        let halt = if self.may_halt { self.halt.address() } else { 0 };
+        self.commands.launch(launch, params, halt);
         self.counts.dispatches += 1;
         self.recorded()
     }
@@ -139,15 +168,6 @@ impl Recorder {
     /// As [`Recorder::submit`].
     pub fn copy(&mut self, from: Address, to: Address, bytes: u64) -> Result<(), CudaError> {
         self.commands.copy(from, to, bytes);
-        self.recorded()
-    }
-
-    /// Records that bytes become zero.
-    ///
-    /// # Errors
-    /// As [`Recorder::submit`].
-    pub fn clear(&mut self, address: Address, bytes: u64) -> Result<(), CudaError> {
-        self.commands.zero(address, bytes);
         self.recorded()
     }
 
@@ -205,12 +225,16 @@ impl Recorder {
     /// # Errors
     /// A device that is lost.
     pub fn overwrite(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
+        self.counts.upload_bytes += bytes.len() as u64;
+        self.put_behind(bytes, to)
+    }
+
+    fn put_behind(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
         self.submit()?;
         if self.is_waiting {
             self.stream.record(&self.passed)?;
             self.staging.wait_for(&self.passed)?;
         }
-        self.counts.upload_bytes += bytes.len() as u64;
         self.staging.upload(bytes, to)
     }
 
@@ -292,6 +316,7 @@ impl Recorder {
     /// Forgets what was recorded and not given to the device; what it was given is waited for.
     pub fn discard(&mut self) {
         self.commands.clear();
+        self.may_halt = false;
         if self.is_waiting && self.stream.synchronize().is_ok() {
             self.is_waiting = false;
         }

@@ -73,7 +73,7 @@ impl Slabs {
     /// A place of so many bytes, with unspecified contents: one that nobody reads if there is one.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`].
+    /// [`CudaError::OutOfMemory`], [`CudaError::OverBudget`].
     pub fn place(&self, driver: &Arc<Driver>, bytes: u64) -> Result<(Place, Readers), CudaError> {
         let bytes = bytes.max(1).next_multiple_of(ALIGN);
         let mut state = lock(&self.state);
@@ -82,7 +82,7 @@ impl Slabs {
         if found.is_none() {
             found = match state.grow(driver, bytes) {
                 Ok(found) => Some(found),
-                Err(CudaError::OutOfMemory { .. }) if !state.left.is_empty() => {
+                Err(error) if error.is_full() && !state.left.is_empty() => {
                     readers = Readers::Earlier;
                     state.settle();
                     state.take(bytes)
@@ -117,9 +117,11 @@ impl State {
     /// A new slab, as large as all before it together within bounds, and its first place.
     fn grow(&mut self, driver: &Arc<Driver>, bytes: u64) -> Result<(usize, u64), CudaError> {
         let all: u64 = self.slabs.iter().map(|slab| slab.memory.bytes()).sum();
-        let size = all.clamp(SLAB_BYTES_MIN, SLAB_BYTES_MAX).max(bytes).next_multiple_of(ALIGN);
+        // Little of a budget must lie unused.
+        let most = SLAB_BYTES_MAX.min(driver.budget() / 16);
+        let size = all.max(SLAB_BYTES_MIN).min(most).max(bytes).next_multiple_of(ALIGN);
         let memory = match driver.allocate("weights", size) {
-            Err(CudaError::OutOfMemory { .. }) => driver.allocate("weights", bytes)?,
+            Err(error) if error.is_full() => driver.allocate("weights", bytes)?,
             other => other?,
         };
         let rest = bytes..memory.bytes();

@@ -21,6 +21,10 @@ const ALIGN: u64 = 256;
 /// Allocations that the slots of one budget are divided among: a smaller budget gives whole ones back.
 const PIECES: usize = 8;
 
+/// Part of a budget that experts leave, where there is no room for all that were asked for: for
+/// activations and pages.
+const KEPT_SHARE: u64 = 4;
+
 /// Where a matrix lies in its slot, in bytes from the slot's beginning.
 #[derive(Clone, Copy, Debug)]
 struct MatrixRoom {
@@ -72,6 +76,13 @@ fn rooms(shape: &ExpertShape) -> Option<[MatrixRoom; 3]> {
     Some([gate, up, down])
 }
 
+/// How a layer's experts look, and how they lie in a slot.
+#[derive(Clone, Copy)]
+struct Layer {
+    shape: ExpertShape,
+    rooms: [MatrixRoom; 3],
+}
+
 /// Slots that lie in one allocation.
 struct Piece {
     memory: DeviceMemory,
@@ -92,7 +103,7 @@ pub(crate) struct Room {
 /// Slots for the streamed experts of a model.
 pub struct CudaSlots {
     driver: Arc<Driver>,
-    layers: Vec<Option<[MatrixRoom; 3]>>,
+    layers: Vec<Option<Layer>>,
     slot_bytes: u64,
     /// Slots of a whole piece.
     per_piece: usize,
@@ -103,19 +114,24 @@ impl CudaSlots {
     /// As many slots as `bytes` are enough for, at least one, or fewer where memory is full.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`] if there is no room for one.
+    /// [`CudaError::OutOfMemory`] or [`CudaError::OverBudget`] if there is no room for one.
     pub(crate) fn new(
         driver: &Arc<Driver>,
         layers: &[Option<ExpertShape>],
         bytes: u64,
     ) -> Result<Self, EngineError> {
         let overflow = || EngineError::mismatch("sizes of experts", "sizes that fit", "more");
-        let layer = |shape: &Option<ExpertShape>| match shape {
-            Some(shape) => rooms(shape).map(Some).ok_or_else(overflow),
-            None => Ok(None),
+        let layer = |shape: &Option<ExpertShape>| -> Result<_, EngineError> {
+            match shape {
+                Some(shape) => {
+                    let rooms = rooms(shape).ok_or_else(overflow)?;
+                    Ok(Some(Layer { shape: *shape, rooms }))
+                }
+                None => Ok(None),
+            }
         };
         let layers = layers.iter().map(layer).collect::<Result<Vec<_>, _>>()?;
-        let ends = layers.iter().flatten().map(|rooms| rooms[2].end);
+        let ends = layers.iter().flatten().map(|layer| layer.rooms[2].end);
         let slot_bytes = ends.max().unwrap_or(1).next_multiple_of(ALIGN);
         let count = slots_in(bytes, slot_bytes);
         let (driver, per_piece) = (Arc::clone(driver), count.div_ceil(PIECES));
@@ -133,6 +149,11 @@ impl CudaSlots {
         self.slot_bytes
     }
 
+    /// How the experts of a layer look.
+    pub(crate) fn shape(&self, layer: usize) -> Option<&ExpertShape> {
+        self.layers.get(layer)?.as_ref().map(|layer| &layer.shape)
+    }
+
     /// Slots that keep what lies in them when there are to be as many as fit `bytes`: those of whole
     /// pieces.
     pub(crate) fn kept(&self, bytes: u64) -> usize {
@@ -146,7 +167,7 @@ impl CudaSlots {
     /// [`CudaSlots::kept`] lose what lies in them.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`] if no slot is left; a device that is lost.
+    /// [`CudaError::OutOfMemory`] or [`CudaError::OverBudget`] if no slot is left; a device that is lost.
     pub(crate) fn resize(&mut self, recorder: &mut Recorder, bytes: u64) -> Result<(), CudaError> {
         // What was recorded may still read what is given back.
         recorder.finish()?;
@@ -158,6 +179,14 @@ impl CudaSlots {
     /// Adds pieces until there are so many slots, or no memory is left.
     fn grow(&mut self, count: usize) -> Result<(), CudaError> {
         let mut most = self.per_piece;
+        // What cannot be kept leaves room for what a step works on.
+        let count = match self.driver.budget_left() / self.slot_bytes {
+            left if left >= (count.saturating_sub(self.count())) as u64 => count,
+            left => {
+                let kept = self.driver.budget() / KEPT_SHARE / self.slot_bytes;
+                count.min(self.count() + left.saturating_sub(kept) as usize).max(1)
+            }
+        };
         loop {
             let first = self.count();
             let count = count.saturating_sub(first).min(most);
@@ -166,8 +195,8 @@ impl CudaSlots {
             }
             match self.driver.allocate("experts", count as u64 * self.slot_bytes) {
                 Ok(memory) => self.pieces.push(Piece { memory, first, count }),
-                Err(CudaError::OutOfMemory { .. }) if count > 1 => most = count / 2,
-                Err(CudaError::OutOfMemory { .. }) if first > 0 => return Ok(()),
+                Err(error) if error.is_full() && count > 1 => most = count / 2,
+                Err(error) if error.is_full() && first > 0 => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
@@ -181,7 +210,7 @@ impl CudaSlots {
         let SlotPlace { slot, layer, matrix } = place;
         let missing = || EngineError::mismatch("slot of an expert", "one that is there", slot);
         let of_layer = self.layers.get(layer).and_then(Option::as_ref);
-        let room = of_layer.and_then(|rooms| rooms.get(matrix)).ok_or_else(missing)?;
+        let room = of_layer.and_then(|layer| layer.rooms.get(matrix)).ok_or_else(missing)?;
         let at = self.pieces.partition_point(|piece| piece.first + piece.count <= slot);
         let piece = self.pieces.get(at).ok_or_else(missing)?;
         let start = piece.memory.address() + (slot - piece.first) as u64 * self.slot_bytes;

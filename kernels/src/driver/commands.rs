@@ -16,9 +16,13 @@ pub(crate) struct Commands {
 /// One thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    Launch(Launch, Params),
-    Copy { from: Address, to: Address, bytes: u64 },
-    Clear { address: Address, bytes: u64 },
+    /// A kernel, and where it is told that it is halted, if it can be.
+    Launch(Launch, Params, Address),
+    Copy {
+        from: Address,
+        to: Address,
+        bytes: u64,
+    },
 }
 
 /// Where the parameters of a kernel are, in units of 16 bytes, and their bytes.
@@ -55,25 +59,18 @@ impl Commands {
 
     /// A kernel that is given `params`; places in it are those of memory that lives until the commands
     /// are done.
-    pub fn launch(&mut self, launch: Launch, params: &impl Pod) {
+    pub fn launch(&mut self, launch: Launch, params: &impl Pod, halt: Address) {
         let bytes = bytemuck::bytes_of(params);
         let start = self.params.len();
         self.params.resize(start + bytes.len().div_ceil(16), 0);
         let room: &mut [u8] = bytemuck::cast_slice_mut(&mut self.params[start..]);
         room[..bytes.len()].copy_from_slice(bytes);
-        self.list.push(Command::Launch(launch, Params { start, bytes: bytes.len() }));
+        self.list.push(Command::Launch(launch, Params { start, bytes: bytes.len() }, halt));
     }
 
     pub fn copy(&mut self, from: Address, to: Address, bytes: u64) {
         if bytes > 0 {
             self.list.push(Command::Copy { from, to, bytes });
-        }
-    }
-
-    /// Bytes that become zero.
-    pub fn zero(&mut self, address: Address, bytes: u64) {
-        if bytes > 0 {
-            self.list.push(Command::Clear { address, bytes });
         }
     }
 
@@ -95,8 +92,8 @@ mod tests {
         let launch = Launch { kernel: Kernel::ALL[0], grid, block, shared_bytes: 0 };
         let recorded = |value: u32| {
             let mut commands = Commands::default();
-            commands.launch(launch, &[1u8; 3]);
-            commands.launch(launch, &value);
+            commands.launch(launch, &[1u8; 3], 0);
+            commands.launch(launch, &value, 0);
             commands.copy(256, 512, 4);
             commands.copy(256, 512, 0);
             commands
@@ -106,7 +103,7 @@ mod tests {
         assert_ne!(commands, recorded(8));
         assert_eq!((commands.len(), commands.launches()), (3, 2));
         let params = commands.list().iter().filter_map(|command| match *command {
-            Command::Launch(_, params) => Some(commands.params(params)),
+            Command::Launch(_, params, _) => Some(commands.params(params)),
             _ => None,
         });
         assert_eq!(params.collect::<Vec<_>>(), [[1, 1, 1].as_slice(), &[7, 0, 0, 0]]);

@@ -349,8 +349,8 @@ impl Cuda {
     pub fn run(&self, stream: &Handle, commands: &Commands) -> Result<(), CudaError> {
         self.within(|| {
             commands.list().iter().try_for_each(|command| match *command {
-                Command::Launch(launch, params) => {
-                    self.launch(stream, &launch, commands.params(params))
+                Command::Launch(launch, params, halt) => {
+                    self.launch(stream, &launch, (commands.params(params), halt))
                 }
                 Command::Copy { from, to, bytes } => {
                     let size = bytes as usize;
@@ -358,25 +358,24 @@ impl Cuda {
                     let answer = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, size, stream.raw()) };
                     check("copy", answer)
                 }
-                Command::Clear { address, bytes } => {
-                    let size = bytes as usize;
-                    // SAFETY: as for a copy.
-                    let answer = unsafe { sys::cuMemsetD8Async(address, 0, size, stream.raw()) };
-                    check("clear", answer)
-                }
             })
         })
     }
 
-    fn launch(&self, stream: &Handle, launch: &Launch, params: &[u8]) -> Result<(), CudaError> {
+    fn launch(
+        &self,
+        stream: &Handle,
+        launch: &Launch,
+        (params, mut halt): (&[u8], Address),
+    ) -> Result<(), CudaError> {
         let function = self.function(launch.kernel)?;
         let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
         let shared = launch.shared_bytes;
-        let mut pointers = [params.as_ptr().cast_mut().cast::<c_void>()];
+        let mut pointers = [params.as_ptr().cast_mut().cast::<c_void>(), (&raw mut halt).cast()];
         let (pointers, none) = (pointers.as_mut_ptr(), ptr::null_mut());
         let raw = stream.raw();
-        // SAFETY: the kernel takes one struct by value, whose bytes the driver copies before it
-        // returns; the places in it are those of memory that lives until the commands are done.
+        // SAFETY: the kernel takes one struct and one address by value, which the driver copies before
+        // it returns; the places in it are those of memory that lives until the commands are done.
         check(launch.kernel.name(), unsafe {
             sys::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, raw, pointers, none)
         })

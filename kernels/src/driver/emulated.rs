@@ -14,8 +14,8 @@ use crate::error::CudaError;
 use crate::params::Launch;
 
 /// Runs a kernel on the host: blocks and threads as given, parameters at a multiple of 16. Addresses
-/// among them are those of host memory.
-pub type HostLaunch = fn(&Launch, &[u8]) -> Result<(), CudaError>;
+/// among them are those of host memory, and so is that of the word that halts it, 0 for none.
+pub type HostLaunch = fn(&Launch, &[u8], u64) -> Result<(), CudaError>;
 
 /// Alignment of all memory.
 const ALIGN: usize = 256;
@@ -44,10 +44,10 @@ impl Emulated {
         self.left.store(kernels, Ordering::Relaxed);
     }
 
-    fn run_kernel(&self, launch: &Launch, params: &[u8]) -> Result<(), CudaError> {
+    fn run_kernel(&self, launch: &Launch, params: &[u8], halt: Address) -> Result<(), CudaError> {
         let one_less = |left: u64| left.checked_sub(1);
         match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
-            Ok(_) => (self.launch)(launch, params),
+            Ok(_) => (self.launch)(launch, params, halt),
             Err(_) => Err(CudaError::Lost { reason: "as it was told to be".into() }),
         }
     }
@@ -142,18 +142,14 @@ impl Emulated {
     /// A kernel that is not there; memory that was not allocated.
     pub fn run(&self, commands: &Commands) -> Result<(), CudaError> {
         commands.list().iter().try_for_each(|command| match *command {
-            Command::Launch(launch, params) => self.run_kernel(&launch, commands.params(params)),
+            Command::Launch(launch, params, halt) => {
+                self.run_kernel(&launch, commands.params(params), halt)
+            }
             Command::Copy { from, to, bytes } => {
                 let bytes = bytes as usize;
                 let (from, to) = (self.place(from, bytes)?, self.place(to, bytes)?);
                 // SAFETY: as in `copy_in`; the places may overlap.
                 unsafe { to.copy_from(from, bytes) };
-                Ok(())
-            }
-            Command::Clear { address, bytes } => {
-                let place = self.place(address, bytes as usize)?;
-                // SAFETY: as in `copy_in`.
-                unsafe { place.write_bytes(0, bytes as usize) };
                 Ok(())
             }
         })

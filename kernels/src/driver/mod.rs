@@ -27,6 +27,8 @@ pub(crate) struct Driver {
     name: String,
     lost: Mutex<Option<String>>,
     allocated: AtomicU64,
+    /// Bytes that may be.
+    budget: u64,
 }
 
 enum Form {
@@ -79,26 +81,42 @@ pub(crate) struct MemoryInfo {
 }
 
 impl Driver {
-    /// Opens a device and loads every kernel.
+    /// Opens a device and loads every kernel. As much of its memory may be allocated as is free, or less.
     ///
     /// # Errors
     /// [`CudaError::Device`] where it is not there; what the driver refuses.
-    pub fn open(choice: &CudaDeviceChoice, images: KernelImages) -> Result<Arc<Self>, CudaError> {
+    pub fn open(
+        choice: &CudaDeviceChoice,
+        images: KernelImages,
+        vram_budget: Option<u64>,
+    ) -> Result<Arc<Self>, CudaError> {
         let description = crate::devices::device(choice)?;
         let (major, minor) = description.compute_capability;
         let name = format!("{}, CUDA, compute capability {major}.{minor}", description.name);
         let cuda = Cuda::open(&description, images)?;
         cuda.load_all()?;
-        Ok(Self::of(Form::Cuda(cuda), name))
+        let free = cuda.memory()?.free;
+        Ok(Self::of(Form::Cuda(cuda), name, Some(vram_budget.unwrap_or(free).min(free))))
     }
 
     /// A device of host memory, whose kernels `launch` runs.
-    pub fn emulated(launch: HostLaunch) -> Arc<Self> {
-        Self::of(Form::Emulated(Emulated::new(launch)), "emulated CUDA device".into())
+    pub fn emulated(launch: HostLaunch, budget: Option<u64>) -> Arc<Self> {
+        Self::of(Form::Emulated(Emulated::new(launch)), "emulated CUDA device".into(), budget)
     }
 
-    fn of(form: Form, name: String) -> Arc<Self> {
-        Arc::new(Self { form, name, lost: Mutex::default(), allocated: AtomicU64::new(0) })
+    fn of(form: Form, name: String, budget: Option<u64>) -> Arc<Self> {
+        let (lost, allocated) = (Mutex::default(), AtomicU64::new(0));
+        Arc::new(Self { form, name, lost, allocated, budget: budget.unwrap_or(u64::MAX) })
+    }
+
+    /// Bytes of device memory that may be allocated here.
+    pub fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// Those that are not.
+    pub fn budget_left(&self) -> u64 {
+        self.budget.saturating_sub(self.allocated_bytes())
     }
 
     pub fn name(&self) -> &str {
@@ -145,31 +163,31 @@ impl Driver {
         done
     }
 
-    /// # Errors
-    /// A device that is lost.
-    pub fn memory(&self) -> Result<MemoryInfo, CudaError> {
-        self.with(|form| match form {
-            Form::Cuda(cuda) => cuda.memory(),
-            Form::Emulated(_) => Ok(MemoryInfo { free: u64::MAX, total: u64::MAX }),
-        })
-    }
-
     /// Memory with unspecified contents, its first byte at a multiple of 256.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`].
+    /// [`CudaError::OutOfMemory`], [`CudaError::OverBudget`].
     pub fn allocate(
         self: &Arc<Self>,
         what: &'static str,
         bytes: u64,
     ) -> Result<DeviceMemory, CudaError> {
-        let bytes = bytes.max(256).next_multiple_of(256);
+        let bytes = bytes.max(256).checked_next_multiple_of(256).unwrap_or(u64::MAX);
+        let budget = self.budget;
+        let with = |allocated: u64| allocated.checked_add(bytes).filter(|all| *all <= budget);
+        let taken = self.allocated.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
+        taken.map_err(|allocated| CudaError::OverBudget { what, bytes, allocated, budget })?;
         let address = self.with(|form| match form {
             Form::Cuda(cuda) => cuda.allocate(what, bytes),
             Form::Emulated(emulated) => emulated.allocate(what, bytes),
-        })?;
-        self.allocated.fetch_add(bytes, Ordering::Relaxed);
-        Ok(DeviceMemory { driver: Arc::clone(self), address, bytes })
+        });
+        match address {
+            Ok(address) => Ok(DeviceMemory { driver: Arc::clone(self), address, bytes }),
+            Err(error) => {
+                self.allocated.fetch_sub(bytes, Ordering::Relaxed);
+                Err(error)
+            }
+        }
     }
 
     /// # Errors

@@ -24,6 +24,16 @@ fn scalar(
     Ok(tools.recorder.launch(params.launch(kernel), &params)?)
 }
 
+/// By a kernel, which a halted step passes over like all others.
+pub(super) fn clear(
+    tools: &mut Tools<'_>,
+    rows: usize,
+    out: &mut CudaBuffer,
+) -> Result<(), EngineError> {
+    out.resize(tools.recorder, rows)?;
+    scalar(tools, (Kernel::Clear, 0.0), out)
+}
+
 pub(super) fn gate(
     tools: &mut Tools<'_>,
     gate: &CudaBuffer,

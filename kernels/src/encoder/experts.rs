@@ -15,7 +15,7 @@ use super::products::{Input, Job, Output, Write, by_level, input_of, products};
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::kernel::Kernel;
-use crate::matrix::ProductKind;
+use crate::matrix::{CudaMatrix, ProductKind};
 use crate::memory::{CudaBuffer, CudaRouting, expect, word};
 use crate::params::{GatedParams, Pair};
 
@@ -154,23 +154,37 @@ fn joined(
     let gate_up = tools.scratch.gate_up.of(tools.recorder, 2 * rows * width)?;
     let inner = Output { values: gate_up, cols: 2 * width, write: Write::Set };
     products(tools, (&to_inner, &inner_pairs), input, &inner)?;
-    let input = gated(tools, first.weights, gate_up, (rows, width))?;
+    let input = gated(tools, Joint::of(first.weights), gate_up, (rows, width))?;
     products(tools, (&to_out, &out_pairs), &input, output)
 }
 
-/// Joins gates and ups of parts like this one, as down takes them.
+/// How gates and ups are joined, and how down takes what they give.
+#[derive(Clone, Copy)]
+pub(super) struct Joint {
+    pub activation: Activation,
+    pub kind: ProductKind,
+    pub rotated: bool,
+}
+
+impl Joint {
+    fn of(FeedForward { activation, down, .. }: &FeedForward<CudaBackend>) -> Self {
+        let CudaMatrix { kind, rotated, .. } = down.matrix;
+        Self { activation: *activation, kind, rotated }
+    }
+}
+
+/// Joins gates and ups, as down takes them.
 pub(super) fn gated(
     Tools { recorder, scratch, .. }: &mut Tools<'_>,
-    like: &FeedForward<CudaBackend>,
+    joint: Joint,
     gate_up: Address,
     (rows, width): (usize, usize),
 ) -> Result<Input, EngineError> {
-    let (kind, alpha, limit) = match like.activation {
+    let (kind, alpha, limit) = match joint.activation {
         Activation::Silu => (0, 0.0, 0.0),
         Activation::ClampedSwiglu { alpha, limit } => (1, alpha, limit),
         Activation::GeluTanh => (2, 0.0, 0.0),
     };
-    let down = &like.down.matrix;
     let mut params = GatedParams {
         x: gate_up,
         rows: word("rows", rows)?,
@@ -178,10 +192,10 @@ pub(super) fn gated(
         kind,
         alpha,
         limit,
-        is_rotated: u32::from(down.rotated),
+        is_rotated: u32::from(joint.rotated),
         ..GatedParams::default()
     };
-    let (kernel, quantized) = match down.kind {
+    let (kernel, quantized) = match joint.kind {
         ProductKind::Int8 => {
             let out = scratch.inner.of(recorder, rows * width.div_ceil(GROUP))?;
             (params.values, params.scales) = (out.values, out.scales);

@@ -13,8 +13,8 @@ mod routed;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{
-    AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, Linear, PinnedExpert, Router,
-    Routing, SlotPlace,
+    AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, HeldExpert, LevelWeights, Linear,
+    PinnedExpert, Router, Routing, SlotPlace,
 };
 use nestling_engine::batch::StepRows;
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
@@ -53,7 +53,10 @@ struct Tools<'a> {
 
 impl<'a> CudaEncoder<'a> {
     pub(crate) fn new(backend: &'a mut CudaBackend) -> Self {
-        backend.notes.used = 0;
+        if backend.notes.begin() {
+            // A device that is lost says so when something is read.
+            let _ = backend.recorder.resume();
+        }
         Self { backend }
     }
 
@@ -244,6 +247,24 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         Ok(slots.resize(&mut self.backend.recorder, bytes)?)
     }
 
+    fn set_expert(
+        &mut self,
+        table: &mut CudaExpertTable,
+        expert: u32,
+        held: Option<HeldExpert<'_, CudaBackend>>,
+    ) -> Result<(), EngineError> {
+        table.set(&mut self.backend.recorder, expert, held)
+    }
+
+    fn set_level_weights(
+        &mut self,
+        table: &mut CudaExpertTable,
+        least: Option<&[LevelWeights]>,
+    ) -> Result<bool, EngineError> {
+        table.set_level_weights(&mut self.backend.recorder, least)?;
+        Ok(true)
+    }
+
     fn flush(&mut self) -> Result<(), EngineError> {
         Ok(self.backend.recorder.submit()?)
     }
@@ -257,9 +278,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
     }
 
     fn clear(&mut self, rows: usize, out: &mut CudaBuffer) -> Result<(), EngineError> {
-        let recorder = &mut self.backend.recorder;
-        out.resize(recorder, rows)?;
-        Ok(recorder.clear(out.address(), 4 * out.len() as u64)?)
+        elementwise::clear(&mut self.tools(), rows, out)
     }
 
     fn rms_norm_add(
@@ -329,6 +348,14 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         out.clone_from(&self.backend.notes.ids);
     }
 
+    fn take_missed(&mut self) -> Option<usize> {
+        let CudaBackend { recorder, notes, .. } = &mut *self.backend;
+        let missed = notes.take_missed()?;
+        // A device that is lost says so when something is read.
+        let _ = recorder.resume();
+        Some(missed)
+    }
+
     fn experts_sum(
         &mut self,
         routing: &CudaRouting,
@@ -348,7 +375,10 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
     }
 
     async fn finish(&mut self) -> Result<(), EngineError> {
-        Ok(self.backend.recorder.finish()?)
+        match self.backend.notes.part() {
+            Some(_) => self.read_back(None, &mut Vec::new()),
+            None => Ok(self.backend.recorder.finish()?),
+        }
     }
 
     async fn read_into(
@@ -356,15 +386,35 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         buffer: &CudaBuffer,
         out: &mut Vec<f32>,
     ) -> Result<(), EngineError> {
-        let bytes = 4 * buffer.len();
-        let mut parts = vec![(buffer.address(), bytes)];
+        self.read_back(Some(buffer), out)
+    }
+}
+
+impl CudaEncoder<'_> {
+    /// Reads a buffer, and along with it what kernels noted.
+    fn read_back(
+        &mut self,
+        buffer: Option<&CudaBuffer>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        let bytes = buffer.map_or(0, |buffer| 4 * buffer.len());
         let CudaBackend { recorder, notes, .. } = &mut *self.backend;
+        let halt_bytes = if notes.is_open() { 4 } else { 0 };
+        let mut parts: Vec<_> =
+            buffer.map(|buffer| (buffer.address(), bytes)).into_iter().collect();
+        parts.extend((halt_bytes > 0).then(|| (recorder.halt(), halt_bytes)));
         parts.extend(notes.part());
+        let mut halted = 0;
         recorder.read(&parts, |all| {
-            let (own, noted) = all.split_at(bytes.min(all.len()));
+            let (own, rest) = all.split_at(bytes.min(all.len()));
             fill(out, own, f32::from_le_bytes);
+            let (first, noted) = rest.split_at(halt_bytes.min(rest.len()));
+            halted = first.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
             fill(&mut notes.ids, noted, u32::from_le_bytes);
         })?;
+        if halt_bytes > 0 {
+            notes.close(halted);
+        }
         Ok(())
     }
 }

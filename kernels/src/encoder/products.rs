@@ -141,7 +141,7 @@ impl Way {
 }
 
 /// Tiles that one block of threads takes, so that it has work for all of them.
-pub(super) fn tiles_per_block(groups: usize) -> u32 {
+fn tiles_per_block(groups: usize) -> u32 {
     let tiles = CELLS_AT_ONCE / groups.max(1);
     (tiles as u32).clamp(1, MATVEC_TILES_MAX)
 }
@@ -200,18 +200,42 @@ pub(super) fn products(
     ways.iter().try_for_each(|(way, blocks)| record(tools, (*way, blocks, pairs), input, output))
 }
 
+/// Blocks in memory of the device, for one kernel.
+#[derive(Clone, Copy)]
+pub(super) struct Call {
+    pub kernel: Kernel,
+    pub blocks: Address,
+    pub count: usize,
+    /// Tiles of the largest.
+    pub tiles: usize,
+    pub pairs: Address,
+}
+
 fn record(
-    Tools { recorder, .. }: &mut Tools<'_>,
+    tools: &mut Tools<'_>,
     (way, blocks, pairs): (Way, &Blocks, Address),
+    input: &Input,
+    output: &Output,
+) -> Result<(), EngineError> {
+    let all = tools.recorder.table(&blocks.all)?;
+    let (kernel, count, tiles) = (way.kernel(), blocks.all.len(), blocks.tiles);
+    let call = Call { kernel, blocks: all, count, tiles, pairs };
+    call_kernel(tools, &call, input, output)
+}
+
+/// Records one kernel that computes blocks.
+pub(super) fn call_kernel(
+    Tools { recorder, .. }: &mut Tools<'_>,
+    Call { kernel, blocks, count, tiles, pairs }: &Call,
     input: &Input,
     output: &Output,
 ) -> Result<(), EngineError> {
     let groups = input.cols.div_ceil(GROUP);
     let quantized = input.quantized.unwrap_or(Quantized { values: 0, scales: 0 });
-    let tiles = if way == Way::One { tiles_per_block(groups) } else { 1 };
+    let at_once = if *kernel == Kernel::MatvecNested { tiles_per_block(groups) } else { 1 };
     let params = ProductParams {
-        blocks: recorder.table(&blocks.all)?,
-        pairs,
+        blocks: *blocks,
+        pairs: *pairs,
         x_values: quantized.values,
         x_scales: quantized.scales,
         x: input.floats,
@@ -220,11 +244,11 @@ fn record(
         x_stride: word("columns", input.stride)?,
         out_cols: word("columns", output.cols)?,
         adds: u32::from(output.write == Write::Add),
-        tiles_per_block: tiles,
+        tiles_per_block: at_once,
         padding: 0,
     };
-    let (count, tiles) = (word("blocks", blocks.all.len())?, word("tiles", blocks.tiles)?);
-    Ok(recorder.launch(params.launch(way.kernel(), count, tiles), &params)?)
+    let (count, tiles) = (word("blocks", *count)?, word("tiles", *tiles)?);
+    Ok(recorder.launch(params.launch(*kernel, count, tiles), &params)?)
 }
 
 /// Rows as pairs of themselves, level by level, and where those of each begin.
@@ -256,9 +280,21 @@ pub(super) fn input_of<'a>(
     x: &CudaBuffer,
     mut matrices: impl Iterator<Item = &'a CudaMatrix>,
 ) -> Result<Input, EngineError> {
-    let quantized = match matrices.any(|matrix| matrix.kind == ProductKind::Int8) {
-        true => Some(quantize(tools, x, Heads { count: 1, width: x.cols, inputs: x.cols })?),
-        false => None,
+    let is_int8 = matrices.any(|matrix| matrix.kind == ProductKind::Int8);
+    input_for(tools, x, if is_int8 { ProductKind::Int8 } else { ProductKind::Float })
+}
+
+/// The activations of a step as the input of products of this kind.
+pub(super) fn input_for(
+    tools: &mut Tools<'_>,
+    x: &CudaBuffer,
+    kind: ProductKind,
+) -> Result<Input, EngineError> {
+    let quantized = match kind {
+        ProductKind::Int8 => {
+            Some(quantize(tools, x, Heads { count: 1, width: x.cols, inputs: x.cols })?)
+        }
+        ProductKind::Float => None,
     };
     Ok(Input { quantized, floats: x.address(), cols: x.cols, stride: x.cols })
 }

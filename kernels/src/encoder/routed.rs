@@ -1,21 +1,20 @@
 //! Experts that kernels find by themselves: the routing is not read back.
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::FeedForward;
 use nestling_formats::Level;
-use nestling_formats::nested::GROUP;
+use nestling_formats::nested::TILE_ROWS;
 
 use super::Tools;
-use super::experts::gated;
-use super::products::{Input, input_of, tiles_per_block};
+use super::experts::{Joint, gated};
+use super::products::{Call, Input, Output, Write, call_kernel, input_for};
 use crate::driver::{Address, DeviceMemory};
 use crate::error::CudaError;
-use crate::expert_table::CudaExpertTable;
-use crate::matrix::CudaMatrix;
+use crate::expert_table::{CudaExpertTable, Like, Side};
+use crate::kernel::Kernel;
+use crate::matrix::ProductKind;
 use crate::memory::{CudaBuffer, CudaRouting, expect, word};
-use crate::params::ExpertProductParams;
+use crate::params::{Block, EXPERT_USES_MAX, ExpertBlocksParams, MATVEC_PAIRS_MAX, Pair};
 use crate::recorder::Recorder;
-use crate::scratch::Quantized;
 
 /// Uses that one step may note.
 const NOTES_MAX: usize = 1 << 16;
@@ -24,20 +23,32 @@ const NOTES_MAX: usize = 1 << 16;
 #[derive(Default)]
 pub(crate) struct Notes {
     memory: Option<DeviceMemory>,
-    /// Uses noted by what was recorded.
-    pub used: usize,
+    /// Where each call's uses end.
+    ends: Vec<usize>,
     /// Those of the last step, read back.
     pub ids: Vec<u32>,
+    /// The call that lacked an expert, read back.
+    missed: Option<usize>,
+    /// Whether what was recorded may lack an expert, and nobody knows yet.
+    is_open: bool,
 }
 
 impl Notes {
-    /// Notes so many uses.
-    fn take(
-        &mut self,
-        recorder: &mut Recorder,
-        (ids, uses): (Address, usize),
-    ) -> Result<(), CudaError> {
-        let first = self.used;
+    /// A step begins. True if kernels must be told that nothing is missing any more.
+    pub fn begin(&mut self) -> bool {
+        self.ends.clear();
+        self.missed = None;
+        std::mem::take(&mut self.is_open)
+    }
+
+    /// Uses noted by what was recorded.
+    fn used(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Room for so many uses more.
+    fn take(&mut self, recorder: &mut Recorder, uses: usize) -> Result<Address, CudaError> {
+        let first = self.used();
         if first + uses > NOTES_MAX {
             let (limit, found) = (NOTES_MAX as u64, (first + uses) as u64);
             return Err(CudaError::Limit { what: "uses of experts in a step", limit, found });
@@ -49,23 +60,45 @@ impl Notes {
                 self.memory.insert(recorder.driver.allocate("uses of experts", bytes)?)
             }
         };
-        self.used += uses;
-        recorder.copy(ids, memory.address() + 4 * first as u64, 4 * uses as u64)
+        self.ends.push(first + uses);
+        Ok(memory.address() + 4 * first as u64)
     }
 
     /// What is to be read back.
     pub fn part(&self) -> Option<(Address, usize)> {
-        let memory = self.memory.as_ref().filter(|_| self.used > 0)?;
-        Some((memory.address(), 4 * self.used))
+        let memory = self.memory.as_ref().filter(|_| self.used() > 0)?;
+        Some((memory.address(), 4 * self.used()))
+    }
+
+    /// Whether a call may have lacked an expert.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// What kernels left: the number of the call that lacked an expert, from 1 on.
+    pub fn close(&mut self, halt: u32) {
+        self.missed = (halt as usize).checked_sub(1).filter(|call| *call < self.ends.len());
+        self.is_open = halt != 0;
+    }
+
+    /// The call that lacked an expert; it and those behind it did not take place.
+    pub fn take_missed(&mut self) -> Option<usize> {
+        let missed = self.missed.take()?;
+        self.ids.truncate(self.ends.get(missed).copied().unwrap_or(0));
+        self.ends.truncate(missed);
+        self.is_open = false;
+        Some(missed)
     }
 }
 
-/// Uses of experts of one table.
-struct Uses<'a> {
-    table: &'a CudaExpertTable,
-    routing: &'a CudaRouting,
-    /// Level of each row.
-    levels: Address,
+/// Blocks in memory of the device and the pairs of rows that they are for.
+#[derive(Clone, Copy)]
+struct Blocks {
+    first: Address,
+    count: usize,
+    pairs: Address,
+    /// Whether some may have several pairs.
+    are_several: bool,
 }
 
 pub(super) fn experts(
@@ -75,62 +108,101 @@ pub(super) fn experts(
     x: &CudaBuffer,
     out: &mut CudaBuffer,
 ) -> Result<(), EngineError> {
-    let Some(first) = table.experts.first() else { return Ok(()) };
-    let FeedForward { gate, down, .. } = &**first;
+    let Like { activation, gate, down } = table.like;
     expect("rows of the routing", x.rows, routing.rows)?;
     expect("rows of levels", x.rows, levels.len())?;
-    expect("inputs of an expert", gate.matrix.cols, x.cols)?;
-    expect("outputs of an expert", down.matrix.rows, out.cols)?;
-    expect("outputs of gate", gate.matrix.rows, down.matrix.cols)?;
+    expect("inputs of an expert", gate.cols, x.cols)?;
+    expect("outputs of an expert", down.rows, out.cols)?;
+    expect("outputs of gate", gate.rows, down.cols)?;
     for (index, level) in levels.iter().enumerate() {
         if !levels[..index].contains(level) {
             table.check(*level)?;
         }
     }
-    let (rows, width) = (x.rows * routing.per_token, gate.matrix.rows);
-    out.resize(tools.recorder, rows)?;
-    notes.take(tools.recorder, (routing.ids(), rows))?;
+    let uses = x.rows * routing.per_token;
+    out.resize(tools.recorder, uses)?;
+    let [inner, outer] = find(tools, (table, notes), (levels, routing), uses)?;
+    let input = input_for(tools, x, gate.kind)?;
+    let gate_up = tools.scratch.gate_up.of(tools.recorder, 2 * uses * gate.rows)?;
+    let to_inner = Output { values: gate_up, cols: 2 * gate.rows, write: Write::Set };
+    multiply(tools, (inner, gate), &input, &to_inner)?;
+    let joint = Joint { activation, kind: down.kind, rotated: down.rotated };
+    let input = gated(tools, joint, gate_up, (uses, gate.rows))?;
+    multiply(tools, (outer, down), &input, &Output::of(out, Write::Set))
+}
+
+/// Has the blocks of gates and ups, and those of downs, made from the routing.
+fn find(
+    Tools { recorder, scratch }: &mut Tools<'_>,
+    (table, notes): (&CudaExpertTable, &mut Notes),
+    (levels, routing): (&[Level], &CudaRouting),
+    uses: usize,
+) -> Result<[Blocks; 2], EngineError> {
+    if uses > EXPERT_USES_MAX {
+        let (what, limit) = ("uses of experts in a layer", EXPERT_USES_MAX as u64);
+        return Err(CudaError::Limit { what, limit, found: uses as u64 }.into());
+    }
+    let (block, pair) = (size_of::<Block>() as u64, size_of::<Pair>() as u64);
+    let inner =
+        scratch.blocks.of(recorder, uses * (3 * size_of::<Block>() + 2 * size_of::<Pair>()) / 4)?;
+    let outer = inner + 2 * uses as u64 * block;
+    let inner_pairs = outer + uses as u64 * block;
+    let outer_pairs = inner_pairs + uses as u64 * pair;
+    let noted = notes.take(recorder, uses)?;
+    if table.may_miss() {
+        notes.is_open = true;
+        recorder.may_halt();
+    }
     let levels: Vec<u32> = levels.iter().map(|level| level.index() as u32).collect();
-    let uses = Uses { table, routing, levels: tools.recorder.table(&levels)? };
-    let input = input_of(tools, x, std::iter::once(&gate.matrix))?;
-    let gate_up = tools.scratch.gate_up.of(tools.recorder, 2 * rows * width)?;
-    multiply(tools, &uses, (&input, &gate.matrix, Part::GateUp), (gate_up, 2 * width))?;
-    let input = gated(tools, first, gate_up, (rows, width))?;
-    multiply(tools, &uses, (&input, &down.matrix, Part::Down), (out.address(), out.cols))
-}
-
-/// Which matrices of experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    GateUp,
-    Down,
-}
-
-/// Multiplies with the matrices of what the routing names. `like` is one of them.
-fn multiply(
-    Tools { recorder, .. }: &mut Tools<'_>,
-    Uses { table, routing, levels }: &Uses<'_>,
-    (input, like, part): (&Input, &CudaMatrix, Part),
-    (out, out_cols): (Address, usize),
-) -> Result<(), EngineError> {
-    let groups = like.cols.div_ceil(GROUP);
-    let x = input.quantized.unwrap_or(Quantized { values: 0, scales: 0 });
-    let params = ExpertProductParams {
-        matrices: table.address(),
+    let [entries, least, biases] = table.addresses();
+    let params = ExpertBlocksParams {
+        entries,
+        least,
+        biases,
         ids: routing.ids(),
-        levels: *levels,
-        x_values: x.values,
-        x_scales: x.scales,
-        out,
-        x_groups: word("groups", groups)?,
-        out_cols: word("columns", out_cols)?,
-        uses: word("uses of experts", routing.rows * routing.per_token)?,
+        weights: routing.weights(),
+        levels: recorder.table(&levels)?,
+        inner,
+        outer,
+        inner_pairs,
+        outer_pairs,
+        notes: noted,
+        halt: recorder.halt(),
+        uses: word("uses of experts", uses)?,
         per_token: word("experts of a token", routing.per_token)?,
-        experts: word("experts", table.experts.len())?,
-        first_matrix: if part == Part::GateUp { 0 } else { 2 },
-        x_per_token: u32::from(part == Part::GateUp),
-        tiles_per_block: tiles_per_block(groups),
+        experts: word("experts", table.experts)?,
+        inner_rows: word("rows of a gate", table.like.gate.rows)?,
+        out_rows: word("rows of a down", table.like.down.rows)?,
+        call: word("layers", notes.ends.len())?,
+        together: MATVEC_PAIRS_MAX,
+        padding: 0,
     };
-    let launch = params.launch(word("tiles", like.tiles())?);
-    Ok(recorder.launch(launch, &params)?)
+    recorder.launch(params.launch(), &params)?;
+    // A token uses an expert once.
+    let are_several = levels.len() > 1;
+    Ok([
+        Blocks { first: inner, count: 2 * uses, pairs: inner_pairs, are_several },
+        Blocks { first: outer, count: uses, pairs: outer_pairs, are_several },
+    ])
+}
+
+/// Multiplies what the blocks name. `like` is what their matrices have in common.
+fn multiply(
+    tools: &mut Tools<'_>,
+    (blocks, like): (Blocks, Side),
+    input: &Input,
+    output: &Output,
+) -> Result<(), EngineError> {
+    // Each of two kernels passes over the blocks of the other.
+    let kernels: &[Kernel] = match (like.kind, blocks.are_several) {
+        (ProductKind::Float, _) => &[Kernel::MatvecFloat],
+        (ProductKind::Int8, false) => &[Kernel::MatvecNested],
+        (ProductKind::Int8, true) => &[Kernel::MatvecNested, Kernel::MatvecNestedRows],
+    };
+    kernels.iter().try_for_each(|kernel| {
+        let Blocks { first, count, pairs, .. } = blocks;
+        let tiles = like.rows.div_ceil(TILE_ROWS);
+        let call = Call { kernel: *kernel, blocks: first, count, tiles, pairs };
+        call_kernel(tools, &call, input, output)
+    })
 }

@@ -1,7 +1,7 @@
 //! How every kernel is started: blocks, and threads of each.
 
 use super::{
-    AddGatedParams, ArgmaxParams, AttendParams, DeltaNetParams, EmbedParams, ExpertProductParams,
+    AddGatedParams, ArgmaxParams, AttendParams, DeltaNetParams, EmbedParams, ExpertBlocksParams,
     ExpertsSumParams, GateParams, GatedParams, GatherRowsParams, HeadsRestParams, KvStoreParams,
     NormPartParams, ProductParams, QuantizeParams, RmsNormParams, RopeParams, RouteParams,
     ScalarParams,
@@ -21,7 +21,7 @@ pub struct Launch {
     pub shared_bytes: u32,
 }
 
-/// Most tiles of 16 rows that a block of `matvec_nested` and `matvec_experts` computes.
+/// Most tiles of 16 rows that a block of `matvec_nested` computes.
 pub const MATVEC_TILES_MAX: u32 = 8;
 
 /// Most pairs of a block of `matvec_nested_rows`.
@@ -29,6 +29,9 @@ pub const MATVEC_PAIRS_MAX: u32 = 8;
 
 /// Most pairs of a block of `matmul_nested`.
 pub const MATMUL_PAIRS_MAX: u32 = 64;
+
+/// Most uses that `expert_blocks` compares with each other.
+pub const EXPERT_USES_MAX: usize = 1024;
 
 /// Blocks along the first dimension of a grid, at most.
 const BLOCKS_MAX: u64 = i32::MAX as u64;
@@ -77,13 +80,10 @@ impl ProductParams {
     }
 }
 
-impl ExpertProductParams {
-    /// For matrices of at most so many tiles.
-    pub fn launch(&self, tiles: u32) -> Launch {
-        let matrices = if self.first_matrix == 0 { 2 } else { 1 };
-        let across = tiles.div_ceil(self.tiles_per_block.max(1));
-        let blocks = u64::from(self.uses) * matrices;
-        Launch::new(Kernel::MatvecExperts, [across.into(), blocks], 128)
+impl ExpertBlocksParams {
+    /// One block: uses are compared with each other.
+    pub fn launch(&self) -> Launch {
+        Launch::new(Kernel::ExpertBlocks, [1, 1], 256)
     }
 }
 
@@ -122,7 +122,7 @@ impl GateParams {
 }
 
 impl ScalarParams {
-    /// [`Kernel::Scale`] or [`Kernel::Softcap`]: a thread for each element.
+    /// [`Kernel::Clear`], [`Kernel::Scale`] or [`Kernel::Softcap`]: a thread for each element.
     pub fn launch(&self, kernel: Kernel) -> Launch {
         elements(kernel, self.count)
     }

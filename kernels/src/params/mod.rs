@@ -5,7 +5,9 @@ mod launch;
 
 use bytemuck::{Pod, Zeroable};
 
-pub use launch::{Launch, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, SPLIT_POSITIONS};
+pub use launch::{
+    EXPERT_USES_MAX, Launch, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, SPLIT_POSITIONS,
+};
 
 /// A struct of `cu/params.cuh`: what kernels are given, and what that leads to.
 pub trait KernelParams: Pod {
@@ -112,22 +114,35 @@ params! {
         padding: u32,
     }
 
-    /// Products of the experts that a router chose, each use of one a row of the output.
-    ExpertProductParams {
-        matrices: u64,
+    /// Where the matrices of an expert are, and how many levels their planes make.
+    ExpertEntry {
+        matrices: [u64; 3],
+        levels: u32,
+        padding: u32,
+    }
+
+    /// The experts that a router chose, as blocks of products.
+    ExpertBlocksParams {
+        entries: u64,
+        least: u64,
+        biases: u64,
         ids: u64,
+        weights: u64,
         levels: u64,
-        x_values: u64,
-        x_scales: u64,
-        out: u64,
-        x_groups: u32,
-        out_cols: u32,
+        inner: u64,
+        outer: u64,
+        inner_pairs: u64,
+        outer_pairs: u64,
+        notes: u64,
+        halt: u64,
         uses: u32,
         per_token: u32,
         experts: u32,
-        first_matrix: u32,
-        x_per_token: u32,
-        tiles_per_block: u32,
+        inner_rows: u32,
+        out_rows: u32,
+        call: u32,
+        together: u32,
+        padding: u32,
     }
 
     /// Rows by their root mean square.

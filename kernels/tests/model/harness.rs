@@ -34,3 +34,9 @@ pub fn family_tokens() -> usize {
     let is_emulated = device().is_some_and(|device| device.name().contains("emulated"));
     if is_emulated { 24 } else { 70 }
 }
+
+/// A backend that may use so many bytes of the device's memory.
+pub fn limited_device(bytes: u64) -> Gpu {
+    let options = CudaOptions { vram_budget: Some(bytes), ..CudaOptions::default() };
+    CudaBackend::open(&options).unwrap_or_else(|_| CudaBackend::emulated_within(bytes).unwrap())
+}

@@ -20,3 +20,5 @@ mod greedy;
 mod lost;
 #[path = "../../../shaders/tests/model/residency.rs"]
 mod residency;
+#[path = "../../../shaders/tests/model/streamed.rs"]
+mod streamed;

@@ -18,7 +18,7 @@ fn run(shape: &Launch, params: &impl KernelParams, order: ThreadOrder) {
     let name = shape.kernel.name();
     assert!(!shape.is_empty(), "{name}: nothing was started");
     // SAFETY: tests give addresses of vectors that live on, as long as the shapes say.
-    let outcome = unsafe { launch(shape, bytes_of(params), order) };
+    let outcome = unsafe { launch(shape, (bytes_of(params), 0), order) };
     outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
 }
 

@@ -27,7 +27,7 @@ fn every_file_is_embedded() {
     expected.sort();
     assert_eq!(found, expected);
     for kernel in Kernel::ALL {
-        let function = format!(" {}(const ", kernel.name());
+        let function = format!(", {}, ", kernel.name());
         assert!(kernel.source().contains(&function), "{} has no kernel", kernel.name());
     }
 }

@@ -4,6 +4,7 @@
 
 mod argmax;
 mod attention;
+mod experts;
 mod harness;
 mod layout;
 mod nested;

@@ -28,6 +28,12 @@ pub fn own_device() -> Option<Gpu> {
     }
 }
 
+/// A backend that may use so many bytes of the device's memory.
+pub fn limited_device(bytes: u64) -> Gpu {
+    let (adapter, vram_budget) = (AdapterChoice::Index(0), Some(bytes));
+    WgpuBackend::open(&WgpuOptions { adapter, vram_budget, ..WgpuOptions::default() }).unwrap()
+}
+
 /// Tokens of a family's prompt: two pages, and convolutions and windows that lie in both.
 pub fn family_tokens() -> usize {
     70

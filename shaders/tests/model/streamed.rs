@@ -13,9 +13,9 @@ use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
 use nestling_formats::store::Store;
 use nestling_formats::{Checkpoint, Level};
-use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};
 
 use crate::common::{Parts, all_logits, device, parts, step, store_path, try_step, try_step_at};
+use crate::harness::limited_device;
 
 const PROMPT: usize = 9;
 
@@ -179,14 +179,9 @@ fn a_device_without_memory_for_all_slots_gives_fewer() {
     let tokens = &parts.text[..PROMPT + 3];
     let (expected, _) = run(&mut parts.runner(device, Int8, None), tokens, &mut |_, _| {});
     let (all, _) = expert_bytes(&parts);
-    let open = |vram_budget| {
-        let adapter = AdapterChoice::Index(0);
-        let options = WgpuOptions { adapter, vram_budget, ..WgpuOptions::default() };
-        WgpuBackend::open(&options).unwrap()
-    };
     // Dense weights at 6 bits, activations, and some experts.
-    let vram_budget = Some(all / 2 + (8 << 20));
-    let mut streamed = parts.runner(open(vram_budget), Int8, Some(2 * all));
+    let limited = limited_device(all / 2 + (8 << 20));
+    let mut streamed = parts.runner(limited, Int8, Some(2 * all));
     let (found, _) = run(&mut streamed, tokens, &mut |_, _| {});
     assert!(found == expected);
     let memory = streamed.expert_memory().unwrap();
