@@ -1,9 +1,10 @@
 //! Joins every kernel of `wgsl/` with the text that it includes, has naga parse and check it, and
-//! leaves it in `OUT_DIR` under the same name, and in `OUT_DIR/subgroups` in its form for adapters
-//! with subgroups.
+//! leaves it in `OUT_DIR` under the same name, and in folders of `OUT_DIR` in its forms for adapters
+//! with subgroups, with half floats, and with both.
 //!
-//! A line `// include: NAME` stands for the file `wgsl/include/NAME.wgsl`, or, in the other form,
-//! `wgsl/include/subgroups/NAME.wgsl` where there is one. Included files include nothing. Every
+//! A line `// include: NAME` stands for the file `wgsl/include/NAME.wgsl`, or, in another form, the one
+//! in `wgsl/include/subgroups` or `wgsl/include/f16` where there is one. Included files include nothing.
+//! Every
 //! kernel gets a look at a flag put in front: where an expert was missing, all that comes after does
 //! nothing. A kernel with a line `// halts` is the one that sets it.
 
@@ -15,9 +16,20 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 
 const INCLUDE: &str = "// include: ";
 
-/// Forms of a kernel: folders of `OUT_DIR`, and of `wgsl/include`, where what is not there is taken
-/// from the folder around.
-const FORMS: [&str; 2] = ["", "subgroups"];
+/// Folders of `wgsl/include` that a form takes text from before that which every adapter runs.
+type Folders = &'static [&'static str];
+
+/// Forms of a kernel: their folders in `OUT_DIR`, and where their text is.
+const FORMS: [(&str, Folders); 4] = [
+    ("", &[]),
+    ("subgroups", &["subgroups"]),
+    ("f16", &[HALVES]),
+    ("f16_subgroups", &[HALVES, "subgroups"]),
+];
+
+/// Where text lies that computes with half floats, and what such a kernel begins with.
+const HALVES: &str = "f16";
+const ENABLE: &str = "enable f16;\n";
 
 /// Line of a kernel that sets the flag.
 const HALTS: &str = "// halts";
@@ -35,8 +47,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             continue;
         }
         let name = path.file_name().ok_or("a kernel without a name")?;
-        for form in FORMS {
-            let text = joined(&path, form)?;
+        for (form, folders) in FORMS {
+            let text = joined(&path, folders)?;
             let text = halting(text).ok_or_else(|| format!("{}: no main", path.display()))?;
             check(&text).map_err(|error| format!("{}, {form}:\n{error}", path.display()))?;
             fs::create_dir_all(out.join(form))?;
@@ -47,15 +59,16 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// A kernel with the text that it includes in one of its forms.
-fn joined(path: &Path, form: &str) -> Result<String, Box<dyn Error>> {
-    let mut text = String::new();
+fn joined(path: &Path, folders: Folders) -> Result<String, Box<dyn Error>> {
+    let include = Path::new("wgsl/include");
+    let (mut text, mut has_halves) = (String::new(), false);
     for line in fs::read_to_string(path)?.lines() {
         match line.trim_start().strip_prefix(INCLUDE) {
             Some(name) => {
-                let folder = Path::new("wgsl/include");
-                let usual = folder.join(name).with_extension("wgsl");
-                let own = folder.join(form).join(name).with_extension("wgsl");
-                let included = if own.is_file() { own } else { usual };
+                let file = Path::new(name).with_extension("wgsl");
+                let own = folders.iter().find(|folder| include.join(folder).join(&file).is_file());
+                has_halves |= own == Some(&HALVES);
+                let included = own.map_or(include.into(), |folder| include.join(folder)).join(file);
                 let read = fs::read_to_string(&included);
                 text += &read.map_err(|error| format!("{}: {error}", included.display()))?;
             }
@@ -63,7 +76,7 @@ fn joined(path: &Path, form: &str) -> Result<String, Box<dyn Error>> {
         }
         text.push('\n');
     }
-    Ok(text)
+    Ok(if has_halves { ENABLE.to_owned() + &text } else { text })
 }
 
 /// A kernel that does nothing while the flag is set; none if it has no `main`.

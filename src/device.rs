@@ -10,9 +10,9 @@ use nestling_engine::{
 };
 
 #[cfg(feature = "cuda")]
-use nestling_cuda::{CudaBackend, CudaDeviceChoice, CudaOptions};
+use nestling_cuda::{CudaBackend, CudaDeviceChoice, CudaDeviceError, CudaError, CudaOptions};
 #[cfg(feature = "wgpu")]
-use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};
+use nestling_wgpu::{AdapterChoice, AdapterError, WgpuBackend, WgpuError, WgpuOptions};
 
 /// What computes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -145,19 +145,18 @@ impl DeviceOptions {
 
     /// CUDA before other GPUs, and those before the processor.
     fn best(&self) -> OpenDevice {
-        let mut reasons: Vec<String> = Vec::new();
+        let mut errors: Vec<EngineError> = Vec::new();
         #[cfg(feature = "cuda")]
         match self.cuda(&CudaDeviceChoice::Auto) {
             Ok(gpu) => return OpenDevice::Cuda(Box::new(gpu)),
-            Err(error) => reasons.push(error.to_string()),
+            Err(error) => errors.push(error),
         }
         #[cfg(feature = "wgpu")]
         match self.gpu(&AdapterChoice::Auto) {
             Ok(gpu) => return OpenDevice::Wgpu(Box::new(gpu)),
-            Err(error) => reasons.push(error.to_string()),
+            Err(error) => errors.push(error),
         }
-        reasons.retain(|reason| !reason.is_empty());
-        OpenDevice::Cpu { reason: (!reasons.is_empty()).then(|| reasons.join("; ")) }
+        OpenDevice::Cpu { reason: why_none(&errors) }
     }
 
     /// What computes in place of a device that refuses a model: another backend or the processor, where
@@ -208,6 +207,32 @@ impl DeviceOptions {
             ..WgpuOptions::default()
         })?)
     }
+}
+
+/// Why no GPU computes, from what each backend said: what went wrong, or else that there is none.
+fn why_none(errors: &[EngineError]) -> Option<String> {
+    let failed: Vec<_> =
+        errors.iter().filter(|error| !is_absence(error)).map(ToString::to_string).collect();
+    match (errors, failed.as_slice()) {
+        ([], _) => None,
+        (_, []) => Some("no GPU was found".into()),
+        _ => Some(failed.join("; ")),
+    }
+}
+
+/// Whether an error says no more than that the machine has no GPU.
+fn is_absence(error: &EngineError) -> bool {
+    let EngineError::Device(error) = error else { return false };
+    #[cfg(feature = "cuda")]
+    if let Some(CudaError::Device(error)) = error.downcast_ref() {
+        return matches!(error, CudaDeviceError::NoDriver | CudaDeviceError::NoneFound);
+    }
+    #[cfg(feature = "wgpu")]
+    if let Some(WgpuError::Adapter(error)) = error.downcast_ref() {
+        return matches!(error, AdapterError::NoneFound | AdapterError::OnlySoftware { .. });
+    }
+    let _ = error;
+    false
 }
 
 /// Something that is done with whatever backend a device has.
@@ -315,6 +340,17 @@ mod tests {
         ));
         let named = DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() };
         assert!(named.instead(&gpu, refusal()).is_err());
+    }
+
+    #[test]
+    #[cfg(all(feature = "cuda", feature = "wgpu"))]
+    fn absent_gpus_are_told_in_few_words_and_failures_in_their_own() {
+        let absent = || EngineError::from(WgpuError::from(AdapterError::NoneFound));
+        let old =
+            || EngineError::from(CudaError::from(CudaDeviceError::OldDriver { found: (11, 4) }));
+        assert_eq!(why_none(&[]), None);
+        assert_eq!(why_none(&[absent(), absent()]).unwrap(), "no GPU was found");
+        assert_eq!(why_none(&[old(), absent()]).unwrap(), old().to_string());
     }
 
     /// Any adapter; none without one.

@@ -5,6 +5,7 @@
 //! its row count to that of their input.
 
 mod encoder;
+mod needs;
 mod parts;
 
 use std::ops::AddAssign;
@@ -19,6 +20,8 @@ use crate::recurrent::{StateId, StateShape};
 use crate::weights::{ActivationMode, MatrixWeights};
 
 pub use encoder::Encoder;
+pub(crate) use needs::ExpertPlace;
+pub use needs::ModelNeeds;
 pub use parts::{
     AttentionHeads, DeltaNet, ExpertShape, ExpertUse, FeedForward, HeadMatrices, HeadNorm,
     HeldExpert, LevelWeights, Linear, MatrixForm, MatrixShape, PinnedExpert, Router, Routing,
@@ -47,6 +50,8 @@ pub struct BackendCounters {
     pub submissions: u64,
     /// Bytes of weights that were copied to the device.
     pub upload_bytes: u64,
+    /// Those of them that were written somewhere else first, and not straight into their places.
+    pub staged_bytes: u64,
     /// Times that the host waited for the device.
     pub waits: u64,
 }
@@ -56,6 +61,7 @@ impl AddAssign for BackendCounters {
         self.dispatches += other.dispatches;
         self.submissions += other.submissions;
         self.upload_bytes += other.upload_bytes;
+        self.staged_bytes += other.staged_bytes;
         self.waits += other.waits;
     }
 }
@@ -109,6 +115,16 @@ pub trait Backend: Send + Sized + 'static {
         rows_max: usize,
         num_experts_per_tok: usize,
     ) -> Result<Self::Routing, EngineError>;
+
+    /// Keeps memory for what the steps of a model work with, before its weights are loaded. What it
+    /// cannot have is refused here.
+    ///
+    /// # Errors
+    /// A model that is larger than a limit on memory allows, which names the least that would do.
+    fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
+        let _ = needs;
+        Ok(())
+    }
 
     /// Makes a vector available.
     ///

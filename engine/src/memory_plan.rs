@@ -400,7 +400,7 @@ fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
 
 /// Rows of an embedding that stays in its store: one that is coded row by row, and is not what the
 /// head is made of.
-fn embedding_rows(index: &Index) -> Option<u64> {
+pub(crate) fn embedding_rows(index: &Index) -> Option<u64> {
     index.group(&GroupId::Head)?;
     let matrix = index.group(&GroupId::Embedding)?.matrices.first()?;
     match matrix.encoding {

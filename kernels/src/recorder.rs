@@ -217,6 +217,7 @@ impl Recorder {
     /// A device that is lost.
     pub fn fill(&mut self, place: &Place, offset: u64, bytes: &[u8]) -> Result<(), CudaError> {
         self.counts.upload_bytes += bytes.len() as u64;
+        self.counts.staged_bytes += bytes.len() as u64;
         self.staging.upload(bytes, place.address() + offset)
     }
 

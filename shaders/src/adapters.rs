@@ -73,12 +73,36 @@ pub struct AdapterFeatures {
     pub f16: bool,
     /// Smallest and largest size of a subgroup; none where shaders have no subgroups.
     pub subgroup_sizes: Option<(u32, u32)>,
-    /// Whether the host can map the buffers that shaders use: shared memory.
+    /// Whether the host can map the buffers that shaders use.
     pub mappable_buffers: bool,
+    /// How planes of streamed experts get into their slots.
+    pub uploads: Uploads,
     /// Whether compiled pipelines can be kept on disk.
     pub pipeline_cache: bool,
     /// Whether the device can tell how long its work took.
     pub timestamps: bool,
+}
+
+/// How planes of streamed experts get into memory that shaders see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Uploads {
+    /// The host writes them there, where the device is not at work on that memory: host and device share
+    /// it.
+    Straight,
+    /// The host writes them somewhere else, and the device copies them.
+    #[default]
+    Staged,
+}
+
+impl Uploads {
+    /// Straight where memory is shared and the host can map it. A device with memory of its own may offer
+    /// that too, of a part of its memory or across the bus.
+    fn of(kind: AdapterKind, mappable: bool) -> Self {
+        match kind {
+            AdapterKind::Integrated | AdapterKind::Software if mappable => Self::Straight,
+            _ => Self::Staged,
+        }
+    }
 }
 
 /// Which adapter is to be used.
@@ -175,9 +199,11 @@ fn describe(index: usize, adapter: &wgpu::Adapter) -> AdapterDescription {
     let known = vulkan::facts(adapter);
     let has = |feature| features.contains(feature);
     let sizes = (info.subgroup_min_size, info.subgroup_max_size);
+    let kind = AdapterKind::of(info.device_type);
+    let mappable_buffers = has(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
     AdapterDescription {
         index,
-        kind: AdapterKind::of(info.device_type),
+        kind,
         api: info.backend.to_string(),
         driver: [&*info.driver, &*info.driver_info].join(" ").trim().to_owned(),
         name: info.name,
@@ -193,7 +219,8 @@ fn describe(index: usize, adapter: &wgpu::Adapter) -> AdapterDescription {
             int8_dot: known.is_some_and(|known| known.int8_dot),
             f16: has(wgpu::Features::SHADER_F16),
             subgroup_sizes: has(wgpu::Features::SUBGROUP).then_some(sizes),
-            mappable_buffers: has(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
+            mappable_buffers,
+            uploads: Uploads::of(kind, mappable_buffers),
             pipeline_cache: has(wgpu::Features::PIPELINE_CACHE),
             timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
         },

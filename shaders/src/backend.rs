@@ -4,21 +4,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::{Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward};
+use nestling_engine::backend::{
+    Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward, ModelNeeds,
+};
 use nestling_engine::expert::ExpertBiases;
 use nestling_engine::kv_cache::{KvShape, PageId};
 use nestling_engine::recurrent::{StateId, StateShape};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
 
-use crate::adapters::{self, AdapterChoice};
+use crate::adapters::{self, AdapterChoice, Uploads};
 use crate::device::Gpu;
 use crate::encoder::Notes;
 use crate::encoder::{HEAD_DIM_MAX, NUM_EXPERTS_MAX, PER_TOKEN_MAX, WgpuEncoder};
 use crate::error::WgpuError;
 use crate::expert_table::WgpuExpertTable;
+use crate::ledger::Promise;
 use crate::matrix::WgpuMatrix;
 use crate::memory::{SharedGpu, WgpuBuffer, WgpuFloats, WgpuRouting};
+use crate::needs::{Asked, Kept};
 use crate::pages::WgpuPages;
 use crate::pipeline_cache::PipelineCache;
 use crate::pipelines::{Form, Pipelines};
@@ -41,9 +45,13 @@ pub struct WgpuOptions {
     pub pipeline_cache: Option<PathBuf>,
     /// Which instructions shaders use.
     pub instructions: Instructions,
+    /// How planes of streamed experts get into their slots; none for what suits the adapter. Results are
+    /// the same bits.
+    pub uploads: Option<Uploads>,
 }
 
-/// Which instructions shaders use. Results are the same bits.
+/// Which instructions shaders use. Results are the same bits, but where a device takes subnormal half
+/// floats in pages for 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Instructions {
     /// What the adapter has.
@@ -73,6 +81,9 @@ pub struct WgpuBackend {
     pub(crate) scratch: Scratch,
     pub(crate) dot: Int8Dot,
     memory_bytes: Option<u64>,
+    /// What was asked for since a model was prepared for last, and memory that is kept for it.
+    asked: Asked,
+    kept: Option<Promise>,
     /// Experts that shaders found in the step under way.
     pub(crate) notes: Notes,
 }
@@ -84,15 +95,16 @@ impl WgpuBackend {
     /// [`WgpuError::Adapter`]; [`WgpuError::NoDevice`]; shaders that the driver refuses.
     pub fn open(options: &WgpuOptions) -> Result<Self, WgpuError> {
         let (adapter, description) = adapters::choose(&options.adapter)?;
-        let gpu = Arc::new(Gpu::open(&adapter, options.vram_budget)?);
+        let uploads = options.uploads.unwrap_or(description.features.uploads);
+        let gpu = Arc::new(Gpu::open(&adapter, (uploads, options.vram_budget))?);
         let folder = options.pipeline_cache.as_deref();
         let cache =
             folder.and_then(|folder| PipelineCache::open(&gpu, &adapter.get_info(), folder));
         let raw = cache.as_ref().map(|cache| &cache.raw);
         let features = &description.features;
         let form = match options.instructions {
-            Instructions::Detected => Form::of(features.subgroup_sizes),
-            Instructions::Plain => Form::Plain,
+            Instructions::Detected => Form::of(features),
+            Instructions::Plain => Form::PLAIN,
         };
         let pipelines = Arc::new(Pipelines::compile(&gpu, raw, form)?);
         if let Some(cache) = cache {
@@ -121,6 +133,8 @@ impl WgpuBackend {
             scratch,
             dot,
             memory_bytes,
+            asked: Asked::default(),
+            kept: None,
             notes,
         })
     }
@@ -129,6 +143,11 @@ impl WgpuBackend {
     /// where that is known.
     pub fn memory_bytes(&self) -> Option<u64> {
         self.memory_bytes
+    }
+
+    /// Bytes of device memory that are taken, of all backends on the device together.
+    pub fn taken_bytes(&self) -> u64 {
+        self.gpu.ledger.taken_bytes()
     }
 
     /// Gives the device up, with all that it holds: whatever still uses it fails with
@@ -176,11 +195,24 @@ impl Backend for WgpuBackend {
     }
 
     fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<WgpuBuffer, EngineError> {
+        self.asked.buffer(rows_max, cols);
         Ok(WgpuBuffer::new(&self.gpu, rows_max, cols)?)
     }
 
     fn routing(&mut self, rows_max: usize, per_token: usize) -> Result<WgpuRouting, EngineError> {
+        self.asked.routing(rows_max, per_token);
         Ok(WgpuRouting::new(&self.gpu, rows_max, per_token)?)
+    }
+
+    fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
+        // Nothing is kept for a model that went before.
+        self.kept = None;
+        let Kept { promise, weight_bytes, bias_bytes } =
+            self.asked.promise(&self.gpu.ledger, needs)?;
+        self.kept = Some(promise);
+        self.recorder.slabs.expect(weight_bytes);
+        self.recorder.late_slabs.expect(bias_bytes);
+        Ok(())
     }
 
     fn upload_floats(&mut self, values: &[f32]) -> Result<WgpuFloats, EngineError> {
@@ -238,6 +270,7 @@ impl Backend for WgpuBackend {
     }
 
     fn kv_pool(&mut self, shape: &KvShape) -> Result<WgpuPages, EngineError> {
+        self.asked.pages(shape);
         WgpuPages::new(&self.gpu, *shape)
     }
 
@@ -269,6 +302,7 @@ impl Backend for WgpuBackend {
     }
 
     fn state_pool(&mut self, shape: &StateShape) -> Result<WgpuStates, EngineError> {
+        self.asked.states(shape);
         Ok(WgpuStates::new(&self.gpu, *shape)?)
     }
 

@@ -1,12 +1,15 @@
 //! One open device: its limits, its queue, and what became of it.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use nestling_engine::driver::block_on;
 
+use crate::adapters::Uploads;
+use crate::belt::write_mapped;
 use crate::error::WgpuError;
+use crate::ledger::{Claim, Ledger, Purpose};
 
 /// An open device. What it reports out of turn is kept until somebody asks.
 #[derive(Debug)]
@@ -17,9 +20,13 @@ pub(crate) struct Gpu {
     pub features: wgpu::Features,
     pub name: String,
     reports: Arc<Mutex<Reports>>,
-    /// Bytes that shaders' buffers take, and the most that weights may bring them to.
-    used: Arc<AtomicU64>,
-    budget: Option<u64>,
+    /// Who has which bytes of its memory.
+    pub ledger: Ledger,
+    /// How often memory was given back.
+    freed: Arc<AtomicU64>,
+    /// Submissions, and those of them that are known to be done.
+    submitted: Mutex<u64>,
+    done: Arc<AtomicU64>,
     /// Bytes on their way that no submission has taken along.
     staged: AtomicU64,
 }
@@ -28,13 +35,20 @@ pub(crate) struct Gpu {
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     pub raw: wgpu::Buffer,
-    _claim: Arc<Claim>,
+    _held: Arc<Held>,
 }
 
+/// What memory is given back with.
 #[derive(Debug)]
-struct Claim {
-    bytes: u64,
-    used: Arc<AtomicU64>,
+struct Held {
+    _claim: Claim,
+    freed: Arc<AtomicU64>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.freed.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Deref for Memory {
@@ -42,12 +56,6 @@ impl Deref for Memory {
 
     fn deref(&self) -> &wgpu::Buffer {
         &self.raw
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -72,11 +80,18 @@ impl Gpu {
     ///
     /// # Errors
     /// [`WgpuError::NoDevice`].
-    pub fn open(adapter: &wgpu::Adapter, budget: Option<u64>) -> Result<Self, WgpuError> {
+    pub fn open(
+        adapter: &wgpu::Adapter,
+        (uploads, budget): (Uploads, Option<u64>),
+    ) -> Result<Self, WgpuError> {
         let info = adapter.get_info();
+        let wanted = match uploads {
+            Uploads::Straight => WANTED.union(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
+            Uploads::Staged => WANTED,
+        };
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("nestling"),
-            required_features: adapter.features() & WANTED,
+            required_features: adapter.features() & wanted,
             required_limits: adapter.limits(),
             ..wgpu::DeviceDescriptor::default()
         };
@@ -96,8 +111,20 @@ impl Gpu {
         }));
         let (limits, features) = (device.limits(), device.features());
         let name = format!("{}, {:?}", info.name, info.backend);
-        let (used, staged) = (Arc::default(), AtomicU64::new(0));
-        Ok(Self { device, queue, limits, features, name, reports, used, budget, staged })
+        let (ledger, staged) = (Ledger::new(budget), AtomicU64::new(0));
+        Ok(Self {
+            device,
+            queue,
+            limits,
+            features,
+            name,
+            reports,
+            ledger,
+            freed: Arc::default(),
+            submitted: Mutex::default(),
+            done: Arc::default(),
+            staged,
+        })
     }
 
     /// Whether all went well so far.
@@ -121,43 +148,116 @@ impl Gpu {
         binding.min(self.limits.max_buffer_size) & !255
     }
 
-    /// Memory of the device, for shaders and transfers.
+    /// Memory of the device for what steps work on, for shaders and transfers.
     ///
     /// # Errors
-    /// [`WgpuError::Limit`]; [`WgpuError::OutOfMemory`].
+    /// [`WgpuError::Limit`]; [`WgpuError::OverBudget`]; [`WgpuError::OutOfMemory`].
     pub fn buffer(&self, what: &'static str, bytes: u64) -> Result<Memory, WgpuError> {
+        self.counted(Purpose::Work, (what, bytes), wgpu::BufferUsages::empty())
+    }
+
+    /// Memory for weights: less of a budget than steps leave.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`].
+    pub fn weights(&self, what: &'static str, bytes: u64) -> Result<Memory, WgpuError> {
+        self.counted(Purpose::Weights, (what, bytes), wgpu::BufferUsages::empty())
+    }
+
+    /// Memory for streamed experts; such as the host can write, where the device has been opened for it.
+    ///
+    /// # Errors
+    /// As [`Gpu::weights`].
+    pub fn slots(&self, bytes: u64) -> Result<Memory, WgpuError> {
+        use wgpu::BufferUsages as Usage;
+        let is_mappable = self.features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
+        let more = if is_mappable { Usage::MAP_WRITE } else { Usage::empty() };
+        self.counted(Purpose::Weights, ("experts", bytes), more)
+    }
+
+    /// Memory of which the first part is also where shaders find their parameters.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`].
+    pub fn parameters(&self, what: &'static str, bytes: u64) -> Result<Memory, WgpuError> {
+        self.counted(Purpose::Work, (what, bytes), wgpu::BufferUsages::UNIFORM)
+    }
+
+    fn counted(
+        &self,
+        purpose: Purpose,
+        (what, bytes): (&'static str, u64),
+        more: wgpu::BufferUsages,
+    ) -> Result<Memory, WgpuError> {
         use wgpu::BufferUsages as Usage;
         let limit = self.binding_bytes_max();
         if bytes > limit {
             return Err(WgpuError::Limit { what, limit, found: bytes });
         }
-        let usage = Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST;
+        let claim = self.ledger.claim(purpose, what, size_of(bytes))?;
+        let usage = Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST | more;
         let raw = self.memory(what, bytes, usage)?;
-        let (bytes, used) = (raw.size(), Arc::clone(&self.used));
-        used.fetch_add(bytes, Ordering::Relaxed);
-        Ok(Memory { raw, _claim: Arc::new(Claim { bytes, used }) })
+        let held = Held { _claim: claim, freed: Arc::clone(&self.freed) };
+        Ok(Memory { raw, _held: Arc::new(held) })
     }
 
-    /// The same for weights, within the budget.
+    /// How often memory was given back: what was made of it should be forgotten.
+    pub fn times_freed(&self) -> u64 {
+        self.freed.load(Ordering::Relaxed)
+    }
+
+    /// Memory that the host writes, mapped, and the device copies from.
     ///
     /// # Errors
-    /// As [`Gpu::buffer`]; [`WgpuError::OutOfMemory`] beyond the budget.
-    pub fn weights(&self, what: &'static str, bytes: u64) -> Result<Memory, WgpuError> {
-        if bytes > self.budget_left() {
-            return Err(WgpuError::OutOfMemory { what, bytes });
-        }
-        self.buffer(what, bytes)
+    /// [`WgpuError::OutOfMemory`].
+    pub fn staging(&self, bytes: u64) -> Result<wgpu::Buffer, WgpuError> {
+        let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
+        self.create(("staging", bytes), usage, true)
     }
 
-    /// Bytes of the budget that nothing takes.
-    fn budget_left(&self) -> u64 {
-        let used = self.used.load(Ordering::Relaxed);
-        self.budget.map_or(u64::MAX, |budget| budget.saturating_sub(used))
+    /// Writes memory that shaders see and that no command uses which is not done, if the host can map it.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn write_straight(
+        &self,
+        buffer: &wgpu::Buffer,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<bool, WgpuError> {
+        if bytes.is_empty() || !buffer.usage().contains(wgpu::BufferUsages::MAP_WRITE) {
+            return Ok(false);
+        }
+        let end = offset + (bytes.len() as u64).next_multiple_of(4);
+        let mapped = Arc::new(AtomicBool::new(false));
+        let answer = Arc::clone(&mapped);
+        buffer.slice(offset..end).map_async(wgpu::MapMode::Write, move |result| {
+            answer.store(result.is_ok(), Ordering::Release);
+        });
+        let _ = self.device.poll(wgpu::PollType::Poll);
+        if !mapped.load(Ordering::Acquire) {
+            // A wish that is taken back could be granted to the next one too early.
+            self.wait()?;
+        }
+        if !mapped.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let written = write_mapped(buffer, offset, bytes);
+        buffer.unmap();
+        written.map(|()| true)
+    }
+
+    /// Whether all of the first so many submissions is done.
+    pub fn is_done(&self, submissions: u64) -> bool {
+        if self.done.load(Ordering::Acquire) < submissions {
+            let _ = self.device.poll(wgpu::PollType::Poll);
+        }
+        self.done.load(Ordering::Acquire) >= submissions
     }
 
     /// Most bytes of memory for weights that are still to come: little of a budget must lie unused.
     pub fn spare_bytes_max(&self) -> u64 {
-        self.budget.map_or(u64::MAX, |budget| budget / 16)
+        self.ledger.budget().map_or(u64::MAX, |budget| budget / 16)
     }
 
     /// Memory for other uses.
@@ -170,10 +270,19 @@ impl Gpu {
         bytes: u64,
         usage: wgpu::BufferUsages,
     ) -> Result<wgpu::Buffer, WgpuError> {
-        let size = bytes.max(16).next_multiple_of(16);
+        self.create((what, bytes), usage, false)
+    }
+
+    fn create(
+        &self,
+        (what, bytes): (&'static str, u64),
+        usage: wgpu::BufferUsages,
+        mapped_at_creation: bool,
+    ) -> Result<wgpu::Buffer, WgpuError> {
+        let size = size_of(bytes);
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let descriptor =
-            wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation: false };
+            wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation };
         let buffer = self.device.create_buffer(&descriptor);
         match block_on(scope.pop()) {
             None => Ok(buffer),
@@ -211,10 +320,18 @@ impl Gpu {
         }
     }
 
-    /// Starts the device on commands, and on what was written before.
-    pub fn submit(&self, commands: Option<wgpu::CommandBuffer>) {
+    /// Starts the device on commands, and on what was written before. Gives how many submissions there
+    /// were.
+    pub fn submit(&self, commands: Option<wgpu::CommandBuffer>) -> u64 {
         self.staged.store(0, Ordering::Relaxed);
+        let mut submitted = self.submitted.lock().unwrap_or_else(PoisonError::into_inner);
+        *submitted += 1;
+        let (number, done) = (*submitted, Arc::clone(&self.done));
         self.queue.submit(commands);
+        self.queue.on_submitted_work_done(move || {
+            done.fetch_max(number, Ordering::Release);
+        });
+        number
     }
 
     /// Waits until all that was submitted is done.
@@ -253,6 +370,11 @@ impl Gpu {
         buffer.unmap();
         Ok(())
     }
+}
+
+/// Bytes of a buffer that has room for so many.
+pub(crate) fn size_of(bytes: u64) -> u64 {
+    bytes.max(16).next_multiple_of(16)
 }
 
 fn lock(reports: &Mutex<Reports>) -> std::sync::MutexGuard<'_, Reports> {

@@ -10,7 +10,7 @@ use nestling_formats::nested::InputTransform;
 use nestling_formats::{Activation, Level};
 
 use crate::backend::WgpuBackend;
-use crate::device::{Gpu, Memory};
+use crate::device::{Gpu, Memory, size_of};
 use crate::matrix::{ProductKind, WgpuMatrix};
 use crate::memory::{expect, word};
 use crate::recorder::Recorder;
@@ -21,6 +21,11 @@ const ENTRY_WORDS: usize = 3 * (2 + Level::ALL.len());
 
 /// Words of an expert behind all entries: the least weights of levels, as bits.
 const LEAST_WORDS: usize = 4;
+
+/// Bytes of a table of so many experts, without biases.
+pub(crate) fn table_bytes(experts: usize) -> u64 {
+    size_of(4 * (experts * (ENTRY_WORDS + LEAST_WORDS)) as u64)
+}
 
 /// A level's prefix where planes are missing.
 const MISSING: u32 = u32::MAX;

@@ -7,13 +7,16 @@
 
 mod adapters;
 mod backend;
+mod belt;
 mod device;
 mod encoder;
 mod error;
 mod expert_table;
+mod ledger;
 mod matrix;
 mod matrix_image;
 mod memory;
+mod needs;
 mod pages;
 mod pipeline_cache;
 mod pipelines;
@@ -26,11 +29,11 @@ mod vulkan;
 
 pub use adapters::{
     AdapterChoice, AdapterDescription, AdapterError, AdapterFeatures, AdapterKind, AdapterLimits,
-    device, devices,
+    Uploads, device, devices,
 };
 pub use backend::{Instructions, WgpuBackend, WgpuOptions};
 pub use encoder::WgpuEncoder;
-pub use error::WgpuError;
+pub use error::{BudgetTooSmall, WgpuError};
 pub use expert_table::WgpuExpertTable;
 pub use matrix::WgpuMatrix;
 pub use memory::{WgpuBuffer, WgpuFloats, WgpuRouting};

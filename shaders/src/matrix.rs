@@ -134,8 +134,9 @@ impl WgpuMatrix {
         }
         let mut bytes = Vec::new();
         image.write(&mut bytes);
-        recorder.upload(&room.buffer, room.offset, &bytes)?;
-        let (rows, place) = (image.rows, Place::of_slot(room.slab, room.buffer, room.offset));
+        recorder.upload(Some(room.slot), (&room.buffer, room.offset), &bytes)?;
+        let place = Place::of_slot(room.slab, room.buffer, (room.slot, room.offset));
+        let rows = image.rows;
         let parts = vec![MatrixPart { place, first_row: 0, rows }];
         let levels = Level::ALL.map(|level| HeldLevel::new(weights, level));
         let mut matrix = Self::of(weights, activations, (parts, levels));
@@ -194,7 +195,8 @@ impl WgpuMatrix {
         if bytes.len() != expected {
             return Err(EngineError::mismatch("bytes of a plane", expected, bytes.len()));
         }
-        recorder.upload(&part.place.buffer, part.place.offset + place as u64, bytes)?;
+        let to = (&part.place.buffer, part.place.offset + place as u64);
+        recorder.upload(part.place.slot, to, bytes)?;
         slot.held = plane.level();
         self.set_levels();
         Ok(())

@@ -37,6 +37,8 @@ impl WgpuBuffer {
             let bytes = |rows: usize| 4 * rows as u64 * self.cols as u64;
             let fits = bytes(roomy) <= gpu.binding_bytes_max();
             let capacity = if fits { roomy } else { rows };
+            // A budget has no room for both, the old and the new.
+            (self.raw, self.capacity, self.rows) = (gpu.buffer("activations", 0)?, 0, 0);
             self.raw = gpu.buffer("activations", bytes(capacity))?;
             self.capacity = capacity;
         }

@@ -14,7 +14,7 @@
 use nestling_engine::EngineError;
 use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
 
-use crate::device::Memory;
+use crate::device::{Memory, size_of};
 use crate::error::WgpuError;
 use crate::memory::SharedGpu;
 use crate::recorder::{Binding, Recorder};
@@ -37,7 +37,7 @@ pub struct WgpuPages {
 impl WgpuPages {
     pub(crate) fn new(gpu: &SharedGpu, shape: KvShape) -> Result<Self, EngineError> {
         check_words(&shape)?;
-        let chunk_pages = shape.pages.div_ceil(CHUNKS).max(1);
+        let chunk_pages = chunk_pages(&shape);
         let (bytes, limit) = (chunk_pages * shape.page_bytes(), gpu.binding_bytes_max());
         if bytes as u64 > limit {
             let what = "bytes of a quarter of a layer's keys and values";
@@ -156,6 +156,17 @@ impl WgpuPages {
         self.gpu.write(buffer, offset, bytes);
         Ok(recorder.submit()?)
     }
+}
+
+fn chunk_pages(shape: &KvShape) -> usize {
+    shape.pages.div_ceil(CHUNKS).max(1)
+}
+
+/// Bytes of all pages, in whole chunks.
+pub(crate) fn pool_bytes(shape: &KvShape) -> u64 {
+    let chunk_pages = chunk_pages(shape);
+    let chunk = size_of((chunk_pages * shape.page_bytes()) as u64);
+    shape.pages.div_ceil(chunk_pages) as u64 * chunk + size_of(0)
 }
 
 /// Elements in one word.

@@ -2,6 +2,7 @@
 
 use wgpu::{BindGroupLayoutEntry, BindingType, BufferBindingType, ShaderStages};
 
+use crate::adapters::AdapterFeatures;
 use crate::device::Gpu;
 use crate::error::WgpuError;
 
@@ -46,31 +47,32 @@ enum Access {
 }
 use Access::{Read, Write};
 
-/// Which instructions shaders are written in; what they compute are the same bits.
+/// Which instructions shaders are written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// Those of every adapter.
-    Plain,
-    /// Sums and maxima between invocations of a subgroup.
-    Subgroups,
+pub(crate) struct Form {
+    /// Whether sums and maxima are made between invocations of a subgroup, to the same bits.
+    pub subgroups: bool,
+    /// Whether pages of half floats are read as such. Only subnormal ones may differ: a device may take
+    /// them for 0.
+    pub halves: bool,
 }
 
 impl Form {
-    /// The best for subgroups of those sizes, least and most: a workgroup of 64 must be whole ones.
-    pub fn of(subgroup_sizes: Option<(u32, u32)>) -> Self {
-        match subgroup_sizes {
-            Some((4.., ..=64)) => Self::Subgroups,
-            _ => Self::Plain,
-        }
+    /// What every adapter has.
+    pub const PLAIN: Self = Self { subgroups: false, halves: false };
+
+    /// The best of an adapter. A workgroup of 64 must be whole subgroups.
+    pub fn of(features: &AdapterFeatures) -> Self {
+        let subgroups = matches!(features.subgroup_sizes, Some((4.., ..=64)));
+        Self { subgroups, halves: features.f16 }
     }
 }
 
 /// A shader and what it is specialized for.
 struct Source {
     name: &'static str,
-    text: &'static str,
-    /// Its form for adapters with subgroups.
-    subgroups_text: &'static str,
+    /// Plain, with subgroups, and both with half floats.
+    texts: [&'static str; 4],
     /// Buffers from binding 1 on; binding 0 are the parameters.
     bindings: &'static [Access],
     /// Values of `override` constants.
@@ -102,10 +104,12 @@ macro_rules! pipelines {
                 };
                 let pipelines = Self { $($name: next(Source {
                     name: stringify!($name),
-                    text: include_str!(concat!(env!("OUT_DIR"), "/", $file, ".wgsl")),
-                    subgroups_text: include_str!(
-                        concat!(env!("OUT_DIR"), "/subgroups/", $file, ".wgsl")
-                    ),
+                    texts: [
+                        include_str!(concat!(env!("OUT_DIR"), "/", $file, ".wgsl")),
+                        include_str!(concat!(env!("OUT_DIR"), "/subgroups/", $file, ".wgsl")),
+                        include_str!(concat!(env!("OUT_DIR"), "/f16/", $file, ".wgsl")),
+                        include_str!(concat!(env!("OUT_DIR"), "/f16_subgroups/", $file, ".wgsl")),
+                    ],
                     bindings: &[$($access),*],
                     constants: &[$((stringify!($key), $value)),*],
                 }),)* };
@@ -160,6 +164,17 @@ pipelines! {
     delta_gate: "delta_gate" [Read, Read, Write] {};
 }
 
+/// The constant of kernels that are there for several kinds of pages, and its value for half floats.
+const HALVES: (&str, f64) = ("KIND", 1.0);
+
+impl Source {
+    /// Its text in a form: that for half floats reads no other kind of pages.
+    fn text(&self, form: Form) -> &'static str {
+        let halves = form.halves && self.constants.contains(&HALVES);
+        self.texts[2 * usize::from(halves) + usize::from(form.subgroups)]
+    }
+}
+
 fn compile(
     (gpu, cache): (&Gpu, Option<&wgpu::PipelineCache>),
     (id, form, halt): (usize, Form, &wgpu::BindGroupLayout),
@@ -172,7 +187,8 @@ fn compile(
         let storage = BufferBindingType::Storage { read_only };
         entries.push(layout_entry(index + 1, storage, false));
     }
-    let halts = source.text.contains("> halted: ");
+    let text = source.text(form);
+    let halts = text.contains("> halted: ");
     let device = &gpu.device;
     let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
         label: Some(name),
@@ -186,10 +202,7 @@ fn compile(
     });
     let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
         label: Some(name),
-        source: wgpu::ShaderSource::Wgsl(match form {
-            Form::Plain => source.text.into(),
-            Form::Subgroups => source.subgroups_text.into(),
-        }),
+        source: wgpu::ShaderSource::Wgsl(text.into()),
     });
     let raw = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label: Some(name),

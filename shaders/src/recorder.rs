@@ -3,19 +3,21 @@
 //! What the host gives along — parameters, tables of rows — is gathered in one arena that is
 //! written in front of the commands that read it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytemuck::Pod;
 use nestling_engine::backend::BackendCounters;
 
+use crate::belt::Belt;
 use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
+use crate::ledger::Purpose;
 use crate::pipelines::{Pipeline, halt_layout};
 use crate::slabs::Slabs;
 
 /// Bytes of the arena: parameters of some thousand dispatches.
-const ARENA_BYTES: usize = 1 << 20;
+pub(crate) const ARENA_BYTES: usize = 1 << 20;
 
 /// Largest table in the arena; others get a buffer of their own.
 const TABLE_BYTES_MAX: usize = ARENA_BYTES / 16;
@@ -34,6 +36,15 @@ const HALT_BYTES: u64 = 16;
 
 /// Workgroups in one dimension of a dispatch.
 const WORKGROUPS_MAX: u32 = 65535;
+
+/// Slots of experts that commands read or write which are recorded and not submitted.
+#[derive(Debug, Default)]
+struct SlotUses {
+    /// Those that the host knows.
+    slots: HashSet<usize>,
+    /// Whether there are others: a shader finds them.
+    found: bool,
+}
 
 /// Part of a buffer that a shader sees.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,19 +72,29 @@ pub(crate) struct Recorder {
     pub gpu: Arc<Gpu>,
     commands: Option<wgpu::CommandEncoder>,
     pass: Option<wgpu::ComputePass<'static>>,
-    arena: wgpu::Buffer,
+    arena: Memory,
     bytes: Vec<u8>,
     align: usize,
     dispatches: usize,
     work: u64,
     groups: HashMap<(usize, Vec<Binding>), wgpu::BindGroup>,
+    /// How often memory had been given back when these were looked at last.
+    freed: u64,
     read_back: Option<wgpu::Buffer>,
+    belt: Belt,
+    /// Whether what was recorded writes what the host counts on, whatever becomes of the step.
+    has_writes: bool,
+    used: SlotUses,
+    /// The last submission that used slots.
+    used_until: u64,
     /// What was recorded since somebody asked.
     pub counts: BackendCounters,
     /// Memory of the weights that commands read.
     pub slabs: Slabs,
+    /// That of what streamed experts bring beside their matrices.
+    pub late_slabs: Slabs,
     /// Where a shader leaves the number of the call that lacked an expert; else 0.
-    pub halt: wgpu::Buffer,
+    pub halt: Memory,
     /// The same, as all others read it.
     halted: wgpu::BindGroup,
 }
@@ -93,10 +114,8 @@ impl Recorder {
     /// # Errors
     /// A device whose memory is full.
     pub fn new(gpu: Arc<Gpu>) -> Result<Self, WgpuError> {
-        use wgpu::BufferUsages as Usage;
-        let usage = Usage::STORAGE | Usage::UNIFORM | Usage::COPY_DST | Usage::COPY_SRC;
-        let arena = gpu.memory("parameters", ARENA_BYTES as u64, usage)?;
-        let halt = gpu.memory("halt", HALT_BYTES, usage)?;
+        let arena = gpu.parameters("parameters", ARENA_BYTES as u64)?;
+        let halt = gpu.parameters("halt", HALT_BYTES)?;
         let halted = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: Some("halt"),
             layout: &halt_layout(&gpu),
@@ -114,9 +133,15 @@ impl Recorder {
             dispatches: 0,
             work: 0,
             groups: HashMap::new(),
+            freed: 0,
             read_back: None,
+            belt: Belt::default(),
+            has_writes: false,
+            used: SlotUses::default(),
+            used_until: 0,
             counts: BackendCounters::default(),
-            slabs: Slabs::default(),
+            slabs: Slabs::new(Purpose::Weights),
+            late_slabs: Slabs::new(Purpose::Work),
             halt,
             halted,
             gpu,
@@ -160,7 +185,7 @@ impl Recorder {
         let offset = self.put(bytes);
         let size = (bytes.len().max(4) as u64).next_multiple_of(4);
         self.bytes.resize((offset + size) as usize, 0);
-        Ok(Binding { buffer: self.arena.clone(), offset, size: Some(size) })
+        Ok(Binding { buffer: self.arena.raw.clone(), offset, size: Some(size) })
     }
 
     /// Records one dispatch. `bindings` are in the order of the shader's, from 1 on; `work` is an
@@ -259,34 +284,55 @@ impl Recorder {
         })
     }
 
-    /// Writes weights behind all that was recorded.
+    /// A slot of experts that what was just recorded reads; none for whichever a shader finds.
+    pub fn reads_slot(&mut self, slot: Option<usize>) {
+        match slot {
+            Some(slot) => self.used.slots.extend([slot]),
+            None => self.used.found = true,
+        }
+    }
+
+    /// Writes weights into a slot, behind all that was recorded and uses it: straight into memory that
+    /// shaders see, where the host can map that and the device does not work on it; else as
+    /// [`Recorder::write_behind`].
     ///
     /// # Errors
-    /// As [`Recorder::submit`].
+    /// As [`Recorder::write_behind`].
     pub fn upload(
         &mut self,
-        buffer: &wgpu::Buffer,
-        offset: u64,
+        slot: Option<usize>,
+        (buffer, offset): (&wgpu::Buffer, u64),
         bytes: &[u8],
     ) -> Result<(), WgpuError> {
         self.counts.upload_bytes += bytes.len() as u64;
+        let is_used = |slot| self.used.found || self.used.slots.contains(&slot);
+        let is_used = slot.is_none_or(is_used) || !self.gpu.is_done(self.used_until);
+        if !is_used && self.gpu.write_straight(buffer, offset, bytes)? {
+            return Ok(());
+        }
+        // What comes to the same place later must not come before this.
+        self.used.slots.extend(slot);
+        self.counts.staged_bytes += bytes.len() as u64;
         self.write_behind(buffer, offset, bytes)
     }
 
-    /// Writes what is no weight behind all that was recorded.
+    /// Writes what the host counts on behind all that was recorded, whatever becomes of the step. Bytes up
+    /// to the next multiple of 4 become 0.
     ///
     /// # Errors
-    /// As [`Recorder::submit`].
+    /// A host without memory for it; a device that is lost.
     pub fn write_behind(
         &mut self,
         buffer: &wgpu::Buffer,
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), WgpuError> {
-        if self.commands.is_some() {
-            self.submit()?;
+        if bytes.is_empty() {
+            return Ok(());
         }
-        self.gpu.write(buffer, offset, bytes);
+        let (source, from) = self.belt.put(&self.gpu, bytes)?;
+        self.has_writes = true;
+        self.copy((&source, from), (buffer, offset), (bytes.len() as u64).next_multiple_of(4));
         Ok(())
     }
 
@@ -323,24 +369,45 @@ impl Recorder {
     /// A device that is lost or refused a command.
     pub fn submit(&mut self) -> Result<(), WgpuError> {
         self.pass = None;
-        (self.dispatches, self.work) = (0, 0);
         if let Some(commands) = self.commands.take() {
+            self.belt.close();
             self.gpu.write(&self.arena, 0, &self.bytes);
-            self.gpu.submit(Some(commands.finish()));
+            let number = self.gpu.submit(Some(commands.finish()));
+            self.belt.recall();
+            if self.used.found || !self.used.slots.is_empty() {
+                self.used_until = number;
+            }
             self.counts.submissions += 1;
         }
-        self.bytes.clear();
-        self.slabs.settle();
+        self.forget();
         self.gpu.check()
     }
 
-    /// Forgets what was recorded and not submitted.
-    pub fn discard(&mut self) {
-        self.pass = None;
-        self.commands = None;
+    /// Nothing is recorded any more.
+    fn forget(&mut self) {
         self.bytes.clear();
         self.slabs.settle();
+        self.late_slabs.settle();
+        self.has_writes = false;
+        self.used = SlotUses::default();
         (self.dispatches, self.work) = (0, 0);
+        let freed = self.gpu.times_freed();
+        if std::mem::replace(&mut self.freed, freed) != freed {
+            // They keep memory that nothing else does.
+            self.groups.clear();
+        }
+    }
+
+    /// Forgets what was recorded and not submitted, unless something in it is counted on: then all of it
+    /// takes place, of which nobody sees the rest.
+    pub fn discard(&mut self) {
+        if self.has_writes {
+            // A device that is lost says so when something is read.
+            let _ = self.submit();
+        }
+        self.pass = None;
+        self.commands = None;
+        self.forget();
     }
 
     /// Lets shaders work again after one lacked an expert, behind all that was recorded.

@@ -20,7 +20,12 @@ impl Room {
         if let Some(buffer) = self.buffer.as_ref().filter(|buffer| buffer.size() >= bytes) {
             return Ok(Binding::from(buffer));
         }
-        let roomy = bytes.next_power_of_two().min(gpu.binding_bytes_max()).max(bytes);
+        self.buffer = None;
+        // Under a budget nothing is taken that was not promised.
+        let roomy = match gpu.ledger.budget() {
+            Some(_) => bytes,
+            None => bytes.next_power_of_two().min(gpu.binding_bytes_max()).max(bytes),
+        };
         let buffer = self.buffer.insert(gpu.buffer("scratch", roomy)?);
         Ok(Binding::from(&*buffer))
     }

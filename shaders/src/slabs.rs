@@ -8,22 +8,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
+use crate::ledger::Purpose;
 
 /// Places begin at multiples of this, which suits every binding.
-const ALIGN: u64 = 256;
+pub(crate) const ALIGN: u64 = 256;
 
 /// Bytes of the first slab, and the most of one that holds several matrices.
 const SLAB_BYTES_MIN: u64 = 4 << 20;
 const SLAB_BYTES_MAX: u64 = 256 << 20;
 
-/// All slabs of a device.
-#[derive(Debug, Default)]
+/// All slabs of a model.
+#[derive(Debug)]
 pub(crate) struct Slabs {
     state: Arc<Mutex<State>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    purpose: Purpose,
+    /// Bytes that are known to come.
+    expected: u64,
     slabs: Vec<Slab>,
     /// Places that nobody holds, and that recorded commands may read.
     left: Vec<(usize, Range<u64>)>,
@@ -48,14 +52,16 @@ pub(crate) struct Place {
     /// A multiple of 256.
     pub offset: u64,
     bytes: u64,
+    /// The slot of an expert that it is a part of.
+    pub slot: Option<usize>,
     /// Who gives it away again; nobody where a slot does.
     state: Option<Arc<Mutex<State>>>,
 }
 
 impl Place {
     /// Part of a slot.
-    pub fn of_slot(slab: usize, buffer: wgpu::Buffer, offset: u64) -> Self {
-        Self { slab, buffer, offset, bytes: 0, state: None }
+    pub fn of_slot(slab: usize, buffer: wgpu::Buffer, (slot, offset): (usize, u64)) -> Self {
+        Self { slab, buffer, offset, bytes: 0, slot: Some(slot), state: None }
     }
 
     /// Where it begins in its slab.
@@ -77,6 +83,16 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Slabs {
+    pub fn new(purpose: Purpose) -> Self {
+        let (slabs, left) = (Vec::new(), Vec::new());
+        Self { state: Arc::new(Mutex::new(State { purpose, expected: 0, slabs, left })) }
+    }
+
+    /// So many bytes are going to be asked for.
+    pub fn expect(&self, bytes: u64) {
+        lock(&self.state).expected = bytes;
+    }
+
     /// A place of so many bytes.
     ///
     /// # Errors
@@ -91,7 +107,7 @@ impl Slabs {
             None => state.grow(gpu, bytes)?,
         };
         let buffer = state.slabs[slab].buffer.raw.clone();
-        Ok(Place { slab, buffer, offset, bytes, state: Some(Arc::clone(&self.state)) })
+        Ok(Place { slab, buffer, offset, bytes, slot: None, state: Some(Arc::clone(&self.state)) })
     }
 
     /// Places that were let go of can be given away again: all that was recorded is submitted.
@@ -104,13 +120,24 @@ impl Slabs {
 }
 
 impl State {
-    /// A new slab, as large as all before it together within bounds, and its first place.
+    /// A new slab, for all that is known to come or as large as all before it together within bounds, and
+    /// its first place.
     fn grow(&mut self, gpu: &Gpu, bytes: u64) -> Result<(usize, u64), WgpuError> {
         let all: u64 = self.slabs.iter().map(|slab| slab.buffer.size()).sum();
-        let most = SLAB_BYTES_MAX.min(gpu.binding_bytes_max()).min(gpu.spare_bytes_max());
-        let size = all.clamp(SLAB_BYTES_MIN.min(most), most).max(bytes).next_multiple_of(ALIGN);
-        let buffer = match gpu.weights("weights", size) {
-            Err(WgpuError::OutOfMemory { .. }) => gpu.weights("weights", bytes)?,
+        let most = SLAB_BYTES_MAX.min(gpu.binding_bytes_max());
+        let unknown = most.min(gpu.spare_bytes_max());
+        let size = match self.expected {
+            0 => all.clamp(SLAB_BYTES_MIN.min(unknown), unknown),
+            expected => expected.min(most),
+        };
+        let size = size.max(bytes).next_multiple_of(ALIGN);
+        self.expected = self.expected.saturating_sub(size);
+        let new = |bytes| match self.purpose {
+            Purpose::Weights => gpu.weights("weights", bytes),
+            Purpose::Work => gpu.buffer("weights", bytes),
+        };
+        let buffer = match new(size) {
+            Err(error) if error.is_full() => new(bytes)?,
             other => other?,
         };
         let rest = bytes..buffer.size();

@@ -85,6 +85,33 @@ impl Layer {
         let down = MatrixRoom::of(down, up.end)?;
         Some(Self { shape: *shape, rooms: [gate, up, down] })
     }
+
+    /// Those of a model.
+    ///
+    /// # Errors
+    /// Sizes that overflow.
+    fn of_all(shapes: &[Option<ExpertShape>]) -> Result<Vec<Option<Self>>, EngineError> {
+        let overflow = || EngineError::mismatch("sizes of experts", "sizes that fit", "more");
+        let layer = |shape: &Option<ExpertShape>| match shape {
+            Some(shape) => Self::of(shape).map(Some).ok_or_else(overflow),
+            None => Ok(None),
+        };
+        shapes.iter().map(layer).collect()
+    }
+}
+
+/// Bytes of a slot for any expert of a model.
+fn largest(layers: &[Option<Layer>]) -> u64 {
+    let ends = layers.iter().flatten().map(|layer| layer.rooms[2].end);
+    ends.max().unwrap_or(1).next_multiple_of(SLOT_ALIGN) as u64
+}
+
+/// The same from shapes.
+///
+/// # Errors
+/// Sizes that overflow.
+pub(crate) fn slot_bytes(shapes: &[Option<ExpertShape>]) -> Result<u64, EngineError> {
+    Ok(largest(&Layer::of_all(shapes)?))
 }
 
 /// Slots that lie in one buffer.
@@ -116,6 +143,8 @@ impl SlotSlabs {
 
 /// Where a slot's matrix lies.
 pub(crate) struct Room {
+    /// Number of the slot.
+    pub slot: usize,
     /// Number of the slab, from [`FIRST_SLAB`] on.
     pub slab: usize,
     pub buffer: wgpu::Buffer,
@@ -140,21 +169,15 @@ impl WgpuSlots {
     /// As many slots as `bytes` are enough for, at least one, or fewer where memory is full.
     ///
     /// # Errors
-    /// [`WgpuError::OutOfMemory`] if there is no room for one; [`WgpuError::Limit`] for an expert that
+    /// [`WgpuError::OutOfMemory`] or [`WgpuError::OverBudget`] if there is no room for one; [`WgpuError::Limit`] for an expert that
     /// is larger than what a shader sees at once.
     pub(crate) fn new(
         gpu: &SharedGpu,
         layers: &[Option<ExpertShape>],
         bytes: u64,
     ) -> Result<Self, EngineError> {
-        let overflow = || EngineError::mismatch("sizes of experts", "sizes that fit", "more");
-        let layer = |shape: &Option<ExpertShape>| match shape {
-            Some(shape) => Layer::of(shape).map(Some).ok_or_else(overflow),
-            None => Ok(None),
-        };
-        let layers = layers.iter().map(layer).collect::<Result<Vec<_>, _>>()?;
-        let ends = layers.iter().flatten().map(|layer| layer.rooms[2].end);
-        let slot_bytes = ends.max().unwrap_or(1).next_multiple_of(SLOT_ALIGN) as u64;
+        let layers = Layer::of_all(layers)?;
+        let slot_bytes = largest(&layers);
         let limit = gpu.binding_bytes_max();
         if slot_bytes > limit {
             let what = "bytes of an expert";
@@ -200,7 +223,7 @@ impl WgpuSlots {
     /// [`WgpuSlots::kept`] lose what lies in them.
     ///
     /// # Errors
-    /// [`WgpuError::OutOfMemory`] if no slot is left.
+    /// [`WgpuError::OutOfMemory`] or [`WgpuError::OverBudget`] if no slot is left.
     pub(crate) fn resize(&mut self, bytes: u64) -> Result<(), WgpuError> {
         let kept = self.kept(bytes);
         self.slabs.lock().retain(|slab| slab.first + slab.count <= kept);
@@ -216,10 +239,10 @@ impl WgpuSlots {
             if wanted == 0 {
                 return Ok(());
             }
-            match self.gpu.weights("experts", wanted as u64 * self.slot_bytes) {
+            match self.gpu.slots(wanted as u64 * self.slot_bytes) {
                 Ok(memory) => self.slabs.lock().push(Slab { memory, first: there, count: wanted }),
-                Err(WgpuError::OutOfMemory { .. }) if wanted > 1 => most = wanted / 2,
-                Err(WgpuError::OutOfMemory { .. }) if there > 0 => return Ok(()),
+                Err(error) if error.is_full() && wanted > 1 => most = wanted / 2,
+                Err(error) if error.is_full() && there > 0 => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
@@ -239,6 +262,7 @@ impl WgpuSlots {
         let slab = slabs.get(at).ok_or_else(missing)?;
         let offset = (slot - slab.first) as u64 * self.slot_bytes + room.offset as u64;
         Ok(Room {
+            slot,
             slab: FIRST_SLAB + at,
             buffer: slab.memory.raw.clone(),
             offset,

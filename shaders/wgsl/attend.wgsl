@@ -42,16 +42,13 @@ override SPLIT: u32 = 0u;
 // For each row its position, and where the pages of its sequence begin; then the pages.
 @group(0) @binding(2) var<storage, read> tables: array<u32>;
 @group(0) @binding(3) var<storage, read> sinks: array<f32>; // [heads]
-@group(0) @binding(4) var<storage, read> chunk_0: array<u32>;
-@group(0) @binding(5) var<storage, read> chunk_1: array<u32>;
-@group(0) @binding(6) var<storage, read> chunk_2: array<u32>;
-@group(0) @binding(7) var<storage, read> chunk_3: array<u32>;
 // [rows, heads * value_dim], or of every block its maximum, its sum, and what it gathered:
 // [rows, heads, blocks, 2 + value_dim].
 @group(0) @binding(8) var<storage, read_write> out: array<f32>;
 
 // include: exp
 // include: half_float
+// include: page_elements
 // include: reduce
 // include: softmax
 
@@ -62,29 +59,8 @@ var<workgroup> gathered: array<f32, 1024>;
 var<workgroup> merged: array<f32, 1024>;
 var<workgroup> weights: array<f32, 64>;
 
-fn word_at(chunk: u32, index: u32) -> u32 {
-    switch chunk {
-        case 0u: { return chunk_0[index]; }
-        case 1u: { return chunk_1[index]; }
-        case 2u: { return chunk_2[index]; }
-        default: { return chunk_3[index]; }
-    }
-}
-
-// The elements of a word; those that it has not are 0.
-fn elements(word: u32) -> vec4<f32> {
-    if KIND == 0u {
-        return vec4<f32>(bitcast<f32>(word), 0.0, 0.0, 0.0);
-    }
-    if KIND == 1u {
-        return vec4<f32>(f16_to_f32(word & 0xffffu), f16_to_f32(word >> 16u), 0.0, 0.0);
-    }
-    return vec4<f32>(unpack4xI8(word));
-}
-
 // `sum` and what one word of a key adds to it.
-fn multiply(sum: f32, word: u32, first: u32) -> f32 {
-    let key = elements(word);
+fn multiply(sum: f32, key: vec4<f32>, first: u32) -> f32 {
     var result = fma(query[first], key.x, sum);
     if KIND > 0u {
         result = fma(query[first + 1u], key.y, result);
@@ -102,20 +78,20 @@ fn score(chunk: u32, head: u32, scales: u32, position: u32) -> f32 {
     let words = params.head_dim / per_word;
     var sum = 0.0;
     for (var word = 0u; word < params.prefix_words; word += 1u) {
-        sum = multiply(sum, word_at(chunk, head + word * POSITIONS + position), word * per_word);
+        sum = multiply(sum, elements_at(chunk, head + word * POSITIONS + position), word * per_word);
     }
     if KIND == 2u {
-        sum *= bitcast<f32>(word_at(chunk, scales + POSITIONS + position));
+        sum *= scale_at(chunk, scales + POSITIONS + position);
     }
     var rest = 0.0;
     for (var word = params.prefix_words; word < words; word += 1u) {
-        rest = multiply(rest, word_at(chunk, head + word * POSITIONS + position), word * per_word);
+        rest = multiply(rest, elements_at(chunk, head + word * POSITIONS + position), word * per_word);
     }
     if KIND == 2u {
         if params.prefix_words == 0u {
-            return rest * (bitcast<f32>(word_at(chunk, scales + position)) * params.scale);
+            return rest * (scale_at(chunk, scales + position) * params.scale);
         }
-        rest *= bitcast<f32>(word_at(chunk, scales + position));
+        rest *= scale_at(chunk, scales + position);
     }
     return (sum + rest) * params.scale;
 }
@@ -159,7 +135,7 @@ fn gather_block(lane: u32, span: Span, block: u32) -> Softmax {
         let merge = merge_of(all, Softmax(page_max, sum_lanes(lane, weight)));
         all = merge.both;
         if KIND == 2u {
-            weight *= bitcast<f32>(word_at(chunk, scales + POSITIONS + lane));
+            weight *= scale_at(chunk, scales + POSITIONS + lane);
         }
         weights[lane] = select(0.0, weight, is_seen);
         workgroupBarrier();
@@ -170,7 +146,7 @@ fn gather_block(lane: u32, span: Span, block: u32) -> Softmax {
             var block = vec4<f32>();
             for (var p = first; p < last; p += 1u) {
                 let at = values + p * params.value_position + word * params.value_word;
-                block = fma(vec4<f32>(weights[p]), elements(word_at(chunk, at)), block);
+                block = fma(vec4<f32>(weights[p]), elements_at(chunk, at), block);
             }
             for (var i = 0u; i < per_word; i += 1u) {
                 let element = word * per_word + i;

@@ -8,7 +8,7 @@ use crate::failure::{Failure, Result};
 use crate::places;
 use nestling::cuda::{self, CudaDeviceDescription, CudaDeviceError};
 use nestling::engine::cpu::kernels::Kernels;
-use nestling::wgpu::{AdapterChoice, AdapterDescription, AdapterKind, device, devices};
+use nestling::wgpu::{AdapterChoice, AdapterDescription, AdapterKind, Uploads, device, devices};
 use nestling::{Device, DeviceOptions, EngineError, OpenDevice};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -63,7 +63,7 @@ fn tell(device: &OpenDevice, args: &DeviceArgs, console: &Console) {
         return;
     };
     if let Some(reason) = reason {
-        console.note(format_args!("computing on the CPU: {reason}"));
+        console.note(format_args!("Computing on the CPU: {reason}. See `nestling devices`."));
     }
     if args.vram_budget.is_some() {
         console.note("--vram-budget has no effect on the CPU");
@@ -206,6 +206,10 @@ fn features(gpu: &AdapterDescription) -> Vec<String> {
             None => "no subgroups".into(),
         },
         has(features.mappable_buffers, "mappable buffers"),
+        match features.uploads {
+            Uploads::Straight => "experts written straight into slots".into(),
+            Uploads::Staged => "experts copied into slots".into(),
+        },
         has(features.pipeline_cache, "pipeline cache"),
         has(features.timestamps, "timestamps"),
     ]
@@ -246,6 +250,7 @@ fn as_json(kernels: &str, cuda: &CudaDevices, gpus: &[AdapterDescription]) -> Va
                 "f16": features.f16,
                 "subgroup_sizes": features.subgroup_sizes,
                 "mappable_buffers": features.mappable_buffers,
+                "straight_uploads": features.uploads == Uploads::Straight,
                 "pipeline_cache": features.pipeline_cache,
                 "timestamps": features.timestamps,
             },

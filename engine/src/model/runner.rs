@@ -9,7 +9,7 @@ use super::forward::{Step, forward};
 use super::memory::{LayerMemory, MemoryShape};
 use super::rope::{RopeAngles, rope_kinds};
 use super::weights::{Loader, Progress, Weights};
-use crate::backend::Backend;
+use crate::backend::{Backend, ExpertPlace, ModelNeeds};
 use crate::batch::{Batch, StepRows};
 use crate::cancel::CancelToken;
 use crate::driver::block_on;
@@ -112,6 +112,15 @@ impl<B: Backend> Default for StepScratch<B> {
     }
 }
 
+impl RunnerOptions {
+    fn place(&self) -> ExpertPlace {
+        match self.streaming {
+            None => ExpertPlace::Resident,
+            Some(_) => ExpertPlace::Streamed,
+        }
+    }
+}
+
 impl<B: Backend> Runner<B> {
     /// Loads a model. `cancel` is looked at once per expert; `progress` hears of every layer.
     ///
@@ -156,6 +165,8 @@ impl<B: Backend> Runner<B> {
         let angles = rope_kinds(config).iter().map(RopeAngles::new).collect();
         let shape = MemoryShape { kv_dtype: options.kv_dtype, pages, states };
         let memory = LayerMemory::of_model(&mut backend, config, shape)?;
+        let experts = (options.place(), options.activations);
+        backend.prepare(&ModelNeeds::of(&*source, experts, rows_max))?;
         let loader = Loader {
             backend: &mut backend,
             source: &*source,

@@ -22,6 +22,7 @@ fn adapter(index: usize, name: &str, kind: AdapterKind) -> AdapterDescription {
             f16: false,
             subgroup_sizes: None,
             mappable_buffers: false,
+            uploads: Uploads::Staged,
             pipeline_cache: false,
             timestamps: false,
         },
@@ -86,4 +87,15 @@ fn what_is_listed_can_be_chosen() {
     }
     let missing = choose(&AdapterChoice::Index(devices.len())).map(|(_, device)| device);
     assert!(missing.is_err(), "{missing:?}");
+}
+
+#[test]
+fn only_shared_memory_is_written_straight() {
+    for kind in [AdapterKind::Integrated, AdapterKind::Software] {
+        assert_eq!(Uploads::of(kind, true), Uploads::Straight);
+        assert_eq!(Uploads::of(kind, false), Uploads::Staged);
+    }
+    for kind in [AdapterKind::Discrete, AdapterKind::Virtual, AdapterKind::Other] {
+        assert_eq!(Uploads::of(kind, true), Uploads::Staged);
+    }
 }

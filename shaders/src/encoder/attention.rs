@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{AttentionHeads, HeadNorm};
 use nestling_engine::batch::StepRows;
-use nestling_engine::kv_cache::{KvDtype, KvValues, PAGE_POSITIONS, PageId};
+use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
 use nestling_formats::RopePairs;
 
 use super::Tools;
@@ -257,6 +257,13 @@ const BUSY: usize = 512;
 
 /// Most elements of what blocks leave to be merged.
 const PARTS_MAX: usize = 1 << 24;
+
+/// Most bytes of what blocks leave, in these pages.
+pub(crate) fn parts_bytes_max(shape: &KvShape) -> u64 {
+    let blocks = shape.pages * PAGE_POSITIONS / BLOCK_POSITIONS + 1;
+    let value_dim = shape.values.dim(shape.head_dim);
+    4 * (BUSY * blocks * (2 + value_dim)).min(PARTS_MAX) as u64
+}
 
 pub(super) fn attend(
     tools: &mut Tools<'_>,

@@ -19,7 +19,7 @@ use crate::memory::{WgpuBuffer, WgpuRouting, expect, word};
 use crate::recorder::{Binding, spread};
 
 /// Bytes of gates and ups that are computed together, at most.
-const GATE_UP_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const GATE_UP_BYTES_MAX: u64 = 64 << 20;
 
 /// One feed-forward part at one level, for some pairs of rows.
 #[derive(Clone)]
@@ -132,6 +132,8 @@ fn feed_forward(
             joined(tools, (uses, pairs, window), &input, output)?;
         }
     }
+    let parts = uses.iter().flat_map(|used| &used.weights.down.matrix.parts);
+    parts.filter_map(|part| part.place.slot).for_each(|slot| tools.recorder.reads_slot(Some(slot)));
     Ok(())
 }
 

@@ -32,7 +32,9 @@ use crate::scratch::Scratch;
 use crate::slots::WgpuSlots;
 use crate::states::WgpuStates;
 
-pub(crate) use routed::Notes;
+pub(crate) use attention::parts_bytes_max;
+pub(crate) use experts::GATE_UP_BYTES_MAX;
+pub(crate) use routed::{NOTES_BYTES, Notes};
 
 /// Largest size of a head.
 pub(crate) const HEAD_DIM_MAX: usize = 1024;
@@ -229,7 +231,7 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
 
     fn bind_floats(&mut self, values: &[f32]) -> Result<WgpuFloats, EngineError> {
         let Tools { gpu, recorder, .. } = self.tools();
-        Ok(WgpuFloats::new((gpu, &recorder.slabs), values)?)
+        Ok(WgpuFloats::new((gpu, &recorder.late_slabs), values)?)
     }
 
     fn place_matrix(
@@ -410,7 +412,7 @@ impl WgpuEncoder<'_> {
         let WgpuBackend { recorder, notes, .. } = &mut *self.backend;
         let mut ids = std::mem::take(&mut notes.ids);
         let halt = notes.is_open().then(|| recorder.halt.clone());
-        parts.extend(halt.as_ref().map(|halt| (halt, 0, 4)));
+        parts.extend(halt.as_ref().map(|halt| (&halt.raw, 0, 4)));
         parts.extend(notes.part());
         let mut halted = 0;
         recorder.read(&parts, |all| {

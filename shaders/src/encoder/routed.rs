@@ -17,6 +17,9 @@ use crate::recorder::{Binding, spread};
 /// Uses that one step may note.
 const NOTES_MAX: usize = 1 << 16;
 
+/// Bytes of them.
+pub(crate) const NOTES_BYTES: u64 = 4 * NOTES_MAX as u64;
+
 /// Words of a block, and words that a binding's first one is a multiple of.
 const BLOCK_WORDS: usize = 8;
 const ALIGN: usize = 64;
@@ -57,7 +60,7 @@ impl Notes {
         }
         let buffer = match &self.buffer {
             Some(buffer) => buffer,
-            None => self.buffer.insert(gpu.buffer("uses of experts", 4 * NOTES_MAX as u64)?),
+            None => self.buffer.insert(gpu.buffer("uses of experts", NOTES_BYTES)?),
         };
         self.ends.push(first + uses);
         Ok((Binding::from(buffer), first))
@@ -163,7 +166,11 @@ pub(super) fn experts(
     multiply(tools, (table, &slabs, gate), &inner, &input, &to_inner)?;
     let joint = Joint { activation, kind: down.kind, rotated: down.rotated };
     let input = gated(tools, joint, &gate_up, (uses, gate.rows))?;
-    multiply(tools, (table, &slabs, down), &outer, &input, &Output::of(out, Write::Set))
+    multiply(tools, (table, &slabs, down), &outer, &input, &Output::of(out, Write::Set))?;
+    if table.may_miss() {
+        tools.recorder.reads_slot(None);
+    }
+    Ok(())
 }
 
 /// Has the blocks of gates and ups, and those of downs, made from the routing.

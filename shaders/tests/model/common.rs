@@ -62,6 +62,16 @@ impl Parts {
         activations: ActivationMode,
         expert_budget: Option<u64>,
     ) -> Runner<B> {
+        self.try_runner(backend, activations, expert_budget).unwrap()
+    }
+
+    /// The same where it may be refused.
+    pub fn try_runner<B: Backend>(
+        &self,
+        backend: B,
+        activations: ActivationMode,
+        expert_budget: Option<u64>,
+    ) -> Result<Runner<B>, EngineError> {
         let streaming = expert_budget.map(|budget_bytes| StreamOptions {
             budget_bytes,
             reads: ReadOptions::default(),
@@ -78,7 +88,7 @@ impl Parts {
         };
         let cancel = CancelToken::new();
         let source = Arc::clone(&self.source);
-        Runner::load(backend, source, &options, &cancel, &mut |_, _| {}).unwrap()
+        Runner::load(backend, source, &options, &cancel, &mut |_, _| {})
     }
 
     pub fn on_cpu(&self, activations: ActivationMode) -> Runner<Cpu> {

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};
+use nestling_wgpu::{AdapterChoice, Uploads, WgpuBackend, WgpuOptions};
 
 /// What is tested.
 pub type Gpu = WgpuBackend;
@@ -16,8 +16,13 @@ pub fn device() -> Option<Gpu> {
 
 /// A backend on a device of its own.
 pub fn own_device() -> Option<Gpu> {
+    device_with(None)
+}
+
+/// A backend on a device of its own whose slots are filled in this way.
+pub fn device_with(uploads: Option<Uploads>) -> Option<Gpu> {
     let adapter = AdapterChoice::Index(0);
-    match WgpuBackend::open(&WgpuOptions { adapter, ..WgpuOptions::default() }) {
+    match WgpuBackend::open(&WgpuOptions { adapter, uploads, ..WgpuOptions::default() }) {
         Ok(backend) => Some(backend),
         Err(error) => {
             // Set where nothing may be skipped.

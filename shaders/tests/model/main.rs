@@ -7,6 +7,8 @@
     reason = "a test that cannot go on should say where, and one that is skipped why"
 )]
 
+mod biased;
+mod budget;
 mod common;
 mod families;
 mod forced;
@@ -15,3 +17,4 @@ mod harness;
 mod lost;
 mod residency;
 mod streamed;
+mod uploads;

@@ -17,10 +17,10 @@ use nestling_formats::{Checkpoint, Level};
 use crate::common::{Parts, all_logits, device, parts, step, store_path, try_step, try_step_at};
 use crate::harness::limited_device;
 
-const PROMPT: usize = 9;
+pub const PROMPT: usize = 9;
 
 /// Bytes of all experts at a level, and the least that a step can do with.
-fn expert_bytes(parts: &Parts) -> (u64, u64) {
+pub fn expert_bytes(parts: &Parts) -> (u64, u64) {
     let store = parts.source.store().unwrap();
     let table = ExpertTable::of_store(store, parts.source.level_max().unwrap()).unwrap();
     (table.total_bytes(), table.least_bytes())
@@ -28,7 +28,7 @@ fn expert_bytes(parts: &Parts) -> (u64, u64) {
 
 /// Bits of the logits of a prompt and of the tokens after it, one by one; what the device did for
 /// each token.
-fn run(
+pub fn run(
     runner: &mut dyn ModelRunner,
     tokens: &[u32],
     each: &mut dyn FnMut(usize, &mut dyn ModelRunner),

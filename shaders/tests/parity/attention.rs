@@ -75,6 +75,19 @@ impl Case {
         }
     }
 
+    /// What attended values may differ by where half floats below 2^-14, the smallest normal one, are
+    /// taken for 0; nothing for other pages. Every element of a key changes a score by that times the
+    /// query's, every value by as much; the logarithm of a weight changes by twice what a score does.
+    pub fn subnormal_tolerance(&self, stored: &[f32]) -> f32 {
+        if self.dtype != KvDtype::F16 {
+            return 0.0;
+        }
+        let smallest = 1.0 / (1 << 14) as f32;
+        let largest = stored.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
+        let score = self.heads.2 as f32 * largest * smallest / (self.heads.2 as f32).sqrt();
+        smallest + 2.0 * (2.0 * score).exp_m1() * largest
+    }
+
     /// Everything stored, in steps of so many rows, and what the last step attends to.
     pub fn attended<B: Backend>(&self, backend: &mut B, steps: &[usize]) -> [Vec<f32>; 2] {
         let (h, g, d) = self.heads;

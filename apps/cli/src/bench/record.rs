@@ -128,24 +128,26 @@ impl Record<'_> {
         api.map_or_else(|| format!("CPU {}", self.machine.kernels), str::to_owned)
     }
 
-    /// What a token gave the device to do: dispatches, submissions, waits for it, and bytes of weights
-    /// copied to it.
-    pub fn device_work(&self) -> [f64; 4] {
+    /// What a token gave the device to do: dispatches, submissions, waits for it, bytes of weights that
+    /// were brought to it, and those of them that went by way of other memory.
+    pub fn device_work(&self) -> [f64; 5] {
         let mut all = BackendCounters::default();
         self.samples.iter().for_each(|sample| all += sample.device);
-        let each = [all.dispatches, all.submissions, all.waits, all.upload_bytes];
+        let BackendCounters { dispatches, submissions, waits, upload_bytes, staged_bytes } = all;
+        let each = [dispatches, submissions, waits, upload_bytes, staged_bytes];
         each.map(|count| count as f64 / self.tokens() as f64)
     }
 
     /// The same, named; nothing for the processor.
-    fn device_fields(&self) -> [(&'static str, Value); 4] {
-        let [dispatches, submissions, waits, upload_bytes] =
+    fn device_fields(&self) -> [(&'static str, Value); 5] {
+        let [dispatches, submissions, waits, upload_bytes, staged_bytes] =
             self.device_work().map(|count| json!(self.device.map(|_| count)));
         [
             ("dispatches_per_token", dispatches),
             ("submissions_per_token", submissions),
             ("waits_per_token", waits),
             ("upload_bytes_per_token", upload_bytes),
+            ("staged_bytes_per_token", staged_bytes),
         ]
     }
 

@@ -146,7 +146,7 @@ fn cells(record: &Record<'_>) -> Vec<String> {
         record.peak_memory.map(gibibytes).unwrap_or_default(),
     ];
     if record.device.is_some() {
-        let [dispatches, submissions, waits, upload_bytes] = record.device_work();
+        let [dispatches, submissions, waits, upload_bytes, _] = record.device_work();
         cells.push(format!("{dispatches:.1}"));
         cells.push(format!("{submissions:.2}"));
         cells.push(format!("{waits:.2}"));

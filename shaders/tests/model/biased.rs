@@ -1,0 +1,69 @@
+//! Streamed experts with biases, coded and in slots of the device.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nestling_engine::cancel::CancelToken;
+use nestling_engine::convert::{ConvertOptions, convert};
+use nestling_engine::expert::StoreSource;
+use nestling_engine::runner::ModelRunner;
+use nestling_engine::weights::ActivationMode::Int8;
+use nestling_formats::Checkpoint;
+use nestling_formats::store::Store;
+
+use crate::common::{Parts, device, step};
+use crate::streamed::expert_bytes;
+
+/// Tokens of a text: two pages.
+const TOKENS: usize = 70;
+
+/// The tiny checkpoint of a family, converted, and a text.
+pub fn converted(name: &str, folder: &Path) -> Parts {
+    let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/families");
+    let checkpoint = Checkpoint::open(families.join(name)).unwrap();
+    let vocabulary = checkpoint.config().vocab_size as u32;
+    let path = folder.join("tiny.nest");
+    let options = ConvertOptions::default();
+    convert(&checkpoint, &path, &options, &CancelToken::new(), &mut |_| {}).unwrap();
+    let source = StoreSource::owned(Arc::new(Store::open(path).unwrap()), None).unwrap();
+    let text = (0..TOKENS as u32).map(|at| at * 7919 % vocabulary).collect();
+    Parts { source: Arc::new(source), text }
+}
+
+/// Bits of all logits, computed so many rows at a time, and the bytes that were uploaded.
+fn bits(runner: &mut dyn ModelRunner, tokens: &[u32], piece: usize) -> (Vec<u32>, u64) {
+    let (mut bits, mut bytes) = (Vec::new(), 0);
+    for (index, tokens) in tokens.chunks(piece).enumerate() {
+        let output = step(runner, (index * piece, tokens), |_| true);
+        bits.extend(output.logits.iter().map(|logit| logit.to_bits()));
+        bytes += output.stats.device.upload_bytes;
+    }
+    (bits, bytes)
+}
+
+/// Planes that end at level 4, and such that go on to 8: with all experts, with slots for some, and
+/// with the fewest, where experts leave in every step.
+#[test]
+fn streamed_experts_with_biases_give_the_bits_of_resident_ones() {
+    let Some(device) = device() else { return };
+    for name in ["gpt-oss", "gpt-oss-bf16"] {
+        let folder = tempfile::tempdir().unwrap();
+        let parts = converted(name, folder.path());
+        let (all, least) = expert_bytes(&parts);
+        let mut resident = parts.runner(device.again().unwrap(), Int8, None);
+        let (expected, _) = bits(&mut resident, &parts.text, 64);
+        for budget in [least, (all / 2).max(least), 2 * all] {
+            let mut streamed = parts.runner(device.again().unwrap(), Int8, Some(budget));
+            let mut uploaded = Vec::new();
+            for piece in [64, 10, 1] {
+                let (found, bytes) = bits(&mut streamed, &parts.text, piece);
+                assert!(found == expected, "{name}, {budget} of {all} bytes, {piece} rows");
+                uploaded.push(bytes);
+            }
+            eprintln!("{name}, {budget} of {all} bytes for experts: {uploaded:?} bytes uploaded");
+            // With the fewest slots every step brings what the one before let go of.
+            assert!(budget > least || uploaded[2] > 2 * all, "{name}: {uploaded:?}");
+            assert!(budget < all || uploaded[2] == 0, "{name}: {uploaded:?}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A budget of the device's memory bounds all of it: weights, slots, pages and what steps work with.
+
+use nestling_engine::EngineError;
+use nestling_engine::weights::ActivationMode::Int8;
+use nestling_formats::Level;
+use nestling_wgpu::{AdapterChoice, BudgetTooSmall, WgpuBackend, WgpuError, WgpuOptions};
+
+use crate::biased::converted;
+use crate::common::{Parts, ROWS_MAX, device, parts, step};
+
+fn open(vram_budget: u64) -> Result<WgpuBackend, WgpuError> {
+    let (adapter, vram_budget) = (AdapterChoice::Index(0), Some(vram_budget));
+    WgpuBackend::open(&WgpuOptions { adapter, vram_budget, ..WgpuOptions::default() })
+}
+
+/// What an error says of a budget.
+fn refused(error: EngineError) -> BudgetTooSmall {
+    eprintln!("{error}");
+    let refusal = match &error {
+        EngineError::Device(error) => match error.downcast_ref() {
+            Some(WgpuError::BudgetTooSmall(refusal)) => Some(**refusal),
+            _ => None,
+        },
+        _ => None,
+    };
+    refusal.unwrap()
+}
+
+/// Bits of the logits of a prompt of the longest step, and of what follows, a few rows at a time.
+fn run(parts: &Parts, device: &WgpuBackend, budget: u64, experts: Option<u64>) -> Vec<u32> {
+    let tokens = &parts.text[..ROWS_MAX + 20];
+    let mut runner = parts.try_runner(device.again().unwrap(), Int8, experts).unwrap();
+    let mut bits = Vec::new();
+    for (first, count) in [(0, ROWS_MAX), (ROWS_MAX, 16), (ROWS_MAX + 16, 1), (ROWS_MAX + 17, 3)] {
+        let rows = (first, &tokens[first..first + count]);
+        let output = step(&mut runner, rows, |at| at % 3 == 0 || at + 1 == count);
+        bits.extend(output.logits.iter().map(|logit| logit.to_bits()));
+        let taken = device.taken_bytes();
+        assert!(taken <= budget, "{taken} of {budget} bytes");
+    }
+    bits
+}
+
+/// One byte less than the least is refused before anything is loaded; the least is enough.
+fn is_bounded(parts: &Parts, experts: Option<u64>) {
+    let Some(unbounded) = device() else { return };
+    let expected = run(parts, &unbounded, u64::MAX, experts);
+    let refuse = |budget| {
+        let device = open(budget).unwrap();
+        let before = device.taken_bytes();
+        let refusal =
+            refused(parts.try_runner(device.again().unwrap(), Int8, experts).err().unwrap());
+        assert_eq!(device.taken_bytes(), before);
+        refusal
+    };
+    let first = refuse(4 << 20);
+    let all = [first.weight_bytes, first.expert_bytes, first.kv_bytes, first.work_bytes];
+    assert!(all.iter().sum::<u64>() <= first.least && first.weight_bytes > 0 && first.kv_bytes > 0);
+    assert_eq!(first.expert_bytes > 0, experts.is_some());
+    let least = first.least;
+    assert_eq!(refuse(least - 1).least, least);
+    let device = open(least).unwrap();
+    assert!(run(parts, &device, least, experts) == expected);
+}
+
+#[test]
+fn a_streamed_model_keeps_within_the_least_budget() {
+    let Some(parts) = parts(Some(Level::L3)) else { return };
+    is_bounded(&parts, Some(64 << 20));
+}
+
+#[test]
+fn a_resident_model_keeps_within_the_least_budget() {
+    let Some(parts) = parts(Some(Level::L3)) else { return };
+    is_bounded(&parts, None);
+}
+
+/// Biases that streamed experts bring have room too.
+#[test]
+fn experts_with_biases_keep_within_the_least_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut parts = converted("gpt-oss", folder.path());
+    parts.text = parts.text.iter().chain(&parts.text).copied().collect();
+    is_bounded(&parts, Some(1 << 20));
+}
+
+/// Not even a device's own tables.
+#[test]
+fn a_budget_of_nothing_opens_no_device() {
+    if device().is_none() {
+        return;
+    }
+    let error = open(1 << 10).err().unwrap();
+    assert!(matches!(error, WgpuError::OverBudget { budget: 1024, .. }), "{error}");
+}

@@ -1,0 +1,44 @@
+//! How planes get into slots.
+
+use nestling_engine::backend::BackendCounters;
+use nestling_engine::weights::ActivationMode::Int8;
+use nestling_formats::Level;
+use nestling_wgpu::{Uploads, WgpuBackend};
+
+use crate::common::parts;
+use crate::harness::device_with;
+use crate::streamed::{PROMPT, expert_bytes, run};
+
+/// Straight into slots or by way of other memory: the same bits, and it is counted which.
+#[test]
+fn uploads_are_the_same_straight_and_staged() {
+    let Some(parts) = parts(Some(Level::L3)) else { return };
+    let (Some(shared), Some(staging)) = (device_with(None), device_with(Some(Uploads::Staged)))
+    else {
+        return;
+    };
+    let tokens = &parts.text[..PROMPT + 6];
+    let (all, least) = expert_bytes(&parts);
+    let run_on = |device: &WgpuBackend, budget| {
+        let mut runner = parts.runner(device.again().unwrap(), Int8, Some(budget));
+        let mut sum = BackendCounters::default();
+        let (bits, counters) = run(&mut runner, tokens, &mut |_, _| {});
+        counters.into_iter().for_each(|counters| sum += counters);
+        (bits, sum)
+    };
+    let kind = nestling_wgpu::devices().remove(0).features.uploads;
+    for budget in [least, all / 2] {
+        let (expected, staged) = run_on(&staging, budget);
+        let (found, straight) = run_on(&shared, budget);
+        assert!(found == expected, "{budget} bytes");
+        assert!(staged.upload_bytes > 0 && staged.staged_bytes == staged.upload_bytes);
+        assert_eq!(straight.upload_bytes, staged.upload_bytes);
+        let (staged, uploaded) = (straight.staged_bytes, straight.upload_bytes);
+        eprintln!("{kind:?}, {budget} of {all}: {staged} of {uploaded} bytes staged");
+        match kind {
+            // How many depends on what the device is at work on when planes arrive.
+            Uploads::Straight => assert!(staged < uploaded, "{staged} of {uploaded}"),
+            Uploads::Staged => assert_eq!(staged, uploaded),
+        }
+    }
+}
