@@ -227,6 +227,7 @@ impl Recorder {
     /// A device that is lost.
     pub fn overwrite(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
         self.counts.upload_bytes += bytes.len() as u64;
+        self.counts.staged_bytes += bytes.len() as u64;
         self.put_behind(bytes, to)
     }
 
