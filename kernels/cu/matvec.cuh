@@ -11,7 +11,21 @@
 
 #define MATVEC_THREADS 128u
 
-// What one block computes.
+// A product is computed by a team of so many threads: a block, or one of two that share one.
+DEVICE u32 thread_of_team() { return threadIdx.x % MATVEC_THREADS; }
+
+template <u32 TEAMS>
+DEVICE void wait_for_team() {
+#ifndef NESTLING_EMULATION
+    if (TEAMS > 1) {
+        asm volatile("bar.sync %0, 128;" : : "r"(1 + threadIdx.x / MATVEC_THREADS) : "memory");
+        return;
+    }
+#endif
+    __syncthreads();
+}
+
+// What one team computes.
 struct MatvecTask {
     const Matrix* matrix;
     const float* bias;
@@ -167,7 +181,7 @@ DEVICE Cell cell_at(const Matrix& matrix, const MatvecTask& task, u32 first, u32
 template <u32 LEVEL, u32 PAIRS, u32 CELLS>
 DEVICE void sum_cells(const Matrix& matrix, const MatvecTask& task, const MatvecRows& rows, u32 first,
                       u32 groups, float unit, MatvecShared<PAIRS, CELLS>& shared) {
-    u32 lane = lane_of_thread(), warp = threadIdx.x / WARP, vector = lane / 4 % 2, quad = lane % 4;
+    u32 lane = lane_of_thread(), warp = thread_of_team() / WARP, vector = lane / 4 % 2, quad = lane % 4;
     u32 count = task.tiles * groups, place = warp * 4 + lane / 8;
     Cell cell = cell_at(matrix, task, first, groups, place), next = cell;
     Planes planes = read_planes<LEVEL>(matrix, cell), following = planes;
@@ -217,20 +231,22 @@ DEVICE void store_product(const MatvecTask& task, const MatvecRows& rows, u32 pa
     out[from_first] = rows.adds ? out[from_first] + value : value;
 }
 
-template <u32 LEVEL, u32 PAIRS, u32 CELLS>
-DEVICE void matvec_at(const Matrix& matrix, const MatvecTask& task, const MatvecRows& rows,
-                      MatvecShared<PAIRS, CELLS>& shared) {
+// The product of the row and the pair that are this thread's.
+template <u32 LEVEL, u32 PAIRS, u32 CELLS, u32 TEAMS>
+DEVICE float matvec_sum(const Matrix& matrix, const MatvecTask& task, const MatvecRows& rows,
+                        MatvecShared<PAIRS, CELLS>& shared) {
+    u32 thread = thread_of_team();
     Codec codec = read_codec(matrix);
     float unit = unit_of(codec.has_octaves, LEVEL);
-    if (threadIdx.x < 32) {
-        shared.factors[threadIdx.x] = step_factor(codec.has_octaves, threadIdx.x);
+    if (thread < 32) {
+        shared.factors[thread] = step_factor(codec.has_octaves, thread);
     }
     if (LEVEL >= LEVEL_6) {
-        fill_fine_table(shared.fine, codec, LEVEL, threadIdx.x, MATVEC_THREADS);
+        fill_fine_table(shared.fine, codec, LEVEL, thread, MATVEC_THREADS);
     }
-    __syncthreads();
+    wait_for_team<TEAMS>();
     // A thread for each row of each tile, or of each row of activations.
-    u32 part = threadIdx.x / 16, row = threadIdx.x % 16;
+    u32 part = thread / 16, row = thread % 16;
     u32 pair = PAIRS == 1 ? 0 : part, tile = PAIRS == 1 ? part : 0;
     bool adds_up = tile < task.tiles && pair < task.pairs;
     float sum = 0.0f;
@@ -238,7 +254,7 @@ DEVICE void matvec_at(const Matrix& matrix, const MatvecTask& task, const Matvec
     for (u32 first = 0; first < matrix.groups; first += at_once) {
         u32 groups = matrix.groups - first < at_once ? matrix.groups - first : at_once;
         sum_cells<LEVEL, PAIRS, CELLS>(matrix, task, rows, first, groups, unit, shared);
-        __syncthreads();
+        wait_for_team<TEAMS>();
         if (adds_up) {
             const float2(*parts)[16] = &shared.parts[pair][tile * groups];
 #pragma unroll 8
@@ -247,36 +263,47 @@ DEVICE void matvec_at(const Matrix& matrix, const MatvecTask& task, const Matvec
                 sum = fused(next.x, next.y, sum);
             }
         }
-        __syncthreads();
+        wait_for_team<TEAMS>();
     }
-    if (adds_up) {
+    return sum;
+}
+
+template <u32 PAIRS, u32 CELLS, u32 TEAMS>
+DEVICE float matvec_sum_of(const MatvecTask& task, const MatvecRows& rows,
+                           MatvecShared<PAIRS, CELLS>& shared) {
+    const Matrix& matrix = *task.matrix;
+    switch (task.level) {
+    case LEVEL_2:
+        return matvec_sum<LEVEL_2, PAIRS, CELLS, TEAMS>(matrix, task, rows, shared);
+    case LEVEL_3:
+        return matvec_sum<LEVEL_3, PAIRS, CELLS, TEAMS>(matrix, task, rows, shared);
+    case LEVEL_4:
+        return matvec_sum<LEVEL_4, PAIRS, CELLS, TEAMS>(matrix, task, rows, shared);
+    case LEVEL_6:
+        return matvec_sum<LEVEL_6, PAIRS, CELLS, TEAMS>(matrix, task, rows, shared);
+    default:
+        return matvec_sum<LEVEL_8, PAIRS, CELLS, TEAMS>(matrix, task, rows, shared);
+    }
+}
+
+// Products of a block that is one team.
+template <u32 PAIRS, u32 CELLS>
+DEVICE void matvec(const MatvecTask& task, const MatvecRows& rows) {
+    __shared__ MatvecShared<PAIRS, CELLS> shared;
+    if (task.level == NO_LEVEL) {
+        return;
+    }
+    float sum = matvec_sum_of<PAIRS, CELLS, 1>(task, rows, shared);
+    u32 part = threadIdx.x / 16, row = threadIdx.x % 16;
+    u32 pair = PAIRS == 1 ? 0 : part, tile = PAIRS == 1 ? part : 0;
+    if (tile < task.tiles && pair < task.pairs) {
         store_product(task, rows, pair, (task.tile + tile) * 16 + row, sum);
     }
 }
 
-template <u32 PAIRS, u32 CELLS>
-DEVICE void matvec(const MatvecTask& task, const MatvecRows& rows) {
-    __shared__ MatvecShared<PAIRS, CELLS> shared;
-    const Matrix& matrix = *task.matrix;
-    switch (task.level) {
-    case LEVEL_2:
-        return matvec_at<LEVEL_2, PAIRS, CELLS>(matrix, task, rows, shared);
-    case LEVEL_3:
-        return matvec_at<LEVEL_3, PAIRS, CELLS>(matrix, task, rows, shared);
-    case LEVEL_4:
-        return matvec_at<LEVEL_4, PAIRS, CELLS>(matrix, task, rows, shared);
-    case LEVEL_6:
-        return matvec_at<LEVEL_6, PAIRS, CELLS>(matrix, task, rows, shared);
-    case LEVEL_8:
-        return matvec_at<LEVEL_8, PAIRS, CELLS>(matrix, task, rows, shared);
-    default:
-        return;
-    }
-}
-
-// The tiles of one block of a table. False: there are none.
-DEVICE bool task_of(const ProductParams& params, MatvecTask& task, MatvecRows& rows) {
-    const Block& block = params.blocks[blockIdx.y];
+// So many tiles of one block of a table. False: there are none.
+DEVICE bool task_of(const ProductParams& params, u32 index, MatvecTask& task, MatvecRows& rows) {
+    const Block& block = params.blocks[index];
     u32 tiles = (block.end_row + 15) / 16;
     task.tile = block.first_row / 16 + blockIdx.x * params.tiles_per_block;
     if (task.tile >= tiles) {

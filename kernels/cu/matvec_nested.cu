@@ -5,7 +5,7 @@
 KERNEL(MATVEC_THREADS, matvec_nested, ProductParams) {
     MatvecTask task;
     MatvecRows rows;
-    if (task_of(params, task, rows) && task.pairs == 1) {
+    if (task_of(params, blockIdx.y, task, rows) && task.pairs == 1) {
         matvec<1, 128>(task, rows);
     }
 }

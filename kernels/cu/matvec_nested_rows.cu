@@ -5,7 +5,7 @@
 KERNEL_OF_MANY_REGISTERS(MATVEC_THREADS, matvec_nested_rows, ProductParams) {
     MatvecTask task;
     MatvecRows rows;
-    if (task_of(params, task, rows) && task.pairs > 1) {
+    if (task_of(params, blockIdx.y, task, rows) && task.pairs > 1) {
         matvec<8, 32>(task, rows);
     }
 }

@@ -103,6 +103,8 @@ struct RmsNormParams {
     const float* x;      // [rows, cols]
     const float* weight; // [cols]
     float* out;          // [rows, cols]
+    i8* values;          // [rows, groups, 32]: the same in int8, where that is wanted
+    float* scales;       // [rows, groups]
     u32 rows;
     u32 cols;
     float eps;
@@ -145,6 +147,18 @@ struct GatedParams {
     u32 rows;
     u32 cols;
     u32 kind; // 0: SiLU; 1: clamped; 2: GELU
+    float alpha;
+    float limit;
+    u32 is_rotated;
+};
+
+// Products of gates and ups, a block of each after the other, joined as in `GatedParams`. Two tiles of 16
+// rows a block.
+struct GatedProductParams {
+    ProductParams products; // `out` is not written
+    i8* values;             // [rows, groups, 32]
+    float* scales;          // [rows, groups]
+    u32 kind;
     float alpha;
     float limit;
     u32 is_rotated;

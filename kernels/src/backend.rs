@@ -15,7 +15,7 @@ use nestling_formats::Level;
 
 use crate::compile::KernelImages;
 use crate::devices::CudaDeviceChoice;
-use crate::driver::{Driver, HostLaunch};
+use crate::driver::{Driver, GraphCounts, HostLaunch};
 use crate::encoder::{CudaEncoder, HEAD_DIM_MAX, NUM_EXPERTS_MAX, Notes, PER_TOKEN_MAX};
 use crate::error::CudaError;
 use crate::expert_table::CudaExpertTable;
@@ -90,9 +90,9 @@ impl CudaBackend {
         self.driver.allocated_bytes()
     }
 
-    /// How many forms of steps are started as one, each a graph.
-    pub fn graphs(&self) -> usize {
-        self.recorder.graphs()
+    /// Steps that became graphs and steps that were started as one, of all backends on this device.
+    pub fn graph_counts(&self) -> GraphCounts {
+        self.driver.graph_counts()
     }
 
     /// Gives the device up, with all that it holds: whatever still uses it fails with

@@ -42,9 +42,4 @@ impl Graphs {
         self.kept.push((commands.clone(), graph));
         Ok(())
     }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.kept.len()
-    }
 }

@@ -31,6 +31,7 @@ headers! {
     "pages.cuh",
     "params.cuh",
     "reduce.cuh",
+    "rms_norm.cuh",
     "weights.cuh",
 }
 
@@ -90,12 +91,14 @@ kernels! {
     KvStoreInt8 "kv_store_int8",
     MatmulNested "matmul_nested",
     MatvecFloat "matvec_float",
+    MatvecGatedQuantize "matvec_gated_quantize",
     MatvecNested "matvec_nested",
     MatvecNestedRows "matvec_nested_rows",
     MatvecRowMajor "matvec_row_major",
     NormPart "norm_part",
     Quantize "quantize",
     RmsNorm "rms_norm",
+    RmsNormQuantize "rms_norm_quantize",
     Rope "rope",
     Route "route",
     Scale "scale",

@@ -29,7 +29,7 @@ mod states;
 
 pub use backend::{CudaBackend, CudaOptions};
 pub use devices::{CudaDeviceChoice, CudaDeviceDescription, CudaDeviceError, device, devices};
-pub use driver::HostLaunch;
+pub use driver::{GraphCounts, HostLaunch};
 pub use encoder::CudaEncoder;
 pub use error::CudaError;
 pub use expert_table::CudaExpertTable;

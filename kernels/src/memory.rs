@@ -1,12 +1,15 @@
 //! What a step works on, in memory of the device.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nestling_engine::EngineError;
+use nestling_formats::nested::GROUP;
 
 use crate::driver::{Address, DeviceMemory, Driver};
 use crate::error::CudaError;
 use crate::recorder::Recorder;
+use crate::scratch::Quantized;
 use crate::slabs::Place;
 
 /// Activations, `[rows, cols]` of f32. Grows to the rows that come; what a larger step finds in it
@@ -18,6 +21,18 @@ pub struct CudaBuffer {
     /// Rows that there is room for, and the most that there may be.
     capacity: usize,
     rows_max: usize,
+    int8: Int8Rows,
+}
+
+/// A buffer's rows in int8 as products take them, made along with the rows themselves.
+#[derive(Default)]
+struct Int8Rows {
+    /// Values, then scales.
+    memory: Option<DeviceMemory>,
+    /// [`Recorder::epoch`] when they were made of what the buffer holds now.
+    made: Option<u64>,
+    /// Whether a product took them: whoever makes rows makes these too from then on.
+    are_wanted: AtomicBool,
 }
 
 impl CudaBuffer {
@@ -27,7 +42,8 @@ impl CudaBuffer {
         cols: usize,
     ) -> Result<Self, CudaError> {
         let memory = driver.allocate("activations", 4 * cols as u64)?;
-        Ok(Self { memory, cols, rows: 0, capacity: 1, rows_max: rows_max.max(1) })
+        let (rows_max, int8) = (rows_max.max(1), Int8Rows::default());
+        Ok(Self { memory, cols, rows: 0, capacity: 1, rows_max, int8 })
     }
 
     /// Sets the number of rows; what they hold is unspecified unless there were as many.
@@ -44,7 +60,52 @@ impl CudaBuffer {
             self.capacity = capacity;
         }
         self.rows = rows;
+        self.changed();
         Ok(())
+    }
+
+    /// Its rows are others now.
+    pub(crate) fn changed(&mut self) {
+        self.int8.made = None;
+    }
+
+    /// Its rows in int8, if they are at hand; if not, they will be once the rows are made again.
+    pub(crate) fn int8(&self, recorder: &Recorder) -> Option<Quantized> {
+        self.int8.are_wanted.store(true, Ordering::Relaxed);
+        let memory = self.int8.memory.as_ref()?;
+        (self.int8.made == Some(recorder.epoch())).then(|| self.quantized(memory))
+    }
+
+    fn quantized(&self, memory: &DeviceMemory) -> Quantized {
+        let groups = (self.rows * self.cols.div_ceil(GROUP)) as u64;
+        let values = memory.address();
+        Quantized { values, scales: values + GROUP as u64 * groups }
+    }
+
+    /// Where whoever makes its rows makes them in int8 too, if a product wants them.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`], [`CudaError::OverBudget`].
+    pub(crate) fn make_int8(
+        &mut self,
+        recorder: &mut Recorder,
+    ) -> Result<Option<Quantized>, CudaError> {
+        if !self.int8.are_wanted.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let groups = (self.capacity * self.cols.div_ceil(GROUP)) as u64;
+        let bytes = (GROUP as u64 + 4) * groups;
+        let memory = match self.int8.memory.take() {
+            Some(memory) if memory.bytes() >= bytes => memory,
+            smaller => {
+                recorder.retire(smaller);
+                recorder.driver.allocate("activations", bytes)?
+            }
+        };
+        self.int8.made = Some(recorder.epoch());
+        let made = self.quantized(&memory);
+        self.int8.memory = Some(memory);
+        Ok(Some(made))
     }
 
     pub(crate) fn address(&self) -> Address {

@@ -61,6 +61,9 @@ pub(crate) struct Recorder {
     halt: DeviceMemory,
     /// Whether what is recorded may be halted.
     may_halt: bool,
+    /// How often steps were halted: what the host knew of memory was made by commands that may not have
+    /// taken place.
+    epoch: u64,
     /// How far the stream was when a place was taken over.
     passed: Event,
     is_waiting: bool,
@@ -91,6 +94,7 @@ impl Recorder {
             large_tables: Vec::new(),
             halt,
             may_halt: false,
+            epoch: 0,
             passed: driver.event()?,
             is_waiting: false,
             counts: BackendCounters::default(),
@@ -99,14 +103,14 @@ impl Recorder {
         })
     }
 
-    /// How many forms of steps are started as one.
-    pub fn graphs(&self) -> usize {
-        self.graphs.len()
-    }
-
     /// Where kernels leave that planes are missing.
     pub fn halt(&self) -> Address {
         self.halt.address()
+    }
+
+    /// Counts what nobody knows whether it took place: what was known of memory before is not true now.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// What is recorded from now on in this step takes place unless planes are missing.
@@ -120,6 +124,7 @@ impl Recorder {
     /// A device that is lost.
     pub fn resume(&mut self) -> Result<(), CudaError> {
         let halt = self.halt.address();
+        self.epoch += 1;
         self.put_behind(&[0; 4], halt)
     }
 
@@ -256,6 +261,7 @@ impl Recorder {
         }
         self.give_tables()?;
         let done = self.stream.run(&self.commands);
+        self.failed(done.is_err());
         self.commands.clear();
         self.counts.submissions += 1;
         self.is_waiting = true;
@@ -272,10 +278,16 @@ impl Recorder {
         self.driver.check()?;
         self.give_tables()?;
         let done = self.graphs.run(&self.stream, &self.commands);
+        self.failed(done.is_err());
         self.commands.clear();
         self.counts.submissions += 1;
         self.is_waiting = true;
         done
+    }
+
+    /// Some of what was recorded did not take place.
+    fn failed(&mut self, is_so: bool) {
+        self.epoch += u64::from(is_so);
     }
 
     fn give_tables(&mut self) -> Result<(), CudaError> {
@@ -317,6 +329,9 @@ impl Recorder {
 
     /// Forgets what was recorded and not given to the device; what it was given is waited for.
     pub fn discard(&mut self) {
+        if !self.commands.is_empty() {
+            self.epoch += 1;
+        }
         self.commands.clear();
         self.may_halt = false;
         if self.is_waiting && self.stream.synchronize().is_ok() {

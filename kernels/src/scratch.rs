@@ -35,7 +35,7 @@ pub(crate) struct QuantizedRoom {
 }
 
 /// Quantized activations.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Quantized {
     pub values: Address,
     pub scales: Address,

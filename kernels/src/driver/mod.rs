@@ -29,6 +29,17 @@ pub(crate) struct Driver {
     allocated: AtomicU64,
     /// Bytes that may be.
     budget: u64,
+    captured: AtomicU64,
+    replayed: AtomicU64,
+}
+
+/// Graphs of a device, by all backends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphCounts {
+    /// Steps that a graph was made of.
+    pub captured: u64,
+    /// Steps that were started as a graph.
+    pub started: u64,
 }
 
 enum Form {
@@ -105,8 +116,21 @@ impl Driver {
     }
 
     fn of(form: Form, name: String, budget: Option<u64>) -> Arc<Self> {
-        let (lost, allocated) = (Mutex::default(), AtomicU64::new(0));
-        Arc::new(Self { form, name, lost, allocated, budget: budget.unwrap_or(u64::MAX) })
+        Arc::new(Self {
+            form,
+            name,
+            lost: Mutex::default(),
+            allocated: AtomicU64::new(0),
+            budget: budget.unwrap_or(u64::MAX),
+            captured: AtomicU64::new(0),
+            replayed: AtomicU64::new(0),
+        })
+    }
+
+    /// Graphs so far.
+    pub fn graph_counts(&self) -> GraphCounts {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        GraphCounts { captured: count(&self.captured), started: count(&self.replayed) }
     }
 
     /// Bytes of device memory that may be allocated here.
@@ -281,6 +305,7 @@ impl Stream {
             Form::Cuda(cuda) => cuda.capture(&self.raw, commands).map(GraphForm::Cuda),
             Form::Emulated(_) => Ok(GraphForm::Emulated(commands.clone())),
         })?;
+        self.driver.captured.fetch_add(1, Ordering::Relaxed);
         Ok(Graph { driver: Arc::clone(&self.driver), form })
     }
 
@@ -296,7 +321,9 @@ impl Stream {
                 what: "a graph",
                 reason: "it was captured on another device".into(),
             }),
-        })
+        })?;
+        self.driver.replayed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Notes how far the stream has come.

@@ -11,13 +11,15 @@ use nestling_formats::nested::GROUP;
 use nestling_formats::{Activation, Level};
 
 use super::Tools;
-use super::products::{Input, Job, Output, Write, by_level, input_of, products};
+use super::products::{
+    Call, Input, Job, Output, Write, by_level, call_of, input_of, params_of, products,
+};
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::kernel::Kernel;
 use crate::matrix::{CudaMatrix, ProductKind};
 use crate::memory::{CudaBuffer, CudaRouting, expect, word};
-use crate::params::{GatedParams, Pair};
+use crate::params::{GATED_TILES, GatedParams, GatedProductParams, Pair};
 
 /// Bytes of gates and ups that are computed together, at most.
 const GATE_UP_BYTES_MAX: usize = 256 << 20;
@@ -144,18 +146,52 @@ fn joined(
         to_inner.push(Job::new(up, level, (width, pairs.clone()))?);
         to_out.push(Job::new(down, level, (0, pairs))?);
     }
-    let numbered = (0u32..).zip(&pairs[window.clone()]);
-    let (inner_pairs, out_pairs): (Vec<Pair>, Vec<Pair>) = numbered
-        .map(|(inner, pair)| {
-            let to_inner = Pair { x_row: pair.x_row, out_row: inner };
-            (to_inner, Pair { x_row: inner, out_row: pair.out_row })
-        })
-        .unzip();
+    let (inner_pairs, out_pairs) = numbered(&pairs[window.clone()]);
+    let joint = Joint::of(first.weights);
+    if joint.kind == ProductKind::Int8 && to_inner.iter().all(Job::is_one_row) {
+        let call = call_of(tools, (Kernel::MatvecGatedQuantize, &to_inner), (&inner_pairs, input))?;
+        let input = gated_products(tools, (&call, joint), input, (rows, width))?;
+        return products(tools, (&to_out, &out_pairs), &input, output);
+    }
     let gate_up = tools.scratch.gate_up.of(tools.recorder, 2 * rows * width)?;
     let inner = Output { values: gate_up, cols: 2 * width, write: Write::Set };
     products(tools, (&to_inner, &inner_pairs), input, &inner)?;
-    let input = gated(tools, Joint::of(first.weights), gate_up, (rows, width))?;
+    let input = gated(tools, joint, gate_up, (rows, width))?;
     products(tools, (&to_out, &out_pairs), &input, output)
+}
+
+/// Pairs to the rows of gates and ups, which are numbered, and pairs from those.
+fn numbered(pairs: &[Pair]) -> (Vec<Pair>, Vec<Pair>) {
+    let numbered = (0u32..).zip(pairs).map(|(inner, pair)| {
+        let to_inner = Pair { x_row: pair.x_row, out_row: inner };
+        (to_inner, Pair { x_row: inner, out_row: pair.out_row })
+    });
+    numbered.unzip()
+}
+
+/// Multiplies with gates and ups, blocks of one row each that lie one after the other, and joins what
+/// they give, as down takes it in int8.
+pub(super) fn gated_products(
+    Tools { recorder, scratch, .. }: &mut Tools<'_>,
+    (call, joint): (&Call, Joint),
+    input: &Input,
+    (rows, width): (usize, usize),
+) -> Result<Input, EngineError> {
+    let out = scratch.inner.of(recorder, rows * width.div_ceil(GROUP))?;
+    let nowhere = Output { values: 0, cols: width, write: Write::Set };
+    let (kind, alpha, limit) = joint.words();
+    let params = GatedProductParams {
+        products: params_of(call, GATED_TILES, input, &nowhere)?,
+        values: out.values,
+        scales: out.scales,
+        kind,
+        alpha,
+        limit,
+        is_rotated: u32::from(joint.rotated),
+    };
+    let (gates, tiles) = (word("blocks", call.count / 2)?, word("tiles", call.tiles)?);
+    recorder.launch(params.launch(gates, tiles), &params)?;
+    Ok(Input { quantized: Some(out), floats: 0, cols: width, stride: width })
 }
 
 /// How gates and ups are joined, and how down takes what they give.
@@ -171,6 +207,15 @@ impl Joint {
         let CudaMatrix { kind, rotated, .. } = down.matrix;
         Self { activation: *activation, kind, rotated }
     }
+
+    /// The activation, its alpha and its limit, as kernels take them.
+    fn words(self) -> (u32, f32, f32) {
+        match self.activation {
+            Activation::Silu => (0, 0.0, 0.0),
+            Activation::ClampedSwiglu { alpha, limit } => (1, alpha, limit),
+            Activation::GeluTanh => (2, 0.0, 0.0),
+        }
+    }
 }
 
 /// Joins gates and ups, as down takes them.
@@ -180,11 +225,7 @@ pub(super) fn gated(
     gate_up: Address,
     (rows, width): (usize, usize),
 ) -> Result<Input, EngineError> {
-    let (kind, alpha, limit) = match joint.activation {
-        Activation::Silu => (0, 0.0, 0.0),
-        Activation::ClampedSwiglu { alpha, limit } => (1, alpha, limit),
-        Activation::GeluTanh => (2, 0.0, 0.0),
-    };
+    let (kind, alpha, limit) = joint.words();
     let mut params = GatedParams {
         x: gate_up,
         rows: word("rows", rows)?,

@@ -118,6 +118,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         x: &CudaBuffer,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
+        out.changed();
         products::matmul_add(&mut self.tools(), (weights, levels), x, out)
     }
 
@@ -139,6 +140,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         qkv: &mut CudaBuffer,
         kv: &mut CudaPages,
     ) -> Result<(), EngineError> {
+        qkv.changed();
         attention::rope_store(&mut self.tools(), (heads, rows), rope, qkv, kv)
     }
 
@@ -149,6 +151,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         rope: &CudaBuffer,
         queries: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
+        queries.changed();
         attention::rope_queries(&mut self.tools(), (heads, rows), rope, queries)
     }
 
@@ -175,6 +178,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
     }
 
     fn gate(&mut self, gate: &CudaBuffer, out: &mut CudaBuffer) -> Result<(), EngineError> {
+        out.changed();
         elementwise::gate(&mut self.tools(), gate, out)
     }
 
@@ -270,10 +274,12 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
     }
 
     fn scale(&mut self, factor: f32, x: &mut CudaBuffer) -> Result<(), EngineError> {
+        x.changed();
         elementwise::scale(&mut self.tools(), factor, x)
     }
 
     fn softcap(&mut self, cap: f32, x: &mut CudaBuffer) -> Result<(), EngineError> {
+        x.changed();
         elementwise::softcap(&mut self.tools(), cap, x)
     }
 
@@ -288,6 +294,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         eps: f32,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
+        out.changed();
         norms::rms_norm_add(&mut self.tools(), (x, weight, eps), out)
     }
 
@@ -307,6 +314,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         x: &CudaBuffer,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
+        out.changed();
         elementwise::add_gated(&mut self.tools(), gate, x, out)
     }
 
@@ -317,6 +325,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         x: &CudaBuffer,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
+        out.changed();
         experts::ffn_add(&mut self.tools(), (weights, levels), x, out)
     }
 
@@ -362,6 +371,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         expert_rows: &CudaBuffer,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
+        out.changed();
         elementwise::experts_sum(&mut self.tools(), routing, expert_rows, out)
     }
 

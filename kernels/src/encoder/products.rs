@@ -54,6 +54,18 @@ impl<'a> Job<'a> {
     }
 }
 
+impl Job<'_> {
+    /// Whether one row is multiplied with a nested matrix, in int8.
+    pub fn is_one_row(&self) -> bool {
+        Way::of(self) == Way::One
+    }
+
+    fn check(&self, input: &Input) -> Result<(), EngineError> {
+        expect("inputs of a matrix", self.matrix.cols, input.cols)?;
+        self.bias.map_or(Ok(()), |bias| expect("bias", self.matrix.rows, bias.len))
+    }
+}
+
 /// What products read.
 #[derive(Clone, Copy)]
 pub(super) struct Input {
@@ -184,10 +196,7 @@ pub(super) fn products(
 ) -> Result<(), EngineError> {
     let mut ways: Vec<(Way, Blocks)> = Vec::new();
     for job in jobs {
-        expect("inputs of a matrix", job.matrix.cols, input.cols)?;
-        if let Some(bias) = job.bias {
-            expect("bias", job.matrix.rows, bias.len)?;
-        }
+        job.check(input)?;
         let way = Way::of(job);
         let known = ways.iter().position(|(other, _)| *other == way);
         let at = known.unwrap_or_else(|| {
@@ -211,6 +220,30 @@ pub(super) struct Call {
     pub pairs: Address,
 }
 
+/// The parameters of a kernel that computes blocks, so many tiles a block.
+pub(super) fn params_of(
+    Call { blocks, pairs, .. }: &Call,
+    tiles_per_block: u32,
+    input: &Input,
+    output: &Output,
+) -> Result<ProductParams, EngineError> {
+    let quantized = input.quantized.unwrap_or_default();
+    Ok(ProductParams {
+        blocks: *blocks,
+        pairs: *pairs,
+        x_values: quantized.values,
+        x_scales: quantized.scales,
+        x: input.floats,
+        out: output.values,
+        x_groups: word("groups", input.cols.div_ceil(GROUP))?,
+        x_stride: word("columns", input.stride)?,
+        out_cols: word("columns", output.cols)?,
+        adds: u32::from(output.write == Write::Add),
+        tiles_per_block,
+        padding: 0,
+    })
+}
+
 fn record(
     tools: &mut Tools<'_>,
     (way, blocks, pairs): (Way, &Blocks, Address),
@@ -223,32 +256,35 @@ fn record(
     call_kernel(tools, &call, input, output)
 }
 
+/// The blocks of all jobs for one kernel, in their order.
+pub(super) fn call_of(
+    tools: &mut Tools<'_>,
+    (kernel, jobs): (Kernel, &[Job]),
+    (pairs, input): (&[Pair], &Input),
+) -> Result<Call, EngineError> {
+    let mut blocks = Blocks::default();
+    for job in jobs {
+        job.check(input)?;
+        blocks.push(job, 1)?;
+    }
+    let (pairs, all) = (tools.recorder.table(pairs)?, tools.recorder.table(&blocks.all)?);
+    Ok(Call { kernel, blocks: all, count: blocks.all.len(), tiles: blocks.tiles, pairs })
+}
+
 /// Records one kernel that computes blocks.
 pub(super) fn call_kernel(
     Tools { recorder, .. }: &mut Tools<'_>,
-    Call { kernel, blocks, count, tiles, pairs }: &Call,
+    call: &Call,
     input: &Input,
     output: &Output,
 ) -> Result<(), EngineError> {
-    let groups = input.cols.div_ceil(GROUP);
-    let quantized = input.quantized.unwrap_or(Quantized { values: 0, scales: 0 });
-    let at_once = if *kernel == Kernel::MatvecNested { tiles_per_block(groups) } else { 1 };
-    let params = ProductParams {
-        blocks: *blocks,
-        pairs: *pairs,
-        x_values: quantized.values,
-        x_scales: quantized.scales,
-        x: input.floats,
-        out: output.values,
-        x_groups: word("groups", groups)?,
-        x_stride: word("columns", input.stride)?,
-        out_cols: word("columns", output.cols)?,
-        adds: u32::from(output.write == Write::Add),
-        tiles_per_block: at_once,
-        padding: 0,
+    let at_once = match call.kernel {
+        Kernel::MatvecNested => tiles_per_block(input.cols.div_ceil(GROUP)),
+        _ => 1,
     };
-    let (count, tiles) = (word("blocks", *count)?, word("tiles", *tiles)?);
-    Ok(recorder.launch(params.launch(*kernel, count, tiles), &params)?)
+    let params = params_of(call, at_once, input, output)?;
+    let (count, tiles) = (word("blocks", call.count)?, word("tiles", call.tiles)?);
+    Ok(recorder.launch(params.launch(call.kernel, count, tiles), &params)?)
 }
 
 /// Rows as pairs of themselves, level by level, and where those of each begin.
@@ -291,9 +327,10 @@ pub(super) fn input_for(
     kind: ProductKind,
 ) -> Result<Input, EngineError> {
     let quantized = match kind {
-        ProductKind::Int8 => {
-            Some(quantize(tools, x, Heads { count: 1, width: x.cols, inputs: x.cols })?)
-        }
+        ProductKind::Int8 => match x.int8(tools.recorder) {
+            Some(made) => Some(made),
+            None => Some(quantize(tools, x, Heads { count: 1, width: x.cols, inputs: x.cols })?),
+        },
         ProductKind::Float => None,
     };
     Ok(Input { quantized, floats: x.address(), cols: x.cols, stride: x.cols })

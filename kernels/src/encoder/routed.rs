@@ -5,7 +5,7 @@ use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
 use super::Tools;
-use super::experts::{Joint, gated};
+use super::experts::{Joint, gated, gated_products};
 use super::products::{Call, Input, Output, Write, call_kernel, input_for};
 use crate::driver::{Address, DeviceMemory};
 use crate::error::CudaError;
@@ -101,6 +101,13 @@ struct Blocks {
     are_several: bool,
 }
 
+impl Blocks {
+    fn call(&self, kernel: Kernel, like: Side) -> Call {
+        let Self { first, count, pairs, .. } = *self;
+        Call { kernel, blocks: first, count, tiles: like.rows.div_ceil(TILE_ROWS), pairs }
+    }
+}
+
 pub(super) fn experts(
     tools: &mut Tools<'_>,
     (table, notes): (&CudaExpertTable, &mut Notes),
@@ -123,10 +130,16 @@ pub(super) fn experts(
     out.resize(tools.recorder, uses)?;
     let [inner, outer] = find(tools, (table, notes), (levels, routing), uses)?;
     let input = input_for(tools, x, gate.kind)?;
+    let joint = Joint { activation, kind: down.kind, rotated: down.rotated };
+    let is_fused = !inner.are_several && gate.kind == down.kind && gate.kind == ProductKind::Int8;
+    if is_fused {
+        let call = inner.call(Kernel::MatvecGatedQuantize, gate);
+        let input = gated_products(tools, (&call, joint), &input, (uses, gate.rows))?;
+        return multiply(tools, (outer, down), &input, &Output::of(out, Write::Set));
+    }
     let gate_up = tools.scratch.gate_up.of(tools.recorder, 2 * uses * gate.rows)?;
     let to_inner = Output { values: gate_up, cols: 2 * gate.rows, write: Write::Set };
     multiply(tools, (inner, gate), &input, &to_inner)?;
-    let joint = Joint { activation, kind: down.kind, rotated: down.rotated };
     let input = gated(tools, joint, gate_up, (uses, gate.rows))?;
     multiply(tools, (outer, down), &input, &Output::of(out, Write::Set))
 }
@@ -199,10 +212,7 @@ fn multiply(
         (ProductKind::Int8, false) => &[Kernel::MatvecNested],
         (ProductKind::Int8, true) => &[Kernel::MatvecNested, Kernel::MatvecNestedRows],
     };
-    kernels.iter().try_for_each(|kernel| {
-        let Blocks { first, count, pairs, .. } = blocks;
-        let tiles = like.rows.div_ceil(TILE_ROWS);
-        let call = Call { kernel: *kernel, blocks: first, count, tiles, pairs };
-        call_kernel(tools, &call, input, output)
-    })
+    kernels
+        .iter()
+        .try_for_each(|kernel| call_kernel(tools, &blocks.call(*kernel, like), input, output))
 }

@@ -2,9 +2,9 @@
 
 use super::{
     AddGatedParams, ArgmaxParams, AttendParams, DeltaNetParams, EmbedParams, ExpertBlocksParams,
-    ExpertsSumParams, GateParams, GatedParams, GatherRowsParams, HeadsRestParams, KvStoreParams,
-    NormPartParams, ProductParams, QuantizeParams, RmsNormParams, RopeParams, RouteParams,
-    ScalarParams,
+    ExpertsSumParams, GateParams, GatedParams, GatedProductParams, GatherRowsParams,
+    HeadsRestParams, KvStoreParams, NormPartParams, ProductParams, QuantizeParams, RmsNormParams,
+    RopeParams, RouteParams, ScalarParams,
 };
 use crate::kernel::Kernel;
 
@@ -30,6 +30,9 @@ pub const MATVEC_PAIRS_MAX: u32 = 8;
 /// Most pairs of a block of `matmul_nested`.
 pub const MATMUL_PAIRS_MAX: u32 = 64;
 
+/// Tiles of 16 rows that a block of `matvec_gated_quantize` computes: a group.
+pub const GATED_TILES: u32 = 2;
+
 /// Most uses that `expert_blocks` compares with each other.
 pub const EXPERT_USES_MAX: usize = 1024;
 
@@ -53,7 +56,8 @@ impl Launch {
 impl RmsNormParams {
     /// A block for each row.
     pub fn launch(&self) -> Launch {
-        Launch::new(Kernel::RmsNorm, [self.rows.into(), 1], 256)
+        let kernel = if self.values == 0 { Kernel::RmsNorm } else { Kernel::RmsNormQuantize };
+        Launch::new(kernel, [self.rows.into(), 1], 256)
     }
 }
 
@@ -77,6 +81,14 @@ impl ProductParams {
             _ => tiles.div_ceil(self.tiles_per_block.max(1)).into(),
         };
         Launch::new(kernel, [across, blocks.into()], 128)
+    }
+}
+
+impl GatedProductParams {
+    /// For so many gates of at most so many tiles.
+    pub fn launch(&self, gates: u32, tiles: u32) -> Launch {
+        let groups = tiles.div_ceil(GATED_TILES);
+        Launch::new(Kernel::MatvecGatedQuantize, [groups.into(), gates.into()], 256)
     }
 }
 

@@ -6,7 +6,8 @@ mod launch;
 use bytemuck::{Pod, Zeroable};
 
 pub use launch::{
-    EXPERT_USES_MAX, Launch, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, SPLIT_POSITIONS,
+    EXPERT_USES_MAX, GATED_TILES, Launch, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX,
+    SPLIT_POSITIONS,
 };
 
 /// A struct of `cu/params.cuh`: what kernels are given, and what that leads to.
@@ -150,6 +151,8 @@ params! {
         x: u64,
         weight: u64,
         out: u64,
+        values: u64,
+        scales: u64,
         rows: u32,
         cols: u32,
         eps: f32,
@@ -191,6 +194,17 @@ params! {
         scales: u64,
         rows: u32,
         cols: u32,
+        kind: u32,
+        alpha: f32,
+        limit: f32,
+        is_rotated: u32,
+    }
+
+    /// Products of gates and ups, joined.
+    GatedProductParams {
+        products: ProductParams,
+        values: u64,
+        scales: u64,
         kind: u32,
         alpha: f32,
         limit: f32,

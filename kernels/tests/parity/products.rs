@@ -1,14 +1,17 @@
 //! Products with matrices: bits are those of the CPU where activations are int8.
 
 use nestling_cuda::kernel::Kernel;
-use nestling_cuda::params::{Block, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, Pair, ProductParams};
+use nestling_cuda::params::{
+    Block, GATED_TILES, GatedProductParams, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, Pair, ProductParams,
+};
 use nestling_engine::backend::{Backend, Encoder, Linear};
+use nestling_engine::cpu::math;
 use nestling_engine::cpu::reference::Reference;
 use nestling_engine::driver::block_on;
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
 
-use crate::harness::{address, expect_equal, noise, outcome};
+use crate::harness::{address, expect_equal, noise, outcome, outcomes};
 use crate::matrices::{Form, weights};
 use crate::nested::HeldMatrix;
 use crate::quantize::quantized;
@@ -169,5 +172,68 @@ fn rows_that_lie_one_after_another_at_all_levels() {
         let mut case = Case::new([Form::RowMajor; 2], shape, &Level::ALL);
         case.pairs = pairs;
         case.check(Kernel::MatvecRowMajor);
+    }
+}
+
+/// Gates and ups of one row each, joined and quantized at once: the bits of one after the other.
+#[test]
+fn gates_and_ups_are_joined_as_on_the_cpu() {
+    let levels = [Level::L2, Level::L3, Level::L4, Level::L6, Level::L8];
+    for (width, cols, is_rotated) in
+        [(16, 32, false), (40, 200, false), (96, 600, true), (33, 4200, false)]
+    {
+        let held =
+            [Form::Tiled, Form::Merged].map(|form| HeldMatrix::new(weights(form, width, cols, 7)));
+        let described = [0, 1].map(|index| held[index].params());
+        let (x, bias) = (noise(2 * cols, 9), noise(width, 4));
+        let (values, scales) = quantized(&x, cols, false);
+        let (mut blocks, mut pairs) = (Vec::new(), Vec::new());
+        for (index, level) in (0u32..).zip(levels) {
+            for (which, matrix) in described.iter().enumerate() {
+                blocks.push(Block {
+                    matrix: address(std::slice::from_ref(matrix)),
+                    bias: if which == 0 { address(&bias) } else { 0 },
+                    level: level.index() as u32,
+                    first_pair: index,
+                    pairs: 1,
+                    first_row: 0,
+                    end_row: width as u32,
+                    out_col: 0,
+                });
+            }
+            pairs.push(Pair { x_row: index % 2, out_row: 4 - index });
+        }
+        let groups = width.div_ceil(32);
+        let count = levels.len() * groups;
+        let found = outcomes((&vec![0i8; 32 * count], &vec![0f32; count]), |to, to_scales| {
+            let products = ProductParams {
+                blocks: address(&blocks),
+                pairs: address(&pairs),
+                x_values: address(&values),
+                x_scales: address(&scales),
+                x_groups: cols.div_ceil(32) as u32,
+                tiles_per_block: GATED_TILES,
+                ..ProductParams::default()
+            };
+            let params = GatedProductParams {
+                products,
+                values: to,
+                scales: to_scales,
+                is_rotated: is_rotated.into(),
+                ..GatedProductParams::default()
+            };
+            (params.launch(levels.len() as u32, width.div_ceil(16) as u32), params)
+        });
+        let mut joined = vec![0f32; levels.len() * width];
+        for (index, level) in levels.into_iter().enumerate() {
+            let x = &x[index % 2 * cols..][..cols];
+            let gate = expected(&held[0].weights, level, x);
+            let up = expected(&held[1].weights, level, x);
+            let out = &mut joined[(4 - index) * width..][..width];
+            for (at, out) in out.iter_mut().enumerate() {
+                *out = math::silu(gate[at] + bias[at]) * up[at];
+            }
+        }
+        assert_eq!(found, quantized(&joined, width, is_rotated), "{width}, {cols}");
     }
 }

@@ -1,0 +1,98 @@
+//! Steps that come again are one graph, and what was lost in the middle of one is an error of it.
+
+use nestling_cuda::GraphCounts;
+use nestling_engine::EngineError;
+use nestling_engine::backend::{Backend, BackendCounters};
+use nestling_engine::residency::ExpertTable;
+use nestling_engine::runner::ModelRunner;
+use nestling_engine::weights::ActivationMode::Int8;
+use nestling_formats::Level;
+
+use crate::common::{Parts, own_device, parts, step, try_step};
+use crate::harness::Gpu;
+
+const PROMPT: usize = 4;
+
+/// Bits of logits of a prompt and of the tokens after it; what the device did for each of those.
+fn decode(runner: &mut dyn ModelRunner, tokens: &[u32]) -> (Vec<u32>, Vec<BackendCounters>) {
+    let mut bits = Vec::new();
+    let mut counters = Vec::new();
+    step(runner, (0, &tokens[..PROMPT]), |_| false);
+    for at in PROMPT..tokens.len() {
+        let output = step(runner, (at, &tokens[at..=at]), |_| true);
+        bits.extend(output.logits.iter().map(|logit| logit.to_bits()));
+        counters.push(output.stats.device);
+    }
+    (bits, counters)
+}
+
+/// Graphs that were made and started since.
+fn since(device: &Gpu, before: GraphCounts) -> (u64, u64) {
+    let now = device.graph_counts();
+    (now.captured - before.captured, now.started - before.started)
+}
+
+/// Bytes of all experts.
+fn all_bytes(parts: &Parts) -> u64 {
+    let store = parts.source.store().unwrap();
+    ExpertTable::of_store(store, parts.source.level_max().unwrap()).unwrap().total_bytes()
+}
+
+#[test]
+fn decode_steps_are_one_graph_from_the_second_on() {
+    let (Some(device), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let tokens = &parts.text[..PROMPT + 5];
+    let mut runner = parts.runner(device.again().unwrap(), Int8, None);
+    let before = device.graph_counts();
+    let (expected, counters) = decode(&mut runner, tokens);
+    // The first one is seen, the second one made a graph of.
+    assert_eq!(since(&device, before), (1, 4));
+    assert!(counters.iter().all(|one| (one.submissions, one.waits) == (1, 1)), "{counters:?}");
+    eprintln!("{:?}", counters.last());
+    let before = device.graph_counts();
+    assert!(decode(&mut runner, tokens).0 == expected);
+    let (captured, started) = since(&device, before);
+    assert!(captured == 0 && started >= 5, "{captured}, {started}");
+}
+
+#[test]
+fn streamed_steps_that_lack_nothing_are_graphs_too() {
+    let (Some(device), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let tokens = &parts.text[..PROMPT + 5];
+    let mut resident = parts.runner(device.again().unwrap(), Int8, None);
+    let (expected, _) = decode(&mut resident, tokens);
+    let mut runner = parts.runner(device.again().unwrap(), Int8, Some(all_bytes(&parts)));
+    assert!(decode(&mut runner, tokens).0 == expected);
+    let before = device.graph_counts();
+    let (found, counters) = decode(&mut runner, tokens);
+    assert!(found == expected);
+    assert!(counters.iter().all(|one| (one.submissions, one.waits) == (1, 1)), "{counters:?}");
+    let (_, started) = since(&device, before);
+    assert!(started >= 4, "{started}");
+}
+
+#[test]
+fn a_device_that_is_lost_within_a_step_is_an_error_of_it_and_no_other_device_is() {
+    let (Some(other), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    if !other.name().contains("emulated") {
+        eprintln!("SKIPPED: a GPU cannot be told to be lost within a step");
+        return;
+    }
+    let tokens = &parts.text[..PROMPT + 4];
+    let mut lasting = parts.runner(other, Int8, None);
+    let (expected, _) = decode(&mut lasting, tokens);
+    for (kernels, budget) in [(0, None), (17, None), (40, Some(all_bytes(&parts) / 2))] {
+        let Some(device) = own_device() else { return };
+        let handle = device.again().unwrap();
+        let mut runner = parts.runner(device, Int8, budget);
+        assert!(decode(&mut runner, tokens).0 == expected);
+        handle.lose_after(kernels);
+        for _ in 0..2 {
+            let lost = try_step(&mut runner, (tokens.len(), &parts.text[..1]), |_| true);
+            assert!(matches!(lost, Err(EngineError::DeviceLost(_))), "{:?}", lost.err());
+        }
+        drop(runner);
+        assert!(handle.again().is_err());
+        assert!(decode(&mut lasting, tokens).0 == expected);
+    }
+}
