@@ -195,6 +195,7 @@ impl DeviceOptions {
             device: choice.clone(),
             vram_budget: self.vram_budget,
             kernel_cache: self.pipeline_cache.as_ref().map(|folder| folder.join("cuda")),
+            ..CudaOptions::default()
         })?)
     }
 
@@ -271,6 +272,19 @@ impl OpenDevice {
             Self::Cuda(gpu) => host.into_iter().chain(gpu.memory_bytes()).min(),
             #[cfg(feature = "wgpu")]
             Self::Wgpu(gpu) => host.into_iter().chain(gpu.memory_bytes()).min(),
+        }
+    }
+
+    /// Lets models that are opened from now on keep experts for which a GPU has no room in the host's
+    /// memory, so that they do not come from the disk again: in half of what an engine may use there.
+    /// Only a GPU of NVIDIA's does.
+    pub fn keep_in_host(&self, host: Option<u64>) {
+        match self {
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => gpu.set_host_bytes(host.unwrap_or(0) / 2),
+            _ => {
+                let _ = host;
+            }
         }
     }
 

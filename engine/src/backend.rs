@@ -22,6 +22,9 @@ use crate::weights::{ActivationMode, MatrixWeights};
 pub use encoder::Encoder;
 pub(crate) use needs::ExpertPlace;
 pub use needs::ModelNeeds;
+/// Bytes of a plane in memory of the host that a device copies to and from by itself.
+pub type HostPlane = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
 pub use parts::{
     AttentionHeads, DeltaNet, ExpertShape, ExpertUse, FeedForward, HeadMatrices, HeadNorm,
     HeldExpert, LevelWeights, Linear, MatrixForm, MatrixShape, PinnedExpert, Router, Routing,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{
@@ -38,6 +39,9 @@ pub struct CudaOptions {
     /// Bytes of device memory that may be allocated, for weights, experts, pages and all else; none for
     /// what is free.
     pub vram_budget: Option<u64>,
+    /// Bytes of the host's memory, pinned, that planes of experts may lie in for which the device has no
+    /// room: what leaves the device goes there, and comes back from there and not from the disk.
+    pub host_bytes: u64,
     /// Folder where compiled kernels are kept from one start to the next.
     pub kernel_cache: Option<PathBuf>,
 }
@@ -50,6 +54,7 @@ pub struct CudaBackend {
     /// Experts that kernels found in the step under way.
     pub(crate) notes: Notes,
     memory_bytes: Option<u64>,
+    host_bytes: AtomicU64,
 }
 
 impl CudaBackend {
@@ -61,7 +66,7 @@ impl CudaBackend {
         let images = KernelImages::new(options.kernel_cache.clone());
         let driver = Driver::open(&options.device, images, options.vram_budget)?;
         let memory_bytes = Some(driver.budget());
-        Self::on(driver, memory_bytes)
+        Self::on(driver, (memory_bytes, options.host_bytes))
     }
 
     /// A device of host memory, whose kernels `launch` runs: for tests where there is no device. It
@@ -70,13 +75,17 @@ impl CudaBackend {
     /// # Errors
     /// [`CudaError::OutOfMemory`].
     pub fn on_host(launch: HostLaunch, vram_budget: Option<u64>) -> Result<Self, CudaError> {
-        Self::on(Driver::emulated(launch, vram_budget), vram_budget)
+        Self::on(Driver::emulated(launch, vram_budget), (vram_budget, 0))
     }
 
-    fn on(driver: Arc<Driver>, memory_bytes: Option<u64>) -> Result<Self, CudaError> {
-        let recorder = Recorder::new(&driver)?;
+    fn on(
+        driver: Arc<Driver>,
+        (memory_bytes, host_bytes): (Option<u64>, u64),
+    ) -> Result<Self, CudaError> {
+        let recorder = Recorder::new(&driver, host_bytes)?;
         let (scratch, notes) = (Scratch::default(), Notes::default());
-        Ok(Self { driver, recorder, scratch, notes, memory_bytes })
+        let host_bytes = AtomicU64::new(host_bytes);
+        Ok(Self { driver, recorder, scratch, notes, memory_bytes, host_bytes })
     }
 
     /// Bytes of device memory that may be used: the budget that was given, or what was free when the
@@ -112,7 +121,25 @@ impl CudaBackend {
     /// # Errors
     /// A device whose memory is full.
     pub fn again(&self) -> Result<Self, CudaError> {
-        Self::on(Arc::clone(&self.driver), self.memory_bytes)
+        self.with_host_bytes(self.host_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Another one, with other [`CudaOptions::host_bytes`].
+    ///
+    /// # Errors
+    /// A device whose memory is full.
+    pub fn with_host_bytes(&self, host_bytes: u64) -> Result<Self, CudaError> {
+        Self::on(Arc::clone(&self.driver), (self.memory_bytes, host_bytes))
+    }
+
+    /// Makes [`CudaOptions::host_bytes`] others for those that [`CudaBackend::again`] gives from now on.
+    pub fn set_host_bytes(&self, host_bytes: u64) {
+        self.host_bytes.store(host_bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of the host's memory that are pinned for planes and transfers, by all backends on this device.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.driver.pinned_bytes()
     }
 }
 

@@ -15,6 +15,7 @@ mod encoder;
 mod error;
 mod expert_table;
 mod graphs;
+mod host_planes;
 pub mod kernel;
 mod matrix;
 mod memory;

@@ -248,6 +248,18 @@ impl CudaMatrix {
         }
     }
 
+    /// Where a plane lies in its slot, and its bytes.
+    ///
+    /// # Errors
+    /// A matrix that is in no slot or lacks the plane.
+    pub(crate) fn plane(&self, plane: Plane) -> Result<(Address, usize), EngineError> {
+        let missing = || EngineError::mismatch("plane of a matrix", "one in a slot", "none");
+        let Storage::Slot(slot) = &self.storage else { return Err(missing()) };
+        let place = slot.room.planes[plane.index()].filter(|_| plane.level() <= slot.held);
+        let bytes = plane_bytes(slot.layout, self.rows, self.cols, plane);
+        place.zip(bytes).ok_or_else(missing)
+    }
+
     /// Whether rows lie interleaved by 16.
     pub(crate) fn is_tiled(&self) -> bool {
         self.described.form == Form::Tile16 as u32

@@ -3,6 +3,7 @@
 //! What the host gives along, tables of rows, lies in one arena whose places are the same in every
 //! step of the same form: so are the commands then, and such a step is one graph.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::Pod;
@@ -12,6 +13,7 @@ use crate::driver::commands::Commands;
 use crate::driver::{Address, DeviceMemory, Driver, Event, PinnedMemory, Stream};
 use crate::error::CudaError;
 use crate::graphs::Graphs;
+use crate::host_planes::HostBlock;
 use crate::params::Launch;
 use crate::slabs::{Place, Readers, Slabs};
 use crate::staging::Staging;
@@ -75,8 +77,8 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// # Errors
     /// A device whose memory is full.
-    pub fn new(driver: &Arc<Driver>) -> Result<Self, CudaError> {
-        let mut staging = Staging::new(driver)?;
+    pub fn new(driver: &Arc<Driver>, host_bytes: u64) -> Result<Self, CudaError> {
+        let mut staging = Staging::new(driver, host_bytes)?;
         let halt = driver.allocate("halt", 4)?;
         staging.upload(&[0; 4], halt.address())?;
         Ok(Self {
@@ -245,6 +247,19 @@ impl Recorder {
         self.staging.upload(bytes, to)
     }
 
+    /// Copies parts of memory that nothing writes to pinned memory of the host; none where there is no
+    /// room for them.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn fetch(
+        &mut self,
+        parts: &[(Address, Range<usize>)],
+        bytes: usize,
+    ) -> Result<Option<Arc<HostBlock>>, CudaError> {
+        self.staging.fetch(parts, bytes)
+    }
+
     /// Keeps memory until nothing that was recorded reads it.
     pub fn retire(&mut self, memory: Option<DeviceMemory>) {
         self.retired.extend(memory);
@@ -323,6 +338,7 @@ impl Recorder {
     fn settle(&mut self) {
         (self.used, self.given) = (0, 0);
         self.large_tables.clear();
+        self.staging.finished();
         self.retired.clear();
         self.slabs.settle();
     }

@@ -1,9 +1,11 @@
 //! Weights on their way to the device: through pinned memory, on a stream of their own.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::driver::{Address, Driver, Event, PinnedMemory, Stream};
 use crate::error::CudaError;
+use crate::host_planes::{HostBlock, HostPlanes};
 
 /// Bytes of a piece, and pieces that are under way at once.
 const PIECE_BYTES: usize = 4 << 20;
@@ -21,6 +23,11 @@ pub(crate) struct Staging {
     arrived: Event,
     /// Whether copies were started that nobody was told to wait for.
     is_ahead: bool,
+    /// Planes that lie in pinned memory already.
+    host: HostPlanes,
+    /// Those that copies read which nobody was told to wait for, and those that others wait for.
+    ahead: Vec<Arc<HostBlock>>,
+    awaited: Vec<Arc<HostBlock>>,
 }
 
 struct Piece {
@@ -33,7 +40,7 @@ struct Piece {
 impl Staging {
     /// # Errors
     /// What the driver refuses.
-    pub fn new(driver: &Arc<Driver>) -> Result<Self, CudaError> {
+    pub fn new(driver: &Arc<Driver>, host_bytes: u64) -> Result<Self, CudaError> {
         Ok(Self {
             stream: driver.stream()?,
             pieces: Vec::new(),
@@ -41,6 +48,9 @@ impl Staging {
             filled: 0,
             arrived: driver.event()?,
             is_ahead: false,
+            host: HostPlanes::new(driver, host_bytes),
+            ahead: Vec::new(),
+            awaited: Vec::new(),
             driver: Arc::clone(driver),
         })
     }
@@ -50,6 +60,14 @@ impl Staging {
     /// # Errors
     /// A device that is lost.
     pub fn upload(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
+        if let Some(block) = self.host.block_of(bytes) {
+            if let Some((memory, start)) = block.place(bytes) {
+                self.stream.copy_in((memory, start, bytes.len()), to)?;
+            }
+            self.ahead.push(block);
+            self.is_ahead = true;
+            return Ok(());
+        }
         let (mut rest, mut to) = (bytes, to);
         while !rest.is_empty() {
             let start = self.room()?;
@@ -86,6 +104,24 @@ impl Staging {
         Ok(self.filled)
     }
 
+    /// Copies parts of the device's memory to pinned memory, behind the copies that were started; none
+    /// where there is no room for them.
+    ///
+    /// # Errors
+    /// As [`HostPlanes::fetch`].
+    pub fn fetch(
+        &self,
+        parts: &[(Address, Range<usize>)],
+        bytes: usize,
+    ) -> Result<Option<Arc<HostBlock>>, CudaError> {
+        self.host.fetch(&self.stream, parts, bytes)
+    }
+
+    /// All that others were told to wait for was waited for.
+    pub fn finished(&mut self) {
+        self.awaited.clear();
+    }
+
     /// What is copied from now on waits until another stream has come so far.
     ///
     /// # Errors
@@ -102,6 +138,7 @@ impl Staging {
         if self.is_ahead {
             self.stream.record(&self.arrived)?;
             reader.wait_for(&self.arrived)?;
+            self.awaited.append(&mut self.ahead);
             self.is_ahead = false;
         }
         Ok(())

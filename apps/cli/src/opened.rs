@@ -164,13 +164,15 @@ pub fn memory_budget(given: Option<ByteSize>) -> Option<u64> {
 }
 
 fn engine_options(resources: &ResourceArgs, device: &OpenDevice) -> EngineOptions {
+    let host = memory_budget(resources.memory);
+    device.keep_in_host(host);
     EngineOptions {
         threads: resources.threads.map(|threads| threads as usize).or_else(best_threads),
         placement: match resources.pin_threads {
             true => ThreadPlacement::Pinned,
             false => ThreadPlacement::Free,
         },
-        memory_bytes: device.memory_bytes(memory_budget(resources.memory)),
+        memory_bytes: device.memory_bytes(host),
         ..EngineOptions::default()
     }
 }

@@ -1,10 +1,12 @@
 //! What a device computes: the operations of one step.
 
-use nestling_formats::{Level, Plane};
+use std::ops::Range;
+
+use nestling_formats::{Level, MatrixKind, Plane};
 
 use super::{
-    AttentionHeads, Backend, DeltaNet, FeedForward, HeadMatrices, HeldExpert, LevelWeights, Linear,
-    PinnedExpert, Router, Routing, SlotPlace,
+    AttentionHeads, Backend, DeltaNet, FeedForward, HeadMatrices, HeldExpert, HostPlane,
+    LevelWeights, Linear, PinnedExpert, Router, Routing, SlotPlace,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -247,6 +249,22 @@ pub trait Encoder<B: Backend>: Send {
     ) -> Result<(), EngineError> {
         let _ = (matrix, plane, bytes);
         Err(no_slots())
+    }
+
+    /// Copies parts of matrices of an expert in a slot, each a plane, to where they are in one plane of a
+    /// store with so many bytes, which lies in memory of the host from then on. None where there is no
+    /// room for it, or a device keeps no planes there.
+    ///
+    /// # Errors
+    /// Parts that the matrices do not have; a failed device.
+    fn fetch_plane(
+        &mut self,
+        weights: &FeedForward<B>,
+        parts: &[(MatrixKind, Plane, Range<usize>)],
+        bytes: u64,
+    ) -> Result<Option<HostPlane>, EngineError> {
+        let _ = (weights, parts, bytes);
+        Ok(None)
     }
 
     /// Makes the slots as many as `bytes` are enough for, or fewer where memory is full. What lies in

@@ -137,7 +137,11 @@ impl<B: Backend> StreamedExperts<B> {
     }
 
     pub(super) fn submit_jobs(&mut self, class: ReadClass) {
-        for id in self.jobs.planes.drain(..) {
+        let mut planes = std::mem::take(&mut self.jobs.planes);
+        for id in planes.drain(..) {
+            if self.recall(id) {
+                continue;
+            }
             match self.extents.extent(id) {
                 Some(extent) => {
                     let (tag, extent) = (tag_of(id), extent.clone());
@@ -146,5 +150,6 @@ impl<B: Backend> StreamedExperts<B> {
                 None => self.residency.failed(id),
             }
         }
+        self.jobs.planes = planes;
     }
 }

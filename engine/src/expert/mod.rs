@@ -6,6 +6,7 @@ pub mod checkpoint;
 mod embedding_rows;
 mod extents;
 pub mod float_tables;
+mod host_tier;
 mod jobs;
 pub mod memory;
 mod on_device;

@@ -4,10 +4,12 @@ use std::collections::HashSet;
 
 use nestling_formats::{ExpertId, Plane};
 
+use super::host_tier::HostTier;
 use super::slot::Slot;
 use super::streamed::StreamedExperts;
 use crate::backend::{Backend, Encoder, HeldExpert};
 use crate::error::EngineError;
+use crate::reads::ArrivedPlane;
 use crate::residency::{PlaneId, PlaneState};
 
 /// The slots of a device, and who is in none.
@@ -19,12 +21,15 @@ pub(super) struct DeviceSlots<B: Backend> {
     changed: Vec<ExpertId>,
     /// Experts of which planes have arrived that are in no slot yet.
     arrived: Vec<ExpertId>,
+    /// Planes that were in slots.
+    pub tier: HostTier<B>,
 }
 
 impl<B: Backend> DeviceSlots<B> {
     pub fn new(slots: B::ExpertSlots) -> Self {
         let free = (0..B::slot_count(&slots).0).rev().collect();
-        Self { slots, free, changed: Vec::new(), arrived: Vec::new() }
+        let tier = HostTier::new();
+        Self { slots, free, changed: Vec::new(), arrived: Vec::new(), tier }
     }
 
     /// A slot that nothing is in.
@@ -116,6 +121,7 @@ impl<B: Backend> StreamedExperts<B> {
             self.residency.discard(layer, expert, &mut self.evicted);
         }
         self.drop_evicted();
+        self.move_out(encoder)?;
         let Some(device) = &mut self.device else { return Ok(()) };
         let resized = encoder.resize_slots(&mut device.slots, bytes);
         let (count, _) = B::slot_count(&device.slots);
@@ -127,13 +133,39 @@ impl<B: Backend> StreamedExperts<B> {
         resized
     }
 
+    /// Copies planes that leave the device to memory of the host, where there is room: before anything
+    /// is put into their slots.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub(super) fn move_out(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
+        let Self { device, maker, extents, residency, .. } = self;
+        let Some(device) = device else { return Ok(()) };
+        let is_absent = |id| residency.state(id) == PlaneState::Absent;
+        device.tier.move_out((&*maker.source, extents), &is_absent, encoder)
+    }
+
+    /// Takes in a plane that lies in memory of the host; false if it does not.
+    pub(super) fn recall(&mut self, id: PlaneId) -> bool {
+        let Some(device) = &mut self.device else { return false };
+        let slots = self.slots.get_mut(id.layer as usize);
+        let slot = slots.and_then(|slots| slots.get_mut(id.expert as usize));
+        let (Some(slot), Some(bytes)) = (slot, device.tier.take(id)) else { return false };
+        self.stats.recalled_bytes += (*bytes).as_ref().len() as u64;
+        slot.put(id.plane.index(), ArrivedPlane::held(bytes));
+        self.residency.arrived(id);
+        device.arrived(ExpertId { layer: id.layer, expert: id.expert });
+        true
+    }
+
     /// Puts planes that arrived ahead of their use into their slots.
-    fn put_arrived(&mut self, encoder: &mut B::Encoder<'_>) {
+    fn put_arrived(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
+        self.move_out(encoder)?;
         while let Some(done) = self.reads.try_next() {
             // Nobody waits for it: whoever wants it asks again.
             let _ = self.arrive(done);
         }
-        let Some(device) = &mut self.device else { return };
+        let Some(device) = &mut self.device else { return Ok(()) };
         for id in std::mem::take(&mut device.arrived) {
             let slots = self.slots.get_mut(id.layer as usize);
             let slot = slots.and_then(|slots| slots.get_mut(id.expert as usize));
@@ -143,6 +175,7 @@ impl<B: Backend> StreamedExperts<B> {
                 device.changed(id);
             }
         }
+        Ok(())
     }
 
     /// Tells the tables what has changed.
@@ -154,7 +187,7 @@ impl<B: Backend> StreamedExperts<B> {
         tables: &mut [Option<B::ExpertTable>],
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(), EngineError> {
-        self.put_arrived(encoder);
+        self.put_arrived(encoder)?;
         let Some(device) = &mut self.device else { return Ok(()) };
         while let Some(id) = device.changed.last().copied() {
             let slots = self.slots.get(id.layer as usize);

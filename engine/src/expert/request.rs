@@ -282,6 +282,7 @@ impl<B: Backend> StreamedExperts<B> {
         encoder: &mut B::Encoder<'_>,
         ready: &mut Vec<PinnedExpert<'a, B>>,
     ) -> Result<(), EngineError> {
+        self.move_out(encoder)?;
         let crowded = self.wanted.iter().any(|one| one.progress == Progress::Unplaced);
         let most = if crowded { GIVEN_AT_ONCE } else { usize::MAX };
         let mut wanted = std::mem::take(&mut self.wanted);

@@ -15,6 +15,8 @@ pub struct StreamStats {
     pub ahead_bytes: u64,
     /// Bytes that arrived, by plane, whatever they were read for.
     pub read_bytes: [u64; 5],
+    /// Bytes that came from memory of the host, where a device keeps what it has no room for.
+    pub recalled_bytes: u64,
     /// Bytes read ahead of being asked for.
     pub prefetched_bytes: u64,
     /// Of those, bytes that the next layer did ask for.
@@ -36,6 +38,7 @@ impl StreamStats {
         self.ahead_bytes += other.ahead_bytes;
         self.prefetched_bytes += other.prefetched_bytes;
         self.prefetch_used_bytes += other.prefetch_used_bytes;
+        self.recalled_bytes += other.recalled_bytes;
         self.wait_ns += other.wait_ns;
         self.asked_bits += other.asked_bits;
         self.served_bits += other.served_bits;

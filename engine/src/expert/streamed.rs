@@ -169,6 +169,8 @@ impl<B: Backend> StreamedExperts<B> {
         }
         let shed = self.memory.take_shed();
         if shed > 0 {
+            let of_host = self.device.as_mut().map_or(0, |device| device.tier.shed(shed));
+            let shed = shed.saturating_sub(of_host);
             self.residency.shed(shed, &mut self.evicted);
         }
         self.drop_evicted();
@@ -180,6 +182,11 @@ impl<B: Backend> StreamedExperts<B> {
         for id in self.evicted.drain(..) {
             let slots = self.slots.get_mut(id.layer as usize);
             if let Some(slot) = slots.and_then(|slots| slots.get_mut(id.expert as usize)) {
+                if let (Some(device), Some((weights, held))) = (&mut self.device, slot.bound())
+                    && id.plane.index() < held
+                {
+                    device.tier.leave(id, weights);
+                }
                 let place = slot.drop_plane(id.plane.index());
                 if let Some(device) = &mut self.device {
                     place.into_iter().for_each(|place| device.give(place));

@@ -11,6 +11,7 @@ use memmap2::MmapMut;
 
 #[cfg(target_os = "linux")]
 use super::slab::{self, Piece, Slab};
+use crate::backend::HostPlane;
 use crate::error::EngineError;
 
 /// Buffers begin at multiples of this and have a multiple of it: what direct reads ask for.
@@ -315,7 +316,7 @@ impl Buffer {
 
     /// The bytes of a plane that was read to `range`.
     pub fn arrived(self, range: Range<usize>) -> ArrivedPlane {
-        ArrivedPlane { buffer: self, range }
+        ArrivedPlane(Bytes::Read { buffer: self, range })
     }
 }
 
@@ -329,26 +330,43 @@ impl Drop for Buffer {
 
 /// The bytes of an extent as they were written, from a 64-byte boundary on. Their memory is used
 /// again once this is dropped.
-pub struct ArrivedPlane {
-    buffer: Buffer,
-    range: Range<usize>,
+pub struct ArrivedPlane(Bytes);
+
+enum Bytes {
+    Read {
+        buffer: Buffer,
+        range: Range<usize>,
+    },
+    /// They were read before, and lay in memory of a device since.
+    Held(HostPlane),
 }
 
 impl ArrivedPlane {
     /// Bytes of memory that it takes: those of the extent and what its buffer has more.
     pub fn memory_bytes(&self) -> u64 {
-        self.buffer.bytes().len() as u64
+        match &self.0 {
+            Bytes::Read { buffer, .. } => buffer.bytes().len() as u64,
+            Bytes::Held(bytes) => (**bytes).as_ref().len() as u64,
+        }
+    }
+
+    /// A plane that is in memory of the host.
+    pub(crate) fn held(bytes: HostPlane) -> Self {
+        Self(Bytes::Held(bytes))
     }
 }
 
 impl AsRef<[u8]> for ArrivedPlane {
     fn as_ref(&self) -> &[u8] {
-        self.buffer.bytes().get(self.range.clone()).unwrap_or_default()
+        match &self.0 {
+            Bytes::Read { buffer, range } => buffer.bytes().get(range.clone()).unwrap_or_default(),
+            Bytes::Held(bytes) => (**bytes).as_ref(),
+        }
     }
 }
 
 impl std::fmt::Debug for ArrivedPlane {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ArrivedPlane({} bytes)", self.range.len())
+        write!(f, "ArrivedPlane({} bytes)", self.as_ref().len())
     }
 }

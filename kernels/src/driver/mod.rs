@@ -29,6 +29,7 @@ pub(crate) struct Driver {
     allocated: AtomicU64,
     /// Bytes that may be.
     budget: u64,
+    pinned: AtomicU64,
     captured: AtomicU64,
     replayed: AtomicU64,
 }
@@ -122,6 +123,7 @@ impl Driver {
             lost: Mutex::default(),
             allocated: AtomicU64::new(0),
             budget: budget.unwrap_or(u64::MAX),
+            pinned: AtomicU64::new(0),
             captured: AtomicU64::new(0),
             replayed: AtomicU64::new(0),
         })
@@ -150,6 +152,11 @@ impl Driver {
     /// Bytes of device memory that are allocated here.
     pub fn allocated_bytes(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of pinned memory.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.pinned.load(Ordering::Relaxed)
     }
 
     /// Gives the device up: whatever still uses it fails with [`CudaError::Lost`].
@@ -226,6 +233,7 @@ impl Driver {
             Form::Cuda(cuda) => cuda.allocate_pinned(what, bytes),
             Form::Emulated(emulated) => emulated.allocate_pinned(what, bytes),
         })?;
+        self.pinned.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(PinnedMemory { driver: Arc::clone(self), raw })
     }
 
@@ -419,6 +427,7 @@ impl Drop for DeviceMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
+        self.driver.pinned.fetch_sub(self.len() as u64, Ordering::Relaxed);
         match &self.driver.form {
             Form::Cuda(cuda) => cuda.free_pinned(&mut self.raw),
             Form::Emulated(emulated) => emulated.free_pinned(&mut self.raw),

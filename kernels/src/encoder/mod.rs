@@ -11,14 +11,16 @@ mod quantize;
 mod route;
 mod routed;
 
+use std::ops::Range;
+
 use nestling_engine::EngineError;
 use nestling_engine::backend::{
-    AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, HeldExpert, LevelWeights, Linear,
-    PinnedExpert, Router, Routing, SlotPlace,
+    AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, HeldExpert, HostPlane,
+    LevelWeights, Linear, PinnedExpert, Router, Routing, SlotPlace,
 };
 use nestling_engine::batch::StepRows;
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
-use nestling_formats::{Level, Plane};
+use nestling_formats::{Level, MatrixKind, Plane};
 
 use crate::backend::CudaBackend;
 use crate::expert_table::CudaExpertTable;
@@ -245,6 +247,28 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         bytes: &[u8],
     ) -> Result<(), EngineError> {
         matrix.add_plane(&mut self.backend.recorder, plane, bytes)
+    }
+
+    fn fetch_plane(
+        &mut self,
+        weights: &FeedForward<CudaBackend>,
+        parts: &[(MatrixKind, Plane, Range<usize>)],
+        bytes: u64,
+    ) -> Result<Option<HostPlane>, EngineError> {
+        let mut places = Vec::with_capacity(parts.len());
+        for (kind, plane, range) in parts {
+            let linear = match kind {
+                MatrixKind::Gate => &weights.gate,
+                MatrixKind::Up => &weights.up,
+                _ => &weights.down,
+            };
+            let (address, bytes) = linear.matrix.plane(*plane)?;
+            expect("bytes of a plane", bytes, range.len())?;
+            places.push((address, range.clone()));
+        }
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let block = self.backend.recorder.fetch(&places, bytes)?;
+        Ok(block.map(|block| block as HostPlane))
     }
 
     fn resize_slots(&mut self, slots: &mut CudaSlots, bytes: u64) -> Result<(), EngineError> {

@@ -23,3 +23,4 @@ mod lost;
 mod residency;
 #[path = "../../../shaders/tests/model/streamed.rs"]
 mod streamed;
+mod tiers;

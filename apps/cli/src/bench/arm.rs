@@ -42,13 +42,15 @@ impl ArmOptions {
     pub fn new(opening: Opening, tests: &[Test], run: &RunningArgs, device: &OpenDevice) -> Self {
         let most = |of: fn(&Test) -> usize| tests.iter().map(of).max().unwrap_or(1);
         let sessions = most(|test| test.sessions);
+        let host = memory_budget(run.memory);
+        device.keep_in_host(host);
         Self {
             opening,
             rows_max: (run.ubatch_size as usize).max(sessions),
             sessions,
             positions: most(|test| test.depth + test.prompt + test.generated),
             kv_dtype: kv_dtype(run.kv_type),
-            memory_bytes: device.memory_bytes(memory_budget(run.memory)),
+            memory_bytes: device.memory_bytes(host),
             reads: ReadOptions::default(),
             recorder: None,
         }

@@ -1,0 +1,143 @@
+//! Planes of experts in pinned memory of the host, for which the device has no room: copied there and back
+//! by the device itself, on the stream of transfers.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::driver::{Address, Driver, Event, PinnedMemory, Stream};
+use crate::error::CudaError;
+
+/// Memory for planes, used again by those of the same size.
+pub(crate) struct HostPlanes {
+    driver: Arc<Driver>,
+    budget: u64,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Bytes of all memory, in use or not.
+    allocated: u64,
+    /// Not in use, by size.
+    free: BTreeMap<usize, Vec<PinnedMemory>>,
+    /// In use, by the address of the first byte.
+    lent: BTreeMap<usize, Weak<HostBlock>>,
+}
+
+/// One plane. Others may have its memory once it is dropped.
+pub(crate) struct HostBlock {
+    /// None only while it is dropped.
+    memory: Option<PinnedMemory>,
+    bytes: usize,
+    /// Behind the copies to it.
+    written: Event,
+    state: Arc<Mutex<State>>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl HostBlock {
+    /// The memory, and where in it some of its bytes are.
+    pub fn place(&self, bytes: &[u8]) -> Option<(&PinnedMemory, usize)> {
+        let memory = self.memory.as_ref()?;
+        let start = bytes.as_ptr().addr().checked_sub(memory.bytes().as_ptr().addr())?;
+        (start + bytes.len() <= memory.len()).then_some((memory, start))
+    }
+}
+
+impl AsRef<[u8]> for HostBlock {
+    /// Waits until they are there. Those of a device that was lost are unspecified: whoever uses them
+    /// uses the device, which says so.
+    fn as_ref(&self) -> &[u8] {
+        let _ = self.written.synchronize();
+        let bytes = self.memory.as_ref().map(PinnedMemory::bytes).unwrap_or_default();
+        bytes.get(..self.bytes).unwrap_or_default()
+    }
+}
+
+impl Drop for HostBlock {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else { return };
+        let mut state = lock(&self.state);
+        state.lent.remove(&memory.bytes().as_ptr().addr());
+        state.free.entry(memory.len()).or_default().push(memory);
+    }
+}
+
+impl State {
+    /// Memory that is not in use; none if the budget has no room for more.
+    fn take(
+        &mut self,
+        (driver, budget): (&Arc<Driver>, u64),
+        bytes: usize,
+    ) -> Result<Option<PinnedMemory>, CudaError> {
+        if let Some(memory) = self.free.get_mut(&bytes).and_then(Vec::pop) {
+            return Ok(Some(memory));
+        }
+        // Of other sizes than are wanted now.
+        while self.allocated + bytes as u64 > budget
+            && let Some(mut entry) = self.free.first_entry()
+        {
+            match entry.get_mut().pop() {
+                Some(memory) => self.allocated -= memory.len() as u64,
+                None => drop(entry.remove()),
+            }
+        }
+        if self.allocated + bytes as u64 > budget {
+            return Ok(None);
+        }
+        match driver.allocate_pinned("experts", bytes) {
+            Ok(memory) => {
+                self.allocated += memory.len() as u64;
+                Ok(Some(memory))
+            }
+            Err(error) if error.is_full() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl HostPlanes {
+    /// Room for planes of so many bytes in all; nothing is allocated before it is used.
+    pub fn new(driver: &Arc<Driver>, budget: u64) -> Self {
+        Self { driver: Arc::clone(driver), budget, state: Arc::default() }
+    }
+
+    /// Starts copies of parts of the device's memory to their places in a block of so many bytes. None
+    /// if there is no room for it.
+    ///
+    /// # Errors
+    /// A device that is lost; a part that ends beyond the block.
+    pub fn fetch(
+        &self,
+        stream: &Stream,
+        parts: &[(Address, Range<usize>)],
+        bytes: usize,
+    ) -> Result<Option<Arc<HostBlock>>, CudaError> {
+        let size = bytes.max(256);
+        let taken = lock(&self.state).take((&self.driver, self.budget), size)?;
+        let Some(mut memory) = taken else { return Ok(None) };
+        for (address, range) in parts {
+            stream.copy_out((*address, range.len()), (&mut memory, range.start))?;
+        }
+        let written = self.driver.event()?;
+        stream.record(&written)?;
+        let start = memory.bytes().as_ptr().addr();
+        let (memory, state) = (Some(memory), Arc::clone(&self.state));
+        let block = Arc::new(HostBlock { memory, bytes, written, state });
+        lock(&self.state).lent.insert(start, Arc::downgrade(&block));
+        Ok(Some(block))
+    }
+
+    /// The block that holds these bytes, if one does.
+    pub fn block_of(&self, bytes: &[u8]) -> Option<Arc<HostBlock>> {
+        let state = lock(&self.state);
+        let (_, block) = state.lent.range(..=bytes.as_ptr().addr()).next_back()?;
+        let block = block.upgrade()?;
+        drop(state);
+        block.place(bytes).is_some().then_some(block)
+    }
+}

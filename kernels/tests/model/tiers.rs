@@ -1,0 +1,84 @@
+//! Experts in the device's memory, in pinned memory of the host and on the disk: each plane in one place, and
+//! the bits of resident ones.
+
+use nestling_engine::runner::ModelRunner;
+use nestling_engine::weights::ActivationMode::Int8;
+use nestling_formats::Level;
+
+use crate::common::{own_device, parts, step};
+use crate::streamed::{PROMPT, expert_bytes};
+
+/// What a pass over some tokens gave, and where its planes came from.
+#[derive(Debug, Default)]
+struct Pass {
+    bits: Vec<u32>,
+    read_bytes: u64,
+    recalled_bytes: u64,
+}
+
+fn pass(runner: &mut dyn ModelRunner, tokens: &[u32]) -> Pass {
+    let mut pass = Pass::default();
+    for (first, rows) in std::iter::once((0, &tokens[..PROMPT]))
+        .chain((PROMPT..tokens.len()).map(|at| (at, &tokens[at..=at])))
+    {
+        let output = step(runner, (first, rows), |at| at + 1 == rows.len());
+        pass.bits.extend(output.logits.iter().map(|logit| logit.to_bits()));
+        pass.read_bytes += output.stats.streaming.read_total();
+        pass.recalled_bytes += output.stats.streaming.recalled_bytes;
+    }
+    pass
+}
+
+#[test]
+fn what_leaves_the_device_comes_back_from_the_host() {
+    for level in [Level::L3, Level::L8] {
+        let (Some(device), Some(parts)) = (own_device(), parts(Some(level))) else { return };
+        let tokens = &parts.text[..PROMPT + 4];
+        let expected = pass(&mut parts.runner(device.again().unwrap(), Int8, None), tokens).bits;
+        let (all, least) = expert_bytes(&parts);
+        let idle = device.pinned_bytes();
+        // Room for all that the device has none for, for some of it, and for nothing.
+        for (host_bytes, on_device) in [(all, all / 4), (all / 4, least), (0, all / 4)] {
+            let backend = device.with_host_bytes(host_bytes).unwrap();
+            let mut runner = parts.runner(backend, Int8, Some(on_device));
+            let first = pass(&mut runner, tokens);
+            let second = pass(&mut runner, tokens);
+            assert!(first.bits == expected && second.bits == expected, "level {level}");
+            eprintln!(
+                "level {level}, {on_device} on the device, {host_bytes} on the host, of {all}: read {} and {}, \
+                 recalled {} and {}",
+                first.read_bytes, second.read_bytes, first.recalled_bytes, second.recalled_bytes
+            );
+            // Beside the planes, tables and pieces of transfers are pinned.
+            assert!(device.pinned_bytes() - idle <= host_bytes + (32 << 20));
+            match host_bytes {
+                0 => assert!(second.recalled_bytes == 0 && second.read_bytes > 0),
+                bytes if bytes == all => {
+                    assert!(second.recalled_bytes > 0 && second.read_bytes == 0);
+                }
+                _ => assert!(second.recalled_bytes > 0 && second.read_bytes > 0),
+            }
+        }
+    }
+}
+
+#[test]
+fn slots_and_the_host_s_planes_may_be_fewer_while_running() {
+    let (Some(device), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let tokens = &parts.text[..PROMPT + 4];
+    let expected = pass(&mut parts.runner(device.again().unwrap(), Int8, None), tokens).bits;
+    let (all, least) = expert_bytes(&parts);
+    let backend = device.with_host_bytes(all).unwrap();
+    let mut runner = parts.runner(backend, Int8, Some(all / 2));
+    let memory = runner.expert_memory().unwrap();
+    assert!(pass(&mut runner, tokens).bits == expected);
+    // What lay in the slots moves, and nothing is read again.
+    memory.set_budget(least);
+    runner.change_expert_memory().unwrap();
+    let moved = pass(&mut runner, tokens);
+    assert!(moved.bits == expected && moved.read_bytes == 0, "{} bytes read", moved.read_bytes);
+    // A system that is short of memory gets the host's first.
+    memory.shed(2 * all);
+    let shed = pass(&mut runner, tokens);
+    assert!(shed.bits == expected && shed.read_bytes > 0);
+}
