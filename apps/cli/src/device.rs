@@ -27,7 +27,11 @@ fn options(args: &DeviceArgs) -> DeviceOptions {
 /// Opens what computes, and says so where it is not what one would hope for.
 pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
     let device = options(args).open();
-    let device = device.map_err(|error| explain(&error).advise(instead_of(&args.device)))?;
+    let device = device.map_err(|error| {
+        let failure = explain(&error);
+        let has_advice = failure.advice.is_some();
+        if has_advice { failure } else { failure.advise(instead_of(&args.device)) }
+    })?;
     tell(&device, args, console);
     Ok(device)
 }

@@ -5,6 +5,7 @@ use crate::failure::{Exit, Failure};
 use nestling::engine::{EngineError, MemoryTooSmall};
 use nestling::formats::ImportError;
 use nestling::formats::store::StoreError;
+use nestling::wgpu::WgpuError;
 
 pub fn explain(error: &EngineError) -> Failure {
     let failure = Failure::sentence(error);
@@ -38,8 +39,23 @@ pub fn explain(error: &EngineError) -> Failure {
         }
         EngineError::Store(error) => explain_store(error),
         EngineError::Import(error) => explain_import(error),
+        EngineError::Device(error) => match least_of_device(&**error) {
+            Some(least) => failure.advise(format!(
+                "give --vram-budget {least} or more, shorten the context with -c, or lower --level"
+            )),
+            None => failure,
+        },
         EngineError::NotFinite { .. } => failure.advise("check the store with `nestling verify`"),
         _ => failure,
+    }
+}
+
+/// The least budget of a GPU's memory that would do, where one was too small.
+fn least_of_device(error: &(dyn std::error::Error + 'static)) -> Option<u64> {
+    match error.downcast_ref()? {
+        WgpuError::BudgetTooSmall(refused) => Some(refused.least),
+        WgpuError::OverBudget { least, .. } => Some(*least),
+        _ => None,
     }
 }
 

@@ -190,7 +190,8 @@ pub fn greedy(runner: &mut dyn ModelRunner, prompt: &[u32], count: usize) -> Vec
     choices
 }
 
-fn best(logits: &[f32]) -> Choice {
+/// The largest of some logits.
+pub fn best(logits: &[f32]) -> Choice {
     let mut best = [(0, f32::NEG_INFINITY); 2];
     for (token, &logit) in (0u32..).zip(logits) {
         if logit > best[0].1 {
