@@ -16,6 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let store = Arc::new(Store::open(arguments.first().ok_or("give a store")?)?);
     let seconds = arguments.get(1).map_or(Ok(1.0), |text| text.parse())?;
     let mut options = MeasureOptions {
+        kept_bytes: 64 << 20,
         block_bytes: SIZES.to_vec(),
         depths: DEPTHS.to_vec(),
         methods: Vec::new(),

@@ -13,8 +13,8 @@ use faults::{Fault, bundled, faulty_store};
 use nestling_engine::EngineError;
 use nestling_engine::driver::block_on;
 use nestling_engine::reads::{
-    MeasureOptions, ReadClass, ReadDone, ReadMethod, ReadOptions, ReadRequest, Reads, buffer_bytes,
-    choose, measure, plane_sizes,
+    IdleDepth, MeasureOptions, ReadClass, ReadDone, ReadMethod, ReadOptions, ReadRequest, Reads,
+    buffer_bytes, choose, measure, plane_sizes,
 };
 use nestling_formats::Plane;
 use nestling_formats::store::{Extent, GroupId, OpenOptions, Store, StoreError};
@@ -200,6 +200,43 @@ fn an_urgent_read_starts_beside_idle_ones() {
     assert_eq!(storage.offsets(), [extents[0].offset, extents[4].offset]);
     storage.release();
     assert_eq!(collect(&reads, 5).len(), 5);
+}
+
+#[test]
+fn idle_reads_take_the_whole_depth_where_they_may() {
+    let (storage, store) = faulty_store();
+    let extents = extents(&store, 3);
+    let reads = Reads::open(store, &options(ReadMethod::Threads)).unwrap();
+    storage.hold();
+    submit(&reads, &extents, ReadClass::Idle);
+    storage.wait_for_held(1);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(storage.offsets(), [extents[0].offset]);
+    reads.set_idle_depth(IdleDepth::Full);
+    storage.wait_for_held(2);
+    assert_eq!(storage.offsets(), [extents[0].offset, extents[1].offset]);
+    storage.release();
+    assert!(collect(&reads, 3).values().all(|done| done.result.is_ok()));
+}
+
+/// Where the system lets this user pin memory; it may refuse rings, too.
+#[test]
+fn planes_that_land_in_registered_memory_are_brought_where_they_stay() {
+    let store = Arc::new(Store::open(bundled()).unwrap());
+    let extents = extents(&store, 40);
+    let reads = Reads::open(store.clone(), &options(ReadMethod::IoUring)).unwrap();
+    submit(&reads, &extents, ReadClass::Urgent);
+    let done = collect(&reads, extents.len());
+    for (tag, extent) in (0..).zip(&extents) {
+        let plane = done[&tag].result.as_ref().unwrap();
+        assert_eq!(plane.as_ref(), store.read_extent_vec(extent).unwrap());
+        assert!(plane.memory_bytes() <= buffer_bytes(extent.length));
+    }
+    let counters = reads.counters();
+    assert!([0, counters.reads].contains(&counters.staged), "{counters:?}");
+    if counters.staged == 0 {
+        eprintln!("SKIPPED: no memory could be registered with a ring");
+    }
 }
 
 #[test]

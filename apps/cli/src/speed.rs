@@ -50,7 +50,7 @@ struct Remembered {
     /// Bytes of memory per second, by the number of threads.
     memory: BTreeMap<usize, f64>,
     /// Reads, by the name of the disk.
-    disks: BTreeMap<String, Vec<Measured>>,
+    reads: BTreeMap<String, Vec<Measured>>,
 }
 
 impl Remembered {
@@ -216,7 +216,7 @@ fn trial_store(path: &Path) -> Option<Arc<Store>> {
 /// Reads of these sizes: remembered, or measured now and remembered.
 fn disk(place: &Place, known: &mut Remembered, console: &Console) -> Result<Vec<Measured>> {
     let name = place.disk_name();
-    let held = known.disks.get(&name).map(Vec::as_slice).unwrap_or_default();
+    let held = known.reads.get(&name).map(Vec::as_slice).unwrap_or_default();
     let is_held = |size: &u64| held.iter().any(|one| one.block_bytes == *size);
     if !place.sizes.is_empty() && place.sizes.iter().all(is_held) {
         let of_store = |one: &&Measured| place.sizes.contains(&one.block_bytes);
@@ -224,7 +224,7 @@ fn disk(place: &Place, known: &mut Remembered, console: &Console) -> Result<Vec<
     }
     console.note(format_args!("measuring how {name} is read best..."));
     let measured = place.measure()?;
-    let all = known.disks.entry(name).or_default();
+    let all = known.reads.entry(name).or_default();
     all.retain(|one| !place.sizes.contains(&one.block_bytes));
     all.extend(measured.iter().cloned());
     known.keep();

@@ -391,18 +391,18 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
         Ok(if self.ready.is_empty() { None } else { Some(&self.ready) })
     }
 
-    /// Whether a prediction of what the next layer wants is worth its making.
-    pub fn reads_ahead(&self) -> bool {
-        matches!(&self.from, From::Streamed(streamed) if streamed.reads_ahead())
+    /// Whether a prediction of what the layer so many layers behind this one wants is worth its making.
+    pub fn reads_ahead(&self, distance: usize) -> bool {
+        matches!(&self.from, From::Streamed(streamed) if streamed.reads_ahead(distance))
     }
 
-    /// Reads, while there is nothing else to be read, what the next layer is predicted to want.
+    /// Reads, while there is nothing else to be read, what a later layer is predicted to want.
     ///
     /// # Errors
     /// A failed device.
     pub async fn read_ahead(
         &mut self,
-        rows: &StepRows,
+        (layer, rows): (usize, &StepRows),
         (hidden, predicted): (&B::Buffer, &B::Routing),
         encoder: &mut B::Encoder<'_>,
         scratch: &mut RequestScratch<B>,
@@ -411,11 +411,10 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
         if reads_hidden(&*self.levels, rows) {
             encoder.read_into(hidden, &mut scratch.hidden).await?;
         }
-        let layer = self.layer + 1;
-        scratch.sort(layer as usize, rows, &*self.levels);
+        scratch.sort(layer, rows, &*self.levels);
         if let From::Streamed(streamed) = &mut self.from {
             let RequestScratch { uses, experts, .. } = scratch;
-            streamed.read_ahead(layer, ranges(experts), uses);
+            streamed.read_ahead(layer as u32, ranges(experts), uses);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use nestling_formats::{ExpertId, Plane};
 
-use super::request::Wanted;
+use super::request::{LatePlanes, Wanted};
 use super::streamed::StreamedExperts;
 use super::tag::tag_of;
 use crate::backend::{Backend, ExpertUse};
@@ -16,6 +16,9 @@ use crate::residency::{Admission, PlaneId, PlaneState};
 
 /// How much faster an expert is computed with than read, about: only orders of reads depend on it.
 const READ_SHARE: u64 = 10;
+
+/// Reads for each of the depth of which fewer keep a disk busy for less than a layer takes, about.
+const DRY_READS: usize = 2;
 
 /// Rows that are computed in the time of one or two.
 const ROWS_TOGETHER: u64 = 4;
@@ -40,9 +43,14 @@ impl Jobs {
 }
 
 impl<B: Backend> StreamedExperts<B> {
-    /// Whether a prediction of what the next layer wants is worth its making.
-    pub fn reads_ahead(&self) -> bool {
-        self.ahead.is_wanted()
+    /// Whether a prediction of what the layer so many layers behind this one wants is worth its making.
+    /// Beyond the next one it is only where predictions are good and the disk would have nothing to do.
+    pub fn reads_ahead(&self, distance: usize) -> bool {
+        if distance <= 1 {
+            return self.ahead.is_wanted();
+        }
+        let is_dry = || self.reads.outstanding() < DRY_READS * self.depth;
+        self.ahead.is_wanted_further() && self.late == LatePlanes::WaitFor && is_dry()
     }
 
     /// Reads what a layer is predicted to want, as far as there is room that is worth less.
@@ -98,7 +106,8 @@ impl<B: Backend> StreamedExperts<B> {
     /// What was read ahead and is not wanted is not read any more, if it has not been begun.
     pub(super) fn judge_ahead(&mut self, layer: u32) {
         let (mut read, mut used) = (0, 0);
-        for id in std::mem::take(&mut self.ahead.planes) {
+        let mut planes = std::mem::take(&mut self.ahead.planes);
+        for id in planes.extract_if(.., |id| id.layer <= layer) {
             let bytes = self.extents.bytes(id);
             let wants = |one: &Wanted| one.expert == id.expert && one.planes > id.plane.index();
             if id.layer == layer && self.wanted.iter().any(wants) {
@@ -111,7 +120,10 @@ impl<B: Backend> StreamedExperts<B> {
                 read += bytes;
             }
         }
+        // Those of layers behind this one are judged when these ask.
+        self.ahead.planes = planes;
         self.ahead.judge(read, used, &mut self.stats);
+        self.reads.set_idle_depth(self.ahead.depth());
     }
 
     /// The order in which all is read and computed the soonest. An expert is computed when the last

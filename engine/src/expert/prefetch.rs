@@ -5,10 +5,14 @@
 //! enough of what is read so is used.
 
 use super::stats::StreamStats;
+use crate::reads::IdleDepth;
 use crate::residency::PlaneId;
 
 /// Share of prefetched bytes that must be used for reading ahead to go on.
 const USED_SHARE_MIN: f64 = 0.5;
+
+/// Share from which on reads ahead may take the whole depth of the disk, and be for a layer further.
+const USED_SHARE_SURE: f64 = 0.9;
 
 /// Weight of the bytes before, each time that a layer asks: a memory of some hundred layers.
 const KEEP: f64 = 0.995;
@@ -53,6 +57,22 @@ impl ReadAhead {
         }
     }
 
+    /// How much of the disk's depth they may take.
+    pub fn depth(&self) -> IdleDepth {
+        if self.is_sure() { IdleDepth::Full } else { IdleDepth::Half }
+    }
+
+    /// Whether experts of the layer behind the next one are to be predicted, too, from a state that is
+    /// further from what that layer will see.
+    pub fn is_wanted_further(&self) -> bool {
+        self.is_wanted() && (self.is_sure() || self.mode == Prefetch::Always)
+    }
+
+    /// Nearly all that was read ahead was used.
+    fn is_sure(&self) -> bool {
+        self.read > 0.0 && self.used >= self.read * USED_SHARE_SURE
+    }
+
     /// A layer has asked: of the bytes that were read for it, it uses some.
     pub fn judge(&mut self, read_bytes: u64, used_bytes: u64, stats: &mut StreamStats) {
         stats.prefetched_bytes += read_bytes;
@@ -69,7 +89,21 @@ impl ReadAhead {
 
 #[cfg(test)]
 mod tests {
-    use super::{PAUSE_LAYERS, Prefetch, ReadAhead, StreamStats};
+    use super::{IdleDepth, PAUSE_LAYERS, Prefetch, ReadAhead, StreamStats};
+
+    #[test]
+    fn one_reads_further_and_deeper_only_as_long_as_nearly_all_is_used() {
+        let mut stats = StreamStats::default();
+        let mut ahead = ReadAhead::new(Prefetch::Auto);
+        assert!(ahead.is_wanted() && !ahead.is_wanted_further());
+        ahead.judge(100, 95, &mut stats);
+        assert!(ahead.is_wanted_further() && ahead.depth() == IdleDepth::Full);
+        ahead.judge(100, 80, &mut stats);
+        assert!(ahead.is_wanted() && !ahead.is_wanted_further());
+        assert_eq!(ahead.depth(), IdleDepth::Half);
+        assert!(ReadAhead::new(Prefetch::Always).is_wanted_further());
+        assert!(!ReadAhead::new(Prefetch::Off).is_wanted_further());
+    }
 
     #[test]
     fn what_is_not_used_is_not_read_for_a_while() {

@@ -21,7 +21,6 @@ use super::source::ExpertSource;
 use super::stats::StreamStats;
 use super::tag::plane_of;
 use crate::backend::Backend;
-use crate::clock::Moment;
 use crate::error::EngineError;
 use crate::reads::{ReadDone, ReadOptions, Reads};
 use crate::record::Recorder;
@@ -62,8 +61,6 @@ pub(super) struct StreamedExperts<B: Backend> {
     pub(super) ahead: ReadAhead,
     pub(super) late: LatePlanes,
     pub(super) stats: StreamStats,
-    /// When reads began to count time.
-    opened: Moment,
     recorder: Option<Arc<Recorder>>,
     /// Where planes lie, if not in memory of the host.
     pub(super) device: Option<DeviceSlots<B>>,
@@ -91,7 +88,6 @@ impl<B: Backend> StreamedExperts<B> {
         let layers = (0u32..).zip(&config.layers);
         let biases = layers.map(|(layer, _)| ExpertBiases::read(&*source, layer));
         let biases = biases.collect::<Result<_, _>>()?;
-        let opened = Moment::now();
         let reads = Reads::open(Arc::clone(&store), &options.reads)?;
         reads.set_pool_bytes(0);
         reads.set_memory_bytes(options.budget_bytes);
@@ -117,7 +113,6 @@ impl<B: Backend> StreamedExperts<B> {
             ahead: ReadAhead::new(options.prefetch),
             late: LatePlanes::WaitFor,
             stats: StreamStats::default(),
-            opened,
             recorder: None,
             device: None,
         })
@@ -213,7 +208,7 @@ impl<B: Backend> StreamedExperts<B> {
         let reading = self.residency.state(id) == PlaneState::Reading;
         if let Some(recorder) = &self.recorder {
             let bytes = done.result.as_ref().map_or(0, |plane| plane.as_ref().len() as u64);
-            recorder.add_read(id, (bytes, done.class), done.timing, self.opened);
+            recorder.add_read(id, (bytes, done.class), done.timing, self.reads.opened());
         }
         match (done.result, slot) {
             (Ok(plane), Some(slot)) if reading => {

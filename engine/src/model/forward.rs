@@ -4,7 +4,7 @@ use super::activations::Activations;
 use super::feed_forward;
 use super::memory::LayerMemory;
 use super::mixer::{Ending, Mixing, Nobody, mix};
-use super::weights::{LayerWeights, Weights};
+use super::weights::Weights;
 use crate::backend::{Backend, Encoder};
 use crate::batch::StepRows;
 use crate::cancel::CancelToken;
@@ -12,6 +12,9 @@ use crate::error::EngineError;
 use crate::expert::{EmbeddedRows, ExpertCache, RequestScratch};
 use crate::runner::StepStats;
 use crate::simulate::TraceStep;
+
+/// How many layers ahead experts are predicted at the most.
+const LAYERS_AHEAD: usize = 2;
 
 /// What a step works on: everything that changes.
 pub(super) struct Step<'a, B: Backend> {
@@ -183,14 +186,17 @@ impl<B: Backend> Pass<'_, '_, B> {
         let Step { rows, act, requests, predictions, cancel, stats, .. } = step;
         let mut pending =
             experts.request(layer, rows, (&act.normed, &act.routing), enc, requests).await?;
-        if let Some((norm, router)) = w.layers.get(layer + 1).and_then(LayerWeights::routing)
-            && pending.reads_ahead()
-        {
-            // The next layer's router, on a state that lacks this layer's experts.
+        let ahead = (1..=LAYERS_AHEAD)
+            .map_while(|distance| Some((distance, w.layers.get(layer + distance)?.routing()?)));
+        for (distance, (norm, router)) in ahead {
+            if !pending.reads_ahead(distance) {
+                break;
+            }
+            // A later layer's router, on a state that lacks this layer's experts.
             enc.rms_norm(&act.x, norm, *eps, &mut act.ahead)?;
             enc.route(router, &act.ahead, &mut act.predicted)?;
-            let predicted = (&act.ahead, &act.predicted);
-            pending.read_ahead(rows, predicted, enc, predictions).await?;
+            let (layer, predicted) = (layer + distance, (&act.ahead, &act.predicted));
+            pending.read_ahead((layer, rows), predicted, enc, predictions).await?;
         }
         while let Some(ready) = pending.next(enc, stats).await? {
             if cancel.is_cancelled() {

@@ -1,5 +1,6 @@
 //! How fast a disk gives what an engine reads, and which way of reading is best there.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nestling_formats::Plane;
@@ -20,6 +21,9 @@ const PLACE_BYTES: u64 = 4096;
 /// since an urgent one waits for less.
 const EQUAL: f64 = 0.97;
 
+/// Share of a store that may be kept in memory while its disk is measured: one over this.
+const KEPT_SHARE: u64 = 16;
+
 /// What to measure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasureOptions {
@@ -34,6 +38,10 @@ pub struct MeasureOptions {
     pub direct: bool,
     /// About how long each combination is measured.
     pub seconds: f64,
+    /// Bytes that are kept before their memory is read into again, at most a small part of the store.
+    /// A virtual disk fills memory that lies in the processor's cache faster than that where planes
+    /// stay.
+    pub kept_bytes: u64,
 }
 
 impl MeasureOptions {
@@ -47,6 +55,7 @@ impl MeasureOptions {
             methods: vec![ReadMethod::IoUring, ReadMethod::Threads],
             direct: true,
             seconds: 0.2,
+            kept_bytes: 64 << 20,
         }
     }
 }
@@ -134,13 +143,15 @@ pub fn measure(store: &Arc<Store>, options: &MeasureOptions) -> Result<Vec<Measu
         for &method in &options.methods {
             for &depth in &options.depths {
                 let direct = options.direct;
-                let read_options = ReadOptions { method, depth, direct, ..ReadOptions::default() };
+                let pool_bytes = options.kept_bytes;
+                let base = ReadOptions { pool_bytes, ..ReadOptions::default() };
+                let read_options = ReadOptions { method, depth, direct, ..base };
                 let reads = Reads::unchecked(Arc::clone(store), &read_options)?;
                 if reads.method() != method {
                     continue;
                 }
                 let direct = reads.is_direct();
-                let bytes_per_second = speed(store, &reads, (block_bytes, depth), options.seconds)?;
+                let bytes_per_second = speed(store, &reads, (block_bytes, depth), options)?;
                 measured.push(Measured { method, direct, depth, block_bytes, bytes_per_second });
             }
         }
@@ -181,7 +192,7 @@ fn speed(
     store: &Store,
     reads: &Reads,
     (block_bytes, depth): (u64, usize),
-    seconds: f64,
+    options: &MeasureOptions,
 ) -> Result<f64, EngineError> {
     let places = (present_bytes(store) - block_bytes) / PLACE_BYTES;
     let mut random = SplitMix64::seed_from_u64(block_bytes ^ depth as u64);
@@ -195,17 +206,23 @@ fn speed(
     (0..ahead).for_each(&mut submit);
     let mut tag = ahead;
     // Buffers are made and the disk is at work before the clock starts.
+    let keep = options.kept_bytes.min(present_bytes(store) / KEPT_SHARE) / block_bytes.max(1);
+    let first = ahead + keep.max(ahead);
+    let mut kept = VecDeque::new();
     let (mut count, mut started) = (0u64, Moment::now());
     loop {
-        block_on(std::future::poll_fn(|context| reads.poll_next(context))).result?;
+        kept.push_back(block_on(std::future::poll_fn(|context| reads.poll_next(context))).result?);
+        if kept.len() as u64 > keep {
+            kept.pop_front();
+        }
         submit(tag);
         tag += 1;
-        if tag == 2 * ahead {
+        if tag == first {
             started = Moment::now();
         }
-        count += u64::from(tag > 2 * ahead);
+        count += u64::from(tag > first);
         let took = Moment::now().seconds_since(started);
-        if count >= ahead && took >= seconds {
+        if count >= ahead && took >= options.seconds {
             return Ok(count as f64 * block_bytes as f64 / took.max(1e-9));
         }
     }

@@ -5,6 +5,8 @@
 //! request that fails is an error of its own tag and of nothing else.
 
 mod buffers;
+#[cfg(target_os = "linux")]
+mod copy;
 mod fetch;
 mod measure;
 mod options;
@@ -16,6 +18,8 @@ mod ring;
 mod shared;
 #[cfg(target_os = "linux")]
 mod slab;
+#[cfg(target_os = "linux")]
+mod staging;
 #[cfg(test)]
 mod tests;
 #[cfg(not(target_family = "wasm"))]
@@ -36,6 +40,7 @@ pub use options::{ReadMethod, ReadOptions};
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use threads::Threads;
 
+use crate::clock::Moment;
 use crate::error::EngineError;
 use options::Checks;
 use shared::Shared;
@@ -58,6 +63,16 @@ pub enum ReadClass {
     Urgent,
     /// It may be useful later: started only while no urgent read waits or runs.
     Idle,
+}
+
+/// How much of the depth idle reads may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum IdleDepth {
+    /// Half of it.
+    #[default]
+    Half,
+    /// All of it.
+    Full,
 }
 
 /// A read that has ended.
@@ -95,6 +110,8 @@ pub struct ReadCounters {
     pub busy_ns: u64,
     /// Reads that ended with an error.
     pub errors: u64,
+    /// Reads that landed in memory registered with an io_uring.
+    pub staged: u64,
     /// Reads that were interrupted, cut short or refused, and tried again.
     pub retries: u64,
 }
@@ -165,6 +182,15 @@ impl Reads {
         self.shared.promote(tag);
     }
 
+    /// How many reads may be under way when an idle one starts: half of the depth unless more of them
+    /// are known to be of use, since an urgent one waits for those that have started.
+    pub fn set_idle_depth(&self, idle: IdleDepth) {
+        self.shared.set_idle_depth(match idle {
+            IdleDepth::Half => 0,
+            IdleDepth::Full => self.shared.depth,
+        });
+    }
+
     /// Takes a request back. True: it had not started and never will, and no [`ReadDone`] will come;
     /// otherwise one will, or has.
     pub fn withdraw(&self, tag: u64) -> bool {
@@ -186,6 +212,11 @@ impl Reads {
     /// What has been read so far.
     pub fn counters(&self) -> ReadCounters {
         self.shared.counters()
+    }
+
+    /// The moment that times are counted from.
+    pub(crate) fn opened(&self) -> Moment {
+        self.shared.opened
     }
 
     /// How it reads: never [`ReadMethod::Auto`].
@@ -217,10 +248,10 @@ impl Reads {
         self.shared.pool.set_limit(bytes);
     }
 
-    /// Bytes that planes and unused buffers may take together; as many unused buffers are kept as
-    /// planes leave.
+    /// Bytes that planes and unused buffers may take together, with memory registered with a ring; as
+    /// many unused buffers are kept as planes leave.
     pub fn set_memory_bytes(&self, bytes: u64) {
-        self.shared.pool.set_total(bytes);
+        self.shared.pool.set_total(bytes.saturating_sub(self.shared.staging_bytes()));
     }
 
     /// Gives all unused buffers back to the system.

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use nestling_formats::store::{Extent, FilePart, Store};
@@ -42,6 +42,8 @@ struct DirectFile {
 /// Where an extent lies.
 pub(super) struct Place<'a> {
     pub file: &'a File,
+    /// Its number among [`PlainFiles::descriptors`].
+    pub number: u32,
     /// Where the read begins in the file, at a multiple of `block`.
     pub offset: u64,
     /// Bytes to read, in whole blocks.
@@ -87,18 +89,28 @@ impl PlainFiles {
         self.parts.iter().all(|part| part.direct.is_some())
     }
 
+    /// All files.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let of_part = |part: &PlainPart| {
+            let cached = part.cached.as_raw_fd();
+            [cached, part.direct.as_ref().map_or(cached, |direct| direct.file.as_raw_fd())]
+        };
+        self.parts.iter().flat_map(of_part).collect()
+    }
+
     /// Where an extent lies; none if it cannot be read this way.
     pub fn place(&self, extent: &Extent, way: Way) -> Option<Place<'_>> {
         let end = extent.offset.checked_add(extent.length)?;
         let holds = |part: &&PlainPart| part.range.start <= extent.offset && end <= part.range.end;
-        let part = self.parts.iter().find(holds)?;
+        let (number, part) = (0..).step_by(2).zip(&self.parts).find(|(_, part)| holds(part))?;
         let offset = part.offset.checked_add(extent.offset - part.range.start)?;
         let length = usize::try_from(extent.length).ok()?;
         let direct = part.direct.as_ref().filter(|_| way != Way::Cached);
         if let Some(place) = direct.and_then(|direct| direct.place(offset, length)) {
-            return Some(place);
+            return Some(Place { number: number + 1, ..place });
         }
-        let cached = Place { file: &part.cached, offset, length, plane: 0..length, block: 1 };
+        let plane = 0..length;
+        let cached = Place { file: &part.cached, number, offset, length, plane, block: 1 };
         (way != Way::Direct).then_some(cached)
     }
 }
@@ -129,6 +141,7 @@ impl DirectFile {
         let whole = end.checked_next_multiple_of(self.block)?;
         let place = Place {
             file: &self.file,
+            number: 0,
             offset: start,
             length: whole,
             plane: head..end,

@@ -2,20 +2,24 @@
 //! One thread with an io_uring, which starts the next read before it checks the last one.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
+use nestling_formats::store::Extent;
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
-use super::buffers::Buffer;
+use super::buffers::{ArrivedPlane, Buffer};
+use super::copy::copy_past_cache;
 use super::fetch::{check_present, fetch};
-use super::plain::Way;
+use super::plain::{PlainFiles, Way};
 use super::queue::Job;
 use super::shared::{Shared, stall};
+use super::staging::{Area, Staging};
 use super::threads::{Threads, read_until_closed};
 use super::transfer::{Progress, Transfer};
 use crate::error::EngineError;
@@ -58,10 +62,11 @@ pub(super) fn start(shared: &Arc<Shared>, threads: &Threads) -> Result<bool, Eng
     threads.spawn("nestling-ring", move || {
         let ready = Bell::new().and_then(|bell| Ok((bell, new_ring(thread_shared.depth)?)));
         let ready = ready.ok().filter(|(_, ring)| ring.params().is_feature_ext_arg());
+        let ready = ready.map(|(bell, ring)| (bell, Known::register(&thread_shared, &ring), ring));
         // It is waited for below.
         let _ = answer.send(ready.is_some());
-        if let Some((bell, ring)) = ready {
-            run(&thread_shared, thread_shared.set_bell(bell), ring);
+        if let Some((bell, known, ring)) = ready {
+            run(&thread_shared, thread_shared.set_bell(bell), (ring, known));
         }
     })?;
     Ok(answered.recv().unwrap_or(false))
@@ -74,9 +79,27 @@ fn new_ring(depth: usize) -> io::Result<IoUring> {
     modern.build(entries).or_else(|_| IoUring::new(entries))
 }
 
-fn run(shared: &Arc<Shared>, bell: &Bell, ring: IoUring) {
+/// What a ring knows, so that the kernel does not look it up for every read.
+struct Known {
+    staging: Option<Staging>,
+    /// The store's files.
+    files: bool,
+}
+
+impl Known {
+    /// As much as the system allows.
+    fn register(shared: &Shared, ring: &IoUring) -> Self {
+        let staging = Staging::register(ring, shared.longest_read(), 2 * shared.depth);
+        shared.set_staging_bytes(staging.as_ref().map_or(0, Staging::bytes));
+        let files = shared.files.as_ref().map(PlainFiles::descriptors).unwrap_or_default();
+        Self { staging, files: ring.submitter().register_files(&files).is_ok() }
+    }
+}
+
+fn run(shared: &Arc<Shared>, bell: &Bell, (ring, known): (IoUring, Known)) {
     let flights = (0..HELD_MAX * shared.depth).map(|_| None).collect();
-    let mut ring = Ring { ring, shared, bell, flights, events: Vec::new(), arrived: Vec::new() };
+    let mut ring =
+        Ring { ring, shared, bell, flights, known, events: Vec::new(), arrived: Vec::new() };
     let ended = catch_unwind(AssertUnwindSafe(|| ring.run()));
     if matches!(ended, Ok(Ok(()))) {
         return;
@@ -94,14 +117,38 @@ fn run(shared: &Arc<Shared>, bell: &Bell, ring: IoUring) {
 struct Flight {
     job: Job,
     transfer: Transfer,
-    buffer: Buffer,
-    file: RawFd,
+    landing: Landing,
+    file: FileName,
+}
+
+/// Where the bytes of a read come.
+enum Landing {
+    /// To be copied from there.
+    Staged(Area),
+    /// Where they stay.
+    Final(Buffer),
+}
+
+impl Landing {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Staged(area) => area.piece.bytes_mut(),
+            Self::Final(buffer) => buffer.bytes_mut(),
+        }
+    }
+}
+
+/// What the kernel knows a file by.
+#[derive(Clone, Copy)]
+enum FileName {
+    Descriptor(RawFd),
+    Registered(u32),
 }
 
 /// What has come back and is not checked yet.
 struct Arrived {
     job: Job,
-    result: Result<(Buffer, Transfer), io::Error>,
+    result: Result<(Landing, Transfer), io::Error>,
 }
 
 struct Ring<'a> {
@@ -110,6 +157,7 @@ struct Ring<'a> {
     bell: &'a Bell,
     /// By the number that the kernel gives back.
     flights: Vec<Option<Flight>>,
+    known: Known,
     /// What the kernel answered: number and result.
     events: Vec<(u64, i32)>,
     arrived: Vec<Arrived>,
@@ -158,12 +206,31 @@ impl Ring<'_> {
             return Ok(());
         };
         let (offset, range) = flight.transfer.next();
-        let bytes = flight.buffer.bytes_mut().get_mut(range).unwrap_or_default();
+        let bytes = flight.landing.bytes_mut().get_mut(range).unwrap_or_default();
         let length = u32::try_from(bytes.len().min(CALL_BYTES_MAX)).unwrap_or(0);
-        // The buffer stays in its slot, and its memory where it is, until the kernel has answered:
+        // The memory stays in its slot, and where it is, until the kernel has answered:
         // `collect` alone takes flights out, `abandon` forgets them, and `drop` waits for them.
-        let read = opcode::Read::new(Fd(flight.file), bytes.as_mut_ptr(), length).offset(offset);
-        self.push(&read.build().user_data(slot as u64))
+        let to = bytes.as_mut_ptr();
+        let area = match &flight.landing {
+            Landing::Staged(area) => Some(area.index),
+            Landing::Final(_) => None,
+        };
+        use opcode::{Read, ReadFixed};
+        let read = match (flight.file, area) {
+            (FileName::Registered(file), Some(area)) => {
+                ReadFixed::new(Fixed(file), to, length, area).offset(offset).build()
+            }
+            (FileName::Registered(file), None) => {
+                Read::new(Fixed(file), to, length).offset(offset).build()
+            }
+            (FileName::Descriptor(file), Some(area)) => {
+                ReadFixed::new(Fd(file), to, length, area).offset(offset).build()
+            }
+            (FileName::Descriptor(file), None) => {
+                Read::new(Fd(file), to, length).offset(offset).build()
+            }
+        };
+        self.push(&read.user_data(slot as u64))
     }
 
     /// Starts what may start; says whether there is more to come.
@@ -191,15 +258,22 @@ impl Ring<'_> {
     }
 
     /// None if the extent does not lie in one file.
-    fn prepare(&self, job: &Job, way: Way) -> Result<Option<Flight>, EngineError> {
+    fn prepare(&mut self, job: &Job, way: Way) -> Result<Option<Flight>, EngineError> {
         check_present(self.shared, &job.extent)?;
         let files = self.shared.files.as_ref();
         let Some(place) = files.and_then(|files| files.place(&job.extent, way)) else {
             return Ok(None);
         };
-        let buffer = place.buffer(&self.shared.pool)?;
-        let transfer = Transfer::new(&place);
-        Ok(Some(Flight { job: job.clone(), transfer, buffer, file: place.file.as_raw_fd() }))
+        let area = self.known.staging.as_mut().and_then(|staging| staging.take(place.length));
+        let landing = match area {
+            Some(area) => Landing::Staged(area),
+            None => Landing::Final(place.buffer(&self.shared.pool)?),
+        };
+        let file = match self.known.files {
+            true => FileName::Registered(place.number),
+            false => FileName::Descriptor(place.file.as_raw_fd()),
+        };
+        Ok(Some(Flight { job: job.clone(), transfer: Transfer::new(&place), landing, file }))
     }
 
     /// Waits for an answer, or until it is time to look for stalls.
@@ -248,19 +322,31 @@ impl Ring<'_> {
                 self.shared.count_retry();
                 return self.read_cached(slot, flight);
             }
-            Progress::Complete => Ok((flight.buffer, flight.transfer)),
-            Progress::Failed(error) => Err(error),
+            Progress::Complete => Ok((flight.landing, flight.transfer)),
+            Progress::Failed(error) => {
+                self.release(flight.landing);
+                Err(error)
+            }
         };
         if self.shared.landed(&flight.job) {
             self.arrived.push(Arrived { job: flight.job, result });
+        } else if let Ok((landing, _)) = result {
+            self.release(landing);
         }
         Ok(())
+    }
+
+    /// The kernel writes there no more, and nobody reads.
+    fn release(&mut self, landing: Landing) {
+        if let (Landing::Staged(area), Some(staging)) = (landing, &mut self.known.staging) {
+            staging.give(area);
+        }
     }
 
     /// Reads again what cannot be read past the page cache.
     fn read_cached(&mut self, slot: usize, flight: Flight) -> io::Result<()> {
         let job = flight.job;
-        drop(flight.buffer);
+        self.release(flight.landing);
         match self.prepare(&job, Way::Cached) {
             Ok(Some(flight)) => {
                 self.flights[slot] = Some(flight);
@@ -280,17 +366,43 @@ impl Ring<'_> {
     /// Checks what has arrived and hands it out.
     fn finish_arrived(&mut self) {
         let store = self.shared.store();
-        for Arrived { job, result } in self.arrived.drain(..) {
-            let unchanged = store.check_unchanged(&job.extent);
-            let result = unchanged.and_then(|()| match result {
-                Ok((buffer, transfer)) => {
-                    let plane = buffer.arrived(transfer.plane());
-                    self.shared.check(&job.extent, plane.as_ref()).map(|()| plane)
-                }
-                Err(error) => Err(store.read_error(&job.extent, error)),
-            });
-            self.shared.finish(&job, result.map_err(Into::into));
+        for Arrived { job, result } in std::mem::take(&mut self.arrived) {
+            let unchanged = store.check_unchanged(&job.extent).map_err(EngineError::from);
+            let plane = match result {
+                Ok((landing, transfer)) => self.keep(&job.extent, landing, transfer.plane()),
+                Err(error) => Err(store.read_error(&job.extent, error).into()),
+            };
+            self.shared.finish(&job, unchanged.and(plane));
         }
+    }
+
+    /// Checks a plane's bytes, and brings them to where they stay.
+    fn keep(
+        &mut self,
+        extent: &Extent,
+        landing: Landing,
+        range: Range<usize>,
+    ) -> Result<ArrivedPlane, EngineError> {
+        match landing {
+            Landing::Final(buffer) => {
+                let plane = buffer.arrived(range);
+                self.shared.check(extent, plane.as_ref())?;
+                Ok(plane)
+            }
+            Landing::Staged(area) => {
+                self.shared.count_staged();
+                let plane = self.copy(extent, area.piece.bytes().get(range).unwrap_or_default());
+                self.release(Landing::Staged(area));
+                plane
+            }
+        }
+    }
+
+    fn copy(&self, extent: &Extent, bytes: &[u8]) -> Result<ArrivedPlane, EngineError> {
+        self.shared.check(extent, bytes)?;
+        let mut buffer = self.shared.pool.take(bytes.len())?;
+        copy_past_cache(bytes, buffer.bytes_mut());
+        Ok(buffer.arrived(0..bytes.len()))
     }
 
     /// Gives up reads that take too long; the kernel keeps their buffers until it lets go.
@@ -320,7 +432,7 @@ impl Ring<'_> {
     fn abandon(&mut self) {
         self.arrived.clear();
         for flight in self.flights.iter_mut().filter_map(Option::take) {
-            std::mem::forget(flight.buffer);
+            std::mem::forget(flight.landing);
         }
     }
 }
@@ -367,7 +479,7 @@ mod tests {
     use std::sync::Arc;
     use std::thread;
 
-    use super::{Bell, new_ring, run};
+    use super::{Bell, Known, new_ring, run};
     use crate::reads::options::ReadOptions;
     use crate::reads::tests::{all_arrive, bundled_extents, shared};
 
@@ -380,13 +492,14 @@ mod tests {
                 // This system gives no rings.
                 return;
             };
+            let known = Known::register(&shared, &ring);
             // What is no ring refuses every call.
             // SAFETY: the ring's file stays open, and is closed by the ring alone.
             let fd = unsafe { OwnedFd::from_raw_fd(ring.as_raw_fd()) };
             let mut fd = ManuallyDrop::new(fd);
             rustix::io::dup2(File::open("/dev/null").unwrap(), &mut fd).unwrap();
             let bell = shared.set_bell(bell);
-            scope.spawn(|| run(&shared, bell, ring));
+            scope.spawn(|| run(&shared, bell, (ring, known)));
             all_arrive(&shared, &extents);
             shared.close();
         });

@@ -9,8 +9,14 @@ use std::task::{Context, Poll, Waker};
 #[cfg(not(target_family = "wasm"))]
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
+use nestling_formats::Plane;
+#[cfg(target_os = "linux")]
+use nestling_formats::store::GroupId;
 use nestling_formats::store::{Extent, Store, StoreError};
 
+#[cfg(target_os = "linux")]
+use super::buffers::buffer_bytes;
 use super::buffers::{ArrivedPlane, BufferPool};
 use super::options::Checks;
 #[cfg(target_os = "linux")]
@@ -33,13 +39,15 @@ pub(super) struct Shared {
     pub depth: usize,
     #[cfg(not(target_family = "wasm"))]
     pub timeout: Option<Duration>,
-    opened: Moment,
+    pub opened: Moment,
     state: Mutex<State>,
     /// There may be something to start, or the end has come.
     pub work: Condvar,
     /// Something is outstanding where nothing was, or the end has come.
     pub watch: Condvar,
     retries: AtomicU64,
+    staged: AtomicU64,
+    staging_bytes: AtomicU64,
     #[cfg(target_os = "linux")]
     bell: OnceLock<Bell>,
 }
@@ -60,6 +68,8 @@ pub(super) struct State {
     pub watching: bool,
     /// Whether the bell must be rung when there is something to start.
     pub wants_bell: bool,
+    /// Reads under way with which idle ones still start; half of the depth while it is 0.
+    idle_depth: usize,
 }
 
 impl Shared {
@@ -78,6 +88,8 @@ impl Shared {
             work: Condvar::new(),
             watch: Condvar::new(),
             retries: AtomicU64::new(0),
+            staged: AtomicU64::new(0),
+            staging_bytes: AtomicU64::new(0),
             #[cfg(target_os = "linux")]
             bell: OnceLock::new(),
         }
@@ -85,6 +97,17 @@ impl Shared {
 
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// Most bytes of a buffer that a plane of an expert is read into.
+    #[cfg(target_os = "linux")]
+    pub fn longest_read(&self) -> usize {
+        let groups = self.store.index().groups().iter();
+        let experts = groups.filter(|group| matches!(group.id, GroupId::Expert(_)));
+        let planes =
+            experts.flat_map(|group| Plane::ALL.map(|plane| self.store.extent(group, plane)));
+        let longest = planes.flatten().map(|extent| buffer_bytes(extent.length)).max();
+        longest.and_then(|longest| usize::try_from(longest).ok()).unwrap_or(0)
     }
 
     /// Compares an extent's bytes with its checksum.
@@ -158,6 +181,15 @@ impl Shared {
         }
     }
 
+    pub fn set_idle_depth(&self, most: usize) {
+        let mut state = self.lock();
+        let grows = most > state.idle_depth;
+        state.idle_depth = most;
+        if grows {
+            self.wake_readers(state);
+        }
+    }
+
     pub fn withdraw(&self, tag: u64) -> bool {
         self.lock().queue.withdraw(tag)
     }
@@ -186,6 +218,7 @@ impl Shared {
             counters.busy_ns += now.saturating_sub(state.busy_since);
         }
         counters.retries = self.retries.load(Ordering::Relaxed);
+        counters.staged = self.staged.load(Ordering::Relaxed);
         counters
     }
 
@@ -196,6 +229,21 @@ impl Shared {
 
     pub fn count_retry(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[cfg(target_os = "linux")]
+    pub fn set_staging_bytes(&self, bytes: u64) {
+        self.staging_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that reads land in before they come to where they stay.
+    pub fn staging_bytes(&self) -> u64 {
+        self.staging_bytes.load(Ordering::Relaxed)
+    }
+
+    #[cfg(target_os = "linux")]
+    pub fn count_staged(&self) {
+        self.staged.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A job to be read at once by the caller, unless a finished one waits.
@@ -210,8 +258,11 @@ impl Shared {
             return None;
         }
         let urgent = state.running.iter().any(|job| job.class == ReadClass::Urgent);
-        // Half of the depth at the most, so that an urgent read can start at once.
-        let full = state.running.len() >= self.depth.div_ceil(2);
+        let full = match state.idle_depth {
+            // So that an urgent read can start at once.
+            0 => state.running.len() >= self.depth.div_ceil(2),
+            most => state.running.len() >= most,
+        };
         let idle = if urgent || full { IdleReads::Wait } else { IdleReads::May };
         let mut job = state.queue.pop(idle)?;
         job.started_ns = self.now_ns();

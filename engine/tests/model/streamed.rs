@@ -10,7 +10,8 @@ use nestling_engine::expert::source::ExpertSource;
 use nestling_engine::expert::{Prefetch, StoreSource, StreamOptions, StreamStats};
 use nestling_engine::kv_cache::PageAllocator;
 use nestling_engine::model::{Runner, RunnerOptions};
-use nestling_engine::reads::{ReadMethod, ReadOptions};
+use nestling_engine::reads::{ReadClass, ReadMethod, ReadOptions};
+use nestling_engine::record::{Activity, RecordOptions, Recorder, What};
 use nestling_engine::residency::{ExpertTable, ResidencyOptions};
 use nestling_engine::runner::ModelRunner;
 use nestling_engine::simulate::{Machine, RoutingTrace, SimulationOptions, simulate};
@@ -246,4 +247,51 @@ fn what_was_read_ahead_is_no_hit() {
     assert!(ahead.ahead_bytes > 0 && ahead.ahead_bytes <= ahead.prefetch_used_bytes, "{ahead:?}");
     let rates = [plain, ahead].map(|stats| stats.hit_rate().unwrap());
     assert!((rates[0] - rates[1]).abs() < 0.06, "as many bytes had to be read: {rates:?}");
+}
+
+/// Of a read, how many layers before its own had asked for their experts when it was asked for: 1 for
+/// the next one.
+fn distances(recorder: &Recorder) -> Vec<u32> {
+    let recording = recorder.take();
+    let mut distances = Vec::new();
+    for step in &recording.steps {
+        let within = |one: &&Activity| one.start_ns >= step.start_ns && one.end_ns <= step.end_ns;
+        let activities: Vec<_> = recording.activities.iter().filter(within).collect();
+        let asked = |at_ns: u64| {
+            let dense = activities.iter().filter(|one| one.what == What::Dense);
+            dense.filter(|one| one.end_ns <= at_ns).map(|one| one.layer).max()
+        };
+        for one in &activities {
+            let What::Read { plane, queued_ns, class: ReadClass::Idle, .. } = one.what else {
+                continue;
+            };
+            let last = asked(one.start_ns.saturating_sub(queued_ns));
+            distances.extend(last.map(|last| plane.layer - last));
+        }
+    }
+    distances
+}
+
+#[test]
+fn two_layers_are_read_ahead_where_the_disk_has_nothing_else_to_do() {
+    let level = Level::L4;
+    let (all, _) = expert_bytes(level);
+    let recorder =
+        Arc::new(Recorder::new(RecordOptions { activities_max: 100_000, steps_max: 99 }));
+    let reads = ReadOptions::default();
+    let streaming = StreamOptions { budget_bytes: all * 4 / 5, reads, prefetch: Prefetch::Always };
+    let recorded = Some(Arc::clone(&recorder));
+    let options = RunnerOptions {
+        streaming: Some(streaming),
+        recorder: recorded,
+        ..RunnerOptions::default()
+    };
+    let mut runner = runner(Cpu::new(2), &source(level), &options);
+    let tokens = some_tokens(80, source(level).config().vocab_size, 13);
+    let stats = run(&mut runner, &tokens, 20, &mut |_, _| {}).1;
+    let distances = distances(&recorder);
+    let of = |distance: u32| distances.iter().filter(|one| **one == distance).count();
+    assert!(of(1) > 0 && of(2) > 0, "{distances:?}");
+    assert_eq!(of(1) + of(2), distances.len(), "{distances:?}");
+    assert!(stats.prefetch_used_bytes > 0, "{stats:?}");
 }
