@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{
     Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward, MatrixForm, MatrixShape,
+    ModelNeeds,
 };
 use nestling_engine::expert::ExpertBiases;
 use nestling_engine::kv_cache::{KvShape, PageId};
@@ -22,6 +23,7 @@ use crate::error::CudaError;
 use crate::expert_table::CudaExpertTable;
 use crate::matrix::CudaMatrix;
 use crate::memory::{CudaBuffer, CudaFloats, CudaRouting};
+use crate::needs::Asked;
 use crate::pages::CudaPages;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
@@ -53,6 +55,8 @@ pub struct CudaBackend {
     pub(crate) scratch: Scratch,
     /// Experts that kernels found in the step under way.
     pub(crate) notes: Notes,
+    /// What was asked for since a model was prepared for last.
+    asked: Asked,
     memory_bytes: Option<u64>,
     host_bytes: AtomicU64,
 }
@@ -85,7 +89,8 @@ impl CudaBackend {
         let recorder = Recorder::new(&driver, host_bytes)?;
         let (scratch, notes) = (Scratch::default(), Notes::default());
         let host_bytes = AtomicU64::new(host_bytes);
-        Ok(Self { driver, recorder, scratch, notes, memory_bytes, host_bytes })
+        let asked = Asked::default();
+        Ok(Self { driver, recorder, scratch, notes, asked, memory_bytes, host_bytes })
     }
 
     /// Bytes of device memory that may be used: the budget that was given, or what was free when the
@@ -170,11 +175,16 @@ impl Backend for CudaBackend {
     }
 
     fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<CudaBuffer, EngineError> {
+        self.asked.buffer(rows_max, cols);
         Ok(CudaBuffer::new(&self.driver, rows_max, cols)?)
     }
 
     fn routing(&mut self, rows_max: usize, per_token: usize) -> Result<CudaRouting, EngineError> {
         Ok(CudaRouting::new(&self.driver, rows_max, per_token)?)
+    }
+
+    fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
+        self.asked.promise(&self.driver, needs)
     }
 
     fn upload_floats(&mut self, values: &[f32]) -> Result<CudaFloats, EngineError> {
@@ -238,6 +248,7 @@ impl Backend for CudaBackend {
     }
 
     fn kv_pool(&mut self, shape: &KvShape) -> Result<CudaPages, EngineError> {
+        self.asked.pages(shape);
         CudaPages::new(&self.driver, *shape)
     }
 
@@ -269,6 +280,7 @@ impl Backend for CudaBackend {
     }
 
     fn state_pool(&mut self, shape: &StateShape) -> Result<CudaStates, EngineError> {
+        self.asked.states(shape);
         Ok(CudaStates::new(&self.driver, *shape))
     }
 

@@ -42,6 +42,24 @@ pub enum CudaError {
         /// Bytes that may be.
         budget: u64,
     },
+    /// A model that the memory that may be used has no room for.
+    #[error(
+        "a budget of {given} bytes of the GPU's memory is too small for this model: the least is {least} \
+         bytes, {weights} of them for weights, {experts} for an expert and {work} for what steps and \
+         sessions work with"
+    )]
+    BudgetTooSmall {
+        /// Bytes that may be used.
+        given: u64,
+        /// Bytes that would do.
+        least: u64,
+        /// Of them, for weights.
+        weights: u64,
+        /// For one streamed expert.
+        experts: u64,
+        /// For activations, pages and states.
+        work: u64,
+    },
     /// Something is larger than kernels count.
     #[error("{what}: {found} is over the device's limit of {limit}")]
     Limit {

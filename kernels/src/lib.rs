@@ -19,6 +19,7 @@ mod host_planes;
 pub mod kernel;
 mod matrix;
 mod memory;
+mod needs;
 mod pages;
 pub mod params;
 mod recorder;

@@ -21,10 +21,6 @@ const ALIGN: u64 = 256;
 /// Allocations that the slots of one budget are divided among: a smaller budget gives whole ones back.
 const PIECES: usize = 8;
 
-/// Part of a budget that experts leave, where there is no room for all that were asked for: for
-/// activations and pages.
-const KEPT_SHARE: u64 = 4;
-
 /// Where a matrix lies in its slot, in bytes from the slot's beginning.
 #[derive(Clone, Copy, Debug)]
 struct MatrixRoom {
@@ -120,19 +116,8 @@ impl CudaSlots {
         layers: &[Option<ExpertShape>],
         bytes: u64,
     ) -> Result<Self, EngineError> {
-        let overflow = || EngineError::mismatch("sizes of experts", "sizes that fit", "more");
-        let layer = |shape: &Option<ExpertShape>| -> Result<_, EngineError> {
-            match shape {
-                Some(shape) => {
-                    let rooms = rooms(shape).ok_or_else(overflow)?;
-                    Ok(Some(Layer { shape: *shape, rooms }))
-                }
-                None => Ok(None),
-            }
-        };
-        let layers = layers.iter().map(layer).collect::<Result<Vec<_>, _>>()?;
-        let ends = layers.iter().flatten().map(|layer| layer.rooms[2].end);
-        let slot_bytes = ends.max().unwrap_or(1).next_multiple_of(ALIGN);
+        let layers = rooms_of(layers)?;
+        let slot_bytes = bytes_of(&layers);
         let count = slots_in(bytes, slot_bytes);
         let (driver, per_piece) = (Arc::clone(driver), count.div_ceil(PIECES));
         let mut slots = Self { driver, layers, slot_bytes, per_piece, pieces: Vec::new() };
@@ -179,14 +164,10 @@ impl CudaSlots {
     /// Adds pieces until there are so many slots, or no memory is left.
     fn grow(&mut self, count: usize) -> Result<(), CudaError> {
         let mut most = self.per_piece;
-        // What cannot be kept leaves room for what a step works on.
-        let count = match self.driver.budget_left() / self.slot_bytes {
-            left if left >= (count.saturating_sub(self.count())) as u64 => count,
-            left => {
-                let kept = self.driver.budget() / KEPT_SHARE / self.slot_bytes;
-                count.min(self.count() + left.saturating_sub(kept) as usize).max(1)
-            }
-        };
+        // What steps and sessions work with has its room.
+        let left = self.driver.budget_left().saturating_sub(self.driver.promised_left());
+        let more = usize::try_from(left / self.slot_bytes).unwrap_or(usize::MAX);
+        let count = count.min(self.count().saturating_add(more)).max(1);
         loop {
             let first = self.count();
             let count = count.saturating_sub(first).min(most);
@@ -220,6 +201,36 @@ impl CudaSlots {
             planes: room.planes.map(|plane| plane.map(|plane| start + plane)),
         })
     }
+}
+
+/// How experts lie in slots.
+///
+/// # Errors
+/// Sizes that overflow.
+fn rooms_of(layers: &[Option<ExpertShape>]) -> Result<Vec<Option<Layer>>, EngineError> {
+    let overflow = || EngineError::mismatch("sizes of experts", "sizes that fit", "more");
+    let layer = |shape: &Option<ExpertShape>| match shape {
+        Some(shape) => {
+            let rooms = rooms(shape).ok_or_else(overflow)?;
+            Ok(Some(Layer { shape: *shape, rooms }))
+        }
+        None => Ok(None),
+    };
+    layers.iter().map(layer).collect()
+}
+
+/// Bytes of a slot that has room for any of them.
+fn bytes_of(layers: &[Option<Layer>]) -> u64 {
+    let ends = layers.iter().flatten().map(|layer| layer.rooms[2].end);
+    ends.max().unwrap_or(1).next_multiple_of(ALIGN)
+}
+
+/// Bytes of a slot for the experts of these layers.
+///
+/// # Errors
+/// Sizes that overflow.
+pub(crate) fn slot_bytes(layers: &[Option<ExpertShape>]) -> Result<u64, EngineError> {
+    Ok(bytes_of(&rooms_of(layers)?))
 }
 
 /// Slots of a budget, at least one.

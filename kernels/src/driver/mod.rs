@@ -29,6 +29,9 @@ pub(crate) struct Driver {
     allocated: AtomicU64,
     /// Bytes that may be.
     budget: u64,
+    /// Of them, for what steps and sessions work with; and what that may come to.
+    work: AtomicU64,
+    promised: AtomicU64,
     pinned: AtomicU64,
     captured: AtomicU64,
     replayed: AtomicU64,
@@ -76,6 +79,7 @@ pub(crate) struct DeviceMemory {
     driver: Arc<Driver>,
     address: Address,
     bytes: u64,
+    is_work: bool,
 }
 
 /// Memory of the host that the device reads and writes by itself; the host reads it as fast as any
@@ -123,6 +127,8 @@ impl Driver {
             lost: Mutex::default(),
             allocated: AtomicU64::new(0),
             budget: budget.unwrap_or(u64::MAX),
+            work: AtomicU64::new(0),
+            promised: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             captured: AtomicU64::new(0),
             replayed: AtomicU64::new(0),
@@ -152,6 +158,17 @@ impl Driver {
     /// Bytes of device memory that are allocated here.
     pub fn allocated_bytes(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
+    }
+
+    /// What steps and sessions of a model work with may come to so many bytes more.
+    pub fn promise(&self, bytes: u64) {
+        self.promised.store(self.work.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+    }
+
+    /// Those that are not allocated yet.
+    pub fn promised_left(&self) -> u64 {
+        let work = self.work.load(Ordering::Relaxed);
+        self.promised.load(Ordering::Relaxed).saturating_sub(work)
     }
 
     /// Bytes of pinned memory.
@@ -213,7 +230,12 @@ impl Driver {
             Form::Emulated(emulated) => emulated.allocate(what, bytes),
         });
         match address {
-            Ok(address) => Ok(DeviceMemory { driver: Arc::clone(self), address, bytes }),
+            Ok(address) => {
+                let is_work = !matches!(what, "weights" | "experts");
+                let work = if is_work { bytes } else { 0 };
+                self.work.fetch_add(work, Ordering::Relaxed);
+                Ok(DeviceMemory { driver: Arc::clone(self), address, bytes, is_work })
+            }
             Err(error) => {
                 self.allocated.fetch_sub(bytes, Ordering::Relaxed);
                 Err(error)
@@ -418,6 +440,8 @@ impl PinnedMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         self.driver.allocated.fetch_sub(self.bytes, Ordering::Relaxed);
+        let work = if self.is_work { self.bytes } else { 0 };
+        self.driver.work.fetch_sub(work, Ordering::Relaxed);
         match &self.driver.form {
             Form::Cuda(cuda) => cuda.free(self.address),
             Form::Emulated(emulated) => emulated.free(self.address),

@@ -22,7 +22,7 @@ use crate::memory::{CudaBuffer, CudaRouting, expect, word};
 use crate::params::{GATED_TILES, GatedParams, GatedProductParams, Pair};
 
 /// Bytes of gates and ups that are computed together, at most.
-const GATE_UP_BYTES_MAX: usize = 256 << 20;
+pub(crate) const GATE_UP_BYTES_MAX: usize = 256 << 20;
 
 /// One feed-forward part at one level, for some pairs of rows.
 #[derive(Clone)]

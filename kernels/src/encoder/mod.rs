@@ -32,7 +32,8 @@ use crate::scratch::Scratch;
 use crate::slots::CudaSlots;
 use crate::states::CudaStates;
 
-pub(crate) use routed::Notes;
+pub(crate) use experts::GATE_UP_BYTES_MAX;
+pub(crate) use routed::{NOTES_MAX, Notes};
 
 /// Largest size of a head.
 pub(crate) const HEAD_DIM_MAX: usize = 1024;

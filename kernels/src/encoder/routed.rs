@@ -17,7 +17,7 @@ use crate::params::{Block, EXPERT_USES_MAX, ExpertBlocksParams, MATVEC_PAIRS_MAX
 use crate::recorder::Recorder;
 
 /// Uses that one step may note.
-const NOTES_MAX: usize = 1 << 16;
+pub(crate) const NOTES_MAX: usize = 1 << 16;
 
 /// The experts that kernels found in a step.
 #[derive(Default)]

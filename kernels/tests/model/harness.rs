@@ -35,6 +35,9 @@ pub fn family_tokens() -> usize {
     if is_emulated { 24 } else { 70 }
 }
 
+/// What a limit has room for beside experts: dense weights, and what steps and sessions work with.
+pub const WORK_BYTES: u64 = 20 << 20;
+
 /// A backend that may use so many bytes of the device's memory.
 pub fn limited_device(bytes: u64) -> Gpu {
     let options = CudaOptions { vram_budget: Some(bytes), ..CudaOptions::default() };

@@ -6,6 +6,7 @@
     reason = "a test that cannot go on should say where, and one that is skipped why"
 )]
 
+mod budget;
 mod graphs;
 mod harness;
 

@@ -33,6 +33,9 @@ pub fn device_with(uploads: Option<Uploads>) -> Option<Gpu> {
     }
 }
 
+/// What a limit has room for beside experts: dense weights, and what steps and sessions work with.
+pub const WORK_BYTES: u64 = 8 << 20;
+
 /// A backend that may use so many bytes of the device's memory.
 pub fn limited_device(bytes: u64) -> Gpu {
     let (adapter, vram_budget) = (AdapterChoice::Index(0), Some(bytes));

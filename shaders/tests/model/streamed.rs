@@ -15,7 +15,7 @@ use nestling_formats::store::Store;
 use nestling_formats::{Checkpoint, Level};
 
 use crate::common::{Parts, all_logits, device, parts, step, store_path, try_step, try_step_at};
-use crate::harness::limited_device;
+use crate::harness::{WORK_BYTES, limited_device};
 
 pub const PROMPT: usize = 9;
 
@@ -180,7 +180,7 @@ fn a_device_without_memory_for_all_slots_gives_fewer() {
     let (expected, _) = run(&mut parts.runner(device, Int8, None), tokens, &mut |_, _| {});
     let (all, _) = expert_bytes(&parts);
     // Dense weights at 6 bits, activations, and some experts.
-    let limited = limited_device(all / 2 + (8 << 20));
+    let limited = limited_device(all / 2 + WORK_BYTES);
     let mut streamed = parts.runner(limited, Int8, Some(2 * all));
     let (found, _) = run(&mut streamed, tokens, &mut |_, _| {});
     assert!(found == expected);

@@ -1,0 +1,53 @@
+//! A budget of the device's memory bounds all of it, and one that is too small is refused before anything is
+//! loaded, with the least that would do.
+
+use nestling_cuda::CudaError;
+use nestling_engine::EngineError;
+use nestling_engine::weights::ActivationMode::Int8;
+use nestling_formats::Level;
+
+use crate::common::{ROWS_MAX, own_device, parts, step};
+use crate::harness::limited_device;
+
+/// The least that an error names.
+fn least(error: EngineError) -> u64 {
+    eprintln!("{error}");
+    let EngineError::Device(error) = error else { return 0 };
+    match error.downcast_ref() {
+        Some(CudaError::BudgetTooSmall { least, weights, work, .. }) => {
+            assert!(*weights > 0 && *work > 0 && weights + work <= *least);
+            *least
+        }
+        _ => 0,
+    }
+}
+
+#[test]
+fn the_least_budget_is_enough_and_one_byte_less_is_refused() {
+    for experts in [None, Some(64 << 20)] {
+        let (Some(unbounded), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+        let run = |device: &crate::harness::Gpu, budget: u64| {
+            let mut runner = parts.try_runner(device.again().unwrap(), Int8, experts).unwrap();
+            let mut bits = Vec::new();
+            for (first, count) in [(0, ROWS_MAX), (ROWS_MAX, 16), (ROWS_MAX + 16, 1)] {
+                let rows = (first, &parts.text[first..first + count]);
+                let output = step(&mut runner, rows, |at| at + 1 == count);
+                bits.extend(output.logits.iter().map(|logit| logit.to_bits()));
+                assert!(device.allocated_bytes() <= budget);
+            }
+            bits
+        };
+        let refuse = |budget| {
+            let device = limited_device(budget);
+            let before = device.allocated_bytes();
+            let error = parts.try_runner(device.again().unwrap(), Int8, experts).err().unwrap();
+            assert_eq!(device.allocated_bytes(), before);
+            least(error)
+        };
+        let expected = run(&unbounded, u64::MAX);
+        // The device's own tables, twice, and little more.
+        let least = refuse(10 << 20);
+        assert_eq!(refuse(least - 1), least);
+        assert!(run(&limited_device(least), least) == expected);
+    }
+}
