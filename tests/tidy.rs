@@ -259,6 +259,7 @@ fn every_kernel_has_a_parity_case_and_a_bench_row() {
 /// The encoder's method that every kernel of the GPU backend is started by.
 const SHADERS: &[(&str, &str)] = &[
     ("add_gated", "add_gated"),
+    ("argmax", "argmax_into"),
     ("attend", "attend"),
     ("attend_merge", "attend"),
     ("clear", "clear"),

@@ -236,7 +236,7 @@ fn experts(criterion: &mut Criterion) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// `rms_norm`, `scale`, `clear`, `softcap`, `gate`, `add_gated`, `gather_rows`.
+/// `rms_norm`, `scale`, `clear`, `softcap`, `gate`, `add_gated`, `gather_rows`, `argmax`.
 fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
     const COUNT: usize = 64;
     let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
@@ -265,6 +265,11 @@ fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
     })?;
     measure(&mut group, (&mut device, "gather_rows", bytes), |encoder| {
         encoder.gather_rows(&x, &indices, &mut out)
+    })?;
+    // Its result is waited for each time.
+    let mut columns = Vec::new();
+    measure(&mut group, (&mut device, "argmax", bytes), |encoder| {
+        block_on(encoder.argmax_into((&x, COLS), &mut columns))
     })
 }
 

@@ -466,6 +466,25 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut Vec<f32>,
     ) -> impl Future<Output = Result<(), EngineError>> + Send;
 
+    /// Everything recorded is run, and the column of the largest value of each row of `cols` values comes
+    /// to the host, of equal ones the first, in place of what `out` held. Values must be numbers.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn argmax_into(
+        &mut self,
+        (x, cols): (&B::Buffer, usize),
+        out: &mut Vec<u32>,
+    ) -> impl Future<Output = Result<(), EngineError>> + Send {
+        async move {
+            let mut values = Vec::new();
+            self.read_into(x, &mut values).await?;
+            out.clear();
+            out.extend(values.chunks_exact(cols.max(1)).map(first_largest));
+            Ok(())
+        }
+    }
+
     /// [`Encoder::read_into`] new memory.
     ///
     /// # Errors
@@ -480,4 +499,15 @@ pub trait Encoder<B: Backend>: Send {
             Ok(out)
         }
     }
+}
+
+/// The column of the largest of some values, of equal ones the first.
+fn first_largest(row: &[f32]) -> u32 {
+    let mut best = 0;
+    for (column, value) in row.iter().enumerate() {
+        if *value > row[best] {
+            best = column;
+        }
+    }
+    best as u32
 }

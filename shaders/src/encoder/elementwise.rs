@@ -95,3 +95,13 @@ pub(super) fn experts_sum(
     let params = [word("columns", out.cols)?, word("experts of a token", per_token)?, 0];
     record(tools, |all| &all.experts_sum, &bindings, (out, params))
 }
+
+/// The columns of the largest values, `[rows]`.
+pub(super) fn argmax(tools: &mut Tools<'_>, x: &WgpuBuffer) -> Result<Binding, EngineError> {
+    let columns = tools.scratch.columns.of(tools.gpu, x.rows)?;
+    let params = [word("rows", x.rows)?, word("columns", x.cols)?];
+    let cost = (spread(x.rows), x.len() as u64);
+    let bindings = [x.binding(), columns.clone()];
+    tools.recorder.dispatch(&tools.pipelines.argmax, &bindings, &params, cost)?;
+    Ok(columns)
+}

@@ -390,6 +390,19 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         elementwise::gather_rows(&mut self.tools(), x, indices, out)
     }
 
+    async fn argmax_into(
+        &mut self,
+        (x, cols): (&WgpuBuffer, usize),
+        out: &mut Vec<u32>,
+    ) -> Result<(), EngineError> {
+        crate::memory::expect("columns", x.cols, cols)?;
+        let tools = &mut self.tools();
+        let columns = elementwise::argmax(tools, x)?;
+        let part = (&columns.buffer, columns.offset, 4 * x.rows as u64);
+        tools.recorder.read(&[part], |bytes| fill(out, bytes, u32::from_le_bytes))?;
+        Ok(())
+    }
+
     async fn read_into(
         &mut self,
         buffer: &WgpuBuffer,

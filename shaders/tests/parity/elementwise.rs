@@ -2,6 +2,7 @@
 
 use nestling_engine::backend::{Backend, Encoder};
 use nestling_engine::cpu::Cpu;
+use nestling_engine::driver::block_on;
 
 use crate::harness::{EPSILON, buffer, device, expect_close, noise, read};
 
@@ -73,4 +74,30 @@ fn rows_outside_are_errors() {
     let x = buffer(&mut device, 4, &noise(8, 1));
     let mut out = device.buffer(2, 4).unwrap();
     assert!(device.encoder().gather_rows(&x, &[2], &mut out).is_err());
+}
+
+/// Ties, the largest in every place, and a row that is forbidden but for one value.
+#[test]
+fn the_first_largest_value_is_that_of_the_cpu() {
+    let Some(mut device) = device() else { return };
+    fn columns<B: Backend>(backend: &mut B, cols: usize, values: &[f32]) -> Vec<u32> {
+        let x = buffer(backend, cols, values);
+        let (mut encoder, mut found) = (backend.encoder(), Vec::new());
+        block_on(encoder.argmax_into((&x, cols), &mut found)).unwrap();
+        found
+    }
+    for (rows, cols) in [(1, 1), (3, 7), (2, 64), (5, 130), (4, 4099)] {
+        let mut values: Vec<f32> =
+            noise(rows * cols, 5).iter().map(|x| (8.0 * x).trunc()).collect();
+        values[..cols].fill(f32::NEG_INFINITY);
+        values[cols - 1] = -1e30;
+        let found = columns(&mut device, cols, &values);
+        assert_eq!(found, columns(&mut Cpu::new(1), cols, &values), "[{rows}, {cols}]");
+        assert_eq!(found[0] as usize, cols - 1);
+        for place in [0, cols / 2, cols - 1] {
+            values[(rows - 1) * cols + place] = 100.0 + place as f32;
+            let found = columns(&mut device, cols, &values);
+            assert_eq!(found[rows - 1] as usize, place, "[{rows}, {cols}]");
+        }
+    }
 }
