@@ -13,7 +13,7 @@ use nestling_engine::cpu::delta_net::DeltaHead;
 use nestling_engine::cpu::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights, Kernels};
 use nestling_engine::cpu::math::{OUTER_TILE, RouterScores};
 use nestling_engine::cpu::nested::{CodecTables, NestedWeights};
-use nestling_engine::cpu::rows::QuantizedRows;
+use nestling_engine::cpu::rows::{PackedRows, QuantizedRows, RowList};
 use nestling_engine::threads::ThreadPool;
 use nestling_formats::{Activation, Level, RouterConfig};
 
@@ -34,11 +34,22 @@ fn quantized(rows: usize, cols: usize) -> QuantizedRows {
     out
 }
 
+fn packed(x: &QuantizedRows, rows: &[u32]) -> PackedRows {
+    let mut packed = PackedRows::default();
+    packed.clear(x.groups());
+    packed.push(rows);
+    let (cells, blocks) = packed.cells_mut();
+    for (block, cells) in cells.chunks_mut(x.groups()).enumerate() {
+        blocks.fill(block, x, cells);
+    }
+    packed
+}
+
 /// All tiles of a matrix for some rows of activations.
-fn product(kernels: &Kernels, weights: &NestedWeights, x: &QuantizedRows, rows: &[u32]) {
-    let mut out = vec![[0.0; 16]; rows.len()];
+fn product(kernels: &Kernels, weights: &NestedWeights, rows: RowList) {
+    let mut out = vec![[0.0; 16]; rows.rows.len()];
     for tile in 0..weights.tiles() {
-        kernels.nested_tile(weights, tile, x, rows, &mut out);
+        kernels.nested_tile(weights, tile, rows, &mut out);
     }
     black_box(&mut out);
 }
@@ -66,17 +77,21 @@ fn name(level: Level, merged: bool) -> String {
 fn nested_in_cache(criterion: &mut Criterion) {
     let Ok(matrix) = RandomMatrix::new(768, COLS, Level::L8) else { return };
     let tables = CodecTables::new(&matrix.codec);
-    for tokens in [1, 8, 64] {
+    for tokens in [1, 2, 3, 4, 8, 64] {
         let mut group = criterion.benchmark_group(format!("nested, {tokens} rows, cache"));
         let x = quantized(tokens, COLS);
         let rows: Vec<u32> = (0..tokens as u32).collect();
+        let packed = packed(&x, &rows);
         for (level, merged) in LEVELS {
             let Ok(view) = matrix.view(merged) else { return };
             let Ok(weights) = NestedWeights::new(&view, level, &tables) else { return };
             group.throughput(Throughput::Bytes(weights.bytes() as u64));
             for kernels in sets() {
                 let id = BenchmarkId::new(kernels.name(), name(level, merged));
-                group.bench_function(id, |b| b.iter(|| product(kernels, &weights, &x, &rows)));
+                let packs = tokens >= kernels.packs_from();
+                let packed = if packs { packed.from_block(0) } else { &[] };
+                let rows = RowList { x: &x, rows: &rows, packed };
+                group.bench_function(id, |b| b.iter(|| product(kernels, &weights, rows)));
             }
         }
     }
@@ -102,7 +117,8 @@ fn nested_in_memory(criterion: &mut Criterion) {
                         let mut out = [[0.0; 16]; 1];
                         let tiles = weights.tiles() / 256;
                         for tile in part * tiles..(part + 1) * tiles {
-                            Kernels::detect().nested_tile(&weights, tile, &x, &[0], &mut out);
+                            let rows = RowList::new(&x, &[0]);
+                            Kernels::detect().nested_tile(&weights, tile, rows, &mut out);
                         }
                         black_box(&mut out);
                     });

@@ -34,6 +34,7 @@ impl<T> ColumnsMut<'_, T> {
     ///
     /// # Panics
     /// Beyond the last row.
+    #[inline]
     pub fn row(&mut self, row: usize) -> &mut [T] {
         assert!(row < self.rows.len(), "row {row} of {}", self.rows.len());
         let row = self.rows.start + row;

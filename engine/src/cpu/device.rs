@@ -10,7 +10,7 @@ use super::encoder::CpuEncoder;
 use super::encoder::attention::AttentionScratch;
 use super::encoder::delta_net::DeltaScratch;
 use super::encoder::feed_forward::{Inner, Use};
-use super::encoder::products::ProductScratch;
+use super::encoder::products::{Packed, ProductScratch};
 use super::kernels::Kernels;
 use super::nested::CodecTables;
 use super::pages::CpuPool;
@@ -67,6 +67,8 @@ pub(super) struct Work {
     pub heads: Vec<f32>,
     pub inners: Vec<Inner<'static>>,
     pub products: ProductScratch,
+    /// Rows of a feed-forward part's first products.
+    pub packed: Packed,
     /// Rows of one level, in the input and in the output.
     pub level_rows: [Vec<u32>; 2],
     /// 0, 1, 2, …

@@ -13,14 +13,14 @@ use super::attention::{self, AttentionRows, KvBlock};
 use super::delta_net::{self, DeltaHead};
 use super::math::{self, OUTER_TILE, RouterScores};
 use super::nested::{self, NestedWeights, TileValues};
-use super::rows::{QuantizedGroup, QuantizedRows};
+use super::rows::{QuantizedGroup, RowList};
 #[cfg(target_arch = "x86_64")]
 use super::vector::x86::{Avx2, Avx512};
 use super::vector::{self, Portable};
 use floats::float_rows;
 pub use floats::{FLOAT_ROWS, FloatInputs, FloatWeights};
 
-type NestedTile = unsafe fn(&NestedWeights, usize, &QuantizedRows, &[u32], &mut [TileValues]);
+type NestedTile = unsafe fn(&NestedWeights, usize, RowList, &mut [TileValues]);
 
 type FloatRows = unsafe fn((FloatWeights, usize), FloatInputs, &mut [[f32; FLOAT_ROWS]]);
 
@@ -33,6 +33,7 @@ type OuterProducts =
 pub struct Kernels {
     name: &'static str,
     nested_tile: NestedTile,
+    packs_from: usize,
     quantize: unsafe fn(&[f32], &mut [QuantizedGroup]),
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     rms_norm_in_place: unsafe fn(&mut [f32], &[f32], f32),
@@ -74,7 +75,7 @@ const fn cell_length() -> usize {
 
 /// Defines a module with every float operation compiled for a list of features, and its table.
 macro_rules! kernels_for {
-    ($module:ident, $name:literal, $nested:path, $vector:ty, $vectors:literal $(, $features:literal)?) => {
+    ($module:ident, $name:literal, $nested:path, $packs:expr, $vector:ty, $vectors:literal $(, $features:literal)?) => {
         mod $module {
             use super::*;
 
@@ -194,6 +195,7 @@ macro_rules! kernels_for {
             pub static KERNELS: Kernels = Kernels {
                 name: $name,
                 nested_tile: $nested,
+                packs_from: $packs,
                 quantize,
                 rms_norm,
                 rms_norm_in_place,
@@ -220,31 +222,39 @@ macro_rules! kernels_for {
 unsafe fn portable_tile(
     weights: &NestedWeights,
     tile: usize,
-    x: &QuantizedRows,
-    rows: &[u32],
+    rows: RowList,
     out: &mut [TileValues],
 ) {
-    nested::portable(weights, tile, x, rows, out);
+    nested::portable(weights, tile, rows.x, rows.rows, out);
 }
 
-kernels_for!(portable, "portable", portable_tile, Portable, 1);
+kernels_for!(portable, "portable", portable_tile, usize::MAX, Portable, 1);
 #[cfg(target_arch = "x86_64")]
-kernels_for!(avx2, "AVX2", nested::avx2::plain::tile, Avx2, 1, "avx2,fma,f16c");
+kernels_for!(avx2, "AVX2", nested::avx2::plain::tile, usize::MAX, Avx2, 1, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
-kernels_for!(avx_vnni, "AVX-VNNI", nested::avx2::vnni::tile, Avx2, 1, "avx2,fma,f16c");
+kernels_for!(avx_vnni, "AVX-VNNI", nested::avx2::vnni::tile, usize::MAX, Avx2, 1, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
 kernels_for!(
     avx512,
     "AVX-512 VNNI",
     nested::avx512::tile,
+    nested::avx512::PACKS_FROM,
     Avx512,
     4,
     "avx512f,avx512bw,avx512vl,avx512dq,fma"
 );
 #[cfg(target_arch = "aarch64")]
-kernels_for!(neon, "NEON", nested::neon::plain::tile, Portable, 1, "neon");
+kernels_for!(neon, "NEON", nested::neon::plain::tile, usize::MAX, Portable, 1, "neon");
 #[cfg(target_arch = "aarch64")]
-kernels_for!(dotprod, "NEON with dot products", nested::neon::dotprod::tile, Portable, 1, "neon");
+kernels_for!(
+    dotprod,
+    "NEON with dot products",
+    nested::neon::dotprod::tile,
+    usize::MAX,
+    Portable,
+    1,
+    "neon"
+);
 
 impl Kernels {
     /// The kernels that run anywhere.
@@ -299,8 +309,13 @@ impl Kernels {
         self.name
     }
 
+    /// From how many rows on it pays to pack activations once for all tiles of a matrix.
+    pub fn packs_from(&self) -> usize {
+        self.packs_from
+    }
+
     /// Multiplies the 16 rows of one tile with rows of activations: `out[i]` gets the product with
-    /// row `rows[i]` of `x`. Rows beyond the matrix get a value without meaning.
+    /// row `rows.rows[i]` of `rows.x`. Rows beyond the matrix get a value without meaning.
     ///
     /// # Panics
     /// With a tile that the weights lack, a row that `x` lacks, or sizes that differ.
@@ -308,14 +323,13 @@ impl Kernels {
         &self,
         weights: &NestedWeights,
         tile: usize,
-        x: &QuantizedRows,
-        rows: &[u32],
+        rows: RowList,
         out: &mut [TileValues],
     ) {
-        assert!(nested::fits(weights, tile, x, rows, out), "tile {tile} of {} rows", rows.len());
+        assert!(nested::fits(weights, tile, rows, out), "tile {tile} of {} rows", rows.rows.len());
         // SAFETY: the machine has the features, as for all calls below: a set is only handed out
         // by `available`, and the planes' lengths were checked by `NestedView::new`.
-        unsafe { (self.nested_tile)(weights, tile, x, rows, out) }
+        unsafe { (self.nested_tile)(weights, tile, rows, out) }
     }
 
     /// Quantizes one row: groups of 32 to int8, half to even.

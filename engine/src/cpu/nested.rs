@@ -20,7 +20,7 @@ use nestling_formats::nested::{
     GROUP, Layout, NestedCodec, NestedError, NestedView, ScaleSteps, TILE_ROWS,
 };
 
-use super::rows::{QuantizedGroup, QuantizedRows};
+use super::rows::{PACKED_ROWS, PackedGroup, QuantizedGroup, QuantizedRows, RowList};
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -383,12 +383,13 @@ pub(super) fn portable(
 pub(super) fn fits(
     weights: &NestedWeights,
     tile: usize,
-    x: &QuantizedRows,
-    rows: &[u32],
+    rows: RowList,
     out: &[TileValues],
 ) -> bool {
+    let blocks = rows.rows.len().div_ceil(PACKED_ROWS);
     tile < weights.tiles
-        && x.groups() == weights.groups
-        && rows.len() == out.len()
-        && rows.iter().all(|row| (*row as usize) < x.rows())
+        && rows.x.groups() == weights.groups
+        && rows.rows.len() == out.len()
+        && rows.rows.iter().all(|row| (*row as usize) < rows.x.rows())
+        && (rows.packed.is_empty() || rows.packed.len() >= blocks * weights.groups)
 }

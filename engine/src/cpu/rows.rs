@@ -53,3 +53,118 @@ impl QuantizedRows {
         &mut self.cells
     }
 }
+
+/// Rows whose activations lie side by side in a [`PackedGroup`].
+pub const PACKED_ROWS: usize = 8;
+
+/// One group of eight rows: each number of a [`QuantizedGroup`] beside those of the other rows, so
+/// that a kernel reaches all of them from one address.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(64))]
+pub struct PackedGroup {
+    /// Four values of each row as the bytes of a word, `[columns / 4, rows]`.
+    pub values: [[i32; PACKED_ROWS]; GROUP / 4],
+    /// Scales of the rows.
+    pub scales: [f32; PACKED_ROWS],
+    /// Corrections of the rows.
+    pub corrections: [i32; PACKED_ROWS],
+}
+
+impl PackedGroup {
+    fn set(&mut self, lane: usize, cell: &QuantizedGroup) {
+        for (words, bytes) in self.values.iter_mut().zip(cell.values.as_chunks::<4>().0) {
+            words[lane] = i32::from_ne_bytes(bytes.map(i8::cast_unsigned));
+        }
+        self.scales[lane] = cell.scale;
+        self.corrections[lane] = cell.correction;
+    }
+}
+
+/// Rows of quantized activations in blocks of eight, in an order that products choose.
+#[derive(Clone, Debug, Default)]
+pub struct PackedRows {
+    groups: usize,
+    blocks: Vec<PackedBlock>,
+    cells: Vec<PackedGroup>, // [blocks, groups]
+}
+
+/// The rows of one block, `count` of them.
+#[derive(Clone, Copy, Debug, Default)]
+struct PackedBlock {
+    rows: [u32; PACKED_ROWS],
+    count: usize,
+}
+
+impl PackedRows {
+    /// Forgets all blocks; those that follow have rows of `groups` groups.
+    pub fn clear(&mut self, groups: usize) {
+        self.groups = groups;
+        self.blocks.clear();
+    }
+
+    /// Appends blocks for some rows and gives the first block's number.
+    pub fn push(&mut self, rows: &[u32]) -> usize {
+        let first = self.blocks.len();
+        for some in rows.chunks(PACKED_ROWS) {
+            let mut block = PackedBlock { count: some.len(), ..PackedBlock::default() };
+            block.rows[..some.len()].copy_from_slice(some);
+            self.blocks.push(block);
+        }
+        first
+    }
+
+    /// Makes room for the blocks' cells and lends them beside the list of blocks.
+    pub fn cells_mut(&mut self) -> (&mut [PackedGroup], PackedBlocks<'_>) {
+        self.cells.resize(self.blocks.len() * self.groups, PackedGroup::default());
+        (&mut self.cells, PackedBlocks(&self.blocks))
+    }
+
+    /// The cells of all blocks from one on.
+    pub fn from_block(&self, block: usize) -> &[PackedGroup] {
+        self.cells.get(block * self.groups..).unwrap_or_default()
+    }
+}
+
+/// Which rows each block takes.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedBlocks<'a>(&'a [PackedBlock]);
+
+impl PackedBlocks<'_> {
+    /// Copies one block's rows; rows that `x` lacks stay as they are.
+    pub fn fill(&self, block: usize, x: &QuantizedRows, cells: &mut [PackedGroup]) {
+        let Some(block) = self.0.get(block) else { return };
+        for (lane, row) in block.rows[..block.count].iter().enumerate() {
+            for (cell, from) in cells.iter_mut().zip(x.row(*row as usize)) {
+                cell.set(lane, from);
+            }
+        }
+    }
+}
+
+/// Some rows of activations for a product.
+#[derive(Clone, Copy, Debug)]
+pub struct RowList<'a> {
+    /// All rows.
+    pub x: &'a QuantizedRows,
+    /// Those of the product.
+    pub rows: &'a [u32],
+    /// The same in blocks of eight, `[blocks, groups]` and perhaps more; or nothing.
+    pub packed: &'a [PackedGroup],
+}
+
+impl<'a> RowList<'a> {
+    /// Rows that were not packed.
+    pub fn new(x: &'a QuantizedRows, rows: &'a [u32]) -> Self {
+        Self { x, rows, packed: &[] }
+    }
+
+    /// At most `size` rows at a time, a multiple of eight.
+    pub fn chunks(self, size: usize) -> impl Iterator<Item = Self> {
+        let cells = size / PACKED_ROWS * self.x.groups();
+        self.rows.chunks(size).enumerate().map(move |(index, rows)| Self {
+            x: self.x,
+            rows,
+            packed: self.packed.get(index * cells..).unwrap_or_default(),
+        })
+    }
+}

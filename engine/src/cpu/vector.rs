@@ -317,22 +317,29 @@ unsafe fn block<V: Vector, const ROWS: usize, const VECTORS: usize>(
 ) {
     // SAFETY: the caller's.
     unsafe {
-        let place = |row: usize, vector: usize| out.add(row * out_stride + vector * LANES);
-        let mut sums: [[V; VECTORS]; ROWS] =
-            std::array::from_fn(|row| std::array::from_fn(|vector| V::load(place(row, vector))));
+        // Loops over places: a closure that the library calls is compiled without the instruction
+        // set, so that every vector would pass through memory.
+        let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
+        for row in 0..ROWS {
+            for vector in 0..VECTORS {
+                sums[row][vector] = V::load(out.add(row * out_stride + vector * LANES));
+            }
+        }
+        let mut right = [V::splat(0.0); VECTORS];
         for k in 0..depth {
-            let b: [V; VECTORS] =
-                std::array::from_fn(|vector| V::load(b.add(k * b_stride + vector * LANES)));
-            for (row, sums) in sums.iter_mut().enumerate() {
+            for vector in 0..VECTORS {
+                right[vector] = V::load(b.add(k * b_stride + vector * LANES));
+            }
+            for row in 0..ROWS {
                 let factor = V::splat(*a.add(row * a_stride + k));
-                for (sum, b) in sums.iter_mut().zip(b) {
-                    *sum = factor.fma(b, *sum);
+                for vector in 0..VECTORS {
+                    sums[row][vector] = factor.fma(right[vector], sums[row][vector]);
                 }
             }
         }
-        for (row, sums) in sums.into_iter().enumerate() {
-            for (vector, sum) in sums.into_iter().enumerate() {
-                sum.store(place(row, vector));
+        for row in 0..ROWS {
+            for vector in 0..VECTORS {
+                sums[row][vector].store(out.add(row * out_stride + vector * LANES));
             }
         }
     }

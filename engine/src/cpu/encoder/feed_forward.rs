@@ -14,7 +14,7 @@ use super::products::{
 use crate::backend::{FeedForward, Linear};
 use crate::cpu::columns::{ColumnsMut, Cut, for_each_block};
 use crate::cpu::device::{Cpu, CpuBuffer, CpuMatrix, Team, Work};
-use crate::cpu::rows::{QuantizedGroup, QuantizedRows};
+use crate::cpu::rows::{QuantizedGroup, RowList};
 use crate::error::EngineError;
 use crate::recycle::recycle;
 
@@ -99,7 +99,9 @@ fn fused(
         });
         rows += used.rows.len();
     }
-    let (x, inner) = (&work.x, &mut work.inner);
+    let (x, inner, packed) = (&work.x, &mut work.inner, &mut work.packed);
+    packed.pack(team, x, inners.iter().map(|inner| inner.rows));
+    let packed = &*packed;
     inner.resize(rows, width);
     let groups = inner.groups();
     let multiplications = 2 * rows * width * x.groups() * GROUP;
@@ -107,7 +109,9 @@ fn fused(
     let forks = (&*team.pool, team.forks(multiplications));
     let cuts = (Cut::Every(rows), Cut::Every(size));
     for_each_block(forks, (inner.cells_mut(), groups), cuts, &|_, block| {
-        inners.iter().for_each(|inner| inner.fill(team, x, block));
+        for (index, inner) in inners.iter().enumerate() {
+            inner.fill(team, packed.list(index, x, inner.rows), block);
+        }
     });
     work.inners = recycle(inners);
     count_to(rows, &mut work.all);
@@ -134,11 +138,11 @@ pub(super) fn count_to(count: usize, numbers: &mut Vec<u32>) {
 
 impl Inner<'_> {
     /// Computes the groups of one block.
-    fn fill(&self, team: &Team, x: &QuantizedRows, block: &mut ColumnsMut<'_, QuantizedGroup>) {
-        match self.rows.len() {
-            1 => self.fill_by::<1>(team, x, block),
-            2..=FEW_ROWS => self.fill_by::<FEW_ROWS>(team, x, block),
-            _ => self.fill_by::<ROW_BLOCK>(team, x, block),
+    fn fill(&self, team: &Team, rows: RowList, block: &mut ColumnsMut<'_, QuantizedGroup>) {
+        match rows.rows.len() {
+            1 => self.fill_by::<1>(team, rows, block),
+            2..=FEW_ROWS => self.fill_by::<FEW_ROWS>(team, rows, block),
+            _ => self.fill_by::<ROW_BLOCK>(team, rows, block),
         }
     }
 
@@ -146,19 +150,21 @@ impl Inner<'_> {
     fn fill_by<const N: usize>(
         &self,
         team: &Team,
-        x: &QuantizedRows,
+        rows: RowList,
         block: &mut ColumnsMut<'_, QuantizedGroup>,
     ) {
         let range = block.range();
         for group in range.clone() {
-            for (index, rows) in self.rows.chunks(N).enumerate() {
+            for (index, rows) in rows.chunks(N).enumerate() {
                 let mut gate = [[0.0; GROUP]; N];
                 let mut up = [[0.0; GROUP]; N];
                 let live = GROUP.min(self.width - group * GROUP);
-                self.multiply(team, &self.gate, (group, live), x, rows, &mut gate);
-                self.multiply(team, &self.up, (group, live), x, rows, &mut up);
+                self.multiply(team, &self.gate, (group, live), rows, &mut gate);
+                self.multiply(team, &self.up, (group, live), rows, &mut up);
                 let start = self.start + index * N;
-                for (row, (gate, up)) in gate.iter_mut().zip(&mut up).take(rows.len()).enumerate() {
+                for (row, (gate, up)) in
+                    gate.iter_mut().zip(&mut up).take(rows.rows.len()).enumerate()
+                {
                     let columns = group * GROUP..group * GROUP + live;
                     for (values, bias) in [(&mut *gate, self.biases[0]), (up, self.biases[1])] {
                         let bias = bias.map_or(&[][..], |bias| &bias[columns.clone()]);
@@ -181,16 +187,16 @@ impl Inner<'_> {
         team: &Team,
         tiles: &Tiles,
         (group, live): (usize, usize),
-        x: &QuantizedRows,
-        rows: &[u32],
+        rows: RowList,
         out: &mut [[f32; GROUP]; N],
     ) {
         let mut values = [[0.0; TILE_ROWS]; N];
+        let values = &mut values[..rows.rows.len()];
         for half in 0..live.div_ceil(TILE_ROWS) {
             let tile = group * (GROUP / TILE_ROWS) + half;
-            tiles.multiply(team, tile, x, rows, &mut values[..rows.len()]);
-            for (out, values) in out.iter_mut().zip(&values[..rows.len()]) {
-                out[half * TILE_ROWS..(half + 1) * TILE_ROWS].copy_from_slice(values);
+            tiles.multiply(team, tile, rows, values);
+            for (out, values) in out.iter_mut().zip(&*values) {
+                out.as_chunks_mut::<TILE_ROWS>().0[half] = *values;
             }
         }
     }

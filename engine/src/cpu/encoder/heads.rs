@@ -11,7 +11,7 @@ use crate::cpu::columns::{ColumnsMut, Cut, for_each_block};
 use crate::cpu::device::{Cpu, CpuBuffer, Team, Work};
 use crate::cpu::kernels::{FLOAT_ROWS, FloatInputs};
 use crate::cpu::nested::TileValues;
-use crate::cpu::rows::QuantizedRows;
+use crate::cpu::rows::{QuantizedRows, RowList};
 use crate::error::EngineError;
 
 /// Sizes of heads.
@@ -52,7 +52,7 @@ impl Sizes {
 
 /// What matrices are multiplied with: a row for every head of every row, `[T * H, K]`.
 enum Product<'a> {
-    Int8(Tiles<'a>, &'a QuantizedRows),
+    Int8(Tiles<'a>),
     Float(FloatSource<'a>, &'a [f32]),
 }
 
@@ -66,7 +66,7 @@ pub(super) fn multiply_heads(
     let sizes = Sizes::new(weights, x, out)?;
     expect("rows of levels", x.row_count(), levels.len())?;
     out.resize(x.row_count());
-    let Work { x: quantized, heads: floats, level_rows: [rows, _], .. } = work;
+    let Work { x: quantized, heads: floats, level_rows: [rows, inputs], packed, .. } = work;
     let int8 = weights.matrix.takes_int8();
     match int8 {
         true => quantize(team, sizes, x, quantized),
@@ -79,18 +79,33 @@ pub(super) fn multiply_heads(
             continue;
         }
         let product = match int8 {
-            true => Product::Int8(Tiles::new(&weights.matrix, level)?, quantized),
+            true => Product::Int8(Tiles::new(&weights.matrix, level)?),
             false => Product::Float(FloatSource::new(&weights.matrix, level)?, floats),
         };
-        let Sizes { heads, inputs, outputs, rest } = sizes;
-        let multiplications = rows.len().saturating_mul(heads * outputs * inputs);
+        let Sizes { heads, outputs, rest, .. } = sizes;
+        inputs.clear();
+        for head in 0..heads as u32 {
+            inputs.extend(rows.iter().map(|row| row * heads as u32 + head));
+        }
+        if int8 {
+            packed.pack(team, quantized, inputs.chunks(rows.len()));
+        }
+        let (inputs, packed, quantized) = (&*inputs, &*packed, &*quantized);
+        let multiplications = rows.len().saturating_mul(heads * outputs * sizes.inputs);
         let forks = (&*team.pool, team.forks(multiplications));
         let cuts = (Cut::Every(levels.len()), Cut::Every(outputs + rest));
         for_each_block(forks, (&mut out.values, out.cols), cuts, &|head, block| {
             for row in rows.iter().map(|row| *row as usize) {
-                block.row(row)[outputs..].copy_from_slice(&sizes.head(x, row, head)[inputs..]);
+                block.row(row)[outputs..]
+                    .copy_from_slice(&sizes.head(x, row, head)[sizes.inputs..]);
             }
-            match rows.len() {
+            let inputs = &inputs[head * rows.len()..][..rows.len()];
+            let inputs = match int8 {
+                true => packed.list(head, quantized, inputs),
+                false => RowList::new(quantized, inputs),
+            };
+            let rows = (&**rows, inputs);
+            match rows.0.len() {
                 1 => product.fill::<1>(team, (sizes, head), rows, block),
                 2..=FEW_ROWS => product.fill::<FEW_ROWS>(team, (sizes, head), rows, block),
                 _ => product.fill::<ROW_BLOCK>(team, (sizes, head), rows, block),
@@ -124,22 +139,19 @@ impl Product<'_> {
         &self,
         team: &Team,
         (sizes, head): (Sizes, usize),
-        rows: &[u32],
+        (rows, inputs): (&[u32], RowList),
         block: &mut ColumnsMut<'_, f32>,
     ) {
         let (start, end) = (head * sizes.outputs, (head + 1) * sizes.outputs);
-        let (mut values, mut inputs) = ([[0.0; TILE_ROWS]; ROWS], [0u32; ROWS]);
+        let mut values = [[0.0; TILE_ROWS]; ROWS];
         let mut room = Vec::new();
         for tile in start / TILE_ROWS..end.div_ceil(TILE_ROWS) {
             let first = tile * TILE_ROWS;
             let lanes = start.max(first) - first..end.min(first + TILE_ROWS) - first;
             let to = first + lanes.start - start;
-            for rows in rows.chunks(ROWS) {
-                for (input, row) in inputs.iter_mut().zip(rows) {
-                    *input = row * sizes.heads as u32 + head as u32;
-                }
+            for (rows, inputs) in rows.chunks(ROWS).zip(inputs.chunks(ROWS)) {
                 let values = &mut values[..rows.len()];
-                self.multiply(team, (tile, sizes), &inputs[..rows.len()], &mut room, values);
+                self.multiply(team, (tile, sizes), inputs, &mut room, values);
                 for (values, row) in values.iter().zip(rows) {
                     let out = &mut block.row(*row as usize)[to..][..lanes.len()];
                     out.copy_from_slice(&values[lanes.clone()]);
@@ -153,21 +165,21 @@ impl Product<'_> {
         &self,
         team: &Team,
         (tile, sizes): (usize, Sizes),
-        rows: &[u32],
+        rows: RowList,
         room: &mut Vec<f32>,
         out: &mut [TileValues],
     ) {
         let (source, values) = match self {
-            Self::Int8(tiles, x) => return tiles.multiply(team, tile, x, rows, out),
+            Self::Int8(tiles) => return tiles.multiply(team, tile, rows, out),
             Self::Float(source, values) => (source, values),
         };
         let (first, stride) = (tile * TILE_ROWS, source.stride(sizes.inputs));
         let live = TILE_ROWS.min(sizes.heads * sizes.outputs - first);
         let weights = source.rows((first, live), room);
-        let x = FloatInputs { values, cols: sizes.inputs, rows };
+        let x = FloatInputs { values, cols: sizes.inputs, rows: rows.rows };
         let mut part_values = [[0.0; FLOAT_ROWS]; ROW_BLOCK];
         for part in (0..live).step_by(FLOAT_ROWS) {
-            let part_values = &mut part_values[..rows.len()];
+            let part_values = &mut part_values[..rows.rows.len()];
             team.kernels.float_rows((weights.skip(part * stride), stride), x, part_values);
             for (out, values) in out.iter_mut().zip(part_values) {
                 out[part..part + FLOAT_ROWS].copy_from_slice(values);

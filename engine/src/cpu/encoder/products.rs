@@ -10,7 +10,7 @@ use crate::cpu::device::{CpuMatrix, Team};
 use crate::cpu::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights};
 use crate::cpu::math::Element;
 use crate::cpu::nested::{NestedWeights, TileValues, dequantize_tile};
-use crate::cpu::rows::QuantizedRows;
+use crate::cpu::rows::{PACKED_ROWS, PackedRows, QuantizedRows, RowList};
 use crate::error::EngineError;
 use crate::recycle::recycle;
 use crate::weights::{FloatMatrix, MatrixWeights};
@@ -59,12 +59,55 @@ pub(super) fn of_level(levels: &[Level], level: Level) -> impl Iterator<Item = u
     indices.filter(move |(_, other)| **other == level).map(|(index, _)| index)
 }
 
+/// Rows that a product of many rows has packed, and each matrix' first block of them.
+#[derive(Default)]
+pub(in crate::cpu) struct Packed {
+    rows: PackedRows,
+    firsts: Vec<Option<usize>>,
+}
+
+impl Packed {
+    /// Packs what some matrices, one after another, take of `x`; neighbours with the same rows
+    /// share them.
+    pub fn pack<'a>(
+        &mut self,
+        team: &Team,
+        x: &QuantizedRows,
+        lists: impl Iterator<Item = &'a [u32]>,
+    ) {
+        self.rows.clear(x.groups());
+        self.firsts.clear();
+        let mut before: Option<&[u32]> = None;
+        for rows in lists {
+            let first = match before.replace(rows) {
+                _ if rows.len() < team.kernels.packs_from() => None,
+                Some(before) if std::ptr::eq(before, rows) => self.firsts.last().copied().flatten(),
+                _ => Some(self.rows.push(rows)),
+            };
+            self.firsts.push(first);
+        }
+        let groups = x.groups();
+        let (cells, blocks) = self.rows.cells_mut();
+        team.for_each_row((cells, groups), PACKED_ROWS * GROUP * groups, |block, cells| {
+            blocks.fill(block, x, cells);
+        });
+    }
+
+    /// The rows of one matrix.
+    pub fn list<'a>(&'a self, index: usize, x: &'a QuantizedRows, rows: &'a [u32]) -> RowList<'a> {
+        let first = self.firsts.get(index).copied().flatten();
+        let packed = first.map_or(&[][..], |first| self.rows.from_block(first));
+        RowList { x, rows, packed }
+    }
+}
+
 /// Memory that products reuse.
 #[derive(Default)]
 pub(in crate::cpu) struct ProductScratch {
     /// First columns of tiles, and those of them where parts begin.
     starts: Vec<usize>,
     borders: Vec<usize>,
+    packed: Packed,
     list: Vec<(Int8Product<'static>, RowMap<'static>)>,
 }
 
@@ -167,17 +210,10 @@ impl<'a> Tiles<'a> {
     }
 
     /// Products of one tile with some rows.
-    pub fn multiply(
-        &self,
-        team: &Team,
-        tile: usize,
-        x: &QuantizedRows,
-        rows: &[u32],
-        out: &mut [TileValues],
-    ) {
+    pub fn multiply(&self, team: &Team, tile: usize, rows: RowList, out: &mut [TileValues]) {
         match self {
-            Self::Tiled(weights) => team.kernels.nested_tile(weights, tile, x, rows, out),
-            Self::RowMajor(view, level) => multiply_row_major(view, *level, tile, x, rows, out),
+            Self::Tiled(weights) => team.kernels.nested_tile(weights, tile, rows, out),
+            Self::RowMajor(view, level) => multiply_row_major(view, *level, tile, rows, out),
         }
     }
 }
@@ -186,8 +222,7 @@ fn multiply_row_major(
     view: &NestedView,
     level: Level,
     tile: usize,
-    x: &QuantizedRows,
-    rows: &[u32],
+    RowList { x, rows, .. }: RowList,
     out: &mut [TileValues],
 ) {
     let mut values = [0i16; TILE_ROWS * GROUP]; // [16 rows, 32 columns]
@@ -237,7 +272,9 @@ pub(super) fn multiply_int8(
         product.rows.saturating_mul(rows.len()).saturating_mul(x.groups() * GROUP)
     };
     let multiplications = products.iter().map(macs).fold(0, usize::saturating_add);
-    let ProductScratch { starts, borders, .. } = scratch;
+    let ProductScratch { starts, borders, packed, .. } = scratch;
+    packed.pack(team, x, products.iter().map(|(_, rows)| rows.x));
+    let packed = &*packed;
     starts.clear();
     let mut before = None;
     for (product, _) in products {
@@ -256,8 +293,8 @@ pub(super) fn multiply_int8(
     let (write, rows) = (out.write, out.values.len().checked_div(out.cols).unwrap_or(0));
     let cuts = (Cut::Every(rows), Cut::At(borders));
     for_each_block((&*team.pool, true), (out.values, out.cols), cuts, &|_, block| {
-        for (product, rows) in products {
-            product.fill(team, *rows, x, block, write);
+        for (index, (product, rows)) in products.iter().enumerate() {
+            product.fill(team, packed.list(index, x, rows.x), rows.out, block, write);
         }
     });
 }
@@ -267,15 +304,15 @@ impl Int8Product<'_> {
     fn fill(
         &self,
         team: &Team,
-        rows: RowMap,
-        x: &QuantizedRows,
+        rows: RowList,
+        out_rows: &[u32],
         block: &mut ColumnsMut<'_, f32>,
         write: Write,
     ) {
-        match rows.len() {
-            1 => self.fill_by::<1>(team, rows, x, block, write),
-            2..=FEW_ROWS => self.fill_by::<FEW_ROWS>(team, rows, x, block, write),
-            _ => self.fill_by::<ROW_BLOCK>(team, rows, x, block, write),
+        match rows.rows.len() {
+            1 => self.fill_by::<1>(team, rows, out_rows, block, write),
+            2..=FEW_ROWS => self.fill_by::<FEW_ROWS>(team, rows, out_rows, block, write),
+            _ => self.fill_by::<ROW_BLOCK>(team, rows, out_rows, block, write),
         }
     }
 
@@ -283,8 +320,8 @@ impl Int8Product<'_> {
     fn fill_by<const N: usize>(
         &self,
         team: &Team,
-        rows: RowMap,
-        x: &QuantizedRows,
+        rows: RowList,
+        out_rows: &[u32],
         block: &mut ColumnsMut<'_, f32>,
         write: Write,
     ) {
@@ -296,28 +333,35 @@ impl Int8Product<'_> {
             let row = col - self.first;
             let width = TILE_ROWS.min(end - col);
             let bias = self.bias.map(|bias| &bias[row..row + width]);
-            let blocks = rows.x.chunks(N).zip(rows.out.chunks(N));
-            for (x_rows, out_rows) in blocks {
-                let values = &mut values[..x_rows.len()];
-                self.tiles.multiply(team, row / TILE_ROWS, x, x_rows, values);
+            for (rows, out_rows) in rows.chunks(N).zip(out_rows.chunks(N)) {
+                let values = &mut values[..rows.rows.len()];
+                self.tiles.multiply(team, row / TILE_ROWS, rows, values);
                 for (values, out_row) in values.iter_mut().zip(out_rows) {
                     let out = &mut block.row(*out_row as usize)[col - range.start..][..width];
-                    store(&mut values[..width], bias, out, write);
+                    store(values, bias, out, write);
                 }
             }
         }
     }
 }
 
-/// Adds the bias, then stores or adds.
+/// Adds the bias, then stores or adds as many values as `out` takes.
 #[inline]
-fn store(values: &mut [f32], bias: Option<&[f32]>, out: &mut [f32], write: Write) {
+fn store<const N: usize>(
+    values: &mut [f32; N],
+    bias: Option<&[f32]>,
+    out: &mut [f32],
+    write: Write,
+) {
     if let Some(bias) = bias {
         values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
     }
-    match write {
-        Write::Set => out.copy_from_slice(values),
-        Write::Add => out.iter_mut().zip(values).for_each(|(out, value)| *out += *value),
+    // A length that is known is moved without a call.
+    match (write, <&mut [f32; N]>::try_from(&mut *out)) {
+        (Write::Set, Ok(out)) => *out = *values,
+        (Write::Set, Err(_)) => out.copy_from_slice(&values[..out.len()]),
+        (Write::Add, Ok(out)) => (0..N).for_each(|i| out[i] += values[i]),
+        (Write::Add, Err(_)) => out.iter_mut().zip(values).for_each(|(out, v)| *out += *v),
     }
 }
 
@@ -374,7 +418,7 @@ fn float_tile(
         let bias = bias.map(|bias| &bias[part..][..width]);
         for (values, row) in values.iter_mut().zip(out_rows) {
             let out = &mut block.row(*row as usize)[first + part..][..width];
-            store(&mut values[..width], bias, out, write);
+            store(values, bias, out, write);
         }
     }
 }

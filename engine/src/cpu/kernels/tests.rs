@@ -6,6 +6,7 @@ use nestling_formats::{ExpertGroups, GroupScore, RouterScore};
 
 use super::*;
 use crate::cpu::attention::SharedRows;
+use crate::cpu::rows::QuantizedRows;
 use crate::kv_cache::KvDtype;
 
 /// Sizes around the 16 lanes and around groups of 32.

@@ -12,13 +12,28 @@ use std::arch::x86_64::*;
 
 use nestling_formats::Level;
 
-use super::{Middle, NestedWeights, QuantizedGroup, QuantizedRows, TileValues};
+use super::{Middle, NestedWeights, PACKED_ROWS, PackedGroup, QuantizedGroup, RowList, TileValues};
 
 mod panel;
 
-/// Groups ahead of the one in work that are prefetched for a single row: matrix-vector products
-/// come from memory, and the hardware's prefetcher stops at the end of every page.
+/// Groups ahead of the one in work that are prefetched for few rows: their matrices come from
+/// memory, and the hardware's prefetcher stops at the end of every page.
 const AHEAD: usize = 24;
+
+/// Rows from which activations are packed: more than one.
+pub const PACKS_FROM: usize = 2;
+
+/// A group of quantized activations in words: where its scale and its correction are, and its size.
+const SCALE: usize = std::mem::offset_of!(QuantizedGroup, scale) / 4;
+const CORRECTION: usize = std::mem::offset_of!(QuantizedGroup, correction) / 4;
+const GROUP_WORDS: usize = size_of::<QuantizedGroup>() / 4;
+
+// A packed group has the same words, each of eight rows.
+const _: () = assert!(
+    std::mem::offset_of!(PackedGroup, scales) == SCALE * 4 * PACKED_ROWS
+        && std::mem::offset_of!(PackedGroup, corrections) == CORRECTION * 4 * PACKED_ROWS
+        && size_of::<PackedGroup>() == GROUP_WORDS * 4 * PACKED_ROWS
+);
 
 /// What P3 and P4 look like.
 const NONE: u8 = 0;
@@ -35,32 +50,26 @@ const HIGH_TO_EVEN: i64 = 0x1000_2000_4000_8000;
 /// `vpternlogd` that takes the first operand where the third has ones, else the second.
 const SELECT: i32 = 0xe4;
 
-/// One tile for the rows of `x` that `rows` names.
+/// One tile for some rows.
 ///
 /// # Safety
 /// The machine has the features, and [`super::fits`] holds.
-pub unsafe fn tile(
-    weights: &NestedWeights,
-    tile: usize,
-    x: &QuantizedRows,
-    rows: &[u32],
-    out: &mut [TileValues],
-) {
+pub unsafe fn tile(weights: &NestedWeights, tile: usize, rows: RowList, out: &mut [TileValues]) {
     // SAFETY: the caller's promise is the callee's condition.
     unsafe {
         match (weights.level, weights.middle) {
-            (Level::L2, _) => blocks::<2, NONE>(weights, tile, x, rows, out),
+            (Level::L2, _) => blocks::<2, NONE>(weights, tile, rows, out),
             (Level::L3 | Level::L4, Middle::Merged(_)) => {
-                blocks::<4, MERGED>(weights, tile, x, rows, out);
+                blocks::<4, MERGED>(weights, tile, rows, out);
             }
             (Level::L3 | Level::L4, Middle::Split(..)) => {
-                blocks::<4, SPLIT>(weights, tile, x, rows, out);
+                blocks::<4, SPLIT>(weights, tile, rows, out);
             }
-            (Level::L3 | Level::L4, _) => blocks::<4, P3>(weights, tile, x, rows, out),
-            (Level::L6, Middle::Merged(_)) => blocks::<6, MERGED>(weights, tile, x, rows, out),
-            (Level::L6, _) => blocks::<6, SPLIT>(weights, tile, x, rows, out),
-            (Level::L8, Middle::Merged(_)) => blocks::<8, MERGED>(weights, tile, x, rows, out),
-            (Level::L8, _) => blocks::<8, SPLIT>(weights, tile, x, rows, out),
+            (Level::L3 | Level::L4, _) => blocks::<4, P3>(weights, tile, rows, out),
+            (Level::L6, Middle::Merged(_)) => blocks::<6, MERGED>(weights, tile, rows, out),
+            (Level::L6, _) => blocks::<6, SPLIT>(weights, tile, rows, out),
+            (Level::L8, Middle::Merged(_)) => blocks::<8, MERGED>(weights, tile, rows, out),
+            (Level::L8, _) => blocks::<8, SPLIT>(weights, tile, rows, out),
         }
     }
 }
@@ -122,43 +131,45 @@ struct Tables {
 unsafe fn blocks<const LEVEL: u8, const MIDDLE: u8>(
     weights: &NestedWeights,
     tile: usize,
-    x: &QuantizedRows,
-    rows: &[u32],
+    rows: RowList,
     out: &mut [TileValues],
 ) {
     let source = Source::new(weights, tile);
-    let tables = tables(weights, tile);
-    let (mut rows, mut out) = (rows, out);
-    let direct_max = if LEVEL >= 6 { 4 } else { 8 };
-    // SAFETY: `fits` holds, so every plane has the tile's groups and `x` every named row.
+    let tables = tables::<LEVEL>(weights, tile);
+    let (source, tables) = (&source, &tables);
+    // SAFETY: `fits` holds, so every plane, every named row and every packed block has the tile's
+    // groups.
     unsafe {
-        if rows.len() > direct_max {
-            return panel::products::<LEVEL, MIDDLE>(source, &tables, x, rows, out);
+        if rows.packed.is_empty() {
+            for (row, out) in rows.rows.iter().zip(out.chunks_mut(1)) {
+                let x = rows.x.row(*row as usize).as_ptr().cast();
+                products::<LEVEL, MIDDLE, 1, 1>(source, tables, x, out);
+            }
+            return;
         }
-        if let Some((block, rest)) = rows.split_first_chunk::<8>() {
-            let (block_out, rest_out) = out.split_at_mut(8);
-            products::<LEVEL, MIDDLE, 8>(source, &tables, x, block, block_out);
-            (rows, out) = (rest, rest_out);
+        // The digits of more than four rows do not fit into the registers.
+        let most = if LEVEL >= 6 { 4 } else { PACKED_ROWS };
+        if out.len() > most {
+            return panel::products::<LEVEL, MIDDLE>(source, tables, rows.packed, out);
         }
-        if let Some((block, rest)) = rows.split_first_chunk::<4>() {
-            let (block_out, rest_out) = out.split_at_mut(4);
-            products::<LEVEL, MIDDLE, 4>(source, &tables, x, block, block_out);
-            (rows, out) = (rest, rest_out);
+        let x = rows.packed.as_ptr().cast();
+        macro_rules! packed {
+            ($($count:literal)*) => {
+                match out.len() {
+                    $($count => {
+                        products::<LEVEL, MIDDLE, $count, PACKED_ROWS>(source, tables, x, out);
+                    })*
+                    _ => {}
+                }
+            };
         }
-        if let Some((block, rest)) = rows.split_first_chunk::<2>() {
-            let (block_out, rest_out) = out.split_at_mut(2);
-            products::<LEVEL, MIDDLE, 2>(source, &tables, x, block, block_out);
-            (rows, out) = (rest, rest_out);
-        }
-        if let [row] = rows {
-            products::<LEVEL, MIDDLE, 1>(source, &tables, x, &[*row], out);
-        }
+        if LEVEL >= 6 { packed!(1 2 3 4) } else { packed!(1 2 3 4 5 6 7 8) }
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-fn tables(weights: &NestedWeights, tile: usize) -> Tables {
+fn tables<const LEVEL: u8>(weights: &NestedWeights, tile: usize) -> Tables {
     let decode = weights.decode;
     let factors = decode.steps.factors();
     let scales = weights.row_scales[tile * 32..][..32].as_ptr();
@@ -166,20 +177,25 @@ fn tables(weights: &NestedWeights, tile: usize) -> Tables {
     unsafe {
         let scales = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
         let nibble = _mm_loadu_si128(weights.nibble_table(tile).as_ptr().cast());
-        let load =
-            |digits: &[u8; 256], i: usize| _mm512_loadu_si512(digits[64 * i..].as_ptr().cast());
         let nibble = _mm512_xor_si512(_mm512_broadcast_i32x4(nibble), _mm512_set1_epi8(-128));
         let fours =
             _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0101_0101, 0x0202_0202, 0x0303_0303));
         let sixteens = _mm512_inserti32x4::<1>(_mm512_setzero_si512(), _mm_set1_epi8(1));
         let sixteens = _mm512_inserti32x4::<2>(sixteens, _mm_set1_epi8(2));
         let sixteens = _mm512_inserti32x4::<3>(sixteens, _mm_set1_epi8(3));
+        let (mut high, mut low) = ([_mm512_setzero_si512(); 4], [_mm512_setzero_si512(); 4]);
+        if LEVEL >= 6 {
+            for i in 0..4 {
+                high[i] = _mm512_loadu_si512(decode.high[64 * i..].as_ptr().cast());
+                low[i] = _mm512_loadu_si512(decode.low[64 * i..].as_ptr().cast());
+            }
+        }
         Tables {
             nibble,
             bits_2: _mm512_permutexvar_epi8(fours, nibble),
             bits_4: _mm512_permutexvar_epi8(sixteens, nibble),
-            high: std::array::from_fn(|i| load(&decode.high, i)),
-            low: std::array::from_fn(|i| load(&decode.low, i)),
+            high,
+            low,
             units: _mm512_mul_ps(scales, _mm512_set1_ps(weights.unit())),
             steps_low: _mm512_loadu_ps(factors.as_ptr()),
             steps_high: _mm512_loadu_ps(factors[16..].as_ptr()),
@@ -187,58 +203,37 @@ fn tables(weights: &NestedWeights, tile: usize) -> Tables {
     }
 }
 
+/// `T` rows of activations, `[groups, 10, LANES]` words: values, a scale and a correction of each
+/// row, which lie `LANES` rows side by side.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,gfni,fma")]
-unsafe fn products<const LEVEL: u8, const MIDDLE: u8, const T: usize>(
-    source: Source,
+unsafe fn products<const LEVEL: u8, const MIDDLE: u8, const T: usize, const LANES: usize>(
+    source: &Source,
     tables: &Tables,
-    x: &QuantizedRows,
-    rows: &[u32; T],
+    mut x: *const i32,
     out: &mut [TileValues],
 ) {
-    let x: [*const QuantizedGroup; T] = std::array::from_fn(|t| x.row(rows[t] as usize).as_ptr());
     let mut sums = [_mm512_setzero_ps(); T];
     // Wide levels have 16 vectors per group, narrow ones 8: the compiler drops what is not read.
     let mut low = [_mm512_setzero_si512(); 8];
     for first in (0..source.groups).step_by(4) {
         // SAFETY: `first` is below the groups of the matrix.
-        let mut steps = unsafe { steps_of_four(&source, first) };
+        let mut steps = unsafe { steps_of_four(source, first) };
         for group in first..source.groups.min(first + 4) {
-            // SAFETY: `group` is below the groups of every plane and of every row of `x`.
+            // SAFETY: `group` is below the groups of every plane and of the activations.
             unsafe {
-                if T == 1 {
-                    prefetch::<LEVEL, MIDDLE>(&source, group + AHEAD);
-                }
+                prefetch::<LEVEL, MIDDLE>(source, group + AHEAD);
                 let scales = scales(tables, steps);
                 steps = _mm512_srli_epi32::<8>(steps);
-                let high = decode::<LEVEL, MIDDLE>(&source, tables, group, &mut low);
+                let high = decode::<LEVEL, MIDDLE>(source, tables, group, &mut low);
+                let group = group_sums::<LEVEL, T, LANES>(&high, &low, x);
                 for t in 0..T {
-                    let x = &*x[t].add(group);
-                    let x_values: *const i32 = x.values.as_ptr().cast();
-                    let mut sum = _mm512_set1_epi32(x.correction);
-                    let mut sum_low = sum;
-                    // Few rows wait for sums: two chains are half as long.
-                    let mut other = _mm512_setzero_si512();
-                    for chunk in 0..8 {
-                        let x = _mm512_set1_epi32(x_values.add(chunk).read_unaligned());
-                        if LEVEL < 6 && T <= 4 && chunk >= 4 {
-                            other = _mm512_dpbusd_epi32(other, high[chunk], x);
-                        } else {
-                            sum = _mm512_dpbusd_epi32(sum, high[chunk], x);
-                        }
-                        if LEVEL >= 6 {
-                            sum_low = _mm512_dpbusd_epi32(sum_low, low[chunk], x);
-                        }
-                    }
-                    if LEVEL < 6 && T <= 4 {
-                        sum = _mm512_add_epi32(sum, other);
-                    }
-                    if LEVEL >= 6 {
-                        sum = _mm512_add_epi32(_mm512_slli_epi32::<7>(sum), sum_low);
-                    }
-                    let scale = _mm512_mul_ps(_mm512_set1_ps(x.scale), scales);
-                    sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, sums[t]);
+                    let factor = _mm512_set1_ps(*x.add(SCALE * LANES + t).cast());
+                    let scale = _mm512_mul_ps(factor, scales);
+                    sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(group[t]), scale, sums[t]);
                 }
+                // One address that moves on: a sum of two would split every product in two.
+                x = x.add(GROUP_WORDS * LANES);
             }
         }
     }
@@ -246,6 +241,56 @@ unsafe fn products<const LEVEL: u8, const MIDDLE: u8, const T: usize>(
         // SAFETY: `out` has 16 floats.
         unsafe { _mm512_storeu_ps(out.as_mut_ptr(), sum) };
     }
+}
+
+/// Exact sums of one group for `T` rows. All rows take a step before the next one: chains of
+/// products wait for themselves, not for each other.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn group_sums<const LEVEL: u8, const T: usize, const LANES: usize>(
+    high: &[__m512i; 8],
+    low: &[__m512i; 8],
+    x: *const i32,
+) -> [__m512i; T] {
+    let mut sums = [_mm512_setzero_si512(); T];
+    // The sums of low digits; of the last chunks at other levels, where few rows wait for sums.
+    let mut others = [_mm512_setzero_si512(); T];
+    let halves = LEVEL < 6 && T <= 4;
+    // SAFETY: the caller's group has `LANES` rows.
+    unsafe {
+        for t in 0..T {
+            sums[t] = _mm512_set1_epi32(*x.add(CORRECTION * LANES + t));
+            if LEVEL >= 6 {
+                others[t] = sums[t];
+            }
+        }
+        // Written out: a loop around the loop over rows is not always unrolled.
+        macro_rules! chunks {
+            ($($chunk:literal)*) => {
+                $(for t in 0..T {
+                    let x = _mm512_set1_epi32(*x.add($chunk * LANES + t));
+                    if halves && $chunk >= 4 {
+                        others[t] = _mm512_dpbusd_epi32(others[t], high[$chunk], x);
+                    } else {
+                        sums[t] = _mm512_dpbusd_epi32(sums[t], high[$chunk], x);
+                    }
+                    if LEVEL >= 6 {
+                        others[t] = _mm512_dpbusd_epi32(others[t], low[$chunk], x);
+                    }
+                })*
+            };
+        }
+        chunks!(0 1 2 3 4 5 6 7);
+    }
+    for t in 0..T {
+        if LEVEL >= 6 {
+            sums[t] = _mm512_slli_epi32::<7>(sums[t]);
+        }
+        if LEVEL >= 6 || halves {
+            sums[t] = _mm512_add_epi32(sums[t], others[t]);
+        }
+    }
+    sums
 }
 
 /// Steps of up to four groups from `group` on: byte j of lane r is that of row r in `group + j`.

@@ -8,7 +8,7 @@ use std::arch::aarch64::*;
 
 use nestling_formats::Level;
 
-use super::{Middle, NestedWeights, QuantizedGroup, QuantizedRows, TileValues};
+use super::{Middle, NestedWeights, QuantizedGroup, QuantizedRows, RowList, TileValues};
 
 /// Rows of activations that share one decoded group.
 const BLOCK: usize = 4;
@@ -30,7 +30,7 @@ macro_rules! products_for {
         pub mod $module {
             use super::*;
 
-            /// One tile for the rows of `x` that `rows` names.
+            /// One tile for some rows.
             ///
             /// # Safety
             /// The machine has the features, and [`super::super::fits`] holds.
@@ -38,19 +38,18 @@ macro_rules! products_for {
             pub unsafe fn tile(
                 weights: &NestedWeights,
                 tile: usize,
-                x: &QuantizedRows,
-                rows: &[u32],
+                RowList { x, rows, .. }: RowList,
                 out: &mut [TileValues],
             ) {
                 for (rows, out) in rows.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
                     // SAFETY: `fits` holds for a part of the rows too.
                     unsafe {
-                        if let [a, b, c, d] = rows {
-                            products(weights, tile, x, &[*a, *b, *c, *d], out);
-                            continue;
-                        }
-                        for (row, out) in rows.iter().zip(out.chunks_mut(1)) {
-                            products(weights, tile, x, &[*row], out);
+                        match *rows {
+                            [a] => products(weights, tile, x, &[a], out),
+                            [a, b] => products(weights, tile, x, &[a, b], out),
+                            [a, b, c] => products(weights, tile, x, &[a, b, c], out),
+                            [a, b, c, d, ..] => products(weights, tile, x, &[a, b, c, d], out),
+                            [] => {}
                         }
                     }
                 }

@@ -8,6 +8,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use super::*;
 use crate::cpu::kernels::Kernels;
+use crate::cpu::rows::PackedRows;
 
 struct Planes {
     codec: NestedCodec,
@@ -113,9 +114,15 @@ fn reference(view: &NestedView, level: Level, x: &QuantizedRows) -> Vec<f32> {
 #[test]
 fn every_kernel_gives_the_bits_of_the_definition() {
     let sets = Kernels::available();
-    for (rows, cols, tokens) in
-        [(1, 1, 1), (16, 32, 2), (17, 33, 3), (50, 100, 7), (33, 200, 19), (5, 1100, 37)]
-    {
+    for (rows, cols, tokens) in [
+        (1, 1, 1),
+        (16, 32, 2),
+        (17, 33, 3),
+        (50, 100, 7),
+        (33, 200, 19),
+        (18, 40, 4),
+        (5, 1100, 37),
+    ] {
         let planes = random_matrix(rows, cols, rows as u64);
         let tables = CodecTables::new(&planes.codec);
         let x = random_rows(Kernels::portable(), tokens, cols, 7);
@@ -126,23 +133,46 @@ fn every_kernel_gives_the_bits_of_the_definition() {
             for kernels in &sets {
                 // Rows in another order and one of them twice, as experts see them.
                 let order: Vec<u32> = (0..tokens as u32).rev().chain([0]).collect();
-                let mut out = vec![[f32::NAN; TILE_ROWS]; order.len()];
-                for tile in 0..weights.tiles() {
-                    kernels.nested_tile(&weights, tile, &x, &order, &mut out);
-                    for (out, t) in out.iter().zip(&order) {
-                        let live = TILE_ROWS.min(rows - tile * TILE_ROWS);
-                        let start = *t as usize * rows + tile * TILE_ROWS;
-                        for (found, wanted) in out[..live].iter().zip(&wanted[start..]) {
-                            assert_eq!(
-                                found.to_bits(),
-                                wanted.to_bits(),
-                                "{} level {level} merged {merged} tile {tile} row {t}: \
-                                 {found} {wanted}",
-                                kernels.name(),
-                            );
-                        }
-                    }
+                let packed = packed(&x, &order);
+                let apart = RowList::new(&x, &order);
+                for list in [apart, RowList { packed: packed.from_block(1), ..apart }] {
+                    let what = format!(
+                        "{} level {level} merged {merged} packed {}",
+                        kernels.name(),
+                        !list.packed.is_empty(),
+                    );
+                    compare(kernels, &weights, list, &wanted, &what);
                 }
+            }
+        }
+    }
+}
+
+fn packed(x: &QuantizedRows, order: &[u32]) -> PackedRows {
+    let mut packed = PackedRows::default();
+    packed.clear(x.groups());
+    // A block before, so that the first one is not the only one to be found.
+    packed.push(&[0]);
+    packed.push(order);
+    let (cells, blocks) = packed.cells_mut();
+    for (block, cells) in cells.chunks_mut(x.groups()).enumerate() {
+        blocks.fill(block, x, cells);
+    }
+    packed
+}
+
+/// All tiles against `wanted`, `[rows of x, rows]`, bit by bit.
+fn compare(kernels: &Kernels, weights: &NestedWeights, list: RowList, wanted: &[f32], what: &str) {
+    let rows = weights.rows();
+    let mut out = vec![[f32::NAN; TILE_ROWS]; list.rows.len()];
+    for tile in 0..weights.tiles() {
+        kernels.nested_tile(weights, tile, list, &mut out);
+        for (out, t) in out.iter().zip(list.rows) {
+            let live = TILE_ROWS.min(rows - tile * TILE_ROWS);
+            let start = *t as usize * rows + tile * TILE_ROWS;
+            for (found, wanted) in out[..live].iter().zip(&wanted[start..]) {
+                let (found_bits, wanted_bits) = (found.to_bits(), wanted.to_bits());
+                assert_eq!(found_bits, wanted_bits, "{what} tile {tile} row {t}: {found} {wanted}");
             }
         }
     }
@@ -173,7 +203,7 @@ fn the_largest_sums_do_not_overflow() {
             let weights = NestedWeights::new(&view, level, &tables).unwrap();
             for kernels in Kernels::available() {
                 let mut out = [[0.0; TILE_ROWS]; 2];
-                kernels.nested_tile(&weights, 0, &x, &[0, 1], &mut out);
+                kernels.nested_tile(&weights, 0, RowList::new(&x, &[0, 1]), &mut out);
                 assert_eq!(out.as_flattened(), wanted, "{} level {level}", kernels.name());
             }
         }

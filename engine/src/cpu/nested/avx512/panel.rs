@@ -1,5 +1,5 @@
 //! Products with many rows: a part of a tile is decoded once into a panel that stays in the first
-//! cache, then multiplied with blocks of eight rows.
+//! cache, then multiplied with blocks of eight rows, packed so that one address serves them all.
 //!
 //! ```text
 //! for each 16 groups: decode 16 x 512 values; for each eight rows: go on with their sums
@@ -9,8 +9,10 @@
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
+use super::super::{PACKED_ROWS, PackedGroup};
 use super::{
-    QuantizedGroup, QuantizedRows, Source, Tables, TileValues, decode, scales, steps_of_four,
+    GROUP_WORDS, SCALE, Source, Tables, TileValues, decode, group_sums, prefetch, scales,
+    steps_of_four,
 };
 
 /// Groups of a panel: 8 KiB of values, or twice 8 KiB of digits.
@@ -52,6 +54,7 @@ impl Panel {
                 } else {
                     _mm512_srli_epi32::<8>(steps)
                 };
+                prefetch::<LEVEL, MIDDLE>(source, first + i + GROUPS);
                 self.scales[i].write(scales(tables, steps));
                 self.high[i].write(decode::<LEVEL, MIDDLE>(source, tables, first + i, &mut low));
             }
@@ -62,99 +65,83 @@ impl Panel {
     }
 }
 
-/// One tile for any number of rows.
+/// One tile for any number of rows, which lie in `x`, `[blocks, groups]`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,gfni,fma")]
 pub unsafe fn products<const LEVEL: u8, const MIDDLE: u8>(
-    source: Source,
+    source: &Source,
     tables: &Tables,
-    x: &QuantizedRows,
-    rows: &[u32],
+    x: &[PackedGroup],
     out: &mut [TileValues],
 ) {
     let mut panel = Panel::EMPTY;
     out.fill([0.0; 16]);
     for first in (0..source.groups).step_by(GROUPS) {
-        let range = (first, GROUPS.min(source.groups - first));
-        // SAFETY: the groups are inside of the planes and of every row of `x`.
-        unsafe {
-            panel.fill::<LEVEL, MIDDLE>(&source, tables, range);
-            add_rows::<LEVEL>(&panel, range, x, rows, out);
+        let count = GROUPS.min(source.groups - first);
+        // SAFETY: the groups are inside of the planes and of every block of `x`.
+        unsafe { panel.fill::<LEVEL, MIDDLE>(source, tables, (first, count)) };
+        for (x, out) in x.chunks(source.groups).zip(out.chunks_mut(PACKED_ROWS)) {
+            // SAFETY: `fill` wrote as many groups as are taken of `x`.
+            unsafe { add_rows::<LEVEL>(&panel, &x[first..first + count], out) };
         }
     }
 }
 
-/// Goes on with the sums of all rows.
+/// Goes on with the sums of up to eight rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma")]
-pub unsafe fn add_rows<const LEVEL: u8>(
-    panel: &Panel,
-    range: (usize, usize),
-    x: &QuantizedRows,
-    rows: &[u32],
-    out: &mut [TileValues],
-) {
-    let (mut rows, mut out) = (rows, out);
-    // SAFETY: the caller's promise holds for a part of the rows too.
-    unsafe {
-        // Two digits of eight rows do not fit into the registers.
-        while let Some((block, rest)) = rows.split_first_chunk::<8>()
-            && LEVEL < 6
-        {
-            let (block_out, rest_out) = out.split_at_mut(8);
-            add_block::<LEVEL, 8>(panel, range, x, block, block_out);
-            (rows, out) = (rest, rest_out);
+unsafe fn add_rows<const LEVEL: u8>(panel: &Panel, x: &[PackedGroup], out: &mut [TileValues]) {
+    // Two digits of eight rows do not fit into the registers.
+    let most = if LEVEL >= 6 { 4 } else { 8 };
+    for (index, out) in out.chunks_mut(most).enumerate() {
+        macro_rules! add_block {
+            ($($count:literal)*) => {
+                match out.len() {
+                    // SAFETY: the caller's promise, and `out` has as many rows.
+                    $($count => unsafe {
+                        add_block::<LEVEL, $count>(panel, x, index * most, out);
+                    },)*
+                    _ => {}
+                }
+            };
         }
-        while let Some((block, rest)) = rows.split_first_chunk::<4>() {
-            let (block_out, rest_out) = out.split_at_mut(4);
-            add_block::<LEVEL, 4>(panel, range, x, block, block_out);
-            (rows, out) = (rest, rest_out);
-        }
-        for (row, out) in rows.iter().zip(out.chunks_mut(1)) {
-            add_block::<LEVEL, 1>(panel, range, x, &[*row], out);
-        }
+        if LEVEL >= 6 { add_block!(1 2 3 4) } else { add_block!(1 2 3 4 5 6 7 8) }
     }
 }
 
+/// The same for `T` rows from lane `lane` on.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma")]
 unsafe fn add_block<const LEVEL: u8, const T: usize>(
     panel: &Panel,
-    (first, count): (usize, usize),
-    x: &QuantizedRows,
-    rows: &[u32; T],
+    x: &[PackedGroup],
+    lane: usize,
     out: &mut [TileValues],
 ) {
-    let x: [*const QuantizedGroup; T] =
-        std::array::from_fn(|t| x.row(rows[t] as usize)[first..first + count].as_ptr());
-    // SAFETY: `out` has T times 16 floats; `fill` wrote `count` groups, which `x` has too.
+    let mut sums = [_mm512_setzero_ps(); T];
+    // SAFETY: `out` has T times 16 floats; `fill` wrote a group for each of `x`, which has numbers
+    // of eight rows, of which `lane` and T name some.
     unsafe {
-        let mut sums: [__m512; T] = std::array::from_fn(|t| _mm512_loadu_ps(out[t].as_ptr()));
-        for i in 0..count {
+        for t in 0..T {
+            sums[t] = _mm512_loadu_ps(out[t].as_ptr());
+        }
+        let groups = x.len();
+        let mut x: *const i32 = x.as_ptr().cast::<i32>().add(lane);
+        for i in 0..groups {
             let high = panel.high[i].assume_init_ref();
+            // At other levels nothing reads it.
+            let low = if LEVEL >= 6 { panel.low[i].assume_init_ref() } else { high };
+            let group = group_sums::<LEVEL, T, PACKED_ROWS>(high, low, x);
             let scales = panel.scales[i].assume_init();
             for t in 0..T {
-                let x = &*x[t].add(i);
-                let values: *const i32 = x.values.as_ptr().cast();
-                let mut sum = _mm512_set1_epi32(x.correction);
-                let mut sum_low = sum;
-                for chunk in 0..8 {
-                    let x = _mm512_set1_epi32(values.add(chunk).read_unaligned());
-                    sum = _mm512_dpbusd_epi32(sum, high[chunk], x);
-                    if LEVEL >= 6 {
-                        let low = panel.low[i].assume_init_ref();
-                        sum_low = _mm512_dpbusd_epi32(sum_low, low[chunk], x);
-                    }
-                }
-                if LEVEL >= 6 {
-                    sum = _mm512_add_epi32(_mm512_slli_epi32::<7>(sum), sum_low);
-                }
-                let scale = _mm512_mul_ps(_mm512_set1_ps(x.scale), scales);
-                sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, sums[t]);
+                let factor = _mm512_set1_ps(*x.add(SCALE * PACKED_ROWS + t).cast());
+                let scale = _mm512_mul_ps(factor, scales);
+                sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(group[t]), scale, sums[t]);
             }
+            x = x.add(GROUP_WORDS * PACKED_ROWS);
         }
-        for (out, sum) in out.iter_mut().zip(sums) {
-            _mm512_storeu_ps(out.as_mut_ptr(), sum);
+        for t in 0..T {
+            _mm512_storeu_ps(out[t].as_mut_ptr(), sums[t]);
         }
     }
 }
