@@ -47,7 +47,7 @@ fn packed(x: &QuantizedRows, rows: &[u32]) -> PackedRows {
 
 /// All tiles of a matrix for some rows of activations.
 fn product(kernels: &Kernels, weights: &NestedWeights, rows: RowList) {
-    let mut out = vec![[0.0; 16]; rows.rows.len()];
+    let mut out = vec![[0.0; 16]; rows.rows().len()];
     for tile in 0..weights.tiles() {
         kernels.nested_tile(weights, tile, rows, &mut out);
     }
@@ -88,9 +88,10 @@ fn nested_in_cache(criterion: &mut Criterion) {
             group.throughput(Throughput::Bytes(weights.bytes() as u64));
             for kernels in sets() {
                 let id = BenchmarkId::new(kernels.name(), name(level, merged));
-                let packs = tokens >= kernels.packs_from();
-                let packed = if packs { packed.from_block(0) } else { &[] };
-                let rows = RowList { x: &x, rows: &rows, packed };
+                let mut rows = RowList::new(&x, &rows);
+                if tokens >= kernels.packs_from() {
+                    rows = rows.with_packed(&packed, 0);
+                }
                 group.bench_function(id, |b| b.iter(|| product(kernels, &weights, rows)));
             }
         }

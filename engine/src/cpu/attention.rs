@@ -195,29 +195,33 @@ pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
     let size = Size { rows: count, depth: d, cols: PAGE_POSITIONS };
     let (left, right) = ((queries, d), (keys, PAGE_POSITIONS));
     product::<V, VECTORS>(size, left, right, (&mut *scores, PAGE_POSITIONS));
+    // Loops over places: zips of many slices are calls, which cost as much as what they give.
     let mut merges = [[0.0f32; 2]; MERGED];
-    for ((((scores, starts), visible), states), (out, block)) in scores
-        .chunks_mut(MERGED * PAGE_POSITIONS)
-        .zip(starts.chunks(MERGED))
-        .zip(visible.chunks(MERGED))
-        .zip(states.chunks_mut(MERGED))
-        .zip(out.chunks_mut(MERGED * value_dim).zip(block.chunks_mut(MERGED * value_dim)))
-    {
-        let each = scores.as_chunks_mut::<PAGE_POSITIONS>().0.iter_mut();
-        let each = each.zip(starts.iter().zip(visible));
-        for ((scores, (start, end)), (state, merge)) in each.zip(states.iter_mut().zip(&mut merges))
-        {
-            let visible = start.saturating_sub(first)..(end - first).min(PAGE_POSITIONS);
-            *merge = weigh(scores, visible, (&factors, value_scales), state);
+    for q in (0..count).step_by(MERGED) {
+        let merged = MERGED.min(count - q);
+        let scores = &mut scores[q * PAGE_POSITIONS..][..merged * PAGE_POSITIONS];
+        for i in 0..merged {
+            let end = (visible[q + i] - first).min(PAGE_POSITIONS);
+            let visible = starts[q + i].saturating_sub(first)..end;
+            let scores = &mut scores.as_chunks_mut::<PAGE_POSITIONS>().0[i];
+            merges[i] = weigh(scores, visible, (&factors, value_scales), &mut states[q + i]);
         }
-        let block = &mut block[..visible.len() * value_dim];
-        gather::<V, VECTORS>((scores, visible, first), (values, d), (&mut *block, value_dim));
-        let each = out.chunks_exact_mut(value_dim).zip(block.chunks_exact(value_dim));
-        for ((out, block), merge) in each.zip(&merges) {
-            for (out, block) in out.iter_mut().zip(block) {
-                *out = out.mul_add(merge[0], *block * merge[1]);
-            }
+        let block = &mut block[..merged * value_dim];
+        let seen = (&*scores, &visible[q..q + merged], first);
+        gather::<V, VECTORS>(seen, (values, d), (&mut *block, value_dim));
+        let out = &mut out[q * value_dim..][..merged * value_dim];
+        for i in 0..merged {
+            let (out, block) = (&mut out[i * value_dim..], &block[i * value_dim..]);
+            merge_rows(&mut out[..value_dim], &block[..value_dim], merges[i]);
         }
+    }
+}
+
+/// `out = fma(out, old, block * new)`.
+#[inline(always)]
+fn merge_rows(out: &mut [f32], block: &[f32], [old, new]: [f32; 2]) {
+    for i in 0..out.len().min(block.len()) {
+        out[i] = out[i].mul_add(old, block[i] * new);
     }
 }
 
@@ -298,8 +302,8 @@ fn weigh(
     (factors, value_scales): (&[f32; PAGE_POSITIONS], Option<&[f32]>),
     state: &mut AttentionState,
 ) -> [f32; 2] {
-    for (score, factor) in scores.iter_mut().zip(factors) {
-        *score *= factor;
+    for i in 0..PAGE_POSITIONS {
+        scores[i] *= factors[i];
     }
     // The weight of a score of negative infinity is zero, and neither maximum nor sum see it.
     scores[..visible.start].fill(f32::NEG_INFINITY);

@@ -225,7 +225,7 @@ unsafe fn portable_tile(
     rows: RowList,
     out: &mut [TileValues],
 ) {
-    nested::portable(weights, tile, rows.x, rows.rows, out);
+    nested::portable(weights, tile, rows.source(), rows.rows(), out);
 }
 
 kernels_for!(portable, "portable", portable_tile, usize::MAX, Portable, 1);
@@ -315,10 +315,10 @@ impl Kernels {
     }
 
     /// Multiplies the 16 rows of one tile with rows of activations: `out[i]` gets the product with
-    /// row `rows.rows[i]` of `rows.x`. Rows beyond the matrix get a value without meaning.
+    /// row `i` of the list. Rows beyond the matrix get a value without meaning.
     ///
     /// # Panics
-    /// With a tile that the weights lack, a row that `x` lacks, or sizes that differ.
+    /// With a tile that the weights lack, or sizes that differ.
     pub fn nested_tile(
         &self,
         weights: &NestedWeights,
@@ -326,7 +326,7 @@ impl Kernels {
         rows: RowList,
         out: &mut [TileValues],
     ) {
-        assert!(nested::fits(weights, tile, rows, out), "tile {tile} of {} rows", rows.rows.len());
+        assert!(nested::fits(weights, tile, rows, out), "tile {tile} of {} rows", out.len());
         // SAFETY: the machine has the features, as for all calls below: a set is only handed out
         // by `available`, and the planes' lengths were checked by `NestedView::new`.
         unsafe { (self.nested_tile)(weights, tile, rows, out) }

@@ -386,10 +386,7 @@ pub(super) fn fits(
     rows: RowList,
     out: &[TileValues],
 ) -> bool {
-    let blocks = rows.rows.len().div_ceil(PACKED_ROWS);
     tile < weights.tiles
-        && rows.x.groups() == weights.groups
-        && rows.rows.len() == out.len()
-        && rows.rows.iter().all(|row| (*row as usize) < rows.x.rows())
-        && (rows.packed.is_empty() || rows.packed.len() >= blocks * weights.groups)
+        && rows.source().groups() == weights.groups
+        && rows.rows().len() == out.len()
 }

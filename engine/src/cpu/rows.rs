@@ -71,9 +71,11 @@ pub struct PackedGroup {
 }
 
 impl PackedGroup {
+    #[inline]
     fn set(&mut self, lane: usize, cell: &QuantizedGroup) {
-        for (words, bytes) in self.values.iter_mut().zip(cell.values.as_chunks::<4>().0) {
-            words[lane] = i32::from_ne_bytes(bytes.map(i8::cast_unsigned));
+        let words: [i32; GROUP / 4] = bytemuck::cast(cell.values);
+        for (of_rows, word) in self.values.iter_mut().zip(words) {
+            of_rows[lane] = word;
         }
         self.scales[lane] = cell.scale;
         self.corrections[lane] = cell.correction;
@@ -141,30 +143,63 @@ impl PackedBlocks<'_> {
     }
 }
 
-/// Some rows of activations for a product.
+/// Some rows of activations for a product, which are there.
 #[derive(Clone, Copy, Debug)]
 pub struct RowList<'a> {
-    /// All rows.
-    pub x: &'a QuantizedRows,
-    /// Those of the product.
-    pub rows: &'a [u32],
+    x: &'a QuantizedRows,
+    rows: &'a [u32],
     /// The same in blocks of eight, `[blocks, groups]` and perhaps more; or nothing.
-    pub packed: &'a [PackedGroup],
+    packed: &'a [PackedGroup],
 }
 
 impl<'a> RowList<'a> {
     /// Rows that were not packed.
+    ///
+    /// # Panics
+    /// With a row that `x` lacks.
     pub fn new(x: &'a QuantizedRows, rows: &'a [u32]) -> Self {
+        let count = x.rows();
+        assert!(rows.iter().all(|row| (*row as usize) < count), "a row of {count}");
         Self { x, rows, packed: &[] }
     }
 
-    /// At most `size` rows at a time, a multiple of eight.
+    /// The same rows, which were packed from block `first` on.
+    ///
+    /// # Panics
+    /// With other groups, or fewer blocks.
+    #[must_use]
+    pub fn with_packed(self, packed: &'a PackedRows, first: usize) -> Self {
+        let (groups, packed) = (packed.groups, packed.from_block(first));
+        let blocks = self.rows.len().div_ceil(PACKED_ROWS);
+        assert!(groups == self.x.groups && packed.len() >= blocks * groups, "{blocks} blocks");
+        Self { packed, ..self }
+    }
+
+    /// The quantized rows of which these are some.
+    pub fn source(&self) -> &'a QuantizedRows {
+        self.x
+    }
+
+    /// Their numbers.
+    pub fn rows(&self) -> &'a [u32] {
+        self.rows
+    }
+
+    /// Blocks of eight of these rows, at least as many as they fill, or nothing.
+    pub fn packed(&self) -> &'a [PackedGroup] {
+        self.packed
+    }
+
+    /// At most `size` rows at a time: all of them, or a multiple of eight.
     pub fn chunks(self, size: usize) -> impl Iterator<Item = Self> {
-        let cells = size / PACKED_ROWS * self.x.groups();
-        self.rows.chunks(size).enumerate().map(move |(index, rows)| Self {
-            x: self.x,
-            rows,
-            packed: self.packed.get(index * cells..).unwrap_or_default(),
-        })
+        (0..self.rows.len().div_ceil(size.max(1))).map(move |index| self.chunk(index, size))
+    }
+
+    /// The rows of one of [`Self::chunks`].
+    pub fn chunk(self, index: usize, size: usize) -> Self {
+        let (start, end) = (index * size, self.rows.len().min((index + 1) * size));
+        let cells = start / PACKED_ROWS * self.x.groups();
+        let packed = self.packed.get(cells..).unwrap_or_default();
+        Self { x: self.x, rows: self.rows.get(start..end).unwrap_or_default(), packed }
     }
 }

@@ -308,6 +308,7 @@ unsafe fn column<V: Vector, const VECTORS: usize>(
 ///
 /// # Safety
 /// Pointers to so many rows and columns, a stride apart.
+#[expect(clippy::needless_range_loop, reason = "iterators over vectors become calls")]
 #[inline(always)]
 unsafe fn block<V: Vector, const ROWS: usize, const VECTORS: usize>(
     depth: usize,

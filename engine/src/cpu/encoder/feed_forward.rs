@@ -139,7 +139,7 @@ pub(super) fn count_to(count: usize, numbers: &mut Vec<u32>) {
 impl Inner<'_> {
     /// Computes the groups of one block.
     fn fill(&self, team: &Team, rows: RowList, block: &mut ColumnsMut<'_, QuantizedGroup>) {
-        match rows.rows.len() {
+        match rows.rows().len() {
             1 => self.fill_by::<1>(team, rows, block),
             2..=FEW_ROWS => self.fill_by::<FEW_ROWS>(team, rows, block),
             _ => self.fill_by::<ROW_BLOCK>(team, rows, block),
@@ -163,7 +163,7 @@ impl Inner<'_> {
                 self.multiply(team, &self.up, (group, live), rows, &mut up);
                 let start = self.start + index * N;
                 for (row, (gate, up)) in
-                    gate.iter_mut().zip(&mut up).take(rows.rows.len()).enumerate()
+                    gate.iter_mut().zip(&mut up).take(rows.rows().len()).enumerate()
                 {
                     let columns = group * GROUP..group * GROUP + live;
                     for (values, bias) in [(&mut *gate, self.biases[0]), (up, self.biases[1])] {
@@ -191,7 +191,7 @@ impl Inner<'_> {
         out: &mut [[f32; GROUP]; N],
     ) {
         let mut values = [[0.0; TILE_ROWS]; N];
-        let values = &mut values[..rows.rows.len()];
+        let values = &mut values[..rows.rows().len()];
         for half in 0..live.div_ceil(TILE_ROWS) {
             let tile = group * (GROUP / TILE_ROWS) + half;
             tiles.multiply(team, tile, rows, values);

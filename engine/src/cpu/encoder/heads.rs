@@ -5,13 +5,13 @@ use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
 use super::expect;
-use super::products::{FEW_ROWS, FloatSource, ROW_BLOCK, ROW_COST, Tiles, of_level};
+use super::products::{FEW_ROWS, FloatSource, Packed, ROW_BLOCK, ROW_COST, Tiles, of_level};
 use crate::backend::HeadMatrices;
 use crate::cpu::columns::{ColumnsMut, Cut, for_each_block};
 use crate::cpu::device::{Cpu, CpuBuffer, Team, Work};
 use crate::cpu::kernels::{FLOAT_ROWS, FloatInputs};
 use crate::cpu::nested::TileValues;
-use crate::cpu::rows::{QuantizedRows, RowList};
+use crate::cpu::rows::QuantizedRows;
 use crate::error::EngineError;
 
 /// Sizes of heads.
@@ -52,7 +52,7 @@ impl Sizes {
 
 /// What matrices are multiplied with: a row for every head of every row, `[T * H, K]`.
 enum Product<'a> {
-    Int8(Tiles<'a>),
+    Int8(Tiles<'a>, &'a Packed, &'a QuantizedRows),
     Float(FloatSource<'a>, &'a [f32]),
 }
 
@@ -78,10 +78,6 @@ pub(super) fn multiply_heads(
         if rows.is_empty() {
             continue;
         }
-        let product = match int8 {
-            true => Product::Int8(Tiles::new(&weights.matrix, level)?),
-            false => Product::Float(FloatSource::new(&weights.matrix, level)?, floats),
-        };
         let Sizes { heads, outputs, rest, .. } = sizes;
         inputs.clear();
         for head in 0..heads as u32 {
@@ -90,7 +86,11 @@ pub(super) fn multiply_heads(
         if int8 {
             packed.pack(team, quantized, inputs.chunks(rows.len()));
         }
-        let (inputs, packed, quantized) = (&*inputs, &*packed, &*quantized);
+        let (rows, inputs) = (&**rows, &**inputs);
+        let product = match int8 {
+            true => Product::Int8(Tiles::new(&weights.matrix, level)?, packed, quantized),
+            false => Product::Float(FloatSource::new(&weights.matrix, level)?, floats),
+        };
         let multiplications = rows.len().saturating_mul(heads * outputs * sizes.inputs);
         let forks = (&*team.pool, team.forks(multiplications));
         let cuts = (Cut::Every(levels.len()), Cut::Every(outputs + rest));
@@ -100,11 +100,7 @@ pub(super) fn multiply_heads(
                     .copy_from_slice(&sizes.head(x, row, head)[sizes.inputs..]);
             }
             let inputs = &inputs[head * rows.len()..][..rows.len()];
-            let inputs = match int8 {
-                true => packed.list(head, quantized, inputs),
-                false => RowList::new(quantized, inputs),
-            };
-            let rows = (&**rows, inputs);
+            let rows = (rows, inputs);
             match rows.0.len() {
                 1 => product.fill::<1>(team, (sizes, head), rows, block),
                 2..=FEW_ROWS => product.fill::<FEW_ROWS>(team, (sizes, head), rows, block),
@@ -139,7 +135,7 @@ impl Product<'_> {
         &self,
         team: &Team,
         (sizes, head): (Sizes, usize),
-        (rows, inputs): (&[u32], RowList),
+        (rows, inputs): (&[u32], &[u32]),
         block: &mut ColumnsMut<'_, f32>,
     ) {
         let (start, end) = (head * sizes.outputs, (head + 1) * sizes.outputs);
@@ -149,9 +145,24 @@ impl Product<'_> {
             let first = tile * TILE_ROWS;
             let lanes = start.max(first) - first..end.min(first + TILE_ROWS) - first;
             let to = first + lanes.start - start;
-            for (rows, inputs) in rows.chunks(ROWS).zip(inputs.chunks(ROWS)) {
+            for (index, rows) in rows.chunks(ROWS).enumerate() {
                 let values = &mut values[..rows.len()];
-                self.multiply(team, (tile, sizes), inputs, &mut room, values);
+                match self {
+                    Self::Int8(tiles, packed, x) => {
+                        let list = packed.list(head, x, inputs).chunk(index, ROWS);
+                        tiles.multiply(team, tile, list, values);
+                    }
+                    Self::Float(source, x) => {
+                        let inputs = &inputs[index * ROWS..][..rows.len()];
+                        multiply_float(
+                            (team, source),
+                            (tile, sizes),
+                            (x, inputs),
+                            &mut room,
+                            values,
+                        );
+                    }
+                }
                 for (values, row) in values.iter().zip(rows) {
                     let out = &mut block.row(*row as usize)[to..][..lanes.len()];
                     out.copy_from_slice(&values[lanes.clone()]);
@@ -159,31 +170,26 @@ impl Product<'_> {
             }
         }
     }
+}
 
-    /// One tile's outputs for some rows of heads.
-    fn multiply(
-        &self,
-        team: &Team,
-        (tile, sizes): (usize, Sizes),
-        rows: RowList,
-        room: &mut Vec<f32>,
-        out: &mut [TileValues],
-    ) {
-        let (source, values) = match self {
-            Self::Int8(tiles) => return tiles.multiply(team, tile, rows, out),
-            Self::Float(source, values) => (source, values),
-        };
-        let (first, stride) = (tile * TILE_ROWS, source.stride(sizes.inputs));
-        let live = TILE_ROWS.min(sizes.heads * sizes.outputs - first);
-        let weights = source.rows((first, live), room);
-        let x = FloatInputs { values, cols: sizes.inputs, rows: rows.rows };
-        let mut part_values = [[0.0; FLOAT_ROWS]; ROW_BLOCK];
-        for part in (0..live).step_by(FLOAT_ROWS) {
-            let part_values = &mut part_values[..rows.rows.len()];
-            team.kernels.float_rows((weights.skip(part * stride), stride), x, part_values);
-            for (out, values) in out.iter_mut().zip(part_values) {
-                out[part..part + FLOAT_ROWS].copy_from_slice(values);
-            }
+/// One tile's outputs for some rows of heads.
+fn multiply_float(
+    (team, source): (&Team, &FloatSource),
+    (tile, sizes): (usize, Sizes),
+    (values, rows): (&[f32], &[u32]),
+    room: &mut Vec<f32>,
+    out: &mut [TileValues],
+) {
+    let (first, stride) = (tile * TILE_ROWS, source.stride(sizes.inputs));
+    let live = TILE_ROWS.min(sizes.heads * sizes.outputs - first);
+    let weights = source.rows((first, live), room);
+    let x = FloatInputs { values, cols: sizes.inputs, rows };
+    let mut part_values = [[0.0; FLOAT_ROWS]; ROW_BLOCK];
+    for part in (0..live).step_by(FLOAT_ROWS) {
+        let part_values = &mut part_values[..rows.len()];
+        team.kernels.float_rows((weights.skip(part * stride), stride), x, part_values);
+        for (out, values) in out.iter_mut().zip(part_values) {
+            out[part..part + FLOAT_ROWS].copy_from_slice(values);
         }
     }
 }

@@ -96,8 +96,8 @@ impl Packed {
     /// The rows of one matrix.
     pub fn list<'a>(&'a self, index: usize, x: &'a QuantizedRows, rows: &'a [u32]) -> RowList<'a> {
         let first = self.firsts.get(index).copied().flatten();
-        let packed = first.map_or(&[][..], |first| self.rows.from_block(first));
-        RowList { x, rows, packed }
+        let list = RowList::new(x, rows);
+        first.map_or(list, |first| list.with_packed(&self.rows, first))
     }
 }
 
@@ -222,7 +222,7 @@ fn multiply_row_major(
     view: &NestedView,
     level: Level,
     tile: usize,
-    RowList { x, rows, .. }: RowList,
+    rows: RowList,
     out: &mut [TileValues],
 ) {
     let mut values = [0i16; TILE_ROWS * GROUP]; // [16 rows, 32 columns]
@@ -233,8 +233,8 @@ fn multiply_row_major(
             return;
         }
         let scales = view.weight_scales(level, tile, group);
-        for (row, out) in rows.iter().zip(out.iter_mut()) {
-            let Some(x) = x.row(*row as usize).get(group) else { continue };
+        for (row, out) in rows.rows().iter().zip(out.iter_mut()) {
+            let Some(x) = rows.source().row(*row as usize).get(group) else { continue };
             for (lane, weights) in values.chunks_exact(GROUP).enumerate() {
                 let products = weights.iter().zip(&x.values);
                 let sum: i32 = products.map(|(w, x)| i32::from(*w) * i32::from(*x)).sum();
@@ -309,7 +309,7 @@ impl Int8Product<'_> {
         block: &mut ColumnsMut<'_, f32>,
         write: Write,
     ) {
-        match rows.rows.len() {
+        match rows.rows().len() {
             1 => self.fill_by::<1>(team, rows, out_rows, block, write),
             2..=FEW_ROWS => self.fill_by::<FEW_ROWS>(team, rows, out_rows, block, write),
             _ => self.fill_by::<ROW_BLOCK>(team, rows, out_rows, block, write),
@@ -334,7 +334,7 @@ impl Int8Product<'_> {
             let width = TILE_ROWS.min(end - col);
             let bias = self.bias.map(|bias| &bias[row..row + width]);
             for (rows, out_rows) in rows.chunks(N).zip(out_rows.chunks(N)) {
-                let values = &mut values[..rows.rows.len()];
+                let values = &mut values[..rows.rows().len()];
                 self.tiles.multiply(team, row / TILE_ROWS, rows, values);
                 for (values, out_row) in values.iter_mut().zip(out_rows) {
                     let out = &mut block.row(*out_row as usize)[col - range.start..][..width];

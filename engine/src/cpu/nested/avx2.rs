@@ -40,10 +40,11 @@ macro_rules! products_for {
             pub unsafe fn tile(
                 weights: &NestedWeights,
                 tile: usize,
-                RowList { x, rows, .. }: RowList,
+                rows: RowList,
                 out: &mut [TileValues],
             ) {
-                for (rows, out) in rows.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+                let x = rows.source();
+                for (rows, out) in rows.rows().chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
                     // SAFETY: `fits` holds for a part of the rows too.
                     unsafe {
                         match *rows {

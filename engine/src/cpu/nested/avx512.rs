@@ -140,19 +140,19 @@ unsafe fn blocks<const LEVEL: u8, const MIDDLE: u8>(
     // SAFETY: `fits` holds, so every plane, every named row and every packed block has the tile's
     // groups.
     unsafe {
-        if rows.packed.is_empty() {
-            for (row, out) in rows.rows.iter().zip(out.chunks_mut(1)) {
-                let x = rows.x.row(*row as usize).as_ptr().cast();
-                products::<LEVEL, MIDDLE, 1, 1>(source, tables, x, out);
+        if rows.packed().is_empty() {
+            for index in 0..out.len() {
+                let x = rows.source().row(rows.rows()[index] as usize).as_ptr().cast();
+                products::<LEVEL, MIDDLE, 1, 1>(source, tables, x, &mut out[index..=index]);
             }
             return;
         }
         // The digits of more than four rows do not fit into the registers.
         let most = if LEVEL >= 6 { 4 } else { PACKED_ROWS };
         if out.len() > most {
-            return panel::products::<LEVEL, MIDDLE>(source, tables, rows.packed, out);
+            return panel::products::<LEVEL, MIDDLE>(source, tables, rows.packed(), out);
         }
-        let x = rows.packed.as_ptr().cast();
+        let x = rows.packed().as_ptr().cast();
         macro_rules! packed {
             ($($count:literal)*) => {
                 match out.len() {

@@ -80,9 +80,11 @@ pub unsafe fn products<const LEVEL: u8, const MIDDLE: u8>(
         let count = GROUPS.min(source.groups - first);
         // SAFETY: the groups are inside of the planes and of every block of `x`.
         unsafe { panel.fill::<LEVEL, MIDDLE>(source, tables, (first, count)) };
-        for (x, out) in x.chunks(source.groups).zip(out.chunks_mut(PACKED_ROWS)) {
+        for block in 0..out.len().div_ceil(PACKED_ROWS) {
+            let x = &x[block * source.groups + first..][..count];
+            let rows = block * PACKED_ROWS..out.len().min((block + 1) * PACKED_ROWS);
             // SAFETY: `fill` wrote as many groups as are taken of `x`.
-            unsafe { add_rows::<LEVEL>(&panel, &x[first..first + count], out) };
+            unsafe { add_rows::<LEVEL>(&panel, x, &mut out[rows]) };
         }
     }
 }
