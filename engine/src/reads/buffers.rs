@@ -188,28 +188,49 @@ impl BufferPool {
     fn settle(&self, change: impl FnOnce(&mut PoolState)) {
         let mut state = self.lock();
         change(&mut state);
-        let mut excess = state.excess();
+        let excess = state.excess();
         if excess == 0 {
             return;
         }
-        #[cfg(target_os = "linux")]
-        if state.warm_bytes > 0 {
-            let slabs = state.slabs.clone();
-            drop(state);
-            let mut cooled = 0;
-            for slab in slabs {
-                if cooled >= excess {
-                    break;
-                }
-                cooled += slab.cool();
-            }
-            state = self.lock();
-            state.warm_bytes -= cooled as i64;
-            excess = state.excess();
-        }
+        let (mut state, excess) = self.cool(state, excess);
         let released = state.release(excess);
         drop(state);
         self.hollow(released);
+    }
+
+    /// Gives back neighbours that are only there because huge pages come whole; what is too much
+    /// after that.
+    #[cfg(target_os = "linux")]
+    fn cool<'a>(
+        &'a self,
+        state: MutexGuard<'a, PoolState>,
+        excess: usize,
+    ) -> (MutexGuard<'a, PoolState>, usize) {
+        if state.warm_bytes <= 0 {
+            return (state, excess);
+        }
+        let slabs = state.slabs.clone();
+        drop(state);
+        let mut cooled = 0;
+        for slab in slabs {
+            if cooled >= excess {
+                break;
+            }
+            cooled += slab.cool();
+        }
+        let mut state = self.lock();
+        state.warm_bytes -= cooled as i64;
+        let excess = state.excess();
+        (state, excess)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn cool<'a>(
+        &'a self,
+        state: MutexGuard<'a, PoolState>,
+        excess: usize,
+    ) -> (MutexGuard<'a, PoolState>, usize) {
+        (state, excess)
     }
 
     /// Gives the memory of buffers back to the system.
