@@ -20,7 +20,7 @@ use nestling_formats::nested::{
     GROUP, Layout, NestedCodec, NestedError, NestedView, ScaleSteps, TILE_ROWS,
 };
 
-use super::rows::{PACKED_ROWS, PackedGroup, QuantizedGroup, QuantizedRows, RowList};
+use super::rows::{QuantizedGroup, QuantizedRows, RowList};
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;

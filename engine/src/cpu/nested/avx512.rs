@@ -12,7 +12,8 @@ use std::arch::x86_64::*;
 
 use nestling_formats::Level;
 
-use super::{Middle, NestedWeights, PACKED_ROWS, PackedGroup, QuantizedGroup, RowList, TileValues};
+use super::super::rows::{PACKED_ROWS, PackedGroup, QuantizedGroup};
+use super::{Middle, NestedWeights, RowList, TileValues};
 
 mod panel;
 

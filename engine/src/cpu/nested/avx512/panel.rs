@@ -9,10 +9,9 @@
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use super::super::{PACKED_ROWS, PackedGroup};
 use super::{
-    GROUP_WORDS, SCALE, Source, Tables, TileValues, decode, group_sums, prefetch, scales,
-    steps_of_four,
+    GROUP_WORDS, PACKED_ROWS, PackedGroup, SCALE, Source, Tables, TileValues, decode, group_sums,
+    prefetch, scales, steps_of_four,
 };
 
 /// Groups of a panel: 8 KiB of values, or twice 8 KiB of digits.
