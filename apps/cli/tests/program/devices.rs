@@ -40,7 +40,7 @@ fn without_a_gpu_auto_says_so_and_the_cpu_computes() {
     let arguments = with("auto");
     let auto = without_drivers(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(lines(&auto), 1, "{}", auto.err);
-    assert!(auto.err.contains("no graphics adapter was found"), "{}", auto.err);
+    assert!(auto.err.contains("no GPU was found"), "{}", auto.err);
     let arguments = with("cpu");
     let cpu = run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(lines(&cpu), 0, "{}", cpu.err);
