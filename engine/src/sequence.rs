@@ -132,6 +132,14 @@ impl Sequence {
         self.states.count()
     }
 
+    /// Whether nobody else holds a page or a state of the pool.
+    pub(crate) fn holds_all_that_is_taken(&self) -> bool {
+        let pool = self.pool.lock();
+        let pages = pool.pages.pages() - pool.pages.free_pages();
+        let states = pool.states.states() - pool.states.free_states();
+        (pages, states) == (self.table.pages().len(), self.states.count())
+    }
+
     /// The recurrent state after the computed tokens.
     pub(crate) fn state(&self) -> Option<StateId> {
         self.states.newest()

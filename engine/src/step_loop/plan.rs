@@ -118,8 +118,9 @@ fn take_pages(tasks: &mut [Task], index: usize, rows: usize) -> Option<Taken> {
             Err(_) if task.model.reclaim_idle() || preempt(younger, &task.model) => {}
             Err(_) if preempt_paused(older, &task.model) => {}
             Err(error) => {
-                let others = older.iter().any(|other| holds_pages(other, &task.model));
-                if !others && error.is_full_pool() {
+                // Older generations go on first; one that is on its way here, or a session that is
+                // just being forked, holds pages too. Only alone it can never go on.
+                if error.is_full_pool() && task.sequence.holds_all_that_is_taken() {
                     task.failed = Some(error);
                 }
                 return None;
