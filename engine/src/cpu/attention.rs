@@ -17,7 +17,7 @@ use std::ops::Range;
 use half::f16;
 
 use super::math;
-use super::vector::{Size, Vector, product, widen};
+use super::vector::{Right, Size, Vector, product, widen};
 use crate::kv_cache::PAGE_POSITIONS;
 
 /// Keys and values of one head in one page.
@@ -176,43 +176,85 @@ pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
     scale: f32,
     rows: &mut AttentionRows,
 ) {
-    let AttentionRows { queries, starts, visible, states, out, scores, block, .. } = rows;
     let (d, value_dim) = (rows.head_dim, rows.value_dim);
     // Queries ascend: those that see nothing of this page yet come first, those that see nothing of
     // it any more last.
-    let from = visible.partition_point(|visible| *visible <= first);
-    let to = starts.partition_point(|start| *start < first + PAGE_POSITIONS).max(from);
-    let (queries, visible) = (&queries[from * d..to * d], &visible[from..to]);
-    let (states, out) = (&mut states[from..to], &mut out[from * value_dim..to * value_dim]);
-    let starts = &starts[from..to];
-    let count = visible.len();
+    let from = rows.visible.partition_point(|visible| *visible <= first);
+    let to = rows.starts.partition_point(|start| *start < first + PAGE_POSITIONS).max(from);
+    let visible = &rows.visible[from..to];
     let most = visible.last().map_or(0, |last| (last - first).min(PAGE_POSITIONS));
-    let (factors, value_scales) = position_factors(kv, scale);
+    let page = PageQueries {
+        first,
+        dims: (d, value_dim),
+        queries: &rows.queries[from * d..to * d],
+        starts: &rows.starts[from..to],
+        visible,
+        states: &mut rows.states[from..to],
+        out: &mut rows.out[from * value_dim..to * value_dim],
+        scores: &mut rows.scores[..visible.len() * PAGE_POSITIONS],
+        block: &mut rows.block,
+    };
+    let factors = position_factors(kv, scale);
+    if let KvBlock::F16 { keys, values } = kv
+        && visible.len() <= MERGED
+    {
+        // Each element is needed once: it is widened where it is needed.
+        return page.attend::<V, VECTORS, f16>((keys, values), factors);
+    }
     let wide = (&mut *rows.keys, &mut *rows.values);
-    let (keys, values) = as_floats::<V>(kv, (most, d, value_dim), wide);
-    let scores = &mut scores[..count * PAGE_POSITIONS];
-    scores.fill(0.0);
-    let size = Size { rows: count, depth: d, cols: PAGE_POSITIONS };
-    let (left, right) = ((queries, d), (keys, PAGE_POSITIONS));
-    product::<V, VECTORS>(size, left, right, (&mut *scores, PAGE_POSITIONS));
-    // Loops over places: zips of many slices are calls, which cost as much as what they give.
-    let mut merges = [[0.0f32; 2]; MERGED];
-    for q in (0..count).step_by(MERGED) {
-        let merged = MERGED.min(count - q);
-        let scores = &mut scores[q * PAGE_POSITIONS..][..merged * PAGE_POSITIONS];
-        for i in 0..merged {
-            let end = (visible[q + i] - first).min(PAGE_POSITIONS);
-            let visible = starts[q + i].saturating_sub(first)..end;
-            let scores = &mut scores.as_chunks_mut::<PAGE_POSITIONS>().0[i];
-            merges[i] = weigh(scores, visible, (&factors, value_scales), &mut states[q + i]);
-        }
-        let block = &mut block[..merged * value_dim];
-        let seen = (&*scores, &visible[q..q + merged], first);
-        gather::<V, VECTORS>(seen, (values, d), (&mut *block, value_dim));
-        let out = &mut out[q * value_dim..][..merged * value_dim];
-        for i in 0..merged {
-            let (out, block) = (&mut out[i * value_dim..], &block[i * value_dim..]);
-            merge_rows(&mut out[..value_dim], &block[..value_dim], merges[i]);
+    let floats = as_floats::<V>(kv, (most, d, value_dim), wide);
+    page.attend::<V, VECTORS, f32>(floats, factors);
+}
+
+/// The queries that see something of a page, with what they gather.
+struct PageQueries<'a> {
+    /// First position of the page.
+    first: usize,
+    /// Elements of a key and of a value.
+    dims: (usize, usize),
+    queries: &'a [f32],
+    starts: &'a [usize],
+    visible: &'a [usize],
+    states: &'a mut [AttentionState],
+    out: &'a mut [f32],
+    scores: &'a mut [f32],
+    block: &'a mut [f32],
+}
+
+impl PageQueries<'_> {
+    /// Adds the page's keys, `[d, 64]`, and values, a row each `d` elements.
+    #[inline(always)]
+    fn attend<V: Vector, const VECTORS: usize, B: Right>(
+        self,
+        (keys, values): (&[B], &[B]),
+        (factors, value_scales): ([f32; PAGE_POSITIONS], Option<&[f32]>),
+    ) {
+        let Self { first, dims: (d, value_dim), starts, visible, .. } = self;
+        let count = visible.len();
+        self.scores.fill(0.0);
+        let size = Size { rows: count, depth: d, cols: PAGE_POSITIONS };
+        let (left, right) = ((self.queries, d), (keys, PAGE_POSITIONS));
+        product::<V, VECTORS, B>(size, left, right, (&mut *self.scores, PAGE_POSITIONS));
+        // Loops over places: zips of many slices are calls, which cost as much as what they give.
+        let mut merges = [[0.0f32; 2]; MERGED];
+        for q in (0..count).step_by(MERGED) {
+            let merged = MERGED.min(count - q);
+            let scores = &mut self.scores[q * PAGE_POSITIONS..][..merged * PAGE_POSITIONS];
+            for i in 0..merged {
+                let end = (visible[q + i] - first).min(PAGE_POSITIONS);
+                let visible = starts[q + i].saturating_sub(first)..end;
+                let scores = &mut scores.as_chunks_mut::<PAGE_POSITIONS>().0[i];
+                let state = &mut self.states[q + i];
+                merges[i] = weigh(scores, visible, (&factors, value_scales), state);
+            }
+            let block = &mut self.block[..merged * value_dim];
+            let seen = (&*scores, &visible[q..q + merged], first);
+            gather::<V, VECTORS, B>(seen, (values, d), (&mut *block, value_dim));
+            let out = &mut self.out[q * value_dim..][..merged * value_dim];
+            for i in 0..merged {
+                let (out, block) = (&mut out[i * value_dim..], &block[i * value_dim..]);
+                merge_rows(&mut out[..value_dim], &block[..value_dim], merges[i]);
+            }
         }
     }
 }
@@ -338,23 +380,23 @@ pub(super) fn add_sink(state: &mut AttentionState, sink: f32) -> f32 {
 /// The weighted sum of the values that each query sees. Beyond them may lie anything, NaN too, so
 /// that what only some of the queries see is added for each alone.
 #[inline(always)]
-fn gather<V: Vector, const VECTORS: usize>(
+fn gather<V: Vector, const VECTORS: usize, B: Right>(
     (weights, visible, first): (&[f32], &[usize], usize),
-    (values, stride): (&[f32], usize),
+    (values, stride): (&[B], usize),
     (block, d): (&mut [f32], usize),
 ) {
     block.fill(0.0);
     let seen = |visible: usize| (visible - first).min(PAGE_POSITIONS);
     let common = seen(visible.first().copied().unwrap_or(first));
     let size = Size { rows: visible.len(), depth: common, cols: d };
-    product::<V, VECTORS>(size, (weights, PAGE_POSITIONS), (values, stride), (&mut *block, d));
+    product::<V, VECTORS, B>(size, (weights, PAGE_POSITIONS), (values, stride), (&mut *block, d));
     for (row, visible) in visible.iter().enumerate() {
         let size = Size { rows: 1, depth: seen(*visible) - common, cols: d };
         if size.depth > 0 {
             let weights = &weights[row * PAGE_POSITIONS + common..];
             let values = &values[common * stride..];
             let out = &mut block[row * d..];
-            product::<V, VECTORS>(size, (weights, PAGE_POSITIONS), (values, stride), (out, d));
+            product::<V, VECTORS, B>(size, (weights, PAGE_POSITIONS), (values, stride), (out, d));
         }
     }
 }

@@ -54,6 +54,31 @@ pub(super) trait Vector: Copy {
     unsafe fn store_half(self, to: *mut f16);
 }
 
+/// An element of a matrix that is multiplied from the right.
+pub(super) trait Right: Element {
+    /// Sixteen of them from memory, as floats.
+    ///
+    /// # Safety
+    /// As [`Vector::load`].
+    unsafe fn load<V: Vector>(from: *const Self) -> V;
+}
+
+impl Right for f32 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(from: *const Self) -> V {
+        // SAFETY: the caller's.
+        unsafe { V::load(from) }
+    }
+}
+
+impl Right for f16 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(from: *const Self) -> V {
+        // SAFETY: the caller's.
+        unsafe { V::load_half(from) }
+    }
+}
+
 /// Lanes in an array, for any machine.
 #[derive(Clone, Copy)]
 pub(super) struct Portable([f32; LANES]);
@@ -236,10 +261,10 @@ pub(super) struct Size {
 /// # Panics
 /// With a slice that is too short.
 #[inline(always)]
-pub(super) fn product<V: Vector, const VECTORS: usize>(
+pub(super) fn product<V: Vector, const VECTORS: usize, B: Right>(
     size: Size,
     a: (&[f32], usize),
-    b: (&[f32], usize),
+    b: (&[B], usize),
     out: (&mut [f32], usize),
 ) {
     let Size { rows, depth, cols } = size;
@@ -252,19 +277,19 @@ pub(super) fn product<V: Vector, const VECTORS: usize>(
     let mut col = 0;
     while cols - col >= VECTORS * LANES {
         // SAFETY: rows, depth and columns lie inside of the three slices, as was checked.
-        unsafe { column::<V, VECTORS>((rows, depth, col), a, b, (&mut *out.0, out.1)) };
+        unsafe { column::<V, VECTORS, B>((rows, depth, col), a, b, (&mut *out.0, out.1)) };
         col += VECTORS * LANES;
     }
     while cols - col >= LANES {
         // SAFETY: as above.
-        unsafe { column::<V, 1>((rows, depth, col), a, b, (&mut *out.0, out.1)) };
+        unsafe { column::<V, 1, B>((rows, depth, col), a, b, (&mut *out.0, out.1)) };
         col += LANES;
     }
     for row in 0..rows {
         for col in col..cols {
             let out = &mut out.0[row * out.1 + col];
             for k in 0..depth {
-                *out = a.0[row * a.1 + k].mul_add(b.0[k * b.1 + col], *out);
+                *out = a.0[row * a.1 + k].mul_add(b.0[k * b.1 + col].to_f32(), *out);
             }
         }
     }
@@ -275,10 +300,10 @@ pub(super) fn product<V: Vector, const VECTORS: usize>(
 /// # Safety
 /// Sizes that lie inside of the slices.
 #[inline(always)]
-unsafe fn column<V: Vector, const VECTORS: usize>(
+unsafe fn column<V: Vector, const VECTORS: usize, B: Right>(
     (rows, depth, col): (usize, usize, usize),
     a: (&[f32], usize),
-    b: (&[f32], usize),
+    b: (&[B], usize),
     out: (&mut [f32], usize),
 ) {
     let (a, b, out) = ((a.0.as_ptr(), a.1), (b.0.as_ptr(), b.1), (out.0.as_mut_ptr(), out.1));
@@ -289,17 +314,17 @@ unsafe fn column<V: Vector, const VECTORS: usize>(
         let at = |row: usize| ((a.0.add(row * a.1), a.1), (out.0.add(row * out.1 + col), out.1));
         while rows - row >= 4 {
             let (a, out) = at(row);
-            block::<V, 4, VECTORS>(depth, a, b, out);
+            block::<V, 4, VECTORS, B>(depth, a, b, out);
             row += 4;
         }
         if rows - row >= 2 {
             let (a, out) = at(row);
-            block::<V, 2, VECTORS>(depth, a, b, out);
+            block::<V, 2, VECTORS, B>(depth, a, b, out);
             row += 2;
         }
         if rows > row {
             let (a, out) = at(row);
-            block::<V, 1, VECTORS>(depth, a, b, out);
+            block::<V, 1, VECTORS, B>(depth, a, b, out);
         }
     }
 }
@@ -310,10 +335,10 @@ unsafe fn column<V: Vector, const VECTORS: usize>(
 /// Pointers to so many rows and columns, a stride apart.
 #[expect(clippy::needless_range_loop, reason = "iterators over vectors become calls")]
 #[inline(always)]
-unsafe fn block<V: Vector, const ROWS: usize, const VECTORS: usize>(
+unsafe fn block<V: Vector, const ROWS: usize, const VECTORS: usize, B: Right>(
     depth: usize,
     (a, a_stride): (*const f32, usize),
-    (b, b_stride): (*const f32, usize),
+    (b, b_stride): (*const B, usize),
     (out, out_stride): (*mut f32, usize),
 ) {
     // SAFETY: the caller's.
@@ -329,7 +354,7 @@ unsafe fn block<V: Vector, const ROWS: usize, const VECTORS: usize>(
         let mut right = [V::splat(0.0); VECTORS];
         for k in 0..depth {
             for vector in 0..VECTORS {
-                right[vector] = V::load(b.add(k * b_stride + vector * LANES));
+                right[vector] = B::load(b.add(k * b_stride + vector * LANES));
             }
             for row in 0..ROWS {
                 let factor = V::splat(*a.add(row * a_stride + k));
