@@ -394,8 +394,11 @@ fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
     let floats = hidden_rows * config.hidden_size + 2 * qkv + attended;
     // Inputs of products as int8, with a scale and a sum for every 32 of them.
     let int8 = (config.hidden_size + qkv + inner) * 5 / 4;
+    // The same beside each other: for every use of an expert its inputs, and those of one product.
+    let widest = inner.max(attended).max(config.hidden_size);
+    let packed = (per_token * config.hidden_size + widest) * 5 / 4;
     let logits = 4 * LOGIT_ROWS * config.vocab_size as u64;
-    logits.saturating_add(rows.saturating_mul((4 * floats + int8) as u64))
+    logits.saturating_add(rows.saturating_mul((4 * floats + int8 + packed) as u64))
 }
 
 /// Rows of an embedding that stays in its store: one that is coded row by row, and is not what the
