@@ -141,6 +141,10 @@ impl Product<'_> {
         let (start, end) = (head * sizes.outputs, (head + 1) * sizes.outputs);
         let mut values = [[0.0; TILE_ROWS]; ROWS];
         let mut room = Vec::new();
+        let list = match self {
+            Self::Int8(_, packed, x) => Some(packed.list(head, x, inputs)),
+            Self::Float(..) => None,
+        };
         for tile in start / TILE_ROWS..end.div_ceil(TILE_ROWS) {
             let first = tile * TILE_ROWS;
             let lanes = start.max(first) - first..end.min(first + TILE_ROWS) - first;
@@ -148,9 +152,10 @@ impl Product<'_> {
             for (index, rows) in rows.chunks(ROWS).enumerate() {
                 let values = &mut values[..rows.len()];
                 match self {
-                    Self::Int8(tiles, packed, x) => {
-                        let list = packed.list(head, x, inputs).chunk(index, ROWS);
-                        tiles.multiply(team, tile, list, values);
+                    Self::Int8(tiles, ..) => {
+                        if let Some(list) = list {
+                            tiles.multiply(team, tile, list.chunk(index, ROWS), values);
+                        }
                     }
                     Self::Float(source, x) => {
                         let inputs = &inputs[index * ROWS..][..rows.len()];
