@@ -1,8 +1,7 @@
 //! What goes where: one budget in bytes, divided among dense weights, experts, keys and values,
 //! and scratch, before anything is loaded.
 
-use nestling_formats::nested::Layout;
-use nestling_formats::store::{Encoding, Group, GroupId, Index, Store};
+use nestling_formats::store::{Group, GroupId, Index, Store};
 use nestling_formats::{
     AttentionConfig, ExpertBias, FeedForward, LatentConfig, Level, ModelConfig, OutputGate, Plane,
     TokenMixer,
@@ -11,6 +10,7 @@ use nestling_formats::{
 use crate::allocation::{self, Allocation, Counting};
 use crate::budget::Bytes;
 use crate::error::EngineError;
+use crate::expert::rows_that_stay;
 use crate::float_bytes;
 use crate::kv_cache::{KvDtype, KvShape, pages_for};
 use crate::options::{ModelOptions, Residence};
@@ -140,7 +140,7 @@ impl MemoryPlan {
         {
             return Ok(resident);
         }
-        let dense = match embedding_rows(index) {
+        let dense = match rows_that_stay(index) {
             Some(rows) => {
                 let embedding = bytes_of(&mut index.group(&GroupId::Embedding).into_iter());
                 dense.saturating_sub(embedding).saturating_add(rows.saturating_mul(ROW_BYTES))
@@ -399,17 +399,6 @@ fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
     let packed = (per_token * config.hidden_size + widest) * 5 / 4;
     let logits = 4 * LOGIT_ROWS * config.vocab_size as u64;
     logits.saturating_add(rows.saturating_mul((4 * floats + int8 + packed) as u64))
-}
-
-/// Rows of an embedding that stays in its store: one that is coded row by row, and is not what the
-/// head is made of.
-pub(crate) fn embedding_rows(index: &Index) -> Option<u64> {
-    index.group(&GroupId::Head)?;
-    let matrix = index.group(&GroupId::Embedding)?.matrices.first()?;
-    match matrix.encoding {
-        Encoding::Nested { layout: Layout::RowMajor, .. } => Some(matrix.rows as u64),
-        _ => None,
-    }
 }
 
 /// What the biases of all experts take a second time where experts are streamed: beside the

@@ -4,9 +4,8 @@ use nestling_formats::store::{Encoding, Group, GroupId, Index};
 use nestling_formats::{Level, ModelConfig, Plane};
 
 use super::ExpertShape;
-use crate::expert::ExpertSource;
+use crate::expert::{ExpertSource, rows_that_stay};
 use crate::float_bytes;
-use crate::memory_plan::embedding_rows;
 use crate::weights::ActivationMode;
 
 /// What a model is going to take of a device, beside the buffers and pools that were asked for before.
@@ -46,7 +45,7 @@ impl<'a> ModelNeeds<'a> {
         let Some(store) = source.store() else { return needs };
         let level = source.level_max().unwrap_or(store.level());
         let index = store.index();
-        let is_stored = place == ExpertPlace::Streamed && embedding_rows(index).is_some();
+        let is_stored = place == ExpertPlace::Streamed && rows_that_stay(index).is_some();
         for group in index.groups() {
             let (times, level) = match &group.id {
                 GroupId::Asset { .. } => continue,

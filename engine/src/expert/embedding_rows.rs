@@ -4,7 +4,10 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use nestling_formats::Level;
-use nestling_formats::store::{Group, RowError, RowScratch, Store, StoreError, StoredRows};
+use nestling_formats::nested::Layout;
+use nestling_formats::store::{
+    Encoding, Group, GroupId, Index, RowError, RowScratch, Store, StoreError, StoredRows,
+};
 
 #[cfg(not(target_family = "wasm"))]
 use super::row_reader::RowReader;
@@ -17,6 +20,17 @@ use crate::reads::ReadOptions;
 
 /// How often a row is tried again after an interruption.
 const RETRIES_MAX: usize = 64;
+
+/// Rows of an embedding that stays in its store: one that is coded row by row, and is not what the
+/// head is made of.
+pub(crate) fn rows_that_stay(index: &Index) -> Option<u64> {
+    index.group(&GroupId::Head)?;
+    let matrix = index.group(&GroupId::Embedding)?.matrices.first()?;
+    match matrix.encoding {
+        Encoding::Nested { layout: Layout::RowMajor, .. } => Some(matrix.rows as u64),
+        _ => None,
+    }
+}
 
 /// An embedding of which every step reads the rows of its tokens.
 #[derive(Debug)]

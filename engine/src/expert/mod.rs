@@ -28,6 +28,7 @@ mod tag;
 pub use bias::ExpertBiases;
 pub use cache::{ExpertCache, RequestScratch};
 pub use checkpoint::CheckpointSource;
+pub(crate) use embedding_rows::rows_that_stay;
 pub use embedding_rows::{EmbeddedRows, EmbeddingRows};
 pub use float_tables::FloatTables;
 pub use memory::ExpertMemory;
