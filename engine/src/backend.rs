@@ -14,7 +14,7 @@ use std::sync::Arc;
 use nestling_formats::Level;
 
 use crate::error::EngineError;
-use crate::expert::ExpertBiases;
+use crate::expert::{ExpertBiases, HostLink};
 use crate::kv_cache::{KvShape, PageId};
 use crate::recurrent::{StateId, StateShape};
 use crate::weights::{ActivationMode, MatrixWeights};
@@ -188,6 +188,19 @@ pub trait Backend: Send + Sized + 'static {
     fn kept_slots(slots: &Self::ExpertSlots, bytes: u64) -> usize {
         let _ = (slots, bytes);
         0
+    }
+
+    /// How fast memory moves between slots in which nothing is yet and memory of the host where planes lie
+    /// that slots have no room for ([`Encoder::fetch_plane`]), as measured. None where none lie there.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn host_link(
+        &mut self,
+        slots: &mut Self::ExpertSlots,
+    ) -> Result<Option<HostLink>, EngineError> {
+        let _ = slots;
+        Ok(None)
     }
 
     /// A table of a layer's streamed experts, none of which is there yet ([`Encoder::set_expert`]).

@@ -19,7 +19,7 @@ use crate::cpu::kernels::Kernels;
 use crate::dual::DualRouting;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::expert::{CheckpointSource, ExpertSource, StoreSource, StreamOptions};
+use crate::expert::{CheckpointSource, ExpertSource, HostOptions, StoreSource, StreamOptions};
 use crate::memory_plan::{MemoryPlan, PlannedResidence};
 use crate::model::{Runner, RunnerOptions};
 use crate::model_core::ModelParts;
@@ -257,7 +257,9 @@ impl Model {
         };
         let sample = sample_tokens(text.tokenizer.as_ref(), config.vocab_size)?;
         let device = backend.name();
-        let opened = open_runner(backend, source, (options, &plan), progress, cancel)?;
+        let host =
+            HostOptions { experts: options.host_experts, threads: engine.core.pool.threads() };
+        let opened = open_runner(backend, source, (options, &plan, host), progress, cancel)?;
         let (runner, dual) = with_dual(opened, options, &sample, cancel)?;
         let eos = &text.defaults.eos_token_ids;
         let end_tokens = if eos.is_empty() { config.eos_token_ids.clone() } else { eos.clone() };
@@ -285,7 +287,7 @@ impl Model {
 fn open_runner<B: Backend>(
     backend: B,
     source: Arc<dyn ExpertSource>,
-    (options, plan): (&ModelOptions, &MemoryPlan),
+    (options, plan, host): (&ModelOptions, &MemoryPlan, HostOptions),
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
 ) -> Result<Runner<B>, EngineError> {
@@ -303,6 +305,7 @@ fn open_runner<B: Backend>(
                 budget_bytes: plan.expert_bytes,
                 reads: options.reads.clone(),
                 prefetch: options.prefetch,
+                host,
             }),
         },
         ..RunnerOptions::default()

@@ -8,7 +8,7 @@ use nestling_formats::Level;
 use crate::affinity::ThreadPlacement;
 use crate::cancel::CancelToken;
 use crate::dual::{DualOptions, LevelRouter};
-use crate::expert::Prefetch;
+use crate::expert::{HostExperts, Prefetch};
 use crate::kv_cache::KvDtype;
 use crate::reads::ReadOptions;
 use crate::record::Recorder;
@@ -86,6 +86,9 @@ pub struct ModelOptions {
     pub recorder: Option<Arc<Recorder>>,
     /// Whether they are read before a layer asks for them. Never changes a result.
     pub prefetch: Prefetch,
+    /// Who computes streamed experts that a device keeps in memory of the host. Never changes a result in
+    /// strict mode.
+    pub host_experts: HostExperts,
 }
 
 impl Default for ModelOptions {
@@ -105,6 +108,7 @@ impl Default for ModelOptions {
             reads: ReadOptions::default(),
             recorder: None,
             prefetch: Prefetch::default(),
+            host_experts: HostExperts::default(),
         }
     }
 }

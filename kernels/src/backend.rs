@@ -9,7 +9,7 @@ use nestling_engine::backend::{
     Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward, MatrixForm, MatrixShape,
     ModelNeeds,
 };
-use nestling_engine::expert::ExpertBiases;
+use nestling_engine::expert::{ExpertBiases, HostLink};
 use nestling_engine::kv_cache::{KvShape, PageId};
 use nestling_engine::recurrent::{StateId, StateShape};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
@@ -21,6 +21,7 @@ use crate::driver::{Driver, GraphCounts, HostLaunch};
 use crate::encoder::{CudaEncoder, HEAD_DIM_MAX, NUM_EXPERTS_MAX, Notes, PER_TOKEN_MAX};
 use crate::error::CudaError;
 use crate::expert_table::CudaExpertTable;
+use crate::link;
 use crate::matrix::CudaMatrix;
 use crate::memory::{CudaBuffer, CudaFloats, CudaRouting};
 use crate::needs::Asked;
@@ -234,6 +235,14 @@ impl Backend for CudaBackend {
 
     fn kept_slots(slots: &CudaSlots, bytes: u64) -> usize {
         slots.kept(bytes)
+    }
+
+    fn host_link(&mut self, slots: &mut CudaSlots) -> Result<Option<HostLink>, EngineError> {
+        if self.host_bytes.load(Ordering::Relaxed) == 0 {
+            return Ok(None);
+        }
+        let Some(place) = slots.room_for_copies() else { return Ok(None) };
+        Ok(Some(link::measure(&self.driver, place)?))
     }
 
     fn streamed_table(

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::driver::{Address, Driver, Event, PinnedMemory, Stream};
@@ -32,6 +33,8 @@ pub(crate) struct HostBlock {
     bytes: usize,
     /// Behind the copies to it.
     written: Event,
+    /// Whether these were waited for.
+    is_written: AtomicBool,
     state: Arc<Mutex<State>>,
 }
 
@@ -52,7 +55,10 @@ impl AsRef<[u8]> for HostBlock {
     /// Waits until they are there. Those of a device that was lost are unspecified: whoever uses them
     /// uses the device, which says so.
     fn as_ref(&self) -> &[u8] {
-        let _ = self.written.synchronize();
+        if !self.is_written.load(Ordering::Acquire) {
+            let _ = self.written.synchronize();
+            self.is_written.store(true, Ordering::Release);
+        }
         let bytes = self.memory.as_ref().map(PinnedMemory::bytes).unwrap_or_default();
         bytes.get(..self.bytes).unwrap_or_default()
     }
@@ -127,7 +133,8 @@ impl HostPlanes {
         stream.record(&written)?;
         let start = memory.bytes().as_ptr().addr();
         let (memory, state) = (Some(memory), Arc::clone(&self.state));
-        let block = Arc::new(HostBlock { memory, bytes, written, state });
+        let is_written = AtomicBool::new(false);
+        let block = Arc::new(HostBlock { memory, bytes, written, is_written, state });
         lock(&self.state).lent.insert(start, Arc::downgrade(&block));
         Ok(Some(block))
     }

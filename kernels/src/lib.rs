@@ -17,6 +17,7 @@ mod expert_table;
 mod graphs;
 mod host_planes;
 pub mod kernel;
+mod link;
 mod matrix;
 mod memory;
 mod needs;

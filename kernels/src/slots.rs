@@ -183,6 +183,12 @@ impl CudaSlots {
         }
     }
 
+    /// Some bytes of slots: what is written there is gone once something is put into them.
+    pub(crate) fn room_for_copies(&self) -> Option<(Address, u64)> {
+        let piece = self.pieces.first()?;
+        Some((piece.memory.address(), piece.memory.bytes()))
+    }
+
     /// Where a matrix lies.
     ///
     /// # Errors

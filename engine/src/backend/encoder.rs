@@ -35,6 +35,22 @@ pub trait Encoder<B: Backend>: Send {
     /// Values that do not fill rows; a failed device.
     fn write(&mut self, values: &[f32], out: &mut B::Buffer) -> Result<(), EngineError>;
 
+    /// Copies values of the host to some rows of `out`, in the order of `rows`; other rows stay as they
+    /// are.
+    ///
+    /// # Errors
+    /// Values of other sizes; a row that `out` does not have; a failed device, or one that keeps no planes
+    /// in memory of the host.
+    fn write_rows(
+        &mut self,
+        values: &[f32], // [N, D]
+        rows: &[u32],   // [N], ascending
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError> {
+        let _ = (values, rows, out);
+        Err(EngineError::mismatch("rows of the host", "a device that takes them", "another"))
+    }
+
     /// `out = x / sqrt(mean(x²) + eps) * weight`, row by row.
     ///
     /// # Errors

@@ -125,6 +125,11 @@ impl CpuBuffer {
         self.values.len().checked_div(self.cols).unwrap_or(0)
     }
 
+    /// One row; empty for a row that there is not.
+    pub(crate) fn row(&self, row: usize) -> &[f32] {
+        self.values.get(row * self.cols..(row + 1) * self.cols).unwrap_or_default()
+    }
+
     /// Sets the number of rows; what they hold is unspecified.
     pub(super) fn resize(&mut self, rows: usize) {
         self.values.resize(rows * self.cols, 0.0);

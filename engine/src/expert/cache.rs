@@ -323,14 +323,18 @@ fn ranges(sorted: &[(u32, ExpertUse)]) -> impl Iterator<Item = (u32, Range<usize
 
 /// Adds one expert's rows, and the bytes that they read, to a step's statistics; `cut` is the highest
 /// level that its planes make.
-fn count<B: Backend>(pinned: &PinnedExpert<'_, B>, cut: Option<Level>, stats: &mut StepStats) {
+fn count<B: Backend>(
+    (weights, uses): (&FeedForward<B>, &[ExpertUse]),
+    cut: Option<Level>,
+    stats: &mut StepStats,
+) {
     let mut rows = [0; Level::ALL.len()];
     let most = cut.unwrap_or(Level::L8);
-    pinned.uses.iter().for_each(|used| rows[used.level.min(most).index()] += 1);
+    uses.iter().for_each(|used| rows[used.level.min(most).index()] += 1);
     for (level, rows) in Level::ALL.into_iter().zip(rows).filter(|(_, rows)| *rows > 0) {
         stats.expert_uses[level.index()] += rows;
-        stats.expert_use_bytes += pinned.weights.prefix_bytes(level) * rows;
-        stats.weight_bytes += pinned.weights.read_bytes(level);
+        stats.expert_use_bytes += weights.prefix_bytes(level) * rows;
+        stats.weight_bytes += weights.read_bytes(level);
     }
 }
 
@@ -357,7 +361,8 @@ enum From<'a, B: Backend> {
 
 impl<'a, B: Backend> PendingExperts<'a, B> {
     /// Waits for experts that have not been given yet; none once all have been. Those given by the
-    /// call before must have been computed.
+    /// call before must have been computed. There are none among them where the processor has others to
+    /// compute ([`PendingExperts::compute_on_host`]) before anything is waited for.
     ///
     /// # Errors
     /// A read that failed.
@@ -386,9 +391,47 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
                 From::Streamed(streamed) => streamed.cut(pinned.expert),
                 _ => None,
             };
-            count(pinned, cut, stats);
+            count((&*pinned.weights, pinned.uses), cut, stats);
         }
-        Ok(if self.ready.is_empty() { None } else { Some(&self.ready) })
+        Ok(if self.ready.is_empty() && !self.has_host_work() { None } else { Some(&self.ready) })
+    }
+
+    /// Whether the processor is to compute experts beside the device.
+    fn has_host_work(&self) -> bool {
+        matches!(&self.from, From::Streamed(streamed) if streamed.has_host_work())
+    }
+
+    /// Brings what the processor computes experts from to the host, if it computes any.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub async fn read_host_inputs(
+        &mut self,
+        inputs: &B::Buffer, // [T, hidden_size]
+        encoder: &mut B::Encoder<'_>,
+    ) -> Result<(), EngineError> {
+        match &mut self.from {
+            From::Streamed(streamed) => streamed.read_host_inputs(inputs, encoder).await,
+            From::Resident | From::Given => Ok(()),
+        }
+    }
+
+    /// Computes the experts that the processor was given, beside those that the device was given before.
+    /// `per_token` is the experts of a row.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub fn compute_on_host(
+        &mut self,
+        per_token: usize,
+        out: &mut B::Buffer, // [T * K, hidden_size]
+        encoder: &mut B::Encoder<'_>,
+        stats: &mut StepStats,
+    ) -> Result<(), EngineError> {
+        let From::Streamed(streamed) = &mut self.from else { return Ok(()) };
+        streamed.compute_on_host((self.uses, per_token), out, encoder, &mut |weights, uses| {
+            count((weights, uses), None, stats);
+        })
     }
 
     /// Whether a prediction of what the layer so many layers behind this one wants is worth its making.

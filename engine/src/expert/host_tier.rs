@@ -4,26 +4,51 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use nestling_formats::ExpertId;
+use nestling_formats::{ExpertId, Plane};
 
 use super::extents::ExtentTable;
 use super::source::ExpertSource;
 use crate::backend::{Backend, Encoder, FeedForward, HostPlane};
+use crate::cpu::Cpu;
 use crate::error::EngineError;
 use crate::residency::PlaneId;
 
 /// The planes, and those that leave the device.
 pub(super) struct HostTier<B: Backend> {
-    planes: HashMap<PlaneId, HostPlane>,
-    /// Those that came first in front; some are not there any more.
-    order: VecDeque<PlaneId>,
+    planes: HashMap<PlaneId, Kept>,
+    /// Those that came or were used first in front; of some that was not the last time, and some are not
+    /// there any more.
+    order: VecDeque<(PlaneId, u64)>,
+    /// Counts how often planes came or were used.
+    moment: u64,
     /// Planes whose slots nothing has overwritten yet.
     leaving: Vec<(PlaneId, Arc<FeedForward<B>>)>,
+    /// Experts made of planes that lie here, and of how many.
+    bound: HashMap<ExpertId, (Arc<FeedForward<Cpu>>, usize)>,
+    /// Experts that are being computed where they lie.
+    busy: Vec<ExpertId>,
+}
+
+/// A plane, and the moment when it came or was used.
+struct Kept {
+    plane: HostPlane,
+    moment: u64,
+}
+
+fn expert_of(id: PlaneId) -> ExpertId {
+    ExpertId { layer: id.layer, expert: id.expert }
 }
 
 impl<B: Backend> HostTier<B> {
     pub fn new() -> Self {
-        Self { planes: HashMap::new(), order: VecDeque::new(), leaving: Vec::new() }
+        Self {
+            planes: HashMap::new(),
+            order: VecDeque::new(),
+            moment: 0,
+            leaving: Vec::new(),
+            bound: HashMap::new(),
+            busy: Vec::new(),
+        }
     }
 
     /// A plane leaves the device.
@@ -33,7 +58,58 @@ impl<B: Backend> HostTier<B> {
 
     /// Takes a plane out.
     pub fn take(&mut self, id: PlaneId) -> Option<HostPlane> {
-        self.planes.remove(&id)
+        let kept = self.planes.remove(&id)?;
+        // Who computes with it keeps it.
+        self.bound.remove(&expert_of(id));
+        Some(kept.plane)
+    }
+
+    /// How many of an expert's planes lie here, from the first on.
+    pub fn held(&self, id: ExpertId) -> usize {
+        let ExpertId { layer, expert } = id;
+        let is_here =
+            |plane: &Plane| self.planes.contains_key(&PlaneId { layer, expert, plane: *plane });
+        Plane::ALL.iter().take_while(|plane| is_here(plane)).count()
+    }
+
+    /// An expert's first planes, so many of them.
+    pub fn prefix(&self, id: ExpertId, planes: usize) -> Vec<HostPlane> {
+        let ExpertId { layer, expert } = id;
+        let ids = Plane::ALL.map(|plane| PlaneId { layer, expert, plane });
+        let ids = ids.get(..planes).unwrap_or_default();
+        ids.iter().filter_map(|id| Some(Arc::clone(&self.planes.get(id)?.plane))).collect()
+    }
+
+    /// An expert's first planes are used now, and stay until nothing is busy any more.
+    pub fn set_busy(&mut self, id: ExpertId, planes: usize) {
+        let ExpertId { layer, expert } = id;
+        // Of an expert the last plane goes first.
+        for plane in Plane::ALL.into_iter().take(planes).rev() {
+            let id = PlaneId { layer, expert, plane };
+            if let Some(kept) = self.planes.get_mut(&id) {
+                self.moment += 1;
+                kept.moment = self.moment;
+                self.order.push_back((id, self.moment));
+            }
+        }
+        self.forget_moments();
+        self.busy.push(id);
+    }
+
+    /// The expert made of its first planes, so many at least, if it was.
+    pub fn bound(&self, id: ExpertId, planes: usize) -> Option<Arc<FeedForward<Cpu>>> {
+        let (weights, held) = self.bound.get(&id)?;
+        (*held >= planes).then(|| Arc::clone(weights))
+    }
+
+    /// Keeps the expert made of its first planes as long as these are here.
+    pub fn bind(&mut self, id: ExpertId, weights: &Arc<FeedForward<Cpu>>, planes: usize) {
+        self.bound.insert(id, (Arc::clone(weights), planes));
+    }
+
+    /// Nothing is busy any more.
+    pub fn clear_busy(&mut self) {
+        self.busy.clear();
     }
 
     /// Lets go of planes, the oldest first, until they were so many bytes; says how many they were.
@@ -48,12 +124,17 @@ impl<B: Backend> HostTier<B> {
     }
 
     fn drop_oldest(&mut self) -> Option<HostPlane> {
-        loop {
-            let id = self.order.pop_front()?;
-            if let Some(plane) = self.planes.remove(&id) {
-                return Some(plane);
-            }
+        let Self { planes, order, busy, .. } = self;
+        let is_there = |(id, moment): &(PlaneId, u64)| {
+            planes.get(id).is_some_and(|kept| kept.moment == *moment)
+        };
+        while order.front().is_some_and(|first| !is_there(first)) {
+            order.pop_front();
         }
+        let may_go = |one: &(PlaneId, u64)| is_there(one) && !busy.contains(&expert_of(one.0));
+        let at = order.iter().position(may_go)?;
+        let (id, _) = order.remove(at)?;
+        self.take(id)
     }
 
     /// Copies what leaves the device, before anything else takes its place. `is_absent` says what is
@@ -71,8 +152,7 @@ impl<B: Backend> HostTier<B> {
             if !is_absent(id) || self.planes.contains_key(&id) {
                 continue;
             }
-            let expert = ExpertId { layer: id.layer, expert: id.expert };
-            let parts = source.plane_parts(expert, id.plane);
+            let parts = source.plane_parts(expert_of(id), id.plane);
             let fetched = loop {
                 let fetched = encoder.fetch_plane(&weights, &parts, extents.bytes(id))?;
                 // Nothing that went before it is missed more.
@@ -81,15 +161,20 @@ impl<B: Backend> HostTier<B> {
                 }
             };
             if let Some(plane) = fetched {
-                self.planes.insert(id, plane);
-                self.order.push_back(id);
+                self.moment += 1;
+                self.planes.insert(id, Kept { plane, moment: self.moment });
+                self.order.push_back((id, self.moment));
             }
         }
-        // What was taken out leaves its number behind.
-        if self.order.len() > 2 * self.planes.len() + 16 {
-            let Self { planes, order, .. } = self;
-            order.retain(|id| planes.contains_key(id));
-        }
+        self.forget_moments();
         Ok(())
+    }
+
+    /// What was taken out or used again leaves its moment behind.
+    fn forget_moments(&mut self) {
+        let Self { planes, order, .. } = self;
+        if order.len() > 2 * planes.len() + 16 {
+            order.retain(|(id, moment)| planes.get(id).is_some_and(|kept| kept.moment == *moment));
+        }
     }
 }

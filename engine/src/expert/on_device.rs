@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use nestling_formats::{ExpertId, Plane};
 
 use super::host_tier::HostTier;
+use super::on_host::HostUnit;
 use super::slot::Slot;
 use super::streamed::StreamedExperts;
 use crate::backend::{Backend, Encoder, HeldExpert};
@@ -23,13 +24,15 @@ pub(super) struct DeviceSlots<B: Backend> {
     arrived: Vec<ExpertId>,
     /// Planes that were in slots.
     pub tier: HostTier<B>,
+    /// Who computes experts of which planes lie there.
+    pub host: Option<HostUnit>,
 }
 
 impl<B: Backend> DeviceSlots<B> {
     pub fn new(slots: B::ExpertSlots) -> Self {
         let free = (0..B::slot_count(&slots).0).rev().collect();
         let tier = HostTier::new();
-        Self { slots, free, changed: Vec::new(), arrived: Vec::new(), tier }
+        Self { slots, free, changed: Vec::new(), arrived: Vec::new(), tier, host: None }
     }
 
     /// A slot that nothing is in.
@@ -89,7 +92,9 @@ impl<B: Backend> StreamedExperts<B> {
         });
         let tables = tables.collect::<Result<_, _>>()?;
         self.residency.set_places(B::slot_count(&slots).0, &mut self.evicted);
-        self.device = Some(DeviceSlots::new(slots));
+        let mut device = DeviceSlots::new(slots);
+        device.share_with_host(backend, (self.host, &self.maker))?;
+        self.device = Some(device);
         Ok(tables)
     }
 

@@ -74,6 +74,15 @@ enum Progress {
     Placed,
     /// Pinned, and being computed.
     Given,
+    /// Left to the processor, in memory of the host.
+    OnHost,
+}
+
+impl Wanted {
+    /// The processor computes it where it lies.
+    pub fn give_to_host(&mut self) {
+        self.progress = Progress::OnHost;
+    }
 }
 
 impl<B: Backend> StreamedExperts<B> {
@@ -110,6 +119,7 @@ impl<B: Backend> StreamedExperts<B> {
             self.wanted.push(Wanted { expert, planes, uses: range, cut: None, progress });
         }
         self.judge_ahead(layer);
+        self.leave_to_host(layer);
         self.place(layer);
         Ok(())
     }
@@ -197,7 +207,8 @@ impl<B: Backend> StreamedExperts<B> {
         true
     }
 
-    /// Experts whose planes are all there, bound to them; none once all have been given.
+    /// Experts whose planes are all there, bound to them; none once all have been given, and none where
+    /// the processor has experts to compute before anything is waited for.
     ///
     /// # Errors
     /// A read that failed; planes that do not make an expert.
@@ -220,7 +231,7 @@ impl<B: Backend> StreamedExperts<B> {
                 self.leave_out(layer);
                 self.give(layer, uses, encoder, ready)?;
             }
-            if !ready.is_empty() || self.wanted.is_empty() {
+            if !ready.is_empty() || self.wanted.is_empty() || self.has_host_work() {
                 return Ok(());
             }
             if self.wanted.iter().all(|one| one.progress == Progress::Unplaced)
@@ -326,10 +337,15 @@ impl<B: Backend> StreamedExperts<B> {
         result
     }
 
-    /// Unpins what was given: it has been computed.
+    /// Unpins what was given: it has been computed. So has what the processor was given, if it has nothing
+    /// to compute any more.
     fn release_given(&mut self, layer: u32) {
+        let has_host_work = self.has_host_work();
         let residency = &mut self.residency;
         self.wanted.retain(|one| {
+            if one.progress == Progress::OnHost {
+                return has_host_work;
+            }
             let given = one.progress == Progress::Given;
             if given {
                 residency.unpin(layer, one.expert);
@@ -341,9 +357,10 @@ impl<B: Backend> StreamedExperts<B> {
     /// Ends a request, whether or not all was given.
     pub fn end(&mut self, layer: u32) {
         for one in self.wanted.drain(..) {
-            if one.progress != Progress::Unplaced {
+            if matches!(one.progress, Progress::Placed | Progress::Given) {
                 self.residency.unpin(layer, one.expert);
             }
         }
+        self.end_on_host();
     }
 }

@@ -155,16 +155,16 @@ fn sizes_of(config: &ModelConfig, layer: u32) -> (usize, usize) {
 }
 
 /// Gives an expert's matrices to a device.
-struct Upload<'a, 'b, B: Backend> {
-    maker: &'a Maker,
-    id: ExpertId,
-    encoder: &'a mut B::Encoder<'b>,
+pub(super) struct Upload<'a, 'b, B: Backend> {
+    pub maker: &'a Maker,
+    pub id: ExpertId,
+    pub encoder: &'a mut B::Encoder<'b>,
     /// Its slot there, if it has slots.
-    slot: Option<(&'a mut DeviceSlots<B>, usize)>,
+    pub slot: Option<(&'a mut DeviceSlots<B>, usize)>,
 }
 
 impl<B: Backend> Upload<'_, '_, B> {
-    fn expert(&mut self, mut matrices: Matrices) -> Result<FeedForward<B>, EngineError> {
+    pub fn expert(&mut self, mut matrices: Matrices) -> Result<FeedForward<B>, EngineError> {
         let (maker, id) = (self.maker, self.id);
         let (hidden, intermediate) = sizes_of(&maker.config, id.layer);
         let biases = maker.biases.get(id.layer as usize).and_then(Option::as_ref);

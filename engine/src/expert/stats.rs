@@ -17,6 +17,14 @@ pub struct StreamStats {
     pub read_bytes: [u64; 5],
     /// Bytes that came from memory of the host, where a device keeps what it has no room for.
     pub recalled_bytes: u64,
+    /// Experts that the processor computed where they lay, in memory of the host, beside a device.
+    pub host_experts: u64,
+    /// (Row, expert) pairs that it computed.
+    pub host_uses: u64,
+    /// Bytes of the planes that were used there in place of being brought to the device.
+    pub host_bytes: u64,
+    /// Nanoseconds that the processor computed.
+    pub host_ns: u64,
     /// Bytes read ahead of being asked for.
     pub prefetched_bytes: u64,
     /// Of those, bytes that the next layer did ask for.
@@ -39,6 +47,10 @@ impl StreamStats {
         self.prefetched_bytes += other.prefetched_bytes;
         self.prefetch_used_bytes += other.prefetch_used_bytes;
         self.recalled_bytes += other.recalled_bytes;
+        self.host_experts += other.host_experts;
+        self.host_uses += other.host_uses;
+        self.host_bytes += other.host_bytes;
+        self.host_ns += other.host_ns;
         self.wait_ns += other.wait_ns;
         self.asked_bits += other.asked_bits;
         self.served_bits += other.served_bits;

@@ -14,6 +14,7 @@ use super::extents::ExtentTable;
 use super::jobs::Jobs;
 use super::memory::ExpertMemory;
 use super::on_device::DeviceSlots;
+use super::on_host::HostOptions;
 use super::prefetch::{Prefetch, ReadAhead};
 use super::request::{LatePlanes, Wanted};
 use super::slot::{Maker, Slot};
@@ -39,6 +40,8 @@ pub struct StreamOptions {
     pub reads: ReadOptions,
     /// Whether planes are read before a layer asks for them.
     pub prefetch: Prefetch,
+    /// Who computes planes that a device keeps in memory of the host.
+    pub host: HostOptions,
 }
 
 /// The experts of a model, those within the budget in memory.
@@ -64,6 +67,8 @@ pub(super) struct StreamedExperts<B: Backend> {
     recorder: Option<Arc<Recorder>>,
     /// Where planes lie, if not in memory of the host.
     pub(super) device: Option<DeviceSlots<B>>,
+    /// What the processor computes of what a device keeps in memory of the host.
+    pub(super) host: HostOptions,
 }
 
 impl<B: Backend> StreamedExperts<B> {
@@ -115,6 +120,7 @@ impl<B: Backend> StreamedExperts<B> {
             stats: StreamStats::default(),
             recorder: None,
             device: None,
+            host: options.host,
         })
     }
 

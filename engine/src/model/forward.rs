@@ -184,6 +184,8 @@ impl<B: Backend> Pass<'_, '_, B> {
     async fn wait_for_experts(&mut self, layer: usize) -> Result<(), EngineError> {
         let Self { w, experts, eps, enc, step } = self;
         let Step { rows, act, requests, predictions, cancel, stats, .. } = step;
+        let router = w.layers[layer].router.as_ref();
+        let per_token = router.map_or(0, |router| router.num_experts_per_tok);
         let mut pending =
             experts.request(layer, rows, (&act.normed, &act.routing), enc, requests).await?;
         let ahead = (1..=LAYERS_AHEAD)
@@ -198,11 +200,13 @@ impl<B: Backend> Pass<'_, '_, B> {
             let (layer, predicted) = (layer + distance, (&act.ahead, &act.predicted));
             pending.read_ahead((layer, rows), predicted, enc, predictions).await?;
         }
+        pending.read_host_inputs(&act.normed, enc).await?;
         while let Some(ready) = pending.next(enc, stats).await? {
             if cancel.is_cancelled() {
                 return Err(EngineError::Cancelled);
             }
             enc.experts(ready, &act.routing, &act.normed, &mut act.expert_rows)?;
+            pending.compute_on_host(per_token, &mut act.expert_rows, enc, stats)?;
         }
         Ok(())
     }

@@ -55,6 +55,9 @@ pub enum Admission {
     /// Only what is worth less than the plane itself: for one that is used if it is there and not
     /// waited for, so that rare refinements do not cost others their base.
     Worthwhile,
+    /// Only what is worth less than half of the plane itself: for one that is used where it lies, and
+    /// could be used elsewhere in less time once it was brought there.
+    Promotion,
     /// Only what is worth less than a plane that a prediction says will be used in this step.
     Prefetch,
 }

@@ -83,6 +83,7 @@ impl Residency {
         match admission {
             Admission::Needed => f64::INFINITY,
             Admission::Worthwhile => self.policy.worth(id),
+            Admission::Promotion => self.policy.worth(id) / 2.0,
             Admission::Prefetch => self.policy.expected_worth(id),
         }
     }

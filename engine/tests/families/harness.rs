@@ -7,7 +7,7 @@ use nestling_engine::calibrate::CalibrationTokens;
 use nestling_engine::convert::{Calibration, ConvertOptions, convert};
 use nestling_engine::cpu::Cpu;
 use nestling_engine::expert::source::ExpertSource;
-use nestling_engine::expert::{Prefetch, StoreSource, StreamOptions};
+use nestling_engine::expert::{HostOptions, Prefetch, StoreSource, StreamOptions};
 use nestling_engine::model::RunnerOptions;
 use nestling_engine::reads::ReadOptions;
 use nestling_engine::residency::ExpertTable;
@@ -148,6 +148,7 @@ pub fn is_converted_and_streamed(name: &str) {
                 budget_bytes: budget_bytes.max(table.least_bytes()),
                 reads: ReadOptions::default(),
                 prefetch: Prefetch::Always,
+                host: HostOptions::default(),
             });
             let options = RunnerOptions { streaming, ..RunnerOptions::default() };
             let mut streamed = runner(Cpu::new(2), &source, &options);

@@ -10,7 +10,7 @@ use nestling_engine::dual::{
     DualOptions, DualPolicy, DualRouting, ExpertSensitivities, LevelMode, LevelRouter, PlaneWorth,
     RouteSample, RoutedToken, Threshold, ThresholdRule,
 };
-use nestling_engine::expert::{ExpertSource, Prefetch, StoreSource, StreamOptions};
+use nestling_engine::expert::{ExpertSource, HostOptions, Prefetch, StoreSource, StreamOptions};
 use nestling_engine::kv_cache::PageAllocator;
 use nestling_engine::model::{Runner, RunnerOptions};
 use nestling_engine::reads::ReadOptions;
@@ -135,6 +135,7 @@ fn bundled(share: Option<u64>) -> Runner<Cpu> {
         budget_bytes: (table.total_bytes() / share).max(table.least_bytes()),
         reads: ReadOptions::default(),
         prefetch: Prefetch::Off,
+        host: HostOptions::default(),
     });
     runner(Cpu::new(1), &source, &RunnerOptions { streaming, ..options() })
 }

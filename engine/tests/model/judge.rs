@@ -8,7 +8,7 @@ use nestling_engine::cancel::CancelToken;
 use nestling_engine::convert::{ConvertOptions, convert};
 use nestling_engine::cpu::Cpu;
 use nestling_engine::dual::LevelMode;
-use nestling_engine::expert::{Prefetch, StreamOptions};
+use nestling_engine::expert::{HostOptions, Prefetch, StreamOptions};
 use nestling_engine::judge::{
     JudgeOpenOptions, JudgeOptions, JudgePaths, JudgePoint, JudgeReport, JudgeRow, JudgeSet,
     allocated_point, judge, level_point, mean_level_point,
@@ -236,6 +236,7 @@ fn a_streamed_store_is_judged_as_a_resident_one_and_elastic_serves_no_more() {
         budget_bytes,
         reads: ReadOptions::default(),
         prefetch: Prefetch::default(),
+        host: HostOptions::default(),
     };
     let points = vec![mean_level_point(&store, 3.4, Level::L4, None).unwrap()];
     let resident = JudgeOpenOptions { points, ..options(&store, 32) };

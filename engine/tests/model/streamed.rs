@@ -7,7 +7,7 @@ use nestling_engine::batch::{Batch, LevelPolicy};
 use nestling_engine::cpu::Cpu;
 use nestling_engine::error::EngineError;
 use nestling_engine::expert::source::ExpertSource;
-use nestling_engine::expert::{Prefetch, StoreSource, StreamOptions, StreamStats};
+use nestling_engine::expert::{HostOptions, Prefetch, StoreSource, StreamOptions, StreamStats};
 use nestling_engine::kv_cache::PageAllocator;
 use nestling_engine::model::{Runner, RunnerOptions};
 use nestling_engine::reads::{ReadClass, ReadMethod, ReadOptions};
@@ -38,7 +38,8 @@ fn expert_bytes(level: Level) -> (u64, u64) {
 
 fn streamed(level: Level, budget_bytes: u64, threads: usize, reads: ReadOptions) -> Runner<Cpu> {
     let prefetch = if threads == 1 { Prefetch::Off } else { Prefetch::Always };
-    let streaming = Some(StreamOptions { budget_bytes, reads, prefetch });
+    let streaming =
+        Some(StreamOptions { budget_bytes, reads, prefetch, host: HostOptions::default() });
     let options = RunnerOptions { streaming, ..RunnerOptions::default() };
     runner(Cpu::new(threads), &source(level), &options)
 }
@@ -224,7 +225,12 @@ fn a_store_of_several_files_is_streamed_from_all_of_them() {
     for method in [ReadMethod::Auto, ReadMethod::Threads, ReadMethod::Inline] {
         let reads = ReadOptions { method, ..ReadOptions::default() };
         let budget_bytes = (table.total_bytes() / 3).max(table.least_bytes());
-        let streaming = Some(StreamOptions { budget_bytes, reads, prefetch: Prefetch::Always });
+        let streaming = Some(StreamOptions {
+            budget_bytes,
+            reads,
+            prefetch: Prefetch::Always,
+            host: HostOptions::default(),
+        });
         let options = RunnerOptions { streaming, ..RunnerOptions::default() };
         let mut small = runner(Cpu::new(1), &source(&cut), &options);
         let (found, stats) = run(&mut small, &tokens, 20, &mut |_, _| {});
@@ -279,7 +285,12 @@ fn two_layers_are_read_ahead_where_the_disk_has_nothing_else_to_do() {
     let recorder =
         Arc::new(Recorder::new(RecordOptions { activities_max: 100_000, steps_max: 99 }));
     let reads = ReadOptions::default();
-    let streaming = StreamOptions { budget_bytes: all * 4 / 5, reads, prefetch: Prefetch::Always };
+    let streaming = StreamOptions {
+        budget_bytes: all * 4 / 5,
+        reads,
+        prefetch: Prefetch::Always,
+        host: HostOptions::default(),
+    };
     let recorded = Some(Arc::clone(&recorder));
     let options = RunnerOptions {
         streaming: Some(streaming),

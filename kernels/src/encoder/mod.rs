@@ -94,6 +94,27 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         Ok(recorder.write(bytemuck::cast_slice(values), out.address())?)
     }
 
+    fn write_rows(
+        &mut self,
+        values: &[f32],
+        rows: &[u32],
+        out: &mut CudaBuffer,
+    ) -> Result<(), EngineError> {
+        expect("values of rows", rows.len() * out.cols, values.len())?;
+        out.changed();
+        let recorder = &mut self.backend.recorder;
+        let row_bytes = 4 * out.cols;
+        let mut rest = bytemuck::cast_slice(values);
+        for run in rows.chunk_by(|one, next| one + 1 == *next) {
+            let first = run.first().map_or(0, |row| *row as usize);
+            expect("rows beyond a buffer", 0, (first + run.len()).saturating_sub(out.rows))?;
+            let (bytes, more) = rest.split_at(run.len() * row_bytes);
+            recorder.write(bytes, out.address() + (first * row_bytes) as u64)?;
+            rest = more;
+        }
+        Ok(())
+    }
+
     fn rms_norm(
         &mut self,
         x: &CudaBuffer,

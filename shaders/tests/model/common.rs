@@ -8,7 +8,9 @@ use nestling_engine::backend::Backend;
 use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_engine::cancel::CancelToken;
 use nestling_engine::cpu::Cpu;
-use nestling_engine::expert::{ExpertSource, Prefetch, StoreSource, StreamOptions};
+use nestling_engine::expert::{
+    ExpertSource, HostExperts, HostOptions, Prefetch, StoreSource, StreamOptions,
+};
 use nestling_engine::kv_cache::{KvDtype, PageId, pages_for};
 use nestling_engine::model::{Runner, RunnerOptions};
 use nestling_engine::reads::ReadOptions;
@@ -54,6 +56,12 @@ pub fn parts(level: Option<Level>) -> Option<Parts> {
     Some(Parts { source: Arc::new(source), text })
 }
 
+/// Experts streamed within a budget, read when they are wanted.
+pub fn streaming(budget_bytes: u64, experts: HostExperts) -> StreamOptions {
+    let host = HostOptions { experts, threads: 2 };
+    StreamOptions { budget_bytes, reads: ReadOptions::default(), prefetch: Prefetch::Off, host }
+}
+
 impl Parts {
     /// The model on a backend, its experts streamed within a budget where there is one.
     pub fn runner<B: Backend>(
@@ -72,11 +80,17 @@ impl Parts {
         activations: ActivationMode,
         expert_budget: Option<u64>,
     ) -> Result<Runner<B>, EngineError> {
-        let streaming = expert_budget.map(|budget_bytes| StreamOptions {
-            budget_bytes,
-            reads: ReadOptions::default(),
-            prefetch: Prefetch::Off,
-        });
+        let streaming = expert_budget.map(|budget| streaming(budget, HostExperts::Never));
+        self.try_streamed(backend, activations, streaming)
+    }
+
+    /// The same with all that is said of streaming.
+    pub fn try_streamed<B: Backend>(
+        &self,
+        backend: B,
+        activations: ActivationMode,
+        streaming: Option<StreamOptions>,
+    ) -> Result<Runner<B>, EngineError> {
         let options = RunnerOptions {
             rows_max: ROWS_MAX,
             kv_pages: Some(PAGES),

@@ -7,7 +7,9 @@ use crate::opened::{kv_dtype, memory_budget};
 use nestling::engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling::engine::cpu::Cpu;
 use nestling::engine::dual::{DualOptions, DualRouting, LevelMode, StepTimes};
-use nestling::engine::expert::{ExpertSource, Prefetch, StoreSource, StreamOptions, StreamStats};
+use nestling::engine::expert::{
+    ExpertSource, HostOptions, Prefetch, StoreSource, StreamOptions, StreamStats,
+};
 use nestling::engine::kv_cache::{PAGE_POSITIONS, PageId, pages_for};
 use nestling::engine::model::{Runner, RunnerOptions};
 use nestling::engine::reads::ReadOptions;
@@ -138,6 +140,7 @@ impl Arm {
             budget_bytes: plan.expert_bytes,
             reads: options.reads.clone(),
             prefetch: Prefetch::default(),
+            host: HostOptions::default(),
         });
         let is_streamed = streaming.is_some();
         let tokenizer = store.asset("tokenizer.json")?;

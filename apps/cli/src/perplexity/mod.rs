@@ -16,7 +16,7 @@ use crate::verify::{open_store, store_path};
 use nestling::engine::allocation::{ChooseOptions, Counting, budget_of_bits, choose};
 use nestling::engine::cpu::Cpu;
 use nestling::engine::dual::{LevelMode, SAMPLE_TEXT, SAMPLE_TOKENS};
-use nestling::engine::expert::{Prefetch, StreamOptions};
+use nestling::engine::expert::{HostOptions, Prefetch, StreamOptions};
 use nestling::engine::judge::{
     JudgeOpenOptions, JudgeOptions, JudgePaths, JudgePoint, JudgeSet, allocated_point, judge,
     level_point, mean_level_point,
@@ -181,6 +181,7 @@ fn streaming(
         budget_bytes: plan.expert_bytes,
         reads: ReadOptions::default(),
         prefetch: Prefetch::default(),
+        host: HostOptions::default(),
     }))
 }
 

@@ -1,0 +1,295 @@
+//! Streamed experts that the processor computes where their planes lie, in memory of the host, while a
+//! device does the others. What they give goes to the device and is summed there with the rest, in the same
+//! order.
+//!
+//! Only int8 products of nested matrices: those sum exactly and give the same bits on either side.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use nestling_formats::{ExpertId, Plane};
+
+use super::host_rule::{HostCandidate, HostExperts, HostLink, HostRule, HostSpeeds};
+use super::on_device::DeviceSlots;
+use super::slot::{Maker, Upload};
+use super::source::Scan;
+use super::streamed::StreamedExperts;
+use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
+use crate::bandwidth::read_bandwidth;
+use crate::clock::Moment;
+use crate::cpu::kernels::Kernels;
+use crate::cpu::{Cpu, CpuBuffer};
+use crate::error::EngineError;
+use crate::reads::{ArrivedPlane, ReadClass};
+use crate::recycle::recycle;
+use crate::residency::{Admission, PlaneId, Residency};
+use crate::threads::ThreadPool;
+use crate::weights::ActivationMode;
+
+/// Bytes that the speed of memory is measured with where the processor has not computed yet.
+const MEASURED_BYTES: usize = 64 << 20;
+
+/// How the processor takes part.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HostOptions {
+    /// Which experts it computes.
+    pub experts: HostExperts,
+    /// With so many threads.
+    pub threads: usize,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { experts: HostExperts::default(), threads }
+    }
+}
+
+/// The processor, and what it is given of the layer under way.
+pub(super) struct HostUnit {
+    rule: HostRule,
+    cpu: Cpu,
+    work: Vec<HostWork>,
+    /// What the experts are computed from and what they give, `[T, D]` and `[T * K, D]`.
+    inputs: CpuBuffer,
+    outputs: CpuBuffer,
+    /// Only its sizes are looked at.
+    routing: Routing,
+    /// Rows of `outputs` that were computed, and their values one after another.
+    rows: Vec<u32>,
+    values: Vec<f32>,
+    pinned: Vec<PinnedExpert<'static, Cpu>>,
+}
+
+/// An expert that the processor computes.
+struct HostWork {
+    id: ExpertId,
+    planes: usize,
+    bytes: u64,
+    weights: Arc<FeedForward<Cpu>>,
+    /// Its rows in the request's uses.
+    uses: Range<usize>,
+}
+
+impl HostUnit {
+    /// A processor beside a device that keeps planes in memory of the host.
+    ///
+    /// # Errors
+    /// None that happens: the processor has room for any buffer.
+    fn new(options: HostOptions, link: HostLink, hidden_size: usize) -> Result<Self, EngineError> {
+        let pool = Arc::new(ThreadPool::new(options.threads.max(1)));
+        let host_bytes_per_s = match options.experts {
+            HostExperts::WhenFaster => read_bandwidth(&pool, MEASURED_BYTES, 0.0),
+            _ => 0.0,
+        };
+        let mut cpu = Cpu::with(pool, Kernels::detect());
+        Ok(Self {
+            rule: HostRule::new(options.experts, HostSpeeds { link, host_bytes_per_s }),
+            work: Vec::new(),
+            inputs: cpu.buffer(0, hidden_size)?,
+            outputs: cpu.buffer(0, hidden_size)?,
+            routing: Routing::default(),
+            rows: Vec::new(),
+            values: Vec::new(),
+            pinned: Vec::new(),
+            cpu,
+        })
+    }
+
+    /// Computes what it was given, from `values`, in `outputs`; gives the seconds that it took.
+    fn compute(&mut self, uses: &[ExpertUse], per_token: usize) -> Result<f64, EngineError> {
+        let Self { cpu, work, inputs, outputs, routing, values, pinned: spare, .. } = self;
+        let encoder = &mut cpu.encoder();
+        encoder.write(values, inputs)?;
+        routing.num_experts_per_tok = per_token;
+        routing.expert_weights.resize(inputs.row_count() * per_token, 0.0);
+        let mut pinned: Vec<PinnedExpert<'_, Cpu>> = recycle(std::mem::take(spare));
+        pinned.extend(work.iter().map(|one| PinnedExpert {
+            expert: one.id.expert,
+            weights: Arc::clone(&one.weights),
+            uses: uses.get(one.uses.clone()).unwrap_or_default(),
+        }));
+        let started = Moment::now();
+        let computed = encoder.experts(&pinned, routing, inputs, outputs);
+        let seconds = Moment::now().seconds_since(started);
+        *spare = recycle(pinned);
+        computed.map(|()| seconds)
+    }
+
+    /// Puts the computed rows of `outputs` one after another.
+    fn gather(&mut self, uses: &[ExpertUse], per_token: usize) {
+        let Self { work, outputs, rows, values, .. } = self;
+        rows.clear();
+        for used in work.iter().flat_map(|one| uses.get(one.uses.clone()).unwrap_or_default()) {
+            rows.push(used.row * per_token as u32 + used.rank);
+        }
+        rows.sort_unstable();
+        values.clear();
+        for row in rows {
+            values.extend_from_slice(outputs.row(*row as usize));
+        }
+    }
+}
+
+impl<B: Backend> DeviceSlots<B> {
+    /// Lets the processor compute experts whose planes lie in memory of the host, where that gives the
+    /// same bits and planes lie there.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub fn share_with_host(
+        &mut self,
+        backend: &mut B,
+        (options, maker): (HostOptions, &Maker),
+    ) -> Result<(), EngineError> {
+        if options.experts == HostExperts::Never || maker.activations != ActivationMode::Int8 {
+            return Ok(());
+        }
+        let Some(link) = backend.host_link(&mut self.slots)? else { return Ok(()) };
+        let hidden_size = maker.config.hidden_size;
+        self.host = Some(HostUnit::new(options, link, hidden_size)?);
+        Ok(())
+    }
+
+    /// The expert made of planes that lie in memory of the host, `planes` at least.
+    fn bind_on_host(
+        &mut self,
+        (id, planes): (ExpertId, usize),
+        maker: &Maker,
+    ) -> Result<Arc<FeedForward<Cpu>>, EngineError> {
+        let held = self.tier.held(id);
+        self.tier.set_busy(id, held);
+        if let Some(weights) = self.tier.bound(id, planes) {
+            return Ok(weights);
+        }
+        let missing = || EngineError::mismatch("processor beside a device", "one", "none");
+        let host = self.host.as_mut().ok_or_else(missing)?;
+        let planes = self.tier.prefix(id, held).into_iter();
+        let planes: Vec<_> = planes.map(|plane| Arc::new(ArrivedPlane::held(plane))).collect();
+        // They come from a device, whose memory is not the reader's that checked them.
+        let matrices = maker.source.bind_expert(id, &planes, Scan::Check)?;
+        let encoder = &mut host.cpu.encoder();
+        let weights = Upload { maker, id, encoder, slot: None }.expert(matrices)?;
+        let weights = Arc::new(weights);
+        self.tier.bind(id, &weights, held);
+        Ok(weights)
+    }
+}
+
+/// Has an expert that is wanted much more often than one in a slot move there, where the next layer that
+/// looks finds it.
+fn promote(
+    residency: &mut Residency,
+    (id, planes): (ExpertId, usize),
+    (jobs, evicted): (&mut Vec<PlaneId>, &mut Vec<PlaneId>),
+) {
+    let ExpertId { layer, expert } = id;
+    let planes = Plane::ALL.into_iter().take(planes);
+    jobs.extend(
+        planes
+            .map(|plane| PlaneId { layer, expert, plane })
+            .take_while(|id| residency.admit(*id, Admission::Promotion, evicted)),
+    );
+}
+
+impl<B: Backend> StreamedExperts<B> {
+    /// Gives experts of a layer to the processor: of those that lie in memory of the host, all planes
+    /// that their rows want, the ones that it is faster for.
+    pub(super) fn leave_to_host(&mut self, layer: u32) {
+        let Self { device, wanted, extents, maker, .. } = self;
+        let Some(device) = device.as_mut() else { return };
+        if let Some(host) = &mut device.host {
+            host.work.clear();
+            host.rule.begin_layer();
+        }
+        for one in wanted.iter_mut() {
+            let id = ExpertId { layer, expert: one.expert };
+            let Some(host) = &mut device.host else { return };
+            if one.planes == 0 || device.tier.held(id) < one.planes {
+                continue;
+            }
+            let (bytes, rows) = (extents.prefix_bytes(id, one.planes), one.uses.len());
+            let row_bytes = 4 * maker.config.hidden_size as u64;
+            if !host.rule.takes(HostCandidate { bytes, rows, row_bytes }) {
+                continue;
+            }
+            // What is wrong with it is said where it is brought to the device.
+            let Ok(weights) = device.bind_on_host((id, one.planes), maker) else { continue };
+            let Some(host) = &mut device.host else { return };
+            let (planes, uses) = (one.planes, one.uses.clone());
+            host.work.push(HostWork { id, planes, bytes, weights, uses });
+            one.give_to_host();
+        }
+    }
+
+    /// Whether the processor was given experts that it has not computed.
+    pub fn has_host_work(&self) -> bool {
+        let host = self.device.as_ref().and_then(|device| device.host.as_ref());
+        host.is_some_and(|host| !host.work.is_empty())
+    }
+
+    /// Brings what the processor computes its experts from to the host.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub async fn read_host_inputs(
+        &mut self,
+        inputs: &B::Buffer, // [T, hidden_size]
+        encoder: &mut B::Encoder<'_>,
+    ) -> Result<(), EngineError> {
+        let host = self.device.as_mut().and_then(|device| device.host.as_mut());
+        match host.filter(|host| !host.work.is_empty()) {
+            Some(host) => encoder.read_into(inputs, &mut host.values).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Computes the experts that the processor was given, while the device does what it was given, and puts
+    /// what they give into their rows of `out`. `each` hears of every expert.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub fn compute_on_host(
+        &mut self,
+        (uses, per_token): (&[ExpertUse], usize),
+        out: &mut B::Buffer, // [T * K, hidden_size]
+        encoder: &mut B::Encoder<'_>,
+        each: &mut dyn FnMut(&FeedForward<Cpu>, &[ExpertUse]),
+    ) -> Result<(), EngineError> {
+        let Self { device, stats, jobs, residency, evicted, .. } = self;
+        let Some(DeviceSlots { host: Some(host), .. }) = device else { return Ok(()) };
+        if host.work.is_empty() {
+            return Ok(());
+        }
+        encoder.flush()?;
+        let seconds = host.compute(uses, per_token)?;
+        host.gather(uses, per_token);
+        encoder.write_rows(&host.values, &host.rows, out)?;
+        let experts = host.work.len();
+        let (mut bytes, mut rows) = (0, 0);
+        for HostWork { id, planes, bytes: own, weights, uses: range } in host.work.drain(..) {
+            let uses = uses.get(range).unwrap_or_default();
+            each(&weights, uses);
+            stats.host_experts += 1;
+            stats.host_uses += uses.len() as u64;
+            stats.served_bits += uses.iter().map(|used| u64::from(used.level.bits())).sum::<u64>();
+            (bytes, rows) = (bytes + own, rows + uses.len());
+            promote(residency, (id, planes), (&mut jobs.planes, evicted));
+        }
+        stats.host_bytes += bytes;
+        stats.host_ns += (seconds * 1e9) as u64;
+        host.rule.observe((bytes, rows.div_ceil(experts)), seconds);
+        self.drop_evicted();
+        self.submit_jobs(ReadClass::Idle);
+        self.end_on_host();
+        Ok(())
+    }
+
+    /// The processor forgets what it was given.
+    pub(super) fn end_on_host(&mut self) {
+        if let Some(DeviceSlots { host: Some(host), tier, .. }) = &mut self.device {
+            host.work.clear();
+            tier.clear_busy();
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Experts that the processor computes where they lie, in memory of the host: the bits of those that the
+//! device computes, wherever each of them is.
+
+use nestling_cuda::CudaBackend;
+use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
+use nestling_engine::cancel::CancelToken;
+use nestling_engine::dual::{DualPolicy, Threshold};
+use nestling_engine::expert::{HostExperts, HostLink, HostSpeeds, StreamStats};
+use nestling_engine::kv_cache::PageId;
+use nestling_engine::model::Runner;
+use nestling_engine::runner::{ModelRunner, StepOutput};
+use nestling_engine::weights::ActivationMode::{self, Float, Int8};
+use nestling_formats::Level;
+
+use crate::biased::converted;
+use crate::common::{Parts, device, own_device, parts, step, streaming, try_step_at};
+use crate::streamed::{PROMPT, expert_bytes};
+
+/// Two experts in three by the processor, if a layer has several of equal size in memory of the host.
+const SHARED: HostExperts = HostExperts::By(HostSpeeds {
+    link: HostLink { bytes_per_s: 1e9, round_trip_s: 0.0, device_bytes_per_s: 1e12 },
+    host_bytes_per_s: 2e9,
+});
+
+/// A link that is faster than the processor.
+const FAST_LINK: HostExperts = HostExperts::By(HostSpeeds {
+    link: HostLink { bytes_per_s: 1e11, round_trip_s: 1e-5, device_bytes_per_s: 1e12 },
+    host_bytes_per_s: 1e9,
+});
+
+/// The model with room for `on_device` bytes of experts there and for all in memory of the host.
+fn runner(
+    parts: &Parts,
+    device: &CudaBackend,
+    activations: ActivationMode,
+    (on_device, experts): (u64, HostExperts),
+) -> Runner<CudaBackend> {
+    let (all, _) = expert_bytes(parts);
+    let backend = device.with_host_bytes(all).unwrap();
+    parts.try_streamed(backend, activations, Some(streaming(on_device, experts))).unwrap()
+}
+
+#[derive(Default)]
+struct Seen {
+    bits: Vec<u32>,
+    stats: StreamStats,
+    uses: u64,
+}
+
+impl Seen {
+    fn add(&mut self, output: &StepOutput) {
+        self.bits.extend(output.logits.iter().map(|logit| logit.to_bits()));
+        self.stats.add(&output.stats.streaming);
+        self.uses += output.stats.expert_uses.iter().sum::<u64>();
+    }
+}
+
+/// A prompt and the tokens after it, one by one.
+fn run(runner: &mut dyn ModelRunner, tokens: &[u32]) -> Seen {
+    let mut seen = Seen::default();
+    seen.add(&step(runner, (0, &tokens[..PROMPT]), |at| at + 1 == PROMPT));
+    for at in PROMPT..tokens.len() {
+        seen.add(&step(runner, (at, &tokens[at..=at]), |_| true));
+    }
+    seen
+}
+
+#[test]
+fn bits_do_not_depend_on_where_an_expert_is_computed() {
+    let everything = [HostExperts::Never, HostExperts::Always, SHARED, FAST_LINK];
+    for (level, share, choices) in [
+        (Level::L3, 0, &everything[..]),
+        (Level::L3, 2, &everything[1..2]),
+        (Level::L8, 0, &[SHARED]),
+    ] {
+        let (Some(device), Some(parts)) = (own_device(), parts(Some(level))) else { return };
+        let tokens = &parts.text[..PROMPT + 2];
+        let expected = run(&mut parts.runner(device.again().unwrap(), Int8, None), tokens);
+        let (all, least) = expert_bytes(&parts);
+        let on_device = (all * share / 4).max(least);
+        for experts in choices.iter().copied() {
+            let mut runner = runner(&parts, &device, Int8, (on_device, experts));
+            let cold = run(&mut runner, tokens);
+            let warm = run(&mut runner, tokens);
+            assert!(cold.bits == expected.bits && warm.bits == expected.bits, "{experts:?}");
+            assert_eq!((cold.uses, warm.uses), (expected.uses, expected.uses));
+            let StreamStats { host_uses, host_bytes, recalled_bytes, .. } = warm.stats;
+            eprintln!(
+                "level {level}, {on_device} of {all} on the device, {experts:?}: {host_uses} of {} uses, \
+                     {host_bytes} bytes; {recalled_bytes} recalled",
+                warm.uses
+            );
+            match experts {
+                HostExperts::Always => assert!(host_uses > 0 && host_bytes > 0),
+                SHARED => assert!(host_uses > 0 && recalled_bytes > 0),
+                _ => assert!(host_uses == 0 && recalled_bytes > 0),
+            }
+        }
+    }
+}
+
+/// Rows of several levels, and of several sequences in one step.
+#[test]
+fn levels_by_weight_and_rows_of_several_sequences_are_the_same_on_the_host() {
+    let (Some(device), Some(parts)) = (device(), parts(None)) else { return };
+    let (all, _) = expert_bytes(&parts);
+    let slopes = parts.source.sensitivities().expert(0, 0).unwrap().slopes(Level::L8);
+    let policy = DualPolicy::up_to(Level::L8, Threshold::new(slopes[2] / 16.0));
+    let both = |runner: &mut dyn ModelRunner| {
+        let mut seen = Seen::default();
+        for (index, tokens) in parts.text[..8].chunks(4).enumerate() {
+            let levels = (LevelPolicy::Dual(policy), |_| true);
+            seen.add(&try_step_at(runner, (index * 4, tokens), levels).unwrap());
+        }
+        for position in 0..2 {
+            seen.add(&together(runner, &parts.text, position));
+        }
+        seen
+    };
+    let expected = both(&mut parts.runner(device.again().unwrap(), Int8, None));
+    for experts in [HostExperts::Always, SHARED] {
+        let mut runner = runner(&parts, &device, Int8, (all / 4, experts));
+        let found = both(&mut runner);
+        assert!(found.bits == expected.bits, "{experts:?}");
+        assert_eq!(found.uses, expected.uses);
+        assert!(found.stats.host_uses > 0);
+    }
+}
+
+/// The next token of three sequences of different texts, each at a level of its own.
+fn together(runner: &mut dyn ModelRunner, text: &[u32], position: usize) -> StepOutput {
+    let levels = [Level::L2, Level::L4, Level::L8];
+    let rows = (0u32..).zip(levels).map(|(sequence, level)| Row {
+        token: text[sequence as usize * 20 + position],
+        position: position as u32,
+        sequence,
+        wants_logits: true,
+        levels: LevelPolicy::Fixed(level),
+    });
+    let rows = rows.collect();
+    let sequences = (0..3).map(|page| SequenceRef::of_pages(vec![PageId(page)])).collect();
+    let mut batch = Batch { rows, sequences };
+    batch.own_states();
+    runner.step_blocking(&batch, &CancelToken::new()).unwrap()
+}
+
+/// Biases and a clamped activation, planes that end at level 4 and such that go on; GELU; a shared expert.
+#[test]
+fn families_have_the_same_bits_on_the_host() {
+    let Some(device) = device() else { return };
+    for name in ["gpt-oss", "gpt-oss-bf16", "gemma4", "qwen2-moe"] {
+        let folder = tempfile::tempdir().unwrap();
+        let parts = converted(name, folder.path());
+        let (_, least) = expert_bytes(&parts);
+        let tokens = &parts.text[..PROMPT + 3];
+        let expected = run(&mut parts.runner(device.again().unwrap(), Int8, None), tokens);
+        for experts in [HostExperts::Always, SHARED] {
+            let mut runner = runner(&parts, &device, Int8, (least, experts));
+            for _ in 0..2 {
+                assert!(run(&mut runner, tokens).bits == expected.bits, "{name}, {experts:?}");
+            }
+            let seen = run(&mut runner, tokens);
+            assert!(seen.bits == expected.bits && seen.stats.host_uses > 0, "{name}, {experts:?}");
+        }
+    }
+}
+
+/// Products with float activations differ in their last bits: such experts are brought to the device.
+#[test]
+fn floats_are_never_computed_on_the_host() {
+    let (Some(device), Some(parts)) = (device(), parts(Some(Level::L3))) else { return };
+    let tokens = &parts.text[..PROMPT + 1];
+    let expected = run(&mut parts.runner(device.again().unwrap(), Float, None), tokens);
+    let (_, least) = expert_bytes(&parts);
+    let mut runner = runner(&parts, &device, Float, (least, HostExperts::Always));
+    for _ in 0..2 {
+        let seen = run(&mut runner, tokens);
+        assert!(seen.bits == expected.bits && seen.stats.host_uses == 0);
+    }
+}
