@@ -267,9 +267,9 @@ fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
         encoder.gather_rows(&x, &indices, &mut out)
     })?;
     // Its result is waited for each time.
-    let mut columns = Vec::new();
+    let (mut values, mut columns) = (Vec::new(), Vec::new());
     measure(&mut group, (&mut device, "argmax", bytes), |encoder| {
-        block_on(encoder.argmax_into((&x, COLS), &mut columns))
+        block_on(encoder.argmax_into(&x, (COLS, COLS), (&mut values, &mut columns)))
     })
 }
 

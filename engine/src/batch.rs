@@ -53,6 +53,17 @@ pub struct Row {
     pub levels: LevelPolicy,
 }
 
+/// What a step gives of the rows that want logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// Their logits.
+    #[default]
+    Logits,
+    /// Of each the token with the highest logit among so many first ones, at least one, of equal logits the
+    /// lowest: a device need not give all of them.
+    Best(usize),
+}
+
 /// One sequence that rows belong to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceRef {
@@ -78,9 +89,16 @@ pub struct Batch {
     pub rows: Vec<Row>, // [T]
     /// Sequences that the rows name.
     pub sequences: Vec<SequenceRef>,
+    /// What is wanted of the rows that want logits.
+    pub wanted: Wanted,
 }
 
 impl Batch {
+    /// Some rows, of which logits are wanted, if anything.
+    pub fn new(rows: Vec<Row>, sequences: Vec<SequenceRef>) -> Self {
+        Self { rows, sequences, wanted: Wanted::Logits }
+    }
+
     /// For a runner of whoever makes the batch: sequence `i` has the recurrent state `i`, which its
     /// rows change in place.
     pub fn own_states(&mut self) {

@@ -307,7 +307,7 @@ fn run(
         wants_logits: true,
         levels,
     });
-    let mut batch = Batch { rows: rows.by_ref().take(rows_max).collect(), sequences };
+    let mut batch = Batch::new(rows.by_ref().take(rows_max).collect(), sequences);
     let (mut position, mut uses) = (0, ExpertUses::default());
     while !batch.rows.is_empty() {
         batch.own_states();

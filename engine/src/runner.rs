@@ -88,6 +88,9 @@ pub struct StepOutput {
     pub logits: Vec<f32>, // [rows with logits, vocab_size]
     /// Columns of `logits`.
     pub vocab_size: usize,
+    /// The tokens with the highest logits, of the rows that wanted logits, in their place where no more was
+    /// wanted; none where a logit is not finite.
+    pub best: Vec<Option<u32>>, // [rows with logits]
     /// Sequences whose logits are not finite. Their logits must not be used.
     pub failures: Vec<SequenceFailure>,
     /// What was done.

@@ -199,6 +199,24 @@ impl Sampler {
         &self.params
     }
 
+    /// Among how many first tokens it chooses, where that is always the one with the highest logit, of equal ones the
+    /// lowest, and nothing else is asked of logits.
+    pub fn takes_best(&self) -> Option<usize> {
+        let SamplingParams { temperature, logit_bias, top_logprobs, .. } = &self.params;
+        let is_best = *temperature == 0.0
+            && self.penalizes_nothing()
+            && logit_bias.is_empty()
+            && top_logprobs.is_none();
+        (is_best && self.vocab_size > 0).then_some(self.vocab_size)
+    }
+
+    fn penalizes_nothing(&self) -> bool {
+        let params = &self.params;
+        params.repetition_penalty == 1.0
+            && params.presence_penalty == 0.0
+            && params.frequency_penalty == 0.0
+    }
+
     /// The seed in use.
     pub fn seed(&self) -> u64 {
         self.seed
@@ -252,10 +270,10 @@ impl Sampler {
                 *logit += bias;
             }
         }
-        let repetition = params.repetition_penalty;
-        if repetition == 1.0 && params.presence_penalty == 0.0 && params.frequency_penalty == 0.0 {
+        if self.penalizes_nothing() {
             return;
         }
+        let repetition = params.repetition_penalty;
         for (token, count) in &self.counts {
             let Some(logit) = logits.get_mut(*token as usize) else { continue };
             *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };

@@ -59,7 +59,7 @@ fn batch(sequences: u32, first: u32, count: u32, level: Level) -> Batch {
             levels: LevelPolicy::Fixed(level),
         })
     });
-    Batch { rows: rows.collect(), sequences: (0..sequences).map(pages).collect() }
+    Batch::new(rows.collect(), (0..sequences).map(pages).collect())
 }
 
 fn allocations(runner: &mut Runner<Cpu>, batch: &Batch) -> usize {

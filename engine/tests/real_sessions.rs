@@ -148,6 +148,11 @@ fn alone_and_in_a_batch_are_the_same() {
     let together: Vec<_> = together.into_iter().map(read).collect();
     assert_eq!(alone, together);
     assert!(alone.iter().all(|tokens| tokens.len() == 24));
+    // Nothing is asked of logits but which is highest.
+    for (prompt, exact) in prompts.iter().zip(alone) {
+        let tokens = read(model.session().generate(prompt.clone(), &greedy(24)).unwrap());
+        assert!(tokens.iter().map(|token| token.0).eq(exact.iter().map(|token| token.0)));
+    }
 }
 
 #[test]

@@ -1,21 +1,29 @@
-// The column of the largest value of each row, of equal ones the first; minus infinity is the smallest,
-// and values that are no numbers must not be there. One workgroup for each row.
+// The column of the largest value of each row, of equal ones the first, among so many first columns; NONE
+// of a row that has a value, of all, that is not finite. One workgroup for each row.
+//
+// Values are compared as integers of the same order: devices may pass over what is no number, and take
+// the smallest ones for 0.
 
 struct Params {
     rows: u32,
     cols: u32,
+    among: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> x: array<f32>; // [rows, cols]
+@group(0) @binding(1) var<storage, read> x: array<u32>; // [rows, cols], bits of floats
 @group(0) @binding(2) var<storage, read_write> out: array<u32>; // [rows]
 
-const LANES: u32 = 64u;
-// The column of an invocation that saw none.
-const NONE: u32 = 0xffffffffu;
+// include: order
 
-var<workgroup> largest: array<f32, 64>;
+const LANES: u32 = 64u;
+const NONE: u32 = 0xffffffffu;
+const EXPONENT: u32 = 0x7f800000u;
+
+// The order of what an invocation found, 0 for nothing, and its column.
+var<workgroup> largest: array<u32, 64>;
 var<workgroup> columns: array<u32, 64>;
+var<workgroup> damaged: atomic<u32>;
 
 @compute @workgroup_size(64)
 fn main(
@@ -27,11 +35,19 @@ fn main(
     if row >= params.rows {
         return;
     }
+    if lane == 0u {
+        atomicStore(&damaged, 0u);
+    }
+    workgroupBarrier();
     var column = NONE;
-    var value = 0.0;
+    var value = 0u;
     for (var col = lane; col < params.cols; col += LANES) {
-        let other = x[row * params.cols + col];
-        if column == NONE || other > value {
+        let bits = x[row * params.cols + col];
+        if (bits & EXPONENT) == EXPONENT {
+            atomicStore(&damaged, 1u);
+        }
+        let other = order_of_bits(bits);
+        if col < params.among && other > value {
             column = col;
             value = other;
         }
@@ -41,17 +57,15 @@ fn main(
     workgroupBarrier();
     for (var half = LANES / 2u; half > 0u; half /= 2u) {
         if lane < half {
-            let other = largest[lane + half];
-            let other_column = columns[lane + half];
-            let is_first = other == largest[lane] && other_column < columns[lane];
-            if other_column != NONE && (columns[lane] == NONE || other > largest[lane] || is_first) {
-                largest[lane] = other;
-                columns[lane] = other_column;
+            let other = lane + half;
+            if is_before(largest[other], columns[other], largest[lane], columns[lane]) {
+                largest[lane] = largest[other];
+                columns[lane] = columns[other];
             }
         }
         workgroupBarrier();
     }
     if lane == 0u {
-        out[row] = columns[0];
+        out[row] = select(columns[0], NONE, atomicLoad(&damaged) != 0u);
     }
 }

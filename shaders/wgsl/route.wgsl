@@ -30,6 +30,7 @@ struct Params {
 
 // include: exp
 // include: reduce
+// include: order
 
 const LOWEST: f32 = -3.4028234e38;
 // The order of negative infinity, which nothing but what was taken is below.
@@ -48,18 +49,11 @@ fn order_of(value: f32) -> u32 {
     if is_nan(value) {
         return 0xffffffffu;
     }
-    // Both zeros are equal.
-    let bits = select(bitcast<u32>(value), 0u, value == 0.0);
-    return select(bits | 0x80000000u, ~bits, bits >> 31u == 1u);
+    return order_of_bits(bitcast<u32>(value));
 }
 
 fn value_of(ordered: u32) -> f32 {
     return bitcast<f32>(select(~ordered, ordered & 0x7fffffffu, ordered >> 31u == 1u));
-}
-
-// Whether the first expert comes before the second.
-fn is_before(order_a: u32, expert_a: u32, order_b: u32, expert_b: u32) -> bool {
-    return order_a > order_b || (order_a == order_b && expert_a < expert_b);
 }
 
 fn make_scores(row: u32, lane: u32) {

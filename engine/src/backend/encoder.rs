@@ -482,21 +482,23 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut Vec<f32>,
     ) -> impl Future<Output = Result<(), EngineError>> + Send;
 
-    /// Everything recorded is run, and the column of the largest value of each row of `cols` values comes
-    /// to the host, of equal ones the first, in place of what `out` held. Values must be numbers.
+    /// Everything recorded is run, and of each row of `cols` values the column of the largest among the
+    /// first so many, at least one, comes to the host, of equal ones the first, in place of what `out` held;
+    /// none of a row that has a value, of all `cols`, that is not finite. `values` is memory to work in.
     ///
     /// # Errors
     /// A failed device.
     fn argmax_into(
         &mut self,
-        (x, cols): (&B::Buffer, usize),
-        out: &mut Vec<u32>,
+        x: &B::Buffer,
+        (cols, among): (usize, usize),
+        (values, out): (&mut Vec<f32>, &mut Vec<Option<u32>>),
     ) -> impl Future<Output = Result<(), EngineError>> + Send {
         async move {
-            let mut values = Vec::new();
-            self.read_into(x, &mut values).await?;
+            self.read_into(x, values).await?;
             out.clear();
-            out.extend(values.chunks_exact(cols.max(1)).map(first_largest));
+            out.extend(values.chunks_exact(cols.max(1)).map(|row| first_largest(row, among)));
+            values.clear();
             Ok(())
         }
     }
@@ -517,13 +519,14 @@ pub trait Encoder<B: Backend>: Send {
     }
 }
 
-/// The column of the largest of some values, of equal ones the first.
-fn first_largest(row: &[f32]) -> u32 {
+/// The column of the largest of the first so many values, of equal ones the first; none where one of all
+/// is not finite.
+fn first_largest(row: &[f32], among: usize) -> Option<u32> {
     let mut best = 0;
-    for (column, value) in row.iter().enumerate() {
+    for (column, value) in row.iter().enumerate().take(among) {
         if *value > row[best] {
             best = column;
         }
     }
-    best as u32
+    row.iter().all(|value| value.is_finite()).then_some(best as u32)
 }

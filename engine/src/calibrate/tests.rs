@@ -147,7 +147,7 @@ fn hidden_states_are_those_of_the_model() {
             levels: LevelPolicy::Fixed(Level::L8),
         };
         let rows = (0u32..).zip(&sequence).map(row).collect();
-        let batch = Batch { rows, sequences: vec![SequenceRef::of_pages(pages)] };
+        let batch = Batch::new(rows, vec![SequenceRef::of_pages(pages)]);
         let output = block_on(runner.step(&batch, &go)).unwrap();
         assert!(output.logits == found, "{name}");
     }

@@ -82,7 +82,7 @@ impl RouteSample {
                 break;
             }
             let sequences = vec![SequenceRef::of_pages(pages.clone())];
-            let mut batch = Batch { rows, sequences };
+            let mut batch = Batch::new(rows, sequences);
             batch.own_states();
             result = runner.step_blocking(&batch, cancel).map(|output| runner.recycle(output));
         }

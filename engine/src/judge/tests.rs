@@ -58,7 +58,8 @@ impl ModelRunner for Table {
             let logits = rows.flat_map(|row| self.logits(row.token));
             let logits = logits.collect();
             let stats = StepStats::default();
-            Ok(StepOutput { logits, vocab_size: self.vocab_size, failures: vec![], stats })
+            let vocab_size = self.vocab_size;
+            Ok(StepOutput { logits, vocab_size, stats, ..StepOutput::default() })
         })
     }
 

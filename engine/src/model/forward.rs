@@ -6,11 +6,11 @@ use super::memory::LayerMemory;
 use super::mixer::{Ending, Mixing, Nobody, mix};
 use super::weights::Weights;
 use crate::backend::{Backend, Encoder};
-use crate::batch::StepRows;
+use crate::batch::{StepRows, Wanted};
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::expert::{EmbeddedRows, ExpertCache, RequestScratch};
-use crate::runner::StepStats;
+use crate::runner::{StepOutput, StepStats};
 use crate::simulate::TraceStep;
 
 /// How many layers ahead experts are predicted at the most.
@@ -33,8 +33,9 @@ pub(super) struct Step<'a, B: Backend> {
     pub replayed: Option<&'a TraceStep>,
     pub cancel: &'a CancelToken,
     pub stats: &'a mut StepStats,
-    /// Gets the logits of the rows that want them.
-    pub logits: &'a mut Vec<f32>, // [rows with logits, vocab_size]
+    pub wanted: Wanted,
+    /// Gets what is wanted of the rows that want logits.
+    pub output: &'a mut StepOutput,
 }
 
 /// Computes one batch, layer after layer; again from the experts on that a device lacked, until it
@@ -142,7 +143,7 @@ impl<B: Backend> Pass<'_, '_, B> {
         let tail = self.tail(layer).map(|_| tail);
         let Self { w, eps, enc, step, .. } = self;
         let (lw, eps) = (&w.layers[layer], *eps);
-        let Step { rows, act, memory, logits, replayed, .. } = step;
+        let Step { rows, act, memory, replayed, .. } = step;
         enc.rms_norm(&act.x, &lw.attention_norm, eps, &mut act.normed)?;
         let multiplier = w.multipliers.residual;
         let norm = lw.norms_after.as_ref().map(|norms| (&norms.attention, eps));
@@ -151,7 +152,6 @@ impl<B: Backend> Pass<'_, '_, B> {
         let mixing = Mixing { rows, tail, act, memory, ending };
         mix(enc, &lw.mixer, mixing, &mut Nobody)?;
         if tail.is_some_and(<[u32]>::is_empty) {
-            logits.clear();
             enc.flush()?;
             return Ok(false);
         }
@@ -232,14 +232,20 @@ impl<B: Backend> Pass<'_, '_, B> {
 
     async fn logits(&mut self) -> Result<Option<usize>, EngineError> {
         let Self { w, experts, eps, enc, step } = self;
-        let Step { rows, act, stats, logits, .. } = step;
+        let Step { rows, act, stats, output, .. } = step;
         enc.rms_norm(&act.x, &w.final_norm, *eps, &mut act.normed)?;
         enc.matmul(&w.head, &rows.dense_levels, &act.normed, &mut act.logits)?;
         scale::<B>(enc, w.multipliers.logits, &mut act.logits)?;
         if let Some(cap) = w.softcap {
             enc.softcap(cap, &mut act.logits)?;
         }
-        enc.read_into(&act.logits, logits).await?;
+        let StepOutput { logits, best, vocab_size, .. } = &mut **output;
+        match step.wanted {
+            Wanted::Logits => enc.read_into(&act.logits, logits).await?,
+            Wanted::Best(among) => {
+                enc.argmax_into(&act.logits, (*vocab_size, among), (logits, best)).await?;
+            }
+        }
         Ok(experts.settle(enc, stats))
     }
 }

@@ -94,8 +94,8 @@ struct StepScratch<B: Backend> {
     requests: RequestScratch<B>,
     predictions: RequestScratch<B>,
     embedded: EmbeddedRows,
-    /// Logits of a step whose output was given back.
-    logits: Vec<f32>,
+    /// What was given back.
+    output: StepOutput,
 }
 
 impl<B: Backend> Default for StepScratch<B> {
@@ -107,7 +107,7 @@ impl<B: Backend> Default for StepScratch<B> {
             requests: RequestScratch::default(),
             predictions: RequestScratch::default(),
             embedded: EmbeddedRows::default(),
-            logits: Vec::new(),
+            output: StepOutput::default(),
         }
     }
 }
@@ -237,7 +237,7 @@ impl<B: Backend> Runner<B> {
             requests,
             predictions,
             embedded,
-            logits: spare,
+            output: spare,
         } = &mut self.scratch;
         rows.fill(batch);
         logit_rows.clear();
@@ -248,7 +248,10 @@ impl<B: Backend> Runner<B> {
         let mut stats =
             StepStats { rows: rows.len(), logit_rows: logit_rows.len(), ..StepStats::default() };
         stats.weight_bytes = self.weights.step_bytes(rows, logit_rows.len(), vocab_size);
-        let mut logits = std::mem::take(spare);
+        let mut output = std::mem::take(spare);
+        output.logits.clear();
+        output.best.clear();
+        output.vocab_size = vocab_size;
         let replayed = self.replayed.take();
         let start_ns = self.recorder.as_ref().map(|recorder| recorder.now_ns());
         self.experts.begin_step();
@@ -264,7 +267,8 @@ impl<B: Backend> Runner<B> {
             replayed: replayed.as_ref(),
             cancel,
             stats: &mut stats,
-            logits: &mut logits,
+            wanted: batch.wanted,
+            output: &mut output,
         };
         let model = (&self.weights, &mut self.experts, self.source.config().rms_norm_eps);
         let computed = forward(model, self.backend.encoder(), step).await;
@@ -275,8 +279,9 @@ impl<B: Backend> Runner<B> {
             recorder.add_step(StepRecord { rows, start_ns, end_ns, streaming: stats.streaming });
         }
         computed?;
-        let failures = failures(batch, &logits, vocab_size);
-        Ok(StepOutput { logits, vocab_size, failures, stats })
+        output.stats = stats;
+        output.failures = failures(batch, &output);
+        Ok(output)
     }
 
     fn check(&self, batch: &Batch) -> Result<(), EngineError> {
@@ -322,13 +327,16 @@ fn check_limits<B: Backend>(config: &ModelConfig, backend: &B) -> Result<(), Eng
 
 /// The sequences with a logit that is not finite. A NaN anywhere in a sequence's past reaches its
 /// logits, since no operation hides one.
-fn failures(batch: &Batch, logits: &[f32], vocab_size: usize) -> Vec<SequenceFailure> {
+fn failures(batch: &Batch, output: &StepOutput) -> Vec<SequenceFailure> {
     let mut failures: Vec<SequenceFailure> = Vec::new();
     let rows = batch.rows.iter().filter(|row| row.wants_logits);
-    for (row, logits) in rows.zip(logits.chunks_exact(vocab_size.max(1))) {
+    let logits = output.logits.chunks_exact(output.vocab_size.max(1));
+    let are_finite = logits.map(|logits| logits.iter().all(|logit| logit.is_finite()));
+    let are_finite = are_finite.chain(output.best.iter().map(Option::is_some));
+    for (row, is_finite) in rows.zip(are_finite) {
         let sequence = row.sequence as usize;
         let known = failures.iter().any(|failure| failure.sequence == sequence);
-        if !known && !logits.iter().all(|logit| logit.is_finite()) {
+        if !known && !is_finite {
             let error = EngineError::NotFinite { sequence, position: row.position };
             failures.push(SequenceFailure { sequence, error });
         }
@@ -371,7 +379,7 @@ impl<B: Backend> ModelRunner for Runner<B> {
     }
 
     fn recycle(&mut self, output: StepOutput) {
-        self.scratch.logits = output.logits;
+        self.scratch.output = output;
     }
 
     fn copy_page(&mut self, source: PageId, destination: PageId) -> Result<(), EngineError> {

@@ -282,3 +282,24 @@ proptest! {
         prop_assert!(kept.contains(&drawn));
     }
 }
+
+#[test]
+fn nothing_but_the_best_is_taken_without_anything_else_that_logits_are_asked() {
+    let greedy = SamplingParams::greedy();
+    assert_eq!(sampler(greedy.clone(), 9).takes_best(), Some(9));
+    // Cuts leave the best.
+    let cut = SamplingParams { top_k: 3, top_p: 0.5, min_p: 0.5, ..greedy.clone() };
+    assert_eq!(sampler(cut, 9).takes_best(), Some(9));
+    let others = [
+        SamplingParams { temperature: 1e-6, ..greedy.clone() },
+        SamplingParams { repetition_penalty: 1.1, ..greedy.clone() },
+        SamplingParams { presence_penalty: -0.1, ..greedy.clone() },
+        SamplingParams { frequency_penalty: 0.1, ..greedy.clone() },
+        SamplingParams { logit_bias: vec![(1, 1.0)], ..greedy.clone() },
+        SamplingParams { top_logprobs: Some(0), ..greedy.clone() },
+    ];
+    for params in others {
+        assert_eq!(sampler(params.clone(), 9).takes_best(), None, "{params:?}");
+    }
+    assert_eq!(sampler(greedy, 0).takes_best(), None);
+}

@@ -2,7 +2,7 @@
 
 use crate::error::EngineError;
 use crate::event::{Event, FinishReason, TokenEvent};
-use crate::sampler::Sampler;
+use crate::sampler::{Sampled, Sampler};
 use crate::text::{DetokenizeStream, OutputEvent, OutputParser, StopMatcher};
 
 /// Tokens to text, stop strings, reasoning and tool calls.
@@ -29,6 +29,15 @@ pub(crate) struct Answer {
     pub stopped: bool,
 }
 
+/// What a step found for a generation.
+#[derive(Debug)]
+pub(crate) enum Found<'a> {
+    /// Logits, which penalties change in place.
+    Logits(&'a mut [f32]), // [vocab_size]
+    /// The token that has the highest one.
+    Best(u32),
+}
+
 /// A token, what it means, and whether it was the last.
 #[derive(Debug)]
 pub(super) struct Choice {
@@ -38,16 +47,19 @@ pub(super) struct Choice {
 }
 
 impl Answer {
-    /// Chooses the token for `position` from its logits, which penalties change in place.
+    /// Chooses the token for `position` from what a step found.
     ///
     /// # Errors
     /// Logits that are no numbers.
     pub(super) fn choose(
         &mut self,
-        logits: &mut [f32], // [vocab_size]
+        found: Found<'_>,
         position: usize,
     ) -> Result<Choice, EngineError> {
-        let sampled = self.sampler.sample(logits, position as u64)?;
+        let sampled = match found {
+            Found::Logits(logits) => self.sampler.sample(logits, position as u64)?,
+            Found::Best(token) => Sampled { token, logprobs: None },
+        };
         let token = sampled.token;
         self.sampler.accept(token);
         self.tokens += 1;

@@ -19,6 +19,7 @@ use crate::event::FinishReason;
 use crate::model_core::ModelCore;
 use crate::runner::StepOutput;
 
+use answer::Found;
 pub(crate) use answer::{Answer, AnswerText};
 use plan::Plan;
 pub(crate) use task::Task;
@@ -250,11 +251,14 @@ impl StepLoop {
         })
     }
 
-    /// Gives every generation its logits.
+    /// Gives every generation what was found for it.
     fn advance(&mut self, plan: &Plan, output: &mut StepOutput) {
-        let mut logit_rows = output.logits.chunks_exact_mut(output.vocab_size.max(1));
+        let logits = output.logits.chunks_exact_mut(output.vocab_size.max(1)).map(Found::Logits);
+        // Where there is none, the sequence has failed.
+        let best = output.best.iter().map(|token| Found::Best(token.unwrap_or_default()));
+        let mut all_found = logits.chain(best);
         for (sequence, share) in plan.shares.iter().enumerate() {
-            let logits = share.wants_logits.then(|| logit_rows.next()).flatten();
+            let found = share.wants_logits.then(|| all_found.next()).flatten();
             let Some(task) = self.tasks.get_mut(share.task) else { continue };
             let failed = output.failures.iter().position(|f| f.sequence == sequence);
             if let Some(index) = failed {
@@ -263,7 +267,7 @@ impl StepLoop {
             }
             // Text decoding is foreign code; what it does to one generation stays there.
             let accepted = catch_unwind(AssertUnwindSafe(|| {
-                task.accept(share.rows, &output.stats, logits);
+                task.accept(share.rows, &output.stats, found);
             }));
             if accepted.is_err() {
                 task.reject(EngineError::Panicked { what: "sampling and decoding its text" });

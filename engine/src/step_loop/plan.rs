@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Task;
-use crate::batch::{Batch, Row, SequenceRef};
+use crate::batch::{Batch, Row, SequenceRef, Wanted};
 use crate::kv_cache::PageCopy;
 use crate::model_core::ModelCore;
 use crate::sequence::Advance;
@@ -45,7 +45,18 @@ impl Plan {
                 plan.add(index, taken, &tasks[index]);
             }
         }
+        plan.batch.wanted = plan.wanted(tasks);
         (!plan.shares.is_empty()).then_some(plan)
+    }
+
+    /// Tokens instead of logits where every generation takes that with the highest.
+    fn wanted(&self, tasks: &[Task]) -> Wanted {
+        let wanting = self.shares.iter().filter(|share| share.wants_logits);
+        let mut best = wanting.map(|share| tasks[share.task].answer.sampler.takes_best());
+        match best.next().flatten() {
+            Some(among) if best.all(|other| other == Some(among)) => Wanted::Best(among),
+            _ => Wanted::Logits,
+        }
     }
 
     /// Adds the rows of a task, whose pages and states have been taken already.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Answer;
+use super::answer::Found;
 use crate::batch::LevelPolicy;
 use crate::cancel::CancelToken;
 use crate::clock::Moment;
@@ -51,9 +52,9 @@ impl Task {
         self.answer.tokens_max > 0
     }
 
-    /// Takes the result of a step: `rows` more tokens are computed, and the last of the pending
-    /// ones has logits.
-    pub fn accept(&mut self, rows: usize, step: &StepStats, logits: Option<&mut [f32]>) {
+    /// Takes the result of a step: `rows` more tokens are computed, and for the last of the pending
+    /// ones something was found.
+    pub fn accept(&mut self, rows: usize, step: &StepStats, found: Option<Found<'_>>) {
         self.alone = false;
         self.stats.steps += 1;
         for (sum, uses) in self.stats.expert_uses.iter_mut().zip(step.expert_uses) {
@@ -65,14 +66,14 @@ impl Task {
         if self.first_token.is_none() {
             self.stats.prompt_tokens += rows;
         }
-        match logits {
-            Some(logits) => self.choose(logits),
+        match found {
+            Some(found) => self.choose(found),
             None if self.sequence.pending().is_empty() => self.done = Some(FinishReason::Length),
             None => {}
         }
     }
 
-    fn choose(&mut self, logits: &mut [f32]) {
+    fn choose(&mut self, found: Found<'_>) {
         let now = Moment::now();
         if self.first_token.is_none() {
             self.first_token = Some(now);
@@ -82,7 +83,7 @@ impl Task {
             self.stats.decode_tokens += 1;
             self.stats.decode_seconds = now.seconds_since(first);
         }
-        match self.answer.choose(logits, self.sequence.tokens().len()) {
+        match self.answer.choose(found, self.sequence.tokens().len()) {
             Ok(choice) => {
                 self.sequence.push(choice.token);
                 self.usage.completion_tokens += 1;

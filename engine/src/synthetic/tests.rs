@@ -41,7 +41,7 @@ fn step(store: &Arc<Store>, tokens: impl ExactSizeIterator<Item = u32>) -> StepS
     };
     let states = StateTrack::in_place(StateId(0), 0, tokens.len());
     let sequences = vec![SequenceRef { pages: vec![PageId(0), PageId(1)], states }];
-    let batch = Batch { rows: (0..).zip(tokens).map(row).collect(), sequences };
+    let batch = Batch::new((0..).zip(tokens).map(row).collect(), sequences);
     let output = runner.step_blocking(&batch, &cancel).unwrap();
     assert!(output.failures.is_empty() && output.logits.iter().all(|logit| logit.is_finite()));
     output.stats

@@ -151,7 +151,7 @@ fn a_forked_or_restored_page_continues_with_the_same_bits() {
                     levels: LevelPolicy::Fixed(Level::L8),
                 };
                 let sequences = vec![SequenceRef::of_pages(vec![PageId(page)])];
-                let found = step(&mut *runner, &Batch { rows: vec![row], sequences });
+                let found = step(&mut *runner, &Batch::new(vec![row], sequences));
                 assert_eq!(bits(&found.logits), expected);
             }
         }
@@ -251,7 +251,7 @@ fn a_batch_that_breaks_the_rules_is_refused() {
     };
     let mut refuse = |rows: &[Row], pages: usize| {
         let pages = (0..pages as u32).map(PageId).collect();
-        let batch = Batch { rows: rows.to_vec(), sequences: vec![SequenceRef::of_pages(pages)] };
+        let batch = Batch::new(rows.to_vec(), vec![SequenceRef::of_pages(pages)]);
         runner.step_blocking(&batch, &CancelToken::new()).unwrap_err()
     };
     let error = refuse(&[row(512, 0, 0)], 1);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use nestling_engine::batch::Batch;
+use nestling_engine::batch::{Batch, Wanted};
 use nestling_engine::kv_cache::{PAGE_POSITIONS, PageId};
 use nestling_engine::recurrent::{StateId, StateTrack};
 use nestling_engine::runner::{RunnerLimits, SequenceFailure, StepFuture, StepStats};
@@ -42,6 +42,8 @@ pub struct Seen {
     pub steps: AtomicUsize,
     pub rows: AtomicUsize,
     pub logit_rows: AtomicUsize,
+    /// Those of which the highest was enough.
+    pub best_rows: AtomicUsize,
     pub sequences_max: AtomicUsize,
     pub dropped: AtomicUsize,
 }
@@ -146,7 +148,15 @@ impl FakeRunner {
                 let error = EngineError::NotFinite { sequence: 0, position: row.position };
                 output.failures.push(SequenceFailure { sequence: row.sequence as usize, error });
             }
-            output.logits.extend(logits_of(wanted.hash));
+            match batch.wanted {
+                Wanted::Logits => output.logits.extend(logits_of(wanted.hash)),
+                Wanted::Best(among) => {
+                    let is_damaged = history.contains(&POISON);
+                    let best = best_of(&logits_of(wanted.hash)[..among]);
+                    output.best.push((!is_damaged).then_some(best));
+                    self.seen.best_rows.fetch_add(1, Ordering::Relaxed);
+                }
+            }
             output.stats.logit_rows += 1;
         }
         output.stats = StepStats { rows: batch.rows.len(), ..output.stats };
@@ -238,10 +248,13 @@ pub fn expected(prompt: &[u32], count: usize) -> Vec<u32> {
     let mut history = prompt.to_vec();
     for _ in 0..count {
         let logits = logits(&history);
-        let best = (0..VOCAB).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
-        history.push(best as u32);
+        history.push(best_of(&logits));
     }
     history.split_off(prompt.len())
+}
+
+fn best_of(logits: &[f32]) -> u32 {
+    (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap() as u32
 }
 
 pub fn engine() -> Engine {

@@ -46,6 +46,30 @@ fn only_the_last_prompt_row_wants_logits() {
     assert_eq!((finished.usage.prompt_tokens, finished.usage.completion_tokens), (100, 1));
 }
 
+/// Where all take the token with the highest logit, a step gives that alone; beside a generation that
+/// wants more, logits. Both give the same tokens.
+#[test]
+fn greedy_generations_ask_for_tokens_alone() {
+    let engine = caller_engine();
+    let runner = FakeRunner::new(512, 16, 16);
+    let seen = Arc::clone(&runner.seen);
+    let best_rows = || seen.best_rows.load(Ordering::Relaxed);
+    let model = model(&engine, runner);
+    let prompt = prompt(1, 20);
+    let start =
+        |options: &GenerateOptions| model.session().generate(prompt.clone(), options).unwrap();
+    assert_eq!(tokens_of(start(&greedy(12))), expected(&prompt, 12));
+    assert_eq!(best_rows(), 12);
+    let sampling = SamplingParams { top_logprobs: Some(1), ..SamplingParams::greedy() };
+    let exact = GenerateOptions { sampling: Some(sampling), ..greedy(12) };
+    let (wants_logits, wants_best) = (start(&exact), start(&greedy(30)));
+    assert_eq!(tokens_of(wants_logits), expected(&prompt, 12));
+    assert_eq!(best_rows(), 12);
+    assert_eq!(tokens_of(wants_best), expected(&prompt, 30));
+    // The other one ended before.
+    assert!((12 + 18..12 + 30).contains(&best_rows()), "{}", best_rows());
+}
+
 #[test]
 fn many_sessions_share_steps_and_none_sees_another() {
     for engine in [engine(), caller_engine()] {

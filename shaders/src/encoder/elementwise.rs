@@ -96,10 +96,15 @@ pub(super) fn experts_sum(
     record(tools, |all| &all.experts_sum, &bindings, (out, params))
 }
 
-/// The columns of the largest values, `[rows]`.
-pub(super) fn argmax(tools: &mut Tools<'_>, x: &WgpuBuffer) -> Result<Binding, EngineError> {
+/// The columns of the largest values among so many first ones, `[rows]`.
+pub(super) fn argmax(
+    tools: &mut Tools<'_>,
+    x: &WgpuBuffer,
+    among: usize,
+) -> Result<Binding, EngineError> {
     let columns = tools.scratch.columns.of(tools.gpu, x.rows)?;
-    let params = [word("rows", x.rows)?, word("columns", x.cols)?];
+    let among = word("columns", among.min(x.cols))?;
+    let params = [word("rows", x.rows)?, word("columns", x.cols)?, among];
     let cost = (spread(x.rows), x.len() as u64);
     let bindings = [x.binding(), columns.clone()];
     tools.recorder.dispatch(&tools.pipelines.argmax, &bindings, &params, cost)?;

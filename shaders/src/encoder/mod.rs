@@ -369,7 +369,7 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
     }
 
     async fn finish(&mut self) -> Result<(), EngineError> {
-        self.read_back(None, &mut Vec::new())
+        self.read_back(None, |_| {})
     }
 
     fn experts_sum(
@@ -392,15 +392,15 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
 
     async fn argmax_into(
         &mut self,
-        (x, cols): (&WgpuBuffer, usize),
-        out: &mut Vec<u32>,
+        x: &WgpuBuffer,
+        (cols, among): (usize, usize),
+        (_, out): (&mut Vec<f32>, &mut Vec<Option<u32>>),
     ) -> Result<(), EngineError> {
         crate::memory::expect("columns", x.cols, cols)?;
-        let tools = &mut self.tools();
-        let columns = elementwise::argmax(tools, x)?;
+        let columns = elementwise::argmax(&mut self.tools(), x, among)?;
         let part = (&columns.buffer, columns.offset, 4 * x.rows as u64);
-        tools.recorder.read(&[part], |bytes| fill(out, bytes, u32::from_le_bytes))?;
-        Ok(())
+        let column = |bytes| Some(u32::from_le_bytes(bytes)).filter(|column| *column != u32::MAX);
+        self.read_back(Some(part), |bytes| fill(out, bytes, column))
     }
 
     async fn read_into(
@@ -408,20 +408,20 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         buffer: &WgpuBuffer,
         out: &mut Vec<f32>,
     ) -> Result<(), EngineError> {
-        self.read_back(Some(buffer), out)
+        let part = (buffer.raw(), 0, 4 * buffer.len() as u64);
+        self.read_back(Some(part), |bytes| fill(out, bytes, f32::from_le_bytes))
     }
 }
 
 impl WgpuEncoder<'_> {
-    /// Reads a buffer, and along with it what shaders noted.
+    /// Reads part of a buffer, and along with it what shaders noted.
     fn read_back(
         &mut self,
-        buffer: Option<&WgpuBuffer>,
-        out: &mut Vec<f32>,
+        part: Option<(&wgpu::Buffer, u64, u64)>,
+        take: impl FnOnce(&[u8]),
     ) -> Result<(), EngineError> {
-        let bytes = buffer.map_or(0, |buffer| 4 * buffer.len());
-        let mut parts: Vec<_> =
-            buffer.map(|buffer| (buffer.raw(), 0, bytes as u64)).into_iter().collect();
+        let bytes = part.map_or(0, |(_, _, bytes)| bytes as usize);
+        let mut parts: Vec<_> = part.into_iter().collect();
         let WgpuBackend { recorder, notes, .. } = &mut *self.backend;
         let mut ids = std::mem::take(&mut notes.ids);
         let halt = notes.is_open().then(|| recorder.halt.clone());
@@ -430,7 +430,7 @@ impl WgpuEncoder<'_> {
         let mut halted = 0;
         recorder.read(&parts, |all| {
             let (own, rest) = all.split_at(bytes.min(all.len()));
-            fill(out, own, f32::from_le_bytes);
+            take(own);
             let (first, noted) = rest.split_at(if halt.is_some() { 4.min(rest.len()) } else { 0 });
             halted = first.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
             fill(&mut ids, noted, u32::from_le_bytes);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::Backend;
-use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
+use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef, Wanted};
 use nestling_engine::cancel::CancelToken;
 use nestling_engine::cpu::Cpu;
 use nestling_engine::expert::{
@@ -130,15 +130,33 @@ pub fn try_step(
     rows: (usize, &[u32]),
     wants: impl Fn(usize) -> bool,
 ) -> Result<StepOutput, EngineError> {
+    step_for(runner, rows, (Wanted::Logits, wants))
+}
+
+/// The same for other things than logits.
+pub fn step_for(
+    runner: &mut dyn ModelRunner,
+    rows: (usize, &[u32]),
+    (wanted, wants): (Wanted, impl Fn(usize) -> bool),
+) -> Result<StepOutput, EngineError> {
     let levels = LevelPolicy::Fixed(runner.limits().level_max.unwrap_or(Level::L8));
-    try_step_at(runner, rows, (levels, wants))
+    computed(runner, rows, (levels, wanted), wants)
 }
 
 /// The same at other levels than the highest.
 pub fn try_step_at(
     runner: &mut dyn ModelRunner,
-    (first, tokens): (usize, &[u32]),
+    rows: (usize, &[u32]),
     (levels, wants): (LevelPolicy, impl Fn(usize) -> bool),
+) -> Result<StepOutput, EngineError> {
+    computed(runner, rows, (levels, Wanted::Logits), wants)
+}
+
+fn computed(
+    runner: &mut dyn ModelRunner,
+    (first, tokens): (usize, &[u32]),
+    (levels, wanted): (LevelPolicy, Wanted),
+    wants: impl Fn(usize) -> bool,
 ) -> Result<StepOutput, EngineError> {
     let row = |(at, &token): (usize, &u32)| Row {
         token,
@@ -149,8 +167,9 @@ pub fn try_step_at(
     };
     let pages = (0..pages_for(first + tokens.len()) as u32).map(PageId).collect();
     let rows = tokens.iter().enumerate().map(row).collect();
-    let mut batch = Batch { rows, sequences: vec![SequenceRef::of_pages(pages)] };
+    let mut batch = Batch::new(rows, vec![SequenceRef::of_pages(pages)]);
     batch.own_states();
+    batch.wanted = wanted;
     let output = runner.step_blocking(&batch, &CancelToken::new())?;
     assert!(output.failures.is_empty(), "{:?}", output.failures);
     Ok(output)

@@ -4,6 +4,7 @@
 //! before, which changes all that follows. Every such place is shown.
 
 use std::fmt;
+use std::ops::Range;
 
 use nestling_engine::model::Runner;
 use nestling_engine::runner::ModelRunner;
@@ -143,6 +144,14 @@ fn difference(
     Some(Difference { at, place, margin })
 }
 
+/// Which of so many prompts are asked for: all, or those that `NESTLING_TEST_PROMPTS` names as
+/// `FIRST..END`, for devices that would take hours.
+fn asked(prompts: usize) -> Range<usize> {
+    let Ok(asked) = std::env::var("NESTLING_TEST_PROMPTS") else { return 0..prompts };
+    let (first, end) = asked.split_once("..").unwrap();
+    first.parse().unwrap()..prompts.min(end.parse().unwrap())
+}
+
 /// Texts of so many prompts on both devices: those that differ are shown, and must do so between
 /// choices that are nearly even.
 fn compare(
@@ -153,10 +162,9 @@ fn compare(
     let mut cpu = parts.on_cpu(activations);
     let mut gpu = parts.runner(device, activations, None);
     let (mut differ, mut too_far) = (0, 0);
-    // So many of the prompts, for devices that would take hours.
-    let asked = std::env::var("NESTLING_TEST_PROMPTS").ok();
-    let prompts = asked.and_then(|asked| asked.parse().ok()).unwrap_or(prompts).min(prompts);
-    for (index, prompt) in parts.text.chunks_exact(PROMPT).take(prompts).enumerate() {
+    let prompts = asked(prompts);
+    let of_text = parts.text.chunks_exact(PROMPT).enumerate().skip(prompts.start);
+    for (index, prompt) in of_text.take(prompts.len()) {
         let found = difference((&mut gpu, way), &mut cpu, prompt, tokens);
         let Some(found) = found else {
             eprintln!("{activations:?}, prompt {index}: the same");
@@ -167,7 +175,9 @@ fn compare(
         // Both logits may be off, in opposite directions.
         too_far += usize::from(found.margin > 2.0 * tolerance(activations));
     }
-    eprintln!("{activations:?}: {differ} of {prompts} texts of {tokens} tokens differ somewhere");
+    eprintln!(
+        "{activations:?}: {differ} of the texts {prompts:?} of {tokens} tokens differ somewhere"
+    );
     assert_eq!(too_far, 0, "texts that differ between choices that are not nearly even");
 }
 

@@ -130,10 +130,7 @@ fn step_rows(first: usize, end: usize) -> StepRows {
         levels: LevelPolicy::Fixed(Level::L8),
     });
     let pages = (0..10).map(|page| PageId((page * 5 + 8) % 12)).collect();
-    StepRows::of_batch(&Batch {
-        rows: rows.collect(),
-        sequences: vec![SequenceRef::of_pages(pages)],
-    })
+    StepRows::of_batch(&Batch::new(rows.collect(), vec![SequenceRef::of_pages(pages)]))
 }
 
 pub fn cases() -> Vec<Case> {

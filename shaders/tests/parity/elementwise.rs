@@ -76,28 +76,47 @@ fn rows_outside_are_errors() {
     assert!(device.encoder().gather_rows(&x, &[2], &mut out).is_err());
 }
 
-/// Ties, the largest in every place, and a row that is forbidden but for one value.
+/// Ties, the largest in every place, the smallest numbers, columns that do not count, and values that are
+/// not finite.
 #[test]
 fn the_first_largest_value_is_that_of_the_cpu() {
     let Some(mut device) = device() else { return };
-    fn columns<B: Backend>(backend: &mut B, cols: usize, values: &[f32]) -> Vec<u32> {
-        let x = buffer(backend, cols, values);
+    type Found = Vec<Option<u32>>;
+    fn columns<B: Backend>(backend: &mut B, cols: (usize, usize), values: &[f32]) -> Found {
+        let x = buffer(backend, cols.0, values);
         let (mut encoder, mut found) = (backend.encoder(), Vec::new());
-        block_on(encoder.argmax_into((&x, cols), &mut found)).unwrap();
+        block_on(encoder.argmax_into(&x, cols, (&mut Vec::new(), &mut found))).unwrap();
         found
     }
+    let mut same = |cols, values: &[f32]| {
+        let found = columns(&mut device, cols, values);
+        assert_eq!(found, columns(&mut Cpu::new(1), cols, values), "{cols:?}");
+        found
+    };
     for (rows, cols) in [(1, 1), (3, 7), (2, 64), (5, 130), (4, 4099)] {
         let mut values: Vec<f32> =
             noise(rows * cols, 5).iter().map(|x| (8.0 * x).trunc()).collect();
-        values[..cols].fill(f32::NEG_INFINITY);
+        values[..cols].fill(f32::MIN);
         values[cols - 1] = -1e30;
-        let found = columns(&mut device, cols, &values);
-        assert_eq!(found, columns(&mut Cpu::new(1), cols, &values), "[{rows}, {cols}]");
-        assert_eq!(found[0] as usize, cols - 1);
+        assert_eq!(same((cols, cols), &values)[0], Some(cols as u32 - 1));
+        // Both zeros are equal, and below the smallest number.
+        values[..cols].fill(-0.0);
+        values[cols / 2] = 0.0;
+        assert_eq!(same((cols, cols), &values)[0], Some(0));
+        values[cols - 1] = f32::from_bits(1);
+        assert_eq!(same((cols, cols), &values)[0], Some(cols as u32 - 1));
+        let last = (rows - 1) * cols;
         for place in [0, cols / 2, cols - 1] {
-            values[(rows - 1) * cols + place] = 100.0 + place as f32;
-            let found = columns(&mut device, cols, &values);
-            assert_eq!(found[rows - 1] as usize, place, "[{rows}, {cols}]");
+            values[last + place] = 100.0 + place as f32;
+            assert_eq!(same((cols, cols), &values)[rows - 1], Some(place as u32));
+            let before = same((cols, place.max(1)), &values)[rows - 1].unwrap();
+            assert!((before as usize) < place.max(1));
+            for damage in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut damaged = values.clone();
+                damaged[last + place] = damage;
+                let found = same((cols, place.max(1)), &damaged);
+                assert!(found[rows - 1].is_none() && (rows == 1 || found[0].is_some()));
+            }
         }
     }
 }

@@ -51,7 +51,7 @@ impl Case {
         });
         let pages = (0..4).rev().map(PageId).collect();
         let sequences = vec![SequenceRef { pages, ..SequenceRef::default() }];
-        StepRows::of_batch(&Batch { rows: rows.collect(), sequences })
+        StepRows::of_batch(&Batch::new(rows.collect(), sequences))
     }
 
     /// Queries for the latent, what was attended, and its values.

@@ -125,7 +125,7 @@ impl Case {
             levels: LevelPolicy::Fixed(level(index)),
         });
         let pages = |first: u32| SequenceRef::of_pages((first..first + 2).map(PageId).collect());
-        StepRows::of_batch(&Batch { rows: rows.collect(), sequences: vec![pages(2), pages(0)] })
+        StepRows::of_batch(&Batch::new(rows.collect(), vec![pages(2), pages(0)]))
     }
 
     /// Room for keys and values.

@@ -147,7 +147,7 @@ fn attention_over_several_pages_is_a_softmax() {
         levels: LevelPolicy::Fixed(Level::L8),
     });
     let pages = vec![PageId(4), PageId(0), PageId(2)];
-    let batch = Batch { rows: rows.collect(), sequences: vec![SequenceRef::of_pages(pages)] };
+    let batch = Batch::new(rows.collect(), vec![SequenceRef::of_pages(pages)]);
     let rows = StepRows::of_batch(&batch);
     let mut angles = ReferenceBuffer::new(positions, d);
     for row in angles.rows_mut() {

@@ -1,0 +1,66 @@
+//! Tokens with the highest logits, found where the logits are: those that the logits say.
+
+use nestling_engine::batch::Wanted;
+use nestling_engine::runner::ModelRunner;
+use nestling_engine::weights::ActivationMode::Int8;
+use nestling_formats::Level;
+
+use crate::common::{device, greedy, parts, step_for};
+use crate::streamed::expert_bytes;
+
+/// The argmax continuation of a prompt, chosen by the runner; waits of all steps.
+fn chosen(runner: &mut dyn ModelRunner, prompt: &[u32], count: usize) -> (Vec<u32>, u64) {
+    let among = runner.limits().vocab_size;
+    let (mut piece, mut first, mut tokens, mut waits) = (prompt.to_vec(), 0, Vec::new(), 0);
+    while tokens.len() < count {
+        let last = piece.len() - 1;
+        let wanted = (Wanted::Best(among), |at| at == last);
+        let output = step_for(runner, (first, &piece), wanted).unwrap();
+        assert!(output.logits.is_empty());
+        first += piece.len();
+        waits += output.stats.device.waits;
+        assert_eq!(output.best.len(), 1);
+        let token = output.best[0].unwrap();
+        tokens.push(token);
+        piece = vec![token];
+    }
+    (tokens, waits)
+}
+
+/// With resident experts, with slots for some, where steps miss and are taken up again, and on the CPU.
+#[test]
+fn tokens_chosen_on_the_device_are_those_of_its_logits() {
+    let (Some(device), Some(parts)) = (device(), parts(Some(Level::L3))) else { return };
+    let prompt = &parts.text[..9];
+    let (_, least) = expert_bytes(&parts);
+    for budget in [None, Some(least)] {
+        let mut runner = parts.runner(device.again().unwrap(), Int8, budget);
+        let expected: Vec<u32> =
+            greedy(&mut runner, prompt, 4).into_iter().map(|choice| choice.token).collect();
+        let (found, waits) = chosen(&mut runner, prompt, 4);
+        assert_eq!(found, expected, "{budget:?}");
+        assert_eq!(waits > 4, budget.is_some(), "{waits} waits");
+    }
+    let mut cpu = parts.on_cpu(Int8);
+    let expected: Vec<u32> =
+        greedy(&mut cpu, prompt, 4).into_iter().map(|choice| choice.token).collect();
+    assert_eq!(chosen(&mut cpu, prompt, 4).0, expected);
+}
+
+/// Tokens that the tokenizer does not know are passed over, and rows are told apart.
+#[test]
+fn each_row_has_its_best_among_the_first_tokens() {
+    let (Some(device), Some(parts)) = (device(), parts(Some(Level::L3))) else { return };
+    let mut runner = parts.runner(device, Int8, None);
+    let rows = (0, &parts.text[..5]);
+    let logits = step_for(&mut runner, rows, (Wanted::Logits, |at| at != 1)).unwrap();
+    let vocabulary = logits.vocab_size;
+    for among in [1, 300, vocabulary] {
+        let found = step_for(&mut runner, rows, (Wanted::Best(among), |at| at != 1)).unwrap();
+        let expected = logits
+            .logits
+            .chunks_exact(vocabulary)
+            .map(|row| Some(crate::common::best(&row[..among]).token));
+        assert_eq!(found.best, expected.collect::<Vec<_>>(), "{among} of {vocabulary}");
+    }
+}
