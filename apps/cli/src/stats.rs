@@ -2,6 +2,7 @@
 
 use crate::bytes::ByteSize;
 use crate::console::Console;
+use nestling::engine::StreamStats;
 use nestling::{Finished, Model};
 use std::time::Duration;
 
@@ -47,8 +48,19 @@ fn line(model: &Model, finished: &Finished) -> String {
         let read = ByteSize(stats.streaming.read_total());
         let wait = Duration::from_nanos(stats.streaming.wait_ns);
         line += &format!(" | Hits: {:.0} % | Disk: {read} | Stall: {wait:.1?}", 100.0 * hits);
+        line += &of_host(&stats.streaming);
     }
     line + " ]"
+}
+
+/// What came from memory of the host, or was computed there, beside a device.
+fn of_host(streaming: &StreamStats) -> String {
+    let brought = ByteSize(streaming.recalled_bytes);
+    match (streaming.recalled_bytes, streaming.host_bytes) {
+        (0, 0) => String::new(),
+        (_, 0) => format!(" | From host: {brought}"),
+        (_, used) => format!(" | From host: {brought}, used there: {}", ByteSize(used)),
+    }
 }
 
 fn table(finished: &Finished, took: Took) -> Vec<(&'static str, String)> {
@@ -77,6 +89,13 @@ fn table(finished: &Finished, took: Took) -> Vec<(&'static str, String)> {
         rows.push(("expert bytes in memory:", format!("{:.1} %", 100.0 * hits)));
         rows.push(("read by plane:", by_plane.join(", ")));
         rows.push(("stalled:", format!("{stall:.3?}")));
+        if streaming.recalled_bytes + streaming.host_bytes > 0 {
+            let (used, uses) = (ByteSize(streaming.host_bytes), streaming.host_uses);
+            let took = Duration::from_nanos(streaming.host_ns);
+            let there = format!("{used}, {uses} expert use(s), {took:.3?}");
+            rows.push(("from host memory:", ByteSize(streaming.recalled_bytes).to_string()));
+            rows.push(("computed there:", there));
+        }
     }
     rows
 }

@@ -92,6 +92,8 @@ fn step_event(number: usize, step: &StepRecord) -> Value {
         "rows": step.rows,
         "hit_rate": step.streaming.hit_rate(),
         "read_bytes": step.streaming.read_total(),
+        "recalled_bytes": step.streaming.recalled_bytes,
+        "host_bytes": step.streaming.host_bytes,
         "missing_bytes": step.streaming.missing_total(),
         "wait_ns": step.streaming.wait_ns,
     });

@@ -1,7 +1,7 @@
 //! `nestling bench`: llama-bench's flags, and what this engine has beyond them.
 
 use super::model::mean_level;
-use super::{DeviceArgs, KvTypeArg, LevelArg, LoadModeArg, ObserveArgs};
+use super::{DeviceArgs, HostExpertsArgs, KvTypeArg, LevelArg, LoadModeArg, ObserveArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand, ValueEnum};
@@ -98,6 +98,9 @@ pub struct TestArgs {
 pub struct RunningArgs {
     #[command(flatten)]
     pub device: DeviceArgs,
+
+    #[command(flatten)]
+    pub host: HostExpertsArgs,
 
     /// Times that each test is repeated
     #[arg(short, long, value_name = "N", default_value_t = 5, env = "NESTLING_REPETITIONS")]

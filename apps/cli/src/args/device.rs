@@ -2,8 +2,9 @@
 
 use super::MachineFormatArgs;
 use crate::bytes::ByteSize;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use nestling::Device;
+use nestling::engine::expert::HostExperts;
 
 /// What computes. The heading is that of the arguments around it.
 #[derive(Args, Clone, Debug)]
@@ -17,6 +18,35 @@ pub struct DeviceArgs {
     /// Memory of the GPU that may be used, such as 8GiB [default: what it has]
     #[arg(long, value_name = "SIZE", env = "NESTLING_VRAM_BUDGET")]
     pub vram_budget: Option<ByteSize>,
+}
+
+/// Streamed experts beside a device. The heading is that of the arguments around it.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct HostExpertsArgs {
+    /// Where experts are computed for which a CUDA device has no room and that wait in the host's memory
+    #[arg(long, value_enum, default_value_t = HostExpertsArg::WhenFaster)]
+    #[arg(value_name = "WHEN", env = "NESTLING_HOST_EXPERTS")]
+    pub host_experts: HostExpertsArg,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HostExpertsArg {
+    /// On the device, where they are brought
+    Never,
+    /// By the CPU where that takes less time, as measured
+    WhenFaster,
+    /// By the CPU
+    Always,
+}
+
+impl From<HostExpertsArg> for HostExperts {
+    fn from(choice: HostExpertsArg) -> Self {
+        match choice {
+            HostExpertsArg::Never => Self::Never,
+            HostExpertsArg::WhenFaster => Self::WhenFaster,
+            HostExpertsArg::Always => Self::Always,
+        }
+    }
 }
 
 #[derive(Args, Debug)]

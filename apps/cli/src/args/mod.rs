@@ -13,7 +13,7 @@ mod quantizer;
 mod tools;
 
 pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, SynthArgs};
-pub use device::{DeviceArgs, DevicesArgs};
+pub use device::{DeviceArgs, DevicesArgs, HostExpertsArgs};
 pub use generation::{GenerationArgs, PromptArgs};
 pub use hub::{HubArgs, UpgradeArgs};
 pub use machine::{DoctorArgs, MachineFormatArgs, SpeedArgs};

@@ -1,6 +1,6 @@
 //! Which model, and what it may use of the machine.
 
-use super::{CalibrationArgs, DeviceArgs, HubArgs};
+use super::{CalibrationArgs, DeviceArgs, HostExpertsArgs, HubArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
@@ -76,6 +76,9 @@ impl ModelArgs {
 pub struct ResourceArgs {
     #[command(flatten)]
     pub device: DeviceArgs,
+
+    #[command(flatten)]
+    pub host: HostExpertsArgs,
 
     /// Threads that compute [default: as many as ran best when that was measured, at first use]
     #[arg(short, long, value_name = "N", env = "NESTLING_THREADS")]

@@ -8,7 +8,7 @@ use nestling::engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling::engine::cpu::Cpu;
 use nestling::engine::dual::{DualOptions, DualRouting, LevelMode, StepTimes};
 use nestling::engine::expert::{
-    ExpertSource, HostOptions, Prefetch, StoreSource, StreamOptions, StreamStats,
+    ExpertSource, HostExperts, HostOptions, Prefetch, StoreSource, StreamOptions, StreamStats,
 };
 use nestling::engine::kv_cache::{PAGE_POSITIONS, PageId, pages_for};
 use nestling::engine::model::{Runner, RunnerOptions};
@@ -38,6 +38,7 @@ pub struct ArmOptions {
     memory_bytes: Option<u64>,
     reads: ReadOptions,
     recorder: Option<Arc<Recorder>>,
+    host_experts: HostExperts,
 }
 
 impl ArmOptions {
@@ -55,6 +56,7 @@ impl ArmOptions {
             memory_bytes: device.memory_bytes(host),
             reads: ReadOptions::default(),
             recorder: None,
+            host_experts: run.host.host_experts.into(),
         }
     }
 }
@@ -140,7 +142,7 @@ impl Arm {
             budget_bytes: plan.expert_bytes,
             reads: options.reads.clone(),
             prefetch: Prefetch::default(),
-            host: HostOptions::default(),
+            host: HostOptions { experts: options.host_experts, threads },
         });
         let is_streamed = streaming.is_some();
         let tokenizer = store.asset("tokenizer.json")?;
