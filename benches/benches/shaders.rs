@@ -5,7 +5,8 @@
 //! Without an adapter nothing is measured, and it says so. Software adapters measure the shaders'
 //! work on the CPU, nothing else.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
@@ -21,7 +22,9 @@ use nestling_engine::recurrent::{StateId, StateShape, StateTrack};
 use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_engine::{EngineError, weights::ByteRegion};
 use nestling_formats::{Activation, DType, DeltaNetConfig, Level, RopePairs, RouterConfig};
-use nestling_wgpu::{AdapterChoice, Instructions, WgpuBackend, WgpuEncoder, WgpuOptions};
+use nestling_wgpu::{
+    AdapterChoice, AdapterKind, Instructions, WgpuBackend, WgpuEncoder, WgpuOptions, devices,
+};
 
 /// Columns of a product: the hidden size of a middle-sized model.
 const COLS: usize = 2048;
@@ -29,8 +32,51 @@ const COLS: usize = 2048;
 /// Outputs of a product: three experts' gates.
 const ROWS: usize = 2304;
 
-/// Operations that are recorded before the host waits, so that waiting hardly counts.
+/// Neurons of an expert.
+const INNER: usize = 768;
+
+/// Outputs and columns of a product on a software adapter, and neurons of an expert there: it takes up to a quarter
+/// of a microsecond for a weight.
+const SOFTWARE_SHAPE: (usize, usize) = (256, 512);
+const SOFTWARE_INNER: usize = 64;
+
+/// Operations that are recorded before the host waits, so that waiting hardly counts; on a software
+/// adapter it never does.
 const OPERATIONS: usize = 8;
+
+/// Whether the first adapter is a program on the processor: rows are then smaller and shorter, and say so.
+fn is_software() -> bool {
+    static IS_SOFTWARE: OnceLock<bool> = OnceLock::new();
+    *IS_SOFTWARE.get_or_init(|| {
+        devices().first().is_some_and(|adapter| adapter.kind == AdapterKind::Software)
+    })
+}
+
+fn operations() -> usize {
+    if is_software() { 1 } else { OPERATIONS }
+}
+
+/// Outputs and columns of a product.
+fn shape() -> (usize, usize) {
+    if is_software() { SOFTWARE_SHAPE } else { (ROWS, COLS) }
+}
+
+fn inner() -> usize {
+    if is_software() { SOFTWARE_INNER } else { INNER }
+}
+
+fn new_group<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
+    if !is_software() {
+        let mut group = criterion.benchmark_group(name);
+        group.sample_size(10);
+        return group;
+    }
+    let mut group = criterion.benchmark_group(format!("{name} (software)"));
+    group.sample_size(10);
+    group.warm_up_time(Duration::from_millis(200));
+    group.measurement_time(Duration::from_millis(500));
+    group
+}
 
 const INT8: ActivationMode = ActivationMode::Int8;
 
@@ -74,11 +120,11 @@ fn measure(
 ) -> Result<(), EngineError> {
     let mark = buffer(device, (1, 1))?;
     let mut outcome = Ok(());
-    group.throughput(Throughput::Bytes(bytes * OPERATIONS as u64));
+    group.throughput(Throughput::Bytes(bytes * operations() as u64));
     group.bench_function(name, |b| {
         b.iter(|| {
             let mut encoder = device.encoder();
-            for _ in 0..OPERATIONS {
+            for _ in 0..operations() {
                 let recorded = record(&mut encoder);
                 outcome = std::mem::replace(&mut outcome, Ok(())).and(recorded);
             }
@@ -100,14 +146,14 @@ fn float(rows: usize, cols: usize) -> Result<MatrixWeights, EngineError> {
 /// `matmul_nested`, `matmul_nested_rows`, `quantize`.
 fn nested(criterion: &mut Criterion, instructions: Instructions) -> Result<(), EngineError> {
     let Some(mut device) = open(instructions) else { return Ok(()) };
-    let matrix = RandomMatrix::new(ROWS, COLS, Level::L8)?;
+    let (outputs, cols) = shape();
+    let matrix = RandomMatrix::new(outputs, cols, Level::L8)?;
     for count in [1, 4, 64] {
         let kernel = if count < 9 { "matmul_nested" } else { "matmul_nested_rows" };
         let name = format!("{kernel}, {instructions:?}, {count} rows");
-        let mut group = criterion.benchmark_group(name);
-        group.sample_size(10);
-        let x = buffer(&mut device, (count, COLS))?;
-        let mut out = device.buffer(count, ROWS)?;
+        let mut group = new_group(criterion, &name);
+        let x = buffer(&mut device, (count, cols))?;
+        let mut out = device.buffer(count, outputs)?;
         for merged in [true, false] {
             let weights = matrix.weights(merged)?;
             let matrix = device.upload_matrix(&weights, INT8)?;
@@ -130,21 +176,20 @@ fn nested(criterion: &mut Criterion, instructions: Instructions) -> Result<(), E
 /// `matmul_float`, `embed`, `heads_rest`.
 fn floats(criterion: &mut Criterion) -> Result<(), EngineError> {
     let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
-    let mut group = criterion.benchmark_group("matmul_float, bf16");
-    group.sample_size(10);
-    let matrix = device.upload_matrix(&float(ROWS, COLS)?, INT8)?;
+    let mut group = new_group(criterion, "matmul_float, bf16");
+    let (outputs, cols) = shape();
+    let matrix = device.upload_matrix(&float(outputs, cols)?, INT8)?;
     let bytes = WgpuBackend::matrix_bytes(&matrix, Level::L8);
     let linear = [Linear { matrix, bias: None }];
     for count in [1, 64] {
-        let x = buffer(&mut device, (count, COLS))?;
-        let mut out = device.buffer(count, ROWS)?;
+        let x = buffer(&mut device, (count, cols))?;
+        let mut out = device.buffer(count, outputs)?;
         measure(&mut group, (&mut device, &format!("{count} rows"), bytes), |encoder| {
             encoder.matmul(&linear, &vec![Level::L8; count], &x, &mut out)
         })?;
     }
     group.finish();
-    let mut group = criterion.benchmark_group("embed, heads_rest");
-    group.sample_size(10);
+    let mut group = new_group(criterion, "embed, heads_rest");
     let tokens: Vec<u32> = (0..256).map(|row| row * 9 % ROWS as u32).collect();
     let dense_levels = vec![Level::L6; 256];
     let rows = StepRows { tokens, dense_levels, ..StepRows::default() };
@@ -200,10 +245,8 @@ fn expert(
 
 /// Eight experts of a token at mixed levels: `gated_quantize`, and `gated` where they are floats.
 fn experts(criterion: &mut Criterion) -> Result<(), EngineError> {
-    const INNER: usize = 768;
     let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
-    let mut group = criterion.benchmark_group("experts, 1 row");
-    group.sample_size(10);
+    let mut group = new_group(criterion, "experts, 1 row");
     let router = router(&mut device, PER_TOKEN)?;
     let x = buffer(&mut device, (1, COLS))?;
     let mut routing = device.routing(1, PER_TOKEN)?;
@@ -218,7 +261,7 @@ fn experts(criterion: &mut Criterion) -> Result<(), EngineError> {
     for (name, make) in kinds {
         let mut all = Vec::new();
         for _ in 0..PER_TOKEN {
-            all.push(Arc::new(expert(&mut device, INNER, make)?));
+            all.push(Arc::new(expert(&mut device, inner(), make)?));
         }
         let level = |index: usize| Level::ALL[index % 5];
         let uses: Vec<[ExpertUse; 1]> = (0..PER_TOKEN)
@@ -240,8 +283,7 @@ fn experts(criterion: &mut Criterion) -> Result<(), EngineError> {
 fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
     const COUNT: usize = 64;
     let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
-    let mut group = criterion.benchmark_group("64 rows of 2048");
-    group.sample_size(10);
+    let mut group = new_group(criterion, "64 rows of 2048");
     let bytes = 4 * (COUNT * COLS) as u64;
     let x = buffer(&mut device, (COUNT, COLS))?;
     let gates = buffer(&mut device, (COUNT, 1))?;
@@ -310,8 +352,7 @@ fn attention(criterion: &mut Criterion) -> Result<(), EngineError> {
     };
     let cols = (h + 2 * g) * d;
     for dtype in [KvDtype::F16, KvDtype::Int8] {
-        let mut group = criterion.benchmark_group(format!("attention, {dtype:?}"));
-        group.sample_size(10);
+        let mut group = new_group(criterion, &format!("attention, {dtype:?}"));
         let values = KvValues::Beside;
         let pages = POSITIONS / PAGE_POSITIONS;
         let shape = KvShape { num_key_value_heads: g, head_dim: d, values, dtype, pages };
@@ -340,8 +381,7 @@ fn attention(criterion: &mut Criterion) -> Result<(), EngineError> {
 /// `delta_mix`, `delta_rule` and `delta_gate` in the shape of Qwen3-Next.
 fn delta_net(criterion: &mut Criterion) -> Result<(), EngineError> {
     let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
-    let mut group = criterion.benchmark_group("delta_mix, delta_rule, delta_gate");
-    group.sample_size(10);
+    let mut group = new_group(criterion, "delta_mix, delta_rule, delta_gate");
     let shape = DeltaNetConfig {
         num_key_heads: 16,
         num_value_heads: 32,
@@ -377,11 +417,9 @@ fn delta_net(criterion: &mut Criterion) -> Result<(), EngineError> {
 
 /// `route`, `expert_blocks` and `experts_sum`: a token's way through experts that the device finds.
 fn routed(criterion: &mut Criterion) -> Result<(), EngineError> {
-    const INNER: usize = 768;
     const EXPERTS: usize = 8;
     let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
-    let mut group = criterion.benchmark_group("route");
-    group.sample_size(10);
+    let mut group = new_group(criterion, "route");
     let router = router(&mut device, 128)?;
     let x = buffer(&mut device, (1, COLS))?;
     let mut routing = device.routing(1, PER_TOKEN)?;
@@ -390,10 +428,9 @@ fn routed(criterion: &mut Criterion) -> Result<(), EngineError> {
         encoder.route(&router, &x, &mut routing)
     })?;
     group.finish();
-    let mut group = criterion.benchmark_group("experts that the device finds, 1 row");
-    group.sample_size(10);
+    let mut group = new_group(criterion, "experts that the device finds, 1 row");
     let nested = |rows, cols| RandomMatrix::new(rows, cols, Level::L4)?.weights(true);
-    let experts = (0..EXPERTS).map(|_| expert(&mut device, INNER, &nested).map(Arc::new));
+    let experts = (0..EXPERTS).map(|_| expert(&mut device, inner(), &nested).map(Arc::new));
     let experts = experts.collect::<Result<Vec<_>, _>>()?;
     let table = device.expert_table(&experts)?;
     let bytes = experts.iter().map(|one| one.read_bytes(Level::L4)).sum();

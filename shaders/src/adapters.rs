@@ -126,7 +126,7 @@ pub enum AdapterError {
     #[error("no graphics adapter was found: the system has no Vulkan, Metal or Direct3D 12 driver")]
     NoneFound,
     /// All adapters are programs on the processor, which are used only where they are asked for.
-    #[error("no GPU was found, only software: {found}; give its number to use it all the same")]
+    #[error("no GPU was found, only software: {found}")]
     OnlySoftware {
         /// The adapters.
         found: String,

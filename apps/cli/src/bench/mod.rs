@@ -155,10 +155,10 @@ impl Bench<'_> {
         printer: &mut Printer,
         cancel: &CancelToken,
     ) -> Result<()> {
+        let mut device = device::open(&self.args.run.device, self.console)?;
         let bandwidth = machine.bandwidth(opening.threads, self.console);
         machine::forget_peak_memory();
         let observer = Observer::new(&self.args.observe, false);
-        let mut device = device::open(&self.args.run.device, self.console)?;
         let (mut arm, loaded, rows_max) = loop {
             match self.load(store, (opening, &observer), &device, cancel) {
                 Ok(loaded) => break loaded,
