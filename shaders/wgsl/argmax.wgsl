@@ -20,9 +20,6 @@ const LANES: u32 = 64u;
 const NONE: u32 = 0xffffffffu;
 const EXPONENT: u32 = 0x7f800000u;
 
-// The order of what an invocation found, 0 for nothing, and its column.
-var<workgroup> largest: array<u32, 64>;
-var<workgroup> columns: array<u32, 64>;
 var<workgroup> damaged: atomic<u32>;
 
 @compute @workgroup_size(64)
@@ -52,20 +49,8 @@ fn main(
             value = other;
         }
     }
-    largest[lane] = value;
-    columns[lane] = column;
-    workgroupBarrier();
-    for (var half = LANES / 2u; half > 0u; half /= 2u) {
-        if lane < half {
-            let other = lane + half;
-            if is_before(largest[other], columns[other], largest[lane], columns[lane]) {
-                largest[lane] = largest[other];
-                columns[lane] = columns[other];
-            }
-        }
-        workgroupBarrier();
-    }
+    let first = first_of_lanes(lane, value, column);
     if lane == 0u {
-        out[row] = select(columns[0], NONE, atomicLoad(&damaged) != 0u);
+        out[row] = select(first, NONE, atomicLoad(&damaged) != 0u);
     }
 }

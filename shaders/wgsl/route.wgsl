@@ -40,8 +40,6 @@ var<workgroup> scores: array<f32, 1024>;
 // What is compared, as integers of the same order; 0 for experts that were taken.
 var<workgroup> order: array<u32, 1024>;
 var<workgroup> group_scores: array<f32, 64>;
-var<workgroup> best_order: array<u32, 64>;
-var<workgroup> best_expert: array<u32, 64>;
 var<workgroup> chosen: array<u32, 64>;
 var<workgroup> chosen_weights: array<f32, 64>;
 
@@ -124,8 +122,8 @@ fn mask_groups(lane: u32) {
     workgroupBarrier();
 }
 
-// The best expert that was not taken yet, in `best_expert[0]`.
-fn find_best(lane: u32) {
+// The best expert that was not taken yet, in all lanes.
+fn find_best(lane: u32) -> u32 {
     var best = 0u;
     var at = 0u;
     for (var expert = lane; expert < params.experts; expert += LANES) {
@@ -134,19 +132,7 @@ fn find_best(lane: u32) {
             at = expert;
         }
     }
-    best_order[lane] = best;
-    best_expert[lane] = at;
-    workgroupBarrier();
-    for (var half = LANES / 2u; half > 0u; half /= 2u) {
-        if lane < half {
-            let other = lane + half;
-            if is_before(best_order[other], best_expert[other], best_order[lane], best_expert[lane]) {
-                best_order[lane] = best_order[other];
-                best_expert[lane] = best_expert[other];
-            }
-        }
-        workgroupBarrier();
-    }
+    return first_of_lanes(lane, best, at);
 }
 
 // The weights of the chosen, best first, and then both in ascending order of experts.
@@ -191,10 +177,10 @@ fn main(
         mask_groups(lane);
     }
     for (var i = 0u; i < params.per_token; i += 1u) {
-        find_best(lane);
+        let best = find_best(lane);
         if lane == 0u {
-            chosen[i] = best_expert[0];
-            order[best_expert[0]] = 0u;
+            chosen[i] = best;
+            order[best] = 0u;
         }
         workgroupBarrier();
     }
