@@ -5,7 +5,7 @@ use nestling_engine::backend::DeltaNet;
 use nestling_engine::batch::StepRows;
 use nestling_engine::recurrent::{Run, runs};
 
-use super::Tools;
+use super::{HEAD_DIM_MAX, Tools};
 use crate::backend::CudaBackend;
 use crate::error::CudaError;
 use crate::memory::{CudaBuffer, expect, word};
@@ -16,9 +16,6 @@ type Net = DeltaNet<CudaBackend>;
 
 /// Most rows that a convolution sees: what a thread keeps.
 const TAPS_MAX: usize = 16;
-
-/// Most elements of a key: what 32 columns of a state take of the shared memory that every device has.
-const KEY_DIM_MAX: usize = 340;
 
 pub(super) fn delta_net(
     tools: &mut Tools<'_>,
@@ -85,7 +82,7 @@ fn check(
     expect("value heads of a key head", 0, shape.num_value_heads % shape.num_key_heads.max(1))?;
     for (what, limit, found) in [
         ("rows of a convolution", TAPS_MAX, shape.conv_kernel_dim),
-        ("elements of a key", KEY_DIM_MAX, shape.key_head_dim),
+        ("elements of a key", HEAD_DIM_MAX, shape.key_head_dim),
     ] {
         if found > limit {
             let (limit, found) = (limit as u64, found as u64);

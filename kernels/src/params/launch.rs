@@ -36,6 +36,9 @@ pub const GATED_TILES: u32 = 2;
 /// Most uses that `expert_blocks` compares with each other.
 pub const EXPERT_USES_MAX: usize = 1024;
 
+/// Most elements of a DeltaNet key whose state is kept in shared memory.
+const DELTA_NET_KEPT_KEYS_MAX: u32 = 340;
+
 /// Blocks along the first dimension of a grid, at most.
 const BLOCKS_MAX: u64 = i32::MAX as u64;
 
@@ -250,7 +253,8 @@ impl DeltaNetParams {
             Launch::new(Kernel::DeltaNetConv, [self.channels.div_ceil(128).into(), runs], 128);
         let mut rule = Launch::new(Kernel::DeltaNetRule, [columns, self.value_heads.into()], 32);
         rule.grid[2] = self.runs_count;
-        rule.shared_bytes = 4 * 34 * self.key_dim;
+        let is_kept = self.key_dim <= DELTA_NET_KEPT_KEYS_MAX;
+        rule.shared_bytes = 4 * (if is_kept { 34 } else { 2 }) * self.key_dim;
         let heads = u64::from(self.rows) * u64::from(self.value_heads);
         [conv, rule, Launch::new(Kernel::DeltaNetGate, [heads.div_ceil(4), 1], 128)]
     }

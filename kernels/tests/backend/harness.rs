@@ -26,8 +26,8 @@ pub fn device() -> Option<CudaBackend> {
     opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
 }
 
-/// Most elements of a DeltaNet key: the state of 32 columns must fit in shared memory.
-pub const KEY_DIM_MAX: usize = 340;
+/// Most elements of a DeltaNet key.
+pub const KEY_DIM_MAX: usize = 1024;
 
 /// Rows that are many: an emulated device takes its time for each.
 pub const ROWS_MANY: usize = 300;

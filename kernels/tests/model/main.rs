@@ -11,8 +11,6 @@ mod graphs;
 mod harness;
 mod on_host;
 
-#[path = "../../../shaders/tests/model/biased.rs"]
-mod biased;
 #[path = "../../../shaders/tests/model/common.rs"]
 mod common;
 #[path = "../../../shaders/tests/model/families.rs"]

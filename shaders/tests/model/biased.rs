@@ -1,34 +1,10 @@
 //! Streamed experts with biases, coded and in slots of the device.
 
-use std::path::Path;
-use std::sync::Arc;
-
-use nestling_engine::cancel::CancelToken;
-use nestling_engine::convert::{ConvertOptions, convert};
-use nestling_engine::expert::StoreSource;
 use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
-use nestling_formats::Checkpoint;
-use nestling_formats::store::Store;
 
-use crate::common::{Parts, device, step};
+use crate::common::{TOKENS, converted, device, step};
 use crate::streamed::expert_bytes;
-
-/// Tokens of a text: two pages.
-const TOKENS: usize = 70;
-
-/// The tiny checkpoint of a family, converted, and a text.
-pub fn converted(name: &str, folder: &Path) -> Parts {
-    let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/families");
-    let checkpoint = Checkpoint::open(families.join(name)).unwrap();
-    let vocabulary = checkpoint.config().vocab_size as u32;
-    let path = folder.join("tiny.nest");
-    let options = ConvertOptions::default();
-    convert(&checkpoint, &path, &options, &CancelToken::new(), &mut |_| {}).unwrap();
-    let source = StoreSource::owned(Arc::new(Store::open(path).unwrap()), None).unwrap();
-    let text = (0..TOKENS as u32).map(|at| at * 7919 % vocabulary).collect();
-    Parts { source: Arc::new(source), text }
-}
 
 /// Tokens that are computed at once before others are one by one: these lie in both pages.
 const BEFORE: usize = 48;

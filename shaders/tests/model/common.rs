@@ -7,6 +7,7 @@ use nestling_engine::EngineError;
 use nestling_engine::backend::Backend;
 use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef, Wanted};
 use nestling_engine::cancel::CancelToken;
+use nestling_engine::convert::{ConvertOptions, convert};
 use nestling_engine::cpu::Cpu;
 use nestling_engine::expert::{
     ExpertSource, HostExperts, HostOptions, Prefetch, StoreSource, StreamOptions,
@@ -18,8 +19,8 @@ use nestling_engine::runner::{ModelRunner, StepOutput};
 use nestling_engine::simulate::TraceStep;
 use nestling_engine::text::{EncodeOptions, SpecialText, Tokenizer};
 use nestling_engine::weights::ActivationMode;
-use nestling_formats::Level;
 use nestling_formats::store::Store;
+use nestling_formats::{Checkpoint, Level};
 
 pub use crate::harness::{device, own_device};
 
@@ -54,6 +55,22 @@ pub fn parts(level: Option<Level>) -> Option<Parts> {
     let text = tokenizer.encode(&text[..end], options).unwrap();
     let source = StoreSource::owned(store, level).unwrap();
     Some(Parts { source: Arc::new(source), text })
+}
+
+/// Tokens of a text: two pages.
+pub const TOKENS: usize = 70;
+
+/// The tiny checkpoint of a family, converted, and a text.
+pub fn converted(name: &str, folder: &Path) -> Parts {
+    let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/families");
+    let checkpoint = Checkpoint::open(families.join(name)).unwrap();
+    let vocabulary = checkpoint.config().vocab_size as u32;
+    let path = folder.join("tiny.nest");
+    let options = ConvertOptions::default();
+    convert(&checkpoint, &path, &options, &CancelToken::new(), &mut |_| {}).unwrap();
+    let source = StoreSource::owned(Arc::new(Store::open(path).unwrap()), None).unwrap();
+    let text = (0..TOKENS as u32).map(|at| at * 7919 % vocabulary).collect();
+    Parts { source: Arc::new(source), text }
 }
 
 /// Experts streamed within a budget, read when they are wanted.

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::BackendCounters;
+use nestling_engine::backend::{Backend, BackendCounters};
 use nestling_engine::batch::LevelPolicy;
 use nestling_engine::dual::{DualPolicy, Threshold};
 use nestling_engine::expert::{CheckpointSource, ExpertSource, StoreSource};
+use nestling_engine::model::Runner;
 use nestling_engine::residency::ExpertTable;
 use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
@@ -197,6 +198,11 @@ fn a_device_without_memory_for_all_slots_gives_fewer() {
 #[test]
 fn reads_that_fail_while_a_step_waits_are_errors_of_that_step() {
     let Some(device) = device() else { return };
+    fail_reads(|parts, budget| parts.runner(device, Int8, Some(budget)));
+}
+
+/// Fails reads of a runner that is made with the least memory for experts that will do.
+pub fn fail_reads<B: Backend>(make: impl FnOnce(&Parts, u64) -> Runner<B>) {
     let directory = tempfile::tempdir().unwrap();
     let path: PathBuf = directory.path().join("model.nest");
     let Some(original) = store_path() else { return };
@@ -208,7 +214,7 @@ fn reads_that_fail_while_a_step_waits_are_errors_of_that_step() {
     let parts = Parts { source: Arc::new(source), text };
     let (_, least) = expert_bytes(&parts);
     let tokens = &parts.text[..PROMPT + 2];
-    let mut runner = parts.runner(device, Int8, Some(least));
+    let mut runner = make(&parts, least);
     let (expected, _) = run(&mut runner, tokens, &mut |_, _| {});
     let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
     let write = |bytes: &[u8]| {
