@@ -16,6 +16,7 @@ use std::ops::Range;
 
 use half::f16;
 
+use super::aligned::AlignedFloats;
 use super::math;
 use super::vector::{Right, Size, Vector, product, widen};
 use crate::kv_cache::PAGE_POSITIONS;
@@ -89,17 +90,17 @@ pub struct AttentionRows {
     head_dim: usize,
     /// Elements of a value.
     value_dim: usize,
-    queries: Vec<f32>, // [Q, head_dim]
+    queries: AlignedFloats, // [Q, head_dim]
     /// First position of the sequence that each query sees, ascending.
     starts: Vec<usize>, // [Q]
     /// Position after the last that each query sees, ascending.
     visible: Vec<usize>, // [Q]
     states: Vec<AttentionState>, // [Q]
-    out: Vec<f32>,     // [Q, value_dim]
-    scores: Vec<f32>,  // [Q, 64]
-    block: Vec<f32>,   // [Q, value_dim]
-    keys: Vec<f32>,    // [head_dim, 64]
-    values: Vec<f32>,  // [64, head_dim]
+    out: AlignedFloats,     // [Q, value_dim]
+    scores: AlignedFloats,  // [Q, 64]
+    block: AlignedFloats,   // [Q, value_dim]
+    keys: AlignedFloats,    // [head_dim, 64]
+    values: AlignedFloats,  // [64, head_dim]
 }
 
 impl AttentionRows {
@@ -116,15 +117,16 @@ impl AttentionRows {
         fn reserve<T>(values: &mut Vec<T>, count: usize) {
             values.reserve(count.saturating_sub(values.len()));
         }
-        reserve(&mut self.queries, queries * head_dim);
         reserve(&mut self.starts, queries);
         reserve(&mut self.visible, queries);
         reserve(&mut self.states, queries);
-        reserve(&mut self.out, queries * head_dim);
-        reserve(&mut self.scores, queries * PAGE_POSITIONS);
-        reserve(&mut self.block, queries * head_dim);
-        reserve(&mut self.keys, head_dim * PAGE_POSITIONS);
-        reserve(&mut self.values, head_dim * PAGE_POSITIONS);
+        for values in [&mut self.queries, &mut self.out, &mut self.block] {
+            values.reserve(queries * head_dim);
+        }
+        self.scores.reserve(queries * PAGE_POSITIONS);
+        for values in [&mut self.keys, &mut self.values] {
+            values.reserve(head_dim * PAGE_POSITIONS);
+        }
     }
 
     /// Adds a query that sees these positions of its sequence; neither end comes before that of
@@ -140,12 +142,12 @@ impl AttentionRows {
         let (count, d, value_dim) = (self.visible.len(), self.head_dim, self.value_dim);
         self.states.clear();
         self.states.resize(count, AttentionState::EMPTY);
-        self.out.clear();
-        self.out.resize(count * value_dim, 0.0);
-        self.block.resize(count * value_dim, 0.0);
-        self.scores.resize(count * PAGE_POSITIONS, 0.0);
-        self.keys.resize(d * PAGE_POSITIONS, 0.0);
-        self.values.resize(d * PAGE_POSITIONS, 0.0);
+        self.out.resize(count * value_dim);
+        self.out.fill(0.0);
+        self.block.resize(count * value_dim);
+        self.scores.resize(count * PAGE_POSITIONS);
+        self.keys.resize(d * PAGE_POSITIONS);
+        self.values.resize(d * PAGE_POSITIONS);
     }
 
     /// Divides what was gathered by the sum of its weights and gives it, `[Q, value_dim]`. `sinks` are

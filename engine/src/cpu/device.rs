@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nestling_formats::Level;
 use nestling_formats::nested::{InputTransform, Layout, NestedCodec};
 
+use super::aligned::AlignedFloats;
 use super::encoder::CpuEncoder;
 use super::encoder::attention::AttentionScratch;
 use super::encoder::delta_net::DeltaScratch;
@@ -109,12 +110,12 @@ impl Cpu {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CpuBuffer {
     pub(super) cols: usize,
-    pub(super) values: Vec<f32>,
+    pub(super) values: AlignedFloats,
 }
 
 impl CpuBuffer {
     pub(super) fn new(rows: usize, cols: usize) -> Self {
-        Self { cols, values: vec![0.0; rows * cols] }
+        Self { cols, values: AlignedFloats::zeroed(rows * cols) }
     }
 
     pub(crate) fn cols(&self) -> usize {
@@ -132,7 +133,7 @@ impl CpuBuffer {
 
     /// Sets the number of rows; what they hold is unspecified.
     pub(super) fn resize(&mut self, rows: usize) {
-        self.values.resize(rows * self.cols, 0.0);
+        self.values.resize(rows * self.cols);
     }
 }
 

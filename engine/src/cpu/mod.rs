@@ -3,6 +3,7 @@
 //! [`math`] says what every float operation computes, once, in plain loops over 16 lanes. Kernels
 //! for an instruction set are the same loops compiled for it, or are tested to give the same bits.
 
+mod aligned;
 pub mod attention;
 mod columns;
 pub mod delta_net;

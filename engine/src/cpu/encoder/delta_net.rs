@@ -137,7 +137,7 @@ fn mix(
     team.for_each_row((mixed, channels), cost, |row, mixed| {
         let Some(run) = runs.iter().find(|run| run.rows.contains(&row)) else { return };
         let window = window(net, run, states);
-        let inputs = (projected.values.as_slice(), stride);
+        let inputs = (&*projected.values, stride);
         let mut taps = [zeros.as_slice(); CONV_KERNEL_MAX];
         let taps = &mut taps[..shape.conv_kernel_dim];
         let oldest = row as isize - shape.window() as isize;
@@ -162,7 +162,7 @@ fn take_states(
 ) {
     let shape = &net.shape;
     let channels = shape.channels();
-    let inputs = (projected.values.as_slice(), projected.cols);
+    let inputs = (&*projected.values, projected.cols);
     for run in &scratch.runs {
         let mut windows = vec![0.0; shape.window() * channels];
         let before = window(net, run, states);

@@ -14,6 +14,7 @@ use super::products::{
 use crate::backend::{FeedForward, Linear};
 use crate::cpu::columns::{ColumnsMut, Cut, for_each_block};
 use crate::cpu::device::{Cpu, CpuBuffer, CpuMatrix, Team, Work};
+use crate::cpu::nested::TileValues;
 use crate::cpu::rows::{QuantizedGroup, RowList};
 use crate::error::EngineError;
 use crate::recycle::recycle;
@@ -154,13 +155,14 @@ impl Inner<'_> {
         block: &mut ColumnsMut<'_, QuantizedGroup>,
     ) {
         let range = block.range();
+        let (mut gate, mut up) = ([[0.0; GROUP]; N], [[0.0; GROUP]; N]);
+        let mut values = [[0.0; TILE_ROWS]; N];
         for group in range.clone() {
+            let live = GROUP.min(self.width - group * GROUP);
             for (index, rows) in rows.chunks(N).enumerate() {
-                let mut gate = [[0.0; GROUP]; N];
-                let mut up = [[0.0; GROUP]; N];
-                let live = GROUP.min(self.width - group * GROUP);
-                self.multiply(team, &self.gate, (group, live), rows, &mut gate);
-                self.multiply(team, &self.up, (group, live), rows, &mut up);
+                let values = &mut values[..rows.rows().len()];
+                multiply(team, &self.gate, (group, live), rows, (&mut *values, &mut gate));
+                multiply(team, &self.up, (group, live), rows, (values, &mut up));
                 let start = self.start + index * N;
                 for (row, (gate, up)) in
                     gate.iter_mut().zip(&mut up).take(rows.rows().len()).enumerate()
@@ -172,6 +174,7 @@ impl Inner<'_> {
                     }
                     team.kernels.gated(self.activation, &mut gate[..live], &up[..live]);
                     if self.rotated {
+                        gate[live..].fill(0.0);
                         team.kernels.hadamard(gate);
                     }
                     let cells = &mut block.row(start + row)[group - range.start..][..1];
@@ -180,24 +183,21 @@ impl Inner<'_> {
             }
         }
     }
+}
 
-    /// The one or two tiles of a group of 32 outputs.
-    fn multiply<const N: usize>(
-        &self,
-        team: &Team,
-        tiles: &Tiles,
-        (group, live): (usize, usize),
-        rows: RowList,
-        out: &mut [[f32; GROUP]; N],
-    ) {
-        let mut values = [[0.0; TILE_ROWS]; N];
-        let values = &mut values[..rows.rows().len()];
-        for half in 0..live.div_ceil(TILE_ROWS) {
-            let tile = group * (GROUP / TILE_ROWS) + half;
-            tiles.multiply(team, tile, rows, values);
-            for (out, values) in out.iter_mut().zip(&*values) {
-                out.as_chunks_mut::<TILE_ROWS>().0[half] = *values;
-            }
+/// The one or two tiles of a group of 32 outputs; `values` is room for those of one tile.
+fn multiply(
+    team: &Team,
+    tiles: &Tiles,
+    (group, live): (usize, usize),
+    rows: RowList,
+    (values, out): (&mut [TileValues], &mut [[f32; GROUP]]),
+) {
+    for half in 0..live.div_ceil(TILE_ROWS) {
+        let tile = group * (GROUP / TILE_ROWS) + half;
+        tiles.multiply(team, tile, rows, values);
+        for (out, values) in out.iter_mut().zip(&*values) {
+            out.as_chunks_mut::<TILE_ROWS>().0[half] = *values;
         }
     }
 }

@@ -336,6 +336,14 @@ impl Int8Product<'_> {
             for (rows, out_rows) in rows.chunks(N).zip(out_rows.chunks(N)) {
                 let values = &mut values[..rows.rows().len()];
                 self.tiles.multiply(team, row / TILE_ROWS, rows, values);
+                if bias.is_none() && width == TILE_ROWS && write == Write::Set {
+                    // What nearly all are, without a choice for every row.
+                    for (values, out_row) in values.iter().zip(out_rows) {
+                        let out = &mut block.row(*out_row as usize)[col - range.start..];
+                        out.as_chunks_mut::<TILE_ROWS>().0[0] = *values;
+                    }
+                    continue;
+                }
                 for (values, out_row) in values.iter_mut().zip(out_rows) {
                     let out = &mut block.row(*out_row as usize)[col - range.start..][..width];
                     store(values, bias, out, write);

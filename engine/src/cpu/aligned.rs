@@ -1,0 +1,93 @@
+//! Floats that begin at a cache line.
+
+use std::ops::{Deref, DerefMut};
+
+use bytemuck::{Pod, Zeroable};
+
+use super::math::LANES;
+
+/// One cache line.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([f32; LANES]);
+
+/// A vector of floats of which no sixteen, counted from its begin, lie across two cache lines:
+/// such loads and stores cost twice.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AlignedFloats {
+    lines: Vec<Line>,
+    len: usize,
+}
+
+impl AlignedFloats {
+    /// That many zeros.
+    pub fn zeroed(len: usize) -> Self {
+        Self { lines: vec![Line::zeroed(); len.div_ceil(LANES)], len }
+    }
+
+    /// Forgets all floats, not their memory.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Drops the last floats or appends some, which hold anything.
+    pub fn resize(&mut self, len: usize) {
+        let lines = len.div_ceil(LANES);
+        if lines > self.lines.len() {
+            self.lines.resize(lines, Line::zeroed());
+        }
+        self.len = len;
+    }
+
+    /// Makes room for so many floats in all.
+    pub fn reserve(&mut self, len: usize) {
+        self.lines.reserve(len.div_ceil(LANES).saturating_sub(self.lines.len()));
+    }
+
+    /// Appends floats.
+    pub fn extend_from_slice(&mut self, values: &[f32]) {
+        let start = self.len;
+        self.resize(start + values.len());
+        self[start..].copy_from_slice(values);
+    }
+}
+
+impl Deref for AlignedFloats {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        bytemuck::cast_slice(&self.lines).get(..self.len).unwrap_or_default()
+    }
+}
+
+impl DerefMut for AlignedFloats {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        bytemuck::cast_slice_mut(&mut self.lines).get_mut(..self.len).unwrap_or_default()
+    }
+}
+
+impl PartialEq for AlignedFloats {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_begin_at_a_cache_line_and_keep_their_values() {
+        let mut floats = AlignedFloats::zeroed(5);
+        floats.extend_from_slice(&[1.0; 40]);
+        assert_eq!(floats.as_ptr().align_offset(64), 0);
+        assert_eq!((floats.len(), floats[4], floats[44]), (45, 0.0, 1.0));
+        floats.resize(7);
+        assert_eq!(*floats, [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0]);
+        floats.clear();
+        assert!(floats.is_empty());
+        floats.reserve(1000);
+        floats.resize(1000);
+        assert_eq!((floats.len(), floats.as_ptr().align_offset(64)), (1000, 0));
+    }
+}
