@@ -4,6 +4,9 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::math::LANES;
+use super::nested::TileValues;
+use super::vector::Vector;
 use crate::threads::ThreadPool;
 
 /// Some columns of all rows of a matrix, as if borrowed mutably.
@@ -43,6 +46,34 @@ impl<T> ColumnsMut<'_, T> {
             let start = self.first.add(row * self.stride + self.range.start);
             std::slice::from_raw_parts_mut(start, self.range.len())
         }
+    }
+}
+
+/// Writes sixteen columns of a block from `col` on, `values` one for each of the rows that are named,
+/// past the caches: [`fence`] has to follow before another thread reads them.
+///
+/// # Panics
+/// With rows or columns beyond the block.
+#[inline(always)]
+pub(super) fn write_tile<V: Vector>(
+    block: &mut ColumnsMut<'_, f32>,
+    col: usize,
+    rows: &[u32],
+    values: &[TileValues],
+) {
+    for i in 0..rows.len().min(values.len()) {
+        let out = &mut block.row(rows[i] as usize)[col..][..LANES];
+        // SAFETY: both have sixteen floats.
+        unsafe { V::load(values[i].as_ptr()).store_past(out.as_mut_ptr()) }
+    }
+}
+
+/// Lets everything that this thread wrote past the caches become visible before what it writes next.
+pub(super) fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every such processor has it.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
     }
 }
 

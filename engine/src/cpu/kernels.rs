@@ -10,6 +10,7 @@ use half::f16;
 use nestling_formats::{Activation, RouterConfig};
 
 use super::attention::{self, AttentionRows, KvBlock};
+use super::columns::{self, ColumnsMut};
 use super::delta_net::{self, DeltaHead};
 use super::math::{self, OUTER_TILE, RouterScores};
 use super::nested::{self, NestedWeights, TileValues};
@@ -25,6 +26,8 @@ type NestedTile = unsafe fn(&NestedWeights, usize, RowList, &mut [TileValues]);
 type FloatRows = unsafe fn((FloatWeights, usize), FloatInputs, &mut [[f32; FLOAT_ROWS]]);
 
 type DeltaRule = unsafe fn(DeltaHead, Option<&[f32]>, &mut [f32], &mut [f32]);
+
+type WriteTile = unsafe fn(&mut ColumnsMut<'_, f32>, usize, &[u32], &[TileValues]);
 
 type OuterProducts =
     unsafe fn(&[[f32; OUTER_TILE]], &[[f32; OUTER_TILE]], &mut [[f32; OUTER_TILE]; OUTER_TILE]);
@@ -51,6 +54,7 @@ pub struct Kernels {
     float_rows: FloatRows,
     attend_page: unsafe fn(KvBlock, usize, f32, &mut AttentionRows),
     narrow: unsafe fn(&[f32], &mut [f16]),
+    write_tile: WriteTile,
     outer_products: OuterProducts,
 }
 
@@ -184,6 +188,16 @@ macro_rules! kernels_for {
             }
 
             $(#[target_feature(enable = $features)])?
+            unsafe fn write_tile(
+                block: &mut ColumnsMut<'_, f32>,
+                col: usize,
+                rows: &[u32],
+                values: &[TileValues],
+            ) {
+                columns::write_tile::<$vector>(block, col, rows, values);
+            }
+
+            $(#[target_feature(enable = $features)])?
             unsafe fn outer_products(
                 a: &[[f32; OUTER_TILE]],
                 b: &[[f32; OUTER_TILE]],
@@ -213,6 +227,7 @@ macro_rules! kernels_for {
                 float_rows,
                 attend_page,
                 narrow,
+                write_tile,
                 outer_products,
             };
         }
@@ -462,6 +477,22 @@ impl Kernels {
     pub fn narrow(&self, from: &[f32], to: &mut [f16]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.narrow)(from, to) }
+    }
+
+    /// Writes a tile's values, one array for each of `rows`, to sixteen columns of a block from
+    /// `col` on, past the caches: [`columns::fence`] has to follow.
+    ///
+    /// # Panics
+    /// With rows or columns beyond the block.
+    pub(super) fn write_tile(
+        &self,
+        block: &mut ColumnsMut<'_, f32>,
+        col: usize,
+        rows: &[u32],
+        values: &[TileValues],
+    ) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.write_tile)(block, col, rows, values) }
     }
 
     /// [`math::outer_products`].

@@ -47,6 +47,17 @@ pub(super) trait Vector: Copy {
     /// As [`Self::load`], for writing.
     unsafe fn store(self, to: *mut f32);
 
+    /// Stores sixteen floats past the caches where that is possible: without reading the line first
+    /// that they fill.
+    ///
+    /// # Safety
+    /// As [`Self::store`]; a fence has to follow before another thread reads them.
+    #[inline(always)]
+    unsafe fn store_past(self, to: *mut f32) {
+        // SAFETY: the caller's.
+        unsafe { self.store(to) }
+    }
+
     /// Stores sixteen floats as half floats, rounded half to even.
     ///
     /// # Safety
@@ -172,6 +183,18 @@ pub(super) mod x86 {
         }
 
         #[inline(always)]
+        unsafe fn store_past(self, to: *mut f32) {
+            // SAFETY: the caller's; the address is one that such stores take.
+            unsafe {
+                if to.addr().is_multiple_of(64) {
+                    _mm512_stream_ps(to, self.0);
+                } else {
+                    self.store(to);
+                }
+            }
+        }
+
+        #[inline(always)]
         unsafe fn store_half(self, to: *mut f16) {
             // SAFETY: the caller's.
             unsafe {
@@ -231,6 +254,19 @@ pub(super) mod x86 {
             unsafe {
                 _mm256_storeu_ps(to, self.0);
                 _mm256_storeu_ps(to.add(8), self.1);
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn store_past(self, to: *mut f32) {
+            // SAFETY: the caller's; the address is one that such stores take.
+            unsafe {
+                if to.addr().is_multiple_of(32) {
+                    _mm256_stream_ps(to, self.0);
+                    _mm256_stream_ps(to.add(8), self.1);
+                } else {
+                    self.store(to);
+                }
             }
         }
 

@@ -5,7 +5,7 @@
 use nestling_formats::nested::{GROUP, NestedView, TILE_ROWS};
 use nestling_formats::{DType, Level};
 
-use crate::cpu::columns::{ColumnsMut, Cut, for_each_block};
+use crate::cpu::columns::{ColumnsMut, Cut, fence, for_each_block};
 use crate::cpu::device::{CpuMatrix, Team};
 use crate::cpu::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights};
 use crate::cpu::math::Element;
@@ -29,10 +29,16 @@ const FORK_MIN: usize = 1 << 16;
 /// Parts for each thread, so that a thread that was interrupted does not keep the others waiting.
 const PARTS_PER_THREAD: usize = 4;
 
+/// Outputs from this size on do not stay in the second-level cache until they are read; rows of them
+/// lie so far apart that reading each line before it is written cost a tenth of a prompt (PERF.md).
+const PAST_BYTES: usize = 2 << 20;
+
 /// Whether outputs are stored or added to what is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Write {
     Set,
+    /// The same past the caches where that is possible.
+    SetPast,
     Add,
 }
 
@@ -290,11 +296,18 @@ pub(super) fn multiply_int8(
     let border = |part| starts.get(starts.len() * part / parts).copied().unwrap_or(last);
     borders.clear();
     borders.extend((0..=parts).map(border));
-    let (write, rows) = (out.write, out.values.len().checked_div(out.cols).unwrap_or(0));
+    let write = match out.write {
+        Write::Set if size_of_val(out.values) >= PAST_BYTES => Write::SetPast,
+        write => write,
+    };
+    let rows = out.values.len().checked_div(out.cols).unwrap_or(0);
     let cuts = (Cut::Every(rows), Cut::At(borders));
     for_each_block((&*team.pool, true), (out.values, out.cols), cuts, &|_, block| {
         for (index, (product, rows)) in products.iter().enumerate() {
             product.fill(team, packed.list(index, x, rows.x), rows.out, block, write);
+        }
+        if write == Write::SetPast {
+            fence();
         }
     });
 }
@@ -336,12 +349,8 @@ impl Int8Product<'_> {
             for (rows, out_rows) in rows.chunks(N).zip(out_rows.chunks(N)) {
                 let values = &mut values[..rows.rows().len()];
                 self.tiles.multiply(team, row / TILE_ROWS, rows, values);
-                if bias.is_none() && width == TILE_ROWS && write == Write::Set {
-                    // What nearly all are, without a choice for every row.
-                    for (values, out_row) in values.iter().zip(out_rows) {
-                        let out = &mut block.row(*out_row as usize)[col - range.start..];
-                        out.as_chunks_mut::<TILE_ROWS>().0[0] = *values;
-                    }
+                if bias.is_none() && width == TILE_ROWS && write == Write::SetPast {
+                    team.kernels.write_tile(block, col - range.start, out_rows, values);
                     continue;
                 }
                 for (values, out_row) in values.iter_mut().zip(out_rows) {
@@ -366,8 +375,8 @@ fn store<const N: usize>(
     }
     // A length that is known is moved without a call.
     match (write, <&mut [f32; N]>::try_from(&mut *out)) {
-        (Write::Set, Ok(out)) => *out = *values,
-        (Write::Set, Err(_)) => out.copy_from_slice(&values[..out.len()]),
+        (Write::Set | Write::SetPast, Ok(out)) => *out = *values,
+        (Write::Set | Write::SetPast, Err(_)) => out.copy_from_slice(&values[..out.len()]),
         (Write::Add, Ok(out)) => (0..N).for_each(|i| out[i] += values[i]),
         (Write::Add, Err(_)) => out.iter_mut().zip(values).for_each(|(out, v)| *out += *v),
     }

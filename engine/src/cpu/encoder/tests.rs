@@ -435,3 +435,32 @@ fn float_weights_give_the_bits_of_the_reference() {
         });
     }
 }
+
+/// Many outputs are written past the caches: the same bits as a few rows' outputs.
+#[test]
+fn outputs_that_fill_the_caches_are_those_of_few_rows() {
+    const ROWS: usize = 130;
+    const COLS: usize = 4104;
+    assert!(ROWS * COLS * size_of::<f32>() >= 2 << 20, "too few to be written past the caches");
+    let weights = nested(COLS, 40, Layout::Tile16, 2);
+    let inputs = noise(ROWS * 40, 1);
+    for (kernels, threads) in Kernels::available().into_iter().flat_map(|set| [(set, 1), (set, 2)])
+    {
+        let mut cpu = Cpu::with(Arc::new(ThreadPool::new(threads)), kernels);
+        let matrix = cpu.upload_matrix(&weights, ActivationMode::Int8).unwrap();
+        let head = [Linear { matrix, bias: None }];
+        let mut product = |inputs: &[f32]| {
+            let rows = inputs.len() / 40;
+            let [mut x, mut out] = [40, COLS].map(|cols| cpu.buffer(rows, cols).unwrap());
+            let mut enc = cpu.encoder();
+            enc.write(inputs, &mut x).unwrap();
+            enc.matmul(&head, &vec![Level::L4; rows], &x, &mut out).unwrap();
+            block_on(enc.read(&out)).unwrap()
+        };
+        let all = product(&inputs);
+        for first in [0, 64, ROWS - 2] {
+            let wanted = product(&inputs[first * 40..][..80]);
+            assert!(all[first * COLS..][..2 * COLS] == wanted, "{kernels:?}, rows from {first}");
+        }
+    }
+}

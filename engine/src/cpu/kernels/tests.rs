@@ -6,8 +6,10 @@ use nestling_formats::{ExpertGroups, GroupScore, RouterScore};
 
 use super::*;
 use crate::cpu::attention::SharedRows;
+use crate::cpu::columns::Cut;
 use crate::cpu::rows::QuantizedRows;
 use crate::kv_cache::KvDtype;
+use crate::threads::ThreadPool;
 
 /// Sizes around the 16 lanes and around groups of 32.
 const SIZES: [usize; 9] = [1, 3, 15, 16, 17, 31, 33, 72, 131];
@@ -271,6 +273,36 @@ fn attended(kernels: &Kernels, (kv, head): (KvBlock, usize), value_dim: usize) -
     }
     let states: Vec<f32> = rows.states().iter().flat_map(|s| [s.max, s.sum]).collect();
     rows.finish(&[0.5, -1.0, 3.0]).iter().copied().chain(states).collect()
+}
+
+#[test]
+fn tiles_are_written_where_they_belong() {
+    // Rows of 40 and of 48 floats: aligned to cache lines and not.
+    for (cols, kernels) in Kernels::available().into_iter().flat_map(|set| [(40, set), (48, set)]) {
+        let mut out = vec![-1.0; 5 * cols];
+        let tiles: [TileValues; 3] = std::array::from_fn(|row| [row as f32; 16]);
+        let pool = ThreadPool::new(1);
+        let cuts = (Cut::Every(5), Cut::Within(8, cols, cols));
+        columns::for_each_block((&pool, false), (&mut out, cols), cuts, &|_, block| {
+            kernels.write_tile(block, 8, &[4, 0, 3], &tiles);
+            columns::fence();
+        });
+        for (index, found) in out.iter().enumerate() {
+            let tile = [1.0, -1.0, -1.0, 2.0, 0.0][index / cols];
+            let wanted = if (16..32).contains(&(index % cols)) { tile } else { -1.0 };
+            assert_eq!(*found, wanted, "{}, {cols} columns, {index}", kernels.name());
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "row 2 of 2")]
+fn a_tile_beyond_the_block_is_refused() {
+    let pool = ThreadPool::new(1);
+    let cuts = (Cut::Every(2), Cut::Every(16));
+    columns::for_each_block((&pool, false), (&mut [0.0; 32], 16), cuts, &|_, block| {
+        Kernels::detect().write_tile(block, 0, &[1, 2], &[[1.0; 16]; 2]);
+    });
 }
 
 #[test]
