@@ -29,6 +29,13 @@ const FORK_MIN: usize = 1 << 16;
 /// Parts for each thread, so that a thread that was interrupted does not keep the others waiting.
 const PARTS_PER_THREAD: usize = 4;
 
+/// The same for long prompts: every part reads the activations of all rows again, and wider parts use
+/// them more often (PERF.md).
+const LARGE_PARTS_PER_THREAD: usize = 2;
+
+/// Multiplications from which work is that of a long prompt.
+const LARGE: usize = 1 << 26;
+
 /// Outputs from this size on do not stay in the second-level cache until they are read; rows of them
 /// lie so far apart that reading each line before it is written cost a tenth of a prompt (PERF.md).
 const PAST_BYTES: usize = 2 << 20;
@@ -134,6 +141,7 @@ impl Team {
         match self.pool.threads() {
             1 => 1,
             _ if multiplications < FORK_MIN => 1,
+            threads if multiplications >= LARGE => units.clamp(1, threads * LARGE_PARTS_PER_THREAD),
             threads => units.clamp(1, threads * PARTS_PER_THREAD),
         }
     }
