@@ -325,7 +325,7 @@ fn every_shader_has_a_parity_case_and_a_bench_row() {
 /// What every CUDA kernel's parity case has in it: the encoder's method that starts it, or itself.
 const CUDA_KERNELS: &[(&str, &str)] = &[
     ("add_gated", "encoder.add_gated("),
-    ("argmax", "ArgmaxParams"),
+    ("argmax", "encoder.argmax_into("),
     ("attend_f16", "encoder.attend("),
     ("attend_f32", "encoder.attend("),
     ("attend_int8", "encoder.attend("),

@@ -353,8 +353,10 @@ struct DeltaNetParams {
 
 // The largest of every row.
 struct ArgmaxParams {
-    const float* x; // [rows, cols]
-    u32* out;       // [rows]
+    const u32* x; // [rows, cols], bits of floats
+    u32* out;     // [rows]
     u32 rows;
     u32 cols;
+    u32 among; // columns that count, from the first on
+    u32 padding;
 };

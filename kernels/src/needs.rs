@@ -129,5 +129,6 @@ fn scratch_bytes(ModelNeeds { config, rows_max, .. }: &ModelNeeds<'_>) -> u64 {
         inner = inner.max(all);
     }
     let blocks = growing(1024 * (3 * size_of::<Block>() + 2 * size_of::<Pair>()));
-    inner + mixed + tables + blocks + growing(4 * rows_max * experts_max)
+    let columns = growing(4 * LOGIT_ROWS);
+    inner + mixed + tables + blocks + columns + growing(4 * rows_max * experts_max)
 }

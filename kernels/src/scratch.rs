@@ -68,6 +68,8 @@ pub(crate) struct Scratch {
     pub attended: Room,
     /// Queries, keys and values of a DeltaNet layer behind its convolution.
     pub mixed: Room,
+    /// Columns of the largest values.
+    pub columns: Room,
     /// Blocks that kernels make for experts.
     pub blocks: Room,
     /// What the router's choice is made from.

@@ -3,9 +3,12 @@
 use nestling_engine::EngineError;
 
 use super::Tools;
+use crate::driver::Address;
 use crate::kernel::Kernel;
 use crate::memory::{CudaBuffer, CudaRouting, expect, word};
-use crate::params::{AddGatedParams, ExpertsSumParams, GateParams, GatherRowsParams, ScalarParams};
+use crate::params::{
+    AddGatedParams, ArgmaxParams, ExpertsSumParams, GateParams, GatherRowsParams, ScalarParams,
+};
 
 pub(super) fn scale(tools: &mut Tools<'_>, factor: f32, x: &CudaBuffer) -> Result<(), EngineError> {
     scalar(tools, (Kernel::Scale, factor), x)
@@ -106,4 +109,23 @@ pub(super) fn experts_sum(
         padding: 0,
     };
     Ok(tools.recorder.launch(params.launch(), &params)?)
+}
+
+/// The columns of the largest values among so many first ones, `[rows]`.
+pub(super) fn argmax(
+    tools: &mut Tools<'_>,
+    x: &CudaBuffer,
+    among: usize,
+) -> Result<Address, EngineError> {
+    let out = tools.scratch.columns.of(tools.recorder, x.rows)?;
+    let params = ArgmaxParams {
+        x: x.address(),
+        out,
+        rows: word("rows", x.rows)?,
+        cols: word("columns", x.cols)?,
+        among: word("columns", among.min(x.cols))?,
+        padding: 0,
+    };
+    tools.recorder.launch(params.launch(), &params)?;
+    Ok(out)
 }

@@ -23,6 +23,7 @@ use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{Level, MatrixKind, Plane};
 
 use crate::backend::CudaBackend;
+use crate::driver::Address;
 use crate::expert_table::CudaExpertTable;
 use crate::matrix::CudaMatrix;
 use crate::memory::{CudaBuffer, CudaFloats, CudaRouting, expect};
@@ -432,9 +433,21 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
 
     async fn finish(&mut self) -> Result<(), EngineError> {
         match self.backend.notes.part() {
-            Some(_) => self.read_back(None, &mut Vec::new()),
+            Some(_) => self.read_back(None, |_| {}),
             None => Ok(self.backend.recorder.finish()?),
         }
+    }
+
+    async fn argmax_into(
+        &mut self,
+        x: &CudaBuffer,
+        (cols, among): (usize, usize),
+        (_, out): (&mut Vec<f32>, &mut Vec<Option<u32>>),
+    ) -> Result<(), EngineError> {
+        expect("columns", x.cols, cols)?;
+        let columns = elementwise::argmax(&mut self.tools(), x, among)?;
+        let column = |bytes| Some(u32::from_le_bytes(bytes)).filter(|column| *column != u32::MAX);
+        self.read_back(Some((columns, 4 * x.rows)), |bytes| fill(out, bytes, column))
     }
 
     async fn read_into(
@@ -442,28 +455,28 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         buffer: &CudaBuffer,
         out: &mut Vec<f32>,
     ) -> Result<(), EngineError> {
-        self.read_back(Some(buffer), out)
+        let part = (buffer.address(), 4 * buffer.len());
+        self.read_back(Some(part), |bytes| fill(out, bytes, f32::from_le_bytes))
     }
 }
 
 impl CudaEncoder<'_> {
-    /// Reads a buffer, and along with it what kernels noted.
+    /// Reads part of memory, and along with it what kernels noted.
     fn read_back(
         &mut self,
-        buffer: Option<&CudaBuffer>,
-        out: &mut Vec<f32>,
+        part: Option<(Address, usize)>,
+        take: impl FnOnce(&[u8]),
     ) -> Result<(), EngineError> {
-        let bytes = buffer.map_or(0, |buffer| 4 * buffer.len());
+        let bytes = part.map_or(0, |(_, bytes)| bytes);
+        let mut parts: Vec<_> = part.into_iter().collect();
         let CudaBackend { recorder, notes, .. } = &mut *self.backend;
         let halt_bytes = if notes.is_open() { 4 } else { 0 };
-        let mut parts: Vec<_> =
-            buffer.map(|buffer| (buffer.address(), bytes)).into_iter().collect();
         parts.extend((halt_bytes > 0).then(|| (recorder.halt(), halt_bytes)));
         parts.extend(notes.part());
         let mut halted = 0;
         recorder.read(&parts, |all| {
             let (own, rest) = all.split_at(bytes.min(all.len()));
-            fill(out, own, f32::from_le_bytes);
+            take(own);
             let (first, noted) = rest.split_at(halt_bytes.min(rest.len()));
             halted = first.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
             fill(&mut notes.ids, noted, u32::from_le_bytes);

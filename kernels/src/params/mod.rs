@@ -404,5 +404,7 @@ params! {
         out: u64,
         rows: u32,
         cols: u32,
+        among: u32,
+        padding: u32,
     }
 }

@@ -3,12 +3,13 @@
 use nestling_cuda::GraphCounts;
 use nestling_engine::EngineError;
 use nestling_engine::backend::{Backend, BackendCounters};
+use nestling_engine::batch::Wanted;
 use nestling_engine::residency::ExpertTable;
 use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 
-use crate::common::{Parts, own_device, parts, step, try_step};
+use crate::common::{Parts, own_device, parts, step, step_for, try_step};
 use crate::harness::Gpu;
 
 const PROMPT: usize = 4;
@@ -53,6 +54,22 @@ fn decode_steps_are_one_graph_from_the_second_on() {
     assert!(decode(&mut runner, tokens).0 == expected);
     let (captured, started) = since(&device, before);
     assert!(captured == 0 && started >= 5, "{captured}, {started}");
+}
+
+#[test]
+fn steps_that_want_tokens_are_one_graph_too() {
+    let (Some(device), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let tokens = &parts.text[..PROMPT + 5];
+    let mut runner = parts.runner(device.again().unwrap(), Int8, None);
+    let among = runner.limits().vocab_size;
+    let mut best = |rows| step_for(&mut runner, rows, (Wanted::Best(among), |_| true)).unwrap();
+    best((0, &tokens[..PROMPT]));
+    let before = device.graph_counts();
+    for at in PROMPT..tokens.len() {
+        let counters = best((at, &tokens[at..=at])).stats.device;
+        assert_eq!((counters.submissions, counters.waits), (1, 1));
+    }
+    assert_eq!(since(&device, before), (1, 4));
 }
 
 #[test]

@@ -10,7 +10,10 @@ mod budget;
 mod graphs;
 mod harness;
 mod on_host;
+mod tiers;
 
+#[path = "../../../shaders/tests/model/best.rs"]
+mod best;
 #[path = "../../../shaders/tests/model/common.rs"]
 mod common;
 #[path = "../../../shaders/tests/model/families.rs"]
@@ -25,4 +28,3 @@ mod lost;
 mod residency;
 #[path = "../../../shaders/tests/model/streamed.rs"]
 mod streamed;
-mod tiers;
