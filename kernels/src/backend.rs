@@ -122,6 +122,12 @@ impl CudaBackend {
         self.driver.lose_after(kernels);
     }
 
+    /// Has a device of host memory ([`CudaBackend::on_host`]) do copies that no step waits for only when
+    /// somebody waits for them, or has asked so often whether they are done: for tests.
+    pub fn delay_copies(&self, questions: u64) {
+        self.driver.delay_copies(questions);
+    }
+
     /// Another backend on the same device.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 //! Planes of experts in pinned memory of the host, for which the device has no room: copied there and back
-//! by the device itself, on the stream of transfers.
+//! by the device itself, on the stream of transfers or beside it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -49,6 +49,18 @@ impl HostBlock {
         let start = bytes.as_ptr().addr().checked_sub(memory.bytes().as_ptr().addr())?;
         (start + bytes.len() <= memory.len()).then_some((memory, start))
     }
+
+    /// What a stream does from now on comes behind the copies to it, whatever stream these are on.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn follow(&self, stream: &Stream) -> Result<(), CudaError> {
+        if self.is_written.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            stream.wait_for(&self.written)
+        }
+    }
 }
 
 impl AsRef<[u8]> for HostBlock {
@@ -66,6 +78,10 @@ impl AsRef<[u8]> for HostBlock {
 
 impl Drop for HostBlock {
     fn drop(&mut self) {
+        if !self.is_written.load(Ordering::Acquire) {
+            // Another stream may write there next. A device that is lost writes nothing any more.
+            let _ = self.written.synchronize();
+        }
         let Some(memory) = self.memory.take() else { return };
         let mut state = lock(&self.state);
         state.lent.remove(&memory.bytes().as_ptr().addr());

@@ -4,6 +4,7 @@
 //! [`CudaBackend`] implements the engine's [`Backend`](nestling_engine::Backend).
 
 mod backend;
+mod behind;
 pub mod compile;
 mod devices;
 mod driver;

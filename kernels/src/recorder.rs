@@ -235,6 +235,9 @@ impl Recorder {
     pub fn overwrite(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
         self.counts.upload_bytes += bytes.len() as u64;
         self.counts.staged_bytes += bytes.len() as u64;
+        if self.staging.is_behind() {
+            return self.staging.upload_behind(bytes, to);
+        }
         self.put_behind(bytes, to)
     }
 
@@ -245,6 +248,44 @@ impl Recorder {
             self.staging.wait_for(&self.passed)?;
         }
         self.staging.upload(bytes, to)
+    }
+
+    /// What [`Recorder::overwrite`] and [`Recorder::fetch`] copy from now on comes behind all that was
+    /// recorded and started so far, and no step waits for it.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn begin_behind(&mut self) -> Result<(), CudaError> {
+        self.submit()?;
+        self.stream.record(&self.passed)?;
+        self.staging.begin_behind(&self.passed)
+    }
+
+    /// Copies are waited for again; gives the number of those that are not.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn end_behind(&mut self) -> Result<u64, CudaError> {
+        self.driver.check()?;
+        self.staging.end_behind()
+    }
+
+    /// The number up to which such copies are there for what is recorded and started from now on, which
+    /// waits for those up to `awaited`.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn ended_behind(&mut self, awaited: u64) -> Result<u64, CudaError> {
+        self.staging.ended_behind(awaited, &self.stream)
+    }
+
+    /// As [`Recorder::finish`], and waits for copies that no step waits for.
+    ///
+    /// # Errors
+    /// As [`Recorder::finish`].
+    pub fn finish_all(&mut self) -> Result<(), CudaError> {
+        self.finish()?;
+        self.staging.finish_behind()
     }
 
     /// Copies parts of memory that nothing writes to pinned memory of the host; none where there is no

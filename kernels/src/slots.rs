@@ -155,7 +155,7 @@ impl CudaSlots {
     /// [`CudaError::OutOfMemory`] or [`CudaError::OverBudget`] if no slot is left; a device that is lost.
     pub(crate) fn resize(&mut self, recorder: &mut Recorder, bytes: u64) -> Result<(), CudaError> {
         // What was recorded may still read what is given back.
-        recorder.finish()?;
+        recorder.finish_all()?;
         let kept = self.kept(bytes);
         self.pieces.retain(|piece| piece.first + piece.count <= kept);
         self.grow(slots_in(bytes, self.slot_bytes))

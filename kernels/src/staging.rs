@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::behind::Behind;
 use crate::driver::{Address, Driver, Event, PinnedMemory, Stream};
 use crate::error::CudaError;
 use crate::host_planes::{HostBlock, HostPlanes};
@@ -28,6 +29,8 @@ pub(crate) struct Staging {
     /// Those that copies read which nobody was told to wait for, and those that others wait for.
     ahead: Vec<Arc<HostBlock>>,
     awaited: Vec<Arc<HostBlock>>,
+    /// Copies that nobody waits for.
+    behind: Behind,
 }
 
 struct Piece {
@@ -51,6 +54,7 @@ impl Staging {
             host: HostPlanes::new(driver, host_bytes),
             ahead: Vec::new(),
             awaited: Vec::new(),
+            behind: Behind::new(driver)?,
             driver: Arc::clone(driver),
         })
     }
@@ -61,6 +65,7 @@ impl Staging {
     /// A device that is lost.
     pub fn upload(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
         if let Some(block) = self.host.block_of(bytes) {
+            block.follow(&self.stream)?;
             if let Some((memory, start)) = block.place(bytes) {
                 self.stream.copy_in((memory, start, bytes.len()), to)?;
             }
@@ -110,11 +115,67 @@ impl Staging {
     /// # Errors
     /// As [`HostPlanes::fetch`].
     pub fn fetch(
-        &self,
+        &mut self,
         parts: &[(Address, Range<usize>)],
         bytes: usize,
     ) -> Result<Option<Arc<HostBlock>>, CudaError> {
+        if self.behind.is_open() {
+            return self.behind.fetch(&self.host, (parts, bytes));
+        }
         self.host.fetch(&self.stream, parts, bytes)
+    }
+
+    /// Whether what is put into slots and taken out of them is copied behind the steps.
+    pub fn is_behind(&self) -> bool {
+        self.behind.is_open()
+    }
+
+    /// Copies behind the steps from now on, and behind all that was started here and what `reader` notes.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn begin_behind(&mut self, reader: &Event) -> Result<(), CudaError> {
+        let started = self.driver.event()?;
+        self.stream.record(&started)?;
+        self.behind.begin([&started, reader])
+    }
+
+    /// Starts a copy of all the bytes behind the steps.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn upload_behind(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
+        let block = self.host.block_of(bytes);
+        self.behind.upload((bytes, block), to)
+    }
+
+    /// Nothing is copied behind the steps any more; gives the number of what was.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn end_behind(&mut self) -> Result<u64, CudaError> {
+        self.behind.end()
+    }
+
+    /// The number up to which all that was copied behind the steps is there for what `reader` and transfers
+    /// do from now on: those that are done, and `awaited`, behind which both wait.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn ended_behind(&mut self, awaited: u64, reader: &Stream) -> Result<u64, CudaError> {
+        let ended = self.behind.ended()?;
+        let Some((number, mark)) = self.behind.mark(awaited) else { return Ok(ended) };
+        self.stream.wait_for(mark)?;
+        reader.wait_for(mark)?;
+        Ok(number)
+    }
+
+    /// Waits for what is copied behind the steps.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn finish_behind(&mut self) -> Result<(), CudaError> {
+        self.behind.finish()
     }
 
     /// All that others were told to wait for was waited for.

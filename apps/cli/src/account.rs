@@ -144,6 +144,7 @@ fn streaming_json(streaming: &StreamStats) -> Value {
         "read_bytes_by_plane": streaming.read_bytes,
         "recalled_bytes": streaming.recalled_bytes,
         "host_experts": streaming.host_experts,
+        "promoted_experts": streaming.promoted_experts,
         "host_uses": streaming.host_uses,
         "host_bytes": streaming.host_bytes,
         "host_ms": streaming.host_ns as f64 / 1e6,

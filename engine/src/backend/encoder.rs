@@ -283,6 +283,34 @@ pub trait Encoder<B: Backend>: Send {
         Ok(None)
     }
 
+    /// What [`Encoder::place_matrix`], [`Encoder::add_plane`] and [`Encoder::fetch_plane`] copy from now on
+    /// comes behind all that was recorded, and nothing that is recorded later waits for it. What is placed
+    /// so must not be used before [`Encoder::ended_behind`] says that it is there.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn begin_behind(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// What is copied from now on is waited for again. Gives the number of the copies that are not, larger
+    /// than those before it; 0 where a device has no such copies.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn end_behind(&mut self) -> Result<u64, EngineError> {
+        Ok(0)
+    }
+
+    /// The largest number whose copies, and all before them, are there for what is recorded from now on.
+    /// That waits for those up to `awaited`, the host does not.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn ended_behind(&mut self, awaited: u64) -> Result<u64, EngineError> {
+        Ok(awaited)
+    }
+
     /// Makes the slots as many as `bytes` are enough for, or fewer where memory is full. What lies in
     /// those that are not [`Backend::kept_slots`] is gone.
     ///

@@ -171,6 +171,18 @@ impl HostRule {
         is_faster
     }
 
+    /// What the layer was given so far.
+    pub fn queues(&self) -> HostQueues {
+        self.queues
+    }
+
+    /// The device gets an expert that the processor was to compute and cannot; the layer had been given
+    /// `before` until then.
+    pub fn leave(&mut self, expert: HostCandidate, before: HostQueues) {
+        let (_, device_s) = self.times(expert).ends(before, self.speeds.link.round_trip_s);
+        self.queues = HostQueues { device_s, ..before };
+    }
+
     fn times(&self, expert: HostCandidate) -> HostTimes {
         let (class, blocks) = class_of(expert.rows);
         if let Some(known) = self.measured[class] {
@@ -244,6 +256,20 @@ mod tests {
         let places: Vec<bool> = (0..6).map(|_| rule.takes(expert(4_000_000, 1))).collect();
         // 0.22 ms each for the processor, 0.4 for the link.
         assert_eq!(places, [true, false, true, true, false, true]);
+    }
+
+    #[test]
+    fn what_cannot_be_computed_by_the_processor_counts_for_the_device() {
+        let mut rule = HostRule::new(HostExperts::By(SPEEDS), SPEEDS);
+        rule.begin_layer();
+        let one = expert(4_000_000, 1);
+        let before = rule.queues();
+        assert!(rule.takes(one));
+        rule.leave(one, before);
+        // As where the device had one, and the processor none.
+        assert_eq!(rule.queues(), HostQueues { host_s: 0.0, device_s: 4e-4 });
+        let places: Vec<bool> = (0..4).map(|_| rule.takes(one)).collect();
+        assert_eq!(places, [true, true, true, false]);
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(super) struct HostTier<B: Backend> {
     bound: HashMap<ExpertId, (Arc<FeedForward<Cpu>>, usize)>,
     /// Experts that are being computed where they lie.
     busy: Vec<ExpertId>,
+    /// Experts that are on their way to the device.
+    moving: Vec<ExpertId>,
 }
 
 /// A plane, and the moment when it came or was used.
@@ -48,6 +50,7 @@ impl<B: Backend> HostTier<B> {
             leaving: Vec::new(),
             bound: HashMap::new(),
             busy: Vec::new(),
+            moving: Vec::new(),
         }
     }
 
@@ -107,6 +110,16 @@ impl<B: Backend> HostTier<B> {
         self.bound.insert(id, (Arc::clone(weights), planes));
     }
 
+    /// An expert's planes stay until it has moved.
+    pub fn set_moving(&mut self, id: ExpertId) {
+        self.moving.push(id);
+    }
+
+    /// An expert has moved to the device.
+    pub fn set_moved(&mut self, id: ExpertId) {
+        self.moving.retain(|other| *other != id);
+    }
+
     /// Nothing is busy any more.
     pub fn clear_busy(&mut self) {
         self.busy.clear();
@@ -124,14 +137,15 @@ impl<B: Backend> HostTier<B> {
     }
 
     fn drop_oldest(&mut self) -> Option<HostPlane> {
-        let Self { planes, order, busy, .. } = self;
+        let Self { planes, order, busy, moving, .. } = self;
         let is_there = |(id, moment): &(PlaneId, u64)| {
             planes.get(id).is_some_and(|kept| kept.moment == *moment)
         };
         while order.front().is_some_and(|first| !is_there(first)) {
             order.pop_front();
         }
-        let may_go = |one: &(PlaneId, u64)| is_there(one) && !busy.contains(&expert_of(one.0));
+        let stays = |id: &ExpertId| busy.contains(id) || moving.contains(id);
+        let may_go = |one: &(PlaneId, u64)| is_there(one) && !stays(&expert_of(one.0));
         let at = order.iter().position(may_go)?;
         let (id, _) = order.remove(at)?;
         self.take(id)

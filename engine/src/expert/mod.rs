@@ -14,6 +14,7 @@ mod on_device;
 mod on_host;
 mod owned;
 pub mod prefetch;
+mod promote;
 pub mod recorder;
 mod request;
 mod routed;

@@ -1,11 +1,12 @@
 //! Streamed experts in memory of a device: which slot each has, and what the device is told of them.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use nestling_formats::{ExpertId, Plane};
 
 use super::host_tier::HostTier;
 use super::on_host::HostUnit;
+use super::promote::Promoted;
 use super::slot::Slot;
 use super::streamed::StreamedExperts;
 use crate::backend::{Backend, Encoder, HeldExpert};
@@ -26,13 +27,16 @@ pub(super) struct DeviceSlots<B: Backend> {
     pub tier: HostTier<B>,
     /// Who computes experts of which planes lie there.
     pub host: Option<HostUnit>,
+    /// Experts on their way from there, in the order of their copies.
+    pub promoted: VecDeque<Promoted<B>>,
 }
 
 impl<B: Backend> DeviceSlots<B> {
     pub fn new(slots: B::ExpertSlots) -> Self {
         let free = (0..B::slot_count(&slots).0).rev().collect();
         let tier = HostTier::new();
-        Self { slots, free, changed: Vec::new(), arrived: Vec::new(), tier, host: None }
+        let (changed, arrived, promoted) = (Vec::new(), Vec::new(), VecDeque::new());
+        Self { slots, free, changed, arrived, tier, host: None, promoted }
     }
 
     /// A slot that nothing is in.
@@ -166,6 +170,7 @@ impl<B: Backend> StreamedExperts<B> {
     /// Puts planes that arrived ahead of their use into their slots.
     fn put_arrived(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
         self.move_out(encoder)?;
+        self.end_promotions(0, encoder)?;
         while let Some(done) = self.reads.try_next() {
             // Nobody waits for it: whoever wants it asks again.
             let _ = self.arrive(done);

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nestling_formats::{ExpertId, Plane};
+use nestling_formats::ExpertId;
 
 use super::host_rule::{HostCandidate, HostExperts, HostLink, HostRule, HostSpeeds};
 use super::on_device::DeviceSlots;
@@ -20,9 +20,8 @@ use crate::clock::Moment;
 use crate::cpu::kernels::Kernels;
 use crate::cpu::{Cpu, CpuBuffer};
 use crate::error::EngineError;
-use crate::reads::{ArrivedPlane, ReadClass};
+use crate::reads::ArrivedPlane;
 use crate::recycle::recycle;
-use crate::residency::{Admission, PlaneId, Residency};
 use crate::threads::ThreadPool;
 use crate::weights::ActivationMode;
 
@@ -176,22 +175,6 @@ impl<B: Backend> DeviceSlots<B> {
     }
 }
 
-/// Has an expert that is wanted much more often than one in a slot move there, where the next layer that
-/// looks finds it.
-fn promote(
-    residency: &mut Residency,
-    (id, planes): (ExpertId, usize),
-    (jobs, evicted): (&mut Vec<PlaneId>, &mut Vec<PlaneId>),
-) {
-    let ExpertId { layer, expert } = id;
-    let planes = Plane::ALL.into_iter().take(planes);
-    jobs.extend(
-        planes
-            .map(|plane| PlaneId { layer, expert, plane })
-            .take_while(|id| residency.admit(*id, Admission::Promotion, evicted)),
-    );
-}
-
 impl<B: Backend> StreamedExperts<B> {
     /// Gives experts of a layer to the processor: of those that lie in memory of the host, all planes
     /// that their rows want, the ones that it is faster for.
@@ -210,12 +193,18 @@ impl<B: Backend> StreamedExperts<B> {
             }
             let (bytes, rows) = (extents.prefix_bytes(id, one.planes), one.uses.len());
             let row_bytes = 4 * maker.config.hidden_size as u64;
-            if !host.rule.takes(HostCandidate { bytes, rows, row_bytes }) {
+            let (candidate, before) =
+                (HostCandidate { bytes, rows, row_bytes }, host.rule.queues());
+            if !host.rule.takes(candidate) {
                 continue;
             }
-            // What is wrong with it is said where it is brought to the device.
-            let Ok(weights) = device.bind_on_host((id, one.planes), maker) else { continue };
+            let bound = device.bind_on_host((id, one.planes), maker);
             let Some(host) = &mut device.host else { return };
+            let Ok(weights) = bound else {
+                // What is wrong with it is said where it is brought to the device.
+                host.rule.leave(candidate, before);
+                continue;
+            };
             let (planes, uses) = (one.planes, one.uses.clone());
             host.work.push(HostWork { id, planes, bytes, weights, uses });
             one.give_to_host();
@@ -256,7 +245,7 @@ impl<B: Backend> StreamedExperts<B> {
         encoder: &mut B::Encoder<'_>,
         each: &mut dyn FnMut(&FeedForward<Cpu>, &[ExpertUse]),
     ) -> Result<(), EngineError> {
-        let Self { device, stats, jobs, residency, evicted, .. } = self;
+        let Self { device, stats, .. } = self;
         let Some(DeviceSlots { host: Some(host), .. }) = device else { return Ok(()) };
         if host.work.is_empty() {
             return Ok(());
@@ -267,22 +256,28 @@ impl<B: Backend> StreamedExperts<B> {
         encoder.write_rows(&host.values, &host.rows, out)?;
         let experts = host.work.len();
         let (mut bytes, mut rows) = (0, 0);
-        for HostWork { id, planes, bytes: own, weights, uses: range } in host.work.drain(..) {
-            let uses = uses.get(range).unwrap_or_default();
-            each(&weights, uses);
+        for HostWork { bytes: own, weights, uses: range, .. } in &host.work {
+            let uses = uses.get(range.clone()).unwrap_or_default();
+            each(weights, uses);
             stats.host_experts += 1;
             stats.host_uses += uses.len() as u64;
             stats.served_bits += uses.iter().map(|used| u64::from(used.level.bits())).sum::<u64>();
             (bytes, rows) = (bytes + own, rows + uses.len());
-            promote(residency, (id, planes), (&mut jobs.planes, evicted));
         }
         stats.host_bytes += bytes;
         stats.host_ns += (seconds * 1e9) as u64;
         host.rule.observe((bytes, rows.div_ceil(experts)), seconds);
-        self.drop_evicted();
-        self.submit_jobs(ReadClass::Idle);
+        let mut computed = std::mem::take(&mut host.work);
+        // What left before is in slots that experts other than these may have.
+        let mut promoted = self.move_out(encoder);
+        for one in computed.drain(..) {
+            promoted = promoted.and_then(|()| self.promote((one.id, one.planes), encoder));
+        }
+        if let Some(DeviceSlots { host: Some(host), .. }) = &mut self.device {
+            host.work = computed;
+        }
         self.end_on_host();
-        Ok(())
+        promoted
     }
 
     /// The processor forgets what it was given.

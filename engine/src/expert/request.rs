@@ -83,6 +83,11 @@ impl Wanted {
     pub fn give_to_host(&mut self) {
         self.progress = Progress::OnHost;
     }
+
+    /// Whether the processor computes it.
+    pub fn is_on_host(&self) -> bool {
+        self.progress == Progress::OnHost
+    }
 }
 
 impl<B: Backend> StreamedExperts<B> {
@@ -102,6 +107,7 @@ impl<B: Backend> StreamedExperts<B> {
         self.residency.set_worth(late.worth());
         self.jobs.later.clear();
         self.change_memory(encoder)?;
+        self.end_promotions(0, encoder)?;
         while let Some(done) = self.reads.try_next() {
             // Nobody waits for it any more: whoever wants it later asks again.
             let _ = self.arrive(done);
@@ -120,6 +126,7 @@ impl<B: Backend> StreamedExperts<B> {
         }
         self.judge_ahead(layer);
         self.leave_to_host(layer);
+        self.await_promotions(layer, encoder)?;
         self.place(layer);
         Ok(())
     }
@@ -237,6 +244,11 @@ impl<B: Backend> StreamedExperts<B> {
             if self.wanted.iter().all(|one| one.progress == Progress::Unplaced)
                 && self.reads.outstanding() == 0
             {
+                if self.has_promotions() {
+                    // What is on its way takes the room, and may leave once it is there.
+                    self.end_promotions(u64::MAX, encoder)?;
+                    continue;
+                }
                 return Err(self.no_room(layer));
             }
             encoder.flush()?;

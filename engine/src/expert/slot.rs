@@ -63,6 +63,13 @@ impl<B: Backend> Slot<B> {
         self.place
     }
 
+    /// The expert is in a place in memory of a device, made of so many planes.
+    pub fn moved_in(&mut self, place: usize, (weights, planes): (FeedForward<B>, usize)) {
+        self.scan = Scan::Known;
+        self.place = Some(place);
+        self.bound = Some((Arc::new(weights), planes));
+    }
+
     /// Whether a plane has arrived that could be put into a device's slot.
     pub fn has_arrived(&self) -> bool {
         let held = self.bound.as_ref().map_or(0, |(_, held)| *held);

@@ -19,6 +19,8 @@ pub struct StreamStats {
     pub recalled_bytes: u64,
     /// Experts that the processor computed where they lay, in memory of the host, beside a device.
     pub host_experts: u64,
+    /// Experts that moved from there to the device beside the steps, counted when they were there.
+    pub promoted_experts: u64,
     /// (Row, expert) pairs that it computed.
     pub host_uses: u64,
     /// Bytes of the planes that were used there in place of being brought to the device.
@@ -48,6 +50,7 @@ impl StreamStats {
         self.prefetch_used_bytes += other.prefetch_used_bytes;
         self.recalled_bytes += other.recalled_bytes;
         self.host_experts += other.host_experts;
+        self.promoted_experts += other.promoted_experts;
         self.host_uses += other.host_uses;
         self.host_bytes += other.host_bytes;
         self.host_ns += other.host_ns;

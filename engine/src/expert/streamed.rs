@@ -160,7 +160,12 @@ impl<B: Backend> StreamedExperts<B> {
     /// A budget without room for one token's experts of one layer; the old one stays.
     pub fn change_memory(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
         let mut result = Ok(());
-        if let Some(wanted) = self.memory.take_wanted() {
+        let (wanted, shed) = (self.memory.take_wanted(), self.memory.take_shed());
+        if wanted.is_some() || shed > 0 {
+            // What is on its way could not leave.
+            self.end_promotions(u64::MAX, encoder)?;
+        }
+        if let Some(wanted) = wanted {
             let spare = spare_bytes(wanted, self.residency.table(), self.spare_max);
             result = self.residency.set_budget(wanted - spare, &mut self.evicted);
             if result.is_ok() {
@@ -168,7 +173,6 @@ impl<B: Backend> StreamedExperts<B> {
                 result = self.resize_slots(wanted - spare, encoder);
             }
         }
-        let shed = self.memory.take_shed();
         if shed > 0 {
             let of_host = self.device.as_mut().map_or(0, |device| device.tier.shed(shed));
             let shed = shed.saturating_sub(of_host);

@@ -55,8 +55,8 @@ pub enum Admission {
     /// Only what is worth less than the plane itself: for one that is used if it is there and not
     /// waited for, so that rare refinements do not cost others their base.
     Worthwhile,
-    /// Only what is worth less than half of the plane itself: for one that is used where it lies, and
-    /// could be used elsewhere in less time once it was brought there.
+    /// Only what is worth less than half of the plane itself: for one that is used where it lies until it
+    /// has come, and could be used elsewhere in less time from then on.
     Promotion,
     /// Only what is worth less than a plane that a prediction says will be used in this step.
     Prefetch,

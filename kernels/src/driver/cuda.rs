@@ -331,6 +331,15 @@ impl Cuda {
         self.within(|| check("wait", unsafe { sys::cuEventSynchronize(event.raw()) }))
     }
 
+    /// Whether what was noted is done.
+    pub fn is_done(&self, event: &Handle) -> Result<bool, CudaError> {
+        // SAFETY: it lives.
+        self.within(|| match unsafe { sys::cuEventQuery(event.raw()) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            answer => check("event", answer).map(|()| true),
+        })
+    }
+
     pub fn copy_in(&self, stream: &Handle, source: &[u8], to: Address) -> Result<(), CudaError> {
         let (start, bytes) = (source.as_ptr().cast(), source.len());
         // SAFETY: the caller keeps pinned memory as it is until the copy is done, and `to` is in memory

@@ -32,11 +32,82 @@ pub(crate) struct Emulated {
     memory: Mutex<HashMap<Address, Layout>>,
     /// Kernels that are still run before the device is lost.
     left: AtomicU64,
+    late: Mutex<LateCopies>,
+}
+
+/// Copies that may be done later than all else.
+#[derive(Default)]
+struct LateCopies {
+    /// Bytes, and where they go.
+    copies: Vec<(Vec<u8>, Address)>,
+    /// How often somebody asks before they are done, and how often somebody may still ask.
+    questions: u64,
+    left: u64,
 }
 
 impl Emulated {
     pub fn new(launch: HostLaunch) -> Self {
-        Self { launch, memory: Mutex::default(), left: AtomicU64::new(u64::MAX) }
+        Self {
+            launch,
+            memory: Mutex::default(),
+            left: AtomicU64::new(u64::MAX),
+            late: Mutex::default(),
+        }
+    }
+
+    fn late(&self) -> MutexGuard<'_, LateCopies> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Late copies are done when somebody waits for them, or has asked so often.
+    pub fn delay_copies(&self, questions: u64) {
+        self.late().questions = questions;
+    }
+
+    /// As [`Emulated::copy_in`], but maybe later.
+    ///
+    /// # Errors
+    /// Memory that was not allocated.
+    pub fn copy_in_late(&self, source: &[u8], to: Address) -> Result<(), CudaError> {
+        let mut late = self.late();
+        if late.questions == 0 {
+            drop(late);
+            return self.copy_in(source, to);
+        }
+        late.left = late.questions;
+        late.copies.push((source.to_vec(), to));
+        Ok(())
+    }
+
+    /// Whether late copies are done, which they are once this was asked often enough.
+    ///
+    /// # Errors
+    /// As [`Emulated::copy_in`].
+    pub fn are_late_copies_done(&self) -> Result<bool, CudaError> {
+        let mut late = self.late();
+        if !late.copies.is_empty() && late.left > 0 {
+            late.left -= 1;
+            return Ok(false);
+        }
+        drop(late);
+        self.do_late_copies().map(|()| true)
+    }
+
+    /// Does all late copies.
+    ///
+    /// # Errors
+    /// As [`Emulated::copy_in`].
+    pub fn do_late_copies(&self) -> Result<(), CudaError> {
+        let copies = std::mem::take(&mut self.late().copies);
+        copies.iter().try_for_each(|(bytes, to)| self.copy_in(bytes, *to))
+    }
+
+    /// Waits for something, which is a late copy or not.
+    ///
+    /// # Errors
+    /// As [`Emulated::copy_in`].
+    pub fn wait(&self, is_late: bool) -> Result<(), CudaError> {
+        if is_late { self.do_late_copies() } else { Ok(()) }
     }
 
     /// The device is lost when so many kernels more were run.

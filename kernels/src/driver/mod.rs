@@ -8,7 +8,7 @@ pub(crate) mod emulated;
 
 pub use self::emulated::HostLaunch;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use self::commands::Commands;
@@ -55,12 +55,16 @@ enum Form {
 pub(crate) struct Stream {
     driver: Arc<Driver>,
     raw: cuda::Handle,
+    /// An emulated device may do its copies later.
+    is_late: bool,
 }
 
 /// A place in a stream, for others to wait for.
 pub(crate) struct Event {
     driver: Arc<Driver>,
     raw: cuda::Handle,
+    /// Whether what it notes is on a stream that is late.
+    is_late: AtomicBool,
 }
 
 /// Commands that are started as one.
@@ -189,6 +193,14 @@ impl Driver {
         }
     }
 
+    /// An emulated device does copies of [`Driver::late_stream`] when somebody waits for them, or has asked
+    /// so often whether they are done; no other does.
+    pub fn delay_copies(&self, questions: u64) {
+        if let Form::Emulated(emulated) = &self.form {
+            emulated.delay_copies(questions);
+        }
+    }
+
     /// Whether all went well so far.
     ///
     /// # Errors
@@ -262,11 +274,23 @@ impl Driver {
     /// # Errors
     /// What the driver refuses.
     pub fn stream(self: &Arc<Self>) -> Result<Stream, CudaError> {
+        self.new_stream(false)
+    }
+
+    fn new_stream(self: &Arc<Self>, is_late: bool) -> Result<Stream, CudaError> {
         let raw = self.with(|form| match form {
             Form::Cuda(cuda) => cuda.stream(),
             Form::Emulated(_) => Ok(cuda::Handle::default()),
         })?;
-        Ok(Stream { driver: Arc::clone(self), raw })
+        Ok(Stream { driver: Arc::clone(self), raw, is_late })
+    }
+
+    /// A stream whose copies nobody waits for.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn late_stream(self: &Arc<Self>) -> Result<Stream, CudaError> {
+        self.new_stream(true)
     }
 
     /// # Errors
@@ -276,7 +300,7 @@ impl Driver {
             Form::Cuda(cuda) => cuda.event(),
             Form::Emulated(_) => Ok(cuda::Handle::default()),
         })?;
-        Ok(Event { driver: Arc::clone(self), raw })
+        Ok(Event { driver: Arc::clone(self), raw, is_late: AtomicBool::new(false) })
     }
 }
 
@@ -293,6 +317,7 @@ impl Stream {
         let source = source.range(start, bytes)?;
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.copy_in(&self.raw, source, to),
+            Form::Emulated(emulated) if self.is_late => emulated.copy_in_late(source, to),
             Form::Emulated(emulated) => emulated.copy_in(source, to),
         })
     }
@@ -361,6 +386,7 @@ impl Stream {
     /// # Errors
     /// A device that is lost.
     pub fn record(&self, event: &Event) -> Result<(), CudaError> {
+        event.is_late.store(self.is_late, Ordering::Relaxed);
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.record(&event.raw, &self.raw),
             Form::Emulated(_) => Ok(()),
@@ -374,7 +400,7 @@ impl Stream {
     pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.wait_for(&self.raw, &event.raw),
-            Form::Emulated(_) => Ok(()),
+            Form::Emulated(emulated) => emulated.wait(event.is_late()),
         })
     }
 
@@ -385,7 +411,7 @@ impl Stream {
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.synchronize(&self.raw),
-            Form::Emulated(_) => Ok(()),
+            Form::Emulated(emulated) => emulated.wait(self.is_late),
         })
     }
 }
@@ -398,8 +424,24 @@ impl Event {
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.synchronize_event(&self.raw),
-            Form::Emulated(_) => Ok(()),
+            Form::Emulated(emulated) => emulated.wait(self.is_late()),
         })
+    }
+
+    /// Whether what was noted is done.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn is_done(&self) -> Result<bool, CudaError> {
+        self.driver.with(|form| match form {
+            Form::Cuda(cuda) => cuda.is_done(&self.raw),
+            Form::Emulated(emulated) if self.is_late() => emulated.are_late_copies_done(),
+            Form::Emulated(_) => Ok(true),
+        })
+    }
+
+    fn is_late(&self) -> bool {
+        self.is_late.load(Ordering::Relaxed)
     }
 }
 

@@ -294,6 +294,18 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         Ok(block.map(|block| block as HostPlane))
     }
 
+    fn begin_behind(&mut self) -> Result<(), EngineError> {
+        Ok(self.backend.recorder.begin_behind()?)
+    }
+
+    fn end_behind(&mut self) -> Result<u64, EngineError> {
+        Ok(self.backend.recorder.end_behind()?)
+    }
+
+    fn ended_behind(&mut self, awaited: u64) -> Result<u64, EngineError> {
+        Ok(self.backend.recorder.ended_behind(awaited)?)
+    }
+
     fn resize_slots(&mut self, slots: &mut CudaSlots, bytes: u64) -> Result<(), EngineError> {
         Ok(slots.resize(&mut self.backend.recorder, bytes)?)
     }

@@ -2,6 +2,7 @@
 //! device computes, wherever each of them is.
 
 use nestling_cuda::CudaBackend;
+use nestling_engine::backend::Backend;
 use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_engine::cancel::CancelToken;
 use nestling_engine::dual::{DualPolicy, Threshold};
@@ -44,6 +45,9 @@ struct Seen {
     bits: Vec<u32>,
     stats: StreamStats,
     uses: u64,
+    /// Experts that moved to the device, counted by steps after the first: what moved before that counts
+    /// there, too.
+    promoted_later: u64,
 }
 
 impl Seen {
@@ -58,9 +62,11 @@ impl Seen {
 fn run(runner: &mut dyn ModelRunner, tokens: &[u32]) -> Seen {
     let mut seen = Seen::default();
     seen.add(&step(runner, (0, &tokens[..PROMPT]), |at| at + 1 == PROMPT));
+    let first = seen.stats.promoted_experts;
     for at in PROMPT..tokens.len() {
         seen.add(&step(runner, (at, &tokens[at..=at]), |_| true));
     }
+    seen.promoted_later = seen.stats.promoted_experts - first;
     seen
 }
 
@@ -109,12 +115,98 @@ fn experts_that_are_wanted_often_move_to_the_device() {
     let again = run(&mut runner, tokens);
     assert!(again.bits == expected.bits && again.stats.host_uses > 0);
     assert!(again.stats.recalled_bytes > 0, "nothing moved to free slots");
+    assert!(again.stats.promoted_experts > 0);
+}
+
+/// A model whose copies beside the steps are done when they are waited for, or were asked for so often, and
+/// which had slots for half of its experts, then for a quarter, and then for so many bytes.
+fn with_free_slots(
+    parts: &Parts,
+    (questions, bytes): (u64, u64),
+    experts: HostExperts,
+) -> Option<Late> {
+    let device = own_device()?;
+    device.delay_copies(questions);
+    let (all, _) = expert_bytes(parts);
+    let mut runner = runner(parts, &device, Int8, (all / 2, experts));
+    run(&mut runner, &parts.text[..PROMPT + 2]);
+    let memory = runner.expert_memory().unwrap();
+    memory.set_budget(all / 4);
+    runner.change_expert_memory().unwrap();
+    memory.set_budget(bytes);
+    runner.change_expert_memory().unwrap();
+    Some(Late { is_emulated: device.name().contains("emulated"), runner })
+}
+
+struct Late {
+    runner: Runner<CudaBackend>,
+    is_emulated: bool,
+}
+
+/// What moves to the device is computed where it lies until it has come, and nobody waits for it.
+#[test]
+fn what_moves_to_the_device_is_there_later() {
+    let (Some(device), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let tokens = &parts.text[..PROMPT + 2];
+    let expected = run(&mut parts.runner(device, Int8, None), tokens);
+    let (all, least) = expert_bytes(&parts);
+    let mut found = Vec::new();
+    // With room for all, and where others have to leave for what comes.
+    for (questions, bytes) in [(0, 2 * all), (u64::MAX, 2 * all), (3, all / 2)] {
+        let late = with_free_slots(&parts, (questions, bytes), HostExperts::Always);
+        let Some(Late { mut runner, is_emulated }) = late else { return };
+        let seen = run(&mut runner, tokens);
+        assert!(seen.bits == expected.bits && seen.uses == expected.uses, "{questions} {bytes}");
+        let StreamStats { host_uses, recalled_bytes, promoted_experts, .. } = seen.stats;
+        let later = seen.promoted_later;
+        eprintln!(
+            "{questions}: {host_uses} uses on the host, {promoted_experts} experts moved, {later} later"
+        );
+        assert_eq!(recalled_bytes > 0, promoted_experts > 0);
+        if !is_emulated || bytes < all {
+            continue;
+        }
+        // Whoever asks for ever is never told: all that moves is still computed on the host.
+        assert_eq!(later == 0, questions == u64::MAX);
+        found.push(host_uses);
+        if questions == u64::MAX {
+            // Fewer slots while copies are under way, and a system that wants its memory back.
+            let memory = runner.expert_memory().unwrap();
+            memory.set_budget(all / 4);
+            let moved = run(&mut runner, tokens);
+            assert!(moved.bits == expected.bits && moved.stats.promoted_experts > 0);
+            memory.set_budget(bytes);
+            assert!(run(&mut runner, tokens).bits == expected.bits);
+            memory.shed(2 * all);
+            let shed = run(&mut runner, tokens);
+            assert!(shed.bits == expected.bits && shed.stats.read_total() > 0);
+            memory.set_budget(least);
+            assert!(run(&mut runner, tokens).bits == expected.bits);
+        }
+    }
+    // The longer it takes, the more is computed where it was.
+    assert!(found.is_sorted() && (found.is_empty() || found.first() < found.last()), "{found:?}");
+}
+
+/// An expert that the device is to compute while it is on its way is waited for, on the device.
+#[test]
+fn what_is_wanted_on_its_way_to_the_device_is_waited_for() {
+    let (Some(device), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let tokens = &parts.text[..PROMPT + 2];
+    let expected = run(&mut parts.runner(device, Int8, None), tokens);
+    let (all, _) = expert_bytes(&parts);
+    let Some(late) = with_free_slots(&parts, (u64::MAX, 2 * all), SHARED) else { return };
+    let mut runner = late.runner;
+    let seen = run(&mut runner, tokens);
+    assert!(seen.bits == expected.bits && seen.stats.host_uses > 0);
+    assert!(seen.stats.promoted_experts > 0, "{:?}", seen.stats);
 }
 
 /// A store that is damaged while it is read: the step says so, and the next one goes on.
 #[test]
 fn reads_that_fail_beside_experts_on_the_host_are_errors_of_that_step() {
-    let Some(device) = device() else { return };
+    let Some(device) = own_device() else { return };
+    device.delay_copies(3);
     fail_reads(|parts, least| {
         // Room for some experts, so that others are read.
         let (all, _) = expert_bytes(parts);

@@ -198,6 +198,7 @@ impl Record<'_> {
                 "read_bytes_per_token_by_plane": all.read_bytes.map(by_token),
                 "recalled_bytes_per_token": by_token(all.recalled_bytes),
                 "host_experts": all.host_experts,
+                "promoted_experts": all.promoted_experts,
                 "host_uses": all.host_uses,
                 "host_bytes_per_token": by_token(all.host_bytes),
                 "host_ns_per_token": by_token(all.host_ns),

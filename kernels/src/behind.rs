@@ -1,0 +1,162 @@
+//! Copies to slots and out of them that no step waits for, on a stream of their own.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::driver::{Address, Driver, Event, PinnedMemory, Stream};
+use crate::error::CudaError;
+use crate::host_planes::{HostBlock, HostPlanes};
+
+/// Bytes of pinned memory for what does not lie there yet: descriptions and codecs.
+const NOTE_BYTES: usize = 64 << 10;
+
+/// Copies that are done in order, transfer after transfer.
+pub(crate) struct Behind {
+    driver: Arc<Driver>,
+    stream: Stream,
+    /// The one that copies are added to.
+    open: Option<Held>,
+    /// Those that may not be done, the first one in front, each with its number.
+    under_way: VecDeque<(u64, Event, Held)>,
+    /// How many have ended.
+    ended: u64,
+    spare: Vec<PinnedMemory>,
+}
+
+/// What copies read or write.
+#[derive(Default)]
+struct Held {
+    blocks: Vec<Arc<HostBlock>>,
+    notes: Vec<PinnedMemory>,
+    /// Bytes of the last of them that are in use.
+    filled: usize,
+}
+
+impl Behind {
+    /// # Errors
+    /// What the driver refuses.
+    pub fn new(driver: &Arc<Driver>) -> Result<Self, CudaError> {
+        Ok(Self {
+            stream: driver.late_stream()?,
+            open: None,
+            under_way: VecDeque::new(),
+            ended: 0,
+            spare: Vec::new(),
+            driver: Arc::clone(driver),
+        })
+    }
+
+    /// Whether copies are added to a transfer.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Begins a transfer behind what other streams have come to.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn begin(&mut self, others: [&Event; 2]) -> Result<(), CudaError> {
+        others.into_iter().try_for_each(|event| self.stream.wait_for(event))?;
+        self.open.get_or_insert_default();
+        Ok(())
+    }
+
+    /// Adds a copy of all the bytes, which may lie in `block`.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn upload(
+        &mut self,
+        (bytes, block): (&[u8], Option<Arc<HostBlock>>),
+        to: Address,
+    ) -> Result<(), CudaError> {
+        let held = self.open.get_or_insert_default();
+        if let Some(block) = block {
+            block.follow(&self.stream)?;
+            if let Some((memory, start)) = block.place(bytes) {
+                self.stream.copy_in((memory, start, bytes.len()), to)?;
+            }
+            held.blocks.push(block);
+            return Ok(());
+        }
+        let room = held.notes.last().map_or(0, |notes| notes.len().saturating_sub(held.filled));
+        if room < bytes.len() {
+            let spare = self.spare.pop().filter(|spare| spare.len() >= bytes.len());
+            let size = NOTE_BYTES.max(bytes.len());
+            let allocate = || self.driver.allocate_pinned("transfers", size);
+            held.notes.push(spare.map_or_else(allocate, Ok)?);
+            held.filled = 0;
+        }
+        let Some(notes) = held.notes.last_mut() else { return Ok(()) };
+        let start = held.filled;
+        notes.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
+        held.filled = (start + bytes.len()).next_multiple_of(64);
+        self.stream.copy_in((notes, start, bytes.len()), to)
+    }
+
+    /// Adds copies from the device to memory of `host`; none where there is no room for them.
+    ///
+    /// # Errors
+    /// As [`HostPlanes::fetch`].
+    pub fn fetch(
+        &mut self,
+        host: &HostPlanes,
+        (parts, bytes): (&[(Address, Range<usize>)], usize),
+    ) -> Result<Option<Arc<HostBlock>>, CudaError> {
+        let block = host.fetch(&self.stream, parts, bytes)?;
+        self.open.get_or_insert_default().blocks.extend(block.clone());
+        Ok(block)
+    }
+
+    /// No copy is added any more; gives the transfer's number.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn end(&mut self) -> Result<u64, CudaError> {
+        let last = self.under_way.back().map_or(self.ended, |(number, ..)| *number);
+        let Some(held) = self.open.take() else { return Ok(last) };
+        let done = self.driver.event()?;
+        self.stream.record(&done)?;
+        self.under_way.push_back((last + 1, done, held));
+        Ok(last + 1)
+    }
+
+    /// The number of the last transfer that has ended, and all before it.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn ended(&mut self) -> Result<u64, CudaError> {
+        while let Some((number, done, _)) = self.under_way.front() {
+            if !done.is_done()? {
+                break;
+            }
+            self.ended = *number;
+            let held = self.under_way.pop_front().map(|(.., held)| held.notes);
+            self.spare.extend(held.into_iter().flatten());
+        }
+        Ok(self.ended)
+    }
+
+    /// What is behind the last transfer up to a number, and its number; none if it has ended.
+    pub fn mark(&self, number: u64) -> Option<(u64, &Event)> {
+        let upto = self.under_way.iter().take_while(|(other, ..)| *other <= number).last();
+        upto.map(|(number, done, _)| (*number, done))
+    }
+
+    /// Waits for all transfers.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn finish(&mut self) -> Result<(), CudaError> {
+        self.stream.synchronize()?;
+        self.ended().map(drop)
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        // A device that is lost copies nothing any more.
+        let _ = self.stream.synchronize();
+    }
+}
