@@ -13,6 +13,7 @@ mod clock;
 pub mod convert;
 mod counts;
 pub mod cpu;
+pub mod device;
 pub mod driver;
 pub mod dual;
 #[cfg(feature = "text")]

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nestling_engine::device::FreeRanges;
+
 use crate::driver::{Address, DeviceMemory, Driver};
 use crate::error::CudaError;
 
@@ -28,11 +30,8 @@ struct State {
 
 struct Slab {
     memory: DeviceMemory,
-    free: Rooms,
+    free: FreeRanges,
 }
-
-/// Bytes of a slab that are not in use: ascending, apart from each other.
-struct Rooms(Vec<Range<u64>>);
 
 /// Bytes in a slab; others may have them once it is dropped.
 pub(crate) struct Place {
@@ -125,49 +124,7 @@ impl State {
             other => other?,
         };
         let rest = bytes..memory.bytes();
-        self.slabs.push(Slab { memory, free: Rooms(vec![rest]) });
+        self.slabs.push(Slab { memory, free: FreeRanges::new(rest) });
         Ok((self.slabs.len() - 1, 0))
-    }
-}
-
-impl Rooms {
-    /// The first room that is large enough.
-    fn take(&mut self, bytes: u64) -> Option<u64> {
-        let room = self.0.iter_mut().find(|room| room.end - room.start >= bytes)?;
-        let offset = room.start;
-        room.start += bytes;
-        self.0.retain(|room| room.start < room.end);
-        Some(offset)
-    }
-
-    fn give(&mut self, range: Range<u64>) {
-        let at = self.0.partition_point(|room| room.start < range.start);
-        self.0.insert(at, range);
-        self.0.retain(|room| room.start < room.end);
-        self.0.dedup_by(|next, room| {
-            let touches = next.start == room.end;
-            if touches {
-                room.end = next.end;
-            }
-            touches
-        });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Rooms;
-
-    #[test]
-    fn rooms_are_taken_in_order_and_join_again() {
-        let mut rooms = Rooms(std::iter::once(0..1024).collect());
-        assert_eq!([256, 512].map(|bytes| rooms.take(bytes)), [Some(0), Some(256)]);
-        assert_eq!(rooms.take(512), None);
-        rooms.give(0..256);
-        assert_eq!(rooms.take(256), Some(0));
-        rooms.give(0..256);
-        rooms.give(256..768);
-        assert_eq!(rooms.take(1024), Some(0));
-        assert!(rooms.0.is_empty());
     }
 }
