@@ -3,13 +3,14 @@
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::ModelNeeds;
+use nestling_engine::device::NOTED_USES_MAX;
 use nestling_engine::kv_cache::KvShape;
 use nestling_engine::recurrent::StateShape;
 use nestling_formats::nested::GROUP;
 use nestling_formats::{FeedForward, TokenMixer};
 
 use crate::driver::Driver;
-use crate::encoder::{GATE_UP_BYTES_MAX, NOTES_MAX};
+use crate::encoder::GATE_UP_BYTES_MAX;
 use crate::error::CudaError;
 use crate::matrix::CODEC_OFFSET;
 use crate::params::{Block, ExpertEntry, Pair, SPLIT_POSITIONS};
@@ -71,7 +72,7 @@ impl Asked {
         let widest = self.buffers.iter().filter(|(_, cols)| *cols != vocabulary);
         let cells = widest.map(|(rows, cols)| rows * cols.div_ceil(GROUP)).max().unwrap_or(0);
         let inputs = growing(GROUP * cells) + growing(4 * cells);
-        activations + inputs + self.parts_bytes + scratch_bytes(needs) + 4 * NOTES_MAX as u64
+        activations + inputs + self.parts_bytes + scratch_bytes(needs) + 4 * NOTED_USES_MAX as u64
     }
 
     /// Checks that there is room for a model, and keeps it for what comes after the weights.

@@ -19,6 +19,7 @@ use nestling_engine::backend::{
     LevelWeights, Linear, PinnedExpert, Router, Routing, SlotPlace,
 };
 use nestling_engine::batch::StepRows;
+use nestling_engine::device::fill;
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{Level, MatrixKind, Plane};
 
@@ -34,7 +35,7 @@ use crate::slots::CudaSlots;
 use crate::states::CudaStates;
 
 pub(crate) use experts::GATE_UP_BYTES_MAX;
-pub(crate) use routed::{NOTES_MAX, Notes};
+pub(crate) use routed::Notes;
 
 /// Largest size of a head.
 pub(crate) const HEAD_DIM_MAX: usize = 1024;
@@ -57,7 +58,7 @@ struct Tools<'a> {
 
 impl<'a> CudaEncoder<'a> {
     pub(crate) fn new(backend: &'a mut CudaBackend) -> Self {
-        if backend.notes.begin() {
+        if backend.notes.uses.begin() {
             // A device that is lost says so when something is read.
             let _ = backend.recorder.resume();
         }
@@ -413,12 +414,12 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
     }
 
     fn take_routed(&mut self, out: &mut Vec<u32>) {
-        out.clone_from(&self.backend.notes.ids);
+        out.clone_from(self.backend.notes.uses.ids());
     }
 
     fn take_missed(&mut self) -> Option<usize> {
         let CudaBackend { recorder, notes, .. } = &mut *self.backend;
-        let missed = notes.take_missed()?;
+        let missed = notes.uses.take_missed()?;
         // A device that is lost says so when something is read.
         let _ = recorder.resume();
         Some(missed)
@@ -482,26 +483,13 @@ impl CudaEncoder<'_> {
         let bytes = part.map_or(0, |(_, bytes)| bytes);
         let mut parts: Vec<_> = part.into_iter().collect();
         let CudaBackend { recorder, notes, .. } = &mut *self.backend;
-        let halt_bytes = if notes.is_open() { 4 } else { 0 };
-        parts.extend((halt_bytes > 0).then(|| (recorder.halt(), halt_bytes)));
+        parts.extend(notes.uses.is_open().then(|| (recorder.halt(), 4)));
         parts.extend(notes.part());
-        let mut halted = 0;
         recorder.read(&parts, |all| {
-            let (own, rest) = all.split_at(bytes.min(all.len()));
+            let (own, noted) = all.split_at(bytes.min(all.len()));
             take(own);
-            let (first, noted) = rest.split_at(halt_bytes.min(rest.len()));
-            halted = first.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-            fill(&mut notes.ids, noted, u32::from_le_bytes);
+            notes.uses.read_back(noted);
         })?;
-        if halt_bytes > 0 {
-            notes.close(halted);
-        }
         Ok(())
     }
-}
-
-/// Values of the device, in place of what was there.
-fn fill<T>(out: &mut Vec<T>, bytes: &[u8], value: impl Fn([u8; 4]) -> T) {
-    out.clear();
-    out.extend(bytes.as_chunks().0.iter().map(|bytes| value(*bytes)));
 }

@@ -1,6 +1,7 @@
 //! Experts that kernels find by themselves: the routing is not read back.
 
 use nestling_engine::EngineError;
+use nestling_engine::device::{NOTED_USES_MAX, NotedUses};
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
@@ -16,78 +17,31 @@ use crate::memory::{CudaBuffer, CudaRouting, expect, word};
 use crate::params::{Block, EXPERT_USES_MAX, ExpertBlocksParams, MATVEC_PAIRS_MAX, Pair};
 use crate::recorder::Recorder;
 
-/// Uses that one step may note.
-pub(crate) const NOTES_MAX: usize = 1 << 16;
-
 /// The experts that kernels found in a step.
 #[derive(Default)]
 pub(crate) struct Notes {
     memory: Option<DeviceMemory>,
-    /// Where each call's uses end.
-    ends: Vec<usize>,
-    /// Those of the last step, read back.
-    pub ids: Vec<u32>,
-    /// The call that lacked an expert, read back.
-    missed: Option<usize>,
-    /// Whether what was recorded may lack an expert, and nobody knows yet.
-    is_open: bool,
+    pub uses: NotedUses,
 }
 
 impl Notes {
-    /// A step begins. True if kernels must be told that nothing is missing any more.
-    pub fn begin(&mut self) -> bool {
-        self.ends.clear();
-        self.missed = None;
-        std::mem::take(&mut self.is_open)
-    }
-
-    /// Uses noted by what was recorded.
-    fn used(&self) -> usize {
-        self.ends.last().copied().unwrap_or(0)
-    }
-
     /// Room for so many uses more.
-    fn take(&mut self, recorder: &mut Recorder, uses: usize) -> Result<Address, CudaError> {
-        let first = self.used();
-        if first + uses > NOTES_MAX {
-            let (limit, found) = (NOTES_MAX as u64, (first + uses) as u64);
-            return Err(CudaError::Limit { what: "uses of experts in a step", limit, found });
-        }
+    fn take(&mut self, recorder: &mut Recorder, uses: usize) -> Result<Address, EngineError> {
+        let first = self.uses.call(uses)?;
         let memory = match &self.memory {
             Some(memory) => memory,
             None => {
-                let bytes = 4 * NOTES_MAX as u64;
+                let bytes = 4 * NOTED_USES_MAX as u64;
                 self.memory.insert(recorder.driver.allocate("uses of experts", bytes)?)
             }
         };
-        self.ends.push(first + uses);
         Ok(memory.address() + 4 * first as u64)
     }
 
     /// What is to be read back.
     pub fn part(&self) -> Option<(Address, usize)> {
-        let memory = self.memory.as_ref().filter(|_| self.used() > 0)?;
-        Some((memory.address(), 4 * self.used()))
-    }
-
-    /// Whether a call may have lacked an expert.
-    pub fn is_open(&self) -> bool {
-        self.is_open
-    }
-
-    /// What kernels left: the number of the call that lacked an expert, from 1 on.
-    pub fn close(&mut self, halt: u32) {
-        self.missed = (halt as usize).checked_sub(1).filter(|call| *call < self.ends.len());
-        self.is_open = halt != 0;
-    }
-
-    /// The call that lacked an expert; it and those behind it did not take place.
-    pub fn take_missed(&mut self) -> Option<usize> {
-        let missed = self.missed.take()?;
-        self.ids.truncate(self.ends.get(missed).copied().unwrap_or(0));
-        self.ends.truncate(missed);
-        self.is_open = false;
-        Some(missed)
+        let memory = self.memory.as_ref().filter(|_| self.uses.count() > 0)?;
+        Some((memory.address(), 4 * self.uses.count()))
     }
 }
 
@@ -163,7 +117,7 @@ fn find(
     let outer_pairs = inner_pairs + uses as u64 * pair;
     let noted = notes.take(recorder, uses)?;
     if table.may_miss() {
-        notes.is_open = true;
+        notes.uses.open();
         recorder.may_halt();
     }
     let levels: Vec<u32> = levels.iter().map(|level| level.index() as u32).collect();
@@ -186,7 +140,7 @@ fn find(
         experts: word("experts", table.experts)?,
         inner_rows: word("rows of a gate", table.like.gate.rows)?,
         out_rows: word("rows of a down", table.like.down.rows)?,
-        call: word("layers", notes.ends.len())?,
+        call: word("layers", notes.uses.calls())?,
         together: MATVEC_PAIRS_MAX,
         padding: 0,
     };

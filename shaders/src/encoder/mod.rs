@@ -17,6 +17,7 @@ use nestling_engine::backend::{
     PinnedExpert, Router, Routing, SlotPlace,
 };
 use nestling_engine::batch::StepRows;
+use nestling_engine::device::fill;
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{Level, Plane};
 
@@ -59,7 +60,7 @@ pub(crate) struct Tools<'a> {
 
 impl<'a> WgpuEncoder<'a> {
     pub(crate) fn new(backend: &'a mut WgpuBackend) -> Self {
-        if backend.notes.begin() {
+        if backend.notes.uses.begin() {
             // Nothing is recorded yet: this comes before whatever is.
             let _ = backend.recorder.resume();
         }
@@ -357,12 +358,12 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
     }
 
     fn take_routed(&mut self, out: &mut Vec<u32>) {
-        out.clone_from(&self.backend.notes.ids);
+        out.clone_from(self.backend.notes.uses.ids());
     }
 
     fn take_missed(&mut self) -> Option<usize> {
         let WgpuBackend { recorder, notes, .. } = &mut *self.backend;
-        let missed = notes.take_missed()?;
+        let missed = notes.uses.take_missed()?;
         // A device that is lost says so when something is read.
         let _ = recorder.resume();
         Some(missed)
@@ -423,28 +424,16 @@ impl WgpuEncoder<'_> {
         let bytes = part.map_or(0, |(_, _, bytes)| bytes as usize);
         let mut parts: Vec<_> = part.into_iter().collect();
         let WgpuBackend { recorder, notes, .. } = &mut *self.backend;
-        let mut ids = std::mem::take(&mut notes.ids);
-        let halt = notes.is_open().then(|| recorder.halt.clone());
+        let halt = notes.uses.is_open().then(|| recorder.halt.clone());
         parts.extend(halt.as_ref().map(|halt| (&halt.raw, 0, 4)));
-        parts.extend(notes.part());
-        let mut halted = 0;
-        recorder.read(&parts, |all| {
-            let (own, rest) = all.split_at(bytes.min(all.len()));
+        let mut uses = std::mem::take(&mut notes.uses);
+        parts.extend(notes.part(&uses));
+        let done = recorder.read(&parts, |all| {
+            let (own, noted) = all.split_at(bytes.min(all.len()));
             take(own);
-            let (first, noted) = rest.split_at(if halt.is_some() { 4.min(rest.len()) } else { 0 });
-            halted = first.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-            fill(&mut ids, noted, u32::from_le_bytes);
-        })?;
-        notes.ids = ids;
-        if halt.is_some() {
-            notes.close(halted);
-        }
-        Ok(())
+            uses.read_back(noted);
+        });
+        notes.uses = uses;
+        Ok(done?)
     }
-}
-
-/// Values of the device, in place of what was there.
-fn fill<T>(out: &mut Vec<T>, bytes: &[u8], value: impl Fn([u8; 4]) -> T) {
-    out.clear();
-    out.extend(bytes.as_chunks().0.iter().map(|bytes| value(*bytes)));
 }

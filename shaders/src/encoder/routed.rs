@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
+use nestling_engine::device::{NOTED_USES_MAX, NotedUses};
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
@@ -9,16 +10,12 @@ use super::Tools;
 use super::experts::{Joint, gated};
 use super::products::{Call, Input, Kernel, Output, Write, dispatch, input_for};
 use crate::device::{Gpu, Memory};
-use crate::error::WgpuError;
 use crate::expert_table::{Like, Side, WgpuExpertTable};
 use crate::memory::{WgpuBuffer, WgpuRouting, expect, word};
 use crate::recorder::{Binding, spread};
 
-/// Uses that one step may note.
-const NOTES_MAX: usize = 1 << 16;
-
-/// Bytes of them.
-pub(crate) const NOTES_BYTES: u64 = 4 * NOTES_MAX as u64;
+/// Bytes of the uses that one step may note.
+pub(crate) const NOTES_BYTES: u64 = 4 * NOTED_USES_MAX as u64;
 
 /// Words of a block, and words that a binding's first one is a multiple of.
 const BLOCK_WORDS: usize = 8;
@@ -28,68 +25,24 @@ const ALIGN: usize = 64;
 #[derive(Default)]
 pub(crate) struct Notes {
     buffer: Option<Memory>,
-    /// Where each call's uses end.
-    ends: Vec<usize>,
-    /// Those of the last step, read back.
-    pub ids: Vec<u32>,
-    /// The call that lacked an expert, read back.
-    missed: Option<usize>,
-    /// Whether what was recorded may lack an expert, and nobody knows yet.
-    is_open: bool,
+    pub uses: NotedUses,
 }
 
 impl Notes {
-    /// A step begins. True if shaders must be told that nothing is missing any more.
-    pub fn begin(&mut self) -> bool {
-        self.ends.clear();
-        self.missed = None;
-        std::mem::take(&mut self.is_open)
-    }
-
-    /// Uses noted by what was recorded.
-    fn used(&self) -> usize {
-        self.ends.last().copied().unwrap_or(0)
-    }
-
     /// Room for so many uses more, and where they begin.
-    fn take(&mut self, gpu: &Gpu, uses: usize) -> Result<(Binding, usize), WgpuError> {
-        let first = self.used();
-        if first + uses > NOTES_MAX {
-            let (limit, found) = (NOTES_MAX as u64, (first + uses) as u64);
-            return Err(WgpuError::Limit { what: "uses of experts in a step", limit, found });
-        }
+    fn take(&mut self, gpu: &Gpu, uses: usize) -> Result<(Binding, usize), EngineError> {
+        let first = self.uses.call(uses)?;
         let buffer = match &self.buffer {
             Some(buffer) => buffer,
             None => self.buffer.insert(gpu.buffer("uses of experts", NOTES_BYTES)?),
         };
-        self.ends.push(first + uses);
         Ok((Binding::from(buffer), first))
     }
 
-    /// What is to be read back.
-    pub fn part(&self) -> Option<(&wgpu::Buffer, u64, u64)> {
-        let buffer = self.buffer.as_ref().filter(|_| self.used() > 0)?;
-        Some((&buffer.raw, 0, 4 * self.used() as u64))
-    }
-
-    /// Whether a call may have lacked an expert.
-    pub fn is_open(&self) -> bool {
-        self.is_open
-    }
-
-    /// What shaders left: the number of the call that lacked an expert, from 1 on.
-    pub fn close(&mut self, halt: u32) {
-        self.missed = (halt as usize).checked_sub(1).filter(|call| *call < self.ends.len());
-        self.is_open = halt != 0;
-    }
-
-    /// The call that lacked an expert; it and those behind it did not take place.
-    pub fn take_missed(&mut self) -> Option<usize> {
-        let missed = self.missed.take()?;
-        self.ids.truncate(self.ends.get(missed).copied().unwrap_or(0));
-        self.ends.truncate(missed);
-        self.is_open = false;
-        Some(missed)
+    /// What is to be read back of these uses.
+    pub fn part(&self, uses: &NotedUses) -> Option<(&wgpu::Buffer, u64, u64)> {
+        let buffer = self.buffer.as_ref().filter(|_| uses.count() > 0)?;
+        Some((&buffer.raw, 0, 4 * uses.count() as u64))
     }
 }
 
@@ -185,7 +138,9 @@ fn find(
     let out_first = slabs * strides[0];
     let inner_pairs = out_first + slabs * strides[1];
     let made = tools.scratch.blocks.of(tools.gpu, inner_pairs + 2 * pairs)?;
-    notes.is_open |= table.may_miss();
+    if table.may_miss() {
+        notes.uses.open();
+    }
     let (noted_in, noted) = notes.take(tools.gpu, uses)?;
     let params = Params {
         uses: word("uses of experts", uses)?,
@@ -200,7 +155,7 @@ fn find(
         inner_pairs: word("pairs of rows", inner_pairs)?,
         out_pairs: word("pairs of rows", inner_pairs + pairs)?,
         noted: word("uses of experts", noted)?,
-        call: word("layers", notes.ends.len())?,
+        call: word("layers", notes.uses.calls())?,
         by_weight: u32::from(table.by_weight),
         biased: u32::from(table.biases.is_some()),
     };
