@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use nestling_engine::EngineError;
+use nestling_engine::device::{HeldLevels, SlotPlanes};
 use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights, NestedMatrix};
-use nestling_formats::nested::{GROUP, InputTransform, Layout, base_parts, plane_bytes};
+use nestling_formats::nested::{GROUP, InputTransform, Layout, base_parts};
 use nestling_formats::{DType, Level, Plane};
 
 use crate::driver::Address;
@@ -30,7 +31,7 @@ pub struct CudaMatrix {
     /// What kernels read, as it is on the device too.
     pub(crate) described: Matrix,
     storage: Storage,
-    levels: [HeldLevel; 5],
+    levels: HeldLevels,
 }
 
 /// Where it lies.
@@ -49,11 +50,7 @@ enum Storage {
 /// A nested matrix in a slot.
 struct InSlot {
     room: Room,
-    layout: Layout,
-    /// The highest level that the planes make which are there.
-    held: Level,
-    /// The prefix that each level of the model means once its planes are there.
-    prefixes: [Level; 5],
+    planes: SlotPlanes,
 }
 
 /// What a matrix is multiplied with.
@@ -70,15 +67,6 @@ impl ProductKind {
     pub(crate) fn of(nested: bool, activations: ActivationMode) -> Self {
         if nested && activations == ActivationMode::Int8 { Self::Int8 } else { Self::Float }
     }
-}
-
-/// What a level of the model means for a matrix.
-#[derive(Clone, Copy, Debug)]
-struct HeldLevel {
-    /// Place of the prefix among the levels, or what is asked for and held, in bits.
-    prefix: Result<u32, (u8, u8)>,
-    read_bytes: u64,
-    prefix_bytes: u64,
 }
 
 /// How a matrix lies in memory, as kernels number it.
@@ -102,7 +90,7 @@ impl CudaMatrix {
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<Self, EngineError> {
-        let levels = Level::ALL.map(|level| HeldLevel::new(weights, level));
+        let levels = HeldLevels::of(weights);
         let mut described = Matrix {
             rows: word("rows of a matrix", weights.rows())?,
             cols: word("elements of a row", weights.cols())?,
@@ -161,21 +149,18 @@ impl CudaMatrix {
         let base = room.planes[0].unwrap_or(0);
         describe_base(nested, base, &mut described)?;
         recorder.overwrite(&codec, described.codec)?;
-        let held = nested.regions().planes();
-        recorder.overwrite(held.p2, base)?;
-        let (layout, prefixes) = (nested.layout(), nested.levels());
+        recorder.overwrite(nested.regions().planes().p2, base)?;
         let mut matrix = Self {
             rows: nested.rows(),
             cols: nested.cols(),
             kind: ProductKind::of(true, activations),
             rotated: weights.inputs() == InputTransform::Hadamard,
             described,
-            storage: Storage::Slot(InSlot { room, layout, held: Level::L2, prefixes }),
-            levels: Level::ALL.map(|level| HeldLevel::new(weights, level)),
+            storage: Storage::Slot(InSlot { room, planes: SlotPlanes::base(nested) }),
+            levels: HeldLevels::of(weights),
         };
-        for (plane, bytes) in Plane::ALL[1..].iter().zip([held.p3, held.p4, held.p6, held.p8]) {
-            let Some(bytes) = bytes else { break };
-            matrix.put_plane(recorder, *plane, bytes)?;
+        for (plane, bytes) in SlotPlanes::above_base(nested) {
+            matrix.put_plane(recorder, plane, bytes)?;
         }
         matrix.describe(recorder)?;
         Ok(matrix)
@@ -205,17 +190,9 @@ impl CudaMatrix {
         let Storage::Slot(slot) = &mut self.storage else {
             return Err(EngineError::mismatch("plane of a matrix", "one in a slot", "another"));
         };
-        let place = slot.room.planes[plane.index()];
-        let Some(place) = place.filter(|_| slot.held.index() + 1 == plane.index()) else {
-            let expected = format!("the one after level {}", slot.held.bits());
-            return Err(EngineError::mismatch("plane of a matrix", expected, format!("{plane:?}")));
-        };
-        let expected = plane_bytes(slot.layout, self.rows, self.cols, plane).unwrap_or(0);
-        if bytes.len() != expected {
-            return Err(EngineError::mismatch("bytes of a plane", expected, bytes.len()));
-        }
+        let place = slot.planes.next(plane, (slot.room.planes[plane.index()], bytes))?;
         recorder.overwrite(bytes, place)?;
-        slot.held = plane.level();
+        slot.planes.add(plane);
         match plane {
             Plane::P2 => self.described.p2 = place,
             Plane::P3 => self.described.p3 = place,
@@ -229,13 +206,7 @@ impl CudaMatrix {
     /// Says what levels of the model mean with the planes that are there.
     fn describe(&mut self, recorder: &mut Recorder) -> Result<(), EngineError> {
         let Storage::Slot(slot) = &self.storage else { return Ok(()) };
-        let bytes = |plane| plane_bytes(slot.layout, self.rows, self.cols, plane).unwrap_or(0);
-        self.levels = slot.prefixes.map(|prefix| {
-            let prefix = prefix.min(slot.held);
-            let planes = Plane::ALL.into_iter().filter(|plane| plane.level() <= prefix);
-            let bytes = planes.map(|plane| bytes(plane) as u64).sum();
-            HeldLevel { prefix: Ok(prefix.index() as u32), read_bytes: bytes, prefix_bytes: bytes }
-        });
+        self.levels = slot.planes.levels();
         self.described.prefixes = prefixes(&self.levels);
         Ok(recorder.overwrite(bytemuck::bytes_of(&self.described), slot.room.head)?)
     }
@@ -255,9 +226,8 @@ impl CudaMatrix {
     pub(crate) fn plane(&self, plane: Plane) -> Result<(Address, usize), EngineError> {
         let missing = || EngineError::mismatch("plane of a matrix", "one in a slot", "none");
         let Storage::Slot(slot) = &self.storage else { return Err(missing()) };
-        let place = slot.room.planes[plane.index()].filter(|_| plane.level() <= slot.held);
-        let bytes = plane_bytes(slot.layout, self.rows, self.cols, plane);
-        place.zip(bytes).ok_or_else(missing)
+        let place = slot.room.planes[plane.index()].filter(|_| slot.planes.holds(plane));
+        place.zip(slot.planes.bytes_of(plane)).ok_or_else(missing)
     }
 
     /// Whether rows lie interleaved by 16.
@@ -268,23 +238,22 @@ impl CudaMatrix {
     /// # Errors
     /// [`EngineError::LevelMissing`] for a level whose planes are not held.
     pub(crate) fn check(&self, level: Level) -> Result<(), EngineError> {
-        let prefix = self.levels[level.index()].prefix;
-        prefix.map(|_| ()).map_err(|(asked, held)| EngineError::LevelMissing { asked, held })
+        self.levels.prefix(level).map(|_| ())
     }
 
     pub(crate) fn read_bytes(&self, level: Level) -> u64 {
-        self.levels[level.index()].read_bytes
+        self.levels.read_bytes(level)
     }
 
     pub(crate) fn prefix_bytes(&self, level: Level) -> u64 {
-        self.levels[level.index()].prefix_bytes
+        self.levels.prefix_bytes(level)
     }
 }
 
 /// The prefix of each level, four bits for each.
-fn prefixes(levels: &[HeldLevel; 5]) -> u32 {
-    let places = (0..).zip(levels).map(|(place, level)| (place, level.prefix.unwrap_or(NO_PREFIX)));
-    places.fold(0, |all, (place, prefix)| all | prefix << (4 * place))
+fn prefixes(levels: &HeldLevels) -> u32 {
+    let prefixes = Level::ALL.map(|level| levels.prefix(level).unwrap_or(NO_PREFIX));
+    (0..).zip(prefixes).fold(0, |all, (place, prefix)| all | prefix << (4 * place))
 }
 
 fn float_plane(
@@ -348,19 +317,4 @@ fn nested_planes(
         places.push(place);
     }
     Ok(places)
-}
-
-impl HeldLevel {
-    fn new(weights: &MatrixWeights, level: Level) -> Self {
-        let prefix = match weights {
-            MatrixWeights::Nested(matrix) => match matrix.prefix(level) {
-                Ok(prefix) => Ok(prefix.index() as u32),
-                Err(EngineError::LevelMissing { asked, held }) => Err((asked, held)),
-                Err(_) => Err((level.bits(), 0)),
-            },
-            _ => Ok(level.index() as u32),
-        };
-        let (read_bytes, prefix_bytes) = (weights.read_bytes(level), weights.prefix_bytes(level));
-        Self { prefix, read_bytes, prefix_bytes }
-    }
 }

@@ -1,8 +1,9 @@
 //! Weight matrices in memory of the device.
 
 use nestling_engine::EngineError;
-use nestling_engine::weights::{ActivationMode, MatrixWeights, NestedMatrix};
-use nestling_formats::nested::{InputTransform, Layout, plane_bytes};
+use nestling_engine::device::{HeldLevels, SlotPlanes};
+use nestling_engine::weights::{ActivationMode, MatrixWeights};
+use nestling_formats::nested::InputTransform;
 use nestling_formats::{Level, Plane};
 
 use crate::device::Gpu;
@@ -22,7 +23,7 @@ pub struct WgpuMatrix {
     pub(crate) rotated: bool,
     /// Ascending rows.
     pub(crate) parts: Vec<MatrixPart>,
-    levels: [HeldLevel; 5],
+    levels: HeldLevels,
     /// What is known of one in a slot, whose planes come one by one.
     slot: Option<InSlot>,
 }
@@ -30,13 +31,9 @@ pub struct WgpuMatrix {
 /// A nested matrix in a slot.
 #[derive(Debug)]
 struct InSlot {
-    layout: Layout,
     /// Places of planes from the beginning of the matrix on, in bytes.
-    planes: PlanePlaces,
-    /// The highest level that the planes make which are there.
-    held: Level,
-    /// The prefix that each level of the model means once its planes are there.
-    prefixes: [Level; 5],
+    places: PlanePlaces,
+    planes: SlotPlanes,
 }
 
 /// What a matrix is multiplied with.
@@ -65,15 +62,6 @@ pub(crate) struct MatrixPart {
     pub rows: usize,
 }
 
-/// What a level of the model means for a matrix.
-#[derive(Clone, Copy, Debug)]
-struct HeldLevel {
-    /// Place of the prefix among the levels, or what is asked for and held, in bits.
-    prefix: Result<u32, (u8, u8)>,
-    read_bytes: u64,
-    prefix_bytes: u64,
-}
-
 impl WgpuMatrix {
     /// Uploads a matrix, before whatever is submitted next.
     ///
@@ -95,14 +83,14 @@ impl WgpuMatrix {
             gpu.write(&place.buffer, place.offset, &bytes);
             parts.push(MatrixPart { place, first_row: image.first_row, rows: image.rows });
         }
-        let levels = Level::ALL.map(|level| HeldLevel::new(weights, level));
+        let levels = HeldLevels::of(weights);
         Ok(Self::of(weights, activations, (parts, levels)))
     }
 
     fn of(
         weights: &MatrixWeights,
         activations: ActivationMode,
-        (parts, levels): (Vec<MatrixPart>, [HeldLevel; 5]),
+        (parts, levels): (Vec<MatrixPart>, HeldLevels),
     ) -> Self {
         let nested = matches!(weights, MatrixWeights::Nested(_));
         Self {
@@ -138,33 +126,16 @@ impl WgpuMatrix {
         let place = Place::of_slot(room.slab, room.buffer, (room.slot, room.offset));
         let rows = image.rows;
         let parts = vec![MatrixPart { place, first_row: 0, rows }];
-        let levels = Level::ALL.map(|level| HeldLevel::new(weights, level));
+        let levels = HeldLevels::of(weights);
         let mut matrix = Self::of(weights, activations, (parts, levels));
         if let MatrixWeights::Nested(nested) = weights {
-            matrix.slot = Some(InSlot {
-                layout: nested.layout(),
-                planes: room.planes,
-                held: Level::L2,
-                prefixes: nested.levels(),
-            });
-            matrix.add_held(recorder, nested)?;
+            matrix.slot = Some(InSlot { places: room.planes, planes: SlotPlanes::base(nested) });
+            for (plane, bytes) in SlotPlanes::above_base(nested) {
+                matrix.add_plane(recorder, plane, bytes)?;
+            }
+            matrix.set_levels();
         }
         Ok(matrix)
-    }
-
-    /// Adds the planes above the first that a matrix has.
-    fn add_held(
-        &mut self,
-        recorder: &mut Recorder,
-        matrix: &NestedMatrix,
-    ) -> Result<(), EngineError> {
-        let held = matrix.regions().planes();
-        for (plane, bytes) in Plane::ALL[1..].iter().zip([held.p3, held.p4, held.p6, held.p8]) {
-            let Some(bytes) = bytes else { break };
-            self.add_plane(recorder, *plane, bytes)?;
-        }
-        self.set_levels();
-        Ok(())
     }
 
     /// Puts one plane more into the slot, behind all that was recorded.
@@ -178,7 +149,6 @@ impl WgpuMatrix {
         plane: Plane,
         bytes: &[u8],
     ) -> Result<(), EngineError> {
-        let (rows, cols) = (self.rows, self.cols);
         let (Some(slot), [part]) = (&mut self.slot, self.parts.as_slice()) else {
             return Err(EngineError::mismatch(
                 "plane of a matrix",
@@ -186,32 +156,20 @@ impl WgpuMatrix {
                 "another",
             ));
         };
-        let place = slot.planes[plane.index()];
-        if slot.held.index() + 1 != plane.index() || place == 0 {
-            let expected = format!("the one after level {}", slot.held.bits());
-            return Err(EngineError::mismatch("plane of a matrix", expected, format!("{plane:?}")));
-        }
-        let expected = plane_bytes(slot.layout, rows, cols, plane).unwrap_or(0);
-        if bytes.len() != expected {
-            return Err(EngineError::mismatch("bytes of a plane", expected, bytes.len()));
-        }
+        let place = Some(slot.places[plane.index()]).filter(|place| *place > 0);
+        let place = slot.planes.next(plane, (place, bytes))?;
         let to = (&part.place.buffer, part.place.offset + place as u64);
         recorder.upload(part.place.slot, to, bytes)?;
-        slot.held = plane.level();
+        slot.planes.add(plane);
         self.set_levels();
         Ok(())
     }
 
     /// What levels of the model mean with the planes that are there.
     fn set_levels(&mut self) {
-        let Some(slot) = &self.slot else { return };
-        let bytes = |plane| plane_bytes(slot.layout, self.rows, self.cols, plane).unwrap_or(0);
-        self.levels = slot.prefixes.map(|prefix| {
-            let prefix = prefix.min(slot.held);
-            let planes = Plane::ALL.into_iter().filter(|plane| plane.level() <= prefix);
-            let bytes = planes.map(|plane| bytes(plane) as u64).sum();
-            HeldLevel { prefix: Ok(prefix.index() as u32), read_bytes: bytes, prefix_bytes: bytes }
-        });
+        if let Some(slot) = &self.slot {
+            self.levels = slot.planes.levels();
+        }
     }
 
     /// The prefix of its codes that a level of the model means, as its place among the levels.
@@ -219,8 +177,7 @@ impl WgpuMatrix {
     /// # Errors
     /// [`EngineError::LevelMissing`] if its planes are not held.
     pub(crate) fn prefix(&self, level: Level) -> Result<u32, EngineError> {
-        let prefix = self.levels[level.index()].prefix;
-        prefix.map_err(|(asked, held)| EngineError::LevelMissing { asked, held })
+        self.levels.prefix(level)
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -228,25 +185,10 @@ impl WgpuMatrix {
     }
 
     pub(crate) fn read_bytes(&self, level: Level) -> u64 {
-        self.levels[level.index()].read_bytes
+        self.levels.read_bytes(level)
     }
 
     pub(crate) fn prefix_bytes(&self, level: Level) -> u64 {
-        self.levels[level.index()].prefix_bytes
-    }
-}
-
-impl HeldLevel {
-    fn new(weights: &MatrixWeights, level: Level) -> Self {
-        let prefix = match weights {
-            MatrixWeights::Nested(matrix) => match matrix.prefix(level) {
-                Ok(prefix) => Ok(prefix.index() as u32),
-                Err(EngineError::LevelMissing { asked, held }) => Err((asked, held)),
-                Err(_) => Err((level.bits(), 0)),
-            },
-            _ => Ok(level.index() as u32),
-        };
-        let (read_bytes, prefix_bytes) = (weights.read_bytes(level), weights.prefix_bytes(level));
-        Self { prefix, read_bytes, prefix_bytes }
+        self.levels.prefix_bytes(level)
     }
 }

@@ -2,9 +2,11 @@
 //! routing, which know no device and hold none of its memory.
 
 mod free_ranges;
+mod held_levels;
 mod noted_uses;
 
 pub use free_ranges::FreeRanges;
+pub use held_levels::{HeldLevels, SlotPlanes};
 pub use noted_uses::{NOTED_USES_MAX, NotedUses};
 
 /// Values that a device gave, in place of what was there.
