@@ -3,72 +3,28 @@
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::{
-    ExpertShape, FeedForward, HeldExpert, LevelWeights, MatrixForm, MatrixShape,
-};
-use nestling_formats::nested::{InputTransform, Layout};
-use nestling_formats::{Activation, Level};
+use nestling_engine::backend::{ExpertShape, FeedForward, HeldExpert, LevelWeights};
+use nestling_engine::device::{ExpertForm, ProductForm, ProductKind, expect};
+use nestling_formats::Level;
 
 use crate::backend::CudaBackend;
 use crate::driver::Address;
-use crate::matrix::{CudaMatrix, ProductKind};
-use crate::memory::{CudaFloats, expect};
+use crate::matrix::CudaMatrix;
+use crate::memory::CudaFloats;
 use crate::params::ExpertEntry;
 use crate::recorder::Recorder;
 use crate::slabs::Place;
 
-/// What the same matrices of all experts have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Side {
-    pub rows: usize,
-    pub cols: usize,
-    pub kind: ProductKind,
-    pub rotated: bool,
-    is_tiled: bool,
+/// Such that the kernels which compute found experts take them.
+fn taken(form: ExpertForm) -> Option<ExpertForm> {
+    let is_taken = |form: ProductForm| form.kind == ProductKind::Float || form.is_tiled;
+    Some(form).filter(|form| is_taken(form.gate) && is_taken(form.down))
 }
 
-impl Side {
-    fn of(matrix: &CudaMatrix) -> Self {
-        let CudaMatrix { rows, cols, kind, rotated, .. } = matrix;
-        let (rows, cols, kind, rotated) = (*rows, *cols, *kind, *rotated);
-        Self { rows, cols, kind, rotated, is_tiled: matrix.is_tiled() }
-    }
-
-    fn of_shape(MatrixShape { rows, cols, form }: &MatrixShape, shape: &ExpertShape) -> Self {
-        let (nested, rotated, is_tiled) = match form {
-            MatrixForm::Float(_) => (false, false, false),
-            MatrixForm::Nested { layout, inputs, .. } => {
-                (true, *inputs == InputTransform::Hadamard, *layout == Layout::Tile16)
-            }
-        };
-        let kind = ProductKind::of(nested, shape.activations);
-        Self { rows: *rows, cols: *cols, kind, rotated, is_tiled }
-    }
-
-    /// Whether the kernels that compute found experts take such matrices.
-    fn is_taken(&self) -> bool {
-        self.kind == ProductKind::Float || self.is_tiled
-    }
-}
-
-/// What all experts of a table have in common.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Like {
-    pub activation: Activation,
-    pub gate: Side,
-    pub down: Side,
-}
-
-impl Like {
-    /// None where gate and up differ, or no kernel takes the matrices.
-    fn new(activation: Activation, [gate, up, down]: [Side; 3]) -> Option<Self> {
-        let is_taken = gate == up && gate.is_taken() && down.is_taken();
-        is_taken.then_some(Self { activation, gate, down })
-    }
-
-    fn of(expert: &FeedForward<CudaBackend>) -> Option<Self> {
-        Self::new(expert.activation, matrices(expert).map(Side::of))
-    }
+/// None where gate and up differ, or no kernel takes the matrices.
+fn form_of(expert: &FeedForward<CudaBackend>) -> Option<ExpertForm> {
+    let forms = matrices(expert).map(|matrix| matrix.form);
+    ExpertForm::of(expert.activation, forms).and_then(taken)
 }
 
 /// Who holds a table's experts.
@@ -81,7 +37,7 @@ enum Held {
 
 /// The experts of one layer, all alike in shape and form.
 pub struct CudaExpertTable {
-    pub(crate) like: Like,
+    pub(crate) form: ExpertForm,
     pub(crate) experts: usize,
     /// `[experts]`.
     entries: Place,
@@ -113,17 +69,12 @@ fn entry(expert: &FeedForward<CudaBackend>, levels: usize) -> ExpertEntry {
 /// The biases of all gates, then of all ups, then of all downs.
 fn join_biases(
     recorder: &mut Recorder,
-    like: &Like,
+    form: &ExpertForm,
     experts: &[Arc<FeedForward<CudaBackend>>],
 ) -> Result<Place, EngineError> {
-    let (inner, out, count) = (like.gate.rows, like.down.rows, experts.len());
-    let joined = recorder.place(4 * count * (2 * inner + out))?;
+    let joined = recorder.place(4 * form.bias_floats(experts.len()))?;
     for (index, expert) in experts.iter().enumerate() {
-        let places = [
-            (inner, index * inner),
-            (inner, (count + index) * inner),
-            (out, 2 * count * inner + index * out),
-        ];
+        let places = form.biases(experts.len(), index);
         for (bias, (rows, at)) in biases(expert).into_iter().zip(places) {
             let bias = bias.ok_or_else(|| EngineError::mismatch("an expert", "a bias", "none"))?;
             expect("bias", rows, bias.len)?;
@@ -143,16 +94,16 @@ impl CudaExpertTable {
         recorder: &mut Recorder,
         experts: &[Arc<FeedForward<CudaBackend>>],
     ) -> Result<Option<Self>, EngineError> {
-        let Some(like) = experts.first().and_then(|first| Like::of(first)) else {
+        let Some(form) = experts.first().and_then(|first| form_of(first)) else {
             return Ok(None);
         };
-        if experts.iter().any(|expert| Like::of(expert) != Some(like)) {
+        if experts.iter().any(|expert| form_of(expert) != Some(form)) {
             return Ok(None);
         }
         let has_bias = |expert: &FeedForward<_>| biases(expert).iter().any(Option::is_some);
         let biases = match experts.iter().filter(|expert| has_bias(expert)).count() {
             0 => None,
-            count if count == experts.len() => Some(join_biases(recorder, &like, experts)?),
+            count if count == experts.len() => Some(join_biases(recorder, &form, experts)?),
             _ => return Ok(None),
         };
         // A level that is not held is refused before a kernel looks here.
@@ -161,7 +112,7 @@ impl CudaExpertTable {
         let entries = recorder.upload(bytemuck::cast_slice(&entries))?;
         let held = Held::Resident(experts.to_vec());
         let experts = experts.len();
-        Ok(Some(Self { like, experts, entries, least: None, biases, by_weight: false, held }))
+        Ok(Some(Self { form, experts, entries, least: None, biases, by_weight: false, held }))
     }
 
     /// A table of so many experts in slots, none of which is there yet; none where no kernel takes
@@ -174,14 +125,13 @@ impl CudaExpertTable {
         shape: &ExpertShape,
         (experts, biases): (usize, Option<&[f32]>),
     ) -> Result<Option<Self>, EngineError> {
-        let sides = shape.matrices.map(|matrix| Side::of_shape(&matrix, shape));
-        let Some(like) = Like::new(shape.activation, sides) else { return Ok(None) };
+        let Some(form) = ExpertForm::of_shape(shape).and_then(taken) else { return Ok(None) };
         let biases = biases.map(|values| recorder.upload(bytemuck::cast_slice(values)));
         let biases = biases.transpose()?;
         let entries = vec![ExpertEntry::default(); experts];
         let entries = recorder.upload(bytemuck::cast_slice(&entries))?;
         let held = Held::Streamed;
-        Ok(Some(Self { like, experts, entries, least: None, biases, by_weight: false, held }))
+        Ok(Some(Self { form, experts, entries, least: None, biases, by_weight: false, held }))
     }
 
     /// Has the levels of uses go by their weights from now on, or by their rows again.
@@ -223,7 +173,7 @@ impl CudaExpertTable {
             Some(HeldExpert { weights, level }) => {
                 let bias = self.biases.is_some();
                 let is_alike = biases(weights).iter().all(|found| found.is_some() == bias);
-                if !is_alike || Like::of(weights) != Some(self.like) {
+                if !is_alike || form_of(weights) != Some(self.form) {
                     let (what, expected) = ("expert of a table", "one like the others");
                     return Err(EngineError::mismatch(what, expected, "another"));
                 }

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use nestling_engine::EngineError;
-use nestling_engine::device::{HeldLevels, SlotPlanes};
+use nestling_engine::device::{HeldLevels, ProductForm, SlotPlanes};
 use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights, NestedMatrix};
-use nestling_formats::nested::{GROUP, InputTransform, Layout, base_parts};
+use nestling_formats::nested::{GROUP, Layout, base_parts};
 use nestling_formats::{DType, Level, Plane};
 
 use crate::driver::Address;
@@ -23,11 +23,7 @@ const NO_PREFIX: u32 = 15;
 
 /// Weights with the way to multiply them.
 pub struct CudaMatrix {
-    pub(crate) rows: usize,
-    pub(crate) cols: usize,
-    pub(crate) kind: ProductKind,
-    /// Whether its inputs are rotated before the product.
-    pub(crate) rotated: bool,
+    pub(crate) form: ProductForm,
     /// What kernels read, as it is on the device too.
     pub(crate) described: Matrix,
     storage: Storage,
@@ -51,22 +47,6 @@ enum Storage {
 struct InSlot {
     room: Room,
     planes: SlotPlanes,
-}
-
-/// What a matrix is multiplied with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProductKind {
-    /// Activations in int8.
-    Int8,
-    /// Activations as they are.
-    Float,
-}
-
-impl ProductKind {
-    /// That of a matrix in the nested code or in floats.
-    pub(crate) fn of(nested: bool, activations: ActivationMode) -> Self {
-        if nested && activations == ActivationMode::Int8 { Self::Int8 } else { Self::Float }
-    }
 }
 
 /// How a matrix lies in memory, as kernels number it.
@@ -110,12 +90,8 @@ impl CudaMatrix {
         described.codec = head.address() + CODEC_OFFSET;
         recorder.fill(&head, 0, bytemuck::bytes_of(&described))?;
         recorder.fill(&head, CODEC_OFFSET, &codec)?;
-        let nested = matches!(weights, MatrixWeights::Nested(_));
         Ok(Self {
-            rows: weights.rows(),
-            cols: weights.cols(),
-            kind: ProductKind::of(nested, activations),
-            rotated: weights.inputs() == InputTransform::Hadamard,
+            form: ProductForm::of(weights, activations),
             described,
             storage: Storage::Own { head, _planes: planes },
             levels,
@@ -151,10 +127,7 @@ impl CudaMatrix {
         recorder.overwrite(&codec, described.codec)?;
         recorder.overwrite(nested.regions().planes().p2, base)?;
         let mut matrix = Self {
-            rows: nested.rows(),
-            cols: nested.cols(),
-            kind: ProductKind::of(true, activations),
-            rotated: weights.inputs() == InputTransform::Hadamard,
+            form: ProductForm::of(weights, activations),
             described,
             storage: Storage::Slot(InSlot { room, planes: SlotPlanes::base(nested) }),
             levels: HeldLevels::of(weights),
@@ -228,11 +201,6 @@ impl CudaMatrix {
         let Storage::Slot(slot) = &self.storage else { return Err(missing()) };
         let place = slot.room.planes[plane.index()].filter(|_| slot.planes.holds(plane));
         place.zip(slot.planes.bytes_of(plane)).ok_or_else(missing)
-    }
-
-    /// Whether rows lie interleaved by 16.
-    pub(crate) fn is_tiled(&self) -> bool {
-        self.described.form == Form::Tile16 as u32
     }
 
     /// # Errors

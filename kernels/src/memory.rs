@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nestling_engine::EngineError;
 use nestling_formats::nested::GROUP;
 
 use crate::driver::{Address, DeviceMemory, Driver};
@@ -180,12 +179,6 @@ impl CudaRouting {
     pub(crate) fn weights(&self) -> Address {
         self.memory.address() + 4 * (self.rows * self.per_token) as u64
     }
-}
-
-/// # Errors
-/// Sizes that differ.
-pub(crate) fn expect(what: &str, expected: usize, found: usize) -> Result<(), EngineError> {
-    if expected == found { Ok(()) } else { Err(EngineError::mismatch(what, expected, found)) }
 }
 
 /// A size as kernels take it.

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
-use nestling_engine::backend::{
-    ExpertShape, FeedForward, HeldExpert, LevelWeights, MatrixForm, MatrixShape,
-};
-use nestling_formats::nested::InputTransform;
-use nestling_formats::{Activation, Level};
+use nestling_engine::backend::{ExpertShape, FeedForward, HeldExpert, LevelWeights};
+use nestling_engine::device::{ExpertForm, expect};
+use nestling_formats::Level;
 
 use crate::backend::WgpuBackend;
 use crate::device::{Gpu, Memory, size_of};
-use crate::matrix::{ProductKind, WgpuMatrix};
-use crate::memory::{expect, word};
+use crate::matrix::WgpuMatrix;
+use crate::memory::word;
 use crate::recorder::Recorder;
 use crate::slots::{FIRST_SLAB, SlotSlabs};
 
@@ -33,49 +31,9 @@ const MISSING: u32 = u32::MAX;
 /// Most slabs of a table: each is a dispatch more.
 const SLABS_MAX: usize = 8;
 
-/// What the same matrices of all experts have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Side {
-    pub rows: usize,
-    pub cols: usize,
-    pub kind: ProductKind,
-    pub rotated: bool,
-}
-
-impl Side {
-    fn of(WgpuMatrix { rows, cols, kind, rotated, .. }: &WgpuMatrix) -> Self {
-        Self { rows: *rows, cols: *cols, kind: *kind, rotated: *rotated }
-    }
-
-    fn of_shape(MatrixShape { rows, cols, form }: &MatrixShape, shape: &ExpertShape) -> Self {
-        let (nested, rotated) = match form {
-            MatrixForm::Float(_) => (false, false),
-            MatrixForm::Nested { inputs, .. } => (true, *inputs == InputTransform::Hadamard),
-        };
-        let kind = ProductKind::of(nested, shape.activations);
-        Self { rows: *rows, cols: *cols, kind, rotated }
-    }
-}
-
-/// What all experts of a table have in common.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Like {
-    pub activation: Activation,
-    pub gate: Side,
-    pub down: Side,
-}
-
-impl Like {
-    /// None where gate and up differ.
-    fn of(expert: &FeedForward<WgpuBackend>) -> Option<Self> {
-        let [gate, up, down] = matrices(expert).map(Side::of);
-        (gate == up).then_some(Self { activation: expert.activation, gate, down })
-    }
-
-    fn of_shape(shape: &ExpertShape) -> Option<Self> {
-        let [gate, up, down] = shape.matrices.map(|matrix| Side::of_shape(&matrix, shape));
-        (gate == up).then_some(Self { activation: shape.activation, gate, down })
-    }
+/// None where gate and up differ.
+fn form_of(expert: &FeedForward<WgpuBackend>) -> Option<ExpertForm> {
+    ExpertForm::of(expert.activation, matrices(expert).map(|matrix| matrix.form))
 }
 
 /// Where a table's experts lie.
@@ -88,7 +46,7 @@ enum Slabs {
 
 /// The experts of one layer, all alike in shape and form.
 pub struct WgpuExpertTable {
-    pub(crate) like: Like,
+    pub(crate) form: ExpertForm,
     pub(crate) experts: usize,
     /// `[experts]` entries.
     pub(crate) entries: Memory,
@@ -110,23 +68,20 @@ fn has_bias(FeedForward { gate, up, down, .. }: &FeedForward<WgpuBackend>) -> bo
 /// The biases of all gates, then of all ups, then of all downs.
 fn join_biases(
     recorder: &mut Recorder,
-    like: &Like,
+    form: &ExpertForm,
     experts: &[Arc<FeedForward<WgpuBackend>>],
 ) -> Result<Memory, EngineError> {
-    let (inner, out) = (like.gate.rows, like.down.rows);
-    let bytes = 4 * experts.len() * (2 * inner + out);
-    let joined = recorder.gpu.buffer("biases of experts", bytes as u64)?;
+    let bytes = 4 * form.bias_floats(experts.len()) as u64;
+    let joined = recorder.gpu.buffer("biases of experts", bytes)?;
     for (index, expert) in experts.iter().enumerate() {
         let FeedForward { gate, up, down, .. } = &**expert;
-        let gates = experts.len() * inner;
-        let places =
-            [(gate, index * inner), (up, gates + index * inner), (down, 2 * gates + index * out)];
-        for (linear, at) in places {
+        let places = form.biases(experts.len(), index);
+        for (linear, (rows, at)) in [gate, up, down].into_iter().zip(places) {
             let bias = linear.bias.as_ref();
             let bias = bias.ok_or_else(|| EngineError::mismatch("an expert", "a bias", "none"))?;
-            expect("bias", linear.matrix.rows, bias.len)?;
+            expect("bias", rows, bias.len)?;
             let from = (&bias.place.buffer, bias.place.offset);
-            recorder.copy(from, (&joined.raw, 4 * at as u64), 4 * bias.len as u64);
+            recorder.copy(from, (&joined.raw, 4 * at as u64), 4 * rows as u64);
         }
     }
     recorder.submit()?;
@@ -143,13 +98,13 @@ impl WgpuExpertTable {
         recorder: &mut Recorder,
         experts: &[Arc<FeedForward<WgpuBackend>>],
     ) -> Result<Option<Self>, EngineError> {
-        let Some(like) = experts.first().and_then(|first| Like::of(first)) else {
+        let Some(form) = experts.first().and_then(|first| form_of(first)) else {
             return Ok(None);
         };
         let mut slabs: Vec<(usize, wgpu::Buffer)> = Vec::new();
         let mut entries = Vec::with_capacity(experts.len() * ENTRY_WORDS);
         for expert in experts {
-            if Like::of(expert) != Some(like) {
+            if form_of(expert) != Some(form) {
                 return Ok(None);
             }
             for matrix in matrices(expert) {
@@ -169,7 +124,7 @@ impl WgpuExpertTable {
         }
         let biases = match experts.iter().filter(|expert| has_bias(expert)).count() {
             0 => None,
-            count if count == experts.len() => Some(join_biases(recorder, &like, experts)?),
+            count if count == experts.len() => Some(join_biases(recorder, &form, experts)?),
             _ => return Ok(None),
         };
         entries.resize(entries.len() + LEAST_WORDS * experts.len(), MISSING);
@@ -178,7 +133,7 @@ impl WgpuExpertTable {
         let slabs = slabs.into_iter().map(|(_, buffer)| buffer).collect();
         let slabs = Slabs::Resident(slabs, experts.to_vec());
         let experts = experts.len();
-        Ok(Some(Self { like, experts, entries, biases, by_weight: false, slabs }))
+        Ok(Some(Self { form, experts, entries, biases, by_weight: false, slabs }))
     }
 
     /// A table of so many experts in slots, none of which is there yet; none where gates and ups
@@ -191,14 +146,14 @@ impl WgpuExpertTable {
         (shape, slabs): (&ExpertShape, &SlotSlabs),
         (experts, biases): (usize, Option<&[f32]>),
     ) -> Result<Option<Self>, EngineError> {
-        let Some(like) = Like::of_shape(shape) else { return Ok(None) };
+        let Some(form) = ExpertForm::of_shape(shape) else { return Ok(None) };
         let biases =
             biases.map(|values| gpu.upload("biases of experts", bytemuck::cast_slice(values)));
         let biases = biases.transpose()?;
         let entries = vec![MISSING; experts * (ENTRY_WORDS + LEAST_WORDS)];
         let entries = gpu.upload("places of experts", bytemuck::cast_slice(&entries))?;
         let slabs = Slabs::Streamed(slabs.clone());
-        Ok(Some(Self { like, experts, entries, biases, by_weight: false, slabs }))
+        Ok(Some(Self { form, experts, entries, biases, by_weight: false, slabs }))
     }
 
     /// Has the levels of uses go by their weights from now on, or by their rows again.
@@ -233,7 +188,7 @@ impl WgpuExpertTable {
         }
         let mut entry = [MISSING; ENTRY_WORDS];
         if let Some(HeldExpert { weights, level: highest }) = held {
-            if has_bias(weights) != self.biases.is_some() || Like::of(weights) != Some(self.like) {
+            if has_bias(weights) != self.biases.is_some() || form_of(weights) != Some(self.form) {
                 return Err(EngineError::mismatch(
                     "expert of a table",
                     "one like the others",

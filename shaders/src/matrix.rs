@@ -1,9 +1,8 @@
 //! Weight matrices in memory of the device.
 
 use nestling_engine::EngineError;
-use nestling_engine::device::{HeldLevels, SlotPlanes};
+use nestling_engine::device::{HeldLevels, ProductForm, SlotPlanes};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
-use nestling_formats::nested::InputTransform;
 use nestling_formats::{Level, Plane};
 
 use crate::device::Gpu;
@@ -16,11 +15,7 @@ use crate::slots::{PlanePlaces, Room};
 /// Weights with the way to multiply them.
 #[derive(Debug)]
 pub struct WgpuMatrix {
-    pub(crate) rows: usize,
-    pub(crate) cols: usize,
-    pub(crate) kind: ProductKind,
-    /// Whether its inputs are rotated before the product.
-    pub(crate) rotated: bool,
+    pub(crate) form: ProductForm,
     /// Ascending rows.
     pub(crate) parts: Vec<MatrixPart>,
     levels: HeldLevels,
@@ -34,21 +29,6 @@ struct InSlot {
     /// Places of planes from the beginning of the matrix on, in bytes.
     places: PlanePlaces,
     planes: SlotPlanes,
-}
-
-/// What a matrix is multiplied with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProductKind {
-    /// Activations in int8.
-    Int8,
-    /// Activations as they are.
-    Float,
-}
-
-impl ProductKind {
-    pub(crate) fn of(nested: bool, activations: ActivationMode) -> Self {
-        if nested && activations == ActivationMode::Int8 { Self::Int8 } else { Self::Float }
-    }
 }
 
 /// Rows of a matrix that lie together.
@@ -92,16 +72,8 @@ impl WgpuMatrix {
         activations: ActivationMode,
         (parts, levels): (Vec<MatrixPart>, HeldLevels),
     ) -> Self {
-        let nested = matches!(weights, MatrixWeights::Nested(_));
-        Self {
-            rows: weights.rows(),
-            cols: weights.cols(),
-            kind: ProductKind::of(nested, activations),
-            rotated: weights.inputs() == InputTransform::Hadamard,
-            parts,
-            levels,
-            slot: None,
-        }
+        let form = ProductForm::of(weights, activations);
+        Self { form, parts, levels, slot: None }
     }
 
     /// Puts a matrix into a slot, with the planes that it has, behind all that was recorded.
@@ -178,10 +150,6 @@ impl WgpuMatrix {
     /// [`EngineError::LevelMissing`] if its planes are not held.
     pub(crate) fn prefix(&self, level: Level) -> Result<u32, EngineError> {
         self.levels.prefix(level)
-    }
-
-    pub(crate) fn rows(&self) -> usize {
-        self.rows
     }
 
     pub(crate) fn read_bytes(&self, level: Level) -> u64 {

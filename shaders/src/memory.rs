@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use nestling_engine::EngineError;
-
 use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
 use crate::recorder::Binding;
@@ -113,12 +111,6 @@ impl WgpuRouting {
         (self.rows, self.per_token) = (rows, per_token);
         Ok(())
     }
-}
-
-/// # Errors
-/// Sizes that differ.
-pub(crate) fn expect(what: &str, expected: usize, found: usize) -> Result<(), EngineError> {
-    if expected == found { Ok(()) } else { Err(EngineError::mismatch(what, expected, found)) }
 }
 
 /// A size as shaders take it.

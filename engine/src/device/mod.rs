@@ -1,13 +1,27 @@
 //! What every backend of a device keeps in the same way: books and checks over shapes, levels and
 //! routing, which know no device and hold none of its memory.
 
+mod expert_form;
 mod free_ranges;
 mod held_levels;
 mod noted_uses;
+mod product_form;
 
+use crate::EngineError;
+
+pub use expert_form::{ExpertForm, RoutedRows};
 pub use free_ranges::FreeRanges;
 pub use held_levels::{HeldLevels, SlotPlanes};
 pub use noted_uses::{NOTED_USES_MAX, NotedUses};
+pub use product_form::{HeadsForm, ProductForm, ProductKind, check_feed_forward};
+
+/// Checks a size.
+///
+/// # Errors
+/// Sizes that differ.
+pub fn expect(what: &str, expected: usize, found: usize) -> Result<(), EngineError> {
+    if expected == found { Ok(()) } else { Err(EngineError::mismatch(what, expected, found)) }
+}
 
 /// Values that a device gave, in place of what was there.
 pub fn fill<T>(out: &mut Vec<T>, bytes: &[u8], value: impl Fn([u8; 4]) -> T) {

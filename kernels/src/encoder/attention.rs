@@ -3,6 +3,7 @@
 use nestling_engine::EngineError;
 use nestling_engine::backend::{AttentionHeads, HeadNorm};
 use nestling_engine::batch::StepRows;
+use nestling_engine::device::expect;
 use nestling_engine::kv_cache::{KvDtype, KvValues, PAGE_POSITIONS, PageId};
 use nestling_formats::RopePairs;
 
@@ -10,7 +11,7 @@ use super::Tools;
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::kernel::Kernel;
-use crate::memory::{CudaBuffer, CudaFloats, expect, word};
+use crate::memory::{CudaBuffer, CudaFloats, word};
 use crate::pages::{CudaPages, PageLayout};
 use crate::params::{
     AttendParams, KvStoreParams, NormPartParams, RopeParams, RowPlace, SPLIT_POSITIONS,

@@ -3,12 +3,13 @@
 use nestling_engine::EngineError;
 use nestling_engine::backend::DeltaNet;
 use nestling_engine::batch::StepRows;
+use nestling_engine::device::expect;
 use nestling_engine::recurrent::{Run, runs};
 
 use super::{HEAD_DIM_MAX, Tools};
 use crate::backend::CudaBackend;
 use crate::error::CudaError;
-use crate::memory::{CudaBuffer, expect, word};
+use crate::memory::{CudaBuffer, word};
 use crate::params::{DeltaNetParams, StateRun};
 use crate::states::CudaStates;
 

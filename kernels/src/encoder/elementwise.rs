@@ -1,11 +1,12 @@
 //! What is done element by element, and with whole rows.
 
 use nestling_engine::EngineError;
+use nestling_engine::device::expect;
 
 use super::Tools;
 use crate::driver::Address;
 use crate::kernel::Kernel;
-use crate::memory::{CudaBuffer, CudaRouting, expect, word};
+use crate::memory::{CudaBuffer, CudaRouting, word};
 use crate::params::{
     AddGatedParams, ArgmaxParams, ExpertsSumParams, GateParams, GatherRowsParams, ScalarParams,
 };

@@ -2,10 +2,11 @@
 
 use nestling_engine::EngineError;
 use nestling_engine::batch::StepRows;
+use nestling_engine::device::expect;
 
 use super::Tools;
 use crate::matrix::CudaMatrix;
-use crate::memory::{CudaBuffer, expect, word};
+use crate::memory::{CudaBuffer, word};
 use crate::params::EmbedParams;
 
 /// `out[t] = table[tokens[t]]`.
@@ -15,10 +16,10 @@ pub(super) fn embed(
     rows: &StepRows,
     out: &mut CudaBuffer,
 ) -> Result<(), EngineError> {
-    expect("embedding", out.cols, table.cols)?;
+    expect("embedding", out.cols, table.form.cols)?;
     for (&token, &level) in rows.tokens.iter().zip(&rows.dense_levels) {
-        if token as usize >= table.rows {
-            return Err(EngineError::TokenOutOfRange { token, vocab_size: table.rows });
+        if token as usize >= table.form.rows {
+            return Err(EngineError::TokenOutOfRange { token, vocab_size: table.form.rows });
         }
         table.check(level)?;
     }
@@ -31,7 +32,7 @@ pub(super) fn embed(
         levels: recorder.table(&levels)?,
         out: out.address(),
         rows: word("rows", rows.len())?,
-        cols: word("columns", table.cols)?,
+        cols: word("columns", table.form.cols)?,
     };
     Ok(recorder.launch(params.launch(), &params)?)
 }

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{FeedForward, PinnedExpert};
+use nestling_engine::device::{ProductForm, ProductKind, check_feed_forward, expect};
 use nestling_formats::nested::GROUP;
 use nestling_formats::{Activation, Level};
 
@@ -17,8 +18,7 @@ use super::products::{
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::kernel::Kernel;
-use crate::matrix::{CudaMatrix, ProductKind};
-use crate::memory::{CudaBuffer, CudaRouting, expect, word};
+use crate::memory::{CudaBuffer, CudaRouting, word};
 use crate::params::{GATED_TILES, GatedParams, GatedProductParams, Pair};
 
 /// Bytes of gates and ups that are computed together, at most.
@@ -95,7 +95,7 @@ pub(super) fn experts(
 /// What parts must share to be computed together.
 fn kind(used: &Use) -> (Activation, usize, ProductKind, bool) {
     let FeedForward { activation, gate, down, .. } = used.weights;
-    (*activation, gate.matrix.rows, down.matrix.kind, down.matrix.rotated)
+    (*activation, gate.matrix.form.rows, down.matrix.form.kind, down.matrix.form.rotated)
 }
 
 fn feed_forward(
@@ -106,16 +106,14 @@ fn feed_forward(
 ) -> Result<(), EngineError> {
     for used in uses {
         let FeedForward { gate, up, down, .. } = used.weights;
-        expect("inputs of up", gate.matrix.cols, up.matrix.cols)?;
-        expect("gate and up", gate.matrix.rows, up.matrix.rows)?;
-        expect("inputs of down", gate.matrix.rows, down.matrix.cols)?;
-        expect("outputs of down", output.cols, down.matrix.rows)?;
+        let forms = [gate, up, down].map(|linear| &linear.matrix.form);
+        check_feed_forward(forms, output.cols)?;
     }
     let first = uses.iter().flat_map(|used| [&used.weights.gate.matrix, &used.weights.up.matrix]);
     let input = input_of(tools, x, first)?;
     for uses in uses.chunk_by(|a, b| kind(a) == kind(b)) {
         let (Some(first), Some(last)) = (uses.first(), uses.last()) else { continue };
-        let width = first.weights.gate.matrix.rows;
+        let width = first.weights.gate.matrix.form.rows;
         let rows_max = (GATE_UP_BYTES_MAX / (8 * width.max(1))).max(1);
         for start in (first.pairs.start..last.pairs.end).step_by(rows_max) {
             let window = start..last.pairs.end.min(start + rows_max);
@@ -133,7 +131,7 @@ fn joined(
     output: &Output,
 ) -> Result<(), EngineError> {
     let Some(first) = uses.first() else { return Ok(()) };
-    let (width, rows) = (first.weights.gate.matrix.rows, window.len());
+    let (width, rows) = (first.weights.gate.matrix.form.rows, window.len());
     let cut = |range: &Range<usize>| {
         let (start, end) = (range.start.max(window.start), range.end.min(window.end));
         start.saturating_sub(window.start)..end.saturating_sub(window.start)
@@ -204,7 +202,7 @@ pub(super) struct Joint {
 
 impl Joint {
     fn of(FeedForward { activation, down, .. }: &FeedForward<CudaBackend>) -> Self {
-        let CudaMatrix { kind, rotated, .. } = down.matrix;
+        let ProductForm { kind, rotated, .. } = down.matrix.form;
         Self { activation: *activation, kind, rotated }
     }
 

@@ -19,7 +19,7 @@ use nestling_engine::backend::{
     LevelWeights, Linear, PinnedExpert, Router, Routing, SlotPlace,
 };
 use nestling_engine::batch::StepRows;
-use nestling_engine::device::fill;
+use nestling_engine::device::{expect, fill};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{Level, MatrixKind, Plane};
 
@@ -27,7 +27,7 @@ use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::expert_table::CudaExpertTable;
 use crate::matrix::CudaMatrix;
-use crate::memory::{CudaBuffer, CudaFloats, CudaRouting, expect};
+use crate::memory::{CudaBuffer, CudaFloats, CudaRouting};
 use crate::pages::CudaPages;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;

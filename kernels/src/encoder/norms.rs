@@ -1,9 +1,10 @@
 //! RMSNorm of rows, in int8 too where products take them so.
 
 use nestling_engine::EngineError;
+use nestling_engine::device::expect;
 
 use super::Tools;
-use crate::memory::{CudaBuffer, CudaFloats, expect, word};
+use crate::memory::{CudaBuffer, CudaFloats, word};
 use crate::params::RmsNormParams;
 use crate::scratch::Quantized;
 

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{HeadMatrices, Linear};
+use nestling_engine::device::{HeadsForm, ProductKind, expect};
 use nestling_formats::Level;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 
@@ -15,8 +16,8 @@ use super::quantize::{Heads, quantize};
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::kernel::Kernel;
-use crate::matrix::{CudaMatrix, ProductKind};
-use crate::memory::{CudaBuffer, CudaFloats, expect, word};
+use crate::matrix::CudaMatrix;
+use crate::memory::{CudaBuffer, CudaFloats, word};
 use crate::params::{
     Block, HeadsRestParams, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, Pair,
     ProductParams,
@@ -49,7 +50,7 @@ impl<'a> Job<'a> {
         (out_col, pairs): (usize, Range<usize>),
     ) -> Result<Self, EngineError> {
         matrix.check(level)?;
-        let (kind, rows) = (matrix.kind, 0..matrix.rows);
+        let (kind, rows) = (matrix.form.kind, 0..matrix.form.rows);
         Ok(Self { matrix, bias: bias.as_ref(), kind, level, rows, out_col, pairs })
     }
 }
@@ -61,8 +62,8 @@ impl Job<'_> {
     }
 
     fn check(&self, input: &Input) -> Result<(), EngineError> {
-        expect("inputs of a matrix", self.matrix.cols, input.cols)?;
-        self.bias.map_or(Ok(()), |bias| expect("bias", self.matrix.rows, bias.len))
+        expect("inputs of a matrix", self.matrix.form.cols, input.cols)?;
+        self.bias.map_or(Ok(()), |bias| expect("bias", self.matrix.form.rows, bias.len))
     }
 }
 
@@ -124,7 +125,7 @@ impl Way {
     fn of(job: &Job) -> Self {
         match (job.kind, job.pairs.len()) {
             (ProductKind::Float, _) => Self::Float,
-            (ProductKind::Int8, _) if !job.matrix.is_tiled() => Self::RowMajor,
+            (ProductKind::Int8, _) if !job.matrix.form.is_tiled => Self::RowMajor,
             (ProductKind::Int8, 0..=1) => Self::One,
             (ProductKind::Int8, 2..MANY_PAIRS) => Self::Few,
             (ProductKind::Int8, _) => Self::Many,
@@ -316,7 +317,7 @@ pub(super) fn input_of<'a>(
     x: &CudaBuffer,
     mut matrices: impl Iterator<Item = &'a CudaMatrix>,
 ) -> Result<Input, EngineError> {
-    let is_int8 = matrices.any(|matrix| matrix.kind == ProductKind::Int8);
+    let is_int8 = matrices.any(|matrix| matrix.form.kind == ProductKind::Int8);
     input_for(tools, x, if is_int8 { ProductKind::Int8 } else { ProductKind::Float })
 }
 
@@ -342,7 +343,7 @@ pub(super) fn matmul(
     x: &CudaBuffer,
     out: &mut CudaBuffer,
 ) -> Result<(), EngineError> {
-    expect("outputs", out.cols, weights.iter().map(|linear| linear.matrix.rows).sum())?;
+    expect("outputs", out.cols, weights.iter().map(|linear| linear.matrix.form.rows).sum())?;
     out.resize(tools.recorder, x.rows)?;
     linear(tools, (weights, levels), x, &Output::of(out, Write::Set))
 }
@@ -353,7 +354,7 @@ pub(super) fn matmul_add(
     x: &CudaBuffer,
     out: &CudaBuffer,
 ) -> Result<(), EngineError> {
-    expect("outputs of a matrix", weights.matrix.rows, out.cols)?;
+    expect("outputs of a matrix", weights.matrix.form.rows, out.cols)?;
     expect("rows of a sum", x.rows, out.rows)?;
     linear(tools, (std::slice::from_ref(weights), levels), x, &Output::of(out, Write::Add))
 }
@@ -370,7 +371,7 @@ fn linear(
         for (level, pairs) in &ranges {
             jobs.push(Job::new(linear, *level, (out_col, pairs.clone()))?);
         }
-        out_col += linear.matrix.rows;
+        out_col += linear.matrix.form.rows;
     }
     let input = input_of(tools, x, weights.iter().map(|linear| &linear.matrix))?;
     products(tools, (&jobs, &pairs), &input, output)
@@ -387,10 +388,10 @@ pub(super) fn multiply_float(
     let level = Level::L8;
     matrix.check(level)?;
     let (pairs, _) = pairs_by_level(&vec![level; x.rows]);
-    let (kind, rows, of_all) = (ProductKind::Float, 0..matrix.rows, 0..pairs.len());
+    let (kind, rows, of_all) = (ProductKind::Float, 0..matrix.form.rows, 0..pairs.len());
     let job = Job { matrix, bias: None, kind, level, rows, out_col: 0, pairs: of_all };
     let input = Input { quantized: None, floats: x.address(), cols: x.cols, stride: x.cols };
-    let output = Output { values: out, cols: matrix.rows, write: Write::Set };
+    let output = Output { values: out, cols: matrix.form.rows, write: Write::Set };
     products(tools, (&[job], &pairs), &input, &output)
 }
 
@@ -400,14 +401,9 @@ pub(super) fn matmul_heads(
     x: &CudaBuffer,
     out: &mut CudaBuffer,
 ) -> Result<(), EngineError> {
-    let (matrix, count) = (&weights.matrix, weights.heads.max(1));
-    expect("rows of the heads' matrices", 0, matrix.rows % count)?;
-    expect("columns of heads", 0, x.cols % count)?;
-    let (inputs, outputs, width) = (matrix.cols, matrix.rows / count, x.cols / count);
-    let rest = width.checked_sub(inputs).ok_or_else(|| {
-        EngineError::mismatch("columns of heads", format!("{inputs} or more"), width)
-    })?;
-    expect("columns of the heads' products", count * (outputs + rest), out.cols)?;
+    let matrix = &weights.matrix;
+    let heads = HeadsForm::of(&matrix.form, weights.heads, (x.cols, out.cols))?;
+    let HeadsForm { count, inputs, outputs, width, rest } = heads;
     let (rows, ranges) = by_level(x, levels)?;
     out.resize(tools.recorder, x.rows)?;
     let (mut pairs, mut jobs) = (Vec::with_capacity(count * rows.len()), Vec::new());
@@ -422,7 +418,7 @@ pub(super) fn matmul_heads(
             jobs.push(Job {
                 matrix,
                 bias: None,
-                kind: matrix.kind,
+                kind: matrix.form.kind,
                 level: *level,
                 rows: head * outputs..(head + 1) * outputs,
                 out_col: head * (outputs + rest),
@@ -430,7 +426,7 @@ pub(super) fn matmul_heads(
             });
         }
     }
-    let quantized = match matrix.kind {
+    let quantized = match matrix.form.kind {
         ProductKind::Int8 => Some(quantize(tools, x, Heads { count, width, inputs })?),
         ProductKind::Float => None,
     };

@@ -2,13 +2,14 @@
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{Router, Routing};
+use nestling_engine::device::expect;
 use nestling_formats::{GroupScore, RouterScore};
 
 use super::{NUM_EXPERTS_MAX, PER_TOKEN_MAX, Tools, products};
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::error::CudaError;
-use crate::memory::{CudaBuffer, CudaFloats, CudaRouting, expect, word};
+use crate::memory::{CudaBuffer, CudaFloats, CudaRouting, word};
 use crate::params::RouteParams;
 use crate::recorder::Recorder;
 
@@ -35,7 +36,7 @@ pub(super) fn route(
     x: &CudaBuffer,
     out: &mut CudaRouting,
 ) -> Result<(), EngineError> {
-    let experts = router.weights.rows;
+    let experts = router.weights.form.rows;
     let biases = router.logit_bias.iter().chain(&router.selection_bias);
     for vector in biases.chain(&router.expert_scale) {
         expect("numbers of the router", experts, vector.len)?;
@@ -77,7 +78,7 @@ fn choose(
         ids: out.ids(),
         weights: out.weights(),
         rows: word("rows", rows)?,
-        experts: word("experts", router.weights.rows)?,
+        experts: word("experts", router.weights.form.rows)?,
         per_token: word("experts of a token", per_token)?,
         is_sigmoid: u32::from(matches!(rule.score, RouterScore::Sigmoid)),
         normalizes: u32::from(rule.norm_topk_prob),

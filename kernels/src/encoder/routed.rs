@@ -1,7 +1,9 @@
 //! Experts that kernels find by themselves: the routing is not read back.
 
 use nestling_engine::EngineError;
-use nestling_engine::device::{NOTED_USES_MAX, NotedUses};
+use nestling_engine::device::{
+    ExpertForm, NOTED_USES_MAX, NotedUses, ProductForm, ProductKind, RoutedRows,
+};
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
@@ -10,10 +12,9 @@ use super::experts::{Joint, gated, gated_products};
 use super::products::{Call, Input, Output, Write, call_kernel, input_for};
 use crate::driver::{Address, DeviceMemory};
 use crate::error::CudaError;
-use crate::expert_table::{CudaExpertTable, Like, Side};
+use crate::expert_table::CudaExpertTable;
 use crate::kernel::Kernel;
-use crate::matrix::ProductKind;
-use crate::memory::{CudaBuffer, CudaRouting, expect, word};
+use crate::memory::{CudaBuffer, CudaRouting, word};
 use crate::params::{Block, EXPERT_USES_MAX, ExpertBlocksParams, MATVEC_PAIRS_MAX, Pair};
 use crate::recorder::Recorder;
 
@@ -56,7 +57,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn call(&self, kernel: Kernel, like: Side) -> Call {
+    fn call(&self, kernel: Kernel, like: ProductForm) -> Call {
         let Self { first, count, pairs, .. } = *self;
         Call { kernel, blocks: first, count, tiles: like.rows.div_ceil(TILE_ROWS), pairs }
     }
@@ -69,17 +70,10 @@ pub(super) fn experts(
     x: &CudaBuffer,
     out: &mut CudaBuffer,
 ) -> Result<(), EngineError> {
-    let Like { activation, gate, down } = table.like;
-    expect("rows of the routing", x.rows, routing.rows)?;
-    expect("rows of levels", x.rows, levels.len())?;
-    expect("inputs of an expert", gate.cols, x.cols)?;
-    expect("outputs of an expert", down.rows, out.cols)?;
-    expect("outputs of gate", gate.rows, down.cols)?;
-    for (index, level) in levels.iter().enumerate() {
-        if !levels[..index].contains(level) {
-            table.check(*level)?;
-        }
-    }
+    let ExpertForm { activation, gate, down } = table.form;
+    let (routed, out_cols) = (routing.rows, out.cols);
+    let rows = RoutedRows { x: (x.rows, x.cols), routed, levels, out_cols };
+    table.form.check(rows, |level| table.check(level))?;
     let uses = x.rows * routing.per_token;
     out.resize(tools.recorder, uses)?;
     let [inner, outer] = find(tools, (table, notes), (levels, routing), uses)?;
@@ -138,8 +132,8 @@ fn find(
         uses: word("uses of experts", uses)?,
         per_token: word("experts of a token", routing.per_token)?,
         experts: word("experts", table.experts)?,
-        inner_rows: word("rows of a gate", table.like.gate.rows)?,
-        out_rows: word("rows of a down", table.like.down.rows)?,
+        inner_rows: word("rows of a gate", table.form.gate.rows)?,
+        out_rows: word("rows of a down", table.form.down.rows)?,
         call: word("layers", notes.uses.calls())?,
         together: MATVEC_PAIRS_MAX,
         padding: 0,
@@ -156,7 +150,7 @@ fn find(
 /// Multiplies what the blocks name. `like` is what their matrices have in common.
 fn multiply(
     tools: &mut Tools<'_>,
-    (blocks, like): (Blocks, Side),
+    (blocks, like): (Blocks, ProductForm),
     input: &Input,
     output: &Output,
 ) -> Result<(), EngineError> {

@@ -4,12 +4,13 @@ use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{AttentionHeads, HeadNorm};
 use nestling_engine::batch::StepRows;
+use nestling_engine::device::expect;
 use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
 use nestling_formats::RopePairs;
 
 use super::Tools;
 use crate::backend::WgpuBackend;
-use crate::memory::{WgpuBuffer, WgpuFloats, expect, word};
+use crate::memory::{WgpuBuffer, WgpuFloats, word};
 use crate::pages::{CHUNKS, PageLayout, WgpuPages};
 use crate::pipelines::{Pipeline, Pipelines};
 use crate::recorder::{Binding, spread};

@@ -4,12 +4,13 @@ use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::DeltaNet;
 use nestling_engine::batch::StepRows;
+use nestling_engine::device::expect;
 use nestling_engine::recurrent::{Run, StateId, runs};
 use nestling_formats::DeltaNetConfig;
 
 use super::Tools;
 use crate::backend::WgpuBackend;
-use crate::memory::{WgpuBuffer, expect, word};
+use crate::memory::{WgpuBuffer, word};
 use crate::recorder::{Binding, spread};
 use crate::states::WgpuStates;
 

@@ -1,9 +1,10 @@
 //! What is done element by element, and with whole rows.
 
 use nestling_engine::EngineError;
+use nestling_engine::device::expect;
 
 use super::Tools;
-use crate::memory::{WgpuBuffer, WgpuRouting, expect, word};
+use crate::memory::{WgpuBuffer, WgpuRouting, word};
 use crate::pipelines::Pipeline;
 use crate::recorder::{Binding, spread};
 

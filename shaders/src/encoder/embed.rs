@@ -3,10 +3,11 @@
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::batch::StepRows;
+use nestling_engine::device::expect;
 
 use super::Tools;
 use crate::matrix::WgpuMatrix;
-use crate::memory::{WgpuBuffer, expect, word};
+use crate::memory::{WgpuBuffer, word};
 use crate::recorder::{Binding, spread};
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -25,11 +26,11 @@ pub(super) fn embed(
     rows: &StepRows,
     out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
-    expect("embedding", out.cols, table.cols)?;
+    expect("embedding", out.cols, table.form.cols)?;
     let mut tokens = Vec::with_capacity(rows.len());
     for (&token, &level) in rows.tokens.iter().zip(&rows.dense_levels) {
-        if token as usize >= table.rows {
-            return Err(EngineError::TokenOutOfRange { token, vocab_size: table.rows });
+        if token as usize >= table.form.rows {
+            return Err(EngineError::TokenOutOfRange { token, vocab_size: table.form.rows });
         }
         tokens.push([token, table.prefix(level)?]);
     }
@@ -41,7 +42,7 @@ pub(super) fn embed(
         }
         let params = Params {
             rows: word("rows", rows.len())?,
-            cols: word("columns", table.cols)?,
+            cols: word("columns", table.form.cols)?,
             matrix: part.place.word(),
             padding: 0,
         };

@@ -8,14 +8,14 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{FeedForward, PinnedExpert};
+use nestling_engine::device::{ProductKind, check_feed_forward, expect};
 use nestling_formats::nested::GROUP;
 use nestling_formats::{Activation, Level};
 
 use super::Tools;
 use super::products::{Input, Job, Output, Pair, Write, input_of, pairs_by_level, products};
 use crate::backend::WgpuBackend;
-use crate::matrix::ProductKind;
-use crate::memory::{WgpuBuffer, WgpuRouting, expect, word};
+use crate::memory::{WgpuBuffer, WgpuRouting, word};
 use crate::recorder::{Binding, spread};
 
 /// Bytes of gates and ups that are computed together, at most.
@@ -104,7 +104,7 @@ pub(super) fn experts(
 /// What parts must share to be computed together.
 fn kind(used: &Use) -> (Activation, usize, ProductKind, bool) {
     let FeedForward { activation, gate, down, .. } = used.weights;
-    (*activation, gate.matrix.rows, down.matrix.kind, down.matrix.rotated)
+    (*activation, gate.matrix.form.rows, down.matrix.form.kind, down.matrix.form.rotated)
 }
 
 fn feed_forward(
@@ -115,16 +115,14 @@ fn feed_forward(
 ) -> Result<(), EngineError> {
     for used in uses {
         let FeedForward { gate, up, down, .. } = used.weights;
-        expect("inputs of up", gate.matrix.cols, up.matrix.cols)?;
-        expect("gate and up", gate.matrix.rows, up.matrix.rows)?;
-        expect("inputs of down", gate.matrix.rows, down.matrix.cols)?;
-        expect("outputs of down", output.cols, down.matrix.rows)?;
+        let forms = [gate, up, down].map(|linear| &linear.matrix.form);
+        check_feed_forward(forms, output.cols)?;
     }
     let first = uses.iter().flat_map(|used| [&used.weights.gate.matrix, &used.weights.up.matrix]);
     let input = input_of(tools, x, first)?;
     for uses in uses.chunk_by(|a, b| kind(a) == kind(b)) {
         let (Some(first), Some(last)) = (uses.first(), uses.last()) else { continue };
-        let width = first.weights.gate.matrix.rows;
+        let width = first.weights.gate.matrix.form.rows;
         let room = GATE_UP_BYTES_MAX.min(tools.gpu.binding_bytes_max()) as usize;
         let rows_max = (room / (8 * width.max(1))).max(1);
         for start in (first.pairs.start..last.pairs.end).step_by(rows_max) {
@@ -145,7 +143,7 @@ fn joined(
     output: &Output,
 ) -> Result<(), EngineError> {
     let Some(first) = uses.first() else { return Ok(()) };
-    let (width, rows) = (first.weights.gate.matrix.rows, window.len());
+    let (width, rows) = (first.weights.gate.matrix.form.rows, window.len());
     let cut = |range: &Range<usize>| {
         let (start, end) = (range.start.max(window.start), range.end.min(window.end));
         start.saturating_sub(window.start)..end.saturating_sub(window.start)
@@ -165,8 +163,11 @@ fn joined(
     let inner = Output { values: gate_up.clone(), cols: 2 * width, write: Write::Set };
     products(tools, (&to_inner, &inner_pairs), input, &inner)?;
     let FeedForward { activation, down, .. } = first.weights;
-    let joint =
-        Joint { activation: *activation, kind: down.matrix.kind, rotated: down.matrix.rotated };
+    let joint = Joint {
+        activation: *activation,
+        kind: down.matrix.form.kind,
+        rotated: down.matrix.form.rotated,
+    };
     let input = gated(tools, joint, &gate_up, (rows, width))?;
     products(tools, (&to_out, &out_pairs), &input, output)
 }

@@ -17,7 +17,7 @@ use nestling_engine::backend::{
     PinnedExpert, Router, Routing, SlotPlace,
 };
 use nestling_engine::batch::StepRows;
-use nestling_engine::device::fill;
+use nestling_engine::device::{expect, fill};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{Level, Plane};
 
@@ -91,7 +91,7 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
 
     fn write(&mut self, values: &[f32], out: &mut WgpuBuffer) -> Result<(), EngineError> {
         let cols = out.cols.max(1);
-        crate::memory::expect("part of a row", 0, values.len() % cols)?;
+        expect("part of a row", 0, values.len() % cols)?;
         let Tools { gpu, recorder, .. } = self.tools();
         out.resize(gpu, values.len() / cols)?;
         Ok(recorder.write(bytemuck::cast_slice(values), out.raw())?)
@@ -397,7 +397,7 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         (cols, among): (usize, usize),
         (_, out): (&mut Vec<f32>, &mut Vec<Option<u32>>),
     ) -> Result<(), EngineError> {
-        crate::memory::expect("columns", x.cols, cols)?;
+        expect("columns", x.cols, cols)?;
         let columns = elementwise::argmax(&mut self.tools(), x, among)?;
         let part = (&columns.buffer, columns.offset, 4 * x.rows as u64);
         let column = |bytes| Some(u32::from_le_bytes(bytes)).filter(|column| *column != u32::MAX);

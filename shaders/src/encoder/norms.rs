@@ -2,9 +2,10 @@
 
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
+use nestling_engine::device::expect;
 
 use super::Tools;
-use crate::memory::{WgpuBuffer, WgpuFloats, expect, word};
+use crate::memory::{WgpuBuffer, WgpuFloats, word};
 use crate::recorder::spread;
 
 #[derive(Clone, Copy, Pod, Zeroable)]

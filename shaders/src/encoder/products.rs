@@ -8,14 +8,15 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{HeadMatrices, Linear};
+use nestling_engine::device::{HeadsForm, ProductKind, expect};
 use nestling_formats::Level;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 
 use super::Tools;
 use super::quantize::{Heads, quantize};
 use crate::backend::{Int8Dot, WgpuBackend};
-use crate::matrix::{MatrixPart, ProductKind, WgpuMatrix};
-use crate::memory::{WgpuBuffer, WgpuFloats, expect, word};
+use crate::matrix::{MatrixPart, WgpuMatrix};
+use crate::memory::{WgpuBuffer, WgpuFloats, word};
 use crate::pipelines::{Pipeline, Pipelines};
 use crate::recorder::{Binding, Recorder, spread};
 use crate::scratch::Quantized;
@@ -49,7 +50,7 @@ impl<'a> Job<'a> {
         level: Level,
         (out_col, pairs): (usize, Range<usize>),
     ) -> Result<Self, EngineError> {
-        let (kind, level, rows) = (matrix.kind, matrix.prefix(level)?, 0..matrix.rows);
+        let (kind, level, rows) = (matrix.form.kind, matrix.prefix(level)?, 0..matrix.form.rows);
         Ok(Self { matrix, bias: bias.as_ref(), kind, level, rows, out_col, pairs })
     }
 }
@@ -184,7 +185,7 @@ impl<'a> Dispatch<'a> {
         let (first_row, end_row) = (start - part.first_row, end - part.first_row);
         let before = start - job.rows.start;
         self.tiles = self.tiles.max(end_row.div_ceil(TILE_ROWS) - first_row / TILE_ROWS);
-        let multiplications = (end - start) * job.matrix.cols;
+        let multiplications = (end - start) * job.matrix.form.cols;
         self.multiplications += (job.pairs.len() as u64).saturating_mul(multiplications as u64);
         for first in job.pairs.clone().step_by(self.kernel.block_pairs()) {
             self.blocks.push(Block {
@@ -210,9 +211,9 @@ pub(super) fn products(
 ) -> Result<(), EngineError> {
     let mut dispatches: Vec<Dispatch> = Vec::new();
     for job in jobs {
-        expect("inputs of a matrix", job.matrix.cols, input.cols)?;
+        expect("inputs of a matrix", job.matrix.form.cols, input.cols)?;
         if let Some(bias) = job.bias {
-            expect("bias", job.matrix.rows, bias.len)?;
+            expect("bias", job.matrix.form.rows, bias.len)?;
         }
         let kernel = Kernel::of(job.kind, job.pairs.len());
         let overlaps = |part: &&MatrixPart| {
@@ -325,7 +326,7 @@ pub(super) fn input_of<'a>(
     x: &WgpuBuffer,
     mut matrices: impl Iterator<Item = &'a WgpuMatrix>,
 ) -> Result<Input, EngineError> {
-    let int8 = matrices.any(|matrix| matrix.kind == ProductKind::Int8);
+    let int8 = matrices.any(|matrix| matrix.form.kind == ProductKind::Int8);
     input_for(tools, x, if int8 { ProductKind::Int8 } else { ProductKind::Float })
 }
 
@@ -350,7 +351,7 @@ pub(super) fn matmul(
     x: &WgpuBuffer,
     out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
-    expect("outputs", out.cols, weights.iter().map(|linear| linear.matrix.rows).sum())?;
+    expect("outputs", out.cols, weights.iter().map(|linear| linear.matrix.form.rows).sum())?;
     out.resize(tools.gpu, x.rows)?;
     linear(tools, (weights, levels), x, &Output::of(out, Write::Set))
 }
@@ -361,7 +362,7 @@ pub(super) fn matmul_add(
     x: &WgpuBuffer,
     out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
-    expect("outputs of a matrix", weights.matrix.rows, out.cols)?;
+    expect("outputs of a matrix", weights.matrix.form.rows, out.cols)?;
     expect("rows of a sum", x.rows, out.rows)?;
     linear(tools, (std::slice::from_ref(weights), levels), x, &Output::of(out, Write::Add))
 }
@@ -379,7 +380,7 @@ fn linear(
         for (level, pairs) in &ranges {
             jobs.push(Job::new(linear, *level, (out_col, pairs.clone()))?);
         }
-        out_col += linear.matrix.rows;
+        out_col += linear.matrix.form.rows;
     }
     let input = input_of(tools, x, weights.iter().map(|linear| &linear.matrix))?;
     products(tools, (&jobs, &pairs), &input, output)
@@ -393,10 +394,10 @@ pub(super) fn multiply_float(
     x: &WgpuBuffer,
     out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
-    expect("outputs of a matrix", matrix.rows, out.cols)?;
+    expect("outputs of a matrix", matrix.form.rows, out.cols)?;
     out.resize(tools.gpu, x.rows)?;
     let (pairs, _) = pairs_by_level(&vec![Level::L8; x.rows]);
-    let (level, rows) = (matrix.prefix(Level::L8)?, 0..matrix.rows);
+    let (level, rows) = (matrix.prefix(Level::L8)?, 0..matrix.form.rows);
     let (kind, pairs_of_all) = (ProductKind::Float, 0..pairs.len());
     let job = Job { matrix, bias: None, kind, level, rows, out_col: 0, pairs: pairs_of_all };
     let input = Input { quantized: None, floats: x.binding(), cols: x.cols, stride: x.cols };
@@ -418,14 +419,9 @@ pub(super) fn matmul_heads(
     x: &WgpuBuffer,
     out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
-    let (matrix, count) = (&weights.matrix, weights.heads.max(1));
-    expect("rows of the heads' matrices", 0, matrix.rows % count)?;
-    expect("columns of heads", 0, x.cols % count)?;
-    let (inputs, outputs, width) = (matrix.cols, matrix.rows / count, x.cols / count);
-    let rest = width.checked_sub(inputs).ok_or_else(|| {
-        EngineError::mismatch("columns of heads", format!("{inputs} or more"), width)
-    })?;
-    expect("columns of the heads' products", count * (outputs + rest), out.cols)?;
+    let matrix = &weights.matrix;
+    let heads = HeadsForm::of(&matrix.form, weights.heads, (x.cols, out.cols))?;
+    let HeadsForm { count, inputs, outputs, width, rest } = heads;
     expect("rows of levels", x.rows, levels.len())?;
     out.resize(tools.gpu, x.rows)?;
     let (rows, ranges) = pairs_by_level(levels);
@@ -438,7 +434,7 @@ pub(super) fn matmul_heads(
             jobs.push(Job {
                 matrix,
                 bias: None,
-                kind: matrix.kind,
+                kind: matrix.form.kind,
                 level: matrix.prefix(*level)?,
                 rows: head * outputs..(head + 1) * outputs,
                 out_col: head * (outputs + rest),
@@ -446,7 +442,7 @@ pub(super) fn matmul_heads(
             });
         }
     }
-    let quantized = match matrix.kind {
+    let quantized = match matrix.form.kind {
         ProductKind::Int8 => Some(quantize(tools, x, Heads { count, width, inputs })?),
         ProductKind::Float => None,
     };

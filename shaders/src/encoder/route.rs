@@ -3,12 +3,13 @@
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{Router, Routing};
+use nestling_engine::device::expect;
 use nestling_formats::{GroupScore, RouterScore};
 
 use super::{NUM_EXPERTS_MAX, PER_TOKEN_MAX, Tools, products};
 use crate::backend::WgpuBackend;
 use crate::error::WgpuError;
-use crate::memory::{WgpuBuffer, WgpuFloats, WgpuRouting, expect, word};
+use crate::memory::{WgpuBuffer, WgpuFloats, WgpuRouting, word};
 use crate::recorder::{Binding, Recorder, spread};
 
 /// Most groups of experts.
@@ -52,7 +53,7 @@ pub(super) fn route(
     logits: &mut Option<WgpuBuffer>,
     out: &mut WgpuRouting,
 ) -> Result<(), EngineError> {
-    let experts = router.weights.rows();
+    let experts = router.weights.form.rows;
     let biases = router.logit_bias.iter().chain(&router.selection_bias);
     for vector in biases.chain(&router.expert_scale) {
         expect("numbers of the router", experts, vector.len)?;

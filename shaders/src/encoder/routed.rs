@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
-use nestling_engine::device::{NOTED_USES_MAX, NotedUses};
+use nestling_engine::device::{ExpertForm, NOTED_USES_MAX, NotedUses, ProductForm, RoutedRows};
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
@@ -10,8 +10,8 @@ use super::Tools;
 use super::experts::{Joint, gated};
 use super::products::{Call, Input, Kernel, Output, Write, dispatch, input_for};
 use crate::device::{Gpu, Memory};
-use crate::expert_table::{Like, Side, WgpuExpertTable};
-use crate::memory::{WgpuBuffer, WgpuRouting, expect, word};
+use crate::expert_table::WgpuExpertTable;
+use crate::memory::{WgpuBuffer, WgpuRouting, word};
 use crate::recorder::{Binding, spread};
 
 /// Bytes of the uses that one step may note.
@@ -98,17 +98,10 @@ pub(super) fn experts(
     x: &WgpuBuffer,
     out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
-    let Like { activation, gate, down } = table.like;
-    expect("rows of the routing", x.rows, routing.rows)?;
-    expect("rows of levels", x.rows, levels.len())?;
-    expect("inputs of an expert", gate.cols, x.cols)?;
-    expect("outputs of an expert", down.rows, out.cols)?;
-    expect("outputs of gate", gate.rows, down.cols)?;
-    for (index, level) in levels.iter().enumerate() {
-        if !levels[..index].contains(level) {
-            table.check(*level)?;
-        }
-    }
+    let ExpertForm { activation, gate, down } = table.form;
+    let (routed, out_cols) = (routing.rows, out.cols);
+    let rows = RoutedRows { x: (x.rows, x.cols), routed, levels, out_cols };
+    table.form.check(rows, |level| table.check(level))?;
     let uses = x.rows * routing.per_token;
     out.resize(tools.gpu, uses)?;
     let slabs = table.slabs();
@@ -147,8 +140,8 @@ fn find(
         per_token: word("experts of a token", routing.per_token)?,
         experts: word("experts", table.experts)?,
         slabs: word("slabs", slabs)?,
-        inner_rows: word("rows of a gate", table.like.gate.rows)?,
-        out_rows: word("rows of a down", table.like.down.rows)?,
+        inner_rows: word("rows of a gate", table.form.gate.rows)?,
+        out_rows: word("rows of a down", table.form.down.rows)?,
         inner_stride: word("blocks", strides[0])?,
         out_stride: word("blocks", strides[1])?,
         out_first: word("blocks", out_first)?,
@@ -185,7 +178,7 @@ fn find(
 /// Multiplies what the blocks name, slab by slab. `like` is what their matrices have in common.
 fn multiply(
     tools: &mut Tools<'_>,
-    (table, slabs, like): (&WgpuExpertTable, &[wgpu::Buffer], Side),
+    (table, slabs, like): (&WgpuExpertTable, &[wgpu::Buffer], ProductForm),
     blocks: &Blocks,
     input: &Input,
     output: &Output,
