@@ -6,6 +6,7 @@ mod free_ranges;
 mod held_levels;
 mod noted_uses;
 mod product_form;
+mod row_pairs;
 
 use crate::EngineError;
 
@@ -14,6 +15,7 @@ pub use free_ranges::FreeRanges;
 pub use held_levels::{HeldLevels, SlotPlanes};
 pub use noted_uses::{NOTED_USES_MAX, NotedUses};
 pub use product_form::{HeadsForm, ProductForm, ProductKind, check_feed_forward};
+pub use row_pairs::{RowPair, by_way_of, pairs_by_level, push_head, push_uses, within};
 
 /// Checks a size.
 ///

@@ -7,19 +7,20 @@ use std::ops::Range;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{FeedForward, PinnedExpert};
-use nestling_engine::device::{ProductForm, ProductKind, check_feed_forward, expect};
+use nestling_engine::device::{
+    ProductForm, ProductKind, RowPair, by_way_of, check_feed_forward, expect, pairs_by_level,
+    push_uses, within,
+};
 use nestling_formats::nested::GROUP;
 use nestling_formats::{Activation, Level};
 
 use super::Tools;
-use super::products::{
-    Call, Input, Job, Output, Write, by_level, call_of, input_of, params_of, products,
-};
+use super::products::{Call, Input, Job, Output, Write, call_of, input_of, params_of, products};
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::kernel::Kernel;
 use crate::memory::{CudaBuffer, CudaRouting, word};
-use crate::params::{GATED_TILES, GatedParams, GatedProductParams, Pair};
+use crate::params::{GATED_TILES, GatedParams, GatedProductParams};
 
 /// Bytes of gates and ups that are computed together, at most.
 pub(crate) const GATE_UP_BYTES_MAX: usize = 256 << 20;
@@ -58,7 +59,7 @@ fn dense(
     x: &CudaBuffer,
     output: &Output,
 ) -> Result<(), EngineError> {
-    let (pairs, ranges) = by_level(x, levels)?;
+    let (pairs, ranges) = pairs_by_level(x.rows, levels)?;
     let uses = ranges.into_iter().map(|(level, pairs)| Use { weights, level, pairs });
     feed_forward(tools, (&uses.collect::<Vec<_>>(), &pairs), x, output)
 }
@@ -75,19 +76,9 @@ pub(super) fn experts(
     out.resize(tools.recorder, x.rows * per_token)?;
     let (mut uses, mut pairs) = (Vec::new(), Vec::new());
     for expert in experts {
-        for level in Level::ALL {
-            let start = pairs.len();
-            for used in expert.uses.iter().filter(|used| used.level == level) {
-                expect("row of an expert", 0, usize::from(used.row as usize >= x.rows))?;
-                expect("rank of an expert", 0, usize::from(used.rank as usize >= per_token))?;
-                let out_row = used.row * per_token as u32 + used.rank;
-                pairs.push(Pair { x_row: used.row, out_row });
-            }
-            if pairs.len() > start {
-                let weights = &*expert.weights;
-                uses.push(Use { weights, level, pairs: start..pairs.len() });
-            }
-        }
+        let ranges = push_uses(&mut pairs, expert.uses, (x.rows, per_token))?;
+        let weights = &*expert.weights;
+        uses.extend(ranges.into_iter().map(|(level, pairs)| Use { weights, level, pairs }));
     }
     feed_forward(tools, (&uses, &pairs), x, &Output::of(out, Write::Set))
 }
@@ -100,7 +91,7 @@ fn kind(used: &Use) -> (Activation, usize, ProductKind, bool) {
 
 fn feed_forward(
     tools: &mut Tools<'_>,
-    (uses, pairs): (&[Use], &[Pair]),
+    (uses, pairs): (&[Use], &[RowPair]),
     x: &CudaBuffer,
     output: &Output,
 ) -> Result<(), EngineError> {
@@ -126,25 +117,24 @@ fn feed_forward(
 /// The parts' pairs of one window. Rows of gates and ups are numbered from its start on.
 fn joined(
     tools: &mut Tools<'_>,
-    (uses, pairs, window): (&[Use], &[Pair], Range<usize>),
+    (uses, pairs, window): (&[Use], &[RowPair], Range<usize>),
     input: &Input,
     output: &Output,
 ) -> Result<(), EngineError> {
     let Some(first) = uses.first() else { return Ok(()) };
     let (width, rows) = (first.weights.gate.matrix.form.rows, window.len());
-    let cut = |range: &Range<usize>| {
-        let (start, end) = (range.start.max(window.start), range.end.min(window.end));
-        start.saturating_sub(window.start)..end.saturating_sub(window.start)
-    };
     let (mut to_inner, mut to_out) = (Vec::new(), Vec::new());
-    for used in uses.iter().filter(|used| !cut(&used.pairs).is_empty()) {
+    for used in uses {
+        let (level, pairs) = (used.level, within(&used.pairs, &window));
+        if pairs.is_empty() {
+            continue;
+        }
         let FeedForward { gate, up, down, .. } = used.weights;
-        let (level, pairs) = (used.level, cut(&used.pairs));
         to_inner.push(Job::new(gate, level, (0, pairs.clone()))?);
         to_inner.push(Job::new(up, level, (width, pairs.clone()))?);
         to_out.push(Job::new(down, level, (0, pairs))?);
     }
-    let (inner_pairs, out_pairs) = numbered(&pairs[window.clone()]);
+    let (inner_pairs, out_pairs) = by_way_of(&pairs[window.clone()]);
     let joint = Joint::of(first.weights);
     if joint.kind == ProductKind::Int8 && to_inner.iter().all(Job::is_one_row) {
         let call = call_of(tools, (Kernel::MatvecGatedQuantize, &to_inner), (&inner_pairs, input))?;
@@ -156,15 +146,6 @@ fn joined(
     products(tools, (&to_inner, &inner_pairs), input, &inner)?;
     let input = gated(tools, joint, gate_up, (rows, width))?;
     products(tools, (&to_out, &out_pairs), &input, output)
-}
-
-/// Pairs to the rows of gates and ups, which are numbered, and pairs from those.
-fn numbered(pairs: &[Pair]) -> (Vec<Pair>, Vec<Pair>) {
-    let numbered = (0u32..).zip(pairs).map(|(inner, pair)| {
-        let to_inner = Pair { x_row: pair.x_row, out_row: inner };
-        (to_inner, Pair { x_row: inner, out_row: pair.out_row })
-    });
-    numbered.unzip()
 }
 
 /// Multiplies with gates and ups, blocks of one row each that lie one after the other, and joins what

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{HeadMatrices, Linear};
-use nestling_engine::device::{HeadsForm, ProductKind, expect};
+use nestling_engine::device::{HeadsForm, ProductKind, RowPair, expect, pairs_by_level, push_head};
 use nestling_formats::Level;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 
@@ -19,8 +19,7 @@ use crate::kernel::Kernel;
 use crate::matrix::CudaMatrix;
 use crate::memory::{CudaBuffer, CudaFloats, word};
 use crate::params::{
-    Block, HeadsRestParams, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, Pair,
-    ProductParams,
+    Block, HeadsRestParams, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, ProductParams,
 };
 use crate::scratch::Quantized;
 
@@ -191,7 +190,7 @@ impl Blocks {
 /// Records the products of all jobs.
 pub(super) fn products(
     tools: &mut Tools<'_>,
-    (jobs, pairs): (&[Job], &[Pair]),
+    (jobs, pairs): (&[Job], &[RowPair]),
     input: &Input,
     output: &Output,
 ) -> Result<(), EngineError> {
@@ -261,7 +260,7 @@ fn record(
 pub(super) fn call_of(
     tools: &mut Tools<'_>,
     (kernel, jobs): (Kernel, &[Job]),
-    (pairs, input): (&[Pair], &Input),
+    (pairs, input): (&[RowPair], &Input),
 ) -> Result<Call, EngineError> {
     let mut blocks = Blocks::default();
     for job in jobs {
@@ -286,29 +285,6 @@ pub(super) fn call_kernel(
     let params = params_of(call, at_once, input, output)?;
     let (count, tiles) = (word("blocks", call.count)?, word("tiles", call.tiles)?);
     Ok(recorder.launch(params.launch(call.kernel, count, tiles), &params)?)
-}
-
-/// Rows as pairs of themselves, level by level, and where those of each begin.
-pub(super) type ByLevel = (Vec<Pair>, Vec<(Level, Range<usize>)>);
-
-fn pairs_by_level(levels: &[Level]) -> ByLevel {
-    let (mut pairs, mut ranges) = (Vec::with_capacity(levels.len()), Vec::new());
-    for level in Level::ALL {
-        let start = pairs.len();
-        let rows = (0u32..).zip(levels).filter(|(_, other)| **other == level);
-        pairs.extend(rows.map(|(row, _)| Pair { x_row: row, out_row: row }));
-        if pairs.len() > start {
-            ranges.push((level, start..pairs.len()));
-        }
-    }
-    (pairs, ranges)
-}
-
-/// # Errors
-/// Rows and levels that differ in number.
-pub(super) fn by_level(x: &CudaBuffer, levels: &[Level]) -> Result<ByLevel, EngineError> {
-    expect("rows of levels", x.rows, levels.len())?;
-    Ok(pairs_by_level(levels))
 }
 
 /// The activations of a step as the input of products with these matrices.
@@ -365,7 +341,7 @@ fn linear(
     x: &CudaBuffer,
     output: &Output,
 ) -> Result<(), EngineError> {
-    let (pairs, ranges) = by_level(x, levels)?;
+    let (pairs, ranges) = pairs_by_level(x.rows, levels)?;
     let (mut jobs, mut out_col) = (Vec::new(), 0);
     for linear in weights {
         for (level, pairs) in &ranges {
@@ -387,7 +363,7 @@ pub(super) fn multiply_float(
 ) -> Result<(), EngineError> {
     let level = Level::L8;
     matrix.check(level)?;
-    let (pairs, _) = pairs_by_level(&vec![level; x.rows]);
+    let (pairs, _) = pairs_by_level(x.rows, &vec![level; x.rows])?;
     let (kind, rows, of_all) = (ProductKind::Float, 0..matrix.form.rows, 0..pairs.len());
     let job = Job { matrix, bias: None, kind, level, rows, out_col: 0, pairs: of_all };
     let input = Input { quantized: None, floats: x.address(), cols: x.cols, stride: x.cols };
@@ -404,17 +380,13 @@ pub(super) fn matmul_heads(
     let matrix = &weights.matrix;
     let heads = HeadsForm::of(&matrix.form, weights.heads, (x.cols, out.cols))?;
     let HeadsForm { count, inputs, outputs, width, rest } = heads;
-    let (rows, ranges) = by_level(x, levels)?;
+    let (rows, ranges) = pairs_by_level(x.rows, levels)?;
     out.resize(tools.recorder, x.rows)?;
     let (mut pairs, mut jobs) = (Vec::with_capacity(count * rows.len()), Vec::new());
     for head in 0..count {
         for (level, range) in &ranges {
             matrix.check(*level)?;
-            let start = pairs.len();
-            pairs.extend(rows[range.clone()].iter().map(|pair| Pair {
-                x_row: pair.x_row * count as u32 + head as u32,
-                out_row: pair.out_row,
-            }));
+            let pairs = push_head(&mut pairs, &rows[range.clone()], (head, count));
             jobs.push(Job {
                 matrix,
                 bias: None,
@@ -422,7 +394,7 @@ pub(super) fn matmul_heads(
                 level: *level,
                 rows: head * outputs..(head + 1) * outputs,
                 out_col: head * (outputs + rest),
-                pairs: start..pairs.len(),
+                pairs,
             });
         }
     }

@@ -8,12 +8,14 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{FeedForward, PinnedExpert};
-use nestling_engine::device::{ProductKind, check_feed_forward, expect};
+use nestling_engine::device::{
+    ProductKind, RowPair, by_way_of, check_feed_forward, expect, pairs_by_level, push_uses, within,
+};
 use nestling_formats::nested::GROUP;
 use nestling_formats::{Activation, Level};
 
 use super::Tools;
-use super::products::{Input, Job, Output, Pair, Write, input_of, pairs_by_level, products};
+use super::products::{Input, Job, Output, Write, input_of, products};
 use crate::backend::WgpuBackend;
 use crate::memory::{WgpuBuffer, WgpuRouting, word};
 use crate::recorder::{Binding, spread};
@@ -67,8 +69,7 @@ fn dense(
     x: &WgpuBuffer,
     output: &Output,
 ) -> Result<(), EngineError> {
-    expect("rows of levels", x.rows, levels.len())?;
-    let (pairs, ranges) = pairs_by_level(levels);
+    let (pairs, ranges) = pairs_by_level(x.rows, levels)?;
     let uses = ranges.into_iter().map(|(level, pairs)| Use { weights, level, pairs });
     feed_forward(tools, (&uses.collect::<Vec<_>>(), &pairs), x, output)
 }
@@ -85,18 +86,9 @@ pub(super) fn experts(
     out.resize(tools.gpu, x.rows * per_token)?;
     let (mut uses, mut pairs) = (Vec::new(), Vec::new());
     for expert in experts {
-        for level in Level::ALL {
-            let start = pairs.len();
-            for used in expert.uses.iter().filter(|used| used.level == level) {
-                expect("row of an expert", 0, usize::from(used.row as usize >= x.rows))?;
-                expect("rank of an expert", 0, usize::from(used.rank as usize >= per_token))?;
-                pairs.push([used.row, used.row * per_token as u32 + used.rank]);
-            }
-            if pairs.len() > start {
-                let weights = &*expert.weights;
-                uses.push(Use { weights, level, pairs: start..pairs.len() });
-            }
-        }
+        let ranges = push_uses(&mut pairs, expert.uses, (x.rows, per_token))?;
+        let weights = &*expert.weights;
+        uses.extend(ranges.into_iter().map(|(level, pairs)| Use { weights, level, pairs }));
     }
     feed_forward(tools, (&uses, &pairs), x, &Output::of(out, Write::Set))
 }
@@ -109,7 +101,7 @@ fn kind(used: &Use) -> (Activation, usize, ProductKind, bool) {
 
 fn feed_forward(
     tools: &mut Tools<'_>,
-    (uses, pairs): (&[Use], &[Pair]),
+    (uses, pairs): (&[Use], &[RowPair]),
     x: &WgpuBuffer,
     output: &Output,
 ) -> Result<(), EngineError> {
@@ -138,27 +130,24 @@ fn feed_forward(
 /// The parts' pairs of one window. Rows of gates and ups are numbered from its start on.
 fn joined(
     tools: &mut Tools<'_>,
-    (uses, pairs, window): (&[Use], &[Pair], Range<usize>),
+    (uses, pairs, window): (&[Use], &[RowPair], Range<usize>),
     input: &Input,
     output: &Output,
 ) -> Result<(), EngineError> {
     let Some(first) = uses.first() else { return Ok(()) };
     let (width, rows) = (first.weights.gate.matrix.form.rows, window.len());
-    let cut = |range: &Range<usize>| {
-        let (start, end) = (range.start.max(window.start), range.end.min(window.end));
-        start.saturating_sub(window.start)..end.saturating_sub(window.start)
-    };
     let (mut to_inner, mut to_out) = (Vec::new(), Vec::new());
-    for used in uses.iter().filter(|used| !cut(&used.pairs).is_empty()) {
+    for used in uses {
+        let (level, pairs) = (used.level, within(&used.pairs, &window));
+        if pairs.is_empty() {
+            continue;
+        }
         let FeedForward { gate, up, down, .. } = used.weights;
-        let (level, pairs) = (used.level, cut(&used.pairs));
         to_inner.push(Job::new(gate, level, (0, pairs.clone()))?);
         to_inner.push(Job::new(up, level, (width, pairs.clone()))?);
         to_out.push(Job::new(down, level, (0, pairs))?);
     }
-    let numbered = (0u32..).zip(&pairs[window.clone()]);
-    let (inner_pairs, out_pairs): (Vec<Pair>, Vec<Pair>) =
-        numbered.map(|(index, [x, out])| ([*x, index], [index, *out])).unzip();
+    let (inner_pairs, out_pairs) = by_way_of(&pairs[window.clone()]);
     let gate_up = tools.scratch.gate_up.of(tools.gpu, 2 * rows * width)?;
     let inner = Output { values: gate_up.clone(), cols: 2 * width, write: Write::Set };
     products(tools, (&to_inner, &inner_pairs), input, &inner)?;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{HeadMatrices, Linear};
-use nestling_engine::device::{HeadsForm, ProductKind, expect};
+use nestling_engine::device::{HeadsForm, ProductKind, RowPair, expect, pairs_by_level, push_head};
 use nestling_formats::Level;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 
@@ -20,9 +20,6 @@ use crate::memory::{WgpuBuffer, WgpuFloats, word};
 use crate::pipelines::{Pipeline, Pipelines};
 use crate::recorder::{Binding, Recorder, spread};
 use crate::scratch::Quantized;
-
-/// Row of the input, row of the output.
-pub(super) type Pair = [u32; 2];
 
 /// One matrix at one level.
 #[derive(Clone)]
@@ -205,7 +202,7 @@ impl<'a> Dispatch<'a> {
 /// Records the products of all jobs.
 pub(super) fn products(
     tools: &mut Tools<'_>,
-    (jobs, pairs): (&[Job], &[Pair]),
+    (jobs, pairs): (&[Job], &[RowPair]),
     input: &Input,
     output: &Output,
 ) -> Result<(), EngineError> {
@@ -258,7 +255,7 @@ pub(super) struct Call {
 fn record(
     tools: &mut Tools<'_>,
     known: &Dispatch,
-    pairs: &[Pair],
+    pairs: &[RowPair],
     input: &Input,
     (output, none): (&Output, &Binding),
 ) -> Result<(), EngineError> {
@@ -304,20 +301,6 @@ pub(super) fn dispatch(
     let workgroups = [word("tiles", call.tiles)?, word("blocks", call.blocks.1)?, 1];
     let cost = (workgroups, call.multiplications);
     Ok(recorder.dispatch(call.kernel.pipeline(pipelines, *dot), &bindings, &params, cost)?)
-}
-
-/// The rows of each level that occurs, as pairs of themselves, and where each level's begin.
-pub(super) fn pairs_by_level(levels: &[Level]) -> (Vec<Pair>, Vec<(Level, Range<usize>)>) {
-    let (mut pairs, mut ranges) = (Vec::with_capacity(levels.len()), Vec::new());
-    for level in Level::ALL {
-        let start = pairs.len();
-        let rows = (0u32..).zip(levels).filter(|(_, other)| **other == level);
-        pairs.extend(rows.map(|(row, _)| [row, row]));
-        if pairs.len() > start {
-            ranges.push((level, start..pairs.len()));
-        }
-    }
-    (pairs, ranges)
 }
 
 /// The activations of a step as the input of products with these matrices.
@@ -373,8 +356,7 @@ fn linear(
     x: &WgpuBuffer,
     output: &Output,
 ) -> Result<(), EngineError> {
-    expect("rows of levels", x.rows, levels.len())?;
-    let (pairs, ranges) = pairs_by_level(levels);
+    let (pairs, ranges) = pairs_by_level(x.rows, levels)?;
     let (mut jobs, mut out_col) = (Vec::new(), 0);
     for linear in weights {
         for (level, pairs) in &ranges {
@@ -396,7 +378,7 @@ pub(super) fn multiply_float(
 ) -> Result<(), EngineError> {
     expect("outputs of a matrix", matrix.form.rows, out.cols)?;
     out.resize(tools.gpu, x.rows)?;
-    let (pairs, _) = pairs_by_level(&vec![Level::L8; x.rows]);
+    let (pairs, _) = pairs_by_level(x.rows, &vec![Level::L8; x.rows])?;
     let (level, rows) = (matrix.prefix(Level::L8)?, 0..matrix.form.rows);
     let (kind, pairs_of_all) = (ProductKind::Float, 0..pairs.len());
     let job = Job { matrix, bias: None, kind, level, rows, out_col: 0, pairs: pairs_of_all };
@@ -422,15 +404,12 @@ pub(super) fn matmul_heads(
     let matrix = &weights.matrix;
     let heads = HeadsForm::of(&matrix.form, weights.heads, (x.cols, out.cols))?;
     let HeadsForm { count, inputs, outputs, width, rest } = heads;
-    expect("rows of levels", x.rows, levels.len())?;
+    let (rows, ranges) = pairs_by_level(x.rows, levels)?;
     out.resize(tools.gpu, x.rows)?;
-    let (rows, ranges) = pairs_by_level(levels);
     let (mut pairs, mut jobs) = (Vec::with_capacity(count * rows.len()), Vec::new());
     for head in 0..count {
         for (level, range) in &ranges {
-            let start = pairs.len();
-            let of_head = |[row, _]: &Pair| [row * count as u32 + head as u32, *row];
-            pairs.extend(rows[range.clone()].iter().map(of_head));
+            let pairs = push_head(&mut pairs, &rows[range.clone()], (head, count));
             jobs.push(Job {
                 matrix,
                 bias: None,
@@ -438,7 +417,7 @@ pub(super) fn matmul_heads(
                 level: matrix.prefix(*level)?,
                 rows: head * outputs..(head + 1) * outputs,
                 out_col: head * (outputs + rest),
-                pairs: start..pairs.len(),
+                pairs,
             });
         }
     }
