@@ -5,6 +5,8 @@ mod expert_form;
 mod free_ranges;
 mod held_levels;
 mod noted_uses;
+mod page_layout;
+mod page_lists;
 mod product_form;
 mod row_pairs;
 
@@ -14,6 +16,8 @@ pub use expert_form::{ExpertForm, RoutedRows};
 pub use free_ranges::FreeRanges;
 pub use held_levels::{HeldLevels, SlotPlanes};
 pub use noted_uses::{NOTED_USES_MAX, NotedUses};
+pub use page_layout::PageLayout;
+pub use page_lists::{PageLists, place_of};
 pub use product_form::{HeadsForm, ProductForm, ProductKind, check_feed_forward};
 pub use row_pairs::{RowPair, by_way_of, pairs_by_level, push_head, push_uses, within};
 

@@ -3,8 +3,8 @@
 use nestling_engine::EngineError;
 use nestling_engine::backend::{AttentionHeads, HeadNorm};
 use nestling_engine::batch::StepRows;
-use nestling_engine::device::expect;
-use nestling_engine::kv_cache::{KvDtype, KvValues, PAGE_POSITIONS, PageId};
+use nestling_engine::device::{PageLayout, PageLists, expect, place_of};
+use nestling_engine::kv_cache::{KvDtype, KvValues, PAGE_POSITIONS};
 use nestling_formats::RopePairs;
 
 use super::Tools;
@@ -12,7 +12,7 @@ use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::kernel::Kernel;
 use crate::memory::{CudaBuffer, CudaFloats, word};
-use crate::pages::{CudaPages, PageLayout};
+use crate::pages::CudaPages;
 use crate::params::{
     AttendParams, KvStoreParams, NormPartParams, RopeParams, RowPlace, SPLIT_POSITIONS,
 };
@@ -24,10 +24,6 @@ const PAGES_STEP: usize = 16;
 
 /// Blocks of attention that keep a device busy without cutting rows into splits.
 const BLOCKS_ENOUGH: usize = 512;
-
-fn page_missing() -> EngineError {
-    EngineError::mismatch("page of a row", "a page", "none")
-}
 
 pub(super) fn rope_store(
     tools: &mut Tools<'_>,
@@ -143,7 +139,7 @@ fn store(
     kv: &mut CudaPages,
 ) -> Result<(), EngineError> {
     for row in 0..rows.len() {
-        let (page, _) = rows.place(row).ok_or_else(page_missing)?;
+        let (page, _) = place_of(rows, row)?;
         kv.prepare(page)?;
     }
     let tables = Tables::new(tools, rows, kv)?;
@@ -264,31 +260,16 @@ struct Tables {
 
 impl Tables {
     fn new(tools: &mut Tools<'_>, rows: &StepRows, kv: &CudaPages) -> Result<Self, EngineError> {
-        let mut places = vec![RowPlace::default(); rows.len()];
-        let mut list: Vec<Address> = Vec::new();
-        let mut known: Vec<Option<(usize, usize)>> = vec![None; rows.pages.len()];
-        // From the last row back: the first one met of a sequence sees the most pages of it.
-        for row in (0..rows.len()).rev() {
-            rows.place(row).ok_or_else(page_missing)?;
-            let (position, sequence) = (rows.positions[row], rows.sequences[row] as usize);
-            let visible = position as usize / PAGE_POSITIONS + 1;
-            let first = match known.get(sequence).copied().flatten() {
-                Some((first, pages)) if pages >= visible => first,
-                _ => {
-                    let pages = rows.pages.get(sequence).and_then(|pages| pages.get(..visible));
-                    let pages: &[PageId] = pages.ok_or_else(page_missing)?;
-                    let first = list.len();
-                    for page in pages {
-                        list.push(kv.get(*page)?);
-                    }
-                    known[sequence] = Some((first, visible));
-                    first
-                }
-            };
-            places[row] = RowPlace { position, first_page: word("pages of a step", first)? };
-        }
+        let PageLists { first, pages, longest, .. } = PageLists::of(rows)?;
+        let place = |(position, first): (&u32, &usize)| {
+            let first_page = word("pages of a step", *first)?;
+            Ok(RowPlace { position: *position, first_page })
+        };
+        let places = rows.positions.iter().zip(&first).map(place);
+        let places = places.collect::<Result<Vec<_>, EngineError>>()?;
+        let list = pages.iter().map(|page| kv.get(*page));
+        let mut list = list.collect::<Result<Vec<Address>, EngineError>>()?;
         list.resize(list.len().next_multiple_of(PAGES_STEP), 0);
-        let longest = known.iter().flatten().map(|(_, pages)| *pages).max().unwrap_or(0);
         let longest = longest.next_multiple_of(PAGES_STEP);
         let recorder = &mut *tools.recorder;
         Ok(Self { places: recorder.table(&places)?, pages: recorder.table(&list)?, longest })

@@ -4,22 +4,18 @@ use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{AttentionHeads, HeadNorm};
 use nestling_engine::batch::StepRows;
-use nestling_engine::device::expect;
-use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
+use nestling_engine::device::{PageLayout, PageLists, expect, place_of};
+use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS};
 use nestling_formats::RopePairs;
 
 use super::Tools;
 use crate::backend::WgpuBackend;
 use crate::memory::{WgpuBuffer, WgpuFloats, word};
-use crate::pages::{CHUNKS, PageLayout, WgpuPages};
+use crate::pages::{CHUNKS, WgpuPages};
 use crate::pipelines::{Pipeline, Pipelines};
 use crate::recorder::{Binding, spread};
 
 type Heads = AttentionHeads<WgpuBackend>;
-
-fn page_missing() -> EngineError {
-    EngineError::mismatch("page of a row", "a page", "none")
-}
 
 pub(super) fn rope_store(
     tools: &mut Tools<'_>,
@@ -178,7 +174,7 @@ fn store(
 ) -> Result<(), EngineError> {
     let mut places: [Vec<[u32; 2]>; CHUNKS] = Default::default();
     for row in 0..rows.len() {
-        let (page, position) = rows.place(row).ok_or_else(page_missing)?;
+        let (page, position) = place_of(rows, row)?;
         kv.prepare(page)?;
         let (chunk, page) = kv.chunk_of(page);
         let position = word("position in a buffer of pages", page * PAGE_POSITIONS + position)?;
@@ -378,31 +374,14 @@ fn attend_params(
 /// For each row its position and where the pages of its sequence begin, then the pages; and how many
 /// positions all rows together read.
 fn tables(rows: &StepRows, kv: &WgpuPages) -> Result<(Vec<u32>, usize), EngineError> {
-    let mut table = vec![0; 2 * rows.len()];
-    let mut known: Vec<Option<(usize, usize)>> = vec![None; rows.pages.len()];
-    let mut read = 0;
-    // From the last row back: the first one met of a sequence sees the most pages of it.
-    for row in (0..rows.len()).rev() {
-        rows.place(row).ok_or_else(page_missing)?;
-        let (position, sequence) = (rows.positions[row] as usize, rows.sequences[row] as usize);
-        let visible = position / PAGE_POSITIONS + 1;
-        let first = match known.get(sequence).copied().flatten() {
-            Some((first, pages)) if pages >= visible => first,
-            _ => {
-                let pages = rows.pages.get(sequence).and_then(|pages| pages.get(..visible));
-                let pages: &[PageId] = pages.ok_or_else(page_missing)?;
-                pages.iter().try_for_each(|page| kv.check(*page))?;
-                let first = table.len();
-                table.extend(pages.iter().map(|page| page.0));
-                known[sequence] = Some((first, visible));
-                first
-            }
-        };
-        table[2 * row] = rows.positions[row];
-        table[2 * row + 1] = word("pages of a step", first)?;
-        read += position + 1;
+    let PageLists { first, pages, positions, .. } = PageLists::of(rows)?;
+    pages.iter().try_for_each(|page| kv.check(*page))?;
+    let mut table = Vec::with_capacity(2 * rows.len() + pages.len());
+    for (position, first) in rows.positions.iter().zip(first) {
+        table.extend([*position, word("pages of a step", 2 * rows.len() + first)?]);
     }
-    Ok((table, read))
+    table.extend(pages.iter().map(|page| page.0));
+    Ok((table, positions))
 }
 
 fn per_head(norm: &HeadNorm<WgpuBackend>) -> Option<&WgpuFloats> {
