@@ -3,22 +3,26 @@
 
 mod expert_form;
 mod free_ranges;
+mod heads;
 mod held_levels;
 mod noted_uses;
 mod page_layout;
 mod page_lists;
 mod product_form;
+mod router;
 mod row_pairs;
 
 use crate::EngineError;
 
 pub use expert_form::{ExpertForm, RoutedRows};
 pub use free_ranges::FreeRanges;
+pub use heads::HeadCounts;
 pub use held_levels::{HeldLevels, SlotPlanes};
 pub use noted_uses::{NOTED_USES_MAX, NotedUses};
 pub use page_layout::PageLayout;
 pub use page_lists::{PageLists, place_of};
 pub use product_form::{HeadsForm, ProductForm, ProductKind, check_feed_forward};
+pub use router::{RouterLimits, check_limit, check_routing};
 pub use row_pairs::{RowPair, by_way_of, pairs_by_level, push_head, push_uses, within};
 
 /// Checks a size.

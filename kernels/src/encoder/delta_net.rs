@@ -3,12 +3,11 @@
 use nestling_engine::EngineError;
 use nestling_engine::backend::DeltaNet;
 use nestling_engine::batch::StepRows;
-use nestling_engine::device::expect;
+use nestling_engine::device::{check_limit, expect};
 use nestling_engine::recurrent::{Run, runs};
 
 use super::{HEAD_DIM_MAX, Tools};
 use crate::backend::CudaBackend;
-use crate::error::CudaError;
 use crate::memory::{CudaBuffer, word};
 use crate::params::{DeltaNetParams, StateRun};
 use crate::states::CudaStates;
@@ -81,15 +80,8 @@ fn check(
     expect("norm of queries", shape.key_head_dim, net.query_norm.len)?;
     expect("norm of keys", shape.key_head_dim, net.key_norm.len)?;
     expect("value heads of a key head", 0, shape.num_value_heads % shape.num_key_heads.max(1))?;
-    for (what, limit, found) in [
-        ("rows of a convolution", TAPS_MAX, shape.conv_kernel_dim),
-        ("elements of a key", HEAD_DIM_MAX, shape.key_head_dim),
-    ] {
-        if found > limit {
-            let (limit, found) = (limit as u64, found as u64);
-            return Err(CudaError::Limit { what, limit, found }.into());
-        }
-    }
+    check_limit("rows of a convolution", TAPS_MAX, shape.conv_kernel_dim)?;
+    check_limit("elements of a key", HEAD_DIM_MAX, shape.key_head_dim)?;
     expect("floats of a recurrent state", states.shape.floats, shape.state_floats())
 }
 

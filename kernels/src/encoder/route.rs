@@ -2,19 +2,19 @@
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{Router, Routing};
-use nestling_engine::device::expect;
+use nestling_engine::device::{RouterLimits, check_routing};
 use nestling_formats::{GroupScore, RouterScore};
 
 use super::{NUM_EXPERTS_MAX, PER_TOKEN_MAX, Tools, products};
 use crate::backend::CudaBackend;
 use crate::driver::Address;
-use crate::error::CudaError;
 use crate::memory::{CudaBuffer, CudaFloats, CudaRouting, word};
 use crate::params::RouteParams;
 use crate::recorder::Recorder;
 
-/// Most groups of experts.
-const GROUPS_MAX: usize = 64;
+/// What the kernel has room for.
+const LIMITS: RouterLimits =
+    RouterLimits { experts: NUM_EXPERTS_MAX, per_token: PER_TOKEN_MAX, groups: 64 };
 
 /// Puts a routing of the host in place of the router's.
 pub(super) fn write(
@@ -22,10 +22,7 @@ pub(super) fn write(
     routing: &Routing,
     out: &CudaRouting,
 ) -> Result<(), EngineError> {
-    let count = out.rows * out.per_token;
-    expect("experts of a row", out.per_token, routing.num_experts_per_tok)?;
-    expect("experts of a routing", count, routing.expert_ids.len())?;
-    expect("weights of a routing", count, routing.expert_weights.len())?;
+    check_routing(routing, (out.rows, out.per_token))?;
     recorder.write(bytemuck::cast_slice(&routing.expert_ids), out.ids())?;
     Ok(recorder.write(bytemuck::cast_slice(&routing.expert_weights), out.weights())?)
 }
@@ -37,22 +34,8 @@ pub(super) fn route(
     out: &mut CudaRouting,
 ) -> Result<(), EngineError> {
     let experts = router.weights.form.rows;
-    let biases = router.logit_bias.iter().chain(&router.selection_bias);
-    for vector in biases.chain(&router.expert_scale) {
-        expect("numbers of the router", experts, vector.len)?;
-    }
-    let groups = router.rule.groups.as_ref().map_or(0, |groups| groups.n_group);
-    for (what, limit, found) in [
-        ("experts of a layer", NUM_EXPERTS_MAX, experts),
-        ("experts of a token", PER_TOKEN_MAX.min(experts), router.num_experts_per_tok),
-        ("groups of experts", GROUPS_MAX.min(experts), groups),
-        ("rows of a routing", out.rows_max, x.rows),
-    ] {
-        if found > limit {
-            let (limit, found) = (limit as u64, found as u64);
-            return Err(CudaError::Limit { what, limit, found }.into());
-        }
-    }
+    let rows = (x.rows, out.rows_max);
+    LIMITS.check((router, experts), |vector| vector.len, rows)?;
     let Tools { recorder, scratch, .. } = tools;
     let logits = scratch.router_logits.of(recorder, x.rows * experts)?;
     products::multiply_float(tools, &router.weights, x, logits)?;

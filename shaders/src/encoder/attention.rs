@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{AttentionHeads, HeadNorm};
 use nestling_engine::batch::StepRows;
-use nestling_engine::device::{PageLayout, PageLists, expect, place_of};
+use nestling_engine::device::{HeadCounts, PageLayout, PageLists, expect, place_of};
 use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS};
 use nestling_formats::RopePairs;
 
@@ -24,23 +24,14 @@ pub(super) fn rope_store(
     qkv: &WgpuBuffer,
     kv: &mut WgpuPages,
 ) -> Result<(), EngineError> {
-    let (g, d) = (heads.num_key_value_heads, heads.head_dim);
-    expect("key heads of the pages", kv.shape.num_key_value_heads, g)?;
-    expect("elements of a stored head", kv.shape.head_dim, d)?;
-    let stored = match kv.shape.values {
-        KvValues::Beside => 2 * g * d,
-        KvValues::KeyPrefix(_) => g * d,
-    };
-    let queries = if qkv.cols == stored { 0 } else { heads.num_attention_heads };
-    expect("columns of queries, keys and values", queries * d + stored, qkv.cols)?;
-    rotate(tools, (heads, rows), rope, qkv, (queries, g))?;
+    let counts = HeadCounts::of(heads);
+    let queries = counts.stored_queries(&kv.shape, qkv.cols)?;
+    rotate(tools, (heads, rows), rope, qkv, (queries, counts.keys))?;
     if let Some(weight) = &heads.value_norm {
-        let first = (queries + g) * d;
-        expect("norm of values", 0, (qkv.cols - first) % weight.len.max(1))?;
-        let parts = (qkv.cols - first) / weight.len.max(1);
-        norm_parts(tools, (weight, heads.eps), qkv, (first, parts))?;
+        let parts = counts.value_parts((queries, qkv.cols), weight.len)?;
+        norm_parts(tools, (weight, heads.eps), qkv, parts)?;
     }
-    store(tools, rows, (qkv, queries * d), kv)
+    store(tools, rows, (qkv, queries * counts.dim), kv)
 }
 
 pub(super) fn rope_queries(
@@ -269,15 +260,12 @@ pub(super) fn attend(
     kv: &WgpuPages,
     out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
-    let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
+    let counts = HeadCounts::of(heads);
+    let sinks = heads.sinks.as_ref().map(|sinks| sinks.len);
+    let shapes = (rows.len(), (queries.rows, queries.cols));
+    counts.check_attended(&kv.shape, shapes, (out.cols, sinks))?;
+    let HeadCounts { queries: h, dim: d, .. } = counts;
     let value_dim = kv.shape.values.dim(d);
-    expect("columns of queries", 0, usize::from(queries.cols < h * d))?;
-    expect("attended columns", h * value_dim, out.cols)?;
-    expect("rows of queries", rows.len(), queries.rows)?;
-    expect("query heads for each key head", 0, h.checked_rem(g).unwrap_or(1))?;
-    expect("sinks", h, heads.sinks.as_ref().map_or(h, |sinks| sinks.len))?;
-    expect("key heads of the pages", kv.shape.num_key_value_heads, g)?;
-    expect("elements of a stored head", kv.shape.head_dim, d)?;
     out.resize(tools.gpu, rows.len())?;
     let (table, read) = tables(rows, kv)?;
     // The same blocks are merged in the same order by one workgroup or by several.

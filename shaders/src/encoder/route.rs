@@ -3,17 +3,17 @@
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{Router, Routing};
-use nestling_engine::device::expect;
+use nestling_engine::device::{RouterLimits, check_routing};
 use nestling_formats::{GroupScore, RouterScore};
 
 use super::{NUM_EXPERTS_MAX, PER_TOKEN_MAX, Tools, products};
 use crate::backend::WgpuBackend;
-use crate::error::WgpuError;
 use crate::memory::{WgpuBuffer, WgpuFloats, WgpuRouting, word};
 use crate::recorder::{Binding, Recorder, spread};
 
-/// Most groups of experts.
-const GROUPS_MAX: usize = 64;
+/// What the shader has room for.
+const LIMITS: RouterLimits =
+    RouterLimits { experts: NUM_EXPERTS_MAX, per_token: PER_TOKEN_MAX, groups: 64 };
 
 /// Puts a routing of the host in place of the router's.
 pub(super) fn write(
@@ -21,10 +21,7 @@ pub(super) fn write(
     routing: &Routing,
     out: &WgpuRouting,
 ) -> Result<(), EngineError> {
-    let count = out.rows * out.per_token;
-    expect("experts of a row", out.per_token, routing.num_experts_per_tok)?;
-    expect("experts of a routing", count, routing.expert_ids.len())?;
-    expect("weights of a routing", count, routing.expert_weights.len())?;
+    check_routing(routing, (out.rows, out.per_token))?;
     recorder.write(bytemuck::cast_slice(&routing.expert_ids), &out.ids)?;
     Ok(recorder.write(bytemuck::cast_slice(&routing.expert_weights), &out.weights)?)
 }
@@ -54,22 +51,8 @@ pub(super) fn route(
     out: &mut WgpuRouting,
 ) -> Result<(), EngineError> {
     let experts = router.weights.form.rows;
-    let biases = router.logit_bias.iter().chain(&router.selection_bias);
-    for vector in biases.chain(&router.expert_scale) {
-        expect("numbers of the router", experts, vector.len)?;
-    }
-    let groups = router.rule.groups.as_ref().map_or(0, |groups| groups.n_group);
-    for (what, limit, found) in [
-        ("experts of a layer", NUM_EXPERTS_MAX, experts),
-        ("experts of a token", PER_TOKEN_MAX.min(experts), router.num_experts_per_tok),
-        ("groups of experts", GROUPS_MAX.min(experts), groups),
-        ("rows of a routing", out.rows_max, x.rows),
-    ] {
-        if found > limit {
-            let (limit, found) = (limit as u64, found as u64);
-            return Err(WgpuError::Limit { what, limit, found }.into());
-        }
-    }
+    let rows = (x.rows, out.rows_max);
+    LIMITS.check((router, experts), |vector| vector.len, rows)?;
     let mut scratch = match logits.take() {
         Some(scratch) if scratch.cols == experts => scratch,
         _ => WgpuBuffer::new(tools.gpu, usize::MAX, experts)?,
