@@ -19,6 +19,11 @@ use crate::cpu::rows::{QuantizedGroup, RowList};
 use crate::error::EngineError;
 use crate::recycle::recycle;
 
+/// Groups of gate that are computed before the same ones of up, for one row and for few: matrices that come
+/// from memory in long runs come faster (PERF.md, "Runs of gate and up").
+pub(super) const RUN: usize = 32;
+const FEW_ROWS_RUN: usize = 4;
+
 /// One feed-forward part at one level, for some rows.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Use<'a> {
@@ -141,47 +146,69 @@ impl Inner<'_> {
     /// Computes the groups of one block.
     fn fill(&self, team: &Team, rows: RowList, block: &mut ColumnsMut<'_, QuantizedGroup>) {
         match rows.rows().len() {
-            1 => self.fill_by::<1>(team, rows, block),
-            2..=FEW_ROWS => self.fill_by::<FEW_ROWS>(team, rows, block),
-            _ => self.fill_by::<ROW_BLOCK>(team, rows, block),
+            1 => self.fill_by::<1, RUN>(team, rows, block),
+            2..=FEW_ROWS => self.fill_by::<FEW_ROWS, FEW_ROWS_RUN>(team, rows, block),
+            _ => self.fill_by::<ROW_BLOCK, 1>(team, rows, block),
         }
     }
 
-    /// The same, `N` rows at a time.
-    fn fill_by<const N: usize>(
+    /// The same, `N` rows at a time, `G` groups of gate and then the same of up.
+    fn fill_by<const N: usize, const G: usize>(
         &self,
         team: &Team,
         rows: RowList,
         block: &mut ColumnsMut<'_, QuantizedGroup>,
     ) {
         let range = block.range();
-        let (mut gate, mut up) = ([[0.0; GROUP]; N], [[0.0; GROUP]; N]);
+        let (mut gate, mut up) = ([[[0.0; GROUP]; N]; G], [[[0.0; GROUP]; N]; G]);
         let mut values = [[0.0; TILE_ROWS]; N];
-        for group in range.clone() {
-            let live = GROUP.min(self.width - group * GROUP);
+        for first in range.clone().step_by(G) {
+            let groups = first..range.end.min(first + G);
             for (index, rows) in rows.chunks(N).enumerate() {
-                let values = &mut values[..rows.rows().len()];
-                multiply(team, &self.gate, (group, live), rows, (&mut *values, &mut gate));
-                multiply(team, &self.up, (group, live), rows, (values, &mut up));
-                let start = self.start + index * N;
-                for (row, (gate, up)) in
-                    gate.iter_mut().zip(&mut up).take(rows.rows().len()).enumerate()
-                {
-                    let columns = group * GROUP..group * GROUP + live;
-                    for (values, bias) in [(&mut *gate, self.biases[0]), (up, self.biases[1])] {
-                        let bias = bias.map_or(&[][..], |bias| &bias[columns.clone()]);
-                        values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+                let count = rows.rows().len();
+                let values = &mut values[..count];
+                for (tiles, out) in [(&self.gate, &mut gate), (&self.up, &mut up)] {
+                    for (group, out) in groups.clone().zip(&mut *out) {
+                        multiply(team, tiles, (group, self.live(group)), rows, (values, out));
                     }
-                    team.kernels.gated(self.activation, &mut gate[..live], &up[..live]);
-                    if self.rotated {
-                        gate[live..].fill(0.0);
-                        team.kernels.hadamard(gate);
+                }
+                for (group, (gate, up)) in groups.clone().zip(gate.iter_mut().zip(&mut up)) {
+                    let pairs = gate.iter_mut().zip(up).take(count);
+                    for (row, (gate, up)) in pairs.enumerate() {
+                        let row = block.row(self.start + index * N + row);
+                        let cells = &mut row[group - range.start..][..1];
+                        self.finish(team, group, (gate, up), cells);
                     }
-                    let cells = &mut block.row(start + row)[group - range.start..][..1];
-                    team.kernels.quantize(&gate[..live], cells);
                 }
             }
         }
+    }
+
+    /// Outputs of a group of 32 that there are.
+    fn live(&self, group: usize) -> usize {
+        GROUP.min(self.width - group * GROUP)
+    }
+
+    /// From the products of one group of one row to quantized activations.
+    fn finish(
+        &self,
+        team: &Team,
+        group: usize,
+        (gate, up): (&mut [f32; GROUP], &mut [f32; GROUP]),
+        cells: &mut [QuantizedGroup],
+    ) {
+        let live = self.live(group);
+        let columns = group * GROUP..group * GROUP + live;
+        for (values, bias) in [(&mut *gate, self.biases[0]), (up, self.biases[1])] {
+            let bias = bias.map_or(&[][..], |bias| &bias[columns.clone()]);
+            values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+        }
+        team.kernels.gated(self.activation, &mut gate[..live], &up[..live]);
+        if self.rotated {
+            gate[live..].fill(0.0);
+            team.kernels.hadamard(gate);
+        }
+        team.kernels.quantize(&gate[..live], cells);
     }
 }
 

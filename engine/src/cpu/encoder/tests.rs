@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nestling_formats::nested::{
-    CodecFitter, InputTransform, Layout, QuantizeOptions, pack_plane, plane_bytes, quantize_matrix,
+    CodecFitter, GROUP, InputTransform, Layout, QuantizeOptions, pack_plane, plane_bytes,
+    quantize_matrix,
 };
 use nestling_formats::{
     Activation, DType, ExpertGroups, GroupScore, Level, Plane, RopePairs, RouterConfig, RouterScore,
 };
 
+use super::feed_forward::RUN;
 use super::*;
 use crate::backend::{Backend, ExpertUse, HeadNorm};
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
@@ -398,6 +400,23 @@ fn int8_products_give_the_bits_of_the_reference() {
             float: None,
             mixed,
             inner,
+            made: RefCell::default(),
+        });
+    }
+}
+
+/// Inner widths of more than one run of gate and up, the last one short.
+#[test]
+fn runs_of_gate_and_up_give_the_bits_of_the_reference() {
+    // Of two rows some experts get one.
+    for rows in [2, 5] {
+        compare(&Case {
+            rows,
+            mode: ActivationMode::Int8,
+            kv: KvDtype::F32,
+            float: None,
+            mixed: rows == 5,
+            inner: GROUP * (RUN + 1) + 8,
             made: RefCell::default(),
         });
     }

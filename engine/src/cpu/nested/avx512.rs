@@ -21,6 +21,9 @@ mod panel;
 /// memory, and the hardware's prefetcher stops at the end of every page.
 const AHEAD: usize = 24;
 
+/// Bytes of row scales ahead of a tile's that are prefetched: those of two tiles lie in a line.
+const SCALES_AHEAD: usize = 4 * 32;
+
 /// Rows from which activations are packed: more than one.
 pub const PACKS_FROM: usize = 2;
 
@@ -174,6 +177,7 @@ fn tables<const LEVEL: u8>(weights: &NestedWeights, tile: usize) -> Tables {
     let decode = weights.decode;
     let factors = decode.steps.factors();
     let scales = weights.row_scales[tile * 32..][..32].as_ptr();
+    _mm_prefetch::<_MM_HINT_T0>(scales.wrapping_add(SCALES_AHEAD).cast());
     // SAFETY: every load is inside of its array.
     unsafe {
         let scales = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
@@ -332,7 +336,7 @@ fn scales(tables: &Tables, steps: __m512i) -> __m512 {
 fn prefetch<const LEVEL: u8, const MIDDLE: u8>(source: &Source, group: usize) {
     let line = |plane: *const u8, offset: usize| {
         // A prefetch beyond a plane's end does nothing.
-        _mm_prefetch::<_MM_HINT_T0>(plane.wrapping_add(offset).cast());
+        _mm_prefetch::<_MM_HINT_T1>(plane.wrapping_add(offset).cast());
     };
     let pair = |plane: *const u8| {
         line(plane, group * 128);
@@ -356,6 +360,7 @@ fn prefetch<const LEVEL: u8, const MIDDLE: u8>(source: &Source, group: usize) {
     }
     if group.is_multiple_of(8) {
         line(source.steps, group * 8);
+        line(source.step_high, group * 2);
     }
 }
 

@@ -64,8 +64,9 @@ impl Panel {
     }
 }
 
-/// One tile for any number of rows, which lie in `x`, `[blocks, groups]`.
-#[inline]
+/// One tile for any number of rows, which lie in `x`, `[blocks, groups]`. The panel is in a frame of its
+/// own, so that few rows, who need none, do not touch its pages for every tile.
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,gfni,fma")]
 pub unsafe fn products<const LEVEL: u8, const MIDDLE: u8>(
     source: &Source,
