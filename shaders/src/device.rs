@@ -1,7 +1,7 @@
 //! One open device: its limits, its queue, and what became of it.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use nestling_engine::driver::block_on;
@@ -229,17 +229,22 @@ impl Gpu {
             return Ok(false);
         }
         let end = offset + (bytes.len() as u64).next_multiple_of(4);
-        let mapped = Arc::new(AtomicBool::new(false));
-        let answer = Arc::clone(&mapped);
+        let (sender, receiver) = mpsc::channel();
         buffer.slice(offset..end).map_async(wgpu::MapMode::Write, move |result| {
-            answer.store(result.is_ok(), Ordering::Release);
+            // Nobody listens only where the wait failed.
+            let _ = sender.send(result.is_ok());
         });
         let _ = self.device.poll(wgpu::PollType::Poll);
-        if !mapped.load(Ordering::Acquire) {
-            // A wish that is taken back could be granted to the next one too early.
-            self.wait()?;
-        }
-        if !mapped.load(Ordering::Acquire) {
+        let mapped = match receiver.try_recv() {
+            Ok(mapped) => mapped,
+            // A wish that is taken back could be granted to the next one too early. Another thread that
+            // polls may have the answer already and still be about to give it.
+            Err(_) => {
+                self.wait()?;
+                receiver.recv().unwrap_or(false)
+            }
+        };
+        if !mapped {
             return Ok(false);
         }
         let written = write_mapped(buffer, offset, bytes);

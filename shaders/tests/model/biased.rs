@@ -1,5 +1,10 @@
 //! Streamed experts with biases, coded and in slots of the device.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use nestling_engine::backend::{Backend, Encoder};
+use nestling_engine::driver::block_on;
 use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
 
@@ -8,6 +13,9 @@ use crate::streamed::expert_bytes;
 
 /// Tokens that are computed at once before others are one by one: these lie in both pages.
 const BEFORE: usize = 48;
+
+/// Times that a model is computed beside a thread that waits.
+const ROUNDS: usize = 10;
 
 /// Bits of all logits, of the first tokens computed at once and of the others so many at a time, and the
 /// bytes that were uploaded for these.
@@ -49,4 +57,43 @@ fn streamed_experts_with_biases_give_the_bits_of_resident_ones() {
             assert!(budget < all || uploaded[2] == 0, "{name}: {uploaded:?}");
         }
     }
+}
+
+/// Stops the other thread whatever becomes of this one.
+struct StopsAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopsAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A thread that waits for the device may be the one that is told what another asked for: slots are
+/// written, and are no longer mapped when a step uses them.
+#[test]
+fn slots_are_written_while_another_thread_waits_for_the_device() {
+    let Some(device) = device() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let parts = converted("gpt-oss", folder.path());
+    let (_, least) = expert_bytes(&parts);
+    let mut streamed = parts.runner(device.again().unwrap(), Int8, Some(least));
+    let (expected, _) = bits(&mut streamed, &parts.text, 1);
+    let mut other = device.again().unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stopping = StopsAtEnd(&stop);
+        scope.spawn(|| {
+            let mut buffer = other.buffer(1, 32).unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                let mut encoder = other.encoder();
+                encoder.write(&[1.0; 32], &mut buffer).unwrap();
+                assert_eq!(block_on(encoder.read(&buffer)).unwrap(), [1.0; 32]);
+            }
+        });
+        for round in 0..ROUNDS {
+            let (found, bytes) = bits(&mut streamed, &parts.text, 1);
+            assert!(found == expected && bytes > 0, "round {round}");
+        }
+        drop(stopping);
+    });
 }
