@@ -15,7 +15,7 @@ use crate::streamed::expert_bytes;
 const BEFORE: usize = 48;
 
 /// Times that a model is computed beside a thread that waits.
-const ROUNDS: usize = 10;
+const ROUNDS: usize = 5;
 
 /// Bits of all logits, of the first tokens computed at once and of the others so many at a time, and the
 /// bytes that were uploaded for these.
