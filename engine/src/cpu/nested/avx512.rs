@@ -330,7 +330,8 @@ fn scales(tables: &Tables, steps: __m512i) -> __m512 {
     _mm512_mul_ps(tables.units, factors)
 }
 
-/// Fetches what a later group reads.
+/// Fetches what a later group reads, to the second cache: the first one has buffers for few lines on their
+/// way (PERF.md, "Runs of gate and up").
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn prefetch<const LEVEL: u8, const MIDDLE: u8>(source: &Source, group: usize) {
