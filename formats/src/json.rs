@@ -6,6 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::ImportError;
+use crate::limits::MAX_TENSORS;
 
 /// The members of an object in file order; two members of one name are an error.
 pub(crate) struct UniqueMap<V>(pub Vec<(String, V)>);
@@ -21,19 +22,29 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
             }
 
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-                let mut seen = std::collections::HashSet::new();
                 let mut members = Vec::new();
-                while let Some(key) = map.next_key::<String>()? {
-                    if !seen.insert(key.clone()) {
-                        return Err(M::Error::custom(format_args!("duplicate key `{key}`")));
+                while let Some(member) = map.next_entry::<String, V>()? {
+                    if members.len() == MAX_TENSORS {
+                        let message = format_args!("more than {MAX_TENSORS} members");
+                        return Err(M::Error::custom(message));
                     }
-                    members.push((key, map.next_value()?));
+                    members.push(member);
                 }
-                Ok(UniqueMap(members))
+                match duplicate(&members) {
+                    Some(key) => Err(M::Error::custom(format_args!("duplicate key `{key}`"))),
+                    None => Ok(UniqueMap(members)),
+                }
             }
         }
         deserializer.deserialize_map(Members(std::marker::PhantomData))
     }
+}
+
+/// A name that two members have.
+pub(crate) fn duplicate<V>(members: &[(String, V)]) -> Option<&str> {
+    let mut names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    names.windows(2).find(|two| two[0] == two[1]).map(|two| two[0])
 }
 
 /// The members of a configuration file. A member that is `null` counts as absent.

@@ -5,10 +5,13 @@
 pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// Bytes of a tokenizer, a chat template or another asset.
 pub const MAX_ASSET_BYTES: u64 = 64 << 20;
-/// Bytes of the header of a safetensors file; the limit of the `safetensors` crate.
-pub const MAX_SAFETENSORS_HEADER_BYTES: u64 = 100_000_000;
-/// Bytes of a `model.safetensors.index.json`.
-pub const MAX_SAFETENSORS_INDEX_BYTES: u64 = 100_000_000;
+/// Bytes of the header of a safetensors file. The format allows 100,000,000; a tensor takes some 130, and
+/// the largest published models have 240,000 of them, in many files.
+pub const MAX_SAFETENSORS_HEADER_BYTES: u64 = 32 << 20;
+/// Bytes of a `model.safetensors.index.json`; a tensor takes some 100.
+pub const MAX_SAFETENSORS_INDEX_BYTES: u64 = 32 << 20;
+/// Entries of a safetensors header's `__metadata__`; published ones have one.
+pub const MAX_SAFETENSORS_METADATA: usize = 1 << 12;
 /// Bytes of the front of a GGUF file, before its tensors; tokenizers take up to 20 MB of it.
 pub const MAX_GGUF_HEADER_BYTES: u64 = 32 << 20;
 /// Metadata keys of a GGUF file.
@@ -26,7 +29,7 @@ pub const MAX_CHAT_TEMPLATE_BYTES: u64 = 1 << 20;
 /// Files of one checkpoint.
 pub const MAX_SHARDS: usize = 10_000;
 /// Tensors of one checkpoint.
-pub const MAX_TENSORS: usize = 1 << 20;
+pub const MAX_TENSORS: usize = 1 << 19;
 /// Dimensions of a tensor.
 pub const MAX_TENSOR_RANK: usize = 8;
 

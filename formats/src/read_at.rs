@@ -77,6 +77,25 @@ impl Front {
     }
 }
 
+/// Opens a file that is one: opening a pipe would wait until somebody writes to it.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let check = |metadata: Metadata| match metadata.is_file() {
+        true => Ok(()),
+        false => {
+            let kind = match metadata.is_dir() {
+                true => io::ErrorKind::IsADirectory,
+                false => io::ErrorKind::InvalidInput,
+            };
+            Err(io::Error::new(kind, "it is not a regular file"))
+        }
+    };
+    check(std::fs::metadata(path)?)?;
+    let file = File::open(path)?;
+    // Somebody may have put something else in its place meanwhile.
+    check(file.metadata()?)?;
+    Ok(file)
+}
+
 /// An opened file of known length, or the front of one whose rest is elsewhere.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
@@ -89,17 +108,13 @@ pub(crate) struct SourceFile {
 impl SourceFile {
     /// Opens a file, or the front of it where only that is there.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let (file, is_front) = match File::open(path) {
+        let (file, is_front) = match open_regular(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (File::open(front_path(path)).map_err(|_| error)?, true)
+                (open_regular(&front_path(path)).map_err(|_| error)?, true)
             }
             other => (other?, false),
         };
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-        }
-        let stamp = Stamp::new(&metadata);
+        let stamp = Stamp::new(&file.metadata()?);
         let front = if is_front { Some(Front::read(&file, stamp.length)?) } else { None };
         Ok(Self { path: path.into(), stamp, file, front })
     }

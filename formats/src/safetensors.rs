@@ -2,14 +2,19 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use crate::json::UniqueMap;
-use crate::limits::{MAX_SAFETENSORS_HEADER_BYTES, MAX_TENSOR_RANK, MAX_TENSORS};
+use crate::json::{UniqueMap, duplicate};
+use crate::limits::{
+    MAX_SAFETENSORS_HEADER_BYTES, MAX_SAFETENSORS_METADATA, MAX_TENSOR_RANK, MAX_TENSORS,
+};
 use crate::{DType, ImportError};
 
 /// Bytes before the JSON: its length.
 pub const PREFIX_BYTES: u64 = 8;
+
+/// The member of a header that is no tensor.
+const METADATA: &str = "__metadata__";
 
 /// Where a tensor lies in its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,9 +104,33 @@ fn malformed(
 #[serde(deny_unknown_fields)]
 struct RawTensor {
     dtype: String,
+    #[serde(deserialize_with = "dimensions")]
     shape: Vec<u64>,
     /// From the start of the data.
     data_offsets: (u64, u64),
+}
+
+/// The dimensions of a tensor, one more than the limit at the most.
+fn dimensions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
+    struct Dimensions;
+    impl<'de> Visitor<'de> for Dimensions {
+        type Value = Vec<u64>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of dimensions")
+        }
+
+        fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Vec<u64>, S::Error> {
+            let mut shape = Vec::new();
+            while let Some(size) = list.next_element()? {
+                if shape.len() <= MAX_TENSOR_RANK {
+                    shape.push(size);
+                }
+            }
+            Ok(shape)
+        }
+    }
+    deserializer.deserialize_seq(Dimensions)
 }
 
 impl RawTensor {
@@ -129,7 +158,7 @@ impl RawTensor {
                 supported: "supported: F32, F16, BF16, and U8 of MXFP4".into(),
             })?;
         if self.shape.len() > MAX_TENSOR_RANK {
-            let found = format!("{} dimensions", self.shape.len());
+            let found = format!("more than {MAX_TENSOR_RANK}");
             return Err(wrong(format!("at most {MAX_TENSOR_RANK} dimensions"), found));
         }
         let bytes = self.shape.iter().try_fold(dtype.bytes() as u64, |n, d| n.checked_mul(*d));
@@ -169,23 +198,31 @@ impl<'de> Deserialize<'de> for RawHeader {
             }
 
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<RawHeader, M::Error> {
-                let mut seen = std::collections::HashSet::new();
                 let mut tensors = Vec::new();
+                let mut metadata = None;
                 while let Some(key) = map.next_key::<String>()? {
-                    if !seen.insert(key.clone()) {
-                        return Err(M::Error::custom(format_args!("duplicate name `{key}`")));
+                    if key == METADATA {
+                        let value = map.next_value::<UniqueMap<String>>()?;
+                        if metadata.replace(()).is_some() {
+                            return Err(M::Error::custom(format_args!("duplicate name `{key}`")));
+                        }
+                        if value.0.len() > MAX_SAFETENSORS_METADATA {
+                            let limit = MAX_SAFETENSORS_METADATA;
+                            let message = format_args!("more than {limit} members of `{key}`");
+                            return Err(M::Error::custom(message));
+                        }
+                        continue;
                     }
-                    if seen.len() > MAX_TENSORS {
+                    if tensors.len() == MAX_TENSORS {
                         let message = format_args!("more than {MAX_TENSORS} tensors");
                         return Err(M::Error::custom(message));
                     }
-                    if key == "__metadata__" {
-                        map.next_value::<UniqueMap<String>>()?;
-                    } else {
-                        tensors.push((key, map.next_value()?));
-                    }
+                    tensors.push((key, map.next_value()?));
                 }
-                Ok(RawHeader(tensors))
+                match duplicate(&tensors) {
+                    Some(name) => Err(M::Error::custom(format_args!("duplicate name `{name}`"))),
+                    None => Ok(RawHeader(tensors)),
+                }
             }
         }
         deserializer.deserialize_map(Header)

@@ -1,6 +1,6 @@
 //! The files of a checkpoint: which there are, what their headers say, and how they are read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
@@ -81,9 +81,8 @@ pub(crate) fn open_weights(directory: &Path) -> Result<Weights, ImportError> {
     };
     let index = index_path.display().to_string();
     let weight_map = parse_index(&index, &bytes)?;
-    let mut names: Vec<String> = weight_map.values().cloned().collect();
-    names.sort();
-    names.dedup();
+    let names: BTreeSet<&String> = weight_map.values().collect();
+    let names: Vec<String> = names.into_iter().cloned().collect();
     if names.len() > MAX_SHARDS {
         let (found, limit) = (names.len() as u64, MAX_SHARDS as u64);
         let what = "the number of files".into();

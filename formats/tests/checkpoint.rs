@@ -7,6 +7,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use nestling_formats::safetensors::{SafetensorsHeader, header_length};
+#[cfg(unix)]
+use nestling_formats::store::Store;
 use nestling_formats::{
     Checkpoint, DType, FloatId, FloatKind, ImportError, MatrixId, MatrixKind, ModelConfig,
     ModelShape, names,
@@ -177,6 +179,38 @@ fn what_is_no_checkpoint_is_said_to_be_none() {
     assert_says(&message(path), &["pytorch_model.bin", "only safetensors"]);
     fs::create_dir(path.join("model.safetensors")).unwrap();
     assert_says(&message(path), &["model.safetensors", "not a regular file"]);
+}
+
+/// A named pipe that nobody writes to.
+#[cfg(unix)]
+fn pipe(path: &Path) {
+    fs::remove_file(path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// Opens what must be refused without waiting for anybody.
+#[cfg(unix)]
+fn refused_at_once(open: impl FnOnce() -> String + Send + 'static) -> String {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || drop(sender.send(open())));
+    receiver.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits for a writer")
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_are_no_files() {
+    for name in ["config.json", "model.safetensors"] {
+        let directory = directory();
+        let path = directory.path().to_owned();
+        pipe(&path.join(name));
+        let said = refused_at_once(move || message(&path));
+        assert_says(&said, &[name, "not a regular file"]);
+    }
+    let directory = directory();
+    let path = directory.path().join("model.safetensors");
+    pipe(&path);
+    let open = move || Store::open(&path).expect_err("it is no store").to_string();
+    assert_says(&refused_at_once(open), &["model.safetensors", "not a regular file"]);
 }
 
 #[test]
@@ -434,8 +468,8 @@ fn header_lengths_are_checked_against_the_file() {
         (2, 10, false),
         (92, 100, false),
         (93, 100, true),
-        (100_000_000, 200_000_000, false),
-        (100_000_001, 200_000_000, true),
+        (33_554_432, 200_000_000, false),
+        (33_554_433, 200_000_000, true),
         (u64::MAX, u64::MAX, true),
     ] {
         let found = header_length("m", u64::to_le_bytes(length), file);

@@ -1,4 +1,4 @@
-//! Files that are meant to do harm are refused within a second and 64 MiB.
+//! Files that are meant to do harm are refused within a second and little memory.
 #![expect(unsafe_code, reason = "counts what the allocator is asked for")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "says what it measured")]
@@ -9,11 +9,13 @@ mod builder;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use builder::Builder;
 use nestling_formats::gguf::{GgufHeader, assets};
+use nestling_formats::limits::MAX_SAFETENSORS_HEADER_BYTES;
 use nestling_formats::{Asset, Checkpoint, ImportError};
 
 /// The system's allocator, with what is taken of it and the most that ever was.
@@ -108,8 +110,68 @@ fn texts(count: usize, length: usize) -> Vec<String> {
     (0..count).map(|index| format!("{index:0length$}")).collect()
 }
 
+/// What is counted is of the whole process.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// A safetensors file, or the index of several, that is as long as may be.
+fn refused_checkpoint(what: &str, part: &str, files: &[(&str, Vec<u8>)]) {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    let before = TAKEN.load(Ordering::Relaxed);
+    MOST.store(before, Ordering::Relaxed);
+    let error = Checkpoint::open(folder.path()).unwrap_err().to_string();
+    let most = MOST.load(Ordering::Relaxed) - before;
+    println!("{what}: {most} bytes at most: {error}");
+    assert!(error.contains(part), "{what}: {error}");
+    assert!(most < 4 * MOST_BYTES, "{what}: {most} bytes");
+}
+
+/// Text so long that with `around` it is just within the limit of a header.
+fn filled(around: (&str, &str), one: impl Fn(usize) -> String) -> Vec<u8> {
+    let mut text = around.0.to_owned();
+    for at in 0.. {
+        let next = one(at);
+        if text.len() + next.len() + around.1.len() > MAX_SAFETENSORS_HEADER_BYTES as usize {
+            break;
+        }
+        text.push_str(&next);
+    }
+    (text + around.1).into_bytes()
+}
+
+fn with_length(header: Vec<u8>) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], &header].concat()
+}
+
+#[test]
+fn harm_in_safetensors_takes_little_memory() {
+    let _one = ONE.lock().unwrap();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/tiny-tied");
+    let config = std::fs::read(data.join("config.json")).unwrap();
+    let refused = |what: &str, part: &str, (name, bytes): (&str, Vec<u8>)| {
+        refused_checkpoint(what, part, &[("config.json", config.clone()), (name, bytes)]);
+    };
+    let metadata = filled((r#"{"__metadata__":{"#, r#""":""}}"#), |at| format!(r#""{at}":"","#));
+    refused("much metadata", "members", ("model.safetensors", with_length(metadata)));
+    let tensor = r#""dtype":"F32","data_offsets":[0,4],"shape":["#;
+    let around = (format!("{{\"a\":{{{tensor}"), "1]}}");
+    let rank = filled((&around.0, around.1), |_| "1,".into());
+    refused("many dimensions", "dimensions", ("model.safetensors", with_length(rank)));
+    let around = ("{".to_owned(), format!("\"x\":{{{tensor}1]}}}}"));
+    let tensors = filled((&around.0, &around.1), |at| format!("\"{at:x}\":{{{tensor}1]}},"));
+    refused("many tensors", "more than", ("model.safetensors", with_length(tensors)));
+    let map = filled((r#"{"weight_map":{"#, r#""":""}}"#), |at| format!(r#""{at}":"","#));
+    refused("many tensors in files", "members", ("model.safetensors.index.json", map));
+    let files = |at| format!(r#""{at:x}":"{at:x}.safetensors","#);
+    let map = filled((r#"{"weight_map":{"#, r#""x":"x.safetensors"}}"#), files);
+    refused("many files", "members", ("model.safetensors.index.json", map));
+}
+
 #[test]
 fn harm_is_refused_within_a_second_and_64_mib() {
+    let _one = ONE.lock().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let refused = |what: &str, part: &str, builder| refused(folder.path(), what, part, builder);
     let long = "k".repeat(40 << 20);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::bytes::align_up;
 use super::error::Fault;
 use super::format::{
-    CODEC_RECORD_BYTES, EXTENT_RECORD_BYTES, GROUP_RECORD_BYTES, INDEX_HEAD_BYTES,
+    ASSET_BYTES_MAX, CODEC_RECORD_BYTES, EXTENT_RECORD_BYTES, GROUP_RECORD_BYTES, INDEX_HEAD_BYTES,
     MATRIX_RECORD_BYTES, SECTION_RECORD_BYTES, SHARD_RECORD_BYTES, TENSOR_RECORD_BYTES,
 };
 use super::header::{Header, STORE_LENGTH_AT};
@@ -114,11 +114,14 @@ impl Index {
             let at = places.extents + u64::from(extent_number) * EXTENT_RECORD_BYTES as u64;
             let what = format!("extent {extent_number}");
             let length = self.extent(group, plane).map_or(0, |extent| extent.length);
-            let wrong = if group.is_asset() { length == 0 } else { length != expected };
+            let wrong = match group.is_asset() {
+                true => !(1..=ASSET_BYTES_MAX).contains(&length),
+                false => length != expected,
+            };
             if expected_none || wrong {
                 let expected = match (expected_none, group.is_asset()) {
                     (true, _) => format!("no plane {plane:?} of {}", group.id),
-                    (_, true) => "at least 1".to_owned(),
+                    (_, true) => format!("1 to {ASSET_BYTES_MAX}"),
                     (_, false) => expected.to_string(),
                 };
                 let found = length.to_string();

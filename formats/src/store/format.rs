@@ -46,6 +46,8 @@ pub const NONE: u32 = u32::MAX;
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest index.
 pub const INDEX_BYTES_MAX: u64 = 256 << 20;
+/// Longest asset.
+pub const ASSET_BYTES_MAX: u64 = crate::limits::MAX_ASSET_BYTES;
 /// Most shards of a store.
 pub const SHARDS_MAX: u32 = 99_999;
 

@@ -122,7 +122,7 @@ fn replay(
     for (extent, hash) in index.extents.iter().zip(&mut state.hashes) {
         let Some(expected) = *hash else { continue };
         chunk.resize(CHUNK_BYTES, 0);
-        if !is_intact(index, files, extent, expected, &mut chunk)? {
+        if !rewrite(index, files, extent, expected, &mut chunk)? {
             *hash = None;
         }
     }
@@ -135,8 +135,10 @@ fn set<T>(slots: &mut [Option<T>], number: u32, value: T) {
     }
 }
 
-/// Whether an extent has the hash that the journal says, and zeros after it.
-fn is_intact(
+/// Whether an extent has the hash that the journal says, and zeros after it. Its bytes are written again:
+/// after a failed sync a system may have them in memory alone and take them for written, so that
+/// no later sync would write them.
+fn rewrite(
     index: &Index,
     files: &[ShardFile],
     extent: &Extent,
@@ -157,6 +159,7 @@ fn is_intact(
         let bytes = &mut chunk[..count];
         read(&*shard.file, at - shard.start, bytes)
             .map_err(|error| StoreError::io(&shard.name, "read", at, count, error))?;
+        shard.write(at - shard.start, bytes)?;
         if at < end {
             hasher.update(bytes);
         } else {

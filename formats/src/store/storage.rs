@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::error::{StoreError, label};
+use crate::read_at::open_regular;
 
 /// A range of bytes that a store is read from: a file, part of one, memory.
 ///
@@ -75,16 +76,13 @@ impl FileStorage {
     /// Opens `length` bytes of a file from `offset`, or all that follow.
     ///
     /// # Errors
-    /// [`StoreError::Io`] if the file cannot be opened or is a folder, [`StoreError::Length`] if it
+    /// [`StoreError::Io`] if the file cannot be opened or is no regular file, [`StoreError::Length`] if it
     /// has no such range.
     pub fn open(path: &Path, offset: u64, length: Option<u64>) -> Result<Self, StoreError> {
         let name = label(path);
         let error = |source| StoreError::io(name.clone(), "open", offset, 0, source);
-        let file = File::open(path).map_err(error)?;
+        let file = open_regular(path).map_err(error)?;
         let metadata = file.metadata().map_err(error)?;
-        if metadata.is_dir() {
-            return Err(error(io::Error::from(io::ErrorKind::IsADirectory)));
-        }
         let rest = metadata.len().checked_sub(offset);
         let length = match (rest, length) {
             (Some(rest), None) => rest,

@@ -299,9 +299,16 @@ impl StoreWriter {
             let renamed = self.disk.rename(&file.temporary, &file.final_path);
             renamed.map_err(|error| StoreError::io(&file.name, "rename", 0, 0, error))?;
         }
-        let io = |error| StoreError::io(label(&self.destination), "finish", 0, 0, error);
-        self.disk.sync_folder_of(&self.destination).map_err(io)?;
-        self.disk.remove(&journal_path(&self.destination)).map_err(io)
+        if let Err(error) = self.disk.sync_folder_of(&self.destination) {
+            // Whether the names are durable is unknown: the store is unfinished, and can be resumed.
+            for file in &self.files {
+                let _ = self.disk.rename(&file.final_path, &file.temporary);
+            }
+            return Err(StoreError::io(label(&self.destination), "finish", 0, 0, error));
+        }
+        // The store is whole; a journal that stays is of no use to anybody, and does no harm.
+        let _ = self.disk.remove(&journal_path(&self.destination));
+        Ok(())
     }
 
     /// Removes everything that was written.
@@ -383,7 +390,7 @@ impl std::fmt::Debug for StoreWriter {
 }
 
 impl ShardFile {
-    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
+    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
         let written = self.file.write_at(at, bytes);
         let offset = self.start + at;
         written.map_err(|error| StoreError::io(&self.name, "write", offset, bytes.len(), error))

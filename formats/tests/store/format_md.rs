@@ -17,6 +17,7 @@ fn table() -> String {
         ("PART_ALIGNMENT", f::PART_ALIGNMENT.to_string(), "alignment of parts in an extent"),
         ("PLANES", f::PLANES.to_string(), "most planes of a group"),
         ("INDEX_BYTES_MAX", f::INDEX_BYTES_MAX.to_string(), "longest index"),
+        ("ASSET_BYTES_MAX", f::ASSET_BYTES_MAX.to_string(), "longest asset"),
         ("INDEX_HEAD_BYTES", f::INDEX_HEAD_BYTES.to_string(), "counts at the index's front"),
         ("SHARD_RECORD_BYTES", f::SHARD_RECORD_BYTES.to_string(), "record"),
         ("SECTION_RECORD_BYTES", f::SECTION_RECORD_BYTES.to_string(), "record"),

@@ -372,11 +372,11 @@ malformed! {
     extent_length_short: |v| v.add(v.extent(4) + 16, u32::MAX) =>
         "extent 4: length at byte 1296 is 383, expected 384";
     extent_length_huge: |v| v.u64(v.extent(0) + 16, u64::MAX) =>
-        "extent 0: length at byte 1104 is 18446744073709551615, expected at most what shard 1 has left";
-    extent_length_beyond: |v| v.u64(v.extent(0) + 16, 1 << 40) =>
-        "extent 0: length at byte 1104 is 1099511627776, expected at most what shard 1 has left";
+        "extent 0: length at byte 1104 is 18446744073709551615, expected 1 to 67108864";
+    extent_length_beyond: |v| v.u64(v.extent(0) + 16, 64 << 20) =>
+        "extent 0: length at byte 1104 is 67108864, expected at most what shard 1 has left";
     extent_of_empty_asset: |v| v.u64(v.extent(0) + 16, 0) =>
-        "extent 0: length at byte 1104 is 0, expected at least 1";
+        "extent 0: length at byte 1104 is 0, expected 1 to 67108864";
     extent_twice: |v| v.u32(v.extent(6) + 4, 0) =>
         "extent 6: plane at byte 1392 is plane P2 of group 5 again, expected not what extent 5 holds";
     extent_of_asset_plane: |v| v.u32(v.extent(0) + 4, 1) =>

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nestling_formats::store::format::ASSET_BYTES_MAX;
 use nestling_formats::store::{
     GroupId, MatrixData, Measures, StoreError, StorePlan, StoreWriter, pack_extent, shard_path,
 };
@@ -124,7 +125,8 @@ fn every_operation_may_fail_once_or_for_good() {
         attempt(&disk, &plan, false).unwrap();
         let (operations, expected) = (disk.operations(), result(&disk, &plan).unwrap());
         assert_eq!(disk.names().len(), plan.index().unwrap().shards().len());
-        for operation in 0..operations {
+        // The last one removes the journal, when the store is whole.
+        for operation in 0..operations - 1 {
             for fault in [
                 Fault::Once(ErrorKind::TimedOut),
                 Fault::Sticky(ErrorKind::TimedOut),
@@ -194,6 +196,44 @@ fn power_may_fail_at_any_operation() {
             assert!(result(&disk, &plan) == Some(expected.clone()), "operation {operation}");
         }
     }
+}
+
+#[test]
+fn what_a_failed_sync_lost_is_written_again() {
+    let mut random = Random(5);
+    for plan in plans() {
+        let disk = MemoryDisk::default();
+        attempt(&disk, &plan, false).unwrap();
+        let (operations, expected) = (disk.operations(), result(&disk, &plan).unwrap());
+        for operation in 0..operations {
+            let disk = MemoryDisk::default();
+            disk.fail_at(operation, Fault::Once(ErrorKind::TimedOut));
+            let first = attempt(&disk, &plan, false);
+            disk.heal();
+            if first.is_err() {
+                attempt(&disk, &plan, true).unwrap();
+            }
+            disk.lose_power(&mut random);
+            assert!(result(&disk, &plan) == Some(expected.clone()), "operation {operation}");
+        }
+    }
+}
+
+#[test]
+fn a_store_whose_name_may_be_lost_is_unfinished() {
+    let plan = small_plan();
+    let disk = MemoryDisk::default();
+    attempt(&disk, &plan, false).unwrap();
+    // Of the folder; then the journal is removed.
+    let sync = disk.operations() - 2;
+    let disk = MemoryDisk::default();
+    disk.fail_at(sync, Fault::Once(ErrorKind::TimedOut));
+    let error = attempt(&disk, &plan, false).unwrap_err();
+    assert!(matches!(error, StoreError::Io { .. }), "{error}");
+    disk.heal();
+    assert!(disk.contents(Path::new(DESTINATION)).is_none(), "the store has its final name");
+    attempt(&disk, &plan, true).unwrap();
+    assert_eq!(result(&disk, &plan), Some(bytes_of(&plan)));
 }
 
 #[test]
@@ -305,6 +345,8 @@ fn plans_that_cannot_be_are_refused() {
     };
     assert!(refuse(|plan| plan.add_asset("../climb", 4)).contains("letters"));
     assert!(refuse(|plan| plan.add_asset("empty", 0)).contains("is empty"));
+    let large = refuse(|plan| plan.add_asset("large", ASSET_BYTES_MAX + 1));
+    assert!(large.contains("67108865, expected 1 to 67108864"), "{large}");
     assert!(refuse(|plan| plan.add_asset("config.json", 4)).contains("planned twice"));
     assert!(refuse(|plan| plan.alignment = Some(5000)).contains("power of two"));
     assert!(refuse(|plan| plan.parameters_json = "{".into()).contains("JSON"));
@@ -327,7 +369,9 @@ fn alignment_follows_the_size() {
     let mut plan = small_plan();
     plan.alignment = None;
     assert_eq!(plan.index().unwrap().alignment(), 512);
-    plan.add_asset("large.bin", 300 << 20);
+    for number in 0..5 {
+        plan.add_asset(format!("large{number}.bin"), 60 << 20);
+    }
     let index = plan.index().unwrap();
     assert_eq!(index.alignment(), 16384);
     assert!(index.extents().iter().all(|extent| extent.offset % 16384 == 0));
