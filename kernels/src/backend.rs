@@ -26,7 +26,7 @@ use crate::matrix::CudaMatrix;
 use crate::memory::{CudaBuffer, CudaFloats, CudaRouting};
 use crate::needs::Asked;
 use crate::pages::CudaPages;
-use crate::recorder::Recorder;
+use crate::recorder::{ARENA_BYTES, Recorder};
 use crate::scratch::Scratch;
 use crate::slots::CudaSlots;
 use crate::states::CudaStates;
@@ -71,7 +71,7 @@ impl CudaBackend {
         let images = KernelImages::new(options.kernel_cache.clone());
         let driver = Driver::open(&options.device, images, options.vram_budget)?;
         let memory_bytes = Some(driver.budget());
-        Self::on(driver, (memory_bytes, options.host_bytes))
+        Self::on(driver, (memory_bytes, options.host_bytes), ARENA_BYTES)
     }
 
     /// A device of host memory, whose kernels `launch` runs: for tests where there is no device. It
@@ -80,14 +80,15 @@ impl CudaBackend {
     /// # Errors
     /// [`CudaError::OutOfMemory`].
     pub fn on_host(launch: HostLaunch, vram_budget: Option<u64>) -> Result<Self, CudaError> {
-        Self::on(Driver::emulated(launch, vram_budget), (vram_budget, 0))
+        Self::on(Driver::emulated(launch, vram_budget), (vram_budget, 0), ARENA_BYTES)
     }
 
     fn on(
         driver: Arc<Driver>,
         (memory_bytes, host_bytes): (Option<u64>, u64),
+        arena_bytes: usize,
     ) -> Result<Self, CudaError> {
-        let recorder = Recorder::new(&driver, host_bytes)?;
+        let recorder = Recorder::new(&driver, host_bytes, arena_bytes)?;
         let (scratch, notes) = (Scratch::default(), Notes::default());
         let host_bytes = AtomicU64::new(host_bytes);
         let asked = Asked::default();
@@ -128,6 +129,16 @@ impl CudaBackend {
         self.driver.delay_copies(questions);
     }
 
+    /// Another backend on the same device, with so many bytes for tables of rows and pages, at least 4 KiB:
+    /// for tests of steps whose tables do not fit.
+    ///
+    /// # Errors
+    /// A device whose memory is full.
+    pub fn with_arena_bytes(&self, arena_bytes: usize) -> Result<Self, CudaError> {
+        let host_bytes = self.host_bytes.load(Ordering::Relaxed);
+        Self::on(Arc::clone(&self.driver), (self.memory_bytes, host_bytes), arena_bytes.max(4096))
+    }
+
     /// Another backend on the same device.
     ///
     /// # Errors
@@ -141,7 +152,7 @@ impl CudaBackend {
     /// # Errors
     /// A device whose memory is full.
     pub fn with_host_bytes(&self, host_bytes: u64) -> Result<Self, CudaError> {
-        Self::on(Arc::clone(&self.driver), (self.memory_bytes, host_bytes))
+        Self::on(Arc::clone(&self.driver), (self.memory_bytes, host_bytes), ARENA_BYTES)
     }
 
     /// Makes [`CudaOptions::host_bytes`] others for those that [`CudaBackend::again`] gives from now on.

@@ -18,11 +18,15 @@ use crate::params::Launch;
 use crate::slabs::{Place, Readers, Slabs};
 use crate::staging::Staging;
 
-/// Bytes of the arena.
-const ARENA_BYTES: usize = 4 << 20;
+/// Bytes of the arena of tables.
+pub(crate) const ARENA_BYTES: usize = 4 << 20;
 
-/// Largest table in the arena; others get a place of their own.
-const TABLE_BYTES_MAX: usize = ARENA_BYTES / 8;
+/// The largest table in the arena takes one of so many parts of it.
+const TABLE_PARTS: usize = 8;
+
+/// So many of the largest tables have room in the arena when an operation begins; those that find none get
+/// places of their own.
+const TABLES_OF_OPERATION: usize = 2;
 
 /// Places in the arena are multiples of so many bytes.
 const ALIGN: usize = 256;
@@ -58,7 +62,7 @@ pub(crate) struct Recorder {
     read_back: Option<PinnedMemory>,
     /// Memory and tables that commands of this step may still read.
     retired: Vec<DeviceMemory>,
-    large_tables: Vec<Place>,
+    own_tables: Vec<Place>,
     /// Where kernels leave that planes are missing; not 0: what comes after does nothing.
     halt: DeviceMemory,
     /// Whether what is recorded may be halted.
@@ -75,9 +79,15 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
+    /// `arena_bytes` is [`ARENA_BYTES`] but for tests.
+    ///
     /// # Errors
     /// A device whose memory is full.
-    pub fn new(driver: &Arc<Driver>, host_bytes: u64) -> Result<Self, CudaError> {
+    pub fn new(
+        driver: &Arc<Driver>,
+        host_bytes: u64,
+        arena_bytes: usize,
+    ) -> Result<Self, CudaError> {
         let mut staging = Staging::new(driver, host_bytes)?;
         let halt = driver.allocate("halt", 4)?;
         staging.upload(&[0; 4], halt.address())?;
@@ -87,13 +97,13 @@ impl Recorder {
             commands: Commands::default(),
             pace: Pace::Together,
             graphs: Graphs::default(),
-            arena: driver.allocate("tables", ARENA_BYTES as u64)?,
-            tables: driver.allocate_pinned("tables", ARENA_BYTES)?,
+            arena: driver.allocate("tables", arena_bytes as u64)?,
+            tables: driver.allocate_pinned("tables", arena_bytes)?,
             used: 0,
             given: 0,
             read_back: None,
             retired: Vec::new(),
-            large_tables: Vec::new(),
+            own_tables: Vec::new(),
             halt,
             may_halt: false,
             epoch: 0,
@@ -135,25 +145,41 @@ impl Recorder {
         self.pace = if rows <= GRAPH_ROWS_MAX { Pace::Together } else { Pace::Early };
     }
 
-    /// A table that commands of this step read.
+    /// An operation begins: what it records may read all tables that it takes. Where the arena has little
+    /// room left, what was recorded before is waited for.
+    ///
+    /// # Errors
+    /// As [`Recorder::submit`].
+    pub fn begin_operation(&mut self) -> Result<(), CudaError> {
+        if self.used + TABLES_OF_OPERATION * self.table_bytes_max() <= self.tables.len() {
+            return Ok(());
+        }
+        self.submit()?;
+        self.wait()
+    }
+
+    /// Bytes of the largest table in the arena; others get a place of their own.
+    fn table_bytes_max(&self) -> usize {
+        self.tables.len() / TABLE_PARTS
+    }
+
+    /// A table that commands of this operation read. It never waits: the arena would be given away anew
+    /// with tables in it whose commands are still to be recorded.
     ///
     /// # Errors
     /// A device that is lost or whose memory is full.
     pub fn table(&mut self, values: &[impl Pod]) -> Result<Address, CudaError> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
-        if bytes.len() > TABLE_BYTES_MAX {
+        let is_full = self.used + bytes.len() > self.tables.len();
+        if is_full || bytes.len() > self.table_bytes_max() {
             let place = self.upload(bytes)?;
             let address = place.address();
-            self.large_tables.push(place);
+            self.own_tables.push(place);
             return Ok(address);
-        }
-        if self.used + bytes.len() > ARENA_BYTES {
-            self.submit()?;
-            self.wait()?;
         }
         let start = self.used;
         self.tables.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
-        self.used = (start + bytes.len()).next_multiple_of(ALIGN).min(ARENA_BYTES);
+        self.used = (start + bytes.len()).next_multiple_of(ALIGN).min(self.tables.len());
         Ok(self.arena.address() + start as u64)
     }
 
@@ -185,11 +211,12 @@ impl Recorder {
         }
     }
 
-    /// Records that memory gets these bytes.
+    /// Records that memory gets these bytes: an operation of its own.
     ///
     /// # Errors
     /// A device that is lost or whose memory is full.
     pub fn write(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
+        self.begin_operation()?;
         let table = self.table(bytes)?;
         self.copy(table, to, bytes.len() as u64)
     }
@@ -378,7 +405,7 @@ impl Recorder {
     /// Nothing is under way: what it read can go.
     fn settle(&mut self) {
         (self.used, self.given) = (0, 0);
-        self.large_tables.clear();
+        self.own_tables.clear();
         self.staging.finished();
         self.retired.clear();
         self.slabs.settle();

@@ -65,9 +65,14 @@ impl<'a> CudaEncoder<'a> {
         Self { backend }
     }
 
-    fn tools(&mut self) -> Tools<'_> {
+    /// What the next operation records with.
+    ///
+    /// # Errors
+    /// As [`Recorder::begin_operation`].
+    fn tools(&mut self) -> Result<Tools<'_>, EngineError> {
         let CudaBackend { recorder, scratch, .. } = &mut *self.backend;
-        Tools { recorder, scratch }
+        recorder.begin_operation()?;
+        Ok(Tools { recorder, scratch })
     }
 }
 
@@ -84,7 +89,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         rows: &StepRows,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        embed::embed(&mut self.tools(), table, rows, out)
+        embed::embed(&mut self.tools()?, table, rows, out)
     }
 
     fn write(&mut self, values: &[f32], out: &mut CudaBuffer) -> Result<(), EngineError> {
@@ -124,7 +129,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         eps: f32,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        norms::rms_norm(&mut self.tools(), (x, weight, eps), out)
+        norms::rms_norm(&mut self.tools()?, (x, weight, eps), out)
     }
 
     fn matmul(
@@ -134,7 +139,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         x: &CudaBuffer,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        products::matmul(&mut self.tools(), (weights, levels), x, out)
+        products::matmul(&mut self.tools()?, (weights, levels), x, out)
     }
 
     fn matmul_add(
@@ -145,7 +150,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
         out.changed();
-        products::matmul_add(&mut self.tools(), (weights, levels), x, out)
+        products::matmul_add(&mut self.tools()?, (weights, levels), x, out)
     }
 
     fn matmul_heads(
@@ -155,7 +160,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         x: &CudaBuffer,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        products::matmul_heads(&mut self.tools(), (weights, levels), x, out)
+        products::matmul_heads(&mut self.tools()?, (weights, levels), x, out)
     }
 
     fn rope_store(
@@ -167,7 +172,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         kv: &mut CudaPages,
     ) -> Result<(), EngineError> {
         qkv.changed();
-        attention::rope_store(&mut self.tools(), (heads, rows), rope, qkv, kv)
+        attention::rope_store(&mut self.tools()?, (heads, rows), rope, qkv, kv)
     }
 
     fn rope_queries(
@@ -178,7 +183,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         queries: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
         queries.changed();
-        attention::rope_queries(&mut self.tools(), (heads, rows), rope, queries)
+        attention::rope_queries(&mut self.tools()?, (heads, rows), rope, queries)
     }
 
     fn attend(
@@ -189,7 +194,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         kv: &CudaPages,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        attention::attend(&mut self.tools(), (heads, rows), queries, kv, out)
+        attention::attend(&mut self.tools()?, (heads, rows), queries, kv, out)
     }
 
     fn delta_net(
@@ -200,12 +205,12 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         states: &mut CudaStates,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        delta_net::delta_net(&mut self.tools(), (net, rows), projected, states, out)
+        delta_net::delta_net(&mut self.tools()?, (net, rows), projected, states, out)
     }
 
     fn gate(&mut self, gate: &CudaBuffer, out: &mut CudaBuffer) -> Result<(), EngineError> {
         out.changed();
-        elementwise::gate(&mut self.tools(), gate, out)
+        elementwise::gate(&mut self.tools()?, gate, out)
     }
 
     fn route(
@@ -214,7 +219,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         x: &CudaBuffer,
         out: &mut CudaRouting,
     ) -> Result<(), EngineError> {
-        route::route(&mut self.tools(), router, x, out)
+        route::route(&mut self.tools()?, router, x, out)
     }
 
     async fn read_routing_into(
@@ -335,16 +340,16 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
 
     fn scale(&mut self, factor: f32, x: &mut CudaBuffer) -> Result<(), EngineError> {
         x.changed();
-        elementwise::scale(&mut self.tools(), factor, x)
+        elementwise::scale(&mut self.tools()?, factor, x)
     }
 
     fn softcap(&mut self, cap: f32, x: &mut CudaBuffer) -> Result<(), EngineError> {
         x.changed();
-        elementwise::softcap(&mut self.tools(), cap, x)
+        elementwise::softcap(&mut self.tools()?, cap, x)
     }
 
     fn clear(&mut self, rows: usize, out: &mut CudaBuffer) -> Result<(), EngineError> {
-        elementwise::clear(&mut self.tools(), rows, out)
+        elementwise::clear(&mut self.tools()?, rows, out)
     }
 
     fn rms_norm_add(
@@ -355,7 +360,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
         out.changed();
-        norms::rms_norm_add(&mut self.tools(), (x, weight, eps), out)
+        norms::rms_norm_add(&mut self.tools()?, (x, weight, eps), out)
     }
 
     fn ffn(
@@ -365,7 +370,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         x: &CudaBuffer,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        experts::ffn(&mut self.tools(), (weights, levels), x, out)
+        experts::ffn(&mut self.tools()?, (weights, levels), x, out)
     }
 
     fn add_gated(
@@ -375,7 +380,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
         out.changed();
-        elementwise::add_gated(&mut self.tools(), gate, x, out)
+        elementwise::add_gated(&mut self.tools()?, gate, x, out)
     }
 
     fn ffn_add(
@@ -386,7 +391,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
         out.changed();
-        experts::ffn_add(&mut self.tools(), (weights, levels), x, out)
+        experts::ffn_add(&mut self.tools()?, (weights, levels), x, out)
     }
 
     fn experts(
@@ -396,7 +401,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         x: &CudaBuffer,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        experts::experts(&mut self.tools(), (experts, routing), x, out)
+        experts::experts(&mut self.tools()?, (experts, routing), x, out)
     }
 
     fn routed_experts(
@@ -407,8 +412,9 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
         let mut notes = std::mem::take(&mut self.backend.notes);
-        let tools = &mut self.tools();
-        let recorded = routed::experts(tools, (table, &mut notes), (levels, routing), x, out);
+        let recorded = self.tools().and_then(|mut tools| {
+            routed::experts(&mut tools, (table, &mut notes), (levels, routing), x, out)
+        });
         self.backend.notes = notes;
         recorded
     }
@@ -432,7 +438,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
         out.changed();
-        elementwise::experts_sum(&mut self.tools(), routing, expert_rows, out)
+        elementwise::experts_sum(&mut self.tools()?, routing, expert_rows, out)
     }
 
     fn gather_rows(
@@ -441,7 +447,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         indices: &[u32],
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        elementwise::gather_rows(&mut self.tools(), x, indices, out)
+        elementwise::gather_rows(&mut self.tools()?, x, indices, out)
     }
 
     async fn finish(&mut self) -> Result<(), EngineError> {
@@ -458,7 +464,7 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         (_, out): (&mut Vec<f32>, &mut Vec<Option<u32>>),
     ) -> Result<(), EngineError> {
         expect("columns", x.cols, cols)?;
-        let columns = elementwise::argmax(&mut self.tools(), x, among)?;
+        let columns = elementwise::argmax(&mut self.tools()?, x, among)?;
         let column = |bytes| Some(u32::from_le_bytes(bytes)).filter(|column| *column != u32::MAX);
         self.read_back(Some((columns, 4 * x.rows)), |bytes| fill(out, bytes, column))
     }

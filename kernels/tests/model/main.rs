@@ -10,6 +10,7 @@ mod budget;
 mod graphs;
 mod harness;
 mod on_host;
+mod tables;
 mod tiers;
 
 #[path = "../../../shaders/tests/model/best.rs"]

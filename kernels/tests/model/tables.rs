@@ -1,0 +1,40 @@
+//! Steps whose tables of rows and pages do not fit into the arena compute what others compute.
+
+use nestling_engine::runner::ModelRunner;
+use nestling_engine::weights::ActivationMode::Int8;
+
+use crate::common::{converted, own_device, step};
+
+/// Rows of a step that is started as a whole.
+const FEW: usize = 12;
+/// Rows of a step that is started as it comes.
+const MANY: usize = 36;
+
+/// Bits of logits after steps of few rows, of one row and of many.
+fn bits(runner: &mut dyn ModelRunner, tokens: &[u32]) -> Vec<u32> {
+    let mut bits = Vec::new();
+    let mut first = 0;
+    for rows in [FEW, 1, 1, MANY, 1] {
+        let output = step(runner, (first, &tokens[first..first + rows]), |_| true);
+        bits.extend(output.logits.iter().map(|logit| logit.to_bits()));
+        first += rows;
+    }
+    bits
+}
+
+#[test]
+fn tables_that_do_not_fit_change_no_bit() {
+    let Some(device) = own_device() else { return };
+    for family in ["qwen3-next", "gpt-oss"] {
+        let folder = tempfile::tempdir().unwrap();
+        let parts = converted(family, folder.path());
+        let mut runner = parts.runner(device.again().unwrap(), Int8, None);
+        let expected = bits(&mut runner, &parts.text);
+        for arena_bytes in [4 << 10, 9 << 10] {
+            let backend = device.with_arena_bytes(arena_bytes).unwrap();
+            let mut runner = parts.runner(backend, Int8, None);
+            let found = bits(&mut runner, &parts.text);
+            assert!(found == expected, "{family}, an arena of {arena_bytes} bytes");
+        }
+    }
+}
