@@ -103,6 +103,12 @@ mod tests {
         });
         transcript.save(&path).unwrap();
         assert_eq!(Transcript::load(&path).unwrap(), transcript);
+        // Arguments are a JSON text, and an object in older files.
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(r#""arguments": "{\"zone\":\"UTC\"}""#), "{text}");
+        let older = text.replace(r#""{\"zone\":\"UTC\"}""#, r#"{"zone": "UTC"}"#);
+        std::fs::write(&path, older).unwrap();
+        assert_eq!(Transcript::load(&path).unwrap(), transcript);
         assert_eq!(transcript.all().len(), 3);
         assert!(transcript.drop_reply());
         assert!(!transcript.drop_reply());

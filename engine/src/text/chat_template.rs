@@ -87,6 +87,8 @@ impl ChatTemplate {
     /// Compiles a template.
     pub fn new(source: &str) -> Result<Self, TextError> {
         if source.len() > TEMPLATE_BYTES_MAX {
+    /// It tells the role `developer` from others.
+    knows_developers: bool,
             return Err(TextError::TooLarge {
                 what: "chat template",
                 found: source.len(),
@@ -95,8 +97,9 @@ impl ChatTemplate {
         }
         let environment = build_environment(source)?;
         let in_channels = OutputFormat::has_channels(source);
-        let source = source.to_owned();
-        Ok(Self { environment, source, in_channels, special_tokens: Map::new() })
+        let knows_developers = source.contains(Role::Developer.as_str());
+        let (source, special_tokens) = (source.to_owned(), Map::new());
+        Ok(Self { environment, source, in_channels, knows_developers, special_tokens })
     }
 
     /// The template of a model's files: `chat_template.jinja` if it exists, else the one inside
@@ -136,7 +139,11 @@ impl ChatTemplate {
                 let special_only = message.role == Role::Assistant;
                 let in_channels = self.in_channels.then(|| message.reasoned_before_calls());
                 let message = in_channels.as_ref().unwrap_or(message);
-                message.template_value(&|text: &str| guard.protect(text, special_only))
+                let role = match &message.role {
+                    Role::Developer if !self.knows_developers => &Role::System,
+                    role => role,
+                };
+                message.template_value(role, &|text: &str| guard.protect(text, special_only))
             })
             .collect();
         let tools = match input.tools {
@@ -213,7 +220,7 @@ fn occurs(wanted: char, input: &ChatInput<'_>) -> bool {
         String::new()
     };
     for message in input.messages {
-        message.template_value(&look);
+        message.template_value(&message.role, &look);
     }
     for tool in input.tools {
         protect_value(&tool.0, &look);

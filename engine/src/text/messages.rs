@@ -1,16 +1,18 @@
-//! A conversation, in the field names of the OpenAI chat API, which chat templates read too.
+//! A conversation, in the field names of the OpenAI chat API, which chat templates read too. How it
+//! is read from JSON is in `wire.rs`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 /// Who speaks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Role {
     /// Instructions that hold for the whole conversation.
     System,
-    /// Instructions of the application, above the user's; few templates know it.
+    /// Instructions of the application, above the user's. Templates that do not know the role get
+    /// [`Role::System`].
     Developer,
     /// The person.
     User,
@@ -21,6 +23,9 @@ pub enum Role {
 }
 
 impl Role {
+    pub(super) const ALL: [Self; 5] =
+        [Self::System, Self::Developer, Self::User, Self::Assistant, Self::Tool];
+
     /// The word that templates compare with.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -33,8 +38,8 @@ impl Role {
     }
 }
 
-/// One part of a message.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// One part of a message. Images, sound and files are refused when they are read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ContentPart {
@@ -46,7 +51,7 @@ pub enum ContentPart {
 }
 
 /// What a message says: one text, or parts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum MessageContent {
     /// One text.
@@ -81,25 +86,28 @@ impl From<String> for MessageContent {
     }
 }
 
-/// One message of a conversation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// One message of a conversation, in JSON that of the OpenAI chat API.
+///
+/// Read are also `null` for what is absent, `reasoning` for `reasoning_content`, and `refusal` in
+/// place of the content. What is no text (images, sound, files) and the deprecated `function_call`
+/// are errors that name it; other fields are ignored.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Message {
     /// Who speaks.
     pub role: Role,
-    /// What is said; absent where an assistant only calls tools.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// What is said; absent (`null`) where an assistant only calls tools.
     pub content: Option<MessageContent>,
     /// The assistant's reasoning before it answered.
-    #[serde(default, rename = "reasoning_content", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "reasoning_content", skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<String>,
     /// The tools that the assistant calls.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
     /// Of a tool's result: the id of the call that it answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     /// A name for the speaker or the tool.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
@@ -143,11 +151,11 @@ impl Message {
         }
     }
 
-    /// The message as templates see it. Absent fields are absent, so that `is defined` works;
+    /// The message as templates see it, said by `role`. Absent fields are absent, so that `is defined` works;
     /// `content` is always there, because templates concatenate it without asking.
-    pub(super) fn template_value(&self, protect: &dyn Fn(&str) -> String) -> Value {
+    pub(super) fn template_value(&self, role: &Role, protect: &dyn Fn(&str) -> String) -> Value {
         let mut map = Map::new();
-        map.insert("role".into(), self.role.as_str().into());
+        map.insert("role".into(), role.as_str().into());
         let content = self.content.as_ref().map(MessageContent::text).unwrap_or_default();
         map.insert("content".into(), protect(&content).into());
         if let Some(reasoning) = &self.reasoning {
@@ -173,9 +181,9 @@ impl Message {
 
 /// One call of a tool, as the model asks for it.
 ///
-/// The wire form is OpenAI's: `{"id", "type": "function", "function": {"name", "arguments"}}`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(from = "WireToolCall", into = "WireToolCall")]
+/// The wire form is OpenAI's: `{"id", "type": "function", "function": {"name", "arguments"}}`, the
+/// arguments a JSON text. Read are arguments as an object too, and nothing for none.
+#[derive(Debug, Clone, PartialEq)]
 pub struct ToolCall {
     /// What a tool's result refers to; unique in a conversation.
     pub id: String,
@@ -183,39 +191,6 @@ pub struct ToolCall {
     pub name: String,
     /// Its arguments: an object, or text that the template prints as it is.
     pub arguments: Value,
-}
-
-#[derive(Serialize, Deserialize)]
-struct WireToolCall {
-    #[serde(default)]
-    id: String,
-    #[serde(default = "function_word")]
-    r#type: String,
-    function: WireFunction,
-}
-
-#[derive(Serialize, Deserialize)]
-struct WireFunction {
-    name: String,
-    #[serde(default)]
-    arguments: Value,
-}
-
-fn function_word() -> String {
-    "function".into()
-}
-
-impl From<WireToolCall> for ToolCall {
-    fn from(wire: WireToolCall) -> Self {
-        Self { id: wire.id, name: wire.function.name, arguments: wire.function.arguments }
-    }
-}
-
-impl From<ToolCall> for WireToolCall {
-    fn from(call: ToolCall) -> Self {
-        let function = WireFunction { name: call.name, arguments: call.arguments };
-        Self { id: call.id, r#type: function_word(), function }
-    }
 }
 
 /// What stands before a call's number in its id.

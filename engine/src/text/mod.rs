@@ -18,6 +18,7 @@ mod template_json;
 mod template_time;
 mod tokenizer;
 
+mod wire;
 pub use call_form::CallForm;
 pub use chat_template::{ChatInput, ChatTemplate, ContentTokens, RenderedChat};
 pub use detokenize::DetokenizeStream;

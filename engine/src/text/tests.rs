@@ -5,6 +5,7 @@ mod hostile;
 mod output;
 mod templates;
 mod tokens;
+mod wire;
 
 use std::path::PathBuf;
 use std::sync::LazyLock;

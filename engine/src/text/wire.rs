@@ -1,0 +1,201 @@
+//! Messages as the OpenAI chat API writes them, and what of it means nothing here.
+
+use std::fmt;
+
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use super::messages::{ContentPart, Message, MessageContent, Role, ToolCall};
+
+/// A message as it is read. Fields of the API that only tell where something came from
+/// (`annotations`) are ignored, as are fields that the API does not have; those that would change
+/// what is said are taken or refused.
+#[derive(Deserialize)]
+struct WireMessage {
+    role: Role,
+    #[serde(default)]
+    content: Option<MessageContent>,
+    /// What the model said in place of an answer.
+    #[serde(default)]
+    refusal: Option<String>,
+    #[serde(default)]
+    reasoning_content: Option<String>,
+    /// The same by the name that newer servers use; some send both.
+    #[serde(default)]
+    reasoning: Option<String>,
+    #[serde(default)]
+    tool_calls: Option<Vec<ToolCall>>,
+    #[serde(default)]
+    tool_call_id: Option<String>,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    function_call: Option<Value>,
+    #[serde(default)]
+    audio: Option<Value>,
+}
+
+impl<'de> Deserialize<'de> for Message {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let wire = WireMessage::deserialize(deserializer)?;
+        if wire.function_call.is_some() {
+            return Err(D::Error::custom(
+                "`function_call` is not supported, it has been replaced by `tool_calls`",
+            ));
+        }
+        if wire.audio.is_some() {
+            return Err(D::Error::custom("`audio` is not supported, messages are text"));
+        }
+        let refusal = wire.refusal.filter(|refusal| !refusal.is_empty());
+        Ok(Self {
+            role: wire.role,
+            content: wire.content.or(refusal.map(MessageContent::Text)),
+            reasoning: wire.reasoning_content.or(wire.reasoning),
+            tool_calls: wire.tool_calls.unwrap_or_default(),
+            tool_call_id: wire.tool_call_id,
+            name: wire.name,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Role {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        let role = Self::ALL.into_iter().find(|role| role.as_str() == word);
+        role.ok_or_else(|| match word.as_str() {
+            "function" => D::Error::custom(
+                "the role `function` is not supported, it has been replaced by `tool` with a \
+                 `tool_call_id`",
+            ),
+            _ => D::Error::custom(format_args!(
+                "the role `{word}` is unknown, expected system, developer, user, assistant or tool"
+            )),
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for MessageContent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrParts;
+
+        impl<'de> Visitor<'de> for TextOrParts {
+            type Value = MessageContent;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or a list of parts as the content of a message")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<MessageContent, E> {
+                Ok(MessageContent::Text(text.to_owned()))
+            }
+
+            fn visit_string<E>(self, text: String) -> Result<MessageContent, E> {
+                Ok(MessageContent::Text(text))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut parts: A,
+            ) -> Result<MessageContent, A::Error> {
+                let mut all = Vec::new();
+                while let Some(part) = parts.next_element()? {
+                    all.push(part);
+                }
+                Ok(MessageContent::Parts(all))
+            }
+        }
+
+        deserializer.deserialize_any(TextOrParts)
+    }
+}
+
+#[derive(Deserialize)]
+struct WirePart {
+    r#type: String,
+    #[serde(default)]
+    text: Option<String>,
+    #[serde(default)]
+    refusal: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for ContentPart {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let part = WirePart::deserialize(deserializer)?;
+        let text = match part.r#type.as_str() {
+            "text" => part.text.ok_or_else(|| D::Error::missing_field("text"))?,
+            // The words of an assistant that would not answer.
+            "refusal" => part.refusal.ok_or_else(|| D::Error::missing_field("refusal"))?,
+            other => {
+                return Err(D::Error::custom(format_args!(
+                    "content parts of type `{other}` are not supported, only `text`"
+                )));
+            }
+        };
+        Ok(Self::Text { text })
+    }
+}
+
+/// A tool call as it is read and written.
+#[derive(Serialize, Deserialize)]
+struct WireToolCall {
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    r#type: Option<String>,
+    #[serde(default)]
+    function: Option<WireFunction>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireFunction {
+    name: String,
+    #[serde(default)]
+    arguments: Value,
+}
+
+const FUNCTION: &str = "function";
+
+impl<'de> Deserialize<'de> for ToolCall {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let wire = WireToolCall::deserialize(deserializer)?;
+        if let Some(other) = wire.r#type.filter(|kind| kind != FUNCTION) {
+            return Err(D::Error::custom(format_args!(
+                "tool calls of type `{other}` are not supported, only `function`"
+            )));
+        }
+        let function = wire.function.ok_or_else(|| D::Error::missing_field(FUNCTION))?;
+        let arguments = read_arguments(function.arguments);
+        Ok(Self { id: wire.id.unwrap_or_default(), name: function.name, arguments })
+    }
+}
+
+impl Serialize for ToolCall {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let arguments = match &self.arguments {
+            // What a model wrote that is no JSON.
+            Value::String(text) => text.clone(),
+            arguments => arguments.to_string(),
+        };
+        WireToolCall {
+            id: Some(self.id.clone()),
+            r#type: Some(FUNCTION.into()),
+            function: Some(WireFunction { name: self.name.clone(), arguments: arguments.into() }),
+        }
+        .serialize(serializer)
+    }
+}
+
+/// Arguments are a JSON text in the API, and mean an object to templates. Some clients send the
+/// object, or nothing for no arguments; text that is no object stays what it is.
+fn read_arguments(arguments: Value) -> Value {
+    match arguments {
+        Value::Null => Value::Object(Map::new()),
+        Value::String(text) if text.trim().is_empty() => Value::Object(Map::new()),
+        Value::String(text) => match serde_json::from_str(&text) {
+            Ok(object @ Value::Object(_)) => object,
+            _ => Value::String(text),
+        },
+        other => other,
+    }
+}
