@@ -1,5 +1,7 @@
 //! What can go wrong while a model runs.
 
+use crate::budget::Bytes;
+
 /// An error of the engine. Each text names what was wrong, the value found and the value expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -97,6 +99,20 @@ pub enum EngineError {
         least: u64,
     },
     /// A file that is no routing trace, or damaged.
+    /// A memory budget below what is held and cannot be given back.
+    #[error(
+        "a memory budget of {} is too small: {} ({held} bytes) are held and are not given back \
+         before a model is closed",
+        Bytes(*asked),
+        Bytes(*held)
+    )]
+    MemoryHeld {
+        /// Bytes that were given.
+        asked: u64,
+        /// Bytes that stay held, the least that streamed experts need among them: no smaller budget
+        /// would do.
+        held: u64,
+    },
     #[error("{file}, line {line}: {reason}")]
     Trace {
         /// The file.

@@ -122,21 +122,34 @@ impl Model {
         self.core.set_expert_budget(bytes)
     }
 
-    /// Gives the engine another memory budget, in bytes, and streamed experts what it leaves: it may
-    /// be called at any time, and waits for the step under way. In strict mode it changes no
-    /// result. Where experts are not streamed, only what is opened later feels it.
+    /// Gives the engine another memory budget, in bytes, and streamed experts of this model what it
+    /// leaves: it may be called at any time, and waits for the step under way. In strict mode it
+    /// changes no result. Experts that are not streamed give nothing back.
     ///
     /// # Errors
-    /// [`EngineError::ExpertBudget`] where one token's experts of one layer do not fit; nothing has
-    /// changed then.
+    /// [`EngineError::MemoryHeld`] for less than what the engine's models hold without the streamed
+    /// experts of this one, and one token's of one layer where it has such; nothing has changed then.
     pub fn set_memory_budget(&self, bytes: u64) -> Result<(), EngineError> {
         let budget = &self.engine.budget;
         let before = budget.total_bytes();
         budget.set_total_bytes(Some(bytes));
-        let Some(held) = self.core.expert_reservation() else { return Ok(()) };
-        let others = budget.used_bytes().saturating_sub(held);
-        let whole = self.core.plan.map_or(u64::MAX, |plan| plan.expert_bytes_total);
-        let changed = self.core.set_expert_budget(bytes.saturating_sub(others).min(whole));
+        let experts = self.core.expert_reservation();
+        let others = budget.used_bytes().saturating_sub(experts.unwrap_or(0));
+        let changed = match experts {
+            None if others > bytes => Err(EngineError::MemoryHeld { asked: bytes, held: others }),
+            None => Ok(()),
+            Some(_) => {
+        // First of all, so that nobody takes what is to be given back.
+                let whole = self.core.plan.map_or(u64::MAX, |plan| plan.expert_bytes_total);
+                let rest = bytes.saturating_sub(others).min(whole);
+                self.core.set_expert_budget(rest).map_err(|error| match error {
+                    EngineError::ExpertBudget { least, .. } => {
+                        EngineError::MemoryHeld { asked: bytes, held: others.saturating_add(least) }
+                    }
+                    error => error,
+                })
+            }
+        };
         if changed.is_err() {
             budget.set_total_bytes(before);
         }

@@ -9,7 +9,7 @@ use nestling_engine::convert::{ConvertOptions, convert};
 use nestling_engine::dual::{LevelRouter, PlaneWorth, RoutedToken};
 use nestling_engine::{
     CancelToken, Engine, EngineError, EngineOptions, Event, FinishReason, GenerateOptions,
-    Generation, Input, KvDtype, Model, ModelOptions, ModelSource, SnapshotContents,
+    Generation, Input, KvDtype, Model, ModelOptions, ModelSource, Residence, SnapshotContents,
 };
 use nestling_formats::Level;
 use nestling_formats::checkpoint::Checkpoint;
@@ -287,6 +287,37 @@ fn two_models_share_one_budget() {
     drop(session);
     let second = refused().unwrap();
     assert_eq!(read(second.session().generate(vec![1, 2, 3], &greedy(4)).unwrap()), answer);
+}
+
+#[test]
+fn a_memory_budget_below_what_is_held_is_refused_with_that_number() {
+    let engine = engine(1);
+    let model = open(&engine);
+    let held = engine.budget().used_bytes();
+    let refused = model.set_memory_budget(held - 1).unwrap_err();
+    let EngineError::MemoryHeld { asked, held: named } = refused else { panic!("{refused}") };
+    assert_eq!((asked, named), (held - 1, held));
+    assert_eq!(engine.budget().total_bytes(), None, "nothing has changed");
+    let said = EngineError::MemoryHeld { asked: 1 << 20, held: 44 << 20 }.to_string();
+    assert!(said.contains("budget of 1.0 MiB is too small: 44.0 MiB (46137344 bytes)"), "{said}");
+    model.set_memory_budget(held).unwrap();
+    assert_eq!(engine.budget().total_bytes(), Some(held));
+
+    // Of a streamed model, the least that would do: one byte less does not.
+    let memory_bytes = Some(64 << 20);
+    let engine = Engine::new(EngineOptions { memory_bytes, ..EngineOptions::default() }).unwrap();
+    let options = ModelOptions { residence: Residence::Streamed, ..ModelOptions::default() };
+    let source = ModelSource::Store(store().1);
+    let cancel = CancelToken::new();
+    let model = Model::open_source(&engine, source, &options, &mut |_| {}, &cancel).unwrap();
+    let refused = model.set_memory_budget(1 << 10).unwrap_err();
+    let EngineError::MemoryHeld { asked: 1024, held } = refused else { panic!("{refused}") };
+    let before = engine.budget().used_bytes();
+    assert!(model.set_memory_budget(held - 1).is_err());
+    assert_eq!(engine.budget().used_bytes(), before, "nothing has changed");
+    model.set_memory_budget(held).unwrap();
+    assert_eq!(engine.budget().used_bytes(), held);
+    assert_eq!(read(model.session().generate(vec![1, 2, 3], &greedy(4)).unwrap()).len(), 4);
 }
 
 #[test]
