@@ -12,14 +12,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut session = model.session();
     // Without end tokens it would write until its context is full.
     let options = GenerateOptions { ignore_end: true, ..Default::default() };
-    let cancel = options.cancel.clone();
+    let generation = session.generate("The storm came up in the night, and", &options)?;
+    let cancel = generation.cancel_token();
     let stopper = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
         cancel.cancel();
         Instant::now()
     });
     let mut ended = None;
-    for event in session.generate("The storm came up in the night, and", &options)? {
+    for event in generation {
         match event? {
             Event::Text(text) => print!("{text}"),
             Event::Finished(finished) => ended = Some((finished, Instant::now())),
@@ -33,9 +34,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("\n({:?} after {tokens} tokens, {late:?} after it was asked)", finished.reason);
     }
 
-    // Dropping the handle cancels too, and the session can go on at once.
+    // Dropping the handle cancels too, and the session can go on at once. Options are never used up.
     session.truncate(0)?;
-    drop(session.generate("Once more:", &GenerateOptions::default())?);
+    drop(session.generate("Once more:", &options)?);
     println!("(the session holds {} tokens)", session.tokens()?.len());
     Ok(())
 }

@@ -20,11 +20,12 @@ pub enum EngineError {
         found: u64,
     },
     /// A sequence has no room for more tokens.
-    #[error("the context holds {limit} tokens, and {wanted} are wanted")]
+    #[error("the context holds {limit} tokens, and at least {wanted} are wanted")]
     ContextFull {
         /// Tokens that fit.
         limit: u64,
-        /// Tokens that were asked for.
+        /// Tokens that were asked for; of a text that is too long by its bytes alone, the fewest
+        /// that it can have.
         wanted: u64,
     },
     /// Every page of the key/value pool is in use.
@@ -98,7 +99,6 @@ pub enum EngineError {
         /// The least that would do.
         least: u64,
     },
-    /// A file that is no routing trace, or damaged.
     /// A memory budget below what is held and cannot be given back.
     #[error(
         "a memory budget of {} is too small: {} ({held} bytes) are held and are not given back \
@@ -113,6 +113,7 @@ pub enum EngineError {
         /// would do.
         held: u64,
     },
+    /// A file that is no routing trace, or damaged.
     #[error("{file}, line {line}: {reason}")]
     Trace {
         /// The file.

@@ -11,7 +11,8 @@ use crate::engine::EngineCore;
 use crate::error::EngineError;
 use crate::event::{Event, Finished};
 
-/// A generation under way: its events, as a blocking iterator or as a stream of any runtime.
+/// A generation under way: its events as a blocking iterator, as a stream of any runtime
+/// ([`Generation::into_stream`]), or its whole answer as a future (`generation.await`).
 ///
 /// Dropping it cancels the generation. The events that nobody has read yet are bounded; a
 /// generation whose buffer is full waits, and the others go on.
@@ -34,6 +35,11 @@ impl Generation {
     /// A token that cancels this generation.
     pub fn cancel_token(&self) -> CancelToken {
         self.cancel.clone()
+    }
+
+    /// The events as a stream for any runtime.
+    pub fn into_stream(self) -> EventStream {
+        EventStream { generation: self }
     }
 
     /// Waits for the end and gives the answer's text, without reasoning.
@@ -79,29 +85,88 @@ impl Iterator for Generation {
     }
 }
 
-impl futures_core::Stream for Generation {
+impl IntoFuture for Generation {
+    type Output = Result<(String, Finished), EngineError>;
+    type IntoFuture = AnswerFuture;
+
+    /// The whole answer, as [`Generation::into_answer`] gives it, without blocking a thread.
+    fn into_future(self) -> AnswerFuture {
+        AnswerFuture { events: self.into_stream(), text: String::new() }
+    }
+}
+
+/// The events of a generation as a stream for any runtime; see [`Generation::into_stream`].
+///
+/// Where the engine has no thread of its own ([`crate::Driver::Caller`]), a poll that finds no event
+/// computes one step, wakes its task and gives control back, so that other futures of the same
+/// executor run between two steps. Dropping it cancels the generation.
+#[derive(Debug)]
+#[must_use = "dropping it cancels the generation"]
+pub struct EventStream {
+    generation: Generation,
+}
+
+impl EventStream {
+    /// As [`Generation::cancel`].
+    pub fn cancel(&self) {
+        self.generation.cancel();
+    }
+
+    /// As [`Generation::cancel_token`].
+    pub fn cancel_token(&self) -> CancelToken {
+        self.generation.cancel_token()
+    }
+}
+
+impl futures_core::Stream for EventStream {
     type Item = Result<Event, EngineError>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let threaded = self.engine.drives_itself();
-        if !threaded {
-            self.engine.drive();
-        }
-        match self.buffer.pop(Some(context.waker())) {
+        let Generation { buffer, engine, .. } = &self.generation;
+        match buffer.pop(Some(context.waker())) {
             Popped::Event { event, was_full } => {
                 if was_full {
-                    self.engine.wake();
+                    engine.wake();
                 }
                 Poll::Ready(Some(*event))
             }
             Popped::End => Poll::Ready(None),
             Popped::Empty => {
-                if !threaded {
+                if !engine.drives_itself() {
+                    engine.drive();
+                    // Even if there is an event now: whoever waits beside this one has its turn.
                     context.waker().wake_by_ref();
                 }
                 Poll::Pending
             }
         }
+    }
+}
+
+/// A whole answer that is being generated: `generation.await`. Dropping it cancels the generation.
+#[derive(Debug)]
+#[must_use = "dropping it cancels the generation"]
+pub struct AnswerFuture {
+    events: EventStream,
+    text: String,
+}
+
+impl Future for AnswerFuture {
+    type Output = Result<(String, Finished), EngineError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        use futures_core::Stream;
+
+        while let Some(event) = std::task::ready!(Pin::new(&mut self.events).poll_next(context)) {
+            match event? {
+                Event::Text(text) => self.text.push_str(&text),
+                Event::Finished(finished) => {
+                    return Poll::Ready(Ok((std::mem::take(&mut self.text), finished)));
+                }
+                _ => {}
+            }
+        }
+        Poll::Ready(Err(EngineError::EngineClosed))
     }
 }
 

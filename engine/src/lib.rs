@@ -83,7 +83,7 @@ pub use error::EngineError;
 pub use event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};
 pub use expert::{RoutingRecorder, StreamStats};
 #[cfg(feature = "text")]
-pub use generate::Generation;
+pub use generate::{AnswerFuture, EventStream, Generation};
 #[cfg(feature = "text")]
 pub use input::{Conversation, Input};
 pub use kv_cache::KvDtype;

@@ -318,16 +318,16 @@ impl ModelCore {
     }
 
     /// Takes the pages of the session at rest that was unused for longest; false if none has any.
+    /// Never waits: a session that somebody is at work on right now keeps its pages.
     pub(crate) fn reclaim_idle(&self) -> bool {
         // Cloned, so that no slot is dropped, and no sequence with it, under the lock.
         let slots: Vec<Arc<SessionSlot>> = {
             let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
             slots.iter().filter_map(Weak::upgrade).collect()
         };
-        let idle = slots.iter().filter(|slot| slot.resting_pages() > 0);
-        let Some(slot) = idle.min_by_key(|slot| slot.last_used()) else { return false };
-        slot.release_pages();
-        true
+        let mut idle: Vec<_> = slots.iter().filter(|slot| slot.resting_pages() > 0).collect();
+        idle.sort_by_key(|slot| slot.last_used());
+        idle.into_iter().any(|slot| slot.release_pages())
     }
 }
 

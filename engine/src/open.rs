@@ -17,8 +17,8 @@ use crate::sampler::SamplingParams;
 use crate::sequence::Sequence;
 use crate::session::Session;
 use crate::text::{
-    ChatInput, ChatTemplate, ContentTokens, EncodeOptions, OutputFormat, SpecialText, Tokenizer,
-    ToolCall,
+    ChatInput, ChatTemplate, ContentTokens, EncodeOptions, OutputFormat, RenderedChat, SpecialText,
+    Tokenizer, ToolCall,
 };
 
 /// An open model. Clones are the same model; its memory goes back to the budget when the last
@@ -35,6 +35,13 @@ pub(crate) struct PromptTokens {
     pub format: OutputFormat,
     /// Number of the next tool call of the conversation.
     pub next_call: usize,
+}
+
+/// A conversation as the text of a prompt, and how the answer to it is read.
+struct Rendered {
+    text: RenderedChat,
+    format: OutputFormat,
+    next_call: usize,
 }
 
 /// A conversation that fits, and what it cost.
@@ -132,6 +139,7 @@ impl Model {
     pub fn set_memory_budget(&self, bytes: u64) -> Result<(), EngineError> {
         let budget = &self.engine.budget;
         let before = budget.total_bytes();
+        // First of all, so that nobody takes what is to be given back.
         budget.set_total_bytes(Some(bytes));
         let experts = self.core.expert_reservation();
         let others = budget.used_bytes().saturating_sub(experts.unwrap_or(0));
@@ -139,7 +147,6 @@ impl Model {
             None if others > bytes => Err(EngineError::MemoryHeld { asked: bytes, held: others }),
             None => Ok(()),
             Some(_) => {
-        // First of all, so that nobody takes what is to be given back.
                 let whole = self.core.plan.map_or(u64::MAX, |plan| plan.expert_bytes_total);
                 let rest = bytes.saturating_sub(others).min(whole);
                 self.core.set_expert_budget(rest).map_err(|error| match error {
@@ -210,7 +217,8 @@ impl Model {
         &self,
         conversation: &Conversation,
     ) -> Result<Vec<u32>, EngineError> {
-        Ok(self.render(conversation)?.tokens)
+        let rendered = self.render(conversation)?;
+        Ok(rendered.text.tokens(self.require_tokenizer()?)?)
     }
 
     /// Leaves out the oldest messages, whole turns of them, until the prompt leaves room for
@@ -223,15 +231,14 @@ impl Model {
         let mut conversation = conversation.clone();
         let before = conversation.messages.len();
         loop {
-            let prompt_tokens = self.conversation_tokens(&conversation)?.len();
-            let too_long = self.core.check_length(prompt_tokens.saturating_add(reserve));
-            match too_long {
-                Ok(()) => {
+            let rendered = self.render(&conversation)?;
+            match self.rendered_tokens(&rendered, reserve).map(|tokens| tokens.len()) {
+                Ok(prompt_tokens) => {
                     let dropped_messages = before - conversation.messages.len();
                     return Ok(Fitted { conversation, dropped_messages, prompt_tokens });
                 }
-                Err(error) if !drop_oldest_turn(&mut conversation) => return Err(error),
-                Err(_) => {}
+                Err(EngineError::ContextFull { .. }) if drop_oldest_turn(&mut conversation) => {}
+                Err(error) => return Err(error),
             }
         }
     }
@@ -240,33 +247,63 @@ impl Model {
         self.core.tokenizer.as_ref().ok_or(EngineError::NoTokenizer)
     }
 
-    /// The history after `input`, given that before it.
+    /// The history after `input`, given that before it, with room for `reserve` more tokens. What is
+    /// too long by its bytes alone is not tokenized.
     pub(crate) fn prompt_tokens(
         &self,
         input: Input,
-        history: &[u32],
+        history: Vec<u32>,
+        reserve: usize,
     ) -> Result<PromptTokens, EngineError> {
-        let mut tokens = history.to_vec();
+        let mut tokens = history;
         match input {
-            Input::Messages(conversation) => return self.render(&conversation),
+            Input::Messages(conversation) => {
+                let rendered = self.render(&conversation)?;
+                let tokens = self.rendered_tokens(&rendered, reserve)?;
+                let Rendered { format, next_call, .. } = rendered;
+                return Ok(PromptTokens { tokens, format, next_call });
+            }
             Input::History => {}
             Input::Tokens(more) => tokens.extend(more),
             Input::Text(text) => {
+                let tokenizer = self.require_tokenizer()?;
+                self.check_room(tokens.len() + tokenizer.least_tokens(&text), reserve)?;
+                tracing::debug!(bytes = text.len(), "tokenizes a prompt");
                 // Begin tokens and the like belong to the start of a history only.
-                let add_special_tokens = history.is_empty();
+                let add_special_tokens = tokens.is_empty();
                 let options =
                     EncodeOptions { add_special_tokens, special_text: SpecialText::Parse };
-                tokens.extend(self.require_tokenizer()?.encode(&text, options)?);
+                tokens.extend(tokenizer.encode(&text, options)?);
             }
         }
+        self.check_room(tokens.len(), reserve)?;
         Ok(PromptTokens { tokens, format: OutputFormat::plain(), next_call: 0 })
     }
 
-    fn render(&self, conversation: &Conversation) -> Result<PromptTokens, EngineError> {
+    /// # Errors
+    /// [`EngineError::ContextFull`] for a prompt without room for `reserve` more tokens.
+    fn check_room(&self, tokens: usize, reserve: usize) -> Result<(), EngineError> {
+        self.core.check_length(tokens.saturating_add(reserve))
+    }
+
+    fn rendered_tokens(
+        &self,
+        rendered: &Rendered,
+        reserve: usize,
+    ) -> Result<Vec<u32>, EngineError> {
+        let tokenizer = self.require_tokenizer()?;
+        self.check_room(rendered.text.least_tokens(tokenizer), reserve)?;
+        tracing::debug!("tokenizes a conversation");
+        let tokens = rendered.text.tokens(tokenizer)?;
+        self.check_room(tokens.len(), reserve)?;
+        Ok(tokens)
+    }
+
+    fn render(&self, conversation: &Conversation) -> Result<Rendered, EngineError> {
         let tokenizer = self.require_tokenizer()?;
         let no_template = crate::text::TextError::NoTemplate;
         let template = self.core.chat_template.as_ref().ok_or(no_template)?;
-        let rendered = template.render(&ChatInput {
+        let text = template.render(&ChatInput {
             messages: &conversation.messages,
             tools: &conversation.tools,
             add_generation_prompt: conversation.add_generation_prompt,
@@ -278,9 +315,9 @@ impl Model {
             },
         })?;
         let with_tools = !conversation.tools.is_empty();
-        let format = OutputFormat::detect(template.source(), &rendered.text(), with_tools);
+        let format = OutputFormat::detect(template.source(), &text.text(), with_tools);
         let next_call = ToolCall::next_number(&conversation.messages);
-        Ok(PromptTokens { tokens: rendered.tokens(tokenizer)?, format, next_call })
+        Ok(Rendered { text, format, next_call })
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use nestling_formats::Level;
 
 use crate::affinity::ThreadPlacement;
-use crate::cancel::CancelToken;
 use crate::dual::{DualOptions, LevelRouter};
 use crate::expert::{HostExperts, Prefetch};
 use crate::kv_cache::KvDtype;
@@ -126,7 +125,8 @@ pub enum Residence {
     Streamed,
 }
 
-/// How one answer is generated.
+/// How one answer is generated. The same options do for any number of answers: what cancels one
+/// belongs to its [`crate::Generation`].
 #[derive(Clone, Debug)]
 pub struct GenerateOptions {
     /// How tokens are chosen; none means as the model's own `generation_config.json` says.
@@ -150,8 +150,6 @@ pub struct GenerateOptions {
     pub dual: Option<DualOptions>,
     /// Events that may wait to be read before the generation pauses.
     pub events_max: usize,
-    /// Cancels the generation.
-    pub cancel: CancelToken,
 }
 
 impl Default for GenerateOptions {
@@ -167,7 +165,6 @@ impl Default for GenerateOptions {
             level: None,
             dual: None,
             events_max: 64,
-            cancel: CancelToken::new(),
         }
     }
 }

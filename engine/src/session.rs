@@ -4,10 +4,12 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, MutexGuard};
 
+use crate::batch::LevelPolicy;
+use crate::cancel::CancelToken;
 use crate::clock::Moment;
 use crate::engine::EngineCore;
 use crate::error::EngineError;
-use crate::event::{Stats, Usage};
+use crate::event::{FinishReason, Stats, Usage};
 use crate::generate::{EventBuffer, Generation};
 use crate::input::Input;
 use crate::model_core::ModelCore;
@@ -119,6 +121,9 @@ impl Session {
 
     /// Goes on from `input`. Everything that can be wrong with it is found before any work.
     ///
+    /// Messages and text become tokens inside this call, which takes its time for long ones; other
+    /// sessions go on meanwhile. What is too long by its bytes alone is refused at once.
+    ///
     /// The handle does not borrow the session: both may be moved to other threads, and the
     /// generation goes on if the session is dropped.
     ///
@@ -131,6 +136,21 @@ impl Session {
         input: impl Into<Input>,
         options: &GenerateOptions,
     ) -> Result<Generation, EngineError> {
+        self.generate_with_cancel(input, options, &CancelToken::new())
+    }
+
+    /// [`Session::generate`], stopped by `cancel` too: for a token that is there before the
+    /// generation is, and may stop more than that. Without one, [`Generation::cancel_token`] does.
+    ///
+    /// # Errors
+    /// As [`Session::generate`]; [`EngineError::Cancelled`] if `cancel` is used before the prompt's
+    /// tokens are there. The history is then as it was.
+    pub fn generate_with_cancel(
+        &mut self,
+        input: impl Into<Input>,
+        options: &GenerateOptions,
+        cancel: &CancelToken,
+    ) -> Result<Generation, EngineError> {
         let started = Moment::now();
         let core = &self.model.core;
         let levels = core.levels(options.level, options.dual)?;
@@ -140,35 +160,53 @@ impl Session {
         if core.is_broken() {
             return Err(EngineError::ModelBroken);
         }
-        let input = input.into();
-        let mut state = self.acquire()?;
-        let SlotState::Resting(sequence) = &mut *state else {
-            return Err(EngineError::SessionBusy);
-        };
-        let prompt = self.model.prompt_tokens(input, sequence.tokens())?;
+        // The slot is locked for a moment here and another one below, not while foreign code turns
+        // any amount of text into tokens. Nobody else adds to the history: the session is borrowed.
+        let history = self.with(|sequence| sequence.tokens().to_vec())?;
+        core.touch(&self.slot);
         let tokens_max = options.max_tokens.unwrap_or(usize::MAX);
+        let reserve = usize::from(tokens_max > 0);
+        let prompt = self.model.prompt_tokens(input.into(), history, reserve)?;
         core.check_tokens(&prompt.tokens)?;
-        core.check_length(prompt.tokens.len() + usize::from(tokens_max > 0))?;
         if prompt.tokens.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
         let answer = self.answer(&prompt, tokens_max, options)?;
+        if cancel.is_cancelled() {
+            return Err(EngineError::Cancelled);
+        }
+        self.start(Start {
+            prompt: prompt.tokens,
+            answer,
+            levels,
+            cancel: cancel.child(),
+            events_max: options.events_max,
+            started,
+        })
+    }
 
-        let prompt_tokens = prompt.tokens.len();
+    /// Gives the sequence, with a prompt that has been checked, to the step loop.
+    fn start(&self, start: Start) -> Result<Generation, EngineError> {
+        let Start { prompt, answer, levels, cancel, events_max, started } = start;
+        let core = &self.model.core;
+        let prompt_tokens = prompt.len();
+        let mut state = self.acquire()?;
+        let taken = std::mem::replace(&mut *state, SlotState::Running(cancel.clone()));
+        let SlotState::Resting(mut sequence) = taken else {
+            *state = taken;
+            return Err(EngineError::SessionBusy);
+        };
+        drop(state);
         sequence.set_levels(levels);
-        sequence.replace(prompt.tokens);
-        if tokens_max > 0 && sequence.pending().is_empty() {
+        sequence.replace(prompt);
+        if answer.tokens_max > 0 && sequence.pending().is_empty() {
             // Logits of the last token are wanted, so it is computed again.
             sequence.forget_computed(prompt_tokens - 1);
         }
         let cached_tokens = sequence.computed();
-        let cancel = options.cancel.child();
-        let buffer = Arc::new(EventBuffer::new(options.events_max));
-        let taken = std::mem::replace(&mut *state, SlotState::Running(cancel.clone()));
-        drop(state);
-        let SlotState::Resting(sequence) = taken else { return Err(EngineError::SessionBusy) };
+        let buffer = Arc::new(EventBuffer::new(events_max));
         core.touch(&self.slot);
-        let done = sequence.pending().is_empty().then_some(crate::event::FinishReason::Length);
+        let done = sequence.pending().is_empty().then_some(FinishReason::Length);
         self.model.engine.send(Task {
             model: Arc::clone(core),
             slot: Arc::clone(&self.slot),
@@ -261,6 +299,17 @@ impl Session {
             }
         }
     }
+}
+
+/// A generation that is about to start.
+struct Start {
+    /// The whole history, as it is to be.
+    prompt: Vec<u32>,
+    answer: Answer,
+    levels: LevelPolicy,
+    cancel: CancelToken,
+    events_max: usize,
+    started: Moment,
 }
 
 /// A seed for whoever names none.

@@ -170,8 +170,8 @@ impl Chat<'_> {
     fn generate(&mut self, input: Input) -> Result<Reply> {
         let Self { session, settings, interrupt, console, .. } = self;
         interrupt.guard(|cancel| {
-            let options = generate_options(settings, cancel);
-            let generation = session.generate(input, &options);
+            let options = generate_options(settings);
+            let generation = session.generate_with_cancel(input, &options, cancel);
             write_reply(generation.map_err(|error| explain(&error))?, console)
         })
     }

@@ -12,7 +12,7 @@ pub fn explain(error: &EngineError) -> Failure {
     match error {
         EngineError::Cancelled => Failure::interrupted(),
         EngineError::ContextFull { limit, wanted } => Failure::new(format!(
-            "the prompt needs {wanted} tokens with room for an answer, but the context holds {limit}"
+            "the prompt needs at least {wanted} tokens with room for an answer, but the context holds {limit}"
         ))
         .advise("shorten the prompt, or set a larger context with -c if the model has one"),
         EngineError::LevelMissing { held, .. } => {

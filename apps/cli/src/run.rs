@@ -14,7 +14,7 @@ use crate::reply::write_reply;
 use crate::settings::Settings;
 use crate::stats::{self, Took};
 use nestling::engine::text::Message;
-use nestling::engine::{CancelToken, Conversation, FinishReason, Finished, GenerateOptions, Input};
+use nestling::engine::{Conversation, FinishReason, Finished, GenerateOptions, Input};
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::Instant;
@@ -66,8 +66,8 @@ pub fn complete(
 ) -> Result<Option<Finished>> {
     let started = Instant::now();
     let reply = interrupt.guard(|cancel| {
-        let options = generate_options(settings, cancel);
-        let generation = opened.model.session().generate(input, &options);
+        let options = generate_options(settings);
+        let generation = opened.model.session().generate_with_cancel(input, &options, cancel);
         write_reply(generation.map_err(|error| explain(&error))?, console)
     })?;
     if !reply.text.ends_with('\n') {
@@ -87,12 +87,11 @@ pub fn complete(
     Ok(Some(finished))
 }
 
-pub fn generate_options(settings: &Settings, cancel: &CancelToken) -> GenerateOptions {
+pub fn generate_options(settings: &Settings) -> GenerateOptions {
     GenerateOptions {
         sampling: Some(settings.sampling.clone()),
         max_tokens: settings.tokens_max,
         stop: settings.stop.clone(),
-        cancel: cancel.clone(),
         ..GenerateOptions::default()
     }
 }

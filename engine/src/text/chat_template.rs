@@ -60,6 +60,14 @@ impl RenderedChat {
         }
     }
 
+    /// The fewest tokens that the prompt can have; see [`Tokenizer::least_tokens`].
+    pub fn least_tokens(&self, tokenizer: &Tokenizer) -> usize {
+        let ascii = self.text.bytes().filter(u8::is_ascii).count();
+        let marked =
+            self.marker.map_or(0, |marker| self.text.matches(marker).count() * marker.len_utf8());
+        tokenizer.least_of(ascii, self.text.len() - ascii - marked)
+    }
+
     /// The prompt as tokens. Nothing is added: the template wrote every special token itself.
     pub fn tokens(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>, TextError> {
         match self.marker {
@@ -79,6 +87,8 @@ pub struct ChatTemplate {
     source: String,
     /// It writes messages in channels, as gpt-oss's does.
     in_channels: bool,
+    /// It tells the role `developer` from others.
+    knows_developers: bool,
     /// `bos_token` and its like, by the names that templates use.
     special_tokens: Map<String, Value>,
 }
@@ -87,8 +97,6 @@ impl ChatTemplate {
     /// Compiles a template.
     pub fn new(source: &str) -> Result<Self, TextError> {
         if source.len() > TEMPLATE_BYTES_MAX {
-    /// It tells the role `developer` from others.
-    knows_developers: bool,
             return Err(TextError::TooLarge {
                 what: "chat template",
                 found: source.len(),

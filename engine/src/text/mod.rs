@@ -16,9 +16,10 @@ mod tagged_output;
 mod template_environment;
 mod template_json;
 mod template_time;
+mod token_bound;
 mod tokenizer;
-
 mod wire;
+
 pub use call_form::CallForm;
 pub use chat_template::{ChatInput, ChatTemplate, ContentTokens, RenderedChat};
 pub use detokenize::DetokenizeStream;

@@ -70,6 +70,14 @@ fn named_byte(text: &str) -> Option<u8> {
     is_digits.then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
+/// The characters that stand for bytes.
+pub(super) fn byte_characters() -> impl Iterator<Item = char> {
+    let alphabet = byte_alphabet();
+    let stands =
+        move |&character: &char| alphabet.get(character as usize).is_some_and(Option::is_some);
+    ('\0'..).take(ALPHABET).filter(stands)
+}
+
 /// GPT-2's alphabet: printable Latin-1 bytes are themselves, the other 68 follow from U+0100.
 fn byte_alphabet() -> [Option<u8>; ALPHABET] {
     let mut alphabet = [None; ALPHABET];

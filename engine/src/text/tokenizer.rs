@@ -11,6 +11,7 @@ use tokenizers::{
 use super::TextError;
 use super::detokenize::DetokenizeStream;
 use super::spelling::Spelling;
+use super::token_bound::TokenBound;
 
 /// Largest `tokenizer.json`; the largest published ones have about 35 MB.
 const TOKENIZER_BYTES_MAX: usize = 128 << 20;
@@ -61,6 +62,8 @@ struct Inner {
     has_bytes: bool,
     /// Added tokens: text, and whether special.
     added: Vec<(String, bool)>,
+    /// None where the length of a text says nothing of its tokens.
+    bound: Option<TokenBound>,
 }
 
 #[derive(Debug)]
@@ -90,6 +93,7 @@ impl Tokenizer {
             .map_err(|error| invalid("content", "JSON", error.to_string()))?;
         check(&json).map_err(|(what, expected, found)| invalid(what, expected, found))?;
         let spelling = Spelling::of(json.get("decoder"));
+        let bound = TokenBound::of(&json);
         drop(json);
 
         let mut tokenizer = tokenizers::Tokenizer::from_bytes(bytes)
@@ -104,14 +108,25 @@ impl Tokenizer {
         let mut added: Vec<_> =
             decoder.values().map(|token| (token.content.clone(), token.special)).collect();
         added.sort();
-        Ok(Self {
-            inner: Arc::new(Inner { tokenizer, tokens, has_bytes: spelling.is_some(), added }),
-        })
+        let has_bytes = spelling.is_some();
+        Ok(Self { inner: Arc::new(Inner { tokenizer, tokens, has_bytes, added, bound }) })
     }
 
     /// The number of token ids; a model's vocabulary may be padded beyond it.
     pub fn vocab_size(&self) -> usize {
         self.inner.tokens.len()
+    }
+
+    /// The fewest tokens that [`Self::encode`] can make of a text, from its length alone; 0 where
+    /// the length says nothing.
+    pub fn least_tokens(&self, text: &str) -> usize {
+        let ascii = text.bytes().filter(u8::is_ascii).count();
+        self.least_of(ascii, text.len() - ascii)
+    }
+
+    /// [`Self::least_tokens`] of a text of so many bytes that are ASCII, and others.
+    pub(super) fn least_of(&self, ascii: usize, others: usize) -> usize {
+        self.inner.bound.map_or(0, |bound| bound.least_tokens(ascii, others))
     }
 
     /// Text to token ids.

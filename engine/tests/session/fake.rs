@@ -10,6 +10,7 @@ use nestling_engine::batch::{Batch, Wanted};
 use nestling_engine::kv_cache::{PAGE_POSITIONS, PageId};
 use nestling_engine::recurrent::{StateId, StateTrack};
 use nestling_engine::runner::{RunnerLimits, SequenceFailure, StepFuture, StepStats};
+use nestling_engine::text::Tokenizer;
 use nestling_engine::{
     CancelToken, Driver, Engine, EngineError, EngineOptions, Event, GenerateOptions, Generation,
     Model, ModelParts, ModelRunner, SamplingParams, StepOutput,
@@ -267,12 +268,17 @@ pub fn caller_engine() -> Engine {
 }
 
 pub fn model(engine: &Engine, runner: FakeRunner) -> Model {
+    model_with(engine, runner, None)
+}
+
+/// A model that reads text.
+pub fn model_with(engine: &Engine, runner: FakeRunner, tokenizer: Option<Tokenizer>) -> Model {
     let context_length = runner.limits.context_max;
     let parts = ModelParts {
         runner: Box::new(runner),
         device: "fake".into(),
         identity: 7,
-        tokenizer: None,
+        tokenizer,
         chat_template: None,
         sampling: SamplingParams::greedy(),
         end_tokens: vec![],

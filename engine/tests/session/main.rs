@@ -3,8 +3,12 @@
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
+mod handles;
+#[cfg(test)]
 mod histories;
 #[cfg(test)]
 mod recurrent;
+#[cfg(test)]
+mod stalls;
 #[cfg(test)]
 mod steps;

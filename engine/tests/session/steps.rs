@@ -441,45 +441,6 @@ fn a_seed_repeats_and_positions_matter() {
     assert_ne!(run(&sampling(None)), run(&sampling(None)));
 }
 
-/// A waker that counts.
-struct Wakes(AtomicUsize);
-
-impl std::task::Wake for Wakes {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-#[test]
-fn a_stream_wakes_whoever_polls_it() {
-    use futures_core::Stream;
-    use std::pin::Pin;
-    use std::task::{Context, Poll, Waker};
-
-    for engine in [engine(), caller_engine()] {
-        let mut runner = FakeRunner::new(512, 64, 32);
-        runner.step_time = Duration::from_millis(2);
-        let model = model(&engine, runner);
-        let mut generation = model.session().generate(prompt(1, 10), &greedy(20)).unwrap();
-        let wakes = Arc::new(Wakes(AtomicUsize::new(0)));
-        let waker = Waker::from(Arc::clone(&wakes));
-        let mut context = Context::from_waker(&waker);
-        let mut tokens = Vec::new();
-        loop {
-            let before = wakes.0.load(Ordering::SeqCst);
-            match Pin::new(&mut generation).poll_next(&mut context) {
-                Poll::Ready(None) => break,
-                Poll::Ready(Some(Ok(Event::Token(token)))) => tokens.push(token.token),
-                Poll::Ready(Some(event)) => drop(event.unwrap()),
-                Poll::Pending => {
-                    eventually("a wake", || wakes.0.load(Ordering::SeqCst) > before);
-                }
-            }
-        }
-        assert_eq!(tokens, expected(&prompt(1, 10), 20));
-    }
-}
-
 #[test]
 fn handles_move_between_threads() {
     fn send_and_static<T: Send + 'static>() {}
@@ -490,20 +451,4 @@ fn handles_move_between_threads() {
     send_and_static::<nestling_engine::Session>();
     send_and_static::<Generation>();
     send_and_static::<EngineError>();
-}
-
-#[test]
-fn a_token_cancelled_behind_the_back_of_a_full_buffer_is_noticed() {
-    let engine = engine();
-    let model = model(&engine, FakeRunner::new(4096, 64, 128));
-    let cancel = nestling_engine::CancelToken::new();
-    let options = GenerateOptions { events_max: 2, cancel: cancel.clone(), ..greedy(1000) };
-    let mut session = model.session();
-    let generation = session.generate(vec![1], &options).unwrap();
-    std::thread::sleep(Duration::from_millis(20));
-    cancel.cancel();
-    let start = Instant::now();
-    assert!(session.tokens().unwrap().len() < 10);
-    assert!(start.elapsed() < Duration::from_millis(250), "{:?}", start.elapsed());
-    assert_eq!(finish(generation).reason, FinishReason::Cancelled);
 }

@@ -204,3 +204,108 @@ proptest! {
         prop_assert_eq!(tokenizer.decode(&tokens, true).unwrap(), whole);
     }
 }
+
+/// A tokenizer of whole bytes with one long word, after changes to its JSON.
+fn bounded(change: impl FnOnce(&mut Value)) -> Tokenizer {
+    let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
+    let words = ["a", "b", "ab", "abababab"].map(String::from).into_iter().chain(bytes);
+    let vocab: serde_json::Map<_, _> = words.zip(0..).map(|(word, id)| (word, id.into())).collect();
+    let mut json = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [added("<|end|>", false)],
+        "normalizer": null, "pre_tokenizer": null,
+        "model": { "type": "BPE", "vocab": vocab, "merges": ["a b"], "byte_fallback": true },
+    });
+    change(&mut json);
+    Tokenizer::from_bytes("tokenizer.json", json.to_string().as_bytes()).unwrap()
+}
+
+fn added(content: &str, lstrip: bool) -> Value {
+    serde_json::json!({
+        "id": 300, "content": content, "special": true, "normalized": false, "single_word": false,
+        "lstrip": lstrip, "rstrip": false,
+    })
+}
+
+#[test]
+fn a_text_has_at_least_as_many_tokens_as_its_length_says() {
+    let plain = bounded(|_| {});
+    assert_eq!(plain.least_tokens(&"x".repeat(80)), 10);
+    let added_is_longest =
+        bounded(|json| json["added_tokens"] = serde_json::json!([added("<|0123456|>", false)]));
+    assert_eq!(added_is_longest.least_tokens(&"x".repeat(110)), 10);
+    let shrinking = bounded(|json| json["normalizer"] = serde_json::json!({"type": "NFC"}));
+    // Seven bytes of which NFC makes two, a hundred times.
+    let text = "\u{1fbe}\u{308}\u{301}".repeat(100);
+    let tokens = shrinking.encode(&text, EncodeOptions::default()).unwrap().len();
+    assert!(plain.least_tokens(&text) > 80);
+    assert!((1..=tokens).contains(&shrinking.least_tokens(&text)), "{tokens}");
+    assert_eq!(shrinking.least_tokens(&"x".repeat(80)), 10, "ASCII does not shrink");
+    for tokenizer in [demo_tokenizer(), plain, shrinking, added_is_longest] {
+        for case in json("tokenizer_goldens.json")["cases"].as_array().unwrap() {
+            let text = case["text"].as_str().unwrap().repeat(9);
+            let tokens = tokenizer.encode(&text, EncodeOptions::default()).unwrap().len();
+            let least = tokenizer.least_tokens(&text);
+            assert!(least <= tokens, "{text:?}: {least} against {tokens}");
+        }
+    }
+}
+
+#[test]
+fn where_text_may_be_left_out_its_length_says_nothing() {
+    type Change = fn(&mut Value);
+    let changes: [Change; 7] = [
+        |json| json["added_tokens"] = serde_json::json!([added("<|end|>", true)]),
+        |json| json["normalizer"] = serde_json::json!({"type": "Lowercase"}),
+        |json| {
+            json["normalizer"] = serde_json::json!({
+                "type": "Replace", "pattern": {"String": "xx"}, "content": "x"
+            })
+        },
+        |json| json["pre_tokenizer"] = serde_json::json!({"type": "WhitespaceSplit"}),
+        |json| {
+            json["pre_tokenizer"] = serde_json::json!({
+                "type": "Split", "pattern": {"String": "x"}, "behavior": "Removed", "invert": false
+            })
+        },
+        |json| json["model"]["byte_fallback"] = false.into(),
+        |json| drop(json["model"]["vocab"].as_object_mut().unwrap().remove("<0x78>")),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        assert_eq!(bounded(change).least_tokens(&"x".repeat(800)), 0, "change {number}");
+    }
+}
+
+/// Every character of Unicode, and what is composed of several: no more than what the bound of a text
+/// allows is lost.
+#[test]
+fn nfc_shrinks_no_character_more_than_the_bound_takes_for_granted() {
+    use tokenizers::normalizers::unicode::{NFC, NFD};
+    use tokenizers::{NormalizedString, Normalizer};
+    let weight = |c: char| if c.is_ascii() { 4 } else { c.len_utf8() };
+    let through = |normalizer: &dyn Fn(&mut NormalizedString), c: char| {
+        let mut text = NormalizedString::from(c.to_string());
+        normalizer(&mut text);
+        text.get().to_owned()
+    };
+    let nfd = |c: char| through(&|text| NFD.normalize(text).unwrap(), c);
+    let nfc = |c: char| through(&|text| NFC.normalize(text).unwrap(), c);
+    // The heaviest way to write every character that does not decompose.
+    let mut heaviest = std::collections::HashMap::new();
+    // Nothing decomposes beyond the last plane of Han characters.
+    let all = || '\0'..='\u{3ffff}';
+    for c in all() {
+        let whole = nfd(c);
+        let mut parts = whole.chars();
+        if let (Some(part), None) = (parts.next(), parts.next()) {
+            let heaviest = heaviest.entry(part).or_insert(0);
+            *heaviest = weight(c).max(*heaviest);
+        }
+    }
+    for c in all() {
+        let parts: usize = nfd(c).chars().map(|part| heaviest[&part]).sum();
+        assert!(weight(c) <= parts, "{c:?} is heavier than its parts");
+        let composed = nfc(c);
+        assert!(composed.chars().count() > 1 || composed.len() * 4 >= parts, "{c:?}: {parts}");
+    }
+}

@@ -1,0 +1,117 @@
+//! The fewest tokens that a text can have, known without tokenizing it.
+
+use serde_json::{Map, Value};
+
+use super::spelling::byte_characters;
+
+/// By how much NFC can shrink what is not ASCII: no sequence of characters loses more, and ASCII
+/// loses nothing by itself.
+const NFC_SHRINKS: usize = 4;
+
+/// How many bytes of a text one token can stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TokenBound {
+    /// Of normalized text.
+    bytes_max: usize,
+    /// What is not ASCII may become so many times shorter before it is tokenized.
+    shrinks: usize,
+}
+
+impl TokenBound {
+    /// None for a tokenizer that may leave out text, or make one token of text of any length.
+    pub fn of(json: &Value) -> Option<Self> {
+        let model = json.get("model")?;
+        let vocab = model.get("vocab")?.as_object()?;
+        let affix = |name: &str| model.get(name).and_then(Value::as_str).unwrap_or_default();
+        if !affix("continuing_subword_prefix").is_empty() || !affix("end_of_word_suffix").is_empty()
+        {
+            return None;
+        }
+        let shrinks = shrinks(json.get("normalizer"))?;
+        let words = match keeps(json.get("pre_tokenizer"))? {
+            Kept::Bytes => longest_of_characters(vocab)?,
+            Kept::Text => longest_of_text(model, vocab)?,
+        };
+        let added = json.get("added_tokens").and_then(Value::as_array);
+        let added = added.into_iter().flatten().map(added_bytes);
+        let added = added.collect::<Option<Vec<_>>>()?.into_iter().max().unwrap_or(0);
+        Some(Self { bytes_max: words.max(added).max(1), shrinks })
+    }
+
+    /// The fewest tokens of a text of so many bytes that are ASCII, and others.
+    pub fn least_tokens(&self, ascii: usize, others: usize) -> usize {
+        (ascii + others / self.shrinks).div_ceil(self.bytes_max)
+    }
+}
+
+/// What a splitter hands to the model.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    /// The text.
+    Text,
+    /// A character for each of its bytes.
+    Bytes,
+}
+
+/// None where a normalizer may leave out text.
+fn shrinks(normalizer: Option<&Value>) -> Option<usize> {
+    let Some(normalizer) = normalizer.filter(|value| !value.is_null()) else { return Some(1) };
+    let text = |name: &str| normalizer.get(name).and_then(Value::as_str);
+    match text("type")? {
+        "NFC" => Some(NFC_SHRINKS),
+        "Prepend" => Some(1),
+        "Replace" => {
+            let pattern = normalizer.get("pattern")?.get("String")?.as_str()?;
+            (text("content")?.len() >= pattern.len()).then_some(1)
+        }
+        "Sequence" => {
+            let steps = normalizer.get("normalizers")?.as_array()?;
+            steps
+                .iter()
+                .try_fold(1, |product: usize, step| product.checked_mul(shrinks(Some(step))?))
+        }
+        _ => None,
+    }
+}
+
+/// None where a splitter may leave out text.
+fn keeps(splitter: Option<&Value>) -> Option<Kept> {
+    let Some(splitter) = splitter.filter(|value| !value.is_null()) else { return Some(Kept::Text) };
+    match splitter.get("type")?.as_str()? {
+        "ByteLevel" => Some(Kept::Bytes),
+        "Digits" | "Metaspace" => Some(Kept::Text),
+        "Split" => (splitter.get("behavior")?.as_str()? != "Removed").then_some(Kept::Text),
+        "Sequence" => {
+            let steps = splitter.get("pretokenizers")?.as_array()?;
+            let kept: Vec<Kept> =
+                steps.iter().map(|step| keeps(Some(step))).collect::<Option<_>>()?;
+            // Twice would spell the spelling.
+            match kept.iter().filter(|kept| **kept == Kept::Bytes).count() {
+                0 => Some(Kept::Text),
+                1 => Some(Kept::Bytes),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// The longest word of a vocabulary that has every byte; without one, the model leaves out text.
+fn longest_of_characters(vocab: &Map<String, Value>) -> Option<usize> {
+    let whole = byte_characters().all(|character| vocab.contains_key(&character.to_string()));
+    whole.then(|| vocab.keys().map(|word| word.chars().count()).max())?
+}
+
+/// The same where bytes that no word has are words of their own.
+fn longest_of_text(model: &Value, vocab: &Map<String, Value>) -> Option<usize> {
+    let falls_back = model.get("byte_fallback").and_then(Value::as_bool) == Some(true);
+    let whole = (0..=u8::MAX).all(|byte| vocab.contains_key(&format!("<0x{byte:02X}>")));
+    (falls_back && whole).then(|| vocab.keys().map(String::len).max())?
+}
+
+/// None for one that takes the white space around it.
+fn added_bytes(token: &Value) -> Option<usize> {
+    let strips =
+        ["lstrip", "rstrip"].iter().any(|name| token.get(name) == Some(&Value::Bool(true)));
+    (!strips).then(|| token.get("content").and_then(Value::as_str).map_or(0, str::len))
+}
