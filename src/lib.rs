@@ -4,6 +4,7 @@
 //! build has, and passes on what [`nestling_engine`] and [`nestling_formats`] offer.
 
 mod device;
+pub mod system;
 
 #[cfg(feature = "cuda")]
 pub use nestling_cuda as cuda;
@@ -16,31 +17,73 @@ pub use device::{Device, DeviceError, DeviceOptions, OpenDevice, WithBackend};
 
 pub use nestling_engine::text::{Message, Role, ToolCall, ToolSchema};
 pub use nestling_engine::{
-    ActivationMode, Budget, CancelToken, Conversation, Driver, Engine, EngineError, EngineOptions,
-    Event, FinishReason, Finished, Fitted, GenerateOptions, Generation, Input, KvDtype, MemoryPlan,
-    MemoryTooSmall, Model, ModelOptions, ModelSource, OpenProgress, PlannedResidence, Residence,
-    SamplingParams, Session, SnapshotContents, Stats, StreamStats, TokenEvent, Usage,
+    ActivationMode, AnswerFuture, Budget, CancelToken, Conversation, Driver, Engine, EngineError,
+    EngineOptions, Event, EventStream, FinishReason, Finished, Fitted, GenerateOptions, Generation,
+    Input, KvDtype, MemoryPlan, MemoryTooSmall, Model, ModelOptions, ModelSource, OpenProgress,
+    PlannedResidence, Residence, SamplingParams, Session, SnapshotContents, Stats, StreamStats,
+    TokenEvent, Usage,
 };
 pub use nestling_formats::Level;
 
 use std::path::Path;
 
+use system::{MemoryState, SystemFiles};
+
+/// How [`open_with`] opens a model.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// What computes.
+    pub device: DeviceOptions,
+    /// The engine that is started for the model. Without [`EngineOptions::memory_bytes`], the system
+    /// is asked what is free ([`MemoryState::default_budget`]); `u64::MAX` is no limit.
+    pub engine: EngineOptions,
+    /// The model.
+    pub model: ModelOptions,
+}
+
 /// Opens a model with all defaults, on the best device that takes it and an engine of its own: a
 /// `.nest` store, or the folder of a Hugging Face checkpoint.
+///
+/// It stays within the memory that the system says is free, less a margin: a store that is larger is
+/// streamed. Where the system does not say (so far all but Linux), there is no limit.
 ///
 /// # Errors
 /// As [`OpenDevice::open_model`].
 pub fn open(path: impl AsRef<Path>) -> Result<Model, EngineError> {
-    let devices = DeviceOptions::default();
-    let mut device = devices.open()?;
-    let options = ModelOptions::default();
+    open_with(path, &OpenOptions::default(), &mut |_| {}, &CancelToken::new())
+}
+
+/// [`open`] with options. `progress` hears of every layer; `cancel` stops it between two of them.
+///
+/// # Errors
+/// As [`OpenDevice::open_model`].
+pub fn open_with(
+    path: impl AsRef<Path>,
+    options: &OpenOptions,
+    progress: &mut dyn FnMut(OpenProgress),
+    cancel: &CancelToken,
+) -> Result<Model, EngineError> {
+    open_on(&SystemFiles::default(), path.as_ref(), options, progress, cancel)
+}
+
+/// Opens a model within the memory of a system.
+fn open_on(
+    system: &SystemFiles,
+    path: &Path,
+    options: &OpenOptions,
+    progress: &mut dyn FnMut(OpenProgress),
+    cancel: &CancelToken,
+) -> Result<Model, EngineError> {
+    let free = || MemoryState::read(system).map(|state| state.default_budget());
+    let host = options.engine.memory_bytes.or_else(free);
+    let mut device = options.device.open()?;
     loop {
-        let memory_bytes = device.memory_bytes(None);
-        let engine = Engine::new(EngineOptions { memory_bytes, ..EngineOptions::default() })?;
-        let source = ModelSource::at(path.as_ref())?;
-        let cancel = CancelToken::new();
-        match device.open_model(&engine, source, &options, &mut |_| {}, &cancel) {
-            Err(error) => device = devices.instead(&device, error)?,
+        device.keep_in_host(host);
+        let memory_bytes = device.memory_bytes(host);
+        let engine = Engine::new(EngineOptions { memory_bytes, ..options.engine.clone() })?;
+        let source = ModelSource::at(path)?;
+        match device.open_model(&engine, source, &options.model, progress, cancel) {
+            Err(error) => device = options.device.instead(&device, error)?,
             opened => return opened,
         }
     }
@@ -50,3 +93,51 @@ pub fn open(path: impl AsRef<Path>) -> Result<Model, EngineError> {
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Opens the bundled store where a system says that so much memory is free.
+    fn open_where(available_kib: u64, memory_bytes: Option<u64>) -> Model {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("proc")).unwrap();
+        let text = format!("MemTotal: 24684084 kB\nMemAvailable: {available_kib} kB\n");
+        std::fs::write(root.path().join("proc/meminfo"), text).unwrap();
+        let system = SystemFiles::below(root.path());
+        let options = OpenOptions {
+            device: DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() },
+            engine: EngineOptions { memory_bytes, threads: Some(1), ..EngineOptions::default() },
+            ..OpenOptions::default()
+        };
+        let store = concat!(env!("CARGO_MANIFEST_DIR"), "/models/nestling-storyteller.nest");
+        open_on(&system, store.as_ref(), &options, &mut |_| {}, &CancelToken::new()).unwrap()
+    }
+
+    #[test]
+    fn a_model_larger_than_what_is_free_is_streamed() {
+        let residence = |model: &Model| model.memory_plan().unwrap().residence;
+        let model = open_where(48 << 10, None);
+        assert_eq!(model.engine().budget().total_bytes(), Some(24 << 20), "half of what is free");
+        assert_eq!(residence(&model), PlannedResidence::Streamed);
+        assert!(model.engine().budget().used_bytes() <= 24 << 20);
+        assert_eq!(residence(&open_where(4 << 20, None)), PlannedResidence::Resident);
+    }
+
+    #[test]
+    fn a_budget_that_is_given_comes_before_the_systems() {
+        let model = open_where(48 << 10, Some(1 << 30));
+        assert_eq!(model.engine().budget().total_bytes(), Some(1 << 30));
+        assert_eq!(model.memory_plan().unwrap().residence, PlannedResidence::Resident);
+        let unlimited = open_where(48 << 10, Some(u64::MAX));
+        assert_eq!(unlimited.engine().budget().total_bytes(), None);
+    }
+
+    #[test]
+    fn a_plain_open_has_the_budget_of_this_system() {
+        let store = concat!(env!("CARGO_MANIFEST_DIR"), "/models/nestling-storyteller.nest");
+        let model = open(store).unwrap();
+        let free = MemoryState::read(&SystemFiles::default());
+        assert_eq!(model.engine().budget().total_bytes().is_some(), free.is_some());
+    }
+}

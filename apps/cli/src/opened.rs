@@ -8,8 +8,6 @@ use crate::failure::Result;
 use crate::hub::{self, Reference, Surroundings};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::system::SystemFiles;
-use crate::system::memory::MemoryState;
 use crate::{convert, device, mapped, places, speed};
 use nestling::OpenDevice;
 use nestling::engine::record::Recorder;
@@ -21,6 +19,7 @@ use nestling::engine::{
 use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::ModelConfig;
 use nestling::formats::store::{OpenOptions, Store};
+use nestling::system::{MemoryState, SystemFiles};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

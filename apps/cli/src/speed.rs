@@ -5,10 +5,9 @@ use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::explain::explain;
 use crate::failure::Result;
+use crate::linux;
 use crate::opened::best_threads;
 use crate::places;
-use crate::system::SystemFiles;
-use crate::system::linux;
 use nestling::engine::bandwidth::read_bandwidth;
 use nestling::engine::plan::{DiskSpeed, MachineSpeed};
 use nestling::engine::reads::{
@@ -17,6 +16,7 @@ use nestling::engine::reads::{
 };
 use nestling::engine::threads::ThreadPool;
 use nestling::formats::store::{Index, Store, StorePlan, StoreWriter};
+use nestling::system::SystemFiles;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

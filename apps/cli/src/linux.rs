@@ -1,6 +1,6 @@
 //! Settings of Linux that decide how fast memory and disk are.
 
-use super::SystemFiles;
+use nestling::system::SystemFiles;
 use std::path::Path;
 
 /// Whether the system gives large pages to programs that ask: the chosen word of

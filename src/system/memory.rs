@@ -9,8 +9,9 @@ const MARGIN: u64 = 10;
 /// Bytes that are left to others at least.
 const MARGIN_MIN: u64 = 256 << 20;
 
-/// The memory of the machine, and of the groups that the program runs in.
+/// The memory of the machine, and of the control groups that the program runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryState {
     /// Of the machine.
     pub total_bytes: u64,
@@ -21,7 +22,7 @@ pub struct MemoryState {
 }
 
 impl MemoryState {
-    /// None where the system does not say.
+    /// What the system says now; none where it does not. Only Linux is asked so far.
     pub fn read(files: &SystemFiles) -> Option<Self> {
         let info = files.read("/proc/meminfo")?;
         let of = |name: &str| -> Option<u64> {
@@ -33,7 +34,7 @@ impl MemoryState {
         Some(Self { total_bytes, available_bytes, group: groups::tightest(files) })
     }
 
-    /// Bytes that a program may take.
+    /// Bytes that a program may take now.
     pub fn free_bytes(&self) -> u64 {
         self.group.map_or(self.available_bytes, |group| group.free_bytes.min(self.available_bytes))
     }

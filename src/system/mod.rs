@@ -1,12 +1,15 @@
-//! What the operating system says about the machine.
+//! What the operating system says about memory. Nothing here is asked before [`crate::open`] or a
+//! program asks it.
 
 mod groups;
-pub mod linux;
-pub mod memory;
+mod memory;
+
+pub use groups::Limit;
+pub use memory::MemoryState;
 
 use std::path::{Path, PathBuf};
 
-/// The system's own files, below a root that tests can set.
+/// The system's own files, below a root that can be set: that of a container, or of a test.
 #[derive(Clone, Debug)]
 pub struct SystemFiles {
     root: PathBuf,
@@ -19,7 +22,7 @@ impl Default for SystemFiles {
 }
 
 impl SystemFiles {
-    #[cfg(test)]
+    /// Those of a system whose root is this folder.
     pub fn below(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
     }
@@ -30,8 +33,8 @@ impl SystemFiles {
         std::fs::read_to_string(self.root.join(path.strip_prefix("/").unwrap_or(path))).ok()
     }
 
-    /// The file's only number.
-    fn number(&self, path: impl AsRef<Path>) -> Option<u64> {
+    /// A file's only number; none where there is no such file, or more in it.
+    pub fn number(&self, path: impl AsRef<Path>) -> Option<u64> {
         self.read(path)?.trim().parse().ok()
     }
 }

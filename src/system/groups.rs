@@ -8,6 +8,7 @@ const NO_LIMIT: u64 = 1 << 60;
 
 /// A control group with a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limit {
     /// Bytes that the group may have.
     pub limit_bytes: u64,
@@ -33,7 +34,7 @@ const V2: Names =
     Names { limit: "memory.max", usage: "memory.current", files: ["inactive_file", "active_file"] };
 
 /// The limit of the program's groups that leaves least, if there is one.
-pub fn tightest(files: &SystemFiles) -> Option<Limit> {
+pub(super) fn tightest(files: &SystemFiles) -> Option<Limit> {
     let own = files.read("/proc/self/cgroup")?;
     let mounts = files.read("/proc/self/mountinfo")?;
     let mut tightest: Option<Limit> = None;
