@@ -14,6 +14,9 @@ use nestling_cuda::{CudaBackend, CudaDeviceChoice, CudaDeviceError, CudaError, C
 #[cfg(feature = "wgpu")]
 use nestling_wgpu::{AdapterChoice, AdapterError, WgpuBackend, WgpuError, WgpuOptions};
 
+/// Backends for GPUs that this build has.
+const BACKENDS: usize = cfg!(feature = "cuda") as usize + cfg!(feature = "wgpu") as usize;
+
 /// What computes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -145,17 +148,18 @@ impl DeviceOptions {
 
     /// CUDA before other GPUs, and those before the processor.
     fn best(&self) -> OpenDevice {
-        let mut errors: Vec<EngineError> = Vec::new();
-        #[cfg(feature = "cuda")]
-        match self.cuda(&CudaDeviceChoice::Auto) {
-            Ok(gpu) => return OpenDevice::Cuda(Box::new(gpu)),
-            Err(error) => errors.push(error),
-        }
-        #[cfg(feature = "wgpu")]
-        match self.gpu(&AdapterChoice::Auto) {
-            Ok(gpu) => return OpenDevice::Wgpu(Box::new(gpu)),
-            Err(error) => errors.push(error),
-        }
+        let errors: [EngineError; BACKENDS] = [
+            #[cfg(feature = "cuda")]
+            match self.cuda(&CudaDeviceChoice::Auto) {
+                Ok(gpu) => return OpenDevice::Cuda(Box::new(gpu)),
+                Err(error) => error,
+            },
+            #[cfg(feature = "wgpu")]
+            match self.gpu(&AdapterChoice::Auto) {
+                Ok(gpu) => return OpenDevice::Wgpu(Box::new(gpu)),
+                Err(error) => error,
+            },
+        ];
         OpenDevice::Cpu { reason: why_none(&errors) }
     }
 
