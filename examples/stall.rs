@@ -1,0 +1,125 @@
+//! `cargo run --release --example stall [MODEL] [SECONDS] [THREADS]`: how long others wait for a token
+//! while somebody starts generations with prompts of 5 MB, as text and as a message, against the same
+//! without. Every page is taken all the time, so that each session needs those of others.
+#![expect(clippy::print_stdout, reason = "the result is printed")]
+
+mod bundled;
+
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use nestling::{
+    Engine, EngineError, EngineOptions, Event, GenerateOptions, Message, Model, ModelOptions,
+};
+
+const PROMPT_BYTES: usize = 5_000_000;
+/// Both are measured in turns, so that what else the machine does is in both.
+const ROUNDS: u32 = 5;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(2);
+    let seconds = arguments.next().map_or(Ok(20.0), |text| text.parse::<f64>())?;
+    let threads = arguments.next().map(|text| text.parse()).transpose()?;
+    let engine = Engine::new(EngineOptions { threads, ..EngineOptions::default() })?;
+    // Room for one session and a half.
+    let (context_length, kv_tokens) = (Some(512), Some(768));
+    let options = ModelOptions { context_length, kv_tokens, ..ModelOptions::default() };
+    let model =
+        Model::open(&engine, bundled::model_path(), &options, &mut |_| {}, &Default::default())?;
+    let round = Duration::from_secs_f64(seconds / f64::from(2 * ROUNDS));
+    let (mut alone, mut beside, mut prompts) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..ROUNDS {
+        alone.extend(gaps(&model, round)?);
+        let stop = AtomicBool::new(false);
+        let started = AtomicUsize::new(0);
+        let found = std::thread::scope(|scope| {
+            let other = scope.spawn(|| long_prompts(&model, &stop, &started));
+            let found = gaps(&model, round);
+            stop.store(true, Ordering::Relaxed);
+            other.join().map_err(|_| "the thread with long prompts panicked")??;
+            Ok::<_, Box<dyn Error>>(found?)
+        })?;
+        beside.extend(found);
+        prompts += started.into_inner();
+    }
+    let (alone, beside) = (Gaps::of(alone), Gaps::of(beside));
+    println!("alone:  {alone:?}");
+    println!("beside: {beside:?} ({prompts} prompts of {PROMPT_BYTES} bytes)");
+    println!(
+        "ratio:  worst {:.2}, p99 {:.2}, median {:.2}",
+        beside.worst / alone.worst,
+        beside.p99 / alone.p99,
+        beside.median / alone.median
+    );
+    Ok(())
+}
+
+/// Milliseconds between two tokens.
+#[derive(Debug)]
+struct Gaps {
+    worst: f64,
+    p99: f64,
+    median: f64,
+}
+
+impl Gaps {
+    fn of(mut gaps: Vec<f64>) -> Self {
+        gaps.sort_by(f64::total_cmp);
+        let at = |share: usize| gaps.get(gaps.len() * share / 100).copied().unwrap_or(f64::NAN);
+        Self { worst: gaps.last().copied().unwrap_or(f64::NAN), p99: at(99), median: at(50) }
+    }
+}
+
+/// What a reader of tokens sees for so long.
+fn gaps(model: &Model, time: Duration) -> Result<Vec<f64>, EngineError> {
+    let (mut gaps, begun) = (Vec::new(), Instant::now());
+    let options =
+        GenerateOptions { ignore_end: true, token_events: true, ..GenerateOptions::greedy() };
+    while begun.elapsed() < time {
+        let mut last = None;
+        for event in model.session().generate("Once upon a time", &options)? {
+            if !matches!(event?, Event::Token(_)) {
+                continue;
+            }
+            let now = Instant::now();
+            let gap = last.replace(now).map(|last| now.duration_since(last));
+            gaps.extend(gap.map(|gap| gap.as_secs_f64() * 1e3));
+            if begun.elapsed() >= time {
+                break;
+            }
+        }
+    }
+    Ok(gaps)
+}
+
+/// Starts generations with prompts that no context holds, until it is told to stop.
+fn long_prompts(
+    model: &Model,
+    stop: &AtomicBool,
+    started: &AtomicUsize,
+) -> Result<(), EngineError> {
+    let text = "The ship left the harbour in the night, and nobody saw it again. ";
+    let text = text.repeat(PROMPT_BYTES / text.len());
+    let message = vec![Message::user(text.as_str())];
+    let mut session = model.session();
+    while !stop.load(Ordering::Relaxed) {
+        // A history, so that the session holds pages that others need.
+        let few = GenerateOptions { max_tokens: Some(1), ..GenerateOptions::greedy() };
+        session.truncate(0)?;
+        session
+            .generate("It was a dark night when the captain came on deck.", &few)?
+            .into_text()?;
+        refused(session.generate(text.as_str(), &few))?;
+        refused(session.generate(message.as_slice(), &few))?;
+        started.fetch_add(2, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn refused<T>(started: Result<T, EngineError>) -> Result<(), EngineError> {
+    match started {
+        Err(EngineError::ContextFull { .. }) | Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
