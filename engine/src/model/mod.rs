@@ -1,6 +1,7 @@
 //! Model graphs: token ids in, logits out.
 
 mod activations;
+mod attention_biases;
 mod embedding;
 pub(crate) mod feed_forward;
 mod forward;

@@ -2,14 +2,14 @@
 
 use nestling_formats::store::GroupId;
 use nestling_formats::{
-    AttentionBias, AttentionConfig, BlockNorms, DeltaNetConfig, ExpertVector,
-    FeedForward as FeedForwardConfig, FloatKind, LayerConfig, Level, MatrixKind, ModelConfig,
-    Multipliers, OutputGate, QkNorm, RopePairs, RouterInput, SharedGate, Sinks, TokenMixer,
-    ValueNorm, ValueSource,
+    AttentionConfig, BlockNorms, DeltaNetConfig, ExpertVector, FeedForward as FeedForwardConfig,
+    FloatKind, LayerConfig, Level, MatrixKind, ModelConfig, Multipliers, OutputGate, QkNorm,
+    RopePairs, RouterInput, SharedGate, Sinks, TokenMixer, ValueNorm, ValueSource,
 };
 
 use super::Embedding;
 use super::activations::{attention_shapes, delta_net_shapes};
+use super::attention_biases::AttentionBiases;
 use super::mixer::{AttentionWeights, DeltaNetWeights, MixerWeights, attention};
 use super::rope::rope_kinds;
 use crate::backend::{AttentionHeads, Backend, DeltaNet, FeedForward, HeadNorm, Linear, Router};
@@ -301,31 +301,21 @@ impl<B: Backend> Loader<'_, B> {
         if heads.values == ValueSource::Keys {
             dense.share(MatrixKind::Key, MatrixKind::Value);
         }
-        let mut linear = |kind, bias, rows, cols| -> Result<Linear<B>, EngineError> {
+        let has_gate = heads.output_gate == OutputGate::Sigmoid;
+        let biases = AttentionBiases::read(config, heads, floats)?;
+        let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
             let matrix = dense.take(kind, (rows, cols))?;
-            let has_bias = match heads.bias {
-                AttentionBias::Absent => false,
-                AttentionBias::QueryKeyValue => kind != MatrixKind::Output,
-                AttentionBias::All => true,
-            };
-            let bias = has_bias.then(|| floats.upload(self.backend, bias, rows));
+            let bias = biases.of(kind).map(|bias| self.backend.upload_floats(bias));
             let matrix = self.backend.upload_matrix(&matrix, self.activations)?;
             Ok(Linear { matrix, bias: bias.transpose()? })
         };
         let qkv = [
-            linear(MatrixKind::Query, FloatKind::QueryBias, queries, hidden)?,
-            linear(MatrixKind::Key, FloatKind::KeyBias, keys, hidden)?,
-            linear(MatrixKind::Value, FloatKind::ValueBias, keys, hidden)?,
+            linear(MatrixKind::Query, queries, hidden)?,
+            linear(MatrixKind::Key, keys, hidden)?,
+            linear(MatrixKind::Value, keys, hidden)?,
         ];
-        let output = linear(MatrixKind::Output, FloatKind::OutputBias, hidden, queries)?;
-        let gate = match heads.output_gate {
-            OutputGate::Open => None,
-            OutputGate::Sigmoid => {
-                let matrix = dense.take(MatrixKind::QueryGate, (queries, hidden))?;
-                let matrix = self.backend.upload_matrix(&matrix, self.activations)?;
-                Some(Linear { matrix, bias: None })
-            }
-        };
+        let output = linear(MatrixKind::Output, hidden, queries)?;
+        let gate = has_gate.then(|| linear(MatrixKind::QueryGate, queries, hidden)).transpose()?;
         let heads_of = self.heads(config, heads, floats)?;
         let rope = rope_kinds(config).iter().position(|kind| *kind == heads.rope).unwrap_or(0);
         let shape = attention::shape(heads);
@@ -578,7 +568,7 @@ impl Floats {
         Ok(Self { layer, list: source.floats(layer)? })
     }
 
-    fn get(&self, kind: FloatKind, size: usize) -> Result<&[f32], EngineError> {
+    pub(super) fn get(&self, kind: FloatKind, size: usize) -> Result<&[f32], EngineError> {
         let found = self.list.iter().find(|(found, _)| *found == kind);
         let values = found.map_or(&[][..], |(_, values)| values);
         if values.len() == size {

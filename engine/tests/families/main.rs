@@ -56,5 +56,6 @@ family!(granite_moe, "granite-moe");
 family!(mixtral, "mixtral");
 family!(olmoe, "olmoe");
 family!(qwen2_moe, "qwen2-moe");
+family!(granite_moe_bias, "granite-moe-bias");
 family!(qwen3_5_moe, "qwen3-5-moe");
 family!(qwen3_next, "qwen3-next");

@@ -28,6 +28,7 @@ const FAMILIES: &[(&str, Option<&str>)] = &[
     ("gpt-oss-bf16", None),
     ("granite-moe", None),
     ("mixtral", None),
+    ("granite-moe-bias", None),
     ("olmoe", None),
     ("qwen2-moe", None),
     ("qwen3-5-moe", None),
