@@ -115,7 +115,8 @@ impl Checkpoint {
         let (files, tensors) = open_weights(directory)?;
         let shape = ModelShape::new(&config);
         let directory = directory.to_owned();
-        let naming = names::published(config.architecture);
+        let has = |name: &str| tensors.contains_key(name);
+        let naming = names::in_checkpoint(config.architecture, has);
         let small = Small::Files;
         let checkpoint =
             Self { directory, small, config, generation, shape, naming, files, tensors };

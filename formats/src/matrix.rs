@@ -75,7 +75,7 @@ pub enum FloatKind {
     KeyNorm = 4,
     /// Router, `[num_experts, hidden_size]`.
     Router = 5,
-    /// Bias of the query projection.
+    /// Bias of the query projection; where attention has an output gate, that of the gate's after it.
     QueryBias = 6,
     /// Bias of the key projection.
     KeyBias = 7,

@@ -121,7 +121,11 @@ impl ModelShape {
             self.vector(FloatKind::KeyNorm, at, keys);
         }
         if attention.bias != AttentionBias::Absent {
-            self.vector(FloatKind::QueryBias, at, queries);
+            let gates = match attention.output_gate {
+                OutputGate::Open => 0,
+                OutputGate::Sigmoid => queries,
+            };
+            self.vector(FloatKind::QueryBias, at, queries + gates);
             self.vector(FloatKind::KeyBias, at, keys);
             self.vector(FloatKind::ValueBias, at, keys);
         }

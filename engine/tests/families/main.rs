@@ -59,3 +59,4 @@ family!(qwen2_moe, "qwen2-moe");
 family!(granite_moe_bias, "granite-moe-bias");
 family!(qwen3_5_moe, "qwen3-5-moe");
 family!(qwen3_next, "qwen3-next");
+family!(qwen3_next_bias, "qwen3-next-bias");

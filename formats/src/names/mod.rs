@@ -194,6 +194,15 @@ pub fn published(architecture: Architecture) -> Naming {
 
 /// The names in a GGUF file.
 pub fn in_gguf(architecture: Architecture) -> Naming {
+/// The names in one checkpoint of a family, by the tensors that it has: a text part that was loaded
+/// out of a whole model may be saved under the whole model's names.
+pub fn in_checkpoint(architecture: Architecture, has: impl Fn(&str) -> bool) -> Naming {
+    match architecture {
+        Architecture::Qwen35MoeText if has(qwen3_next::OF_WHOLE) => qwen3_next::WITH_IMAGES,
+        architecture => published(architecture),
+    }
+}
+
     gguf::naming(architecture)
 }
 

@@ -12,35 +12,52 @@ use crate::config::{Architecture, FeedForward, LayerConfig, ModelConfig, TokenMi
 use crate::{DeltaNetConfig, FloatId, FloatKind, MatrixId, MatrixKind};
 
 pub(super) const NAMING: Naming = Naming {
-    matrix: |config, id| matrix(config, id, "model.", in_blocks),
+    matrix: |config, id| matrix(config, id, &NEXT),
     alternative: None,
-    float: |_, id| float(id, "model."),
+    float: |config, id| float(config, id, NEXT.prefix),
     is_redundant: |config, name| is_redundant(config, name) || name.starts_with("mtp."),
 };
 
-/// Qwen3.5-MoE's.
+/// Qwen3.5-MoE's. What was not loaded from fused experts is saved with one tensor for each.
 pub(super) const WITH_IMAGES: Naming = Naming {
-    matrix: |config, id| matrix(config, id, "model.language_model.", apart),
-    alternative: None,
-    float: |_, id| float(id, "model.language_model."),
+    matrix: |config, id| matrix(config, id, &WHOLE),
+    alternative: Some(|config, id| matrix(config, id, &Layout { fused: false, ..WHOLE })),
+    float: |config, id| float(config, id, WHOLE.prefix),
     is_redundant: |config, name| {
         is_redundant(config, name) || name.starts_with("mtp.") || name.starts_with("model.visual.")
     },
 };
 
 /// Of Qwen3.5-MoE's text part alone.
-pub(super) const TEXT_ALONE: Naming =
-    Naming { matrix: |config, id| matrix(config, id, "model.", apart), ..NAMING };
+pub(super) const TEXT_ALONE: Naming = Naming {
+    matrix: |config, id| matrix(config, id, &TEXT),
+    alternative: Some(|config, id| matrix(config, id, &Layout { fused: false, ..TEXT })),
+    ..NAMING
+};
+
+/// A tensor that a text part has which was saved under the names of the whole model.
+pub(super) const OF_WHOLE: &str = "model.language_model.embed_tokens.weight";
+
+/// How a checkpoint is laid out.
+struct Layout {
+    /// What the text part's names begin with.
+    prefix: &'static str,
+    delta_parts: DeltaParts,
+    /// Whether all experts of a layer are in one tensor.
+    fused: bool,
+}
+
+const NEXT: Layout = Layout { prefix: "model.", delta_parts: in_blocks, fused: false };
+
+const WHOLE: Layout = Layout { prefix: "model.language_model.", delta_parts: apart, fused: true };
+
+const TEXT: Layout = Layout { prefix: "model.", ..WHOLE };
 
 /// The parts of a layer's DeltaNet matrix: tensors within the layer's `linear_attn`, and their rows.
 type DeltaParts = fn(&DeltaNetConfig, MatrixKind) -> Vec<(&'static str, Runs)>;
 
-fn matrix(
-    config: &ModelConfig,
-    id: MatrixId,
-    prefix: &str,
-    delta_parts: DeltaParts,
-) -> Vec<TensorSlice> {
+fn matrix(config: &ModelConfig, id: MatrixId, layout: &Layout) -> Vec<TensorSlice> {
+    let Layout { prefix, delta_parts, fused } = *layout;
     let Some(layer) = id.layer else {
         return match id {
             MatrixId { kind: MatrixKind::Embedding, expert: None, .. } => {
@@ -57,7 +74,7 @@ fn matrix(
     let within = format!("{prefix}layers.{layer}.");
     match (id.kind, id.expert, mixer) {
         (MatrixKind::Gate | MatrixKind::Up | MatrixKind::Down, ..) => {
-            feed_forward_matrix(config, id, &within, feed_forward).into_iter().collect()
+            feed_forward_matrix(id, &within, (feed_forward, fused)).into_iter().collect()
         }
         (kind, None, TokenMixer::DeltaNet(delta_net)) => {
             let parts = delta_parts(delta_net, kind).into_iter();
@@ -167,10 +184,9 @@ fn tiled_heads(delta_net: &DeltaNetConfig, start: usize, length: usize) -> Vec<R
 }
 
 fn feed_forward_matrix(
-    config: &ModelConfig,
     id: MatrixId,
     within: &str,
-    feed_forward: &FeedForward,
+    (feed_forward, fused): (&FeedForward, bool),
 ) -> Option<TensorSlice> {
     let part = match id.kind {
         MatrixKind::Gate => "gate_proj",
@@ -185,7 +201,7 @@ fn feed_forward_matrix(
         }
         (Some(_), FeedForward::Dense { .. }) => return None,
     };
-    let Some((expert, width)) = expert.filter(|_| is_fused(config)) else {
+    let Some((expert, width)) = expert.filter(|_| fused) else {
         return Some(TensorSlice::whole(format!("{within}mlp.{owner}{part}.weight")));
     };
     let (part, rows) = match id.kind {
@@ -195,11 +211,6 @@ fn feed_forward_matrix(
     };
     let index = Some(usize::try_from(expert).ok()?);
     Some(TensorSlice { index, rows, ..TensorSlice::whole(format!("{within}mlp.experts.{part}")) })
-}
-
-/// Whether all experts of a layer are in one tensor.
-fn is_fused(config: &ModelConfig) -> bool {
-    matches!(config.architecture, Architecture::Qwen35Moe | Architecture::Qwen35MoeText)
 }
 
 /// Qwen3-Next's: of every key head its query, its key, its values and their gates; of every key head
@@ -229,7 +240,7 @@ fn apart(_: &DeltaNetConfig, kind: MatrixKind) -> Vec<(&'static str, Runs)> {
     }
 }
 
-fn float(id: FloatId, prefix: &str) -> Option<FloatSource> {
+fn float(config: &ModelConfig, id: FloatId, prefix: &str) -> Option<FloatSource> {
     let Some(layer) = id.layer else {
         let around_zero =
             |name| FloatSource { change: FloatChange::PlusOne, ..FloatSource::kept(name) };
@@ -253,5 +264,21 @@ fn float(id: FloatId, prefix: &str) -> Option<FloatSource> {
         FloatKind::DeltaDecay => FloatChange::NegativeExp,
         _ => FloatChange::Kept,
     };
-    Some(FloatSource { change, ..FloatSource::kept(format!("{prefix}layers.{layer}.{part}")) })
+    let rows = match id.kind {
+        FloatKind::QueryBias => bias_rows(config, layer)?,
+        _ => Order::all(),
+    };
+    let whole = FloatSource::kept(format!("{prefix}layers.{layer}.{part}"));
+    Some(FloatSource { rows, change, ..whole })
+}
+
+/// The bias of queries and gates, which lie as in the matrix: first those of all queries.
+fn bias_rows(config: &ModelConfig, layer: u32) -> Option<Order> {
+    match config.layers.get(usize::try_from(layer).ok()?)?.mixer {
+        TokenMixer::Attention(attention) => {
+            let kinds = [MatrixKind::Query, MatrixKind::QueryGate];
+            Some(Order::of(kinds.map(|kind| with_gate(kind, attention.head_dim).1)))
+        }
+        _ => None,
+    }
 }

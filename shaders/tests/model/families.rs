@@ -34,6 +34,7 @@ const FAMILIES: &[(&str, Option<&str>)] = &[
     ("qwen3-5-moe", None),
     ("qwen3-next", None),
 ];
+    ("qwen3-next-bias", None),
 
 /// Rows of a second computation: it reads pages and states that the first pieces left.
 const PIECE: usize = 23;
