@@ -47,10 +47,13 @@ pub(crate) fn duplicate<V>(members: &[(String, V)]) -> Option<&str> {
     names.windows(2).find(|two| two[0] == two[1]).map(|two| two[0])
 }
 
-/// The members of a configuration file. A member that is `null` counts as absent.
+/// The members of a configuration file, and what members mean that it leaves out. A member that is
+/// `null` has no value, and no default either.
 pub(crate) struct Fields {
     file: String,
     members: Vec<(String, Value)>,
+    nulls: Vec<String>,
+    defaults: Vec<(String, Value)>,
 }
 
 impl Fields {
@@ -60,11 +63,26 @@ impl Fields {
             let what = "its size in bytes".into();
             return Err(ImportError::Limit { file: file.into(), what, found, limit });
         }
-        let mut members = serde_json::from_slice::<UniqueMap<Value>>(bytes)
+        let members = serde_json::from_slice::<UniqueMap<Value>>(bytes)
             .map_err(|source| ImportError::Json { file: file.into(), source })?
             .0;
-        members.retain(|(_, value)| !value.is_null());
-        Ok(Self { file: file.into(), members })
+        Ok(Self::new(file.into(), members))
+    }
+
+    fn new(file: String, members: Vec<(String, Value)>) -> Self {
+        let (nulls, members): (Vec<_>, Vec<_>) =
+            members.into_iter().partition(|(_, value)| value.is_null());
+        let nulls = nulls.into_iter().map(|(key, _)| key).collect();
+        Self { file, members, nulls, defaults: Vec::new() }
+    }
+
+    /// The same with values of members that are left out.
+    pub(crate) fn with_defaults(mut self, defaults: Vec<(String, Value)>) -> Self {
+        // Null objects are left out: they have members with defaults of their own.
+        let is_object =
+            |name: &str| defaults.iter().any(|(key, value)| key == name && value.is_object());
+        self.nulls.retain(|name| !is_object(name));
+        Self { defaults, ..self }
     }
 
     /// The members of an object that is the value of `key`.
@@ -73,26 +91,62 @@ impl Fields {
         let Value::Object(map) = value else {
             return Err(self.wrong(key, "an object"));
         };
-        let members = map.iter().filter(|(_, v)| !v.is_null());
-        let members = members.map(|(k, v)| (k.clone(), v.clone())).collect();
-        Ok(Some(Self { file: format!("{}: {key}", self.file), members }))
+        let members = map.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        Ok(Some(Self::new(format!("{}: {key}", self.file), members)))
     }
 
     pub(crate) fn file(&self) -> &str {
         &self.file
     }
 
+    /// Whether the file says nothing here, not even `null`.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.nulls.is_empty()
+    }
+
     pub(crate) fn members(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.members.iter().map(|(key, value)| (key.as_str(), value))
     }
 
+    /// The value of a member, or its default where the file leaves it out.
     pub(crate) fn get(&self, key: &str) -> Option<&Value> {
+        let default = || {
+            let default = self.defaults.iter().find(|(name, _)| name == key);
+            default.filter(|_| !self.is_null(key)).map(|(_, value)| value)
+        };
+        self.given(key).or_else(default)
+    }
+
+    /// The value of a member that is in the file.
+    pub(crate) fn given(&self, key: &str) -> Option<&Value> {
         self.members().find(|(name, _)| *name == key).map(|(_, value)| value)
+    }
+
+    /// Whether the file says `null`.
+    pub(crate) fn is_null(&self, key: &str) -> bool {
+        self.nulls.iter().any(|name| name == key)
+    }
+
+    /// Refuses a member that is `null`.
+    pub(crate) fn refuse_null(&self, key: &str) -> Result<(), ImportError> {
+        if self.is_null(key) { Err(self.wrong(key, "a value")) } else { Ok(()) }
+    }
+
+    /// What errors say of a member: its value, or why it has none.
+    fn found(&self, key: &str, absent: &str) -> String {
+        match (self.given(key), self.get(key)) {
+            (Some(value), _) => shown(value),
+            (None, Some(default)) => {
+                format!("{absent}, for which the default is {}", shown(default))
+            }
+            (None, None) if self.is_null(key) => "null".into(),
+            (None, None) => absent.into(),
+        }
     }
 
     /// The error of a value that is not as it should be.
     pub(crate) fn wrong(&self, key: &str, expected: impl Into<String>) -> ImportError {
-        let found = self.get(key).map_or_else(|| "nothing".into(), shown);
+        let found = self.found(key, "nothing");
         ImportError::Value {
             file: self.file.clone(),
             key: key.into(),
@@ -103,7 +157,7 @@ impl Fields {
 
     /// The error of a value that cannot be computed with.
     pub(crate) fn unsupported(&self, key: &str, supported: &str) -> ImportError {
-        let found = self.get(key).map_or_else(|| "absent".into(), shown);
+        let found = self.found(key, "absent");
         ImportError::Unsupported {
             file: self.file.clone(),
             key: key.into(),

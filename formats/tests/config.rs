@@ -118,7 +118,7 @@ fn newer_spellings_mean_the_same() {
     let rope = json!({"rope_type": "default", "rope_theta": 1_000_000});
     object.insert("rope_parameters".into(), rope);
     object.insert("dtype".into(), json!("bfloat16"));
-    object.insert("layer_types".into(), json!(["full_attention", "full_attention"]));
+    object.insert("layer_types".into(), json!(vec!["full_attention"; 48]));
     assert_eq!(parse(&config).unwrap(), parse(&published()).unwrap());
 }
 

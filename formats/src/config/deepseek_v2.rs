@@ -6,7 +6,7 @@ use super::{
 };
 use crate::ImportError;
 use crate::json::Fields;
-use crate::limits::MAX_LAYERS;
+use crate::limits::{MAX_HEADS, MAX_LAYERS, MAX_WIDTH};
 
 pub(super) const FAMILY: Family = Family {
     architecture: Architecture::DeepseekV2,
@@ -42,6 +42,11 @@ pub(super) const FAMILY: Family = Family {
 
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::silu(fields)?;
+    let heads = fields.required_size("num_attention_heads", MAX_HEADS)?;
+    if !fields.required_size("hidden_size", MAX_WIDTH)?.is_multiple_of(heads) {
+        let expected = format!("a multiple of `num_attention_heads` = {heads}");
+        return Err(fields.wrong("hidden_size", expected));
+    }
     let attention = latent::attention(fields, RopePairs::Adjacent)?;
     let dense = keys::count(fields, "first_k_dense_replace", MAX_LAYERS)?.unwrap_or(0);
     let layers = latent::layers(fields, attention, |layer| layer < dense)?;

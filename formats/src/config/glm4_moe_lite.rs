@@ -4,10 +4,7 @@
 use serde_json::Value;
 
 use super::keys::{self, Parts};
-use super::{
-    Architecture, ExpertVector, Family, GroupScore, ModelConfig, Multipliers, RopePairs,
-    RouterConfig, RouterScore, latent,
-};
+use super::{Architecture, Family, ModelConfig, Multipliers, latent};
 use crate::ImportError;
 use crate::json::Fields;
 use crate::limits::MAX_LAYERS;
@@ -45,27 +42,10 @@ pub(super) const FAMILY: Family = Family {
 
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::silu(fields)?;
-    let pairs = match fields.boolean("rope_interleave")? {
-        Some(false) => RopePairs::Halves,
-        _ => RopePairs::Adjacent,
-    };
-    let attention = latent::attention(fields, pairs)?;
+    let attention = latent::attention(fields, latent::rope_pairs(fields)?)?;
     let dense_layers = dense_layers(fields)?;
     let layers = latent::layers(fields, attention, |layer| dense_layers.get(layer) == Some(&true))?;
-    if !matches!(fields.text("scoring_func")?, None | Some("sigmoid")) {
-        return Err(fields.unsupported("scoring_func", "supported: sigmoid"));
-    }
-    if !matches!(fields.text("topk_method")?, None | Some("noaux_tc")) {
-        return Err(fields.unsupported("topk_method", "supported: noaux_tc"));
-    }
-    let router = RouterConfig {
-        score: RouterScore::Sigmoid,
-        norm_topk_prob: fields.boolean("norm_topk_prob")?.unwrap_or(true),
-        scale: keys::factor(fields, "routed_scaling_factor")?,
-        selection_bias: ExpertVector::Present,
-        groups: latent::groups(fields, GroupScore::TwoBest)?,
-        ..RouterConfig::softmax(false)
-    };
+    let router = latent::sigmoid_router(fields)?;
     let multipliers = Multipliers::NONE;
     keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
 }

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::keys::{self, Parts};
 use super::{
-    Activation, Architecture, AttentionBias, AttentionConfig, ExpertBias, ExpertFormat,
-    ExpertVector, Family, LayerConfig, ModelConfig, Multipliers, RouterConfig, Sinks, TokenMixer,
+    Activation, Architecture, AttentionConfig, ExpertBias, ExpertFormat, ExpertVector, Family,
+    LayerConfig, ModelConfig, Multipliers, RouterConfig, Sinks, TokenMixer,
 };
 use crate::ImportError;
 use crate::json::Fields;
@@ -22,6 +22,7 @@ pub(super) const FAMILY: Family = Family {
         "initial_context_length",
         "num_local_experts",
         "quantization_config",
+        "sliding_window",
         "swiglu_alpha",
         "swiglu_limit",
     ],
@@ -32,10 +33,7 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::silu(fields)?;
     let mut attention = keys::attention(fields)?;
     attention.sinks = Sinks::Present;
-    attention.bias = match fields.boolean("attention_bias")? {
-        Some(false) => AttentionBias::Absent,
-        _ => AttentionBias::All,
-    };
+    attention.bias = keys::attention_bias(fields)?;
     let feed_forward = keys::mixture(fields, "num_local_experts", "intermediate_size", None)?;
     let layers = windows(fields)?.into_iter().map(|sliding_window| {
         let mixer = TokenMixer::Attention(AttentionConfig { sliding_window, ..attention });
@@ -50,8 +48,8 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     };
     let mut config = keys::model(fields, parts)?;
     config.activation = Activation::ClampedSwiglu {
-        alpha: positive(fields, "swiglu_alpha", 1.702)?,
-        limit: positive(fields, "swiglu_limit", 7.0)?,
+        alpha: positive(fields, "swiglu_alpha")?,
+        limit: positive(fields, "swiglu_limit")?,
     };
     config.expert_bias = ExpertBias::Present;
     config.expert_format = expert_format(fields)?;
@@ -61,7 +59,7 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
 /// The window of every layer; every other one, the first included, unless the layers are named.
 fn windows(fields: &Fields) -> Result<Vec<Option<usize>>, ImportError> {
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
-    let window = fields.size("sliding_window", MAX_POSITIONS)?;
+    let window = Some(fields.required_size("sliding_window", MAX_POSITIONS)?);
     let Some(types) = fields.get("layer_types") else {
         return Ok((0..count).map(|layer| window.filter(|_| layer % 2 == 0)).collect());
     };
@@ -76,9 +74,9 @@ fn windows(fields: &Fields) -> Result<Vec<Option<usize>>, ImportError> {
     types.iter().map(window_of).collect()
 }
 
-fn positive(fields: &Fields, key: &str, default: f32) -> Result<f32, ImportError> {
-    match fields.number(key)?.map_or(default, |value| value as f32) {
-        value if value > 0.0 && value.is_finite() => Ok(value),
+fn positive(fields: &Fields, key: &str) -> Result<f32, ImportError> {
+    match fields.number(key)?.map(|value| value as f32) {
+        Some(value) if value > 0.0 && value.is_finite() => Ok(value),
         _ => Err(fields.wrong(key, "a number above 0")),
     }
 }

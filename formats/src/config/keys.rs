@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::rope::Turned;
 use super::{
     Activation, Architecture, AttentionBias, AttentionConfig, BlockNorms, ExpertBias, ExpertFormat,
     FeedForward, LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig,
@@ -73,6 +74,11 @@ pub(super) fn refuse_unsupported(fields: &Fields, read: &[&str]) -> Result<(), I
     if fields.boolean("use_sliding_window")? == Some(true) {
         return Err(fields.unsupported("use_sliding_window", "supported: false"));
     }
+    let window_is_off = fields.boolean("use_sliding_window")? == Some(false);
+    let has_window = fields.given("sliding_window").is_some() && !window_is_off;
+    if has_window && !read.contains(&"sliding_window") {
+        return Err(fields.unsupported("sliding_window", "supported: null"));
+    }
     if fields.get("quantization_config").is_some() && !read.contains(&"quantization_config") {
         let supported = "only checkpoints in bf16, f16 or f32 can be read";
         return Err(fields.unsupported("quantization_config", supported));
@@ -115,9 +121,10 @@ pub(super) struct Parts {
 /// The configuration of a model: the family's parts, and the keys that all have.
 pub(super) fn model(fields: &Fields, parts: Parts) -> Result<ModelConfig, ImportError> {
     refuse_too_many(fields, &parts.layers)?;
+    let vocab_size = fields.required_size("vocab_size", MAX_VOCABULARY)?;
     let config = ModelConfig {
         architecture: parts.architecture,
-        vocab_size: fields.required_size("vocab_size", MAX_VOCABULARY)?,
+        vocab_size,
         hidden_size: fields.required_size("hidden_size", MAX_WIDTH)?,
         num_hidden_layers: parts.layers.len(),
         max_position_embeddings: fields.required_size("max_position_embeddings", MAX_POSITIONS)?,
@@ -131,12 +138,37 @@ pub(super) fn model(fields: &Fields, parts: Parts) -> Result<ModelConfig, Import
         final_logit_softcapping: None,
         layers: parts.layers,
         router: parts.router,
-        bos_token_id: fields.numbers("bos_token_id", 1)?.first().copied(),
-        eos_token_ids: fields.numbers("eos_token_id", MAX_EOS_TOKENS)?,
+        bos_token_id: tokens(fields, "bos_token_id", (1, vocab_size))?.first().copied(),
+        eos_token_ids: tokens(fields, "eos_token_id", (MAX_EOS_TOKENS, vocab_size))?,
     };
-    check_tokens(fields, "bos_token_id", config.bos_token_id.as_slice(), config.vocab_size)?;
-    check_tokens(fields, "eos_token_id", &config.eos_token_ids, config.vocab_size)?;
     Ok(config)
+}
+
+/// Whether the head is the embedding in a model that has more than a text part: what is around that
+/// part says so.
+pub(super) fn tied(whole: &Fields, text: &Fields) -> Result<bool, ImportError> {
+    const KEY: &str = "tie_word_embeddings";
+    let is_tied = whole.boolean(KEY)?.unwrap_or(false);
+    let of_text = text.boolean(KEY)?.filter(|_| text.given(KEY).is_some());
+    if whole.given(KEY).is_none() && of_text.is_some_and(|of_text| of_text != is_tied) {
+        return Err(text.wrong(KEY, format!("{is_tied}, or that key beside `text_config`")));
+    }
+    Ok(is_tied)
+}
+
+/// Ids of tokens, all of them in the vocabulary. A family's defaults may be beyond that of a model,
+/// which then has no such token.
+fn tokens(
+    fields: &Fields,
+    key: &str,
+    (limit, vocabulary): (usize, usize),
+) -> Result<Vec<u32>, ImportError> {
+    let mut tokens = fields.numbers(key, limit)?;
+    if fields.given(key).is_none() {
+        tokens.retain(|&token| (token as usize) < vocabulary);
+    }
+    check_tokens(fields, key, &tokens, vocabulary)?;
+    Ok(tokens)
 }
 
 /// Every expert has a place in lists: a model has no more than can be listed.
@@ -167,10 +199,14 @@ pub(super) fn silu(fields: &Fields) -> Result<(), ImportError> {
 
 /// Refuses layers that are anything but attention over all positions.
 pub(super) fn full_attention(fields: &Fields) -> Result<(), ImportError> {
+    let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
     match fields.get("layer_types") {
         None => Ok(()),
-        Some(Value::Array(types)) if types.iter().all(|kind| kind == "full_attention") => Ok(()),
-        Some(_) => Err(fields.unsupported("layer_types", "supported: full_attention")),
+        Some(Value::Array(types)) if types.iter().any(|kind| kind != "full_attention") => {
+            Err(fields.unsupported("layer_types", "supported: full_attention"))
+        }
+        Some(Value::Array(types)) if types.len() == count => Ok(()),
+        Some(_) => Err(fields.wrong("layer_types", format!("a list of {count}"))),
     }
 }
 
@@ -228,16 +264,7 @@ pub(super) fn attention_bias(fields: &Fields) -> Result<AttentionBias, ImportErr
 
 /// Rotary positions over whole heads.
 pub(super) fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
-    if !matches!(fields.number("partial_rotary_factor")?, None | Some(1.0)) {
-        return Err(fields.unsupported("partial_rotary_factor", "supported: 1.0"));
-    }
-    for key in ["rope_scaling", "rope_parameters"] {
-        let Some(rope) = fields.object(key)? else { continue };
-        if !matches!(rope.number("partial_rotary_factor")?, None | Some(1.0)) {
-            return Err(rope.unsupported("partial_rotary_factor", "supported: 1.0"));
-        }
-    }
-    super::rope::rope(fields, head_dim)
+    super::rope::rope(fields, head_dim, Turned::Whole)
 }
 
 /// Layers that differ in their feed-forward part alone.
@@ -307,21 +334,19 @@ pub(super) fn mixture_of(
     Ok(FeedForward::Moe { num_experts, num_experts_per_tok, moe_intermediate_size, shared })
 }
 
-/// A factor that must be finite and not zero; 1 where the key is absent.
+/// A factor that must be finite and not zero.
 pub(super) fn factor(fields: &Fields, key: &str) -> Result<f32, ImportError> {
-    let value = fields.number(key)?.unwrap_or(1.0) as f32;
-    if value.is_finite() && value.abs() >= f32::MIN_POSITIVE {
-        return Ok(value);
+    match fields.number(key)?.map(|value| value as f32) {
+        Some(value) if value.is_finite() && value.abs() >= f32::MIN_POSITIVE => Ok(value),
+        _ => Err(fields.wrong(key, "a finite number other than 0")),
     }
-    Err(fields.wrong(key, "a finite number other than 0"))
 }
 
 fn epsilon(fields: &Fields) -> Result<f32, ImportError> {
-    let epsilon = fields.number("rms_norm_eps")?.unwrap_or(1e-6) as f32;
-    if epsilon > 0.0 && epsilon < 1.0 {
-        return Ok(epsilon);
+    match fields.number("rms_norm_eps")?.map(|value| value as f32) {
+        Some(epsilon) if epsilon > 0.0 && epsilon < 1.0 => Ok(epsilon),
+        _ => Err(fields.wrong("rms_norm_eps", "a number between 0 and 1")),
     }
-    Err(fields.wrong("rms_norm_eps", "a number between 0 and 1"))
 }
 
 pub(super) fn check_tokens(

@@ -2,8 +2,8 @@
 
 use super::keys;
 use super::{
-    ExpertGroups, FeedForward, GroupScore, LatentConfig, LayerConfig, RopePairs, RopeScaling,
-    SharedExpert, SharedGate, TokenMixer,
+    ExpertGroups, ExpertVector, FeedForward, GroupScore, LatentConfig, LayerConfig, RopePairs,
+    RopeScaling, RouterConfig, RouterScore, SharedExpert, SharedGate, TokenMixer,
 };
 use crate::ImportError;
 use crate::json::Fields;
@@ -63,6 +63,7 @@ pub(super) fn layers(
     attention: LatentConfig,
     is_dense: impl Fn(usize) -> bool,
 ) -> Result<Vec<LayerConfig>, ImportError> {
+    keys::full_attention(fields)?;
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
     if fields.size("moe_layer_freq", MAX_LAYERS)?.is_some_and(|every| every != 1) {
         return Err(fields.unsupported("moe_layer_freq", "supported: 1"));
@@ -81,8 +82,8 @@ pub(super) fn layers(
 /// Shared experts of one size are one expert as wide as all of them.
 fn mixture(fields: &Fields) -> Result<FeedForward, ImportError> {
     let width = fields.required_size("moe_intermediate_size", MAX_WIDTH)?;
-    let shared = match fields.size("n_shared_experts", MAX_EXPERTS)? {
-        None => None,
+    let shared = match keys::count(fields, "n_shared_experts", MAX_EXPERTS)? {
+        None | Some(0) => None,
         Some(count) => {
             let intermediate_size = count.saturating_mul(width);
             if intermediate_size > MAX_WIDTH {
@@ -95,13 +96,42 @@ fn mixture(fields: &Fields) -> Result<FeedForward, ImportError> {
     keys::mixture(fields, "n_routed_experts", "moe_intermediate_size", shared)
 }
 
+/// Sigmoid scores, a bias for the choice, and groups compared by their two best experts.
+pub(super) fn sigmoid_router(fields: &Fields) -> Result<RouterConfig, ImportError> {
+    for (key, only) in [("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")] {
+        if fields.text(key)?.is_some_and(|found| found != only) {
+            return Err(fields.unsupported(key, &format!("supported: {only}")));
+        }
+    }
+    Ok(RouterConfig {
+        score: RouterScore::Sigmoid,
+        norm_topk_prob: fields.boolean("norm_topk_prob")?.unwrap_or(false),
+        scale: keys::factor(fields, "routed_scaling_factor")?,
+        selection_bias: ExpertVector::Present,
+        groups: groups(fields, GroupScore::TwoBest)?,
+        ..RouterConfig::softmax(false)
+    })
+}
+
+/// Which elements are turned with each other, by `rope_interleave`.
+pub(super) fn rope_pairs(fields: &Fields) -> Result<RopePairs, ImportError> {
+    Ok(match fields.boolean("rope_interleave")? {
+        Some(true) => RopePairs::Adjacent,
+        _ => RopePairs::Halves,
+    })
+}
+
 /// The groups that experts are chosen from; none where all of them may be.
 pub(super) fn groups(
     fields: &Fields,
     score: GroupScore,
 ) -> Result<Option<ExpertGroups>, ImportError> {
     let n_group = fields.size("n_group", MAX_EXPERT_GROUPS)?.unwrap_or(1);
-    let topk_group = fields.size("topk_group", MAX_EXPERT_GROUPS)?.unwrap_or(n_group);
+    let topk_group = match fields.size("topk_group", MAX_EXPERT_GROUPS)? {
+        None if n_group == 1 => 1,
+        None => return Err(fields.wrong("topk_group", "a number of groups")),
+        Some(topk_group) => topk_group,
+    };
     let experts = fields.required_size("n_routed_experts", MAX_EXPERTS)?;
     let size = experts / n_group;
     let least = match score {

@@ -10,7 +10,7 @@ pub(super) const FAMILY: Family = Family {
     architecture: Architecture::Mixtral,
     model_type: "mixtral",
     class: "MixtralForCausalLM",
-    keys: &["num_local_experts", "router_jitter_noise"],
+    keys: &["num_local_experts", "router_jitter_noise", "sliding_window"],
     read,
 };
 

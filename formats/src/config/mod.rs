@@ -5,6 +5,8 @@
 //! and how they become the one [`ModelConfig`].
 
 mod deepseek_v2;
+mod deepseek_v3;
+mod defaults;
 mod gemma4;
 mod generation;
 mod glm4_moe_lite;
@@ -46,6 +48,8 @@ pub enum Architecture {
     Qwen2Moe,
     /// `DeepseekV2ForCausalLM`.
     DeepseekV2,
+    /// `DeepseekV3ForCausalLM`.
+    DeepseekV3,
     /// `Glm4MoeLiteForCausalLM`.
     Glm4MoeLite,
     /// `Qwen3NextForCausalLM`.
@@ -82,6 +86,7 @@ struct Family {
 
 const FAMILIES: &[Family] = &[
     deepseek_v2::FAMILY,
+    deepseek_v3::FAMILY,
     glm4_moe_lite::FAMILY,
     gemma4::FAMILY,
     gemma4::TEXT_FAMILY,
@@ -512,6 +517,7 @@ impl ModelConfig {
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, ImportError> {
         let fields = Fields::parse(file, bytes, MAX_CONFIG_BYTES)?;
         let family = family(&fields)?;
+        let fields = defaults::complete(fields, family.model_type)?;
         keys::refuse_unsupported(&fields, family.keys)?;
         keys::refuse_unknown(&fields, family.keys)?;
         (family.read)(&fields)

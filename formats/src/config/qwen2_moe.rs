@@ -30,8 +30,8 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::full_attention(fields)?;
     let mut attention = keys::attention(fields)?;
     attention.bias = match fields.boolean("qkv_bias")? {
-        Some(false) => AttentionBias::Absent,
-        _ => AttentionBias::QueryKeyValue,
+        Some(true) => AttentionBias::QueryKeyValue,
+        _ => AttentionBias::Absent,
     };
     let is_sparse = keys::sparse_layers(fields)?;
     let layers = keys::layers(fields, attention, |layer| {

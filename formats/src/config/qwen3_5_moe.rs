@@ -1,7 +1,7 @@
 //! Qwen3.5-MoE and Qwen3.6-MoE: models of text and images, of which the text part is read.
 
 use super::qwen3_next::{TEXT_KEYS, read_text};
-use super::{Architecture, Family, ModelConfig, keys};
+use super::{Architecture, Family, ModelConfig, defaults, keys};
 use crate::ImportError;
 use crate::json::Fields;
 
@@ -32,11 +32,10 @@ pub(super) const TEXT_FAMILY: Family = Family {
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let text = fields.object("text_config")?;
     let text = text.ok_or_else(|| fields.wrong("text_config", "an object"))?;
+    let text = defaults::complete(text, TEXT_FAMILY.model_type)?;
     keys::refuse_unsupported(&text, TEXT_KEYS)?;
     keys::refuse_unknown(&text, TEXT_KEYS)?;
     let mut config = read_text(&text, FAMILY.architecture)?;
-    if let Some(tied) = fields.boolean("tie_word_embeddings")? {
-        config.tie_word_embeddings = tied;
-    }
+    config.tie_word_embeddings = keys::tied(fields, &text)?;
     Ok(config)
 }

@@ -32,10 +32,13 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     attention.qk_norm = QkNorm::PerHead;
     attention.bias = keys::attention_bias(fields)?;
     // Some versions of the library write the number of experts by its other name.
-    let experts_key = match fields.get("num_experts") {
-        Some(_) => "num_experts",
-        None => "num_local_experts",
-    };
+    let other = fields.given("num_local_experts");
+    if let (Some(one), Some(other)) = (fields.given("num_experts"), other)
+        && one != other
+    {
+        return Err(fields.wrong("num_local_experts", "the same as `num_experts`"));
+    }
+    let experts_key = if other.is_some() { "num_local_experts" } else { "num_experts" };
     let is_sparse = keys::sparse_layers(fields)?;
     let layers = keys::layers(fields, attention, |layer| match is_sparse(layer) {
         true => keys::mixture(fields, experts_key, "moe_intermediate_size", None),

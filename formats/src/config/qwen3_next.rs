@@ -2,6 +2,7 @@
 //! attention in between, a shared expert behind a sigmoid.
 
 use super::keys::{self, Parts};
+use super::rope::Turned;
 use super::{
     Architecture, Family, FeedForward, LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm,
     RopeConfig, RouterConfig, SharedExpert, SharedGate, TokenMixer,
@@ -57,7 +58,11 @@ pub(super) fn read_text(
     attention.output_gate = OutputGate::Sigmoid;
     let delta_net = TokenMixer::DeltaNet(delta_net(fields)?);
     let is_full = full_layers(fields)?;
-    let is_sparse = keys::sparse_layers(fields)?;
+    // Qwen3.5 has these keys of Qwen3-Next in its files and does not read them.
+    let is_next = architecture == Architecture::Qwen3Next;
+    let sparse = keys::sparse_layers(fields)?;
+    let is_sparse = |layer| !is_next || sparse(layer);
+    let norm_topk_prob = !is_next || fields.boolean("norm_topk_prob")?.unwrap_or(false);
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
     let layer = |layer| {
         let mixer = match is_full(layer) {
@@ -71,23 +76,14 @@ pub(super) fn read_text(
         Ok(LayerConfig { mixer, feed_forward })
     };
     let layers = (0u32..).take(count).map(layer).collect::<Result<_, ImportError>>()?;
-    let router = RouterConfig::softmax(fields.boolean("norm_topk_prob")?.unwrap_or(true));
+    let router = RouterConfig::softmax(norm_topk_prob);
     let multipliers = Multipliers::NONE;
     keys::model(fields, Parts { architecture, layers, router, multipliers })
 }
 
 /// Part of every head is turned.
 fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
-    let mut factor = fields.number("partial_rotary_factor")?;
-    if let Some(rope) = fields.object("rope_parameters")? {
-        factor = rope.number("partial_rotary_factor")?.or(factor);
-    }
-    let dims = (head_dim as f64 * factor.unwrap_or(0.25)) as usize;
-    if dims == 0 || dims > head_dim || !dims.is_multiple_of(2) {
-        let expected = format!("a part of `head_dim` = {head_dim} that is even");
-        return Err(fields.wrong("partial_rotary_factor", expected));
-    }
-    super::rope::rope(fields, dims)
+    super::rope::rope(fields, head_dim, Turned::Part)
 }
 
 fn mixture(fields: &Fields) -> Result<FeedForward, ImportError> {
@@ -115,7 +111,7 @@ fn delta_net(fields: &Fields) -> Result<DeltaNetConfig, ImportError> {
 /// `full_attention_interval`.
 fn full_layers(fields: &Fields) -> Result<impl Fn(u32) -> bool + use<>, ImportError> {
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
-    let interval = fields.size("full_attention_interval", MAX_LAYERS)?.unwrap_or(4);
+    let interval = fields.required_size("full_attention_interval", MAX_LAYERS)?;
     let types = match fields.get("layer_types") {
         None => None,
         Some(serde_json::Value::Array(types)) if types.len() == count => {

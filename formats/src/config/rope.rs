@@ -80,26 +80,103 @@ const YARN_KEYS: &[&str] = &[
     "truncate",
 ];
 
-/// Angles of `dims` elements of each head, the same in every layer.
-pub(super) fn rope(fields: &Fields, dims: usize) -> Result<RopeConfig, ImportError> {
-    let mut scaling = RopeScaling::None;
-    for key in ["rope_scaling", "rope_parameters"] {
-        if let Some(rope) = fields.object(key)? {
-            scaling = read_scaling(fields, &rope)?;
+/// How much of a head is turned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turned {
+    /// All of it.
+    Whole,
+    /// As much as `partial_rotary_factor` says.
+    Part,
+}
+
+/// Angles of heads, the same in every layer. They are described by `rope_scaling` or
+/// `rope_parameters`; where both are there they must say the same, as readers differ in which of them
+/// they take.
+pub(super) fn rope(
+    fields: &Fields,
+    head_dim: usize,
+    turned: Turned,
+) -> Result<RopeConfig, ImportError> {
+    let read = |rope: Option<&Fields>| read_rope(fields, rope, (head_dim, turned));
+    let scaling = fields.object("rope_scaling")?.filter(|rope| !rope.is_empty());
+    let parameters = fields.object("rope_parameters")?;
+    let is_given = fields.given("rope_parameters").is_some();
+    match (&scaling, &parameters) {
+        (Some(scaling), Some(parameters)) if is_given && !parameters.is_empty() => {
+            let found = read(Some(scaling))?;
+            if found != read(Some(parameters))? {
+                let expected = "the same angles as `rope_parameters`, or only one of the two";
+                return Err(fields.wrong("rope_scaling", expected));
+            }
+            Ok(found)
         }
+        (Some(scaling), _) => read(Some(scaling)),
+        (None, parameters) => read(parameters.as_ref()),
     }
-    Ok(RopeConfig { theta: rope_theta(fields)?, dims, scaling })
+}
+
+/// Angles as one object describes them, with the keys that may be beside it.
+fn read_rope(
+    fields: &Fields,
+    rope: Option<&Fields>,
+    (head_dim, turned): (usize, Turned),
+) -> Result<RopeConfig, ImportError> {
+    Ok(RopeConfig {
+        theta: rope_theta(fields, rope)?,
+        dims: turned_dims(fields, rope, (head_dim, turned))?,
+        scaling: match rope {
+            Some(rope) => read_scaling(fields, rope)?,
+            None => RopeScaling::None,
+        },
+    })
+}
+
+/// The number under a key of the object, which must not be null there.
+fn nested(rope: Option<&Fields>, key: &str) -> Result<Option<f64>, ImportError> {
+    let Some(rope) = rope else { return Ok(None) };
+    rope.refuse_null(key)?;
+    rope.number(key)
+}
+
+/// How many elements of a head are turned.
+fn turned_dims(
+    fields: &Fields,
+    rope: Option<&Fields>,
+    (head_dim, turned): (usize, Turned),
+) -> Result<usize, ImportError> {
+    const KEY: &str = "partial_rotary_factor";
+    let (own, beside) = (nested(rope, KEY)?, fields.number(KEY)?);
+    if turned == Turned::Whole {
+        for (fields, part) in rope.map(|rope| (rope, own)).into_iter().chain([(fields, beside)]) {
+            if !matches!(part, None | Some(1.0)) {
+                return Err(fields.unsupported(KEY, "supported: 1.0"));
+            }
+        }
+        return Ok(head_dim);
+    }
+    let dims = (head_dim as f64 * own.or(beside).unwrap_or(1.0)) as usize;
+    if dims == 0 || dims > head_dim || !dims.is_multiple_of(2) {
+        let expected = format!("a part of `head_dim` = {head_dim} that is even");
+        return Err(fields.wrong(KEY, expected));
+    }
+    Ok(dims)
 }
 
 fn read_scaling(fields: &Fields, rope: &Fields) -> Result<RopeScaling, ImportError> {
-    let mut yarn = false;
-    for kind in ["rope_type", "type"] {
-        match rope.text(kind)? {
-            None | Some("default") => {}
-            Some("yarn") => yarn = true,
-            Some(_) => return Err(rope.unsupported(kind, "supported: default, yarn")),
+    let mut found = None;
+    for key in ["rope_type", "type"] {
+        rope.refuse_null(key)?;
+        let kind = match rope.text(key)? {
+            None => continue,
+            Some(kind @ ("default" | "yarn")) => kind,
+            Some(_) => return Err(rope.unsupported(key, "supported: default, yarn")),
+        };
+        if found.is_some_and(|found| found != kind) {
+            return Err(rope.wrong(key, "the same as `rope_type`"));
         }
+        found = Some(kind);
     }
+    let yarn = found == Some("yarn");
     let known = |key: &str| KEYS.contains(&key) || (yarn && YARN_KEYS.contains(&key));
     if let Some((key, value)) = rope.members().find(|(key, _)| !known(key)) {
         return Err(unknown(rope.file(), key, value));
@@ -112,17 +189,24 @@ fn read_yarn(fields: &Fields, rope: &Fields) -> Result<YarnScaling, ImportError>
         value if value > 0.0 && value < 1e6 => Ok(value),
         _ => Err(rope.wrong(key, "a number above 0 and below 1e6")),
     };
+    rope.refuse_null("original_max_position_embeddings")?;
     let original = rope.size("original_max_position_embeddings", MAX_POSITIONS)?;
     let positions = fields.required_size("max_position_embeddings", MAX_POSITIONS)?;
     let original = original.unwrap_or(positions);
+    let mscale_all_dim = rope.number("mscale_all_dim")?.unwrap_or(0.0);
+    // A factor that is null, and not left out, follows from the numbers of positions.
+    let is_implied = rope.is_null("factor") && mscale_all_dim == 0.0;
+    if rope.number("factor")?.is_none() && !is_implied {
+        return Err(rope.wrong("factor", "how many times longer contexts became"));
+    }
     let mut yarn = YarnScaling {
         factor: positive("factor", positions as f64 / original as f64)?,
         original_max_position_embeddings: original,
         beta_fast: positive("beta_fast", 32.0)?,
         beta_slow: positive("beta_slow", 1.0)?,
-        truncate: rope.boolean("truncate")?.unwrap_or(true),
+        truncate: rope.boolean("truncate")?.unwrap_or(!rope.is_null("truncate")),
         attention_factor: 1.0,
-        mscale_all_dim: rope.number("mscale_all_dim")?.unwrap_or(0.0),
+        mscale_all_dim,
     };
     let mscale = rope.number("mscale")?.unwrap_or(0.0);
     yarn.attention_factor = match (mscale != 0.0, yarn.mscale_all_dim != 0.0) {
@@ -133,26 +217,23 @@ fn read_yarn(fields: &Fields, rope: &Fields) -> Result<YarnScaling, ImportError>
     Ok(yarn)
 }
 
-fn rope_theta(fields: &Fields) -> Result<f64, ImportError> {
-    let mut theta = fields.number("rope_theta")?;
-    for key in ["rope_scaling", "rope_parameters"] {
-        if let Some(rope) = fields.object(key)?
-            && let Some(nested) = rope.number("rope_theta")?
-        {
-            if theta.is_some_and(|theta| theta != nested) {
-                return Err(rope.wrong("rope_theta", "the value that is given elsewhere too"));
-            }
-            theta = Some(nested);
-        }
+/// The base of angles: within the object or beside it, or the family's own.
+fn rope_theta(fields: &Fields, rope: Option<&Fields>) -> Result<f64, ImportError> {
+    const KEY: &str = "rope_theta";
+    let (own, beside) = (nested(rope, KEY)?, fields.number(KEY)?);
+    if let (Some(rope), Some(own)) = (rope, own)
+        && fields.given(KEY).is_some()
+        && beside != Some(own)
+    {
+        return Err(rope.wrong(KEY, "the value that is given elsewhere too"));
     }
-    checked_theta(fields, theta)
+    checked_theta(fields, own.or(beside))
 }
 
-/// The base of angles; 10 000 where none is given.
+/// The base of angles, which must be there.
 pub(super) fn checked_theta(fields: &Fields, theta: Option<f64>) -> Result<f64, ImportError> {
-    let theta = theta.unwrap_or(10_000.0);
-    if (1.0..1e15).contains(&theta) {
-        return Ok(theta);
+    match theta {
+        Some(theta) if (1.0..1e15).contains(&theta) => Ok(theta),
+        _ => Err(fields.wrong("rope_theta", "a number from 1 to 1e15")),
     }
-    Err(fields.wrong("rope_theta", "a number from 1 to 1e15"))
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::families::{COMMON, FAMILIES, Family, Fixed, KNOWN, Key, SIGMOID};
+use super::families::{COMMON, FAMILIES, Family, KNOWN, Key, SIGMOID};
 use super::{BlockType, GgufHeader, GgufMetadata, GgufValue};
 use crate::{ElementType, ImportError};
 
@@ -54,12 +54,11 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
     for key in keys.all() {
         keys.insert(key, &mut config)?;
     }
+    for (key, value) in family.absent {
+        config.entry(*key).or_insert(value.json());
+    }
     for (key, value) in family.fixed {
-        let value = match *value {
-            Fixed::Bool(value) => json!(value),
-            Fixed::Text(value) => json!(value),
-        };
-        config.insert((*key).into(), value);
+        config.insert((*key).into(), value.json());
     }
     config.insert("num_hidden_layers".into(), json!(keys.layers()?));
     config.insert("vocab_size".into(), json!(vocabulary(header)?));
@@ -80,7 +79,10 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
         config.insert("quantization_config".into(), json!({ "quant_method": "mxfp4" }));
     }
     let mut out = match family.part {
-        Some(part) => Map::from_iter([(part.into(), Value::Object(config))]),
+        Some(part) => Map::from_iter([
+            (part.into(), Value::Object(config)),
+            ("tie_word_embeddings".into(), json!(tied)),
+        ]),
         None => config,
     };
     out.insert("architectures".into(), json!([family.class]));
@@ -273,6 +275,8 @@ impl Keys<'_> {
         config.insert("qk_nope_head_dim".into(), json!(rest));
         config.insert("qk_rope_head_dim".into(), json!(turned));
         config.insert("v_head_dim".into(), json!(size(VALUES)?));
+        let groups = config.get("n_group").cloned().unwrap_or(Value::Null);
+        config.entry("topk_group").or_insert(groups);
         if let Some(heads) = config.get("num_attention_heads").cloned() {
             config.insert("num_key_value_heads".into(), heads);
         }
@@ -299,15 +303,18 @@ impl Keys<'_> {
             config.insert("partial_rotary_factor".into(), json!(dims as f64 / width as f64));
         }
         let kind = self.metadata.text(&self.name("rope.scaling.type"))?;
-        if let Some(kind) = kind.filter(|kind| *kind != "none") {
-            config.insert("rope_scaling".into(), self.rope_scaling(kind)?);
-        }
+        match kind.filter(|kind| *kind != "none") {
+            Some(kind) => config.insert("rope_scaling".into(), self.rope_scaling(kind)?),
+            None => config.insert("rope_parameters".into(), json!({ "rope_type": "default" })),
+        };
         Ok(())
     }
 
     fn rope_scaling(&self, kind: &str) -> Result<Value, ImportError> {
         let mut scaling = Map::new();
         scaling.insert("rope_type".into(), json!(kind));
+        // As long as the contexts are, unless the file says it.
+        scaling.insert("factor".into(), Value::Null);
         for (theirs, ours) in [
             ("factor", "factor"),
             ("yarn_beta_fast", "beta_fast"),
@@ -354,9 +361,7 @@ impl Keys<'_> {
         for name in ["bos", "eos"] {
             let key = format!("{name}_token_id");
             let id = self.metadata.unsigned(&format!("tokenizer.ggml.{key}"))?;
-            if let Some(id) = id.filter(|id| *id < u64::from(u32::MAX)) {
-                config.insert(key, json!(id));
-            }
+            config.insert(key, json!(id.filter(|id| *id < u64::from(u32::MAX))));
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! The families of models by the names that llama.cpp gives them, as rows of data.
 
+use serde_json::{Value, json};
+
 use super::windows::PATTERN;
 
 /// How a key of a GGUF file becomes one of `config.json`.
@@ -42,6 +44,9 @@ pub struct Family {
     pub keys: &'static [Key],
     /// What `config.json` says of every model of the family.
     pub fixed: &'static [(&'static str, Fixed)],
+    /// What `config.json` says where the file has no key for it, and where nothing at all would stand
+    /// for something else.
+    pub absent: &'static [(&'static str, Fixed)],
     /// Keys that say nothing new.
     pub ignored: &'static [&'static str],
     /// The number in `expert_gating_func` that says what the family does.
@@ -57,6 +62,22 @@ pub enum Fixed {
     Bool(bool),
     /// A text.
     Text(&'static str),
+    /// A whole number.
+    Whole(u64),
+    /// That there is none.
+    Null,
+}
+
+impl Fixed {
+    /// As `config.json` has it.
+    pub fn json(self) -> Value {
+        match self {
+            Self::Bool(value) => json!(value),
+            Self::Text(value) => json!(value),
+            Self::Whole(value) => json!(value),
+            Self::Null => Value::Null,
+        }
+    }
 }
 
 /// Keys of all families.
@@ -121,6 +142,14 @@ const LATENT: &[Key] = &[
 const LATENT_KNOWN: &[&str] =
     &["attention.key_length_mla", "attention.value_length_mla", "rope.scaling.yarn_log_multiplier"];
 
+/// What such a model has where the file does not say it.
+const LATENT_ABSENT: &[(&str, Fixed)] = &[
+    ("q_lora_rank", Fixed::Null),
+    ("n_shared_experts", Fixed::Whole(0)),
+    ("routed_scaling_factor", Fixed::Whole(1)),
+    ("n_group", Fixed::Whole(1)),
+];
+
 /// Keys of families with recurrent layers.
 const RECURRENT: &[Key] = &[
     Key::Same("expert_count", "num_experts"),
@@ -153,6 +182,7 @@ pub const FAMILIES: &[Family] = &[
             ("norm_topk_prob", Fixed::Bool(true)),
             ("attention_bias", Fixed::Bool(false)),
         ],
+        absent: &[],
         ignored: &["expert_shared_count"],
         gating: SOFTMAX,
         part: None,
@@ -170,6 +200,7 @@ pub const FAMILIES: &[Family] = &[
             ("norm_topk_prob", Fixed::Bool(false)),
             ("attention_bias", Fixed::Bool(false)),
         ],
+        absent: &[],
         ignored: &["expert_feed_forward_length"],
         gating: SOFTMAX,
         part: None,
@@ -183,6 +214,7 @@ pub const FAMILIES: &[Family] = &[
             Key::Same("expert_count", "num_local_experts"),
         ],
         fixed: &[SILU],
+        absent: &[],
         ignored: &["expert_feed_forward_length"],
         gating: SOFTMAX,
         part: None,
@@ -201,6 +233,7 @@ pub const FAMILIES: &[Family] = &[
             Key::Optional("expert_shared_feed_forward_length", "shared_intermediate_size"),
         ],
         fixed: &[SILU, ("attention_bias", Fixed::Bool(false))],
+        absent: &[],
         ignored: &["expert_feed_forward_length"],
         gating: SOFTMAX,
         part: None,
@@ -216,6 +249,7 @@ pub const FAMILIES: &[Family] = &[
             Key::Same("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
         ],
         fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(false))],
+        absent: &[],
         ignored: &["expert_shared_count"],
         gating: SOFTMAX,
         part: None,
@@ -230,6 +264,7 @@ pub const FAMILIES: &[Family] = &[
             Key::Same("attention.sliding_window", "sliding_window"),
         ],
         fixed: &[SILU, ("attention_bias", Fixed::Bool(true))],
+        absent: &[],
         ignored: &["feed_forward_length"],
         gating: SOFTMAX_OF_CHOSEN,
         part: None,
@@ -244,6 +279,7 @@ pub const FAMILIES: &[Family] = &[
             ("norm_topk_prob", Fixed::Bool(true)),
             ("attention_bias", Fixed::Bool(false)),
         ],
+        absent: &[],
         ignored: &["feed_forward_length", "expert_shared_count"],
         gating: SOFTMAX,
         part: None,
@@ -258,6 +294,7 @@ pub const FAMILIES: &[Family] = &[
             ("norm_topk_prob", Fixed::Bool(false)),
             ("topk_method", Fixed::Text("group_limited_greedy")),
         ],
+        absent: LATENT_ABSENT,
         ignored: LATENT_KNOWN,
         gating: SOFTMAX,
         part: None,
@@ -268,6 +305,7 @@ pub const FAMILIES: &[Family] = &[
         class: "Glm4MoeLiteForCausalLM",
         keys: LATENT,
         fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(false))],
+        absent: LATENT_ABSENT,
         ignored: LATENT_KNOWN,
         gating: SIGMOID,
         part: None,
@@ -297,6 +335,7 @@ pub const FAMILIES: &[Family] = &[
             ("hidden_activation", Fixed::Text("gelu_pytorch_tanh")),
             ("enable_moe_block", Fixed::Bool(true)),
         ],
+        absent: &[("hidden_size_per_layer_input", Fixed::Whole(0))],
         ignored: &["attention.value_length_swa", "rope.freq_base_swa", "rope.dimension_count_swa"],
         gating: SOFTMAX,
         part: Some("text_config"),
@@ -308,6 +347,7 @@ pub const FAMILIES: &[Family] = &[
         keys: RECURRENT,
         fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(true))],
         // Positions in three directions, for images, are the same for text.
+        absent: &[],
         ignored: &["feed_forward_length", "expert_shared_count", "rope.dimension_sections"],
         gating: SOFTMAX,
         part: Some("text_config"),

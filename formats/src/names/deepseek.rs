@@ -1,4 +1,4 @@
-//! DeepSeek's names, which GLM-4.7-Flash has too: the up-projections of keys and values are one
+//! Names of DeepSeek-V2 and V3, which GLM-4.7-Flash has too: the up-projections of keys and values are one
 //! tensor, head by head.
 
 use super::{FloatSource, Naming, Runs, TensorSlice, float_with, table};

@@ -11,7 +11,7 @@ pub(crate) const FREQUENCY_FACTORS: &str = "rope_freqs.weight";
 pub fn naming(architecture: Architecture) -> Naming {
     let matrix = match architecture {
         architecture if turns_adjacent(architecture) => by_halves,
-        Architecture::DeepseekV2 | Architecture::Glm4MoeLite => latent,
+        Architecture::DeepseekV2 | Architecture::DeepseekV3 | Architecture::Glm4MoeLite => latent,
         Architecture::Qwen3Next | Architecture::Qwen35Moe => qwen3_next::in_gguf,
         _ => matrix,
     };

@@ -187,13 +187,13 @@ pub fn published(architecture: Architecture) -> Naming {
         Architecture::Mixtral => mixtral::NAMING,
         Architecture::GptOss => gpt_oss::NAMING,
         Architecture::GraniteMoe => granite_moe::NAMING,
-        Architecture::DeepseekV2 | Architecture::Glm4MoeLite => deepseek::NAMING,
+        Architecture::DeepseekV2 | Architecture::DeepseekV3 | Architecture::Glm4MoeLite => {
+            deepseek::NAMING
+        }
         Architecture::Gemma4 | Architecture::Gemma4Text => gemma4::NAMING,
     }
 }
 
-/// The names in a GGUF file.
-pub fn in_gguf(architecture: Architecture) -> Naming {
 /// The names in one checkpoint of a family, by the tensors that it has: a text part that was loaded
 /// out of a whole model may be saved under the whole model's names.
 pub fn in_checkpoint(architecture: Architecture, has: impl Fn(&str) -> bool) -> Naming {
@@ -203,6 +203,8 @@ pub fn in_checkpoint(architecture: Architecture, has: impl Fn(&str) -> bool) -> 
     }
 }
 
+/// The names in a GGUF file.
+pub fn in_gguf(architecture: Architecture) -> Naming {
     gguf::naming(architecture)
 }
 

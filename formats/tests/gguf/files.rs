@@ -3,7 +3,9 @@
 use std::fs;
 
 use nestling_formats::gguf::{GgufHeader, assets, config_json};
-use nestling_formats::{ImportError, ModelConfig};
+use nestling_formats::{FeedForward, ImportError, ModelConfig, RopeScaling, TokenMixer};
+
+use super::builder::Builder;
 
 pub fn header(name: &str) -> GgufHeader {
     let bytes = fs::read(super::data(name)).unwrap();
@@ -90,4 +92,58 @@ fn keys_of_gpt_oss_are_read_and_others_refused() {
         if key == "gpt-oss.attention.sliding_windox" && found == "20"),
         "{error}"
     );
+}
+
+/// The configuration of a file with these whole numbers and no other keys.
+fn least(family: &str, keys: &[(&str, u32)]) -> ModelConfig {
+    let add =
+        |file: Builder, (key, value): &(&str, u32)| file.number(&format!("{family}.{key}"), *value);
+    let file = keys.iter().fold(Builder::new().text("general.architecture", family), add);
+    let file = file
+        .float(&format!("{family}.attention.layer_norm_rms_epsilon"), 1e-6)
+        .tensor("token_embd.weight", &[32, 2], 0, 0)
+        .data(256);
+    let bytes = file.bytes();
+    let header = GgufHeader::parse("m.gguf", &bytes, bytes.len() as u64).unwrap();
+    ModelConfig::from_json("config.json", &config_json(&header).unwrap()).unwrap()
+}
+
+/// What a file leaves out means what it means to llama.cpp, and not what the same key means that a
+/// `config.json` leaves out.
+#[test]
+fn absent_keys_have_no_defaults_of_config_json() {
+    let common = [
+        ("block_count", 2),
+        ("context_length", 64),
+        ("embedding_length", 32),
+        ("attention.head_count", 2),
+        ("expert_count", 4),
+        ("expert_used_count", 2),
+        ("expert_feed_forward_length", 16),
+        ("attention.key_length", 16),
+        ("attention.value_length", 16),
+    ];
+    let latent = [
+        ("attention.head_count_kv", 1),
+        ("feed_forward_length", 32),
+        ("attention.kv_lora_rank", 16),
+        ("leading_dense_block_count", 1),
+        ("rope.dimension_count", 8),
+    ];
+    for gating in [1, 2] {
+        let keys = [&common[..], &latent, &[("expert_gating_func", gating)]].concat();
+        let config = least("deepseek2", &keys);
+        assert_eq!((config.router.scale, config.router.groups), (1.0, None));
+        let TokenMixer::Latent(attention) = config.layers[0].mixer else { panic!("no latent") };
+        assert_eq!(attention.q_lora_rank, None);
+        let FeedForward::Moe { shared, .. } = config.layers[1].feed_forward else {
+            panic!("dense")
+        };
+        assert_eq!(shared, None);
+        assert_eq!((config.bos_token_id, config.eos_token_ids), (None, vec![]));
+    }
+    let own = [("attention.head_count_kv", 2), ("attention.sliding_window", 16)];
+    let config = least("gpt-oss", &[&common[..], &own].concat());
+    let TokenMixer::Attention(attention) = config.layers[0].mixer else { panic!("no attention") };
+    assert_eq!((attention.rope.theta, attention.rope.scaling), (10_000.0, RopeScaling::None));
 }

@@ -1,0 +1,53 @@
+//! DeepSeek-V3: latent attention, sigmoid scores with a bias for the choice, groups of experts. The
+//! layer that predicts a second token is left out.
+
+use super::keys::{self, Parts};
+use super::{Architecture, Family, ModelConfig, Multipliers, latent};
+use crate::ImportError;
+use crate::json::Fields;
+use crate::limits::MAX_LAYERS;
+
+pub(super) const FAMILY: Family = Family {
+    architecture: Architecture::DeepseekV3,
+    model_type: "deepseek_v3",
+    class: "DeepseekV3ForCausalLM",
+    keys: &[
+        "attention_bias",
+        "auto_map",
+        "aux_loss_alpha",
+        "ep_size",
+        "first_k_dense_replace",
+        "kv_lora_rank",
+        "moe_intermediate_size",
+        "moe_layer_freq",
+        "n_group",
+        "n_routed_experts",
+        "n_shared_experts",
+        "norm_topk_prob",
+        "num_mtp_layers",
+        "num_nextn_predict_layers",
+        "pretraining_tp",
+        "q_lora_rank",
+        "qk_head_dim",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "rope_interleave",
+        "routed_scaling_factor",
+        "scoring_func",
+        "seq_aux",
+        "topk_group",
+        "topk_method",
+        "v_head_dim",
+    ],
+    read,
+};
+
+fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
+    keys::silu(fields)?;
+    let attention = latent::attention(fields, latent::rope_pairs(fields)?)?;
+    let dense = keys::count(fields, "first_k_dense_replace", MAX_LAYERS)?.unwrap_or(0);
+    let layers = latent::layers(fields, attention, |layer| layer < dense)?;
+    let router = latent::sigmoid_router(fields)?;
+    let multipliers = Multipliers::NONE;
+    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+}

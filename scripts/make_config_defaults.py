@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Writes what transformers takes where a `config.json` leaves a key out, and which keys may be null.
+
+    python3 scripts/make_config_defaults.py
+
+formats/src/config/defaults.json    for every `model_type`: `absent`, the values of absent keys (a key
+    whose default is null is not there), and `not_null`, keys that must not be null
+formats/tests/data/absent_keys.json for every tiny checkpoint of engine/tests/data/families and every
+    key of its configuration: the keys that change in the configuration as transformers writes it when
+    that one is left out, or null where transformers refuses what is left
+
+Both name the version of transformers that they are from. Whether it refuses a configuration is found
+by building the tiny model and running it. Needs torch and transformers.
+"""
+import copy
+import dataclasses
+import importlib
+import json
+import logging
+import pathlib
+import sys
+import warnings
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "families")]
+
+# Families in scripts/families whose configurations are tried.
+FAMILIES = [
+    "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "gemma4", "glm4_moe_lite", "gpt_oss", "granite_moe",
+    "mixtral", "olmoe", "qwen2_moe", "qwen3_5_moe", "qwen3_moe", "qwen3_next",
+]
+# Keys that change nothing at inference.
+IGNORED = {
+    "attention_dropout", "initializer_range", "max_window_layers", "num_mtp_layers", "output_router_logits",
+    "pad_token_id", "pretraining_tp", "router_aux_loss_coef", "router_jitter_noise", "use_cache",
+    "vocab_size_per_layer_input",
+}
+# Stores that were converted from GGUF files leave these out where there is none. Who takes them for
+# absent in another checkpoint looks for tensors that it has not, or leaves some over, and says which.
+ABSENT_IN_STORES = {"q_lora_rank", "hidden_size_per_layer_input"}
+# What is no model's configuration but that of the one who saved it.
+BOOKKEEPING = {"architectures", "dtype", "model_type", "torch_dtype", "transformers_version", "_name_or_path"}
+
+
+def qwen3_moe() -> dict:
+    """The tiny checkpoint of make_tiny_checkpoint.py."""
+    path = ROOT / "engine" / "tests" / "data" / "tiny-qwen3-moe" / "config.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def configuration(family: str) -> dict:
+    """That of a family's text part, unquantized."""
+    config = qwen3_moe() if family == "qwen3_moe" else copy.deepcopy(importlib.import_module(family).CONFIG)
+    config = config.get("text_config", config)
+    config.pop("quantization_config", None)
+    return config
+
+
+def attempt(config: dict) -> dict | None:
+    """The configuration as transformers writes it, or none if it refuses it or its model."""
+    try:
+        read = AutoConfig.for_model(**copy.deepcopy(config))
+        model = AutoModelForCausalLM.from_config(
+            read, attn_implementation="eager", experts_implementation="eager"
+        ).eval()
+        with torch.no_grad():
+            model(torch.arange(9)[None], use_cache=False)
+    except Exception:  # Whatever it is, there is no model.
+        return None
+    return json.loads(json.dumps(read.to_dict(), default=str))
+
+
+def defaults(model_type: str) -> dict:
+    """What the class of a configuration says of keys that are absent."""
+    kind = type(AutoConfig.for_model(model_type))
+    common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    fields = [field for field in dataclasses.fields(kind) if field.name not in common | IGNORED]
+    found = {field.name: field.default for field in fields}
+    whole = kind()
+    if "text_config" in found:
+        # What is around the text part says this alone.
+        return {"tie_word_embeddings": whole.tie_word_embeddings}
+    nested = set(whole.nested_rope_parameter_keys(whole.rope_parameters or {}))
+    rope = dict(whole.rope_parameters or {})
+    if not nested:
+        # These have keys of their own beside the object, which come before the defaults.
+        found["rope_theta"] = rope.pop("rope_theta")
+        found["partial_rotary_factor"] = rope.pop("partial_rotary_factor", None)
+        # The model's number of positions stands in where none is given.
+        if rope.get("original_max_position_embeddings") == whole.max_position_embeddings:
+            del rope["original_max_position_embeddings"]
+    found["rope_parameters"] = None if rope == {"rope_type": "default"} else rope
+    kinds = list(getattr(whole, "layer_types", None) or [])
+    if "linear_attention" in kinds:
+        found["full_attention_interval"] = kinds.index("full_attention") + 1
+    if nested:
+        full = kinds.index("full_attention")
+        found["sliding_window_pattern"] = full + 1
+        found["global_head_dim"] = whole.per_layer_config[full].head_dim
+    return {
+        key: value for key, value in sorted(found.items())
+        if value is not None and key not in ABSENT_IN_STORES
+    }
+
+
+def write(path: pathlib.Path, value: dict) -> None:
+    text = json.dumps({"transformers": transformers.__version__} | value, indent=1, sort_keys=True)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+    table, absent = {}, {}
+    for family in FAMILIES:
+        config = configuration(family)
+        model_type, inner = config["model_type"], config
+        whole = attempt(config)
+        assert whole is not None, family
+        entry = table.setdefault(model_type, {"absent": defaults(model_type)})
+        nullable = set()
+        tried = set(entry["absent"]) | set(inner) | {"head_dim", "rope_theta"}
+        if model_type == "gemma4_text":
+            tried |= {"per_layer_config"}
+        tried -= BOOKKEEPING | IGNORED
+        for key in sorted(tried):
+            if attempt(config | {key: None}) is not None:
+                nullable.add(key)
+        # A key may be null if any configuration of the family may have it so.
+        not_null = tried - nullable
+        entry["not_null"] = sorted(not_null & set(entry.get("not_null", not_null)) - {"sliding_window_pattern"})
+        changes = {}
+        for key in sorted(set(config) - BOOKKEEPING - IGNORED):
+            left = attempt({name: value for name, value in config.items() if name != key})
+            changes[key] = left if left is None else {
+                name: value for name, value in left.items()
+                if value != whole.get(name) and name not in BOOKKEEPING | IGNORED
+            }
+        absent[family.replace("_", "-")] = changes
+        print(family, len(entry["absent"]), len(entry["not_null"]), flush=True)
+    for model_type in ["gemma4", "qwen3_5_moe"]:
+        table[model_type] = {"absent": defaults(model_type), "not_null": ["tie_word_embeddings"]}
+    write(ROOT / "formats" / "src" / "config" / "defaults.json", {"families": table})
+    write(ROOT / "formats" / "tests" / "data" / "absent_keys.json", {"families": absent})
+
+
+if __name__ == "__main__":
+    main()
