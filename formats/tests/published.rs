@@ -102,7 +102,7 @@ fn text_parts_alone_are_the_same_models() {
 
 /// transformers 5 writes heads of global layers twice.
 #[test]
-fn restated_heads_must_be_the_same() {
+fn heads_of_layers_are_read_by_number() {
     let json = std::fs::read(folder().join("gemma-4-26B-A4B.json")).unwrap();
     let mut json: Value = serde_json::from_slice(&json).unwrap();
     let text = &mut json["text_config"];

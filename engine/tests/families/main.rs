@@ -9,6 +9,8 @@ mod gpt_oss;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod saved_again;
+#[cfg(test)]
 mod text_alone;
 
 /// The tests of a family, whose data lie in `tests/data/families/<name>` and `<name>-golden`.

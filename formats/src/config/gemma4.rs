@@ -6,9 +6,10 @@ use serde_json::Value;
 use super::keys::{self, Parts};
 use super::rope::checked_theta;
 use super::{
-    Activation, Architecture, AttentionConfig, BlockNorms, ExpertVector, Family, FeedForward,
-    LayerConfig, ModelConfig, Multipliers, QkNorm, RopeConfig, RopeScaling, RouterConfig,
-    RouterInput, SharedExpert, SharedGate, TokenMixer, ValueNorm, ValueSource,
+    Activation, Architecture, AttentionBias, AttentionConfig, BlockNorms, ExpertVector, Family,
+    FeedForward, LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig,
+    RopeScaling, RouterConfig, RouterInput, SharedExpert, SharedGate, Sinks, TokenMixer, ValueNorm,
+    ValueSource, defaults,
 };
 use crate::ImportError;
 use crate::json::Fields;
@@ -60,6 +61,7 @@ const TEXT_KEYS: &[&str] = &[
     "num_global_key_value_heads",
     "num_kv_shared_layers",
     "per_layer_config",
+    "sliding_window",
     "top_k_experts",
     "use_bidirectional_attention",
     "use_double_wide_mlp",
@@ -70,6 +72,7 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let Some(text) = fields.object("text_config")? else {
         return Err(fields.wrong("text_config", "an object"));
     };
+    let text = defaults::complete(text, TEXT_FAMILY.model_type)?;
     keys::refuse_unsupported(&text, TEXT_KEYS)?;
     keys::refuse_unknown(&text, TEXT_KEYS)?;
     let mut config = read_text(&text, FAMILY.architecture)?;
@@ -78,6 +81,7 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
         keys::check_tokens(fields, "eos_token_id", &ends, config.vocab_size)?;
         config.eos_token_ids = ends;
     }
+    config.tie_word_embeddings = keys::tied(fields, &text)?;
     Ok(config)
 }
 
@@ -86,7 +90,6 @@ fn read_text(text: &Fields, architecture: Architecture) -> Result<ModelConfig, I
     refuse_unsupported(text)?;
     let hidden_size = text.required_size("hidden_size", MAX_WIDTH)?;
     let layers = layers(text)?;
-    check_restated(text, &layers)?;
     let parts = Parts {
         architecture,
         layers,
@@ -101,33 +104,7 @@ fn read_text(text: &Fields, architecture: Architecture) -> Result<ModelConfig, I
     config.activation = Activation::GeluTanh;
     config.block_norms = BlockNorms::Around;
     config.final_logit_softcapping = softcap(text)?;
-    config.tie_word_embeddings = text.boolean("tie_word_embeddings")?.unwrap_or(true);
     Ok(config)
-}
-
-/// Newer versions of transformers write the heads of global layers a second time, by number.
-fn check_restated(text: &Fields, layers: &[LayerConfig]) -> Result<(), ImportError> {
-    const KEY: &str = "per_layer_config";
-    let Some(restated) = text.object(KEY)? else { return Ok(()) };
-    for (layer, own) in restated.members() {
-        let found = layer.parse().ok().and_then(|layer: usize| layers.get(layer));
-        let (Some(LayerConfig { mixer: TokenMixer::Attention(heads), .. }), Value::Object(own)) =
-            (found, own)
-        else {
-            return Err(text.wrong(KEY, "an object of layers with their heads"));
-        };
-        for (key, value) in own {
-            let expected = match key.as_str() {
-                "head_dim" => heads.head_dim,
-                "num_key_value_heads" => heads.num_key_value_heads,
-                _ => return Err(keys::unknown(text.file(), key, value)),
-            };
-            if value.as_u64() != u64::try_from(expected).ok() {
-                return Err(text.wrong(KEY, format!("{expected} as `{key}` of layer {layer}")));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Refuses what the other sizes of the family have.
@@ -148,6 +125,13 @@ fn refuse_unsupported(text: &Fields) -> Result<(), ImportError> {
     if !matches!(text.text("hidden_activation")?, None | Some("gelu_pytorch_tanh")) {
         return Err(text.unsupported("hidden_activation", "supported: gelu_pytorch_tanh"));
     }
+    // Positions are under one key, kind by kind.
+    for key in ["rope_scaling", "rope_theta", "partial_rotary_factor"] {
+        if text.given(key).is_some() {
+            return Err(text.unsupported(key, "supported: `rope_parameters` alone"));
+        }
+    }
+    text.refuse_null("per_layer_config")?;
     // Tokens of images alone see what comes after them.
     if !matches!(text.text("use_bidirectional_attention")?, None | Some("vision")) {
         return Err(text.unsupported("use_bidirectional_attention", "supported: vision"));
@@ -155,26 +139,140 @@ fn refuse_unsupported(text: &Fields) -> Result<(), ImportError> {
     Ok(())
 }
 
+/// What a layer sees.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A window.
+    Local,
+    /// Everything.
+    Global,
+}
+
+impl Kind {
+    /// Its name in `layer_types` and `rope_parameters`.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Local => "sliding_attention",
+            Self::Global => "full_attention",
+        }
+    }
+}
+
+/// Heads of keys and values, and the width of all heads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Heads {
+    num_key_value_heads: usize,
+    head_dim: usize,
+}
+
 fn layers(text: &Fields) -> Result<Vec<LayerConfig>, ImportError> {
     let feed_forward = feed_forward(text)?;
-    let (local, global) = (local(text)?, global(text)?);
+    let kinds = kinds(text)?;
+    let layer = |kind| {
+        let mixer = TokenMixer::Attention(attention(text, kind, heads(text, &kinds, kind)?)?);
+        Ok(LayerConfig { mixer, feed_forward })
+    };
+    let global = layer(Kind::Global)?;
+    let local = kinds.contains(&Kind::Local).then(|| layer(Kind::Local)).transpose()?;
+    let of_kind = |kind: &Kind| local.filter(|_| *kind == Kind::Local).unwrap_or(global);
+    Ok(kinds.iter().map(of_kind).collect())
+}
+
+/// What every layer sees: as `layer_types` says, or else all but the last of every few see a window.
+fn kinds(text: &Fields) -> Result<Vec<Kind>, ImportError> {
+    const KEY: &str = "layer_types";
     let count = text.required_size("num_hidden_layers", MAX_LAYERS)?;
     let expected = "`num_hidden_layers` of sliding_attention and full_attention, the last one full";
-    let Some(Value::Array(kinds)) = text.get("layer_types") else {
-        return Err(text.wrong("layer_types", expected));
+    let Some(kinds) = text.get(KEY) else {
+        let every = text.required_size("sliding_window_pattern", MAX_LAYERS)?;
+        let is_global = |layer: usize| layer.is_multiple_of(every) || layer == count;
+        let kind = |layer| if is_global(layer) { Kind::Global } else { Kind::Local };
+        return Ok((1..=count).map(kind).collect());
     };
-    if kinds.len() != count || kinds.last().is_none_or(|last| last != "full_attention") {
-        return Err(text.wrong("layer_types", expected));
+    let kind =
+        |kind: &Value| [Kind::Local, Kind::Global].into_iter().find(|known| kind == known.name());
+    let kinds = kinds.as_array().and_then(|kinds| kinds.iter().map(kind).collect());
+    let is_right = |kinds: &Vec<Kind>| kinds.len() == count && kinds.last() == Some(&Kind::Global);
+    kinds.filter(is_right).ok_or_else(|| text.wrong(KEY, expected))
+}
+
+/// Heads of all layers of a kind. `per_layer_config`, which newer versions of transformers write, says
+/// all that differs from layer to layer; else the keys of global layers do.
+fn heads(text: &Fields, kinds: &[Kind], kind: Kind) -> Result<Heads, ImportError> {
+    const KEY: &str = "per_layer_config";
+    let local = Heads {
+        num_key_value_heads: text.required_size("num_key_value_heads", MAX_HEADS)?,
+        head_dim: text.required_size("head_dim", MAX_HEAD_DIM)?,
+    };
+    let Some(by_layer) = text.object(KEY)? else {
+        return if kind == Kind::Global { global_heads(text, local) } else { Ok(local) };
+    };
+    let place = |layer: &str| layer.parse().ok().filter(|&layer: &usize| layer < kinds.len());
+    if let Some((layer, _)) = by_layer.members().find(|(layer, _)| place(layer).is_none()) {
+        return Err(by_layer.wrong(layer, format!("a layer below {}", kinds.len())));
     }
-    let layer = |kind: &Value| {
-        let attention = match kind.as_str() {
-            Some("sliding_attention") => local,
-            Some("full_attention") => global,
-            _ => return Err(text.wrong("layer_types", expected)),
+    let mut found = None;
+    for (layer, _) in kinds.iter().enumerate().filter(|(_, own)| **own == kind) {
+        let layer = layer.to_string();
+        by_layer.refuse_null(&layer)?;
+        let own = match by_layer.object(&layer)? {
+            Some(own) => own_heads(&own, local)?,
+            None => local,
         };
-        Ok(LayerConfig { mixer: TokenMixer::Attention(attention), feed_forward })
+        if *found.get_or_insert(own) != own {
+            let expected = format!("the same heads in all layers of {}", kind.name());
+            return Err(by_layer.wrong(&layer, expected));
+        }
+    }
+    let found = found.unwrap_or(local);
+    if kind == Kind::Global {
+        refuse_other_heads(text, found)?;
+    }
+    Ok(found)
+}
+
+/// The heads of one layer in `per_layer_config`.
+fn own_heads(own: &Fields, others: Heads) -> Result<Heads, ImportError> {
+    let known = ["head_dim", "num_key_value_heads"];
+    if let Some((key, value)) = own.members().find(|(key, _)| !known.contains(key)) {
+        return Err(keys::unknown(own.file(), key, value));
+    }
+    for key in known {
+        own.refuse_null(key)?;
+    }
+    Ok(Heads {
+        num_key_value_heads: own
+            .size("num_key_value_heads", MAX_HEADS)?
+            .unwrap_or(others.num_key_value_heads),
+        head_dim: own.size("head_dim", MAX_HEAD_DIM)?.unwrap_or(others.head_dim),
+    })
+}
+
+/// Heads of global layers by keys of their own.
+fn global_heads(text: &Fields, local: Heads) -> Result<Heads, ImportError> {
+    let own = match values_of(text, Kind::Global)? {
+        ValueSource::Keys => text.size("num_global_key_value_heads", MAX_HEADS)?,
+        ValueSource::Projection => None,
     };
-    kinds.iter().map(layer).collect()
+    Ok(Heads {
+        num_key_value_heads: own.unwrap_or(local.num_key_value_heads),
+        head_dim: text.required_size("global_head_dim", MAX_HEAD_DIM)?,
+    })
+}
+
+/// Keys of global layers beside `per_layer_config` must say the same.
+fn refuse_other_heads(text: &Fields, found: Heads) -> Result<(), ImportError> {
+    let said = global_heads(text, found)?;
+    let pairs = [
+        ("global_head_dim", said.head_dim, found.head_dim),
+        ("num_global_key_value_heads", said.num_key_value_heads, found.num_key_value_heads),
+    ];
+    for (key, said, found) in pairs {
+        if text.given(key).is_some() && said != found {
+            return Err(text.wrong(key, format!("{found}, as `per_layer_config` says")));
+        }
+    }
+    Ok(())
 }
 
 /// Experts beside a dense part.
@@ -185,43 +283,42 @@ fn feed_forward(text: &Fields) -> Result<FeedForward, ImportError> {
     keys::mixture_of(text, counts, "moe_intermediate_size", Some(shared))
 }
 
-/// Attention within a window.
-fn local(text: &Fields) -> Result<AttentionConfig, ImportError> {
-    let rope =
-        |text: &Fields, head_dim| Ok(Rope::read(text, "sliding_attention", 1.0)?.config(head_dim));
-    Ok(AttentionConfig {
-        scale: 1.0,
-        qk_norm: QkNorm::PerHead,
-        value_norm: ValueNorm::PerHead,
-        sliding_window: Some(text.required_size("sliding_window", MAX_POSITIONS)?),
-        ..keys::attention_with(text, rope)?
+/// Where the values of a kind of layer come from.
+fn values_of(text: &Fields, kind: Kind) -> Result<ValueSource, ImportError> {
+    Ok(match (kind, text.boolean("attention_k_eq_v")?) {
+        (Kind::Global, Some(true)) => ValueSource::Keys,
+        _ => ValueSource::Projection,
     })
 }
 
-/// Attention over all positions: other heads, and values that are keys.
-fn global(text: &Fields) -> Result<AttentionConfig, ImportError> {
-    let local = local(text)?;
-    let head_dim = text.size("global_head_dim", MAX_HEAD_DIM)?.unwrap_or(512);
+/// Attention of a kind of layer.
+fn attention(text: &Fields, kind: Kind, heads: Heads) -> Result<AttentionConfig, ImportError> {
+    let Heads { num_key_value_heads, head_dim } = heads;
+    let num_attention_heads = text.required_size("num_attention_heads", MAX_HEADS)?;
+    if !num_attention_heads.is_multiple_of(num_key_value_heads) {
+        let expected = format!("a divisor of `num_attention_heads` = {num_attention_heads}");
+        return Err(text.wrong("num_key_value_heads", format!("{expected} in every layer")));
+    }
     if !head_dim.is_multiple_of(2) {
-        return Err(text.wrong("global_head_dim", "an even number"));
+        return Err(text.wrong("head_dim", "an even number in every layer"));
     }
-    let values = match text.boolean("attention_k_eq_v")? {
-        Some(true) => ValueSource::Keys,
-        _ => ValueSource::Projection,
-    };
-    let own_heads = match values {
-        ValueSource::Keys => text.size("num_global_key_value_heads", MAX_HEADS)?,
-        ValueSource::Projection => None,
-    };
-    let num_key_value_heads = own_heads.unwrap_or(local.num_key_value_heads);
-    if !local.num_attention_heads.is_multiple_of(num_key_value_heads) {
-        let expected =
-            format!("a divisor of `num_attention_heads` = {}", local.num_attention_heads);
-        return Err(text.wrong("num_global_key_value_heads", expected));
-    }
-    let rope = Rope::read(text, "full_attention", 0.25)?.config(head_dim);
-    let sliding_window = None;
-    Ok(AttentionConfig { num_key_value_heads, head_dim, rope, values, sliding_window, ..local })
+    Ok(AttentionConfig {
+        num_attention_heads,
+        num_key_value_heads,
+        head_dim,
+        scale: 1.0,
+        rope: Rope::read(text, kind)?.config(head_dim),
+        qk_norm: QkNorm::PerHead,
+        values: values_of(text, kind)?,
+        value_norm: ValueNorm::PerHead,
+        bias: AttentionBias::Absent,
+        sliding_window: match kind {
+            Kind::Local => Some(text.required_size("sliding_window", MAX_POSITIONS)?),
+            Kind::Global => None,
+        },
+        sinks: Sinks::Absent,
+        output_gate: OutputGate::Open,
+    })
 }
 
 /// What is said of the positions of one kind of layer.
@@ -232,21 +329,23 @@ struct Rope {
 }
 
 impl Rope {
-    fn read(text: &Fields, kind: &str, default_part: f64) -> Result<Self, ImportError> {
+    fn read(text: &Fields, kind: Kind) -> Result<Self, ImportError> {
         let all = text.object("rope_parameters")?;
-        let Some(fields) = all.map(|all| all.object(kind)).transpose()?.flatten() else {
-            let theta = if default_part < 1.0 { 1e6 } else { 1e4 };
-            return Ok(Self { theta, part: default_part });
-        };
+        let all = all.ok_or_else(|| text.wrong("rope_parameters", "an object"))?;
+        let fields = all.object(kind.name())?;
+        let fields = fields.ok_or_else(|| all.wrong(kind.name(), "an object"))?;
         let known = ["rope_type", "rope_theta", "partial_rotary_factor"];
         if let Some((key, value)) = fields.members().find(|(key, _)| !known.contains(key)) {
             return Err(keys::unknown(fields.file(), key, value));
         }
+        for key in known {
+            fields.refuse_null(key)?;
+        }
         let part = fields.number("partial_rotary_factor")?.unwrap_or(1.0);
         match fields.text("rope_type")? {
-            None | Some("proportional") => {}
-            Some("default") if part == 1.0 => {}
-            Some("default") => {
+            Some("proportional") => {}
+            None | Some("default") if part == 1.0 => {}
+            None | Some("default") => {
                 let supported = "supported: 1.0, or rope_type proportional";
                 return Err(fields.unsupported("partial_rotary_factor", supported));
             }
