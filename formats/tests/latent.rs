@@ -62,6 +62,36 @@ fn deepseek_v2_lite_is_read() {
 }
 
 #[test]
+fn deepseek_v3_is_read() {
+    let config = parse(&published("DeepSeek-V3")).unwrap();
+    let attention = latent(&config);
+    assert_eq!((attention.q_lora_rank, attention.key_dim()), (Some(1536), 576));
+    assert_eq!((attention.rope_pairs, attention.norm_eps), (RopePairs::Adjacent, 1e-6));
+    // (0.1 * ln 40 + 1)² / sqrt(192).
+    assert!((attention.scale - 0.135_234).abs() < 1e-6, "{}", attention.scale);
+    let dense =
+        |layer: usize| matches!(config.layers[layer].feed_forward, FeedForward::Dense { .. });
+    assert!(dense(2) && (3..61).all(|layer| !dense(layer)));
+    let router = config.router;
+    assert_eq!(
+        (router.score, router.norm_topk_prob, router.scale),
+        (RouterScore::Sigmoid, true, 2.5)
+    );
+    let groups = ExpertGroups { n_group: 8, topk_group: 4, score: GroupScore::TwoBest };
+    assert_eq!((router.selection_bias, router.groups), (ExpertVector::Present, Some(groups)));
+    // The published weights are in fp8, which is refused by name.
+    let fp8 = json!({ "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128] });
+    let error = with("DeepSeek-V3", &[("quantization_config", fp8)]).unwrap_err();
+    assert!(error.to_string().contains("`quantization_config`"), "{error}");
+    let halves = with("DeepSeek-V3", &[("rope_interleave", json!(false))]).unwrap();
+    assert_eq!(latent(&halves).rope_pairs, RopePairs::Halves);
+    for (key, value) in [("scoring_func", json!("softmax")), ("topk_method", json!("greedy"))] {
+        let error = with("DeepSeek-V3", &[(key, value)]).unwrap_err();
+        assert!(error.to_string().contains(key), "{error}");
+    }
+}
+
+#[test]
 fn glm_4_7_flash_is_read() {
     let config = parse(&published("GLM-4.7-Flash")).unwrap();
     let attention = latent(&config);

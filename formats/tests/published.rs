@@ -8,8 +8,9 @@ use serde_json::Value;
 
 /// Name of the file, and the parameters that its publisher counts, in billions; sources are in
 /// `data/published/README.md`.
-const MODELS: [(&str, f64); 19] = [
+const MODELS: [(&str, f64); 20] = [
     ("DeepSeek-V2-Lite", 15.7),
+    ("DeepSeek-V3", 671.0),
     ("GLM-4.7-Flash", 29.94),
     ("Mixtral-8x7B-Instruct-v0.1", 46.7),
     ("OLMoE-1B-7B-0924", 6.92),
@@ -100,22 +101,36 @@ fn text_parts_alone_are_the_same_models() {
     }
 }
 
-/// transformers 5 writes heads of global layers twice.
+/// transformers 5 writes the heads of global layers by number, in the place of keys for all of them.
 #[test]
 fn heads_of_layers_are_read_by_number() {
     let json = std::fs::read(folder().join("gemma-4-26B-A4B.json")).unwrap();
-    let mut json: Value = serde_json::from_slice(&json).unwrap();
-    let text = &mut json["text_config"];
-    text["per_layer_config"] =
-        serde_json::json!({"5": {"head_dim": 512, "num_key_value_heads": 2}});
+    let json: Value = serde_json::from_slice(&json).unwrap();
     let parse = |json: &Value| ModelConfig::from_json("config.json", json.to_string().as_bytes());
-    parse(&json).unwrap();
+    let whole = parse(&json).unwrap();
+    let mut saved = json.clone();
+    let text = saved["text_config"].as_object_mut().unwrap();
+    for key in ["global_head_dim", "num_global_key_value_heads"] {
+        text.remove(key).unwrap();
+    }
+    let own = serde_json::json!({"head_dim": 512, "num_key_value_heads": 2});
+    let global =
+        (0..30).filter(|layer| layer % 6 == 5).map(|layer| (layer.to_string(), own.clone()));
+    text.insert("per_layer_config".into(), Value::Object(global.collect()));
+    assert_eq!(parse(&saved).unwrap(), whole);
+    // The old keys may say the same again.
+    let mut both = saved.clone();
+    both["text_config"]["global_head_dim"] = 512.into();
+    assert_eq!(parse(&both).unwrap(), whole);
+    both["text_config"]["global_head_dim"] = 256.into();
+    assert!(parse(&both).unwrap_err().to_string().contains("`global_head_dim`"));
+    // Layers that are alike have heads that are alike, and nothing else differs.
     for (layer, key, value) in
         [("5", "head_dim", 256), ("4", "head_dim", 512), ("99", "head_dim", 512), ("5", "other", 1)]
     {
-        let mut json = json.clone();
+        let mut json = saved.clone();
         json["text_config"]["per_layer_config"][layer][key] = value.into();
         let error = parse(&json).unwrap_err().to_string();
-        assert!(error.contains("per_layer_config") || error.contains("other"), "{error}");
+        assert!(error.contains("per_layer_config"), "{error}");
     }
 }

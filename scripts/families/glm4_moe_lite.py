@@ -57,8 +57,12 @@ def build(config):
 
 
 def publish(directory):
+    add_prediction_layer(directory, CONFIG)
+
+
+def add_prediction_layer(directory, config):
     """Adds some tensors of the layer that predicts a second token, and the bias in float32."""
-    layer, hidden = f"model.layers.{CONFIG['num_hidden_layers']}", CONFIG["hidden_size"]
+    layer, hidden = f"model.layers.{config['num_hidden_layers']}", config["hidden_size"]
     generator = torch.Generator().manual_seed(8)
     extra = {
         f"{layer}.eh_proj.weight": torch.randn(hidden, 2 * hidden, generator=generator).bfloat16(),
@@ -81,9 +85,13 @@ def publish(directory):
 
 
 def routers(model):
+    return group_routers(model, "Glm4MoeLiteTopkRouter", CONFIG)
+
+
+def group_routers(model, name, config):
     """Experts within the groups that were chosen, and the groups."""
-    modules = [m for m in model.modules() if type(m).__name__ == "Glm4MoeLiteTopkRouter"]
-    groups, chosen = CONFIG["n_group"], CONFIG["topk_group"]
+    modules = [m for m in model.modules() if type(m).__name__ == name]
+    groups, chosen = config["n_group"], config["topk_group"]
 
     def pair(module):
         def scores(output):

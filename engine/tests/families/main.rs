@@ -50,15 +50,16 @@ macro_rules! family {
 
 family!(deepseek_v2, "deepseek-v2");
 family!(deepseek_v2_lite, "deepseek-v2-lite");
+family!(deepseek_v3, "deepseek-v3");
 family!(glm4_moe_lite, "glm4-moe-lite");
 family!(gemma4, "gemma4");
 family!(gpt_oss_mxfp4, "gpt-oss");
 family!(gpt_oss_bf16, "gpt-oss-bf16");
 family!(granite_moe, "granite-moe");
+family!(granite_moe_bias, "granite-moe-bias");
 family!(mixtral, "mixtral");
 family!(olmoe, "olmoe");
 family!(qwen2_moe, "qwen2-moe");
-family!(granite_moe_bias, "granite-moe-bias");
 family!(qwen3_5_moe, "qwen3-5-moe");
 family!(qwen3_next, "qwen3-next");
 family!(qwen3_next_bias, "qwen3-next-bias");

@@ -22,19 +22,20 @@ use crate::harness::family_tokens as tokens;
 const FAMILIES: &[(&str, Option<&str>)] = &[
     ("deepseek-v2", None),
     ("deepseek-v2-lite", None),
+    ("deepseek-v3", None),
     ("gemma4", None),
     ("glm4-moe-lite", None),
     ("gpt-oss", None),
     ("gpt-oss-bf16", None),
     ("granite-moe", None),
-    ("mixtral", None),
     ("granite-moe-bias", None),
+    ("mixtral", None),
     ("olmoe", None),
     ("qwen2-moe", None),
     ("qwen3-5-moe", None),
     ("qwen3-next", None),
-];
     ("qwen3-next-bias", None),
+];
 
 /// Rows of a second computation: it reads pages and states that the first pieces left.
 const PIECE: usize = 23;
