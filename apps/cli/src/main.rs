@@ -35,6 +35,7 @@ mod settings;
 mod speed;
 mod stats;
 mod subject;
+mod turn;
 mod upgrade;
 mod verify;
 mod welcome;

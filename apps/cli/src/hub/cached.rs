@@ -3,7 +3,7 @@
 use super::choice::Choice;
 use super::gguf::{GgufFiles, choose};
 use super::listing::{Listing, Wanted};
-use super::repository::{Reference, Repository, RepositoryCache, is_hash};
+use super::repository::{Reference, Repository, RepositoryCache, is_commit};
 use super::{Obtained, Surroundings, ending};
 use crate::failure::{Failure, Result};
 use std::path::{Path, PathBuf};
@@ -99,7 +99,7 @@ pub fn remember_commit(around: &Surroundings, repository: &Repository, commit: &
 fn known_commit(around: &Surroundings, repository: &Repository) -> Option<String> {
     let text = std::fs::read_to_string(commit_file(around, repository)).unwrap_or_default();
     let commit = if text.is_empty() { &repository.revision } else { text.trim() };
-    is_hash(commit).then(|| commit.into())
+    is_commit(commit).then(|| commit.into())
 }
 
 /// A store of a repository that was downloaded, in whole or in part.

@@ -3,6 +3,7 @@
 //! They are kept in Nestling's cache by commit, and open as a checkpoint whose weights are
 //! elsewhere, so that everything that a conversion would refuse is refused before a download.
 
+use super::digest::Digest;
 use super::download::{Hub, Trouble};
 use super::gguf::GgufFiles;
 use super::listing::{Listing, Wanted};
@@ -11,6 +12,7 @@ use super::{Surroundings, cannot_run};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
+use crate::turn::Turn;
 use nestling::formats::gguf::GgufHeader;
 use nestling::formats::safetensors::{PREFIX_BYTES, header_length};
 use nestling::formats::{Checkpoint, ImportError, ModelConfig, write_front};
@@ -21,6 +23,9 @@ use std::sync::{Mutex, PoisonError};
 
 /// What is read of a file before it says how long its header is.
 const FIRST_BYTES: u64 = 16 << 10;
+
+/// Largest file that is read whole: the index of the largest checkpoints takes a sixth of it.
+const SMALL_BYTES_MAX: u64 = 64 << 20;
 
 /// Files whose headers are read at a time.
 const AT_ONCE: usize = 8;
@@ -48,6 +53,7 @@ impl<'a> Headers<'a> {
 
     /// A checkpoint in the transformers layout, and the files that hold its weights.
     pub fn checkpoint(&self) -> Result<(Checkpoint, Vec<Wanted>)> {
+        let _turn = self.turn()?;
         let small = self.listing.description()?;
         for file in small.iter().filter(|file| file.name != "tokenizer.json") {
             self.small(file)?;
@@ -63,8 +69,17 @@ impl<'a> Headers<'a> {
 
     /// A model in GGUF files.
     pub fn gguf(&self, files: &GgufFiles) -> Result<Checkpoint> {
+        let _turn = self.turn()?;
         self.all(&files.parts, &|file| self.gguf_part(file))?;
         self.open(&self.folder.join(files.parts.first().map_or("", |part| &part.name)))
+    }
+
+    /// Nobody reads what another process has half written.
+    fn turn(&self) -> Result<Turn> {
+        let mut bar = None;
+        Turn::take(&self.folder.with_extension("lock"), &mut || {
+            bar.get_or_insert_with(|| Progress::spinner(self.console, "waiting for the headers"));
+        })
     }
 
     fn open(&self, path: &Path) -> Result<Checkpoint> {
@@ -91,7 +106,21 @@ impl<'a> Headers<'a> {
         if std::fs::metadata(&path).is_ok_and(|data| data.len() == file.size) {
             return Ok(());
         }
+        if file.size > SMALL_BYTES_MAX {
+            let most = SMALL_BYTES_MAX >> 20;
+            let message =
+                format!("its {} has {} bytes, more than {most} MiB", file.name, file.size);
+            return Err(cannot_run(&message));
+        }
         let bytes = self.ranges.read(file, 0..file.size).map_err(|e| self.hub.explain(e))?;
+        let mut digest = Digest::of(file);
+        digest.update(&bytes);
+        let name = digest.name();
+        if !digest.is_of(file) {
+            let what = "its content does not have the announced";
+            return Err(Failure::new(format!("{} arrived damaged: {what} {name}", file.name))
+                .advise("run the command again"));
+        }
         std::fs::write(&path, bytes).map_err(|error| Failure::file("write", &path, &error))
     }
 

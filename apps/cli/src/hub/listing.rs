@@ -1,9 +1,12 @@
 //! What a repository holds, and which of it a conversion needs.
 
-use super::repository::{FOLDERS_MAX, is_file_name, is_hash, is_path};
+use super::repository::{FOLDERS_MAX, is_commit, is_file_name, is_hash, is_path};
 use crate::failure::{Failure, Result};
-use serde_json::Value;
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
+use std::fmt;
+use std::io::{BufReader, Read};
 use std::path::Path;
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -33,19 +36,16 @@ pub struct Listing {
     files: Vec<Wanted>,
 }
 
-fn unreadable(what: &str) -> Failure {
-    Failure::new(format!("the Hub's answer makes no sense: {what}"))
-        .advise("check HF_ENDPOINT, or try again later")
-}
-
 impl Listing {
-    /// Reads the answer of `/api/models/{id}/revision/{revision}?blobs=true`.
-    pub fn parse(answer: &Value) -> Result<Self> {
-        let commit = answer["sha"].as_str().filter(|sha| is_hash(sha));
-        let commit = commit.ok_or_else(|| unreadable("no commit"))?.to_owned();
-        let siblings = answer["siblings"].as_array().ok_or_else(|| unreadable("no files"))?;
-        let files = siblings.iter().filter_map(file).collect();
-        Ok(Self { commit, files })
+    /// Reads the answer of `/api/models/{id}/revision/{revision}?blobs=true`, file by file: what is
+    /// not needed of it is never held.
+    pub fn read(answer: impl Read) -> serde_json::Result<Self> {
+        let answer: Answer = serde_json::from_reader(answer)?;
+        if is_commit(&answer.sha) {
+            return Ok(Self { commit: answer.sha.to_ascii_lowercase(), files: answer.siblings.0 });
+        }
+        let sha = answer.sha.chars().take(80).collect::<String>();
+        Err(serde_json::Error::custom(format!("its commit is `{}`", sha.escape_debug())))
     }
 
     /// What lies in a snapshot of the cache, as if the Hub had listed it.
@@ -116,36 +116,123 @@ fn add_files(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<Wanted>)
     }
 }
 
-fn file(sibling: &Value) -> Option<Wanted> {
-    let name = sibling["rfilename"].as_str().filter(|name| is_path(name))?;
-    let lfs = &sibling["lfs"];
-    let size = sibling["size"].as_u64().or_else(|| lfs["size"].as_u64())?;
-    let blob = lfs["sha256"].as_str().or_else(|| sibling["blobId"].as_str())?;
-    is_hash(blob).then(|| Wanted { name: name.into(), size, blob: blob.into() })
+/// What the Hub says of a commit, as far as it matters.
+#[derive(Deserialize)]
+struct Answer {
+    sha: String,
+    siblings: Files,
+}
+
+/// The files that can be fetched and kept under their names.
+struct Files(Vec<Wanted>);
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    #[serde(rename = "blobId")]
+    blob: Option<String>,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: Option<String>,
+    size: Option<u64>,
+}
+
+impl Sibling {
+    /// None of a file whose name is not taken or that nothing is known of; an error says what its
+    /// hash is, where it is none.
+    fn wanted(self) -> std::result::Result<Option<Wanted>, String> {
+        if !is_path(&self.rfilename) {
+            return Ok(None);
+        }
+        let lfs = self.lfs.unwrap_or(Lfs { sha256: None, size: None });
+        let is_large = lfs.sha256.is_some();
+        let (Some(size), Some(blob)) = (self.size.or(lfs.size), lfs.sha256.or(self.blob)) else {
+            return Ok(None);
+        };
+        if blob.len() != if is_large { 64 } else { 40 } || !is_hash(&blob) {
+            let blob = blob.chars().take(80).collect::<String>();
+            return Err(format!("the hash of {} is `{}`", self.rfilename, blob.escape_debug()));
+        }
+        Ok(Some(Wanted { name: self.rfilename, size, blob: blob.to_ascii_lowercase() }))
+    }
+}
+
+impl<'de> Deserialize<'de> for Files {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Each;
+        impl<'de> Visitor<'de> for Each {
+            type Value = Files;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of files")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut files: A,
+            ) -> std::result::Result<Files, A::Error> {
+                let mut found = Vec::new();
+                while let Some(sibling) = files.next_element::<Sibling>()? {
+                    found.extend(sibling.wanted().map_err(A::Error::custom)?);
+                }
+                Ok(Files(found))
+            }
+        }
+        deserializer.deserialize_seq(Each)
+    }
+}
+
+/// The index of a checkpoint in several files.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: Shards,
+}
+
+/// The files that an index names; the names of its tensors are not held.
+struct Shards(BTreeSet<String>);
+
+impl<'de> Deserialize<'de> for Shards {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Each;
+        impl<'de> Visitor<'de> for Each {
+            type Value = Shards;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of tensors to files")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Shards, A::Error> {
+                let mut names = BTreeSet::new();
+                while let Some((_, name)) = map.next_entry::<serde::de::IgnoredAny, String>()? {
+                    if !is_file_name(&name) {
+                        return Err(A::Error::custom("weight_map has a name that is no file name"));
+                    }
+                    names.insert(name);
+                }
+                Ok(Shards(names))
+            }
+        }
+        deserializer.deserialize_map(Each)
+    }
 }
 
 fn shard_names(index: &Path) -> Result<BTreeSet<String>> {
-    let wrong = |what: &str| {
-        Failure::new(format!("{}: {what}", index.display()))
+    let file = std::fs::File::open(index).map_err(|e| Failure::file("read", index, &e))?;
+    let read: serde_json::Result<Index> = serde_json::from_reader(BufReader::new(file));
+    read.map(|index| index.weight_map.0).map_err(|error| {
+        Failure::new(format!("{}: not an index of weights: {error}", index.display()))
             .advise("delete the file and run the command again")
-    };
-    let text = std::fs::read(index).map_err(|e| Failure::file("read", index, &e))?;
-    let json: Value =
-        serde_json::from_slice(&text).map_err(|error| wrong(&format!("not JSON: {error}")))?;
-    let map = json["weight_map"].as_object().ok_or_else(|| wrong("no weight_map"))?;
-    let names = map.values().map(|name| {
-        let name = name.as_str().filter(|name| is_file_name(name));
-        name.map(str::to_owned).ok_or_else(|| wrong("weight_map has a name that is no file name"))
-    });
-    names.collect()
+    })
 }
 
 impl Wanted {
-    /// SHA-256 of the content, where the Hub tells it.
-    pub fn sha256(&self) -> Option<&str> {
-        Some(self.blob.as_str()).filter(|blob| blob.len() == 64)
-    }
-
     /// Whether a folder has every file that a conversion needs.
     pub fn all_present(checkpoint: &Path) -> bool {
         let has = |name: &str| checkpoint.join(name).is_file();

@@ -7,6 +7,8 @@
 
 mod cached;
 mod choice;
+mod client;
+mod digest;
 mod download;
 mod gguf;
 mod headers;
@@ -22,6 +24,7 @@ mod upgrade;
 
 pub use cached::downloaded;
 pub use repository::{Reference, Repository};
+pub use space::on_disk;
 pub use survey::{Arrival, Survey, estimated, survey};
 pub use upgrade::upgrade;
 
@@ -33,6 +36,7 @@ use crate::opened::memory_budget;
 use crate::places;
 use cached::Cached;
 use choice::{Choice, StoreFiles};
+use client::Limits;
 use download::{Hub, Trouble};
 use gguf::GgufFiles;
 use headers::Headers;
@@ -44,6 +48,7 @@ use origin::Origin;
 use repository::RepositoryCache;
 use sections::Sections;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const ENDPOINT: &str = "https://huggingface.co";
 
@@ -73,6 +78,7 @@ pub struct Surroundings {
     /// Nestling's cache of headers.
     pub headers: PathBuf,
     pub token: Option<String>,
+    pub limits: Limits,
     pub offline: bool,
     /// What a conversion is calibrated with, as a part of the store's name.
     pub calibration: String,
@@ -92,6 +98,7 @@ impl Surroundings {
             stores: places::nestling_cache()?.join("stores"),
             headers: places::nestling_cache()?.join("headers"),
             token: token(hub)?,
+            limits: limits(),
             offline: offline(hub),
             calibration: calibration::name(calibration)?,
             gguf_calibration: calibration::name(&calibration::of_gguf(calibration))?,
@@ -113,7 +120,7 @@ pub fn obtain(
     if around.offline {
         return cached.find().ok_or_else(|| not_cached(reference));
     }
-    let hub = Hub::connect(repository, &cache, around)?;
+    let hub = Hub::new(repository, &cache, around);
     let listing = match hub.listing() {
         Ok(listing) => listing,
         Err(Trouble::Unreachable(reason)) => {
@@ -283,6 +290,17 @@ fn offline(hub: &HubArgs) -> bool {
         matches!(value.to_ascii_lowercase().as_str(), "" | "0" | "false" | "no" | "off")
     };
     hub.offline || std::env::var("HF_HUB_OFFLINE").is_ok_and(|value| !falsey(value.trim()))
+}
+
+/// Whoever has a slow line says so to the Hub's own tools, too.
+fn limits() -> Limits {
+    let said = std::env::var("HF_HUB_DOWNLOAD_TIMEOUT").ok();
+    let seconds = said.and_then(|text| text.trim().parse::<u32>().ok()).filter(|s| *s > 0);
+    let limits = Limits::default();
+    match seconds {
+        Some(seconds) => Limits { silence: Duration::from_secs(seconds.into()), ..limits },
+        None => limits,
+    }
 }
 
 /// `--hf-token` or `HF_TOKEN`, else the file that the Hub's own tools write at login.

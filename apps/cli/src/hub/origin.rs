@@ -1,6 +1,6 @@
 //! Where a downloaded store came from, remembered in a small file beside it.
 
-use super::repository::{is_hash, is_path};
+use super::repository::{is_commit, is_path};
 use crate::failure::{Failure, Result};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ impl Origin {
     pub fn of(store: &Path) -> Option<Self> {
         let text = std::fs::read(Self::path(store)).ok()?;
         let origin: Self = serde_json::from_slice(&text).ok()?;
-        (is_hash(&origin.commit) && is_path(&origin.file)).then_some(origin)
+        (is_commit(&origin.commit) && is_path(&origin.file)).then_some(origin)
     }
 
     /// Remembers it beside the store.

@@ -1,8 +1,9 @@
 //! Names of repositories, and where the standard cache keeps them.
 
+use super::listing::Wanted;
 use crate::failure::{Failure, Result};
-use std::fmt;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 /// `owner/repo` at a revision, with a name that is safe in paths and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,11 +91,6 @@ impl Repository {
         self.id.replace('/', "--")
     }
 
-    pub fn hub(&self, revision: &str) -> hf_hub::Repo {
-        let kind = hf_hub::RepoType::Model;
-        hf_hub::Repo::with_revision(self.id.clone(), kind, revision.into())
-    }
-
     pub fn cache(&self, root: PathBuf) -> RepositoryCache {
         let folder = root.join(format!("models--{}", self.folder()));
         RepositoryCache { repository: self.clone(), root, folder }
@@ -136,18 +132,59 @@ impl RepositoryCache {
         let path = self.folder.join("refs").join(Path::new(&self.repository.revision));
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let commit = if text.is_empty() { &self.repository.revision } else { text.trim() };
-        is_hash(commit).then(|| commit.into())
+        is_commit(commit).then(|| commit.into())
+    }
+
+    /// Where a program that downloads a blob keeps others from doing so.
+    pub fn lock(&self, blob: &str) -> PathBuf {
+        let folder = format!("models--{}", self.repository.folder());
+        self.root.join(".locks").join(folder).join(format!("{blob}.lock"))
     }
 
     /// Notes what the revision means, as the Hub's own tools do.
     pub fn set_revision(&self, commit: &str) -> Result<()> {
-        let cache = hf_hub::Cache::new(self.root.clone());
-        let repo = self.repository.hub(&self.repository.revision);
-        cache.repo(repo).create_ref(commit).map_err(|e| Failure::file("write to", &self.folder, &e))
+        let path = self.folder.join("refs").join(&self.repository.revision);
+        let failed = |error| Failure::file("write", &path, &error);
+        path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
+        std::fs::write(&path, commit).map_err(failed)
+    }
+
+    /// Shows a blob under its name in a commit: by a link, or where there are none, by moving it.
+    pub fn link(&self, commit: &str, file: &Wanted) -> Result<()> {
+        let path = self.snapshot(commit).join(&file.name);
+        let failed = |error| Failure::file("write", &path, &error);
+        path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
+        if std::fs::symlink_metadata(&path).is_ok() {
+            std::fs::remove_file(&path).map_err(failed)?;
+        }
+        let up = "../".repeat(2 + file.name.matches('/').count());
+        let target = format!("{up}blobs/{}", file.blob);
+        match symlink(Path::new(&target), &path) {
+            // Another program was faster.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(_) => std::fs::rename(self.blob(&file.blob), &path).map_err(failed),
+            Ok(()) => Ok(()),
+        }
     }
 }
 
-/// Whether text is a hash in hexadecimal, and so harmless as a file name.
+#[cfg(unix)]
+use std::os::unix::fs::symlink;
+
+#[cfg(windows)]
+use std::os::windows::fs::symlink_file as symlink;
+
+#[cfg(not(any(unix, windows)))]
+fn symlink(_target: &Path, _link: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Whether text is a commit.
+pub fn is_commit(text: &str) -> bool {
+    text.len() == 40 && is_hash(text)
+}
+
+/// Whether text is a hash in hexadecimal, of git or SHA-256, and so harmless as a file name.
 pub fn is_hash(text: &str) -> bool {
-    (32..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
+    matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit())
 }

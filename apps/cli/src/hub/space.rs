@@ -108,8 +108,10 @@ impl Disk {
 /// Bytes of a file that are in the cache, complete or in part.
 pub fn present(cache: &RepositoryCache, checkpoint: &Path, file: &Wanted) -> u64 {
     let length = |path: PathBuf| std::fs::metadata(path).map(|data| data.len()).ok();
+    let blob = cache.blob(&file.blob);
     length(checkpoint.join(&file.name))
-        .or_else(|| length(cache.blob(&file.blob).with_extension("part")))
+        .or_else(|| length(blob.clone()))
+        .or_else(|| length(blob.with_extension("part")))
         .unwrap_or(0)
 }
 
@@ -124,13 +126,13 @@ fn existing(path: &Path) -> PathBuf {
 
 /// Bytes that a file takes of the disk: one that is written out of order may have holes.
 #[cfg(unix)]
-fn on_disk(file: &std::fs::Metadata) -> u64 {
+pub fn on_disk(file: &std::fs::Metadata) -> u64 {
     use std::os::unix::fs::MetadataExt;
     file.blocks().saturating_mul(512)
 }
 
 #[cfg(not(unix))]
-fn on_disk(file: &std::fs::Metadata) -> u64 {
+pub fn on_disk(file: &std::fs::Metadata) -> u64 {
     file.len()
 }
 

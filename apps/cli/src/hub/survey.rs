@@ -61,7 +61,7 @@ pub fn survey(
             false => Survey::Unconverted(found.checkpoint),
         });
     }
-    let hub = Hub::connect(&reference.repository, &cache, around)?;
+    let hub = Hub::new(&reference.repository, &cache, around);
     let listing = hub.listing().map_err(|trouble| hub.explain(trouble))?;
     let asked = Asked { hub: &hub, cache: &cache, listing: &listing, around, console };
     match Choice::of(&listing, reference, around.room)? {

@@ -1,8 +1,9 @@
 use super::*;
 use crate::console::Console;
 use crate::failure::Exit;
-use standin::{Standin, blob_name};
+use standin::{Manner, Standin, blob_name};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 #[path = "../../tests/standin/mod.rs"]
 mod standin;
@@ -18,7 +19,7 @@ struct Bench {
     around: Surroundings,
     repository: Reference,
     files: BTreeMap<String, Vec<u8>>,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 fn noise(length: usize, seed: u8) -> Vec<u8> {
@@ -90,13 +91,14 @@ fn bench_with(config: Vec<u8>) -> Bench {
         stores: directory.path().join("stores"),
         headers: directory.path().join("headers"),
         token: None,
+        limits: Limits { pause: Duration::from_millis(1), ..Limits::default() },
         offline: false,
         calibration: "prose1".into(),
         gguf_calibration: "none".into(),
         room: u64::MAX,
     };
     let repository = Reference::parse("Owner/Small-MoE", "main").unwrap();
-    Bench { server, around, repository, files, _directory: directory }
+    Bench { server, around, repository, files, directory: directory }
 }
 
 fn quiet() -> Console {
@@ -119,9 +121,54 @@ impl Bench {
     /// Requests for a file's body, not for its length or header.
     fn bodies(&self, name: &str) -> Vec<String> {
         let requests = self.server.requests().into_iter();
+        let last = format!(", Some({}))", self.files[name].len() - 1);
         requests
-            .filter(|r| r.contains("/cdn/") && r.contains(name) && r.ends_with(", None)"))
+            .filter(|r| r.contains("/cdn/") && r.contains(name))
+            .filter(|r| r.ends_with(&last) || r.ends_with(", None)"))
             .collect()
+    }
+
+    /// Where each request for a file's body began.
+    fn starts(&self, name: &str) -> Vec<String> {
+        let start = |request: &String| {
+            let range = request.split(" (").nth(1).unwrap();
+            range.split(',').next().unwrap().to_owned()
+        };
+        self.bodies(name).iter().map(start).collect()
+    }
+
+    fn behave(&self, manner: Manner) {
+        self.server.state.lock().unwrap().manner = manner;
+    }
+
+    /// The error of a download in that manner, which must come soon.
+    fn refusal(&mut self, manner: Manner) -> Failure {
+        self.around.limits.silence = Duration::from_secs(2);
+        self.around.limits.listing = Duration::from_secs(20);
+        self.behave(manner);
+        let started = Instant::now();
+        let failure = self.obtain().unwrap_err();
+        let took = started.elapsed();
+        assert!(took < Duration::from_secs(60), "{manner:?}: {took:?}");
+        failure
+    }
+
+    /// What lies below the folder of all caches, with its length.
+    fn everything(&self) -> BTreeMap<PathBuf, u64> {
+        fn add(folder: &Path, found: &mut BTreeMap<PathBuf, u64>) {
+            for entry in std::fs::read_dir(folder).unwrap().flatten() {
+                match entry.file_type().unwrap().is_dir() {
+                    true => add(&entry.path(), found),
+                    false => {
+                        let length = std::fs::metadata(entry.path()).unwrap().len();
+                        found.insert(entry.path(), length);
+                    }
+                }
+            }
+        }
+        let mut found = BTreeMap::new();
+        add(self.directory.path(), &mut found);
+        found
     }
 }
 
@@ -161,12 +208,7 @@ fn a_broken_connection_is_resumed_where_it_broke() {
         vec![(FIRST.into(), 100_000), (FIRST.into(), 50_000), (SECOND.into(), 0)];
     let obtained = bench.obtain().unwrap();
     bench.expect_whole(&obtained);
-    let bodies = bench.bodies(FIRST);
-    let starts = ["(0, None)", "(100000, None)", "(150000, None)"];
-    assert_eq!(bodies.len(), starts.len(), "{bodies:?}");
-    for (request, start) in bodies.iter().zip(starts) {
-        assert!(request.ends_with(start), "{bodies:?}");
-    }
+    assert_eq!(bench.starts(FIRST), ["0", "100000", "150000"]);
 }
 
 #[test]
@@ -184,9 +226,8 @@ fn a_download_that_was_killed_goes_on() {
     part(SECOND, bench.files[SECOND].len());
     let obtained = bench.obtain().unwrap();
     bench.expect_whole(&obtained);
-    assert!(bench.bodies(FIRST)[0].ends_with("(123456, None)"));
-    let last = bench.files[SECOND].len() - 1;
-    assert!(bench.bodies(SECOND)[0].ends_with(&format!("({last}, None)")));
+    assert_eq!(bench.starts(FIRST), ["123456"]);
+    assert_eq!(bench.starts(SECOND), [""; 0]);
 }
 
 #[test]
@@ -243,4 +284,188 @@ fn refusals_say_what_to_do() {
     for revision in ["", "../main", "a//b", "x y"] {
         assert!(Repository::new("a/b", revision).is_err(), "{revision}");
     }
+}
+
+#[test]
+fn the_token_is_shown_to_the_hub_alone() {
+    let mut bench = bench();
+    bench.server.state.lock().unwrap().token = Some("secret".into());
+    bench.around.token = Some("secret".into());
+    bench.expect_whole(&bench.obtain().unwrap());
+    assert!(!bench.bodies(FIRST).is_empty());
+    assert_eq!(bench.server.state.lock().unwrap().leaks, [""; 0]);
+}
+
+#[test]
+fn headers_name_no_files() {
+    let names = |bench: &Bench| {
+        let precious = bench.directory.path().join("precious");
+        std::fs::write(&precious, "mine").unwrap();
+        [precious.display().to_string(), "../../../precious".into(), "..".into(), String::new()]
+    };
+    for number in 0..4 {
+        let bench = bench();
+        let name = names(&bench)[number].clone();
+        bench.server.state.lock().unwrap().names = Some(name.clone());
+        bench.expect_whole(&bench.obtain().unwrap());
+        let precious = bench.directory.path().join("precious");
+        assert_eq!(std::fs::read(&precious).unwrap(), b"mine", "{name}");
+        let everything = bench.everything();
+        let blobs = bench.around.downloads.join("models--Owner--Small-MoE/blobs");
+        let in_blobs = everything.keys().filter(|path| path.starts_with(&blobs)).count();
+        assert_eq!(in_blobs, 6, "{everything:?}");
+    }
+}
+
+/// A listing with one file more, of which something is changed.
+fn listing_with(key: &str, value: serde_json::Value) -> String {
+    let mut file = serde_json::json!({
+        "rfilename": "config.json", "size": 5, "blobId": "0".repeat(40), "lfs": null,
+    });
+    let mut listing = serde_json::json!({"sha": COMMIT});
+    match key {
+        "sha" => listing[key] = value,
+        _ => file[key] = value,
+    }
+    listing["siblings"] = serde_json::json!([file]);
+    listing.to_string()
+}
+
+#[test]
+fn listings_name_no_files_outside() {
+    let bench = bench();
+    let zeros = "0".repeat(40);
+    for (key, value) in [
+        ("sha", "../../../precious".into()),
+        ("sha", "main".into()),
+        ("sha", "0".repeat(39).into()),
+        ("sha", "0".repeat(64).into()),
+        ("sha", serde_json::Value::Null),
+        ("blobId", "/etc/passwd".into()),
+        ("blobId", "../../precious".into()),
+        ("blobId", "0".repeat(64).into()),
+        ("blobId", format!("{}/", &zeros[1..]).into()),
+        ("lfs", serde_json::json!({"sha256": zeros, "size": 5})),
+        ("lfs", serde_json::json!({"sha256": "../".repeat(21) + "x", "size": 5})),
+    ] {
+        let listing = listing_with(key, value);
+        bench.server.state.lock().unwrap().listing = Some(listing.clone());
+        let failure = bench.obtain().unwrap_err();
+        assert!(failure.message.contains("makes no sense"), "{listing}: {failure}");
+        assert_eq!(bench.everything(), BTreeMap::new());
+    }
+    // A name that is not taken is not asked for.
+    let listing = listing_with("rfilename", "../precious".into());
+    bench.server.state.lock().unwrap().listing = Some(listing);
+    let failure = bench.obtain().unwrap_err();
+    assert!(failure.message.contains("holds no model"), "{failure}");
+}
+
+#[test]
+fn a_listing_is_bounded() {
+    let bench = bench();
+    let name = |number: usize| format!("a/{number:0200}.txt");
+    let file = |number| serde_json::json!({"rfilename": name(number), "size": 5, "blobId": "0".repeat(40)});
+    let files: Vec<_> = (0..120_000).map(file).collect();
+    let listing = serde_json::json!({"sha": COMMIT, "siblings": files}).to_string();
+    assert!(listing.len() > 32 << 20);
+    bench.server.state.lock().unwrap().listing = Some(listing);
+    let failure = bench.obtain().unwrap_err();
+    assert!(failure.message.contains("longer than 32 MiB"), "{failure}");
+    // One that has no end but is no longer than that.
+    let deep = format!("{{\"sha\": \"{COMMIT}\", \"siblings\": {}", "[".repeat(1 << 20));
+    bench.server.state.lock().unwrap().listing = Some(deep);
+    let failure = bench.obtain().unwrap_err();
+    assert!(failure.message.contains("makes no sense"), "{failure}");
+}
+
+#[test]
+fn nobody_is_waited_for_without_end() {
+    for manner in [Manner::SilentListing, Manner::SilentFile, Manner::Trickle] {
+        let mut bench = bench();
+        let failure = bench.refusal(manner);
+        let said = "nothing, or hardly anything, came for 2 s";
+        assert!(failure.message.contains(said), "{manner:?}: {failure}");
+        assert!(failure.advice.unwrap().contains("goes on where it stopped"));
+        // It goes on with what has come.
+        bench.around.limits = Limits::default();
+        bench.behave(Manner::Sound);
+        bench.expect_whole(&bench.obtain().unwrap());
+    }
+}
+
+#[test]
+fn no_more_is_taken_than_was_announced() {
+    let bench = bench();
+    bench.behave(Manner::Endless);
+    bench.expect_whole(&bench.obtain().unwrap());
+    let announced: usize = bench.files.values().map(Vec::len).sum();
+    let everything = bench.everything();
+    let written: u64 = everything.values().sum();
+    assert!(written < 3 * announced as u64, "{everything:?}");
+    // What was on its way when the line was closed.
+    assert!(bench.server.served() < announced + (32 << 20));
+}
+
+#[test]
+fn redirects_are_counted() {
+    let mut bench = bench();
+    let failure = bench.refusal(Manner::Loop);
+    assert!(failure.message.contains("more than 10 redirects"), "{failure}");
+    let requests = bench.server.requests();
+    let asked = requests.iter().filter(|request| request.contains(FIRST)).count();
+    assert!(asked < 20, "{asked} requests");
+    let failure = bench.refusal(Manner::Nowhere);
+    assert!(failure.message.contains("a redirect to nowhere"), "{failure}");
+}
+
+#[test]
+fn a_few_bytes_at_a_time_are_no_progress() {
+    let mut bench = bench();
+    let failure = bench.refusal(Manner::Short(10));
+    assert!(failure.message.contains("cannot reach"), "{failure}");
+    assert_eq!(bench.starts(FIRST), ["0", "10", "20", "30", "40"]);
+    bench.behave(Manner::Sound);
+    bench.expect_whole(&bench.obtain().unwrap());
+    assert_eq!(bench.starts(FIRST).last().unwrap(), "50");
+}
+
+#[test]
+fn small_files_are_compared_with_their_hash_too() {
+    for (name, at) in [("tokenizer.json", 77), ("config.json", 5)] {
+        let bench = bench();
+        bench.server.state.lock().unwrap().flips = vec![(name.into(), at)];
+        let failure = bench.obtain().unwrap_err();
+        let said = format!("{name} arrived damaged: its content does not have the announced SHA-1");
+        assert_eq!(failure.message, said);
+        bench.server.state.lock().unwrap().flips.clear();
+        bench.expect_whole(&bench.obtain().unwrap());
+    }
+}
+
+#[test]
+fn a_file_of_another_commit_is_not_fetched_again() {
+    let mut bench = bench();
+    let obtained = bench.obtain().unwrap();
+    let other = COMMIT.replace('0', "f");
+    bench.server = Standin::start("Owner/Small-MoE", &other, bench.files.clone());
+    bench.around.endpoint = bench.server.address.clone();
+    std::fs::remove_dir_all(obtained.checkpoint).unwrap();
+    let obtained = bench.obtain().unwrap();
+    bench.expect_whole(&obtained);
+    assert!(obtained.checkpoint.ends_with(other));
+    assert_eq!(bench.bodies(FIRST), [""; 0]);
+}
+
+#[test]
+fn several_downloads_of_one_file_share_it() {
+    let bench = bench();
+    std::thread::scope(|scope| {
+        let tasks: Vec<_> = (0..4).map(|_| scope.spawn(|| bench.obtain().map(drop))).collect();
+        for task in tasks {
+            task.join().unwrap().unwrap();
+        }
+    });
+    bench.expect_whole(&bench.obtain().unwrap());
+    assert_eq!(bench.starts(FIRST), ["0"]);
 }

@@ -35,7 +35,7 @@ pub fn upgrade(
             .advise("leave out --offline (and HF_HUB_OFFLINE)"));
     }
     let cache = reference.repository.cache(around.downloads.clone());
-    let hub = Hub::connect(&reference.repository, &cache, around)?;
+    let hub = Hub::new(&reference.repository, &cache, around);
     let listing = hub.listing().map_err(|trouble| hub.explain(trouble))?;
     let files = match Choice::of(&listing, &reference, around.room)? {
         Choice::Store(files) => files,

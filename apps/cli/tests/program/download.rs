@@ -1,6 +1,6 @@
 //! `-hf` against a stand-in for the Hub, with a checkpoint in Qwen3-30B-A3B's published layout.
 
-use super::standin::Standin;
+use super::standin::{Manner, Standin};
 use super::{Ran, crate_path, program};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -98,4 +98,37 @@ fn nobody_at_the_other_end() {
     command.env("HF_ENDPOINT", "http://127.0.0.1:9").env("HF_HOME", home.path());
     let output = command.args(["run", "-hf", REPOSITORY, "-p", "x"]).output().unwrap();
     Ran::from(output).fails(1, "cannot reach http://127.0.0.1:9", "--offline");
+}
+
+#[test]
+fn a_hub_that_misbehaves_is_left() {
+    const NO_SENSE: &str = "the Hub's answer makes no sense";
+    let cases = [
+        (Manner::SilentListing, "hardly anything, came for 2 s", "goes on where it stopped"),
+        (Manner::SilentFile, "hardly anything, came for 2 s", "goes on where it stopped"),
+        (Manner::Trickle, "hardly anything, came for 2 s", "goes on where it stopped"),
+        (Manner::Short(10), "cannot reach", "goes on where it stopped"),
+        (Manner::Loop, NO_SENSE, "HF_ENDPOINT"),
+        (Manner::Nowhere, NO_SENSE, "HF_ENDPOINT"),
+        (Manner::Endless, "", ""),
+    ];
+    // Most of the time is spent waiting.
+    std::thread::scope(|scope| {
+        for (manner, error, advice) in cases {
+            scope.spawn(move || {
+                let home = tempfile::tempdir_in(super::scratch()).unwrap();
+                let server = Standin::start(REPOSITORY, COMMIT, files());
+                server.state.lock().unwrap().manner = manner;
+                let mut command = program();
+                command.env("HF_ENDPOINT", &server.address).env("HF_HUB_DOWNLOAD_TIMEOUT", "2");
+                command.env("HF_HOME", home.path()).env("NESTLING_CACHE", home.path());
+                command.args(["run", "-hf", REPOSITORY, "-p", "hello", "-n", "8"]);
+                let ran: Ran = command.args(["--calibration", "none"]).output().unwrap().into();
+                match error {
+                    "" => drop(ran.ok()),
+                    _ => ran.fails(1, error, advice),
+                }
+            });
+        }
+    });
 }

@@ -1,11 +1,38 @@
 //! A small stand-in for the Hugging Face Hub on 127.0.0.1: listing, redirects as the real one gives
-//! them, ranges, and faults on demand.
+//! them, ranges, and faults on demand. Large files lie on a second host, which takes it for a failed
+//! test if it is shown a token.
 
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Bytes that are sent behind a file's last where a body does not end.
+const ENDLESS: usize = 64 << 20;
+
+/// A way to answer that no sound server has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Manner {
+    #[default]
+    Sound,
+    /// The request for the listing is read, and that is all.
+    SilentListing,
+    /// The same of requests for large files.
+    SilentFile,
+    /// A large file comes byte by byte, with pauses.
+    Trickle,
+    /// A large file has bytes behind its last.
+    Endless,
+    /// A large file is moved to where it was moved from.
+    Loop,
+    /// A large file is moved, and nothing says where to.
+    Nowhere,
+    /// So many bytes of a large file for each request, then the line breaks.
+    Short(usize),
+}
 
 /// What the server does wrong, and what it saw.
 #[derive(Default)]
@@ -17,6 +44,13 @@ pub struct State {
     pub flips: Vec<(String, usize)>,
     /// Token that must be presented.
     pub token: Option<String>,
+    pub manner: Manner,
+    /// What is said to be the name of every file's content, and the commit.
+    pub names: Option<String>,
+    /// What is said in place of the listing.
+    pub listing: Option<String>,
+    /// Requests to the second host with credentials.
+    pub leaks: Vec<String>,
     /// `GET path range` of every request.
     pub requests: Vec<String>,
     /// Bytes of bodies that were sent.
@@ -38,10 +72,14 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The name the Hub gives a file's content: SHA-256 for weights, 40 digits for the rest.
+/// The name the Hub gives a file's content: SHA-256 for weights, git's for the rest.
 pub fn blob_name(name: &str, content: &[u8]) -> String {
-    let hash = hex(&Sha256::digest(content));
-    if is_large(name) { hash } else { hash[..40].to_owned() }
+    if is_large(name) { hex(&Sha256::digest(content)) } else { git_name(content) }
+}
+
+fn git_name(content: &[u8]) -> String {
+    let hash = Sha1::new().chain_update(format!("blob {}\0", content.len()));
+    hex(&hash.chain_update(content).finalize())
 }
 
 fn is_large(name: &str) -> bool {
@@ -51,17 +89,17 @@ fn is_large(name: &str) -> bool {
 impl Standin {
     /// Serves one repository until the process ends.
     pub fn start(id: &str, commit: &str, files: BTreeMap<String, Vec<u8>>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("http://{}", listener.local_addr().unwrap());
+        let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let (hub, cdn) = (listen(), listen());
+        let address = format!("http://{}", hub.local_addr().unwrap());
+        // Another name and another port.
+        let second = format!("http://localhost:{}", cdn.local_addr().unwrap().port());
         let state = Arc::new(Mutex::new(State::default()));
-        let repository = Repository { id: id.into(), commit: commit.into(), files };
-        let server = (Arc::new(repository), state.clone(), address.clone());
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (repository, state, address) = server.clone();
-                std::thread::spawn(move || answer(&stream, &repository, &state, &address));
-            }
-        });
+        let repository = Arc::new(Repository { id: id.into(), commit: commit.into(), files });
+        let served = (repository.clone(), state.clone());
+        serve(hub, move |stream| answer(stream, &served.0, &served.1, &second));
+        let served = (repository, state.clone());
+        serve(cdn, move |stream| answer_second(stream, &served.0, &served.1));
         Self { address, state }
     }
 
@@ -75,16 +113,44 @@ impl Standin {
     }
 }
 
+impl Drop for Standin {
+    fn drop(&mut self) {
+        let leaks = &self.state.lock().unwrap_or_else(|state| state.into_inner()).leaks;
+        assert!(leaks.is_empty() || std::thread::panicking(), "another host was shown: {leaks:?}");
+    }
+}
+
+/// Answers each connection on a thread of its own.
+fn serve(listener: TcpListener, answer: impl Fn(&TcpStream) + Send + Sync + 'static) {
+    let answer = Arc::new(answer);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let answer = answer.clone();
+            std::thread::spawn(move || answer(&stream));
+        }
+    });
+}
+
+/// What is asked for when a file is to be kept, not only its header: how long it is, and its bytes to
+/// the last.
+fn is_for_keeping(request: &Request, content: &[u8]) -> bool {
+    match request.range {
+        None | Some((_, None) | (0, Some(0))) => true,
+        Some((_, Some(end))) => end + 1 >= content.len(),
+    }
+}
+
 struct Request {
     path: String,
     range: Option<(usize, Option<usize>)>,
     authorization: Option<String>,
+    cookie: Option<String>,
 }
 
 fn read_request(stream: &TcpStream) -> Option<Request> {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let path = lines.next()?.split(' ').nth(1)?.to_owned();
-    let mut request = Request { path, range: None, authorization: None };
+    let mut request = Request { path, range: None, authorization: None, cookie: None };
     for line in lines.take_while(|line| !line.is_empty()) {
         let (name, value) = line.split_once(": ")?;
         match name.to_ascii_lowercase().as_str() {
@@ -93,19 +159,20 @@ fn read_request(stream: &TcpStream) -> Option<Request> {
                 request.range = Some((start.parse().ok()?, end.parse().ok()));
             }
             "authorization" => request.authorization = Some(value.to_owned()),
+            "cookie" => request.cookie = Some(value.to_owned()),
             _ => {}
         }
     }
     Some(request)
 }
 
-fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<State>, address: &str) {
+fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<State>, second: &str) {
     let Some(request) = read_request(stream) else { return };
     let range = request.range.map_or(String::new(), |range| format!(" {range:?}"));
-    let expected = {
+    let (expected, manner, names, listed) = {
         let mut state = state.lock().unwrap();
         state.requests.push(format!("{}{range}", request.path));
-        state.token.clone()
+        (state.token.clone(), state.manner, state.names.clone(), state.listing.clone())
     };
     if expected.is_some_and(|t| request.authorization != Some(format!("Bearer {t}"))) {
         return send(stream, "401 Unauthorized", &[], b"{\"error\":\"Invalid credentials\"}");
@@ -115,7 +182,10 @@ fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<State>, add
     let known = |file: &str| files.get_key_value(file);
     let resolve = format!("/{id}/resolve/");
     if path.starts_with(&format!("/api/models/{id}/revision/")) {
-        let listing = listing(repository);
+        if manner == Manner::SilentListing {
+            return be_silent();
+        }
+        let listing = listed.unwrap_or_else(|| listing(repository));
         state.lock().unwrap().served += listing.len();
         return send(stream, "200 OK", &[], listing.as_bytes());
     }
@@ -124,22 +194,61 @@ fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<State>, add
             return send(stream, "404 Not Found", &[], b"Entry not found");
         };
         // Large files lie on another host, small ones behind a relative redirect.
-        let etag = format!("\"{}\"", blob_name(name, content));
+        let etag = names.clone().unwrap_or_else(|| format!("\"{}\"", blob_name(name, content)));
         let (status, key, target) = if is_large(name) {
-            ("302 Found", "X-Linked-Etag", format!("{address}/cdn/{name}?signature=x"))
+            ("302 Found", "X-Linked-Etag", format!("{second}/cdn/{name}?signature=x"))
         } else {
             let target = format!("/api/resolve-cache/models/{id}/{commit}/{name}");
             ("307 Temporary Redirect", "ETag", target)
         };
-        let headers = [("Location", target), (key, etag), ("X-Repo-Commit", commit.clone())];
+        let commit = names.unwrap_or_else(|| commit.clone());
+        let mut headers = vec![(key, etag), ("X-Repo-Commit", commit)];
+        match manner {
+            Manner::Nowhere if is_large(name) && is_for_keeping(&request, content) => {}
+            Manner::Loop if is_large(name) && is_for_keeping(&request, content) => {
+                headers.push(("Location", request.path));
+            }
+            _ => headers.push(("Location", target)),
+        }
         return send(stream, status, &headers, b"");
     }
     let cached = format!("/api/resolve-cache/models/{id}/{commit}/");
-    let name = path.strip_prefix(&cached).or_else(|| path.strip_prefix("/cdn/"));
-    match name.and_then(known) {
-        Some((name, content)) => send_file(stream, &request, repository, (name, content), state),
+    match path.strip_prefix(&cached).and_then(known) {
+        Some(file) => send_file(stream, &request, repository, file, state),
         None => send(stream, "404 Not Found", &[], b"Repository not found"),
     }
+}
+
+/// The second host: it has the large files, for everybody who has the address.
+fn answer_second(stream: &TcpStream, repository: &Repository, state: &Mutex<State>) {
+    let Some(request) = read_request(stream) else { return };
+    let range = request.range.map_or(String::new(), |range| format!(" {range:?}"));
+    let credentials = request.authorization.as_ref().or(request.cookie.as_ref());
+    let manner = {
+        let mut state = state.lock().unwrap();
+        state.requests.push(format!("{}{range}", request.path));
+        if let Some(credentials) = credentials {
+            state.leaks.push(format!("{credentials} for {}", request.path));
+        }
+        state.manner
+    };
+    if credentials.is_some() {
+        return send(stream, "400 Bad Request", &[], b"Only one auth mechanism allowed");
+    }
+    let path = request.path.split('?').next().unwrap();
+    let name = path.strip_prefix("/cdn/").filter(|_| request.path.ends_with("?signature=x"));
+    match name.and_then(|name| repository.files.get_key_value(name)) {
+        Some((_, content)) if manner == Manner::SilentFile && is_for_keeping(&request, content) => {
+            be_silent();
+        }
+        Some(file) => send_file(stream, &request, repository, file, state),
+        None => send(stream, "403 Forbidden", &[], b"Access denied"),
+    }
+}
+
+/// Longer than anybody should wait.
+fn be_silent() {
+    std::thread::sleep(Duration::from_secs(600));
 }
 
 fn send_file(
@@ -147,7 +256,7 @@ fn send_file(
     request: &Request,
     repository: &Repository,
     (name, content): (&String, &Vec<u8>),
-    state: &Mutex<State>,
+    shared: &Mutex<State>,
 ) {
     let start = request.range.map_or(0, |(start, _)| start);
     if start >= content.len() {
@@ -155,7 +264,7 @@ fn send_file(
     }
     let end = request.range.and_then(|(_, end)| end).map_or(content.len(), |end| end + 1);
     let mut body = content[start..end.min(content.len())].to_vec();
-    let mut state = state.lock().unwrap();
+    let mut state = shared.lock().unwrap();
     for (_, at) in state.flips.iter().filter(|(file, _)| file == name) {
         if let Some(byte) = at.checked_sub(start).and_then(|at| body.get_mut(at)) {
             *byte ^= 1;
@@ -163,20 +272,37 @@ fn send_file(
     }
     let cut = state.cuts.iter().position(|(file, _)| file == name);
     let cut = cut.filter(|&at| state.cuts[at].1 < body.len() && body.len() > 1);
-    let sent = cut.map_or(body.len(), |at| state.cuts.remove(at).1.min(body.len()));
+    let mut sent = cut.map_or(body.len(), |at| state.cuts.remove(at).1.min(body.len()));
+    let is_faulty = is_large(name) && is_for_keeping(request, content);
+    let manner = if is_faulty { state.manner } else { Manner::Sound };
+    if let Manner::Short(bytes) = manner {
+        sent = sent.min(bytes);
+    }
     state.served += sent;
+    let names = state.names.clone();
     drop(state);
     let head = format!(
         "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\nContent-Range: bytes {start}-{}/{}\r\n\
-         ETag: \"{}\"\r\nX-Repo-Commit: {}\r\nConnection: close\r\n\r\n",
-        body.len(),
+         ETag: {}\r\nX-Repo-Commit: {}\r\nConnection: close\r\n\r\n",
+        body.len() + if manner == Manner::Endless { ENDLESS } else { 0 },
         start + body.len() - 1,
         content.len(),
-        blob_name(name, content),
-        repository.commit,
+        names.clone().unwrap_or_else(|| format!("\"{}\"", blob_name(name, content))),
+        names.unwrap_or_else(|| repository.commit.clone()),
     );
     let _ = stream.write_all(head.as_bytes());
+    if manner == Manner::Trickle {
+        let pause = || std::thread::sleep(Duration::from_millis(20));
+        let one = |byte: &u8| stream.write_all(&[*byte]).map(|()| pause());
+        let _ = body.iter().try_for_each(one);
+        return;
+    }
     let _ = stream.write_all(&body[..sent]);
+    if manner == Manner::Endless {
+        let chunk = vec![0; 1 << 20];
+        let sent = (0..ENDLESS >> 20).take_while(|_| stream.write_all(&chunk).is_ok()).count();
+        shared.lock().unwrap().served += sent << 20;
+    }
 }
 
 fn send(mut stream: &TcpStream, status: &str, headers: &[(&str, String)], body: &[u8]) {

@@ -1,0 +1,257 @@
+//! Requests to the Hub and to the hosts that it sends to, within limits.
+//!
+//! Redirects are followed here, one request each, so that the token is known to stay where it
+//! belongs: with the scheme, host and port of the endpoint.
+
+use super::download::Trouble;
+use crate::failure::{Failure, plain};
+use std::io::{self, Read};
+use std::time::{Duration, Instant};
+use ureq::http::{Response, Uri};
+use ureq::{Agent, Body, Timeout};
+
+/// Redirects of one request.
+const REDIRECTS_MAX: usize = 10;
+
+/// Fewer bytes in a time of silence count as none.
+const LEAST_BYTES: u64 = 16 << 10;
+
+/// How long is waited for a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// For a host to be found and a connection to be made, each.
+    pub connect: Duration,
+    /// For an answer to begin, and for it to go on.
+    pub silence: Duration,
+    /// For the whole listing.
+    pub listing: Duration,
+    /// Before a second attempt; before each further one twice as long.
+    pub pause: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(30),
+            silence: Duration::from_secs(60),
+            listing: Duration::from_secs(120),
+            pause: Duration::from_millis(500),
+        }
+    }
+}
+
+/// What asks servers; copies share their connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    agent: Agent,
+    token: Option<String>,
+    pub limits: Limits,
+}
+
+impl Client {
+    pub fn new(token: Option<String>, limits: Limits) -> Self {
+        let config = Agent::config_builder()
+            .user_agent(concat!("nestling/", env!("CARGO_PKG_VERSION")))
+            .max_redirects(0)
+            .timeout_resolve(Some(limits.connect))
+            .timeout_connect(Some(limits.connect))
+            .timeout_send_request(Some(limits.silence))
+            .timeout_recv_response(Some(limits.silence))
+            .timeout_per_read(Some(limits.silence))
+            .build();
+        Self { agent: config.new_agent(), token, limits }
+    }
+
+    /// Asks for what lies at an address of the endpoint: all of it, or the bytes that a `Range`
+    /// header names, and if `within` is given, all until then.
+    pub fn get(
+        &self,
+        address: &str,
+        range: Option<&str>,
+        within: Option<Duration>,
+    ) -> Result<Response<Body>, Trouble> {
+        let started = Instant::now();
+        let mut at = absolute(address).ok_or_else(|| senseless(&format!("`{address}`")))?;
+        let mut token = self.token.as_deref();
+        for _ in 0..=REDIRECTS_MAX {
+            // A compressed answer has other bytes.
+            let mut request = self.agent.get(at.clone()).header("Accept-Encoding", "identity");
+            if let Some(range) = range {
+                request = request.header("Range", range);
+            }
+            if let Some(token) = token {
+                request = request.header("Authorization", format!("Bearer {token}"));
+            }
+            let left = within.map(|within| within.saturating_sub(started.elapsed()));
+            let request = request.config().timeout_global(left).build();
+            let response = request.call().map_err(|error| self.trouble(&error))?;
+            if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+                return Ok(response);
+            }
+            let location = response.headers().get("location");
+            let location = location.ok_or_else(|| senseless("a redirect to nowhere"))?;
+            let location = location.to_str().unwrap_or_default();
+            let next = target(&at, location).ok_or_else(|| {
+                senseless(&format!("a redirect to `{}`", location.escape_debug()))
+            })?;
+            if at.scheme_str() == Some("https") && next.scheme_str() != Some("https") {
+                return Err(senseless("a redirect from https to http"));
+            }
+            // Once gone, it does not come back: whoever sends back has chosen the address.
+            token = token.filter(|_| origin(&at) == origin(&next));
+            at = next;
+        }
+        Err(senseless(&format!("more than {REDIRECTS_MAX} redirects")))
+    }
+
+    fn trouble(&self, error: &ureq::Error) -> Trouble {
+        match error {
+            ureq::Error::StatusCode(status) => Trouble::Status(*status),
+            ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => {
+                let seconds = self.limits.connect.as_secs_f64();
+                Trouble::Unreachable(format!("no connection within {seconds} s"))
+            }
+            ureq::Error::Timeout(Timeout::Global) => too_long(self.limits.listing),
+            ureq::Error::Timeout(_) => silent(self.limits.silence),
+            ureq::Error::Io(error) => Trouble::Unreachable(plain(error)),
+            other => Trouble::Unreachable(other.to_string()),
+        }
+    }
+
+    /// A body, read for as long as it keeps coming.
+    pub fn read(&self, body: Body) -> Steady<impl Read> {
+        Steady {
+            inner: body.into_with_config().limit(u64::MAX).reader(),
+            silence: self.limits.silence,
+            since: Instant::now(),
+            bytes: 0,
+        }
+    }
+}
+
+/// A reader that takes a trickle for silence: a byte now and then would hold it for ever.
+pub struct Steady<R> {
+    inner: R,
+    silence: Duration,
+    since: Instant,
+    /// Bytes that came since then.
+    bytes: u64,
+}
+
+impl<R: Read> Read for Steady<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(out)?;
+        self.bytes += count as u64;
+        if self.bytes >= LEAST_BYTES {
+            (self.since, self.bytes) = (Instant::now(), 0);
+        } else if count > 0 && self.since.elapsed() >= self.silence {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(count)
+    }
+}
+
+/// What a broken body means.
+pub fn broken(error: &io::Error, limits: &Limits) -> Trouble {
+    match error.get_ref().and_then(|error| error.downcast_ref()) {
+        Some(ureq::Error::Timeout(Timeout::Global)) => too_long(limits.listing),
+        Some(ureq::Error::Timeout(_)) => silent(limits.silence),
+        _ if error.kind() == io::ErrorKind::TimedOut => silent(limits.silence),
+        _ => Trouble::Unreachable(plain(error)),
+    }
+}
+
+fn silent(limit: Duration) -> Trouble {
+    Trouble::Unreachable(format!("nothing, or hardly anything, came for {} s", limit.as_secs_f64()))
+}
+
+fn too_long(limit: Duration) -> Trouble {
+    Trouble::Unreachable(format!("the answer took longer than {} s", limit.as_secs_f64()))
+}
+
+/// An answer that no sound server gives.
+fn senseless(what: &str) -> Trouble {
+    Trouble::Failed(unreadable(what))
+}
+
+pub fn unreadable(what: &str) -> Failure {
+    Failure::new(format!("the Hub's answer makes no sense: {what}"))
+        .advise("check HF_ENDPOINT, or try again later")
+}
+
+/// An address of the web with a host.
+fn absolute(text: &str) -> Option<Uri> {
+    let uri: Uri = text.parse().ok()?;
+    let known = matches!(uri.scheme_str(), Some("http" | "https"));
+    (known && uri.host().is_some_and(|host| !host.is_empty())).then_some(uri)
+}
+
+/// Where a redirect goes.
+fn target(from: &Uri, location: &str) -> Option<Uri> {
+    let (scheme, authority) = (from.scheme_str()?, from.authority()?);
+    // What stands before the first slash is a scheme if it has a colon.
+    if location.split(['/', '?', '#']).next().is_some_and(|start| start.contains(':')) {
+        return absolute(location);
+    }
+    let folder = from.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+    absolute(&match location {
+        "" => return None,
+        rest if rest.starts_with("//") => format!("{scheme}:{rest}"),
+        rest if rest.starts_with('/') => format!("{scheme}://{authority}{rest}"),
+        rest => format!("{scheme}://{authority}{folder}/{rest}"),
+    })
+}
+
+/// Scheme, host and port: whom a token is meant for.
+fn origin(uri: &Uri) -> Option<(&str, String, u16)> {
+    let scheme = uri.scheme_str()?;
+    let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+    Some((scheme, uri.host()?.to_ascii_lowercase(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uri(text: &str) -> Uri {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn redirects_go_where_they_say() {
+        let from = uri("https://hub.example:8443/a/b/c?d=e");
+        for (location, expected) in [
+            ("https://cdn.example/x?y=z", Some("https://cdn.example/x?y=z")),
+            ("//cdn.example/x", Some("https://cdn.example/x")),
+            ("/x?y", Some("https://hub.example:8443/x?y")),
+            ("x", Some("https://hub.example:8443/a/b/x")),
+            ("", None),
+            ("ftp://cdn.example/x", None),
+            ("file:///etc/passwd", None),
+            ("javascript:1", None),
+            ("https:///x", None),
+            ("https://", None),
+        ] {
+            assert_eq!(target(&from, location), expected.map(uri), "{location}");
+        }
+    }
+
+    #[test]
+    fn scheme_host_and_port_are_an_origin() {
+        let home = uri("https://Hub.example/a");
+        for same in
+            ["https://hub.example/b?c", "https://hub.example:443/", "https://u@hub.example/"]
+        {
+            assert_eq!(origin(&home), origin(&uri(same)), "{same}");
+        }
+        for other in [
+            "http://hub.example/a",
+            "https://hub.example:8443/a",
+            "https://cdn.hub.example/a",
+            "https://hub.example.evil/a",
+            "https://hub.example@evil/a",
+        ] {
+            assert_ne!(origin(&home), origin(&uri(other)), "{other}");
+        }
+    }
+}
