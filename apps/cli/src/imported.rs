@@ -1,18 +1,19 @@
 //! GGUF files where a store is asked for: converted once, into Nestling's cache.
 
 use crate::args::{CalibrationArgs, Command};
+use crate::bytes::ByteSize;
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::hub::Obtained;
+use crate::identity::Identity;
 use crate::interrupt::Interrupt;
-use crate::{calibration, convert, places};
+use crate::{calibration, places, turn};
 use nestling::engine::convert::QUANTIZER_VERSION;
-use nestling::formats::gguf::part_names;
-use sha2::{Digest, Sha256};
-use std::fmt::Write as _;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+
+/// Digits of an identity that says too little to be believed.
+const OLD_IDENTITY_DIGITS: usize = 12;
 
 /// Puts stores in the place of the GGUF files that a command names.
 pub fn replace(command: &mut Command, console: &Console, interrupt: &Interrupt) -> Result<()> {
@@ -59,11 +60,11 @@ fn store_of(
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<PathBuf> {
-    let (stem, identity) = identity(path)?;
+    let Identity { stem, hash } = Identity::of(path)?;
     let folder = places::nestling_cache()?.join("stores").join("gguf");
     let stored = |calibration: &CalibrationArgs| {
         let calibrated = calibration::name(calibration)?;
-        Ok(folder.join(format!("{stem}-{identity}-q{QUANTIZER_VERSION}-{calibrated}.nest")))
+        Ok(folder.join(format!("{stem}-{hash}-q{QUANTIZER_VERSION}-{calibrated}.nest")))
     };
     let better: PathBuf = stored(calibration)?;
     if better.is_file() {
@@ -72,30 +73,28 @@ fn store_of(
     let store: PathBuf = stored(&calibration::of_gguf(calibration))?;
     if !store.is_file() {
         let obtained = Obtained { checkpoint: path.into(), store: store.clone() };
-        convert::into_cache(&obtained, calibration, console, interrupt)?;
+        tell_of_old(&folder, &stem, console);
+        turn::convert_once(&obtained, calibration, console, interrupt)?;
     }
     Ok(store)
 }
 
-/// The file's name, and what tells its state from others': of every part name, length and time.
-fn identity(path: &Path) -> Result<(String, String)> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let parts = part_names(&name).map_err(|error| Failure::new(error.to_string()))?;
-    let mut hash = Sha256::new();
-    for part in &parts {
-        let part_path = path.with_file_name(part);
-        let metadata = std::fs::metadata(&part_path);
-        let metadata = metadata.map_err(|error| Failure::file("read", &part_path, &error))?;
-        let modified = metadata.modified().ok();
-        let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let nanoseconds = since.map_or(0, |since| since.as_nanos());
-        hash.update(format!("{part}\0{}\0{nanoseconds}\0", metadata.len()));
+/// Stores of a file's name that have another form of identity, which no file is looked up by.
+fn tell_of_old(folder: &Path, stem: &str, console: &Console) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let rest = name.strip_prefix(stem).and_then(|rest| rest.strip_prefix('-'));
+        let identity = rest.and_then(|rest| rest.split_once("-q")).map(|(identity, _)| identity);
+        let is_old = identity.is_some_and(|identity| {
+            identity.len() == OLD_IDENTITY_DIGITS && identity.bytes().all(|b| b.is_ascii_hexdigit())
+        });
+        if is_old && name.ends_with(".nest") {
+            let bytes = ByteSize(entry.metadata().map_or(0, |data| data.len()));
+            let path = entry.path();
+            console.note(format_args!(
+                "{} is of an earlier version and no longer used; {bytes} are free once it is removed",
+                path.display(),
+            ));
+        }
     }
-    let mut identity = String::new();
-    for byte in &hash.finalize()[..6] {
-        let _ = write!(identity, "{byte:02x}");
-    }
-    let first = parts.first().map_or(&*name, String::as_str);
-    let stem = Path::new(first).file_stem().unwrap_or_default().to_string_lossy();
-    Ok((stem.into_owned(), identity))
 }

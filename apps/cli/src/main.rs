@@ -15,6 +15,7 @@ mod drivers;
 mod explain;
 mod failure;
 mod hub;
+mod identity;
 mod imported;
 mod inspect;
 mod interrupt;

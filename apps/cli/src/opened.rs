@@ -8,7 +8,7 @@ use crate::failure::Result;
 use crate::hub::{self, Reference, Surroundings};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::{convert, device, mapped, places, speed};
+use crate::{device, mapped, places, speed, turn};
 use nestling::OpenDevice;
 use nestling::engine::record::Recorder;
 use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
@@ -52,9 +52,7 @@ pub fn locate(
     let around = Surroundings::from_environment(&model.hub, &model.calibration)?;
     let level = model.level.map(|level| level.0);
     let obtained = hub::obtain(&reference, level, &around, console)?;
-    if !obtained.is_converted() {
-        convert::into_cache(&obtained, &model.calibration, console, interrupt)?;
-    }
+    turn::convert_once(&obtained, &model.calibration, console, interrupt)?;
     Ok((obtained.store, false))
 }
 

@@ -2,6 +2,8 @@
 
 use super::{Ran, program, scratch};
 use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, UNIX_EPOCH};
 
 fn file(name: &str) -> PathBuf {
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/tests/data/gguf");
@@ -89,4 +91,107 @@ fn what_cannot_be_imported_is_said_at_once() {
     let ran = with_cache(scratch(), &["run", "-m", &path.display().to_string(), "-p", "a"]);
     assert_eq!(ran.code, Some(1), "{}", ran.err);
     assert!(ran.err.contains("broken.gguf: tensor `"), "{}", ran.err);
+}
+
+/// The names of the stores that were made of files, and of what is becoming one.
+fn stores(cache: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(cache.join("stores/gguf")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Arguments of a run whose conversion takes a while.
+fn slowly(path: &str) -> Vec<&str> {
+    vec!["run", "-m", path, "-p", "Once", "-n", "4", "--temp", "0", "--calibration-tokens", "512"]
+}
+
+fn start(cache: &Path, arguments: &[&str]) -> Child {
+    let mut command = program();
+    command.env("NESTLING_CACHE", cache).args(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn files_that_look_alike_are_models_of_their_own() {
+    let cache = scratch().join("gguf-alike-cache");
+    let bytes = std::fs::read(file("qwen3-moe.gguf")).unwrap();
+    let mut tuned = bytes.clone();
+    tuned[100_000..].iter_mut().for_each(|byte| *byte ^= 1);
+    // As package managers leave files: of one name, length and time.
+    let place = |folder: &str, bytes: &[u8]| {
+        let path = scratch().join("alike").join(folder).join("model.gguf");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+        path.display().to_string()
+    };
+    let convert = |path: &str| {
+        let run = ["run", "-m", path, "-p", "Once", "-n", "4", "--temp", "0"];
+        with_cache(&cache, &[&run[..], &["--calibration", "none"]].concat())
+    };
+    let (a, b) = (place("a", &bytes), place("b", &tuned));
+    for (path, count) in [(&a, 1), (&b, 2)] {
+        let ran = convert(path);
+        assert!(ran.err.contains("converted into"), "{}", ran.err);
+        ran.ok();
+        assert_eq!(stores(&cache).len(), count);
+    }
+    // Both are known, and stay so.
+    for path in [&a, &b] {
+        let ran = convert(path);
+        assert!(!ran.err.contains("convert"), "{}", ran.err);
+    }
+    // The same place, length and time, and other weights.
+    let mut again = tuned;
+    let last = again.len() - 1;
+    again[last] ^= 1;
+    let ran = convert(&place("b", &again));
+    assert!(ran.err.contains("converted into"), "{}", ran.err);
+    assert_eq!(stores(&cache).len(), 3);
+}
+
+#[test]
+fn several_first_starts_share_one_conversion() {
+    let cache = scratch().join("gguf-shared-cache");
+    let path = file("qwen3-moe.gguf").display().to_string();
+    let children: Vec<Child> = (0..5).map(|_| start(&cache, &slowly(&path))).collect();
+    let ran: Vec<Ran> =
+        children.into_iter().map(|child| child.wait_with_output().unwrap().into()).collect();
+    let told = |words: &str| ran.iter().filter(|ran| ran.err.contains(words)).count();
+    let all: Vec<_> = ran.iter().map(|ran| &ran.err).collect();
+    assert_eq!(told("converted into"), 1, "{all:?}");
+    assert!(told("another process converts this model; waiting for it") > 0, "{all:?}");
+    let texts: Vec<String> = ran.into_iter().map(Ran::ok).collect();
+    assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
+    assert_eq!(stores(&cache).len(), 1);
+}
+
+#[test]
+fn a_conversion_that_died_holds_up_nobody() {
+    let cache = scratch().join("gguf-died-cache");
+    let path = file("qwen3-moe.gguf").display().to_string();
+    let mut dying = start(&cache, &slowly(&path));
+    while stores(&cache).is_empty() && dying.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let waiting = start(&cache, &slowly(&path));
+    dying.kill().unwrap();
+    dying.wait().unwrap();
+    let text = Ran::from(waiting.wait_with_output().unwrap()).ok();
+    assert_eq!(with_cache(&cache, &slowly(&path)).ok(), text);
+    assert_eq!(stores(&cache).len(), 1);
+}
+
+#[test]
+fn a_store_of_an_earlier_version_is_told_of() {
+    let cache = scratch().join("gguf-old-cache");
+    let old = "qwen3-moe-0123456789ab-q1-none.nest";
+    std::fs::create_dir_all(cache.join("stores/gguf")).unwrap();
+    std::fs::write(cache.join("stores/gguf").join(old), "much").unwrap();
+    let path = file("qwen3-moe.gguf").display().to_string();
+    let run = ["run", "-m", &path, "-p", "Once", "-n", "1", "--calibration", "none"];
+    let ran = with_cache(&cache, &run);
+    assert!(ran.err.contains(old) && ran.err.contains("no longer used"), "{}", ran.err);
+    ran.ok();
+    assert_eq!(stores(&cache).len(), 2);
 }

@@ -1,0 +1,265 @@
+//! What tells a GGUF file in one state from every other: the key of the cache of stores.
+//!
+//! Name, length and time are not enough: package managers set all times to 0 or 1, and tuned models
+//! share names and shapes. So the key says too which file it is (path, device, inode, time of its
+//! last change) and what is in it: the header, and samples of every tensor. To read all of it would
+//! take as long as the conversion saves.
+
+use crate::explain::explain_import;
+use crate::failure::{Failure, Result};
+use nestling::formats::ImportError;
+use nestling::formats::gguf::{GgufHeader, part_names};
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Samples of a tensor, spread evenly from its first byte to its last.
+const SAMPLES: u64 = 4;
+
+/// Bytes of a sample; a shorter tensor is read whole.
+const SAMPLE_BYTES: u64 = 4096;
+
+/// Characters of a file's name that names of stores begin with.
+const STEM_CHARS: usize = 100;
+
+/// Bytes of the hash that are used.
+const HASH_BYTES: usize = 16;
+
+/// A model in a GGUF file or its parts, in one state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The first part's name without its ending.
+    pub stem: String,
+    /// In hexadecimal.
+    pub hash: String,
+}
+
+impl Identity {
+    /// Of the file at `path` with its parts.
+    pub fn of(path: &Path) -> Result<Self> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let parts = part_names(&name).map_err(|error| Failure::new(error.to_string()))?;
+        let mut hash = Sha256::new();
+        for part in &parts {
+            add_part(&mut hash, &path.with_file_name(part))?;
+        }
+        let mut text = String::new();
+        for byte in &hash.finalize()[..HASH_BYTES] {
+            let _ = write!(text, "{byte:02x}");
+        }
+        let first = parts.first().map_or(&*name, String::as_str);
+        let stem = Path::new(first).file_stem().unwrap_or_default().to_string_lossy();
+        Ok(Self { stem: stem.chars().take(STEM_CHARS).collect(), hash: text })
+    }
+}
+
+fn add_part(hash: &mut Sha256, path: &Path) -> Result<()> {
+    let failed = |error| Failure::file("read", path, &error);
+    let canonical = path.canonicalize().map_err(failed)?;
+    let mut file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    add_text(hash, canonical.as_os_str().as_encoded_bytes());
+    for number in place(&metadata) {
+        hash.update(number.to_le_bytes());
+    }
+    add_content(hash, path, &mut file, metadata.len())
+}
+
+/// Text that cannot run into what follows.
+fn add_text(hash: &mut Sha256, text: &[u8]) {
+    hash.update((text.len() as u64).to_le_bytes());
+    hash.update(text);
+}
+
+/// The file's header, and samples of its tensors.
+fn add_content(hash: &mut Sha256, path: &Path, file: &mut File, length: u64) -> Result<()> {
+    let name = path.display().to_string();
+    let mut read = |offset: u64, out: &mut [u8]| {
+        read_at(file, offset, out).map_err(|source| ImportError::Io {
+            file: name.clone(),
+            action: "read",
+            source,
+        })?;
+        hash.update(&*out);
+        Ok(())
+    };
+    let header = GgufHeader::read(&name, length, &mut read).map_err(|e| explain_import(&e))?;
+    let mut sample = vec![0; SAMPLE_BYTES as usize];
+    for tensor in &header.tensors {
+        for (offset, count) in samples(tensor.length) {
+            let sample = &mut sample[..count];
+            read_at(file, tensor.offset + offset, sample)
+                .map_err(|error| Failure::file("read", path, &error))?;
+            hash.update(sample);
+        }
+    }
+    Ok(())
+}
+
+/// What is read of a tensor: bytes from its start, and how many.
+fn samples(length: u64) -> impl Iterator<Item = (u64, usize)> {
+    let is_short = length <= SAMPLES * SAMPLE_BYTES;
+    let last = length.saturating_sub(SAMPLE_BYTES);
+    let count = if is_short { length.div_ceil(SAMPLE_BYTES) } else { SAMPLES };
+    (0..count).map(move |number| {
+        let spread = u128::from(last) * u128::from(number) / u128::from(SAMPLES - 1);
+        let offset = if is_short { number * SAMPLE_BYTES } else { spread as u64 };
+        (offset, (length - offset).min(SAMPLE_BYTES) as usize)
+    })
+}
+
+fn read_at(file: &mut File, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    file.seek(SeekFrom::Start(offset))?;
+    file.read_exact(out)
+}
+
+/// Nanoseconds since 1970, or before.
+fn nanoseconds(time: SystemTime) -> i128 {
+    let signed = |nanoseconds: u128| i128::try_from(nanoseconds).unwrap_or(i128::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => signed(since.as_nanos()),
+        Err(before) => -signed(before.duration().as_nanos()),
+    }
+}
+
+/// Length and time, and which file it is.
+#[cfg(unix)]
+fn place(metadata: &Metadata) -> [i128; 6] {
+    use std::os::unix::fs::MetadataExt;
+    [
+        metadata.len().into(),
+        metadata.modified().map_or(0, nanoseconds),
+        device(metadata.dev()).into(),
+        metadata.ino().into(),
+        // No program sets this one: it moves whenever the content is written.
+        metadata.ctime().into(),
+        metadata.ctime_nsec().into(),
+    ]
+}
+
+#[cfg(not(unix))]
+fn place(metadata: &Metadata) -> [i128; 2] {
+    [metadata.len().into(), metadata.modified().map_or(0, nanoseconds)]
+}
+
+/// The device of a disk. File systems without one (Btrfs, overlays, those of a network) have another
+/// number after every start of the machine, which would make every file a new one.
+#[cfg(target_os = "linux")]
+fn device(number: u64) -> u64 {
+    let major = (number >> 8 & 0xfff) | (number >> 32 & !0xfff);
+    if major == 0 { 0 } else { number }
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+fn device(number: u64) -> u64 {
+    number
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    fn model() -> Vec<u8> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/tests/data/gguf");
+        std::fs::read(Path::new(path).join("qwen3-moe.gguf")).unwrap()
+    }
+
+    /// Writes a file with the time that package managers give.
+    fn write(path: &Path, bytes: &[u8]) {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+    }
+
+    fn hash(path: &Path) -> String {
+        let identity = Identity::of(path).unwrap();
+        assert_eq!(identity.stem, "model");
+        assert_eq!(identity.hash.len(), 2 * HASH_BYTES);
+        identity.hash
+    }
+
+    fn content(path: &Path) -> Vec<u8> {
+        let (mut hash, mut file) = (Sha256::new(), File::open(path).unwrap());
+        let length = file.metadata().unwrap().len();
+        add_content(&mut hash, path, &mut file, length).unwrap();
+        hash.finalize().to_vec()
+    }
+
+    fn paths(folder: &tempfile::TempDir) -> (PathBuf, PathBuf) {
+        let path = |name: &str| folder.path().join(name).join("model.gguf");
+        (path("a"), path("b"))
+    }
+
+    #[test]
+    fn files_of_one_name_length_and_time_differ() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = paths(&folder);
+        let (mut tuned, bytes) = (model(), model());
+        tuned[100_000..].iter_mut().for_each(|byte| *byte ^= 1);
+        write(&a, &bytes);
+        write(&b, &tuned);
+        assert_ne!(hash(&a), hash(&b));
+        // The path alone tells them apart, and the content alone.
+        write(&b, &bytes);
+        assert_ne!(hash(&a), hash(&b));
+        let first = content(&a);
+        assert_eq!(first, content(&b));
+        write(&b, &tuned);
+        assert_ne!(first, content(&b));
+        assert_eq!(hash(&a), hash(&a));
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_is_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = paths(&folder);
+        let mut bytes = model();
+        write(&a, &bytes);
+        let before = hash(&a);
+        // Another file in its place.
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        write(&b, &bytes);
+        std::fs::rename(&b, &a).unwrap();
+        let replaced = hash(&a);
+        assert_ne!(before, replaced);
+        // Other bytes in the same file.
+        bytes[last] ^= 1;
+        write(&a, &bytes);
+        let rewritten = hash(&a);
+        assert_ne!(rewritten, replaced);
+        assert_ne!(rewritten, before);
+    }
+
+    #[test]
+    fn every_tensor_is_sampled_from_end_to_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, _) = paths(&folder);
+        let bytes = model();
+        write(&a, &bytes);
+        let whole = content(&a);
+        let header = GgufHeader::parse("model.gguf", &bytes, bytes.len() as u64).unwrap();
+        for tensor in &header.tensors {
+            for at in [tensor.offset, tensor.offset + tensor.length - 1] {
+                let mut changed = bytes.clone();
+                changed[at as usize] ^= 1;
+                write(&a, &changed);
+                assert_ne!(content(&a), whole, "{} at {at}", tensor.name);
+            }
+        }
+        for length in [1, 4096, 4097, 16_384, 16_385, 1 << 20, (1 << 34) + 7] {
+            let read: Vec<(u64, usize)> = samples(length).collect();
+            assert_eq!(read[0].0, 0);
+            let (offset, count) = *read.last().unwrap();
+            assert_eq!(offset + count as u64, length);
+            let whole: u64 = read.iter().map(|(_, count)| *count as u64).sum();
+            assert!(whole == length || length > SAMPLES * SAMPLE_BYTES, "{length}");
+        }
+    }
+}
