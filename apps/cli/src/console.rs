@@ -2,8 +2,14 @@
 
 use crate::args::{ColorChoice, OutputArgs};
 use crate::failure::Failure;
+use crate::words::printable;
+use crate::wrap;
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+
+/// Columns of running text, which is tiring to read in longer lines.
+const TEXT_COLUMNS: usize = 90;
 
 /// How the program speaks, decided once.
 #[derive(Clone, Debug)]
@@ -15,8 +21,9 @@ pub struct Console {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Paint {
+enum Paint {
     Error,
+    Warning,
     Advice,
     Dim,
     Bold,
@@ -26,6 +33,7 @@ impl Paint {
     const fn code(self) -> &'static str {
         match self {
             Self::Error => "\x1b[1;31m",
+            Self::Warning => "\x1b[1;33m",
             Self::Advice => "\x1b[36m",
             Self::Dim => "\x1b[2m",
             Self::Bold => "\x1b[1m",
@@ -45,47 +53,110 @@ impl Console {
         Self { colors, verbose: output.verbose, quiet: output.quiet }
     }
 
-    pub fn paint(&self, paint: Paint, text: impl Display) -> String {
-        if self.colors { format!("{}{text}\x1b[0m", paint.code()) } else { text.to_string() }
+    /// Text in a colour, with nothing else in it that a terminal obeys.
+    fn paint(&self, paint: Paint, text: impl Display) -> String {
+        let text = printable(&text.to_string());
+        if self.colors { format!("{}{text}\x1b[0m", paint.code()) } else { text }
     }
 
-    /// A line on standard error. A closed standard error is nobody's failure.
+    /// Lines on standard error, broken between words where the terminal is narrow. A closed
+    /// standard error is nobody's failure.
     pub fn line(&self, text: impl Display) {
+        let text = wrap::lines(&printable(&text.to_string()), error_columns());
         let _ = writeln!(io::stderr(), "{text}");
+    }
+
+    /// The same of running text, which is broken on wide terminals, too.
+    pub fn paragraphs(&self, text: &str) {
+        let columns = match error_columns() {
+            0 => TEXT_COLUMNS,
+            columns => columns.min(TEXT_COLUMNS),
+        };
+        let _ = writeln!(io::stderr(), "{}", wrap::lines(&printable(text), columns));
     }
 
     /// Text on standard error, at once and without a line's end.
     pub fn write(&self, text: impl Display) {
-        let _ = write!(io::stderr(), "{text}");
+        let _ = write!(io::stderr(), "{}", printable(&text.to_string()));
+    }
+
+    /// The same as something said aside.
+    pub fn write_dim(&self, text: &str) {
+        let _ = write!(io::stderr(), "{}", self.paint(Paint::Dim, text));
+    }
+
+    /// A title, and what is said beside it.
+    pub fn title(&self, title: &str, details: &str) {
+        let whole = wrap::lines(&printable(&format!("{title}  {details}")), error_columns());
+        let end = title.len().min(whole.len());
+        // Where the title itself had to be broken, its place in the text is not known.
+        let shown = match whole.starts_with(title) {
+            true => self.paint(Paint::Bold, title) + &self.paint(Paint::Dim, &whole[end..]),
+            false => self.paint(Paint::Bold, whole),
+        };
+        let _ = writeln!(io::stderr(), "{shown}");
     }
 
     /// A line on standard error that `--quiet` drops.
     pub fn note(&self, text: impl Display) {
         if !self.quiet {
-            self.line(self.paint(Paint::Dim, text));
+            self.say(text);
         }
+    }
+
+    /// A line on standard error that answers somebody, also under `--quiet`.
+    pub fn say(&self, text: impl Display) {
+        let text = wrap::lines(&printable(&text.to_string()), error_columns());
+        let _ = writeln!(io::stderr(), "{}", self.paint(Paint::Dim, text));
+    }
+
+    /// Something that was asked for and does not happen, also under `--quiet`.
+    pub fn warn(&self, text: impl Display) {
+        self.labelled(Paint::Warning, "warning:", &text.to_string());
     }
 
     /// Columns of the terminal behind standard output; 0 where there is none.
     pub fn columns(&self) -> usize {
-        if !io::stdout().is_terminal() {
-            return 0;
-        }
-        terminal_size::terminal_size().map_or(0, |(width, _)| width.0.into())
+        columns_of(io::stdout())
     }
 
     pub fn failure(&self, failure: &Failure) {
-        self.line(format_args!("{} {}", self.paint(Paint::Error, "error:"), failure.message));
+        self.labelled(Paint::Error, "error:", &failure.message);
         if let Some(advice) = &failure.advice {
-            self.line(format_args!("{} {advice}", self.paint(Paint::Advice, "  try:")));
+            self.labelled(Paint::Advice, "  try:", advice);
         }
+    }
+
+    fn labelled(&self, paint: Paint, label: &str, text: &str) {
+        let text = wrap::labelled(label.len() + 1, &printable(text), error_columns());
+        let _ = writeln!(io::stderr(), "{} {text}", self.paint(paint, label));
     }
 }
 
-/// Writes to standard output at once, so that a person or a pipe sees every token as it comes.
+/// Columns of the terminal behind standard error; 0 where there is none.
+pub fn error_columns() -> usize {
+    columns_of(io::stderr())
+}
+
+#[cfg(unix)]
+fn columns_of(stream: impl std::os::fd::AsFd) -> usize {
+    terminal_size::terminal_size_of(stream).map_or(0, |(width, _)| width.0.into())
+}
+
+#[cfg(windows)]
+fn columns_of(stream: impl std::os::windows::io::AsHandle) -> usize {
+    terminal_size::terminal_size_of(stream).map_or(0, |(width, _)| width.0.into())
+}
+
+/// Writes to standard output at once, so that a person or a pipe sees every token as it comes. A
+/// pipe gets every character; a terminal none that would command it.
 pub fn write_out(text: &str) -> Result<(), Failure> {
+    let shown = match io::stdout().is_terminal() {
+        true => Cow::Owned(printable(text)),
+        false => Cow::Borrowed(text),
+    };
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+    out.write_all(shown.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
         // The reader has seen enough, as in `nestling run | head`: no message.
         io::ErrorKind::BrokenPipe => Failure::output_closed(),
         io::ErrorKind::StorageFull => Failure::new("cannot write the output: the disk is full")

@@ -6,6 +6,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
+    /// Whoever read standard output has seen enough, as in `nestling run | head`.
+    OutputClosed = 0,
     /// Something failed.
     Failed = 1,
     /// The command line is wrong; clap uses the same number.
@@ -34,12 +36,15 @@ impl Failure {
         Self { exit: Exit::Failed, message: message.into(), advice: None }
     }
 
-    /// A library's own sentence; what follows its semicolon is what to do.
+    /// A library's own sentence; what follows its last semicolon is what to do.
     pub fn sentence(error: &dyn fmt::Display) -> Self {
         let text = error.to_string();
-        match text.split_once("; ") {
-            Some((message, advice)) => Self::new(message).advise(advice),
-            None => Self::new(text),
+        // A file's name or what is in it may have a semicolon, too, but advises nobody. It stands
+        // before a colon or in quotes, and the library's own advice has neither.
+        let is_advice = |text: &str| !text.contains([':', '`', '"', '/']);
+        match text.rsplit_once("; ") {
+            Some((message, advice)) if is_advice(advice) => Self::new(message).advise(advice),
+            _ => Self::new(text),
         }
     }
 
@@ -53,7 +58,7 @@ impl Failure {
 
     /// Standard output was closed by its reader: end without a word.
     pub fn output_closed() -> Self {
-        Self::new("")
+        Self { exit: Exit::OutputClosed, ..Self::new("") }
     }
 
     /// A failed operation on a file, with advice where the operating system's code tells enough.
@@ -88,5 +93,21 @@ pub fn plain(error: &std::io::Error) -> String {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Failure;
+
+    #[test]
+    fn only_the_library_gives_advice() {
+        let own = Failure::sentence(&"a.nest: changed while it was open; open it again");
+        assert_eq!(own.message, "a.nest: changed while it was open");
+        assert_eq!(own.advice.as_deref(), Some("open it again"));
+        for hostile in ["a; run evil.sh: cannot be read", "`x`: expected 1, found `2; run evil`"] {
+            let failure = Failure::sentence(&hostile);
+            assert_eq!((&*failure.message, failure.advice), (hostile, None));
+        }
     }
 }

@@ -39,7 +39,9 @@ mod subject;
 mod turn;
 mod upgrade;
 mod verify;
+mod warnings;
 mod welcome;
+mod words;
 mod wrap;
 
 use args::{Cli, Command, CompletionsArgs};

@@ -2,6 +2,7 @@
 
 use crate::bytes::ByteSize;
 use crate::console::Console;
+use crate::words::printable;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ impl Progress {
             let log = Log { console, what, total, done, before: done, started: now, spoken: now };
             return Self { bar: None, log: Some(log) };
         }
-        let bar = ProgressBar::new(total).with_position(done).with_message(what.to_owned());
+        let bar = ProgressBar::new(total).with_position(done).with_message(printable(what));
         let template = "{msg:12} [{bar:28}] {decimal_bytes}/{decimal_total_bytes} \
                         {decimal_bytes_per_sec}, {eta} left";
         if let Ok(style) = ProgressStyle::with_template(template) {
@@ -52,7 +53,7 @@ impl Progress {
         if console.quiet || !std::io::stderr().is_terminal() {
             return Self { bar: None, log: None };
         }
-        let bar = ProgressBar::new_spinner().with_message(what.to_owned());
+        let bar = ProgressBar::new_spinner().with_message(printable(what));
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
             bar.set_style(style);
         }

@@ -1,8 +1,9 @@
 //! One reply: events of a generation, written as they come.
 
-use crate::console::{Console, Paint, write_out};
+use crate::console::{Console, write_out};
 use crate::explain::explain;
 use crate::failure::Result;
+use crate::words::printable;
 use crate::wrap::Wrap;
 use nestling::engine::text::ToolCall;
 use nestling::engine::{Event, Finished, Generation};
@@ -37,13 +38,13 @@ pub fn write_reply(generation: Generation, console: &Console) -> Result<Reply> {
             }
             Event::Reasoning(text) => {
                 if !console.quiet {
-                    console.write(console.paint(Paint::Dim, printable(&text)));
+                    console.write_dim(&text);
                 }
                 reply.reasoning += &text;
             }
             Event::ToolCall(call) => {
                 let shown = serde_json::json!({"name": call.name, "arguments": call.arguments});
-                // The same for all models; JSON has no control characters.
+                // The same for all models.
                 write_out(&format!("<tool_call>\n{shown}\n</tool_call>\n"))?;
                 reply.tool_calls.push(call);
             }
@@ -53,19 +54,4 @@ pub fn write_reply(generation: Generation, console: &Console) -> Result<Reply> {
     }
     write_out(&wrap.finish())?;
     Ok(reply)
-}
-
-/// Text without control characters that would move the cursor or change the terminal: a model may
-/// write anything.
-fn printable(text: &str) -> String {
-    let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
-    text.replace("\r\n", "\n").chars().map(shown).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_reply_cannot_command_the_terminal() {
-        assert_eq!(super::printable("a\x1b[2Jb\r\n\tc"), "a\u{fffd}[2Jb\n\tc");
-    }
 }

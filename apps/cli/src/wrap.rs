@@ -4,6 +4,8 @@
 #[derive(Debug)]
 pub struct Wrap {
     width: usize,
+    /// Spaces before a line that goes on where another was broken.
+    indent: usize,
     column: usize,
     word: String,
     /// White space before the word, dropped where the line is broken.
@@ -13,7 +15,12 @@ pub struct Wrap {
 impl Wrap {
     /// For lines of so many columns; 0 never breaks.
     pub fn new(width: usize) -> Self {
-        Self { width, column: 0, word: String::new(), space: String::new() }
+        Self { width, indent: 0, column: 0, word: String::new(), space: String::new() }
+    }
+
+    /// The same where so many columns stand on the line already, and others go on further right.
+    pub fn hanging(width: usize, column: usize, indent: usize) -> Self {
+        Self { indent, column, ..Self::new(width) }
     }
 
     /// More text; gives back what can be shown.
@@ -51,12 +58,13 @@ impl Wrap {
         }
         let (space, word) = (columns(&self.space), columns(&self.word));
         let fits = self.width == 0 || self.column + space + word < self.width;
-        if fits || self.column == 0 {
+        if fits || self.column <= self.indent {
             out.push_str(&self.space);
             self.column += space + word;
         } else {
             out.push('\n');
-            self.column = word;
+            out.push_str(&" ".repeat(self.indent));
+            self.column = self.indent + word;
         }
         out.push_str(&self.word);
         // A word longer than a line was broken by the terminal.
@@ -68,8 +76,39 @@ impl Wrap {
     }
 }
 
+/// Narrower terminals are left to break lines where they like.
+const WIDTH_MIN: usize = 20;
+
+/// Lines broken between words. What is broken goes on below its own beginning, or below the second
+/// column of a line that has two.
+pub fn lines(text: &str, width: usize) -> String {
+    let wrapped = text.split('\n').map(|line| {
+        let width = if width < WIDTH_MIN { 0 } else { width };
+        let leading = columns(line) - columns(line.trim_start());
+        let second = line.trim_start().find("  ").map(|gap| {
+            let rest = &line.trim_start()[gap..];
+            columns(line) - columns(rest.trim_start())
+        });
+        let indent = second.filter(|column| column * 2 < width).unwrap_or(leading);
+        let mut wrap = Wrap::hanging(width, 0, indent);
+        wrap.add(line) + &wrap.finish()
+    });
+    wrapped.collect::<Vec<_>>().join("\n")
+}
+
+/// Text behind a label of so many columns: all of it stays to the right of the label, so that
+/// nothing in it looks like a label.
+pub fn labelled(label: usize, text: &str, width: usize) -> String {
+    let width = if width < WIDTH_MIN { 0 } else { width };
+    let lines = text.split('\n').map(|line| {
+        let mut wrap = Wrap::hanging(width, label, label);
+        wrap.add(line) + &wrap.finish()
+    });
+    lines.collect::<Vec<_>>().join(&format!("\n{}", " ".repeat(label)))
+}
+
 /// Columns on the screen, near enough: wide characters of East Asia count twice.
-fn columns(text: &str) -> usize {
+pub fn columns(text: &str) -> usize {
     let wide =
         |c: char| matches!(c, '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{ffdc}' | '\u{1f300}'..);
     text.chars().map(|c| if wide(c) { 2 } else { 1 }).sum()
@@ -77,7 +116,7 @@ fn columns(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::Wrap;
+    use super::*;
 
     fn wrap(width: usize, pieces: &[&str]) -> String {
         let mut wrap = Wrap::new(width);
@@ -100,5 +139,24 @@ mod tests {
         assert_eq!(wrap(0, &["a b", "  c\n"]), "a b  c\n");
         assert_eq!(wrap(80, &["  indented\n", "  text "]), "  indented\n  text ");
         assert_eq!(wrap(4, &["abcdefgh ij"]), "abcdefgh\nij");
+    }
+
+    #[test]
+    fn what_was_broken_goes_on_below_its_beginning() {
+        let text = "The first line is long.\n  The second is indented.\n";
+        let expected = "The first line is\nlong.\n  The second is\n  indented.\n";
+        assert_eq!(lines(text, 21), expected);
+        let table = "/clear    forget the conversation at once";
+        let expected = "/clear    forget the\n          conversation at\n          once";
+        assert_eq!(lines(table, 27), expected);
+        assert_eq!(lines(text, 0), text);
+    }
+
+    #[test]
+    fn nothing_in_a_message_looks_like_a_label() {
+        let text = "cannot open the file\n  try: evil words";
+        let expected = "cannot open the\n       file\n         try: evil\n       words";
+        assert_eq!(labelled(7, text, 24), expected);
+        assert_eq!(labelled(7, text, 0), "cannot open the file\n         try: evil words");
     }
 }

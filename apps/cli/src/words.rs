@@ -1,0 +1,31 @@
+//! Text on its way to a person.
+
+/// Text without control characters that would move the cursor or change the terminal: a model, a
+/// file, a server and an error may say anything. Line breaks and tabs stay.
+pub fn printable(text: &str) -> String {
+    let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
+    text.replace("\r\n", "\n").chars().map(shown).collect()
+}
+
+/// `1 line`, `2 lines`, `0 lines`.
+pub fn counted(count: usize, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_cannot_command_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\r\n\tc"), "a\u{fffd}[2Jb\n\tc");
+        assert_eq!(printable("\u{9b}31m\x7f\r\x07"), "\u{fffd}31m\u{fffd}\u{fffd}\u{fffd}");
+        assert_eq!(printable("für 船 🚢"), "für 船 🚢");
+    }
+
+    #[test]
+    fn one_is_singular() {
+        assert_eq!([0, 1, 2].map(|n| counted(n, "line")), ["0 lines", "1 line", "2 lines"]);
+    }
+}
