@@ -8,21 +8,47 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
-const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
-
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut value = self.0 as f64;
+        f.write_str(&Units::Decimal.show(self.0))
+    }
+}
+
+/// Which thousand is meant: that of a disk's label, or that of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Units {
+    /// kB, MB and GB, of 1000 each.
+    Decimal,
+    /// KiB, MiB and GiB, of 1024 each.
+    Binary,
+}
+
+impl Units {
+    /// Those that a size was typed in. Whole KiB that are no whole kB were typed as 6G or 6GiB.
+    pub fn of_typed(bytes: u64) -> Self {
+        match bytes > 0 && bytes.is_multiple_of(1024) && !bytes.is_multiple_of(1000) {
+            true => Self::Binary,
+            false => Self::Decimal,
+        }
+    }
+
+    /// Bytes with three figures.
+    pub fn show(self, bytes: u64) -> String {
+        let (thousand, names) = match self {
+            Self::Decimal => (1000.0, ["B", "kB", "MB", "GB", "TB"]),
+            Self::Binary => (1024.0, ["B", "KiB", "MiB", "GiB", "TiB"]),
+        };
+        let mut value = bytes as f64;
         let mut unit = 0;
-        while value >= 999.5 && unit + 1 < UNITS.len() {
-            value /= 1000.0;
+        while value >= 999.5 && unit + 1 < names.len() {
+            value /= thousand;
             unit += 1;
         }
         match (unit, value) {
-            (0, _) => write!(f, "{} B", self.0),
-            (_, v) if v < 9.995 => write!(f, "{v:.2} {}", UNITS[unit]),
-            (_, v) if v < 99.95 => write!(f, "{v:.1} {}", UNITS[unit]),
-            (_, v) => write!(f, "{v:.0} {}", UNITS[unit]),
+            (0, _) => format!("{bytes} B"),
+            (_, v) if v < 9.995 => format!("{v:.2} {}", names[unit]),
+            (_, v) if v < 99.95 => format!("{v:.1} {}", names[unit]),
+            (_, v) => format!("{v:.0} {}", names[unit]),
         }
     }
 }
@@ -102,5 +128,22 @@ mod tests {
         ] {
             assert_eq!(ByteSize(bytes).to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_size_is_answered_in_the_units_that_it_was_typed_in() {
+        for (typed, shown) in [
+            ("5M", "5.00 MiB"),
+            ("6G", "6.00 GiB"),
+            ("64KiB", "64.0 KiB"),
+            ("5MB", "5.00 MB"),
+            ("5000000", "5.00 MB"),
+            ("0", "0 B"),
+            ("99999G", "97.7 TiB"),
+        ] {
+            let ByteSize(bytes) = typed.parse().unwrap();
+            assert_eq!(Units::of_typed(bytes).show(bytes), shown, "{typed}");
+        }
+        assert_eq!(Units::Binary.show(5_954_070), "5.68 MiB");
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of the library, said to a person with what to do about them.
 
-use crate::bytes::ByteSize;
+use crate::bytes::Units;
 use crate::failure::{Exit, Failure};
 use nestling::engine::{EngineError, MemoryTooSmall};
 use nestling::formats::ImportError;
@@ -12,21 +12,22 @@ pub fn explain(error: &EngineError) -> Failure {
     match error {
         EngineError::Cancelled => Failure::interrupted(),
         EngineError::ContextFull { limit, wanted } => Failure::new(format!(
-            "the prompt needs at least {wanted} tokens with room for an answer, but the context holds {limit}"
+            "the prompt and room for an answer take at least {wanted} tokens; the context holds {limit}"
         ))
         .advise("shorten the prompt, or set a larger context with -c if the model has one"),
-        EngineError::LevelMissing { held, .. } => {
-            failure.advise(format!(
-                "choose --level {held} or lower, or fetch what a downloaded store lacks with \
+        EngineError::LevelMissing { held, .. } => failure.advise(format!(
+            "choose --level {held} or lower, or fetch what a downloaded store lacks with \
                  `nestling upgrade`"
-            ))
-        }
+        )),
         EngineError::Budget(_) => {
             failure.advise("raise --memory, lower --level, or shorten the context with -c")
         }
         EngineError::MemoryTooSmall(refused) => too_small(refused),
-        EngineError::WeightBudget { least, .. } => {
-            failure.advise(format!("give {least} bytes or more"))
+        EngineError::WeightBudget { asked, least } => {
+            let units = Units::of_typed(*asked);
+            let (needed, given) = (units.show(*least), units.show(*asked));
+            Failure::new(format!("the weights need at least {needed}, the budget is {given}"))
+                .advise(format!("give {least} bytes or more"))
         }
         EngineError::EmptyPrompt => failure.advise("give some text with -p"),
         EngineError::NotAModel { .. } => failure.advise(
@@ -61,18 +62,20 @@ fn least_of_device(error: &(dyn std::error::Error + 'static)) -> Option<u64> {
 
 /// A budget that not even a model with streamed experts fits in.
 fn too_small(refused: &MemoryTooSmall) -> Failure {
-    let least = ByteSize(refused.least());
+    let units = Units::of_typed(refused.given);
+    let show = |bytes| units.show(bytes);
     Failure::new(format!(
-        "{} of memory are too little for this model: the least is {least}, of which weights of every \
+        "{} of memory is too little for this model: the least is {}, of which weights of every \
          token take {}, one token's experts of one layer {}, keys and values of {} tokens {}, scratch \
          {}, and the program {}",
-        ByteSize(refused.given),
-        ByteSize(refused.dense_bytes),
-        ByteSize(refused.expert_bytes),
+        show(refused.given),
+        show(refused.least()),
+        show(refused.dense_bytes),
+        show(refused.expert_bytes),
         refused.context_length,
-        ByteSize(refused.kv_bytes),
-        ByteSize(refused.scratch_bytes),
-        ByteSize(refused.program_bytes),
+        show(refused.kv_bytes),
+        show(refused.scratch_bytes),
+        show(refused.program_bytes),
     ))
     .advise(format!(
         "give --memory {} or more (--vram-budget, if that was given), shorten the context with -c, or \
@@ -112,6 +115,30 @@ pub fn explain_store(error: &StoreError) -> Failure {
     }
 }
 
+/// Types of models without experts that people try most, which no release will run.
+const DENSE: [&str; 20] = [
+    "cohere",
+    "cohere2",
+    "falcon",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3_text",
+    "glm4",
+    "gpt2",
+    "gpt_neox",
+    "granite",
+    "llama",
+    "mistral",
+    "olmo2",
+    "olmo3",
+    "phi",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+];
+
 pub fn explain_import(error: &ImportError) -> Failure {
     let failure = Failure::sentence(error);
     match error {
@@ -123,6 +150,16 @@ pub fn explain_import(error: &ImportError) -> Failure {
             "name a folder with config.json, tokenizer.json and *.safetensors, as downloaded from \
              the Hugging Face Hub",
         ),
+        ImportError::Unsupported { file, key, found, supported }
+            if key == "model_type" && DENSE.contains(&found.trim_matches('"')) =>
+        {
+            let (found, types) =
+                (found.trim_matches('"'), supported.trim_start_matches("supported: "));
+            Failure::new(format!(
+                "{file}: {found} is a dense model, and Nestling runs Mixture-of-Experts models only"
+            ))
+            .advise(format!("choose a model of one of these types: {types}"))
+        }
         ImportError::Unsupported { .. } | ImportError::UnknownOption { .. } => {
             failure.advise("look for a newer release that knows it")
         }

@@ -73,7 +73,7 @@ pub enum StoreError {
     },
     /// The bytes of an extent or of the index are not those that were written.
     #[error(
-        "{file}: damaged: {what} (bytes {offset}..{}) has another checksum than was stored",
+        "{file}: damaged: {what} (bytes {offset}..{}): its checksum does not match",
         offset + length
     )]
     Damaged {

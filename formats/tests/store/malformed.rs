@@ -139,11 +139,11 @@ damaged! {
     version_zero: |v| v.u32(8, 0) =>
         "store version 0, but this program reads version 1; use a matching release, or convert the model again";
     header_flipped: |v| v.u8(40, 1) =>
-        "damaged: header (bytes 0..128) has another checksum than was stored";
+        "damaged: header (bytes 0..128): its checksum does not match";
     header_checksum_flipped: |v| v.u8(127, 1) =>
-        "damaged: header (bytes 0..128) has another checksum than was stored";
+        "damaged: header (bytes 0..128): its checksum does not match";
     index_flipped: |v| v.add(v.extent(0) + 24, 1) =>
-        "damaged: index (bytes 128..3198) has another checksum than was stored";
+        "damaged: index (bytes 128..3198): its checksum does not match";
     padding_after_index: |v| v.u8(v.index_end, 1) =>
         "damaged: byte 3198 lies in padding, but is not zero";
 }
