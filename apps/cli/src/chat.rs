@@ -1,6 +1,6 @@
 //! `nestling chat`: the conversation at a terminal.
 
-use crate::args::ChatArgs;
+use crate::args::{ChatArgs, Command, ModelArgs};
 use crate::console::{Console, write_out};
 use crate::conversation::{Transcript, read_text};
 use crate::explain::explain;
@@ -11,10 +11,11 @@ use crate::places;
 use crate::repl::command::{self, SlashCommand, Verbosity};
 use crate::repl::input::{Entered, Lines};
 use crate::reply::{Reply, write_reply};
-use crate::run::{complete, conversation, generate_options, prompt_text};
+use crate::run::{complete, conversation, expect_model, generate_options, prompt_text};
 use crate::settings::Settings;
 use crate::stats::{self, Took};
-use crate::welcome;
+use crate::words::counted;
+use crate::{imported, welcome};
 use nestling::engine::text::Message;
 use nestling::engine::{EngineError, FinishReason, Input, Session};
 use std::io::IsTerminal;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 const REPLY_SHARE: usize = 4;
 
 pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    expect_model(&args.model, &args.prompt)?;
     let prompt = prompt_text(&args.prompt)?;
     // A pipe cannot go on talking: what it says is one message.
     let once = args.single_turn || !std::io::stdin().is_terminal();
@@ -87,7 +89,7 @@ impl Chat<'_> {
     fn talk(&mut self) -> Result<()> {
         let mut interrupted = false;
         loop {
-            let entered = self.lines.read()?;
+            let entered = self.lines.read(&self.console, self.interrupt)?;
             if entered == Entered::Interrupt && interrupted {
                 return Err(Failure { message: String::new(), ..Failure::interrupted() });
             }
@@ -95,9 +97,10 @@ impl Chat<'_> {
             let result = match entered {
                 Entered::End => return Ok(()),
                 Entered::Interrupt => {
-                    self.console.note("Ctrl-C again or Ctrl-D ends the chat");
+                    self.console.say("Ctrl-C again or Ctrl-D ends the chat");
                     Ok(())
                 }
+                Entered::Dropped => Ok(()),
                 Entered::Text(text) if text.trim_start().starts_with('/') => {
                     match command::parse(&text) {
                         Ok(SlashCommand::Bye) => return Ok(()),
@@ -139,9 +142,12 @@ impl Chat<'_> {
         let fitted = fitted.map_err(|error| explain(&error))?;
         if fitted.dropped_messages > 0 {
             conversation = fitted.conversation;
+            let (oldest, are) = match fitted.dropped_messages {
+                1 => ("oldest message".into(), "is"),
+                count => (format!("oldest {count} messages"), "are"),
+            };
             self.console.note(format_args!(
-                "the context of {context} tokens is full: the oldest {} messages are left out",
-                fitted.dropped_messages
+                "the context of {context} tokens is full: the {oldest} {are} left out"
             ));
         }
         let mut reply = self.generate(conversation.into())?;
@@ -155,14 +161,13 @@ impl Chat<'_> {
         let finished = reply.finished.take();
         self.transcript.add_reply(reply);
         if let Some(finished) = finished {
-            if finished.reason == FinishReason::Length {
-                self.console.note(format_args!(
-                    "stopped after {} tokens, as -n says",
-                    finished.usage.completion_tokens
-                ));
+            if let (FinishReason::Length, Some(most)) = (&finished.reason, self.settings.tokens_max)
+            {
+                let tokens = counted(finished.usage.completion_tokens, "token");
+                self.console.note(format_args!("stopped after {tokens} (predict is {most})"));
             }
             let took = Took { load: Duration::ZERO, total: started.elapsed() };
-            stats::print(&self.console, &self.opened.model, &finished, took);
+            stats::print(&self.console, &self.opened, &finished, took);
         }
         Ok(())
     }
@@ -207,44 +212,78 @@ impl Chat<'_> {
             SlashCommand::Clear => {
                 self.transcript.messages.clear();
                 self.attached.clear();
-                self.console.note("the conversation is forgotten");
+                self.console.say("the conversation is forgotten");
             }
             SlashCommand::Regenerate => return self.regenerate(),
             SlashCommand::Read(path) => {
                 let text = read_text(&path)?;
-                let lines = text.lines().count();
+                let count = text.lines().count();
+                let (lines, go) = (counted(count, "line"), if count == 1 { "goes" } else { "go" });
                 self.attached += text.trim_end();
-                self.console.note(format_args!("{lines} lines go with your next message"));
+                self.console.say(format_args!("{lines} {go} with your next message"));
             }
-            SlashCommand::Save(path) => {
-                self.transcript.save(&path)?;
-                self.console.note(format_args!("saved to {}", path.display()));
+            SlashCommand::Save { path, force } => {
+                self.transcript.save(&path, force)?;
+                self.console.say(format_args!("saved to {}", path.display()));
             }
             SlashCommand::Load(path) => return self.load(&path),
             SlashCommand::System(None) => match &self.transcript.system {
                 Some(text) => self.console.line(text),
-                None => self.console.note("there is no system prompt"),
+                None => self.console.say("there is no system prompt"),
             },
             SlashCommand::System(Some(text)) => {
                 self.transcript.system = Some(text).filter(|text| !text.is_empty());
-                self.console.note("the system prompt is set; it holds from the next message on");
+                self.console.say("the system prompt is set; it holds from the next message on");
             }
             SlashCommand::Parameter { name, value } => {
-                self.settings.set(&name, &value).map_err(Failure::new)?;
-                self.console.note(format_args!("{name} is {value}"));
+                self.settings.set(&name, value.as_deref()).map_err(Failure::new)?;
+                self.console.say(self.settings.said(&name, value.as_deref()));
             }
-            SlashCommand::Think(think) => self.think = Some(think),
+            SlashCommand::Think(think) => self.set_think(think)?,
             SlashCommand::Verbosity(verbosity) => {
                 self.console.quiet = verbosity == Verbosity::Quiet;
                 self.console.verbose = u8::from(verbosity == Verbosity::Verbose);
+                self.console.say(match verbosity {
+                    Verbosity::Quiet => "no statistics are shown",
+                    Verbosity::Verbose => "timings are shown in full",
+                });
             }
-            SlashCommand::History(on) => {
-                let file = places::history_file()?;
-                self.lines.set_history(on.then_some(file));
-            }
+            SlashCommand::History(on) => self.keep_history(on)?,
             SlashCommand::ShowInfo => self.console.line(self.opened.describe()),
             SlashCommand::ShowParameters => self.console.line(&self.settings),
         }
+        Ok(())
+    }
+
+    /// Whether the model is to reason, where its template asks.
+    fn set_think(&mut self, think: bool) -> Result<()> {
+        let message = Transcript { system: None, messages: vec![Message::user("?")] };
+        let prompt = |think| {
+            let tokens =
+                self.opened.model.conversation_tokens(&conversation(&message, Some(think)));
+            tokens.map_err(|error| explain(&error))
+        };
+        if prompt(true)? == prompt(false)? {
+            return Err(Failure::new(
+                "thinking cannot be switched on or off: this model's chat template does not ask",
+            ));
+        }
+        self.think = Some(think);
+        let whether = if think { "reasons before it answers" } else { "answers at once" };
+        self.console.say(format_args!("from the next message on the model {whether}"));
+        Ok(())
+    }
+
+    fn keep_history(&mut self, on: bool) -> Result<()> {
+        let file = places::history_file()?;
+        match on {
+            true => {
+                let shown = file.display();
+                self.console.say(format_args!("what you type is kept in {shown}"));
+            }
+            false => self.console.say("what you type is no longer kept"),
+        }
+        self.lines.set_history(on.then_some(file));
         Ok(())
     }
 
@@ -267,18 +306,42 @@ impl Chat<'_> {
     fn load(&mut self, path: &Path) -> Result<()> {
         if path.extension().is_some_and(|extension| extension == "json") {
             self.transcript = Transcript::load(path)?;
-            let count = self.transcript.messages.len();
-            self.console.note(format_args!("{count} messages loaded"));
+            let messages = counted(self.transcript.messages.len(), "message");
+            self.console.say(format_args!("{messages} loaded"));
             return Ok(());
         }
-        let mut model = self.args.model.clone();
-        (model.path, model.model, model.hub.hf_repo) = (Some(path.into()), None, None);
+        let model = self.store_of(path)?;
         let opened = opened::open(&model, &self.args.resources, &self.console, self.interrupt)?;
+        let opened = Opened { on_cpu: None, ..opened };
         self.session = opened.model.session();
         self.settings = Settings::new(&self.args.generation, opened.model.default_sampling());
         self.transcript.messages.clear();
         self.opened = opened;
         welcome::print(&self.opened, &self.console);
         Ok(())
+    }
+
+    /// The model at a path; of a GGUF file, the store that is made of it.
+    fn store_of(&self, path: &Path) -> Result<ModelArgs> {
+        let wrong = |problem: &str| {
+            Failure::new(format!("cannot load {}: {problem}", path.display())).advise(
+                "check the spelling, or `/load` a .nest store, a .gguf file or a checkpoint folder",
+            )
+        };
+        if !path.exists() {
+            return Err(wrong("no such file or folder"));
+        }
+        if path.is_dir() && !path.join("config.json").is_file() {
+            return Err(wrong("the folder has no config.json"));
+        }
+        let mut args = self.args.clone();
+        let model = &mut args.model;
+        (model.path, model.model, model.hub.hf_repo) = (Some(path.into()), None, None);
+        let mut command = Command::Chat(args);
+        imported::replace(&mut command, &self.console, self.interrupt)?;
+        match command {
+            Command::Chat(args) => Ok(args.model),
+            _ => Err(wrong("no model")),
+        }
     }
 }

@@ -4,7 +4,9 @@ use crate::failure::{Failure, Result};
 use crate::reply::Reply;
 use nestling::engine::text::{Message, Role};
 use serde_json::{Value, json};
+use std::io::{self, Write};
 use std::path::Path;
+use tempfile::NamedTempFile;
 
 /// Most bytes of a file that `/load` or `/read` takes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -38,10 +40,24 @@ impl Transcript {
         replied
     }
 
-    /// Writes the conversation as JSON, in the field names of the OpenAI chat API.
-    pub fn save(&self, path: &Path) -> Result<()> {
+    /// Writes the conversation as JSON, in the field names of the OpenAI chat API: whole, or not at
+    /// all. `over_anything`: whether also in the place of a file that is no saved conversation.
+    pub fn save(&self, path: &Path, over_anything: bool) -> Result<()> {
+        if std::fs::metadata(path).is_ok_and(|data| !data.is_file()) {
+            return Err(Failure::new(format!("{} is no file to write over", path.display()))
+                .advise("give the file another name"));
+        }
+        if path.exists() && !over_anything && Self::load(path).is_err() {
+            return Err(Failure::new(format!(
+                "{} exists already and is no saved conversation",
+                path.display()
+            ))
+            .advise("give the file another name, or write over it with /save -f FILE"));
+        }
         let text = format!("{:#}\n", json!({ "messages": self.all() }));
-        std::fs::write(path, text).map_err(|error| Failure::file("write to", path, &error))
+        // Behind a link, the file that it names.
+        let target = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        replace(&target, text.as_bytes()).map_err(|error| Failure::file("write to", path, &error))
     }
 
     pub fn load(path: &Path) -> Result<Self> {
@@ -50,14 +66,33 @@ impl Transcript {
                 .advise("name a file that /save wrote, or a store")
         };
         let text = read_text(path)?;
-        let mut json: Value =
-            serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        let mut messages: Vec<Message> = serde_json::from_value(json["messages"].take())
-            .map_err(|error| wrong(error.to_string()))?;
+        let json: std::result::Result<Value, _> = serde_json::from_str(&text);
+        let mut json = json.map_err(|error| {
+            let (line, column) = (error.line(), error.column());
+            wrong(format!("it is not valid JSON (line {line}, column {column})"))
+        })?;
+        let listed = json.get_mut("messages").filter(|messages| messages.is_array());
+        let listed = listed.ok_or_else(|| wrong("it has no list of messages".into()))?;
+        let mut messages: Vec<Message> =
+            serde_json::from_value(listed.take()).map_err(|error| wrong(error.to_string()))?;
         let leads = messages.first().is_some_and(|first| first.role == Role::System);
         let system = leads.then(|| messages.remove(0)).and_then(|message| message.content);
         Ok(Self { system: system.map(|content| content.text()), messages })
     }
+}
+
+/// Puts a file in the place of another one, or of none, at once. A new one is for its owner alone:
+/// what was said is nobody else's business.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    if let Ok(data) = std::fs::metadata(path) {
+        // Who may read the file is for its owner to say.
+        file.as_file().set_permissions(data.permissions())?;
+    }
+    file.persist(path).map(drop).map_err(|error| error.error)
 }
 
 /// A text file of bearable size.
@@ -77,7 +112,7 @@ pub fn read_text(path: &Path) -> Result<String> {
     let bytes = std::fs::read(path).map_err(failed)?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Failure::new(format!("{} is no text in UTF-8: byte {at} is wrong", path.display()))
+        Failure::new(format!("{} is not UTF-8 text (byte {at})", path.display()))
             .advise("name a text file, or convert it to UTF-8")
     })
 }
@@ -101,7 +136,7 @@ mod tests {
             tool_calls: vec![call],
             finished: None,
         });
-        transcript.save(&path).unwrap();
+        transcript.save(&path, false).unwrap();
         assert_eq!(Transcript::load(&path).unwrap(), transcript);
         // Arguments are a JSON text, and an object in older files.
         let text = std::fs::read_to_string(&path).unwrap();
@@ -112,7 +147,35 @@ mod tests {
         assert_eq!(transcript.all().len(), 3);
         assert!(transcript.drop_reply());
         assert!(!transcript.drop_reply());
-        std::fs::write(&path, "{\"messages\": 3}").unwrap();
-        assert!(Transcript::load(&path).unwrap_err().message.contains("no saved conversation"));
+        for (text, words) in [
+            ("{\"messages\": 3}", "it has no list of messages"),
+            ("[]", "it has no list of messages"),
+            ("{ 3: 4 }", "it is not valid JSON (line 1, column 3)"),
+            ("{\"messages\": [3]}", "no saved conversation"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let message = Transcript::load(&path).unwrap_err().message;
+            assert!(message.contains(words), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn only_conversations_are_written_over_unasked() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notes.txt");
+        std::fs::write(&path, "keep me\n").unwrap();
+        let transcript =
+            Transcript { system: None, messages: vec![Message::user("Hello"), Message::user("?")] };
+        let failure = transcript.save(&path, false).unwrap_err();
+        assert!(failure.advice.unwrap().contains("/save -f"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "keep me\n");
+        transcript.save(&path, true).unwrap();
+        let shorter = Transcript { system: None, messages: vec![Message::user("Hello")] };
+        shorter.save(&path, false).unwrap();
+        assert_eq!(Transcript::load(&path).unwrap(), shorter);
+        assert!(shorter.save(directory.path(), true).is_err());
+        assert!(shorter.save(&directory.path().join("no/such/folder.json"), true).is_err());
+        // Nothing else was left.
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

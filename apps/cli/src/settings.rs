@@ -1,6 +1,6 @@
 //! How tokens are chosen: the model's defaults, changed by flags and by `/set parameter`.
 
-use crate::args::GenerationArgs;
+use crate::args::{GenerationArgs, stop_string};
 use nestling::engine::sampler::SamplingParams;
 use std::fmt;
 use std::str::FromStr;
@@ -32,11 +32,25 @@ impl Settings {
         Self { sampling, tokens_max, stop: args.stop.clone() }
     }
 
+    /// Whether `/set parameter` knows a name.
+    pub fn knows(name: &str) -> bool {
+        let name = name.replace('-', "_");
+        PARAMETERS.iter().any(|known| known.contains(&&*name))
+    }
+
     /// `/set parameter NAME VALUE`. Names are read with `_` or `-`, in llama.cpp's, Ollama's and
-    /// the Hub's spelling. The error is a sentence; nothing is changed then.
-    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+    /// the Hub's spelling. Without a value stop strings are taken away. The error is a sentence;
+    /// nothing is changed then.
+    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
         let mut new = self.clone();
         let sampling = &mut new.sampling;
+        let Some(value) = value else {
+            if name != "stop" {
+                return Err("write for example: /set parameter temp 0.7".into());
+            }
+            self.stop.clear();
+            return Ok(());
+        };
         match name.replace('-', "_").as_str() {
             "temp" | "temperature" => sampling.temperature = parse(name, value)?,
             "top_k" => sampling.top_k = parse(name, value)?,
@@ -52,7 +66,10 @@ impl Settings {
             "predict" | "num_predict" | "n_predict" | "n" => {
                 new.tokens_max = usize::try_from(parse::<i64>(name, value)?).ok();
             }
-            "stop" => new.stop.push(value.into()),
+            "stop" if new.stop.len() == STOPS_MAX => {
+                return Err(format!("there are {STOPS_MAX} stop strings already"));
+            }
+            "stop" => new.stop.push(stop_string(value)?),
             _ => {
                 return Err(format!(
                     "unknown parameter {name}; the parameters are temp, top_k, top_p, min_p, \
@@ -66,8 +83,39 @@ impl Settings {
     }
 }
 
+/// All spellings of the parameters.
+const PARAMETERS: [&[&str]; 10] = [
+    &["temp", "temperature"],
+    &["top_k"],
+    &["top_p"],
+    &["min_p"],
+    &["repeat_penalty", "repetition_penalty"],
+    &["presence_penalty"],
+    &["frequency_penalty"],
+    &["seed"],
+    &["predict", "num_predict", "n_predict", "n"],
+    &["stop"],
+];
+
+/// Most stop strings of a generation.
+const STOPS_MAX: usize = 64;
+
 fn parse<T: FromStr>(name: &str, value: &str) -> Result<T, String> {
     value.parse().map_err(|_| format!("`{value}` is no value for {name}"))
+}
+
+impl Settings {
+    /// What a parameter is after it was set to this.
+    pub fn said(&self, name: &str, value: Option<&str>) -> String {
+        match (value, self.stop.as_slice()) {
+            (Some(value), _) if name != "stop" => format!("{name} is {value}"),
+            (_, []) => "stop is nothing: no text ends a reply".into(),
+            (_, stops) => {
+                let stops: Vec<String> = stops.iter().map(|stop| format!("{stop:?}")).collect();
+                format!("stop is {}", stops.join(", "))
+            }
+        }
+    }
 }
 
 impl fmt::Display for Settings {
@@ -139,15 +187,16 @@ mod tests {
             ("num_predict", "64"),
             ("stop", "END"),
         ] {
-            s.set(name, value).unwrap();
+            s.set(name, Some(value)).unwrap();
+            assert!(Settings::knows(name), "{name}");
         }
         assert_eq!(s.sampling.temperature, 0.7);
         assert_eq!(s.sampling.top_k, 40);
         assert_eq!(s.sampling.seed, Some(7));
         assert_eq!(s.tokens_max, Some(64));
         assert_eq!(s.stop, ["END"]);
-        s.set("seed", "random").unwrap();
-        s.set("predict", "-1").unwrap();
+        s.set("seed", Some("random")).unwrap();
+        s.set("predict", Some("-1")).unwrap();
         assert_eq!((s.sampling.seed, s.tokens_max), (None, None));
     }
 
@@ -155,8 +204,29 @@ mod tests {
     fn nonsense_changes_nothing() {
         let mut s = settings();
         for (name, value) in [("temp", "hot"), ("top_p", "2"), ("temp", "nan"), ("mirostat", "1")] {
-            assert!(s.set(name, value).is_err(), "{name} {value}");
+            assert!(s.set(name, Some(value)).is_err(), "{name} {value}");
         }
+        assert!(s.set("temp", None).is_err());
+        assert!(!Settings::knows("mirostat"));
         assert_eq!(s, settings());
+    }
+
+    #[test]
+    fn stop_strings_are_added_said_and_taken_away() {
+        let mut s = settings();
+        assert!(s.set("stop", Some("")).is_err());
+        assert!(s.set("stop", Some(&"x".repeat(4097))).is_err());
+        for stop in ["END", "off"] {
+            s.set("stop", Some(stop)).unwrap();
+        }
+        assert_eq!(s.said("stop", Some("off")), "stop is \"END\", \"off\"");
+        assert_eq!(s.said("temp", Some("0.5")), "temp is 0.5");
+        s.set("stop", None).unwrap();
+        assert_eq!(s, settings());
+        assert!(s.said("stop", None).starts_with("stop is nothing"));
+        for n in 0..64 {
+            s.set("stop", Some(&n.to_string())).unwrap();
+        }
+        assert!(s.set("stop", Some("65")).is_err());
     }
 }

@@ -1,10 +1,12 @@
 //! Slash commands of the chat.
 
+use crate::settings::Settings;
 use std::path::PathBuf;
 
 /// Help text of `/?`, one line for each command.
 pub const HELP: &str = "\
 /set parameter NAME VALUE   change how tokens are chosen (temp, top_k, top_p, min_p, seed, ...)
+/set parameter stop TEXT    end replies before this text; without TEXT, before none
 /set system TEXT            say what the model is told before the conversation (also /system TEXT)
 /set think | nothink        let the model reason before it answers, where it can
 /set verbose | quiet        show timings in full, or no statistics at all
@@ -13,14 +15,15 @@ pub const HELP: &str = "\
 /read FILE                  add the text of a file to your next message
 /regen                      drop the last reply and write another
 /clear                      forget the conversation
-/save FILE                  write the conversation to a file
+/save FILE                  write the conversation to a file; -f FILE: over any other file
 /load FILE                  go on from a saved conversation, or open another model
 /bye                        end (also /exit, Ctrl-D)
 /? or /help                 this list
 
 \"\"\"        begins and ends a message of several lines
-Ctrl-C     stops the reply and keeps what was written; twice ends the program
-Ctrl-G     opens the message in your editor (VISUAL or EDITOR)
+Ctrl-C     stops the reply and keeps what was written, clears the line; twice ends the program
+Ctrl-G     opens the message in your editor (VISUAL or EDITOR); what was changed and saved is sent,
+           without a change, or with an error such as vi's :cq, you are back at the line
 Ctrl-A/E   start, end of the line    Ctrl-K/U/W   delete to the end, the start, a word
 Ctrl-R     search what you typed     Ctrl-L       clear the screen";
 
@@ -32,13 +35,18 @@ pub enum SlashCommand {
     Clear,
     Regenerate,
     Read(PathBuf),
-    Save(PathBuf),
+    Save {
+        path: PathBuf,
+        /// In the place of whatever is there.
+        force: bool,
+    },
     Load(PathBuf),
     /// None shows it, an empty text removes it.
     System(Option<String>),
     Parameter {
         name: String,
-        value: String,
+        /// None takes stop strings away.
+        value: Option<String>,
     },
     Think(bool),
     Verbosity(Verbosity),
@@ -66,7 +74,7 @@ pub fn parse(line: &str) -> Result<SlashCommand, String> {
         "/show" => return parse_show(rest),
         "/system" => return Ok(SlashCommand::System(text(rest))),
         "/read" => return path().map(SlashCommand::Read),
-        "/save" => return path().map(SlashCommand::Save),
+        "/save" => return parse_save(rest),
         "/load" => return path().map(SlashCommand::Load),
         _ => {}
     }
@@ -84,15 +92,27 @@ pub fn parse(line: &str) -> Result<SlashCommand, String> {
     }
 }
 
+fn parse_save(rest: &str) -> Result<SlashCommand, String> {
+    let (force, path) = match split_word(rest) {
+        ("-f", path) => (true, path),
+        _ => (false, rest),
+    };
+    match unquote(path) {
+        "" => Err("/save needs the path of a file".into()),
+        path => Ok(SlashCommand::Save { path: path.into(), force }),
+    }
+}
+
 fn parse_set(rest: &str) -> Result<SlashCommand, String> {
     let (word, value) = split_word(rest);
     match word {
         "parameter" => {
             let (name, value) = split_word(value);
-            if name.is_empty() || value.is_empty() {
+            if name.is_empty() {
                 return Err("write for example: /set parameter temp 0.7".into());
             }
-            Ok(SlashCommand::Parameter { name: name.into(), value: unquote(value).into() })
+            let value = (!value.is_empty()).then(|| unquote(value).into());
+            Ok(SlashCommand::Parameter { name: name.into(), value })
         }
         "system" => Ok(SlashCommand::System(text(value))),
         "think" => Ok(SlashCommand::Think(true)),
@@ -104,6 +124,10 @@ fn parse_set(rest: &str) -> Result<SlashCommand, String> {
         "" => Err("/set what? parameter, system, think, nothink, verbose, quiet, history or \
                    nohistory"
             .into()),
+        name if Settings::knows(name) => {
+            let value = if value.is_empty() { "VALUE" } else { value };
+            Err(format!("{name} is a parameter: write /set parameter {name} {value}"))
+        }
         other => Err(format!("unknown setting {other}; /? lists the commands")),
     }
 }
@@ -147,7 +171,9 @@ mod tests {
             ("/clear", SlashCommand::Clear),
             ("/regen", SlashCommand::Regenerate),
             ("/read a file.txt", SlashCommand::Read("a file.txt".into())),
-            ("/save \"b c.json\"", SlashCommand::Save("b c.json".into())),
+            ("/save \"b c.json\"", SlashCommand::Save { path: "b c.json".into(), force: false }),
+            ("/save -f b.txt", SlashCommand::Save { path: "b.txt".into(), force: true }),
+            ("/save -file", SlashCommand::Save { path: "-file".into(), force: false }),
             ("/load x.nest", SlashCommand::Load("x.nest".into())),
             ("/system Be brief.", SlashCommand::System(Some("Be brief.".into()))),
             ("/set system \"\"", SlashCommand::System(Some(String::new()))),
@@ -163,8 +189,13 @@ mod tests {
             ("/set nohistory", SlashCommand::History(false)),
             (
                 "/set parameter  temp   0.5",
-                SlashCommand::Parameter { name: "temp".into(), value: "0.5".into() },
+                SlashCommand::Parameter { name: "temp".into(), value: Some("0.5".into()) },
             ),
+            (
+                "/set parameter stop \"\"",
+                SlashCommand::Parameter { name: "stop".into(), value: Some(String::new()) },
+            ),
+            ("/set parameter stop", SlashCommand::Parameter { name: "stop".into(), value: None }),
         ] {
             assert_eq!(parse(line), Ok(command), "{line}");
         }
@@ -173,11 +204,12 @@ mod tests {
     #[test]
     fn what_is_not_known_is_an_error_and_no_prompt() {
         for line in
-            ["/", "/foo", "/set", "/set foo", "/set parameter temp", "/show x", "/clear all"]
+            ["/", "/foo", "/set", "/set foo", "/set parameter", "/show x", "/clear all", "/save -f"]
         {
             assert!(parse(line).is_err(), "{line}");
         }
         assert!(parse("/foo").unwrap_err().contains("/foo"));
         assert!(parse("/read").unwrap_err().contains("path"));
+        assert!(parse("/set temp 0").unwrap_err().contains("/set parameter temp 0"));
     }
 }

@@ -1,6 +1,10 @@
 //! Lines from a person: editing, several lines, history, an editor.
 
+use crate::console::{Console, error_columns};
 use crate::failure::{Failure, Result, plain};
+use crate::interrupt::Interrupt;
+use crate::words::printable;
+use crate::wrap::columns;
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use rustyline::{
@@ -9,7 +13,7 @@ use rustyline::{
 };
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,8 +27,10 @@ const HISTORY_LINES: usize = 2000;
 pub enum Entered {
     /// A message or a slash command; never empty.
     Text(String),
-    /// Ctrl-C on a line; the line is dropped.
+    /// Ctrl-C where nothing was typed.
     Interrupt,
+    /// Ctrl-C on a message that was begun; it is dropped.
+    Dropped,
     /// Ctrl-D.
     End,
 }
@@ -33,7 +39,16 @@ pub enum Entered {
 pub struct Lines {
     editor: Editor<(), FileHistory>,
     history: Option<PathBuf>,
-    edit_outside: Arc<AtomicBool>,
+    keys: Arc<Keys>,
+}
+
+/// What keys did that end a line besides Enter.
+#[derive(Debug, Default)]
+struct Keys {
+    /// Ctrl-G: the message goes to an editor.
+    edit_outside: AtomicBool,
+    /// Whether something stood on the line when Ctrl-C was pressed.
+    cleared: AtomicBool,
 }
 
 /// Puts lines together to messages: `"""` begins and ends a message of several lines.
@@ -45,6 +60,19 @@ pub struct Assembler {
 impl Assembler {
     pub fn is_open(&self) -> bool {
         self.lines.is_some()
+    }
+
+    /// The message so far with a line that was not added, as a text to edit.
+    fn draft(&self, line: &str) -> String {
+        self.lines.clone().unwrap_or_default() + line
+    }
+
+    /// What an edited draft means: a command that began several lines ends them, too.
+    fn edited(&self, text: &str) -> String {
+        let text = text.trim_end();
+        let is_command = self.lines.as_ref().is_some_and(|lines| lines.starts_with('/'));
+        let is_open = text.trim_start().starts_with('/') && !text.ends_with(QUOTES);
+        if is_command && is_open { format!("{text}{QUOTES}") } else { text.into() }
     }
 
     /// Adds a line; a whole message if the line ends one.
@@ -101,10 +129,12 @@ impl Lines {
             .map(|builder| builder.behavior(behavior).auto_add_history(false))
             .map_err(|error| failed(&error))?;
         let mut editor = Editor::with_config(config.build()).map_err(|error| failed(&error))?;
-        let edit_outside = Arc::new(AtomicBool::new(false));
-        let handler = EventHandler::Conditional(Box::new(EditOutside(edit_outside.clone())));
-        editor.bind_sequence(KeyEvent::ctrl('G'), handler);
-        let mut lines = Self { editor, history: None, edit_outside };
+        let keys = Arc::new(Keys::default());
+        let edit = EventHandler::Conditional(Box::new(EditOutside(keys.clone())));
+        editor.bind_sequence(KeyEvent::ctrl('G'), edit);
+        let clear = EventHandler::Conditional(Box::new(Clear(keys.clone())));
+        editor.bind_sequence(KeyEvent::ctrl('C'), clear);
+        let mut lines = Self { editor, history: None, keys };
         lines.set_history(history);
         Ok(lines)
     }
@@ -122,26 +152,46 @@ impl Lines {
     }
 
     /// Waits for a message, a command or the end.
-    pub fn read(&mut self) -> Result<Entered> {
+    pub fn read(&mut self, console: &Console, interrupt: &Interrupt) -> Result<Entered> {
         let mut assembler = Assembler::default();
+        // Lines of the message as they were typed, and what stands on the next one already.
+        let (mut typed, mut begun): (Vec<String>, String) = (Vec::new(), String::new());
         loop {
-            let prompt = if assembler.is_open() { CONTINUED } else { PROMPT };
-            let line = match self.editor.readline(prompt) {
+            let prompt = if typed.is_empty() { PROMPT } else { CONTINUED };
+            let initial = std::mem::take(&mut begun);
+            let line = match self.editor.readline_with_initial(prompt, (&initial, "")) {
                 Ok(line) => line,
-                Err(ReadlineError::Interrupted) => return Ok(Entered::Interrupt),
+                Err(ReadlineError::Interrupted) => {
+                    let dropped = self.keys.cleared.swap(false, Ordering::Relaxed);
+                    return Ok(match dropped || assembler.is_open() {
+                        true => Entered::Dropped,
+                        false => Entered::Interrupt,
+                    });
+                }
                 Err(ReadlineError::Eof) => return Ok(Entered::End),
                 Err(error) => {
                     return Err(Failure::new(format!("cannot read the terminal: {error}")));
                 }
             };
-            let text = if self.edit_outside.swap(false, Ordering::Relaxed) {
-                let text = edit_outside(&line)?;
-                let shown = text.trim_end().replace('\n', &format!("\n{CONTINUED}"));
-                let _ = writeln!(std::io::stderr(), "{PROMPT}{shown}");
-                Some(text.trim_end().into())
+            typed.push(line.clone());
+            let text = if self.keys.edit_outside.swap(false, Ordering::Relaxed) {
+                erase(&typed);
+                let Some(text) = edited(&assembler.draft(&line), console, interrupt) else {
+                    typed.pop();
+                    show(&typed);
+                    begun = line;
+                    continue;
+                };
+                let text = assembler.edited(&text);
+                show(&text.lines().map(String::from).collect::<Vec<_>>());
+                assembler = Assembler::default();
+                Some(text)
             } else {
                 assembler.add(&line)
             };
+            if !assembler.is_open() {
+                typed.clear();
+            }
             if let Some(text) = text.filter(|text| !text.trim().is_empty()) {
                 self.remember(&text);
                 return Ok(Entered::Text(text));
@@ -169,37 +219,99 @@ fn restrict(path: &Path) {
 fn restrict(_path: &Path) {}
 
 /// Ctrl-G: accepts the line and notes that it goes to an editor first.
-struct EditOutside(Arc<AtomicBool>);
+struct EditOutside(Arc<Keys>);
 
 impl ConditionalEventHandler for EditOutside {
     fn handle(&self, _: &Event, _: RepeatCount, _: bool, _: &EventContext<'_>) -> Option<Cmd> {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.edit_outside.store(true, Ordering::Relaxed);
         Some(Cmd::AcceptLine)
     }
 }
 
-/// Opens a text in the person's editor and gives back what was saved.
-fn edit_outside(text: &str) -> Result<String> {
-    let path = std::env::temp_dir().join(format!("nestling-{}.txt", std::process::id()));
-    std::fs::write(&path, text).map_err(|error| Failure::file("write to", &path, &error))?;
-    restrict(&path);
-    let name = ["VISUAL", "EDITOR"].iter().find_map(|name| std::env::var(name).ok());
+/// Ctrl-C: notes whether it drops something.
+struct Clear(Arc<Keys>);
+
+impl ConditionalEventHandler for Clear {
+    fn handle(&self, _: &Event, _: RepeatCount, _: bool, at: &EventContext<'_>) -> Option<Cmd> {
+        self.0.cleared.store(!at.line().is_empty(), Ordering::Relaxed);
+        Some(Cmd::Interrupt)
+    }
+}
+
+/// Lines with the prompts that they are typed behind.
+fn with_prompts(lines: &[String]) -> impl Iterator<Item = String> {
+    let prompts = std::iter::once(PROMPT).chain(std::iter::repeat(CONTINUED));
+    prompts.zip(lines).map(|(prompt, line)| format!("{prompt}{line}"))
+}
+
+/// Shows lines as if they had been typed.
+fn show(lines: &[String]) {
+    for line in with_prompts(lines) {
+        let _ = writeln!(std::io::stderr(), "{}", printable(&line));
+    }
+}
+
+/// Takes lines that were typed off the screen: they come back from the editor.
+fn erase(lines: &[String]) {
+    let width = error_columns();
+    if width > 0 {
+        let rows_of = |line: String| -> usize {
+            line.split('\n').map(|part| 1 + columns(part) / width).sum()
+        };
+        let rows: usize = with_prompts(lines).map(rows_of).sum();
+        let _ = write!(std::io::stderr(), "\x1b[{rows}A\r\x1b[J");
+    }
+}
+
+/// What came back from an editor.
+enum Edited {
+    Changed(String),
+    Unchanged,
+    /// The editor says that it was left otherwise than by saving.
+    Cancelled(ExitStatus),
+}
+
+/// A text from the person's editor; none where nothing is to be sent, which is said.
+fn edited(text: &str, console: &Console, interrupt: &Interrupt) -> Option<String> {
+    // Ctrl-C belongs to the editor.
+    match interrupt.guard(|_| edit_outside(text)) {
+        Ok(Edited::Changed(text)) => return Some(text),
+        Ok(Edited::Unchanged) => {
+            console.say("the message was not changed and not sent; Enter sends it");
+        }
+        Ok(Edited::Cancelled(status)) => {
+            console.say(format_args!("the message was not sent: the editor ended with {status}"));
+        }
+        Err(failure) => console.failure(&failure),
+    }
+    None
+}
+
+/// Opens a text in the person's editor.
+fn edit_outside(text: &str) -> Result<Edited> {
+    let file = tempfile::Builder::new().prefix("nestling-").suffix(".txt").tempfile();
+    let folder = std::env::temp_dir();
+    // Closed while the editor has it; removed at the end.
+    let path = file.map_err(|error| Failure::file("write to", &folder, &error))?.into_temp_path();
+    let written = std::fs::write(&path, format!("{text}\n"));
+    written.map_err(|error| Failure::file("write to", &path, &error))?;
+    let given = |name| std::env::var(name).ok().filter(|editor| !editor.trim().is_empty());
+    let name = ["VISUAL", "EDITOR"].into_iter().find_map(given);
     let name = name.unwrap_or_else(|| if cfg!(windows) { "notepad" } else { "vi" }.into());
     let mut words = name.split_whitespace();
     let mut command = Command::new(words.next().unwrap_or("vi"));
-    let status = command.args(words).arg(&path).status();
+    let status = command.args(words).arg(&path).status().map_err(|error| {
+        Failure::new(format!("cannot start the editor `{name}`: {}", plain(&error)))
+            .advise("set VISUAL or EDITOR to an editor that is installed")
+    })?;
+    if !status.success() {
+        return Ok(Edited::Cancelled(status));
+    }
     let edited = std::fs::read_to_string(&path);
-    let _ = std::fs::remove_file(&path);
-    match status {
-        Ok(status) if status.success() => {
-            edited.map_err(|error| Failure::file("read", &path, &error))
-        }
-        // The text is not lost: it goes on as typed.
-        Ok(_) => Ok(text.into()),
-        Err(error) => {
-            Err(Failure::new(format!("cannot start the editor `{name}`: {}", plain(&error)))
-                .advise("set VISUAL or EDITOR to an editor that is installed"))
-        }
+    let edited = edited.map_err(|error| Failure::file("read", &path, &error))?;
+    match edited.trim_end() == text.trim_end() {
+        true => Ok(Edited::Unchanged),
+        false => Ok(Edited::Changed(edited)),
     }
 }
 
@@ -228,5 +340,22 @@ mod tests {
             assert_eq!(messages(&lines), (expected.iter().map(|&s| s.into()).collect(), false));
         }
         assert_eq!(messages(&[q, "one"]), (vec![], true));
+    }
+
+    #[test]
+    fn an_open_message_is_edited_whole() {
+        let q = "\"\"\"";
+        let mut assembler = Assembler::default();
+        assert_eq!(assembler.draft("one"), "one");
+        assert_eq!(assembler.edited("one\n"), "one");
+        assembler.add(&format!("{q}one"));
+        assert_eq!(assembler.draft("two"), "one\ntwo");
+        assert_eq!(assembler.edited("1\n2\n"), "1\n2");
+        let mut assembler = Assembler::default();
+        assembler.add(&format!("/set system {q}be"));
+        let draft = format!("/set system {q}be\nbrief");
+        assert_eq!(assembler.draft("brief"), draft);
+        assert_eq!(assembler.edited(&format!("{draft}\n")), format!("{draft}{q}"));
+        assert_eq!(assembler.edited(&format!("{draft}{q}\n")), format!("{draft}{q}"));
     }
 }
