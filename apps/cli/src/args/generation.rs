@@ -27,8 +27,7 @@ pub struct PromptArgs {
 pub struct GenerationArgs {
     /// Most tokens to generate; -1 means until the model ends or the context is full
     #[arg(short = 'n', long, value_name = "N", env = "NESTLING_PREDICT", default_value_t = -1)]
-    #[arg(visible_aliases = ["n-predict"], allow_negative_numbers = true)]
-    #[arg(value_parser = clap::value_parser!(i64).range(-1..=i64::from(u32::MAX)))]
+    #[arg(visible_aliases = ["n-predict"], value_parser = predict)]
     pub predict: i64,
 
     /// Temperature; 0 always takes the likeliest token
@@ -37,7 +36,7 @@ pub struct GenerationArgs {
     pub temp: Option<f32>,
 
     /// Choose among the K likeliest tokens; 0 is off
-    #[arg(long, value_name = "K", env = "NESTLING_TOP_K")]
+    #[arg(long, value_name = "K", env = "NESTLING_TOP_K", value_parser = count::<u32>)]
     pub top_k: Option<u32>,
 
     /// Choose among the likeliest tokens that together have probability P; 1 is off
@@ -53,25 +52,17 @@ pub struct GenerationArgs {
     pub repeat_penalty: Option<f32>,
 
     /// Lower the score of tokens that were generated at all; 0 is off
-    #[arg(
-        long,
-        value_name = "X",
-        env = "NESTLING_PRESENCE_PENALTY",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "X", env = "NESTLING_PRESENCE_PENALTY")]
+    #[arg(value_parser = number::<-100, 100>)]
     pub presence_penalty: Option<f32>,
 
     /// Lower the score of tokens by how often they were generated; 0 is off
-    #[arg(
-        long,
-        value_name = "X",
-        env = "NESTLING_FREQUENCY_PENALTY",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "X", env = "NESTLING_FREQUENCY_PENALTY")]
+    #[arg(value_parser = number::<-100, 100>)]
     pub frequency_penalty: Option<f32>,
 
     /// Seed of the random choices; the same seed gives the same text [default: a new one each time]
-    #[arg(short, long, value_name = "N", env = "NESTLING_SEED")]
+    #[arg(short, long, value_name = "N", env = "NESTLING_SEED", value_parser = count::<u64>)]
     pub seed: Option<u64>,
 
     /// Raise or lower the score of a token, such as 42+1.5 or 42-inf; may be given several times
@@ -86,6 +77,7 @@ pub struct GenerationArgs {
 
     /// End when the text contains this; may be given several times
     #[arg(long, visible_alias = "reverse-prompt", value_name = "TEXT", env = "NESTLING_STOP")]
+    #[arg(value_parser = stop_string)]
     pub stop: Vec<String>,
 }
 
@@ -96,6 +88,28 @@ fn number<const LOW: i32, const HIGH: i32>(text: &str) -> Result<f32, String> {
         Ok(value)
     } else {
         Err(format!("{text} is not from {LOW} to {HIGH}"))
+    }
+}
+
+/// A whole number from 0.
+pub fn count<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("`{text}` is not a count"))
+}
+
+/// Tokens to generate; -1 for as many as come.
+fn predict(text: &str) -> Result<i64, String> {
+    let known = text.parse().ok().filter(|tokens| (-1..=i64::from(u32::MAX)).contains(tokens));
+    known.ok_or_else(|| "-n takes -1 or a count, such as 128".into())
+}
+
+/// Most bytes of a stop string.
+const STOP_BYTES_MAX: usize = 4096;
+
+/// A text that ends a reply.
+pub fn stop_string(text: &str) -> Result<String, String> {
+    match text.len() {
+        1..=STOP_BYTES_MAX => Ok(text.into()),
+        bytes => Err(format!("a stop string has from 1 to {STOP_BYTES_MAX} bytes, not {bytes}")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `nestling doctor`, and what it shares with `nestling plan`.
 
+use super::model::threads;
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
@@ -10,8 +11,7 @@ use std::path::PathBuf;
 #[command(next_help_heading = "Machine")]
 pub struct SpeedArgs {
     /// Threads that compute [default: as many as ran best when that was measured, at first use]
-    #[arg(short, long, value_name = "N", env = "NESTLING_THREADS")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(short, long, value_name = "N", env = "NESTLING_THREADS", value_parser = threads)]
     pub threads: Option<u32>,
 
     /// Bytes of memory read in a second, such as 40GB [default: measured]

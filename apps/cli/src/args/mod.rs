@@ -5,6 +5,7 @@ mod device;
 mod generation;
 mod hub;
 mod machine;
+mod mistakes;
 mod model;
 mod observe;
 mod planning;
@@ -14,7 +15,7 @@ mod tools;
 
 pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, SynthArgs};
 pub use device::{DeviceArgs, DevicesArgs, HostExpertsArgs};
-pub use generation::{GenerationArgs, PromptArgs};
+pub use generation::{GenerationArgs, PromptArgs, stop_string};
 pub use hub::{HubArgs, UpgradeArgs};
 pub use machine::{DoctorArgs, MachineFormatArgs, SpeedArgs};
 pub use model::{KvTypeArg, LevelArg, LoadModeArg, MeanLevelArg, ModelArgs, ResourceArgs};
@@ -46,12 +47,15 @@ Examples:
   nestling chat -m qwen3.nest --level 4
 
 Every flag has an environment variable, shown beside it; the flag wins.
+Sizes: 6G means 6 GiB (1024 x 1024 x 1024 bytes each), as 6GiB does; 6GB means 1000 x 1000 x 1000.
 
-Exit codes: 0 success, 1 failure, 2 wrong command line, 3 damaged store, 130 interrupted.";
+Exit codes: 0 success, also where the reader closed the output, as `nestling run | head` does;
+1 failure, 2 wrong command line, 3 damaged store, 130 interrupted.";
 
 /// Runs Mixture-of-Experts language models from one bit-nested store.
 #[derive(Debug, Parser)]
 #[command(name = "nestling", version, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(override_usage = "nestling [COMMAND] [OPTIONS]")]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
@@ -115,7 +119,7 @@ pub enum ColorChoice {
     Never,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = "In the chat: /? lists the commands, Ctrl-C stops a reply, Ctrl-D ends.")]
 pub struct ChatArgs {
     #[command(flatten)]
@@ -188,7 +192,12 @@ impl Cli {
     pub fn from_command_line(
         arguments: impl IntoIterator<Item = OsString>,
     ) -> Result<Self, clap::Error> {
-        let matches = Self::shown().try_get_matches_from(normalize(arguments))?;
+        let line = mistakes::bind_negative(normalize(arguments));
+        Self::from_line(&line).map_err(|error| mistakes::explained(error, &line))
+    }
+
+    fn from_line(line: &[OsString]) -> Result<Self, clap::Error> {
+        let matches = Self::shown().try_get_matches_from(line)?;
         let mut cli = Self::from_arg_matches(&matches)?;
         precedence::settle(&mut cli, &matches)?;
         Ok(cli)
@@ -196,8 +205,13 @@ impl Cli {
 
     /// The command line without the values that variables happen to have, in help texts.
     pub fn shown() -> clap::Command {
-        let hide = |argument: clap::Arg| argument.hide_env_values(true);
-        Self::command().mut_args(hide).mut_subcommands(|command| command.mut_args(hide))
+        let hide_value = |argument: clap::Arg| argument.hide_env_values(true);
+        let hide = |argument: clap::Arg| argument.hide(true);
+        let command = Self::command().mut_args(hide_value);
+        let command = command.mut_subcommands(|command| command.mut_args(hide_value));
+        // `run` without a prompt is `chat`, whose help tells of these.
+        command
+            .mut_subcommand("run", |run| run.mut_arg("history", hide).mut_arg("no_history", hide))
     }
 }
 

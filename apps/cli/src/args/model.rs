@@ -1,5 +1,6 @@
 //! Which model, and what it may use of the machine.
 
+use super::generation::count;
 use super::{CalibrationArgs, DeviceArgs, HostExpertsArgs, HubArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
@@ -81,15 +82,15 @@ pub struct ResourceArgs {
     pub host: HostExpertsArgs,
 
     /// Threads that compute [default: as many as ran best when that was measured, at first use]
-    #[arg(short, long, value_name = "N", env = "NESTLING_THREADS")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(short, long, value_name = "N", env = "NESTLING_THREADS", value_parser = threads)]
     pub threads: Option<u32>,
 
     /// Bind each of these threads to a processor (Linux)
     #[arg(long, env = "NESTLING_PIN_THREADS", value_parser = FalseyValueParser::new())]
     pub pin_threads: bool,
 
-    /// Memory for weights, context and scratch, such as 6GiB [default: what is free, less a margin]
+    /// Memory for weights, context and scratch, such as 6GiB; 6G means 6 GiB, 6GB a little less
+    /// [default: what is free, less a margin]
     #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]
     pub memory: Option<ByteSize>,
 
@@ -99,7 +100,7 @@ pub struct ResourceArgs {
     pub load_mode: LoadModeArg,
 
     /// Tokens of context; 0 means all that the model was trained for [default: that, at most 8192]
-    #[arg(short, long, value_name = "N", env = "NESTLING_CTX_SIZE")]
+    #[arg(short, long, value_name = "N", env = "NESTLING_CTX_SIZE", value_parser = count::<u32>)]
     pub ctx_size: Option<u32>,
 
     /// Number type of the keys and values kept for the context
@@ -125,6 +126,18 @@ pub enum KvTypeArg {
     // Integers with a scale for each position and head: half of f16's memory
     #[value(alias = "q8_0")]
     Int8,
+}
+
+/// Most threads that compute.
+const THREADS_MAX: u32 = 1024;
+
+/// A number of threads.
+pub fn threads(text: &str) -> Result<u32, String> {
+    let threads = count(text)?;
+    match threads {
+        1..=THREADS_MAX => Ok(threads),
+        _ => Err(format!("{threads} is not in 1..={THREADS_MAX}")),
+    }
 }
 
 /// A level on the command line: the number of bits.

@@ -28,7 +28,8 @@ pub struct StatsArgs {
     #[arg(long, env = "NESTLING_STATS", value_parser = FalseyValueParser::new())]
     pub stats: bool,
 
-    /// Write that, and what every token cost, as JSON into this file
+    /// Write that, and what every token cost, as JSON into this file; - is standard output, after
+    /// the text
     #[arg(long, value_name = "FILE", env = "NESTLING_STATS_JSON")]
     pub stats_json: Option<PathBuf>,
 }
