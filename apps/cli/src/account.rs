@@ -136,7 +136,8 @@ pub fn as_json(
 fn streaming_json(streaming: &StreamStats) -> Value {
     let asked = streaming.asked_bits;
     json!({
-        "hit_rate": streaming.hit_rate(),
+        // What is not streamed is in memory.
+        "hit_rate": streaming.hit_rate().unwrap_or(1.0),
         "experts_hit": streaming.expert_hits,
         "experts_missed": streaming.expert_misses,
         "ahead_bytes": streaming.ahead_bytes,

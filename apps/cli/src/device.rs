@@ -24,7 +24,7 @@ fn options(args: &DeviceArgs) -> DeviceOptions {
     }
 }
 
-/// Opens what computes, and says so where it is not what one would hope for.
+/// Opens what computes. What it is, is said under `--verbose`; a chat says it in its first screen.
 pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
     let device = options(args).open();
     let device = device.map_err(|error| {
@@ -32,7 +32,12 @@ pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
         let has_advice = failure.advice.is_some();
         if has_advice { failure } else { failure.advise(instead_of(&args.device)) }
     })?;
-    tell(&device, args, console);
+    if console.verbose > 0 {
+        tell(&device, console);
+    }
+    if device.is_cpu() && args.vram_budget.is_some() {
+        console.warn("--vram-budget has no effect on the CPU");
+    }
     Ok(device)
 }
 
@@ -55,22 +60,18 @@ pub fn instead(
             }
         }
     })?;
-    tell(&device, args, console);
+    tell(&device, console);
     Ok(device)
 }
 
-fn tell(device: &OpenDevice, args: &DeviceArgs, console: &Console) {
-    let OpenDevice::Cpu { reason } = device else {
-        if args.device == Device::Auto {
-            console.note(format_args!("computing on {}", device.name()));
+/// What computes, and why, where that is not what one would hope for.
+fn tell(device: &OpenDevice, console: &Console) {
+    match device {
+        OpenDevice::Cpu { reason: Some(reason) } => {
+            console.note(format_args!("Computing on the CPU: {reason}. See `nestling devices`."));
         }
-        return;
-    };
-    if let Some(reason) = reason {
-        console.note(format_args!("Computing on the CPU: {reason}. See `nestling devices`."));
-    }
-    if args.vram_budget.is_some() {
-        console.note("--vram-budget has no effect on the CPU");
+        OpenDevice::Cpu { reason: None } => {}
+        gpu => console.note(format_args!("computing on {}", gpu.name())),
     }
 }
 

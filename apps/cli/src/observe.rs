@@ -1,12 +1,12 @@
 //! Recordings of what a model does: timelines, routing traces, the cost of every step.
 
-use crate::args::ObserveArgs;
-use crate::console::Console;
+use crate::args::{ObserveArgs, StatsArgs};
+use crate::console::{Console, write_out};
 use crate::failure::{Failure, Result};
 use nestling::engine::RoutingRecorder;
 use nestling::engine::record::{RecordOptions, Recorder, StepRecord};
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -79,15 +79,63 @@ impl Observer {
     }
 }
 
-/// Writes a file; an error names it.
-pub fn write(
-    path: &Path,
-    fill: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
-) -> Result<()> {
+/// The files that a run is to leave behind, found to be writable before the work. What is there
+/// stays until then.
+///
+/// # Errors
+/// A path that cannot be written to; a trace on standard output.
+pub fn checked_files(args: &StatsArgs) -> Result<Vec<PathBuf>> {
+    let observe = &args.observe;
+    if observe.record_trace.as_deref().is_some_and(is_output) {
+        return Err(trace_on_output());
+    }
+    let files = [&args.stats_json, &observe.timeline, &observe.record_trace];
+    let files: Vec<PathBuf> = files.into_iter().flatten().cloned().collect();
+    files.iter().try_for_each(|file| check(file))?;
+    Ok(files)
+}
+
+fn trace_on_output() -> Failure {
+    Failure::usage("a trace is no text, and standard output has the text of the model")
+        .advise("name a file with --record-trace")
+}
+
+/// Whether a file is standard output.
+fn is_output(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn check(path: &Path) -> Result<()> {
+    let failed = |error| Failure::file("write", path, &error);
+    // Others, such as pipes, are opened once.
+    let is_other = std::fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir());
+    if is_output(path) || is_other {
+        return Ok(());
+    }
+    match File::create_new(path) {
+        Ok(_) => std::fs::remove_file(path).map_err(failed),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            File::options().append(true).open(path).map(drop).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Writes a file, or standard output, which is called `-`; an error names it.
+pub fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    let failed = |error| Failure::file("write", path, &error);
+    if is_output(path) {
+        let mut text = Vec::new();
+        fill(&mut text).map_err(failed)?;
+        return match String::from_utf8(text) {
+            Ok(text) => write_out(&text),
+            Err(_) => Err(trace_on_output()),
+        };
+    }
     let written = File::create(path).and_then(|file| {
         let mut out = BufWriter::new(file);
         fill(&mut out)?;
         out.flush()
     });
-    written.map_err(|error| Failure::file("write", path, &error))
+    written.map_err(failed)
 }

@@ -8,8 +8,9 @@ use crate::failure::Result;
 use crate::hub::{self, Reference, Surroundings};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::{device, mapped, places, speed, turn};
+use crate::{device, mapped, places, speed, turn, warnings};
 use nestling::OpenDevice;
+use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
 use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
 use nestling::engine::{
@@ -33,6 +34,10 @@ pub struct Opened {
     pub is_bundled: bool,
     /// How long opening took.
     pub load: Duration,
+    /// Why no GPU computes, where one was looked for.
+    pub on_cpu: Option<String>,
+    /// Mean bits of experts whose matrices have levels of their own.
+    pub allocated_bits: Option<f64>,
 }
 
 /// The path that the command line means, and whether it is the bundled store. Downloads and
@@ -42,6 +47,7 @@ pub fn locate(
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<(PathBuf, bool)> {
+    warnings::refuse_contradictions(model)?;
     if let Some(path) = model.given_path() {
         return Ok((path.clone(), false));
     }
@@ -74,22 +80,46 @@ pub fn open_at(
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<Opened> {
+    warnings::of_options((model, resources), &path, console);
     let mut device = device::open(&resources.device, console)?;
     let mut options = ModelOptions { recorder, ..model_options(model, resources) };
     let mut started = Instant::now();
-    let model = loop {
+    let (opened, store) = loop {
         let source = source(&path, resources.load_mode, model.partial)?;
+        let store = store_of(&source).cloned();
         match load(&device, (source, resources), &mut options, console, interrupt) {
-            Ok(model) => break model,
+            Ok(opened) => break (opened, store),
             Err(error) => device = device::instead(&resources.device, &device, error, console)?,
         }
         started = Instant::now();
     };
-    let (asked, given) = (resources.ctx_size.unwrap_or(0), model.context_length());
+    let (asked, given) = (resources.ctx_size.unwrap_or(0), opened.context_length());
     if asked as usize > given {
-        console.note(format_args!("-c {asked} is more than the model was trained for: {given}"));
+        console.warn(format_args!("-c {asked} is more than the model was trained for: {given}"));
     }
-    Ok(Opened { model, path, is_bundled, load: started.elapsed() })
+    warnings::of_level(model, opened.limits().level_max, console);
+    let allocated = store.zip(opened.allocation());
+    let allocated = allocated.map(|(store, levels)| AllocationSummary::of(store.index(), levels));
+    let on_cpu = match device {
+        OpenDevice::Cpu { reason } => reason,
+        _ => None,
+    };
+    Ok(Opened {
+        allocated_bits: allocated.and_then(|summary| summary.expert_bits),
+        model: opened,
+        path,
+        is_bundled,
+        load: started.elapsed(),
+        on_cpu,
+    })
+}
+
+fn store_of(source: &ModelSource) -> Option<&Arc<Store>> {
+    match source {
+        ModelSource::Store(store) => Some(store),
+        ModelSource::Mapped(mapped) => Some(mapped.store()),
+        _ => None,
+    }
 }
 
 /// Loads a model on a device, within what both have.

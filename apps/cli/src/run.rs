@@ -1,12 +1,12 @@
 //! `nestling run`: one prompt, one completion.
 
 use crate::account::{self, Expected};
-use crate::args::{ChatArgs, PromptArgs, RunArgs};
+use crate::args::{ChatArgs, ModelArgs, PromptArgs, RunArgs};
 use crate::chat;
 use crate::console::{Console, write_out};
 use crate::conversation::{Transcript, read_text};
 use crate::explain::explain;
-use crate::failure::{Failure, Result};
+use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::observe::{self, Observer};
 use crate::opened::{self, Opened};
@@ -15,14 +15,19 @@ use crate::settings::Settings;
 use crate::stats::{self, Took};
 use nestling::engine::text::Message;
 use nestling::engine::{Conversation, FinishReason, Finished, GenerateOptions, Input};
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 use std::path::Path;
 use std::time::Instant;
 
 pub fn run(args: RunArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    expect_model(&args.model, &args.prompt)?;
     let Some(prompt) = prompt_text(&args.prompt)? else {
         return chat::chat(as_chat(args), console, interrupt);
     };
+    if args.prompt.system_prompt.is_some() && !args.chat {
+        console.warn("--system-prompt has no effect without --chat");
+    }
+    let files = observe::checked_files(&args.stats)?;
     let place = opened::locate(&args.model, console, interrupt)?;
     let expected = args
         .stats
@@ -41,7 +46,14 @@ pub fn run(args: RunArgs, console: &Console, interrupt: &Interrupt) -> Result<()
         Input::Text(prompt)
     };
     observer.begin(opened.model.routing_recorder());
-    let finished = complete(&opened, input, &settings, console, interrupt)?;
+    let finished = complete(&opened, input, &settings, console, interrupt);
+    let finished = finished.map_err(|failure| match (failure.exit, files.first()) {
+        (Exit::OutputClosed, Some(file)) => Failure::new(format!(
+            "standard output was closed before the end, so {} was not written",
+            file.display()
+        )),
+        _ => failure,
+    })?;
     let steps = observer.finish(opened.model.routing_recorder(), console)?;
     let (Some(expected), Some(finished)) = (expected, finished) else { return Ok(()) };
     if args.stats.stats {
@@ -83,7 +95,7 @@ pub fn complete(
         _ => {}
     }
     let took = Took { load: opened.load, total: opened.load + started.elapsed() };
-    stats::print(console, &opened.model, &finished, took);
+    stats::print(console, opened, &finished, took);
     Ok(Some(finished))
 }
 
@@ -108,6 +120,20 @@ pub fn conversation(transcript: &Transcript, think: Option<bool>) -> Conversatio
         .and_then(|now| i64::try_from(now.as_secs()).ok())
         .map(nestling::engine::text::TemplateTime::from_unix_seconds);
     conversation
+}
+
+/// Points text that stands where a model is named, and is none, to where text belongs.
+///
+/// # Errors
+/// A path by position with nothing behind it, where there is no other prompt.
+pub fn expect_model(model: &ModelArgs, prompt: &PromptArgs) -> Result<()> {
+    match &model.path {
+        Some(path) if prompt.prompt.is_none() && prompt.file.is_none() && !path.exists() => {
+            Err(Failure::new(format!("cannot open {}: no such file or folder", path.display()))
+                .advise("check the path of the model, or give text with -p in front of it"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The prompt from the command line, a file, or a pipe; none where a person sits at the terminal.

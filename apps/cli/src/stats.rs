@@ -2,8 +2,10 @@
 
 use crate::bytes::ByteSize;
 use crate::console::Console;
+use crate::opened::Opened;
+use crate::words::counted;
+use nestling::Finished;
 use nestling::engine::StreamStats;
-use nestling::{Finished, Model};
 use std::time::Duration;
 
 /// Wall-clock time of a reply.
@@ -15,12 +17,15 @@ pub struct Took {
 }
 
 /// Prints the statistics of a reply: none under `--quiet`, eight lines under `--verbose`.
-pub fn print(console: &Console, model: &Model, finished: &Finished, took: Took) {
+pub fn print(console: &Console, opened: &Opened, finished: &Finished, took: Took) {
     if console.quiet {
         return;
     }
     if console.verbose == 0 {
-        console.note(line(model, finished));
+        let parts = parts(opened, finished);
+        if !parts.is_empty() {
+            console.note(format_args!("[ {} ]", parts.join(" | ")));
+        }
         return;
     }
     for (name, value) in table(finished, took) {
@@ -28,59 +33,90 @@ pub fn print(console: &Console, model: &Model, finished: &Finished, took: Took) 
     }
 }
 
-fn line(model: &Model, finished: &Finished) -> String {
+/// What there is to say of a reply. A speed needs something that was computed.
+fn parts(opened: &Opened, finished: &Finished) -> Vec<String> {
     let stats = &finished.stats;
-    let mut line = format!(
-        "[ Prompt: {:.1} t/s | Generation: {:.1} t/s",
-        stats.prompt_tokens_per_second(),
-        stats.decode_tokens_per_second(),
-    );
-    let quantized = model.limits().level_max.is_some();
-    if let Some(allocation) = model.allocation() {
-        line += &format!(" | Bits: mixed, allocation {}", allocation.hash());
-    } else if let Some(bits) = stats.mean_level().filter(|_| quantized) {
-        line += &match (model.dual(), stats.asked_mean_level()) {
-            (Some(_), Some(asked)) => format!(" | Bits: {bits:.2} of {asked:.2} asked"),
-            _ => format!(" | Bits: {bits}"),
-        };
+    let mut parts = Vec::new();
+    if stats.prompt_tokens > 0 && stats.prompt_seconds > 0.0 {
+        parts.push(format!("Prompt: {:.1} t/s", stats.prompt_tokens_per_second()));
     }
+    if stats.decode_tokens > 0 {
+        parts.push(format!("Generation: {:.1} t/s", stats.decode_tokens_per_second()));
+    }
+    if parts.is_empty() {
+        return parts;
+    }
+    parts.extend(bits(opened, finished).map(|bits| format!("Bits: {bits}")));
     if let Some(hits) = stats.streaming.hit_rate() {
-        let read = ByteSize(stats.streaming.read_total());
         let wait = Duration::from_nanos(stats.streaming.wait_ns);
-        line += &format!(" | Hits: {:.0} % | Disk: {read} | Stall: {wait:.1?}", 100.0 * hits);
-        line += &of_host(&stats.streaming);
+        parts.push(format!("Hits: {:.0} %", 100.0 * hits));
+        parts.push(format!("Disk: {}", ByteSize(stats.streaming.read_total())));
+        parts.push(format!("Stall: {wait:.1?}"));
+        parts.extend(of_host(&stats.streaming));
     }
-    line + " ]"
+    parts
+}
+
+/// The bits that experts were computed with, and what they should have been.
+fn bits(opened: &Opened, finished: &Finished) -> Option<String> {
+    let (model, stats) = (&opened.model, &finished.stats);
+    if let Some(mean) = opened.allocated_bits {
+        return Some(format!("mixed, {mean:.2} on average"));
+    }
+    model.limits().level_max?;
+    let served = stats.mean_level()?;
+    let Some(dual) = model.dual() else { return Some(served.to_string()) };
+    let mut text = format!("{served:.2}");
+    // Elastic mode leaves out bits that its own routing chose.
+    let routed = stats.asked_mean_level().map(|mean| format!("{mean:.2}"));
+    if let Some(routed) = routed.filter(|routed| *routed != text) {
+        text += &format!(" of {routed} routed");
+    }
+    if let Some(asked) = dual.asked().mean_level {
+        text += &format!(" (asked: {asked})");
+    }
+    Some(text)
 }
 
 /// What came from memory of the host, or was computed there, beside a device.
-fn of_host(streaming: &StreamStats) -> String {
+fn of_host(streaming: &StreamStats) -> Option<String> {
     let brought = ByteSize(streaming.recalled_bytes);
     match (streaming.recalled_bytes, streaming.host_bytes) {
-        (0, 0) => String::new(),
-        (_, 0) => format!(" | From host: {brought}"),
-        (_, used) => format!(" | From host: {brought}, used there: {}", ByteSize(used)),
+        (0, 0) => None,
+        (_, 0) => Some(format!("From host: {brought}")),
+        (_, used) => Some(format!("From host: {brought}, used there: {}", ByteSize(used))),
     }
+}
+
+/// A time with three decimals; none took none.
+fn duration(time: Duration) -> String {
+    if time.is_zero() { "0 s".into() } else { format!("{time:.3?}") }
+}
+
+/// Of nothing there is no speed.
+fn rate(tokens_per_s: f64) -> String {
+    if tokens_per_s > 0.0 { format!("{tokens_per_s:.2} tokens/s") } else { "-".into() }
 }
 
 fn table(finished: &Finished, took: Took) -> Vec<(&'static str, String)> {
     let (usage, stats) = (&finished.usage, &finished.stats);
-    let seconds = |seconds: f64| format!("{:.3?}", Duration::from_secs_f64(seconds.max(0.0)));
+    let seconds = |seconds: f64| duration(Duration::from_secs_f64(seconds.max(0.0)));
     let mut rows = vec![
-        ("total duration:", format!("{:.3?}", took.total)),
-        ("load duration:", format!("{:.3?}", took.load)),
+        ("total duration:", duration(took.total)),
+        ("load duration:", duration(took.load)),
         (
             "prompt eval count:",
             format!(
-                "{} token(s), {} more from the session",
-                stats.prompt_tokens, usage.cached_tokens
+                "{}, {} more from the session",
+                counted(stats.prompt_tokens, "token"),
+                usage.cached_tokens
             ),
         ),
         ("prompt eval duration:", seconds(stats.prompt_seconds)),
-        ("prompt eval rate:", format!("{:.2} tokens/s", stats.prompt_tokens_per_second())),
-        ("eval count:", format!("{} token(s)", usage.completion_tokens)),
+        ("prompt eval rate:", rate(stats.prompt_tokens_per_second())),
+        ("eval count:", counted(usage.completion_tokens, "token")),
         ("eval duration:", seconds(stats.decode_seconds)),
-        ("eval rate:", format!("{:.2} tokens/s", stats.decode_tokens_per_second())),
+        ("eval rate:", rate(stats.decode_tokens_per_second())),
     ];
     let streaming = &stats.streaming;
     if let Some(hits) = streaming.hit_rate() {
@@ -88,11 +124,12 @@ fn table(finished: &Finished, took: Took) -> Vec<(&'static str, String)> {
         let stall = Duration::from_nanos(streaming.wait_ns);
         rows.push(("expert bytes in memory:", format!("{:.1} %", 100.0 * hits)));
         rows.push(("read by plane:", by_plane.join(", ")));
-        rows.push(("stalled:", format!("{stall:.3?}")));
+        rows.push(("stalled:", duration(stall)));
         if streaming.recalled_bytes + streaming.host_bytes > 0 {
             let (used, uses) = (ByteSize(streaming.host_bytes), streaming.host_uses);
             let took = Duration::from_nanos(streaming.host_ns);
-            let there = format!("{used}, {uses} expert use(s), {took:.3?}");
+            let uses = counted(usize::try_from(uses).unwrap_or(usize::MAX), "expert use");
+            let there = format!("{used}, {uses}, {}", duration(took));
             rows.push(("from host memory:", ByteSize(streaming.recalled_bytes).to_string()));
             rows.push(("computed there:", there));
         }

@@ -1,0 +1,65 @@
+//! Options that do nothing for this model or on this machine, said by name, and those that
+//! contradict each other.
+
+use crate::args::{LoadModeArg, ModelArgs, ResourceArgs};
+use crate::bytes::Units;
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use nestling::system::{MemoryState, SystemFiles};
+use nestling::Level;
+use std::path::Path;
+
+/// Refuses options that cannot both be meant.
+///
+/// # Errors
+/// A mean above the highest level.
+pub fn refuse_contradictions(model: &ModelArgs) -> Result<()> {
+    match (model.mean_level, model.level) {
+        (Some(mean), Some(level)) if mean > f32::from(level.0.bits()) => {
+            Err(Failure::usage(format!("--mean-level {mean} is above --level {}", level.0))
+                .advise("raise --level, which is the highest of any expert, or leave it out"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Warns of what has no effect, before anything is opened.
+pub fn of_options((model, resources): (&ModelArgs, &ResourceArgs), path: &Path, console: &Console) {
+    if path.is_dir() {
+        let given = [
+            ("--level", model.level.is_some()),
+            ("--mean-level", model.mean_level.is_some()),
+            ("--elastic", model.elastic),
+            ("--weight-budget", model.weight_budget.is_some()),
+            ("--partial", model.partial),
+            ("--load-mode mmap", resources.load_mode == LoadModeArg::Mmap),
+        ];
+        for (name, _) in given.into_iter().filter(|(_, given)| *given) {
+            console.warn(format_args!("{name} has no effect: a checkpoint runs unquantized"));
+        }
+    }
+    let processors = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+    if let Some(threads) = resources.threads.filter(|threads| *threads as usize > processors) {
+        console.warn(format_args!(
+            "-t {threads} is more than there are processors for this program: {processors}"
+        ));
+    }
+    let memory = MemoryState::read(&SystemFiles::default());
+    if let (Some(given), Some(memory)) = (resources.memory, memory)
+        && given.0 > memory.total_bytes
+    {
+        let units = Units::of_typed(given.0);
+        let (given, all) = (units.show(given.0), units.show(memory.total_bytes));
+        console.warn(format_args!("--memory {given} is more than this machine has: {all}"));
+    }
+}
+
+/// Warns where a model has less than was asked for.
+pub fn of_level(model: &ModelArgs, held: Option<Level>, console: &Console) {
+    if let (Some(mean), Some(held)) = (model.mean_level, held)
+        && mean > f32::from(held.bits())
+    {
+        console
+            .warn(format_args!("--mean-level {mean} is above what the store holds: {held} bits"));
+    }
+}
