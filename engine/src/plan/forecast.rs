@@ -91,7 +91,9 @@ pub fn forecast(
     expert_bytes: u64,
 ) -> Forecast {
     let (resident, missing) = split(pieces(demand, mix), expert_bytes);
-    let wanted = |pieces: &[Piece]| pieces.iter().map(|p| p.rate * p.bytes as f64).sum::<f64>();
+    // The sum of nothing is -0.
+    let sum = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() + 0.0;
+    let wanted = |pieces: &[Piece]| sum(&mut pieces.iter().map(|p| p.rate * p.bytes as f64));
     let bytes = |pieces: &[Piece]| pieces.iter().map(|piece| piece.bytes).sum::<u64>();
     let best_missing_bytes = wanted(&missing);
     let experts = wanted(&resident) + best_missing_bytes;
@@ -100,12 +102,8 @@ pub fn forecast(
     let token_bytes = dense as f64 + experts;
     let fixed_s = TOKEN_S + LAYER_S * demand.num_layers as f64;
     let compute_s = token_bytes / (machine.memory_bytes_per_s * COMPUTE_SHARE).max(1.0) + fixed_s;
-    let best_read_s: f64 = missing
-        .iter()
-        .map(|piece| piece.rate * piece.bytes as f64 / machine.disk_at(piece.bytes).max(1.0))
-        .sum();
-    // The sum of nothing is -0.
-    let best_read_s = best_read_s + 0.0;
+    let read = |piece: &Piece| piece.rate * piece.bytes as f64 / machine.disk_at(piece.bytes).max(1.0);
+    let best_read_s = sum(&mut missing.iter().map(read));
     let worse = if best_missing_bytes > 0.0 { missing_bytes / best_missing_bytes } else { 1.0 };
     let read_s = best_read_s * worse;
     let step_s = compute_s.max(read_s) + NOT_OVERLAPPED * compute_s.min(read_s);
