@@ -191,7 +191,7 @@ fn perplexity_of_allocations_with_a_plot() {
     let set = run(&[&flags[..], &["--peers", peers, "--peer-set", "none"]].concat());
     set.fails(1, "there are: attention-6, alike", "peers-quality.json");
     let least = run(&[&flags[..], &["--budgets", "1000"]].concat());
-    least.fails(1, "bytes at the least", "bytes or more");
+    least.fails(1, "the weights need at least", "bytes or more");
     let broken = run(&[&flags[..], &["--peers", &text]].concat());
     broken.fails(1, "expected value", "peers-quality.json");
 }

@@ -27,6 +27,15 @@ fn a_folder_that_is_no_checkpoint() {
 }
 
 #[test]
+fn a_model_without_experts() {
+    let folder = scratch().join("llama");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("config.json"), r#"{"model_type": "llama"}"#).unwrap();
+    let ran = run(&["run", "-m", &folder.display().to_string(), "-p", "x"]);
+    ran.fails(1, "llama is a dense model", "qwen3_moe");
+}
+
+#[test]
 fn a_file_that_is_no_store() {
     let path = scratch().join("notes.txt");
     fs::write(&path, "not a store at all, but long enough to have a header. ".repeat(10)).unwrap();
@@ -86,7 +95,8 @@ fn a_store_that_was_cut() {
 fn a_prompt_longer_than_the_context() {
     let prompt = "the ship and the storm ".repeat(200);
     let ran = run(&["run", "-m", store(), "-p", &prompt]);
-    ran.fails(1, "the context holds 256", "shorten the prompt");
+    ran.fails(1, "; the context holds 256", "shorten the prompt");
+    assert!(ran.err.contains("the prompt and room for an answer take"), "{}", ran.err);
     let ran = run(&["chat", "-m", store(), "-p", &prompt, "--single-turn"]);
     ran.fails(1, "the context holds 256", "shorten the prompt");
 }
@@ -179,4 +189,48 @@ fn a_closed_pipe_is_no_error() {
         let ran = super::Ran::from(output);
         assert!(!ran.err.contains("error") && !ran.err.contains("panicked"), "{}", ran.err);
     }
+}
+
+/// The reader of a pipe decides when it has seen enough: a script goes on.
+#[test]
+fn a_closed_pipe_ends_with_success_unless_a_file_is_missing_then() {
+    let closed = |more: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = program();
+        command.args(["run", "-m", store(), "-p", "x", "-n", "4", "-q"]).args(more);
+        super::Ran::from(command.stdout(writer).stderr(Stdio::piped()).output().unwrap())
+    };
+    let ran = closed(&[]);
+    assert_eq!((ran.code, &*ran.err), (Some(0), ""));
+    let path = scratch().join("closed.json");
+    let ran = closed(&["--stats-json", &path.display().to_string()]);
+    assert_eq!(ran.code, Some(1), "{}", ran.err);
+    assert!(ran.err.contains("closed.json was not written"), "{}", ran.err);
+}
+
+/// What a message quotes is text, whatever is in it.
+#[test]
+fn no_message_commands_the_terminal() {
+    let hostile = "/no/\u{1b}[2J\u{9b}31m\u{7f}such\n  try: sh -c evil.nest";
+    for arguments in [
+        &["run", "-m", hostile, "-p", "x"][..],
+        &["inspect", hostile],
+        &["run", "-p", "x", "--level", "\u{1b}[2J"],
+        &["run", hostile, "-p", "x", "more\u{1b}c"],
+    ] {
+        let ran = run(arguments);
+        let controls = |c: char| c.is_control() && c != '\n';
+        assert!(!ran.err.contains(controls), "{arguments:?}: {:?}", ran.err);
+        assert!(!ran.err.contains("\n  try: sh"), "{arguments:?}: {}", ran.err);
+        assert_ne!(ran.code, Some(0));
+    }
+}
+
+#[test]
+fn a_file_that_is_no_conversation_or_text() {
+    let path = scratch().join("bytes.bin");
+    fs::write(&path, b"ab\xff\xfe").unwrap();
+    let ran = run(&["run", "-m", store(), "-f", &path.display().to_string()]);
+    ran.fails(1, "is not UTF-8 text (byte 2)", "UTF-8");
 }

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail where it stands")]
 
 mod bench;
+#[cfg(unix)]
+mod chat;
 mod commands;
 mod devices;
 mod download;
@@ -10,6 +12,7 @@ mod errors;
 mod gguf;
 mod gguf_repository;
 mod machine;
+mod options;
 mod sections;
 mod survey;
 #[cfg(unix)]

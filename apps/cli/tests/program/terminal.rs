@@ -3,16 +3,17 @@
 use super::{program, scratch, store};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Long enough for a machine that does many other things.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Terminal {
+pub struct Terminal {
     child: Child,
     keyboard: File,
     screen: Arc<Mutex<String>>,
@@ -21,14 +22,16 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn start(arguments: &[&str]) -> Self {
+    /// Starts the program at a terminal of so many columns.
+    pub fn start(mut command: Command, columns: u16) -> Self {
         let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&keyboard).unwrap();
         unlockpt(&keyboard).unwrap();
+        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&keyboard, size).unwrap();
         let name = ptsname(&keyboard, Vec::new()).unwrap().into_string().unwrap();
         let open = || Stdio::from(File::options().read(true).write(true).open(&name).unwrap());
-        let mut command = program();
-        command.args(arguments).env("TERM", "xterm").env("NO_COLOR", "1");
+        command.env("TERM", "xterm").env("NO_COLOR", "1");
         let child = command.stdin(open()).stdout(open()).stderr(open()).spawn().unwrap();
         let keyboard = File::from(keyboard);
         let screen = Arc::new(Mutex::new(String::new()));
@@ -42,21 +45,29 @@ impl Terminal {
         Self { child, keyboard, screen, seen: 0 }
     }
 
-    fn chat(arguments: &[&str]) -> Self {
+    /// A chat in which nothing was said yet.
+    pub fn chat(arguments: &[&str]) -> Self {
+        Self::chat_with(&[], arguments)
+    }
+
+    /// The same with environment variables.
+    pub fn chat_with(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
         let history = scratch().join("history.txt").display().to_string();
         let fixed = ["chat", "-m", store(), "--temp", "0", "--history", &history];
-        let mut terminal = Self::start(&[&fixed[..], arguments].concat());
+        let mut command = program();
+        command.args(fixed).args(arguments).envs(variables.iter().copied());
+        let mut terminal = Self::start(command, 80);
         terminal.expect(">>> ");
         terminal
     }
 
-    fn type_in(&mut self, keys: &str) {
+    pub fn type_in(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Waits until a text appears after what was waited for before; gives what came until then.
     #[track_caller]
-    fn expect(&mut self, text: &str) -> String {
+    pub fn expect(&mut self, text: &str) -> String {
         let begun = Instant::now();
         loop {
             let screen = self.screen.lock().unwrap().clone();
@@ -71,7 +82,7 @@ impl Terminal {
     }
 
     #[track_caller]
-    fn expect_end(&mut self, code: i32) {
+    pub fn expect_end(&mut self, code: i32) {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
             if let Some(status) = self.child.try_wait().unwrap() {
