@@ -56,6 +56,14 @@ pub enum ImportError {
         /// What is.
         supported: String,
     },
+    /// A model without experts, of a family that is not known.
+    #[error("{file}: {found} is a dense model; Nestling runs Mixture-of-Experts models only")]
+    Dense {
+        /// The file.
+        file: String,
+        /// The family.
+        found: String,
+    },
     /// An option that is not known, and so might change the model.
     #[error("{file}: `{key}` = {found} is not known and might change the model")]
     UnknownOption {

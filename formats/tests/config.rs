@@ -149,6 +149,23 @@ fn what_changes_the_graph_is_refused_by_name() {
 }
 
 #[test]
+fn a_dense_model_is_called_one() {
+    let dense = json!({"model_type": "llama", "hidden_size": 4096, "vocab_size": 32000});
+    let error = parse(&dense).unwrap_err();
+    assert!(matches!(error, ImportError::Dense { .. }), "{error}");
+    assert!(error.to_string().contains("llama is a dense model"), "{error}");
+    // Experts that are not known yet are experts.
+    for (key, value) in
+        [("num_local_experts", json!(16)), ("text_config", json!({"moe_layers": [1]}))]
+    {
+        let mut mixture = dense.clone();
+        mixture.as_object_mut().unwrap().insert(key.into(), value);
+        let error = parse(&mixture).unwrap_err();
+        assert!(matches!(error, ImportError::Unsupported { .. }), "{error}");
+    }
+}
+
+#[test]
 fn senseless_values_are_refused() {
     let cases = [
         ("hidden_size", json!(0)),

@@ -544,9 +544,21 @@ impl ModelConfig {
     }
 }
 
+/// Whether a key is about experts, or any key at any depth of its value is.
+fn names_experts(key: &str, value: &Value) -> bool {
+    let mut inner = value.as_object().into_iter().flatten();
+    let named = key.contains("expert") || key.contains("moe");
+    named || inner.any(|(key, value)| names_experts(key, value))
+}
+
 fn family(fields: &Fields) -> Result<&'static Family, ImportError> {
     let model_type = fields.text("model_type")?;
     let Some(family) = FAMILIES.iter().find(|family| Some(family.model_type) == model_type) else {
+        let names_experts = || fields.members().any(|(key, value)| names_experts(key, value));
+        if let Some(found) = model_type.filter(|_| !names_experts()) {
+            let found = found.chars().filter(|c| !c.is_control()).take(60).collect();
+            return Err(ImportError::Dense { file: fields.file().to_owned(), found });
+        }
         let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
         return Err(fields.unsupported("model_type", &format!("supported: {}", known.join(", "))));
     };
