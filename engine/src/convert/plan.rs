@@ -18,6 +18,9 @@ use super::{Calibration, ConvertError, ConvertOptions, SourceBits};
 /// Raised whenever the same checkpoint would be coded differently, so that the store's id differs.
 pub const QUANTIZER_VERSION: u32 = 5;
 
+/// The file without which nothing can be converted.
+const TOKENIZER: &str = "tokenizer.json";
+
 /// Room that an estimate leaves for tokenizer and configuration.
 const ESTIMATED_ASSET_BYTES: u64 = 16 << 20;
 
@@ -49,7 +52,7 @@ pub fn estimate_store_bytes(
     options: &ConvertOptions,
 ) -> Result<u64, ConvertError> {
     let mut plan = begin(Vec::new(), options);
-    plan.add_asset("tokenizer.json", ESTIMATED_ASSET_BYTES);
+    plan.add_asset(TOKENIZER, ESTIMATED_ASSET_BYTES);
     let matrix = |id: MatrixId| match (id.expert, config.expert_format) {
         (Some(_), ExpertFormat::Mxfp4) => Ok(ElementType::Block(BlockType::Mxfp4)),
         _ => Ok(ElementType::Float(DType::Bf16)),
@@ -59,17 +62,25 @@ pub fn estimate_store_bytes(
     Ok(plan.index()?.length())
 }
 
-/// About what [`super::convert`] makes of a checkpoint: the index of the store, without reading any
-/// weights, so that the headers of its files are enough.
+/// What [`super::convert`] makes of a checkpoint: the index of the store, without reading any
+/// weights, so that the headers of its files are enough. Where its tokenizer is not there, more room
+/// than any takes is left for it, so that the store is at most that large.
 ///
 /// # Errors
-/// [`ConvertError`] if no store can hold such a model.
+/// [`ConvertError`] if no store can hold such a model, or a small file cannot be read.
 pub fn estimate_store(
     checkpoint: &Checkpoint,
     options: &ConvertOptions,
 ) -> Result<Index, ConvertError> {
     let mut plan = begin(Vec::new(), options);
-    plan.add_asset("tokenizer.json", ESTIMATED_ASSET_BYTES);
+    let mut has_tokenizer = false;
+    for asset in checkpoint.assets()?.into_iter().filter(|asset| !asset.bytes.is_empty()) {
+        has_tokenizer |= asset.name == TOKENIZER;
+        plan.add_asset(asset.name, asset.bytes.len() as u64);
+    }
+    if !has_tokenizer {
+        plan.add_asset(TOKENIZER, ESTIMATED_ASSET_BYTES);
+    }
     let matrix = |id| Ok(checkpoint.matrix(id)?.element());
     let float = |id| Ok(checkpoint.float(id)?.dtype());
     Weights::new(checkpoint.config(), options, &matrix, &float).add_to(&mut plan)?;
@@ -80,7 +91,7 @@ pub fn estimate_store(
 pub(super) fn assets(checkpoint: &Checkpoint) -> Result<Vec<Asset>, ConvertError> {
     let mut assets = checkpoint.assets()?;
     assets.retain(|asset| !asset.bytes.is_empty());
-    if assets.iter().any(|asset| asset.name == "tokenizer.json") {
+    if assets.iter().any(|asset| asset.name == TOKENIZER) {
         return Ok(assets);
     }
     Err(ConvertError::Refused {
