@@ -21,9 +21,10 @@ mod source_error;
 mod trial;
 mod work;
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use nestling_formats::gguf::BlockType;
 use nestling_formats::nested::{InputTransform, NeuronOrder, QuantizeOptions};
@@ -167,7 +168,7 @@ pub struct ConvertReport {
     pub store_bytes: u64,
     /// Bytes of extents that an earlier, interrupted conversion had written already.
     pub resumed_bytes: u64,
-    /// How far the weights that were coded now are from the source's.
+    /// How far the store's weights are from the source's.
     pub errors: SourceErrors,
 }
 
@@ -207,14 +208,15 @@ pub fn convert(
         writer.write_asset(&asset.name, &asset.bytes)?;
     }
     let orders = Orders::new(checkpoint, options.order);
-    let errors = Mutex::default();
     let conversion =
-        Conversion { destination, checkpoint, writer: &writer, options, cancel, orders, errors };
+        Conversion { destination, checkpoint, writer: &writer, options, cancel, orders };
     conversion.run(&mut meter)?;
     let hidden = conversion.hidden_path();
-    report.errors = conversion.errors.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for group in writer.index().groups() {
+        report.errors.add_group(group, writer.note(&group.id).as_deref());
+    }
     checkpoint.check_unchanged()?;
-    meter.begin(ConvertPhase::Finishing, 0, 0);
+    meter.begin(ConvertPhase::Finishing, 0);
     writer.finish()?;
     hidden::remove(&hidden);
     Ok(report)
@@ -226,7 +228,7 @@ fn source_hash(
     cancel: &CancelToken,
     meter: &mut Meter<'_>,
 ) -> Result<[u8; 16], ConvertError> {
-    meter.begin(ConvertPhase::Hashing, checkpoint.weight_bytes(), 0);
+    meter.begin(ConvertPhase::Hashing, checkpoint.weight_bytes());
     let hashed = checkpoint.source_hash(&mut |bytes| {
         meter.advance(bytes, None);
         if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -245,7 +247,6 @@ struct Conversion<'a> {
     cancel: &'a CancelToken,
     orders: Orders<'a>,
     destination: &'a Path,
-    errors: Mutex<SourceErrors>,
 }
 
 impl Conversion<'_> {
@@ -254,13 +255,16 @@ impl Conversion<'_> {
         let bytes = |id: &GroupId| self.group_bytes(id);
         let written = |id: &&GroupId| self.writer.is_group_written(id);
         let ids = || groups.iter().map(|group| &group.id);
-        let in_layer = |id: &&GroupId| id.layer().is_some();
-        let calibrated: u64 = match self.options.calibration {
-            Calibration::None => 0,
-            Calibration::Tokens(_) => ids().filter(in_layer).map(bytes).sum(),
+        // A layer of which something is left is calibrated once more.
+        let layers = (0u32..).take(self.checkpoint.config().num_hidden_layers);
+        let passes = layers.filter(|layer| self.is_calibrated() && !self.is_done(*layer));
+        let passes: BTreeSet<u32> = passes.collect();
+        let halves = |id: &GroupId| match id.layer() {
+            Some(layer) if passes.contains(&layer) => bytes(id),
+            _ => 2 * bytes(id),
         };
-        let total = calibrated + ids().map(bytes).sum::<u64>();
-        meter.begin(ConvertPhase::Quantizing, total, ids().filter(written).map(bytes).sum());
+        let done = ids().filter(written).map(halves).sum();
+        meter.go_on(ConvertPhase::Quantizing, ids().map(bytes).sum(), done);
         self.group(&GroupId::Embedding, None, meter)?;
         self.floats(None)?;
         let mut calibrator = self.calibrator(meter)?;
@@ -272,8 +276,9 @@ impl Conversion<'_> {
             }
             if let Some(calibrator) = &mut calibrator {
                 meter.enter(ConvertPhase::Calibrating, Some(layer));
-                calibrator
-                    .begin_layer(self.cancel, &mut |bytes| meter.advance(bytes, Some(layer)))?;
+                calibrator.begin_layer(self.cancel, &mut |bytes| {
+                    meter.advance_half(bytes, Some(layer))
+                })?;
                 self.statistics(layer, calibrator)?;
             }
             meter.enter(ConvertPhase::Quantizing, Some(layer));
@@ -301,11 +306,11 @@ impl Conversion<'_> {
         let pool = Arc::new(ThreadPool::new(self.threads()));
         let mut calibrator = Calibrator::new(self.checkpoint, tokens, pool)?;
         hidden::load(&self.hidden_path(), self.writer.index().id(), first, &mut calibrator)?;
-        meter.advance(self.layer_bytes(0..calibrator.next_layer()), None);
         while calibrator.next_layer() < first {
             let layer = Some(calibrator.next_layer());
             meter.enter(ConvertPhase::Calibrating, layer);
-            calibrator.skip_layer(self.cancel, &mut |bytes| meter.advance(bytes, layer))?;
+            // What was done before is counted already.
+            calibrator.skip_layer(self.cancel, &mut |_| meter.advance(0, layer))?;
         }
         Ok(Some(calibrator))
     }
@@ -317,10 +322,8 @@ impl Conversion<'_> {
         of_layer.all(|group| self.writer.is_group_written(&group.id))
     }
 
-    fn layer_bytes(&self, layers: std::ops::Range<u32>) -> u64 {
-        let groups = self.writer.index().groups().iter().map(|group| &group.id);
-        let of_layers = groups.filter(|id| id.layer().is_some_and(|layer| layers.contains(&layer)));
-        of_layers.map(|id| self.group_bytes(id)).sum()
+    fn is_calibrated(&self) -> bool {
+        matches!(self.options.calibration, Calibration::Tokens(_))
     }
 
     /// Where the activations after the last layer that is done are kept.
@@ -351,8 +354,8 @@ impl Conversion<'_> {
 
 fn check_destination(destination: &Path, options: &ConvertOptions) -> Result<(), ConvertError> {
     let refuse = |reason: &str| {
-        let what = destination.display().to_string();
-        Err(ConvertError::Refused { what, reason: reason.into() })
+        let path = destination.display().to_string();
+        Err(ConvertError::Destination { path, reason: reason.into() })
     };
     if destination.is_dir() {
         return refuse("it is a directory; give the name of the file to make");

@@ -112,7 +112,7 @@ fn an_interrupted_calibration_goes_on_to_the_same_bytes() {
     let checkpoint = checkpoint("tiny-qwen3-moe");
     let path = folder.path().join("b.nest");
     let (mut attempts, mut kept) = (0, 0);
-    loop {
+    let report = loop {
         let token = CancelToken::new();
         let mut coded = 0;
         let mut progress = |at: ConvertProgress| {
@@ -126,7 +126,7 @@ fn an_interrupted_calibration_goes_on_to_the_same_bytes() {
         assert!(attempts < 100, "it never ends");
         match result {
             Err(ConvertError::Cancelled) => {}
-            result => break drop(result.unwrap()),
+            result => break result.unwrap(),
         }
         let hidden = hidden_file(folder.path());
         if hidden.exists() {
@@ -140,12 +140,29 @@ fn an_interrupted_calibration_goes_on_to_the_same_bytes() {
                 _ => {}
             }
         }
-    }
+    };
     assert!(attempts > 3 && kept > 2, "{attempts} attempts, {kept} with a file");
     assert!(fs::read(&path).unwrap() == expected);
     let left: Vec<_> =
         fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "nothing else is left: {left:?}");
+    let mut seen: Vec<ConvertProgress> = Vec::new();
+    let other = folder.path().join("c.nest");
+    let uninterrupted =
+        convert(&checkpoint, &other, &options(tokens(200), 2), &CancelToken::new(), &mut |at| {
+            seen.push(at);
+        });
+    let uninterrupted = uninterrupted.unwrap();
+    // What the matrices compute is nearer to the source than the weights are.
+    assert_eq!(report.errors, uninterrupted.errors);
+    let (weighted, plain) = (report.errors.weighted().unwrap(), report.errors.overall().unwrap());
+    assert!(weighted < plain, "{weighted} {plain}");
+    // The bytes that are counted are those of the checkpoint, each once.
+    let counted = seen.iter().filter(|at| at.phase == ConvertPhase::Quantizing);
+    assert!(counted.clone().is_sorted_by_key(|at| at.done_bytes));
+    let last = counted.last().unwrap();
+    assert!(last.total_bytes <= checkpoint.weight_bytes(), "{last:?}");
+    assert_eq!(last.done_bytes, last.total_bytes);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nestling_engine::CancelToken;
+use nestling_engine::allocation::Allocation;
 use nestling_engine::convert::{
     ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport, convert,
     estimate_store_bytes,
@@ -293,9 +294,50 @@ fn a_cancelled_conversion_goes_on_to_the_same_bytes() {
     assert!(attempts > 4 && resumed.is_sorted_by(|a, b| a < b), "{resumed:?}");
     assert!(report.resumed_bytes > report.store_bytes / 2);
     assert_eq!(fs::read(&path).unwrap(), expected);
+    // What earlier attempts coded counts as well.
+    let uninterrupted =
+        run(&data("tiny-qwen3-moe"), &directory.path().join("c.nest"), &options(|_| {})).unwrap();
+    assert_eq!(report.errors, uninterrupted.errors);
+    assert!(report.errors.by_kind().any(|(kind, ..)| kind == MatrixKind::Embedding));
+    fs::remove_file(directory.path().join("c.nest")).unwrap();
     let left: Vec<_> =
         fs::read_dir(directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "nothing else is left: {left:?}");
+}
+
+/// The errors of a store that holds less are those of what it holds.
+#[test]
+fn errors_are_those_of_the_levels_that_are_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.nest");
+    let report = run(&data("tiny-qwen3-moe"), &path, &options(|_| {})).unwrap();
+    let store = Store::open(&path).unwrap();
+    let checkpoint = Checkpoint::open(data("tiny-qwen3-moe")).unwrap();
+    assert_eq!((report.errors.unknown(), report.errors.weighted()), (0, None));
+    let mut before = 0.0;
+    for level in Level::ALL.into_iter().rev() {
+        let allocation = Allocation::of_level(store.index(), level);
+        let errors = report.errors.at(&allocation);
+        let kind = MatrixKind::Query;
+        let square = |(a, b): (&f32, &f32)| f64::from(a - b).powi(2);
+        let (mut wrong, mut all) = (0.0, 0.0);
+        for layer in 0..3 {
+            let matrix = MatrixId { kind, layer: Some(layer), expert: None };
+            let weights = checkpoint.read_matrix(matrix).unwrap();
+            let id = GroupId::Dense { layer };
+            let level = allocation.level(store.group(&id).unwrap(), kind).unwrap();
+            let found = decode(&store, &id, kind, level);
+            wrong += weights.iter().zip(&found).map(square).sum::<f64>();
+            all += weights.iter().map(|weight| f64::from(*weight).powi(2)).sum::<f64>();
+        }
+        let expected = (wrong / all).sqrt();
+        let found = errors.by_kind().find(|(found, ..)| *found == kind).unwrap().2;
+        assert!((found / expected - 1.0).abs() < 1e-6, "{level}: {found} {expected}");
+        let overall = errors.overall().unwrap();
+        assert!(overall > before, "{level}");
+        before = overall;
+    }
+    assert_eq!(report.errors.at(&Allocation::of_level(store.index(), Level::L8)), report.errors);
 }
 
 #[test]

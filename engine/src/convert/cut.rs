@@ -24,7 +24,7 @@ use crate::error::EngineError;
 ///
 /// # Errors
 /// [`ConvertError::Budget`] where nothing that small can be made; [`ConvertError::Store`];
-/// [`ConvertError::Refused`] for a destination that exists; [`ConvertError::Cancelled`].
+/// [`ConvertError::Destination`] for one that exists; [`ConvertError::Cancelled`].
 pub fn cut_store(
     store: &Store,
     destination: &Path,
@@ -38,7 +38,7 @@ pub fn cut_store(
     let writer = StoreWriter::create(destination, &plan)?;
     let mut meter = Meter::new(progress);
     let total = writer.progress_bytes().1;
-    meter.begin(ConvertPhase::Cutting, total, 0);
+    meter.begin(ConvertPhase::Cutting, total);
     let report = ConvertReport {
         path: writer.final_path().to_owned(),
         id: writer.index().id(),
@@ -60,7 +60,7 @@ pub fn cut_store(
         copy_measures(store, from, &writer, to)?;
         meter.advance(bytes, from.id.layer());
     }
-    meter.begin(ConvertPhase::Finishing, 0, 0);
+    meter.begin(ConvertPhase::Finishing, 0);
     writer.finish()?;
     Ok((report, allocation))
 }

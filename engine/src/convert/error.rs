@@ -22,8 +22,16 @@ pub enum ConvertError {
     /// Something that cannot be converted, found before any work.
     #[error("cannot convert {what}: {reason}")]
     Refused {
-        /// The checkpoint or the destination.
+        /// The checkpoint, or a part of it.
         what: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// A destination that cannot or must not be written, found before any work.
+    #[error("cannot write {path}: {reason}")]
+    Destination {
+        /// The destination.
+        path: String,
         /// Why, and what to do.
         reason: String,
     },
@@ -31,7 +39,7 @@ pub enum ConvertError {
     #[error("calibration: {0}")]
     Calibrate(#[source] EngineError),
     /// A budget that not even the smallest store fits in.
-    #[error("a store takes {least} bytes at the least, and the budget is {asked}")]
+    #[error("a store needs at least {least} bytes, the budget is {asked}")]
     Budget {
         /// Bytes that were given.
         asked: u64,

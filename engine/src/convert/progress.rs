@@ -23,8 +23,8 @@ pub enum ConvertPhase {
     Finishing,
 }
 
-/// How far a conversion is; bytes are those of the checkpoint's matrices. With calibration the
-/// layers' count twice: when all tokens have passed them, and when they are written.
+/// How far a conversion is; bytes are those of the checkpoint's matrices. With calibration, half of
+/// a layer's count when all tokens have passed it, the other half when it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConvertProgress {
@@ -47,9 +47,10 @@ pub(super) struct Meter<'a> {
     callback: &'a mut dyn FnMut(ConvertProgress),
     phase: ConvertPhase,
     begun: Moment,
-    resumed_bytes: u64,
-    done_bytes: u64,
     total_bytes: u64,
+    /// Twice the bytes that are done, and of those what was when the phase began.
+    done_halves: u64,
+    resumed_halves: u64,
 }
 
 impl<'a> Meter<'a> {
@@ -58,18 +59,23 @@ impl<'a> Meter<'a> {
             callback,
             phase: ConvertPhase::Hashing,
             begun: Moment::now(),
-            resumed_bytes: 0,
-            done_bytes: 0,
             total_bytes: 0,
+            done_halves: 0,
+            resumed_halves: 0,
         }
     }
 
-    /// Begins a phase of which `done_bytes` are done.
-    pub fn begin(&mut self, phase: ConvertPhase, total_bytes: u64, done_bytes: u64) {
+    /// Begins a phase.
+    pub fn begin(&mut self, phase: ConvertPhase, total_bytes: u64) {
+        self.go_on(phase, total_bytes, 0);
+    }
+
+    /// Begins a phase of which an earlier attempt has done something: twice the bytes.
+    pub fn go_on(&mut self, phase: ConvertPhase, total_bytes: u64, done_halves: u64) {
         self.phase = phase;
         self.begun = Moment::now();
-        (self.total_bytes, self.done_bytes, self.resumed_bytes) =
-            (total_bytes, done_bytes, done_bytes);
+        (self.total_bytes, self.done_halves, self.resumed_halves) =
+            (total_bytes, done_halves, done_halves);
         self.advance(0, None);
     }
 
@@ -80,16 +86,22 @@ impl<'a> Meter<'a> {
     }
 
     pub fn advance(&mut self, bytes: u64, layer: Option<u32>) {
-        self.done_bytes += bytes;
+        self.advance_half(2 * bytes, layer);
+    }
+
+    /// Counts half of the bytes.
+    pub fn advance_half(&mut self, bytes: u64, layer: Option<u32>) {
+        self.done_halves += bytes;
+        let done_bytes = self.done_halves / 2;
         let seconds = Moment::now().seconds_since(self.begun);
         let elapsed = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        let done = self.done_bytes - self.resumed_bytes;
-        let left = self.total_bytes.saturating_sub(self.done_bytes);
+        let done = (self.done_halves - self.resumed_halves) / 2;
+        let left = self.total_bytes.saturating_sub(done_bytes);
         let remaining = (done > 0).then(|| elapsed.mul_f64(left as f64 / done as f64));
         (self.callback)(ConvertProgress {
             phase: self.phase,
             layer,
-            done_bytes: self.done_bytes,
+            done_bytes,
             total_bytes: self.total_bytes,
             elapsed,
             remaining,

@@ -8,13 +8,13 @@ use nestling_formats::nested::{
     quantize_calibrated, quantize_matrix, quantize_mxfp4, reorder_columns,
 };
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, MatrixData, pack_extent};
-use nestling_formats::{FloatId, Level, MatrixId, MatrixKind, Plane};
+use nestling_formats::{FloatId, MatrixId, MatrixKind, Plane};
 
 use super::fitter::Fitter;
 use super::inputs::Inputs;
 use super::plan::source_id;
 use super::progress::Meter;
-use super::source_error::SourceErrors;
+use super::source_error::{MatrixSums, encode};
 use super::{Conversion, ConvertError, work};
 use crate::calibrate::Calibrator;
 
@@ -136,13 +136,17 @@ impl Conversion<'_> {
     ) -> Result<(), ConvertError> {
         let missing = self.missing(|id| !is_floats(id) && id.layer() == Some(layer));
         self.fit_codecs(&missing, calibrator)?;
+        let count = |bytes, meter: &mut Meter<'_>| match calibrator {
+            Some(_) => meter.advance_half(bytes, Some(layer)),
+            None => meter.advance(bytes, Some(layer)),
+        };
         let (experts, dense): (Vec<_>, Vec<_>) =
             missing.into_iter().partition(|group| group.id.expert().is_some());
         for group in dense {
             let coded = self.code(group, calibrator, self.threads())?;
             calibrator.map_or(Ok(()), |calibrator| self.measure(group, &coded, calibrator))?;
             self.write(group, &coded)?;
-            meter.advance(self.group_bytes(&group.id), Some(layer));
+            count(self.group_bytes(&group.id), meter);
         }
         let together = self.experts_together(&experts, calibrator);
         let threads = (self.threads() / together).max(1);
@@ -154,7 +158,7 @@ impl Conversion<'_> {
             self.write(group, &coded)
         };
         work::for_each(together, experts.len(), &convert, &mut |index, ()| {
-            meter.advance(self.group_bytes(&experts[index].id), Some(layer));
+            count(self.group_bytes(&experts[index].id), meter);
             Ok(())
         })
     }
@@ -299,7 +303,8 @@ impl Conversion<'_> {
     ) -> Result<Vec<Coded>, ConvertError> {
         let mut inputs = Inputs::new(self, calibrator);
         let mut coded = Vec::with_capacity(group.matrices.len());
-        for matrix in &group.matrices {
+        let mut errors: Vec<Option<MatrixSums>> = vec![None; group.matrices.len()];
+        for (matrix, errors) in group.matrices.iter().zip(&mut errors) {
             let id = self.source(&group.id, matrix);
             let Encoding::Nested { codec, .. } = matrix.encoding else {
                 // Read as numbers first: they must be finite.
@@ -319,24 +324,31 @@ impl Conversion<'_> {
             };
             let blocks: Vec<Block> = blocks(&group.id, id, matrix).collect();
             let parts = work::map(threads, blocks.len(), &|index| {
-                self.quantize(&blocks[index], (&codec, top_level(matrix)), calibrated.as_ref())
+                self.quantize(&blocks[index], &codec, calibrated.as_ref())
             })?;
-            coded.push(Coded::Nested(join(parts)));
+            for sums in parts.iter().filter_map(|(_, sums)| sums.as_ref()) {
+                errors.get_or_insert_default().add(sums);
+            }
+            coded.push(Coded::Nested(join(parts.into_iter().map(|(part, _)| part))));
         }
+        // Before the group is written, so that a group that is written has its errors too.
+        self.writer.set_note(&group.id, &encode(&errors))?;
         Ok(coded)
     }
 
+    /// Codes of a block, and how far they are from its weights; none where they are those weights.
     fn quantize(
         &self,
         block: &Block,
-        (codec, level): (&NestedCodec, Level),
+        codec: &NestedCodec,
         calibrated: Option<&Calibrated<'_>>,
-    ) -> Result<QuantizedMatrix, ConvertError> {
+    ) -> Result<(QuantizedMatrix, Option<MatrixSums>), ConvertError> {
         let weights = self.read(block)?;
         let (rows, cols, options) =
             (block.to - block.from, block.cols, &self.options.quantize_of(block.made));
         if codec.steps == ScaleSteps::Octaves {
             let coded = quantize_mxfp4(&weights, rows, cols, codec, options);
+            let coded = coded.map(|coded| (coded, None));
             return coded.map_err(|source| ConvertError::Quantize { matrix: block.id, source });
         }
         let coded = match calibrated {
@@ -345,11 +357,9 @@ impl Conversion<'_> {
         };
         let error = |source| ConvertError::Quantize { matrix: block.id, source };
         let coded = coded.map_err(error)?;
-        let mut errors = SourceErrors::default();
-        let key = (block.made.kind, block.made.expert.is_some());
-        errors.add(key, (&weights, &coded), (codec, level)).map_err(error)?;
-        self.errors.lock().unwrap_or_else(PoisonError::into_inner).absorb(&errors);
-        Ok(coded)
+        let moments = calibrated.map(|calibrated| calibrated.moments);
+        let errors = MatrixSums::of((&weights, &coded), codec, moments).map_err(error)?;
+        Ok((coded, Some(errors)))
     }
 
     /// Packs and writes the extents of a group.
@@ -372,11 +382,6 @@ impl Conversion<'_> {
     }
 }
 
-/// The highest level that a matrix will have.
-fn top_level(matrix: &Matrix) -> Level {
-    matrix.levels.iter().flatten().max().copied().unwrap_or(Level::L8)
-}
-
 fn is_floats(id: &GroupId) -> bool {
     matches!(id, GroupId::Floats { .. })
 }
@@ -389,8 +394,7 @@ fn codec_numbers(group: &Group) -> impl Iterator<Item = u32> {
 }
 
 /// One matrix of its blocks; all but the last have whole tiles.
-fn join(parts: Vec<QuantizedMatrix>) -> QuantizedMatrix {
-    let mut parts = parts.into_iter();
+fn join(mut parts: impl Iterator<Item = QuantizedMatrix>) -> QuantizedMatrix {
     let mut whole = parts.next().unwrap_or_else(|| QuantizedMatrix {
         rows: 0,
         cols: 0,

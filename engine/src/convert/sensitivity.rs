@@ -156,7 +156,7 @@ fn multiply(weights: &[f32], x: &[f32], cols: usize) -> Vec<f32> {
 }
 
 /// Eight sums, so that the compiler can keep them in one register.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let (a, a_rest) = a.as_chunks::<8>();
     let (b, b_rest) = b.as_chunks::<8>();
     let mut sums = [0.0f32; 8];

@@ -97,12 +97,13 @@ pub fn convert_with_best_rotation(
         let plan = plan_store(checkpoint, source.to_vec(), &options)?;
         let path = beside(destination, ending);
         if !is_made(&path, &plan)? {
-            convert(checkpoint, &path, &options, cancel, progress)?;
+            let report = convert(checkpoint, &path, &options, cancel, progress)?;
+            return Ok::<_, ConvertError>((path, report.errors));
         }
-        Ok::<PathBuf, ConvertError>(path)
+        Ok((path, SourceErrors::default()))
     };
-    let plain = candidate(InputTransform::None, ".plain", cancel)?;
-    let rotated = candidate(InputTransform::Hadamard, ".rotated", cancel)?;
+    let (plain, plain_errors) = candidate(InputTransform::None, ".plain", cancel)?;
+    let (rotated, rotated_errors) = candidate(InputTransform::Hadamard, ".rotated", cancel)?;
     let mut judged = |path: &Path| {
         let threads = work::threads(options.threads);
         let mut meter = Meter::new(progress);
@@ -114,14 +115,17 @@ pub fn convert_with_best_rotation(
     let (levels, without, tokens) = judged(&plain)?;
     let (_, with, _) = judged(&rotated)?;
     let trial = RotationTrial { levels, without, with, tokens };
-    let (kept, dropped) = if trial.is_accepted() { (rotated, plain) } else { (plain, rotated) };
+    let (kept, dropped, errors) = match trial.is_accepted() {
+        true => (rotated, plain, rotated_errors),
+        false => (plain, rotated, plain_errors),
+    };
     let store = Store::open(&kept)?;
     let report = ConvertReport {
         path: destination.to_owned(),
         id: store.index().id(),
         store_bytes: store.index().length(),
         resumed_bytes: 0,
-        errors: SourceErrors::default(),
+        errors,
     };
     drop(store);
     let failed = |action| {
@@ -189,7 +193,7 @@ fn judge_store(
     let mut begun = false;
     Ok(judge(models.models(), tokens, &options, cancel, &mut |at| {
         if !std::mem::replace(&mut begun, true) {
-            meter.begin(ConvertPhase::Judging, at.total as u64, 0);
+            meter.begin(ConvertPhase::Judging, at.total as u64);
         }
         meter.advance(1, None);
     })?)

@@ -133,7 +133,7 @@ fn a_cut_store_is_the_whole_one_with_its_allocation() {
         let expected = logits(Arc::new(allocated), ActivationMode::Int8);
         assert!(same(&logits(Arc::new(cut), ActivationMode::Int8), &expected), "{budget}");
     }
-    assert!(matches!(cut(length), Err(ConvertError::Refused { .. })));
+    assert!(matches!(cut(length), Err(ConvertError::Destination { .. })));
 }
 
 #[test]

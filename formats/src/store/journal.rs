@@ -18,7 +18,7 @@ const HEADER_BYTES: usize = 28;
 const RECORD_HEAD_BYTES: usize = 12;
 const CHECKSUM_BYTES: usize = 8;
 /// Longer than any payload: a codec with all its tables.
-const PAYLOAD_BYTES_MAX: usize = 4096;
+pub(super) const PAYLOAD_BYTES_MAX: usize = 4096;
 
 const KIND_EXTENT: u32 = 1;
 const KIND_CODEC: u32 = 2;
@@ -26,6 +26,7 @@ const KIND_ERROR_DROP: u32 = 3;
 const KIND_FREQUENCY: u32 = 4;
 const KIND_MATRIX_DROPS: u32 = 5;
 const KIND_WEIGHT_SQUARE: u32 = 6;
+const KIND_NOTE: u32 = 7;
 
 /// One thing that became known.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +43,8 @@ pub(super) enum Record {
     MatrixDrops { matrix: u32, drops: [Option<f32>; PLANES] },
     /// Mean square of the weight that the router gives a group.
     WeightSquare { group: u32, value: f32 },
+    /// What the writer's caller wants to know of a group when it goes on.
+    Note { group: u32, bytes: Vec<u8> },
 }
 
 impl Record {
@@ -50,6 +53,7 @@ impl Record {
         let (kind, number, payload): (_, _, &[u8]) = match self {
             Self::Extent { extent, hash } => (KIND_EXTENT, *extent, hash),
             Self::Codec { codec, bytes } => (KIND_CODEC, *codec, bytes),
+            Self::Note { group, bytes } => (KIND_NOTE, *group, bytes),
             Self::ErrorDrop { extent, value } => {
                 value_bytes = value.to_le_bytes();
                 (KIND_ERROR_DROP, *extent, &value_bytes)
@@ -84,6 +88,7 @@ impl Record {
         match kind {
             KIND_EXTENT => Some(Self::Extent { extent: number, hash: payload.try_into().ok()? }),
             KIND_CODEC => Some(Self::Codec { codec: number, bytes: payload.to_vec() }),
+            KIND_NOTE => Some(Self::Note { group: number, bytes: payload.to_vec() }),
             KIND_ERROR_DROP => Some(Self::ErrorDrop { extent: number, value: value()? }),
             KIND_FREQUENCY => Some(Self::Frequency { group: number, value: value()? }),
             KIND_WEIGHT_SQUARE => Some(Self::WeightSquare { group: number, value: value()? }),

@@ -102,6 +102,7 @@ fn replay(
         error_drops: vec![None; index.extents.len()],
         frequencies: vec![None; index.groups.len()],
         weight_squares: vec![None; index.groups.len()],
+        notes: vec![None; index.groups.len()],
         matrix_drops: vec![None; index.groups.iter().map(|group| group.matrices.len()).sum()],
     };
     for record in records {
@@ -110,6 +111,7 @@ fn replay(
             Record::ErrorDrop { extent, value } => set(&mut state.error_drops, extent, value),
             Record::Frequency { group, value } => set(&mut state.frequencies, group, value),
             Record::WeightSquare { group, value } => set(&mut state.weight_squares, group, value),
+            Record::Note { group, bytes } => set(&mut state.notes, group, bytes),
             Record::MatrixDrops { matrix, drops } => set(&mut state.matrix_drops, matrix, drops),
             Record::Codec { codec, bytes } => {
                 if let Ok(found) = NestedCodec::from_bytes(&bytes) {

@@ -8,7 +8,7 @@ use super::error::{StoreError, label};
 use super::format::PLANES;
 use super::hash::hash;
 use super::index::{CodecSlot, Extent, GroupId, Index};
-use super::journal::{Journal, Record};
+use super::journal::{Journal, PAYLOAD_BYTES_MAX, Record};
 use super::plan::StorePlan;
 use super::shards::{shard_header, shard_path};
 use crate::nested::NestedCodec;
@@ -46,6 +46,7 @@ pub(super) struct State {
     pub error_drops: Vec<Option<f32>>,
     pub frequencies: Vec<Option<f32>>,
     pub weight_squares: Vec<Option<f32>>,
+    pub notes: Vec<Option<Vec<u8>>>,
     /// By matrix, counted through all groups.
     pub matrix_drops: Vec<Option<[Option<f32>; PLANES]>>,
 }
@@ -240,6 +241,33 @@ impl StoreWriter {
             *slot = Some(value);
         }
         Ok(())
+    }
+
+    /// Keeps a few bytes about a group in the journal, so that [`Self::note`] has them after an
+    /// interruption too. They are no part of the store.
+    ///
+    /// # Errors
+    /// [`StoreError::Absent`] if the group is not planned, [`StoreError::Plan`] for more than 4096
+    /// bytes; [`StoreError::DiskFull`], [`StoreError::Io`].
+    pub fn set_note(&self, id: &GroupId, bytes: &[u8]) -> Result<(), StoreError> {
+        let number = self.index.numbers.get(id).copied();
+        let group = number.ok_or_else(|| self.absent(id.to_string()))?;
+        if bytes.len() > PAYLOAD_BYTES_MAX {
+            let reason = format!("has {} bytes, at most {PAYLOAD_BYTES_MAX} are kept", bytes.len());
+            return Err(StoreError::plan(format!("note of {id}"), reason));
+        }
+        let mut state = self.state();
+        self.append(&mut state, &Record::Note { group, bytes: bytes.to_vec() })?;
+        if let Some(slot) = usize::try_from(group).ok().and_then(|n| state.notes.get_mut(n)) {
+            *slot = Some(bytes.to_vec());
+        }
+        Ok(())
+    }
+
+    /// What [`Self::set_note`] kept of a group, in this attempt or an earlier one.
+    pub fn note(&self, id: &GroupId) -> Option<Vec<u8>> {
+        let number = usize::try_from(*self.index.numbers.get(id)?).ok()?;
+        self.state().notes.get(number).cloned().flatten()
     }
 
     /// Notes by how much each plane of one matrix lowers its group's output error.
