@@ -8,9 +8,11 @@
 //!   when it runs.
 //!
 //! The text is cut into sequences that know nothing of each other; every token but a sequence's
-//! first is predicted. Log-probabilities are taken in f64 from the f32 logits.
+//! first is predicted. Log-probabilities are taken in f64 from the f32 logits. Without a reference,
+//! [`PlainSet`] gives the perplexity of the store as it is run.
 
 mod open;
+mod plain;
 mod tally;
 
 use nestling_formats::Level;
@@ -27,6 +29,7 @@ use crate::runner::{ModelRunner, RunnerLimits};
 pub use open::{
     JudgeOpenOptions, JudgePaths, JudgeSet, allocated_point, level_point, mean_level_point,
 };
+pub use plain::{PlainReport, PlainRow, PlainSet};
 pub use tally::{Findings, Mean};
 
 use tally::{ExpertUses, Tally};

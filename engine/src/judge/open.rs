@@ -114,49 +114,20 @@ impl JudgeSet {
         let models = 1 + per_point * options.points.len();
 
         let mut loaded = 0;
-        let mut load = |source: Arc<dyn ExpertSource>, activations, kv_dtype, held: Held| {
-            let options = RunnerOptions {
-                kv_pages: Some(pages_for(options.sequence_length)),
-                kv_dtype,
-                activations,
-                context_max: Some(
-                    options.sequence_length.min(source.config().max_position_embeddings),
-                ),
-                rows_max: held.rows_max,
-                streaming: held.streaming,
-                ..RunnerOptions::default()
-            };
+        let mut load = |ready: Ready| {
             let mut report = |done, total| progress(loaded * total + done, models * total);
-            let runner = Runner::load(backend()?, source, &options, cancel, &mut report)?;
+            let runner = ready.load(backend()?, cancel, &mut report)?;
             loaded += 1;
             Ok::<_, EngineError>(Box::new(runner))
         };
-        let reference =
-            load(of_checkpoint(), ActivationMode::Float, KvDtype::F32, Held::default())?;
+        let reference = load(Ready::float(of_checkpoint(), options))?;
         let mut points = Vec::with_capacity(options.points.len());
         for point in &options.points {
             point.allocation.check(store.id())?;
-            let allocation = Arc::new(point.allocation.clone());
-            let of_store: Arc<dyn ExpertSource> = Arc::new(Allocated {
-                inner: Arc::clone(&nested),
-                allocation: Arc::clone(&allocation),
-            });
-            let mixed = Arc::new(FloatTables::new(Arc::clone(&of_store), of_checkpoint())?);
-            let mut weights_only =
-                load(mixed, ActivationMode::Float, KvDtype::F32, Held::default())?;
+            let mixed = FloatTables::new(allocated(&nested, point), of_checkpoint())?;
+            let mut weights_only = load(Ready::float(Arc::new(mixed), options))?;
             let mut shipped = match options.paths {
-                JudgePaths::Both => {
-                    let held = Held::shipped(options);
-                    let source = match held.streaming {
-                        // Planes are had one by one from a store alone.
-                        Some(_) => {
-                            let source = StoreSource::owned(Arc::clone(&store), None)?;
-                            Arc::new(source.allocated(allocation)?)
-                        }
-                        None => of_store,
-                    };
-                    Some(load(source, ActivationMode::Int8, options.kv_dtype, held)?)
-                }
+                JudgePaths::Both => Some(load(Ready::shipped(&store, &nested, point, options)?)?),
                 JudgePaths::WeightsOnly => None,
             };
             let calibrated = shipped.as_mut().unwrap_or(&mut weights_only);
@@ -184,6 +155,72 @@ impl JudgeSet {
         });
         JudgeModels { reference: &mut *self.reference, points: points.collect() }
     }
+}
+
+/// A model that can be loaded.
+pub(super) struct Ready {
+    source: Arc<dyn ExpertSource>,
+    options: RunnerOptions,
+}
+
+impl Ready {
+    /// Float activations.
+    fn float(source: Arc<dyn ExpertSource>, options: &JudgeOpenOptions) -> Self {
+        Self::new(source, options, (ActivationMode::Float, KvDtype::F32), Held::default())
+    }
+
+    /// The store as it is run at a point.
+    pub fn shipped(
+        store: &Arc<Store>,
+        nested: &Arc<Shared<StoreSource>>,
+        point: &JudgePoint,
+        options: &JudgeOpenOptions,
+    ) -> Result<Self, EngineError> {
+        let held = Held::shipped(options);
+        let source: Arc<dyn ExpertSource> = match held.streaming {
+            // Planes are had one by one from a store alone.
+            Some(_) => {
+                let source = StoreSource::owned(Arc::clone(store), None)?;
+                Arc::new(source.allocated(Arc::new(point.allocation.clone()))?)
+            }
+            None => allocated(nested, point),
+        };
+        Ok(Self::new(source, options, (ActivationMode::Int8, options.kv_dtype), held))
+    }
+
+    fn new(
+        source: Arc<dyn ExpertSource>,
+        options: &JudgeOpenOptions,
+        (activations, kv_dtype): (ActivationMode, KvDtype),
+        held: Held,
+    ) -> Self {
+        let context = options.sequence_length.min(source.config().max_position_embeddings);
+        let options = RunnerOptions {
+            kv_pages: Some(pages_for(options.sequence_length)),
+            kv_dtype,
+            activations,
+            context_max: Some(context),
+            rows_max: held.rows_max,
+            streaming: held.streaming,
+            ..RunnerOptions::default()
+        };
+        Self { source, options }
+    }
+
+    pub fn load<B: Backend>(
+        self,
+        backend: B,
+        cancel: &CancelToken,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Runner<B>, EngineError> {
+        Runner::load(backend, self.source, &self.options, cancel, progress)
+    }
+}
+
+/// A store's weights as a point has them.
+fn allocated(nested: &Arc<Shared<StoreSource>>, point: &JudgePoint) -> Arc<dyn ExpertSource> {
+    let allocation = Arc::new(point.allocation.clone());
+    Arc::new(Allocated { inner: Arc::clone(nested), allocation })
 }
 
 /// A level of a store as a point; `dense` is another level for what every token uses.
@@ -227,7 +264,7 @@ pub fn mean_level_point(
 
 impl JudgePoint {
     /// The threshold that reaches the point's mean level on a text.
-    fn calibrate<B: Backend>(
+    pub(super) fn calibrate<B: Backend>(
         &self,
         runner: &mut Runner<B>,
         sample: &[u32],
@@ -280,18 +317,18 @@ impl<S: ExpertSource> ExpertSource for Allocated<S> {
 }
 
 /// A source that reads every group once, for several models; clones share the bytes.
-struct Shared<S> {
+pub(super) struct Shared<S> {
     source: S,
     read: Mutex<HashMap<GroupId, Matrices>>,
 }
 
 impl<S: ExpertSource> Shared<S> {
-    fn new(source: S) -> Self {
+    pub fn new(source: S) -> Self {
         Self { source, read: Mutex::default() }
     }
 
     /// Drops what no model uses.
-    fn forget(&self) {
+    pub fn forget(&self) {
         self.read.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }

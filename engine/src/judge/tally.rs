@@ -20,7 +20,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    fn of(values: &[f64]) -> Self {
+    pub(super) fn of(values: &[f64]) -> Self {
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
@@ -75,7 +75,13 @@ impl ExpertUses {
         self.bytes += step.expert_use_bytes;
     }
 
-    fn mean_level(all: &[Self]) -> Option<f64> {
+    /// Bytes that one token read.
+    pub fn bytes_per_token(all: &[Self], tokens: usize) -> f64 {
+        all.iter().map(|uses| uses.bytes).sum::<u64>() as f64 / tokens as f64
+    }
+
+    /// None where no expert was computed at a level.
+    pub fn mean_level(all: &[Self]) -> Option<f64> {
         let of_level = |level: Level| all.iter().map(|uses| uses.by_level[level.index()]).sum();
         let by_level: [u64; 5] = Level::ALL.map(of_level);
         let bits = Level::ALL.into_iter().zip(by_level);
@@ -118,9 +124,8 @@ impl Tally {
 
     /// `reference_nll`: mean of each sequence.
     pub fn findings(mut self, reference_nll: &[f64]) -> Findings {
-        let tokens = self.divergences.len() as f64;
         let expert_mean_level = ExpertUses::mean_level(&self.uses);
-        let bytes = self.uses.iter().map(|uses| uses.bytes).sum::<u64>() as f64 / tokens;
+        let bytes = ExpertUses::bytes_per_token(&self.uses, self.divergences.len());
         self.divergences.sort_by(f64::total_cmp);
         let ratios: Vec<f64> = self.nll.iter().zip(reference_nll).map(|(q, p)| q - p).collect();
         Findings {
