@@ -82,7 +82,7 @@ pub enum EngineError {
     #[error(transparent)]
     MemoryTooSmall(Box<crate::memory_plan::MemoryTooSmall>),
     /// A budget for weights that not even the smallest allocation of levels fits in.
-    #[error("weights take {least} bytes at the least, and the budget for them is {asked}")]
+    #[error("the weights need at least {least} bytes, the budget is {asked}")]
     WeightBudget {
         /// Bytes that were given.
         asked: u64,

@@ -91,6 +91,16 @@ pub fn write_synthetic_store(
     }
 }
 
+/// Bytes of the store that [`write_synthetic_store`] would write.
+///
+/// # Errors
+/// [`EngineError::Store`] if no store can hold such a model.
+pub fn synthetic_store_bytes(options: &SyntheticOptions) -> Result<u64, EngineError> {
+    let assets = text::assets(&options.shape)?;
+    let config = text::config(&assets)?;
+    Ok(plan(options, &config, &assets).index()?.length())
+}
+
 /// A file that the store carries.
 struct Asset {
     name: &'static str,
