@@ -1,6 +1,7 @@
-//! `nestling perplexity`: the judge of levels and allocations.
+//! `nestling perplexity`: the judge of levels and allocations, beside a checkpoint or alone.
 
 mod peers;
+mod plain;
 mod plot;
 mod report;
 
@@ -18,14 +19,14 @@ use nestling::engine::cpu::Cpu;
 use nestling::engine::dual::{LevelMode, SAMPLE_TEXT, SAMPLE_TOKENS};
 use nestling::engine::expert::{HostOptions, Prefetch, StreamOptions};
 use nestling::engine::judge::{
-    JudgeOpenOptions, JudgeOptions, JudgePaths, JudgePoint, JudgeSet, allocated_point, judge,
-    level_point, mean_level_point,
+    JudgeOpenOptions, JudgeOptions, JudgePaths, JudgePoint, JudgeProgress, JudgeSet,
+    allocated_point, judge, level_point, mean_level_point,
 };
 use nestling::engine::reads::ReadOptions;
 use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
 use nestling::engine::{Backend, MemoryPlan, PlannedResidence};
 use nestling::formats::store::Store;
-use nestling::formats::{Checkpoint, ModelConfig};
+use nestling::formats::{Checkpoint, Level, ModelConfig};
 use nestling::{CancelToken, EngineError, ModelOptions, WithBackend};
 use std::path::Path;
 use std::sync::Arc;
@@ -33,45 +34,128 @@ use std::sync::Arc;
 use peers::PeerSet;
 
 pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    check_flags(args)?;
     let text = read_text(&args.file)?;
     let peers = match &args.peers {
         Some(path) => Some(PeerSet::read(path, args.peer_set.as_deref())?),
         None => None,
     };
-    let store = Arc::new(open_store(&store_path(args.model.as_ref())?)?);
+    let path = store_path(args.model.as_ref())?;
+    let store = Arc::new(open_store(&path)?);
     check_levels(args, &store)?;
     let points = points(args, &store).map_err(|error| explain(&error))?;
-    // What is wrong with it is said before a device is opened.
-    Checkpoint::open(&args.reference).map_err(|error| explain_import(&error))?;
+    if let Some(reference) = &args.reference {
+        // What is wrong with it is said before a device is opened.
+        Checkpoint::open(reference).map_err(|error| explain_import(&error))?;
+    }
     let mut sample = tokens(&store, SAMPLE_TEXT)?;
     sample.truncate(SAMPLE_TOKENS);
     let tokens = tokens(&store, &text)?;
-    let mut models = open(args, &store, (points, sample), (console, interrupt))?;
-    let report = interrupt.guard(|cancel| {
-        let options = JudgeOptions {
-            sequence_length: args.ctx_size as usize,
-            sequences_max: match args.tokens {
-                0 => None,
-                tokens => Some((tokens / args.ctx_size as usize).max(1)),
-            },
-        };
-        let mut bar = Progress::parts(console, "judging");
-        judge(models.models(), &tokens, &options, cancel, &mut |at| {
-            bar.set_total(at.total as u64);
-            bar.set(at.done as u64);
-        })
-    });
-    let report = report.map_err(|error: EngineError| explain(&error))?;
-    if let Some(path) = &args.svg {
-        let svg = plot::svg(&report, peers.as_ref());
-        std::fs::write(path, svg).map_err(|error| Failure::file("write", path, &error))?;
+    let options = JudgeOptions {
+        sequence_length: args.ctx_size as usize,
+        sequences_max: match args.tokens {
+            0 => None,
+            tokens => Some((tokens / args.ctx_size as usize).max(1)),
+        },
+    };
+    let open_options = open_options(args, &store, (points, sample));
+    let open_options = open_options.map_err(|error| explain(&error))?;
+    let judging = Judging {
+        args,
+        store: &store,
+        tokens: &tokens,
+        options,
+        open_options: &open_options,
+        console,
+        interrupt,
+    };
+    match &args.reference {
+        Some(reference) => judging.beside(reference, &path, peers.as_ref()),
+        None => judging.alone(),
     }
-    let format = if args.json { ReportFormat::Json } else { args.format };
-    write_out(&match format {
-        ReportFormat::Text => report::text(&report),
-        ReportFormat::Md => report::markdown(&report, peers.as_ref()),
-        ReportFormat::Json => report::json(&report)?,
-    })
+}
+
+/// What is judged, and how.
+struct Judging<'a> {
+    args: &'a PerplexityArgs,
+    store: &'a Arc<Store>,
+    tokens: &'a [u32],
+    options: JudgeOptions,
+    open_options: &'a JudgeOpenOptions,
+    console: &'a Console,
+    interrupt: &'a Interrupt,
+}
+
+impl Judging<'_> {
+    /// Perplexity of the store as it is run.
+    fn alone(&self) -> Result<()> {
+        let mut models = self.open(|cancel, bar| plain::Opening {
+            store: Arc::clone(self.store),
+            options: self.open_options,
+            cancel,
+            bar,
+        })?;
+        let report = self.interrupt.guard(|cancel| {
+            let mut bar = Progress::parts(self.console, "judging");
+            let mut progress = |at: JudgeProgress| bar.set_of(at.done, at.total);
+            models.perplexity(self.tokens, &self.options, cancel, &mut progress)
+        });
+        let report = report.map_err(|error: EngineError| explain(&error))?;
+        write_out(&plain::print(&report, self.format())?)
+    }
+
+    /// Divergence to the unquantized model.
+    fn beside(&self, reference: &Path, store: &Path, peers: Option<&PeerSet>) -> Result<()> {
+        let mut models = self.open(|cancel, bar| Opening {
+            reference,
+            store: Arc::clone(self.store),
+            options: self.open_options,
+            cancel,
+            bar,
+        })?;
+        let report = self.interrupt.guard(|cancel| {
+            let mut bar = Progress::parts(self.console, "judging");
+            let mut progress = |at: JudgeProgress| bar.set_of(at.done, at.total);
+            judge(models.models(), self.tokens, &self.options, cancel, &mut progress)
+        });
+        let report = report.map_err(|error: EngineError| explain(&error))?;
+        if let Some(path) = &self.args.svg {
+            let model = store.file_stem().unwrap_or(store.as_os_str()).to_string_lossy();
+            let svg = plot::svg(&report, &model, peers);
+            std::fs::write(path, svg).map_err(|error| Failure::file("write", path, &error))?;
+            self.console.note(format_args!("{}: the plot", path.display()));
+        }
+        write_out(&match self.format() {
+            ReportFormat::Text => report::text(&report),
+            ReportFormat::Md => report::markdown(&report, peers),
+            ReportFormat::Json => report::json(&report)?,
+        })
+    }
+
+    fn format(&self) -> ReportFormat {
+        if self.args.json { ReportFormat::Json } else { self.args.format }
+    }
+
+    /// All models, on the device that takes them.
+    fn open<Set, Opening>(&self, opening: impl Fn(CancelToken, Progress) -> Opening) -> Result<Set>
+    where
+        Opening: WithBackend<Output = std::result::Result<Set, EngineError>>,
+    {
+        let Self { args, console, interrupt, .. } = self;
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = args.threads.map_or_else(cores, |threads| threads as usize);
+        let mut device = device::open(&args.device, console)?;
+        loop {
+            let loaded = interrupt.guard(|cancel| {
+                let bar = Progress::parts(console, "loading");
+                device.give(|| Cpu::new(threads), opening(cancel.clone(), bar))
+            });
+            match loaded {
+                Ok(models) => return Ok(models),
+                Err(error) => device = device::instead(&args.device, &device, error, console)?,
+            }
+        }
+    }
 }
 
 /// Levels, then allocations by bits and by bytes, then mixes by mean level.
@@ -81,7 +165,9 @@ fn points(
 ) -> std::result::Result<Vec<JudgePoint>, EngineError> {
     let (index, top, counting) = (store.index(), store.level(), Counting::File);
     let dense = args.attention_level.map(|level| level.0);
-    let levels = args.levels.iter().map(|level| level_point(store, level.0, dense));
+    let held = Level::ALL.into_iter().filter(|level| args.levels.is_empty() && *level <= top);
+    let levels = args.levels.iter().map(|level| level.0).chain(held);
+    let levels = levels.map(|level| level_point(store, level, dense));
     let mut points = levels.collect::<std::result::Result<Vec<_>, _>>()?;
     let by_bits = args
         .bits
@@ -98,41 +184,16 @@ fn points(
     Ok(points)
 }
 
-/// All models, on the device that takes them.
-fn open(
-    args: &PerplexityArgs,
-    store: &Arc<Store>,
-    (points, sample): (Vec<JudgePoint>, Vec<u32>),
-    (console, interrupt): (&Console, &Interrupt),
-) -> Result<JudgeSet> {
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = args.threads.map_or_else(cores, |threads| threads as usize);
-    let options = open_options(args, store, (points, sample)).map_err(|error| explain(&error))?;
-    let mut device = device::open(&args.device, console)?;
-    loop {
-        let loaded = interrupt.guard(|cancel| {
-            let bar = Progress::parts(console, "loading");
-            let (reference, store) = (args.reference.as_path(), Arc::clone(store));
-            let judging = Judging { reference, store, options: &options, cancel, bar };
-            device.give(|| Cpu::new(threads), judging)
-        });
-        match loaded {
-            Ok(models) => return Ok(models),
-            Err(error) => device = device::instead(&args.device, &device, error, console)?,
-        }
-    }
-}
-
 /// The models that are judged, to be opened on whatever device.
-struct Judging<'a> {
+struct Opening<'a> {
     reference: &'a Path,
     store: Arc<Store>,
     options: &'a JudgeOpenOptions,
-    cancel: &'a CancelToken,
+    cancel: CancelToken,
     bar: Progress,
 }
 
-impl WithBackend for Judging<'_> {
+impl WithBackend for Opening<'_> {
     type Output = std::result::Result<JudgeSet, EngineError>;
 
     fn with<B: Backend>(
@@ -141,9 +202,8 @@ impl WithBackend for Judging<'_> {
     ) -> Self::Output {
         let Self { reference, store, options, cancel, mut bar } = self;
         let checkpoint = Checkpoint::open(reference)?;
-        JudgeSet::open(backend, store, checkpoint, options, cancel, &mut |done, total| {
-            bar.set_total(total as u64);
-            bar.set(done as u64);
+        JudgeSet::open(backend, store, checkpoint, options, &cancel, &mut |done, total| {
+            bar.set_of(done, total);
         })
     }
 }
@@ -183,6 +243,20 @@ fn streaming(
         prefetch: Prefetch::default(),
         host: HostOptions::default(),
     }))
+}
+
+/// What says something about a comparison needs something to compare with.
+fn check_flags(args: &PerplexityArgs) -> Result<()> {
+    let flags = [
+        ("--weights-only", args.weights_only),
+        ("--svg", args.svg.is_some()),
+        ("--peers", args.peers.is_some()),
+    ];
+    match flags.into_iter().find(|(_, is_given)| *is_given && args.reference.is_none()) {
+        None => Ok(()),
+        Some((flag, _)) => Err(Failure::usage(format!("{flag} compares, and needs --reference"))
+            .advise("give the checkpoint's folder with --reference, or leave it out")),
+    }
 }
 
 fn check_levels(args: &PerplexityArgs, store: &Store) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Divergence over bits per weight, as an SVG file.
 
 use super::peers::PeerSet;
+use super::report::judged;
 use nestling::engine::judge::{JudgeReport, JudgeRow};
 use std::fmt::Write as _;
 
@@ -8,7 +9,7 @@ const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 600.0;
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 30.0;
-const TOP: f64 = 50.0;
+const TOP: f64 = 80.0;
 const BOTTOM: f64 = 60.0;
 
 const LEVELS: &str = "#1f6fb4";
@@ -49,37 +50,105 @@ impl Axes {
     }
 }
 
-/// Labels of points, each where no earlier one is.
-#[derive(Default)]
-struct Labels {
-    /// Left and right ends, and baselines.
-    taken: Vec<(f64, f64, f64)>,
+/// A part of the page.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Area {
+    left: f64,
+    top: f64,
+    right: f64,
+    bottom: f64,
 }
 
-impl Labels {
-    /// Height of a line, and about the width of a character.
-    const LINE: f64 = 13.0;
-    const CHARACTER: f64 = 7.2;
+impl Area {
+    /// A square around a point.
+    fn around((x, y): (f64, f64), half: f64) -> Self {
+        Self { left: x - half, top: y - half, right: x + half, bottom: y + half }
+    }
 
-    /// Left end and baseline of the label of a point: to its right and above, or as near to that as
-    /// there is room.
-    fn place(&mut self, (x, y): (f64, f64), characters: usize) -> (f64, f64) {
-        let (left, width) = (x + 8.0, Self::CHARACTER * characters as f64);
-        let lines = [0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0];
-        let free = |baseline: &f64| {
-            !self.taken.iter().any(|(from, to, other)| {
-                left < *to && left + width > *from && (baseline - other).abs() < Self::LINE
-            })
-        };
-        let mut baselines = lines.iter().map(|line| y - 4.0 + Self::LINE * line);
-        let baseline = baselines.find(free).unwrap_or(y - 4.0);
-        self.taken.push((left, left + width, baseline));
-        (left, baseline)
+    /// The part that two have in common, in square units.
+    fn overlap(&self, other: &Self) -> f64 {
+        let width = self.right.min(other.right) - self.left.max(other.left);
+        let height = self.bottom.min(other.bottom) - self.top.max(other.top);
+        width.max(0.0) * height.max(0.0)
+    }
+
+    /// Whether it lies within the axes.
+    fn is_inside(&self) -> bool {
+        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        self.left >= LEFT && self.right <= right && self.top >= TOP && self.bottom <= bottom
     }
 }
 
-/// The curve of a report with the peers' points beside it.
-pub fn svg(report: &JudgeReport, peers: Option<&PeerSet>) -> String {
+/// Labels of points, each where nothing else is.
+#[derive(Default)]
+struct Labels {
+    taken: Vec<Area>,
+}
+
+impl Labels {
+    /// Height of a line, what of it is below the baseline, and about the width of a character.
+    const LINE: f64 = 13.0;
+    const BELOW: f64 = 3.0;
+    const CHARACTER: f64 = 7.2;
+    /// From a point to its label.
+    const GAP: f64 = 8.0;
+    /// How far apart the squares are that a line counts as.
+    const STEP: f64 = 4.0;
+
+    /// Keeps labels off a marker.
+    fn avoid_point(&mut self, point: (f64, f64)) {
+        self.taken.push(Area::around(point, 5.0));
+    }
+
+    /// Keeps labels off a line through points.
+    fn avoid_line(&mut self, points: &[(f64, f64)]) {
+        for pair in points.windows(2) {
+            let [(x, y), (to_x, to_y)] = [pair[0], pair[1]];
+            let steps = ((to_x - x).hypot(to_y - y) / Self::STEP).ceil().max(1.0);
+            for step in 0..=steps as u32 {
+                let share = f64::from(step) / steps;
+                let at = (x + share * (to_x - x), y + share * (to_y - y));
+                self.taken.push(Area::around(at, 2.0));
+            }
+        }
+    }
+
+    /// Left end and baseline of the label of a point: to its right and above, or as near to that as
+    /// there is room; where there is none, where it covers least.
+    fn place(&mut self, (x, y): (f64, f64), characters: usize) -> (f64, f64) {
+        let width = Self::CHARACTER * characters as f64;
+        let lines = [0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 4.0, -4.0];
+        let sides = [x + Self::GAP, x - Self::GAP - width];
+        let places = lines.iter().flat_map(|line| {
+            let baseline = y - 4.0 + Self::LINE * line;
+            sides.map(|left| (left, baseline))
+        });
+        let area = |(left, baseline): (f64, f64)| Area {
+            left,
+            top: baseline + Self::BELOW - Self::LINE,
+            right: left + width,
+            bottom: baseline + Self::BELOW,
+        };
+        let covered = |place: &(f64, f64)| {
+            let own = area(*place);
+            let outside = if own.is_inside() { 0.0 } else { own.overlap(&own) };
+            outside + self.taken.iter().map(|other| own.overlap(other)).sum::<f64>()
+        };
+        let first = (sides[0], y - 4.0);
+        let mut best = (first, covered(&first));
+        for place in places {
+            let found = covered(&place);
+            if found < best.1 {
+                best = (place, found);
+            }
+        }
+        self.taken.push(area(best.0));
+        best.0
+    }
+}
+
+/// The curve of a report on a model, with the peers' points beside it.
+pub fn svg(report: &JudgeReport, model: &str, peers: Option<&PeerSet>) -> String {
     let series = |of_levels: bool| {
         // What dual routing reads is no number of bits in a file.
         let rows = report.rows.iter().filter(|row| row.mean_level.is_none());
@@ -99,18 +168,23 @@ pub fn svg(report: &JudgeReport, peers: Option<&PeerSet>) -> String {
          font-family=\"sans-serif\" font-size=\"14\">\n\
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
     );
+    title(&mut out, report, model, peers.is_some());
     grid(&mut out, &axes);
     line(&mut out, &axes, &levels, LEVELS, "6 4");
     line(&mut out, &axes, &allocations, ALLOCATIONS, "none");
+    let peer_title = peers.map_or("", |peers| peers.title.as_str());
+    let mut labels = Labels::default();
+    labels.taken.push(legend(&mut out, !allocations.is_empty(), peer_title));
+    let on_page = |(bits, kl): &(f64, f64)| (axes.x(*bits), axes.y(*kl));
+    all.iter().for_each(|point| labels.avoid_point(on_page(point)));
     for (points, color) in [(&levels, LEVELS), (&allocations, ALLOCATIONS)] {
-        for (bits, kl) in points {
-            let (x, y) = (axes.x(*bits), axes.y(*kl));
+        labels.avoid_line(&points.iter().map(on_page).collect::<Vec<_>>());
+        for (x, y) in points.iter().map(on_page) {
             let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{color}\"/>");
         }
     }
-    let mut labels = Labels::default();
     for peer in others {
-        let (x, y) = (axes.x(peer.bits_per_weight), axes.y(peer.kl_mean));
+        let (x, y) = on_page(&(peer.bits_per_weight, peer.kl_mean));
         let (left, baseline) = labels.place((x, y), peer.scheme.chars().count());
         let _ = writeln!(
             out,
@@ -120,9 +194,19 @@ pub fn svg(report: &JudgeReport, peers: Option<&PeerSet>) -> String {
             escape(&peer.scheme)
         );
     }
-    let peer_title = peers.map_or("", |peers| peers.title.as_str());
-    legend(&mut out, !allocations.is_empty(), peer_title);
     out + "</svg>\n"
+}
+
+/// What was judged: the model, on how much text, and what of it.
+fn title(out: &mut String, report: &JudgeReport, model: &str, has_peers: bool) {
+    let judged = judged(report.tokens, report.sequences);
+    let others = if has_peers { "; the other points are as their file says" } else { "" };
+    let _ = writeln!(
+        out,
+        "<text x=\"{LEFT}\" y=\"32\" font-size=\"18\">{}: divergence to the unquantized model</text>\n\
+         <text x=\"{LEFT}\" y=\"56\" fill=\"#555\">weights only, {judged}{others}</text>",
+        escape(model),
+    );
 }
 
 /// Where a row lies; none if its divergence is not above 0.
@@ -182,7 +266,8 @@ fn line(out: &mut String, axes: &Axes, points: &[(f64, f64)], color: &str, dashe
     );
 }
 
-fn legend(out: &mut String, allocations: bool, peers: &str) {
+/// Gives the place that it takes.
+fn legend(out: &mut String, allocations: bool, peers: &str) -> Area {
     let mut entries = vec![(LEVELS, "levels")];
     if allocations {
         entries.push((ALLOCATIONS, "static allocations, same file"));
@@ -190,18 +275,36 @@ fn legend(out: &mut String, allocations: bool, peers: &str) {
     if !peers.is_empty() {
         entries.push((PEERS, peers));
     }
+    let longest = entries.iter().map(|(_, text)| text.chars().count()).max().unwrap_or(0);
+    let right = WIDTH - RIGHT;
+    let area = Area {
+        left: (right - 46.0 - Labels::CHARACTER * longest as f64).max(LEFT),
+        top: TOP + 6.0,
+        right: right - 6.0,
+        bottom: TOP + 16.0 + 22.0 * entries.len() as f64,
+    };
+    let _ = writeln!(
+        out,
+        "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"white\" \
+         stroke=\"#bbb\"/>",
+        area.left,
+        area.top,
+        area.right - area.left,
+        area.bottom - area.top
+    );
     for (number, (color, text)) in (0u32..).zip(entries) {
-        let y = TOP + 20.0 + 22.0 * f64::from(number);
-        let x = WIDTH - RIGHT - 380.0;
+        let y = area.top + 20.0 + 22.0 * f64::from(number);
+        let x = area.left + 8.0;
         let _ = writeln!(
             out,
-            "<rect x=\"{x}\" y=\"{:.1}\" width=\"14\" height=\"14\" fill=\"{color}\"/>\
+            "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"14\" height=\"14\" fill=\"{color}\"/>\
              <text x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
             y - 12.0,
             x + 22.0,
             escape(text)
         );
     }
+    area
 }
 
 fn escape(text: &str) -> String {

@@ -14,8 +14,9 @@ pub fn json(report: &JudgeReport) -> Result<String> {
 
 pub fn text(report: &JudgeReport) -> String {
     let mut out = format!(
-        "{} tokens in {} pieces; the unquantized model has perplexity {:.3}\n\n",
-        report.tokens, report.sequences, report.reference_perplexity
+        "{}; the unquantized model has perplexity {:.3}\n\n",
+        judged(report.tokens, report.sequences),
+        report.reference_perplexity
     );
     let shipped = report.rows.iter().any(|row| row.shipped.is_some());
     let wide = "weights only";
@@ -37,13 +38,13 @@ pub fn text(report: &JudgeReport) -> String {
             ByteSize(row.bytes).to_string(),
             found.expert_bytes_per_token.map_or(String::new(), bytes),
             found.perplexity,
-            with_error(&found.kl, " +- "),
+            with_error(&found.kl, 5, " +- "),
             found.kl_median,
             found.kl_p99,
             100.0 * found.top1.mean,
         );
         if let Some(found) = &row.shipped {
-            let kl = with_error(&found.kl, " +- ");
+            let kl = with_error(&found.kl, 5, " +- ");
             let _ = write!(out, " | {kl:>19} {:>7.2}%", 100.0 * found.top1.mean);
         }
         out.push('\n');
@@ -51,7 +52,13 @@ pub fn text(report: &JudgeReport) -> String {
     out + &hashes(report)
 }
 
-fn bytes(bytes: f64) -> String {
+/// What was judged: `2048 tokens in 4 pieces`.
+pub fn judged(tokens: usize, pieces: usize) -> String {
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    format!("{tokens} token{} in {pieces} piece{}", plural(tokens), plural(pieces))
+}
+
+pub fn bytes(bytes: f64) -> String {
     ByteSize(bytes.round() as u64).to_string()
 }
 
@@ -69,18 +76,19 @@ fn hashes(report: &JudgeReport) -> String {
     if lines.is_empty() { String::new() } else { format!("\n{}", lines.concat()) }
 }
 
-fn with_error(mean: &Mean, between: &str) -> String {
+/// A mean, and its standard error if it has one, with so many decimals.
+pub fn with_error(mean: &Mean, decimals: usize, between: &str) -> String {
     match mean.standard_error {
-        Some(error) => format!("{:.5}{between}{error:.5}", mean.mean),
-        None => format!("{:.5}", mean.mean),
+        Some(error) => format!("{:.decimals$}{between}{error:.decimals$}", mean.mean),
+        None => format!("{:.decimals$}", mean.mean),
     }
 }
 
 pub fn markdown(report: &JudgeReport, peers: Option<&PeerSet>) -> String {
     let mut out = format!(
-        "{} tokens in {} sequences, mean ± standard error over sequences; unquantized perplexity \
-         {:.3}\n\n",
-        report.tokens, report.sequences, report.reference_perplexity
+        "{}, mean ± standard error over pieces; unquantized perplexity {:.3}\n\n",
+        judged(report.tokens, report.sequences),
+        report.reference_perplexity
     );
     out += "| | bits per weight | experts read per token | mean level | perplexity | KL mean | KL median | KL 99 % | top-1 kept | KL \
             mean, as shipped | top-1 kept, as shipped |\n";
@@ -114,14 +122,14 @@ fn markdown_row(row: &JudgeRow) -> String {
             .map_or(String::new(), |mean| format!("{mean:.2}")),
         found.perplexity,
         percent(ratio.mean),
-        with_error(&found.kl, " ± "),
+        with_error(&found.kl, 5, " ± "),
         found.kl_median,
         found.kl_p99,
         100.0 * found.top1.mean,
     );
     out += &match &row.shipped {
         Some(found) => {
-            format!(" {} | {:.1} % |\n", with_error(&found.kl, " ± "), 100.0 * found.top1.mean)
+            format!(" {} | {:.1} % |\n", with_error(&found.kl, 5, " ± "), 100.0 * found.top1.mean)
         }
         None => " | |\n".into(),
     };

@@ -43,7 +43,10 @@ fn sample() -> (JudgeReport, PeerSet) {
 #[test]
 fn everything_lies_on_the_page_in_order() {
     let (report, peers) = sample();
-    let svg = svg(&report, Some(&peers));
+    let svg = svg(&report, "a & b", Some(&peers));
+    for words in ["a &amp; b: divergence", "weights only, 2048 tokens in 4 pieces"] {
+        assert!(svg.contains(words), "{words}: {svg}");
+    }
     assert!(svg.contains("Q3 &lt;i&gt;") && svg.contains("Q &amp; others"));
     let circles: Vec<(f64, f64)> = svg
         .lines()
@@ -69,9 +72,9 @@ fn everything_lies_on_the_page_in_order() {
 fn nothing_to_draw_is_still_a_page() {
     let (mut report, _) = sample();
     report.rows.clear();
-    assert!(svg(&report, None).ends_with("</svg>\n"));
+    assert!(svg(&report, "a", None).ends_with("</svg>\n"));
     report.rows.push(row("level 8", Some(8), 8.3, 0.0));
-    assert!(!svg(&report, None).contains("<circle"));
+    assert!(!svg(&report, "a", None).contains("<circle"));
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn tables_have_a_row_for_each_point() {
 #[test]
 fn labels_of_near_points_do_not_overlap() {
     let mut labels = Labels::default();
-    let points = [(100.0, 100.0), (101.0, 102.0), (100.0, 99.0), (120.0, 104.0), (100.0, 100.0)];
+    let points = [(200.0, 200.0), (201.0, 202.0), (200.0, 199.0), (220.0, 204.0), (200.0, 200.0)];
     let mut found: Vec<(f64, f64)> = Vec::new();
     for point in points {
         let (left, baseline) = labels.place(point, 5);
@@ -102,5 +105,33 @@ fn labels_of_near_points_do_not_overlap() {
         );
         found.push((left, baseline));
     }
-    assert_eq!(found[0], (108.0, 96.0));
+    assert_eq!(found[0], (208.0, 196.0));
+}
+
+#[test]
+fn labels_keep_off_lines_and_markers() {
+    let mut labels = Labels::default();
+    let (line, point) = ([(300.0, 200.0), (500.0, 300.0)], (400.0, 252.0));
+    let next = (421.0, 246.0);
+    labels.avoid_line(&line);
+    labels.avoid_point(point);
+    labels.avoid_point(next);
+    let (left, baseline) = labels.place(point, 6);
+    let (right, top) = (left + 6.0 * Labels::CHARACTER, baseline - 10.0);
+    for step in 0..=200 {
+        let (x, y) = (300.0 + f64::from(step), 200.0 + f64::from(step) / 2.0);
+        let is_on = (left..right).contains(&x) && (top..baseline + 3.0).contains(&y);
+        assert!(!is_on, "{left} {baseline} at {x} {y}");
+    }
+    assert!(next.0 - 5.0 > right || next.0 + 5.0 < left || next.1 > baseline + 8.0 || next.1 < top);
+    // Nothing leaves the page.
+    let (left, baseline) = labels.place((WIDTH - RIGHT - 4.0, TOP + 4.0), 8);
+    assert!(left + 8.0 * Labels::CHARACTER <= WIDTH - RIGHT && baseline - 10.0 >= TOP);
+}
+
+#[test]
+fn one_is_singular() {
+    assert_eq!(judged(1, 1), "1 token in 1 piece");
+    assert_eq!(judged(363, 1), "363 tokens in 1 piece");
+    assert_eq!(judged(2048, 4), "2048 tokens in 4 pieces");
 }
