@@ -10,12 +10,14 @@ use crate::hub::Obtained;
 use crate::imported::is_gguf;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
+use crate::room;
 use crate::verify::open_store;
+use nestling::engine::allocation::Allocation;
 use nestling::engine::convert::{
     ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport, RotationTrial,
-    SourceBits, SourceErrors, convert_with_best_rotation, cut_store,
+    SourceBits, SourceErrors, convert_with_best_rotation, cut_store, estimate_store,
 };
-use nestling::formats::Checkpoint;
+use nestling::formats::{Checkpoint, MatrixKind};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -31,13 +33,12 @@ pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> 
     let report = match args.budget {
         Some(budget) => within(args, budget.0, options, console, interrupt)?,
         None => {
-            let paths = (args.checkpoint.as_path(), args.output.as_path());
+            let paths = (args.checkpoint.as_path(), args.output.as_path(), 0);
             run(paths, options, (&args.calibration, args.quantizer.rotation), console, interrupt)?
         }
     };
-    if report.resumed_bytes > 0 {
-        let resumed = ByteSize(report.resumed_bytes);
-        console.note(format_args!("went on from {resumed} of an earlier conversion"));
+    if let Some(told) = told(&report.errors) {
+        console.note(told);
     }
     write_out(&format!(
         "{}: {}, id {}, in {:.1?}\n",
@@ -57,21 +58,36 @@ fn within(
     interrupt: &Interrupt,
 ) -> Result<ConvertReport> {
     if args.checkpoint.is_file() && !is_gguf(&args.checkpoint) {
-        return cut(&args.checkpoint, &args.output, (budget, &options), console, interrupt);
+        room::check(&args.output, budget)?;
+        let cut = cut(&args.checkpoint, &args.output, (budget, &options), console, interrupt);
+        return Ok(cut?.0);
     }
     if args.output.exists() && !options.overwrite {
-        return Err(Failure::new(format!("{} exists already", args.output.display()))
-            .advise("remove it, give another name, or replace it with --force"));
+        return Err(Failure::new(format!(
+            "cannot write {}: it exists already",
+            args.output.display()
+        ))
+        .advise("remove it, give another name, or replace it with --force"));
     }
     let mut whole = args.output.clone().into_os_string();
     whole.push(".whole");
     let whole = PathBuf::from(whole);
+    let mut errors = None;
     if !whole.exists() {
-        let paths = (args.checkpoint.as_path(), whole.as_path());
+        let paths = (args.checkpoint.as_path(), whole.as_path(), budget);
         let how = (&args.calibration, args.quantizer.rotation);
-        run(paths, options.clone(), how, console, interrupt)?;
+        errors = Some(run(paths, options.clone(), how, console, interrupt)?.errors);
     }
-    let report = cut(&whole, &args.output, (budget, &options), console, interrupt)?;
+    room::check(&args.output, budget)?;
+    let cut = cut(&whole, &args.output, (budget, &options), console, interrupt)?;
+    let (mut report, allocation) = cut;
+    match errors {
+        Some(errors) => report.errors = errors.at(&allocation),
+        None => console.note(format_args!(
+            "the error against the source is not known: {} is of an earlier attempt",
+            whole.display(),
+        )),
+    }
     std::fs::remove_file(&whole).map_err(|error| Failure::file("remove", &whole, &error))?;
     Ok(report)
 }
@@ -82,7 +98,7 @@ fn cut(
     (budget, options): (u64, &ConvertOptions),
     console: &Console,
     interrupt: &Interrupt,
-) -> Result<ConvertReport> {
+) -> Result<(ConvertReport, Allocation)> {
     let store = open_store(whole)?;
     let mut shown = Shown { console, task: None, bar: None };
     let cut = interrupt.guard(|cancel| {
@@ -92,7 +108,7 @@ fn cut(
     drop(shown);
     let (report, allocation) = cut.map_err(|error| explain_convert(&error))?;
     console.note(format_args!("levels by allocation {}", allocation.hash()));
-    Ok(report)
+    Ok((report, allocation))
 }
 
 /// Converts a download, or a GGUF file, into Nestling's cache.
@@ -117,8 +133,11 @@ pub fn into_cache(
             );
         }
     }
-    let paths = (obtained.checkpoint.as_path(), obtained.store.as_path());
+    let paths = (obtained.checkpoint.as_path(), obtained.store.as_path(), 0);
     let report = run(paths, ConvertOptions::default(), (&how, None), console, interrupt)?;
+    if let Some(told) = told(&report.errors) {
+        console.note(told);
+    }
     console.note(format_args!(
         "converted into {} ({}); it no longer needs {}",
         report.path.display(),
@@ -128,8 +147,9 @@ pub fn into_cache(
     Ok(())
 }
 
+/// Converts a checkpoint; `beside` are bytes that will be written beside the store later.
 fn run(
-    (checkpoint, destination): (&Path, &Path),
+    (checkpoint, destination, beside): (&Path, &Path, u64),
     mut options: ConvertOptions,
     (calibration, rotation): (&CalibrationArgs, Option<Rotation>),
     console: &Console,
@@ -137,6 +157,12 @@ fn run(
 ) -> Result<ConvertReport> {
     let checkpoint = Checkpoint::open(checkpoint).map_err(|error| explain_import(&error))?;
     options.calibration = calibration::calibration(calibration, &checkpoint)?;
+    if options.overwrite || !destination.exists() {
+        let store =
+            estimate_store(&checkpoint, &options).map_err(|error| explain_convert(&error))?;
+        let stores = if rotation == Some(Rotation::Auto) { 2 } else { 1 };
+        room::check(destination, stores * store.length() + beside)?;
+    }
     let mut shown = Shown { console, task: None, bar: None };
     let report = interrupt.guard(|cancel| {
         let mut progress = |at: ConvertProgress| shown.show(&at);
@@ -153,23 +179,43 @@ fn run(
     if let Some(trial) = trial {
         console.note(said(&trial));
     }
-    if let Some(told) = told(&report.errors) {
-        console.note(told);
-    }
     Ok(report)
 }
 
-/// How far the store's weights are from the source's: root mean squares, relative.
+/// How far what was written is from the source, each matrix at its highest level: root mean squares,
+/// relative.
 fn told(errors: &SourceErrors) -> Option<String> {
-    let overall = errors.overall()?;
-    let mut text = format!("error of the weights against the source: {:.2} %", 100.0 * overall);
-    for (at, (kind, is_expert, error)) in errors.by_kind().enumerate() {
-        let start = if at == 0 { " (" } else { ", " };
-        let owner = if is_expert { "experts' " } else { "" };
-        let kind = format!("{kind:?}").to_lowercase();
-        text += &format!("{start}{owner}{kind} {:.2}", 100.0 * error);
+    let plain = 100.0 * errors.overall()?;
+    let mut text = match errors.weighted() {
+        Some(weighted) => format!(
+            "error of what the matrices compute on the calibration text: {:.2} %{}\n\
+             error of the weights against the source: {plain:.2} %, which calibration lets grow where \
+             that matters little",
+            100.0 * weighted,
+            kinds(errors.weighted_by_kind()),
+        ),
+        None => format!(
+            "error of the weights against the source: {plain:.2} %{}\n\
+             which says nothing of what the model loses: compare stores with `nestling perplexity`",
+            kinds(errors.by_kind()),
+        ),
+    };
+    if errors.unknown() > 0 {
+        let (known, all) = (errors.known(), errors.known() + errors.unknown());
+        text += &format!(
+            "\n{known} of {all} matrices are counted; the others were coded by an earlier release"
+        );
     }
-    Some(text + ")")
+    Some(text)
+}
+
+/// Errors of each kind of matrix, in brackets.
+fn kinds(errors: impl Iterator<Item = (MatrixKind, bool, f64)>) -> String {
+    let shown = errors.map(|(kind, is_expert, error)| {
+        let owner = if is_expert { "experts' " } else { "" };
+        format!("{owner}{} {:.2}", format!("{kind:?}").to_lowercase(), 100.0 * error)
+    });
+    format!(" ({})", shown.collect::<Vec<_>>().join(", "))
 }
 
 /// What rotation was found to do, in one line.
@@ -192,18 +238,23 @@ struct Shown<'a> {
 
 impl Shown<'_> {
     fn show(&mut self, at: &ConvertProgress) {
-        // Calibrating and quantizing take turns in one task.
-        let (task, now) = match at.phase {
-            ConvertPhase::Hashing => ("hashing", "hashing"),
-            ConvertPhase::Calibrating => ("converting", "calibrating"),
-            ConvertPhase::Quantizing => ("converting", "converting"),
-            ConvertPhase::Cutting => ("copying", "copying"),
-            ConvertPhase::Judging => ("judging", "judging"),
-            _ => ("finishing", "finishing"),
+        let task = match at.phase {
+            ConvertPhase::Hashing => "hashing",
+            // They take turns, layer by layer.
+            ConvertPhase::Calibrating | ConvertPhase::Quantizing => "converting",
+            ConvertPhase::Cutting => "copying",
+            ConvertPhase::Judging => "judging",
+            _ => "finishing",
         };
         if self.task != Some(task) {
             // The old bar goes before the new one comes.
             self.bar = None;
+            if task == "converting" && at.done_bytes > 0 {
+                let (done, total) = (ByteSize(at.done_bytes), ByteSize(at.total_bytes));
+                self.console.note(format_args!(
+                    "going on where an earlier conversion stopped: {done} of {total} are done"
+                ));
+            }
             self.bar = Some(match at.phase {
                 ConvertPhase::Judging => Progress::parts(self.console, task),
                 _ => Progress::bytes(self.console, task, at.total_bytes, at.done_bytes),
@@ -211,7 +262,6 @@ impl Shown<'_> {
             self.task = Some(task);
         }
         if let Some(bar) = &mut self.bar {
-            bar.set_message(now);
             bar.set_total(at.total_bytes);
             bar.set(at.done_bytes);
         }
@@ -228,13 +278,16 @@ fn explain_convert(error: &ConvertError) -> Failure {
         ConvertError::Store(error) => explain_store(error),
         ConvertError::Quantize { .. } => Failure::new(error.to_string())
             .advise("download the checkpoint again; it may be damaged"),
-        ConvertError::Refused { reason, .. } if reason.starts_with("it exists") => {
+        ConvertError::Destination { reason, .. } if reason.starts_with("it exists") => {
             Failure::sentence(error)
                 .advise("remove it, give another name, or replace it with --force")
         }
-        ConvertError::Budget { least, .. } => {
-            Failure::sentence(error).advise(format!("give --budget {least} or more"))
-        }
+        ConvertError::Budget { asked, least } => Failure::new(format!(
+            "a store of this model needs at least {}, the budget is {}",
+            ByteSize(*least),
+            ByteSize(*asked),
+        ))
+        .advise(format!("give --budget {least} or more")),
         other => Failure::sentence(other),
     }
 }

@@ -2,10 +2,12 @@
 
 use crate::bytes::Units;
 use crate::failure::{Exit, Failure};
+use crate::sniff;
 use nestling::engine::{EngineError, MemoryTooSmall};
 use nestling::formats::ImportError;
-use nestling::formats::store::StoreError;
+use nestling::formats::store::{OpenOptions, Store, StoreError};
 use nestling::wgpu::WgpuError;
+use std::path::Path;
 
 pub fn explain(error: &EngineError) -> Failure {
     let failure = Failure::sentence(error);
@@ -31,8 +33,8 @@ pub fn explain(error: &EngineError) -> Failure {
         }
         EngineError::EmptyPrompt => failure.advise("give some text with -p"),
         EngineError::NotAModel { .. } => failure.advise(
-            "name a .nest store or a Hugging Face checkpoint folder, or leave -m out to use \
-             the bundled storyteller",
+            "name a .nest store, a GGUF file or a Hugging Face checkpoint folder, or leave -m out to \
+             use the bundled storyteller",
         ),
         EngineError::Text(nestling::engine::text::TextError::NoTemplate) => {
             Failure::new("this model has no chat template, so it cannot chat")
@@ -95,16 +97,23 @@ pub fn explain_store(error: &StoreError) -> Failure {
     match error {
         StoreError::Cancelled { .. } => Failure::interrupted(),
         StoreError::Io { file, action, source, .. } => {
-            Failure::file(action, std::path::Path::new(file), source)
+            Failure::file(action, Path::new(file), source)
         }
-        StoreError::NotAStore { .. } => failure.advise(
-            "make a store of a checkpoint with `nestling convert HF_DIR -o OUT.nest`, or download \
-             one with -hf OWNER/REPO",
+        StoreError::NotAStore { file } => match sniff::words(Path::new(file)) {
+            Some(what) => Failure::new(format!("{file} is not a .nest store: it is {what}")),
+            None => failure,
+        }
+        .advise(
+            "make a store of a GGUF file or a checkpoint folder with `nestling convert MODEL -o \
+             OUT.nest`, or download one with -hf OWNER/REPO",
         ),
-        StoreError::Truncated { .. } => damaged(
-            failure
-                .advise("finish the download, or use the levels that are complete with --partial"),
-        ),
+        StoreError::Truncated { file, .. } => damaged(failure.advise(match has_a_level(file) {
+            true => {
+                "finish the download, or use the levels that are complete: `nestling run`, `inspect` \
+                 and `verify` take --partial"
+            }
+            false => "download or convert it again: not even its lowest level is complete",
+        })),
         StoreError::Malformed(_) | StoreError::Damaged { .. } | StoreError::Padding { .. } => {
             damaged(failure.advise("convert or download the store again"))
         }
@@ -115,51 +124,26 @@ pub fn explain_store(error: &StoreError) -> Failure {
     }
 }
 
-/// Types of models without experts that people try most, which no release will run.
-const DENSE: [&str; 20] = [
-    "cohere",
-    "cohere2",
-    "falcon",
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gemma3_text",
-    "glm4",
-    "gpt2",
-    "gpt_neox",
-    "granite",
-    "llama",
-    "mistral",
-    "olmo2",
-    "olmo3",
-    "phi",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "smollm3",
-];
+/// Whether a store that was cut holds any level as a whole.
+fn has_a_level(file: &str) -> bool {
+    let options = OpenOptions { partial: true, ..OpenOptions::default() };
+    Store::open_with(file, &options).is_ok()
+}
 
 pub fn explain_import(error: &ImportError) -> Failure {
     let failure = Failure::sentence(error);
     match error {
         ImportError::Cancelled => Failure::interrupted(),
         ImportError::Io { file, action, source } => {
-            Failure::file(action, std::path::Path::new(file), source)
+            Failure::file(action, Path::new(file), source)
         }
-        ImportError::NotACheckpoint { .. } => failure.advise(
-            "name a folder with config.json, tokenizer.json and *.safetensors, as downloaded from \
-             the Hugging Face Hub",
+        ImportError::NotACheckpoint { directory, .. } => {
+            sniff::no_checkpoint(Path::new(directory)).unwrap_or(failure.advise(sniff::TAKEN))
+        }
+        ImportError::Dense { .. } => Failure::new(error.to_string()).advise(
+            "choose a Mixture-of-Experts model, such as OLMoE-1B-7B or Qwen3-30B-A3B; llama.cpp runs \
+             dense ones",
         ),
-        ImportError::Unsupported { file, key, found, supported }
-            if key == "model_type" && DENSE.contains(&found.trim_matches('"')) =>
-        {
-            let (found, types) =
-                (found.trim_matches('"'), supported.trim_start_matches("supported: "));
-            Failure::new(format!(
-                "{file}: {found} is a dense model, and Nestling runs Mixture-of-Experts models only"
-            ))
-            .advise(format!("choose a model of one of these types: {types}"))
-        }
         ImportError::Unsupported { .. } | ImportError::UnknownOption { .. } => {
             failure.advise("look for a newer release that knows it")
         }

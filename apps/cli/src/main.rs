@@ -31,8 +31,10 @@ mod progress;
 mod repl;
 mod replay;
 mod reply;
+mod room;
 mod run;
 mod settings;
+mod sniff;
 mod speed;
 mod stats;
 mod subject;
@@ -75,6 +77,9 @@ fn main() -> ExitCode {
 
 fn dispatch(mut command: Command, console: &Console) -> Result<()> {
     let interrupt = Interrupt::install();
+    if let Command::Inspect(args) = &mut command {
+        args.remember_given();
+    }
     imported::replace(&mut command, console, &interrupt)?;
     match command {
         Command::Chat(args) => chat::chat(args, console, &interrupt),

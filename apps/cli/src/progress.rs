@@ -3,7 +3,8 @@
 use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::words::printable;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -39,9 +40,24 @@ impl Progress {
             return Self { bar: None, log: Some(log) };
         }
         let bar = ProgressBar::new(total).with_position(done).with_message(printable(what));
-        let template = "{msg:12} [{bar:28}] {decimal_bytes}/{decimal_total_bytes} \
-                        {decimal_bytes_per_sec}, {eta} left";
+        // The words of the log, so that both say the same.
+        let template = "{msg:12} [{bar:28}] {done} of {total}, {rate}/s{left}";
         if let Ok(style) = ProgressStyle::with_template(template) {
+            let style = style
+                .with_key("done", |state: &ProgressState, out: &mut dyn Write| {
+                    let _ = write!(out, "{}", ByteSize(state.pos()));
+                })
+                .with_key("total", |state: &ProgressState, out: &mut dyn Write| {
+                    let _ = write!(out, "{}", ByteSize(state.len().unwrap_or(0)));
+                })
+                .with_key("rate", |state: &ProgressState, out: &mut dyn Write| {
+                    let _ = write!(out, "{}", ByteSize(state.per_sec() as u64));
+                })
+                .with_key("left", |state: &ProgressState, out: &mut dyn Write| {
+                    if state.per_sec() > 0.0 {
+                        let _ = write!(out, ", {} left", duration(state.eta().as_secs_f64()));
+                    }
+                });
             bar.set_style(style.progress_chars("=> "));
         }
         bar.reset_eta();
@@ -70,16 +86,6 @@ impl Progress {
             bar.set_style(style);
         }
         progress
-    }
-
-    /// What is being done at the moment, as part of the task.
-    pub fn set_message(&mut self, what: &'static str) {
-        if let Some(bar) = &self.bar {
-            bar.set_message(what);
-        }
-        if let Some(log) = &mut self.log {
-            log.what = what.to_owned();
-        }
     }
 
     pub fn set(&mut self, done: u64) {

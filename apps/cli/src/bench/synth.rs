@@ -7,7 +7,10 @@ use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use nestling::engine::synthetic::{SyntheticOptions, write_synthetic_store};
+use crate::room;
+use nestling::EngineError;
+use nestling::engine::synthetic::{SyntheticOptions, synthetic_store_bytes, write_synthetic_store};
+use nestling::formats::store::StoreError;
 use std::time::Instant;
 
 /// Beyond this, all routes go to the same few experts.
@@ -23,6 +26,8 @@ pub fn synth(args: &SynthArgs, console: &Console, interrupt: &Interrupt) -> Resu
         router_skew: args.router_skew,
         seed: args.seed,
     };
+    let bytes = synthetic_store_bytes(&options).map_err(|error| explain(&error))?;
+    room::check(&args.output, bytes)?;
     let started = Instant::now();
     let mut bar: Option<Progress> = None;
     let report = interrupt.guard(|cancel| {
@@ -31,7 +36,7 @@ pub fn synth(args: &SynthArgs, console: &Console, interrupt: &Interrupt) -> Resu
         })
     });
     drop(bar);
-    let report = report.map_err(|error| explain(&error))?;
+    let report = report.map_err(|error| explain_synth(&error))?;
     let [eighth, quarter, half] = report.busiest_shares.map(|share| 100.0 * share);
     write_out(&format!(
         "{}: {}, experts {}, active per token {} (dense part {}), one expert {}\n\
@@ -47,7 +52,25 @@ pub fn synth(args: &SynthArgs, console: &Console, interrupt: &Interrupt) -> Resu
     ))
 }
 
+/// What was written is removed, so that nothing can go on.
+fn explain_synth(error: &EngineError) -> Failure {
+    match error {
+        EngineError::Store(StoreError::DiskFull { file, .. }) => {
+            Failure::new(format!("{file}: the disk is full; what was written is removed"))
+                .advise("free some space, or write to another disk")
+        }
+        error => explain(error),
+    }
+}
+
 fn check(args: &SynthArgs) -> Result<()> {
+    let shape = args.shape.shape();
+    let most = shape.num_hidden_layers;
+    if let Some(layers) = args.layers.filter(|layers| *layers as usize > most) {
+        let name = shape.name;
+        return Err(Failure::usage(format!("{name} has {most} layers, not {layers}"))
+            .advise(format!("give --layers 1 to {most}")));
+    }
     if !(0.0..=SKEW_MAX).contains(&args.router_skew) {
         return Err(Failure::usage(format!(
             "a router skew of {} makes no sense",
@@ -65,4 +88,18 @@ fn check(args: &SynthArgs) -> Result<()> {
             .advise("remove it, give another name, or replace it with --force"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_promises_nothing() {
+        let (file, offset, length) = ("a.nest.partial".into(), 0, 10);
+        let error = EngineError::Store(StoreError::DiskFull { file, offset, length });
+        let failure = explain_synth(&error);
+        assert!(failure.message.contains("a.nest.partial: the disk is full"), "{failure}");
+        assert!(!failure.advice.unwrap().contains("go on"));
+    }
 }

@@ -41,7 +41,41 @@ fn a_file_that_is_no_store() {
     fs::write(&path, "not a store at all, but long enough to have a header. ".repeat(10)).unwrap();
     let path = path.display().to_string();
     run(&["run", "-m", &path, "-p", "x"]).fails(1, "not a .nest store", "nestling convert");
-    run(&["inspect", &path]).fails(1, "not a .nest store", "nestling convert");
+    run(&["inspect", &path]).fails(1, "it is a text file of 540 B", "nestling convert");
+}
+
+/// What a file is, and what is taken in its place.
+#[test]
+fn a_file_that_cannot_be_converted() {
+    let file = |name: &str, bytes: &[u8]| {
+        let path = scratch().join(name);
+        fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    };
+    let text = file("a.gguf", b"not a GGUF at all");
+    let convert = |path: &str| run(&["convert", path, "-o", "/no/x.nest"]);
+    convert(&text).fails(
+        1,
+        "a.gguf is a text file of 17 B, neither a GGUF file",
+        "name a GGUF file",
+    );
+    run(&["plan", &text]).fails(1, "a.gguf is a text file of 17 B", "name a GGUF file");
+    run(&["run", "-m", &text, "-p", "x"]).fails(1, "is a text file of 17 B", "a GGUF file or a");
+    let pdf = file("paper.pdf", b"%PDF-1.7 \xff\xfe");
+    convert(&pdf).fails(1, "is a PDF document", "name a GGUF file");
+    convert(store()).fails(1, "tiny.nest is a store already", "--budget");
+    let weights = checkpoint().join("model-00001-of-00003.safetensors");
+    convert(&weights.display().to_string()).fails(1, "a part of a checkpoint", "folder");
+}
+
+#[test]
+fn a_dense_model() {
+    let folder = scratch().join("dense");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("config.json"), r#"{"model_type": "llama", "hidden_size": 64}"#).unwrap();
+    let path = folder.display().to_string();
+    let ran = run(&["convert", &path, "-o", "x.nest"]);
+    ran.fails(1, "llama is a dense model; Nestling runs Mixture-of-Experts models only", "OLMoE");
 }
 
 /// A copy of the store with some bytes replaced.
@@ -82,6 +116,21 @@ fn a_store_that_was_cut() {
     let path = path.display().to_string();
     run(&["verify", &path]).fails(3, "within section", "--partial");
     run(&["run", "-m", &path, "-p", "x"]).fails(3, "within section", "--partial");
+    run(&["inspect", &path]).fails(3, "within section", "--partial");
+    // What is here can be looked at.
+    let verified = run(&["verify", "--partial", &path]).ok();
+    assert!(verified.contains("no damage") && verified.contains("up to level 6"), "{verified}");
+    let inspected = run(&["inspect", "--partial", &path]).ok();
+    assert!(inspected.contains("complete up to level 6"), "{inspected}");
+    // The advice is given where it helps alone.
+    let front = scratch().join("front.nest");
+    fs::write(&front, &content[..20]).unwrap();
+    let front = front.display().to_string();
+    for more in [&[][..], &["--partial"]] {
+        let ran = run(&[&["run", "-m", &front, "-p", "x"], more].concat());
+        ran.fails(3, "ends at byte 20", "not even its lowest level");
+        assert!(!ran.err.contains("--partial"), "{}", ran.err);
+    }
     let greedy = |more: &[&str]| {
         let fixed = ["run", "-p", "the ship", "-n", "8", "--temp", "0"];
         run(&[&fixed[..], more].concat()).ok()
@@ -124,7 +173,7 @@ fn too_little_memory() {
 fn an_output_that_exists() {
     let checkpoint = checkpoint().display().to_string();
     let ran = run(&["convert", &checkpoint, "-o", store()]);
-    ran.fails(1, "exists already", "--force");
+    ran.fails(1, &format!("cannot write {}: it exists already", store()), "--force");
     let ran = run(&["convert", &checkpoint, "-o", "/no/such/folder/x.nest"]);
     ran.fails(1, "directory does not exist", "");
 }
@@ -149,32 +198,45 @@ fn a_full_disk_behind_the_output() {
     super::Ran::from(output).fails(1, "the disk is full", "free some space");
 }
 
-/// A disk of half a megabyte, for a store of a whole one; needs the right to mount.
-#[test]
+/// Runs the program with these arguments and a disk of 400 kB, whose folder is `DISK` in them; none
+/// where that cannot be mounted.
 #[cfg(target_os = "linux")]
-fn a_full_disk_in_a_conversion() {
-    let disk = scratch().join("small-disk");
+fn on_a_small_disk(name: &str, arguments: &str) -> Option<super::Ran> {
+    let disk = scratch().join(name);
     fs::create_dir_all(&disk).unwrap();
+    let disk = disk.display().to_string();
     let script = format!(
-        "mount -t tmpfs -o size=400k tmpfs {disk} || exit 99; {program} convert {checkpoint} -o \
-         {disk}/x.nest; code=$?; umount {disk}; exit $code",
-        disk = disk.display(),
+        "mount -t tmpfs -o size=400k tmpfs {disk} || exit 99; {program} {arguments}; \
+         code=$?; ls -A {disk}; umount {disk}; exit $code",
         program = env!("CARGO_BIN_EXE_nestling"),
-        checkpoint = checkpoint().display(),
+        arguments = arguments.replace("DISK", &disk),
     );
     let output = std::process::Command::new("unshare")
         .args(["--map-root-user", "--mount", "sh", "-c", &script])
         .output();
     let Ok(output) = output else {
         eprintln!("SKIPPED: there is no `unshare` to mount a small disk with");
-        return;
+        return None;
     };
     let ran = super::Ran::from(output);
     if ran.code == Some(99) || !ran.err.contains("error:") {
         eprintln!("SKIPPED: a small disk cannot be mounted here: {}", ran.err);
-        return;
+        return None;
     }
-    ran.fails(1, "the disk is full", "same command");
+    Some(ran)
+}
+
+/// A store that has no room is refused before any work, with both figures.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_disk_without_room() {
+    let convert = format!("convert {} -o DISK/x.nest", checkpoint().display());
+    let synth = "bench synth --shape tiny -o DISK/x.nest".to_owned();
+    for (name, arguments) in [("room-convert", convert), ("room-synth", synth)] {
+        let Some(ran) = on_a_small_disk(name, &arguments) else { return };
+        ran.fails(1, "needed, 410 kB free", "or write to another disk");
+        assert_eq!(ran.out, "", "nothing is written");
+    }
 }
 
 #[test]
