@@ -27,15 +27,6 @@ fn a_folder_that_is_no_checkpoint() {
 }
 
 #[test]
-fn a_model_without_experts() {
-    let folder = scratch().join("llama");
-    fs::create_dir_all(&folder).unwrap();
-    fs::write(folder.join("config.json"), r#"{"model_type": "llama"}"#).unwrap();
-    let ran = run(&["run", "-m", &folder.display().to_string(), "-p", "x"]);
-    ran.fails(1, "llama is a dense model", "qwen3_moe");
-}
-
-#[test]
 fn a_file_that_is_no_store() {
     let path = scratch().join("notes.txt");
     fs::write(&path, "not a store at all, but long enough to have a header. ".repeat(10)).unwrap();
@@ -74,6 +65,7 @@ fn a_dense_model() {
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("config.json"), r#"{"model_type": "llama", "hidden_size": 64}"#).unwrap();
     let path = folder.display().to_string();
+    run(&["run", "-m", &path, "-p", "x"]).fails(1, "llama is a dense model", "OLMoE");
     let ran = run(&["convert", &path, "-o", "x.nest"]);
     ran.fails(1, "llama is a dense model; Nestling runs Mixture-of-Experts models only", "OLMoE");
 }
