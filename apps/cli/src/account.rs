@@ -9,7 +9,7 @@ use crate::opened::{Opened, memory_budget, model_options};
 use crate::plan::{Answer, Question, forecast_json};
 use crate::speed::Machine;
 use crate::subject::Subject;
-use crate::verify::open_store;
+use crate::verify::open_store_with;
 use nestling::engine::record::StepRecord;
 use nestling::engine::{Finished, StreamStats};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ impl Expected {
         let options = model_options(model, resources);
         // To the decimals that were typed.
         let mean = model.mean_level.and_then(|mean| mean.to_string().parse().ok());
-        let subject = Subject::of_store(Arc::new(open_store(path)?))?;
+        let subject = Subject::of_store(Arc::new(open_store_with(path, model.partial)?))?;
         let budget = planned(&resources.device, memory_budget(resources.memory))?;
         let question = Question::new(subject, options, budget, mean)?;
         let speeds = SpeedArgs { threads: resources.threads, ..SpeedArgs::default() };

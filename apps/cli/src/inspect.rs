@@ -5,7 +5,7 @@ use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::failure::{Failure, Result};
 use crate::levels::level_sizes;
-use crate::verify::{open_store, store_path};
+use crate::verify::{open_store_with, store_path};
 use nestling::engine::allocation::{Allocation, AllocationSummary};
 use nestling::formats::store::{Group, GroupId, Store};
 use nestling::formats::{FeedForward, LatentConfig, Level, ModelConfig, ModelShape, TokenMixer};
@@ -15,12 +15,13 @@ use std::path::Path;
 
 pub fn inspect(args: &InspectArgs, _console: &Console) -> Result<()> {
     let path = store_path(args.path.as_ref().or(args.model.as_ref()))?;
-    let store = open_store(&path)?;
+    let store = open_store_with(&path, args.partial)?;
     let config = config_of(&store)?;
+    let given = args.given.as_deref().unwrap_or(&path);
     if args.json {
-        return write_out(&format!("{:#}\n", as_json(&path, &store, &config)));
+        return write_out(&format!("{:#}\n", as_json((given, &path), &store, &config)));
     }
-    write_out(&as_text(&path, &store, &config))
+    write_out(&as_text((given, &path), &store, &config))
 }
 
 fn config_of(store: &Store) -> Result<ModelConfig> {
@@ -30,7 +31,10 @@ fn config_of(store: &Store) -> Result<ModelConfig> {
     })
 }
 
-fn as_json(path: &Path, store: &Store, config: &ModelConfig) -> Value {
+/// What was named, and the store that it is or was converted into.
+type Paths<'a> = (&'a Path, &'a Path);
+
+fn as_json((given, path): Paths<'_>, store: &Store, config: &ModelConfig) -> Value {
     let index = store.index();
     let (present, whole) = store.lengths();
     let levels = level_sizes(store).into_iter().map(|size| {
@@ -49,7 +53,8 @@ fn as_json(path: &Path, store: &Store, config: &ModelConfig) -> Value {
     let parameters: Value = serde_json::from_str(index.parameters_json()).unwrap_or(Value::Null);
     let (sections, levels): (Vec<_>, Vec<_>) = (sections.collect(), levels.collect());
     json!({
-        "path": path.display().to_string(),
+        "path": given.display().to_string(),
+        "store_path": path.display().to_string(),
         "id": index.id().to_string(),
         "bytes": whole,
         "bytes_present": present,
@@ -135,10 +140,13 @@ fn assets(store: &Store) -> Value {
     store.asset_names().map(|name| (name.to_owned(), json!(bytes(name)))).collect()
 }
 
-fn as_text(path: &Path, store: &Store, config: &ModelConfig) -> String {
+fn as_text((given, path): Paths<'_>, store: &Store, config: &ModelConfig) -> String {
     let index = store.index();
     let (present, whole) = store.lengths();
-    let mut out = format!("{}\n", path.display());
+    let mut out = format!("{}\n", given.display());
+    if given != path {
+        let _ = writeln!(out, "  kept as   {}", path.display());
+    }
     let files = match index.shards().len() {
         1 => "one file".into(),
         count => format!("{count} files"),
@@ -159,7 +167,7 @@ fn as_text(path: &Path, store: &Store, config: &ModelConfig) -> String {
     );
     let assets: Vec<&str> = store.asset_names().collect();
     let _ = writeln!(out, "  assets    {}", assets.join(", "));
-    let _ = writeln!(out, "  made with {}", index.parameters_json());
+    out += &made_with(index.parameters_json());
     let _ = writeln!(out, "\n  level   bits/weight   store size   here");
     for size in level_sizes(store) {
         let here = if size.level <= store.level() { "yes" } else { "no" };
@@ -267,13 +275,55 @@ fn mixer_text(mixer: &TokenMixer) -> String {
     text
 }
 
-fn model_text(config: &ModelConfig) -> String {
-    let millions = ModelShape::new(config).weights() as f64 / 1e6;
-    let weights = match millions {
+/// How a store was made: a line for each setting.
+fn made_with(parameters: &str) -> String {
+    let parameters: Value = serde_json::from_str(parameters).unwrap_or(Value::Null);
+    let mut lines = Vec::new();
+    settings("", &parameters, &mut lines);
+    let starts = std::iter::once("  made with").chain(std::iter::repeat("           "));
+    let shown = starts.zip(lines).map(|(start, line)| format!("{start} {line}\n"));
+    shown.collect()
+}
+
+/// The members of an object as `name: value`, those of objects within under both names.
+fn settings(name: &str, value: &Value, lines: &mut Vec<String>) {
+    match value {
+        Value::Object(members) => {
+            for (key, value) in members {
+                let name = if name.is_empty() { key.clone() } else { format!("{name}, {key}") };
+                settings(&name.replace('_', " "), value, lines);
+            }
+        }
+        _ if name.is_empty() => {}
+        value => lines.push(format!("{name}: {}", setting(value))),
+    }
+}
+
+fn setting(value: &Value) -> String {
+    match value {
+        Value::Null => "none".into(),
+        Value::String(text) => text.clone(),
+        // They were chosen in single precision; their digits beyond it say nothing.
+        Value::Number(number) if number.is_f64() => {
+            number.as_f64().map_or(String::new(), |number| (number as f32).to_string())
+        }
+        Value::Array(values) => values.iter().map(setting).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+/// A number of weights in three figures.
+pub fn weights_words(weights: u64) -> String {
+    let millions = weights as f64 / 1e6;
+    match millions {
         0.0..1.0 => format!("{:.0} k weights", millions * 1e3),
         1.0..1000.0 => format!("{millions:.1} M weights"),
         _ => format!("{:.1} B weights", millions / 1e3),
-    };
+    }
+}
+
+fn model_text(config: &ModelConfig) -> String {
+    let weights = weights_words(ModelShape::new(config).weights());
     let mut text = format!(
         "{}, {weights}: {} layers, hidden {}",
         config.architecture.model_type(),

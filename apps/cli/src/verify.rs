@@ -8,7 +8,7 @@ use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::places;
 use crate::progress::Progress;
-use nestling::formats::store::{Store, VerifyReport};
+use nestling::formats::store::{OpenOptions, Store, VerifyReport};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ const DAMAGE_LINES_MAX: usize = 20;
 
 pub fn verify(args: &VerifyArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
     let path = store_path(args.path.as_ref().or(args.model.as_ref()))?;
-    let store = open_store(&path)?;
+    let store = open_store_with(&path, args.partial)?;
     let (present, whole) = store.lengths();
     let mut bar = Progress::bytes(console, "verifying", present, 0);
     let report = interrupt.guard(|cancel| {
@@ -68,9 +68,15 @@ pub fn store_path(given: Option<&PathBuf>) -> Result<PathBuf> {
 }
 
 pub fn open_store(path: &std::path::Path) -> Result<Store> {
+    open_store_with(path, false)
+}
+
+/// A store; of one that was cut within a section, what is before that, if `partial` allows it.
+pub fn open_store_with(path: &std::path::Path, partial: bool) -> Result<Store> {
     if path.is_dir() {
         return Err(Failure::new(format!("{} is a folder, not a store", path.display()))
             .advise("make a store of a checkpoint with `nestling convert HF_DIR -o OUT.nest`"));
     }
-    Store::open(path).map_err(|error| explain_store(&error))
+    let options = OpenOptions { partial, ..OpenOptions::default() };
+    Store::open_with(path, &options).map_err(|error| explain_store(&error))
 }

@@ -188,13 +188,14 @@ pub struct SynthArgs {
     #[arg(short, long, value_name = "OUT.nest", env = "NESTLING_OUTPUT")]
     pub output: PathBuf,
 
-    /// Layers [default: as many as the model has]
+    /// Layers, at most as many as the model has [default: all of them]
     #[arg(long, value_name = "N", env = "NESTLING_LAYERS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=128))]
     pub layers: Option<u32>,
 
     /// Level of every matrix; the head has at least 6
-    #[arg(long, value_name = "BITS", default_value = "4", env = "NESTLING_TOP_LEVEL")]
+    #[arg(long, visible_alias = "level", value_name = "BITS", default_value = "4")]
+    #[arg(env = "NESTLING_TOP_LEVEL")]
     pub top_level: LevelArg,
 
     /// How much experts differ in use: standard deviation of the routers' fixed biases; 0 makes

@@ -205,12 +205,12 @@ impl Cli {
 
     /// The command line without the values that variables happen to have, in help texts.
     pub fn shown() -> clap::Command {
-        let hide_value = |argument: clap::Arg| argument.hide_env_values(true);
+        fn hidden(command: clap::Command) -> clap::Command {
+            command.mut_args(|argument| argument.hide_env_values(true)).mut_subcommands(hidden)
+        }
         let hide = |argument: clap::Arg| argument.hide(true);
-        let command = Self::command().mut_args(hide_value);
-        let command = command.mut_subcommands(|command| command.mut_args(hide_value));
         // `run` without a prompt is `chat`, whose help tells of these.
-        command
+        hidden(Self::command())
             .mut_subcommand("run", |run| run.mut_arg("history", hide).mut_arg("no_history", hide))
     }
 }

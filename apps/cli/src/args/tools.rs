@@ -26,7 +26,7 @@ pub struct ConvertArgs {
 
     /// Highest level of every matrix [default: 8, and of a quantized GGUF file at most the bits that
     /// the matrix has there]
-    #[arg(long, value_name = "BITS", env = "NESTLING_TOP_LEVEL")]
+    #[arg(long, visible_alias = "level", value_name = "BITS", env = "NESTLING_TOP_LEVEL")]
     pub top_level: Option<LevelArg>,
 
     /// Replace the output if it exists
@@ -80,9 +80,24 @@ pub struct InspectArgs {
     #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
 
+    /// Show a store whose download was interrupted
+    #[arg(long, env = "NESTLING_PARTIAL", value_parser = FalseyValueParser::new())]
+    pub partial: bool,
+
+    /// What the command line names, where a store in the cache takes its place.
+    #[arg(skip)]
+    pub given: Option<PathBuf>,
+
     /// Print one JSON object
     #[arg(long, env = "NESTLING_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
+}
+
+impl InspectArgs {
+    /// Keeps the name of a GGUF file before its store takes its place.
+    pub fn remember_given(&mut self) {
+        self.given = self.path.as_ref().or(self.model.as_ref()).cloned();
+    }
 }
 
 #[derive(Args, Debug)]
@@ -95,29 +110,35 @@ pub struct VerifyArgs {
     /// Store to check [default: the bundled storyteller]
     #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
+
+    /// Check what is here of a store whose download was interrupted, up to the last level that is
+    /// complete
+    #[arg(long, env = "NESTLING_PARTIAL", value_parser = FalseyValueParser::new())]
+    pub partial: bool,
 }
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "KL divergence is measured twice: weights only (float activations, embedding \
-and head in float, f32 keys and values, on both sides), and the path that ships (int8 activations)."
+    after_help = "Without --reference, the perplexity of the store as it is run. With it, KL divergence \
+to the unquantized model too, measured twice: weights only (float activations, embedding and head in \
+float, f32 keys and values, on both sides), and the path that ships (int8 activations)."
 )]
 pub struct PerplexityArgs {
     /// Store to judge [default: the bundled storyteller]
     #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
 
-    /// The checkpoint that the store was made from, as a Hugging Face folder
+    /// The checkpoint that the store was made from, as a Hugging Face folder [default: none, and no
+    /// divergence]
     #[arg(long, value_name = "HF_DIR", env = "NESTLING_REFERENCE")]
-    pub reference: PathBuf,
+    pub reference: Option<PathBuf>,
 
     /// Text to judge on
     #[arg(short, long, value_name = "TEXT", env = "NESTLING_FILE")]
     pub file: PathBuf,
 
-    /// Levels to judge
+    /// Levels to judge, such as 2,4 [default: all that the store holds]
     #[arg(long, value_name = "LIST", env = "NESTLING_LEVELS", value_delimiter = ',')]
-    #[arg(default_value = "2,3,4,6,8")]
     pub levels: Vec<LevelArg>,
 
     /// Allocations to judge besides: at most so many bits per weight of attention and feed-forward
