@@ -72,15 +72,30 @@ fn measure(args: &BenchArgs, console: &Console, interrupt: &Interrupt) -> Result
     let openings = openings(args, &store)?;
     let model = Model::of(&path, &store)?;
     let mut machine = Machine::new(args.run.no_bandwidth);
+    for opening in &openings {
+        // Before the first line of a table, so that nothing comes between its lines.
+        machine.bandwidth(opening.threads, console);
+    }
     let mut printer = Printer::new(&args.format, console)?;
     let count = openings.len() * tests.len();
-    let mut session = Bench { args, console, tests: &tests, count, number: 0, warmup_tokens: 0 };
+    let said = Console { quiet: true, ..console.clone() };
+    let mut session = Bench {
+        args,
+        console,
+        device_console: console,
+        tests: &tests,
+        count,
+        number: 0,
+        warmup_tokens: 0,
+    };
     for opening in openings {
         session.warmup_tokens = args.run.warmup_tokens as usize;
         let records = interrupt.guard(|cancel| {
             session.open(&store, &model, opening, &mut machine, &mut printer, cancel)
         });
         records?;
+        // What computes is said once.
+        session.device_console = &said;
     }
     printer.finish()
 }
@@ -137,6 +152,8 @@ fn openings(args: &BenchArgs, store: &Store) -> Result<Vec<Opening>> {
 struct Bench<'a> {
     args: &'a BenchArgs,
     console: &'a Console,
+    /// Where it is said what computes.
+    device_console: &'a Console,
     tests: &'a [Test],
     count: usize,
     /// Of the test that runs, from 1.
@@ -155,7 +172,7 @@ impl Bench<'_> {
         printer: &mut Printer,
         cancel: &CancelToken,
     ) -> Result<()> {
-        let mut device = device::open(&self.args.run.device, self.console)?;
+        let mut device = device::open(&self.args.run.device, self.device_console)?;
         let bandwidth = machine.bandwidth(opening.threads, self.console);
         machine::forget_peak_memory();
         let observer = Observer::new(&self.args.observe, false);

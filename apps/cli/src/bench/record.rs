@@ -18,7 +18,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// What is measured.
 pub struct Model {
     pub file: String,
-    pub family: &'static str,
+    /// The family, or the published shape that random weights have.
+    pub kind: String,
     pub weights: u64,
     /// Bytes of the store up to each level.
     sizes: Vec<(Level, u64)>,
@@ -32,7 +33,8 @@ impl Model {
         let sizes = level_sizes(store).into_iter().map(|size| (size.level, size.bytes));
         Ok(Self {
             file: path.display().to_string(),
-            family: config.architecture.model_type(),
+            kind: synthetic_shape(store)
+                .unwrap_or_else(|| config.architecture.model_type().to_owned()),
             weights: ModelShape::new(&config).weights(),
             sizes: sizes.collect(),
         })
@@ -41,6 +43,13 @@ impl Model {
     pub fn bytes_at(&self, level: Level) -> u64 {
         self.sizes.iter().find(|(found, _)| *found == level).map_or(0, |(_, bytes)| *bytes)
     }
+}
+
+/// The shape of a store of random weights.
+fn synthetic_shape(store: &Store) -> Option<String> {
+    let parameters: Value = serde_json::from_str(store.index().parameters_json()).ok()?;
+    let shape = parameters.get("synthetic")?.as_str()?;
+    Some(format!("{shape} random"))
 }
 
 /// How long it took to open the store.
@@ -225,11 +234,14 @@ impl Record<'_> {
     }
 
     pub fn model_type(&self) -> String {
-        let weights = self.model.weights as f64 / 1e9;
+        let weights = match self.model.weights as f64 {
+            weights if weights < 1e9 => format!("{:.2}M", weights / 1e6),
+            weights => format!("{:.2}B", weights / 1e9),
+        };
         let mean = self.opening.mean_level.map(|mean| format!(", mean {mean}"));
         let mean =
             mean.unwrap_or_default() + if self.opening.is_elastic() { ", elastic" } else { "" };
-        format!("{} {weights:.2}B level {}{mean}", self.model.family, self.opening.level)
+        format!("{} {weights} level {}{mean}", self.model.kind, self.opening.level)
     }
 
     /// All fields, in the order in which they are printed.

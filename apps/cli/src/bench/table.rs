@@ -69,7 +69,7 @@ impl Form {
 
 /// Names and widths; a negative width is aligned to the left.
 const COLUMNS: [(&str, i32); 17] = [
-    ("model", -28),
+    ("model", -40),
     ("size", 10),
     ("params", 9),
     ("backend", -16),

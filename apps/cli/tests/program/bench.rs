@@ -91,6 +91,7 @@ fn every_list_gives_a_line_and_says_what_it_read() {
     assert!(bytes(eight) < bytes(one), "{one} {eight}");
     let table = bench(synthetic(), &["--level", "2,4", "--load-mode", "owned,mmap", "-pg", "4,2"]);
     let table = table.ok();
+    assert!(table.contains("| tiny random ") && !table.contains("0.00B"), "{table}");
     assert_eq!(table.lines().filter(|line| line.contains("pp4+tg2")).count(), 4, "{table}");
     assert!(table.lines().all(|line| line.starts_with('|') && line.ends_with('|')), "{table}");
     let width = table.lines().next().unwrap().chars().count();
@@ -98,6 +99,22 @@ fn every_list_gives_a_line_and_says_what_it_read() {
     let csv = bench(synthetic(), &["-o", "csv"]).ok();
     assert_eq!(csv.lines().count(), 3, "{csv}");
     assert!(csv.starts_with("build_commit,build_number,cpu_info,"), "{csv}");
+}
+
+/// What is said of the machine comes before the table.
+#[test]
+fn what_computes_is_said_once() {
+    let line = ["bench", "-m", store(), "--level", "2,4", "-t", "1,2", "-p", "0", "-n", "1", "-r"];
+    // Both streams in one, in the order in which they are written.
+    let script = format!("{} {} 1 2>&1", env!("CARGO_BIN_EXE_nestling"), line.join(" "));
+    let mut shell = std::process::Command::new("sh");
+    let output = shell.args(["-c", &script]).env("NESTLING_DEVICE", "auto").output().unwrap();
+    let text = Ran::from(output).ok();
+    let is_row = |line: &&str| line.starts_with('|');
+    let rows = text.lines().filter(is_row).count();
+    let table = text.lines().skip_while(|line| !is_row(line));
+    assert_eq!((rows, table.take_while(is_row).count()), (6, 6), "{text}");
+    assert!(text.to_lowercase().matches("computing on").count() <= 1, "{text}");
 }
 
 #[test]
@@ -124,6 +141,8 @@ fn what_cannot_be_measured_or_written() {
     bench(synthetic(), &["--level", "8"]).fails(1, "does not hold level 8", "--level");
     let line = ["bench", "synth", "--shape", "tiny", "-o"];
     run(&[&line[..], &[synthetic()]].concat()).fails(1, "exists already", "--force");
+    let many = run(&[&line[..], &["many.nest", "--layers", "3"]].concat());
+    many.fails(2, "tiny has 2 layers, not 3", "--layers 1 to 2");
     let folder = scratch().display().to_string();
     run(&[&line[..], &[&folder]].concat()).fails(1, "is a folder", "file");
     let skewed = [&line[..], &["x.nest", "--router-skew", "-1"]].concat();
