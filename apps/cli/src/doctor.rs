@@ -168,7 +168,7 @@ impl Examined {
                 ByteSize(memory.default_budget())
             ),
             _ => format!(
-                "{} of weights at level {level} fit in memory: how fast that is read decides",
+                "all {} at level {level} fit in memory: memory bandwidth is the limit",
                 ByteSize(whole)
             ),
         }

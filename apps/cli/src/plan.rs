@@ -6,6 +6,7 @@ use crate::console::{Console, write_out};
 use crate::device::planned;
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
+use crate::inspect::weights_words;
 use crate::levels::{LevelSize, level_sizes_of_index};
 use crate::opened::{context_length, kv_dtype, memory_budget};
 use crate::replay::Replay;
@@ -211,9 +212,8 @@ fn as_text(
         format!("mean level {mean} of at most {}", question.level)
     });
     let subject = &question.subject;
-    let weights = subject
-        .weights
-        .map_or(String::new(), |weights| format!(", {:.2} billion weights", weights as f64 / 1e9));
+    let weights =
+        subject.weights.map_or(String::new(), |weights| format!(", {}", weights_words(weights)));
     let _ = writeln!(text, "{}{weights}, {level}, {} threads", subject.name, machine.threads);
     let on = question.gpu.as_ref().map_or(String::new(), |gpu| format!(" on {gpu}"));
     let _ = writeln!(text, "memory budget {budget}{on}\n");
@@ -284,9 +284,9 @@ fn forecast_text(answer: &Answer) -> String {
     );
     let _ = writeln!(
         text,
-        "          {:.0} % of its experts' {} are in memory, {} come from disk",
-        100.0 * found.hit_rate,
+        "          a token uses {} of experts: {:.0} % from memory, {} from disk",
         ByteSize(answer.token_expert_bytes()),
+        100.0 * found.hit_rate,
         ByteSize(found.missing_bytes as u64),
     );
     if !answer.demand.is_measured && !found.is_whole() {
@@ -374,7 +374,7 @@ impl Wanted {
             ways.push(format!("{} of memory at level {level}", ByteSize(budget)));
         }
         match ways.is_empty() {
-            true => format!("\n{speed} tokens/s are out of reach of this machine\n"),
+            true => format!("\nthis machine cannot reach {speed} tokens/s at any level\n"),
             false => format!("\n{speed} tokens/s need {}\n", ways.join(", or ")),
         }
     }

@@ -25,6 +25,8 @@ pub struct Subject {
     pub place: Place,
     /// Numbers of the model, where it is no store yet.
     pub weights: Option<u64>,
+    /// Whether the small files that a store carries are known, so that sizes are exact.
+    pub is_exact: bool,
     /// What must come before it can be used.
     pub arrival: Option<Arrival>,
 }
@@ -78,6 +80,7 @@ impl Subject {
             config,
             place: Place::of_store(&store),
             weights: None,
+            is_exact: true,
             arrival: None,
         })
     }
@@ -93,6 +96,7 @@ impl Subject {
         Self {
             name,
             held,
+            is_exact: matches!(checkpoint.asset("tokenizer.json"), Ok(Some(_))),
             config: checkpoint.config().clone(),
             place,
             weights: Some(checkpoint.shape().weights()),
@@ -117,7 +121,8 @@ impl Subject {
         }
         if self.weights.is_some() {
             let store = ByteSize(self.index.length());
-            let _ = writeln!(text, "store     about {store} once converted");
+            let limit = if self.is_exact { "" } else { "at most " };
+            let _ = writeln!(text, "store     {limit}{store} once converted");
         }
         for disk in self.arrival.iter().flat_map(|arrival| &arrival.disks) {
             let lacking = disk.needed.saturating_sub(disk.free);

@@ -25,6 +25,30 @@ fn the_doctor_says_what_limits_the_machine() {
     }
 }
 
+/// What is planned of a checkpoint is what its conversion makes.
+#[test]
+fn a_planned_store_has_the_size_of_the_converted_one() {
+    let folder = super::checkpoint().display().to_string();
+    let planned = run(&[&["plan", &folder, "--json", "--memory", "4GiB"], &SPEEDS[..]].concat());
+    let planned: Value = serde_json::from_str(&planned.ok()).unwrap();
+    let held: Value = serde_json::from_str(&run(&["inspect", store(), "--json"]).ok()).unwrap();
+    let alignment = held["alignment"].as_u64().unwrap();
+    let sizes = planned["levels"].as_array().unwrap().iter();
+    let sizes: Vec<_> = sizes.zip(held["levels"].as_array().unwrap()).collect();
+    assert_eq!(sizes.len(), 5);
+    for (planned, held) in sizes {
+        let [planned, held] = [planned, held].map(|size| size["bytes"].as_u64().unwrap());
+        assert!(planned.abs_diff(held) <= alignment, "{planned} for {held}");
+    }
+    let text = run(&[&["plan", &folder, "--memory", "4GiB"], &SPEEDS[..]].concat()).ok();
+    for words in ["k weights", "once converted", "of experts: 100 % from memory"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let wanted = ["plan", &folder, "--memory", "4GiB", "--wanted-speed", "100000000"];
+    let wanted = run(&[&wanted[..], &SPEEDS].concat()).ok();
+    assert!(wanted.contains("this machine cannot reach 100000000 tokens/s"), "{wanted}");
+}
+
 fn plan(more: &[&str]) -> Value {
     let json = run(&[&["plan", bundled(), "--json"], &SPEEDS[..], more].concat()).ok();
     serde_json::from_str(&json).unwrap()
