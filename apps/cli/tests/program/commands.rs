@@ -2,6 +2,7 @@
 
 use super::{checkpoint, program, run, run_with, store};
 use serde_json::Value;
+use std::process::Stdio;
 
 #[test]
 fn tokens_and_nothing_else_go_to_standard_output() {
@@ -130,6 +131,12 @@ fn inspect_shows_the_store() {
     assert!(bits.windows(2).all(|pair| pair[0] < pair[1]), "{bits:?}");
     assert_eq!(json["sections"].as_array().unwrap().last().unwrap()["end"], json["bytes"]);
     assert!(json["parameters"].is_object());
+    assert_eq!((&json["path"], &json["store_path"]), (&store().into(), &store().into()));
+    // A line for each setting, numbers as they were given.
+    for line in ["made with quantizer: 5", "level: 8", "calibration, damping: 0.02, 0.05, 0.05"] {
+        assert!(text.lines().any(|found| found.ends_with(line)), "{line}: {text}");
+    }
+    assert!(!text.contains('{') && !text.contains("0.8999"), "{text}");
 }
 
 #[test]
@@ -169,6 +176,32 @@ fn perplexity_has_the_keys_that_scripts_read() {
     assert_eq!(table.lines().filter(|line| line.contains('%')).count(), 6, "{table}");
 }
 
+/// The figure of a store alone is the one that it has beside its checkpoint, as shipped.
+#[test]
+fn perplexity_needs_no_checkpoint() {
+    let reference = checkpoint().display().to_string();
+    let text = super::scratch().join("alone.txt");
+    std::fs::write(&text, "The captain looked at the chart and said nothing. ".repeat(12)).unwrap();
+    let text = text.display().to_string();
+    let flags = ["perplexity", "-m", store(), "-f", &text, "-c", "32", "--levels", "2,8"];
+    let with = |more: &[&str]| run(&[&flags[..], more].concat());
+    let read = |more: &[&str]| serde_json::from_str::<Value>(&with(more).ok()).unwrap();
+    let (alone, beside) = (read(&["--json"]), read(&["--json", "--reference", &reference]));
+    assert_eq!(alone["tokens"], beside["tokens"]);
+    for (alone, beside) in [0, 1].map(|row| (&alone["rows"][row], &beside["rows"][row])) {
+        assert_eq!(alone["perplexity"]["mean"], beside["shipped"]["perplexity"]);
+        assert!(alone["perplexity"]["standard_error"].as_f64() > Some(0.0), "{alone}");
+        assert_eq!(alone["bits_per_weight"], beside["bits_per_weight"]);
+    }
+    let table = with(&["--tokens", "32"]).ok();
+    assert!(table.starts_with("32 tokens in 1 piece;"), "{table}");
+    assert_eq!(table.lines().filter(|line| line.contains("level")).count(), 2, "{table}");
+    let all = run(&["perplexity", "-m", store(), "-f", &text, "--tokens", "32"]).ok();
+    assert_eq!(all.lines().filter(|line| line.contains("level")).count(), 5, "{all}");
+    let svg = with(&["--svg", "x.svg"]);
+    svg.fails(2, "--svg compares, and needs --reference", "--reference");
+}
+
 #[test]
 fn perplexity_of_allocations_with_a_plot() {
     let reference = checkpoint().display().to_string();
@@ -186,6 +219,7 @@ fn perplexity_of_allocations_with_a_plot() {
         assert!(markdown.contains(words), "{words}: {markdown}");
     }
     let svg = std::fs::read_to_string(svg).unwrap();
+    assert!(svg.contains("tiny: divergence") && svg.contains("64 tokens in 2 pieces"), "{svg}");
     assert!(svg.contains("<polyline") && svg.contains("IQ2_XS"), "{svg}");
 
     let set = run(&[&flags[..], &["--peers", peers, "--peer-set", "none"]].concat());
@@ -194,6 +228,80 @@ fn perplexity_of_allocations_with_a_plot() {
     least.fails(1, "the weights need at least", "bytes or more");
     let broken = run(&[&flags[..], &["--peers", &text]].concat());
     broken.fails(1, "expected value", "peers-quality.json");
+}
+
+/// What is said of the error is of what was written, and of what was measured.
+#[test]
+fn a_conversion_says_what_its_error_is_of() {
+    let checkpoint = checkpoint().display().to_string();
+    let path = |name: &str| super::scratch().join(name).display().to_string();
+    let convert = |name: &str, more: &[&str]| {
+        let ran = run(&[&["convert", &checkpoint, "-o", &path(name)], more].concat());
+        assert_eq!(ran.code, Some(0), "{}", ran.err);
+        ran.err
+    };
+    let percent = |text: &str, of: &str| -> f64 {
+        let rest = text.split(of).nth(1).unwrap_or_else(|| panic!("no `{of}` in {text}"));
+        rest.trim_start_matches(": ").split(' ').next().unwrap().parse().unwrap()
+    };
+    let of_weights = "error of the weights against the source";
+    let plain = convert("plain.nest", &["--calibration", "none"]);
+    assert!(plain.contains("nestling perplexity"), "{plain}");
+    let whole = std::fs::metadata(path("plain.nest")).unwrap().len();
+    let budget = (whole * 3 / 4).to_string();
+    let cut = convert("cut.nest", &["--calibration", "none", "--budget", &budget]);
+    assert_eq!(cut.matches(of_weights).count(), 1, "{cut}");
+    assert!(percent(&cut, of_weights) > 1.5 * percent(&plain, of_weights), "{plain}{cut}");
+    let low = convert("low.nest", &["--calibration", "none", "--level", "4"]);
+    assert!(percent(&low, of_weights) > 3.0 * percent(&plain, of_weights), "{plain}{low}");
+    let calibrated = convert("calibrated.nest", &["--calibration-tokens", "2000"]);
+    let of_outputs = "error of what the matrices compute on the calibration text";
+    assert!(percent(&calibrated, of_outputs) < percent(&calibrated, of_weights), "{calibrated}");
+}
+
+/// A conversion that goes on counts in the bytes of its bar, and ends with the same words.
+#[test]
+fn a_killed_conversion_says_where_it_goes_on() {
+    let checkpoint = checkpoint().display().to_string();
+    let folder = super::scratch().join("killed");
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = |name: &str| folder.join(name).display().to_string();
+    let flags = ["convert", &checkpoint, "--calibration-tokens", "2000", "-t", "1", "-o"];
+    let whole = run(&[&flags[..], &[&path("whole.nest")]].concat());
+    let of_errors = |text: &str| {
+        let lines = text.lines().filter(|line| line.starts_with("error of"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let expected = of_errors(&whole.err);
+    let files = std::fs::read_dir(&checkpoint).unwrap().map(Result::unwrap);
+    let is_weights = |path: &std::path::Path| path.extension().is_some_and(|e| e == "safetensors");
+    let weights = files.filter(|file| is_weights(&file.path()));
+    let weights: u64 = weights.map(|file| file.metadata().unwrap().len()).sum();
+    whole.ok();
+    for attempt in 0.. {
+        let out = path(&format!("{attempt}.nest"));
+        let mut child = program().args(flags).arg(&out).stderr(Stdio::null()).spawn().unwrap();
+        // The activations are kept when a layer is done.
+        let kept = folder.join(format!("{attempt}.nest.hidden"));
+        while !kept.exists() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if std::path::Path::new(&out).exists() {
+            assert!(attempt < 5, "it is always done before it can be killed");
+            continue;
+        }
+        let ran = run(&[&flags[..], &[&out]].concat());
+        let start = "going on where an earlier conversion stopped: ";
+        let line = ran.err.lines().find_map(|line| line.strip_prefix(start)).unwrap_or_default();
+        let (done, rest) = line.split_once(" of ").unwrap_or_else(|| panic!("{}", ran.err));
+        let number = |text: &str| text.split(' ').next().unwrap().parse::<f64>().unwrap();
+        let (done, total) = (number(done), number(rest));
+        assert!(done < total && total * 1e3 <= 1.001 * weights as f64, "{line}");
+        assert_eq!(of_errors(&ran.err), expected);
+        return ran.ok().clear();
+    }
 }
 
 #[test]
@@ -205,6 +313,14 @@ fn completions_and_help() {
     for words in ["chat", "perplexity", "-hf", "Exit codes"] {
         assert!(help.contains(words), "{words}");
     }
+    // Variables are named, whatever they hold.
+    let mut synth = program();
+    let synth = synth.args(["bench", "synth", "--help"]).env("NESTLING_SHAPE", "tiny");
+    let synth = super::Ran::from(synth.output().unwrap()).ok();
+    assert!(
+        synth.contains("[env: NESTLING_SHAPE]") && !synth.contains("NESTLING_SHAPE="),
+        "{synth}"
+    );
     for command in
         ["chat", "run", "convert", "inspect", "verify", "perplexity", "bench", "completions"]
     {
