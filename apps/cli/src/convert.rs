@@ -257,6 +257,7 @@ impl Shown<'_> {
             }
             self.bar = Some(match at.phase {
                 ConvertPhase::Judging => Progress::parts(self.console, task),
+                ConvertPhase::Finishing => Progress::spinner(self.console, task),
                 _ => Progress::bytes(self.console, task, at.total_bytes, at.done_bytes),
             });
             self.task = Some(task);
