@@ -207,7 +207,7 @@ impl Chat<'_> {
 
     fn obey(&mut self, command: SlashCommand) -> Result<()> {
         match command {
-            SlashCommand::Help => self.console.line(command::HELP),
+            SlashCommand::Help => self.console.paragraphs(command::HELP),
             SlashCommand::Bye => {}
             SlashCommand::Clear => {
                 self.transcript.messages.clear();

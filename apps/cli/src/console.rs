@@ -43,12 +43,10 @@ impl Paint {
 
 impl Console {
     pub fn new(output: &OutputArgs) -> Self {
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
-            || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let colors = match output.color {
             ColorChoice::Always => true,
             ColorChoice::Never => false,
-            ColorChoice::Auto => !plain && io::stderr().is_terminal(),
+            ColorChoice::Auto => has_colors(),
         };
         Self { colors, verbose: output.verbose, quiet: output.quiet }
     }
@@ -131,6 +129,26 @@ impl Console {
         let text = wrap::labelled(label.len() + 1, &printable(text), error_columns());
         let _ = writeln!(io::stderr(), "{} {text}", self.paint(paint, label));
     }
+}
+
+/// Whether there are colours on standard error where nobody says.
+fn has_colors() -> bool {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+        || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    !plain && io::stderr().is_terminal()
+}
+
+/// What clap says of a command line: help as it is, an error broken between words.
+pub fn print_usage(error: &clap::Error) {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return;
+    }
+    let text = match has_colors() {
+        true => error.render().ansi().to_string(),
+        false => error.render().to_string(),
+    };
+    let _ = write!(io::stderr(), "{}", wrap::lines(&text, error_columns()));
 }
 
 /// Columns of the terminal behind standard error; 0 where there is none.

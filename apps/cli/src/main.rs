@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     let cli = match Cli::from_command_line(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
+            console::print_usage(&error);
             return ExitCode::from(if error.use_stderr() { Exit::Usage as u8 } else { 0 });
         }
     };

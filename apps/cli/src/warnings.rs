@@ -5,6 +5,7 @@ use crate::args::{LoadModeArg, ModelArgs, ResourceArgs};
 use crate::bytes::Units;
 use crate::console::Console;
 use crate::failure::{Failure, Result};
+use crate::words::counted;
 use nestling::system::{MemoryState, SystemFiles};
 use nestling::Level;
 use std::path::Path;
@@ -40,9 +41,8 @@ pub fn of_options((model, resources): (&ModelArgs, &ResourceArgs), path: &Path, 
     }
     let processors = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
     if let Some(threads) = resources.threads.filter(|threads| *threads as usize > processors) {
-        console.warn(format_args!(
-            "-t {threads} is more than there are processors for this program: {processors}"
-        ));
+        let processors = counted(processors, "processor");
+        console.warn(format_args!("-t {threads} is more than this program has: {processors}"));
     }
     let memory = MemoryState::read(&SystemFiles::default());
     if let (Some(given), Some(memory)) = (resources.memory, memory)

@@ -79,6 +79,9 @@ impl Wrap {
 /// Narrower terminals are left to break lines where they like.
 const WIDTH_MIN: usize = 20;
 
+/// Where a narrow terminal goes on with a line of two columns.
+const NARROW_INDENT: usize = 4;
+
 /// Lines broken between words. What is broken goes on below its own beginning, or below the second
 /// column of a line that has two.
 pub fn lines(text: &str, width: usize) -> String {
@@ -89,7 +92,11 @@ pub fn lines(text: &str, width: usize) -> String {
             let rest = &line.trim_start()[gap..];
             columns(line) - columns(rest.trim_start())
         });
-        let indent = second.filter(|column| column * 2 < width).unwrap_or(leading);
+        let indent = match second {
+            Some(column) if column * 2 < width => column,
+            Some(_) => leading + NARROW_INDENT,
+            None => leading,
+        };
         let mut wrap = Wrap::hanging(width, 0, indent);
         wrap.add(line) + &wrap.finish()
     });
@@ -107,11 +114,23 @@ pub fn labelled(label: usize, text: &str, width: usize) -> String {
     lines.collect::<Vec<_>>().join(&format!("\n{}", " ".repeat(label)))
 }
 
-/// Columns on the screen, near enough: wide characters of East Asia count twice.
+/// Columns on the screen, near enough: wide characters of East Asia count twice, colours not.
 pub fn columns(text: &str) -> usize {
     let wide =
         |c: char| matches!(c, '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{ffdc}' | '\u{1f300}'..);
-    text.chars().map(|c| if wide(c) { 2 } else { 1 }).sum()
+    let mut is_color = false;
+    let of = |c: char| match (c, is_color) {
+        ('\x1b', _) => {
+            is_color = true;
+            0
+        }
+        (_, true) => {
+            is_color = c != 'm';
+            0
+        }
+        _ => 1 + usize::from(wide(c)),
+    };
+    text.chars().map(of).sum()
 }
 
 #[cfg(test)]
@@ -135,6 +154,11 @@ mod tests {
     }
 
     #[test]
+    fn colours_take_no_room() {
+        assert_eq!(columns("\x1b[1m\x1b[31merror:\x1b[0m 船"), 9);
+    }
+
+    #[test]
     fn leaves_alone_what_fits_or_cannot_be_broken() {
         assert_eq!(wrap(0, &["a b", "  c\n"]), "a b  c\n");
         assert_eq!(wrap(80, &["  indented\n", "  text "]), "  indented\n  text ");
@@ -149,6 +173,8 @@ mod tests {
         let table = "/clear    forget the conversation at once";
         let expected = "/clear    forget the\n          conversation at\n          once";
         assert_eq!(lines(table, 27), expected);
+        let expected = "/clear    forget\n    the\n    conversation at\n    once";
+        assert_eq!(lines(table, 20), expected);
         assert_eq!(lines(text, 0), text);
     }
 

@@ -102,7 +102,8 @@ pub fn forecast(
     let token_bytes = dense as f64 + experts;
     let fixed_s = TOKEN_S + LAYER_S * demand.num_layers as f64;
     let compute_s = token_bytes / (machine.memory_bytes_per_s * COMPUTE_SHARE).max(1.0) + fixed_s;
-    let read = |piece: &Piece| piece.rate * piece.bytes as f64 / machine.disk_at(piece.bytes).max(1.0);
+    let read =
+        |piece: &Piece| piece.rate * piece.bytes as f64 / machine.disk_at(piece.bytes).max(1.0);
     let best_read_s = sum(&mut missing.iter().map(read));
     let worse = if best_missing_bytes > 0.0 { missing_bytes / best_missing_bytes } else { 1.0 };
     let read_s = best_read_s * worse;

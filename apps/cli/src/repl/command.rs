@@ -22,8 +22,8 @@ pub const HELP: &str = "\
 
 \"\"\"        begins and ends a message of several lines
 Ctrl-C     stops the reply and keeps what was written, clears the line; twice ends the program
-Ctrl-G     opens the message in your editor (VISUAL or EDITOR); what was changed and saved is sent,
-           without a change, or with an error such as vi's :cq, you are back at the line
+Ctrl-G     opens the message in your editor (VISUAL or EDITOR): what was changed and saved is \
+sent; without a change, or after an error such as vi's :cq, you are back at the line
 Ctrl-A/E   start, end of the line    Ctrl-K/U/W   delete to the end, the start, a word
 Ctrl-R     search what you typed     Ctrl-L       clear the screen";
 

@@ -280,7 +280,8 @@ fn edited(text: &str, console: &Console, interrupt: &Interrupt) -> Option<String
             console.say("the message was not changed and not sent; Enter sends it");
         }
         Ok(Edited::Cancelled(status)) => {
-            console.say(format_args!("the message was not sent: the editor ended with {status}"));
+            let how = status.code().map_or("a signal".into(), |code| format!("status {code}"));
+            console.say(format_args!("the message was not sent: the editor ended with {how}"));
         }
         Err(failure) => console.failure(&failure),
     }

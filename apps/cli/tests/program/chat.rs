@@ -195,6 +195,18 @@ fn what_computes_is_said_once() {
     assert!(!terminal.expect(">>> ").contains("no GPU"));
 }
 
+/// What is left to see of a line: neither escapes nor what a spinner wrote over.
+fn visible(line: &str) -> String {
+    let last = line.trim_end().rsplit('\r').next().unwrap_or_default();
+    let mut parts = last.split('\x1b');
+    let first = parts.next().unwrap_or_default().to_owned();
+    let behind = |part: &str| -> String {
+        let end = part.find(|c: char| c.is_ascii_alphabetic()).map_or(part.len(), |at| at + 1);
+        part[end..].into()
+    };
+    first + &parts.map(behind).collect::<String>()
+}
+
 /// Lines of a narrow screen end between words.
 #[test]
 fn a_narrow_terminal_breaks_no_words() {
@@ -202,13 +214,15 @@ fn a_narrow_terminal_breaks_no_words() {
     command.args(["chat", "--no-history"]);
     let mut terminal = Terminal::start(command, 40);
     let screen = terminal.expect(">>> ");
-    // What a spinner wrote over does not count.
-    let last = |line: &str| line.trim_end().rsplit('\r').next().unwrap_or_default().to_owned();
-    let broken =
-        |text: &str| text.lines().any(|line| last(line).chars().count() > 40 + "\x1b[2K".len());
+    let broken = |text: &str| text.lines().any(|line| visible(line).chars().count() > 40);
     assert!(!broken(&screen), "{screen}");
-    assert!(screen.contains("and loses the thread"), "{screen}");
+    assert!(screen.contains("storyteller, brought up"), "{screen}");
     terminal.type_in("/set parameter mirostat 1\r");
     let error = terminal.expect(">>> ");
     assert!(error.contains("error: unknown parameter") && !broken(&error), "{error}");
+    let mut command = program();
+    command.args(["run", "--level", "abc"]);
+    let mut terminal = Terminal::start(command, 40);
+    let error = terminal.expect("For more");
+    assert!(error.contains("is not a level") && !broken(&error), "{error}");
 }
