@@ -12,14 +12,13 @@ use std::ffi::OsString;
 pub fn explained(error: clap::Error, line: &[OsString]) -> clap::Error {
     // A file may be called anything, and a shell puts its name into the line.
     let is_hostile = |argument: &OsString| argument.to_string_lossy().contains(char::is_control);
-    let error = match line.iter().any(is_hostile) {
+    let mut error = match line.iter().any(is_hostile) {
         true => {
             let clean = line.iter().map(|argument| printable(&argument.to_string_lossy()));
             Cli::shown().try_get_matches_from(clean).err().unwrap_or(error)
         }
         false => error,
     };
-    let mut error = error;
     match error.kind() {
         ErrorKind::UnknownArgument => drop(error.remove(ContextKind::Suggested)),
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => name_variable(&mut error, line),
@@ -42,12 +41,11 @@ fn name_variable(error: &mut clap::Error, line: &[OsString]) {
     }
     let mut command = Cli::shown();
     command.build();
-    let words = line.iter().skip(1).filter_map(|argument| argument.to_str());
-    let given = words.into_iter().find_map(|word| command.find_subcommand(word));
+    let mut words = line.iter().skip(1).filter_map(|argument| argument.to_str());
+    let given = words.find_map(|word| command.find_subcommand(word));
     let of_name = |argument: &&Arg| argument.to_string() == name;
-    let argument = given.into_iter().chain([&command]).flat_map(Command::get_arguments);
-    let argument = argument.into_iter().find(of_name);
-    if let Some(variable) = argument.and_then(Arg::get_env) {
+    let mut arguments = given.into_iter().chain([&command]).flat_map(Command::get_arguments);
+    if let Some(variable) = arguments.find(of_name).and_then(Arg::get_env) {
         let text = format!("{} ({name})", variable.to_string_lossy());
         error.insert(ContextKind::InvalidArg, ContextValue::String(text));
     }
