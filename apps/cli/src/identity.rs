@@ -149,7 +149,7 @@ fn place(metadata: &Metadata) -> [i128; 2] {
 /// number after every start of the machine, which would make every file a new one.
 #[cfg(target_os = "linux")]
 fn device(number: u64) -> u64 {
-    let major = (number >> 8 & 0xfff) | (number >> 32 & !0xfff);
+    let major = ((number >> 8) & 0xfff) | ((number >> 32) & !0xfff);
     if major == 0 { 0 } else { number }
 }
 

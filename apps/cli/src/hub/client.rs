@@ -5,6 +5,7 @@
 
 use super::download::Trouble;
 use crate::failure::{Failure, plain};
+use std::fmt;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 use ureq::http::{Response, Uri};
@@ -41,11 +42,18 @@ impl Default for Limits {
 }
 
 /// What asks servers; copies share their connections.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Client {
     agent: Agent,
     token: Option<String>,
     pub limits: Limits,
+}
+
+impl fmt::Debug for Client {
+    /// Without the token, which must not get into a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("limits", &self.limits).finish_non_exhaustive()
+    }
 }
 
 impl Client {

@@ -20,6 +20,9 @@ const OPTIONAL: [&str; 5] = [
     "chat_template.json",
 ];
 
+/// More than any file has; as many files as a listing can name have less than 2^63 bytes.
+const FILE_BYTES_MAX: u64 = 1 << 44;
+
 /// One file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
@@ -142,8 +145,8 @@ struct Lfs {
 }
 
 impl Sibling {
-    /// None of a file whose name is not taken or that nothing is known of; an error says what its
-    /// hash is, where it is none.
+    /// None of a file whose name is not taken or that nothing is known of; an error says what makes
+    /// no sense.
     fn wanted(self) -> std::result::Result<Option<Wanted>, String> {
         if !is_path(&self.rfilename) {
             return Ok(None);
@@ -153,6 +156,9 @@ impl Sibling {
         let (Some(size), Some(blob)) = (self.size.or(lfs.size), lfs.sha256.or(self.blob)) else {
             return Ok(None);
         };
+        if size > FILE_BYTES_MAX {
+            return Err(format!("{} is said to have {size} bytes", self.rfilename));
+        }
         if blob.len() != if is_large { 64 } else { 40 } || !is_hash(&blob) {
             let blob = blob.chars().take(80).collect::<String>();
             return Err(format!("the hash of {} is `{}`", self.rfilename, blob.escape_debug()));

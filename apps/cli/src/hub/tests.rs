@@ -341,6 +341,7 @@ fn listings_name_no_files_outside() {
         ("sha", "0".repeat(39).into()),
         ("sha", "0".repeat(64).into()),
         ("sha", serde_json::Value::Null),
+        ("size", u64::MAX.into()),
         ("blobId", "/etc/passwd".into()),
         ("blobId", "../../precious".into()),
         ("blobId", "0".repeat(64).into()),
@@ -392,6 +393,17 @@ fn nobody_is_waited_for_without_end() {
         bench.behave(Manner::Sound);
         bench.expect_whole(&bench.obtain().unwrap());
     }
+}
+
+#[test]
+fn a_listing_is_not_waited_for_without_end() {
+    let mut bench = bench();
+    bench.around.limits.listing = Duration::from_secs(2);
+    bench.behave(Manner::EndlessListing);
+    let started = Instant::now();
+    let failure = bench.obtain().unwrap_err();
+    assert!(failure.message.contains("the answer took longer than 2 s"), "{failure}");
+    assert!(started.elapsed() < Duration::from_secs(10));
 }
 
 #[test]

@@ -105,6 +105,7 @@ fn a_hub_that_misbehaves_is_left() {
     const NO_SENSE: &str = "the Hub's answer makes no sense";
     let cases = [
         (Manner::SilentListing, "hardly anything, came for 2 s", "goes on where it stopped"),
+        (Manner::EndlessListing, NO_SENSE, "HF_ENDPOINT"),
         (Manner::SilentFile, "hardly anything, came for 2 s", "goes on where it stopped"),
         (Manner::Trickle, "hardly anything, came for 2 s", "goes on where it stopped"),
         (Manner::Short(10), "cannot reach", "goes on where it stopped"),

@@ -20,7 +20,9 @@ pub enum Manner {
     Sound,
     /// The request for the listing is read, and that is all.
     SilentListing,
-    /// The same of requests for large files.
+    /// The listing goes on and on, at a moderate speed.
+    EndlessListing,
+    /// The request for a large file is read, and that is all.
     SilentFile,
     /// A large file comes byte by byte, with pauses.
     Trickle,
@@ -185,6 +187,9 @@ fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<State>, sec
         if manner == Manner::SilentListing {
             return be_silent();
         }
+        if manner == Manner::EndlessListing {
+            return send_without_end(stream);
+        }
         let listing = listed.unwrap_or_else(|| listing(repository));
         state.lock().unwrap().served += listing.len();
         return send(stream, "200 OK", &[], listing.as_bytes());
@@ -243,6 +248,15 @@ fn answer_second(stream: &TcpStream, repository: &Repository, state: &Mutex<Stat
         }
         Some(file) => send_file(stream, &request, repository, file, state),
         None => send(stream, "403 Forbidden", &[], b"Access denied"),
+    }
+}
+
+fn send_without_end(mut stream: &TcpStream) {
+    let spaces = [b' '; 128 << 10];
+    let mut more = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+    while more.is_ok() {
+        std::thread::sleep(Duration::from_millis(50));
+        more = stream.write_all(&spaces);
     }
 }
 
