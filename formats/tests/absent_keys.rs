@@ -74,7 +74,9 @@ fn every_absent_key_means_what_transformers_takes_it_for() {
                 assert!(parse(&written).ok() != found.ok(), "{place}: no exception is needed");
                 continue;
             }
-            if key.ends_with("_token_id") && text(&mut written)[&key].as_u64() >= Some(512) {
+            if key.ends_with("_token_id")
+                && text(&mut written).get(&key).and_then(Value::as_u64) >= Some(512)
+            {
                 // The tiny vocabulary has no such token.
                 text(&mut written).insert(key.clone(), Value::Null);
             }
