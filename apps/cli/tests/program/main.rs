@@ -1,6 +1,11 @@
 //! The built program, as a person or a script meets it.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail where it stands")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test may fail where it stands, and says what it skips"
+)]
 
 mod bench;
 #[cfg(unix)]
