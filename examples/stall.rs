@@ -1,10 +1,11 @@
 //! `cargo run --release --example stall [MODEL] [SECONDS] [THREADS]`: how long others wait for a token
 //! while somebody starts generations with prompts of 5 MB, as text and as a message, against the same
-//! without. Every page is taken all the time, so that each session needs those of others.
+//! without. Every page is taken all the time, so that each answer needs those of sessions at rest.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 mod bundled;
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ use nestling::{
 };
 
 const PROMPT_BYTES: usize = 5_000_000;
+/// More than the pages are enough for.
+const SESSIONS_AT_REST: usize = 8;
 /// Both are measured in turns, so that what else the machine does is in both.
 const ROUNDS: u32 = 5;
 
@@ -22,8 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let seconds = arguments.next().map_or(Ok(20.0), |text| text.parse::<f64>())?;
     let threads = arguments.next().map(|text| text.parse()).transpose()?;
     let engine = Engine::new(EngineOptions { threads, ..EngineOptions::default() })?;
-    // Room for one session and a half.
-    let (context_length, kv_tokens) = (Some(512), Some(768));
+    let (context_length, kv_tokens) = (Some(512), Some(512));
     let options = ModelOptions { context_length, kv_tokens, ..ModelOptions::default() };
     let model =
         Model::open(&engine, bundled::model_path(), &options, &mut |_| {}, &Default::default())?;
@@ -74,11 +76,17 @@ impl Gaps {
 /// What a reader of tokens sees for so long.
 fn gaps(model: &Model, time: Duration) -> Result<Vec<f64>, EngineError> {
     let (mut gaps, begun) = (Vec::new(), Instant::now());
-    let options =
-        GenerateOptions { ignore_end: true, token_events: true, ..GenerateOptions::greedy() };
+    let options = GenerateOptions {
+        // The second page is wanted in the middle of it.
+        max_tokens: Some(100),
+        ignore_end: true,
+        token_events: true,
+        ..GenerateOptions::greedy()
+    };
+    let mut at_rest = VecDeque::new();
     while begun.elapsed() < time {
-        let mut last = None;
-        for event in model.session().generate("Once upon a time", &options)? {
+        let (mut session, mut last) = (model.session(), None);
+        for event in session.generate("Once upon a time", &options)? {
             if !matches!(event?, Event::Token(_)) {
                 continue;
             }
@@ -89,6 +97,8 @@ fn gaps(model: &Model, time: Duration) -> Result<Vec<f64>, EngineError> {
                 break;
             }
         }
+        at_rest.push_front(session);
+        at_rest.truncate(SESSIONS_AT_REST);
     }
     Ok(gaps)
 }
