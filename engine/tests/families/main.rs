@@ -9,6 +9,8 @@ mod gpt_oss;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod judged;
+#[cfg(test)]
 mod saved_again;
 #[cfg(test)]
 mod text_alone;

@@ -1,0 +1,431 @@
+"""The families: a tiny configuration of each, and how shapes and switches of it are drawn.
+
+A configuration is what config.json would hold. `text` is the path to the keys of the language model:
+("text_config",) for a model of text and images, else ().
+"""
+import copy
+import dataclasses
+import random
+from collections.abc import Callable
+
+# Stands for a key that is left out.
+ABSENT = "\0absent"
+POSITIONS = 512
+VOCABULARY = 96
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    name: str
+    config: dict
+    draw: Callable[[random.Random], dict]
+    text: tuple[str, ...] = ()
+
+    def text_of(self, config: dict) -> dict:
+        for key in self.text:
+            config = config[key]
+        return config
+
+    def drawn(self, rng: random.Random) -> dict:
+        """The configuration with other shapes and switches."""
+        config = copy.deepcopy(self.config)
+        patch(self.text_of(config), self.draw(rng))
+        return config
+
+
+def patch(config: dict, changes: dict) -> dict:
+    for key, value in changes.items():
+        if value == ABSENT:
+            config.pop(key, None)
+        else:
+            config[key] = value
+    return config
+
+
+def yarn(rng: random.Random) -> dict:
+    """YaRN as configurations have it, with some of its keys left out."""
+    factor = rng.choice([1.5, 2, 4.0, 8, 16.0])
+    rope = {rng.choice(["type", "rope_type"]): "yarn", "factor": factor, "original_max_position_embeddings": rng.choice([16, 32, 64])}
+    options = {
+        "beta_fast": [32, 8.0, 16, 3],
+        "beta_slow": [1, 2.0, 0.5],
+        "truncate": [False, True],
+        "attention_factor": [1.3, 0.7],
+        "mscale": [1.0, 0.707, 0.5],
+        "mscale_all_dim": [1.0, 0.707],
+    }
+    for key in rng.sample(sorted(options), rng.randint(0, 3)):
+        rope[key] = rng.choice(options[key])
+    return rope
+
+
+def positions(rng: random.Random, partial: float | None = None) -> dict:
+    """Rotary positions in the layout of transformers 4 or 5."""
+    theta = rng.choice([500.0, 10000, 1e6, 31415.0])
+    rope = yarn(rng) if rng.random() < 0.4 else None
+    if rng.random() < 0.5:
+        rope = (rope or {"rope_type": "default"}) | {"rope_theta": theta}
+        if partial is not None:
+            rope["partial_rotary_factor"] = partial
+        return {"rope_parameters": rope, "rope_theta": ABSENT, "rope_scaling": ABSENT, "partial_rotary_factor": ABSENT}
+    changes = {"rope_theta": theta, "rope_scaling": rope, "rope_parameters": ABSENT}
+    return changes if partial is None else changes | {"partial_rotary_factor": partial}
+
+
+def heads(rng: random.Random, own_width: bool = True) -> dict:
+    """Heads of attention; without a width of their own they share the hidden size."""
+    groups = rng.choice([1, 2, 3])
+    count = groups * rng.choice([1, 1, 2, 3, 5, 7])
+    if own_width:
+        return {
+            "num_attention_heads": count,
+            "num_key_value_heads": groups,
+            "head_dim": rng.choice([8, 10, 16, 22, 32]),
+            "hidden_size": rng.choice([24, 30, 40, 46]),
+        }
+    count = min(count, 6) // groups * groups or groups
+    return {
+        "num_attention_heads": count,
+        "num_key_value_heads": groups,
+        "hidden_size": count * rng.choice([6, 8, 10, 12] if count > 1 else [20, 24, 32]),
+    }
+
+
+def common(rng: random.Random) -> dict:
+    return {
+        "tie_word_embeddings": rng.random() < 0.3,
+        "rms_norm_eps": rng.choice([1e-6, 1e-5, 1e-4, 1e-3]),
+        "dtype": rng.choice(["float32", "bfloat16", "float16"]),
+    }
+
+
+def experts(rng: random.Random, count_key: str, chosen_key: str = "num_experts_per_tok") -> dict:
+    count = rng.choice([3, 5, 8, 9])
+    return {count_key: count, chosen_key: rng.choice([1, 2, 3, count])}
+
+
+def sparse_layers(rng: random.Random) -> dict:
+    kind = rng.choice(["all", "step", "list", "both"])
+    return {
+        "num_hidden_layers": rng.choice([2, 3, 4]),
+        "decoder_sparse_step": rng.choice([2, 3]) if kind in ("step", "both") else 1,
+        "mlp_only_layers": rng.choice([[0], [1], [0, 1]]) if kind in ("list", "both") else [],
+    }
+
+
+SHARED = {
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "max_position_embeddings": POSITIONS,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "use_cache": True,
+    "vocab_size": VOCABULARY,
+}
+
+
+def qwen3_moe(rng):
+    changes = common(rng) | heads(rng) | positions(rng) | experts(rng, "num_experts") | sparse_layers(rng)
+    return changes | {"norm_topk_prob": rng.random() < 0.5, "attention_bias": rng.random() < 0.4, "moe_intermediate_size": rng.choice([10, 20])}
+
+
+QWEN3_MOE = Family("qwen3_moe", SHARED | {
+    "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": False, "bos_token_id": 1, "decoder_sparse_step": 1,
+    "eos_token_id": 2, "head_dim": 16, "hidden_size": 40, "intermediate_size": 48, "max_window_layers": 3,
+    "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 20, "norm_topk_prob": True,
+    "num_attention_heads": 4, "num_experts": 5, "num_experts_per_tok": 2, "num_hidden_layers": 2,
+    "num_key_value_heads": 2, "output_router_logits": False, "rope_scaling": None, "rope_theta": 1000000.0,
+    "router_aux_loss_coef": 0.001, "sliding_window": None, "torch_dtype": "float32", "use_sliding_window": False,
+}, qwen3_moe)
+
+
+def qwen2_moe(rng):
+    changes = common(rng) | heads(rng, own_width=False) | positions(rng) | experts(rng, "num_experts") | sparse_layers(rng)
+    return changes | {
+        "norm_topk_prob": rng.random() < 0.5, "qkv_bias": rng.choice([True, False, ABSENT]),
+        "shared_expert_intermediate_size": rng.choice([12, 52]),
+    }
+
+
+QWEN2_MOE = Family("qwen2_moe", SHARED | {
+    "architectures": ["Qwen2MoeForCausalLM"], "bos_token_id": 1, "decoder_sparse_step": 1, "eos_token_id": 2,
+    "hidden_size": 40, "intermediate_size": 48, "max_window_layers": 3, "mlp_only_layers": [1],
+    "model_type": "qwen2_moe", "moe_intermediate_size": 20, "norm_topk_prob": False, "num_attention_heads": 4,
+    "num_experts": 5, "num_experts_per_tok": 2, "num_hidden_layers": 2, "num_key_value_heads": 2,
+    "output_router_logits": False, "qkv_bias": True, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
+    "shared_expert_intermediate_size": 28, "sliding_window": 32768, "torch_dtype": "float32",
+    "use_sliding_window": False,
+}, qwen2_moe)
+
+
+def delta_net(rng):
+    keys = rng.choice([1, 2, 3])
+    layers = rng.choice([2, 3, 4])
+    types = rng.choice([ABSENT, [rng.choice(["linear_attention", "full_attention"]) for _ in range(layers)]])
+    return {
+        "num_hidden_layers": layers, "layer_types": types, "full_attention_interval": rng.choice([2, 3, 4]),
+        "linear_num_key_heads": keys, "linear_num_value_heads": keys * rng.choice([1, 2, 3, 5]),
+        "linear_key_head_dim": rng.choice([8, 12, 16]), "linear_value_head_dim": rng.choice([8, 20]),
+        "linear_conv_kernel_dim": rng.choice([2, 3, 4, 6]), "attention_bias": rng.random() < 0.3,
+        "shared_expert_intermediate_size": rng.choice([12, 28]),
+    }
+
+
+def qwen3_next(rng):
+    partial = rng.choice([0.25, 0.5, 1.0])
+    changes = common(rng) | heads(rng) | {"head_dim": rng.choice([8, 16, 32])} | positions(rng, partial)
+    changes |= experts(rng, "num_experts") | sparse_layers(rng) | delta_net(rng)
+    return changes | {"norm_topk_prob": rng.random() < 0.5}
+
+
+QWEN3_NEXT = Family("qwen3_next", SHARED | {
+    "architectures": ["Qwen3NextForCausalLM"], "attention_bias": False, "bos_token_id": 1, "decoder_sparse_step": 1,
+    "eos_token_id": 2, "full_attention_interval": 2, "head_dim": 16, "hidden_size": 40, "intermediate_size": 48,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 12, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_value_head_dim": 20, "mlp_only_layers": [], "model_type": "qwen3_next", "moe_intermediate_size": 20,
+    "norm_topk_prob": True, "num_attention_heads": 4, "num_experts": 5, "num_experts_per_tok": 2,
+    "num_hidden_layers": 2, "num_key_value_heads": 2, "output_router_logits": False, "partial_rotary_factor": 0.25,
+    "rope_scaling": None, "rope_theta": 10000000, "router_aux_loss_coef": 0.001,
+    "shared_expert_intermediate_size": 28, "torch_dtype": "float32", "use_sliding_window": False,
+}, qwen3_next)
+
+
+def qwen3_5_moe(rng):
+    changes = common(rng) | heads(rng) | {"head_dim": rng.choice([8, 16, 32])}
+    changes |= positions(rng, rng.choice([0.25, 0.5, 1.0])) | experts(rng, "num_experts") | delta_net(rng)
+    rope = changes.get("rope_parameters")
+    if rope != ABSENT and rng.random() < 0.5:
+        rope |= {"mrope_interleaved": True, "mrope_section": [2, 1, 1]}
+    return changes
+
+
+QWEN3_5_TEXT = SHARED | {
+    "attention_bias": False, "attn_output_gate": True, "dtype": "float32", "eos_token_id": 2,
+    "full_attention_interval": 2, "head_dim": 16, "hidden_size": 40,
+    "layer_types": ["linear_attention", "full_attention"], "linear_conv_kernel_dim": 4, "linear_key_head_dim": 12,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_value_head_dim": 20,
+    "mamba_ssm_dtype": "float32", "mlp_only_layers": [], "model_type": "qwen3_5_moe_text",
+    "moe_intermediate_size": 20, "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False,
+    "num_attention_heads": 4, "num_experts": 5, "num_experts_per_tok": 2, "num_hidden_layers": 2,
+    "num_key_value_heads": 2, "rope_parameters": {
+        "mrope_interleaved": True, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.25,
+        "rope_theta": 10000000, "rope_type": "default",
+    }, "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 28,
+}
+QWEN3_5_MOE = Family("qwen3_5_moe", {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"], "image_token_id": 90, "model_type": "qwen3_5_moe",
+    "text_config": QWEN3_5_TEXT, "tie_word_embeddings": False, "video_token_id": 91,
+    "vision_config": {
+        "deepstack_visual_indexes": [], "depth": 1, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 16,
+        "in_channels": 3, "initializer_range": 0.02, "intermediate_size": 16, "model_type": "qwen3_5_moe_vision",
+        "num_heads": 2, "num_position_embeddings": 16, "out_hidden_size": 40, "patch_size": 2,
+        "spatial_merge_size": 2, "temporal_patch_size": 2,
+    }, "vision_end_token_id": 93, "vision_start_token_id": 92,
+}, qwen3_5_moe, ("text_config",))
+QWEN3_5_MOE_TEXT = Family(
+    "qwen3_5_moe_text", QWEN3_5_TEXT | {"architectures": ["Qwen3_5MoeForCausalLM"]}, qwen3_5_moe,
+)
+
+
+def olmoe(rng):
+    changes = common(rng) | heads(rng, own_width=False) | positions(rng) | experts(rng, "num_experts")
+    return changes | {"norm_topk_prob": rng.random() < 0.5, "attention_bias": rng.random() < 0.4}
+
+
+OLMOE = Family("olmoe", SHARED | {
+    "architectures": ["OlmoeForCausalLM"], "attention_bias": False, "clip_qkv": None, "eos_token_id": 2,
+    "hidden_size": 48, "intermediate_size": 20, "model_type": "olmoe", "norm_topk_prob": False,
+    "num_attention_heads": 4, "num_experts": 5, "num_experts_per_tok": 2, "num_hidden_layers": 2,
+    "num_key_value_heads": 2, "output_router_logits": False, "pad_token_id": 1, "rms_norm_eps": 1e-5,
+    "rope_scaling": None, "rope_theta": 10000.0, "router_aux_loss_coef": 0.01, "torch_dtype": "float32",
+}, olmoe)
+
+
+def mixtral(rng):
+    changes = common(rng) | heads(rng) | positions(rng) | experts(rng, "num_local_experts")
+    return changes | {"sliding_window": rng.choice([None, 1, 17, 64, ABSENT])}
+
+
+MIXTRAL = Family("mixtral", SHARED | {
+    "architectures": ["MixtralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_size": 40,
+    "intermediate_size": 36, "model_type": "mixtral", "num_attention_heads": 4, "num_experts_per_tok": 2,
+    "num_hidden_layers": 2, "num_key_value_heads": 2, "num_local_experts": 5, "output_router_logits": False,
+    "rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "router_jitter_noise": 0.0,
+    "sliding_window": None, "torch_dtype": "float32",
+}, mixtral)
+
+
+def granite(rng):
+    changes = common(rng) | heads(rng, own_width=False) | positions(rng) | experts(rng, "num_local_experts")
+    return changes | {
+        "attention_bias": rng.random() < 0.5, "attention_multiplier": rng.choice([0.1, 0.3, -0.2, 1]),
+        "embedding_multiplier": rng.choice([1.75, 12, -1.5]), "logits_scaling": rng.choice([0.25, 1, -2.0]),
+        "residual_multiplier": rng.choice([0.22, 0.7, 1, -0.5]),
+    }
+
+
+GRANITE = Family("granitemoe", SHARED | {
+    "architectures": ["GraniteMoeForCausalLM"], "attention_bias": False, "attention_multiplier": 0.25,
+    "bos_token_id": 0, "embedding_multiplier": 1.75, "eos_token_id": 0, "hidden_size": 40, "intermediate_size": 20,
+    "logits_scaling": 0.5, "model_type": "granitemoe", "num_attention_heads": 4, "num_experts_per_tok": 2,
+    "num_hidden_layers": 2, "num_key_value_heads": 2, "num_local_experts": 5, "output_router_logits": False,
+    "pad_token_id": 0, "residual_multiplier": 0.6, "rope_scaling": None, "rope_theta": 10000,
+    "router_aux_loss_coef": 0.0, "torch_dtype": "float32",
+}, granite)
+
+
+def latent(rng):
+    count = rng.choice([2, 3, 5, 7])
+    groups, size = rng.choice([(1, 5), (1, 9), (3, 3), (4, 2), (5, 2), (2, 4)])
+    chosen_groups = rng.randint(1, groups)
+    return {
+        "hidden_size": count * rng.choice([8, 12]), "num_attention_heads": count, "num_key_value_heads": count,
+        "q_lora_rank": rng.choice([None, 20, 28]), "kv_lora_rank": rng.choice([12, 24]),
+        "qk_nope_head_dim": rng.choice([6, 12, 20]), "qk_rope_head_dim": rng.choice([4, 8, 10]),
+        "v_head_dim": rng.choice([6, 12, 20]), "n_group": groups, "topk_group": chosen_groups,
+        "n_routed_experts": groups * size, "num_experts_per_tok": rng.randint(1, chosen_groups * size),
+        "n_shared_experts": rng.choice([1, 2, 3]), "num_hidden_layers": 3,
+        "routed_scaling_factor": rng.choice([1.0, 2.5, 0.4]),
+    }
+
+
+def deepseek_v2(rng):
+    changes = common(rng) | latent(rng) | positions(rng)
+    return changes | {
+        "topk_method": rng.choice(["greedy", "group_limited_greedy"]), "first_k_dense_replace": rng.choice([0, 1, 2]),
+    }
+
+
+LATENT = SHARED | {
+    "attention_bias": False, "bos_token_id": 0, "eos_token_id": 1, "first_k_dense_replace": 1, "hidden_size": 40,
+    "intermediate_size": 48, "kv_lora_rank": 24, "moe_intermediate_size": 20, "moe_layer_freq": 1, "n_group": 2,
+    "n_routed_experts": 6, "n_shared_experts": 1, "norm_topk_prob": False, "num_attention_heads": 4,
+    "num_experts_per_tok": 2, "num_hidden_layers": 2, "num_key_value_heads": 4, "pretraining_tp": 1,
+    "q_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "rope_scaling": None, "rope_theta": 10000,
+    "routed_scaling_factor": 1.5, "topk_group": 1, "v_head_dim": 12,
+}
+DEEPSEEK_V2 = Family("deepseek_v2", LATENT | {
+    "architectures": ["DeepseekV2ForCausalLM"], "aux_loss_alpha": 0.001, "ep_size": 1, "model_type": "deepseek_v2",
+    "scoring_func": "softmax", "seq_aux": True, "topk_method": "group_limited_greedy", "torch_dtype": "float32",
+}, deepseek_v2)
+
+
+def glm(rng):
+    changes = common(rng) | latent(rng) | positions(rng)
+    # The two best of a group are summed.
+    if changes["n_routed_experts"] == 9 and changes["n_group"] == 1:
+        changes["n_routed_experts"] = 8
+    return changes | {
+        "norm_topk_prob": rng.random() < 0.5, "rope_interleave": rng.choice([True, False, ABSENT]),
+        "mlp_layer_types": rng.choice([ABSENT, ["sparse", "dense", "sparse"], ["dense", "dense", "sparse"]]),
+    }
+
+
+GLM = Family("glm4_moe_lite", LATENT | {
+    "architectures": ["Glm4MoeLiteForCausalLM"], "dtype": "float32", "eos_token_id": [2, 0],
+    "model_type": "glm4_moe_lite", "norm_topk_prob": True, "num_nextn_predict_layers": 1, "pad_token_id": 0,
+    "partial_rotary_factor": 1.0, "rms_norm_eps": 1e-5, "rope_theta": 1000000, "routed_scaling_factor": 1.8,
+    "topk_method": "noaux_tc",
+}, glm)
+
+
+def deepseek_v3(rng):
+    changes = common(rng) | latent(rng) | positions(rng)
+    return changes | {
+        "norm_topk_prob": rng.random() < 0.5, "rope_interleave": rng.choice([True, False, ABSENT]),
+        "first_k_dense_replace": rng.choice([0, 1, 2]),
+    }
+
+
+DEEPSEEK_V3 = Family("deepseek_v3", LATENT | {
+    "architectures": ["DeepseekV3ForCausalLM"], "aux_loss_alpha": 0.001, "ep_size": 1, "model_type": "deepseek_v3",
+    "norm_topk_prob": True, "num_nextn_predict_layers": 1, "rope_scaling": {
+        "beta_fast": 32, "beta_slow": 1, "factor": 4, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 32, "type": "yarn",
+    }, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "seq_aux": True, "topk_method": "noaux_tc",
+    "torch_dtype": "float32",
+}, deepseek_v3)
+
+
+def gemma4(rng):
+    layers = rng.choice([2, 3, 4])
+    shared_keys = rng.random() < 0.6
+    changes = common(rng) | heads(rng) | experts(rng, "num_experts", "top_k_experts")
+    return changes | {
+        "attention_k_eq_v": shared_keys, "num_hidden_layers": layers,
+        "layer_types": [rng.choice(["sliding_attention", "full_attention"]) for _ in range(layers - 1)] + ["full_attention"],
+        "global_head_dim": rng.choice([8, 24, 32]),
+        "num_global_key_value_heads": rng.choice([changes["num_key_value_heads"], 1]),
+        "sliding_window": rng.choice([13, 50]), "final_logit_softcapping": rng.choice([None, 5.0, 30]),
+        "rope_parameters": {
+            "full_attention": rng.choice([
+                {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+                {"partial_rotary_factor": 0.5, "rope_theta": 5000.0, "rope_type": "proportional"},
+                {"rope_theta": 77777.0, "rope_type": "default"},
+            ]),
+            "sliding_attention": {"rope_theta": rng.choice([10000.0, 300.0]), "rope_type": "default"},
+        },
+    }
+
+
+GEMMA4_TEXT_CONFIG = {key: value for key, value in SHARED.items() if key != "hidden_act"} | {
+    "attention_bias": False, "attention_k_eq_v": True, "bos_token_id": 2, "dtype": "float32",
+    "enable_moe_block": True, "eos_token_id": 1, "final_logit_softcapping": 10.0, "global_head_dim": 24,
+    "head_dim": 16, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 40, "hidden_size_per_layer_input": 0,
+    "intermediate_size": 48, "layer_types": ["sliding_attention", "full_attention"], "model_type": "gemma4_text",
+    "moe_intermediate_size": 20, "num_attention_heads": 4, "num_experts": 5, "num_global_key_value_heads": 1,
+    "num_hidden_layers": 2, "num_key_value_heads": 2, "num_kv_shared_layers": 0, "pad_token_id": 0,
+    "rope_parameters": {
+        "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+    }, "sliding_window": 40, "tie_word_embeddings": True, "top_k_experts": 2,
+    "use_bidirectional_attention": "vision", "use_double_wide_mlp": False, "vocab_size_per_layer_input": 262144,
+}
+GEMMA4 = Family("gemma4", {
+    "architectures": ["Gemma4ForConditionalGeneration"], "audio_config": None, "audio_token_id": 85,
+    "boa_token_id": 86, "boi_token_id": 87, "dtype": "float32", "eoa_token_id": 88, "eoa_token_index": 88,
+    "eoi_token_id": 89, "eos_token_id": [1, 6], "image_token_id": 90, "initializer_range": 0.02,
+    "model_type": "gemma4", "text_config": GEMMA4_TEXT_CONFIG, "tie_word_embeddings": True, "video_token_id": 91,
+    "vision_config": {
+        "attention_bias": False, "attention_dropout": 0.0, "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 16, "initializer_range": 0.02, "intermediate_size": 24, "max_position_embeddings": 128,
+        "model_type": "gemma4_vision", "num_attention_heads": 2, "num_hidden_layers": 1, "num_key_value_heads": 2,
+        "patch_size": 4, "pooling_kernel_size": 3, "position_embedding_size": 16, "rms_norm_eps": 1e-06,
+        "rope_parameters": {"rope_theta": 100.0, "rope_type": "axial"}, "standardize": True,
+        "use_clipped_linears": False,
+    }, "vision_soft_tokens_per_image": 4,
+}, gemma4, ("text_config",))
+GEMMA4_TEXT = Family("gemma4_text", GEMMA4_TEXT_CONFIG | {"architectures": ["Gemma4ForCausalLM"]}, gemma4)
+
+
+def gpt_oss(rng):
+    layers = rng.choice([2, 3])
+    kinds = ["sliding_attention", "full_attention"]
+    return common(rng) | heads(rng) | positions(rng) | experts(rng, "num_local_experts") | {
+        "attention_bias": rng.random() < 0.7, "num_hidden_layers": layers,
+        "layer_types": rng.choice([ABSENT, [rng.choice(kinds) for _ in range(layers)]]),
+        "sliding_window": rng.choice([5, 33, 128, ABSENT]), "swiglu_limit": rng.choice([1.5, 7.0, ABSENT]),
+        "swiglu_alpha": rng.choice([1.0, 1.702, ABSENT]),
+    }
+
+
+GPT_OSS = Family("gpt_oss", SHARED | {
+    "architectures": ["GptOssForCausalLM"], "attention_bias": True, "eos_token_id": 2, "experts_per_token": 2,
+    "head_dim": 16, "hidden_size": 40, "initial_context_length": 32, "intermediate_size": 20,
+    "layer_types": ["sliding_attention", "full_attention"], "model_type": "gpt_oss", "num_attention_heads": 4,
+    "num_experts_per_tok": 2, "num_hidden_layers": 2, "num_key_value_heads": 2, "num_local_experts": 5,
+    "output_router_logits": False, "pad_token_id": 0, "rms_norm_eps": 1e-5, "rope_scaling": {
+        "beta_fast": 32.0, "beta_slow": 1.0, "factor": 4.0, "original_max_position_embeddings": 32,
+        "rope_type": "yarn", "truncate": False,
+    }, "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 20, "swiglu_limit": 7.0,
+    "torch_dtype": "float32",
+}, gpt_oss)
+
+FAMILIES = {
+    family.name: family
+    for family in [
+        QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, OLMOE, MIXTRAL, GRANITE, DEEPSEEK_V2,
+        DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS,
+    ]
+}

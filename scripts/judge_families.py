@@ -1,0 +1,296 @@
+#!/usr/bin/env python3
+"""Judges the reading of configurations: transformers and Nestling on the same checkpoints.
+
+    python3 scripts/judge_families.py [--count N] [--fresh N] [--seed S] [--family NAME ...]
+                                      [--binary FILE] [--json FILE]
+
+Of every family of scripts/judge/families.py it makes a tiny checkpoint with transformers' own class,
+then changes keys of config.json to unusual values, or leaves them out (`--count` of them, all by
+default), with the same weights, and with weights of the new shapes where those do not fit. Then it
+draws `--fresh` configurations of other shapes and switches. Last, it saves checkpoints again by
+transformers. What transformers computes in float32, eager, is compared with Nestling's unquantized
+path on the same files: prompts of 41 and 137 tokens, whole, in pieces, and token by token.
+
+Each ends in one of
+
+    equal    no logit differs by more than 2e-4, or three times what transformers itself differs by
+             between float32 and float64 where that is more
+    refused  Nestling's error names the key, or a tensor where transformers lacks or skips tensors too
+    neither  transformers refuses the configuration, and Nestling by name too
+    wrong    anything else
+
+and the exit status is 1 if any is wrong. Needs torch, transformers 5.23.0, safetensors and numpy, and
+a Rust toolchain.
+"""
+import argparse
+import collections
+import copy
+import json
+import pathlib
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "judge"))
+import numpy  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from checkpoints import WEIGHTS, write_config  # noqa: E402
+from families import ABSENT, FAMILIES, VOCABULARY, Family, patch  # noqa: E402
+from sides import Misfit, Nestling, Refused, build_binary, load, logits, make, noise, read_config, save_again  # noqa: E402
+from values import changes_of  # noqa: E402
+
+VERSION = "5.23.0"
+TOLERANCE = 2e-4
+NOISE_FACTOR = 3
+LENGTHS = [41, 137]
+VERDICTS = ["equal", "refused", "neither", "wrong"]
+# What no logit depends on; transformers checks some of it before it computes.
+BOOKKEEPING = [
+    "architectures", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "initializer_range",
+    "output_hidden_states", "output_router_logits", "pad_token_id", "return_dict", "router_aux_loss_coef",
+    "torch_dtype", "use_cache",
+]
+# Variants of ImportError that speak of tensors.
+OF_TENSORS = ["MissingTensor", "UnexpectedTensor", "Tensor"]
+
+
+def prompts_of(seed: int, vocabulary: int) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(vocabulary) for _ in range(length)] for length in LENGTHS]
+
+
+def keys_in(text: str) -> set[str]:
+    """What an error puts between backticks."""
+    return set(re.findall(r"`([^`]+)`", text))
+
+
+def all_keys(value: object) -> set[str]:
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*[all_keys(inner) for inner in value.values()])
+
+
+class Judge:
+    def __init__(self, nestling: Nestling, scratch: pathlib.Path, seed: int):
+        self.nestling, self.scratch, self.seed = nestling, scratch, seed
+        self.entries: list[dict] = []
+        self.not_made: list[dict] = []
+
+    def judge(self, family: str, how: str, changes: dict, directory: pathlib.Path) -> dict:
+        """The verdict on the checkpoint of a folder, kept with what was changed."""
+        started = time.time()
+        verdict = self.verdict(changes, directory)
+        entry = {"family": family, "how": how, "changes": changes} | verdict
+        entry["seconds"] = round(time.time() - started, 2)
+        self.entries.append(entry)
+        if entry["verdict"] == "wrong":
+            shown = json.dumps(changes)
+            print(f"WRONG {family}, {how}, {shown}: {entry['why']}", flush=True)
+        return entry
+
+    def verdict(self, changes: dict, directory: pathlib.Path) -> dict:
+        vocabulary = VOCABULARY
+        config = json.loads((directory / "config.json").read_text())
+        text = config.get("text_config") or config
+        if isinstance(text.get("vocab_size"), int):
+            vocabulary = max(4, min(VOCABULARY, text["vocab_size"]))
+        prompts = prompts_of(self.seed, vocabulary)
+        ours = self.nestling.judge(directory, prompts)
+        if "died" in ours:
+            return {"verdict": "wrong", "why": f"Nestling died: {ours['died']}"}
+        if "refused" in ours:
+            return self.of_refusal(changes, directory, config, prompts, ours)
+        try:
+            model, unexpected = load(directory)
+            theirs = logits(model, prompts)
+        except Refused as error:
+            if changes and set(changes) <= set(BOOKKEEPING):
+                return self.of_bookkeeping(changes, directory, ours, prompts) | {"transformers": str(error)}
+            return {"verdict": "wrong", "why": f"accepted, transformers refuses: {error}"}
+        except Misfit as error:
+            return {"verdict": "wrong", "why": f"accepted, transformers lacks weights: {error}"}
+        if not all(numpy.isfinite(found).all() for found in theirs):
+            return {"verdict": "wrong", "why": "accepted, transformers computes no finite logits"}
+        difference = largest(ours["logits"], theirs)
+        tolerance = TOLERANCE
+        if difference > TOLERANCE:
+            tolerance = max(TOLERANCE, NOISE_FACTOR * noise(model, theirs, prompts))
+        found = {"difference": difference, "tolerance": tolerance, "unexpected": unexpected[:3]}
+        if difference <= tolerance:
+            return {"verdict": "equal"} | found
+        # Routers near a tie choose otherwise for a difference in the last bits: another prompt decides.
+        again = prompts_of(self.seed + 1, vocabulary)
+        ours = self.nestling.judge(directory, again)
+        model, _ = load(directory)
+        theirs = logits(model, again)
+        second = largest(ours["logits"], theirs)
+        if second <= max(TOLERANCE, NOISE_FACTOR * noise(model, theirs, again)):
+            return {"verdict": "equal", "near_tie": difference} | found | {"difference": second}
+        return {"verdict": "wrong", "why": f"logits differ by {difference:.2g} and {second:.2g}, tolerance {tolerance:.2g}"} | found
+
+    def of_bookkeeping(self, changes: dict, directory: pathlib.Path, ours: dict, prompts: list) -> dict:
+        """transformers dislikes a value that no logit depends on: the logits must be those without it."""
+        config = json.loads((directory / "config.json").read_text())
+        patch(config.get("text_config") or config, dict.fromkeys(changes, ABSENT))
+        without = self.scratch / "without"
+        shutil.rmtree(without, ignore_errors=True)
+        without.mkdir()
+        (without / WEIGHTS).hardlink_to(directory / WEIGHTS)
+        write_config(without, config)
+        model, _ = load(without)
+        difference = largest(ours["logits"], logits(model, prompts))
+        if difference <= TOLERANCE:
+            return {"verdict": "equal", "difference": difference, "bookkeeping": True}
+        return {"verdict": "wrong", "why": f"a key that nothing depends on changes logits by {difference:.2g}"}
+
+    def of_refusal(self, changes: dict, directory: pathlib.Path, config: dict, prompts: list, ours: dict) -> dict:
+        error, kind = ours["refused"], ours["kind"]
+        named = keys_in(error)
+        found = {"error": error, "kind": kind}
+        known = all_keys(changes) | all_keys(config)
+        names_key = bool(named & (all_keys(changes) if kind in OF_TENSORS else known))
+        if names_key:
+            try:
+                read_config(directory)
+            except Refused as refusal:
+                return {"verdict": "neither", "transformers": str(refusal)} | found
+            names_changed = bool(named & all_keys(changes)) or not changes
+            return {"verdict": "refused"} | found | ({} if names_changed else {"names_another_key": sorted(named)})
+        names_tensor = kind in OF_TENSORS
+        try:
+            model, unexpected = load(directory)
+            logits(model, prompts[:1])
+        except Refused as refusal:
+            verdict = "neither" if names_tensor else "wrong"
+            return {"verdict": verdict, "why": f"names neither key nor tensor: {error}", "transformers": str(refusal)} | found
+        except Misfit as misfit:
+            verdict = "refused" if names_tensor else "wrong"
+            return {"verdict": verdict, "why": f"names neither key nor tensor: {error}", "transformers": str(misfit)} | found
+        if names_tensor and unexpected:
+            return {"verdict": "refused", "transformers": f"skips {len(unexpected)} tensors"} | found
+        return {"verdict": "wrong", "why": f"blames the file, transformers runs it: {error}"} | found
+
+    def family(self, family: Family, count: int | None, fresh: int) -> None:
+        base = self.scratch / family.name
+        make(family.config, base, self.seed)
+        self.judge(family.name, "base", {}, base)
+        self.changed(family, base, count)
+        self.drawn(family, fresh)
+        self.saved_again(family, base)
+        shutil.rmtree(base)
+
+    def changed(self, family: Family, base: pathlib.Path, count: int | None) -> None:
+        """Changes of few keys, with the same weights and, where those do not fit, with others."""
+        rng = random.Random(f"{self.seed}/{family.name}")
+        changes = changes_of(family)
+        rng.shuffle(changes)
+        for change in changes[:count]:
+            directory = self.scratch / "changed"
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir()
+            (directory / WEIGHTS).hardlink_to(base / WEIGHTS)
+            config = apply(family, change)
+            write_config(directory, config)
+            entry = self.judge(family.name, "same weights", change, directory)
+            speaks_of_weights = entry.get("kind") in OF_TENSORS or "lacks weights" in entry.get("why", "")
+            if speaks_of_weights:
+                self.made(family, "new weights", change, config)
+
+    def drawn(self, family: Family, count: int) -> None:
+        rng = random.Random(f"{self.seed}/{family.name}/drawn")
+        for _ in range(count):
+            config = family.drawn(rng)
+            form = rng.choice(["given", "saved"])
+            layout = rng.choice(["saved", "fused"]) if family.name.startswith("qwen3_5") else "saved"
+            self.made(family, f"drawn, config {form}, experts {layout}", difference_of(family, config), config, form, layout)
+
+    def made(self, family: Family, how: str, change: dict, config: dict, form: str = "given", layout: str = "saved") -> None:
+        directory = self.scratch / "made"
+        shutil.rmtree(directory, ignore_errors=True)
+        try:
+            make(config, directory, self.seed + len(self.entries), form, layout)
+        except Refused as refusal:
+            # There are no weights that could be opened: this is no configuration.
+            self.not_made.append({"family": family.name, "changes": change, "transformers": str(refusal)})
+            return
+        self.judge(family.name, how, change, directory)
+
+    def saved_again(self, family: Family, base: pathlib.Path) -> None:
+        directory = self.scratch / "again"
+        shutil.rmtree(directory, ignore_errors=True)
+        save_again(base, directory)
+        self.judge(family.name, "saved again by AutoModelForCausalLM", {}, directory)
+
+
+def largest(ours: list, theirs: list) -> float:
+    pairs = [(way, exact) for ways, exact in zip(ours, theirs) for way in ways]
+    if any(way.shape != exact.shape for way, exact in pairs):
+        return float("inf")
+    differences = [numpy.abs(way - exact).max() for way, exact in pairs]
+    return float("inf") if any(numpy.isnan(differences)) else float(max(differences))
+
+
+def apply(family: Family, change: dict) -> dict:
+    """The family's configuration with a change of its text part, or under "" of what is around it."""
+    config = copy.deepcopy(family.config)
+    if list(change) == [""]:
+        return patch(config, copy.deepcopy(change[""]))
+    patch(family.text_of(config), copy.deepcopy(change))
+    return config
+
+
+def difference_of(family: Family, config: dict) -> dict:
+    before, after = family.text_of(family.config), family.text_of(config)
+    keys = sorted(before.keys() | after.keys())
+    return {key: after.get(key, ABSENT) for key in keys if before.get(key, ABSENT) != after.get(key, ABSENT)}
+
+
+def table(entries: list[dict]) -> str:
+    lines = ["| family | configurations | equal | refused by name | refused by both | wrong | largest difference |"]
+    lines.append("|---|---:|---:|---:|---:|---:|---:|")
+    groups = collections.defaultdict(list)
+    for entry in entries:
+        groups[entry["family"]].append(entry)
+    for name, group in [*groups.items(), ("all", entries)]:
+        counts = collections.Counter(entry["verdict"] for entry in group)
+        differences = [entry["difference"] for entry in group if entry["verdict"] == "equal"]
+        cells = " | ".join(str(counts[verdict]) for verdict in VERDICTS)
+        lines.append(f"| {name} | {len(group)} | {cells} | {max(differences, default=0):.1e} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int, help="changed configurations of each family; all by default")
+    parser.add_argument("--fresh", type=int, default=20, help="drawn configurations of each family")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--family", action="append", choices=list(FAMILIES))
+    parser.add_argument("--binary", type=pathlib.Path, help="the example `logits`, where it is built already")
+    parser.add_argument("--json", type=pathlib.Path, help="where every configuration's verdict goes")
+    options = parser.parse_args()
+    if transformers.__version__ != VERSION:
+        sys.exit(f"transformers is {transformers.__version__}, the reference is {VERSION}")
+    torch.set_num_threads(1)
+    started = time.time()
+    binary = options.binary or build_binary()
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        judge = Judge(Nestling(binary, scratch), scratch, options.seed)
+        for name in options.family or FAMILIES:
+            judge.family(FAMILIES[name], options.count, options.fresh)
+            mine = [entry for entry in judge.entries if entry["family"] == name]
+            print(table(mine).splitlines()[2], flush=True)
+    print(f"\nseed {options.seed}, transformers {VERSION}, {time.time() - started:.0f} s\n\n{table(judge.entries)}")
+    if options.json:
+        counts = collections.Counter(entry["verdict"] for entry in judge.entries)
+        summary = {"seed": options.seed, "transformers": VERSION, "counts": counts, "entries": judge.entries, "not_made": judge.not_made}
+        options.json.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return int(any(entry["verdict"] == "wrong" for entry in judge.entries))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
