@@ -83,7 +83,9 @@ class Judge:
     def judge(self, family: str, how: str, changes: dict, directory: pathlib.Path) -> dict:
         """The verdict on the checkpoint of a folder, kept with what was changed."""
         started = time.time()
-        verdict = self.verdict(changes, directory)
+        verdict = self.verdict(changes, directory, how.startswith("drawn"))
+        if not changes and verdict["verdict"] == "refused":
+            verdict |= {"verdict": "wrong", "why": f"what transformers itself saved is refused: {verdict['error']}"}
         entry = {"family": family, "how": how, "changes": changes} | verdict
         entry["seconds"] = round(time.time() - started, 2)
         self.entries.append(entry)
@@ -92,7 +94,7 @@ class Judge:
             print(f"WRONG {family}, {how}, {shown}: {entry['why']}", flush=True)
         return entry
 
-    def verdict(self, changes: dict, directory: pathlib.Path) -> dict:
+    def verdict(self, changes: dict, directory: pathlib.Path, drawn: bool) -> dict:
         vocabulary = VOCABULARY
         config = json.loads((directory / "config.json").read_text())
         text = config.get("text_config") or config
@@ -103,10 +105,9 @@ class Judge:
         if "died" in ours:
             return {"verdict": "wrong", "why": f"Nestling died: {ours['died']}"}
         if "refused" in ours:
-            return self.of_refusal(changes, directory, config, prompts, ours)
+            return self.of_refusal(changes, directory, prompts, ours, drawn)
         try:
-            model, unexpected = load(directory)
-            theirs = logits(model, prompts)
+            model, unexpected, theirs = self.theirs(changes, directory, prompts)
         except Refused as error:
             if changes and set(changes) <= set(BOOKKEEPING):
                 return self.of_bookkeeping(changes, directory, ours, prompts) | {"transformers": str(error)}
@@ -125,29 +126,54 @@ class Judge:
         # Routers near a tie choose otherwise for a difference in the last bits: another prompt decides.
         again = prompts_of(self.seed + 1, vocabulary)
         ours = self.nestling.judge(directory, again)
-        model, _ = load(directory)
-        theirs = logits(model, again)
+        model, _, theirs = self.theirs(changes, directory, again)
         second = largest(ours["logits"], theirs)
         if second <= max(TOLERANCE, NOISE_FACTOR * noise(model, theirs, again)):
             return {"verdict": "equal", "near_tie": difference} | found | {"difference": second}
         return {"verdict": "wrong", "why": f"logits differ by {difference:.2g} and {second:.2g}, tolerance {tolerance:.2g}"} | found
 
+    def theirs(self, changes: dict, directory: pathlib.Path, prompts: list) -> tuple:
+        """The model, the tensors that it skips, and its logits."""
+        try:
+            model, unexpected = load(directory)
+            return model, unexpected, logits(model, prompts)
+        except Refused as refusal:
+            # transformers tells 3 from 3.0 where JSON does not.
+            floats = {key: float(value) for key, value in changes.items() if type(value) is int}
+            if "expected float" not in str(refusal):
+                raise
+        model, unexpected = load(self.altered(directory, floats))
+        return model, unexpected, logits(model, prompts)
+
+    def altered(self, directory: pathlib.Path, changes: dict) -> pathlib.Path:
+        """The same weights with another configuration."""
+        config = json.loads((directory / "config.json").read_text())
+        patch(config.get("text_config") or config, changes)
+        out = self.scratch / "altered"
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        (out / WEIGHTS).hardlink_to(directory / WEIGHTS)
+        write_config(out, config)
+        return out
+
+    @staticmethod
+    def runs(directory: pathlib.Path, prompts: list) -> bool:
+        try:
+            model, _ = load(directory)
+            return bool(numpy.isfinite(logits(model, prompts[:1])[0]).all())
+        except (Refused, Misfit):
+            return False
+
     def of_bookkeeping(self, changes: dict, directory: pathlib.Path, ours: dict, prompts: list) -> dict:
         """transformers dislikes a value that no logit depends on: the logits must be those without it."""
-        config = json.loads((directory / "config.json").read_text())
-        patch(config.get("text_config") or config, dict.fromkeys(changes, ABSENT))
-        without = self.scratch / "without"
-        shutil.rmtree(without, ignore_errors=True)
-        without.mkdir()
-        (without / WEIGHTS).hardlink_to(directory / WEIGHTS)
-        write_config(without, config)
-        model, _ = load(without)
+        model, _ = load(self.altered(directory, dict.fromkeys(changes, ABSENT)))
         difference = largest(ours["logits"], logits(model, prompts))
         if difference <= TOLERANCE:
             return {"verdict": "equal", "difference": difference, "bookkeeping": True}
         return {"verdict": "wrong", "why": f"a key that nothing depends on changes logits by {difference:.2g}"}
 
-    def of_refusal(self, changes: dict, directory: pathlib.Path, config: dict, prompts: list, ours: dict) -> dict:
+    def of_refusal(self, changes: dict, directory: pathlib.Path, prompts: list, ours: dict, drawn: bool) -> dict:
+        config = json.loads((directory / "config.json").read_text())
         error, kind = ours["refused"], ours["kind"]
         named = keys_in(error)
         found = {"error": error, "kind": kind}
@@ -158,8 +184,14 @@ class Judge:
                 read_config(directory)
             except Refused as refusal:
                 return {"verdict": "neither", "transformers": str(refusal)} | found
-            names_changed = bool(named & all_keys(changes)) or not changes
-            return {"verdict": "refused"} | found | ({} if names_changed else {"names_another_key": sorted(named)})
+            if changes and not named & all_keys(changes):
+                found["names_another_key"] = sorted(named)
+            # It says of a value that it makes no sense.
+            if kind == "Value" and self.runs(directory, prompts):
+                found["transformers_runs"] = True
+                if drawn:
+                    return {"verdict": "wrong", "why": f"a legal value is said to make no sense: {error}"} | found
+            return {"verdict": "refused"} | found
         names_tensor = kind in OF_TENSORS
         try:
             model, unexpected = load(directory)
@@ -176,7 +208,7 @@ class Judge:
 
     def family(self, family: Family, count: int | None, fresh: int) -> None:
         base = self.scratch / family.name
-        make(family.config, base, self.seed)
+        make(family.config, base, self.seed, layout=family.layout)
         self.judge(family.name, "base", {}, base)
         self.changed(family, base, count)
         self.drawn(family, fresh)
@@ -198,14 +230,14 @@ class Judge:
             entry = self.judge(family.name, "same weights", change, directory)
             speaks_of_weights = entry.get("kind") in OF_TENSORS or "lacks weights" in entry.get("why", "")
             if speaks_of_weights:
-                self.made(family, "new weights", change, config)
+                self.made(family, "new weights", change, config, layout=family.layout)
 
     def drawn(self, family: Family, count: int) -> None:
         rng = random.Random(f"{self.seed}/{family.name}/drawn")
         for _ in range(count):
             config = family.drawn(rng)
             form = rng.choice(["given", "saved"])
-            layout = rng.choice(["saved", "fused"]) if family.name.startswith("qwen3_5") else "saved"
+            layout = rng.choice(["saved", family.layout])
             self.made(family, f"drawn, config {form}, experts {layout}", difference_of(family, config), config, form, layout)
 
     def made(self, family: Family, how: str, change: dict, config: dict, form: str = "given", layout: str = "saved") -> None:

@@ -75,8 +75,7 @@ class Small:
 
     def run(self, scratch: pathlib.Path) -> dict:
         family, base = self.family, scratch / self.family.name
-        layout = "fused" if family.name.startswith("qwen3_5") else "saved"
-        tensors = make(family.config, base, SEED, layout=layout)
+        tensors = make(family.config, base, SEED, layout=family.layout)
         logits = self.add_checkpoint(base, tensors, SEED)
         config = family.text_of(family.config)
         left_out = [{key: ABSENT} for key in sorted(config) if key not in DULL]
@@ -140,7 +139,7 @@ def main() -> int:
     DATA.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        nestling = Nestling(build_binary(), scratch)
+        nestling = Nestling(pathlib.Path(__import__("os").environ["JB"]), scratch)
         for name in sys.argv[1:] or FAMILIES:
             judge = Judge(nestling, scratch, SEED)
             text = lines(Small(judge, FAMILIES[name]).run(scratch))

@@ -20,6 +20,8 @@ class Family:
     config: dict
     draw: Callable[[random.Random], dict]
     text: tuple[str, ...] = ()
+    # How experts lie in published files: as transformers saves them, or fused.
+    layout: str = "saved"
 
     def text_of(self, config: dict) -> dict:
         for key in self.text:
@@ -222,9 +224,9 @@ QWEN3_5_MOE = Family("qwen3_5_moe", {
         "num_heads": 2, "num_position_embeddings": 16, "out_hidden_size": 40, "patch_size": 2,
         "spatial_merge_size": 2, "temporal_patch_size": 2,
     }, "vision_end_token_id": 93, "vision_start_token_id": 92,
-}, qwen3_5_moe, ("text_config",))
+}, qwen3_5_moe, ("text_config",), "fused")
 QWEN3_5_MOE_TEXT = Family(
-    "qwen3_5_moe_text", QWEN3_5_TEXT | {"architectures": ["Qwen3_5MoeForCausalLM"]}, qwen3_5_moe,
+    "qwen3_5_moe_text", QWEN3_5_TEXT | {"architectures": ["Qwen3_5MoeForCausalLM"]}, qwen3_5_moe, (), "fused",
 )
 
 
@@ -383,10 +385,10 @@ GEMMA4_TEXT_CONFIG = {key: value for key, value in SHARED.items() if key != "hid
     "use_bidirectional_attention": "vision", "use_double_wide_mlp": False, "vocab_size_per_layer_input": 262144,
 }
 GEMMA4 = Family("gemma4", {
-    "architectures": ["Gemma4ForConditionalGeneration"], "audio_config": None, "audio_token_id": 85,
-    "boa_token_id": 86, "boi_token_id": 87, "dtype": "float32", "eoa_token_id": 88, "eoa_token_index": 88,
-    "eoi_token_id": 89, "eos_token_id": [1, 6], "image_token_id": 90, "initializer_range": 0.02,
-    "model_type": "gemma4", "text_config": GEMMA4_TEXT_CONFIG, "tie_word_embeddings": True, "video_token_id": 91,
+    "architectures": ["Gemma4ForConditionalGeneration"], "audio_config": None, "audio_token_id": 1085,
+    "boa_token_id": 1086, "boi_token_id": 1087, "dtype": "float32", "eoa_token_id": 1088, "eoa_token_index": 1088,
+    "eoi_token_id": 1089, "eos_token_id": [1, 6], "image_token_id": 1090, "initializer_range": 0.02,
+    "model_type": "gemma4", "text_config": GEMMA4_TEXT_CONFIG, "tie_word_embeddings": True, "video_token_id": 1091,
     "vision_config": {
         "attention_bias": False, "attention_dropout": 0.0, "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh",
         "hidden_size": 16, "initializer_range": 0.02, "intermediate_size": 24, "max_position_embeddings": 128,

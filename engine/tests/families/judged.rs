@@ -112,8 +112,11 @@ fn fault(golden: &Value, case: &Value, unchanged: &Value, folder: &Path) -> Opti
     let mut runner = runner(Cpu::new(1), &source, &RunnerOptions::default());
     let found = all_logits(&mut runner, &token_list(&golden["tokens"]), Level::L8, 37);
     let expected = if case["same"] == true { unchanged } else { &case["logits"] };
+    let Some(expected) = expected.as_array() else {
+        return Some("nothing says what must come of it".into());
+    };
     let mut largest = 0.0f32;
-    for (position, row) in golden["positions"].as_array().unwrap().iter().zip(expected.as_array()?) {
+    for (position, row) in golden["positions"].as_array().unwrap().iter().zip(expected) {
         let at = position.as_u64().unwrap() as usize * vocab_size;
         let columns = golden["columns"].as_array().unwrap();
         for (column, expected) in columns.iter().zip(row.as_array().unwrap()) {
