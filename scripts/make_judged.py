@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the small set of judged configurations, engine/tests/data/judged/FAMILY.json.
 
-    python3 scripts/make_judged.py [FAMILY ...]
+    python3 scripts/make_judged.py [--binary FILE] [FAMILY ...]
 
 What is tried is in scripts/judge/small_set.py; every one must pass scripts/judge_families.py. A file
 holds
@@ -16,6 +16,7 @@ holds
 
 Needs what scripts/judge_families.py needs.
 """
+import argparse
 import collections
 import json
 import pathlib
@@ -75,7 +76,7 @@ class Small:
 
     def run(self, scratch: pathlib.Path) -> dict:
         family, base = self.family, scratch / self.family.name
-        tensors = make(family.config, base, SEED, layout=family.layout)
+        tensors = make(family.config, base, SEED, layout=family.layouts[0])
         logits = self.add_checkpoint(base, tensors, SEED)
         config = family.text_of(family.config)
         left_out = [{key: ABSENT} for key in sorted(config) if key not in DULL]
@@ -134,13 +135,17 @@ def lines(value: dict) -> str:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("family", nargs="*")
+    parser.add_argument("--binary", type=pathlib.Path, help="the example `logits`, where it is built already")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     wrong = 0
     DATA.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        nestling = Nestling(pathlib.Path(__import__("os").environ["JB"]), scratch)
-        for name in sys.argv[1:] or FAMILIES:
+        nestling = Nestling(options.binary or build_binary(), scratch)
+        for name in options.family or FAMILIES:
             judge = Judge(nestling, scratch, SEED)
             text = lines(Small(judge, FAMILIES[name]).run(scratch))
             (DATA / f"{name}.json").write_text(text, encoding="utf-8")

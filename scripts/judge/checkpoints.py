@@ -29,14 +29,23 @@ def key_of(text: str) -> int:
     return key
 
 
-def values(seed: int, name: str, shape: list[int], centre: int, spread: int) -> torch.Tensor:
+def steps_of(seed: int, name: str, shape: list[int]) -> numpy.ndarray:
     count = int(numpy.prod(shape, dtype=numpy.int64))
     with numpy.errstate(over="ignore"):
         x = numpy.uint64(key_of(f"{seed}/{name}")) + numpy.arange(count, dtype=numpy.uint64) * numpy.uint64(GOLDEN)
         x = (x ^ (x >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
         x ^= x >> numpy.uint64(31)
-    steps = x.view(numpy.int64) >> numpy.int64(53)
+    return x.view(numpy.int64) >> numpy.int64(53)
+
+
+def values(seed: int, name: str, shape: list[int], centre: int, spread: int) -> torch.Tensor:
+    """A tensor of floats; of MXFP4 the codes, two of them in a byte, or the exponents of blocks."""
+    steps = steps_of(seed, name, shape)
+    if name.endswith("_blocks"):
+        return torch.from_numpy((steps & 255).astype(numpy.uint8).reshape(shape))
+    if name.endswith("_scales"):
+        return torch.from_numpy((122 + (steps & 3)).astype(numpy.uint8).reshape(shape))
     exact = (centre + spread * steps).astype(numpy.float32) / numpy.float32(UNIT)
     return torch.from_numpy(exact.reshape(shape))
 
@@ -94,11 +103,25 @@ def fused(tensors: dict[str, list[int]]) -> dict[str, list[int]]:
     return out
 
 
+def mxfp4(tensors: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Experts of gpt-oss in blocks of 32 inputs, each with an exponent."""
+    out = {}
+    for name, shape in tensors.items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            experts, inputs, outputs = shape
+            out[f"{name}_blocks"] = [experts, outputs, inputs // 32, 16]
+            out[f"{name}_scales"] = [experts, outputs, inputs // 32]
+        else:
+            out[name] = shape
+    return out
+
+
 def write_weights(directory: pathlib.Path, tensors: dict[str, list[int]], rules: dict, seed: int, dtype: str) -> None:
     made = {
-        name: values(seed, name, shape, *rules[name]).to(DTYPES.get(dtype, torch.float32))
-        for name, shape in tensors.items()
+        name: values(seed, name, shape, *rules[name]) for name, shape in tensors.items()
     }
+    kind = DTYPES.get(dtype, torch.float32)
+    made = {name: tensor.to(kind) if tensor.is_floating_point() else tensor for name, tensor in made.items()}
     for file in directory.glob("*.safetensors*"):
         file.unlink()
     save_file(made, directory / WEIGHTS, metadata={"format": "pt"})

@@ -20,8 +20,8 @@ class Family:
     config: dict
     draw: Callable[[random.Random], dict]
     text: tuple[str, ...] = ()
-    # How experts lie in published files: as transformers saves them, or fused.
-    layout: str = "saved"
+    # How experts lie in files: as transformers saves them, fused, or in MXFP4; the first for what is changed.
+    layouts: tuple[str, ...] = ("saved",)
 
     def text_of(self, config: dict) -> dict:
         for key in self.text:
@@ -224,9 +224,9 @@ QWEN3_5_MOE = Family("qwen3_5_moe", {
         "num_heads": 2, "num_position_embeddings": 16, "out_hidden_size": 40, "patch_size": 2,
         "spatial_merge_size": 2, "temporal_patch_size": 2,
     }, "vision_end_token_id": 93, "vision_start_token_id": 92,
-}, qwen3_5_moe, ("text_config",), "fused")
+}, qwen3_5_moe, ("text_config",), ("fused", "saved"))
 QWEN3_5_MOE_TEXT = Family(
-    "qwen3_5_moe_text", QWEN3_5_TEXT | {"architectures": ["Qwen3_5MoeForCausalLM"]}, qwen3_5_moe, (), "fused",
+    "qwen3_5_moe_text", QWEN3_5_TEXT | {"architectures": ["Qwen3_5MoeForCausalLM"]}, qwen3_5_moe, (), ("fused", "saved"),
 )
 
 
@@ -422,7 +422,7 @@ GPT_OSS = Family("gpt_oss", SHARED | {
         "rope_type": "yarn", "truncate": False,
     }, "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 20, "swiglu_limit": 7.0,
     "torch_dtype": "float32",
-}, gpt_oss)
+}, gpt_oss, (), ("saved", "mxfp4"))
 
 FAMILIES = {
     family.name: family

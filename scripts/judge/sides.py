@@ -11,13 +11,17 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from checkpoints import fused, rule, tensors_of, write_config, write_weights
+from checkpoints import fused, mxfp4, rule, tensors_of, write_config, write_weights
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 transformers.logging.set_verbosity(transformers.logging.CRITICAL)
 transformers.utils.logging.disable_progress_bar()
 warnings.filterwarnings("ignore")
+MXFP4 = {
+    "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"],
+    "quant_method": "mxfp4",
+}
 # Larger models than this are not made: a key that was left out has its published size.
 PARAMETERS_MAX = 60_000_000
 
@@ -110,7 +114,7 @@ def build(config: dict, directory: pathlib.Path):
 
 def make(config: dict, directory: pathlib.Path, seed: int, form: str = "given", layout: str = "saved") -> dict:
     """A checkpoint as `save_pretrained` lays it out: config.json as `form` says, given or saved, and
-    the experts of Qwen3.5 fused or as saved. Returns each tensor's shape, centre and spread."""
+    the experts as saved, of Qwen3.5 also fused, of gpt-oss also in MXFP4. Returns each tensor's shape, centre and spread."""
     model = build(config, directory)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(False)
@@ -122,6 +126,10 @@ def make(config: dict, directory: pathlib.Path, seed: int, form: str = "given", 
     tensors = tensors_of(directory)
     if layout == "fused":
         tensors = fused(tensors)
+    if layout == "mxfp4":
+        tensors = mxfp4(tensors)
+        config = json.loads((directory / "config.json").read_text())
+        write_config(directory, config | {"quantization_config": MXFP4})
     model_type = config["model_type"]
     rules = {name: rule(name, shape, model_type) for name, shape in tensors.items()}
     text = config.get("text_config", config)
