@@ -49,11 +49,16 @@ TOLERANCE = 2e-4
 NOISE_FACTOR = 3
 LENGTHS = [41, 137]
 VERDICTS = ["equal", "refused", "neither", "wrong"]
+# What is not there where these are left out: stores that were made of GGUF files leave them out. Where
+# transformers has another default, its checkpoints have tensors too many or too few, and Nestling says which.
+MEANS_NONE = {"q_lora_rank": None, "hidden_size_per_layer_input": 0}
+# Variants that speak of the configuration.
+OF_KEYS = ["Value", "Unsupported", "UnknownOption", "Limit"]
 # What no logit depends on; transformers checks some of it before it computes.
 BOOKKEEPING = [
     "architectures", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "initializer_range",
     "output_hidden_states", "output_router_logits", "pad_token_id", "return_dict", "router_aux_loss_coef",
-    "torch_dtype", "use_cache",
+    "torch_dtype", "use_cache", "vocab_size_per_layer_input",
 ]
 # Variants of ImportError that speak of tensors.
 OF_TENSORS = ["MissingTensor", "UnexpectedTensor", "Tensor"]
@@ -65,8 +70,8 @@ def prompts_of(seed: int, vocabulary: int) -> list[list[int]]:
 
 
 def keys_in(text: str) -> set[str]:
-    """What an error puts between backticks."""
-    return set(re.findall(r"`([^`]+)`", text))
+    """What an error puts between backticks, and the objects that it says that is in."""
+    return set(re.findall(r"`([^`]+)`", text)) | set(re.findall(r"(?<=: )([a-z_0-9]+)(?=: )", text))
 
 
 def all_keys(value: object) -> set[str]:
@@ -143,6 +148,10 @@ class Judge:
                 other |= {key: float(value) for key, value in changes.items() if type(value) is int and key not in other}
             if not other:
                 raise
+        except Misfit:
+            other = {key: value for key, value in MEANS_NONE.items() if changes.get(key) == ABSENT}
+            if not other:
+                raise
         model, unexpected = load(self.altered(directory, other))
         return model, unexpected, logits(model, prompts)
 
@@ -166,18 +175,17 @@ class Judge:
             return False
 
     def of_refusal(self, changes: dict, directory: pathlib.Path, prompts: list, ours: dict, drawn: bool) -> dict:
-        config = json.loads((directory / "config.json").read_text())
         error, kind = ours["refused"], ours["kind"]
         named = keys_in(error)
         found = {"error": error, "kind": kind}
-        known = all_keys(changes) | all_keys(config)
-        names_key = bool(named & (all_keys(changes) if kind in OF_TENSORS else known))
+        names_changed = bool(named & all_keys(changes))
+        names_key = names_changed or (kind in OF_KEYS and bool(named))
         if names_key:
             try:
                 read_config(directory)
             except Refused as refusal:
                 return {"verdict": "neither", "transformers": str(refusal)} | found
-            if changes and not named & all_keys(changes):
+            if changes and not names_changed:
                 found["names_another_key"] = sorted(named)
             # It says of a value that it makes no sense.
             if kind == "Value" and self.runs(directory, prompts):
@@ -195,6 +203,8 @@ class Judge:
         except Misfit as misfit:
             verdict = "refused" if names_tensor else "wrong"
             return {"verdict": verdict, "why": f"names neither key nor tensor: {error}", "transformers": str(misfit)} | found
+        if names_tensor and any(changes.get(key) == ABSENT for key in MEANS_NONE):
+            return {"verdict": "refused", "transformers": "another default"} | found
         if names_tensor and unexpected:
             return {"verdict": "refused", "transformers": f"skips {len(unexpected)} tensors"} | found
         return {"verdict": "wrong", "why": f"blames the file, transformers runs it: {error}"} | found

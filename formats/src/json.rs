@@ -122,6 +122,11 @@ impl Fields {
         self.members().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
+    /// The names of members that are `null`.
+    pub(crate) fn nulls(&self) -> impl Iterator<Item = &str> {
+        self.nulls.iter().map(String::as_str)
+    }
+
     /// Whether the file says `null`.
     pub(crate) fn is_null(&self, key: &str) -> bool {
         self.nulls.iter().any(|name| name == key)

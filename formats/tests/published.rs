@@ -114,10 +114,18 @@ fn heads_of_layers_are_read_by_number() {
         text.remove(key).unwrap();
     }
     let own = serde_json::json!({"head_dim": 512, "num_key_value_heads": 2});
-    let global =
-        (0..30).filter(|layer| layer % 6 == 5).map(|layer| (layer.to_string(), own.clone()));
-    text.insert("per_layer_config".into(), Value::Object(global.collect()));
+    let global = |name: fn(usize) -> String| -> Value {
+        let layers = (0..30).filter(|layer| layer % 6 == 5);
+        Value::Object(layers.map(|layer| (name(layer), own.clone())).collect())
+    };
+    text.insert("per_layer_config".into(), global(|layer| layer.to_string()));
     assert_eq!(parse(&saved).unwrap(), whole);
+    // All numbers may be as long as the longest.
+    let mut padded = saved.clone();
+    padded["text_config"]["per_layer_config"] = global(|layer| format!("{layer:02}"));
+    assert_eq!(parse(&padded).unwrap(), whole);
+    padded["text_config"]["per_layer_config"]["5"] = own.clone();
+    assert!(parse(&padded).unwrap_err().to_string().contains("per_layer_config"));
     // The old keys may say the same again.
     let mut both = saved.clone();
     both["text_config"]["global_head_dim"] = 512.into();

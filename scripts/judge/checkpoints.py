@@ -74,7 +74,7 @@ def rule(name: str, shape: list[int], model_type: str) -> tuple[int, int]:
     inputs = shape[1] if model_type == "gpt_oss" and len(shape) == 3 else shape[-1]
     router = name.endswith((".gate.weight", "router.weight", "router.layer.weight", "router.proj.weight"))
     gain = 2.0 if router or "lm_head" in name else 1.5 if "mlp" in name or "expert" in name or "moe" in name else 1.0
-    return uniform(gain / inputs**0.5)
+    return uniform(gain / max(inputs, 1) ** 0.5)
 
 
 def tensors_of(directory: pathlib.Path) -> dict[str, list[int]]:

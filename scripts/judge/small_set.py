@@ -20,6 +20,8 @@ CHANGED = [
     {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}, {"sliding_window": 5},
     {"layer_types": [SLIDING, FULL], "sliding_window": 5}, {"attention_dropout": 0.7}, {"is_causal": False},
     {"a_switch_of_the_future": True}, {"partial_rotary_factor": 0.5}, {"router_jitter_noise": 0.3},
+    {"rope_theta": 1, "rope_scaling": YARN, "rope_parameters": ABSENT},
+    {"global_head_dim": ABSENT, "num_global_key_value_heads": ABSENT, "per_layer_config": {"01": {"head_dim": 24, "num_key_value_heads": 1}}},
     {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
 ]
 # Keys that need weights of their own, family by family; `form`, `layout` and `again` are of the maker.

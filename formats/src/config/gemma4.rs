@@ -1,6 +1,8 @@
 //! Gemma 4's mixture (26B-A4B): a multimodal configuration whose `text_config` is read. Layers that
 //! see a window alternate with layers that see everything and have heads of another shape.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::keys::{self, Parts};
@@ -207,21 +209,16 @@ fn heads(text: &Fields, kinds: &[Kind], kind: Kind) -> Result<Heads, ImportError
     let Some(by_layer) = text.object(KEY)? else {
         return if kind == Kind::Global { global_heads(text, local) } else { Ok(local) };
     };
-    let place = |layer: &str| layer.parse().ok().filter(|&layer: &usize| layer < kinds.len());
-    if let Some((layer, _)) = by_layer.members().find(|(layer, _)| place(layer).is_none()) {
-        return Err(by_layer.wrong(layer, format!("a layer below {}", kinds.len())));
-    }
+    let by_layer = numbered(&by_layer, kinds.len())?;
     let mut found = None;
     for (layer, _) in kinds.iter().enumerate().filter(|(_, own)| **own == kind) {
-        let layer = layer.to_string();
-        by_layer.refuse_null(&layer)?;
-        let own = match by_layer.object(&layer)? {
-            Some(own) => own_heads(&own, local)?,
+        let own = match by_layer.get(&layer) {
+            Some(own) => own_heads(own, local)?,
             None => local,
         };
         if *found.get_or_insert(own) != own {
             let expected = format!("the same heads in all layers of {}", kind.name());
-            return Err(by_layer.wrong(&layer, expected));
+            return Err(text.wrong(KEY, expected));
         }
     }
     let found = found.unwrap_or(local);
@@ -229,6 +226,24 @@ fn heads(text: &Fields, kinds: &[Kind], kind: Kind) -> Result<Heads, ImportError
         refuse_other_heads(text, found)?;
     }
     Ok(found)
+}
+
+/// What each layer has of its own, by its number, which may begin with zeros.
+fn numbered(by_layer: &Fields, count: usize) -> Result<BTreeMap<usize, Fields>, ImportError> {
+    if let Some(layer) = by_layer.nulls().next() {
+        return Err(by_layer.wrong(layer, "an object"));
+    }
+    let mut out = BTreeMap::new();
+    for (name, _) in by_layer.members() {
+        let layer = name.parse().ok().filter(|&layer: &usize| layer < count);
+        let layer = layer.ok_or_else(|| by_layer.wrong(name, format!("a layer below {count}")))?;
+        if let Some(own) = by_layer.object(name)?
+            && out.insert(layer, own).is_some()
+        {
+            return Err(by_layer.wrong(name, "each layer once"));
+        }
+    }
+    Ok(out)
 }
 
 /// The heads of one layer in `per_layer_config`.

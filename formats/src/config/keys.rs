@@ -24,6 +24,7 @@ pub(super) const COMMON: &[&str] = &[
     "hidden_act",
     "hidden_size",
     "intermediate_size",
+    "is_causal",
     "layer_types",
     "max_position_embeddings",
     "model_type",
@@ -73,6 +74,9 @@ const IGNORED: &[&str] = &[
 pub(super) fn refuse_unsupported(fields: &Fields, read: &[&str]) -> Result<(), ImportError> {
     if fields.boolean("use_sliding_window")? == Some(true) {
         return Err(fields.unsupported("use_sliding_window", "supported: false"));
+    }
+    if fields.boolean("is_causal")? == Some(false) {
+        return Err(fields.unsupported("is_causal", "supported: true"));
     }
     let window_is_off = fields.boolean("use_sliding_window")? == Some(false);
     let has_window = fields.given("sliding_window").is_some() && !window_is_off;

@@ -126,7 +126,7 @@ pub(super) fn groups(
     fields: &Fields,
     score: GroupScore,
 ) -> Result<Option<ExpertGroups>, ImportError> {
-    let n_group = fields.size("n_group", MAX_EXPERT_GROUPS)?.unwrap_or(1);
+    let n_group = fields.required_size("n_group", MAX_EXPERT_GROUPS)?;
     let topk_group = match fields.size("topk_group", MAX_EXPERT_GROUPS)? {
         None if n_group == 1 => 1,
         None => return Err(fields.wrong("topk_group", "a number of groups")),

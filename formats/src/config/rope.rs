@@ -121,14 +121,17 @@ fn read_rope(
     rope: Option<&Fields>,
     (head_dim, turned): (usize, Turned),
 ) -> Result<RopeConfig, ImportError> {
-    Ok(RopeConfig {
-        theta: rope_theta(fields, rope)?,
-        dims: turned_dims(fields, rope, (head_dim, turned))?,
-        scaling: match rope {
-            Some(rope) => read_scaling(fields, rope)?,
-            None => RopeScaling::None,
-        },
-    })
+    let theta = rope_theta(fields, rope)?;
+    let scaling = match rope {
+        Some(rope) => read_scaling(fields, rope)?,
+        None => RopeScaling::None,
+    };
+    // All angles are the same, so that none is faster than another.
+    if matches!(scaling, RopeScaling::Yarn(_)) && theta <= 1.0 {
+        return Err(fields.wrong("rope_theta", "a number above 1 with YaRN"));
+    }
+    let dims = turned_dims(fields, rope, (head_dim, turned))?;
+    Ok(RopeConfig { theta, dims, scaling })
 }
 
 /// The number under a key of the object, which must not be null there.
