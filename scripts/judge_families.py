@@ -56,9 +56,10 @@ MEANS_NONE = {"q_lora_rank": None, "hidden_size_per_layer_input": 0}
 OF_KEYS = ["Value", "Unsupported", "UnknownOption", "Limit"]
 # What no logit depends on; transformers checks some of it before it computes.
 BOOKKEEPING = [
-    "architectures", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "initializer_range",
-    "output_hidden_states", "output_router_logits", "pad_token_id", "return_dict", "router_aux_loss_coef",
-    "torch_dtype", "use_cache", "vocab_size_per_layer_input",
+    "architectures", "attention_dropout", "aux_loss_alpha", "bos_token_id", "dtype", "ep_size", "eos_token_id",
+    "initializer_range", "max_window_layers", "num_mtp_layers", "num_nextn_predict_layers", "output_hidden_states",
+    "output_router_logits", "pad_token_id", "pretraining_tp", "return_dict", "router_aux_loss_coef",
+    "router_jitter_noise", "seq_aux", "torch_dtype", "use_cache", "vocab_size_per_layer_input",
 ]
 # Variants of ImportError that speak of tensors.
 OF_TENSORS = ["MissingTensor", "UnexpectedTensor", "Tensor"]

@@ -161,6 +161,15 @@ impl RawTensor {
             let found = format!("more than {MAX_TENSOR_RANK}");
             return Err(wrong(format!("at most {MAX_TENSOR_RANK} dimensions"), found));
         }
+        if self.shape.contains(&0) {
+            // Legal, and what is saved of parts with no width.
+            return Err(ImportError::Unsupported {
+                file: file.into(),
+                key: name.into(),
+                found: format!("of shape {:?}", self.shape),
+                supported: "supported: one element or more".into(),
+            });
+        }
         let bytes = self.shape.iter().try_fold(dtype.bytes() as u64, |n, d| n.checked_mul(*d));
         let Some(bytes) = bytes.filter(|bytes| *bytes > 0) else {
             let found = format!("{:?}", self.shape);

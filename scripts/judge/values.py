@@ -257,7 +257,7 @@ def changes_of(family: Family) -> list[dict]:
         others = {"audio_config", "tie_word_embeddings", "vision_config"}
         outer += [{key: ABSENT} for key in sorted(family.config.keys() - others)]
         outer += [{"rope_theta": 500.0}, {"rms_norm_eps": 1e-3}, {"sliding_window": 5}, {"num_experts_per_tok": 1}]
-        outer += [{"eos_token_id": 3}, {"pad_token_id": 3}, {"a_switch_of_the_future": True}, {"rope_scaling": YARN}]
+        outer += [{"eos_token_id": 3}, {"pad_token_id": 3}, {"a_switch_of_the_future": True}, {"rope_scaling": YARN}, {"rope_parameters": YARN}]
         outer += [{"quantization_config": value} for value in VALUES["quantization_config"]]
         out += [{"": change} for change in outer]
     seen, unique = set(), []

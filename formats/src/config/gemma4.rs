@@ -71,6 +71,7 @@ const TEXT_KEYS: &[&str] = &[
 ];
 
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
+    keys::refuse_outside(fields)?;
     let Some(text) = fields.object("text_config")? else {
         return Err(fields.wrong("text_config", "an object"));
     };

@@ -50,8 +50,9 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
 }
 
-/// Whether each layer is dense: by `mlp_layer_types`, else the first ones.
+/// Whether each layer is dense: by `mlp_layer_types`, else the first one.
 fn dense_layers(fields: &Fields) -> Result<Vec<bool>, ImportError> {
+    const KEY: &str = "first_k_dense_replace";
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
     let wrong = || fields.wrong("mlp_layer_types", format!("{count} times dense or sparse"));
     match fields.get("mlp_layer_types") {
@@ -64,9 +65,10 @@ fn dense_layers(fields: &Fields) -> Result<Vec<bool>, ImportError> {
             })
             .collect(),
         Some(_) => Err(wrong()),
-        None => {
-            let dense = keys::count(fields, "first_k_dense_replace", MAX_LAYERS)?.unwrap_or(1);
-            Ok((0..count).map(|layer| layer < dense).collect())
-        }
+        None => match keys::count(fields, KEY, MAX_LAYERS)? {
+            None | Some(1) => Ok((0..count).map(|layer| layer < 1).collect()),
+            // Who reads `mlp_layer_types` alone takes the first layer to be dense.
+            Some(_) => Err(fields.unsupported(KEY, "supported: 1, or `mlp_layer_types`")),
+        },
     }
 }

@@ -90,6 +90,16 @@ pub(super) fn refuse_unsupported(fields: &Fields, read: &[&str]) -> Result<(), I
     Ok(())
 }
 
+/// Refuses what belongs into the text part of a model that has others too.
+pub(super) fn refuse_outside(whole: &Fields) -> Result<(), ImportError> {
+    for key in ["rope_parameters", "rope_scaling"] {
+        if whole.given(key).is_some() {
+            return Err(whole.unsupported(key, "supported: within `text_config`"));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses keys that neither the family nor anybody knows.
 pub(super) fn refuse_unknown(fields: &Fields, keys: &[&str]) -> Result<(), ImportError> {
     for (key, value) in fields.members() {

@@ -30,6 +30,7 @@ pub(super) const TEXT_FAMILY: Family = Family {
 };
 
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
+    keys::refuse_outside(fields)?;
     let text = fields.object("text_config")?;
     let text = text.ok_or_else(|| fields.wrong("text_config", "an object"))?;
     let text = defaults::complete(text, TEXT_FAMILY.model_type)?;
