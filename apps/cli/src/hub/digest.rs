@@ -37,7 +37,7 @@ impl Digest {
     }
 
     /// Whether what was read is the file.
-    pub fn is_of(self, file: &Wanted) -> bool {
+    pub fn matches(self, file: &Wanted) -> bool {
         let text = match self {
             Self::Sha256(hash) => hex(&hash.finalize()),
             Self::Git(hash) => hex(&hash.finalize()),
@@ -66,7 +66,7 @@ mod tests {
         let mut digest = Digest::of(&file);
         digest.update(b"hel");
         digest.update(b"lo\n");
-        assert!(digest.is_of(&file));
-        assert!(!Digest::of(&file).is_of(&file));
+        assert!(digest.matches(&file));
+        assert!(!Digest::of(&file).matches(&file));
     }
 }

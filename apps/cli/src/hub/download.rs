@@ -157,7 +157,7 @@ impl<'a> Hub<'a> {
         ranges.stream(file, range, &mut sink).map_err(|trouble| self.explain(trouble))?;
         out.sync_all().map_err(failed)?;
         let name = digest.name();
-        if digest.is_of(file) {
+        if digest.matches(file) {
             return Ok(());
         }
         let _ = std::fs::remove_file(part);

@@ -116,7 +116,7 @@ impl<'a> Headers<'a> {
         let mut digest = Digest::of(file);
         digest.update(&bytes);
         let name = digest.name();
-        if !digest.is_of(file) {
+        if !digest.matches(file) {
             let what = "its content does not have the announced";
             return Err(Failure::new(format!("{} arrived damaged: {what} {name}", file.name))
                 .advise("run the command again"));
