@@ -146,6 +146,7 @@ fn null_is_refused_where_transformers_refuses_it() {
         ("gpt-oss", "sliding_window"),
         ("granite-moe", "residual_multiplier"),
         ("qwen2-moe", "num_key_value_heads"),
+        ("deepseek-v2", "n_group"),
         ("deepseek-v3", "n_group"),
         ("gemma4", "sliding_window"),
     ] {

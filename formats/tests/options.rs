@@ -1,6 +1,6 @@
 //! Options as transformers takes them: what it refuses is refused, what it does not read changes
 //! nothing, and what can be read in two ways is refused.
-#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may panic")]
 
 use std::path::Path;
 

@@ -58,7 +58,10 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     }
     let groups = match fields.text("topk_method")? {
         None | Some("greedy") => None,
-        Some("group_limited_greedy") => latent::groups(fields, GroupScore::Best)?,
+        Some("group_limited_greedy") => {
+            fields.refuse_null("n_group")?;
+            latent::groups(fields, GroupScore::Best)?
+        }
         Some(_) => {
             let supported = "supported: greedy, group_limited_greedy";
             return Err(fields.unsupported("topk_method", supported));

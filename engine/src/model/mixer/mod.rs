@@ -58,7 +58,8 @@ pub(crate) struct Mixing<'a, B: Backend> {
     pub ending: Ending<'a, B>,
 }
 
-/// How the output of a mixer is added: x += multiplier · W · inputs, or x += norm(W · inputs).
+/// How the output of a mixer is added: x += multiplier · W · inputs + bias, or x += norm(W · inputs).
+/// A bias has the multiplier in it since it was loaded.
 pub(crate) struct Ending<'a, B: Backend> {
     /// The output is multiplied by this.
     pub multiplier: f32,
