@@ -82,7 +82,7 @@ fn a_prompt_that_is_being_tokenized_holds_up_no_other_session() {
         let mut other = model.session().generate(prompt(2, 90), &greedy(150)).unwrap();
         let mut tokens = Vec::new();
         let (sender, events) = channel();
-        scope.spawn(move || other.try_for_each(|event| sender.send(event)));
+        scope.spawn(move || other.all(|event| sender.send(event).is_ok()));
         while let Ok(event) = events.recv_timeout(PATIENCE / 2) {
             if let nestling_engine::Event::Token(token) = event.unwrap() {
                 tokens.push(token.token);
