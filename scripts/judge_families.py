@@ -31,6 +31,7 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -103,8 +104,7 @@ class Judge:
 
     def verdict(self, changes: dict, directory: pathlib.Path, drawn: bool) -> dict:
         vocabulary = VOCABULARY
-        config = json.loads((directory / "config.json").read_text())
-        text = config.get("text_config") or config
+        text = self.text_of(directory)
         if isinstance(text.get("vocab_size"), int):
             vocabulary = max(4, min(VOCABULARY, text["vocab_size"]))
         prompts = prompts_of(self.seed, vocabulary)
@@ -147,6 +147,10 @@ class Judge:
             other = {key: ABSENT for key in changes if key in BOOKKEEPING}
             if "expected float" in str(refusal):
                 other |= {key: float(value) for key, value in changes.items() if type(value) is int and key not in other}
+            text = self.text_of(directory)
+            if text["model_type"] == "mixtral" and "head_dim" not in text:
+                # It forgets to derive the width of a head where YaRN needs it.
+                other["head_dim"] = text["hidden_size"] // text["num_attention_heads"]
             if not other:
                 raise
         except Misfit:
@@ -155,6 +159,11 @@ class Judge:
                 raise
         model, unexpected = load(self.altered(directory, other))
         return model, unexpected, logits(model, prompts)
+
+    @staticmethod
+    def text_of(directory: pathlib.Path) -> dict:
+        config = json.loads((directory / "config.json").read_text())
+        return config.get("text_config") or config
 
     def altered(self, directory: pathlib.Path, changes: dict) -> pathlib.Path:
         """The same weights with another configuration."""
@@ -318,15 +327,20 @@ def main() -> int:
     if transformers.__version__ != VERSION:
         sys.exit(f"transformers is {transformers.__version__}, the reference is {VERSION}")
     torch.set_num_threads(1)
+    # What was judged until then is told.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.time()
     binary = options.binary or build_binary()
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         judge = Judge(Nestling(binary, scratch), scratch, options.seed)
-        for name in options.family or FAMILIES:
-            judge.family(FAMILIES[name], options.count, options.pairs, options.fresh)
-            mine = [entry for entry in judge.entries if entry["family"] == name]
-            print(table(mine).splitlines()[2], flush=True)
+        try:
+            for name in options.family or FAMILIES:
+                judge.family(FAMILIES[name], options.count, options.pairs, options.fresh)
+                mine = [entry for entry in judge.entries if entry["family"] == name]
+                print(table(mine).splitlines()[2], flush=True)
+        except KeyboardInterrupt:
+            print("stopped before the end")
     print(f"\nseed {options.seed}, transformers {VERSION}, {time.time() - started:.0f} s\n\n{table(judge.entries)}")
     if options.json:
         counts = collections.Counter(entry["verdict"] for entry in judge.entries)

@@ -31,7 +31,7 @@ import torch  # noqa: E402
 from checkpoints import rule, tensors_of, write_config, write_weights  # noqa: E402
 from families import ABSENT, FAMILIES, VOCABULARY, Family, patch  # noqa: E402
 from judge_families import VERSION, Judge, all_keys, apply, keys_in  # noqa: E402
-from sides import ROOT, Nestling, Refused, build_binary, load, logits, make, save_again  # noqa: E402
+from sides import ROOT, Nestling, build_binary, make, save_again  # noqa: E402
 from small_set import CHANGED, MADE  # noqa: E402
 
 DATA = ROOT / "engine" / "tests" / "data" / "judged"
@@ -62,8 +62,7 @@ class Small:
             case["without"] = [key for key, value in change.items() if value == ABSENT]
         found = None
         if entry["verdict"] == "equal":
-            model, _ = load(directory)
-            found = logits(model, [TOKENS])[0]
+            found = self.judge.theirs(change, directory, [TOKENS])[2][0]
             found = numpy.float32(found[POSITIONS][:, COLUMNS]).tolist()
             found = [[round(value, 5) for value in row] for row in found]
             case |= {"same": True} if found == base else {"logits": found}

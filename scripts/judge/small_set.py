@@ -61,7 +61,7 @@ MADE = {
         {"attention_bias": True, "num_experts_per_tok": 5, "residual_multiplier": -0.5, "logits_scaling": -2.0, "rope_scaling": V4_YARN, "form": "saved"},
     ],
     "deepseek_v2": [
-        {"n_group": 3, "topk_group": 1, "n_routed_experts": 9, "num_experts_per_tok": 1, "routed_scaling_factor": 4, "n_shared_experts": 3, "first_k_dense_replace": 0, "tie_word_embeddings": True, "rms_norm_eps": 1e-3},
+        {"n_group": 3, "topk_group": 1, "n_routed_experts": 9, "num_experts_per_tok": 1, "routed_scaling_factor": 4.0, "n_shared_experts": 3, "first_k_dense_replace": 0, "tie_word_embeddings": True, "rms_norm_eps": 1e-3},
         {"num_attention_heads": 5, "num_key_value_heads": 5, "q_lora_rank": None, "v_head_dim": 6, "qk_nope_head_dim": 20, "qk_rope_head_dim": 4, "num_experts_per_tok": 6, "topk_method": "greedy", "rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 0.5}, "form": "saved"},
     ],
     "deepseek_v3": [

@@ -38,7 +38,8 @@ fn mix(x: u64) -> u64 {
 /// The tensor of that name, by `[shape, centre, spread]`.
 fn values(seed: u64, name: &str, rule: &Value) -> Vec<f32> {
     let number = |at: usize| rule[at].as_i64().unwrap();
-    let count: u64 = rule[0].as_array().unwrap().iter().map(|size| size.as_u64().unwrap()).product();
+    let count: u64 =
+        rule[0].as_array().unwrap().iter().map(|size| size.as_u64().unwrap()).product();
     let key = key(&format!("{seed}/{name}"));
     let value = |index: u64| {
         let step = mix(key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))) as i64 >> 53;
@@ -51,7 +52,8 @@ fn values(seed: u64, name: &str, rule: &Value) -> Vec<f32> {
 fn expanded(tensors: &Value) -> BTreeMap<String, &Value> {
     let mut out = BTreeMap::new();
     for (name, rule) in tensors.as_object().unwrap() {
-        let parts = name.split_once('{').map(|(front, rest)| (front, rest.split_once('}').unwrap()));
+        let parts =
+            name.split_once('{').map(|(front, rest)| (front, rest.split_once('}').unwrap()));
         let Some((front, (count, end))) = parts else {
             out.insert(name.clone(), rule);
             continue;
@@ -176,6 +178,18 @@ macro_rules! judged {
 }
 
 judged!(
-    qwen3_moe, qwen2_moe, qwen3_next, qwen3_5_moe, qwen3_5_moe_text, olmoe, mixtral, granitemoe,
-    deepseek_v2, deepseek_v3, glm4_moe_lite, gemma4, gemma4_text, gpt_oss
+    qwen3_moe,
+    qwen2_moe,
+    qwen3_next,
+    qwen3_5_moe,
+    qwen3_5_moe_text,
+    olmoe,
+    mixtral,
+    granitemoe,
+    deepseek_v2,
+    deepseek_v3,
+    glm4_moe_lite,
+    gemma4,
+    gemma4_text,
+    gpt_oss
 );
