@@ -6,8 +6,8 @@ use crate::bytes::Units;
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::words::counted;
-use nestling::system::{MemoryState, SystemFiles};
 use nestling::Level;
+use nestling::system::{MemoryState, SystemFiles};
 use std::path::Path;
 
 /// Refuses options that cannot both be meant.
