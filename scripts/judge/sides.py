@@ -40,6 +40,20 @@ def class_of(config):
     return getattr(transformers, names[0]) if names else AutoModelForCausalLM
 
 
+def maker_of(config):
+    kind = class_of(config)
+    return getattr(kind, "_from_config", None) or kind.from_config
+
+
+def size_of(config) -> int:
+    """Parameters of a model, which is not made for that."""
+    try:
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in maker_of(config)(config).parameters())
+    except Exception as error:
+        raise Refused(first_line(error)) from error
+
+
 def read_config(directory: pathlib.Path):
     try:
         return AutoConfig.from_pretrained(directory)
@@ -55,6 +69,9 @@ def first_line(error: Exception) -> str:
 def load(directory: pathlib.Path):
     """The model in float32, and names of tensors that it has no place for."""
     config = read_config(directory)
+    # Nothing of that size is saved here, and transformers would make it before it compares.
+    if size_of(config) > PARAMETERS_MAX:
+        raise Misfit("the weights are those of a much smaller model")
     try:
         model, info = class_of(config).from_pretrained(
             directory, dtype=torch.float32, output_loading_info=True, **EAGER
@@ -98,16 +115,11 @@ def build(config: dict, directory: pathlib.Path):
     directory.mkdir(parents=True, exist_ok=True)
     write_config(directory, config)
     parsed = read_config(directory)
-    kind = class_of(parsed)
-    make = getattr(kind, "_from_config", None) or kind.from_config
+    size = size_of(parsed)
+    if size > PARAMETERS_MAX:
+        raise Refused(f"too large to try: {size} parameters")
     try:
-        with torch.device("meta"):
-            size = sum(parameter.numel() for parameter in make(parsed).parameters())
-        if size > PARAMETERS_MAX:
-            raise Refused(f"too large to try: {size} parameters")
-        return make(parsed, dtype=torch.float32)
-    except Refused:
-        raise
+        return maker_of(parsed)(parsed, dtype=torch.float32)
     except Exception as error:
         raise Refused(first_line(error)) from error
 
