@@ -158,9 +158,9 @@ fn an_interrupted_calibration_goes_on_to_the_same_bytes() {
     let (weighted, plain) = (report.errors.weighted().unwrap(), report.errors.overall().unwrap());
     assert!(weighted < plain, "{weighted} {plain}");
     // The bytes that are counted are those of the checkpoint, each once.
-    let counted = seen.iter().filter(|at| at.phase == ConvertPhase::Quantizing);
+    let mut counted = seen.iter().filter(|at| at.phase == ConvertPhase::Quantizing);
     assert!(counted.clone().is_sorted_by_key(|at| at.done_bytes));
-    let last = counted.last().unwrap();
+    let last = counted.next_back().unwrap();
     assert!(last.total_bytes <= checkpoint.weight_bytes(), "{last:?}");
     assert_eq!(last.done_bytes, last.total_bytes);
 }

@@ -104,7 +104,7 @@ impl Checkpoint {
         let config_bytes = read_small(&directory.join("config.json"), MAX_CONFIG_BYTES)?
             .ok_or_else(|| not_a_checkpoint(directory))?;
         let label = directory.join("config.json").display().to_string();
-        let config = ModelConfig::from_json(&label, &config_bytes)?;
+        let config = ModelConfig::of_folder(&label, &config_bytes)?;
         let generation_path = directory.join("generation_config.json");
         let generation = match read_small(&generation_path, MAX_CONFIG_BYTES)? {
             Some(bytes) => {

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use nestling_formats::{ImportError, ModelConfig};
+use nestling_formats::{Checkpoint, FeedForward, ImportError, ModelConfig};
 use serde_json::{Value, json};
 
 fn tiny(family: &str) -> Value {
@@ -187,4 +187,19 @@ fn the_whole_model_ties_its_head() {
         let found = ModelConfig::from_json("config.json", config.to_string().as_bytes()).unwrap();
         assert_eq!(found.tie_word_embeddings, !is_tied);
     }
+}
+
+/// Stores and GGUF files say how many layers are dense by a number that transformers does not read.
+#[test]
+fn a_number_of_dense_layers_is_not_read_of_folders() {
+    let two = json!({ "first_k_dense_replace": 2 });
+    let config = with("glm4-moe-lite", &two).unwrap();
+    let dense = |layer: &&_| matches!(layer, FeedForward::Dense { .. });
+    assert_eq!(config.layers.iter().map(|layer| &layer.feed_forward).filter(dense).count(), 2);
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = tiny("glm4-moe-lite");
+    config.as_object_mut().unwrap().extend(two.as_object().unwrap().clone());
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let error = Checkpoint::open(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("`first_k_dense_replace`"), "{error}");
 }

@@ -50,12 +50,28 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
 }
 
-/// Whether each layer is dense: by `mlp_layer_types`, else the first one.
+/// The number of dense layers at the front: of stores and GGUF files. transformers reads
+/// [`LAYER_TYPES`] alone.
+const DENSE_LAYERS: &str = "first_k_dense_replace";
+
+const LAYER_TYPES: &str = "mlp_layer_types";
+
+/// Refuses a number of dense layers that transformers would not read.
+pub(super) fn refuse_unread(fields: &Fields) -> Result<(), ImportError> {
+    let dense = keys::count(fields, DENSE_LAYERS, MAX_LAYERS)?;
+    match (fields.get(LAYER_TYPES), dense) {
+        (Some(_), _) | (None, None | Some(1)) => Ok(()),
+        (None, Some(_)) => {
+            Err(fields.unsupported(DENSE_LAYERS, "supported: 1, or `mlp_layer_types`"))
+        }
+    }
+}
+
+/// Whether each layer is dense: by `mlp_layer_types`, else the first ones.
 fn dense_layers(fields: &Fields) -> Result<Vec<bool>, ImportError> {
-    const KEY: &str = "first_k_dense_replace";
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
-    let wrong = || fields.wrong("mlp_layer_types", format!("{count} times dense or sparse"));
-    match fields.get("mlp_layer_types") {
+    let wrong = || fields.wrong(LAYER_TYPES, format!("{count} times dense or sparse"));
+    match fields.get(LAYER_TYPES) {
         Some(Value::Array(types)) if types.len() == count => types
             .iter()
             .map(|kind| match kind.as_str() {
@@ -65,10 +81,9 @@ fn dense_layers(fields: &Fields) -> Result<Vec<bool>, ImportError> {
             })
             .collect(),
         Some(_) => Err(wrong()),
-        None => match keys::count(fields, KEY, MAX_LAYERS)? {
-            None | Some(1) => Ok((0..count).map(|layer| layer < 1).collect()),
-            // Who reads `mlp_layer_types` alone takes the first layer to be dense.
-            Some(_) => Err(fields.unsupported(KEY, "supported: 1, or `mlp_layer_types`")),
-        },
+        None => {
+            let dense = keys::count(fields, DENSE_LAYERS, MAX_LAYERS)?.unwrap_or(1);
+            Ok((0..count).map(|layer| layer < dense).collect())
+        }
     }
 }

@@ -523,6 +523,19 @@ impl ModelConfig {
         (family.read)(&fields)
     }
 
+    /// Reads and checks the `config.json` of a checkpoint's folder, in which nothing may stand that
+    /// transformers takes for something else.
+    ///
+    /// # Errors
+    /// As [`Self::from_json`].
+    pub(crate) fn of_folder(file: &str, bytes: &[u8]) -> Result<Self, ImportError> {
+        let config = Self::from_json(file, bytes)?;
+        if config.architecture == Architecture::Glm4MoeLite {
+            glm4_moe_lite::refuse_unread(&Fields::parse(file, bytes, MAX_CONFIG_BYTES)?)?;
+        }
+        Ok(config)
+    }
+
     /// Whether any layer is a mixture of experts.
     pub fn has_experts(&self) -> bool {
         self.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Moe { .. }))
