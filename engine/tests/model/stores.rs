@@ -237,7 +237,7 @@ fn a_store_whose_matrices_do_not_fit_its_configuration_is_refused() {
         ("\"moe_intermediate_size\": 17", "\"moe_intermediate_size\": 18", "[18, 44]"),
         ("\"num_experts\": 9", "\"num_experts\": 10", "Router of layer 1: expected 440"),
         ("\"num_hidden_layers\": 5", "\"num_hidden_layers\": 6", "layer 5"),
-        ("\"head_dim\": 18", "\"head_dim\": 16", "Query of dense matrices of layer 0"),
+        ("\"head_dim\": 18", "\"head_dim\": 16", "QueryBias of layer 0: expected 48"),
     ] {
         let path = directory.path().join("wrong.nest");
         let config = fs::read_to_string(data("tiny-tied").join("config.json")).unwrap();

@@ -135,7 +135,10 @@ fn families_and_options_that_are_not_known() {
             .texts("tokenizer.ggml.tokens", &["a", "b"])
             .texts("tokenizer.ggml.merges", &[])
     };
-    let said = error(file().text("general.architecture", "rwkv6")).to_string();
+    let dense = error(file().text("general.architecture", "rwkv6")).to_string();
+    assert!(dense.contains("rwkv6 is a dense model"), "{dense}");
+    let experts = file().text("general.architecture", "rwkv6").number("rwkv6.expert_count", 4);
+    let said = error(experts).to_string();
     assert!(said.contains("rwkv6") && said.contains("qwen3moe"), "{said}");
     assert!(error(file()).to_string().contains("general.architecture"));
     let option = file().text("general.architecture", "qwen3moe").number("qwen3moe.new_trick", 1);
