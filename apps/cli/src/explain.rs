@@ -147,9 +147,10 @@ pub fn explain_import(error: &ImportError) -> Failure {
         ImportError::Unsupported { .. } | ImportError::UnknownOption { .. } => {
             failure.advise("look for a newer release that knows it")
         }
-        ImportError::Malformed { .. } | ImportError::Tensor { .. } => {
-            failure.advise("download the checkpoint again")
-        }
+        ImportError::Malformed { .. } => failure.advise("download the checkpoint again"),
+        ImportError::Tensor { .. } => failure.advise(
+            "see that config.json belongs to these weights, or download the checkpoint again",
+        ),
         _ => failure,
     }
 }
