@@ -161,7 +161,7 @@ fn run(
         let store =
             estimate_store(&checkpoint, &options).map_err(|error| explain_convert(&error))?;
         let stores = if rotation == Some(Rotation::Auto) { 2 } else { 1 };
-        room::check(destination, stores * store.length() + beside)?;
+        room::check(destination, store.length().saturating_mul(stores).saturating_add(beside))?;
     }
     let mut shown = Shown { console, task: None, bar: None };
     let report = interrupt.guard(|cancel| {

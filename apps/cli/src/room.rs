@@ -24,7 +24,7 @@ fn lacking(folder: &Path, needed: u64, free: u64) -> Option<Failure> {
 }
 
 /// Bytes that an interrupted attempt takes of the disk already.
-fn half_done(path: &Path) -> u64 {
+pub fn half_done(path: &Path) -> u64 {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     std::fs::metadata(PathBuf::from(partial)).map_or(0, |file| on_disk(&file))
@@ -32,13 +32,13 @@ fn half_done(path: &Path) -> u64 {
 
 /// Bytes that a file takes of the disk: one that is written out of order has holes.
 #[cfg(unix)]
-fn on_disk(file: &std::fs::Metadata) -> u64 {
+pub fn on_disk(file: &std::fs::Metadata) -> u64 {
     use std::os::unix::fs::MetadataExt;
     file.blocks().saturating_mul(512)
 }
 
 #[cfg(not(unix))]
-fn on_disk(file: &std::fs::Metadata) -> u64 {
+pub fn on_disk(file: &std::fs::Metadata) -> u64 {
     // What is not written yet may be a hole.
     let _ = file;
     0

@@ -3,9 +3,10 @@
 use crate::args::CalibrationArgs;
 use crate::console::Console;
 use crate::failure::{Failure, Result};
-use crate::hub::{Obtained, on_disk};
+use crate::hub::Obtained;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
+use crate::room::on_disk;
 use crate::{convert, places};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};

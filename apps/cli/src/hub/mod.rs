@@ -24,7 +24,6 @@ mod upgrade;
 
 pub use cached::downloaded;
 pub use repository::{Reference, Repository};
-pub use space::on_disk;
 pub use survey::{Arrival, Survey, estimated, survey};
 pub use upgrade::upgrade;
 

@@ -6,6 +6,7 @@ use super::repository::RepositoryCache;
 use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::failure::{Failure, Result};
+use crate::room;
 use std::path::{Path, PathBuf};
 
 /// A disk and what is to be written to it.
@@ -42,8 +43,7 @@ impl Plan {
         let missing = total - weights.iter().map(there).sum::<u64>();
         let store_directory = parent(&obtained.store);
         // A conversion that stopped half-way has its file already.
-        let half_done = std::fs::metadata(obtained.store.with_extension("nest.partial"));
-        let store_missing = store.saturating_sub(half_done.map_or(0, |file| on_disk(&file)));
+        let store_missing = store.saturating_sub(room::half_done(&obtained.store));
         let mut disks = vec![Disk::new(&cache.root, missing)?];
         if same_disk(&disks[0].directory, &existing(&store_directory)) {
             disks[0].needed += store_missing;
@@ -122,18 +122,6 @@ fn parent(path: &Path) -> PathBuf {
 /// The nearest directory on the way up that is there.
 fn existing(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_path_buf()
-}
-
-/// Bytes that a file takes of the disk: one that is written out of order may have holes.
-#[cfg(unix)]
-pub fn on_disk(file: &std::fs::Metadata) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    file.blocks().saturating_mul(512)
-}
-
-#[cfg(not(unix))]
-pub fn on_disk(file: &std::fs::Metadata) -> u64 {
-    file.len()
 }
 
 #[cfg(unix)]
