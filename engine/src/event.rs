@@ -65,6 +65,32 @@ pub struct Finished {
     pub seed: u64,
 }
 
+impl Finished {
+    /// Adds a generation that went on where this one ended, with [`Input::History`] after
+    /// [`Session::shift`]: the sum is what one long generation would have reported, and its time
+    /// is time of generated tokens.
+    ///
+    /// [`Input::History`]: crate::Input::History
+    /// [`Session::shift`]: crate::Session::shift
+    pub fn go_on(&mut self, next: Self) {
+        self.reason = next.reason;
+        self.usage.completion_tokens += next.usage.completion_tokens;
+        let (sum, next_stats) = (&mut self.stats, next.stats);
+        // The step that ended the earlier part's last token gives the first one of this part.
+        sum.decode_tokens += next.usage.completion_tokens;
+        sum.decode_seconds += next_stats.prompt_seconds + next_stats.decode_seconds;
+        sum.steps += next_stats.steps;
+        for (uses, more) in sum.expert_uses.iter_mut().zip(next_stats.expert_uses) {
+            *uses += more;
+        }
+        sum.weight_read_bytes += next_stats.weight_read_bytes;
+        sum.streaming.add(&next_stats.streaming);
+        sum.device += next_stats.device;
+        sum.weight_bytes = next_stats.weight_bytes;
+        sum.kv_bytes = next_stats.kv_bytes;
+    }
+}
+
 /// Tokens that a generation used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -149,4 +175,44 @@ impl Stats {
 
 fn rate(count: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(reason: FinishReason, completion_tokens: usize) -> Finished {
+        let usage = Usage { prompt_tokens: 8, cached_tokens: 0, completion_tokens };
+        let decode_tokens = completion_tokens.saturating_sub(1);
+        let decode_seconds = decode_tokens as f64;
+        let stats = Stats {
+            prompt_tokens: 8,
+            prompt_seconds: 2.0,
+            decode_tokens,
+            decode_seconds,
+            steps: completion_tokens,
+            ..Stats::default()
+        };
+        Finished { reason, usage, stats, seed: 1 }
+    }
+
+    #[test]
+    fn what_goes_on_is_counted_as_decode() {
+        let mut whole = part(FinishReason::ContextFull, 5);
+        whole.go_on(part(FinishReason::Stop, 3));
+        assert_eq!(whole.reason, FinishReason::Stop);
+        assert_eq!(whole.usage.completion_tokens, 8);
+        assert_eq!((whole.stats.prompt_tokens, whole.stats.prompt_seconds), (8, 2.0));
+        assert_eq!((whole.stats.decode_tokens, whole.stats.decode_seconds), (4 + 3, 4.0 + 4.0));
+        assert_eq!(whole.stats.steps, 8);
+    }
+
+    /// Cancelled before its first token: what was generated earlier is still reported.
+    #[test]
+    fn a_part_without_tokens_leaves_the_rest() {
+        let mut whole = part(FinishReason::ContextFull, 5);
+        whole.go_on(Finished { stats: Stats::default(), ..part(FinishReason::Cancelled, 0) });
+        assert_eq!(whole.reason, FinishReason::Cancelled);
+        assert_eq!((whole.stats.decode_tokens, whole.stats.decode_seconds), (4, 4.0));
+    }
 }

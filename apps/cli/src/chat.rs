@@ -16,6 +16,7 @@ use crate::settings::Settings;
 use crate::stats::{self, Took};
 use crate::words::counted;
 use crate::{imported, welcome};
+use nestling::engine::cancel::CancelToken;
 use nestling::engine::text::Message;
 use nestling::engine::{EngineError, FinishReason, Input, Session};
 use std::io::IsTerminal;
@@ -134,6 +135,12 @@ impl Chat<'_> {
 
     /// Generates a reply to the transcript as it is.
     fn answer(&mut self) -> Result<()> {
+        // One guard for all parts of a reply: between them, Ctrl-C would end the program.
+        let interrupt = self.interrupt;
+        interrupt.guard(|cancel| self.answer_until(cancel))
+    }
+
+    fn answer_until(&mut self, cancel: &CancelToken) -> Result<()> {
         let started = Instant::now();
         let mut conversation = conversation(&self.transcript, self.think);
         let context = self.opened.model.context_length();
@@ -150,12 +157,10 @@ impl Chat<'_> {
                 "the context of {context} tokens is full: the {oldest} {are} left out"
             ));
         }
-        let mut reply = self.generate(conversation.into())?;
-        while reply.finished.as_ref().is_some_and(|f| f.reason == FinishReason::ContextFull) {
-            let more = self.shift_and_go_on(context)?;
-            reply.text += &more.text;
-            reply.tool_calls.extend(more.tool_calls);
-            reply.finished = more.finished;
+        let mut reply = self.generate(conversation.into(), 0, cancel)?;
+        while let Some(generated) = reply.filled_the_context() {
+            self.shift(context)?;
+            reply.go_on(self.generate(Input::History, generated, cancel)?);
         }
         write_out("\n\n")?;
         let finished = reply.finished.take();
@@ -172,25 +177,23 @@ impl Chat<'_> {
         Ok(())
     }
 
-    fn generate(&mut self, input: Input) -> Result<Reply> {
-        let Self { session, settings, interrupt, console, .. } = self;
-        interrupt.guard(|cancel| {
-            let options = generate_options(settings);
-            let generation = session.generate_with_cancel(input, &options, cancel);
-            write_reply(generation.map_err(|error| explain(&error))?, console)
-        })
+    /// A reply, or what follows the tokens of it that were `generated` already.
+    fn generate(&mut self, input: Input, generated: usize, cancel: &CancelToken) -> Result<Reply> {
+        let mut options = generate_options(&self.settings);
+        options.max_tokens = options.max_tokens.map(|most| most.saturating_sub(generated));
+        let generation = self.session.generate_with_cancel(input, &options, cancel);
+        write_reply(generation.map_err(|error| explain(&error))?, &self.console)
     }
 
-    /// A reply that fills the context goes on after the older half of it is forgotten.
-    fn shift_and_go_on(&mut self, context: usize) -> Result<Reply> {
+    /// Forgets the older half of a full context, so that a reply can go on.
+    fn shift(&mut self, context: usize) -> Result<()> {
         let keep = self.system_tokens().map_err(|error| explain(&error))?;
         let discard = context.saturating_sub(keep).div_ceil(2);
         self.console.line("");
         self.console.note(format_args!(
             "the context of {context} tokens is full: forgetting the oldest {discard} tokens"
         ));
-        self.session.shift(keep, discard).map_err(|error| explain(&error))?;
-        self.generate(Input::History)
+        self.session.shift(keep, discard).map_err(|error| explain(&error))
     }
 
     /// Tokens at the start of the context that a shift keeps: the system prompt.

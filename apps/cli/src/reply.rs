@@ -6,7 +6,7 @@ use crate::failure::Result;
 use crate::words::printable;
 use crate::wrap::Wrap;
 use nestling::engine::text::ToolCall;
-use nestling::engine::{Event, Finished, Generation};
+use nestling::engine::{Event, FinishReason, Finished, Generation};
 use std::io::IsTerminal;
 
 /// What was generated, also where it was interrupted.
@@ -16,6 +16,25 @@ pub struct Reply {
     pub reasoning: String,
     pub tool_calls: Vec<ToolCall>,
     pub finished: Option<Finished>,
+}
+
+impl Reply {
+    /// Tokens generated, where the reply ended because the context is full.
+    pub fn filled_the_context(&self) -> Option<usize> {
+        let finished = self.finished.as_ref()?;
+        (finished.reason == FinishReason::ContextFull).then_some(finished.usage.completion_tokens)
+    }
+
+    /// Adds what was generated after the context was shifted.
+    pub fn go_on(&mut self, more: Self) {
+        self.text += &more.text;
+        self.reasoning += &more.reasoning;
+        self.tool_calls.extend(more.tool_calls);
+        match (&mut self.finished, more.finished) {
+            (Some(finished), Some(next)) => finished.go_on(next),
+            (finished, next) => *finished = next,
+        }
+    }
 }
 
 /// Writes a generation to standard output and gives it back whole. Reasoning goes to standard

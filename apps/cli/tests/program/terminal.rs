@@ -174,6 +174,17 @@ fn ctrl_c_stops_a_reply_and_then_the_program() {
     terminal.expect_end(130);
 }
 
+/// The limit of a reply holds for all of it, however often the context is shifted.
+#[test]
+fn a_reply_over_several_contexts_has_one_limit() {
+    let mut terminal = Terminal::chat(&["--logit-bias", "2-inf,0-inf", "-n", "700"]);
+    terminal.type_in("hello\r");
+    terminal.expect("is full: forgetting the oldest");
+    terminal.expect("stopped after 700 tokens (predict is 700)");
+    terminal.expect("Generation:");
+    terminal.expect(">>> ");
+}
+
 #[test]
 fn old_messages_are_left_out_aloud() {
     let mut terminal = Terminal::chat(&["-n", "20"]);
