@@ -5,6 +5,7 @@
 //! its row count to that of their input.
 
 mod encoder;
+mod expert_biases;
 mod needs;
 mod parts;
 
@@ -14,21 +15,21 @@ use std::sync::Arc;
 use nestling_formats::Level;
 
 use crate::error::EngineError;
-use crate::expert::{ExpertBiases, HostLink};
 use crate::kv_cache::{KvShape, PageId};
 use crate::recurrent::{StateId, StateShape};
 use crate::weights::{ActivationMode, MatrixWeights};
 
 pub use encoder::Encoder;
-pub(crate) use needs::ExpertPlace;
+pub use expert_biases::ExpertBiases;
 pub use needs::ModelNeeds;
+
 /// Bytes of a plane in memory of the host that a device copies to and from by itself.
 pub type HostPlane = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 pub use parts::{
     AttentionHeads, DeltaNet, ExpertShape, ExpertUse, FeedForward, HeadMatrices, HeadNorm,
-    HeldExpert, LevelWeights, Linear, MatrixForm, MatrixShape, PinnedExpert, Router, Routing,
-    SlotPlace,
+    HeldExpert, HostLink, LevelWeights, Linear, MatrixForm, MatrixShape, PinnedExpert, Router,
+    Routing, SlotPlace,
 };
 
 /// What a backend can hold; checked when a model is opened.

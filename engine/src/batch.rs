@@ -1,42 +1,15 @@
 //! One step's work: rows of tokens from any number of sequences.
 
+mod runs;
+
 use nestling_formats::Level;
 
-use crate::dual::{DualPolicy, LevelMode};
 use crate::error::EngineError;
 use crate::kv_cache::{PAGE_POSITIONS, PageId};
 use crate::recurrent::{StateId, StateTrack};
 
-/// Which levels a row is computed with. A function of settings alone, never of what is resident.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LevelPolicy {
-    /// Every expert at this level.
-    Fixed(Level),
-    /// Every expert at the level that it is worth to the token; see [`crate::dual`].
-    Dual(DualPolicy),
-}
-
-impl LevelPolicy {
-    /// The level of the model that dense matrices, embedding and head are computed at. What
-    /// prefix that means is in the store: its sections hold dense matrices further than experts.
-    pub fn dense(self) -> Level {
-        self.level_max()
-    }
-
-    /// The highest level that may be asked for.
-    pub fn level_max(self) -> Level {
-        match self {
-            Self::Fixed(level) => level,
-            Self::Dual(policy) => policy.highest,
-        }
-    }
-
-    /// Whether planes that are late are left out, P2 never.
-    pub fn leaves_out_late(self) -> bool {
-        matches!(self, Self::Dual(DualPolicy { mode: LevelMode::Elastic, .. }))
-    }
-}
+pub use crate::level_policy::LevelPolicy;
+pub use runs::{Run, runs};
 
 /// One token to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -78,9 +78,8 @@ pub enum EngineError {
     #[error(transparent)]
     Budget(#[from] crate::budget::BudgetExceeded),
     /// A budget that not even a model with streamed experts fits in.
-    #[cfg(feature = "text")]
     #[error(transparent)]
-    MemoryTooSmall(Box<crate::memory_plan::MemoryTooSmall>),
+    MemoryTooSmall(Box<MemoryTooSmall>),
     /// A budget for weights that not even the smallest allocation of levels fits in.
     #[error("the weights need at least {least} bytes, the budget is {asked}")]
     WeightBudget {
@@ -242,3 +241,53 @@ impl EngineError {
         }
     }
 }
+
+/// A budget that not even a streamed model fits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryTooSmall {
+    /// The budget.
+    pub given: u64,
+    /// Weights that every token uses.
+    pub dense_bytes: u64,
+    /// Pages of keys and values, and recurrent states.
+    pub kv_bytes: u64,
+    /// Activations of a step.
+    pub scratch_bytes: u64,
+    /// One token's experts of one layer.
+    pub expert_bytes: u64,
+    /// Kept free for what the process has beside.
+    pub program_bytes: u64,
+    /// Tokens of the context that the keys and values are for.
+    pub context_length: usize,
+}
+
+impl MemoryTooSmall {
+    /// The least that would do.
+    pub fn least(&self) -> u64 {
+        let parts = [self.dense_bytes, self.kv_bytes, self.scratch_bytes, self.expert_bytes];
+        parts.iter().fold(self.program_bytes, |sum, bytes| sum.saturating_add(*bytes))
+    }
+}
+
+impl std::fmt::Display for MemoryTooSmall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "a memory budget of {} is too small: the least is {} ({} bytes), of which dense weights \
+             take {}, one token's experts of one layer {}, keys and values of {} tokens {}, \
+             scratch {}, and the program {}",
+            Bytes(self.given),
+            Bytes(self.least()),
+            self.least(),
+            Bytes(self.dense_bytes),
+            Bytes(self.expert_bytes),
+            self.context_length,
+            Bytes(self.kv_bytes),
+            Bytes(self.scratch_bytes),
+            Bytes(self.program_bytes),
+        )
+    }
+}
+
+impl std::error::Error for MemoryTooSmall {}

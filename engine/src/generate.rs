@@ -1,15 +1,14 @@
-//! A running generation: the handle that its events are read from, and the bounded buffer between
-//! the two.
+//! A running generation: the handle that its events are read from.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use crate::cancel::CancelToken;
 use crate::engine::EngineCore;
 use crate::error::EngineError;
 use crate::event::{Event, Finished};
+use crate::event_buffer::{EventBuffer, Popped};
 
 /// A generation under way: its events as a blocking iterator, as a stream of any runtime
 /// ([`Generation::into_stream`]), or its whole answer as a future (`generation.await`).
@@ -74,7 +73,11 @@ impl Iterator for Generation {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if self.engine.drives_itself() {
-                return self.buffer.pop_wait(&self.engine);
+                let (event, was_full) = self.buffer.pop_wait()?;
+                if was_full {
+                    self.engine.wake();
+                }
+                return Some(event);
             }
             match self.buffer.pop(None) {
                 Popped::Event { event, .. } => return Some(*event),
@@ -175,104 +178,5 @@ impl Drop for Generation {
         self.buffer.close();
         self.cancel.cancel();
         self.engine.notice_cancelled();
-    }
-}
-
-/// What [`EventBuffer::pop`] found.
-enum Popped {
-    Event { event: Box<Result<Event, EngineError>>, was_full: bool },
-    Empty,
-    End,
-}
-
-/// Events between the step loop and the handle.
-#[derive(Debug)]
-pub(crate) struct EventBuffer {
-    state: Mutex<BufferState>,
-    changed: Condvar,
-    events_max: usize,
-}
-
-#[derive(Debug, Default)]
-struct BufferState {
-    events: VecDeque<Result<Event, EngineError>>,
-    waker: Option<Waker>,
-    /// No event comes after those that are there.
-    ended: bool,
-    /// Nobody reads any more.
-    closed: bool,
-}
-
-impl EventBuffer {
-    pub(crate) fn new(events_max: usize) -> Self {
-        let state = Mutex::new(BufferState::default());
-        Self { state, changed: Condvar::new(), events_max: events_max.max(1) }
-    }
-
-    /// Whether the next step's events may be added. One step's events always fit.
-    pub(crate) fn has_room(&self) -> bool {
-        let state = self.lock();
-        state.closed || state.events.len() < self.events_max
-    }
-
-    pub(crate) fn push(&self, event: Result<Event, EngineError>) {
-        let last = matches!(event, Err(_) | Ok(Event::Finished(_)));
-        let mut state = self.lock();
-        if state.ended {
-            return;
-        }
-        state.ended = last;
-        if !state.closed {
-            state.events.push_back(event);
-        }
-        let waker = state.waker.take();
-        drop(state);
-        self.changed.notify_all();
-        // Outside the lock: a waker is foreign code.
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    fn pop(&self, waker: Option<&Waker>) -> Popped {
-        let mut state = self.lock();
-        let was_full = state.events.len() >= self.events_max;
-        if let Some(event) = state.events.pop_front() {
-            return Popped::Event { event: Box::new(event), was_full };
-        }
-        if state.ended {
-            return Popped::End;
-        }
-        if let Some(waker) = waker {
-            state.waker = Some(waker.clone());
-        }
-        Popped::Empty
-    }
-
-    fn pop_wait(&self, engine: &EngineCore) -> Option<Result<Event, EngineError>> {
-        let mut state = self.lock();
-        while state.events.is_empty() && !state.ended {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        let was_full = state.events.len() >= self.events_max;
-        let event = state.events.pop_front();
-        drop(state);
-        if was_full {
-            engine.wake();
-        }
-        event
-    }
-
-    fn close(&self) {
-        let mut state = self.lock();
-        state.closed = true;
-        let unread = std::mem::take(&mut state.events);
-        let waker = state.waker.take();
-        drop(state);
-        drop((unread, waker));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BufferState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

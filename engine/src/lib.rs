@@ -21,7 +21,10 @@ pub mod engine;
 pub mod error;
 #[cfg(feature = "text")]
 pub mod event;
+#[cfg(feature = "text")]
+mod event_buffer;
 pub mod expert;
+pub mod expert_memory;
 mod float_bytes;
 #[cfg(feature = "text")]
 pub mod generate;
@@ -29,6 +32,7 @@ pub mod generate;
 pub mod input;
 pub mod judge;
 pub mod kv_cache;
+pub mod level_policy;
 #[cfg(feature = "text")]
 pub mod load;
 #[cfg(feature = "text")]
@@ -46,6 +50,8 @@ pub mod record;
 pub mod recurrent;
 mod recycle;
 pub mod residency;
+pub mod routing_recorder;
+pub mod routing_trace;
 pub mod runner;
 #[cfg(feature = "text")]
 pub mod sample_tokens;
@@ -61,6 +67,7 @@ mod slot;
 pub mod snapshot;
 #[cfg(feature = "text")]
 mod step_loop;
+pub mod stream_stats;
 pub mod synthetic;
 #[cfg(feature = "text")]
 pub mod text;
@@ -72,35 +79,37 @@ pub mod weights;
 pub use affinity::ThreadPlacement;
 pub use allocation::{Allocation, AllocationHash};
 pub use backend::{Backend, BackendCounters, Encoder};
-pub use batch::{Batch, LevelPolicy, Row, SequenceRef};
+pub use batch::{Batch, Row, SequenceRef};
 pub use budget::{Budget, BudgetExceeded};
 pub use cancel::CancelToken;
-pub use dual::{DualOptions, DualPolicy, LevelMode, Threshold};
+pub use dual::DualOptions;
 #[cfg(feature = "text")]
 pub use engine::Engine;
-pub use error::EngineError;
+pub use error::{EngineError, MemoryTooSmall};
 #[cfg(feature = "text")]
 pub use event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};
-pub use expert::{RoutingRecorder, StreamStats};
 #[cfg(feature = "text")]
 pub use generate::{AnswerFuture, EventStream, Generation};
 #[cfg(feature = "text")]
 pub use input::{Conversation, Input};
 pub use kv_cache::KvDtype;
+pub use level_policy::{DualPolicy, LevelMode, LevelPolicy, Threshold};
 #[cfg(feature = "text")]
 pub use load::{ModelSource, OpenProgress};
 #[cfg(feature = "text")]
-pub use memory_plan::{MemoryPlan, MemoryTooSmall, PlannedResidence};
+pub use memory_plan::{MemoryPlan, PlannedResidence};
 #[cfg(feature = "text")]
 pub use model_core::ModelParts;
 #[cfg(feature = "text")]
 pub use open::{Fitted, Model};
 #[cfg(feature = "text")]
 pub use options::{Driver, EngineOptions, GenerateOptions, ModelOptions, Residence};
+pub use routing_recorder::RoutingRecorder;
 pub use runner::{ModelRunner, StepOutput};
 pub use sampler::SamplingParams;
 #[cfg(feature = "text")]
 pub use session::Session;
 #[cfg(feature = "text")]
 pub use snapshot::SnapshotContents;
+pub use stream_stats::StreamStats;
 pub use weights::ActivationMode;

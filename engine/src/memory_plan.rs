@@ -8,8 +8,7 @@ use nestling_formats::{
 };
 
 use crate::allocation::{self, Allocation, Counting};
-use crate::budget::Bytes;
-use crate::error::EngineError;
+use crate::error::{EngineError, MemoryTooSmall};
 use crate::expert::rows_that_stay;
 use crate::float_bytes;
 use crate::kv_cache::{KvDtype, KvShape, pages_for};
@@ -211,56 +210,6 @@ impl MemoryPlan {
         }
     }
 }
-
-/// A budget that not even a streamed model fits in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MemoryTooSmall {
-    /// The budget.
-    pub given: u64,
-    /// Weights that every token uses.
-    pub dense_bytes: u64,
-    /// Pages of keys and values, and recurrent states.
-    pub kv_bytes: u64,
-    /// Activations of a step.
-    pub scratch_bytes: u64,
-    /// One token's experts of one layer.
-    pub expert_bytes: u64,
-    /// Kept free for what the process has beside.
-    pub program_bytes: u64,
-    /// Tokens of the context that the keys and values are for.
-    pub context_length: usize,
-}
-
-impl MemoryTooSmall {
-    /// The least that would do.
-    pub fn least(&self) -> u64 {
-        let parts = [self.dense_bytes, self.kv_bytes, self.scratch_bytes, self.expert_bytes];
-        parts.iter().fold(self.program_bytes, |sum, bytes| sum.saturating_add(*bytes))
-    }
-}
-
-impl std::fmt::Display for MemoryTooSmall {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "a memory budget of {} is too small: the least is {} ({} bytes), of which dense weights \
-             take {}, one token's experts of one layer {}, keys and values of {} tokens {}, \
-             scratch {}, and the program {}",
-            Bytes(self.given),
-            Bytes(self.least()),
-            self.least(),
-            Bytes(self.dense_bytes),
-            Bytes(self.expert_bytes),
-            self.context_length,
-            Bytes(self.kv_bytes),
-            Bytes(self.scratch_bytes),
-            Bytes(self.program_bytes),
-        )
-    }
-}
-
-impl std::error::Error for MemoryTooSmall {}
 
 /// What is kept free in the least budget that holds so many bytes.
 fn program_bytes_beside(bytes: u64) -> u64 {

@@ -14,8 +14,6 @@ use crate::memory_plan::MemoryPlan;
 use crate::model_core::{ModelCore, ModelParts};
 use crate::runner::RunnerLimits;
 use crate::sampler::SamplingParams;
-use crate::sequence::Sequence;
-use crate::session::Session;
 use crate::text::{
     ChatInput, ChatTemplate, ContentTokens, EncodeOptions, OutputFormat, RenderedChat, SpecialText,
     Tokenizer, ToolCall,
@@ -69,11 +67,6 @@ impl Model {
     /// The engine that it runs on.
     pub fn engine(&self) -> Engine {
         Engine { core: Arc::clone(&self.engine) }
-    }
-
-    /// A session with an empty history.
-    pub fn session(&self) -> Session {
-        Session::new(self.clone(), Sequence::new(self.core.pool.clone()))
     }
 
     /// Its hyper-parameters.

@@ -7,15 +7,11 @@
 //! not too new and computes the tokens from there on again, which gives the same bits. A fork shares
 //! what is kept, and a step that fails leaves what it read.
 
-mod runs;
-
 use nestling_formats::{LayerConfig, ModelConfig, TokenMixer};
 
 use crate::counts::HolderCounts;
 use crate::error::EngineError;
 use crate::kv_cache::PAGE_POSITIONS;
-
-pub use runs::{Run, runs};
 
 /// States of earlier positions that a sequence keeps for going back.
 pub const CHECKPOINTS_MAX: usize = 2;

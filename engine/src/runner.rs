@@ -10,9 +10,11 @@ use crate::batch::Batch;
 use crate::cancel::CancelToken;
 use crate::driver::block_on;
 use crate::error::EngineError;
-use crate::expert::{ExpertMemory, RoutingRecorder, StreamStats};
+use crate::expert_memory::ExpertMemory;
 use crate::kv_cache::PageId;
 use crate::recurrent::StateId;
+use crate::routing_recorder::RoutingRecorder;
+use crate::stream_stats::StreamStats;
 
 /// A step under way. It waits only where experts or a device must arrive.
 pub type StepFuture<'a> =

@@ -10,7 +10,8 @@ use crate::clock::Moment;
 use crate::engine::EngineCore;
 use crate::error::EngineError;
 use crate::event::{FinishReason, Stats, Usage};
-use crate::generate::{EventBuffer, Generation};
+use crate::event_buffer::EventBuffer;
+use crate::generate::Generation;
 use crate::input::Input;
 use crate::model_core::ModelCore;
 use crate::open::{Model, PromptTokens};
@@ -30,6 +31,13 @@ use crate::text::{OutputParser, StopMatcher};
 pub struct Session {
     model: Model,
     slot: Arc<SessionSlot>,
+}
+
+impl Model {
+    /// A session with an empty history.
+    pub fn session(&self) -> Session {
+        Session::new(self.clone(), Sequence::new(self.core.pool.clone()))
+    }
 }
 
 impl Session {

@@ -221,3 +221,14 @@ pub struct HeldExpert<'a, B: Backend> {
 /// an f32, ascending; `u32::MAX` for a level that no weight reaches. A weight that is no number counts
 /// as zero.
 pub type LevelWeights = [u32; 4];
+
+/// How fast memory moves between a device and the host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HostLink {
+    /// Bytes per second from memory of the host where planes lie to the device.
+    pub bytes_per_s: f64,
+    /// Seconds from the device to the host and back, of a row of activations.
+    pub round_trip_s: f64,
+    /// Bytes per second of the device's own memory.
+    pub device_bytes_per_s: f64,
+}

@@ -13,7 +13,7 @@ use crate::cpu::Cpu;
 use crate::cpu::kernels::Kernels;
 use crate::driver::block_on;
 use crate::error::EngineError;
-use crate::expert::{ExpertBiases, ExpertSource};
+use crate::expert::{ExpertSource, expert_biases};
 use crate::model::LayerWeights;
 use crate::model::weights::Loader;
 use crate::threads::ThreadPool;
@@ -247,7 +247,7 @@ impl Calibrator<'_> {
         };
         let hidden = config.hidden_size;
         let group = self.source.matrices(&GroupId::expert_of(self.layers, expert))?;
-        let biases = ExpertBiases::read(&self.source, self.layers)?;
+        let biases = expert_biases(&self.source, self.layers)?;
         let biases = biases.as_ref().map(|biases| biases.of(expert));
         let mut loader = Loader {
             backend: &mut self.cpu,

@@ -7,7 +7,7 @@ use super::quantize::{Coded, blocks};
 use super::sensitivity::{CodedMatrix, ExpertErrors, LevelErrors, decode, drops, expert_errors};
 use super::{Conversion, ConvertError};
 use crate::calibrate::{Calibrator, RoutedSample};
-use crate::expert::{CheckpointSource, ExpertBiases};
+use crate::expert::{CheckpointSource, expert_biases};
 
 /// The matrices of a feed-forward part.
 const FEED_FORWARD: [MatrixKind; 3] = [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down];
@@ -145,7 +145,7 @@ impl Conversion<'_> {
             return Ok([const { Vec::new() }; 3]);
         };
         let source = CheckpointSource::new(self.checkpoint);
-        let biases = ExpertBiases::read(&source, layer)?;
+        let biases = expert_biases(&source, layer)?;
         Ok(biases.map_or([const { Vec::new() }; 3], |all| all.of(expert).map(<[f32]>::to_vec)))
     }
 }

@@ -12,15 +12,14 @@ mod router;
 mod routing;
 mod sample;
 mod sensitivities;
-mod threshold;
 
+pub use crate::level_policy::{DualPolicy, LevelMode, PlaneWorth, Threshold};
 pub use elastic::{ElasticController, StepTimes};
 pub(crate) use least_weight::least_weights;
-pub use router::{LevelRouter, PlaneWorth, RoutedToken, ThresholdRule};
+pub use router::{LevelRouter, RoutedToken, ThresholdRule};
 pub use routing::{DualOptions, DualRouting};
 pub use sample::{RouteSample, SAMPLE_TEXT, SAMPLE_TOKENS};
 pub use sensitivities::{ExpertSensitivities, ExpertWorth};
-pub use threshold::{DualPolicy, LevelMode, Threshold};
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nestling_formats::Level;
 
 use super::ExpertSensitivities;
+use crate::level_policy::PlaneWorth;
 
 /// A token whose experts have been chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,11 +19,6 @@ pub struct RoutedToken<'a> {
     /// What the router saw; empty where [`LevelRouter::reads_hidden`] says no.
     pub hidden: &'a [f32], // [hidden_size]
 }
-
-/// What each plane of an expert is worth to a token, to be compared with a threshold; infinite for a
-/// plane that is always used, negative for one that never is. The first plane is used whatever it is
-/// worth, and one above a plane that is not used is not.
-pub type PlaneWorth = [f32; 5];
 
 /// Decides what planes of its experts are worth to a token under [`crate::LevelPolicy::Dual`]: those
 /// that reach the policy's threshold are used.

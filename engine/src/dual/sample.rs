@@ -12,10 +12,10 @@ use super::{DualPolicy, LevelRouter, PlaneWorth, RoutedToken, Threshold};
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
-use crate::expert::recorder::Keep;
 use crate::kv_cache::{PAGE_POSITIONS, PageId, pages_for};
+use crate::routing_recorder::Keep;
+use crate::routing_trace::RoutingTrace;
 use crate::runner::ModelRunner;
-use crate::simulate::RoutingTrace;
 
 /// Tokens that a sample is made of.
 pub const SAMPLE_TOKENS: usize = 128;

@@ -1,68 +1,16 @@
-//! Biases of a layer's experts: floats of the layer, a row for every expert.
-
-use nestling_formats::{ExpertBias, FeedForward, FloatKind, ModelConfig};
+//! Biases of a layer's experts, read from where the experts come from.
 
 use super::source::ExpertSource;
+use crate::backend::ExpertBiases;
 use crate::error::EngineError;
 
-/// Biases of the experts of one layer.
-#[derive(Clone, Debug)]
-pub struct ExpertBiases {
-    gate: Vec<f32>, // [E, I]
-    up: Vec<f32>,   // [E, I]
-    down: Vec<f32>, // [E, D]
-    intermediate: usize,
-    hidden: usize,
-}
-
-impl ExpertBiases {
-    /// Those of a layer; none if its experts have none.
-    ///
-    /// # Errors
-    /// Biases that cannot be had or do not have the size that the configuration says.
-    pub fn read(source: &dyn ExpertSource, layer: u32) -> Result<Option<Self>, EngineError> {
-        let config: &ModelConfig = source.config();
-        let of_layer = config.layers.get(layer as usize).map(|layer| layer.feed_forward);
-        let Some(FeedForward::Moe { num_experts, moe_intermediate_size, .. }) =
-            of_layer.filter(|_| config.expert_bias == ExpertBias::Present)
-        else {
-            return Ok(None);
-        };
-        let (intermediate, hidden) = (moe_intermediate_size, config.hidden_size);
-        let mut floats = source.floats(Some(layer))?;
-        let mut take = |kind, width: usize| {
-            let found = floats.iter_mut().find(|(found, _)| *found == kind);
-            let values = found.map(|(_, values)| std::mem::take(values)).unwrap_or_default();
-            if values.len() == num_experts * width {
-                return Ok(values);
-            }
-            let expected = format!("{} values", num_experts * width);
-            Err(EngineError::mismatch(format!("{kind:?} of layer {layer}"), expected, values.len()))
-        };
-        Ok(Some(Self {
-            gate: take(FloatKind::ExpertGateBias, intermediate)?,
-            up: take(FloatKind::ExpertUpBias, intermediate)?,
-            down: take(FloatKind::ExpertDownBias, hidden)?,
-            intermediate,
-            hidden,
-        }))
-    }
-
-    /// Those of all gates, then of all ups, then of all downs.
-    pub fn joined(&self) -> Vec<f32> {
-        [self.gate.as_slice(), &self.up, &self.down].concat()
-    }
-
-    /// Gate's, up's and down's of one expert; empty for an expert that there is not.
-    pub fn of(&self, expert: u32) -> [&[f32]; 3] {
-        let row = |values: &'_ [f32], width: usize| -> std::ops::Range<usize> {
-            let start = (expert as usize).saturating_mul(width).min(values.len());
-            start..start.saturating_add(width).min(values.len())
-        };
-        [
-            &self.gate[row(&self.gate, self.intermediate)],
-            &self.up[row(&self.up, self.intermediate)],
-            &self.down[row(&self.down, self.hidden)],
-        ]
-    }
+/// Biases of the experts of a layer; none if they have none.
+///
+/// # Errors
+/// Biases that cannot be read, or do not have the size that the configuration says.
+pub fn expert_biases(
+    source: &dyn ExpertSource,
+    layer: u32,
+) -> Result<Option<ExpertBiases>, EngineError> {
+    ExpertBiases::of_layer(source.config(), layer, || source.floats(Some(layer)))
 }

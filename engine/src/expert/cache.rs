@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use nestling_formats::Level;
 
-use super::recorder::RoutingRecorder;
 use super::request::LatePlanes;
 use super::routed::Routed;
 use super::streamed::{StreamOptions, StreamedExperts};
@@ -20,6 +19,7 @@ use crate::dual::{LevelRouter, PlaneWorth, RoutedToken, ThresholdRule};
 use crate::error::EngineError;
 use crate::record::{Recorder, What};
 use crate::recycle::recycle;
+use crate::routing_recorder::RoutingRecorder;
 use crate::runner::StepStats;
 use crate::weights::ActivationMode;
 

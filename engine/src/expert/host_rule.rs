@@ -9,6 +9,8 @@
 //! with both sides behind what the layer gave them before. Activations go both ways, and count against
 //! the processor. A result never depends on the answer.
 
+use crate::backend::HostLink;
+
 /// Where streamed experts are computed whose planes lie in memory of the host, beside a device that keeps
 /// planes there. Never changes a result in strict mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -23,17 +25,6 @@ pub enum HostExperts {
     Always,
     /// As [`HostExperts::WhenFaster`], with these figures and no others.
     By(HostSpeeds),
-}
-
-/// How fast memory moves between a device and the host.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HostLink {
-    /// Bytes per second from memory of the host where planes lie to the device.
-    pub bytes_per_s: f64,
-    /// Seconds from the device to the host and back, of a row of activations.
-    pub round_trip_s: f64,
-    /// Bytes per second of the device's own memory.
-    pub device_bytes_per_s: f64,
 }
 
 /// What the rule knows.
@@ -213,7 +204,8 @@ impl HostRule {
 
 #[cfg(test)]
 mod tests {
-    use super::{HostCandidate, HostExperts, HostLink, HostQueues, HostRule, HostSpeeds, class_of};
+    use super::{HostCandidate, HostExperts, HostQueues, HostRule, HostSpeeds, class_of};
+    use crate::backend::HostLink;
 
     /// A link of 10 GB/s, a processor of 20, a device of 1000.
     const SPEEDS: HostSpeeds = HostSpeeds {

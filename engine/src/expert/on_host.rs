@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use nestling_formats::ExpertId;
 
-use super::host_rule::{HostCandidate, HostExperts, HostLink, HostRule, HostSpeeds};
+use super::host_rule::{HostCandidate, HostExperts, HostRule, HostSpeeds};
 use super::on_device::DeviceSlots;
 use super::slot::{Maker, Upload};
 use super::source::Scan;
 use super::streamed::StreamedExperts;
+use crate::backend::HostLink;
 use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
 use crate::bandwidth::read_bandwidth;
 use crate::clock::Moment;

@@ -4,9 +4,9 @@
 //! layer will want. They are read only while the disk has nothing else to do, and only while
 //! enough of what is read so is used.
 
-use super::stats::StreamStats;
 use crate::reads::IdleDepth;
 use crate::residency::PlaneId;
+use crate::stream_stats::StreamStats;
 
 /// Share of prefetched bytes that must be used for reading ahead to go on.
 const USED_SHARE_MIN: f64 = 0.5;

@@ -7,9 +7,9 @@ use nestling_formats::{
     ExpertId, FeedForward as FeedForwardConfig, MatrixKind, ModelConfig, Plane,
 };
 
-use super::bias::ExpertBiases;
 use super::on_device::DeviceSlots;
 use super::source::{ExpertSource, Matrices, Scan};
+use crate::backend::ExpertBiases;
 use crate::backend::{Backend, Encoder, FeedForward, Linear, SlotPlace};
 use crate::error::EngineError;
 use crate::reads::ArrivedPlane;

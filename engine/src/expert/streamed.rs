@@ -9,23 +9,23 @@ use std::sync::Arc;
 
 use nestling_formats::{ExpertId, FeedForward as FeedForwardConfig};
 
-use super::bias::ExpertBiases;
+use super::bias::expert_biases;
 use super::extents::ExtentTable;
 use super::jobs::Jobs;
-use super::memory::ExpertMemory;
 use super::on_device::DeviceSlots;
 use super::on_host::HostOptions;
 use super::prefetch::{Prefetch, ReadAhead};
 use super::request::{LatePlanes, Wanted};
 use super::slot::{Maker, Slot};
 use super::source::ExpertSource;
-use super::stats::StreamStats;
 use super::tag::plane_of;
 use crate::backend::Backend;
 use crate::error::EngineError;
+use crate::expert_memory::ExpertMemory;
 use crate::reads::{ReadDone, ReadOptions, Reads};
 use crate::record::Recorder;
 use crate::residency::{ExpertTable, PlaneId, PlaneState, Residency, ResidencyOptions};
+use crate::stream_stats::StreamStats;
 use crate::weights::ActivationMode;
 
 /// Part of a budget that unused buffers may take.
@@ -91,7 +91,7 @@ impl<B: Backend> StreamedExperts<B> {
         let residency = ResidencyOptions::new(&table, options.budget_bytes - spare);
         let residency = Residency::new(table, residency)?;
         let layers = (0u32..).zip(&config.layers);
-        let biases = layers.map(|(layer, _)| ExpertBiases::read(&*source, layer));
+        let biases = layers.map(|(layer, _)| expert_biases(&*source, layer));
         let biases = biases.collect::<Result<_, _>>()?;
         let reads = Reads::open(Arc::clone(&store), &options.reads)?;
         reads.set_pool_bytes(0);

@@ -10,8 +10,8 @@ use crate::batch::{StepRows, Wanted};
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::expert::{EmbeddedRows, ExpertCache, RequestScratch};
+use crate::routing_trace::TraceStep;
 use crate::runner::{StepOutput, StepStats};
-use crate::simulate::TraceStep;
 
 /// How many layers ahead experts are predicted at the most.
 const LAYERS_AHEAD: usize = 2;

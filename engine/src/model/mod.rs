@@ -8,6 +8,7 @@ mod forward;
 mod latent_weights;
 pub(crate) mod memory;
 pub(crate) mod mixer;
+mod needs;
 mod rope;
 mod runner;
 pub mod weights;

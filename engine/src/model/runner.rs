@@ -7,9 +7,10 @@ use nestling_formats::{FeedForward, ModelConfig, TokenMixer};
 use super::activations::Activations;
 use super::forward::{Step, forward};
 use super::memory::{LayerMemory, MemoryShape};
+use super::needs::model_needs;
 use super::rope::{RopeAngles, rope_kinds};
 use super::weights::{Loader, Progress, Weights};
-use crate::backend::{Backend, ExpertPlace, ModelNeeds};
+use crate::backend::Backend;
 use crate::batch::{Batch, StepRows};
 use crate::cancel::CancelToken;
 use crate::driver::block_on;
@@ -22,10 +23,10 @@ use crate::expert::{
 use crate::kv_cache::{KvDtype, KvShape, PageId, pages_for};
 use crate::record::{Recorder, StepRecord};
 use crate::recurrent::{STATES_PER_SEQUENCE, StateId, StateShape};
+use crate::routing_trace::TraceStep;
 use crate::runner::{
     ModelRunner, PromptSteps, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
 };
-use crate::simulate::TraceStep;
 use crate::weights::ActivationMode;
 
 /// How a model is held.
@@ -112,15 +113,6 @@ impl<B: Backend> Default for StepScratch<B> {
     }
 }
 
-impl RunnerOptions {
-    fn place(&self) -> ExpertPlace {
-        match self.streaming {
-            None => ExpertPlace::Resident,
-            Some(_) => ExpertPlace::Streamed,
-        }
-    }
-}
-
 impl<B: Backend> Runner<B> {
     /// Loads a model. `cancel` is looked at once per expert; `progress` hears of every layer.
     ///
@@ -165,8 +157,8 @@ impl<B: Backend> Runner<B> {
         let angles = rope_kinds(config).iter().map(RopeAngles::new).collect();
         let shape = MemoryShape { kv_dtype: options.kv_dtype, pages, states };
         let memory = LayerMemory::of_model(&mut backend, config, shape)?;
-        let experts = (options.place(), options.activations);
-        backend.prepare(&ModelNeeds::of(&*source, experts, rows_max))?;
+        let streamed = options.streaming.as_ref().map(|_| options.activations);
+        backend.prepare(&model_needs(&*source, streamed, rows_max))?;
         let loader = Loader {
             backend: &mut backend,
             source: &*source,

@@ -17,7 +17,7 @@ use crate::batch::StepRows;
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::expert::source::{ExpertSource, Matrices};
-use crate::expert::{ExpertBiases, ExpertCache};
+use crate::expert::{ExpertCache, expert_biases};
 use crate::reads::ReadOptions;
 use crate::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 
@@ -522,7 +522,7 @@ impl<B: Backend> Loader<'_, B> {
         let count = u32::try_from(num_experts).unwrap_or(u32::MAX);
         let groups = self.source.experts(layer, count, self.threads, cancel)?;
         let (hidden, intermediate) = (config.hidden_size, moe_intermediate_size);
-        let biases = ExpertBiases::read(self.source, layer)?;
+        let biases = expert_biases(self.source, layer)?;
         let upload = |(expert, group)| {
             let biases = biases.as_ref().map(|biases| biases.of(expert));
             self.feed_forward(group, (hidden, intermediate), biases)

@@ -11,9 +11,9 @@ mod tests;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Moment;
-use crate::expert::StreamStats;
 use crate::reads::{ReadClass, ReadTiming};
 use crate::residency::PlaneId;
+use crate::stream_stats::StreamStats;
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! What a cache that knows the whole trace, but never changes, would have to read.
 
-use super::trace::RoutingTrace;
 use super::uses::uses_of;
 use crate::residency::{ExpertTable, PLANES};
+use crate::routing_trace::RoutingTrace;
 
 /// Planes and bytes of the best static set for a part of a trace.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -6,11 +6,11 @@ use nestling_formats::{Level, Plane};
 
 use super::machine::Disk;
 use super::synthetic::Normal;
-use super::trace::{LayerRouting, TraceStep};
 use super::uses::{Use, uses_of};
 use super::{CacheUnit, LatePlanes, Outcome, SimulationOptions};
 use crate::residency::order::{Job, order};
 use crate::residency::{Admission, PlaneId, PlaneState, Residency};
+use crate::routing_trace::{LayerRouting, TraceStep};
 
 /// Seed of the predictions' faults.
 const SEED: u64 = 0x5eed;

@@ -3,8 +3,8 @@
 
 use nestling_formats::Level;
 
-use super::trace::RoutingTrace;
 use crate::residency::{ExpertTable, PLANES};
+use crate::routing_trace::RoutingTrace;
 
 /// Bisections of the threshold.
 const BISECTIONS: usize = 40;

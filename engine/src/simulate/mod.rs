@@ -9,14 +9,13 @@ mod machine;
 mod synthetic;
 #[cfg(test)]
 mod tests;
-mod trace;
 mod uses;
 
+pub use crate::routing_trace::{LayerRouting, RoutingTrace, TraceShape, TraceStep, TraceWriter};
 pub use hindsight::{StaticOptimum, best_static};
 pub use levels::{mean_level, route_levels};
 pub use machine::Machine;
 pub use synthetic::SyntheticRouting;
-pub use trace::{LayerRouting, RoutingTrace, TraceShape, TraceStep, TraceWriter};
 
 use std::sync::Arc;
 

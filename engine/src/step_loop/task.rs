@@ -9,7 +9,7 @@ use crate::cancel::CancelToken;
 use crate::clock::Moment;
 use crate::error::EngineError;
 use crate::event::{Event, FinishReason, Finished, Stats, Usage};
-use crate::generate::EventBuffer;
+use crate::event_buffer::EventBuffer;
 use crate::model_core::ModelCore;
 use crate::runner::StepStats;
 use crate::sequence::Sequence;

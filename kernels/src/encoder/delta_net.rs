@@ -3,8 +3,8 @@
 use nestling_engine::EngineError;
 use nestling_engine::backend::DeltaNet;
 use nestling_engine::batch::StepRows;
+use nestling_engine::batch::{Run, runs};
 use nestling_engine::device::{check_limit, expect};
-use nestling_engine::recurrent::{Run, runs};
 
 use super::{HEAD_DIM_MAX, Tools};
 use crate::backend::CudaBackend;

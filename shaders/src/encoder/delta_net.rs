@@ -4,8 +4,9 @@ use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::DeltaNet;
 use nestling_engine::batch::StepRows;
+use nestling_engine::batch::{Run, runs};
 use nestling_engine::device::expect;
-use nestling_engine::recurrent::{Run, StateId, runs};
+use nestling_engine::recurrent::StateId;
 use nestling_formats::DeltaNetConfig;
 
 use super::Tools;

@@ -8,11 +8,11 @@ use super::expect;
 use super::products::ROW_COST;
 use crate::backend::DeltaNet;
 use crate::batch::StepRows;
+use crate::batch::{Run, runs};
 use crate::cpu::delta_net::{DeltaHead, factors, window_row};
 use crate::cpu::device::{Cpu, CpuBuffer, Team};
 use crate::cpu::states::CpuStates;
 use crate::error::EngineError;
-use crate::recurrent::{Run, runs};
 use crate::recycle::recycle;
 
 /// Most positions that a convolution sees.

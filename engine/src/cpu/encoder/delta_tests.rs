@@ -194,7 +194,7 @@ fn states_that_do_not_fit_the_rows_are_refused() {
             assert!(matches!(refused, Err(EngineError::Mismatch { .. })), "{name}");
         }
         let mut out = Vec::new();
-        assert!(crate::recurrent::runs(&split, &mut out).is_err(), "rows apart");
+        assert!(crate::batch::runs(&split, &mut out).is_err(), "rows apart");
         assert_eq!(layer.state(0), before);
     }
     refuse(Layer::new(Cpu::new(1), SHAPES[1]));

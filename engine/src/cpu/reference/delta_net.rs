@@ -5,11 +5,11 @@ use nestling_formats::DeltaNetConfig;
 use super::{Reference, ReferenceBuffer, expect};
 use crate::backend::DeltaNet;
 use crate::batch::StepRows;
+use crate::batch::runs;
 use crate::cpu::delta_net::{conv_silu, factors};
 use crate::cpu::math;
 use crate::cpu::states::CpuStates;
 use crate::error::EngineError;
-use crate::recurrent::runs;
 
 pub(super) fn delta_net(
     net: &DeltaNet<Reference>,

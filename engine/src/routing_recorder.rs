@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{ExpertUse, Routing};
-use crate::simulate::{LayerRouting, RoutingTrace, TraceShape, TraceStep};
+use crate::routing_trace::{LayerRouting, RoutingTrace, TraceShape, TraceStep};
 
 /// Records the routing of a model's steps while it is asked to. Costs a look at a flag per layer
 /// where it is not.
@@ -35,7 +35,7 @@ struct Recording {
 
 impl RoutingRecorder {
     /// A recorder of a model with so many experts in each layer.
-    pub(super) fn new(experts: impl Iterator<Item = usize>) -> Self {
+    pub(crate) fn new(experts: impl Iterator<Item = usize>) -> Self {
         let experts = experts.map(|count| u32::try_from(count).unwrap_or(u32::MAX)).collect();
         let shape = TraceShape { experts, experts_per_token: 1 };
         let recording = Mutex::new(Recording {
@@ -77,17 +77,17 @@ impl RoutingRecorder {
     }
 
     /// Whether it wants to know the routing of this step.
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Acquire)
     }
 
     /// Whether it wants to know what the router saw.
-    pub(super) fn keeps_hidden(&self) -> bool {
+    pub(crate) fn keeps_hidden(&self) -> bool {
         self.on.load(Ordering::Acquire) && self.lock().keep == Keep::HiddenToo
     }
 
     /// A step begins.
-    pub(super) fn begin_step(&self) {
+    pub(crate) fn begin_step(&self) {
         if !self.on.load(Ordering::Acquire) {
             return;
         }
@@ -105,7 +105,7 @@ impl RoutingRecorder {
     }
 
     /// Adds a layer's routing to the step, with the levels of its uses and what the router saw.
-    pub(super) fn layer(
+    pub(crate) fn layer(
         &self,
         layer: usize,
         (routing, hidden): (&Routing, &[f32]),

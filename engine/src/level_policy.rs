@@ -1,8 +1,42 @@
-//! Thresholds, and the settings of dual routing that a row carries.
+//! Levels that a row is computed with: one for every expert, or by thresholds of dual routing.
 
 use nestling_formats::Level;
 
-use super::PlaneWorth;
+/// What each plane of an expert is worth to a token, to be compared with a threshold; infinite for a
+/// plane that is always used, negative for one that never is. The first plane is used whatever it is
+/// worth, and one above a plane that is not used is not.
+pub type PlaneWorth = [f32; 5];
+
+/// Which levels a row is computed with. A function of settings alone, never of what is resident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LevelPolicy {
+    /// Every expert at this level.
+    Fixed(Level),
+    /// Every expert at the level that it is worth to the token; see [`crate::dual`].
+    Dual(DualPolicy),
+}
+
+impl LevelPolicy {
+    /// The level of the model that dense matrices, embedding and head are computed at. What
+    /// prefix that means is in the store: its sections hold dense matrices further than experts.
+    pub fn dense(self) -> Level {
+        self.level_max()
+    }
+
+    /// The highest level that may be asked for.
+    pub fn level_max(self) -> Level {
+        match self {
+            Self::Fixed(level) => level,
+            Self::Dual(policy) => policy.highest,
+        }
+    }
+
+    /// Whether planes that are late are left out, P2 never.
+    pub fn leaves_out_late(self) -> bool {
+        matches!(self, Self::Dual(DualPolicy { mode: LevelMode::Elastic, .. }))
+    }
+}
 
 /// What a plane must take away of a token's squared error, per byte, to be used; in the units of the
 /// store's error drops. Never negative and never NaN, so that it has an order and an identity.

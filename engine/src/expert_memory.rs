@@ -15,7 +15,7 @@ pub struct ExpertMemory {
 }
 
 impl ExpertMemory {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let wanted_bytes = AtomicU64::new(u64::MAX);
         Self { wanted_bytes, shed_bytes: AtomicU64::new(0), used_bytes: AtomicU64::new(0) }
     }
@@ -36,18 +36,18 @@ impl ExpertMemory {
     }
 
     /// The budget that was asked for since this was asked last.
-    pub(super) fn take_wanted(&self) -> Option<u64> {
+    pub(crate) fn take_wanted(&self) -> Option<u64> {
         let wanted = self.wanted_bytes.swap(u64::MAX, Ordering::AcqRel);
         (wanted != u64::MAX).then_some(wanted)
     }
 
     /// The bytes that are to go since this was asked last.
-    pub(super) fn take_shed(&self) -> u64 {
+    pub(crate) fn take_shed(&self) -> u64 {
         self.shed_bytes.swap(0, Ordering::AcqRel)
     }
 
     /// Says how many bytes are held.
-    pub(super) fn set_used(&self, bytes: u64) {
+    pub(crate) fn set_used(&self, bytes: u64) {
         self.used_bytes.store(bytes, Ordering::Release);
     }
 }

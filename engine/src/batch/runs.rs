@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::StateId;
-use crate::batch::StepRows;
+use super::StepRows;
 use crate::error::EngineError;
+use crate::recurrent::StateId;
 
 /// Rows of one sequence up to a state that the step writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
