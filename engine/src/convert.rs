@@ -5,6 +5,7 @@
 //! rows. What is written is kept: after an interruption the same call goes on where the last one
 //! stopped, and the finished store has the same bytes.
 
+mod block;
 mod cut;
 mod error;
 mod fitter;

@@ -5,7 +5,7 @@ use nestling_formats::nested::{
 };
 use nestling_formats::{MatrixId, MatrixKind};
 
-use super::quantize::Block;
+use super::block::Block;
 use super::{Conversion, ConvertError};
 use crate::calibrate::{Calibrator, first_with_inputs_of};
 

@@ -3,7 +3,8 @@
 use nestling_formats::store::{Encoding, Group, GroupId};
 use nestling_formats::{Level, MatrixKind, Plane};
 
-use super::quantize::{Coded, blocks};
+use super::block::blocks;
+use super::quantize::Coded;
 use super::sensitivity::{CodedMatrix, ExpertErrors, LevelErrors, decode, drops, expert_errors};
 use super::{Conversion, ConvertError};
 use crate::calibrate::{Calibrator, RoutedSample};

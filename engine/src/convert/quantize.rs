@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use nestling_formats::nested::{
-    Calibrated, GROUP, InputTransform, NestedCodec, QuantizedMatrix, ScaleSteps, TILE_ROWS,
+    Calibrated, GROUP, InputTransform, NestedCodec, QuantizedMatrix, ScaleSteps,
     quantize_calibrated, quantize_matrix, quantize_mxfp4, reorder_columns,
 };
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, MatrixData, pack_extent};
 use nestling_formats::{FloatId, MatrixId, MatrixKind, Plane};
 
+use super::block::{Block, blocks, made};
 use super::fitter::Fitter;
 use super::inputs::Inputs;
 use super::plan::source_id;
@@ -18,60 +19,16 @@ use super::source_error::{MatrixSums, encode};
 use super::{Conversion, ConvertError, work};
 use crate::calibrate::Calibrator;
 
-/// Weights that are coded between two looks at the cancel token.
-const BLOCK_WEIGHTS: usize = 1 << 20;
-
 /// Bytes for the second moments of the experts that are coded at the same time.
 const MOMENT_BYTES: usize = 2 << 30;
 
 /// Squares of the inputs' number that an expert takes meanwhile: sums, moments, factor.
 const MOMENT_COPIES: usize = 6;
 
-/// Rows `from..to` of a matrix of the checkpoint.
-#[derive(Clone, Copy)]
-pub(super) struct Block {
-    /// The matrix that is made of it.
-    pub made: MatrixId,
-    /// The matrix in the checkpoint.
-    pub id: MatrixId,
-    pub from: usize,
-    pub to: usize,
-    pub cols: usize,
-}
-
-impl Block {
-    /// Rows of the block.
-    pub fn rows(&self) -> usize {
-        self.to - self.from
-    }
-
-    /// At most that many of its first rows.
-    pub fn first_rows(self, rows: usize) -> Self {
-        Self { to: self.to.min(self.from + rows), ..self }
-    }
-}
-
 /// One matrix as it goes into an extent.
 pub(super) enum Coded {
     Nested(QuantizedMatrix),
     Floats(Vec<u8>),
-}
-
-/// Blocks of whole tiles.
-pub(super) fn blocks(
-    group: &GroupId,
-    id: MatrixId,
-    matrix: &Matrix,
-) -> impl Iterator<Item = Block> + use<> {
-    let (rows, cols) = (matrix.rows, matrix.cols);
-    let made = made(group, matrix);
-    let step = (BLOCK_WEIGHTS / cols / TILE_ROWS).max(1) * TILE_ROWS;
-    let to = move |from: usize| rows.min(from + step);
-    (0..rows).step_by(step).map(move |from| Block { made, id, from, to: to(from), cols })
-}
-
-fn made(group: &GroupId, matrix: &Matrix) -> MatrixId {
-    MatrixId { kind: matrix.kind, layer: group.layer(), expert: group.expert() }
 }
 
 impl Conversion<'_> {

@@ -4,8 +4,8 @@ use nestling_formats::nested::{
     NestedCodec, NestedError, TILE_ROWS, TableRefit, quantize_calibrated,
 };
 
+use super::block::Block;
 use super::inputs::Inputs;
-use super::quantize::Block;
 use super::{Conversion, ConvertError};
 use crate::calibrate::Calibrator;
 

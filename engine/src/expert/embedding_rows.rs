@@ -1,25 +1,20 @@
 //! Rows of an embedding that stays in its store.
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 
 use nestling_formats::Level;
 use nestling_formats::nested::Layout;
-use nestling_formats::store::{
-    Encoding, Group, GroupId, Index, RowError, RowScratch, Store, StoreError, StoredRows,
-};
+use nestling_formats::store::{Encoding, Group, GroupId, Index, Store, StoredRows};
 
 #[cfg(not(target_family = "wasm"))]
 use super::row_reader::RowReader;
+use super::row_table::{EmbeddedRows, RowTable, WantedRow, failed};
 use crate::batch::StepRows;
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
 #[cfg(not(target_family = "wasm"))]
 use crate::reads::ReadMethod;
 use crate::reads::ReadOptions;
-
-/// How often a row is tried again after an interruption.
-const RETRIES_MAX: usize = 64;
 
 /// Rows of an embedding that stays in its store: one that is coded row by row, and is not what the
 /// head is made of.
@@ -41,63 +36,6 @@ pub struct EmbeddingRows {
     /// Who reads; none for whoever asks.
     #[cfg(not(target_family = "wasm"))]
     reader: Option<RowReader>,
-}
-
-/// Rows of a step; keeps its memory.
-#[derive(Debug, Default)]
-pub struct EmbeddedRows {
-    /// `[T, hidden_size]`.
-    pub values: Vec<f32>,
-    pub(super) wanted: Vec<WantedRow>,
-    scratch: RowScratch,
-}
-
-/// A row, and the prefix of its codes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WantedRow {
-    row: u32,
-    prefix: Level,
-}
-
-/// The rows themselves.
-#[derive(Debug)]
-pub(super) struct RowTable {
-    rows: StoredRows,
-}
-
-impl RowTable {
-    /// Puts a row into `out`, `[hidden_size]`; what was interrupted is tried again.
-    pub fn read(
-        &self,
-        wanted: WantedRow,
-        scratch: &mut RowScratch,
-        out: &mut [f32],
-    ) -> Result<(), EngineError> {
-        let mut retries = 0;
-        loop {
-            match self.rows.read(wanted.prefix, wanted.row as usize, scratch, out) {
-                Err(RowError::Store(StoreError::Io { source, .. }))
-                    if source.kind() == ErrorKind::Interrupted && retries < RETRIES_MAX =>
-                {
-                    retries += 1;
-                }
-                read => return read.map_err(failed),
-            }
-        }
-    }
-
-    /// Elements of a row.
-    pub fn cols(&self) -> usize {
-        self.rows.cols()
-    }
-
-    /// What is said of a row that takes too long.
-    #[cfg(not(target_family = "wasm"))]
-    pub fn stalled(&self, wanted: Option<&WantedRow>, seconds: f64) -> EngineError {
-        let (file, offset, length) =
-            self.rows.place(wanted.map_or(0, |wanted| wanted.row as usize));
-        EngineError::ReadStalled { file, offset, length, seconds }
-    }
 }
 
 impl EmbeddingRows {
@@ -182,13 +120,5 @@ impl EmbeddingRows {
         values.resize(wanted.len() * self.cols(), 0.0);
         let mut all = wanted.iter().zip(values.chunks_exact_mut(self.cols().max(1)));
         all.try_for_each(|(row, out)| self.table.read(*row, scratch, out))
-    }
-}
-
-fn failed(error: RowError) -> EngineError {
-    match error {
-        RowError::Nested(error) => error.into(),
-        RowError::Store(error) => error.into(),
-        _ => EngineError::mismatch("a row of the embedding", "readable", error),
     }
 }

@@ -18,10 +18,12 @@ mod request;
 mod routed;
 #[cfg(not(target_family = "wasm"))]
 mod row_reader;
+mod row_table;
 mod shape;
 mod slot;
 pub mod source;
 pub mod store;
+mod stored;
 pub mod streamed;
 mod tag;
 
@@ -32,12 +34,13 @@ pub use crate::stream_stats::StreamStats;
 pub use bias::expert_biases;
 pub use cache::{ExpertCache, RequestScratch};
 pub use checkpoint::CheckpointSource;
+pub use embedding_rows::EmbeddingRows;
 pub(crate) use embedding_rows::rows_that_stay;
-pub use embedding_rows::{EmbeddedRows, EmbeddingRows};
 pub use float_tables::FloatTables;
 pub use host_rule::{HostExperts, HostSpeeds};
 pub use on_host::HostOptions;
 pub use prefetch::Prefetch;
+pub use row_table::EmbeddedRows;
 pub use source::{ExpertSource, Matrices, Scan};
 pub use store::StoreSource;
 pub use streamed::StreamOptions;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nestling_formats::store::RowScratch;
 
-use super::embedding_rows::{EmbeddedRows, RowTable, WantedRow};
+use super::row_table::{EmbeddedRows, RowTable, WantedRow};
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::reads::Threads;

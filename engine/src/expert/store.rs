@@ -11,32 +11,23 @@ use nestling_formats::nested::{
 #[cfg(not(target_family = "wasm"))]
 use nestling_formats::store::MappedStore;
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, Part, PartItem, Store};
-use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, ModelConfig, Plane};
+use nestling_formats::{Level, ModelConfig, Plane};
 
-use super::embedding_rows::EmbeddingRows;
 use super::owned::{GroupPlanes, Planes, Wanted, read_groups};
-use super::shape;
-#[cfg(not(target_family = "wasm"))]
-use super::source::read_experts;
-use super::source::{ExpertSource, Matrices, Scan};
+use super::source::{Matrices, Scan};
 use crate::allocation::Allocation;
 use crate::arena::AlignedBytes;
-use crate::backend::ExpertShape;
 use crate::cancel::CancelToken;
-use crate::dual::ExpertSensitivities;
 use crate::error::EngineError;
-use crate::reads::{ArrivedPlane, ReadOptions};
-use crate::weights::{
-    ActivationMode, ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions,
-};
+use crate::weights::{ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions};
 
 /// Takes weights from a store, at any level that it holds.
 pub struct StoreSource {
-    store: Arc<Store>,
+    pub(super) store: Arc<Store>,
     #[cfg(not(target_family = "wasm"))]
-    mapped: Option<MappedStore>,
-    config: ModelConfig,
-    level: Level,
+    pub(super) mapped: Option<MappedStore>,
+    pub(super) config: ModelConfig,
+    pub(super) level: Level,
     allocation: Option<Arc<Allocation>>,
 }
 
@@ -91,17 +82,17 @@ impl StoreSource {
     }
 
     /// The levels that the matrices of a group were allocated; none without an allocation.
-    fn allocated_levels(&self, group: &Group) -> &[Level] {
+    pub(super) fn allocated_levels(&self, group: &Group) -> &[Level] {
         self.allocation.as_ref().map(|a| a.levels(&group.id)).unwrap_or_default()
     }
 
-    fn group(&self, id: &GroupId) -> Result<&Group, EngineError> {
+    pub(super) fn group(&self, id: &GroupId) -> Result<&Group, EngineError> {
         let missing = || EngineError::mismatch(id.to_string(), "in the store", "missing");
         self.store.group(id).ok_or_else(missing)
     }
 
     /// The matrices of several groups, in memory of our own.
-    fn read(
+    pub(super) fn read(
         &self,
         groups: &[&Group],
         threads: usize,
@@ -120,7 +111,7 @@ impl StoreSource {
 
     /// The matrices of a group, used in place.
     #[cfg(not(target_family = "wasm"))]
-    fn map(&self, mapped: &MappedStore, group: &Group) -> Result<Matrices, EngineError> {
+    pub(super) fn map(&self, mapped: &MappedStore, group: &Group) -> Result<Matrices, EngineError> {
         let mut planes: GroupPlanes = vec![Default::default(); group.matrices.len()];
         for extent in Plane::ALL.into_iter().take(self.planes(group)) {
             let found = self.store.index().extent(group, extent);
@@ -136,7 +127,7 @@ impl StoreSource {
 
     /// Puts the parts of an extent in their matrices' places; those above an allocated level stay
     /// out.
-    fn place_parts(
+    pub(super) fn place_parts(
         &self,
         group: &Group,
         extent: Plane,
@@ -176,7 +167,7 @@ impl StoreSource {
         group.parts(extent).unwrap_or_default().into_iter().filter_map(used)
     }
 
-    fn bind_group(
+    pub(super) fn bind_group(
         &self,
         group: &Group,
         planes: GroupPlanes,
@@ -224,7 +215,7 @@ impl StoreSource {
 
     /// The prefix of a matrix at each level of the model. A function of the whole store's sections,
     /// so that a store that was cut gives the same.
-    fn levels(&self, group: &Group, matrix: &Matrix) -> [Level; 5] {
+    pub(super) fn levels(&self, group: &Group, matrix: &Matrix) -> [Level; 5] {
         let mut best = Level::L2;
         Level::ALL.map(|level| {
             let planes = self.store.index().planes_at(group, level);
@@ -256,7 +247,7 @@ fn merge(
 }
 
 /// The same codes in the layout that products read.
-fn tiled(matrix: &NestedMatrix) -> Result<NestedMatrix, EngineError> {
+pub(super) fn tiled(matrix: &NestedMatrix) -> Result<NestedMatrix, EngineError> {
     let view = matrix.view()?;
     let (rows, cols) = (matrix.rows(), matrix.cols());
     let (tiles, groups) = (view.tiles(), view.groups());
@@ -292,142 +283,4 @@ fn tiled(matrix: &NestedMatrix) -> Result<NestedMatrix, EngineError> {
     let (p2, p6, p8) = (pack(Plane::P2)?, held(Plane::P6)?, held(Plane::P8)?);
     let regions = PlaneRegions { p2, p3, p4, p34: merged, p6, p8 };
     matrix.with_layout(Layout::Tile16, regions)
-}
-
-impl ExpertSource for StoreSource {
-    fn config(&self) -> &ModelConfig {
-        &self.config
-    }
-
-    fn level_max(&self) -> Option<Level> {
-        Some(self.level)
-    }
-
-    fn matrices(&self, id: &GroupId) -> Result<Matrices, EngineError> {
-        let tied = *id == GroupId::Head && self.config.tie_word_embeddings;
-        if tied && self.store.group(id).is_none() {
-            return self.tied_head();
-        }
-        let group = self.group(id)?;
-        #[cfg(not(target_family = "wasm"))]
-        if let Some(mapped) = &self.mapped {
-            return self.map(mapped, group);
-        }
-        let read = self.read(&[group], 1, &CancelToken::new())?;
-        let missing = || EngineError::mismatch(id.to_string(), "in the store", "missing");
-        read.into_iter().next().ok_or_else(missing)
-    }
-
-    fn experts(
-        &self,
-        layer: u32,
-        experts: u32,
-        threads: usize,
-        cancel: &CancelToken,
-    ) -> Result<Vec<Matrices>, EngineError> {
-        #[cfg(not(target_family = "wasm"))]
-        if self.mapped.is_some() {
-            return read_experts(self, layer, experts, threads, cancel);
-        }
-        let groups = (0..experts).map(|expert| self.group(&GroupId::expert_of(layer, expert)));
-        self.read(&groups.collect::<Result<Vec<_>, _>>()?, threads, cancel)
-    }
-
-    fn sensitivities(&self) -> ExpertSensitivities {
-        ExpertSensitivities::of_index(self.store.index())
-    }
-
-    fn store(&self) -> Option<&Arc<Store>> {
-        Some(&self.store)
-    }
-
-    fn embedding_rows(&self, options: &ReadOptions) -> Result<Option<EmbeddingRows>, EngineError> {
-        #[cfg(not(target_family = "wasm"))]
-        if self.mapped.is_some() {
-            return Ok(None);
-        }
-        let group = self.group(&GroupId::Embedding)?;
-        let Some(matrix) = group.matrices.first() else { return Ok(None) };
-        let mut levels = self.levels(group, matrix);
-        if let Some(cap) = self.allocated_levels(group).first() {
-            levels = levels.map(|level| level.min(*cap));
-        }
-        EmbeddingRows::open(&self.store, group, (levels, self.level), options)
-    }
-
-    fn planes_of(&self, expert: ExpertId, level: Level) -> usize {
-        let Some(group) = self.store.group(&GroupId::Expert(expert)) else { return 0 };
-        let planes = self.store.index().planes_at(group, level).unwrap_or(0);
-        planes.min(self.planes(group))
-    }
-
-    fn bind_expert(
-        &self,
-        expert: ExpertId,
-        arrived: &[Arc<ArrivedPlane>],
-        scan: Scan,
-    ) -> Result<Matrices, EngineError> {
-        let group = self.group(&GroupId::Expert(expert))?;
-        let mut planes: GroupPlanes = vec![Default::default(); group.matrices.len()];
-        for (extent, bytes) in Plane::ALL.into_iter().zip(arrived) {
-            let region = |range: Range<usize>| {
-                ByteRegion::new(Arc::<ArrivedPlane>::clone(bytes), range.start, range.len())
-            };
-            self.place_parts(group, extent, &region, &mut planes);
-        }
-        self.bind_group(group, planes, scan)
-    }
-
-    fn plane_parts(
-        &self,
-        expert: ExpertId,
-        plane: Plane,
-    ) -> Vec<(MatrixKind, Plane, Range<usize>)> {
-        let Some(group) = self.store.group(&GroupId::Expert(expert)) else { return Vec::new() };
-        self.parts_used(group, plane)
-            .map(|(matrix, plane, range)| (matrix.kind, plane, range))
-            .collect()
-    }
-
-    fn expert_shape(
-        &self,
-        layer: usize,
-        activations: ActivationMode,
-    ) -> Result<Option<ExpertShape>, EngineError> {
-        shape::of_layer(self, layer, activations)
-    }
-
-    fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
-        let Some(group) = self.store.group(&GroupId::Floats { layer }) else {
-            return Ok(Vec::new());
-        };
-        let missing = || EngineError::mismatch(group.id.to_string(), "in the store", "missing");
-        let extent = self.store.extent(group, Plane::P2).ok_or_else(missing)?;
-        let bytes = self.store.read_extent_vec(extent)?;
-        let mut list = Vec::with_capacity(group.tensors.len());
-        for part in group.parts(Plane::P2).unwrap_or_default() {
-            let PartItem::Tensor { tensor } = part.item else { continue };
-            let tensor = group.tensors.get(tensor).ok_or_else(missing)?;
-            let mut values = vec![0.0; tensor.shape.iter().product()];
-            tensor.dtype.decode(bytes.get(part.range).ok_or_else(missing)?, &mut values);
-            list.push((tensor.kind, values));
-        }
-        Ok(list)
-    }
-}
-
-impl StoreSource {
-    /// The head of a store that holds the embedding alone.
-    fn tied_head(&self) -> Result<Matrices, EngineError> {
-        let embedding = self.matrices(&GroupId::Embedding)?;
-        let mut list = Vec::new();
-        for (_, matrix) in embedding.list {
-            let matrix = match matrix {
-                MatrixWeights::Nested(matrix) => MatrixWeights::Nested(tiled(&matrix)?),
-                float @ MatrixWeights::Float(_) => float,
-            };
-            list.push((MatrixKind::Head, matrix));
-        }
-        Ok(Matrices { group: GroupId::Head, list })
-    }
 }

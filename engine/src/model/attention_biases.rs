@@ -4,7 +4,7 @@ use nestling_formats::{
     AttentionBias, AttentionConfig, FloatKind, MatrixKind, ModelConfig, OutputGate,
 };
 
-use super::weights::Floats;
+use super::floats::Floats;
 use crate::error::EngineError;
 
 /// The bias of each product that has one.

@@ -3,9 +3,10 @@
 use nestling_formats::{FloatKind, LatentConfig, MatrixKind, ModelConfig};
 
 use super::activations::latent_shapes;
+use super::floats::Floats;
 use super::mixer::{LatentWeights, latent};
 use super::rope::rope_kinds;
-use super::weights::{Floats, Loader};
+use super::weights::Loader;
 use crate::backend::{AttentionHeads, Backend, HeadMatrices, HeadNorm, Linear};
 use crate::error::EngineError;
 use crate::expert::source::Matrices;

@@ -4,6 +4,7 @@ mod activations;
 mod attention_biases;
 mod embedding;
 pub(crate) mod feed_forward;
+mod floats;
 mod forward;
 mod latent_weights;
 pub(crate) mod memory;

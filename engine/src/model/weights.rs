@@ -10,6 +10,7 @@ use nestling_formats::{
 use super::Embedding;
 use super::activations::{attention_shapes, delta_net_shapes};
 use super::attention_biases::AttentionBiases;
+use super::floats::Floats;
 use super::mixer::{AttentionWeights, DeltaNetWeights, MixerWeights, attention};
 use super::rope::rope_kinds;
 use crate::backend::{AttentionHeads, Backend, DeltaNet, FeedForward, HeadNorm, Linear, Router};
@@ -554,37 +555,5 @@ impl<B: Backend> Loader<'_, B> {
             up: upload(MatrixKind::Up, up, intermediate, hidden)?,
             down: upload(MatrixKind::Down, down, hidden, intermediate)?,
         })
-    }
-}
-
-/// The float tensors of a layer.
-pub(super) struct Floats {
-    layer: Option<u32>,
-    list: Vec<(FloatKind, Vec<f32>)>,
-}
-
-impl Floats {
-    fn read(source: &dyn ExpertSource, layer: Option<u32>) -> Result<Self, EngineError> {
-        Ok(Self { layer, list: source.floats(layer)? })
-    }
-
-    pub(super) fn get(&self, kind: FloatKind, size: usize) -> Result<&[f32], EngineError> {
-        let found = self.list.iter().find(|(found, _)| *found == kind);
-        let values = found.map_or(&[][..], |(_, values)| values);
-        if values.len() == size {
-            return Ok(values);
-        }
-        let layer = self.layer.map_or("the model".into(), |layer| format!("layer {layer}"));
-        let what = format!("{kind:?} of {layer}");
-        Err(EngineError::mismatch(what, format!("{size} values"), values.len()))
-    }
-
-    pub(super) fn upload<B: Backend>(
-        &self,
-        backend: &mut B,
-        kind: FloatKind,
-        size: usize,
-    ) -> Result<B::Floats, EngineError> {
-        backend.upload_floats(self.get(kind, size)?)
     }
 }

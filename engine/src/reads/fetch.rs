@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use nestling_formats::store::{Extent, StoreError};
 
 use super::buffers::ArrivedPlane;
+use super::options::RETRIES_MAX;
 #[cfg(target_os = "linux")]
 use super::plain::{PlainFiles, Way};
 use super::queue::Job;
@@ -13,9 +14,6 @@ use super::shared::Shared;
 #[cfg(target_os = "linux")]
 use super::transfer::{Progress, Transfer};
 use crate::error::EngineError;
-
-/// How often one read is tried again after an interruption.
-pub(super) const RETRIES_MAX: usize = 64;
 
 /// Reads and checks one extent. A storage that panics is an error of this read.
 pub(super) fn fetch(shared: &Shared, job: &Job) -> Result<ArrivedPlane, EngineError> {

@@ -4,6 +4,8 @@
 //! compares every one with its checksum, and hands out the bytes in buffers that it uses again. A
 //! request that fails is an error of its own tag and of nothing else.
 
+#[cfg(target_os = "linux")]
+mod bell;
 mod buffers;
 #[cfg(target_os = "linux")]
 mod copy;
@@ -13,6 +15,8 @@ mod options;
 #[cfg(target_os = "linux")]
 mod plain;
 mod queue;
+#[cfg(not(target_family = "wasm"))]
+mod reader;
 #[cfg(target_os = "linux")]
 mod ring;
 mod shared;
@@ -26,6 +30,8 @@ mod tests;
 mod threads;
 #[cfg(target_os = "linux")]
 mod transfer;
+#[cfg(not(target_family = "wasm"))]
+mod workers;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -125,7 +131,7 @@ pub struct Reads {
     method: ReadMethod,
     /// Kept to be dropped.
     #[cfg(not(target_family = "wasm"))]
-    _workers: Option<threads::Workers>,
+    _workers: Option<workers::Workers>,
 }
 
 impl std::fmt::Debug for Reads {
@@ -160,7 +166,7 @@ impl Reads {
                 ReadMethod::Auto => ReadMethod::IoUring,
                 method => method,
             };
-            let workers = threads::Workers::start(&shared, method)?;
+            let workers = workers::Workers::start(&shared, method)?;
             return Ok(Self { method: workers.method(), shared, _workers: Some(workers) });
         }
         Ok(Self {

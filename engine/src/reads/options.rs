@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// How often one read is tried again after an interruption.
+pub(super) const RETRIES_MAX: usize = 64;
+
 /// How a [`super::Reads`] reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadOptions {

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -11,16 +11,18 @@ use std::time::Duration;
 use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use nestling_formats::store::Extent;
-use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use rustix::event::PollFlags;
 
+use super::bell::Bell;
 use super::buffers::{ArrivedPlane, Buffer};
 use super::copy::copy_past_cache;
 use super::fetch::{check_present, fetch};
 use super::plain::{PlainFiles, Way};
 use super::queue::Job;
+use super::reader::read_until_closed;
 use super::shared::{Shared, stall};
 use super::staging::{Area, Staging};
-use super::threads::{Threads, read_until_closed};
+use super::threads::Threads;
 use super::transfer::{Progress, Transfer};
 use crate::error::EngineError;
 
@@ -33,24 +35,6 @@ const CALL_BYTES_MAX: usize = 1 << 30;
 /// Marks what is no read.
 const BELL: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
-
-/// Wakes the thread that waits for its ring.
-pub(super) struct Bell(OwnedFd);
-
-impl Bell {
-    fn new() -> io::Result<Self> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
-    }
-
-    pub fn ring(&self) {
-        // The same number in any order of bytes. It fails only when it has been rung very often and is heard anyway.
-        let _ = rustix::io::write(self.0.as_fd(), &[1; 8]);
-    }
-
-    fn silence(&self) {
-        let _ = rustix::io::read(self.0.as_fd(), &mut [0u8; 8]);
-    }
-}
 
 /// Starts the thread. False where the store does not lie in plain files, or the system refuses.
 pub(super) fn start(shared: &Arc<Shared>, threads: &Threads) -> Result<bool, EngineError> {
@@ -185,7 +169,7 @@ impl Ring<'_> {
     /// Asks the kernel to say when the bell rings.
     fn listen(&mut self) -> io::Result<()> {
         let events = u32::from(PollFlags::IN.bits());
-        let poll = opcode::PollAdd::new(Fd(self.bell.0.as_raw_fd()), events).build();
+        let poll = opcode::PollAdd::new(Fd(self.bell.fd()), events).build();
         self.push(&poll.user_data(BELL))
     }
 

@@ -16,14 +16,14 @@ use nestling_formats::store::GroupId;
 use nestling_formats::store::{Extent, Store, StoreError};
 
 #[cfg(target_os = "linux")]
+use super::bell::Bell;
+#[cfg(target_os = "linux")]
 use super::buffers::buffer_bytes;
 use super::buffers::{ArrivedPlane, BufferPool};
 use super::options::Checks;
 #[cfg(target_os = "linux")]
 use super::plain::PlainFiles;
 use super::queue::{IdleReads, Job, Queue};
-#[cfg(target_os = "linux")]
-use super::ring::Bell;
 use super::{ReadClass, ReadCounters, ReadDone, ReadOptions, ReadRequest, ReadTiming};
 use crate::clock::Moment;
 use crate::error::EngineError;

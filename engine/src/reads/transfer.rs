@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::fetch::RETRIES_MAX;
+use super::options::RETRIES_MAX;
 use super::plain::Place;
 
 /// A read that may take several calls of the system.

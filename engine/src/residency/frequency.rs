@@ -11,7 +11,7 @@ use nestling_formats::{ExpertId, Plane};
 
 use super::PLANES;
 use super::blend::{Blend, MEMORIES};
-use super::policy::EvictionPolicy;
+use super::policy::{EvictionPolicy, Worth};
 use super::table::{ExpertTable, PlaneId};
 
 /// Counts are scaled down when the growth that stands for their decay reaches this.
@@ -22,17 +22,6 @@ const HALF_LIVES_MAX: f64 = 60.0;
 
 /// Tokens of observation that the shares of [`FrequencyOptions`] count as.
 const SHARES_TOKENS: f64 = 16.0;
-
-/// What a plane is kept for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Worth {
-    /// Bytes that need not be read again: right where every plane that is asked for is waited for.
-    #[default]
-    Bytes,
-    /// Error that need not be suffered: right where late planes are not waited for. Bases are, so
-    /// they come before all refinements.
-    Error,
-}
 
 /// How [`DecayedFrequency`] estimates.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use nestling_formats::{ExpertId, Plane};
 
 pub use counters::ResidencyCounters;
-pub use frequency::{DecayedFrequency, FrequencyOptions, Worth};
-pub use policy::{EvictionPolicy, LeastRecentlyUsed, StaticHotSet};
+pub use frequency::{DecayedFrequency, FrequencyOptions};
+pub use policy::{EvictionPolicy, LeastRecentlyUsed, StaticHotSet, Worth};
 pub use table::{BLOCK_BYTES, ExpertEntry, ExpertTable, PlaneId};
 
 use crate::error::EngineError;

@@ -5,8 +5,18 @@ use std::sync::Arc;
 use nestling_formats::{ExpertId, Plane};
 
 use super::PLANES;
-use super::frequency::Worth;
 use super::table::{ExpertTable, PlaneId};
+
+/// What a plane is kept for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Worth {
+    /// Bytes that need not be read again: right where every plane that is asked for is waited for.
+    #[default]
+    Bytes,
+    /// Error that need not be suffered: right where late planes are not waited for. Bases are, so
+    /// they come before all refinements.
+    Error,
+}
 
 /// What the planes of experts are worth keeping.
 ///

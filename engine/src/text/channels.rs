@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::messages::ToolCall;
-use super::output_parser::{CALL_BYTES_MAX, OutputEvent};
+use super::output_event::{CALL_BYTES_MAX, OutputEvent};
 use super::stop::longest_held;
 
 pub(super) const START: &str = "<|start|>";

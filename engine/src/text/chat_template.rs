@@ -10,9 +10,6 @@ use super::{EncodeOptions, OutputFormat, SpecialText, TemplateTime, TextError, T
 /// Longest template that is compiled.
 const TEMPLATE_BYTES_MAX: usize = 1 << 20;
 
-/// The name under which the template is compiled; an error's line belongs to it.
-pub(super) const TEMPLATE_NAME: &str = "chat_template";
-
 /// How special-token text inside messages reaches the model.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum ContentTokens<'a> {

@@ -21,8 +21,15 @@ pub struct DetokenizeStream {
     emitted: usize,
 }
 
+impl Tokenizer {
+    /// A stream that turns token ids into text as they come, never cutting a character.
+    pub fn decode_stream(&self, keep_special: bool) -> DetokenizeStream {
+        DetokenizeStream::new(self.clone(), keep_special)
+    }
+}
+
 impl DetokenizeStream {
-    pub(super) fn new(tokenizer: Tokenizer, keep_special: bool) -> Self {
+    fn new(tokenizer: Tokenizer, keep_special: bool) -> Self {
         let kept = vec![];
         Self { tokenizer, keep_special, kept, pending: vec![], window: vec![], emitted: 0 }
     }

@@ -1,24 +1,9 @@
 //! A model's raw output, split into answer, reasoning and tool calls as it comes.
 
 use super::channels::ChannelParser;
-use super::messages::ToolCall;
+use super::output_event::OutputEvent;
 use super::output_format::OutputFormat;
 use super::tagged_output::TaggedParser;
-
-/// Longest tool call; beyond it the text is passed on as it is.
-pub(super) const CALL_BYTES_MAX: usize = 1 << 20;
-
-/// One piece of a model's output.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum OutputEvent {
-    /// Words of the answer.
-    Text(String),
-    /// Words of the reasoning before it.
-    Reasoning(String),
-    /// A complete tool call.
-    ToolCall(ToolCall),
-}
 
 /// Splits text, as it comes, into events. Markers may be cut anywhere; what may be the start of
 /// one is held back.

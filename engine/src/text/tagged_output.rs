@@ -1,7 +1,7 @@
 //! Output whose reasoning and tool calls stand between tags.
 
+use super::output_event::{CALL_BYTES_MAX, OutputEvent};
 use super::output_format::TaggedFormat;
-use super::output_parser::{CALL_BYTES_MAX, OutputEvent};
 use super::stop::longest_held;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,12 +11,14 @@ use std::error::Error as StdError;
 use std::io;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Rest, Serde, ValueKind};
+use minijinja::value::{Rest, Serde};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 
 use super::TextError;
-use super::chat_template::TEMPLATE_NAME;
 use super::template_json::{python_text, to_json};
+
+/// The name under which the template is compiled; an error's line belongs to it.
+const TEMPLATE_NAME: &str = "chat_template";
 
 /// Template instructions per rendering; Qwen3's template needs about 150 per message.
 const FUEL: u64 = 5_000_000;
@@ -264,9 +266,4 @@ fn without_generation_tags(source: &str) -> Cow<'_, str> {
     }
     out.push_str(rest);
     Cow::Owned(out)
-}
-
-/// Whether a value is a map, a sequence or another thing to walk through.
-pub(super) fn is_container(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Iterable)
 }

@@ -3,8 +3,6 @@
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-use super::template_environment::is_container;
-
 /// Deepest nesting that is printed.
 const DEPTH_MAX: usize = 64;
 
@@ -241,4 +239,9 @@ fn write_python_quoted(text: &str, out: &mut String) {
         }
     }
     out.push(quote);
+}
+
+/// Whether a value is a map, a sequence or another thing to walk through.
+pub(super) fn is_container(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Iterable)
 }

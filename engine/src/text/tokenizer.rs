@@ -9,7 +9,6 @@ use tokenizers::{
 };
 
 use super::TextError;
-use super::detokenize::DetokenizeStream;
 use super::spelling::Spelling;
 use super::token_bound::TokenBound;
 
@@ -203,11 +202,6 @@ impl Tokenizer {
             return Ok(String::from_utf8_lossy(&bytes).into_owned());
         }
         self.inner.tokenizer.decode(ids, !keep_special).map_err(refused)
-    }
-
-    /// A stream that turns token ids into text as they come, never cutting a character.
-    pub fn decode_stream(&self, keep_special: bool) -> DetokenizeStream {
-        DetokenizeStream::new(self.clone(), keep_special)
     }
 
     /// The id of a token given by its exact text, such as `<|im_end|>`.

@@ -1,0 +1,49 @@
+//! Rows of a matrix that are coded together.
+
+use nestling_formats::MatrixId;
+use nestling_formats::nested::TILE_ROWS;
+use nestling_formats::store::{GroupId, Matrix};
+
+/// Weights that are coded between two looks at the cancel token.
+const BLOCK_WEIGHTS: usize = 1 << 20;
+
+/// Rows `from..to` of a matrix of the checkpoint.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    /// The matrix that is made of it.
+    pub made: MatrixId,
+    /// The matrix in the checkpoint.
+    pub id: MatrixId,
+    pub from: usize,
+    pub to: usize,
+    pub cols: usize,
+}
+
+impl Block {
+    /// Rows of the block.
+    pub fn rows(&self) -> usize {
+        self.to - self.from
+    }
+
+    /// At most that many of its first rows.
+    pub fn first_rows(self, rows: usize) -> Self {
+        Self { to: self.to.min(self.from + rows), ..self }
+    }
+}
+
+/// Blocks of whole tiles.
+pub(super) fn blocks(
+    group: &GroupId,
+    id: MatrixId,
+    matrix: &Matrix,
+) -> impl Iterator<Item = Block> + use<> {
+    let (rows, cols) = (matrix.rows, matrix.cols);
+    let made = made(group, matrix);
+    let step = (BLOCK_WEIGHTS / cols / TILE_ROWS).max(1) * TILE_ROWS;
+    let to = move |from: usize| rows.min(from + step);
+    (0..rows).step_by(step).map(move |from| Block { made, id, from, to: to(from), cols })
+}
+
+pub(super) fn made(group: &GroupId, matrix: &Matrix) -> MatrixId {
+    MatrixId { kind: matrix.kind, layer: group.layer(), expert: group.expert() }
+}

@@ -1,0 +1,24 @@
+//! A thread that reads one plane after another.
+
+use std::sync::PoisonError;
+
+use super::fetch::fetch;
+use super::shared::Shared;
+
+/// Reads one job after another.
+pub(super) fn read_until_closed(shared: &Shared) {
+    let mut state = shared.lock();
+    while !state.closing {
+        let Some(job) = shared.start(&mut state) else {
+            state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        if state.queue.len() > 0 {
+            shared.work.notify_one();
+        }
+        drop(state);
+        let result = fetch(shared, &job);
+        shared.finish(&job, result);
+        state = shared.lock();
+    }
+}
