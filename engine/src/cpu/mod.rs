@@ -5,20 +5,24 @@
 
 mod aligned;
 pub mod attention;
+mod backend;
 mod columns;
 pub mod delta_net;
 mod device;
 mod encoder;
 pub mod kernels;
 pub mod math;
+mod matrix;
 pub mod nested;
 mod pages;
 pub mod reference;
 pub mod rows;
 mod states;
+mod team;
 mod vector;
 
-pub use device::{Cpu, CpuBuffer, CpuMatrix};
+pub use device::Cpu;
 pub use encoder::CpuEncoder;
+pub use matrix::{CpuBuffer, CpuMatrix};
 pub use pages::CpuPool;
 pub use states::CpuStates;

@@ -4,33 +4,22 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::expect;
-use super::products::ROW_COST;
+use super::scratch::AttentionScratch;
 use crate::backend::{AttentionHeads, HeadNorm};
 use crate::batch::StepRows;
 use crate::cpu::attention::AttentionRows;
 use crate::cpu::columns::{Cut, for_each_block};
-use crate::cpu::device::{Cpu, CpuBuffer, Team};
+use crate::cpu::device::Cpu;
 use crate::cpu::math;
-use crate::cpu::pages::{CpuPool, TakenPage};
+use crate::cpu::matrix::CpuBuffer;
+use crate::cpu::pages::CpuPool;
+use crate::cpu::team::{ROW_COST, Team};
 use crate::error::EngineError;
-use crate::kv_cache::{KvValues, PAGE_POSITIONS, PageId};
+use crate::kv_cache::{KvValues, PAGE_POSITIONS};
 
 /// Most queries of one key head that go through a page together: enough that widening the page
 /// costs little beside them, few enough that all of it stays in the second-level cache.
 const QUERIES_MAX: usize = 64;
-
-/// Memory that attention reuses.
-#[derive(Debug, Default)]
-pub(in crate::cpu) struct AttentionScratch {
-    /// One for each thread.
-    rows: Vec<Mutex<AttentionRows>>,
-    /// First rows of the blocks of queries.
-    borders: Vec<usize>,
-    /// Where each row is stored: page, position in it, row.
-    places: Vec<(PageId, usize, usize)>,
-    /// Pages under way, each with its part of `places`.
-    taken: Vec<(TakenPage, Range<usize>)>,
-}
 
 fn page_missing() -> EngineError {
     EngineError::mismatch("page of a row", "a page", "none")

@@ -1,17 +1,17 @@
 //! Gated DeltaNet: rows are independent in the convolution and the norms, heads in between.
 
-use std::ops::Range;
-
 use nestling_formats::{Activation, DeltaNetConfig};
 
 use super::expect;
-use super::products::ROW_COST;
+use super::scratch::{DeltaScratch, HeadRun};
 use crate::backend::DeltaNet;
 use crate::batch::StepRows;
 use crate::batch::{Run, runs};
 use crate::cpu::delta_net::{DeltaHead, factors, window_row};
-use crate::cpu::device::{Cpu, CpuBuffer, Team};
+use crate::cpu::device::Cpu;
+use crate::cpu::matrix::CpuBuffer;
 use crate::cpu::states::CpuStates;
+use crate::cpu::team::{ROW_COST, Team};
 use crate::error::EngineError;
 use crate::recycle::recycle;
 
@@ -23,35 +23,6 @@ const FACTOR_COST: usize = 64;
 
 /// Elements that are multiplied with their gates at once.
 const GATE_CHUNK: usize = 128;
-
-/// Memory that DeltaNet layers reuse.
-#[derive(Debug, Default)]
-pub(in crate::cpu) struct DeltaScratch {
-    runs: Vec<Run>,
-    /// The run of every row.
-    run_of: Vec<Range<usize>>, // [T]
-    /// Queries, keys and values after the convolution and the norms.
-    mixed: Vec<f32>, // [T, channels]
-    /// Decay and beta.
-    factors: Vec<[f32; 2]>, // [T, value heads]
-    /// What heads gave: runs one after another, each `[value heads, rows, value_head_dim]`.
-    gathered: Vec<f32>,
-    /// States being written.
-    taken: Vec<Vec<f32>>, // [runs]
-    parts: Vec<Part<'static>>,
-    /// Rows of a convolution before the first token.
-    zeros: Vec<f32>, // [channels]
-}
-
-/// One head of one run.
-#[derive(Debug)]
-struct Part<'a> {
-    first_row: usize,
-    head: usize,
-    from: Option<&'a [f32]>,
-    state: &'a mut [f32], // [key_head_dim, value_head_dim]
-    out: &'a mut [f32],   // [rows, value_head_dim]
-}
 
 pub(super) fn delta_net(
     (team, scratch): (&Team, &mut DeltaScratch),
@@ -196,7 +167,7 @@ fn pass_heads(
     let first = shape.window() * shape.channels();
     let rows = mixed.len() / shape.channels();
     gathered.resize(rows * shape.value_dim(), 0.0);
-    let mut parts: Vec<Part> = recycle(std::mem::take(spare));
+    let mut parts: Vec<HeadRun> = recycle(std::mem::take(spare));
     let (mut multiplications, mut before) = (0, None);
     let mut gathered = gathered.as_mut_slice();
     for (run, values) in runs.iter().zip(taken) {
@@ -216,7 +187,7 @@ fn pass_heads(
         let size = key_head_dim * value_head_dim;
         let outs = out.chunks_exact_mut(run.rows.len() * value_head_dim);
         let states = values[first..].chunks_exact_mut(size);
-        parts.extend(states.zip(outs).enumerate().map(|(head, (state, out))| Part {
+        parts.extend(states.zip(outs).enumerate().map(|(head, (state, out))| HeadRun {
             first_row: run.rows.start,
             head,
             from: from.map(|from| &from[head * size..][..size]),

@@ -4,47 +4,24 @@
 //! quantization of the result, by groups of 32 columns; then down, by tiles. Every part does its
 //! columns for all experts, so the experts' different numbers of rows need no balancing.
 
-use nestling_formats::nested::{GROUP, TILE_ROWS};
-use nestling_formats::{Activation, Level};
+use nestling_formats::Level;
+use nestling_formats::nested::GROUP;
 
+use super::inner::Inner;
 use super::products::{
-    FEW_ROWS, Int8Product, Output, ROW_BLOCK, RowMap, Tiles, Write, multiply_float, multiply_int8,
-    of_level,
+    Int8Product, Output, RowMap, Tiles, Write, multiply_float, multiply_int8, of_level,
 };
+use super::scratch::LeveledRows;
 use crate::backend::{FeedForward, Linear};
-use crate::cpu::columns::{ColumnsMut, Cut, for_each_block};
-use crate::cpu::device::{Cpu, CpuBuffer, CpuMatrix, Team, Work};
-use crate::cpu::nested::TileValues;
-use crate::cpu::rows::{QuantizedGroup, RowList};
+use crate::cpu::columns::{Cut, for_each_block};
+use crate::cpu::device::{Cpu, Work};
+use crate::cpu::matrix::{CpuBuffer, CpuMatrix};
+use crate::cpu::team::Team;
 use crate::error::EngineError;
 use crate::recycle::recycle;
 
-/// Groups of gate that are computed before the same ones of up, for one row and for few: matrices that come
-/// from memory in long runs come faster (PERF.md, "Runs of gate and up").
-pub(super) const RUN: usize = 32;
-const FEW_ROWS_RUN: usize = 4;
-
 /// One feed-forward part at one level, for some rows.
-#[derive(Clone, Copy)]
-pub(in crate::cpu) struct Use<'a> {
-    pub weights: &'a FeedForward<Cpu>,
-    pub level: Level,
-    pub rows: RowMap<'a>,
-}
-
-/// The first product of a [`Use`]; its rows come one after another in the inner activations.
-pub(in crate::cpu) struct Inner<'a> {
-    activation: Activation,
-    gate: Tiles<'a>,
-    up: Tiles<'a>,
-    biases: [Option<&'a [f32]>; 2],
-    rows: &'a [u32],
-    /// Row of the inner activations that its first row goes to.
-    start: usize,
-    width: usize,
-    /// Whether down takes its inputs rotated.
-    rotated: bool,
-}
+pub(super) type Use<'a> = LeveledRows<'a, FeedForward<Cpu>>;
 
 /// Computes all uses; each row of the output belongs to one of them. `x` is `[rows, D]`.
 pub(super) fn feed_forward(
@@ -140,93 +117,6 @@ fn fused(
 pub(super) fn count_to(count: usize, numbers: &mut Vec<u32>) {
     let have = numbers.len();
     numbers.extend((have..count.max(have)).map(|number| number as u32));
-}
-
-impl Inner<'_> {
-    /// Computes the groups of one block.
-    fn fill(&self, team: &Team, rows: RowList, block: &mut ColumnsMut<'_, QuantizedGroup>) {
-        match rows.rows().len() {
-            1 => self.fill_by::<1, RUN>(team, rows, block),
-            2..=FEW_ROWS => self.fill_by::<FEW_ROWS, FEW_ROWS_RUN>(team, rows, block),
-            _ => self.fill_by::<ROW_BLOCK, 1>(team, rows, block),
-        }
-    }
-
-    /// The same, `N` rows at a time, `G` groups of gate and then the same of up.
-    fn fill_by<const N: usize, const G: usize>(
-        &self,
-        team: &Team,
-        rows: RowList,
-        block: &mut ColumnsMut<'_, QuantizedGroup>,
-    ) {
-        let range = block.range();
-        let (mut gate, mut up) = ([[[0.0; GROUP]; N]; G], [[[0.0; GROUP]; N]; G]);
-        let mut values = [[0.0; TILE_ROWS]; N];
-        for first in range.clone().step_by(G) {
-            let groups = first..range.end.min(first + G);
-            for (index, rows) in rows.chunks(N).enumerate() {
-                let count = rows.rows().len();
-                let values = &mut values[..count];
-                for (tiles, out) in [(&self.gate, &mut gate), (&self.up, &mut up)] {
-                    for (group, out) in groups.clone().zip(&mut *out) {
-                        multiply(team, tiles, (group, self.live(group)), rows, (values, out));
-                    }
-                }
-                for (group, (gate, up)) in groups.clone().zip(gate.iter_mut().zip(&mut up)) {
-                    let pairs = gate.iter_mut().zip(up).take(count);
-                    for (row, (gate, up)) in pairs.enumerate() {
-                        let row = block.row(self.start + index * N + row);
-                        let cells = &mut row[group - range.start..][..1];
-                        self.finish(team, group, (gate, up), cells);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Outputs of a group of 32 that there are.
-    fn live(&self, group: usize) -> usize {
-        GROUP.min(self.width - group * GROUP)
-    }
-
-    /// From the products of one group of one row to quantized activations.
-    fn finish(
-        &self,
-        team: &Team,
-        group: usize,
-        (gate, up): (&mut [f32; GROUP], &mut [f32; GROUP]),
-        cells: &mut [QuantizedGroup],
-    ) {
-        let live = self.live(group);
-        let columns = group * GROUP..group * GROUP + live;
-        for (values, bias) in [(&mut *gate, self.biases[0]), (up, self.biases[1])] {
-            let bias = bias.map_or(&[][..], |bias| &bias[columns.clone()]);
-            values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
-        }
-        team.kernels.gated(self.activation, &mut gate[..live], &up[..live]);
-        if self.rotated {
-            gate[live..].fill(0.0);
-            team.kernels.hadamard(gate);
-        }
-        team.kernels.quantize(&gate[..live], cells);
-    }
-}
-
-/// The one or two tiles of a group of 32 outputs; `values` is room for those of one tile.
-fn multiply(
-    team: &Team,
-    tiles: &Tiles,
-    (group, live): (usize, usize),
-    rows: RowList,
-    (values, out): (&mut [TileValues], &mut [[f32; GROUP]]),
-) {
-    for half in 0..live.div_ceil(TILE_ROWS) {
-        let tile = group * (GROUP / TILE_ROWS) + half;
-        tiles.multiply(team, tile, rows, values);
-        for (out, values) in out.iter_mut().zip(&*values) {
-            out.as_chunks_mut::<TILE_ROWS>().0[half] = *values;
-        }
-    }
 }
 
 /// The general case, a matrix at a time: float weights, float activations.

@@ -5,13 +5,15 @@ use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
 use super::expect;
-use super::products::{FEW_ROWS, FloatSource, Packed, ROW_BLOCK, ROW_COST, Tiles, of_level};
+use super::products::{FEW_ROWS, FloatSource, Packed, ROW_BLOCK, Tiles, of_level};
 use crate::backend::HeadMatrices;
 use crate::cpu::columns::{ColumnsMut, Cut, for_each_block};
-use crate::cpu::device::{Cpu, CpuBuffer, Team, Work};
+use crate::cpu::device::{Cpu, Work};
 use crate::cpu::kernels::{FLOAT_ROWS, FloatInputs};
+use crate::cpu::matrix::CpuBuffer;
 use crate::cpu::nested::TileValues;
 use crate::cpu::rows::QuantizedRows;
+use crate::cpu::team::{ROW_COST, Team};
 use crate::error::EngineError;
 
 /// Sizes of heads.

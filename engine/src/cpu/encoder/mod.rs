@@ -1,15 +1,17 @@
 //! The operations of a step on the CPU: threads and kernels, with the bits of
 //! [`super::reference`].
 
-pub(super) mod attention;
-pub(super) mod delta_net;
+mod attention;
+mod delta_net;
 #[cfg(test)]
 mod delta_tests;
-pub(super) mod feed_forward;
+mod feed_forward;
 mod heads;
+pub(super) mod inner;
 #[cfg(test)]
 mod latent_tests;
 pub(super) mod products;
+pub(super) mod scratch;
 #[cfg(test)]
 mod tests;
 
@@ -18,10 +20,12 @@ use std::sync::{Mutex, PoisonError};
 use nestling_formats::Level;
 
 use super::columns::{Cut, for_each_block};
-use super::device::{Cpu, CpuBuffer, CpuMatrix, Scratch, Work};
+use super::device::{Cpu, Scratch, Work};
 use super::math::{self, RouterScores};
+use super::matrix::{CpuBuffer, CpuMatrix};
 use super::pages::CpuPool;
 use super::states::CpuStates;
+use super::team::ROW_COST;
 use crate::backend::{
     AttentionHeads, Backend, DeltaNet, Encoder, ExpertUse, FeedForward, HeadMatrices, Linear,
     PinnedExpert, Router, Routing,
@@ -32,7 +36,7 @@ use crate::recycle::recycle;
 use crate::weights::{ActivationMode, MatrixWeights};
 use feed_forward::{Use, count_to, feed_forward, linear_rows};
 use products::{
-    Int8Product, Output, ROW_COST, RowMap, Tiles, Write, multiply_float, multiply_int8, of_level,
+    Int8Product, Output, RowMap, Tiles, Write, multiply_float, multiply_int8, of_level,
 };
 
 /// Runs each operation when it is called.

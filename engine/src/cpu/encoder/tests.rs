@@ -12,7 +12,7 @@ use nestling_formats::{
     Activation, DType, ExpertGroups, GroupScore, Level, Plane, RopePairs, RouterConfig, RouterScore,
 };
 
-use super::feed_forward::RUN;
+use super::inner::RUN;
 use super::*;
 use crate::backend::{Backend, ExpertUse, HeadNorm};
 use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
