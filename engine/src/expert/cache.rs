@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use nestling_formats::Level;
 
-use super::request::LatePlanes;
 use super::routed::Routed;
 use super::streamed::{StreamOptions, StreamedExperts};
+use super::wanted::LatePlanes;
 use super::{ExpertMemory, ExpertSource, StreamStats};
 use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
 use crate::batch::{LevelPolicy, StepRows};

@@ -3,17 +3,20 @@
 pub mod bias;
 pub mod cache;
 pub mod checkpoint;
+mod device_slots;
 mod embedding_rows;
 mod extents;
 pub mod float_tables;
 pub mod host_rule;
 mod host_tier;
+mod host_unit;
 mod jobs;
 mod on_device;
 mod on_host;
 mod owned;
 pub mod prefetch;
 mod promote;
+mod reading;
 mod request;
 mod routed;
 #[cfg(not(target_family = "wasm"))]
@@ -26,6 +29,7 @@ pub mod store;
 mod stored;
 pub mod streamed;
 mod tag;
+mod wanted;
 
 pub use crate::backend::{ExpertBiases, HostLink};
 pub use crate::expert_memory::ExpertMemory;
@@ -38,7 +42,7 @@ pub use embedding_rows::EmbeddingRows;
 pub(crate) use embedding_rows::rows_that_stay;
 pub use float_tables::FloatTables;
 pub use host_rule::{HostExperts, HostSpeeds};
-pub use on_host::HostOptions;
+pub use host_unit::HostOptions;
 pub use prefetch::Prefetch;
 pub use row_table::EmbeddedRows;
 pub use source::{ExpertSource, Matrices, Scan};

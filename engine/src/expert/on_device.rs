@@ -1,75 +1,16 @@
 //! Streamed experts in memory of a device: which slot each has, and what the device is told of them.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 
 use nestling_formats::{ExpertId, Plane};
 
-use super::host_tier::HostTier;
-use super::on_host::HostUnit;
-use super::promote::Promoted;
+use super::device_slots::DeviceSlots;
 use super::slot::Slot;
 use super::streamed::StreamedExperts;
 use crate::backend::{Backend, Encoder, HeldExpert};
 use crate::error::EngineError;
 use crate::reads::ArrivedPlane;
 use crate::residency::{PlaneId, PlaneState};
-
-/// The slots of a device, and who is in none.
-pub(super) struct DeviceSlots<B: Backend> {
-    pub slots: B::ExpertSlots,
-    /// Slots that nothing is in, the first one last.
-    free: Vec<usize>,
-    /// Experts of which a table says something else than is true.
-    changed: Vec<ExpertId>,
-    /// Experts of which planes have arrived that are in no slot yet.
-    arrived: Vec<ExpertId>,
-    /// Planes that were in slots.
-    pub tier: HostTier<B>,
-    /// Who computes experts of which planes lie there.
-    pub host: Option<HostUnit>,
-    /// Experts on their way from there, in the order of their copies.
-    pub promoted: VecDeque<Promoted<B>>,
-}
-
-impl<B: Backend> DeviceSlots<B> {
-    pub fn new(slots: B::ExpertSlots) -> Self {
-        let free = (0..B::slot_count(&slots).0).rev().collect();
-        let tier = HostTier::new();
-        let (changed, arrived, promoted) = (Vec::new(), Vec::new(), VecDeque::new());
-        Self { slots, free, changed, arrived, tier, host: None, promoted }
-    }
-
-    /// A slot that nothing is in.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn take(&mut self) -> Result<usize, EngineError> {
-        let none =
-            || EngineError::mismatch("slots of streamed experts", "one that is free", "none");
-        self.free.pop().ok_or_else(none)
-    }
-
-    /// Nothing is in a slot any more.
-    pub fn give(&mut self, slot: usize) {
-        self.free.push(slot);
-    }
-
-    /// A plane of an expert has arrived.
-    pub fn arrived(&mut self, expert: ExpertId) {
-        self.arrived.push(expert);
-    }
-
-    /// Bytes of the slots that something is in.
-    pub fn taken_bytes(&self) -> u64 {
-        let (count, bytes) = B::slot_count(&self.slots);
-        count.saturating_sub(self.free.len()) as u64 * bytes
-    }
-
-    /// What there is of an expert is not what its table says.
-    pub fn changed(&mut self, expert: ExpertId) {
-        self.changed.push(expert);
-    }
-}
 
 impl<B: Backend> StreamedExperts<B> {
     /// Experts lie in memory of the device from now on, if it has such memory.

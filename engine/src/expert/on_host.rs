@@ -4,132 +4,21 @@
 //!
 //! Only int8 products of nested matrices: those sum exactly and give the same bits on either side.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use nestling_formats::ExpertId;
 
-use super::host_rule::{HostCandidate, HostExperts, HostRule, HostSpeeds};
-use super::on_device::DeviceSlots;
+use super::device_slots::DeviceSlots;
+use super::host_rule::{HostCandidate, HostExperts};
+use super::host_unit::{HostOptions, HostUnit, HostWork};
 use super::slot::{Maker, Upload};
 use super::source::Scan;
 use super::streamed::StreamedExperts;
-use crate::backend::HostLink;
-use crate::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
-use crate::bandwidth::read_bandwidth;
-use crate::clock::Moment;
-use crate::cpu::kernels::Kernels;
-use crate::cpu::{Cpu, CpuBuffer};
+use crate::backend::{Backend, Encoder, ExpertUse, FeedForward};
+use crate::cpu::Cpu;
 use crate::error::EngineError;
 use crate::reads::ArrivedPlane;
-use crate::recycle::recycle;
-use crate::threads::ThreadPool;
 use crate::weights::ActivationMode;
-
-/// Bytes that the speed of memory is measured with where the processor has not computed yet.
-const MEASURED_BYTES: usize = 64 << 20;
-
-/// How the processor takes part.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HostOptions {
-    /// Which experts it computes.
-    pub experts: HostExperts,
-    /// With so many threads.
-    pub threads: usize,
-}
-
-impl Default for HostOptions {
-    fn default() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { experts: HostExperts::default(), threads }
-    }
-}
-
-/// The processor, and what it is given of the layer under way.
-pub(super) struct HostUnit {
-    rule: HostRule,
-    cpu: Cpu,
-    work: Vec<HostWork>,
-    /// What the experts are computed from and what they give, `[T, D]` and `[T * K, D]`.
-    inputs: CpuBuffer,
-    outputs: CpuBuffer,
-    /// Only its sizes are looked at.
-    routing: Routing,
-    /// Rows of `outputs` that were computed, and their values one after another.
-    rows: Vec<u32>,
-    values: Vec<f32>,
-    pinned: Vec<PinnedExpert<'static, Cpu>>,
-}
-
-/// An expert that the processor computes.
-struct HostWork {
-    id: ExpertId,
-    planes: usize,
-    bytes: u64,
-    weights: Arc<FeedForward<Cpu>>,
-    /// Its rows in the request's uses.
-    uses: Range<usize>,
-}
-
-impl HostUnit {
-    /// A processor beside a device that keeps planes in memory of the host.
-    ///
-    /// # Errors
-    /// None that happens: the processor has room for any buffer.
-    fn new(options: HostOptions, link: HostLink, hidden_size: usize) -> Result<Self, EngineError> {
-        let pool = Arc::new(ThreadPool::new(options.threads.max(1)));
-        let host_bytes_per_s = match options.experts {
-            HostExperts::WhenFaster => read_bandwidth(&pool, MEASURED_BYTES, 0.0),
-            _ => 0.0,
-        };
-        let mut cpu = Cpu::with(pool, Kernels::detect());
-        Ok(Self {
-            rule: HostRule::new(options.experts, HostSpeeds { link, host_bytes_per_s }),
-            work: Vec::new(),
-            inputs: cpu.buffer(0, hidden_size)?,
-            outputs: cpu.buffer(0, hidden_size)?,
-            routing: Routing::default(),
-            rows: Vec::new(),
-            values: Vec::new(),
-            pinned: Vec::new(),
-            cpu,
-        })
-    }
-
-    /// Computes what it was given, from `values`, in `outputs`; gives the seconds that it took.
-    fn compute(&mut self, uses: &[ExpertUse], per_token: usize) -> Result<f64, EngineError> {
-        let Self { cpu, work, inputs, outputs, routing, values, pinned: spare, .. } = self;
-        let encoder = &mut cpu.encoder();
-        encoder.write(values, inputs)?;
-        routing.num_experts_per_tok = per_token;
-        routing.expert_weights.resize(inputs.row_count() * per_token, 0.0);
-        let mut pinned: Vec<PinnedExpert<'_, Cpu>> = recycle(std::mem::take(spare));
-        pinned.extend(work.iter().map(|one| PinnedExpert {
-            expert: one.id.expert,
-            weights: Arc::clone(&one.weights),
-            uses: uses.get(one.uses.clone()).unwrap_or_default(),
-        }));
-        let started = Moment::now();
-        let computed = encoder.experts(&pinned, routing, inputs, outputs);
-        let seconds = Moment::now().seconds_since(started);
-        *spare = recycle(pinned);
-        computed.map(|()| seconds)
-    }
-
-    /// Puts the computed rows of `outputs` one after another.
-    fn gather(&mut self, uses: &[ExpertUse], per_token: usize) {
-        let Self { work, outputs, rows, values, .. } = self;
-        rows.clear();
-        for used in work.iter().flat_map(|one| uses.get(one.uses.clone()).unwrap_or_default()) {
-            rows.push(used.row * per_token as u32 + used.rank);
-        }
-        rows.sort_unstable();
-        values.clear();
-        for row in rows {
-            values.extend_from_slice(outputs.row(*row as usize));
-        }
-    }
-}
 
 impl<B: Backend> DeviceSlots<B> {
     /// Lets the processor compute experts whose planes lie in memory of the host, where that gives the

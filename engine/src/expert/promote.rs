@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nestling_formats::{ExpertId, Plane};
 
-use super::on_device::DeviceSlots;
+use super::device_slots::{DeviceSlots, Promoted};
 use super::slot::{Maker, Upload};
 use super::source::Scan;
 use super::streamed::StreamedExperts;
@@ -13,16 +13,6 @@ use crate::backend::{Backend, Encoder, FeedForward};
 use crate::error::EngineError;
 use crate::reads::ArrivedPlane;
 use crate::residency::{Admission, PlaneId};
-
-/// An expert on its way to a slot. Its planes are in memory of the host until it is there.
-pub(super) struct Promoted<B: Backend> {
-    id: ExpertId,
-    planes: usize,
-    place: usize,
-    weights: FeedForward<B>,
-    /// The device's number of the copies.
-    number: u64,
-}
 
 /// An expert's first planes.
 fn planes_of(id: ExpertId, planes: usize) -> impl Iterator<Item = PlaneId> {

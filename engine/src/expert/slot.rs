@@ -7,7 +7,7 @@ use nestling_formats::{
     ExpertId, FeedForward as FeedForwardConfig, MatrixKind, ModelConfig, Plane,
 };
 
-use super::on_device::DeviceSlots;
+use super::device_slots::DeviceSlots;
 use super::source::{ExpertSource, Matrices, Scan};
 use crate::backend::ExpertBiases;
 use crate::backend::{Backend, Encoder, FeedForward, Linear, SlotPlace};

@@ -1,7 +1,7 @@
 //! Experts that are read when they are wanted: planes within a budget.
 //!
 //! What is there and what has to go is decided by [`Residency`], reads are done by [`Reads`]; here
-//! both meet the steps: `request.rs` is what one layer wants, `jobs.rs` what is read for it. Nothing
+//! both meet the steps: `request.rs` is what one layer wants, `reading.rs` what is read for it. Nothing
 //! here changes a result, but where every row of a step is elastic: an expert is computed when all
 //! the planes that its rows ask for have arrived, whatever the order.
 
@@ -10,15 +10,15 @@ use std::sync::Arc;
 use nestling_formats::{ExpertId, FeedForward as FeedForwardConfig};
 
 use super::bias::expert_biases;
+use super::device_slots::DeviceSlots;
 use super::extents::ExtentTable;
+use super::host_unit::HostOptions;
 use super::jobs::Jobs;
-use super::on_device::DeviceSlots;
-use super::on_host::HostOptions;
 use super::prefetch::{Prefetch, ReadAhead};
-use super::request::{LatePlanes, Wanted};
 use super::slot::{Maker, Slot};
 use super::source::ExpertSource;
 use super::tag::plane_of;
+use super::wanted::{LatePlanes, Wanted};
 use crate::backend::Backend;
 use crate::error::EngineError;
 use crate::expert_memory::ExpertMemory;
