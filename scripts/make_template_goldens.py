@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renders engine/tests/data/text/template_cases.json with transformers' own chat template code
+"""Renders engine/text/tests/data/template_cases.json with transformers' own chat template code
 (jinja2 with trim_blocks, lstrip_blocks, loop controls and a tojson that does not escape HTML), and
 writes template_goldens.json beside it.
 
@@ -14,7 +14,7 @@ import transformers
 from transformers.utils import chat_template_utils
 from transformers.utils.chat_template_utils import render_jinja_template
 
-DATA = Path(__file__).resolve().parent.parent / "engine/tests/data/text"
+DATA = Path(__file__).resolve().parent.parent / "engine/text/tests/data"
 
 
 def fixed_clock(seconds: int):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Token ids of difficult texts with the demo model's tokenizer (demo_tokenizer.json), as the Python
-library gives them, into engine/tests/data/text/tokenizer_goldens.json.
+library gives them, into engine/text/tests/data/tokenizer_goldens.json.
 
 usage: make_tokenizer_goldens.py        needs: pip install tokenizers
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tokenizers
 
-DATA = Path(__file__).resolve().parent.parent / "engine/tests/data/text"
+DATA = Path(__file__).resolve().parent.parent / "engine/text/tests/data"
 
 TEXTS = [
     "",

@@ -12,12 +12,12 @@ use nestling_engine::residency::{
     DecayedFrequency, EvictionPolicy, ExpertEntry, ExpertTable, FrequencyOptions,
     LeastRecentlyUsed, ResidencyOptions, Worth,
 };
-use nestling_engine::simulate::{
-    CacheUnit, LatePlanes, Machine, Outcome, Prefetch, RoutingTrace, SimulationOptions,
-    SyntheticRouting, TraceShape, best_static, mean_level, route_levels, simulate,
-};
 use nestling_engine::{
     CancelToken, Engine, EngineOptions, GenerateOptions, Input, Model, ModelOptions, SamplingParams,
+};
+use nestling_plan::simulate::{
+    CacheUnit, LatePlanes, Machine, Outcome, Prefetch, RoutingTrace, SimulationOptions,
+    SyntheticRouting, TraceShape, best_static, mean_level, route_levels, simulate,
 };
 
 use nestling_formats::Level;

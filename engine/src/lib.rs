@@ -44,7 +44,6 @@ mod model_core;
 pub mod open;
 #[cfg(feature = "text")]
 pub mod options;
-pub mod plan;
 pub mod reads;
 pub mod record;
 pub mod recurrent;
@@ -60,7 +59,6 @@ pub mod sampler;
 mod sequence;
 #[cfg(feature = "text")]
 pub mod session;
-pub mod simulate;
 #[cfg(feature = "text")]
 mod slot;
 #[cfg(feature = "text")]
@@ -68,9 +66,6 @@ pub mod snapshot;
 #[cfg(feature = "text")]
 mod step_loop;
 pub mod stream_stats;
-pub mod synthetic;
-#[cfg(feature = "text")]
-pub mod text;
 pub mod thread_count;
 pub mod threads;
 pub mod weights;
@@ -100,6 +95,8 @@ pub use load::{ModelSource, OpenProgress};
 pub use memory_plan::{MemoryPlan, PlannedResidence};
 #[cfg(feature = "text")]
 pub use model_core::ModelParts;
+#[cfg(feature = "text")]
+pub use nestling_text as text;
 #[cfg(feature = "text")]
 pub use open::{Fitted, Model};
 #[cfg(feature = "text")]

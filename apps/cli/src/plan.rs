@@ -13,11 +13,11 @@ use crate::replay::Replay;
 use crate::speed::Machine;
 use crate::subject::Subject;
 use nestling::engine::kv_cache::PAGE_POSITIONS;
-use nestling::engine::plan::{
-    DEFAULT_SKEW, Demand, Forecast, LevelMix, bytes_for, forecast, mean_level_for,
-};
 use nestling::engine::{EngineError, MemoryPlan, ModelOptions, PlannedResidence};
 use nestling::formats::Level;
+use nestling_plan::plan::{
+    DEFAULT_SKEW, Demand, Forecast, LevelMix, bytes_for, forecast, mean_level_for,
+};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;

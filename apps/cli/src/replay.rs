@@ -5,12 +5,12 @@ use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::plan::{Answer, Question, expert_bytes};
 use crate::speed;
-use nestling::engine::plan::COMPUTE_SHARE;
 use nestling::engine::residency::{ExpertTable, ResidencyOptions};
-use nestling::engine::simulate::{
+use nestling::formats::Level;
+use nestling_plan::plan::COMPUTE_SHARE;
+use nestling_plan::simulate::{
     Machine, Outcome, RoutingTrace, SimulationOptions, StaticOptimum, best_static, simulate,
 };
-use nestling::formats::Level;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::BufReader;

@@ -9,7 +9,6 @@ use crate::linux;
 use crate::opened::best_threads;
 use crate::places;
 use nestling::engine::bandwidth::read_bandwidth;
-use nestling::engine::plan::{DiskSpeed, MachineSpeed};
 use nestling::engine::reads::{
     MeasureOptions, Measured, ReadChoice, ReadOptions, choose, measure, plane_sizes,
     plane_sizes_of_index,
@@ -17,6 +16,7 @@ use nestling::engine::reads::{
 use nestling::engine::threads::ThreadPool;
 use nestling::formats::store::{Index, Store, StorePlan, StoreWriter};
 use nestling::system::SystemFiles;
+use nestling_plan::plan::{DiskSpeed, MachineSpeed};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

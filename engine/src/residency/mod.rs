@@ -34,7 +34,7 @@ use policy::plane_at;
 use victims::Victims;
 
 /// Planes of an expert.
-pub(crate) const PLANES: usize = Plane::ALL.len();
+pub const PLANES: usize = Plane::ALL.len();
 
 /// Whether a plane is in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

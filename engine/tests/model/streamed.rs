@@ -14,9 +14,9 @@ use nestling_engine::reads::{ReadClass, ReadMethod, ReadOptions};
 use nestling_engine::record::{Activity, RecordOptions, Recorder, What};
 use nestling_engine::residency::{ExpertTable, ResidencyOptions};
 use nestling_engine::runner::ModelRunner;
-use nestling_engine::simulate::{Machine, RoutingTrace, SimulationOptions, simulate};
 use nestling_formats::Level;
 use nestling_formats::store::Store;
+use nestling_plan::simulate::{Machine, RoutingTrace, SimulationOptions, simulate};
 
 use super::build::{Recipe, build_store};
 use super::common::{Sequence, data, runner, some_tokens, step};

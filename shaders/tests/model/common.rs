@@ -15,8 +15,8 @@ use nestling_engine::expert::{
 use nestling_engine::kv_cache::{KvDtype, PageId, pages_for};
 use nestling_engine::model::{Runner, RunnerOptions};
 use nestling_engine::reads::ReadOptions;
+use nestling_engine::routing_trace::TraceStep;
 use nestling_engine::runner::{ModelRunner, StepOutput};
-use nestling_engine::simulate::TraceStep;
 use nestling_engine::text::{EncodeOptions, SpecialText, Tokenizer};
 use nestling_engine::weights::ActivationMode;
 use nestling_formats::store::Store;

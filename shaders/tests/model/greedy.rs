@@ -7,8 +7,8 @@ use std::fmt;
 use std::ops::Range;
 
 use nestling_engine::model::Runner;
+use nestling_engine::routing_trace::{LayerRouting, TraceStep};
 use nestling_engine::runner::ModelRunner;
-use nestling_engine::simulate::{LayerRouting, TraceStep};
 use nestling_engine::weights::ActivationMode;
 
 use crate::common::{Choice, Parts, ROWS_MAX, all_logits, best, device, greedy, parts, recorded};

@@ -5,7 +5,7 @@ use super::{DeviceArgs, HostExpertsArgs, KvTypeArg, LevelArg, LoadModeArg, Obser
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand, ValueEnum};
-use nestling::engine::synthetic::SyntheticShape;
+use nestling_plan::synthetic::SyntheticShape;
 use std::path::PathBuf;
 use std::str::FromStr;
 

@@ -9,8 +9,8 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::room;
 use nestling::EngineError;
-use nestling::engine::synthetic::{SyntheticOptions, synthetic_store_bytes, write_synthetic_store};
 use nestling::formats::store::StoreError;
+use nestling_plan::synthetic::{SyntheticOptions, synthetic_store_bytes, write_synthetic_store};
 use std::time::Instant;
 
 /// Beyond this, all routes go to the same few experts.

@@ -7,7 +7,6 @@ pub(super) const CALL_BYTES_MAX: usize = 1 << 20;
 
 /// One piece of a model's output.
 #[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
 pub enum OutputEvent {
     /// Words of the answer.
     Text(String),

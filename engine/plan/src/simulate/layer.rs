@@ -8,9 +8,9 @@ use super::machine::Disk;
 use super::synthetic::Normal;
 use super::uses::{Use, uses_of};
 use super::{CacheUnit, LatePlanes, Outcome, SimulationOptions};
-use crate::residency::order::{Job, order};
-use crate::residency::{Admission, PlaneId, PlaneState, Residency};
-use crate::routing_trace::{LayerRouting, TraceStep};
+use nestling_engine::residency::order::{Job, order};
+use nestling_engine::residency::{Admission, PlaneId, PlaneState, Residency};
+use nestling_engine::routing_trace::{LayerRouting, TraceStep};
 
 /// Seed of the predictions' faults.
 const SEED: u64 = 0x5eed;

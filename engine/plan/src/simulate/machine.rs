@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::residency::{PLANES, PlaneId};
+use nestling_engine::residency::{PLANES, PlaneId};
 
 /// How fast a machine reads and computes.
 #[derive(Clone, Copy, Debug, PartialEq)]

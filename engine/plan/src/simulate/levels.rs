@@ -3,8 +3,8 @@
 
 use nestling_formats::Level;
 
-use crate::residency::{ExpertTable, PLANES};
-use crate::routing_trace::RoutingTrace;
+use nestling_engine::residency::{ExpertTable, PLANES};
+use nestling_engine::routing_trace::RoutingTrace;
 
 /// Bisections of the threshold.
 const BISECTIONS: usize = 40;

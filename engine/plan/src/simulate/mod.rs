@@ -11,18 +11,22 @@ mod synthetic;
 mod tests;
 mod uses;
 
-pub use crate::routing_trace::{LayerRouting, RoutingTrace, TraceShape, TraceStep, TraceWriter};
 pub use hindsight::{StaticOptimum, best_static};
 pub use levels::{mean_level, route_levels};
 pub use machine::Machine;
+pub use nestling_engine::routing_trace::{
+    LayerRouting, RoutingTrace, TraceShape, TraceStep, TraceWriter,
+};
 pub use synthetic::SyntheticRouting;
 
 use std::sync::Arc;
 
-use crate::error::EngineError;
-use crate::residency::order::OrderRule;
-use crate::residency::{ExpertTable, PLANES, Residency, ResidencyCounters, ResidencyOptions};
 use layer::Run;
+use nestling_engine::error::EngineError;
+use nestling_engine::residency::order::OrderRule;
+use nestling_engine::residency::{
+    ExpertTable, PLANES, Residency, ResidencyCounters, ResidencyOptions,
+};
 
 /// What comes and goes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -4,13 +4,13 @@ use nestling_formats::store::Store;
 use nestling_formats::{Level, MatrixKind, ModelShape};
 
 use super::*;
-use crate::batch::{Batch, LevelPolicy, Row, SequenceRef};
-use crate::cpu::Cpu;
-use crate::expert::{ExpertSource, StoreSource};
-use crate::kv_cache::PageId;
-use crate::model::{Runner, RunnerOptions};
-use crate::recurrent::{StateId, StateTrack};
-use crate::runner::{ModelRunner, StepStats};
+use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
+use nestling_engine::cpu::Cpu;
+use nestling_engine::expert::{ExpertSource, StoreSource};
+use nestling_engine::kv_cache::PageId;
+use nestling_engine::model::{Runner, RunnerOptions};
+use nestling_engine::recurrent::{StateId, StateTrack};
+use nestling_engine::runner::{ModelRunner, StepStats};
 
 fn options() -> SyntheticOptions {
     let shape = SyntheticShape::TINY;

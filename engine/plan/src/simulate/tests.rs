@@ -1,7 +1,7 @@
 use nestling_formats::Level;
 
 use super::*;
-use crate::residency::{
+use nestling_engine::residency::{
     DecayedFrequency, EvictionPolicy, ExpertEntry, FrequencyOptions, LeastRecentlyUsed,
     StaticHotSet,
 };
