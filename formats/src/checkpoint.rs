@@ -10,11 +10,12 @@ use crate::limits::{MAX_ASSET_BYTES, MAX_CONFIG_BYTES};
 use crate::names::{self, Naming};
 use crate::read_at::SourceFile;
 use crate::weight_files::{not_a_checkpoint, open_weights, read_small, read_source};
-use crate::{ElementType, GenerationDefaults, ImportError, ModelConfig, ModelShape};
+use crate::{GenerationDefaults, ImportError, ModelConfig, ModelShape};
 
 mod gguf;
 mod slices;
 
+pub use crate::weight_files::TensorInfo;
 pub use slices::{FloatPlace, MatrixPlace};
 
 /// The files besides the weights that a store takes over, where the checkpoint has them.
@@ -35,28 +36,6 @@ const BLOCK_ELEMENTS_MAX: usize = 256;
 
 /// Read size while hashing and converting.
 const CHUNK_BYTES: usize = 1 << 20;
-
-/// Where a tensor of a checkpoint lies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorInfo {
-    /// Element type.
-    pub element: ElementType,
-    /// Dimensions, outermost first.
-    pub shape: Vec<u64>,
-    /// Position in the checkpoint's list of files.
-    pub file: usize,
-    /// First byte, from the file's start.
-    pub offset: u64,
-    /// Bytes.
-    pub length: u64,
-}
-
-impl TensorInfo {
-    /// Elements in all.
-    pub fn elements(&self) -> u64 {
-        self.length / self.element.block_bytes() as u64 * self.element.block_elements() as u64
-    }
-}
 
 /// A small file that travels with the weights.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,15 +4,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-use crate::ImportError;
-use crate::checkpoint::TensorInfo;
 use crate::json::UniqueMap;
 use crate::limits::{MAX_SAFETENSORS_INDEX_BYTES, MAX_SHARDS, MAX_TENSORS};
 use crate::read_at::SourceFile;
 use crate::safetensors::{PREFIX_BYTES, SafetensorsHeader, header_length};
+use crate::{ElementType, ImportError};
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// Where a tensor of a checkpoint lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Element type.
+    pub element: ElementType,
+    /// Dimensions, outermost first.
+    pub shape: Vec<u64>,
+    /// Position in the checkpoint's list of files.
+    pub file: usize,
+    /// First byte, from the file's start.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+impl TensorInfo {
+    /// Elements in all.
+    pub fn elements(&self) -> u64 {
+        self.length / self.element.block_bytes() as u64 * self.element.block_elements() as u64
+    }
+}
 
 pub(crate) fn io_error(path: &Path, action: &'static str, source: io::Error) -> ImportError {
     ImportError::Io { file: path.display().to_string(), action, source }
