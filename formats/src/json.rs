@@ -160,6 +160,11 @@ impl Fields {
         }
     }
 
+    /// The error of a member that nothing reads.
+    pub(crate) fn unknown(&self, key: &str, value: &Value) -> ImportError {
+        ImportError::UnknownOption { file: self.file.clone(), key: key.into(), found: shown(value) }
+    }
+
     /// The error of a value that cannot be computed with.
     pub(crate) fn unsupported(&self, key: &str, supported: &str) -> ImportError {
         let found = self.found(key, "absent");

@@ -251,7 +251,7 @@ fn numbered(by_layer: &Fields, count: usize) -> Result<BTreeMap<usize, Fields>, 
 fn own_heads(own: &Fields, others: Heads) -> Result<Heads, ImportError> {
     let known = ["head_dim", "num_key_value_heads"];
     if let Some((key, value)) = own.members().find(|(key, _)| !known.contains(key)) {
-        return Err(keys::unknown(own.file(), key, value));
+        return Err(own.unknown(key, value));
     }
     for key in known {
         own.refuse_null(key)?;
@@ -352,7 +352,7 @@ impl Rope {
         let fields = fields.ok_or_else(|| all.wrong(kind.name(), "an object"))?;
         let known = ["rope_type", "rope_theta", "partial_rotary_factor"];
         if let Some((key, value)) = fields.members().find(|(key, _)| !known.contains(key)) {
-            return Err(keys::unknown(fields.file(), key, value));
+            return Err(fields.unknown(key, value));
         }
         for key in known {
             fields.refuse_null(key)?;

@@ -92,6 +92,6 @@ fn expert_format(fields: &Fields) -> Result<ExpertFormat, ImportError> {
     let known = ["dequantize", "modules_to_not_convert", "quant_method"];
     match quantization.members().find(|(key, _)| !known.contains(key)) {
         None => Ok(ExpertFormat::Mxfp4),
-        Some((key, value)) => Err(keys::unknown(quantization.file(), key, value)),
+        Some((key, value)) => Err(quantization.unknown(key, value)),
     }
 }

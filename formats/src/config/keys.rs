@@ -9,7 +9,7 @@ use super::{
     RouterConfig, SharedExpert, Sinks, TokenMixer, ValueNorm, ValueSource,
 };
 use crate::ImportError;
-use crate::json::{Fields, shown};
+use crate::json::Fields;
 use crate::limits::{
     MAX_EOS_TOKENS, MAX_EXPERTS, MAX_EXPERTS_OF_ALL_LAYERS, MAX_EXPERTS_PER_TOKEN, MAX_HEAD_DIM,
     MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH,
@@ -114,14 +114,10 @@ pub(super) fn refuse_unknown(fields: &Fields, keys: &[&str]) -> Result<(), Impor
             _ => false,
         };
         if !known && !inert {
-            return Err(unknown(fields.file(), key, value));
+            return Err(fields.unknown(key, value));
         }
     }
     Ok(())
-}
-
-pub(super) fn unknown(file: &str, key: &str, value: &Value) -> ImportError {
-    ImportError::UnknownOption { file: file.into(), key: key.into(), found: shown(value) }
 }
 
 /// What a family knows of itself when the common keys are read.

@@ -1,6 +1,5 @@
 //! How positions turn queries and keys: `rope_theta`, `rope_scaling`, `rope_parameters`.
 
-use super::keys::unknown;
 use crate::ImportError;
 use crate::json::Fields;
 use crate::limits::MAX_POSITIONS;
@@ -182,7 +181,7 @@ fn read_scaling(fields: &Fields, rope: &Fields) -> Result<RopeScaling, ImportErr
     let yarn = found == Some("yarn");
     let known = |key: &str| KEYS.contains(&key) || (yarn && YARN_KEYS.contains(&key));
     if let Some((key, value)) = rope.members().find(|(key, _)| !known(key)) {
-        return Err(unknown(rope.file(), key, value));
+        return Err(rope.unknown(key, value));
     }
     if yarn { read_yarn(fields, rope).map(RopeScaling::Yarn) } else { Ok(RopeScaling::None) }
 }
