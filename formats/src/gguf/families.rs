@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::windows::PATTERN;
+/// Which layers see a window.
+pub const PATTERN: &str = "attention.sliding_window_pattern";
 
 /// How a key of a GGUF file becomes one of `config.json`.
 pub enum Key {

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use super::block::{BlockType, ElementLayout, element_layout};
+use super::BlockType;
 use super::cursor::{Cursor, ReadAt};
+use super::element_layout::{ElementLayout, element_layout};
 use super::metadata::{GgufMetadata, read_key_count, read_keys};
 use crate::limits::MAX_GGUF_TENSORS;
 use crate::{ElementType, ImportError};

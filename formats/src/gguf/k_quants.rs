@@ -1,6 +1,12 @@
 //! The K-quants: super-blocks of 256 numbers whose groups have quantized scales.
 
-use super::block::half;
+use half::f16;
+
+/// A half-precision number of a block.
+pub(super) fn half(block: &[u8], at: usize) -> f32 {
+    let bytes = [block.get(at), block.get(at + 1)].map(|byte| byte.copied().unwrap_or(0));
+    f16::from_le_bytes(bytes).to_f32()
+}
 
 /// Numbers in 16 groups of 16: `value(group, position in the block)` for each.
 fn by_sixteen(out: &mut [f32; 256], value: impl Fn(usize, usize) -> f32) {

@@ -4,11 +4,9 @@
 use serde_json::{Map, Value, json};
 
 use super::GgufHeader;
-use super::config::Keys;
+use super::families::PATTERN;
+use super::keys::Keys;
 use crate::ImportError;
-
-/// Which layers see a window.
-pub(super) const PATTERN: &str = "attention.sliding_window_pattern";
 
 /// Share of a head's pairs that turn in layers that see everything. Files say it by factors of
 /// frequencies in a tensor, which are compared with it when their weights are read.

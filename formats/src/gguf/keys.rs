@@ -1,0 +1,119 @@
+//! The metadata of a file as the values of its family's keys.
+
+use serde_json::{Value, json};
+
+use super::families::{COMMON, Family, KNOWN, Key};
+use super::{GgufMetadata, GgufValue};
+use crate::ImportError;
+
+/// The keys of a file's family.
+pub(super) struct Keys<'a> {
+    pub(super) metadata: &'a GgufMetadata,
+    pub(super) family: &'static Family,
+}
+
+impl Keys<'_> {
+    pub(super) fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.family.gguf)
+    }
+
+    /// The family's keys, and those of all families that it has no own way to read.
+    pub(super) fn all(&self) -> impl Iterator<Item = &'static Key> {
+        let own = self.family.keys;
+        let is_own = |key: &Key| own.iter().any(|own| own.theirs() == key.theirs());
+        COMMON.iter().filter(move |key| !is_own(key)).chain(own)
+    }
+
+    pub(super) fn refuse_unknown(&self) -> Result<(), ImportError> {
+        for (name, value) in self.metadata.iter() {
+            let key = name.strip_prefix(self.family.gguf).and_then(|key| key.strip_prefix('.'));
+            let Some(key) = key else { continue };
+            let mut known = self.all().map(Key::theirs);
+            let ignored = KNOWN.contains(&key) || self.family.ignored.contains(&key);
+            if !ignored && !known.any(|known| known == key) {
+                return Err(ImportError::UnknownOption {
+                    file: self.metadata.file().into(),
+                    key: name.into(),
+                    found: self.metadata.shown(value),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A value as JSON: a number, a text, a truth value or a list of numbers.
+    pub(super) fn value(&self, key: &str) -> Result<Option<Value>, ImportError> {
+        let name = self.name(key);
+        let Some(value) = self.metadata.get(&name) else { return Ok(None) };
+        Ok(Some(match value {
+            GgufValue::Integer(_) => json!(self.metadata.unsigned(&name)?),
+            GgufValue::Float(_) => json!(self.metadata.number(&name)?),
+            GgufValue::Bool(value) => json!(value),
+            GgufValue::Text(_) => json!(self.metadata.text(&name)?),
+            GgufValue::Array(_) => self.one_of(&name)?,
+        }))
+    }
+
+    /// The one value that a list of values for every layer repeats.
+    fn one_of(&self, name: &str) -> Result<Value, ImportError> {
+        let list = self.metadata.numbers(name)?.unwrap_or_default();
+        match list.split_first() {
+            Some((first, rest)) if rest.iter().all(|value| value == first) => Ok(whole(*first)),
+            _ => Err(self.metadata.wrong(name, "one value for all layers")),
+        }
+    }
+
+    pub(super) fn required(&self, key: &str) -> Result<Value, ImportError> {
+        self.value(key)?.ok_or_else(|| self.metadata.wrong(&self.name(key), "a value"))
+    }
+
+    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, ImportError> {
+        self.metadata.number(&self.name(key))
+    }
+
+    pub(super) fn unsigned(&self, key: &str) -> Result<Option<u64>, ImportError> {
+        self.metadata.unsigned(&self.name(key))
+    }
+
+    pub(super) fn quotient(&self, key: &str, divisor: &str) -> Result<u64, ImportError> {
+        let size = |key: &str| {
+            let wrong = || self.metadata.wrong(&self.name(key), "a size");
+            self.unsigned(key)?.ok_or_else(wrong)
+        };
+        let (whole, divisor_size) = (size(key)?, size(divisor)?);
+        match whole.checked_rem(divisor_size) {
+            Some(0) => Ok(whole / divisor_size),
+            _ => {
+                let expected = format!("a multiple of `{}`, {divisor_size}", self.name(divisor));
+                Err(self.metadata.wrong(&self.name(key), &expected))
+            }
+        }
+    }
+
+    /// The kinds of all layers but those that only predict further tokens.
+    pub(super) fn layer_kinds(
+        &self,
+        key: &str,
+        names: [&'static str; 2],
+    ) -> Result<Option<Vec<&'static str>>, ImportError> {
+        let name = self.name(key);
+        let Some(values) = self.metadata.numbers(&name)? else { return Ok(None) };
+        let layers = usize::try_from(self.layers()?).ok().and_then(|count| values.get(..count));
+        let layers = layers.ok_or_else(|| self.metadata.wrong(&name, "a value for every layer"))?;
+        Ok(Some(layers.iter().map(|value| names[usize::from(*value != 0.0)]).collect()))
+    }
+
+    /// Layers without those that only predict further tokens.
+    pub(super) fn layers(&self) -> Result<u64, ImportError> {
+        const KEY: &str = "block_count";
+        let wrong = || self.metadata.wrong(&self.name(KEY), "a number of layers");
+        let all = self.unsigned(KEY)?.ok_or_else(wrong)?;
+        let further = self.unsigned("nextn_predict_layers")?.unwrap_or(0);
+        all.checked_sub(further).ok_or_else(wrong)
+    }
+}
+
+/// A number of JSON, without a point where it needs none.
+pub(super) fn whole(number: f64) -> Value {
+    if number.fract() == 0.0 { json!(number as i64) } else { json!(number) }
+}
