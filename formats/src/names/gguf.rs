@@ -12,7 +12,9 @@ pub fn naming(architecture: Architecture) -> Naming {
     let matrix = match architecture {
         architecture if turns_adjacent(architecture) => by_halves,
         Architecture::DeepseekV2 | Architecture::DeepseekV3 | Architecture::Glm4MoeLite => latent,
-        Architecture::Qwen3Next | Architecture::Qwen35Moe => qwen3_next::in_gguf,
+        Architecture::Qwen3Next | Architecture::Qwen35Moe => {
+            |config: &_, id| qwen3_next::in_gguf(config, id).unwrap_or_else(|| matrix(config, id))
+        }
         _ => matrix,
     };
     Naming { matrix, alternative: Some(joined), float, is_redundant }
@@ -38,7 +40,7 @@ pub(crate) fn split_into_heads(config: &ModelConfig) -> Vec<(String, usize)> {
     tensors
 }
 
-pub(super) fn matrix(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
+fn matrix(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     slice(config, id).into_iter().collect()
 }
 

@@ -5,8 +5,8 @@
 //! both a block for every key head. Qwen3.5-MoE has them apart, and all experts of a layer in one.
 
 use super::{
-    FloatChange, FloatSource, Naming, Order, Runs, TensorSlice, attention_matrix, gguf,
-    is_redundant, layer_float,
+    FloatChange, FloatSource, Naming, Order, Runs, TensorSlice, attention_matrix, is_redundant,
+    layer_float,
 };
 use crate::config::{Architecture, FeedForward, LayerConfig, ModelConfig, TokenMixer};
 use crate::{DeltaNetConfig, FloatId, FloatKind, MatrixId, MatrixKind};
@@ -105,25 +105,22 @@ fn with_gate(kind: MatrixKind, head_dim: usize) -> (MatrixKind, Runs) {
 }
 
 /// Those in a GGUF file. Qwen3-Next's has blocks of beta and alpha still; Qwen3.5-MoE's has value
-/// heads in an order of its own.
-pub(super) fn in_gguf(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
+/// heads in an order of its own. None for one that is named as in other families.
+pub(super) fn in_gguf(config: &ModelConfig, id: MatrixId) -> Option<Vec<TensorSlice>> {
     let found = id.layer.and_then(|layer| config.layers.get(usize::try_from(layer).ok()?));
     let (Some(layer), Some(found), None) = (id.layer, found, id.expert) else {
-        return gguf::matrix(config, id);
+        return None;
     };
     let part = |part: &str| TensorSlice::whole(format!("blk.{layer}.{part}.weight"));
     let within = |name: &str, rows| TensorSlice { rows, ..part(name) };
     let delta_net = match found.mixer {
         TokenMixer::Attention(attention) => {
-            return match id.kind {
-                MatrixKind::Query | MatrixKind::QueryGate => {
-                    vec![within("attn_q", with_gate(id.kind, attention.head_dim).1)]
-                }
-                _ => gguf::matrix(config, id),
-            };
+            let is_query = matches!(id.kind, MatrixKind::Query | MatrixKind::QueryGate);
+            let (_, rows) = with_gate(id.kind, attention.head_dim);
+            return is_query.then(|| vec![within("attn_q", rows)]);
         }
         TokenMixer::DeltaNet(delta_net) => delta_net,
-        TokenMixer::Latent(_) => return Vec::new(),
+        TokenMixer::Latent(_) => return Some(Vec::new()),
     };
     let tiled = config.architecture == Architecture::Qwen35Moe;
     let values = |start, length| match tiled {
@@ -134,7 +131,7 @@ pub(super) fn in_gguf(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     let keys = 2 * delta_net.num_key_heads * delta_net.key_head_dim;
     let of =
         |name: &str, rows: Vec<Runs>| rows.into_iter().map(|rows| within(name, rows)).collect();
-    match id.kind {
+    Some(match id.kind {
         MatrixKind::DeltaIn => {
             of("attn_qkv", [vec![Runs::range(0, keys)], values(keys, length)].concat())
         }
@@ -150,8 +147,8 @@ pub(super) fn in_gguf(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
             let parts = in_blocks(&delta_net, kind).into_iter();
             parts.map(|(_, rows)| within("ssm_ba", rows)).collect()
         }
-        _ => gguf::matrix(config, id),
-    }
+        _ => return None,
+    })
 }
 
 /// Rows of a float tensor of a GGUF file. Qwen3.5-MoE's value heads are in an order of their own.
