@@ -4,42 +4,10 @@ use super::chooser::Chooser;
 use super::damped::dot;
 use super::descent::{Effort, Tile, TileRows};
 use super::{
-    DampedMoments, GROUP, NestedCodec, NestedError, QuantizeOptions, QuantizedMatrix,
-    SecondMoments, TILE_ROWS, quantize_matrix, wide,
+    CalibratedOptions, DampedMoments, GROUP, NestedCodec, NestedError, QuantizeOptions,
+    QuantizedMatrix, SecondMoments, TILE_ROWS, quantize_matrix, wide,
 };
 use crate::Level;
-
-/// How codes are chosen against second moments.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct CalibratedOptions {
-    /// Weight of the output error of levels 2, 3, 4, 6 and 8, each relative to its usual size.
-    pub level_weights: [f32; 5],
-    /// Whether codes start from error feedback or from rounding.
-    pub feedback: bool,
-    /// Sweeps of coordinate descent.
-    pub sweeps: u32,
-    /// How many of them, from the first, also try the neighbours of each group's step.
-    pub step_sweeps: u32,
-}
-
-impl Default for CalibratedOptions {
-    fn default() -> Self {
-        Self {
-            level_weights: [6.0, 4.0, 1.5, 1.0, 1.0],
-            feedback: false,
-            sweeps: 2,
-            step_sweeps: 2,
-        }
-    }
-}
-
-impl CalibratedOptions {
-    fn effort(&self) -> Effort {
-        let Self { feedback, sweeps, step_sweeps, .. } = *self;
-        Effort { feedback, sweeps, step_sweeps }
-    }
-}
 
 /// What calibration knows about a matrix's inputs.
 #[derive(Clone, Copy, Debug)]
@@ -81,10 +49,15 @@ pub fn quantize_calibrated(
         let Some(chooser) = choosers.get(usize::from(matrix.tile_tables[index])) else { continue };
         let tile = Tile { chooser, damped: calibrated.damped };
         let mut tile_rows = take_rows(&matrix, index, tile_weights, cols);
-        wide::improve(&tile, &mut tile_rows, options.calibrated.effort());
+        wide::improve(&tile, &mut tile_rows, effort(&options.calibrated));
         put_rows(&mut matrix, index, &tile_rows);
     }
     Ok(matrix)
+}
+
+fn effort(options: &CalibratedOptions) -> Effort {
+    let CalibratedOptions { feedback, sweeps, step_sweeps, .. } = *options;
+    Effort { feedback, sweeps, step_sweeps }
 }
 
 /// The rows of a tile as [`quantize_matrix`] coded them.

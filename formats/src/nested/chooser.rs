@@ -1,9 +1,14 @@
 //! The best codes for the weights of a tile's rows when every level has a target of its own.
 #![expect(clippy::needless_range_loop, reason = "one lane of several arrays")]
 
-use super::descent::{Lanes, Levels};
 use super::{NestedCodec, TILE_ROWS};
 use crate::Level;
+
+/// One number of every row of a tile.
+pub(super) type Lanes = [f32; TILE_ROWS];
+
+/// A number of every row at every level.
+pub(super) type Levels = [Lanes; 5];
 
 /// Codes that share a prefix of four bits.
 const BELOW: usize = 16;

@@ -11,14 +11,8 @@
 //! result has the same bits with any vectors.
 #![expect(clippy::needless_range_loop, reason = "one lane of several arrays")]
 
-use super::chooser::Chooser;
+use super::chooser::{Chooser, Lanes, Levels};
 use super::{DampedMoments, GROUP, STEPS, TILE_ROWS, ZERO_STEP};
-
-/// One number of every row of a tile.
-pub(super) type Lanes = [f32; TILE_ROWS];
-
-/// A number of every row at every level.
-pub(super) type Levels = [Lanes; 5];
 
 /// Columns of errors that are multiplied before the next sums: what the first cache holds.
 const BLOCK: usize = 64;

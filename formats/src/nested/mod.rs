@@ -18,6 +18,7 @@ mod matrix;
 mod moments;
 mod mxfp4;
 mod order;
+mod pack;
 mod quantize;
 mod refit;
 mod scale;
@@ -31,19 +32,18 @@ mod calibrated_tests;
 #[cfg(test)]
 mod tests;
 
-pub use calibrated::{Calibrated, CalibratedOptions, level_errors, quantize_calibrated};
+pub use calibrated::{Calibrated, level_errors, quantize_calibrated};
 pub use codec::{NestedCodec, NestedTables, TABLE_BYTES, VALUE_LIMIT};
 pub use damped::DampedMoments;
 pub use error::NestedError;
 pub use fit::CodecFitter;
-pub use layout::{
-    BaseParts, Layout, PART_ALIGN, base_parts, merge_p3_p4, merged_bytes, pack_plane, plane_bytes,
-};
+pub use layout::{BaseParts, Layout, PART_ALIGN, base_parts, merged_bytes, plane_bytes};
 pub use matrix::QuantizedMatrix;
 pub use moments::SecondMoments;
 pub use mxfp4::{Mxfp4Block, Mxfp4Fitter, decode_mxfp4, quantize_mxfp4};
 pub use order::{NeuronOrder, reorder_columns, reorder_moments, reorder_rows};
-pub use quantize::{QuantizeOptions, quantize_matrix};
+pub use pack::{merge_p3_p4, pack_plane};
+pub use quantize::{CalibratedOptions, QuantizeOptions, quantize_matrix};
 pub use refit::TableRefit;
 pub use scale::ScaleSteps;
 pub use transform::{InputTransform, hadamard};

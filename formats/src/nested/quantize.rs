@@ -5,8 +5,8 @@ use half::f16;
 use super::coder::{Coder, GroupWeights, ceil_f16};
 use super::layout::Grid;
 use super::{
-    CalibratedOptions, GROUP, MAX_TABLES, NestedCodec, NestedError, QuantizedMatrix, STEPS,
-    ScaleSteps, TILE_ROWS, ZERO_STEP,
+    GROUP, MAX_TABLES, NestedCodec, NestedError, QuantizedMatrix, STEPS, ScaleSteps, TILE_ROWS,
+    ZERO_STEP,
 };
 
 /// The code of padding and of zero groups: the cell just above zero.
@@ -39,6 +39,31 @@ impl Default for QuantizeOptions {
             level_weights: [2.0, 3.0, 1.5, 0.9, 0.7],
             tables: 1,
             calibrated: CalibratedOptions::default(),
+        }
+    }
+}
+
+/// How codes are chosen against second moments.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct CalibratedOptions {
+    /// Weight of the output error of levels 2, 3, 4, 6 and 8, each relative to its usual size.
+    pub level_weights: [f32; 5],
+    /// Whether codes start from error feedback or from rounding.
+    pub feedback: bool,
+    /// Sweeps of coordinate descent.
+    pub sweeps: u32,
+    /// How many of them, from the first, also try the neighbours of each group's step.
+    pub step_sweeps: u32,
+}
+
+impl Default for CalibratedOptions {
+    fn default() -> Self {
+        Self {
+            level_weights: [6.0, 4.0, 1.5, 1.0, 1.0],
+            feedback: false,
+            sweeps: 2,
+            step_sweeps: 2,
         }
     }
 }
