@@ -198,7 +198,7 @@ impl StoreError {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Self::DiskFull { file, offset, length: length as u64 }
             }
-            _ if source.get_ref().is_some_and(|inner| inner.is::<super::StorageChanged>()) => {
+            _ if source.get_ref().is_some_and(|inner| inner.is::<StorageChanged>()) => {
                 Self::Changed { file }
             }
             _ => Self::Io { file, action, offset, source },
@@ -209,6 +209,11 @@ impl StoreError {
         Self::Plan { what: what.into(), reason: reason.into() }
     }
 }
+
+/// Wrapped in an [`io::Error`]: the bytes are no longer those that were opened.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the file changed while it was open")]
+pub struct StorageChanged;
 
 /// The name of a file in messages.
 pub(super) fn label(path: &Path) -> String {

@@ -3,9 +3,7 @@
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::format::NONE;
-use super::index::GroupId;
 use super::wide_hash;
-use crate::Plane;
 
 /// Identity of a store: a hash of its source, its parameters and the format's version.
 ///
@@ -41,7 +39,8 @@ impl Hasher {
     }
 }
 
-fn seed(id: StoreId, words: [u32; 4]) -> u64 {
+/// Seed of the hash of what lies at a place, which four words name.
+pub(super) fn place_seed(id: StoreId, words: [u32; 4]) -> u64 {
     let mut material = [0; 32];
     material[..16].copy_from_slice(&id.0);
     for (bytes, word) in material[16..].chunks_exact_mut(4).zip(words) {
@@ -50,16 +49,7 @@ fn seed(id: StoreId, words: [u32; 4]) -> u64 {
     xxh3_64(&material)
 }
 
-/// Seed of an extent's hash. `ordinal` counts the groups of the store; assets have no other number.
-pub(super) fn extent_seed(id: StoreId, group: &GroupId, ordinal: u32, plane: Plane) -> u64 {
-    let (layer, expert) = match group {
-        GroupId::Asset { .. } => (NONE, ordinal),
-        _ => (group.layer().unwrap_or(NONE), group.expert().unwrap_or(NONE)),
-    };
-    seed(id, [u32::from(group.kind()), layer, expert, plane as u32])
-}
-
 /// Seed of the index's hash.
 pub(super) fn index_seed(id: StoreId) -> u64 {
-    seed(id, [NONE; 4])
+    place_seed(id, [NONE; 4])
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::format::{
-    GROUP_ASSET, GROUP_DENSE, GROUP_EMBEDDING, GROUP_EXPERT, GROUP_FLOATS, GROUP_HEAD, PLANES,
+    GROUP_ASSET, GROUP_DENSE, GROUP_EMBEDDING, GROUP_EXPERT, GROUP_FLOATS, GROUP_HEAD, NONE, PLANES,
 };
-use super::hash::{StoreId, extent_seed};
+use super::hash::{StoreId, place_seed};
 use crate::nested::{Layout, NestedCodec, TABLE_BYTES};
 use crate::{DType, ExpertId, FloatKind, Level, MatrixKind, Plane};
 
@@ -365,7 +365,14 @@ impl Index {
 
     /// Seed of an extent's hash.
     pub(super) fn seed(&self, extent: &Extent) -> Option<u64> {
-        Some(extent_seed(self.id, &self.group_of(extent)?.id, extent.group, extent.plane))
+        let group = &self.group_of(extent)?.id;
+        let (layer, expert) = match group {
+            // Assets have no other number.
+            GroupId::Asset { .. } => (NONE, extent.group),
+            _ => (group.layer().unwrap_or(NONE), group.expert().unwrap_or(NONE)),
+        };
+        let place = [u32::from(group.kind()), layer, expert, extent.plane as u32];
+        Some(place_seed(self.id, place))
     }
 
     /// An extent's name in messages.

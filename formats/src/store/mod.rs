@@ -19,6 +19,7 @@ mod journal;
 #[cfg(not(target_family = "wasm"))]
 mod map;
 mod pack;
+mod partial;
 mod parts;
 mod plan;
 mod read;
@@ -31,7 +32,7 @@ mod wide_hash;
 mod writer;
 
 pub use disk::{Disk, DiskFile, OsDisk};
-pub use error::{Malformed, StoreError};
+pub use error::{Malformed, StorageChanged, StoreError};
 pub use hash::StoreId;
 pub use index::{
     CodecSlot, Encoding, Extent, FloatTensor, Group, GroupId, Index, Matrix, Section,
@@ -45,7 +46,7 @@ pub use plan::{Measures, SectionPlan, StorePlan};
 pub use read::{OpenOptions, Store};
 pub use rows::{RowError, RowScratch, StoredRows};
 pub use shards::shard_path;
-pub use storage::{FilePart, FileStorage, MemoryStorage, Storage, StorageChanged};
+pub use storage::{FilePart, FileStorage, MemoryStorage, Storage};
 pub use verify::{VerifyProgress, VerifyReport};
 pub use writer::StoreWriter;
 

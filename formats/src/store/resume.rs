@@ -12,7 +12,7 @@ use super::hash::Hasher;
 use super::header::Header;
 use super::index::{Extent, Index};
 use super::journal::{Journal, ReadJournal, Record};
-use super::writer::{ShardFile, State, journal_path, shard_paths};
+use super::partial::{ShardFile, State, journal_path, shard_paths};
 use crate::nested::NestedCodec;
 
 /// Bytes that are read at once.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::error::{StoreError, label};
+use super::error::{StorageChanged, StoreError, label};
 use crate::read_at::open_regular;
 
 /// A range of bytes that a store is read from: a file, part of one, memory.
@@ -56,11 +56,6 @@ pub struct FilePart<'a> {
     /// Its bytes.
     pub length: u64,
 }
-
-/// Wrapped in an [`io::Error`]: the bytes are no longer those that were opened.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the file changed while it was open")]
-pub struct StorageChanged;
 
 /// A file, or part of one.
 #[derive(Debug)]
