@@ -1,6 +1,6 @@
 //! `nestling bench`: llama-bench's flags, and what this engine has beyond them.
 
-use super::model::mean_level;
+use super::level::mean_level;
 use super::{DeviceArgs, HostExpertsArgs, KvTypeArg, LevelArg, LoadModeArg, ObserveArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;

@@ -1,6 +1,6 @@
 //! `nestling doctor`, and what it shares with `nestling plan`.
 
-use super::model::threads;
+use super::generation::count;
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
@@ -25,6 +25,18 @@ pub struct SpeedArgs {
     /// Measure memory and disk again, though a measurement is remembered
     #[arg(long, env = "NESTLING_MEASURE_AGAIN", value_parser = FalseyValueParser::new())]
     pub measure_again: bool,
+}
+
+/// Most threads that compute.
+const THREADS_MAX: u32 = 1024;
+
+/// A number of threads.
+pub fn threads(text: &str) -> Result<u32, String> {
+    let threads = count(text)?;
+    match threads {
+        1..=THREADS_MAX => Ok(threads),
+        _ => Err(format!("{threads} is not in 1..={THREADS_MAX}")),
+    }
 }
 
 /// How the answer is printed.

@@ -4,6 +4,7 @@ mod bench;
 mod device;
 mod generation;
 mod hub;
+mod level;
 mod machine;
 mod mistakes;
 mod model;
@@ -17,8 +18,9 @@ pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, 
 pub use device::{DeviceArgs, DevicesArgs, HostExpertsArgs};
 pub use generation::{GenerationArgs, PromptArgs, stop_string};
 pub use hub::{HubArgs, UpgradeArgs};
+pub use level::{LevelArg, MeanLevelArg};
 pub use machine::{DoctorArgs, MachineFormatArgs, SpeedArgs};
-pub use model::{KvTypeArg, LevelArg, LoadModeArg, MeanLevelArg, ModelArgs, ResourceArgs};
+pub use model::{KvTypeArg, LoadModeArg, ModelArgs, ResourceArgs};
 pub use observe::{ObserveArgs, StatsArgs};
 pub use planning::PlanArgs;
 pub use quantizer::{QuantizerArgs, Rotation};
