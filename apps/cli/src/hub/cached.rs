@@ -3,7 +3,8 @@
 use super::choice::Choice;
 use super::gguf::{GgufFiles, choose};
 use super::listing::{Listing, Wanted};
-use super::repository::{Reference, Repository, RepositoryCache, is_commit};
+use super::names::is_commit;
+use super::repository::{Reference, Repository, RepositoryCache};
 use super::{Obtained, Surroundings, ending};
 use crate::failure::{Failure, Result};
 use std::path::{Path, PathBuf};

@@ -3,7 +3,6 @@
 //! Redirects are followed here, one request each, so that the token is known to stay where it
 //! belongs: with the scheme, host and port of the endpoint.
 
-use super::download::Trouble;
 use crate::failure::{Failure, plain};
 use std::fmt;
 use std::io::{self, Read};
@@ -39,6 +38,17 @@ impl Default for Limits {
             pause: Duration::from_millis(500),
         }
     }
+}
+
+/// Why a request failed, as far as the program acts on it.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The server answered with this status.
+    Status(u16),
+    /// Nobody answered, or the line broke.
+    Unreachable(String),
+    /// Trying again will not help.
+    Failed(Failure),
 }
 
 /// What asks servers; copies share their connections.

@@ -5,7 +5,7 @@
 //! a header.
 
 use super::Surroundings;
-use super::client::{Client, broken, unreadable};
+use super::client::{Client, Trouble, broken, unreadable};
 use super::digest::Digest;
 use super::listing::{Listing, Wanted};
 use super::ranges::Ranges;
@@ -25,17 +25,6 @@ const LISTING_BYTES_MAX: u64 = 32 << 20;
 
 /// Bytes that are read at once of what an earlier attempt left.
 const CHUNK_BYTES: usize = 1 << 20;
-
-/// Why a request failed, as far as the program acts on it.
-#[derive(Debug)]
-pub enum Trouble {
-    /// The server answered with this status.
-    Status(u16),
-    /// Nobody answered, or the line broke.
-    Unreachable(String),
-    /// Trying again will not help.
-    Failed(Failure),
-}
 
 /// A repository on the Hub.
 pub struct Hub<'a> {
@@ -79,6 +68,12 @@ impl<'a> Hub<'a> {
         })
     }
 
+    /// What reads parts of the files of a commit.
+    pub fn ranges(&self, commit: &str) -> Ranges {
+        let base = format!("{}/{}/resolve/{commit}", self.endpoint, self.repository.id);
+        Ranges::new(self.client.clone(), base)
+    }
+
     /// Fetches those of `files` that are not in the cache yet, and checks them.
     pub fn fetch(&self, listing: &Listing, files: &[Wanted], console: &Console) -> Result<()> {
         let commit = &listing.commit;
@@ -87,7 +82,7 @@ impl<'a> Hub<'a> {
         let held = |file| present(self.cache, &checkpoint, file).min(file.size);
         let mut done: u64 = files.iter().map(held).sum();
         let mut progress = Progress::bytes(console, "download", total, done);
-        let ranges = Ranges::new(self, commit);
+        let ranges = self.ranges(commit);
         for file in files {
             let path = checkpoint.join(&file.name);
             if std::fs::metadata(&path).is_ok_and(|data| data.len() == file.size) {

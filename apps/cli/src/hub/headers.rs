@@ -3,8 +3,9 @@
 //! They are kept in Nestling's cache by commit, and open as a checkpoint whose weights are
 //! elsewhere, so that everything that a conversion would refuse is refused before a download.
 
+use super::client::Trouble;
 use super::digest::Digest;
-use super::download::{Hub, Trouble};
+use super::download::Hub;
 use super::gguf::GgufFiles;
 use super::listing::{Listing, Wanted};
 use super::ranges::Ranges;
@@ -48,7 +49,7 @@ impl<'a> Headers<'a> {
         console: &'a Console,
     ) -> Self {
         let folder = around.headers.join(hub.repository.folder()).join(&listing.commit);
-        Self { hub, listing, ranges: Ranges::new(hub, &listing.commit), folder, console }
+        Self { hub, listing, ranges: hub.ranges(&listing.commit), folder, console }
     }
 
     /// A checkpoint in the transformers layout, and the files that hold its weights.

@@ -1,6 +1,6 @@
 //! What a repository holds, and which of it a conversion needs.
 
-use super::repository::{FOLDERS_MAX, is_commit, is_file_name, is_hash, is_path};
+use super::names::{FOLDERS_MAX, is_commit, is_file_name, is_hash, is_path};
 use crate::failure::{Failure, Result};
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};

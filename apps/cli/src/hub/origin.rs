@@ -1,6 +1,6 @@
 //! Where a downloaded store came from, remembered in a small file beside it.
 
-use super::repository::{is_commit, is_path};
+use super::names::{is_commit, is_path};
 use crate::failure::{Failure, Result};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
 //! Parts of files, by range requests.
 
-use super::client::{Client, broken};
-use super::download::{Hub, Trouble};
+use super::client::{Client, Trouble, broken};
 use super::listing::Wanted;
 use crate::failure::Failure;
 use std::io::Read;
@@ -25,9 +24,8 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    pub fn new(hub: &Hub<'_>, commit: &str) -> Self {
-        let base = format!("{}/{}/resolve/{commit}", hub.endpoint, hub.repository.id);
-        Self { client: hub.client.clone(), base }
+    pub fn new(client: Client, base: String) -> Self {
+        Self { client, base }
     }
 
     /// Some bytes of a file.

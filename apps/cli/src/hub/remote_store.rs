@@ -1,7 +1,8 @@
 //! A store that lies on the Hub, read by range requests.
 
 use super::choice::StoreFiles;
-use super::download::{Hub, Trouble};
+use super::client::Trouble;
+use super::download::Hub;
 use super::ranges::Ranges;
 use crate::explain::explain_store;
 use crate::failure::Result;
@@ -83,7 +84,7 @@ pub fn open(
     files: StoreFiles,
 ) -> Result<(Arc<RemoteStorage>, Arc<Store>)> {
     let name = format!("{}/{}", hub.repository.id, files.first());
-    let ranges = Ranges::new(hub, commit);
+    let ranges = hub.ranges(commit);
     let trouble = Mutex::new(None);
     let mut storage = RemoteStorage { name, files, ranges, front: Vec::new(), trouble };
     let front = storage.read(0..FRONT_BYTES.min(storage.len()));

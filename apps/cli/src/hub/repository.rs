@@ -1,6 +1,7 @@
 //! Names of repositories, and where the standard cache keeps them.
 
 use super::listing::Wanted;
+use super::names::{is_commit, is_name, is_path};
 use crate::failure::{Failure, Result};
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -10,14 +11,6 @@ use std::{fmt, io};
 pub struct Repository {
     pub id: String,
     pub revision: String,
-}
-
-/// Parts of the path of a repository's file.
-pub const FOLDERS_MAX: usize = 4;
-
-fn is_name(text: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    !text.is_empty() && text.len() <= 96 && text.chars().all(plain) && !text.starts_with('.')
 }
 
 /// What `-hf` names: a repository, and which of its files.
@@ -56,17 +49,6 @@ impl fmt::Display for Reference {
             Some(wanted) => write!(f, "{}:{wanted}", self.repository),
         }
     }
-}
-
-/// A path that stays inside its folder, whatever a server or a person says.
-pub fn is_path(text: &str) -> bool {
-    text.split('/').count() <= FOLDERS_MAX && text.split('/').all(is_file_name)
-}
-
-/// A name that stays inside its folder.
-pub fn is_file_name(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
 }
 
 impl Repository {
@@ -177,14 +159,4 @@ use std::os::windows::fs::symlink_file as symlink;
 #[cfg(not(any(unix, windows)))]
 fn symlink(_target: &Path, _link: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
-}
-
-/// Whether text is a commit.
-pub fn is_commit(text: &str) -> bool {
-    text.len() == 40 && is_hash(text)
-}
-
-/// Whether text is a hash in hexadecimal, of git or SHA-256, and so harmless as a file name.
-pub fn is_hash(text: &str) -> bool {
-    matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
