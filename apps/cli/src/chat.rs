@@ -8,11 +8,12 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::opened::{self, Opened};
 use crate::places;
+use crate::prompt::{expect_model, prompt_text};
 use crate::repl::command::{self, SlashCommand, Verbosity};
 use crate::repl::input::{Entered, Lines};
 use crate::reply::{Reply, write_reply};
-use crate::run::{complete, conversation, expect_model, generate_options, prompt_text};
 use crate::settings::Settings;
+use crate::single_turn::complete;
 use crate::stats::{self, Took};
 use crate::words::counted;
 use crate::{imported, welcome};
@@ -37,7 +38,7 @@ pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<
     if let (true, Some(prompt)) = (once, &prompt) {
         let transcript =
             Transcript { messages: vec![Message::user(prompt.as_str())], ..transcript };
-        let input = Input::Messages(conversation(&transcript, None));
+        let input = Input::Messages(transcript.conversation(None));
         return complete(&opened, input, &settings, console, interrupt).map(drop);
     }
     let lines = Lines::open(history(&args)?)?;
@@ -142,7 +143,7 @@ impl Chat<'_> {
 
     fn answer_until(&mut self, cancel: &CancelToken) -> Result<()> {
         let started = Instant::now();
-        let mut conversation = conversation(&self.transcript, self.think);
+        let mut conversation = self.transcript.conversation(self.think);
         let context = self.opened.model.context_length();
         let reserve = self.settings.tokens_max.unwrap_or(usize::MAX).min(context / REPLY_SHARE);
         let fitted = self.opened.model.fit(&conversation, reserve);
@@ -179,7 +180,7 @@ impl Chat<'_> {
 
     /// A reply, or what follows the tokens of it that were `generated` already.
     fn generate(&mut self, input: Input, generated: usize, cancel: &CancelToken) -> Result<Reply> {
-        let mut options = generate_options(&self.settings);
+        let mut options = self.settings.generate_options();
         options.max_tokens = options.max_tokens.map(|most| most.saturating_sub(generated));
         let generation = self.session.generate_with_cancel(input, &options, cancel);
         write_reply(generation.map_err(|error| explain(&error))?, &self.console)
@@ -203,7 +204,7 @@ impl Chat<'_> {
         if messages.is_empty() {
             return Ok(0);
         }
-        let mut conversation = conversation(&alone, self.think);
+        let mut conversation = alone.conversation(self.think);
         conversation.add_generation_prompt = false;
         Ok(self.opened.model.conversation_tokens(&conversation)?.len())
     }
@@ -262,8 +263,7 @@ impl Chat<'_> {
     fn set_think(&mut self, think: bool) -> Result<()> {
         let message = Transcript { system: None, messages: vec![Message::user("?")] };
         let prompt = |think| {
-            let tokens =
-                self.opened.model.conversation_tokens(&conversation(&message, Some(think)));
+            let tokens = self.opened.model.conversation_tokens(&message.conversation(Some(think)));
             tokens.map_err(|error| explain(&error))
         };
         if prompt(true)? == prompt(false)? {

@@ -2,7 +2,8 @@
 
 use crate::failure::{Failure, Result};
 use crate::reply::Reply;
-use nestling::engine::text::{Message, Role};
+use nestling::engine::Conversation;
+use nestling::engine::text::{Message, Role, TemplateTime};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::Path;
@@ -23,6 +24,20 @@ impl Transcript {
     pub fn all(&self) -> Vec<Message> {
         let system = self.system.as_deref().filter(|text| !text.is_empty()).map(Message::system);
         system.into_iter().chain(self.messages.iter().cloned()).collect()
+    }
+
+    /// The prompt of all messages, with what templates may ask for.
+    pub fn conversation(&self, think: Option<bool>) -> Conversation {
+        let mut conversation = Conversation::new(self.all());
+        if let Some(think) = think {
+            conversation.template_arguments.insert("enable_thinking".into(), think.into());
+        }
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        conversation.now = now
+            .ok()
+            .and_then(|now| i64::try_from(now.as_secs()).ok())
+            .map(TemplateTime::from_unix_seconds);
+        conversation
     }
 
     pub fn add_reply(&mut self, reply: Reply) {

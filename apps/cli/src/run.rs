@@ -1,23 +1,19 @@
 //! `nestling run`: one prompt, one completion.
 
 use crate::account::{self, Expected};
-use crate::args::{ChatArgs, ModelArgs, PromptArgs, RunArgs};
+use crate::args::{ChatArgs, RunArgs};
 use crate::chat;
-use crate::console::{Console, write_out};
-use crate::conversation::{Transcript, read_text};
-use crate::explain::explain;
+use crate::console::Console;
+use crate::conversation::Transcript;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::observe::{self, Observer};
-use crate::opened::{self, Opened};
-use crate::reply::write_reply;
+use crate::opened;
+use crate::prompt::{expect_model, prompt_text};
 use crate::settings::Settings;
-use crate::stats::{self, Took};
+use crate::single_turn::complete;
+use nestling::engine::Input;
 use nestling::engine::text::Message;
-use nestling::engine::{Conversation, FinishReason, Finished, GenerateOptions, Input};
-use std::io::{IsTerminal, Read};
-use std::path::Path;
-use std::time::Instant;
 
 pub fn run(args: RunArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
     expect_model(&args.model, &args.prompt)?;
@@ -41,7 +37,7 @@ pub fn run(args: RunArgs, console: &Console, interrupt: &Interrupt) -> Result<()
     let input = if args.chat {
         let system = args.prompt.system_prompt.clone();
         let transcript = Transcript { system, messages: vec![Message::user(prompt)] };
-        Input::Messages(conversation(&transcript, None))
+        Input::Messages(transcript.conversation(None))
     } else {
         Input::Text(prompt)
     };
@@ -66,97 +62,6 @@ pub fn run(args: RunArgs, console: &Console, interrupt: &Interrupt) -> Result<()
         }
         None => Ok(()),
     }
-}
-
-/// Generates once, from nothing.
-pub fn complete(
-    opened: &Opened,
-    input: Input,
-    settings: &Settings,
-    console: &Console,
-    interrupt: &Interrupt,
-) -> Result<Option<Finished>> {
-    let started = Instant::now();
-    let reply = interrupt.guard(|cancel| {
-        let options = generate_options(settings);
-        let generation = opened.model.session().generate_with_cancel(input, &options, cancel);
-        write_reply(generation.map_err(|error| explain(&error))?, console)
-    })?;
-    if !reply.text.ends_with('\n') {
-        write_out("\n")?;
-    }
-    let Some(finished) = reply.finished else { return Ok(None) };
-    match finished.reason {
-        FinishReason::Cancelled => return Err(Failure::interrupted()),
-        FinishReason::ContextFull => console.note(format_args!(
-            "the context of {} tokens is full; -c sets another size",
-            opened.model.context_length()
-        )),
-        _ => {}
-    }
-    let took = Took { load: opened.load, total: opened.load + started.elapsed() };
-    stats::print(console, opened, &finished, took);
-    Ok(Some(finished))
-}
-
-pub fn generate_options(settings: &Settings) -> GenerateOptions {
-    GenerateOptions {
-        sampling: Some(settings.sampling.clone()),
-        max_tokens: settings.tokens_max,
-        stop: settings.stop.clone(),
-        ..GenerateOptions::default()
-    }
-}
-
-/// The prompt of a transcript, with what templates may ask for.
-pub fn conversation(transcript: &Transcript, think: Option<bool>) -> Conversation {
-    let mut conversation = Conversation::new(transcript.all());
-    if let Some(think) = think {
-        conversation.template_arguments.insert("enable_thinking".into(), think.into());
-    }
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    conversation.now = now
-        .ok()
-        .and_then(|now| i64::try_from(now.as_secs()).ok())
-        .map(nestling::engine::text::TemplateTime::from_unix_seconds);
-    conversation
-}
-
-/// Points text that stands where a model is named, and is none, to where text belongs.
-///
-/// # Errors
-/// A path by position with nothing behind it, where there is no other prompt.
-pub fn expect_model(model: &ModelArgs, prompt: &PromptArgs) -> Result<()> {
-    match &model.path {
-        Some(path) if prompt.prompt.is_none() && prompt.file.is_none() && !path.exists() => {
-            Err(Failure::new(format!("cannot open {}: no such file or folder", path.display()))
-                .advise("check the path of the model, or give text with -p in front of it"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The prompt from the command line, a file, or a pipe; none where a person sits at the terminal.
-pub fn prompt_text(args: &PromptArgs) -> Result<Option<String>> {
-    let text = match (&args.prompt, &args.file) {
-        (Some(text), _) => text.clone(),
-        (None, Some(path)) if path != Path::new("-") => read_text(path)?,
-        (None, None) if std::io::stdin().is_terminal() => return Ok(None),
-        _ => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).map_err(|error| {
-                Failure::new(format!("cannot read the prompt: {}", crate::failure::plain(&error)))
-                    .advise("pipe in text in UTF-8, or give a prompt with -p")
-            })?;
-            text
-        }
-    };
-    // An editor's last line break is no part of the prompt.
-    let text = if args.prompt.is_some() { &text } else { text.trim_end_matches(['\n', '\r']) };
-    if text.is_empty() {
-        return Err(Failure::usage("the prompt is empty").advise("give some text with -p"));
-    }
-    Ok(Some(text.into()))
 }
 
 fn as_chat(args: RunArgs) -> ChatArgs {

@@ -1,6 +1,7 @@
 //! How tokens are chosen: the model's defaults, changed by flags and by `/set parameter`.
 
 use crate::args::{GenerationArgs, stop_string};
+use nestling::engine::GenerateOptions;
 use nestling::engine::sampler::SamplingParams;
 use std::fmt;
 use std::str::FromStr;
@@ -30,6 +31,15 @@ impl Settings {
         sampling.logit_bias.extend(args.logit_bias.iter().map(|bias| (bias.token, bias.bias)));
         let tokens_max = usize::try_from(args.predict).ok();
         Self { sampling, tokens_max, stop: args.stop.clone() }
+    }
+
+    pub fn generate_options(&self) -> GenerateOptions {
+        GenerateOptions {
+            sampling: Some(self.sampling.clone()),
+            max_tokens: self.tokens_max,
+            stop: self.stop.clone(),
+            ..GenerateOptions::default()
+        }
     }
 
     /// Whether `/set parameter` knows a name.

@@ -1,0 +1,44 @@
+//! The prompt that the command line gives.
+
+use crate::args::{ModelArgs, PromptArgs};
+use crate::conversation::read_text;
+use crate::failure::{Failure, Result, plain};
+use std::io::{IsTerminal, Read};
+use std::path::Path;
+
+/// Points text that stands where a model is named, and is none, to where text belongs.
+///
+/// # Errors
+/// A path by position with nothing behind it, where there is no other prompt.
+pub fn expect_model(model: &ModelArgs, prompt: &PromptArgs) -> Result<()> {
+    match &model.path {
+        Some(path) if prompt.prompt.is_none() && prompt.file.is_none() && !path.exists() => {
+            Err(Failure::new(format!("cannot open {}: no such file or folder", path.display()))
+                .advise("check the path of the model, or give text with -p in front of it"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The prompt from the command line, a file, or a pipe; none where a person sits at the terminal.
+pub fn prompt_text(args: &PromptArgs) -> Result<Option<String>> {
+    let text = match (&args.prompt, &args.file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) if path != Path::new("-") => read_text(path)?,
+        (None, None) if std::io::stdin().is_terminal() => return Ok(None),
+        _ => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).map_err(|error| {
+                Failure::new(format!("cannot read the prompt: {}", plain(&error)))
+                    .advise("pipe in text in UTF-8, or give a prompt with -p")
+            })?;
+            text
+        }
+    };
+    // An editor's last line break is no part of the prompt.
+    let text = if args.prompt.is_some() { &text } else { text.trim_end_matches(['\n', '\r']) };
+    if text.is_empty() {
+        return Err(Failure::usage("the prompt is empty").advise("give some text with -p"));
+    }
+    Ok(Some(text.into()))
+}

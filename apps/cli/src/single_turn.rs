@@ -1,0 +1,43 @@
+//! One completion, outside of any session.
+
+use crate::console::{Console, write_out};
+use crate::explain::explain;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::opened::Opened;
+use crate::reply::write_reply;
+use crate::settings::Settings;
+use crate::stats::{self, Took};
+use nestling::engine::{FinishReason, Finished, Input};
+use std::time::Instant;
+
+/// Generates once, from nothing.
+pub fn complete(
+    opened: &Opened,
+    input: Input,
+    settings: &Settings,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<Option<Finished>> {
+    let started = Instant::now();
+    let reply = interrupt.guard(|cancel| {
+        let options = settings.generate_options();
+        let generation = opened.model.session().generate_with_cancel(input, &options, cancel);
+        write_reply(generation.map_err(|error| explain(&error))?, console)
+    })?;
+    if !reply.text.ends_with('\n') {
+        write_out("\n")?;
+    }
+    let Some(finished) = reply.finished else { return Ok(None) };
+    match finished.reason {
+        FinishReason::Cancelled => return Err(Failure::interrupted()),
+        FinishReason::ContextFull => console.note(format_args!(
+            "the context of {} tokens is full; -c sets another size",
+            opened.model.context_length()
+        )),
+        _ => {}
+    }
+    let took = Took { load: opened.load, total: opened.load + started.elapsed() };
+    stats::print(console, opened, &finished, took);
+    Ok(Some(finished))
+}
