@@ -30,7 +30,6 @@ mod plan;
 mod progress;
 mod prompt;
 mod repl;
-mod replay;
 mod reply;
 mod room;
 mod run;

@@ -1,48 +1,28 @@
 //! `nestling plan`: what goes where under a memory budget, and how fast it will be.
 
+mod question;
+mod replay;
+
+pub use question::{Answer, Question};
+
 use crate::args::PlanArgs;
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::device::planned;
-use crate::explain::explain;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::inspect::weights_words;
 use crate::levels::{LevelSize, level_sizes_of_index};
 use crate::opened::{context_length, kv_dtype, memory_budget};
-use crate::replay::Replay;
 use crate::speed::Machine;
 use crate::subject::Subject;
-use nestling::engine::kv_cache::PAGE_POSITIONS;
-use nestling::engine::{EngineError, MemoryPlan, ModelOptions, PlannedResidence};
+use nestling::engine::{MemoryPlan, ModelOptions, PlannedResidence};
 use nestling::formats::Level;
-use nestling_plan::plan::{
-    DEFAULT_SKEW, Demand, Forecast, LevelMix, bytes_for, forecast, mean_level_for,
-};
+use nestling_plan::plan::{Demand, Forecast, LevelMix, bytes_for, mean_level_for};
+use question::{context_of, expert_bytes};
+use replay::Replay;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
-
-/// Most tokens of context that a forecast is for.
-const CONTEXT_MAX: usize = 512;
-
-/// What a plan is made of: the model, and how it would be opened.
-pub struct Question {
-    pub subject: Subject,
-    pub options: ModelOptions,
-    pub level: Level,
-    pub budget: Option<u64>,
-    /// The GPU that would compute; none for the processor.
-    pub gpu: Option<String>,
-    pub mean_level: Option<f64>,
-}
-
-/// What comes of it.
-pub struct Answer {
-    pub memory: MemoryPlan,
-    pub least_bytes: u64,
-    pub demand: Demand,
-    pub forecast: Forecast,
-}
 
 pub fn plan(args: &PlanArgs, console: &Console) -> Result<()> {
     let question = question(args, console)?;
@@ -70,97 +50,6 @@ fn question(args: &PlanArgs, console: &Console) -> Result<Question> {
     };
     let budget = planned(&args.device, memory_budget(args.memory))?;
     Question::new(subject, options, budget, args.mean_level)
-}
-
-impl Question {
-    pub fn new(
-        subject: Subject,
-        options: ModelOptions,
-        (budget, gpu): (Option<u64>, Option<String>),
-        mean_level: Option<f64>,
-    ) -> Result<Self> {
-        let level = options.level.unwrap_or(subject.held);
-        subject.check_level(level)?;
-        if let Some(mean) = mean_level
-            && !(f64::from(Level::L2.bits())..=f64::from(level.bits())).contains(&mean)
-        {
-            return Err(Failure::usage(format!("experts cannot have {mean} bits on average"))
-                .advise(format!("give a mean level from 2 to {level}")));
-        }
-        Ok(Self { subject, options, level, budget, gpu, mean_level })
-    }
-
-    /// The plan at a level of the store.
-    pub fn answer(&self, machine: &Machine, level: Level, budget: Option<u64>) -> Result<Answer> {
-        self.at(machine, level, self.mean_level, budget)
-    }
-
-    fn at(
-        &self,
-        machine: &Machine,
-        level: Level,
-        mean_level: Option<f64>,
-        budget: Option<u64>,
-    ) -> Result<Answer> {
-        let options = ModelOptions { level: Some(level), ..self.options.clone() };
-        let (index, config) = (&*self.subject.index, &self.subject.config);
-        let of = |budget| MemoryPlan::of_index(index, config, level, (&options, None), budget);
-        let memory = of(budget).map_err(|error| explain(&error))?;
-        let least_bytes = match of(Some(0)) {
-            Err(EngineError::MemoryTooSmall(refused)) => refused.least(),
-            // A model without experts has nothing to leave on disk.
-            _ => memory.total_bytes(),
-        };
-        let demand = Demand::of_store(index, config, level, self.skew());
-        let demand = demand.at_context(context_bytes(&memory));
-        let mix = match mean_level {
-            Some(mean) => LevelMix::of_mean(mean, level),
-            None => LevelMix::fixed(level),
-        };
-        let forecast = forecast(&demand, mix, &machine.speed, expert_bytes(&memory));
-        Ok(Answer { memory, least_bytes, demand, forecast })
-    }
-
-    /// How uneven routing is supposed to be: a store of random weights knows, others are like most.
-    fn skew(&self) -> f64 {
-        let parameters: Option<Value> =
-            serde_json::from_str(self.subject.index.parameters_json()).ok();
-        let skew = parameters.and_then(|parameters| parameters.get("router_skew")?.as_f64());
-        skew.unwrap_or(DEFAULT_SKEW)
-    }
-}
-
-/// Tokens of context that a forecast is for.
-fn context_of(memory: &MemoryPlan) -> usize {
-    CONTEXT_MAX.min(memory.context_length / 2)
-}
-
-/// Bytes of their keys and values.
-fn context_bytes(memory: &MemoryPlan) -> u64 {
-    let positions = (memory.kv_pages * PAGE_POSITIONS).max(1) as u64;
-    memory.kv_bytes / positions * context_of(memory) as u64
-}
-
-impl Answer {
-    /// Bytes of experts that a token uses.
-    fn token_expert_bytes(&self) -> u64 {
-        let others = self.demand.dense_token_bytes.saturating_add(self.demand.context_bytes);
-        (self.forecast.token_bytes as u64).saturating_sub(others)
-    }
-
-    /// The budget that holds everything, with a context as long as that of this one.
-    fn whole_bytes(&self) -> u64 {
-        let others = self.memory.total_bytes().saturating_sub(expert_bytes(&self.memory));
-        others.saturating_add(self.memory.expert_bytes_total)
-    }
-}
-
-/// Bytes of experts that a plan keeps in memory.
-pub fn expert_bytes(memory: &MemoryPlan) -> u64 {
-    match memory.residence {
-        PlannedResidence::Resident => memory.expert_bytes_total,
-        PlannedResidence::Streamed => memory.expert_bytes,
-    }
 }
 
 /// Bytes of weights that every token uses.

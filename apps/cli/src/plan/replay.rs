@@ -1,9 +1,9 @@
 //! A recorded routing trace through the cache's own books, on the machine of a plan.
 
+use super::question::{Answer, Question, expert_bytes};
 use crate::bytes::ByteSize;
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
-use crate::plan::{Answer, Question, expert_bytes};
 use crate::speed;
 use nestling::engine::residency::{ExpertTable, ResidencyOptions};
 use nestling::formats::Level;
