@@ -7,10 +7,10 @@ use crate::console::{Console, write_out};
 use crate::explain::{explain_import, explain_store};
 use crate::failure::{Failure, Result};
 use crate::hub::Obtained;
-use crate::imported::is_gguf;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::room;
+use crate::sniff::is_gguf;
 use crate::verify::open_store;
 use nestling::engine::allocation::Allocation;
 use nestling::engine::convert::{

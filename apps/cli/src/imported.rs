@@ -7,9 +7,10 @@ use crate::failure::Result;
 use crate::hub::Obtained;
 use crate::identity::Identity;
 use crate::interrupt::Interrupt;
-use crate::{calibration, places, turn};
+use crate::sniff::is_gguf;
+use crate::store_cache::convert_once;
+use crate::{calibration, places};
 use nestling::engine::convert::QUANTIZER_VERSION;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Digits of an identity that says too little to be believed.
@@ -46,13 +47,6 @@ pub fn replace(command: &mut Command, console: &Console, interrupt: &Interrupt) 
     Ok(())
 }
 
-/// Whether a file begins as GGUF files do.
-pub fn is_gguf(path: &Path) -> bool {
-    let mut magic = [0; 4];
-    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-    read.is_ok() && magic == *b"GGUF"
-}
-
 /// The store of a file in the cache; it is made if it is not there.
 fn store_of(
     path: &Path,
@@ -74,7 +68,7 @@ fn store_of(
     if !store.is_file() {
         let obtained = Obtained { checkpoint: path.into(), store: store.clone() };
         tell_of_old(&folder, &stem, console);
-        turn::convert_once(&obtained, calibration, console, interrupt)?;
+        convert_once(&obtained, calibration, console, interrupt)?;
     }
     Ok(store)
 }

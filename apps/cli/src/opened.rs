@@ -7,12 +7,14 @@ use crate::explain::{explain, explain_store};
 use crate::failure::Result;
 use crate::hub::{self, Reference, Surroundings};
 use crate::interrupt::Interrupt;
+use crate::memory::memory_budget;
 use crate::progress::Progress;
-use crate::{device, mapped, places, speed, turn, warnings};
+use crate::speed::{best_threads, read_options};
+use crate::store_cache::convert_once;
+use crate::{device, mapped, places, warnings};
 use nestling::OpenDevice;
 use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
-use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
 use nestling::engine::{
     Engine, EngineError, EngineOptions, KvDtype, LevelMode, Model, ModelOptions, ModelSource,
     ThreadPlacement,
@@ -20,7 +22,6 @@ use nestling::engine::{
 use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::ModelConfig;
 use nestling::formats::store::{OpenOptions, Store};
-use nestling::system::{MemoryState, SystemFiles};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,7 +59,7 @@ pub fn locate(
     let around = Surroundings::from_environment(&model.hub, &model.calibration)?;
     let level = model.level.map(|level| level.0);
     let obtained = hub::obtain(&reference, level, &around, console)?;
-    turn::convert_once(&obtained, &model.calibration, console, interrupt)?;
+    convert_once(&obtained, &model.calibration, console, interrupt)?;
     Ok((obtained.store, false))
 }
 
@@ -134,7 +135,7 @@ fn load(
     if let ModelSource::Store(store) = &source
         && is_streamed(store, options, engine.budget().total_bytes())
     {
-        options.reads = speed::read_options(store, console);
+        options.reads = read_options(store, console);
     }
     let mut bar = Progress::parts(console, "loading");
     interrupt.guard(|cancel| {
@@ -159,35 +160,6 @@ fn source(path: &Path, mode: LoadModeArg, partial: bool) -> Result<ModelSource> 
         }
         LoadModeArg::Owned => Ok(ModelSource::Store(Arc::new(store))),
     }
-}
-
-/// The number of threads that this machine runs best with: measured once, then remembered with
-/// the number of cores that it was measured for.
-pub fn best_threads() -> Option<usize> {
-    let cores = std::thread::available_parallelism().ok()?.get();
-    if cores <= CORES_FEW {
-        return None;
-    }
-    let file = places::thread_count_file().ok();
-    let text = file.as_deref().and_then(|file| std::fs::read_to_string(file).ok());
-    let known = text.as_deref().and_then(|text| {
-        let (measured, best) = text.trim().split_once(' ')?;
-        let best: usize = best.parse().ok()?;
-        (measured.parse() == Ok(cores) && (1..=cores).contains(&best)).then_some(best)
-    });
-    let best = known.unwrap_or_else(|| best_thread_count(cores));
-    if let (None, Some(file)) = (known, file) {
-        // Where nothing can be kept, it is measured again.
-        let _ = file.parent().map(std::fs::create_dir_all);
-        let _ = std::fs::write(file, format!("{cores} {best}\n"));
-    }
-    Some(best)
-}
-
-/// The budget that was given, or what is free, less a margin; none where the system does not say.
-pub fn memory_budget(given: Option<ByteSize>) -> Option<u64> {
-    let free = || MemoryState::read(&SystemFiles::default()).map(|state| state.default_budget());
-    given.map(|size| size.0).or_else(free)
 }
 
 fn engine_options(resources: &ResourceArgs, device: &OpenDevice) -> EngineOptions {

@@ -46,6 +46,13 @@ fn look(path: &Path) -> Option<(Kind, u64)> {
     Some((kind(&front, length), length))
 }
 
+/// Whether a file begins as GGUF files do.
+pub fn is_gguf(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && magic == *b"GGUF"
+}
+
 /// What a file is, in words that follow "is"; none where it cannot be read.
 pub fn words(path: &Path) -> Option<String> {
     let (kind, length) = look(path)?;

@@ -1,4 +1,5 @@
-//! How fast this machine reads memory and disk: measured, remembered, or said by the person.
+//! How fast this machine reads memory and disk, and with how many threads it computes best: measured,
+//! remembered, or said by the person.
 
 use crate::args::SpeedArgs;
 use crate::bytes::ByteSize;
@@ -6,13 +7,13 @@ use crate::console::Console;
 use crate::explain::explain;
 use crate::failure::Result;
 use crate::linux;
-use crate::opened::best_threads;
 use crate::places;
 use nestling::engine::bandwidth::read_bandwidth;
 use nestling::engine::reads::{
     MeasureOptions, Measured, ReadChoice, ReadOptions, choose, measure, plane_sizes,
     plane_sizes_of_index,
 };
+use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
 use nestling::engine::threads::ThreadPool;
 use nestling::formats::store::{Index, Store, StorePlan, StoreWriter};
 use nestling::system::SystemFiles;
@@ -240,4 +241,27 @@ pub fn read_options(store: &Arc<Store>, console: &Console) -> ReadOptions {
         Some(choice) => ReadOptions::default().chosen(&choice),
         None => ReadOptions::default(),
     }
+}
+
+/// The number of threads that this machine runs best with: measured once, then remembered with
+/// the number of cores that it was measured for.
+pub fn best_threads() -> Option<usize> {
+    let cores = std::thread::available_parallelism().ok()?.get();
+    if cores <= CORES_FEW {
+        return None;
+    }
+    let file = places::thread_count_file().ok();
+    let text = file.as_deref().and_then(|file| std::fs::read_to_string(file).ok());
+    let known = text.as_deref().and_then(|text| {
+        let (measured, best) = text.trim().split_once(' ')?;
+        let best: usize = best.parse().ok()?;
+        (measured.parse() == Ok(cores) && (1..=cores).contains(&best)).then_some(best)
+    });
+    let best = known.unwrap_or_else(|| best_thread_count(cores));
+    if let (None, Some(file)) = (known, file) {
+        // Where nothing can be kept, it is measured again.
+        let _ = file.parent().map(std::fs::create_dir_all);
+        let _ = std::fs::write(file, format!("{cores} {best}\n"));
+    }
+    Some(best)
 }

@@ -3,7 +3,8 @@
 use super::{Opening, Test};
 use crate::args::{LoadModeArg, RunningArgs};
 use crate::mapped;
-use crate::opened::{kv_dtype, memory_budget};
+use crate::memory::memory_budget;
+use crate::opened::kv_dtype;
 use nestling::engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling::engine::cpu::Cpu;
 use nestling::engine::dual::{DualOptions, DualRouting, LevelMode, StepTimes};

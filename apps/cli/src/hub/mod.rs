@@ -32,7 +32,7 @@ use crate::args::{CalibrationArgs, HubArgs};
 use crate::calibration;
 use crate::console::Console;
 use crate::failure::{Failure, Result};
-use crate::opened::memory_budget;
+use crate::memory::memory_budget;
 use crate::places;
 use cached::Cached;
 use choice::{Choice, StoreFiles};
