@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::speed::Machine;
 use crate::subject::Subject;
 use nestling::engine::kv_cache::PAGE_POSITIONS;
-use nestling::engine::plan::{DEFAULT_SKEW, Demand, Forecast, LevelMix, forecast};
+use nestling_plan::plan::{DEFAULT_SKEW, Demand, Forecast, LevelMix, forecast};
 use nestling::engine::{EngineError, MemoryPlan, ModelOptions, PlannedResidence};
 use nestling::formats::Level;
 use serde_json::Value;

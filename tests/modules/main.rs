@@ -1,0 +1,87 @@
+//! No circle of source files that need each other, in any crate of the workspace.
+//!
+//! A file needs the files that define what it names, however many faces hand a name on; a face, a
+//! `pub use` of what lies below it, needs nothing. A module and its direct child may need each other.
+//! Tests are left out, and methods are not followed: a call of one names no file.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say where")]
+
+mod circles;
+mod names;
+mod planted;
+mod sources;
+
+use sources::Tree;
+use std::cmp::Ordering;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Crates that still have circles, and how many. A number only ever falls.
+const EXCEPTED: &[(&str, usize)] = &[("kernels", 3), ("shaders", 3)];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The folders of all crates of the workspace, its own among them.
+fn crates() -> Vec<String> {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let members = manifest.split_once("\nmembers = [").and_then(|(_, rest)| rest.split_once(']'));
+    let (members, _) = members.unwrap_or_else(|| panic!("Cargo.toml has no members"));
+    let named = members.split('"').skip(1).step_by(2).map(str::to_owned);
+    [".".into()].into_iter().chain(named).collect()
+}
+
+/// The first file of every library and program below `src/` of a crate.
+fn first_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> =
+        ["lib.rs", "main.rs"].map(|name| folder.join("src").join(name)).into();
+    if let Ok(programs) = fs::read_dir(folder.join("src/bin")) {
+        let paths = programs.map(|entry| entry.unwrap().path());
+        found.extend(paths.map(|path| if path.is_dir() { path.join("main.rs") } else { path }));
+    }
+    found.retain(|path| path.is_file());
+    found
+}
+
+/// Every circle among the files of a crate's libraries and programs.
+fn circles_of(folder: &str) -> Vec<String> {
+    let read = |path: &Path| fs::read_to_string(root().join(path)).ok();
+    let files = first_files(&root().join(folder));
+    assert!(!files.is_empty(), "{folder}/src has neither lib.rs nor main.rs");
+    let trees = files.iter().map(|file| Tree::read(file.strip_prefix(root()).unwrap(), &read));
+    trees.flat_map(|tree| circles::of(&tree)).collect()
+}
+
+/// What is wrong with the circles of a crate that may have `most`.
+fn faults(folder: &str, circles: Vec<String>, most: usize) -> Vec<String> {
+    let count = circles.len();
+    match count.cmp(&most) {
+        Ordering::Less => vec![format!("{folder}: {count} circles; lower its {most} in EXCEPTED")],
+        Ordering::Equal => Vec::new(),
+        Ordering::Greater => [format!("{folder}: {count} circles, at most {most}")]
+            .into_iter()
+            .chain(circles)
+            .collect(),
+    }
+}
+
+#[test]
+fn no_files_need_each_other_in_a_circle() {
+    let crates = crates();
+    let mut found = Vec::new();
+    for folder in &crates {
+        let excepted = EXCEPTED.iter().find(|(name, _)| name == folder);
+        found.extend(faults(folder, circles_of(folder), excepted.map_or(0, |(_, most)| *most)));
+    }
+    let gone = EXCEPTED.iter().filter(|(name, _)| !crates.iter().any(|folder| folder == name));
+    found.extend(gone.map(|(name, _)| format!("{name} is in EXCEPTED, but no crate")));
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+#[test]
+fn an_exception_is_a_number_that_only_falls() {
+    let circle = || vec!["a circle".to_owned()];
+    assert_eq!(faults("a", circle(), 0), ["a: 1 circles, at most 0", "a circle"]);
+    assert!(faults("a", circle(), 1).is_empty());
+    assert_eq!(faults("a", circle(), 2), ["a: 1 circles; lower its 2 in EXCEPTED"]);
+}
