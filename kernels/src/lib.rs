@@ -30,6 +30,7 @@ mod slabs;
 mod slots;
 mod staging;
 mod states;
+mod timer;
 
 pub use backend::{CudaBackend, CudaOptions};
 pub use devices::{CudaDeviceChoice, CudaDeviceDescription, CudaDeviceError, device, devices};
@@ -42,3 +43,4 @@ pub use memory::{CudaBuffer, CudaFloats, CudaRouting};
 pub use pages::CudaPages;
 pub use slots::CudaSlots;
 pub use states::CudaStates;
+pub use timer::{CudaTimer, TimedAs};

@@ -73,6 +73,8 @@ pub(crate) struct Recorder {
     /// How far the stream was when a place was taken over.
     passed: Event,
     is_waiting: bool,
+    /// Whether what is recorded is kept, to be started by another.
+    is_held: bool,
     /// What was recorded since somebody asked.
     pub counts: BackendCounters,
     slabs: Slabs,
@@ -109,6 +111,7 @@ impl Recorder {
             epoch: 0,
             passed: driver.event()?,
             is_waiting: false,
+            is_held: false,
             counts: BackendCounters::default(),
             slabs: Slabs::default(),
             driver: Arc::clone(driver),
@@ -206,7 +209,7 @@ impl Recorder {
 
     fn recorded(&mut self) -> Result<(), CudaError> {
         match self.pace {
-            Pace::Early if self.commands.len() >= COMMANDS_MAX => self.submit(),
+            Pace::Early if self.commands.len() >= COMMANDS_MAX && !self.is_held => self.submit(),
             _ => Ok(()),
         }
     }
@@ -342,6 +345,7 @@ impl Recorder {
         if self.commands.is_empty() {
             return Ok(());
         }
+        self.check_held()?;
         self.give_tables()?;
         let done = self.stream.run(&self.commands);
         self.failed(done.is_err());
@@ -359,6 +363,7 @@ impl Recorder {
             return self.submit();
         }
         self.driver.check()?;
+        self.check_held()?;
         self.give_tables()?;
         let done = self.graphs.run(&self.stream, &self.commands);
         self.failed(done.is_err());
@@ -366,6 +371,48 @@ impl Recorder {
         self.counts.submissions += 1;
         self.is_waiting = true;
         done
+    }
+
+    /// What is held is not started in parts.
+    fn check_held(&self) -> Result<(), CudaError> {
+        if !self.is_held {
+            return Ok(());
+        }
+        let reason = "it waits, or its tables find no room".into();
+        Err(CudaError::Refused { what: "work that is recorded to be timed", reason })
+    }
+
+    /// Waits for all that was recorded; what is recorded from now on is kept and not started.
+    ///
+    /// # Errors
+    /// As [`Recorder::finish_all`].
+    pub fn hold(&mut self) -> Result<(), CudaError> {
+        self.finish_all()?;
+        self.is_held = true;
+        Ok(())
+    }
+
+    /// What was recorded since [`Recorder::hold`], for the stream that reads its tables. The memory that it
+    /// names stays until [`Recorder::release`].
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub fn take_held(&mut self) -> Result<(Commands, &Stream), CudaError> {
+        self.driver.check()?;
+        self.give_tables()?;
+        Ok((std::mem::take(&mut self.commands), &self.stream))
+    }
+
+    /// The stream of what is recorded.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Nothing is held any more; what was started of it is waited for.
+    pub fn release(&mut self) {
+        self.is_held = false;
+        self.is_waiting = true;
+        self.discard();
     }
 
     /// Some of what was recorded did not take place.
@@ -418,6 +465,9 @@ impl Recorder {
         }
         self.commands.clear();
         self.may_halt = false;
+        if self.is_held {
+            return;
+        }
         if self.is_waiting && self.stream.synchronize().is_ok() {
             self.is_waiting = false;
         }

@@ -293,10 +293,14 @@ impl Cuda {
         let _ = self.within(|| check("stream", unsafe { sys::cuStreamDestroy_v2(stream.raw()) }));
     }
 
-    pub fn event(&self) -> Result<Handle, CudaError> {
+    /// An event, which takes the time only if it is to be asked for it.
+    pub fn event(&self, is_timed: bool) -> Result<Handle, CudaError> {
+        use sys::CUevent_flags as Flags;
         self.within(|| {
             let mut event = ptr::null_mut();
-            let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+            let flags =
+                if is_timed { Flags::CU_EVENT_DEFAULT } else { Flags::CU_EVENT_DISABLE_TIMING };
+            let flags = flags as c_uint;
             // SAFETY: the driver writes an address.
             check("event", unsafe { sys::cuEventCreate(&raw mut event, flags) })?;
             Ok(Handle::of(event))
@@ -329,6 +333,17 @@ impl Cuda {
     pub fn synchronize_event(&self, event: &Handle) -> Result<(), CudaError> {
         // SAFETY: it lives.
         self.within(|| check("wait", unsafe { sys::cuEventSynchronize(event.raw()) }))
+    }
+
+    /// Milliseconds between two events that take the time and were both waited for.
+    pub fn elapsed_ms(&self, start: &Handle, end: &Handle) -> Result<f32, CudaError> {
+        self.within(|| {
+            let mut milliseconds = 0.0;
+            let out = &raw mut milliseconds;
+            // SAFETY: both live; the driver writes a number.
+            let answer = unsafe { sys::cuEventElapsedTime(out, start.raw(), end.raw()) };
+            check("time between events", answer).map(|()| milliseconds)
+        })
     }
 
     /// Whether what was noted is done.

@@ -10,6 +10,7 @@ pub use self::emulated::HostLaunch;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use self::commands::Commands;
 use self::cuda::Cuda;
@@ -65,6 +66,8 @@ pub(crate) struct Event {
     raw: cuda::Handle,
     /// Whether what it notes is on a stream that is late.
     is_late: AtomicBool,
+    /// When an emulated device came there.
+    reached: Mutex<Option<Instant>>,
 }
 
 /// Commands that are started as one.
@@ -296,11 +299,24 @@ impl Driver {
     /// # Errors
     /// What the driver refuses.
     pub fn event(self: &Arc<Self>) -> Result<Event, CudaError> {
+        self.new_event(false)
+    }
+
+    /// An event that takes the time.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn timed_event(self: &Arc<Self>) -> Result<Event, CudaError> {
+        self.new_event(true)
+    }
+
+    fn new_event(self: &Arc<Self>, is_timed: bool) -> Result<Event, CudaError> {
         let raw = self.with(|form| match form {
-            Form::Cuda(cuda) => cuda.event(),
+            Form::Cuda(cuda) => cuda.event(is_timed),
             Form::Emulated(_) => Ok(cuda::Handle::default()),
         })?;
-        Ok(Event { driver: Arc::clone(self), raw, is_late: AtomicBool::new(false) })
+        let (is_late, reached) = (AtomicBool::new(false), Mutex::default());
+        Ok(Event { driver: Arc::clone(self), raw, is_late, reached })
     }
 }
 
@@ -387,6 +403,7 @@ impl Stream {
     /// A device that is lost.
     pub fn record(&self, event: &Event) -> Result<(), CudaError> {
         event.is_late.store(self.is_late, Ordering::Relaxed);
+        *event.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.record(&event.raw, &self.raw),
             Form::Emulated(_) => Ok(()),
@@ -438,6 +455,30 @@ impl Event {
             Form::Emulated(emulated) if self.is_late() => emulated.are_late_copies_done(),
             Form::Emulated(_) => Ok(true),
         })
+    }
+
+    /// The time that the device took from another event to this one; both take the time, were recorded on
+    /// one stream and waited for.
+    ///
+    /// # Errors
+    /// A device that is lost; events of which that is not true.
+    pub fn elapsed_since(&self, start: &Self) -> Result<Duration, CudaError> {
+        let seconds = self.driver.with(|form| match form {
+            Form::Cuda(cuda) => {
+                cuda.elapsed_ms(&start.raw, &self.raw).map(|ms| f64::from(ms) / 1e3)
+            }
+            Form::Emulated(_) => {
+                let at =
+                    |event: &Self| *event.reached.lock().unwrap_or_else(PoisonError::into_inner);
+                let between = at(start).zip(at(self)).map(|(start, end)| end - start);
+                let reason = || "an event was not recorded".into();
+                between.map(|time| time.as_secs_f64()).ok_or_else(|| CudaError::Refused {
+                    what: "time between events",
+                    reason: reason(),
+                })
+            }
+        })?;
+        Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
     }
 
     fn is_late(&self) -> bool {

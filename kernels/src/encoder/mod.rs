@@ -47,7 +47,7 @@ pub(crate) const PER_TOKEN_MAX: usize = 64;
 /// Records the operations of one step. What was not given to the device when it is dropped is
 /// forgotten.
 pub struct CudaEncoder<'a> {
-    backend: &'a mut CudaBackend,
+    pub(crate) backend: &'a mut CudaBackend,
 }
 
 /// What operations record with.

@@ -8,6 +8,7 @@
 )]
 
 mod harness;
+mod timer;
 
 #[path = "../../../shaders/tests/parity/attention.rs"]
 #[expect(dead_code, reason = "instructions of the other GPU backend flush what is small")]

@@ -1,0 +1,52 @@
+//! Work that is timed runs as often as it is told, and nothing of it runs before.
+
+use std::time::Duration;
+
+use nestling_cuda::TimedAs;
+use nestling_engine::backend::{Backend, Encoder};
+use nestling_engine::driver::block_on;
+
+use crate::harness::{buffer, device, read};
+
+/// Enough for work that would be started in parts if it were not timed.
+const OPERATIONS: i32 = 40;
+const ROWS: usize = 20;
+
+#[test]
+fn work_runs_as_often_as_it_is_timed() {
+    let Some(mut device) = device() else { return };
+    for timed_as in [TimedAs::Commands, TimedAs::Graph] {
+        let mut x = buffer(&mut device, 3, &[1.0; 3 * ROWS]);
+        let record = |encoder: &mut nestling_cuda::CudaEncoder<'_>| {
+            // More rows than the step before, and tables.
+            (0..OPERATIONS).try_for_each(|at| {
+                encoder.scale(if at % 2 == 0 { 2.0 } else { 0.5 }, &mut x)?;
+                encoder.scale(if at == 0 { 2.0 } else { 1.0 }, &mut x)
+            })
+        };
+        let mut timer = device.timer(timed_as, record).unwrap();
+        assert_eq!(timer.launches(), 2 * OPERATIONS as usize);
+        let (once, thrice) = (timer.time(1).unwrap(), timer.time(3).unwrap());
+        assert!(once > Duration::ZERO && thrice > Duration::ZERO);
+        eprintln!("{timed_as:?}: {once:?}, three times {thrice:?}");
+        drop(timer);
+        assert_eq!(read(&mut device, &x), [16.0; 3 * ROWS]);
+    }
+}
+
+#[test]
+fn work_that_waits_is_not_timed_and_the_device_goes_on() {
+    let Some(mut device) = device() else { return };
+    let mut x = buffer(&mut device, 3, &[1.0; 3]);
+    let reads = device.timer(TimedAs::Graph, |encoder| {
+        encoder.scale(2.0, &mut x)?;
+        block_on(encoder.read(&x)).map(drop)
+    });
+    assert!(reads.is_err());
+    drop(reads);
+    let mut encoder = device.encoder();
+    encoder.scale(3.0, &mut x).unwrap();
+    encoder.flush().unwrap();
+    drop(encoder);
+    assert_eq!(read(&mut device, &x), [3.0; 3]);
+}
