@@ -74,8 +74,9 @@ impl CudaBackend {
         Self::on(driver, (memory_bytes, options.host_bytes), ARENA_BYTES)
     }
 
-    /// A device of host memory, whose kernels `launch` runs: for tests where there is no device. It
-    /// does everything at once.
+    /// A device of host memory, whose kernels `launch` runs: for tests where there is no device. What streams
+    /// are given runs when somebody waits, or before, in an order that is drawn by lot
+    /// ([`CudaBackend::reorder`]); what uses the same memory without an order makes the device lost.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`].
@@ -123,8 +124,13 @@ impl CudaBackend {
         self.driver.lose_after(kernels);
     }
 
-    /// Has a device of host memory ([`CudaBackend::on_host`]) do copies that no step waits for only when
-    /// somebody waits for them, or has asked so often whether they are done: for tests.
+    /// Has a device of host memory ([`CudaBackend::on_host`]) draw by another lot what runs next: for tests.
+    pub fn reorder(&self, seed: u64) {
+        self.driver.reorder(seed);
+    }
+
+    /// Has a device of host memory ([`CudaBackend::on_host`]) say that copies that no step waits for are done
+    /// only when somebody waited for them, or has asked so often: for tests.
     pub fn delay_copies(&self, questions: u64) {
         self.driver.delay_copies(questions);
     }

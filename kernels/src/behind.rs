@@ -90,7 +90,7 @@ impl Behind {
         }
         let Some(notes) = held.notes.last_mut() else { return Ok(()) };
         let start = held.filled;
-        notes.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
+        notes.write(start, bytes);
         held.filled = (start + bytes.len()).next_multiple_of(64);
         self.stream.copy_in((notes, start, bytes.len()), to)
     }

@@ -46,7 +46,7 @@ impl HostBlock {
     /// The memory, and where in it some of its bytes are.
     pub fn place(&self, bytes: &[u8]) -> Option<(&PinnedMemory, usize)> {
         let memory = self.memory.as_ref()?;
-        let start = bytes.as_ptr().addr().checked_sub(memory.bytes().as_ptr().addr())?;
+        let start = bytes.as_ptr().addr().checked_sub(memory.start())?;
         (start + bytes.len() <= memory.len()).then_some((memory, start))
     }
 
@@ -71,8 +71,7 @@ impl AsRef<[u8]> for HostBlock {
             let _ = self.written.synchronize();
             self.is_written.store(true, Ordering::Release);
         }
-        let bytes = self.memory.as_ref().map(PinnedMemory::bytes).unwrap_or_default();
-        bytes.get(..self.bytes).unwrap_or_default()
+        self.memory.as_ref().map(|memory| memory.bytes(self.bytes)).unwrap_or_default()
     }
 }
 
@@ -84,7 +83,7 @@ impl Drop for HostBlock {
         }
         let Some(memory) = self.memory.take() else { return };
         let mut state = lock(&self.state);
-        state.lent.remove(&memory.bytes().as_ptr().addr());
+        state.lent.remove(&memory.start());
         state.free.entry(memory.len()).or_default().push(memory);
     }
 }
@@ -147,7 +146,7 @@ impl HostPlanes {
         }
         let written = self.driver.event()?;
         stream.record(&written)?;
-        let start = memory.bytes().as_ptr().addr();
+        let start = memory.start();
         let (memory, state) = (Some(memory), Arc::clone(&self.state));
         let is_written = AtomicBool::new(false);
         let block = Arc::new(HostBlock { memory, bytes, written, is_written, state });

@@ -181,7 +181,7 @@ impl Recorder {
             return Ok(address);
         }
         let start = self.used;
-        self.tables.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
+        self.tables.write(start, bytes);
         self.used = (start + bytes.len()).next_multiple_of(ALIGN).min(self.tables.len());
         Ok(self.arena.address() + start as u64)
     }
@@ -309,13 +309,14 @@ impl Recorder {
         self.staging.ended_behind(awaited, &self.stream)
     }
 
-    /// As [`Recorder::finish`], and waits for copies that no step waits for.
+    /// As [`Recorder::finish`], and waits for all copies: those that no step waits for, and those out of memory
+    /// of the device.
     ///
     /// # Errors
     /// As [`Recorder::finish`].
     pub fn finish_all(&mut self) -> Result<(), CudaError> {
         self.finish()?;
-        self.staging.finish_behind()
+        self.staging.finish_all()
     }
 
     /// Copies parts of memory that nothing writes to pinned memory of the host; none where there is no
@@ -502,8 +503,15 @@ impl Recorder {
             at += bytes;
         }
         self.wait()?;
-        take(&read_back.bytes()[..bytes]);
+        take(read_back.bytes(bytes));
         self.read_back = Some(read_back);
         Ok(())
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // What was started may still use what goes with this. A device that is lost does nothing any more.
+        let _ = self.stream.synchronize();
     }
 }

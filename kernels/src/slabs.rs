@@ -97,7 +97,11 @@ impl Slabs {
     /// Nothing that was given to the device is under way: places that were let go of can be given
     /// away again.
     pub fn settle(&self) {
-        lock(&self.state).settle();
+        let mut state = lock(&self.state);
+        for (slab, range) in &state.left {
+            state.slabs[*slab].memory.forget(range.start, range.end - range.start);
+        }
+        state.settle();
     }
 }
 

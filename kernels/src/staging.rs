@@ -79,7 +79,7 @@ impl Staging {
             let size = rest.len().min(PIECE_BYTES - start);
             let (now, later) = rest.split_at(size);
             let piece = &mut self.pieces[self.next];
-            piece.memory.bytes_mut()[start..start + size].copy_from_slice(now);
+            piece.memory.write(start, now);
             self.stream.copy_in((&piece.memory, start, size), to)?;
             self.filled = (start + size).next_multiple_of(64);
             (rest, to) = (later, to + size as u64);
@@ -170,11 +170,12 @@ impl Staging {
         Ok(number)
     }
 
-    /// Waits for what is copied behind the steps.
+    /// Waits for all copies, those behind the steps and those beside them.
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn finish_behind(&mut self) -> Result<(), CudaError> {
+    pub fn finish_all(&mut self) -> Result<(), CudaError> {
+        self.stream.synchronize()?;
         self.behind.finish()
     }
 
@@ -203,5 +204,12 @@ impl Staging {
             self.is_ahead = false;
         }
         Ok(())
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // What is copied out of pieces goes with them. A device that is lost copies nothing any more.
+        let _ = self.stream.synchronize();
     }
 }

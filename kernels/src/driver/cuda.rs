@@ -18,12 +18,21 @@ use crate::kernel::Kernel;
 use crate::params::Launch;
 
 /// Something of the driver's, by its address; 0 for nothing.
-#[derive(Default)]
 pub(crate) struct Handle(usize);
 
 impl Handle {
     fn of<T>(raw: *mut T) -> Self {
         Self(raw.expose_provenance())
+    }
+
+    /// Something that an emulated device gave a number to.
+    pub fn numbered(number: usize) -> Self {
+        Self(number)
+    }
+
+    /// That number.
+    pub fn number(&self) -> usize {
+        self.0
     }
 
     fn raw<T>(&self) -> *mut T {

@@ -1,12 +1,23 @@
-//! A device of host memory: everything is done at once, and kernels are functions of the host.
+//! A device of host memory, whose kernels are functions of the host. Streams are queues: what they are given is
+//! done when the host waits, or before that, in any order that CUDA allows, and two operations that use the
+//! same memory without an order are an error.
 
 #![expect(unsafe_code, reason = "kernels find memory by its address, as on a device")]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod history;
+mod memory;
+mod queue;
+mod reach;
+#[cfg(test)]
+mod tests;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use self::history::{Access, History, full_name};
+use self::memory::{Found, Memory};
+use self::queue::{Operation, Queues, Ticket};
 use super::Address;
 use super::commands::{Command, Commands};
 use super::cuda::PinnedBytes;
@@ -17,97 +28,66 @@ use crate::params::Launch;
 /// among them are those of host memory, and so is that of the word that halts it, 0 for none.
 pub type HostLaunch = fn(&Launch, &[u8], u64) -> Result<(), CudaError>;
 
-/// Alignment of all memory.
-const ALIGN: usize = 256;
-
-/// Bytes behind an allocation that nobody may write.
-const GUARD_BYTES: usize = 256;
-
-/// What they hold.
-const GUARD: u8 = 0xa5;
+/// One operation in so many is followed by some that run before anybody waits.
+const EARLY_ONE_IN: u64 = 4;
+const EARLY_MOST: usize = 6;
 
 /// The device.
 pub(crate) struct Emulated {
     launch: HostLaunch,
-    memory: Mutex<HashMap<Address, Layout>>,
+    state: Mutex<State>,
     /// Kernels that are still run before the device is lost.
     left: AtomicU64,
-    late: Mutex<LateCopies>,
 }
 
-/// Copies that may be done later than all else.
-#[derive(Default)]
-struct LateCopies {
-    /// Bytes, and where they go.
-    copies: Vec<(Vec<u8>, Address)>,
-    /// How often somebody asks before they are done, and how often somebody may still ask.
+struct State {
+    memory: Memory,
+    queues: Queues,
+    history: History,
+    /// How often somebody asks of a stream that is late before it is done, and may still ask.
     questions: u64,
     left: u64,
+    /// Why nothing runs any more.
+    failed: Option<String>,
+}
+
+/// What a stream is given.
+enum Work {
+    Copy { name: &'static str, from: Address, to: Address, bytes: u64 },
+    Command(Arc<Commands>, usize),
+    Record(usize),
+    Wait(Ticket),
+}
+
+fn lost(reason: String) -> CudaError {
+    CudaError::Lost { reason }
 }
 
 impl Emulated {
     pub fn new(launch: HostLaunch) -> Self {
-        Self {
-            launch,
-            memory: Mutex::default(),
-            left: AtomicU64::new(u64::MAX),
-            late: Mutex::default(),
-        }
+        let state = State {
+            memory: Memory::default(),
+            queues: Queues::new(0),
+            history: History::default(),
+            questions: 0,
+            left: 0,
+            failed: None,
+        };
+        Self { launch, state: Mutex::new(state), left: AtomicU64::new(u64::MAX) }
     }
 
-    fn late(&self) -> MutexGuard<'_, LateCopies> {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Late copies are done when somebody waits for them, or has asked so often.
+    /// Draws what runs next by another lot.
+    pub fn reorder(&self, seed: u64) {
+        self.state().queues.reseed(seed);
+    }
+
+    /// What a late stream did is not known to be done before somebody waits for it, or has asked so often.
     pub fn delay_copies(&self, questions: u64) {
-        self.late().questions = questions;
-    }
-
-    /// As [`Emulated::copy_in`], but maybe later.
-    ///
-    /// # Errors
-    /// Memory that was not allocated.
-    pub fn copy_in_late(&self, source: &[u8], to: Address) -> Result<(), CudaError> {
-        let mut late = self.late();
-        if late.questions == 0 {
-            drop(late);
-            return self.copy_in(source, to);
-        }
-        late.left = late.questions;
-        late.copies.push((source.to_vec(), to));
-        Ok(())
-    }
-
-    /// Whether late copies are done, which they are once this was asked often enough.
-    ///
-    /// # Errors
-    /// As [`Emulated::copy_in`].
-    pub fn are_late_copies_done(&self) -> Result<bool, CudaError> {
-        let mut late = self.late();
-        if !late.copies.is_empty() && late.left > 0 {
-            late.left -= 1;
-            return Ok(false);
-        }
-        drop(late);
-        self.do_late_copies().map(|()| true)
-    }
-
-    /// Does all late copies.
-    ///
-    /// # Errors
-    /// As [`Emulated::copy_in`].
-    pub fn do_late_copies(&self) -> Result<(), CudaError> {
-        let copies = std::mem::take(&mut self.late().copies);
-        copies.iter().try_for_each(|(bytes, to)| self.copy_in(bytes, *to))
-    }
-
-    /// Waits for something, which is a late copy or not.
-    ///
-    /// # Errors
-    /// As [`Emulated::copy_in`].
-    pub fn wait(&self, is_late: bool) -> Result<(), CudaError> {
-        if is_late { self.do_late_copies() } else { Ok(()) }
+        self.state().questions = questions;
     }
 
     /// The device is lost when so many kernels more were run.
@@ -115,50 +95,204 @@ impl Emulated {
         self.left.store(kernels, Ordering::Relaxed);
     }
 
-    fn run_kernel(&self, launch: &Launch, params: &[u8], halt: Address) -> Result<(), CudaError> {
-        let one_less = |left: u64| left.checked_sub(1);
-        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
-            Ok(_) => (self.launch)(launch, params, halt),
-            Err(_) => Err(CudaError::Lost { reason: "as it was told to be".into() }),
-        }
+    pub fn stream(&self, is_late: bool) -> usize {
+        self.state().queues.stream(is_late)
     }
 
-    fn blocks(&self) -> MutexGuard<'_, HashMap<Address, Layout>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What it was given is still done.
+    ///
+    /// # Errors
+    /// As [`Emulated::synchronize`].
+    pub fn destroy_stream(&self, stream: usize) -> Result<(), CudaError> {
+        let mut state = self.state();
+        let done = self.run_stream(&mut state, stream).map(drop);
+        state.queues.end_stream(stream);
+        done
+    }
+
+    pub fn event(&self) -> usize {
+        self.state().queues.event()
+    }
+
+    pub fn destroy_event(&self, event: usize) {
+        self.state().queues.end_event(event);
+    }
+
+    pub fn record(&self, event: usize, stream: usize) {
+        self.state().queues.record(event, stream);
+    }
+
+    pub fn wait_for(&self, stream: usize, event: usize) {
+        self.state().queues.wait_for(stream, event);
+    }
+
+    /// # Errors
+    /// Whatever went wrong on the device.
+    pub fn synchronize(&self, stream: usize) -> Result<(), CudaError> {
+        let mut state = self.state();
+        if let Some(end) = self.run_stream(&mut state, stream)? {
+            state.seen(end, None);
+        }
+        Ok(())
+    }
+
+    fn run_stream(&self, state: &mut State, stream: usize) -> Result<Option<Ticket>, CudaError> {
+        let end = state.queues.end_of(stream);
+        end.map_or(Ok(()), |end| self.run_to(state, end))?;
+        Ok(end)
+    }
+
+    /// # Errors
+    /// Whatever went wrong on the device.
+    pub fn synchronize_event(&self, event: usize) -> Result<(), CudaError> {
+        let mut state = self.state();
+        let Some((ticket, _)) = state.queues.noted(event) else { return Ok(()) };
+        self.run_to(&mut state, ticket)?;
+        state.seen(ticket, Some(event));
+        Ok(())
+    }
+
+    /// Whether what an event notes is done.
+    ///
+    /// # Errors
+    /// Whatever went wrong on the device.
+    pub fn is_event_done(&self, event: usize) -> Result<bool, CudaError> {
+        let mut state = self.state();
+        let Some((ticket, is_late)) = state.queues.noted(event) else { return Ok(true) };
+        if is_late && !state.queues.is_seen(ticket) && state.left > 0 {
+            state.left -= 1;
+            return Ok(false);
+        }
+        self.run_to(&mut state, ticket)?;
+        state.seen(ticket, Some(event));
+        Ok(true)
+    }
+
+    /// The time from one event to another, if both were come to.
+    pub fn elapsed(&self, start: usize, end: usize) -> Option<Duration> {
+        let state = self.state();
+        Some(state.queues.reached(end)? - state.queues.reached(start)?)
+    }
+
+    /// # Errors
+    /// Whatever went wrong on the device.
+    pub fn copy_in(&self, stream: usize, source: &[u8], to: Address) -> Result<(), CudaError> {
+        let from = source.as_ptr().expose_provenance() as Address;
+        let bytes = source.len() as u64;
+        self.give(stream, [Work::Copy { name: "a copy to the device", from, to, bytes }])
+    }
+
+    /// # Errors
+    /// Whatever went wrong on the device.
+    pub fn copy_out(&self, stream: usize, from: Address, to: &mut [u8]) -> Result<(), CudaError> {
+        let bytes = to.len() as u64;
+        let to = to.as_mut_ptr().expose_provenance() as Address;
+        self.give(stream, [Work::Copy { name: "a copy from the device", from, to, bytes }])
+    }
+
+    /// # Errors
+    /// Whatever went wrong on the device.
+    pub fn run(&self, stream: usize, commands: &Arc<Commands>) -> Result<(), CudaError> {
+        let all = 0..commands.len();
+        self.give(stream, all.map(|index| Work::Command(Arc::clone(commands), index)))
+    }
+
+    fn give(&self, stream: usize, all: impl IntoIterator<Item = Work>) -> Result<(), CudaError> {
+        let mut state = self.state();
+        if state.queues.is_late(stream) {
+            state.left = state.questions;
+        }
+        for work in all {
+            state.queues.give(stream, work);
+            if state.queues.is_drawn(EARLY_ONE_IN) {
+                let count = state.queues.draw(EARLY_MOST);
+                for _ in 0..count {
+                    let Some(operation) = state.queues.next(None) else { break };
+                    self.perform(&mut state, &operation)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what must come before a place, and often more.
+    fn run_to(&self, state: &mut State, ticket: Ticket) -> Result<(), CudaError> {
+        let needed = state.queues.is_drawn(2).then(|| state.queues.needed(ticket));
+        while !state.queues.is_done(ticket) {
+            let Some(operation) = state.queues.next(needed.as_ref()) else {
+                return Err(lost("operations wait for each other".into()));
+            };
+            self.perform(state, &operation)?;
+        }
+        Ok(())
+    }
+
+    fn perform(&self, state: &mut State, operation: &Operation) -> Result<(), CudaError> {
+        if let Some(reason) = &state.failed {
+            return Err(lost(reason.clone()));
+        }
+        let done = match &operation.work {
+            Work::Wait(_) => Ok(()),
+            Work::Record(event) => {
+                state.queues.reach(*event);
+                Ok(())
+            }
+            Work::Copy { name, from, to, bytes } => {
+                state.copy(operation, name, (*from, *to, *bytes))
+            }
+            Work::Command(commands, index) => match commands.list().get(*index) {
+                Some(Command::Copy { from, to, bytes }) => {
+                    state.copy(operation, "a copy on the device", (*from, *to, *bytes))
+                }
+                Some(Command::Launch(launch, params, halt)) => {
+                    let params = (commands.params(*params), *halt);
+                    self.run_kernel(state, operation, (launch, params))
+                }
+                None => Ok(()),
+            },
+        };
+        done.map_err(|reason| {
+            state.failed = Some(reason.clone());
+            lost(reason)
+        })
+    }
+
+    fn run_kernel(
+        &self,
+        state: &mut State,
+        operation: &Operation,
+        (launch, (params, halt)): (&Launch, (&[u8], Address)),
+    ) -> Result<(), String> {
+        let one_less = |left: u64| left.checked_sub(1);
+        let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        left.map_err(|_| "as it was told to be")?;
+        let name = format!("kernel {}", launch.kernel.name());
+        let named = |reason| format!("{}: {reason}", full_name(&name, operation.ticket));
+        let accesses = reach::of_kernel(&state.memory, launch, (params, halt)).map_err(named)?;
+        state.history.add(operation, name.clone(), accesses)?;
+        (self.launch)(launch, params, halt).map_err(|error| named(error.to_string()))
     }
 
     /// # Errors
     /// [`CudaError::OutOfMemory`].
     pub fn allocate(&self, what: &'static str, bytes: u64) -> Result<Address, CudaError> {
-        let full = || CudaError::OutOfMemory { what, bytes };
-        let size = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_add(GUARD_BYTES));
-        let layout = size.and_then(|size| Layout::from_size_align(size, ALIGN).ok());
-        let layout = layout.ok_or_else(full)?;
-        // SAFETY: the layout is not empty, since it holds the guard.
-        let start = unsafe { alloc_zeroed(layout) };
-        if start.is_null() {
-            return Err(full());
-        }
-        // SAFETY: the last bytes of what was just allocated.
-        unsafe { start.add(layout.size() - GUARD_BYTES).write_bytes(GUARD, GUARD_BYTES) };
-        let address = start.expose_provenance() as Address;
-        self.blocks().insert(address, layout);
-        Ok(address)
+        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let found = self.state().memory.allocate(what, size);
+        found.ok_or(CudaError::OutOfMemory { what, bytes })
     }
 
-    /// Gives memory back; the guard behind it must be whole.
-    pub fn free(&self, address: Address) {
-        let Some(layout) = self.blocks().remove(&address) else { return };
-        let start: *mut u8 = std::ptr::with_exposed_provenance_mut(address as usize);
-        // SAFETY: it was allocated with this layout and was not given back, since it was listed.
-        let is_whole = unsafe {
-            let guard = start.add(layout.size() - GUARD_BYTES);
-            let is_whole =
-                std::slice::from_raw_parts(guard, GUARD_BYTES).iter().all(|byte| *byte == GUARD);
-            dealloc(start, layout);
-            is_whole
-        };
-        debug_assert!(is_whole || std::thread::panicking(), "a kernel wrote behind its memory");
+    /// Gives memory back, which nothing uses any more.
+    ///
+    /// # Errors
+    /// Something that nobody waited for uses it; something was written beside it.
+    pub fn free(&self, address: Address) -> Result<(), CudaError> {
+        let mut state = self.state();
+        let found = state.memory.find(address);
+        let used = found.map_or(Ok(()), |found| {
+            let Found { what, start, bytes } = found;
+            state.by_host(&format!("the release of {what}"), Access { start, bytes, writes: true })
+        });
+        used.and(state.memory.release(address)).map_err(lost)
     }
 
     /// # Errors
@@ -172,57 +306,74 @@ impl Emulated {
         Ok(PinnedBytes::new(address as usize, bytes))
     }
 
-    pub fn free_pinned(&self, bytes: &mut PinnedBytes) {
-        self.free(bytes.take() as Address);
+    /// # Errors
+    /// As [`Emulated::free`].
+    pub fn free_pinned(&self, bytes: &mut PinnedBytes) -> Result<(), CudaError> {
+        self.free(bytes.take() as Address)
     }
 
+    /// The host reads or writes pinned memory.
+    ///
     /// # Errors
-    /// Memory that was not allocated.
-    fn place(&self, address: Address, bytes: usize) -> Result<*mut u8, CudaError> {
-        let (start, end) = (address, address.saturating_add(bytes as u64));
-        let holds = |(first, layout): (&Address, &Layout)| {
-            *first <= start && end <= first + (layout.size() - GUARD_BYTES) as u64
-        };
-        if !self.blocks().iter().any(holds) {
-            let reason = format!("{bytes} bytes at {address:#x} are not allocated");
-            return Err(CudaError::Lost { reason });
+    /// Something that nobody waited for uses it at once.
+    pub fn touch(&self, bytes: &[u8], writes: bool) -> Result<(), CudaError> {
+        let start = bytes.as_ptr().expose_provenance() as Address;
+        let access = Access { start, bytes: bytes.len() as u64, writes };
+        let name = if writes { "a write by the host" } else { "a read by the host" };
+        self.state().by_host(name, access).map_err(lost)
+    }
+
+    /// What lies in memory that nothing uses is not known any more.
+    ///
+    /// # Errors
+    /// Something that nobody waited for uses it.
+    pub fn forget(&self, start: Address, bytes: u64) -> Result<(), CudaError> {
+        let state = self.state();
+        let forgotten = state.by_host("giving memory away", Access { start, bytes, writes: true });
+        forgotten.and_then(|()| state.memory.forget(start, bytes)).map_err(lost)
+    }
+}
+
+impl State {
+    /// The host waited for what comes before a place.
+    fn seen(&mut self, ticket: Ticket, event: Option<usize>) {
+        self.queues.seen(ticket, event);
+        self.history.settle(&self.queues);
+    }
+
+    fn copy(
+        &mut self,
+        operation: &Operation,
+        name: &str,
+        (from, to, bytes): (Address, Address, u64),
+    ) -> Result<(), String> {
+        let accesses = reach::of_copy(from, to, bytes).to_vec();
+        self.history.add(operation, name.into(), accesses)?;
+        let copied = self.memory.copy(from, to, bytes);
+        copied.map_err(|reason| format!("{}: {reason}", full_name(name, operation.ticket)))
+    }
+
+    /// What the host does at once.
+    fn by_host(&self, name: &str, access: Access) -> Result<(), String> {
+        if self.failed.is_some() {
+            return Ok(());
         }
-        Ok(std::ptr::with_exposed_provenance_mut(address as usize))
-    }
-
-    /// # Errors
-    /// Memory that was not allocated.
-    pub fn copy_in(&self, source: &[u8], to: Address) -> Result<(), CudaError> {
-        let to = self.place(to, source.len())?;
-        // SAFETY: so many bytes are allocated there; nothing else runs meanwhile on this device's
-        // streams, which do their work at once.
-        unsafe { to.copy_from(source.as_ptr(), source.len()) };
-        Ok(())
-    }
-
-    /// # Errors
-    /// Memory that was not allocated.
-    pub fn copy_out(&self, from: Address, to: &mut [u8]) -> Result<(), CudaError> {
-        let from = self.place(from, to.len())?;
-        // SAFETY: as in `copy_in`.
-        unsafe { to.as_mut_ptr().copy_from(from, to.len()) };
-        Ok(())
-    }
-
-    /// # Errors
-    /// A kernel that is not there; memory that was not allocated.
-    pub fn run(&self, commands: &Commands) -> Result<(), CudaError> {
-        commands.list().iter().try_for_each(|command| match *command {
-            Command::Launch(launch, params, halt) => {
-                self.run_kernel(&launch, commands.params(params), halt)
-            }
-            Command::Copy { from, to, bytes } => {
-                let bytes = bytes as usize;
-                let (from, to) = (self.place(from, bytes)?, self.place(to, bytes)?);
-                // SAFETY: as in `copy_in`; the places may overlap.
-                unsafe { to.copy_from(from, bytes) };
-                Ok(())
-            }
-        })
+        let waiting = || {
+            self.queues.waiting().find_map(|operation| match operation.work {
+                Work::Copy { name, from, to, bytes } => {
+                    let mut uses = reach::of_copy(from, to, bytes).into_iter();
+                    let conflicts = uses.any(|one| one.conflict(&access).is_some());
+                    conflicts.then(|| full_name(name, operation.ticket))
+                }
+                _ => None,
+            })
+        };
+        match self.history.unseen(&self.queues, access).or_else(waiting) {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "{name} and {other} use the same bytes at {:#x}, and nobody waited",
+                access.start
+            )),
+        }
     }
 }

@@ -5,12 +5,14 @@
 pub(crate) mod commands;
 pub(crate) mod cuda;
 pub(crate) mod emulated;
+mod memory;
 
 pub use self::emulated::HostLaunch;
+pub(crate) use self::memory::{DeviceMemory, PinnedMemory};
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use self::commands::Commands;
 use self::cuda::Cuda;
@@ -56,18 +58,12 @@ enum Form {
 pub(crate) struct Stream {
     driver: Arc<Driver>,
     raw: cuda::Handle,
-    /// An emulated device may do its copies later.
-    is_late: bool,
 }
 
 /// A place in a stream, for others to wait for.
 pub(crate) struct Event {
     driver: Arc<Driver>,
     raw: cuda::Handle,
-    /// Whether what it notes is on a stream that is late.
-    is_late: AtomicBool,
-    /// When an emulated device came there.
-    reached: Mutex<Option<Instant>>,
 }
 
 /// Commands that are started as one.
@@ -78,22 +74,7 @@ pub(crate) struct Graph {
 
 enum GraphForm {
     Cuda(cuda::Handle),
-    Emulated(Commands),
-}
-
-/// Memory of the device, given back when dropped.
-pub(crate) struct DeviceMemory {
-    driver: Arc<Driver>,
-    address: Address,
-    bytes: u64,
-    is_work: bool,
-}
-
-/// Memory of the host that the device reads and writes by itself; the host reads it as fast as any
-/// other.
-pub(crate) struct PinnedMemory {
-    driver: Arc<Driver>,
-    raw: cuda::PinnedBytes,
+    Emulated(Arc<Commands>),
 }
 
 /// How much memory a device has.
@@ -196,8 +177,16 @@ impl Driver {
         }
     }
 
-    /// An emulated device does copies of [`Driver::late_stream`] when somebody waits for them, or has asked
-    /// so often whether they are done; no other does.
+    /// An emulated device draws by another lot which of the operations that may run next does so; no other
+    /// does.
+    pub fn reorder(&self, seed: u64) {
+        if let Form::Emulated(emulated) = &self.form {
+            emulated.reorder(seed);
+        }
+    }
+
+    /// What an emulated device does on [`Driver::late_stream`] is not known to be done before somebody waits
+    /// for it, or has asked so often; no other does so.
     pub fn delay_copies(&self, questions: u64) {
         if let Form::Emulated(emulated) = &self.form {
             emulated.delay_copies(questions);
@@ -226,6 +215,13 @@ impl Driver {
         done
     }
 
+    /// Remembers that the device did not survive something that nobody can be told of.
+    fn lose_by(&self, done: Result<(), CudaError>) {
+        if let Err(error) = done {
+            self.lose(error.to_string());
+        }
+    }
+
     /// Memory with unspecified contents, its first byte at a multiple of 256.
     ///
     /// # Errors
@@ -249,7 +245,7 @@ impl Driver {
                 let is_work = !matches!(what, "weights" | "experts");
                 let work = if is_work { bytes } else { 0 };
                 self.work.fetch_add(work, Ordering::Relaxed);
-                Ok(DeviceMemory { driver: Arc::clone(self), address, bytes, is_work })
+                Ok(DeviceMemory::new(self, address, (bytes, is_work)))
             }
             Err(error) => {
                 self.allocated.fetch_sub(bytes, Ordering::Relaxed);
@@ -271,7 +267,7 @@ impl Driver {
             Form::Emulated(emulated) => emulated.allocate_pinned(what, bytes),
         })?;
         self.pinned.fetch_add(bytes as u64, Ordering::Relaxed);
-        Ok(PinnedMemory { driver: Arc::clone(self), raw })
+        Ok(PinnedMemory::new(self, raw))
     }
 
     /// # Errors
@@ -283,9 +279,9 @@ impl Driver {
     fn new_stream(self: &Arc<Self>, is_late: bool) -> Result<Stream, CudaError> {
         let raw = self.with(|form| match form {
             Form::Cuda(cuda) => cuda.stream(),
-            Form::Emulated(_) => Ok(cuda::Handle::default()),
+            Form::Emulated(emulated) => Ok(cuda::Handle::numbered(emulated.stream(is_late))),
         })?;
-        Ok(Stream { driver: Arc::clone(self), raw, is_late })
+        Ok(Stream { driver: Arc::clone(self), raw })
     }
 
     /// A stream whose copies nobody waits for.
@@ -313,10 +309,9 @@ impl Driver {
     fn new_event(self: &Arc<Self>, is_timed: bool) -> Result<Event, CudaError> {
         let raw = self.with(|form| match form {
             Form::Cuda(cuda) => cuda.event(is_timed),
-            Form::Emulated(_) => Ok(cuda::Handle::default()),
+            Form::Emulated(emulated) => Ok(cuda::Handle::numbered(emulated.event())),
         })?;
-        let (is_late, reached) = (AtomicBool::new(false), Mutex::default());
-        Ok(Event { driver: Arc::clone(self), raw, is_late, reached })
+        Ok(Event { driver: Arc::clone(self), raw })
     }
 }
 
@@ -333,8 +328,7 @@ impl Stream {
         let source = source.range(start, bytes)?;
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.copy_in(&self.raw, source, to),
-            Form::Emulated(emulated) if self.is_late => emulated.copy_in_late(source, to),
-            Form::Emulated(emulated) => emulated.copy_in(source, to),
+            Form::Emulated(emulated) => emulated.copy_in(self.raw.number(), source, to),
         })
     }
 
@@ -348,11 +342,10 @@ impl Stream {
         (from, bytes): (Address, usize),
         (to, start): (&mut PinnedMemory, usize),
     ) -> Result<(), CudaError> {
-        to.range(start, bytes)?;
-        let to = to.raw.part(start, bytes);
+        let to = to.part(start, bytes)?;
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.copy_out(&self.raw, from, to),
-            Form::Emulated(emulated) => emulated.copy_out(from, to),
+            Form::Emulated(emulated) => emulated.copy_out(self.raw.number(), from, to),
         })
     }
 
@@ -363,7 +356,9 @@ impl Stream {
     pub fn run(&self, commands: &Commands) -> Result<(), CudaError> {
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.run(&self.raw, commands),
-            Form::Emulated(emulated) => emulated.run(commands),
+            Form::Emulated(emulated) => {
+                emulated.run(self.raw.number(), &Arc::new(commands.clone()))
+            }
         })
     }
 
@@ -374,7 +369,7 @@ impl Stream {
     pub fn capture(&self, commands: &Commands) -> Result<Graph, CudaError> {
         let form = self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.capture(&self.raw, commands).map(GraphForm::Cuda),
-            Form::Emulated(_) => Ok(GraphForm::Emulated(commands.clone())),
+            Form::Emulated(_) => Ok(GraphForm::Emulated(Arc::new(commands.clone()))),
         })?;
         self.driver.captured.fetch_add(1, Ordering::Relaxed);
         Ok(Graph { driver: Arc::clone(&self.driver), form })
@@ -387,7 +382,9 @@ impl Stream {
     pub fn launch(&self, graph: &Graph) -> Result<(), CudaError> {
         self.driver.with(|form| match (form, &graph.form) {
             (Form::Cuda(cuda), GraphForm::Cuda(raw)) => cuda.launch_graph(&self.raw, raw),
-            (Form::Emulated(emulated), GraphForm::Emulated(commands)) => emulated.run(commands),
+            (Form::Emulated(emulated), GraphForm::Emulated(commands)) => {
+                emulated.run(self.raw.number(), commands)
+            }
             _ => Err(CudaError::Refused {
                 what: "a graph",
                 reason: "it was captured on another device".into(),
@@ -402,11 +399,12 @@ impl Stream {
     /// # Errors
     /// A device that is lost.
     pub fn record(&self, event: &Event) -> Result<(), CudaError> {
-        event.is_late.store(self.is_late, Ordering::Relaxed);
-        *event.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.record(&event.raw, &self.raw),
-            Form::Emulated(_) => Ok(()),
+            Form::Emulated(emulated) => {
+                emulated.record(event.raw.number(), self.raw.number());
+                Ok(())
+            }
         })
     }
 
@@ -417,7 +415,10 @@ impl Stream {
     pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.wait_for(&self.raw, &event.raw),
-            Form::Emulated(emulated) => emulated.wait(event.is_late()),
+            Form::Emulated(emulated) => {
+                emulated.wait_for(self.raw.number(), event.raw.number());
+                Ok(())
+            }
         })
     }
 
@@ -428,7 +429,7 @@ impl Stream {
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.synchronize(&self.raw),
-            Form::Emulated(emulated) => emulated.wait(self.is_late),
+            Form::Emulated(emulated) => emulated.synchronize(self.raw.number()),
         })
     }
 }
@@ -441,7 +442,7 @@ impl Event {
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.synchronize_event(&self.raw),
-            Form::Emulated(emulated) => emulated.wait(self.is_late()),
+            Form::Emulated(emulated) => emulated.synchronize_event(self.raw.number()),
         })
     }
 
@@ -452,8 +453,7 @@ impl Event {
     pub fn is_done(&self) -> Result<bool, CudaError> {
         self.driver.with(|form| match form {
             Form::Cuda(cuda) => cuda.is_done(&self.raw),
-            Form::Emulated(emulated) if self.is_late() => emulated.are_late_copies_done(),
-            Form::Emulated(_) => Ok(true),
+            Form::Emulated(emulated) => emulated.is_event_done(self.raw.number()),
         })
     }
 
@@ -467,12 +467,10 @@ impl Event {
             Form::Cuda(cuda) => {
                 cuda.elapsed_ms(&start.raw, &self.raw).map(|ms| f64::from(ms) / 1e3)
             }
-            Form::Emulated(_) => {
-                let at =
-                    |event: &Self| *event.reached.lock().unwrap_or_else(PoisonError::into_inner);
-                let between = at(start).zip(at(self)).map(|(start, end)| end - start);
-                let reason = || "an event was not recorded".into();
-                between.map(|time| time.as_secs_f64()).ok_or_else(|| CudaError::Refused {
+            Form::Emulated(emulated) => {
+                let time = emulated.elapsed(start.raw.number(), self.raw.number());
+                let reason = || "an event was not come to".into();
+                time.map(|time| time.as_secs_f64()).ok_or_else(|| CudaError::Refused {
                     what: "time between events",
                     reason: reason(),
                 })
@@ -480,80 +478,27 @@ impl Event {
         })?;
         Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
     }
-
-    fn is_late(&self) -> bool {
-        self.is_late.load(Ordering::Relaxed)
-    }
-}
-
-impl DeviceMemory {
-    pub fn address(&self) -> Address {
-        self.address
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
-impl PinnedMemory {
-    pub fn len(&self) -> usize {
-        self.raw.bytes().len()
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        self.raw.bytes()
-    }
-
-    /// Nothing may be under way from or to what is written.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.raw.bytes_mut()
-    }
-
-    fn range(&self, start: usize, bytes: usize) -> Result<&[u8], CudaError> {
-        let found = start.checked_add(bytes).and_then(|end| self.bytes().get(start..end));
-        found.ok_or(CudaError::Limit {
-            what: "bytes of pinned memory",
-            limit: self.len() as u64,
-            found: start as u64 + bytes as u64,
-        })
-    }
-}
-
-impl Drop for DeviceMemory {
-    fn drop(&mut self) {
-        self.driver.allocated.fetch_sub(self.bytes, Ordering::Relaxed);
-        let work = if self.is_work { self.bytes } else { 0 };
-        self.driver.work.fetch_sub(work, Ordering::Relaxed);
-        match &self.driver.form {
-            Form::Cuda(cuda) => cuda.free(self.address),
-            Form::Emulated(emulated) => emulated.free(self.address),
-        }
-    }
-}
-
-impl Drop for PinnedMemory {
-    fn drop(&mut self) {
-        self.driver.pinned.fetch_sub(self.len() as u64, Ordering::Relaxed);
-        match &self.driver.form {
-            Form::Cuda(cuda) => cuda.free_pinned(&mut self.raw),
-            Form::Emulated(emulated) => emulated.free_pinned(&mut self.raw),
-        }
-    }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let Form::Cuda(cuda) = &self.driver.form {
-            cuda.destroy_stream(&self.raw);
+        match &self.driver.form {
+            Form::Cuda(cuda) => cuda.destroy_stream(&self.raw),
+            // What is lost does nothing any more.
+            Form::Emulated(emulated) if self.driver.check().is_ok() => {
+                let done = emulated.destroy_stream(self.raw.number());
+                self.driver.lose_by(done);
+            }
+            Form::Emulated(_) => {}
         }
     }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if let Form::Cuda(cuda) = &self.driver.form {
-            cuda.destroy_event(&self.raw);
+        match &self.driver.form {
+            Form::Cuda(cuda) => cuda.destroy_event(&self.raw),
+            Form::Emulated(emulated) => emulated.destroy_event(self.raw.number()),
         }
     }
 }

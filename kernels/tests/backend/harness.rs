@@ -6,6 +6,14 @@ use nestling_cuda::{CudaBackend, CudaOptions};
 
 pub use crate::values::{EPSILON, buffer, expect_close, expect_rows_close, noise, read};
 
+/// An emulated device with the order of its streams drawn by NESTLING_TEST_SEED, which a test that fails tells.
+fn reordered(device: CudaBackend) -> CudaBackend {
+    let seed = std::env::var("NESTLING_TEST_SEED").ok().map_or(0, |seed| seed.parse().unwrap());
+    eprintln!("NESTLING_TEST_SEED={seed}");
+    device.reorder(seed);
+    device
+}
+
 /// A backend on a device of its own. Without a GPU that is said loudly, and an error where
 /// NESTLING_TEST_CUDA is set.
 pub fn own_device() -> Option<CudaBackend> {
@@ -14,7 +22,7 @@ pub fn own_device() -> Option<CudaBackend> {
         Err(error) => {
             assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
             eprintln!("SKIPPED on a GPU, only emulated: {error}");
-            Some(CudaBackend::emulated().unwrap())
+            Some(reordered(CudaBackend::emulated().unwrap()))
         }
     }
 }

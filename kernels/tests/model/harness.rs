@@ -15,6 +15,14 @@ pub fn device() -> Option<Gpu> {
     opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
 }
 
+/// An emulated device with the order of its streams drawn by NESTLING_TEST_SEED, which a test that fails tells.
+fn reordered(device: CudaBackend) -> CudaBackend {
+    let seed = std::env::var("NESTLING_TEST_SEED").ok().map_or(0, |seed| seed.parse().unwrap());
+    eprintln!("NESTLING_TEST_SEED={seed}");
+    device.reorder(seed);
+    device
+}
+
 /// A backend on a device of its own. Without a GPU that is said loudly, and an error where
 /// NESTLING_TEST_CUDA is set.
 pub fn own_device() -> Option<Gpu> {
@@ -23,7 +31,7 @@ pub fn own_device() -> Option<Gpu> {
         Err(error) => {
             assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
             eprintln!("SKIPPED on a GPU, only emulated: {error}");
-            Some(CudaBackend::emulated().unwrap())
+            Some(reordered(CudaBackend::emulated().unwrap()))
         }
     }
 }
@@ -41,5 +49,6 @@ pub const WORK_BYTES: u64 = 20 << 20;
 /// A backend that may use so many bytes of the device's memory.
 pub fn limited_device(bytes: u64) -> Gpu {
     let options = CudaOptions { vram_budget: Some(bytes), ..CudaOptions::default() };
-    CudaBackend::open(&options).unwrap_or_else(|_| CudaBackend::emulated_within(bytes).unwrap())
+    CudaBackend::open(&options)
+        .unwrap_or_else(|_| reordered(CudaBackend::emulated_within(bytes).unwrap()))
 }

@@ -1,0 +1,103 @@
+//! What ran on an emulated device and which bytes it used: two operations that use the same bytes, one of which
+//! writes them, and that nothing orders are an error, in whatever order they ran.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::Address;
+use super::queue::{Clock, Operation, Queues, Ticket};
+
+/// Bytes that an operation uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Access {
+    pub start: Address,
+    pub bytes: u64,
+    pub writes: bool,
+}
+
+impl Access {
+    /// Where two cannot be at once.
+    pub fn conflict(&self, other: &Self) -> Option<Address> {
+        let start = self.start.max(other.start);
+        let end = (self.start + self.bytes).min(other.start + other.bytes);
+        (start < end && (self.writes || other.writes)).then_some(start)
+    }
+}
+
+/// Something that ran.
+struct Done {
+    ticket: Ticket,
+    name: String,
+    accesses: Vec<Access>,
+}
+
+/// What ran and may still be unordered with something, by stream.
+#[derive(Default)]
+pub(super) struct History {
+    streams: BTreeMap<usize, VecDeque<Done>>,
+}
+
+/// How an operation is named where something is wrong.
+pub(super) fn full_name(name: &str, ticket: Ticket) -> String {
+    format!("{name} (operation {} of stream {})", ticket.count, ticket.stream)
+}
+
+impl History {
+    /// Adds an operation that runs now.
+    ///
+    /// # Errors
+    /// Another one uses the same bytes and is not ordered with it.
+    pub fn add(
+        &mut self,
+        operation: &Operation,
+        name: String,
+        accesses: Vec<Access>,
+    ) -> Result<(), String> {
+        let ticket = operation.ticket;
+        if let Some((other, at)) = self.conflict(&operation.before, ticket.stream, &accesses) {
+            let (one, other) = (full_name(&name, ticket), full_name(&other.name, other.ticket));
+            return Err(format!(
+                "{one} and {other} use the same bytes at {at:#x}, and nothing orders them"
+            ));
+        }
+        if !accesses.is_empty() {
+            let done = Done { ticket, name, accesses };
+            self.streams.entry(ticket.stream).or_default().push_back(done);
+        }
+        Ok(())
+    }
+
+    /// Something that ran, is not before `clock` and cannot be at once with `accesses`.
+    fn conflict(&self, clock: &Clock, own: usize, accesses: &[Access]) -> Option<(&Done, Address)> {
+        let others = self.streams.iter().filter(|(stream, _)| **stream != own);
+        let mut later = others.flat_map(|(stream, all)| {
+            let known = clock.get(stream).copied().unwrap_or(0);
+            all.iter().rev().take_while(move |done| done.ticket.count > known)
+        });
+        later.find_map(|done| {
+            let mut pairs =
+                done.accesses.iter().flat_map(|one| accesses.iter().map(move |other| (one, other)));
+            pairs.find_map(|(one, other)| one.conflict(other)).map(|at| (done, at))
+        })
+    }
+
+    /// Something that ran, that the host did not wait for, and that cannot be at once with what the host does.
+    pub fn unseen(&self, queues: &Queues, access: Access) -> Option<String> {
+        let mut all = self.streams.values().flatten();
+        let unseen = all.find(|done| {
+            !queues.is_seen(done.ticket)
+                && done.accesses.iter().any(|one| one.conflict(&access).is_some())
+        });
+        unseen.map(|done| full_name(&done.name, done.ticket))
+    }
+
+    /// Forgets what comes before whatever runs from now on.
+    pub fn settle(&mut self, queues: &Queues) {
+        self.streams.retain(|stream, all| {
+            let settled = queues.settled(*stream);
+            while all.front().is_some_and(|done| done.ticket.count <= settled) {
+                all.pop_front();
+            }
+            !all.is_empty()
+        });
+    }
+}

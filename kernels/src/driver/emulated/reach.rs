@@ -1,0 +1,253 @@
+//! Which bytes a kernel uses, by its parameters and by what these lead to in memory. What only one stream uses
+//! is taken whole, as if it were written; weights, which come while others are in use, to the byte.
+
+use bytemuck::{Pod, pod_read_unaligned};
+use nestling_engine::kv_cache::PAGE_POSITIONS;
+use nestling_formats::Plane;
+use nestling_formats::nested::{Layout, merged_bytes, plane_bytes};
+
+use super::Address;
+use super::history::Access;
+use super::memory::Memory;
+use crate::kernel::Kernel;
+use crate::params::{
+    AttendParams, Block, DeltaNetParams, EmbedParams, ExpertBlocksParams, ExpertEntry,
+    GatedProductParams, GatherRowsParams, KvStoreParams, Launch, Matrix, NormPartParams, Pair,
+    ProductParams, RmsNormParams, RopeParams, RouteParams, RowPlace, StateRun,
+};
+
+/// Levels of a model, and a prefix that is not held.
+const LEVELS: u32 = 5;
+const NO_PREFIX: u32 = 15;
+
+/// Forms of matrices from here on are nested.
+const FORM_TILE16: u32 = 3;
+
+/// What a kernel uses.
+///
+/// # Errors
+/// It is led to memory that is not there.
+pub(super) fn of_kernel(
+    memory: &Memory,
+    launch: &Launch,
+    (params, halt): (&[u8], Address),
+) -> Result<Vec<Access>, String> {
+    let mut reach = Reach { memory, accesses: Vec::new() };
+    if halt != 0 {
+        reach.reads(halt, 4)?;
+        if memory.read::<u32>(halt)? != 0 {
+            return Ok(reach.accesses);
+        }
+    }
+    reach.words(params)?;
+    reach.tables(launch, params)?;
+    Ok(reach.accesses)
+}
+
+/// What a copy uses.
+pub(super) fn of_copy(from: Address, to: Address, bytes: u64) -> [Access; 2] {
+    [Access { start: from, bytes, writes: false }, Access { start: to, bytes, writes: true }]
+}
+
+struct Reach<'a> {
+    memory: &'a Memory,
+    accesses: Vec<Access>,
+}
+
+/// Parameters of a struct.
+///
+/// # Errors
+/// Those of another one.
+fn params_of<T: Pod>(params: &[u8]) -> Result<T, String> {
+    let bytes = params.get(..size_of::<T>()).ok_or("its parameters are those of another")?;
+    Ok(pod_read_unaligned(bytes))
+}
+
+impl Reach<'_> {
+    fn reads(&mut self, start: Address, bytes: u64) -> Result<(), String> {
+        if start == 0 || bytes == 0 {
+            return Ok(());
+        }
+        self.memory.place(start, bytes)?;
+        self.accesses.push(Access { start, bytes, writes: false });
+        Ok(())
+    }
+
+    /// So many words of four bytes.
+    fn reads_words(&mut self, start: Address, count: u32) -> Result<(), String> {
+        self.reads(start, 4 * u64::from(count))
+    }
+
+    /// Entries of a table.
+    fn table<T: Pod>(&mut self, start: Address, count: u64) -> Result<Vec<T>, String> {
+        let bytes = size_of::<T>() as u64;
+        self.reads(start, bytes * count)?;
+        (0..count).map(|index| self.memory.read(start + bytes * index)).collect()
+    }
+
+    /// Whatever one stream has for itself, whole; a beginning of what many share.
+    fn uses(&mut self, address: Address) -> Result<(), String> {
+        let Some(found) = self.memory.find(address) else {
+            self.memory.place(address, 1)?;
+            return Ok(());
+        };
+        if matches!(found.what, "weights" | "experts") {
+            return self.reads(address, 4.min(found.bytes - (address - found.start)));
+        }
+        let access = Access { start: found.start, bytes: found.bytes, writes: true };
+        if !self.accesses.contains(&access) {
+            self.accesses.push(access);
+        }
+        Ok(())
+    }
+
+    /// Whatever addresses there are among parameters.
+    fn words(&mut self, params: &[u8]) -> Result<(), String> {
+        params.chunks_exact(8).map(pod_read_unaligned::<u64>).try_for_each(|word| {
+            let is_address =
+                self.memory.find(word).is_some() || self.memory.find_released(word).is_some();
+            if is_address { self.uses(word) } else { Ok(()) }
+        })
+    }
+
+    fn tables(&mut self, launch: &Launch, params: &[u8]) -> Result<(), String> {
+        use Kernel as K;
+        match launch.kernel {
+            K::MatmulNested
+            | K::MatvecFloat
+            | K::MatvecNested
+            | K::MatvecNestedRows
+            | K::MatvecRowMajor => self.products(&params_of(params)?, launch.grid[1]),
+            K::MatvecGatedQuantize => {
+                let gated: GatedProductParams = params_of(params)?;
+                self.products(&gated.products, 2 * launch.grid[1])
+            }
+            K::ExpertBlocks => self.expert_blocks(&params_of(params)?),
+            K::Embed => self.embed(&params_of(params)?),
+            K::RmsNorm | K::RmsNormQuantize => {
+                let norm: RmsNormParams = params_of(params)?;
+                self.reads_words(norm.weight, norm.cols)
+            }
+            K::NormPart => {
+                let norm: NormPartParams = params_of(params)?;
+                self.reads_words(norm.weight, norm.length)
+            }
+            K::Rope => {
+                let rope: RopeParams = params_of(params)?;
+                self.reads_words(rope.query_weight, rope.query_norm)?;
+                self.reads_words(rope.key_weight, rope.key_norm)
+            }
+            K::KvStoreF16 | K::KvStoreF32 | K::KvStoreInt8 => {
+                let store: KvStoreParams = params_of(params)?;
+                self.pages((store.places, store.pages), (store.rows, 1))
+            }
+            K::AttendF16
+            | K::AttendF32
+            | K::AttendInt8
+            | K::AttendSplitF16
+            | K::AttendSplitF32
+            | K::AttendSplitInt8 => {
+                let attend: AttendParams = params_of(params)?;
+                self.reads_words(attend.sinks, attend.heads)?;
+                self.pages((attend.places, attend.pages), (attend.rows, attend.window))
+            }
+            K::Route => self.route(&params_of(params)?),
+            K::GatherRows => {
+                let gather: GatherRowsParams = params_of(params)?;
+                self.reads_words(gather.indices, gather.rows)
+            }
+            K::DeltaNetConv | K::DeltaNetGate | K::DeltaNetRule => {
+                self.delta_net(&params_of(params)?)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn products(&mut self, params: &ProductParams, count: u32) -> Result<(), String> {
+        for block in self.table::<Block>(params.blocks, count.into())? {
+            if block.pairs == 0 || block.end_row <= block.first_row {
+                continue;
+            }
+            let pairs = params.pairs + size_of::<Pair>() as u64 * u64::from(block.first_pair);
+            self.reads(pairs, size_of::<Pair>() as u64 * u64::from(block.pairs))?;
+            self.reads_words(block.bias, block.end_row - block.first_row)?;
+            self.matrix(block.matrix, block.level)?;
+        }
+        Ok(())
+    }
+
+    /// A matrix at a level.
+    fn matrix(&mut self, address: Address, level: u32) -> Result<(), String> {
+        self.reads(address, size_of::<Matrix>() as u64)?;
+        let matrix: Matrix = self.memory.read(address)?;
+        let (rows, cols) = (matrix.rows as usize, matrix.cols as usize);
+        if matrix.form < FORM_TILE16 {
+            let element = if matrix.form == 0 { 4 } else { 2 };
+            return self.reads(matrix.row_scales, element * (rows * cols) as u64);
+        }
+        let prefix = if level < LEVELS { matrix.prefixes >> (4 * level) & 15 } else { NO_PREFIX };
+        if prefix == NO_PREFIX {
+            return Ok(());
+        }
+        let is_tiled = matrix.form == FORM_TILE16;
+        let layout = if is_tiled { Layout::Tile16 } else { Layout::RowMajor };
+        let bytes = |plane| plane_bytes(layout, rows, cols, plane).unwrap_or(0) as u64;
+        let is_merged = matrix.is_merged != 0;
+        let middle = merged_bytes(layout, rows, cols).unwrap_or(0) as u64;
+        let planes = [
+            (matrix.row_scales, bytes(Plane::P2)),
+            (matrix.p3, if is_merged { middle } else { bytes(Plane::P3) }),
+            (matrix.p4, if is_merged { 0 } else { bytes(Plane::P4) }),
+            (matrix.p6, bytes(Plane::P6)),
+            (matrix.p8, bytes(Plane::P8)),
+        ];
+        self.reads(matrix.codec, 4)?;
+        planes.iter().take(prefix as usize + 1).try_for_each(|one| self.reads(one.0, one.1))
+    }
+
+    fn expert_blocks(&mut self, params: &ExpertBlocksParams) -> Result<(), String> {
+        self.reads(params.entries, size_of::<ExpertEntry>() as u64 * u64::from(params.experts))?;
+        self.reads(params.least, 16 * u64::from(params.experts))?;
+        self.reads_words(params.levels, params.uses / params.per_token.max(1))
+    }
+
+    fn embed(&mut self, params: &EmbedParams) -> Result<(), String> {
+        self.reads_words(params.tokens, params.rows)?;
+        let levels = self.table::<u32>(params.levels, params.rows.into())?;
+        levels.into_iter().try_for_each(|level| self.matrix(params.table, level))
+    }
+
+    /// Pages of the positions that rows see, their own included.
+    fn pages(
+        &mut self,
+        (places, pages): (Address, Address),
+        (rows, window): (u32, u32),
+    ) -> Result<(), String> {
+        let size = PAGE_POSITIONS as u64;
+        for RowPlace { position, first_page } in self.table(places, rows.into())? {
+            let end = u64::from(position) + 1;
+            let first = end.saturating_sub(window.into()) / size;
+            let at = pages + 8 * (u64::from(first_page) + first);
+            let listed = self.table::<Address>(at, end.div_ceil(size) - first)?;
+            listed.into_iter().try_for_each(|page| self.uses(page))?;
+        }
+        Ok(())
+    }
+
+    fn route(&mut self, params: &RouteParams) -> Result<(), String> {
+        let biases = [params.logit_bias, params.selection_bias, params.expert_scale];
+        biases.into_iter().try_for_each(|bias| self.reads_words(bias, params.experts))
+    }
+
+    fn delta_net(&mut self, params: &DeltaNetParams) -> Result<(), String> {
+        for run in self.table::<StateRun>(params.runs, params.runs_count.into())? {
+            for state in [run.from, run.to].into_iter().filter(|state| *state != 0) {
+                self.uses(state)?;
+            }
+        }
+        self.reads_words(params.conv, params.taps * params.channels)?;
+        self.reads_words(params.rate, params.value_heads)?;
+        self.reads_words(params.time_bias, params.value_heads)?;
+        self.reads_words(params.norm, params.value_dim)
+    }
+}
