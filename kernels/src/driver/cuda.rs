@@ -81,12 +81,63 @@ impl PinnedBytes {
     }
 }
 
-/// An open device: a context of its own, and the kernels that were loaded into it.
+/// An open device: its primary context, which other libraries of the process share, and the kernels that
+/// were loaded into it.
 pub(crate) struct Cuda {
-    context: Handle,
-    functions: Mutex<HashMap<Kernel, Handle>>,
+    context: PrimaryContext,
+    functions: Mutex<HashMap<Kernel, Loaded>>,
     capability: (u32, u32),
     images: KernelImages,
+}
+
+/// A device's primary context, held until this is dropped. Flags are left as they are: whoever set them first
+/// set them for all, and none is needed here.
+struct PrimaryContext {
+    device: sys::CUdevice,
+    raw: Handle,
+}
+
+/// A kernel's function, and the module that it is of.
+struct Loaded {
+    module: Handle,
+    function: Handle,
+}
+
+impl PrimaryContext {
+    /// # Errors
+    /// What the driver refuses.
+    fn retain(index: i32) -> Result<Self, CudaError> {
+        let (mut device, mut raw) = (0, ptr::null_mut());
+        // SAFETY: the driver was started where the device was described; it writes a number.
+        check("device", unsafe { sys::cuDeviceGet(&raw mut device, index) })?;
+        // SAFETY: the driver writes the address of a context.
+        match unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) } {
+            // Another process has it for itself: nothing that was here is lost.
+            answer @ CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
+                Err(CudaError::Refused { what: "context", reason: told(answer) })
+            }
+            answer => check("context", answer).map(|()| Self { device, raw: Handle::of(raw) }),
+        }
+    }
+
+    /// Does something in this context, and leaves the thread in the one that it was in.
+    fn within<T>(&self, act: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
+        // SAFETY: the context is held.
+        check("context", unsafe { sys::cuCtxPushCurrent_v2(self.raw.raw()) })?;
+        let done = act();
+        let mut left = ptr::null_mut();
+        // SAFETY: it was pushed above; the driver writes its address.
+        let popped = unsafe { sys::cuCtxPopCurrent_v2(&raw mut left) };
+        let done = done?;
+        check("context", popped).map(|()| done)
+    }
+}
+
+impl Drop for PrimaryContext {
+    fn drop(&mut self) {
+        // SAFETY: retained once, where this was made.
+        let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+    }
 }
 
 /// What the driver answered.
@@ -102,6 +153,8 @@ fn check(what: &'static str, answer: CUresult) -> Result<(), CudaError> {
         | Answer::CUDA_ERROR_ECC_UNCORRECTABLE
         | Answer::CUDA_ERROR_NVLINK_UNCORRECTABLE
         | Answer::CUDA_ERROR_CONTEXT_IS_DESTROYED
+        | Answer::CUDA_ERROR_INVALID_CONTEXT
+        | Answer::CUDA_ERROR_MPS_RPC_FAILURE
         | Answer::CUDA_ERROR_ILLEGAL_ADDRESS
         | Answer::CUDA_ERROR_LAUNCH_TIMEOUT
         | Answer::CUDA_ERROR_ASSERT
@@ -211,15 +264,8 @@ impl Cuda {
         images: KernelImages,
     ) -> Result<Self, CudaError> {
         let index = i32::try_from(description.index).unwrap_or(i32::MAX);
-        let (mut device, mut context) = (0, ptr::null_mut());
-        // SAFETY: the driver was started where the device was described; it writes a number and the
-        // address of a context.
-        unsafe {
-            check("device", sys::cuDeviceGet(&raw mut device, index))?;
-            check("context", sys::cuCtxCreate_v2(&raw mut context, 0, device))?;
-        }
         Ok(Self {
-            context: Handle::of(context),
+            context: PrimaryContext::retain(index)?,
             functions: Mutex::default(),
             capability: description.compute_capability,
             images,
@@ -228,9 +274,7 @@ impl Cuda {
 
     /// Does something in the context of this device.
     fn within<T>(&self, act: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
-        // SAFETY: the context lives as long as this.
-        check("context", unsafe { sys::cuCtxSetCurrent(self.context.raw()) })?;
-        act()
+        self.context.within(act)
     }
 
     pub fn memory(&self) -> Result<MemoryInfo, CudaError> {
@@ -267,9 +311,11 @@ impl Cuda {
     ) -> Result<PinnedBytes, CudaError> {
         self.within(|| {
             let mut start: *mut c_void = ptr::null_mut();
-            // No flags: not write-combined, so that the host reads it at full speed.
+            // Pinned for every context of the process; not write-combined, so that the host reads it at full
+            // speed.
+            let flags = sys::CU_MEMHOSTALLOC_PORTABLE;
             // SAFETY: the driver writes an address.
-            match unsafe { sys::cuMemHostAlloc(&raw mut start, bytes, 0) } {
+            match unsafe { sys::cuMemHostAlloc(&raw mut start, bytes, flags) } {
                 CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                     return Err(CudaError::OutOfMemory { what, bytes: bytes as u64 });
                 }
@@ -424,17 +470,17 @@ impl Cuda {
 
     fn function(&self, kernel: Kernel) -> Result<sys::CUfunction, CudaError> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = functions.get(&kernel) {
-            return Ok(function.raw());
+        if let Some(loaded) = functions.get(&kernel) {
+            return Ok(loaded.function.raw());
         }
-        let function = self.load(kernel)?;
-        let raw = function.raw();
-        functions.insert(kernel, function);
+        let loaded = self.load(kernel)?;
+        let raw = loaded.function.raw();
+        functions.insert(kernel, loaded);
         Ok(raw)
     }
 
-    /// Loads a kernel; its module stays as long as the context.
-    fn load(&self, kernel: Kernel) -> Result<Handle, CudaError> {
+    /// Loads a kernel.
+    fn load(&self, kernel: Kernel) -> Result<Loaded, CudaError> {
         let refused = |reason: String| CudaError::Kernel { kernel: kernel.name().into(), reason };
         let image = self.images.image(kernel, self.capability);
         let image = image.map_err(|error| refused(error.to_string()))?;
@@ -446,8 +492,12 @@ impl Cuda {
         check("module", loaded).map_err(|error| refused(error.to_string()))?;
         // SAFETY: the module was just loaded, and the name ends with a zero.
         let found = unsafe { sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()) };
-        check("function", found).map_err(|error| refused(error.to_string()))?;
-        Ok(Handle::of(function))
+        if let Err(error) = check("function", found) {
+            // SAFETY: the module was just loaded, and nothing of it is used.
+            let _ = unsafe { sys::cuModuleUnload(module) };
+            return Err(refused(error.to_string()));
+        }
+        Ok(Loaded { module: Handle::of(module), function: Handle::of(function) })
     }
 
     pub fn capture(&self, stream: &Handle, commands: &Commands) -> Result<Handle, CudaError> {
@@ -459,14 +509,17 @@ impl Cuda {
             let (mut graph, mut ready) = (ptr::null_mut(), ptr::null_mut());
             // SAFETY: capture began above; the driver writes an address.
             let ended = unsafe { sys::cuStreamEndCapture(stream.raw(), &raw mut graph) };
-            recorded.and(check("capture", ended))?;
-            // SAFETY: the graph was just made, and is not needed once an executable one is.
-            unsafe {
-                let made = sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0);
-                let dropped = sys::cuGraphDestroy(graph);
-                check("graph", made).and(check("graph", dropped))?;
+            let made = recorded.and(check("capture", ended)).and_then(|()| {
+                // SAFETY: the graph was just made; the driver writes an address.
+                check("graph", unsafe {
+                    sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0)
+                })
+            });
+            if !graph.is_null() {
+                // SAFETY: the graph was made above, and is not needed once an executable one is.
+                let _ = unsafe { sys::cuGraphDestroy(graph) };
             }
-            Ok(Handle::of(ready))
+            made.map(|()| Handle::of(ready))
         })
     }
 
@@ -484,7 +537,14 @@ impl Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        // SAFETY: whoever holds something of the context holds this too, so nothing is left.
-        let _ = unsafe { sys::cuCtxDestroy_v2(self.context.raw()) };
+        let functions = self.functions.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let modules: Vec<Handle> = functions.drain().map(|(_, loaded)| loaded.module).collect();
+        // The context may outlive this, and modules with it.
+        let _ = self.within(|| {
+            modules.iter().try_for_each(|module| {
+                // SAFETY: whoever runs kernels of it holds this too, so nobody does.
+                check("module", unsafe { sys::cuModuleUnload(module.raw()) })
+            })
+        });
     }
 }
