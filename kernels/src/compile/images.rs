@@ -43,23 +43,17 @@ impl KernelImages {
     pub fn image(
         &self,
         kernel: Kernel,
-        (major, minor): (u32, u32),
+        capability: (u32, u32),
     ) -> Result<Vec<u8>, CompileError> {
-        let target = Target::Device(major, minor);
-        // What was made for a lower minor number runs, too.
-        let own = (0..=minor).rev().map(|minor| Target::Device(major, minor));
-        if let Some(image) = own.into_iter().find_map(|target| embedded(kernel, target)) {
+        let binary = |target| embedded(kernel, target);
+        if let Some(image) = Target::binaries_for(capability).find_map(binary) {
             return Ok(image);
         }
-        let ptx = Target::RELEASED.into_iter().filter(|target| match target {
-            Target::Ptx(a, b) => (*a, *b) <= (major, minor),
-            Target::Device(..) => false,
-        });
-        self.compiled(kernel, target).or_else(|error| {
+        self.compiled(kernel, Target::Device(capability.0, capability.1)).or_else(|error| {
             // The compiler is not there, or older than the device.
             let text =
                 |target| embedded(kernel, target).or_else(|| self.compiled(kernel, target).ok());
-            ptx.into_iter().find_map(text).ok_or(error)
+            Target::texts_for(capability).find_map(text).ok_or(error)
         })
     }
 
@@ -158,6 +152,9 @@ mod tests {
             // Devices between those that were compiled for run what was made for older ones.
             let older = embedded(kernel, Target::Device(8, 0));
             assert_eq!(KernelImages::default().image(kernel, (8, 6)).ok(), older);
+            // Devices that no compiler knows run the newest text.
+            let newest = embedded(kernel, Target::Ptx(9, 0));
+            assert_eq!(KernelImages::default().image(kernel, (99, 0)).ok(), newest);
         }
     }
 

@@ -27,14 +27,45 @@ pub enum Target {
 }
 
 impl Target {
-    /// All that a release has images for.
-    pub const RELEASED: [Self; 5] = [
+    /// All that a release has images for. A text holds the way of the architecture that it was made for,
+    /// whatever device it is compiled for, so there is one for each way.
+    pub const RELEASED: [Self; 7] = [
         Self::Device(7, 5),
         Self::Device(8, 0),
         Self::Device(8, 9),
         Self::Device(9, 0),
         Self::Ptx(7, 5),
+        Self::Ptx(8, 0),
+        Self::Ptx(9, 0),
     ];
+
+    /// Binaries that a device of this compute capability runs, best first: those for the same major number
+    /// and no higher minor one.
+    fn binaries_for((major, minor): (u32, u32)) -> impl Iterator<Item = Self> {
+        (0..=minor).rev().map(move |minor| Self::Device(major, minor))
+    }
+
+    /// Texts of a release that the driver compiles for a device of this compute capability, the newest
+    /// first.
+    fn texts_for(capability: (u32, u32)) -> impl Iterator<Item = Self> {
+        let runs = move |target: &Self| match target {
+            Self::Ptx(major, minor) => (*major, *minor) <= capability,
+            Self::Device(..) => false,
+        };
+        Self::RELEASED.into_iter().rev().filter(runs)
+    }
+
+    /// The target of this name, as [`fmt::Display`] writes it.
+    pub fn of_name(name: &str) -> Option<Self> {
+        let (form, digits) = name.split_once('_')?;
+        let (major, minor) = digits.split_at_checked(digits.len().checked_sub(1)?)?;
+        let (major, minor) = (major.parse().ok()?, minor.parse().ok()?);
+        match form {
+            "sm" => Some(Self::Device(major, minor)),
+            "compute" => Some(Self::Ptx(major, minor)),
+            _ => None,
+        }
+    }
 
     /// The architecture as the compiler names it.
     fn architecture(self) -> String {
@@ -196,6 +227,48 @@ mod tests {
         let mut all = [route, scale].concat();
         all.sort_unstable();
         all.dedup();
-        assert_eq!(all.len(), 10);
+        assert_eq!(all.len(), 2 * Target::RELEASED.len());
+    }
+
+    #[test]
+    fn targets_are_read_as_they_are_written() {
+        for target in Target::RELEASED.into_iter().chain([Target::Device(12, 1)]) {
+            assert_eq!(Target::of_name(&target.to_string()), Some(target));
+        }
+        for name in ["", "sm_", "sm_9", "sm_9x", "sm_9\u{e9}", "gfx_90", "sm90"] {
+            assert_eq!(Target::of_name(name), None, "{name}");
+        }
+    }
+
+    /// Images of a release that a device runs, best first.
+    fn runs(capability: (u32, u32)) -> Vec<Target> {
+        let binaries = Target::binaries_for(capability);
+        let binaries = binaries.filter(|target| Target::RELEASED.contains(target));
+        binaries.chain(Target::texts_for(capability)).collect()
+    }
+
+    #[test]
+    fn devices_get_the_newest_image_that_they_run() {
+        use Target::{Device, Ptx};
+        for (capability, expected) in [
+            ((7, 5), Device(7, 5)),
+            ((8, 0), Device(8, 0)),
+            ((8, 6), Device(8, 0)),
+            ((8, 7), Device(8, 0)),
+            ((8, 9), Device(8, 9)),
+            ((9, 0), Device(9, 0)),
+            ((10, 0), Ptx(9, 0)),
+            ((10, 3), Ptx(9, 0)),
+            ((11, 0), Ptx(9, 0)),
+            ((12, 0), Ptx(9, 0)),
+            ((12, 1), Ptx(9, 0)),
+            ((13, 0), Ptx(9, 0)),
+            ((99, 9), Ptx(9, 0)),
+        ] {
+            assert_eq!(runs(capability).first(), Some(&expected), "{capability:?}");
+        }
+        assert_eq!(runs((8, 6)), [Device(8, 0), Ptx(8, 0), Ptx(7, 5)]);
+        assert_eq!(runs((12, 0)), [Ptx(9, 0), Ptx(8, 0), Ptx(7, 5)]);
+        assert_eq!(runs((7, 0)), []);
     }
 }
