@@ -40,11 +40,7 @@ impl KernelImages {
     ///
     /// # Errors
     /// [`CompileError`].
-    pub fn image(
-        &self,
-        kernel: Kernel,
-        capability: (u32, u32),
-    ) -> Result<Vec<u8>, CompileError> {
+    pub fn image(&self, kernel: Kernel, capability: (u32, u32)) -> Result<Vec<u8>, CompileError> {
         let binary = |target| embedded(kernel, target);
         if let Some(image) = Target::binaries_for(capability).find_map(binary) {
             return Ok(image);
