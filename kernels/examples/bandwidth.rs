@@ -1,14 +1,15 @@
-//! How much of the memory's bandwidth products with few rows reach on the CUDA device that is there:
+//! How much of the memory's bandwidth products with few rows reach on the CUDA device that is there, by
+//! the device's own clock over many launches, with planes P3 and P4 merged, as experts that stay on a device
+//! have them, and apart, as streamed ones do:
 //! `cargo run --release -p nestling-cuda --example bandwidth`.
 #![expect(clippy::print_stdout, reason = "a program")]
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nestling_cuda::{CudaBackend, CudaDeviceChoice, CudaOptions, device};
+use nestling_cuda::{CudaBackend, CudaDeviceChoice, CudaOptions, TimedAs, device};
 use nestling_engine::backend::{Backend, Encoder, Linear};
-use nestling_engine::driver::block_on;
 use nestling_engine::weights::{
     ActivationMode, ByteRegion, MatrixWeights, NestedMatrix, PlaneRegions,
 };
@@ -22,8 +23,15 @@ const COUNT: usize = 16;
 const ROWS: usize = 14_336;
 const COLS: usize = 4096;
 
-/// How long each row of the table is measured.
-const SECONDS: Duration = Duration::from_secs(3);
+/// How long each row of the table is measured, at least.
+const LEAST: Duration = Duration::from_millis(500);
+
+/// How planes P3 and P4 lie.
+#[derive(Clone, Copy)]
+enum Middle {
+    Merged,
+    Apart,
+}
 
 fn region(bytes: usize, seed: u32) -> ByteRegion {
     let mut state = seed.wrapping_mul(2_654_435_761) | 1;
@@ -37,7 +45,7 @@ fn region(bytes: usize, seed: u32) -> ByteRegion {
 }
 
 /// Random codes whose scales are 1.
-fn matrix(seed: u32) -> Result<MatrixWeights, Box<dyn Error>> {
+fn matrix(seed: u32, middle: Middle) -> Result<MatrixWeights, Box<dyn Error>> {
     let layout = Layout::Tile16;
     let bytes = |plane| plane_bytes(layout, ROWS, COLS, plane).ok_or("too large");
     let parts = base_parts(layout, ROWS, COLS).ok_or("too large")?;
@@ -47,14 +55,13 @@ fn matrix(seed: u32) -> Result<MatrixWeights, Box<dyn Error>> {
     }
     p2[parts.tile_tables].fill(0);
     let [p3, p4] = [bytes(Plane::P3)?, bytes(Plane::P4)?];
-    let regions = PlaneRegions {
-        p2: ByteRegion::from_vec(p2),
-        p3: Some(region(p3, seed + 1)),
-        p4: Some(region(p4, seed + 2)),
-        p34: None,
-        p6: None,
-        p8: None,
+    let (p3, p4, p34) = match middle {
+        Middle::Merged => (None, None, Some(region(p3 + p4, seed + 1))),
+        Middle::Apart => (Some(region(p3, seed + 1)), Some(region(p4, seed + 2)), None),
     };
+    let p6 = Some(region(bytes(Plane::P6)?, seed + 3));
+    let p8 = Some(region(bytes(Plane::P8)?, seed + 4));
+    let regions = PlaneRegions { p2: ByteRegion::from_vec(p2), p3, p4, p34, p6, p8 };
     let tables = NestedTables { t2: [-96, -32, 32, 96], t3: [1; 8], t4: [1; 16] };
     let codec = NestedCodec {
         alpha_a: 16384,
@@ -68,49 +75,59 @@ fn matrix(seed: u32) -> Result<MatrixWeights, Box<dyn Error>> {
     Ok(MatrixWeights::Nested(nested.at_most_held()))
 }
 
+/// The time of one run: of as many as take [`LEAST`] together, after some that warm the device up.
+fn time(
+    backend: &mut CudaBackend,
+    (weights, level): (&[Linear<CudaBackend>], Level),
+    rows: usize,
+) -> Result<f64, Box<dyn Error>> {
+    let mut x = backend.buffer(rows, COLS)?;
+    let mut out = backend.buffer(rows, COUNT * ROWS)?;
+    let mut encoder = backend.encoder();
+    encoder.write(&vec![0.5; rows * COLS], &mut x)?;
+    encoder.flush()?;
+    drop(encoder);
+    let mut timer = backend.timer(TimedAs::Graph, |encoder| {
+        encoder.matmul(weights, &vec![level; rows], &x, &mut out)
+    })?;
+    let mut runs = 4;
+    timer.time(runs)?;
+    loop {
+        let all = timer.time(runs)?;
+        if all >= LEAST || runs >= 1 << 20 {
+            return Ok(all.as_secs_f64() / f64::from(runs));
+        }
+        runs *= 2;
+    }
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let found = device(&CudaDeviceChoice::Auto)?;
     let mut backend = CudaBackend::open(&CudaOptions::default())?;
     let bandwidth = found.memory_bandwidth as f64;
     println!("{}: {:.0} GB/s by clock and width of its memory", found.name, bandwidth / 1e9);
-    println!("{COUNT} matrices [{ROWS}, {COLS}] in one launch; as graphs from the third on");
-    let mut weights: Vec<Linear<CudaBackend>> = Vec::new();
-    for seed in 0..COUNT as u32 {
-        let matrix = backend.upload_matrix(&matrix(3 * seed)?, ActivationMode::Int8)?;
-        weights.push(Linear { matrix, bias: None });
-    }
-    for level in [Level::L2, Level::L3, Level::L4] {
-        for rows in [1usize, 4, 8, 64] {
-            let bytes: u64 =
-                weights.iter().map(|one| CudaBackend::matrix_bytes(&one.matrix, level)).sum();
-            let mut x = backend.buffer(rows, COLS)?;
-            let mut out = backend.buffer(rows, COUNT * ROWS)?;
-            let mut last = backend.buffer(1, 1)?;
-            let mut step = || -> Result<(), Box<dyn Error>> {
-                let mut encoder = backend.encoder();
-                encoder.write(&vec![0.5; rows * COLS], &mut x)?;
-                encoder.matmul(&weights, &vec![level; rows], &x, &mut out)?;
-                encoder.clear(1, &mut last)?;
-                block_on(encoder.read(&last))?;
-                Ok(())
-            };
-            for _ in 0..3 {
-                step()?;
+    println!("{COUNT} matrices [{ROWS}, {COLS}] in one launch, by events around many graphs of it");
+    for (middle, name) in [(Middle::Merged, "merged"), (Middle::Apart, "apart")] {
+        let mut weights: Vec<Linear<CudaBackend>> = Vec::new();
+        for seed in 0..COUNT as u32 {
+            let matrix = matrix(5 * seed, middle)?;
+            let matrix = backend.upload_matrix(&matrix, ActivationMode::Int8)?;
+            weights.push(Linear { matrix, bias: None });
+        }
+        for level in Level::ALL {
+            let each = weights.iter().map(|one| CudaBackend::matrix_bytes(&one.matrix, level));
+            let bytes: u64 = each.sum();
+            for rows in [1usize, 4, 8, 64] {
+                let seconds = time(&mut backend, (&weights, level), rows)?;
+                let rate = bytes as f64 / seconds;
+                println!(
+                    "{name:>6}, level {}, {rows:>2} rows: {:>7.1} us, {:>6.0} GB/s, {:>3.0} %",
+                    level.bits(),
+                    seconds * 1e6,
+                    rate / 1e9,
+                    100.0 * rate / bandwidth.max(1.0),
+                );
             }
-            let (mut steps, start) = (0u32, Instant::now());
-            while start.elapsed() < SECONDS {
-                step()?;
-                steps += 1;
-            }
-            let seconds = start.elapsed().as_secs_f64() / f64::from(steps);
-            let rate = bytes as f64 / seconds;
-            println!(
-                "level {}, {rows:>2} rows: {:>7.0} us, {:>6.0} GB/s, {:>3.0} %",
-                level.bits(),
-                seconds * 1e6,
-                rate / 1e9,
-                100.0 * rate / bandwidth.max(1.0),
-            );
         }
     }
     Ok(())
