@@ -18,7 +18,7 @@ HOT = re.compile(
     r"|rms_norm_quantize)$"
 )
 # More of these is better.
-MORE_IS_BETTER = {"in_flight"}
+MORE_IS_BETTER = {"in_flight", "weights_awaited_after"}
 # What an image begins with: its checksum.
 CHECKSUM_BYTES = 16
 IMAGE_NAME = re.compile(r"^(?P<kernel>\w+)-[0-9a-f]{32}-(?P<target>(sm|compute)_\d+)-(?P<compiler>[\d.]+)$")
@@ -139,8 +139,8 @@ def table(measured: dict) -> str:
     """Loops of hot kernels, as Markdown."""
     lines = [
         "| kernel | target | registers | shared | loop | instructions (apart) | ALU | FMA | LSU | loads of weights, other |"
-        " waits before weights | in flight |",
-        "|---|---|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|",
+        " waits before weights | awaited after | in flight |",
+        "|---|---|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for kernel, targets in sorted(measured.items()):
         for target, found in sorted(targets.items()):
@@ -149,7 +149,8 @@ def table(measured: dict) -> str:
                     f"| `{kernel}` | {target} | {found['registers']} | {found['shared_bytes']} | {name} |"
                     f" {one['instructions']} ({one['instructions_apart']}) | {one['alu']} | {one['fma']} |"
                     f" {one['lsu']} | {one['weight_loads']}, {one['loads']} |"
-                    f" {one.get('waits_before_weights', '')} | {one['in_flight']} |"
+                    f" {one.get('waits_before_weights', '')} | {one.get('weights_awaited_after', '')} |"
+                    f" {one['in_flight']} |"
                 )
     return "\n".join(lines)
 

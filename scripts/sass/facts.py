@@ -64,6 +64,17 @@ def waits_before(code: list[Instruction], controls: list[Control], places: list[
     return count
 
 
+def awaited_after(code: list[Instruction], controls: list[Control], places: list[int]) -> int:
+    """Instructions from the last load of weights of a pass to the first that waits for these loads. A counter is
+    waited for as a whole: that wait may be meant for another load that has the same."""
+    loads = [at for at, place in enumerate(places) if code[place].is_weight_load]
+    counters = sum({1 << (controls[places[at]].written or 0) for at in loads})
+    for after in range(1, len(places) + 1):
+        if controls[places[(loads[-1] + after) % len(places)]].waits & counters:
+            return after
+    return len(places)
+
+
 def loop_facts(code: list[Instruction], controls: list[Control], blocks: dict[int, Block], loop: Loop) -> dict[str, int]:
     """Of one pass. `instructions` is the path of the fewest, planes merged; `instructions_apart` of the most."""
     short, long = (path_through(code, blocks, loop, longest) for longest in (False, True))
@@ -88,6 +99,7 @@ def loop_facts(code: list[Instruction], controls: list[Control], blocks: dict[in
     }
     if planes:
         facts["waits_before_weights"] = waits_before(code, controls, short, planes[0])
+        facts["weights_awaited_after"] = awaited_after(code, controls, short)
         facts["weights_behind_products"] = sum(at > products[0] for at in planes) if products else 0
     return facts
 

@@ -1,6 +1,7 @@
 """Cubins, listings, control flow: on machine code of our own kernels and on small made-up code."""
 
 import unittest
+from dataclasses import replace
 from pathlib import Path
 
 from .cubin import Control, CubinError, read_cubin
@@ -113,6 +114,8 @@ class Loops(unittest.TestCase):
             "local": 0,
             "shared_loads": 2,
             "waits_before_weights": 7,
+            # By an instruction that needs another load, of the same counter.
+            "weights_awaited_after": 11,
             "weights_behind_products": 0,
         }
         self.assertEqual({key: facts[key] for key in expected}, expected)
@@ -131,6 +134,14 @@ class Loops(unittest.TestCase):
         late = [*code[:at], *code[at + 1 : -1], code[at], code[-1]]
         late = [Instruction(old.address, one.predicate, one.opcode, one.operands) for old, one in zip(code, late)]
         self.assertEqual(facts_of(late, controls)["weights_behind_products"], 1)
+
+    def test_weights_with_a_counter_of_their_own_are_awaited_later(self):
+        code, controls = level_2()
+        at = next(place for place, one in enumerate(code) if one.is_weight_load)
+        alone = [replace(one, waits=one.waits & ~1) for one in controls]
+        alone[at] = replace(alone[at], written=0)
+        alone[-2] = replace(alone[-2], waits=1)
+        self.assertEqual(facts_of(code, alone)["weights_awaited_after"], len(code) - 2 - at)
 
     def test_spills_are_noticed(self):
         code, controls = level_2()
