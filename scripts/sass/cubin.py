@@ -45,7 +45,7 @@ class Cubin:
     stack_bytes: int
     shared_bytes: int
     barriers: int
-    jump_targets: tuple[int, ...]  # of branches by table
+    jump_targets: tuple[int, ...]  # what may be addresses for branches by table
 
     def controls(self) -> list[Control]:
         """The scheduling of all instructions, in their order."""

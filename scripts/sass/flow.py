@@ -41,12 +41,20 @@ def blocks_of(code: list[Instruction]) -> dict[int, Block]:
     return blocks
 
 
-def split_at(code: list[Instruction], blocks: dict[int, Block], targets) -> dict[int, Block]:
-    """The same with blocks that begin where branches by table lead to."""
+def by_table(code: list[Instruction], targets) -> list[int]:
+    """Of what may be addresses for a branch by table, those that are: the table lies among other constants, and what
+    such a branch leads to stands behind a jump."""
+    if not any(one.base == "BRX" for one in code):
+        return []
     place_of = {one.address: place for place, one in enumerate(code)}
-    for target in targets:
-        place = place_of.get(target)
-        if place is None or place in blocks:
+    places = [place_of[target] for target in targets if target in place_of]
+    return sorted({at for at in places if at and code[at - 1].is_jump and not code[at - 1].is_conditional})
+
+
+def split_at(blocks: dict[int, Block], places: list[int]) -> dict[int, Block]:
+    """The same with blocks that begin at these places, too."""
+    for place in places:
+        if place in blocks:
             continue
         around = next(b for b in blocks.values() if b.first < place < b.end)
         blocks[place] = Block(place, around.end, around.next)
@@ -85,11 +93,11 @@ def dominators(blocks: dict[int, Block], roots: set[int], live: set[int]) -> dic
 def loops_of(code: list[Instruction], targets=()) -> tuple[dict[int, Block], list[Loop]]:
     """Blocks that run, and natural loops in the order of their headers.
 
-    `targets` are addresses that branches by table lead to.
+    `targets` are addresses that branches by table may lead to.
     """
-    blocks = split_at(code, blocks_of(code), targets)
-    places = {one.address: place for place, one in enumerate(code)}
-    roots = {0} | {places[target] for target in targets if target in places}
+    entries = by_table(code, targets)
+    blocks = split_at(blocks_of(code), entries)
+    roots = {0, *entries}
     live = reachable(blocks, roots)
     over = dominators(blocks, roots, live)
     before: dict[int, list[int]] = {at: [] for at in live}

@@ -186,6 +186,8 @@ class Loops(unittest.TestCase):
         code = code_of("BRX R2,-0x10", "EXIT", "LDS R1,[R0]", "FFMA R1,R1,R1,R1", "@P0 BRA 0x30", "EXIT")
         self.assertEqual(loops_of(code)[1], [])
         self.assertEqual([loop.header for loop in loops_of(code, (0x20,))[1]], [3])
+        # Other constants of the table's section lead nowhere.
+        self.assertEqual([loop.header for loop in loops_of(code, (0x20, 0x40))[1]], [3])
 
 
 if __name__ == "__main__":

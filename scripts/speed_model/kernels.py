@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from sass.budgets import Image
 from sass.cubin import Control, Cubin, read_cubin
 from sass.facts import LEVEL_OF_PLANES, kind_of, loop_facts, resources
-from sass.flow import Block, Loop, loops_of, path_through
+from sass.flow import Block, Loop, by_table, loops_of, path_through
 from sass.listing import Instruction, disassemble
 
 from . import machine
@@ -62,8 +62,7 @@ class Compiled:
 
     def way_to(self, loop: Loop) -> list[int]:
         """The fewest blocks from the kernel's beginning to a loop."""
-        places = {one.address: place for place, one in enumerate(self.code)}
-        targets = [places[target] for target in self.cubin.jump_targets if target in places]
+        targets = by_table(self.code, self.cubin.jump_targets)
         before: dict[int, int | None] = {0: None}
         left = deque([0])
         while left:
