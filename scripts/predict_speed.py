@@ -17,7 +17,7 @@ from pathlib import Path
 from sass.budgets import images_of
 from speed_model import score
 from speed_model.cards import CARDS, Card, busy
-from speed_model.kernels import Compiled, take_apart
+from speed_model.kernels import Compiled, NoImage, take_apart
 from speed_model.predictions import argmax, floor, head, layer, prompt_layer, shares, tensor_shares
 
 
@@ -32,7 +32,7 @@ class Kernels:
     def find(self, kernel: str, target: str) -> Compiled:
         if (kernel, target) not in self.known:
             if (kernel, target) not in self.images:
-                raise score.RecordError(f"there is no image of {kernel} for {target}")
+                raise NoImage(f"there is no image of {kernel} for {target}")
             self.known[kernel, target] = take_apart(self.images[kernel, target], self.nvdisasm)
         return self.known[kernel, target]
 
@@ -75,7 +75,7 @@ def main() -> int:
             if options.card in (None, card.name):
                 print_card(kernels, card, "idle", options.prompts)
                 print_card(kernels, busy(card), "busy", prompts=False)
-    except (score.RecordError, OSError) as error:
+    except (score.RecordError, NoImage, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -21,6 +21,10 @@ LEVELS = list(LEVEL_OF_PLANES.values())
 PASSES = {"6": 2.78, "8": 3.17}
 
 
+class NoImage(LookupError):
+    """A kernel that was not compiled for a target."""
+
+
 @dataclass
 class Compiled:
     """A kernel's machine code, taken apart."""

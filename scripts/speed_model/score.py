@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .cards import CARDS, Card, busy
-from .kernels import Product, matvec_seconds
+from .kernels import Product, Tiles, matmul_seconds, matvec_seconds
 from .predictions import QWEN3, Find, argmax, layer
 
-# Kernels of which there is a model.
+# Kernels of which there is a model: with one row of activations, and with many.
 KERNELS = {"matvec_nested", "matvec_gated_quantize"}
+MANY_ROWS = "matmul_nested"
 
 
 class RecordError(ValueError):
@@ -41,11 +42,13 @@ class Line:
 
 def card_of(record: dict, path: Path, name: str | None) -> Card:
     """The card by its name, the record's word, or the file's name."""
-    for text in (name, record.get("card"), path.stem):
+    card = record.get("card")
+    card = card.get("name") if isinstance(card, dict) else card
+    for text in (name, card, path.stem):
         plain = re.sub(r"[^a-z0-9]", "", str(text or "").lower())
-        for card in CARDS:
-            if re.sub(r"[^a-z0-9]", "", card.name.lower().removeprefix("rtx").removesuffix("sxm")) in plain:
-                return card
+        for known in CARDS:
+            if re.sub(r"[^a-z0-9]", "", known.name.lower().removeprefix("rtx").removesuffix("sxm")) in plain:
+                return known
     raise RecordError(f"no card of {', '.join(card.name for card in CARDS)} is named")
 
 
@@ -78,20 +81,34 @@ def read_record(path: Path) -> dict:
     return record
 
 
+def product_line(one: dict, card: Card, find: Find, seconds: Callable) -> Line | None:
+    kernel = one.get("kernel")
+    rows = int(number(one, "input_rows")) if "input_rows" in one else 1
+    if kernel not in KERNELS | {MANY_ROWS} or (kernel in KERNELS) != (rows == 1):
+        return None
+    product = product_of(one)
+    work: Product | Tiles = product
+    if kernel == MANY_ROWS:
+        seconds, work = matmul_seconds, Tiles(product.level, product.rows, product.cols, rows, product.matrices)
+    ends = [1e6 * seconds(find(kernel, at.target), at, work) for at in (card, busy(card))]
+    name = f"{kernel}, level {product.level}, {one['planes']}, {rows} rows"
+    return Line(name, number(one, "microseconds"), min(ends), max(ends))
+
+
 def score(record: dict, card: Card, find: Find, seconds: Callable = matvec_seconds) -> tuple[list[Line], list[str]]:
     """Lines of what there is a model for, and what there is none for."""
     lines, without = [], []
     for one in record.get("bandwidth", []):
-        kernel = one.get("kernel") if isinstance(one, dict) else None
-        if kernel not in KERNELS:
-            without.append(str(kernel))
-            continue
-        product = product_of(one)
-        ends = [1e6 * seconds(find(product.kernel, at.target), at, product) for at in (card, busy(card))]
-        name = f"{product.kernel}, level {product.level}, {one['planes']}"
-        lines.append(Line(name, number(one, "microseconds"), min(ends), max(ends)))
+        if not isinstance(one, dict):
+            raise RecordError(f"no product: {one!r}")
+        line = product_line(one, card, find, seconds)
+        if line is None:
+            without.append(str(one.get("kernel")))
+        else:
+            lines.append(line)
     if record.get("layer_microseconds") is not None:
-        ends = [sum(layer(find, at).values()) for at in (card, busy(card))]
+        context = int(number(record, "layer_context")) if "layer_context" in record else 1024
+        ends = [sum(layer(find, at, context=context).values()) for at in (card, busy(card))]
         lines.append(Line(f"a layer of {QWEN3.name}", number(record, "layer_microseconds"), min(ends), max(ends)))
     if record.get("argmax_microseconds") is not None:
         ends = [argmax(find, at) for at in (card, busy(card))]

@@ -15,7 +15,7 @@ from .kernels import Product
 from .machine import Step, Where, wait
 
 RECORD = {
-    "card": "NVIDIA H100 80GB HBM3",
+    "card": {"name": "NVIDIA H100 80GB HBM3", "memory_bytes": 85520830600},
     "bandwidth": [
         {
             "kernel": "matvec_nested",
@@ -27,7 +27,7 @@ RECORD = {
             "microseconds": 300.0,
             "launches": 50,
         },
-        {"kernel": "matvec_nested_rows", "level": 4, "planes": "merged"},
+        {"kernel": "matvec_nested_rows", "level": 4, "planes": "merged", "input_rows": 4},
     ],
 }
 
@@ -98,7 +98,7 @@ class Scores(unittest.TestCase):
         lines, without = score.score(RECORD, H100, lambda *_: None, product_seconds)
         (line,) = lines
         self.assertEqual(without, ["matvec_nested_rows"])
-        self.assertEqual(line.name, "matvec_nested, level 4, merged")
+        self.assertEqual(line.name, "matvec_nested, level 4, merged, 1 rows")
         # 16 matrices: 488 MB at 1.675 TB/s and at half of that.
         self.assertAlmostEqual(line.idle, 291.7, delta=1)
         self.assertAlmostEqual(line.busy, 583.4, delta=2)
@@ -127,6 +127,8 @@ class Scores(unittest.TestCase):
                 score.score(record, H100, lambda *_: None, product_seconds)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "gpu-h100.json")
+            with self.assertRaises(score.RecordError):
+                score.score({"bandwidth": ["matvec_nested"]}, H100, lambda *_: None, product_seconds)
             for text in ["", "[]", '{"bandwidth": 1}']:
                 path.write_text(text)
                 with self.assertRaises(score.RecordError):
