@@ -106,7 +106,7 @@ struct Span {
 }
 
 // Gathers the values of a block of pages, from nothing.
-fn gather_block(lane: u32, span: Span, block: u32) -> Softmax {
+fn gather_block(lane: u32, width: u32, span: Span, block: u32) -> Softmax {
     let per_word = 1u << KIND;
     for (var i = lane; i < params.value_dim; i += LANES) {
         gathered[i] = 0.0;
@@ -127,12 +127,12 @@ fn gather_block(lane: u32, span: Span, block: u32) -> Softmax {
         if is_seen {
             value = score(chunk, keys, scales, lane);
         }
-        let page_max = max_lanes(lane, value);
+        let page_max = max_lanes(lane, width, value);
         var weight = 0.0;
         if is_seen {
             weight = exp_of(value - page_max);
         }
-        let merge = merge_of(all, Softmax(page_max, sum_lanes(lane, weight)));
+        let merge = merge_of(all, Softmax(page_max, sum_lanes(lane, width, weight)));
         all = merge.both;
         if KIND == 2u {
             weight *= scale_at(chunk, scales + POSITIONS + lane);
@@ -181,7 +181,7 @@ fn main(
     let start = end - min(end, params.window);
     let span = Span(head / params.sharing, tables[2u * row + 1u], start, end);
     if SPLIT == 1u {
-        let all = gather_block(lane, span, number % params.blocks);
+        let all = gather_block(lane, width, span, number % params.blocks);
         let first_out = number * (2u + params.value_dim);
         if lane == 0u {
             out[first_out] = all.largest;
@@ -198,7 +198,7 @@ fn main(
     var all = nothing();
     let first = start / (BLOCK_PAGES * POSITIONS);
     for (var block = first; block * BLOCK_PAGES * POSITIONS < end; block += 1u) {
-        let merge = merge_of(all, gather_block(lane, span, block));
+        let merge = merge_of(all, gather_block(lane, width, span, block));
         all = merge.both;
         for (var i = lane; i < params.value_dim; i += LANES) {
             merged[i] = fma(merged[i], merge.old, gathered[i] * merge.fresh);

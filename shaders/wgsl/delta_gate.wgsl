@@ -40,7 +40,7 @@ fn main(
         let value = out[first + col];
         squares = fma(value, value, squares);
     }
-    let mean = sum_lanes(lane, squares) / f32(params.head_dim);
+    let mean = sum_lanes(lane, width, squares) / f32(params.head_dim);
     let scale = 1.0 / sqrt(mean + params.eps);
     for (var col = lane; col < params.head_dim; col += LANES) {
         let value = (out[first + col] * scale) * weight[col];

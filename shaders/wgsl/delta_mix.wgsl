@@ -83,7 +83,7 @@ fn main(
         mixed[first_out + first + col] = value;
         squares = fma(value, value, squares);
     }
-    let mean = sum_lanes(lane, squares) / f32(params.key_dim);
+    let mean = sum_lanes(lane, width, squares) / f32(params.key_dim);
     let scale = 1.0 / sqrt(mean + params.eps);
     for (var col = lane; col < params.key_dim; col += LANES) {
         let at = first_out + first + col;

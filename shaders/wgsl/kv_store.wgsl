@@ -57,10 +57,10 @@ fn packed(start: u32, factor: f32) -> u32 {
         return bitcast<u32>(x[start]);
     }
     if KIND == 1u {
-        return f32_to_f16(x[start]) | f32_to_f16(x[start + 1u]) << 16u;
+        return f32_to_f16(x[start]) | (f32_to_f16(x[start + 1u]) << 16u);
     }
-    return integer(x[start], factor) | integer(x[start + 1u], factor) << 8u
-        | integer(x[start + 2u], factor) << 16u | integer(x[start + 3u], factor) << 24u;
+    return integer(x[start], factor) | (integer(x[start + 1u], factor) << 8u)
+        | (integer(x[start + 2u], factor) << 16u) | (integer(x[start + 3u], factor) << 24u);
 }
 
 fn inverse(amax: f32) -> f32 {

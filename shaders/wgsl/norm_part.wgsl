@@ -38,7 +38,7 @@ fn main(
         let value = x[first + index];
         squares = fma(value, value, squares);
     }
-    let mean = sum_lanes(lane, squares) / f32(params.length);
+    let mean = sum_lanes(lane, width, squares) / f32(params.length);
     let scale = 1.0 / sqrt(mean + params.eps);
     for (var index = lane; index < params.length; index += LANES) {
         x[first + index] = (x[first + index] * scale) * weight[index];

@@ -34,7 +34,7 @@ fn main(
         let value = x[first + col];
         squares = fma(value, value, squares);
     }
-    let mean = sum_lanes(lane, squares) / f32(params.cols);
+    let mean = sum_lanes(lane, width, squares) / f32(params.cols);
     let scale = 1.0 / sqrt(mean + params.eps);
     for (var col = lane; col < params.cols; col += LANES) {
         let value = (x[first + col] * scale) * weight[col];

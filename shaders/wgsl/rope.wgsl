@@ -57,7 +57,7 @@ fn main(
             squares = fma(value, value, squares);
         }
     }
-    let total = sum_lanes(lane, squares);
+    let total = sum_lanes(lane, width, squares);
     if length > 0u {
         let scale = 1.0 / sqrt(total / f32(length) + params.eps);
         for (var i = lane; i < length; i += LANES) {

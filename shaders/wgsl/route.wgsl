@@ -54,7 +54,7 @@ fn value_of(ordered: u32) -> f32 {
     return bitcast<f32>(select(~ordered, ordered & 0x7fffffffu, ordered >> 31u == 1u));
 }
 
-fn make_scores(row: u32, lane: u32) {
+fn make_scores(row: u32, lane: u32, width: u32) {
     var largest = LOWEST;
     for (var expert = lane; expert < params.experts; expert += LANES) {
         var logit = logits[row * params.experts + expert];
@@ -64,7 +64,7 @@ fn make_scores(row: u32, lane: u32) {
         scores[expert] = logit;
         largest = select(largest, logit, logit > largest);
     }
-    largest = max_lanes(lane, largest);
+    largest = max_lanes(lane, width, largest);
     var part = 0.0;
     for (var expert = lane; expert < params.experts; expert += LANES) {
         if params.sigmoid_scores == 1u {
@@ -74,7 +74,7 @@ fn make_scores(row: u32, lane: u32) {
             part += scores[expert];
         }
     }
-    let sum = sum_lanes(lane, part);
+    let sum = sum_lanes(lane, width, part);
     for (var expert = lane; expert < params.experts; expert += LANES) {
         if params.sigmoid_scores == 0u {
             scores[expert] /= sum;
@@ -172,7 +172,7 @@ fn main(
     if row >= params.rows {
         return;
     }
-    make_scores(row, lane);
+    make_scores(row, lane, width);
     if params.groups > 0u {
         mask_groups(lane);
     }

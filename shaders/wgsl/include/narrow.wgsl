@@ -2,7 +2,7 @@
 // may round otherwise or flush subnormal numbers.
 fn f32_to_f16(value: f32) -> u32 {
     let bits = bitcast<u32>(value);
-    let sign = bits >> 16u & 0x8000u;
+    let sign = (bits >> 16u) & 0x8000u;
     let size = bits & 0x7fffffffu;
     if size >= 0x7f800000u {
         return sign | 0x7c00u | select(0u, 0x200u, size > 0x7f800000u);
@@ -19,7 +19,7 @@ fn f32_to_f16(value: f32) -> u32 {
         if exponent < 102u {
             return sign;
         }
-        mantissa = size & 0x7fffffu | 0x800000u;
+        mantissa = (size & 0x7fffffu) | 0x800000u;
         shift = 126u - exponent;
     }
     let kept = mantissa >> shift;

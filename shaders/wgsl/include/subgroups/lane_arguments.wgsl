@@ -1,2 +1,2 @@
     @builtin(subgroup_invocation_id) own_subgroup_lane: u32,
-    @builtin(subgroup_size) own_subgroup_width: u32,
+    @builtin(subgroup_size) width: u32,
