@@ -61,10 +61,9 @@ impl Form {
     /// What every adapter has.
     pub const PLAIN: Self = Self { subgroups: false, halves: false };
 
-    /// The best of an adapter. A workgroup of 64 must be whole subgroups.
+    /// The best of an adapter.
     pub fn of(features: &AdapterFeatures) -> Self {
-        let subgroups = matches!(features.subgroup_sizes, Some((4.., ..=64)));
-        Self { subgroups, halves: features.f16 }
+        Self { subgroups: features.sums_in_subgroups(), halves: features.f16 }
     }
 }
 
@@ -77,6 +76,23 @@ struct Source {
     bindings: &'static [Access],
     /// Values of `override` constants.
     constants: &'static [(&'static str, f64)],
+}
+
+/// What one line of `pipelines!` says.
+macro_rules! source {
+    ($name:ident, $file:literal, [$($access:ident),*], {$($key:ident = $value:expr),*}) => {
+        Source {
+            name: stringify!($name),
+            texts: [
+                include_str!(concat!(env!("OUT_DIR"), "/", $file, ".wgsl")),
+                include_str!(concat!(env!("OUT_DIR"), "/subgroups/", $file, ".wgsl")),
+                include_str!(concat!(env!("OUT_DIR"), "/f16/", $file, ".wgsl")),
+                include_str!(concat!(env!("OUT_DIR"), "/f16_subgroups/", $file, ".wgsl")),
+            ],
+            bindings: &[$($access),*],
+            constants: &[$((stringify!($key), $value)),*],
+        }
+    };
 }
 
 /// Names the pipelines: `field: "file" [bindings] {constants}`.
@@ -102,21 +118,20 @@ macro_rules! pipelines {
                     id += 1;
                     compile((gpu, cache), (id, form, &halt), &source)
                 };
-                let pipelines = Self { $($name: next(Source {
-                    name: stringify!($name),
-                    texts: [
-                        include_str!(concat!(env!("OUT_DIR"), "/", $file, ".wgsl")),
-                        include_str!(concat!(env!("OUT_DIR"), "/subgroups/", $file, ".wgsl")),
-                        include_str!(concat!(env!("OUT_DIR"), "/f16/", $file, ".wgsl")),
-                        include_str!(concat!(env!("OUT_DIR"), "/f16_subgroups/", $file, ".wgsl")),
-                    ],
-                    bindings: &[$($access),*],
-                    constants: &[$((stringify!($key), $value)),*],
-                }),)* };
+                let pipelines = Self {
+                    $($name: next(
+                        source!($name, $file, [$($access),*], {$($key = $value),*})
+                    ),)*
+                };
                 gpu.check()?;
                 Ok(pipelines)
             }
         }
+
+        /// What all of them are compiled from.
+        #[cfg(test)]
+        const SOURCES: &[Source] =
+            &[$(source!($name, $file, [$($access),*], {$($key = $value),*}),)*];
     };
 }
 
@@ -218,3 +233,6 @@ fn compile(
     });
     Pipeline { name, id, raw, layout, halts }
 }
+
+#[cfg(test)]
+mod tests;
