@@ -8,6 +8,8 @@ use nestling_engine::driver::block_on;
 
 use crate::vulkan;
 
+mod apis;
+
 /// An adapter as the system shows it: a device through one graphics API. The same device may
 /// show up once for each API.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +31,21 @@ pub struct AdapterDescription {
     pub limits: AdapterLimits,
     /// The features that matter here.
     pub features: AdapterFeatures,
+    /// Why it cannot be used; none if it can.
+    pub refusal: Option<Refusal>,
+}
+
+/// Why an adapter that is there cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Direct3D 12 without `dxcompiler.dll`: the compiler that Windows comes with, FXC, knows neither half
+    /// floats nor subgroups nor products of four bytes, and shaders have never been tried with it.
+    #[error(
+        "Direct3D 12 needs dxcompiler.dll (1.8.2502 or newer) beside the program or on PATH; Vulkan does \
+         without it"
+    )]
+    NoShaderCompiler,
 }
 
 /// What kind of device an adapter is, best first.
@@ -66,7 +83,7 @@ pub struct AdapterLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdapterFeatures {
-    /// Whether products of four bytes at once are known to be instructions of the driver. Where
+    /// Whether products of four bytes at once are instructions of the API, as far as that is known. Where
     /// they are not, they are emulated, to the same results.
     pub int8_dot: bool,
     /// Whether shaders compute with 16-bit floats.
@@ -81,6 +98,17 @@ pub struct AdapterFeatures {
     pub pipeline_cache: bool,
     /// Whether the device can tell how long its work took.
     pub timestamps: bool,
+    /// Whether shaders are compiled as they are written, so that a row's bits depend neither on which form of a
+    /// shader computes it nor on what is computed beside it. Metal's compiler may reorder float sums and
+    /// takes every number for finite, and wgpu cannot tell it otherwise.
+    pub exact: bool,
+}
+
+impl AdapterFeatures {
+    /// Whether shaders add and compare in subgroups here: a workgroup of 64 must be whole ones.
+    pub fn sums_in_subgroups(&self) -> bool {
+        matches!(self.subgroup_sizes, Some((4.., ..=64)))
+    }
 }
 
 /// How planes of streamed experts get into memory that shaders see.
@@ -147,6 +175,14 @@ pub enum AdapterError {
         /// The adapters.
         found: String,
     },
+    /// The adapter is there and cannot be used.
+    #[error("{name} cannot be used: {refusal}")]
+    Refused {
+        /// Name of the adapter.
+        name: String,
+        /// Why not.
+        refusal: Refusal,
+    },
 }
 
 /// All adapters of the machine; none where it has no driver for a supported graphics API.
@@ -180,21 +216,37 @@ fn list() -> Vec<(wgpu::Adapter, AdapterDescription)> {
     if backends.is_empty() {
         return Vec::new();
     }
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
+    let usable = adapters_of(backends, wgpu::Dx12Compiler::default_dynamic_dxc());
+    let shown: Vec<_> = usable.iter().map(|adapter| adapter.get_info().backend).collect();
+    let refused = match apis::lacks_compiler(backends, &shown) {
+        true => adapters_of(wgpu::Backends::DX12, wgpu::Dx12Compiler::Fxc),
+        false => Vec::new(),
+    };
+    let usable = usable.into_iter().map(|adapter| (adapter, None));
+    let refused = refused.into_iter().map(|adapter| (adapter, Some(Refusal::NoShaderCompiler)));
+    let described = |(index, (adapter, refusal))| {
+        let description = describe((index, refusal), &adapter);
+        (adapter, description)
+    };
+    usable.chain(refused).enumerate().map(described).collect()
+}
+
+/// The adapters of some APIs, Direct3D 12's with this compiler: none where it cannot be loaded.
+fn adapters_of(backends: wgpu::Backends, compiler: wgpu::Dx12Compiler) -> Vec<wgpu::Adapter> {
+    let mut descriptor = wgpu::InstanceDescriptor {
         backends,
         // Neither validation layers nor debug names, in whatever profile this is compiled.
         flags: wgpu::InstanceFlags::empty(),
         ..wgpu::InstanceDescriptor::new_without_display_handle()
-    });
-    let adapters = block_on(instance.enumerate_adapters(backends)).into_iter().enumerate();
-    let described = |(index, adapter)| {
-        let description = describe(index, &adapter);
-        (adapter, description)
     };
-    adapters.map(described).collect()
+    descriptor.backend_options.dx12.shader_compiler = compiler;
+    block_on(wgpu::Instance::new(descriptor).enumerate_adapters(backends))
 }
 
-fn describe(index: usize, adapter: &wgpu::Adapter) -> AdapterDescription {
+fn describe(
+    (index, refusal): (usize, Option<Refusal>),
+    adapter: &wgpu::Adapter,
+) -> AdapterDescription {
     let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
     let known = vulkan::facts(adapter);
     let has = |feature| features.contains(feature);
@@ -216,14 +268,16 @@ fn describe(index: usize, adapter: &wgpu::Adapter) -> AdapterDescription {
             storage_buffers: limits.max_storage_buffers_per_shader_stage,
         },
         features: AdapterFeatures {
-            int8_dot: known.is_some_and(|known| known.int8_dot),
+            int8_dot: apis::has_int8_dot(info.backend, known.map(|known| known.int8_dot)),
             f16: has(wgpu::Features::SHADER_F16),
             subgroup_sizes: has(wgpu::Features::SUBGROUP).then_some(sizes),
             mappable_buffers,
             uploads: Uploads::of(kind, mappable_buffers),
             pipeline_cache: has(wgpu::Features::PIPELINE_CACHE),
             timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
+            exact: apis::is_exact(info.backend),
         },
+        refusal,
     }
 }
 
@@ -260,22 +314,44 @@ impl AdapterChoice {
         let found = || listed(adapters);
         match self {
             Self::Auto => {
-                let gpus = adapters.iter().enumerate();
-                let gpus = gpus.filter(|(_, adapter)| adapter.kind != AdapterKind::Software);
-                let best = gpus.min_by_key(|(_, adapter)| adapter.kind);
-                let software = || AdapterError::OnlySoftware { found: found() };
-                best.map(|(index, _)| index).ok_or_else(software)
+                let gpus = || {
+                    let all = adapters.iter().enumerate();
+                    all.filter(|(_, adapter)| adapter.kind != AdapterKind::Software)
+                };
+                let usable = gpus().filter(|(_, adapter)| adapter.refusal.is_none());
+                match usable.min_by_key(|(_, adapter)| adapter.kind) {
+                    Some((index, _)) => Ok(index),
+                    None => match gpus().min_by_key(|(_, adapter)| adapter.kind) {
+                        Some((index, adapter)) => adapter.usable().map(|()| index),
+                        None => Err(AdapterError::OnlySoftware { found: found() }),
+                    },
+                }
             }
-            Self::Index(index) if *index < adapters.len() => Ok(*index),
-            Self::Index(index) => Err(AdapterError::NoSuchIndex { index: *index, found: found() }),
+            Self::Index(index) => match adapters.get(*index) {
+                Some(adapter) => adapter.usable().map(|()| *index),
+                None => Err(AdapterError::NoSuchIndex { index: *index, found: found() }),
+            },
             Self::Name(name) => {
                 let wanted = name.to_lowercase();
                 let is_meant =
                     |adapter: &&AdapterDescription| adapter.name.to_lowercase().contains(&wanted);
+                let is_usable =
+                    |adapter: &&AdapterDescription| is_meant(adapter) && adapter.refusal.is_none();
                 let missing = || AdapterError::NoSuchName { name: name.clone(), found: found() };
-                adapters.iter().position(is_meant).ok_or_else(missing)
+                let usable = adapters.iter().position(is_usable);
+                let index = usable.or_else(|| adapters.iter().position(is_meant));
+                let index = index.ok_or_else(missing)?;
+                adapters[index].usable().map(|()| index)
             }
         }
+    }
+}
+
+impl AdapterDescription {
+    /// An error that names it if it cannot be used.
+    fn usable(&self) -> Result<(), AdapterError> {
+        let refused = |refusal| AdapterError::Refused { name: self.name.clone(), refusal };
+        self.refusal.map_or(Ok(()), |refusal| Err(refused(refusal)))
     }
 }
 

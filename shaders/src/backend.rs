@@ -48,6 +48,18 @@ pub struct WgpuOptions {
     /// How planes of streamed experts get into their slots; none for what suits the adapter. Results are
     /// the same bits.
     pub uploads: Option<Uploads>,
+    /// How much of what the adapter allows is asked for.
+    pub limits: DeviceLimits,
+}
+
+/// How much of what an adapter allows is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceLimits {
+    /// All of it.
+    #[default]
+    Adapter,
+    /// No more than every adapter allows that has WebGPU: to find out whether that is enough.
+    Least,
 }
 
 /// Which instructions shaders use. Results are the same bits, but where a device takes subnormal half
@@ -80,6 +92,7 @@ pub struct WgpuBackend {
     pub(crate) router_logits: Option<WgpuBuffer>,
     pub(crate) scratch: Scratch,
     pub(crate) dot: Int8Dot,
+    form: Form,
     memory_bytes: Option<u64>,
     /// What was asked for since a model was prepared for last, and memory that is kept for it.
     asked: Asked,
@@ -96,7 +109,11 @@ impl WgpuBackend {
     pub fn open(options: &WgpuOptions) -> Result<Self, WgpuError> {
         let (adapter, description) = adapters::choose(&options.adapter)?;
         let uploads = options.uploads.unwrap_or(description.features.uploads);
-        let gpu = Arc::new(Gpu::open(&adapter, (uploads, options.vram_budget))?);
+        let limits = match options.limits {
+            DeviceLimits::Adapter => adapter.limits(),
+            DeviceLimits::Least => wgpu::Limits::default(),
+        };
+        let gpu = Arc::new(Gpu::open(&adapter, limits, (uploads, options.vram_budget))?);
         let folder = options.pipeline_cache.as_deref();
         let cache =
             folder.and_then(|folder| PipelineCache::open(&gpu, &adapter.get_info(), folder));
@@ -115,13 +132,13 @@ impl WgpuBackend {
             _ => Int8Dot::Plain,
         };
         let memory_bytes = options.vram_budget.or(description.memory_bytes);
-        Self::on(gpu, pipelines, (dot, memory_bytes))
+        Self::on(gpu, pipelines, (dot, form, memory_bytes))
     }
 
     fn on(
         gpu: SharedGpu,
         pipelines: Arc<Pipelines>,
-        (dot, memory_bytes): (Int8Dot, Option<u64>),
+        (dot, form, memory_bytes): (Int8Dot, Form, Option<u64>),
     ) -> Result<Self, WgpuError> {
         let recorder = Recorder::new(Arc::clone(&gpu))?;
         let (scratch, notes) = (Scratch::default(), Notes::default());
@@ -132,6 +149,7 @@ impl WgpuBackend {
             router_logits: None,
             scratch,
             dot,
+            form,
             memory_bytes,
             asked: Asked::default(),
             kept: None,
@@ -164,7 +182,12 @@ impl WgpuBackend {
     /// A device whose memory is full.
     pub fn again(&self) -> Result<Self, WgpuError> {
         let (gpu, pipelines) = (Arc::clone(&self.gpu), Arc::clone(&self.pipelines));
-        Self::on(gpu, pipelines, (self.dot, self.memory_bytes))
+        Self::on(gpu, pipelines, (self.dot, self.form, self.memory_bytes))
+    }
+
+    /// Whether its shaders add and compare in subgroups.
+    pub fn sums_in_subgroups(&self) -> bool {
+        self.form.subgroups
     }
 }
 

@@ -76,12 +76,13 @@ const WANTED: wgpu::Features = wgpu::Features::SHADER_F16
     .union(wgpu::Features::TIMESTAMP_QUERY);
 
 impl Gpu {
-    /// Opens a device with all that the adapter allows. Weights are refused memory beyond the budget.
+    /// Opens a device with these limits. Weights are refused memory beyond the budget.
     ///
     /// # Errors
     /// [`WgpuError::NoDevice`].
     pub fn open(
         adapter: &wgpu::Adapter,
+        limits: wgpu::Limits,
         (uploads, budget): (Uploads, Option<u64>),
     ) -> Result<Self, WgpuError> {
         let info = adapter.get_info();
@@ -92,7 +93,7 @@ impl Gpu {
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("nestling"),
             required_features: adapter.features() & wanted,
-            required_limits: adapter.limits(),
+            required_limits: limits,
             ..wgpu::DeviceDescriptor::default()
         };
         let opened = block_on(adapter.request_device(&descriptor));

@@ -29,9 +29,9 @@ mod vulkan;
 
 pub use adapters::{
     AdapterChoice, AdapterDescription, AdapterError, AdapterFeatures, AdapterKind, AdapterLimits,
-    Uploads, device, devices,
+    Refusal, Uploads, device, devices,
 };
-pub use backend::{Instructions, WgpuBackend, WgpuOptions};
+pub use backend::{DeviceLimits, Instructions, WgpuBackend, WgpuOptions};
 pub use encoder::WgpuEncoder;
 pub use error::{BudgetTooSmall, WgpuError};
 pub use expert_table::WgpuExpertTable;

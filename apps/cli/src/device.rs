@@ -89,7 +89,8 @@ fn instead_of(device: &Device) -> String {
 /// What would do where a device is missing.
 fn instead_of_missing(gpus: &[AdapterDescription]) -> String {
     let cpu = "use the CPU with --device cpu";
-    match gpus.iter().min_by_key(|gpu| gpu.kind) {
+    let usable = gpus.iter().filter(|gpu| gpu.refusal.is_none());
+    match usable.min_by_key(|gpu| gpu.kind) {
         Some(gpu) if gpu.kind == AdapterKind::Software => {
             format!("{cpu}; software that stands in for a GPU is --device {}, and slow", name(gpu))
         }
@@ -190,6 +191,11 @@ fn as_text(kernels: &str, cuda: &CudaDevices, gpus: &[AdapterDescription]) -> St
             ByteSize(limits.workgroup_storage_bytes.into()),
         );
         let _ = writeln!(text, "         {}", features(gpu).join(", "));
+        if let Some(refusal) = gpu.refusal {
+            let _ = writeln!(text, "         cannot be used: {refusal}");
+        } else if !gpu.features.exact {
+            text += "         last bits may depend on batch and chunking: its compiler reorders sums\n";
+        }
     }
     if gpus.is_empty() {
         text += "no GPU: the system has no Vulkan, Metal or Direct3D 12 driver\n";
@@ -258,7 +264,9 @@ fn as_json(kernels: &str, cuda: &CudaDevices, gpus: &[AdapterDescription]) -> Va
                 "straight_uploads": features.uploads == Uploads::Straight,
                 "pipeline_cache": features.pipeline_cache,
                 "timestamps": features.timestamps,
+                "exact": features.exact,
             },
+            "refusal": gpu.refusal.map(|refusal| refusal.to_string()),
         })
     });
     json!({

@@ -25,14 +25,28 @@ fn adapter(index: usize, name: &str, kind: AdapterKind) -> AdapterDescription {
             uploads: Uploads::Staged,
             pipeline_cache: false,
             timestamps: false,
+            exact: true,
         },
+        refusal: None,
     }
 }
 
 fn chosen(choice: &str, kinds: &[(&str, AdapterKind)]) -> Result<usize, AdapterError> {
+    chosen_but(choice, kinds, &[])
+}
+
+/// The choice where those at some places are refused.
+fn chosen_but(
+    choice: &str,
+    kinds: &[(&str, AdapterKind)],
+    refused: &[usize],
+) -> Result<usize, AdapterError> {
     let adapters = kinds.iter().enumerate();
-    let adapters: Vec<_> =
+    let mut adapters: Vec<_> =
         adapters.map(|(index, (name, kind))| adapter(index, name, *kind)).collect();
+    for index in refused {
+        adapters[*index].refusal = Some(Refusal::NoShaderCompiler);
+    }
     let Ok(choice) = choice.parse::<AdapterChoice>();
     choice.among(&adapters.iter().collect::<Vec<_>>())
 }
@@ -65,6 +79,40 @@ fn numbers_and_names_take_what_they_name() {
     assert_eq!(error, "there is no graphics adapter 4, only 0 (llvmpipe), 1 (Iris Xe)");
     let error = chosen("arc", &MANY[..1]).unwrap_err().to_string();
     assert_eq!(error, "there is no graphics adapter named `arc`, only 0 (llvmpipe)");
+}
+
+#[test]
+fn what_is_refused_is_passed_over_and_else_named() {
+    let refused = |name: &str| {
+        Err(AdapterError::Refused { name: name.into(), refusal: Refusal::NoShaderCompiler })
+    };
+    // The same GPU through another API, or another GPU.
+    assert_eq!(chosen_but("auto", MANY, &[2]), Ok(3));
+    assert_eq!(chosen_but("radeon", MANY, &[2]), Ok(3));
+    assert_eq!(chosen_but("auto", MANY, &[2, 3]), Ok(1));
+    assert_eq!(chosen_but("auto", MANY, &[1, 2, 3]), refused("Radeon RX 7600"));
+    assert_eq!(chosen_but("rx 7600", MANY, &[2]), refused("Radeon RX 7600"));
+    assert_eq!(chosen_but("2", MANY, &[2]), refused("Radeon RX 7600"));
+    let error = chosen_but("2", MANY, &[2]).unwrap_err().to_string();
+    assert!(error.starts_with("Radeon RX 7600 cannot be used: Direct3D 12 needs dxcompiler.dll"));
+    assert!(error.contains("beside the program or on PATH"), "{error}");
+    assert!(error.contains("Vulkan"), "{error}");
+}
+
+#[test]
+fn subgroups_are_used_where_a_workgroup_is_whole_ones() {
+    let mut features = adapter(0, "any", AdapterKind::Discrete).features;
+    for (sizes, are_used) in [
+        (None, false),
+        (Some((4, 4)), true),
+        (Some((8, 32)), true),
+        (Some((64, 64)), true),
+        (Some((2, 4)), false),
+        (Some((64, 128)), false),
+    ] {
+        features.subgroup_sizes = sizes;
+        assert_eq!(features.sums_in_subgroups(), are_used, "{sizes:?}");
+    }
 }
 
 #[test]
