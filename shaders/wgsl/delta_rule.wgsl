@@ -78,7 +78,7 @@ fn softplus(x: f32) -> f32 {
     series = fma(series, square, 1.0 / 5.0);
     series = fma(series, square, 1.0 / 3.0);
     let near = 2.0 * fma(series * square, s, s);
-    return select(max(x, 0.0) + near, x, is_nan(x));
+    return unless_nan(x, max(x, 0.0) + near);
 }
 
 // Decay and beta of a row.

@@ -63,8 +63,11 @@ fn packed(start: u32, factor: f32) -> u32 {
         | (integer(x[start + 2u], factor) << 16u) | (integer(x[start + 3u], factor) << 24u);
 }
 
+// What integers are made with; 0 where all is 0 or something is no number, which reaches the scale. Decided by
+// bits, as where floats are compared NaN need not count. A device may take subnormal numbers for 0: the
+// integers are then anything up to 127, of a scale that is 0 or next to it.
 fn inverse(amax: f32) -> f32 {
-    return select(0.0, 127.0 / amax, amax > 0.0);
+    return select(0.0, 127.0 / amax, bitcast<u32>(amax) - 1u < 0x7f800000u);
 }
 
 @compute @workgroup_size(64)

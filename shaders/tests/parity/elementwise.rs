@@ -7,7 +7,11 @@ use nestling_engine::driver::block_on;
 use crate::harness::{EPSILON, buffer, device, expect_close, noise, read};
 
 /// Every operation once, on buffers of this size.
-fn operations<B: Backend>(backend: &mut B, rows: usize, cols: usize) -> Vec<(String, Vec<f32>)> {
+pub fn operations<B: Backend>(
+    backend: &mut B,
+    rows: usize,
+    cols: usize,
+) -> Vec<(String, Vec<f32>)> {
     let wide: Vec<f32> = noise(rows * cols, 1).iter().map(|x| 40.0 * x).collect();
     let mut results = Vec::new();
     let mut scaled = buffer(backend, cols, &wide);
@@ -52,6 +56,22 @@ fn elements_are_those_of_the_cpu() {
             let tolerance = |x: f32| 2.0 * EPSILON * 16.0 * x.abs().max(2.0);
             expect_close(what, found, expected, tolerance);
         }
+    }
+}
+
+#[test]
+fn what_is_no_number_stays_so() {
+    let Some(mut device) = device() else { return };
+    let nan = buffer(&mut device, 3, &[1.0, f32::NAN, -2.0]);
+    let mut capped = buffer(&mut device, 3, &[1.0, f32::NAN, -2.0]);
+    let mut gated = buffer(&mut device, 3, &[1.0; 3]);
+    let mut encoder = device.encoder();
+    encoder.softcap(30.0, &mut capped).unwrap();
+    encoder.gate(&nan, &mut gated).unwrap();
+    encoder.flush().unwrap();
+    drop(encoder);
+    for found in [read(&mut device, &capped), read(&mut device, &gated)] {
+        assert!(found[0].is_finite() && found[1].is_nan() && found[2].is_finite(), "{found:?}");
     }
 }
 

@@ -113,8 +113,31 @@ fn products_with_steps_of_octaves_are_those_of_the_cpu() {
     }
 }
 
+/// Activations of which a device may make zeros give next to nothing, whatever their integers are.
+#[test]
+fn subnormal_activations_give_no_more_than_they_are() {
+    let Some(mut device) = device() else { return };
+    let matrix = weights(Form::Tiled, 40, 200, 3);
+    let smallest = f32::MIN_POSITIVE;
+    // Groups of subnormal numbers alone, and zeros among them.
+    let x: Vec<f32> =
+        noise(3 * 200, 9).iter().map(|x| (x * 4.0).trunc() * smallest / 16.0).collect();
+    let input = buffer(&mut device, 200, &x);
+    let linear = linear(&mut device, &matrix, ActivationMode::Int8, None);
+    let mut out = device.buffer(3, 40).unwrap();
+    let mut encoder = device.encoder();
+    encoder.matmul(&[linear], &[Level::L8; 3], &input, &mut out).unwrap();
+    encoder.flush().unwrap();
+    drop(encoder);
+    // 200 weights of a few units, with values below the smallest normal number.
+    let most = 200.0 * 16.0 * smallest;
+    for value in read(&mut device, &out) {
+        assert!(value.abs() <= most, "{value:e}");
+    }
+}
+
 /// A matrix with some of the rows of `x`, `[100, cols]`, all at one level.
-fn some_rows(
+pub fn some_rows(
     backend: &mut impl Backend,
     matrix: &MatrixWeights,
     level: Level,

@@ -14,6 +14,12 @@ fn is_nan(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
+// `value`, or `x` where that is no number. The choice is made by bits alone: Metal's compiler takes every
+// number for finite, and may turn a comparison or a choice of floats into one that passes NaN over.
+fn unless_nan(x: f32, value: f32) -> f32 {
+    return bitcast<f32>(select(bitcast<u32>(value), bitcast<u32>(x), is_nan(x)));
+}
+
 struct ExpParts {
     rest: f32,
     n: i32,
@@ -38,11 +44,11 @@ fn exp_of(x: f32) -> f32 {
     let parts = exp_parts(x);
     let half = parts.n >> 1u;
     let value = (parts.rest + 1.0) * power_of_two(half) * power_of_two(parts.n - half);
-    return select(value, x, is_nan(x));
+    return unless_nan(x, value);
 }
 
 fn sigmoid(x: f32) -> f32 {
-    return 1.0 / (1.0 + exp_of(-x));
+    return unless_nan(x, 1.0 / (1.0 + exp_of(-x)));
 }
 
 fn silu(x: f32) -> f32 {
@@ -55,7 +61,7 @@ fn tanh_of(x: f32) -> f32 {
     let power = power_of_two(parts.n);
     let e = fma(parts.rest, power, power - 1.0);
     let size = e / (e + 2.0);
-    return select(select(size, -size, x < 0.0), x, is_nan(x));
+    return unless_nan(x, select(size, -size, x < 0.0));
 }
 
 // x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3).
@@ -72,8 +78,8 @@ fn activation(kind: u32, gate: f32, up: f32, alpha: f32, limit: f32) -> f32 {
     if kind == 2u {
         return gelu_tanh(gate) * up;
     }
-    let g = select(gate, limit, gate > limit);
-    var u = select(up, limit, up > limit);
-    u = select(u, -limit, u < -limit);
+    let g = unless_nan(gate, select(gate, limit, gate > limit));
+    let below = select(up, limit, up > limit);
+    let u = unless_nan(up, select(below, -limit, below < -limit));
     return g / (1.0 + exp_of(-alpha * g)) * (u + 1.0);
 }

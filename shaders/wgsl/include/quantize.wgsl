@@ -1,6 +1,8 @@
 // The group of 32 activations in `numbers` to int8.
 
-// The magnitudes are compared by their bits, so that what is not finite reaches the scale.
+// The magnitudes are compared by their bits, so that what is not finite reaches the scale. A device may take
+// subnormal numbers for 0 where a float is computed: the factor of such a group is infinite or 0 and its values
+// are anything up to 127, but their scale is below 2^-132 or 0, and so is what they add to a product.
 fn quantize_group(cell: u32) {
     var largest = 0u;
     for (var k = 0u; k < 32u; k += 1u) {
