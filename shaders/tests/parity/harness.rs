@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use nestling_wgpu::{AdapterChoice, Instructions, WgpuBackend, WgpuOptions};
+use nestling_wgpu::{AdapterChoice, DeviceLimits, Instructions, WgpuBackend, WgpuOptions};
 
 pub use crate::values::{EPSILON, buffer, expect_close, expect_rows_close, noise, read};
 
@@ -15,22 +15,30 @@ pub const ROWS_MANY: usize = 70_000;
 /// A backend on the first adapter, software or not; none, said loudly, where there is no adapter.
 pub fn device() -> Option<WgpuBackend> {
     static OPENED: OnceLock<Option<Mutex<WgpuBackend>>> = OnceLock::new();
-    share(&OPENED, Instructions::Detected)
+    share(&OPENED, WgpuOptions::default())
 }
 
 /// The same without instructions that some adapters lack.
 pub fn plain_device() -> Option<WgpuBackend> {
     static OPENED: OnceLock<Option<Mutex<WgpuBackend>>> = OnceLock::new();
-    share(&OPENED, Instructions::Plain)
+    share(&OPENED, WgpuOptions { instructions: Instructions::Plain, ..WgpuOptions::default() })
 }
+
+/// The same with no more than the limits that every adapter allows.
+pub fn limited_device() -> Option<WgpuBackend> {
+    static OPENED: OnceLock<Option<Mutex<WgpuBackend>>> = OnceLock::new();
+    share(&OPENED, WgpuOptions { limits: DeviceLimits::Least, ..WgpuOptions::default() })
+}
+
+/// The adapter that all of them are on.
+pub const ADAPTER: AdapterChoice = AdapterChoice::Index(0);
 
 fn share(
     opened: &OnceLock<Option<Mutex<WgpuBackend>>>,
-    instructions: Instructions,
+    options: WgpuOptions,
 ) -> Option<WgpuBackend> {
     let opened = opened.get_or_init(|| {
-        let adapter = AdapterChoice::Index(0);
-        let options = WgpuOptions { adapter, instructions, ..WgpuOptions::default() };
+        let options = WgpuOptions { adapter: ADAPTER, ..options };
         match WgpuBackend::open(&options) {
             Ok(backend) => Some(Mutex::new(backend)),
             Err(error) => {

@@ -1,22 +1,76 @@
 //! Adapters with subgroups and half floats, and without: the same bits, but for what a device may do to
 //! subnormal half floats.
 
-use crate::harness::{device, expect_close, plain_device};
+use nestling_wgpu::WgpuBackend;
+
+use crate::harness::{ADAPTER, device, expect_close, plain_device};
 use crate::{attention, delta_net, norms, route};
+
+/// Names the width of subgroups that shaders must be seen to run with.
+const DEMANDED: &str = "NESTLING_TEST_SUBGROUPS";
+
+/// Whether shaders run in subgroups: an error where a width is demanded and they do not, or with another one.
+fn runs_in_subgroups(
+    demanded: Option<&str>,
+    runs: bool,
+    sizes: Option<(u32, u32)>,
+) -> Result<bool, String> {
+    let Some(demanded) = demanded else { return Ok(runs) };
+    let width: u32 =
+        demanded.parse().map_err(|_| format!("{DEMANDED}={demanded}: not a width of subgroups"))?;
+    match (runs, sizes) {
+        (true, Some(sizes)) if sizes == (width, width) => Ok(true),
+        _ => {
+            Err(format!("{DEMANDED}={width}: the adapter's are {sizes:?}, and shaders run {runs}"))
+        }
+    }
+}
+
+/// The same of the device under test; said aloud where they do not.
+fn in_subgroups(device: &WgpuBackend) -> bool {
+    let demanded = std::env::var(DEMANDED).ok();
+    let sizes = nestling_wgpu::device(&ADAPTER).unwrap().features.subgroup_sizes;
+    let runs = runs_in_subgroups(demanded.as_deref(), device.sums_in_subgroups(), sizes).unwrap();
+    if !runs {
+        eprintln!("SKIPPED, subgroups were not tested: the adapter's are {sizes:?}");
+    }
+    runs
+}
+
+#[test]
+fn a_width_that_is_demanded_is_the_one_that_runs() {
+    let width = |width| Some((width, width));
+    assert_eq!(runs_in_subgroups(None, true, width(8)), Ok(true));
+    assert_eq!(runs_in_subgroups(None, false, None), Ok(false));
+    assert_eq!(runs_in_subgroups(Some("8"), true, width(8)), Ok(true));
+    for (demanded, runs, sizes) in [
+        ("4", true, width(8)),
+        ("8", false, width(8)),
+        ("8", false, None),
+        ("8", true, Some((4, 8))),
+        ("eight", true, width(8)),
+        ("", true, width(8)),
+    ] {
+        let error = runs_in_subgroups(Some(demanded), runs, sizes).unwrap_err();
+        assert!(error.contains(DEMANDED), "{error}");
+    }
+}
+
+#[test]
+fn plain_shaders_have_no_subgroups() {
+    let Some(plain) = plain_device() else { return };
+    assert!(!plain.sums_in_subgroups());
+}
 
 #[test]
 fn sums_and_maxima_of_subgroups_are_those_of_workgroups() {
     let (Some(mut device), Some(mut plain)) = (device(), plain_device()) else { return };
+    if !in_subgroups(&device) {
+        return;
+    }
     for (rows, cols) in [(1, 1), (3, 65), (2, 2049)] {
         let [own, other] = [&mut device, &mut plain].map(|device| norms::norms(device, rows, cols));
         assert!(own == other, "norms of [{rows}, {cols}]");
-    }
-    for case in attention::cases().into_iter().filter(|case| case.positions < 200) {
-        let steps = [case.positions];
-        let [own, other] = [&mut device, &mut plain].map(|device| case.attended(device, &steps));
-        assert!(own[0] == other[0], "{case:?}: queries");
-        let tolerance = case.subnormal_tolerance(&own[0]);
-        expect_close(&format!("{case:?}"), &own[1], &other[1], |_| tolerance);
     }
     for shape in delta_net::SHAPES {
         let [own, other] = [&mut device, &mut plain].map(|device| delta_net::story(device, shape));
@@ -25,5 +79,18 @@ fn sums_and_maxima_of_subgroups_are_those_of_workgroups() {
     for case in route::cases() {
         let [own, other] = [&mut device, &mut plain].map(|device| case.routing(device));
         assert!(own == other, "routing");
+    }
+}
+
+#[test]
+fn attention_is_the_same_in_every_form() {
+    let (Some(mut device), Some(mut plain)) = (device(), plain_device()) else { return };
+    in_subgroups(&device);
+    for case in attention::cases().into_iter().filter(|case| case.positions < 200) {
+        let steps = [case.positions];
+        let [own, other] = [&mut device, &mut plain].map(|device| case.attended(device, &steps));
+        assert!(own[0] == other[0], "{case:?}: queries");
+        let tolerance = case.subnormal_tolerance(&own[0]);
+        expect_close(&format!("{case:?}"), &own[1], &other[1], |_| tolerance);
     }
 }

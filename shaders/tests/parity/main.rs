@@ -16,6 +16,7 @@ mod experts_sum;
 mod feed_forward;
 mod harness;
 mod instructions;
+mod limits;
 mod matrices;
 mod norms;
 mod products;

@@ -1,0 +1,38 @@
+//! A device with no more than the limits that every adapter allows: nothing needs more, and the bits are the
+//! same.
+
+use nestling_formats::Level;
+
+use crate::harness::{device, limited_device};
+use crate::matrices::{Form, weights};
+use crate::{attention, delta_net, elementwise, norms, products, route};
+
+#[test]
+fn the_least_limits_are_enough() {
+    let (Some(mut device), Some(mut limited)) = (device(), limited_device()) else { return };
+    let mut devices = [&mut device, &mut limited];
+    for case in attention::cases() {
+        let [own, other] =
+            devices.each_mut().map(|device| case.attended(*device, &[case.positions]));
+        assert!(own == other, "{case:?}");
+    }
+    for shape in delta_net::SHAPES {
+        let [own, other] = devices.each_mut().map(|device| delta_net::story(*device, shape));
+        assert!(own == other, "{shape:?}");
+    }
+    for case in route::cases() {
+        let [own, other] = devices.each_mut().map(|device| case.routing(*device));
+        assert!(own == other, "routing");
+    }
+    let matrix = weights(Form::Tiled, 40, 200, 3);
+    for rows in [0..1, 0..5, 0..100] {
+        let [own, other] = devices
+            .each_mut()
+            .map(|device| products::some_rows(*device, &matrix, Level::L6, rows.clone()));
+        assert!(own == other, "products of {rows:?}");
+    }
+    let [own, other] = devices.each_mut().map(|device| elementwise::operations(*device, 5, 130));
+    assert!(own == other, "elements");
+    let [own, other] = devices.each_mut().map(|device| norms::norms(*device, 2, 2049));
+    assert!(own == other, "norms");
+}
