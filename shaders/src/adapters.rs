@@ -98,9 +98,9 @@ pub struct AdapterFeatures {
     pub pipeline_cache: bool,
     /// Whether the device can tell how long its work took.
     pub timestamps: bool,
-    /// Whether shaders are compiled as they are written, so that a row's bits depend neither on which form of a
-    /// shader computes it nor on what is computed beside it. Metal's compiler may reorder float sums and
-    /// takes every number for finite, and wgpu cannot tell it otherwise.
+    /// Whether sums are known to be compiled in the order that they are written in, so that a row's bits depend
+    /// neither on which form of a shader computes it nor on what is computed beside it. The compilers of Metal
+    /// and of Direct3D 12 are free to reorder them.
     pub exact: bool,
 }
 

@@ -194,7 +194,7 @@ fn as_text(kernels: &str, cuda: &CudaDevices, gpus: &[AdapterDescription]) -> St
         if let Some(refusal) = gpu.refusal {
             let _ = writeln!(text, "         cannot be used: {refusal}");
         } else if !gpu.features.exact {
-            text += "         last bits may depend on batch and chunking: its compiler reorders sums\n";
+            text += "         last bits may depend on batch and chunking: its compiler may reorder sums\n";
         }
     }
     if gpus.is_empty() {

@@ -14,8 +14,8 @@ fn is_nan(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
-// `value`, or `x` where that is no number. The choice is made by bits alone: Metal's compiler takes every
-// number for finite, and may turn a comparison or a choice of floats into one that passes NaN over.
+// `value`, or `x` where that is no number. The choice is made by bits alone: a compiler that takes every number
+// for finite, as Metal's does, may turn a comparison or a choice of floats into one that passes NaN over.
 fn unless_nan(x: f32, value: f32) -> f32 {
     return bitcast<f32>(select(bitcast<u32>(value), bitcast<u32>(x), is_nan(x)));
 }
