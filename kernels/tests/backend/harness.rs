@@ -4,7 +4,7 @@ use std::sync::{Mutex, OnceLock};
 
 use nestling_cuda::{CudaBackend, CudaOptions};
 
-pub use crate::values::{EPSILON, buffer, expect_close, expect_rows_close, noise, read};
+pub use super::values::{EPSILON, buffer, expect_close, expect_rows_close, noise, read};
 
 /// An emulated device with the order of its streams drawn by NESTLING_TEST_SEED, which a test that fails tells.
 fn reordered(device: CudaBackend) -> CudaBackend {

@@ -6,8 +6,8 @@ use nestling_engine::EngineError;
 use nestling_engine::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 
-use crate::common::{ROWS_MAX, own_device, parts, step};
-use crate::harness::limited_device;
+use super::common::{ROWS_MAX, own_device, parts, step};
+use super::harness::limited_device;
 
 /// The least that an error names.
 fn least(error: EngineError) -> u64 {
@@ -27,7 +27,7 @@ fn the_least_budget_is_enough_and_one_byte_less_is_refused() {
     let (Some(unbounded), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
     let mut expected = None;
     for experts in [None, Some(64 << 20)] {
-        let run = |device: &crate::harness::Gpu, budget: u64| {
+        let run = |device: &super::harness::Gpu, budget: u64| {
             let mut runner = parts.try_runner(device.again().unwrap(), Int8, experts).unwrap();
             let mut bits = Vec::new();
             for (first, count) in [(0, ROWS_MAX), (ROWS_MAX, 16), (ROWS_MAX + 16, 1)] {

@@ -9,8 +9,8 @@ use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 
-use crate::common::{Parts, own_device, parts, step, step_for, try_step};
-use crate::harness::Gpu;
+use super::common::{Parts, own_device, parts, step, step_for, try_step};
+use super::harness::Gpu;
 
 const PROMPT: usize = 4;
 

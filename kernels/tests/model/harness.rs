@@ -49,6 +49,8 @@ pub const WORK_BYTES: u64 = 20 << 20;
 /// A backend that may use so many bytes of the device's memory.
 pub fn limited_device(bytes: u64) -> Gpu {
     let options = CudaOptions { vram_budget: Some(bytes), ..CudaOptions::default() };
-    CudaBackend::open(&options)
-        .unwrap_or_else(|_| reordered(CudaBackend::emulated_within(bytes).unwrap()))
+    CudaBackend::open(&options).unwrap_or_else(|error| {
+        assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
+        reordered(CudaBackend::emulated_within(bytes).unwrap())
+    })
 }

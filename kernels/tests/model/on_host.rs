@@ -13,8 +13,8 @@ use nestling_engine::runner::{ModelRunner, StepOutput};
 use nestling_engine::weights::ActivationMode::{self, Float, Int8};
 use nestling_formats::Level;
 
-use crate::common::{Parts, converted, device, own_device, parts, step, streaming, try_step_at};
-use crate::streamed::{PROMPT, expert_bytes, fail_reads};
+use super::common::{Parts, converted, device, own_device, parts, step, streaming, try_step_at};
+use super::streamed::{PROMPT, expert_bytes, fail_reads};
 
 /// Two experts in three by the processor, if a layer has several of equal size in memory of the host.
 const SHARED: HostExperts = HostExperts::By(HostSpeeds {

@@ -3,7 +3,7 @@
 use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
 
-use crate::common::{converted, own_device, step};
+use super::common::{converted, own_device, step};
 
 /// Rows of a step that is started as a whole.
 const FEW: usize = 12;

@@ -5,8 +5,8 @@ use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 
-use crate::common::{own_device, parts, step};
-use crate::streamed::{PROMPT, expert_bytes};
+use super::common::{own_device, parts, step};
+use super::streamed::{PROMPT, expert_bytes};
 
 /// What a pass over some tokens gave, and where its planes came from.
 #[derive(Debug, Default)]

@@ -5,8 +5,8 @@ use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 
-use crate::common::{device, greedy, parts, step_for};
-use crate::streamed::expert_bytes;
+use super::common::{device, greedy, parts, step_for};
+use super::streamed::expert_bytes;
 
 /// The argmax continuation of a prompt, chosen by the runner; waits of all steps.
 fn chosen(runner: &mut dyn ModelRunner, prompt: &[u32], count: usize) -> (Vec<u32>, u64) {
@@ -60,7 +60,7 @@ fn each_row_has_its_best_among_the_first_tokens() {
         let expected = logits
             .logits
             .chunks_exact(vocabulary)
-            .map(|row| Some(crate::common::best(&row[..among]).token));
+            .map(|row| Some(super::common::best(&row[..among]).token));
         assert_eq!(found.best, expected.collect::<Vec<_>>(), "{among} of {vocabulary}");
     }
 }

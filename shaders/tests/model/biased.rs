@@ -8,8 +8,8 @@ use nestling_engine::driver::block_on;
 use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
 
-use crate::common::{TOKENS, converted, device, step};
-use crate::streamed::expert_bytes;
+use super::common::{TOKENS, converted, device, step};
+use super::streamed::expert_bytes;
 
 /// Tokens that are computed at once before others are one by one: these lie in both pages.
 const BEFORE: usize = 48;

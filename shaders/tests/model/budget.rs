@@ -5,7 +5,7 @@ use nestling_engine::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 use nestling_wgpu::{AdapterChoice, BudgetTooSmall, WgpuBackend, WgpuError, WgpuOptions};
 
-use crate::common::{Parts, ROWS_MAX, converted, device, parts, step};
+use super::common::{Parts, ROWS_MAX, converted, device, parts, step};
 
 fn open(vram_budget: u64) -> Result<WgpuBackend, WgpuError> {
     let (adapter, vram_budget) = (AdapterChoice::Index(0), Some(vram_budget));

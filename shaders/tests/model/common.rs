@@ -22,7 +22,7 @@ use nestling_engine::weights::ActivationMode;
 use nestling_formats::store::Store;
 use nestling_formats::{Checkpoint, Level};
 
-pub use crate::harness::{device, own_device};
+pub use super::harness::{device, own_device};
 
 /// The bundled model and a device.
 pub struct Parts {
@@ -31,10 +31,21 @@ pub struct Parts {
     pub text: Vec<u32>,
 }
 
+/// What tests read: the source tree, or a folder laid out like it that NESTLING_TEST_ROOT names, where tests
+/// run on a machine that they were not built on.
+pub fn root() -> PathBuf {
+    let elsewhere = std::env::var_os("NESTLING_TEST_ROOT").map(PathBuf::from);
+    elsewhere.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+}
+
+/// The tiny checkpoint of a family.
+pub fn family(name: &str) -> Checkpoint {
+    Checkpoint::open(root().join("engine/tests/data/families").join(name)).unwrap()
+}
+
 /// The bundled store; none where the source tree has none.
 pub fn store_path() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let path = root.join("models/nestling-storyteller.nest");
+    let path = root().join("models/nestling-storyteller.nest");
     if !path.is_file() {
         eprintln!("SKIPPED, nothing was tested: no {}", path.display());
         return None;
@@ -44,12 +55,11 @@ pub fn store_path() -> Option<PathBuf> {
 
 /// The bundled store at a level, all of it by default; none where the source tree has none.
 pub fn parts(level: Option<Level>) -> Option<Parts> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let path = store_path()?;
     let store = Arc::new(Store::open(&path).unwrap());
     let tokenizer = store.asset("tokenizer.json").unwrap().unwrap();
     let tokenizer = Tokenizer::from_bytes("tokenizer.json", &tokenizer).unwrap();
-    let text = std::fs::read_to_string(root.join("data/validation.txt")).unwrap();
+    let text = std::fs::read_to_string(root().join("data/validation.txt")).unwrap();
     let end = text.char_indices().nth(40_000).map_or(text.len(), |(at, _)| at);
     let options = EncodeOptions { add_special_tokens: false, special_text: SpecialText::Plain };
     let text = tokenizer.encode(&text[..end], options).unwrap();
@@ -62,8 +72,7 @@ pub const TOKENS: usize = 70;
 
 /// The tiny checkpoint of a family, converted, and a text.
 pub fn converted(name: &str, folder: &Path) -> Parts {
-    let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/families");
-    let checkpoint = Checkpoint::open(families.join(name)).unwrap();
+    let checkpoint = family(name);
     let vocabulary = checkpoint.config().vocab_size as u32;
     let path = folder.join("tiny.nest");
     let options = ConvertOptions::default();

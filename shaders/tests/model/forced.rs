@@ -7,7 +7,7 @@
 
 use nestling_engine::weights::ActivationMode::{Float, Int8};
 
-use crate::common::{all_logits, device, parts, recorded, replayed};
+use super::common::{all_logits, device, parts, recorded, replayed};
 
 /// Most that a logit may differ with float activations: 8 layers of some ten sums each, of at most a
 /// thousand products; every sum of such a size is off by 1e-6 of what is summed, and logits

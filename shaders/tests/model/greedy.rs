@@ -11,8 +11,8 @@ use nestling_engine::routing_trace::{LayerRouting, TraceStep};
 use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode;
 
-use crate::common::{Choice, Parts, ROWS_MAX, all_logits, best, device, greedy, parts, recorded};
-use crate::harness::Gpu;
+use super::common::{Choice, Parts, ROWS_MAX, all_logits, best, device, greedy, parts, recorded};
+use super::harness::Gpu;
 
 /// Tokens of a prompt. Prompts are taken one after another from the validation text, not chosen.
 const PROMPT: usize = 32;

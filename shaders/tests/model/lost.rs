@@ -3,7 +3,7 @@
 use nestling_engine::EngineError;
 use nestling_engine::weights::ActivationMode::Int8;
 
-use crate::common::{greedy, own_device, parts, try_step};
+use super::common::{greedy, own_device, parts, try_step};
 
 #[test]
 fn a_lost_device_is_an_error_and_a_new_one_answers_the_same() {

@@ -2,7 +2,7 @@
 
 use nestling_engine::weights::ActivationMode::Int8;
 
-use crate::common::{all_logits, device, parts, step};
+use super::common::{all_logits, device, parts, step};
 
 #[test]
 fn logits_do_not_depend_on_residency_or_pieces() {

@@ -1,6 +1,6 @@
 //! Experts in slots of the device: the bits of resident ones, whatever is there and whatever comes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nestling_engine::EngineError;
@@ -13,10 +13,12 @@ use nestling_engine::residency::ExpertTable;
 use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
 use nestling_formats::store::Store;
-use nestling_formats::{Checkpoint, Level};
+use nestling_formats::Level;
 
-use crate::common::{Parts, all_logits, device, parts, step, store_path, try_step, try_step_at};
-use crate::harness::{WORK_BYTES, limited_device};
+use super::common::{
+    Parts, all_logits, device, family, parts, step, store_path, try_step, try_step_at,
+};
+use super::harness::{WORK_BYTES, limited_device};
 
 pub const PROMPT: usize = 9;
 
@@ -115,8 +117,7 @@ fn levels_by_weight_are_the_same_from_the_device_and_the_host() {
 #[test]
 fn biases_of_experts_are_found_by_the_device() {
     let Some(device) = device() else { return };
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/families");
-    let checkpoint = Checkpoint::open(folder.join("gpt-oss-bf16")).unwrap();
+    let checkpoint = family("gpt-oss-bf16");
     let source: Arc<dyn ExpertSource> = Arc::new(CheckpointSource::new(checkpoint));
     let vocabulary = source.config().vocab_size as u32;
     let parts = Parts { source, text: (0..20).map(|at| at * 7919 % vocabulary).collect() };

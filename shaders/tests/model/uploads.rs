@@ -5,9 +5,9 @@ use nestling_engine::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 use nestling_wgpu::{Uploads, WgpuBackend};
 
-use crate::common::parts;
-use crate::harness::device_with;
-use crate::streamed::{PROMPT, expert_bytes, run};
+use super::common::parts;
+use super::harness::device_with;
+use super::streamed::{PROMPT, expert_bytes, run};
 
 /// Straight into slots or by way of other memory: the same bits, and it is counted which.
 #[test]

@@ -6,7 +6,7 @@ use nestling_engine::cpu::Cpu;
 use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PageId};
 use nestling_formats::{Level, RopePairs};
 
-use crate::harness::{buffer, device, expect_close, noise, read};
+use super::harness::{buffer, device, expect_close, noise, read};
 
 /// What a case varies.
 #[derive(Clone, Copy, Debug)]

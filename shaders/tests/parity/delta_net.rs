@@ -7,7 +7,7 @@ use nestling_engine::cpu::Cpu;
 use nestling_engine::recurrent::{StateId, StateShape, StateTrack, StateWrite};
 use nestling_formats::{DeltaNetConfig, Level};
 
-use crate::harness::{EPSILON, KEY_DIM_MAX, buffer, device, expect_close, noise, read};
+use super::harness::{EPSILON, KEY_DIM_MAX, buffer, device, expect_close, noise, read};
 
 const fn shape(
     [num_key_heads, num_value_heads]: [usize; 2],

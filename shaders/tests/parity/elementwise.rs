@@ -4,7 +4,7 @@ use nestling_engine::backend::{Backend, Encoder};
 use nestling_engine::cpu::Cpu;
 use nestling_engine::driver::block_on;
 
-use crate::harness::{EPSILON, buffer, device, expect_close, noise, read};
+use super::harness::{EPSILON, buffer, device, expect_close, noise, read};
 
 /// Every operation once, on buffers of this size.
 pub fn operations<B: Backend>(

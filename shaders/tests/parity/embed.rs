@@ -6,8 +6,8 @@ use nestling_engine::cpu::Cpu;
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{DType, Level};
 
-use crate::harness::{buffer, device, expect_rows_close, noise, read};
-use crate::matrices::{Form, Magnitudes, weights};
+use super::harness::{buffer, device, expect_rows_close, noise, read};
+use super::matrices::{Form, Magnitudes, weights};
 
 const TOKENS: usize = 50;
 

@@ -5,7 +5,7 @@ use nestling_engine::driver::block_on;
 use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_formats::RouterConfig;
 
-use crate::harness::{EPSILON, buffer, device, noise, read};
+use super::harness::{EPSILON, buffer, device, noise, read};
 
 const EXPERTS: usize = 9;
 const HIDDEN: usize = 48;

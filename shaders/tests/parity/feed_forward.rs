@@ -11,8 +11,8 @@ use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_formats::nested::hadamard;
 use nestling_formats::{Activation, DType, Level, RouterConfig};
 
-use crate::harness::{EPSILON, buffer, device, expect_rows_close, noise, read};
-use crate::matrices::{Form, Magnitudes, linear, weights};
+use super::harness::{EPSILON, buffer, device, expect_rows_close, noise, read};
+use super::matrices::{Form, Magnitudes, linear, weights};
 
 const INT8: ActivationMode = ActivationMode::Int8;
 

@@ -4,7 +4,7 @@ use std::sync::{Mutex, OnceLock};
 
 use nestling_wgpu::{AdapterChoice, DeviceLimits, Instructions, WgpuBackend, WgpuOptions};
 
-pub use crate::values::{EPSILON, buffer, expect_close, expect_rows_close, noise, read};
+pub use super::values::{EPSILON, buffer, expect_close, expect_rows_close, noise, read};
 
 /// Most elements of a DeltaNet key.
 pub const KEY_DIM_MAX: usize = 1024;

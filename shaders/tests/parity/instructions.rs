@@ -3,8 +3,8 @@
 
 use nestling_wgpu::WgpuBackend;
 
-use crate::harness::{ADAPTER, device, expect_close, plain_device};
-use crate::{attention, delta_net, norms, route};
+use super::harness::{ADAPTER, device, expect_close, plain_device};
+use super::{attention, delta_net, norms, route};
 
 /// Names the width of subgroups that shaders must be seen to run with.
 const DEMANDED: &str = "NESTLING_TEST_SUBGROUPS";

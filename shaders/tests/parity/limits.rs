@@ -3,9 +3,9 @@
 
 use nestling_formats::Level;
 
-use crate::harness::{device, limited_device};
-use crate::matrices::{Form, weights};
-use crate::{attention, delta_net, elementwise, norms, products, route};
+use super::harness::{device, limited_device};
+use super::matrices::{Form, weights};
+use super::{attention, delta_net, elementwise, norms, products, route};
 
 #[test]
 fn the_least_limits_are_enough() {

@@ -13,7 +13,7 @@ use nestling_formats::nested::{
 };
 use nestling_formats::{DType, Level, Plane};
 
-use crate::harness::{EPSILON, noise};
+use super::harness::{EPSILON, noise};
 
 /// How a matrix lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

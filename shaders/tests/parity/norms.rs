@@ -3,7 +3,7 @@
 use nestling_engine::backend::{Backend, Encoder};
 use nestling_engine::cpu::Cpu;
 
-use crate::harness::{EPSILON, ROWS_MANY, buffer, device, expect_close, noise, read};
+use super::harness::{EPSILON, ROWS_MANY, buffer, device, expect_close, noise, read};
 
 /// A norm, and the same added to what is there.
 pub fn norms<B: Backend>(backend: &mut B, rows: usize, cols: usize) -> [Vec<f32>; 2] {

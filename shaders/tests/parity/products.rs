@@ -5,8 +5,8 @@ use nestling_engine::cpu::Cpu;
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{DType, Level};
 
-use crate::harness::{buffer, device, expect_rows_close, noise, plain_device, read};
-use crate::matrices::{Form, Magnitudes, linear, weights};
+use super::harness::{buffer, device, expect_rows_close, noise, plain_device, read};
+use super::matrices::{Form, Magnitudes, linear, weights};
 
 /// Two matrices side by side, and the second one added to something.
 struct Case {

@@ -6,7 +6,7 @@ use nestling_engine::driver::block_on;
 use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_formats::{ExpertGroups, GroupScore, RouterConfig, RouterScore};
 
-use crate::harness::{buffer, device, expect_close, noise};
+use super::harness::{buffer, device, expect_close, noise};
 
 pub struct Case {
     experts: usize,
