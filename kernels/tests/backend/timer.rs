@@ -6,7 +6,7 @@ use nestling_cuda::TimedAs;
 use nestling_engine::backend::{Backend, Encoder};
 use nestling_engine::driver::block_on;
 
-use crate::harness::{buffer, device, read};
+use super::harness::{buffer, device, read};
 
 /// Enough for work that would be started in parts if it were not timed.
 const OPERATIONS: i32 = 40;

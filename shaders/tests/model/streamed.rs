@@ -12,8 +12,8 @@ use nestling_engine::model::Runner;
 use nestling_engine::residency::ExpertTable;
 use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
-use nestling_formats::store::Store;
 use nestling_formats::Level;
+use nestling_formats::store::Store;
 
 use super::common::{
     Parts, all_logits, device, family, parts, step, store_path, try_step, try_step_at,

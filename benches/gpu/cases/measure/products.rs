@@ -1,0 +1,88 @@
+//! Large products at every level, with the planes of level 4 merged and apart, for one row and for many.
+
+use nestling_benches::RandomMatrix;
+use nestling_engine::EngineError;
+use nestling_engine::backend::{Encoder, Linear};
+use nestling_engine::weights::ActivationMode;
+use nestling_formats::Level;
+use serde_json::json;
+
+use super::device::{Measured, Measurement, buffer, is_dry, name, tell};
+
+/// Products of one launch.
+pub struct Products;
+
+/// Matrices of one launch, their outputs and inputs: together well beyond what a cache holds.
+fn shape() -> (usize, usize, usize) {
+    if is_dry() { (2, 64, 128) } else { (16, 14_336, 4096) }
+}
+
+/// Rows that are multiplied, and how many of the matrices then.
+const ROWS: [(usize, usize); 4] = [(1, 16), (4, 16), (64, 4), (512, 4)];
+
+/// The kernel that computes so many rows.
+fn kernel(rows: usize) -> &'static str {
+    match (name().as_str(), rows) {
+        ("vulkan", ..9) => "matmul_nested",
+        ("vulkan", _) => "matmul_nested_rows",
+        (_, 1) => "matvec_nested",
+        (_, ..9) => "matvec_nested_rows",
+        _ => "matmul_nested",
+    }
+}
+
+impl Measurement for Products {
+    fn on<B: Measured>(&self, mut device: B) -> Result<(), EngineError> {
+        let (count, outputs, inputs) = shape();
+        let matrix = RandomMatrix::new(outputs, inputs, Level::L8)?;
+        for merged in [true, false] {
+            let weights = matrix.weights(merged)?;
+            let mut linears: Vec<Linear<B>> = Vec::new();
+            for _ in 0..count {
+                let matrix = device.upload_matrix(&weights, ActivationMode::Int8)?;
+                linears.push(Linear { matrix, bias: None });
+            }
+            for (rows, matrices) in ROWS {
+                // So many rows take a portable backend a second.
+                if rows > 64 && (is_dry() || name() == "vulkan") {
+                    continue;
+                }
+                let linears = &linears[..matrices.min(count)];
+                for level in Level::ALL {
+                    // There is nothing to merge in the first plane.
+                    if merged || level != Level::L2 {
+                        measure(&mut device, linears, (level, merged, rows))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn measure<B: Measured>(
+    device: &mut B,
+    linears: &[Linear<B>],
+    (level, merged, rows): (Level, bool, usize),
+) -> Result<(), EngineError> {
+    let (_, outputs, inputs) = shape();
+    let bytes: u64 = linears.iter().map(|one| B::matrix_bytes(&one.matrix, level)).sum();
+    let x = buffer(device, (rows, inputs))?;
+    let mut out = device.buffer(rows, linears.len() * outputs)?;
+    let levels = vec![level; rows];
+    let timing = device.timed(|encoder| encoder.matmul(linears, &levels, &x, &mut out))?;
+    tell(&json!({ "bandwidth": [{
+        "kernel": kernel(rows),
+        "level": level.bits(),
+        "planes": if merged { "merged" } else { "apart" },
+        "rows": linears.len() * outputs,
+        "columns": inputs,
+        "matrices": linears.len(),
+        "input_rows": rows,
+        "bytes": bytes,
+        "microseconds": timing.microseconds,
+        "launches": timing.runs,
+        "clock": B::CLOCK,
+    }] }));
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! What a program of Rust's test harness says of its cases, run one after another with `--show-output`.
+
+/// What became of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Passed,
+    Failed,
+    /// It is not run unless it is asked for.
+    Ignored,
+    /// The program ended within it.
+    Unfinished,
+}
+
+/// A case that was begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    pub name: String,
+    pub verdict: Verdict,
+    /// What it said, or why it is not run.
+    pub output: String,
+}
+
+/// Names of all cases, as `--list` gives them.
+pub fn names(list: &str) -> Vec<String> {
+    list.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
+}
+
+/// All cases that were begun, in their order.
+pub fn cases(out: &str) -> Vec<Case> {
+    let mut cases: Vec<Case> = Vec::new();
+    let mut section: Option<(String, String)> = None;
+    for line in out.lines() {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|l| l.strip_suffix(" stdout ----"))
+        {
+            give(&mut cases, section.replace((name.to_owned(), String::new())));
+        } else if is_end_of_section(line) {
+            give(&mut cases, section.take());
+        } else if let Some((_, text)) = &mut section {
+            text.push_str(line);
+            text.push('\n');
+        } else if let Some((name, rest)) = begun(line) {
+            cases.push(Case { name, verdict: Verdict::Unfinished, output: String::new() });
+            judge(&mut cases, rest);
+        } else {
+            // A driver may have said something in between.
+            judge(&mut cases, line);
+        }
+    }
+    give(&mut cases, section);
+    cases
+}
+
+/// Headings between sections, and the summary.
+fn is_end_of_section(line: &str) -> bool {
+    ["successes:", "failures:"].contains(&line) || line.starts_with("test result: ")
+}
+
+/// The name of a case that begins, and what follows it.
+fn begun(line: &str) -> Option<(String, &str)> {
+    let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let name = name.strip_suffix(" - should panic").unwrap_or(name);
+    (!name.contains(' ')).then(|| (name.to_owned(), rest))
+}
+
+/// Takes a verdict on the case that was begun last.
+fn judge(cases: &mut [Case], text: &str) {
+    let Some(last) = cases.last_mut().filter(|last| last.verdict == Verdict::Unfinished) else {
+        return;
+    };
+    if text == "ok" || text.ends_with(" ok") {
+        last.verdict = Verdict::Passed;
+    } else if text == "FAILED" || text.ends_with(" FAILED") {
+        last.verdict = Verdict::Failed;
+    } else if let Some(why) = text.strip_prefix("ignored") {
+        last.verdict = Verdict::Ignored;
+        last.output = why.trim_start_matches(", ").to_owned();
+    }
+}
+
+fn give(cases: &mut [Case], section: Option<(String, String)>) {
+    let Some((name, text)) = section else { return };
+    if let Some(case) = cases.iter_mut().find(|case| case.name == name) {
+        case.output = text.trim().to_owned();
+    }
+}
+
+impl Case {
+    /// What is worth telling of what it said: why it was skipped, or where it failed.
+    pub fn message(&self) -> Option<String> {
+        const LINES_MAX: usize = 6;
+        const CHARS_MAX: usize = 800;
+        let lines: Vec<&str> = self.output.lines().filter(|line| !line.is_empty()).collect();
+        let told = match self.verdict {
+            Verdict::Passed => {
+                let skipped = |line: &&str| line.starts_with("SKIPPED") && !line.contains(EMULATED);
+                lines.into_iter().find(skipped).map(str::to_owned)
+            }
+            Verdict::Ignored => Some(self.output.clone()),
+            Verdict::Failed | Verdict::Unfinished => {
+                let from = lines.iter().position(|line| line.contains("panicked at"));
+                let from = from.unwrap_or(lines.len().saturating_sub(LINES_MAX));
+                Some(lines[from..].iter().take(LINES_MAX).copied().collect::<Vec<_>>().join("\n"))
+            }
+        };
+        told.map(|told| told.chars().take(CHARS_MAX).collect())
+    }
+
+    /// Whether nothing of it was tested.
+    pub fn is_skipped(&self) -> bool {
+        self.verdict == Verdict::Ignored
+            || (self.verdict == Verdict::Passed && self.message().is_some())
+    }
+}
+
+/// What a case says that runs on the emulated device: it is tested.
+const EMULATED: &str = "only emulated";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "
+running 6 tests
+test a::one ... ok
+test a::two ... FAILED
+test a::three - should panic ... ok
+test a::four ... ignored, takes minutes
+test a::five ... some words of a driver
+ok
+test b::six ... ok
+
+successes:
+
+---- a::one stdout ----
+SKIPPED on a GPU, only emulated: no driver
+off by 1
+
+---- b::six stdout ----
+SKIPPED, nothing was tested: no adapter
+
+successes:
+    a::one
+
+failures:
+
+---- a::two stdout ----
+before
+
+thread 'a::two' panicked at x.rs:3:5:
+1 is not 2
+note: run with `RUST_BACKTRACE=1`
+
+failures:
+    a::two
+
+test result: FAILED. 3 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out
+";
+
+    #[test]
+    fn verdicts_and_messages_are_found() {
+        let cases = cases(SAID);
+        let found: Vec<_> = cases.iter().map(|c| (c.name.as_str(), c.verdict)).collect();
+        let expected = [
+            ("a::one", Verdict::Passed),
+            ("a::two", Verdict::Failed),
+            ("a::three", Verdict::Passed),
+            ("a::four", Verdict::Ignored),
+            ("a::five", Verdict::Passed),
+            ("b::six", Verdict::Passed),
+        ];
+        assert_eq!(found, expected);
+        let skipped: Vec<bool> = cases.iter().map(Case::is_skipped).collect();
+        assert_eq!(skipped, [false, false, false, true, false, true]);
+        assert!(
+            cases[1].message().unwrap().starts_with("thread 'a::two' panicked at x.rs:3:5:\n1 is")
+        );
+        assert_eq!(cases[3].message().unwrap(), "takes minutes");
+    }
+
+    #[test]
+    fn a_case_that_the_program_ended_in_has_no_verdict() {
+        let cases = cases("running 2 tests\ntest one ... ok\ntest two ... ");
+        assert_eq!(cases[1].verdict, Verdict::Unfinished);
+        assert_eq!(cases.len(), 2);
+    }
+
+    #[test]
+    fn names_are_listed() {
+        assert_eq!(
+            names("a::b: test\nc: test\nd: benchmark\n\n2 tests, 0 benchmarks\n"),
+            ["a::b", "c"]
+        );
+    }
+}
