@@ -53,16 +53,20 @@ impl Machine {
         let shown = ["/dev/nvidia0", "/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg"];
         let has_cuda = is_dry || shown.iter().any(|path| Path::new(path).exists());
         let lacks_cuda = (!has_cuda).then(|| "there is no NVIDIA driver".to_owned());
-        Self { cases, is_dry, lacks_cuda, vulkan: vulkan_drivers(is_dry) }
+        let vulkan = vulkan_drivers(is_dry).map(|drivers| match (&lacks_cuda, is_dry) {
+            (None, false) => of_nvidia(drivers),
+            _ => drivers.join(":"),
+        });
+        Self { cases, is_dry, lacks_cuda, vulkan }
     }
 }
 
 /// Descriptions of Vulkan's drivers: those that are no program on the processor, or those alone.
-fn vulkan_drivers(software: bool) -> Result<String, String> {
+fn vulkan_drivers(software: bool) -> Result<Vec<String>, String> {
     const FOLDERS: [&str; 3] = ["/etc", "/usr/local/share", "/usr/share"];
     for name in ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"] {
         if let Ok(given) = env::var(name) {
-            return Ok(given);
+            return Ok(given.split(':').map(str::to_owned).collect());
         }
     }
     let files = FOLDERS.iter().flat_map(|folder| fs::read_dir(format!("{folder}/vulkan/icd.d")));
@@ -80,7 +84,14 @@ fn vulkan_drivers(software: bool) -> Result<String, String> {
             FOLDERS.join(", ")
         ));
     }
-    Ok(found.join(":"))
+    Ok(found)
+}
+
+/// NVIDIA's driver alone where there is one: both backends are tried on the same card.
+fn of_nvidia(drivers: Vec<String>) -> String {
+    let own: Vec<String> =
+        drivers.iter().filter(|driver| driver.contains("nvidia")).cloned().collect();
+    if own.is_empty() { drivers.join(":") } else { own.join(":") }
 }
 
 fn is_software(path: &Path) -> bool {
@@ -220,7 +231,7 @@ impl Plan<'_> {
             ("a layer of Qwen3-30B-A3B", "layer", [45, 30]),
             ("argmax", "argmax", [15, 15]),
             ("a model of OLMoE's shape, resident", "resident", [90, 60]),
-            ("the same with a quarter of its experts on the card", "quarter", [60, 40]),
+            ("the same with a quarter of its experts on the card", "quarter", [80, 40]),
         ];
         let program = self.program();
         let measure = |(what, test, seconds): (&str, &str, [u64; 2])| {

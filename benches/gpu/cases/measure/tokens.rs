@@ -21,7 +21,7 @@ use nestling_formats::Level;
 use nestling_formats::store::Store;
 use serde_json::{Value, json};
 
-use super::device::{Measured, Measurement, is_dry, median, tell};
+use super::device::{Measured, Measurement, is_dry, median, name, tell};
 
 const LEVEL: Level = Level::L4;
 
@@ -188,6 +188,8 @@ impl Measurement for Quarter {
             ("a quarter, the host computes always", all, HostExperts::Always),
             ("a quarter, the rest on the disk", 0, HostExperts::Never),
         ];
+        // Only CUDA keeps experts in memory of the host.
+        let ways = ways.into_iter().filter(|(_, bytes, _)| *bytes == 0 || name() != "vulkan");
         for (how, host_bytes, experts) in ways {
             let streaming = StreamOptions {
                 budget_bytes: all / 4,

@@ -123,6 +123,22 @@ fn findings_of_a_sanitizer_are_kept() {
 }
 
 #[test]
+fn profiles_are_kept_without_what_the_program_says() {
+    let script = "echo '==PROF== Connected'; echo running 1 test
+        printf '\"ID\",\"Kernel Name\"\\n\"0\",\"argmax\"\\n'; echo '{\"profiled\":true}' >> $NESTLING_KIT_OUT";
+    with_runner(60, |runner| {
+        let profile = step("ncu", Action::Profile, script, 10);
+        assert_eq!(runner.run(&profile).unwrap().0, Outcome::Passed);
+        let expected = "\"ID\",\"Kernel Name\"\n\"0\",\"argmax\"\n";
+        assert_eq!(*runner.record.get("ncu"), json!({ "csv": expected }));
+        assert_eq!(*runner.record.get("profiled"), Value::Null);
+        // Counters may be for the administrator alone.
+        let refused = step("ncu", Action::Profile, "echo '==ERROR== ERR_NVGPUCTRPERM'", 10);
+        assert_eq!(runner.run(&refused).unwrap().0, Outcome::Failed);
+    });
+}
+
+#[test]
 fn tables_of_nvidia_smi_become_objects() {
     let csv =
         "name, memory.total [MiB], clocks.current.sm [MHz]\nNVIDIA H100 80GB HBM3, 81559, 1980\n";
