@@ -4,6 +4,7 @@ use std::error::Error;
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use nestling_wgpu::AdapterError;
 use serde_json::{Map, Value, json};
 
 use super::device::{name, tell};
@@ -12,7 +13,10 @@ use super::device::{name, tell};
 pub fn describe() -> Result<(), Box<dyn Error>> {
     let card = match name().as_str() {
         "emulated" => json!({ "name": "emulated CUDA device" }),
-        "vulkan" => json!({ "adapters": adapters() }),
+        "vulkan" => match adapters() {
+            found if found.is_empty() => return Err(AdapterError::NoneFound.into()),
+            found => json!({ "adapters": found }),
+        },
         _ => cuda()?,
     };
     tell(&json!({ "card": card }));

@@ -138,7 +138,8 @@ pub fn on_device(measurement: &impl Measurement) -> Result<(), EngineError> {
     }
 }
 
-/// Adds a line of JSON to what was found.
+/// Adds a line of JSON to what was found; shows it where no file is named.
+#[expect(clippy::print_stdout, reason = "what a person asked for should be seen")]
 pub fn tell(found: &Value) {
     let Some(path) = env::var_os("NESTLING_KIT_OUT") else {
         println!("{found}");
