@@ -164,7 +164,9 @@ impl Runner<'_> {
         let names = libtest::names(&listed.out);
         if names.is_empty() {
             let told = format!("no cases were listed: {}", listed.ending.told());
-            return Ok(found(Outcome::Failed, told, &listed));
+            let outcome = Outcome::of(&listed.ending);
+            let outcome = if outcome == Outcome::Passed { Outcome::Failed } else { outcome };
+            return Ok(found(outcome, told, &listed));
         }
         let together = self.start(step, &["--test-threads=1", "--show-output"], limit.left())?;
         let mut cases = libtest::cases(&together.out);
