@@ -14,7 +14,7 @@ RESULT = {
              "memory_bytes": 85520809984, "l2_bytes": 52428800, "bandwidth_by_clock": 3352320000000},
     "nvidia_smi": [{"driver_version": "550.54.15"}],
     "memory": [{"what": "copy", "bytes": 1 << 30, "microseconds": 400.0, "bytes_per_second": 2684354560000.0}],
-    "bandwidth": [{"kernel": "matvec_nested", "level": 4, "planes": "apart", "rows": 229376, "columns": 4096,
+    "bandwidth": [{"kernel": "matvec_nested", "level": 4, "planes": "apart", "rows": 14336, "columns": 4096,
                    "bytes": 469762048, "microseconds": 350.0, "launches": 500}],
     "layer_microseconds": 159.0, "argmax_microseconds": 92.5, "argmax": {"tokens": 151936},
     "layer": [{"part": "whole", "context": 1024, "microseconds": 159.0},

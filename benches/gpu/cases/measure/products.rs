@@ -75,7 +75,7 @@ fn measure<B: Measured>(
         "kernel": kernel(rows),
         "level": level.bits(),
         "planes": if merged { "merged" } else { "apart" },
-        "rows": linears.len() * outputs,
+        "rows": outputs,
         "columns": inputs,
         "matrices": linears.len(),
         "input_rows": rows,
