@@ -273,6 +273,7 @@ fn every_kernel_has_a_parity_case_and_a_bench_row() {
 const SHADERS: &[(&str, &str)] = &[
     ("add_gated", "add_gated"),
     ("argmax", "argmax_into"),
+    ("argmax_merge", "argmax_into"),
     ("attend", "attend"),
     ("attend_merge", "attend"),
     ("clear", "clear"),
@@ -336,6 +337,7 @@ fn every_shader_has_a_parity_case_and_a_bench_row() {
 const CUDA_KERNELS: &[(&str, &str)] = &[
     ("add_gated", "encoder.add_gated("),
     ("argmax", "encoder.argmax_into("),
+    ("argmax_merge", "ArgmaxMergeParams"),
     ("attend_f16", "encoder.attend("),
     ("attend_f32", "encoder.attend("),
     ("attend_int8", "encoder.attend("),

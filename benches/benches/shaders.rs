@@ -32,6 +32,9 @@ const COLS: usize = 2048;
 /// Outputs of a product: three experts' gates.
 const ROWS: usize = 2304;
 
+/// Logits of a large vocabulary.
+const VOCABULARY: usize = 151_936;
+
 /// Neurons of an expert.
 const INNER: usize = 768;
 
@@ -312,6 +315,12 @@ fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
     let (mut values, mut columns) = (Vec::new(), Vec::new());
     measure(&mut group, (&mut device, "argmax", bytes), |encoder| {
         block_on(encoder.argmax_into(&x, (COLS, COLS), (&mut values, &mut columns)))
+    })?;
+    // Of one token, as a step has them.
+    let logits = buffer(&mut device, (1, VOCABULARY))?;
+    let (cols, bytes) = ((VOCABULARY, VOCABULARY), 4 * VOCABULARY as u64);
+    measure(&mut group, (&mut device, "argmax, a row of logits", bytes), |encoder| {
+        block_on(encoder.argmax_into(&logits, cols, (&mut values, &mut columns)))
     })
 }
 

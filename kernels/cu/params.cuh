@@ -351,12 +351,24 @@ struct DeltaNetParams {
     u32 padding;
 };
 
-// The largest of every row.
+// The largest of every part of every row.
 struct ArgmaxParams {
     const u32* x; // [rows, cols], bits of floats
-    u32* out;     // [rows]
+    u32* orders;  // [rows, parts]
+    u32* columns; // [rows, parts]
     u32 rows;
     u32 cols;
-    u32 among; // columns that count, from the first on
+    u32 among;     // columns that count, from the first on
+    u32 parts;     // of a row
+    u32 part_cols; // columns of each but the last
     u32 padding;
+};
+
+// The largest of every row, of what its parts have.
+struct ArgmaxMergeParams {
+    const u32* orders;  // [rows, parts]
+    const u32* columns; // [rows, parts]
+    u32* out;           // [rows]
+    u32 rows;
+    u32 parts;
 };

@@ -18,6 +18,7 @@ macro_rules! headers {
 }
 
 headers! {
+    "argmax.cuh",
     "attend.cuh",
     "device.cuh",
     "element.cuh",
@@ -67,6 +68,7 @@ macro_rules! kernels {
 kernels! {
     AddGated "add_gated",
     Argmax "argmax",
+    ArgmaxMerge "argmax_merge",
     AttendF16 "attend_f16",
     AttendF32 "attend_f32",
     AttendInt8 "attend_int8",

@@ -13,7 +13,7 @@ use crate::driver::Driver;
 use crate::encoder::GATE_UP_BYTES_MAX;
 use crate::error::CudaError;
 use crate::matrix::CODEC_OFFSET;
-use crate::params::{Block, ExpertEntry, Pair, SPLIT_POSITIONS};
+use crate::params::{ARGMAX_PART_COLS, Block, ExpertEntry, Pair, SPLIT_POSITIONS};
 use crate::slots::slot_bytes;
 
 /// Bytes that an allocation or a place is a multiple of.
@@ -130,6 +130,7 @@ fn scratch_bytes(ModelNeeds { config, rows_max, .. }: &ModelNeeds<'_>) -> u64 {
         inner = inner.max(all);
     }
     let blocks = growing(1024 * (3 * size_of::<Block>() + 2 * size_of::<Pair>()));
-    let columns = growing(4 * LOGIT_ROWS);
+    let parts = config.vocab_size.div_ceil(ARGMAX_PART_COLS as usize);
+    let columns = 2 * growing(4 * LOGIT_ROWS * parts) + growing(4 * LOGIT_ROWS);
     inner + mixed + tables + blocks + columns + growing(4 * rows_max * experts_max)
 }

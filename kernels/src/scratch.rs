@@ -68,8 +68,10 @@ pub(crate) struct Scratch {
     pub attended: Room,
     /// Queries, keys and values of a DeltaNet layer behind its convolution.
     pub mixed: Room,
-    /// Columns of the largest values.
+    /// The largest of parts of rows and their columns, and of whole rows.
+    pub orders: Room,
     pub columns: Room,
+    pub best: Room,
     /// Blocks that kernels make for experts.
     pub blocks: Room,
     /// What the router's choice is made from.

@@ -9,7 +9,7 @@ use nestling_formats::nested::GROUP;
 use nestling_formats::{ExpertBias, FeedForward, ModelConfig, TokenMixer};
 
 use crate::device::size_of;
-use crate::encoder::{GATE_UP_BYTES_MAX, NOTES_BYTES, parts_bytes_max};
+use crate::encoder::{GATE_UP_BYTES_MAX, NOTES_BYTES, argmax_parts, parts_bytes_max};
 use crate::error::{BudgetTooSmall, WgpuError};
 use crate::expert_table::table_bytes;
 use crate::ledger::{Ledger, Promise};
@@ -135,10 +135,14 @@ fn scratch_bytes(needs: &ModelNeeds<'_>) -> u64 {
         FeedForward::Dense { .. } => 0,
     });
     let tables: u64 = experts.clone().map(table_bytes).sum();
+    // The largest of parts of rows of logits and their columns, and of whole rows.
+    let parts = size_of(4 * (LOGIT_ROWS * argmax_parts(config.vocab_size)) as u64);
+    let best = 2 * parts + size_of(4 * LOGIT_ROWS as u64);
     let logits = 4 * rows_max.next_power_of_two() * experts.max().unwrap_or(0);
     inner.max().unwrap_or(0)
         + mixed.max().unwrap_or(0)
         + size_of(logits as u64)
+        + best
         + tables
         + joined_biases(config)
 }

@@ -143,7 +143,8 @@ pipelines! {
     gate: "gate" [Read, Write] {};
     add_gated: "add_gated" [Read, Read, Write] {};
     gather_rows: "gather_rows" [Read, Read, Write] {};
-    argmax: "argmax" [Read, Write] {};
+    argmax: "argmax" [Read, Write, Write] {};
+    argmax_merge: "argmax_merge" [Read, Read, Write] {};
     rope: "rope" [Read, Read, Read, Write] {};
     kv_store_f32: "kv_store" [Read, Read, Write] { KIND = 0.0 };
     kv_store_f16: "kv_store" [Read, Read, Write] { KIND = 1.0 };

@@ -75,8 +75,10 @@ pub(crate) struct Scratch {
     pub parts: Room, // [rows, heads, blocks, 2 + elements of a value]
     /// Queries, keys and values of DeltaNet layers behind their convolution.
     pub mixed: Room, // [rows, channels]
-    /// Columns of the largest values.
-    pub columns: Room, // [rows]
+    /// The largest of parts of rows and their columns, and of whole rows.
+    pub orders: Room, // [rows, parts]
+    pub columns: Room, // [rows, parts]
+    pub best: Room,    // [rows]
     /// Stands in where a product has no bias.
     pub none: Room,
 }

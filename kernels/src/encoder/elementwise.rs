@@ -8,7 +8,8 @@ use crate::driver::Address;
 use crate::kernel::Kernel;
 use crate::memory::{CudaBuffer, CudaRouting, word};
 use crate::params::{
-    AddGatedParams, ArgmaxParams, ExpertsSumParams, GateParams, GatherRowsParams, ScalarParams,
+    ARGMAX_PART_COLS, AddGatedParams, ArgmaxMergeParams, ArgmaxParams, ExpertsSumParams,
+    GateParams, GatherRowsParams, ScalarParams,
 };
 
 pub(super) fn scale(tools: &mut Tools<'_>, factor: f32, x: &CudaBuffer) -> Result<(), EngineError> {
@@ -118,15 +119,28 @@ pub(super) fn argmax(
     x: &CudaBuffer,
     among: usize,
 ) -> Result<Address, EngineError> {
-    let out = tools.scratch.columns.of(tools.recorder, x.rows)?;
+    let parts = x.cols.div_ceil(ARGMAX_PART_COLS as usize).max(1);
+    let Tools { recorder, scratch } = tools;
+    let orders = scratch.orders.of(recorder, x.rows * parts)?;
+    let columns = scratch.columns.of(recorder, x.rows * parts)?;
+    let (rows, parts) = (word("rows", x.rows)?, word("parts of a row", parts)?);
     let params = ArgmaxParams {
         x: x.address(),
-        out,
-        rows: word("rows", x.rows)?,
+        orders,
+        columns,
+        rows,
         cols: word("columns", x.cols)?,
         among: word("columns", among.min(x.cols))?,
+        parts,
+        part_cols: ARGMAX_PART_COLS,
         padding: 0,
     };
-    tools.recorder.launch(params.launch(), &params)?;
+    recorder.launch(params.launch(), &params)?;
+    if parts == 1 {
+        return Ok(columns);
+    }
+    let out = scratch.best.of(recorder, x.rows)?;
+    let params = ArgmaxMergeParams { orders, columns, out, rows, parts };
+    recorder.launch(params.launch(), &params)?;
     Ok(out)
 }

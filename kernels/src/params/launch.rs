@@ -1,10 +1,10 @@
 //! How every kernel is started: blocks, and threads of each.
 
 use super::{
-    AddGatedParams, ArgmaxParams, AttendParams, DeltaNetParams, EmbedParams, ExpertBlocksParams,
-    ExpertsSumParams, GateParams, GatedParams, GatedProductParams, GatherRowsParams,
-    HeadsRestParams, KvStoreParams, NormPartParams, ProductParams, QuantizeParams, RmsNormParams,
-    RopeParams, RouteParams, ScalarParams,
+    AddGatedParams, ArgmaxMergeParams, ArgmaxParams, AttendParams, DeltaNetParams, EmbedParams,
+    ExpertBlocksParams, ExpertsSumParams, GateParams, GatedParams, GatedProductParams,
+    GatherRowsParams, HeadsRestParams, KvStoreParams, NormPartParams, ProductParams,
+    QuantizeParams, RmsNormParams, RopeParams, RouteParams, ScalarParams,
 };
 use crate::kernel::Kernel;
 
@@ -32,6 +32,9 @@ pub const MATMUL_PAIRS_MAX: u32 = 64;
 
 /// Tiles of 16 rows that a block of `matvec_gated_quantize` computes: a group.
 pub const GATED_TILES: u32 = 2;
+
+/// Columns that a block of `argmax` looks at: 16 for each of its threads.
+pub const ARGMAX_PART_COLS: u32 = 4096;
 
 /// Most uses that `expert_blocks` compares with each other.
 pub const EXPERT_USES_MAX: usize = 1024;
@@ -173,9 +176,16 @@ impl EmbedParams {
 }
 
 impl ArgmaxParams {
+    /// A block for each part of each row.
+    pub fn launch(&self) -> Launch {
+        Launch::new(Kernel::Argmax, [self.parts.into(), self.rows.into()], 256)
+    }
+}
+
+impl ArgmaxMergeParams {
     /// A block for each row.
     pub fn launch(&self) -> Launch {
-        Launch::new(Kernel::Argmax, [self.rows.into(), 1], 256)
+        Launch::new(Kernel::ArgmaxMerge, [self.rows.into(), 1], 256)
     }
 }
 

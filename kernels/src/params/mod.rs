@@ -6,8 +6,8 @@ mod launch;
 use bytemuck::{Pod, Zeroable};
 
 pub use launch::{
-    EXPERT_USES_MAX, GATED_TILES, Launch, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX,
-    SPLIT_POSITIONS,
+    ARGMAX_PART_COLS, EXPERT_USES_MAX, GATED_TILES, Launch, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX,
+    MATVEC_TILES_MAX, SPLIT_POSITIONS,
 };
 
 /// A struct of `cu/params.cuh`: what kernels are given, and what that leads to.
@@ -398,13 +398,25 @@ params! {
         padding: u32,
     }
 
-    /// The largest of every row.
+    /// The largest of every part of every row.
     ArgmaxParams {
         x: u64,
-        out: u64,
+        orders: u64,
+        columns: u64,
         rows: u32,
         cols: u32,
         among: u32,
+        parts: u32,
+        part_cols: u32,
         padding: u32,
+    }
+
+    /// The largest of every row, of what its parts have.
+    ArgmaxMergeParams {
+        orders: u64,
+        columns: u64,
+        out: u64,
+        rows: u32,
+        parts: u32,
     }
 }

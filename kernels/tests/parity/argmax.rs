@@ -1,8 +1,30 @@
-//! The largest of rows.
+//! The largest of rows: of their parts, then of these.
 
-use nestling_cuda::params::ArgmaxParams;
+use nestling_cuda::params::{ARGMAX_PART_COLS, ArgmaxMergeParams, ArgmaxParams};
 
-use crate::harness::{address, noise, outcome};
+use crate::harness::{address, noise, outcome, outcomes};
+
+/// What both kernels find, with parts of so many columns.
+fn found(x: &[f32], cols: usize, among: u32, part_cols: u32) -> Vec<u32> {
+    let rows = x.len() / cols;
+    let parts = cols.div_ceil(part_cols as usize);
+    let none = vec![7u32; rows * parts];
+    let (rows, parts) = (rows as u32, parts as u32);
+    let (orders, columns) = outcomes((&none, &none), |orders, columns| {
+        let (cols, padding) = (cols as u32, 0);
+        let x = address(x);
+        let params =
+            ArgmaxParams { x, orders, columns, rows, cols, among, parts, part_cols, padding };
+        (params.launch(), params)
+    });
+    let merged = outcome(&vec![7u32; rows as usize], |out| {
+        let (orders, columns) = (address(&orders), address(&columns));
+        let params = ArgmaxMergeParams { orders, columns, out, rows, parts };
+        (params.launch(), params)
+    });
+    assert!(parts > 1 || merged == columns, "what is found of a single part is found");
+    merged
+}
 
 /// Ties, nothing but the least number, columns that do not count, and values that are not finite, there and
 /// elsewhere.
@@ -19,11 +41,30 @@ fn the_first_of_the_largest_is_found() {
     x[5 * cols + 3] = f32::NEG_INFINITY;
     x[6 * cols..].fill(-0.0);
     x[6 * cols + 555] = f32::from_bits(1);
-    let found = outcome(&[0u32; 7], |out| {
-        let (rows, cols) = (rows as u32, cols as u32);
-        let params = ArgmaxParams { x: address(&x), out, rows, cols, among, padding: 0 };
-        (params.launch(), params)
-    });
     let first = x[..among as usize].iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap();
-    assert_eq!(found, [first.0 as u32, 300, u32::MAX, 0, 899, u32::MAX, 555]);
+    let expected = [first.0 as u32, 300, u32::MAX, 0, 899, u32::MAX, 555];
+    for part_cols in [1, 3, 64, 255, 256, 500, 999, 1000, ARGMAX_PART_COLS] {
+        assert_eq!(found(&x, cols, among, part_cols), expected, "parts of {part_cols}");
+    }
+}
+
+/// Vocabularies of models.
+#[test]
+fn a_value_is_found_in_every_part() {
+    let part = ARGMAX_PART_COLS as usize;
+    for cols in [part - 1, part, part + 1, 3 * part + 17, 151_936, 152_064] {
+        let all = cols as u32;
+        let mut x = vec![-1.0f32; cols];
+        let borders = (0..cols).step_by(part).flat_map(|first| [first, first + part - 1]);
+        for place in borders.filter(|place| *place < cols) {
+            // Of two that are equal, in one part or in two, the first.
+            let other = (place + part / 2) % cols;
+            (x[place], x[other]) = (2.0, 2.0);
+            assert_eq!(found(&x, cols, all, ARGMAX_PART_COLS), [place.min(other) as u32]);
+            x[place] = f32::NAN;
+            assert_eq!(found(&x, cols, 1, ARGMAX_PART_COLS), [u32::MAX]);
+            (x[place], x[other]) = (-1.0, -1.0);
+        }
+        assert_eq!(found(&x, cols, all, ARGMAX_PART_COLS), [0]);
+    }
 }

@@ -97,17 +97,36 @@ pub(super) fn experts_sum(
     record(tools, |all| &all.experts_sum, &bindings, (out, params))
 }
 
+/// Columns that a workgroup of `argmax` looks at: 16 for each of its invocations.
+const ARGMAX_PART_COLS: usize = 1024;
+
+/// Parts of a row of so many columns that `argmax` looks at side by side.
+pub(crate) fn argmax_parts(cols: usize) -> usize {
+    cols.div_ceil(ARGMAX_PART_COLS).max(1)
+}
+
 /// The columns of the largest values among so many first ones, `[rows]`.
 pub(super) fn argmax(
     tools: &mut Tools<'_>,
     x: &WgpuBuffer,
     among: usize,
 ) -> Result<Binding, EngineError> {
-    let columns = tools.scratch.columns.of(tools.gpu, x.rows)?;
-    let among = word("columns", among.min(x.cols))?;
-    let params = [word("rows", x.rows)?, word("columns", x.cols)?, among];
-    let cost = (spread(x.rows), x.len() as u64);
-    let bindings = [x.binding(), columns.clone()];
-    tools.recorder.dispatch(&tools.pipelines.argmax, &bindings, &params, cost)?;
-    Ok(columns)
+    let Tools { gpu, pipelines, recorder, scratch, .. } = tools;
+    let parts = argmax_parts(x.cols);
+    let count = x.rows * parts;
+    let (orders, columns) = (scratch.orders.of(gpu, count)?, scratch.columns.of(gpu, count)?);
+    let parts = word("parts of a row", parts)?;
+    let [cols, among] = [x.cols, among.min(x.cols)].map(|cols| word("columns", cols));
+    let params = [word("parts of rows", count)?, parts, cols?, among?, ARGMAX_PART_COLS as u32];
+    let bindings = [x.binding(), orders.clone(), columns.clone()];
+    let cost = (spread(count), x.len() as u64);
+    recorder.dispatch(&pipelines.argmax, &bindings, &params, cost)?;
+    if parts == 1 {
+        return Ok(columns);
+    }
+    let best = scratch.best.of(gpu, x.rows)?;
+    let params = [word("rows", x.rows)?, parts];
+    let cost = (spread(x.rows), count as u64);
+    recorder.dispatch(&pipelines.argmax_merge, &[orders, columns, best.clone()], &params, cost)?;
+    Ok(best)
 }

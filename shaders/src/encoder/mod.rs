@@ -34,6 +34,7 @@ use crate::slots::WgpuSlots;
 use crate::states::WgpuStates;
 
 pub(crate) use attention::parts_bytes_max;
+pub(crate) use elementwise::argmax_parts;
 pub(crate) use experts::GATE_UP_BYTES_MAX;
 pub(crate) use routed::{NOTES_BYTES, Notes};
 

@@ -96,21 +96,57 @@ fn rows_outside_are_errors() {
     assert!(device.encoder().gather_rows(&x, &[2], &mut out).is_err());
 }
 
+/// The column of the largest of every row, among the first ones.
+fn best_columns<B: Backend>(
+    backend: &mut B,
+    cols: (usize, usize),
+    values: &[f32],
+) -> Vec<Option<u32>> {
+    let x = buffer(backend, cols.0, values);
+    let (mut encoder, mut found) = (backend.encoder(), Vec::new());
+    block_on(encoder.argmax_into(&x, cols, (&mut Vec::new(), &mut found))).unwrap();
+    found
+}
+
+/// Sizes around those of parts that are looked at side by side, up to vocabularies of models; ties within a part
+/// and across their borders; damage in any of them, also where columns do not count.
+#[test]
+fn the_largest_of_long_rows_is_that_of_the_cpu() {
+    let Some(mut device) = device() else { return };
+    let sizes = [63, 64, 65, 1023, 1024, 1025, 4095, 4096, 4097, 9000, 151_936, 152_064];
+    for (cols, rows) in sizes.into_iter().zip([1, 2, 3].into_iter().cycle()) {
+        let mut values = noise(rows * cols, 5);
+        let mut same = |among, values: &[f32]| {
+            let found = best_columns(&mut device, (cols, among), values);
+            let expected = best_columns(&mut Cpu::new(1), (cols, among), values);
+            assert_eq!(found, expected, "[{rows}, {cols}], {among} of them");
+            found
+        };
+        same(cols, &values);
+        let last = (rows - 1) * cols;
+        let places = [(0, cols - 1), (62, 63), (1023, 1024), (4095, 4096), (3071, 8192)];
+        for (a, b) in places.into_iter().filter(|(_, b)| *b < cols) {
+            (values[last + a], values[last + b]) = (2.0, 2.0);
+            assert_eq!(same(cols, &values)[rows - 1], Some(a as u32));
+            // One of them does not count, but must be finite.
+            assert_eq!(same(b, &values)[rows - 1], Some(a as u32));
+            for damage in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                values[last + b] = damage;
+                assert_eq!(same(b, &values)[rows - 1], None);
+            }
+            (values[last + a], values[last + b]) = (0.5, 0.5);
+        }
+    }
+}
+
 /// Ties, the largest in every place, the smallest numbers, columns that do not count, and values that are
 /// not finite.
 #[test]
 fn the_first_largest_value_is_that_of_the_cpu() {
     let Some(mut device) = device() else { return };
-    type Found = Vec<Option<u32>>;
-    fn columns<B: Backend>(backend: &mut B, cols: (usize, usize), values: &[f32]) -> Found {
-        let x = buffer(backend, cols.0, values);
-        let (mut encoder, mut found) = (backend.encoder(), Vec::new());
-        block_on(encoder.argmax_into(&x, cols, (&mut Vec::new(), &mut found))).unwrap();
-        found
-    }
     let mut same = |cols, values: &[f32]| {
-        let found = columns(&mut device, cols, values);
-        assert_eq!(found, columns(&mut Cpu::new(1), cols, values), "{cols:?}");
+        let found = best_columns(&mut device, cols, values);
+        assert_eq!(found, best_columns(&mut Cpu::new(1), cols, values), "{cols:?}");
         found
     };
     for (rows, cols) in [(1, 1), (3, 7), (2, 64), (5, 130), (4, 4099)] {
