@@ -14,7 +14,7 @@
 
 // ln(1 + e^x), in double precision as on the CPU.
 DEVICE float softplus(float x) {
-    return x > 20.0f ? x : static_cast<float>(log1p(static_cast<double>(exp_of(x))));
+    return x > 20.0f ? x : static_cast<float>(log1p_of(static_cast<double>(exp_of(x))));
 }
 
 // `state` is one column, its elements so many floats apart; not there beyond the last column.

@@ -20,6 +20,8 @@ DEVICE void quantize_group(float value, i8* values, float* scale) {
     float amax = __uint_as_float(largest);
     float factor = largest ? 127.0f / amax : 0.0f;
     float scaled = value * factor;
+    // Nothing in a group of which 127 is infinitely often the largest.
+    scaled = scaled != scaled ? 0.0f : scaled;
     scaled = scaled > 127.0f ? 127.0f : scaled;
     scaled = scaled < -127.0f ? -127.0f : scaled;
     // Added to a float of magnitude below 2^22, leaves the nearest integer in the low bits.

@@ -26,11 +26,67 @@ DEVICE float exp_parts(float x, int& n) {
     return fused(series * r, r, r);
 }
 
+// What is -104 or below, infinity too, gives 0, which attention relies on for positions that are not seen: there
+// n is -150 and 1 + rest 0.972, and 0.486 of the least number is rounded down. Half of it, and so something
+// else than 0, is reached at -103.97.
 DEVICE float exp_of(float x) {
     int n;
     float rest = exp_parts(x, n);
     int half = n >> 1;
     return (rest + 1.0f) * power_of_two(half) * power_of_two(n - half);
+}
+
+// The upper half of a number's bits, and the number with another one.
+DEVICE u32 upper_word(double x) {
+#ifdef NESTLING_EMULATION
+    u64 bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return static_cast<u32>(bits >> 32);
+#else
+    return static_cast<u32>(__double2hiint(x));
+#endif
+}
+
+DEVICE double with_upper_word(double x, u32 word) {
+#ifdef NESTLING_EMULATION
+    u64 bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    bits = static_cast<u64>(word) << 32 | (bits & 0xffffffff);
+    std::memcpy(&x, &bits, sizeof bits);
+    return x;
+#else
+    return __hiloint2double(static_cast<int>(word), __double2loint(x));
+#endif
+}
+
+// ln(1 + x) for x from 0 to 2^53: `log1p` of libm, which the CPU has, operation by operation. CUDA's own is
+// within one unit of the last place, and so of other bits once in a while.
+//
+// Copyright (C) 1993 by Sun Microsystems, Inc. All rights reserved.
+// Developed at SunPro, a Sun Microsystems, Inc. business. Permission to use, copy, modify, and distribute this
+// software is freely granted, provided that this notice is preserved.
+DEVICE double log1p_of(double x) {
+    u32 upper = upper_word(x);
+    if (upper >= 0x7ff00000 || upper < 0x3ca00000) {
+        return x; // no number, or below 2^-53
+    }
+    // 1 + x = 2^k (1 + f) with 1 + f from sqrt(1/2) to sqrt(2), up to what rounding took of it: c.
+    double f = x, c = 0.0;
+    int k = 0;
+    if (upper >= 0x3fda827a) {
+        double u = 1.0 + x;
+        u32 shifted = upper_word(u) + (0x3ff00000 - 0x3fe6a09e);
+        k = static_cast<int>(shifted >> 20) - 0x3ff;
+        c = (k >= 2 ? 1.0 - (u - x) : x - (u - 1.0)) / u;
+        f = with_upper_word(u, (shifted & 0x000fffff) + 0x3fe6a09e) - 1.0;
+    }
+    double half = 0.5 * f * f, s = f / (2.0 + f), z = s * s, w = z * z;
+    double even = w * (3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01));
+    double odd = z * (6.666666666666735130e-01 +
+                      w * (2.857142874366239149e-01 +
+                           w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
+    return s * (half + (odd + even)) + (k * 1.90821492927058770002e-10 + c) - half + f +
+           k * 6.93147180369123816490e-01;
 }
 
 DEVICE float sigmoid(float x) { return 1.0f / (1.0f + exp_of(-x)); }

@@ -16,6 +16,8 @@ struct Fragment {
 // Sums start here, so that their bits are those of floats: 2^23 + 2^22 and the sum.
 #define SUM_BIAS 0x4b400000
 #define SUM_BIAS_FLOAT 12582912.0f
+// Weights are at most 128 in magnitude here, activations 127, and a group has 32 of them.
+static_assert(32 * 128 * 127 < 1 << 22, "a group's sum leaves the float that its bits are");
 
 // sums += weights * activations, for rows lane / 4 and 8 on, and columns 2 (lane % 4) and the next.
 DEVICE void multiply_tile(int sums[4], const Fragment& weights, u32 x_low, u32 x_high) {
@@ -56,6 +58,7 @@ DEVICE void multiply_tile(int sums[4], const Fragment& weights, u32 x_low, u32 x
 #define MATMUL_GROUPS 4u
 // Words of a row there: one group more than there are spreads rows over the banks.
 #define X_STRIDE (8 * MATMUL_GROUPS + 4)
+static_assert(X_STRIDE % 4 == 0, "rows are stored by 16 bytes");
 
 struct __align__(16) MatmulShared {
     u32 x[MATMUL_PAIRS][X_STRIDE];

@@ -50,12 +50,14 @@ fn the_first_of_the_largest_is_found() {
 
 /// Vocabularies of models.
 #[test]
-fn a_value_is_found_in_every_part() {
+fn values_are_found_in_parts() {
     let part = ARGMAX_PART_COLS as usize;
     for cols in [part - 1, part, part + 1, 3 * part + 17, 151_936, 152_064] {
         let all = cols as u32;
         let mut x = vec![-1.0f32; cols];
-        let borders = (0..cols).step_by(part).flat_map(|first| [first, first + part - 1]);
+        // Some eight of the parts, their first and their last column.
+        let apart = part * (1 + cols / (8 * part));
+        let borders = (0..cols).step_by(apart).flat_map(|first| [first, first + part - 1]);
         for place in borders.filter(|place| *place < cols) {
             // Of two that are equal, in one part or in two, the first.
             let other = (place + part / 2) % cols;

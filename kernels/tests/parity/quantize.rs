@@ -22,6 +22,29 @@ pub fn quantized(x: &[f32], cols: usize, is_rotated: bool) -> (Vec<i8>, Vec<f32>
     (values, scales)
 }
 
+/// Groups of the least numbers, zeros among them: 127 by the largest is infinite.
+#[test]
+fn tiny_groups_are_those_of_the_cpu() {
+    for amax in [1e-45, 1e-40, 3e-37, 4e-37, 1e-36] {
+        let x: Vec<f32> = noise(96, 5).iter().map(|x| (3.0 * x).trunc() * amax / 2.0).collect();
+        let (values, scales) = outcomes((&[0i8; 96], &[0f32; 3]), |values, scales| {
+            let params = QuantizeParams {
+                x: address(&x),
+                values,
+                scales,
+                rows: 1,
+                cols: 96,
+                parts: 1,
+                part_stride: 96,
+                stride: 96,
+                is_rotated: 0,
+            };
+            (params.launch(), params)
+        });
+        assert_eq!((values, scales), quantized(&x, 96, false), "{amax}");
+    }
+}
+
 fn check(rows: usize, cols: usize, parts: usize, is_rotated: bool) {
     let (gap, rest) = (3, 2);
     let stride = parts * (cols + gap) + rest;
