@@ -9,7 +9,7 @@ use crate::kv_cache::{PAGE_POSITIONS, PageId};
 use crate::recurrent::{StateId, StateTrack};
 
 pub use crate::level_policy::LevelPolicy;
-pub use runs::{Run, runs};
+pub use runs::{Run, cut_runs, runs};
 
 /// One token to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

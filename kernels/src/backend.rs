@@ -9,6 +9,7 @@ use nestling_engine::backend::{
     Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward, MatrixForm, MatrixShape,
     ModelNeeds,
 };
+use nestling_engine::device::{WorkRates, measure_rates};
 use nestling_engine::expert::{ExpertBiases, HostLink};
 use nestling_engine::kv_cache::{KvShape, PageId};
 use nestling_engine::recurrent::{StateId, StateShape};
@@ -63,7 +64,8 @@ pub struct CudaBackend {
 }
 
 impl CudaBackend {
-    /// Opens a device and loads every kernel, compiled where the build has none for it.
+    /// Opens a device, loads every kernel, compiled where the build has none for it, and measures how fast it
+    /// computes, so that no launch takes too long.
     ///
     /// # Errors
     /// [`CudaError::Device`]; what the driver refuses.
@@ -71,7 +73,10 @@ impl CudaBackend {
         let images = KernelImages::new(options.kernel_cache.clone());
         let driver = Driver::open(&options.device, images, options.vram_budget)?;
         let memory_bytes = Some(driver.budget());
-        Self::on(driver, (memory_bytes, options.host_bytes), ARENA_BYTES)
+        let recording = (ARENA_BYTES, WorkRates::UNWATCHED);
+        let mut opened = Self::on(driver, (memory_bytes, options.host_bytes), recording)?;
+        opened.recorder.rates = opened.measured_work_rates().unwrap_or(WorkRates::UNKNOWN);
+        Ok(opened)
     }
 
     /// A device of host memory, whose kernels `launch` runs: for tests where there is no device. What streams
@@ -81,15 +86,16 @@ impl CudaBackend {
     /// # Errors
     /// [`CudaError::OutOfMemory`].
     pub fn on_host(launch: HostLaunch, vram_budget: Option<u64>) -> Result<Self, CudaError> {
-        Self::on(Driver::emulated(launch, vram_budget), (vram_budget, 0), ARENA_BYTES)
+        let driver = Driver::emulated(launch, vram_budget);
+        Self::on(driver, (vram_budget, 0), (ARENA_BYTES, WorkRates::UNWATCHED))
     }
 
     fn on(
         driver: Arc<Driver>,
         (memory_bytes, host_bytes): (Option<u64>, u64),
-        arena_bytes: usize,
+        recording: (usize, WorkRates),
     ) -> Result<Self, CudaError> {
-        let recorder = Recorder::new(&driver, host_bytes, arena_bytes)?;
+        let recorder = Recorder::new(&driver, host_bytes, recording)?;
         let (scratch, notes) = (Scratch::default(), Notes::default());
         let host_bytes = AtomicU64::new(host_bytes);
         let asked = Asked::default();
@@ -142,7 +148,29 @@ impl CudaBackend {
     /// A device whose memory is full.
     pub fn with_arena_bytes(&self, arena_bytes: usize) -> Result<Self, CudaError> {
         let host_bytes = self.host_bytes.load(Ordering::Relaxed);
-        Self::on(Arc::clone(&self.driver), (self.memory_bytes, host_bytes), arena_bytes.max(4096))
+        let recording = (arena_bytes.max(4096), self.recorder.rates);
+        Self::on(Arc::clone(&self.driver), (self.memory_bytes, host_bytes), recording)
+    }
+
+    /// Another backend on the same device, which is taken to do so many multiplications a second: for tests
+    /// of work that is cut into many launches.
+    ///
+    /// # Errors
+    /// A device whose memory is full.
+    pub fn with_work_rate(&self, per_second: u64) -> Result<Self, CudaError> {
+        let mut other = self.again()?;
+        other.recorder.rates = WorkRates::uniform(per_second);
+        Ok(other)
+    }
+
+    /// How fast the device computes now.
+    ///
+    /// # Errors
+    /// A device that is lost or whose memory is full.
+    pub fn measured_work_rates(&self) -> Result<WorkRates, EngineError> {
+        let mut other = self.with_host_bytes(0)?;
+        other.recorder.rates = WorkRates::UNWATCHED;
+        measure_rates(&mut other)
     }
 
     /// Another backend on the same device.
@@ -158,7 +186,8 @@ impl CudaBackend {
     /// # Errors
     /// A device whose memory is full.
     pub fn with_host_bytes(&self, host_bytes: u64) -> Result<Self, CudaError> {
-        Self::on(Arc::clone(&self.driver), (self.memory_bytes, host_bytes), ARENA_BYTES)
+        let recording = (ARENA_BYTES, self.recorder.rates);
+        Self::on(Arc::clone(&self.driver), (self.memory_bytes, host_bytes), recording)
     }
 
     /// Makes [`CudaOptions::host_bytes`] others for those that [`CudaBackend::again`] gives from now on.

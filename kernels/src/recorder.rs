@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use nestling_engine::backend::BackendCounters;
+use nestling_engine::device::{SUBMISSION_NANOSECONDS, WorkKind, WorkRates};
 
 use crate::driver::commands::Commands;
 use crate::driver::{Address, DeviceMemory, Driver, Event, PinnedMemory, Stream};
@@ -75,6 +76,9 @@ pub(crate) struct Recorder {
     is_waiting: bool,
     /// Whether what is recorded is kept, to be started by another.
     is_held: bool,
+    /// How fast the device is, and how long what was recorded and not started is estimated to take.
+    pub rates: WorkRates,
+    nanoseconds: u64,
     /// What was recorded since somebody asked.
     pub counts: BackendCounters,
     slabs: Slabs,
@@ -88,7 +92,7 @@ impl Recorder {
     pub fn new(
         driver: &Arc<Driver>,
         host_bytes: u64,
-        arena_bytes: usize,
+        (arena_bytes, rates): (usize, WorkRates),
     ) -> Result<Self, CudaError> {
         let mut staging = Staging::new(driver, host_bytes)?;
         let halt = driver.allocate("halt", 4)?;
@@ -112,6 +116,8 @@ impl Recorder {
             passed: driver.event()?,
             is_waiting: false,
             is_held: false,
+            rates,
+            nanoseconds: 0,
             counts: BackendCounters::default(),
             slabs: Slabs::default(),
             driver: Arc::clone(driver),
@@ -194,10 +200,42 @@ impl Recorder {
         if launch.is_empty() {
             return Ok(());
         }
+        launch.check()?;
         let halt = if self.may_halt { self.halt.address() } else { 0 };
         self.commands.launch(launch, params, halt);
         self.counts.dispatches += 1;
         self.recorded()
+    }
+
+    /// Records a kernel that computes so much. What was recorded before is started first if both together
+    /// may keep the device busy for too long.
+    ///
+    /// # Errors
+    /// As [`Recorder::submit`].
+    pub fn launch_of(
+        &mut self,
+        (kind, work): (WorkKind, u64),
+        launch: Launch,
+        params: &impl Pod,
+    ) -> Result<(), CudaError> {
+        let nanoseconds = self.rates.nanoseconds(kind, work);
+        if self.nanoseconds.saturating_add(nanoseconds) > SUBMISSION_NANOSECONDS {
+            self.submit_now()?;
+        }
+        self.nanoseconds = self.nanoseconds.saturating_add(nanoseconds);
+        self.launch(launch, params)
+    }
+
+    /// As [`Recorder::submit`]; the driver does not wait for more.
+    fn submit_now(&mut self) -> Result<(), CudaError> {
+        if self.commands.is_empty() {
+            return Ok(());
+        }
+        self.submit()?;
+        self.stream.record(&self.passed)?;
+        // Windows' driver gathers commands until somebody asks what became of them.
+        self.passed.is_done()?;
+        Ok(())
     }
 
     /// # Errors
@@ -421,7 +459,9 @@ impl Recorder {
         self.epoch += u64::from(is_so);
     }
 
+    /// What commands that are started now read is there in front of them.
     fn give_tables(&mut self) -> Result<(), CudaError> {
+        self.nanoseconds = 0;
         self.staging.settle(&self.stream)?;
         if self.given < self.used {
             let (start, bytes) = (self.given, self.used - self.given);
@@ -465,6 +505,7 @@ impl Recorder {
             self.epoch += 1;
         }
         self.commands.clear();
+        self.nanoseconds = 0;
         self.may_halt = false;
         if self.is_held {
             return;

@@ -7,13 +7,14 @@ use nestling_engine::EngineError;
 use nestling_engine::backend::{
     Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward, ModelNeeds,
 };
+use nestling_engine::device::{WorkRates, measure_rates};
 use nestling_engine::expert::ExpertBiases;
 use nestling_engine::kv_cache::{KvShape, PageId};
 use nestling_engine::recurrent::{StateId, StateShape};
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
 
-use crate::adapters::{self, AdapterChoice, Uploads};
+use crate::adapters::{self, AdapterChoice, AdapterKind, Uploads};
 use crate::device::Gpu;
 use crate::encoder::Notes;
 use crate::encoder::{HEAD_DIM_MAX, NUM_EXPERTS_MAX, PER_TOKEN_MAX, WgpuEncoder};
@@ -102,7 +103,8 @@ pub struct WgpuBackend {
 }
 
 impl WgpuBackend {
-    /// Opens a device and compiles every shader.
+    /// Opens a device, compiles every shader, and measures how fast it computes, so that no dispatch takes too
+    /// long; on software, which nothing watches, that is not done.
     ///
     /// # Errors
     /// [`WgpuError::Adapter`]; [`WgpuError::NoDevice`]; shaders that the driver refuses.
@@ -132,15 +134,21 @@ impl WgpuBackend {
             _ => Int8Dot::Plain,
         };
         let memory_bytes = options.vram_budget.or(description.memory_bytes);
-        Self::on(gpu, pipelines, (dot, form, memory_bytes))
+        let parts = (dot, form, memory_bytes);
+        let mut opened = Self::on(gpu, pipelines, parts, WorkRates::UNWATCHED)?;
+        if description.kind != AdapterKind::Software {
+            opened.recorder.rates = opened.measured_work_rates().unwrap_or(WorkRates::UNKNOWN);
+        }
+        Ok(opened)
     }
 
     fn on(
         gpu: SharedGpu,
         pipelines: Arc<Pipelines>,
         (dot, form, memory_bytes): (Int8Dot, Form, Option<u64>),
+        rates: WorkRates,
     ) -> Result<Self, WgpuError> {
-        let recorder = Recorder::new(Arc::clone(&gpu))?;
+        let recorder = Recorder::new(Arc::clone(&gpu), rates)?;
         let (scratch, notes) = (Scratch::default(), Notes::default());
         Ok(Self {
             gpu,
@@ -176,13 +184,34 @@ impl WgpuBackend {
         self.gpu.device.destroy();
     }
 
+    /// How fast the device computes now.
+    ///
+    /// # Errors
+    /// A device that is lost or whose memory is full.
+    pub fn measured_work_rates(&self) -> Result<WorkRates, EngineError> {
+        measure_rates(&mut self.with_rates(WorkRates::UNWATCHED)?)
+    }
+
+    /// Another backend on the same device, which is taken to do so many multiplications a second: for tests
+    /// of work that is cut into many dispatches.
+    ///
+    /// # Errors
+    /// A device whose memory is full.
+    pub fn with_work_rate(&self, per_second: u64) -> Result<Self, WgpuError> {
+        self.with_rates(WorkRates::uniform(per_second))
+    }
+
+    fn with_rates(&self, rates: WorkRates) -> Result<Self, WgpuError> {
+        let (gpu, pipelines) = (Arc::clone(&self.gpu), Arc::clone(&self.pipelines));
+        Self::on(gpu, pipelines, (self.dot, self.form, self.memory_bytes), rates)
+    }
+
     /// Another backend on the same device.
     ///
     /// # Errors
     /// A device whose memory is full.
     pub fn again(&self) -> Result<Self, WgpuError> {
-        let (gpu, pipelines) = (Arc::clone(&self.gpu), Arc::clone(&self.pipelines));
-        Self::on(gpu, pipelines, (self.dot, self.form, self.memory_bytes))
+        self.with_rates(self.recorder.rates)
     }
 
     /// Whether its shaders add and compare in subgroups.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use nestling_engine::backend::BackendCounters;
+use nestling_engine::device::{LAUNCH_NANOSECONDS, WorkKind, WorkRates};
 
 use crate::belt::Belt;
 use crate::device::{Gpu, Memory};
@@ -25,9 +26,6 @@ const TABLE_BYTES_MAX: usize = ARENA_BYTES / 16;
 /// Dispatches of one command buffer: few enough that the device starts while more are recorded.
 const DISPATCHES_MAX: usize = 512;
 
-/// Multiplications of one command buffer: a slow device must be done well before its watchdog.
-const WORK_MAX: u64 = 1 << 37;
-
 /// Bind groups that are kept for the next step.
 const GROUPS_MAX: usize = 4096;
 
@@ -35,7 +33,7 @@ const GROUPS_MAX: usize = 4096;
 const HALT_BYTES: u64 = 16;
 
 /// Workgroups in one dimension of a dispatch.
-const WORKGROUPS_MAX: u32 = 65535;
+pub(crate) const WORKGROUPS_MAX: u32 = 65535;
 
 /// Slots of experts that commands read or write which are recorded and not submitted.
 #[derive(Debug, Default)]
@@ -76,7 +74,9 @@ pub(crate) struct Recorder {
     bytes: Vec<u8>,
     align: usize,
     dispatches: usize,
-    work: u64,
+    /// How fast the device is, and how long what was recorded is estimated to take.
+    pub rates: WorkRates,
+    nanoseconds: u64,
     groups: HashMap<(usize, Vec<Binding>), wgpu::BindGroup>,
     /// How often memory had been given back when these were looked at last.
     freed: u64,
@@ -99,6 +99,22 @@ pub(crate) struct Recorder {
     halted: wgpu::BindGroup,
 }
 
+/// The size of a dispatch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cost {
+    pub workgroups: [u32; 3],
+    pub kind: WorkKind,
+    /// An estimate of its multiplications.
+    pub work: u64,
+}
+
+/// What is done once for each element: workgroups and multiplications.
+impl From<([u32; 3], u64)> for Cost {
+    fn from((workgroups, work): ([u32; 3], u64)) -> Self {
+        Self { workgroups, kind: WorkKind::Elements, work }
+    }
+}
+
 /// Workgroups for `count` pieces of work: shaders number them `y * num_workgroups.x + x` and pass
 /// over what is too much.
 pub(crate) fn spread(count: usize) -> [u32; 3] {
@@ -113,7 +129,7 @@ pub(crate) fn spread(count: usize) -> [u32; 3] {
 impl Recorder {
     /// # Errors
     /// A device whose memory is full.
-    pub fn new(gpu: Arc<Gpu>) -> Result<Self, WgpuError> {
+    pub fn new(gpu: Arc<Gpu>, rates: WorkRates) -> Result<Self, WgpuError> {
         let arena = gpu.parameters("parameters", ARENA_BYTES as u64)?;
         let halt = gpu.parameters("halt", HALT_BYTES)?;
         let halted = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
@@ -131,7 +147,8 @@ impl Recorder {
             bytes: Vec::with_capacity(ARENA_BYTES),
             align,
             dispatches: 0,
-            work: 0,
+            rates,
+            nanoseconds: 0,
             groups: HashMap::new(),
             freed: 0,
             read_back: None,
@@ -188,8 +205,8 @@ impl Recorder {
         Ok(Binding { buffer: self.arena.raw.clone(), offset, size: Some(size) })
     }
 
-    /// Records one dispatch. `bindings` are in the order of the shader's, from 1 on; `work` is an
-    /// estimate of its multiplications.
+    /// Records one dispatch. `bindings` are in the order of the shader's, from 1 on. What was recorded is
+    /// submitted as soon as it may keep the device busy for as long as one dispatch may.
     ///
     /// # Errors
     /// As [`Recorder::submit`]; more workgroups than a dispatch may have.
@@ -198,8 +215,9 @@ impl Recorder {
         pipeline: &Pipeline,
         bindings: &[Binding],
         params: &impl Pod,
-        (workgroups, work): ([u32; 3], u64),
+        cost: impl Into<Cost>,
     ) -> Result<(), WgpuError> {
+        let Cost { workgroups, kind, work } = cost.into();
         if let Some(&count) = workgroups.iter().find(|count| **count > WORKGROUPS_MAX) {
             let (what, limit) = ("workgroups of a dispatch", u64::from(WORKGROUPS_MAX));
             return Err(WgpuError::Limit { what, limit, found: u64::from(count) });
@@ -221,8 +239,9 @@ impl Recorder {
         pass.dispatch_workgroups(workgroups[0], workgroups[1], workgroups[2]);
         self.counts.dispatches += 1;
         self.dispatches += 1;
-        self.work = self.work.saturating_add(work);
-        if self.dispatches >= DISPATCHES_MAX || self.work >= WORK_MAX || !self.has_room(1 << 12) {
+        self.nanoseconds = self.nanoseconds.saturating_add(self.rates.nanoseconds(kind, work));
+        let is_long = self.dispatches >= DISPATCHES_MAX || self.nanoseconds >= LAUNCH_NANOSECONDS;
+        if is_long || !self.has_room(1 << 12) {
             self.submit()?;
         }
         Ok(())
@@ -390,7 +409,7 @@ impl Recorder {
         self.late_slabs.settle();
         self.has_writes = false;
         self.used = SlotUses::default();
-        (self.dispatches, self.work) = (0, 0);
+        (self.dispatches, self.nanoseconds) = (0, 0);
         let freed = self.gpu.times_freed();
         if std::mem::replace(&mut self.freed, freed) != freed {
             // They keep memory that nothing else does.

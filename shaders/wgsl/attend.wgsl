@@ -5,8 +5,10 @@
 // blocks, which `attend_merge` then merges.
 
 struct Params {
-    // Rows, query heads, and query heads for each key head.
-    rows: u32,
+    // Which heads of rows, numbered row by row, are attended for.
+    first: u32,
+    end: u32,
+    // Query heads, and query heads for each key head.
     heads: u32,
     sharing: u32,
     // Elements from row to row of the queries.
@@ -43,7 +45,7 @@ override SPLIT: u32 = 0u;
 @group(0) @binding(2) var<storage, read> tables: array<u32>;
 @group(0) @binding(3) var<storage, read> sinks: array<f32>; // [heads]
 // [rows, heads * value_dim], or of every block its maximum, its sum, and what it gathered:
-// [rows, heads, blocks, 2 + value_dim].
+// [heads from the first on, blocks, 2 + value_dim].
 @group(0) @binding(8) var<storage, read_write> out: array<f32>;
 
 // include: exp
@@ -167,8 +169,8 @@ fn main(
 ) {
     // include: lane_begin
     let number = group.y * groups.x + group.x;
-    let index = select(number, number / max(params.blocks, 1u), SPLIT == 1u);
-    if index >= params.rows * params.heads {
+    let index = params.first + select(number, number / max(params.blocks, 1u), SPLIT == 1u);
+    if index >= params.end {
         return;
     }
     let row = index / params.heads;

@@ -1,7 +1,9 @@
 // Merges the blocks that `attend` left, in ascending order. One workgroup for each head of each row.
 
 struct Params {
-    rows: u32,
+    // Which heads of rows, numbered row by row, are merged.
+    first: u32,
+    end: u32,
     heads: u32,
     value_dim: u32,
     // Positions that a row sees, its own included.
@@ -16,7 +18,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> tables: array<u32>; // of a row its position, something else
 @group(0) @binding(2) var<storage, read> sinks: array<f32>; // [heads]
 // Of every block its maximum, its sum, and what it gathered.
-@group(0) @binding(3) var<storage, read> parts: array<f32>; // [rows, heads, blocks, 2 + value_dim]
+@group(0) @binding(3) var<storage, read> parts: array<f32>; // [heads from the first on, blocks, 2 + value_dim]
 @group(0) @binding(4) var<storage, read_write> out: array<f32>; // [rows, heads * value_dim]
 
 // include: exp
@@ -31,8 +33,9 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let index = group.y * groups.x + group.x;
-    if index >= params.rows * params.heads {
+    let number = group.y * groups.x + group.x;
+    let index = params.first + number;
+    if index >= params.end {
         return;
     }
     let end = tables[2u * (index / params.heads)] + 1u;
@@ -47,7 +50,7 @@ fn main(
         var all = nothing();
         var merged = 0.0;
         for (var block = first; block * BLOCK_PAGES * POSITIONS < end; block += 1u) {
-            let part = (index * params.blocks + block) * width;
+            let part = (number * params.blocks + block) * width;
             let merge = merge_of(all, Softmax(parts[part], parts[part + 1u]));
             all = merge.both;
             merged = fma(merged, merge.old, parts[part + 2u + i] * merge.fresh);

@@ -67,6 +67,25 @@ pub fn runs(rows: &StepRows, out: &mut Vec<Run>) -> Result<(), EngineError> {
     check_states(out)
 }
 
+/// Cuts runs of more than so many rows: each part goes on from the state that the one before wrote.
+pub fn cut_runs(runs: &mut Vec<Run>, rows_max: usize) {
+    let rows_max = rows_max.max(1);
+    if runs.iter().all(|run| run.rows.len() <= rows_max) {
+        return;
+    }
+    let mut depth = 0;
+    let mut cut = Vec::new();
+    for run in runs.drain(..) {
+        depth = if run.depth == 0 { 0 } else { depth };
+        for start in run.rows.clone().step_by(rows_max) {
+            let rows = start..run.rows.end.min(start + rows_max);
+            cut.push(Run { rows, depth, ..run.clone() });
+            depth += 1;
+        }
+    }
+    *runs = cut;
+}
+
 /// # Errors
 /// A state that is written twice, or read by one run and written by another.
 fn check_states(runs: &[Run]) -> Result<(), EngineError> {
@@ -79,4 +98,42 @@ fn check_states(runs: &[Run]) -> Result<(), EngineError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(rows: Range<usize>, depth: usize, from: Option<u32>, to: u32) -> Run {
+        let first = if rows.start < 10 { 0 } else { 10 };
+        Run { rows, first, depth, from: from.map(StateId), to: StateId(to) }
+    }
+
+    #[test]
+    fn parts_of_runs_come_one_after_another() {
+        let whole = vec![
+            run(0..2, 0, None, 5),
+            run(2..10, 1, None, 6),
+            run(10..13, 0, Some(1), 1),
+            run(13..14, 1, Some(1), 2),
+        ];
+        let mut cut = whole.clone();
+        cut_runs(&mut cut, 8);
+        assert_eq!(cut, whole);
+        cut_runs(&mut cut, 3);
+        let expected = [
+            run(0..2, 0, None, 5),
+            run(2..5, 1, None, 6),
+            run(5..8, 2, None, 6),
+            run(8..10, 3, None, 6),
+            run(10..13, 0, Some(1), 1),
+            run(13..14, 1, Some(1), 2),
+        ];
+        assert_eq!(cut, expected);
+        let mut single = whole;
+        cut_runs(&mut single, 0);
+        assert_eq!(single.len(), 14);
+        let depths: Vec<usize> = single.iter().map(|run| run.depth).collect();
+        assert_eq!(depths, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3]);
+    }
 }

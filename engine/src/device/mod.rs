@@ -1,6 +1,7 @@
 //! What every backend of a device keeps in the same way: books and checks over shapes, levels and
 //! routing, which know no device and hold none of its memory.
 
+mod calibration;
 mod expert_form;
 mod free_ranges;
 mod heads;
@@ -11,9 +12,11 @@ mod page_lists;
 mod product_form;
 mod router;
 mod row_pairs;
+mod work;
 
 use crate::EngineError;
 
+pub use calibration::measure_rates;
 pub use expert_form::{ExpertForm, RoutedRows};
 pub use free_ranges::FreeRanges;
 pub use heads::HeadCounts;
@@ -24,6 +27,10 @@ pub use page_lists::{PageLists, place_of};
 pub use product_form::{HeadsForm, ProductForm, ProductKind, check_feed_forward};
 pub use router::{RouterLimits, check_limit, check_routing};
 pub use row_pairs::{RowPair, by_way_of, pairs_by_level, push_head, push_uses, within};
+pub use work::{
+    LAUNCH_NANOSECONDS, SUBMISSION_NANOSECONDS, WorkKind, WorkRates, at_once, pieces,
+    recurrence_row_work, seen_positions, work_of,
+};
 
 /// Checks a size.
 ///

@@ -25,8 +25,6 @@ pub struct PageLists {
     pub pages: Vec<PageId>,
     /// Most pages that a row sees.
     pub longest: usize,
-    /// Positions that all rows together see.
-    pub positions: usize,
 }
 
 impl PageLists {
@@ -54,7 +52,6 @@ impl PageLists {
                 }
             };
             lists.longest = lists.longest.max(visible);
-            lists.positions += position + 1;
         }
         Ok(lists)
     }
@@ -80,7 +77,7 @@ mod tests {
         let lists = PageLists::of(&rows).unwrap();
         assert_eq!(lists.pages, [7, 8, 4].map(PageId));
         assert_eq!(lists.first, [2, 0, 0, 0]);
-        assert_eq!((lists.longest, lists.positions), (2, 4 + 63 + 64 + 65));
+        assert_eq!(lists.longest, 2);
     }
 
     #[test]

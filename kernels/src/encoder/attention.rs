@@ -3,7 +3,9 @@
 use nestling_engine::EngineError;
 use nestling_engine::backend::{AttentionHeads, HeadNorm};
 use nestling_engine::batch::StepRows;
-use nestling_engine::device::{HeadCounts, PageLayout, PageLists, expect, place_of};
+use nestling_engine::device::{
+    HeadCounts, PageLayout, PageLists, WorkKind, expect, pieces, place_of, seen_positions, work_of,
+};
 use nestling_engine::kv_cache::{KvDtype, KvValues, PAGE_POSITIONS};
 use nestling_formats::RopePairs;
 
@@ -16,6 +18,7 @@ use crate::pages::CudaPages;
 use crate::params::{
     AttendParams, KvStoreParams, NormPartParams, RopeParams, RowPlace, SPLIT_POSITIONS,
 };
+use crate::recorder::Recorder;
 
 type Heads = AttentionHeads<CudaBackend>;
 
@@ -179,25 +182,50 @@ pub(super) fn attend(
     let mut params = attend_params((heads, rows), (queries, &tables), kv)?;
     params.out = out.address();
     params.block_heads = params.block_heads_max();
-    let dtype = kv.shape.dtype;
-    let blocks = rows.len() * h.div_ceil(params.block_heads.max(1) as usize);
-    if params.splits < 2 || blocks >= BLOCKS_ENOUGH {
-        let kernel = match dtype {
-            KvDtype::F16 => Kernel::AttendF16,
-            KvDtype::Int8 => Kernel::AttendInt8,
-            _ => Kernel::AttendF32,
-        };
-        return Ok(tools.recorder.launch(params.launch(kernel), &params)?);
+    let cols = h * (counts.dim + kv.shape.values.dim(counts.dim));
+    let work = |position: &u32| work_of(&[seen_positions(*position, heads.sliding_window), cols]);
+    let work: Vec<u64> = rows.positions.iter().map(work).collect();
+    let pieces =
+        pieces(work.iter().copied(), tools.recorder.rates.launch_work(WorkKind::Attention));
+    // Memory that grows between two launches would be there twice.
+    let most = pieces.iter().map(|piece| params.of_rows(piece)).filter(is_split);
+    if let Some(most) = most.map(|params| params.part_floats()).max() {
+        params.parts = tools.scratch.attended.of(tools.recorder, most)?;
     }
-    let kernel = match dtype {
-        KvDtype::F16 => Kernel::AttendSplitF16,
-        KvDtype::Int8 => Kernel::AttendSplitInt8,
-        _ => Kernel::AttendSplitF32,
+    for piece in pieces {
+        let work = work[piece.clone()].iter().sum();
+        attend_rows(tools.recorder, &params.of_rows(&piece), kv.shape.dtype, work)?;
+    }
+    Ok(())
+}
+
+/// Whether few rows see so much that each of their splits gets a block.
+fn is_split(params: &AttendParams) -> bool {
+    let heads = params.heads.div_ceil(params.block_heads.max(1));
+    params.splits >= 2 && ((params.rows * heads) as usize) < BLOCKS_ENOUGH
+}
+
+/// Attention of some rows: bits are the same in both ways.
+fn attend_rows(
+    recorder: &mut Recorder,
+    params: &AttendParams,
+    dtype: KvDtype,
+    work: u64,
+) -> Result<(), EngineError> {
+    let is_split = is_split(params);
+    let kernel = match (dtype, is_split) {
+        (KvDtype::F16, false) => Kernel::AttendF16,
+        (KvDtype::F16, true) => Kernel::AttendSplitF16,
+        (KvDtype::Int8, false) => Kernel::AttendInt8,
+        (KvDtype::Int8, true) => Kernel::AttendSplitInt8,
+        (_, false) => Kernel::AttendF32,
+        (_, true) => Kernel::AttendSplitF32,
     };
-    let Tools { recorder, scratch } = tools;
-    params.parts = scratch.attended.of(recorder, params.part_floats())?;
-    recorder.launch(params.launch(kernel), &params)?;
-    Ok(recorder.launch(params.merge(), &params)?)
+    recorder.launch_of((WorkKind::Attention, work), params.launch(kernel), params)?;
+    if is_split {
+        recorder.launch(params.merge(), params)?;
+    }
+    Ok(())
 }
 
 /// All but where attention goes to.

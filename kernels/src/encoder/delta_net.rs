@@ -3,8 +3,10 @@
 use nestling_engine::EngineError;
 use nestling_engine::backend::DeltaNet;
 use nestling_engine::batch::StepRows;
-use nestling_engine::batch::{Run, runs};
-use nestling_engine::device::{check_limit, expect};
+use nestling_engine::batch::{Run, cut_runs, runs};
+use nestling_engine::device::{
+    WorkKind, at_once, check_limit, expect, pieces, recurrence_row_work, work_of,
+};
 
 use super::{HEAD_DIM_MAX, Tools};
 use crate::backend::CudaBackend;
@@ -28,6 +30,9 @@ pub(super) fn delta_net(
     expect("outputs of a DeltaNet layer", net.shape.value_dim(), out.cols)?;
     let mut all = Vec::new();
     runs(rows, &mut all)?;
+    let row_work = recurrence_row_work(&net.shape);
+    let rows_max = at_once(row_work, tools.recorder.rates.launch_work(WorkKind::Recurrence), 1);
+    cut_runs(&mut all, rows_max);
     for run in &all {
         run.from.map_or(Ok(()), |from| states.get(from).map(drop))?;
     }
@@ -38,11 +43,16 @@ pub(super) fn delta_net(
     let deepest = all.iter().map(|run| run.depth).max().unwrap_or(0);
     for depth in 0..=deepest {
         let table = table(&all, depth, states)?;
-        params.runs = tools.recorder.table(&table)?;
-        params.runs_count = word("runs", table.len())?;
-        let [conv, rule, _] = params.launches();
-        tools.recorder.launch(conv, &params)?;
-        tools.recorder.launch(rule, &params)?;
+        let first = tools.recorder.table(&table)?;
+        for piece in pieces(table.iter().map(|run| run.rows.into()), rows_max as u64) {
+            params.runs = first + (piece.start * size_of::<StateRun>()) as u64;
+            params.runs_count = word("runs", piece.len())?;
+            let [conv, rule, _] = params.launches();
+            tools.recorder.launch(conv, &params)?;
+            let rows: usize = table[piece].iter().map(|run| run.rows as usize).sum();
+            let work = work_of(&[rows]).saturating_mul(row_work);
+            tools.recorder.launch_of((WorkKind::Recurrence, work), rule, &params)?;
+        }
     }
     let [_, _, gate] = params.launches();
     Ok(tools.recorder.launch(gate, &params)?)

@@ -20,7 +20,7 @@ use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::kernel::Kernel;
 use crate::memory::{CudaBuffer, CudaRouting, word};
-use crate::params::{GATED_TILES, GatedParams, GatedProductParams};
+use crate::params::{GATED_TILES, GatedParams, GatedProductParams, ProductParams};
 
 /// Bytes of gates and ups that are computed together, at most.
 pub(crate) const GATE_UP_BYTES_MAX: usize = 256 << 20;
@@ -168,8 +168,14 @@ pub(super) fn gated_products(
         limit,
         is_rotated: u32::from(joint.rotated),
     };
-    let (gates, tiles) = (word("blocks", call.count / 2)?, word("tiles", call.tiles)?);
-    recorder.launch(params.launch(gates, tiles), &params)?;
+    let tiles = word("tiles", call.tiles)?;
+    // A gate and its up.
+    for (blocks, gates, work) in call.launches(recorder, 2) {
+        let products = ProductParams { blocks, ..params.products };
+        let params = GatedProductParams { products, ..params };
+        let gates = word("blocks", gates)?;
+        recorder.launch_of(work, params.launch(gates, tiles), &params)?;
+    }
     Ok(Input { quantized: Some(out), floats: 0, cols: width, stride: width })
 }
 

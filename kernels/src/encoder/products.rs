@@ -7,7 +7,10 @@ use std::ops::Range;
 
 use nestling_engine::EngineError;
 use nestling_engine::backend::{HeadMatrices, Linear};
-use nestling_engine::device::{HeadsForm, ProductKind, RowPair, expect, pairs_by_level, push_head};
+use nestling_engine::device::{
+    HeadsForm, ProductKind, RowPair, WorkKind, at_once, expect, pairs_by_level, pieces, push_head,
+    work_of,
+};
 use nestling_formats::Level;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 
@@ -19,8 +22,10 @@ use crate::kernel::Kernel;
 use crate::matrix::CudaMatrix;
 use crate::memory::{CudaBuffer, CudaFloats, word};
 use crate::params::{
-    Block, HeadsRestParams, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, ProductParams,
+    Block, GRID_ROWS_MAX, HeadsRestParams, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX,
+    ProductParams,
 };
+use crate::recorder::Recorder;
 use crate::scratch::Quantized;
 
 /// One matrix at one level.
@@ -152,6 +157,33 @@ impl Way {
     }
 }
 
+/// Rows of a matrix that blocks are cut at: what blocks of threads take of it at once, of all kernels.
+const ROWS_TOGETHER: usize = 128;
+
+/// What a kernel's work is counted as.
+pub(super) fn work_kind(kernel: Kernel) -> WorkKind {
+    match kernel {
+        Kernel::MatmulNested => WorkKind::ManyRows,
+        Kernel::MatvecFloat => WorkKind::Floats,
+        _ => WorkKind::FewRows,
+    }
+}
+
+/// Pairs that take as long as so many: a kernel does not get faster with fewer of them than it takes at
+/// once.
+pub(super) fn counted_pairs(kernel: Kernel, pairs: usize) -> usize {
+    match kernel {
+        Kernel::MatmulNested => pairs.next_multiple_of(MATMUL_PAIRS_MAX as usize),
+        Kernel::MatvecFloat => pairs.next_multiple_of(FLOAT_PAIRS),
+        // Weights are decoded again for each.
+        Kernel::MatvecRowMajor => pairs * MATVEC_PAIRS_MAX as usize,
+        _ => pairs.next_multiple_of(MATVEC_PAIRS_MAX as usize),
+    }
+}
+
+/// Pairs that `matvec_float` takes at once.
+const FLOAT_PAIRS: usize = 4;
+
 /// Tiles that one block of threads takes, so that it has work for all of them.
 fn tiles_per_block(groups: usize) -> u32 {
     let tiles = CELLS_AT_ONCE / groups.max(1);
@@ -162,26 +194,41 @@ fn tiles_per_block(groups: usize) -> u32 {
 #[derive(Default)]
 struct Blocks {
     all: Vec<Block>,
+    /// Of each, how much it computes.
+    work: Vec<u64>,
     /// Tiles of the largest.
     tiles: usize,
 }
 
 impl Blocks {
-    /// Cuts a job's pairs into blocks.
-    fn push(&mut self, job: &Job, pairs_max: usize) -> Result<(), EngineError> {
-        let Range { start, end } = job.rows;
-        self.tiles = self.tiles.max(end.div_ceil(TILE_ROWS) - start / TILE_ROWS);
+    /// Cuts a job's pairs into blocks, and blocks of more than so much work by rows of the matrix.
+    fn push(
+        &mut self,
+        job: &Job,
+        (kernel, pairs_max): (Kernel, usize),
+        work_max: u64,
+    ) -> Result<(), EngineError> {
+        let cols = job.matrix.form.cols;
         for first in job.pairs.clone().step_by(pairs_max) {
-            self.all.push(Block {
-                matrix: job.matrix.address(),
-                bias: job.bias.map_or(0, CudaFloats::address),
-                level: job.level.index() as u32,
-                first_pair: word("pairs", first)?,
-                pairs: word("pairs", pairs_max.min(job.pairs.end - first))?,
-                first_row: word("rows", start)?,
-                end_row: word("rows", end)?,
-                out_col: word("columns", job.out_col)?,
-            });
+            let pairs = pairs_max.min(job.pairs.end - first);
+            let each = work_of(&[counted_pairs(kernel, pairs), cols]);
+            let rows_max = at_once(each, work_max, ROWS_TOGETHER);
+            for start in job.rows.clone().step_by(rows_max) {
+                let end = job.rows.end.min(start.saturating_add(rows_max));
+                let before = start - job.rows.start;
+                self.tiles = self.tiles.max(end.div_ceil(TILE_ROWS) - start / TILE_ROWS);
+                self.work.push(each.saturating_mul((end - start) as u64));
+                self.all.push(Block {
+                    matrix: job.matrix.address(),
+                    bias: job.bias.map_or(0, |bias| bias.address() + 4 * before as u64),
+                    level: job.level.index() as u32,
+                    first_pair: word("pairs", first)?,
+                    pairs: word("pairs", pairs)?,
+                    first_row: word("rows", start)?,
+                    end_row: word("rows", end)?,
+                    out_col: word("columns", job.out_col + before)?,
+                });
+            }
         }
         Ok(())
     }
@@ -203,21 +250,50 @@ pub(super) fn products(
             ways.push((way, Blocks::default()));
             ways.len() - 1
         });
-        ways[at].1.push(job, way.pairs_max())?;
+        let work_max = tools.recorder.rates.launch_work(work_kind(way.kernel()));
+        ways[at].1.push(job, (way.kernel(), way.pairs_max()), work_max)?;
     }
     let pairs = tools.recorder.table(pairs)?;
     ways.iter().try_for_each(|(way, blocks)| record(tools, (*way, blocks, pairs), input, output))
 }
 
 /// Blocks in memory of the device, for one kernel.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Call {
     pub kernel: Kernel,
     pub blocks: Address,
-    pub count: usize,
+    /// Of each block, how much it computes.
+    pub work: Vec<u64>,
     /// Tiles of the largest.
     pub tiles: usize,
     pub pairs: Address,
+}
+
+impl Call {
+    /// Its blocks in groups of so many that lie together, by launches that are not too long: where they
+    /// are, how many, and their work.
+    pub fn launches(
+        &self,
+        recorder: &Recorder,
+        together: usize,
+    ) -> Vec<(Address, usize, (WorkKind, u64))> {
+        let kind = work_kind(self.kernel);
+        let sum = |work: &[u64]| work.iter().fold(0, |sum: u64, work| sum.saturating_add(*work));
+        let groups: Vec<u64> = self.work.chunks(together).map(sum).collect();
+        let pieces = pieces(groups.iter().copied(), recorder.rates.launch_work(kind));
+        let launch = |first: usize, count: usize| {
+            let address = self.blocks + (first * together * size_of::<Block>()) as u64;
+            (address, count, (kind, sum(&groups[first..first + count])))
+        };
+        // No more than a grid has rows.
+        let rows = GRID_ROWS_MAX as usize;
+        let parts = |piece: Range<usize>| {
+            let end = piece.end;
+            piece.step_by(rows).map(move |first| (first, rows.min(end - first)))
+        };
+        let parts = pieces.into_iter().flat_map(parts);
+        parts.map(|(first, count)| launch(first, count)).collect()
+    }
 }
 
 /// The parameters of a kernel that computes blocks, so many tiles a block.
@@ -251,8 +327,8 @@ fn record(
     output: &Output,
 ) -> Result<(), EngineError> {
     let all = tools.recorder.table(&blocks.all)?;
-    let (kernel, count, tiles) = (way.kernel(), blocks.all.len(), blocks.tiles);
-    let call = Call { kernel, blocks: all, count, tiles, pairs };
+    let (kernel, work, tiles) = (way.kernel(), blocks.work.clone(), blocks.tiles);
+    let call = Call { kernel, blocks: all, work, tiles, pairs };
     call_kernel(tools, &call, input, output)
 }
 
@@ -265,26 +341,32 @@ pub(super) fn call_of(
     let mut blocks = Blocks::default();
     for job in jobs {
         job.check(input)?;
-        blocks.push(job, 1)?;
+        // Those of gates and ups stay whole, next to each other.
+        blocks.push(job, (kernel, 1), u64::MAX)?;
     }
     let (pairs, all) = (tools.recorder.table(pairs)?, tools.recorder.table(&blocks.all)?);
-    Ok(Call { kernel, blocks: all, count: blocks.all.len(), tiles: blocks.tiles, pairs })
+    Ok(Call { kernel, blocks: all, work: blocks.work, tiles: blocks.tiles, pairs })
 }
 
-/// Records one kernel that computes blocks.
+/// Records a kernel that computes blocks.
 pub(super) fn call_kernel(
     Tools { recorder, .. }: &mut Tools<'_>,
     call: &Call,
     input: &Input,
     output: &Output,
 ) -> Result<(), EngineError> {
-    let at_once = match call.kernel {
+    let tiles_at_once = match call.kernel {
         Kernel::MatvecNested => tiles_per_block(input.cols.div_ceil(GROUP)),
         _ => 1,
     };
-    let params = params_of(call, at_once, input, output)?;
-    let (count, tiles) = (word("blocks", call.count)?, word("tiles", call.tiles)?);
-    Ok(recorder.launch(params.launch(call.kernel, count, tiles), &params)?)
+    let params = params_of(call, tiles_at_once, input, output)?;
+    let tiles = word("tiles", call.tiles)?;
+    for (blocks, count, work) in call.launches(recorder, 1) {
+        let params = ProductParams { blocks, ..params };
+        let count = word("blocks", count)?;
+        recorder.launch_of(work, params.launch(call.kernel, count, tiles), &params)?;
+    }
+    Ok(())
 }
 
 /// The activations of a step as the input of products with these matrices.

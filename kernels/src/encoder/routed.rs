@@ -2,14 +2,14 @@
 
 use nestling_engine::EngineError;
 use nestling_engine::device::{
-    ExpertForm, NOTED_USES_MAX, NotedUses, ProductForm, ProductKind, RoutedRows,
+    ExpertForm, NOTED_USES_MAX, NotedUses, ProductForm, ProductKind, RoutedRows, work_of,
 };
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
 use super::Tools;
 use super::experts::{Joint, gated, gated_products};
-use super::products::{Call, Input, Output, Write, call_kernel, input_for};
+use super::products::{Call, Input, Output, Write, call_kernel, counted_pairs, input_for};
 use crate::driver::{Address, DeviceMemory};
 use crate::error::CudaError;
 use crate::expert_table::CudaExpertTable;
@@ -59,7 +59,9 @@ struct Blocks {
 impl Blocks {
     fn call(&self, kernel: Kernel, like: ProductForm) -> Call {
         let Self { first, count, pairs, .. } = *self;
-        Call { kernel, blocks: first, count, tiles: like.rows.div_ceil(TILE_ROWS), pairs }
+        let pairs_max = counted_pairs(kernel, MATVEC_PAIRS_MAX as usize);
+        let work = vec![work_of(&[pairs_max, like.rows, like.cols]); count];
+        Call { kernel, blocks: first, work, tiles: like.rows.div_ceil(TILE_ROWS), pairs }
     }
 }
 

@@ -1,11 +1,14 @@
 //! How every kernel is started: blocks, and threads of each.
 
+use std::ops::Range;
+
 use super::{
     AddGatedParams, ArgmaxMergeParams, ArgmaxParams, AttendParams, DeltaNetParams, EmbedParams,
     ExpertBlocksParams, ExpertsSumParams, GateParams, GatedParams, GatedProductParams,
     GatherRowsParams, HeadsRestParams, KvStoreParams, NormPartParams, ProductParams,
-    QuantizeParams, RmsNormParams, RopeParams, RouteParams, ScalarParams,
+    QuantizeParams, RmsNormParams, RopeParams, RouteParams, RowPlace, ScalarParams,
 };
+use crate::error::CudaError;
 use crate::kernel::Kernel;
 
 /// A kernel with the shape of its grid.
@@ -42,6 +45,9 @@ pub const EXPERT_USES_MAX: usize = 1024;
 /// Most elements of a DeltaNet key whose state is kept in shared memory.
 const DELTA_NET_KEPT_KEYS_MAX: u32 = 340;
 
+/// Blocks along the other dimensions of a grid, at most.
+pub const GRID_ROWS_MAX: u32 = 65_535;
+
 /// Blocks along the first dimension of a grid, at most.
 const BLOCKS_MAX: u64 = i32::MAX as u64;
 
@@ -51,6 +57,19 @@ impl Launch {
         let word = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         let grid = [word(blocks[0].min(BLOCKS_MAX + 1)), word(blocks[1]), 1];
         Self { kernel, grid, block: [threads, 1, 1], shared_bytes: 0 }
+    }
+
+    /// # Errors
+    /// [`CudaError::Limit`]: more blocks than a grid has.
+    pub fn check(&self) -> Result<(), CudaError> {
+        let limits = [BLOCKS_MAX, GRID_ROWS_MAX.into(), GRID_ROWS_MAX.into()];
+        match self.grid.into_iter().map(u64::from).zip(limits).find(|(blocks, most)| blocks > most)
+        {
+            Some((found, limit)) => {
+                Err(CudaError::Limit { what: "blocks of a grid", limit, found })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Whether there is anything to do: a grid without blocks is an error on a device.
@@ -212,6 +231,19 @@ pub const SPLIT_POSITIONS: u32 = 256;
 const ATTEND_BYTES_MAX: u32 = 40 << 10;
 
 impl AttendParams {
+    /// The same for some of the rows. Splits are those of all.
+    #[must_use]
+    pub fn of_rows(&self, rows: &Range<usize>) -> Self {
+        let (first, cols) = (rows.start as u64, u64::from(self.heads * self.value_dim));
+        Self {
+            queries: self.queries + 4 * first * u64::from(self.stride),
+            places: self.places + first * size_of::<RowPlace>() as u64,
+            out: self.out + 4 * first * cols,
+            rows: rows.len() as u32,
+            ..*self
+        }
+    }
+
     /// Floats of [`AttendParams::parts`].
     pub fn part_floats(&self) -> usize {
         let heads = self.rows as usize * self.heads as usize;
@@ -267,5 +299,32 @@ impl DeltaNetParams {
         rule.shared_bytes = 4 * (if is_kept { 34 } else { 2 }) * self.key_dim;
         let heads = u64::from(self.rows) * u64::from(self.value_heads);
         [conv, rule, Launch::new(Kernel::DeltaNetGate, [heads.div_ceil(4), 1], 128)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grids_that_no_device_starts_are_errors() {
+        let most = u64::from(GRID_ROWS_MAX);
+        for (blocks, found) in [
+            ([BLOCKS_MAX, most], None),
+            ([BLOCKS_MAX + 1, 1], Some(BLOCKS_MAX + 1)),
+            ([u64::MAX, 1], Some(BLOCKS_MAX + 1)),
+            ([1, most + 1], Some(most + 1)),
+            ([1, u64::MAX], Some(u32::MAX.into())),
+        ] {
+            let checked = Launch::new(Kernel::Clear, blocks, 32).check();
+            let refused = match checked {
+                Err(CudaError::Limit { found, .. }) => Some(found),
+                _ => None,
+            };
+            assert_eq!(refused, found, "{blocks:?}");
+        }
+        let mut deep = Launch::new(Kernel::Clear, [1, 1], 32);
+        deep.grid[2] = GRID_ROWS_MAX + 1;
+        assert!(deep.check().is_err());
     }
 }

@@ -6,8 +6,8 @@ mod launch;
 use bytemuck::{Pod, Zeroable};
 
 pub use launch::{
-    ARGMAX_PART_COLS, EXPERT_USES_MAX, GATED_TILES, Launch, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX,
-    MATVEC_TILES_MAX, SPLIT_POSITIONS,
+    ARGMAX_PART_COLS, EXPERT_USES_MAX, GATED_TILES, GRID_ROWS_MAX, Launch, MATMUL_PAIRS_MAX,
+    MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, SPLIT_POSITIONS,
 };
 
 /// A struct of `cu/params.cuh`: what kernels are given, and what that leads to.

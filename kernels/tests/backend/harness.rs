@@ -37,6 +37,21 @@ pub fn device() -> Option<CudaBackend> {
 /// Most elements of a DeltaNet key.
 pub const KEY_DIM_MAX: usize = 1024;
 
+/// Launches of a product of 300 rows of a matrix and 70 of activations, and of what quantizes these: at once, by
+/// 128 rows of the matrix and 64 of activations, which is the least.
+pub const PRODUCT_LAUNCHES: [u64; 3] = [2, 7, 7];
+
+/// Launches of attention for few rows: splits, and what merges them.
+pub const ATTEND_LAUNCHES: u64 = 2;
+
+/// Whether a device may take numbers below the least normal one for 0.
+pub const KEEPS_NO_SUBNORMAL: bool = false;
+
+/// Query heads that one launch attends for at the least, of so many of a row.
+pub const fn attended_at_least(heads: u64) -> u64 {
+    heads
+}
+
 /// Rows that are many: an emulated device takes its time for each.
 pub const ROWS_MANY: usize = 300;
 

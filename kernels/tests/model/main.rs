@@ -27,5 +27,7 @@ mod greedy;
 mod lost;
 #[path = "../../../shaders/tests/model/residency.rs"]
 mod residency;
+#[path = "../../../shaders/tests/model/slow.rs"]
+mod slow;
 #[path = "../../../shaders/tests/model/streamed.rs"]
 mod streamed;

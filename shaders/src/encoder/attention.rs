@@ -1,10 +1,14 @@
 //! Attention: heads are normed and rotated, stored in pages, and gathered from them.
 
+use std::ops::Range;
+
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{AttentionHeads, HeadNorm};
 use nestling_engine::batch::StepRows;
-use nestling_engine::device::{HeadCounts, PageLayout, PageLists, expect, place_of};
+use nestling_engine::device::{
+    HeadCounts, PageLayout, PageLists, WorkKind, expect, pieces, place_of, seen_positions, work_of,
+};
 use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS};
 use nestling_formats::RopePairs;
 
@@ -13,7 +17,7 @@ use crate::backend::WgpuBackend;
 use crate::memory::{WgpuBuffer, WgpuFloats, word};
 use crate::pages::{CHUNKS, WgpuPages};
 use crate::pipelines::{Pipeline, Pipelines};
-use crate::recorder::{Binding, spread};
+use crate::recorder::{Binding, Cost, spread};
 
 type Heads = AttentionHeads<WgpuBackend>;
 
@@ -206,7 +210,8 @@ fn store(
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct AttendParams {
-    rows: u32,
+    first: u32,
+    end: u32,
     heads: u32,
     sharing: u32,
     stride: u32,
@@ -229,7 +234,8 @@ struct AttendParams {
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct MergeParams {
-    rows: u32,
+    first: u32,
+    end: u32,
     heads: u32,
     value_dim: u32,
     window: u32,
@@ -267,20 +273,71 @@ pub(super) fn attend(
     let HeadCounts { queries: h, dim: d, .. } = counts;
     let value_dim = kv.shape.values.dim(d);
     out.resize(tools.gpu, rows.len())?;
-    let (table, read) = tables(rows, kv)?;
+    let table = tables(rows, kv)?;
     // The same blocks are merged in the same order by one workgroup or by several.
     let last = rows.positions.iter().max().map_or(0, |position| *position as usize);
     let blocks = last / BLOCK_POSITIONS + 1;
-    let parts = rows.len() * h * blocks * (2 + value_dim);
-    let is_split = blocks > 1 && rows.len() * h < BUSY && parts <= PARTS_MAX;
+    let params = attend_params((heads, rows), queries, (kv, blocks))?;
+    let work =
+        |position: &u32| work_of(&[seen_positions(*position, heads.sliding_window), d + value_dim]);
+    let work: Vec<u64> = rows.positions.iter().map(work).collect();
+    let most = tools.recorder.rates.launch_work(WorkKind::Attention);
+    for piece in attended_together((&work, h), most, (blocks, 2 + value_dim)) {
+        let work = (piece.clone()).map(|at| work[at / h]).fold(0, u64::saturating_add);
+        attend_some(tools, (heads, &params, &table), (queries, kv, out), (piece, work))?;
+    }
+    Ok(())
+}
+
+/// Heads of rows, numbered row by row, in pieces that one dispatch attends for: of so much work at the most,
+/// and, where each of their blocks gets a workgroup, of so many elements that those leave. `work` is that of
+/// every row for one head.
+fn attended_together(
+    (work, heads): (&[u64], usize),
+    work_max: u64,
+    (blocks, elements): (usize, usize),
+) -> Vec<Range<usize>> {
+    let each = |work: &u64| std::iter::repeat_n(*work, heads);
+    let all = work.iter().fold(0, |sum: u64, work| sum.saturating_add(*work));
+    let pieces = match all.saturating_mul(heads as u64) <= work_max {
+        true => std::iter::once(0..work.len() * heads).collect(),
+        false => pieces(work.iter().flat_map(each), work_max),
+    };
+    let parts_max = (PARTS_MAX / (blocks * elements).max(1)).max(1);
+    let mut cut = Vec::new();
+    for piece in pieces {
+        let at_once = if is_split(piece.len(), blocks) { parts_max } else { piece.len().max(1) };
+        for start in piece.clone().step_by(at_once) {
+            cut.push(start..piece.end.min(start + at_once));
+        }
+    }
+    cut
+}
+
+/// Whether so few heads of rows see so many blocks that each of these gets a workgroup.
+fn is_split(count: usize, blocks: usize) -> bool {
+    blocks > 1 && count < BUSY
+}
+
+/// Attention for some heads of rows, of so much work.
+fn attend_some(
+    tools: &mut Tools<'_>,
+    (heads, params, table): (&Heads, &AttendParams, &[u32]),
+    (queries, kv, out): (&WgpuBuffer, &WgpuPages, &WgpuBuffer),
+    (piece, work): (Range<usize>, u64),
+) -> Result<(), EngineError> {
+    let blocks = params.blocks as usize;
+    let is_split = is_split(piece.len(), blocks);
+    let parts = piece.len() * blocks * (2 + params.value_dim as usize);
+    let [first, end] = [piece.start, piece.end].map(|head| word("heads of a step", head));
+    let params = AttendParams { first: first?, end: end?, ..*params };
     let pipeline = attend_pipeline(tools.pipelines, kv.shape.dtype, is_split);
-    let params = attend_params((heads, rows), queries, (kv, if is_split { blocks } else { 0 }))?;
     let given = if is_split { tools.scratch.parts.of(tools.gpu, parts)? } else { out.binding() };
     let sinks = heads.sinks.as_ref().map_or(queries.binding(), WgpuFloats::binding);
     let [chunk_0, chunk_1, chunk_2, chunk_3] = kv.bindings();
     let bindings = [
         queries.binding(),
-        tools.recorder.table(&table)?,
+        tools.recorder.table(table)?,
         sinks.clone(),
         chunk_0,
         chunk_1,
@@ -288,12 +345,12 @@ pub(super) fn attend(
         chunk_3,
         given.clone(),
     ];
-    let workgroups = rows.len() * h * if is_split { blocks } else { 1 };
-    let cost = (spread(workgroups), (read * h * (d + value_dim)) as u64);
+    let workgroups = spread(piece.len() * if is_split { blocks } else { 1 });
+    let cost = Cost { workgroups, kind: WorkKind::Attention, work };
     tools.recorder.dispatch(pipeline, &bindings, &params, cost)?;
     if is_split {
-        let places = tools.recorder.table(&table[..2 * rows.len()])?;
-        merge(tools, &params, &[places, sinks, given, out.binding()])?;
+        let places = tools.recorder.table(&table[..2 * queries.rows])?;
+        merge(tools, (&params, piece.len()), &[places, sinks, given, out.binding()])?;
     }
     Ok(())
 }
@@ -309,21 +366,21 @@ fn attend_pipeline(pipelines: &Pipelines, dtype: KvDtype, is_split: bool) -> &Pi
     }
 }
 
-/// Merges what the blocks of every row left.
+/// Merges what the blocks of so many heads of rows left.
 fn merge(
     tools: &mut Tools<'_>,
-    of: &AttendParams,
+    (of, count): (&AttendParams, usize),
     bindings: &[Binding],
 ) -> Result<(), EngineError> {
     let params = MergeParams {
-        rows: of.rows,
+        first: of.first,
+        end: of.end,
         heads: of.heads,
         value_dim: of.value_dim,
         window: of.window,
         blocks: of.blocks,
         has_sinks: of.has_sinks,
     };
-    let count = of.rows as usize * of.heads as usize;
     let cost = (spread(count), count as u64 * u64::from(of.blocks) * u64::from(of.value_dim));
     Ok(tools.recorder.dispatch(&tools.pipelines.attend_merge, bindings, &params, cost)?)
 }
@@ -336,7 +393,8 @@ fn attend_params(
     let (h, d) = (heads.num_attention_heads, heads.head_dim);
     let layout = PageLayout::of(&kv.shape);
     Ok(AttendParams {
-        rows: word("rows", rows.len())?,
+        first: 0,
+        end: word("heads of a step", rows.len() * h)?,
         heads: word("query heads", h)?,
         sharing: word("query heads", h / heads.num_key_value_heads.max(1))?,
         stride: word("columns", queries.cols)?,
@@ -359,17 +417,16 @@ fn attend_params(
     })
 }
 
-/// For each row its position and where the pages of its sequence begin, then the pages; and how many
-/// positions all rows together read.
-fn tables(rows: &StepRows, kv: &WgpuPages) -> Result<(Vec<u32>, usize), EngineError> {
-    let PageLists { first, pages, positions, .. } = PageLists::of(rows)?;
+/// For each row its position and where the pages of its sequence begin, then the pages.
+fn tables(rows: &StepRows, kv: &WgpuPages) -> Result<Vec<u32>, EngineError> {
+    let PageLists { first, pages, .. } = PageLists::of(rows)?;
     pages.iter().try_for_each(|page| kv.check(*page))?;
     let mut table = Vec::with_capacity(2 * rows.len() + pages.len());
     for (position, first) in rows.positions.iter().zip(first) {
         table.extend([*position, word("pages of a step", 2 * rows.len() + first)?]);
     }
     table.extend(pages.iter().map(|page| page.0));
-    Ok((table, positions))
+    Ok(table)
 }
 
 fn per_head(norm: &HeadNorm<WgpuBackend>) -> Option<&WgpuFloats> {

@@ -4,15 +4,15 @@ use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::DeltaNet;
 use nestling_engine::batch::StepRows;
-use nestling_engine::batch::{Run, runs};
-use nestling_engine::device::expect;
+use nestling_engine::batch::{Run, cut_runs, runs};
+use nestling_engine::device::{WorkKind, at_once, expect, recurrence_row_work, work_of};
 use nestling_engine::recurrent::StateId;
 use nestling_formats::DeltaNetConfig;
 
 use super::Tools;
 use crate::backend::WgpuBackend;
 use crate::memory::{WgpuBuffer, word};
-use crate::recorder::{Binding, spread};
+use crate::recorder::{Binding, Cost, spread};
 use crate::states::WgpuStates;
 
 type Net = DeltaNet<WgpuBackend>;
@@ -34,6 +34,8 @@ pub(super) fn delta_net(
     expect("outputs of a DeltaNet layer", net.shape.value_dim(), out.cols)?;
     let mut parts = Vec::new();
     runs(rows, &mut parts)?;
+    let most = tools.recorder.rates.launch_work(WorkKind::Recurrence);
+    cut_runs(&mut parts, at_once(recurrence_row_work(&net.shape), most, 1));
     for run in &parts {
         run.from.map_or(Ok(()), |from| states.get(from).map(drop))?;
         states.check_place(run.to)?;
@@ -192,8 +194,8 @@ fn pass(
         out.binding(),
     ];
     let blocks = shape.num_value_heads * shape.value_head_dim.div_ceil(cols);
-    let work = 3 * run.rows.len() * shape.value_dim() * shape.key_head_dim;
-    let cost = (spread(blocks), work as u64);
+    let work = work_of(&[run.rows.len()]).saturating_mul(recurrence_row_work(shape));
+    let cost = Cost { workgroups: spread(blocks), kind: WorkKind::Recurrence, work };
     Ok(tools.recorder.dispatch(&tools.pipelines.delta_rule, &bindings, &params, cost)?)
 }
 

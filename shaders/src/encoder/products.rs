@@ -8,7 +8,10 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
 use nestling_engine::backend::{HeadMatrices, Linear};
-use nestling_engine::device::{HeadsForm, ProductKind, RowPair, expect, pairs_by_level, push_head};
+use nestling_engine::device::{
+    HeadsForm, ProductKind, RowPair, WorkKind, at_once, expect, pairs_by_level, pieces, push_head,
+    work_of,
+};
 use nestling_formats::Level;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 
@@ -18,7 +21,7 @@ use crate::backend::{Int8Dot, WgpuBackend};
 use crate::matrix::{MatrixPart, WgpuMatrix};
 use crate::memory::{WgpuBuffer, WgpuFloats, word};
 use crate::pipelines::{Pipeline, Pipelines};
-use crate::recorder::{Binding, Recorder, spread};
+use crate::recorder::{Binding, Cost, Recorder, WORKGROUPS_MAX, spread};
 use crate::scratch::Quantized;
 
 /// One matrix at one level.
@@ -110,6 +113,20 @@ impl Kernel {
         }
     }
 
+    /// What its work is counted as.
+    pub fn work_kind(self) -> WorkKind {
+        match self {
+            Self::Few => WorkKind::FewRows,
+            Self::Many => WorkKind::ManyRows,
+            Self::Float => WorkKind::Floats,
+        }
+    }
+
+    /// Work of a block for each row of a matrix: it does not get less with fewer pairs than it takes.
+    pub fn row_work(self, cols: usize) -> u64 {
+        work_of(&[self.block_pairs(), cols])
+    }
+
     /// The most pairs of a block.
     fn block_pairs(self) -> usize {
         match self {
@@ -162,8 +179,9 @@ struct Dispatch<'a> {
     slab: &'a MatrixPart,
     bias: Option<&'a WgpuFloats>,
     blocks: Vec<Block>,
+    /// Of each, how much it computes.
+    work: Vec<u64>,
     tiles: usize,
-    multiplications: u64,
 }
 
 impl<'a> Dispatch<'a> {
@@ -175,26 +193,30 @@ impl<'a> Dispatch<'a> {
         self.kernel == kernel && self.slab.place.slab == part.place.slab && same_bias
     }
 
-    /// Cuts a job's pairs into blocks.
-    fn push(&mut self, job: &Job, part: &MatrixPart) {
+    /// Cuts a job's pairs into blocks, and blocks of more than so much work by rows of the matrix.
+    fn push(&mut self, job: &Job, part: &MatrixPart, work_max: u64) {
         let start = job.rows.start.max(part.first_row);
         let end = job.rows.end.min(part.first_row + part.rows);
-        let (first_row, end_row) = (start - part.first_row, end - part.first_row);
-        let before = start - job.rows.start;
-        self.tiles = self.tiles.max(end_row.div_ceil(TILE_ROWS) - first_row / TILE_ROWS);
-        let multiplications = (end - start) * job.matrix.form.cols;
-        self.multiplications += (job.pairs.len() as u64).saturating_mul(multiplications as u64);
-        for first in job.pairs.clone().step_by(self.kernel.block_pairs()) {
-            self.blocks.push(Block {
-                matrix: part.place.word(),
-                level: job.level,
-                first_pair: first as u32,
-                pairs: self.kernel.block_pairs().min(job.pairs.end - first) as u32,
-                first_row: first_row as u32,
-                end_row: end_row as u32,
-                out_col: (job.out_col + before) as u32,
-                bias: job.bias.map_or(NO_BIAS, |bias| bias.place.word() + before as u32),
-            });
+        let row_work = self.kernel.row_work(job.matrix.form.cols);
+        let rows_max = at_once(row_work, work_max, TILE_ROWS);
+        for start in (start..end).step_by(rows_max) {
+            let end = end.min(start.saturating_add(rows_max));
+            let (first_row, end_row) = (start - part.first_row, end - part.first_row);
+            let before = start - job.rows.start;
+            self.tiles = self.tiles.max(end_row.div_ceil(TILE_ROWS) - first_row / TILE_ROWS);
+            for first in job.pairs.clone().step_by(self.kernel.block_pairs()) {
+                self.work.push(row_work.saturating_mul((end - start) as u64));
+                self.blocks.push(Block {
+                    matrix: part.place.word(),
+                    level: job.level,
+                    first_pair: first as u32,
+                    pairs: self.kernel.block_pairs().min(job.pairs.end - first) as u32,
+                    first_row: first_row as u32,
+                    end_row: end_row as u32,
+                    out_col: (job.out_col + before) as u32,
+                    bias: job.bias.map_or(NO_BIAS, |bias| bias.place.word() + before as u32),
+                });
+            }
         }
     }
 }
@@ -219,24 +241,26 @@ pub(super) fn products(
         for slab in job.matrix.parts.iter().filter(overlaps) {
             let known = dispatches.iter().position(|one| one.takes(kernel, slab, job.bias));
             let at = known.unwrap_or_else(|| {
-                let (bias, blocks) = (job.bias, Vec::new());
-                dispatches.push(Dispatch {
-                    kernel,
-                    slab,
-                    bias,
-                    blocks,
-                    tiles: 0,
-                    multiplications: 0,
-                });
+                let (bias, blocks, work) = (job.bias, Vec::new(), Vec::new());
+                dispatches.push(Dispatch { kernel, slab, bias, blocks, work, tiles: 0 });
                 dispatches.len() - 1
             });
-            dispatches[at].push(job, slab);
+            let work_max = tools.recorder.rates.launch_work(kernel.work_kind());
+            dispatches[at].push(job, slab, work_max);
         }
     }
     let none = tools.scratch.none.of(tools.gpu, 1)?;
-    dispatches
-        .iter()
-        .try_for_each(|dispatch| record(tools, dispatch, pairs, input, (output, &none)))
+    for dispatch in &dispatches {
+        let most = tools.recorder.rates.launch_work(dispatch.kernel.work_kind());
+        for piece in pieces(dispatch.work.iter().copied(), most) {
+            // No more than a dispatch has rows of workgroups.
+            for start in piece.clone().step_by(WORKGROUPS_MAX as usize) {
+                let part = start..piece.end.min(start + WORKGROUPS_MAX as usize);
+                record(tools, (dispatch, part), pairs, input, (output, &none))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// One dispatch: blocks of matrices that lie in one slab.
@@ -249,12 +273,13 @@ pub(super) struct Call {
     pub bias: Binding,
     /// Tiles of the largest block.
     pub tiles: usize,
-    pub multiplications: u64,
+    pub work: u64,
 }
 
+/// Some of a dispatch's blocks.
 fn record(
     tools: &mut Tools<'_>,
-    known: &Dispatch,
+    (known, piece): (&Dispatch, Range<usize>),
     pairs: &[RowPair],
     input: &Input,
     (output, none): (&Output, &Binding),
@@ -264,11 +289,11 @@ fn record(
     let call = Call {
         kernel: known.kernel,
         slab: Binding::from(&known.slab.place.buffer),
-        blocks: (tools.recorder.table(&known.blocks)?, known.blocks.len()),
+        blocks: (tools.recorder.table(&known.blocks[piece.clone()])?, piece.len()),
         pairs: tools.recorder.table(pairs)?,
         bias: known.bias.map_or_else(|| none.clone(), whole),
         tiles: known.tiles,
-        multiplications: known.multiplications,
+        work: known.work[piece].iter().fold(0, |sum: u64, work| sum.saturating_add(*work)),
     };
     dispatch(tools, &call, input, output)
 }
@@ -299,7 +324,7 @@ pub(super) fn dispatch(
         padding: 0,
     };
     let workgroups = [word("tiles", call.tiles)?, word("blocks", call.blocks.1)?, 1];
-    let cost = (workgroups, call.multiplications);
+    let cost = Cost { workgroups, kind: call.kernel.work_kind(), work: call.work };
     Ok(recorder.dispatch(call.kernel.pipeline(pipelines, *dot), &bindings, &params, cost)?)
 }
 

@@ -2,7 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 use nestling_engine::EngineError;
-use nestling_engine::device::{ExpertForm, NOTED_USES_MAX, NotedUses, ProductForm, RoutedRows};
+use nestling_engine::device::{
+    ExpertForm, NOTED_USES_MAX, NotedUses, ProductForm, RoutedRows, at_once,
+};
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
@@ -83,8 +85,10 @@ impl Blocks {
         Binding { buffer: self.made.buffer.clone(), offset, size }
     }
 
-    fn of_slab(&self, slab: usize) -> Binding {
-        self.part(self.first + slab * self.stride, BLOCK_WORDS * self.count)
+    /// So many of a slab, from one on.
+    fn of_slab(&self, slab: usize, (first, count): (usize, usize)) -> Binding {
+        let first = self.first + slab * self.stride + BLOCK_WORDS * first;
+        self.part(first, BLOCK_WORDS * count)
     }
 }
 
@@ -184,17 +188,24 @@ fn multiply(
     output: &Output,
 ) -> Result<(), EngineError> {
     let none = tools.scratch.none.of(tools.gpu, 1)?;
+    let kernel = Kernel::of(like.kind, 1);
+    let block_work = kernel.row_work(like.cols).saturating_mul(like.rows as u64);
+    let most = tools.recorder.rates.launch_work(kernel.work_kind());
+    let blocks_max = at_once(block_work, most, ALIGN / BLOCK_WORDS);
     for (slab, buffer) in slabs.iter().enumerate() {
-        let call = Call {
-            kernel: Kernel::of(like.kind, 1),
-            slab: Binding::from(buffer),
-            blocks: (blocks.of_slab(slab), blocks.count),
-            pairs: blocks.part(blocks.pairs.0, 2 * blocks.pairs.1),
-            bias: table.biases.as_ref().map_or_else(|| none.clone(), Binding::from),
-            tiles: like.rows.div_ceil(TILE_ROWS),
-            multiplications: (blocks.pairs.1 * like.rows * like.cols) as u64,
-        };
-        dispatch(tools, &call, input, output)?;
+        for first in (0..blocks.count).step_by(blocks_max) {
+            let count = blocks_max.min(blocks.count - first);
+            let call = Call {
+                kernel,
+                slab: Binding::from(buffer),
+                blocks: (blocks.of_slab(slab, (first, count)), count),
+                pairs: blocks.part(blocks.pairs.0, 2 * blocks.pairs.1),
+                bias: table.biases.as_ref().map_or_else(|| none.clone(), Binding::from),
+                tiles: like.rows.div_ceil(TILE_ROWS),
+                work: block_work.saturating_mul(count as u64),
+            };
+            dispatch(tools, &call, input, output)?;
+        }
     }
     Ok(())
 }

@@ -17,5 +17,6 @@ mod greedy;
 mod harness;
 mod lost;
 mod residency;
+mod slow;
 mod streamed;
 mod uploads;

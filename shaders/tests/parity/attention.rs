@@ -6,7 +6,10 @@ use nestling_engine::cpu::Cpu;
 use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PageId};
 use nestling_formats::{Level, RopePairs};
 
-use super::harness::{buffer, device, expect_close, noise, read};
+use super::harness::{
+    ATTEND_LAUNCHES, KEEPS_NO_SUBNORMAL, attended_at_least, buffer, device, expect_close, noise,
+    read,
+};
 
 /// What a case varies.
 #[derive(Clone, Copy, Debug)]
@@ -191,6 +194,82 @@ fn a_row_does_not_depend_on_how_the_prompt_was_cut() {
         let rest = case.positions - 63 - 2 - 1 - 9;
         let cut = case.attended(&mut device, &[63, 2, 1, rest, 8, 1]);
         assert!(whole == cut, "{case:?}");
+    }
+}
+
+/// Launches of a step of five rows on a device that does so many multiplications a second.
+fn launches_at(backend: &mut impl Backend) -> u64 {
+    backend.take_counters();
+    Case { positions: 5, ..PLAIN }.attended(backend, &[5]);
+    backend.take_counters().dispatches
+}
+
+#[test]
+fn slow_devices_are_given_less_at_once_and_compute_the_same_bits() {
+    let Some(mut device) = device() else { return };
+    for (rate, cases) in [(1, &cases()[..2]), (1 << 20, &cases())] {
+        let mut slow = device.with_work_rate(rate).unwrap();
+        for case in cases {
+            let whole = case.attended(&mut device, &[case.positions]);
+            assert!(case.attended(&mut slow, &[case.positions]) == whole, "{case:?} at {rate}");
+        }
+    }
+    let at = |rate| launches_at(&mut device.with_work_rate(rate).unwrap());
+    let least = at(1 << 45);
+    // A row sees a page: 64 positions, 6 heads, 20 elements of keys and of values. In a quarter of a
+    // second two rows are done, or one, or none.
+    let row = 64 * 6 * 40;
+    assert_eq!(at(4 * 5 * row), least);
+    let more = |pieces| least + pieces * ATTEND_LAUNCHES;
+    assert_eq!(at(4 * 5 * row - 1), more(1));
+    assert_eq!(at(4 * 2 * row), more(2));
+    assert_eq!(at(4 * row), more(4));
+    assert_eq!(at(1), more(5 * 6 / attended_at_least(6) - 1));
+}
+
+/// What the second of two positions gets whose scores are 0 and this one, their values 0 and 10^38.
+fn weighted(backend: &mut impl Backend, score: f32) -> f32 {
+    let case = Case { heads: (1, 1, 4), rope: (2, 2), positions: 2, ..PLAIN };
+    let shape = KvShape {
+        num_key_value_heads: 1,
+        head_dim: 4,
+        values: case.values,
+        dtype: case.dtype,
+        pages: 12,
+    };
+    let mut pool = backend.kv_pool(&shape).unwrap();
+    let heads = AttentionHeads { scale: 1.0, ..case.heads(backend) };
+    // Of each row its query, its key and its value; what is rotated is 0.
+    let mut all = [0.0; 24];
+    (all[12], all[16], all[20]) = (1.0, score, 1e38);
+    let (mut qkv, rope) = (buffer(backend, 12, &all), buffer(backend, 2, &[1.0, 0.0, 1.0, 0.0]));
+    let mut out = backend.buffer(2, 4).unwrap();
+    let rows = step_rows(0, 2);
+    let mut encoder = backend.encoder();
+    encoder.rope_store(&heads, &rows, &rope, &mut qkv, &mut pool).unwrap();
+    encoder.attend(&heads, &rows, &qkv, &pool, &mut out).unwrap();
+    encoder.flush().unwrap();
+    drop(encoder);
+    read(backend, &out)[4]
+}
+
+/// e^x ends between -103.9 and -103.98, where half of the least number is; what is not seen is far below. A
+/// device may end sooner, at the least normal number.
+#[test]
+fn weights_end_where_the_least_number_does() {
+    let Some(mut device) = device() else { return };
+    for score in [-103.98, -104.0, -104.1, -1e30, f32::NEG_INFINITY] {
+        assert_eq!(weighted(&mut Cpu::new(1), score), 0.0, "{score} on the CPU");
+        assert_eq!(weighted(&mut device, score), 0.0, "{score}");
+    }
+    for score in [-103.9, -103.0, -95.0, -88.0, -87.0] {
+        let expected = weighted(&mut Cpu::new(1), score);
+        let found = weighted(&mut device, score);
+        let is_subnormal = score < -87.4;
+        // One least number times 10^38.
+        let close = (found - expected).abs() <= 1.5e-7 + 1e-6 * expected;
+        assert!(expected > 0.0 && (close || (is_subnormal && KEEPS_NO_SUBNORMAL && found == 0.0)));
+        assert!(KEEPS_NO_SUBNORMAL || found.to_bits() == expected.to_bits(), "{score}: {found}");
     }
 }
 

@@ -169,6 +169,32 @@ fn a_prompt_in_pieces_is_the_prompt() {
 }
 
 #[test]
+fn slow_devices_pass_fewer_rows_at_once_and_compute_the_same_bits() {
+    let Some(mut device) = device() else { return };
+    // A row passes 8,192 columns of 24 elements, or as many as there are: three multiplications each.
+    let row = 3 * 8192 * 24;
+    for rate in [1, 4 * 2 * row] {
+        let mut slow = device.with_work_rate(rate).unwrap();
+        for shape in SHAPES.into_iter().filter(|shape| shape.key_head_dim <= KEY_DIM_MAX) {
+            assert!(story(&mut slow, shape) == story(&mut device, shape), "{shape:?} at {rate}");
+        }
+    }
+    let at = |rate| {
+        let mut device = device.with_work_rate(rate).unwrap();
+        let mut layer = Layer::new(&mut device, SHAPES[0]);
+        layer.step(&[Rows::in_place(0, 0, 9)], &[1]).unwrap();
+        drop(layer);
+        device.take_counters().dispatches
+    };
+    // Two for every piece, and one for all.
+    assert_eq!(at(1 << 45), 3);
+    assert_eq!(at(4 * 9 * row), 3);
+    assert_eq!(at(4 * 9 * row - 1), 5);
+    assert_eq!(at(4 * 2 * row), 11);
+    assert_eq!(at(1), 19);
+}
+
+#[test]
 fn states_that_do_not_fit_are_errors() {
     let Some(mut device) = device() else { return };
     let mut layer = Layer::new(&mut device, SHAPES[1]);

@@ -9,6 +9,22 @@ pub use super::values::{EPSILON, buffer, expect_close, expect_rows_close, noise,
 /// Most elements of a DeltaNet key.
 pub const KEY_DIM_MAX: usize = 1024;
 
+/// Dispatches of a product of 300 rows of a matrix and 70 of activations, and of what quantizes these: at once,
+/// by 128 rows of the matrix and 64 of activations, by the least. Of the first, the last 44 rows are one with
+/// either activations.
+pub const PRODUCT_LAUNCHES: [u64; 3] = [2, 6, 39];
+
+/// Dispatches of attention to a few positions.
+pub const ATTEND_LAUNCHES: u64 = 1;
+
+/// Whether a device may take numbers below the least normal one for 0.
+pub const KEEPS_NO_SUBNORMAL: bool = true;
+
+/// Query heads that one dispatch attends for at the least, of so many of a row.
+pub const fn attended_at_least(_heads: u64) -> u64 {
+    1
+}
+
 /// More rows than a dispatch has workgroups in one dimension.
 pub const ROWS_MANY: usize = 70_000;
 

@@ -5,7 +5,10 @@ use nestling_engine::cpu::Cpu;
 use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{DType, Level};
 
-use super::harness::{buffer, device, expect_rows_close, noise, plain_device, read};
+use super::harness::{
+    KEEPS_NO_SUBNORMAL, PRODUCT_LAUNCHES, buffer, device, expect_rows_close, noise, plain_device,
+    read,
+};
 use super::matrices::{Form, Magnitudes, linear, weights};
 
 /// Two matrices side by side, and the second one added to something.
@@ -179,4 +182,75 @@ fn bits_depend_on_neither_rows_nor_instructions_nor_planes() {
         let found = some_rows(&mut device, &merged, level, rows.clone());
         assert_eq!(found, some_rows(&mut device, &tiled, level, rows), "{level}, merged");
     }
+}
+
+#[test]
+fn slow_devices_multiply_less_at_once_and_compute_the_same_bits() {
+    let Some(mut device) = device() else { return };
+    let mut slow = [1, 1 << 21].map(|rate| device.with_work_rate(rate).unwrap());
+    for forms in [
+        [Form::Tiled, Form::Merged],
+        [Form::RowMajor, Form::Rotated],
+        [Form::Float(DType::F32), Form::Octaves],
+    ] {
+        for levels in [1, 7, 70].map(mixed) {
+            let levels =
+                if forms[1] == Form::Octaves { vec![Level::L4; levels.len()] } else { levels };
+            let case = Case::new(forms, (300, 64), levels);
+            let expected = case.run(&mut device);
+            for slow in &mut slow {
+                assert!(case.run(slow) == expected, "{forms:?}, {} rows", case.levels.len());
+            }
+        }
+    }
+    let matrix = weights(Form::Tiled, 300, 64, 3);
+    let at = |rate| {
+        let mut device = device.with_work_rate(rate).unwrap();
+        some_rows(&mut device, &matrix, Level::L4, 0..70);
+        device.take_counters().dispatches
+    };
+    // 70 rows are counted as 128: two blocks of 64. In a quarter of a second all of that is done, or
+    // 128 rows of the matrix of one block, or nothing.
+    let rates = [4 * 300 * 64 * 128, 4 * 128 * 64 * 64, 1];
+    assert_eq!(rates.map(at), PRODUCT_LAUNCHES);
+}
+
+#[test]
+fn rates_are_measured() {
+    let Some(device) = device() else { return };
+    // What they are depends on the device; that all of them could be measured does not.
+    device.measured_work_rates().unwrap();
+}
+
+/// Groups so small that their scale is below the least normal number, or their factor above the largest: what
+/// they add is below 127 of the least normal number for each weight, which a device may take for 0.
+#[test]
+fn groups_of_the_least_numbers_stay_as_small() {
+    let Some(mut device) = device() else { return };
+    let matrix = weights(Form::Tiled, 40, 64, 3);
+    for amax in [1e-45, 1e-40, 1e-38, 3e-37, 1e-36] {
+        let x: Vec<f32> = noise(5 * 64, 9).iter().map(|x| (3.0 * x).trunc() * amax / 2.0).collect();
+        let found = small_rows(&mut device, &matrix, &x);
+        let expected = small_rows(&mut Cpu::new(1), &matrix, &x);
+        // Weights of noise are below 1.
+        let most = 64.0 * 127.0 * f32::MIN_POSITIVE;
+        for (found, expected) in found.iter().zip(&expected) {
+            let is_same = found.to_bits() == expected.to_bits();
+            let is_small = (found - expected).abs() <= most;
+            assert!(if KEEPS_NO_SUBNORMAL { is_small } else { is_same }, "{found}, {expected}");
+        }
+    }
+}
+
+/// Products of a matrix with these rows.
+fn small_rows(backend: &mut impl Backend, matrix: &MatrixWeights, x: &[f32]) -> Vec<f32> {
+    let count = x.len() / matrix.cols();
+    let input = buffer(backend, matrix.cols(), x);
+    let linear = linear(backend, matrix, ActivationMode::Int8, None);
+    let mut out = backend.buffer(count, matrix.rows()).unwrap();
+    let mut encoder = backend.encoder();
+    encoder.matmul(&[linear], &vec![Level::L8; count], &input, &mut out).unwrap();
+    encoder.flush().unwrap();
+    drop(encoder);
+    read(backend, &out)
 }

@@ -1,0 +1,43 @@
+//! A device that is taken to be slow is given less at once: launches and submissions are more, and no bit
+//! changes.
+
+use nestling_engine::backend::BackendCounters;
+use nestling_engine::runner::ModelRunner;
+use nestling_engine::weights::ActivationMode::Int8;
+
+use crate::common::{converted, own_device, step};
+
+/// Bits of logits of some steps of few rows and of many, and what the device did for them.
+fn bits(runner: &mut dyn ModelRunner, tokens: &[u32]) -> (Vec<u32>, BackendCounters) {
+    let (mut bits, mut first) = (Vec::new(), 0);
+    let mut all = BackendCounters::default();
+    for rows in [12, 1, 1, 20] {
+        let output = step(runner, (first, &tokens[first..first + rows]), |_| true);
+        bits.extend(output.logits.iter().map(|logit| logit.to_bits()));
+        all.dispatches += output.stats.device.dispatches;
+        all.submissions += output.stats.device.submissions;
+        first += rows;
+    }
+    (bits, all)
+}
+
+#[test]
+fn slow_devices_compute_the_same_bits() {
+    let Some(device) = own_device() else { return };
+    for family in ["qwen3-next", "gpt-oss", "deepseek-v3"] {
+        let folder = tempfile::tempdir().unwrap();
+        let parts = converted(family, folder.path());
+        let mut runner = parts.runner(device.again().unwrap(), Int8, None);
+        let (expected, few) = bits(&mut runner, &parts.text);
+        for rate in [1 << 22, 1 << 16] {
+            let backend = device.with_work_rate(rate).unwrap();
+            let mut runner = parts.runner(backend, Int8, None);
+            let (found, many) = bits(&mut runner, &parts.text);
+            assert!(found == expected, "{family} at {rate} multiplications a second");
+            assert!(
+                many.dispatches > few.dispatches && many.submissions > few.submissions,
+                "{family} at {rate}: {few:?}, {many:?}"
+            );
+        }
+    }
+}
