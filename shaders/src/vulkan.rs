@@ -1,5 +1,8 @@
 //! What Vulkan tells of an adapter and wgpu does not pass on.
-#![expect(unsafe_code, reason = "Vulkan's own handles are behind unsafe functions")]
+#![cfg_attr(
+    any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"),
+    expect(unsafe_code, reason = "Vulkan's own handles are behind unsafe functions")
+)]
 
 /// Facts about an adapter that is reached through Vulkan.
 #[derive(Clone, Copy, Debug)]
