@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn pieces_are_as_large_as_they_may_be() {
         let cut = |work: &[u64], most| pieces(work.iter().copied(), most);
-        assert_eq!(cut(&[], 5), []);
+        assert!(cut(&[], 5).is_empty());
         assert_eq!(cut(&[2, 3, 1, 9, 1, 1], 5), [0..2, 2..3, 3..4, 4..6]);
         assert_eq!(cut(&[1, 1, 1], u64::MAX), [0..3]);
         assert_eq!(cut(&[u64::MAX, u64::MAX], u64::MAX), [0..1, 1..2]);
