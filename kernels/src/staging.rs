@@ -213,3 +213,6 @@ impl Drop for Staging {
         let _ = self.stream.synchronize();
     }
 }
+
+#[cfg(test)]
+mod tests;
