@@ -72,10 +72,11 @@ impl WorkRates {
     /// What was measured, in the order of [`WorkKind::MEASURED`]. What is no number, or below
     /// [`WorkRates::FLOOR`] or above [`WorkRates::CEILING`], becomes that.
     pub fn measured(per_second: [f64; WorkKind::MEASURED.len()]) -> Self {
-        let sane = |rate: f64| {
-            // NaN is the floor.
-            let rate = rate.max(Self::FLOOR as f64).min(Self::CEILING as f64);
-            rate as u64
+        let sane = |rate: f64| match rate {
+            rate if rate >= Self::CEILING as f64 => Self::CEILING,
+            rate if rate > Self::FLOOR as f64 => rate as u64,
+            // What is no number, too.
+            _ => Self::FLOOR,
         };
         Self { rates: per_second.map(sane) }
     }
@@ -126,9 +127,9 @@ pub fn pieces(work: impl IntoIterator<Item = u64>, most: u64) -> Vec<Range<usize
     let mut pieces: Vec<Range<usize>> = Vec::new();
     let mut sum = 0u64;
     for (index, work) in work.into_iter().enumerate() {
-        let with = sum.saturating_add(work);
-        match pieces.last_mut() {
-            Some(last) if with <= most => (last.end, sum) = (index + 1, with),
+        let with = sum.checked_add(work).filter(|with| *with <= most);
+        match (pieces.last_mut(), with) {
+            (Some(last), Some(with)) => (last.end, sum) = (index + 1, with),
             _ => {
                 pieces.push(index..index + 1);
                 sum = work;
@@ -247,12 +248,15 @@ mod tests {
 
     #[test]
     fn pieces_are_as_large_as_they_may_be() {
-        let cut = |work: &[u64], most| pieces(work.iter().copied(), most);
+        let cut = |work: &[u64], most| -> Vec<(usize, usize)> {
+            let pieces = pieces(work.iter().copied(), most).into_iter();
+            pieces.map(|piece| (piece.start, piece.end)).collect()
+        };
         assert!(cut(&[], 5).is_empty());
-        assert_eq!(cut(&[2, 3, 1, 9, 1, 1], 5), [0..2, 2..3, 3..4, 4..6]);
-        assert_eq!(cut(&[1, 1, 1], u64::MAX), [0..3]);
-        assert_eq!(cut(&[u64::MAX, u64::MAX], u64::MAX), [0..1, 1..2]);
-        assert_eq!(cut(&[0, 0], 0), [0..2]);
+        assert_eq!(cut(&[2, 3, 1, 9, 1, 1], 5), [(0, 2), (2, 3), (3, 4), (4, 6)]);
+        assert_eq!(cut(&[1, 1, 1], u64::MAX), [(0, 3)]);
+        assert_eq!(cut(&[u64::MAX, u64::MAX, 1], u64::MAX), [(0, 1), (1, 2), (2, 3)]);
+        assert_eq!(cut(&[0, 0], 0), [(0, 2)]);
         assert_eq!(at_once(10, 100, 1), 10);
         assert_eq!(at_once(10, 100, 4), 8);
         assert_eq!(at_once(10, 9, 4), 4);

@@ -7,6 +7,7 @@
     reason = "a test that cannot go on should say where, and one that is skipped why"
 )]
 
+mod cut_steps;
 mod decay;
 mod harness;
 mod timer;

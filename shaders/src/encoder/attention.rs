@@ -299,9 +299,10 @@ fn attended_together(
 ) -> Vec<Range<usize>> {
     let each = |work: &u64| std::iter::repeat_n(*work, heads);
     let all = work.iter().fold(0, |sum: u64, work| sum.saturating_add(*work));
-    let pieces = match all.saturating_mul(heads as u64) <= work_max {
-        true => std::iter::once(0..work.len() * heads).collect(),
-        false => pieces(work.iter().flat_map(each), work_max),
+    let pieces = if all.saturating_mul(heads as u64) <= work_max {
+        std::iter::once(0..work.len() * heads).collect()
+    } else {
+        pieces(work.iter().flat_map(each), work_max)
     };
     let parts_max = (PARTS_MAX / (blocks * elements).max(1)).max(1);
     let mut cut = Vec::new();

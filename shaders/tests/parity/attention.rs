@@ -266,9 +266,11 @@ fn weights_end_where_the_least_number_does() {
         let expected = weighted(&mut Cpu::new(1), score);
         let found = weighted(&mut device, score);
         let is_subnormal = score < -87.4;
-        // One least number times 10^38.
-        let close = (found - expected).abs() <= 1.5e-7 + 1e-6 * expected;
-        assert!(expected > 0.0 && (close || (is_subnormal && KEEPS_NO_SUBNORMAL && found == 0.0)));
+        // One least number times 10^38; and what is left of x has the error of 88, rounded, where a device
+        // rounds a fused multiplication and addition twice.
+        let close = (found - expected).abs() <= 1.5e-7 + 1e-5 * expected;
+        let is_passed = close || (is_subnormal && KEEPS_NO_SUBNORMAL && found == 0.0);
+        assert!(expected > 0.0 && is_passed, "{score}: {found} is not {expected}");
         assert!(KEEPS_NO_SUBNORMAL || found.to_bits() == expected.to_bits(), "{score}: {found}");
     }
 }

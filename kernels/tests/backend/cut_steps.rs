@@ -1,0 +1,56 @@
+//! Steps whose work is cut are started as one, as a graph where they come again, unless that would keep the
+//! device busy for too long.
+
+use nestling_engine::backend::{Backend, BackendCounters, Encoder};
+use nestling_engine::driver::block_on;
+use nestling_engine::weights::ActivationMode;
+use nestling_formats::Level;
+
+use crate::harness::{buffer, noise, own_device, read};
+use crate::matrices::{Form, linear, weights};
+
+const ROWS: usize = 300;
+const COLS: usize = 64;
+/// Rows of activations.
+const COUNT: usize = 8;
+
+/// The same step a few times: what it gives, and what the device did for each.
+fn steps(backend: &mut impl Backend) -> (Vec<f32>, Vec<BackendCounters>) {
+    let matrix = weights(Form::Tiled, ROWS, COLS, 3);
+    let all = [linear(backend, &matrix, ActivationMode::Int8, None)];
+    let x = buffer(backend, COLS, &noise(COUNT * COLS, 9));
+    let mut out = backend.buffer(COUNT, ROWS).unwrap();
+    let mut counters = Vec::new();
+    for _ in 0..4 {
+        block_on(backend.encoder().finish()).unwrap();
+        backend.take_counters();
+        let mut encoder = backend.encoder();
+        encoder.matmul(&all, &[Level::L4; COUNT], &x, &mut out).unwrap();
+        encoder.scale(3.0, &mut out).unwrap();
+        encoder.scale(0.5, &mut out).unwrap();
+        block_on(encoder.finish()).unwrap();
+        drop(encoder);
+        counters.push(backend.take_counters());
+    }
+    (read(backend, &out), counters)
+}
+
+#[test]
+fn steps_that_are_cut_are_graphs_where_they_are_short() {
+    let Some(device) = own_device() else { return };
+    let (expected, whole) = steps(&mut device.with_work_rate(1 << 45).unwrap());
+    assert!(whole.iter().all(|one| (one.dispatches, one.submissions) == (4, 1)), "{whole:?}");
+    let work = (ROWS * COLS * COUNT) as u64;
+    // In 0.4 seconds: 128 rows of the matrix, then 172.
+    let before = device.graph_counts();
+    let (found, cut) = steps(&mut device.with_work_rate(work * 5 / 2).unwrap());
+    assert!(found == expected);
+    assert!(cut.iter().all(|one| (one.dispatches, one.submissions) == (5, 1)), "{cut:?}");
+    let now = device.graph_counts();
+    assert_eq!((now.captured - before.captured, now.started - before.started), (1, 3));
+    // In a second: 128 rows, which is the least, three times, and half a second is too little for two.
+    let (found, slow) = steps(&mut device.with_work_rate(work).unwrap());
+    assert!(found == expected);
+    assert!(slow.iter().all(|one| (one.dispatches, one.submissions) == (6, 3)), "{slow:?}");
+    assert_eq!(device.graph_counts(), now);
+}
