@@ -67,7 +67,7 @@ DEVICE void score_position(const AttendParams& params, const AttendBlock& block,
     const u32 each = 1u << KIND;
     float sums[HEADS_AT_ONCE] = {0.0f, 0.0f, 0.0f, 0.0f};
     float key_scale = 1.0f, value_scale = 1.0f;
-    if (KIND == KV_INT8) {
+    if (KIND == KV_INT8 && is_seen) {
         key_scale = __uint_as_float(page.scales[position]);
         value_scale = __uint_as_float(page.scales[PAGE_POSITIONS + position]);
     }
@@ -104,7 +104,7 @@ DEVICE void score_position(const AttendParams& params, const AttendBlock& block,
 // Scores of a page become weights, and its maximum and sum join the state: a warp for each head.
 template <u32 KIND>
 DEVICE void weigh_page(const AttendParams& params, const AttendBlock& block, const PageWords& page,
-                       AttendShared& shared) {
+                       u32 first_position, u32 end_position, AttendShared& shared) {
     u32 lane = lane_of_thread();
     for (u32 head = threadIdx.x / WARP; head < block.heads; head += ATTEND_THREADS / WARP) {
         float* weights = shared.weights[head];
@@ -127,10 +127,15 @@ DEVICE void weigh_page(const AttendParams& params, const AttendBlock& block, con
             sum += __shfl_xor_sync(FULL_WARP, sum, distance);
         }
         if (KIND == KV_INT8 && params.prefix_words == 0) {
-            low *= __uint_as_float(page.scales[PAGE_POSITIONS + lane]);
-            high *= __uint_as_float(page.scales[PAGE_POSITIONS + lane + WARP]);
+            // Positions that are not seen may have none yet; their weights are 0 and not used.
+            u32 upper = lane + WARP;
+            if (lane >= first_position && lane < end_position) {
+                low *= __uint_as_float(page.scales[PAGE_POSITIONS + lane]);
+            }
+            if (upper >= first_position && upper < end_position) {
+                high *= __uint_as_float(page.scales[PAGE_POSITIONS + upper]);
+            }
         }
-        __syncwarp();
         weights[lane] = low;
         weights[lane + WARP] = high;
         if (lane == 0) {
@@ -164,8 +169,8 @@ DEVICE void gather_page(const AttendParams& params, const AttendBlock& block, co
             }
 #pragma unroll
             for (u32 h = 0; h < HEADS_AT_ONCE; h++) {
-                // Heads that are not there have weights of other pages, and are not kept.
-                float weight = shared.weights[(first + h) % HEADS_MAX][position];
+                // What is computed for heads that are not there is not kept.
+                float weight = shared.weights[first + h < block.heads ? first + h : first][position];
 #pragma unroll
                 for (u32 i = 0; i < each; i++) {
                     sums[h][i] = fused(weight, value.elements[i], sums[h][i]);
@@ -213,7 +218,7 @@ DEVICE void attend_pages(const AttendParams& params, const AttendBlock& block, u
             score_position<KIND>(params, block, words, position, half, is_seen, shared);
         }
         __syncthreads();
-        weigh_page<KIND>(params, block, words, shared);
+        weigh_page<KIND>(params, block, words, seen, end, shared);
         __syncthreads();
         gather_page<KIND>(params, block, words, seen, end, shared);
         __syncthreads();
@@ -290,7 +295,6 @@ DEVICE void attend(const AttendParams& params) {
             float2 factors = shared.factors[i / params.value_dim];
             block.total[i] = fused(block.total[i], factors.x, block.gathered[i] * factors.y);
         }
-        __syncthreads();
     }
     float* out = params.out + (static_cast<u64>(block.row) * params.heads + block.first_head) * params.value_dim;
     for (u32 i = threadIdx.x; i < count; i += ATTEND_THREADS) {
