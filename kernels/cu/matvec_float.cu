@@ -37,12 +37,14 @@ DEVICE void lane_sums(const ProductParams& params, const Block& block, u32 row, 
             }
         }
         __syncthreads();
-        if (own < ROWS) {
+        if (own < ROWS && row + own < block.end_row) {
             for (u32 col = lane; col < cols; col += 16) {
                 float weight = shared.weights[own][col];
 #pragma unroll
                 for (u32 r = 0; r < PAIRS; r++) {
-                    sums[r] = fused(weight, shared.x[r][col], sums[r]);
+                    if (r < pairs) {
+                        sums[r] = fused(weight, shared.x[r][col], sums[r]);
+                    }
                 }
             }
         }
