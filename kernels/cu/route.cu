@@ -46,7 +46,9 @@ DEVICE void find_largest(const RouteParams& params, RouteShared& shared) {
             float other = __shfl_xor_sync(FULL_WARP, largest, distance);
             largest = other > largest ? other : largest;
         }
-        shared.largest = largest;
+        if (threadIdx.x == 0) {
+            shared.largest = largest;
+        }
     }
     __syncthreads();
 }
