@@ -47,38 +47,80 @@ mod emulation {
     use std::path::{Path, PathBuf};
     use std::{env, fs};
 
-    /// Every kernel is a translation unit of its own, so that names of one are nothing to others.
+    /// Builds every kernel twice: as it is, and with calls in front of every access.
     pub(crate) fn build() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed=cu");
         println!("cargo::rerun-if-changed=emulation");
         let out = PathBuf::from(env::var("OUT_DIR")?);
         let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
+        let mut names = kernels(&root.join("cu"))?;
+        names.extend(kernels(&root.join("emulation/faults"))?);
+        write_changed(&out.join("emulated_kernels.hpp"), &table(&names)?)?;
+        let params = fs::read_to_string(root.join("cu/params.cuh"))?;
+        write_changed(&out.join("params_fields.hpp"), &fields(&params)?)?;
+
+        let mut plain = compiler(&root, &out);
+        units(&mut plain, &out, ("plain", &names))?;
+        for name in ["checks", "entry", "fibers", "hooks"] {
+            plain.file(root.join(format!("emulation/{name}.cpp")));
+        }
+        plain.compile("nestling_emulation");
+
+        let mut checked = compiler(&root, &out);
+        units(&mut checked, &out, ("checked", &names))?;
+        // Calls in front of every access, which `hooks.cpp` takes: the sanitizer itself is not linked. Accesses
+        // stay as they are written.
+        checked.flag("-fsanitize=thread").flag("-fno-tree-vectorize");
+        checked.flag_if_supported("-fno-tree-loop-distribute-patterns");
+        checked.flag_if_supported("-fno-store-merging").flag_if_supported("-fno-tree-sra");
+        checked.flag_if_supported("--param=tsan-instrument-func-entry-exit=0");
+        checked.compile("nestling_emulation_checked");
+        Ok(())
+    }
+
+    fn compiler(root: &Path, out: &Path) -> cc::Build {
         let mut build = cc::Build::new();
         build.cpp(true).std("c++17").opt_level(2).warnings(false);
-        build.include(&out).include(root.join("cu")).include(root.join("emulation"));
+        build.include(out).include(root.join("emulation"));
+        build.include(root.join("cu")).include(root.join("emulation/faults"));
         build.define("NESTLING_EMULATION", None);
         // What is fused is written out, here as on a device.
         build.flag("-ffp-contract=off").flag("-fno-strict-aliasing").flag("-U_FORTIFY_SOURCE");
-        let names = kernels(&root.join("cu"))?;
-        let mut table = String::new();
-        for name in &names {
-            let unit = out.join(format!("emulated_{name}.cpp"));
+        build
+    }
+
+    /// Every kernel is a translation unit of its own, its names nothing to others and to its other form.
+    fn units(
+        build: &mut cc::Build,
+        out: &Path,
+        (form, names): (&str, &[String]),
+    ) -> Result<(), Box<dyn Error>> {
+        for name in names {
+            let unit = out.join(format!("{form}_{name}.cpp"));
             let text = format!(
-                "#include \"launch.hpp\"\n#include \"{name}.cu\"\nEMULATED_KERNEL({name})\n"
+                "#include \"launch.hpp\"\nnamespace {{\n#include \"{name}.cu\"\n}}\n\
+                 EMULATED_KERNEL({form}, {name})\n"
             );
             write_changed(&unit, &text)?;
             build.file(&unit);
-            writeln!(table, "extern \"C\" emulation::Kernel emulated_{name}();")?;
         }
-        let getters: Vec<String> = names.iter().map(|name| format!("emulated_{name}")).collect();
-        let getters = getters.join(", ");
-        writeln!(table, "static emulation::Kernel (*const emulated_kernels[])() = {{{getters}}};")?;
-        write_changed(&out.join("emulated_kernels.hpp"), &table)?;
-        let params = fs::read_to_string(root.join("cu/params.cuh"))?;
-        write_changed(&out.join("params_fields.hpp"), &fields(&params)?)?;
-        build.file(root.join("emulation/fibers.cpp")).file(root.join("emulation/entry.cpp"));
-        build.compile("nestling_emulation");
         Ok(())
+    }
+
+    /// All kernels in both forms.
+    fn table(names: &[String]) -> Result<String, Box<dyn Error>> {
+        let mut table = String::from(
+            "struct EmulatedKernel { emulation::Kernel (*plain)(); emulation::Kernel (*checked)(); };\n",
+        );
+        for name in names {
+            writeln!(table, "extern \"C\" emulation::Kernel plain_{name}(), checked_{name}();")?;
+        }
+        writeln!(table, "static const EmulatedKernel emulated_kernels[] = {{")?;
+        for name in names {
+            writeln!(table, "    {{plain_{name}, checked_{name}}},")?;
+        }
+        table.push_str("};\n");
+        Ok(table)
     }
 
     fn kernels(folder: &Path) -> Result<Vec<String>, Box<dyn Error>> {

@@ -20,7 +20,7 @@ DEVICE bool is_before(Largest a, Largest b) {
 
 // The largest that the threads of a block found, in all of them.
 DEVICE Largest largest_of_block(Largest found) {
-    __shared__ Largest all[ARGMAX_THREADS];
+    SHARED_ARRAY(Largest, all, ARGMAX_THREADS);
     all[threadIdx.x] = found;
     __syncthreads();
     for (u32 half = ARGMAX_THREADS / 2; half > 0; half /= 2) {

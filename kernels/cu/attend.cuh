@@ -269,7 +269,7 @@ DEVICE u32 splits_of(u32 end) {
 // All splits of a row, one after another.
 template <u32 KIND>
 DEVICE void attend(const AttendParams& params) {
-    __shared__ AttendShared shared;
+    SHARED(AttendShared, shared);
     DYNAMIC_SHARED(float, memory);
     AttendBlock block;
     if (!attend_block(params, memory, block)) {
@@ -306,7 +306,7 @@ DEVICE void attend(const AttendParams& params) {
 // One split of a row; `attend_merge` adds them up.
 template <u32 KIND>
 DEVICE void attend_split(const AttendParams& params) {
-    __shared__ AttendShared shared;
+    SHARED(AttendShared, shared);
     DYNAMIC_SHARED(float, memory);
     AttendBlock block;
     u32 split = blockIdx.y;

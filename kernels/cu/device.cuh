@@ -29,18 +29,38 @@
 #define WARP 32u
 #define FULL_WARP 0xffffffffu
 
+// Shared memory of a block: one thing, so many, or what the launch has room for.
 #ifdef NESTLING_EMULATION
 #define KERNEL_FUNCTION static
 #define CONSTANT static const
+#define SHARED(type, name)            \
+    static const char name##_key = 0; \
+    type& name = *static_cast<type*>(emulation::static_shared(&name##_key, sizeof(type)))
+#define SHARED_ARRAY(type, name, count) \
+    static const char name##_key = 0;   \
+    type* name = static_cast<type*>(emulation::static_shared(&name##_key, sizeof(type) * (count)))
 #define DYNAMIC_SHARED(type, name) \
     type* name = static_cast<type*>(emulation::dynamic_shared())
 #else
 #define KERNEL_FUNCTION extern "C" __global__
 #define CONSTANT static __constant__ const
+#define SHARED(type, name) __shared__ type name
+#define SHARED_ARRAY(type, name, count) __shared__ type name[count]
 #define DYNAMIC_SHARED(type, name)                                       \
     extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[]; \
     type* name = reinterpret_cast<type*>(dynamic_shared_bytes)
 #endif
+
+// A barrier of its own for so many threads of a block. Both are numbers in the instruction, so that a block
+// takes no more barriers than it names.
+template <u32 BARRIER, u32 THREADS>
+DEVICE void wait_at_barrier() {
+#ifdef NESTLING_EMULATION
+    emulation::wait_at_barrier(BARRIER, THREADS, false, {__FILE__, __LINE__});
+#else
+    asm volatile("bar.sync %0, %1;" : : "n"(BARRIER), "n"(THREADS) : "memory");
+#endif
+}
 
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 

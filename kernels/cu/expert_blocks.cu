@@ -69,7 +69,7 @@ DEVICE void put_use(const ExpertBlocksParams& params, const Found& found, u32 us
 }
 
 KERNEL(THREADS, expert_blocks, ExpertBlocksParams) {
-    __shared__ Found found;
+    SHARED(Found, found);
     if (threadIdx.x == 0) {
         found.is_missing = 0;
     }

@@ -23,13 +23,14 @@ static_assert(32 * 128 * 127 < 1 << 22, "a group's sum leaves the float that its
 DEVICE void multiply_tile(int sums[4], const Fragment& weights, u32 x_low, u32 x_high) {
 #ifdef NESTLING_EMULATION
     u32 own[6] = {weights.words[0], weights.words[1], weights.words[2], weights.words[3], x_low, x_high};
-    const u32* all = emulation::gather(own, 6);
+    u32 all[WARP][emulation::GIVEN_WORDS];
+    emulation::gather(own, 6, all, {__FILE__, __LINE__});
     u32 lane = lane_of_thread();
     for (u32 i = 0; i < 4; i++) {
         u32 row = lane / 4, column = 2 * (lane % 4) + i % 2;
         for (u32 part = 0; part < 4; part++) {
-            const u32* a = all + 8 * (4 * row + part);
-            const u32* b = all + 8 * (4 * column + part);
+            const u32* a = all[4 * row + part];
+            const u32* b = all[4 * column + part];
             sums[i] = __dp4a(static_cast<int>(a[i / 2]), static_cast<int>(b[4]), sums[i]);
             sums[i] = __dp4a(static_cast<int>(a[2 + i / 2]), static_cast<int>(b[5]), sums[i]);
         }

@@ -4,7 +4,7 @@
 #include "matmul.cuh"
 
 KERNEL(MATMUL_THREADS, matmul_nested, ProductParams) {
-    __shared__ MatmulShared shared;
+    SHARED(MatmulShared, shared);
     const Block& block = params.blocks[blockIdx.y];
     u32 tile = block.first_row / 16 + blockIdx.x * (MATMUL_THREADS / WARP);
     if (tile * 16 >= block.end_row) {

@@ -16,13 +16,13 @@ DEVICE u32 thread_of_team() { return threadIdx.x % MATVEC_THREADS; }
 
 template <u32 TEAMS>
 DEVICE void wait_for_team() {
-#ifndef NESTLING_EMULATION
-    if (TEAMS > 1) {
-        asm volatile("bar.sync %0, 128;" : : "r"(1 + threadIdx.x / MATVEC_THREADS) : "memory");
-        return;
+    if (TEAMS == 1) {
+        __syncthreads();
+    } else if (threadIdx.x < MATVEC_THREADS) {
+        wait_at_barrier<1, MATVEC_THREADS>();
+    } else {
+        wait_at_barrier<2, MATVEC_THREADS>();
     }
-#endif
-    __syncthreads();
 }
 
 // What one team computes.
@@ -289,7 +289,8 @@ DEVICE float matvec_sum_of(const MatvecTask& task, const MatvecRows& rows,
 // Products of a block that is one team.
 template <u32 PAIRS, u32 CELLS>
 DEVICE void matvec(const MatvecTask& task, const MatvecRows& rows) {
-    __shared__ MatvecShared<PAIRS, CELLS> shared;
+    typedef MatvecShared<PAIRS, CELLS> Shared;
+    SHARED(Shared, shared);
     if (task.level == NO_LEVEL) {
         return;
     }

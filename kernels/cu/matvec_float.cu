@@ -52,7 +52,7 @@ DEVICE void lane_sums(const ProductParams& params, const Block& block, u32 row, 
 }
 
 KERNEL(THREADS, matvec_float, ProductParams) {
-    __shared__ FloatShared shared;
+    SHARED(FloatShared, shared);
     const Block& block = params.blocks[blockIdx.y];
     u32 row = block.first_row + blockIdx.x * ROWS, own = row + threadIdx.x / 16;
     if (row >= block.end_row) {

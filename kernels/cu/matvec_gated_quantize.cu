@@ -5,8 +5,9 @@
 #include "matvec.cuh"
 
 KERNEL(2 * MATVEC_THREADS, matvec_gated_quantize, GatedProductParams) {
-    __shared__ MatvecShared<1, 128> shared[2];
-    __shared__ float ups[32];
+    typedef MatvecShared<1, 128> Shared;
+    SHARED_ARRAY(Shared, shared, 2);
+    SHARED_ARRAY(float, ups, 32);
     u32 team = threadIdx.x / MATVEC_THREADS, thread = thread_of_team();
     MatvecTask task;
     MatvecRows rows;

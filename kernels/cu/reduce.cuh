@@ -30,7 +30,7 @@ DEVICE u32 max_of_warp(u32 value) {
 // The sum over a block of whole warps, in all threads.
 template <u32 THREADS>
 DEVICE float sum_of_block(float value) {
-    __shared__ float warps[THREADS / WARP];
+    SHARED_ARRAY(float, warps, THREADS / WARP);
     value = sum_of_warp(value);
     if (lane_of_thread() == 0) {
         warps[threadIdx.x / WARP] = value;

@@ -182,7 +182,7 @@ DEVICE void finish(const RouteParams& params, RouteShared& shared) {
 }
 
 KERNEL(THREADS, route, RouteParams) {
-    __shared__ RouteShared shared;
+    SHARED(RouteShared, shared);
     make_scores(params, shared);
     if (params.groups > 0) {
         mask_groups(params, shared);

@@ -1,27 +1,25 @@
 // What kernels see of a device when the host compiler builds them: threads of a block are fibers
-// that run one after another and meet at barriers and warp operations. Checks logic, indices and
-// bits; neither races between threads that never meet nor speed.
+// that run one after another and meet at barriers and warp operations. `fibers.cpp` runs them,
+// `checks.cpp` looks at what they read and write.
 #pragma once
 
 #include <cmath>
 #include <cstddef>
 #include <cstring>
 
-#define __global__ static
 #define __device__
 #define __forceinline__ inline
 #define __restrict__
-#define __shared__ static thread_local
 #define __launch_bounds__(...)
 #define __align__(bytes) alignas(bytes)
 
-struct uint2 {
+struct alignas(8) uint2 {
     unsigned x, y;
 };
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
-struct float2 {
+struct alignas(8) float2 {
     float x, y;
 };
 struct alignas(16) float4 {
@@ -34,30 +32,46 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
     return uint4{x, y, z, w};
 }
 
+// A line of a kernel's text.
+#define EMULATION_CALLER const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
 namespace emulation {
+
+constexpr unsigned WARP_LANES = 32;
+// Most words that a lane gives to its warp at once.
+constexpr unsigned GIVEN_WORDS = 6;
 
 struct Index {
     unsigned x, y, z;
 };
 
-// Where the running thread is, and what it exchanges with its warp.
-struct Thread {
-    Index thread, block, block_size, grid_size;
-    unsigned lane;
+struct Place {
+    const char* file;
+    int line;
 };
 
-extern thread_local Thread* current;
+// Where the running thread is. It stays there, so that the compiler asks once.
+[[gnu::const]] Index thread_index();
+[[gnu::const]] Index block_index();
+[[gnu::const]] Index block_size();
+[[gnu::const]] Index grid_size();
+[[gnu::const]] unsigned lane_index();
 
-// Waits for all threads of the block, or of the warp.
-void wait_for_block();
-void wait_for_warp();
-// Every lane gives some words, and gets those of another lane, or of all.
-unsigned exchange(unsigned value, unsigned source);
-const unsigned* gather(const unsigned* words, unsigned count);
+// Waits at a barrier of the block for so many threads; 0: for all of them. Gives whether any of them said
+// yes.
+bool wait_at_barrier(unsigned barrier, unsigned threads, bool says, Place place);
+// Waits for lanes of the warp.
+void wait_for_lanes(unsigned mask, Place place);
+// Every lane gives a word, and gets that of another lane.
+unsigned exchange(unsigned mask, unsigned value, unsigned source, Place place);
+// Every lane gives some words, and gets those of all.
+void gather(const unsigned* words, unsigned count, unsigned all[][GIVEN_WORDS], Place place);
 // An address that a device would refuse for so many bytes ends the launch as an error.
 void check_aligned(const void* at, size_t bytes);
 // Shared memory whose size the launch chose.
 void* dynamic_shared();
+// Shared memory of the block, known by the address of something.
+void* static_shared(const void* key, size_t bytes);
 
 template <class To, class From>
 static inline To bits(From from) {
@@ -69,26 +83,41 @@ static inline To bits(From from) {
 
 }  // namespace emulation
 
-#define threadIdx (emulation::current->thread)
-#define blockIdx (emulation::current->block)
-#define blockDim (emulation::current->block_size)
-#define gridDim (emulation::current->grid_size)
+#define threadIdx (emulation::thread_index())
+#define blockIdx (emulation::block_index())
+#define blockDim (emulation::block_size())
+#define gridDim (emulation::grid_size())
 
-static inline void __syncthreads() { emulation::wait_for_block(); }
-static inline void __syncwarp() { emulation::wait_for_warp(); }
+static inline void __syncthreads(EMULATION_CALLER) {
+    emulation::wait_at_barrier(0, 0, false, {file, line});
+}
+static inline int __syncthreads_or(int says, EMULATION_CALLER) {
+    return emulation::wait_at_barrier(0, 0, says != 0, {file, line});
+}
+static inline void __syncwarp(unsigned mask = 0xffffffffu, EMULATION_CALLER) {
+    emulation::wait_for_lanes(mask, {file, line});
+}
 
 template <class T>
-static inline T __shfl_sync(unsigned, T value, unsigned source) {
-    return emulation::bits<T>(emulation::exchange(emulation::bits<unsigned>(value), source & 31));
+static inline T __shfl_sync(unsigned mask, T value, unsigned source, EMULATION_CALLER) {
+    unsigned given = emulation::bits<unsigned>(value);
+    return emulation::bits<T>(emulation::exchange(mask, given, source & 31, {file, line}));
 }
 template <class T>
-static inline T __shfl_xor_sync(unsigned mask, T value, unsigned distance) {
-    return __shfl_sync(mask, value, emulation::current->lane ^ distance);
+static inline T __shfl_xor_sync(unsigned mask, T value, unsigned distance, EMULATION_CALLER) {
+    return __shfl_sync(mask, value, emulation::lane_index() ^ distance, file, line);
 }
 template <class T>
-static inline T __shfl_down_sync(unsigned mask, T value, unsigned distance) {
-    unsigned source = emulation::current->lane + distance;
-    return __shfl_sync(mask, value, source < 32 ? source : emulation::current->lane);
+static inline T __shfl_down_sync(unsigned mask, T value, unsigned distance, EMULATION_CALLER) {
+    unsigned lane = emulation::lane_index(), source = lane + distance;
+    return __shfl_sync(mask, value, source < 32 ? source : lane, file, line);
+}
+
+static inline unsigned atomicAdd(unsigned* at, unsigned value) {
+    return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
+}
+static inline unsigned atomicOr(unsigned* at, unsigned value) {
+    return __atomic_fetch_or(at, value, __ATOMIC_RELAXED);
 }
 
 static inline float __uint_as_float(unsigned x) { return emulation::bits<float>(x); }

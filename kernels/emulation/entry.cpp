@@ -12,13 +12,20 @@ struct EmulatedLaunch {
     const unsigned* halt;
     unsigned grid[3], block[3];
     unsigned shared_bytes;
-    unsigned descending;
+    unsigned order;
+    uint64_t seed;
+    const emulation::Region* regions;
+    size_t region_count;
+    const char* ignored_file;
+    emulation::Lines* lines;
+    unsigned ignored_line;
+    unsigned is_checked;
 };
 
-extern "C" int nestling_emulation_launch(const EmulatedLaunch* launch) {
+extern "C" int nestling_emulation_launch(const EmulatedLaunch* launch, emulation::Fault* fault) {
     using namespace emulation;
-    for (const auto& get : emulated_kernels) {
-        Kernel kernel = get();
+    for (const EmulatedKernel& forms : emulated_kernels) {
+        Kernel kernel = launch->is_checked ? forms.checked() : forms.plain();
         if (std::strcmp(kernel.name, launch->name) != 0) {
             continue;
         }
@@ -28,8 +35,11 @@ extern "C" int nestling_emulation_launch(const EmulatedLaunch* launch) {
         Size size{{launch->grid[0], launch->grid[1], launch->grid[2]},
                   {launch->block[0], launch->block[1], launch->block[2]},
                   launch->shared_bytes};
-        Order order = launch->descending ? Order::Descending : Order::Ascending;
-        return static_cast<int>(emulation::launch(kernel, size, launch->params, launch->halt, order));
+        Options options{static_cast<Order>(launch->order), launch->seed, launch->is_checked != 0,
+                        launch->regions, launch->region_count, launch->ignored_file,
+                        launch->ignored_line, launch->lines};
+        return static_cast<int>(
+            emulation::launch(kernel, size, launch->params, launch->halt, options, *fault));
     }
     return static_cast<int>(Outcome::Unknown);
 }

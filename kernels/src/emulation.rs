@@ -1,25 +1,53 @@
 //! Kernels that the host compiler built, for tests without a device: `emulation/`.
 #![expect(unsafe_code, reason = "kernels are C++, and their parameters are addresses")]
 
+mod fault;
+mod memory;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 use thiserror::Error;
 
+pub use self::fault::{Fault, FaultKind, FaultThread, Space};
+pub use self::memory::MemoryMap;
+
+use self::fault::RawFault;
 use crate::params::{Launch, StructLayout};
 
-/// In which order the threads of a block run between two barriers; a kernel whose result depends on
-/// it lacks a barrier.
+/// In which order threads run between two barriers, and blocks; a kernel whose result depends on it
+/// lacks a barrier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ThreadOrder {
+pub enum Schedule {
     /// The first one first.
     #[default]
     Ascending,
     /// The last one first.
     Descending,
+    /// By chance, drawn from a seed, with several blocks under way at once.
+    Random(u64),
 }
 
+/// How a kernel is run.
+#[derive(Clone, Copy, Default)]
+pub struct Run<'a> {
+    /// In which order.
+    pub schedule: Schedule,
+    /// Whether every access is looked at, and the memory that there is: races, what is out of bounds,
+    /// misaligned or read before it was written end the launch.
+    pub checks: Option<&'a MemoryMap>,
+    /// A barrier that nobody waits at, by its line: what a kernel without it does.
+    pub ignored: Option<&'a Line>,
+    /// Where lines at which threads wait are put down.
+    pub lines: Option<&'a RefCell<BTreeSet<Line>>>,
+}
+
+/// A line of a file of kernels.
+pub type Line = (String, u32);
+
 /// Why a kernel did not run to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EmulationError {
     /// The host compiler was not given such a kernel.
     #[error("no such kernel")]
@@ -33,12 +61,32 @@ pub enum EmulationError {
     /// No memory for the stacks of threads.
     #[error("no memory for the stacks of threads")]
     NoMemory,
-    /// Something is read at an address that a device refuses for its size.
-    #[error("an address that is no multiple of what is read there")]
-    Misaligned,
-    /// Lanes of a warp wait for others that never come.
-    #[error("lanes of a warp wait for others that never come")]
-    Diverged,
+    /// The kernel did what it must not.
+    #[error("{0}")]
+    Fault(Box<Fault>),
+}
+
+#[repr(C)]
+struct RawRegion {
+    start: u64,
+    bytes: u64,
+    written: *const u8,
+}
+
+/// Lines of a launch, at most.
+const LINES_MAX: usize = 32;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawLine {
+    file: [u8; 40],
+    line: u32,
+}
+
+#[repr(C)]
+struct RawLines {
+    count: u32,
+    lines: [RawLine; LINES_MAX],
 }
 
 #[repr(C)]
@@ -50,11 +98,18 @@ struct EmulatedLaunch {
     grid: [c_uint; 3],
     block: [c_uint; 3],
     shared_bytes: c_uint,
-    descending: c_uint,
+    order: c_uint,
+    seed: u64,
+    regions: *const RawRegion,
+    region_count: usize,
+    ignored_file: *const c_char,
+    lines: *mut RawLines,
+    ignored_line: c_uint,
+    is_checked: c_uint,
 }
 
 unsafe extern "C" {
-    fn nestling_emulation_launch(launch: *const EmulatedLaunch) -> c_int;
+    fn nestling_emulation_launch(launch: *const EmulatedLaunch, fault: *mut RawFault) -> c_int;
     fn nestling_emulation_field(
         index: usize,
         field: *mut *const c_char,
@@ -66,35 +121,82 @@ unsafe extern "C" {
 /// Runs a kernel to its end: its parameters, and the address of the word that halts it, or 0.
 ///
 /// # Errors
-/// A launch that no device would take, and lanes that wait for ever.
+/// A launch that no device would take, threads that wait for ever, and what checks find.
 ///
 /// # Safety
 /// Every address among the parameters is that of host memory that the kernel may use as it does.
 pub unsafe fn launch(
     launch: &Launch,
     (params, halt): (&[u8], u64),
-    order: ThreadOrder,
+    run: Run<'_>,
 ) -> Result<(), EmulationError> {
-    let name = CString::new(launch.kernel.name()).map_err(|_| EmulationError::Unknown)?;
+    let (grid, block, shared_bytes) = (launch.grid, launch.block, launch.shared_bytes);
+    // SAFETY: the caller's.
+    unsafe { launch_named(launch.kernel.name(), (grid, block, shared_bytes), (params, halt), run) }
+}
+
+/// [`launch`] of a kernel by its name, with blocks, threads of each, and bytes of shared memory: also those
+/// that have faults (`emulation/faults/`).
+///
+/// # Errors
+/// As [`launch`].
+///
+/// # Safety
+/// As [`launch`].
+pub unsafe fn launch_named(
+    name: &str,
+    (grid, block, shared_bytes): ([u32; 3], [u32; 3], u32),
+    (params, halt): (&[u8], u64),
+    run: Run<'_>,
+) -> Result<(), EmulationError> {
+    let name = CString::new(name).map_err(|_| EmulationError::Unknown)?;
+    let memory = run.checks.map(MemoryMap::list).unwrap_or_default();
+    let region = |region: &memory::Region| RawRegion {
+        start: region.start,
+        bytes: region.bytes,
+        written: region.written.as_ref().map_or(std::ptr::null(), |bits| bits.as_ptr().cast()),
+    };
+    let regions: Vec<RawRegion> = memory.iter().map(region).collect();
+    let (order, seed) = match run.schedule {
+        Schedule::Ascending => (0, 0),
+        Schedule::Descending => (1, 0),
+        Schedule::Random(seed) => (2, seed),
+    };
+    let (ignored_file, ignored_line) = run.ignored.cloned().unwrap_or_default();
+    let ignored_file = CString::new(ignored_file).map_err(|_| EmulationError::Unknown)?;
+    let mut lines = RawLines { count: 0, lines: [RawLine { file: [0; 40], line: 0 }; LINES_MAX] };
     let call = EmulatedLaunch {
         name: name.as_ptr(),
         params: params.as_ptr().cast(),
         params_bytes: params.len(),
         halt: std::ptr::with_exposed_provenance(halt as usize),
-        grid: launch.grid,
-        block: launch.block,
-        shared_bytes: launch.shared_bytes,
-        descending: c_uint::from(order == ThreadOrder::Descending),
+        grid,
+        block,
+        shared_bytes,
+        order,
+        seed,
+        regions: regions.as_ptr(),
+        region_count: regions.len(),
+        ignored_file: run.ignored.map_or(std::ptr::null(), |_| ignored_file.as_ptr()),
+        lines: &mut lines,
+        ignored_line,
+        is_checked: c_uint::from(run.checks.is_some()),
     };
-    // SAFETY: name and parameters outlive the call; the rest is the caller's.
-    match unsafe { nestling_emulation_launch(&call) } {
+    let mut fault = RawFault::NONE;
+    // SAFETY: name, parameters and what is known of memory outlive the call, whose bits are changed as
+    // atomics are; the rest is the caller's.
+    let outcome = unsafe { nestling_emulation_launch(&call, &mut fault) };
+    if let Some(places) = run.lines {
+        let found = &lines.lines[..(lines.count as usize).min(LINES_MAX)];
+        places.borrow_mut().extend(found.iter().map(|raw| (fault::text(&raw.file), raw.line)));
+    }
+    match outcome {
         0 => Ok(()),
         1 => Err(EmulationError::Unknown),
         2 => Err(EmulationError::WrongParams),
         3 => Err(EmulationError::TooLarge),
         4 => Err(EmulationError::NoMemory),
-        6 => Err(EmulationError::Misaligned),
-        _ => Err(EmulationError::Diverged),
+        _ => Err(EmulationError::Fault(Box::new(fault.fault()))),
     }
 }
 

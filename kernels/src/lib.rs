@@ -34,7 +34,9 @@ mod timer;
 
 pub use backend::{CudaBackend, CudaOptions};
 pub use devices::{CudaDeviceChoice, CudaDeviceDescription, CudaDeviceError, device, devices};
-pub use driver::{GraphCounts, HostLaunch};
+pub use driver::{GraphCounts, HostKernels, HostLaunch, MemoryNote};
+#[cfg(feature = "emulation")]
+pub use emulated_device::EmulationOptions;
 pub use encoder::CudaEncoder;
 pub use error::CudaError;
 pub use expert_table::CudaExpertTable;

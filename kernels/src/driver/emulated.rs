@@ -18,15 +18,11 @@ use std::time::Duration;
 use self::history::{Access, History, full_name};
 use self::memory::{Found, Memory};
 use self::queue::{Operation, Queues, Ticket};
-use super::Address;
 use super::commands::{Command, Commands};
 use super::cuda::PinnedBytes;
+use super::{Address, HostLaunch, MemoryNote};
 use crate::error::CudaError;
 use crate::params::Launch;
-
-/// Runs a kernel on the host: blocks and threads as given, parameters at a multiple of 16. Addresses
-/// among them are those of host memory, and so is that of the word that halts it, 0 for none.
-pub type HostLaunch = fn(&Launch, &[u8], u64) -> Result<(), CudaError>;
 
 /// One operation in so many is followed by some that run before anybody waits.
 const EARLY_ONE_IN: u64 = 4;
@@ -238,11 +234,14 @@ impl Emulated {
                 Ok(())
             }
             Work::Copy { name, from, to, bytes } => {
+                self.launch.note(MemoryNote::Written { address: *to, bytes: *bytes });
                 state.copy(operation, name, (*from, *to, *bytes))
             }
             Work::Command(commands, index) => match commands.list().get(*index) {
                 Some(Command::Copy { from, to, bytes }) => {
-                    state.copy(operation, "a copy on the device", (*from, *to, *bytes))
+                    let (from, to, bytes) = (*from, *to, *bytes);
+                    self.launch.note(MemoryNote::Copied { from, to, bytes });
+                    state.copy(operation, "a copy on the device", (from, to, bytes))
                 }
                 Some(Command::Launch(launch, params, halt)) => {
                     let params = (commands.params(*params), *halt);
@@ -270,7 +269,7 @@ impl Emulated {
         let named = |reason| format!("{}: {reason}", full_name(&name, operation.ticket));
         let accesses = reach::of_kernel(&state.memory, launch, (params, halt)).map_err(named)?;
         state.history.add(operation, name.clone(), accesses)?;
-        (self.launch)(launch, params, halt).map_err(|error| named(error.to_string()))
+        self.launch.run(launch, params, halt).map_err(|error| named(error.to_string()))
     }
 
     /// # Errors
@@ -278,7 +277,9 @@ impl Emulated {
     pub fn allocate(&self, what: &'static str, bytes: u64) -> Result<Address, CudaError> {
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         let found = self.state().memory.allocate(what, size);
-        found.ok_or(CudaError::OutOfMemory { what, bytes })
+        let address = found.ok_or(CudaError::OutOfMemory { what, bytes })?;
+        self.launch.note(MemoryNote::Allocated { address, bytes });
+        Ok(address)
     }
 
     /// Gives memory back, which nothing uses any more.
@@ -292,6 +293,7 @@ impl Emulated {
             let Found { what, start, bytes } = found;
             state.by_host(&format!("the release of {what}"), Access { start, bytes, writes: true })
         });
+        self.launch.note(MemoryNote::Freed { address });
         used.and(state.memory.release(address)).map_err(lost)
     }
 
@@ -303,6 +305,8 @@ impl Emulated {
         bytes: usize,
     ) -> Result<PinnedBytes, CudaError> {
         let address = self.allocate(what, bytes as u64)?;
+        // The host writes there without a word.
+        self.launch.note(MemoryNote::Written { address, bytes: bytes as u64 });
         Ok(PinnedBytes::new(address as usize, bytes))
     }
 

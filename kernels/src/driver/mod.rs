@@ -5,9 +5,10 @@
 pub(crate) mod commands;
 pub(crate) mod cuda;
 pub(crate) mod emulated;
+mod host;
 mod memory;
 
-pub use self::emulated::HostLaunch;
+pub use self::host::{HostKernels, HostLaunch, MemoryNote};
 pub(crate) use self::memory::{DeviceMemory, PinnedMemory};
 
 use std::sync::atomic::{AtomicU64, Ordering};

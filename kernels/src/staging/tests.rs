@@ -27,7 +27,7 @@ struct Device {
 impl Device {
     /// With room for one block in memory of the host.
     fn new(seed: u64) -> Self {
-        let driver = Driver::emulated(no_kernel, None);
+        let driver = Driver::emulated(Arc::new(no_kernel), None);
         driver.reorder(seed);
         // Whoever asks is never told.
         driver.delay_copies(u64::MAX);
@@ -198,7 +198,7 @@ fn transfers_that_nobody_waited_for_are_done_before_their_memory_goes() {
 #[test]
 fn tables_and_memory_that_is_retired_stay_until_commands_are_done() {
     for seed in 0..SEEDS {
-        let driver = Driver::emulated(no_kernel, None);
+        let driver = Driver::emulated(Arc::new(no_kernel), None);
         driver.reorder(seed);
         let mut recorder = Recorder::new(&driver, 0, 4096).unwrap();
         let out = driver.allocate("activations", 64 * 256).unwrap();

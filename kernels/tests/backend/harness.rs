@@ -2,27 +2,45 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use nestling_cuda::{CudaBackend, CudaOptions};
+use nestling_cuda::emulation::{Line, Schedule};
+use nestling_cuda::{CudaBackend, CudaOptions, EmulationOptions};
 
 pub use super::values::{EPSILON, buffer, expect_close, expect_rows_close, noise, read};
 
-/// An emulated device with the order of its streams drawn by NESTLING_TEST_SEED, which a test that fails tells.
-fn reordered(device: CudaBackend) -> CudaBackend {
-    let seed = std::env::var("NESTLING_TEST_SEED").ok().map_or(0, |seed| seed.parse().unwrap());
-    eprintln!("NESTLING_TEST_SEED={seed}");
-    device.reorder(seed);
-    device
+/// What random schedules and orders of streams of the emulated device are drawn from, unless NESTLING_TEST_SEED has another
+/// number.
+const SEED: u64 = 1;
+
+/// The barrier that kernels are to lack: `.ci/barriers` expects tests to fail then.
+fn ignored() -> Option<Line> {
+    let given = std::env::var("NESTLING_TEST_WITHOUT").ok()?;
+    let (file, line) = given.split_once(':').unwrap();
+    Some((file.into(), line.parse().unwrap()))
 }
 
-/// A backend on a device of its own. Without a GPU that is said loudly, and an error where
+fn seed() -> u64 {
+    let given = std::env::var("NESTLING_TEST_SEED").ok();
+    given.map_or(SEED, |seed| seed.parse().unwrap())
+}
+
+/// A backend on a device of its own: an emulated one looks at every access of kernels. Without a GPU that is said loudly, and an error where
 /// NESTLING_TEST_CUDA is set.
 pub fn own_device() -> Option<CudaBackend> {
     match CudaBackend::open(&CudaOptions::default()) {
         Ok(backend) => Some(backend),
         Err(error) => {
             assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
-            eprintln!("SKIPPED on a GPU, only emulated: {error}");
-            Some(reordered(CudaBackend::emulated().unwrap()))
+            let schedule = Schedule::Random(seed());
+            eprintln!("SKIPPED on a GPU, only emulated, {schedule:?}: {error}");
+            let options = EmulationOptions {
+                schedule,
+                is_checked: true,
+                ignored: ignored(),
+                ..EmulationOptions::default()
+            };
+            let device = CudaBackend::emulated_as(options).unwrap();
+            device.reorder(seed());
+            Some(device)
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use nestling_cuda::{CudaBackend, CudaOptions};
+use nestling_cuda::emulation::Schedule;
+use nestling_cuda::{CudaBackend, CudaOptions, EmulationOptions};
 use nestling_engine::backend::Backend;
 
 /// What is tested.
@@ -15,10 +16,24 @@ pub fn device() -> Option<Gpu> {
     opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
 }
 
-/// An emulated device with the order of its streams drawn by NESTLING_TEST_SEED, which a test that fails tells.
-fn reordered(device: CudaBackend) -> CudaBackend {
-    let seed = std::env::var("NESTLING_TEST_SEED").ok().map_or(0, |seed| seed.parse().unwrap());
-    eprintln!("NESTLING_TEST_SEED={seed}");
+/// What random schedules of the emulated device are drawn from, unless NESTLING_TEST_SEED has another
+/// number.
+const SEED: u64 = 1;
+
+/// An emulated device that runs threads and blocks in random order; where NESTLING_TEST_CHECKED is set it
+/// looks at every access of kernels, which takes its time.
+fn emulated(vram_budget: Option<u64>) -> EmulationOptions {
+    let given = std::env::var("NESTLING_TEST_SEED").ok();
+    let seed = given.map_or(SEED, |seed| seed.parse().unwrap());
+    let is_checked = std::env::var_os("NESTLING_TEST_CHECKED").is_some();
+    let schedule = Schedule::Random(seed);
+    EmulationOptions { schedule, is_checked, vram_budget, ..EmulationOptions::default() }
+}
+
+/// An emulated device whose streams run in an order drawn by the same number.
+fn emulated_as(options: EmulationOptions) -> Gpu {
+    let Schedule::Random(seed) = options.schedule else { unreachable!() };
+    let device = CudaBackend::emulated_as(options).unwrap();
     device.reorder(seed);
     device
 }
@@ -30,8 +45,9 @@ pub fn own_device() -> Option<Gpu> {
         Ok(backend) => Some(backend),
         Err(error) => {
             assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
-            eprintln!("SKIPPED on a GPU, only emulated: {error}");
-            Some(reordered(CudaBackend::emulated().unwrap()))
+            let options = emulated(None);
+            eprintln!("SKIPPED on a GPU, only emulated, {:?}: {error}", options.schedule);
+            Some(emulated_as(options))
         }
     }
 }
@@ -51,6 +67,6 @@ pub fn limited_device(bytes: u64) -> Gpu {
     let options = CudaOptions { vram_budget: Some(bytes), ..CudaOptions::default() };
     CudaBackend::open(&options).unwrap_or_else(|error| {
         assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
-        reordered(CudaBackend::emulated_within(bytes).unwrap())
+        emulated_as(emulated(Some(bytes)))
     })
 }

@@ -29,7 +29,7 @@ fn found(x: &[f32], cols: usize, among: u32, part_cols: u32) -> Vec<u32> {
 /// Ties, nothing but the least number, columns that do not count, and values that are not finite, there and
 /// elsewhere.
 #[test]
-fn the_first_of_the_largest_is_found() {
+pub fn the_first_of_the_largest_is_found() {
     let (rows, cols, among) = (7, 1000, 900);
     let mut x = noise(rows * cols, 7);
     x[cols + 700] = 2.0;

@@ -133,7 +133,7 @@ impl Case {
 }
 
 #[test]
-fn splits_give_the_bits_of_whole_rows() {
+pub fn splits_give_the_bits_of_whole_rows() {
     for kind in 0..3 {
         let case = Case { dim: 24, prefix: 0, kind, positions: 700 };
         case.check(u32::MAX, kind == 1);

@@ -141,7 +141,7 @@ impl Case {
 }
 
 #[test]
-fn uses_of_one_expert_at_one_level_are_one_block() {
+pub fn uses_of_one_expert_at_one_level_are_one_block() {
     let rows: [&[u32]; 4] = [&[0, 3], &[3, 5], &[1, 3], &[3, 4]];
     let found = Case::new(&rows, &[2, 4, 2, 2]).check(&[2, 2, 4, 4, 2, 2, 2, 2]);
     assert_eq!(found.notes, rows.concat());
@@ -149,7 +149,7 @@ fn uses_of_one_expert_at_one_level_are_one_block() {
 }
 
 #[test]
-fn a_level_that_is_not_there_halts_and_is_noted() {
+pub fn a_level_that_is_not_there_halts_and_is_noted() {
     for (held, halts) in [([5, 0, 5, 3, 0, 5], false), ([5, 0, 5, 2, 0, 5], true)] {
         let mut case = Case::new(&[&[0, 3], &[3, 5]], &[2, 0]);
         case.held = held;
@@ -160,7 +160,7 @@ fn a_level_that_is_not_there_halts_and_is_noted() {
 }
 
 #[test]
-fn levels_go_by_weight() {
+pub fn levels_go_by_weight() {
     let mut case = Case::new(&[&[0, 3], &[2, 3], &[3, 5]], &[0, 0, 0]);
     case.weights = vec![0.4, -0.2, f32::NAN, 0.1, 0.09, 3.0];
     let bits = |least: [f32; 3]| [least[0].to_bits(), least[1].to_bits(), least[2].to_bits()];
@@ -177,7 +177,7 @@ fn levels_go_by_weight() {
 }
 
 #[test]
-fn more_uses_than_threads() {
+pub fn more_uses_than_threads() {
     let rows: Vec<[u32; 2]> = (0..200u32).map(|row| [row % 3, 3 + row % 3]).collect();
     let rows: Vec<&[u32]> = rows.iter().map(|row| row.as_slice()).collect();
     let levels: Vec<u32> = (0..200).map(|row| row / 7 % 5).collect();

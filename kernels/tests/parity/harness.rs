@@ -1,44 +1,122 @@
 //! Kernels run by the host, on vectors of the host.
 #![expect(unsafe_code, reason = "kernels take addresses")]
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use bytemuck::bytes_of;
-use nestling_cuda::emulation::{ThreadOrder, launch};
+use nestling_cuda::emulation::{
+    EmulationError, Line, MemoryMap, Run, Schedule, launch, launch_named,
+};
 use nestling_cuda::params::{KernelParams, Launch};
 
 /// Half the distance from 1 to the next f32.
 pub const EPSILON: f32 = f32::EPSILON / 2.0;
 
-/// The address of the first element.
-pub fn address<T>(values: &[T]) -> u64 {
-    values.as_ptr() as u64
+/// What random schedules are drawn from, unless NESTLING_TEST_SEED has another number.
+const SEED: u64 = 1;
+
+thread_local! {
+    /// The vectors of a test that kernels are given: nothing else is theirs.
+    static MEMORY: RefCell<MemoryMap> = RefCell::default();
+    /// Barriers, while they are left out one by one.
+    static BARRIERS: RefCell<Option<Barriers>> = const { RefCell::new(None) };
 }
 
-/// Runs a kernel, with the threads between two barriers in one order or the other.
-fn run(shape: &Launch, params: &impl KernelParams, order: ThreadOrder) {
-    let name = shape.kernel.name();
-    assert!(!shape.is_empty(), "{name}: nothing was started");
-    // SAFETY: tests give addresses of vectors that live on, as long as the shapes say.
-    let outcome = unsafe { launch(shape, (bytes_of(params), 0), order) };
-    outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
+/// The address of the first element, from which a kernel may read all.
+pub fn address<T>(values: &[T]) -> u64 {
+    let first = values.as_ptr() as u64;
+    MEMORY.with_borrow(|memory| memory.filled(first, size_of_val(values) as u64));
+    first
+}
+
+/// The seed of random schedules.
+pub fn seed() -> u64 {
+    let given = std::env::var("NESTLING_TEST_SEED").ok();
+    given.map_or(SEED, |seed| seed.parse().unwrap())
+}
+
+/// Runs a kernel in some way, with every access looked at or none.
+fn run(
+    shape: &Launch,
+    params: &impl KernelParams,
+    (run, is_checked): (Run<'_>, bool),
+) -> Result<(), EmulationError> {
+    assert!(!shape.is_empty(), "{}: nothing was started", shape.kernel.name());
+    MEMORY.with_borrow(|memory| {
+        let run = Run { checks: is_checked.then_some(memory), ..run };
+        // SAFETY: tests give addresses of vectors that live on, as long as the shapes say.
+        unsafe { launch(shape, (bytes_of(params), 0), run) }
+    })
+}
+
+/// Runs a kernel by its name, with so many blocks, threads of each and bytes of shared memory, on vectors
+/// whose addresses are among the parameters.
+pub fn run_named(
+    name: &str,
+    shape: ([u32; 3], [u32; 3], u32),
+    params: &[u8],
+    run: Run<'_>,
+) -> Result<(), EmulationError> {
+    // SAFETY: as above; what is beyond the vectors is found by the checks before it is used.
+    unsafe { launch_named(name, shape, (params, 0), run) }
 }
 
 /// What a kernel leaves of two vectors, whose addresses its parameters are made of: the same, whichever
-/// order threads run in.
+/// order threads and blocks run in, and without an access that it must not make.
 pub fn outcomes<P: KernelParams, A: Copy, B: Copy>(
     (a, b): (&[A], &[B]),
     params: impl Fn(u64, u64) -> (Launch, P),
 ) -> (Vec<A>, Vec<B>) {
-    let run = |order| {
+    let outcome = |how: Run<'_>, is_checked| {
         let (mut a, mut b) = (a.to_vec(), b.to_vec());
-        let (shape, params) = params(a.as_mut_ptr() as u64, b.as_mut_ptr() as u64);
-        run(&shape, &params, order);
-        (shape.kernel.name(), a, b)
+        let (to_a, to_b) = (a.as_mut_ptr() as u64, b.as_mut_ptr() as u64);
+        address(&a);
+        address(&b);
+        let (shape, params) = params(to_a, to_b);
+        let done = run(&shape, &params, (how, is_checked));
+        MEMORY.with_borrow(|memory| [to_a, to_b].map(|first| memory.freed(first)));
+        done.map(|()| (a, b)).map_err(|error| format!("{}: {error}", shape.kernel.name()))
     };
-    let (name, a, b) = run(ThreadOrder::Ascending);
-    let (_, other_a, other_b) = run(ThreadOrder::Descending);
-    let same = bits(&a) == bits(&other_a) && bits(&b) == bits(&other_b);
-    assert!(same, "{name}: depends on the order of threads");
-    (a, b)
+    let first = outcome(Run::default(), false).unwrap_or_else(|error| panic!("{error}"));
+    let is_same = |found: &(Vec<A>, Vec<B>)| {
+        bits(&first.0) == bits(&found.0) && bits(&first.1) == bits(&found.1)
+    };
+    let checked = [Schedule::Ascending, Schedule::Random(seed())].map(|order| (order, true));
+    for (schedule, is_checked) in [(Schedule::Descending, false)].into_iter().chain(checked) {
+        let found = outcome(Run { schedule, ..Run::default() }, is_checked);
+        let found = found.unwrap_or_else(|error| panic!("{error} ({schedule:?})"));
+        assert!(is_same(&found), "the result depends on the order of threads ({schedule:?})");
+    }
+    leave_out_barriers(|how| outcome(how, true).is_ok_and(|found| is_same(&found)));
+    first
+}
+
+/// Lines of barriers that were met, and those without which a kernel was found at fault.
+type Barriers = (BTreeSet<Line>, BTreeSet<Line>);
+
+/// What is done, and again with each of its barriers left out.
+pub fn barriers_of(act: impl FnOnce()) -> Barriers {
+    BARRIERS.with_borrow_mut(|barriers| *barriers = Some(Barriers::default()));
+    act();
+    BARRIERS.with_borrow_mut(Option::take).unwrap()
+}
+
+/// Leaves out every barrier that nothing is known of yet, if that is asked for; `is_right` says what came out.
+fn leave_out_barriers(is_right: impl Fn(Run<'_>) -> bool) {
+    let Some((mut met, mut needed)) = BARRIERS.with_borrow_mut(Option::take) else { return };
+    let lines = RefCell::default();
+    assert!(is_right(Run { lines: Some(&lines), ..Run::default() }));
+    for line in lines.into_inner() {
+        let is_needed =
+            |schedule| !is_right(Run { schedule, ignored: Some(&line), ..Run::default() });
+        let schedules = [Schedule::Ascending, Schedule::Descending, Schedule::Random(seed())];
+        if !needed.contains(&line) && schedules.into_iter().any(is_needed) {
+            needed.insert(line.clone());
+        }
+        met.insert(line);
+    }
+    BARRIERS.with_borrow_mut(|barriers| *barriers = Some((met, needed)));
 }
 
 /// [`outcomes`] with one vector.

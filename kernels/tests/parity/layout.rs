@@ -34,7 +34,7 @@ fn every_file_is_embedded() {
 
 /// What a device refuses is an error of the emulation, too.
 #[test]
-#[should_panic(expected = "no multiple of what is read there")]
+#[should_panic(expected = "a misaligned access")]
 fn addresses_are_multiples_of_what_is_read_there() {
     let (values, tokens) = ([0f32; 2], [0u32]);
     let row_scales = address(&values) + 2;

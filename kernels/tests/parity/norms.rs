@@ -40,7 +40,7 @@ fn rms_norm(rows: usize, cols: usize, adds: bool) {
 }
 
 #[test]
-fn rows_are_normed_as_on_the_cpu() {
+pub fn rows_are_normed_as_on_the_cpu() {
     for (rows, cols) in [(1, 1), (3, 31), (2, 257), (5, 1000), (1, 2048)] {
         rms_norm(rows, cols, false);
         rms_norm(rows, cols, true);
@@ -49,7 +49,7 @@ fn rows_are_normed_as_on_the_cpu() {
 
 /// What is normed and quantized at once has the bits of one after the other.
 #[test]
-fn normed_rows_in_int8_are_those_quantized_afterwards() {
+pub fn normed_rows_in_int8_are_those_quantized_afterwards() {
     for (rows, cols) in [(1, 1), (3, 40), (2, 257), (1, 2048)] {
         let (x, weight) = (noise(rows * cols, 1), noise(cols, 2));
         let groups = rows * cols.div_ceil(32);

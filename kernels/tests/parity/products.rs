@@ -127,7 +127,7 @@ impl Case {
 const SHAPES: [(usize, usize); 5] = [(16, 32), (17, 40), (3, 200), (60, 600), (21, 4200)];
 
 #[test]
-fn one_row_at_all_levels_in_one_launch() {
+pub fn one_row_at_all_levels_in_one_launch() {
     for forms in [[Form::Tiled, Form::Merged], [Form::Merged, Form::Tiled]] {
         for shape in SHAPES {
             let mut case = Case::new(forms, shape, &Level::ALL);
@@ -141,7 +141,7 @@ fn one_row_at_all_levels_in_one_launch() {
 }
 
 #[test]
-fn some_rows_at_all_levels_in_one_launch() {
+pub fn some_rows_at_all_levels_in_one_launch() {
     for pairs in [2, 3, MATVEC_PAIRS_MAX as usize] {
         for shape in SHAPES {
             let mut case = Case::new([Form::Tiled, Form::Merged], shape, &Level::ALL);
@@ -152,7 +152,7 @@ fn some_rows_at_all_levels_in_one_launch() {
 }
 
 #[test]
-fn many_rows_at_all_levels_in_one_launch() {
+pub fn many_rows_at_all_levels_in_one_launch() {
     for pairs in [1, 9, MATMUL_PAIRS_MAX as usize] {
         for shape in [(16, 32), (17, 40), (75, 200), (21, 1060)] {
             let mut case = Case::new([Form::Merged, Form::Tiled], shape, &Level::ALL);
@@ -167,7 +167,7 @@ fn many_rows_at_all_levels_in_one_launch() {
 }
 
 #[test]
-fn rows_that_lie_one_after_another_at_all_levels() {
+pub fn rows_that_lie_one_after_another_at_all_levels() {
     for (pairs, shape) in [(1, (17, 40)), (3, (5, 1100))] {
         let mut case = Case::new([Form::RowMajor; 2], shape, &Level::ALL);
         case.pairs = pairs;
@@ -177,7 +177,7 @@ fn rows_that_lie_one_after_another_at_all_levels() {
 
 /// Gates and ups of one row each, joined and quantized at once: the bits of one after the other.
 #[test]
-fn gates_and_ups_are_joined_as_on_the_cpu() {
+pub fn gates_and_ups_are_joined_as_on_the_cpu() {
     let levels = [Level::L2, Level::L3, Level::L4, Level::L6, Level::L8];
     for (width, cols, is_rotated) in
         [(16, 32, false), (40, 200, false), (96, 600, true), (33, 4200, false)]

@@ -34,7 +34,7 @@ struct Device {
 
 impl Device {
     fn new(seed: u64) -> Self {
-        let driver = Driver::emulated(double, None);
+        let driver = Driver::emulated(Arc::new(double), None);
         driver.reorder(seed);
         let mut pinned = driver.allocate_pinned("transfers", BYTES).unwrap();
         pinned.write(0, &[3; BYTES]);
