@@ -16,7 +16,6 @@
 struct Found {
     // What uses have in common that are computed together.
     u32 keys[USES_MAX];
-    u32 is_missing;
 };
 
 DEVICE u32 level_of(const ExpertBlocksParams& params, u32 use, u32 expert) {
@@ -70,10 +69,7 @@ DEVICE void put_use(const ExpertBlocksParams& params, const Found& found, u32 us
 
 KERNEL(THREADS, expert_blocks, ExpertBlocksParams) {
     SHARED(Found, found);
-    if (threadIdx.x == 0) {
-        found.is_missing = 0;
-    }
-    __syncthreads();
+    bool is_missing = false;
     for (u32 use = threadIdx.x; use < params.uses; use += THREADS) {
         u32 chosen = params.ids[use];
         // A router chooses none that there is not.
@@ -81,15 +77,13 @@ KERNEL(THREADS, expert_blocks, ExpertBlocksParams) {
         u32 level = level_of(params, use, expert);
         found.keys[use] = expert * 8 + level;
         params.notes[use] = chosen | (params.least ? (level + 1) << 16 : 0);
-        if (level < LEVELS && params.entries[expert].levels <= level) {
-            found.is_missing = 1;
-        }
+        is_missing |= level < LEVELS && params.entries[expert].levels <= level;
     }
-    __syncthreads();
+    is_missing = __syncthreads_or(is_missing);
     for (u32 use = threadIdx.x; use < params.uses; use += THREADS) {
         put_use(params, found, use);
     }
-    if (threadIdx.x == 0 && found.is_missing) {
+    if (threadIdx.x == 0 && is_missing) {
         *params.halt = params.call;
     }
 }
