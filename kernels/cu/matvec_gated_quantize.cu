@@ -11,7 +11,9 @@ KERNEL(2 * MATVEC_THREADS, matvec_gated_quantize, GatedProductParams) {
     u32 team = threadIdx.x / MATVEC_THREADS, thread = thread_of_team();
     MatvecTask task;
     MatvecRows rows;
-    if (!task_of(params.products, 2 * blockIdx.y + team, task, rows) || task.level == NO_LEVEL) {
+    bool has_task = task_of(params.products, 2 * blockIdx.y + team, task, rows) && task.level != NO_LEVEL;
+    // One without the other computes nothing.
+    if (__syncthreads_or(!has_task)) {
         return;
     }
     u32 row = task.tile * 16 + thread;

@@ -183,6 +183,7 @@ fn every_barrier_is_needed() {
         products::some_rows_at_all_levels_in_one_launch();
         products::many_rows_at_all_levels_in_one_launch();
         products::gates_and_ups_are_joined_as_on_the_cpu();
+        products::a_gate_without_its_up_computes_nothing();
     });
     assert!(met.len() > 15, "{met:?}");
     let not_needed: Vec<_> = met.difference(&needed).map(|(file, _)| file.as_str()).collect();

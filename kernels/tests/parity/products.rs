@@ -237,3 +237,35 @@ pub fn gates_and_ups_are_joined_as_on_the_cpu() {
         assert_eq!(found, quantized(&joined, width, is_rotated), "{width}, {cols}");
     }
 }
+
+/// A gate whose up has no level computes nothing, and none of its threads waits for those of the up.
+#[test]
+pub fn a_gate_without_its_up_computes_nothing() {
+    let held = HeldMatrix::new(weights(Form::Tiled, 32, 32, 7));
+    let matrix = held.params();
+    let (values, scales) = quantized(&noise(32, 9), 32, false);
+    let block = |level| Block {
+        matrix: address(std::slice::from_ref(&matrix)),
+        level,
+        pairs: 1,
+        end_row: 32,
+        ..Block::default()
+    };
+    let (blocks, pairs) = ([block(Level::L4.index() as u32), block(15)], [Pair::default()]);
+    let before = (vec![5i8; 32], vec![2f32]);
+    let found = outcomes((&before.0, &before.1), |to, to_scales| {
+        let products = ProductParams {
+            blocks: address(&blocks),
+            pairs: address(&pairs),
+            x_values: address(&values),
+            x_scales: address(&scales),
+            x_groups: 1,
+            tiles_per_block: GATED_TILES,
+            ..ProductParams::default()
+        };
+        let (values, scales) = (to, to_scales);
+        let params = GatedProductParams { products, values, scales, ..Default::default() };
+        (params.launch(1, 2), params)
+    });
+    assert_eq!(found, before);
+}
