@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use nestling_engine::device::WorkRates;
+
 use super::{PIECE_BYTES, PIECES, Staging};
 use crate::driver::{Address, DeviceMemory, Driver, Event, Stream};
 use crate::error::CudaError;
@@ -200,7 +202,7 @@ fn tables_and_memory_that_is_retired_stay_until_commands_are_done() {
     for seed in 0..SEEDS {
         let driver = Driver::emulated(Arc::new(no_kernel), None);
         driver.reorder(seed);
-        let mut recorder = Recorder::new(&driver, 0, 4096).unwrap();
+        let mut recorder = Recorder::new(&driver, 0, (4096, WorkRates::UNWATCHED)).unwrap();
         let out = driver.allocate("activations", 64 * 256).unwrap();
         for at in 0..64u8 {
             recorder.begin_operation().unwrap();

@@ -5,9 +5,9 @@ use crate::failure::{Failure, Result};
 use crate::speed::Machine;
 use crate::subject::Subject;
 use nestling::engine::kv_cache::PAGE_POSITIONS;
-use nestling_plan::plan::{DEFAULT_SKEW, Demand, Forecast, LevelMix, forecast};
 use nestling::engine::{EngineError, MemoryPlan, ModelOptions, PlannedResidence};
 use nestling::formats::Level;
+use nestling_plan::plan::{DEFAULT_SKEW, Demand, Forecast, LevelMix, forecast};
 use serde_json::Value;
 
 /// Most tokens of context that a forecast is for.
