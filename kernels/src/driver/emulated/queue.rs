@@ -83,7 +83,7 @@ impl Queues {
 
     /// One in so many times.
     pub fn is_drawn(&mut self, one_in: u64) -> bool {
-        self.random.next_u64() % one_in == 0
+        self.random.next_u64().is_multiple_of(one_in)
     }
 
     /// A number below.
