@@ -227,3 +227,44 @@ fn bytes_that_are_written_in_front_of_memory_are_found() {
         Ok(())
     });
 }
+
+/// Which read a process of its own makes, and dies of.
+#[cfg(unix)]
+const OUTSIDE: &str = "NESTLING_TEST_OUTSIDE";
+
+#[cfg(unix)]
+#[test]
+fn who_reads_beside_memory_or_where_it_was_goes_no_further() {
+    use std::os::unix::process::ExitStatusExt;
+
+    if let Ok(what) = std::env::var(OUTSIDE) {
+        let Device { memory, driver, .. } = Device::new(0);
+        let start = memory.address() as usize;
+        // SAFETY: asks for a number.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap();
+        let at = match what.as_str() {
+            "inside" => start + BYTES - 1,
+            "behind" => start + BYTES,
+            // The page before the one that it begins in.
+            "in front" => start / page * page - 1,
+            _ => {
+                drop(memory);
+                start
+            }
+        };
+        let at = std::ptr::with_exposed_provenance::<u8>(at);
+        // SAFETY: nobody shares this process, which is to end here unless the byte is there.
+        let byte = unsafe { at.read_volatile() };
+        assert!(byte == 0xff && driver.check().is_ok());
+        return;
+    }
+    let segv = Some(libc::SIGSEGV);
+    let name = std::thread::current().name().unwrap().to_owned();
+    for (what, signal) in
+        [("inside", None), ("behind", segv), ("in front", segv), ("released", segv)]
+    {
+        let mut process = std::process::Command::new(std::env::current_exe().unwrap());
+        process.args([name.as_str(), "--exact"]).env(OUTSIDE, what);
+        assert_eq!(process.output().unwrap().status.signal(), signal, "{what}");
+    }
+}
