@@ -88,7 +88,6 @@ DEVICE void make_scores(const RouteParams& params, RouteShared& shared) {
     }
     __syncthreads();
     float sum = params.is_sigmoid ? 1.0f : sum_of_scores(params, shared);
-    __syncthreads();
     for (u32 expert = threadIdx.x; expert < params.experts; expert += THREADS) {
         float score = shared.scores[expert];
         score = params.is_sigmoid ? score : score / sum;
