@@ -29,6 +29,15 @@
 #define WARP 32u
 #define FULL_WARP 0xffffffffu
 
+// What a function that waits for others is called with: errors of the emulation name the line that calls it.
+#ifdef NESTLING_EMULATION
+#define CALLER EMULATION_CALLER
+#define CALLER_LINE file, line
+#else
+#define CALLER
+#define CALLER_LINE
+#endif
+
 // Shared memory of a block: one thing, so many, or what the launch has room for.
 #ifdef NESTLING_EMULATION
 #define KERNEL_FUNCTION static
@@ -54,9 +63,9 @@
 // A barrier of its own for so many threads of a block. Both are numbers in the instruction, so that a block
 // takes no more barriers than it names.
 template <u32 BARRIER, u32 THREADS>
-DEVICE void wait_at_barrier() {
+DEVICE void wait_at_barrier(CALLER) {
 #ifdef NESTLING_EMULATION
-    emulation::wait_at_barrier(BARRIER, THREADS, false, {__FILE__, __LINE__});
+    emulation::wait_at_barrier(BARRIER, THREADS, false, {CALLER_LINE});
 #else
     asm volatile("bar.sync %0, %1;" : : "n"(BARRIER), "n"(THREADS) : "memory");
 #endif

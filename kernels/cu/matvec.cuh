@@ -15,13 +15,13 @@
 DEVICE u32 thread_of_team() { return threadIdx.x % MATVEC_THREADS; }
 
 template <u32 TEAMS>
-DEVICE void wait_for_team() {
+DEVICE void wait_for_team(CALLER) {
     if (TEAMS == 1) {
-        __syncthreads();
+        __syncthreads(CALLER_LINE);
     } else if (threadIdx.x < MATVEC_THREADS) {
-        wait_at_barrier<1, MATVEC_THREADS>();
+        wait_at_barrier<1, MATVEC_THREADS>(CALLER_LINE);
     } else {
-        wait_at_barrier<2, MATVEC_THREADS>();
+        wait_at_barrier<2, MATVEC_THREADS>(CALLER_LINE);
     }
 }
 
