@@ -16,7 +16,7 @@ use crate::params::Launch;
 pub struct EmulationOptions {
     /// In which order threads and blocks run. Of one seed each kernel gets an order of its own.
     pub schedule: Schedule,
-    /// Whether every access of a kernel is looked at: some ten times slower.
+    /// Whether every access of a kernel is looked at, which takes three to four times as long.
     pub is_checked: bool,
     /// Bytes of memory that may be used; all that there are by default.
     pub vram_budget: Option<u64>,
