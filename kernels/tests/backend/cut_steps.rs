@@ -6,8 +6,8 @@ use nestling_engine::driver::block_on;
 use nestling_engine::weights::ActivationMode;
 use nestling_formats::Level;
 
-use crate::harness::{buffer, noise, own_device, read};
-use crate::matrices::{Form, linear, weights};
+use super::harness::{buffer, noise, own_device, read};
+use super::matrices::{Form, linear, weights};
 
 const ROWS: usize = 300;
 const COLS: usize = 64;

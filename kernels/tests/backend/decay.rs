@@ -6,7 +6,7 @@ use nestling_engine::cpu::Cpu;
 use nestling_engine::recurrent::{StateId, StateShape, StateTrack};
 use nestling_formats::{DeltaNetConfig, Level};
 
-use crate::harness::{buffer, device};
+use super::harness::{buffer, device};
 
 /// Heads of one element each, all of which begin at 1 and decay once.
 const SHAPE: DeltaNetConfig = DeltaNetConfig {

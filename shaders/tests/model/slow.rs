@@ -5,7 +5,7 @@ use nestling_engine::backend::BackendCounters;
 use nestling_engine::runner::ModelRunner;
 use nestling_engine::weights::ActivationMode::Int8;
 
-use crate::common::{converted, own_device, step};
+use super::common::{converted, own_device, step};
 
 /// Bits of logits of some steps of few rows and of many, and what the device did for them.
 fn bits(runner: &mut dyn ModelRunner, tokens: &[u32]) -> (Vec<u32>, BackendCounters) {
