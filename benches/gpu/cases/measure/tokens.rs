@@ -16,9 +16,9 @@ use nestling_engine::model::{Runner, RunnerOptions};
 use nestling_engine::reads::ReadOptions;
 use nestling_engine::residency::ExpertTable;
 use nestling_engine::runner::ModelRunner;
-use nestling_engine::synthetic::{SyntheticOptions, SyntheticShape, write_synthetic_store};
 use nestling_formats::Level;
 use nestling_formats::store::Store;
+use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, write_synthetic_store};
 use serde_json::{Value, json};
 
 use super::device::{Measured, Measurement, is_dry, median, name, tell};
