@@ -169,8 +169,7 @@ DEVICE void gather_page(const AttendParams& params, const AttendBlock& block, co
             }
 #pragma unroll
             for (u32 h = 0; h < HEADS_AT_ONCE; h++) {
-                // What is computed for heads that are not there is not kept.
-                float weight = shared.weights[first + h < block.heads ? first + h : first][position];
+                float weight = shared.weights[first + h][position];
 #pragma unroll
                 for (u32 i = 0; i < each; i++) {
                     sums[h][i] = fused(weight, value.elements[i], sums[h][i]);
@@ -201,6 +200,11 @@ DEVICE void attend_pages(const AttendParams& params, const AttendBlock& block, u
     }
     for (u32 i = threadIdx.x; i < block.heads * params.value_dim; i += ATTEND_THREADS) {
         block.gathered[i] = 0.0f;
+    }
+    // Heads are gathered HEADS_AT_ONCE together: those that are not there have no weight.
+    u32 heads = (block.heads + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE * HEADS_AT_ONCE;
+    for (u32 i = block.heads * PAGE_POSITIONS + threadIdx.x; i < heads * PAGE_POSITIONS; i += ATTEND_THREADS) {
+        shared.weights[i / PAGE_POSITIONS][i % PAGE_POSITIONS] = 0.0f;
     }
     __syncthreads();
     for (u32 page = split * SPLIT_PAGES; page < (split + 1) * SPLIT_PAGES; page++) {

@@ -201,7 +201,7 @@ ACCESSES = [
     Access(
         "attention: weight of a position",
         "attend.cuh",
-        ("float weight = shared.weights[first + h < block.heads ? first + h : first][position];",),
+        ("float weight = shared.weights[first + h][position];",),
         1,
         fixed(4, lambda _: 0),
     ),
