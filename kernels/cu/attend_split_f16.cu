@@ -2,4 +2,4 @@
 
 #include "attend.cuh"
 
-KERNEL(ATTEND_THREADS, attend_split_f16, AttendParams) { attend_split<KV_F16>(params); }
+KERNEL_OF_MANY_REGISTERS(ATTEND_THREADS, attend_split_f16, AttendParams) { attend_split<KV_F16>(params); }
