@@ -246,7 +246,10 @@ pub fn softcap(x: &mut [f32], cap: f32) {
 #[inline(always)]
 pub fn hadamard(x: &mut [f32]) {
     let (groups, _) = x.as_chunks_mut::<{ nested::GROUP }>();
-    groups.iter_mut().for_each(nested::hadamard);
+    // A loop and no adapter: one that is not inlined would lose the caller's instruction set.
+    for group in groups {
+        nested::hadamard(group);
+    }
 }
 
 /// `out = (x / sqrt(mean(x²) + epsilon)) * weight`, all of one length.
