@@ -5,7 +5,7 @@
 
 formats/src/config/defaults.json    for every `model_type`: `absent`, the values of absent keys (a key
     whose default is null is not there), and `not_null`, keys that must not be null
-formats/tests/data/absent_keys.json for every tiny checkpoint of engine/tests/data/families and every
+formats/tests/data/absent_keys.json for every tiny checkpoint of engine/runtime/tests/data/families and every
     key of its configuration: the keys that change in the configuration as transformers writes it when
     that one is left out, or null where transformers refuses what is left
 

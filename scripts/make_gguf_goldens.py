@@ -6,7 +6,7 @@
 SOURCES is llama.cpp's source tree (for convert_hf_to_gguf.py, which the gguf package lacks; the
 source package of llama-cpp-python has it), `llama-quantize` is its quantizer. Each model is a family
 of scripts/families with sizes that blocks of 32 or 256 divide, seeded random weights, the tokenizer
-of tiny-qwen3-moe, converted and quantized. In engine/tests/data/gguf:
+of tiny-qwen3-moe, converted and quantized. In engine/runtime/tests/data/gguf:
 
 NAME.gguf           the model
 NAME.json           tokens: what is run; texts: with the ids that llama.cpp gives, special tokens read

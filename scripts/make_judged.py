@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the small set of judged configurations, engine/tests/data/judged/FAMILY.json.
+"""Writes the small set of judged configurations, engine/runtime/tests/data/judged/FAMILY.json.
 
     python3 scripts/make_judged.py [--binary FILE] [FAMILY ...]
 

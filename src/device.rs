@@ -4,10 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use nestling_engine::cpu::Cpu;
-use nestling_engine::{
-    Backend, CancelToken, Engine, EngineError, Model, ModelOptions, ModelSource, OpenProgress,
-};
+use nestling_core::{Backend, CancelToken, EngineError};
+use nestling_cpu::Cpu;
+use nestling_runtime::{Engine, Model, ModelOptions, ModelSource, OpenProgress};
 
 #[cfg(feature = "cuda")]
 use nestling_cuda::{CudaBackend, CudaDeviceChoice, CudaDeviceError, CudaError, CudaOptions};

@@ -1,29 +1,31 @@
 //! Runs Mixture-of-Experts language models from one bit-nested store.
 //!
 //! This is the crate that applications depend on: it opens models on the best device that the
-//! build has, and passes on what [`nestling_engine`] and [`nestling_formats`] offer.
+//! build has, and passes on what [`engine`] and [`nestling_formats`] offer.
 
 mod device;
+pub mod engine;
 pub mod system;
 
 #[cfg(feature = "cuda")]
 pub use nestling_cuda as cuda;
-pub use nestling_engine as engine;
 pub use nestling_formats as formats;
 #[cfg(feature = "wgpu")]
 pub use nestling_wgpu as wgpu;
 
 pub use device::{Device, DeviceError, DeviceOptions, OpenDevice, WithBackend};
 
-pub use nestling_engine::text::{Message, Role, ToolCall, ToolSchema};
-pub use nestling_engine::{
-    ActivationMode, AnswerFuture, Budget, CancelToken, Conversation, Driver, Engine, EngineError,
-    EngineOptions, Event, EventStream, FinishReason, Finished, Fitted, GenerateOptions, Generation,
-    Input, KvDtype, MemoryPlan, MemoryTooSmall, Model, ModelOptions, ModelSource, OpenProgress,
-    PlannedResidence, Residence, SamplingParams, Session, SnapshotContents, Stats, StreamStats,
-    TokenEvent, Usage,
+pub use nestling_core::{
+    ActivationMode, Budget, CancelToken, EngineError, KvDtype, MemoryTooSmall, StreamStats,
 };
 pub use nestling_formats::Level;
+pub use nestling_runtime::{
+    AnswerFuture, Conversation, Driver, Engine, EngineOptions, Event, EventStream, FinishReason,
+    Finished, Fitted, GenerateOptions, Generation, Input, MemoryPlan, Model, ModelOptions,
+    ModelSource, OpenProgress, PlannedResidence, Residence, SamplingParams, Session,
+    SnapshotContents, Stats, TokenEvent, Usage,
+};
+pub use nestling_text::{Message, Role, ToolCall, ToolSchema};
 
 use std::path::Path;
 

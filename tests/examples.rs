@@ -20,7 +20,8 @@ fn run(name: &str, input: &str) -> Option<String> {
         println!("SKIPPED: the example `{name}` was not built; plain `cargo test` builds it");
         return None;
     };
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("engine/tests/data/tiny-qwen3-moe");
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("engine/runtime/tests/data/tiny-qwen3-moe");
     let mut child = Command::new(program)
         .arg(model)
         .stdin(Stdio::piped())

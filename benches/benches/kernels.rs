@@ -8,13 +8,13 @@ use criterion::{
 };
 use half::{bf16, f16};
 use nestling_benches::RandomMatrix;
-use nestling_engine::cpu::attention::{AttentionRows, KvBlock, SharedRows};
-use nestling_engine::cpu::delta_net::DeltaHead;
-use nestling_engine::cpu::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights, Kernels};
-use nestling_engine::cpu::math::{OUTER_TILE, RouterScores};
-use nestling_engine::cpu::nested::{CodecTables, NestedWeights};
-use nestling_engine::cpu::rows::{PackedRows, QuantizedRows, RowList};
-use nestling_engine::threads::ThreadPool;
+use nestling_cpu::attention::{AttentionRows, KvBlock, SharedRows};
+use nestling_cpu::delta_net::DeltaHead;
+use nestling_cpu::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights, Kernels};
+use nestling_cpu::math::{OUTER_TILE, RouterScores};
+use nestling_cpu::nested::{CodecTables, NestedWeights};
+use nestling_cpu::rows::{PackedRows, QuantizedRows, RowList};
+use nestling_cpu::threads::ThreadPool;
 use nestling_formats::{Activation, Level, RouterConfig};
 
 /// Columns of a product: the hidden size of a middle-sized model.

@@ -11,16 +11,16 @@ use std::time::Duration;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use nestling_benches::RandomMatrix;
-use nestling_engine::backend::{
+use nestling_core::backend::{
     AttentionHeads, Backend, DeltaNet, Encoder, ExpertUse, FeedForward, HeadMatrices, HeadNorm,
     Linear, PinnedExpert, Router,
 };
-use nestling_engine::batch::StepRows;
-use nestling_engine::driver::block_on;
-use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
-use nestling_engine::recurrent::{StateId, StateShape, StateTrack};
-use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights};
-use nestling_engine::{EngineError, weights::ByteRegion};
+use nestling_core::batch::StepRows;
+use nestling_core::driver::block_on;
+use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
+use nestling_core::recurrent::{StateId, StateShape, StateTrack};
+use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
+use nestling_core::{EngineError, weights::ByteRegion};
 use nestling_formats::{Activation, DType, DeltaNetConfig, Level, RopePairs, RouterConfig};
 use nestling_wgpu::{
     AdapterChoice, AdapterKind, Instructions, WgpuBackend, WgpuEncoder, WgpuOptions, devices,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, criterion_group, criterion_main};
-use nestling_engine::driver::block_on;
+use nestling_core::driver::block_on;
 
 /// Dispatches of a step: ten in each of twelve layers.
 const DISPATCHES: u32 = 120;

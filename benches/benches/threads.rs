@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use nestling_engine::threads::ThreadPool;
+use nestling_cpu::threads::ThreadPool;
 
 fn fork_join(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fork and join of two parts");

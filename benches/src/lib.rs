@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use nestling_engine::EngineError;
-use nestling_engine::weights::{ByteRegion, MatrixWeights, NestedMatrix, PlaneRegions};
+use nestling_core::EngineError;
+use nestling_core::weights::{ByteRegion, MatrixWeights, NestedMatrix, PlaneRegions};
 use nestling_formats::Level;
 use nestling_formats::Plane;
 use nestling_formats::nested::{

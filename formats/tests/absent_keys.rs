@@ -24,8 +24,8 @@ fn members(value: &Value) -> Map<String, Value> {
 /// The configuration of a tiny checkpoint, without how its experts are stored.
 fn tiny(family: &str) -> Value {
     let mut config = match family {
-        "qwen3-moe" => read("../engine/tests/data/tiny-qwen3-moe/config.json"),
-        family => read(&format!("../engine/tests/data/families/{family}/config.json")),
+        "qwen3-moe" => read("../engine/runtime/tests/data/tiny-qwen3-moe/config.json"),
+        family => read(&format!("../engine/runtime/tests/data/families/{family}/config.json")),
     };
     config.as_object_mut().unwrap().remove("quantization_config");
     config

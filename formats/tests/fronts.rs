@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nestling_formats::{Checkpoint, MatrixId, MatrixKind, write_front};
 
 fn published() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/tiny-qwen3-moe")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/runtime/tests/data/tiny-qwen3-moe")
 }
 
 /// A copy in which every weight file is cut to its header.

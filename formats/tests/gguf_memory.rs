@@ -148,7 +148,7 @@ fn with_length(header: Vec<u8>) -> Vec<u8> {
 #[test]
 fn harm_in_safetensors_takes_little_memory() {
     let _one = ONE.lock().unwrap();
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/tiny-tied");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/runtime/tests/data/tiny-tied");
     let config = std::fs::read(data.join("config.json")).unwrap();
     let refused = |what: &str, part: &str, (name, bytes): (&str, Vec<u8>)| {
         refused_checkpoint(what, part, &[("config.json", config.clone()), (name, bytes)]);

@@ -8,7 +8,7 @@ use nestling_formats::{Checkpoint, FeedForward, ImportError, ModelConfig};
 use serde_json::{Value, json};
 
 fn tiny(family: &str) -> Value {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/runtime/tests/data");
     let folder = match family {
         "qwen3-moe" => folder.join("tiny-qwen3-moe"),
         family => folder.join("families").join(family),

@@ -8,11 +8,11 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nestling_cuda::{CudaBackend, CudaDeviceChoice, CudaOptions, TimedAs, device};
-use nestling_engine::backend::{Backend, Encoder, Linear};
-use nestling_engine::weights::{
+use nestling_core::backend::{Backend, Encoder, Linear};
+use nestling_core::weights::{
     ActivationMode, ByteRegion, MatrixWeights, NestedMatrix, PlaneRegions,
 };
+use nestling_cuda::{CudaBackend, CudaDeviceChoice, CudaOptions, TimedAs, device};
 use nestling_formats::nested::{
     InputTransform, Layout, NestedCodec, NestedTables, ScaleSteps, base_parts, plane_bytes,
 };

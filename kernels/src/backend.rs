@@ -4,17 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::{
+use nestling_core::EngineError;
+use nestling_core::backend::{
     Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward, MatrixForm, MatrixShape,
     ModelNeeds,
 };
-use nestling_engine::device::{WorkRates, measure_rates};
-use nestling_engine::expert::{ExpertBiases, HostLink};
-use nestling_engine::kv_cache::{KvShape, PageId};
-use nestling_engine::recurrent::{StateId, StateShape};
-use nestling_engine::weights::{ActivationMode, MatrixWeights};
+use nestling_core::backend::{ExpertBiases, HostLink};
+use nestling_core::kv_cache::{KvShape, PageId};
+use nestling_core::recurrent::{StateId, StateShape};
+use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
+use nestling_gpu::{WorkRates, measure_rates};
 
 use crate::compile::KernelImages;
 use crate::devices::CudaDeviceChoice;

@@ -1,6 +1,6 @@
 //! What can go wrong with a device.
 
-use nestling_engine::EngineError;
+use nestling_core::EngineError;
 
 use crate::devices::CudaDeviceError;
 

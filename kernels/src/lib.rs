@@ -1,7 +1,7 @@
 //! CUDA backend: kernels for NVIDIA's GPUs, through the driver that is found when it runs. See
 //! ARCHITECTURE.md.
 //!
-//! [`CudaBackend`] implements the engine's [`Backend`](nestling_engine::Backend).
+//! [`CudaBackend`] implements the engine's [`Backend`](nestling_core::Backend).
 
 mod backend;
 mod behind;

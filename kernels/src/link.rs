@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nestling_engine::expert::HostLink;
+use nestling_core::backend::HostLink;
 
 use crate::driver::commands::Commands;
 use crate::driver::{Address, Driver};

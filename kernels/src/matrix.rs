@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use nestling_engine::EngineError;
-use nestling_engine::device::{HeldLevels, ProductForm, SlotPlanes};
-use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights, NestedMatrix};
+use nestling_core::EngineError;
+use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights, NestedMatrix};
 use nestling_formats::nested::{GROUP, Layout, base_parts};
 use nestling_formats::{DType, Level, Plane};
+use nestling_gpu::{HeldLevels, ProductForm, SlotPlanes};
 
 use crate::driver::Address;
 use crate::memory::word;
@@ -84,7 +84,6 @@ impl CudaMatrix {
             MatrixWeights::Nested(matrix) => {
                 (matrix.codec().to_bytes(), nested_planes(recorder, matrix, &mut described)?)
             }
-            _ => return Err(EngineError::mismatch("matrix", "floats or the nested code", "other")),
         };
         let head = recorder.place(CODEC_OFFSET as usize + codec.len())?;
         described.codec = head.address() + CODEC_OFFSET;

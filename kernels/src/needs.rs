@@ -1,13 +1,13 @@
 //! What a model takes of a device, counted before it is loaded: a budget too small for it is refused then,
 //! and experts leave room for what comes later.
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::ModelNeeds;
-use nestling_engine::device::NOTED_USES_MAX;
-use nestling_engine::kv_cache::KvShape;
-use nestling_engine::recurrent::StateShape;
+use nestling_core::EngineError;
+use nestling_core::backend::ModelNeeds;
+use nestling_core::kv_cache::KvShape;
+use nestling_core::recurrent::StateShape;
 use nestling_formats::nested::GROUP;
 use nestling_formats::{FeedForward, TokenMixer};
+use nestling_gpu::NOTED_USES_MAX;
 
 use crate::driver::Driver;
 use crate::encoder::GATE_UP_BYTES_MAX;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use nestling_engine::EngineError;
-use nestling_engine::device::PageLayout;
-use nestling_engine::kv_cache::{KvShape, PageId};
+use nestling_core::EngineError;
+use nestling_core::kv_cache::{KvShape, PageId};
+use nestling_gpu::PageLayout;
 
 use crate::driver::{Address, DeviceMemory, Driver};
 use crate::recorder::Recorder;

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use nestling_engine::backend::BackendCounters;
-use nestling_engine::device::{SUBMISSION_NANOSECONDS, WorkKind, WorkRates};
+use nestling_core::backend::BackendCounters;
+use nestling_gpu::{SUBMISSION_NANOSECONDS, WorkKind, WorkRates};
 
 use crate::driver::commands::Commands;
 use crate::driver::{Address, DeviceMemory, Driver, Event, PinnedMemory, Stream};

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nestling_engine::device::FreeRanges;
+use nestling_gpu::FreeRanges;
 
 use crate::driver::{Address, DeviceMemory, Driver};
 use crate::error::CudaError;

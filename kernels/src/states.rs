@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use nestling_engine::EngineError;
-use nestling_engine::recurrent::{StateId, StateShape};
+use nestling_core::EngineError;
+use nestling_core::recurrent::{StateId, StateShape};
 
 use crate::driver::{Address, DeviceMemory, Driver};
 use crate::recorder::Recorder;

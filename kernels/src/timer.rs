@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nestling_engine::EngineError;
+use nestling_core::EngineError;
 
 use crate::backend::CudaBackend;
 use crate::driver::commands::Commands;

@@ -1,5 +1,5 @@
 """Checkpoints whose weights follow from a seed and the names of their tensors, by a rule that any
-language can repeat to the last bit (`engine/tests/families/judged.rs` does).
+language can repeat to the last bit (`engine/runtime/tests/families/judged.rs` does).
 
 A tensor has a centre and a spread, both whole numbers. Element `i` is
 

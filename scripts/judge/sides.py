@@ -196,7 +196,7 @@ class Nestling:
 
 def build_binary() -> pathlib.Path:
     """The example, built as tests are."""
-    command = ["cargo", "build", "--quiet", "-p", "nestling-engine", "--example", "logits", "--message-format=json"]
+    command = ["cargo", "build", "--quiet", "-p", "nestling-runtime", "--example", "logits", "--message-format=json"]
     out = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     found = re.findall(r'"executable":"([^"]*logits[^"]*)"', out)
     return pathlib.Path(found[-1])

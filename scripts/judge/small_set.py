@@ -1,5 +1,5 @@
 """What the committed small set tries, beside leaving out every key: switches and shapes that the tiny
-checkpoints of `engine/tests/data/families` have not."""
+checkpoints of `engine/runtime/tests/data/families` have not."""
 from families import ABSENT
 from values import FULL, LINEAR, SLIDING, YARN
 

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-use nestling_engine::driver::block_on;
+use nestling_core::driver::block_on;
 
 use crate::vulkan;
 

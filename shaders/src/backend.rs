@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::{
+use nestling_core::EngineError;
+use nestling_core::backend::ExpertBiases;
+use nestling_core::backend::{
     Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward, ModelNeeds,
 };
-use nestling_engine::device::{WorkRates, measure_rates};
-use nestling_engine::expert::ExpertBiases;
-use nestling_engine::kv_cache::{KvShape, PageId};
-use nestling_engine::recurrent::{StateId, StateShape};
-use nestling_engine::weights::{ActivationMode, MatrixWeights};
+use nestling_core::kv_cache::{KvShape, PageId};
+use nestling_core::recurrent::{StateId, StateShape};
+use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
+use nestling_gpu::{WorkRates, measure_rates};
 
 use crate::adapters::{self, AdapterChoice, AdapterKind, Uploads};
 use crate::device::Gpu;
@@ -179,7 +179,7 @@ impl WgpuBackend {
     /// Gives the device up, with all that it holds: whatever still uses it fails with
     /// [`EngineError::DeviceLost`].
     ///
-    /// [`EngineError::DeviceLost`]: nestling_engine::EngineError::DeviceLost
+    /// [`EngineError::DeviceLost`]: nestling_core::EngineError::DeviceLost
     pub fn destroy(&self) {
         self.gpu.device.destroy();
     }

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-use nestling_engine::driver::block_on;
+use nestling_core::driver::block_on;
 
 use crate::adapters::Uploads;
 use crate::belt::write_mapped;

@@ -1,7 +1,7 @@
 //! What can go wrong with a device.
 
-use nestling_engine::EngineError;
-use nestling_engine::budget::Bytes;
+use nestling_core::EngineError;
+use nestling_core::budget::Bytes;
 
 /// An error of the portable GPU backend.
 #[derive(Debug, thiserror::Error)]

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::{ExpertShape, FeedForward, HeldExpert, LevelWeights};
-use nestling_engine::device::{ExpertForm, expect};
+use nestling_core::EngineError;
+use nestling_core::backend::{ExpertShape, FeedForward, HeldExpert, LevelWeights};
 use nestling_formats::Level;
+use nestling_gpu::{ExpertForm, expect};
 
 use crate::backend::WgpuBackend;
 use crate::device::{Gpu, Memory, size_of};

@@ -1,7 +1,7 @@
 //! Portable GPU backend: WGSL shaders through wgpu, on Vulkan, Metal and Direct3D 12. See
 //! ARCHITECTURE.md.
 //!
-//! [`WgpuBackend`] implements the engine's [`Backend`](nestling_engine::Backend). Its operations
+//! [`WgpuBackend`] implements the engine's [`Backend`](nestling_core::Backend). Its operations
 //! compute what the CPU's reference does, within rounding: sums run in trees that the sizes of the
 //! matrices fix, so that a result depends on neither what is resident nor how a prompt was cut.
 

@@ -1,9 +1,9 @@
 //! Weight matrices in memory of the device.
 
-use nestling_engine::EngineError;
-use nestling_engine::device::{HeldLevels, ProductForm, SlotPlanes};
-use nestling_engine::weights::{ActivationMode, MatrixWeights};
+use nestling_core::EngineError;
+use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{Level, Plane};
+use nestling_gpu::{HeldLevels, ProductForm, SlotPlanes};
 
 use crate::device::Gpu;
 use crate::matrix_image::MatrixImage;

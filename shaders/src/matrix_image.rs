@@ -4,8 +4,8 @@
 //! A matrix that is larger than what a shader sees at once is cut by rows. Everything about a part
 //! is found from its place alone, so that a table of places is all that a dispatch needs.
 
-use nestling_engine::EngineError;
-use nestling_engine::weights::{FloatMatrix, MatrixWeights, NestedMatrix};
+use nestling_core::EngineError;
+use nestling_core::weights::{FloatMatrix, MatrixWeights, NestedMatrix};
 use nestling_formats::DType;
 use nestling_formats::nested::{GROUP, Layout, NestedPlanes, TILE_ROWS, base_parts};
 
@@ -117,7 +117,6 @@ impl<'a> MatrixImage<'a> {
         match weights {
             MatrixWeights::Float(matrix) => image.fill_float(matrix)?,
             MatrixWeights::Nested(matrix) => image.fill_nested(matrix)?,
-            _ => return Err(EngineError::mismatch("matrix", "floats or the nested code", "other")),
         }
         Ok(image)
     }
@@ -234,7 +233,7 @@ impl<'a> MatrixImage<'a> {
 mod tests {
     use std::sync::Arc;
 
-    use nestling_engine::weights::{
+    use nestling_core::weights::{
         ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions,
     };
     use nestling_formats::nested::{

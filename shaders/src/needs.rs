@@ -1,10 +1,10 @@
 //! What a model takes of a device, counted before it is loaded: a budget too small for it is refused
 //! then, and weights leave room for what comes later.
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::ModelNeeds;
-use nestling_engine::kv_cache::KvShape;
-use nestling_engine::recurrent::StateShape;
+use nestling_core::EngineError;
+use nestling_core::backend::ModelNeeds;
+use nestling_core::kv_cache::KvShape;
+use nestling_core::recurrent::StateShape;
 use nestling_formats::nested::GROUP;
 use nestling_formats::{ExpertBias, FeedForward, ModelConfig, TokenMixer};
 

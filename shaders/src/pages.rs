@@ -1,8 +1,8 @@
 //! Pages of keys and values.
 
-use nestling_engine::EngineError;
-use nestling_engine::device::PageLayout;
-use nestling_engine::kv_cache::{KvShape, PageId};
+use nestling_core::EngineError;
+use nestling_core::kv_cache::{KvShape, PageId};
+use nestling_gpu::PageLayout;
 
 use crate::device::{Memory, size_of};
 use crate::error::WgpuError;

@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use nestling_engine::backend::BackendCounters;
-use nestling_engine::device::{LAUNCH_NANOSECONDS, WorkKind, WorkRates};
+use nestling_core::backend::BackendCounters;
+use nestling_gpu::{LAUNCH_NANOSECONDS, WorkKind, WorkRates};
 
 use crate::belt::Belt;
 use crate::device::{Gpu, Memory};

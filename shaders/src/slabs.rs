@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nestling_engine::device::FreeRanges;
+use nestling_gpu::FreeRanges;
 
 use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;

@@ -5,8 +5,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::{ExpertShape, MatrixForm, MatrixShape, SlotPlace};
+use nestling_core::EngineError;
+use nestling_core::backend::{ExpertShape, MatrixForm, MatrixShape, SlotPlace};
 use nestling_formats::Plane;
 use nestling_formats::nested::{base_parts, plane_bytes};
 

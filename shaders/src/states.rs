@@ -1,7 +1,7 @@
 //! Recurrent states of one layer: so many vectors of floats.
 
-use nestling_engine::EngineError;
-use nestling_engine::recurrent::{StateId, StateShape};
+use nestling_core::EngineError;
+use nestling_core::recurrent::{StateId, StateShape};
 
 use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;

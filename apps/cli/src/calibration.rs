@@ -77,7 +77,7 @@ fn from_text(checkpoint: &Checkpoint, text: &str, tokens_max: u32) -> Result<Cal
         Failure::new(format!("{} has no {file}", checkpoint.directory().display()))
             .advise("save the tokenizer beside the weights")
     })?;
-    let failed = |error| explain(&EngineError::Text(error));
+    let failed = |error| explain(&EngineError::text(error));
     let tokenizer = Tokenizer::from_bytes(file, &bytes).map_err(failed)?;
     let options = EncodeOptions { add_special_tokens: false, special_text: SpecialText::Parse };
     let mut tokens = tokenizer.encode(text, options).map_err(failed)?;

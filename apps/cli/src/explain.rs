@@ -3,6 +3,7 @@
 use crate::bytes::Units;
 use crate::failure::{Exit, Failure};
 use crate::sniff;
+use nestling::engine::text::TextError;
 use nestling::engine::{EngineError, MemoryTooSmall};
 use nestling::formats::ImportError;
 use nestling::formats::store::{OpenOptions, Store, StoreError};
@@ -36,10 +37,13 @@ pub fn explain(error: &EngineError) -> Failure {
             "name a .nest store, a GGUF file or a Hugging Face checkpoint folder, or leave -m out to \
              use the bundled storyteller",
         ),
-        EngineError::Text(nestling::engine::text::TextError::NoTemplate) => {
-            Failure::new("this model has no chat template, so it cannot chat")
-                .advise("complete text with `nestling run` instead")
-        }
+        EngineError::Text(error) => match error.downcast_ref() {
+            Some(TextError::NoTemplate) => {
+                Failure::new("this model has no chat template, so it cannot chat")
+                    .advise("complete text with `nestling run` instead")
+            }
+            _ => failure,
+        },
         EngineError::Store(error) => explain_store(error),
         EngineError::Import(error) => explain_import(error),
         EngineError::Device(error) => match least_of_device(&**error) {

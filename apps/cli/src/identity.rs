@@ -165,7 +165,7 @@ mod tests {
     use std::time::Duration;
 
     fn model() -> Vec<u8> {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/tests/data/gguf");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data/gguf");
         std::fs::read(Path::new(path).join("qwen3-moe.gguf")).unwrap()
     }
 

@@ -11,5 +11,6 @@ use std::path::PathBuf;
 
 /// The files that scripts/make_gguf_goldens.py writes.
 fn data(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../engine/tests/data/gguf")).join(name)
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../engine/runtime/tests/data/gguf"))
+        .join(name)
 }

@@ -1,13 +1,13 @@
 //! Attention: heads are normed and rotated, stored in pages, and gathered from them.
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::{AttentionHeads, HeadNorm};
-use nestling_engine::batch::StepRows;
-use nestling_engine::device::{
+use nestling_core::EngineError;
+use nestling_core::backend::{AttentionHeads, HeadNorm};
+use nestling_core::batch::StepRows;
+use nestling_core::kv_cache::{KvDtype, KvValues, PAGE_POSITIONS};
+use nestling_formats::RopePairs;
+use nestling_gpu::{
     HeadCounts, PageLayout, PageLists, WorkKind, expect, pieces, place_of, seen_positions, work_of,
 };
-use nestling_engine::kv_cache::{KvDtype, KvValues, PAGE_POSITIONS};
-use nestling_formats::RopePairs;
 
 use super::Tools;
 use crate::backend::CudaBackend;

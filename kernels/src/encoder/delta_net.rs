@@ -1,12 +1,10 @@
 //! Gated DeltaNet: runs of rows, one after another, each from one state to another.
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::DeltaNet;
-use nestling_engine::batch::StepRows;
-use nestling_engine::batch::{Run, cut_runs, runs};
-use nestling_engine::device::{
-    WorkKind, at_once, check_limit, expect, pieces, recurrence_row_work, work_of,
-};
+use nestling_core::EngineError;
+use nestling_core::backend::DeltaNet;
+use nestling_core::batch::StepRows;
+use nestling_core::batch::{Run, cut_runs, runs};
+use nestling_gpu::{WorkKind, at_once, check_limit, expect, pieces, recurrence_row_work, work_of};
 
 use super::{HEAD_DIM_MAX, Tools};
 use crate::backend::CudaBackend;

@@ -1,7 +1,7 @@
 //! What is done element by element, and with whole rows.
 
-use nestling_engine::EngineError;
-use nestling_engine::device::expect;
+use nestling_core::EngineError;
+use nestling_gpu::expect;
 
 use super::Tools;
 use crate::driver::Address;

@@ -1,7 +1,7 @@
 //! RMSNorm of rows, in int8 too where products take them so.
 
-use nestling_engine::EngineError;
-use nestling_engine::device::expect;
+use nestling_core::EngineError;
+use nestling_gpu::expect;
 
 use super::Tools;
 use crate::memory::{CudaBuffer, CudaFloats, word};

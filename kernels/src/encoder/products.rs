@@ -5,14 +5,14 @@
 
 use std::ops::Range;
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::{HeadMatrices, Linear};
-use nestling_engine::device::{
+use nestling_core::EngineError;
+use nestling_core::backend::{HeadMatrices, Linear};
+use nestling_formats::Level;
+use nestling_formats::nested::{GROUP, TILE_ROWS};
+use nestling_gpu::{
     HeadsForm, ProductKind, RowPair, WorkKind, at_once, expect, pairs_by_level, pieces, push_head,
     work_of,
 };
-use nestling_formats::Level;
-use nestling_formats::nested::{GROUP, TILE_ROWS};
 
 use super::Tools;
 use super::quantize::{Heads, quantize};

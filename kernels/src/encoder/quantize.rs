@@ -1,6 +1,6 @@
 //! Activations in int8.
 
-use nestling_engine::EngineError;
+use nestling_core::EngineError;
 use nestling_formats::nested::GROUP;
 
 use super::Tools;

@@ -1,9 +1,9 @@
 //! The router: which experts a row uses.
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::{Router, Routing};
-use nestling_engine::device::{RouterLimits, check_routing};
+use nestling_core::EngineError;
+use nestling_core::backend::{Router, Routing};
 use nestling_formats::{GroupScore, RouterScore};
+use nestling_gpu::{RouterLimits, check_routing};
 
 use super::{NUM_EXPERTS_MAX, PER_TOKEN_MAX, Tools, products};
 use crate::backend::CudaBackend;

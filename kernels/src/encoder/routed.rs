@@ -1,11 +1,11 @@
 //! Experts that kernels find by themselves: the routing is not read back.
 
-use nestling_engine::EngineError;
-use nestling_engine::device::{
-    ExpertForm, NOTED_USES_MAX, NotedUses, ProductForm, ProductKind, RoutedRows, work_of,
-};
+use nestling_core::EngineError;
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
+use nestling_gpu::{
+    ExpertForm, NOTED_USES_MAX, NotedUses, ProductForm, ProductKind, RoutedRows, work_of,
+};
 
 use super::Tools;
 use super::experts::{Joint, gated, gated_products};

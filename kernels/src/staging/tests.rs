@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nestling_engine::device::WorkRates;
+use nestling_gpu::WorkRates;
 
 use super::{PIECE_BYTES, PIECES, Staging};
 use crate::driver::{Address, DeviceMemory, Driver, Event, Stream};

@@ -1,9 +1,9 @@
 //! Steps whose work is cut are started as one, as a graph where they come again, unless that would keep the
 //! device busy for too long.
 
-use nestling_engine::backend::{Backend, BackendCounters, Encoder};
-use nestling_engine::driver::block_on;
-use nestling_engine::weights::ActivationMode;
+use nestling_core::backend::{Backend, BackendCounters, Encoder};
+use nestling_core::driver::block_on;
+use nestling_core::weights::ActivationMode;
 use nestling_formats::Level;
 
 use super::harness::{buffer, noise, own_device, read};

@@ -1,9 +1,9 @@
 //! The decay of recurrent states has the CPU's bits: `log1p` in double precision is that of the CPU.
 
-use nestling_engine::backend::{Backend, DeltaNet, Encoder};
-use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
-use nestling_engine::cpu::Cpu;
-use nestling_engine::recurrent::{StateId, StateShape, StateTrack};
+use nestling_core::backend::{Backend, DeltaNet, Encoder};
+use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
+use nestling_core::recurrent::{StateId, StateShape, StateTrack};
+use nestling_cpu::Cpu;
 use nestling_formats::{DeltaNetConfig, Level};
 
 use super::harness::{buffer, device};

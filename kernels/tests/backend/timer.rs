@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use nestling_core::backend::{Backend, Encoder};
+use nestling_core::driver::block_on;
 use nestling_cuda::TimedAs;
-use nestling_engine::backend::{Backend, Encoder};
-use nestling_engine::driver::block_on;
 
 use super::harness::{buffer, device, read};
 

@@ -1,9 +1,9 @@
 //! A budget of the device's memory bounds all of it, and one that is too small is refused before anything is
 //! loaded, with the least that would do.
 
+use nestling_core::EngineError;
+use nestling_core::weights::ActivationMode::Int8;
 use nestling_cuda::CudaError;
-use nestling_engine::EngineError;
-use nestling_engine::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 
 use super::common::{ROWS_MAX, own_device, parts, step};

@@ -1,12 +1,12 @@
 //! Steps that come again are one graph, and what was lost in the middle of one is an error of it.
 
+use nestling_core::EngineError;
+use nestling_core::backend::{Backend, BackendCounters};
+use nestling_core::batch::Wanted;
+use nestling_core::runner::ModelRunner;
+use nestling_core::weights::ActivationMode::Int8;
 use nestling_cuda::GraphCounts;
-use nestling_engine::EngineError;
-use nestling_engine::backend::{Backend, BackendCounters};
-use nestling_engine::batch::Wanted;
-use nestling_engine::residency::ExpertTable;
-use nestling_engine::runner::ModelRunner;
-use nestling_engine::weights::ActivationMode::Int8;
+use nestling_experts::residency::ExpertTable;
 use nestling_formats::Level;
 
 use super::common::{Parts, own_device, parts, step, step_for, try_step};

@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, OnceLock};
 
+use nestling_core::backend::Backend;
 use nestling_cuda::emulation::Schedule;
 use nestling_cuda::{CudaBackend, CudaOptions, EmulationOptions};
-use nestling_engine::backend::Backend;
 
 /// What is tested.
 pub type Gpu = CudaBackend;

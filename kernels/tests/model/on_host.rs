@@ -1,17 +1,17 @@
 //! Experts that the processor computes where they lie, in memory of the host: the bits of those that the
 //! device computes, wherever each of them is.
 
+use nestling_core::backend::Backend;
+use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
+use nestling_core::cancel::CancelToken;
+use nestling_core::kv_cache::PageId;
+use nestling_core::runner::{ModelRunner, StepOutput};
+use nestling_core::weights::ActivationMode::{self, Float, Int8};
 use nestling_cuda::CudaBackend;
-use nestling_engine::backend::Backend;
-use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
-use nestling_engine::cancel::CancelToken;
-use nestling_engine::dual::{DualPolicy, Threshold};
-use nestling_engine::expert::{HostExperts, HostLink, HostSpeeds, StreamStats};
-use nestling_engine::kv_cache::PageId;
-use nestling_engine::model::Runner;
-use nestling_engine::runner::{ModelRunner, StepOutput};
-use nestling_engine::weights::ActivationMode::{self, Float, Int8};
+use nestling_experts::dual::{DualPolicy, Threshold};
+use nestling_experts::expert::{HostExperts, HostLink, HostSpeeds, StreamStats};
 use nestling_formats::Level;
+use nestling_runtime::model::Runner;
 
 use super::common::{Parts, converted, device, own_device, parts, step, streaming, try_step_at};
 use super::streamed::{PROMPT, expert_bytes, fail_reads};

@@ -1,7 +1,7 @@
 //! Steps whose tables of rows and pages do not fit into the arena compute what others compute.
 
-use nestling_engine::runner::ModelRunner;
-use nestling_engine::weights::ActivationMode::Int8;
+use nestling_core::runner::ModelRunner;
+use nestling_core::weights::ActivationMode::Int8;
 
 use super::common::{converted, own_device, step};
 

@@ -1,8 +1,8 @@
 //! Experts in the device's memory, in pinned memory of the host and on the disk: each plane in one place, and
 //! the bits of resident ones.
 
-use nestling_engine::runner::ModelRunner;
-use nestling_engine::weights::ActivationMode::Int8;
+use nestling_core::runner::ModelRunner;
+use nestling_core::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 
 use super::common::{own_device, parts, step};

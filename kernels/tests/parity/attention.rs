@@ -1,8 +1,8 @@
 //! Attention by a block for every row and by a block for every split: the same bits.
 
+use nestling_core::kv_cache::PAGE_POSITIONS;
 use nestling_cuda::kernel::Kernel;
 use nestling_cuda::params::{AttendParams, KvStoreParams, RowPlace, SPLIT_POSITIONS};
-use nestling_engine::kv_cache::PAGE_POSITIONS;
 
 use crate::harness::{address, expect_equal, noise, outcome};
 

@@ -1,7 +1,7 @@
 //! Matrices as kernels see them.
 
+use nestling_core::weights::MatrixWeights;
 use nestling_cuda::params::Matrix;
-use nestling_engine::weights::MatrixWeights;
 use nestling_formats::nested::{Layout, base_parts};
 use nestling_formats::{DType, Level};
 
@@ -61,7 +61,6 @@ impl HeldMatrix {
                     out.prefixes |= prefix << (4 * level.index());
                 }
             }
-            _ => panic!("a matrix of another kind"),
         }
         out
     }

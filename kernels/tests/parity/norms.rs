@@ -1,8 +1,8 @@
 //! Root mean squares.
 
+use nestling_cpu::math;
 use nestling_cuda::kernel::Kernel;
 use nestling_cuda::params::RmsNormParams;
-use nestling_engine::cpu::math;
 
 use crate::harness::{EPSILON, address, expect_close, expect_equal, noise, outcome, outcomes};
 use crate::quantize::quantized;

@@ -1,14 +1,14 @@
 //! Products with matrices: bits are those of the CPU where activations are int8.
 
+use nestling_core::backend::{Backend, Encoder, Linear};
+use nestling_core::driver::block_on;
+use nestling_core::weights::{ActivationMode, MatrixWeights};
+use nestling_cpu::math;
+use nestling_cpu::reference::Reference;
 use nestling_cuda::kernel::Kernel;
 use nestling_cuda::params::{
     Block, GATED_TILES, GatedProductParams, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, Pair, ProductParams,
 };
-use nestling_engine::backend::{Backend, Encoder, Linear};
-use nestling_engine::cpu::math;
-use nestling_engine::cpu::reference::Reference;
-use nestling_engine::driver::block_on;
-use nestling_engine::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
 
 use crate::harness::{address, expect_equal, noise, outcome, outcomes};

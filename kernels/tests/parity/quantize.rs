@@ -1,7 +1,7 @@
 //! Activations to int8.
 
+use nestling_cpu::math;
 use nestling_cuda::params::QuantizeParams;
-use nestling_engine::cpu::math;
 
 use crate::harness::{address, noise, outcomes};
 

@@ -1,13 +1,13 @@
 //! Gated DeltaNet: runs of rows, one after another, each from one state to another.
 
 use bytemuck::{Pod, Zeroable};
-use nestling_engine::EngineError;
-use nestling_engine::backend::DeltaNet;
-use nestling_engine::batch::StepRows;
-use nestling_engine::batch::{Run, cut_runs, runs};
-use nestling_engine::device::{WorkKind, at_once, expect, recurrence_row_work, work_of};
-use nestling_engine::recurrent::StateId;
+use nestling_core::EngineError;
+use nestling_core::backend::DeltaNet;
+use nestling_core::batch::StepRows;
+use nestling_core::batch::{Run, cut_runs, runs};
+use nestling_core::recurrent::StateId;
 use nestling_formats::DeltaNetConfig;
+use nestling_gpu::{WorkKind, at_once, expect, recurrence_row_work, work_of};
 
 use super::Tools;
 use crate::backend::WgpuBackend;

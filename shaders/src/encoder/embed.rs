@@ -1,9 +1,9 @@
 //! Rows of the embedding.
 
 use bytemuck::{Pod, Zeroable};
-use nestling_engine::EngineError;
-use nestling_engine::batch::StepRows;
-use nestling_engine::device::expect;
+use nestling_core::EngineError;
+use nestling_core::batch::StepRows;
+use nestling_gpu::expect;
 
 use super::Tools;
 use crate::matrix::WgpuMatrix;

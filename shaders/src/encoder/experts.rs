@@ -6,13 +6,13 @@
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
-use nestling_engine::EngineError;
-use nestling_engine::backend::{FeedForward, PinnedExpert};
-use nestling_engine::device::{
-    ProductKind, RowPair, by_way_of, check_feed_forward, expect, pairs_by_level, push_uses, within,
-};
+use nestling_core::EngineError;
+use nestling_core::backend::{FeedForward, PinnedExpert};
 use nestling_formats::nested::GROUP;
 use nestling_formats::{Activation, Level};
+use nestling_gpu::{
+    ProductKind, RowPair, by_way_of, check_feed_forward, expect, pairs_by_level, push_uses, within,
+};
 
 use super::Tools;
 use super::products::{Input, Job, Output, Write, input_of, products};

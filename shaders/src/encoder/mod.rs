@@ -11,15 +11,15 @@ mod quantize;
 mod route;
 mod routed;
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::{
+use nestling_core::EngineError;
+use nestling_core::backend::{
     AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, HeldExpert, LevelWeights, Linear,
     PinnedExpert, Router, Routing, SlotPlace,
 };
-use nestling_engine::batch::StepRows;
-use nestling_engine::device::{expect, fill};
-use nestling_engine::weights::{ActivationMode, MatrixWeights};
+use nestling_core::batch::StepRows;
+use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{Level, Plane};
+use nestling_gpu::{expect, fill};
 
 use crate::backend::{Int8Dot, WgpuBackend};
 use crate::device::Gpu;

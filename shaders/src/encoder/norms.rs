@@ -1,8 +1,8 @@
 //! RMSNorm of rows.
 
 use bytemuck::{Pod, Zeroable};
-use nestling_engine::EngineError;
-use nestling_engine::device::expect;
+use nestling_core::EngineError;
+use nestling_gpu::expect;
 
 use super::Tools;
 use crate::memory::{WgpuBuffer, WgpuFloats, word};

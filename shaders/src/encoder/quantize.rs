@@ -1,7 +1,7 @@
 //! Activations in int8.
 
 use bytemuck::{Pod, Zeroable};
-use nestling_engine::EngineError;
+use nestling_core::EngineError;
 use nestling_formats::nested::GROUP;
 
 use super::Tools;

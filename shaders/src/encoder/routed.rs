@@ -1,12 +1,10 @@
 //! Experts that shaders find by themselves: the routing is not read back.
 
 use bytemuck::{Pod, Zeroable};
-use nestling_engine::EngineError;
-use nestling_engine::device::{
-    ExpertForm, NOTED_USES_MAX, NotedUses, ProductForm, RoutedRows, at_once,
-};
+use nestling_core::EngineError;
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
+use nestling_gpu::{ExpertForm, NOTED_USES_MAX, NotedUses, ProductForm, RoutedRows, at_once};
 
 use super::Tools;
 use super::experts::{Joint, gated};

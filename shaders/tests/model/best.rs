@@ -1,8 +1,8 @@
 //! Tokens with the highest logits, found where the logits are: those that the logits say.
 
-use nestling_engine::batch::Wanted;
-use nestling_engine::runner::ModelRunner;
-use nestling_engine::weights::ActivationMode::Int8;
+use nestling_core::batch::Wanted;
+use nestling_core::runner::ModelRunner;
+use nestling_core::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 
 use super::common::{device, greedy, parts, step_for};

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use nestling_engine::backend::{Backend, Encoder};
-use nestling_engine::driver::block_on;
-use nestling_engine::runner::ModelRunner;
-use nestling_engine::weights::ActivationMode::Int8;
+use nestling_core::backend::{Backend, Encoder};
+use nestling_core::driver::block_on;
+use nestling_core::runner::ModelRunner;
+use nestling_core::weights::ActivationMode::Int8;
 
 use super::common::{TOKENS, converted, device, step};
 use super::streamed::expert_bytes;

@@ -1,7 +1,7 @@
 //! A budget of the device's memory bounds all of it: weights, slots, pages and what steps work with.
 
-use nestling_engine::EngineError;
-use nestling_engine::weights::ActivationMode::Int8;
+use nestling_core::EngineError;
+use nestling_core::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 use nestling_wgpu::{AdapterChoice, BudgetTooSmall, WgpuBackend, WgpuError, WgpuOptions};
 

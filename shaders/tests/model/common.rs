@@ -3,24 +3,24 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::Backend;
-use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef, Wanted};
-use nestling_engine::cancel::CancelToken;
-use nestling_engine::convert::{ConvertOptions, convert};
-use nestling_engine::cpu::Cpu;
-use nestling_engine::expert::{
+use nestling_convert::convert::{ConvertOptions, convert};
+use nestling_core::EngineError;
+use nestling_core::backend::Backend;
+use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, Wanted};
+use nestling_core::cancel::CancelToken;
+use nestling_core::kv_cache::{KvDtype, PageId, pages_for};
+use nestling_core::routing_trace::TraceStep;
+use nestling_core::runner::{ModelRunner, StepOutput};
+use nestling_core::weights::ActivationMode;
+use nestling_cpu::Cpu;
+use nestling_experts::expert::{
     ExpertSource, HostExperts, HostOptions, Prefetch, StoreSource, StreamOptions,
 };
-use nestling_engine::kv_cache::{KvDtype, PageId, pages_for};
-use nestling_engine::model::{Runner, RunnerOptions};
-use nestling_engine::reads::ReadOptions;
-use nestling_engine::routing_trace::TraceStep;
-use nestling_engine::runner::{ModelRunner, StepOutput};
-use nestling_engine::text::{EncodeOptions, SpecialText, Tokenizer};
-use nestling_engine::weights::ActivationMode;
+use nestling_experts::reads::ReadOptions;
 use nestling_formats::store::Store;
 use nestling_formats::{Checkpoint, Level};
+use nestling_runtime::model::{Runner, RunnerOptions};
+use nestling_text::{EncodeOptions, SpecialText, Tokenizer};
 
 pub use super::harness::{device, own_device};
 
@@ -40,7 +40,7 @@ pub fn root() -> PathBuf {
 
 /// The tiny checkpoint of a family.
 pub fn family(name: &str) -> Checkpoint {
-    Checkpoint::open(root().join("engine/tests/data/families").join(name)).unwrap()
+    Checkpoint::open(root().join("engine/runtime/tests/data/families").join(name)).unwrap()
 }
 
 /// The bundled store; none where the source tree has none.

@@ -5,18 +5,18 @@
 
 use std::sync::Arc;
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::Backend;
-use nestling_engine::cancel::CancelToken;
-use nestling_engine::cpu::Cpu;
-use nestling_engine::expert::{CheckpointSource, ExpertSource};
-use nestling_engine::model::{Runner, RunnerOptions};
-use nestling_engine::runner::ModelRunner;
+use nestling_core::EngineError;
+use nestling_core::backend::Backend;
+use nestling_core::cancel::CancelToken;
+use nestling_core::runner::ModelRunner;
+use nestling_cpu::Cpu;
+use nestling_experts::expert::{CheckpointSource, ExpertSource};
+use nestling_runtime::model::{Runner, RunnerOptions};
 
 use super::common::{device, family, recorded, replayed, step};
 use super::harness::family_tokens as tokens;
 
-/// A case for each folder of `engine/tests/data/families`.
+/// A case for each folder of `engine/runtime/tests/data/families`.
 macro_rules! families {
     ($($case:ident: $folder:literal,)*) => {
         $(#[test]

@@ -5,7 +5,7 @@
 //! a value that lies between two integers may become either: from the first such value on, devices
 //! differ as far as rounding to int8 itself changes a logit, which the CPU shows in its two modes.
 
-use nestling_engine::weights::ActivationMode::{Float, Int8};
+use nestling_core::weights::ActivationMode::{Float, Int8};
 
 use super::common::{all_logits, device, parts, recorded, replayed};
 

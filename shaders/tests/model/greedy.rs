@@ -6,10 +6,10 @@
 use std::fmt;
 use std::ops::Range;
 
-use nestling_engine::model::Runner;
-use nestling_engine::routing_trace::{LayerRouting, TraceStep};
-use nestling_engine::runner::ModelRunner;
-use nestling_engine::weights::ActivationMode;
+use nestling_core::routing_trace::{LayerRouting, TraceStep};
+use nestling_core::runner::ModelRunner;
+use nestling_core::weights::ActivationMode;
+use nestling_runtime::model::Runner;
 
 use super::common::{Choice, Parts, ROWS_MAX, all_logits, best, device, greedy, parts, recorded};
 use super::harness::Gpu;

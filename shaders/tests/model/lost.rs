@@ -1,7 +1,7 @@
 //! A device that is lost, and one that takes its place.
 
-use nestling_engine::EngineError;
-use nestling_engine::weights::ActivationMode::Int8;
+use nestling_core::EngineError;
+use nestling_core::weights::ActivationMode::Int8;
 
 use super::common::{greedy, own_device, parts, try_step};
 

@@ -1,6 +1,6 @@
 //! Streamed experts, prompts in pieces, and steps that do not wait for the routing.
 
-use nestling_engine::weights::ActivationMode::Int8;
+use nestling_core::weights::ActivationMode::Int8;
 
 use super::common::{all_logits, device, parts, step};
 

@@ -1,9 +1,9 @@
 //! A device that is taken to be slow is given less at once: launches and submissions are more, and no bit
 //! changes.
 
-use nestling_engine::backend::BackendCounters;
-use nestling_engine::runner::ModelRunner;
-use nestling_engine::weights::ActivationMode::Int8;
+use nestling_core::backend::BackendCounters;
+use nestling_core::runner::ModelRunner;
+use nestling_core::weights::ActivationMode::Int8;
 
 use super::common::{converted, own_device, step};
 

@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::{Backend, BackendCounters};
-use nestling_engine::batch::LevelPolicy;
-use nestling_engine::dual::{DualPolicy, Threshold};
-use nestling_engine::expert::{CheckpointSource, ExpertSource, StoreSource};
-use nestling_engine::model::Runner;
-use nestling_engine::residency::ExpertTable;
-use nestling_engine::runner::ModelRunner;
-use nestling_engine::weights::ActivationMode::Int8;
+use nestling_core::EngineError;
+use nestling_core::backend::{Backend, BackendCounters};
+use nestling_core::batch::LevelPolicy;
+use nestling_core::runner::ModelRunner;
+use nestling_core::weights::ActivationMode::Int8;
+use nestling_experts::dual::{DualPolicy, Threshold};
+use nestling_experts::expert::{CheckpointSource, ExpertSource, StoreSource};
+use nestling_experts::residency::ExpertTable;
 use nestling_formats::Level;
 use nestling_formats::store::Store;
+use nestling_runtime::model::Runner;
 
 use super::common::{
     Parts, all_logits, device, family, parts, step, store_path, try_step, try_step_at,

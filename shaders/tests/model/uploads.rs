@@ -1,7 +1,7 @@
 //! How planes get into slots.
 
-use nestling_engine::backend::BackendCounters;
-use nestling_engine::weights::ActivationMode::Int8;
+use nestling_core::backend::BackendCounters;
+use nestling_core::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 use nestling_wgpu::{Uploads, WgpuBackend};
 

@@ -1,9 +1,9 @@
 //! Heads that are normed, rotated and stored, and what is gathered from their pages.
 
-use nestling_engine::backend::{AttentionHeads, Backend, Encoder, HeadNorm};
-use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
-use nestling_engine::cpu::Cpu;
-use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PageId};
+use nestling_core::backend::{AttentionHeads, Backend, Encoder, HeadNorm};
+use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
+use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PageId};
+use nestling_cpu::Cpu;
 use nestling_formats::{Level, RopePairs};
 
 use super::harness::{

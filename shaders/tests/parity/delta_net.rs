@@ -1,10 +1,10 @@
 //! Gated DeltaNet: rows that pass states, whole and in pieces, from one state to another.
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::{Backend, DeltaNet, Encoder};
-use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
-use nestling_engine::cpu::Cpu;
-use nestling_engine::recurrent::{StateId, StateShape, StateTrack, StateWrite};
+use nestling_core::EngineError;
+use nestling_core::backend::{Backend, DeltaNet, Encoder};
+use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
+use nestling_core::recurrent::{StateId, StateShape, StateTrack, StateWrite};
+use nestling_cpu::Cpu;
 use nestling_formats::{DeltaNetConfig, Level};
 
 use super::harness::{EPSILON, KEY_DIM_MAX, buffer, device, expect_close, noise, read};

@@ -1,8 +1,8 @@
 //! What is done element by element, and with whole rows.
 
-use nestling_engine::backend::{Backend, Encoder};
-use nestling_engine::cpu::Cpu;
-use nestling_engine::driver::block_on;
+use nestling_core::backend::{Backend, Encoder};
+use nestling_core::driver::block_on;
+use nestling_cpu::Cpu;
 
 use super::harness::{EPSILON, buffer, device, expect_close, noise, read};
 

@@ -1,9 +1,9 @@
 //! Rows of tables, and products of heads.
 
-use nestling_engine::backend::{Backend, Encoder, HeadMatrices};
-use nestling_engine::batch::StepRows;
-use nestling_engine::cpu::Cpu;
-use nestling_engine::weights::{ActivationMode, MatrixWeights};
+use nestling_core::backend::{Backend, Encoder, HeadMatrices};
+use nestling_core::batch::StepRows;
+use nestling_core::weights::{ActivationMode, MatrixWeights};
+use nestling_cpu::Cpu;
 use nestling_formats::{DType, Level};
 
 use super::harness::{buffer, device, expect_rows_close, noise, read};

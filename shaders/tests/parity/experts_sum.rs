@@ -1,8 +1,8 @@
 //! What experts gave, summed by the weights of the router's choice.
 
-use nestling_engine::backend::{Backend, Encoder, Router};
-use nestling_engine::driver::block_on;
-use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights};
+use nestling_core::backend::{Backend, Encoder, Router};
+use nestling_core::driver::block_on;
+use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_formats::RouterConfig;
 
 use super::harness::{EPSILON, buffer, device, noise, read};

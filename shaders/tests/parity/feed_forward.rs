@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use nestling_engine::backend::{
+use nestling_core::backend::{
     Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Router, Routing,
 };
-use nestling_engine::cpu::Cpu;
-use nestling_engine::driver::block_on;
-use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights};
+use nestling_core::driver::block_on;
+use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
+use nestling_cpu::Cpu;
 use nestling_formats::nested::hadamard;
 use nestling_formats::{Activation, DType, Level, RouterConfig};
 

@@ -1,7 +1,7 @@
 //! Norms of rows.
 
-use nestling_engine::backend::{Backend, Encoder};
-use nestling_engine::cpu::Cpu;
+use nestling_core::backend::{Backend, Encoder};
+use nestling_cpu::Cpu;
 
 use super::harness::{EPSILON, ROWS_MANY, buffer, device, expect_close, noise, read};
 

@@ -1,8 +1,8 @@
 //! Products with matrices in every form, at every level.
 
-use nestling_engine::backend::{Backend, Encoder, Linear};
-use nestling_engine::cpu::Cpu;
-use nestling_engine::weights::{ActivationMode, MatrixWeights};
+use nestling_core::backend::{Backend, Encoder, Linear};
+use nestling_core::weights::{ActivationMode, MatrixWeights};
+use nestling_cpu::Cpu;
 use nestling_formats::{DType, Level};
 
 use super::harness::{

@@ -1,9 +1,9 @@
 //! The router's choice.
 
-use nestling_engine::backend::{Backend, Encoder, Router, Routing};
-use nestling_engine::cpu::Cpu;
-use nestling_engine::driver::block_on;
-use nestling_engine::weights::{ActivationMode, FloatMatrix, MatrixWeights};
+use nestling_core::backend::{Backend, Encoder, Router, Routing};
+use nestling_core::driver::block_on;
+use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
+use nestling_cpu::Cpu;
 use nestling_formats::{ExpertGroups, GroupScore, RouterConfig, RouterScore};
 
 use super::harness::{buffer, device, expect_close, noise};

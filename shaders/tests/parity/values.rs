@@ -1,7 +1,7 @@
 //! Inputs for tests, and what may differ.
 
-use nestling_engine::backend::{Backend, Encoder};
-use nestling_engine::driver::block_on;
+use nestling_core::backend::{Backend, Encoder};
+use nestling_core::driver::block_on;
 
 /// Half the distance from 1 to the next f32.
 pub const EPSILON: f32 = f32::EPSILON / 2.0;

@@ -341,7 +341,10 @@ fn mixed<B: Backend>(
     cancel: &CancelToken,
 ) -> Result<DualRouting, EngineError> {
     let tokenizer = tokenizer.map(|bytes| Tokenizer::from_bytes("tokenizer.json", &bytes));
-    let tokens = sample_tokens(tokenizer.transpose()?.as_ref(), runner.limits().vocab_size)?;
+    let tokens = sample_tokens(
+        tokenizer.transpose().map_err(EngineError::text)?.as_ref(),
+        runner.limits().vocab_size,
+    )?;
     let router = runner.level_router();
     DualRouting::open(runner, &*router, (asked, level), &tokens, cancel)
 }

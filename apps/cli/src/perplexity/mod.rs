@@ -276,7 +276,7 @@ fn tokens(store: &Store, text: &str) -> Result<Vec<u32>> {
     let bytes = bytes.ok_or_else(|| {
         Failure::new("the store holds no tokenizer").advise("convert the checkpoint again")
     })?;
-    let failed = |error| explain(&EngineError::Text(error));
+    let failed = |error| explain(&EngineError::text(error));
     let tokenizer = Tokenizer::from_bytes(file, &bytes).map_err(failed)?;
     let options = EncodeOptions { add_special_tokens: false, special_text: SpecialText::Parse };
     tokenizer.encode(text, options).map_err(failed)

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 fn file(name: &str) -> PathBuf {
-    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/tests/data/gguf");
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data/gguf");
     Path::new(data).join(name)
 }
 

@@ -9,7 +9,7 @@ const COMMIT: &str = "66ac0777bcd18fa416d9da3bd8f70d33ebb85d39";
 const REPOSITORY: &str = "Nobody/Tiny-MoE-GGUF";
 
 fn data(name: &str) -> String {
-    format!("{}/../../engine/tests/data/gguf/{name}", env!("CARGO_MANIFEST_DIR"))
+    format!("{}/../../engine/runtime/tests/data/gguf/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 /// One model of every quantization, and files that are no models.

@@ -112,7 +112,7 @@ fn crate_path(path: &str) -> PathBuf {
 
 /// The small random checkpoint with odd sizes.
 fn checkpoint() -> PathBuf {
-    crate_path("../../engine/tests/data/tiny-qwen3-moe")
+    crate_path("../../engine/runtime/tests/data/tiny-qwen3-moe")
 }
 
 /// A store of it, made by the program once.

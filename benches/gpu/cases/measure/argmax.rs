@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use nestling_engine::EngineError;
-use nestling_engine::backend::{Backend, Encoder};
-use nestling_engine::driver::block_on;
+use nestling_core::EngineError;
+use nestling_core::backend::{Backend, Encoder};
+use nestling_core::driver::block_on;
 use serde_json::json;
 
 use super::device::{Measured, Measurement, buffer, is_dry, median, tell};

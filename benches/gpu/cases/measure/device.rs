@@ -5,10 +5,10 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use nestling_core::EngineError;
+use nestling_core::backend::{Backend, Encoder};
+use nestling_core::driver::block_on;
 use nestling_cuda::{CudaBackend, CudaOptions, TimedAs};
-use nestling_engine::EngineError;
-use nestling_engine::backend::{Backend, Encoder};
-use nestling_engine::driver::block_on;
 use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};
 use serde_json::Value;
 

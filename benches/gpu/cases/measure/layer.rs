@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use half::bf16;
 use nestling_benches::RandomMatrix;
-use nestling_engine::EngineError;
-use nestling_engine::backend::{
+use nestling_core::EngineError;
+use nestling_core::backend::{
     AttentionHeads, Backend, Encoder, FeedForward, HeadNorm, Linear, Router,
 };
-use nestling_engine::batch::StepRows;
-use nestling_engine::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
-use nestling_engine::weights::{ActivationMode, ByteRegion, FloatMatrix, MatrixWeights};
+use nestling_core::batch::StepRows;
+use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
+use nestling_core::weights::{ActivationMode, ByteRegion, FloatMatrix, MatrixWeights};
 use nestling_formats::{Activation, DType, Level, RopePairs, RouterConfig};
 use serde_json::json;
 

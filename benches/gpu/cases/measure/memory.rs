@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUevent_flags;
-use nestling_engine::EngineError;
-use nestling_engine::backend::Encoder;
+use nestling_core::EngineError;
+use nestling_core::backend::Encoder;
 use serde_json::json;
 
 use super::device::{Measured, Measurement, Timing, is_dry, repeated, tell};

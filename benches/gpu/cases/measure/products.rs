@@ -1,9 +1,9 @@
 //! Large products at every level, with the planes of level 4 merged and apart, for one row and for many.
 
 use nestling_benches::RandomMatrix;
-use nestling_engine::EngineError;
-use nestling_engine::backend::{Encoder, Linear};
-use nestling_engine::weights::ActivationMode;
+use nestling_core::EngineError;
+use nestling_core::backend::{Encoder, Linear};
+use nestling_core::weights::ActivationMode;
 use nestling_formats::Level;
 use serde_json::json;
 

@@ -1,10 +1,10 @@
 //! The kernels that a profiler looks at, each a few times: a profiler runs every launch many times.
 
 use nestling_benches::RandomMatrix;
-use nestling_engine::EngineError;
-use nestling_engine::backend::{Encoder, Linear};
-use nestling_engine::driver::block_on;
-use nestling_engine::weights::ActivationMode;
+use nestling_core::EngineError;
+use nestling_core::backend::{Encoder, Linear};
+use nestling_core::driver::block_on;
+use nestling_core::weights::ActivationMode;
 use nestling_formats::Level;
 use serde_json::json;
 

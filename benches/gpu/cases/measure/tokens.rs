@@ -5,20 +5,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nestling_engine::EngineError;
-use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef, Wanted};
-use nestling_engine::cancel::CancelToken;
-use nestling_engine::expert::{
+use nestling_core::EngineError;
+use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, Wanted};
+use nestling_core::cancel::CancelToken;
+use nestling_core::kv_cache::{KvDtype, PageId, pages_for};
+use nestling_core::runner::ModelRunner;
+use nestling_experts::expert::{
     ExpertSource, HostExperts, HostOptions, Prefetch, StoreSource, StreamOptions,
 };
-use nestling_engine::kv_cache::{KvDtype, PageId, pages_for};
-use nestling_engine::model::{Runner, RunnerOptions};
-use nestling_engine::reads::ReadOptions;
-use nestling_engine::residency::ExpertTable;
-use nestling_engine::runner::ModelRunner;
+use nestling_experts::reads::ReadOptions;
+use nestling_experts::residency::ExpertTable;
 use nestling_formats::Level;
 use nestling_formats::store::Store;
 use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, write_synthetic_store};
+use nestling_runtime::model::{Runner, RunnerOptions};
 use serde_json::{Value, json};
 
 use super::device::{Measured, Measurement, is_dry, median, name, tell};

@@ -1,8 +1,8 @@
 //! What a cache that knows the whole trace, but never changes, would have to read.
 
 use super::uses::uses_of;
-use nestling_engine::residency::{ExpertTable, PLANES};
-use nestling_engine::routing_trace::RoutingTrace;
+use nestling_core::routing_trace::RoutingTrace;
+use nestling_experts::residency::{ExpertTable, PLANES};
 
 /// Planes and bytes of the best static set for a part of a trace.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,7 +16,7 @@ pub struct StaticOptimum {
 }
 
 /// The set of planes within `budget_bytes` that misses the fewest bytes over the steps from `from`
-/// on: what [`nestling_engine::residency::StaticHotSet`] would have to be told beforehand.
+/// on: what [`nestling_experts::residency::StaticHotSet`] would have to be told beforehand.
 pub fn best_static(
     table: &ExpertTable,
     trace: &RoutingTrace,

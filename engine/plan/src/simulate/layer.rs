@@ -8,9 +8,9 @@ use super::machine::Disk;
 use super::synthetic::Normal;
 use super::uses::{Use, uses_of};
 use super::{CacheUnit, LatePlanes, Outcome, SimulationOptions};
-use nestling_engine::residency::order::{Job, order};
-use nestling_engine::residency::{Admission, PlaneId, PlaneState, Residency};
-use nestling_engine::routing_trace::{LayerRouting, TraceStep};
+use nestling_core::routing_trace::{LayerRouting, TraceStep};
+use nestling_experts::residency::order::{Job, order};
+use nestling_experts::residency::{Admission, PlaneId, PlaneState, Residency};
 
 /// Seed of the predictions' faults.
 const SEED: u64 = 0x5eed;

@@ -3,8 +3,8 @@
 
 use nestling_formats::Level;
 
-use nestling_engine::residency::{ExpertTable, PLANES};
-use nestling_engine::routing_trace::RoutingTrace;
+use nestling_core::routing_trace::RoutingTrace;
+use nestling_experts::residency::{ExpertTable, PLANES};
 
 /// Bisections of the threshold.
 const BISECTIONS: usize = 40;

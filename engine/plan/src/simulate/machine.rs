@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use nestling_engine::residency::{PLANES, PlaneId};
+use nestling_experts::residency::{PLANES, PlaneId};
 
 /// How fast a machine reads and computes.
 #[derive(Clone, Copy, Debug, PartialEq)]

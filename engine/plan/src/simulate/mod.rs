@@ -14,7 +14,7 @@ mod uses;
 pub use hindsight::{StaticOptimum, best_static};
 pub use levels::{mean_level, route_levels};
 pub use machine::Machine;
-pub use nestling_engine::routing_trace::{
+pub use nestling_core::routing_trace::{
     LayerRouting, RoutingTrace, TraceShape, TraceStep, TraceWriter,
 };
 pub use synthetic::SyntheticRouting;
@@ -22,9 +22,9 @@ pub use synthetic::SyntheticRouting;
 use std::sync::Arc;
 
 use layer::Run;
-use nestling_engine::error::EngineError;
-use nestling_engine::residency::order::OrderRule;
-use nestling_engine::residency::{
+use nestling_core::error::EngineError;
+use nestling_experts::residency::order::OrderRule;
+use nestling_experts::residency::{
     ExpertTable, PLANES, Residency, ResidencyCounters, ResidencyOptions,
 };
 

@@ -5,7 +5,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use nestling_formats::Level;
 
-use nestling_engine::routing_trace::{LayerRouting, RoutingTrace, TraceShape, TraceStep};
+use nestling_core::routing_trace::{LayerRouting, RoutingTrace, TraceShape, TraceStep};
 
 /// Spread of what a token adds to the router's logits.
 const TOKEN_SPREAD: f64 = 0.95;

@@ -1,7 +1,7 @@
 use nestling_formats::Level;
 
 use super::*;
-use nestling_engine::residency::{
+use nestling_experts::residency::{
     DecayedFrequency, EvictionPolicy, ExpertEntry, FrequencyOptions, LeastRecentlyUsed,
     StaticHotSet,
 };

@@ -2,7 +2,7 @@
 
 use nestling_formats::Level;
 
-use nestling_engine::routing_trace::LayerRouting;
+use nestling_core::routing_trace::LayerRouting;
 
 /// One expert of a layer in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,8 +22,8 @@ use nestling_formats::{
     DType, ExpertId, Level, MatrixKind, MatrixShape, ModelConfig, ModelShape, Plane,
 };
 
-use nestling_engine::cancel::CancelToken;
-use nestling_engine::error::EngineError;
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
 use values::Values;
 
 pub use shapes::SyntheticShape;

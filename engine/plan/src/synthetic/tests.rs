@@ -4,13 +4,13 @@ use nestling_formats::store::Store;
 use nestling_formats::{Level, MatrixKind, ModelShape};
 
 use super::*;
-use nestling_engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
-use nestling_engine::cpu::Cpu;
-use nestling_engine::expert::{ExpertSource, StoreSource};
-use nestling_engine::kv_cache::PageId;
-use nestling_engine::model::{Runner, RunnerOptions};
-use nestling_engine::recurrent::{StateId, StateTrack};
-use nestling_engine::runner::{ModelRunner, StepStats};
+use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
+use nestling_core::kv_cache::PageId;
+use nestling_core::recurrent::{StateId, StateTrack};
+use nestling_core::runner::{ModelRunner, StepStats};
+use nestling_cpu::Cpu;
+use nestling_experts::expert::{ExpertSource, StoreSource};
+use nestling_runtime::model::{Runner, RunnerOptions};
 
 fn options() -> SyntheticOptions {
     let shape = SyntheticShape::TINY;

@@ -6,7 +6,7 @@ use nestling_formats::ModelConfig;
 use serde_json::{Value, json};
 
 use super::{Asset, SyntheticShape};
-use nestling_engine::error::EngineError;
+use nestling_core::error::EngineError;
 
 /// The file that says what the model is.
 const CONFIG: &str = "config.json";

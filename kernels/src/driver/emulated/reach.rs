@@ -2,7 +2,7 @@
 //! is taken whole, as if it were written; weights, which come while others are in use, to the byte.
 
 use bytemuck::{Pod, pod_read_unaligned};
-use nestling_engine::kv_cache::PAGE_POSITIONS;
+use nestling_core::kv_cache::PAGE_POSITIONS;
 use nestling_formats::Plane;
 use nestling_formats::nested::{Layout, merged_bytes, plane_bytes};
 

@@ -1,0 +1,152 @@
+//! What errors of a matrix that every token uses do to the residual stream.
+
+use std::sync::Arc;
+
+use nestling_formats::store::GroupId;
+use nestling_formats::{Checkpoint, FloatKind, Level, MatrixKind, ModelConfig};
+
+use super::mixer::{MixerStep, pass_mixer};
+use super::sample::spread;
+use super::{Calibrator, Current, RoutedSample, step_rows};
+use nestling_core::backend::Backend;
+use nestling_core::cancel::CancelToken;
+use nestling_core::driver::block_on;
+use nestling_core::error::EngineError;
+use nestling_core::kv_cache::{KvDtype, pages_for};
+use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
+use nestling_cpu::Cpu;
+use nestling_experts::expert::source::Matrices;
+use nestling_experts::expert::{CheckpointSource, ExpertSource};
+use nestling_runtime::model::Activations;
+use nestling_runtime::model::memory::{LayerMemory, MemoryShape};
+use nestling_runtime::model::mixer::Nobody;
+use nestling_runtime::model::weights::Loader;
+
+/// Sequences that a mixer's errors are measured on, from all over the text, and tokens of each.
+const SEQUENCES: usize = 4;
+const TOKENS: usize = 128;
+
+/// What went into a layer, of the sequences that its mixer is measured on.
+#[derive(Default)]
+pub(super) struct MixerSample {
+    sequences: Vec<Vec<u32>>,
+    hidden: Vec<f32>, // [T, hidden_size]
+}
+
+impl MixerSample {
+    /// The beginnings of some sequences, with their part of `all`, `[tokens, hidden_size]`.
+    pub fn new(sequences: &[Vec<u32>], all: &[f32], hidden_size: usize) -> Self {
+        let starts = sequences.iter().scan(0, |next, sequence| {
+            let start = *next;
+            *next += sequence.len();
+            Some((start, sequence))
+        });
+        let mut sample = Self::default();
+        let step = sequences.len().div_ceil(SEQUENCES).max(1);
+        for (start, sequence) in starts.step_by(step) {
+            let tokens = &sequence[..sequence.len().min(TOKENS)];
+            sample.sequences.push(tokens.to_vec());
+            let rows = start * hidden_size..(start + tokens.len()) * hidden_size;
+            sample.hidden.extend(all.get(rows).unwrap_or_default());
+        }
+        sample
+    }
+}
+
+/// A checkpoint with other weights in one matrix of a layer.
+struct Substituted<'a> {
+    source: &'a CheckpointSource<&'a Checkpoint>,
+    kind: MatrixKind,
+    weights: &'a [f32],
+}
+
+impl ExpertSource for Substituted<'_> {
+    fn config(&self) -> &ModelConfig {
+        self.source.config()
+    }
+
+    fn level_max(&self) -> Option<Level> {
+        None
+    }
+
+    fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
+        let mut matrices = self.source.matrices(group)?;
+        for (kind, matrix) in &mut matrices.list {
+            if *kind == self.kind {
+                let (rows, cols) = (matrix.rows(), matrix.cols());
+                *matrix = MatrixWeights::Float(FloatMatrix::from_f32(rows, cols, self.weights)?);
+            }
+        }
+        Ok(matrices)
+    }
+
+    fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
+        self.source.floats(layer)
+    }
+}
+
+impl Calibrator<'_> {
+    /// The layer that was begun after its mixer, for the tokens that mixers are measured on: with
+    /// the weights of the checkpoint, or with others in one matrix. `[T, hidden_size]`; nothing
+    /// where no layer was begun.
+    ///
+    /// # Errors
+    /// Weights that cannot be read, or have another size.
+    pub(crate) fn mixer_output(
+        &self,
+        other: Option<(MatrixKind, &[f32])>,
+    ) -> Result<Vec<f32>, EngineError> {
+        let Current::Layer(layer) = &self.current else { return Ok(Vec::new()) };
+        let (sample, number) = (&layer.mixer_sample, layer.layer);
+        let config = self.source.config();
+        let Some(shape) = config.layers.get(number as usize) else { return Ok(Vec::new()) };
+        let mut cpu = Cpu::with(Arc::clone(&self.pool), self.kernels);
+        let substituted =
+            other.map(|(kind, weights)| Substituted { source: &self.source, kind, weights });
+        let source = match &substituted {
+            Some(source) => source as &dyn ExpertSource,
+            None => &self.source,
+        };
+        let activations = ActivationMode::Float;
+        let mut loader = Loader { backend: &mut cpu, source, activations, threads: 1 };
+        let weights = loader.layer(config, number, &CancelToken::new())?;
+        let pages = sample.sequences.iter().map(|tokens| pages_for(tokens.len())).sum();
+        let (kv_dtype, states) = (KvDtype::F32, sample.sequences.len());
+        let memory = MemoryShape { kv_dtype, pages, states };
+        let mut memory = LayerMemory::new(&mut cpu, shape, memory)?;
+        let mut rows = step_rows(&sample.sequences);
+        let mut act = Activations::new(&mut cpu, config, rows.len().max(1))?;
+        let mut encoder = cpu.encoder();
+        let step = MixerStep {
+            config,
+            weights: &weights,
+            angles: &self.angles,
+            rows: &mut rows,
+            memory: &mut memory,
+            act: &mut act,
+        };
+        pass_mixer(&mut encoder, &sample.hidden, step, &mut Nobody)?;
+        block_on(nestling_core::backend::Encoder::read(&mut encoder, &act.x))
+    }
+
+    /// Tokens of the part of the layer that every token passes, evenly over the text. None where no
+    /// layer was begun.
+    pub(crate) fn dense_sample(&self) -> Option<RoutedSample> {
+        let Current::Layer(layer) = &self.current else { return None };
+        let rows: Vec<usize> = spread(self.token_count()).collect();
+        let weights = rows.iter().map(|row| layer.gates.get(*row).copied().unwrap_or(1.0));
+        let weights = weights.collect();
+        let rows: Vec<u32> = rows.iter().filter_map(|row| u32::try_from(*row).ok()).collect();
+        let inputs = self.normed(rows.into_iter(), &layer.feed_forward.inputs(None).norm);
+        Some(RoutedSample { inputs, weights })
+    }
+
+    /// Mean square of the residual stream after the layer that was begun, summed over its width. At
+    /// least the smallest positive number.
+    pub(crate) fn stream_square(&self) -> f64 {
+        let Current::Layer(layer) = &self.current else { return 1.0 };
+        let both = self.hidden.iter().zip(&layer.feed_forward.output);
+        let sum: f64 = both.map(|(x, added)| f64::from(x + added).powi(2)).sum();
+        (sum / self.token_count().max(1) as f64).max(f64::MIN_POSITIVE)
+    }
+}

@@ -1,0 +1,217 @@
+//! A layer up to its feed-forward part, for all tokens.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nestling_formats::{Level, MatrixKind, ModelConfig};
+
+use super::moments::{MomentSum, Panels};
+use super::{
+    Calibrator, Pass, Passed, STEP_ROWS, Wanted, pages_max, sequences_per_step, step_rows, steps,
+};
+use nestling_core::backend::{Backend, Encoder, HeadMatrices, Routing};
+use nestling_core::batch::StepRows;
+use nestling_core::driver::block_on;
+use nestling_core::error::EngineError;
+use nestling_core::kv_cache::KvDtype;
+use nestling_cpu::kernels::Kernels;
+use nestling_cpu::threads::ThreadPool;
+use nestling_cpu::{Cpu, CpuBuffer, math};
+use nestling_experts::expert::ExpertSource;
+use nestling_runtime::model::memory::{LayerMemory, MemoryShape};
+use nestling_runtime::model::mixer::{Ending, Mixing, Watch, mix};
+use nestling_runtime::model::{Activations, LayerWeights, RopeAngles, feed_forward};
+
+/// What the tokens left behind on their way.
+pub(super) struct MixerMoments {
+    /// Inputs of the mixer's products, under the first of the kinds with the same inputs.
+    pub inputs: BTreeMap<MatrixKind, MomentSum>,
+    /// Inputs of the feed-forward part.
+    pub normed: MomentSum,
+    /// Inputs of the experts, where they are others.
+    pub expert_inputs: Option<MomentSum>,
+}
+
+/// What the feed-forward part goes on with.
+#[derive(Default)]
+pub(super) struct PassedOn {
+    /// The experts of all tokens; empty in a dense layer.
+    pub routing: Routing, // [T, K]
+    /// What a shared expert's outputs are multiplied by; empty for 1.
+    pub gates: Vec<f32>, // [T]
+}
+
+/// Some sequences on their way through a layer's mixer.
+pub(super) struct MixerStep<'a> {
+    pub config: &'a ModelConfig,
+    pub weights: &'a LayerWeights<Cpu>,
+    pub angles: &'a [RopeAngles],
+    pub rows: &'a mut StepRows,
+    pub memory: &'a mut LayerMemory<Cpu>,
+    pub act: &'a mut Activations<Cpu>,
+}
+
+/// Puts `hidden`, `[T, hidden_size]`, and what the mixer adds to it into `act.x`.
+pub(super) fn pass_mixer(
+    enc: &mut <Cpu as Backend>::Encoder<'_>,
+    hidden: &[f32],
+    step: MixerStep<'_>,
+    watch: &mut impl Watch<Cpu>,
+) -> Result<(), EngineError> {
+    let MixerStep { config, weights, angles, rows, memory, act } = step;
+    let eps = config.rms_norm_eps;
+    enc.write(hidden, &mut act.x)?;
+    let mut values = Vec::new();
+    for (kind, rope) in angles.iter().zip(&mut act.ropes) {
+        kind.fill(rows, &mut values);
+        enc.write(&values, rope)?;
+    }
+    enc.rms_norm(&act.x, &weights.attention_norm, eps, &mut act.normed)?;
+    let multiplier = config.multipliers.residual;
+    let norm = weights.norms_after.as_ref().map(|norms| (&norms.attention, eps));
+    let ending = Ending { multiplier, norm };
+    mix(enc, &weights.mixer, Mixing { rows, tail: None, act, memory, ending }, watch)
+}
+
+/// Sums what meets the mixer's matrices.
+struct Sums<'a> {
+    wanted: Wanted,
+    pool: &'a Arc<ThreadPool>,
+    kernels: &'static Kernels,
+    panels: Panels,
+    inputs: BTreeMap<MatrixKind, MomentSum>,
+}
+
+impl Sums<'_> {
+    fn add(&mut self, sum: &mut MomentSum, values: &[f32], cols: usize) {
+        let rows = values.chunks_exact(cols.max(1)).map(|row| (row, 1.0));
+        sum.add(self.pool, self.kernels, self.panels.pack(cols, rows));
+    }
+
+    fn add_inputs<'x>(
+        &mut self,
+        kind: MatrixKind,
+        rows: impl Iterator<Item = &'x [f32]>,
+        cols: usize,
+    ) {
+        let sum = self.inputs.entry(kind).or_insert_with(|| MomentSum::new(cols));
+        let rows: Vec<_> = rows.map(|row| (row, 1.0)).collect();
+        sum.add(self.pool, self.kernels, self.panels.pack(cols, rows.into_iter()));
+    }
+}
+
+impl Watch<Cpu> for Sums<'_> {
+    fn inputs(
+        &mut self,
+        encoder: &mut <Cpu as Backend>::Encoder<'_>,
+        kind: MatrixKind,
+        x: &CpuBuffer,
+    ) -> Result<(), EngineError> {
+        if self.wanted == Wanted::Outputs {
+            return Ok(());
+        }
+        let (values, cols) = (block_on(encoder.read(x))?, x.cols());
+        self.add_inputs(kind, values.chunks_exact(cols.max(1)), cols);
+        Ok(())
+    }
+
+    fn head_inputs(
+        &mut self,
+        encoder: &mut <Cpu as Backend>::Encoder<'_>,
+        kind: MatrixKind,
+        (x, weights): (&CpuBuffer, &HeadMatrices<Cpu>),
+    ) -> Result<(), EngineError> {
+        if self.wanted == Wanted::Outputs {
+            return Ok(());
+        }
+        let (values, cols) = (block_on(encoder.read(x))?, weights.matrix.cols());
+        let heads = values.chunks_exact((x.cols() / weights.heads.max(1)).max(1));
+        self.add_inputs(kind, heads.filter_map(|head| head.get(..cols)), cols);
+        Ok(())
+    }
+}
+
+impl Calibrator<'_> {
+    /// Adds the mixer's output to the hidden states: the first half of a layer.
+    pub(super) fn mixer(
+        &mut self,
+        weights: &LayerWeights<Cpu>,
+        how: &Pass<'_>,
+        passed: Passed<'_>,
+    ) -> Result<(MixerMoments, PassedOn), EngineError> {
+        let config = self.source.config().clone();
+        let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
+        let Some(layer) = config.layers.get(self.layers as usize) else {
+            return Err(EngineError::mismatch("layer", config.layers.len(), self.layers));
+        };
+        let bytes = self.bytes(self.layers, None);
+        let cpu = &mut self.cpu;
+        let pages = pages_max(&self.sequences);
+        let states = sequences_per_step(self.sequences.first().map_or(1, Vec::len));
+        let shape = MemoryShape { kv_dtype: KvDtype::F32, pages, states };
+        let mut memory = LayerMemory::new(cpu, layer, shape)?;
+        let mut act = Activations::new(cpu, &config, STEP_ROWS)?;
+        let (pool, kernels, wanted) = (&self.pool, self.kernels, how.wanted);
+        let panels = Panels::default();
+        let mut sums = Sums { wanted, pool, kernels, panels, inputs: BTreeMap::new() };
+        let (mut normed, mut passed_on) = (MomentSum::new(hidden), PassedOn::default());
+        let mut expert_inputs = weights.norm_before_experts().map(|_| MomentSum::new(hidden));
+        let (mut done, mut reported) = (0, 0);
+        let total = self.hidden.len();
+        for step in steps(&self.sequences) {
+            if how.cancel.is_cancelled() {
+                return Err(EngineError::Cancelled);
+            }
+            let mut rows = step_rows(step);
+            let part = done..done + rows.len() * hidden;
+            let mut enc = cpu.encoder();
+            let step = MixerStep {
+                config: &config,
+                weights,
+                angles: &self.angles,
+                rows: &mut rows,
+                memory: &mut memory,
+                act: &mut act,
+            };
+            pass_mixer(&mut enc, &self.hidden[part.clone()], step, &mut sums)?;
+            enc.rms_norm(&act.x, &weights.feed_forward_norm, eps, &mut act.normed)?;
+            if wanted == Wanted::Moments {
+                sums.add(&mut normed, &block_on(enc.read(&act.normed))?, hidden);
+            }
+            passed_on.add(&mut enc, weights, (&rows.dense_levels, eps), &mut act)?;
+            if let (Some(sum), Wanted::Moments) = (&mut expert_inputs, wanted) {
+                sums.add(sum, &block_on(enc.read(&act.normed))?, hidden);
+            }
+            self.hidden[part.clone()].copy_from_slice(&block_on(enc.read(&act.x))?);
+            done = part.end;
+            let now = (u128::from(bytes) * done as u128 / total.max(1) as u128) as u64;
+            passed(now - reported);
+            reported = now;
+        }
+        Ok((MixerMoments { inputs: sums.inputs, normed, expert_inputs }, passed_on))
+    }
+}
+
+impl PassedOn {
+    /// Adds the choices of a step's rows, and leaves the inputs of experts in `act.normed`.
+    fn add(
+        &mut self,
+        enc: &mut <Cpu as Backend>::Encoder<'_>,
+        weights: &LayerWeights<Cpu>,
+        (levels, eps): (&[Level], f32),
+        act: &mut Activations<Cpu>,
+    ) -> Result<(), EngineError> {
+        if let Some(gate) = weights.shared.as_ref().and_then(|shared| shared.gate.as_ref()) {
+            enc.matmul(std::slice::from_ref(gate), levels, &act.normed, &mut act.gate)?;
+            self.gates.extend(block_on(enc.read(&act.gate))?.into_iter().map(math::sigmoid));
+        }
+        if let Some(router) = &weights.router {
+            feed_forward::route(enc, (weights, router), eps, act)?;
+            let chosen = block_on(enc.read_routing(&act.routing))?;
+            self.routing.num_experts_per_tok = chosen.num_experts_per_tok;
+            self.routing.expert_ids.extend(chosen.expert_ids);
+            self.routing.expert_weights.extend(chosen.expert_weights);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,408 @@
+//! The calibration pass: what goes into every matrix of the unquantized model.
+//!
+//! Layer by layer, all tokens pass one layer before the next, so that only the weights of one layer
+//! are read at a time. Memory: two rows of `hidden_size` for every token (three in families with
+//! norms after parts), the sums of one layer
+//! (about 2 · n² bytes for `n` inputs; of every expert only those of `down`), one expert's weights.
+
+mod dense;
+mod experts;
+mod mixer;
+mod moments;
+mod sample;
+mod tokens;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nestling_formats::nested::SecondMoments;
+use nestling_formats::store::GroupId;
+use nestling_formats::{Checkpoint, Level, MatrixId, MatrixKind};
+
+use nestling_core::backend::{Backend, Encoder};
+use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
+use nestling_core::cancel::CancelToken;
+use nestling_core::driver::block_on;
+use nestling_core::error::EngineError;
+use nestling_core::kv_cache::{PageId, pages_for};
+use nestling_core::weights::ActivationMode;
+use nestling_cpu::Cpu;
+use nestling_cpu::kernels::Kernels;
+use nestling_cpu::threads::ThreadPool;
+use nestling_experts::expert::{CheckpointSource, ExpertSource};
+use nestling_runtime::model::weights::Loader;
+use nestling_runtime::model::{RopeAngles, rope_kinds};
+
+pub use experts::ExpertStatistics;
+pub use moments::MomentSum;
+pub use sample::RoutedSample;
+pub use tokens::{CALIBRATION_TOKENS_MIN, CalibrationTokens};
+
+use dense::MixerSample;
+use experts::{FeedForwardMoments, PartInputs};
+use mixer::MixerMoments;
+
+/// Rows that are computed together; a longer sequence is one step all the same.
+const STEP_ROWS: usize = 1024;
+
+/// Inputs of an expert, for each number of one, at which its own moments count as much as those of
+/// all tokens: few inputs say little about so many moments.
+const ROUTED_INPUTS: usize = 6;
+
+/// Tokens whose activations inside of every expert are looked at, whether routed to it or not.
+const SAMPLE_TOKENS: usize = 4096;
+
+/// Hears of bytes of weights that all tokens have passed.
+pub type Passed<'a> = &'a mut dyn FnMut(u64);
+
+/// The unquantized model with the activations of the calibration tokens before one layer.
+pub struct Calibrator<'a> {
+    source: CheckpointSource<&'a Checkpoint>,
+    cpu: Cpu,
+    pool: Arc<ThreadPool>,
+    kernels: &'static Kernels,
+    sequences: Vec<Vec<u32>>,
+    angles: Vec<RopeAngles>,
+    /// Input of the layer, then with its attention added.
+    hidden: Vec<f32>, // [T, hidden_size]
+    /// Layers that are done.
+    layers: u32,
+    current: Current,
+}
+
+/// Whether a layer's moments are wanted or only its outputs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Moments,
+    Outputs,
+}
+
+/// How a layer is passed.
+struct Pass<'a> {
+    wanted: Wanted,
+    cancel: &'a CancelToken,
+}
+
+/// What is known of the part of the model that was calibrated last.
+enum Current {
+    Nothing,
+    Layer(Box<LayerMoments>),
+    Head(MomentSum),
+}
+
+struct LayerMoments {
+    layer: u32,
+    /// Inputs of the mixer's products, under the first of the kinds with the same inputs.
+    inputs: BTreeMap<MatrixKind, MomentSum>,
+    feed_forward: FeedForwardMoments,
+    /// What a shared expert's outputs are multiplied by; empty for 1.
+    gates: Vec<f32>, // [T]
+    /// What the mixer is measured on.
+    mixer_sample: MixerSample,
+}
+
+impl std::fmt::Debug for Calibrator<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sequences = self.sequences.len();
+        f.debug_struct("Calibrator").field("sequences", &sequences).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Calibrator<'a> {
+    /// The activations of `tokens` before the first layer.
+    ///
+    /// # Errors
+    /// [`EngineError::TokenOutOfRange`]; weights that cannot be read.
+    pub fn new(
+        checkpoint: &'a Checkpoint,
+        tokens: &CalibrationTokens,
+        pool: Arc<ThreadPool>,
+    ) -> Result<Self, EngineError> {
+        let source = CheckpointSource::new(checkpoint);
+        let config = source.config();
+        let length = tokens.sequence_length().min(config.max_position_embeddings).max(1);
+        let sequences: Vec<_> = tokens.tokens().chunks(length).map(<[u32]>::to_vec).collect();
+        let kernels = Kernels::detect();
+        let mut cpu = Cpu::with(Arc::clone(&pool), kernels);
+        let angles = rope_kinds(config).iter().map(RopeAngles::new).collect();
+        let size = (config.vocab_size, config.hidden_size);
+        let table = source.matrices(&GroupId::Embedding)?.take(MatrixKind::Embedding, size)?;
+        let table = cpu.upload_matrix(&table, ActivationMode::Float)?;
+        let mut hidden = Vec::with_capacity(tokens.tokens().len() * size.1);
+        let mut rows = cpu.buffer(STEP_ROWS, size.1)?;
+        for step in steps(&sequences) {
+            let mut encoder = cpu.encoder();
+            encoder.embed(&table, &step_rows(step), &mut rows)?;
+            encoder.scale(config.multipliers.embedding, &mut rows)?;
+            hidden.extend(block_on(encoder.read(&rows))?);
+        }
+        Ok(Self {
+            source,
+            cpu,
+            pool,
+            kernels,
+            sequences,
+            angles,
+            hidden,
+            layers: 0,
+            current: Current::Nothing,
+        })
+    }
+
+    /// Tokens that pass the model.
+    pub fn token_count(&self) -> usize {
+        self.sequences.iter().map(Vec::len).sum()
+    }
+
+    /// Layers whose outputs are known: the next one to calibrate.
+    pub fn next_layer(&self) -> u32 {
+        self.layers
+    }
+
+    /// The activations before [`Self::next_layer`], `[tokens, hidden_size]`; not between
+    /// [`Self::begin_layer`] and [`Self::end_layer`].
+    pub fn hidden(&self) -> &[f32] {
+        &self.hidden
+    }
+
+    /// Goes on with the activations before a layer that [`Self::hidden`] gave at another time.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] if they are of another model or of other tokens.
+    pub fn go_on(&mut self, layer: u32, hidden: Vec<f32>) -> Result<(), EngineError> {
+        let layers = self.source.config().num_hidden_layers;
+        if layer as usize > layers {
+            let expected = format!("at most {layers}");
+            return Err(EngineError::mismatch("layers of a calibration", expected, layer));
+        }
+        if hidden.len() != self.hidden.len() {
+            let expected = self.hidden.len();
+            return Err(EngineError::mismatch("hidden states", expected, hidden.len()));
+        }
+        (self.layers, self.hidden, self.current) = (layer, hidden, Current::Nothing);
+        Ok(())
+    }
+
+    /// Lets all tokens pass the next layer without looking at what meets its matrices.
+    ///
+    /// # Errors
+    /// As [`Self::begin_layer`].
+    pub fn skip_layer(
+        &mut self,
+        cancel: &CancelToken,
+        passed: Passed<'_>,
+    ) -> Result<(), EngineError> {
+        self.pass_layer(Wanted::Outputs, cancel, passed)?;
+        self.end_layer();
+        Ok(())
+    }
+
+    /// Lets all tokens pass the next layer. Until [`Self::end_layer`], the moments of its matrices
+    /// can be asked for. `cancel` is looked at every thousand tokens and for every expert.
+    ///
+    /// # Errors
+    /// [`EngineError::Cancelled`]; weights that cannot be read. The calibrator cannot go on then.
+    pub fn begin_layer(
+        &mut self,
+        cancel: &CancelToken,
+        passed: Passed<'_>,
+    ) -> Result<(), EngineError> {
+        self.pass_layer(Wanted::Moments, cancel, passed)
+    }
+
+    fn pass_layer(
+        &mut self,
+        wanted: Wanted,
+        cancel: &CancelToken,
+        passed: Passed<'_>,
+    ) -> Result<(), EngineError> {
+        self.current = Current::Nothing;
+        let layer = self.layers;
+        let config = self.source.config().clone();
+        let mut loader = Loader {
+            backend: &mut self.cpu,
+            source: &self.source,
+            activations: ActivationMode::Float,
+            threads: 1,
+        };
+        let weights = loader.layer(&config, layer, cancel)?;
+        let pass = Pass { wanted, cancel };
+        let mixer_sample = match wanted {
+            Wanted::Moments => MixerSample::new(&self.sequences, &self.hidden, config.hidden_size),
+            Wanted::Outputs => MixerSample::default(),
+        };
+        let (moments, passed_on) = self.mixer(&weights, &pass, passed)?;
+        let MixerMoments { inputs, normed, expert_inputs } = moments;
+        let dense = PartInputs { norm: weights.feed_forward_norm.clone(), sum: normed };
+        let own = weights.norm_before_experts().cloned().zip(expert_inputs);
+        let own = own.map(|(norm, sum)| PartInputs { norm, sum });
+        let mut feed_forward = FeedForwardMoments::new(dense, own, self.hidden.len());
+        self.feed_forward(&weights, &passed_on, &mut feed_forward, &pass, passed)?;
+        let gates = passed_on.gates;
+        let moments = LayerMoments { layer, inputs, feed_forward, gates, mixer_sample };
+        self.current = Current::Layer(Box::new(moments));
+        Ok(())
+    }
+
+    /// Goes on to the next layer.
+    pub fn end_layer(&mut self) {
+        if let Current::Layer(layer) = std::mem::replace(&mut self.current, Current::Nothing) {
+            self.kernels.add(&mut self.hidden, &layer.feed_forward.output);
+            if layer.feed_forward.layer_scalar != 1.0 {
+                self.kernels.scale(&mut self.hidden, layer.feed_forward.layer_scalar);
+            }
+            self.layers += 1;
+        }
+    }
+
+    /// The inputs of the head, after all layers.
+    ///
+    /// # Errors
+    /// Weights that cannot be read.
+    pub fn begin_head(&mut self) -> Result<(), EngineError> {
+        let config = self.source.config();
+        let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
+        let floats = self.source.floats(None)?;
+        let norm =
+            floats.into_iter().find(|(kind, _)| *kind == nestling_formats::FloatKind::FinalNorm);
+        let norm = norm.map(|(_, values)| values).unwrap_or_default();
+        if norm.len() != hidden {
+            return Err(EngineError::mismatch("final norm", hidden, norm.len()));
+        }
+        let mut sum = MomentSum::new(hidden);
+        let (mut panels, mut normed) = (moments::Panels::default(), Vec::new());
+        for rows in self.hidden.chunks(STEP_ROWS * hidden) {
+            normed.resize(rows.len(), 0.0);
+            for (x, out) in rows.chunks(hidden).zip(normed.chunks_mut(hidden)) {
+                self.kernels.rms_norm(x, &norm, eps, out);
+            }
+            let rows = normed.chunks_exact(hidden).map(|row| (row, 1.0));
+            sum.add(&self.pool, self.kernels, panels.pack(hidden, rows));
+        }
+        self.current = Current::Head(sum);
+        Ok(())
+    }
+
+    /// The mean of `x xᵀ` over the inputs of a matrix of the layer or head that was begun, blended
+    /// for experts. Matrices with the same inputs have the same moments.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] for any other matrix; [`EngineError::Nested`] where activations
+    /// overflowed.
+    pub fn moments(&self, id: MatrixId) -> Result<SecondMoments, EngineError> {
+        let layer = match &self.current {
+            Current::Head(sum) if id.kind == MatrixKind::Head => return Ok(sum.mean()?),
+            Current::Layer(layer) if id.layer == Some(layer.layer) => layer,
+            _ => return Err(not_calibrated(id)),
+        };
+        match id.kind {
+            MatrixKind::Gate | MatrixKind::Up => {
+                let sum = self.feed_forward_input(&layer.feed_forward, id.expert);
+                Ok(sum.ok_or_else(|| not_calibrated(id))?.mean()?)
+            }
+            MatrixKind::Down => {
+                let sum = layer.feed_forward.inner(id.expert);
+                Ok(sum.ok_or_else(|| not_calibrated(id))?.mean()?)
+            }
+            kind => {
+                let sum = layer.inputs.get(&first_with_inputs_of(kind));
+                Ok(sum.ok_or_else(|| not_calibrated(id))?.mean()?)
+            }
+        }
+    }
+
+    /// The diagonal of [`Self::moments`], at once: the mean square of every input.
+    ///
+    /// # Errors
+    /// As [`Self::moments`].
+    pub fn diagonal(&self, id: MatrixId) -> Result<Vec<f32>, EngineError> {
+        let layer = match &self.current {
+            Current::Head(sum) if id.kind == MatrixKind::Head => return Ok(sum.diagonal()),
+            Current::Layer(layer) if id.layer == Some(layer.layer) => layer,
+            _ => return Err(not_calibrated(id)),
+        };
+        let feed_forward = &layer.feed_forward;
+        let diagonal = match id.kind {
+            MatrixKind::Gate | MatrixKind::Up => feed_forward.input_diagonal(id.expert),
+            MatrixKind::Down => feed_forward.inner(id.expert).map(MomentSum::diagonal),
+            kind => layer.inputs.get(&first_with_inputs_of(kind)).map(MomentSum::diagonal),
+        };
+        diagonal.ok_or_else(|| not_calibrated(id))
+    }
+
+    /// Bytes of a layer's dense matrices or of one expert.
+    fn bytes(&self, layer: u32, expert: Option<u32>) -> u64 {
+        let checkpoint = self.source.checkpoint();
+        let ids = checkpoint.shape().matrices.iter().map(|matrix| matrix.id);
+        let ids = ids.filter(|id| (id.layer, id.expert) == (Some(layer), expert));
+        ids.filter_map(|id| checkpoint.matrix(id).ok()).map(|place| place.length()).sum()
+    }
+
+    /// How the layer that was begun uses its experts; none in a dense layer.
+    pub fn expert_statistics(&self) -> Vec<ExpertStatistics> {
+        match &self.current {
+            Current::Layer(layer) => layer.feed_forward.statistics(self.token_count()),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The first of the kinds with the same inputs.
+pub(crate) fn first_with_inputs_of(kind: MatrixKind) -> MatrixKind {
+    match kind {
+        MatrixKind::Query
+        | MatrixKind::Key
+        | MatrixKind::Value
+        | MatrixKind::QueryGate
+        | MatrixKind::QueryDown
+        | MatrixKind::LatentDown => MatrixKind::Query,
+        MatrixKind::DeltaIn | MatrixKind::DeltaGate | MatrixKind::DeltaBetaDecay => {
+            MatrixKind::DeltaIn
+        }
+        MatrixKind::Gate | MatrixKind::Up => MatrixKind::Gate,
+        kind => kind,
+    }
+}
+
+fn not_calibrated(id: MatrixId) -> EngineError {
+    EngineError::mismatch("moments", "a matrix of the layer that is calibrated", format!("{id:?}"))
+}
+
+/// Sequences of a length that make one step.
+fn sequences_per_step(length: usize) -> usize {
+    (STEP_ROWS / length.max(1)).max(1)
+}
+
+/// Pages that the sequences of one step need.
+fn pages_max(sequences: &[Vec<u32>]) -> usize {
+    let length = sequences.first().map_or(1, Vec::len);
+    sequences_per_step(length) * pages_for(length)
+}
+
+/// Whole sequences, cut into steps; all but the last have the same length.
+fn steps(sequences: &[Vec<u32>]) -> impl Iterator<Item = &[Vec<u32>]> {
+    sequences.chunks(sequences_per_step(sequences.first().map_or(1, Vec::len)))
+}
+
+/// The rows of some sequences, whose pages lie one after another.
+fn step_rows(sequences: &[Vec<u32>]) -> StepRows {
+    let mut batch = Batch::default();
+    let mut first = 0;
+    for (number, tokens) in (0u32..).zip(sequences) {
+        let pages = u32::try_from(pages_for(tokens.len())).unwrap_or(u32::MAX);
+        batch.sequences.push(SequenceRef::of_pages((first..first + pages).map(PageId).collect()));
+        first += pages;
+        batch.rows.extend((0u32..).zip(tokens).map(|(position, &token)| Row {
+            token,
+            position,
+            sequence: number,
+            wants_logits: false,
+            levels: LevelPolicy::Fixed(Level::L8),
+        }));
+    }
+    batch.own_states();
+    StepRows::of_batch(&batch)
+}

@@ -1,0 +1,373 @@
+//! From a checkpoint to a store: layer by layer, resumable, the same bytes whatever the threads.
+//!
+//! Memory is bounded by the samples of one layer and by one matrix group per thread, and with
+//! calibration by what [`crate::calibrate`] says; large matrices are read and coded in blocks of
+//! rows. What is written is kept: after an interruption the same call goes on where the last one
+//! stopped, and the finished store has the same bytes.
+
+mod block;
+mod cut;
+mod error;
+mod fitter;
+mod hidden;
+mod inputs;
+mod measure;
+mod order;
+mod plan;
+mod progress;
+mod quantize;
+mod refit;
+mod sensitivity;
+mod source_error;
+mod trial;
+mod work;
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nestling_formats::gguf::BlockType;
+use nestling_formats::nested::{InputTransform, NeuronOrder, QuantizeOptions};
+use nestling_formats::store::{GroupId, StoreId, StoreWriter};
+use nestling_formats::{Checkpoint, ElementType, ImportError, Level, MatrixId};
+
+use crate::calibrate::{CalibrationTokens, Calibrator};
+use nestling_core::CancelToken;
+use nestling_cpu::threads::ThreadPool;
+
+pub use cut::cut_store;
+pub use error::ConvertError;
+pub use plan::{QUANTIZER_VERSION, estimate_store, estimate_store_bytes, plan_store};
+pub use progress::{ConvertPhase, ConvertProgress};
+pub use source_error::SourceErrors;
+pub use trial::{RotationTrial, convert_with_best_rotation};
+
+use order::Orders;
+use progress::Meter;
+
+/// What codes are chosen by.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum Calibration {
+    /// The weights alone.
+    #[default]
+    None,
+    /// The activations of the model on a text.
+    Tokens(CalibrationTokens),
+}
+
+/// What is added to the diagonal of second moments, relative to its mean: the more, the less the
+/// error of one column is answered by others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Damping {
+    /// Attention matrices, dense feed-forward parts and the head, which meet every token.
+    pub dense: f32,
+    /// Gate and up of experts.
+    pub gate_up: f32,
+    /// Down of experts.
+    pub down: f32,
+}
+
+impl Default for Damping {
+    fn default() -> Self {
+        Self { dense: 0.02, gate_up: 0.05, down: 0.05 }
+    }
+}
+
+/// Whether a matrix may get more bits than its source has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceBits {
+    /// At most the highest level that has no more bits than the source's own codes: level 4 for
+    /// sources of 4 and 5 bits.
+    #[default]
+    AtMost,
+    /// The level that was asked for, whatever the source has.
+    Any,
+}
+
+/// How to convert.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ConvertOptions {
+    /// The highest level that the store will hold.
+    pub level: Level,
+    /// What holds for a matrix whose source is quantized itself.
+    pub source_bits: SourceBits,
+    /// Threads that quantize; 0 = one per processor. The result does not depend on it.
+    pub threads: usize,
+    /// Alignment of extents; none = 512 bytes for stores below 256 MiB, else 16 KiB.
+    pub alignment: Option<u64>,
+    /// Most bytes of one file; none = one file.
+    pub shard_bytes_max: Option<u64>,
+    /// Whether a file that already has the destination's name may be replaced.
+    pub overwrite: bool,
+    /// Whether to go on with an interrupted conversion of the same checkpoint.
+    pub resume: bool,
+    /// How the hidden neurons of every expert are ordered.
+    pub order: NeuronOrder,
+    /// What the hidden activations of experts go through before down.
+    pub rotation: InputTransform,
+    /// How codecs are fitted and codes chosen.
+    pub quantize: QuantizeOptions,
+    /// What the error of each level counts in the matrices of experts; none = what `quantize` says,
+    /// with and without calibration.
+    pub expert_level_weights: Option<[f32; 5]>,
+    /// What codes are chosen by; the embedding is always coded by its weights alone.
+    pub calibration: Calibration,
+    /// How much the second moments of calibration are damped.
+    pub damping: Damping,
+}
+
+impl ConvertOptions {
+    /// Whether weights that are written so are kept as they are, instead of being rounded.
+    pub(crate) fn keeps(&self, element: ElementType) -> bool {
+        let is_mxfp4 = element == ElementType::Block(BlockType::Mxfp4);
+        is_mxfp4 && self.source_bits == SourceBits::AtMost
+    }
+
+    /// How a matrix of the store is coded.
+    pub(crate) fn quantize_of(&self, made: MatrixId) -> QuantizeOptions {
+        let mut options = self.quantize.clone();
+        if let Some(weights) = self.expert_level_weights.filter(|_| made.expert.is_some()) {
+            (options.level_weights, options.calibrated.level_weights) = (weights, weights);
+        }
+        options
+    }
+}
+
+impl Default for ConvertOptions {
+    fn default() -> Self {
+        Self {
+            level: Level::L8,
+            source_bits: SourceBits::default(),
+            threads: 0,
+            alignment: None,
+            shard_bytes_max: None,
+            overwrite: false,
+            resume: true,
+            order: NeuronOrder::default(),
+            rotation: InputTransform::None,
+            quantize: QuantizeOptions::default(),
+            expert_level_weights: None,
+            calibration: Calibration::None,
+            damping: Damping::default(),
+        }
+    }
+}
+
+/// What a conversion made.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ConvertReport {
+    /// The store, or the first of its files.
+    pub path: PathBuf,
+    /// Its id.
+    pub id: StoreId,
+    /// Bytes of all its files.
+    pub store_bytes: u64,
+    /// Bytes of extents that an earlier, interrupted conversion had written already.
+    pub resumed_bytes: u64,
+    /// How far the store's weights are from the source's.
+    pub errors: SourceErrors,
+}
+
+/// Converts a checkpoint into a store at `destination`.
+///
+/// `progress` is called on this thread after every piece of work. `cancel` is looked at before each
+/// piece, which is at most one million weights; what is written stays for the next attempt.
+///
+/// # Errors
+/// [`ConvertError`]; before any work is done if the checkpoint has no tokenizer, or if the
+/// destination exists and may not be replaced.
+pub fn convert(
+    checkpoint: &Checkpoint,
+    destination: &Path,
+    options: &ConvertOptions,
+    cancel: &CancelToken,
+    progress: &mut dyn FnMut(ConvertProgress),
+) -> Result<ConvertReport, ConvertError> {
+    check_destination(destination, options)?;
+    let assets = plan::assets(checkpoint)?;
+    let mut meter = Meter::new(progress);
+    let source = source_hash(checkpoint, cancel, &mut meter)?;
+    let plan = plan_store(checkpoint, source.to_vec(), options)?;
+    let writer = match options.resume {
+        true => StoreWriter::resume(destination, &plan)?,
+        false => StoreWriter::create(destination, &plan)?,
+    };
+    let (resumed_bytes, _) = writer.progress_bytes();
+    let mut report = ConvertReport {
+        path: writer.final_path().to_owned(),
+        id: writer.index().id(),
+        store_bytes: writer.index().length(),
+        resumed_bytes,
+        errors: SourceErrors::default(),
+    };
+    for asset in assets.iter().filter(|a| !writer.is_group_written(&GroupId::asset(&a.name))) {
+        writer.write_asset(&asset.name, &asset.bytes)?;
+    }
+    let orders = Orders::new(checkpoint, options.order);
+    let conversion =
+        Conversion { destination, checkpoint, writer: &writer, options, cancel, orders };
+    conversion.run(&mut meter)?;
+    let hidden = conversion.hidden_path();
+    for group in writer.index().groups() {
+        report.errors.add_group(group, writer.note(&group.id).as_deref());
+    }
+    checkpoint.check_unchanged()?;
+    meter.begin(ConvertPhase::Finishing, 0);
+    writer.finish()?;
+    hidden::remove(&hidden);
+    Ok(report)
+}
+
+/// The hash of a checkpoint, as stores name their source.
+fn source_hash(
+    checkpoint: &Checkpoint,
+    cancel: &CancelToken,
+    meter: &mut Meter<'_>,
+) -> Result<[u8; 16], ConvertError> {
+    meter.begin(ConvertPhase::Hashing, checkpoint.weight_bytes());
+    let hashed = checkpoint.source_hash(&mut |bytes| {
+        meter.advance(bytes, None);
+        if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    match hashed {
+        Err(ImportError::Cancelled) => Err(ConvertError::Cancelled),
+        hashed => Ok(hashed?.to_le_bytes()),
+    }
+}
+
+/// What every part of a conversion looks at.
+struct Conversion<'a> {
+    checkpoint: &'a Checkpoint,
+    writer: &'a StoreWriter,
+    options: &'a ConvertOptions,
+    cancel: &'a CancelToken,
+    orders: Orders<'a>,
+    destination: &'a Path,
+}
+
+impl Conversion<'_> {
+    fn run(&self, meter: &mut Meter<'_>) -> Result<(), ConvertError> {
+        let groups = self.writer.index().groups();
+        let bytes = |id: &GroupId| self.group_bytes(id);
+        let written = |id: &&GroupId| self.writer.is_group_written(id);
+        let ids = || groups.iter().map(|group| &group.id);
+        // A layer of which something is left is calibrated once more.
+        let layers = (0u32..).take(self.checkpoint.config().num_hidden_layers);
+        let passes = layers.filter(|layer| self.is_calibrated() && !self.is_done(*layer));
+        let passes: BTreeSet<u32> = passes.collect();
+        let halves = |id: &GroupId| match id.layer() {
+            Some(layer) if passes.contains(&layer) => bytes(id),
+            _ => 2 * bytes(id),
+        };
+        let done = ids().filter(written).map(halves).sum();
+        meter.go_on(ConvertPhase::Quantizing, ids().map(bytes).sum(), done);
+        self.group(&GroupId::Embedding, None, meter)?;
+        self.floats(None)?;
+        let mut calibrator = self.calibrator(meter)?;
+        for layer in (0u32..).take(self.checkpoint.config().num_hidden_layers) {
+            self.floats(Some(layer))?;
+            if self.is_done(layer) {
+                // Calibration has passed it already.
+                continue;
+            }
+            if let Some(calibrator) = &mut calibrator {
+                meter.enter(ConvertPhase::Calibrating, Some(layer));
+                calibrator.begin_layer(self.cancel, &mut |bytes| {
+                    meter.advance_half(bytes, Some(layer))
+                })?;
+                self.statistics(layer, calibrator)?;
+            }
+            meter.enter(ConvertPhase::Quantizing, Some(layer));
+            self.layer(layer, calibrator.as_ref(), meter)?;
+            if let Some(calibrator) = &mut calibrator {
+                calibrator.end_layer();
+                hidden::save(&self.hidden_path(), self.writer.index().id(), calibrator)?;
+            }
+            self.orders.forget();
+            self.checkpoint.check_unchanged()?;
+        }
+        calibrator.as_mut().map_or(Ok(()), Calibrator::begin_head)?;
+        self.group(&GroupId::Head, calibrator.as_ref(), meter)
+    }
+
+    /// The calibration of the first layer that is not written yet; none where nothing is left.
+    fn calibrator(&self, meter: &mut Meter<'_>) -> Result<Option<Calibrator<'_>>, ConvertError> {
+        let Calibration::Tokens(tokens) = &self.options.calibration else { return Ok(None) };
+        let groups = self.writer.index().groups();
+        if groups.iter().all(|group| self.writer.is_group_written(&group.id)) {
+            return Ok(None);
+        }
+        let layers = 0..self.checkpoint.config().num_hidden_layers as u32;
+        let first = layers.clone().find(|layer| !self.is_done(*layer)).unwrap_or(layers.end);
+        let pool = Arc::new(ThreadPool::new(self.threads()));
+        let mut calibrator = Calibrator::new(self.checkpoint, tokens, pool)?;
+        hidden::load(&self.hidden_path(), self.writer.index().id(), first, &mut calibrator)?;
+        while calibrator.next_layer() < first {
+            let layer = Some(calibrator.next_layer());
+            meter.enter(ConvertPhase::Calibrating, layer);
+            // What was done before is counted already.
+            calibrator.skip_layer(self.cancel, &mut |_| meter.advance(0, layer))?;
+        }
+        Ok(Some(calibrator))
+    }
+
+    /// Whether all matrices of a layer are written.
+    fn is_done(&self, layer: u32) -> bool {
+        let groups = self.writer.index().groups().iter();
+        let mut of_layer = groups.filter(|group| group.id.layer() == Some(layer));
+        of_layer.all(|group| self.writer.is_group_written(&group.id))
+    }
+
+    fn is_calibrated(&self) -> bool {
+        matches!(self.options.calibration, Calibration::Tokens(_))
+    }
+
+    /// Where the activations after the last layer that is done are kept.
+    fn hidden_path(&self) -> PathBuf {
+        let mut path = self.destination.as_os_str().to_owned();
+        path.push(".hidden");
+        path.into()
+    }
+
+    /// Notes how often each expert is used.
+    fn statistics(&self, layer: u32, calibrator: &Calibrator<'_>) -> Result<(), ConvertError> {
+        for (expert, statistics) in (0u32..).zip(calibrator.expert_statistics()) {
+            let id = GroupId::expert_of(layer, expert);
+            self.writer.set_frequency(&id, statistics.frequency)?;
+            self.writer.set_weight_square(&id, statistics.mean_squared_weight)?;
+        }
+        Ok(())
+    }
+
+    fn check_cancelled(&self) -> Result<(), ConvertError> {
+        if self.cancel.is_cancelled() { Err(ConvertError::Cancelled) } else { Ok(()) }
+    }
+
+    fn threads(&self) -> usize {
+        work::threads(self.options.threads)
+    }
+}
+
+fn check_destination(destination: &Path, options: &ConvertOptions) -> Result<(), ConvertError> {
+    let refuse = |reason: &str| {
+        let path = destination.display().to_string();
+        Err(ConvertError::Destination { path, reason: reason.into() })
+    };
+    if destination.is_dir() {
+        return refuse("it is a directory; give the name of the file to make");
+    }
+    if destination.exists() && !options.overwrite {
+        return refuse("it exists already; remove it or give another name");
+    }
+    match destination.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
+            refuse("its directory does not exist; make it first")
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,156 @@
+//! What planes buy: by how much each lowers the error of what its part adds to the residual stream.
+
+use nestling_formats::store::{Encoding, Group, GroupId};
+use nestling_formats::{Level, MatrixKind, Plane};
+
+use super::block::blocks;
+use super::quantize::Coded;
+use super::sensitivity::{CodedMatrix, ExpertErrors, LevelErrors, decode, drops, expert_errors};
+use super::{Conversion, ConvertError};
+use crate::calibrate::{Calibrator, RoutedSample};
+use nestling_experts::expert::{CheckpointSource, expert_biases};
+
+/// The matrices of a feed-forward part.
+const FEED_FORWARD: [MatrixKind; 3] = [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down];
+
+impl Conversion<'_> {
+    /// Notes what each plane of a layer's group, and of each of its matrices, buys.
+    pub(super) fn measure(
+        &self,
+        group: &Group,
+        coded: &[Coded],
+        calibrator: &Calibrator<'_>,
+    ) -> Result<(), ConvertError> {
+        match &group.id {
+            GroupId::Expert(id) => match calibrator.routed_sample(id.expert) {
+                Some(sample) => self.measure_expert(group, coded, (calibrator, &sample)),
+                None => Ok(()),
+            },
+            GroupId::Dense { .. } => self.measure_dense(group, coded, calibrator),
+            _ => Ok(()),
+        }
+    }
+
+    fn measure_expert(
+        &self,
+        group: &Group,
+        coded: &[Coded],
+        (calibrator, sample): (&Calibrator<'_>, &RoutedSample),
+    ) -> Result<(), ConvertError> {
+        let Some(errors) = self.feed_forward_errors(group, coded, sample)? else { return Ok(()) };
+        let unit = calibrator.residual_square();
+        for (plane, drop) in Plane::ALL.into_iter().zip(drops(&errors.together, unit)) {
+            if group.extents[plane.index()].is_some() {
+                self.writer.set_error_drop(&group.id, plane, drop)?;
+            }
+        }
+        self.note_feed_forward(&group.id, &errors, unit)
+    }
+
+    /// Matrices of the mixer one by one, then the feed-forward part that every token passes.
+    fn measure_dense(
+        &self,
+        group: &Group,
+        coded: &[Coded],
+        calibrator: &Calibrator<'_>,
+    ) -> Result<(), ConvertError> {
+        let exact = calibrator.mixer_output(None)?;
+        let tokens = exact.len() / self.checkpoint.config().hidden_size.max(1);
+        let unit = calibrator.stream_square() * tokens.max(1) as f64;
+        for (matrix, coded) in group.matrices.iter().zip(coded) {
+            let Encoding::Nested { codec, .. } = matrix.encoding else { continue };
+            let (Coded::Nested(coded), Some(codec)) = (coded, self.writer.codec(codec)) else {
+                continue;
+            };
+            if FEED_FORWARD.contains(&matrix.kind) {
+                continue;
+            }
+            self.check_cancelled()?;
+            let id = self.source(&group.id, matrix);
+            let failed = |source| ConvertError::Quantize { matrix: id, source };
+            let mut errors: LevelErrors = [0.0; 6];
+            let weights = vec![0.0; coded.rows * coded.cols];
+            let known = CodedMatrix { weights: &weights, coded, codec: &codec, bias: &[] };
+            let levels = std::iter::once(None).chain(Level::ALL.map(Some));
+            for (error, level) in errors.iter_mut().zip(levels) {
+                let decoded = level.map(|level| decode(&known, level)).transpose();
+                let decoded = decoded.map_err(failed)?;
+                let weights = decoded.as_deref().unwrap_or(&weights);
+                let output = calibrator.mixer_output(Some((matrix.kind, weights)))?;
+                *error = square_distance(&exact, &output);
+            }
+            let drops = drops(&errors, unit).map(Some);
+            self.writer.set_matrix_error_drops(&group.id, matrix.kind, drops)?;
+        }
+        let Some(sample) = calibrator.dense_sample() else { return Ok(()) };
+        let Some(errors) = self.feed_forward_errors(group, coded, &sample)? else { return Ok(()) };
+        let square: f64 = sample.weights.iter().map(|weight| f64::from(*weight).powi(2)).sum();
+        let square = square / sample.weights.len().max(1) as f64;
+        let unit = calibrator.residual_square() / square.max(f64::MIN_POSITIVE);
+        self.note_feed_forward(&group.id, &errors, unit)
+    }
+
+    fn note_feed_forward(
+        &self,
+        group: &GroupId,
+        errors: &ExpertErrors,
+        unit: f64,
+    ) -> Result<(), ConvertError> {
+        for kind in FEED_FORWARD {
+            let drops = drops(errors.of(kind), unit).map(Some);
+            self.writer.set_matrix_error_drops(group, kind, drops)?;
+        }
+        Ok(())
+    }
+
+    /// Errors of the gate, up and down of a group; none where it does not have all of them, coded.
+    fn feed_forward_errors(
+        &self,
+        group: &Group,
+        coded: &[Coded],
+        sample: &RoutedSample,
+    ) -> Result<Option<ExpertErrors>, ConvertError> {
+        let mut floats = Vec::with_capacity(FEED_FORWARD.len());
+        let mut parts = Vec::with_capacity(FEED_FORWARD.len());
+        for kind in FEED_FORWARD {
+            let both = group.matrices.iter().zip(coded);
+            let Some((matrix, coded)) = both.into_iter().find(|(matrix, _)| matrix.kind == kind)
+            else {
+                return Ok(None);
+            };
+            let Encoding::Nested { codec, .. } = matrix.encoding else { return Ok(None) };
+            let (Coded::Nested(coded), Some(codec)) = (coded, self.writer.codec(codec)) else {
+                return Ok(None);
+            };
+            let blocks = blocks(&group.id, self.source(&group.id, matrix), matrix);
+            let weights = blocks.map(|block| self.read(&block)).collect::<Result<Vec<_>, _>>()?;
+            floats.push(weights.concat());
+            parts.push((coded, codec));
+        }
+        let biases = self.expert_biases(&group.id)?;
+        let matrices: Vec<CodedMatrix<'_>> = parts
+            .iter()
+            .zip(&floats)
+            .zip(&biases)
+            .map(|(((coded, codec), weights), bias)| CodedMatrix { weights, coded, codec, bias })
+            .collect();
+        let id = self.source(&group.id, &group.matrices[0]);
+        let activation = self.checkpoint.config().activation;
+        let errors = expert_errors(&matrices, sample, activation);
+        Ok(Some(errors.map_err(|source| ConvertError::Quantize { matrix: id, source })?))
+    }
+
+    /// Biases of an expert's gate, up and down; empty where there are none.
+    fn expert_biases(&self, group: &GroupId) -> Result<[Vec<f32>; 3], ConvertError> {
+        let (Some(layer), Some(expert)) = (group.layer(), group.expert()) else {
+            return Ok([const { Vec::new() }; 3]);
+        };
+        let source = CheckpointSource::new(self.checkpoint);
+        let biases = expert_biases(&source, layer)?;
+        Ok(biases.map_or([const { Vec::new() }; 3], |all| all.of(expert).map(<[f32]>::to_vec)))
+    }
+}
+
+fn square_distance(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum()
+}

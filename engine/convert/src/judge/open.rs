@@ -1,0 +1,363 @@
+//! The models that the judge compares, from a store and the checkpoint that it was made of.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nestling_formats::checkpoint::Checkpoint;
+use nestling_formats::store::{GroupId, Store};
+use nestling_formats::{FloatKind, Level, ModelConfig};
+
+use super::{JudgeModels, JudgePoint, PointModels};
+use nestling_core::backend::Backend;
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_core::kv_cache::{KvDtype, pages_for};
+use nestling_core::runner::ModelRunner;
+use nestling_core::weights::ActivationMode;
+use nestling_experts::allocation::{Allocation, Counting, bits_per_weight, layer_bytes};
+use nestling_experts::dual::{DualPolicy, ExpertSensitivities, LevelMode, RouteSample, Threshold};
+use nestling_experts::expert::{
+    CheckpointSource, ExpertSource, FloatTables, Matrices, StoreSource, StreamOptions,
+};
+use nestling_runtime::model::{Runner, RunnerOptions};
+
+/// Which paths are judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JudgePaths {
+    /// The weights alone and the store as it is run.
+    #[default]
+    Both,
+    /// The weights alone.
+    WeightsOnly,
+}
+
+/// What to open for judging.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JudgeOpenOptions {
+    /// Positions that a sequence may have.
+    pub sequence_length: usize,
+    /// How the store's keys and values are held when it runs; those of the other models are f32.
+    pub kv_dtype: KvDtype,
+    /// Which paths are judged.
+    pub paths: JudgePaths,
+    /// How experts of the store as it is run are streamed; none for all of them in memory. Changes no
+    /// result in strict mode.
+    pub streaming: Option<StreamOptions>,
+    /// Whether timing may change what the store as it is run computes, where levels are mixed. Its
+    /// tokens are then computed one by one, as they are when text is generated.
+    pub mode: LevelMode,
+    /// Tokens that thresholds of dual routing are calibrated on.
+    pub sample: Vec<u32>,
+    /// Levels and allocations, in the order of the rows that come out.
+    pub points: Vec<JudgePoint>,
+}
+
+/// A point with its models.
+struct OpenPoint {
+    point: JudgePoint,
+    weights_only: Box<dyn ModelRunner>,
+    shipped: Option<Box<dyn ModelRunner>>,
+    dual: Option<DualPolicy>,
+}
+
+/// The models that the judge compares, opened. All points share the store's weights.
+pub struct JudgeSet {
+    reference: Box<dyn ModelRunner>,
+    points: Vec<OpenPoint>,
+    mode: LevelMode,
+}
+
+/// How one model is held.
+struct Held {
+    rows_max: usize,
+    streaming: Option<StreamOptions>,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self { rows_max: RunnerOptions::default().rows_max, streaming: None }
+    }
+}
+
+impl Held {
+    /// The store as it is run.
+    fn shipped(options: &JudgeOpenOptions) -> Self {
+        let rows_max = match options.mode {
+            LevelMode::Strict => RunnerOptions::default().rows_max,
+            LevelMode::Elastic => 1,
+        };
+        Self { rows_max, streaming: options.streaming.clone() }
+    }
+}
+
+impl JudgeSet {
+    /// Opens them, each on a `backend` of its own. `progress` hears of parts done and parts in all.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] if the store is of another model than the checkpoint;
+    /// [`EngineError::Cancelled`]; weights that cannot be had; what a device refuses.
+    pub fn open<B: Backend + 'static>(
+        mut backend: impl FnMut() -> Result<B, EngineError>,
+        store: Arc<Store>,
+        checkpoint: Checkpoint,
+        options: &JudgeOpenOptions,
+        cancel: &CancelToken,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self, EngineError> {
+        let nested = Arc::new(Shared::new(StoreSource::owned(Arc::clone(&store), None)?));
+        let floats = Arc::new(Shared::new(CheckpointSource::new(checkpoint)));
+        let of_checkpoint = || Arc::clone(&floats) as Arc<dyn ExpertSource>;
+        let per_point = match options.paths {
+            JudgePaths::Both => 2,
+            JudgePaths::WeightsOnly => 1,
+        };
+        let models = 1 + per_point * options.points.len();
+
+        let mut loaded = 0;
+        let mut load = |ready: Ready| {
+            let mut report = |done, total| progress(loaded * total + done, models * total);
+            let runner = ready.load(backend()?, cancel, &mut report)?;
+            loaded += 1;
+            Ok::<_, EngineError>(Box::new(runner))
+        };
+        let reference = load(Ready::float(of_checkpoint(), options))?;
+        let mut points = Vec::with_capacity(options.points.len());
+        for point in &options.points {
+            point.allocation.check(store.id())?;
+            let mixed = FloatTables::new(allocated(&nested, point), of_checkpoint())?;
+            let mut weights_only = load(Ready::float(Arc::new(mixed), options))?;
+            let mut shipped = match options.paths {
+                JudgePaths::Both => Some(load(Ready::shipped(&store, &nested, point, options)?)?),
+                JudgePaths::WeightsOnly => None,
+            };
+            let calibrated = shipped.as_mut().unwrap_or(&mut weights_only);
+            let dual = point.calibrate(calibrated, &options.sample, cancel)?;
+            let shipped = shipped.map(|shipped| shipped as Box<dyn ModelRunner>);
+            points.push(OpenPoint { point: point.clone(), weights_only, shipped, dual });
+        }
+        floats.forget();
+        nested.forget();
+        Ok(Self { reference, points, mode: options.mode })
+    }
+
+    /// The models, for [`super::judge`].
+    pub fn models(&mut self) -> JudgeModels<'_> {
+        let mode = self.mode;
+        let points = self.points.iter_mut().map(|open| {
+            let shipped = open.shipped.as_mut();
+            let models = PointModels {
+                weights_only: &mut *open.weights_only,
+                shipped: shipped.map(|shipped| &mut **shipped as &mut dyn ModelRunner),
+                dual: open.dual,
+                mode,
+            };
+            (open.point.clone(), models)
+        });
+        JudgeModels { reference: &mut *self.reference, points: points.collect() }
+    }
+}
+
+/// A model that can be loaded.
+pub(super) struct Ready {
+    source: Arc<dyn ExpertSource>,
+    options: RunnerOptions,
+}
+
+impl Ready {
+    /// Float activations.
+    fn float(source: Arc<dyn ExpertSource>, options: &JudgeOpenOptions) -> Self {
+        Self::new(source, options, (ActivationMode::Float, KvDtype::F32), Held::default())
+    }
+
+    /// The store as it is run at a point.
+    pub fn shipped(
+        store: &Arc<Store>,
+        nested: &Arc<Shared<StoreSource>>,
+        point: &JudgePoint,
+        options: &JudgeOpenOptions,
+    ) -> Result<Self, EngineError> {
+        let held = Held::shipped(options);
+        let source: Arc<dyn ExpertSource> = match held.streaming {
+            // Planes are had one by one from a store alone.
+            Some(_) => {
+                let source = StoreSource::owned(Arc::clone(store), None)?;
+                Arc::new(source.allocated(Arc::new(point.allocation.clone()))?)
+            }
+            None => allocated(nested, point),
+        };
+        Ok(Self::new(source, options, (ActivationMode::Int8, options.kv_dtype), held))
+    }
+
+    fn new(
+        source: Arc<dyn ExpertSource>,
+        options: &JudgeOpenOptions,
+        (activations, kv_dtype): (ActivationMode, KvDtype),
+        held: Held,
+    ) -> Self {
+        let context = options.sequence_length.min(source.config().max_position_embeddings);
+        let options = RunnerOptions {
+            kv_pages: Some(pages_for(options.sequence_length)),
+            kv_dtype,
+            activations,
+            context_max: Some(context),
+            rows_max: held.rows_max,
+            streaming: held.streaming,
+            ..RunnerOptions::default()
+        };
+        Self { source, options }
+    }
+
+    pub fn load<B: Backend>(
+        self,
+        backend: B,
+        cancel: &CancelToken,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Runner<B>, EngineError> {
+        Runner::load(backend, self.source, &self.options, cancel, progress)
+    }
+}
+
+/// A store's weights as a point has them.
+fn allocated(nested: &Arc<Shared<StoreSource>>, point: &JudgePoint) -> Arc<dyn ExpertSource> {
+    let allocation = Arc::new(point.allocation.clone());
+    Arc::new(Allocated { inner: Arc::clone(nested), allocation })
+}
+
+/// A level of a store as a point; `dense` is another level for what every token uses.
+///
+/// # Errors
+/// [`EngineError::LevelMissing`] for a level that the store does not hold.
+pub fn level_point(
+    store: &Store,
+    level: Level,
+    dense: Option<Level>,
+) -> Result<JudgePoint, EngineError> {
+    let (index, held) = (store.index(), store.level());
+    if let Some(asked) = [Some(level), dense].into_iter().flatten().find(|asked| *asked > held) {
+        return Err(EngineError::LevelMissing { asked: asked.bits(), held: held.bits() });
+    }
+    let mut allocation = Allocation::of_level(index, level);
+    if let Some(dense) = dense {
+        allocation = allocation.with_dense_level(index, held, dense);
+    }
+    Ok(JudgePoint {
+        level: Some(level),
+        ..allocated_point(store, format!("level {level}"), allocation)
+    })
+}
+
+/// Dual routing at a mean level as a point: every expert up to `level`; `dense` as for
+/// [`level_point`].
+///
+/// # Errors
+/// As [`level_point`].
+pub fn mean_level_point(
+    store: &Store,
+    mean_level: f32,
+    level: Level,
+    dense: Option<Level>,
+) -> Result<JudgePoint, EngineError> {
+    let point = level_point(store, level, dense)?;
+    let name = format!("mean level {mean_level}");
+    Ok(JudgePoint { name, level: None, dual: Some((mean_level, level)), ..point })
+}
+
+impl JudgePoint {
+    /// The threshold that reaches the point's mean level on a text.
+    pub(super) fn calibrate<B: Backend>(
+        &self,
+        runner: &mut Runner<B>,
+        sample: &[u32],
+        cancel: &CancelToken,
+    ) -> Result<Option<DualPolicy>, EngineError> {
+        let Some((mean_level, level)) = self.dual else { return Ok(None) };
+        let router = runner.level_router();
+        let sample = RouteSample::record(&mut *runner, &*router, sample, cancel)?;
+        let policy = DualPolicy::up_to(level, Threshold::ZERO);
+        sample.calibrate(mean_level, policy).map(Some)
+    }
+}
+
+/// An allocation of a store as a point.
+pub fn allocated_point(store: &Store, name: String, allocation: Allocation) -> JudgePoint {
+    let bytes = layer_bytes(store.index(), &allocation, Counting::File);
+    let bits_per_weight = bits_per_weight(store.index(), &allocation, Counting::File);
+    JudgePoint { name, level: None, allocation, dual: None, bytes, bits_per_weight }
+}
+
+/// Weights of which no matrix is above the level that it was allocated.
+struct Allocated<S> {
+    inner: Arc<S>,
+    allocation: Arc<Allocation>,
+}
+
+impl<S: ExpertSource> ExpertSource for Allocated<S> {
+    fn config(&self) -> &ModelConfig {
+        self.inner.config()
+    }
+
+    fn level_max(&self) -> Option<Level> {
+        self.inner.level_max()
+    }
+
+    fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
+        let matrices = self.inner.matrices(group)?;
+        let list = matrices.list.into_iter().enumerate();
+        let apply = |(place, (kind, matrix))| (kind, self.allocation.apply(group, place, matrix));
+        Ok(Matrices { list: list.map(apply).collect(), ..matrices })
+    }
+
+    fn sensitivities(&self) -> ExpertSensitivities {
+        self.inner.sensitivities()
+    }
+
+    fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
+        self.inner.floats(layer)
+    }
+}
+
+/// A source that reads every group once, for several models; clones share the bytes.
+pub(super) struct Shared<S> {
+    source: S,
+    read: Mutex<HashMap<GroupId, Matrices>>,
+}
+
+impl<S: ExpertSource> Shared<S> {
+    pub fn new(source: S) -> Self {
+        Self { source, read: Mutex::default() }
+    }
+
+    /// Drops what no model uses.
+    pub fn forget(&self) {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+impl<S: ExpertSource> ExpertSource for Shared<S> {
+    fn config(&self) -> &ModelConfig {
+        self.source.config()
+    }
+
+    fn level_max(&self) -> Option<Level> {
+        self.source.level_max()
+    }
+
+    fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
+        let known = || self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(matrices) = known().get(group) {
+            return Ok(matrices.clone());
+        }
+        // Read without the lock: several threads read different groups.
+        let matrices = self.source.matrices(group)?;
+        known().insert(group.clone(), matrices.clone());
+        Ok(matrices)
+    }
+
+    fn sensitivities(&self) -> ExpertSensitivities {
+        self.source.sensitivities()
+    }
+
+    fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
+        self.source.floats(layer)
+    }
+}

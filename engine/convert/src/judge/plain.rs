@@ -1,0 +1,161 @@
+//! Perplexity of a store as it is run, where there is no unquantized model to compare it with.
+
+use std::sync::Arc;
+
+use nestling_formats::Level;
+use nestling_formats::store::Store;
+use serde::Serialize;
+
+use super::open::{JudgeOpenOptions, Ready, Shared};
+use super::tally::{ExpertUses, Mean};
+use super::{
+    JudgeOptions, JudgePoint, JudgeProgress, level_bits, log_sum_exp, run, sequence_length, with,
+};
+use nestling_core::backend::Backend;
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_core::runner::ModelRunner;
+use nestling_experts::dual::{DualPolicy, LevelMode};
+use nestling_experts::expert::StoreSource;
+
+/// A point with the store as it is run at it.
+struct PlainPoint {
+    point: JudgePoint,
+    model: Box<dyn ModelRunner>,
+    dual: Option<DualPolicy>,
+}
+
+/// The models of all points, opened. They share the store's weights.
+pub struct PlainSet {
+    points: Vec<PlainPoint>,
+    mode: LevelMode,
+}
+
+impl PlainSet {
+    /// Opens them, each on a `backend` of its own; the options' paths are not looked at. `progress`
+    /// hears of parts done and parts in all.
+    ///
+    /// # Errors
+    /// [`EngineError::Cancelled`]; weights that cannot be had; what a device refuses.
+    pub fn open<B: Backend + 'static>(
+        mut backend: impl FnMut() -> Result<B, EngineError>,
+        store: &Arc<Store>,
+        options: &JudgeOpenOptions,
+        cancel: &CancelToken,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self, EngineError> {
+        let nested = Arc::new(Shared::new(StoreSource::owned(Arc::clone(store), None)?));
+        let models = options.points.len();
+        let mut points = Vec::with_capacity(models);
+        for (loaded, point) in options.points.iter().enumerate() {
+            point.allocation.check(store.id())?;
+            let mut report = |done, total| progress(loaded * total + done, models * total);
+            let ready = Ready::shipped(store, &nested, point, options)?;
+            let mut model = ready.load(backend()?, cancel, &mut report)?;
+            let dual = point.calibrate(&mut model, &options.sample, cancel)?;
+            points.push(PlainPoint { point: point.clone(), model: Box::new(model), dual });
+        }
+        nested.forget();
+        Ok(Self { points, mode: options.mode })
+    }
+
+    /// Perplexity of every point on `tokens`.
+    ///
+    /// # Errors
+    /// [`EngineError::Cancelled`]; a text shorter than two tokens; whatever a step fails with.
+    pub fn perplexity(
+        &mut self,
+        tokens: &[u32],
+        options: &JudgeOptions,
+        cancel: &CancelToken,
+        progress: &mut dyn FnMut(JudgeProgress),
+    ) -> Result<PlainReport, EngineError> {
+        let limits: Vec<_> = self.points.iter().map(|point| point.model.limits()).collect();
+        let length = sequence_length(&limits, tokens, options)?;
+        let count = ((tokens.len() - 1) / length).min(options.sequences_max.unwrap_or(usize::MAX));
+        let total = count * self.points.len();
+        let mut rows = Vec::with_capacity(self.points.len());
+        for (judged, PlainPoint { point, model, dual }) in self.points.iter_mut().enumerate() {
+            let levels = dual.map(|policy| DualPolicy { mode: self.mode, ..policy });
+            let mut nll = Vec::with_capacity(count);
+            let mut uses = Vec::with_capacity(count);
+            for sequence in 0..count {
+                let text = tokens.get(sequence * length..=(sequence + 1) * length);
+                let mut sum = 0.0;
+                let each = |_, logits: &[f32], target: usize| {
+                    sum += log_sum_exp(logits) - f64::from(logits[target]);
+                };
+                uses.push(run(with(&mut **model, levels), text.unwrap_or_default(), cancel, each)?);
+                nll.push(sum / length as f64);
+                progress(JudgeProgress { done: judged * count + sequence + 1, total });
+            }
+            rows.push(PlainRow::new(point, *dual, (&nll, &uses), count * length));
+        }
+        Ok(PlainReport { sequences: count, tokens: count * length, rows })
+    }
+}
+
+/// What was found about one point.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PlainRow {
+    /// See [`JudgePoint::name`].
+    pub name: String,
+    /// The level in bits, if it is one.
+    #[serde(serialize_with = "level_bits")]
+    pub level: Option<Level>,
+    /// The mean level that dual routing was asked for.
+    pub mean_level: Option<f32>,
+    /// What a plane had to be worth to reach it.
+    pub threshold: Option<f32>,
+    /// Hash of the allocation.
+    pub allocation: String,
+    /// See [`JudgePoint::bytes`].
+    pub bytes: u64,
+    /// See [`JudgePoint::bits_per_weight`].
+    pub bits_per_weight: f64,
+    /// Perplexity: the exponential of the mean negative logarithm of each token's probability. Its
+    /// standard error is over sequences, as that of [`Mean`].
+    pub perplexity: Mean,
+    /// Bytes of experts that a token reads alone; none without experts in planes.
+    pub expert_bytes_per_token: Option<f64>,
+    /// Mean level that experts were computed at, in bits; what allocations take off is not in it.
+    pub expert_mean_level: Option<f64>,
+}
+
+impl PlainRow {
+    fn new(
+        point: &JudgePoint,
+        dual: Option<DualPolicy>,
+        (nll, uses): (&[f64], &[ExpertUses]),
+        tokens: usize,
+    ) -> Self {
+        let nll = Mean::of(nll);
+        let perplexity = nll.mean.exp();
+        let standard_error = nll.standard_error.map(|error| perplexity * error);
+        let expert_mean_level = ExpertUses::mean_level(uses);
+        let bytes = ExpertUses::bytes_per_token(uses, tokens);
+        Self {
+            name: point.name.clone(),
+            level: point.level,
+            mean_level: point.dual.map(|(mean_level, _)| mean_level),
+            threshold: dual.map(|dual| dual.threshold.value()),
+            allocation: point.allocation.hash().to_string(),
+            bytes: point.bytes,
+            bits_per_weight: point.bits_per_weight,
+            perplexity: Mean { mean: perplexity, standard_error },
+            expert_bytes_per_token: expert_mean_level.map(|_| bytes),
+            expert_mean_level,
+        }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PlainReport {
+    /// Sequences read.
+    pub sequences: usize,
+    /// Tokens predicted.
+    pub tokens: usize,
+    /// One row per point.
+    pub rows: Vec<PlainRow>,
+}

@@ -1,0 +1,5 @@
+//! From checkpoint to store, and what a store is worth: conversion, calibration, perplexity and divergence.
+
+pub mod calibrate;
+pub mod convert;
+pub mod judge;

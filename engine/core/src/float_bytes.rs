@@ -1,0 +1,19 @@
+//! Bytes that floats take in memory beside those that a store has of them.
+
+use nestling_formats::FloatKind;
+use nestling_formats::store::{FloatTensor, Group};
+
+/// Bytes of an element in memory.
+pub const FLOAT_BYTES: u64 = 4;
+
+/// What the floats of a group take more when they are loaded as 32-bit floats; routers stay as
+/// they are.
+pub fn widened(group: &Group) -> u64 {
+    let tensors = group.tensors.iter().filter(|tensor| tensor.kind != FloatKind::Router);
+    tensors.map(widened_tensor).sum()
+}
+
+fn widened_tensor(tensor: &FloatTensor) -> u64 {
+    let elements = tensor.shape.iter().fold(1u64, |all, size| all.saturating_mul(*size as u64));
+    elements.saturating_mul(FLOAT_BYTES.saturating_sub(tensor.dtype.bytes() as u64))
+}

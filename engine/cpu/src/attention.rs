@@ -1,0 +1,404 @@
+//! Attention of the query heads that share one head of keys and values, a page at a time.
+//!
+//! What a block of 64 positions gives does not depend on other blocks, and blocks are merged in
+//! ascending order: a row's bits do not depend on what else is computed. For one query head:
+//!
+//! ```text
+//! score[p]  = (Σ_i fma(query[i], key[i][p], ·)) * (key_scale[p] * scale)     i ascending
+//! weight[p] = exp(score[p] - max score)
+//! block[c]  = Σ_p fma(weight[p] * value_scale[p], value[p][c], ·)           p ascending
+//! ```
+//!
+//! Keys lie transposed in their page, so that one query element is multiplied with 64 positions
+//! and nothing is summed across lanes.
+
+use std::ops::Range;
+
+use half::f16;
+
+use super::aligned::AlignedFloats;
+use super::math;
+use super::vector::{Right, Size, Vector, product, widen};
+use nestling_core::kv_cache::PAGE_POSITIONS;
+
+/// Keys and values of one head in one page.
+#[derive(Clone, Copy, Debug)]
+pub enum KvBlock<'a> {
+    /// Floats.
+    F32 {
+        /// `[head_dim, 64]`.
+        keys: &'a [f32],
+        /// `[64, head_dim]`.
+        values: &'a [f32],
+    },
+    /// Half floats.
+    F16 {
+        /// `[head_dim, 64]`.
+        keys: &'a [f16],
+        /// `[64, head_dim]`.
+        values: &'a [f16],
+    },
+    /// Integers, each position with a scale for its key and one for its value.
+    Int8 {
+        /// `[head_dim, 64]`.
+        keys: &'a [i8],
+        /// `[64, head_dim]`.
+        values: &'a [i8],
+        /// `[64]`.
+        key_scales: &'a [f32],
+        /// `[64]`.
+        value_scales: &'a [f32],
+    },
+    /// Keys whose first elements are the values too.
+    Shared(SharedRows<'a>),
+}
+
+/// Keys of one head in one page, position by position, whose first elements are the values.
+#[derive(Clone, Copy, Debug)]
+pub enum SharedRows<'a> {
+    /// Floats, `[64, head_dim]`.
+    F32(&'a [f32]),
+    /// Half floats, `[64, head_dim]`.
+    F16(&'a [f16]),
+    /// Integers, each position with a scale for its value and one for what follows.
+    Int8 {
+        /// `[64, head_dim]`.
+        rows: &'a [i8],
+        /// `[64]`.
+        scales: &'a [[f32; 2]],
+    },
+}
+
+/// What attention has gathered for one query head so far.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionState {
+    /// Largest score of the blocks so far.
+    pub max: f32,
+    /// Sum of exp(score - max).
+    pub sum: f32,
+}
+
+impl AttentionState {
+    /// No block yet.
+    pub const EMPTY: Self = Self { max: f32::NEG_INFINITY, sum: 0.0 };
+}
+
+/// Query heads that share a head of keys and values, with what they gather and the memory for it.
+/// Reused, it allocates nothing.
+#[derive(Clone, Debug, Default)]
+pub struct AttentionRows {
+    head_dim: usize,
+    /// Elements of a value.
+    value_dim: usize,
+    queries: AlignedFloats, // [Q, head_dim]
+    /// First position of the sequence that each query sees, ascending.
+    starts: Vec<usize>, // [Q]
+    /// Position after the last that each query sees, ascending.
+    visible: Vec<usize>, // [Q]
+    states: Vec<AttentionState>, // [Q]
+    out: AlignedFloats,     // [Q, value_dim]
+    scores: AlignedFloats,  // [Q, 64]
+    block: AlignedFloats,   // [Q, value_dim]
+    keys: AlignedFloats,    // [head_dim, 64]
+    values: AlignedFloats,  // [64, head_dim]
+}
+
+impl AttentionRows {
+    /// Forgets all queries; the next ones have keys and values of these sizes.
+    pub fn clear(&mut self, head_dim: usize, value_dim: usize) {
+        (self.head_dim, self.value_dim) = (head_dim, value_dim);
+        self.queries.clear();
+        self.starts.clear();
+        self.visible.clear();
+    }
+
+    /// Makes room for so many queries.
+    pub fn reserve(&mut self, queries: usize, head_dim: usize) {
+        fn reserve<T>(values: &mut Vec<T>, count: usize) {
+            values.reserve(count.saturating_sub(values.len()));
+        }
+        reserve(&mut self.starts, queries);
+        reserve(&mut self.visible, queries);
+        reserve(&mut self.states, queries);
+        for values in [&mut self.queries, &mut self.out, &mut self.block] {
+            values.reserve(queries * head_dim);
+        }
+        self.scores.reserve(queries * PAGE_POSITIONS);
+        for values in [&mut self.keys, &mut self.values] {
+            values.reserve(head_dim * PAGE_POSITIONS);
+        }
+    }
+
+    /// Adds a query that sees these positions of its sequence; neither end comes before that of
+    /// the query before it.
+    pub fn push(&mut self, query: &[f32], visible: Range<usize>) {
+        self.queries.extend_from_slice(query);
+        self.starts.push(visible.start);
+        self.visible.push(visible.end);
+    }
+
+    /// Makes room for the results of all queries: nothing gathered yet.
+    pub fn start(&mut self) {
+        let (count, d, value_dim) = (self.visible.len(), self.head_dim, self.value_dim);
+        self.states.clear();
+        self.states.resize(count, AttentionState::EMPTY);
+        self.out.resize(count * value_dim);
+        self.out.fill(0.0);
+        self.block.resize(count * value_dim);
+        self.scores.resize(count * PAGE_POSITIONS);
+        self.keys.resize(d * PAGE_POSITIONS);
+        self.values.resize(d * PAGE_POSITIONS);
+    }
+
+    /// Divides what was gathered by the sum of its weights and gives it, `[Q, value_dim]`. `sinks` are
+    /// logits without values of the first queries, of those after them, and so on; none if empty.
+    pub fn finish(&mut self, sinks: &[f32]) -> &[f32] {
+        let each = self.out.chunks_exact_mut(self.value_dim.max(1)).zip(&mut self.states);
+        for (index, (out, state)) in each.enumerate() {
+            if !sinks.is_empty() {
+                let factor = add_sink(state, sinks[index % sinks.len()]);
+                out.iter_mut().for_each(|out| *out *= factor);
+            }
+            out.iter_mut().for_each(|out| *out /= state.sum);
+        }
+        &self.out
+    }
+
+    /// What was gathered so far: for tests.
+    pub fn states(&self) -> &[AttentionState] {
+        &self.states
+    }
+}
+
+/// Adds the page whose first position is `first` to what every query has gathered.
+#[inline(always)]
+pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
+    kv: KvBlock,
+    first: usize,
+    scale: f32,
+    rows: &mut AttentionRows,
+) {
+    let (d, value_dim) = (rows.head_dim, rows.value_dim);
+    // Queries ascend: those that see nothing of this page yet come first, those that see nothing of
+    // it any more last.
+    let from = rows.visible.partition_point(|visible| *visible <= first);
+    let to = rows.starts.partition_point(|start| *start < first + PAGE_POSITIONS).max(from);
+    let visible = &rows.visible[from..to];
+    let most = visible.last().map_or(0, |last| (last - first).min(PAGE_POSITIONS));
+    let page = PageQueries {
+        first,
+        dims: (d, value_dim),
+        queries: &rows.queries[from * d..to * d],
+        starts: &rows.starts[from..to],
+        visible,
+        states: &mut rows.states[from..to],
+        out: &mut rows.out[from * value_dim..to * value_dim],
+        scores: &mut rows.scores[..visible.len() * PAGE_POSITIONS],
+        block: &mut rows.block,
+    };
+    let factors = position_factors(kv, scale);
+    if let KvBlock::F16 { keys, values } = kv
+        && visible.len() <= MERGED
+    {
+        // Each element is needed once: it is widened where it is needed.
+        return page.attend::<V, VECTORS, f16>((keys, values), factors);
+    }
+    let wide = (&mut *rows.keys, &mut *rows.values);
+    let floats = as_floats::<V>(kv, (most, d, value_dim), wide);
+    page.attend::<V, VECTORS, f32>(floats, factors);
+}
+
+/// The queries that see something of a page, with what they gather.
+struct PageQueries<'a> {
+    /// First position of the page.
+    first: usize,
+    /// Elements of a key and of a value.
+    dims: (usize, usize),
+    queries: &'a [f32],
+    starts: &'a [usize],
+    visible: &'a [usize],
+    states: &'a mut [AttentionState],
+    out: &'a mut [f32],
+    scores: &'a mut [f32],
+    block: &'a mut [f32],
+}
+
+impl PageQueries<'_> {
+    /// Adds the page's keys, `[d, 64]`, and values, a row each `d` elements.
+    #[inline(always)]
+    fn attend<V: Vector, const VECTORS: usize, B: Right>(
+        self,
+        (keys, values): (&[B], &[B]),
+        (factors, value_scales): ([f32; PAGE_POSITIONS], Option<&[f32]>),
+    ) {
+        let Self { first, dims: (d, value_dim), starts, visible, .. } = self;
+        let count = visible.len();
+        self.scores.fill(0.0);
+        let size = Size { rows: count, depth: d, cols: PAGE_POSITIONS };
+        let (left, right) = ((self.queries, d), (keys, PAGE_POSITIONS));
+        product::<V, VECTORS, B>(size, left, right, (&mut *self.scores, PAGE_POSITIONS));
+        // Loops over places: zips of many slices are calls, which cost as much as what they give.
+        let mut merges = [[0.0f32; 2]; MERGED];
+        for q in (0..count).step_by(MERGED) {
+            let merged = MERGED.min(count - q);
+            let scores = &mut self.scores[q * PAGE_POSITIONS..][..merged * PAGE_POSITIONS];
+            for i in 0..merged {
+                let end = (visible[q + i] - first).min(PAGE_POSITIONS);
+                let visible = starts[q + i].saturating_sub(first)..end;
+                let scores = &mut scores.as_chunks_mut::<PAGE_POSITIONS>().0[i];
+                let state = &mut self.states[q + i];
+                merges[i] = weigh(scores, visible, (&factors, value_scales), state);
+            }
+            let block = &mut self.block[..merged * value_dim];
+            let seen = (&*scores, &visible[q..q + merged], first);
+            gather::<V, VECTORS, B>(seen, (values, d), (&mut *block, value_dim));
+            let out = &mut self.out[q * value_dim..][..merged * value_dim];
+            for i in 0..merged {
+                let (out, block) = (&mut out[i * value_dim..], &block[i * value_dim..]);
+                merge_rows(&mut out[..value_dim], &block[..value_dim], merges[i]);
+            }
+        }
+    }
+}
+
+/// `out = fma(out, old, block * new)`.
+#[inline(always)]
+fn merge_rows(out: &mut [f32], block: &[f32], [old, new]: [f32; 2]) {
+    for i in 0..out.len().min(block.len()) {
+        out[i] = out[i].mul_add(old, block[i] * new);
+    }
+}
+
+/// What each position's score is multiplied with, and what its weight is.
+#[inline(always)]
+fn position_factors(kv: KvBlock<'_>, scale: f32) -> ([f32; PAGE_POSITIONS], Option<&[f32]>) {
+    let mut factors = [scale; PAGE_POSITIONS];
+    let KvBlock::Int8 { key_scales, value_scales, .. } = kv else { return (factors, None) };
+    factors.iter_mut().zip(key_scales).for_each(|(factor, key_scale)| *factor = key_scale * scale);
+    (factors, Some(value_scales))
+}
+
+/// Keys, `[d, 64]`, and the values of so many positions, a row each `d` elements, as floats: where
+/// they lie, or widened.
+#[inline(always)]
+fn as_floats<'a, V: Vector>(
+    kv: KvBlock<'a>,
+    (positions, d, value_dim): (usize, usize, usize),
+    (wide_keys, wide_values): (&'a mut [f32], &'a mut [f32]),
+) -> (&'a [f32], &'a [f32]) {
+    let most = positions * d;
+    match kv {
+        KvBlock::F32 { keys, values } => return (keys, values),
+        KvBlock::F16 { keys, values } => {
+            widen::<V>(keys, wide_keys);
+            widen::<V>(&values[..most], wide_values);
+        }
+        KvBlock::Int8 { keys, values, .. } => {
+            let values = &values[..most];
+            wide_keys.iter_mut().zip(keys).for_each(|(to, from)| *to = f32::from(*from));
+            wide_values.iter_mut().zip(values).for_each(|(to, from)| *to = f32::from(*from));
+        }
+        KvBlock::Shared(SharedRows::F32(rows)) => {
+            transpose((&rows[..most], d), wide_keys);
+            return (wide_keys, rows);
+        }
+        KvBlock::Shared(SharedRows::F16(rows)) => {
+            widen::<V>(&rows[..most], wide_values);
+            transpose((&wide_values[..most], d), wide_keys);
+        }
+        KvBlock::Shared(SharedRows::Int8 { rows, scales }) => {
+            let rows =
+                rows[..most].chunks_exact(d.max(1)).zip(wide_values.chunks_exact_mut(d.max(1)));
+            for ((from, to), scales) in rows.zip(scales) {
+                let scaled = |(to, from): (&mut f32, &i8), scale| *to = f32::from(*from) * scale;
+                let (value, rest) = to.split_at_mut(value_dim);
+                value.iter_mut().zip(from).for_each(|pair| scaled(pair, scales[0]));
+                rest.iter_mut().zip(&from[value_dim..]).for_each(|pair| scaled(pair, scales[1]));
+            }
+            transpose((&wide_values[..most], d), wide_keys);
+        }
+    }
+    (wide_keys, wide_values)
+}
+
+/// Columns of rows that are transposed together: what they fill stays in the first cache.
+const TRANSPOSED: usize = 16;
+
+/// Makes up to 64 rows of `d` columns of a page, `[d, 64]`.
+#[inline(always)]
+fn transpose((rows, d): (&[f32], usize), out: &mut [f32]) {
+    for (part, out) in out.chunks_mut(TRANSPOSED * PAGE_POSITIONS).enumerate() {
+        for (position, row) in rows.chunks_exact(d.max(1)).enumerate() {
+            let columns = out.chunks_exact_mut(PAGE_POSITIONS).zip(&row[part * TRANSPOSED..]);
+            columns.for_each(|(column, element)| column[position] = *element);
+        }
+    }
+}
+
+/// Queries whose weights are applied together.
+const MERGED: usize = 4;
+
+/// Makes scores weights and gives the factors of what was gathered before and of this block.
+#[inline(always)]
+fn weigh(
+    scores: &mut [f32; PAGE_POSITIONS],
+    visible: Range<usize>,
+    (factors, value_scales): (&[f32; PAGE_POSITIONS], Option<&[f32]>),
+    state: &mut AttentionState,
+) -> [f32; 2] {
+    for i in 0..PAGE_POSITIONS {
+        scores[i] *= factors[i];
+    }
+    // The weight of a score of negative infinity is zero, and neither maximum nor sum see it.
+    scores[..visible.start].fill(f32::NEG_INFINITY);
+    scores[visible.end..].fill(f32::NEG_INFINITY);
+    let block_max = math::max(scores);
+    for score in scores.iter_mut() {
+        *score = math::exp(*score - block_max);
+    }
+    let sum = math::sum(scores);
+    if let Some(scales) = value_scales {
+        scores.iter_mut().zip(scales).for_each(|(score, scale)| *score *= scale);
+    }
+    merge(state, block_max, sum)
+}
+
+/// Adds a block's maximum and sum to what was gathered; gives the factors of both.
+#[inline(always)]
+pub(super) fn merge(state: &mut AttentionState, block_max: f32, sum: f32) -> [f32; 2] {
+    let both = if block_max > state.max { block_max } else { state.max };
+    let (old, new) = (math::exp(state.max - both), math::exp(block_max - both));
+    state.sum = state.sum.mul_add(old, sum * new);
+    state.max = both;
+    [old, new]
+}
+
+/// Adds a logit without a value; gives the factor of what was gathered.
+#[inline(always)]
+pub(super) fn add_sink(state: &mut AttentionState, sink: f32) -> f32 {
+    merge(state, sink, 1.0)[0]
+}
+
+/// The weighted sum of the values that each query sees. Beyond them may lie anything, NaN too, so
+/// that what only some of the queries see is added for each alone.
+#[inline(always)]
+fn gather<V: Vector, const VECTORS: usize, B: Right>(
+    (weights, visible, first): (&[f32], &[usize], usize),
+    (values, stride): (&[B], usize),
+    (block, d): (&mut [f32], usize),
+) {
+    block.fill(0.0);
+    let seen = |visible: usize| (visible - first).min(PAGE_POSITIONS);
+    let common = seen(visible.first().copied().unwrap_or(first));
+    let size = Size { rows: visible.len(), depth: common, cols: d };
+    product::<V, VECTORS, B>(size, (weights, PAGE_POSITIONS), (values, stride), (&mut *block, d));
+    for (row, visible) in visible.iter().enumerate() {
+        let size = Size { rows: 1, depth: seen(*visible) - common, cols: d };
+        if size.depth > 0 {
+            let weights = &weights[row * PAGE_POSITIONS + common..];
+            let values = &values[common * stride..];
+            let out = &mut block[row * d..];
+            product::<V, VECTORS, B>(size, (weights, PAGE_POSITIONS), (values, stride), (out, d));
+        }
+    }
+}

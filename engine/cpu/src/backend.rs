@@ -1,0 +1,134 @@
+//! The CPU as a backend: what it holds, and who computes on it.
+
+use std::convert::Infallible;
+
+use nestling_formats::Level;
+
+use super::device::Cpu;
+use super::encoder::CpuEncoder;
+use super::matrix::{CpuBuffer, CpuMatrix};
+use super::pages::CpuPool;
+use super::states::CpuStates;
+use nestling_core::backend::{Backend, BackendLimits, Routing};
+use nestling_core::error::EngineError;
+use nestling_core::kv_cache::{KvShape, PageId};
+use nestling_core::recurrent::{StateId, StateShape};
+use nestling_core::weights::{ActivationMode, MatrixWeights};
+
+impl Backend for Cpu {
+    type Buffer = CpuBuffer;
+    type Routing = Routing;
+    type Floats = Vec<f32>;
+    type Matrix = CpuMatrix;
+    type KvPool = CpuPool;
+    type StatePool = CpuStates;
+    type ExpertTable = Infallible;
+    type ExpertSlots = Infallible;
+    type Encoder<'a> = CpuEncoder<'a>;
+
+    const PAGE_KIND: u8 = 0;
+
+    fn name(&self) -> String {
+        format!("CPU, {}, {} threads", self.team.kernels.name(), self.team.pool.threads())
+    }
+
+    fn limits(&self) -> BackendLimits {
+        BackendLimits {
+            num_experts_max: usize::MAX,
+            num_experts_per_tok_max: usize::MAX,
+            head_dim_max: usize::MAX,
+            rows_max: usize::MAX,
+        }
+    }
+
+    fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<CpuBuffer, EngineError> {
+        // The room is taken when rows first come.
+        let _ = rows_max;
+        Ok(CpuBuffer::new(0, cols))
+    }
+
+    fn routing(&mut self, _rows: usize, per_token: usize) -> Result<Routing, EngineError> {
+        Ok(Routing { num_experts_per_tok: per_token, ..Routing::default() })
+    }
+
+    fn upload_floats(&mut self, values: &[f32]) -> Result<Vec<f32>, EngineError> {
+        Ok(values.to_vec())
+    }
+
+    fn upload_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<CpuMatrix, EngineError> {
+        let tables = match weights {
+            MatrixWeights::Nested(matrix) => Some(self.tables(matrix.codec())),
+            MatrixWeights::Float(_) => None,
+        };
+        Ok(CpuMatrix { weights: weights.clone(), activations, tables })
+    }
+
+    fn matrix_bytes(matrix: &CpuMatrix, level: Level) -> u64 {
+        matrix.weights.read_bytes(level)
+    }
+
+    fn matrix_prefix_bytes(matrix: &CpuMatrix, level: Level) -> u64 {
+        matrix.weights.prefix_bytes(level)
+    }
+
+    fn kv_pool(&mut self, shape: &KvShape) -> Result<CpuPool, EngineError> {
+        Ok(CpuPool::new(*shape))
+    }
+
+    fn copy_page(
+        &mut self,
+        pool: &mut CpuPool,
+        source: PageId,
+        destination: PageId,
+    ) -> Result<(), EngineError> {
+        pool.copy(source, destination)
+    }
+
+    fn read_page(
+        &mut self,
+        pool: &CpuPool,
+        page: PageId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError> {
+        pool.read(page, out)
+    }
+
+    fn write_page(
+        &mut self,
+        pool: &mut CpuPool,
+        page: PageId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        pool.write(page, bytes)
+    }
+
+    fn state_pool(&mut self, shape: &StateShape) -> Result<CpuStates, EngineError> {
+        Ok(CpuStates::new(*shape))
+    }
+
+    fn read_state(
+        &mut self,
+        pool: &CpuStates,
+        state: StateId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError> {
+        pool.read(state, out)
+    }
+
+    fn write_state(
+        &mut self,
+        pool: &mut CpuStates,
+        state: StateId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        pool.write(state, bytes)
+    }
+
+    fn encoder(&mut self) -> CpuEncoder<'_> {
+        CpuEncoder { cpu: self }
+    }
+}

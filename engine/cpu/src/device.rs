@@ -1,0 +1,91 @@
+//! The CPU: threads, kernels, and memory that operations reuse.
+
+use std::sync::Arc;
+
+use nestling_formats::nested::NestedCodec;
+
+use super::encoder::inner::Inner;
+use super::encoder::products::{Packed, ProductScratch};
+use super::encoder::scratch::{AttentionScratch, DeltaScratch, LeveledRows};
+use super::kernels::Kernels;
+use super::matrix::CpuBuffer;
+use super::nested::CodecTables;
+use super::rows::QuantizedRows;
+use super::team::Team;
+use crate::threads::ThreadPool;
+use nestling_core::backend::FeedForward;
+
+/// The CPU with its threads and the kernels that it runs.
+#[derive(Debug)]
+pub struct Cpu {
+    pub(super) team: Team,
+    /// Lookup tables of the codecs seen so far; matrices that share a codec share its tables.
+    codecs: Vec<(Arc<NestedCodec>, Arc<CodecTables>)>,
+    pub(super) scratch: Scratch,
+}
+
+/// Memory that operations reuse: after the first steps, none allocates.
+#[derive(Default)]
+pub(super) struct Scratch {
+    pub work: Work,
+    pub attention: AttentionScratch,
+    pub delta_net: DeltaScratch,
+    /// The rows of every expert, and their places in the output.
+    pub expert_rows: [Vec<u32>; 2],
+    pub uses: Vec<LeveledRows<'static, FeedForward<Cpu>>>,
+    /// The router's.
+    pub logits: CpuBuffer,
+    pub choice: Vec<f32>,
+    pub chosen: Vec<(u32, f32)>,
+    pub ids: Vec<u32>,
+    pub weights: Vec<f32>,
+}
+
+/// Memory of products and feed-forward parts.
+#[derive(Default)]
+pub(super) struct Work {
+    /// The input of a product.
+    pub x: QuantizedRows,
+    /// The input of a feed-forward part's second product.
+    pub inner: QuantizedRows,
+    /// Heads that are multiplied with float activations.
+    pub heads: Vec<f32>,
+    pub inners: Vec<Inner<'static>>,
+    pub products: ProductScratch,
+    /// Rows of a feed-forward part's first products.
+    pub packed: Packed,
+    /// Rows of one level, in the input and in the output.
+    pub level_rows: [Vec<u32>; 2],
+    /// 0, 1, 2, …
+    pub all: Vec<u32>,
+}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scratch")
+    }
+}
+
+impl Cpu {
+    /// A CPU that works with `threads` threads and the best kernels that it has.
+    pub fn new(threads: usize) -> Self {
+        Self::with(Arc::new(ThreadPool::new(threads)), Kernels::detect())
+    }
+
+    /// A CPU with given threads, which several may share, and kernels.
+    pub fn with(pool: Arc<ThreadPool>, kernels: &'static Kernels) -> Self {
+        Self { team: Team { pool, kernels }, codecs: Vec::new(), scratch: Scratch::default() }
+    }
+
+    pub(super) fn tables(&mut self, codec: &Arc<NestedCodec>) -> Arc<CodecTables> {
+        // A layer's matrices come one after another, so a known codec is found near the end.
+        let known = self.codecs.iter().rev().find(|(known, _)| Arc::ptr_eq(known, codec));
+        let known = known.or_else(|| self.codecs.iter().find(|(known, _)| **known == **codec));
+        if let Some((_, tables)) = known {
+            return Arc::clone(tables);
+        }
+        let tables = Arc::new(CodecTables::new(codec));
+        self.codecs.push((Arc::clone(codec), Arc::clone(&tables)));
+        tables
+    }
+}

@@ -1,0 +1,274 @@
+//! Attention: blocks of a sequence's rows and key heads are independent of each other.
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::expect;
+use super::scratch::AttentionScratch;
+use crate::attention::AttentionRows;
+use crate::columns::{Cut, for_each_block};
+use crate::device::Cpu;
+use crate::math;
+use crate::matrix::CpuBuffer;
+use crate::pages::CpuPool;
+use crate::team::{ROW_COST, Team};
+use nestling_core::backend::{AttentionHeads, HeadNorm};
+use nestling_core::batch::StepRows;
+use nestling_core::error::EngineError;
+use nestling_core::kv_cache::{KvValues, PAGE_POSITIONS};
+
+/// Most queries of one key head that go through a page together: enough that widening the page
+/// costs little beside them, few enough that all of it stays in the second-level cache.
+const QUERIES_MAX: usize = 64;
+
+fn page_missing() -> EngineError {
+    EngineError::mismatch("page of a row", "a page", "none")
+}
+
+/// Norms and rotates queries and keys, then stores keys and values.
+pub(super) fn rope_store(
+    (team, scratch): (&Team, &mut AttentionScratch),
+    (heads, rows): (&AttentionHeads<Cpu>, &StepRows),
+    rope: &CpuBuffer,
+    qkv: &mut CpuBuffer,
+    kv: &mut CpuPool,
+) -> Result<(), EngineError> {
+    let (g, d) = (heads.num_key_value_heads, heads.head_dim);
+    let stored = match kv.values().0 {
+        KvValues::Beside => 2 * g * d,
+        KvValues::KeyPrefix(_) => g * d,
+    };
+    let queries = if qkv.cols == stored { 0 } else { heads.num_attention_heads };
+    expect("columns of queries, keys and values", queries * d + stored, qkv.cols)?;
+    rotate(team, (heads, rows), rope, qkv, (queries, g))?;
+    if let Some(weight) = &heads.value_norm {
+        norm_values(team, (weight, heads.eps), qkv, (queries + g) * d)?;
+    }
+    store((team, scratch), rows, (&*qkv, queries * d, stored), kv)
+}
+
+/// Norms and rotates queries.
+pub(super) fn rope_queries(
+    team: &Team,
+    (heads, rows): (&AttentionHeads<Cpu>, &StepRows),
+    rope: &CpuBuffer,
+    queries: &mut CpuBuffer,
+) -> Result<(), EngineError> {
+    expect("columns of queries", heads.num_attention_heads * heads.head_dim, queries.cols)?;
+    rotate(team, (heads, rows), rope, queries, (heads.num_attention_heads, 0))
+}
+
+/// Norms and rotates the first heads of every row: queries, then keys.
+fn rotate(
+    team: &Team,
+    (heads, rows): (&AttentionHeads<Cpu>, &StepRows),
+    rope: &CpuBuffer,
+    x: &mut CpuBuffer,
+    (queries, keys): (usize, usize),
+) -> Result<(), EngineError> {
+    let d = heads.head_dim;
+    expect("rows of angles", rows.len(), rope.row_count())?;
+    expect("rows of queries", rows.len(), x.row_count())?;
+    expect("columns of angles", 0, usize::from(heads.rope_first + rope.cols > d))?;
+    for (norm, count) in [(&heads.query_norm, queries), (&heads.key_norm, keys)] {
+        match norm {
+            HeadNorm::PerHead(weight) => expect("head norm", 0, usize::from(weight.len() > d))?,
+            HeadNorm::FullWidth(weight) if count > 0 => {
+                expect("norm of all heads", count * d, weight.len())?;
+            }
+            HeadNorm::FullWidth(_) | HeadNorm::Absent => {}
+        }
+    }
+    let cols = x.cols;
+    team.for_each_row((&mut x.values, cols), ROW_COST * cols, |index, row| {
+        let angles = &rope.values[index * rope.cols..][..rope.cols];
+        let (cos, sin) = angles.split_at(angles.len() / 2);
+        let (queries, rest) = row.split_at_mut(queries * d);
+        for (x, norm) in [(queries, &heads.query_norm), (&mut rest[..keys * d], &heads.key_norm)] {
+            if let (HeadNorm::FullWidth(weight), false) = (norm, x.is_empty()) {
+                team.kernels.rms_norm_in_place(x, weight, heads.eps);
+            }
+            for x in x.chunks_exact_mut(d) {
+                if let HeadNorm::PerHead(weight) = norm {
+                    team.kernels.rms_norm_in_place(&mut x[..weight.len()], weight, heads.eps);
+                }
+                let x = &mut x[heads.rope_first..][..angles.len()];
+                math::rope(heads.rope_pairs, x, cos, sin);
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Norms the value heads of every row, which begin at a column.
+fn norm_values(
+    team: &Team,
+    (weight, eps): (&[f32], f32),
+    qkv: &mut CpuBuffer,
+    first: usize,
+) -> Result<(), EngineError> {
+    expect("norm of values", 0, (qkv.cols - first) % weight.len().max(1))?;
+    let cols = qkv.cols;
+    team.for_each_row((&mut qkv.values, cols), ROW_COST * (cols - first), |_, row| {
+        for value in row[first..].chunks_exact_mut(weight.len().max(1)) {
+            team.kernels.rms_norm_in_place(value, weight, eps);
+        }
+    });
+    Ok(())
+}
+
+/// Stores keys and values, a page at a time.
+fn store(
+    (team, scratch): (&Team, &mut AttentionScratch),
+    rows: &StepRows,
+    (qkv, first, width): (&CpuBuffer, usize, usize),
+    kv: &mut CpuPool,
+) -> Result<(), EngineError> {
+    let AttentionScratch { places, taken, .. } = scratch;
+    let values = kv.values().0;
+    places.clear();
+    for row in 0..rows.len() {
+        let (page, position) = rows.place(row).ok_or_else(page_missing)?;
+        places.push((page, position, row));
+    }
+    places.sort_unstable();
+    let mut result = Ok(());
+    for chunk in places.chunk_by(|a, b| a.0 == b.0) {
+        match kv.take(chunk[0].0) {
+            Ok(page) => {
+                let start = taken.last().map_or(0, |(_, range)| range.end);
+                taken.push((page, start..start + chunk.len()));
+            }
+            Err(error) => {
+                result = Err(error);
+                break;
+            }
+        }
+    }
+    team.for_each_mut(taken, 4 * rows.len() * width, &|_, (page, range)| {
+        for (_, position, row) in &places[range.clone()] {
+            let row = &qkv.values[row * qkv.cols + first..][..width];
+            match values {
+                KvValues::Beside => {
+                    let (keys, values) = row.split_at(width / 2);
+                    page.store(team.kernels, *position, keys, values);
+                }
+                KvValues::KeyPrefix(dim) => page.store_shared(team.kernels, *position, row, dim),
+            }
+        }
+    });
+    taken.drain(..).for_each(|(page, _)| kv.put_back(page));
+    result
+}
+
+/// Causal attention over the pages.
+pub(super) fn attend(
+    (team, scratch): (&Team, &mut AttentionScratch),
+    (heads, rows): (&AttentionHeads<Cpu>, &StepRows),
+    qkv: &CpuBuffer,
+    kv: &CpuPool,
+    out: &mut CpuBuffer,
+) -> Result<(), EngineError> {
+    let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
+    expect("columns of queries", 0, usize::from(qkv.cols < h * d))?;
+    let value_dim = kv.values().1;
+    expect("attended columns", h * value_dim, out.cols)?;
+    expect("rows of queries", rows.len(), qkv.row_count())?;
+    expect("query heads for each key head", 0, h.checked_rem(g).unwrap_or(1))?;
+    expect("sinks", h, heads.sinks.as_ref().map_or(h, Vec::len))?;
+    out.resize(rows.len());
+    let group = h / g;
+    let read = split_rows(rows, (QUERIES_MAX / group).max(1), &mut scratch.borders, kv)?;
+    scratch.rows.resize_with(team.pool.threads(), Mutex::default);
+    // Which thread meets the largest block is chance; all make room for it.
+    let most = scratch.borders.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
+    for slot in &mut scratch.rows {
+        slot.get_mut().unwrap_or_else(PoisonError::into_inner).reserve(most * group, d);
+    }
+    let slots = &scratch.rows;
+    let (width, attended_width) = (group * d, group * value_dim);
+    let cuts = (Cut::At(&scratch.borders), Cut::Every(attended_width));
+    let multiplications = read * h * (d + value_dim);
+    let forks = (&*team.pool, team.forks(multiplications));
+    for_each_block(forks, (&mut out.values, out.cols), cuts, &|kv_head, block| {
+        let range = block.rows();
+        let mut slot = free_slot(slots);
+        slot.clear(d, value_dim);
+        for row in range.clone() {
+            let queries = &qkv.values[row * qkv.cols + kv_head * width..][..width];
+            for query in queries.chunks_exact(d) {
+                slot.push(query, seen(heads, rows.positions[row]));
+            }
+        }
+        slot.start();
+        let first = seen(heads, rows.positions[range.start]).start / PAGE_POSITIONS;
+        let visible = rows.positions[range.end - 1] as usize + 1;
+        let pages = &rows.pages[rows.sequences[range.start] as usize];
+        let pages = pages[..visible.div_ceil(PAGE_POSITIONS)].iter().enumerate();
+        for (index, page) in pages.skip(first) {
+            // The pages were checked.
+            if let Ok(block) = kv.head(*page, kv_head) {
+                team.kernels.attend_page(block, index * PAGE_POSITIONS, heads.scale, &mut slot);
+            }
+        }
+        let sinks = heads.sinks.as_deref().unwrap_or_default();
+        let sinks = sinks.get(kv_head * group..(kv_head + 1) * group).unwrap_or_default();
+        for (index, attended) in slot.finish(sinks).chunks_exact(attended_width).enumerate() {
+            block.row(index).copy_from_slice(attended);
+        }
+    });
+    Ok(())
+}
+
+/// The positions that a row at this one sees.
+fn seen(heads: &AttentionHeads<Cpu>, position: u32) -> Range<usize> {
+    let end = position as usize + 1;
+    end.saturating_sub(heads.sliding_window.unwrap_or(end))..end
+}
+
+/// Cuts the rows into blocks of one sequence and ascending positions, at most `most` rows each;
+/// gives the number of positions that all rows together read.
+fn split_rows(
+    rows: &StepRows,
+    most: usize,
+    borders: &mut Vec<usize>,
+    kv: &CpuPool,
+) -> Result<usize, EngineError> {
+    borders.clear();
+    let mut read = 0;
+    for row in 0..rows.len() {
+        rows.place(row).ok_or_else(page_missing)?;
+        let position = rows.positions[row];
+        read += position as usize + 1;
+        let goes_on = row > 0
+            && rows.sequences[row] == rows.sequences[row - 1]
+            && position > rows.positions[row - 1];
+        let full = borders.last().is_some_and(|first| row - first >= most);
+        if !goes_on || full {
+            borders.push(row);
+        }
+    }
+    borders.push(rows.len());
+    for ends in borders.windows(2).filter(|ends| ends[0] < ends[1]) {
+        let visible = rows.positions[ends[1] - 1] as usize + 1;
+        let pages = &rows.pages[rows.sequences[ends[0]] as usize];
+        let pages = &pages[..visible.div_ceil(PAGE_POSITIONS)];
+        pages.iter().try_for_each(|page| kv.check(*page))?;
+    }
+    Ok(read)
+}
+
+/// Memory that no other part works in. There is one for every thread, so one is free.
+fn free_slot(slots: &[Mutex<AttentionRows>]) -> MutexGuard<'_, AttentionRows> {
+    loop {
+        for slot in slots {
+            match slot.try_lock() {
+                Ok(slot) => return slot,
+                Err(TryLockError::Poisoned(slot)) => return slot.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        // Only if another thread is about to leave its own.
+        std::hint::spin_loop();
+    }
+}

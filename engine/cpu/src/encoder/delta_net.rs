@@ -1,0 +1,245 @@
+//! Gated DeltaNet: rows are independent in the convolution and the norms, heads in between.
+
+use nestling_formats::{Activation, DeltaNetConfig};
+
+use super::expect;
+use super::scratch::{DeltaScratch, HeadRun};
+use crate::delta_net::{DeltaHead, factors, window_row};
+use crate::device::Cpu;
+use crate::matrix::CpuBuffer;
+use crate::states::CpuStates;
+use crate::team::{ROW_COST, Team};
+use nestling_core::backend::DeltaNet;
+use nestling_core::batch::StepRows;
+use nestling_core::batch::{Run, runs};
+use nestling_core::error::EngineError;
+use nestling_core::recycle::recycle;
+
+/// Most positions that a convolution sees.
+const CONV_KERNEL_MAX: usize = 16;
+
+/// Multiplications that a decay and a beta cost.
+const FACTOR_COST: usize = 64;
+
+/// Elements that are multiplied with their gates at once.
+const GATE_CHUNK: usize = 128;
+
+pub(super) fn delta_net(
+    (team, scratch): (&Team, &mut DeltaScratch),
+    (net, rows): (&DeltaNet<Cpu>, &StepRows),
+    projected: &CpuBuffer,
+    states: &mut CpuStates,
+    out: &mut CpuBuffer,
+) -> Result<(), EngineError> {
+    check(net, rows, projected, states)?;
+    expect("outputs of a DeltaNet layer", net.shape.value_dim(), out.cols)?;
+    runs(rows, &mut scratch.runs)?;
+    for run in &scratch.runs {
+        run.from.map_or(Ok(()), |from| states.get(from).map(|_| ()))?;
+        states.check_place(run.to)?;
+    }
+    mix((team, scratch), net, projected, states);
+    take_states(scratch, net, projected, states);
+    let depth = scratch.runs.iter().map(|run| run.depth + 1).max().unwrap_or(0);
+    for depth in 0..depth {
+        pass_heads((team, scratch), net, depth, states);
+    }
+    for (run, values) in scratch.runs.iter().zip(scratch.taken.drain(..)) {
+        states.put(run.to, values);
+    }
+    out.resize(rows.len());
+    gate((team, scratch), net, projected, out);
+    Ok(())
+}
+
+fn check(
+    net: &DeltaNet<Cpu>,
+    rows: &StepRows,
+    projected: &CpuBuffer,
+    states: &CpuStates,
+) -> Result<(), EngineError> {
+    let shape = &net.shape;
+    let (kernel, limit) = (shape.conv_kernel_dim as u64, CONV_KERNEL_MAX as u64);
+    if !(1..=limit).contains(&kernel) {
+        return Err(EngineError::Limit { what: "linear_conv_kernel_dim", limit, found: kernel });
+    }
+    expect("inputs of a DeltaNet layer", shape.inputs(), projected.cols)?;
+    expect("rows of a DeltaNet layer", rows.len(), projected.row_count())?;
+    expect("weights of a convolution", shape.conv_kernel_dim * shape.channels(), net.conv.len())?;
+    expect("decay rates", shape.num_value_heads, net.rate.len())?;
+    expect("time biases", shape.num_value_heads, net.time_bias.len())?;
+    expect("norm of a DeltaNet head", shape.value_head_dim, net.norm.len())?;
+    expect("norm of queries", shape.key_head_dim, net.query_norm.len())?;
+    expect("norm of keys", shape.key_head_dim, net.key_norm.len())?;
+    expect("value heads of a key head", 0, shape.num_value_heads % shape.num_key_heads.max(1))?;
+    states.check_floats(shape.state_floats())
+}
+
+/// The window of the convolution that a state holds, if there is one.
+fn window<'a>(net: &DeltaNet<Cpu>, run: &Run, states: &'a CpuStates) -> Option<&'a [f32]> {
+    let state = states.get(run.from?).ok()?;
+    state.get(..net.shape.window() * net.shape.channels())
+}
+
+/// Convolution and norms of queries, keys and values, and the factors, row by row.
+fn mix(
+    (team, scratch): (&Team, &mut DeltaScratch),
+    net: &DeltaNet<Cpu>,
+    projected: &CpuBuffer,
+    states: &CpuStates,
+) {
+    let DeltaScratch { runs, run_of, mixed, factors: all_factors, zeros, .. } = scratch;
+    let shape = &net.shape;
+    let (channels, heads, stride) = (shape.channels(), shape.num_value_heads, projected.cols);
+    run_of.clear();
+    run_of.extend(runs.iter().flat_map(|run| run.rows.clone().map(|_| run.rows.clone())));
+    zeros.resize(channels, 0.0);
+    mixed.resize(run_of.len() * channels, 0.0);
+    all_factors.resize(run_of.len() * heads, [0.0; 2]);
+    team.for_each_row((all_factors, heads), FACTOR_COST * heads, |row, out| {
+        let row = &projected.values[row * stride..][..stride];
+        let (beta, alpha) = row[channels + shape.value_dim()..].split_at(heads);
+        for (head, out) in out.iter_mut().enumerate() {
+            *out = factors(net.rate[head], net.time_bias[head], alpha[head], beta[head]);
+        }
+    });
+    let (runs, zeros) = (&*runs, &*zeros);
+    let cost = (shape.conv_kernel_dim + ROW_COST) * channels;
+    team.for_each_row((mixed, channels), cost, |row, mixed| {
+        let Some(run) = runs.iter().find(|run| run.rows.contains(&row)) else { return };
+        let window = window(net, run, states);
+        let inputs = (&*projected.values, stride);
+        let mut taps = [zeros.as_slice(); CONV_KERNEL_MAX];
+        let taps = &mut taps[..shape.conv_kernel_dim];
+        let oldest = row as isize - shape.window() as isize;
+        for (at, tap) in (oldest..).zip(taps.iter_mut()) {
+            *tap = window_row(shape, inputs, window, (run.first, at)).unwrap_or(zeros);
+        }
+        team.kernels.conv_silu(taps, &net.conv, mixed);
+        let queries_keys = mixed[..2 * shape.key_dim()].chunks_exact_mut(shape.key_head_dim);
+        for (head, x) in queries_keys.enumerate() {
+            let weight = if head < shape.num_key_heads { &net.query_norm } else { &net.key_norm };
+            team.kernels.rms_norm_in_place(x, weight, net.unit_eps);
+        }
+    });
+}
+
+/// Takes out the states that are written, their windows done and those at a sequence's start zero.
+fn take_states(
+    scratch: &mut DeltaScratch,
+    net: &DeltaNet<Cpu>,
+    projected: &CpuBuffer,
+    states: &mut CpuStates,
+) {
+    let shape = &net.shape;
+    let channels = shape.channels();
+    let inputs = (&*projected.values, projected.cols);
+    for run in &scratch.runs {
+        let mut windows = vec![0.0; shape.window() * channels];
+        let before = window(net, run, states);
+        let oldest = run.rows.end as isize - shape.window() as isize;
+        for (at, out) in (oldest..).zip(windows.chunks_exact_mut(channels)) {
+            let row = window_row(shape, inputs, before, (run.first, at));
+            out.copy_from_slice(row.unwrap_or(&scratch.zeros));
+        }
+        let mut values = states.take(run.to);
+        let (window, matrices) = values.split_at_mut(windows.len());
+        window.copy_from_slice(&windows);
+        if run.depth == 0 && run.from.is_none() {
+            matrices.fill(0.0);
+        }
+        scratch.taken.push(values);
+    }
+}
+
+/// The heads of all runs that have so many of their sequence before them.
+fn pass_heads(
+    (team, scratch): (&Team, &mut DeltaScratch),
+    net: &DeltaNet<Cpu>,
+    depth: usize,
+    states: &CpuStates,
+) {
+    let DeltaScratch { runs, mixed, factors, gathered, taken, parts: spare, .. } = scratch;
+    let shape = &net.shape;
+    let DeltaNetConfig {
+        num_key_heads, num_value_heads: heads, key_head_dim, value_head_dim, ..
+    } = *shape;
+    let first = shape.window() * shape.channels();
+    let rows = mixed.len() / shape.channels();
+    gathered.resize(rows * shape.value_dim(), 0.0);
+    let mut parts: Vec<HeadRun> = recycle(std::mem::take(spare));
+    let (mut multiplications, mut before) = (0, None);
+    let mut gathered = gathered.as_mut_slice();
+    for (run, values) in runs.iter().zip(taken) {
+        let rest = std::mem::take(&mut gathered);
+        let (out, rest) = rest.split_at_mut(run.rows.len() * shape.value_dim());
+        gathered = rest;
+        if run.depth != depth {
+            before = Some(&values[first..]);
+            continue;
+        }
+        let from: Option<&[f32]> = match (run.depth, run.from) {
+            (0, None) => None,
+            (0, Some(_)) if run.is_in_place() => None,
+            (0, Some(from)) => states.get(from).ok().map(|state| &state[first..]),
+            _ => before,
+        };
+        let size = key_head_dim * value_head_dim;
+        let outs = out.chunks_exact_mut(run.rows.len() * value_head_dim);
+        let states = values[first..].chunks_exact_mut(size);
+        parts.extend(states.zip(outs).enumerate().map(|(head, (state, out))| HeadRun {
+            first_row: run.rows.start,
+            head,
+            from: from.map(|from| &from[head * size..][..size]),
+            state,
+            out,
+        }));
+        multiplications += 3 * run.rows.len() * heads * size;
+        before = None;
+    }
+    let (mixed, factors) = (&*mixed, &*factors);
+    team.for_each_mut(&mut parts, multiplications, &|_, part| {
+        let shared = part.head * num_key_heads / heads * key_head_dim;
+        let value = 2 * shape.key_dim() + part.head * value_head_dim;
+        let head = DeltaHead {
+            rows: &mixed[part.first_row * shape.channels()..],
+            stride: shape.channels(),
+            columns: [shared, shape.key_dim() + shared, value],
+            key_head_dim,
+            value_head_dim,
+            factors: &factors[part.first_row * heads..],
+            heads: (heads, part.head),
+        };
+        team.kernels.delta_rule(head, part.from, part.state, part.out);
+    });
+    *spare = recycle(parts);
+}
+
+/// Norms what the heads gave and multiplies it with the gates.
+fn gate(
+    (team, scratch): (&Team, &mut DeltaScratch),
+    net: &DeltaNet<Cpu>,
+    projected: &CpuBuffer,
+    out: &mut CpuBuffer,
+) {
+    let DeltaScratch { run_of, gathered, .. } = scratch;
+    let shape = &net.shape;
+    let (width, cols) = (shape.value_head_dim, shape.value_dim());
+    let gathered = &*gathered;
+    team.for_each_row((&mut out.values, cols), 2 * ROW_COST * cols, |row, out| {
+        let gates = &projected.values[row * projected.cols + shape.channels()..][..cols];
+        let run = &run_of[row];
+        for (head, out) in out.chunks_exact_mut(width).enumerate() {
+            let at = run.start * cols + (head * run.len() + row - run.start) * width;
+            team.kernels.rms_norm(&gathered[at..][..width], &net.norm, net.eps, out);
+            let gates = gates[head * width..][..width].chunks(GATE_CHUNK);
+            for (out, gates) in out.chunks_mut(GATE_CHUNK).zip(gates) {
+                let mut product = [0.0; GATE_CHUNK];
+                let product = &mut product[..out.len()];
+                product.copy_from_slice(gates);
+                team.kernels.gated(Activation::Silu, product, out);
+                out.copy_from_slice(product);
+            }
+        }
+    });
+}

@@ -1,0 +1,188 @@
+//! SwiGLU feed-forward parts, several experts at once.
+//!
+//! With int8 activations there are two stages for all experts together: gate, up, SwiGLU and the
+//! quantization of the result, by groups of 32 columns; then down, by tiles. Every part does its
+//! columns for all experts, so the experts' different numbers of rows need no balancing.
+
+use nestling_formats::Level;
+use nestling_formats::nested::GROUP;
+
+use super::inner::Inner;
+use super::products::{
+    Int8Product, Output, RowMap, Tiles, Write, multiply_float, multiply_int8, of_level,
+};
+use super::scratch::LeveledRows;
+use crate::columns::{Cut, for_each_block};
+use crate::device::{Cpu, Work};
+use crate::matrix::{CpuBuffer, CpuMatrix};
+use crate::team::Team;
+use nestling_core::backend::{FeedForward, Linear};
+use nestling_core::error::EngineError;
+use nestling_core::recycle::recycle;
+
+/// One feed-forward part at one level, for some rows.
+pub(super) type Use<'a> = LeveledRows<'a, FeedForward<Cpu>>;
+
+/// Computes all uses; each row of the output belongs to one of them. `x` is `[rows, D]`.
+pub(super) fn feed_forward(
+    team: &Team,
+    work: &mut Work,
+    uses: &[Use],
+    x: &CpuBuffer,
+    out: Output,
+) -> Result<(), EngineError> {
+    for used in uses {
+        let FeedForward { gate, up, down, .. } = used.weights;
+        super::expect("inputs of a feed-forward part", gate.matrix.cols(), x.cols)?;
+        super::expect("inputs of up", gate.matrix.cols(), up.matrix.cols())?;
+        super::expect("gate and up", gate.matrix.rows(), up.matrix.rows())?;
+        super::expect("inputs of down", gate.matrix.rows(), down.matrix.cols())?;
+        super::expect("outputs of down", out.cols, down.matrix.rows())?;
+        super::check_bias(gate)?;
+        super::check_bias(up)?;
+        super::check_bias(down)?;
+    }
+    let width = uses.first().map_or(0, |used| used.weights.gate.matrix.rows());
+    let int8 = |used: &Use| {
+        let FeedForward { gate, up, down, .. } = used.weights;
+        gate.matrix.rows() == width
+            && [gate, up, down].iter().all(|linear| linear.matrix.takes_int8())
+    };
+    if uses.iter().all(int8) {
+        team.quantize(&x.values, x.cols, &mut work.x);
+        return fused(team, work, uses, width, out);
+    }
+    for used in uses {
+        let part = Output { values: &mut *out.values, cols: out.cols, write: out.write };
+        separate(team, work, used, x, part)?;
+    }
+    Ok(())
+}
+
+fn fused(
+    team: &Team,
+    work: &mut Work,
+    uses: &[Use],
+    width: usize,
+    out: Output,
+) -> Result<(), EngineError> {
+    let mut inners: Vec<Inner> = recycle(std::mem::take(&mut work.inners));
+    let mut rows = 0;
+    for used in uses {
+        let FeedForward { activation, gate, up, down } = used.weights;
+        inners.push(Inner {
+            activation: *activation,
+            gate: Tiles::new(&gate.matrix, used.level)?,
+            up: Tiles::new(&up.matrix, used.level)?,
+            biases: [gate.bias.as_deref(), up.bias.as_deref()],
+            rows: used.rows.x,
+            start: rows,
+            width,
+            rotated: down.matrix.is_rotated(),
+        });
+        rows += used.rows.len();
+    }
+    let (x, inner, packed) = (&work.x, &mut work.inner, &mut work.packed);
+    packed.pack(team, x, inners.iter().map(|inner| inner.rows));
+    let packed = &*packed;
+    inner.resize(rows, width);
+    let groups = inner.groups();
+    let multiplications = 2 * rows * width * x.groups() * GROUP;
+    let size = team.cols_per_part(groups, 1, multiplications);
+    let forks = (&*team.pool, team.forks(multiplications));
+    let cuts = (Cut::Every(rows), Cut::Every(size));
+    for_each_block(forks, (inner.cells_mut(), groups), cuts, &|_, block| {
+        for (index, inner) in inners.iter().enumerate() {
+            inner.fill(team, packed.list(index, x, inner.rows), block);
+        }
+    });
+    work.inners = recycle(inners);
+    count_to(rows, &mut work.all);
+    let mut products = work.products.list();
+    let mut start = 0;
+    for used in uses {
+        let down = &used.weights.down;
+        let tiles = Tiles::new(&down.matrix, used.level)?;
+        let (bias, rows) = (down.bias.as_deref(), down.matrix.rows());
+        let map = RowMap { x: &work.all[start..][..used.rows.len()], out: used.rows.out };
+        products.push((Int8Product { tiles, bias, first: 0, rows }, map));
+        start += used.rows.len();
+    }
+    multiply_int8(team, &mut work.products, &products, inner, out);
+    work.products.put_back(products);
+    Ok(())
+}
+
+/// Makes `numbers` begin with 0, 1, … `count - 1`.
+pub(super) fn count_to(count: usize, numbers: &mut Vec<u32>) {
+    let have = numbers.len();
+    numbers.extend((have..count.max(have)).map(|number| number as u32));
+}
+
+/// The general case, a matrix at a time: float weights, float activations.
+fn separate(
+    team: &Team,
+    work: &mut Work,
+    used: &Use,
+    x: &CpuBuffer,
+    out: Output,
+) -> Result<(), EngineError> {
+    let FeedForward { gate, up, down, .. } = used.weights;
+    let count = used.rows.len();
+    let levels = vec![used.level; count];
+    let all: Vec<u32> = (0..count as u32).collect();
+    let map = RowMap { x: used.rows.x, out: &all };
+    let mut inner = CpuBuffer::new(count, gate.matrix.rows());
+    let mut other = CpuBuffer::new(count, up.matrix.rows());
+    let cols = inner.cols;
+    for (linear, values) in [(gate, &mut inner.values), (up, &mut other.values)] {
+        let out = Output { values, cols, write: Write::Set };
+        linear_rows(team, work, (linear, &levels), map, (x, 0), out)?;
+    }
+    team.kernels.gated(used.weights.activation, &mut inner.values, &other.values);
+    if down.matrix.is_rotated() {
+        // Rows are whole groups.
+        team.kernels.hadamard(&mut inner.values);
+    }
+    let map = RowMap { x: &all, out: used.rows.out };
+    linear_rows(team, work, (down, &levels), map, (&inner, 0), out)
+}
+
+/// One matrix for the rows of `map`, `levels` one for each of them, in whatever way its weights
+/// are multiplied.
+pub(super) fn linear_rows(
+    team: &Team,
+    work: &mut Work,
+    (linear, levels): (&Linear<Cpu>, &[Level]),
+    map: RowMap,
+    (x, first): (&CpuBuffer, usize),
+    out: Output,
+) -> Result<(), EngineError> {
+    super::check_bias(linear)?;
+    let (matrix, bias): (&CpuMatrix, _) = (&linear.matrix, linear.bias.as_deref());
+    if matrix.takes_int8() {
+        team.quantize(&x.values, x.cols, &mut work.x);
+    }
+    let Work { level_rows: [x_rows, out_rows], products, x: quantized, .. } = work;
+    for level in Level::ALL {
+        x_rows.clear();
+        out_rows.clear();
+        for index in of_level(levels, level) {
+            x_rows.push(map.x[index as usize]);
+            out_rows.push(map.out[index as usize]);
+        }
+        if x_rows.is_empty() {
+            continue;
+        }
+        let rows = RowMap { x: x_rows, out: out_rows };
+        let part = Output { values: &mut *out.values, cols: out.cols, write: out.write };
+        if matrix.takes_int8() {
+            let tiles = Tiles::new(matrix, level)?;
+            let product = Int8Product { tiles, bias, first, rows: matrix.rows() };
+            multiply_int8(team, products, &[(product, rows)], quantized, part);
+        } else {
+            multiply_float(team, (matrix, bias, level), rows, &x.values, first, part)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! Products of heads that have a matrix of their own each. The heads of all rows are the rows of one
+//! product, and a tile of outputs takes those of its head.
+
+use nestling_formats::Level;
+use nestling_formats::nested::TILE_ROWS;
+
+use super::expect;
+use super::products::{FEW_ROWS, FloatSource, Packed, ROW_BLOCK, Tiles, of_level};
+use crate::columns::{ColumnsMut, Cut, for_each_block};
+use crate::device::{Cpu, Work};
+use crate::kernels::{FLOAT_ROWS, FloatInputs};
+use crate::matrix::CpuBuffer;
+use crate::nested::TileValues;
+use crate::rows::QuantizedRows;
+use crate::team::{ROW_COST, Team};
+use nestling_core::backend::HeadMatrices;
+use nestling_core::error::EngineError;
+
+/// Sizes of heads.
+#[derive(Clone, Copy)]
+struct Sizes {
+    heads: usize,
+    /// Inputs of a head's matrix, K.
+    inputs: usize,
+    /// Its outputs, N.
+    outputs: usize,
+    /// Elements that follow, R.
+    rest: usize,
+}
+
+impl Sizes {
+    fn new(
+        weights: &HeadMatrices<Cpu>,
+        x: &CpuBuffer,
+        out: &CpuBuffer,
+    ) -> Result<Self, EngineError> {
+        let (heads, matrix) = (weights.heads.max(1), &weights.matrix);
+        expect("rows of the heads' matrices", 0, matrix.rows() % heads)?;
+        expect("columns of heads", 0, x.cols % heads)?;
+        let (inputs, outputs) = (matrix.cols(), matrix.rows() / heads);
+        let rest = (x.cols / heads).checked_sub(inputs).ok_or_else(|| {
+            EngineError::mismatch("columns of heads", format!("{inputs} or more"), x.cols / heads)
+        })?;
+        expect("columns of the heads' products", heads * (outputs + rest), out.cols)?;
+        Ok(Self { heads, inputs, outputs, rest })
+    }
+
+    /// A head of a row of the input.
+    fn head<'a>(&self, x: &'a CpuBuffer, row: usize, head: usize) -> &'a [f32] {
+        let width = self.inputs + self.rest;
+        &x.values[row * x.cols + head * width..][..width]
+    }
+}
+
+/// What matrices are multiplied with: a row for every head of every row, `[T * H, K]`.
+enum Product<'a> {
+    Int8(Tiles<'a>, &'a Packed, &'a QuantizedRows),
+    Float(FloatSource<'a>, &'a [f32]),
+}
+
+/// `out[t, h] = [W_h x[t, h, ..K], x[t, h, K..]]`.
+pub(super) fn multiply_heads(
+    (team, work): (&Team, &mut Work),
+    (weights, levels): (&HeadMatrices<Cpu>, &[Level]),
+    x: &CpuBuffer,
+    out: &mut CpuBuffer,
+) -> Result<(), EngineError> {
+    let sizes = Sizes::new(weights, x, out)?;
+    expect("rows of levels", x.row_count(), levels.len())?;
+    out.resize(x.row_count());
+    let Work { x: quantized, heads: floats, level_rows: [rows, inputs], packed, .. } = work;
+    let int8 = weights.matrix.takes_int8();
+    match int8 {
+        true => quantize(team, sizes, x, quantized),
+        false => gather(team, sizes, x, floats),
+    }
+    for level in Level::ALL {
+        rows.clear();
+        rows.extend(of_level(levels, level));
+        if rows.is_empty() {
+            continue;
+        }
+        let Sizes { heads, outputs, rest, .. } = sizes;
+        inputs.clear();
+        for head in 0..heads as u32 {
+            inputs.extend(rows.iter().map(|row| row * heads as u32 + head));
+        }
+        if int8 {
+            packed.pack(team, quantized, inputs.chunks(rows.len()));
+        }
+        let (rows, inputs) = (&**rows, &**inputs);
+        let product = match int8 {
+            true => Product::Int8(Tiles::new(&weights.matrix, level)?, packed, quantized),
+            false => Product::Float(FloatSource::new(&weights.matrix, level)?, floats),
+        };
+        let multiplications = rows.len().saturating_mul(heads * outputs * sizes.inputs);
+        let forks = (&*team.pool, team.forks(multiplications));
+        let cuts = (Cut::Every(levels.len()), Cut::Every(outputs + rest));
+        for_each_block(forks, (&mut out.values, out.cols), cuts, &|head, block| {
+            for row in rows.iter().map(|row| *row as usize) {
+                block.row(row)[outputs..]
+                    .copy_from_slice(&sizes.head(x, row, head)[sizes.inputs..]);
+            }
+            let inputs = &inputs[head * rows.len()..][..rows.len()];
+            let rows = (rows, inputs);
+            match rows.0.len() {
+                1 => product.fill::<1>(team, (sizes, head), rows, block),
+                2..=FEW_ROWS => product.fill::<FEW_ROWS>(team, (sizes, head), rows, block),
+                _ => product.fill::<ROW_BLOCK>(team, (sizes, head), rows, block),
+            }
+        });
+    }
+    Ok(())
+}
+
+fn quantize(team: &Team, sizes: Sizes, x: &CpuBuffer, out: &mut QuantizedRows) {
+    out.resize(x.row_count() * sizes.heads, sizes.inputs);
+    let groups = out.groups();
+    team.for_each_row((out.cells_mut(), groups), ROW_COST * sizes.inputs, |index, cells| {
+        let head = sizes.head(x, index / sizes.heads, index % sizes.heads);
+        team.kernels.quantize(&head[..sizes.inputs], cells);
+    });
+}
+
+fn gather(team: &Team, sizes: Sizes, x: &CpuBuffer, out: &mut Vec<f32>) {
+    out.resize(x.row_count() * sizes.heads * sizes.inputs, 0.0);
+    team.for_each_row((&mut *out, sizes.inputs), sizes.inputs, |index, out| {
+        let head = sizes.head(x, index / sizes.heads, index % sizes.heads);
+        out.copy_from_slice(&head[..sizes.inputs]);
+    });
+}
+
+impl Product<'_> {
+    /// Computes one head, whose columns are those of the block, for some rows, `ROWS` at a time. A
+    /// tile may begin in the head before and end in the one after.
+    fn fill<const ROWS: usize>(
+        &self,
+        team: &Team,
+        (sizes, head): (Sizes, usize),
+        (rows, inputs): (&[u32], &[u32]),
+        block: &mut ColumnsMut<'_, f32>,
+    ) {
+        let (start, end) = (head * sizes.outputs, (head + 1) * sizes.outputs);
+        let mut values = [[0.0; TILE_ROWS]; ROWS];
+        let mut room = Vec::new();
+        let list = match self {
+            Self::Int8(_, packed, x) => Some(packed.list(head, x, inputs)),
+            Self::Float(..) => None,
+        };
+        for tile in start / TILE_ROWS..end.div_ceil(TILE_ROWS) {
+            let first = tile * TILE_ROWS;
+            let lanes = start.max(first) - first..end.min(first + TILE_ROWS) - first;
+            let to = first + lanes.start - start;
+            for (index, rows) in rows.chunks(ROWS).enumerate() {
+                let values = &mut values[..rows.len()];
+                match self {
+                    Self::Int8(tiles, ..) => {
+                        if let Some(list) = list {
+                            tiles.multiply(team, tile, list.chunk(index, ROWS), values);
+                        }
+                    }
+                    Self::Float(source, x) => {
+                        let inputs = &inputs[index * ROWS..][..rows.len()];
+                        multiply_float(
+                            (team, source),
+                            (tile, sizes),
+                            (x, inputs),
+                            &mut room,
+                            values,
+                        );
+                    }
+                }
+                for (values, row) in values.iter().zip(rows) {
+                    let out = &mut block.row(*row as usize)[to..][..lanes.len()];
+                    out.copy_from_slice(&values[lanes.clone()]);
+                }
+            }
+        }
+    }
+}
+
+/// One tile's outputs for some rows of heads.
+fn multiply_float(
+    (team, source): (&Team, &FloatSource),
+    (tile, sizes): (usize, Sizes),
+    (values, rows): (&[f32], &[u32]),
+    room: &mut Vec<f32>,
+    out: &mut [TileValues],
+) {
+    let (first, stride) = (tile * TILE_ROWS, source.stride(sizes.inputs));
+    let live = TILE_ROWS.min(sizes.heads * sizes.outputs - first);
+    let weights = source.rows((first, live), room);
+    let x = FloatInputs { values, cols: sizes.inputs, rows };
+    let mut part_values = [[0.0; FLOAT_ROWS]; ROW_BLOCK];
+    for part in (0..live).step_by(FLOAT_ROWS) {
+        let part_values = &mut part_values[..rows.len()];
+        team.kernels.float_rows((weights.skip(part * stride), stride), x, part_values);
+        for (out, values) in out.iter_mut().zip(part_values) {
+            out[part..part + FLOAT_ROWS].copy_from_slice(values);
+        }
+    }
+}

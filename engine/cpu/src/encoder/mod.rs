@@ -1,0 +1,568 @@
+//! The operations of a step on the CPU: threads and kernels, with the bits of
+//! [`super::reference`].
+
+mod attention;
+mod delta_net;
+#[cfg(test)]
+mod delta_tests;
+mod feed_forward;
+mod heads;
+pub(super) mod inner;
+#[cfg(test)]
+mod latent_tests;
+pub(super) mod products;
+pub(super) mod scratch;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Mutex, PoisonError};
+
+use nestling_formats::Level;
+
+use super::columns::{Cut, for_each_block};
+use super::device::{Cpu, Scratch, Work};
+use super::math::{self, RouterScores};
+use super::matrix::{CpuBuffer, CpuMatrix};
+use super::pages::CpuPool;
+use super::states::CpuStates;
+use super::team::ROW_COST;
+use feed_forward::{Use, count_to, feed_forward, linear_rows};
+use nestling_core::backend::{
+    AttentionHeads, Backend, DeltaNet, Encoder, ExpertUse, FeedForward, HeadMatrices, Linear,
+    PinnedExpert, Router, Routing,
+};
+use nestling_core::batch::StepRows;
+use nestling_core::error::EngineError;
+use nestling_core::recycle::recycle;
+use nestling_core::weights::{ActivationMode, MatrixWeights};
+use products::{
+    Int8Product, Output, RowMap, Tiles, Write, multiply_float, multiply_int8, of_level,
+};
+
+/// Runs each operation when it is called.
+#[derive(Debug)]
+pub struct CpuEncoder<'a> {
+    pub(super) cpu: &'a mut Cpu,
+}
+
+/// Columns of a weighted sum that are gathered together.
+const SUM_COLS: usize = 512;
+
+/// The uses of each expert by level, ascending.
+fn by_expert_and_level<'a>(
+    experts: &'a [PinnedExpert<'_, Cpu>],
+) -> impl Iterator<Item = &'a ExpertUse> {
+    let of = |expert: &'a PinnedExpert<'_, Cpu>, level| {
+        expert.uses.iter().filter(move |used| used.level == level)
+    };
+    experts.iter().flat_map(move |expert| Level::ALL.into_iter().flat_map(move |l| of(expert, l)))
+}
+
+impl Scratch {
+    /// Calls `job` with the numbers from 0 to `count`.
+    fn with_all<T>(&mut self, count: usize, job: impl FnOnce(&mut Work, &[u32]) -> T) -> T {
+        count_to(count, &mut self.work.all);
+        let all = std::mem::take(&mut self.work.all);
+        let result = job(&mut self.work, &all[..count]);
+        self.work.all = all;
+        result
+    }
+}
+
+fn expect(what: &str, expected: usize, found: usize) -> Result<(), EngineError> {
+    if expected == found { Ok(()) } else { Err(EngineError::mismatch(what, expected, found)) }
+}
+
+fn check_bias(linear: &Linear<Cpu>) -> Result<(), EngineError> {
+    match &linear.bias {
+        Some(bias) => expect("bias", linear.matrix.rows(), bias.len()),
+        None => Ok(()),
+    }
+}
+
+impl CpuEncoder<'_> {
+    /// All matrices that are multiplied in int8 with one fork and join for each level.
+    fn int8_products(
+        &mut self,
+        weights: &[Linear<Cpu>],
+        levels: &[Level],
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        let Work { x: quantized, products: memory, level_rows: [level_rows, _], .. } =
+            &mut scratch.work;
+        team.quantize(&x.values, x.cols, quantized);
+        for level in Level::ALL {
+            level_rows.clear();
+            level_rows.extend(of_level(levels, level));
+            if level_rows.is_empty() {
+                continue;
+            }
+            let (map, mut first) = (RowMap::same(level_rows), 0);
+            let mut products = memory.list();
+            for linear in weights {
+                let (bias, rows) = (linear.bias.as_deref(), linear.matrix.rows());
+                let tiles = Tiles::new(&linear.matrix, level)?;
+                products.push((Int8Product { tiles, bias, first, rows }, map));
+                first += rows;
+            }
+            let output = Output { values: &mut out.values, cols: out.cols, write: Write::Set };
+            multiply_int8(team, memory, &products, quantized, output);
+            memory.put_back(products);
+        }
+        Ok(())
+    }
+}
+
+impl CpuEncoder<'_> {
+    /// A feed-forward part that every row passes.
+    fn dense_ffn(
+        &mut self,
+        weights: &FeedForward<Cpu>,
+        levels: &[Level],
+        x: &CpuBuffer,
+        (out, write): (&mut CpuBuffer, Write),
+    ) -> Result<(), EngineError> {
+        expect("rows of levels", x.row_count(), levels.len())?;
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        let Scratch { work, expert_rows: [all, _], uses: spare, .. } = scratch;
+        all.clear();
+        Level::ALL.iter().for_each(|level| all.extend(of_level(levels, *level)));
+        let mut uses: Vec<Use> = recycle(std::mem::take(spare));
+        for rows in all.chunk_by(|a, b| levels[*a as usize] == levels[*b as usize]) {
+            let level = levels[rows[0] as usize];
+            uses.push(Use { weights, level, rows: RowMap::same(rows) });
+        }
+        let output = Output { values: &mut out.values, cols: out.cols, write };
+        feed_forward(team, work, &uses, x, output)?;
+        *spare = recycle(uses);
+        Ok(())
+    }
+}
+
+impl Encoder<Cpu> for CpuEncoder<'_> {
+    fn embed(
+        &mut self,
+        table: &CpuMatrix,
+        rows: &StepRows,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        expect("embedding", out.cols, table.cols())?;
+        if let Some(&token) = rows.tokens.iter().find(|token| **token as usize >= table.rows()) {
+            return Err(EngineError::TokenOutOfRange { token, vocab_size: table.rows() });
+        }
+        out.resize(rows.len());
+        let Cpu { team, .. } = &*self.cpu;
+        let failed = Mutex::new(None);
+        let cols = out.cols;
+        team.for_each_row((&mut out.values, cols), ROW_COST * cols, |row, out| {
+            let (level, token) = (rows.dense_levels[row], rows.tokens[row] as usize);
+            if let Err(error) = table.read_row(level, token, out) {
+                *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+        });
+        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn write(&mut self, values: &[f32], out: &mut CpuBuffer) -> Result<(), EngineError> {
+        expect("part of a row", 0, values.len() % out.cols.max(1))?;
+        out.values.clear();
+        out.values.extend_from_slice(values);
+        Ok(())
+    }
+
+    fn rms_norm(
+        &mut self,
+        x: &CpuBuffer,
+        weight: &Vec<f32>,
+        eps: f32,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        expect("norm weight", x.cols, weight.len())?;
+        expect("norm output", x.cols, out.cols)?;
+        out.resize(x.row_count());
+        let Cpu { team, .. } = &*self.cpu;
+        let cols = x.cols;
+        team.for_each_row((&mut out.values, cols), ROW_COST * cols, |row, out| {
+            team.kernels.rms_norm(&x.values[row * cols..][..cols], weight, eps, out);
+        });
+        Ok(())
+    }
+
+    fn matmul(
+        &mut self,
+        weights: &[Linear<Cpu>],
+        levels: &[Level],
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        expect("outputs", out.cols, weights.iter().map(|w| w.matrix.rows()).sum())?;
+        expect("rows of levels", x.row_count(), levels.len())?;
+        for linear in weights {
+            expect("inputs of a matrix", linear.matrix.cols(), x.cols)?;
+            check_bias(linear)?;
+        }
+        out.resize(x.row_count());
+        if weights.iter().all(|linear| linear.matrix.takes_int8()) {
+            return self.int8_products(weights, levels, x, out);
+        }
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        scratch.with_all(levels.len(), |work, all| {
+            let mut first = 0;
+            for linear in weights {
+                let output = Output { values: &mut out.values, cols: out.cols, write: Write::Set };
+                let map = RowMap::same(all);
+                linear_rows(team, work, (linear, levels), map, (x, first), output)?;
+                first += linear.matrix.rows();
+            }
+            Ok(())
+        })
+    }
+
+    fn matmul_add(
+        &mut self,
+        weights: &Linear<Cpu>,
+        levels: &[Level],
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        expect("inputs of a matrix", weights.matrix.cols(), x.cols)?;
+        expect("outputs of a matrix", weights.matrix.rows(), out.cols)?;
+        expect("rows of levels", x.row_count(), levels.len())?;
+        expect("rows of a sum", out.row_count(), levels.len())?;
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        let output = Output { values: &mut out.values, cols: out.cols, write: Write::Add };
+        scratch.with_all(levels.len(), |work, all| {
+            linear_rows(team, work, (weights, levels), RowMap::same(all), (x, 0), output)
+        })
+    }
+
+    fn matmul_heads(
+        &mut self,
+        weights: &HeadMatrices<Cpu>,
+        levels: &[Level],
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        heads::multiply_heads((team, &mut scratch.work), (weights, levels), x, out)
+    }
+
+    fn rope_store(
+        &mut self,
+        heads: &AttentionHeads<Cpu>,
+        rows: &StepRows,
+        rope: &CpuBuffer,
+        qkv: &mut CpuBuffer,
+        kv: &mut CpuPool,
+    ) -> Result<(), EngineError> {
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        attention::rope_store((team, &mut scratch.attention), (heads, rows), rope, qkv, kv)
+    }
+
+    fn attend(
+        &mut self,
+        heads: &AttentionHeads<Cpu>,
+        rows: &StepRows,
+        qkv: &CpuBuffer,
+        kv: &CpuPool,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        attention::attend((team, &mut scratch.attention), (heads, rows), qkv, kv, out)
+    }
+
+    fn delta_net(
+        &mut self,
+        net: &DeltaNet<Cpu>,
+        rows: &StepRows,
+        projected: &CpuBuffer,
+        states: &mut CpuStates,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        let scratch = &mut scratch.delta_net;
+        delta_net::delta_net((team, scratch), (net, rows), projected, states, out)
+    }
+
+    fn gate(&mut self, gate: &CpuBuffer, out: &mut CpuBuffer) -> Result<(), EngineError> {
+        expect("columns of gates", out.cols, gate.cols)?;
+        expect("rows of gates", out.row_count(), gate.row_count())?;
+        let (team, cols) = (&self.cpu.team, out.cols);
+        team.for_each_row((&mut out.values, cols), 2 * ROW_COST * cols, |row, out| {
+            team.kernels.gate(out, &gate.values[row * cols..][..cols]);
+        });
+        Ok(())
+    }
+
+    fn route(
+        &mut self,
+        router: &Router<Cpu>,
+        x: &CpuBuffer,
+        out: &mut Routing,
+    ) -> Result<(), EngineError> {
+        expect("inputs of the router", router.weights.cols(), x.cols)?;
+        let (per_token, rows) = (router.num_experts_per_tok, x.row_count());
+        let experts = router.weights.rows();
+        let biases = router.logit_bias.iter().chain(&router.selection_bias);
+        for vector in biases.chain(&router.expert_scale) {
+            expect("numbers of the router", experts, vector.len())?;
+        }
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        let Scratch { work, logits, chosen, ids, weights, choice, .. } = scratch;
+        choice.resize(experts, 0.0);
+        logits.cols = experts;
+        logits.resize(rows);
+        count_to(rows, &mut work.all);
+        let output = Output { values: &mut logits.values, cols: experts, write: Write::Set };
+        let map = RowMap::same(&work.all[..rows]);
+        multiply_float(team, (&router.weights, None, Level::L8), map, &x.values, 0, output)?;
+        out.num_experts_per_tok = per_token;
+        out.expert_ids.clear();
+        out.expert_weights.clear();
+        ids.resize(per_token, 0);
+        weights.resize(per_token, 0.0);
+        for logits in logits.values.chunks_mut(experts.max(1)) {
+            if let Some(bias) = &router.logit_bias {
+                team.kernels.add(logits, bias);
+            }
+            let selection_bias = router.selection_bias.as_deref().unwrap_or_default();
+            let expert_scale = router.expert_scale.as_deref().unwrap_or_default();
+            let scores = RouterScores { logits, choice, selection_bias, expert_scale };
+            team.kernels.route(&router.rule, scores, ids, weights);
+            chosen.clear();
+            chosen.extend(ids.iter().copied().zip(weights.iter().copied()));
+            chosen.sort_unstable_by_key(|&(id, _)| id);
+            out.expert_ids.extend(chosen.iter().map(|&(id, _)| id));
+            out.expert_weights.extend(chosen.iter().map(|&(_, weight)| weight));
+        }
+        Ok(())
+    }
+
+    fn rope_queries(
+        &mut self,
+        heads: &AttentionHeads<Cpu>,
+        rows: &StepRows,
+        rope: &CpuBuffer,
+        queries: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        attention::rope_queries(&self.cpu.team, (heads, rows), rope, queries)
+    }
+
+    async fn read_routing_into(
+        &mut self,
+        routing: &Routing,
+        out: &mut Routing,
+    ) -> Result<(), EngineError> {
+        out.num_experts_per_tok = routing.num_experts_per_tok;
+        out.expert_ids.clone_from(&routing.expert_ids);
+        out.expert_weights.clone_from(&routing.expert_weights);
+        Ok(())
+    }
+
+    fn write_routing(&mut self, routing: &Routing, out: &mut Routing) -> Result<(), EngineError> {
+        expect("experts of a row", out.num_experts_per_tok, routing.num_experts_per_tok)?;
+        expect("experts of a routing", out.expert_ids.len(), routing.expert_ids.len())?;
+        expect("weights of a routing", out.expert_weights.len(), routing.expert_weights.len())?;
+        out.clone_from(routing);
+        Ok(())
+    }
+
+    fn bind_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<CpuMatrix, EngineError> {
+        self.cpu.upload_matrix(weights, activations)
+    }
+
+    fn bind_floats(&mut self, values: &[f32]) -> Result<Vec<f32>, EngineError> {
+        Ok(values.to_vec())
+    }
+
+    fn flush(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn scale(&mut self, factor: f32, x: &mut CpuBuffer) -> Result<(), EngineError> {
+        let Cpu { team, .. } = &*self.cpu;
+        let cols = x.cols;
+        team.for_each_row((&mut x.values, cols), cols, |_, row| team.kernels.scale(row, factor));
+        Ok(())
+    }
+
+    fn softcap(&mut self, cap: f32, x: &mut CpuBuffer) -> Result<(), EngineError> {
+        let Cpu { team, .. } = &*self.cpu;
+        let cols = x.cols;
+        team.for_each_row((&mut x.values, cols), ROW_COST * cols, |_, row| {
+            team.kernels.softcap(row, cap);
+        });
+        Ok(())
+    }
+
+    fn clear(&mut self, rows: usize, out: &mut CpuBuffer) -> Result<(), EngineError> {
+        out.resize(rows);
+        out.values.fill(0.0);
+        Ok(())
+    }
+
+    fn rms_norm_add(
+        &mut self,
+        x: &CpuBuffer,
+        weight: &Vec<f32>,
+        eps: f32,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        expect("norm weight", x.cols, weight.len())?;
+        expect("sum", out.values.len(), x.values.len())?;
+        let Cpu { team, .. } = &*self.cpu;
+        let cols = x.cols;
+        team.for_each_row((&mut out.values, cols), ROW_COST * cols, |row, out| {
+            team.kernels.rms_norm_add(&x.values[row * cols..][..cols], weight, eps, out);
+        });
+        Ok(())
+    }
+
+    fn ffn(
+        &mut self,
+        weights: &FeedForward<Cpu>,
+        levels: &[Level],
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        out.resize(x.row_count());
+        self.dense_ffn(weights, levels, x, (out, Write::Set))
+    }
+
+    fn add_gated(
+        &mut self,
+        gate: &CpuBuffer,
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        expect("columns of a gate", 1, gate.cols)?;
+        expect("rows of a gate", x.row_count(), gate.row_count())?;
+        expect("sum", out.values.len(), x.values.len())?;
+        let Cpu { team, .. } = &*self.cpu;
+        let cols = out.cols;
+        team.for_each_row((&mut out.values, cols), cols, |row, out| {
+            let factor = math::sigmoid(gate.values[row]);
+            team.kernels.add_scaled(out, factor, &x.values[row * cols..][..cols]);
+        });
+        Ok(())
+    }
+
+    fn ffn_add(
+        &mut self,
+        weights: &FeedForward<Cpu>,
+        levels: &[Level],
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        expect("rows of a sum", out.row_count(), levels.len())?;
+        self.dense_ffn(weights, levels, x, (out, Write::Add))
+    }
+
+    fn experts(
+        &mut self,
+        experts: &[PinnedExpert<'_, Cpu>],
+        routing: &Routing,
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        let per_token = routing.num_experts_per_tok;
+        expect("rows of the routing", x.row_count() * per_token, routing.expert_weights.len())?;
+        expect("outputs of an expert", x.cols, out.cols)?;
+        out.resize(routing.expert_weights.len());
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        let Scratch { work, expert_rows: [x_rows, out_rows], uses: spare, .. } = scratch;
+        x_rows.clear();
+        out_rows.clear();
+        for used in by_expert_and_level(experts) {
+            expect("row of an expert", 0, usize::from(used.row as usize >= x.row_count()))?;
+            expect("rank of an expert", 0, usize::from(used.rank as usize >= per_token))?;
+            x_rows.push(used.row);
+            out_rows.push(used.row * per_token as u32 + used.rank);
+        }
+        let mut uses: Vec<Use> = recycle(std::mem::take(spare));
+        let mut start = 0;
+        for expert in experts {
+            for level in Level::ALL {
+                let count = expert.uses.iter().filter(|used| used.level == level).count();
+                if count > 0 {
+                    let range = start..start + count;
+                    let rows = RowMap { x: &x_rows[range.clone()], out: &out_rows[range] };
+                    uses.push(Use { weights: &expert.weights, level, rows });
+                    start += count;
+                }
+            }
+        }
+        let output = Output { values: &mut out.values, cols: out.cols, write: Write::Set };
+        feed_forward(team, work, &uses, x, output)?;
+        *spare = recycle(uses);
+        Ok(())
+    }
+
+    fn experts_sum(
+        &mut self,
+        routing: &Routing,
+        expert_rows: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        let per_token = routing.num_experts_per_tok;
+        expect("rows of experts", out.row_count() * per_token, expert_rows.row_count())?;
+        expect("weights of experts", expert_rows.row_count(), routing.expert_weights.len())?;
+        expect("outputs of an expert", out.cols, expert_rows.cols)?;
+        let Cpu { team, .. } = &*self.cpu;
+        let (rows, cols) = (out.row_count(), out.cols);
+        let multiplications = rows * cols * per_token;
+        // Rows are cut for prompts, columns for a single token.
+        let chunk = rows.div_ceil(team.parts(rows, multiplications)).max(1);
+        let forks = (&*team.pool, team.forks(multiplications));
+        let cuts = (Cut::Every(chunk), Cut::Every(SUM_COLS));
+        for_each_block(forks, (&mut out.values, cols), cuts, &|_, block| {
+            let (range, first) = (block.range(), block.rows().start);
+            let mut sum = [0.0; SUM_COLS];
+            let sum = &mut sum[..range.len()];
+            for row in 0..block.rows().len() {
+                sum.fill(0.0);
+                for slot in (first + row) * per_token..(first + row + 1) * per_token {
+                    let product = &expert_rows.values[slot * cols..][range.clone()];
+                    team.kernels.add_scaled(sum, routing.expert_weights[slot], product);
+                }
+                team.kernels.add(block.row(row), sum);
+            }
+        });
+        Ok(())
+    }
+
+    fn gather_rows(
+        &mut self,
+        x: &CpuBuffer,
+        indices: &[u32],
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        expect("gathered columns", x.cols, out.cols)?;
+        let (rows, cols) = (x.row_count(), x.cols);
+        if let Some(index) = indices.iter().find(|index| **index as usize >= rows) {
+            return Err(EngineError::mismatch("gathered row", rows, index));
+        }
+        out.resize(indices.len());
+        for (out, index) in out.values.chunks_mut(cols.max(1)).zip(indices) {
+            out.copy_from_slice(&x.values[*index as usize * cols..][..cols]);
+        }
+        Ok(())
+    }
+
+    async fn read_into(
+        &mut self,
+        buffer: &CpuBuffer,
+        out: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        out.clear();
+        out.extend_from_slice(&buffer.values);
+        Ok(())
+    }
+}

@@ -1,0 +1,462 @@
+//! Matrix products, cut by blocks of output columns.
+//!
+//! A part computes whole outputs, so how many parts there are never changes a result.
+
+use nestling_formats::nested::{GROUP, NestedView, TILE_ROWS};
+use nestling_formats::{DType, Level};
+
+use crate::columns::{ColumnsMut, Cut, fence, for_each_block};
+use crate::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights};
+use crate::math::Element;
+use crate::matrix::CpuMatrix;
+use crate::nested::{NestedWeights, TileValues, dequantize_tile};
+use crate::rows::{PACKED_ROWS, PackedRows, QuantizedRows, RowList};
+use crate::team::Team;
+use nestling_core::error::EngineError;
+use nestling_core::recycle::recycle;
+use nestling_core::weights::{FloatMatrix, MatrixWeights};
+
+/// Rows of activations that are multiplied with a tile before the next ones: one that is decoded
+/// serves them all, and their groups stay in the second cache.
+pub(super) const ROW_BLOCK: usize = 128;
+
+/// The same where there are no more: less to set to zero.
+pub(super) const FEW_ROWS: usize = 16;
+
+/// Outputs from this size on do not stay in the second-level cache until they are read; rows of them
+/// lie so far apart that reading each line before it is written cost a tenth of a prompt (PERF.md).
+const PAST_BYTES: usize = 2 << 20;
+
+/// Whether outputs are stored or added to what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Write {
+    Set,
+    /// The same past the caches where that is possible.
+    SetPast,
+    Add,
+}
+
+/// The rows of a product: row `x[i]` of the input gives row `out[i]` of the output.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RowMap<'a> {
+    pub x: &'a [u32],
+    pub out: &'a [u32],
+}
+
+impl<'a> RowMap<'a> {
+    pub fn same(rows: &'a [u32]) -> Self {
+        Self { x: rows, out: rows }
+    }
+
+    pub fn len(&self) -> usize {
+        self.x.len()
+    }
+}
+
+/// The indices of one level.
+pub(super) fn of_level(levels: &[Level], level: Level) -> impl Iterator<Item = u32> {
+    let indices = (0u32..).zip(levels);
+    indices.filter(move |(_, other)| **other == level).map(|(index, _)| index)
+}
+
+/// Rows that a product of many rows has packed, and each matrix' first block of them.
+#[derive(Default)]
+pub(crate) struct Packed {
+    rows: PackedRows,
+    firsts: Vec<Option<usize>>,
+}
+
+impl Packed {
+    /// Packs what some matrices, one after another, take of `x`; neighbours with the same rows
+    /// share them.
+    pub fn pack<'a>(
+        &mut self,
+        team: &Team,
+        x: &QuantizedRows,
+        lists: impl Iterator<Item = &'a [u32]>,
+    ) {
+        self.rows.clear(x.groups());
+        self.firsts.clear();
+        let mut before: Option<&[u32]> = None;
+        for rows in lists {
+            let first = match before.replace(rows) {
+                _ if rows.len() < team.kernels.packs_from() => None,
+                Some(before) if std::ptr::eq(before, rows) => self.firsts.last().copied().flatten(),
+                _ => Some(self.rows.push(rows)),
+            };
+            self.firsts.push(first);
+        }
+        let groups = x.groups();
+        let (cells, blocks) = self.rows.cells_mut();
+        team.for_each_row((cells, groups), PACKED_ROWS * GROUP * groups, |block, cells| {
+            blocks.fill(block, x, cells);
+        });
+    }
+
+    /// The rows of one matrix.
+    pub fn list<'a>(&'a self, index: usize, x: &'a QuantizedRows, rows: &'a [u32]) -> RowList<'a> {
+        let first = self.firsts.get(index).copied().flatten();
+        let list = RowList::new(x, rows);
+        first.map_or(list, |first| list.with_packed(&self.rows, first))
+    }
+}
+
+/// Memory that products reuse.
+#[derive(Default)]
+pub(crate) struct ProductScratch {
+    /// First columns of tiles, and those of them where parts begin.
+    starts: Vec<usize>,
+    borders: Vec<usize>,
+    packed: Packed,
+    list: Vec<(Int8Product<'static>, RowMap<'static>)>,
+}
+
+impl ProductScratch {
+    /// An empty list of products, in memory that [`Self::put_back`] gets again.
+    pub fn list<'a>(&mut self) -> Vec<(Int8Product<'a>, RowMap<'a>)> {
+        recycle(std::mem::take(&mut self.list))
+    }
+
+    pub fn put_back(&mut self, list: Vec<(Int8Product, RowMap)>) {
+        self.list = recycle(list);
+    }
+}
+
+/// A nested matrix at one level.
+pub(crate) enum Tiles<'a> {
+    Tiled(NestedWeights<'a>),
+    /// Read by the scalar reader: row-major tables are meant for gathers.
+    RowMajor(NestedView<'a>, Level),
+}
+
+impl<'a> Tiles<'a> {
+    pub fn new(matrix: &'a CpuMatrix, level: Level) -> Result<Self, EngineError> {
+        let (MatrixWeights::Nested(nested), Some(tables)) = (&matrix.weights, &matrix.tables)
+        else {
+            return Err(EngineError::mismatch("matrix of an int8 product", "nested", "float"));
+        };
+        let (view, level) = (nested.view()?, nested.prefix(level)?);
+        if !matrix.is_tiled() {
+            return Ok(Self::RowMajor(view, level));
+        }
+        Ok(Self::Tiled(NestedWeights::new(&view, level, tables)?))
+    }
+
+    /// Products of one tile with some rows.
+    pub fn multiply(&self, team: &Team, tile: usize, rows: RowList, out: &mut [TileValues]) {
+        match self {
+            Self::Tiled(weights) => team.kernels.nested_tile(weights, tile, rows, out),
+            Self::RowMajor(view, level) => multiply_row_major(view, *level, tile, rows, out),
+        }
+    }
+}
+
+fn multiply_row_major(
+    view: &NestedView,
+    level: Level,
+    tile: usize,
+    rows: RowList,
+    out: &mut [TileValues],
+) {
+    let mut values = [0i16; TILE_ROWS * GROUP]; // [16 rows, 32 columns]
+    out.fill([0.0; TILE_ROWS]);
+    for group in 0..view.groups() {
+        // The tile and the level were checked: nothing can fail, and zeros would be the result.
+        if view.decode_group_values(level, tile, group, &mut values).is_err() {
+            return;
+        }
+        let scales = view.weight_scales(level, tile, group);
+        for (row, out) in rows.rows().iter().zip(out.iter_mut()) {
+            let Some(x) = rows.source().row(*row as usize).get(group) else { continue };
+            for (lane, weights) in values.chunks_exact(GROUP).enumerate() {
+                let products = weights.iter().zip(&x.values);
+                let sum: i32 = products.map(|(w, x)| i32::from(*w) * i32::from(*x)).sum();
+                out[lane] = (sum as f32).mul_add(x.scale * scales[lane], out[lane]);
+            }
+        }
+    }
+}
+
+/// One matrix of an int8 product: its outputs begin at column `first`.
+pub(crate) struct Int8Product<'a> {
+    pub tiles: Tiles<'a>,
+    pub bias: Option<&'a [f32]>,
+    pub first: usize,
+    pub rows: usize,
+}
+
+/// Where products go: `[rows, cols]`.
+pub(super) struct Output<'a> {
+    pub values: &'a mut [f32],
+    pub cols: usize,
+    pub write: Write,
+}
+
+/// `out = W x + b` for several matrices, each for its rows of `x`. Matrices that share columns of
+/// the output have different rows of it.
+pub(super) fn multiply_int8(
+    team: &Team,
+    scratch: &mut ProductScratch,
+    products: &[(Int8Product, RowMap)],
+    x: &QuantizedRows,
+    out: Output,
+) {
+    let macs = |(product, rows): &(Int8Product, RowMap)| {
+        product.rows.saturating_mul(rows.len()).saturating_mul(x.groups() * GROUP)
+    };
+    let multiplications = products.iter().map(macs).fold(0, usize::saturating_add);
+    let ProductScratch { starts, borders, packed, .. } = scratch;
+    packed.pack(team, x, products.iter().map(|(_, rows)| rows.x));
+    let packed = &*packed;
+    starts.clear();
+    let mut before = None;
+    for (product, _) in products {
+        // Experts of a layer have the same columns.
+        if before.replace((product.first, product.rows)) != Some((product.first, product.rows)) {
+            starts.extend((0..product.rows).step_by(TILE_ROWS).map(|row| product.first + row));
+        }
+    }
+    starts.sort_unstable();
+    starts.dedup();
+    let parts = team.parts(starts.len(), multiplications);
+    let last = products.iter().map(|(p, _)| p.first + p.rows).max().unwrap_or(0);
+    let border = |part| starts.get(starts.len() * part / parts).copied().unwrap_or(last);
+    borders.clear();
+    borders.extend((0..=parts).map(border));
+    let write = match out.write {
+        Write::Set if size_of_val(out.values) >= PAST_BYTES => Write::SetPast,
+        write => write,
+    };
+    let rows = out.values.len().checked_div(out.cols).unwrap_or(0);
+    let cuts = (Cut::Every(rows), Cut::At(borders));
+    for_each_block((&*team.pool, true), (out.values, out.cols), cuts, &|_, block| {
+        for (index, (product, rows)) in products.iter().enumerate() {
+            product.fill(team, packed.list(index, x, rows.x), rows.out, block, write);
+        }
+        if write == Write::SetPast {
+            fence();
+        }
+    });
+}
+
+impl Int8Product<'_> {
+    /// Computes the columns of one block.
+    fn fill(
+        &self,
+        team: &Team,
+        rows: RowList,
+        out_rows: &[u32],
+        block: &mut ColumnsMut<'_, f32>,
+        write: Write,
+    ) {
+        match rows.rows().len() {
+            1 => self.fill_by::<1>(team, rows, out_rows, block, write),
+            2..=FEW_ROWS => self.fill_by::<FEW_ROWS>(team, rows, out_rows, block, write),
+            _ => self.fill_by::<ROW_BLOCK>(team, rows, out_rows, block, write),
+        }
+    }
+
+    /// The same, `N` rows at a time.
+    fn fill_by<const N: usize>(
+        &self,
+        team: &Team,
+        rows: RowList,
+        out_rows: &[u32],
+        block: &mut ColumnsMut<'_, f32>,
+        write: Write,
+    ) {
+        let range = block.range();
+        let start = range.start.max(self.first);
+        let end = range.end.min(self.first + self.rows);
+        let mut values = [[0.0; TILE_ROWS]; N];
+        for col in (start..end).step_by(TILE_ROWS) {
+            let row = col - self.first;
+            let width = TILE_ROWS.min(end - col);
+            let bias = self.bias.map(|bias| &bias[row..row + width]);
+            for (rows, out_rows) in rows.chunks(N).zip(out_rows.chunks(N)) {
+                let values = &mut values[..rows.rows().len()];
+                self.tiles.multiply(team, row / TILE_ROWS, rows, values);
+                if bias.is_none() && width == TILE_ROWS && write == Write::SetPast {
+                    team.kernels.write_tile(block, col - range.start, out_rows, values);
+                    continue;
+                }
+                for (values, out_row) in values.iter_mut().zip(out_rows) {
+                    let out = &mut block.row(*out_row as usize)[col - range.start..][..width];
+                    store(values, bias, out, write);
+                }
+            }
+        }
+    }
+}
+
+/// Adds the bias, then stores or adds as many values as `out` takes.
+#[inline]
+fn store<const N: usize>(
+    values: &mut [f32; N],
+    bias: Option<&[f32]>,
+    out: &mut [f32],
+    write: Write,
+) {
+    if let Some(bias) = bias {
+        values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+    }
+    // A length that is known is moved without a call.
+    match (write, <&mut [f32; N]>::try_from(&mut *out)) {
+        (Write::Set | Write::SetPast, Ok(out)) => *out = *values,
+        (Write::Set | Write::SetPast, Err(_)) => out.copy_from_slice(&values[..out.len()]),
+        (Write::Add, Ok(out)) => (0..N).for_each(|i| out[i] += values[i]),
+        (Write::Add, Err(_)) => out.iter_mut().zip(values).for_each(|(out, v)| *out += *v),
+    }
+}
+
+/// `out = W x + b` in floats, for the rows of `x` `[rows, K]` that `rows` names; outputs begin at
+/// column `first`.
+pub(super) fn multiply_float(
+    team: &Team,
+    (matrix, bias, level): (&CpuMatrix, Option<&[f32]>, Level),
+    rows: RowMap,
+    x: &[f32],
+    first: usize,
+    out: Output,
+) -> Result<(), EngineError> {
+    let (n, k) = (matrix.rows(), matrix.cols());
+    let source = FloatSource::new(matrix, level)?;
+    let multiplications = n.saturating_mul(k).saturating_mul(rows.len());
+    let size = team.cols_per_part(n, TILE_ROWS, multiplications);
+    let all = out.values.len().checked_div(out.cols).unwrap_or(0);
+    let (forks, write) = ((&*team.pool, team.forks(multiplications)), out.write);
+    let cuts = (Cut::Every(all), Cut::Within(first, first + n, size));
+    for_each_block(forks, (out.values, out.cols), cuts, &|_, block| {
+        let range = block.range();
+        let mut room = Vec::new();
+        for col in range.clone().step_by(TILE_ROWS) {
+            let live = TILE_ROWS.min(range.end - col);
+            let weights = source.rows((col - first, live), &mut room);
+            let bias = bias.map(|bias| &bias[col - first..][..live]);
+            let tile = (weights, source.stride(k), bias);
+            let blocks = rows.x.chunks(ROW_BLOCK).zip(rows.out.chunks(ROW_BLOCK));
+            for (x_rows, out_rows) in blocks {
+                let inputs = FloatInputs { values: x, cols: k, rows: x_rows };
+                float_tile(team, tile, inputs, (col - range.start, live), out_rows, write, block);
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Up to 16 outputs of some rows.
+fn float_tile(
+    team: &Team,
+    (weights, stride, bias): (FloatWeights, usize, Option<&[f32]>),
+    x: FloatInputs,
+    (first, live): (usize, usize),
+    out_rows: &[u32],
+    write: Write,
+    block: &mut ColumnsMut<'_, f32>,
+) {
+    let mut values = [[0.0; FLOAT_ROWS]; ROW_BLOCK];
+    for part in (0..live).step_by(FLOAT_ROWS) {
+        let width = FLOAT_ROWS.min(live - part);
+        let weights = weights.skip(part * stride);
+        team.kernels.float_rows((weights, stride), x, &mut values[..x.rows.len()]);
+        let bias = bias.map(|bias| &bias[part..][..width]);
+        for (values, row) in values.iter_mut().zip(out_rows) {
+            let out = &mut block.row(*row as usize)[first + part..][..width];
+            store(values, bias, out, write);
+        }
+    }
+}
+
+/// Weights as floats, 16 rows at a time.
+pub(super) enum FloatSource<'a> {
+    Float(&'a FloatMatrix),
+    Tiled(NestedWeights<'a>),
+    RowMajor(NestedView<'a>, Level),
+}
+
+impl<'a> FloatSource<'a> {
+    pub fn new(matrix: &'a CpuMatrix, level: Level) -> Result<Self, EngineError> {
+        match &matrix.weights {
+            MatrixWeights::Float(matrix) => Ok(Self::Float(matrix)),
+            MatrixWeights::Nested(_) => Ok(match Tiles::new(matrix, level)? {
+                Tiles::Tiled(weights) => Self::Tiled(weights),
+                Tiles::RowMajor(view, level) => Self::RowMajor(view, level),
+            }),
+        }
+    }
+
+    /// Elements from one row to the next in what [`Self::read`] fills.
+    pub fn stride(&self, cols: usize) -> usize {
+        match self {
+            Self::Tiled(weights) => weights.groups() * GROUP,
+            Self::Float(_) | Self::RowMajor(..) => cols,
+        }
+    }
+
+    /// Some rows from `row` on, a multiple of 16: where they lie, or as floats in `room`.
+    pub fn rows<'r>(
+        &'r self,
+        (row, live): (usize, usize),
+        room: &'r mut Vec<f32>,
+    ) -> FloatWeights<'r> {
+        match self {
+            Self::Float(matrix) => {
+                if let Some(weights) = in_place(matrix, row, live) {
+                    return weights;
+                }
+                room.resize(TILE_ROWS * matrix.cols(), 0.0);
+                read_float(matrix, row, room);
+            }
+            Self::Tiled(weights) => {
+                room.resize(TILE_ROWS * self.stride(0), 0.0);
+                dequantize_tile(weights, row / TILE_ROWS, room);
+            }
+            Self::RowMajor(view, level) => {
+                room.resize(TILE_ROWS * view.cols(), 0.0);
+                let rows = room.chunks_exact_mut(view.cols());
+                for (out, row) in rows.zip(row..view.rows()) {
+                    // The row and the level were checked, so this cannot fail.
+                    let _ = view.dequantize_row(*level, row, out);
+                }
+            }
+        }
+        FloatWeights::F32(room)
+    }
+}
+
+/// Rows of a float matrix where they lie, if the machine can read them there.
+fn in_place(matrix: &FloatMatrix, row: usize, live: usize) -> Option<FloatWeights<'_>> {
+    let row_bytes = matrix.cols() * matrix.dtype().bytes();
+    let bytes = matrix.bytes().get(row * row_bytes..(row + live) * row_bytes)?;
+    if cfg!(target_endian = "big") {
+        return None;
+    }
+    Some(match matrix.dtype() {
+        DType::F32 => FloatWeights::F32(bytemuck::try_cast_slice(bytes).ok()?),
+        DType::F16 => FloatWeights::F16(bytemuck::try_cast_slice(bytes).ok()?),
+        DType::Bf16 => FloatWeights::Bf16(bytemuck::try_cast_slice(bytes).ok()?),
+        DType::U8 => return None,
+    })
+}
+
+/// Rows of a float matrix from `row` on, as many as there are and `out` holds.
+fn read_float(matrix: &FloatMatrix, row: usize, out: &mut [f32]) {
+    let start = row * matrix.cols() * matrix.dtype().bytes();
+    let bytes = matrix.bytes().get(start..).unwrap_or_default();
+    match matrix.dtype() {
+        DType::F32 => widen(bytes, f32::from_le_bytes, out),
+        DType::F16 => widen(bytes, half::f16::from_le_bytes, out),
+        DType::Bf16 => widen(bytes, half::bf16::from_le_bytes, out),
+        DType::U8 => DType::U8.decode(bytes, out),
+    }
+}
+
+fn widen<const N: usize, T: Element>(
+    bytes: &[u8],
+    element: impl Fn([u8; N]) -> T,
+    out: &mut [f32],
+) {
+    for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<N>().0) {
+        *out = element(*bytes).to_f32();
+    }
+}

@@ -1,0 +1,62 @@
+//! Memory that operations reuse.
+
+use std::ops::Range;
+use std::sync::Mutex;
+
+use nestling_formats::Level;
+
+use super::products::RowMap;
+use crate::attention::AttentionRows;
+use crate::pages::TakenPage;
+use nestling_core::batch::Run;
+use nestling_core::kv_cache::PageId;
+
+/// Memory that attention reuses.
+#[derive(Debug, Default)]
+pub(crate) struct AttentionScratch {
+    /// One for each thread.
+    pub rows: Vec<Mutex<AttentionRows>>,
+    /// First rows of the blocks of queries.
+    pub borders: Vec<usize>,
+    /// Where each row is stored: page, position in it, row.
+    pub places: Vec<(PageId, usize, usize)>,
+    /// Pages under way, each with its part of `places`.
+    pub taken: Vec<(TakenPage, Range<usize>)>,
+}
+
+/// Memory that DeltaNet layers reuse.
+#[derive(Debug, Default)]
+pub(crate) struct DeltaScratch {
+    pub runs: Vec<Run>,
+    /// The run of every row.
+    pub run_of: Vec<Range<usize>>, // [T]
+    /// Queries, keys and values after the convolution and the norms.
+    pub mixed: Vec<f32>, // [T, channels]
+    /// Decay and beta.
+    pub factors: Vec<[f32; 2]>, // [T, value heads]
+    /// What heads gave: runs one after another, each `[value heads, rows, value_head_dim]`.
+    pub gathered: Vec<f32>,
+    /// States being written.
+    pub taken: Vec<Vec<f32>>, // [runs]
+    pub parts: Vec<HeadRun<'static>>,
+    /// Rows of a convolution before the first token.
+    pub zeros: Vec<f32>, // [channels]
+}
+
+/// One head of one run.
+#[derive(Debug)]
+pub(crate) struct HeadRun<'a> {
+    pub first_row: usize,
+    pub head: usize,
+    pub from: Option<&'a [f32]>,
+    pub state: &'a mut [f32], // [key_head_dim, value_head_dim]
+    pub out: &'a mut [f32],   // [rows, value_head_dim]
+}
+
+/// Weights that some rows use at one level.
+#[derive(Clone, Copy)]
+pub(crate) struct LeveledRows<'a, W> {
+    pub weights: &'a W,
+    pub level: Level,
+    pub rows: RowMap<'a>,
+}

@@ -1,0 +1,33 @@
+//! The CPU backend's arithmetic: what one operation is, and how each instruction set does it.
+//!
+//! [`math`] says what every float operation computes, once, in plain loops over 16 lanes. Kernels
+//! for an instruction set are the same loops compiled for it, or are tested to give the same bits.
+
+mod affinity;
+mod aligned;
+pub mod attention;
+mod backend;
+pub mod bandwidth;
+mod columns;
+pub mod delta_net;
+mod device;
+mod encoder;
+pub mod kernels;
+pub mod math;
+mod matrix;
+pub mod nested;
+mod pages;
+pub mod reference;
+pub mod rows;
+mod states;
+mod team;
+pub mod thread_count;
+pub mod threads;
+mod vector;
+
+pub use affinity::ThreadPlacement;
+pub use device::Cpu;
+pub use encoder::CpuEncoder;
+pub use matrix::{CpuBuffer, CpuMatrix};
+pub use pages::CpuPool;
+pub use states::CpuStates;

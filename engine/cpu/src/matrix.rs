@@ -1,0 +1,98 @@
+//! Activations and weights in host memory.
+
+use std::sync::Arc;
+
+use nestling_formats::Level;
+use nestling_formats::nested::{InputTransform, Layout};
+
+use super::aligned::AlignedFloats;
+use super::nested::CodecTables;
+use nestling_core::error::EngineError;
+use nestling_core::weights::{ActivationMode, MatrixWeights};
+
+/// Activations, `[rows, cols]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CpuBuffer {
+    pub(super) cols: usize,
+    pub(super) values: AlignedFloats,
+}
+
+impl CpuBuffer {
+    pub(super) fn new(rows: usize, cols: usize) -> Self {
+        Self { cols, values: AlignedFloats::zeroed(rows * cols) }
+    }
+
+    /// Columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Rows that it has at the moment.
+    pub fn row_count(&self) -> usize {
+        self.values.len().checked_div(self.cols).unwrap_or(0)
+    }
+
+    /// One row; empty for a row that there is not.
+    pub fn row(&self, row: usize) -> &[f32] {
+        self.values.get(row * self.cols..(row + 1) * self.cols).unwrap_or_default()
+    }
+
+    /// Sets the number of rows; what they hold is unspecified.
+    pub(super) fn resize(&mut self, rows: usize) {
+        self.values.resize(rows * self.cols);
+    }
+}
+
+/// Weights with the way to multiply them.
+#[derive(Clone, Debug)]
+pub struct CpuMatrix {
+    pub(super) weights: MatrixWeights,
+    pub(super) activations: ActivationMode,
+    pub(super) tables: Option<Arc<CodecTables>>,
+}
+
+impl CpuMatrix {
+    /// Outputs.
+    pub fn rows(&self) -> usize {
+        self.weights.rows()
+    }
+
+    /// Inputs.
+    pub fn cols(&self) -> usize {
+        self.weights.cols()
+    }
+
+    /// Whether its inputs are rotated before the product.
+    pub(super) fn is_rotated(&self) -> bool {
+        self.weights.inputs() == InputTransform::Hadamard
+    }
+
+    /// Whether activations are quantized for products with it.
+    pub(super) fn takes_int8(&self) -> bool {
+        self.activations == ActivationMode::Int8 && matches!(self.weights, MatrixWeights::Nested(_))
+    }
+
+    /// Whether products with it go tile by tile in the kernels.
+    pub(super) fn is_tiled(&self) -> bool {
+        match &self.weights {
+            MatrixWeights::Nested(matrix) => matrix.layout() == Layout::Tile16,
+            MatrixWeights::Float(_) => false,
+        }
+    }
+
+    /// One row of weights as floats, `[cols]`.
+    pub(super) fn read_row(
+        &self,
+        level: Level,
+        row: usize,
+        out: &mut [f32],
+    ) -> Result<(), EngineError> {
+        match &self.weights {
+            MatrixWeights::Float(matrix) => matrix.read_row(row, out),
+            MatrixWeights::Nested(matrix) => {
+                matrix.view()?.dequantize_row(matrix.prefix(level)?, row, out)?;
+            }
+        }
+        Ok(())
+    }
+}

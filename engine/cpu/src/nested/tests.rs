@@ -1,0 +1,249 @@
+use nestling_formats::Plane;
+use nestling_formats::nested::{
+    Layout, NestedCodec, NestedPlanes, NestedTables, QuantizedMatrix, merge_p3_p4, merged_bytes,
+    pack_plane, plane_bytes,
+};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use super::*;
+use crate::kernels::Kernels;
+use crate::rows::PackedRows;
+
+struct Planes {
+    codec: NestedCodec,
+    rows: usize,
+    cols: usize,
+    planes: Vec<Vec<u8>>,
+    merged: Vec<u8>,
+}
+
+/// A matrix of random codes, scales, steps and tables.
+fn random_matrix(rows: usize, cols: usize, seed: u64) -> Planes {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut below = move |n: u64| random.next_u64() % n;
+    let mut value = |_| (below(255) as i16 - 127) as i8;
+    let tables = (0..16)
+        .map(|_| NestedTables {
+            t2: std::array::from_fn(&mut value),
+            t3: std::array::from_fn(&mut value),
+            t4: std::array::from_fn(&mut value),
+        })
+        .collect();
+    let alpha_a = 1 + below(16384) as u16;
+    let alpha_b = (32768 - 2 * u32::from(alpha_a)) as u16;
+    let codec = NestedCodec {
+        alpha_a,
+        alpha_b,
+        beta_q: 16 + below(17) as u8,
+        tables,
+        inputs: Default::default(),
+        steps: if seed.is_multiple_of(2) { ScaleSteps::Octaves } else { ScaleSteps::Eighths },
+    };
+    codec.check().unwrap();
+    let (tiles, groups) = (rows.div_ceil(TILE_ROWS), cols.div_ceil(GROUP));
+    let padded = tiles * TILE_ROWS;
+    let scale = |row| if row < rows { f16::from_f32(0.01 + below(1000) as f32) } else { f16::ZERO };
+    let row_scales = (0..padded).map(scale).collect();
+    let matrix = QuantizedMatrix {
+        rows,
+        cols,
+        codes: (0..padded * groups * GROUP).map(|_| below(256) as u8).collect(),
+        row_scales,
+        steps: (0..padded * groups).map(|_| below(32) as u8).collect(),
+        tile_tables: (0..tiles).map(|_| below(16) as u8).collect(),
+    };
+    let pack = |plane| {
+        let mut out = vec![0; plane_bytes(Layout::Tile16, rows, cols, plane).unwrap()];
+        pack_plane(&matrix, Layout::Tile16, plane, &mut out).unwrap();
+        out
+    };
+    let planes: Vec<Vec<u8>> = Plane::ALL.into_iter().map(pack).collect();
+    let mut merged = vec![0; merged_bytes(Layout::Tile16, rows, cols).unwrap()];
+    merge_p3_p4(Layout::Tile16, &planes[1], &planes[2], &mut merged).unwrap();
+    Planes { codec, rows, cols, planes, merged }
+}
+
+impl Planes {
+    fn view(&self, merged: bool) -> NestedView<'_> {
+        let [p2, p3, p4, p6, p8] = [0, 1, 2, 3, 4].map(|i| &*self.planes[i]);
+        let (p3, p4, p34) =
+            if merged { (None, None, Some(&*self.merged)) } else { (Some(p3), Some(p4), None) };
+        let planes = NestedPlanes { p2, p3, p4, p34, p6: Some(p6), p8: Some(p8) };
+        NestedView::new(self.rows, self.cols, Layout::Tile16, &self.codec, planes).unwrap()
+    }
+}
+
+fn random_rows(kernels: &Kernels, rows: usize, cols: usize, seed: u64) -> QuantizedRows {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut out = QuantizedRows::default();
+    out.resize(rows, cols);
+    for row in 0..rows {
+        let mut x: Vec<f32> =
+            (0..cols).map(|_| (random.next_u32() >> 8) as f32 / 1e6 - 8.0).collect();
+        // A group of zeros, and one of the two largest magnitudes alone.
+        x.iter_mut().take(GROUP).for_each(|x| *x *= (row % 2) as f32);
+        x.iter_mut().skip(GROUP).take(GROUP).for_each(|x| *x = x.signum() * 3.0);
+        kernels.quantize(&x, out.row_mut(row));
+    }
+    out
+}
+
+/// The definition: straight from the view's values and scales.
+fn reference(view: &NestedView, level: Level, x: &QuantizedRows) -> Vec<f32> {
+    let mut out = vec![0.0f32; x.rows() * view.rows()];
+    let mut values = [0i16; TILE_ROWS * GROUP];
+    for t in 0..x.rows() {
+        for row in 0..view.rows() {
+            let mut acc = 0.0f32;
+            for (group, x) in x.row(t).iter().enumerate() {
+                let tile = row / TILE_ROWS;
+                view.decode_group_values(level, tile, group, &mut values).unwrap();
+                let weights = &values[row % TILE_ROWS * GROUP..][..GROUP];
+                let products = weights.iter().zip(&x.values);
+                let sum: i64 = products.map(|(w, x)| i64::from(*w) * i64::from(*x)).sum();
+                let scale = view.weight_scales(level, tile, group)[row % TILE_ROWS];
+                acc = (i32::try_from(sum).unwrap() as f32).mul_add(x.scale * scale, acc);
+            }
+            out[t * view.rows() + row] = acc;
+        }
+    }
+    out
+}
+
+#[test]
+fn every_kernel_gives_the_bits_of_the_definition() {
+    let sets = Kernels::available();
+    for (rows, cols, tokens) in [
+        (1, 1, 1),
+        (16, 32, 2),
+        (17, 33, 3),
+        (50, 100, 7),
+        (33, 200, 19),
+        (18, 40, 4),
+        (5, 1100, 37),
+    ] {
+        let planes = random_matrix(rows, cols, rows as u64);
+        let tables = CodecTables::new(&planes.codec);
+        let x = random_rows(Kernels::portable(), tokens, cols, 7);
+        for (merged, level) in [false, true].into_iter().flat_map(|m| Level::ALL.map(|l| (m, l))) {
+            let view = planes.view(merged);
+            let wanted = reference(&view, level, &x);
+            let weights = NestedWeights::new(&view, level, &tables).unwrap();
+            for kernels in &sets {
+                // Rows in another order and one of them twice, as experts see them.
+                let order: Vec<u32> = (0..tokens as u32).rev().chain([0]).collect();
+                let packed = packed(&x, &order);
+                let apart = RowList::new(&x, &order);
+                for list in [apart, apart.with_packed(&packed, 1)] {
+                    let what = format!(
+                        "{} level {level} merged {merged} packed {}",
+                        kernels.name(),
+                        !list.packed().is_empty(),
+                    );
+                    compare(kernels, &weights, list, &wanted, &what);
+                }
+            }
+        }
+    }
+}
+
+fn packed(x: &QuantizedRows, order: &[u32]) -> PackedRows {
+    let mut packed = PackedRows::default();
+    packed.clear(x.groups());
+    // A block before, so that the first one is not the only one to be found.
+    packed.push(&[0]);
+    packed.push(order);
+    let (cells, blocks) = packed.cells_mut();
+    for (block, cells) in cells.chunks_mut(x.groups()).enumerate() {
+        blocks.fill(block, x, cells);
+    }
+    packed
+}
+
+/// All tiles against `wanted`, `[rows of x, rows]`, bit by bit.
+fn compare(kernels: &Kernels, weights: &NestedWeights, list: RowList, wanted: &[f32], what: &str) {
+    let rows = weights.rows();
+    let mut out = vec![[f32::NAN; TILE_ROWS]; list.rows().len()];
+    for tile in 0..weights.tiles() {
+        kernels.nested_tile(weights, tile, list, &mut out);
+        for (out, t) in out.iter().zip(list.rows()) {
+            let live = TILE_ROWS.min(rows - tile * TILE_ROWS);
+            let start = *t as usize * rows + tile * TILE_ROWS;
+            for (found, wanted) in out[..live].iter().zip(&wanted[start..]) {
+                let (found_bits, wanted_bits) = (found.to_bits(), wanted.to_bits());
+                assert_eq!(found_bits, wanted_bits, "{what} tile {tile} row {t}: {found} {wanted}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_largest_sums_do_not_overflow() {
+    // All codes at one end, all activations at +-127: the largest products everywhere.
+    for code in [0u8, 255] {
+        let mut planes = random_matrix(16, 64, 3);
+        planes.codec.beta_q = 32;
+        for tables in &mut planes.codec.tables {
+            tables.t2.fill(127);
+            tables.t3.fill(-127);
+            tables.t4.fill(127);
+        }
+        let codes = planes.view(false).base_parts().codes.clone();
+        planes.planes[0][codes].fill(code);
+        planes.planes[1..].iter_mut().for_each(|plane| plane.fill(code));
+        planes.merged.fill(code);
+        let mut x = QuantizedRows::default();
+        x.resize(2, 64);
+        Kernels::portable().quantize(&[-1.0; 64], x.row_mut(0));
+        Kernels::portable().quantize(&[1.0; 64], x.row_mut(1));
+        let (view, tables) = (planes.view(true), CodecTables::new(&planes.codec));
+        for level in Level::ALL {
+            let wanted = reference(&view, level, &x);
+            let weights = NestedWeights::new(&view, level, &tables).unwrap();
+            for kernels in Kernels::available() {
+                let mut out = [[0.0; TILE_ROWS]; 2];
+                kernels.nested_tile(&weights, 0, RowList::new(&x, &[0, 1]), &mut out);
+                assert_eq!(out.as_flattened(), wanted, "{} level {level}", kernels.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_level_without_its_planes_is_an_error() {
+    let planes = random_matrix(16, 32, 1);
+    let tables = CodecTables::new(&planes.codec);
+    let only = NestedPlanes { p2: &planes.planes[0], ..NestedPlanes::default() };
+    let view = NestedView::new(16, 32, Layout::Tile16, &planes.codec, only).unwrap();
+    assert!(NestedWeights::new(&view, Level::L2, &tables).is_ok());
+    assert!(matches!(
+        NestedWeights::new(&view, Level::L3, &tables),
+        Err(NestedError::LevelMissing { wanted: Level::L3, present: Level::L2 })
+    ));
+}
+
+#[test]
+fn a_dequantized_tile_is_that_of_the_definition() {
+    let planes = random_matrix(19, 45, 5);
+    let (view, tables) = (planes.view(true), CodecTables::new(&planes.codec));
+    for level in Level::ALL {
+        let weights = NestedWeights::new(&view, level, &tables).unwrap();
+        let mut row = vec![0.0; 45];
+        let mut out = vec![f32::NAN; TILE_ROWS * 64];
+        for r in 0..19 {
+            dequantize_tile(&weights, r / TILE_ROWS, &mut out);
+            view.dequantize_row(level, r, &mut row).unwrap();
+            assert_eq!(&out[r % TILE_ROWS * 64..][..45], row, "level {level} row {r}");
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn the_sets_of_aarch64_are_found() {
+    let names: Vec<_> = Kernels::available().iter().map(|set| set.name()).collect();
+    assert!(names.contains(&"NEON"), "{names:?}");
+    let dotprod = std::arch::is_aarch64_feature_detected!("dotprod");
+    assert_eq!(names.contains(&"NEON with dot products"), dotprod, "{names:?}");
+}

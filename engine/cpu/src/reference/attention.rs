@@ -1,0 +1,160 @@
+//! Attention, one head after the other.
+
+use std::ops::Range;
+
+use super::{Reference, ReferenceBuffer, ReferencePool, expect};
+use crate::attention::{self, AttentionState};
+use crate::math;
+use nestling_core::backend::{AttentionHeads, HeadNorm};
+use nestling_core::batch::StepRows;
+use nestling_core::error::EngineError;
+use nestling_core::kv_cache::{KvValues, PAGE_POSITIONS, PageId};
+
+/// [`Encoder::rope_store`](nestling_core::backend::Encoder::rope_store).
+pub(super) fn rope_store(
+    (heads, rows): (&AttentionHeads<Reference>, &StepRows),
+    rope: &ReferenceBuffer,
+    qkv: &mut ReferenceBuffer,
+    kv: &mut ReferencePool,
+) -> Result<(), EngineError> {
+    let (g, d) = (heads.num_key_value_heads, heads.head_dim);
+    let stored = match kv.shape().values {
+        KvValues::Beside => 2 * g * d,
+        KvValues::KeyPrefix(_) => g * d,
+    };
+    let h = if qkv.cols == stored { 0 } else { heads.num_attention_heads };
+    expect("columns of queries, keys and values", h * d + stored, qkv.cols)?;
+    rotate((heads, rows), rope, qkv, (h, g))?;
+    if let Some(weight) = &heads.value_norm {
+        expect("norm of values", d, weight.len())?;
+        for value in qkv.rows_mut().flat_map(|row| row[(h + g) * d..].chunks_exact_mut(d)) {
+            math::rms_norm_in_place(value, weight, heads.eps);
+        }
+    }
+    for (index, row) in qkv.rows().enumerate() {
+        let (page, position) = place(rows, index)?;
+        let (keys, values) = row[h * d..].split_at(g * d);
+        match kv.shape().values {
+            KvValues::Beside => kv.store(page, position, keys, values)?,
+            KvValues::KeyPrefix(_) => kv.store_shared(page, position, keys)?,
+        }
+    }
+    Ok(())
+}
+
+/// [`Encoder::rope_queries`](nestling_core::backend::Encoder::rope_queries).
+pub(super) fn rope_queries(
+    (heads, rows): (&AttentionHeads<Reference>, &StepRows),
+    rope: &ReferenceBuffer,
+    queries: &mut ReferenceBuffer,
+) -> Result<(), EngineError> {
+    expect("columns of queries", heads.num_attention_heads * heads.head_dim, queries.cols)?;
+    rotate((heads, rows), rope, queries, (heads.num_attention_heads, 0))
+}
+
+/// [`Encoder::attend`](nestling_core::backend::Encoder::attend).
+pub(super) fn attend(
+    (heads, rows): (&AttentionHeads<Reference>, &StepRows),
+    qkv: &ReferenceBuffer,
+    kv: &ReferencePool,
+    out: &mut ReferenceBuffer,
+) -> Result<(), EngineError> {
+    let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
+    expect("columns of queries", 0, usize::from(qkv.cols < h * d))?;
+    let value_dim = kv.shape().values.dim(d);
+    expect("attended columns", h * value_dim, out.cols)?;
+    expect("rows of queries", rows.len(), qkv.row_count())?;
+    out.resize(rows.len());
+    for (index, (queries, attended)) in qkv.rows().zip(out.rows_mut()).enumerate() {
+        let end = rows.positions[index] as usize + 1;
+        let visible = end.saturating_sub(heads.sliding_window.unwrap_or(end))..end;
+        let (_, _) = place(rows, index)?;
+        let pages = &rows.pages[rows.sequences[index] as usize];
+        let queries = queries[..h * d].chunks_exact(d);
+        let outs = attended.chunks_exact_mut(value_dim);
+        for (head, (query, out)) in queries.zip(outs).enumerate() {
+            let sink = heads.sinks.as_ref().map(|sinks| sinks[head]);
+            let at = (kv, pages.as_slice(), head * g / h);
+            attend_head(heads.scale, query, at, (visible.clone(), sink), out)?;
+        }
+    }
+    Ok(())
+}
+
+fn place(rows: &StepRows, index: usize) -> Result<(PageId, usize), EngineError> {
+    rows.place(index).ok_or_else(|| EngineError::mismatch("page of a row", "a page", "none"))
+}
+
+/// Norms and rotates the first heads of every row: queries, then keys.
+fn rotate(
+    (heads, rows): (&AttentionHeads<Reference>, &StepRows),
+    rope: &ReferenceBuffer,
+    x: &mut ReferenceBuffer,
+    (queries, keys): (usize, usize),
+) -> Result<(), EngineError> {
+    let d = heads.head_dim;
+    expect("rows of angles", rows.len(), rope.row_count())?;
+    expect("rows of queries", rows.len(), x.row_count())?;
+    expect("columns of angles", 0, usize::from(heads.rope_first + rope.cols > d))?;
+    for (row, angles) in x.rows_mut().zip(rope.rows()) {
+        let (cos, sin) = angles.split_at(angles.len() / 2);
+        let (queries, rest) = row.split_at_mut(queries * d);
+        for (x, norm) in [(queries, &heads.query_norm), (&mut rest[..keys * d], &heads.key_norm)] {
+            if let (HeadNorm::FullWidth(weight), false) = (norm, x.is_empty()) {
+                expect("norm of all heads", x.len(), weight.len())?;
+                math::rms_norm_in_place(x, weight, heads.eps);
+            }
+            for x in x.chunks_exact_mut(d) {
+                if let HeadNorm::PerHead(weight) = norm {
+                    expect("head norm", 0, usize::from(weight.len() > d))?;
+                    math::rms_norm_in_place(&mut x[..weight.len()], weight, heads.eps);
+                }
+                math::rope(heads.rope_pairs, &mut x[heads.rope_first..][..angles.len()], cos, sin);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Attention of one query head over the `visible` positions.
+fn attend_head(
+    scale: f32,
+    query: &[f32],
+    (kv, pages, kv_head): (&ReferencePool, &[PageId], usize),
+    (visible, sink): (Range<usize>, Option<f32>),
+    out: &mut [f32],
+) -> Result<(), EngineError> {
+    let mut state = AttentionState::EMPTY;
+    for (first, &page) in (0..visible.end).step_by(PAGE_POSITIONS).zip(pages) {
+        let seen = visible.start.max(first)..visible.end.min(first + PAGE_POSITIONS);
+        if seen.is_empty() {
+            continue;
+        }
+        let positions = (0..seen.end - first)
+            .map(|position| kv.at(page, position, kv_head))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut weights: Vec<f32> = (first..)
+            .zip(&positions)
+            .map(|(position, at)| {
+                if position < seen.start {
+                    return f32::NEG_INFINITY;
+                }
+                let products = at.key.iter().zip(query);
+                let dot = products.fold(0.0, |sum, (key, query)| query.mul_add(*key, sum));
+                dot * (at.key_scale * scale)
+            })
+            .collect();
+        let block_max = math::max(&weights);
+        weights.iter_mut().for_each(|weight| *weight = math::exp(*weight - block_max));
+        let [old, new] = attention::merge(&mut state, block_max, math::sum(&weights));
+        for (index, out) in out.iter_mut().enumerate() {
+            let block = weights.iter().zip(&positions).fold(0.0, |sum, (weight, at)| {
+                (weight * at.value_scale).mul_add(at.value[index], sum)
+            });
+            *out = out.mul_add(old, block * new);
+        }
+    }
+    let factor = sink.map_or(1.0, |sink| attention::add_sink(&mut state, sink));
+    out.iter_mut().for_each(|out| *out = *out * factor / state.sum);
+    Ok(())
+}

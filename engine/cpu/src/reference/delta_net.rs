@@ -1,0 +1,94 @@
+//! Gated DeltaNet, a token after the other.
+
+use nestling_formats::DeltaNetConfig;
+
+use super::{Reference, ReferenceBuffer, expect};
+use crate::delta_net::{conv_silu, factors};
+use crate::math;
+use crate::states::CpuStates;
+use nestling_core::backend::DeltaNet;
+use nestling_core::batch::StepRows;
+use nestling_core::batch::runs;
+use nestling_core::error::EngineError;
+
+pub(super) fn delta_net(
+    net: &DeltaNet<Reference>,
+    rows: &StepRows,
+    projected: &ReferenceBuffer,
+    states: &mut CpuStates,
+    out: &mut ReferenceBuffer,
+) -> Result<(), EngineError> {
+    expect("inputs of a DeltaNet layer", net.shape.inputs(), projected.cols)?;
+    expect("outputs of a DeltaNet layer", net.shape.value_dim(), out.cols)?;
+    expect("rows of a DeltaNet layer", rows.len(), projected.row_count())?;
+    states.check_floats(net.shape.state_floats())?;
+    out.resize(rows.len());
+    let mut parts = Vec::new();
+    runs(rows, &mut parts)?;
+    let mut state = Vec::new();
+    for run in parts {
+        if run.depth == 0 {
+            state = match run.from {
+                Some(from) => states.get(from)?.to_vec(),
+                None => vec![0.0; net.shape.state_floats()],
+            };
+        }
+        for row in run.rows {
+            let projected = &projected.values[row * projected.cols..][..projected.cols];
+            let out = &mut out.values[row * out.cols..][..out.cols];
+            token(net, projected, &mut state, out);
+        }
+        states.check_place(run.to)?;
+        states.put(run.to, state.clone());
+    }
+    Ok(())
+}
+
+/// One row: its convolution, its way through every head's state, its norm and gate.
+fn token(net: &DeltaNet<Reference>, projected: &[f32], state: &mut [f32], out: &mut [f32]) {
+    let shape = &net.shape;
+    let DeltaNetConfig { num_key_heads, num_value_heads, key_head_dim, value_head_dim, .. } =
+        *shape;
+    let (inputs, rest) = projected.split_at(shape.channels());
+    let (gates, beta_alpha) = rest.split_at(shape.value_dim());
+    let (beta, alpha) = beta_alpha.split_at(num_value_heads);
+    let (window, matrices) = state.split_at_mut(shape.window() * shape.channels());
+
+    let mut mixed = vec![0.0; shape.channels()];
+    let taps: Vec<&[f32]> = window.chunks_exact(shape.channels()).chain([inputs]).collect();
+    conv_silu(&taps, &net.conv, &mut mixed);
+    window.rotate_left(shape.channels().min(window.len()));
+    if let Some(newest) = window.chunks_exact_mut(shape.channels()).next_back() {
+        newest.copy_from_slice(inputs);
+    }
+
+    let (queries_keys, values) = mixed.split_at_mut(2 * shape.key_dim());
+    for (head, x) in queries_keys.chunks_exact_mut(key_head_dim).enumerate() {
+        let weight = if head < num_key_heads { &net.query_norm } else { &net.key_norm };
+        math::rms_norm_in_place(x, weight, net.unit_eps);
+    }
+    let (queries, keys) = queries_keys.split_at(shape.key_dim());
+    let heads = matrices.chunks_exact_mut(key_head_dim * value_head_dim);
+    for (head, (matrix, value)) in heads.zip(values.chunks_exact(value_head_dim)).enumerate() {
+        let shared = head * num_key_heads / num_value_heads * key_head_dim;
+        let (query, key) = (&queries[shared..][..key_head_dim], &keys[shared..][..key_head_dim]);
+        let [decay, beta] = factors(net.rate[head], net.time_bias[head], alpha[head], beta[head]);
+        let out = &mut out[head * value_head_dim..][..value_head_dim];
+        for (col, out) in out.iter_mut().enumerate() {
+            let mut seen = 0.0;
+            for (row, key) in key.iter().enumerate() {
+                seen = key.mul_add(matrix[row * value_head_dim + col], seen);
+            }
+            let delta = (-decay).mul_add(seen, value[col]) * beta;
+            *out = 0.0;
+            for (row, (key, query)) in key.iter().zip(query).enumerate() {
+                let place = &mut matrix[row * value_head_dim + col];
+                *place = key.mul_add(delta, decay * *place);
+                *out = query.mul_add(*place, *out);
+            }
+        }
+        math::rms_norm_in_place(out, &net.norm, net.eps);
+        let gate = &gates[head * value_head_dim..][..value_head_dim];
+        out.iter_mut().zip(gate).for_each(|(out, gate)| *out *= math::silu(*gate));
+    }
+}

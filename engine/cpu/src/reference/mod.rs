@@ -1,0 +1,573 @@
+//! What every operation computes: one thread, plain loops, no vectors.
+//!
+//! Other encoders of the CPU give the same bits; other devices are within a tolerance. The float
+//! arithmetic is that of [`super::math`], the integers are exact.
+
+mod attention;
+mod delta_net;
+mod experts;
+mod multiply;
+mod pages;
+#[cfg(test)]
+mod tests;
+
+use std::convert::Infallible;
+
+use nestling_formats::Level;
+
+use super::math;
+use super::states::CpuStates;
+use nestling_core::backend::{
+    AttentionHeads, Backend, BackendLimits, DeltaNet, Encoder, FeedForward, HeadMatrices, Linear,
+    PinnedExpert, Router, Routing,
+};
+use nestling_core::batch::StepRows;
+use nestling_core::error::EngineError;
+use nestling_core::kv_cache::{KvShape, PageId};
+use nestling_core::recurrent::{StateId, StateShape};
+use nestling_core::weights::{ActivationMode, MatrixWeights};
+
+pub use multiply::ReferenceMatrix;
+pub use pages::ReferencePool;
+
+/// The backend that defines the others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reference;
+
+/// Runs each operation when it is called.
+#[derive(Clone, Copy, Debug)]
+pub struct ReferenceEncoder;
+
+/// Activations, `[rows, cols]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReferenceBuffer {
+    cols: usize,
+    values: Vec<f32>,
+}
+
+impl ReferenceBuffer {
+    fn new(rows: usize, cols: usize) -> Self {
+        Self { cols, values: vec![0.0; rows * cols] }
+    }
+
+    fn row_count(&self) -> usize {
+        self.values.len() / self.cols.max(1)
+    }
+
+    fn rows(&self) -> std::slice::ChunksExact<'_, f32> {
+        self.values.chunks_exact(self.cols.max(1))
+    }
+
+    fn rows_mut(&mut self) -> std::slice::ChunksExactMut<'_, f32> {
+        self.values.chunks_exact_mut(self.cols.max(1))
+    }
+
+    fn resize(&mut self, rows: usize) {
+        self.values.clear();
+        self.values.resize(rows * self.cols, 0.0);
+    }
+}
+
+fn expect(what: &str, expected: usize, found: usize) -> Result<(), EngineError> {
+    if expected == found { Ok(()) } else { Err(EngineError::mismatch(what, expected, found)) }
+}
+
+impl Backend for Reference {
+    type Buffer = ReferenceBuffer;
+    type Routing = Routing;
+    type Floats = Vec<f32>;
+    type Matrix = ReferenceMatrix;
+    type KvPool = ReferencePool;
+    type StatePool = CpuStates;
+    type ExpertTable = Infallible;
+    type ExpertSlots = Infallible;
+    type Encoder<'a> = ReferenceEncoder;
+
+    const PAGE_KIND: u8 = 1;
+
+    fn name(&self) -> String {
+        "scalar reference".into()
+    }
+
+    fn limits(&self) -> BackendLimits {
+        BackendLimits {
+            num_experts_max: usize::MAX,
+            num_experts_per_tok_max: usize::MAX,
+            head_dim_max: usize::MAX,
+            rows_max: usize::MAX,
+        }
+    }
+
+    fn buffer(&mut self, _rows_max: usize, cols: usize) -> Result<ReferenceBuffer, EngineError> {
+        Ok(ReferenceBuffer::new(0, cols))
+    }
+
+    fn routing(&mut self, _rows: usize, per_token: usize) -> Result<Routing, EngineError> {
+        Ok(Routing { num_experts_per_tok: per_token, ..Routing::default() })
+    }
+
+    fn upload_floats(&mut self, values: &[f32]) -> Result<Vec<f32>, EngineError> {
+        Ok(values.to_vec())
+    }
+
+    fn upload_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<ReferenceMatrix, EngineError> {
+        Ok(ReferenceMatrix::new(weights.clone(), activations))
+    }
+
+    fn matrix_bytes(matrix: &ReferenceMatrix, level: Level) -> u64 {
+        matrix.weights().read_bytes(level)
+    }
+
+    fn matrix_prefix_bytes(matrix: &ReferenceMatrix, level: Level) -> u64 {
+        matrix.weights().prefix_bytes(level)
+    }
+
+    fn kv_pool(&mut self, shape: &KvShape) -> Result<ReferencePool, EngineError> {
+        Ok(ReferencePool::new(*shape))
+    }
+
+    fn copy_page(
+        &mut self,
+        pool: &mut ReferencePool,
+        source: PageId,
+        destination: PageId,
+    ) -> Result<(), EngineError> {
+        let page = pool.page(source)?.to_vec();
+        pool.page_mut(destination)?.clone_from_slice(&page);
+        Ok(())
+    }
+
+    fn read_page(
+        &mut self,
+        pool: &ReferencePool,
+        page: PageId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError> {
+        pool.read(page, out)
+    }
+
+    fn write_page(
+        &mut self,
+        pool: &mut ReferencePool,
+        page: PageId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        pool.write(page, bytes)
+    }
+
+    fn state_pool(&mut self, shape: &StateShape) -> Result<CpuStates, EngineError> {
+        Ok(CpuStates::new(*shape))
+    }
+
+    fn read_state(
+        &mut self,
+        pool: &CpuStates,
+        state: StateId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EngineError> {
+        pool.read(state, out)
+    }
+
+    fn write_state(
+        &mut self,
+        pool: &mut CpuStates,
+        state: StateId,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        pool.write(state, bytes)
+    }
+
+    fn encoder(&mut self) -> ReferenceEncoder {
+        ReferenceEncoder
+    }
+}
+
+/// `out[t] = W x[t]` for all rows, each at its level.
+fn products(
+    matrix: &ReferenceMatrix,
+    levels: &[Level],
+    x: &ReferenceBuffer,
+) -> Result<ReferenceBuffer, EngineError> {
+    expect("inputs of a matrix", matrix.cols(), x.cols)?;
+    expect("rows of levels", x.row_count(), levels.len())?;
+    let mut out = ReferenceBuffer::new(x.row_count(), matrix.rows());
+    for level in Level::ALL {
+        let rows: Vec<usize> = (0..levels.len()).filter(|&row| levels[row] == level).collect();
+        if !rows.is_empty() {
+            matrix.multiply(level, &rows, x, &mut out)?;
+        }
+    }
+    Ok(out)
+}
+
+/// `out[t] = W x[t] + b` for all rows, each at its level.
+fn linear(
+    weights: &Linear<Reference>,
+    levels: &[Level],
+    x: &ReferenceBuffer,
+) -> Result<ReferenceBuffer, EngineError> {
+    let mut out = products(&weights.matrix, levels, x)?;
+    if let Some(bias) = &weights.bias {
+        expect("bias", out.cols, bias.len())?;
+        out.rows_mut().for_each(|row| math::add(row, bias));
+    }
+    Ok(out)
+}
+
+/// `down(silu(gate(x)) * up(x))`.
+fn feed_forward(
+    weights: &FeedForward<Reference>,
+    levels: &[Level],
+    x: &ReferenceBuffer,
+) -> Result<ReferenceBuffer, EngineError> {
+    let mut inner = linear(&weights.gate, levels, x)?;
+    let up = linear(&weights.up, levels, x)?;
+    expect("gate and up", inner.values.len(), up.values.len())?;
+    math::gated(weights.activation, &mut inner.values, &up.values);
+    if weights.down.matrix.is_rotated() {
+        inner.rows_mut().for_each(math::hadamard);
+    }
+    linear(&weights.down, levels, &inner)
+}
+
+impl Encoder<Reference> for ReferenceEncoder {
+    fn embed(
+        &mut self,
+        table: &ReferenceMatrix,
+        rows: &StepRows,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("embedding", out.cols, table.cols())?;
+        out.resize(rows.len());
+        for ((row, &token), &level) in out.rows_mut().zip(&rows.tokens).zip(&rows.dense_levels) {
+            if token as usize >= table.rows() {
+                return Err(EngineError::TokenOutOfRange { token, vocab_size: table.rows() });
+            }
+            table.read_row(level, token as usize, row)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, values: &[f32], out: &mut ReferenceBuffer) -> Result<(), EngineError> {
+        expect("part of a row", 0, values.len() % out.cols.max(1))?;
+        out.values = values.to_vec();
+        Ok(())
+    }
+
+    fn rms_norm(
+        &mut self,
+        x: &ReferenceBuffer,
+        weight: &Vec<f32>,
+        eps: f32,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("norm weight", x.cols, weight.len())?;
+        expect("norm output", x.cols, out.cols)?;
+        out.resize(x.row_count());
+        for (row, out) in x.rows().zip(out.rows_mut()) {
+            math::rms_norm(row, weight, eps, out);
+        }
+        Ok(())
+    }
+
+    fn matmul(
+        &mut self,
+        weights: &[Linear<Reference>],
+        levels: &[Level],
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("outputs", out.cols, weights.iter().map(|w| w.matrix.rows()).sum())?;
+        out.resize(x.row_count());
+        let mut start = 0;
+        for weights in weights {
+            let part = linear(weights, levels, x)?;
+            for (row, part) in out.rows_mut().zip(part.rows()) {
+                row[start..start + part.len()].copy_from_slice(part);
+            }
+            start += part.cols;
+        }
+        Ok(())
+    }
+
+    fn matmul_add(
+        &mut self,
+        weights: &Linear<Reference>,
+        levels: &[Level],
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        let product = linear(weights, levels, x)?;
+        expect("sum", out.values.len(), product.values.len())?;
+        math::add(&mut out.values, &product.values);
+        Ok(())
+    }
+
+    fn matmul_heads(
+        &mut self,
+        weights: &HeadMatrices<Reference>,
+        levels: &[Level],
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        let (matrix, heads) = (&weights.matrix, weights.heads.max(1));
+        let (k, n, width) = (matrix.cols(), matrix.rows() / heads, x.cols / heads);
+        expect("columns of heads", 0, x.cols % heads + usize::from(width < k))?;
+        expect("columns of the heads' products", heads * (n + width - k), out.cols)?;
+        out.resize(x.row_count());
+        for head in 0..heads {
+            let parts = x.rows().flat_map(|row| row[head * width..][..k].iter().copied());
+            let inputs = ReferenceBuffer { cols: k, values: parts.collect() };
+            let products = products(matrix, levels, &inputs)?;
+            for ((x, products), out) in x.rows().zip(products.rows()).zip(out.rows_mut()) {
+                let out = &mut out[head * (n + width - k)..][..n + width - k];
+                out[..n].copy_from_slice(&products[head * n..][..n]);
+                out[n..].copy_from_slice(&x[head * width + k..][..width - k]);
+            }
+        }
+        Ok(())
+    }
+
+    fn rope_store(
+        &mut self,
+        heads: &AttentionHeads<Reference>,
+        rows: &StepRows,
+        rope: &ReferenceBuffer,
+        qkv: &mut ReferenceBuffer,
+        kv: &mut ReferencePool,
+    ) -> Result<(), EngineError> {
+        attention::rope_store((heads, rows), rope, qkv, kv)
+    }
+
+    fn rope_queries(
+        &mut self,
+        heads: &AttentionHeads<Reference>,
+        rows: &StepRows,
+        rope: &ReferenceBuffer,
+        queries: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        attention::rope_queries((heads, rows), rope, queries)
+    }
+
+    fn attend(
+        &mut self,
+        heads: &AttentionHeads<Reference>,
+        rows: &StepRows,
+        qkv: &ReferenceBuffer,
+        kv: &ReferencePool,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        attention::attend((heads, rows), qkv, kv, out)
+    }
+
+    fn delta_net(
+        &mut self,
+        net: &DeltaNet<Reference>,
+        rows: &StepRows,
+        projected: &ReferenceBuffer,
+        states: &mut CpuStates,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        delta_net::delta_net(net, rows, projected, states, out)
+    }
+
+    fn gate(
+        &mut self,
+        gate: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("gates", out.values.len(), gate.values.len())?;
+        math::gate(&mut out.values, &gate.values);
+        Ok(())
+    }
+
+    fn route(
+        &mut self,
+        router: &Router<Reference>,
+        x: &ReferenceBuffer,
+        out: &mut Routing,
+    ) -> Result<(), EngineError> {
+        let (per_token, experts) = (router.num_experts_per_tok, router.weights.rows());
+        expect("inputs of the router", router.weights.cols(), x.cols)?;
+        for bias in router.logit_bias.iter().chain(&router.selection_bias) {
+            expect("bias of the router", experts, bias.len())?;
+        }
+        let mut logits = ReferenceBuffer::new(x.row_count(), router.weights.rows());
+        let rows: Vec<usize> = (0..x.row_count()).collect();
+        router.weights.multiply(Level::L8, &rows, x, &mut logits)?;
+        *out = Routing { num_experts_per_tok: per_token, ..Routing::default() };
+        for logits in logits.rows_mut() {
+            if let Some(bias) = &router.logit_bias {
+                math::add(logits, bias);
+            }
+            let (mut ids, mut weights) = (vec![0; per_token], vec![0.0; per_token]);
+            let selection_bias = router.selection_bias.as_deref().unwrap_or_default();
+            let mut choice = vec![0.0; experts];
+            let expert_scale = router.expert_scale.as_deref().unwrap_or_default();
+            let choice = &mut choice;
+            let scores = math::RouterScores { logits, choice, selection_bias, expert_scale };
+            math::route(&router.rule, scores, &mut ids, &mut weights);
+            let mut chosen: Vec<(u32, f32)> = ids.into_iter().zip(weights).collect();
+            chosen.sort_by_key(|&(id, _)| id);
+            out.expert_ids.extend(chosen.iter().map(|&(id, _)| id));
+            out.expert_weights.extend(chosen.iter().map(|&(_, weight)| weight));
+        }
+        Ok(())
+    }
+
+    async fn read_routing_into(
+        &mut self,
+        routing: &Routing,
+        out: &mut Routing,
+    ) -> Result<(), EngineError> {
+        out.num_experts_per_tok = routing.num_experts_per_tok;
+        out.expert_ids.clone_from(&routing.expert_ids);
+        out.expert_weights.clone_from(&routing.expert_weights);
+        Ok(())
+    }
+
+    fn write_routing(&mut self, routing: &Routing, out: &mut Routing) -> Result<(), EngineError> {
+        expect("experts of a row", out.num_experts_per_tok, routing.num_experts_per_tok)?;
+        expect("experts of a routing", out.expert_ids.len(), routing.expert_ids.len())?;
+        expect("weights of a routing", out.expert_weights.len(), routing.expert_weights.len())?;
+        out.clone_from(routing);
+        Ok(())
+    }
+
+    fn bind_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<ReferenceMatrix, EngineError> {
+        Ok(ReferenceMatrix::new(weights.clone(), activations))
+    }
+
+    fn bind_floats(&mut self, values: &[f32]) -> Result<Vec<f32>, EngineError> {
+        Ok(values.to_vec())
+    }
+
+    fn flush(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn scale(&mut self, factor: f32, x: &mut ReferenceBuffer) -> Result<(), EngineError> {
+        math::scale(&mut x.values, factor);
+        Ok(())
+    }
+
+    fn softcap(&mut self, cap: f32, x: &mut ReferenceBuffer) -> Result<(), EngineError> {
+        math::softcap(&mut x.values, cap);
+        Ok(())
+    }
+
+    fn clear(&mut self, rows: usize, out: &mut ReferenceBuffer) -> Result<(), EngineError> {
+        out.resize(rows);
+        Ok(())
+    }
+
+    fn rms_norm_add(
+        &mut self,
+        x: &ReferenceBuffer,
+        weight: &Vec<f32>,
+        eps: f32,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("norm weight", x.cols, weight.len())?;
+        expect("sum", out.values.len(), x.values.len())?;
+        for (row, out) in x.rows().zip(out.rows_mut()) {
+            math::rms_norm_add(row, weight, eps, out);
+        }
+        Ok(())
+    }
+
+    fn ffn(
+        &mut self,
+        weights: &FeedForward<Reference>,
+        levels: &[Level],
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        let product = feed_forward(weights, levels, x)?;
+        expect("outputs of a feed-forward part", out.cols, product.cols)?;
+        *out = product;
+        Ok(())
+    }
+
+    fn add_gated(
+        &mut self,
+        gate: &ReferenceBuffer,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("columns of a gate", 1, gate.cols)?;
+        expect("rows of a gate", x.row_count(), gate.row_count())?;
+        expect("sum", out.values.len(), x.values.len())?;
+        for ((out, x), gate) in out.rows_mut().zip(x.rows()).zip(&gate.values) {
+            math::add_scaled(out, math::sigmoid(*gate), x);
+        }
+        Ok(())
+    }
+
+    fn ffn_add(
+        &mut self,
+        weights: &FeedForward<Reference>,
+        levels: &[Level],
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        let product = feed_forward(weights, levels, x)?;
+        expect("sum", out.values.len(), product.values.len())?;
+        math::add(&mut out.values, &product.values);
+        Ok(())
+    }
+
+    fn experts(
+        &mut self,
+        experts: &[PinnedExpert<'_, Reference>],
+        routing: &Routing,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        experts::experts((self, experts), routing, x, out)
+    }
+
+    fn experts_sum(
+        &mut self,
+        routing: &Routing,
+        expert_rows: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        experts::experts_sum(routing, expert_rows, out)
+    }
+
+    fn gather_rows(
+        &mut self,
+        x: &ReferenceBuffer,
+        indices: &[u32],
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("gathered columns", x.cols, out.cols)?;
+        out.resize(indices.len());
+        for (out, &index) in out.rows_mut().zip(indices) {
+            let row = x.rows().nth(index as usize);
+            let rows = x.row_count();
+            out.copy_from_slice(
+                row.ok_or_else(|| EngineError::mismatch("gathered row", rows, index))?,
+            );
+        }
+        Ok(())
+    }
+
+    async fn read_into(
+        &mut self,
+        buffer: &ReferenceBuffer,
+        out: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        out.clone_from(&buffer.values);
+        Ok(())
+    }
+}

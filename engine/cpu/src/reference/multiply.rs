@@ -1,0 +1,138 @@
+//! Matrix products, one element after the other.
+
+use nestling_formats::Level;
+use nestling_formats::nested::{GROUP, InputTransform, TILE_ROWS};
+
+use super::ReferenceBuffer;
+use crate::math;
+use nestling_core::error::EngineError;
+use nestling_core::weights::{ActivationMode, MatrixWeights, NestedMatrix};
+
+/// Weights with the way to multiply them.
+#[derive(Clone, Debug)]
+pub struct ReferenceMatrix {
+    weights: MatrixWeights,
+    activations: ActivationMode,
+}
+
+impl ReferenceMatrix {
+    pub(super) fn new(weights: MatrixWeights, activations: ActivationMode) -> Self {
+        Self { weights, activations }
+    }
+
+    /// Whether its inputs are rotated before the product.
+    pub(super) fn is_rotated(&self) -> bool {
+        self.weights.inputs() == InputTransform::Hadamard
+    }
+
+    pub(super) fn weights(&self) -> &MatrixWeights {
+        &self.weights
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.weights.rows()
+    }
+
+    pub(super) fn cols(&self) -> usize {
+        self.weights.cols()
+    }
+
+    /// One row of weights as floats, `[cols]`.
+    pub(super) fn read_row(
+        &self,
+        level: Level,
+        row: usize,
+        out: &mut [f32],
+    ) -> Result<(), EngineError> {
+        match &self.weights {
+            MatrixWeights::Float(matrix) => matrix.read_row(row, out),
+            MatrixWeights::Nested(matrix) => {
+                matrix.view()?.dequantize_row(matrix.prefix(level)?, row, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `out[t] = W x[t]` for the rows `t` that are listed.
+    pub(super) fn multiply(
+        &self,
+        level: Level,
+        rows: &[usize],
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        match (&self.weights, self.activations) {
+            (MatrixWeights::Nested(matrix), ActivationMode::Int8) => {
+                multiply_int8(matrix, level, rows, x, out)
+            }
+            _ => self.multiply_float(level, rows, x, out),
+        }
+    }
+
+    fn multiply_float(
+        &self,
+        level: Level,
+        rows: &[usize],
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        let (n, d) = (self.rows(), self.cols());
+        let mut weights = vec![0.0; d];
+        for row in 0..n {
+            self.read_row(level, row, &mut weights)?;
+            for &t in rows {
+                out.values[t * n + row] = math::dot(&weights, &x.values[t * d..][..d]);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One row of activations in int8.
+struct QuantizedRow {
+    values: Vec<i8>,  // [groups, 32]
+    scales: Vec<f32>, // [groups]
+}
+
+impl QuantizedRow {
+    fn new(x: &[f32]) -> Self {
+        let groups = x.len().div_ceil(GROUP);
+        let mut row = Self { values: vec![0; groups * GROUP], scales: vec![0.0; groups] };
+        let out = row.values.chunks_exact_mut(GROUP).zip(&mut row.scales);
+        for (x, (values, scale)) in x.chunks(GROUP).zip(out) {
+            *scale = math::quantize_group(x, values);
+        }
+        row
+    }
+}
+
+fn multiply_int8(
+    matrix: &NestedMatrix,
+    level: Level,
+    rows: &[usize],
+    x: &ReferenceBuffer,
+    out: &mut ReferenceBuffer,
+) -> Result<(), EngineError> {
+    let (view, level) = (matrix.view()?, matrix.prefix(level)?);
+    let (n, d) = (matrix.rows(), matrix.cols());
+    let quantized: Vec<QuantizedRow> =
+        rows.iter().map(|t| QuantizedRow::new(&x.values[t * d..][..d])).collect();
+    let mut values = [0i16; TILE_ROWS * GROUP]; // [16 rows, 32 columns]
+    for tile in 0..view.tiles() {
+        for group in 0..view.groups() {
+            view.decode_group_values(level, tile, group, &mut values)?;
+            let scales = view.weight_scales(level, tile, group);
+            for (&t, x) in rows.iter().zip(&quantized) {
+                let activations = &x.values[group * GROUP..][..GROUP];
+                for lane in 0..TILE_ROWS.min(n - tile * TILE_ROWS) {
+                    let weights = &values[lane * GROUP..][..GROUP];
+                    let products = weights.iter().zip(activations);
+                    let sum: i32 = products.map(|(&w, &a)| i32::from(w) * i32::from(a)).sum();
+                    let acc = &mut out.values[t * n + tile * TILE_ROWS + lane];
+                    *acc = (sum as f32).mul_add(x.scales[group] * scales[lane], *acc);
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! Recurrent states of one layer: so many vectors of floats.
+
+use nestling_core::error::EngineError;
+use nestling_core::recurrent::{StateId, StateShape};
+
+/// The states of one layer, allocated when first written.
+#[derive(Debug)]
+pub struct CpuStates {
+    shape: StateShape,
+    states: Vec<Option<Vec<f32>>>, // [states], each [floats]
+}
+
+impl CpuStates {
+    pub(super) fn new(shape: StateShape) -> Self {
+        Self { shape, states: (0..shape.states).map(|_| None).collect() }
+    }
+
+    fn missing(&self, state: StateId) -> EngineError {
+        let expected = format!("a written state of {}", self.shape.states);
+        EngineError::mismatch("recurrent state", expected, state.0)
+    }
+
+    /// # Errors
+    /// States of other layers than those that hold so many floats.
+    pub(super) fn check_floats(&self, floats: usize) -> Result<(), EngineError> {
+        if self.shape.floats == floats {
+            return Ok(());
+        }
+        Err(EngineError::mismatch("floats of a recurrent state", self.shape.floats, floats))
+    }
+
+    /// A state that was written.
+    ///
+    /// # Errors
+    /// A state that was not.
+    pub(super) fn get(&self, state: StateId) -> Result<&[f32], EngineError> {
+        let found = self.states.get(state.0 as usize).and_then(Option::as_deref);
+        found.ok_or_else(|| self.missing(state))
+    }
+
+    /// # Errors
+    /// A state that the pool does not have.
+    pub(super) fn check_place(&self, state: StateId) -> Result<(), EngineError> {
+        if (state.0 as usize) < self.states.len() { Ok(()) } else { Err(self.missing(state)) }
+    }
+
+    /// Takes a state out to write it; see [`Self::put`]. What it holds is what it held, or zeros.
+    pub(super) fn take(&mut self, state: StateId) -> Vec<f32> {
+        let found = self.states.get_mut(state.0 as usize).and_then(Option::take);
+        found.unwrap_or_else(|| vec![0.0; self.shape.floats])
+    }
+
+    /// Puts a state in its place.
+    pub(super) fn put(&mut self, state: StateId, values: Vec<f32>) {
+        if let Some(place) = self.states.get_mut(state.0 as usize) {
+            *place = Some(values);
+        }
+    }
+
+    pub(super) fn read(&self, state: StateId, out: &mut Vec<u8>) -> Result<(), EngineError> {
+        out.extend(self.get(state)?.iter().flat_map(|value| value.to_le_bytes()));
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, state: StateId, bytes: &[u8]) -> Result<(), EngineError> {
+        self.check_place(state)?;
+        let expected = self.shape.state_bytes();
+        if bytes.len() != expected {
+            return Err(EngineError::mismatch("bytes of a state", expected, bytes.len()));
+        }
+        let values = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        self.put(state, values.collect());
+        Ok(())
+    }
+}

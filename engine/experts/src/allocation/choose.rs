@@ -1,0 +1,154 @@
+//! Choosing levels: refinements in the order of what a byte of them buys, until the budget is spent.
+//!
+//! Each matrix's (bytes, error) points give a lower convex hull; its edges, steepest first, are its
+//! refinements. Taking the steepest edge of all matrices next is optimal for every budget that it
+//! spends exactly, and a larger budget only takes more of them.
+
+use nestling_formats::Level;
+use nestling_formats::nested::plane_bytes;
+use nestling_formats::store::{Encoding, GroupId, Index, Matrix};
+
+use super::bytes::{Counting, group_bytes};
+use super::errors::{Errors, floor};
+use super::{Allocation, level_at};
+use nestling_core::error::EngineError;
+
+/// One edge of a matrix's hull.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Refinement {
+    group: usize,
+    place: usize,
+    level: Level,
+    /// Error taken away per byte.
+    slope: f64,
+}
+
+/// What may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChooseOptions {
+    /// No matrix gets more than it has in the model of this level.
+    pub top: Level,
+    /// Bytes of all weights: floats, embedding and head included.
+    pub budget: u64,
+    /// Which bytes.
+    pub counting: Counting,
+    /// A level for attention and other matrices that every token uses; none to choose theirs too.
+    pub dense: Option<Level>,
+}
+
+/// The allocation of a store for a budget in bytes.
+///
+/// # Errors
+/// [`EngineError::WeightBudget`] where even the smallest allocation takes more.
+pub fn choose(index: &Index, options: &ChooseOptions) -> Result<Allocation, EngineError> {
+    let ChooseOptions { top, budget, counting, dense } = *options;
+    let errors = Errors::of(index);
+    let mut levels = least(index, top, dense);
+    let bytes_of = |group: usize, levels: &[Level]| {
+        group_bytes(index, &index.groups()[group], levels, counting)
+    };
+    let weights = |group: &usize| !matches!(index.groups()[*group].id, GroupId::Asset { .. });
+    let mut taken: u64 = (0..levels.len()).filter(weights).map(|g| bytes_of(g, &levels[g])).sum();
+    if taken > budget {
+        return Err(EngineError::WeightBudget { asked: budget, least: taken });
+    }
+    for next in refinements(index, top, &errors, &levels) {
+        if dense.is_some() && matches!(index.groups()[next.group].id, GroupId::Dense { .. }) {
+            continue;
+        }
+        let list = &mut levels[next.group];
+        let before = bytes_of(next.group, list);
+        let old = std::mem::replace(&mut list[next.place], next.level);
+        let after = taken - before + bytes_of(next.group, list);
+        if after > budget {
+            // A later, smaller one might fit, but then allocations would no longer be nested.
+            list[next.place] = old;
+            break;
+        }
+        taken = after;
+    }
+    Ok(Allocation::of_levels(index, levels))
+}
+
+/// Every matrix at the lowest level that may be chosen.
+fn least(index: &Index, top: Level, dense: Option<Level>) -> Vec<Vec<Level>> {
+    let levels = index.groups().iter().map(|group| {
+        let matrices = group.matrices.iter().map(|matrix| {
+            let held = level_at(index, group, matrix, top);
+            match (matrix.encoding, dense, &group.id) {
+                (Encoding::Float(_), ..) => Level::L8,
+                (_, Some(dense), GroupId::Dense { .. }) => held.min(dense),
+                _ => held.min(floor(group)),
+            }
+        });
+        matrices.collect()
+    });
+    levels.collect()
+}
+
+/// All refinements, the best first; those of a matrix in the order of its levels.
+fn refinements(
+    index: &Index,
+    top: Level,
+    errors: &Errors,
+    least: &[Vec<Level>],
+) -> Vec<Refinement> {
+    let mut list = Vec::new();
+    for (group, of_group) in index.groups().iter().enumerate() {
+        for (place, matrix) in of_group.matrices.iter().enumerate() {
+            let (held, low) = (level_at(index, of_group, matrix, top), least[group][place]);
+            let levels = Level::ALL.into_iter().filter(|level| (low..=held).contains(level));
+            let edge = |level, slope| Refinement { group, place, level, slope };
+            match errors.get(group, place) {
+                Some(errors) => {
+                    let points: Vec<_> = levels
+                        .map(|level| (level, bytes_at(matrix, level), errors[level.index()]))
+                        .collect();
+                    list.extend(hull(&points).into_iter().map(|(level, slope)| edge(level, slope)));
+                }
+                // Of unknown worth: after everything else.
+                None => list.extend(levels.skip(1).map(|level| edge(level, 0.0))),
+            }
+        }
+    }
+    list.sort_by(|a, b| {
+        let place = |r: &Refinement| (r.group, r.place, r.level);
+        b.slope.total_cmp(&a.slope).then(place(a).cmp(&place(b)))
+    });
+    list
+}
+
+/// Bytes of a matrix's planes up to a level.
+fn bytes_at(matrix: &Matrix, level: Level) -> f64 {
+    let Encoding::Nested { layout, .. } = matrix.encoding else { return 0.0 };
+    let planes = Level::ALL.into_iter().filter(|below| *below <= level).map(Level::plane);
+    let bytes = planes.map(|plane| plane_bytes(layout, matrix.rows, matrix.cols, plane));
+    bytes.map(|bytes| bytes.unwrap_or(usize::MAX) as f64).sum()
+}
+
+/// The edges of the lower convex hull of `(level, bytes, error)`, ascending by bytes: the level
+/// that each leads to and its slope, never rising.
+pub(crate) fn hull(points: &[(Level, f64, f64)]) -> Vec<(Level, f64)> {
+    let slope = |from: &(Level, f64, f64), to: &(Level, f64, f64)| {
+        ((from.2 - to.2) / (to.1 - from.1)).max(0.0)
+    };
+    let mut kept: Vec<(Level, f64, f64)> = Vec::new();
+    for point in points {
+        // A level that makes it worse, by chance, is worth what the one below it is.
+        let mut point = *point;
+        if let Some(last) = kept.last() {
+            point.2 = point.2.min(last.2);
+        }
+        while let [.., before, last] = kept[..] {
+            if slope(&before, &last) > slope(&last, &point) {
+                break;
+            }
+            kept.pop();
+        }
+        kept.push(point);
+    }
+    kept.windows(2).map(|pair| (pair[1].0, slope(&pair[0], &pair[1]))).collect()
+}
+
+#[cfg(test)]
+mod tests;

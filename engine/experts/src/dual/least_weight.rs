@@ -1,0 +1,84 @@
+//! Levels of dual routing as weights: a device compares, and need not compute what planes are worth.
+
+use nestling_formats::Level;
+
+use super::{DualPolicy, LevelRouter, RoutedToken};
+use nestling_core::backend::LevelWeights;
+
+/// The largest weight that is tried: what reaches a level only beyond never does.
+const WEIGHT_MAX: f32 = 1e9;
+
+/// The least weights of an expert that a policy uses it from at each level. Searched among all floats
+/// by the policy itself, so that comparing gives its levels exactly.
+pub(crate) fn least_weights(
+    router: &dyn LevelRouter,
+    policy: &DualPolicy,
+    (layer, expert): (u32, u32),
+) -> LevelWeights {
+    let level = |bits: u32| {
+        let (experts, weights) = (&[expert], &[f32::from_bits(bits)]);
+        let mut worth = [[0.0; 5]];
+        let token = RoutedToken { layer, experts, weights, hidden: &[] };
+        router.worth(token, policy.highest, &mut worth);
+        policy.level(&worth[0])
+    };
+    let least = |wanted: Level| {
+        let (mut below, mut reached) = (0, WEIGHT_MAX.to_bits());
+        if level(reached) < wanted {
+            return u32::MAX;
+        }
+        if level(below) >= wanted {
+            return 0;
+        }
+        while reached - below > 1 {
+            let middle = below + (reached - below) / 2;
+            if level(middle) >= wanted { reached = middle } else { below = middle }
+        }
+        reached
+    };
+    [Level::L3, Level::L4, Level::L6, Level::L8].map(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use nestling_formats::Level;
+
+    use super::super::{PlaneWorth, Threshold};
+    use super::*;
+
+    struct Slopes(PlaneWorth);
+
+    impl LevelRouter for Slopes {
+        fn worth(&self, token: RoutedToken<'_>, _highest: Level, worth: &mut [PlaneWorth]) {
+            worth[0] = self.0.map(|slope| token.weights[0] * token.weights[0] * slope);
+        }
+
+        fn identity(&self) -> u128 {
+            1
+        }
+    }
+
+    #[test]
+    fn comparing_weights_gives_the_levels_of_the_policy() {
+        let router = Slopes([0.0, 3.0, 0.7, 0.1, 0.0]);
+        for (threshold, lowest) in [(0.01, Level::L2), (0.3, Level::L3), (0.0, Level::L2)] {
+            let threshold = Threshold::new(threshold);
+            let policy = DualPolicy { lowest, ..DualPolicy::up_to(Level::L6, threshold) };
+            let least = least_weights(&router, &policy, (0, 0));
+            for step in 0..4000 {
+                // Weights about every border, and some of all sizes.
+                let near = least[step % 4].saturating_add((step / 4 % 5) as u32).wrapping_sub(2);
+                let spread = (step as f32 / 1000.0).to_bits();
+                for bits in [near, spread].into_iter().filter(|bits| *bits < WEIGHT_MAX.to_bits()) {
+                    let token = [f32::from_bits(bits)];
+                    let mut worth = [[0.0; 5]];
+                    let token =
+                        RoutedToken { layer: 0, experts: &[0], weights: &token, hidden: &[] };
+                    router.worth(token, policy.highest, &mut worth);
+                    let reached = least.iter().take_while(|least| bits >= **least).count();
+                    assert_eq!(Level::ALL[reached], policy.level(&worth[0]), "{bits:x} {least:x?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Dual routing of an open model: from what is asked for to the policy of its rows.
+
+use std::sync::{Mutex, PoisonError};
+
+use nestling_formats::Level;
+
+use super::{
+    DualPolicy, ElasticController, LevelMode, LevelRouter, RouteSample, StepTimes, Threshold,
+};
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_core::runner::ModelRunner;
+
+/// How far elastic mode may go below the mean level that was asked for, in bits.
+const CONCESSION: f32 = 1.0;
+
+/// Thresholds between what was asked for and what is conceded at most.
+const CONCESSION_STEPS: usize = 16;
+
+/// What dual routing is to reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DualOptions {
+    /// Mean bits of experts, over (token, expert) pairs; none for every plane, which elastic mode
+    /// may then leave out.
+    pub mean_level: Option<f32>,
+    /// No expert is used below this level.
+    pub lowest: Level,
+    /// Whether timing may change what is computed.
+    pub mode: LevelMode,
+}
+
+impl Default for DualOptions {
+    fn default() -> Self {
+        Self { mean_level: None, lowest: Level::L2, mode: LevelMode::Strict }
+    }
+}
+
+/// Dual routing of one model.
+pub struct DualRouting {
+    asked: DualOptions,
+    sample: RouteSample,
+    policy: DualPolicy,
+    controller: Mutex<ElasticController>,
+}
+
+impl DualRouting {
+    /// Runs the model over `tokens`, to know what thresholds mean to it.
+    ///
+    /// # Errors
+    /// As [`RouteSample::record`] and [`RouteSample::calibrate`].
+    pub fn open(
+        runner: &mut dyn ModelRunner,
+        router: &dyn LevelRouter,
+        (asked, highest): (DualOptions, Level),
+        tokens: &[u32],
+        cancel: &CancelToken,
+    ) -> Result<Self, EngineError> {
+        let sample = RouteSample::record(runner, router, tokens, cancel)?;
+        Self::new(sample, (asked, highest))
+    }
+
+    /// From a sample that is there already.
+    ///
+    /// # Errors
+    /// As [`RouteSample::calibrate`].
+    pub fn new(
+        sample: RouteSample,
+        (asked, highest): (DualOptions, Level),
+    ) -> Result<Self, EngineError> {
+        let policy = calibrated(&sample, (asked, highest))?;
+        let steps = concessions(&sample, policy)?;
+        let controller = Mutex::new(ElasticController::new(steps));
+        Ok(Self { asked, sample, policy, controller })
+    }
+
+    /// What was asked for when the model was opened.
+    pub fn asked(&self) -> DualOptions {
+        self.asked
+    }
+
+    /// What that means for the rows.
+    pub fn policy(&self) -> DualPolicy {
+        self.policy
+    }
+
+    /// Mean level of the sample under a policy.
+    pub fn expected_level(&self, policy: DualPolicy) -> Option<f64> {
+        self.sample.mean_level(policy)
+    }
+
+    /// The policy that reaches something else.
+    ///
+    /// # Errors
+    /// As [`RouteSample::calibrate`].
+    pub fn calibrate(&self, asked: DualOptions, highest: Level) -> Result<DualPolicy, EngineError> {
+        if asked == self.asked && highest == self.policy.highest {
+            return Ok(self.policy);
+        }
+        calibrated(&self.sample, (asked, highest))
+    }
+
+    /// The policy of the next step: in elastic mode no lower a threshold than the disk allows.
+    pub fn of_next_step(&self, policy: DualPolicy) -> DualPolicy {
+        match policy.mode {
+            LevelMode::Strict => policy,
+            LevelMode::Elastic => {
+                let controller = self.controller.lock().unwrap_or_else(PoisonError::into_inner);
+                let threshold = policy.threshold.max(controller.threshold());
+                DualPolicy { threshold, ..policy }
+            }
+        }
+    }
+
+    /// Learns from a step of elastic rows.
+    pub fn observe(&self, step: StepTimes) {
+        self.controller.lock().unwrap_or_else(PoisonError::into_inner).observe(step);
+    }
+}
+
+impl std::fmt::Debug for DualRouting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DualRouting({:?}, {:?})", self.asked, self.policy)
+    }
+}
+
+fn calibrated(
+    sample: &RouteSample,
+    (asked, highest): (DualOptions, Level),
+) -> Result<DualPolicy, EngineError> {
+    let (lowest, mode) = (asked.lowest.min(highest), asked.mode);
+    let policy = DualPolicy { threshold: Threshold::ZERO, lowest, highest, mode };
+    match asked.mean_level {
+        Some(mean_level) => sample.calibrate(mean_level, policy),
+        None => Ok(policy),
+    }
+}
+
+/// Thresholds of evenly falling mean levels, from that of the policy on.
+fn concessions(sample: &RouteSample, policy: DualPolicy) -> Result<Vec<Threshold>, EngineError> {
+    let highest = sample.mean_level(policy).map_or(0.0, |mean| mean as f32);
+    let lowest = f32::from(policy.lowest.bits());
+    let mut steps = vec![policy.threshold];
+    for step in 1..=CONCESSION_STEPS {
+        let mean = highest - CONCESSION * step as f32 / CONCESSION_STEPS as f32;
+        if mean < lowest {
+            break;
+        }
+        steps.push(sample.calibrate(mean, policy)?.threshold);
+    }
+    Ok(steps)
+}

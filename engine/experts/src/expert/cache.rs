@@ -1,0 +1,511 @@
+//! Which experts are resident, and at which levels they are used.
+//!
+//! Every expert is loaded when the model is opened, or they are streamed within a budget.
+//! [`ExpertCache::request`] and [`PendingExperts::next`] are where a step waits for those that are
+//! missing; nothing else in the graph knows.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use nestling_formats::Level;
+
+use super::routed::Routed;
+use super::streamed::{StreamOptions, StreamedExperts};
+use super::wanted::LatePlanes;
+use super::{ExpertMemory, ExpertSource, StreamStats};
+use crate::dual::{LevelRouter, PlaneWorth, RoutedToken, ThresholdRule};
+use crate::record::{Recorder, What};
+use nestling_core::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
+use nestling_core::batch::{LevelPolicy, StepRows};
+use nestling_core::error::EngineError;
+use nestling_core::recycle::recycle;
+use nestling_core::routing_recorder::RoutingRecorder;
+use nestling_core::runner::StepStats;
+use nestling_core::weights::ActivationMode;
+
+/// The experts of a model on a device.
+pub struct ExpertCache<B: Backend> {
+    experts: Experts<B>,
+    /// What is left to the device.
+    routed: Routed<B>,
+    /// Decides levels under dual routing.
+    levels: Arc<dyn LevelRouter>,
+    recorder: Arc<RoutingRecorder>,
+    watch: Watch,
+}
+
+/// Tells a recorder what steps do; without one, nothing is measured.
+#[derive(Debug, Default)]
+struct Watch {
+    recorder: Option<Arc<Recorder>>,
+    /// When what is done now began.
+    since_ns: u64,
+}
+
+impl Watch {
+    fn begin(&mut self) {
+        self.since_ns = self.recorder.as_ref().map_or(0, |recorder| recorder.now_ns());
+    }
+
+    /// What was done since the last moment was this.
+    fn ended(&mut self, what: What, layer: u32) {
+        if let Some(recorder) = &self.recorder {
+            self.since_ns = recorder.add_since(what, layer, self.since_ns);
+        }
+    }
+}
+
+enum Experts<B: Backend> {
+    /// All of them; `[layers][experts]`, no experts in a dense layer.
+    Resident(Vec<Vec<Arc<FeedForward<B>>>>),
+    Streamed(Box<StreamedExperts<B>>),
+}
+
+/// Memory that requests reuse.
+pub struct RequestScratch<B: Backend> {
+    routing: Routing,
+    /// What the router saw, where a router of levels reads it.
+    hidden: Vec<f32>, // [T, hidden_size]
+    /// What planes are worth to one token.
+    worth: Vec<PlaneWorth>, // [K]
+    uses: Vec<ExpertUse>,
+    /// The expert of each use.
+    experts: Vec<(u32, ExpertUse)>,
+    ready: Vec<PinnedExpert<'static, B>>,
+}
+
+impl<B: Backend> Default for RequestScratch<B> {
+    fn default() -> Self {
+        Self {
+            routing: Routing::default(),
+            hidden: Vec::new(),
+            worth: Vec::new(),
+            uses: Vec::new(),
+            experts: Vec::new(),
+            ready: Vec::new(),
+        }
+    }
+}
+
+impl<B: Backend> ExpertCache<B> {
+    /// A cache in which every expert is resident.
+    pub fn resident(layers: Vec<Vec<FeedForward<B>>>) -> Self {
+        let recorder = RoutingRecorder::new(layers.iter().map(Vec::len));
+        let share = |layer: Vec<FeedForward<B>>| layer.into_iter().map(Arc::new).collect();
+        Self::new(Experts::Resident(layers.into_iter().map(share).collect()), recorder)
+    }
+
+    /// A cache of the experts of a store that fit a budget.
+    ///
+    /// # Errors
+    /// A source that is no store; a budget without room for one token's experts of one layer; a
+    /// platform that gives no thread for reads.
+    pub fn streamed(
+        source: Arc<dyn ExpertSource>,
+        activations: ActivationMode,
+        options: &StreamOptions,
+    ) -> Result<Self, EngineError> {
+        let streamed = StreamedExperts::open(source, activations, options)?;
+        let recorder = RoutingRecorder::new(streamed.experts_of_layers());
+        Ok(Self::new(Experts::Streamed(Box::new(streamed)), recorder))
+    }
+
+    fn new(experts: Experts<B>, recorder: RoutingRecorder) -> Self {
+        Self {
+            experts,
+            routed: Routed::none(),
+            levels: Arc::new(ThresholdRule::default()),
+            recorder: Arc::new(recorder),
+            watch: Watch::default(),
+        }
+    }
+
+    /// From now on the device finds experts by itself where it can, and streamed ones lie in its own
+    /// memory if it has such.
+    ///
+    /// # Errors
+    /// A device whose memory is full.
+    pub fn leave_to_device(&mut self, backend: &mut B) -> Result<(), EngineError> {
+        self.routed = match &mut self.experts {
+            Experts::Resident(layers) => Routed::of(layers, backend)?,
+            Experts::Streamed(streamed) => Routed::with(streamed.leave_to_device(backend)?),
+        };
+        Ok(())
+    }
+
+    /// Has the device compute a layer's experts from a routing that stays there; false where the
+    /// step must wait for them, by [`ExpertCache::request`]. `per_token` is the experts of a row.
+    ///
+    /// Whether it had all of them is known after [`ExpertCache::settle`].
+    ///
+    /// # Errors
+    /// A failed device.
+    pub fn ask_device(
+        &mut self,
+        (layer, per_token): (usize, usize),
+        rows: &StepRows,
+        inputs: (&B::Routing, &B::Buffer), // [T, K], [T, hidden_size]
+        out: &mut B::Buffer,               // [T * K, hidden_size]
+        encoder: &mut B::Encoder<'_>,
+    ) -> Result<bool, EngineError> {
+        if self.recorder.is_on() || self.watch.recorder.is_some() {
+            return Ok(false);
+        }
+        let Some(policy) = self.routed.takes((layer, per_token), rows, &*self.levels) else {
+            return Ok(false);
+        };
+        let experts = match &self.experts {
+            Experts::Resident(layers) => layers.get(layer).map_or(0, Vec::len),
+            Experts::Streamed(streamed) => streamed.experts_of(layer),
+        };
+        if !self.routed.set_levels((layer, experts), (policy, &*self.levels), encoder)? {
+            return Ok(false);
+        }
+        if let Experts::Streamed(streamed) = &mut self.experts {
+            streamed.publish(self.routed.tables(), encoder)?;
+        }
+        self.routed.ask((layer, per_token), rows, inputs, out, encoder)?;
+        Ok(true)
+    }
+
+    /// Whether the device was asked for experts that it may not have, since this was settled last.
+    pub fn is_unsettled(&self) -> bool {
+        matches!(self.experts, Experts::Streamed(_)) && self.routed.is_unsettled()
+    }
+
+    /// Counts what the device computed by itself, once a buffer was read or the step finished: in all
+    /// layers, or in those before the one that it gives, of which an expert was missing. What that
+    /// layer uses is known to the next [`ExpertCache::request`].
+    pub fn settle(&mut self, encoder: &mut B::Encoder<'_>, stats: &mut StepStats) -> Option<usize> {
+        let Self { experts, routed, .. } = self;
+        routed.settle(encoder, stats, &mut |id, uses| match &mut *experts {
+            Experts::Streamed(streamed) => streamed.count_found(id, uses),
+            Experts::Resident(layers) => {
+                let of_layer = layers.get(id.layer as usize)?;
+                of_layer.get(id.expert as usize).map(Arc::clone)
+            }
+        })
+    }
+
+    /// What decides levels under dual routing.
+    pub fn level_router(&self) -> Arc<dyn LevelRouter> {
+        Arc::clone(&self.levels)
+    }
+
+    /// Levels under dual routing are decided by this from now on.
+    pub fn set_level_router(&mut self, levels: Arc<dyn LevelRouter>) {
+        self.levels = levels;
+        self.routed.forget_levels();
+    }
+
+    /// Who hears of what steps do from now on.
+    pub fn set_recorder(&mut self, recorder: Option<Arc<Recorder>>) {
+        if let Experts::Streamed(streamed) = &mut self.experts {
+            streamed.set_recorder(recorder.clone());
+        }
+        self.watch.recorder = recorder;
+    }
+
+    /// What changes the memory of streamed experts.
+    pub fn memory(&self) -> Option<&Arc<ExpertMemory>> {
+        match &self.experts {
+            Experts::Resident(_) => None,
+            Experts::Streamed(streamed) => Some(streamed.memory()),
+        }
+    }
+
+    /// Makes the memory what was asked of [`ExpertMemory`]; every request does so too.
+    ///
+    /// # Errors
+    /// A budget without room for one token's experts of one layer; the old one stays.
+    pub fn change_memory(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
+        match &mut self.experts {
+            Experts::Resident(_) => Ok(()),
+            Experts::Streamed(streamed) => streamed.change_memory(encoder),
+        }
+    }
+
+    /// What records the routing of steps.
+    pub fn recorder(&self) -> &Arc<RoutingRecorder> {
+        &self.recorder
+    }
+
+    /// A step begins.
+    pub fn begin_step(&mut self) {
+        self.recorder.begin_step();
+        self.routed.begin_step();
+        self.watch.begin();
+        if let Experts::Streamed(streamed) = &mut self.experts {
+            streamed.begin_step();
+        }
+    }
+
+    /// What was streamed since this was asked last.
+    pub fn take_stats(&mut self) -> StreamStats {
+        match &mut self.experts {
+            Experts::Resident(_) => StreamStats::default(),
+            Experts::Streamed(streamed) => streamed.take_stats(),
+        }
+    }
+
+    /// Decides the levels of one layer's experts and starts the reads of those that are missing.
+    /// `hidden` is what the router saw.
+    ///
+    /// # Errors
+    /// A failed device; an expert that the layer does not have.
+    pub async fn request<'a>(
+        &'a mut self,
+        layer: usize,
+        rows: &StepRows,
+        (hidden, routing): (&B::Buffer, &B::Routing),
+        encoder: &mut B::Encoder<'_>,
+        scratch: &'a mut RequestScratch<B>,
+    ) -> Result<PendingExperts<'a, B>, EngineError> {
+        if let Some(known) = self.routed.take_known(layer) {
+            scratch.experts = known;
+            scratch.take_uses();
+        } else {
+            encoder.read_routing_into(routing, &mut scratch.routing).await?;
+            if self.recorder.keeps_hidden() || reads_hidden(&*self.levels, rows) {
+                encoder.read_into(hidden, &mut scratch.hidden).await?;
+            }
+            scratch.sort(layer, rows, &*self.levels);
+            let seen = (&scratch.routing, scratch.hidden.as_slice());
+            self.recorder.layer(layer, seen, &scratch.experts);
+        }
+        let RequestScratch { uses, experts: sorted, ready: spare, .. } = scratch;
+        let ready = recycle(std::mem::take(spare));
+        let layer = layer as u32;
+        self.watch.ended(What::Dense, layer);
+        let levels = Arc::clone(&self.levels);
+        let from = From::Resident;
+        let mut pending =
+            PendingExperts { ready, from, layer, uses, levels, spare, watch: &mut self.watch };
+        match &mut self.experts {
+            Experts::Resident(layers) => {
+                let experts = layers.get(layer as usize).map(Vec::as_slice).unwrap_or_default();
+                for (expert, range) in ranges(sorted) {
+                    let weights = experts.get(expert as usize).ok_or_else(|| {
+                        let expected = format!("an expert below {}", experts.len());
+                        EngineError::mismatch(format!("routing of layer {layer}"), expected, expert)
+                    })?;
+                    let (weights, uses) = (Arc::clone(weights), &uses[range]);
+                    pending.ready.push(PinnedExpert { expert, weights, uses });
+                }
+            }
+            Experts::Streamed(streamed) => {
+                let late = LatePlanes::of(&rows.policies);
+                let begun = streamed.begin(layer, ranges(sorted), (uses, late), encoder);
+                // From here on its end is the request's end.
+                pending.from = From::Streamed(streamed);
+                begun?;
+            }
+        }
+        Ok(pending)
+    }
+}
+
+/// Whether the levels of any row depend on what the router saw.
+fn reads_hidden(levels: &dyn LevelRouter, rows: &StepRows) -> bool {
+    let is_dual = |levels: &LevelPolicy| matches!(levels, LevelPolicy::Dual(_));
+    levels.reads_hidden() && rows.policies.iter().any(is_dual)
+}
+
+/// Each expert with the range of its uses.
+fn ranges(sorted: &[(u32, ExpertUse)]) -> impl Iterator<Item = (u32, Range<usize>)> + '_ {
+    let mut start = 0;
+    sorted.chunk_by(|(a, _), (b, _)| a == b).map(move |same| {
+        let range = start..start + same.len();
+        start = range.end;
+        (same[0].0, range)
+    })
+}
+
+/// Adds one expert's rows, and the bytes that they read, to a step's statistics; `cut` is the highest
+/// level that its planes make.
+fn count<B: Backend>(
+    (weights, uses): (&FeedForward<B>, &[ExpertUse]),
+    cut: Option<Level>,
+    stats: &mut StepStats,
+) {
+    let mut rows = [0; Level::ALL.len()];
+    let most = cut.unwrap_or(Level::L8);
+    uses.iter().for_each(|used| rows[used.level.min(most).index()] += 1);
+    for (level, rows) in Level::ALL.into_iter().zip(rows).filter(|(_, rows)| *rows > 0) {
+        stats.expert_uses[level.index()] += rows;
+        stats.expert_use_bytes += weights.prefix_bytes(level) * rows;
+        stats.weight_bytes += weights.read_bytes(level);
+    }
+}
+
+/// The experts of one layer that a step asked for.
+pub struct PendingExperts<'a, B: Backend> {
+    ready: Vec<PinnedExpert<'a, B>>,
+    from: From<'a, B>,
+    layer: u32,
+    uses: &'a [ExpertUse],
+    levels: Arc<dyn LevelRouter>,
+    /// Gets the memory of `ready` back.
+    spare: &'a mut Vec<PinnedExpert<'static, B>>,
+    watch: &'a mut Watch,
+}
+
+/// Where the experts come from that have not been given.
+enum From<'a, B: Backend> {
+    /// All are in `ready`.
+    Resident,
+    /// As [`From::Resident`], and they have been given.
+    Given,
+    Streamed(&'a mut StreamedExperts<B>),
+}
+
+impl<'a, B: Backend> PendingExperts<'a, B> {
+    /// Waits for experts that have not been given yet; none once all have been. Those given by the
+    /// call before must have been computed. There are none among them where the processor has others to
+    /// compute ([`PendingExperts::compute_on_host`]) before anything is waited for.
+    ///
+    /// # Errors
+    /// A read that failed.
+    pub async fn next(
+        &mut self,
+        encoder: &mut B::Encoder<'_>,
+        stats: &mut StepStats,
+    ) -> Result<Option<&[PinnedExpert<'a, B>]>, EngineError> {
+        let given = self.ready.len() as u32;
+        if given > 0 && !matches!(self.from, From::Resident) {
+            self.watch.ended(What::Experts { count: given }, self.layer);
+        }
+        match &mut self.from {
+            From::Resident => self.from = From::Given,
+            From::Given => return Ok(None),
+            From::Streamed(streamed) => {
+                self.ready.clear();
+                streamed.next(self.layer, self.uses, encoder, &mut self.ready).await?;
+                if !self.ready.is_empty() {
+                    self.watch.ended(What::Wait, self.layer);
+                }
+            }
+        }
+        for pinned in &self.ready {
+            let cut = match &self.from {
+                From::Streamed(streamed) => streamed.cut(pinned.expert),
+                _ => None,
+            };
+            count((&*pinned.weights, pinned.uses), cut, stats);
+        }
+        Ok(if self.ready.is_empty() && !self.has_host_work() { None } else { Some(&self.ready) })
+    }
+
+    /// Whether the processor is to compute experts beside the device.
+    fn has_host_work(&self) -> bool {
+        matches!(&self.from, From::Streamed(streamed) if streamed.has_host_work())
+    }
+
+    /// Brings what the processor computes experts from to the host, if it computes any.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub async fn read_host_inputs(
+        &mut self,
+        inputs: &B::Buffer, // [T, hidden_size]
+        encoder: &mut B::Encoder<'_>,
+    ) -> Result<(), EngineError> {
+        match &mut self.from {
+            From::Streamed(streamed) => streamed.read_host_inputs(inputs, encoder).await,
+            From::Resident | From::Given => Ok(()),
+        }
+    }
+
+    /// Computes the experts that the processor was given, beside those that the device was given before.
+    /// `per_token` is the experts of a row.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub fn compute_on_host(
+        &mut self,
+        per_token: usize,
+        out: &mut B::Buffer, // [T * K, hidden_size]
+        encoder: &mut B::Encoder<'_>,
+        stats: &mut StepStats,
+    ) -> Result<(), EngineError> {
+        let From::Streamed(streamed) = &mut self.from else { return Ok(()) };
+        streamed.compute_on_host((self.uses, per_token), out, encoder, &mut |weights, uses| {
+            count((weights, uses), None, stats);
+        })
+    }
+
+    /// Whether a prediction of what the layer so many layers behind this one wants is worth its making.
+    pub fn reads_ahead(&self, distance: usize) -> bool {
+        matches!(&self.from, From::Streamed(streamed) if streamed.reads_ahead(distance))
+    }
+
+    /// Reads, while there is nothing else to be read, what a later layer is predicted to want.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub async fn read_ahead(
+        &mut self,
+        (layer, rows): (usize, &StepRows),
+        (hidden, predicted): (&B::Buffer, &B::Routing),
+        encoder: &mut B::Encoder<'_>,
+        scratch: &mut RequestScratch<B>,
+    ) -> Result<(), EngineError> {
+        encoder.read_routing_into(predicted, &mut scratch.routing).await?;
+        if reads_hidden(&*self.levels, rows) {
+            encoder.read_into(hidden, &mut scratch.hidden).await?;
+        }
+        scratch.sort(layer, rows, &*self.levels);
+        if let From::Streamed(streamed) = &mut self.from {
+            let RequestScratch { uses, experts, .. } = scratch;
+            streamed.read_ahead(layer as u32, ranges(experts), uses);
+        }
+        Ok(())
+    }
+}
+
+impl<B: Backend> Drop for PendingExperts<'_, B> {
+    fn drop(&mut self) {
+        *self.spare = recycle(std::mem::take(&mut self.ready));
+        if let From::Streamed(streamed) = &mut self.from {
+            streamed.end(self.layer);
+        }
+    }
+}
+
+impl<B: Backend> RequestScratch<B> {
+    /// The rows of every expert that is used, with their levels, experts ascending: a function of
+    /// the routing and of each row's own policy.
+    fn sort(&mut self, layer: usize, rows: &StepRows, levels: &dyn LevelRouter) {
+        let Self { routing, hidden, worth, experts, .. } = self;
+        experts.clear();
+        let layer = u32::try_from(layer).unwrap_or(u32::MAX);
+        let chosen = routing.num_experts_per_tok.max(1);
+        let width = if levels.reads_hidden() { hidden.len() / rows.len().max(1) } else { 0 };
+        let ids = routing.expert_ids.chunks_exact(chosen);
+        let weights = routing.expert_weights.chunks_exact(chosen);
+        for (row, ((ids, weights), policy)) in (0..).zip(ids.zip(weights).zip(&rows.policies)) {
+            if let LevelPolicy::Dual(policy) = policy {
+                let at = row as usize * width;
+                let hidden = hidden.get(at..at + width).unwrap_or_default();
+                let token = RoutedToken { layer, experts: ids, weights, hidden };
+                worth.clear();
+                worth.resize(chosen, [0.0; 5]);
+                levels.worth(token, policy.highest, worth);
+            }
+            for (rank, &expert) in (0..).zip(ids) {
+                let level = match policy {
+                    LevelPolicy::Fixed(level) => *level,
+                    LevelPolicy::Dual(policy) => policy.level(&worth[rank as usize]),
+                };
+                experts.push((expert, ExpertUse { row, rank, level }));
+            }
+        }
+        experts.sort_unstable_by_key(|(expert, used)| (*expert, used.row, used.rank));
+        self.take_uses();
+    }
+
+    fn take_uses(&mut self) {
+        self.uses.clear();
+        self.uses.extend(self.experts.iter().map(|(_, used)| *used));
+    }
+}

@@ -1,0 +1,74 @@
+//! A model whose embedding and head come from elsewhere than its other weights.
+
+use std::sync::Arc;
+
+use nestling_formats::store::GroupId;
+use nestling_formats::{FloatKind, Level, ModelConfig};
+
+use super::source::{ExpertSource, Matrices};
+use crate::dual::ExpertSensitivities;
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+
+/// Attention, feed-forward and floats of `weights`, embedding and head of `tables`: what the judge
+/// measures "weights only" with.
+pub struct FloatTables {
+    weights: Arc<dyn ExpertSource>,
+    tables: Arc<dyn ExpertSource>,
+}
+
+impl FloatTables {
+    /// Puts the two together.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] if they are not the same model.
+    pub fn new(
+        weights: Arc<dyn ExpertSource>,
+        tables: Arc<dyn ExpertSource>,
+    ) -> Result<Self, EngineError> {
+        if weights.config() != tables.config() {
+            let shape = |config: &ModelConfig| {
+                let (layers, hidden) = (config.num_hidden_layers, config.hidden_size);
+                format!("{layers} layers, hidden {hidden}, vocabulary {}", config.vocab_size)
+            };
+            let (expected, found) = (shape(weights.config()), shape(tables.config()));
+            return Err(EngineError::mismatch("configuration of the reference", expected, found));
+        }
+        Ok(Self { weights, tables })
+    }
+}
+
+impl ExpertSource for FloatTables {
+    fn config(&self) -> &ModelConfig {
+        self.weights.config()
+    }
+
+    fn level_max(&self) -> Option<Level> {
+        self.weights.level_max()
+    }
+
+    fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
+        match group {
+            GroupId::Embedding | GroupId::Head => self.tables.matrices(group),
+            _ => self.weights.matrices(group),
+        }
+    }
+
+    fn experts(
+        &self,
+        layer: u32,
+        experts: u32,
+        threads: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Matrices>, EngineError> {
+        self.weights.experts(layer, experts, threads, cancel)
+    }
+
+    fn sensitivities(&self) -> ExpertSensitivities {
+        self.weights.sensitivities()
+    }
+
+    fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
+        self.weights.floats(layer)
+    }
+}

@@ -1,0 +1,50 @@
+//! Experts: where they come from and which are resident.
+
+pub mod bias;
+pub mod cache;
+pub mod checkpoint;
+mod device_slots;
+mod embedding_rows;
+mod extents;
+pub mod float_tables;
+pub mod host_rule;
+mod host_tier;
+mod host_unit;
+mod jobs;
+mod on_device;
+mod on_host;
+mod owned;
+pub mod prefetch;
+mod promote;
+mod reading;
+mod request;
+mod routed;
+#[cfg(not(target_family = "wasm"))]
+mod row_reader;
+mod row_table;
+mod shape;
+mod slot;
+pub mod source;
+pub mod store;
+mod stored;
+pub mod streamed;
+mod tag;
+mod wanted;
+
+pub use bias::expert_biases;
+pub use cache::{ExpertCache, RequestScratch};
+pub use checkpoint::CheckpointSource;
+pub use embedding_rows::EmbeddingRows;
+pub use embedding_rows::rows_that_stay;
+pub use float_tables::FloatTables;
+pub use host_rule::{HostExperts, HostSpeeds};
+pub use host_unit::HostOptions;
+pub use nestling_core::backend::{ExpertBiases, HostLink};
+pub use nestling_core::expert_memory::ExpertMemory;
+pub use nestling_core::routing_recorder::RoutingRecorder;
+pub use nestling_core::stream_stats::StreamStats;
+pub use prefetch::Prefetch;
+pub use row_table::EmbeddedRows;
+pub use source::{ExpertSource, Matrices, Scan};
+pub use store::StoreSource;
+pub use streamed::StreamOptions;

@@ -1,0 +1,216 @@
+//! Planes in memory of our own: all experts of a layer in one arena, read on several threads.
+//!
+//! An expert's extents are read and verified one by one, then its planes are copied side by side,
+//! matrix by matrix, P3 and P4 merged into one digit.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use nestling_formats::nested::{Layout, merge_p3_p4, merged_bytes};
+use nestling_formats::store::{Encoding, Group, PartItem, Store};
+use nestling_formats::{Level, Plane};
+
+use nestling_core::arena::AlignedBytes;
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_core::weights::ByteRegion;
+
+/// Parts begin at cache lines.
+const ALIGN: usize = 64;
+
+/// The planes of one matrix: P2, P3, P4, P6, P8, and P3 with P4 merged.
+pub(super) type Planes<T> = [Option<T>; 6];
+
+/// Index of the merged digit in [`Planes`].
+pub(super) const MERGED: usize = 5;
+
+/// Where one plane lies: extent of its group, and bytes within it.
+type Place = (Plane, Range<usize>);
+
+/// What is to be read of one group.
+pub(super) struct Wanted<'a> {
+    pub group: &'a Group,
+    /// Extents to read, from the first.
+    pub planes: usize,
+    /// Level of each matrix: planes above it are not kept. All that is read, if there are none.
+    pub levels: Vec<Level>,
+}
+
+/// One group: where its planes come from and where they go.
+struct GroupPlan<'a> {
+    group: &'a Group,
+    /// Extents to read.
+    planes: usize,
+    from: Vec<[Option<Place>; 5]>,
+    to: Vec<Planes<Range<usize>>>,
+    length: usize,
+}
+
+impl<'a> GroupPlan<'a> {
+    fn new(Wanted { group, planes, levels }: &Wanted<'a>) -> Result<Self, EngineError> {
+        let (group, planes) = (*group, *planes);
+        let wanted = |matrix: usize, plane: Plane| {
+            levels.get(matrix).is_none_or(|level| plane.level() <= *level)
+        };
+        let too_large = || EngineError::mismatch(group.id.to_string(), "sizes that fit", "more");
+        let mut from: Vec<[Option<Place>; 5]> = vec![Default::default(); group.matrices.len()];
+        for extent in Plane::ALL.into_iter().take(planes) {
+            for part in group.parts(extent).ok_or_else(too_large)? {
+                match part.item {
+                    PartItem::Plane { matrix, plane } if wanted(matrix, plane) => {
+                        from[matrix][plane.index()] = Some((extent, part.range));
+                    }
+                    PartItem::Floats { matrix } => from[matrix][0] = Some((extent, part.range)),
+                    PartItem::Plane { .. } | PartItem::Tensor { .. } => {}
+                }
+            }
+        }
+        let (mut to, mut length) = (Vec::new(), 0usize);
+        for (matrix, from) in group.matrices.iter().zip(&from) {
+            let mut place = |bytes: usize| {
+                let start = length.checked_next_multiple_of(ALIGN)?;
+                length = start.checked_add(bytes)?;
+                Some(start..length)
+            };
+            let mut planes: Planes<Range<usize>> = Default::default();
+            let merged = match (layout_of(matrix.encoding), &from[1], &from[2]) {
+                (Some(layout), Some(_), Some(_)) => {
+                    Some(merged_bytes(layout, matrix.rows, matrix.cols).ok_or_else(too_large)?)
+                }
+                _ => None,
+            };
+            for (index, plane) in from.iter().enumerate() {
+                match (plane, merged) {
+                    (Some(_), Some(bytes)) if index == 1 => {
+                        planes[MERGED] = Some(place(bytes).ok_or_else(too_large)?);
+                    }
+                    (Some(_), Some(_)) if index == 2 => {}
+                    (Some((_, range)), _) => {
+                        planes[index] = Some(place(range.len()).ok_or_else(too_large)?);
+                    }
+                    (None, _) => {}
+                }
+            }
+            to.push(planes);
+        }
+        let length = length.checked_next_multiple_of(ALIGN).ok_or_else(too_large)?;
+        Ok(Self { group, planes, from, to, length })
+    }
+
+    /// Reads and verifies the group's extents and puts its planes in their places in `out`.
+    fn fill(
+        &self,
+        store: &Store,
+        extents: &mut [AlignedBytes; 5],
+        out: &mut [u8],
+    ) -> Result<(), EngineError> {
+        for (plane, bytes) in Plane::ALL.into_iter().zip(&mut *extents).take(self.planes) {
+            let extent = store.extent(self.group, plane);
+            // A present extent lies within the file: this is no more than there is to read.
+            let length = extent.map_or(0, |extent| usize::try_from(extent.length).unwrap_or(0));
+            if bytes.len() != length {
+                // Not from the heap, which would keep what is given back.
+                *bytes = AlignedBytes::zeroed(length);
+            }
+            if let Some(extent) = extent {
+                store.read_extent(extent, bytes.bytes_mut())?;
+            }
+        }
+        let bytes_of = |place: &Option<Place>| -> Result<&[u8], EngineError> {
+            let found = place.as_ref().and_then(|(extent, range)| {
+                extents[extent.index()].as_ref().get(range.clone()) // none of a plane that is not present
+            });
+            let what = || format!("planes of {}", self.group.id);
+            found.ok_or_else(|| EngineError::mismatch(what(), "in the store", "missing"))
+        };
+        for ((matrix, from), to) in self.group.matrices.iter().zip(&self.from).zip(&self.to) {
+            for (from, to) in from.iter().zip(to) {
+                if let Some(out) = to.clone().and_then(|to| out.get_mut(to)) {
+                    out.copy_from_slice(bytes_of(from)?);
+                }
+            }
+            if let Some(layout) = layout_of(matrix.encoding)
+                && let Some(out) = to[MERGED].clone().and_then(|to| out.get_mut(to))
+            {
+                merge_p3_p4(layout, bytes_of(&from[1])?, bytes_of(&from[2])?, out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn layout_of(encoding: Encoding) -> Option<Layout> {
+    match encoding {
+        Encoding::Nested { layout, .. } => Some(layout),
+        Encoding::Float(_) => None,
+    }
+}
+
+/// What [`read_groups`] gives of one group: the planes of each of its matrices.
+pub(super) type GroupPlanes = Vec<Planes<ByteRegion>>;
+
+/// Reads what is wanted of each group into one arena.
+/// `cancel` is looked at before each group.
+///
+/// # Errors
+/// [`EngineError::Cancelled`]; the first group, by order, that cannot be read or is damaged.
+pub(super) fn read_groups(
+    store: &Store,
+    groups: &[Wanted<'_>],
+    threads: usize,
+    cancel: &CancelToken,
+) -> Result<Vec<GroupPlanes>, EngineError> {
+    let plans = groups.iter().map(GroupPlan::new);
+    let plans = plans.collect::<Result<Vec<_>, _>>()?;
+    let mut arena = AlignedBytes::zeroed(plans.iter().map(|plan| plan.length).sum());
+    fill_all(store, &plans, arena.bytes_mut(), threads, cancel)?;
+    let arena = Arc::new(arena);
+    let mut start = 0;
+    let regions = plans.into_iter().map(|plan| {
+        let region = |range: Range<usize>| {
+            ByteRegion::new(Arc::<AlignedBytes>::clone(&arena), start + range.start, range.len())
+        };
+        let planes = plan.to.into_iter().map(|planes| planes.map(|plane| plane.and_then(region)));
+        let planes = planes.collect();
+        start += plan.length;
+        planes
+    });
+    Ok(regions.collect())
+}
+
+fn fill_all(
+    store: &Store,
+    plans: &[GroupPlan<'_>],
+    mut arena: &mut [u8],
+    threads: usize,
+    cancel: &CancelToken,
+) -> Result<(), EngineError> {
+    let mut jobs = Vec::with_capacity(plans.len());
+    for (index, plan) in plans.iter().enumerate() {
+        let (out, rest) = arena.split_at_mut(plan.length);
+        jobs.push((index, plan, out));
+        arena = rest;
+    }
+    jobs.reverse();
+    let jobs = Mutex::new(jobs);
+    let done: Vec<OnceLock<Result<(), EngineError>>> =
+        plans.iter().map(|_| OnceLock::new()).collect();
+    let work = || {
+        let mut extents = [(); 5].map(|()| AlignedBytes::zeroed(0));
+        while !cancel.is_cancelled() {
+            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let Some((index, plan, out)) = job else { return };
+            let _ = done[index].set(plan.fill(store, &mut extents, out));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.min(plans.len()) {
+            // Without the thread, the others do its part.
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+    let mut results = done.into_iter().map(OnceLock::into_inner);
+    results.try_for_each(|result| result.unwrap_or(Err(EngineError::Cancelled)))
+}

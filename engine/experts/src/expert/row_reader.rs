@@ -1,0 +1,144 @@
+//! A thread that reads rows, so that a step does not hang with its disk.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nestling_formats::store::RowScratch;
+
+use super::row_table::{EmbeddedRows, RowTable, WantedRow};
+use crate::reads::Threads;
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+
+/// How long a step waits before it looks whether it was cancelled.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Rows that are wanted, with memory for them.
+struct Request {
+    number: u64,
+    wanted: Vec<WantedRow>,
+    values: Vec<f32>,
+}
+
+struct Reply {
+    request: Request,
+    result: Result<(), EngineError>,
+}
+
+/// What both sides see.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The request that is waited for: others are not worth a read.
+    wanted: AtomicU64,
+    /// Rows that were read.
+    read: AtomicU64,
+}
+
+/// Reads rows of one table in a thread.
+pub(super) struct RowReader {
+    shared: Arc<Shared>,
+    requests: Option<Sender<Request>>,
+    replies: Mutex<Receiver<Reply>>,
+    timeout: Option<Duration>,
+    threads: Threads,
+}
+
+impl std::fmt::Debug for RowReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RowReader").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+impl RowReader {
+    /// # Errors
+    /// [`EngineError::Thread`].
+    pub fn start(table: &Arc<RowTable>, timeout: Option<Duration>) -> Result<Self, EngineError> {
+        let (requests, asked) = channel();
+        let (answers, replies) = channel();
+        let shared = Arc::new(Shared::default());
+        let threads = Threads::default();
+        let (theirs, table) = (Arc::clone(&shared), Arc::clone(table));
+        threads.spawn("nestling-rows", move || answer(&table, &theirs, &asked, &answers))?;
+        let replies = Mutex::new(replies);
+        Ok(Self { shared, requests: Some(requests), replies, timeout, threads })
+    }
+
+    /// Reads `out.wanted` into `out.values`.
+    ///
+    /// # Errors
+    /// [`EngineError::Cancelled`]; [`EngineError::ReadStalled`] where not a row has come for the
+    /// timeout; what went wrong with a row.
+    pub fn read(
+        &self,
+        table: &RowTable,
+        out: &mut EmbeddedRows,
+        cancel: &CancelToken,
+    ) -> Result<(), EngineError> {
+        let gone = || EngineError::Panicked { what: "the thread that reads rows" };
+        let replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = self.shared.wanted.fetch_add(1, Ordering::Relaxed) + 1;
+        let (wanted, values) = (std::mem::take(&mut out.wanted), std::mem::take(&mut out.values));
+        let requests = self.requests.as_ref().ok_or_else(gone)?;
+        let first = wanted.first().copied();
+        requests.send(Request { number, wanted, values }).map_err(|_| gone())?;
+        let (mut seen, mut since) = (self.shared.read.load(Ordering::Relaxed), Instant::now());
+        loop {
+            match replies.recv_timeout(LOOK) {
+                Ok(Reply { request, result }) if request.number == number => {
+                    (out.wanted, out.values) = (request.wanted, request.values);
+                    return result;
+                }
+                // The answer to a step that has given up.
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+                Err(RecvTimeoutError::Timeout) => {
+                    let read = self.shared.read.load(Ordering::Relaxed);
+                    if read != seen {
+                        (seen, since) = (read, Instant::now());
+                    }
+                }
+            }
+            if cancel.is_cancelled() {
+                return Err(EngineError::Cancelled);
+            }
+            if let Some(timeout) = self.timeout.filter(|timeout| since.elapsed() > *timeout) {
+                return Err(table.stalled(first.as_ref(), timeout.as_secs_f64()));
+            }
+        }
+    }
+}
+
+impl Drop for RowReader {
+    fn drop(&mut self) {
+        self.shared.wanted.fetch_add(1, Ordering::Relaxed);
+        self.requests = None;
+        self.threads.join();
+    }
+}
+
+/// Answers requests until there can be no more.
+fn answer(table: &RowTable, shared: &Shared, asked: &Receiver<Request>, answers: &Sender<Reply>) {
+    let mut scratch = RowScratch::default();
+    while let Ok(mut request) = asked.recv() {
+        let Request { number, wanted, values } = &mut request;
+        let read = AssertUnwindSafe(|| {
+            values.resize(wanted.len() * table.cols(), 0.0);
+            for (row, out) in wanted.iter().zip(values.chunks_exact_mut(table.cols().max(1))) {
+                if shared.wanted.load(Ordering::Relaxed) != *number {
+                    return Err(EngineError::Cancelled);
+                }
+                table.read(*row, &mut scratch, out)?;
+                shared.read.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        let result = catch_unwind(read);
+        let result = result.unwrap_or(Err(EngineError::Panicked { what: "a read of the store" }));
+        if answers.send(Reply { request, result }).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What slots for a layer's experts must have room for.
+
+use nestling_formats::nested::NestedCodec;
+use nestling_formats::store::{Encoding, Group, GroupId, Index, Matrix};
+use nestling_formats::{FeedForward, Level, MatrixKind, Plane};
+
+use super::source::ExpertSource;
+use super::store::StoreSource;
+use nestling_core::backend::{ExpertShape, MatrixForm, MatrixShape};
+use nestling_core::error::EngineError;
+use nestling_core::weights::ActivationMode;
+
+const KINDS: [MatrixKind; 3] = [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down];
+
+/// The largest of a layer's experts; none for a layer without experts.
+///
+/// # Errors
+/// An expert that is missing, or that differs from the others in more than its planes.
+pub(super) fn of_layer(
+    source: &StoreSource,
+    layer: usize,
+    activations: ActivationMode,
+) -> Result<Option<ExpertShape>, EngineError> {
+    let config = source.config();
+    let Some(FeedForward::Moe { num_experts, .. }) =
+        config.layers.get(layer).map(|layer| layer.feed_forward)
+    else {
+        return Ok(None);
+    };
+    let mut found: [Option<MatrixShape>; 3] = [None; 3];
+    for expert in 0..num_experts as u32 {
+        let id = GroupId::expert_of(layer as u32, expert);
+        let missing = || EngineError::mismatch(id.to_string(), "in the store", "missing");
+        let group = source.store().group(&id).ok_or_else(missing)?;
+        for (kind, found) in KINDS.into_iter().zip(&mut found) {
+            let matrix = group.matrix(kind).ok_or_else(missing)?;
+            let one = shape_of(source, (group, matrix))?;
+            let joined = found.map_or(Some(one), |other| larger(other, one));
+            let differ = || EngineError::mismatch(id.to_string(), "alike in its layer", "another");
+            *found = Some(joined.ok_or_else(differ)?);
+        }
+    }
+    let [Some(gate), Some(up), Some(down)] = found else { return Ok(None) };
+    let activation = config.activation;
+    Ok(Some(ExpertShape { activation, activations, matrices: [gate, up, down] }))
+}
+
+fn shape_of(
+    source: &StoreSource,
+    (group, matrix): (&Group, &Matrix),
+) -> Result<MatrixShape, EngineError> {
+    let index: &Index = source.store().index();
+    let form = match matrix.encoding {
+        Encoding::Float(dtype) => MatrixForm::Float(dtype),
+        Encoding::Nested { layout, .. } => {
+            let missing = || EngineError::mismatch(group.id.to_string(), "its codec", "none");
+            let codec = index.codec(matrix).ok_or_else(missing)?;
+            let codec_bytes = NestedCodec::encoded_bytes(codec.tables.len());
+            let extents = Plane::ALL.into_iter().take(source.planes(group));
+            let parts = extents.flat_map(|extent| source.parts_used(group, extent));
+            let own = parts.filter(|(other, ..)| other.kind == matrix.kind);
+            let level = own.map(|(_, plane, _)| plane.level()).max().unwrap_or(Level::L2);
+            MatrixForm::Nested { layout, inputs: codec.inputs, codec_bytes, level }
+        }
+    };
+    Ok(MatrixShape { rows: matrix.rows, cols: matrix.cols, form })
+}
+
+/// What both fit; none where they differ in more than planes and tables.
+fn larger(one: MatrixShape, other: MatrixShape) -> Option<MatrixShape> {
+    use MatrixForm::{Float, Nested};
+    let form = match (one.form, other.form) {
+        (Float(own), Float(theirs)) if own == theirs => one.form,
+        (
+            Nested { layout, inputs, codec_bytes, level },
+            Nested { layout: other_layout, inputs: other_inputs, codec_bytes: bytes, level: most },
+        ) if layout == other_layout && inputs == other_inputs => {
+            let (codec_bytes, level) = (codec_bytes.max(bytes), level.max(most));
+            Nested { layout, inputs, codec_bytes, level }
+        }
+        _ => return None,
+    };
+    ((one.rows, one.cols) == (other.rows, other.cols)).then_some(MatrixShape { form, ..one })
+}

@@ -1,0 +1,286 @@
+//! Weights from a store: read into memory of our own, or used where the file is mapped.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::f16;
+use nestling_formats::nested::{
+    GROUP, Layout, QuantizedMatrix, TILE_ROWS, ZERO_STEP, merge_p3_p4, merged_bytes, pack_plane,
+    plane_bytes,
+};
+#[cfg(not(target_family = "wasm"))]
+use nestling_formats::store::MappedStore;
+use nestling_formats::store::{Encoding, Group, GroupId, Matrix, Part, PartItem, Store};
+use nestling_formats::{Level, ModelConfig, Plane};
+
+use super::owned::{GroupPlanes, Planes, Wanted, read_groups};
+use super::source::{Matrices, Scan};
+use crate::allocation::Allocation;
+use nestling_core::arena::AlignedBytes;
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_core::weights::{ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions};
+
+/// Takes weights from a store, at any level that it holds.
+pub struct StoreSource {
+    pub(super) store: Arc<Store>,
+    #[cfg(not(target_family = "wasm"))]
+    pub(super) mapped: Option<MappedStore>,
+    pub(super) config: ModelConfig,
+    pub(super) level: Level,
+    allocation: Option<Arc<Allocation>>,
+}
+
+impl StoreSource {
+    /// Reads and verifies every plane that `level` needs, by default all that are there.
+    ///
+    /// # Errors
+    /// [`EngineError::LevelMissing`]; a configuration that is missing, damaged or not supported.
+    pub fn owned(store: Arc<Store>, level: Option<Level>) -> Result<Self, EngineError> {
+        let (config, level) = open(&store, level)?;
+        Ok(Self {
+            store,
+            #[cfg(not(target_family = "wasm"))]
+            mapped: None,
+            config,
+            level,
+            allocation: None,
+        })
+    }
+
+    /// Uses the planes where they are mapped, without verifying them.
+    ///
+    /// # Errors
+    /// As [`StoreSource::owned`].
+    #[cfg(not(target_family = "wasm"))]
+    pub fn mapped(mapped: MappedStore, level: Option<Level>) -> Result<Self, EngineError> {
+        let store = Arc::clone(mapped.store());
+        let (config, level) = open(&store, level)?;
+        Ok(Self { store, mapped: Some(mapped), config, level, allocation: None })
+    }
+
+    /// The same weights, no matrix above the level that it was allocated, nor above the level of
+    /// the model that was asked for when the source was made.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] for an allocation of another store.
+    pub fn allocated(self, allocation: Arc<Allocation>) -> Result<Self, EngineError> {
+        allocation.check(self.store.id())?;
+        Ok(Self { allocation: Some(allocation), ..self })
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// How many extents of a group the level, or the allocation, needs.
+    pub(super) fn planes(&self, group: &Group) -> usize {
+        let planes = self.store.index().planes_at(group, self.level).unwrap_or(0);
+        let allocated = self.allocation.as_ref().map(|allocation| allocation.extents(group));
+        allocated.map_or(planes, |allocated| allocated.min(planes))
+    }
+
+    /// The levels that the matrices of a group were allocated; none without an allocation.
+    pub(super) fn allocated_levels(&self, group: &Group) -> &[Level] {
+        self.allocation.as_ref().map(|a| a.levels(&group.id)).unwrap_or_default()
+    }
+
+    pub(super) fn group(&self, id: &GroupId) -> Result<&Group, EngineError> {
+        let missing = || EngineError::mismatch(id.to_string(), "in the store", "missing");
+        self.store.group(id).ok_or_else(missing)
+    }
+
+    /// The matrices of several groups, in memory of our own.
+    pub(super) fn read(
+        &self,
+        groups: &[&Group],
+        threads: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Matrices>, EngineError> {
+        let wanted = groups.iter().map(|group| Wanted {
+            group,
+            planes: self.planes(group),
+            levels: self.allocated_levels(group).to_vec(),
+        });
+        let wanted: Vec<_> = wanted.collect();
+        let read = read_groups(&self.store, &wanted, threads, cancel)?;
+        let bind = |(group, planes): (&&Group, _)| self.bind_group(group, planes, Scan::Check);
+        groups.iter().zip(read).map(bind).collect()
+    }
+
+    /// The matrices of a group, used in place.
+    #[cfg(not(target_family = "wasm"))]
+    pub(super) fn map(&self, mapped: &MappedStore, group: &Group) -> Result<Matrices, EngineError> {
+        let mut planes: GroupPlanes = vec![Default::default(); group.matrices.len()];
+        for extent in Plane::ALL.into_iter().take(self.planes(group)) {
+            let found = self.store.index().extent(group, extent);
+            let Some(found) = found.and_then(|found| mapped.extent(found)) else { continue };
+            let region = |range: Range<usize>| {
+                let start = found.range().start + range.start;
+                ByteRegion::new(found.owner(), start, range.len())
+            };
+            self.place_parts(group, extent, &region, &mut planes);
+        }
+        self.bind_group(group, planes, Scan::Check)
+    }
+
+    /// Puts the parts of an extent in their matrices' places; those above an allocated level stay
+    /// out.
+    pub(super) fn place_parts(
+        &self,
+        group: &Group,
+        extent: Plane,
+        region: &dyn Fn(Range<usize>) -> Option<ByteRegion>,
+        planes: &mut GroupPlanes,
+    ) {
+        let levels = self.allocated_levels(group);
+        for part in group.parts(extent).unwrap_or_default() {
+            match part.item {
+                PartItem::Plane { matrix, plane }
+                    if levels.get(matrix).is_some_and(|level| plane.level() > *level) => {}
+                PartItem::Plane { matrix, plane } => {
+                    planes[matrix][plane.index()] = region(part.range);
+                }
+                PartItem::Floats { matrix } => planes[matrix][0] = region(part.range),
+                PartItem::Tensor { .. } => {}
+            }
+        }
+    }
+
+    /// The planes of matrices that an extent of a group holds, without those above an allocated
+    /// level.
+    pub(super) fn parts_used<'a>(
+        &'a self,
+        group: &'a Group,
+        extent: Plane,
+    ) -> impl Iterator<Item = (&'a Matrix, Plane, Range<usize>)> {
+        let levels = self.allocated_levels(group);
+        let used = move |part: Part| match part.item {
+            PartItem::Plane { matrix, plane } => {
+                let above = levels.get(matrix).is_some_and(|level| plane.level() > *level);
+                let matrix = group.matrices.get(matrix).filter(|_| !above)?;
+                Some((matrix, plane, part.range))
+            }
+            _ => None,
+        };
+        group.parts(extent).unwrap_or_default().into_iter().filter_map(used)
+    }
+
+    pub(super) fn bind_group(
+        &self,
+        group: &Group,
+        planes: GroupPlanes,
+        scan: Scan,
+    ) -> Result<Matrices, EngineError> {
+        let mut list = Vec::with_capacity(group.matrices.len());
+        for ((place, matrix), planes) in group.matrices.iter().enumerate().zip(planes) {
+            let bound = self.bind((group, matrix), planes, scan)?;
+            let bound = match &self.allocation {
+                Some(allocation) => allocation.apply(&group.id, place, bound),
+                None => bound,
+            };
+            list.push((matrix.kind, bound));
+        }
+        Ok(Matrices { group: group.id.clone(), list })
+    }
+
+    fn bind(
+        &self,
+        (group, matrix): (&Group, &Matrix),
+        [p2, p3, p4, p6, p8, p34]: Planes<ByteRegion>,
+        scan: Scan,
+    ) -> Result<MatrixWeights, EngineError> {
+        let (rows, cols) = (matrix.rows, matrix.cols);
+        let missing = || {
+            let what = format!("{:?} of {}", matrix.kind, group.id);
+            EngineError::mismatch(what, "its first plane and its codec", "none")
+        };
+        let p2 = p2.ok_or_else(missing)?;
+        let layout = match matrix.encoding {
+            Encoding::Float(dtype) => {
+                return Ok(MatrixWeights::Float(FloatMatrix::new(rows, cols, dtype, p2)?));
+            }
+            Encoding::Nested { layout, .. } => layout,
+        };
+        let codec = Arc::clone(self.store.index().codec(matrix).ok_or_else(missing)?);
+        let regions = PlaneRegions { p2, p3, p4, p34, p6, p8 };
+        let levels = self.levels(group, matrix);
+        let make = match scan {
+            Scan::Check => NestedMatrix::new,
+            Scan::Known => NestedMatrix::known,
+        };
+        Ok(MatrixWeights::Nested(make((rows, cols), layout, codec, regions, levels)?))
+    }
+
+    /// The prefix of a matrix at each level of the model. A function of the whole store's sections,
+    /// so that a store that was cut gives the same.
+    pub(super) fn levels(&self, group: &Group, matrix: &Matrix) -> [Level; 5] {
+        let mut best = Level::L2;
+        Level::ALL.map(|level| {
+            let planes = self.store.index().planes_at(group, level);
+            best = planes.and_then(|planes| matrix.level_after(planes)).unwrap_or(best);
+            best
+        })
+    }
+}
+
+fn open(store: &Store, level: Option<Level>) -> Result<(ModelConfig, Level), EngineError> {
+    let held = store.level();
+    let level = level.unwrap_or(held);
+    if level > held {
+        return Err(EngineError::LevelMissing { asked: level.bits(), held: held.bits() });
+    }
+    let file = format!("{}: config.json", store.name());
+    Ok((ModelConfig::from_json(&file, &store.config_json()?)?, level))
+}
+
+fn merge(
+    (rows, cols): (usize, usize),
+    layout: Layout,
+    p3: &ByteRegion,
+    p4: &ByteRegion,
+) -> Result<ByteRegion, EngineError> {
+    let mut merged = AlignedBytes::zeroed(merged_bytes(layout, rows, cols).unwrap_or(0));
+    merge_p3_p4(layout, p3.bytes(), p4.bytes(), merged.bytes_mut())?;
+    Ok(ByteRegion::from_aligned(merged))
+}
+
+/// The same codes in the layout that products read.
+pub(super) fn tiled(matrix: &NestedMatrix) -> Result<NestedMatrix, EngineError> {
+    let view = matrix.view()?;
+    let (rows, cols) = (matrix.rows(), matrix.cols());
+    let (tiles, groups) = (view.tiles(), view.groups());
+    let (padded_rows, padded_cols) = (tiles * TILE_ROWS, groups * GROUP);
+    let mut codes = QuantizedMatrix {
+        rows,
+        cols,
+        codes: vec![0; padded_rows * padded_cols],
+        row_scales: vec![f16::ZERO; padded_rows],
+        steps: vec![ZERO_STEP; padded_rows * groups],
+        tile_tables: (0..tiles).map(|tile| view.tile_table(tile)).collect(),
+    };
+    for row in 0..rows {
+        view.unpack_row_codes(view.level(), row, &mut codes.codes[row * padded_cols..][..cols])?;
+        codes.row_scales[row] = view.row_scale(row);
+        for group in 0..groups {
+            codes.steps[row * groups + group] = view.step(row, group);
+        }
+    }
+    let pack = |plane: Plane| {
+        let length = plane_bytes(Layout::Tile16, rows, cols, plane).unwrap_or(0);
+        let mut bytes = AlignedBytes::zeroed(length);
+        pack_plane(&codes, Layout::Tile16, plane, bytes.bytes_mut())?;
+        Ok::<_, EngineError>(ByteRegion::from_aligned(bytes))
+    };
+    let held = |plane: Plane| (plane.level() <= view.level()).then(|| pack(plane)).transpose();
+    let (p3, p4) = (held(Plane::P3)?, held(Plane::P4)?);
+    let merged = match (&p3, &p4) {
+        (Some(p3), Some(p4)) => Some(merge((rows, cols), Layout::Tile16, p3, p4)?),
+        _ => None,
+    };
+    let (p3, p4) = if merged.is_some() { (None, None) } else { (p3, p4) };
+    let (p2, p6, p8) = (pack(Plane::P2)?, held(Plane::P6)?, held(Plane::P8)?);
+    let regions = PlaneRegions { p2, p3, p4, p34: merged, p6, p8 };
+    matrix.with_layout(Layout::Tile16, regions)
+}

@@ -1,0 +1,159 @@
+//! A store as a source of experts.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use nestling_formats::store::{GroupId, PartItem, Store};
+use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, ModelConfig, Plane};
+
+use super::embedding_rows::EmbeddingRows;
+use super::owned::GroupPlanes;
+use super::shape;
+#[cfg(not(target_family = "wasm"))]
+use super::source::read_experts;
+use super::source::{ExpertSource, Matrices, Scan};
+use super::store::{StoreSource, tiled};
+use crate::dual::ExpertSensitivities;
+use crate::reads::{ArrivedPlane, ReadOptions};
+use nestling_core::backend::ExpertShape;
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_core::weights::{ActivationMode, ByteRegion, MatrixWeights};
+
+impl ExpertSource for StoreSource {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn level_max(&self) -> Option<Level> {
+        Some(self.level)
+    }
+
+    fn matrices(&self, id: &GroupId) -> Result<Matrices, EngineError> {
+        let tied = *id == GroupId::Head && self.config.tie_word_embeddings;
+        if tied && self.store.group(id).is_none() {
+            return self.tied_head();
+        }
+        let group = self.group(id)?;
+        #[cfg(not(target_family = "wasm"))]
+        if let Some(mapped) = &self.mapped {
+            return self.map(mapped, group);
+        }
+        let read = self.read(&[group], 1, &CancelToken::new())?;
+        let missing = || EngineError::mismatch(id.to_string(), "in the store", "missing");
+        read.into_iter().next().ok_or_else(missing)
+    }
+
+    fn experts(
+        &self,
+        layer: u32,
+        experts: u32,
+        threads: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Matrices>, EngineError> {
+        #[cfg(not(target_family = "wasm"))]
+        if self.mapped.is_some() {
+            return read_experts(self, layer, experts, threads, cancel);
+        }
+        let groups = (0..experts).map(|expert| self.group(&GroupId::expert_of(layer, expert)));
+        self.read(&groups.collect::<Result<Vec<_>, _>>()?, threads, cancel)
+    }
+
+    fn sensitivities(&self) -> ExpertSensitivities {
+        ExpertSensitivities::of_index(self.store.index())
+    }
+
+    fn store(&self) -> Option<&Arc<Store>> {
+        Some(&self.store)
+    }
+
+    fn embedding_rows(&self, options: &ReadOptions) -> Result<Option<EmbeddingRows>, EngineError> {
+        #[cfg(not(target_family = "wasm"))]
+        if self.mapped.is_some() {
+            return Ok(None);
+        }
+        let group = self.group(&GroupId::Embedding)?;
+        let Some(matrix) = group.matrices.first() else { return Ok(None) };
+        let mut levels = self.levels(group, matrix);
+        if let Some(cap) = self.allocated_levels(group).first() {
+            levels = levels.map(|level| level.min(*cap));
+        }
+        EmbeddingRows::open(&self.store, group, (levels, self.level), options)
+    }
+
+    fn planes_of(&self, expert: ExpertId, level: Level) -> usize {
+        let Some(group) = self.store.group(&GroupId::Expert(expert)) else { return 0 };
+        let planes = self.store.index().planes_at(group, level).unwrap_or(0);
+        planes.min(self.planes(group))
+    }
+
+    fn bind_expert(
+        &self,
+        expert: ExpertId,
+        arrived: &[Arc<ArrivedPlane>],
+        scan: Scan,
+    ) -> Result<Matrices, EngineError> {
+        let group = self.group(&GroupId::Expert(expert))?;
+        let mut planes: GroupPlanes = vec![Default::default(); group.matrices.len()];
+        for (extent, bytes) in Plane::ALL.into_iter().zip(arrived) {
+            let region = |range: Range<usize>| {
+                ByteRegion::new(Arc::<ArrivedPlane>::clone(bytes), range.start, range.len())
+            };
+            self.place_parts(group, extent, &region, &mut planes);
+        }
+        self.bind_group(group, planes, scan)
+    }
+
+    fn plane_parts(
+        &self,
+        expert: ExpertId,
+        plane: Plane,
+    ) -> Vec<(MatrixKind, Plane, Range<usize>)> {
+        let Some(group) = self.store.group(&GroupId::Expert(expert)) else { return Vec::new() };
+        self.parts_used(group, plane)
+            .map(|(matrix, plane, range)| (matrix.kind, plane, range))
+            .collect()
+    }
+
+    fn expert_shape(
+        &self,
+        layer: usize,
+        activations: ActivationMode,
+    ) -> Result<Option<ExpertShape>, EngineError> {
+        shape::of_layer(self, layer, activations)
+    }
+
+    fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
+        let Some(group) = self.store.group(&GroupId::Floats { layer }) else {
+            return Ok(Vec::new());
+        };
+        let missing = || EngineError::mismatch(group.id.to_string(), "in the store", "missing");
+        let extent = self.store.extent(group, Plane::P2).ok_or_else(missing)?;
+        let bytes = self.store.read_extent_vec(extent)?;
+        let mut list = Vec::with_capacity(group.tensors.len());
+        for part in group.parts(Plane::P2).unwrap_or_default() {
+            let PartItem::Tensor { tensor } = part.item else { continue };
+            let tensor = group.tensors.get(tensor).ok_or_else(missing)?;
+            let mut values = vec![0.0; tensor.shape.iter().product()];
+            tensor.dtype.decode(bytes.get(part.range).ok_or_else(missing)?, &mut values);
+            list.push((tensor.kind, values));
+        }
+        Ok(list)
+    }
+}
+
+impl StoreSource {
+    /// The head of a store that holds the embedding alone.
+    fn tied_head(&self) -> Result<Matrices, EngineError> {
+        let embedding = self.matrices(&GroupId::Embedding)?;
+        let mut list = Vec::new();
+        for (_, matrix) in embedding.list {
+            let matrix = match matrix {
+                MatrixWeights::Nested(matrix) => MatrixWeights::Nested(tiled(&matrix)?),
+                float @ MatrixWeights::Float(_) => float,
+            };
+            list.push((MatrixKind::Head, matrix));
+        }
+        Ok(Matrices { group: GroupId::Head, list })
+    }
+}

@@ -1,0 +1,393 @@
+//! Memory that planes are read into, used again.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytemuck::{Pod, Zeroable};
+#[cfg(not(any(target_os = "linux", target_family = "wasm")))]
+use memmap2::MmapMut;
+
+#[cfg(target_os = "linux")]
+use super::slab::{self, Piece, Slab};
+use nestling_core::backend::HostPlane;
+use nestling_core::error::EngineError;
+
+/// Buffers begin at multiples of this and have a multiple of it: what direct reads ask for.
+pub(super) const PAGE_BYTES: usize = 4096;
+
+/// From this size on, buffers have pages of the system of their own, large ones on Linux.
+#[cfg(not(target_family = "wasm"))]
+const OWN_PAGES_BYTES: usize = 128 << 10;
+
+/// Bytes of memory that a plane of `length` bytes takes at the most, wherever it lies in its file.
+pub fn buffer_bytes(length: u64) -> u64 {
+    // A direct read begins and ends at multiples of the disk's blocks.
+    length.div_ceil(PAGE_BYTES as u64).saturating_add(1).saturating_mul(PAGE_BYTES as u64)
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(4096))]
+struct Page([u8; PAGE_BYTES]);
+
+enum Memory {
+    Pages(Vec<Page>),
+    #[cfg(target_os = "linux")]
+    Piece(Piece),
+    #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
+    Mapped(MmapMut),
+}
+
+impl Memory {
+    /// Buffers of that size, at least one; all but the last take no memory before they are used.
+    fn new(length: usize) -> io::Result<Vec<Self>> {
+        #[cfg(target_os = "linux")]
+        if length >= OWN_PAGES_BYTES {
+            return Ok(slab::pieces(length)?.into_iter().map(Self::Piece).collect());
+        }
+        #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
+        if length >= OWN_PAGES_BYTES {
+            return Ok(vec![Self::Mapped(MmapMut::map_anon(length)?)]);
+        }
+        let mut pages = Vec::new();
+        pages.try_reserve_exact(length / PAGE_BYTES).map_err(io::Error::other)?;
+        pages.resize(length / PAGE_BYTES, Page::zeroed());
+        Ok(vec![Self::Pages(pages)])
+    }
+
+    /// It is used from now on. Says how many bytes take memory with it that nobody uses, more than
+    /// before or fewer.
+    fn fill(&mut self) -> isize {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Piece(piece) => piece.fill(),
+            _ => 0,
+        }
+    }
+
+    /// Gives its bytes back to the system; what is left, if anything, may be used again. Says how many
+    /// bytes that nobody used went with them.
+    fn hollow(self) -> (Option<Self>, usize) {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Piece(mut piece) => {
+                let cooled = piece.hollow();
+                (Some(Self::Piece(piece)), cooled)
+            }
+            _ => (None, 0),
+        }
+    }
+
+    /// Bytes around it that take memory though nobody uses them.
+    fn warm(&self) -> usize {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Piece(piece) => piece.warm(),
+            _ => 0,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Pages(pages) => bytemuck::cast_slice(pages),
+            #[cfg(target_os = "linux")]
+            Self::Piece(piece) => piece.bytes(),
+            #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
+            Self::Mapped(pages) => pages,
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Pages(pages) => bytemuck::cast_slice_mut(pages),
+            #[cfg(target_os = "linux")]
+            Self::Piece(piece) => piece.bytes_mut(),
+            #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
+            Self::Mapped(pages) => pages,
+        }
+    }
+}
+
+/// Buffers of one [`super::Reads`].
+///
+/// Free buffers have at most the bytes of the limit, or as many as those that are lent leave of the
+/// total.
+pub(super) struct BufferPool {
+    state: Mutex<PoolState>,
+}
+
+#[derive(Default)]
+struct PoolState {
+    /// By size.
+    free: BTreeMap<usize, Vec<Memory>>,
+    /// Buffers without memory until they are used, by size.
+    hollow: BTreeMap<usize, Vec<Memory>>,
+    #[cfg(target_os = "linux")]
+    slabs: Vec<Arc<Slab>>,
+    free_bytes: u64,
+    /// Bytes that take memory with buffers beside them. What is cooled may be counted before what was
+    /// warmed: then it is negative for a moment.
+    warm_bytes: i64,
+    lent_bytes: u64,
+    limit: u64,
+    total: u64,
+}
+
+impl BufferPool {
+    pub fn new(limit: u64) -> Self {
+        let state = PoolState { limit, ..PoolState::default() };
+        Self { state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A buffer of at least `length` bytes, which may hold anything.
+    pub fn take(self: &Arc<Self>, length: usize) -> Result<Buffer, EngineError> {
+        let length = length.max(1).checked_next_multiple_of(PAGE_BYTES);
+        let length = length.ok_or(EngineError::Limit {
+            what: "bytes of a plane",
+            limit: (usize::MAX - PAGE_BYTES) as u64,
+            found: u64::MAX,
+        })?;
+        let mut state = self.lock();
+        state.lent_bytes += length as u64;
+        if let Some(memory) = state.reuse(length) {
+            return Ok(Buffer { memory: Some(memory), pool: Arc::clone(self) });
+        }
+        let hollow = state.warmest(length);
+        drop(state);
+        // Outside of the lock: the system takes its time.
+        let memory = hollow.map_or_else(|| self.make(length), Ok);
+        let mut memory = memory.map_err(|source| {
+            self.lock().lent_bytes -= length as u64;
+            EngineError::OutOfMemory { bytes: length as u64, source }
+        })?;
+        self.settle(|_| {});
+        let warmed = memory.fill();
+        self.settle(|state| state.warm_bytes += warmed as i64);
+        Ok(Buffer { memory: Some(memory), pool: Arc::clone(self) })
+    }
+
+    /// A new buffer; others that were made with it are kept.
+    fn make(&self, length: usize) -> io::Result<Memory> {
+        let mut made = Memory::new(length)?;
+        let memory = made.pop().ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut state = self.lock();
+        #[cfg(target_os = "linux")]
+        if let Memory::Piece(piece) = &memory {
+            state.slabs.push(Arc::clone(piece.slab()));
+        }
+        state.hollow.entry(length).or_default().append(&mut made);
+        Ok(memory)
+    }
+
+    /// Makes a change, then gives the system what is too much.
+    fn settle(&self, change: impl FnOnce(&mut PoolState)) {
+        let mut state = self.lock();
+        change(&mut state);
+        let excess = state.excess();
+        if excess == 0 {
+            return;
+        }
+        let (mut state, excess) = self.cool(state, excess);
+        let released = state.release(excess);
+        drop(state);
+        self.hollow(released);
+    }
+
+    /// Gives back neighbours that are only there because huge pages come whole; what is too much
+    /// after that.
+    #[cfg(target_os = "linux")]
+    fn cool<'a>(
+        &'a self,
+        state: MutexGuard<'a, PoolState>,
+        excess: usize,
+    ) -> (MutexGuard<'a, PoolState>, usize) {
+        if state.warm_bytes <= 0 {
+            return (state, excess);
+        }
+        let slabs = state.slabs.clone();
+        drop(state);
+        let mut cooled = 0;
+        for slab in slabs {
+            if cooled >= excess {
+                break;
+            }
+            cooled += slab.cool();
+        }
+        let mut state = self.lock();
+        state.warm_bytes -= cooled as i64;
+        let excess = state.excess();
+        (state, excess)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn cool<'a>(
+        &'a self,
+        state: MutexGuard<'a, PoolState>,
+        excess: usize,
+    ) -> (MutexGuard<'a, PoolState>, usize) {
+        (state, excess)
+    }
+
+    /// Gives the memory of buffers back to the system.
+    fn hollow(&self, released: Vec<Memory>) {
+        for memory in released {
+            let length = memory.bytes().len();
+            let (hollow, cooled) = memory.hollow();
+            let mut state = self.lock();
+            state.warm_bytes -= cooled as i64;
+            state.hollow.entry(length).or_default().extend(hollow);
+        }
+    }
+
+    /// Bytes that are lent, and bytes that are kept.
+    pub fn bytes(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.lent_bytes, state.free_bytes)
+    }
+
+    pub fn set_limit(&self, bytes: u64) {
+        self.settle(|state| state.limit = bytes);
+    }
+
+    /// Bytes that lent and free buffers may take together.
+    pub fn set_total(&self, bytes: u64) {
+        self.settle(|state| state.total = bytes);
+    }
+
+    pub fn trim(&self) {
+        let released = self.lock().release(usize::MAX);
+        self.hollow(released);
+    }
+
+    fn put_back(&self, memory: Memory) {
+        let length = memory.bytes().len();
+        self.settle(|state| {
+            state.lent_bytes -= length as u64;
+            state.free_bytes += length as u64;
+            state.free.entry(length).or_default().push(memory);
+        });
+    }
+}
+
+impl PoolState {
+    fn reuse(&mut self, length: usize) -> Option<Memory> {
+        let memory = self.free.get_mut(&length)?.pop()?;
+        self.free_bytes -= length as u64;
+        Some(memory)
+    }
+
+    /// A buffer without memory; of several one beside buffers that take memory for it.
+    fn warmest(&mut self, length: usize) -> Option<Memory> {
+        let hollow = self.hollow.get_mut(&length)?;
+        if self.warm_bytes <= 0 {
+            return hollow.pop();
+        }
+        let warmest = (0..hollow.len()).max_by_key(|at| hollow[*at].warm())?;
+        // The order of the others stays: the last one is beside the one that was used last.
+        Some(hollow.remove(warmest))
+    }
+
+    /// Bytes of free buffers, and beside buffers, that are too many.
+    fn excess(&self) -> usize {
+        let may = self.limit.max(self.total.saturating_sub(self.lent_bytes));
+        let unused = self.free_bytes.saturating_add_signed(self.warm_bytes);
+        usize::try_from(unused.saturating_sub(may)).unwrap_or(usize::MAX)
+    }
+
+    /// Takes out free buffers, of the size that has most bytes first, so that what is kept becomes
+    /// what is asked for, until they have `bytes` bytes or none is left.
+    fn release(&mut self, bytes: usize) -> Vec<Memory> {
+        let mut released = Vec::new();
+        let mut sum = 0usize;
+        while sum < bytes {
+            let classes = self.free.iter_mut().filter(|(_, free)| !free.is_empty());
+            let most = classes.max_by_key(|(length, free)| **length * free.len());
+            let Some((length, memory)) = most.and_then(|(at, free)| Some((*at, free.pop()?)))
+            else {
+                break;
+            };
+            sum = sum.saturating_add(length);
+            self.free_bytes -= length as u64;
+            released.push(memory);
+        }
+        released
+    }
+}
+
+/// A buffer that goes back to its pool.
+pub(super) struct Buffer {
+    /// None only while it is dropped.
+    memory: Option<Memory>,
+    pool: Arc<BufferPool>,
+}
+
+impl Buffer {
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.memory.as_mut().map(Memory::bytes_mut).unwrap_or_default()
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        self.memory.as_ref().map(Memory::bytes).unwrap_or_default()
+    }
+
+    /// The bytes of a plane that was read to `range`.
+    pub fn arrived(self, range: Range<usize>) -> ArrivedPlane {
+        ArrivedPlane(Bytes::Read { buffer: self, range })
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.pool.put_back(memory);
+        }
+    }
+}
+
+/// The bytes of an extent as they were written, from a 64-byte boundary on. Their memory is used
+/// again once this is dropped.
+pub struct ArrivedPlane(Bytes);
+
+enum Bytes {
+    Read {
+        buffer: Buffer,
+        range: Range<usize>,
+    },
+    /// They were read before, and lay in memory of a device since.
+    Held(HostPlane),
+}
+
+impl ArrivedPlane {
+    /// Bytes of memory that it takes: those of the extent and what its buffer has more.
+    pub fn memory_bytes(&self) -> u64 {
+        match &self.0 {
+            Bytes::Read { buffer, .. } => buffer.bytes().len() as u64,
+            Bytes::Held(bytes) => (**bytes).as_ref().len() as u64,
+        }
+    }
+
+    /// A plane that is in memory of the host.
+    pub(crate) fn held(bytes: HostPlane) -> Self {
+        Self(Bytes::Held(bytes))
+    }
+}
+
+impl AsRef<[u8]> for ArrivedPlane {
+    fn as_ref(&self) -> &[u8] {
+        match &self.0 {
+            Bytes::Read { buffer, range } => buffer.bytes().get(range.clone()).unwrap_or_default(),
+            Bytes::Held(bytes) => (**bytes).as_ref(),
+        }
+    }
+}
+
+impl std::fmt::Debug for ArrivedPlane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ArrivedPlane({} bytes)", self.as_ref().len())
+    }
+}

@@ -1,0 +1,107 @@
+//! One read, from the request to checked bytes.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use nestling_formats::store::{Extent, StoreError};
+
+use super::buffers::ArrivedPlane;
+use super::options::RETRIES_MAX;
+#[cfg(target_os = "linux")]
+use super::plain::{PlainFiles, Way};
+use super::queue::Job;
+use super::shared::Shared;
+#[cfg(target_os = "linux")]
+use super::transfer::{Progress, Transfer};
+use nestling_core::error::EngineError;
+
+/// Reads and checks one extent. A storage that panics is an error of this read.
+pub(super) fn fetch(shared: &Shared, job: &Job) -> Result<ArrivedPlane, EngineError> {
+    let read = AssertUnwindSafe(|| {
+        check_present(shared, &job.extent)?;
+        let plane = match read_direct(shared, &job.extent)? {
+            Some(plane) => plane,
+            None => read_through_storage(shared, &job.extent)?,
+        };
+        shared.landed(job);
+        shared.check(&job.extent, plane.as_ref())?;
+        Ok(plane)
+    });
+    catch_unwind(read).unwrap_or(Err(EngineError::Panicked { what: "a read of the store" }))
+}
+
+/// Whether an extent is there and fits in memory, so that nothing is allocated for one that does
+/// not.
+pub(super) fn check_present(shared: &Shared, extent: &Extent) -> Result<(), EngineError> {
+    if !shared.store().is_present(extent) {
+        // Says what is absent; nothing is read.
+        shared.store().read_extent_vec(extent)?;
+    }
+    plane_length(extent).map(|_| ())
+}
+
+fn plane_length(extent: &Extent) -> Result<usize, EngineError> {
+    let limit = EngineError::Limit {
+        what: "bytes of a plane",
+        limit: usize::MAX as u64,
+        found: extent.length,
+    };
+    usize::try_from(extent.length).map_err(|_| limit)
+}
+
+/// Reads past the page cache; none where that is not possible.
+#[cfg(target_os = "linux")]
+fn read_direct(shared: &Shared, extent: &Extent) -> Result<Option<ArrivedPlane>, EngineError> {
+    use std::os::unix::fs::FileExt;
+
+    let files = shared.files.as_ref().filter(|files| files.is_direct());
+    let Some(place) = files.and_then(|files: &PlainFiles| files.place(extent, Way::Direct)) else {
+        return Ok(None);
+    };
+    let mut buffer = place.buffer(&shared.pool)?;
+    let mut transfer = Transfer::new(&place);
+    loop {
+        let (offset, range) = transfer.next();
+        let bytes = buffer.bytes_mut().get_mut(range).unwrap_or_default();
+        match transfer.advance(place.file.read_at(bytes, offset)) {
+            Progress::Again => shared.count_retry(),
+            Progress::Refused => {
+                shared.count_retry();
+                return Ok(None);
+            }
+            Progress::Complete => {
+                shared.store().check_unchanged(extent)?;
+                return Ok(Some(buffer.arrived(transfer.plane())));
+            }
+            Progress::Failed(error) => {
+                shared.store().check_unchanged(extent)?;
+                return Err(shared.store().read_error(extent, error).into());
+            }
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+#[expect(clippy::unnecessary_wraps, reason = "the other one has errors")]
+fn read_direct(_: &Shared, _: &Extent) -> Result<Option<ArrivedPlane>, EngineError> {
+    Ok(None)
+}
+
+fn read_through_storage(shared: &Shared, extent: &Extent) -> Result<ArrivedPlane, EngineError> {
+    let length = plane_length(extent)?;
+    let mut buffer = shared.pool.take(length)?;
+    let bytes = buffer.bytes_mut().get_mut(..length).unwrap_or_default();
+    let mut retries = 0;
+    while let Err(error) = shared.store().read_raw(extent, bytes) {
+        if !is_interruption(&error) || retries == RETRIES_MAX {
+            return Err(error.into());
+        }
+        retries += 1;
+        shared.count_retry();
+    }
+    Ok(buffer.arrived(0..length))
+}
+
+fn is_interruption(error: &StoreError) -> bool {
+    matches!(error, StoreError::Io { source, .. } if source.kind() == io::ErrorKind::Interrupted)
+}

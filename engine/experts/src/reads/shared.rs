@@ -1,0 +1,378 @@
+//! What callers and readers share: the queue, what is under way, what has ended.
+
+use std::collections::VecDeque;
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+#[cfg(not(target_family = "wasm"))]
+use std::time::Duration;
+
+#[cfg(target_os = "linux")]
+use nestling_formats::Plane;
+#[cfg(target_os = "linux")]
+use nestling_formats::store::GroupId;
+use nestling_formats::store::{Extent, Store, StoreError};
+
+#[cfg(target_os = "linux")]
+use super::bell::Bell;
+#[cfg(target_os = "linux")]
+use super::buffers::buffer_bytes;
+use super::buffers::{ArrivedPlane, BufferPool};
+use super::options::Checks;
+#[cfg(target_os = "linux")]
+use super::plain::PlainFiles;
+use super::queue::{IdleReads, Job, Queue};
+use super::{ReadClass, ReadCounters, ReadDone, ReadOptions, ReadRequest, ReadTiming};
+use nestling_core::clock::Moment;
+use nestling_core::error::EngineError;
+
+pub(super) struct Shared {
+    store: Arc<Store>,
+    checks: Checks,
+    pub pool: Arc<BufferPool>,
+    /// The store's files, to be read without the storage.
+    #[cfg(target_os = "linux")]
+    pub files: Option<PlainFiles>,
+    /// Most reads under way.
+    pub depth: usize,
+    #[cfg(not(target_family = "wasm"))]
+    pub timeout: Option<Duration>,
+    pub opened: Moment,
+    state: Mutex<State>,
+    /// There may be something to start, or the end has come.
+    pub work: Condvar,
+    /// Something is outstanding where nothing was, or the end has come.
+    pub watch: Condvar,
+    retries: AtomicU64,
+    staged: AtomicU64,
+    staging_bytes: AtomicU64,
+    #[cfg(target_os = "linux")]
+    bell: OnceLock<Bell>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub queue: Queue,
+    pub running: Vec<Job>,
+    /// Reads whose bytes are there and are being checked.
+    checking: Vec<Job>,
+    done: VecDeque<ReadDone>,
+    wakers: Vec<Waker>,
+    counters: ReadCounters,
+    /// When the first of the reads that are under way started.
+    busy_since: u64,
+    pub closing: bool,
+    /// Whether somebody looks for stalls from time to time and must not be woken for it.
+    pub watching: bool,
+    /// Whether the bell must be rung when there is something to start.
+    pub wants_bell: bool,
+    /// Reads under way with which idle ones still start; half of the depth while it is 0.
+    idle_depth: usize,
+}
+
+impl Shared {
+    pub fn new(store: Arc<Store>, options: &ReadOptions, checks: Checks) -> Self {
+        Self {
+            #[cfg(target_os = "linux")]
+            files: PlainFiles::open(&store, options.direct),
+            store,
+            checks,
+            pool: Arc::new(BufferPool::new(options.pool_bytes)),
+            depth: options.depth.max(1),
+            #[cfg(not(target_family = "wasm"))]
+            timeout: options.timeout,
+            opened: Moment::now(),
+            state: Mutex::default(),
+            work: Condvar::new(),
+            watch: Condvar::new(),
+            retries: AtomicU64::new(0),
+            staged: AtomicU64::new(0),
+            staging_bytes: AtomicU64::new(0),
+            #[cfg(target_os = "linux")]
+            bell: OnceLock::new(),
+        }
+    }
+
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Most bytes of a buffer that a plane of an expert is read into.
+    #[cfg(target_os = "linux")]
+    pub fn longest_read(&self) -> usize {
+        let groups = self.store.index().groups().iter();
+        let experts = groups.filter(|group| matches!(group.id, GroupId::Expert(_)));
+        let planes =
+            experts.flat_map(|group| Plane::ALL.map(|plane| self.store.extent(group, plane)));
+        let longest = planes.flatten().map(|extent| buffer_bytes(extent.length)).max();
+        longest.and_then(|longest| usize::try_from(longest).ok()).unwrap_or(0)
+    }
+
+    /// Compares an extent's bytes with its checksum.
+    pub fn check(&self, extent: &Extent, bytes: &[u8]) -> Result<(), StoreError> {
+        match self.checks {
+            Checks::Done => self.store.check(extent, bytes),
+            Checks::LeftOut => Ok(()),
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nanoseconds since the start.
+    pub fn now_ns(&self) -> u64 {
+        Moment::now().nanoseconds_since(self.opened)
+    }
+
+    pub fn submit(&self, request: ReadRequest) {
+        let now = self.now_ns();
+        let mut state = self.lock();
+        state.queue.push(request, now);
+        if !state.watching {
+            self.watch.notify_one();
+        }
+        self.wake_readers(state);
+    }
+
+    fn wake_readers(&self, mut state: MutexGuard<'_, State>) {
+        let wants_bell = std::mem::take(&mut state.wants_bell);
+        drop(state);
+        if wants_bell {
+            self.ring_bell();
+        }
+        self.work.notify_one();
+    }
+
+    /// Lets whoever reads know that it is over.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn close(&self) {
+        let mut state = self.lock();
+        state.closing = true;
+        state.queue.clear();
+        drop(state);
+        self.work.notify_all();
+        self.watch.notify_all();
+        self.ring_bell();
+    }
+
+    #[cfg(target_os = "linux")]
+    pub fn set_bell(&self, bell: Bell) -> &Bell {
+        self.bell.get_or_init(|| bell)
+    }
+
+    fn ring_bell(&self) {
+        #[cfg(target_os = "linux")]
+        if let Some(bell) = self.bell.get() {
+            bell.ring();
+        }
+    }
+
+    pub fn promote(&self, tag: u64) {
+        let mut state = self.lock();
+        let promoted = state.queue.promote(tag);
+        if let Some(job) = state.running.iter_mut().find(|job| job.tag == tag) {
+            job.class = ReadClass::Urgent;
+        }
+        if promoted {
+            self.wake_readers(state);
+        }
+    }
+
+    pub fn set_idle_depth(&self, most: usize) {
+        let mut state = self.lock();
+        let grows = most > state.idle_depth;
+        state.idle_depth = most;
+        if grows {
+            self.wake_readers(state);
+        }
+    }
+
+    pub fn withdraw(&self, tag: u64) -> bool {
+        self.lock().queue.withdraw(tag)
+    }
+
+    pub fn try_next(&self) -> Option<ReadDone> {
+        self.lock().done.pop_front()
+    }
+
+    pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<ReadDone> {
+        let mut state = self.lock();
+        if let Some(done) = state.done.pop_front() {
+            return Poll::Ready(done);
+        }
+        let waker = context.waker();
+        if !state.wakers.iter().any(|known| known.will_wake(waker)) {
+            state.wakers.push(waker.clone());
+        }
+        Poll::Pending
+    }
+
+    pub fn counters(&self) -> ReadCounters {
+        let now = self.now_ns();
+        let state = self.lock();
+        let mut counters = state.counters;
+        if !state.running.is_empty() {
+            counters.busy_ns += now.saturating_sub(state.busy_since);
+        }
+        counters.retries = self.retries.load(Ordering::Relaxed);
+        counters.staged = self.staged.load(Ordering::Relaxed);
+        counters
+    }
+
+    pub fn outstanding(&self) -> usize {
+        let state = self.lock();
+        state.queue.len() + state.running.len() + state.checking.len() + state.done.len()
+    }
+
+    pub fn count_retry(&self) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[cfg(target_os = "linux")]
+    pub fn set_staging_bytes(&self, bytes: u64) {
+        self.staging_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that reads land in before they come to where they stay.
+    pub fn staging_bytes(&self) -> u64 {
+        self.staging_bytes.load(Ordering::Relaxed)
+    }
+
+    #[cfg(target_os = "linux")]
+    pub fn count_staged(&self) {
+        self.staged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A job to be read at once by the caller, unless a finished one waits.
+    pub fn start_inline(&self) -> Option<Job> {
+        let mut state = self.lock();
+        if state.done.is_empty() { self.start(&mut state) } else { None }
+    }
+
+    /// The next job, which is under way from now on.
+    pub fn start(&self, state: &mut State) -> Option<Job> {
+        if state.closing || state.running.len() >= self.depth {
+            return None;
+        }
+        let urgent = state.running.iter().any(|job| job.class == ReadClass::Urgent);
+        let full = match state.idle_depth {
+            // So that an urgent read can start at once.
+            0 => state.running.len() >= self.depth.div_ceil(2),
+            most => state.running.len() >= most,
+        };
+        let idle = if urgent || full { IdleReads::Wait } else { IdleReads::May };
+        let mut job = state.queue.pop(idle)?;
+        job.started_ns = self.now_ns();
+        if state.running.is_empty() {
+            state.busy_since = job.started_ns;
+        }
+        state.running.push(job.clone());
+        Some(job)
+    }
+
+    /// Ends a job that was started. The result of one that was given up before is dropped.
+    pub fn finish(&self, job: &Job, result: Result<ArrivedPlane, EngineError>) {
+        let now = self.now_ns();
+        let mut state = self.lock();
+        let checked = state.checking.iter().position(|known| known.ticket == job.ticket);
+        if let Some(place) = checked {
+            state.checking.swap_remove(place);
+        }
+        if checked.is_some() || state.stop(job.ticket, now) {
+            state.end(job, result, now);
+            wake(state);
+        }
+    }
+
+    /// Notes that the bytes of a job are there, so that another one may start. False for one that
+    /// was given up before.
+    pub fn landed(&self, job: &Job) -> bool {
+        let now = self.now_ns();
+        let mut state = self.lock();
+        let known = state.stop(job.ticket, now);
+        if known {
+            state.checking.push(job.clone());
+        }
+        known
+    }
+
+    /// Jobs that were started and have not ended.
+    #[cfg(target_os = "linux")]
+    pub fn unfinished(&self) -> Vec<Job> {
+        let state = self.lock();
+        state.running.iter().chain(&state.checking).cloned().collect()
+    }
+
+    /// Ends jobs that were taken out.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn give_up(&self, jobs: &[Job], error: impl Fn(&Job) -> EngineError) {
+        let now = self.now_ns();
+        let mut state = self.lock();
+        for job in jobs {
+            state.end(job, Err(error(job)), now);
+        }
+        wake(state);
+    }
+}
+
+/// Wakes those who wait. They may do anything at once, so not under the lock.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let wakers = std::mem::take(&mut state.wakers);
+    drop(state);
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+impl State {
+    /// Whether this job was under way; it is not any more.
+    fn stop(&mut self, ticket: u64, now_ns: u64) -> bool {
+        let Some(place) = self.running.iter().position(|job| job.ticket == ticket) else {
+            return false;
+        };
+        self.running.remove(place);
+        if self.running.is_empty() {
+            self.counters.busy_ns += now_ns.saturating_sub(self.busy_since);
+        }
+        true
+    }
+
+    fn end(&mut self, job: &Job, result: Result<ArrivedPlane, EngineError>, finished_ns: u64) {
+        let (queued_ns, started_ns) = (job.queued_ns, job.started_ns);
+        let timing = ReadTiming { queued_ns, started_ns, finished_ns };
+        self.counters.reads += 1;
+        match &result {
+            Ok(_) => self.counters.bytes += job.extent.length,
+            Err(_) => self.counters.errors += 1,
+        }
+        self.done.push_back(ReadDone { tag: job.tag, class: job.class, result, timing });
+    }
+
+    /// Takes out the jobs that are given up: those under way for longer than the limit and, where
+    /// no reader is left, those that have waited for longer.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn take_stalled(&mut self, now_ns: u64, limit_ns: u64, no_more_readers: bool) -> Vec<Job> {
+        let since = now_ns.saturating_sub(limit_ns);
+        let mut stalled = Vec::new();
+        stalled.extend(self.running.iter().filter(|job| job.started_ns < since).cloned());
+        for job in &stalled {
+            self.stop(job.ticket, now_ns);
+        }
+        if no_more_readers && self.running.is_empty() {
+            stalled.append(&mut self.queue.take_older(since));
+        }
+        stalled
+    }
+}
+
+/// What is said of a read that has taken too long.
+#[cfg(not(target_family = "wasm"))]
+pub(super) fn stall(shared: &Shared, job: &Job, timeout: Duration) -> EngineError {
+    EngineError::ReadStalled {
+        file: shared.store().name().to_owned(),
+        offset: job.extent.offset,
+        length: job.extent.length,
+        seconds: timeout.as_secs_f64(),
+    }
+}

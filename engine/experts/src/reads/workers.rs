@@ -1,0 +1,117 @@
+//! Threads that read, and one that looks after them.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::ReadMethod;
+use super::reader::read_until_closed;
+use super::shared::{Shared, stall};
+use super::threads::Threads;
+use nestling_core::error::EngineError;
+
+/// Most threads that replace those whose read hangs, for each of the depth.
+const REPLACEMENTS_MAX: usize = 2;
+
+/// Threads of one [`super::Reads`].
+pub(super) struct Workers {
+    shared: Arc<Shared>,
+    threads: Arc<Threads>,
+    method: ReadMethod,
+}
+
+impl Workers {
+    /// Starts threads for a method, or for [`ReadMethod::Threads`] where that is refused.
+    pub fn start(shared: &Arc<Shared>, method: ReadMethod) -> Result<Self, EngineError> {
+        #[cfg(target_os = "linux")]
+        return Self::start_with(shared, method, super::ring::start);
+        #[cfg(not(target_os = "linux"))]
+        Self::start_with(shared, method, |_, _| Ok(false))
+    }
+
+    /// The same; `start_ring` says whether the system gave a ring.
+    fn start_with(
+        shared: &Arc<Shared>,
+        method: ReadMethod,
+        start_ring: fn(&Arc<Shared>, &Threads) -> Result<bool, EngineError>,
+    ) -> Result<Self, EngineError> {
+        let threads = Arc::new(Threads::default());
+        let mut workers = Self { shared: Arc::clone(shared), threads, method };
+        if method == ReadMethod::IoUring && start_ring(shared, &workers.threads)? {
+            return Ok(workers);
+        }
+        workers.method = ReadMethod::Threads;
+        for _ in 0..shared.depth {
+            spawn_reader(&workers.threads, shared)?;
+        }
+        if let Some(timeout) = shared.timeout {
+            let (shared, threads) = (Arc::clone(shared), Arc::clone(&workers.threads));
+            let watch = move || watch_until_closed(&shared, &threads, timeout);
+            workers.threads.spawn("nestling-watch", watch)?;
+        }
+        Ok(workers)
+    }
+
+    /// What they read by.
+    pub fn method(&self) -> ReadMethod {
+        self.method
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.shared.close();
+        self.threads.join();
+    }
+}
+
+fn spawn_reader(threads: &Threads, shared: &Arc<Shared>) -> Result<(), EngineError> {
+    let shared = Arc::clone(shared);
+    threads.spawn("nestling-read", move || read_until_closed(&shared))
+}
+
+/// Gives up reads that take too long, and replaces their threads.
+fn watch_until_closed(shared: &Arc<Shared>, threads: &Threads, timeout: Duration) {
+    let limit_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+    let period = (timeout / 4).max(Duration::from_millis(1));
+    let mut replacements = shared.depth.saturating_mul(REPLACEMENTS_MAX);
+    let mut state = shared.lock();
+    while !state.closing {
+        state.watching = state.queue.len() + state.running.len() > 0;
+        if !state.watching {
+            state = shared.watch.wait(state).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        }
+        let waited = shared.watch.wait_timeout(state, period);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let stalled = state.take_stalled(shared.now_ns(), limit_ns, replacements == 0);
+        if stalled.is_empty() {
+            continue;
+        }
+        drop(state);
+        shared.give_up(&stalled, |job| stall(shared, job, timeout));
+        let replaced = stalled.len().min(replacements);
+        replacements -= replaced;
+        for _ in 0..replaced {
+            // Without a thread more, reads go on with those that are left.
+            let _ = spawn_reader(threads, shared);
+        }
+        state = shared.lock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{ReadMethod, Workers};
+    use crate::reads::options::ReadOptions;
+    use crate::reads::tests::{all_arrive, bundled_extents, shared};
+
+    #[test]
+    fn threads_read_where_the_system_refuses_a_ring() {
+        let shared = Arc::new(shared(&ReadOptions::default()));
+        let workers = Workers::start_with(&shared, ReadMethod::IoUring, |_, _| Ok(false)).unwrap();
+        assert_eq!(workers.method(), ReadMethod::Threads);
+        all_arrive(&shared, &bundled_extents(shared.store(), 6));
+    }
+}

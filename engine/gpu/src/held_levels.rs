@@ -1,0 +1,136 @@
+//! What the levels of a model mean for a matrix in memory of a device, and planes that come one by one.
+
+use nestling_formats::nested::{Layout, plane_bytes};
+use nestling_formats::{Level, Plane};
+
+use nestling_core::EngineError;
+use nestling_core::weights::{MatrixWeights, NestedMatrix};
+
+/// What every level of a model means for one matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldLevels([HeldLevel; 5]);
+
+#[derive(Clone, Copy, Debug)]
+struct HeldLevel {
+    /// Place of the prefix among the levels, or what is asked for and held, in bits.
+    prefix: Result<u32, (u8, u8)>,
+    read_bytes: u64,
+    prefix_bytes: u64,
+}
+
+impl HeldLevel {
+    fn of(weights: &MatrixWeights, level: Level) -> Self {
+        let prefix = match weights {
+            MatrixWeights::Nested(matrix) => match matrix.prefix(level) {
+                Ok(prefix) => Ok(prefix.index() as u32),
+                Err(EngineError::LevelMissing { asked, held }) => Err((asked, held)),
+                Err(_) => Err((level.bits(), 0)),
+            },
+            _ => Ok(level.index() as u32),
+        };
+        let (read_bytes, prefix_bytes) = (weights.read_bytes(level), weights.prefix_bytes(level));
+        Self { prefix, read_bytes, prefix_bytes }
+    }
+}
+
+impl HeldLevels {
+    /// With all planes that there are of a matrix.
+    pub fn of(weights: &MatrixWeights) -> Self {
+        Self(Level::ALL.map(|level| HeldLevel::of(weights, level)))
+    }
+
+    /// The prefix of its codes that a level means, as its place among the levels.
+    ///
+    /// # Errors
+    /// [`EngineError::LevelMissing`] if its planes are not held.
+    pub fn prefix(&self, level: Level) -> Result<u32, EngineError> {
+        let prefix = self.0[level.index()].prefix;
+        prefix.map_err(|(asked, held)| EngineError::LevelMissing { asked, held })
+    }
+
+    /// Bytes that a product reads at a level.
+    pub fn read_bytes(&self, level: Level) -> u64 {
+        self.0[level.index()].read_bytes
+    }
+
+    /// Bytes of the planes that a level uses, as a store holds them.
+    pub fn prefix_bytes(&self, level: Level) -> u64 {
+        self.0[level.index()].prefix_bytes
+    }
+}
+
+/// The planes of a nested matrix in a slot, which come one by one.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotPlanes {
+    layout: Layout,
+    rows: usize,
+    cols: usize,
+    /// The highest level that the planes make which are there.
+    held: Level,
+    /// The prefix that each level of the model means once its planes are there.
+    prefixes: [Level; 5],
+}
+
+impl SlotPlanes {
+    /// The first plane of a matrix alone.
+    pub fn base(matrix: &NestedMatrix) -> Self {
+        let (rows, cols) = (matrix.rows(), matrix.cols());
+        let (layout, prefixes) = (matrix.layout(), matrix.levels());
+        Self { layout, rows, cols, held: Level::L2, prefixes }
+    }
+
+    /// The planes above the first that a matrix has, in their order.
+    pub fn above_base(matrix: &NestedMatrix) -> impl Iterator<Item = (Plane, &[u8])> {
+        let held = matrix.regions().planes();
+        let above = Plane::ALL.into_iter().skip(1);
+        let above = above.zip([held.p3, held.p4, held.p6, held.p8]);
+        above.map_while(|(plane, bytes)| Some((plane, bytes?)))
+    }
+
+    /// Whether a plane is there.
+    pub fn holds(&self, plane: Plane) -> bool {
+        plane.level() <= self.held
+    }
+
+    /// Bytes of a plane; none for shapes that have none.
+    pub fn bytes_of(&self, plane: Plane) -> Option<usize> {
+        plane_bytes(self.layout, self.rows, self.cols, plane)
+    }
+
+    /// The place of a plane that is to come next.
+    ///
+    /// # Errors
+    /// A plane without a place, or of another size; one that is there, or lacks the one before.
+    pub fn next<P>(
+        &self,
+        plane: Plane,
+        (place, bytes): (Option<P>, &[u8]),
+    ) -> Result<P, EngineError> {
+        let is_next = self.held.index() + 1 == plane.index();
+        let Some(place) = place.filter(|_| is_next) else {
+            let expected = format!("the one after level {}", self.held.bits());
+            return Err(EngineError::mismatch("plane of a matrix", expected, format!("{plane:?}")));
+        };
+        let expected = self.bytes_of(plane).unwrap_or(0);
+        if bytes.len() != expected {
+            return Err(EngineError::mismatch("bytes of a plane", expected, bytes.len()));
+        }
+        Ok(place)
+    }
+
+    /// A plane is there now.
+    pub fn add(&mut self, plane: Plane) {
+        self.held = plane.level();
+    }
+
+    /// What levels mean with the planes that are there.
+    pub fn levels(&self) -> HeldLevels {
+        let bytes = |plane| self.bytes_of(plane).unwrap_or(0) as u64;
+        HeldLevels(self.prefixes.map(|prefix| {
+            let prefix = prefix.min(self.held);
+            let planes = Plane::ALL.into_iter().filter(|plane| plane.level() <= prefix);
+            let bytes = planes.map(bytes).sum();
+            HeldLevel { prefix: Ok(prefix.index() as u32), read_bytes: bytes, prefix_bytes: bytes }
+        }))
+    }
+}

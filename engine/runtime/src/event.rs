@@ -1,0 +1,218 @@
+//! What a generation tells whoever listens.
+
+use nestling_core::backend::BackendCounters;
+use nestling_experts::expert::StreamStats;
+use nestling_text::ToolCall;
+
+/// One thing that happened in a generation, in order.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "the large one comes once in a generation")]
+#[non_exhaustive]
+pub enum Event {
+    /// A token was chosen. Comes before the text that it completes, and only where
+    /// [`crate::GenerateOptions::token_events`] or
+    /// [`crate::SamplingParams::top_logprobs`] ask for it.
+    Token(TokenEvent),
+    /// More of the answer; always whole characters.
+    Text(String),
+    /// More of the reasoning before the answer.
+    Reasoning(String),
+    /// The model calls a tool.
+    ToolCall(ToolCall),
+    /// The last event of a generation that did not fail.
+    Finished(Finished),
+}
+
+/// A chosen token.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct TokenEvent {
+    /// Token id.
+    pub token: u32,
+    /// Natural logarithm of its probability before any sampling option, where asked for.
+    pub log_prob: Option<f32>,
+    /// The likeliest tokens with theirs, likeliest first; as many as were asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// The model ended its turn, or wrote a stop string.
+    Stop,
+    /// `max_tokens` were generated.
+    Length,
+    /// The context has no room for another token.
+    ContextFull,
+    /// The model ended its turn with a tool call.
+    ToolCalls,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// How a generation ended.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Finished {
+    /// Why.
+    pub reason: FinishReason,
+    /// Tokens used.
+    pub usage: Usage,
+    /// Time used.
+    pub stats: Stats,
+    /// The seed that tokens were drawn with.
+    pub seed: u64,
+}
+
+impl Finished {
+    /// Adds a generation that went on where this one ended, with [`Input::History`] after
+    /// [`Session::shift`]: the sum is what one long generation would have reported, and its time
+    /// is time of generated tokens.
+    ///
+    /// [`Input::History`]: crate::Input::History
+    /// [`Session::shift`]: crate::Session::shift
+    pub fn go_on(&mut self, next: Self) {
+        self.reason = next.reason;
+        self.usage.completion_tokens += next.usage.completion_tokens;
+        let (sum, next_stats) = (&mut self.stats, next.stats);
+        // The step that ended the earlier part's last token gives the first one of this part.
+        sum.decode_tokens += next.usage.completion_tokens;
+        sum.decode_seconds += next_stats.prompt_seconds + next_stats.decode_seconds;
+        sum.steps += next_stats.steps;
+        for (uses, more) in sum.expert_uses.iter_mut().zip(next_stats.expert_uses) {
+            *uses += more;
+        }
+        sum.weight_read_bytes += next_stats.weight_read_bytes;
+        sum.streaming.add(&next_stats.streaming);
+        sum.device += next_stats.device;
+        sum.weight_bytes = next_stats.weight_bytes;
+        sum.kv_bytes = next_stats.kv_bytes;
+    }
+}
+
+/// Tokens that a generation used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Tokens of the whole prompt, what the session already held included.
+    pub prompt_tokens: usize,
+    /// Of these, how many were held already and not computed again.
+    pub cached_tokens: usize,
+    /// Tokens generated.
+    pub completion_tokens: usize,
+}
+
+impl Usage {
+    /// Prompt and generated tokens.
+    pub fn total_tokens(&self) -> usize {
+        self.prompt_tokens + self.completion_tokens
+    }
+}
+
+/// What a generation did, and how long it took. Times are wall clock, 0 where there is no clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Prompt tokens computed.
+    pub prompt_tokens: usize,
+    /// Seconds from the start to the first token's logits.
+    pub prompt_seconds: f64,
+    /// Tokens generated after the first.
+    pub decode_tokens: usize,
+    /// Seconds from the first token to the last.
+    pub decode_seconds: f64,
+    /// Seconds from the call to the first token.
+    pub time_to_first_token_seconds: f64,
+    /// Steps that the generation took part in.
+    pub steps: usize,
+    /// (Token, expert) pairs computed at each level, in the order of `Level::ALL`, in those steps;
+    /// other generations that shared them included.
+    pub expert_uses: [u64; 5],
+    /// Bytes of weights that those steps read; other generations that shared them included.
+    pub weight_read_bytes: u64,
+    /// What those steps did to have streamed experts there; other generations that shared them
+    /// included.
+    pub streaming: StreamStats,
+    /// What those steps gave a device to do; other generations that shared them included.
+    pub device: BackendCounters,
+    /// Bytes of weights that the model holds.
+    pub weight_bytes: u64,
+    /// Bytes of keys and values that the session holds at the end.
+    pub kv_bytes: u64,
+}
+
+impl Stats {
+    /// Prompt tokens per second.
+    pub fn prompt_tokens_per_second(&self) -> f64 {
+        rate(self.prompt_tokens, self.prompt_seconds)
+    }
+
+    /// Generated tokens per second, the first left out.
+    pub fn decode_tokens_per_second(&self) -> f64 {
+        rate(self.decode_tokens, self.decode_seconds)
+    }
+
+    /// Mean bits that experts were computed with; none where levels mean nothing.
+    pub fn mean_level(&self) -> Option<f64> {
+        let uses: u64 = self.expert_uses.iter().sum();
+        let bits = nestling_formats::Level::ALL.into_iter().zip(self.expert_uses);
+        let bits: u64 = bits.map(|(level, uses)| u64::from(level.bits()) * uses).sum();
+        (uses > 0).then(|| bits as f64 / uses as f64)
+    }
+}
+
+impl Stats {
+    /// Mean bits that the levels of experts asked for: what was served where nothing was late.
+    pub fn asked_mean_level(&self) -> Option<f64> {
+        let uses: u64 = self.expert_uses.iter().sum();
+        match self.streaming.asked_bits {
+            0 => self.mean_level(),
+            bits => (uses > 0).then(|| bits as f64 / uses as f64),
+        }
+    }
+}
+
+fn rate(count: usize, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(reason: FinishReason, completion_tokens: usize) -> Finished {
+        let usage = Usage { prompt_tokens: 8, cached_tokens: 0, completion_tokens };
+        let decode_tokens = completion_tokens.saturating_sub(1);
+        let decode_seconds = decode_tokens as f64;
+        let stats = Stats {
+            prompt_tokens: 8,
+            prompt_seconds: 2.0,
+            decode_tokens,
+            decode_seconds,
+            steps: completion_tokens,
+            ..Stats::default()
+        };
+        Finished { reason, usage, stats, seed: 1 }
+    }
+
+    #[test]
+    fn what_goes_on_is_counted_as_decode() {
+        let mut whole = part(FinishReason::ContextFull, 5);
+        whole.go_on(part(FinishReason::Stop, 3));
+        assert_eq!(whole.reason, FinishReason::Stop);
+        assert_eq!(whole.usage.completion_tokens, 8);
+        assert_eq!((whole.stats.prompt_tokens, whole.stats.prompt_seconds), (8, 2.0));
+        assert_eq!((whole.stats.decode_tokens, whole.stats.decode_seconds), (4 + 3, 4.0 + 4.0));
+        assert_eq!(whole.stats.steps, 8);
+    }
+
+    /// Cancelled before its first token: what was generated earlier is still reported.
+    #[test]
+    fn a_part_without_tokens_leaves_the_rest() {
+        let mut whole = part(FinishReason::ContextFull, 5);
+        whole.go_on(Finished { stats: Stats::default(), ..part(FinishReason::Cancelled, 0) });
+        assert_eq!(whole.reason, FinishReason::Cancelled);
+        assert_eq!((whole.stats.decode_tokens, whole.stats.decode_seconds), (4, 4.0));
+    }
+}

@@ -1,0 +1,103 @@
+//! The bounded buffer between the step loop and the handle of a generation.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use crate::event::Event;
+use nestling_core::error::EngineError;
+
+/// What [`EventBuffer::pop`] found.
+pub(crate) enum Popped {
+    Event { event: Box<Result<Event, EngineError>>, was_full: bool },
+    Empty,
+    End,
+}
+
+/// Events between the step loop and the handle.
+#[derive(Debug)]
+pub(crate) struct EventBuffer {
+    state: Mutex<BufferState>,
+    changed: Condvar,
+    events_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct BufferState {
+    events: VecDeque<Result<Event, EngineError>>,
+    waker: Option<Waker>,
+    /// No event comes after those that are there.
+    ended: bool,
+    /// Nobody reads any more.
+    closed: bool,
+}
+
+impl EventBuffer {
+    pub(crate) fn new(events_max: usize) -> Self {
+        let state = Mutex::new(BufferState::default());
+        Self { state, changed: Condvar::new(), events_max: events_max.max(1) }
+    }
+
+    /// Whether the next step's events may be added. One step's events always fit.
+    pub(crate) fn has_room(&self) -> bool {
+        let state = self.lock();
+        state.closed || state.events.len() < self.events_max
+    }
+
+    pub(crate) fn push(&self, event: Result<Event, EngineError>) {
+        let last = matches!(event, Err(_) | Ok(Event::Finished(_)));
+        let mut state = self.lock();
+        if state.ended {
+            return;
+        }
+        state.ended = last;
+        if !state.closed {
+            state.events.push_back(event);
+        }
+        let waker = state.waker.take();
+        drop(state);
+        self.changed.notify_all();
+        // Outside the lock: a waker is foreign code.
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn pop(&self, waker: Option<&Waker>) -> Popped {
+        let mut state = self.lock();
+        let was_full = state.events.len() >= self.events_max;
+        if let Some(event) = state.events.pop_front() {
+            return Popped::Event { event: Box::new(event), was_full };
+        }
+        if state.ended {
+            return Popped::End;
+        }
+        if let Some(waker) = waker {
+            state.waker = Some(waker.clone());
+        }
+        Popped::Empty
+    }
+
+    /// Waits for an event; none after the last. Also says whether the buffer was full.
+    pub(crate) fn pop_wait(&self) -> Option<(Result<Event, EngineError>, bool)> {
+        let mut state = self.lock();
+        while state.events.is_empty() && !state.ended {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let was_full = state.events.len() >= self.events_max;
+        state.events.pop_front().map(|event| (event, was_full))
+    }
+
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let unread = std::mem::take(&mut state.events);
+        let waker = state.waker.take();
+        drop(state);
+        drop((unread, waker));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BufferState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,33 @@
+//! Model graphs, the loop that batches sessions into steps, sessions and generations.
+
+pub mod engine;
+pub mod event;
+mod event_buffer;
+pub mod generate;
+pub mod input;
+pub mod load;
+pub mod memory_plan;
+pub mod model;
+mod model_core;
+pub mod open;
+pub mod options;
+pub mod sample_tokens;
+pub mod sampler;
+mod sequence;
+pub mod session;
+mod slot;
+pub mod snapshot;
+mod step_loop;
+
+pub use engine::Engine;
+pub use event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};
+pub use generate::{AnswerFuture, EventStream, Generation};
+pub use input::{Conversation, Input};
+pub use load::{ModelSource, OpenProgress};
+pub use memory_plan::{MemoryPlan, PlannedResidence};
+pub use model_core::ModelParts;
+pub use open::{Fitted, Model};
+pub use options::{Driver, EngineOptions, GenerateOptions, ModelOptions, Residence};
+pub use sampler::SamplingParams;
+pub use session::Session;
+pub use snapshot::SnapshotContents;

@@ -1,0 +1,400 @@
+//! Opening a model: from a path or an opened source to a runner on a device.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nestling_formats::checkpoint::Checkpoint;
+#[cfg(not(target_family = "wasm"))]
+use nestling_formats::store::MappedStore;
+use nestling_formats::store::Store;
+use nestling_formats::{GenerationDefaults, Level, ModelConfig};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::engine::Engine;
+use crate::memory_plan::{MemoryPlan, PlannedResidence};
+use crate::model::{Runner, RunnerOptions};
+use crate::model_core::ModelParts;
+use crate::open::Model;
+use crate::options::ModelOptions;
+use crate::sample_tokens::sample_tokens;
+use crate::sampler::SamplingParams;
+use nestling_core::backend::Backend;
+use nestling_core::budget::{BudgetExceeded, Purpose, Reservation};
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_core::runner::ModelRunner;
+use nestling_cpu::Cpu;
+use nestling_cpu::kernels::Kernels;
+use nestling_experts::allocation::{self, Allocation, ChooseOptions, Counting};
+use nestling_experts::dual::DualRouting;
+use nestling_experts::expert::{
+    CheckpointSource, ExpertSource, HostOptions, StoreSource, StreamOptions,
+};
+use nestling_text::{ChatTemplate, Tokenizer};
+
+/// What a model is opened from. The text that comes out of a store is the same in both forms.
+#[non_exhaustive]
+pub enum ModelSource {
+    /// A store whose weights are read into memory and verified.
+    Store(Arc<Store>),
+    /// A store whose weights are used where its file is mapped: it starts at once, and its memory
+    /// is the system's to give and take, so it does not count in the budget.
+    #[cfg(not(target_family = "wasm"))]
+    Mapped(MappedStore),
+    /// A Hugging Face checkpoint, run unquantized.
+    Checkpoint(Box<Checkpoint>),
+}
+
+impl std::fmt::Debug for ModelSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Store(store) => write!(f, "ModelSource::Store({})", store.name()),
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(mapped) => write!(f, "ModelSource::Mapped({})", mapped.store().name()),
+            Self::Checkpoint(checkpoint) => {
+                write!(f, "ModelSource::Checkpoint({})", checkpoint.directory().display())
+            }
+        }
+    }
+}
+
+impl ModelSource {
+    /// The source at a path: a store, or a checkpoint's folder.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAModel`] where there is neither; a source that is damaged.
+    pub fn at(path: impl AsRef<Path>) -> Result<Self, EngineError> {
+        let path = path.as_ref();
+        let not_a_model = |reason: &str| {
+            let (path, reason) = (path.display().to_string(), reason.to_owned());
+            EngineError::NotAModel { path, reason }
+        };
+        if !path.exists() {
+            return Err(not_a_model("there is no such file or folder"));
+        }
+        if !path.is_dir() {
+            return Ok(Self::Store(Arc::new(Store::open(path)?)));
+        }
+        if !path.join("config.json").is_file() {
+            let reason = "the folder has no config.json, so it is no Hugging Face checkpoint; give \
+                          a .nest file or a checkpoint's folder";
+            return Err(not_a_model(reason));
+        }
+        Ok(Self::Checkpoint(Box::new(Checkpoint::open(path)?)))
+    }
+
+    /// The store, if it is one.
+    fn store(&self) -> Option<&Arc<Store>> {
+        match self {
+            Self::Store(store) => Some(store),
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(mapped) => Some(mapped.store()),
+            Self::Checkpoint(_) => None,
+        }
+    }
+
+    fn asset(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        match self {
+            Self::Checkpoint(checkpoint) => Ok(checkpoint.asset(name)?),
+            _ => self.store().map_or(Ok(None), |store| Ok(store.asset(name)?)),
+        }
+    }
+
+    /// The levels of single matrices that fit a budget, where there is one.
+    fn allocate(&self, options: &ModelOptions) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let (Some(store), Some(budget)) = (self.store(), options.weight_budget) else {
+            return Ok(None);
+        };
+        let top = options.level.unwrap_or(store.level()).min(store.level());
+        let options = ChooseOptions { top, budget, counting: Counting::Memory, dense: None };
+        Ok(Some(Arc::new(allocation::choose(store.index(), &options)?)))
+    }
+
+    /// What goes where of the memory that the engine has left.
+    fn memory_plan(
+        &self,
+        engine: &Engine,
+        (options, allocation): (&ModelOptions, Option<&Allocation>),
+    ) -> Result<MemoryPlan, EngineError> {
+        match self {
+            Self::Checkpoint(checkpoint) => {
+                let bytes = checkpoint.weight_bytes();
+                Ok(MemoryPlan::resident(checkpoint.config(), options, bytes))
+            }
+            Self::Store(store) => {
+                let plan = |available| {
+                    let config = store_config(store)?;
+                    MemoryPlan::of_store(store, &config, (options, allocation), available)
+                };
+                let budget = engine.budget();
+                let available = || budget.total_bytes().map(|_| budget.available_bytes());
+                let first = plan(available());
+                if matches!(&first, Ok(plan) if plan.residence == PlannedResidence::Resident) {
+                    return first;
+                }
+                // Models that are on their way out give their memory back first.
+                engine.core.settle();
+                plan(available())
+            }
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(mapped) => {
+                Ok(MemoryPlan::resident(&store_config(mapped.store())?, options, 0))
+            }
+        }
+    }
+
+    /// Where the weights come from, and what tells them from all others.
+    fn experts(
+        self,
+        level: Option<Level>,
+        allocation: Option<Arc<Allocation>>,
+    ) -> Result<(Arc<dyn ExpertSource>, u128), EngineError> {
+        let identity = match (&self, self.store()) {
+            (_, Some(store)) => u128::from_le_bytes(store.id().0),
+            (Self::Checkpoint(checkpoint), _) => checkpoint_identity(checkpoint),
+            _ => 0,
+        };
+        let source = match self {
+            Self::Store(store) => StoreSource::owned(store, level)?,
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(mapped) => StoreSource::mapped(mapped, level)?,
+            Self::Checkpoint(checkpoint) => {
+                return Ok((Arc::new(CheckpointSource::new(*checkpoint)), identity));
+            }
+        };
+        Ok(match allocation {
+            None => (Arc::new(source), identity),
+            Some(allocation) => {
+                let identity = identity ^ allocation.hash().0;
+                (Arc::new(source.allocated(allocation)?), identity)
+            }
+        })
+    }
+}
+
+fn store_config(store: &Store) -> Result<ModelConfig, EngineError> {
+    let file = format!("{}: config.json", store.name());
+    Ok(ModelConfig::from_json(&file, &store.config_json()?)?)
+}
+
+/// Cheap to know: where the files lie and how large they are, not what is in them.
+fn checkpoint_identity(checkpoint: &Checkpoint) -> u128 {
+    let mut hash = Xxh3::new();
+    hash.update(checkpoint.directory().as_os_str().as_encoded_bytes());
+    hash.update(&checkpoint.weight_bytes().to_le_bytes());
+    hash.digest128()
+}
+
+/// How far opening a model has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OpenProgress {
+    /// Parts that are loaded: layers, and what belongs to no layer.
+    pub parts_done: usize,
+    /// Parts in all.
+    pub parts_total: usize,
+}
+
+impl Model {
+    /// Opens a store, or a checkpoint's folder, on the processor.
+    ///
+    /// `progress` hears of every layer; `cancel` stops it between two of them.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAModel`]; a source that is damaged or of a kind that is not supported;
+    /// [`EngineError::Budget`] before anything is loaded, for what the memory budget has no room
+    /// for; [`EngineError::Cancelled`].
+    pub fn open(
+        engine: &Engine,
+        path: impl AsRef<Path>,
+        options: &ModelOptions,
+        progress: &mut dyn FnMut(OpenProgress),
+        cancel: &CancelToken,
+    ) -> Result<Self, EngineError> {
+        Self::open_source(engine, ModelSource::at(path)?, options, progress, cancel)
+    }
+
+    /// Opens a source that has been opened already, on the processor.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn open_source(
+        engine: &Engine,
+        source: ModelSource,
+        options: &ModelOptions,
+        progress: &mut dyn FnMut(OpenProgress),
+        cancel: &CancelToken,
+    ) -> Result<Self, EngineError> {
+        let cpu = Cpu::with(Arc::clone(&engine.core.pool), Kernels::detect());
+        Self::open_source_on(cpu, engine, source, options, progress, cancel)
+    }
+
+    /// Opens a source that has been opened already, on any backend.
+    ///
+    /// # Errors
+    /// As [`Model::open`]; what the backend refuses.
+    pub fn open_source_on<B: Backend>(
+        backend: B,
+        engine: &Engine,
+        source: ModelSource,
+        options: &ModelOptions,
+        progress: &mut dyn FnMut(OpenProgress),
+        cancel: &CancelToken,
+    ) -> Result<Self, EngineError> {
+        let allocation = source.allocate(options)?;
+        let text = ModelText::read(&source)?;
+        let plan = source.memory_plan(engine, (options, allocation.as_deref()))?;
+        let (source, identity) = source.experts(options.level, allocation.clone())?;
+        let config = source.config().clone();
+        let reserve = |purpose, bytes| reserve(engine, purpose, bytes);
+        let reservations = vec![
+            reserve(Purpose::Weights, plan.weight_bytes)?,
+            reserve(Purpose::KeyValue, plan.kv_bytes)?,
+            reserve(Purpose::Scratch, plan.scratch_bytes)?,
+            reserve(Purpose::Program, plan.program_bytes)?,
+        ];
+        let experts = match plan.residence {
+            PlannedResidence::Resident => None,
+            PlannedResidence::Streamed => Some(reserve(Purpose::Experts, plan.expert_bytes)?),
+        };
+        let sample = sample_tokens(text.tokenizer.as_ref(), config.vocab_size)?;
+        let device = backend.name();
+        let host =
+            HostOptions { experts: options.host_experts, threads: engine.core.pool.threads() };
+        let opened = open_runner(backend, source, (options, &plan, host), progress, cancel)?;
+        let (runner, dual) = with_dual(opened, options, &sample, cancel)?;
+        let eos = &text.defaults.eos_token_ids;
+        let end_tokens = if eos.is_empty() { config.eos_token_ids.clone() } else { eos.clone() };
+        let parts = ModelParts {
+            identity: identity ^ options_identity(options, runner.as_ref(), B::PAGE_KIND),
+            device,
+            runner,
+            sampling: sampling_of(&text.defaults),
+            tokenizer: text.tokenizer,
+            chat_template: text.chat_template,
+            end_tokens,
+            context_length: plan.context_length,
+            weight_bytes: plan.weight_bytes.saturating_add(plan.expert_bytes),
+            allocation,
+            dual,
+            reservations,
+            experts,
+            plan: Some(plan),
+        };
+        Self::from_parts(engine, parts)
+    }
+}
+
+/// The model on its device.
+fn open_runner<B: Backend>(
+    backend: B,
+    source: Arc<dyn ExpertSource>,
+    (options, plan, host): (&ModelOptions, &MemoryPlan, HostOptions),
+    progress: &mut dyn FnMut(OpenProgress),
+    cancel: &CancelToken,
+) -> Result<Runner<B>, EngineError> {
+    let runner_options = RunnerOptions {
+        rows_max: plan.rows_max,
+        kv_pages: Some(plan.kv_pages),
+        states: Some(plan.states),
+        kv_dtype: options.kv_dtype,
+        activations: options.activation_mode,
+        context_max: Some(plan.context_length),
+        recorder: options.recorder.clone(),
+        streaming: match plan.residence {
+            PlannedResidence::Resident => None,
+            PlannedResidence::Streamed => Some(StreamOptions {
+                budget_bytes: plan.expert_bytes,
+                reads: options.reads.clone(),
+                prefetch: options.prefetch,
+                host,
+            }),
+        },
+        ..RunnerOptions::default()
+    };
+    let mut report = |parts_done, parts_total| progress(OpenProgress { parts_done, parts_total });
+    Runner::load(backend, source, &runner_options, cancel, &mut report)
+}
+
+/// The runner with its dual routing, where that was asked for and levels mean something.
+fn with_dual<B: Backend>(
+    mut runner: Runner<B>,
+    options: &ModelOptions,
+    sample: &[u32],
+    cancel: &CancelToken,
+) -> Result<(Box<dyn ModelRunner>, Option<DualRouting>), EngineError> {
+    if let Some(router) = &options.level_router {
+        runner.set_level_router(Arc::clone(router));
+    }
+    let Some((asked, highest)) = options.dual.zip(runner.limits().level_max) else {
+        return Ok((Box::new(runner), None));
+    };
+    let router = runner.level_router();
+    let dual = DualRouting::open(&mut runner, &*router, (asked, highest), sample, cancel)?;
+    Ok((Box::new(runner), Some(dual)))
+}
+
+/// Takes bytes from the budget; models that are on their way out give theirs back first.
+fn reserve(engine: &Engine, purpose: Purpose, bytes: u64) -> Result<Reservation, BudgetExceeded> {
+    engine.budget().reserve(purpose, bytes).or_else(|_| {
+        engine.core.settle();
+        engine.budget().reserve(purpose, bytes)
+    })
+}
+
+/// What turns text into tokens, and how its makers want it sampled.
+struct ModelText {
+    tokenizer: Option<Tokenizer>,
+    chat_template: Option<ChatTemplate>,
+    defaults: GenerationDefaults,
+}
+
+impl ModelText {
+    fn read(source: &ModelSource) -> Result<Self, EngineError> {
+        let tokenizer = match source.asset("tokenizer.json")? {
+            Some(bytes) => {
+                Some(Tokenizer::from_bytes("tokenizer.json", &bytes).map_err(EngineError::text)?)
+            }
+            None => None,
+        };
+        let config = source.asset("tokenizer_config.json")?;
+        let template = source.asset("chat_template.jinja")?;
+        let chat_template = ChatTemplate::from_files(config.as_deref(), template.as_deref())
+            .map_err(EngineError::text)?;
+        let file = "generation_config.json";
+        let defaults = match source.asset(file)? {
+            Some(bytes) => GenerationDefaults::from_json(file, &bytes)?,
+            None => GenerationDefaults::default(),
+        };
+        Ok(Self { tokenizer, chat_template, defaults })
+    }
+}
+
+fn sampling_of(defaults: &GenerationDefaults) -> SamplingParams {
+    let plain = SamplingParams::default();
+    if defaults.do_sample == Some(false) {
+        return SamplingParams::greedy();
+    }
+    SamplingParams {
+        temperature: defaults.temperature.unwrap_or(plain.temperature),
+        top_k: defaults.top_k.map_or(plain.top_k, |top_k| top_k as usize),
+        top_p: defaults.top_p.filter(|top_p| *top_p > 0.0).unwrap_or(plain.top_p),
+        min_p: defaults.min_p.unwrap_or(plain.min_p),
+        repetition_penalty: defaults.repetition_penalty.unwrap_or(plain.repetition_penalty),
+        ..plain
+    }
+}
+
+/// Options that change what lies in a page.
+fn options_identity(options: &ModelOptions, runner: &dyn ModelRunner, page_kind: u8) -> u128 {
+    let level = runner.limits().level_max.map_or(0, |level| level.bits());
+    let mode = match options.activation_mode {
+        nestling_core::weights::ActivationMode::Int8 => 0,
+        nestling_core::weights::ActivationMode::Float => 1,
+    };
+    let dtype = options.kv_dtype.bytes() as u8;
+    // The last is the version of what a page looks like.
+    let plain = u128::from(u32::from_le_bytes([level, mode, dtype, 2]));
+    let plain = plain ^ u128::from(page_kind) << 32;
+    plain ^ options.level_router.as_ref().map_or(0, |router| router.identity())
+}

@@ -1,0 +1,62 @@
+//! Biases of attention, as its products want them.
+
+use nestling_formats::{
+    AttentionBias, AttentionConfig, FloatKind, MatrixKind, ModelConfig, OutputGate,
+};
+
+use super::floats::Floats;
+use nestling_core::error::EngineError;
+
+/// The bias of each product that has one.
+pub(super) struct AttentionBiases(Vec<(MatrixKind, Vec<f32>)>);
+
+impl AttentionBiases {
+    /// Those of one layer.
+    ///
+    /// # Errors
+    /// A bias of another size.
+    pub(super) fn read(
+        config: &ModelConfig,
+        heads: &AttentionConfig,
+        floats: &Floats,
+    ) -> Result<Self, EngineError> {
+        let queries = heads.num_attention_heads * heads.head_dim;
+        let keys = heads.num_key_value_heads * heads.head_dim;
+        let mut list = Vec::new();
+        if heads.bias == AttentionBias::Absent {
+            return Ok(Self(list));
+        }
+        match heads.output_gate {
+            OutputGate::Open => {
+                let bias = floats.get(FloatKind::QueryBias, queries)?;
+                list.push((MatrixKind::Query, bias.to_vec()));
+            }
+            OutputGate::Sigmoid => {
+                let both = floats.get(FloatKind::QueryBias, 2 * queries)?;
+                let (query, gate) = both.split_at(queries);
+                list.push((MatrixKind::Query, query.to_vec()));
+                list.push((MatrixKind::QueryGate, gate.to_vec()));
+            }
+        }
+        for (kind, bias) in
+            [(MatrixKind::Key, FloatKind::KeyBias), (MatrixKind::Value, FloatKind::ValueBias)]
+        {
+            list.push((kind, floats.get(bias, keys)?.to_vec()));
+        }
+        if heads.bias == AttentionBias::All {
+            // What the layer adds is multiplied by this: here the bias, in every step the inputs of
+            // the product.
+            let multiplier = config.multipliers.residual;
+            let bias = floats.get(FloatKind::OutputBias, config.hidden_size)?;
+            let scaled = bias.iter().map(|bias| multiplier * bias).collect();
+            list.push((MatrixKind::Output, scaled));
+        }
+        Ok(Self(list))
+    }
+
+    /// That of one product.
+    pub(super) fn of(&self, kind: MatrixKind) -> Option<&[f32]> {
+        let found = self.0.iter().find(|(of, _)| *of == kind);
+        found.map(|(_, bias)| bias.as_slice())
+    }
+}

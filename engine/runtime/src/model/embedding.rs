@@ -1,0 +1,44 @@
+//! Where the rows of tokens come from.
+
+use nestling_formats::Level;
+
+use nestling_core::backend::{Backend, Encoder};
+use nestling_core::batch::StepRows;
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_experts::expert::{EmbeddedRows, EmbeddingRows};
+
+/// The token embedding, `[vocab_size, hidden_size]`.
+pub enum Embedding<B: Backend> {
+    /// On the device.
+    Held(B::Matrix),
+    /// In the store, where a step takes a few of its rows.
+    Stored(EmbeddingRows),
+}
+
+impl<B: Backend> Embedding<B> {
+    /// Puts the rows of a step's tokens into `x`, `[T, hidden_size]`.
+    pub(super) fn embed(
+        &self,
+        enc: &mut B::Encoder<'_>,
+        rows: &StepRows,
+        (read, x): (&mut EmbeddedRows, &mut B::Buffer),
+        cancel: &CancelToken,
+    ) -> Result<(), EngineError> {
+        match self {
+            Self::Held(table) => enc.embed(table, rows, x),
+            Self::Stored(table) => {
+                table.read(rows, read, cancel)?;
+                enc.write(&read.values, x)
+            }
+        }
+    }
+
+    /// Bytes that a row is read with at a level.
+    pub(super) fn row_bytes(&self, level: Level, vocab_size: usize) -> u64 {
+        match self {
+            Self::Held(table) => B::matrix_bytes(table, level) / vocab_size.max(1) as u64,
+            Self::Stored(table) => table.row_bytes(),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Float tensors of a layer, as they are uploaded.
+
+use nestling_formats::FloatKind;
+
+use nestling_core::backend::Backend;
+use nestling_core::error::EngineError;
+use nestling_experts::expert::ExpertSource;
+
+/// The float tensors of a layer.
+pub(super) struct Floats {
+    layer: Option<u32>,
+    list: Vec<(FloatKind, Vec<f32>)>,
+}
+
+impl Floats {
+    pub(super) fn read(source: &dyn ExpertSource, layer: Option<u32>) -> Result<Self, EngineError> {
+        Ok(Self { layer, list: source.floats(layer)? })
+    }
+
+    pub(super) fn get(&self, kind: FloatKind, size: usize) -> Result<&[f32], EngineError> {
+        let found = self.list.iter().find(|(found, _)| *found == kind);
+        let values = found.map_or(&[][..], |(_, values)| values);
+        if values.len() == size {
+            return Ok(values);
+        }
+        let layer = self.layer.map_or("the model".into(), |layer| format!("layer {layer}"));
+        let what = format!("{kind:?} of {layer}");
+        Err(EngineError::mismatch(what, format!("{size} values"), values.len()))
+    }
+
+    pub(super) fn upload<B: Backend>(
+        &self,
+        backend: &mut B,
+        kind: FloatKind,
+        size: usize,
+    ) -> Result<B::Floats, EngineError> {
+        backend.upload_floats(self.get(kind, size)?)
+    }
+}

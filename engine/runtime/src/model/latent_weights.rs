@@ -1,0 +1,82 @@
+//! Weights of attention to latents, out of their groups.
+
+use nestling_formats::{FloatKind, LatentConfig, MatrixKind, ModelConfig};
+
+use super::activations::latent_shapes;
+use super::floats::Floats;
+use super::mixer::{LatentWeights, latent};
+use super::rope::rope_kinds;
+use super::weights::Loader;
+use nestling_core::backend::{AttentionHeads, Backend, HeadMatrices, HeadNorm, Linear};
+use nestling_core::error::EngineError;
+use nestling_experts::expert::source::Matrices;
+
+impl<B: Backend> Loader<'_, B> {
+    pub(super) fn latent_attention(
+        &mut self,
+        config: &ModelConfig,
+        latent: &LatentConfig,
+        dense: &mut Matrices,
+        floats: &Floats,
+    ) -> Result<LatentWeights<B>, EngineError> {
+        let (hidden, heads) = (config.hidden_size, latent.num_attention_heads);
+        let (rank, values) = (latent.kv_lora_rank, latent.v_head_dim);
+        let queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
+        let mut matrix = |kind, rows, cols| {
+            let matrix = dense.take(kind, (rows, cols))?;
+            self.backend.upload_matrix(&matrix, self.activations)
+        };
+        let linear = |matrix| Linear { matrix, bias: None };
+        let heads_of = |matrix| HeadMatrices { matrix, heads };
+        let (down, query) = match latent.q_lora_rank {
+            None => (None, matrix(MatrixKind::Query, queries, hidden)?),
+            Some(rank) => {
+                let down = matrix(MatrixKind::QueryDown, rank, hidden)?;
+                (Some((linear(down), rank)), matrix(MatrixKind::QueryUp, queries, rank)?)
+            }
+        };
+        let [latent_down, key_up, value_up, output] = [
+            matrix(MatrixKind::LatentDown, latent.key_dim(), hidden)?,
+            matrix(MatrixKind::KeyUp, heads * rank, latent.qk_nope_head_dim)?,
+            matrix(MatrixKind::ValueUp, heads * values, rank)?,
+            matrix(MatrixKind::Output, hidden, heads * values)?,
+        ];
+        let query_down = match down {
+            None => None,
+            Some((down, rank)) => {
+                Some((down, floats.upload(self.backend, FloatKind::QueryLatentNorm, rank)?))
+            }
+        };
+        let norm = floats.upload(self.backend, FloatKind::LatentNorm, rank)?;
+        let shape = latent::shape(latent);
+        Ok(LatentWeights {
+            query_down,
+            query: linear(query),
+            latent: linear(latent_down),
+            key_up: heads_of(key_up),
+            value_up: heads_of(value_up),
+            heads: latent_heads(latent, norm),
+            output: linear(output),
+            rope: rope_kinds(config).iter().position(|rope| *rope == latent.rope).unwrap_or(0),
+            buffers: latent_shapes(config).iter().position(|s| *s == shape).unwrap_or(0),
+        })
+    }
+}
+
+/// All query heads and the one key.
+fn latent_heads<B: Backend>(latent: &LatentConfig, norm: B::Floats) -> AttentionHeads<B> {
+    AttentionHeads {
+        num_attention_heads: latent.num_attention_heads,
+        num_key_value_heads: 1,
+        head_dim: latent.key_dim(),
+        scale: latent.scale,
+        rope_first: latent.kv_lora_rank,
+        rope_pairs: latent.rope_pairs,
+        eps: latent.norm_eps,
+        query_norm: HeadNorm::Absent,
+        key_norm: HeadNorm::PerHead(norm),
+        value_norm: None,
+        sliding_window: None,
+        sinks: None,
+    }
+}

@@ -1,0 +1,110 @@
+//! Attention: x += Wo · gate(attend(rope(norm(Wqkv · x)))).
+
+use nestling_formats::{AttentionConfig, MatrixKind};
+
+use super::{Mixing, Watch, no_buffers};
+use nestling_core::backend::{AttentionHeads, Backend, Encoder, Linear};
+use nestling_core::error::EngineError;
+
+/// Weights of one layer's attention.
+pub struct AttentionWeights<B: Backend> {
+    /// Queries, keys, values.
+    pub qkv: [Linear<B>; 3],
+    /// What the heads give is multiplied by the sigmoid of this product, where there is one.
+    pub gate: Option<Linear<B>>,
+    /// Shapes and norms of the heads.
+    pub heads: AttentionHeads<B>,
+    /// `[hidden_size, num_attention_heads * head_dim]`.
+    pub output: Linear<B>,
+    /// Which angles turn the heads.
+    pub rope: usize,
+    /// Which buffers fit the heads.
+    pub buffers: usize,
+}
+
+/// Buffers of layers whose heads have one shape. T = rows of the step.
+pub struct AttentionBuffers<B: Backend> {
+    /// Queries, keys and values side by side.
+    pub qkv: B::Buffer, // [T, (H + 2 G) * head_dim]
+    /// Keys and values of the last layer, where only some rows want logits.
+    pub keys_values: B::Buffer, // [T, 2 G * head_dim]
+    /// Queries of those rows.
+    pub queries: B::Buffer, // [rows with logits, H * head_dim]
+    /// What the heads gathered.
+    pub attended: B::Buffer, // [T, H * head_dim]
+    /// What that is multiplied by, before its sigmoid.
+    pub gate: B::Buffer, // [T, H * head_dim]
+}
+
+/// Heads, key heads and width: what buffers depend on.
+pub type AttentionShape = (usize, usize, usize);
+
+/// The shape of a layer's heads.
+pub fn shape(config: &AttentionConfig) -> AttentionShape {
+    (config.num_attention_heads, config.num_key_value_heads, config.head_dim)
+}
+
+impl<B: Backend> AttentionBuffers<B> {
+    /// Buffers for steps of up to `rows_max` rows.
+    pub fn new(
+        backend: &mut B,
+        (h, g, d): AttentionShape,
+        rows_max: usize,
+    ) -> Result<Self, EngineError> {
+        Ok(Self {
+            qkv: backend.buffer(rows_max, (h + 2 * g) * d)?,
+            keys_values: backend.buffer(rows_max, 2 * g * d)?,
+            queries: backend.buffer(rows_max, h * d)?,
+            attended: backend.buffer(rows_max, h * d)?,
+            gate: backend.buffer(rows_max, h * d)?,
+        })
+    }
+}
+
+pub(super) fn mix<B: Backend>(
+    enc: &mut B::Encoder<'_>,
+    w: &AttentionWeights<B>,
+    mixing: Mixing<'_, B>,
+    watch: &mut impl Watch<B>,
+) -> Result<(), EngineError> {
+    let Mixing { rows, tail, act, memory, ending } = mixing;
+    let kv = memory.pages()?;
+    watch.inputs(enc, MatrixKind::Query, &act.normed)?;
+    if let Some(tail) = tail {
+        // Keys and values of all rows; all else serves the rows with logits alone.
+        let buffers = act.attention.get_mut(w.buffers).ok_or_else(no_buffers)?;
+        let rope = act.ropes.get(w.rope).ok_or_else(no_buffers)?;
+        let keys_values = &mut buffers.keys_values;
+        enc.matmul(&w.qkv[1..], &rows.dense_levels, &act.normed, keys_values)?;
+        enc.rope_store(&w.heads, rows, rope, keys_values, kv)?;
+        if tail.is_empty() {
+            return Ok(());
+        }
+        rows.keep(tail);
+        act.keep(enc, tail)?;
+    }
+    let buffers = act.attention.get_mut(w.buffers).ok_or_else(no_buffers)?;
+    let rope = act.ropes.get(w.rope).ok_or_else(no_buffers)?;
+    let queries = match tail {
+        None => {
+            enc.matmul(&w.qkv, &rows.dense_levels, &act.normed, &mut buffers.qkv)?;
+            enc.rope_store(&w.heads, rows, rope, &mut buffers.qkv, kv)?;
+            &buffers.qkv
+        }
+        Some(_) => {
+            enc.matmul(&w.qkv[..1], &rows.dense_levels, &act.normed, &mut buffers.queries)?;
+            enc.rope_queries(&w.heads, rows, rope, &mut buffers.queries)?;
+            &buffers.queries
+        }
+    };
+    let attended = &mut buffers.attended;
+    enc.attend(&w.heads, rows, queries, kv, attended)?;
+    if let Some(gate) = &w.gate {
+        let gates = &mut buffers.gate;
+        enc.matmul(std::slice::from_ref(gate), &rows.dense_levels, &act.normed, gates)?;
+        enc.gate(gates, attended)?;
+    }
+    watch.inputs(enc, MatrixKind::Output, attended)?;
+    let output = (&w.output, &rows.dense_levels[..]);
+    ending.add(enc, output, attended, (&mut act.branch, &mut act.x))
+}

@@ -1,0 +1,150 @@
+//! Attention to latents, as in DeepSeek-V2 (arXiv 2405.04434, section 2.1): pages hold the normed
+//! latent and the rotated shared key of each position, and nothing of the heads. What would turn
+//! latents into keys is multiplied with the queries instead, and what would turn them into values
+//! with what was attended.
+
+use nestling_formats::{LatentConfig, MatrixKind};
+
+use super::{Mixing, Watch, no_buffers};
+use nestling_core::backend::{AttentionHeads, Backend, Encoder, HeadMatrices, Linear};
+use nestling_core::batch::StepRows;
+use nestling_core::error::EngineError;
+
+/// Weights of one layer's attention to latents.
+pub struct LatentWeights<B: Backend> {
+    /// Hidden state to the latent of queries, and its norm; none where queries have no latent.
+    pub query_down: Option<(Linear<B>, B::Floats)>,
+    /// To queries: H heads of `qk_nope_head_dim + qk_rope_head_dim`.
+    pub query: Linear<B>,
+    /// Hidden state to latent and shared key, `[kv_lora_rank + qk_rope_head_dim, hidden_size]`.
+    pub latent: Linear<B>,
+    /// The part of queries that is not rotated to the space of latents.
+    pub key_up: HeadMatrices<B>,
+    /// Attended latents to values.
+    pub value_up: HeadMatrices<B>,
+    /// H queries for one key, which begins with the latent.
+    pub heads: AttentionHeads<B>,
+    /// `[hidden_size, H * v_head_dim]`.
+    pub output: Linear<B>,
+    /// Which angles turn the heads.
+    pub rope: usize,
+    /// Which buffers fit.
+    pub buffers: usize,
+}
+
+impl<B: Backend> LatentWeights<B> {
+    /// All matrices.
+    pub fn matrices(&self) -> impl Iterator<Item = &B::Matrix> {
+        let query_down = self.query_down.iter().map(|(linear, _)| &linear.matrix);
+        let linears = [&self.query, &self.latent, &self.output].map(|linear| &linear.matrix);
+        let heads = [&self.key_up, &self.value_up].map(|heads| &heads.matrix);
+        query_down.chain(linears).chain(heads)
+    }
+}
+
+/// Buffers of layers of one shape. T = rows of the step, H = heads.
+pub struct LatentBuffers<B: Backend> {
+    /// Latents of queries, and those normed.
+    pub query_latents: [B::Buffer; 2], // [T, q_lora_rank]
+    /// Queries.
+    pub queries: B::Buffer, // [T, H * (qk_nope_head_dim + qk_rope_head_dim)]
+    /// Latent and shared key.
+    pub latents: B::Buffer, // [T, kv_lora_rank + qk_rope_head_dim]
+    /// Queries for latents.
+    pub absorbed: B::Buffer, // [T, H * (kv_lora_rank + qk_rope_head_dim)]
+    /// What the heads gathered.
+    pub attended: B::Buffer, // [T, H * kv_lora_rank]
+    /// Its values.
+    pub values: B::Buffer, // [T, H * v_head_dim]
+}
+
+/// Columns of the buffers, in their order.
+pub type LatentShape = [usize; 6];
+
+/// The buffers that a layer needs.
+pub fn shape(config: &LatentConfig) -> LatentShape {
+    let (heads, key) = (config.num_attention_heads, config.key_dim());
+    [
+        config.q_lora_rank.unwrap_or(0),
+        heads * (config.qk_nope_head_dim + config.qk_rope_head_dim),
+        key,
+        heads * key,
+        heads * config.kv_lora_rank,
+        heads * config.v_head_dim,
+    ]
+}
+
+impl<B: Backend> LatentBuffers<B> {
+    /// Buffers for steps of up to `rows_max` rows.
+    pub fn new(
+        backend: &mut B,
+        [query_latents, queries, latents, absorbed, attended, values]: LatentShape,
+        rows_max: usize,
+    ) -> Result<Self, EngineError> {
+        let mut buffer = |cols| backend.buffer(rows_max, cols);
+        Ok(Self {
+            query_latents: [buffer(query_latents)?, buffer(query_latents)?],
+            queries: buffer(queries)?,
+            latents: buffer(latents)?,
+            absorbed: buffer(absorbed)?,
+            attended: buffer(attended)?,
+            values: buffer(values)?,
+        })
+    }
+}
+
+pub(super) fn mix<B: Backend>(
+    enc: &mut B::Encoder<'_>,
+    w: &LatentWeights<B>,
+    mixing: Mixing<'_, B>,
+    watch: &mut impl Watch<B>,
+) -> Result<(), EngineError> {
+    let Mixing { rows, tail, act, memory, ending } = mixing;
+    let kv = memory.pages()?;
+    watch.inputs(enc, MatrixKind::Query, &act.normed)?;
+    let buffers = act.latent.get_mut(w.buffers).ok_or_else(no_buffers)?;
+    let rope = act.ropes.get(w.rope).ok_or_else(no_buffers)?;
+    let latent = std::slice::from_ref(&w.latent);
+    enc.matmul(latent, &rows.dense_levels, &act.normed, &mut buffers.latents)?;
+    enc.rope_store(&w.heads, rows, rope, &mut buffers.latents, kv)?;
+    if let Some(tail) = tail {
+        // All else serves the rows with logits alone.
+        if tail.is_empty() {
+            return Ok(());
+        }
+        rows.keep(tail);
+        act.keep(enc, tail)?;
+    }
+    let buffers = act.latent.get_mut(w.buffers).ok_or_else(no_buffers)?;
+    let rope = act.ropes.get(w.rope).ok_or_else(no_buffers)?;
+    queries((enc, w), rows, &act.normed, buffers, watch)?;
+    let LatentBuffers { queries, absorbed, attended, values, .. } = buffers;
+    watch.head_inputs(enc, MatrixKind::KeyUp, (queries, &w.key_up))?;
+    enc.matmul_heads(&w.key_up, &rows.dense_levels, queries, absorbed)?;
+    enc.rope_queries(&w.heads, rows, rope, absorbed)?;
+    enc.attend(&w.heads, rows, absorbed, kv, attended)?;
+    watch.head_inputs(enc, MatrixKind::ValueUp, (attended, &w.value_up))?;
+    enc.matmul_heads(&w.value_up, &rows.dense_levels, attended, values)?;
+    watch.inputs(enc, MatrixKind::Output, values)?;
+    let output = (&w.output, &rows.dense_levels[..]);
+    ending.add(enc, output, values, (&mut act.branch, &mut act.x))
+}
+
+/// Queries of the rows, by way of their latent where they have one.
+fn queries<B: Backend>(
+    (enc, w): (&mut B::Encoder<'_>, &LatentWeights<B>),
+    rows: &StepRows,
+    normed: &B::Buffer,
+    buffers: &mut LatentBuffers<B>,
+    watch: &mut impl Watch<B>,
+) -> Result<(), EngineError> {
+    let (levels, query) = (&rows.dense_levels, std::slice::from_ref(&w.query));
+    let Some((down, norm)) = &w.query_down else {
+        return enc.matmul(query, levels, normed, &mut buffers.queries);
+    };
+    let [latents, normed_latents] = &mut buffers.query_latents;
+    enc.matmul(std::slice::from_ref(down), levels, normed, latents)?;
+    enc.rms_norm(latents, norm, w.heads.eps, normed_latents)?;
+    watch.inputs(enc, MatrixKind::QueryUp, normed_latents)?;
+    enc.matmul(query, levels, normed_latents, &mut buffers.queries)
+}

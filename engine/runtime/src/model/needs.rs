@@ -1,0 +1,63 @@
+//! What a source's model takes of a device.
+
+use nestling_formats::store::{Encoding, Group, GroupId, Index};
+use nestling_formats::{Level, Plane};
+
+use nestling_core::backend::ModelNeeds;
+use nestling_core::float_bytes;
+use nestling_core::weights::ActivationMode;
+use nestling_experts::expert::{ExpertSource, rows_that_stay};
+
+/// What a source's model needs. Its experts are uploaded before the first step, or `streamed`, with
+/// what their matrices take activations as.
+pub(super) fn model_needs(
+    source: &dyn ExpertSource,
+    streamed: Option<ActivationMode>,
+    rows_max: usize,
+) -> ModelNeeds<'_> {
+    let config = source.config();
+    let mut needs =
+        ModelNeeds { config, rows_max, weight_bytes: 0, weights: 0, experts: Vec::new() };
+    let Some(store) = source.store() else { return needs };
+    let level = source.level_max().unwrap_or(store.level());
+    let index = store.index();
+    let is_stored = streamed.is_some() && rows_that_stay(index).is_some();
+    for group in index.groups() {
+        let (times, level) = match &group.id {
+            GroupId::Asset { .. } => continue,
+            GroupId::Expert(_) if streamed.is_some() => continue,
+            GroupId::Embedding if is_stored => continue,
+            // A store without a head has the embedding for one.
+            GroupId::Embedding if index.group(&GroupId::Head).is_none() => (2, level),
+            // An allocation may choose less than the highest level.
+            GroupId::Expert(id) => (1, planes_level(source.planes_of(*id, level), level)),
+            _ => (1, level),
+        };
+        needs.weight_bytes += times * group_bytes(index, group, level);
+        needs.weights += group.matrices.len() + group.tensors.len();
+    }
+    if let Some(activations) = streamed {
+        let shape = |layer| source.expert_shape(layer, activations).ok().flatten();
+        needs.experts = (0..config.layers.len()).map(shape).collect();
+    }
+    needs
+}
+
+/// The level that so many planes make, no more than another.
+fn planes_level(planes: usize, most: Level) -> Level {
+    Level::ALL.get(planes.saturating_sub(1)).copied().unwrap_or(most).min(most)
+}
+
+/// Bytes of a group at a level, floats as they are loaded, with the codecs of its matrices.
+fn group_bytes(index: &Index, group: &Group, level: Level) -> u64 {
+    let planes = Plane::ALL.into_iter().take(index.planes_at(group, level).unwrap_or(0));
+    let extents = planes.filter_map(|plane| index.extent(group, plane));
+    let codec = |encoding: &Encoding| match encoding {
+        Encoding::Nested { codec, .. } => index.codecs().get(*codec as usize),
+        _ => None,
+    };
+    let codecs = group.matrices.iter().filter_map(|matrix| codec(&matrix.encoding));
+    extents.map(|extent| extent.length).sum::<u64>()
+        + codecs.map(|codec| codec.bytes as u64).sum::<u64>()
+        + float_bytes::widened(group)
+}

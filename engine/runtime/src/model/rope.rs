@@ -1,0 +1,126 @@
+//! Angles of positions.
+
+use nestling_formats::{ModelConfig, RopeConfig, RopeScaling, YarnScaling};
+
+use nestling_core::batch::StepRows;
+
+/// Rotary angles of one kind. Frequencies and angles are rounded to f32, as in the code that models
+/// are trained with; cosine and sine are then exact but for their last rounding.
+#[derive(Debug)]
+pub struct RopeAngles {
+    frequencies: Vec<f32>, // [dims / 2]
+    /// What cosines and sines are multiplied by.
+    factor: f32,
+}
+
+impl RopeAngles {
+    /// Frequencies of these options.
+    pub fn new(rope: &RopeConfig) -> Self {
+        let wavelength = |i: usize| {
+            let exponent = (2 * i) as f32 / rope.dims as f32;
+            libm::pow(rope.theta, f64::from(exponent)) as f32
+        };
+        let wavelengths: Vec<f32> = (0..rope.dims / 2).map(wavelength).collect();
+        match &rope.scaling {
+            RopeScaling::None => {
+                Self { frequencies: wavelengths.iter().map(|w| 1.0 / w).collect(), factor: 1.0 }
+            }
+            RopeScaling::Proportional { pairs } => {
+                let turned = wavelengths.iter().take(*pairs).map(|w| 1.0 / w);
+                // The others have no angle at any position.
+                let still = std::iter::repeat_n(0.0, wavelengths.len().saturating_sub(*pairs));
+                Self { frequencies: turned.chain(still).collect(), factor: 1.0 }
+            }
+            RopeScaling::Yarn(yarn) => {
+                let kept = kept_shares(rope, yarn);
+                let mixed = |(wavelength, kept): (&f32, f32)| {
+                    let slow = 1.0 / (yarn.factor as f32 * wavelength);
+                    slow * (1.0 - kept) + 1.0 / wavelength * kept
+                };
+                let frequencies = wavelengths.iter().zip(kept).map(mixed).collect();
+                Self { frequencies, factor: yarn.attention_factor as f32 }
+            }
+        }
+    }
+
+    /// Cosines and sines of each row's position, `[T, dims]`, in place of what `angles` held.
+    pub fn fill(&self, rows: &StepRows, angles: &mut Vec<f32>) {
+        angles.clear();
+        for &position in &rows.positions {
+            let angle = |frequency: &f32| f64::from(position as f32 * frequency);
+            let cos = |frequency| libm::cos(angle(frequency)) as f32 * self.factor;
+            let sin = |frequency| libm::sin(angle(frequency)) as f32 * self.factor;
+            angles.extend(self.frequencies.iter().map(cos));
+            angles.extend(self.frequencies.iter().map(sin));
+        }
+    }
+}
+
+/// How much of each frequency YaRN keeps: 1 above the fast border, 0 below the slow one.
+fn kept_shares(rope: &RopeConfig, yarn: &YarnScaling) -> impl Iterator<Item = f32> + use<> {
+    // The pair that turns so often within the positions of the first training.
+    let border = |turns: f64| {
+        let positions = yarn.original_max_position_embeddings as f64;
+        let per_turn = positions / (turns * 2.0 * std::f64::consts::PI);
+        rope.dims as f64 * libm::log(per_turn) / (2.0 * libm::log(rope.theta))
+    };
+    let (mut low, mut high) = (border(yarn.beta_fast), border(yarn.beta_slow));
+    if yarn.truncate {
+        (low, high) = (low.floor(), high.ceil());
+    }
+    (low, high) = (low.max(0.0), high.min(rope.dims as f64 - 1.0));
+    if low == high {
+        high += 0.001;
+    }
+    let (low, span) = (low as f32, (high - low) as f32);
+    (0..rope.dims / 2).map(move |pair| 1.0 - ((pair as f32 - low) / span).clamp(0.0, 1.0))
+}
+
+/// The kinds of angles that the layers of a model use.
+pub fn rope_kinds(config: &ModelConfig) -> Vec<RopeConfig> {
+    config.distinct(|layer| layer.mixer.rope().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn yarn(theta: f64, dims: usize, yarn: YarnScaling) -> RopeAngles {
+        RopeAngles::new(&RopeConfig { theta, dims, scaling: RopeScaling::Yarn(yarn) })
+    }
+
+    fn check(angles: &RopeAngles, expected: &[(usize, f32)]) {
+        for (pair, frequency) in expected {
+            let found = angles.frequencies[*pair];
+            assert!((found / frequency - 1.0).abs() < 3e-7, "{pair}: {found} {frequency}");
+        }
+    }
+
+    /// The numbers are `ROPE_INIT_FUNCTIONS["yarn"]` of transformers 5.23 for gpt-oss-120b,
+    /// DeepSeek-V2-Lite, and a short one with whole borders.
+    #[test]
+    fn yarn_has_the_frequencies_of_transformers() {
+        let mut scaling = YarnScaling {
+            factor: 32.0,
+            original_max_position_embeddings: 4096,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate: false,
+            attention_factor: 1.25,
+            mscale_all_dim: 0.0,
+        };
+        assert!((scaling.mscale(1.0) - 1.3465735902799727).abs() < 1e-12);
+        let angles = yarn(150_000.0, 64, scaling);
+        assert_eq!((angles.factor, angles.frequencies.len()), (1.25, 32));
+        check(&angles, &[(0, 1.0), (1, 0.689_044_3), (8, 0.050_813_27), (9, 0.031_705_696)]);
+        check(&angles, &[(17, 0.000_129_318_7), (31, 3.0235114e-7)]);
+        (scaling.factor, scaling.truncate) = (40.0, true);
+        let angles = yarn(10_000.0, 64, scaling);
+        check(&angles, &[(10, 0.056_234_13), (11, 0.039_006_926), (22, 0.00017782794)]);
+        check(&angles, &[(23, 3.3338034e-5), (31, 3.3338035e-6)]);
+        (scaling.factor, scaling.original_max_position_embeddings) = (4.0, 64);
+        let angles = yarn(150_000.0, 16, scaling);
+        assert!((scaling.mscale(1.0) / scaling.mscale(0.5) - 1.0648216253695715).abs() < 1e-12);
+        check(&angles, &[(1, 0.14088625), (2, 0.012703318), (7, 7.3936717e-6)]);
+    }
+}

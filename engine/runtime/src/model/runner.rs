@@ -1,0 +1,438 @@
+//! A model on one device, with the pages of its sequences.
+
+use std::sync::Arc;
+
+use nestling_formats::{FeedForward, ModelConfig, TokenMixer};
+
+use super::activations::Activations;
+use super::forward::{Step, forward};
+use super::memory::{LayerMemory, MemoryShape};
+use super::needs::model_needs;
+use super::rope::{RopeAngles, rope_kinds};
+use super::weights::{Loader, Progress, Weights};
+use nestling_core::backend::Backend;
+use nestling_core::batch::{Batch, StepRows};
+use nestling_core::cancel::CancelToken;
+use nestling_core::driver::block_on;
+use nestling_core::error::EngineError;
+use nestling_core::kv_cache::{KvDtype, KvShape, PageId, pages_for};
+use nestling_core::recurrent::{STATES_PER_SEQUENCE, StateId, StateShape};
+use nestling_core::routing_trace::TraceStep;
+use nestling_core::runner::{
+    ModelRunner, PromptSteps, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
+};
+use nestling_core::weights::ActivationMode;
+use nestling_experts::dual::{LevelRouter, ThresholdRule};
+use nestling_experts::expert::{
+    EmbeddedRows, ExpertCache, ExpertMemory, ExpertSource, RequestScratch, RoutingRecorder,
+    StreamOptions,
+};
+use nestling_experts::record::{Recorder, StepRecord};
+
+/// How a model is held.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunnerOptions {
+    /// Most rows of one step: bounds the scratch memory.
+    pub rows_max: usize,
+    /// Pages of keys and values; none for as many as one full context needs.
+    pub kv_pages: Option<usize>,
+    /// States of the pool of recurrent states; none for as many as one session needs. Only looked at
+    /// by models that have recurrent layers.
+    pub states: Option<usize>,
+    /// How keys and values are held.
+    pub kv_dtype: KvDtype,
+    /// How nested matrices are multiplied.
+    pub activations: ActivationMode,
+    /// Threads that read weights while a model is loaded.
+    pub load_threads: usize,
+    /// Positions that a sequence may have; none for what the model was trained with.
+    pub context_max: Option<usize>,
+    /// How experts are streamed; none where all of them are loaded with the model.
+    pub streaming: Option<StreamOptions>,
+    /// Who hears of what the model does.
+    pub recorder: Option<Arc<Recorder>>,
+}
+
+impl Default for RunnerOptions {
+    fn default() -> Self {
+        Self {
+            rows_max: 512,
+            kv_pages: None,
+            states: None,
+            kv_dtype: KvDtype::default(),
+            activations: ActivationMode::default(),
+            load_threads: std::thread::available_parallelism().map_or(1, usize::from),
+            context_max: None,
+            streaming: None,
+            recorder: None,
+        }
+    }
+}
+
+/// A model on a device.
+pub struct Runner<B: Backend> {
+    backend: B,
+    source: Arc<dyn ExpertSource>,
+    weights: Weights<B>,
+    experts: ExpertCache<B>,
+    activations: Activations<B>,
+    memory: Vec<LayerMemory<B>>, // [layers]
+    /// Bytes of a page in each layer.
+    page_bytes: Vec<usize>,
+    angles: Vec<RopeAngles>,
+    limits: RunnerLimits,
+    scratch: StepScratch<B>,
+    recorder: Option<Arc<Recorder>>,
+    /// The routing of the next step, where it is not the routers'.
+    replayed: Option<TraceStep>,
+}
+
+/// Memory of the host that steps reuse.
+struct StepScratch<B: Backend> {
+    rows: StepRows,
+    logit_rows: Vec<u32>,
+    angles: Vec<Vec<f32>>, // [kinds of angles][T, dims]
+    requests: RequestScratch<B>,
+    predictions: RequestScratch<B>,
+    embedded: EmbeddedRows,
+    /// What was given back.
+    output: StepOutput,
+}
+
+impl<B: Backend> Default for StepScratch<B> {
+    fn default() -> Self {
+        Self {
+            rows: StepRows::default(),
+            logit_rows: Vec::new(),
+            angles: Vec::new(),
+            requests: RequestScratch::default(),
+            predictions: RequestScratch::default(),
+            embedded: EmbeddedRows::default(),
+            output: StepOutput::default(),
+        }
+    }
+}
+
+impl<B: Backend> Runner<B> {
+    /// Loads a model. `cancel` is looked at once per expert; `progress` hears of every layer.
+    ///
+    /// # Errors
+    /// [`EngineError::Cancelled`]; [`EngineError::Limit`] for a model that the device cannot hold;
+    /// weights that are missing, damaged or cannot be read.
+    pub fn load(
+        mut backend: B,
+        source: Arc<dyn ExpertSource>,
+        options: &RunnerOptions,
+        cancel: &CancelToken,
+        progress: Progress<'_>,
+    ) -> Result<Self, EngineError> {
+        let config = source.config();
+        let rows_max = options.rows_max.clamp(1, backend.limits().rows_max.max(1));
+        check_limits(config, &backend)?;
+        let context_max = options.context_max.unwrap_or(config.max_position_embeddings);
+        let pages = options.kv_pages.unwrap_or(pages_for(context_max));
+        let state_bytes = StateShape::model_state_bytes(config);
+        let states = match state_bytes {
+            0 => 0,
+            _ => options.states.unwrap_or(STATES_PER_SEQUENCE),
+        };
+        let limits = RunnerLimits {
+            vocab_size: config.vocab_size,
+            context_max,
+            rows_max,
+            pages,
+            page_bytes: KvShape::model_page_bytes(config, options.kv_dtype),
+            states,
+            state_bytes,
+            level_max: source.level_max(),
+            prompt_steps: match options.streaming {
+                None => PromptSteps::Timed,
+                Some(_) => PromptSteps::Long,
+            },
+        };
+        let shapes = config.layers.iter();
+        let shapes = shapes.map(|layer| KvShape::of_layer(layer, options.kv_dtype, pages));
+        let page_bytes = shapes.flatten().map(|shape| shape.page_bytes()).collect();
+        let activations = Activations::new(&mut backend, config, rows_max)?;
+        let angles = rope_kinds(config).iter().map(RopeAngles::new).collect();
+        let shape = MemoryShape { kv_dtype: options.kv_dtype, pages, states };
+        let memory = LayerMemory::of_model(&mut backend, config, shape)?;
+        let streamed = options.streaming.as_ref().map(|_| options.activations);
+        backend.prepare(&model_needs(&*source, streamed, rows_max))?;
+        let loader = Loader {
+            backend: &mut backend,
+            source: &*source,
+            activations: options.activations,
+            threads: options.load_threads,
+        };
+        let (weights, mut experts) = match &options.streaming {
+            None => loader.load(cancel, progress)?,
+            Some(streaming) => {
+                let weights = loader.load_dense(&streaming.reads, cancel, progress)?;
+                let from = Arc::clone(&source);
+                (weights, ExpertCache::streamed(from, options.activations, streaming)?)
+            }
+        };
+        experts.leave_to_device(&mut backend)?;
+        let sensitivities = Arc::new(source.sensitivities());
+        experts.set_level_router(Arc::new(ThresholdRule::new(sensitivities)));
+        let recorder = options.recorder.clone();
+        experts.set_recorder(recorder.clone());
+        let scratch = StepScratch::default();
+        Ok(Self {
+            backend,
+            source,
+            weights,
+            experts,
+            activations,
+            memory,
+            page_bytes,
+            angles,
+            limits,
+            scratch,
+            recorder,
+            replayed: None,
+        })
+    }
+
+    /// The next step computes with this routing, in place of what its routers choose: to compare
+    /// devices, of which each may round a near tie to another side.
+    pub fn replay(&mut self, routing: TraceStep) {
+        self.replayed = Some(routing);
+    }
+
+    /// What decides levels under dual routing.
+    pub fn level_router(&self) -> Arc<dyn LevelRouter> {
+        self.experts.level_router()
+    }
+
+    /// Levels under dual routing are decided by this from now on. It belongs to the identity of the
+    /// model: what was computed with another is worth nothing.
+    pub fn set_level_router(&mut self, levels: Arc<dyn LevelRouter>) {
+        self.experts.set_level_router(levels);
+    }
+
+    async fn run(
+        &mut self,
+        batch: &Batch,
+        cancel: &CancelToken,
+    ) -> Result<StepOutput, EngineError> {
+        self.check(batch)?;
+        let vocab_size = self.limits.vocab_size;
+        if batch.rows.is_empty() {
+            return Ok(StepOutput { vocab_size, ..StepOutput::default() });
+        }
+        let StepScratch {
+            rows,
+            logit_rows,
+            angles,
+            requests,
+            predictions,
+            embedded,
+            output: spare,
+        } = &mut self.scratch;
+        rows.fill(batch);
+        logit_rows.clear();
+        let wanted = (0..).zip(&batch.rows).filter(|(_, row)| row.wants_logits);
+        logit_rows.extend(wanted.map(|(index, _)| index));
+        angles.resize_with(self.angles.len(), Vec::new);
+        self.angles.iter().zip(&mut *angles).for_each(|(kind, angles)| kind.fill(rows, angles));
+        let mut stats =
+            StepStats { rows: rows.len(), logit_rows: logit_rows.len(), ..StepStats::default() };
+        stats.weight_bytes = self.weights.step_bytes(rows, logit_rows.len(), vocab_size);
+        let mut output = std::mem::take(spare);
+        output.logits.clear();
+        output.best.clear();
+        output.vocab_size = vocab_size;
+        let replayed = self.replayed.take();
+        let start_ns = self.recorder.as_ref().map(|recorder| recorder.now_ns());
+        self.experts.begin_step();
+        let step = Step {
+            rows,
+            logit_rows,
+            angles,
+            act: &mut self.activations,
+            requests,
+            predictions,
+            embedded,
+            memory: &mut self.memory,
+            replayed: replayed.as_ref(),
+            cancel,
+            stats: &mut stats,
+            wanted: batch.wanted,
+            output: &mut output,
+        };
+        let model = (&self.weights, &mut self.experts, self.source.config().rms_norm_eps);
+        let computed = forward(model, self.backend.encoder(), step).await;
+        stats.streaming = self.experts.take_stats();
+        stats.device = self.backend.take_counters();
+        if let (Some(recorder), Some(start_ns)) = (&self.recorder, start_ns) {
+            let (rows, end_ns) = (batch.rows.len(), recorder.now_ns());
+            recorder.add_step(StepRecord { rows, start_ns, end_ns, streaming: stats.streaming });
+        }
+        computed?;
+        output.stats = stats;
+        output.failures = failures(batch, &output);
+        Ok(output)
+    }
+
+    fn check(&self, batch: &Batch) -> Result<(), EngineError> {
+        let limits = &self.limits;
+        if batch.rows.len() > limits.rows_max {
+            let (limit, found) = (limits.rows_max as u64, batch.rows.len() as u64);
+            return Err(EngineError::Limit { what: "rows of a step", limit, found });
+        }
+        batch.check(limits.vocab_size, limits.context_max)?;
+        let asked = batch.rows.iter().map(|row| row.levels.level_max()).max();
+        match (asked, limits.level_max) {
+            (Some(asked), Some(held)) if asked > held => {
+                Err(EngineError::LevelMissing { asked: asked.bits(), held: held.bits() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_limits<B: Backend>(config: &ModelConfig, backend: &B) -> Result<(), EngineError> {
+    let limits = backend.limits();
+    let mut found = Vec::new();
+    for layer in &config.layers {
+        let head_dim = match &layer.mixer {
+            TokenMixer::Attention(attention) => attention.head_dim,
+            TokenMixer::Latent(latent) => latent.key_dim(),
+            TokenMixer::DeltaNet(shape) => shape.key_head_dim.max(shape.value_head_dim),
+        };
+        found.push(("head_dim", limits.head_dim_max, head_dim));
+        if let FeedForward::Moe { num_experts, num_experts_per_tok, .. } = layer.feed_forward {
+            let per_token = limits.num_experts_per_tok_max;
+            found.push(("num_experts", limits.num_experts_max, num_experts));
+            found.push(("num_experts_per_tok", per_token, num_experts_per_tok));
+        }
+    }
+    match found.into_iter().find(|(_, limit, found)| found > limit) {
+        Some((what, limit, found)) => {
+            Err(EngineError::Limit { what, limit: limit as u64, found: found as u64 })
+        }
+        None => Ok(()),
+    }
+}
+
+/// The sequences with a logit that is not finite. A NaN anywhere in a sequence's past reaches its
+/// logits, since no operation hides one.
+fn failures(batch: &Batch, output: &StepOutput) -> Vec<SequenceFailure> {
+    let mut failures: Vec<SequenceFailure> = Vec::new();
+    let rows = batch.rows.iter().filter(|row| row.wants_logits);
+    let logits = output.logits.chunks_exact(output.vocab_size.max(1));
+    let are_finite = logits.map(|logits| logits.iter().all(|logit| logit.is_finite()));
+    let are_finite = are_finite.chain(output.best.iter().map(Option::is_some));
+    for (row, is_finite) in rows.zip(are_finite) {
+        let sequence = row.sequence as usize;
+        let known = failures.iter().any(|failure| failure.sequence == sequence);
+        if !known && !is_finite {
+            let error = EngineError::NotFinite { sequence, position: row.position };
+            failures.push(SequenceFailure { sequence, error });
+        }
+    }
+    failures
+}
+
+impl<B: Backend> ModelRunner for Runner<B> {
+    fn config(&self) -> &ModelConfig {
+        self.source.config()
+    }
+
+    fn limits(&self) -> RunnerLimits {
+        self.limits
+    }
+
+    fn step<'a>(&'a mut self, batch: &'a Batch, cancel: &'a CancelToken) -> StepFuture<'a> {
+        Box::pin(self.run(batch, cancel))
+    }
+
+    fn step_blocking(
+        &mut self,
+        batch: &Batch,
+        cancel: &CancelToken,
+    ) -> Result<StepOutput, EngineError> {
+        block_on(self.run(batch, cancel))
+    }
+
+    fn expert_memory(&self) -> Option<Arc<ExpertMemory>> {
+        self.experts.memory().map(Arc::clone)
+    }
+
+    fn change_expert_memory(&mut self) -> Result<(), EngineError> {
+        let Self { experts, backend, .. } = self;
+        experts.change_memory(&mut backend.encoder())
+    }
+
+    fn routing_recorder(&self) -> Option<Arc<RoutingRecorder>> {
+        Some(Arc::clone(self.experts.recorder()))
+    }
+
+    fn recycle(&mut self, output: StepOutput) {
+        self.scratch.output = output;
+    }
+
+    fn copy_page(&mut self, source: PageId, destination: PageId) -> Result<(), EngineError> {
+        let Self { backend, memory, .. } = self;
+        pages_of(memory).try_for_each(|pool| backend.copy_page(pool, source, destination))
+    }
+
+    fn read_page(&mut self, page: PageId) -> Result<Vec<u8>, EngineError> {
+        let mut bytes = Vec::with_capacity(self.limits.page_bytes);
+        for pool in pages_of(&mut self.memory) {
+            self.backend.read_page(pool, page, &mut bytes)?;
+        }
+        Ok(bytes)
+    }
+
+    fn write_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), EngineError> {
+        let expected = self.limits.page_bytes;
+        if bytes.len() != expected {
+            return Err(EngineError::mismatch("bytes of a page", expected, bytes.len()));
+        }
+        let Self { backend, memory, page_bytes, .. } = self;
+        let mut rest = bytes;
+        for (pool, length) in pages_of(memory).zip(page_bytes) {
+            let (own, others) = rest.split_at((*length).min(rest.len()));
+            backend.write_page(pool, page, own)?;
+            rest = others;
+        }
+        Ok(())
+    }
+
+    fn read_state(&mut self, state: StateId) -> Result<Vec<u8>, EngineError> {
+        let mut bytes = Vec::with_capacity(self.limits.state_bytes);
+        for pool in states_of(&mut self.memory) {
+            self.backend.read_state(pool, state, &mut bytes)?;
+        }
+        Ok(bytes)
+    }
+
+    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), EngineError> {
+        let expected = self.limits.state_bytes;
+        if bytes.len() != expected {
+            return Err(EngineError::mismatch("bytes of a state", expected, bytes.len()));
+        }
+        let layers = self.source.config().layers.iter();
+        let shapes = layers.filter_map(|layer| StateShape::of_layer(layer, 0));
+        let mut rest = bytes;
+        for (pool, shape) in states_of(&mut self.memory).zip(shapes) {
+            let (own, others) = rest.split_at(shape.state_bytes().min(rest.len()));
+            self.backend.write_state(pool, state, own)?;
+            rest = others;
+        }
+        Ok(())
+    }
+}
+
+/// The pages of all layers that keep any.
+fn pages_of<B: Backend>(memory: &mut [LayerMemory<B>]) -> impl Iterator<Item = &mut B::KvPool> {
+    memory.iter_mut().filter_map(|layer| layer.pages().ok())
+}
+
+/// The states of all layers that keep any.
+fn states_of<B: Backend>(memory: &mut [LayerMemory<B>]) -> impl Iterator<Item = &mut B::StatePool> {
+    memory.iter_mut().filter_map(|layer| layer.states().ok())
+}

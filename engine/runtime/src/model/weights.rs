@@ -1,0 +1,561 @@
+//! Weights bound to their place in the graph. No names of tensors beyond this file.
+
+use nestling_formats::store::GroupId;
+use nestling_formats::{
+    AttentionConfig, BlockNorms, DeltaNetConfig, ExpertVector, FeedForward as FeedForwardConfig,
+    FloatKind, LayerConfig, Level, MatrixKind, ModelConfig, Multipliers, OutputGate, QkNorm,
+    RopePairs, RouterInput, SharedGate, Sinks, TokenMixer, ValueNorm, ValueSource,
+};
+
+use super::Embedding;
+use super::activations::{attention_shapes, delta_net_shapes};
+use super::attention_biases::AttentionBiases;
+use super::floats::Floats;
+use super::mixer::{AttentionWeights, DeltaNetWeights, MixerWeights, attention};
+use super::rope::rope_kinds;
+use nestling_core::backend::{
+    AttentionHeads, Backend, DeltaNet, FeedForward, HeadNorm, Linear, Router,
+};
+use nestling_core::batch::StepRows;
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
+use nestling_experts::expert::source::{ExpertSource, Matrices};
+use nestling_experts::expert::{ExpertCache, expert_biases};
+use nestling_experts::reads::ReadOptions;
+
+/// Added to the squared length of a DeltaNet layer's queries and keys.
+const UNIT_EPS: f32 = 1e-6;
+
+/// Everything but the experts.
+pub struct Weights<B: Backend> {
+    /// `[vocab_size, hidden_size]`.
+    pub embedding: Embedding<B>,
+    /// One entry per layer.
+    pub layers: Vec<LayerWeights<B>>,
+    /// `[hidden_size]`.
+    pub final_norm: B::Floats,
+    /// One matrix, `[vocab_size, hidden_size]`.
+    pub head: [Linear<B>; 1],
+    /// Constant factors.
+    pub multipliers: Multipliers,
+    /// What logits are kept within.
+    pub softcap: Option<f32>,
+}
+
+/// One layer.
+pub struct LayerWeights<B: Backend> {
+    /// `[hidden_size]`.
+    pub attention_norm: B::Floats,
+    /// What lets tokens see each other.
+    pub mixer: MixerWeights<B>,
+    /// `[hidden_size]`.
+    pub feed_forward_norm: B::Floats,
+    /// A dense feed-forward part, or one that every token passes beside its experts.
+    pub shared: Option<SharedWeights<B>>,
+    /// How tokens choose experts; none in a dense layer.
+    pub router: Option<Router<B>>,
+    /// `[hidden_size]`, the norm of the router's inputs where it does not see those of experts.
+    pub router_norm: Option<B::Floats>,
+    /// Norms after parts, in families that have them.
+    pub norms_after: Option<NormsAfter<B>>,
+}
+
+/// Norms after the parts of a layer, each `[hidden_size]`.
+pub struct NormsAfter<B: Backend> {
+    /// After attention.
+    pub attention: B::Floats,
+    /// After all that is fed forward.
+    pub feed_forward: B::Floats,
+    /// After the dense part of a mixture, by itself.
+    pub shared: Option<B::Floats>,
+    /// Before experts.
+    pub before_experts: Option<B::Floats>,
+    /// After the sum of experts, by itself.
+    pub experts: Option<B::Floats>,
+    /// What the layer's output is multiplied by.
+    pub layer_scalar: f32,
+}
+
+/// A feed-forward part that every token passes.
+pub struct SharedWeights<B: Backend> {
+    /// Its matrices.
+    pub ffn: FeedForward<B>,
+    /// One row, whose product's sigmoid the output is multiplied by.
+    pub gate: Option<Linear<B>>,
+}
+
+impl<B: Backend> Weights<B> {
+    /// Bytes that a step reads of everything but experts: each matrix once for each level of its
+    /// rows. The last layer computes no more than keys and values for rows without logits.
+    pub fn step_bytes(&self, rows: &StepRows, logit_rows: usize, vocab_size: usize) -> u64 {
+        let rows_of = |level: Level| rows.dense_levels.iter().filter(|l| **l == level).count();
+        let bytes_of = |level: Level| {
+            let mut bytes = self.embedding.row_bytes(level, vocab_size) * rows_of(level) as u64;
+            for (index, layer) in self.layers.iter().enumerate() {
+                bytes += layer.mixer.read_bytes(level);
+                if logit_rows > 0 || index + 1 < self.layers.len() {
+                    bytes += layer.rest_bytes(level);
+                }
+            }
+            let head = if logit_rows > 0 { &self.head[..] } else { &[] };
+            bytes + head.iter().map(|head| B::matrix_bytes(&head.matrix, level)).sum::<u64>()
+        };
+        Level::ALL.into_iter().filter(|level| rows_of(*level) > 0).map(bytes_of).sum()
+    }
+}
+
+impl<B: Backend> LayerWeights<B> {
+    /// What decides which experts a token takes.
+    pub fn routing(&self) -> Option<(&B::Floats, &Router<B>)> {
+        let norm = self.router_norm.as_ref().unwrap_or(&self.feed_forward_norm);
+        self.router.as_ref().map(|router| (norm, router))
+    }
+
+    /// The norm of what experts see, where it is not that of a dense part.
+    pub fn norm_before_experts(&self) -> Option<&B::Floats> {
+        self.norms_after.as_ref().and_then(|norms| norms.before_experts.as_ref())
+    }
+
+    /// Bytes of what comes after the mixer.
+    fn rest_bytes(&self, level: Level) -> u64 {
+        let shared = self.shared.as_ref().map_or(0, |shared| shared.ffn.read_bytes(level));
+        let router = self.router.as_ref();
+        shared + router.map_or(0, |router| B::matrix_bytes(&router.weights, level))
+    }
+}
+
+/// What loading reports: parts done, parts in all.
+pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
+
+/// What is done with each layer's feed-forward part.
+type EachLayer<'a, L> =
+    &'a mut dyn FnMut(&mut L, u32, FeedForwardConfig) -> Result<(), EngineError>;
+
+/// Where the rows of the embedding are wanted.
+#[derive(Clone, Copy)]
+enum Rows<'a> {
+    Held,
+    /// In the store, read so.
+    Stored(&'a ReadOptions),
+}
+
+/// Takes weights from a source to a device, layer by layer.
+pub struct Loader<'a, B: Backend> {
+    /// The device.
+    pub backend: &'a mut B,
+    /// The weights.
+    pub source: &'a dyn ExpertSource,
+    /// How nested matrices are multiplied.
+    pub activations: ActivationMode,
+    /// Threads that read.
+    pub threads: usize,
+}
+
+impl<B: Backend> Loader<'_, B> {
+    /// Loads all of a model. `cancel` is looked at once per group.
+    ///
+    /// # Errors
+    /// [`EngineError::Cancelled`]; weights that cannot be had, do not have the size that the
+    /// configuration says, or that the device cannot hold.
+    pub fn load(
+        mut self,
+        cancel: &CancelToken,
+        progress: Progress<'_>,
+    ) -> Result<(Weights<B>, ExpertCache<B>), EngineError> {
+        let config = self.source.config().clone();
+        let mut experts = Vec::new();
+        let embedding = Rows::Held;
+        let weights =
+            self.parts(embedding, cancel, progress, &mut |loader, layer, feed_forward| {
+                experts.push(loader.experts(&config, layer, feed_forward, cancel)?);
+                Ok(())
+            })?;
+        Ok((weights, ExpertCache::resident(experts)))
+    }
+
+    /// Loads everything but the experts, and leaves the embedding in its store where it can be read
+    /// row by row.
+    ///
+    /// # Errors
+    /// As [`Loader::load`].
+    pub fn load_dense(
+        mut self,
+        reads: &ReadOptions,
+        cancel: &CancelToken,
+        progress: Progress<'_>,
+    ) -> Result<Weights<B>, EngineError> {
+        self.parts(Rows::Stored(reads), cancel, progress, &mut |_, _, _| Ok(()))
+    }
+
+    /// Everything but the experts, which `each_layer` is for.
+    fn parts(
+        &mut self,
+        rows: Rows<'_>,
+        cancel: &CancelToken,
+        progress: Progress<'_>,
+        each_layer: EachLayer<'_, Self>,
+    ) -> Result<Weights<B>, EngineError> {
+        let config = self.source.config().clone();
+        let table_size = (config.vocab_size, config.hidden_size);
+        let parts = config.num_hidden_layers + 1;
+        let (embedding, table) = self.embedding(rows, table_size, cancel)?;
+        let head = match table {
+            // A tied head of floats is the embedding itself.
+            Some(table @ MatrixWeights::Float(_)) if config.tie_word_embeddings => table,
+            _ => self.group(&GroupId::Head, cancel)?.take(MatrixKind::Head, table_size)?,
+        };
+        let matrix = self.backend.upload_matrix(&head, self.activations)?;
+        let final_norm = Floats::read(self.source, None)?;
+        let final_norm = final_norm.upload(self.backend, FloatKind::FinalNorm, table_size.1)?;
+        progress(1, parts);
+        let mut layers = Vec::new();
+        for (layer, layer_config) in (0u32..).zip(&config.layers) {
+            layers.push(self.layer(&config, layer, cancel)?);
+            each_layer(self, layer, layer_config.feed_forward)?;
+            progress(layers.len() + 1, parts);
+        }
+        let head = [Linear { matrix, bias: None }];
+        let multipliers = config.multipliers;
+        let softcap = config.final_logit_softcapping;
+        Ok(Weights { embedding, layers, final_norm, head, multipliers, softcap })
+    }
+
+    /// The embedding, and its weights where they are held.
+    fn embedding(
+        &mut self,
+        rows: Rows<'_>,
+        size: (usize, usize),
+        cancel: &CancelToken,
+    ) -> Result<(Embedding<B>, Option<MatrixWeights>), EngineError> {
+        if let Rows::Stored(options) = rows
+            && let Some(stored) = self.source.embedding_rows(options)?
+            && (stored.rows(), stored.cols()) == size
+        {
+            return Ok((Embedding::Stored(stored), None));
+        }
+        let table = self.group(&GroupId::Embedding, cancel)?.take(MatrixKind::Embedding, size)?;
+        let held = self.backend.upload_matrix(&table, self.activations)?;
+        Ok((Embedding::Held(held), Some(table)))
+    }
+
+    fn group(&self, group: &GroupId, cancel: &CancelToken) -> Result<Matrices, EngineError> {
+        if cancel.is_cancelled() {
+            return Err(EngineError::Cancelled);
+        }
+        self.source.matrices(group)
+    }
+
+    /// Everything of a layer but its experts.
+    ///
+    /// # Errors
+    /// As [`Loader::load`].
+    pub fn layer(
+        &mut self,
+        config: &ModelConfig,
+        layer: u32,
+        cancel: &CancelToken,
+    ) -> Result<LayerWeights<B>, EngineError> {
+        let mut dense = self.group(&GroupId::Dense { layer }, cancel)?;
+        let floats = Floats::read(self.source, Some(layer))?;
+        let hidden = config.hidden_size;
+        let no_layer = || EngineError::mismatch("layer", config.layers.len(), layer);
+        let layer = config.layers.get(layer as usize).ok_or_else(no_layer)?;
+        let mixer = match &layer.mixer {
+            TokenMixer::Attention(heads) => {
+                MixerWeights::Attention(self.attention(config, heads, &mut dense, &floats)?)
+            }
+            TokenMixer::Latent(latent) => {
+                let weights = self.latent_attention(config, latent, &mut dense, &floats)?;
+                MixerWeights::Latent(weights)
+            }
+            TokenMixer::DeltaNet(shape) => {
+                MixerWeights::DeltaNet(self.delta_net(config, shape, &mut dense, &floats)?)
+            }
+        };
+        let shared = match layer.feed_forward.dense_size() {
+            Some(intermediate_size) => {
+                let ffn = self.feed_forward(dense, (hidden, intermediate_size), None)?;
+                Some(SharedWeights { ffn, gate: self.shared_gate(config, layer, &floats)? })
+            }
+            None => None,
+        };
+        Ok(LayerWeights {
+            attention_norm: floats.upload(self.backend, FloatKind::AttentionNorm, hidden)?,
+            mixer,
+            feed_forward_norm: floats.upload(self.backend, FloatKind::FeedForwardNorm, hidden)?,
+            shared,
+            router: self.router(config, layer.feed_forward, &floats)?,
+            router_norm: self.router_norm(config, layer.feed_forward, &floats)?,
+            norms_after: self.norms_after(config, layer.feed_forward, &floats)?,
+        })
+    }
+
+    fn attention(
+        &mut self,
+        config: &ModelConfig,
+        heads: &AttentionConfig,
+        dense: &mut Matrices,
+        floats: &Floats,
+    ) -> Result<AttentionWeights<B>, EngineError> {
+        let (hidden, head_dim) = (config.hidden_size, heads.head_dim);
+        let queries = heads.num_attention_heads * head_dim;
+        let keys = heads.num_key_value_heads * head_dim;
+        if heads.values == ValueSource::Keys {
+            dense.share(MatrixKind::Key, MatrixKind::Value);
+        }
+        let has_gate = heads.output_gate == OutputGate::Sigmoid;
+        let biases = AttentionBiases::read(config, heads, floats)?;
+        let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
+            let matrix = dense.take(kind, (rows, cols))?;
+            let bias = biases.of(kind).map(|bias| self.backend.upload_floats(bias));
+            let matrix = self.backend.upload_matrix(&matrix, self.activations)?;
+            Ok(Linear { matrix, bias: bias.transpose()? })
+        };
+        let qkv = [
+            linear(MatrixKind::Query, queries, hidden)?,
+            linear(MatrixKind::Key, keys, hidden)?,
+            linear(MatrixKind::Value, keys, hidden)?,
+        ];
+        let output = linear(MatrixKind::Output, hidden, queries)?;
+        let gate = has_gate.then(|| linear(MatrixKind::QueryGate, queries, hidden)).transpose()?;
+        let heads_of = self.heads(config, heads, floats)?;
+        let rope = rope_kinds(config).iter().position(|kind| *kind == heads.rope).unwrap_or(0);
+        let shape = attention::shape(heads);
+        let buffers = attention_shapes(config).iter().position(|s| *s == shape).unwrap_or(0);
+        Ok(AttentionWeights { qkv, gate, heads: heads_of, output, rope, buffers })
+    }
+
+    fn delta_net(
+        &mut self,
+        config: &ModelConfig,
+        shape: &DeltaNetConfig,
+        dense: &mut Matrices,
+        floats: &Floats,
+    ) -> Result<DeltaNetWeights<B>, EngineError> {
+        let (hidden, heads) = (config.hidden_size, shape.num_value_heads);
+        let (channels, value_dim) = (shape.channels(), shape.value_dim());
+        let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
+            let matrix = dense.take(kind, (rows, cols))?;
+            Ok(Linear {
+                matrix: self.backend.upload_matrix(&matrix, self.activations)?,
+                bias: None,
+            })
+        };
+        let inputs = [
+            linear(MatrixKind::DeltaIn, channels, hidden)?,
+            linear(MatrixKind::DeltaGate, value_dim, hidden)?,
+            linear(MatrixKind::DeltaBetaDecay, 2 * heads, hidden)?,
+        ];
+        let output = linear(MatrixKind::DeltaOut, hidden, value_dim)?;
+        let kernel = shape.conv_kernel_dim;
+        let conv = floats.get(FloatKind::DeltaConv, channels * kernel)?;
+        let by_tap = (0..kernel).flat_map(|tap| conv.iter().skip(tap).step_by(kernel));
+        let conv: Vec<f32> = by_tap.copied().collect();
+        // A vector of length 1 is one of mean square 1, divided by the root of its elements.
+        let unit = 1.0 / shape.key_head_dim as f32;
+        let [query_norm, key_norm] = [unit, unit.sqrt()].map(|w| vec![w; shape.key_head_dim]);
+        let net = DeltaNet {
+            shape: *shape,
+            conv: self.backend.upload_floats(&conv)?,
+            query_norm: self.backend.upload_floats(&query_norm)?,
+            key_norm: self.backend.upload_floats(&key_norm)?,
+            unit_eps: UNIT_EPS * unit,
+            rate: floats.upload(self.backend, FloatKind::DeltaDecay, heads)?,
+            time_bias: floats.upload(self.backend, FloatKind::DeltaTimeBias, heads)?,
+            norm: floats.upload(self.backend, FloatKind::DeltaNorm, shape.value_head_dim)?,
+            eps: config.rms_norm_eps,
+        };
+        let buffers = delta_net_shapes(config).iter().position(|s| s == shape).unwrap_or(0);
+        Ok(DeltaNetWeights { inputs, net, output, buffers })
+    }
+
+    fn heads(
+        &mut self,
+        config: &ModelConfig,
+        heads: &AttentionConfig,
+        floats: &Floats,
+    ) -> Result<AttentionHeads<B>, EngineError> {
+        let head_dim = heads.head_dim;
+        // Without weights.
+        let has_norm = heads.value_norm == ValueNorm::PerHead;
+        let value_norm = has_norm.then(|| self.backend.upload_floats(&vec![1.0; head_dim]));
+        let mut norm = |kind, count: usize| -> Result<HeadNorm<B>, EngineError> {
+            Ok(match heads.qk_norm {
+                QkNorm::Absent => HeadNorm::Absent,
+                QkNorm::PerHead => {
+                    HeadNorm::PerHead(floats.upload(self.backend, kind, head_dim)?)
+                }
+                QkNorm::FullWidth => {
+                    HeadNorm::FullWidth(floats.upload(self.backend, kind, count * head_dim)?)
+                }
+            })
+        };
+        Ok(AttentionHeads {
+            num_attention_heads: heads.num_attention_heads,
+            num_key_value_heads: heads.num_key_value_heads,
+            head_dim,
+            scale: heads.scale,
+            rope_first: 0,
+            rope_pairs: RopePairs::Halves,
+            eps: config.rms_norm_eps,
+            query_norm: norm(FloatKind::QueryNorm, heads.num_attention_heads)?,
+            key_norm: norm(FloatKind::KeyNorm, heads.num_key_value_heads)?,
+            value_norm: value_norm.transpose()?,
+            sliding_window: heads.sliding_window,
+            sinks: match heads.sinks {
+                Sinks::Absent => None,
+                Sinks::Present => {
+                    let count = heads.num_attention_heads;
+                    Some(floats.upload(self.backend, FloatKind::Sinks, count)?)
+                }
+            },
+        })
+    }
+
+    /// A matrix of floats, multiplied with float activations in every mode.
+    fn float_matrix(
+        &mut self,
+        (rows, cols): (usize, usize),
+        values: &[f32],
+    ) -> Result<B::Matrix, EngineError> {
+        let matrix = FloatMatrix::from_f32(rows, cols, values)?.compact();
+        self.backend.upload_matrix(&MatrixWeights::Float(matrix), ActivationMode::Float)
+    }
+
+    fn shared_gate(
+        &mut self,
+        config: &ModelConfig,
+        layer: &LayerConfig,
+        floats: &Floats,
+    ) -> Result<Option<Linear<B>>, EngineError> {
+        let FeedForwardConfig::Moe { shared: Some(shared), .. } = layer.feed_forward else {
+            return Ok(None);
+        };
+        match shared.gate {
+            SharedGate::Open => Ok(None),
+            SharedGate::Sigmoid => {
+                let hidden = config.hidden_size;
+                let row = floats.get(FloatKind::SharedGate, hidden)?;
+                Ok(Some(Linear { matrix: self.float_matrix((1, hidden), row)?, bias: None }))
+            }
+        }
+    }
+
+    fn router(
+        &mut self,
+        config: &ModelConfig,
+        feed_forward: FeedForwardConfig,
+        floats: &Floats,
+    ) -> Result<Option<Router<B>>, EngineError> {
+        let FeedForwardConfig::Moe { num_experts, num_experts_per_tok, .. } = feed_forward else {
+            return Ok(None);
+        };
+        let values = floats.get(FloatKind::Router, num_experts * config.hidden_size)?;
+        let weights = self.float_matrix((num_experts, config.hidden_size), values)?;
+        let mut rule = config.router;
+        // What experts add to the residual stream is a sum over their weights.
+        rule.scale *= config.multipliers.residual;
+        let mut bias = |vector, kind| match vector {
+            ExpertVector::Absent => Ok(None),
+            ExpertVector::Present => floats.upload(self.backend, kind, num_experts).map(Some),
+        };
+        Ok(Some(Router {
+            weights,
+            num_experts_per_tok,
+            rule,
+            logit_bias: bias(rule.logit_bias, FloatKind::RouterLogitBias)?,
+            selection_bias: bias(rule.selection_bias, FloatKind::RouterBias)?,
+            expert_scale: bias(rule.expert_scale, FloatKind::ExpertScale)?,
+        }))
+    }
+
+    fn router_norm(
+        &mut self,
+        config: &ModelConfig,
+        feed_forward: FeedForwardConfig,
+        floats: &Floats,
+    ) -> Result<Option<B::Floats>, EngineError> {
+        let FeedForwardConfig::Moe { .. } = feed_forward else { return Ok(None) };
+        if config.router.input == RouterInput::Shared {
+            return Ok(None);
+        }
+        let hidden = config.hidden_size;
+        let factor = 1.0 / (hidden as f32).sqrt();
+        let scale = floats.get(FloatKind::RouterInputScale, hidden)?;
+        let weights: Vec<f32> = scale.iter().map(|scale| scale * factor).collect();
+        self.backend.upload_floats(&weights).map(Some)
+    }
+
+    fn norms_after(
+        &mut self,
+        config: &ModelConfig,
+        feed_forward: FeedForwardConfig,
+        floats: &Floats,
+    ) -> Result<Option<NormsAfter<B>>, EngineError> {
+        if config.block_norms == BlockNorms::Before {
+            return Ok(None);
+        }
+        let (mixture, shared) = match feed_forward {
+            FeedForwardConfig::Dense { .. } => (false, false),
+            FeedForwardConfig::Moe { shared, .. } => (true, shared.is_some()),
+        };
+        let hidden = config.hidden_size;
+        let mut norm = |kind| floats.upload(self.backend, kind, hidden);
+        Ok(Some(NormsAfter {
+            attention: norm(FloatKind::PostAttentionNorm)?,
+            feed_forward: norm(FloatKind::PostFeedForwardNorm)?,
+            shared: shared.then(|| norm(FloatKind::PostSharedNorm)).transpose()?,
+            before_experts: mixture.then(|| norm(FloatKind::PreExpertNorm)).transpose()?,
+            experts: mixture.then(|| norm(FloatKind::PostExpertNorm)).transpose()?,
+            layer_scalar: floats.get(FloatKind::LayerScalar, 1)?.first().copied().unwrap_or(1.0),
+        }))
+    }
+
+    fn experts(
+        &mut self,
+        config: &ModelConfig,
+        layer: u32,
+        feed_forward: FeedForwardConfig,
+        cancel: &CancelToken,
+    ) -> Result<Vec<FeedForward<B>>, EngineError> {
+        let FeedForwardConfig::Moe { num_experts, moe_intermediate_size, .. } = feed_forward else {
+            return Ok(Vec::new());
+        };
+        let count = u32::try_from(num_experts).unwrap_or(u32::MAX);
+        let groups = self.source.experts(layer, count, self.threads, cancel)?;
+        let (hidden, intermediate) = (config.hidden_size, moe_intermediate_size);
+        let biases = expert_biases(self.source, layer)?;
+        let upload = |(expert, group)| {
+            let biases = biases.as_ref().map(|biases| biases.of(expert));
+            self.feed_forward(group, (hidden, intermediate), biases)
+        };
+        (0u32..).zip(groups).map(upload).collect()
+    }
+
+    /// A feed-forward part out of its group, with the biases of gate, up and down.
+    ///
+    /// # Errors
+    /// As [`Loader::load`].
+    pub fn feed_forward(
+        &mut self,
+        mut group: Matrices,
+        (hidden, intermediate): (usize, usize),
+        biases: Option<[&[f32]; 3]>,
+    ) -> Result<FeedForward<B>, EngineError> {
+        let [gate, up, down] = biases.map_or([None; 3], |biases| biases.map(Some));
+        let mut upload =
+            |kind, bias: Option<&[f32]>, rows, cols| -> Result<Linear<B>, EngineError> {
+                let weights = group.take(kind, (rows, cols))?;
+                let matrix = self.backend.upload_matrix(&weights, self.activations)?;
+                let bias = bias.map(|bias| self.backend.upload_floats(bias)).transpose()?;
+                Ok(Linear { matrix, bias })
+            };
+        Ok(FeedForward {
+            activation: self.source.config().activation,
+            gate: upload(MatrixKind::Gate, gate, intermediate, hidden)?,
+            up: upload(MatrixKind::Up, up, intermediate, hidden)?,
+            down: upload(MatrixKind::Down, down, hidden, intermediate)?,
+        })
+    }
+}

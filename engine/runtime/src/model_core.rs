@@ -1,0 +1,338 @@
+//! What handles and step loop share of an open model.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use nestling_formats::{Level, ModelConfig};
+
+use crate::memory_plan::MemoryPlan;
+use crate::sampler::SamplingParams;
+use crate::sequence::{Sequence, SequencePool};
+use crate::slot::SessionSlot;
+use nestling_core::batch::{Batch, LevelPolicy};
+use nestling_core::budget::Reservation;
+use nestling_core::error::EngineError;
+use nestling_core::recurrent::STATES_PER_SEQUENCE;
+use nestling_core::runner::{ModelRunner, PromptSteps, RunnerLimits, StepStats};
+use nestling_experts::allocation::Allocation;
+use nestling_experts::dual::{DualOptions, DualRouting, StepTimes};
+use nestling_experts::expert::{ExpertMemory, RoutingRecorder};
+use nestling_text::{ChatTemplate, Tokenizer};
+
+/// How long one layer of a step may take: a cancelled generation stops within a layer, and those
+/// that decode wait for the prompts beside them.
+const LAYER_SECONDS_MAX: f64 = 0.1;
+
+/// Prompt rows of the first step, before anything is known of the model's speed.
+const PROMPT_ROWS_FIRST: usize = 64;
+
+/// Rows below which smaller steps only cost throughput.
+const PROMPT_ROWS_MIN: usize = 32;
+
+/// What a model is made of, besides its graph; see [`crate::Model::from_parts`].
+pub struct ModelParts {
+    /// The model on its device.
+    pub runner: Box<dyn ModelRunner>,
+    /// What computes, for people.
+    pub device: String,
+    /// What tells it from every other model and way to compute it: snapshots carry it.
+    pub identity: u128,
+    /// Text to tokens and back, where the model has one.
+    pub tokenizer: Option<Tokenizer>,
+    /// Messages to text, where the model has one.
+    pub chat_template: Option<ChatTemplate>,
+    /// How tokens are chosen unless a generation says otherwise.
+    pub sampling: SamplingParams,
+    /// Tokens that end an answer.
+    pub end_tokens: Vec<u32>,
+    /// Most tokens of a session.
+    pub context_length: usize,
+    /// Bytes of weights that are held.
+    pub weight_bytes: u64,
+    /// Levels of single matrices, where the model was opened with such.
+    pub allocation: Option<Arc<Allocation>>,
+    /// Dual routing, where the model was opened with it.
+    pub dual: Option<DualRouting>,
+    /// What was taken from the budget.
+    pub reservations: Vec<Reservation>,
+    /// What was taken for streamed experts: it can change while the model runs.
+    pub experts: Option<Reservation>,
+    /// How the memory was divided, where a budget was.
+    pub plan: Option<MemoryPlan>,
+}
+
+/// An open model.
+pub(crate) struct ModelCore {
+    runner: Mutex<Box<dyn ModelRunner>>,
+    pub limits: RunnerLimits,
+    pub config: ModelConfig,
+    pub pool: SequencePool,
+    pub device: String,
+    pub identity: u128,
+    pub tokenizer: Option<Tokenizer>,
+    pub chat_template: Option<ChatTemplate>,
+    pub sampling: SamplingParams,
+    pub end_tokens: Vec<u32>,
+    context_length: usize,
+    weight_bytes: u64,
+    pub allocation: Option<Arc<Allocation>>,
+    pub dual: Option<DualRouting>,
+    slots: Mutex<Vec<Weak<SessionSlot>>>,
+    uses: AtomicU64,
+    /// Prompt rows of the next step; see [`ModelCore::note_step`].
+    prompt_rows: AtomicUsize,
+    broken: AtomicBool,
+    /// What changes the memory of streamed experts.
+    expert_memory: Option<Arc<ExpertMemory>>,
+    experts: Mutex<Option<Reservation>>,
+    pub routing_recorder: Option<Arc<RoutingRecorder>>,
+    pub plan: Option<MemoryPlan>,
+    /// Given back after everything else is gone.
+    _reservations: Vec<Reservation>,
+}
+
+impl ModelCore {
+    /// # Errors
+    /// [`EngineError::Limit`] where not even one session fits in the pools.
+    pub(crate) fn new(parts: ModelParts) -> Result<Self, EngineError> {
+        let limits = parts.runner.limits();
+        let context_length = parts.context_length.min(limits.context_max);
+        let wanted = nestling_core::kv_cache::pages_for(context_length) as u64;
+        let pages = limits.pages as u64;
+        if wanted > pages {
+            let what = "pages of one session's keys and values";
+            return Err(EngineError::Limit { what, limit: pages, found: wanted });
+        }
+        if (1..STATES_PER_SEQUENCE).contains(&limits.states) {
+            let (limit, found) = (limits.states as u64, STATES_PER_SEQUENCE as u64);
+            return Err(EngineError::Limit {
+                what: "recurrent states of one session",
+                limit,
+                found,
+            });
+        }
+        Ok(Self {
+            config: parts.runner.config().clone(),
+            expert_memory: parts.runner.expert_memory(),
+            routing_recorder: parts.runner.routing_recorder(),
+            experts: Mutex::new(parts.experts),
+            plan: parts.plan,
+            runner: Mutex::new(parts.runner),
+            limits,
+            pool: SequencePool::new(limits.pages, limits.states),
+            device: parts.device,
+            identity: parts.identity,
+            tokenizer: parts.tokenizer,
+            chat_template: parts.chat_template,
+            sampling: parts.sampling,
+            end_tokens: parts.end_tokens,
+            context_length,
+            weight_bytes: parts.weight_bytes,
+            allocation: parts.allocation,
+            dual: parts.dual,
+            slots: Mutex::new(Vec::new()),
+            uses: AtomicU64::new(0),
+            prompt_rows: AtomicUsize::new(match limits.prompt_steps {
+                PromptSteps::Timed => limits.rows_max.clamp(1, PROMPT_ROWS_FIRST),
+                PromptSteps::Long => limits.rows_max.max(1),
+            }),
+            broken: AtomicBool::new(false),
+            _reservations: parts.reservations,
+        })
+    }
+
+    /// Held for a whole step: taken after every other lock, and never with one taken after it.
+    pub(crate) fn lock_runner(&self) -> MutexGuard<'_, Box<dyn ModelRunner>> {
+        self.runner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives streamed experts another budget, at once where no step is under way.
+    ///
+    /// # Errors
+    /// As [`crate::Model::set_expert_budget`].
+    pub(crate) fn set_expert_budget(&self, bytes: u64) -> Result<(), EngineError> {
+        let Some(memory) = &self.expert_memory else { return Ok(()) };
+        let mut reservation = self.experts.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(reservation) = reservation.as_mut() else { return Ok(()) };
+        let before = reservation.bytes();
+        if bytes > before {
+            reservation.resize(bytes)?;
+        }
+        let mut runner = self.lock_runner();
+        memory.set_budget(bytes);
+        let changed = runner.change_expert_memory();
+        // Given back only when the bytes are free; to shrink never fails.
+        let _ = reservation.resize(if changed.is_ok() { bytes } else { before });
+        changed
+    }
+
+    /// Lets go of `bytes` of streamed experts: at once, or at the next layer of a step under way.
+    pub(crate) fn shed_experts(&self, bytes: u64) {
+        if let Some(memory) = &self.expert_memory {
+            memory.shed(bytes);
+            if let Ok(mut runner) = self.runner.try_lock() {
+                // Shedding alone cannot fail.
+                let _ = runner.change_expert_memory();
+            }
+        }
+    }
+
+    /// Bytes that streamed experts may take.
+    pub(crate) fn expert_reservation(&self) -> Option<u64> {
+        let reservation = self.experts.lock().unwrap_or_else(PoisonError::into_inner);
+        reservation.as_ref().map(Reservation::bytes)
+    }
+
+    /// Bytes of streamed experts that are held.
+    pub(crate) fn expert_bytes(&self) -> Option<u64> {
+        self.expert_memory.as_ref().map(|memory| memory.used_bytes())
+    }
+
+    pub(crate) fn mark_broken(&self) {
+        self.broken.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn rows_max(&self) -> usize {
+        self.limits.rows_max.max(1)
+    }
+
+    /// Most prompt rows of the next step.
+    pub(crate) fn prompt_rows(&self) -> usize {
+        self.prompt_rows.load(Ordering::Relaxed).clamp(1, self.rows_max())
+    }
+
+    /// Learns from a step how many rows a layer gets done in the time that it may take. In how many
+    /// pieces a prompt is computed never changes a result, so a clock may decide it.
+    pub(crate) fn note_step(&self, rows: usize, seconds: f64) {
+        let known = self.limits.prompt_steps == PromptSteps::Long;
+        if known || rows < PROMPT_ROWS_MIN.min(self.rows_max()) {
+            return;
+        }
+        let allowed = LAYER_SECONDS_MAX * self.config.num_hidden_layers as f64;
+        // Without a clock, 0 seconds allow every row.
+        let fitting = rows as f64 * allowed / seconds;
+        let fitting = if fitting < rows as f64 * 4.0 { fitting as usize } else { rows * 4 };
+        let next = fitting.max(PROMPT_ROWS_MIN).min(self.rows_max());
+        self.prompt_rows.store(next, Ordering::Relaxed);
+    }
+
+    pub(crate) fn context_length(&self) -> usize {
+        self.context_length
+    }
+
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+
+    /// Bytes of that many pages and recurrent states.
+    pub(crate) fn kv_bytes(&self, pages: usize, states: usize) -> u64 {
+        let (page_bytes, state_bytes) = (self.limits.page_bytes, self.limits.state_bytes);
+        pages as u64 * page_bytes as u64 + states as u64 * state_bytes as u64
+    }
+
+    /// # Errors
+    /// [`EngineError::TokenOutOfRange`] for the first token that the vocabulary does not have.
+    pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        let vocab_size = self.limits.vocab_size;
+        match tokens.iter().find(|&&token| token as usize >= vocab_size) {
+            Some(&token) => Err(EngineError::TokenOutOfRange { token, vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// [`EngineError::ContextFull`] for a history that is longer than the context.
+    pub(crate) fn check_length(&self, length: usize) -> Result<(), EngineError> {
+        if length > self.context_length {
+            let (limit, wanted) = (self.context_length as u64, length as u64);
+            return Err(EngineError::ContextFull { limit, wanted });
+        }
+        Ok(())
+    }
+
+    /// The levels of a generation.
+    ///
+    /// # Errors
+    /// [`EngineError::LevelMissing`] for a level that is not loaded; dual routing of a model that
+    /// was not opened with it, or at a mean level below the lowest.
+    pub(crate) fn levels(
+        &self,
+        asked: Option<Level>,
+        dual: Option<DualOptions>,
+    ) -> Result<LevelPolicy, EngineError> {
+        // Where weights are floats, levels mean nothing.
+        let Some(held) = self.limits.level_max else { return Ok(LevelPolicy::Fixed(Level::L8)) };
+        let highest = asked.unwrap_or(held);
+        if highest > held {
+            let (asked, held) = (highest.bits(), held.bits());
+            return Err(EngineError::LevelMissing { asked, held });
+        }
+        match (&self.dual, dual) {
+            (None, None) => Ok(LevelPolicy::Fixed(highest)),
+            (Some(routing), dual) => {
+                let dual = dual.unwrap_or(routing.asked());
+                routing.calibrate(dual, highest).map(LevelPolicy::Dual)
+            }
+            (None, Some(_)) => {
+                let expected = "a model that was opened with it";
+                Err(EngineError::mismatch("dual routing", expected, "one level for all"))
+            }
+        }
+    }
+
+    /// The levels of the next step's rows.
+    pub(crate) fn levels_now(&self, levels: LevelPolicy) -> LevelPolicy {
+        match (levels, &self.dual) {
+            (LevelPolicy::Dual(policy), Some(dual)) => LevelPolicy::Dual(dual.of_next_step(policy)),
+            (levels, _) => levels,
+        }
+    }
+
+    /// Learns from a step that took so long how far elastic rows may go.
+    pub(crate) fn observe(&self, batch: &Batch, stats: &StepStats, seconds: f64) {
+        let elastic = batch.rows.iter().any(|row| row.levels.leaves_out_late());
+        let Some(dual) = self.dual.as_ref().filter(|_| elastic) else { return };
+        let (total_ns, stall_ns) = ((seconds * 1e9) as u64, stats.streaming.wait_ns);
+        let compute_ns = total_ns.saturating_sub(stall_ns);
+        let read_bytes = stats.streaming.read_total();
+        dual.observe(StepTimes { stall_ns, compute_ns, read_bytes });
+    }
+
+    /// A place for a session, known to [`ModelCore::reclaim_idle`].
+    pub(crate) fn add_slot(&self, sequence: Sequence) -> Arc<SessionSlot> {
+        let slot = Arc::new(SessionSlot::new(sequence));
+        self.touch(&slot);
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|slot| slot.strong_count() > 0);
+        slots.push(Arc::downgrade(&slot));
+        slot
+    }
+
+    /// Notes that a session is in use.
+    pub(crate) fn touch(&self, slot: &SessionSlot) {
+        slot.touch(self.uses.fetch_add(1, Ordering::Relaxed));
+    }
+
+    /// Takes the pages of the session at rest that was unused for longest; false if none has any.
+    /// Never waits: a session that somebody is at work on right now keeps its pages.
+    pub(crate) fn reclaim_idle(&self) -> bool {
+        // Cloned, so that no slot is dropped, and no sequence with it, under the lock.
+        let slots: Vec<Arc<SessionSlot>> = {
+            let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            slots.iter().filter_map(Weak::upgrade).collect()
+        };
+        let mut idle: Vec<_> = slots.iter().filter(|slot| slot.resting_pages() > 0).collect();
+        idle.sort_by_key(|slot| slot.last_used());
+        idle.into_iter().any(|slot| slot.release_pages())
+    }
+}
+
+impl std::fmt::Debug for ModelCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelCore").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}

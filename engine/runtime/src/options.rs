@@ -1,0 +1,177 @@
+//! Options of engines, models and generations; each kind apart, since they matter at different
+//! times. Every default is a sensible choice: name what differs and take the rest from `default`.
+
+use std::sync::Arc;
+
+use nestling_formats::Level;
+
+use crate::sampler::SamplingParams;
+use nestling_core::kv_cache::KvDtype;
+use nestling_core::weights::ActivationMode;
+use nestling_cpu::ThreadPlacement;
+use nestling_experts::dual::{DualOptions, LevelRouter};
+use nestling_experts::expert::{HostExperts, Prefetch};
+use nestling_experts::reads::ReadOptions;
+use nestling_experts::record::Recorder;
+
+/// How an engine runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Threads that compute; none means one for each core. Never changes a result.
+    pub threads: Option<usize>,
+    /// Whether those threads are bound to processors. Never changes a result.
+    pub placement: ThreadPlacement,
+    /// Bytes that weights, keys and values and scratch may take together; none is no limit.
+    pub memory_bytes: Option<u64>,
+    /// Who runs the step loop.
+    pub driver: Driver,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        let driver = if cfg!(target_family = "wasm") { Driver::Caller } else { Driver::Thread };
+        let placement = ThreadPlacement::default();
+        Self { threads: None, placement, memory_bytes: None, driver }
+    }
+}
+
+/// Who runs the step loop of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Driver {
+    /// A thread of the engine.
+    Thread,
+    /// Whoever waits for an event, inside that call. For platforms without threads.
+    Caller,
+}
+
+/// How a model is opened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelOptions {
+    /// Bits of every weight to use; none means all that the store holds. Without meaning for a
+    /// checkpoint that is run unquantized.
+    pub level: Option<Level>,
+    /// Bytes that weights may take: every matrix of a store gets a level of its own, at most
+    /// `level`, so that the error is least; see [`nestling_experts::allocation`]. None means one level for
+    /// all. Without meaning for a checkpoint that is run unquantized.
+    pub weight_budget: Option<u64>,
+    /// Levels of each token's experts by dual routing, at most `level`; see [`nestling_experts::dual`]. None
+    /// means one level for all. Without meaning for a checkpoint that is run unquantized.
+    pub dual: Option<DualOptions>,
+    /// What decides levels under `dual`, a trained router for example; none is the rule that is built
+    /// in. Its identity is part of the model's.
+    pub level_router: Option<Arc<dyn LevelRouter>>,
+    /// Element type of keys and values.
+    pub kv_dtype: KvDtype,
+    /// Most tokens of one session; none means what the model was trained for, at most 8192.
+    pub context_length: Option<usize>,
+    /// Tokens whose keys and values all sessions may hold together; none means twice the context
+    /// length. Sessions beyond it wait, or compute their history again.
+    pub kv_tokens: Option<usize>,
+    /// Recurrent states that all sessions may hold together, for models that have such; none means
+    /// four for every context of `kv_tokens`. A session that is computed holds two at the least, and
+    /// keeps up to two of earlier positions for going back.
+    pub recurrent_states: Option<usize>,
+    /// Most rows of one step. Longer prompts are computed in pieces of at most this many tokens,
+    /// of fewer where a layer would take too long to be cancelled.
+    pub rows_max: usize,
+    /// How nested weights are multiplied.
+    pub activation_mode: ActivationMode,
+    /// Where experts are while the model runs. Never changes a result in strict mode.
+    pub residence: Residence,
+    /// How planes of streamed experts are read. Never changes a result.
+    pub reads: ReadOptions,
+    /// Who hears of what the model does. Never changes a result.
+    pub recorder: Option<Arc<Recorder>>,
+    /// Whether they are read before a layer asks for them. Never changes a result.
+    pub prefetch: Prefetch,
+    /// Who computes streamed experts that a device keeps in memory of the host. Never changes a result in
+    /// strict mode.
+    pub host_experts: HostExperts,
+}
+
+impl Default for ModelOptions {
+    fn default() -> Self {
+        Self {
+            level: None,
+            weight_budget: None,
+            dual: None,
+            level_router: None,
+            kv_dtype: KvDtype::F16,
+            context_length: None,
+            kv_tokens: None,
+            recurrent_states: None,
+            rows_max: 512,
+            activation_mode: ActivationMode::default(),
+            residence: Residence::default(),
+            reads: ReadOptions::default(),
+            recorder: None,
+            prefetch: Prefetch::default(),
+            host_experts: HostExperts::default(),
+        }
+    }
+}
+
+/// Where the experts of a store are while its model runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Residence {
+    /// In memory if all of them fit the engine's budget, streamed otherwise.
+    #[default]
+    Auto,
+    /// In memory, all of them.
+    Owned,
+    /// As many planes as the budget has room for; others are read when they are wanted.
+    Streamed,
+}
+
+/// How one answer is generated. The same options do for any number of answers: what cancels one
+/// belongs to its [`crate::Generation`].
+#[derive(Clone, Debug)]
+pub struct GenerateOptions {
+    /// How tokens are chosen; none means as the model's own `generation_config.json` says.
+    pub sampling: Option<SamplingParams>,
+    /// Most tokens to generate; none means until the model ends or the context is full. With 0
+    /// the prompt is computed and kept for what comes after.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the answer; they are not part of it.
+    pub stop: Vec<String>,
+    /// Tokens that end the answer, besides the model's own.
+    pub stop_tokens: Vec<u32>,
+    /// Whether the model's own end tokens are tokens like others.
+    pub ignore_end: bool,
+    /// Whether special tokens have a text.
+    pub show_special: bool,
+    /// Whether every token is an event of its own; asking for log-probabilities implies it.
+    pub token_events: bool,
+    /// Level to compute with; none means that of the model. The highest under dual routing.
+    pub level: Option<Level>,
+    /// Levels by dual routing, for a model that was opened with it; none means as it was opened.
+    pub dual: Option<DualOptions>,
+    /// Events that may wait to be read before the generation pauses.
+    pub events_max: usize,
+}
+
+impl Default for GenerateOptions {
+    fn default() -> Self {
+        Self {
+            sampling: None,
+            max_tokens: None,
+            stop: Vec::new(),
+            stop_tokens: Vec::new(),
+            ignore_end: false,
+            show_special: false,
+            token_events: false,
+            level: None,
+            dual: None,
+            events_max: 64,
+        }
+    }
+}
+
+impl GenerateOptions {
+    /// Always the likeliest token.
+    pub fn greedy() -> Self {
+        Self { sampling: Some(SamplingParams::greedy()), ..Self::default() }
+    }
+}

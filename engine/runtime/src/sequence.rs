@@ -1,0 +1,290 @@
+//! One token history, the pages that hold its keys and values, and its recurrent states.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nestling_core::batch::LevelPolicy;
+use nestling_core::error::EngineError;
+use nestling_core::kv_cache::{PageAllocator, PageCopy, PageId, PageTable, pages_for};
+use nestling_core::recurrent::{StateAllocator, StateId, StateTable, StateTrack, checkpoint_of};
+
+/// The pages and recurrent states of a model's pools, counted.
+#[derive(Clone, Debug)]
+pub(crate) struct SequencePool {
+    counts: Arc<Mutex<PoolCounts>>,
+    /// Whether the model has recurrent layers.
+    recurrent: bool,
+}
+
+#[derive(Debug)]
+struct PoolCounts {
+    pages: PageAllocator,
+    states: StateAllocator,
+}
+
+impl SequencePool {
+    /// So many pages and states; a model without recurrent layers has no states.
+    pub(crate) fn new(pages: usize, states: usize) -> Self {
+        let count = |places: usize| u32::try_from(places).unwrap_or(u32::MAX);
+        let counts = PoolCounts {
+            pages: PageAllocator::new(count(pages)),
+            states: StateAllocator::new(count(states)),
+        };
+        Self { counts: Arc::new(Mutex::new(counts)), recurrent: states > 0 }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PoolCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pages that nobody holds.
+    pub(crate) fn free_pages(&self) -> usize {
+        self.lock().pages.free_pages()
+    }
+
+    /// Recurrent states that nobody holds.
+    pub(crate) fn free_states(&self) -> usize {
+        self.lock().states.free_states()
+    }
+}
+
+/// What the next step of a sequence needs.
+#[derive(Debug, Default)]
+pub(crate) struct Advance {
+    /// A page that must be copied first.
+    pub copy: Option<PageCopy>,
+    /// The recurrent states that the step reads and writes.
+    pub states: StateTrack,
+}
+
+/// Tokens in order, and how many of them have keys and values, and a recurrent state, in the pools.
+/// Gives them back when dropped.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    tokens: Vec<u32>,
+    table: PageTable,
+    /// As long as `table` for a model with recurrent layers, empty for others.
+    states: StateTable,
+    pool: SequencePool,
+    /// Levels that the keys and values were computed with.
+    levels: Option<LevelPolicy>,
+}
+
+impl Sequence {
+    pub(crate) fn new(pool: SequencePool) -> Self {
+        let (table, states) = (PageTable::default(), StateTable::default());
+        Self { tokens: Vec::new(), table, states, pool, levels: None }
+    }
+
+    pub(crate) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Tokens whose keys and values are in the pool.
+    pub(crate) fn computed(&self) -> usize {
+        self.table.length()
+    }
+
+    /// Tokens that the next steps have to compute.
+    pub(crate) fn pending(&self) -> &[u32] {
+        self.tokens.get(self.table.length()..).unwrap_or_default()
+    }
+
+    pub(crate) fn pages(&self) -> &[PageId] {
+        self.table.pages()
+    }
+
+    /// Levels that the keys and values were computed with.
+    pub(crate) fn levels(&self) -> Option<LevelPolicy> {
+        self.levels
+    }
+
+    pub(crate) fn push(&mut self, token: u32) {
+        self.tokens.push(token);
+    }
+
+    pub(crate) fn extend(&mut self, tokens: &[u32]) {
+        self.tokens.extend_from_slice(tokens);
+    }
+
+    /// Makes `tokens` the history; what it shares with the old one from the start stays computed.
+    pub(crate) fn replace(&mut self, tokens: Vec<u32>) {
+        let same = self.tokens.iter().zip(&tokens).take_while(|(old, new)| old == new).count();
+        self.forget_computed(same);
+        self.tokens = tokens;
+    }
+
+    /// Computes with these levels from now on: what was computed with others is worth nothing, or
+    /// an answer would depend on what was asked before.
+    pub(crate) fn set_levels(&mut self, levels: LevelPolicy) {
+        if self.levels.replace(levels) != Some(levels) {
+            self.forget_computed(0);
+        }
+    }
+
+    /// Forgets all tokens from `length` on.
+    pub(crate) fn truncate(&mut self, length: usize) {
+        self.tokens.truncate(length);
+        self.forget_computed(length);
+    }
+
+    /// Recurrent states that it holds.
+    pub(crate) fn states(&self) -> usize {
+        self.states.count()
+    }
+
+    /// Whether nobody else holds a page or a state of the pool.
+    pub(crate) fn holds_all_that_is_taken(&self) -> bool {
+        let pool = self.pool.lock();
+        let pages = pool.pages.pages() - pool.pages.free_pages();
+        let states = pool.states.states() - pool.states.free_states();
+        (pages, states) == (self.table.pages().len(), self.states.count())
+    }
+
+    /// The recurrent state after the computed tokens.
+    pub(crate) fn state(&self) -> Option<StateId> {
+        self.states.newest()
+    }
+
+    /// Leaves what was computed for the first `length` tokens, or, where a recurrent state of that
+    /// position is not kept, for as many as one is kept for; the tokens stay.
+    pub(crate) fn forget_computed(&mut self, length: usize) {
+        let mut pool = self.pool.lock();
+        self.states.truncate(length, &mut pool.states);
+        let length = if self.pool.recurrent { self.states.length() } else { length };
+        self.table.truncate(length, &mut pool.pages);
+    }
+
+    /// Makes room for what is computed of the next `count` pending tokens.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfPages`], [`EngineError::OutOfStates`]; what was computed is still there.
+    pub(crate) fn advance(&mut self, count: usize) -> Result<Advance, EngineError> {
+        self.extend_computed(count, checkpoint_of(self.tokens.len()))
+    }
+
+    /// [`Self::advance`] for contents that come from elsewhere, all at once.
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    pub(crate) fn advance_restored(&mut self, count: usize) -> Result<(), EngineError> {
+        self.extend_computed(count, None).map(|_| ())
+    }
+
+    fn extend_computed(
+        &mut self,
+        count: usize,
+        checkpoint: Option<usize>,
+    ) -> Result<Advance, EngineError> {
+        let (before, mut pool) = (self.table.length(), self.pool.lock());
+        let mut states = StateTrack::default();
+        if self.pool.recurrent && count > 0 {
+            states = self.states.extend(before + count, checkpoint, &mut pool.states)?;
+        }
+        match self.table.extend(count, &mut pool.pages) {
+            Ok(copy) => Ok(Advance { copy, states }),
+            Err(error) => {
+                self.states.truncate(before, &mut pool.states);
+                Err(error)
+            }
+        }
+    }
+
+    /// A second sequence of the same tokens; pages are shared until one of the two writes.
+    pub(crate) fn fork(&self) -> Self {
+        let mut pool = self.pool.lock();
+        let table = self.table.fork(&mut pool.pages);
+        let states = self.states.fork(&mut pool.states);
+        drop(pool);
+        let (tokens, pool) = (self.tokens.clone(), self.pool.clone());
+        Self { tokens, table, states, pool, levels: self.levels }
+    }
+
+    /// A fork that is only read: it keeps no more than the newest recurrent state from others.
+    pub(crate) fn fork_to_read(&self) -> Self {
+        let mut fork = self.fork();
+        fork.states.forget_older(&mut fork.pool.lock().states);
+        fork
+    }
+
+    /// Pages that it would hold if all its tokens and one more were computed.
+    pub(crate) fn pages_wanted(&self) -> usize {
+        pages_for(self.tokens.len() + 1)
+    }
+}
+
+impl Drop for Sequence {
+    fn drop(&mut self) {
+        let mut pool = self.pool.lock();
+        self.table.clear(&mut pool.pages);
+        self.states.truncate(0, &mut pool.states);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Sequence, SequencePool};
+    use nestling_core::error::EngineError;
+
+    #[test]
+    fn replacing_keeps_what_is_the_same() {
+        let pool = SequencePool::new(4, 0);
+        let mut sequence = Sequence::new(pool.clone());
+        sequence.extend(&[1, 2, 3, 4]);
+        sequence.advance(4).unwrap();
+        sequence.replace(vec![1, 2, 9, 9, 9]);
+        assert_eq!((sequence.computed(), sequence.pending()), (2, &[9, 9, 9][..]));
+        sequence.truncate(1);
+        assert_eq!((sequence.computed(), sequence.tokens()), (1, &[1][..]));
+        drop(sequence);
+        assert_eq!(pool.free_pages(), 4);
+    }
+
+    #[test]
+    fn a_fork_shares_pages_and_gives_back_its_own() {
+        let pool = SequencePool::new(4, 0);
+        let mut first = Sequence::new(pool.clone());
+        first.extend(&[7; 70]);
+        first.advance(70).unwrap();
+        let mut second = first.fork();
+        assert_eq!(pool.free_pages(), 2);
+        second.push(8);
+        assert!(second.advance(1).unwrap().copy.is_some());
+        assert_eq!(pool.free_pages(), 1);
+        drop(first);
+        assert_eq!(pool.free_pages(), 2);
+        drop(second);
+        assert_eq!(pool.free_pages(), 4);
+    }
+
+    #[test]
+    fn without_a_state_of_its_position_a_recurrent_sequence_falls_back() {
+        let pool = SequencePool::new(8, 4);
+        let mut sequence = Sequence::new(pool.clone());
+        sequence.extend(&[7; 100]);
+        sequence.advance(100).unwrap();
+        for _ in 0..5 {
+            sequence.push(8);
+            sequence.advance(1).unwrap();
+        }
+        let mut other = sequence.fork();
+        sequence.truncate(104);
+        assert_eq!(sequence.computed(), 104, "the state before the last step is there");
+        other.truncate(103);
+        assert_eq!((other.computed(), other.pending().len()), (64, 39));
+        other.truncate(30);
+        assert_eq!(other.computed(), 0);
+        drop((sequence, other));
+        assert_eq!((pool.free_pages(), pool.free_states()), (8, 4));
+    }
+
+    #[test]
+    fn without_pages_no_state_is_taken() {
+        let pool = SequencePool::new(2, 4);
+        let mut sequence = Sequence::new(pool.clone());
+        sequence.extend(&[7; 200]);
+        sequence.advance(100).unwrap();
+        let held = pool.free_states();
+        assert!(matches!(sequence.advance(100), Err(EngineError::OutOfPages { pages: 2 })));
+        assert_eq!((sequence.computed(), pool.free_states()), (100, held));
+    }
+}

@@ -1,0 +1,327 @@
+//! Sessions: one token history each, and what can be done with it.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Arc, MutexGuard};
+
+use crate::engine::EngineCore;
+use crate::event::{FinishReason, Stats, Usage};
+use crate::event_buffer::EventBuffer;
+use crate::generate::Generation;
+use crate::input::Input;
+use crate::model_core::ModelCore;
+use crate::open::{Model, PromptTokens};
+use crate::options::GenerateOptions;
+use crate::sampler::Sampler;
+use crate::sequence::Sequence;
+use crate::slot::{SessionSlot, SlotState};
+use crate::step_loop::{Answer, AnswerText, Task};
+use nestling_core::batch::LevelPolicy;
+use nestling_core::cancel::CancelToken;
+use nestling_core::clock::Moment;
+use nestling_core::error::EngineError;
+use nestling_text::{OutputParser, StopMatcher};
+
+/// One token history of a model, with the keys and values that were computed for it.
+///
+/// A session has one generation at a time. While one runs, calls that touch the history fail
+/// with [`EngineError::SessionBusy`]; if it has been cancelled or its handle dropped, they wait
+/// until it has stopped, at most one layer.
+#[derive(Debug)]
+pub struct Session {
+    model: Model,
+    slot: Arc<SessionSlot>,
+}
+
+impl Model {
+    /// A session with an empty history.
+    pub fn session(&self) -> Session {
+        Session::new(self.clone(), Sequence::new(self.core.pool.clone()))
+    }
+}
+
+impl Session {
+    pub(crate) fn new(model: Model, sequence: Sequence) -> Self {
+        let slot = model.core.add_slot(sequence);
+        Self { model, slot }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The history: prompts and answers, oldest first.
+    ///
+    /// # Errors
+    /// [`EngineError::SessionBusy`].
+    pub fn tokens(&self) -> Result<Vec<u32>, EngineError> {
+        self.with(|sequence| sequence.tokens().to_vec())
+    }
+
+    /// Tokens whose keys and values are held.
+    ///
+    /// # Errors
+    /// [`EngineError::SessionBusy`].
+    pub fn computed_tokens(&self) -> Result<usize, EngineError> {
+        self.with(|sequence| sequence.computed())
+    }
+
+    /// Adds tokens to the history; the next generation computes them.
+    ///
+    /// # Errors
+    /// Tokens that the vocabulary does not have; [`EngineError::ContextFull`];
+    /// [`EngineError::SessionBusy`]. The history is then as it was.
+    pub fn append(&mut self, tokens: &[u32]) -> Result<(), EngineError> {
+        let core = &self.model.core;
+        core.check_tokens(tokens)?;
+        self.with(|sequence| {
+            core.check_length(sequence.tokens().len() + tokens.len())?;
+            sequence.extend(tokens);
+            Ok(())
+        })?
+    }
+
+    /// Forgets all tokens from `length` on.
+    ///
+    /// # Errors
+    /// [`EngineError::SessionBusy`].
+    pub fn truncate(&mut self, length: usize) -> Result<(), EngineError> {
+        self.with(|sequence| sequence.truncate(length))
+    }
+
+    /// Makes `tokens` the history. What it shares with the old one from the start is not computed
+    /// again.
+    ///
+    /// # Errors
+    /// As [`Session::append`].
+    pub fn replace(&mut self, tokens: Vec<u32>) -> Result<(), EngineError> {
+        let core = &self.model.core;
+        core.check_tokens(&tokens)?;
+        core.check_length(tokens.len())?;
+        self.with(|sequence| sequence.replace(tokens))
+    }
+
+    /// Makes room in a full context: forgets `discard` tokens after the first `keep`. What stands
+    /// after them moves to other positions and is computed again.
+    ///
+    /// # Errors
+    /// [`EngineError::SessionBusy`].
+    pub fn shift(&mut self, keep: usize, discard: usize) -> Result<(), EngineError> {
+        self.with(|sequence| {
+            let mut tokens = sequence.tokens().to_vec();
+            let start = keep.min(tokens.len());
+            let end = start.saturating_add(discard).min(tokens.len());
+            tokens.drain(start..end);
+            sequence.replace(tokens);
+        })
+    }
+
+    /// A second session with the same history. What was computed is shared until one of the two
+    /// goes another way.
+    ///
+    /// # Errors
+    /// [`EngineError::SessionBusy`].
+    pub fn fork(&self) -> Result<Self, EngineError> {
+        let sequence = self.with(|sequence| sequence.fork())?;
+        Ok(Self::new(self.model.clone(), sequence))
+    }
+
+    /// Goes on from `input`. Everything that can be wrong with it is found before any work.
+    ///
+    /// Messages and text become tokens inside this call, which takes its time for long ones; other
+    /// sessions go on meanwhile. What is too long by its bytes alone is refused at once.
+    ///
+    /// The handle does not borrow the session: both may be moved to other threads, and the
+    /// generation goes on if the session is dropped.
+    ///
+    /// # Errors
+    /// [`EngineError::ContextFull`] for a prompt that leaves no room for an answer; options or
+    /// tokens that make no sense; [`EngineError::SessionBusy`]; [`EngineError::EngineClosed`].
+    /// The history is then as it was.
+    pub fn generate(
+        &mut self,
+        input: impl Into<Input>,
+        options: &GenerateOptions,
+    ) -> Result<Generation, EngineError> {
+        self.generate_with_cancel(input, options, &CancelToken::new())
+    }
+
+    /// [`Session::generate`], stopped by `cancel` too: for a token that is there before the
+    /// generation is, and may stop more than that. Without one, [`Generation::cancel_token`] does.
+    ///
+    /// # Errors
+    /// As [`Session::generate`]; [`EngineError::Cancelled`] if `cancel` is used before the prompt's
+    /// tokens are there. The history is then as it was.
+    pub fn generate_with_cancel(
+        &mut self,
+        input: impl Into<Input>,
+        options: &GenerateOptions,
+        cancel: &CancelToken,
+    ) -> Result<Generation, EngineError> {
+        let started = Moment::now();
+        let core = &self.model.core;
+        let levels = core.levels(options.level, options.dual)?;
+        if self.model.engine.is_closed() {
+            return Err(EngineError::EngineClosed);
+        }
+        if core.is_broken() {
+            return Err(EngineError::ModelBroken);
+        }
+        // The slot is locked for a moment here and another one below, not while foreign code turns
+        // any amount of text into tokens. Nobody else adds to the history: the session is borrowed.
+        let history = self.with(|sequence| sequence.tokens().to_vec())?;
+        core.touch(&self.slot);
+        let tokens_max = options.max_tokens.unwrap_or(usize::MAX);
+        let reserve = usize::from(tokens_max > 0);
+        let prompt = self.model.prompt_tokens(input.into(), history, reserve)?;
+        core.check_tokens(&prompt.tokens)?;
+        if prompt.tokens.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        let answer = self.answer(&prompt, tokens_max, options)?;
+        if cancel.is_cancelled() {
+            return Err(EngineError::Cancelled);
+        }
+        self.start(Start {
+            prompt: prompt.tokens,
+            answer,
+            levels,
+            cancel: cancel.child(),
+            events_max: options.events_max,
+            started,
+        })
+    }
+
+    /// Gives the sequence, with a prompt that has been checked, to the step loop.
+    fn start(&self, start: Start) -> Result<Generation, EngineError> {
+        let Start { prompt, answer, levels, cancel, events_max, started } = start;
+        let core = &self.model.core;
+        let prompt_tokens = prompt.len();
+        let mut state = self.acquire()?;
+        let taken = std::mem::replace(&mut *state, SlotState::Running(cancel.clone()));
+        let SlotState::Resting(mut sequence) = taken else {
+            *state = taken;
+            return Err(EngineError::SessionBusy);
+        };
+        drop(state);
+        sequence.set_levels(levels);
+        sequence.replace(prompt);
+        if answer.tokens_max > 0 && sequence.pending().is_empty() {
+            // Logits of the last token are wanted, so it is computed again.
+            sequence.forget_computed(prompt_tokens - 1);
+        }
+        let cached_tokens = sequence.computed();
+        let buffer = Arc::new(EventBuffer::new(events_max));
+        core.touch(&self.slot);
+        let done = sequence.pending().is_empty().then_some(FinishReason::Length);
+        self.model.engine.send(Task {
+            model: Arc::clone(core),
+            slot: Arc::clone(&self.slot),
+            sequence,
+            buffer: Arc::clone(&buffer),
+            cancel: cancel.clone(),
+            answer,
+            levels,
+            usage: Usage { prompt_tokens, cached_tokens, completion_tokens: 0 },
+            stats: Stats::default(),
+            started,
+            first_token: None,
+            turn: 0,
+            parked: false,
+            alone: false,
+            done,
+            failed: None,
+        });
+        Ok(Generation { buffer, engine: Arc::clone(&self.model.engine), cancel })
+    }
+
+    fn answer(
+        &self,
+        prompt: &PromptTokens,
+        tokens_max: usize,
+        options: &GenerateOptions,
+    ) -> Result<Answer, EngineError> {
+        let core = &self.model.core;
+        let sampling = options.sampling.clone().unwrap_or_else(|| core.sampling.clone());
+        let token_events = options.token_events || sampling.top_logprobs.is_some();
+        // What the tokenizer does not know has no text, so it is never chosen.
+        let vocab_size = match &core.tokenizer {
+            Some(tokenizer) => tokenizer.vocab_size().min(core.limits.vocab_size),
+            None => core.limits.vocab_size,
+        };
+        let mut sampler =
+            Sampler::new(sampling, vocab_size, new_seed()).map_err(EngineError::sample)?;
+        sampler.accept_prompt(&prompt.tokens);
+        let stops = StopMatcher::new(options.stop.clone()).map_err(EngineError::text)?;
+        let text = core.tokenizer.as_ref().map(|tokenizer| AnswerText {
+            decoder: tokenizer
+                .decode_stream(options.show_special)
+                .keeping(&prompt.format.marker_texts()),
+            stops,
+            parser: OutputParser::new(prompt.format.clone(), prompt.next_call),
+        });
+        let mut end_tokens = options.stop_tokens.clone();
+        if !options.ignore_end {
+            end_tokens.extend(&core.end_tokens);
+        }
+        Ok(Answer {
+            sampler,
+            text,
+            end_tokens,
+            token_events,
+            tokens_max,
+            tokens: 0,
+            called_tools: false,
+            stopped: false,
+        })
+    }
+
+    pub(crate) fn core(&self) -> &ModelCore {
+        &self.model.core
+    }
+
+    /// Works on the sequence at rest.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Sequence) -> T) -> Result<T, EngineError> {
+        match &mut *self.acquire()? {
+            SlotState::Resting(sequence) => Ok(work(sequence)),
+            SlotState::Running(_) => Err(EngineError::SessionBusy),
+        }
+    }
+
+    /// Locks the slot with the sequence in it; waits for a generation that was told to stop.
+    fn acquire(&self) -> Result<MutexGuard<'_, SlotState>, EngineError> {
+        let engine: &EngineCore = &self.model.engine;
+        let mut state = self.slot.lock();
+        loop {
+            match &*state {
+                SlotState::Resting(_) => return Ok(state),
+                SlotState::Running(cancel) if !cancel.is_cancelled() => {
+                    return Err(EngineError::SessionBusy);
+                }
+                SlotState::Running(_) if engine.drives_itself() => state = self.slot.wait(state),
+                SlotState::Running(_) => {
+                    drop(state);
+                    engine.drive();
+                    state = self.slot.lock();
+                }
+            }
+        }
+    }
+}
+
+/// A generation that is about to start.
+struct Start {
+    /// The whole history, as it is to be.
+    prompt: Vec<u32>,
+    answer: Answer,
+    levels: LevelPolicy,
+    cancel: CancelToken,
+    events_max: usize,
+    started: Moment,
+}
+
+/// A seed for whoever names none.
+fn new_seed() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,323 @@
+//! The loop that computes: one step after the other, each for all generations of a model at once.
+//!
+//! It runs on a thread of the engine, or, where there are no threads, inside the calls of
+//! whoever reads events. It is the only place that moves a sequence that is being computed.
+
+mod answer;
+mod plan;
+mod task;
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::event::FinishReason;
+use crate::model_core::ModelCore;
+use nestling_core::cancel::CancelToken;
+use nestling_core::clock::Moment;
+use nestling_core::error::EngineError;
+use nestling_core::runner::StepOutput;
+
+use answer::Found;
+pub(crate) use answer::{Answer, AnswerText};
+use plan::Plan;
+pub(crate) use task::Task;
+
+/// How long a paused loop may fail to notice a token that was cancelled behind its back.
+const CANCEL_POLL: Duration = Duration::from_millis(20);
+
+/// What the loop and the handles share.
+#[derive(Debug)]
+pub(crate) struct LoopInbox {
+    state: Mutex<InboxState>,
+    changed: Condvar,
+    /// Stops the step under way when the engine closes.
+    stop: CancelToken,
+}
+
+#[derive(Default)]
+struct InboxState {
+    arrivals: VecDeque<Task>,
+    woken: bool,
+    /// Turns asked for by [`LoopInbox::settle`], and how many were done.
+    settle_asked: u64,
+    settle_done: u64,
+    /// The loop has ended; nobody will read `arrivals`.
+    ended: bool,
+}
+
+impl std::fmt::Debug for InboxState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "InboxState({} arrivals)", self.arrivals.len())
+    }
+}
+
+impl LoopInbox {
+    pub(crate) fn new() -> Self {
+        let state = Mutex::new(InboxState::default());
+        Self { state, changed: Condvar::new(), stop: CancelToken::new() }
+    }
+
+    /// Hands over a generation; one that comes too late ends at once.
+    pub(crate) fn send(&self, task: Task) {
+        let mut state = self.lock();
+        if state.ended {
+            drop(state);
+            return task.fail(EngineError::EngineClosed);
+        }
+        state.arrivals.push_back(task);
+        state.woken = true;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Makes an idle loop look again.
+    pub(crate) fn wake(&self) {
+        self.lock().woken = true;
+        self.changed.notify_all();
+    }
+
+    /// Ends the loop within a layer.
+    pub(crate) fn close(&self) {
+        self.stop.cancel();
+        self.wake();
+    }
+
+    /// Waits for a turn of the loop: what had ended before the call is gone after it.
+    pub(crate) fn settle(&self) {
+        let mut state = self.lock();
+        state.settle_asked += 1;
+        state.woken = true;
+        let asked = state.settle_asked;
+        self.changed.notify_all();
+        while state.settle_done < asked && !state.ended {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
+    fn settled(&self, asked: u64) {
+        let mut state = self.lock();
+        if state.settle_done < asked {
+            state.settle_done = asked;
+            self.changed.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one turn of the loop found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// A step was computed, or a generation ended.
+    Worked,
+    /// Nothing can go on before somebody reads events or starts a generation. With generations
+    /// there, a cancelled token has to be noticed too.
+    Idle { generations: usize },
+    /// The engine was closed; every generation has ended.
+    Closed,
+}
+
+/// Generations under way, oldest first.
+#[derive(Debug)]
+pub(crate) struct StepLoop {
+    inbox: Arc<LoopInbox>,
+    tasks: Vec<Task>,
+    turns: u64,
+}
+
+impl StepLoop {
+    pub(crate) fn new(inbox: Arc<LoopInbox>) -> Self {
+        Self { inbox, tasks: Vec::new(), turns: 0 }
+    }
+
+    /// Turns until the engine is closed.
+    pub(crate) fn run(mut self) {
+        loop {
+            let asked = self.inbox.lock().settle_asked;
+            let turn = self.turn();
+            self.inbox.settled(asked);
+            match turn {
+                Turn::Worked => {}
+                Turn::Idle { generations } => self.wait(generations > 0),
+                Turn::Closed => return,
+            }
+        }
+    }
+
+    fn wait(&self, poll: bool) {
+        let mut state = self.inbox.lock();
+        if !state.woken && poll {
+            let waited = self.inbox.changed.wait_timeout(state, CANCEL_POLL);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        } else {
+            while !state.woken {
+                state = self.inbox.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        state.woken = false;
+    }
+
+    /// At most one step for each model.
+    pub(crate) fn turn(&mut self) -> Turn {
+        self.turns += 1;
+        if self.inbox.is_closed() {
+            self.close();
+            return Turn::Closed;
+        }
+        let mut worked = self.sweep();
+        for model in self.models() {
+            worked |= self.step(&model);
+        }
+        if worked { Turn::Worked } else { Turn::Idle { generations: self.tasks.len() } }
+    }
+
+    /// Models that have a generation, each once.
+    fn models(&self) -> Vec<Arc<ModelCore>> {
+        let mut models: Vec<Arc<ModelCore>> = Vec::new();
+        for task in &self.tasks {
+            if !models.iter().any(|model| Arc::ptr_eq(model, &task.model)) {
+                models.push(Arc::clone(&task.model));
+            }
+        }
+        models
+    }
+
+    /// Takes in what has arrived and ends what has been cancelled or has nothing to compute; true
+    /// if any ended.
+    pub(crate) fn sweep(&mut self) -> bool {
+        self.tasks.extend(std::mem::take(&mut self.inbox.lock().arrivals));
+        let before = self.tasks.len();
+        for task in self.tasks.extract_if(.., |task| task.cancel.is_cancelled()) {
+            task.finish(FinishReason::Cancelled);
+        }
+        self.end_done();
+        self.tasks.len() < before
+    }
+
+    /// Batch, forward, sample, advance; true if anything happened.
+    fn step(&mut self, model: &Arc<ModelCore>) -> bool {
+        let Some(plan) = Plan::make(&mut self.tasks, model, self.turns) else {
+            // One that can never go on has failed.
+            return self.end_done();
+        };
+        let output = self.compute(model, &plan);
+        match output {
+            Ok(mut output) => {
+                self.advance(&plan, &mut output);
+                model.lock_runner().recycle(output);
+            }
+            Err(error) => self.roll_back(&plan, error),
+        }
+        self.end_done();
+        true
+    }
+
+    fn compute(&self, model: &ModelCore, plan: &Plan) -> Result<StepOutput, EngineError> {
+        if model.is_broken() {
+            return Err(EngineError::ModelBroken);
+        }
+        let members = plan.shares.iter().filter_map(|share| self.tasks.get(share.task));
+        let tokens = members.map(|task| &task.cancel).chain([&self.inbox.stop]);
+        let cancel = CancelToken::any(tokens);
+        let mut runner = model.lock_runner();
+        let started = Moment::now();
+        let computed = catch_unwind(AssertUnwindSafe(|| {
+            for copy in &plan.copies {
+                runner.copy_page(copy.source, copy.destination)?;
+            }
+            runner.step_blocking(&plan.batch, &cancel)
+        }));
+        if let Ok(Ok(output)) = &computed {
+            let seconds = Moment::now().seconds_since(started);
+            model.observe(&plan.batch, &output.stats, seconds);
+            model.note_step(plan.batch.rows.len(), seconds);
+        }
+        if let Ok(Err(EngineError::DeviceLost(_))) = &computed {
+            // Weights, keys and values went with it.
+            model.mark_broken();
+        }
+        computed.unwrap_or_else(|_| {
+            // The runner may be half way through anything: it computes no more.
+            model.mark_broken();
+            Err(EngineError::ModelBroken)
+        })
+    }
+
+    /// Gives every generation what was found for it.
+    fn advance(&mut self, plan: &Plan, output: &mut StepOutput) {
+        let logits = output.logits.chunks_exact_mut(output.vocab_size.max(1)).map(Found::Logits);
+        // Where there is none, the sequence has failed.
+        let best = output.best.iter().map(|token| Found::Best(token.unwrap_or_default()));
+        let mut all_found = logits.chain(best);
+        for (sequence, share) in plan.shares.iter().enumerate() {
+            let found = share.wants_logits.then(|| all_found.next()).flatten();
+            let Some(task) = self.tasks.get_mut(share.task) else { continue };
+            let failed = output.failures.iter().position(|f| f.sequence == sequence);
+            if let Some(index) = failed {
+                task.reject(output.failures.swap_remove(index).error);
+                continue;
+            }
+            // Text decoding is foreign code; what it does to one generation stays there.
+            let accepted = catch_unwind(AssertUnwindSafe(|| {
+                task.accept(share.rows, &output.stats, found);
+            }));
+            if accepted.is_err() {
+                task.reject(EngineError::Panicked { what: "sampling and decoding its text" });
+            }
+        }
+    }
+
+    /// Undoes a step that did not happen. An error whose cause is unknown is looked for by
+    /// computing every generation of the step alone.
+    fn roll_back(&mut self, plan: &Plan, error: EngineError) {
+        let alone = plan.shares.len() == 1;
+        let cancelled = matches!(error, EngineError::Cancelled);
+        let mut error = Some(error);
+        for share in &plan.shares {
+            let Some(task) = self.tasks.get_mut(share.task) else { continue };
+            task.sequence.forget_computed(share.computed_before);
+            if cancelled {
+                continue;
+            }
+            task.alone = true;
+            if let (true, Some(error)) = (alone, error.take()) {
+                task.failed = Some(error);
+            }
+        }
+    }
+
+    fn end_done(&mut self) -> bool {
+        let before = self.tasks.len();
+        for task in self.tasks.extract_if(.., |task| task.done.is_some() || task.failed.is_some()) {
+            task.end();
+        }
+        self.tasks.len() < before
+    }
+
+    fn close(&mut self) {
+        let arrivals = {
+            let mut state = self.inbox.lock();
+            state.ended = true;
+            self.inbox.changed.notify_all();
+            std::mem::take(&mut state.arrivals)
+        };
+        for task in self.tasks.drain(..).chain(arrivals) {
+            task.fail(EngineError::EngineClosed);
+        }
+    }
+}
+
+impl Drop for StepLoop {
+    /// Whatever ends the loop, no reader waits for ever.
+    fn drop(&mut self) {
+        self.close();
+    }
+}

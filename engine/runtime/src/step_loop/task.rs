@@ -1,0 +1,140 @@
+//! One generation in the step loop.
+
+use std::sync::Arc;
+
+use super::Answer;
+use super::answer::Found;
+use crate::event::{Event, FinishReason, Finished, Stats, Usage};
+use crate::event_buffer::EventBuffer;
+use crate::model_core::ModelCore;
+use crate::sequence::Sequence;
+use crate::slot::SessionSlot;
+use nestling_core::batch::LevelPolicy;
+use nestling_core::cancel::CancelToken;
+use nestling_core::clock::Moment;
+use nestling_core::error::EngineError;
+use nestling_core::runner::StepStats;
+
+/// A generation: where its tokens come from and where its events go.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub model: Arc<ModelCore>,
+    /// Gets the sequence back at the end.
+    pub slot: Arc<SessionSlot>,
+    pub sequence: Sequence,
+    pub buffer: Arc<EventBuffer>,
+    pub cancel: CancelToken,
+    pub answer: Answer,
+    pub levels: LevelPolicy,
+    pub usage: Usage,
+    pub stats: Stats,
+    pub started: Moment,
+    pub first_token: Option<Moment>,
+    /// The turn of its last step.
+    pub turn: u64,
+    /// Lost its pages; waits until they are there again.
+    pub parked: bool,
+    /// A step with others failed: it goes alone, until a step tells whose fault it was.
+    pub alone: bool,
+    pub done: Option<FinishReason>,
+    pub failed: Option<EngineError>,
+}
+
+impl Task {
+    /// Whether its next tokens can be computed now.
+    pub fn is_ready(&self) -> bool {
+        let ended = self.done.is_some() || self.failed.is_some();
+        !ended && !self.parked && !self.sequence.pending().is_empty() && self.buffer.has_room()
+    }
+
+    /// Whether a token is to be chosen after the prompt.
+    pub fn wants_logits(&self) -> bool {
+        self.answer.tokens_max > 0
+    }
+
+    /// Takes the result of a step: `rows` more tokens are computed, and for the last of the pending
+    /// ones something was found.
+    pub fn accept(&mut self, rows: usize, step: &StepStats, found: Option<Found<'_>>) {
+        self.alone = false;
+        self.stats.steps += 1;
+        for (sum, uses) in self.stats.expert_uses.iter_mut().zip(step.expert_uses) {
+            *sum += uses;
+        }
+        self.stats.weight_read_bytes += step.weight_bytes;
+        self.stats.streaming.add(&step.streaming);
+        self.stats.device += step.device;
+        if self.first_token.is_none() {
+            self.stats.prompt_tokens += rows;
+        }
+        match found {
+            Some(found) => self.choose(found),
+            None if self.sequence.pending().is_empty() => self.done = Some(FinishReason::Length),
+            None => {}
+        }
+    }
+
+    fn choose(&mut self, found: Found<'_>) {
+        let now = Moment::now();
+        if self.first_token.is_none() {
+            self.first_token = Some(now);
+            self.stats.prompt_seconds = now.seconds_since(self.started);
+            self.stats.time_to_first_token_seconds = self.stats.prompt_seconds;
+        } else if let Some(first) = self.first_token {
+            self.stats.decode_tokens += 1;
+            self.stats.decode_seconds = now.seconds_since(first);
+        }
+        match self.answer.choose(found, self.sequence.tokens().len()) {
+            Ok(choice) => {
+                self.sequence.push(choice.token);
+                self.usage.completion_tokens += 1;
+                for event in choice.events {
+                    self.buffer.push(Ok(event));
+                }
+                let full = self.sequence.tokens().len() >= self.model.context_length();
+                self.done = choice.finish.or(full.then_some(FinishReason::ContextFull));
+            }
+            Err(error) => self.reject(error),
+        }
+    }
+
+    /// Fails it for something that its own numbers did: nothing computed is worth keeping.
+    pub fn reject(&mut self, error: EngineError) {
+        self.sequence.forget_computed(0);
+        self.failed = Some(error);
+    }
+
+    /// Ends it as it was decided.
+    pub fn end(mut self) {
+        match (self.failed.take(), self.done) {
+            (Some(error), _) => self.fail(error),
+            (None, reason) => self.finish(reason.unwrap_or(FinishReason::Cancelled)),
+        }
+    }
+
+    /// Ends it well.
+    pub fn finish(mut self, reason: FinishReason) {
+        let events = self.answer.flush();
+        let called = reason == FinishReason::Stop && self.answer.called_tools;
+        let reason = if called { FinishReason::ToolCalls } else { reason };
+        self.stats.weight_bytes = self.model.weight_bytes();
+        self.stats.kv_bytes =
+            self.model.kv_bytes(self.sequence.pages().len(), self.sequence.states());
+        let seed = self.answer.sampler.seed();
+        let finished = Finished { reason, usage: self.usage, stats: self.stats, seed };
+        // The session is free before anybody can hear of it; if it is gone, so are its pages.
+        self.slot.put_back(self.sequence);
+        drop(self.slot);
+        for event in events {
+            self.buffer.push(Ok(event));
+        }
+        self.buffer.push(Ok(Event::Finished(finished)));
+    }
+
+    /// Ends it with an error.
+    pub fn fail(self, error: EngineError) {
+        tracing::debug!(%error, "a generation failed");
+        self.slot.put_back(self.sequence);
+        drop(self.slot);
+        self.buffer.push(Err(error));
+    }
+}

@@ -1,0 +1,60 @@
+//! Logits from a file are llama.cpp's own.
+
+use std::sync::Arc;
+
+use nestling_cpu::Cpu;
+use nestling_experts::expert::CheckpointSource;
+use nestling_experts::expert::source::ExpertSource;
+use nestling_formats::{Checkpoint, Level, ModelConfig};
+use nestling_runtime::model::RunnerOptions;
+
+use super::common::{all_logits, golden_tensors, runner, token_list};
+use super::{MODELS, data, json};
+
+/// Largest difference of a logit that passes, for logits that spread by about 2. llama.cpp computes
+/// exponentials and sums of its own, in half precision nowhere: its weights were written as F32.
+const LOGIT_TOLERANCE: f32 = 5e-5;
+
+/// llama.cpp looks GELU up in a table of half precision: input and output are rounded to 2^-11 of
+/// themselves in each of 2 layers, and logits are at most 4, what they are capped to.
+const GELU_TOLERANCE: f32 = 2.0 * 2.0 / 2048.0 * 4.0;
+
+#[test]
+fn logits_are_those_of_llama_cpp() {
+    for name in MODELS {
+        let expected = &golden_tensors(&data(&format!("{name}.safetensors")))["logits"];
+        let tokens = token_list(&json(&format!("{name}.json"))["tokens"]);
+        let checkpoint = Checkpoint::open(data(&format!("{name}.gguf"))).unwrap();
+        let source: Arc<dyn ExpertSource> = Arc::new(CheckpointSource::new(checkpoint));
+        let mut runner = runner(Cpu::new(1), &source, &RunnerOptions::default());
+        let logits = all_logits(&mut runner, &tokens, Level::L8, 512);
+        let found = &logits[logits.len() - expected.len()..];
+        let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+        let largest = differences.fold(0.0, f32::max);
+        println!("{name}: max |Δlogit| {largest:e}");
+        let tolerance = if *name == "gemma4" { GELU_TOLERANCE } else { LOGIT_TOLERANCE };
+        assert!(largest <= tolerance, "{name}: {largest}");
+    }
+}
+
+/// The tiny Gemma as published, and what llama.cpp's converter makes of it in BF16: the same model,
+/// bit for bit.
+#[test]
+fn weights_are_those_of_the_published_layout() {
+    let published = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/families/gemma4");
+    let published = Checkpoint::open(published).unwrap();
+    let found = Checkpoint::open(data("gemma4-bf16.gguf")).unwrap();
+    // Tokens that end a message are named elsewhere in the file.
+    let eos_token_ids = published.config().eos_token_ids.clone();
+    assert_eq!(&ModelConfig { eos_token_ids, ..found.config().clone() }, published.config());
+    let ends = published.config().eos_token_ids.iter();
+    assert!(ends.clone().all(|id| found.generation().eos_token_ids.contains(id)));
+    for shape in &published.shape().matrices {
+        let read = |checkpoint: &Checkpoint| checkpoint.read_matrix(shape.id).unwrap();
+        assert!(read(&found) == read(&published), "{:?}", shape.id);
+    }
+    for shape in &published.shape().floats {
+        let read = |checkpoint: &Checkpoint| checkpoint.read_float(shape.id).unwrap();
+        assert!(read(&found) == read(&published), "{:?}", shape.id);
+    }
+}

@@ -1,0 +1,118 @@
+//! A call that turns text into tokens holds up nobody but its caller.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event as TraceEvent, Metadata, Subscriber};
+
+use super::fake::*;
+use nestling_core::EngineError;
+use nestling_text::{EncodeOptions, Tokenizer};
+
+/// Longest that a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Stops the thread that it listens to where a prompt is about to be tokenized, until it is told to
+/// go on.
+struct Latch {
+    reached: Sender<()>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl Subscriber for Latch {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "nestling_runtime::open"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &TraceEvent<'_>) {
+        self.reached.send(()).unwrap();
+        self.go_on.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// Bytes of the longest token.
+const TOKEN_BYTES_MAX: usize = 8;
+
+/// Letters are tokens, and so are the bytes of everything else.
+fn letters() -> Tokenizer {
+    let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
+    let longest = std::iter::once("z".repeat(TOKEN_BYTES_MAX));
+    let words = ('a'..='z').map(String::from).chain(longest).chain(bytes);
+    let vocab: serde_json::Map<_, _> = words.zip(0..).map(|(word, id)| (word, id.into())).collect();
+    let json = serde_json::json!({
+        "version": "1.0", "added_tokens": [],
+        "model": { "type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": true },
+    });
+    Tokenizer::from_bytes("tokenizer.json", json.to_string().as_bytes()).unwrap()
+}
+
+#[test]
+fn a_prompt_that_is_being_tokenized_holds_up_no_other_session() {
+    let engine = engine();
+    let model = model_with(&engine, FakeRunner::new(256, 64, 4), Some(letters()));
+    let history = prompt(1, 100);
+    let mut session = model.session();
+    let mut answer = tokens_of(session.generate(history.clone(), &greedy(1)).unwrap());
+    assert_eq!(session.computed_tokens().unwrap(), 100, "two of four pages");
+    let (reached, is_reached) = channel();
+    let (let_go, go_on) = channel();
+    let latch = Latch { reached, go_on: Mutex::new(go_on) };
+    std::thread::scope(|scope| {
+        let more = scope.spawn(|| {
+            tracing::subscriber::with_default(latch, || {
+                session.generate("abc", &greedy(5)).map(tokens_of)
+            })
+        });
+        is_reached.recv_timeout(PATIENCE).unwrap();
+        // Every page is needed here: those of the session that is busy with its prompt too.
+        let mut other = model.session().generate(prompt(2, 90), &greedy(150)).unwrap();
+        let mut tokens = Vec::new();
+        let (sender, events) = channel();
+        scope.spawn(move || other.all(|event| sender.send(event).is_ok()));
+        while let Ok(event) = events.recv_timeout(PATIENCE / 2) {
+            if let nestling_runtime::Event::Token(token) = event.unwrap() {
+                tokens.push(token.token);
+            }
+        }
+        let_go.send(()).unwrap();
+        assert_eq!(tokens, expected(&prompt(2, 90), 150), "it waited for another's prompt");
+        let added = letters().encode("abc", EncodeOptions::default()).unwrap();
+        let whole = [&history[..], &answer, &added].concat();
+        answer = more.join().unwrap().unwrap();
+        assert_eq!(answer, expected(&whole, 5));
+    });
+}
+
+#[test]
+fn a_text_that_is_too_long_by_its_bytes_is_not_tokenized() {
+    let engine = engine();
+    let model = model_with(&engine, FakeRunner::new(256, 64, 4), Some(letters()));
+    let (reached, is_reached) = channel();
+    let (_let_go, go_on) = channel();
+    let latch = Latch { reached, go_on: Mutex::new(go_on) };
+    let mut session = model.session();
+    session.append(&[1, 2, 3]).unwrap();
+    let refused = tracing::subscriber::with_default(latch, || {
+        session.generate("x".repeat(5 << 20), &greedy(5)).map(tokens_of)
+    });
+    let Err(EngineError::ContextFull { limit: 256, wanted }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(wanted, (5 << 20) / TOKEN_BYTES_MAX as u64 + 3 + 1);
+    assert!(is_reached.try_recv().is_err(), "it was tokenized");
+    assert_eq!(session.tokens().unwrap(), [1, 2, 3]);
+}

@@ -1,0 +1,24 @@
+//! The engine's parts, each from the crate that it lives in.
+
+#[cfg(feature = "convert")]
+pub use nestling_convert::{calibrate, convert, judge};
+pub use nestling_core::{
+    ActivationMode, Backend, BackendCounters, Batch, Budget, BudgetExceeded, CancelToken,
+    DualPolicy, Encoder, EngineError, KvDtype, LevelMode, LevelPolicy, MemoryTooSmall, ModelRunner,
+    RoutingRecorder, Row, SequenceRef, StepOutput, StreamStats, Threshold, arena, backend, batch,
+    budget, cancel, driver, error, expert_memory, kv_cache, level_policy, recurrent,
+    routing_recorder, routing_trace, runner, stream_stats, weights,
+};
+pub use nestling_cpu as cpu;
+pub use nestling_cpu::{ThreadPlacement, bandwidth, thread_count, threads};
+pub use nestling_experts::{
+    Allocation, AllocationHash, DualOptions, allocation, dual, expert, reads, record, residency,
+};
+pub use nestling_runtime::{
+    AnswerFuture, Conversation, Driver, Engine, EngineOptions, Event, EventStream, FinishReason,
+    Finished, Fitted, GenerateOptions, Generation, Input, MemoryPlan, Model, ModelOptions,
+    ModelParts, ModelSource, OpenProgress, PlannedResidence, Residence, SamplingParams, Session,
+    SnapshotContents, Stats, TokenEvent, Usage, engine, event, generate, input, load, memory_plan,
+    model, open, options, sample_tokens, sampler, session, snapshot,
+};
+pub use nestling_text as text;
