@@ -3,7 +3,7 @@
 
     python3 scripts/make_config_defaults.py
 
-formats/src/config/defaults.json    for every `model_type`: `absent`, the values of absent keys (a key
+formats/import/src/config/defaults.json    for every `model_type`: `absent`, the values of absent keys (a key
     whose default is null is not there), and `not_null`, keys that must not be null
 formats/tests/data/absent_keys.json for every tiny checkpoint of engine/runtime/tests/data/families and every
     key of its configuration: the keys that change in the configuration as transformers writes it when
@@ -144,8 +144,8 @@ def main() -> None:
         print(family, len(entry["absent"]), len(entry["not_null"]), flush=True)
     for model_type in ["gemma4", "qwen3_5_moe"]:
         table[model_type] = {"absent": defaults(model_type), "not_null": ["tie_word_embeddings"]}
-    write(ROOT / "formats" / "src" / "config" / "defaults.json", {"families": table})
-    write(ROOT / "formats" / "tests" / "data" / "absent_keys.json", {"families": absent})
+    write(ROOT / "formats" / "import" / "src" / "config" / "defaults.json", {"families": table})
+    write(ROOT / "formats" / "import" / "tests" / "data" / "absent_keys.json", {"families": absent})
 
 
 if __name__ == "__main__":

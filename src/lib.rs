@@ -10,6 +10,7 @@ pub mod system;
 #[cfg(feature = "cuda")]
 pub use nestling_cuda as cuda;
 pub use nestling_formats as formats;
+pub use nestling_import as import;
 #[cfg(feature = "wgpu")]
 pub use nestling_wgpu as wgpu;
 

@@ -15,7 +15,8 @@ use nestling_cpu::math::{OUTER_TILE, RouterScores};
 use nestling_cpu::nested::{CodecTables, NestedWeights};
 use nestling_cpu::rows::{PackedRows, QuantizedRows, RowList};
 use nestling_cpu::threads::ThreadPool;
-use nestling_formats::{Activation, Level, RouterConfig};
+use nestling_formats::Level;
+use nestling_import::{Activation, RouterConfig};
 
 /// Columns of a product: the hidden size of a middle-sized model.
 const COLS: usize = 2048;

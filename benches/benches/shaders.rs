@@ -21,7 +21,8 @@ use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId
 use nestling_core::recurrent::{StateId, StateShape, StateTrack};
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_core::{EngineError, weights::ByteRegion};
-use nestling_formats::{Activation, DType, DeltaNetConfig, Level, RopePairs, RouterConfig};
+use nestling_formats::{DType, Level};
+use nestling_import::{Activation, DeltaNetConfig, RopePairs, RouterConfig};
 use nestling_wgpu::{
     AdapterChoice, AdapterKind, Instructions, WgpuBackend, WgpuEncoder, WgpuOptions, devices,
 };

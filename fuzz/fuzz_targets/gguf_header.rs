@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nestling_formats::ModelConfig;
-use nestling_formats::gguf::{GgufHeader, assets, config_json, tokenizer_json};
+use nestling_import::ModelConfig;
+use nestling_import::gguf::{GgufHeader, assets, config_json, tokenizer_json};
 
 fuzz_target!(|data: &[u8]| {
     for file_bytes in [data.len() as u64, data.len() as u64 + 4096, u64::MAX] {

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nestling_formats::{GenerationDefaults, ModelConfig, ModelShape};
+use nestling_import::{GenerationDefaults, ModelConfig, ModelShape};
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(config) = ModelConfig::from_json("fuzz", data) {

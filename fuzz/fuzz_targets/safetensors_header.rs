@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nestling_formats::safetensors::{SafetensorsHeader, header_length};
+use nestling_import::safetensors::{SafetensorsHeader, header_length};
 
 fuzz_target!(|data: &[u8]| {
     let Some((prefix, rest)) = data.split_first_chunk::<8>() else { return };

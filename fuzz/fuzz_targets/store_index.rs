@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use nestling_formats::Plane;
 use nestling_formats::store::{MemoryStorage, Store};
 
-#[path = "../../formats/tests/store/support/seal.rs"]
+#[path = "../../formats/nest/tests/store/support/seal.rs"]
 mod seal;
 
 fuzz_target!(|data: &[u8]| {

@@ -6,8 +6,8 @@ use nestling_core::backend::ModelNeeds;
 use nestling_core::kv_cache::KvShape;
 use nestling_core::recurrent::StateShape;
 use nestling_formats::nested::GROUP;
-use nestling_formats::{FeedForward, TokenMixer};
 use nestling_gpu::NOTED_USES_MAX;
+use nestling_import::{FeedForward, TokenMixer};
 
 use crate::driver::Driver;
 use crate::encoder::GATE_UP_BYTES_MAX;

@@ -6,7 +6,7 @@ use nestling_core::backend::ModelNeeds;
 use nestling_core::kv_cache::KvShape;
 use nestling_core::recurrent::StateShape;
 use nestling_formats::nested::GROUP;
-use nestling_formats::{ExpertBias, FeedForward, ModelConfig, TokenMixer};
+use nestling_import::{ExpertBias, FeedForward, ModelConfig, TokenMixer};
 
 use crate::device::size_of;
 use crate::encoder::{GATE_UP_BYTES_MAX, NOTES_BYTES, argmax_parts, parts_bytes_max};

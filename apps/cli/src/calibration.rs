@@ -8,7 +8,7 @@ use nestling::EngineError;
 use nestling::engine::calibrate::CalibrationTokens;
 use nestling::engine::convert::Calibration;
 use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
-use nestling::formats::Checkpoint;
+use nestling::import::Checkpoint;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 

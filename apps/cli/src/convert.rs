@@ -17,7 +17,8 @@ use nestling::engine::convert::{
     ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport, RotationTrial,
     SourceBits, SourceErrors, convert_with_best_rotation, cut_store, estimate_store,
 };
-use nestling::formats::{Checkpoint, MatrixKind};
+use nestling::formats::MatrixKind;
+use nestling::import::Checkpoint;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 

@@ -5,8 +5,8 @@ use crate::failure::{Exit, Failure};
 use crate::sniff;
 use nestling::engine::text::TextError;
 use nestling::engine::{EngineError, MemoryTooSmall};
-use nestling::formats::ImportError;
 use nestling::formats::store::{OpenOptions, Store, StoreError};
+use nestling::import::ImportError;
 use nestling::wgpu::WgpuError;
 use std::path::Path;
 

@@ -7,8 +7,8 @@
 
 use crate::explain::explain_import;
 use crate::failure::{Failure, Result};
-use nestling::formats::ImportError;
-use nestling::formats::gguf::{GgufHeader, part_names};
+use nestling::import::ImportError;
+use nestling::import::gguf::{GgufHeader, part_names};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::fs::{File, Metadata};

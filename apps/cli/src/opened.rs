@@ -20,8 +20,8 @@ use nestling::engine::{
     ThreadPlacement,
 };
 use nestling::engine::{MemoryPlan, PlannedResidence};
-use nestling::formats::ModelConfig;
 use nestling::formats::store::{OpenOptions, Store};
+use nestling::import::ModelConfig;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

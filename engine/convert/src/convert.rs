@@ -27,10 +27,11 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nestling_formats::gguf::BlockType;
 use nestling_formats::nested::{InputTransform, NeuronOrder, QuantizeOptions};
 use nestling_formats::store::{GroupId, StoreId, StoreWriter};
-use nestling_formats::{Checkpoint, ElementType, ImportError, Level, MatrixId};
+use nestling_formats::{Level, MatrixId};
+use nestling_import::gguf::BlockType;
+use nestling_import::{Checkpoint, ElementType, ImportError};
 
 use crate::calibrate::{CalibrationTokens, Calibrator};
 use nestling_core::CancelToken;

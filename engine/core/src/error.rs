@@ -206,7 +206,7 @@ pub enum EngineError {
     Nested(#[from] nestling_formats::nested::NestedError),
     /// A checkpoint that cannot be used.
     #[error(transparent)]
-    Import(#[from] nestling_formats::ImportError),
+    Import(#[from] nestling_import::ImportError),
     /// A store that cannot be used.
     #[error(transparent)]
     Store(#[from] nestling_formats::store::StoreError),

@@ -1,6 +1,6 @@
 //! Pages of keys and values: who holds which page. The contents live in the backend's pool.
 
-use nestling_formats::{LayerConfig, ModelConfig, TokenMixer};
+use nestling_import::{LayerConfig, ModelConfig, TokenMixer};
 
 use crate::counts::HolderCounts;
 use crate::error::EngineError;

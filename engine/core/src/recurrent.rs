@@ -7,7 +7,7 @@
 //! not too new and computes the tokens from there on again, which gives the same bits. A fork shares
 //! what is kept, and a step that fails leaves what it read.
 
-use nestling_formats::{LayerConfig, ModelConfig, TokenMixer};
+use nestling_import::{LayerConfig, ModelConfig, TokenMixer};
 
 use crate::counts::HolderCounts;
 use crate::error::EngineError;

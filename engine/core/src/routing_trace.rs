@@ -6,7 +6,7 @@
 use std::io::{BufRead, Write};
 
 use nestling_formats::Level;
-use nestling_formats::limits::{MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN, MAX_LAYERS};
+use nestling_import::limits::{MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN, MAX_LAYERS};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Routing;

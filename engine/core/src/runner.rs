@@ -3,7 +3,8 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use nestling_formats::{Level, ModelConfig};
+use nestling_formats::Level;
+use nestling_import::ModelConfig;
 
 use crate::backend::BackendCounters;
 use crate::batch::Batch;

@@ -14,7 +14,7 @@
 //! so the bits depend neither on how a prompt is cut into steps nor on how columns are blocked.
 #![expect(unsafe_code, reason = "vector loads and stores at offsets that `delta_rule` has checked")]
 
-use nestling_formats::DeltaNetConfig;
+use nestling_import::DeltaNetConfig;
 
 use super::math::{self, LANES};
 use super::vector::Vector;

@@ -7,7 +7,7 @@ mod floats;
 mod tests;
 
 use half::f16;
-use nestling_formats::{Activation, RouterConfig};
+use nestling_import::{Activation, RouterConfig};
 
 use super::attention::{self, AttentionRows, KvBlock};
 use super::columns::{self, ColumnsMut};

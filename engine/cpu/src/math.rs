@@ -5,9 +5,8 @@
 //! neither the instruction set nor the thread count. The loops are `inline(always)` so that
 //! [`super::kernels`] can compile them for each instruction set.
 
-use nestling_formats::{
-    Activation, ExpertGroups, GroupScore, RopePairs, RouterConfig, RouterScore, nested,
-};
+use nestling_formats::nested;
+use nestling_import::{Activation, ExpertGroups, GroupScore, RopePairs, RouterConfig, RouterScore};
 
 /// Lanes of every float sum.
 pub const LANES: usize = 16;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use nestling_formats::nested::{
     InputTransform, Layout, NestedCodec, NestedTables, ScaleSteps, plane_bytes,
 };
-use nestling_formats::{DeltaNetConfig, Level, Plane, RopePairs};
+use nestling_formats::{Level, Plane};
+use nestling_import::{DeltaNetConfig, RopePairs};
 
 use super::work::{WorkKind, WorkRates, work_of};
 use nestling_core::EngineError;

@@ -1,6 +1,7 @@
 //! What all experts of a layer's table have in common.
 
-use nestling_formats::{Activation, Level};
+use nestling_formats::Level;
+use nestling_import::Activation;
 
 use super::{ProductForm, expect};
 use nestling_core::EngineError;

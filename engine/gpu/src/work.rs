@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use nestling_formats::DeltaNetConfig;
+use nestling_import::DeltaNetConfig;
 
 use nestling_core::kv_cache::PAGE_POSITIONS;
 

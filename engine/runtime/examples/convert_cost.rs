@@ -20,7 +20,7 @@ use nestling_convert::convert::{
     Calibration, ConvertOptions, ConvertPhase, ConvertProgress, convert,
 };
 use nestling_core::CancelToken;
-use nestling_formats::Checkpoint;
+use nestling_import::Checkpoint;
 use nestling_text::{EncodeOptions, SpecialText, Tokenizer};
 
 const VOCAB_SIZE: u64 = 4096;

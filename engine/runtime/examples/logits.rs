@@ -19,7 +19,8 @@ use nestling_core::kv_cache::{PageAllocator, PageTable};
 use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
 use nestling_experts::expert::{CheckpointSource, ExpertSource};
-use nestling_formats::{Checkpoint, ImportError, Level};
+use nestling_formats::Level;
+use nestling_import::{Checkpoint, ImportError};
 use nestling_runtime::model::{Runner, RunnerOptions};
 use serde_json::{Value, json};
 

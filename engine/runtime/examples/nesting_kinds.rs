@@ -17,7 +17,8 @@ use nestling_formats::nested::{
     Calibrated, CodecFitter, DampedMoments, InputTransform, NestedError, QuantizeOptions,
     SecondMoments, TableRefit, level_errors, quantize_calibrated,
 };
-use nestling_formats::{Checkpoint, Level, MatrixId, MatrixKind};
+use nestling_formats::{Level, MatrixId, MatrixKind};
+use nestling_import::Checkpoint;
 use nestling_text::{EncodeOptions, SpecialText, Tokenizer};
 
 /// As `Damping` of a conversion.

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use nestling_formats::checkpoint::Checkpoint;
+use nestling_formats::Level;
 #[cfg(not(target_family = "wasm"))]
 use nestling_formats::store::MappedStore;
 use nestling_formats::store::Store;
-use nestling_formats::{GenerationDefaults, Level, ModelConfig};
+use nestling_import::checkpoint::Checkpoint;
+use nestling_import::{GenerationDefaults, ModelConfig};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::engine::Engine;

@@ -2,9 +2,9 @@
 //! and scratch, before anything is loaded.
 
 use nestling_formats::store::{Group, GroupId, Index, Store};
-use nestling_formats::{
-    AttentionConfig, ExpertBias, FeedForward, LatentConfig, Level, ModelConfig, OutputGate, Plane,
-    TokenMixer,
+use nestling_formats::{Level, Plane};
+use nestling_import::{
+    AttentionConfig, ExpertBias, FeedForward, LatentConfig, ModelConfig, OutputGate, TokenMixer,
 };
 
 use crate::options::{ModelOptions, Residence};

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use nestling_formats::{Level, ModelConfig};
+use nestling_formats::Level;
+use nestling_import::ModelConfig;
 
 use crate::memory_plan::MemoryPlan;
 use crate::sampler::SamplingParams;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nestling_formats::ModelConfig;
+use nestling_import::ModelConfig;
 
 use crate::engine::{Engine, EngineCore};
 use crate::input::{Conversation, Input};

@@ -10,8 +10,8 @@ use nestling_convert::convert::{
     Calibration, ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, convert,
 };
 use nestling_core::{CancelToken, EngineError};
-use nestling_formats::Checkpoint;
 use nestling_formats::store::{GroupId, Store};
+use nestling_import::Checkpoint;
 
 fn checkpoint(name: &str) -> Checkpoint {
     Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)).unwrap()

@@ -15,7 +15,8 @@ use nestling_formats::nested::{
     Layout, NestedPlanes, NestedView, NeuronOrder, reorder_columns, reorder_rows,
 };
 use nestling_formats::store::{Encoding, GroupId, PartItem, Store};
-use nestling_formats::{Checkpoint, FloatId, FloatKind, Level, MatrixId, MatrixKind, Plane, names};
+use nestling_formats::{FloatId, FloatKind, Level, MatrixId, MatrixKind, Plane};
+use nestling_import::{Checkpoint, names};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)

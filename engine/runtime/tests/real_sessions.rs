@@ -9,8 +9,8 @@ use nestling_convert::convert::{ConvertOptions, convert};
 use nestling_core::{CancelToken, EngineError, KvDtype};
 use nestling_experts::dual::{LevelRouter, PlaneWorth, RoutedToken};
 use nestling_formats::Level;
-use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::store::Store;
+use nestling_import::checkpoint::Checkpoint;
 use nestling_runtime::{
     Engine, EngineOptions, Event, FinishReason, GenerateOptions, Generation, Input, Model,
     ModelOptions, ModelSource, Residence, SnapshotContents,

@@ -2,8 +2,8 @@
 
 use nestling_core::EngineError;
 use nestling_core::backend::{Router, Routing};
-use nestling_formats::{GroupScore, RouterScore};
 use nestling_gpu::{RouterLimits, check_routing};
+use nestling_import::{GroupScore, RouterScore};
 
 use super::{NUM_EXPERTS_MAX, PER_TOKEN_MAX, Tools, products};
 use crate::backend::CudaBackend;

@@ -4,7 +4,8 @@ use nestling_core::backend::{Backend, DeltaNet, Encoder};
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
 use nestling_core::recurrent::{StateId, StateShape, StateTrack};
 use nestling_cpu::Cpu;
-use nestling_formats::{DeltaNetConfig, Level};
+use nestling_formats::Level;
+use nestling_import::DeltaNetConfig;
 
 use super::harness::{buffer, device};
 

@@ -7,10 +7,10 @@ use nestling_core::EngineError;
 use nestling_core::backend::{AttentionHeads, HeadNorm};
 use nestling_core::batch::StepRows;
 use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS};
-use nestling_formats::RopePairs;
 use nestling_gpu::{
     HeadCounts, PageLayout, PageLists, WorkKind, expect, pieces, place_of, seen_positions, work_of,
 };
+use nestling_import::RopePairs;
 
 use super::Tools;
 use crate::backend::WgpuBackend;

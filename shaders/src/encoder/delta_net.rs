@@ -6,8 +6,8 @@ use nestling_core::backend::DeltaNet;
 use nestling_core::batch::StepRows;
 use nestling_core::batch::{Run, cut_runs, runs};
 use nestling_core::recurrent::StateId;
-use nestling_formats::DeltaNetConfig;
 use nestling_gpu::{WorkKind, at_once, expect, recurrence_row_work, work_of};
+use nestling_import::DeltaNetConfig;
 
 use super::Tools;
 use crate::backend::WgpuBackend;

@@ -17,8 +17,9 @@ use nestling_experts::expert::{
     ExpertSource, HostExperts, HostOptions, Prefetch, StoreSource, StreamOptions,
 };
 use nestling_experts::reads::ReadOptions;
+use nestling_formats::Level;
 use nestling_formats::store::Store;
-use nestling_formats::{Checkpoint, Level};
+use nestling_import::Checkpoint;
 use nestling_runtime::model::{Runner, RunnerOptions};
 use nestling_text::{EncodeOptions, SpecialText, Tokenizer};
 

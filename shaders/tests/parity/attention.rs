@@ -4,7 +4,8 @@ use nestling_core::backend::{AttentionHeads, Backend, Encoder, HeadNorm};
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
 use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PageId};
 use nestling_cpu::Cpu;
-use nestling_formats::{Level, RopePairs};
+use nestling_formats::Level;
+use nestling_import::RopePairs;
 
 use super::harness::{
     ATTEND_LAUNCHES, KEEPS_NO_SUBNORMAL, attended_at_least, buffer, device, expect_close, noise,

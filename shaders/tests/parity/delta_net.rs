@@ -5,7 +5,8 @@ use nestling_core::backend::{Backend, DeltaNet, Encoder};
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
 use nestling_core::recurrent::{StateId, StateShape, StateTrack, StateWrite};
 use nestling_cpu::Cpu;
-use nestling_formats::{DeltaNetConfig, Level};
+use nestling_formats::Level;
+use nestling_import::DeltaNetConfig;
 
 use super::harness::{EPSILON, KEY_DIM_MAX, buffer, device, expect_close, noise, read};
 

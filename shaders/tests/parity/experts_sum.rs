@@ -3,7 +3,7 @@
 use nestling_core::backend::{Backend, Encoder, Router};
 use nestling_core::driver::block_on;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
-use nestling_formats::RouterConfig;
+use nestling_import::RouterConfig;
 
 use super::harness::{EPSILON, buffer, device, noise, read};
 

@@ -9,7 +9,8 @@ use nestling_core::driver::block_on;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_cpu::Cpu;
 use nestling_formats::nested::hadamard;
-use nestling_formats::{Activation, DType, Level, RouterConfig};
+use nestling_formats::{DType, Level};
+use nestling_import::{Activation, RouterConfig};
 
 use super::harness::{EPSILON, buffer, device, expect_rows_close, noise, read};
 use super::matrices::{Form, Magnitudes, linear, weights};

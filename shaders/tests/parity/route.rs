@@ -4,7 +4,7 @@ use nestling_core::backend::{Backend, Encoder, Router, Routing};
 use nestling_core::driver::block_on;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_cpu::Cpu;
-use nestling_formats::{ExpertGroups, GroupScore, RouterConfig, RouterScore};
+use nestling_import::{ExpertGroups, GroupScore, RouterConfig, RouterScore};
 
 use super::harness::{buffer, device, expect_close, noise};
 

@@ -140,7 +140,7 @@ fn same_disk(a: &Path, b: &Path) -> bool {
 mod tests {
     use super::Disk;
     use nestling::engine::convert::{ConvertOptions, estimate_store_bytes};
-    use nestling::formats::ModelConfig;
+    use nestling::import::ModelConfig;
 
     #[test]
     fn the_estimate_for_a_real_model_is_what_the_first_screen_says() {

@@ -13,8 +13,9 @@ use super::{Obtained, Surroundings, check_config, not_cached, remote_store, sect
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use nestling::engine::convert::{ConvertOptions, estimate_store};
+use nestling::formats::Level;
 use nestling::formats::store::{Index, Store};
-use nestling::formats::{Checkpoint, Level};
+use nestling::import::Checkpoint;
 use std::path::PathBuf;
 use std::sync::Arc;
 

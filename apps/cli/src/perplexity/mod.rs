@@ -25,8 +25,9 @@ use nestling::engine::judge::{
 use nestling::engine::reads::ReadOptions;
 use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
 use nestling::engine::{Backend, MemoryPlan, PlannedResidence};
+use nestling::formats::Level;
 use nestling::formats::store::Store;
-use nestling::formats::{Checkpoint, Level, ModelConfig};
+use nestling::import::{Checkpoint, ModelConfig};
 use nestling::{CancelToken, EngineError, ModelOptions, WithBackend};
 use std::path::Path;
 use std::sync::Arc;

@@ -163,7 +163,7 @@ fn a_store_in_shards_grows_shard_by_shard() {
     std::fs::create_dir(&shards).unwrap();
     let mut options = ConvertOptions::default();
     options.shard_bytes_max = Some(100_000);
-    let checkpoint = nestling::formats::Checkpoint::open(super::checkpoint()).unwrap();
+    let checkpoint = nestling::import::Checkpoint::open(super::checkpoint()).unwrap();
     let cancel = nestling::engine::cancel::CancelToken::new();
     let made = convert(&checkpoint, &shards.join("m.nest"), &options, &cancel, &mut |_| {});
     let first = made.unwrap().path;

@@ -11,7 +11,8 @@ use nestling_core::backend::{
 use nestling_core::batch::StepRows;
 use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
 use nestling_core::weights::{ActivationMode, ByteRegion, FloatMatrix, MatrixWeights};
-use nestling_formats::{Activation, DType, Level, RopePairs, RouterConfig};
+use nestling_formats::{DType, Level};
+use nestling_import::{Activation, RopePairs, RouterConfig};
 use serde_json::json;
 
 use super::device::{Measured, Measurement, buffer, is_dry, tell};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use nestling_formats::store::GroupId;
-use nestling_formats::{Checkpoint, FloatKind, Level, MatrixKind, ModelConfig};
+use nestling_formats::{FloatKind, Level, MatrixKind};
+use nestling_import::{Checkpoint, ModelConfig};
 
 use super::mixer::{MixerStep, pass_mixer};
 use super::sample::spread;

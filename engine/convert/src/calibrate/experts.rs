@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use nestling_formats::Level;
 use nestling_formats::store::GroupId;
-use nestling_formats::{Activation, FeedForward as FeedForwardConfig, Level};
+use nestling_import::{Activation, FeedForward as FeedForwardConfig};
 
 use super::mixer::PassedOn;
 use super::moments::{Blend, MomentSum, Panels};

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nestling_formats::{Level, MatrixKind, ModelConfig};
+use nestling_formats::{Level, MatrixKind};
+use nestling_import::ModelConfig;
 
 use super::moments::{MomentSum, Panels};
 use super::{

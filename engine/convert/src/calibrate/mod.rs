@@ -20,7 +20,8 @@ use std::sync::Arc;
 
 use nestling_formats::nested::SecondMoments;
 use nestling_formats::store::GroupId;
-use nestling_formats::{Checkpoint, Level, MatrixId, MatrixKind};
+use nestling_formats::{Level, MatrixId, MatrixKind};
+use nestling_import::Checkpoint;
 
 use nestling_core::backend::{Backend, Encoder};
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};

@@ -1,8 +1,9 @@
 //! What can go wrong in a conversion.
 
+use nestling_formats::MatrixId;
 use nestling_formats::nested::NestedError;
 use nestling_formats::store::StoreError;
-use nestling_formats::{ImportError, MatrixId};
+use nestling_import::ImportError;
 
 use nestling_core::error::EngineError;
 

@@ -7,8 +7,8 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
-use nestling_formats::ImportError;
 use nestling_formats::store::{StoreError, StoreId};
+use nestling_import::ImportError;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::ConvertError;

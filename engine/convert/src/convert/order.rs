@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nestling_formats::gguf::BlockType;
 use nestling_formats::nested::NeuronOrder;
-use nestling_formats::{Checkpoint, ElementType, ExpertId, MatrixId, MatrixKind};
+use nestling_formats::{ExpertId, MatrixId, MatrixKind};
+use nestling_import::gguf::BlockType;
+use nestling_import::{Checkpoint, ElementType};
 
 use super::ConvertError;
 

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use nestling_formats::checkpoint::Asset;
-use nestling_formats::gguf::BlockType;
 use nestling_formats::nested::{Layout, TILE_ROWS};
 use nestling_formats::store::{
     Encoding, FloatTensor, GroupId, Index, Matrix, Measures, StorePlan, levels_with_offset,
 };
-use nestling_formats::{
-    Checkpoint, DType, ElementType, ExpertFormat, ExpertId, FeedForward, FloatId, FloatShape,
-    Level, MatrixId, MatrixKind, MatrixShape, ModelConfig, ModelShape, Plane,
+use nestling_formats::{DType, ExpertId, FloatId, Level, MatrixId, MatrixKind, Plane};
+use nestling_import::checkpoint::Asset;
+use nestling_import::gguf::BlockType;
+use nestling_import::{
+    Checkpoint, ElementType, ExpertFormat, FeedForward, FloatShape, MatrixShape, ModelConfig,
+    ModelShape,
 };
 
 use super::{Calibration, ConvertError, ConvertOptions, SourceBits};

@@ -1,7 +1,8 @@
 //! What each plane of an expert buys: the error of its output on tokens that are routed to it.
 
 use nestling_formats::nested::{GROUP, NestedCodec, NestedError, QuantizedMatrix};
-use nestling_formats::{Activation, Level, MatrixKind};
+use nestling_formats::{Level, MatrixKind};
+use nestling_import::Activation;
 
 use crate::calibrate::RoutedSample;
 use nestling_cpu::math;

@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nestling_formats::Level;
 use nestling_formats::nested::InputTransform;
 use nestling_formats::store::{Store, StorePlan};
-use nestling_formats::{Checkpoint, ImportError, Level};
+use nestling_import::{Checkpoint, ImportError};
 
 use super::progress::Meter;
 use super::{

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::store::{GroupId, Store};
-use nestling_formats::{FloatKind, Level, ModelConfig};
+use nestling_formats::{FloatKind, Level};
+use nestling_import::ModelConfig;
+use nestling_import::checkpoint::Checkpoint;
 
 use super::{JudgeModels, JudgePoint, PointModels};
 use nestling_core::backend::Backend;

@@ -1,4 +1,4 @@
-use nestling_formats::ModelConfig;
+use nestling_import::ModelConfig;
 
 use super::*;
 use nestling_core::runner::{RunnerLimits, StepFuture, StepOutput, StepStats};

@@ -1,6 +1,7 @@
 //! Biases of a layer's experts, as a backend takes them.
 
-use nestling_formats::{ExpertBias, FeedForward, FloatKind, ModelConfig};
+use nestling_formats::FloatKind;
+use nestling_import::{ExpertBias, FeedForward, ModelConfig};
 
 use crate::error::EngineError;
 

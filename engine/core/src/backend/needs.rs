@@ -1,6 +1,6 @@
 //! What a model is going to take of a device, before its weights are loaded.
 
-use nestling_formats::ModelConfig;
+use nestling_import::ModelConfig;
 
 use super::ExpertShape;
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use nestling_formats::nested::{InputTransform, Layout};
-use nestling_formats::{Activation, DType, DeltaNetConfig, Level, RopePairs, RouterConfig};
+use nestling_formats::{DType, Level};
+use nestling_import::{Activation, DeltaNetConfig, RopePairs, RouterConfig};
 
 use super::Backend;
 use crate::weights::ActivationMode;

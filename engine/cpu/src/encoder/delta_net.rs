@@ -1,6 +1,6 @@
 //! Gated DeltaNet: rows are independent in the convolution and the norms, heads in between.
 
-use nestling_formats::{Activation, DeltaNetConfig};
+use nestling_import::{Activation, DeltaNetConfig};
 
 use super::expect;
 use super::scratch::{DeltaScratch, HeadRun};

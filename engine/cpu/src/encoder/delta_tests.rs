@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use nestling_formats::{DeltaNetConfig, Level};
+use nestling_formats::Level;
+use nestling_import::DeltaNetConfig;
 
 use super::tests::noise;
 use super::*;

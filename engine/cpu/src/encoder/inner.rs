@@ -1,7 +1,7 @@
 //! The first product of a feed-forward part: gate and up of one block, joined and quantized.
 
-use nestling_formats::Activation;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
+use nestling_import::Activation;
 
 use super::products::{FEW_ROWS, ROW_BLOCK, Tiles};
 use crate::columns::ColumnsMut;

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use nestling_formats::nested::Layout;
-use nestling_formats::{DType, Level, RopePairs};
+use nestling_formats::{DType, Level};
+use nestling_import::RopePairs;
 
 use super::tests::{float, nested, noise};
 use super::*;

@@ -8,9 +8,8 @@ use nestling_formats::nested::{
     CodecFitter, GROUP, InputTransform, Layout, QuantizeOptions, pack_plane, plane_bytes,
     quantize_matrix,
 };
-use nestling_formats::{
-    Activation, DType, ExpertGroups, GroupScore, Level, Plane, RopePairs, RouterConfig, RouterScore,
-};
+use nestling_formats::{DType, Level, Plane};
+use nestling_import::{Activation, ExpertGroups, GroupScore, RopePairs, RouterConfig, RouterScore};
 
 use super::inner::RUN;
 use super::*;

@@ -2,7 +2,7 @@
 //! Nested products have their own cases, against the definition, in `cpu/nested/tests.rs`.
 
 use half::bf16;
-use nestling_formats::{ExpertGroups, GroupScore, RouterScore};
+use nestling_import::{ExpertGroups, GroupScore, RouterScore};
 
 use super::*;
 use crate::attention::SharedRows;

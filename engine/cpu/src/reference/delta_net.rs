@@ -1,6 +1,6 @@
 //! Gated DeltaNet, a token after the other.
 
-use nestling_formats::DeltaNetConfig;
+use nestling_import::DeltaNetConfig;
 
 use super::{Reference, ReferenceBuffer, expect};
 use crate::delta_net::{conv_silu, factors};

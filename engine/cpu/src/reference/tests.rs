@@ -5,7 +5,8 @@ use std::sync::Arc;
 use nestling_formats::nested::{
     CodecFitter, Layout, NestedCodec, QuantizeOptions, pack_plane, plane_bytes, quantize_matrix,
 };
-use nestling_formats::{Level, Plane, RopePairs, RouterConfig};
+use nestling_formats::{Level, Plane};
+use nestling_import::{RopePairs, RouterConfig};
 
 use super::*;
 use nestling_core::backend::HeadNorm;

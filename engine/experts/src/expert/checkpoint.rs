@@ -2,9 +2,10 @@
 
 use std::borrow::Borrow;
 
-use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::store::GroupId;
-use nestling_formats::{ExpertId, FloatKind, Level, MatrixId, MatrixKind, ModelConfig};
+use nestling_formats::{ExpertId, FloatKind, Level, MatrixId, MatrixKind};
+use nestling_import::ModelConfig;
+use nestling_import::checkpoint::Checkpoint;
 
 use super::source::{ExpertSource, Matrices};
 use nestling_core::error::EngineError;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use nestling_formats::store::GroupId;
-use nestling_formats::{FloatKind, Level, ModelConfig};
+use nestling_formats::{FloatKind, Level};
+use nestling_import::ModelConfig;
 
 use super::source::{ExpertSource, Matrices};
 use crate::dual::ExpertSensitivities;

@@ -2,7 +2,8 @@
 
 use nestling_formats::nested::NestedCodec;
 use nestling_formats::store::{Encoding, Group, GroupId, Index, Matrix};
-use nestling_formats::{FeedForward, Level, MatrixKind, Plane};
+use nestling_formats::{Level, MatrixKind, Plane};
+use nestling_import::FeedForward;
 
 use super::source::ExpertSource;
 use super::store::StoreSource;

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use nestling_formats::store::GroupId;
-use nestling_formats::{
-    ExpertId, FeedForward as FeedForwardConfig, MatrixKind, ModelConfig, Plane,
-};
+use nestling_formats::{ExpertId, MatrixKind, Plane};
+use nestling_import::{FeedForward as FeedForwardConfig, ModelConfig};
 
 use super::device_slots::DeviceSlots;
 use super::source::{ExpertSource, Matrices, Scan};

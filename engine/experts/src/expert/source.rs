@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use nestling_formats::store::{GroupId, Store};
-use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, ModelConfig, Plane};
+use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, Plane};
+use nestling_import::ModelConfig;
 
 use super::embedding_rows::EmbeddingRows;
 use crate::dual::ExpertSensitivities;

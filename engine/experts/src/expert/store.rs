@@ -11,7 +11,8 @@ use nestling_formats::nested::{
 #[cfg(not(target_family = "wasm"))]
 use nestling_formats::store::MappedStore;
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, Part, PartItem, Store};
-use nestling_formats::{Level, ModelConfig, Plane};
+use nestling_formats::{Level, Plane};
+use nestling_import::ModelConfig;
 
 use super::owned::{GroupPlanes, Planes, Wanted, read_groups};
 use super::source::{Matrices, Scan};

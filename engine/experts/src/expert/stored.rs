@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nestling_formats::store::{GroupId, PartItem, Store};
-use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, ModelConfig, Plane};
+use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, Plane};
+use nestling_import::ModelConfig;
 
 use super::embedding_rows::EmbeddingRows;
 use super::owned::GroupPlanes;

@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use nestling_formats::{ExpertId, FeedForward as FeedForwardConfig};
+use nestling_formats::ExpertId;
+use nestling_import::FeedForward as FeedForwardConfig;
 
 use super::bias::expert_biases;
 use super::device_slots::DeviceSlots;

@@ -1,8 +1,9 @@
 //! What a cache must know of every expert before it has read any.
 
-use nestling_formats::config::FeedForward;
 use nestling_formats::store::{Group, GroupId, Index, Store};
-use nestling_formats::{Level, ModelConfig, Plane};
+use nestling_formats::{Level, Plane};
+use nestling_import::ModelConfig;
+use nestling_import::config::FeedForward;
 
 use super::PLANES;
 use nestling_core::error::EngineError;

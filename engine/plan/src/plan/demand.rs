@@ -1,7 +1,8 @@
 //! What a model asks of memory and disk, read from its store's index.
 
 use nestling_formats::store::{Group, GroupId, Index};
-use nestling_formats::{FeedForward, Level, ModelConfig, Plane};
+use nestling_formats::{Level, Plane};
+use nestling_import::{FeedForward, ModelConfig};
 
 use super::usage::supposed_rates;
 

@@ -18,9 +18,8 @@ use nestling_formats::store::{
     Encoding, FloatTensor, Group, GroupId, Matrix, PartItem, StorePlan, StoreWriter,
     levels_with_offset,
 };
-use nestling_formats::{
-    DType, ExpertId, Level, MatrixKind, MatrixShape, ModelConfig, ModelShape, Plane,
-};
+use nestling_formats::{DType, ExpertId, Level, MatrixKind, Plane};
+use nestling_import::{MatrixShape, ModelConfig, ModelShape};
 
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
@@ -244,7 +243,7 @@ fn report(writer: &StoreWriter, config: &ModelConfig, busiest_shares: [f64; 3]) 
     });
     let (mut experts, mut used) = (0, 0);
     for layer in &config.layers {
-        if let nestling_formats::FeedForward::Moe { num_experts, num_experts_per_tok, .. } =
+        if let nestling_import::FeedForward::Moe { num_experts, num_experts_per_tok, .. } =
             layer.feed_forward
         {
             experts += num_experts as u64;

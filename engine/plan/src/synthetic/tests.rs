@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use nestling_formats::store::Store;
-use nestling_formats::{Level, MatrixKind, ModelShape};
+use nestling_formats::{Level, MatrixKind};
+use nestling_import::ModelShape;
 
 use super::*;
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};

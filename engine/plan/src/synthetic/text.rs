@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nestling_formats::ModelConfig;
+use nestling_import::ModelConfig;
 use serde_json::{Value, json};
 
 use super::{Asset, SyntheticShape};

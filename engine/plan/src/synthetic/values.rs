@@ -5,7 +5,8 @@ use nestling_formats::nested::{
     GROUP, InputTransform, Layout, NestedCodec, NestedTables, ScaleSteps, base_parts,
 };
 use nestling_formats::store::{Encoding, Matrix};
-use nestling_formats::{FloatKind, ModelConfig, Plane};
+use nestling_formats::{FloatKind, Plane};
+use nestling_import::ModelConfig;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 

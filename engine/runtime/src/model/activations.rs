@@ -1,6 +1,6 @@
 //! Buffers of one step.
 
-use nestling_formats::{DeltaNetConfig, ModelConfig, TokenMixer};
+use nestling_import::{DeltaNetConfig, ModelConfig, TokenMixer};
 
 use super::mixer::attention::{self, AttentionBuffers, AttentionShape};
 use super::mixer::delta_net::DeltaNetBuffers;

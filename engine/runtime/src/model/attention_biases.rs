@@ -1,8 +1,7 @@
 //! Biases of attention, as its products want them.
 
-use nestling_formats::{
-    AttentionBias, AttentionConfig, FloatKind, MatrixKind, ModelConfig, OutputGate,
-};
+use nestling_formats::{FloatKind, MatrixKind};
+use nestling_import::{AttentionBias, AttentionConfig, ModelConfig, OutputGate};
 
 use super::floats::Floats;
 use nestling_core::error::EngineError;

@@ -1,6 +1,7 @@
 //! Weights of attention to latents, out of their groups.
 
-use nestling_formats::{FloatKind, LatentConfig, MatrixKind, ModelConfig};
+use nestling_formats::{FloatKind, MatrixKind};
+use nestling_import::{LatentConfig, ModelConfig};
 
 use super::activations::latent_shapes;
 use super::floats::Floats;

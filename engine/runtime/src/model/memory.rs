@@ -1,6 +1,6 @@
 //! What a layer keeps of all sequences.
 
-use nestling_formats::{LayerConfig, ModelConfig};
+use nestling_import::{LayerConfig, ModelConfig};
 
 use nestling_core::backend::Backend;
 use nestling_core::error::EngineError;

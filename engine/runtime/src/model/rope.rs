@@ -1,6 +1,6 @@
 //! Angles of positions.
 
-use nestling_formats::{ModelConfig, RopeConfig, RopeScaling, YarnScaling};
+use nestling_import::{ModelConfig, RopeConfig, RopeScaling, YarnScaling};
 
 use nestling_core::batch::StepRows;
 

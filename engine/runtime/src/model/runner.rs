@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nestling_formats::{FeedForward, ModelConfig, TokenMixer};
+use nestling_import::{FeedForward, ModelConfig, TokenMixer};
 
 use super::activations::Activations;
 use super::forward::{Step, forward};

@@ -1,10 +1,11 @@
 //! Weights bound to their place in the graph. No names of tensors beyond this file.
 
 use nestling_formats::store::GroupId;
-use nestling_formats::{
+use nestling_formats::{FloatKind, Level, MatrixKind};
+use nestling_import::{
     AttentionConfig, BlockNorms, DeltaNetConfig, ExpertVector, FeedForward as FeedForwardConfig,
-    FloatKind, LayerConfig, Level, MatrixKind, ModelConfig, Multipliers, OutputGate, QkNorm,
-    RopePairs, RouterInput, SharedGate, Sinks, TokenMixer, ValueNorm, ValueSource,
+    LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopePairs, RouterInput, SharedGate,
+    Sinks, TokenMixer, ValueNorm, ValueSource,
 };
 
 use super::Embedding;

@@ -3,9 +3,8 @@
 use nestling_convert::convert::ConvertOptions;
 use nestling_core::weights::MatrixWeights;
 use nestling_formats::store::{Group, GroupId};
-use nestling_formats::{
-    Checkpoint, ExpertFormat, FloatKind, Level, MatrixId, MatrixKind, ModelShape,
-};
+use nestling_formats::{FloatKind, Level, MatrixId, MatrixKind};
+use nestling_import::{Checkpoint, ExpertFormat, ModelShape};
 use nestling_runtime::{MemoryPlan, ModelOptions, PlannedResidence, Residence};
 
 use super::harness;

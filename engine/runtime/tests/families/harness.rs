@@ -11,8 +11,9 @@ use nestling_experts::expert::source::ExpertSource;
 use nestling_experts::expert::{HostOptions, Prefetch, StoreSource, StreamOptions};
 use nestling_experts::reads::ReadOptions;
 use nestling_experts::residency::ExpertTable;
+use nestling_formats::Level;
 use nestling_formats::store::Store;
-use nestling_formats::{Checkpoint, Level};
+use nestling_import::Checkpoint;
 use nestling_runtime::model::RunnerOptions;
 use nestling_runtime::{
     Engine, EngineOptions, Event, GenerateOptions, Generation, Input, Model, ModelOptions,

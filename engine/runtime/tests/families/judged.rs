@@ -9,7 +9,8 @@ use std::fs;
 use std::path::Path;
 
 use nestling_cpu::Cpu;
-use nestling_formats::{Checkpoint, Level};
+use nestling_formats::Level;
+use nestling_import::Checkpoint;
 use nestling_runtime::model::RunnerOptions;
 use serde_json::{Map, Value, json};
 

@@ -10,7 +10,8 @@ use nestling_cpu::Cpu;
 use nestling_experts::expert::StoreSource;
 use nestling_experts::expert::source::ExpertSource;
 use nestling_formats::store::{GroupId, Store};
-use nestling_formats::{Checkpoint, ExpertFormat, Level, MatrixId, MatrixKind};
+use nestling_formats::{Level, MatrixId, MatrixKind};
+use nestling_import::{Checkpoint, ExpertFormat};
 use nestling_runtime::model::RunnerOptions;
 use nestling_runtime::{Engine, EngineOptions, GenerateOptions, Input, Model, ModelOptions};
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use nestling_cpu::Cpu;
 use nestling_experts::expert::CheckpointSource;
 use nestling_experts::expert::source::ExpertSource;
-use nestling_formats::{Checkpoint, Level, ModelConfig};
+use nestling_formats::Level;
+use nestling_import::{Checkpoint, ModelConfig};
 use nestling_runtime::model::RunnerOptions;
 
 use super::common::{all_logits, golden_tensors, runner, token_list};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nestling_formats::gguf::{GgufHeader, tokenizer_json};
+use nestling_import::gguf::{GgufHeader, tokenizer_json};
 use nestling_text::{EncodeOptions, SpecialText, Tokenizer};
 use serde_json::Value;
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};

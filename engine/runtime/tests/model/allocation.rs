@@ -13,7 +13,8 @@ use nestling_experts::allocation::{Allocation, ChooseOptions, Counting, choose, 
 use nestling_experts::expert::StoreSource;
 use nestling_experts::expert::source::{ExpertSource, Matrices};
 use nestling_formats::store::{GroupId, MappedStore, Store};
-use nestling_formats::{FloatKind, Level, ModelConfig};
+use nestling_formats::{FloatKind, Level};
+use nestling_import::ModelConfig;
 use nestling_runtime::model::RunnerOptions;
 use nestling_runtime::{Engine, EngineOptions, Model, ModelOptions, SnapshotContents};
 

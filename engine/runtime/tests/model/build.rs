@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::nested::{
     CodecFitter, Layout, QuantizeOptions, QuantizedMatrix, quantize_matrix,
 };
@@ -11,6 +10,7 @@ use nestling_formats::store::{
     levels_with_offset, pack_extent,
 };
 use nestling_formats::{DType, Level, MatrixId, MatrixKind, Plane};
+use nestling_import::checkpoint::Checkpoint;
 
 /// How to make a store.
 #[derive(Clone, Copy, Debug)]

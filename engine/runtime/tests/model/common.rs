@@ -14,8 +14,8 @@ use nestling_cpu::kernels::Kernels;
 use nestling_cpu::reference::Reference;
 use nestling_cpu::threads::ThreadPool;
 use nestling_experts::expert::{CheckpointSource, ExpertSource};
-use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::{DType, Level};
+use nestling_import::checkpoint::Checkpoint;
 use nestling_runtime::model::{Runner, RunnerOptions};
 
 pub fn data(name: &str) -> PathBuf {

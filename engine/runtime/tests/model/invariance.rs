@@ -11,7 +11,8 @@ use nestling_core::weights::{FloatMatrix, MatrixWeights};
 use nestling_cpu::Cpu;
 use nestling_experts::expert::source::{ExpertSource, Matrices};
 use nestling_formats::store::GroupId;
-use nestling_formats::{FloatKind, Level, MatrixKind, ModelConfig};
+use nestling_formats::{FloatKind, Level, MatrixKind};
+use nestling_import::ModelConfig;
 use nestling_runtime::model::RunnerOptions;
 
 use super::common::{Sequence, all_logits, checkpoint, data, runner, runners, some_tokens, step};

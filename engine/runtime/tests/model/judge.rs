@@ -16,9 +16,9 @@ use nestling_experts::dual::LevelMode;
 use nestling_experts::expert::{HostOptions, Prefetch, StreamOptions};
 use nestling_experts::reads::ReadOptions;
 use nestling_experts::residency::ExpertTable;
-use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::store::Store;
 use nestling_formats::{Level, MatrixKind};
+use nestling_import::checkpoint::Checkpoint;
 use nestling_text::{EncodeOptions, Tokenizer};
 
 use crate::build::{Recipe, build_store};

@@ -12,9 +12,9 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::weights::ActivationMode;
 use nestling_experts::expert::{ExpertSource, StoreSource};
 use nestling_formats::Level;
-use nestling_formats::checkpoint::Checkpoint;
 use nestling_formats::nested::InputTransform;
 use nestling_formats::store::Store;
+use nestling_import::checkpoint::Checkpoint;
 use nestling_runtime::model::RunnerOptions;
 use serde_json::json;
 

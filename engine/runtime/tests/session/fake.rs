@@ -11,7 +11,7 @@ use nestling_core::kv_cache::{PAGE_POSITIONS, PageId};
 use nestling_core::recurrent::{StateId, StateTrack};
 use nestling_core::runner::{RunnerLimits, SequenceFailure, StepFuture, StepStats};
 use nestling_core::{CancelToken, EngineError, ModelRunner, StepOutput};
-use nestling_formats::ModelConfig;
+use nestling_import::ModelConfig;
 use nestling_runtime::{
     Driver, Engine, EngineOptions, Event, GenerateOptions, Generation, Model, ModelParts,
     SamplingParams,

@@ -1,6 +1,7 @@
 //! Attention: x += Wo · gate(attend(rope(norm(Wqkv · x)))).
 
-use nestling_formats::{AttentionConfig, MatrixKind};
+use nestling_formats::MatrixKind;
+use nestling_import::AttentionConfig;
 
 use super::{Mixing, Watch, no_buffers};
 use nestling_core::backend::{AttentionHeads, Backend, Encoder, Linear};

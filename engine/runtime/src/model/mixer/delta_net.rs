@@ -1,6 +1,7 @@
 //! Gated DeltaNet: x += Wo · gate(norm(delta(conv(W · x)))).
 
-use nestling_formats::{DeltaNetConfig, MatrixKind};
+use nestling_formats::MatrixKind;
+use nestling_import::DeltaNetConfig;
 
 use super::{Mixing, Watch, no_buffers};
 use nestling_core::backend::{Backend, DeltaNet, Encoder, Linear};

@@ -3,7 +3,8 @@
 //! latents into keys is multiplied with the queries instead, and what would turn them into values
 //! with what was attended.
 
-use nestling_formats::{LatentConfig, MatrixKind};
+use nestling_formats::MatrixKind;
+use nestling_import::LatentConfig;
 
 use super::{Mixing, Watch, no_buffers};
 use nestling_core::backend::{AttentionHeads, Backend, Encoder, HeadMatrices, Linear};

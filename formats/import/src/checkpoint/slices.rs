@@ -1,0 +1,566 @@
+//! Weights of a model out of the tensors that hold them: whole, in part, turned over, or several
+//! tensors one after another.
+
+use super::{Checkpoint, TensorInfo};
+use crate::gguf::BlockType;
+use crate::names::{FloatChange, FloatSource, Order, Runs, TensorSlice};
+use crate::{ElementType, FloatShape, ImportError, MatrixShape};
+use nestling_formats::nested::{GROUP, decode_mxfp4};
+use nestling_formats::{DType, FloatId, MatrixId, MatrixKind};
+
+/// Weights of a block of MXFP4.
+const MXFP4_BLOCK: u64 = GROUP as u64;
+
+const MXFP4: ElementType = ElementType::Block(BlockType::Mxfp4);
+
+/// Elements that are read at once from a tensor of which only some are wanted.
+const SPAN_ELEMENTS: usize = 4 << 20;
+
+/// Where a matrix lies.
+#[derive(Clone, Debug)]
+pub struct MatrixPlace<'a> {
+    parts: Vec<Part<'a>>,
+}
+
+/// Some rows of a matrix.
+#[derive(Clone, Debug)]
+struct Part<'a> {
+    tensor: &'a TensorInfo,
+    slice: TensorSlice,
+    /// Rows and columns of the two-dimensional tensor.
+    source: [usize; 2],
+    /// Rows and columns of what is taken of it.
+    taken: [usize; 2],
+    /// Scales of the blocks, with their name, where the tensor is MXFP4.
+    scales: Option<(String, &'a TensorInfo)>,
+}
+
+impl MatrixPlace<'_> {
+    /// Float type that the elements are read as; of several tensors, that of the first.
+    pub fn dtype(&self) -> DType {
+        self.element().float()
+    }
+
+    /// Element type in the file; of several tensors, that of the first.
+    pub fn element(&self) -> ElementType {
+        self.parts.first().map_or(ElementType::Float(DType::F32), |part| part.element())
+    }
+
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.parts.iter().map(|part| part.taken[0]).sum()
+    }
+
+    /// Columns.
+    pub fn cols(&self) -> usize {
+        self.parts.first().map_or(0, |part| part.taken[1])
+    }
+
+    /// Bytes that the elements take in the checkpoint.
+    pub fn length(&self) -> u64 {
+        let of_part = |part: &Part| {
+            let [rows, cols] = part.taken.map(|n| n as u64);
+            let element = part.element();
+            let bytes = rows.saturating_mul(cols).saturating_mul(element.block_bytes() as u64);
+            bytes / element.block_elements() as u64
+        };
+        self.parts.iter().map(of_part).sum()
+    }
+
+    /// The one run of bytes that holds the matrix as it is, if there is one: tensor, first element,
+    /// elements.
+    fn contiguous(&self) -> Option<(&TensorInfo, u64, u64)> {
+        let [part] = self.parts.as_slice() else { return None };
+        let TensorSlice { rows, ref columns, transposed, .. } = part.slice;
+        let is_float = matches!(part.element(), ElementType::Float(_));
+        if !is_float || transposed || !columns.is_all() || part.taken[0] > rows.length {
+            return None;
+        }
+        let first = part.first_element(rows.place(0));
+        Some((part.tensor, first, (part.taken[0] * part.taken[1]) as u64))
+    }
+}
+
+impl Part<'_> {
+    /// How the elements are written.
+    fn element(&self) -> ElementType {
+        if self.scales.is_some() { MXFP4 } else { self.tensor.element }
+    }
+
+    /// Position in the tensor of the first element of a row.
+    fn first_element(&self, row: usize) -> u64 {
+        let row = self.slice.index.unwrap_or(0) * self.source[0] + row;
+        row as u64 * self.source[1] as u64
+    }
+}
+
+/// Where a float tensor lies.
+#[derive(Clone, Debug)]
+pub struct FloatPlace<'a> {
+    /// The tensor that it is part of.
+    pub tensor: &'a TensorInfo,
+    source: FloatSource,
+}
+
+impl FloatPlace<'_> {
+    /// Element type that holds every value: the checkpoint's, or F32 for values that are changed.
+    pub fn dtype(&self) -> DType {
+        match self.source.change {
+            FloatChange::Kept => self.tensor.element.float(),
+            FloatChange::PlusOne | FloatChange::NegativeExp => DType::F32,
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Where a matrix lies. A tied head is not there: ask for the embedding.
+    ///
+    /// # Errors
+    /// [`ImportError::MissingTensor`] for an id that the model has not; [`ImportError::Tensor`] for
+    /// a tensor of which no such part can be taken.
+    pub fn matrix(&self, id: MatrixId) -> Result<MatrixPlace<'_>, ImportError> {
+        let slices = self.slices(id);
+        if slices.is_empty() {
+            return Err(self.missing(format!("{id:?}")));
+        }
+        let parts = slices.into_iter().map(|slice| self.part(slice));
+        Ok(MatrixPlace { parts: parts.collect::<Result<_, _>>()? })
+    }
+
+    /// What a matrix is made of: of two ways to write it down, the one that the file has.
+    fn slices(&self, id: MatrixId) -> Vec<TensorSlice> {
+        let slices = (self.naming.matrix)(&self.config, id);
+        let is_there = |slice: &TensorSlice| self.tensor(&slice.name).is_some();
+        let Some(alternative) = self.naming.alternative.filter(|_| !slices.iter().all(is_there))
+        else {
+            return slices;
+        };
+        let others = alternative(&self.config, id);
+        if !others.is_empty() && others.iter().all(is_there) { others } else { slices }
+    }
+
+    /// Where a float tensor lies.
+    ///
+    /// # Errors
+    /// [`ImportError::MissingTensor`] for an id that the model has not.
+    pub fn float(&self, id: FloatId) -> Result<FloatPlace<'_>, ImportError> {
+        let source = (self.naming.float)(&self.config, id);
+        let source = source.ok_or_else(|| self.missing(format!("{id:?}")))?;
+        let tensor = self.named(&source.name)?;
+        self.refuse_bytes(&source.name, tensor)?;
+        Ok(FloatPlace { tensor, source })
+    }
+
+    fn named(&self, name: &str) -> Result<&TensorInfo, ImportError> {
+        self.tensor(name).ok_or_else(|| self.missing(name.into()))
+    }
+
+    fn missing(&self, tensor: String) -> ImportError {
+        ImportError::MissingTensor { file: self.directory.display().to_string(), tensor }
+    }
+
+    /// A tensor of bytes alone is no weight.
+    fn refuse_bytes(&self, name: &str, tensor: &TensorInfo) -> Result<(), ImportError> {
+        if tensor.element != ElementType::Float(DType::U8) {
+            return Ok(());
+        }
+        Err(ImportError::Unsupported {
+            file: self.file_name(tensor.file),
+            key: name.into(),
+            found: "of type U8".into(),
+            supported: "supported: F32, F16, BF16, and U8 of MXFP4".into(),
+        })
+    }
+
+    /// A part of `[E, cols, rows]` that is stored in MXFP4, turned over: `_blocks`
+    /// `[E, rows, cols / 32, 16]` and `_scales` `[E, rows, cols / 32]`.
+    fn mxfp4_part(&self, slice: TensorSlice) -> Result<Part<'_>, ImportError> {
+        let (blocks_name, scales_name) =
+            (format!("{}_blocks", slice.name), format!("{}_scales", slice.name));
+        let tensor = self.named(&blocks_name)?;
+        let scales = self.named(&scales_name)?;
+        let name = blocks_name.as_str();
+        let u8 = ElementType::Float(DType::U8);
+        let bytes = [tensor, scales].iter().all(|tensor| tensor.element == u8);
+        let (Some(index), [experts, rows, groups, 16], true, Some(columns)) =
+            (slice.index, tensor.shape.as_slice(), bytes, slice.columns.single())
+        else {
+            let expected = "U8 of shape [experts, rows, blocks, 16]".into();
+            return Err(self.wrong_shape(name, tensor, expected));
+        };
+        if scales.shape != [*experts, *rows, *groups] {
+            let expected = format!("shape [{experts}, {rows}, {groups}]");
+            return Err(self.wrong_shape(&scales_name, scales, expected));
+        }
+        let size = |n: u64| usize::try_from(n).ok();
+        let source =
+            size(*rows).zip(size(*groups).and_then(|n| n.checked_mul(MXFP4_BLOCK as usize)));
+        let slice = TensorSlice {
+            name: blocks_name.clone(),
+            index: Some(index),
+            rows: columns,
+            columns: slice.rows.into(),
+            transposed: !slice.transposed,
+        };
+        let found = source.filter(|_| size(*experts).is_some_and(|count| index < count));
+        let found = found.and_then(|source| Some((source, taken(&slice, source)?)));
+        let Some(((rows, cols), taken)) = found else {
+            let expected = format!("more than {index} experts, of which parts can be taken");
+            return Err(self.wrong_shape(name, tensor, expected));
+        };
+        Ok(Part { tensor, slice, source: [rows, cols], taken, scales: Some((scales_name, scales)) })
+    }
+
+    fn part(&self, slice: TensorSlice) -> Result<Part<'_>, ImportError> {
+        if self.tensor(&slice.name).is_none()
+            && self.tensor(&format!("{}_blocks", slice.name)).is_some()
+        {
+            return self.mxfp4_part(slice);
+        }
+        let tensor = self.named(&slice.name)?;
+        self.refuse_bytes(&slice.name, tensor)?;
+        let size = |at: usize| tensor.shape.get(at).and_then(|&n| usize::try_from(n).ok());
+        let source = match (slice.index, tensor.shape.len()) {
+            (None, 2) => size(0).zip(size(1)),
+            (Some(index), 3) if size(0).is_some_and(|count| index < count) => size(1).zip(size(2)),
+            _ => None,
+        };
+        let taken = source.and_then(|source| taken(&slice, source));
+        let (Some((rows, cols)), Some(taken)) = (source, taken) else {
+            let expected = match slice.index {
+                None => "two dimensions, of which parts of equal size can be taken".into(),
+                Some(index) => format!("three dimensions, the first above {index}"),
+            };
+            return Err(self.wrong_shape(&slice.name, tensor, expected));
+        };
+        Ok(Part { tensor, slice, source: [rows, cols], taken, scales: None })
+    }
+
+    /// A matrix as f32, `[rows, cols]`.
+    ///
+    /// # Errors
+    /// As [`Self::matrix`] and [`Self::read_f32`].
+    pub fn read_matrix(&self, id: MatrixId) -> Result<Vec<f32>, ImportError> {
+        let place = self.matrix(id)?;
+        let size = place.rows().saturating_mul(place.cols()) as u64;
+        let mut out = vec![0.0; self.buffer_length(size)?];
+        self.read_rows(&place, 0, &mut out)?;
+        Ok(out)
+    }
+
+    /// Fills `out` with the matrix's rows from `first` on.
+    ///
+    /// # Errors
+    /// As [`Self::matrix`] and [`Self::read_f32`]; [`ImportError::Limit`] if the matrix ends before
+    /// `out` does.
+    pub fn read_rows(
+        &self,
+        place: &MatrixPlace<'_>,
+        first: usize,
+        out: &mut [f32],
+    ) -> Result<(), ImportError> {
+        let cols = place.cols().max(1);
+        let end = first.saturating_add(out.len().div_ceil(cols));
+        if end > place.rows() {
+            return Err(ImportError::Limit {
+                file: self.directory.display().to_string(),
+                what: "the end of a read of rows".into(),
+                found: end as u64,
+                limit: place.rows() as u64,
+            });
+        }
+        let (mut start, mut rest) = (0, out);
+        for part in &place.parts {
+            let stop = start + part.taken[0];
+            let (from, to) = (first.clamp(start, stop), end.clamp(start, stop));
+            let (now, later) = rest.split_at_mut(((to - from) * cols).min(rest.len()));
+            if !now.is_empty() {
+                self.read_part(part, from - start, now)?;
+            }
+            (start, rest) = (stop, later);
+        }
+        Ok(())
+    }
+
+    /// Some rows of a part, as f32.
+    fn read_part(&self, part: &Part, first: usize, out: &mut [f32]) -> Result<(), ImportError> {
+        let TensorSlice { rows, columns, transposed, .. } = &part.slice;
+        let cols = part.taken[1].max(1);
+        if *transposed {
+            let mut turned = vec![0.0; part.taken[0] * part.taken[1]];
+            self.gather(part, rows, columns, 0, &mut turned)?;
+            // `turned` is [cols, all rows of the part].
+            for (row, out) in out.chunks_mut(cols).enumerate() {
+                for (col, out) in out.iter_mut().enumerate() {
+                    *out = turned[col * part.taken[0] + first + row];
+                }
+            }
+            return Ok(());
+        }
+        self.gather(part, rows, columns, first, out)
+    }
+
+    /// Elements of whole rows of a part's tensor.
+    fn read_elements(&self, part: &Part, first: u64, out: &mut [f32]) -> Result<(), ImportError> {
+        let Some((_, scales)) = &part.scales else {
+            return self.read_f32_from(part.tensor, first, out);
+        };
+        let blocks = out.len() / GROUP;
+        let (mut codes, mut powers) = (vec![0; blocks * GROUP / 2], vec![0; blocks]);
+        self.read_into(part.tensor, first / 2, &mut codes)?;
+        self.read_into(scales, first / MXFP4_BLOCK, &mut powers)?;
+        let read = codes.as_chunks().0.iter().zip(&powers);
+        for (index, (out, (codes, power))) in
+            out.as_chunks_mut::<GROUP>().0.iter_mut().zip(read).enumerate()
+        {
+            decode_mxfp4(codes, *power, out);
+            if let Some(at) = out.iter().position(|value| !value.is_finite()) {
+                return Err(ImportError::NotFinite {
+                    file: self.file_name(part.tensor.file),
+                    tensor: part.slice.name.clone(),
+                    index: first + (index * GROUP + at) as u64,
+                    found: out[at],
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Taken rows of the tensor from `first` on, each with its taken columns.
+    fn gather(
+        &self,
+        part: &Part,
+        rows: &Runs,
+        columns: &Order,
+        first: usize,
+        out: &mut [f32],
+    ) -> Result<(), ImportError> {
+        let source_cols = part.source[1].max(1);
+        let places = if columns.is_all() { None } else { columns.places(source_cols) };
+        let cols = places.as_ref().map_or(source_cols, Vec::len).max(1);
+        let gaps_are_short = rows.stride / 4 <= rows.length;
+        let mut row = first;
+        let mut span = Vec::new();
+        let mut rest = out;
+        while !rest.is_empty() {
+            // As many rows as one read covers, across gaps that are not much longer than runs.
+            let start = rows.place(row);
+            let wanted = rest.len().div_ceil(cols);
+            let room = (SPAN_ELEMENTS / source_cols).max(1);
+            let left =
+                if gaps_are_short { usize::MAX } else { rows.length - row % rows.length.max(1) };
+            let near = |count: &usize| {
+                *count <= left && rows.place(row + count - 1).saturating_sub(start) < room
+            };
+            let count = (1..=wanted).take_while(near).last().unwrap_or(1);
+            let (now, later) = rest.split_at_mut((count * cols).min(rest.len()));
+            let height = rows.place(row + count - 1) - start + 1;
+            if places.is_none() && height == count {
+                self.read_elements(part, part.first_element(start), now)?;
+            } else {
+                span.resize(height * source_cols, 0.0);
+                self.read_elements(part, part.first_element(start), &mut span)?;
+                for (index, out) in now.chunks_mut(cols).enumerate() {
+                    let at = (rows.place(row + index) - start) * source_cols;
+                    let source = &span[at..at + source_cols];
+                    match &places {
+                        None => out.copy_from_slice(source),
+                        Some(places) => {
+                            out.iter_mut().zip(places).for_each(|(out, &at)| *out = source[at]);
+                        }
+                    }
+                }
+            }
+            (row, rest) = (row + count, later);
+        }
+        Ok(())
+    }
+
+    /// A matrix's elements as little-endian bytes of [`MatrixPlace::dtype`]; finite or not.
+    ///
+    /// # Errors
+    /// As [`Self::read_matrix`].
+    pub fn read_matrix_bytes(&self, id: MatrixId) -> Result<Vec<u8>, ImportError> {
+        let place = self.matrix(id)?;
+        if let Some((tensor, first, count)) = place.contiguous() {
+            let width = tensor.element.block_bytes() as u64;
+            let mut bytes = vec![0; self.buffer_length(count.saturating_mul(width))?];
+            self.read_into(tensor, first * width, &mut bytes)?;
+            return Ok(bytes);
+        }
+        let mut bytes = Vec::new();
+        place.dtype().encode(&self.read_matrix(id)?, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// A float tensor as f32.
+    ///
+    /// # Errors
+    /// As [`Self::float`] and [`Self::read_f32`].
+    pub fn read_float(&self, id: FloatId) -> Result<Vec<f32>, ImportError> {
+        let FloatPlace { tensor, source } = self.float(id)?;
+        let mut values = self.read_f32(tensor)?;
+        if !source.rows.is_all() {
+            let rows = outermost(tensor);
+            let width = values.len() / rows.max(1);
+            let places = source.rows.places(rows).unwrap_or_default();
+            values =
+                places.iter().flat_map(|&at| &values[at * width..][..width]).copied().collect();
+        }
+        let cols = innermost(tensor);
+        if source.columns != Runs::ALL {
+            let count = source.columns.count(cols).unwrap_or(0);
+            let rows = values.chunks_exact(cols.max(1));
+            let taken = |row: &[f32]| -> Vec<f32> {
+                (0..count).map(|col| row[source.columns.place(col)]).collect()
+            };
+            values = rows.flat_map(taken).collect();
+        }
+        match source.change {
+            FloatChange::Kept => {}
+            FloatChange::PlusOne => values.iter_mut().for_each(|value| *value += 1.0),
+            FloatChange::NegativeExp => {
+                values.iter_mut().for_each(|value| *value = -libm::exp(f64::from(*value)) as f32);
+            }
+        }
+        Ok(values)
+    }
+
+    /// A float tensor as little-endian bytes of [`FloatPlace::dtype`].
+    ///
+    /// # Errors
+    /// As [`Self::read_float`].
+    pub fn read_float_bytes(&self, id: FloatId) -> Result<Vec<u8>, ImportError> {
+        let mut bytes = Vec::new();
+        self.float(id)?.dtype().encode(&self.read_float(id)?, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// Every weight of the model is there in its shape, and nothing else is.
+    pub(super) fn check_tensors(&self) -> Result<(), ImportError> {
+        let mut used = std::collections::HashSet::new();
+        for matrix in &self.shape.matrices {
+            let place = self.matrix(matrix.id).map_err(|error| wanting(error, matrix))?;
+            self.check_matrix(matrix, &place)?;
+            for part in place.parts {
+                used.insert(part.slice.name);
+                used.extend(part.scales.map(|(name, _)| name));
+            }
+        }
+        for float in &self.shape.floats {
+            let place = self.float(float.id)?;
+            self.check_float(float, &place)?;
+            used.insert(place.source.name);
+        }
+        if self.config.tie_word_embeddings && self.is_whole() {
+            self.check_repeated_head()?;
+        }
+        let unexpected = |name: &&String| {
+            !used.contains(*name) && !(self.naming.is_redundant)(&self.config, name)
+        };
+        match self.tensors.keys().find(unexpected) {
+            None => Ok(()),
+            Some(first) => Err(ImportError::UnexpectedTensor {
+                file: self.directory.display().to_string(),
+                tensor: first.clone(),
+                count: self.tensors.keys().filter(unexpected).count(),
+            }),
+        }
+    }
+
+    fn check_matrix(&self, shape: &MatrixShape, place: &MatrixPlace) -> Result<(), ImportError> {
+        let even = place.parts.iter().all(|part| part.taken[1] == shape.cols);
+        let (Some(part), false) =
+            (place.parts.first(), even && (place.rows(), place.cols()) == (shape.rows, shape.cols))
+        else {
+            return Ok(());
+        };
+        let error = self.wrong_shape(&part.slice.name, part.tensor, String::new());
+        Err(wanting(error, shape))
+    }
+
+    /// Dimensions of one do not count.
+    fn check_float(&self, shape: &FloatShape, place: &FloatPlace) -> Result<(), ImportError> {
+        let tensor = place.tensor;
+        let mut found = tensor.shape.clone();
+        if let Some(first) = found.first_mut() {
+            *first = place.source.rows.count(outermost(tensor)).unwrap_or(0) as u64;
+        }
+        if let Some(last) = found.last_mut().filter(|_| place.source.columns != Runs::ALL) {
+            *last = place.source.columns.count(innermost(tensor)).unwrap_or(0) as u64;
+        }
+        found.retain(|&size| size != 1);
+        let mut wanted = vec![shape.rows as u64, shape.cols as u64];
+        wanted.retain(|&size| size != 1);
+        if found == wanted {
+            return Ok(());
+        }
+        let expected = match shape.rows {
+            1 => format!("shape [{}]", shape.cols),
+            rows => format!("shape [{rows}, {}]", shape.cols),
+        };
+        Err(self.wrong_shape(&place.source.name, tensor, expected))
+    }
+
+    fn wrong_shape(&self, name: &str, tensor: &TensorInfo, expected: String) -> ImportError {
+        ImportError::Tensor {
+            file: self.file_name(tensor.file),
+            tensor: name.into(),
+            offset: tensor.offset,
+            expected,
+            found: format!("{:?}", tensor.shape),
+        }
+    }
+
+    /// A tied head that is written out must repeat the embedding; else one of the two is wrong.
+    fn check_repeated_head(&self) -> Result<(), ImportError> {
+        let id = |kind| MatrixId { kind, layer: None, expert: None };
+        let Ok(head) = self.matrix(id(MatrixKind::Head)) else { return Ok(()) };
+        let embedding = self.matrix(id(MatrixKind::Embedding))?;
+        let size = (embedding.rows(), embedding.cols());
+        let mut same = head.element() == embedding.element() && (head.rows(), head.cols()) == size;
+        let step = (super::CHUNK_BYTES / size.1.max(1)).max(1);
+        let mut row = 0;
+        while same && row < size.0 {
+            let count = step.min(size.0 - row) * size.1;
+            let (mut one, mut two) = (vec![0.0; count], vec![0.0; count]);
+            self.read_rows(&head, row, &mut one)?;
+            self.read_rows(&embedding, row, &mut two)?;
+            same = one == two;
+            row += step;
+        }
+        let Some(part) = head.parts.first().filter(|_| !same) else { return Ok(()) };
+        Err(ImportError::Tensor {
+            file: self.file_name(part.tensor.file),
+            tensor: part.slice.name.clone(),
+            offset: part.tensor.offset,
+            expected: "what the embedding holds, as `tie_word_embeddings` is true".into(),
+            found: "other values".into(),
+        })
+    }
+}
+
+/// The error of a tensor that does not give a matrix of this shape.
+fn wanting(error: ImportError, shape: &MatrixShape) -> ImportError {
+    match error {
+        ImportError::Tensor { file, tensor, offset, found, .. } => {
+            let expected = format!("shape [{}, {}], or one that holds it", shape.rows, shape.cols);
+            ImportError::Tensor { file, tensor, offset, expected, found }
+        }
+        other => other,
+    }
+}
+
+/// Rows and columns of what a slice takes of a tensor of so many.
+fn taken(slice: &TensorSlice, (rows, cols): (usize, usize)) -> Option<[usize; 2]> {
+    let taken = [slice.rows.count(rows)?, slice.columns.count(cols)?];
+    Some(if slice.transposed { [taken[1], taken[0]] } else { taken })
+}
+
+fn outermost(tensor: &TensorInfo) -> usize {
+    tensor.shape.first().map_or(1, |&size| usize::try_from(size).unwrap_or(usize::MAX))
+}
+
+fn innermost(tensor: &TensorInfo) -> usize {
+    tensor.shape.last().map_or(1, |&size| usize::try_from(size).unwrap_or(usize::MAX))
+}

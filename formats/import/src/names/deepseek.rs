@@ -1,0 +1,93 @@
+//! Names of DeepSeek-V2 and V3, which GLM-4.7-Flash has too: the up-projections of keys and values are one
+//! tensor, head by head.
+
+use super::{FloatSource, Naming, Runs, TensorSlice, float_with, table};
+use crate::config::{LatentConfig, ModelConfig, TokenMixer};
+use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
+
+pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
+
+fn matrix(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
+    slices(config, id).unwrap_or_default()
+}
+
+fn slices(config: &ModelConfig, id: MatrixId) -> Option<Vec<TensorSlice>> {
+    if let Some(table) = table(id) {
+        return Some(vec![TensorSlice::whole(table)]);
+    }
+    let layer = id.layer?;
+    let TokenMixer::Latent(latent) = &config.layers.get(usize::try_from(layer).ok()?)?.mixer else {
+        return None;
+    };
+    let at = |part: &str| format!("model.layers.{layer}.{part}.weight");
+    let part = match (id.kind, id.expert) {
+        (MatrixKind::Query, None) => "self_attn.q_proj",
+        (MatrixKind::QueryDown, None) => "self_attn.q_a_proj",
+        (MatrixKind::QueryUp, None) => "self_attn.q_b_proj",
+        (MatrixKind::LatentDown, None) => "self_attn.kv_a_proj_with_mqa",
+        (MatrixKind::KeyUp, None) => return Some(key_up(latent, &at("self_attn.kv_b_proj"))),
+        (MatrixKind::ValueUp, None) => return Some(value_up(latent, &at("self_attn.kv_b_proj"))),
+        (MatrixKind::Output, None) => "self_attn.o_proj",
+        (kind, expert) => {
+            return feed_forward(config, layer, kind, expert)
+                .map(|part| vec![TensorSlice::whole(at(&part))]);
+        }
+    };
+    Some(vec![TensorSlice::whole(at(part))])
+}
+
+/// Keys of each head turned over, one below the other.
+pub(super) fn key_up(latent: &LatentConfig, name: &str) -> Vec<TensorSlice> {
+    let LatentConfig { num_attention_heads, qk_nope_head_dim, v_head_dim, .. } = *latent;
+    let head = |head: usize| TensorSlice {
+        rows: Runs::range(head * (qk_nope_head_dim + v_head_dim), qk_nope_head_dim),
+        transposed: true,
+        ..TensorSlice::whole(name)
+    };
+    (0..num_attention_heads).map(head).collect()
+}
+
+/// Values of each head, which follow its keys.
+pub(super) fn value_up(latent: &LatentConfig, name: &str) -> Vec<TensorSlice> {
+    let LatentConfig { qk_nope_head_dim, v_head_dim, .. } = *latent;
+    let stride = qk_nope_head_dim + v_head_dim;
+    let rows = Runs { start: qk_nope_head_dim, length: v_head_dim, stride };
+    vec![TensorSlice { rows, ..TensorSlice::whole(name) }]
+}
+
+fn feed_forward(
+    config: &ModelConfig,
+    layer: u32,
+    kind: MatrixKind,
+    expert: Option<u32>,
+) -> Option<String> {
+    let part = match kind {
+        MatrixKind::Gate => "gate_proj",
+        MatrixKind::Up => "up_proj",
+        MatrixKind::Down => "down_proj",
+        _ => return None,
+    };
+    Some(match expert {
+        Some(expert) => format!("mlp.experts.{expert}.{part}"),
+        None if config.is_mixture(layer) => format!("mlp.shared_experts.{part}"),
+        None => format!("mlp.{part}"),
+    })
+}
+
+fn float(_: &ModelConfig, id: FloatId) -> Option<FloatSource> {
+    float_with(id, |kind| match kind {
+        FloatKind::Router => Some("mlp.gate.weight"),
+        FloatKind::RouterBias => Some("mlp.gate.e_score_correction_bias"),
+        FloatKind::QueryLatentNorm => Some("self_attn.q_a_layernorm.weight"),
+        FloatKind::LatentNorm => Some("self_attn.kv_a_layernorm.weight"),
+        _ => None,
+    })
+}
+
+/// Layers beyond the last one predict further tokens for speculation.
+fn is_redundant(config: &ModelConfig, name: &str) -> bool {
+    let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
+    let layer = layer.and_then(|layer| layer.parse::<usize>().ok());
+    layer.is_some_and(|layer| layer >= config.num_hidden_layers)
+        || super::is_redundant(config, name)
+}

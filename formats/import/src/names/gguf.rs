@@ -1,0 +1,206 @@
+//! llama.cpp's names, which are nearly the same in all families.
+
+use super::{FloatSource, Naming, Runs, TensorSlice, deepseek, qwen3_next};
+use crate::config::{Architecture, FeedForward, LatentConfig, ModelConfig, TokenMixer};
+use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
+
+/// What angles of proportional positions are divided by, pair by pair.
+pub(crate) const FREQUENCY_FACTORS: &str = "rope_freqs.weight";
+
+/// The names in a GGUF file of a family.
+pub fn naming(architecture: Architecture) -> Naming {
+    let matrix = match architecture {
+        architecture if turns_adjacent(architecture) => by_halves,
+        Architecture::DeepseekV2 | Architecture::DeepseekV3 | Architecture::Glm4MoeLite => latent,
+        Architecture::Qwen3Next | Architecture::Qwen35Moe => {
+            |config: &_, id| qwen3_next::in_gguf(config, id).unwrap_or_else(|| matrix(config, id))
+        }
+        _ => matrix,
+    };
+    Naming { matrix, alternative: Some(joined), float, is_redundant }
+}
+
+/// Whether llama.cpp's RoPE turns neighbours of a head in this family, where the published weights
+/// pair the halves of a head: it stores the rows of queries and keys in another order.
+pub(crate) fn turns_adjacent(architecture: Architecture) -> bool {
+    matches!(architecture, Architecture::Mixtral | Architecture::GraniteMoe)
+}
+
+/// The tensors whose rows are in such an order, with their numbers of heads.
+pub(crate) fn split_into_heads(config: &ModelConfig) -> Vec<(String, usize)> {
+    if !turns_adjacent(config.architecture) {
+        return Vec::new();
+    }
+    let mut tensors = Vec::new();
+    for (layer, layer_config) in config.layers.iter().enumerate() {
+        let TokenMixer::Attention(attention) = layer_config.mixer else { continue };
+        tensors.push((format!("blk.{layer}.attn_q.weight"), attention.num_attention_heads));
+        tensors.push((format!("blk.{layer}.attn_k.weight"), attention.num_key_value_heads));
+    }
+    tensors
+}
+
+fn matrix(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
+    slice(config, id).into_iter().collect()
+}
+
+fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
+    let Some(layer) = id.layer else {
+        return match id.kind {
+            MatrixKind::Embedding => Some(TensorSlice::whole("token_embd.weight")),
+            MatrixKind::Head => Some(TensorSlice::whole("output.weight")),
+            _ => None,
+        };
+    };
+    let part = match id.kind {
+        MatrixKind::Query => "attn_q",
+        MatrixKind::QueryDown => "attn_q_a",
+        MatrixKind::QueryUp => "attn_q_b",
+        MatrixKind::LatentDown => "attn_kv_a_mqa",
+        MatrixKind::KeyUp => "attn_k_b",
+        MatrixKind::ValueUp => "attn_v_b",
+        MatrixKind::Key => "attn_k",
+        MatrixKind::Value => "attn_v",
+        MatrixKind::Output => "attn_output",
+        MatrixKind::Gate => "ffn_gate",
+        MatrixKind::Up => "ffn_up",
+        MatrixKind::Down => "ffn_down",
+        _ => return None,
+    };
+    let feed_forward = matches!(id.kind, MatrixKind::Gate | MatrixKind::Up | MatrixKind::Down);
+    let owner = match id.expert {
+        Some(_) if feed_forward => "_exps",
+        Some(_) => return None,
+        // Gemma's dense part beside the experts.
+        None if config.architecture == Architecture::Gemma4 => "",
+        None if feed_forward && config.is_mixture(layer) => "_shexp",
+        None => "",
+    };
+    let index = id.expert.map(usize::try_from).transpose().ok()?;
+    let name = format!("blk.{layer}.{part}{owner}.weight");
+    Some(TensorSlice { index, ..TensorSlice::whole(name) })
+}
+
+/// Queries and keys head by head, of each head first the even rows, then the odd ones.
+fn by_halves(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
+    let layer = id.layer.and_then(|layer| usize::try_from(layer).ok());
+    let mixer = layer.and_then(|layer| config.layers.get(layer)).map(|layer| layer.mixer);
+    let heads = match (mixer, id.kind) {
+        (Some(TokenMixer::Attention(attention)), MatrixKind::Query) => {
+            attention.num_attention_heads
+        }
+        (Some(TokenMixer::Attention(attention)), MatrixKind::Key) => attention.num_key_value_heads,
+        _ => return matrix(config, id),
+    };
+    let Some(whole) = slice(config, id) else { return Vec::new() };
+    let half = |index: usize, start: usize| {
+        let rows = Runs { start, length: 1, stride: 2 };
+        TensorSlice { index: Some(index), rows, ..whole.clone() }
+    };
+    (0..heads).flat_map(|head| [half(head, 0), half(head, 1)]).collect()
+}
+
+/// Up-projections of keys and values head by head, those of keys turned over already.
+fn latent(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
+    match (id.kind, latent_config(config, id), slice(config, id)) {
+        (MatrixKind::KeyUp | MatrixKind::ValueUp, Some(latent), Some(whole)) => {
+            let head = |head| TensorSlice { index: Some(head), ..whole.clone() };
+            (0..latent.num_attention_heads).map(head).collect()
+        }
+        _ => matrix(config, id),
+    }
+}
+
+/// What some files have in one tensor: gates above ups of experts, which converters do when they are
+/// asked to; keys and values of latents, head by head as published, which they did in the past.
+fn joined(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
+    let Some(layer) = id.layer else { return Vec::new() };
+    let at = |part: &str| format!("blk.{layer}.{part}.weight");
+    match (id.kind, latent_config(config, id), expert(config, id)) {
+        (MatrixKind::KeyUp, Some(latent), _) => deepseek::key_up(latent, &at("attn_kv_b")),
+        (MatrixKind::ValueUp, Some(latent), _) => deepseek::value_up(latent, &at("attn_kv_b")),
+        (kind @ (MatrixKind::Gate | MatrixKind::Up), _, Some((index, width))) => {
+            let start = if kind == MatrixKind::Gate { 0 } else { width };
+            let whole = TensorSlice::whole(at("ffn_gate_up_exps"));
+            vec![TensorSlice { index: Some(index), rows: Runs::range(start, width), ..whole }]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The expert of an id, and how wide it is.
+fn expert(config: &ModelConfig, id: MatrixId) -> Option<(usize, usize)> {
+    let index = usize::try_from(id.expert?).ok()?;
+    let layer = id.layer.and_then(|layer| usize::try_from(layer).ok())?;
+    match config.layers.get(layer)?.feed_forward {
+        FeedForward::Moe { moe_intermediate_size, .. } => Some((index, moe_intermediate_size)),
+        FeedForward::Dense { .. } => None,
+    }
+}
+
+fn latent_config(config: &ModelConfig, id: MatrixId) -> Option<&LatentConfig> {
+    let layer = id.layer.and_then(|layer| usize::try_from(layer).ok())?;
+    match &config.layers.get(layer)?.mixer {
+        TokenMixer::Latent(latent) => Some(latent),
+        _ => None,
+    }
+}
+
+fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
+    let Some(layer) = id.layer else {
+        return (id.kind == FloatKind::FinalNorm).then(|| FloatSource::kept("output_norm.weight"));
+    };
+    let part = match id.kind {
+        FloatKind::AttentionNorm => "attn_norm.weight",
+        FloatKind::FeedForwardNorm
+            if matches!(
+                config.architecture,
+                Architecture::Qwen3Next | Architecture::Qwen35Moe | Architecture::GptOss
+            ) =>
+        {
+            "post_attention_norm.weight"
+        }
+        FloatKind::FeedForwardNorm => "ffn_norm.weight",
+        FloatKind::PostAttentionNorm => "post_attention_norm.weight",
+        FloatKind::PostFeedForwardNorm => "post_ffw_norm.weight",
+        FloatKind::PostSharedNorm => "post_ffw_norm_1.weight",
+        FloatKind::PreExpertNorm => "pre_ffw_norm_2.weight",
+        FloatKind::PostExpertNorm => "post_ffw_norm_2.weight",
+        FloatKind::RouterInputScale => "ffn_gate_inp.scale",
+        FloatKind::ExpertScale => "ffn_down_exps.scale",
+        FloatKind::LayerScalar => "layer_output_scale.weight",
+        FloatKind::QueryNorm => "attn_q_norm.weight",
+        FloatKind::KeyNorm => "attn_k_norm.weight",
+        FloatKind::QueryLatentNorm => "attn_q_a_norm.weight",
+        FloatKind::LatentNorm => "attn_kv_a_norm.weight",
+        FloatKind::Router => "ffn_gate_inp.weight",
+        FloatKind::QueryBias => "attn_q.bias",
+        FloatKind::KeyBias => "attn_k.bias",
+        FloatKind::ValueBias => "attn_v.bias",
+        FloatKind::OutputBias => "attn_output.bias",
+        FloatKind::SharedGate => "ffn_gate_inp_shexp.weight",
+        FloatKind::RouterBias => "exp_probs_b.bias",
+        FloatKind::RouterLogitBias => "ffn_gate_inp.bias",
+        FloatKind::Sinks => "attn_sinks.weight",
+        FloatKind::ExpertGateBias => "ffn_gate_exps.bias",
+        FloatKind::ExpertUpBias => "ffn_up_exps.bias",
+        FloatKind::ExpertDownBias => "ffn_down_exps.bias",
+        FloatKind::DeltaConv => "ssm_conv1d.weight",
+        // Already the negative of its exponential.
+        FloatKind::DeltaDecay => "ssm_a",
+        FloatKind::DeltaTimeBias => "ssm_dt.bias",
+        FloatKind::DeltaNorm => "ssm_norm.weight",
+        _ => return None,
+    };
+    let rows = qwen3_next::float_rows(config, id);
+    Some(FloatSource { rows, ..FloatSource::kept(format!("blk.{layer}.{part}")) })
+}
+
+/// Factors that follow from the configuration, and layers that only predict further tokens.
+fn is_redundant(config: &ModelConfig, name: &str) -> bool {
+    if config.architecture == Architecture::Gemma4 && name == FREQUENCY_FACTORS {
+        return true;
+    }
+    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
+    layer.is_some_and(|layer: usize| layer >= config.num_hidden_layers)
+}

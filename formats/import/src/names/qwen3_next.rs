@@ -1,0 +1,283 @@
+//! Qwen3-Next, and the text part of Qwen3.5-MoE: DeltaNet and gated attention under names of their
+//! own, norms around zero.
+//!
+//! Qwen3-Next has one tensor for queries, keys, values and gates, and one for beta and alpha, in
+//! both a block for every key head. Qwen3.5-MoE has them apart, and all experts of a layer in one.
+
+use super::{
+    FloatChange, FloatSource, Naming, Order, Runs, TensorSlice, attention_matrix, is_redundant,
+    layer_float,
+};
+use crate::config::{
+    Architecture, DeltaNetConfig, FeedForward, LayerConfig, ModelConfig, TokenMixer,
+};
+use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
+
+pub(super) const NAMING: Naming = Naming {
+    matrix: |config, id| matrix(config, id, &NEXT),
+    alternative: None,
+    float: |config, id| float(config, id, NEXT.prefix),
+    is_redundant: |config, name| is_redundant(config, name) || name.starts_with("mtp."),
+};
+
+/// Qwen3.5-MoE's. What was not loaded from fused experts is saved with one tensor for each.
+pub(super) const WITH_IMAGES: Naming = Naming {
+    matrix: |config, id| matrix(config, id, &WHOLE),
+    alternative: Some(|config, id| matrix(config, id, &Layout { fused: false, ..WHOLE })),
+    float: |config, id| float(config, id, WHOLE.prefix),
+    is_redundant: |config, name| {
+        is_redundant(config, name) || name.starts_with("mtp.") || name.starts_with("model.visual.")
+    },
+};
+
+/// Of Qwen3.5-MoE's text part alone.
+pub(super) const TEXT_ALONE: Naming = Naming {
+    matrix: |config, id| matrix(config, id, &TEXT),
+    alternative: Some(|config, id| matrix(config, id, &Layout { fused: false, ..TEXT })),
+    ..NAMING
+};
+
+/// A tensor that a text part has which was saved under the names of the whole model.
+pub(super) const OF_WHOLE: &str = "model.language_model.embed_tokens.weight";
+
+/// How a checkpoint is laid out.
+struct Layout {
+    /// What the text part's names begin with.
+    prefix: &'static str,
+    delta_parts: DeltaParts,
+    /// Whether all experts of a layer are in one tensor.
+    fused: bool,
+}
+
+const NEXT: Layout = Layout { prefix: "model.", delta_parts: in_blocks, fused: false };
+
+const WHOLE: Layout = Layout { prefix: "model.language_model.", delta_parts: apart, fused: true };
+
+const TEXT: Layout = Layout { prefix: "model.", ..WHOLE };
+
+/// The parts of a layer's DeltaNet matrix: tensors within the layer's `linear_attn`, and their rows.
+type DeltaParts = fn(&DeltaNetConfig, MatrixKind) -> Vec<(&'static str, Runs)>;
+
+fn matrix(config: &ModelConfig, id: MatrixId, layout: &Layout) -> Vec<TensorSlice> {
+    let Layout { prefix, delta_parts, fused } = *layout;
+    let Some(layer) = id.layer else {
+        return match id {
+            MatrixId { kind: MatrixKind::Embedding, expert: None, .. } => {
+                vec![TensorSlice::whole(format!("{prefix}embed_tokens.weight"))]
+            }
+            MatrixId { kind: MatrixKind::Head, expert: None, .. } => {
+                vec![TensorSlice::whole("lm_head.weight")]
+            }
+            _ => Vec::new(),
+        };
+    };
+    let found = usize::try_from(layer).ok().and_then(|layer| config.layers.get(layer));
+    let Some(LayerConfig { mixer, feed_forward }) = found else { return Vec::new() };
+    let within = format!("{prefix}layers.{layer}.");
+    match (id.kind, id.expert, mixer) {
+        (MatrixKind::Gate | MatrixKind::Up | MatrixKind::Down, ..) => {
+            feed_forward_matrix(id, &within, (feed_forward, fused)).into_iter().collect()
+        }
+        (kind, None, TokenMixer::DeltaNet(delta_net)) => {
+            let parts = delta_parts(delta_net, kind).into_iter();
+            let slice = |(part, rows): (&str, Runs)| TensorSlice {
+                rows,
+                ..TensorSlice::whole(format!("{within}linear_attn.{part}.weight"))
+            };
+            parts.map(slice).collect()
+        }
+        (kind, None, TokenMixer::Attention(attention)) => {
+            let (kind, rows) = with_gate(kind, attention.head_dim);
+            let part = attention_matrix(kind);
+            let whole = part.map(|part| TensorSlice::whole(format!("{within}{part}")));
+            whole.map(|whole| TensorSlice { rows, ..whole }).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Of every head, its query and then its gate.
+fn with_gate(kind: MatrixKind, head_dim: usize) -> (MatrixKind, Runs) {
+    let of_query = |start| Runs { start, length: head_dim, stride: 2 * head_dim };
+    match kind {
+        MatrixKind::Query => (MatrixKind::Query, of_query(0)),
+        MatrixKind::QueryGate => (MatrixKind::Query, of_query(head_dim)),
+        kind => (kind, Runs::ALL),
+    }
+}
+
+/// Those in a GGUF file. Qwen3-Next's has blocks of beta and alpha still; Qwen3.5-MoE's has value
+/// heads in an order of its own. None for one that is named as in other families.
+pub(super) fn in_gguf(config: &ModelConfig, id: MatrixId) -> Option<Vec<TensorSlice>> {
+    let found = id.layer.and_then(|layer| config.layers.get(usize::try_from(layer).ok()?));
+    let (Some(layer), Some(found), None) = (id.layer, found, id.expert) else {
+        return None;
+    };
+    let part = |part: &str| TensorSlice::whole(format!("blk.{layer}.{part}.weight"));
+    let within = |name: &str, rows| TensorSlice { rows, ..part(name) };
+    let delta_net = match found.mixer {
+        TokenMixer::Attention(attention) => {
+            let is_query = matches!(id.kind, MatrixKind::Query | MatrixKind::QueryGate);
+            let (_, rows) = with_gate(id.kind, attention.head_dim);
+            return is_query.then(|| vec![within("attn_q", rows)]);
+        }
+        TokenMixer::DeltaNet(delta_net) => delta_net,
+        TokenMixer::Latent(_) => return Some(Vec::new()),
+    };
+    let tiled = config.architecture == Architecture::Qwen35Moe;
+    let values = |start, length| match tiled {
+        true => tiled_heads(&delta_net, start, length),
+        false => vec![Runs::range(start, delta_net.num_value_heads * length)],
+    };
+    let length = delta_net.value_head_dim;
+    let keys = 2 * delta_net.num_key_heads * delta_net.key_head_dim;
+    let of =
+        |name: &str, rows: Vec<Runs>| rows.into_iter().map(|rows| within(name, rows)).collect();
+    Some(match id.kind {
+        MatrixKind::DeltaIn => {
+            of("attn_qkv", [vec![Runs::range(0, keys)], values(keys, length)].concat())
+        }
+        MatrixKind::DeltaGate => of("attn_gate", values(0, length)),
+        MatrixKind::DeltaOut => {
+            vec![TensorSlice { columns: Order::of(values(0, length)), ..part("ssm_out") }]
+        }
+        MatrixKind::DeltaBetaDecay if tiled => {
+            let parts = ["ssm_beta", "ssm_alpha"].into_iter();
+            parts.flat_map(|name| of(name, values(0, 1)) as Vec<TensorSlice>).collect()
+        }
+        kind @ MatrixKind::DeltaBetaDecay => {
+            let parts = in_blocks(&delta_net, kind).into_iter();
+            parts.map(|(_, rows)| within("ssm_ba", rows)).collect()
+        }
+        _ => return None,
+    })
+}
+
+/// Rows of a float tensor of a GGUF file. Qwen3.5-MoE's value heads are in an order of their own.
+pub(super) fn float_rows(config: &ModelConfig, id: FloatId) -> Order {
+    let layer = id.layer.and_then(|layer| config.layers.get(usize::try_from(layer).ok()?));
+    let (Architecture::Qwen35Moe, Some(TokenMixer::DeltaNet(delta_net))) =
+        (config.architecture, layer.map(|layer| layer.mixer))
+    else {
+        return Order::all();
+    };
+    let keys = 2 * delta_net.num_key_heads * delta_net.key_head_dim;
+    match id.kind {
+        FloatKind::DeltaDecay | FloatKind::DeltaTimeBias => {
+            Order::of(tiled_heads(&delta_net, 0, 1))
+        }
+        FloatKind::DeltaConv => {
+            let values = tiled_heads(&delta_net, keys, delta_net.value_head_dim);
+            Order::of([vec![Runs::range(0, keys)], values].concat())
+        }
+        _ => Order::all(),
+    }
+}
+
+/// Value heads of `length` places each from `start` on, which a file has turn by turn of all key
+/// heads: those of the first key head, of the second and so on.
+fn tiled_heads(delta_net: &DeltaNetConfig, start: usize, length: usize) -> Vec<Runs> {
+    let stride = delta_net.num_key_heads * length;
+    let heads = 0..delta_net.num_key_heads;
+    heads.map(|head| Runs { start: start + head * length, length, stride }).collect()
+}
+
+fn feed_forward_matrix(
+    id: MatrixId,
+    within: &str,
+    (feed_forward, fused): (&FeedForward, bool),
+) -> Option<TensorSlice> {
+    let part = match id.kind {
+        MatrixKind::Gate => "gate_proj",
+        MatrixKind::Up => "up_proj",
+        _ => "down_proj",
+    };
+    let (owner, expert) = match (id.expert, feed_forward) {
+        (None, FeedForward::Dense { .. }) => (String::new(), None),
+        (None, FeedForward::Moe { .. }) => ("shared_expert.".into(), None),
+        (Some(expert), FeedForward::Moe { moe_intermediate_size, .. }) => {
+            (format!("experts.{expert}."), Some((expert, *moe_intermediate_size)))
+        }
+        (Some(_), FeedForward::Dense { .. }) => return None,
+    };
+    let Some((expert, width)) = expert.filter(|_| fused) else {
+        return Some(TensorSlice::whole(format!("{within}mlp.{owner}{part}.weight")));
+    };
+    let (part, rows) = match id.kind {
+        MatrixKind::Gate => ("gate_up_proj", Runs::range(0, width)),
+        MatrixKind::Up => ("gate_up_proj", Runs::range(width, width)),
+        _ => ("down_proj", Runs::ALL),
+    };
+    let index = Some(usize::try_from(expert).ok()?);
+    Some(TensorSlice { index, rows, ..TensorSlice::whole(format!("{within}mlp.experts.{part}")) })
+}
+
+/// Qwen3-Next's: of every key head its query, its key, its values and their gates; of every key head
+/// beta and alpha of its value heads.
+fn in_blocks(delta_net: &DeltaNetConfig, kind: MatrixKind) -> Vec<(&'static str, Runs)> {
+    let shared = delta_net.num_value_heads / delta_net.num_key_heads.max(1);
+    let (key, values) = (delta_net.key_head_dim, shared * delta_net.value_head_dim);
+    let of = |start, length| ("in_proj_qkvz", Runs { start, length, stride: 2 * (key + values) });
+    let heads = |start| ("in_proj_ba", Runs { start, length: shared, stride: 2 * shared });
+    match kind {
+        MatrixKind::DeltaIn => vec![of(0, key), of(key, key), of(2 * key, values)],
+        MatrixKind::DeltaGate => vec![of(2 * key + values, values)],
+        MatrixKind::DeltaBetaDecay => vec![heads(0), heads(shared)],
+        MatrixKind::DeltaOut => vec![("out_proj", Runs::ALL)],
+        _ => Vec::new(),
+    }
+}
+
+/// Qwen3.5-MoE's.
+fn apart(_: &DeltaNetConfig, kind: MatrixKind) -> Vec<(&'static str, Runs)> {
+    match kind {
+        MatrixKind::DeltaIn => vec![("in_proj_qkv", Runs::ALL)],
+        MatrixKind::DeltaGate => vec![("in_proj_z", Runs::ALL)],
+        MatrixKind::DeltaBetaDecay => vec![("in_proj_b", Runs::ALL), ("in_proj_a", Runs::ALL)],
+        MatrixKind::DeltaOut => vec![("out_proj", Runs::ALL)],
+        _ => Vec::new(),
+    }
+}
+
+fn float(config: &ModelConfig, id: FloatId, prefix: &str) -> Option<FloatSource> {
+    let Some(layer) = id.layer else {
+        let around_zero =
+            |name| FloatSource { change: FloatChange::PlusOne, ..FloatSource::kept(name) };
+        return (id.kind == FloatKind::FinalNorm)
+            .then(|| around_zero(format!("{prefix}norm.weight")));
+    };
+    let part = match id.kind {
+        FloatKind::Router => "mlp.gate.weight",
+        FloatKind::SharedGate => "mlp.shared_expert_gate.weight",
+        FloatKind::DeltaConv => "linear_attn.conv1d.weight",
+        FloatKind::DeltaDecay => "linear_attn.A_log",
+        FloatKind::DeltaTimeBias => "linear_attn.dt_bias",
+        FloatKind::DeltaNorm => "linear_attn.norm.weight",
+        kind => layer_float(kind)?,
+    };
+    let change = match id.kind {
+        FloatKind::AttentionNorm
+        | FloatKind::FeedForwardNorm
+        | FloatKind::QueryNorm
+        | FloatKind::KeyNorm => FloatChange::PlusOne,
+        FloatKind::DeltaDecay => FloatChange::NegativeExp,
+        _ => FloatChange::Kept,
+    };
+    let rows = match id.kind {
+        FloatKind::QueryBias => bias_rows(config, layer)?,
+        _ => Order::all(),
+    };
+    let whole = FloatSource::kept(format!("{prefix}layers.{layer}.{part}"));
+    Some(FloatSource { rows, change, ..whole })
+}
+
+/// The bias of queries and gates, which lie as in the matrix: first those of all queries.
+fn bias_rows(config: &ModelConfig, layer: u32) -> Option<Order> {
+    match config.layers.get(usize::try_from(layer).ok()?)?.mixer {
+        TokenMixer::Attention(attention) => {
+            let kinds = [MatrixKind::Query, MatrixKind::QueryGate];
+            Some(Order::of(kinds.map(|kind| with_gate(kind, attention.head_dim).1)))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,164 @@
+//! Files that are read at offsets, by several threads at once, and must not change meanwhile.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use nestling_formats::open_regular;
+
+/// What tells one state of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    length: u64,
+    modified: Option<SystemTime>,
+    /// Device and inode where the system has them.
+    identity: (u64, u64),
+}
+
+impl Stamp {
+    fn new(metadata: &Metadata) -> Self {
+        #[cfg(unix)]
+        let identity = {
+            use std::os::unix::fs::MetadataExt;
+            (metadata.dev(), metadata.ino())
+        };
+        #[cfg(not(unix))]
+        let identity = (0, 0);
+        Self { length: metadata.len(), modified: metadata.modified().ok(), identity }
+    }
+}
+
+/// How the front of a file begins: this, and the length of the whole file as `u64`.
+const FRONT_MAGIC: [u8; 8] = *b"NESTFRNT";
+
+/// Bytes before those of the file itself.
+const FRONT_HEAD_BYTES: u64 = 16;
+
+/// Where the front of a file lies: beside it, under its name and `.front`.
+fn front_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".front");
+    name.into()
+}
+
+/// Writes the first bytes of a weight file of `whole_bytes` bytes in place of the file. A checkpoint
+/// opens with them, so that it can be checked and planned for before it is downloaded; its weights
+/// cannot be read.
+///
+/// # Errors
+/// Of the system.
+pub fn write_front(path: &Path, whole_bytes: u64, front: &[u8]) -> io::Result<()> {
+    let mut bytes = FRONT_MAGIC.to_vec();
+    bytes.extend(whole_bytes.to_le_bytes());
+    bytes.extend(front);
+    std::fs::write(front_path(path), bytes)
+}
+
+/// The front of a file.
+#[derive(Clone, Copy, Debug)]
+struct Front {
+    /// Bytes that are here.
+    bytes: u64,
+    /// Bytes of the whole file.
+    whole_bytes: u64,
+}
+
+impl Front {
+    fn read(file: &File, length: u64) -> io::Result<Self> {
+        let mut head = [0; FRONT_HEAD_BYTES as usize];
+        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "it is not the front of a file");
+        let bytes = length.checked_sub(FRONT_HEAD_BYTES).ok_or_else(wrong)?;
+        read_exact_at(file, 0, &mut head)?;
+        let (magic, whole) = head.split_at(FRONT_MAGIC.len());
+        let whole_bytes = whole.try_into().map(u64::from_le_bytes).map_err(|_| wrong())?;
+        if magic != FRONT_MAGIC || bytes > whole_bytes {
+            return Err(wrong());
+        }
+        Ok(Self { bytes, whole_bytes })
+    }
+}
+
+/// An opened file of known length, or the front of one whose rest is elsewhere.
+#[derive(Debug)]
+pub(crate) struct SourceFile {
+    path: PathBuf,
+    file: File,
+    stamp: Stamp,
+    front: Option<Front>,
+}
+
+impl SourceFile {
+    /// Opens a file, or the front of it where only that is there.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let (file, is_front) = match open_regular(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (open_regular(&front_path(path)).map_err(|_| error)?, true)
+            }
+            other => (other?, false),
+        };
+        let stamp = Stamp::new(&file.metadata()?);
+        let front = if is_front { Some(Front::read(&file, stamp.length)?) } else { None };
+        Ok(Self { path: path.into(), stamp, file, front })
+    }
+
+    /// Whether all bytes are here, and not the front alone.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.front.is_none()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn length(&self) -> u64 {
+        self.front.map_or(self.stamp.length, |front| front.whole_bytes)
+    }
+
+    pub(crate) fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let Some(front) = self.front else { return read_exact_at(&self.file, offset, out) };
+        let end = offset.checked_add(out.len() as u64);
+        if end.is_none_or(|end| end > front.bytes) {
+            return Err(io::Error::other("only the beginning of the file is here"));
+        }
+        read_exact_at(&self.file, FRONT_HEAD_BYTES + offset, out)
+    }
+
+    /// Whether path and open file are still what was opened.
+    pub(crate) fn is_unchanged(&self) -> bool {
+        let same = |metadata: io::Result<Metadata>| {
+            metadata.is_ok_and(|metadata| Stamp::new(&metadata) == self.stamp)
+        };
+        let path = if self.is_whole() { self.path.clone() } else { front_path(&self.path) };
+        same(self.file.metadata()) && same(std::fs::metadata(path))
+    }
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, out, offset)
+}
+
+#[cfg(windows)]
+fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
+    while !out.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, out, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                offset += count as u64;
+                out = &mut out[count..];
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(any(unix, windows)))]
+fn read_exact_at(mut file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    // No threads on such targets, so nobody else moves the position.
+    use io::{Read, Seek};
+    file.seek(io::SeekFrom::Start(offset))?;
+    file.read_exact(out)
+}

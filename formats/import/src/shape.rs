@@ -1,0 +1,240 @@
+//! Every weight of a model and its shape, derived from the configuration alone.
+
+use crate::config::{
+    AttentionBias, AttentionConfig, BlockNorms, DeltaNetConfig, ExpertBias, ExpertVector,
+    FeedForward, LatentConfig, ModelConfig, OutputGate, QkNorm, RouterInput, SharedExpert,
+    SharedGate, Sinks, TokenMixer, ValueSource,
+};
+use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
+
+/// A matrix and its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixShape {
+    /// Which matrix.
+    pub id: MatrixId,
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+}
+
+/// A float tensor and its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FloatShape {
+    /// Which tensor.
+    pub id: FloatId,
+    /// Rows of a router or a convolution; 1 for a vector.
+    pub rows: usize,
+    /// Elements of a row.
+    pub cols: usize,
+}
+
+impl FloatShape {
+    /// Elements in all.
+    pub fn elements(&self) -> usize {
+        self.rows * self.cols
+    }
+
+    /// The dimensions that it has in a store: a router's rows count even if there is one.
+    pub fn dimensions(&self) -> Vec<usize> {
+        match self.id.kind {
+            FloatKind::Router => vec![self.rows, self.cols],
+            _ if self.rows == 1 => vec![self.cols],
+            _ => vec![self.rows, self.cols],
+        }
+    }
+}
+
+/// All weights of a model, in the order in which a store holds them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelShape {
+    /// Embedding, untied head, then layer by layer attention, dense feed-forward or experts.
+    pub matrices: Vec<MatrixShape>,
+    /// Layer by layer, then the final norm.
+    pub floats: Vec<FloatShape>,
+}
+
+impl ModelShape {
+    /// Lists the weights of a model. A tied head is not listed: it is the embedding.
+    pub fn new(config: &ModelConfig) -> Self {
+        let mut shape = Self { matrices: Vec::new(), floats: Vec::new() };
+        let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
+        let model = |kind| MatrixId { kind, layer: None, expert: None };
+        shape.matrix(model(MatrixKind::Embedding), vocabulary, hidden);
+        if !config.tie_word_embeddings {
+            shape.matrix(model(MatrixKind::Head), vocabulary, hidden);
+        }
+        for (layer, layer_config) in (0u32..).zip(&config.layers) {
+            shape.vector(FloatKind::AttentionNorm, Some(layer), hidden);
+            match &layer_config.mixer {
+                TokenMixer::Attention(attention) => shape.attention(hidden, layer, attention),
+                TokenMixer::Latent(latent) => shape.latent(hidden, layer, latent),
+                TokenMixer::DeltaNet(delta_net) => shape.delta_net(hidden, layer, delta_net),
+            }
+            shape.vector(FloatKind::FeedForwardNorm, Some(layer), hidden);
+            shape.feed_forward(config, layer, layer_config.feed_forward);
+            if config.block_norms == BlockNorms::Around {
+                shape.norms_around(hidden, layer, layer_config.feed_forward);
+            }
+        }
+        shape.vector(FloatKind::FinalNorm, None, hidden);
+        shape
+    }
+
+    /// Weights in all, floats included.
+    pub fn weights(&self) -> u64 {
+        let matrices = self.matrices.iter().map(|m| m.rows as u64 * m.cols as u64);
+        let floats = self.floats.iter().map(|f| f.elements() as u64);
+        matrices.chain(floats).sum()
+    }
+
+    fn matrix(&mut self, id: MatrixId, rows: usize, cols: usize) {
+        self.matrices.push(MatrixShape { id, rows, cols });
+    }
+
+    fn vector(&mut self, kind: FloatKind, layer: Option<u32>, cols: usize) {
+        self.floats.push(FloatShape { id: FloatId { kind, layer }, rows: 1, cols });
+    }
+
+    fn attention(&mut self, hidden: usize, layer: u32, attention: &AttentionConfig) {
+        let head_dim = attention.head_dim;
+        let queries = attention.num_attention_heads * head_dim;
+        let keys = attention.num_key_value_heads * head_dim;
+        let dense = |kind| MatrixId { kind, layer: Some(layer), expert: None };
+        self.matrix(dense(MatrixKind::Query), queries, hidden);
+        self.matrix(dense(MatrixKind::Key), keys, hidden);
+        if attention.values == ValueSource::Projection {
+            self.matrix(dense(MatrixKind::Value), keys, hidden);
+        }
+        if attention.output_gate == OutputGate::Sigmoid {
+            self.matrix(dense(MatrixKind::QueryGate), queries, hidden);
+        }
+        self.matrix(dense(MatrixKind::Output), hidden, queries);
+        let at = Some(layer);
+        let norms = match attention.qk_norm {
+            QkNorm::Absent => None,
+            QkNorm::PerHead => Some((head_dim, head_dim)),
+            QkNorm::FullWidth => Some((queries, keys)),
+        };
+        if let Some((queries, keys)) = norms {
+            self.vector(FloatKind::QueryNorm, at, queries);
+            self.vector(FloatKind::KeyNorm, at, keys);
+        }
+        if attention.bias != AttentionBias::Absent {
+            let gates = match attention.output_gate {
+                OutputGate::Open => 0,
+                OutputGate::Sigmoid => queries,
+            };
+            self.vector(FloatKind::QueryBias, at, queries + gates);
+            self.vector(FloatKind::KeyBias, at, keys);
+            self.vector(FloatKind::ValueBias, at, keys);
+        }
+        if attention.bias == AttentionBias::All {
+            self.vector(FloatKind::OutputBias, at, hidden);
+        }
+        if attention.sinks == Sinks::Present {
+            self.vector(FloatKind::Sinks, at, attention.num_attention_heads);
+        }
+    }
+
+    fn latent(&mut self, hidden: usize, layer: u32, latent: &LatentConfig) {
+        let heads = latent.num_attention_heads;
+        let queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
+        let dense = |kind| MatrixId { kind, layer: Some(layer), expert: None };
+        let at = Some(layer);
+        // Those with the same inputs come one after another.
+        match latent.q_lora_rank {
+            None => self.matrix(dense(MatrixKind::Query), queries, hidden),
+            Some(rank) => self.matrix(dense(MatrixKind::QueryDown), rank, hidden),
+        }
+        self.matrix(dense(MatrixKind::LatentDown), latent.key_dim(), hidden);
+        if let Some(rank) = latent.q_lora_rank {
+            self.matrix(dense(MatrixKind::QueryUp), queries, rank);
+            self.vector(FloatKind::QueryLatentNorm, at, rank);
+        }
+        let rank = latent.kv_lora_rank;
+        self.matrix(dense(MatrixKind::KeyUp), heads * rank, latent.qk_nope_head_dim);
+        self.matrix(dense(MatrixKind::ValueUp), heads * latent.v_head_dim, rank);
+        self.matrix(dense(MatrixKind::Output), hidden, heads * latent.v_head_dim);
+        self.vector(FloatKind::LatentNorm, at, rank);
+    }
+
+    fn delta_net(&mut self, hidden: usize, layer: u32, delta_net: &DeltaNetConfig) {
+        let (heads, value_dim) = (delta_net.num_value_heads, delta_net.value_dim());
+        let dense = |kind| MatrixId { kind, layer: Some(layer), expert: None };
+        self.matrix(dense(MatrixKind::DeltaIn), delta_net.channels(), hidden);
+        self.matrix(dense(MatrixKind::DeltaGate), value_dim, hidden);
+        self.matrix(dense(MatrixKind::DeltaBetaDecay), 2 * heads, hidden);
+        self.matrix(dense(MatrixKind::DeltaOut), hidden, value_dim);
+        let at = Some(layer);
+        let id = FloatId { kind: FloatKind::DeltaConv, layer: at };
+        let (rows, cols) = (delta_net.channels(), delta_net.conv_kernel_dim);
+        self.floats.push(FloatShape { id, rows, cols });
+        self.vector(FloatKind::DeltaDecay, at, heads);
+        self.vector(FloatKind::DeltaTimeBias, at, heads);
+        self.vector(FloatKind::DeltaNorm, at, delta_net.value_head_dim);
+    }
+
+    fn feed_forward(&mut self, config: &ModelConfig, layer: u32, feed_forward: FeedForward) {
+        let (hidden, at) = (config.hidden_size, Some(layer));
+        if let Some(intermediate_size) = feed_forward.dense_size() {
+            self.gated(layer, None, hidden, intermediate_size);
+        }
+        let FeedForward::Moe { num_experts, moe_intermediate_size, shared, .. } = feed_forward
+        else {
+            return;
+        };
+        let id = FloatId { kind: FloatKind::Router, layer: at };
+        self.floats.push(FloatShape { id, rows: num_experts, cols: hidden });
+        let router = &config.router;
+        for (vector, kind) in [
+            (router.logit_bias, FloatKind::RouterLogitBias),
+            (router.selection_bias, FloatKind::RouterBias),
+            (router.expert_scale, FloatKind::ExpertScale),
+        ] {
+            if vector == ExpertVector::Present {
+                self.vector(kind, at, num_experts);
+            }
+        }
+        if config.expert_bias == ExpertBias::Present {
+            for (kind, cols) in [
+                (FloatKind::ExpertGateBias, moe_intermediate_size),
+                (FloatKind::ExpertUpBias, moe_intermediate_size),
+                (FloatKind::ExpertDownBias, hidden),
+            ] {
+                let id = FloatId { kind, layer: at };
+                self.floats.push(FloatShape { id, rows: num_experts, cols });
+            }
+        }
+        if router.input == RouterInput::Own {
+            self.vector(FloatKind::RouterInputScale, at, hidden);
+        }
+        if let Some(SharedExpert { gate: SharedGate::Sigmoid, .. }) = shared {
+            self.vector(FloatKind::SharedGate, at, hidden);
+        }
+        for expert in (0u32..).take(num_experts) {
+            self.gated(layer, Some(expert), hidden, moe_intermediate_size);
+        }
+    }
+
+    fn norms_around(&mut self, hidden: usize, layer: u32, feed_forward: FeedForward) {
+        let at = Some(layer);
+        self.vector(FloatKind::PostAttentionNorm, at, hidden);
+        self.vector(FloatKind::PostFeedForwardNorm, at, hidden);
+        if let FeedForward::Moe { shared, .. } = feed_forward {
+            if shared.is_some() {
+                self.vector(FloatKind::PostSharedNorm, at, hidden);
+            }
+            self.vector(FloatKind::PreExpertNorm, at, hidden);
+            self.vector(FloatKind::PostExpertNorm, at, hidden);
+        }
+        self.vector(FloatKind::LayerScalar, at, 1);
+    }
+
+    fn gated(&mut self, layer: u32, expert: Option<u32>, hidden: usize, intermediate: usize) {
+        let id = |kind| MatrixId { kind, layer: Some(layer), expert };
+        self.matrix(id(MatrixKind::Gate), intermediate, hidden);
+        self.matrix(id(MatrixKind::Up), intermediate, hidden);
+        self.matrix(id(MatrixKind::Down), hidden, intermediate);
+    }
+}

@@ -1,0 +1,205 @@
+//! Options as transformers takes them: what it refuses is refused, what it does not read changes
+//! nothing, and what can be read in two ways is refused.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may panic")]
+
+use std::path::Path;
+
+use nestling_import::{Checkpoint, FeedForward, ImportError, ModelConfig};
+use serde_json::{Value, json};
+
+fn tiny(family: &str) -> Value {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/runtime/tests/data");
+    let folder = match family {
+        "qwen3-moe" => folder.join("tiny-qwen3-moe"),
+        family => folder.join("families").join(family),
+    };
+    serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap()
+}
+
+/// A configuration with some keys changed; in the text part, where there is one.
+fn with(family: &str, changes: &Value) -> Result<ModelConfig, ImportError> {
+    let mut config = tiny(family);
+    let part = match config.get("text_config") {
+        Some(_) => &mut config["text_config"],
+        None => &mut config,
+    };
+    part.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+    ModelConfig::from_json("config.json", config.to_string().as_bytes())
+}
+
+fn refusal(family: &str, changes: &Value) -> String {
+    with(family, changes).expect_err(&format!("{family} {changes}")).to_string()
+}
+
+/// A switch to YaRN as model cards ask for it.
+fn yarn() -> Value {
+    json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64 })
+}
+
+/// transformers takes `rope_scaling` and drops `rope_parameters`; others do the contrary.
+#[test]
+fn two_descriptions_of_positions_must_agree() {
+    for family in ["qwen3-moe", "qwen3-next", "glm4-moe-lite", "gpt-oss", "mixtral"] {
+        let plain = json!({ "rope_type": "default" });
+        let both = json!({ "rope_scaling": yarn(), "rope_parameters": plain });
+        let error = refusal(family, &both);
+        assert!(error.contains("`rope_scaling`") && error.contains("`rope_parameters`"), "{error}");
+        let same = json!({ "rope_scaling": yarn(), "rope_parameters": yarn() });
+        let alone = json!({ "rope_scaling": yarn(), "rope_parameters": null });
+        let found = with(family, &same).unwrap();
+        assert_eq!(found, with(family, &alone).unwrap(), "{family}");
+        // An empty object says nothing.
+        let empty = json!({ "rope_scaling": {}, "rope_parameters": yarn() });
+        assert_eq!(found, with(family, &empty).unwrap(), "{family}");
+        let empty = json!({ "rope_scaling": yarn(), "rope_parameters": {} });
+        assert_eq!(found, with(family, &empty).unwrap(), "{family}");
+    }
+    // A base that only the one that is dropped has.
+    let mut config = tiny("mixtral");
+    config.as_object_mut().unwrap().remove("rope_theta");
+    config["rope_scaling"] = json!({ "rope_type": "default" });
+    config["rope_parameters"] = json!({ "rope_type": "default", "rope_theta": 5e5 });
+    let error = ModelConfig::from_json("config.json", config.to_string().as_bytes()).unwrap_err();
+    assert!(error.to_string().contains("`rope_scaling`"), "{error}");
+}
+
+#[test]
+fn kinds_of_positions_must_agree() {
+    let mixed = json!({ "rope_scaling": { "rope_type": "default", "type": "yarn" } });
+    assert!(refusal("qwen3-moe", &mixed).contains("`type`"));
+    let same = json!({ "rope_scaling": { "rope_type": "default", "type": "default" } });
+    assert_eq!(with("qwen3-moe", &same).unwrap(), with("qwen3-moe", &json!({})).unwrap());
+}
+
+#[test]
+fn yarn_needs_its_factor() {
+    let mut scaling = yarn();
+    scaling.as_object_mut().unwrap().remove("factor");
+    for family in ["qwen3-moe", "gpt-oss", "deepseek-v3"] {
+        let error = refusal(family, &json!({ "rope_scaling": scaling }));
+        assert!(error.contains("`factor`"), "{family}: {error}");
+    }
+    // Null is the quotient of the numbers of positions.
+    scaling["factor"] = Value::Null;
+    let implied = json!({ "rope_scaling": scaling, "max_position_embeddings": 256 });
+    let given = json!({ "rope_scaling": yarn(), "max_position_embeddings": 256 });
+    assert_eq!(with("qwen3-moe", &implied).unwrap(), with("qwen3-moe", &given).unwrap());
+    scaling["mscale_all_dim"] = json!(1.0);
+    assert!(refusal("deepseek-v3", &json!({ "rope_scaling": scaling })).contains("`factor`"));
+}
+
+#[test]
+fn windows_of_families_without_one_are_refused() {
+    for family in ["olmoe", "granite-moe", "deepseek-v2", "glm4-moe-lite", "qwen3-5-moe"] {
+        let error = refusal(family, &json!({ "sliding_window": 16 }));
+        assert!(error.contains("`sliding_window`"), "{family}: {error}");
+        with(family, &json!({ "sliding_window": null })).unwrap();
+    }
+    // These have a switch for it, which is off.
+    for family in ["qwen3-moe", "qwen2-moe", "qwen3-next"] {
+        let switched_off = with(family, &json!({ "sliding_window": 16 })).unwrap();
+        assert_eq!(switched_off, with(family, &json!({})).unwrap());
+    }
+}
+
+#[test]
+fn lists_of_layers_have_their_length() {
+    for family in ["qwen3-moe", "mixtral", "glm4-moe-lite", "deepseek-v3"] {
+        let error = refusal(family, &json!({ "layer_types": ["full_attention"] }));
+        assert!(error.contains("`layer_types`"), "{family}: {error}");
+    }
+}
+
+#[test]
+fn qwen3_5_reads_no_keys_of_qwen3_next() {
+    let plain = with("qwen3-5-moe", &json!({})).unwrap();
+    for (key, value) in [
+        ("norm_topk_prob", json!(false)),
+        ("mlp_only_layers", json!([1])),
+        ("decoder_sparse_step", json!(2)),
+    ] {
+        assert_eq!(with("qwen3-5-moe", &json!({ key: value })).unwrap(), plain, "{key}");
+        assert_ne!(
+            with("qwen3-next", &json!({ key: value, "intermediate_size": 96 })).unwrap(),
+            with("qwen3-next", &json!({})).unwrap(),
+            "{key}"
+        );
+    }
+}
+
+#[test]
+fn a_number_of_experts_has_one_value() {
+    let same = with("qwen3-moe", &json!({ "num_local_experts": tiny("qwen3-moe")["num_experts"] }));
+    assert_eq!(same.unwrap(), with("qwen3-moe", &json!({})).unwrap());
+    let error = refusal("qwen3-moe", &json!({ "num_local_experts": 99 }));
+    assert!(error.contains("`num_local_experts`"), "{error}");
+}
+
+#[test]
+fn gemma_4_describes_positions_of_all_its_layers() {
+    let full = json!({
+        "partial_rotary_factor": 0.25, "rope_theta": 1e6, "rope_type": "proportional"
+    });
+    let sliding = json!({ "rope_theta": 1e4, "rope_type": "default" });
+    let cases = [
+        ("sliding_attention", json!({ "full_attention": full })),
+        ("full_attention", json!({ "sliding_attention": sliding })),
+        (
+            "rope_theta",
+            json!({ "full_attention": full, "sliding_attention": { "rope_type": "default" } }),
+        ),
+        (
+            // Without a type it is the ordinary one, of which no part can be turned.
+            "partial_rotary_factor",
+            json!({
+                "full_attention": { "partial_rotary_factor": 0.25, "rope_theta": 1e6 },
+                "sliding_attention": sliding,
+            }),
+        ),
+    ];
+    for (key, parameters) in cases {
+        let error = refusal("gemma4", &json!({ "rope_parameters": parameters }));
+        assert!(error.contains(&format!("`{key}`")), "{key}: {error}");
+    }
+    for key in ["rope_theta", "partial_rotary_factor"] {
+        assert!(refusal("gemma4", &json!({ key: 1.0 })).contains(key), "{key}");
+    }
+    assert!(refusal("gemma4", &json!({ "rope_scaling": yarn() })).contains("`rope_scaling`"));
+    let plain = with("gemma4", &json!({})).unwrap();
+    assert_eq!(with("gemma4", &json!({ "rope_parameters": null })).unwrap(), plain);
+}
+
+/// What is around the text part says whether the head is the embedding.
+#[test]
+fn the_whole_model_ties_its_head() {
+    for (family, is_tied) in [("gemma4", true), ("qwen3-5-moe", false)] {
+        let mut config = tiny(family);
+        config.as_object_mut().unwrap().remove("tie_word_embeddings");
+        let text = |tied: Value| {
+            let mut config = config.clone();
+            config["text_config"]["tie_word_embeddings"] = tied;
+            ModelConfig::from_json("config.json", config.to_string().as_bytes())
+        };
+        assert_eq!(text(json!(is_tied)).unwrap().tie_word_embeddings, is_tied);
+        let error = text(json!(!is_tied)).unwrap_err().to_string();
+        assert!(error.contains("`tie_word_embeddings`"), "{error}");
+        config["tie_word_embeddings"] = json!(!is_tied);
+        let found = ModelConfig::from_json("config.json", config.to_string().as_bytes()).unwrap();
+        assert_eq!(found.tie_word_embeddings, !is_tied);
+    }
+}
+
+/// Stores and GGUF files say how many layers are dense by a number that transformers does not read.
+#[test]
+fn a_number_of_dense_layers_is_not_read_of_folders() {
+    let two = json!({ "first_k_dense_replace": 2 });
+    let config = with("glm4-moe-lite", &two).unwrap();
+    let dense = |layer: &&_| matches!(layer, FeedForward::Dense { .. });
+    assert_eq!(config.layers.iter().map(|layer| &layer.feed_forward).filter(dense).count(), 2);
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = tiny("glm4-moe-lite");
+    config.as_object_mut().unwrap().extend(two.as_object().unwrap().clone());
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let error = Checkpoint::open(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("`first_k_dense_replace`"), "{error}");
+}

@@ -1,0 +1,144 @@
+//! Configurations as their publishers give them are read, and their weights are as many as they say.
+#![expect(clippy::unwrap_used, reason = "a test that finds no file has failed")]
+
+use std::path::Path;
+
+use nestling_import::{Architecture, ImportError, ModelConfig, ModelShape, names};
+use serde_json::Value;
+
+/// Name of the file, and the parameters that its publisher counts, in billions; sources are in
+/// `data/published/README.md`.
+const MODELS: [(&str, f64); 20] = [
+    ("DeepSeek-V2-Lite", 15.7),
+    ("DeepSeek-V3", 671.0),
+    ("GLM-4.7-Flash", 29.94),
+    ("Mixtral-8x7B-Instruct-v0.1", 46.7),
+    ("OLMoE-1B-7B-0924", 6.92),
+    ("Qwen1.5-MoE-A2.7B", 14.3),
+    ("Qwen2-57B-A14B", 57.4),
+    ("Qwen3-235B-A22B", 235.0),
+    ("Qwen3-30B-A3B", 30.5),
+    ("Qwen3-Coder-30B-A3B-Instruct", 30.5),
+    ("Qwen3-Next-80B-A3B-Instruct", 80.0),
+    ("Qwen3.5-35B-A3B", 35.0),
+    ("Qwen3.6-35B-A3B", 35.0),
+    ("gemma-4-26B-A4B", 25.2),
+    ("gpt-oss-120b", 116.83),
+    ("gpt-oss-20b", 20.91),
+    ("granite-3.0-1b-a400m-instruct", 1.33),
+    ("granite-3.0-3b-a800m-instruct", 3.30),
+    ("granite-3.1-1b-a400m-instruct", 1.33),
+    ("granite-3.1-3b-a800m-instruct", 3.30),
+];
+
+fn folder() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/published")
+}
+
+fn read(name: &str) -> Result<ModelConfig, ImportError> {
+    let json = std::fs::read(folder().join(format!("{name}.json"))).unwrap();
+    ModelConfig::from_json(&format!("{name}/config.json"), &json)
+}
+
+#[test]
+fn every_file_is_listed() {
+    let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "json"));
+    let mut names: Vec<_> =
+        files.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    names.sort();
+    assert_eq!(names, MODELS.map(|(name, ..)| name.to_owned()));
+}
+
+#[test]
+fn weights_are_as_many_as_published() {
+    for (name, billions) in MODELS {
+        let config = read(name).unwrap();
+        let found = ModelShape::new(&config).weights() as f64 / 1e9;
+        let off = (found / billions - 1.0).abs();
+        assert!(off < 0.01, "{name}: {found:.3} billion weights, published: {billions}");
+    }
+}
+
+/// The same model from a checkpoint of its text part alone: `text_config` is the configuration, and
+/// tensors are where the whole model has them but for `language_model.`.
+#[test]
+fn text_parts_alone_are_the_same_models() {
+    for (name, class, architecture) in [
+        ("gemma-4-26B-A4B", "Gemma4ForCausalLM", Architecture::Gemma4Text),
+        ("Qwen3.5-35B-A3B", "Qwen3_5MoeForCausalLM", Architecture::Qwen35MoeText),
+        ("Qwen3.6-35B-A3B", "Qwen3_5MoeForCausalLM", Architecture::Qwen35MoeText),
+    ] {
+        let whole = read(name).unwrap();
+        let json = std::fs::read(folder().join(format!("{name}.json"))).unwrap();
+        let mut json: Value = serde_json::from_slice(&json).unwrap();
+        let mut text = json["text_config"].take();
+        text["architectures"] = serde_json::json!([class]);
+        let alone = ModelConfig::from_json("config.json", text.to_string().as_bytes()).unwrap();
+        let same = ModelConfig {
+            architecture,
+            eos_token_ids: alone.eos_token_ids.clone(),
+            ..whole.clone()
+        };
+        assert_eq!(alone, same, "{name}");
+        for matrix in ModelShape::new(&whole).matrices {
+            let of = |config| names::matrix_tensors(config, matrix.id);
+            let mut expected = of(&whole);
+            assert!(!expected.is_empty(), "{name} {:?}", matrix.id);
+            for slice in &mut expected {
+                slice.name = slice.name.replacen("language_model.", "", 1);
+            }
+            assert_eq!(of(&alone), expected, "{name}");
+        }
+        for float in ModelShape::new(&whole).floats {
+            let mut expected = names::float_tensor(&whole, float.id).unwrap();
+            expected.name = expected.name.replacen("language_model.", "", 1);
+            assert_eq!(names::float_tensor(&alone, float.id), Some(expected), "{name}");
+        }
+        text["model_type"] = "gemma4_vision".into();
+        let refused = ModelConfig::from_json("config.json", text.to_string().as_bytes());
+        assert!(refused.unwrap_err().to_string().contains("gemma4_text"));
+    }
+}
+
+/// transformers 5 writes the heads of global layers by number, in the place of keys for all of them.
+#[test]
+fn heads_of_layers_are_read_by_number() {
+    let json = std::fs::read(folder().join("gemma-4-26B-A4B.json")).unwrap();
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let parse = |json: &Value| ModelConfig::from_json("config.json", json.to_string().as_bytes());
+    let whole = parse(&json).unwrap();
+    let mut saved = json.clone();
+    let text = saved["text_config"].as_object_mut().unwrap();
+    for key in ["global_head_dim", "num_global_key_value_heads"] {
+        text.remove(key).unwrap();
+    }
+    let own = serde_json::json!({"head_dim": 512, "num_key_value_heads": 2});
+    let global = |name: fn(usize) -> String| -> Value {
+        let layers = (0..30).filter(|layer| layer % 6 == 5);
+        Value::Object(layers.map(|layer| (name(layer), own.clone())).collect())
+    };
+    text.insert("per_layer_config".into(), global(|layer| layer.to_string()));
+    assert_eq!(parse(&saved).unwrap(), whole);
+    // All numbers may be as long as the longest.
+    let mut padded = saved.clone();
+    padded["text_config"]["per_layer_config"] = global(|layer| format!("{layer:02}"));
+    assert_eq!(parse(&padded).unwrap(), whole);
+    padded["text_config"]["per_layer_config"]["5"] = own.clone();
+    assert!(parse(&padded).unwrap_err().to_string().contains("per_layer_config"));
+    // The old keys may say the same again.
+    let mut both = saved.clone();
+    both["text_config"]["global_head_dim"] = 512.into();
+    assert_eq!(parse(&both).unwrap(), whole);
+    both["text_config"]["global_head_dim"] = 256.into();
+    assert!(parse(&both).unwrap_err().to_string().contains("`global_head_dim`"));
+    // Layers that are alike have heads that are alike, and nothing else differs.
+    for (layer, key, value) in
+        [("5", "head_dim", 256), ("4", "head_dim", 512), ("99", "head_dim", 512), ("5", "other", 1)]
+    {
+        let mut json = saved.clone();
+        json["text_config"]["per_layer_config"][layer][key] = value.into();
+        let error = parse(&json).unwrap_err().to_string();
+        assert!(error.contains("per_layer_config"), "{error}");
+    }
+}

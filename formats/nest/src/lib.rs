@@ -1,0 +1,18 @@
+//! The bit-nested weight code and the `.nest` store, and the words for weights that both use.
+//!
+//! Nothing here knows checkpoints, configurations or families: the store holds matrices and tensors
+//! by what they do, whatever file they came from. No threads, devices or async live here: everything
+//! is a pure function or a plain reader that callers thread.
+
+pub mod dtype;
+pub mod level;
+pub mod limits;
+pub mod matrix;
+pub mod nested;
+mod regular_file;
+pub mod store;
+
+pub use dtype::DType;
+pub use level::{Level, Plane};
+pub use matrix::{ExpertId, FloatId, FloatKind, MatrixId, MatrixKind};
+pub use regular_file::open_regular;
