@@ -1,5 +1,10 @@
 //! What can go wrong while a model runs.
 
+use nestling_formats::InternalError;
+use nestling_formats::nested::NestedError;
+use nestling_formats::store::StoreError;
+use nestling_import::ImportError;
+
 use crate::budget::Bytes;
 
 /// An error of the engine. Each text names what was wrong, the value found and the value expected.
@@ -203,13 +208,13 @@ pub enum EngineError {
     },
     /// Planes, scales or tables that are not a matrix in the nested code.
     #[error("nested matrix: {0}")]
-    Nested(#[from] nestling_formats::nested::NestedError),
+    Nested(#[from] NestedError),
     /// A checkpoint that cannot be used.
     #[error(transparent)]
-    Import(#[from] nestling_import::ImportError),
+    Import(#[from] ImportError),
     /// A store that cannot be used.
     #[error(transparent)]
-    Store(#[from] nestling_formats::store::StoreError),
+    Store(#[from] StoreError),
     /// A token id that the vocabulary does not have.
     #[error("token {token} is outside the vocabulary of {vocab_size}")]
     TokenOutOfRange {
@@ -218,12 +223,26 @@ pub enum EngineError {
         /// Rows of the embedding.
         vocab_size: usize,
     },
+    /// A condition of the program itself that does not hold.
+    #[error(transparent)]
+    Internal(#[from] InternalError),
 }
 
 impl EngineError {
     /// Whether all pages or all recurrent states are in use.
     pub fn is_full_pool(&self) -> bool {
         matches!(self, Self::OutOfPages { .. } | Self::OutOfStates { .. })
+    }
+
+    /// The condition of the program itself that does not hold, if that is the error.
+    pub fn internal(&self) -> Option<&InternalError> {
+        match self {
+            Self::Internal(error)
+            | Self::Nested(NestedError::Internal(error))
+            | Self::Store(StoreError::Internal(error))
+            | Self::Import(ImportError::Internal(error)) => Some(error),
+            _ => None,
+        }
     }
 
     /// An [`EngineError::Text`].

@@ -153,4 +153,7 @@ pub enum ImportError {
     /// The caller's callback asked to stop.
     #[error("cancelled")]
     Cancelled,
+    /// A condition of the program itself that does not hold.
+    #[error(transparent)]
+    Internal(#[from] nestling_formats::InternalError),
 }

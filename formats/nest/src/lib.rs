@@ -5,6 +5,7 @@
 //! is a pure function or a plain reader that callers thread.
 
 pub mod dtype;
+mod invariant;
 pub mod level;
 pub mod limits;
 pub mod matrix;
@@ -13,6 +14,7 @@ mod regular_file;
 pub mod store;
 
 pub use dtype::DType;
+pub use invariant::{InternalError, Invariant};
 pub use level::{Level, Plane};
 pub use matrix::{ExpertId, FloatId, FloatKind, MatrixId, MatrixKind};
 pub use regular_file::open_regular;

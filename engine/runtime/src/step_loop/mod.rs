@@ -240,9 +240,12 @@ impl StepLoop {
             model.observe(&plan.batch, &output.stats, seconds);
             model.note_step(plan.batch.rows.len(), seconds);
         }
-        if let Ok(Err(EngineError::DeviceLost(_))) = &computed {
-            // Weights, keys and values went with it.
-            model.mark_broken();
+        if let Ok(Err(error)) = &computed {
+            // Weights, keys and values went with a device; what else is wrong after a condition of
+            // the program itself did not hold, nobody knows.
+            if matches!(error, EngineError::DeviceLost(_)) || error.internal().is_some() {
+                model.mark_broken();
+            }
         }
         computed.unwrap_or_else(|_| {
             // The runner may be half way through anything: it computes no more.

@@ -171,7 +171,7 @@ struct Heads {
 fn layers(text: &Fields) -> Result<Vec<LayerConfig>, ImportError> {
     let feed_forward = feed_forward(text)?;
     let kinds = kinds(text)?;
-    let layer = |kind| {
+    let layer = |kind| -> Result<LayerConfig, ImportError> {
         let mixer = TokenMixer::Attention(attention(text, kind, heads(text, &kinds, kind)?)?);
         Ok(LayerConfig { mixer, feed_forward })
     };

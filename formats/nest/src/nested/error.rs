@@ -1,6 +1,6 @@
 //! What can be wrong with a matrix to quantize, or with the bytes of a quantized one.
 
-use crate::{Level, Plane};
+use crate::{InternalError, Level, Plane};
 
 /// An error of the nested code.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -164,4 +164,7 @@ pub enum NestedError {
         /// The step.
         step: u8,
     },
+    /// A condition of the program itself that does not hold.
+    #[error(transparent)]
+    Internal(#[from] InternalError),
 }

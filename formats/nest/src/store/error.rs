@@ -164,6 +164,9 @@ pub enum StoreError {
         /// The file.
         file: String,
     },
+    /// A condition of the program itself that does not hold.
+    #[error(transparent)]
+    Internal(#[from] crate::InternalError),
 }
 
 /// A field whose value is not allowed, or contradicts other fields or the file's length.

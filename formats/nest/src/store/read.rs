@@ -287,7 +287,7 @@ impl Store {
 /// Reads and checks header and index; all that is ever allocated by a count of the file.
 fn read_index(storage: &dyn Storage) -> Result<(Header, Index), StoreError> {
     let (name, length) = (storage.name(), storage.len());
-    let read = |offset: u64, bytes: u64| {
+    let read = |offset: u64, bytes: u64| -> Result<Vec<u8>, StoreError> {
         let size = usize::try_from(bytes).map_err(|_| StoreError::Absent {
             file: name.clone(),
             what: "index that fits in memory".into(),
