@@ -12,8 +12,8 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use nestling_benches::RandomMatrix;
 use nestling_core::backend::{
-    AttentionHeads, Backend, DeltaNet, Encoder, ExpertUse, FeedForward, HeadMatrices, HeadNorm,
-    Linear, PinnedExpert, Router,
+    AttentionHeads, Backend, DeltaNet, DeviceRouting, Encoder, EncoderExt, ExpertUse, FeedForward,
+    HeadMatrices, HeadNorm, Linear, PinnedExpert, Router, Write,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::driver::block_on;
@@ -168,7 +168,7 @@ fn nested(criterion: &mut Criterion, instructions: Instructions) -> Result<(), E
                     format!("level {level}{}", if merged { "" } else { ", P3 and P4 apart" });
                 if merged || matches!(level, Level::L3 | Level::L4) {
                     measure(&mut group, (&mut device, &name, bytes), |encoder| {
-                        encoder.matmul(&linear, &vec![level; count], &x, &mut out)
+                        encoder.matmul(&linear, &vec![level; count], &x, Write::Set, &mut out)
                     })?;
                 }
             }
@@ -189,7 +189,7 @@ fn floats(criterion: &mut Criterion) -> Result<(), EngineError> {
         let x = buffer(&mut device, (count, cols))?;
         let mut out = device.buffer(count, outputs)?;
         measure(&mut group, (&mut device, &format!("{count} rows"), bytes), |encoder| {
-            encoder.matmul(&linear, &vec![Level::L8; count], &x, &mut out)
+            encoder.matmul(&linear, &vec![Level::L8; count], &x, Write::Set, &mut out)
         })?;
     }
     group.finish();
@@ -295,10 +295,10 @@ fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
     let weight = device.upload_floats(&numbers(COLS))?;
     let indices: Vec<u32> = (0..COUNT as u32).rev().collect();
     measure(&mut group, (&mut device, "rms_norm", bytes), |encoder| {
-        encoder.rms_norm(&x, &weight, 1e-6, &mut out)
+        encoder.rms_norm(&x, &weight, 1e-6, Write::Set, &mut out)
     })?;
     measure(&mut group, (&mut device, "rms_norm_add", 2 * bytes), |encoder| {
-        encoder.rms_norm_add(&x, &weight, 1e-6, &mut out)
+        encoder.rms_norm(&x, &weight, 1e-6, Write::Add, &mut out)
     })?;
     measure(&mut group, (&mut device, "scale", bytes), |encoder| encoder.scale(1.0, &mut out))?;
     measure(&mut group, (&mut device, "clear", bytes), |encoder| encoder.clear(COUNT, &mut out))?;
@@ -313,15 +313,15 @@ fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
         encoder.gather_rows(&x, &indices, &mut out)
     })?;
     // Its result is waited for each time.
-    let (mut values, mut columns) = (Vec::new(), Vec::new());
+    let mut columns = Vec::new();
     measure(&mut group, (&mut device, "argmax", bytes), |encoder| {
-        block_on(encoder.argmax_into(&x, (COLS, COLS), (&mut values, &mut columns)))
+        block_on(encoder.argmax_into(&x, COLS, &mut columns))
     })?;
     // Of one token, as a step has them.
     let logits = buffer(&mut device, (1, VOCABULARY))?;
-    let (cols, bytes) = ((VOCABULARY, VOCABULARY), 4 * VOCABULARY as u64);
+    let bytes = 4 * VOCABULARY as u64;
     measure(&mut group, (&mut device, "argmax, a row of logits", bytes), |encoder| {
-        block_on(encoder.argmax_into(&logits, cols, (&mut values, &mut columns)))
+        block_on(encoder.argmax_into(&logits, VOCABULARY, &mut columns))
     })
 }
 
@@ -375,7 +375,7 @@ fn attention(criterion: &mut Criterion) -> Result<(), EngineError> {
             let name = format!("rope, norm_part, kv_store, {count} rows");
             let bytes = 4 * (count * cols) as u64;
             measure(&mut group, (&mut device, &name, bytes), |encoder| {
-                encoder.rope_store(&heads, &rows, &rope, &mut qkv, &mut pool)
+                encoder.rope(&heads, &rows, &rope, &mut qkv, Some(&mut pool))
             })?;
             if count == 1 {
                 let bytes = (pages * shape.page_bytes()) as u64;
@@ -454,7 +454,7 @@ fn routed(criterion: &mut Criterion) -> Result<(), EngineError> {
     if let Some(table) = table {
         let name = "expert_blocks and products, level 4";
         measure(&mut group, (&mut device, name, bytes), |encoder| {
-            encoder.routed_experts(&table, &[Level::L4], (&routing, &x), &mut out)
+            table.routed_experts(encoder, &[Level::L4], &routing, &x, &mut out)
         })?;
     }
     let bytes = 4 * (PER_TOKEN * COLS) as u64;
@@ -464,7 +464,7 @@ fn routed(criterion: &mut Criterion) -> Result<(), EngineError> {
     let bytes = experts[0].read_bytes(Level::L4);
     let mut out = device.buffer(1, COLS)?;
     measure(&mut group, (&mut device, "ffn, level 4", bytes), |encoder| {
-        encoder.ffn(&experts[0], &[Level::L4], &x, &mut out)
+        encoder.ffn(&experts[0], &[Level::L4], &x, Write::Set, &mut out)
     })
 }
 

@@ -8,7 +8,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nestling_core::backend::{Backend, Encoder, Linear};
+use nestling_core::backend::{Backend, Encoder, Linear, Write};
 use nestling_core::weights::{
     ActivationMode, ByteRegion, MatrixWeights, NestedMatrix, PlaneRegions,
 };
@@ -88,7 +88,7 @@ fn time(
     encoder.flush()?;
     drop(encoder);
     let mut timer = backend.timer(TimedAs::Graph, |encoder| {
-        encoder.matmul(weights, &vec![level; rows], &x, &mut out)
+        encoder.matmul(weights, &vec![level; rows], &x, Write::Set, &mut out)
     })?;
     let mut runs = 4;
     timer.time(runs)?;

@@ -22,7 +22,6 @@ use crate::driver::{Driver, GraphCounts, HostLaunch};
 use crate::encoder::{CudaEncoder, HEAD_DIM_MAX, NUM_EXPERTS_MAX, Notes, PER_TOKEN_MAX};
 use crate::error::CudaError;
 use crate::expert_table::CudaExpertTable;
-use crate::link;
 use crate::matrix::CudaMatrix;
 use crate::memory::{CudaBuffer, CudaFloats, CudaRouting};
 use crate::needs::Asked;
@@ -195,6 +194,11 @@ impl CudaBackend {
         self.host_bytes.store(host_bytes, Ordering::Relaxed);
     }
 
+    /// [`CudaOptions::host_bytes`] as they are now.
+    pub(crate) fn host_bytes(&self) -> u64 {
+        self.host_bytes.load(Ordering::Relaxed)
+    }
+
     /// Bytes of the host's memory that are pinned for planes and transfers, by all backends on this device.
     pub fn pinned_bytes(&self) -> u64 {
         self.driver.pinned_bytes()
@@ -279,33 +283,6 @@ impl Backend for CudaBackend {
             return Ok(None);
         }
         CudaSlots::new(&self.driver, layers, bytes).map(Some)
-    }
-
-    fn slot_count(slots: &CudaSlots) -> (usize, u64) {
-        (slots.count(), slots.slot_bytes())
-    }
-
-    fn kept_slots(slots: &CudaSlots, bytes: u64) -> usize {
-        slots.kept(bytes)
-    }
-
-    fn host_link(&mut self, slots: &mut CudaSlots) -> Result<Option<HostLink>, EngineError> {
-        if self.host_bytes.load(Ordering::Relaxed) == 0 {
-            return Ok(None);
-        }
-        let Some(place) = slots.room_for_copies() else { return Ok(None) };
-        Ok(Some(link::measure(&self.driver, place)?))
-    }
-
-    fn streamed_table(
-        &mut self,
-        slots: &CudaSlots,
-        (layer, num_experts): (usize, usize),
-        biases: Option<&ExpertBiases>,
-    ) -> Result<Option<CudaExpertTable>, EngineError> {
-        let Some(shape) = slots.shape(layer) else { return Ok(None) };
-        let biases = biases.map(ExpertBiases::joined);
-        CudaExpertTable::streamed(&mut self.recorder, shape, (num_experts, biases.as_deref()))
     }
 
     fn kv_pool(&mut self, shape: &KvShape) -> Result<CudaPages, EngineError> {

@@ -323,19 +323,19 @@ impl Recorder {
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn begin_behind(&mut self) -> Result<(), CudaError> {
+    pub fn begin_async_copies(&mut self) -> Result<(), CudaError> {
         self.submit()?;
         self.stream.record(&self.passed)?;
-        self.staging.begin_behind(&self.passed)
+        self.staging.begin_async_copies(&self.passed)
     }
 
     /// Copies are waited for again; gives the number of those that are not.
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn end_behind(&mut self) -> Result<u64, CudaError> {
+    pub fn end_async_copies(&mut self) -> Result<u64, CudaError> {
         self.driver.check()?;
-        self.staging.end_behind()
+        self.staging.end_async_copies()
     }
 
     /// The number up to which such copies are there for what is recorded and started from now on, which
@@ -343,8 +343,8 @@ impl Recorder {
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn ended_behind(&mut self, awaited: u64) -> Result<u64, CudaError> {
-        self.staging.ended_behind(awaited, &self.stream)
+    pub fn completed_copies(&mut self, awaited: u64) -> Result<u64, CudaError> {
+        self.staging.completed_copies(awaited, &self.stream)
     }
 
     /// As [`Recorder::finish`], and waits for all copies: those that no step waits for, and those out of memory

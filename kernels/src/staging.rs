@@ -134,7 +134,7 @@ impl Staging {
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn begin_behind(&mut self, reader: &Event) -> Result<(), CudaError> {
+    pub fn begin_async_copies(&mut self, reader: &Event) -> Result<(), CudaError> {
         let started = self.driver.event()?;
         self.stream.record(&started)?;
         self.behind.begin([&started, reader])
@@ -153,7 +153,7 @@ impl Staging {
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn end_behind(&mut self) -> Result<u64, CudaError> {
+    pub fn end_async_copies(&mut self) -> Result<u64, CudaError> {
         self.behind.end()
     }
 
@@ -162,7 +162,7 @@ impl Staging {
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn ended_behind(&mut self, awaited: u64, reader: &Stream) -> Result<u64, CudaError> {
+    pub fn completed_copies(&mut self, awaited: u64, reader: &Stream) -> Result<u64, CudaError> {
         let ended = self.behind.ended()?;
         let Some((number, mark)) = self.behind.mark(awaited) else { return Ok(ended) };
         self.stream.wait_for(mark)?;

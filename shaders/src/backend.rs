@@ -302,25 +302,6 @@ impl Backend for WgpuBackend {
         Ok(Some(WgpuSlots::new(&self.gpu, layers, bytes)?))
     }
 
-    fn slot_count(slots: &WgpuSlots) -> (usize, u64) {
-        (slots.count(), slots.slot_bytes())
-    }
-
-    fn streamed_table(
-        &mut self,
-        slots: &WgpuSlots,
-        (layer, num_experts): (usize, usize),
-        biases: Option<&ExpertBiases>,
-    ) -> Result<Option<WgpuExpertTable>, EngineError> {
-        let Some(layer) = slots.layer(layer) else { return Ok(None) };
-        let biases = biases.map(ExpertBiases::joined);
-        WgpuExpertTable::streamed(&self.gpu, layer, (num_experts, biases.as_deref()))
-    }
-
-    fn kept_slots(slots: &WgpuSlots, bytes: u64) -> usize {
-        slots.kept(bytes)
-    }
-
     fn kv_pool(&mut self, shape: &KvShape) -> Result<WgpuPages, EngineError> {
         self.asked.pages(shape);
         WgpuPages::new(&self.gpu, *shape)

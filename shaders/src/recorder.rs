@@ -370,15 +370,19 @@ impl Recorder {
     ///
     /// # Errors
     /// As [`Recorder::submit`].
-    pub fn write(&mut self, bytes: &[u8], buffer: &wgpu::Buffer) -> Result<(), WgpuError> {
+    pub fn write(
+        &mut self,
+        bytes: &[u8],
+        (buffer, offset): (&wgpu::Buffer, u64),
+    ) -> Result<(), WgpuError> {
         if bytes.len() > ARENA_BYTES / 4 {
             // What was recorded may read what is there now.
             self.submit()?;
-            self.gpu.write(buffer, 0, bytes);
+            self.gpu.write(buffer, offset, bytes);
             return Ok(());
         }
         let table = self.table(bytes)?;
-        self.copy((&table.buffer, table.offset), (buffer, 0), bytes.len() as u64);
+        self.copy((&table.buffer, table.offset), (buffer, offset), bytes.len() as u64);
         Ok(())
     }
 

@@ -1,13 +1,17 @@
-//! What a device must be able to do: hold weights and pages ([`Backend`]), compute ([`Encoder`]).
+//! What a device must be able to do: hold weights and pages ([`Backend`]), compute ([`Encoder`]); and what it
+//! may be able to do: hold streamed experts in its own memory ([`SlotMemory`]), find experts from a routing
+//! that the host has not seen ([`DeviceRouting`]).
 //!
 //! Operations are coarse, so that a backend is free to fuse inside them and to record instead of
 //! run. `cpu/reference.rs` defines the exact result of each. Operations that fill a buffer set
 //! its row count to that of their input.
 
+mod device_routing;
 mod encoder;
 mod expert_biases;
 mod needs;
 mod parts;
+mod slot_memory;
 
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -19,7 +23,8 @@ use crate::kv_cache::{KvShape, PageId};
 use crate::recurrent::{StateId, StateShape};
 use crate::weights::{ActivationMode, MatrixWeights};
 
-pub use encoder::Encoder;
+pub use device_routing::{DeviceRouting, NoTable};
+pub use encoder::{BindWeights, Encoder, EncoderExt, Write, argmax};
 pub use expert_biases::ExpertBiases;
 pub use needs::ModelNeeds;
 
@@ -31,6 +36,7 @@ pub use parts::{
     HeldExpert, HostLink, LevelWeights, Linear, MatrixForm, MatrixShape, PinnedExpert, Router,
     Routing, SlotPlace,
 };
+pub use slot_memory::{CopyFence, NoSlots, PlanePart, SlotMemory};
 
 /// What a backend can hold; checked when a model is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,13 +90,13 @@ pub trait Backend: Send + Sized + 'static {
     type KvPool: Send + Sync;
     /// Recurrent states of one layer.
     type StatePool: Send + Sync;
-    /// The experts of one layer, for a device that finds them by itself; see
-    /// [`Encoder::routed_experts`].
-    type ExpertTable: Send + Sync;
-    /// Memory of a device for streamed experts, in slots of one size; see [`Backend::expert_slots`].
-    type ExpertSlots: Send + Sync;
+    /// The experts of one layer, for a device that finds them by itself; [`NoTable`] for others.
+    type ExpertTable: DeviceRouting<Self>;
+    /// Device memory for streamed experts, in slots of one size; [`NoSlots`] where planes are used where
+    /// they arrive.
+    type ExpertSlots: SlotMemory<Self>;
     /// Computes one step.
-    type Encoder<'a>: Encoder<Self>
+    type Encoder<'a>: Encoder<Self> + BindWeights<Self>
     where
         Self: 'a;
 
@@ -152,7 +158,7 @@ pub trait Backend: Send + Sized + 'static {
     /// Bytes of the planes that a level uses, as a store holds them.
     fn matrix_prefix_bytes(matrix: &Self::Matrix, level: Level) -> u64;
 
-    /// The experts of a layer, all of them, for [`Encoder::routed_experts`]. None where the host has
+    /// The experts of a layer, all of them, for a device that finds them by itself. None where the host has
     /// to know the routing: it is the host that computes, or the experts are in a form for it.
     ///
     /// # Errors
@@ -176,46 +182,6 @@ pub trait Backend: Send + Sized + 'static {
         bytes: u64,
     ) -> Result<Option<Self::ExpertSlots>, EngineError> {
         let _ = (layers, bytes);
-        Ok(None)
-    }
-
-    /// How many slots there are, and the bytes of each.
-    fn slot_count(slots: &Self::ExpertSlots) -> (usize, u64) {
-        let _ = slots;
-        (0, 0)
-    }
-
-    /// Slots that keep what lies in them when they are made as many as fit `bytes`: the first ones.
-    fn kept_slots(slots: &Self::ExpertSlots, bytes: u64) -> usize {
-        let _ = (slots, bytes);
-        0
-    }
-
-    /// How fast memory moves between slots in which nothing is yet and memory of the host where planes lie
-    /// that slots have no room for ([`Encoder::fetch_plane`]), as measured. None where none lie there.
-    ///
-    /// # Errors
-    /// A failed device.
-    fn host_link(
-        &mut self,
-        slots: &mut Self::ExpertSlots,
-    ) -> Result<Option<HostLink>, EngineError> {
-        let _ = slots;
-        Ok(None)
-    }
-
-    /// A table of a layer's streamed experts, none of which is there yet ([`Encoder::set_expert`]).
-    /// None where the host has to know the routing.
-    ///
-    /// # Errors
-    /// A backend whose memory is full.
-    fn streamed_table(
-        &mut self,
-        slots: &Self::ExpertSlots,
-        (layer, num_experts): (usize, usize),
-        biases: Option<&ExpertBiases>,
-    ) -> Result<Option<Self::ExpertTable>, EngineError> {
-        let _ = (slots, layer, num_experts, biases);
         Ok(None)
     }
 

@@ -1,7 +1,5 @@
 //! The CPU as a backend: what it holds, and who computes on it.
 
-use std::convert::Infallible;
-
 use nestling_formats::Level;
 
 use super::device::Cpu;
@@ -9,7 +7,7 @@ use super::encoder::CpuEncoder;
 use super::matrix::{CpuBuffer, CpuMatrix};
 use super::pages::CpuPool;
 use super::states::CpuStates;
-use nestling_core::backend::{Backend, BackendLimits, Routing};
+use nestling_core::backend::{Backend, BackendLimits, NoSlots, NoTable, Routing};
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvShape, PageId};
 use nestling_core::recurrent::{StateId, StateShape};
@@ -22,8 +20,8 @@ impl Backend for Cpu {
     type Matrix = CpuMatrix;
     type KvPool = CpuPool;
     type StatePool = CpuStates;
-    type ExpertTable = Infallible;
-    type ExpertSlots = Infallible;
+    type ExpertTable = NoTable;
+    type ExpertSlots = NoSlots;
     type Encoder<'a> = CpuEncoder<'a>;
 
     const PAGE_KIND: u8 = 0;

@@ -64,7 +64,7 @@ pub(super) fn write_tile<V: Vector>(
     for i in 0..rows.len().min(values.len()) {
         let out = &mut block.row(rows[i] as usize)[col..][..LANES];
         // SAFETY: both have sixteen floats.
-        unsafe { V::load(values[i].as_ptr()).store_past(out.as_mut_ptr()) }
+        unsafe { V::load(values[i].as_ptr()).store_non_temporal(out.as_mut_ptr()) }
     }
 }
 

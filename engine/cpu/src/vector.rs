@@ -53,7 +53,7 @@ pub(super) trait Vector: Copy {
     /// # Safety
     /// As [`Self::store`]; a fence has to follow before another thread reads them.
     #[inline(always)]
-    unsafe fn store_past(self, to: *mut f32) {
+    unsafe fn store_non_temporal(self, to: *mut f32) {
         // SAFETY: the caller's.
         unsafe { self.store(to) }
     }
@@ -183,7 +183,7 @@ pub(super) mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn store_past(self, to: *mut f32) {
+        unsafe fn store_non_temporal(self, to: *mut f32) {
             // SAFETY: the caller's; the address is one that such stores take.
             unsafe {
                 if to.addr().is_multiple_of(64) {
@@ -258,7 +258,7 @@ pub(super) mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn store_past(self, to: *mut f32) {
+        unsafe fn store_non_temporal(self, to: *mut f32) {
             // SAFETY: the caller's; the address is one that such stores take.
             unsafe {
                 if to.addr().is_multiple_of(32) {

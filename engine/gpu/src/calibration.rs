@@ -11,7 +11,7 @@ use nestling_import::{DeltaNetConfig, RopePairs};
 
 use super::work::{WorkKind, WorkRates, work_of};
 use nestling_core::EngineError;
-use nestling_core::backend::{AttentionHeads, Backend, DeltaNet, Encoder, HeadNorm, Linear};
+use nestling_core::backend::{AttentionHeads, Backend, DeltaNet, Encoder, HeadNorm, Linear, Write};
 use nestling_core::batch::StepRows;
 use nestling_core::clock::Moment;
 use nestling_core::driver::block_on;
@@ -151,7 +151,8 @@ fn products<B: Backend>(
     let (x, mut out) = (zeros(backend, count, cols)?, backend.buffer(count, rows)?);
     // The last digits take the longest.
     let levels = vec![Level::L8; count];
-    let taken = seconds(backend, |encoder| encoder.matmul(&all, &levels, &x, &mut out))?;
+    let taken =
+        seconds(backend, |encoder| encoder.matmul(&all, &levels, &x, Write::Set, &mut out))?;
     Ok((work_of(&[count, rows, cols]), taken))
 }
 

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use nestling_core::EngineError;
-use nestling_core::backend::{FeedForward, PinnedExpert};
+use nestling_core::backend::{FeedForward, PinnedExpert, Write};
 use nestling_formats::Level;
 use nestling_formats::nested::GROUP;
 use nestling_gpu::{
@@ -16,7 +16,7 @@ use nestling_gpu::{
 use nestling_import::Activation;
 
 use super::Tools;
-use super::products::{Call, Input, Job, Output, Write, call_of, input_of, params_of, products};
+use super::products::{Call, Input, Job, Output, call_of, input_of, params_of, products};
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::kernel::Kernel;
@@ -38,28 +38,14 @@ pub(super) fn ffn(
     tools: &mut Tools<'_>,
     (weights, levels): (&FeedForward<CudaBackend>, &[Level]),
     x: &CudaBuffer,
+    write: Write,
     out: &mut CudaBuffer,
 ) -> Result<(), EngineError> {
-    out.resize(tools.recorder, x.rows)?;
-    dense(tools, (weights, levels), x, &Output::of(out, Write::Set))
-}
-
-pub(super) fn ffn_add(
-    tools: &mut Tools<'_>,
-    (weights, levels): (&FeedForward<CudaBackend>, &[Level]),
-    x: &CudaBuffer,
-    out: &CudaBuffer,
-) -> Result<(), EngineError> {
-    expect("rows of a sum", x.rows, out.rows)?;
-    dense(tools, (weights, levels), x, &Output::of(out, Write::Add))
-}
-
-fn dense(
-    tools: &mut Tools<'_>,
-    (weights, levels): (&FeedForward<CudaBackend>, &[Level]),
-    x: &CudaBuffer,
-    output: &Output,
-) -> Result<(), EngineError> {
+    match write {
+        Write::Set => out.resize(tools.recorder, x.rows)?,
+        Write::Add => expect("rows of a sum", x.rows, out.rows)?,
+    }
+    let output = &Output::of(out, write);
     let (pairs, ranges) = pairs_by_level(x.rows, levels)?;
     let uses = ranges.into_iter().map(|(level, pairs)| Use { weights, level, pairs });
     feed_forward(tools, (&uses.collect::<Vec<_>>(), &pairs), x, output)

@@ -2,6 +2,7 @@
 
 mod attention;
 mod delta_net;
+mod device_routing;
 mod elementwise;
 mod embed;
 mod experts;
@@ -10,28 +11,25 @@ mod products;
 mod quantize;
 mod route;
 mod routed;
-
-use std::ops::Range;
+mod slot_memory;
 
 use nestling_core::EngineError;
 use nestling_core::backend::{
-    AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, HeldExpert, HostPlane,
-    LevelWeights, Linear, PinnedExpert, Router, Routing, SlotPlace,
+    AttentionHeads, BindWeights, DeltaNet, Encoder, FeedForward, HeadMatrices, Linear,
+    PinnedExpert, Router, Routing, Write,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
-use nestling_formats::{Level, MatrixKind, Plane};
+use nestling_formats::Level;
 use nestling_gpu::{expect, fill};
 
 use crate::backend::CudaBackend;
 use crate::driver::Address;
-use crate::expert_table::CudaExpertTable;
 use crate::matrix::CudaMatrix;
 use crate::memory::{CudaBuffer, CudaFloats, CudaRouting};
 use crate::pages::CudaPages;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
-use crate::slots::CudaSlots;
 use crate::states::CudaStates;
 
 pub(crate) use experts::GATE_UP_BYTES_MAX;
@@ -127,9 +125,11 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         x: &CudaBuffer,
         weight: &CudaFloats,
         eps: f32,
+        write: Write,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        norms::rms_norm(&mut self.tools()?, (x, weight, eps), out)
+        out.changed();
+        norms::rms_norm(&mut self.tools()?, (x, weight, eps), write, out)
     }
 
     fn matmul(
@@ -137,20 +137,11 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         weights: &[Linear<CudaBackend>],
         levels: &[Level],
         x: &CudaBuffer,
-        out: &mut CudaBuffer,
-    ) -> Result<(), EngineError> {
-        products::matmul(&mut self.tools()?, (weights, levels), x, out)
-    }
-
-    fn matmul_add(
-        &mut self,
-        weights: &Linear<CudaBackend>,
-        levels: &[Level],
-        x: &CudaBuffer,
+        write: Write,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
         out.changed();
-        products::matmul_add(&mut self.tools()?, (weights, levels), x, out)
+        products::matmul(&mut self.tools()?, (weights, levels), x, write, out)
     }
 
     fn matmul_heads(
@@ -163,27 +154,20 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         products::matmul_heads(&mut self.tools()?, (weights, levels), x, out)
     }
 
-    fn rope_store(
+    fn rope(
         &mut self,
         heads: &AttentionHeads<CudaBackend>,
         rows: &StepRows,
-        rope: &CudaBuffer,
+        angles: &CudaBuffer,
         qkv: &mut CudaBuffer,
-        kv: &mut CudaPages,
+        kv: Option<&mut CudaPages>,
     ) -> Result<(), EngineError> {
         qkv.changed();
-        attention::rope_store(&mut self.tools()?, (heads, rows), rope, qkv, kv)
-    }
-
-    fn rope_queries(
-        &mut self,
-        heads: &AttentionHeads<CudaBackend>,
-        rows: &StepRows,
-        rope: &CudaBuffer,
-        queries: &mut CudaBuffer,
-    ) -> Result<(), EngineError> {
-        queries.changed();
-        attention::rope_queries(&mut self.tools()?, (heads, rows), rope, queries)
+        let tools = &mut self.tools()?;
+        match kv {
+            Some(kv) => attention::rope_store(tools, (heads, rows), angles, qkv, kv),
+            None => attention::rope_queries(tools, (heads, rows), angles, qkv),
+        }
     }
 
     fn attend(
@@ -246,94 +230,6 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         route::write(&mut self.backend.recorder, routing, out)
     }
 
-    fn bind_matrix(
-        &mut self,
-        weights: &MatrixWeights,
-        activations: ActivationMode,
-    ) -> Result<CudaMatrix, EngineError> {
-        CudaMatrix::new(&mut self.backend.recorder, weights, activations)
-    }
-
-    fn bind_floats(&mut self, values: &[f32]) -> Result<CudaFloats, EngineError> {
-        Ok(CudaFloats::new(&mut self.backend.recorder, values)?)
-    }
-
-    fn place_matrix(
-        &mut self,
-        slots: &mut CudaSlots,
-        place: SlotPlace,
-        weights: &MatrixWeights,
-        activations: ActivationMode,
-    ) -> Result<CudaMatrix, EngineError> {
-        let room = slots.room(place)?;
-        CudaMatrix::in_slot(&mut self.backend.recorder, room, weights, activations)
-    }
-
-    fn add_plane(
-        &mut self,
-        matrix: &mut CudaMatrix,
-        plane: Plane,
-        bytes: &[u8],
-    ) -> Result<(), EngineError> {
-        matrix.add_plane(&mut self.backend.recorder, plane, bytes)
-    }
-
-    fn fetch_plane(
-        &mut self,
-        weights: &FeedForward<CudaBackend>,
-        parts: &[(MatrixKind, Plane, Range<usize>)],
-        bytes: u64,
-    ) -> Result<Option<HostPlane>, EngineError> {
-        let mut places = Vec::with_capacity(parts.len());
-        for (kind, plane, range) in parts {
-            let linear = match kind {
-                MatrixKind::Gate => &weights.gate,
-                MatrixKind::Up => &weights.up,
-                _ => &weights.down,
-            };
-            let (address, bytes) = linear.matrix.plane(*plane)?;
-            expect("bytes of a plane", bytes, range.len())?;
-            places.push((address, range.clone()));
-        }
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let block = self.backend.recorder.fetch(&places, bytes)?;
-        Ok(block.map(|block| block as HostPlane))
-    }
-
-    fn begin_behind(&mut self) -> Result<(), EngineError> {
-        Ok(self.backend.recorder.begin_behind()?)
-    }
-
-    fn end_behind(&mut self) -> Result<u64, EngineError> {
-        Ok(self.backend.recorder.end_behind()?)
-    }
-
-    fn ended_behind(&mut self, awaited: u64) -> Result<u64, EngineError> {
-        Ok(self.backend.recorder.ended_behind(awaited)?)
-    }
-
-    fn resize_slots(&mut self, slots: &mut CudaSlots, bytes: u64) -> Result<(), EngineError> {
-        Ok(slots.resize(&mut self.backend.recorder, bytes)?)
-    }
-
-    fn set_expert(
-        &mut self,
-        table: &mut CudaExpertTable,
-        expert: u32,
-        held: Option<HeldExpert<'_, CudaBackend>>,
-    ) -> Result<(), EngineError> {
-        table.set(&mut self.backend.recorder, expert, held)
-    }
-
-    fn set_level_weights(
-        &mut self,
-        table: &mut CudaExpertTable,
-        least: Option<&[LevelWeights]>,
-    ) -> Result<bool, EngineError> {
-        table.set_level_weights(&mut self.backend.recorder, least)?;
-        Ok(true)
-    }
-
     fn flush(&mut self) -> Result<(), EngineError> {
         Ok(self.backend.recorder.submit()?)
     }
@@ -352,25 +248,16 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         elementwise::clear(&mut self.tools()?, rows, out)
     }
 
-    fn rms_norm_add(
-        &mut self,
-        x: &CudaBuffer,
-        weight: &CudaFloats,
-        eps: f32,
-        out: &mut CudaBuffer,
-    ) -> Result<(), EngineError> {
-        out.changed();
-        norms::rms_norm_add(&mut self.tools()?, (x, weight, eps), out)
-    }
-
     fn ffn(
         &mut self,
         weights: &FeedForward<CudaBackend>,
         levels: &[Level],
         x: &CudaBuffer,
+        write: Write,
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
-        experts::ffn(&mut self.tools()?, (weights, levels), x, out)
+        out.changed();
+        experts::ffn(&mut self.tools()?, (weights, levels), x, write, out)
     }
 
     fn add_gated(
@@ -383,17 +270,6 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         elementwise::add_gated(&mut self.tools()?, gate, x, out)
     }
 
-    fn ffn_add(
-        &mut self,
-        weights: &FeedForward<CudaBackend>,
-        levels: &[Level],
-        x: &CudaBuffer,
-        out: &mut CudaBuffer,
-    ) -> Result<(), EngineError> {
-        out.changed();
-        experts::ffn_add(&mut self.tools()?, (weights, levels), x, out)
-    }
-
     fn experts(
         &mut self,
         experts: &[PinnedExpert<'_, CudaBackend>],
@@ -402,33 +278,6 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
         out: &mut CudaBuffer,
     ) -> Result<(), EngineError> {
         experts::experts(&mut self.tools()?, (experts, routing), x, out)
-    }
-
-    fn routed_experts(
-        &mut self,
-        table: &CudaExpertTable,
-        levels: &[Level],
-        (routing, x): (&CudaRouting, &CudaBuffer),
-        out: &mut CudaBuffer,
-    ) -> Result<(), EngineError> {
-        let mut notes = std::mem::take(&mut self.backend.notes);
-        let recorded = self.tools().and_then(|mut tools| {
-            routed::experts(&mut tools, (table, &mut notes), (levels, routing), x, out)
-        });
-        self.backend.notes = notes;
-        recorded
-    }
-
-    fn take_routed(&mut self, out: &mut Vec<u32>) {
-        out.clone_from(self.backend.notes.uses.ids());
-    }
-
-    fn take_missed(&mut self) -> Option<usize> {
-        let CudaBackend { recorder, notes, .. } = &mut *self.backend;
-        let missed = notes.uses.take_missed()?;
-        // A device that is lost says so when something is read.
-        let _ = recorder.resume();
-        Some(missed)
     }
 
     fn experts_sum(
@@ -460,10 +309,9 @@ impl Encoder<CudaBackend> for CudaEncoder<'_> {
     async fn argmax_into(
         &mut self,
         x: &CudaBuffer,
-        (cols, among): (usize, usize),
-        (_, out): (&mut Vec<f32>, &mut Vec<Option<u32>>),
+        among: usize,
+        out: &mut Vec<Option<u32>>,
     ) -> Result<(), EngineError> {
-        expect("columns", x.cols, cols)?;
         let columns = elementwise::argmax(&mut self.tools()?, x, among)?;
         let column = |bytes| Some(u32::from_le_bytes(bytes)).filter(|column| *column != u32::MAX);
         self.read_back(Some((columns, 4 * x.rows)), |bytes| fill(out, bytes, column))
@@ -497,5 +345,19 @@ impl CudaEncoder<'_> {
             notes.uses.read_back(noted);
         })?;
         Ok(())
+    }
+}
+
+impl BindWeights<CudaBackend> for CudaEncoder<'_> {
+    fn bind_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<CudaMatrix, EngineError> {
+        CudaMatrix::new(&mut self.backend.recorder, weights, activations)
+    }
+
+    fn bind_floats(&mut self, values: &[f32]) -> Result<CudaFloats, EngineError> {
+        Ok(CudaFloats::new(&mut self.backend.recorder, values)?)
     }
 }

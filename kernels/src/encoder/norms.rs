@@ -1,6 +1,7 @@
 //! RMSNorm of rows, in int8 too where products take them so.
 
 use nestling_core::EngineError;
+use nestling_core::backend::Write;
 use nestling_gpu::expect;
 
 use super::Tools;
@@ -11,30 +12,21 @@ use crate::scratch::Quantized;
 pub(super) fn rms_norm(
     tools: &mut Tools<'_>,
     (x, weight, eps): (&CudaBuffer, &CudaFloats, f32),
+    write: Write,
     out: &mut CudaBuffer,
 ) -> Result<(), EngineError> {
-    expect("norm output", x.cols, out.cols)?;
-    out.resize(tools.recorder, x.rows)?;
-    let int8 = out.make_int8(tools.recorder)?;
-    record(tools, (x, weight, eps), (out, int8, 0))
-}
-
-pub(super) fn rms_norm_add(
-    tools: &mut Tools<'_>,
-    (x, weight, eps): (&CudaBuffer, &CudaFloats, f32),
-    out: &CudaBuffer,
-) -> Result<(), EngineError> {
-    expect("columns of a sum", x.cols, out.cols)?;
-    expect("rows of a sum", x.rows, out.rows)?;
-    record(tools, (x, weight, eps), (out, None, 1))
-}
-
-fn record(
-    tools: &mut Tools<'_>,
-    (x, weight, eps): (&CudaBuffer, &CudaFloats, f32),
-    (out, int8, adds): (&CudaBuffer, Option<Quantized>, u32),
-) -> Result<(), EngineError> {
     expect("norm weight", x.cols, weight.len)?;
+    expect("norm output", x.cols, out.cols)?;
+    let int8 = match write {
+        Write::Set => {
+            out.resize(tools.recorder, x.rows)?;
+            out.make_int8(tools.recorder)?
+        }
+        Write::Add => {
+            expect("rows of a sum", x.rows, out.rows)?;
+            None
+        }
+    };
     let Quantized { values, scales } = int8.unwrap_or_default();
     let params = RmsNormParams {
         x: x.address(),
@@ -45,7 +37,7 @@ fn record(
         rows: word("rows", x.rows)?,
         cols: word("columns", x.cols)?,
         eps,
-        adds,
+        adds: u32::from(write == Write::Add),
     };
     Ok(tools.recorder.launch(params.launch(), &params)?)
 }

@@ -1,6 +1,7 @@
 //! Experts that kernels find by themselves: the routing is not read back.
 
 use nestling_core::EngineError;
+use nestling_core::backend::Write;
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 use nestling_gpu::{
@@ -9,7 +10,7 @@ use nestling_gpu::{
 
 use super::Tools;
 use super::experts::{Joint, gated, gated_products};
-use super::products::{Call, Input, Output, Write, call_kernel, counted_pairs, input_for};
+use super::products::{Call, Input, Output, call_kernel, counted_pairs, input_for};
 use crate::driver::{Address, DeviceMemory};
 use crate::error::CudaError;
 use crate::expert_table::CudaExpertTable;

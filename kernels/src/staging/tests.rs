@@ -137,16 +137,16 @@ fn transfers_are_behind_uploads_and_kernels() {
     with_every_order(|mut device| {
         device.upload(5);
         device.compute.record(&device.passed).unwrap();
-        device.staging.begin_behind(&device.passed).unwrap();
+        device.staging.begin_async_copies(&device.passed).unwrap();
         device.staging.upload_behind(&[6; BYTES], device.at()).unwrap();
-        let first = device.staging.end_behind().unwrap();
-        assert_eq!(device.staging.ended_behind(first, &device.compute).unwrap(), first);
+        let first = device.staging.end_async_copies().unwrap();
+        assert_eq!(device.staging.completed_copies(first, &device.compute).unwrap(), first);
         let mut early = device.driver.allocate_pinned("what is read back", BYTES).unwrap();
         device.compute.copy_out((device.at(), BYTES), (&mut early, 0)).unwrap();
         device.compute.record(&device.passed).unwrap();
-        device.staging.begin_behind(&device.passed).unwrap();
+        device.staging.begin_async_copies(&device.passed).unwrap();
         device.staging.upload_behind(&[7; BYTES], device.at()).unwrap();
-        device.staging.end_behind().unwrap();
+        device.staging.end_async_copies().unwrap();
         device.staging.finish_all().unwrap();
         assert_eq!(device.read(), [7; BYTES]);
         assert_eq!(early.bytes(BYTES), [6; BYTES]);
@@ -157,11 +157,11 @@ fn transfers_are_behind_uploads_and_kernels() {
 fn what_is_awaited_is_there_for_uploads_too() {
     with_every_order(|mut device| {
         device.compute.record(&device.passed).unwrap();
-        device.staging.begin_behind(&device.passed).unwrap();
+        device.staging.begin_async_copies(&device.passed).unwrap();
         device.staging.upload_behind(&[8; BYTES], device.at()).unwrap();
-        let number = device.staging.end_behind().unwrap();
-        assert_eq!(device.staging.ended_behind(0, &device.compute).unwrap(), 0);
-        device.staging.ended_behind(number, &device.compute).unwrap();
+        let number = device.staging.end_async_copies().unwrap();
+        assert_eq!(device.staging.completed_copies(0, &device.compute).unwrap(), 0);
+        device.staging.completed_copies(number, &device.compute).unwrap();
         device.upload(9);
         device.staging.settle(&device.compute).unwrap();
         assert_eq!(device.read(), [9; BYTES]);
@@ -172,9 +172,9 @@ fn what_is_awaited_is_there_for_uploads_too() {
 fn memory_can_go_when_all_is_finished() {
     with_every_order(|mut device| {
         device.compute.record(&device.passed).unwrap();
-        device.staging.begin_behind(&device.passed).unwrap();
+        device.staging.begin_async_copies(&device.passed).unwrap();
         device.staging.upload_behind(&[1; BYTES], device.at()).unwrap();
-        device.staging.end_behind().unwrap();
+        device.staging.end_async_copies().unwrap();
         device.staging.finish_all().unwrap();
         let parts = [(device.at(), 0..BYTES)];
         let block = device.staging.fetch(&parts, BYTES).unwrap();
@@ -189,9 +189,9 @@ fn transfers_that_nobody_waited_for_are_done_before_their_memory_goes() {
     with_every_order(|mut device| {
         device.upload(2);
         device.compute.record(&device.passed).unwrap();
-        device.staging.begin_behind(&device.passed).unwrap();
+        device.staging.begin_async_copies(&device.passed).unwrap();
         device.staging.upload_behind(&[3; BYTES], device.at()).unwrap();
-        device.staging.end_behind().unwrap();
+        device.staging.end_async_copies().unwrap();
         let Device { staging, memory: _memory, .. } = device;
         drop(staging);
     });

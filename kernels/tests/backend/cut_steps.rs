@@ -1,7 +1,7 @@
 //! Steps whose work is cut are started as one, as a graph where they come again, unless that would keep the
 //! device busy for too long.
 
-use nestling_core::backend::{Backend, BackendCounters, Encoder};
+use nestling_core::backend::{Backend, BackendCounters, Encoder, Write};
 use nestling_core::driver::block_on;
 use nestling_core::weights::ActivationMode;
 use nestling_formats::Level;
@@ -25,7 +25,7 @@ fn steps(backend: &mut impl Backend) -> (Vec<f32>, Vec<BackendCounters>) {
         block_on(backend.encoder().finish()).unwrap();
         backend.take_counters();
         let mut encoder = backend.encoder();
-        encoder.matmul(&all, &[Level::L4; COUNT], &x, &mut out).unwrap();
+        encoder.matmul(&all, &[Level::L4; COUNT], &x, Write::Set, &mut out).unwrap();
         encoder.scale(3.0, &mut out).unwrap();
         encoder.scale(0.5, &mut out).unwrap();
         block_on(encoder.finish()).unwrap();

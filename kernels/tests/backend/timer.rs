@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nestling_core::backend::{Backend, Encoder};
+use nestling_core::backend::{Backend, Encoder, EncoderExt};
 use nestling_core::driver::block_on;
 use nestling_cuda::TimedAs;
 

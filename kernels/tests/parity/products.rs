@@ -1,6 +1,6 @@
 //! Products with matrices: bits are those of the CPU where activations are int8.
 
-use nestling_core::backend::{Backend, Encoder, Linear};
+use nestling_core::backend::{Backend, Encoder, EncoderExt, Linear, Write};
 use nestling_core::driver::block_on;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_cpu::math;
@@ -26,7 +26,7 @@ fn expected(weights: &MatrixWeights, level: Level, x: &[f32]) -> Vec<f32> {
     let mut encoder = backend.encoder();
     encoder.write(x, &mut input).unwrap();
     let linear = [Linear { matrix, bias: None }];
-    encoder.matmul(&linear, &vec![level; rows], &input, &mut out).unwrap();
+    encoder.matmul(&linear, &vec![level; rows], &input, Write::Set, &mut out).unwrap();
     block_on(encoder.read(&out)).unwrap()
 }
 

@@ -2,6 +2,7 @@
 
 mod attention;
 mod delta_net;
+mod device_routing;
 mod elementwise;
 mod embed;
 mod experts;
@@ -10,27 +11,26 @@ mod products;
 mod quantize;
 mod route;
 mod routed;
+mod slot_memory;
 
 use nestling_core::EngineError;
 use nestling_core::backend::{
-    AttentionHeads, DeltaNet, Encoder, FeedForward, HeadMatrices, HeldExpert, LevelWeights, Linear,
-    PinnedExpert, Router, Routing, SlotPlace,
+    AttentionHeads, BindWeights, DeltaNet, Encoder, FeedForward, HeadMatrices, Linear,
+    PinnedExpert, Router, Routing, Write,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
-use nestling_formats::{Level, Plane};
+use nestling_formats::Level;
 use nestling_gpu::{expect, fill};
 
 use crate::backend::{Int8Dot, WgpuBackend};
 use crate::device::Gpu;
-use crate::expert_table::WgpuExpertTable;
 use crate::matrix::WgpuMatrix;
 use crate::memory::{WgpuBuffer, WgpuFloats, WgpuRouting};
 use crate::pages::WgpuPages;
 use crate::pipelines::Pipelines;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
-use crate::slots::WgpuSlots;
 use crate::states::WgpuStates;
 
 pub(crate) use attention::parts_bytes_max;
@@ -95,7 +95,27 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         expect("part of a row", 0, values.len() % cols)?;
         let Tools { gpu, recorder, .. } = self.tools();
         out.resize(gpu, values.len() / cols)?;
-        Ok(recorder.write(bytemuck::cast_slice(values), out.raw())?)
+        Ok(recorder.write(bytemuck::cast_slice(values), (out.raw(), 0))?)
+    }
+
+    fn write_rows(
+        &mut self,
+        values: &[f32],
+        rows: &[u32],
+        out: &mut WgpuBuffer,
+    ) -> Result<(), EngineError> {
+        expect("values of rows", rows.len() * out.cols, values.len())?;
+        let recorder = self.tools().recorder;
+        let mut rest = values;
+        for run in rows.chunk_by(|one, next| one + 1 == *next) {
+            let first = run.first().map_or(0, |row| *row as usize);
+            expect("rows beyond a buffer", 0, (first + run.len()).saturating_sub(out.rows))?;
+            let (values, more) = rest.split_at(run.len() * out.cols);
+            let place = (out.raw(), 4 * (first * out.cols) as u64);
+            recorder.write(bytemuck::cast_slice(values), place)?;
+            rest = more;
+        }
+        Ok(())
     }
 
     fn rms_norm(
@@ -103,9 +123,10 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         x: &WgpuBuffer,
         weight: &WgpuFloats,
         eps: f32,
+        write: Write,
         out: &mut WgpuBuffer,
     ) -> Result<(), EngineError> {
-        norms::rms_norm(&mut self.tools(), (x, weight, eps), out)
+        norms::rms_norm(&mut self.tools(), (x, weight, eps), write, out)
     }
 
     fn matmul(
@@ -113,19 +134,10 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         weights: &[Linear<WgpuBackend>],
         levels: &[Level],
         x: &WgpuBuffer,
+        write: Write,
         out: &mut WgpuBuffer,
     ) -> Result<(), EngineError> {
-        products::matmul(&mut self.tools(), (weights, levels), x, out)
-    }
-
-    fn matmul_add(
-        &mut self,
-        weights: &Linear<WgpuBackend>,
-        levels: &[Level],
-        x: &WgpuBuffer,
-        out: &mut WgpuBuffer,
-    ) -> Result<(), EngineError> {
-        products::matmul_add(&mut self.tools(), (weights, levels), x, out)
+        products::matmul(&mut self.tools(), (weights, levels), x, write, out)
     }
 
     fn matmul_heads(
@@ -138,25 +150,19 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         products::matmul_heads(&mut self.tools(), (weights, levels), x, out)
     }
 
-    fn rope_store(
+    fn rope(
         &mut self,
         heads: &AttentionHeads<WgpuBackend>,
         rows: &StepRows,
-        rope: &WgpuBuffer,
+        angles: &WgpuBuffer,
         qkv: &mut WgpuBuffer,
-        kv: &mut WgpuPages,
+        kv: Option<&mut WgpuPages>,
     ) -> Result<(), EngineError> {
-        attention::rope_store(&mut self.tools(), (heads, rows), rope, qkv, kv)
-    }
-
-    fn rope_queries(
-        &mut self,
-        heads: &AttentionHeads<WgpuBackend>,
-        rows: &StepRows,
-        rope: &WgpuBuffer,
-        queries: &mut WgpuBuffer,
-    ) -> Result<(), EngineError> {
-        attention::rope_queries(&mut self.tools(), (heads, rows), rope, queries)
+        let tools = &mut self.tools();
+        match kv {
+            Some(kv) => attention::rope_store(tools, (heads, rows), angles, qkv, kv),
+            None => attention::rope_queries(tools, (heads, rows), angles, qkv),
+        }
     }
 
     fn attend(
@@ -222,63 +228,6 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         route::write(self.tools().recorder, routing, out)
     }
 
-    fn bind_matrix(
-        &mut self,
-        weights: &MatrixWeights,
-        activations: ActivationMode,
-    ) -> Result<WgpuMatrix, EngineError> {
-        let Tools { gpu, recorder, .. } = self.tools();
-        WgpuMatrix::new((gpu, &recorder.slabs), weights, activations)
-    }
-
-    fn bind_floats(&mut self, values: &[f32]) -> Result<WgpuFloats, EngineError> {
-        let Tools { gpu, recorder, .. } = self.tools();
-        Ok(WgpuFloats::new((gpu, &recorder.late_slabs), values)?)
-    }
-
-    fn place_matrix(
-        &mut self,
-        slots: &mut WgpuSlots,
-        place: SlotPlace,
-        weights: &MatrixWeights,
-        activations: ActivationMode,
-    ) -> Result<WgpuMatrix, EngineError> {
-        let room = slots.room(place)?;
-        WgpuMatrix::in_slot(self.tools().recorder, room, weights, activations)
-    }
-
-    fn add_plane(
-        &mut self,
-        matrix: &mut WgpuMatrix,
-        plane: Plane,
-        bytes: &[u8],
-    ) -> Result<(), EngineError> {
-        matrix.add_plane(self.tools().recorder, plane, bytes)
-    }
-
-    fn resize_slots(&mut self, slots: &mut WgpuSlots, bytes: u64) -> Result<(), EngineError> {
-        self.tools().recorder.submit()?;
-        Ok(slots.resize(bytes)?)
-    }
-
-    fn set_expert(
-        &mut self,
-        table: &mut WgpuExpertTable,
-        expert: u32,
-        held: Option<HeldExpert<'_, WgpuBackend>>,
-    ) -> Result<(), EngineError> {
-        table.set(self.tools().recorder, expert, held)
-    }
-
-    fn set_level_weights(
-        &mut self,
-        table: &mut WgpuExpertTable,
-        least: Option<&[LevelWeights]>,
-    ) -> Result<bool, EngineError> {
-        table.set_level_weights(self.tools().recorder, least)?;
-        Ok(true)
-    }
-
     fn flush(&mut self) -> Result<(), EngineError> {
         Ok(self.tools().recorder.submit()?)
     }
@@ -295,24 +244,15 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         elementwise::clear(&mut self.tools(), rows, out)
     }
 
-    fn rms_norm_add(
-        &mut self,
-        x: &WgpuBuffer,
-        weight: &WgpuFloats,
-        eps: f32,
-        out: &mut WgpuBuffer,
-    ) -> Result<(), EngineError> {
-        norms::rms_norm_add(&mut self.tools(), (x, weight, eps), out)
-    }
-
     fn ffn(
         &mut self,
         weights: &FeedForward<WgpuBackend>,
         levels: &[Level],
         x: &WgpuBuffer,
+        write: Write,
         out: &mut WgpuBuffer,
     ) -> Result<(), EngineError> {
-        experts::ffn(&mut self.tools(), (weights, levels), x, out)
+        experts::ffn(&mut self.tools(), (weights, levels), x, write, out)
     }
 
     fn add_gated(
@@ -324,16 +264,6 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         elementwise::add_gated(&mut self.tools(), gate, x, out)
     }
 
-    fn ffn_add(
-        &mut self,
-        weights: &FeedForward<WgpuBackend>,
-        levels: &[Level],
-        x: &WgpuBuffer,
-        out: &mut WgpuBuffer,
-    ) -> Result<(), EngineError> {
-        experts::ffn_add(&mut self.tools(), (weights, levels), x, out)
-    }
-
     fn experts(
         &mut self,
         experts: &[PinnedExpert<'_, WgpuBackend>],
@@ -342,32 +272,6 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
         out: &mut WgpuBuffer,
     ) -> Result<(), EngineError> {
         experts::experts(&mut self.tools(), (experts, routing), x, out)
-    }
-
-    fn routed_experts(
-        &mut self,
-        table: &WgpuExpertTable,
-        levels: &[Level],
-        (routing, x): (&WgpuRouting, &WgpuBuffer),
-        out: &mut WgpuBuffer,
-    ) -> Result<(), EngineError> {
-        let mut notes = std::mem::take(&mut self.backend.notes);
-        let tools = &mut self.tools();
-        let recorded = routed::experts(tools, (table, &mut notes), (levels, routing), x, out);
-        self.backend.notes = notes;
-        recorded
-    }
-
-    fn take_routed(&mut self, out: &mut Vec<u32>) {
-        out.clone_from(self.backend.notes.uses.ids());
-    }
-
-    fn take_missed(&mut self) -> Option<usize> {
-        let WgpuBackend { recorder, notes, .. } = &mut *self.backend;
-        let missed = notes.uses.take_missed()?;
-        // A device that is lost says so when something is read.
-        let _ = recorder.resume();
-        Some(missed)
     }
 
     async fn finish(&mut self) -> Result<(), EngineError> {
@@ -395,10 +299,9 @@ impl Encoder<WgpuBackend> for WgpuEncoder<'_> {
     async fn argmax_into(
         &mut self,
         x: &WgpuBuffer,
-        (cols, among): (usize, usize),
-        (_, out): (&mut Vec<f32>, &mut Vec<Option<u32>>),
+        among: usize,
+        out: &mut Vec<Option<u32>>,
     ) -> Result<(), EngineError> {
-        expect("columns", x.cols, cols)?;
         let columns = elementwise::argmax(&mut self.tools(), x, among)?;
         let part = (&columns.buffer, columns.offset, 4 * x.rows as u64);
         let column = |bytes| Some(u32::from_le_bytes(bytes)).filter(|column| *column != u32::MAX);
@@ -436,5 +339,21 @@ impl WgpuEncoder<'_> {
         });
         notes.uses = uses;
         Ok(done?)
+    }
+}
+
+impl BindWeights<WgpuBackend> for WgpuEncoder<'_> {
+    fn bind_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<WgpuMatrix, EngineError> {
+        let Tools { gpu, recorder, .. } = self.tools();
+        WgpuMatrix::new((gpu, &recorder.slabs), weights, activations)
+    }
+
+    fn bind_floats(&mut self, values: &[f32]) -> Result<WgpuFloats, EngineError> {
+        let Tools { gpu, recorder, .. } = self.tools();
+        Ok(WgpuFloats::new((gpu, &recorder.late_slabs), values)?)
     }
 }

@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
+use nestling_core::backend::Write;
 use nestling_gpu::expect;
 
 use super::Tools;
@@ -20,31 +21,19 @@ struct Params {
 pub(super) fn rms_norm(
     tools: &mut Tools<'_>,
     (x, weight, eps): (&WgpuBuffer, &WgpuFloats, f32),
+    write: Write,
     out: &mut WgpuBuffer,
-) -> Result<(), EngineError> {
-    expect("norm output", x.cols, out.cols)?;
-    out.resize(tools.gpu, x.rows)?;
-    record(tools, (x, weight, eps), (out, 0))
-}
-
-pub(super) fn rms_norm_add(
-    tools: &mut Tools<'_>,
-    (x, weight, eps): (&WgpuBuffer, &WgpuFloats, f32),
-    out: &mut WgpuBuffer,
-) -> Result<(), EngineError> {
-    expect("columns of a sum", x.cols, out.cols)?;
-    expect("rows of a sum", x.rows, out.rows)?;
-    record(tools, (x, weight, eps), (out, 1))
-}
-
-fn record(
-    Tools { pipelines, recorder, .. }: &mut Tools<'_>,
-    (x, weight, eps): (&WgpuBuffer, &WgpuFloats, f32),
-    (out, adds): (&WgpuBuffer, u32),
 ) -> Result<(), EngineError> {
     expect("norm weight", x.cols, weight.len)?;
+    expect("norm output", x.cols, out.cols)?;
+    match write {
+        Write::Set => out.resize(tools.gpu, x.rows)?,
+        Write::Add => expect("rows of a sum", x.rows, out.rows)?,
+    }
+    let adds = u32::from(write == Write::Add);
     let params = Params { rows: word("rows", x.rows)?, cols: word("columns", x.cols)?, eps, adds };
     let bindings = [x.binding(), weight.binding(), out.binding()];
     let cost = (spread(x.rows), 2 * x.len() as u64);
+    let Tools { pipelines, recorder, .. } = tools;
     Ok(recorder.dispatch(&pipelines.rms_norm, &bindings, &params, cost)?)
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
-use nestling_core::backend::{HeadMatrices, Linear};
+use nestling_core::backend::{HeadMatrices, Linear, Write};
 use nestling_formats::Level;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 use nestling_gpu::{
@@ -66,13 +66,6 @@ pub(super) struct Input {
     pub cols: usize,
     /// Elements from one row to the next.
     pub stride: usize,
-}
-
-/// Whether products are stored or added to what is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Write {
-    Set,
-    Add,
 }
 
 /// Where products go: rows of `cols`.
@@ -357,22 +350,15 @@ pub(super) fn matmul(
     tools: &mut Tools<'_>,
     (weights, levels): (&[Linear<WgpuBackend>], &[Level]),
     x: &WgpuBuffer,
+    write: Write,
     out: &mut WgpuBuffer,
 ) -> Result<(), EngineError> {
     expect("outputs", out.cols, weights.iter().map(|linear| linear.matrix.form.rows).sum())?;
-    out.resize(tools.gpu, x.rows)?;
-    linear(tools, (weights, levels), x, &Output::of(out, Write::Set))
-}
-
-pub(super) fn matmul_add(
-    tools: &mut Tools<'_>,
-    (weights, levels): (&Linear<WgpuBackend>, &[Level]),
-    x: &WgpuBuffer,
-    out: &mut WgpuBuffer,
-) -> Result<(), EngineError> {
-    expect("outputs of a matrix", weights.matrix.form.rows, out.cols)?;
-    expect("rows of a sum", x.rows, out.rows)?;
-    linear(tools, (std::slice::from_ref(weights), levels), x, &Output::of(out, Write::Add))
+    match write {
+        Write::Set => out.resize(tools.gpu, x.rows)?,
+        Write::Add => expect("rows of a sum", x.rows, out.rows)?,
+    }
+    linear(tools, (weights, levels), x, &Output::of(out, write))
 }
 
 fn linear(

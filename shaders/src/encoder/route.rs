@@ -22,8 +22,8 @@ pub(super) fn write(
     out: &WgpuRouting,
 ) -> Result<(), EngineError> {
     check_routing(routing, (out.rows, out.per_token))?;
-    recorder.write(bytemuck::cast_slice(&routing.expert_ids), &out.ids)?;
-    Ok(recorder.write(bytemuck::cast_slice(&routing.expert_weights), &out.weights)?)
+    recorder.write(bytemuck::cast_slice(&routing.expert_ids), (&out.ids, 0))?;
+    Ok(recorder.write(bytemuck::cast_slice(&routing.expert_weights), (&out.weights, 0))?)
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]

@@ -2,13 +2,14 @@
 
 use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
+use nestling_core::backend::Write;
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 use nestling_gpu::{ExpertForm, NOTED_USES_MAX, NotedUses, ProductForm, RoutedRows, at_once};
 
 use super::Tools;
 use super::experts::{Joint, gated};
-use super::products::{Call, Input, Kernel, Output, Write, dispatch, input_for};
+use super::products::{Call, Input, Kernel, Output, dispatch, input_for};
 use crate::device::{Gpu, Memory};
 use crate::expert_table::WgpuExpertTable;
 use crate::memory::{WgpuBuffer, WgpuRouting, word};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use nestling_core::backend::{Backend, Encoder};
+use nestling_core::backend::{Backend, Encoder, EncoderExt};
 use nestling_core::driver::block_on;
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::Int8;

@@ -112,7 +112,7 @@ impl Case {
                 buffer(backend, self.rope.1, &angles[first * self.rope.1..end * self.rope.1]);
             let mut out = backend.buffer(self.positions, h * values.dim(d)).unwrap();
             let mut encoder = backend.encoder();
-            encoder.rope_store(&heads, &rows, &rope, &mut qkv, &mut pool).unwrap();
+            encoder.rope(&heads, &rows, &rope, &mut qkv, Some(&mut pool)).unwrap();
             encoder.attend(&heads, &rows, &qkv, &pool, &mut out).unwrap();
             encoder.flush().unwrap();
             drop(encoder);
@@ -247,7 +247,7 @@ fn weighted(backend: &mut impl Backend, score: f32) -> f32 {
     let mut out = backend.buffer(2, 4).unwrap();
     let rows = step_rows(0, 2);
     let mut encoder = backend.encoder();
-    encoder.rope_store(&heads, &rows, &rope, &mut qkv, &mut pool).unwrap();
+    encoder.rope(&heads, &rows, &rope, &mut qkv, Some(&mut pool)).unwrap();
     encoder.attend(&heads, &rows, &qkv, &pool, &mut out).unwrap();
     encoder.flush().unwrap();
     drop(encoder);

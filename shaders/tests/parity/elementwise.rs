@@ -22,6 +22,8 @@ pub fn operations<B: Backend>(
     let mut gated = buffer(backend, cols, &noise(rows * cols, 3));
     let mut sum = buffer(backend, cols, &noise(rows * cols, 4));
     let mut gathered = backend.buffer(rows + 2, cols).unwrap();
+    let mut written = buffer(backend, cols, &noise(rows * cols, 5));
+    let written_rows: Vec<u32> = (0..rows as u32).filter(|row| row % 3 != 1).collect();
     let indices: Vec<u32> = (0..rows as u32 + 2).map(|i| i * 7 % rows as u32).collect();
     let mut encoder = backend.encoder();
     encoder.scale(0.3, &mut scaled).unwrap();
@@ -29,6 +31,7 @@ pub fn operations<B: Backend>(
     encoder.gate(&gates, &mut gated).unwrap();
     encoder.add_gated(&row_gates, &x, &mut sum).unwrap();
     encoder.gather_rows(&x, &indices, &mut gathered).unwrap();
+    encoder.write_rows(&wide[..written_rows.len() * cols], &written_rows, &mut written).unwrap();
     encoder.flush().unwrap();
     drop(encoder);
     let named = [
@@ -37,6 +40,7 @@ pub fn operations<B: Backend>(
         ("gate", &gated),
         ("add_gated", &sum),
         ("gather_rows", &gathered),
+        ("write_rows", &written),
     ];
     for (name, buffer) in named {
         results.push((format!("{name} [{rows}, {cols}]"), read(backend, buffer)));
@@ -94,17 +98,20 @@ fn rows_outside_are_errors() {
     let x = buffer(&mut device, 4, &noise(8, 1));
     let mut out = device.buffer(2, 4).unwrap();
     assert!(device.encoder().gather_rows(&x, &[2], &mut out).is_err());
+    let mut x = x;
+    assert!(device.encoder().write_rows(&[0.0; 4], &[2], &mut x).is_err());
+    assert!(device.encoder().write_rows(&[0.0; 3], &[1], &mut x).is_err());
 }
 
 /// The column of the largest of every row, among the first ones.
 fn best_columns<B: Backend>(
     backend: &mut B,
-    cols: (usize, usize),
+    (cols, among): (usize, usize),
     values: &[f32],
 ) -> Vec<Option<u32>> {
-    let x = buffer(backend, cols.0, values);
+    let x = buffer(backend, cols, values);
     let (mut encoder, mut found) = (backend.encoder(), Vec::new());
-    block_on(encoder.argmax_into(&x, cols, (&mut Vec::new(), &mut found))).unwrap();
+    block_on(encoder.argmax_into(&x, among, &mut found)).unwrap();
     found
 }
 

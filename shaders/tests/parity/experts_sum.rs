@@ -1,6 +1,6 @@
 //! What experts gave, summed by the weights of the router's choice.
 
-use nestling_core::backend::{Backend, Encoder, Router};
+use nestling_core::backend::{Backend, Encoder, EncoderExt, Router};
 use nestling_core::driver::block_on;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_import::RouterConfig;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use nestling_core::backend::{
-    Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Router, Routing,
+    Backend, DeviceRouting, Encoder, EncoderExt, ExpertUse, FeedForward, PinnedExpert, Router,
+    Routing, Write,
 };
 use nestling_core::driver::block_on;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
@@ -61,7 +62,7 @@ impl Part {
             let x = buffer(&mut cpu, hidden, x);
             let linear = linear(&mut cpu, &self.matrices[index], INT8, self.biases[index]);
             let mut out = cpu.buffer(levels.len(), inner).unwrap();
-            cpu.encoder().matmul(&[linear], levels, &x, &mut out).unwrap();
+            cpu.encoder().matmul(&[linear], levels, &x, Write::Set, &mut out).unwrap();
             read(&mut cpu, &out)
         })
     }
@@ -129,8 +130,8 @@ fn dense<B: Backend>(backend: &mut B, part: &Part, levels: &[Level], x: &[f32]) 
     let mut out = backend.buffer(levels.len(), hidden).unwrap();
     let weights = part.upload(backend);
     let mut encoder = backend.encoder();
-    encoder.ffn(&weights, levels, &input, &mut out).unwrap();
-    encoder.ffn_add(&weights, levels, &input, &mut sum).unwrap();
+    encoder.ffn(&weights, levels, &input, Write::Set, &mut out).unwrap();
+    encoder.ffn(&weights, levels, &input, Write::Add, &mut sum).unwrap();
     encoder.flush().unwrap();
     drop(encoder);
     [read(backend, &out), read(backend, &sum)]
@@ -283,7 +284,7 @@ fn experts_that_the_device_finds_are_those_that_the_host_names() {
             .map(|value| buffer(&mut device, HIDDEN, &vec![value; rows * PER_TOKEN * HIDDEN]));
         let mut encoder = device.encoder();
         encoder.route(&router, &input, &mut chosen).unwrap();
-        encoder.routed_experts(&table, &levels, (&chosen, &input), &mut outs[0]).unwrap();
+        table.routed_experts(&mut encoder, &levels, &chosen, &input, &mut outs[0]).unwrap();
         let routing = block_on(encoder.read_routing(&chosen)).unwrap();
         let uses: Vec<Vec<ExpertUse>> = (0..EXPERTS as u32)
             .map(|expert| {

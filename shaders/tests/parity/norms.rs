@@ -1,6 +1,6 @@
 //! Norms of rows.
 
-use nestling_core::backend::{Backend, Encoder};
+use nestling_core::backend::{Backend, Encoder, Write};
 use nestling_cpu::Cpu;
 
 use super::harness::{EPSILON, ROWS_MANY, buffer, device, expect_close, noise, read};
@@ -12,8 +12,8 @@ pub fn norms<B: Backend>(backend: &mut B, rows: usize, cols: usize) -> [Vec<f32>
     let weight = backend.upload_floats(&noise(cols, 3)).unwrap();
     let mut out = backend.buffer(rows, cols).unwrap();
     let mut encoder = backend.encoder();
-    encoder.rms_norm(&x, &weight, 1e-6, &mut out).unwrap();
-    encoder.rms_norm_add(&x, &weight, 1e-6, &mut sum).unwrap();
+    encoder.rms_norm(&x, &weight, 1e-6, Write::Set, &mut out).unwrap();
+    encoder.rms_norm(&x, &weight, 1e-6, Write::Add, &mut sum).unwrap();
     encoder.flush().unwrap();
     drop(encoder);
     [read(backend, &out), read(backend, &sum)]
@@ -43,6 +43,6 @@ fn sizes_that_differ_are_errors() {
     let weight = device.upload_floats(&[1.0; 7]).unwrap();
     let mut out = device.buffer(2, 8).unwrap();
     let mut encoder = device.encoder();
-    assert!(encoder.rms_norm(&x, &weight, 1e-6, &mut out).is_err());
+    assert!(encoder.rms_norm(&x, &weight, 1e-6, Write::Set, &mut out).is_err());
     assert!(encoder.write(&[0.0; 9], &mut out).is_err());
 }

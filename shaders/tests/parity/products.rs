@@ -1,6 +1,6 @@
 //! Products with matrices in every form, at every level.
 
-use nestling_core::backend::{Backend, Encoder, Linear};
+use nestling_core::backend::{Backend, Encoder, Linear, Write};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_cpu::Cpu;
 use nestling_formats::{DType, Level};
@@ -34,11 +34,12 @@ impl Case {
         let x = buffer(backend, first.cols(), &self.x());
         let all: [Linear<B>; 2] =
             [linear(backend, first, self.mode, Some(4)), linear(backend, second, self.mode, None)];
-        let mut out = backend.buffer(count, first.rows() + second.rows()).unwrap();
-        let mut sum = buffer(backend, second.rows(), &noise(count * second.rows(), 6));
+        let width = first.rows() + second.rows();
+        let mut out = backend.buffer(count, width).unwrap();
+        let mut sum = buffer(backend, width, &noise(count * width, 6));
         let mut encoder = backend.encoder();
-        encoder.matmul(&all, &self.levels, &x, &mut out).unwrap();
-        encoder.matmul_add(&all[1], &self.levels, &x, &mut sum).unwrap();
+        encoder.matmul(&all, &self.levels, &x, Write::Set, &mut out).unwrap();
+        encoder.matmul(&all, &self.levels, &x, Write::Add, &mut sum).unwrap();
         encoder.flush().unwrap();
         drop(encoder);
         [read(backend, &out), read(backend, &sum)]
@@ -52,13 +53,16 @@ impl Case {
         let magnitudes = [first, second]
             .map(|matrix| Magnitudes::new(matrix, self.mode, &self.levels, &self.x()));
         let width = first.rows() + second.rows();
-        let tolerance = |row: usize, col: usize| match col.checked_sub(first.rows()) {
-            None => magnitudes[0].tolerance(row, col, 1.0),
-            Some(col) => magnitudes[1].tolerance(row, col, 0.0),
+        // The first matrix has a bias; sums begin with values below 1.
+        let tolerance = |added: f32| {
+            let magnitudes = &magnitudes;
+            move |row: usize, col: usize| match col.checked_sub(first.rows()) {
+                None => magnitudes[0].tolerance(row, col, 1.0 + added),
+                Some(col) => magnitudes[1].tolerance(row, col, added),
+            }
         };
-        expect_rows_close(&what, width, [&out, &expected], tolerance);
-        let tolerance = |row: usize, col: usize| magnitudes[1].tolerance(row, col, 1.0);
-        expect_rows_close(&what, second.rows(), [&sum, &expected_sum], tolerance);
+        expect_rows_close(&what, width, [&out, &expected], tolerance(0.0));
+        expect_rows_close(&what, width, [&sum, &expected_sum], tolerance(1.0));
     }
 }
 
@@ -129,7 +133,7 @@ fn subnormal_activations_give_no_more_than_they_are() {
     let linear = linear(&mut device, &matrix, ActivationMode::Int8, None);
     let mut out = device.buffer(3, 40).unwrap();
     let mut encoder = device.encoder();
-    encoder.matmul(&[linear], &[Level::L8; 3], &input, &mut out).unwrap();
+    encoder.matmul(&[linear], &[Level::L8; 3], &input, Write::Set, &mut out).unwrap();
     encoder.flush().unwrap();
     drop(encoder);
     // 200 weights of a few units, with values below the smallest normal number.
@@ -152,7 +156,7 @@ pub fn some_rows(
     let linear = linear(backend, matrix, ActivationMode::Int8, None);
     let mut out = backend.buffer(rows.len(), matrix.rows()).unwrap();
     let mut encoder = backend.encoder();
-    encoder.matmul(&[linear], &vec![level; rows.len()], &input, &mut out).unwrap();
+    encoder.matmul(&[linear], &vec![level; rows.len()], &input, Write::Set, &mut out).unwrap();
     encoder.flush().unwrap();
     drop(encoder);
     read(backend, &out)
@@ -249,7 +253,7 @@ fn small_rows(backend: &mut impl Backend, matrix: &MatrixWeights, x: &[f32]) -> 
     let linear = linear(backend, matrix, ActivationMode::Int8, None);
     let mut out = backend.buffer(count, matrix.rows()).unwrap();
     let mut encoder = backend.encoder();
-    encoder.matmul(&[linear], &vec![Level::L8; count], &input, &mut out).unwrap();
+    encoder.matmul(&[linear], &vec![Level::L8; count], &input, Write::Set, &mut out).unwrap();
     encoder.flush().unwrap();
     drop(encoder);
     read(backend, &out)

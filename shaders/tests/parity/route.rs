@@ -1,6 +1,6 @@
 //! The router's choice.
 
-use nestling_core::backend::{Backend, Encoder, Router, Routing};
+use nestling_core::backend::{Backend, Encoder, EncoderExt, Router, Routing};
 use nestling_core::driver::block_on;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_cpu::Cpu;

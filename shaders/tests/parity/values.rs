@@ -1,6 +1,6 @@
 //! Inputs for tests, and what may differ.
 
-use nestling_core::backend::{Backend, Encoder};
+use nestling_core::backend::{Backend, Encoder, EncoderExt};
 use nestling_core::driver::block_on;
 
 /// Half the distance from 1 to the next f32.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use nestling_core::EngineError;
-use nestling_core::backend::{Backend, Encoder};
+use nestling_core::backend::{Backend, Encoder, EncoderExt};
 use nestling_core::driver::block_on;
 use serde_json::json;
 
@@ -26,8 +26,8 @@ impl Measurement for Argmax {
                 block_on(encoder.read(&mark)).map(drop)
             })?);
             with.push(microseconds(&mut device, |encoder| {
-                let (mut values, mut out) = (Vec::new(), Vec::new());
-                block_on(encoder.argmax_into(&x, (tokens, tokens), (&mut values, &mut out)))
+                let mut out = Vec::new();
+                block_on(encoder.argmax_into(&x, tokens, &mut out))
             })?);
         }
         let (with, without) = (median(with), median(without));

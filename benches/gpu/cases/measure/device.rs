@@ -6,7 +6,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use nestling_core::EngineError;
-use nestling_core::backend::{Backend, Encoder};
+use nestling_core::backend::{Backend, Encoder, EncoderExt};
 use nestling_core::driver::block_on;
 use nestling_cuda::{CudaBackend, CudaOptions, TimedAs};
 use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};

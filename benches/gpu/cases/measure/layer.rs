@@ -6,7 +6,7 @@ use half::bf16;
 use nestling_benches::RandomMatrix;
 use nestling_core::EngineError;
 use nestling_core::backend::{
-    AttentionHeads, Backend, Encoder, FeedForward, HeadNorm, Linear, Router,
+    AttentionHeads, Backend, DeviceRouting, Encoder, FeedForward, HeadNorm, Linear, Router, Write,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
@@ -246,28 +246,35 @@ impl<B: Backend> Model<B> {
         for layer in layers {
             let wanted = |index| part.is_none_or(|part| part == index);
             if wanted(0) {
-                encoder.rms_norm(x, &layer.norm, 1e-6, normed)?;
+                encoder.rms_norm(x, &layer.norm, 1e-6, Write::Set, normed)?;
             }
             if wanted(1) {
-                encoder.matmul(&layer.qkv, dense, normed, qkv)?;
+                encoder.matmul(&layer.qkv, dense, normed, Write::Set, qkv)?;
             }
             if wanted(2) {
-                encoder.rope_store(&layer.heads, rows, rope, qkv, &mut layer.pool)?;
+                encoder.rope(&layer.heads, rows, rope, qkv, Some(&mut layer.pool))?;
             }
             if wanted(3) {
                 encoder.attend(&layer.heads, rows, qkv, &layer.pool, attended)?;
             }
             if wanted(4) {
-                encoder.matmul_add(&layer.output, dense, attended, x)?;
+                encoder.matmul(
+                    std::slice::from_ref(&layer.output),
+                    dense,
+                    attended,
+                    Write::Add,
+                    x,
+                )?;
             }
             if part.is_none() {
-                encoder.rms_norm(x, &layer.norm, 1e-6, normed)?;
+                encoder.rms_norm(x, &layer.norm, 1e-6, Write::Set, normed)?;
             }
             if wanted(5) {
                 encoder.route(&layer.router, normed, routing)?;
             }
             if wanted(6) {
-                encoder.routed_experts(&layer.table, &[EXPERT], (routing, normed), expert_rows)?;
+                let table = &layer.table;
+                table.routed_experts(encoder, &[EXPERT], routing, normed, expert_rows)?;
             }
             if wanted(7) {
                 encoder.experts_sum(routing, expert_rows, x)?;

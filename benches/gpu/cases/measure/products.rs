@@ -2,7 +2,7 @@
 
 use nestling_benches::RandomMatrix;
 use nestling_core::EngineError;
-use nestling_core::backend::{Encoder, Linear};
+use nestling_core::backend::{Encoder, Linear, Write};
 use nestling_core::weights::ActivationMode;
 use nestling_formats::Level;
 use serde_json::json;
@@ -70,7 +70,8 @@ fn measure<B: Measured>(
     let x = buffer(device, (rows, inputs))?;
     let mut out = device.buffer(rows, linears.len() * outputs)?;
     let levels = vec![level; rows];
-    let timing = device.timed(|encoder| encoder.matmul(linears, &levels, &x, &mut out))?;
+    let timing =
+        device.timed(|encoder| encoder.matmul(linears, &levels, &x, Write::Set, &mut out))?;
     tell(&json!({ "bandwidth": [{
         "kernel": kernel(rows),
         "level": level.bits(),

@@ -2,7 +2,7 @@
 
 use nestling_benches::RandomMatrix;
 use nestling_core::EngineError;
-use nestling_core::backend::{Encoder, Linear};
+use nestling_core::backend::{Encoder, Linear, Write};
 use nestling_core::driver::block_on;
 use nestling_core::weights::ActivationMode;
 use nestling_formats::Level;
@@ -28,13 +28,13 @@ impl Measurement for Kernels {
             let x = buffer(&mut device, (rows, inputs))?;
             let mut out = device.buffer(rows, linears.len() * outputs)?;
             let mut encoder = device.encoder();
-            encoder.matmul(&linears, &vec![Level::L4; rows], &x, &mut out)?;
+            encoder.matmul(&linears, &vec![Level::L4; rows], &x, Write::Set, &mut out)?;
             encoder.flush()?;
         }
         let logits = buffer(&mut device, (1, tokens))?;
-        let (mut values, mut best) = (Vec::new(), Vec::new());
+        let mut best = Vec::new();
         let mut encoder = device.encoder();
-        block_on(encoder.argmax_into(&logits, (tokens, tokens), (&mut values, &mut best)))?;
+        block_on(encoder.argmax_into(&logits, tokens, &mut best))?;
         drop(encoder);
         let mut model = Model::new(&mut device, Sizes::asked())?;
         let mut encoder = device.encoder();

@@ -127,7 +127,7 @@ impl Calibrator<'_> {
             act: &mut act,
         };
         pass_mixer(&mut encoder, &sample.hidden, step, &mut Nobody)?;
-        block_on(nestling_core::backend::Encoder::read(&mut encoder, &act.x))
+        block_on(nestling_core::backend::EncoderExt::read(&mut encoder, &act.x))
     }
 
     /// Tokens of the part of the layer that every token passes, evenly over the text. None where no

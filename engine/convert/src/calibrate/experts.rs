@@ -9,7 +9,7 @@ use nestling_import::{Activation, FeedForward as FeedForwardConfig};
 use super::mixer::PassedOn;
 use super::moments::{Blend, MomentSum, Panels};
 use super::{Calibrator, Pass, Passed, ROUTED_INPUTS, SAMPLE_TOKENS, STEP_ROWS, Wanted};
-use nestling_core::backend::{Backend, Encoder, FeedForward, Linear, Routing};
+use nestling_core::backend::{Backend, Encoder, EncoderExt, FeedForward, Linear, Routing, Write};
 use nestling_core::driver::block_on;
 use nestling_core::error::EngineError;
 use nestling_core::weights::ActivationMode;
@@ -351,7 +351,7 @@ impl Calibrator<'_> {
         let levels = vec![Level::L8; x.row_count()];
         let mut out = self.cpu.buffer(levels.len(), linear.matrix.rows())?;
         let mut encoder = self.cpu.encoder();
-        encoder.matmul(std::slice::from_ref(linear), &levels, x, &mut out)?;
+        encoder.matmul(std::slice::from_ref(linear), &levels, x, Write::Set, &mut out)?;
         block_on(encoder.read(&out))
     }
 

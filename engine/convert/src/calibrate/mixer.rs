@@ -10,7 +10,7 @@ use super::moments::{MomentSum, Panels};
 use super::{
     Calibrator, Pass, Passed, STEP_ROWS, Wanted, pages_max, sequences_per_step, step_rows, steps,
 };
-use nestling_core::backend::{Backend, Encoder, HeadMatrices, Routing};
+use nestling_core::backend::{Backend, Encoder, EncoderExt, HeadMatrices, Routing, Write};
 use nestling_core::batch::StepRows;
 use nestling_core::driver::block_on;
 use nestling_core::error::EngineError;
@@ -67,7 +67,7 @@ pub(super) fn pass_mixer(
         kind.fill(rows, &mut values);
         enc.write(&values, rope)?;
     }
-    enc.rms_norm(&act.x, &weights.attention_norm, eps, &mut act.normed)?;
+    enc.rms_norm(&act.x, &weights.attention_norm, eps, Write::Set, &mut act.normed)?;
     let multiplier = config.multipliers.residual;
     let norm = weights.norms_after.as_ref().map(|norms| (&norms.attention, eps));
     let ending = Ending { multiplier, norm };
@@ -175,7 +175,7 @@ impl Calibrator<'_> {
                 act: &mut act,
             };
             pass_mixer(&mut enc, &self.hidden[part.clone()], step, &mut sums)?;
-            enc.rms_norm(&act.x, &weights.feed_forward_norm, eps, &mut act.normed)?;
+            enc.rms_norm(&act.x, &weights.feed_forward_norm, eps, Write::Set, &mut act.normed)?;
             if wanted == Wanted::Moments {
                 sums.add(&mut normed, &block_on(enc.read(&act.normed))?, hidden);
             }
@@ -203,7 +203,7 @@ impl PassedOn {
         act: &mut Activations<Cpu>,
     ) -> Result<(), EngineError> {
         if let Some(gate) = weights.shared.as_ref().and_then(|shared| shared.gate.as_ref()) {
-            enc.matmul(std::slice::from_ref(gate), levels, &act.normed, &mut act.gate)?;
+            enc.matmul(std::slice::from_ref(gate), levels, &act.normed, Write::Set, &mut act.gate)?;
             self.gates.extend(block_on(enc.read(&act.gate))?.into_iter().map(math::sigmoid));
         }
         if let Some(router) = &weights.router {

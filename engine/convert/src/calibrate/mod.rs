@@ -23,7 +23,7 @@ use nestling_formats::store::GroupId;
 use nestling_formats::{Level, MatrixId, MatrixKind};
 use nestling_import::Checkpoint;
 
-use nestling_core::backend::{Backend, Encoder};
+use nestling_core::backend::{Backend, Encoder, EncoderExt};
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
 use nestling_core::cancel::CancelToken;
 use nestling_core::driver::block_on;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use nestling_core::backend::Write;
 use nestling_core::kv_cache::KvDtype;
 use nestling_core::runner::ModelRunner;
 use nestling_runtime::model::{Runner, RunnerOptions};
@@ -170,10 +171,10 @@ fn head_of(checkpoint: &Checkpoint, hidden: &[f32]) -> Vec<f32> {
     );
     let mut encoder = cpu.encoder();
     encoder.write(hidden, &mut x).unwrap();
-    encoder.rms_norm(&x, norm, config.rms_norm_eps, &mut normed).unwrap();
+    encoder.rms_norm(&x, norm, config.rms_norm_eps, Write::Set, &mut normed).unwrap();
     let levels = vec![Level::L8; hidden.len() / size.1];
     let head = [nestling_core::backend::Linear { matrix, bias: None }];
-    encoder.matmul(&head, &levels, &normed, &mut logits).unwrap();
+    encoder.matmul(&head, &levels, &normed, Write::Set, &mut logits).unwrap();
     if let Some(cap) = config.final_logit_softcapping {
         encoder.softcap(cap, &mut logits).unwrap();
     }

@@ -11,7 +11,7 @@ use super::*;
 use crate::kernels::Kernels;
 use crate::reference::Reference;
 use crate::threads::ThreadPool;
-use nestling_core::backend::DeltaNet;
+use nestling_core::backend::{DeltaNet, EncoderExt};
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_core::driver::block_on;
 use nestling_core::recurrent::{StateId, StateShape, StateTrack, StateWrite};

@@ -9,7 +9,7 @@ use nestling_formats::nested::GROUP;
 
 use super::inner::Inner;
 use super::products::{
-    Int8Product, Output, RowMap, Tiles, Write, multiply_float, multiply_int8, of_level,
+    Int8Product, Output, RowMap, StoreMode, Tiles, multiply_float, multiply_int8, of_level,
 };
 use super::scratch::LeveledRows;
 use crate::columns::{Cut, for_each_block};
@@ -29,7 +29,7 @@ pub(super) fn feed_forward(
     work: &mut Work,
     uses: &[Use],
     x: &CpuBuffer,
-    out: Output,
+    mut out: Output,
 ) -> Result<(), EngineError> {
     for used in uses {
         let FeedForward { gate, up, down, .. } = used.weights;
@@ -53,8 +53,7 @@ pub(super) fn feed_forward(
         return fused(team, work, uses, width, out);
     }
     for used in uses {
-        let part = Output { values: &mut *out.values, cols: out.cols, write: out.write };
-        separate(team, work, used, x, part)?;
+        separate(team, work, used, x, out.reborrow())?;
     }
     Ok(())
 }
@@ -136,7 +135,7 @@ fn separate(
     let mut other = CpuBuffer::new(count, up.matrix.rows());
     let cols = inner.cols;
     for (linear, values) in [(gate, &mut inner.values), (up, &mut other.values)] {
-        let out = Output { values, cols, write: Write::Set };
+        let out = Output { values, cols, store: StoreMode::Set };
         linear_rows(team, work, (linear, &levels), map, (x, 0), out)?;
     }
     team.kernels.gated(used.weights.activation, &mut inner.values, &other.values);
@@ -156,7 +155,7 @@ pub(super) fn linear_rows(
     (linear, levels): (&Linear<Cpu>, &[Level]),
     map: RowMap,
     (x, first): (&CpuBuffer, usize),
-    out: Output,
+    mut out: Output,
 ) -> Result<(), EngineError> {
     super::check_bias(linear)?;
     let (matrix, bias): (&CpuMatrix, _) = (&linear.matrix, linear.bias.as_deref());
@@ -175,7 +174,7 @@ pub(super) fn linear_rows(
             continue;
         }
         let rows = RowMap { x: x_rows, out: out_rows };
-        let part = Output { values: &mut *out.values, cols: out.cols, write: out.write };
+        let part = out.reborrow();
         if matrix.takes_int8() {
             let tiles = Tiles::new(matrix, level)?;
             let product = Int8Product { tiles, bias, first, rows: matrix.rows() };

@@ -12,7 +12,7 @@ use super::*;
 use crate::kernels::Kernels;
 use crate::reference::Reference;
 use crate::threads::ThreadPool;
-use nestling_core::backend::HeadNorm;
+use nestling_core::backend::{EncoderExt, HeadNorm};
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_core::driver::block_on;
 use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PageId};
@@ -98,14 +98,14 @@ impl Case {
         past.positions = (0..60).collect();
         enc.write(&noise(60 * ROPE, 6), &mut rope).unwrap();
         enc.write(&noise(60 * width, 7), &mut latents).unwrap();
-        enc.rope_store(&heads, &past, &rope, &mut latents, &mut pool).unwrap();
+        enc.rope(&heads, &past, &rope, &mut latents, Some(&mut pool)).unwrap();
         enc.write(&noise(self.rows * ROPE, 8), &mut rope).unwrap();
         enc.write(&noise(self.rows * width, 9), &mut latents).unwrap();
-        enc.rope_store(&heads, &rows, &rope, &mut latents, &mut pool).unwrap();
+        enc.rope(&heads, &rows, &rope, &mut latents, Some(&mut pool)).unwrap();
         enc.write(&noise(self.rows * sizes[0], 10), &mut queries).unwrap();
         let levels = &rows.dense_levels;
         enc.matmul_heads(&key_up, levels, &queries, &mut absorbed).unwrap();
-        enc.rope_queries(&heads, &rows, &rope, &mut absorbed).unwrap();
+        enc.rope(&heads, &rows, &rope, &mut absorbed, None).unwrap();
         enc.attend(&heads, &rows, &absorbed, &pool, &mut attended).unwrap();
         enc.matmul_heads(&value_up, levels, &attended, &mut values).unwrap();
         [absorbed, attended, values].map(|buffer| block_on(enc.read(&buffer)).unwrap())
@@ -175,7 +175,7 @@ fn pages_hold_one_row_for_a_position() {
         let mut enc = backend.encoder();
         enc.write(&noise(3 * width, 1), &mut latents).unwrap();
         enc.write(&noise(3 * ROPE, 2), &mut rope).unwrap();
-        enc.rope_store(&heads, &rows, &rope, &mut latents, &mut pools[0]).unwrap();
+        enc.rope(&heads, &rows, &rope, &mut latents, Some(&mut pools[0])).unwrap();
         enc.attend(&heads, &rows, &latents, &pools[0], &mut out).unwrap();
         let wanted = block_on(enc.read(&out)).unwrap();
         drop(enc);
@@ -232,7 +232,7 @@ fn a_prefix_is_a_value_of_its_own() {
         enc.write(&stored, &mut kv).unwrap();
         enc.write(&[1.0, 0.0].repeat(rows), &mut rope).unwrap();
         enc.write(&noise(rows * HEADS * width, 4), &mut queries).unwrap();
-        enc.rope_store(&heads, &step, &rope, &mut kv, &mut pool).unwrap();
+        enc.rope(&heads, &step, &rope, &mut kv, Some(&mut pool)).unwrap();
         enc.attend(&heads, &step, &queries, &pool, &mut out).unwrap();
         block_on(enc.read(&out)).unwrap()
     };

@@ -28,15 +28,15 @@ use super::states::CpuStates;
 use super::team::ROW_COST;
 use feed_forward::{Use, count_to, feed_forward, linear_rows};
 use nestling_core::backend::{
-    AttentionHeads, Backend, DeltaNet, Encoder, ExpertUse, FeedForward, HeadMatrices, Linear,
-    PinnedExpert, Router, Routing,
+    AttentionHeads, Backend, BindWeights, DeltaNet, Encoder, ExpertUse, FeedForward, HeadMatrices,
+    Linear, PinnedExpert, Router, Routing, Write, argmax,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
 use nestling_core::recycle::recycle;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use products::{
-    Int8Product, Output, RowMap, Tiles, Write, multiply_float, multiply_int8, of_level,
+    Int8Product, Output, RowMap, StoreMode, Tiles, multiply_float, multiply_int8, of_level,
 };
 
 /// Runs each operation when it is called.
@@ -87,7 +87,7 @@ impl CpuEncoder<'_> {
         weights: &[Linear<Cpu>],
         levels: &[Level],
         x: &CpuBuffer,
-        out: &mut CpuBuffer,
+        mut output: Output<'_>,
     ) -> Result<(), EngineError> {
         let Cpu { team, scratch, .. } = &mut *self.cpu;
         let Work { x: quantized, products: memory, level_rows: [level_rows, _], .. } =
@@ -107,8 +107,7 @@ impl CpuEncoder<'_> {
                 products.push((Int8Product { tiles, bias, first, rows }, map));
                 first += rows;
             }
-            let output = Output { values: &mut out.values, cols: out.cols, write: Write::Set };
-            multiply_int8(team, memory, &products, quantized, output);
+            multiply_int8(team, memory, &products, quantized, output.reborrow());
             memory.put_back(products);
         }
         Ok(())
@@ -122,7 +121,7 @@ impl CpuEncoder<'_> {
         weights: &FeedForward<Cpu>,
         levels: &[Level],
         x: &CpuBuffer,
-        (out, write): (&mut CpuBuffer, Write),
+        output: Output<'_>,
     ) -> Result<(), EngineError> {
         expect("rows of levels", x.row_count(), levels.len())?;
         let Cpu { team, scratch, .. } = &mut *self.cpu;
@@ -134,7 +133,6 @@ impl CpuEncoder<'_> {
             let level = levels[rows[0] as usize];
             uses.push(Use { weights, level, rows: RowMap::same(rows) });
         }
-        let output = Output { values: &mut out.values, cols: out.cols, write };
         feed_forward(team, work, &uses, x, output)?;
         *spare = recycle(uses);
         Ok(())
@@ -173,20 +171,45 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         Ok(())
     }
 
+    fn write_rows(
+        &mut self,
+        values: &[f32],
+        rows: &[u32],
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        let (count, cols) = (out.row_count(), out.cols);
+        expect("values of rows", rows.len() * cols, values.len())?;
+        if let Some(row) = rows.iter().find(|row| **row as usize >= count) {
+            return Err(EngineError::mismatch("written row", count, row));
+        }
+        for (values, row) in values.chunks_exact(cols.max(1)).zip(rows) {
+            out.values[*row as usize * cols..][..cols].copy_from_slice(values);
+        }
+        Ok(())
+    }
+
     fn rms_norm(
         &mut self,
         x: &CpuBuffer,
         weight: &Vec<f32>,
         eps: f32,
+        write: Write,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
         expect("norm weight", x.cols, weight.len())?;
         expect("norm output", x.cols, out.cols)?;
-        out.resize(x.row_count());
+        match write {
+            Write::Set => out.resize(x.row_count()),
+            Write::Add => expect("sum", out.values.len(), x.values.len())?,
+        }
         let Cpu { team, .. } = &*self.cpu;
         let cols = x.cols;
         team.for_each_row((&mut out.values, cols), ROW_COST * cols, |row, out| {
-            team.kernels.rms_norm(&x.values[row * cols..][..cols], weight, eps, out);
+            let x = &x.values[row * cols..][..cols];
+            match write {
+                Write::Set => team.kernels.rms_norm(x, weight, eps, out),
+                Write::Add => team.kernels.rms_norm_add(x, weight, eps, out),
+            }
         });
         Ok(())
     }
@@ -196,6 +219,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         weights: &[Linear<Cpu>],
         levels: &[Level],
         x: &CpuBuffer,
+        write: Write,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
         expect("outputs", out.cols, weights.iter().map(|w| w.matrix.rows()).sum())?;
@@ -204,38 +228,19 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
             expect("inputs of a matrix", linear.matrix.cols(), x.cols)?;
             check_bias(linear)?;
         }
-        out.resize(x.row_count());
+        let mut output = Output::of(out, x.row_count(), write)?;
         if weights.iter().all(|linear| linear.matrix.takes_int8()) {
-            return self.int8_products(weights, levels, x, out);
+            return self.int8_products(weights, levels, x, output);
         }
         let Cpu { team, scratch, .. } = &mut *self.cpu;
         scratch.with_all(levels.len(), |work, all| {
             let mut first = 0;
             for linear in weights {
-                let output = Output { values: &mut out.values, cols: out.cols, write: Write::Set };
-                let map = RowMap::same(all);
+                let (map, output) = (RowMap::same(all), output.reborrow());
                 linear_rows(team, work, (linear, levels), map, (x, first), output)?;
                 first += linear.matrix.rows();
             }
             Ok(())
-        })
-    }
-
-    fn matmul_add(
-        &mut self,
-        weights: &Linear<Cpu>,
-        levels: &[Level],
-        x: &CpuBuffer,
-        out: &mut CpuBuffer,
-    ) -> Result<(), EngineError> {
-        expect("inputs of a matrix", weights.matrix.cols(), x.cols)?;
-        expect("outputs of a matrix", weights.matrix.rows(), out.cols)?;
-        expect("rows of levels", x.row_count(), levels.len())?;
-        expect("rows of a sum", out.row_count(), levels.len())?;
-        let Cpu { team, scratch, .. } = &mut *self.cpu;
-        let output = Output { values: &mut out.values, cols: out.cols, write: Write::Add };
-        scratch.with_all(levels.len(), |work, all| {
-            linear_rows(team, work, (weights, levels), RowMap::same(all), (x, 0), output)
         })
     }
 
@@ -250,16 +255,19 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         heads::multiply_heads((team, &mut scratch.work), (weights, levels), x, out)
     }
 
-    fn rope_store(
+    fn rope(
         &mut self,
         heads: &AttentionHeads<Cpu>,
         rows: &StepRows,
-        rope: &CpuBuffer,
+        angles: &CpuBuffer,
         qkv: &mut CpuBuffer,
-        kv: &mut CpuPool,
+        kv: Option<&mut CpuPool>,
     ) -> Result<(), EngineError> {
         let Cpu { team, scratch, .. } = &mut *self.cpu;
-        attention::rope_store((team, &mut scratch.attention), (heads, rows), rope, qkv, kv)
+        let Some(kv) = kv else {
+            return attention::rope_queries(team, (heads, rows), angles, qkv);
+        };
+        attention::rope_store((team, &mut scratch.attention), (heads, rows), angles, qkv, kv)
     }
 
     fn attend(
@@ -316,7 +324,8 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         logits.cols = experts;
         logits.resize(rows);
         count_to(rows, &mut work.all);
-        let output = Output { values: &mut logits.values, cols: experts, write: Write::Set };
+        let (values, store) = (&mut logits.values[..], StoreMode::Set);
+        let output = Output { values, cols: experts, store };
         let map = RowMap::same(&work.all[..rows]);
         multiply_float(team, (&router.weights, None, Level::L8), map, &x.values, 0, output)?;
         out.num_experts_per_tok = per_token;
@@ -341,16 +350,6 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         Ok(())
     }
 
-    fn rope_queries(
-        &mut self,
-        heads: &AttentionHeads<Cpu>,
-        rows: &StepRows,
-        rope: &CpuBuffer,
-        queries: &mut CpuBuffer,
-    ) -> Result<(), EngineError> {
-        attention::rope_queries(&self.cpu.team, (heads, rows), rope, queries)
-    }
-
     async fn read_routing_into(
         &mut self,
         routing: &Routing,
@@ -368,18 +367,6 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         expect("weights of a routing", out.expert_weights.len(), routing.expert_weights.len())?;
         out.clone_from(routing);
         Ok(())
-    }
-
-    fn bind_matrix(
-        &mut self,
-        weights: &MatrixWeights,
-        activations: ActivationMode,
-    ) -> Result<CpuMatrix, EngineError> {
-        self.cpu.upload_matrix(weights, activations)
-    }
-
-    fn bind_floats(&mut self, values: &[f32]) -> Result<Vec<f32>, EngineError> {
-        Ok(values.to_vec())
     }
 
     fn flush(&mut self) -> Result<(), EngineError> {
@@ -408,32 +395,16 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         Ok(())
     }
 
-    fn rms_norm_add(
-        &mut self,
-        x: &CpuBuffer,
-        weight: &Vec<f32>,
-        eps: f32,
-        out: &mut CpuBuffer,
-    ) -> Result<(), EngineError> {
-        expect("norm weight", x.cols, weight.len())?;
-        expect("sum", out.values.len(), x.values.len())?;
-        let Cpu { team, .. } = &*self.cpu;
-        let cols = x.cols;
-        team.for_each_row((&mut out.values, cols), ROW_COST * cols, |row, out| {
-            team.kernels.rms_norm_add(&x.values[row * cols..][..cols], weight, eps, out);
-        });
-        Ok(())
-    }
-
     fn ffn(
         &mut self,
         weights: &FeedForward<Cpu>,
         levels: &[Level],
         x: &CpuBuffer,
+        write: Write,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        out.resize(x.row_count());
-        self.dense_ffn(weights, levels, x, (out, Write::Set))
+        let output = Output::of(out, x.row_count(), write)?;
+        self.dense_ffn(weights, levels, x, output)
     }
 
     fn add_gated(
@@ -452,17 +423,6 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
             team.kernels.add_scaled(out, factor, &x.values[row * cols..][..cols]);
         });
         Ok(())
-    }
-
-    fn ffn_add(
-        &mut self,
-        weights: &FeedForward<Cpu>,
-        levels: &[Level],
-        x: &CpuBuffer,
-        out: &mut CpuBuffer,
-    ) -> Result<(), EngineError> {
-        expect("rows of a sum", out.row_count(), levels.len())?;
-        self.dense_ffn(weights, levels, x, (out, Write::Add))
     }
 
     fn experts(
@@ -499,7 +459,8 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
                 }
             }
         }
-        let output = Output { values: &mut out.values, cols: out.cols, write: Write::Set };
+        let (values, store) = (&mut out.values[..], StoreMode::Set);
+        let output = Output { values, cols: out.cols, store };
         feed_forward(team, work, &uses, x, output)?;
         *spare = recycle(uses);
         Ok(())
@@ -564,5 +525,34 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         out.clear();
         out.extend_from_slice(&buffer.values);
         Ok(())
+    }
+
+    async fn finish(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    async fn argmax_into(
+        &mut self,
+        x: &CpuBuffer,
+        among: usize,
+        out: &mut Vec<Option<u32>>,
+    ) -> Result<(), EngineError> {
+        out.clear();
+        out.extend(x.values.chunks_exact(x.cols.max(1)).map(|row| argmax(row, among)));
+        Ok(())
+    }
+}
+
+impl BindWeights<Cpu> for CpuEncoder<'_> {
+    fn bind_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<CpuMatrix, EngineError> {
+        self.cpu.upload_matrix(weights, activations)
+    }
+
+    fn bind_floats(&mut self, values: &[f32]) -> Result<Vec<f32>, EngineError> {
+        Ok(values.to_vec())
     }
 }

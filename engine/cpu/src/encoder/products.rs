@@ -8,10 +8,11 @@ use nestling_formats::{DType, Level};
 use crate::columns::{ColumnsMut, Cut, fence, for_each_block};
 use crate::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights};
 use crate::math::Element;
-use crate::matrix::CpuMatrix;
+use crate::matrix::{CpuBuffer, CpuMatrix};
 use crate::nested::{NestedWeights, TileValues, dequantize_tile};
 use crate::rows::{PACKED_ROWS, PackedRows, QuantizedRows, RowList};
 use crate::team::Team;
+use nestling_core::backend::Write;
 use nestling_core::error::EngineError;
 use nestling_core::recycle::recycle;
 use nestling_core::weights::{FloatMatrix, MatrixWeights};
@@ -25,15 +26,24 @@ pub(super) const FEW_ROWS: usize = 16;
 
 /// Outputs from this size on do not stay in the second-level cache until they are read; rows of them
 /// lie so far apart that reading each line before it is written cost a tenth of a prompt (PERF.md).
-const PAST_BYTES: usize = 2 << 20;
+const NON_TEMPORAL_BYTES: usize = 2 << 20;
 
-/// Whether outputs are stored or added to what is there.
+/// How outputs are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Write {
+pub(super) enum StoreMode {
     Set,
-    /// The same past the caches where that is possible.
-    SetPast,
+    /// With non-temporal stores where that is possible.
+    SetNonTemporal,
     Add,
+}
+
+impl From<Write> for StoreMode {
+    fn from(write: Write) -> Self {
+        match write {
+            Write::Set => Self::Set,
+            Write::Add => Self::Add,
+        }
+    }
 }
 
 /// The rows of a product: row `x[i]` of the input gives row `out[i]` of the output.
@@ -189,7 +199,26 @@ pub(crate) struct Int8Product<'a> {
 pub(super) struct Output<'a> {
     pub values: &'a mut [f32],
     pub cols: usize,
-    pub write: Write,
+    pub store: StoreMode,
+}
+
+impl<'a> Output<'a> {
+    /// A buffer that gets so many rows of products, or has them where they are added.
+    ///
+    /// # Errors
+    /// A sum with other rows.
+    pub fn of(out: &'a mut CpuBuffer, rows: usize, write: Write) -> Result<Self, EngineError> {
+        match write {
+            Write::Set => out.resize(rows),
+            Write::Add => super::expect("rows of a sum", rows, out.row_count())?,
+        }
+        Ok(Self { values: &mut out.values, cols: out.cols, store: write.into() })
+    }
+
+    /// The same output for one product of several.
+    pub fn reborrow(&mut self) -> Output<'_> {
+        Output { values: &mut *self.values, cols: self.cols, store: self.store }
+    }
 }
 
 /// `out = W x + b` for several matrices, each for its rows of `x`. Matrices that share columns of
@@ -223,17 +252,19 @@ pub(super) fn multiply_int8(
     let border = |part| starts.get(starts.len() * part / parts).copied().unwrap_or(last);
     borders.clear();
     borders.extend((0..=parts).map(border));
-    let write = match out.write {
-        Write::Set if size_of_val(out.values) >= PAST_BYTES => Write::SetPast,
-        write => write,
+    let mode = match out.store {
+        StoreMode::Set if size_of_val(out.values) >= NON_TEMPORAL_BYTES => {
+            StoreMode::SetNonTemporal
+        }
+        mode => mode,
     };
     let rows = out.values.len().checked_div(out.cols).unwrap_or(0);
     let cuts = (Cut::Every(rows), Cut::At(borders));
     for_each_block((&*team.pool, true), (out.values, out.cols), cuts, &|_, block| {
         for (index, (product, rows)) in products.iter().enumerate() {
-            product.fill(team, packed.list(index, x, rows.x), rows.out, block, write);
+            product.fill(team, packed.list(index, x, rows.x), rows.out, block, mode);
         }
-        if write == Write::SetPast {
+        if mode == StoreMode::SetNonTemporal {
             fence();
         }
     });
@@ -247,12 +278,12 @@ impl Int8Product<'_> {
         rows: RowList,
         out_rows: &[u32],
         block: &mut ColumnsMut<'_, f32>,
-        write: Write,
+        mode: StoreMode,
     ) {
         match rows.rows().len() {
-            1 => self.fill_by::<1>(team, rows, out_rows, block, write),
-            2..=FEW_ROWS => self.fill_by::<FEW_ROWS>(team, rows, out_rows, block, write),
-            _ => self.fill_by::<ROW_BLOCK>(team, rows, out_rows, block, write),
+            1 => self.fill_by::<1>(team, rows, out_rows, block, mode),
+            2..=FEW_ROWS => self.fill_by::<FEW_ROWS>(team, rows, out_rows, block, mode),
+            _ => self.fill_by::<ROW_BLOCK>(team, rows, out_rows, block, mode),
         }
     }
 
@@ -263,7 +294,7 @@ impl Int8Product<'_> {
         rows: RowList,
         out_rows: &[u32],
         block: &mut ColumnsMut<'_, f32>,
-        write: Write,
+        mode: StoreMode,
     ) {
         let range = block.range();
         let start = range.start.max(self.first);
@@ -276,13 +307,13 @@ impl Int8Product<'_> {
             for (rows, out_rows) in rows.chunks(N).zip(out_rows.chunks(N)) {
                 let values = &mut values[..rows.rows().len()];
                 self.tiles.multiply(team, row / TILE_ROWS, rows, values);
-                if bias.is_none() && width == TILE_ROWS && write == Write::SetPast {
+                if bias.is_none() && width == TILE_ROWS && mode == StoreMode::SetNonTemporal {
                     team.kernels.write_tile(block, col - range.start, out_rows, values);
                     continue;
                 }
                 for (values, out_row) in values.iter_mut().zip(out_rows) {
                     let out = &mut block.row(*out_row as usize)[col - range.start..][..width];
-                    store(values, bias, out, write);
+                    store(values, bias, out, mode);
                 }
             }
         }
@@ -295,17 +326,19 @@ fn store<const N: usize>(
     values: &mut [f32; N],
     bias: Option<&[f32]>,
     out: &mut [f32],
-    write: Write,
+    mode: StoreMode,
 ) {
     if let Some(bias) = bias {
         values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
     }
     // A length that is known is moved without a call.
-    match (write, <&mut [f32; N]>::try_from(&mut *out)) {
-        (Write::Set | Write::SetPast, Ok(out)) => *out = *values,
-        (Write::Set | Write::SetPast, Err(_)) => out.copy_from_slice(&values[..out.len()]),
-        (Write::Add, Ok(out)) => (0..N).for_each(|i| out[i] += values[i]),
-        (Write::Add, Err(_)) => out.iter_mut().zip(values).for_each(|(out, v)| *out += *v),
+    match (mode, <&mut [f32; N]>::try_from(&mut *out)) {
+        (StoreMode::Set | StoreMode::SetNonTemporal, Ok(out)) => *out = *values,
+        (StoreMode::Set | StoreMode::SetNonTemporal, Err(_)) => {
+            out.copy_from_slice(&values[..out.len()])
+        }
+        (StoreMode::Add, Ok(out)) => (0..N).for_each(|i| out[i] += values[i]),
+        (StoreMode::Add, Err(_)) => out.iter_mut().zip(values).for_each(|(out, v)| *out += *v),
     }
 }
 
@@ -324,7 +357,7 @@ pub(super) fn multiply_float(
     let multiplications = n.saturating_mul(k).saturating_mul(rows.len());
     let size = team.cols_per_part(n, TILE_ROWS, multiplications);
     let all = out.values.len().checked_div(out.cols).unwrap_or(0);
-    let (forks, write) = ((&*team.pool, team.forks(multiplications)), out.write);
+    let (forks, mode) = ((&*team.pool, team.forks(multiplications)), out.store);
     let cuts = (Cut::Every(all), Cut::Within(first, first + n, size));
     for_each_block(forks, (out.values, out.cols), cuts, &|_, block| {
         let range = block.range();
@@ -337,7 +370,7 @@ pub(super) fn multiply_float(
             let blocks = rows.x.chunks(ROW_BLOCK).zip(rows.out.chunks(ROW_BLOCK));
             for (x_rows, out_rows) in blocks {
                 let inputs = FloatInputs { values: x, cols: k, rows: x_rows };
-                float_tile(team, tile, inputs, (col - range.start, live), out_rows, write, block);
+                float_tile(team, tile, inputs, (col - range.start, live), out_rows, mode, block);
             }
         }
     });
@@ -351,7 +384,7 @@ fn float_tile(
     x: FloatInputs,
     (first, live): (usize, usize),
     out_rows: &[u32],
-    write: Write,
+    mode: StoreMode,
     block: &mut ColumnsMut<'_, f32>,
 ) {
     let mut values = [[0.0; FLOAT_ROWS]; ROW_BLOCK];
@@ -362,7 +395,7 @@ fn float_tile(
         let bias = bias.map(|bias| &bias[part..][..width]);
         for (values, row) in values.iter_mut().zip(out_rows) {
             let out = &mut block.row(*row as usize)[first + part..][..width];
-            store(values, bias, out, write);
+            store(values, bias, out, mode);
         }
     }
 }

@@ -16,7 +16,7 @@ use super::*;
 use crate::kernels::Kernels;
 use crate::reference::Reference;
 use crate::threads::ThreadPool;
-use nestling_core::backend::{Backend, ExpertUse, HeadNorm};
+use nestling_core::backend::{Backend, EncoderExt, ExpertUse, HeadNorm};
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_core::driver::block_on;
 use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PageId};
@@ -173,19 +173,20 @@ impl Case {
         enc.embed(&embedding, &rows, &mut x).unwrap();
         let mut out = vec![("embed", block_on(enc.read(&x)).unwrap())];
         enc.write(&noise(self.rows * d, 34), &mut rope).unwrap();
-        enc.rms_norm(&x, &norm, 1e-6, &mut normed).unwrap();
+        enc.rms_norm(&x, &norm, 1e-6, Write::Set, &mut normed).unwrap();
         out.push(("rms_norm", block_on(enc.read(&normed)).unwrap()));
-        enc.matmul(&qkv_weights, levels, &normed, &mut qkv).unwrap();
+        enc.matmul(&qkv_weights, levels, &normed, Write::Set, &mut qkv).unwrap();
         out.push(("matmul", block_on(enc.read(&qkv)).unwrap()));
-        enc.rope_store(&heads, &rows, &rope, &mut qkv, &mut pool).unwrap();
+        enc.rope(&heads, &rows, &rope, &mut qkv, Some(&mut pool)).unwrap();
         out.push(("rope_store", block_on(enc.read(&qkv)).unwrap()));
         enc.attend(&heads, &rows, &qkv, &pool, &mut attended).unwrap();
         out.push(("attend", block_on(enc.read(&attended)).unwrap()));
-        enc.matmul_add(&attention_out, levels, &attended, &mut x).unwrap();
+        enc.matmul(std::slice::from_ref(&attention_out), levels, &attended, Write::Add, &mut x)
+            .unwrap();
         out.push(("matmul_add", block_on(enc.read(&x)).unwrap()));
-        enc.ffn_add(&shared, levels, &normed, &mut x).unwrap();
+        enc.ffn(&shared, levels, &normed, Write::Add, &mut x).unwrap();
         out.push(("ffn_add", block_on(enc.read(&x)).unwrap()));
-        enc.ffn(&shared, levels, &normed, &mut other).unwrap();
+        enc.ffn(&shared, levels, &normed, Write::Set, &mut other).unwrap();
         enc.scale(0.3, &mut other).unwrap();
         out.push(("ffn, scale", block_on(enc.read(&other)).unwrap()));
         enc.write(&noise(self.rows, 36), &mut gate).unwrap();
@@ -205,7 +206,7 @@ impl Case {
         out.push(("experts_sum", block_on(enc.read(&x)).unwrap()));
         enc.gather_rows(&x, &[0, 2 % self.rows as u32], &mut normed).unwrap();
         let head = [Linear { matrix: embedding, bias: None }];
-        enc.matmul(&head, &levels[..2], &normed, &mut logits).unwrap();
+        enc.matmul(&head, &levels[..2], &normed, Write::Set, &mut logits).unwrap();
         out.push(("head", block_on(enc.read(&logits)).unwrap()));
         out
     }
@@ -267,13 +268,13 @@ fn queries_alone<B: Backend>(case: &Case, mut backend: B) -> [Vec<f32>; 2] {
     let mut enc = backend.encoder();
     enc.write(&noise(case.rows * d, 34), &mut rope).unwrap();
     enc.write(&all, &mut qkv).unwrap();
-    enc.rope_store(&heads, &rows, &rope, &mut qkv, &mut pools[0]).unwrap();
+    enc.rope(&heads, &rows, &rope, &mut qkv, Some(&mut pools[0])).unwrap();
     enc.attend(&heads, &rows, &qkv, &pools[0], &mut attended).unwrap();
     let together = block_on(enc.read(&attended)).unwrap();
     enc.write(&part(h..h + 2 * g), &mut keys_values).unwrap();
-    enc.rope_store(&heads, &rows, &rope, &mut keys_values, &mut pools[1]).unwrap();
+    enc.rope(&heads, &rows, &rope, &mut keys_values, Some(&mut pools[1])).unwrap();
     enc.write(&part(0..h), &mut queries).unwrap();
-    enc.rope_queries(&heads, &rows, &rope, &mut queries).unwrap();
+    enc.rope(&heads, &rows, &rope, &mut queries, None).unwrap();
     enc.attend(&heads, &rows, &queries, &pools[1], &mut attended).unwrap();
     [together, block_on(enc.read(&attended)).unwrap()]
 }
@@ -286,7 +287,7 @@ fn normed_and_capped<B: Backend>(mut backend: B, rows: usize) -> Vec<f32> {
     enc.write(&noise(rows * D, 41), &mut x).unwrap();
     enc.clear(rows, &mut sum).unwrap();
     for _ in 0..2 {
-        enc.rms_norm_add(&x, &norm, 1e-6, &mut sum).unwrap();
+        enc.rms_norm(&x, &norm, 1e-6, Write::Add, &mut sum).unwrap();
     }
     enc.softcap(0.7, &mut sum).unwrap();
     block_on(enc.read(&sum)).unwrap()
@@ -472,7 +473,7 @@ fn outputs_that_fill_the_caches_are_those_of_few_rows() {
             let [mut x, mut out] = [40, COLS].map(|cols| cpu.buffer(rows, cols).unwrap());
             let mut enc = cpu.encoder();
             enc.write(inputs, &mut x).unwrap();
-            enc.matmul(&head, &vec![Level::L4; rows], &x, &mut out).unwrap();
+            enc.matmul(&head, &vec![Level::L4; rows], &x, Write::Set, &mut out).unwrap();
             block_on(enc.read(&out)).unwrap()
         };
         let all = product(&inputs);

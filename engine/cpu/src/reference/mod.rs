@@ -11,15 +11,13 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
-use std::convert::Infallible;
-
 use nestling_formats::Level;
 
 use super::math;
 use super::states::CpuStates;
 use nestling_core::backend::{
-    AttentionHeads, Backend, BackendLimits, DeltaNet, Encoder, FeedForward, HeadMatrices, Linear,
-    PinnedExpert, Router, Routing,
+    AttentionHeads, Backend, BackendLimits, BindWeights, DeltaNet, Encoder, FeedForward,
+    HeadMatrices, Linear, NoSlots, NoTable, PinnedExpert, Router, Routing, Write, argmax,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
@@ -79,8 +77,8 @@ impl Backend for Reference {
     type Matrix = ReferenceMatrix;
     type KvPool = ReferencePool;
     type StatePool = CpuStates;
-    type ExpertTable = Infallible;
-    type ExpertSlots = Infallible;
+    type ExpertTable = NoTable;
+    type ExpertSlots = NoSlots;
     type Encoder<'a> = ReferenceEncoder;
 
     const PAGE_KIND: u8 = 1;
@@ -258,18 +256,42 @@ impl Encoder<Reference> for ReferenceEncoder {
         Ok(())
     }
 
+    fn write_rows(
+        &mut self,
+        values: &[f32],
+        rows: &[u32],
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        expect("values of rows", rows.len() * out.cols, values.len())?;
+        let count = out.row_count();
+        for (values, &row) in values.chunks_exact(out.cols.max(1)).zip(rows) {
+            let place = out.rows_mut().nth(row as usize);
+            place
+                .ok_or_else(|| EngineError::mismatch("written row", count, row))?
+                .copy_from_slice(values);
+        }
+        Ok(())
+    }
+
     fn rms_norm(
         &mut self,
         x: &ReferenceBuffer,
         weight: &Vec<f32>,
         eps: f32,
+        write: Write,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
         expect("norm weight", x.cols, weight.len())?;
         expect("norm output", x.cols, out.cols)?;
-        out.resize(x.row_count());
+        match write {
+            Write::Set => out.resize(x.row_count()),
+            Write::Add => expect("sum", out.values.len(), x.values.len())?,
+        }
         for (row, out) in x.rows().zip(out.rows_mut()) {
-            math::rms_norm(row, weight, eps, out);
+            match write {
+                Write::Set => math::rms_norm(row, weight, eps, out),
+                Write::Add => math::rms_norm_add(row, weight, eps, out),
+            }
         }
         Ok(())
     }
@@ -279,31 +301,26 @@ impl Encoder<Reference> for ReferenceEncoder {
         weights: &[Linear<Reference>],
         levels: &[Level],
         x: &ReferenceBuffer,
+        write: Write,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
         expect("outputs", out.cols, weights.iter().map(|w| w.matrix.rows()).sum())?;
-        out.resize(x.row_count());
+        match write {
+            Write::Set => out.resize(x.row_count()),
+            Write::Add => expect("rows of a sum", x.row_count(), out.row_count())?,
+        }
         let mut start = 0;
         for weights in weights {
             let part = linear(weights, levels, x)?;
             for (row, part) in out.rows_mut().zip(part.rows()) {
-                row[start..start + part.len()].copy_from_slice(part);
+                let row = &mut row[start..start + part.len()];
+                match write {
+                    Write::Set => row.copy_from_slice(part),
+                    Write::Add => math::add(row, part),
+                }
             }
             start += part.cols;
         }
-        Ok(())
-    }
-
-    fn matmul_add(
-        &mut self,
-        weights: &Linear<Reference>,
-        levels: &[Level],
-        x: &ReferenceBuffer,
-        out: &mut ReferenceBuffer,
-    ) -> Result<(), EngineError> {
-        let product = linear(weights, levels, x)?;
-        expect("sum", out.values.len(), product.values.len())?;
-        math::add(&mut out.values, &product.values);
         Ok(())
     }
 
@@ -332,25 +349,18 @@ impl Encoder<Reference> for ReferenceEncoder {
         Ok(())
     }
 
-    fn rope_store(
+    fn rope(
         &mut self,
         heads: &AttentionHeads<Reference>,
         rows: &StepRows,
-        rope: &ReferenceBuffer,
+        angles: &ReferenceBuffer,
         qkv: &mut ReferenceBuffer,
-        kv: &mut ReferencePool,
+        kv: Option<&mut ReferencePool>,
     ) -> Result<(), EngineError> {
-        attention::rope_store((heads, rows), rope, qkv, kv)
-    }
-
-    fn rope_queries(
-        &mut self,
-        heads: &AttentionHeads<Reference>,
-        rows: &StepRows,
-        rope: &ReferenceBuffer,
-        queries: &mut ReferenceBuffer,
-    ) -> Result<(), EngineError> {
-        attention::rope_queries((heads, rows), rope, queries)
+        match kv {
+            Some(kv) => attention::rope_store((heads, rows), angles, qkv, kv),
+            None => attention::rope_queries((heads, rows), angles, qkv),
+        }
     }
 
     fn attend(
@@ -438,18 +448,6 @@ impl Encoder<Reference> for ReferenceEncoder {
         Ok(())
     }
 
-    fn bind_matrix(
-        &mut self,
-        weights: &MatrixWeights,
-        activations: ActivationMode,
-    ) -> Result<ReferenceMatrix, EngineError> {
-        Ok(ReferenceMatrix::new(weights.clone(), activations))
-    }
-
-    fn bind_floats(&mut self, values: &[f32]) -> Result<Vec<f32>, EngineError> {
-        Ok(values.to_vec())
-    }
-
     fn flush(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
@@ -469,31 +467,23 @@ impl Encoder<Reference> for ReferenceEncoder {
         Ok(())
     }
 
-    fn rms_norm_add(
-        &mut self,
-        x: &ReferenceBuffer,
-        weight: &Vec<f32>,
-        eps: f32,
-        out: &mut ReferenceBuffer,
-    ) -> Result<(), EngineError> {
-        expect("norm weight", x.cols, weight.len())?;
-        expect("sum", out.values.len(), x.values.len())?;
-        for (row, out) in x.rows().zip(out.rows_mut()) {
-            math::rms_norm_add(row, weight, eps, out);
-        }
-        Ok(())
-    }
-
     fn ffn(
         &mut self,
         weights: &FeedForward<Reference>,
         levels: &[Level],
         x: &ReferenceBuffer,
+        write: Write,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
         let product = feed_forward(weights, levels, x)?;
         expect("outputs of a feed-forward part", out.cols, product.cols)?;
-        *out = product;
+        match write {
+            Write::Set => *out = product,
+            Write::Add => {
+                expect("sum", out.values.len(), product.values.len())?;
+                math::add(&mut out.values, &product.values);
+            }
+        }
         Ok(())
     }
 
@@ -509,19 +499,6 @@ impl Encoder<Reference> for ReferenceEncoder {
         for ((out, x), gate) in out.rows_mut().zip(x.rows()).zip(&gate.values) {
             math::add_scaled(out, math::sigmoid(*gate), x);
         }
-        Ok(())
-    }
-
-    fn ffn_add(
-        &mut self,
-        weights: &FeedForward<Reference>,
-        levels: &[Level],
-        x: &ReferenceBuffer,
-        out: &mut ReferenceBuffer,
-    ) -> Result<(), EngineError> {
-        let product = feed_forward(weights, levels, x)?;
-        expect("sum", out.values.len(), product.values.len())?;
-        math::add(&mut out.values, &product.values);
         Ok(())
     }
 
@@ -569,5 +546,34 @@ impl Encoder<Reference> for ReferenceEncoder {
     ) -> Result<(), EngineError> {
         out.clone_from(&buffer.values);
         Ok(())
+    }
+
+    async fn finish(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    async fn argmax_into(
+        &mut self,
+        x: &ReferenceBuffer,
+        among: usize,
+        out: &mut Vec<Option<u32>>,
+    ) -> Result<(), EngineError> {
+        out.clear();
+        out.extend(x.rows().map(|row| argmax(row, among)));
+        Ok(())
+    }
+}
+
+impl BindWeights<Reference> for ReferenceEncoder {
+    fn bind_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<ReferenceMatrix, EngineError> {
+        Ok(ReferenceMatrix::new(weights.clone(), activations))
+    }
+
+    fn bind_floats(&mut self, values: &[f32]) -> Result<Vec<f32>, EngineError> {
+        Ok(values.to_vec())
     }
 }

@@ -9,7 +9,7 @@ use nestling_formats::{Level, Plane};
 use nestling_import::{RopePairs, RouterConfig};
 
 use super::*;
-use nestling_core::backend::HeadNorm;
+use nestling_core::backend::{EncoderExt, HeadNorm};
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_core::driver::block_on;
 use nestling_core::kv_cache::{KvDtype, KvValues};
@@ -157,7 +157,7 @@ fn attention_over_several_pages_is_a_softmax() {
     let mut pool = ReferencePool::new(shape);
     let (mut stored, mut out) = (qkv.clone(), ReferenceBuffer::new(0, h * d));
     let mut encoder = Reference.encoder();
-    encoder.rope_store(&heads(h, g, d), &rows, &angles, &mut stored, &mut pool).unwrap();
+    encoder.rope(&heads(h, g, d), &rows, &angles, &mut stored, Some(&mut pool)).unwrap();
     assert_eq!(stored, qkv, "an angle of zero rotates nothing");
     encoder.attend(&heads(h, g, d), &rows, &qkv, &pool, &mut out).unwrap();
     for position in [0, 1, 62, 63, 64, 127, 128, 149] {
@@ -226,11 +226,15 @@ fn sizes_that_differ_are_errors() {
     let mut encoder = Reference.encoder();
     let x = buffer(2, 8, 6);
     let mut out = ReferenceBuffer::new(0, 8);
-    assert!(encoder.rms_norm(&x, &vec![1.0; 7], 1e-6, &mut out).is_err());
+    assert!(encoder.rms_norm(&x, &vec![1.0; 7], 1e-6, Write::Set, &mut out).is_err());
     assert!(encoder.gather_rows(&x, &[2], &mut out).is_err());
     assert!(encoder.write(&[0.0; 9], &mut out).is_err());
     let matrix = MatrixWeights::Float(FloatMatrix::from_f32(3, 7, &[0.0; 21]).unwrap());
     let matrix = ReferenceMatrix::new(matrix, ActivationMode::Float);
     let weights = Linear::<Reference> { matrix, bias: None };
-    assert!(encoder.matmul_add(&weights, &[Level::L8; 2], &x, &mut out).is_err());
+    assert!(
+        encoder
+            .matmul(std::slice::from_ref(&weights), &[Level::L8; 2], &x, Write::Add, &mut out)
+            .is_err()
+    );
 }

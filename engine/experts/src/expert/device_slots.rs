@@ -6,7 +6,7 @@ use nestling_formats::ExpertId;
 
 use super::host_tier::HostTier;
 use super::host_unit::HostUnit;
-use nestling_core::backend::{Backend, FeedForward};
+use nestling_core::backend::{Backend, CopyFence, FeedForward, SlotMemory};
 use nestling_core::error::EngineError;
 
 /// The slots of a device, and who is in none.
@@ -28,7 +28,7 @@ pub(super) struct DeviceSlots<B: Backend> {
 
 impl<B: Backend> DeviceSlots<B> {
     pub fn new(slots: B::ExpertSlots) -> Self {
-        let free = (0..B::slot_count(&slots).0).rev().collect();
+        let free = (0..slots.count()).rev().collect();
         let tier = HostTier::new();
         let (changed, arrived, promoted) = (Vec::new(), Vec::new(), VecDeque::new());
         Self { slots, free, changed, arrived, tier, host: None, promoted }
@@ -56,8 +56,7 @@ impl<B: Backend> DeviceSlots<B> {
 
     /// Bytes of the slots that something is in.
     pub fn taken_bytes(&self) -> u64 {
-        let (count, bytes) = B::slot_count(&self.slots);
-        count.saturating_sub(self.free.len()) as u64 * bytes
+        self.slots.count().saturating_sub(self.free.len()) as u64 * self.slots.slot_bytes()
     }
 
     /// What there is of an expert is not what its table says.
@@ -72,6 +71,6 @@ pub(super) struct Promoted<B: Backend> {
     pub planes: usize,
     pub place: usize,
     pub weights: FeedForward<B>,
-    /// The device's number of the copies.
-    pub number: u64,
+    /// The end of the copies.
+    pub fence: CopyFence,
 }

@@ -9,7 +9,7 @@ use nestling_formats::{ExpertId, Plane};
 use super::extents::ExtentTable;
 use super::source::ExpertSource;
 use crate::residency::PlaneId;
-use nestling_core::backend::{Backend, Encoder, FeedForward, HostPlane};
+use nestling_core::backend::{Backend, FeedForward, HostPlane, SlotMemory};
 use nestling_core::error::EngineError;
 use nestling_cpu::Cpu;
 
@@ -160,6 +160,7 @@ impl<B: Backend> HostTier<B> {
         &mut self,
         (source, extents): (&dyn ExpertSource, &ExtentTable),
         is_absent: &dyn Fn(PlaneId) -> bool,
+        slots: &mut B::ExpertSlots,
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(), EngineError> {
         for (id, weights) in std::mem::take(&mut self.leaving) {
@@ -168,7 +169,7 @@ impl<B: Backend> HostTier<B> {
             }
             let parts = source.plane_parts(expert_of(id), id.plane);
             let fetched = loop {
-                let fetched = encoder.fetch_plane(&weights, &parts, extents.bytes(id))?;
+                let fetched = slots.fetch_plane(encoder, &weights, &parts, extents.bytes(id))?;
                 // Nothing that went before it is missed more.
                 if fetched.is_some() || self.drop_oldest().is_none() {
                     break fetched;

@@ -9,7 +9,7 @@ use super::slot::Slot;
 use super::streamed::StreamedExperts;
 use crate::reads::ArrivedPlane;
 use crate::residency::{PlaneId, PlaneState};
-use nestling_core::backend::{Backend, Encoder, HeldExpert};
+use nestling_core::backend::{Backend, CopyFence, DeviceRouting, HeldExpert, SlotMemory};
 use nestling_core::error::EngineError;
 
 impl<B: Backend> StreamedExperts<B> {
@@ -33,10 +33,10 @@ impl<B: Backend> StreamedExperts<B> {
         let layers = self.extents.experts_of_layers().zip(&self.maker.biases).enumerate();
         let tables = layers.map(|(layer, (experts, biases))| match experts {
             0 => Ok(None),
-            _ => backend.streamed_table(&slots, (layer, experts), biases.as_ref()),
+            _ => slots.expert_table(backend, layer, experts, biases.as_ref()),
         });
         let tables = tables.collect::<Result<_, _>>()?;
-        self.residency.set_places(B::slot_count(&slots).0, &mut self.evicted);
+        self.residency.set_places(slots.count(), &mut self.evicted);
         let mut device = DeviceSlots::new(slots);
         device.share_with_host(backend, (self.host, &self.maker))?;
         self.device = Some(device);
@@ -53,7 +53,7 @@ impl<B: Backend> StreamedExperts<B> {
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(), EngineError> {
         let Some(device) = &self.device else { return Ok(()) };
-        let kept = B::kept_slots(&device.slots, bytes);
+        let kept = device.slots.kept(bytes);
         let lost = |layer: u32, slots: &[Slot<B>]| -> Vec<ExpertId> {
             let lost = (0..).zip(slots).filter(|(_, slot)| slot.place() >= Some(kept));
             lost.map(|(expert, _)| ExpertId { layer, expert }).collect()
@@ -73,8 +73,8 @@ impl<B: Backend> StreamedExperts<B> {
         self.drop_evicted();
         self.move_out(encoder)?;
         let Some(device) = &mut self.device else { return Ok(()) };
-        let resized = encoder.resize_slots(&mut device.slots, bytes);
-        let (count, _) = B::slot_count(&device.slots);
+        let resized = device.slots.resize(encoder, bytes);
+        let count = device.slots.count();
         let taken = self.slots.iter().flatten().filter_map(Slot::place);
         let taken: HashSet<usize> = taken.collect();
         device.free = (0..count).rev().filter(|slot| !taken.contains(slot)).collect();
@@ -92,7 +92,8 @@ impl<B: Backend> StreamedExperts<B> {
         let Self { device, maker, extents, residency, .. } = self;
         let Some(device) = device else { return Ok(()) };
         let is_absent = |id| residency.state(id) == PlaneState::Absent;
-        device.tier.move_out((&*maker.source, extents), &is_absent, encoder)
+        let DeviceSlots { tier, slots, .. } = device;
+        tier.move_out((&*maker.source, extents), &is_absent, slots, encoder)
     }
 
     /// Takes in a plane that lies in memory of the host; false if it does not.
@@ -111,7 +112,7 @@ impl<B: Backend> StreamedExperts<B> {
     /// Puts planes that arrived ahead of their use into their slots.
     fn put_arrived(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
         self.move_out(encoder)?;
-        self.end_promotions(0, encoder)?;
+        self.end_promotions(CopyFence::default(), encoder)?;
         while let Some(done) = self.reads.try_next() {
             // Nobody waits for it: whoever wants it asks again.
             let _ = self.arrive(done);
@@ -149,7 +150,7 @@ impl<B: Backend> StreamedExperts<B> {
                 Some(HeldExpert { weights, level })
             });
             if let Some(Some(table)) = tables.get_mut(id.layer as usize) {
-                encoder.set_expert(table, id.expert, held)?;
+                table.set_expert(encoder, id.expert, held)?;
             }
             device.changed.pop();
         }

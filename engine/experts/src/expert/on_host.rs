@@ -15,7 +15,7 @@ use super::slot::{Maker, Upload};
 use super::source::Scan;
 use super::streamed::StreamedExperts;
 use crate::reads::ArrivedPlane;
-use nestling_core::backend::{Backend, Encoder, ExpertUse, FeedForward};
+use nestling_core::backend::{Backend, Encoder, ExpertUse, FeedForward, SlotMemory};
 use nestling_core::error::EngineError;
 use nestling_core::weights::ActivationMode;
 use nestling_cpu::Cpu;
@@ -34,7 +34,7 @@ impl<B: Backend> DeviceSlots<B> {
         if options.experts == HostExperts::Never || maker.activations != ActivationMode::Int8 {
             return Ok(());
         }
-        let Some(link) = backend.host_link(&mut self.slots)? else { return Ok(()) };
+        let Some(link) = self.slots.host_link(backend)? else { return Ok(()) };
         let hidden_size = maker.config.hidden_size;
         self.host = Some(HostUnit::new(options, link, hidden_size)?);
         Ok(())

@@ -11,7 +11,7 @@ use super::source::Scan;
 use super::streamed::StreamedExperts;
 use crate::reads::ArrivedPlane;
 use crate::residency::{Admission, PlaneId};
-use nestling_core::backend::{Backend, Encoder, FeedForward};
+use nestling_core::backend::{Backend, CopyFence, FeedForward, SlotMemory};
 use nestling_core::error::EngineError;
 
 /// An expert's first planes.
@@ -21,10 +21,10 @@ fn planes_of(id: ExpertId, planes: usize) -> impl Iterator<Item = PlaneId> {
 }
 
 impl<B: Backend> DeviceSlots<B> {
-    /// The number of the copies that bring an expert, if it is on its way; else 0.
-    fn promotion_of(&self, id: ExpertId) -> u64 {
+    /// The end of the copies that bring an expert, if it is on its way.
+    fn promotion_of(&self, id: ExpertId) -> Option<CopyFence> {
         let found = self.promoted.iter().find(|promoted| promoted.id == id);
-        found.map_or(0, |promoted| promoted.number)
+        found.map(|promoted| promoted.fence)
     }
 
     /// Starts copies of an expert's planes to a slot.
@@ -73,21 +73,22 @@ impl<B: Backend> StreamedExperts<B> {
             // Slots that others may have next are left before.
             self.move_out(encoder)?;
         }
-        encoder.begin_behind()?;
+        let Some(device) = &mut self.device else { return Ok(()) };
+        device.slots.begin_async_copies(encoder)?;
         let moved = self.move_out(encoder);
         let Some(device) = &mut self.device else { return Ok(()) };
         let started =
             moved.and_then(|()| device.start_promotion((id, planes), &self.maker, encoder));
-        let number = encoder.end_behind()?;
+        let fence = device.slots.end_async_copies(encoder)?;
         match started {
             Ok((place, weights)) => {
                 device.tier.set_moving(id);
-                device.promoted.push_back(Promoted { id, planes, place, weights, number });
+                device.promoted.push_back(Promoted { id, planes, place, weights, fence });
             }
             Err(error) => {
                 tracing::debug!(%error, "an expert stays in memory of the host");
-                // Whatever was copied, the next one in that place comes behind it.
-                encoder.ended_behind(number)?;
+                // Whatever was copied, the next one in that slot comes after it.
+                device.slots.completed_copies(encoder, fence)?;
                 planes_of(id, planes).for_each(|id| self.residency.failed(id));
             }
         }
@@ -107,11 +108,8 @@ impl<B: Backend> StreamedExperts<B> {
         let Some(device) = &self.device else { return Ok(()) };
         let of_device = self.wanted.iter().filter(|one| !one.is_on_host());
         let id = |expert| ExpertId { layer, expert };
-        let awaited = of_device.map(|one| device.promotion_of(id(one.expert))).max();
-        match awaited {
-            None | Some(0) => Ok(()),
-            Some(number) => self.end_promotions(number, encoder),
-        }
+        let awaited = of_device.filter_map(|one| device.promotion_of(id(one.expert))).max();
+        awaited.map_or(Ok(()), |fence| self.end_promotions(fence, encoder))
     }
 
     /// Whether experts are on their way.
@@ -119,21 +117,21 @@ impl<B: Backend> StreamedExperts<B> {
         self.device.as_ref().is_some_and(|device| !device.promoted.is_empty())
     }
 
-    /// Takes in experts whose copies are done, and those up to a number, which what is recorded from now on
+    /// Takes in experts whose copies are done, and those up to a fence, which what is recorded from now on
     /// waits for.
     ///
     /// # Errors
     /// A failed device.
     pub(super) fn end_promotions(
         &mut self,
-        awaited: u64,
+        awaited: CopyFence,
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(), EngineError> {
         let Some(device) = self.device.as_mut().filter(|device| !device.promoted.is_empty()) else {
             return Ok(());
         };
-        let ended = encoder.ended_behind(awaited)?;
-        while let Some(promoted) = device.promoted.pop_front_if(|first| first.number <= ended) {
+        let completed = device.slots.completed_copies(encoder, awaited)?;
+        while let Some(promoted) = device.promoted.pop_front_if(|first| first.fence <= completed) {
             let Promoted { id, planes, place, weights, .. } = promoted;
             device.tier.set_moved(id);
             for id in planes_of(id, planes) {

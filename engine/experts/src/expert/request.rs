@@ -11,7 +11,7 @@ use super::tag::{plane_of, tag_of};
 use super::wanted::{LatePlanes, Progress, Wanted};
 use crate::reads::{ReadClass, ReadDone};
 use crate::residency::{Admission, PlaneId, PlaneState};
-use nestling_core::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert};
+use nestling_core::backend::{Backend, CopyFence, Encoder, ExpertUse, FeedForward, PinnedExpert};
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
 
@@ -35,7 +35,7 @@ impl<B: Backend> StreamedExperts<B> {
         self.residency.set_worth(late.worth());
         self.jobs.later.clear();
         self.change_memory(encoder)?;
-        self.end_promotions(0, encoder)?;
+        self.end_promotions(CopyFence::default(), encoder)?;
         while let Some(done) = self.reads.try_next() {
             // Nobody waits for it any more: whoever wants it later asks again.
             let _ = self.arrive(done);
@@ -174,7 +174,7 @@ impl<B: Backend> StreamedExperts<B> {
             {
                 if self.has_promotions() {
                     // What is on its way takes the room, and may leave once it is there.
-                    self.end_promotions(u64::MAX, encoder)?;
+                    self.end_promotions(CopyFence::ALL, encoder)?;
                     continue;
                 }
                 return Err(self.no_room(layer));

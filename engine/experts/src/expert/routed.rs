@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nestling_formats::{ExpertId, Level};
 
 use crate::dual::{DualPolicy, LevelMode, LevelRouter, least_weights};
-use nestling_core::backend::{Backend, Encoder, ExpertUse, FeedForward, LevelWeights};
+use nestling_core::backend::{Backend, DeviceRouting, ExpertUse, FeedForward, LevelWeights};
 use nestling_core::batch::{LevelPolicy, StepRows};
 use nestling_core::error::EngineError;
 use nestling_core::runner::StepStats;
@@ -158,26 +158,26 @@ impl<B: Backend> Routed<B> {
         let of_all =
             |policy| (0..experts as u32).map(|expert| of_expert(&policy, expert)).collect();
         let least: Option<Vec<LevelWeights>> = policy.map(of_all);
-        let is_set = encoder.set_level_weights(table, least.as_deref())?;
-        *known = is_set.then_some(policy);
-        Ok(is_set)
+        table.set_level_weights(encoder, least.as_deref())?;
+        *known = Some(policy);
+        Ok(true)
     }
 
     /// Has the device compute a layer's experts.
     ///
     /// # Errors
-    /// As [`Encoder::routed_experts`].
+    /// As [`DeviceRouting::routed_experts`].
     pub fn ask(
         &mut self,
         (layer, per_token): (usize, usize),
         rows: &StepRows,
-        inputs: (&B::Routing, &B::Buffer),
+        (routing, x): (&B::Routing, &B::Buffer),
         out: &mut B::Buffer,
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(), EngineError> {
         let Some(Some(table)) = self.tables.get(layer) else { return Ok(()) };
         // The level of a fixed policy is that of everything.
-        encoder.routed_experts(table, &rows.dense_levels, inputs, out)?;
+        table.routed_experts(encoder, &rows.dense_levels, routing, x, out)?;
         let (levels, uses) = self.asked.last().map_or((0, 0), |one| (one.levels.end, one.uses.end));
         self.levels.truncate(levels);
         self.levels.extend_from_slice(&rows.dense_levels);
@@ -203,8 +203,7 @@ impl<B: Backend> Routed<B> {
         if !self.is_unsettled() {
             return None;
         }
-        let missed = encoder.take_missed();
-        encoder.take_routed(&mut self.ids);
+        let missed = B::ExpertTable::take_readback(encoder, &mut self.ids);
         let asked = std::mem::take(&mut self.asked);
         let end = missed.unwrap_or(asked.len()).min(asked.len());
         for one in asked.get(self.counted..end).unwrap_or_default() {

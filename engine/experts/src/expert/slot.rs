@@ -10,7 +10,9 @@ use super::device_slots::DeviceSlots;
 use super::source::{ExpertSource, Matrices, Scan};
 use crate::reads::ArrivedPlane;
 use nestling_core::backend::ExpertBiases;
-use nestling_core::backend::{Backend, Encoder, FeedForward, Linear, SlotPlace};
+use nestling_core::backend::{
+    Backend, BindWeights, FeedForward, Linear, PlanePart, SlotMemory, SlotPlace,
+};
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 
@@ -129,14 +131,15 @@ impl<B: Backend> Slot<B> {
         let (weights, held) = self.bound.as_mut().ok_or_else(missing)?;
         while let Some(Some(arrived)) = self.planes.get(*held) {
             let expert = Arc::get_mut(weights).ok_or_else(missing)?;
-            for (kind, plane, range) in maker.source.plane_parts(id, Plane::ALL[*held]) {
+            let parts = maker.source.plane_parts(id, Plane::ALL[*held]);
+            for PlanePart { matrix, plane, range } in parts {
                 let bytes = (**arrived).as_ref().get(range).unwrap_or_default();
-                let linear = match kind {
+                let linear = match matrix {
                     MatrixKind::Gate => &mut expert.gate,
                     MatrixKind::Up => &mut expert.up,
                     _ => &mut expert.down,
                 };
-                encoder.add_plane(&mut linear.matrix, plane, bytes)?;
+                device.slots.add_plane(encoder, &mut linear.matrix, plane, bytes)?;
             }
             self.planes[*held] = None;
             *held += 1;
@@ -199,7 +202,7 @@ impl<B: Backend> Upload<'_, '_, B> {
         let matrix = match &mut self.slot {
             Some((device, slot)) => {
                 let place = SlotPlace { slot: *slot, layer: self.id.layer as usize, matrix };
-                self.encoder.place_matrix(&mut device.slots, place, &weights, activations)?
+                device.slots.place_matrix(self.encoder, place, &weights, activations)?
             }
             None => {
                 // Rows that ask for more than is there are computed only where planes may be left

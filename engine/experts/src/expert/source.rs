@@ -1,6 +1,5 @@
 //! Where the weights of a model come from.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -12,7 +11,7 @@ use nestling_import::ModelConfig;
 use super::embedding_rows::EmbeddingRows;
 use crate::dual::ExpertSensitivities;
 use crate::reads::{ArrivedPlane, ReadOptions};
-use nestling_core::backend::ExpertShape;
+use nestling_core::backend::{ExpertShape, PlanePart};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
@@ -135,11 +134,7 @@ pub trait ExpertSource: Send + Sync {
     }
 
     /// What a plane of an expert is made of: planes of matrices, each with its bytes there.
-    fn plane_parts(
-        &self,
-        expert: ExpertId,
-        plane: Plane,
-    ) -> Vec<(MatrixKind, Plane, Range<usize>)> {
+    fn plane_parts(&self, expert: ExpertId, plane: Plane) -> Vec<PlanePart> {
         let _ = (expert, plane);
         Vec::new()
     }

@@ -16,7 +16,7 @@ use super::source::{ExpertSource, Matrices, Scan};
 use super::store::{StoreSource, tiled};
 use crate::dual::ExpertSensitivities;
 use crate::reads::{ArrivedPlane, ReadOptions};
-use nestling_core::backend::ExpertShape;
+use nestling_core::backend::{ExpertShape, PlanePart};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ActivationMode, ByteRegion, MatrixWeights};
@@ -105,14 +105,10 @@ impl ExpertSource for StoreSource {
         self.bind_group(group, planes, scan)
     }
 
-    fn plane_parts(
-        &self,
-        expert: ExpertId,
-        plane: Plane,
-    ) -> Vec<(MatrixKind, Plane, Range<usize>)> {
+    fn plane_parts(&self, expert: ExpertId, plane: Plane) -> Vec<PlanePart> {
         let Some(group) = self.store.group(&GroupId::Expert(expert)) else { return Vec::new() };
         self.parts_used(group, plane)
-            .map(|(matrix, plane, range)| (matrix.kind, plane, range))
+            .map(|(matrix, plane, range)| PlanePart { matrix: matrix.kind, plane, range })
             .collect()
     }
 

@@ -23,7 +23,7 @@ use super::wanted::{LatePlanes, Wanted};
 use crate::reads::{ReadDone, ReadOptions, Reads};
 use crate::record::Recorder;
 use crate::residency::{ExpertTable, PlaneId, PlaneState, Residency, ResidencyOptions};
-use nestling_core::backend::Backend;
+use nestling_core::backend::{Backend, CopyFence};
 use nestling_core::error::EngineError;
 use nestling_core::expert_memory::ExpertMemory;
 use nestling_core::stream_stats::StreamStats;
@@ -164,7 +164,7 @@ impl<B: Backend> StreamedExperts<B> {
         let (wanted, shed) = (self.memory.take_wanted(), self.memory.take_shed());
         if wanted.is_some() || shed > 0 {
             // What is on its way could not leave.
-            self.end_promotions(u64::MAX, encoder)?;
+            self.end_promotions(CopyFence::ALL, encoder)?;
         }
         if let Some(wanted) = wanted {
             let spare = spare_bytes(wanted, self.residency.table(), self.spare_max);

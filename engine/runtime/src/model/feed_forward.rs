@@ -9,7 +9,7 @@ use nestling_formats::Level;
 
 use super::activations::Activations;
 use super::weights::LayerWeights;
-use nestling_core::backend::{Backend, Encoder, Router};
+use nestling_core::backend::{Backend, Encoder, Router, Write};
 use nestling_core::error::EngineError;
 
 /// The inputs of a dense part, and what it gives: a part of its own, or an expert that every token
@@ -20,7 +20,7 @@ pub(super) fn begin<B: Backend>(
     (levels, eps): (&[Level], f32),
     act: &mut Activations<B>,
 ) -> Result<(), EngineError> {
-    enc.rms_norm(&act.x, &lw.feed_forward_norm, eps, &mut act.normed)?;
+    enc.rms_norm(&act.x, &lw.feed_forward_norm, eps, Write::Set, &mut act.normed)?;
     let (norm, out) = match &lw.norms_after {
         None => (None, &mut act.x),
         Some(norms) => {
@@ -30,14 +30,15 @@ pub(super) fn begin<B: Backend>(
     };
     let Some(shared) = &lw.shared else { return Ok(()) };
     match (&shared.gate, norm) {
-        (None, None) => enc.ffn_add(&shared.ffn, levels, &act.normed, out),
+        (None, None) => enc.ffn(&shared.ffn, levels, &act.normed, Write::Add, out),
         (None, Some(norm)) => {
-            enc.ffn(&shared.ffn, levels, &act.normed, &mut act.shared)?;
-            enc.rms_norm_add(&act.shared, norm, eps, out)
+            enc.ffn(&shared.ffn, levels, &act.normed, Write::Set, &mut act.shared)?;
+            enc.rms_norm(&act.shared, norm, eps, Write::Add, out)
         }
         (Some(gate), None) => {
-            enc.matmul(std::slice::from_ref(gate), levels, &act.normed, &mut act.gate)?; // [T, 1]
-            enc.ffn(&shared.ffn, levels, &act.normed, &mut act.shared)?;
+            let gate = std::slice::from_ref(gate);
+            enc.matmul(gate, levels, &act.normed, Write::Set, &mut act.gate)?; // [T, 1]
+            enc.ffn(&shared.ffn, levels, &act.normed, Write::Set, &mut act.shared)?;
             enc.add_gated(&act.gate, &act.shared, out)
         }
         (Some(_), Some(_)) => {
@@ -57,13 +58,13 @@ pub fn route<B: Backend>(
     match &lw.router_norm {
         None => enc.route(router, &act.normed, &mut act.routing)?, // [T, K]
         Some(norm) => {
-            enc.rms_norm(&act.x, norm, eps, &mut act.ahead)?;
+            enc.rms_norm(&act.x, norm, eps, Write::Set, &mut act.ahead)?;
             enc.route(router, &act.ahead, &mut act.routing)?;
         }
     }
     match lw.norm_before_experts() {
         None => Ok(()),
-        Some(norm) => enc.rms_norm(&act.x, norm, eps, &mut act.normed),
+        Some(norm) => enc.rms_norm(&act.x, norm, eps, Write::Set, &mut act.normed),
     }
 }
 
@@ -83,7 +84,7 @@ pub(super) fn add_experts<B: Backend>(
     };
     enc.clear(rows, &mut act.shared)?;
     enc.experts_sum(&act.routing, &act.expert_rows, &mut act.shared)?;
-    enc.rms_norm_add(&act.shared, norm, eps, out)
+    enc.rms_norm(&act.shared, norm, eps, Write::Add, out)
 }
 
 /// Adds what the parts gave together, where that has a norm.
@@ -94,6 +95,6 @@ pub(super) fn end<B: Backend>(
     act: &mut Activations<B>,
 ) -> Result<(), EngineError> {
     let Some(norms) = &lw.norms_after else { return Ok(()) };
-    enc.rms_norm_add(&act.branch, &norms.feed_forward, eps, &mut act.x)?;
+    enc.rms_norm(&act.branch, &norms.feed_forward, eps, Write::Add, &mut act.x)?;
     enc.scale(norms.layer_scalar, &mut act.x)
 }

@@ -5,7 +5,7 @@ use super::feed_forward;
 use super::memory::LayerMemory;
 use super::mixer::{Ending, Mixing, Nobody, mix};
 use super::weights::Weights;
-use nestling_core::backend::{Backend, Encoder};
+use nestling_core::backend::{Backend, Encoder, Write};
 use nestling_core::batch::{StepRows, Wanted};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
@@ -144,7 +144,7 @@ impl<B: Backend> Pass<'_, '_, B> {
         let Self { w, eps, enc, step, .. } = self;
         let (lw, eps) = (&w.layers[layer], *eps);
         let Step { rows, act, memory, replayed, .. } = step;
-        enc.rms_norm(&act.x, &lw.attention_norm, eps, &mut act.normed)?;
+        enc.rms_norm(&act.x, &lw.attention_norm, eps, Write::Set, &mut act.normed)?;
         let multiplier = w.multipliers.residual;
         let norm = lw.norms_after.as_ref().map(|norms| (&norms.attention, eps));
         let ending = Ending { multiplier, norm };
@@ -195,7 +195,7 @@ impl<B: Backend> Pass<'_, '_, B> {
                 break;
             }
             // A later layer's router, on a state that lacks this layer's experts.
-            enc.rms_norm(&act.x, norm, *eps, &mut act.ahead)?;
+            enc.rms_norm(&act.x, norm, *eps, Write::Set, &mut act.ahead)?;
             enc.route(router, &act.ahead, &mut act.predicted)?;
             let (layer, predicted) = (layer + distance, (&act.ahead, &act.predicted));
             pending.read_ahead((layer, rows), predicted, enc, predictions).await?;
@@ -233,18 +233,16 @@ impl<B: Backend> Pass<'_, '_, B> {
     async fn logits(&mut self) -> Result<Option<usize>, EngineError> {
         let Self { w, experts, eps, enc, step } = self;
         let Step { rows, act, stats, output, .. } = step;
-        enc.rms_norm(&act.x, &w.final_norm, *eps, &mut act.normed)?;
-        enc.matmul(&w.head, &rows.dense_levels, &act.normed, &mut act.logits)?;
+        enc.rms_norm(&act.x, &w.final_norm, *eps, Write::Set, &mut act.normed)?;
+        enc.matmul(&w.head, &rows.dense_levels, &act.normed, Write::Set, &mut act.logits)?;
         scale::<B>(enc, w.multipliers.logits, &mut act.logits)?;
         if let Some(cap) = w.softcap {
             enc.softcap(cap, &mut act.logits)?;
         }
-        let StepOutput { logits, best, vocab_size, .. } = &mut **output;
+        let StepOutput { logits, best, .. } = &mut **output;
         match step.wanted {
             Wanted::Logits => enc.read_into(&act.logits, logits).await?,
-            Wanted::Best(among) => {
-                enc.argmax_into(&act.logits, (*vocab_size, among), (logits, best)).await?;
-            }
+            Wanted::Best(among) => enc.argmax_into(&act.logits, among, best).await?,
         }
         Ok(experts.settle(enc, stats))
     }

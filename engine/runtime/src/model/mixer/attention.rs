@@ -4,7 +4,7 @@ use nestling_formats::MatrixKind;
 use nestling_import::AttentionConfig;
 
 use super::{Mixing, Watch, no_buffers};
-use nestling_core::backend::{AttentionHeads, Backend, Encoder, Linear};
+use nestling_core::backend::{AttentionHeads, Backend, Encoder, Linear, Write};
 use nestling_core::error::EngineError;
 
 /// Weights of one layer's attention.
@@ -76,8 +76,8 @@ pub(super) fn mix<B: Backend>(
         let buffers = act.attention.get_mut(w.buffers).ok_or_else(no_buffers)?;
         let rope = act.ropes.get(w.rope).ok_or_else(no_buffers)?;
         let keys_values = &mut buffers.keys_values;
-        enc.matmul(&w.qkv[1..], &rows.dense_levels, &act.normed, keys_values)?;
-        enc.rope_store(&w.heads, rows, rope, keys_values, kv)?;
+        enc.matmul(&w.qkv[1..], &rows.dense_levels, &act.normed, Write::Set, keys_values)?;
+        enc.rope(&w.heads, rows, rope, keys_values, Some(kv))?;
         if tail.is_empty() {
             return Ok(());
         }
@@ -88,13 +88,15 @@ pub(super) fn mix<B: Backend>(
     let rope = act.ropes.get(w.rope).ok_or_else(no_buffers)?;
     let queries = match tail {
         None => {
-            enc.matmul(&w.qkv, &rows.dense_levels, &act.normed, &mut buffers.qkv)?;
-            enc.rope_store(&w.heads, rows, rope, &mut buffers.qkv, kv)?;
+            let qkv = &mut buffers.qkv;
+            enc.matmul(&w.qkv, &rows.dense_levels, &act.normed, Write::Set, qkv)?;
+            enc.rope(&w.heads, rows, rope, qkv, Some(kv))?;
             &buffers.qkv
         }
         Some(_) => {
-            enc.matmul(&w.qkv[..1], &rows.dense_levels, &act.normed, &mut buffers.queries)?;
-            enc.rope_queries(&w.heads, rows, rope, &mut buffers.queries)?;
+            let queries = &mut buffers.queries;
+            enc.matmul(&w.qkv[..1], &rows.dense_levels, &act.normed, Write::Set, queries)?;
+            enc.rope(&w.heads, rows, rope, queries, None)?;
             &buffers.queries
         }
     };
@@ -102,7 +104,8 @@ pub(super) fn mix<B: Backend>(
     enc.attend(&w.heads, rows, queries, kv, attended)?;
     if let Some(gate) = &w.gate {
         let gates = &mut buffers.gate;
-        enc.matmul(std::slice::from_ref(gate), &rows.dense_levels, &act.normed, gates)?;
+        let gate = std::slice::from_ref(gate);
+        enc.matmul(gate, &rows.dense_levels, &act.normed, Write::Set, gates)?;
         enc.gate(gates, attended)?;
     }
     watch.inputs(enc, MatrixKind::Output, attended)?;

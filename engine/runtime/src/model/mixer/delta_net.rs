@@ -4,7 +4,7 @@ use nestling_formats::MatrixKind;
 use nestling_import::DeltaNetConfig;
 
 use super::{Mixing, Watch, no_buffers};
-use nestling_core::backend::{Backend, DeltaNet, Encoder, Linear};
+use nestling_core::backend::{Backend, DeltaNet, Encoder, Linear, Write};
 use nestling_core::error::EngineError;
 
 /// Weights of one layer's gated DeltaNet.
@@ -54,7 +54,8 @@ pub(super) fn mix<B: Backend>(
     let states = memory.states()?;
     watch.inputs(enc, MatrixKind::DeltaIn, &act.normed)?;
     let buffers = act.delta_nets.get_mut(w.buffers).ok_or_else(no_buffers)?;
-    enc.matmul(&w.inputs, &rows.dense_levels, &act.normed, &mut buffers.projected)?;
+    let projected = &mut buffers.projected;
+    enc.matmul(&w.inputs, &rows.dense_levels, &act.normed, Write::Set, projected)?;
     enc.delta_net(&w.net, rows, &buffers.projected, states, &mut buffers.gathered)?;
     if let Some(tail) = tail {
         // States see all rows; what is added serves the rows with logits alone.

@@ -7,7 +7,7 @@ use nestling_formats::MatrixKind;
 use nestling_import::LatentConfig;
 
 use super::{Mixing, Watch, no_buffers};
-use nestling_core::backend::{AttentionHeads, Backend, Encoder, HeadMatrices, Linear};
+use nestling_core::backend::{AttentionHeads, Backend, Encoder, HeadMatrices, Linear, Write};
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
 
@@ -106,8 +106,8 @@ pub(super) fn mix<B: Backend>(
     let buffers = act.latent.get_mut(w.buffers).ok_or_else(no_buffers)?;
     let rope = act.ropes.get(w.rope).ok_or_else(no_buffers)?;
     let latent = std::slice::from_ref(&w.latent);
-    enc.matmul(latent, &rows.dense_levels, &act.normed, &mut buffers.latents)?;
-    enc.rope_store(&w.heads, rows, rope, &mut buffers.latents, kv)?;
+    enc.matmul(latent, &rows.dense_levels, &act.normed, Write::Set, &mut buffers.latents)?;
+    enc.rope(&w.heads, rows, rope, &mut buffers.latents, Some(kv))?;
     if let Some(tail) = tail {
         // All else serves the rows with logits alone.
         if tail.is_empty() {
@@ -122,7 +122,7 @@ pub(super) fn mix<B: Backend>(
     let LatentBuffers { queries, absorbed, attended, values, .. } = buffers;
     watch.head_inputs(enc, MatrixKind::KeyUp, (queries, &w.key_up))?;
     enc.matmul_heads(&w.key_up, &rows.dense_levels, queries, absorbed)?;
-    enc.rope_queries(&w.heads, rows, rope, absorbed)?;
+    enc.rope(&w.heads, rows, rope, absorbed, None)?;
     enc.attend(&w.heads, rows, absorbed, kv, attended)?;
     watch.head_inputs(enc, MatrixKind::ValueUp, (attended, &w.value_up))?;
     enc.matmul_heads(&w.value_up, &rows.dense_levels, attended, values)?;
@@ -141,11 +141,11 @@ fn queries<B: Backend>(
 ) -> Result<(), EngineError> {
     let (levels, query) = (&rows.dense_levels, std::slice::from_ref(&w.query));
     let Some((down, norm)) = &w.query_down else {
-        return enc.matmul(query, levels, normed, &mut buffers.queries);
+        return enc.matmul(query, levels, normed, Write::Set, &mut buffers.queries);
     };
     let [latents, normed_latents] = &mut buffers.query_latents;
-    enc.matmul(std::slice::from_ref(down), levels, normed, latents)?;
-    enc.rms_norm(latents, norm, w.heads.eps, normed_latents)?;
+    enc.matmul(std::slice::from_ref(down), levels, normed, Write::Set, latents)?;
+    enc.rms_norm(latents, norm, w.heads.eps, Write::Set, normed_latents)?;
     watch.inputs(enc, MatrixKind::QueryUp, normed_latents)?;
-    enc.matmul(query, levels, normed_latents, &mut buffers.queries)
+    enc.matmul(query, levels, normed_latents, Write::Set, &mut buffers.queries)
 }

@@ -8,7 +8,7 @@ use nestling_formats::{Level, MatrixKind};
 
 use super::activations::Activations;
 use super::memory::LayerMemory;
-use nestling_core::backend::{Backend, Encoder, HeadMatrices, Linear};
+use nestling_core::backend::{Backend, Encoder, HeadMatrices, Linear, Write};
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
 
@@ -76,14 +76,15 @@ impl<B: Backend> Ending<'_, B> {
         inputs: &mut B::Buffer,
         (branch, x): (&mut B::Buffer, &mut B::Buffer),
     ) -> Result<(), EngineError> {
+        let output = std::slice::from_ref(output);
         if self.multiplier != 1.0 {
             enc.scale(self.multiplier, inputs)?;
         }
         let Some((norm, eps)) = self.norm else {
-            return enc.matmul_add(output, levels, inputs, x);
+            return enc.matmul(output, levels, inputs, Write::Add, x);
         };
-        enc.matmul(std::slice::from_ref(output), levels, inputs, branch)?;
-        enc.rms_norm_add(branch, norm, eps, x)
+        enc.matmul(output, levels, inputs, Write::Set, branch)?;
+        enc.rms_norm(branch, norm, eps, Write::Add, x)
     }
 }
 
