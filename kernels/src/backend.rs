@@ -9,7 +9,6 @@ use nestling_core::backend::{
     Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward, MatrixForm, MatrixShape,
     ModelNeeds,
 };
-use nestling_core::backend::{ExpertBiases, HostLink};
 use nestling_core::kv_cache::{KvShape, PageId};
 use nestling_core::recurrent::{StateId, StateShape};
 use nestling_core::weights::{ActivationMode, MatrixWeights};

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nestling_core::EngineError;
-use nestling_core::backend::ExpertBiases;
 use nestling_core::backend::{
     Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward, ModelNeeds,
 };
