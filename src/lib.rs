@@ -5,12 +5,12 @@
 
 mod device;
 pub mod engine;
-pub mod system;
 
 #[cfg(feature = "cuda")]
 pub use nestling_cuda as cuda;
 pub use nestling_formats as formats;
 pub use nestling_import as import;
+pub use nestling_runtime::system_memory as system;
 #[cfg(feature = "wgpu")]
 pub use nestling_wgpu as wgpu;
 

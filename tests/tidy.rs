@@ -165,6 +165,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("engine/runtime/src/model/", &["std::fs", "std::time", "Instant", "nestling_text"]),
     ("engine/plan/src/", &["wgpu", "cudarc", "std::thread", "Instant"]),
     ("engine/text/", &["nestling_", "wgpu", "cudarc", "std::thread"]),
+    ("apps/hub/src/", &["indicatif", "std::env", "terminal_size", "clap"]),
     ("shaders/src/", &["cudarc", "nestling_cuda", "tokenizers"]),
     ("kernels/src/", &["wgpu", "nestling_wgpu", "tokenizers"]),
 ];
@@ -206,7 +207,8 @@ fn dependencies_run_one_way() {
                 "wgpu", "cuda",
             ],
         ),
-        ("apps/cli/Cargo.toml", &["", "plan"]),
+        ("apps/hub/Cargo.toml", &["formats", "import", "convert"]),
+        ("apps/cli/Cargo.toml", &["", "hub", "plan"]),
     ];
     let mut found = Vec::new();
     for (manifest, names) in allowed {
@@ -228,7 +230,7 @@ fn dependencies_run_one_way() {
 
 #[test]
 fn features_and_environment_stay_at_the_edge() {
-    let libraries = ["formats/", "engine/", "shaders/src/", "kernels/src/"];
+    let libraries = ["formats/", "engine/", "shaders/src/", "kernels/src/", "apps/hub/src/"];
     expect_none(faults(&["rs"], |source, line| {
         let path = source.path.as_str();
         if is_comment(line) || is_test(path) || !libraries.iter().any(|p| path.starts_with(p)) {

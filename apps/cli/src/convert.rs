@@ -6,7 +6,6 @@ use crate::calibration;
 use crate::console::{Console, write_out};
 use crate::explain::{explain_import, explain_store};
 use crate::failure::{Failure, Result};
-use crate::hub::Obtained;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::room;
@@ -19,6 +18,7 @@ use nestling::engine::convert::{
 };
 use nestling::formats::MatrixKind;
 use nestling::import::Checkpoint;
+use nestling_hub::Obtained;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+pub use nestling_hub::plain;
+
 /// How the program ends. The numbers are part of the interface (`nestling --help` lists them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -76,17 +78,6 @@ impl Failure {
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self
-    }
-}
-
-/// The message of an I/O error without the `(os error N)` that only a programmer reads.
-pub fn plain(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut letters = text.chars();
-    match letters.next() {
-        Some(first) => first.to_lowercase().chain(letters).collect(),
-        None => error.kind().to_string(),
     }
 }
 

@@ -4,13 +4,13 @@ use crate::args::{CalibrationArgs, Command};
 use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::failure::Result;
-use crate::hub::Obtained;
-use crate::identity::Identity;
 use crate::interrupt::Interrupt;
 use crate::sniff::is_gguf;
 use crate::store_cache::convert_once;
 use crate::{calibration, places};
 use nestling::engine::convert::QUANTIZER_VERSION;
+use nestling_hub::Obtained;
+use nestling_hub::identity::Identity;
 use std::path::{Path, PathBuf};
 
 /// Digits of an identity that says too little to be believed.
@@ -56,15 +56,15 @@ fn store_of(
 ) -> Result<PathBuf> {
     let Identity { stem, hash } = Identity::of(path)?;
     let folder = places::nestling_cache()?.join("stores").join("gguf");
-    let stored = |calibration: &CalibrationArgs| {
+    let stored = |calibration: &CalibrationArgs| -> Result<PathBuf> {
         let calibrated = calibration::name(calibration)?;
         Ok(folder.join(format!("{stem}-{hash}-q{QUANTIZER_VERSION}-{calibrated}.nest")))
     };
-    let better: PathBuf = stored(calibration)?;
+    let better = stored(calibration)?;
     if better.is_file() {
         return Ok(better);
     }
-    let store: PathBuf = stored(&calibration::of_gguf(calibration))?;
+    let store = stored(&calibration::of_gguf(calibration))?;
     if !store.is_file() {
         let obtained = Obtained { checkpoint: path.into(), store: store.clone() };
         tell_of_old(&folder, &stem, console);

@@ -5,7 +5,7 @@ use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::explain::{explain, explain_store};
 use crate::failure::Result;
-use crate::hub::{self, Reference, Surroundings};
+use crate::hub;
 use crate::interrupt::Interrupt;
 use crate::memory::memory_budget;
 use crate::progress::Progress;
@@ -22,6 +22,7 @@ use nestling::engine::{
 use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::store::{OpenOptions, Store};
 use nestling::import::ModelConfig;
+use nestling_hub::Reference;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,9 +57,9 @@ pub fn locate(
         return Ok((places::bundled_store()?, true));
     };
     let reference = Reference::parse(repo, &model.hub.hf_revision)?;
-    let around = Surroundings::from_environment(&model.hub, &model.calibration)?;
+    let hub_options = hub::options(&model.hub, &model.calibration)?;
     let level = model.level.map(|level| level.0);
-    let obtained = hub::obtain(&reference, level, &around, console)?;
+    let obtained = nestling_hub::obtain(&reference, level, &hub_options, console)?;
     convert_once(&obtained, &model.calibration, console, interrupt)?;
     Ok((obtained.store, false))
 }

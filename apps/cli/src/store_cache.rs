@@ -3,12 +3,12 @@
 use crate::args::CalibrationArgs;
 use crate::console::Console;
 use crate::failure::Result;
-use crate::hub::Obtained;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::room::on_disk;
-use crate::turn::Turn;
 use crate::{convert, places};
+use nestling_hub::Obtained;
+use nestling_hub::room::on_disk;
+use nestling_hub::turn::Turn;
 use std::path::{Path, PathBuf};
 
 /// Converts into the cache what is not there, or waits for the process that does so.

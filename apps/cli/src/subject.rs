@@ -3,13 +3,14 @@
 use crate::args::{CalibrationArgs, PlanArgs};
 use crate::explain::{explain_import, explain_store};
 use crate::failure::{Failure, Result};
-use crate::hub::{self, Arrival, Reference, Surroundings, Survey};
+use crate::hub;
 use crate::speed::Place;
 use crate::verify::{open_store, store_path};
 use crate::{bytes::ByteSize, console::Console};
 use nestling::formats::Level;
 use nestling::formats::store::{Index, Store};
 use nestling::import::{Checkpoint, ModelConfig};
+use nestling_hub::{Arrival, Reference, Survey};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -40,9 +41,9 @@ impl Subject {
             return Self::of_path(&store_path(path)?);
         };
         let reference = Reference::parse(repo, &args.hub.hf_revision)?;
-        let around = Surroundings::from_environment(&args.hub, &CalibrationArgs::default())?;
+        let options = hub::options(&args.hub, &CalibrationArgs::default())?;
         let level = args.level.map(|level| level.0);
-        match hub::survey(&reference, level, &around, console)? {
+        match nestling_hub::survey(&reference, level, &options, console)? {
             Survey::Here(path) | Survey::Unconverted(path) => Self::of_path(&path),
             Survey::Store(store, arrival) => {
                 let folder = arrival.folder.clone();
@@ -64,7 +65,7 @@ impl Subject {
             return Self::of_store(Arc::new(open_store(path)?));
         }
         let checkpoint = Checkpoint::open(path).map_err(|error| explain_import(&error))?;
-        let index = hub::estimated(&checkpoint)?;
+        let index = nestling_hub::estimated(&checkpoint)?;
         let folder = if path.is_dir() { Some(path) } else { path.parent() };
         let place = Place::of_folder(folder.unwrap_or(Path::new(".")), &index);
         Ok(Self::planned(path.display().to_string(), &checkpoint, index, place, None))

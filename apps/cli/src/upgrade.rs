@@ -4,17 +4,18 @@ use crate::args::{CalibrationArgs, UpgradeArgs};
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::failure::{Failure, Result};
-use crate::hub::{self, Reference, Surroundings};
+use crate::hub;
 use crate::verify::open_store;
+use nestling_hub::{HubOptions, Reference};
 use std::path::PathBuf;
 
 pub fn upgrade(args: &UpgradeArgs, console: &Console) -> Result<()> {
-    let around = Surroundings::from_environment(&args.hub, &CalibrationArgs::default())?;
+    let options = hub::options(&args.hub, &CalibrationArgs::default())?;
     let parse = |repo: &String| Reference::parse(repo, &args.hub.hf_revision);
     let reference = args.hub.hf_repo.as_ref().map(parse).transpose()?;
-    let path = path(args, reference.as_ref(), &around)?;
+    let path = path(args, reference.as_ref(), &options)?;
     let level = args.level.map(|level| level.0);
-    let done = hub::upgrade(&path, reference.as_ref(), level, &around, console)?;
+    let done = nestling_hub::upgrade(&path, reference.as_ref(), level, &options, console)?;
     let store = open_store(&path)?;
     let (level, bytes) = (store.level(), ByteSize(store.lengths().0));
     let what = match done.sections_now > done.sections_before {
@@ -28,7 +29,7 @@ pub fn upgrade(args: &UpgradeArgs, console: &Console) -> Result<()> {
 fn path(
     args: &UpgradeArgs,
     reference: Option<&Reference>,
-    around: &Surroundings,
+    options: &HubOptions,
 ) -> Result<PathBuf> {
     if let Some(path) = &args.store {
         return Ok(path.clone());
@@ -37,7 +38,7 @@ fn path(
         return Err(Failure::usage("nothing to upgrade was named")
             .advise("name a store, or the repository that it came from with -hf OWNER/REPO"));
     };
-    hub::downloaded(reference, around).ok_or_else(|| {
+    nestling_hub::downloaded(reference, options).ok_or_else(|| {
         Failure::new(format!("no store of {reference} is here"))
             .advise(format!("download one with `nestling run -hf {reference} --level 2`"))
     })

@@ -18,6 +18,7 @@ pub mod session;
 mod slot;
 pub mod snapshot;
 mod step_loop;
+pub mod system_memory;
 
 pub use engine::Engine;
 pub use event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};

@@ -1,7 +1,7 @@
 //! Whether a disk has room for what is going to be written, asked before any work.
 
 use crate::bytes::ByteSize;
-use crate::failure::{Failure, Result};
+use crate::error::{HubError, Result};
 use std::path::{Path, PathBuf};
 
 /// Refuses a file of `bytes` that the disk behind `path` has no room for, what an interrupted attempt
@@ -13,10 +13,10 @@ pub fn check(path: &Path, bytes: u64) -> Result<()> {
     lacking(folder, bytes.saturating_sub(half_done(path)), free).map_or(Ok(()), Err)
 }
 
-fn lacking(folder: &Path, needed: u64, free: u64) -> Option<Failure> {
+fn lacking(folder: &Path, needed: u64, free: u64) -> Option<HubError> {
     let lacking = needed.checked_sub(free).filter(|bytes| *bytes > 0)?;
     let (needed, free) = (ByteSize(needed), ByteSize(free));
-    let failure = Failure::new(format!(
+    let failure = HubError::new(format!(
         "not enough disk space in {}: {needed} needed, {free} free",
         folder.display()
     ));
@@ -52,8 +52,11 @@ mod tests {
     fn too_little_room_is_said_with_both_figures() {
         let found = |needed, free| lacking(Path::new("/data"), needed, free);
         let failure = found(29_300_000, 10_000_000).unwrap();
-        assert_eq!(failure.message, "not enough disk space in /data: 29.3 MB needed, 10.0 MB free");
-        assert!(failure.advice.unwrap().contains("free 19.3 MB"));
+        assert_eq!(
+            failure.to_string(),
+            "not enough disk space in /data: 29.3 MB needed, 10.0 MB free"
+        );
+        assert!(failure.advice().unwrap().contains("free 19.3 MB"));
         assert!(found(10, 10).is_none());
     }
 }

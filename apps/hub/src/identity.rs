@@ -5,10 +5,9 @@
 //! last change) and what is in it: the header, and samples of every tensor. To read all of it would
 //! take as long as the conversion saves.
 
-use crate::explain::explain_import;
-use crate::failure::{Failure, Result};
-use nestling::import::ImportError;
-use nestling::import::gguf::{GgufHeader, part_names};
+use crate::error::{HubError, Result};
+use nestling_import::ImportError;
+use nestling_import::gguf::{GgufHeader, part_names};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::fs::{File, Metadata};
@@ -41,7 +40,7 @@ impl Identity {
     /// Of the file at `path` with its parts.
     pub fn of(path: &Path) -> Result<Self> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let parts = part_names(&name).map_err(|error| Failure::new(error.to_string()))?;
+        let parts = part_names(&name).map_err(|error| HubError::new(error.to_string()))?;
         let mut hash = Sha256::new();
         for part in &parts {
             add_part(&mut hash, &path.with_file_name(part))?;
@@ -57,7 +56,7 @@ impl Identity {
 }
 
 fn add_part(hash: &mut Sha256, path: &Path) -> Result<()> {
-    let failed = |error| Failure::file("read", path, &error);
+    let failed = |error| HubError::file("read", path, error);
     let canonical = path.canonicalize().map_err(failed)?;
     let mut file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
@@ -86,13 +85,13 @@ fn add_content(hash: &mut Sha256, path: &Path, file: &mut File, length: u64) -> 
         hash.update(&*out);
         Ok(())
     };
-    let header = GgufHeader::read(&name, length, &mut read).map_err(|e| explain_import(&e))?;
+    let header = GgufHeader::read(&name, length, &mut read)?;
     let mut sample = vec![0; SAMPLE_BYTES as usize];
     for tensor in &header.tensors {
         for (offset, count) in samples(tensor.length) {
             let sample = &mut sample[..count];
             read_at(file, tensor.offset + offset, sample)
-                .map_err(|error| Failure::file("read", path, &error))?;
+                .map_err(|error| HubError::file("read", path, error))?;
             hash.update(sample);
         }
     }

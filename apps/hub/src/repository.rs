@@ -1,21 +1,24 @@
 //! Names of repositories, and where the standard cache keeps them.
 
-use super::listing::Wanted;
-use super::names::{is_commit, is_name, is_path};
-use crate::failure::{Failure, Result};
+use crate::error::{HubError, Result};
+use crate::listing::RemoteFile;
+use crate::names::{is_commit, is_name, is_path};
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 /// `owner/repo` at a revision, with a name that is safe in paths and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repository {
+    /// `owner/repo`.
     pub id: String,
+    /// A branch, a tag or a commit.
     pub revision: String,
 }
 
 /// What `-hf` names: a repository, and which of its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
+    /// The repository.
     pub repository: Repository,
     /// What follows the colon: a file, or a quantization such as `Q4_K_M`.
     pub wanted: Option<String>,
@@ -23,6 +26,9 @@ pub struct Reference {
 
 impl Reference {
     /// Reads `owner/repo`, `owner/repo:Q4_K_M` or `owner/repo:folder/file.gguf`.
+    ///
+    /// # Errors
+    /// [`HubError::Usage`] for what is none of these.
     pub fn parse(text: &str, revision: &str) -> Result<Self> {
         let trimmed = text.trim();
         let address = ["https://huggingface.co/", "https://hf.co/", "hf.co/", "hf://"];
@@ -32,7 +38,7 @@ impl Reference {
             None => (plain.unwrap_or(trimmed), None),
         };
         if wanted.is_some_and(|wanted| !is_path(wanted)) {
-            return Err(Failure::usage(format!(
+            return Err(HubError::usage(format!(
                 "`{text}`: what follows the colon is neither a file nor a quantization"
             ))
             .advise("write for example owner/repo:Q4_K_M or owner/repo:model-Q4_K_M.gguf"));
@@ -52,9 +58,13 @@ impl fmt::Display for Reference {
 }
 
 impl Repository {
+    /// Checks a name and a revision.
+    ///
+    /// # Errors
+    /// [`HubError::Usage`] for what names no repository.
     pub fn new(text: &str, revision: &str) -> Result<Self> {
         let wrong = |advice: &str| {
-            Failure::usage(format!("`{text}` is not a Hugging Face repository")).advise(advice)
+            HubError::usage(format!("`{text}` is not a Hugging Face repository")).advise(advice)
         };
         let id = text.trim().trim_end_matches('/');
         match id.split_once('/') {
@@ -62,7 +72,7 @@ impl Repository {
             _ => return Err(wrong("write owner/repo, for example Qwen/Qwen3-30B-A3B")),
         }
         if revision.is_empty() || !revision.split('/').all(is_name) {
-            return Err(Failure::usage(format!("`{revision}` is not a revision"))
+            return Err(HubError::usage(format!("`{revision}` is not a revision"))
                 .advise("name a branch, a tag or a commit"));
         }
         Ok(Self { id: id.into(), revision: revision.into() })
@@ -73,7 +83,8 @@ impl Repository {
         self.id.replace('/', "--")
     }
 
-    pub fn cache(&self, root: PathBuf) -> RepositoryCache {
+    /// Its folder in the standard cache at `root`.
+    pub(crate) fn cache(&self, root: PathBuf) -> RepositoryCache {
         let folder = root.join(format!("models--{}", self.folder()));
         RepositoryCache { repository: self.clone(), root, folder }
     }
@@ -126,15 +137,15 @@ impl RepositoryCache {
     /// Notes what the revision means, as the Hub's own tools do.
     pub fn set_revision(&self, commit: &str) -> Result<()> {
         let path = self.folder.join("refs").join(&self.repository.revision);
-        let failed = |error| Failure::file("write", &path, &error);
+        let failed = |error| HubError::file("write", &path, error);
         path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
         std::fs::write(&path, commit).map_err(failed)
     }
 
     /// Shows a blob under its name in a commit: by a link, or where there are none, by moving it.
-    pub fn link(&self, commit: &str, file: &Wanted) -> Result<()> {
+    pub fn link(&self, commit: &str, file: &RemoteFile) -> Result<()> {
         let path = self.snapshot(commit).join(&file.name);
-        let failed = |error| Failure::file("write", &path, &error);
+        let failed = |error| HubError::file("write", &path, error);
         path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
         if std::fs::symlink_metadata(&path).is_ok() {
             std::fs::remove_file(&path).map_err(failed)?;

@@ -1,21 +1,24 @@
 //! What a model of the Hub would take here, before anything large is downloaded.
 
-use super::cached::Cached;
-use super::choice::{Choice, StoreFiles};
-use super::download::Hub;
-use super::gguf::GgufFiles;
-use super::headers::Headers;
-use super::listing::{Listing, Wanted};
-use super::repository::{Reference, RepositoryCache};
-use super::sections::Sections;
-use super::space::{Disk, Plan};
-use super::{Obtained, Surroundings, check_config, not_cached, remote_store, sections_of};
-use crate::console::Console;
-use crate::failure::{Failure, Result};
-use nestling::engine::convert::{ConvertOptions, estimate_store};
-use nestling::formats::Level;
-use nestling::formats::store::{Index, Store};
-use nestling::import::Checkpoint;
+use crate::cached::{Cached, not_cached};
+use crate::choice::{Choice, StoreFiles};
+use crate::disk::Disk;
+use crate::download::Hub;
+use crate::error::{HubError, Result};
+use crate::gguf::GgufFiles;
+use crate::headers::Headers;
+use crate::listing::{Listing, RemoteFile};
+use crate::observer::Observer;
+use crate::options::{HubOptions, Obtained};
+use crate::refusals::check_config;
+use crate::remote_store;
+use crate::repository::{Reference, RepositoryCache};
+use crate::sections::{Sections, sections_of};
+use crate::space::Plan;
+use nestling_convert::convert::{ConvertOptions, estimate_store};
+use nestling_formats::Level;
+use nestling_formats::store::{Index, Store};
+use nestling_import::Checkpoint;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -36,9 +39,11 @@ pub enum Survey {
 pub struct Arrival {
     /// The format of the files.
     pub format: String,
+    /// How many files there are.
     pub files: usize,
-    /// Bytes of the files, and of those what is not here.
+    /// Bytes of all files.
     pub total: u64,
+    /// Bytes of them that are not here yet.
     pub missing: u64,
     /// Where the store will be.
     pub folder: PathBuf,
@@ -47,57 +52,60 @@ pub struct Arrival {
 }
 
 /// Asks the Hub about a model, at a level if it is a store.
+///
+/// # Errors
+/// If the Hub cannot be asked, or what it has cannot be run.
 pub fn survey(
     reference: &Reference,
     level: Option<Level>,
-    around: &Surroundings,
-    console: &Console,
+    options: &HubOptions,
+    observer: &dyn Observer,
 ) -> Result<Survey> {
-    let cache = reference.repository.cache(around.downloads.clone());
-    if around.offline {
-        let found = Cached { reference, cache: &cache, around }.find();
+    let cache = reference.repository.cache(options.downloads.clone());
+    if options.offline {
+        let found = Cached { reference, cache: &cache, options }.find();
         let found = found.ok_or_else(|| not_cached(reference))?;
         return Ok(match found.is_converted() {
             true => Survey::Here(found.store),
             false => Survey::Unconverted(found.checkpoint),
         });
     }
-    let hub = Hub::new(&reference.repository, &cache, around);
+    let hub = Hub::new(&reference.repository, &cache, options);
     let listing = hub.listing().map_err(|trouble| hub.explain(trouble))?;
-    let asked = Asked { hub: &hub, cache: &cache, listing: &listing, around, console };
-    match Choice::of(&listing, reference, around.room)? {
+    let asked = SurveyRequest { hub: &hub, cache: &cache, listing: &listing, options, observer };
+    match Choice::of(&listing, reference, options.room)? {
         Choice::Checkpoint => asked.checkpoint(),
         Choice::Gguf(files) => asked.gguf(&files),
         Choice::Store(files) => asked.store(files, level),
     }
 }
 
-struct Asked<'a> {
+struct SurveyRequest<'a> {
     hub: &'a Hub<'a>,
     cache: &'a RepositoryCache,
     listing: &'a Listing,
-    around: &'a Surroundings,
-    console: &'a Console,
+    options: &'a HubOptions,
+    observer: &'a dyn Observer,
 }
 
-impl Asked<'_> {
+impl SurveyRequest<'_> {
     fn checkpoint(&self) -> Result<Survey> {
-        let obtained = self.around.converted(self.cache, &self.listing.commit);
+        let obtained = self.options.converted(self.cache, &self.listing.commit);
         if obtained.is_converted() {
             return Ok(Survey::Here(obtained.store));
         }
-        let headers = Headers::new(self.hub, self.listing, self.around, self.console);
+        let headers = Headers::new(self.hub, self.listing, self.options, self.observer);
         let (checkpoint, mut files) = headers.checkpoint()?;
         files.extend(self.listing.description()?);
         self.model(checkpoint, &files, &obtained, "safetensors".into())
     }
 
     fn gguf(&self, files: &GgufFiles) -> Result<Survey> {
-        let obtained = self.around.converted_gguf(self.cache, &self.listing.commit, files);
+        let obtained = self.options.converted_gguf(self.cache, &self.listing.commit, files);
         if obtained.is_converted() {
             return Ok(Survey::Here(obtained.store));
         }
-        let headers = Headers::new(self.hub, self.listing, self.around, self.console);
+        let headers = Headers::new(self.hub, self.listing, self.options, self.observer);
         let checkpoint = headers.gguf(files)?;
         let told = files.quantization().map_or(String::new(), |told| format!(" {told}"));
         self.model(checkpoint, &files.parts, &obtained, format!("GGUF{told}"))
@@ -106,12 +114,12 @@ impl Asked<'_> {
     fn model(
         &self,
         checkpoint: Checkpoint,
-        files: &[Wanted],
+        files: &[RemoteFile],
         obtained: &Obtained,
         format: String,
     ) -> Result<Survey> {
         let index = estimated(&checkpoint)?;
-        let plan = Plan::new(self.cache, self.listing, files, (obtained, index.length()))?;
+        let plan = Plan::new(self.cache, self.listing, files, obtained, index.length())?;
         let arrival = Arrival {
             format,
             files: files.len(),
@@ -125,7 +133,7 @@ impl Asked<'_> {
 
     fn store(&self, files: StoreFiles, level: Option<Level>) -> Result<Survey> {
         let commit = &self.listing.commit;
-        let obtained = self.around.downloaded(self.cache, commit, files.first());
+        let obtained = self.options.downloaded(self.cache, commit, files.first());
         let count = files.shards.len();
         let (storage, source) = remote_store::open(self.hub, commit, files)?;
         check_config(&source)?;
@@ -150,7 +158,10 @@ impl Asked<'_> {
 }
 
 /// The index of the store that a conversion would make.
+///
+/// # Errors
+/// If no store can hold the model.
 pub fn estimated(checkpoint: &Checkpoint) -> Result<Index> {
     estimate_store(checkpoint, &ConvertOptions::default())
-        .map_err(|error| Failure::new(format!("no store can hold this model: {error}")))
+        .map_err(|error| HubError::new(format!("no store can hold this model: {error}")))
 }

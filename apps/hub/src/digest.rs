@@ -1,6 +1,6 @@
 //! The hash that the Hub announces of a file, taken as the file arrives.
 
-use super::listing::Wanted;
+use crate::listing::RemoteFile;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ pub enum Digest {
 
 impl Digest {
     /// The kind of hash that is announced of a file.
-    pub fn of(file: &Wanted) -> Self {
+    pub fn of(file: &RemoteFile) -> Self {
         if file.blob.len() == 64 {
             return Self::Sha256(Sha256::new());
         }
@@ -37,7 +37,7 @@ impl Digest {
     }
 
     /// Whether what was read is the file.
-    pub fn matches(self, file: &Wanted) -> bool {
+    pub fn matches(self, file: &RemoteFile) -> bool {
         let text = match self {
             Self::Sha256(hash) => hex(&hash.finalize()),
             Self::Git(hash) => hex(&hash.finalize()),
@@ -62,7 +62,7 @@ mod tests {
     fn a_small_file_has_the_name_that_git_gives_it() {
         // `printf 'hello\n' | git hash-object --stdin`
         let blob = "ce013625030ba8dba906f756967f9e9ca394464a".to_owned();
-        let file = Wanted { name: "a".into(), size: 6, blob };
+        let file = RemoteFile { name: "a".into(), size: 6, blob };
         let mut digest = Digest::of(&file);
         digest.update(b"hel");
         digest.update(b"lo\n");

@@ -1,7 +1,7 @@
 //! What a repository holds, and which of it a conversion needs.
 
-use super::names::{FOLDERS_MAX, is_commit, is_file_name, is_hash, is_path};
-use crate::failure::{Failure, Result};
+use crate::error::{HubError, Result};
+use crate::names::{FOLDERS_MAX, is_commit, is_file_name, is_hash, is_path};
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ const FILE_BYTES_MAX: u64 = 1 << 44;
 
 /// One file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RemoteFile {
     pub name: String,
     pub size: u64,
     /// Name of the file's blob in the cache: SHA-256 of a large file, git's hash of a small one.
@@ -36,7 +36,7 @@ pub struct Wanted {
 #[derive(Debug)]
 pub struct Listing {
     pub commit: String,
-    files: Vec<Wanted>,
+    files: Vec<RemoteFile>,
 }
 
 impl Listing {
@@ -59,7 +59,7 @@ impl Listing {
     }
 
     /// All files whose names are safe.
-    pub fn files(&self) -> &[Wanted] {
+    pub fn files(&self) -> &[RemoteFile] {
         &self.files
     }
 
@@ -69,17 +69,17 @@ impl Listing {
         has("config.json") && (has(INDEX) || has(SINGLE))
     }
 
-    pub fn find(&self, name: &str) -> Option<Wanted> {
+    pub fn find(&self, name: &str) -> Option<RemoteFile> {
         self.files.iter().find(|file| file.name == name).cloned()
     }
 
     /// Configuration, tokenizer and index: small files that say what the large ones are.
-    pub fn description(&self) -> Result<Vec<Wanted>> {
+    pub fn description(&self) -> Result<Vec<RemoteFile>> {
         let mut wanted = Vec::new();
         for name in REQUIRED {
             let file = self.find(name).ok_or_else(|| {
                 let message = format!("the repository has no {name}");
-                Failure::new(message).advise(
+                HubError::new(message).advise(
                     "name a repository in the transformers layout, such as Qwen/Qwen3-30B-A3B",
                 )
             })?;
@@ -90,14 +90,14 @@ impl Listing {
     }
 
     /// The weights: the shards that the downloaded index names, or the single file.
-    pub fn weights(&self, checkpoint: &Path) -> Result<Vec<Wanted>> {
+    pub fn weights(&self, checkpoint: &Path) -> Result<Vec<RemoteFile>> {
         let names = match self.find(INDEX) {
             Some(_) => shard_names(&checkpoint.join(INDEX))?,
             None => BTreeSet::from([SINGLE.to_owned()]),
         };
         let wanted = names.iter().map(|name| {
             self.find(name).ok_or_else(|| {
-                Failure::new(format!("the repository has no {name}"))
+                HubError::new(format!("the repository has no {name}"))
                     .advise("name a repository with weights in the safetensors format")
             })
         });
@@ -106,13 +106,13 @@ impl Listing {
 }
 
 /// Adds the files below a folder, with their names from the snapshot's root.
-fn add_files(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<Wanted>) {
+fn add_files(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<RemoteFile>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
         // Files of a snapshot are links.
         let Ok(data) = std::fs::metadata(entry.path()) else { continue };
         if data.is_file() && is_path(&name) {
-            files.push(Wanted { name, size: data.len(), blob: String::new() });
+            files.push(RemoteFile { name, size: data.len(), blob: String::new() });
         } else if data.is_dir() && depth > 0 {
             add_files(&entry.path(), &format!("{name}/"), depth - 1, files);
         }
@@ -127,7 +127,7 @@ struct Answer {
 }
 
 /// The files that can be fetched and kept under their names.
-struct Files(Vec<Wanted>);
+struct Files(Vec<RemoteFile>);
 
 #[derive(Deserialize)]
 struct Sibling {
@@ -147,7 +147,7 @@ struct Lfs {
 impl Sibling {
     /// None of a file whose name is not taken or that nothing is known of; an error says what makes
     /// no sense.
-    fn wanted(self) -> std::result::Result<Option<Wanted>, String> {
+    fn wanted(self) -> std::result::Result<Option<RemoteFile>, String> {
         if !is_path(&self.rfilename) {
             return Ok(None);
         }
@@ -163,7 +163,7 @@ impl Sibling {
             let blob = blob.chars().take(80).collect::<String>();
             return Err(format!("the hash of {} is `{}`", self.rfilename, blob.escape_debug()));
         }
-        Ok(Some(Wanted { name: self.rfilename, size, blob: blob.to_ascii_lowercase() }))
+        Ok(Some(RemoteFile { name: self.rfilename, size, blob: blob.to_ascii_lowercase() }))
     }
 }
 
@@ -230,15 +230,15 @@ impl<'de> Deserialize<'de> for Shards {
 }
 
 fn shard_names(index: &Path) -> Result<BTreeSet<String>> {
-    let file = std::fs::File::open(index).map_err(|e| Failure::file("read", index, &e))?;
+    let file = std::fs::File::open(index).map_err(|e| HubError::file("read", index, e))?;
     let read: serde_json::Result<Index> = serde_json::from_reader(BufReader::new(file));
     read.map(|index| index.weight_map.0).map_err(|error| {
-        Failure::new(format!("{}: not an index of weights: {error}", index.display()))
+        HubError::new(format!("{}: not an index of weights: {error}", index.display()))
             .advise("delete the file and run the command again")
     })
 }
 
-impl Wanted {
+impl RemoteFile {
     /// Whether a folder has every file that a conversion needs.
     pub fn all_present(checkpoint: &Path) -> bool {
         let has = |name: &str| checkpoint.join(name).is_file();

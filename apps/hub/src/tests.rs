@@ -1,22 +1,22 @@
-use super::*;
-use crate::console::Console;
-use crate::failure::Exit;
+use crate::*;
+use nestling_convert::convert::QUANTIZER_VERSION;
 use standin::{Manner, Standin, blob_name};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-#[path = "../../tests/standin/mod.rs"]
+#[path = "../../cli/tests/standin/mod.rs"]
 mod standin;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const FIRST: &str = "model-00001-of-00002.safetensors";
 const SECOND: &str = "model-00002-of-00002.safetensors";
 
-const CONFIG: &[u8] = include_bytes!("../../tests/data/published-layout/config.json");
+const CONFIG: &[u8] = include_bytes!("../../cli/tests/data/published-layout/config.json");
 
 struct Bench {
     server: Standin,
-    around: Surroundings,
+    options: HubOptions,
     repository: Reference,
     files: BTreeMap<String, Vec<u8>>,
     directory: tempfile::TempDir,
@@ -59,10 +59,10 @@ fn weights(shards: [&[u8]; 2], seed: u8) -> (Vec<String>, Vec<u8>) {
 
 fn bench_with(config: Vec<u8>) -> Bench {
     const SHARDS: [&[u8]; 4] = [
-        include_bytes!("../../tests/data/published-layout/model-00001-of-00004.safetensors"),
-        include_bytes!("../../tests/data/published-layout/model-00002-of-00004.safetensors"),
-        include_bytes!("../../tests/data/published-layout/model-00003-of-00004.safetensors"),
-        include_bytes!("../../tests/data/published-layout/model-00004-of-00004.safetensors"),
+        include_bytes!("../../cli/tests/data/published-layout/model-00001-of-00004.safetensors"),
+        include_bytes!("../../cli/tests/data/published-layout/model-00002-of-00004.safetensors"),
+        include_bytes!("../../cli/tests/data/published-layout/model-00003-of-00004.safetensors"),
+        include_bytes!("../../cli/tests/data/published-layout/model-00004-of-00004.safetensors"),
     ];
     let (first_names, first) = weights([SHARDS[0], SHARDS[1]], 2);
     let (second_names, second) = weights([SHARDS[2], SHARDS[3]], 3);
@@ -85,7 +85,7 @@ fn bench_with(config: Vec<u8>) -> Bench {
     .into();
     let directory = tempfile::tempdir().unwrap();
     let server = Standin::start("Owner/Small-MoE", COMMIT, files.clone());
-    let around = Surroundings {
+    let options = HubOptions {
         endpoint: server.address.clone(),
         downloads: directory.path().join("hub"),
         stores: directory.path().join("stores"),
@@ -98,16 +98,12 @@ fn bench_with(config: Vec<u8>) -> Bench {
         room: u64::MAX,
     };
     let repository = Reference::parse("Owner/Small-MoE", "main").unwrap();
-    Bench { server, around, repository, files, directory }
-}
-
-fn quiet() -> Console {
-    Console { colors: false, verbose: 0, quiet: true }
+    Bench { server, options, repository, files, directory }
 }
 
 impl Bench {
     fn obtain(&self) -> Result<Obtained> {
-        obtain(&self.repository, None, &self.around, &quiet())
+        obtain(&self.repository, None, &self.options, &NoObserver)
     }
 
     fn expect_whole(&self, obtained: &Obtained) {
@@ -142,10 +138,10 @@ impl Bench {
     }
 
     /// The error of a download in that manner, which must come soon.
-    fn refusal(&mut self, manner: Manner) -> Failure {
+    fn refusal(&mut self, manner: Manner) -> HubError {
         // A loaded machine may be silent, too.
         if matches!(manner, Manner::SilentListing | Manner::SilentFile | Manner::Trickle) {
-            self.around.limits.silence = Duration::from_secs(2);
+            self.options.limits.silence = Duration::from_secs(2);
         }
         self.behave(manner);
         let started = Instant::now();
@@ -179,13 +175,13 @@ fn a_repository_arrives_in_the_standard_layout() {
     let bench = bench();
     let obtained = bench.obtain().unwrap();
     bench.expect_whole(&obtained);
-    let folder = bench.around.downloads.join("models--Owner--Small-MoE");
+    let folder = bench.options.downloads.join("models--Owner--Small-MoE");
     assert_eq!(obtained.checkpoint, folder.join("snapshots").join(COMMIT));
     assert_eq!(std::fs::read_to_string(folder.join("refs/main")).unwrap(), COMMIT);
     let blob = folder.join("blobs").join(blob_name(FIRST, &bench.files[FIRST]));
     assert_eq!(std::fs::read(blob).unwrap(), bench.files[FIRST]);
     let store = format!("Owner--Small-MoE/{COMMIT}-q{QUANTIZER_VERSION}-prose1.nest");
-    assert_eq!(obtained.store, bench.around.stores.join(store));
+    assert_eq!(obtained.store, bench.options.stores.join(store));
     assert!(!obtained.is_converted());
     // The second time nothing is fetched but the listing.
     let before = bench.server.requests().len();
@@ -199,7 +195,7 @@ fn what_cannot_run_is_refused_before_it_is_downloaded() {
     let config = String::from_utf8(CONFIG.to_vec()).unwrap().replace("qwen3_moe", "llama");
     let bench = bench_with(config.into_bytes());
     let failure = bench.obtain().unwrap_err();
-    assert!(failure.message.contains("llama"), "{failure}");
+    assert!(failure.to_string().contains("llama"), "{failure}");
     assert_eq!(bench.bodies(FIRST), [""; 0]);
 }
 
@@ -216,7 +212,7 @@ fn a_broken_connection_is_resumed_where_it_broke() {
 #[test]
 fn a_download_that_was_killed_goes_on() {
     let bench = bench();
-    let blobs = bench.around.downloads.join("models--Owner--Small-MoE/blobs");
+    let blobs = bench.options.downloads.join("models--Owner--Small-MoE/blobs");
     std::fs::create_dir_all(&blobs).unwrap();
     let part = |name: &str, length: usize| {
         let content = &bench.files[name];
@@ -237,7 +233,10 @@ fn a_damaged_file_is_refused_and_fetched_anew() {
     let bench = bench();
     bench.server.state.lock().unwrap().flips = vec![(SECOND.into(), 100_000)];
     let failure = bench.obtain().unwrap_err();
-    assert!(failure.message.contains(SECOND) && failure.message.contains("SHA-256"), "{failure}");
+    assert!(
+        failure.to_string().contains(SECOND) && failure.to_string().contains("SHA-256"),
+        "{failure}"
+    );
     bench.server.state.lock().unwrap().flips.clear();
     bench.expect_whole(&bench.obtain().unwrap());
 }
@@ -245,14 +244,14 @@ fn a_damaged_file_is_refused_and_fetched_anew() {
 #[test]
 fn offline_uses_only_the_cache() {
     let mut bench = bench();
-    bench.around.offline = true;
+    bench.options.offline = true;
     let failure = bench.obtain().unwrap_err();
-    assert!(failure.advice.unwrap().contains("--offline"));
-    bench.around.offline = false;
+    assert!(failure.advice().unwrap().contains("--offline"));
+    bench.options.offline = false;
     bench.obtain().unwrap();
     let before = bench.server.requests().len();
     assert!(bench.server.served() > 500_000);
-    bench.around.offline = true;
+    bench.options.offline = true;
     bench.expect_whole(&bench.obtain().unwrap());
     assert_eq!((bench.server.requests().len(), bench.server.served()), (before, 0));
 }
@@ -262,9 +261,9 @@ fn without_a_network_the_converted_store_is_enough() {
     let mut bench = bench();
     let obtained = bench.obtain().unwrap();
     // A port that nobody listens on.
-    bench.around.endpoint = "http://127.0.0.1:9".into();
+    bench.options.endpoint = "http://127.0.0.1:9".into();
     let failure = bench.obtain().unwrap_err();
-    assert!(failure.message.contains("cannot reach http://127.0.0.1:9"), "{failure}");
+    assert!(failure.to_string().contains("cannot reach http://127.0.0.1:9"), "{failure}");
     std::fs::create_dir_all(obtained.store.parent().unwrap()).unwrap();
     std::fs::write(&obtained.store, "").unwrap();
     assert!(bench.obtain().unwrap().is_converted());
@@ -274,14 +273,15 @@ fn without_a_network_the_converted_store_is_enough() {
 fn refusals_say_what_to_do() {
     let mut bench = bench();
     bench.server.state.lock().unwrap().token = Some("secret".into());
-    assert!(bench.obtain().unwrap_err().advice.unwrap().contains("HF_TOKEN"));
-    bench.around.token = Some("secret".into());
+    assert!(bench.obtain().unwrap_err().advice().unwrap().contains("HF_TOKEN"));
+    bench.options.token = Some("secret".into());
     bench.expect_whole(&bench.obtain().unwrap());
     bench.repository = Reference::parse("Owner/Nothing", "main").unwrap();
     let failure = bench.obtain().unwrap_err();
-    assert!(failure.message.contains("does not exist"), "{failure}");
+    assert!(failure.to_string().contains("does not exist"), "{failure}");
     for text in ["", "plain", "a/b/c", "../x", "a/..", "a/b:", "a/b:../x", "a b/c", "/etc/passwd"] {
-        assert_eq!(Reference::parse(text, "main").unwrap_err().exit, Exit::Usage, "{text}");
+        let refused = Reference::parse(text, "main").unwrap_err();
+        assert!(matches!(refused, HubError::Usage(_)), "{text}");
     }
     for revision in ["", "../main", "a//b", "x y"] {
         assert!(Repository::new("a/b", revision).is_err(), "{revision}");
@@ -292,7 +292,7 @@ fn refusals_say_what_to_do() {
 fn the_token_is_shown_to_the_hub_alone() {
     let mut bench = bench();
     bench.server.state.lock().unwrap().token = Some("secret".into());
-    bench.around.token = Some("secret".into());
+    bench.options.token = Some("secret".into());
     bench.expect_whole(&bench.obtain().unwrap());
     assert!(!bench.bodies(FIRST).is_empty());
     assert_eq!(bench.server.state.lock().unwrap().leaks, [""; 0]);
@@ -313,7 +313,7 @@ fn headers_name_no_files() {
         let precious = bench.directory.path().join("precious");
         assert_eq!(std::fs::read(&precious).unwrap(), b"mine", "{name}");
         let everything = bench.everything();
-        let blobs = bench.around.downloads.join("models--Owner--Small-MoE/blobs");
+        let blobs = bench.options.downloads.join("models--Owner--Small-MoE/blobs");
         let in_blobs = everything.keys().filter(|path| path.starts_with(&blobs)).count();
         assert_eq!(in_blobs, 6, "{everything:?}");
     }
@@ -354,14 +354,14 @@ fn listings_name_no_files_outside() {
         let listing = listing_with(key, value);
         bench.server.state.lock().unwrap().listing = Some(listing.clone());
         let failure = bench.obtain().unwrap_err();
-        assert!(failure.message.contains("makes no sense"), "{listing}: {failure}");
+        assert!(failure.to_string().contains("makes no sense"), "{listing}: {failure}");
         assert_eq!(bench.everything(), BTreeMap::new());
     }
     // A name that is not taken is not asked for.
     let listing = listing_with("rfilename", "../precious".into());
     bench.server.state.lock().unwrap().listing = Some(listing);
     let failure = bench.obtain().unwrap_err();
-    assert!(failure.message.contains("holds no model"), "{failure}");
+    assert!(failure.to_string().contains("holds no model"), "{failure}");
 }
 
 #[test]
@@ -374,12 +374,12 @@ fn a_listing_is_bounded() {
     assert!(listing.len() > 32 << 20);
     bench.server.state.lock().unwrap().listing = Some(listing);
     let failure = bench.obtain().unwrap_err();
-    assert!(failure.message.contains("longer than 32 MiB"), "{failure}");
+    assert!(failure.to_string().contains("longer than 32 MiB"), "{failure}");
     // One that has no end but is no longer than that.
     let deep = format!("{{\"sha\": \"{COMMIT}\", \"siblings\": {}", "[".repeat(1 << 20));
     bench.server.state.lock().unwrap().listing = Some(deep);
     let failure = bench.obtain().unwrap_err();
-    assert!(failure.message.contains("makes no sense"), "{failure}");
+    assert!(failure.to_string().contains("makes no sense"), "{failure}");
 }
 
 #[test]
@@ -388,10 +388,10 @@ fn nobody_is_waited_for_without_end() {
         let mut bench = bench();
         let failure = bench.refusal(manner);
         let said = "nothing, or hardly anything, came for 2 s";
-        assert!(failure.message.contains(said), "{manner:?}: {failure}");
-        assert!(failure.advice.unwrap().contains("goes on where it stopped"));
+        assert!(failure.to_string().contains(said), "{manner:?}: {failure}");
+        assert!(failure.advice().unwrap().contains("goes on where it stopped"));
         // It goes on with what has come.
-        bench.around.limits = Limits::default();
+        bench.options.limits = Limits::default();
         bench.behave(Manner::Sound);
         bench.expect_whole(&bench.obtain().unwrap());
     }
@@ -400,11 +400,11 @@ fn nobody_is_waited_for_without_end() {
 #[test]
 fn a_listing_is_not_waited_for_without_end() {
     let mut bench = bench();
-    bench.around.limits.listing = Duration::from_secs(2);
+    bench.options.limits.listing = Duration::from_secs(2);
     bench.behave(Manner::EndlessListing);
     let started = Instant::now();
     let failure = bench.obtain().unwrap_err();
-    assert!(failure.message.contains("the answer took longer than 2 s"), "{failure}");
+    assert!(failure.to_string().contains("the answer took longer than 2 s"), "{failure}");
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 
@@ -425,19 +425,19 @@ fn no_more_is_taken_than_was_announced() {
 fn redirects_are_counted() {
     let mut bench = bench();
     let failure = bench.refusal(Manner::Loop);
-    assert!(failure.message.contains("more than 10 redirects"), "{failure}");
+    assert!(failure.to_string().contains("more than 10 redirects"), "{failure}");
     let requests = bench.server.requests();
     let asked = requests.iter().filter(|request| request.contains(FIRST)).count();
     assert!(asked < 20, "{asked} requests");
     let failure = bench.refusal(Manner::Nowhere);
-    assert!(failure.message.contains("a redirect to nowhere"), "{failure}");
+    assert!(failure.to_string().contains("a redirect to nowhere"), "{failure}");
 }
 
 #[test]
 fn a_few_bytes_at_a_time_are_no_progress() {
     let mut bench = bench();
     let failure = bench.refusal(Manner::Short(10));
-    assert!(failure.message.contains("cannot reach"), "{failure}");
+    assert!(failure.to_string().contains("cannot reach"), "{failure}");
     assert_eq!(bench.starts(FIRST), ["0", "10", "20", "30", "40"]);
     bench.behave(Manner::Sound);
     bench.expect_whole(&bench.obtain().unwrap());
@@ -451,7 +451,7 @@ fn small_files_are_compared_with_their_hash_too() {
         bench.server.state.lock().unwrap().flips = vec![(name.into(), at)];
         let failure = bench.obtain().unwrap_err();
         let said = format!("{name} arrived damaged: its content does not have the announced SHA-1");
-        assert_eq!(failure.message, said);
+        assert_eq!(failure.to_string(), said);
         bench.server.state.lock().unwrap().flips.clear();
         bench.expect_whole(&bench.obtain().unwrap());
     }
@@ -463,7 +463,7 @@ fn a_file_of_another_commit_is_not_fetched_again() {
     let obtained = bench.obtain().unwrap();
     let other = COMMIT.replace('0', "f");
     bench.server = Standin::start("Owner/Small-MoE", &other, bench.files.clone());
-    bench.around.endpoint = bench.server.address.clone();
+    bench.options.endpoint = bench.server.address.clone();
     std::fs::remove_dir_all(obtained.checkpoint).unwrap();
     let obtained = bench.obtain().unwrap();
     bench.expect_whole(&obtained);

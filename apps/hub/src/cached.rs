@@ -1,19 +1,19 @@
 //! What the caches hold of a repository, without the network.
 
-use super::choice::Choice;
-use super::gguf::{GgufFiles, choose};
-use super::listing::{Listing, Wanted};
-use super::names::is_commit;
-use super::repository::{Reference, Repository, RepositoryCache};
-use super::{Obtained, Surroundings, ending};
-use crate::failure::{Failure, Result};
+use crate::choice::Choice;
+use crate::error::{HubError, Result};
+use crate::gguf::{GgufFiles, choose};
+use crate::listing::{Listing, RemoteFile};
+use crate::names::is_commit;
+use crate::options::{HubOptions, Obtained, ending};
+use crate::repository::{Reference, Repository, RepositoryCache};
 use std::path::{Path, PathBuf};
 
 /// A repository, and where what was fetched of it lies.
 pub struct Cached<'a> {
     pub reference: &'a Reference,
     pub cache: &'a RepositoryCache,
-    pub around: &'a Surroundings,
+    pub options: &'a HubOptions,
 }
 
 impl Cached<'_> {
@@ -27,27 +27,27 @@ impl Cached<'_> {
 
     /// A store that was downloaded as it is.
     fn downloaded(&self) -> Option<Obtained> {
-        let commit = known_commit(self.around, self.cache.repository())?;
+        let commit = known_commit(self.options, self.cache.repository())?;
         let wanted = self.reference.wanted.as_deref();
-        let folder = self.around.folder(self.cache.repository()).join(&commit);
+        let folder = self.options.folder(self.cache.repository()).join(&commit);
         let name = wanted.and_then(|wanted| wanted.rsplit('/').next());
         let mut stores = names(&folder)
             .into_iter()
             .filter(|file| file.ends_with(".nest") && name.is_none_or(|name| name == file));
         let first = stores.next()?;
-        Some(self.around.downloaded(self.cache, &commit, &first))
+        Some(self.options.downloaded(self.cache, &commit, &first))
     }
 
     /// A store that a conversion made.
     fn converted(&self, commit: &str) -> Option<Obtained> {
         let wanted = self.reference.wanted.as_deref();
-        let of_checkpoint = self.around.converted(self.cache, commit);
+        let of_checkpoint = self.options.converted(self.cache, commit);
         if wanted.is_none() && of_checkpoint.is_converted() {
             return Some(of_checkpoint);
         }
         // What a GGUF file was converted into tells the file by its name.
         let start = format!("{commit}-");
-        let ends = [&self.around.calibration, &self.around.gguf_calibration];
+        let ends = [&self.options.calibration, &self.options.gguf_calibration];
         let ends = ends.map(|calibration| format!("-{}", ending(calibration)));
         let stem = |file: &String| {
             let rest = file.strip_prefix(&start)?;
@@ -55,22 +55,21 @@ impl Cached<'_> {
             let name = format!("{stem}.gguf");
             Some(GgufFiles { name, parts: Vec::new(), parts_total: 0 })
         };
-        let stores = names(&self.around.folder(self.cache.repository()));
+        let stores = names(&self.options.folder(self.cache.repository()));
         let mut models: Vec<GgufFiles> = stores.iter().filter_map(stem).collect();
         models.dedup();
-        let found = choose(models, wanted, self.around.room).ok()?;
-        Some(self.around.converted_gguf(self.cache, commit, &found)).filter(Obtained::is_converted)
+        let found = choose(models, wanted, self.options.room).ok()?;
+        Some(self.options.converted_gguf(self.cache, commit, &found)).filter(Obtained::is_converted)
     }
 
     /// A download that can be converted.
     fn complete(&self, commit: &str) -> Option<Obtained> {
         let snapshot = self.cache.snapshot(commit);
         let listing = Listing::of_snapshot(commit, &snapshot);
-        match Choice::of(&listing, self.reference, self.around.room).ok()? {
-            Choice::Checkpoint => {
-                Wanted::all_present(&snapshot).then(|| self.around.converted(self.cache, commit))
-            }
-            Choice::Gguf(files) => Some(self.around.converted_gguf(self.cache, commit, &files)),
+        match Choice::of(&listing, self.reference, self.options.room).ok()? {
+            Choice::Checkpoint => RemoteFile::all_present(&snapshot)
+                .then(|| self.options.converted(self.cache, commit)),
+            Choice::Gguf(files) => Some(self.options.converted_gguf(self.cache, commit, &files)),
             Choice::Store(_) => None,
         }
     }
@@ -85,26 +84,32 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-fn commit_file(around: &Surroundings, repository: &Repository) -> PathBuf {
-    around.folder(repository).join("refs").join(&repository.revision)
+fn commit_file(options: &HubOptions, repository: &Repository) -> PathBuf {
+    options.folder(repository).join("refs").join(&repository.revision)
 }
 
 /// Notes which commit a revision meant when a store of it was downloaded.
-pub fn remember_commit(around: &Surroundings, repository: &Repository, commit: &str) -> Result<()> {
-    let path = commit_file(around, repository);
-    let failed = |error| Failure::file("write", &path, &error);
+pub fn remember_commit(options: &HubOptions, repository: &Repository, commit: &str) -> Result<()> {
+    let path = commit_file(options, repository);
+    let failed = |error| HubError::file("write", &path, error);
     path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
     std::fs::write(&path, commit).map_err(failed)
 }
 
-fn known_commit(around: &Surroundings, repository: &Repository) -> Option<String> {
-    let text = std::fs::read_to_string(commit_file(around, repository)).unwrap_or_default();
+fn known_commit(options: &HubOptions, repository: &Repository) -> Option<String> {
+    let text = std::fs::read_to_string(commit_file(options, repository)).unwrap_or_default();
     let commit = if text.is_empty() { &repository.revision } else { text.trim() };
     is_commit(commit).then(|| commit.into())
 }
 
 /// A store of a repository that was downloaded, in whole or in part.
-pub fn downloaded(reference: &Reference, around: &Surroundings) -> Option<PathBuf> {
-    let cache = reference.repository.cache(around.downloads.clone());
-    Cached { reference, cache: &cache, around }.downloaded().map(|found| found.store)
+pub fn downloaded(reference: &Reference, options: &HubOptions) -> Option<PathBuf> {
+    let cache = reference.repository.cache(options.downloads.clone());
+    Cached { reference, cache: &cache, options }.downloaded().map(|found| found.store)
+}
+
+/// The refusal of what is not here while the network is off.
+pub fn not_cached(reference: &Reference) -> HubError {
+    HubError::new(format!("{reference} is not complete in the cache, and the network is off"))
+        .advise("run the same command once without --offline (and without HF_HUB_OFFLINE)")
 }

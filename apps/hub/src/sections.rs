@@ -5,16 +5,14 @@
 //! store's place, so that nobody ever opens half a section and whoever has the old file open keeps
 //! it. An interrupted download goes on from there.
 
-use super::download::Hub;
-use super::listing::Wanted;
-use super::remote_store::RemoteStorage;
-use super::space::Disk;
-use crate::bytes::ByteSize;
-use crate::console::Console;
-use crate::explain::explain_store;
-use crate::failure::{Failure, Result};
-use crate::progress::Progress;
-use nestling::formats::store::{OpenOptions, Store, StoreError};
+use crate::disk::Disk;
+use crate::download::Hub;
+use crate::error::{HubError, Result};
+use crate::listing::RemoteFile;
+use crate::observer::{Notice, Observer, Task};
+use crate::remote_store::RemoteStorage;
+use nestling_formats::Level;
+use nestling_formats::store::{OpenOptions, Store, StoreError};
 use std::fs::File;
 use std::io::Write;
 use std::ops::{ControlFlow, Range};
@@ -31,8 +29,8 @@ pub struct Sections<'a> {
 }
 
 /// One file that is to become longer.
-struct Piece<'a> {
-    remote: &'a Wanted,
+struct GrowingFile<'a> {
+    remote: &'a RemoteFile,
     /// Where the file begins in the store.
     start: u64,
     /// How long it must be.
@@ -53,12 +51,12 @@ impl Sections<'_> {
             Ok(store) => store,
             // Not even the first section.
             Err(StoreError::Truncated { .. }) => return Ok(0),
-            Err(error) => return Err(explain_store(&error)),
+            Err(error) => return Err(error.into()),
         };
         if store.index() == self.source.index() {
             return Ok(store.sections_present());
         }
-        Err(Failure::new(format!(
+        Err(HubError::new(format!(
             "{} is not a part of {}: it is store {}, the other is {}",
             self.path.display(),
             self.source.name(),
@@ -86,19 +84,19 @@ impl Sections<'_> {
     }
 
     /// Brings the first `sections` here; those that are there already stay as they are.
-    pub fn bring(&self, sections: usize, console: &Console) -> Result<()> {
+    pub fn bring(&self, sections: usize, observer: &dyn Observer) -> Result<()> {
         let present = self.present()?;
         if present >= sections {
             return Ok(());
         }
         let folder = self.folder();
-        std::fs::create_dir_all(&folder).map_err(|error| Failure::file("make", &folder, &error))?;
+        std::fs::create_dir_all(&folder).map_err(|error| HubError::file("make", &folder, error))?;
         let _lock = lock(&folder)?;
         let (fetch, disk) = self.missing(sections)?;
         Disk::new(&folder, disk)?.check()?;
         let pieces = self.pieces(present, sections);
         let total = pieces.iter().map(|piece| piece.length).sum::<u64>();
-        let mut progress = Progress::bytes(console, "download", total, total - fetch);
+        let mut progress = observer.begin(Task::Download, total, total - fetch);
         let mut done = total - fetch;
         for piece in &pieces {
             self.fetch(piece, &mut |count| {
@@ -108,9 +106,9 @@ impl Sections<'_> {
         }
         drop(progress);
         self.link_neighbours(&pieces)?;
-        self.check(&pieces, (present, sections), console)?;
+        self.check(&pieces, present, sections, observer)?;
         publish(&pieces)?;
-        std::fs::remove_dir_all(&folder).map_err(|error| Failure::file("remove", &folder, &error))
+        std::fs::remove_dir_all(&folder).map_err(|error| HubError::file("remove", &folder, error))
     }
 
     /// Where the next state of the store is collected.
@@ -120,7 +118,7 @@ impl Sections<'_> {
     }
 
     /// The files that more sections make longer.
-    fn pieces(&self, present: usize, sections: usize) -> Vec<Piece<'_>> {
+    fn pieces(&self, present: usize, sections: usize) -> Vec<GrowingFile<'_>> {
         let (have, want) = (self.end(present), self.end(sections));
         let (mut start, mut pieces) = (0, Vec::new());
         let lengths = self.source.index().shards();
@@ -134,7 +132,7 @@ impl Sections<'_> {
                 };
                 let (path, staged) = (self.path.with_file_name(&name), self.folder().join(&name));
                 let length = end.min(want) - begin;
-                pieces.push(Piece { remote, start: begin, length, path, staged });
+                pieces.push(GrowingFile { remote, start: begin, length, path, staged });
             }
             start = end;
         }
@@ -142,8 +140,8 @@ impl Sections<'_> {
     }
 
     /// Collects one file: what is there, and what follows.
-    fn fetch(&self, piece: &Piece<'_>, arrived: &mut dyn FnMut(u64)) -> Result<()> {
-        let failed = |error| Failure::file("write", &piece.staged, &error);
+    fn fetch(&self, piece: &GrowingFile<'_>, arrived: &mut dyn FnMut(u64)) -> Result<()> {
+        let failed = |error| HubError::file("write", &piece.staged, error);
         if length(&piece.staged) < length(&piece.path) {
             std::fs::copy(&piece.path, &piece.staged).map_err(failed)?;
         }
@@ -165,7 +163,7 @@ impl Sections<'_> {
     }
 
     /// A sharded store is opened with all its files beside each other.
-    fn link_neighbours(&self, pieces: &[Piece<'_>]) -> Result<()> {
+    fn link_neighbours(&self, pieces: &[GrowingFile<'_>]) -> Result<()> {
         for remote in &self.storage.files().shards {
             let name = remote.name.rsplit('/').next().unwrap_or(&remote.name);
             let (path, staged) = (self.path.with_file_name(name), self.folder().join(name));
@@ -176,7 +174,7 @@ impl Sections<'_> {
             let _ = std::fs::remove_file(&staged);
             std::fs::hard_link(&path, &staged)
                 .or_else(|_| std::fs::copy(&path, &staged).map(drop))
-                .map_err(|error| Failure::file("write", &staged, &error))?;
+                .map_err(|error| HubError::file("write", &staged, error))?;
         }
         Ok(())
     }
@@ -184,36 +182,36 @@ impl Sections<'_> {
     /// Compares what has arrived with the store's checksums; what is damaged is cut off.
     fn check(
         &self,
-        pieces: &[Piece<'_>],
-        (present, sections): (usize, usize),
-        console: &Console,
+        pieces: &[GrowingFile<'_>],
+        present: usize,
+        sections: usize,
+        observer: &dyn Observer,
     ) -> Result<()> {
         let staged = self.folder().join(self.path.file_name().unwrap_or_default());
         let store = Store::open(&staged).map_err(|error| {
             // The front is damaged, so nothing can be kept.
             let _ = std::fs::remove_file(&staged);
-            damaged(&explain_store(&error).message)
+            damaged(&error.to_string())
         })?;
         if store.index() != self.source.index() || store.sections_present() != sections {
             let _ = std::fs::remove_file(&staged);
             return Err(damaged("it is not what the repository has"));
         }
         let (from, to) = (self.end(present), self.end(sections));
-        let mut progress = Progress::bytes(console, "checking", to - from, 0);
+        let mut progress = observer.begin(Task::Check, to - from, 0);
         let report = store.verify_after(present, &mut |at| {
             progress.set(at.done_bytes.saturating_sub(from));
             ControlFlow::Continue(())
         });
         drop(progress);
-        let report = report.map_err(|error| explain_store(&error))?;
-        let Some(first) = report.damage.first() else { return Ok(()) };
-        let (StoreError::Damaged { offset, .. } | StoreError::Padding { offset, .. }) = first
+        let Some(first) = report?.damage.into_iter().next() else { return Ok(()) };
+        let (StoreError::Damaged { offset, .. } | StoreError::Padding { offset, .. }) = &first
         else {
-            return Err(explain_store(first));
+            return Err(first.into());
         };
         for piece in pieces {
             let sound = offset.saturating_sub(piece.start).min(piece.length);
-            let failed = |error| Failure::file("write", &piece.staged, &error);
+            let failed = |error| HubError::file("write", &piece.staged, error);
             let file = File::options().write(true).open(&piece.staged).map_err(failed)?;
             file.set_len(sound).map_err(failed)?;
         }
@@ -221,25 +219,35 @@ impl Sections<'_> {
     }
 
     /// Says what is going to be fetched.
-    pub fn announce(&self, sections: usize, console: &Console) -> Result<()> {
+    pub fn announce(&self, sections: usize, observer: &dyn Observer) -> Result<()> {
         let (fetch, disk) = self.missing(sections)?;
         let place = self.path.parent().unwrap_or(Path::new("."));
         let level = self.source.index().complete_level(sections);
-        console.note(format_args!(
-            "download: {} of {}{}, into {}",
-            ByteSize(fetch),
-            ByteSize(self.source.index().length()),
-            level.map_or(String::new(), |level| format!(" (up to level {level})")),
-            place.display(),
-        ));
+        observer.notice(&Notice::Sections {
+            missing_bytes: fetch,
+            store_bytes: self.source.index().length(),
+            level,
+            folder: place,
+        });
         let free = Disk::new(place, disk)?;
-        console.note(format_args!("disk:     {}", free.words()));
+        observer.notice(&Notice::Disk(&free));
         free.check()
     }
 }
 
-fn damaged(what: &str) -> Failure {
-    Failure::new(format!("the download arrived damaged: {what}"))
+/// How many sections a level needs; all that there are where none is asked for.
+pub fn sections_of(source: &Store, level: Option<Level>) -> Result<usize> {
+    let Some(level) = level else { return Ok(source.sections_present()) };
+    let needed = source.index().sections_for(level);
+    needed.filter(|needed| *needed <= source.sections_present()).ok_or_else(|| {
+        let held = source.level();
+        HubError::new(format!("{} holds level {held}, not level {level}", source.name()))
+            .advise(format!("choose --level {held} or lower"))
+    })
+}
+
+fn damaged(what: &str) -> HubError {
+    HubError::new(format!("the download arrived damaged: {what}"))
         .advise("run the command again; it fetches what was damaged")
 }
 
@@ -250,12 +258,12 @@ fn length(path: &Path) -> u64 {
 /// Keeps two programs from writing the same files.
 fn lock(folder: &Path) -> Result<File> {
     let path = folder.join("lock");
-    let failed = |error| Failure::file("write", &path, &error);
+    let failed = |error| HubError::file("write", &path, error);
     let file = File::create(&path).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => {
-            Err(Failure::new("another program is downloading the same store")
+            Err(HubError::new("another program is downloading the same store")
                 .advise("wait until it is finished"))
         }
         // A file system without locks.
@@ -265,10 +273,10 @@ fn lock(folder: &Path) -> Result<File> {
 
 /// Puts the files in their places: the last first, since a shard is looked at only where those
 /// before it are whole.
-fn publish(pieces: &[Piece<'_>]) -> Result<()> {
+fn publish(pieces: &[GrowingFile<'_>]) -> Result<()> {
     for piece in pieces.iter().rev() {
         std::fs::rename(&piece.staged, &piece.path)
-            .map_err(|error| Failure::file("write", &piece.path, &error))?;
+            .map_err(|error| HubError::file("write", &piece.path, error))?;
     }
     let folder = pieces.first().and_then(|piece| piece.path.parent());
     if let Some(folder) = folder.and_then(|folder| File::open(folder).ok()) {

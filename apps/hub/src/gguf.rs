@@ -1,8 +1,8 @@
 //! Which GGUF files of a repository make up a model, and which of several models is meant.
 
-use super::listing::Wanted;
 use crate::bytes::ByteSize;
-use crate::failure::{Failure, Result};
+use crate::error::{HubError, Result};
+use crate::listing::RemoteFile;
 use std::collections::BTreeMap;
 
 /// What is taken where nothing was asked for, as llama.cpp does.
@@ -23,7 +23,7 @@ pub struct GgufFiles {
     /// Its name without the number of a part, such as `Q4_K_M/model-Q4_K_M.gguf`.
     pub name: String,
     /// Its parts, in order; some may be missing.
-    pub parts: Vec<Wanted>,
+    pub parts: Vec<RemoteFile>,
     /// How many there should be.
     pub parts_total: usize,
 }
@@ -46,7 +46,7 @@ impl GgufFiles {
     fn is(&self, wanted: &str) -> bool {
         let file = self.name.rsplit('/').next().unwrap_or(&self.name);
         let part =
-            |part: &Wanted| part.name == wanted || part.name.rsplit('/').next() == Some(wanted);
+            |part: &RemoteFile| part.name == wanted || part.name.rsplit('/').next() == Some(wanted);
         if self.name == wanted || file == wanted || self.parts.iter().any(part) {
             return true;
         }
@@ -71,7 +71,7 @@ impl GgufFiles {
             return Ok(self);
         }
         let (found, total) = (self.parts.len(), self.parts_total);
-        Err(Failure::new(format!("{} has {found} of its {total} parts", self.name))
+        Err(HubError::new(format!("{} has {found} of its {total} parts", self.name))
             .advise("choose another file of the repository"))
     }
 }
@@ -90,7 +90,7 @@ fn is_quantization(part: &str) -> bool {
 
 /// All models of a repository: parts of one file together, projectors and importance matrices left
 /// out.
-pub fn models(files: &[Wanted]) -> Vec<GgufFiles> {
+pub fn models(files: &[RemoteFile]) -> Vec<GgufFiles> {
     let mut found: BTreeMap<String, GgufFiles> = BTreeMap::new();
     for file in files.iter().filter(|file| is_model(&file.name)) {
         let (name, part, total) = numbered(&file.name);
@@ -136,7 +136,7 @@ pub fn choose(models: Vec<GgufFiles>, wanted: Option<&str>, room: u64) -> Result
     match fitting.into_iter().next() {
         Some(model) => model.whole(),
         None => {
-            Err(Failure::new(format!("there is no `{wanted}` among the repository's GGUF files"))
+            Err(HubError::new(format!("there is no `{wanted}` among the repository's GGUF files"))
                 .advise(format!("choose one of {}", listed(&models))))
         }
     }
@@ -152,7 +152,7 @@ fn best(models: Vec<GgufFiles>, room: u64) -> Result<GgufFiles> {
     let default = usable.iter().find(|model| model.is(DEFAULT));
     let fitting = || usable.iter().rev().find(|model| model.bytes() <= room);
     default.or_else(fitting).or(usable.first()).cloned().ok_or_else(|| {
-        Failure::new(format!("none of the repository's GGUF files has types that are read: {all}"))
+        HubError::new(format!("none of the repository's GGUF files has types that are read: {all}"))
             .advise("name a repository with Q4_K_M, Q8_0, MXFP4 or another of the usual types")
     })
 }
@@ -176,8 +176,8 @@ fn listed(models: &[GgufFiles]) -> String {
 mod tests {
     use super::*;
 
-    fn file(name: &str, size: u64) -> Wanted {
-        Wanted { name: name.into(), size, blob: "0".repeat(64) }
+    fn file(name: &str, size: u64) -> RemoteFile {
+        RemoteFile { name: name.into(), size, blob: "0".repeat(64) }
     }
 
     fn repository() -> Vec<GgufFiles> {
@@ -223,10 +223,10 @@ mod tests {
         let by_part = chosen(Some("BF16/Small-BF16-00001-of-00002.gguf"), 0);
         assert_eq!(by_part.unwrap(), "BF16/Small-BF16.gguf");
         let missing = chosen(Some("Q6_K"), 0).unwrap_err();
-        assert!(missing.message.contains("has 1 of its 2 parts"), "{missing}");
+        assert!(missing.to_string().contains("has 1 of its 2 parts"), "{missing}");
         let unknown = chosen(Some("Q5_K_M"), 0).unwrap_err();
-        assert!(unknown.message.contains("`Q5_K_M`"), "{unknown}");
-        assert!(unknown.advice.unwrap().contains("Q4_K_M (18 B)"));
+        assert!(unknown.to_string().contains("`Q5_K_M`"), "{unknown}");
+        assert!(unknown.advice().unwrap().contains("Q4_K_M (18 B)"));
     }
 
     #[test]
@@ -240,6 +240,6 @@ mod tests {
         assert_eq!(others(59).unwrap(), "Small-Q8_0.gguf");
         assert_eq!(others(5).unwrap(), "Small-UD-Q4_K_XL.gguf");
         let unread = choose(models(&[file("a-IQ2_XXS.gguf", 1)]), None, 9).unwrap_err();
-        assert!(unread.message.contains("IQ2_XXS (1 B)"), "{unread}");
+        assert!(unread.to_string().contains("IQ2_XXS (1 B)"), "{unread}");
     }
 }

@@ -1,21 +1,13 @@
 //! How much disk a download and its conversion take, said before either starts.
 
-use super::Obtained;
-use super::listing::{Listing, Wanted};
-use super::repository::RepositoryCache;
-use crate::bytes::ByteSize;
-use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::disk::{Disk, existing};
+use crate::error::Result;
+use crate::listing::{Listing, RemoteFile};
+use crate::observer::{Notice, Observer};
+use crate::options::Obtained;
+use crate::repository::RepositoryCache;
 use crate::room;
 use std::path::{Path, PathBuf};
-
-/// A disk and what is to be written to it.
-#[derive(Clone, Debug)]
-pub struct Disk {
-    pub directory: PathBuf,
-    pub free: u64,
-    pub needed: u64,
-}
 
 /// What will be written where.
 pub struct Plan {
@@ -34,11 +26,12 @@ impl Plan {
     pub fn new(
         cache: &RepositoryCache,
         listing: &Listing,
-        weights: &[Wanted],
-        (obtained, store): (&Obtained, u64),
+        weights: &[RemoteFile],
+        obtained: &Obtained,
+        store: u64,
     ) -> Result<Self> {
         let checkpoint = cache.snapshot(&listing.commit);
-        let there = |file: &Wanted| present(cache, &checkpoint, file).min(file.size);
+        let there = |file: &RemoteFile| present(cache, &checkpoint, file).min(file.size);
         let total: u64 = weights.iter().map(|file| file.size).sum();
         let missing = total - weights.iter().map(there).sum::<u64>();
         let store_directory = parent(&obtained.store);
@@ -55,58 +48,24 @@ impl Plan {
     }
 
     /// Says what is going to happen; an error if it cannot.
-    pub fn announce(&self, console: &Console) -> Result<()> {
-        console.note(format_args!(
-            "download: {} in {} files, {} still to fetch, into {}",
-            ByteSize(self.total),
-            self.files,
-            ByteSize(self.missing),
-            self.download_directory.display(),
-        ));
-        console.note(format_args!(
-            "store:    about {} into {}",
-            ByteSize(self.store),
-            self.store_directory.display(),
-        ));
+    pub fn announce(&self, observer: &dyn Observer) -> Result<()> {
+        observer.notice(&Notice::Download {
+            total_bytes: self.total,
+            files: self.files,
+            missing_bytes: self.missing,
+            folder: &self.download_directory,
+        });
+        observer
+            .notice(&Notice::Conversion { store_bytes: self.store, folder: &self.store_directory });
         for disk in &self.disks {
-            console.note(format_args!("disk:     {}", disk.words()));
+            observer.notice(&Notice::Disk(disk));
         }
         self.disks.iter().try_for_each(Disk::check)
     }
 }
 
-impl Disk {
-    pub fn new(directory: &Path, needed: u64) -> Result<Self> {
-        let directory = existing(directory);
-        let free = fs4::available_space(&directory)
-            .map_err(|error| Failure::file("measure the free space of", &directory, &error))?;
-        Ok(Self { directory, free, needed })
-    }
-
-    pub fn words(&self) -> String {
-        let (needed, free) = (ByteSize(self.needed), ByteSize(self.free));
-        format!("needs {needed} more at its peak, {free} free at {}", self.directory.display())
-    }
-
-    pub fn check(&self) -> Result<()> {
-        let Some(lacking) = self.needed.checked_sub(self.free).filter(|bytes| *bytes > 0) else {
-            return Ok(());
-        };
-        Err(Failure::new(format!(
-            "not enough disk space at {}: {} needed at the peak, {} free",
-            self.directory.display(),
-            ByteSize(self.needed),
-            ByteSize(self.free),
-        ))
-        .advise(format!(
-            "free {}, or move the caches with HF_HOME (download) and NESTLING_CACHE (store)",
-            ByteSize(lacking),
-        )))
-    }
-}
-
 /// Bytes of a file that are in the cache, complete or in part.
-pub fn present(cache: &RepositoryCache, checkpoint: &Path, file: &Wanted) -> u64 {
+pub fn present(cache: &RepositoryCache, checkpoint: &Path, file: &RemoteFile) -> u64 {
     let length = |path: PathBuf| std::fs::metadata(path).map(|data| data.len()).ok();
     let blob = cache.blob(&file.blob);
     length(checkpoint.join(&file.name))
@@ -117,11 +76,6 @@ pub fn present(cache: &RepositoryCache, checkpoint: &Path, file: &Wanted) -> u64
 
 fn parent(path: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new(".")).to_path_buf()
-}
-
-/// The nearest directory on the way up that is there.
-fn existing(path: &Path) -> PathBuf {
-    path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_path_buf()
 }
 
 #[cfg(unix)]
@@ -138,13 +92,12 @@ fn same_disk(a: &Path, b: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Disk;
-    use nestling::engine::convert::{ConvertOptions, estimate_store_bytes};
-    use nestling::import::ModelConfig;
+    use nestling_convert::convert::{ConvertOptions, estimate_store_bytes};
+    use nestling_import::ModelConfig;
 
     #[test]
     fn the_estimate_for_a_real_model_is_what_the_first_screen_says() {
-        let small = include_str!("../../tests/data/published-layout/config.json");
+        let small = include_str!("../../cli/tests/data/published-layout/config.json");
         let mut config: serde_json::Value = serde_json::from_str(small).unwrap();
         for (key, value) in [
             ("hidden_size", 2048),
@@ -164,15 +117,5 @@ mod tests {
         let config = ModelConfig::from_json("config.json", config.to_string().as_bytes()).unwrap();
         let bytes = estimate_store_bytes(&config, &ConvertOptions::default()).unwrap();
         assert_eq!((bytes + 500_000_000) / 1_000_000_000, 31, "{bytes} bytes");
-    }
-
-    #[test]
-    fn too_little_room_is_said_with_figures() {
-        let (free, needed) = (20_000_000_000, 94_000_000_000);
-        let disk = Disk { directory: "/home".into(), free, needed };
-        let failure = disk.check().unwrap_err();
-        assert!(failure.message.contains("94.0 GB needed at the peak, 20.0 GB free"), "{failure}");
-        assert!(failure.advice.unwrap().contains("free 74.0 GB"));
-        assert!(Disk { free: needed, ..disk }.check().is_ok());
     }
 }

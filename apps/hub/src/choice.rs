@@ -1,10 +1,10 @@
 //! What a repository holds, and what of it is meant.
 
-use super::gguf::{self, GgufFiles};
-use super::listing::{Listing, Wanted};
-use super::repository::Reference;
-use crate::failure::{Failure, Result};
-use nestling::formats::store::shard_path;
+use crate::error::{HubError, Result};
+use crate::gguf::{self, GgufFiles};
+use crate::listing::{Listing, RemoteFile};
+use crate::repository::Reference;
+use nestling_formats::store::shard_path;
 use std::path::Path;
 
 /// What is to be fetched of a repository.
@@ -21,7 +21,7 @@ pub enum Choice {
 /// A store of a repository: one file, or its shards in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreFiles {
-    pub shards: Vec<Wanted>,
+    pub shards: Vec<RemoteFile>,
 }
 
 impl StoreFiles {
@@ -69,7 +69,7 @@ fn stores(listing: &Listing) -> Vec<StoreFiles> {
             Some((1, total, base)) => {
                 let path = |number| shard_path(Path::new(&base), number, total);
                 let shard = |number| listing.find(&path(number).to_string_lossy());
-                let shards: Vec<Wanted> = (0..total).map_while(shard).collect();
+                let shards: Vec<RemoteFile> = (0..total).map_while(shard).collect();
                 found.push(StoreFiles { shards });
             }
             Some(_) => {}
@@ -88,24 +88,24 @@ fn shard_number(name: &str) -> Option<(u32, u32, String)> {
     (number >= 1 && number <= total).then(|| (number, total, format!("{base}.nest")))
 }
 
-fn several(stores: &[StoreFiles]) -> Failure {
+fn several(stores: &[StoreFiles]) -> HubError {
     let names: Vec<&str> = stores.iter().map(StoreFiles::first).collect();
-    Failure::new(format!("the repository holds {} stores", stores.len()))
+    HubError::new(format!("the repository holds {} stores", stores.len()))
         .advise(format!("name one after a colon: {}", names.join(", ")))
 }
 
-fn no_store(name: &str, listing: &Listing) -> Failure {
+fn no_store(name: &str, listing: &Listing) -> HubError {
     let names: Vec<String> = stores(listing).iter().map(|store| store.first().to_owned()).collect();
-    let failure = Failure::new(format!("the repository has no store `{name}`"));
+    let failure = HubError::new(format!("the repository has no store `{name}`"));
     match names.is_empty() {
         true => failure.advise("leave out what follows the colon"),
         false => failure.advise(format!("it has {}", names.join(", "))),
     }
 }
 
-fn nothing_called(reference: &Reference, name: &str, listing: &Listing) -> Failure {
+fn nothing_called(reference: &Reference, name: &str, listing: &Listing) -> HubError {
     let repository = &reference.repository;
-    let failure = Failure::new(format!("{repository} has no GGUF files, so no `{name}`"));
+    let failure = HubError::new(format!("{repository} has no GGUF files, so no `{name}`"));
     match listing.is_checkpoint() || !stores(listing).is_empty() {
         true => failure.advise("leave out what follows the colon and choose bits with --level"),
         false => failure.advise("check the spelling of owner/repo"),
@@ -128,7 +128,7 @@ fn has_weights(listing: &Listing) -> Result<()> {
         }
         None => "the repository holds no model".to_owned(),
     };
-    Err(Failure::new(message).advise(
+    Err(HubError::new(message).advise(
         "name one with safetensors in the transformers layout, with GGUF files, or with a .nest store",
     ))
 }

@@ -1,7 +1,7 @@
 //! Where a downloaded store came from, remembered in a small file beside it.
 
-use super::names::{is_commit, is_path};
-use crate::failure::{Failure, Result};
+use crate::error::{HubError, Result};
+use crate::names::{is_commit, is_path};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ impl Origin {
     /// Remembers it beside the store.
     pub fn remember(&self, store: &Path) -> Result<()> {
         let path = Self::path(store);
-        let failed = |error| Failure::file("write", &path, &error);
+        let failed = |error| HubError::file("write", &path, error);
         let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
         let beside = path.with_extension("json.part");
         std::fs::write(&beside, text).map_err(failed)?;

@@ -4,16 +4,15 @@
 //! sound; an interrupted one goes on from there. All names come from the checked listing, none from
 //! a header.
 
-use super::Surroundings;
-use super::client::{Client, Trouble, broken, unreadable};
-use super::digest::Digest;
-use super::listing::{Listing, Wanted};
-use super::ranges::Ranges;
-use super::repository::{Repository, RepositoryCache};
-use super::space::present;
-use crate::console::Console;
-use crate::failure::{Failure, Result};
-use crate::progress::Progress;
+use crate::client::{Client, Trouble, broken, unreadable};
+use crate::digest::Digest;
+use crate::error::{HubError, Result};
+use crate::listing::{Listing, RemoteFile};
+use crate::observer::{Notice, Observer, Task};
+use crate::options::HubOptions;
+use crate::ranges::Ranges;
+use crate::repository::{Repository, RepositoryCache};
+use crate::space::present;
 use crate::turn::Turn;
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
@@ -39,11 +38,11 @@ impl<'a> Hub<'a> {
     pub fn new(
         repository: &'a Repository,
         cache: &'a RepositoryCache,
-        around: &Surroundings,
+        options: &HubOptions,
     ) -> Self {
-        let (endpoint, token) = (around.endpoint.clone(), around.token.clone());
+        let (endpoint, token) = (options.endpoint.clone(), options.token.clone());
         let has_token = token.is_some();
-        Self { repository, cache, endpoint, client: Client::new(token, around.limits), has_token }
+        Self { repository, cache, endpoint, client: Client::new(token, options.limits), has_token }
     }
 
     /// Asks what the repository holds.
@@ -75,13 +74,18 @@ impl<'a> Hub<'a> {
     }
 
     /// Fetches those of `files` that are not in the cache yet, and checks them.
-    pub fn fetch(&self, listing: &Listing, files: &[Wanted], console: &Console) -> Result<()> {
+    pub fn fetch(
+        &self,
+        listing: &Listing,
+        files: &[RemoteFile],
+        observer: &dyn Observer,
+    ) -> Result<()> {
         let commit = &listing.commit;
         let checkpoint = self.cache.snapshot(commit);
         let total: u64 = files.iter().map(|file| file.size).sum();
         let held = |file| present(self.cache, &checkpoint, file).min(file.size);
         let mut done: u64 = files.iter().map(held).sum();
-        let mut progress = Progress::bytes(console, "download", total, done);
+        let mut progress = observer.begin(Task::Download, total, done);
         let ranges = self.ranges(commit);
         for file in files {
             let path = checkpoint.join(&file.name);
@@ -89,7 +93,7 @@ impl<'a> Hub<'a> {
                 continue;
             }
             let before = done - held(file);
-            self.fetch_one(&ranges, file, &mut |at| progress.set(before + at), console)?;
+            self.fetch_one(&ranges, file, &mut |at| progress.set(before + at), observer)?;
             self.cache.link(commit, file)?;
             done = before + file.size;
             progress.set(done);
@@ -101,18 +105,17 @@ impl<'a> Hub<'a> {
     fn fetch_one(
         &self,
         ranges: &Ranges,
-        file: &Wanted,
+        file: &RemoteFile,
         arrived: &mut dyn FnMut(u64),
-        console: &Console,
+        observer: &dyn Observer,
     ) -> Result<()> {
         let blob = self.cache.blob(&file.blob);
         let folder = self.cache.folder.join("blobs");
-        std::fs::create_dir_all(&folder).map_err(|e| Failure::file("make", &folder, &e))?;
+        std::fs::create_dir_all(&folder).map_err(|e| HubError::file("make", &folder, e))?;
         let mut is_told = false;
         let _turn = Turn::take(&self.cache.lock(&file.blob), &mut || {
             if !std::mem::replace(&mut is_told, true) {
-                let name = &file.name;
-                console.note(format_args!("waiting for another program that downloads {name}"));
+                observer.notice(&Notice::WaitForFile(&file.name));
             }
         })?;
         if std::fs::metadata(&blob).is_ok_and(|data| data.len() == file.size) {
@@ -120,18 +123,18 @@ impl<'a> Hub<'a> {
         }
         let part = blob.with_extension("part");
         self.complete(ranges, file, &part, arrived)?;
-        std::fs::rename(&part, &blob).map_err(|error| Failure::file("write", &blob, &error))
+        std::fs::rename(&part, &blob).map_err(|error| HubError::file("write", &blob, error))
     }
 
     /// Fetches what a `.part` lacks; one that turns out not to be the file is removed.
     fn complete(
         &self,
         ranges: &Ranges,
-        file: &Wanted,
+        file: &RemoteFile,
         part: &Path,
         arrived: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        let failed = |error| Failure::file("write to", part, &error);
+        let failed = |error| HubError::file("write to", part, error);
         let opened = File::options().read(true).append(true).create(true).open(part);
         let mut out = opened.map_err(failed)?;
         let mut digest = Digest::of(file);
@@ -140,7 +143,7 @@ impl<'a> Hub<'a> {
             out.set_len(0).map_err(failed)?;
             at = 0;
         }
-        take_in(&mut out, &mut digest).map_err(|error| Failure::file("read", part, &error))?;
+        take_in(&mut out, &mut digest).map_err(|error| HubError::file("read", part, error))?;
         let range = at..file.size;
         let mut sink = |bytes: &[u8]| {
             out.write_all(bytes).map_err(failed)?;
@@ -157,37 +160,39 @@ impl<'a> Hub<'a> {
         }
         let _ = std::fs::remove_file(part);
         let what = "its content does not have the announced";
-        Err(Failure::new(format!("{} arrived damaged: {what} {name}", file.name))
+        Err(HubError::new(format!("{} arrived damaged: {what} {name}", file.name))
             .advise("run the command again; the damaged file was removed"))
     }
 
-    pub fn unreachable(&self, reason: &str) -> Failure {
-        Failure::new(format!("cannot reach {}: {reason}", self.endpoint)).advise(
+    pub fn unreachable(&self, reason: &str) -> HubError {
+        HubError::new(format!("cannot reach {}: {reason}", self.endpoint)).advise(
             "check the network and run the command again; it goes on where it stopped \
              (--offline uses only what is in the cache)",
         )
     }
 
-    pub fn explain(&self, trouble: Trouble) -> Failure {
+    pub fn explain(&self, trouble: Trouble) -> HubError {
         let repository = self.repository;
         match trouble {
             Trouble::Failed(failure) => failure,
             Trouble::Unreachable(reason) => self.unreachable(&reason),
             Trouble::Status(401 | 403) if self.has_token => {
-                Failure::new(format!("{repository}: the Hub refuses this access token")).advise(
+                HubError::new(format!("{repository}: the Hub refuses this access token")).advise(
                     "check the name, accept the model's terms on its page, \
                      and use a token that may read it",
                 )
             }
             // The Hub answers 401 for repositories that do not exist, too.
             Trouble::Status(401 | 403) => {
-                Failure::new(format!("{repository} does not exist, or needs an access token"))
+                HubError::new(format!("{repository} does not exist, or needs an access token"))
                     .advise("check the name; for a gated model set HF_TOKEN")
             }
-            Trouble::Status(404) => Failure::new(format!("{repository} does not exist on the Hub"))
-                .advise("check the spelling of owner/repo and of the revision"),
+            Trouble::Status(404) => {
+                HubError::new(format!("{repository} does not exist on the Hub"))
+                    .advise("check the spelling of owner/repo and of the revision")
+            }
             Trouble::Status(status) => {
-                Failure::new(format!("{} answers with status {status}", self.endpoint))
+                HubError::new(format!("{} answers with status {status}", self.endpoint))
                     .advise("try again later; the download goes on where it stopped")
             }
         }

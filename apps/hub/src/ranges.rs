@@ -1,8 +1,8 @@
 //! Parts of files, by range requests.
 
-use super::client::{Client, Trouble, broken};
-use super::listing::Wanted;
-use crate::failure::Failure;
+use crate::client::{Client, Trouble, broken};
+use crate::error::HubError;
+use crate::listing::RemoteFile;
 use std::io::Read;
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ impl Ranges {
     }
 
     /// Some bytes of a file.
-    pub fn read(&self, file: &Wanted, range: Range<u64>) -> Result<Vec<u8>, Trouble> {
+    pub fn read(&self, file: &RemoteFile, range: Range<u64>) -> Result<Vec<u8>, Trouble> {
         let mut bytes = Vec::new();
         self.stream(file, range, &mut |chunk| {
             bytes.extend_from_slice(chunk);
@@ -42,14 +42,14 @@ impl Ranges {
     /// stopped. Never more than the range, whatever the server sends.
     pub fn stream(
         &self,
-        file: &Wanted,
+        file: &RemoteFile,
         range: Range<u64>,
-        sink: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), HubError>,
     ) -> Result<(), Trouble> {
         if range.end > file.size {
             let (name, size) = (&file.name, file.size);
             let message = format!("{name} has {size} bytes, so no byte {}", range.end - 1);
-            return Err(Trouble::Failed(Failure::new(message)));
+            return Err(Trouble::Failed(HubError::new(message)));
         }
         let (mut at, mut counted_from, mut attempts) = (range.start, range.start, 0);
         while at < range.end {
@@ -73,10 +73,10 @@ impl Ranges {
     /// One request for the bytes from `at` on; what has arrived is counted in `at`.
     fn attempt(
         &self,
-        file: &Wanted,
+        file: &RemoteFile,
         at: &mut u64,
         end: u64,
-        sink: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), HubError>,
     ) -> Result<(), Trouble> {
         let address = format!("{}/{}", self.base, file.name);
         let range = format!("bytes={at}-{}", end - 1);
@@ -86,7 +86,7 @@ impl Ranges {
         let whole = *at == 0 && end == file.size && response.status() == 200;
         if !whole && content.and_then(|value| value.to_str().ok()) != Some(expected.as_str()) {
             return Err(Trouble::Failed(
-                Failure::new(format!("the server does not give parts of {}", file.name))
+                HubError::new(format!("the server does not give parts of {}", file.name))
                     .advise("check HF_ENDPOINT, or try again later"),
             ));
         }

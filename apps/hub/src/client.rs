@@ -3,7 +3,7 @@
 //! Redirects are followed here, one request each, so that the token is known to stay where it
 //! belongs: with the scheme, host and port of the endpoint.
 
-use crate::failure::{Failure, plain};
+use crate::error::{HubError, plain};
 use std::fmt;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ pub enum Trouble {
     /// Nobody answered, or the line broke.
     Unreachable(String),
     /// Trying again will not help.
-    Failed(Failure),
+    Failed(HubError),
 }
 
 /// What asks servers; copies share their connections.
@@ -192,8 +192,8 @@ fn senseless(what: &str) -> Trouble {
     Trouble::Failed(unreadable(what))
 }
 
-pub fn unreadable(what: &str) -> Failure {
-    Failure::new(format!("the Hub's answer makes no sense: {what}"))
+pub fn unreadable(what: &str) -> HubError {
+    HubError::new(format!("the Hub's answer makes no sense: {what}"))
         .advise("check HF_ENDPOINT, or try again later")
 }
 

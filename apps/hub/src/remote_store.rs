@@ -1,12 +1,11 @@
 //! A store that lies on the Hub, read by range requests.
 
-use super::choice::StoreFiles;
-use super::client::Trouble;
-use super::download::Hub;
-use super::ranges::Ranges;
-use crate::explain::explain_store;
-use crate::failure::Result;
-use nestling::formats::store::{Storage, Store};
+use crate::choice::StoreFiles;
+use crate::client::Trouble;
+use crate::download::Hub;
+use crate::error::Result;
+use crate::ranges::Ranges;
+use nestling_formats::store::{Storage, Store};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -93,7 +92,7 @@ pub fn open(
     let held: Arc<dyn Storage> = storage.clone();
     let store = Store::from_storage(held, true).map_err(|error| {
         let trouble = storage.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
-        trouble.map_or_else(|| explain_store(&error), |trouble| hub.explain(trouble))
+        trouble.map_or_else(|| error.into(), |trouble| hub.explain(trouble))
     })?;
     Ok((storage, Arc::new(store)))
 }

@@ -1,52 +1,58 @@
 //! The rest of a store of which the first sections are here.
 
-use super::choice::{Choice, StoreFiles};
-use super::download::Hub;
-use super::origin::Origin;
-use super::repository::Reference;
-use super::sections::Sections;
-use super::{Surroundings, remote_store, sections_of};
-use crate::console::Console;
-use crate::failure::{Failure, Result};
-use nestling::formats::Level;
+use crate::choice::{Choice, StoreFiles};
+use crate::download::Hub;
+use crate::error::{HubError, Result};
+use crate::observer::Observer;
+use crate::options::HubOptions;
+use crate::origin::Origin;
+use crate::remote_store;
+use crate::repository::Reference;
+use crate::sections::{Sections, sections_of};
+use nestling_formats::Level;
 use std::path::Path;
 
 /// How far a store reached before, and how far it does now.
 #[derive(Debug)]
 pub struct Upgraded {
+    /// Sections that were here before.
     pub sections_before: usize,
+    /// Sections that are here now.
     pub sections_now: usize,
 }
 
 /// Fetches what a store lacks up to a level, from where it came, or from `reference`.
+///
+/// # Errors
+/// If nothing says where the store came from, or it cannot be fetched and checked.
 pub fn upgrade(
     path: &Path,
     reference: Option<&Reference>,
     level: Option<Level>,
-    around: &Surroundings,
-    console: &Console,
+    options: &HubOptions,
+    observer: &dyn Observer,
 ) -> Result<Upgraded> {
     let reference = match reference {
         Some(reference) => reference.clone(),
         None => remembered(path)?,
     };
-    if around.offline {
-        return Err(Failure::new("an upgrade needs the network, which is off")
+    if options.offline {
+        return Err(HubError::new("an upgrade needs the network, which is off")
             .advise("leave out --offline (and HF_HUB_OFFLINE)"));
     }
-    let cache = reference.repository.cache(around.downloads.clone());
-    let hub = Hub::new(&reference.repository, &cache, around);
+    let cache = reference.repository.cache(options.downloads.clone());
+    let hub = Hub::new(&reference.repository, &cache, options);
     let listing = hub.listing().map_err(|trouble| hub.explain(trouble))?;
-    let files = match Choice::of(&listing, &reference, around.room)? {
+    let files = match Choice::of(&listing, &reference, options.room)? {
         Choice::Store(files) => files,
         _ => {
-            return Err(Failure::new(format!("{reference} holds no store"))
+            return Err(HubError::new(format!("{reference} holds no store"))
                 .advise("name the repository that the store came from with -hf OWNER/REPO"));
         }
     };
     let commit = listing.commit.as_str();
     let file = files.first().to_owned();
-    let upgraded = fetch(&hub, commit, files, path, level, console)?;
+    let upgraded = fetch(&hub, commit, files, path, level, observer)?;
     let repository = reference.repository.id.clone();
     Origin { repository, commit: commit.into(), file }.remember(path)?;
     Ok(upgraded)
@@ -58,15 +64,15 @@ fn fetch(
     files: StoreFiles,
     path: &Path,
     level: Option<Level>,
-    console: &Console,
+    observer: &dyn Observer,
 ) -> Result<Upgraded> {
     let (storage, source) = remote_store::open(hub, commit, files)?;
     let sections = Sections { hub, storage: &storage, source: &source, path };
     let sections_before = sections.present()?;
     let wanted = sections_of(&source, level)?;
     if wanted > sections_before {
-        sections.announce(wanted, console)?;
-        sections.bring(wanted, console)?;
+        sections.announce(wanted, observer)?;
+        sections.bring(wanted, observer)?;
     }
     Ok(Upgraded { sections_before, sections_now: wanted.max(sections_before) })
 }
@@ -74,7 +80,7 @@ fn fetch(
 /// Where a store came from, as it is remembered beside it.
 fn remembered(path: &Path) -> Result<Reference> {
     let origin = Origin::of(path).ok_or_else(|| {
-        Failure::usage(format!("nothing says where {} came from", path.display()))
+        HubError::usage(format!("nothing says where {} came from", path.display()))
             .advise("name the repository that holds it with -hf OWNER/REPO[:FILE.nest]")
     })?;
     Reference::parse(&format!("{}:{}", origin.repository, origin.file), &origin.commit)

@@ -1,6 +1,6 @@
 //! One piece of work that several processes want: the first does it, the others wait for it.
 
-use crate::failure::{Failure, Result};
+use crate::error::{HubError, Result};
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +19,7 @@ impl Turn {
     /// Waits for one's turn, which a lock on the file at `path` is; `waiting` is called now and then
     /// meanwhile. The file stays, since others may wait for it.
     pub fn take(path: &Path, waiting: &mut dyn FnMut()) -> Result<Self> {
-        let failed = |error| Failure::file("write", path, &error);
+        let failed = |error| HubError::file("write", path, error);
         path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
         let file = File::options().append(true).create(true).open(path).map_err(failed)?;
         loop {

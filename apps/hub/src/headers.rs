@@ -3,20 +3,20 @@
 //! They are kept in Nestling's cache by commit, and open as a checkpoint whose weights are
 //! elsewhere, so that everything that a conversion would refuse is refused before a download.
 
-use super::client::Trouble;
-use super::digest::Digest;
-use super::download::Hub;
-use super::gguf::GgufFiles;
-use super::listing::{Listing, Wanted};
-use super::ranges::Ranges;
-use super::{Surroundings, cannot_run};
-use crate::console::Console;
-use crate::failure::{Failure, Result};
-use crate::progress::Progress;
+use crate::client::Trouble;
+use crate::digest::Digest;
+use crate::download::Hub;
+use crate::error::{HubError, Result};
+use crate::gguf::GgufFiles;
+use crate::listing::{Listing, RemoteFile};
+use crate::observer::{Observer, Task};
+use crate::options::HubOptions;
+use crate::ranges::Ranges;
+use crate::refusals::cannot_run;
 use crate::turn::Turn;
-use nestling::import::gguf::GgufHeader;
-use nestling::import::safetensors::{PREFIX_BYTES, header_length};
-use nestling::import::{Checkpoint, ImportError, ModelConfig, write_front};
+use nestling_import::gguf::GgufHeader;
+use nestling_import::safetensors::{PREFIX_BYTES, header_length};
+use nestling_import::{Checkpoint, ImportError, ModelConfig, write_front};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,22 +38,22 @@ pub struct Headers<'a> {
     ranges: Ranges,
     /// Where they are kept.
     folder: PathBuf,
-    console: &'a Console,
+    observer: &'a dyn Observer,
 }
 
 impl<'a> Headers<'a> {
     pub fn new(
         hub: &'a Hub<'a>,
         listing: &'a Listing,
-        around: &Surroundings,
-        console: &'a Console,
+        options: &HubOptions,
+        observer: &'a dyn Observer,
     ) -> Self {
-        let folder = around.headers.join(hub.repository.folder()).join(&listing.commit);
-        Self { hub, listing, ranges: hub.ranges(&listing.commit), folder, console }
+        let folder = options.headers.join(hub.repository.folder()).join(&listing.commit);
+        Self { hub, listing, ranges: hub.ranges(&listing.commit), folder, observer }
     }
 
     /// A checkpoint in the transformers layout, and the files that hold its weights.
-    pub fn checkpoint(&self) -> Result<(Checkpoint, Vec<Wanted>)> {
+    pub fn checkpoint(&self) -> Result<(Checkpoint, Vec<RemoteFile>)> {
         let _turn = self.turn()?;
         let small = self.listing.description()?;
         for file in small.iter().filter(|file| file.name != "tokenizer.json") {
@@ -61,7 +61,7 @@ impl<'a> Headers<'a> {
         }
         // What cannot run is refused before the headers are fetched.
         let path = self.folder.join("config.json");
-        let config = std::fs::read(&path).map_err(|e| Failure::file("read", &path, &e))?;
+        let config = std::fs::read(&path).map_err(|e| HubError::file("read", &path, e))?;
         ModelConfig::from_json("config.json", &config).map_err(|e| cannot_run(&e))?;
         let weights = self.listing.weights(&self.folder)?;
         self.all(&weights, &|file| self.safetensors(file))?;
@@ -79,7 +79,7 @@ impl<'a> Headers<'a> {
     fn turn(&self) -> Result<Turn> {
         let mut bar = None;
         Turn::take(&self.folder.with_extension("lock"), &mut || {
-            bar.get_or_insert_with(|| Progress::spinner(self.console, "waiting for the headers"));
+            bar.get_or_insert_with(|| self.observer.begin(Task::WaitForHeaders, 0, 0));
         })
     }
 
@@ -94,7 +94,7 @@ impl<'a> Headers<'a> {
             let _ = std::fs::remove_dir_all(&self.folder);
             match error {
                 ImportError::Malformed { .. } | ImportError::Json { .. } => {
-                    Failure::new(said).advise("run the command again; the files may be damaged")
+                    HubError::new(said).advise("run the command again; the files may be damaged")
                 }
                 _ => cannot_run(&said),
             }
@@ -102,7 +102,7 @@ impl<'a> Headers<'a> {
     }
 
     /// A whole file, unless it is here.
-    fn small(&self, file: &Wanted) -> Result<()> {
+    fn small(&self, file: &RemoteFile) -> Result<()> {
         let path = self.path(file)?;
         if std::fs::metadata(&path).is_ok_and(|data| data.len() == file.size) {
             return Ok(());
@@ -119,25 +119,30 @@ impl<'a> Headers<'a> {
         let name = digest.name();
         if !digest.matches(file) {
             let what = "its content does not have the announced";
-            return Err(Failure::new(format!("{} arrived damaged: {what} {name}", file.name))
+            return Err(HubError::new(format!("{} arrived damaged: {what} {name}", file.name))
                 .advise("run the command again"));
         }
-        std::fs::write(&path, bytes).map_err(|error| Failure::file("write", &path, &error))
+        std::fs::write(&path, bytes).map_err(|error| HubError::file("write", &path, error))
     }
 
-    fn path(&self, file: &Wanted) -> Result<PathBuf> {
+    fn path(&self, file: &RemoteFile) -> Result<PathBuf> {
         let path = self.folder.join(&file.name);
         let folder = path.parent().unwrap_or(&self.folder);
-        std::fs::create_dir_all(folder).map_err(|error| Failure::file("make", folder, &error))?;
+        std::fs::create_dir_all(folder).map_err(|error| HubError::file("make", folder, error))?;
         Ok(path)
     }
 
     /// Runs `fetch` over the files whose headers are not here, several at a time.
-    fn all(&self, files: &[Wanted], fetch: &(dyn Fn(&Wanted) -> Result<()> + Sync)) -> Result<()> {
-        let is_here = |file: &&Wanted| self.folder.join(format!("{}.front", file.name)).is_file();
-        let missing: Vec<&Wanted> = files.iter().filter(|file| !is_here(file)).collect();
+    fn all(
+        &self,
+        files: &[RemoteFile],
+        fetch: &(dyn Fn(&RemoteFile) -> Result<()> + Sync),
+    ) -> Result<()> {
+        let is_here =
+            |file: &&RemoteFile| self.folder.join(format!("{}.front", file.name)).is_file();
+        let missing: Vec<&RemoteFile> = files.iter().filter(|file| !is_here(file)).collect();
         let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
-        let progress = Mutex::new(Progress::parts(self.console, "reading headers"));
+        let progress = Mutex::new(self.observer.begin(Task::Headers, missing.len() as u64, 0));
         let lock = || failed.lock().unwrap_or_else(PoisonError::into_inner);
         std::thread::scope(|scope| {
             for _ in 0..AT_ONCE.min(missing.len()) {
@@ -149,7 +154,7 @@ impl<'a> Headers<'a> {
                             *lock() = Some(failure);
                         }
                         let mut bar = progress.lock().unwrap_or_else(PoisonError::into_inner);
-                        bar.set_of(number + 1, missing.len());
+                        bar.set(number as u64 + 1);
                     }
                 });
             }
@@ -160,7 +165,7 @@ impl<'a> Headers<'a> {
         }
     }
 
-    fn safetensors(&self, file: &Wanted) -> Result<()> {
+    fn safetensors(&self, file: &RemoteFile) -> Result<()> {
         let read = |range| self.ranges.read(file, range).map_err(|e| self.hub.explain(e));
         let mut front = read(0..FIRST_BYTES.min(file.size))?;
         let prefix = front.first_chunk().copied().unwrap_or_default();
@@ -174,7 +179,7 @@ impl<'a> Headers<'a> {
         self.keep(file, &front)
     }
 
-    fn gguf_part(&self, file: &Wanted) -> Result<()> {
+    fn gguf_part(&self, file: &RemoteFile) -> Result<()> {
         let (mut front, mut trouble) = (Vec::new(), None);
         let mut read = |offset: u64, out: &mut [u8]| {
             let range = offset..offset + out.len() as u64;
@@ -192,14 +197,14 @@ impl<'a> Headers<'a> {
         self.keep(file, &front)
     }
 
-    fn keep(&self, file: &Wanted, front: &[u8]) -> Result<()> {
+    fn keep(&self, file: &RemoteFile, front: &[u8]) -> Result<()> {
         let path = self.path(file)?;
-        write_front(&path, file.size, front).map_err(|error| Failure::file("write", &path, &error))
+        write_front(&path, file.size, front).map_err(|error| HubError::file("write", &path, error))
     }
 }
 
 /// Keeps what went wrong on the way through the library.
-fn unread(file: &Wanted, why: Trouble, trouble: &mut Option<Trouble>) -> ImportError {
+fn unread(file: &RemoteFile, why: Trouble, trouble: &mut Option<Trouble>) -> ImportError {
     *trouble = Some(why);
     ImportError::Io {
         file: file.name.clone(),

@@ -1,5 +1,5 @@
-//! What the operating system says about memory. Nothing here is asked before [`crate::open`] or a
-//! program asks it.
+//! What the operating system says about memory. Nothing here is asked before a program, or the
+//! facade in its stead, asks it.
 
 mod groups;
 mod memory;

@@ -1,0 +1,136 @@
+//! What the command line and the environment say of the Hub, and how its work is shown.
+
+use crate::args::{CalibrationArgs, HubArgs};
+use crate::bytes::ByteSize;
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use crate::memory::memory_budget;
+use crate::progress::Progress;
+use crate::{calibration, explain, places};
+use nestling_hub::{
+    DEFAULT_ENDPOINT, HubError, HubOptions, Limits, Notice, Observer, Task, TaskProgress,
+};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where models come from and go to.
+pub fn options(hub: &HubArgs, calibration: &CalibrationArgs) -> Result<HubOptions> {
+    let endpoint = std::env::var("HF_ENDPOINT").ok().filter(|text| !text.is_empty());
+    let endpoint =
+        endpoint.unwrap_or_else(|| DEFAULT_ENDPOINT.into()).trim_end_matches('/').to_owned();
+    Ok(HubOptions {
+        endpoint,
+        downloads: places::hub_cache()?,
+        stores: places::nestling_cache()?.join("stores"),
+        headers: places::nestling_cache()?.join("headers"),
+        token: token(hub)?,
+        limits: limits(),
+        offline: offline(hub),
+        calibration: calibration::name(calibration)?,
+        gguf_calibration: calibration::name(&calibration::of_gguf(calibration))?,
+        room: memory_budget(None).unwrap_or(u64::MAX),
+    })
+}
+
+fn offline(hub: &HubArgs) -> bool {
+    let falsey = |value: &str| {
+        matches!(value.to_ascii_lowercase().as_str(), "" | "0" | "false" | "no" | "off")
+    };
+    hub.offline || std::env::var("HF_HUB_OFFLINE").is_ok_and(|value| !falsey(value.trim()))
+}
+
+/// Whoever has a slow line says so to the Hub's own tools, too.
+fn limits() -> Limits {
+    let said = std::env::var("HF_HUB_DOWNLOAD_TIMEOUT").ok();
+    let seconds = said.and_then(|text| text.trim().parse::<u32>().ok()).filter(|s| *s > 0);
+    let limits = Limits::default();
+    match seconds {
+        Some(seconds) => Limits { silence: Duration::from_secs(seconds.into()), ..limits },
+        None => limits,
+    }
+}
+
+/// `--hf-token` or `HF_TOKEN`, else the file that the Hub's own tools write at login.
+fn token(hub: &HubArgs) -> Result<Option<String>> {
+    if let Some(token) = hub.hf_token.as_deref().map(str::trim).filter(|token| !token.is_empty()) {
+        return Ok(Some(token.into()));
+    }
+    let path = match std::env::var_os("HF_TOKEN_PATH") {
+        Some(path) => PathBuf::from(path),
+        None => places::hub_home()?.join("token"),
+    };
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty()))
+}
+
+impl From<HubError> for Failure {
+    fn from(error: HubError) -> Self {
+        match error {
+            HubError::Failed(told) => Self { advice: told.advice, ..Self::new(told.message) },
+            HubError::Usage(told) => Self { advice: told.advice, ..Self::usage(told.message) },
+            HubError::File { action, path, source } => Self::file(action, &path, &source),
+            HubError::Store(error) => explain::explain_store(&error),
+            HubError::Import(error) => explain::explain_import(&error),
+            other => Self::new(other.to_string()),
+        }
+    }
+}
+
+impl Observer for Console {
+    fn notice(&self, notice: &Notice<'_>) {
+        self.note(text_of(notice));
+    }
+
+    fn begin(&self, task: Task, total: u64, done: u64) -> Box<dyn TaskProgress> {
+        Box::new(match task {
+            Task::Check => Progress::bytes(self, "checking", total, done),
+            Task::Headers => {
+                let mut progress = Progress::parts(self, "reading headers");
+                progress.set_total(total);
+                progress
+            }
+            Task::WaitForHeaders => Progress::spinner(self, "waiting for the headers"),
+            _ => Progress::bytes(self, "download", total, done),
+        })
+    }
+}
+
+impl TaskProgress for Progress {
+    fn set(&mut self, done: u64) {
+        Self::set(self, done);
+    }
+}
+
+fn text_of(notice: &Notice<'_>) -> String {
+    match *notice {
+        Notice::CachedStore(reason) => format!("{reason}; using the store from the cache"),
+        Notice::GgufFile { name, quantization } => match quantization {
+            Some(quantization) => format!("model:    {name} ({quantization})"),
+            None => format!("model:    {name}"),
+        },
+        Notice::HeldLevel(level) => {
+            format!("level {level} of the store is here; `nestling upgrade` fetches the rest")
+        }
+        Notice::Download { total_bytes, files, missing_bytes, folder } => format!(
+            "download: {} in {files} files, {} still to fetch, into {}",
+            ByteSize(total_bytes),
+            ByteSize(missing_bytes),
+            folder.display(),
+        ),
+        Notice::Conversion { store_bytes, folder } => {
+            format!("store:    about {} into {}", ByteSize(store_bytes), folder.display())
+        }
+        Notice::Sections { missing_bytes, store_bytes, level, folder } => format!(
+            "download: {} of {}{}, into {}",
+            ByteSize(missing_bytes),
+            ByteSize(store_bytes),
+            level.map_or(String::new(), |level| format!(" (up to level {level})")),
+            folder.display(),
+        ),
+        Notice::Disk(disk) => format!("disk:     {}", disk.words()),
+        Notice::WaitForFile(name) => {
+            format!("waiting for another program that downloads {name}")
+        }
+        _ => format!("{notice:?}"),
+    }
+}

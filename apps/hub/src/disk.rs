@@ -1,0 +1,72 @@
+//! Disks, and whether they have room.
+
+use crate::bytes::ByteSize;
+use crate::error::{HubError, Result};
+use std::path::{Path, PathBuf};
+
+/// A disk and what is to be written to it.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// A folder of it.
+    pub directory: PathBuf,
+    /// Bytes that are free.
+    pub free: u64,
+    /// Bytes that are going to be written.
+    pub needed: u64,
+}
+
+impl Disk {
+    /// The disk of a folder, or of the nearest one above it that is there.
+    pub(crate) fn new(directory: &Path, needed: u64) -> Result<Self> {
+        let directory = existing(directory);
+        let free = fs4::available_space(&directory)
+            .map_err(|error| HubError::file("measure the free space of", &directory, error))?;
+        Ok(Self { directory, free, needed })
+    }
+
+    /// What is needed and what is free, as half a sentence.
+    pub fn words(&self) -> String {
+        let (needed, free) = (ByteSize(self.needed), ByteSize(self.free));
+        format!("needs {needed} more at its peak, {free} free at {}", self.directory.display())
+    }
+
+    /// Refuses what there is no room for.
+    pub(crate) fn check(&self) -> Result<()> {
+        let Some(lacking) = self.needed.checked_sub(self.free).filter(|bytes| *bytes > 0) else {
+            return Ok(());
+        };
+        Err(HubError::new(format!(
+            "not enough disk space at {}: {} needed at the peak, {} free",
+            self.directory.display(),
+            ByteSize(self.needed),
+            ByteSize(self.free),
+        ))
+        .advise(format!(
+            "free {}, or move the caches with HF_HOME (download) and NESTLING_CACHE (store)",
+            ByteSize(lacking),
+        )))
+    }
+}
+
+/// The nearest directory on the way up that is there.
+pub fn existing(path: &Path) -> PathBuf {
+    path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_path_buf()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_room_is_said_with_figures() {
+        let (free, needed) = (20_000_000_000, 94_000_000_000);
+        let disk = Disk { directory: "/home".into(), free, needed };
+        let failure = disk.check().unwrap_err();
+        assert!(
+            failure.to_string().contains("94.0 GB needed at the peak, 20.0 GB free"),
+            "{failure}"
+        );
+        assert!(failure.advice().unwrap().contains("free 74.0 GB"));
+        assert!(Disk { free: needed, ..disk }.check().is_ok());
+    }
+}

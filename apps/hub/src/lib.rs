@@ -1,0 +1,48 @@
+//! From a repository of the Hugging Face Hub, or a file of somebody else's format, to what a model is
+//! opened from: listings, downloads that go on where they stopped, the caches, and what tells one
+//! foreign file from another.
+//!
+//! Nothing here prints, ends the program or reads the environment: paths, token and endpoint come in
+//! as [`HubOptions`], and an [`Observer`] hears what happens.
+
+pub mod bytes;
+mod cached;
+mod choice;
+mod client;
+mod digest;
+mod disk;
+mod download;
+mod error;
+mod gguf;
+mod headers;
+pub mod identity;
+mod listing;
+mod names;
+mod observer;
+mod obtain;
+mod options;
+mod origin;
+mod ranges;
+mod refusals;
+mod remote_store;
+mod repository;
+pub mod room;
+mod sections;
+mod space;
+mod survey;
+pub mod turn;
+mod upgrade;
+
+pub use cached::downloaded;
+pub use client::Limits;
+pub use disk::Disk;
+pub use error::{Explanation, HubError, Result, plain};
+pub use observer::{NoObserver, Notice, Observer, Task, TaskProgress};
+pub use obtain::obtain;
+pub use options::{DEFAULT_ENDPOINT, HubOptions, Obtained};
+pub use repository::{Reference, Repository};
+pub use survey::{Arrival, Survey, estimated, survey};
+pub use upgrade::{Upgraded, upgrade};
+
+#[cfg(test)]
+mod tests;

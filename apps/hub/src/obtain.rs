@@ -1,0 +1,137 @@
+//! From the Hugging Face Hub to a store on this machine.
+//!
+//! A repository holds a checkpoint, GGUF files or a store. Checkpoints and GGUF files go to the Hub's
+//! standard cache, where other programs find them; the converted store goes to Nestling's cache,
+//! named after the commit it was made from. A store goes there as it is, as many sections of it as
+//! the level needs.
+
+use crate::cached::{self, Cached, not_cached};
+use crate::choice::{Choice, StoreFiles};
+use crate::client::Trouble;
+use crate::download::Hub;
+use crate::error::{HubError, Result};
+use crate::gguf::GgufFiles;
+use crate::headers::Headers;
+use crate::listing::Listing;
+use crate::observer::{Notice, Observer};
+use crate::options::{HubOptions, Obtained};
+use crate::origin::Origin;
+use crate::refusals::check_config;
+use crate::remote_store;
+use crate::repository::{Reference, RepositoryCache};
+use crate::sections::{Sections, sections_of};
+use crate::space::Plan;
+use crate::survey::estimated;
+use nestling_formats::Level;
+use nestling_formats::store::Store;
+use std::path::Path;
+
+/// Brings a model onto this machine, as far as the network is needed; of a store, what `level` needs.
+///
+/// # Errors
+/// If there is no such model, it cannot be run, or it cannot be fetched, checked and kept.
+pub fn obtain(
+    reference: &Reference,
+    level: Option<Level>,
+    options: &HubOptions,
+    observer: &dyn Observer,
+) -> Result<Obtained> {
+    let repository = &reference.repository;
+    let cache = repository.cache(options.downloads.clone());
+    let cached = Cached { reference, cache: &cache, options };
+    if options.offline {
+        return cached.find().ok_or_else(|| not_cached(reference));
+    }
+    let hub = Hub::new(repository, &cache, options);
+    let listing = match hub.listing() {
+        Ok(listing) => listing,
+        Err(Trouble::Unreachable(reason)) => {
+            let found = cached.find().filter(Obtained::is_converted);
+            let obtained = found.ok_or_else(|| hub.unreachable(&reason))?;
+            observer.notice(&Notice::CachedStore(&reason));
+            return Ok(obtained);
+        }
+        Err(trouble) => return Err(hub.explain(trouble)),
+    };
+    let transfer = Transfer { hub, cache: &cache, listing: &listing, options, observer };
+    match Choice::of(&listing, reference, options.room)? {
+        Choice::Checkpoint => transfer.checkpoint(),
+        Choice::Gguf(files) => transfer.gguf(&files),
+        Choice::Store(files) => transfer.store(files, level),
+    }
+}
+
+/// A repository whose listing is known, and where its files go.
+struct Transfer<'a> {
+    hub: Hub<'a>,
+    cache: &'a RepositoryCache,
+    listing: &'a Listing,
+    options: &'a HubOptions,
+    observer: &'a dyn Observer,
+}
+
+impl Transfer<'_> {
+    /// Downloads what is missing: first the small files, which say what the rest is.
+    fn checkpoint(&self) -> Result<Obtained> {
+        let obtained = self.options.converted(self.cache, &self.listing.commit);
+        if obtained.is_converted() {
+            return Ok(obtained);
+        }
+        let headers = Headers::new(&self.hub, self.listing, self.options, self.observer);
+        let (checkpoint, weights) = headers.checkpoint()?;
+        let store = estimated(&checkpoint)?.length();
+        let plan = Plan::new(self.cache, self.listing, &weights, &obtained, store)?;
+        plan.announce(self.observer)?;
+        let description = self.listing.description()?;
+        self.hub.fetch(self.listing, &description, self.observer)?;
+        self.hub.fetch(self.listing, &weights, self.observer)?;
+        self.cache.set_revision(&self.listing.commit)?;
+        Ok(obtained)
+    }
+
+    fn gguf(&self, files: &GgufFiles) -> Result<Obtained> {
+        let obtained = self.options.converted_gguf(self.cache, &self.listing.commit, files);
+        if obtained.is_converted() {
+            return Ok(obtained);
+        }
+        let quantization = files.quantization();
+        let quantization = quantization.as_deref();
+        self.observer.notice(&Notice::GgufFile { name: &files.name, quantization });
+        let headers = Headers::new(&self.hub, self.listing, self.options, self.observer);
+        let store = estimated(&headers.gguf(files)?)?.length();
+        let parts = &files.parts;
+        let plan = Plan::new(self.cache, self.listing, parts, &obtained, store)?;
+        plan.announce(self.observer)?;
+        self.hub.fetch(self.listing, parts, self.observer)?;
+        self.cache.set_revision(&self.listing.commit)?;
+        Ok(obtained)
+    }
+
+    /// The first sections of a store, as many as the level needs; what is here already is enough
+    /// where none is asked for.
+    fn store(&self, files: StoreFiles, level: Option<Level>) -> Result<Obtained> {
+        let commit = &self.listing.commit;
+        let obtained = self.options.downloaded(self.cache, commit, files.first());
+        let held = Store::open(&obtained.store).ok();
+        if let Some(held) = held.filter(|held| level.is_none_or(|level| level <= held.level())) {
+            if held.sections_present() < held.index().sections().len() {
+                self.observer.notice(&Notice::HeldLevel(held.level()));
+            }
+            return Ok(obtained);
+        }
+        let file = files.first().to_owned();
+        let (storage, source) = remote_store::open(&self.hub, commit, files)?;
+        check_config(&source)?;
+        let (hub, path) = (&self.hub, obtained.store.as_path());
+        let sections = Sections { hub, storage: &storage, source: &source, path };
+        let wanted = sections_of(&source, level)?;
+        sections.announce(wanted, self.observer)?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        std::fs::create_dir_all(folder).map_err(|error| HubError::file("make", folder, error))?;
+        let repository = self.hub.repository.id.clone();
+        Origin { repository, commit: commit.clone(), file }.remember(path)?;
+        sections.bring(wanted, self.observer)?;
+        cached::remember_commit(self.options, self.hub.repository, commit)?;
+        Ok(obtained)
+    }
+}
