@@ -13,25 +13,21 @@ use nestling_core::kv_cache::{KvShape, PageId};
 use nestling_core::recurrent::{StateId, StateShape};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
-use nestling_gpu::{WorkRates, measure_rates};
+use nestling_gpu::{
+    DeviceMatrix, GpuBuffer, GpuEncoder, GpuFloats, GpuPages, GpuRouting, GpuStates, HEAD_DIM_MAX,
+    NUM_EXPERTS_MAX, Notes, PER_TOKEN_MAX, ROWS_MAX, Scratch, WorkRates, measure_rates,
+};
 
 use crate::compile::KernelImages;
 use crate::devices::CudaDeviceChoice;
 use crate::driver::{Driver, GraphCounts, HostLaunch};
-use crate::encoder::{CudaEncoder, HEAD_DIM_MAX, NUM_EXPERTS_MAX, Notes, PER_TOKEN_MAX};
 use crate::error::CudaError;
 use crate::expert_table::CudaExpertTable;
 use crate::matrix::CudaMatrix;
-use crate::memory::{CudaBuffer, CudaFloats, CudaRouting};
 use crate::needs::Asked;
-use crate::pages::CudaPages;
 use crate::recorder::{ARENA_BYTES, Recorder};
-use crate::scratch::Scratch;
 use crate::slots::CudaSlots;
-use crate::states::CudaStates;
-
-/// Most rows of one step.
-const ROWS_MAX: usize = 4096;
+use crate::storage::{self, CHUNK_PAGES};
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
@@ -52,9 +48,9 @@ pub struct CudaOptions {
 pub struct CudaBackend {
     pub(crate) driver: Arc<Driver>,
     pub(crate) recorder: Recorder,
-    pub(crate) scratch: Scratch,
+    pub(crate) scratch: Scratch<Self>,
     /// Experts that kernels found in the step under way.
-    pub(crate) notes: Notes,
+    pub(crate) notes: Notes<Self>,
     /// What was asked for since a model was prepared for last.
     asked: Asked,
     memory_bytes: Option<u64>,
@@ -205,15 +201,15 @@ impl CudaBackend {
 }
 
 impl Backend for CudaBackend {
-    type Buffer = CudaBuffer;
-    type Routing = CudaRouting;
-    type Floats = CudaFloats;
+    type Buffer = GpuBuffer<Self>;
+    type Routing = GpuRouting<Self>;
+    type Floats = GpuFloats<Self>;
     type Matrix = CudaMatrix;
-    type KvPool = CudaPages;
-    type StatePool = CudaStates;
+    type KvPool = GpuPages<Self>;
+    type StatePool = GpuStates<Self>;
     type ExpertTable = CudaExpertTable;
     type ExpertSlots = CudaSlots;
-    type Encoder<'a> = CudaEncoder<'a>;
+    type Encoder<'a> = GpuEncoder<'a, Self>;
 
     const PAGE_KIND: u8 = 3;
 
@@ -230,21 +226,25 @@ impl Backend for CudaBackend {
         }
     }
 
-    fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<CudaBuffer, EngineError> {
+    fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<GpuBuffer<Self>, EngineError> {
         self.asked.buffer(rows_max, cols);
-        Ok(CudaBuffer::new(&self.driver, rows_max, cols)?)
+        GpuBuffer::new(self, rows_max, cols)
     }
 
-    fn routing(&mut self, rows_max: usize, per_token: usize) -> Result<CudaRouting, EngineError> {
-        Ok(CudaRouting::new(&self.driver, rows_max, per_token)?)
+    fn routing(
+        &mut self,
+        rows_max: usize,
+        per_token: usize,
+    ) -> Result<GpuRouting<Self>, EngineError> {
+        GpuRouting::new(self, rows_max, per_token)
     }
 
     fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
         self.asked.promise(&self.driver, needs)
     }
 
-    fn upload_floats(&mut self, values: &[f32]) -> Result<CudaFloats, EngineError> {
-        Ok(CudaFloats::new(&mut self.recorder, values)?)
+    fn upload_floats(&mut self, values: &[f32]) -> Result<GpuFloats<Self>, EngineError> {
+        storage::floats(&mut self.recorder, values)
     }
 
     fn upload_matrix(
@@ -256,11 +256,11 @@ impl Backend for CudaBackend {
     }
 
     fn matrix_bytes(matrix: &CudaMatrix, level: Level) -> u64 {
-        matrix.read_bytes(level)
+        matrix.levels().read_bytes(level)
     }
 
     fn matrix_prefix_bytes(matrix: &CudaMatrix, level: Level) -> u64 {
-        matrix.prefix_bytes(level)
+        matrix.levels().prefix_bytes(level)
     }
 
     fn expert_table(
@@ -284,63 +284,63 @@ impl Backend for CudaBackend {
         CudaSlots::new(&self.driver, layers, bytes).map(Some)
     }
 
-    fn kv_pool(&mut self, shape: &KvShape) -> Result<CudaPages, EngineError> {
+    fn kv_pool(&mut self, shape: &KvShape) -> Result<GpuPages<Self>, EngineError> {
         self.asked.pages(shape);
-        CudaPages::new(&self.driver, *shape)
+        GpuPages::new(*shape, CHUNK_PAGES)
     }
 
     fn copy_page(
         &mut self,
-        pool: &mut CudaPages,
+        pool: &mut GpuPages<Self>,
         source: PageId,
         destination: PageId,
     ) -> Result<(), EngineError> {
-        pool.copy(&mut self.recorder, source, destination)
+        pool.copy(self, source, destination)
     }
 
     fn read_page(
         &mut self,
-        pool: &CudaPages,
+        pool: &GpuPages<Self>,
         page: PageId,
         out: &mut Vec<u8>,
     ) -> Result<(), EngineError> {
-        pool.read(&mut self.recorder, page, out)
+        pool.read(self, page, out)
     }
 
     fn write_page(
         &mut self,
-        pool: &mut CudaPages,
+        pool: &mut GpuPages<Self>,
         page: PageId,
         bytes: &[u8],
     ) -> Result<(), EngineError> {
-        pool.write(&mut self.recorder, page, bytes)
+        pool.write(self, page, bytes)
     }
 
-    fn state_pool(&mut self, shape: &StateShape) -> Result<CudaStates, EngineError> {
+    fn state_pool(&mut self, shape: &StateShape) -> Result<GpuStates<Self>, EngineError> {
         self.asked.states(shape);
-        Ok(CudaStates::new(&self.driver, *shape))
+        Ok(GpuStates::new(*shape))
     }
 
     fn read_state(
         &mut self,
-        pool: &CudaStates,
+        pool: &GpuStates<Self>,
         state: StateId,
         out: &mut Vec<u8>,
     ) -> Result<(), EngineError> {
-        pool.read(&mut self.recorder, state, out)
+        pool.read(self, state, out)
     }
 
     fn write_state(
         &mut self,
-        pool: &mut CudaStates,
+        pool: &mut GpuStates<Self>,
         state: StateId,
         bytes: &[u8],
     ) -> Result<(), EngineError> {
-        pool.write(&mut self.recorder, state, bytes)
+        pool.write(self, state, bytes)
     }
 
-    fn encoder(&mut self) -> CudaEncoder<'_> {
-        CudaEncoder::new(self)
+    fn encoder(&mut self) -> GpuEncoder<'_, Self> {
+        GpuEncoder::new(self)
     }
 
     fn take_counters(&mut self) -> BackendCounters {

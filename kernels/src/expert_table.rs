@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use nestling_core::EngineError;
-use nestling_core::backend::{ExpertShape, FeedForward, HeldExpert, LevelWeights};
+use nestling_core::backend::{DeviceRouting, ExpertShape, FeedForward, HeldExpert, LevelWeights};
 use nestling_formats::Level;
-use nestling_gpu::{ExpertForm, ProductForm, ProductKind, expect};
+use nestling_gpu::{
+    DeviceExpertTable, DeviceMatrix, ExpertForm, GpuBuffer, GpuEncoder, GpuFloats, GpuRouting,
+    ProductForm, ProductKind, expect,
+};
 
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::matrix::CudaMatrix;
-use crate::memory::CudaFloats;
 use crate::params::ExpertEntry;
 use crate::recorder::Recorder;
 use crate::slabs::Place;
@@ -56,7 +58,7 @@ fn matrices(expert: &FeedForward<CudaBackend>) -> [&CudaMatrix; 3] {
 
 fn biases(
     FeedForward { gate, up, down, .. }: &FeedForward<CudaBackend>,
-) -> [Option<&CudaFloats>; 3] {
+) -> [Option<&GpuFloats<CudaBackend>>; 3] {
     [gate, up, down].map(|linear| linear.bias.as_ref())
 }
 
@@ -77,8 +79,8 @@ fn join_biases(
         let places = form.biases(experts.len(), index);
         for (bias, (rows, at)) in biases(expert).into_iter().zip(places) {
             let bias = bias.ok_or_else(|| EngineError::mismatch("an expert", "a bias", "none"))?;
-            expect("bias", rows, bias.len)?;
-            recorder.copy(bias.address(), joined.address() + 4 * at as u64, 4 * rows as u64)?;
+            expect("bias", rows, bias.count)?;
+            recorder.copy(bias.binding(), joined.address() + 4 * at as u64, 4 * rows as u64)?;
         }
     }
     recorder.submit()?;
@@ -195,12 +197,52 @@ impl CudaExpertTable {
     pub(crate) fn may_miss(&self) -> bool {
         matches!(self.held, Held::Streamed)
     }
+}
 
-    /// # Errors
-    /// [`EngineError::LevelMissing`] for a level that a resident expert does not hold.
-    pub(crate) fn check(&self, level: Level) -> Result<(), EngineError> {
+impl DeviceExpertTable for CudaExpertTable {
+    fn form(&self) -> &ExpertForm {
+        &self.form
+    }
+
+    fn check(&self, level: Level) -> Result<(), EngineError> {
         let Held::Resident(experts) = &self.held else { return Ok(()) };
-        let mut all = experts.iter().flat_map(|expert| matrices(expert));
-        all.try_for_each(|matrix| matrix.check(level))
+        experts.iter().flat_map(|expert| matrices(expert)).try_for_each(|one| one.check(level))
+    }
+}
+
+impl DeviceRouting<CudaBackend> for CudaExpertTable {
+    fn set_expert(
+        &mut self,
+        encoder: &mut GpuEncoder<'_, CudaBackend>,
+        expert: u32,
+        held: Option<HeldExpert<'_, CudaBackend>>,
+    ) -> Result<(), EngineError> {
+        self.set(&mut encoder.device.recorder, expert, held)
+    }
+
+    fn set_level_weights(
+        &mut self,
+        encoder: &mut GpuEncoder<'_, CudaBackend>,
+        least: Option<&[LevelWeights]>,
+    ) -> Result<(), EngineError> {
+        self.set_level_weights(&mut encoder.device.recorder, least)
+    }
+
+    fn routed_experts(
+        &self,
+        encoder: &mut GpuEncoder<'_, CudaBackend>,
+        levels: &[Level],
+        routing: &GpuRouting<CudaBackend>,
+        x: &GpuBuffer<CudaBackend>,
+        out: &mut GpuBuffer<CudaBackend>,
+    ) -> Result<(), EngineError> {
+        encoder.routed_experts(self, levels, routing, x, out)
+    }
+
+    fn take_readback(
+        encoder: &mut GpuEncoder<'_, CudaBackend>,
+        uses: &mut Vec<u32>,
+    ) -> Option<usize> {
+        encoder.take_readback(uses)
     }
 }

@@ -12,7 +12,6 @@ mod driver;
 mod emulated_device;
 #[cfg(feature = "emulation")]
 pub mod emulation;
-mod encoder;
 mod error;
 mod expert_table;
 mod graphs;
@@ -20,16 +19,14 @@ mod host_planes;
 pub mod kernel;
 mod link;
 mod matrix;
-mod memory;
 mod needs;
-mod pages;
 pub mod params;
+mod record;
 mod recorder;
-mod scratch;
 mod slabs;
 mod slots;
 mod staging;
-mod states;
+mod storage;
 mod timer;
 
 pub use backend::{CudaBackend, CudaOptions};
@@ -37,12 +34,11 @@ pub use devices::{CudaDeviceChoice, CudaDeviceDescription, CudaDeviceError, devi
 pub use driver::{GraphCounts, HostKernels, HostLaunch, MemoryNote};
 #[cfg(feature = "emulation")]
 pub use emulated_device::EmulationOptions;
-pub use encoder::CudaEncoder;
 pub use error::CudaError;
 pub use expert_table::CudaExpertTable;
 pub use matrix::CudaMatrix;
-pub use memory::{CudaBuffer, CudaFloats, CudaRouting};
-pub use pages::CudaPages;
 pub use slots::CudaSlots;
-pub use states::CudaStates;
 pub use timer::{CudaTimer, TimedAs};
+
+/// Computes one step on the device.
+pub type CudaEncoder<'a> = nestling_gpu::GpuEncoder<'a, CudaBackend>;

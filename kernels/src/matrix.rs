@@ -6,14 +6,14 @@ use nestling_core::EngineError;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights, NestedMatrix};
 use nestling_formats::nested::{GROUP, Layout, base_parts};
 use nestling_formats::{DType, Level, Plane};
-use nestling_gpu::{HeldLevels, ProductForm, SlotPlanes};
+use nestling_gpu::{DeviceMatrix, HeldLevels, ProductForm, SlotPlanes};
 
 use crate::driver::Address;
-use crate::memory::word;
 use crate::params::Matrix;
 use crate::recorder::Recorder;
 use crate::slabs::Place;
 use crate::slots::Room;
+use nestling_gpu::word;
 
 /// Bytes before the codec in a matrix's head: what kernels read first.
 pub(crate) const CODEC_OFFSET: u64 = 256;
@@ -201,19 +201,15 @@ impl CudaMatrix {
         let place = slot.room.planes[plane.index()].filter(|_| slot.planes.holds(plane));
         place.zip(slot.planes.bytes_of(plane)).ok_or_else(missing)
     }
+}
 
-    /// # Errors
-    /// [`EngineError::LevelMissing`] for a level whose planes are not held.
-    pub(crate) fn check(&self, level: Level) -> Result<(), EngineError> {
-        self.levels.prefix(level).map(|_| ())
+impl DeviceMatrix for CudaMatrix {
+    fn form(&self) -> &ProductForm {
+        &self.form
     }
 
-    pub(crate) fn read_bytes(&self, level: Level) -> u64 {
-        self.levels.read_bytes(level)
-    }
-
-    pub(crate) fn prefix_bytes(&self, level: Level) -> u64 {
-        self.levels.prefix_bytes(level)
+    fn levels(&self) -> &HeldLevels {
+        &self.levels
     }
 }
 

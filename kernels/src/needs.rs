@@ -6,14 +6,14 @@ use nestling_core::backend::ModelNeeds;
 use nestling_core::kv_cache::KvShape;
 use nestling_core::recurrent::StateShape;
 use nestling_formats::nested::GROUP;
-use nestling_gpu::NOTED_USES_MAX;
+use nestling_gpu::NOTES_BYTES;
 use nestling_import::{FeedForward, TokenMixer};
 
 use crate::driver::Driver;
-use crate::encoder::GATE_UP_BYTES_MAX;
 use crate::error::CudaError;
 use crate::matrix::CODEC_OFFSET;
 use crate::params::{ARGMAX_PART_COLS, Block, ExpertEntry, Pair, SPLIT_POSITIONS};
+use crate::record::GATE_UP_BYTES_MAX;
 use crate::slots::slot_bytes;
 
 /// Bytes that an allocation or a place is a multiple of.
@@ -72,7 +72,7 @@ impl Asked {
         let widest = self.buffers.iter().filter(|(_, cols)| *cols != vocabulary);
         let cells = widest.map(|(rows, cols)| rows * cols.div_ceil(GROUP)).max().unwrap_or(0);
         let inputs = growing(GROUP * cells) + growing(4 * cells);
-        activations + inputs + self.parts_bytes + scratch_bytes(needs) + 4 * NOTED_USES_MAX as u64
+        activations + inputs + self.parts_bytes + scratch_bytes(needs) + NOTES_BYTES
     }
 
     /// Checks that there is room for a model, and keeps it for what comes after the weights.

@@ -34,7 +34,7 @@ struct Slab {
 }
 
 /// Bytes in a slab; others may have them once it is dropped.
-pub(crate) struct Place {
+pub struct Place {
     slab: usize,
     offset: u64,
     bytes: u64,

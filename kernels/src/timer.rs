@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use nestling_core::EngineError;
+use nestling_gpu::GpuEncoder;
 
 use crate::backend::CudaBackend;
 use crate::driver::commands::Commands;
 use crate::driver::{Event, Graph};
-use crate::encoder::CudaEncoder;
 use crate::error::CudaError;
 
 /// How work that is timed is started.
@@ -42,16 +42,16 @@ impl CudaBackend {
     pub fn timer(
         &mut self,
         timed_as: TimedAs,
-        record: impl FnOnce(&mut CudaEncoder<'_>) -> Result<(), EngineError>,
+        record: impl FnOnce(&mut GpuEncoder<'_, CudaBackend>) -> Result<(), EngineError>,
     ) -> Result<CudaTimer<'_>, EngineError> {
         let (start, end) = (self.driver.timed_event()?, self.driver.timed_event()?);
         self.recorder.hold()?;
         let work = Work::Commands(Commands::default());
         // It lets go of what is held, whatever fails from here on.
         let mut timer = CudaTimer { backend: self, work, launches: 0, start, end };
-        let mut encoder = CudaEncoder::new(timer.backend);
+        let mut encoder = GpuEncoder::new(timer.backend);
         record(&mut encoder)?;
-        let (commands, stream) = encoder.backend.recorder.take_held()?;
+        let (commands, stream) = encoder.device.recorder.take_held()?;
         timer.launches = commands.launches();
         timer.work = match timed_as {
             TimedAs::Commands => Work::Commands(commands),

@@ -11,28 +11,23 @@ use nestling_core::kv_cache::{KvShape, PageId};
 use nestling_core::recurrent::{StateId, StateShape};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
-use nestling_gpu::{WorkRates, measure_rates};
+use nestling_gpu::{
+    DeviceMatrix, GpuBuffer, GpuEncoder, GpuFloats, GpuPages, GpuRouting, GpuStates, HEAD_DIM_MAX,
+    NUM_EXPERTS_MAX, Notes, PER_TOKEN_MAX, ROWS_MAX, Scratch, WorkRates, measure_rates,
+};
 
 use crate::adapters::{self, AdapterChoice, AdapterKind, Uploads};
 use crate::device::Gpu;
-use crate::encoder::Notes;
-use crate::encoder::{HEAD_DIM_MAX, NUM_EXPERTS_MAX, PER_TOKEN_MAX, WgpuEncoder};
 use crate::error::WgpuError;
 use crate::expert_table::WgpuExpertTable;
 use crate::ledger::Promise;
 use crate::matrix::WgpuMatrix;
-use crate::memory::{SharedGpu, WgpuBuffer, WgpuFloats, WgpuRouting};
 use crate::needs::{Asked, Kept};
-use crate::pages::WgpuPages;
 use crate::pipeline_cache::PipelineCache;
 use crate::pipelines::{Form, Pipelines};
 use crate::recorder::Recorder;
-use crate::scratch::Scratch;
 use crate::slots::WgpuSlots;
-use crate::states::WgpuStates;
-
-/// Most rows of one step.
-const ROWS_MAX: usize = 4096;
+use crate::storage::{self, SharedGpu};
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
@@ -88,9 +83,7 @@ pub struct WgpuBackend {
     pub(crate) gpu: SharedGpu,
     pub(crate) pipelines: Arc<Pipelines>,
     pub(crate) recorder: Recorder,
-    /// What the router's choice is made from.
-    pub(crate) router_logits: Option<WgpuBuffer>,
-    pub(crate) scratch: Scratch,
+    pub(crate) scratch: Scratch<Self>,
     pub(crate) dot: Int8Dot,
     form: Form,
     memory_bytes: Option<u64>,
@@ -98,7 +91,7 @@ pub struct WgpuBackend {
     asked: Asked,
     kept: Option<Promise>,
     /// Experts that shaders found in the step under way.
-    pub(crate) notes: Notes,
+    pub(crate) notes: Notes<Self>,
 }
 
 impl WgpuBackend {
@@ -153,7 +146,6 @@ impl WgpuBackend {
             gpu,
             pipelines,
             recorder,
-            router_logits: None,
             scratch,
             dot,
             form,
@@ -220,15 +212,15 @@ impl WgpuBackend {
 }
 
 impl Backend for WgpuBackend {
-    type Buffer = WgpuBuffer;
-    type Routing = WgpuRouting;
-    type Floats = WgpuFloats;
+    type Buffer = GpuBuffer<Self>;
+    type Routing = GpuRouting<Self>;
+    type Floats = GpuFloats<Self>;
     type Matrix = WgpuMatrix;
-    type KvPool = WgpuPages;
-    type StatePool = WgpuStates;
+    type KvPool = GpuPages<Self>;
+    type StatePool = GpuStates<Self>;
     type ExpertTable = WgpuExpertTable;
     type ExpertSlots = WgpuSlots;
-    type Encoder<'a> = WgpuEncoder<'a>;
+    type Encoder<'a> = GpuEncoder<'a, Self>;
 
     const PAGE_KIND: u8 = 2;
 
@@ -245,14 +237,18 @@ impl Backend for WgpuBackend {
         }
     }
 
-    fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<WgpuBuffer, EngineError> {
+    fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<GpuBuffer<Self>, EngineError> {
         self.asked.buffer(rows_max, cols);
-        Ok(WgpuBuffer::new(&self.gpu, rows_max, cols)?)
+        GpuBuffer::new(self, rows_max, cols)
     }
 
-    fn routing(&mut self, rows_max: usize, per_token: usize) -> Result<WgpuRouting, EngineError> {
+    fn routing(
+        &mut self,
+        rows_max: usize,
+        per_token: usize,
+    ) -> Result<GpuRouting<Self>, EngineError> {
         self.asked.routing(rows_max, per_token);
-        Ok(WgpuRouting::new(&self.gpu, rows_max, per_token)?)
+        GpuRouting::new(self, rows_max, per_token)
     }
 
     fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
@@ -266,8 +262,8 @@ impl Backend for WgpuBackend {
         Ok(())
     }
 
-    fn upload_floats(&mut self, values: &[f32]) -> Result<WgpuFloats, EngineError> {
-        Ok(WgpuFloats::new((&self.gpu, &self.recorder.slabs), values)?)
+    fn upload_floats(&mut self, values: &[f32]) -> Result<GpuFloats<Self>, EngineError> {
+        storage::floats(&self.gpu, &self.recorder.slabs, values)
     }
 
     fn upload_matrix(
@@ -279,11 +275,11 @@ impl Backend for WgpuBackend {
     }
 
     fn matrix_bytes(matrix: &WgpuMatrix, level: Level) -> u64 {
-        matrix.read_bytes(level)
+        matrix.levels().read_bytes(level)
     }
 
     fn matrix_prefix_bytes(matrix: &WgpuMatrix, level: Level) -> u64 {
-        matrix.prefix_bytes(level)
+        matrix.levels().prefix_bytes(level)
     }
 
     fn expert_table(
@@ -301,63 +297,63 @@ impl Backend for WgpuBackend {
         Ok(Some(WgpuSlots::new(&self.gpu, layers, bytes)?))
     }
 
-    fn kv_pool(&mut self, shape: &KvShape) -> Result<WgpuPages, EngineError> {
+    fn kv_pool(&mut self, shape: &KvShape) -> Result<GpuPages<Self>, EngineError> {
         self.asked.pages(shape);
-        WgpuPages::new(&self.gpu, *shape)
+        storage::pages(&self.gpu, *shape)
     }
 
     fn copy_page(
         &mut self,
-        pool: &mut WgpuPages,
+        pool: &mut GpuPages<Self>,
         source: PageId,
         destination: PageId,
     ) -> Result<(), EngineError> {
-        pool.copy(&mut self.recorder, source, destination)
+        pool.copy(self, source, destination)
     }
 
     fn read_page(
         &mut self,
-        pool: &WgpuPages,
+        pool: &GpuPages<Self>,
         page: PageId,
         out: &mut Vec<u8>,
     ) -> Result<(), EngineError> {
-        pool.read(&mut self.recorder, page, out)
+        pool.read(self, page, out)
     }
 
     fn write_page(
         &mut self,
-        pool: &mut WgpuPages,
+        pool: &mut GpuPages<Self>,
         page: PageId,
         bytes: &[u8],
     ) -> Result<(), EngineError> {
-        pool.write(&mut self.recorder, page, bytes)
+        pool.write(self, page, bytes)
     }
 
-    fn state_pool(&mut self, shape: &StateShape) -> Result<WgpuStates, EngineError> {
+    fn state_pool(&mut self, shape: &StateShape) -> Result<GpuStates<Self>, EngineError> {
         self.asked.states(shape);
-        Ok(WgpuStates::new(&self.gpu, *shape)?)
+        Ok(GpuStates::new(*shape))
     }
 
     fn read_state(
         &mut self,
-        pool: &WgpuStates,
+        pool: &GpuStates<Self>,
         state: StateId,
         out: &mut Vec<u8>,
     ) -> Result<(), EngineError> {
-        pool.read(&mut self.recorder, state, out)
+        pool.read(self, state, out)
     }
 
     fn write_state(
         &mut self,
-        pool: &mut WgpuStates,
+        pool: &mut GpuStates<Self>,
         state: StateId,
         bytes: &[u8],
     ) -> Result<(), EngineError> {
-        pool.write(&mut self.recorder, state, bytes)
+        pool.write(self, state, bytes)
     }
 
-    fn encoder(&mut self) -> WgpuEncoder<'_> {
-        WgpuEncoder::new(self)
+    fn encoder(&mut self) -> GpuEncoder<'_, Self> {
+        GpuEncoder::new(self)
     }
 
     fn take_counters(&mut self) -> BackendCounters {

@@ -33,7 +33,7 @@ pub(crate) struct Gpu {
 
 /// Memory of the device that is counted.
 #[derive(Clone, Debug)]
-pub(crate) struct Memory {
+pub struct Memory {
     pub raw: wgpu::Buffer,
     _held: Arc<Held>,
 }

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use nestling_core::EngineError;
-use nestling_core::backend::{ExpertShape, FeedForward, HeldExpert, LevelWeights};
+use nestling_core::backend::{DeviceRouting, ExpertShape, FeedForward, HeldExpert, LevelWeights};
 use nestling_formats::Level;
-use nestling_gpu::{ExpertForm, expect};
+use nestling_gpu::{
+    DeviceExpertTable, DeviceMatrix, ExpertForm, GpuBuffer, GpuEncoder, GpuRouting, expect, word,
+};
 
 use crate::backend::WgpuBackend;
 use crate::device::{Gpu, Memory, size_of};
 use crate::matrix::WgpuMatrix;
-use crate::memory::word;
 use crate::recorder::Recorder;
 use crate::slots::{FIRST_SLAB, SlotSlabs};
 
@@ -79,7 +80,7 @@ fn join_biases(
         for (linear, (rows, at)) in [gate, up, down].into_iter().zip(places) {
             let bias = linear.bias.as_ref();
             let bias = bias.ok_or_else(|| EngineError::mismatch("an expert", "a bias", "none"))?;
-            expect("bias", rows, bias.len)?;
+            expect("bias", rows, bias.count)?;
             let from = (&bias.place.buffer, bias.place.offset);
             recorder.copy(from, (&joined.raw, 4 * at as u64), 4 * rows as u64);
         }
@@ -221,12 +222,52 @@ impl WgpuExpertTable {
     pub(crate) fn may_miss(&self) -> bool {
         matches!(self.slabs, Slabs::Streamed(_))
     }
+}
 
-    /// # Errors
-    /// [`EngineError::LevelMissing`] for a level that a resident expert does not hold.
-    pub(crate) fn check(&self, level: Level) -> Result<(), EngineError> {
+impl DeviceExpertTable for WgpuExpertTable {
+    fn form(&self) -> &ExpertForm {
+        &self.form
+    }
+
+    fn check(&self, level: Level) -> Result<(), EngineError> {
         let Slabs::Resident(_, experts) = &self.slabs else { return Ok(()) };
-        let mut all = experts.iter().flat_map(|expert| matrices(expert));
-        all.try_for_each(|matrix| matrix.prefix(level).map(|_| ()))
+        experts.iter().flat_map(|expert| matrices(expert)).try_for_each(|one| one.check(level))
+    }
+}
+
+impl DeviceRouting<WgpuBackend> for WgpuExpertTable {
+    fn set_expert(
+        &mut self,
+        encoder: &mut GpuEncoder<'_, WgpuBackend>,
+        expert: u32,
+        held: Option<HeldExpert<'_, WgpuBackend>>,
+    ) -> Result<(), EngineError> {
+        self.set(&mut encoder.device.recorder, expert, held)
+    }
+
+    fn set_level_weights(
+        &mut self,
+        encoder: &mut GpuEncoder<'_, WgpuBackend>,
+        least: Option<&[LevelWeights]>,
+    ) -> Result<(), EngineError> {
+        self.set_level_weights(&mut encoder.device.recorder, least)
+    }
+
+    fn routed_experts(
+        &self,
+        encoder: &mut GpuEncoder<'_, WgpuBackend>,
+        levels: &[Level],
+        routing: &GpuRouting<WgpuBackend>,
+        x: &GpuBuffer<WgpuBackend>,
+        out: &mut GpuBuffer<WgpuBackend>,
+    ) -> Result<(), EngineError> {
+        encoder.routed_experts(self, levels, routing, x, out)
+    }
+
+    fn take_readback(
+        encoder: &mut GpuEncoder<'_, WgpuBackend>,
+        uses: &mut Vec<u32>,
+    ) -> Option<usize> {
+        encoder.take_readback(uses)
     }
 }

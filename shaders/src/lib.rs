@@ -9,22 +9,19 @@ mod adapters;
 mod backend;
 mod belt;
 mod device;
-mod encoder;
 mod error;
 mod expert_table;
 mod ledger;
 mod matrix;
 mod matrix_image;
-mod memory;
 mod needs;
-mod pages;
 mod pipeline_cache;
 mod pipelines;
+mod record;
 mod recorder;
-mod scratch;
 mod slabs;
 mod slots;
-mod states;
+mod storage;
 mod vulkan;
 
 pub use adapters::{
@@ -32,11 +29,10 @@ pub use adapters::{
     Refusal, Uploads, device, devices,
 };
 pub use backend::{DeviceLimits, Instructions, WgpuBackend, WgpuOptions};
-pub use encoder::WgpuEncoder;
 pub use error::{BudgetTooSmall, WgpuError};
 pub use expert_table::WgpuExpertTable;
 pub use matrix::WgpuMatrix;
-pub use memory::{WgpuBuffer, WgpuFloats, WgpuRouting};
-pub use pages::WgpuPages;
 pub use slots::WgpuSlots;
-pub use states::WgpuStates;
+
+/// Computes one step on the device.
+pub type WgpuEncoder<'a> = nestling_gpu::GpuEncoder<'a, WgpuBackend>;

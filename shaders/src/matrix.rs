@@ -3,14 +3,14 @@
 use nestling_core::EngineError;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{Level, Plane};
-use nestling_gpu::{HeldLevels, ProductForm, SlotPlanes};
+use nestling_gpu::{DeviceMatrix, HeldLevels, ProductForm, SlotPlanes};
 
 use crate::device::Gpu;
 use crate::matrix_image::MatrixImage;
-use crate::memory::word;
 use crate::recorder::Recorder;
 use crate::slabs::{Place, Slabs};
 use crate::slots::{PlanePlaces, Room};
+use nestling_gpu::word;
 
 /// Weights with the way to multiply them.
 #[derive(Debug)]
@@ -151,12 +151,14 @@ impl WgpuMatrix {
     pub(crate) fn prefix(&self, level: Level) -> Result<u32, EngineError> {
         self.levels.prefix(level)
     }
+}
 
-    pub(crate) fn read_bytes(&self, level: Level) -> u64 {
-        self.levels.read_bytes(level)
+impl DeviceMatrix for WgpuMatrix {
+    fn form(&self) -> &ProductForm {
+        &self.form
     }
 
-    pub(crate) fn prefix_bytes(&self, level: Level) -> u64 {
-        self.levels.prefix_bytes(level)
+    fn levels(&self) -> &HeldLevels {
+        &self.levels
     }
 }

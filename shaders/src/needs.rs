@@ -6,17 +6,18 @@ use nestling_core::backend::ModelNeeds;
 use nestling_core::kv_cache::KvShape;
 use nestling_core::recurrent::StateShape;
 use nestling_formats::nested::GROUP;
+use nestling_gpu::NOTES_BYTES;
 use nestling_import::{ExpertBias, FeedForward, ModelConfig, TokenMixer};
 
 use crate::device::size_of;
-use crate::encoder::{GATE_UP_BYTES_MAX, NOTES_BYTES, argmax_parts, parts_bytes_max};
 use crate::error::{BudgetTooSmall, WgpuError};
 use crate::expert_table::table_bytes;
 use crate::ledger::{Ledger, Promise};
-use crate::pages::pool_bytes;
+use crate::record::{ARGMAX_PART_COLS, GATE_UP_BYTES_MAX, parts_bytes_max};
 use crate::recorder::ARENA_BYTES;
 use crate::slabs::ALIGN as PLACE_ALIGN;
 use crate::slots::slot_bytes;
+use crate::storage::pool_bytes;
 
 /// Bytes of a matrix or vector beside its planes and its codec: its header, and that its parts and it
 /// begin at multiples of some bytes.
@@ -136,7 +137,8 @@ fn scratch_bytes(needs: &ModelNeeds<'_>) -> u64 {
     });
     let tables: u64 = experts.clone().map(table_bytes).sum();
     // The largest of parts of rows of logits and their columns, and of whole rows.
-    let parts = size_of(4 * (LOGIT_ROWS * argmax_parts(config.vocab_size)) as u64);
+    let parts =
+        size_of(4 * (LOGIT_ROWS * config.vocab_size.div_ceil(ARGMAX_PART_COLS).max(1)) as u64);
     let best = 2 * parts + size_of(4 * LOGIT_ROWS as u64);
     let logits = 4 * rows_max.next_power_of_two() * experts.max().unwrap_or(0);
     inner.max().unwrap_or(0)

@@ -46,7 +46,7 @@ struct SlotUses {
 
 /// Part of a buffer that a shader sees.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Binding {
+pub struct Binding {
     pub buffer: wgpu::Buffer,
     pub offset: u64,
     /// None for the rest of the buffer.
@@ -366,14 +366,15 @@ impl Recorder {
         self.commands().copy_buffer_to_buffer(source, from, destination, to, Some(bytes));
     }
 
-    /// Records that a buffer gets these bytes.
+    /// Records that a buffer gets these bytes, from an offset on.
     ///
     /// # Errors
     /// As [`Recorder::submit`].
     pub fn write(
         &mut self,
         bytes: &[u8],
-        (buffer, offset): (&wgpu::Buffer, u64),
+        buffer: &wgpu::Buffer,
+        offset: u64,
     ) -> Result<(), WgpuError> {
         if bytes.len() > ARENA_BYTES / 4 {
             // What was recorded may read what is there now.

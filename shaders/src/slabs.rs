@@ -43,7 +43,7 @@ struct Slab {
 
 /// Part of a slab, held.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     /// Tells its slab from the others.
     pub slab: usize,
     pub buffer: wgpu::Buffer,

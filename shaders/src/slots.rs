@@ -13,7 +13,7 @@ use nestling_formats::nested::{base_parts, plane_bytes};
 use crate::device::Memory;
 use crate::error::WgpuError;
 use crate::matrix_image::{ALIGN, HEADER_BYTES};
-use crate::memory::SharedGpu;
+use crate::storage::SharedGpu;
 
 /// Slots begin at multiples of so many bytes.
 const SLOT_ALIGN: usize = 256;

@@ -7,7 +7,7 @@ use super::{Address, Driver, Form, cuda};
 use crate::error::CudaError;
 
 /// Memory of the device, given back when dropped.
-pub(crate) struct DeviceMemory {
+pub struct DeviceMemory {
     driver: Arc<Driver>,
     address: Address,
     bytes: u64,

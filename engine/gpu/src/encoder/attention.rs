@@ -1,0 +1,185 @@
+//! Attention: heads are normed and rotated, stored in pages, and gathered from them.
+
+use nestling_core::EngineError;
+use nestling_core::backend::{AttentionHeads, HeadNorm};
+use nestling_core::batch::StepRows;
+use nestling_core::kv_cache::KvValues;
+use nestling_import::RopePairs;
+
+use crate::device::Device;
+use crate::expect;
+use crate::heads::HeadCounts;
+use crate::memory::{GpuBuffer, GpuFloats};
+use crate::operation::{Attend, AttendSizes, NormParts, NormWeight, Operation, Rope, StoreKeys};
+use crate::page_lists::place_of;
+use crate::pages::GpuPages;
+use crate::storage::word;
+
+/// The rows of a step with the angles of their positions, and the heads that they have.
+pub(super) struct HeadRows<'a, D: Device> {
+    pub heads: &'a AttentionHeads<D>,
+    pub rows: &'a StepRows,
+}
+
+/// Heads of queries and of keys that a row begins with.
+#[derive(Clone, Copy)]
+struct RotatedHeads {
+    queries: usize,
+    keys: usize,
+}
+
+/// Parts of a row, side by side from a column on.
+#[derive(Clone, Copy)]
+struct RowParts {
+    first: usize,
+    parts: usize,
+}
+
+impl<D: Device> HeadRows<'_, D> {
+    /// Norms and rotates queries, and with pages keys, which are stored with their values.
+    pub fn rope(
+        &self,
+        device: &mut D,
+        angles: &GpuBuffer<D>,
+        qkv: &GpuBuffer<D>,
+        pages: Option<&mut GpuPages<D>>,
+    ) -> Result<(), EngineError> {
+        if let Some(pages) = pages {
+            return self.rope_store(device, angles, qkv, pages);
+        }
+        let heads = self.heads.num_attention_heads;
+        expect("columns of queries", heads * self.heads.head_dim, qkv.cols)?;
+        self.rotate(device, angles, qkv, RotatedHeads { queries: heads, keys: 0 })
+    }
+
+    fn rope_store(
+        &self,
+        device: &mut D,
+        angles: &GpuBuffer<D>,
+        qkv: &GpuBuffer<D>,
+        pages: &mut GpuPages<D>,
+    ) -> Result<(), EngineError> {
+        let counts = HeadCounts::of(self.heads);
+        let queries = counts.stored_queries(&pages.shape, qkv.cols)?;
+        self.rotate(device, angles, qkv, RotatedHeads { queries, keys: counts.keys })?;
+        if let Some(weight) = &self.heads.value_norm {
+            let (first, parts) = counts.value_parts((queries, qkv.cols), weight.count)?;
+            self.norm_parts(device, weight, qkv, RowParts { first, parts })?;
+        }
+        for row in 0..self.rows.len() {
+            let (page, _) = place_of(self.rows, row)?;
+            pages.prepare(device, page)?;
+        }
+        let prefix = match pages.shape.values {
+            KvValues::Beside => 0,
+            KvValues::KeyPrefix(dim) => dim,
+        };
+        device.record(Operation::StoreKeys(StoreKeys {
+            rows: self.rows,
+            x: qkv,
+            first: word("first column", queries * counts.dim)?,
+            prefix: word("elements of a value", prefix)?,
+            pages,
+        }))
+    }
+
+    /// Norms and rotates the first heads of every row: queries, then keys.
+    fn rotate(
+        &self,
+        device: &mut D,
+        angles: &GpuBuffer<D>,
+        x: &GpuBuffer<D>,
+        RotatedHeads { queries, keys }: RotatedHeads,
+    ) -> Result<(), EngineError> {
+        let Self { heads, rows } = *self;
+        let d = heads.head_dim;
+        expect("rows of angles", rows.len(), angles.rows)?;
+        expect("rows of queries", rows.len(), x.rows)?;
+        expect("columns of angles", 0, usize::from(heads.rope_first + angles.cols > d))?;
+        for (norm, first, count) in
+            [(&heads.query_norm, 0, queries), (&heads.key_norm, queries, keys)]
+        {
+            match norm {
+                HeadNorm::PerHead(weight) => {
+                    expect("head norm", 0, usize::from(weight.count > d))?;
+                }
+                HeadNorm::FullWidth(weight) if count > 0 => {
+                    expect("norm of all heads", count * d, weight.count)?;
+                    let parts = RowParts { first: first * d, parts: 1 };
+                    self.norm_parts(device, weight, x, parts)?;
+                }
+                HeadNorm::FullWidth(_) | HeadNorm::Absent => {}
+            }
+        }
+        device.record(Operation::Rope(Rope {
+            x: x.binding(),
+            angles: angles.binding(),
+            query_norm: per_head(&heads.query_norm)?,
+            key_norm: per_head(&heads.key_norm)?,
+            rows: word("rows", rows.len())?,
+            queries: word("query heads", queries)?,
+            keys: word("key heads", keys)?,
+            stride: word("columns", x.cols)?,
+            head_dim: word("elements of a head", d)?,
+            rope_first: word("first rotated element", heads.rope_first)?,
+            rope_dims: word("rotated elements", angles.cols)?,
+            is_adjacent: matches!(heads.rope_pairs, RopePairs::Adjacent),
+            eps: heads.eps,
+        }))
+    }
+
+    /// Norms parts of every row in place.
+    fn norm_parts(
+        &self,
+        device: &mut D,
+        weight: &GpuFloats<D>,
+        x: &GpuBuffer<D>,
+        RowParts { first, parts }: RowParts,
+    ) -> Result<(), EngineError> {
+        device.record(Operation::NormParts(NormParts {
+            weight: weight.binding(),
+            x: x.binding(),
+            count: word("parts of a step", x.rows * parts)?,
+            parts: word("parts of a row", parts.max(1))?,
+            stride: word("columns", x.cols)?,
+            first: word("first column", first)?,
+            length: word("norm", weight.count)?,
+            eps: self.heads.eps,
+        }))
+    }
+
+    pub fn attend(
+        &self,
+        device: &mut D,
+        queries: &GpuBuffer<D>,
+        pages: &GpuPages<D>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        let Self { heads, rows } = *self;
+        let counts = HeadCounts::of(heads);
+        let sinks = heads.sinks.as_ref().map(|sinks| sinks.count);
+        let shapes = (rows.len(), (queries.rows, queries.cols));
+        counts.check_attended(&pages.shape, shapes, (out.cols, sinks))?;
+        out.resize(device, rows.len())?;
+        let window = heads.sliding_window;
+        let sizes = AttendSizes {
+            heads: word("query heads", counts.queries)?,
+            sharing: word("query heads", counts.queries / counts.keys.max(1))?,
+            stride: word("columns", queries.cols)?,
+            head_dim: word("elements of a head", counts.dim)?,
+            value_dim: word("elements of a value", pages.shape.values.dim(counts.dim))?,
+            window: window.map_or(u32::MAX, |size| u32::try_from(size).unwrap_or(u32::MAX)),
+        };
+        device.record(Operation::Attend(Attend { heads, rows, queries, pages, out, sizes }))
+    }
+}
+
+fn per_head<D: Device>(norm: &HeadNorm<D>) -> Result<Option<NormWeight<D::Binding>>, EngineError> {
+    match norm {
+        HeadNorm::PerHead(weight) => {
+            let length = word("norm", weight.count)?;
+            Ok(Some(NormWeight { binding: weight.binding(), length }))
+        }
+        HeadNorm::FullWidth(_) | HeadNorm::Absent => Ok(None),
+    }
+}

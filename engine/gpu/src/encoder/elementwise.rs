@@ -1,0 +1,133 @@
+//! What is done element by element, and with whole rows.
+
+use nestling_core::EngineError;
+
+use crate::device::Device;
+use crate::expect;
+use crate::memory::{GpuBuffer, GpuRouting};
+use crate::operation::{
+    AddGated, Argmax, ArgmaxMerge, ExpertsSum, Gate, GatherRows, Operation, Scalar, ScalarKind,
+};
+use crate::scratch::ScratchRoom;
+use crate::storage::word;
+
+pub(super) fn scalar<D: Device>(
+    device: &mut D,
+    kind: ScalarKind,
+    x: &GpuBuffer<D>,
+) -> Result<(), EngineError> {
+    let count = word("elements of a buffer", x.elements())?;
+    device.record(Operation::Scalar(Scalar { kind, x: x.binding(), count }))
+}
+
+/// By a kernel and not by a copy, so that it does nothing where an expert was missing.
+pub(super) fn clear<D: Device>(
+    device: &mut D,
+    rows: usize,
+    out: &mut GpuBuffer<D>,
+) -> Result<(), EngineError> {
+    out.resize(device, rows)?;
+    scalar(device, ScalarKind::Clear, out)
+}
+
+pub(super) fn gate<D: Device>(
+    device: &mut D,
+    gate: &GpuBuffer<D>,
+    out: &GpuBuffer<D>,
+) -> Result<(), EngineError> {
+    expect("columns of gates", out.cols, gate.cols)?;
+    expect("rows of gates", out.rows, gate.rows)?;
+    let count = word("elements of a buffer", out.elements())?;
+    device.record(Operation::Gate(Gate { gate: gate.binding(), out: out.binding(), count }))
+}
+
+pub(super) fn add_gated<D: Device>(
+    device: &mut D,
+    gate: &GpuBuffer<D>,
+    x: &GpuBuffer<D>,
+    out: &GpuBuffer<D>,
+) -> Result<(), EngineError> {
+    expect("columns of a gate", 1, gate.cols)?;
+    expect("rows of a gate", x.rows, gate.rows)?;
+    expect("columns of a sum", out.cols, x.cols)?;
+    expect("rows of a sum", out.rows, x.rows)?;
+    device.record(Operation::AddGated(AddGated {
+        gate: gate.binding(),
+        x: x.binding(),
+        out: out.binding(),
+        rows: word("rows", out.rows)?,
+        cols: word("columns", out.cols)?,
+    }))
+}
+
+pub(super) fn gather_rows<D: Device>(
+    device: &mut D,
+    x: &GpuBuffer<D>,
+    indices: &[u32],
+    out: &mut GpuBuffer<D>,
+) -> Result<(), EngineError> {
+    expect("gathered columns", x.cols, out.cols)?;
+    if let Some(index) = indices.iter().find(|index| **index as usize >= x.rows) {
+        return Err(EngineError::mismatch("gathered row", x.rows, index));
+    }
+    out.resize(device, indices.len())?;
+    if indices.is_empty() {
+        return Ok(());
+    }
+    let indices = device.table(indices)?;
+    device.record(Operation::GatherRows(GatherRows {
+        x: x.binding(),
+        indices,
+        out: out.binding(),
+        rows: word("rows", out.rows)?,
+        cols: word("columns", out.cols)?,
+    }))
+}
+
+pub(super) fn experts_sum<D: Device>(
+    device: &mut D,
+    routing: &GpuRouting<D>,
+    expert_rows: &GpuBuffer<D>,
+    out: &GpuBuffer<D>,
+) -> Result<(), EngineError> {
+    let per_token = routing.per_token;
+    expect("rows of experts", out.rows * per_token, expert_rows.rows)?;
+    expect("rows of the routing", out.rows, routing.rows)?;
+    expect("outputs of an expert", out.cols, expert_rows.cols)?;
+    device.record(Operation::ExpertsSum(ExpertsSum {
+        weights: routing.weights(),
+        expert_rows: expert_rows.binding(),
+        out: out.binding(),
+        rows: word("rows", out.rows)?,
+        cols: word("columns", out.cols)?,
+        per_token: word("experts of a token", per_token)?,
+    }))
+}
+
+/// The columns of the largest values among so many first ones, `[rows]`.
+pub(super) fn argmax<D: Device>(
+    device: &mut D,
+    x: &GpuBuffer<D>,
+    among: usize,
+) -> Result<D::Binding, EngineError> {
+    let parts = x.cols.div_ceil(D::ARGMAX_PART_COLS).max(1);
+    let orders = device.scratch(ScratchRoom::Orders, x.rows * parts)?;
+    let columns = device.scratch(ScratchRoom::Columns, x.rows * parts)?;
+    let (rows, parts) = (word("rows", x.rows)?, word("parts of a row", parts)?);
+    device.record(Operation::Argmax(Argmax {
+        x: x.binding(),
+        orders: orders.clone(),
+        columns: columns.clone(),
+        rows,
+        cols: word("columns", x.cols)?,
+        among: word("columns", among.min(x.cols))?,
+        parts,
+    }))?;
+    if parts == 1 {
+        return Ok(columns);
+    }
+    let out = device.scratch(ScratchRoom::Best, x.rows)?;
+    let merge = ArgmaxMerge { orders, columns, out: out.clone(), rows, parts };
+    device.record(Operation::ArgmaxMerge(merge))?;
+    Ok(out)
+}

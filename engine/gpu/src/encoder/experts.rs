@@ -1,0 +1,188 @@
+//! Feed-forward parts: dense ones, and a layer's experts.
+//!
+//! Gate and up of all of them are one set of products, side by side; what joins them is the input
+//! of the other set, down.
+
+use std::ops::Range;
+
+use nestling_core::EngineError;
+use nestling_core::backend::{FeedForward, PinnedExpert, Write};
+use nestling_formats::Level;
+use nestling_formats::nested::GROUP;
+use nestling_import::Activation;
+
+use super::products::{input_of, products};
+use crate::device::{Device, DeviceMatrix};
+use crate::expect;
+use crate::memory::{GpuBuffer, GpuRouting};
+use crate::operation::{
+    Gated, GatedOutput, GatedProducts, Input, Job, Joint, Operation, Output, Products,
+};
+use crate::product_form::{ProductKind, check_feed_forward};
+use crate::row_pairs::{RowPair, by_way_of, pairs_by_level, push_uses, within};
+use crate::scratch::{QuantizedRoom, ScratchRoom};
+use crate::storage::word;
+
+/// One feed-forward part at one level, for some pairs of rows.
+struct PartUse<'a, D: Device> {
+    weights: &'a FeedForward<D>,
+    level: Level,
+    pairs: Range<usize>,
+}
+
+/// What parts must share to be computed together.
+#[derive(PartialEq)]
+struct Likeness {
+    activation: Activation,
+    width: usize,
+    kind: ProductKind,
+    rotated: bool,
+}
+
+impl<D: Device> PartUse<'_, D> {
+    fn likeness(&self) -> Likeness {
+        let FeedForward { activation, gate, down, .. } = self.weights;
+        let (width, down) = (gate.matrix.form().rows, down.matrix.form());
+        Likeness { activation: *activation, width, kind: down.kind, rotated: down.rotated }
+    }
+}
+
+/// Feed-forward parts and the rows that they are used for.
+struct PartUses<'a, D: Device> {
+    uses: &'a [PartUse<'a, D>],
+    pairs: &'a [RowPair],
+}
+
+pub(super) fn ffn<D: Device>(
+    device: &mut D,
+    weights: &FeedForward<D>,
+    levels: &[Level],
+    x: &GpuBuffer<D>,
+    write: Write,
+    out: &mut GpuBuffer<D>,
+) -> Result<(), EngineError> {
+    match write {
+        Write::Set => out.resize(device, x.rows)?,
+        Write::Add => expect("rows of a sum", x.rows, out.rows)?,
+    }
+    let (pairs, ranges) = pairs_by_level(x.rows, levels)?;
+    let uses = ranges.into_iter().map(|(level, pairs)| PartUse { weights, level, pairs });
+    let uses: Vec<_> = uses.collect();
+    let output = Output::of(out, write);
+    feed_forward(device, &PartUses { uses: &uses, pairs: &pairs }, x, &output)
+}
+
+pub(super) fn experts<D: Device>(
+    device: &mut D,
+    experts: &[PinnedExpert<'_, D>],
+    routing: &GpuRouting<D>,
+    x: &GpuBuffer<D>,
+    out: &mut GpuBuffer<D>,
+) -> Result<(), EngineError> {
+    let per_token = routing.per_token;
+    expect("rows of the routing", x.rows, routing.rows)?;
+    expect("outputs of an expert", x.cols, out.cols)?;
+    out.resize(device, x.rows * per_token)?;
+    let (mut uses, mut pairs) = (Vec::new(), Vec::new());
+    for expert in experts {
+        let ranges = push_uses(&mut pairs, expert.uses, (x.rows, per_token))?;
+        let weights = &*expert.weights;
+        uses.extend(ranges.into_iter().map(|(level, pairs)| PartUse { weights, level, pairs }));
+    }
+    let output = Output::of(out, Write::Set);
+    feed_forward(device, &PartUses { uses: &uses, pairs: &pairs }, x, &output)
+}
+
+fn feed_forward<D: Device>(
+    device: &mut D,
+    PartUses { uses, pairs }: &PartUses<'_, D>,
+    x: &GpuBuffer<D>,
+    output: &Output<D::Binding>,
+) -> Result<(), EngineError> {
+    for used in *uses {
+        let FeedForward { gate, up, down, .. } = used.weights;
+        let forms = [gate, up, down].map(|linear| linear.matrix.form());
+        check_feed_forward(forms, output.cols)?;
+    }
+    let first = uses.iter().flat_map(|used| [&used.weights.gate.matrix, &used.weights.up.matrix]);
+    let input = input_of(device, x, first)?;
+    for uses in uses.chunk_by(|a, b| a.likeness() == b.likeness()) {
+        let (Some(first), Some(last)) = (uses.first(), uses.last()) else { continue };
+        let width = first.weights.gate.matrix.form().rows;
+        let room = D::GATE_UP_BYTES_MAX.min(device.allocation_bytes_max()) as usize;
+        let rows_max = (room / (8 * width.max(1))).max(1);
+        for start in (first.pairs.start..last.pairs.end).step_by(rows_max) {
+            let window = start..last.pairs.end.min(start + rows_max);
+            joined(device, &PartUses { uses, pairs }, window, &input, output)?;
+        }
+    }
+    Ok(())
+}
+
+/// The parts' pairs of one window. Rows of gates and ups are numbered from its start on.
+fn joined<D: Device>(
+    device: &mut D,
+    PartUses { uses, pairs }: &PartUses<'_, D>,
+    window: Range<usize>,
+    input: &Input<D::Binding>,
+    output: &Output<D::Binding>,
+) -> Result<(), EngineError> {
+    let Some(first) = uses.first() else { return Ok(()) };
+    let (width, rows) = (first.weights.gate.matrix.form().rows, window.len());
+    let (mut to_inner, mut to_out) = (Vec::new(), Vec::new());
+    for used in *uses {
+        let (level, pairs) = (used.level, within(&used.pairs, &window));
+        if pairs.is_empty() {
+            continue;
+        }
+        let FeedForward { gate, up, down, .. } = used.weights;
+        to_inner.push(Job::new(gate, level, 0, pairs.clone())?);
+        to_inner.push(Job::new(up, level, width, pairs.clone())?);
+        to_out.push(Job::new(down, level, 0, pairs)?);
+    }
+    let (inner_pairs, out_pairs) = by_way_of(&pairs[window]);
+    let FeedForward { activation, down, .. } = first.weights;
+    let (activation, form) = (*activation, down.matrix.form());
+    let joint = Joint { activation, kind: form.kind, rotated: form.rotated };
+    to_inner.iter().try_for_each(|job| job.check(input))?;
+    let (jobs, pairs) = (&to_inner, &inner_pairs);
+    let fused = GatedProducts { jobs, pairs, input, joint, rows, cols: width };
+    let input = match device.record_gated(&fused)? {
+        Some(input) => input,
+        None => {
+            let gate_up = device.scratch(ScratchRoom::GateUp, 2 * rows * width)?;
+            let values = gate_up.clone();
+            let inner = &Output { values, cols: 2 * width, write: Write::Set };
+            products(device, &Products { jobs, pairs, input, output: inner })?;
+            gated(device, joint, gate_up, rows, width)?
+        }
+    };
+    products(device, &Products { jobs: &to_out, pairs: &out_pairs, input: &input, output })
+}
+
+/// Joins gates and ups, as down takes them.
+///
+/// # Errors
+/// As [`Device::record`].
+pub fn gated<D: Device>(
+    device: &mut D,
+    joint: Joint,
+    gate_up: D::Binding,
+    rows: usize,
+    width: usize,
+) -> Result<Input<D::Binding>, EngineError> {
+    let groups = rows * width.div_ceil(GROUP);
+    let (quantized, floats, out) = match joint.kind {
+        ProductKind::Int8 => {
+            let out = device.quantized_scratch(QuantizedRoom::INNER, groups)?;
+            (Some(out.clone()), None, GatedOutput::Int8(out))
+        }
+        ProductKind::Float => {
+            let out = device.scratch(ScratchRoom::InnerFloats, rows * width)?;
+            (None, Some(out.clone()), GatedOutput::Floats(out))
+        }
+    };
+    let (rows, cols) = (word("rows", rows)?, word("columns", width)?);
+    device.record(Operation::Gated(Gated { joint, gate_up, out, rows, cols, groups }))?;
+    Ok(Input { quantized, floats, cols: width, stride: width })
+}

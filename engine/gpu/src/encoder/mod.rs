@@ -1,0 +1,378 @@
+//! The encoder of both GPU backends: operations are checked, sized and cut here, and recorded by the
+//! device.
+
+mod attention;
+mod delta_net;
+mod elementwise;
+mod embed;
+mod experts;
+mod norms;
+mod products;
+mod quantize;
+mod route;
+mod routed;
+
+use nestling_core::EngineError;
+use nestling_core::backend::{
+    AttentionHeads, BindWeights, DeltaNet, Encoder, FeedForward, HeadMatrices, Linear,
+    PinnedExpert, Router, Routing, Write,
+};
+use nestling_core::batch::StepRows;
+use nestling_core::weights::{ActivationMode, MatrixWeights};
+use nestling_formats::Level;
+
+use crate::device::Device;
+use crate::memory::{GpuBuffer, GpuFloats, GpuRouting};
+use crate::operation::ScalarKind;
+use crate::pages::GpuPages;
+use crate::states::GpuStates;
+use crate::{expect, fill};
+use attention::HeadRows;
+
+pub use experts::gated;
+pub use products::input_for;
+
+/// Largest size of a head.
+pub const HEAD_DIM_MAX: usize = 1024;
+/// Most experts of a layer.
+pub const NUM_EXPERTS_MAX: usize = 1024;
+/// Most experts of a token.
+pub const PER_TOKEN_MAX: usize = 64;
+/// Most rows of one step.
+pub const ROWS_MAX: usize = 4096;
+
+/// Records the operations of one step. What was not given to the device when it is dropped is
+/// forgotten.
+pub struct GpuEncoder<'a, D: Device> {
+    /// The device that records.
+    pub device: &'a mut D,
+}
+
+impl<'a, D: Device> GpuEncoder<'a, D> {
+    /// Begins a step.
+    pub fn new(device: &'a mut D) -> Self {
+        if device.notes().uses.begin() {
+            // Nothing is recorded yet: this comes before whatever is. A device that is lost says so when
+            // something is read.
+            let _ = device.resume();
+        }
+        Self { device }
+    }
+
+    /// What the next operation records with.
+    fn operation(&mut self) -> Result<&mut D, EngineError> {
+        self.device.begin_operation()?;
+        Ok(self.device)
+    }
+
+    /// Records the experts of a table that the routing names.
+    ///
+    /// # Errors
+    /// As [`DeviceRouting::routed_experts`](nestling_core::backend::DeviceRouting::routed_experts).
+    pub fn routed_experts(
+        &mut self,
+        table: &D::ExpertTable,
+        levels: &[Level],
+        routing: &GpuRouting<D>,
+        x: &GpuBuffer<D>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        routed::experts(self.operation()?, table, levels, routing, x, out)
+    }
+
+    /// The uses that were read back, and the call that missed an expert.
+    pub fn take_readback(&mut self, uses: &mut Vec<u32>) -> Option<usize> {
+        let notes = self.device.notes();
+        let missed = notes.uses.take_missed();
+        uses.clone_from(notes.uses.ids());
+        if missed.is_some() {
+            // A device that is lost says so when something is read.
+            let _ = self.device.resume();
+        }
+        missed
+    }
+
+    /// Reads part of memory, and along with it what kernels noted.
+    fn read_back(
+        &mut self,
+        part: Option<(D::Binding, u64)>,
+        take: impl FnOnce(&[u8]),
+    ) -> Result<(), EngineError> {
+        let bytes = part.as_ref().map_or(0, |(_, bytes)| *bytes as usize);
+        let mut parts: Vec<_> = part.into_iter().collect();
+        let flag = self.device.miss_flag();
+        let notes = self.device.notes();
+        parts.extend(notes.uses.is_open().then_some((flag, 4)));
+        parts.extend(notes.part());
+        let mut uses = std::mem::take(&mut notes.uses);
+        let done = self.device.read(&parts, |all| {
+            let (own, noted) = all.split_at(bytes.min(all.len()));
+            take(own);
+            uses.read_back(noted);
+        });
+        self.device.notes().uses = uses;
+        done
+    }
+}
+
+impl<D: Device> Drop for GpuEncoder<'_, D> {
+    fn drop(&mut self) {
+        self.device.discard();
+    }
+}
+
+impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
+    fn embed(
+        &mut self,
+        table: &D::Matrix,
+        rows: &StepRows,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        embed::embed(self.operation()?, table, rows, out)
+    }
+
+    fn write(&mut self, values: &[f32], out: &mut GpuBuffer<D>) -> Result<(), EngineError> {
+        let cols = out.cols.max(1);
+        expect("part of a row", 0, values.len() % cols)?;
+        self.device.begin_step(values.len() / cols);
+        out.resize(self.device, values.len() / cols)?;
+        self.device.write(bytemuck::cast_slice(values), &out.binding(), 0)
+    }
+
+    fn write_rows(
+        &mut self,
+        values: &[f32],
+        rows: &[u32],
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        expect("values of rows", rows.len() * out.cols, values.len())?;
+        out.changed();
+        let mut rest = values;
+        for run in rows.chunk_by(|one, next| one + 1 == *next) {
+            let first = run.first().map_or(0, |row| *row as usize);
+            expect("rows beyond a buffer", 0, (first + run.len()).saturating_sub(out.rows))?;
+            let (values, more) = rest.split_at(run.len() * out.cols);
+            let offset = 4 * (first * out.cols) as u64;
+            self.device.write(bytemuck::cast_slice(values), &out.binding(), offset)?;
+            rest = more;
+        }
+        Ok(())
+    }
+
+    fn rms_norm(
+        &mut self,
+        x: &GpuBuffer<D>,
+        weight: &GpuFloats<D>,
+        eps: f32,
+        write: Write,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        out.changed();
+        norms::rms_norm(self.operation()?, x, weight, eps, write, out)
+    }
+
+    fn matmul(
+        &mut self,
+        weights: &[Linear<D>],
+        levels: &[Level],
+        x: &GpuBuffer<D>,
+        write: Write,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        out.changed();
+        products::matmul(self.operation()?, weights, levels, x, write, out)
+    }
+
+    fn matmul_heads(
+        &mut self,
+        weights: &HeadMatrices<D>,
+        levels: &[Level],
+        x: &GpuBuffer<D>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        products::matmul_heads(self.operation()?, weights, levels, x, out)
+    }
+
+    fn rope(
+        &mut self,
+        heads: &AttentionHeads<D>,
+        rows: &StepRows,
+        angles: &GpuBuffer<D>,
+        qkv: &mut GpuBuffer<D>,
+        kv: Option<&mut GpuPages<D>>,
+    ) -> Result<(), EngineError> {
+        qkv.changed();
+        HeadRows { heads, rows }.rope(self.operation()?, angles, qkv, kv)
+    }
+
+    fn attend(
+        &mut self,
+        heads: &AttentionHeads<D>,
+        rows: &StepRows,
+        queries: &GpuBuffer<D>,
+        kv: &GpuPages<D>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        HeadRows { heads, rows }.attend(self.operation()?, queries, kv, out)
+    }
+
+    fn delta_net(
+        &mut self,
+        net: &DeltaNet<D>,
+        rows: &StepRows,
+        projected: &GpuBuffer<D>,
+        states: &mut GpuStates<D>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        delta_net::delta_net(self.operation()?, net, rows, projected, states, out)
+    }
+
+    fn gate(&mut self, gate: &GpuBuffer<D>, out: &mut GpuBuffer<D>) -> Result<(), EngineError> {
+        out.changed();
+        elementwise::gate(self.operation()?, gate, out)
+    }
+
+    fn route(
+        &mut self,
+        router: &Router<D>,
+        x: &GpuBuffer<D>,
+        out: &mut GpuRouting<D>,
+    ) -> Result<(), EngineError> {
+        route::route(self.operation()?, router, x, out)
+    }
+
+    async fn read_routing_into(
+        &mut self,
+        routing: &GpuRouting<D>,
+        out: &mut Routing,
+    ) -> Result<(), EngineError> {
+        let bytes = 4 * (routing.rows * routing.per_token) as u64;
+        out.num_experts_per_tok = routing.per_token;
+        let parts = [(routing.ids(), bytes), (routing.weights(), bytes)];
+        self.device.read(&parts, |bytes| {
+            let (ids, weights) = bytes.split_at(bytes.len() / 2);
+            fill(&mut out.expert_ids, ids, u32::from_le_bytes);
+            fill(&mut out.expert_weights, weights, f32::from_le_bytes);
+        })
+    }
+
+    fn write_routing(
+        &mut self,
+        routing: &Routing,
+        out: &mut GpuRouting<D>,
+    ) -> Result<(), EngineError> {
+        route::write(self.device, routing, out)
+    }
+
+    fn flush(&mut self) -> Result<(), EngineError> {
+        self.device.submit()
+    }
+
+    fn scale(&mut self, factor: f32, x: &mut GpuBuffer<D>) -> Result<(), EngineError> {
+        x.changed();
+        elementwise::scalar(self.operation()?, ScalarKind::Scale(factor), x)
+    }
+
+    fn softcap(&mut self, cap: f32, x: &mut GpuBuffer<D>) -> Result<(), EngineError> {
+        x.changed();
+        elementwise::scalar(self.operation()?, ScalarKind::Softcap(cap), x)
+    }
+
+    fn clear(&mut self, rows: usize, out: &mut GpuBuffer<D>) -> Result<(), EngineError> {
+        elementwise::clear(self.operation()?, rows, out)
+    }
+
+    fn ffn(
+        &mut self,
+        weights: &FeedForward<D>,
+        levels: &[Level],
+        x: &GpuBuffer<D>,
+        write: Write,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        out.changed();
+        experts::ffn(self.operation()?, weights, levels, x, write, out)
+    }
+
+    fn add_gated(
+        &mut self,
+        gate: &GpuBuffer<D>,
+        x: &GpuBuffer<D>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        out.changed();
+        elementwise::add_gated(self.operation()?, gate, x, out)
+    }
+
+    fn experts(
+        &mut self,
+        experts: &[PinnedExpert<'_, D>],
+        routing: &GpuRouting<D>,
+        x: &GpuBuffer<D>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        experts::experts(self.operation()?, experts, routing, x, out)
+    }
+
+    async fn finish(&mut self) -> Result<(), EngineError> {
+        let notes = self.device.notes();
+        if notes.uses.is_open() || notes.part().is_some() {
+            return self.read_back(None, |_| {});
+        }
+        self.device.finish()
+    }
+
+    fn experts_sum(
+        &mut self,
+        routing: &GpuRouting<D>,
+        expert_rows: &GpuBuffer<D>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        out.changed();
+        elementwise::experts_sum(self.operation()?, routing, expert_rows, out)
+    }
+
+    fn gather_rows(
+        &mut self,
+        x: &GpuBuffer<D>,
+        indices: &[u32],
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        elementwise::gather_rows(self.operation()?, x, indices, out)
+    }
+
+    async fn argmax_into(
+        &mut self,
+        x: &GpuBuffer<D>,
+        among: usize,
+        out: &mut Vec<Option<u32>>,
+    ) -> Result<(), EngineError> {
+        let columns = elementwise::argmax(self.operation()?, x, among)?;
+        let column = |bytes| Some(u32::from_le_bytes(bytes)).filter(|column| *column != u32::MAX);
+        let part = (columns, 4 * x.rows as u64);
+        self.read_back(Some(part), |bytes| fill(out, bytes, column))
+    }
+
+    async fn read_into(
+        &mut self,
+        buffer: &GpuBuffer<D>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        let part = (buffer.binding(), 4 * buffer.elements() as u64);
+        self.read_back(Some(part), |bytes| fill(out, bytes, f32::from_le_bytes))
+    }
+}
+
+impl<D: Device> BindWeights<D> for GpuEncoder<'_, D> {
+    fn bind_matrix(
+        &mut self,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<D::Matrix, EngineError> {
+        self.device.upload_matrix(weights, activations)
+    }
+
+    fn bind_floats(&mut self, values: &[f32]) -> Result<GpuFloats<D>, EngineError> {
+        self.device.bind_floats(values)
+    }
+}

@@ -1,0 +1,70 @@
+//! The router: which experts a row uses.
+
+use nestling_core::EngineError;
+use nestling_core::backend::{Router, Routing};
+use nestling_import::GroupScore;
+
+use super::{NUM_EXPERTS_MAX, PER_TOKEN_MAX, products};
+use crate::device::{Device, DeviceMatrix};
+use crate::memory::{GpuBuffer, GpuFloats, GpuRouting};
+use crate::operation::{Operation, Route};
+use crate::router::{RouterLimits, check_routing};
+use crate::scratch::ScratchRoom;
+use crate::storage::word;
+
+/// What kernels have room for.
+const LIMITS: RouterLimits =
+    RouterLimits { experts: NUM_EXPERTS_MAX, per_token: PER_TOKEN_MAX, groups: 64 };
+
+/// Puts a routing of the host in place of the router's.
+pub(super) fn write<D: Device>(
+    device: &mut D,
+    routing: &Routing,
+    out: &GpuRouting<D>,
+) -> Result<(), EngineError> {
+    check_routing(routing, (out.rows, out.per_token))?;
+    device.write(bytemuck::cast_slice(&routing.expert_ids), &out.ids(), 0)?;
+    device.write(bytemuck::cast_slice(&routing.expert_weights), &out.weights(), 0)
+}
+
+pub(super) fn route<D: Device>(
+    device: &mut D,
+    router: &Router<D>,
+    x: &GpuBuffer<D>,
+    out: &mut GpuRouting<D>,
+) -> Result<(), EngineError> {
+    let experts = router.weights.form().rows;
+    LIMITS.check((router, experts), |vector| vector.count, (x.rows, out.rows_max))?;
+    let logits = device.scratch(ScratchRoom::RouterLogits, x.rows * experts)?;
+    products::multiply_float(device, &router.weights, x, logits.clone())?;
+    choose(device, router, logits, x.rows, out)
+}
+
+/// The choice, from logits.
+fn choose<D: Device>(
+    device: &mut D,
+    router: &Router<D>,
+    logits: D::Binding,
+    rows: usize,
+    out: &mut GpuRouting<D>,
+) -> Result<(), EngineError> {
+    let (rule, per_token) = (&router.rule, router.num_experts_per_tok);
+    out.set(device, rows, per_token)?;
+    let groups = rule.groups.as_ref();
+    let vector = |vector: &Option<GpuFloats<D>>| vector.as_ref().map(GpuFloats::binding);
+    device.record(Operation::Route(Route {
+        rule,
+        logits,
+        logit_bias: vector(&router.logit_bias),
+        selection_bias: vector(&router.selection_bias),
+        expert_scale: vector(&router.expert_scale),
+        ids: out.ids(),
+        weights: out.weights(),
+        rows: word("rows", rows)?,
+        experts: word("experts", router.weights.form().rows)?,
+        per_token: word("experts of a token", per_token)?,
+        groups: word("groups of experts", groups.map_or(0, |groups| groups.n_group))?,
+        groups_kept: word("groups of experts", groups.map_or(0, |groups| groups.topk_group))?,
+        two_best: groups.is_some_and(|groups| matches!(groups.score, GroupScore::TwoBest)),
+    }))
+}

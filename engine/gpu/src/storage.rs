@@ -1,0 +1,65 @@
+//! Memory of a device, as what both backends share sees it.
+
+use nestling_core::EngineError;
+
+/// Allocates memory of a device and tells kernels where it is.
+pub trait Storage: Sized + Send + 'static {
+    /// Where a kernel finds something: an address, or a range of a buffer.
+    type Binding: Clone + Send + Sync;
+    /// An allocation, freed when it is dropped.
+    type Memory: Send + Sync;
+    /// A range of an allocation that holds weights.
+    type Place: Send + Sync;
+
+    /// Whether an RMSNorm can leave its rows in int8 as well.
+    const KEEPS_INT8: bool;
+
+    /// Largest allocation that a kernel can see at once.
+    fn allocation_bytes_max(&self) -> u64;
+
+    /// Bytes that memory which grows to so many is given.
+    fn roomy_bytes(&self, bytes: u64) -> u64;
+
+    /// Memory with unspecified contents.
+    ///
+    /// # Errors
+    /// A device whose memory is full, or a memory budget without room.
+    fn allocate(&mut self, what: &'static str, bytes: u64) -> Result<Self::Memory, EngineError>;
+
+    /// Replaces an allocation by a larger one with unspecified contents. Recorded work may still use
+    /// the old one.
+    ///
+    /// # Errors
+    /// As [`Storage::allocate`].
+    fn reallocate(
+        &mut self,
+        memory: &mut Self::Memory,
+        what: &'static str,
+        bytes: u64,
+    ) -> Result<(), EngineError>;
+
+    /// Bytes of an allocation.
+    fn bytes(memory: &Self::Memory) -> u64;
+
+    /// The whole of an allocation.
+    fn binding(memory: &Self::Memory) -> Self::Binding;
+
+    /// A range of an allocation.
+    fn range(memory: &Self::Memory, offset: u64, bytes: u64) -> Self::Binding;
+
+    /// Weights of so many bytes.
+    fn weights(place: &Self::Place, bytes: u64) -> Self::Binding;
+
+    /// Counts the steps of which nobody knows what took place: what kernels left in memory before is
+    /// not relied on.
+    fn epoch(&self) -> u64;
+}
+
+/// A size as kernels take it.
+///
+/// # Errors
+/// [`EngineError::Limit`] for one that does not fit.
+pub fn word(what: &'static str, size: usize) -> Result<u32, EngineError> {
+    let limit = u64::from(u32::MAX);
+    u32::try_from(size).map_err(|_| EngineError::Limit { what, limit, found: size as u64 })
+}

@@ -1,0 +1,193 @@
+//! Attention: heads are rotated, stored in pages, and gathered from them.
+
+use nestling_core::EngineError;
+use nestling_core::batch::StepRows;
+use nestling_core::kv_cache::{KvDtype, PAGE_POSITIONS};
+use nestling_gpu::{
+    Attend, Device, GpuFloats, GpuPages, NormWeight, PageLayout, PageLists, Rope, ScratchRoom,
+    StoreKeys, WorkKind, pieces, seen_positions, word, work_of,
+};
+
+use crate::backend::CudaBackend;
+use crate::driver::Address;
+use crate::kernel::Kernel;
+use crate::params::{AttendParams, KvStoreParams, RopeParams, RowPlace, SPLIT_POSITIONS};
+use crate::recorder::Recorder;
+
+/// Pages are listed in multiples of so many, so that most steps have tables of the same size.
+const PAGES_STEP: usize = 16;
+
+/// Blocks of attention that keep a device busy without cutting rows into splits.
+const BLOCKS_ENOUGH: usize = 512;
+
+pub(super) fn rope(recorder: &mut Recorder, of: &Rope<Address>) -> Result<(), EngineError> {
+    let absent = NormWeight { binding: 0, length: 0 };
+    let query_norm = of.query_norm.as_ref().unwrap_or(&absent);
+    let key_norm = of.key_norm.as_ref().unwrap_or(&absent);
+    let params = RopeParams {
+        x: of.x,
+        angles: of.angles,
+        query_weight: query_norm.binding,
+        key_weight: key_norm.binding,
+        rows: of.rows,
+        queries: of.queries,
+        keys: of.keys,
+        stride: of.stride,
+        head_dim: of.head_dim,
+        rope_first: of.rope_first,
+        rope_dims: of.rope_dims,
+        is_adjacent: u32::from(of.is_adjacent),
+        query_norm: query_norm.length,
+        key_norm: key_norm.length,
+        eps: of.eps,
+        padding: 0,
+    };
+    Ok(recorder.launch(params.launch(), &params)?)
+}
+
+/// Stores keys and values.
+pub(super) fn store(
+    recorder: &mut Recorder,
+    StoreKeys { rows, x, first, prefix, pages }: &StoreKeys<'_, CudaBackend>,
+) -> Result<(), EngineError> {
+    let tables = Tables::new(recorder, rows, pages)?;
+    let (shape, layout) = (pages.shape, PageLayout::of(&pages.shape));
+    let params = KvStoreParams {
+        x: x.binding(),
+        places: tables.places,
+        pages: tables.pages,
+        rows: word("rows", rows.len())?,
+        heads: word("key heads", shape.num_key_value_heads)?,
+        stride: word("columns", x.cols)?,
+        first: *first,
+        head_dim: word("elements of a head", shape.head_dim)?,
+        prefix: *prefix,
+        head_words: word("words of a head", layout.head_words)?,
+        value_first: word("words of keys", layout.value_first)?,
+        scale_first: word("words of a page", layout.scale_first)?,
+        padding: 0,
+    };
+    let kernel = match shape.dtype {
+        KvDtype::F16 => Kernel::KvStoreF16,
+        KvDtype::Int8 => Kernel::KvStoreInt8,
+        _ => Kernel::KvStoreF32,
+    };
+    Ok(recorder.launch(params.launch(kernel), &params)?)
+}
+
+pub(super) fn attend(
+    backend: &mut CudaBackend,
+    attend: &Attend<'_, CudaBackend>,
+) -> Result<(), EngineError> {
+    let Attend { heads, rows, pages, .. } = attend;
+    let tables = Tables::new(&mut backend.recorder, rows, pages)?;
+    let mut params = attend_params(attend, &tables)?;
+    params.block_heads = params.block_heads_max();
+    let (h, d) = (heads.num_attention_heads, heads.head_dim);
+    let cols = h * (d + pages.shape.values.dim(d));
+    let work = |position: &u32| work_of(&[seen_positions(*position, heads.sliding_window), cols]);
+    let work: Vec<u64> = rows.positions.iter().map(work).collect();
+    let pieces = pieces(work.iter().copied(), backend.rates().launch_work(WorkKind::Attention));
+    // Memory that grows between two launches would be there twice.
+    let most = pieces.iter().map(|piece| params.of_rows(piece)).filter(is_split);
+    if let Some(most) = most.map(|params| params.part_floats()).max() {
+        params.parts = backend.scratch(ScratchRoom::AttendParts, most)?;
+    }
+    for piece in pieces {
+        let work = work[piece.clone()].iter().sum();
+        attend_rows(&mut backend.recorder, &params.of_rows(&piece), pages.shape.dtype, work)?;
+    }
+    Ok(())
+}
+
+/// Whether few rows see so much that each of their splits gets a block.
+fn is_split(params: &AttendParams) -> bool {
+    let heads = params.heads.div_ceil(params.block_heads.max(1));
+    params.splits >= 2 && ((params.rows * heads) as usize) < BLOCKS_ENOUGH
+}
+
+/// Attention of some rows: bits are the same in both ways.
+fn attend_rows(
+    recorder: &mut Recorder,
+    params: &AttendParams,
+    dtype: KvDtype,
+    work: u64,
+) -> Result<(), EngineError> {
+    let is_split = is_split(params);
+    let kernel = match (dtype, is_split) {
+        (KvDtype::F16, false) => Kernel::AttendF16,
+        (KvDtype::F16, true) => Kernel::AttendSplitF16,
+        (KvDtype::Int8, false) => Kernel::AttendInt8,
+        (KvDtype::Int8, true) => Kernel::AttendSplitInt8,
+        (_, false) => Kernel::AttendF32,
+        (_, true) => Kernel::AttendSplitF32,
+    };
+    recorder.launch_of((WorkKind::Attention, work), params.launch(kernel), params)?;
+    if is_split {
+        recorder.launch(params.merge(), params)?;
+    }
+    Ok(())
+}
+
+/// All but how heads share blocks.
+fn attend_params(
+    Attend { heads, rows, queries, pages, out, sizes }: &Attend<'_, CudaBackend>,
+    tables: &Tables,
+) -> Result<AttendParams, EngineError> {
+    let layout = PageLayout::of(&pages.shape);
+    let positions = tables.longest * PAGE_POSITIONS;
+    Ok(AttendParams {
+        queries: queries.binding(),
+        places: tables.places,
+        pages: tables.pages,
+        sinks: heads.sinks.as_ref().map_or(0, GpuFloats::binding),
+        out: out.binding(),
+        rows: word("rows", rows.len())?,
+        heads: sizes.heads,
+        sharing: sizes.sharing,
+        stride: sizes.stride,
+        head_dim: sizes.head_dim,
+        value_dim: sizes.value_dim,
+        window: sizes.window,
+        scale: heads.scale,
+        head_words: word("words of a head", layout.head_words)?,
+        value_first: word("words of keys", layout.value_first)?,
+        value_position: word("words of a value", layout.value_strides[0])?,
+        value_word: word("words of a value", layout.value_strides[1])?,
+        prefix_words: word("words of a value", layout.prefix_words)?,
+        scale_first: word("words of a page", layout.scale_first)?,
+        splits: word("splits of a row", positions.div_ceil(SPLIT_POSITIONS as usize))?,
+        ..AttendParams::default()
+    })
+}
+
+/// Where rows and pages are, for kernels.
+struct Tables {
+    /// Of each row its position, and where the pages of its sequence begin in the list.
+    places: Address,
+    /// Addresses of pages.
+    pages: Address,
+    /// Most pages that a row may see, rounded up.
+    longest: usize,
+}
+
+impl Tables {
+    fn new(
+        recorder: &mut Recorder,
+        rows: &StepRows,
+        kv: &GpuPages<CudaBackend>,
+    ) -> Result<Self, EngineError> {
+        let PageLists { first, pages, longest, .. } = PageLists::of(rows)?;
+        let place = |(position, first): (&u32, &usize)| {
+            let first_page = word("pages of a step", *first)?;
+            Ok(RowPlace { position: *position, first_page })
+        };
+        let places = rows.positions.iter().zip(&first).map(place);
+        let places = places.collect::<Result<Vec<_>, EngineError>>()?;
+        let list = pages.iter().map(|page| kv.get(*page));
+        let mut list = list.collect::<Result<Vec<Address>, EngineError>>()?;
+        list.resize(list.len().next_multiple_of(PAGES_STEP), 0);
+        let longest = longest.next_multiple_of(PAGES_STEP);
+        Ok(Self { places: recorder.table(&places)?, pages: recorder.table(&list)?, longest })
+    }
+}

@@ -1,0 +1,24 @@
+//! Rows of the embedding.
+
+use nestling_core::EngineError;
+use nestling_gpu::{Embed, word};
+
+use crate::backend::CudaBackend;
+use crate::params::EmbedParams;
+use crate::recorder::Recorder;
+
+pub(super) fn embed(
+    recorder: &mut Recorder,
+    Embed { table, rows, out }: &Embed<'_, CudaBackend>,
+) -> Result<(), EngineError> {
+    let levels: Vec<u32> = rows.dense_levels.iter().map(|level| level.index() as u32).collect();
+    let params = EmbedParams {
+        table: table.address(),
+        tokens: recorder.table(&rows.tokens)?,
+        levels: recorder.table(&levels)?,
+        out: out.binding(),
+        rows: word("rows", rows.len())?,
+        cols: word("columns", table.form.cols)?,
+    };
+    Ok(recorder.launch(params.launch(), &params)?)
+}

@@ -1,0 +1,86 @@
+//! What joins gates and ups, after their products or as these are computed.
+
+use nestling_core::EngineError;
+use nestling_core::backend::Write;
+use nestling_formats::nested::GROUP;
+use nestling_gpu::{
+    Device, Gated, GatedOutput, GatedProducts, Input, Joint, Output, ProductKind, QuantizedRoom,
+    word,
+};
+
+use super::products::{Call, call_of, is_one_row, params_of};
+use crate::backend::CudaBackend;
+use crate::driver::Address;
+use crate::kernel::Kernel;
+use crate::params::{GATED_TILES, GatedParams, GatedProductParams, ProductParams};
+use crate::recorder::Recorder;
+
+/// Multiplies with gates and ups and joins what they give, where each has one row; none for others.
+pub(super) fn gated_products(
+    backend: &mut CudaBackend,
+    &GatedProducts { jobs, pairs, input, joint, rows, cols }: &GatedProducts<'_, CudaBackend>,
+) -> Result<Option<Input<Address>>, EngineError> {
+    if joint.kind != ProductKind::Int8 || !jobs.iter().all(is_one_row) {
+        return Ok(None);
+    }
+    let call = call_of(&mut backend.recorder, Kernel::MatvecGatedQuantize, jobs, pairs)?;
+    gated_call(backend, (&call, joint), input, rows, cols).map(Some)
+}
+
+/// The same of blocks of one row each that lie one after the other.
+pub(super) fn gated_call(
+    backend: &mut CudaBackend,
+    (call, joint): (&Call, Joint),
+    input: &Input<Address>,
+    rows: usize,
+    width: usize,
+) -> Result<Input<Address>, EngineError> {
+    let out = backend.quantized_scratch(QuantizedRoom::INNER, rows * width.div_ceil(GROUP))?;
+    let recorder = &mut backend.recorder;
+    let nowhere = Output { values: 0, cols: width, write: Write::Set };
+    let (kind, alpha, limit) = joint.words();
+    let params = GatedProductParams {
+        products: params_of(call, GATED_TILES, input, &nowhere)?,
+        values: out.values,
+        scales: out.scales,
+        kind,
+        alpha,
+        limit,
+        is_rotated: u32::from(joint.rotated),
+    };
+    let tiles = word("tiles", call.tiles)?;
+    // A gate and its up.
+    for (blocks, gates, work) in call.launches(recorder, 2) {
+        let products = ProductParams { blocks, ..params.products };
+        let params = GatedProductParams { products, ..params };
+        let gates = word("blocks", gates)?;
+        recorder.launch_of(work, params.launch(gates, tiles), &params)?;
+    }
+    Ok(Input { quantized: Some(out), floats: None, cols: width, stride: width })
+}
+
+/// Joins gates and ups, as down takes them.
+pub(super) fn gated(recorder: &mut Recorder, of: &Gated<Address>) -> Result<(), EngineError> {
+    let (kind, alpha, limit) = of.joint.words();
+    let mut params = GatedParams {
+        x: of.gate_up,
+        rows: of.rows,
+        cols: of.cols,
+        kind,
+        alpha,
+        limit,
+        is_rotated: u32::from(of.joint.rotated),
+        ..GatedParams::default()
+    };
+    let kernel = match &of.out {
+        GatedOutput::Int8(out) => {
+            (params.values, params.scales) = (out.values, out.scales);
+            Kernel::GatedQuantize
+        }
+        GatedOutput::Floats(out) => {
+            params.out = *out;
+            Kernel::Gated
+        }
+    };
+    Ok(recorder.launch(params.launch(kernel), &params)?)
+}

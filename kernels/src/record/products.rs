@@ -1,0 +1,298 @@
+//! Products with matrices: how they are cut into blocks, and the kernels that compute those.
+//!
+//! A block is one matrix at one level for some pairs of rows, of the input and of the output. Blocks of
+//! all matrices go together, whatever their levels.
+
+use std::ops::Range;
+
+use nestling_core::EngineError;
+use nestling_core::backend::Write;
+use nestling_formats::nested::{GROUP, TILE_ROWS};
+use nestling_gpu::{
+    HeadsRest, Input, Job, Output, ProductKind, Products, Quantized, RowPair, WorkKind, at_once,
+    pieces, word, work_of,
+};
+
+use crate::backend::CudaBackend;
+use crate::driver::Address;
+use crate::kernel::Kernel;
+use crate::params::{
+    Block, GRID_ROWS_MAX, HeadsRestParams, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, MATVEC_TILES_MAX,
+    ProductParams,
+};
+use crate::recorder::Recorder;
+
+/// Whether one row is multiplied with a nested matrix, in int8.
+pub(super) fn is_one_row(job: &Job<'_, CudaBackend>) -> bool {
+    Way::of(job) == Way::One
+}
+
+/// Cells of a matrix, a tile by a group each, that one block of threads takes at once.
+const CELLS_AT_ONCE: usize = 128;
+
+/// From so many pairs of a job on, tensor cores are worth what they need at least.
+const MANY_PAIRS: usize = 9;
+
+/// The ways to compute a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Int8, one pair.
+    One,
+    /// Int8, few pairs.
+    Few,
+    /// Int8, many pairs: on tensor cores.
+    Many,
+    /// Int8, rows of the matrix one after another.
+    RowMajor,
+    Float,
+}
+
+impl Way {
+    fn of(job: &Job<'_, CudaBackend>) -> Self {
+        match (job.kind, job.pairs.len()) {
+            (ProductKind::Float, _) => Self::Float,
+            (ProductKind::Int8, _) if !job.matrix.form.is_tiled => Self::RowMajor,
+            (ProductKind::Int8, 0..=1) => Self::One,
+            (ProductKind::Int8, 2..MANY_PAIRS) => Self::Few,
+            (ProductKind::Int8, _) => Self::Many,
+        }
+    }
+
+    fn kernel(self) -> Kernel {
+        match self {
+            Self::One => Kernel::MatvecNested,
+            Self::Few => Kernel::MatvecNestedRows,
+            Self::Many => Kernel::MatmulNested,
+            Self::RowMajor => Kernel::MatvecRowMajor,
+            Self::Float => Kernel::MatvecFloat,
+        }
+    }
+
+    /// The most pairs of a block.
+    fn pairs_max(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Few => MATVEC_PAIRS_MAX as usize,
+            Self::Many => MATMUL_PAIRS_MAX as usize,
+            Self::RowMajor | Self::Float => 32,
+        }
+    }
+}
+
+/// Rows of a matrix that blocks are cut at: what blocks of threads take of it at once, of all kernels.
+const ROWS_TOGETHER: usize = 128;
+
+/// What a kernel's work is counted as.
+pub(super) fn work_kind(kernel: Kernel) -> WorkKind {
+    match kernel {
+        Kernel::MatmulNested => WorkKind::ManyRows,
+        Kernel::MatvecFloat => WorkKind::Floats,
+        _ => WorkKind::FewRows,
+    }
+}
+
+/// Pairs that take as long as so many: a kernel does not get faster with fewer of them than it takes at
+/// once.
+pub(super) fn counted_pairs(kernel: Kernel, pairs: usize) -> usize {
+    match kernel {
+        Kernel::MatmulNested => pairs.next_multiple_of(MATMUL_PAIRS_MAX as usize),
+        Kernel::MatvecFloat => pairs.next_multiple_of(FLOAT_PAIRS),
+        // Weights are decoded again for each.
+        Kernel::MatvecRowMajor => pairs * MATVEC_PAIRS_MAX as usize,
+        _ => pairs.next_multiple_of(MATVEC_PAIRS_MAX as usize),
+    }
+}
+
+/// Pairs that `matvec_float` takes at once.
+const FLOAT_PAIRS: usize = 4;
+
+/// Tiles that one block of threads takes, so that it has work for all of them.
+fn tiles_per_block(groups: usize) -> u32 {
+    let tiles = CELLS_AT_ONCE / groups.max(1);
+    (tiles as u32).clamp(1, MATVEC_TILES_MAX)
+}
+
+/// Blocks that one kernel computes.
+#[derive(Default)]
+struct Blocks {
+    all: Vec<Block>,
+    /// Of each, how much it computes.
+    work: Vec<u64>,
+    /// Tiles of the largest.
+    tiles: usize,
+}
+
+impl Blocks {
+    /// Cuts a job's pairs into blocks, and blocks of more than so much work by rows of the matrix.
+    fn push(
+        &mut self,
+        job: &Job<'_, CudaBackend>,
+        (kernel, pairs_max): (Kernel, usize),
+        work_max: u64,
+    ) -> Result<(), EngineError> {
+        let cols = job.matrix.form.cols;
+        for first in job.pairs.clone().step_by(pairs_max) {
+            let pairs = pairs_max.min(job.pairs.end - first);
+            let each = work_of(&[counted_pairs(kernel, pairs), cols]);
+            let rows_max = at_once(each, work_max, ROWS_TOGETHER);
+            for start in job.rows.clone().step_by(rows_max) {
+                let end = job.rows.end.min(start.saturating_add(rows_max));
+                let before = start - job.rows.start;
+                self.tiles = self.tiles.max(end.div_ceil(TILE_ROWS) - start / TILE_ROWS);
+                self.work.push(each.saturating_mul((end - start) as u64));
+                self.all.push(Block {
+                    matrix: job.matrix.address(),
+                    bias: job.bias.map_or(0, |bias| bias.binding() + 4 * before as u64),
+                    level: job.level.index() as u32,
+                    first_pair: word("pairs", first)?,
+                    pairs: word("pairs", pairs)?,
+                    first_row: word("rows", start)?,
+                    end_row: word("rows", end)?,
+                    out_col: word("columns", job.out_col + before)?,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Records the products of all jobs.
+pub(super) fn products(
+    recorder: &mut Recorder,
+    Products { jobs, pairs, input, output }: &Products<'_, CudaBackend>,
+) -> Result<(), EngineError> {
+    let mut ways: Vec<(Way, Blocks)> = Vec::new();
+    for job in *jobs {
+        let way = Way::of(job);
+        let known = ways.iter().position(|(other, _)| *other == way);
+        let at = known.unwrap_or_else(|| {
+            ways.push((way, Blocks::default()));
+            ways.len() - 1
+        });
+        let work_max = recorder.rates.launch_work(work_kind(way.kernel()));
+        ways[at].1.push(job, (way.kernel(), way.pairs_max()), work_max)?;
+    }
+    let pairs = recorder.table(pairs)?;
+    ways.iter().try_for_each(|(way, blocks)| record(recorder, (*way, blocks), pairs, input, output))
+}
+
+/// Blocks in memory of the device, for one kernel.
+#[derive(Clone)]
+pub(super) struct Call {
+    pub kernel: Kernel,
+    pub blocks: Address,
+    /// Of each block, how much it computes.
+    pub work: Vec<u64>,
+    /// Tiles of the largest.
+    pub tiles: usize,
+    pub pairs: Address,
+}
+
+impl Call {
+    /// Its blocks in groups of so many that lie together, by launches that are not too long: where they
+    /// are, how many, and their work.
+    pub fn launches(
+        &self,
+        recorder: &Recorder,
+        together: usize,
+    ) -> Vec<(Address, usize, (WorkKind, u64))> {
+        let kind = work_kind(self.kernel);
+        let sum = |work: &[u64]| work.iter().fold(0, |sum: u64, work| sum.saturating_add(*work));
+        let groups: Vec<u64> = self.work.chunks(together).map(sum).collect();
+        let pieces = pieces(groups.iter().copied(), recorder.rates.launch_work(kind));
+        let launch = |first: usize, count: usize| {
+            let address = self.blocks + (first * together * size_of::<Block>()) as u64;
+            (address, count, (kind, sum(&groups[first..first + count])))
+        };
+        // No more than a grid has rows.
+        let rows = GRID_ROWS_MAX as usize;
+        let parts = |piece: Range<usize>| {
+            let end = piece.end;
+            piece.step_by(rows).map(move |first| (first, rows.min(end - first)))
+        };
+        let parts = pieces.into_iter().flat_map(parts);
+        parts.map(|(first, count)| launch(first, count)).collect()
+    }
+}
+
+/// The parameters of a kernel that computes blocks, so many tiles a block.
+pub(super) fn params_of(
+    Call { blocks, pairs, .. }: &Call,
+    tiles_per_block: u32,
+    input: &Input<Address>,
+    output: &Output<Address>,
+) -> Result<ProductParams, EngineError> {
+    let quantized = input.quantized.unwrap_or(Quantized { values: 0, scales: 0 });
+    Ok(ProductParams {
+        blocks: *blocks,
+        pairs: *pairs,
+        x_values: quantized.values,
+        x_scales: quantized.scales,
+        x: input.floats.unwrap_or(0),
+        out: output.values,
+        x_groups: word("groups", input.cols.div_ceil(GROUP))?,
+        x_stride: word("columns", input.stride)?,
+        out_cols: word("columns", output.cols)?,
+        adds: u32::from(output.write == Write::Add),
+        tiles_per_block,
+        padding: 0,
+    })
+}
+
+fn record(
+    recorder: &mut Recorder,
+    (way, blocks): (Way, &Blocks),
+    pairs: Address,
+    input: &Input<Address>,
+    output: &Output<Address>,
+) -> Result<(), EngineError> {
+    let all = recorder.table(&blocks.all)?;
+    let (kernel, work, tiles) = (way.kernel(), blocks.work.clone(), blocks.tiles);
+    let call = Call { kernel, blocks: all, work, tiles, pairs };
+    call_kernel(recorder, &call, input, output)
+}
+
+/// The blocks of all jobs for one kernel, in their order.
+pub(super) fn call_of(
+    recorder: &mut Recorder,
+    kernel: Kernel,
+    jobs: &[Job<'_, CudaBackend>],
+    pairs: &[RowPair],
+) -> Result<Call, EngineError> {
+    let mut blocks = Blocks::default();
+    for job in jobs {
+        // Those of gates and ups stay whole, next to each other.
+        blocks.push(job, (kernel, 1), u64::MAX)?;
+    }
+    let (pairs, all) = (recorder.table(pairs)?, recorder.table(&blocks.all)?);
+    Ok(Call { kernel, blocks: all, work: blocks.work, tiles: blocks.tiles, pairs })
+}
+
+/// Records a kernel that computes blocks.
+pub(super) fn call_kernel(
+    recorder: &mut Recorder,
+    call: &Call,
+    input: &Input<Address>,
+    output: &Output<Address>,
+) -> Result<(), EngineError> {
+    let tiles_at_once = match call.kernel {
+        Kernel::MatvecNested => tiles_per_block(input.cols.div_ceil(GROUP)),
+        _ => 1,
+    };
+    let params = params_of(call, tiles_at_once, input, output)?;
+    let tiles = word("tiles", call.tiles)?;
+    for (blocks, count, work) in call.launches(recorder, 1) {
+        let params = ProductParams { blocks, ..params };
+        let count = word("blocks", count)?;
+        recorder.launch_of(work, params.launch(call.kernel, count, tiles), &params)?;
+    }
+    Ok(())
+}
+
+pub(super) fn heads_rest(
+    recorder: &mut Recorder,
+    &HeadsRest { x, out, heads, inputs, outputs, rest }: &HeadsRest<Address>,
+) -> Result<(), EngineError> {
+    let params = HeadsRestParams { x, out, places: heads, inputs, outputs, rest };
+    Ok(recorder.launch(params.launch(), &params)?)
+}

@@ -1,0 +1,31 @@
+//! The router: which experts a row uses, from logits.
+
+use nestling_core::EngineError;
+use nestling_gpu::Route;
+use nestling_import::RouterScore;
+
+use crate::driver::Address;
+use crate::params::RouteParams;
+use crate::recorder::Recorder;
+
+pub(super) fn route(recorder: &mut Recorder, of: &Route<'_, Address>) -> Result<(), EngineError> {
+    let params = RouteParams {
+        logits: of.logits,
+        logit_bias: of.logit_bias.unwrap_or(0),
+        selection_bias: of.selection_bias.unwrap_or(0),
+        expert_scale: of.expert_scale.unwrap_or(0),
+        ids: of.ids,
+        weights: of.weights,
+        rows: of.rows,
+        experts: of.experts,
+        per_token: of.per_token,
+        is_sigmoid: u32::from(matches!(of.rule.score, RouterScore::Sigmoid)),
+        normalizes: u32::from(of.rule.norm_topk_prob),
+        scale: of.rule.scale,
+        groups: of.groups,
+        groups_kept: of.groups_kept,
+        two_best: u32::from(of.two_best),
+        padding: 0,
+    };
+    Ok(recorder.launch(params.launch(), &params)?)
+}

@@ -1,0 +1,200 @@
+//! Gated DeltaNet: runs of rows, one after another, each from one state to another.
+
+use bytemuck::{Pod, Zeroable};
+use nestling_core::EngineError;
+use nestling_core::batch::Run;
+use nestling_core::recurrent::StateId;
+use nestling_gpu::{
+    DeltaNetRuns, Device, GpuStates, ScratchRoom, WorkKind, recurrence_row_work, word, work_of,
+};
+use nestling_import::DeltaNetConfig;
+
+use crate::backend::WgpuBackend;
+use crate::recorder::{Binding, Cost, spread};
+
+type Runs<'a> = DeltaNetRuns<'a, WgpuBackend>;
+
+/// Floats of a state that a workgroup keeps.
+const STATE_FLOATS: usize = 3072;
+
+/// Most columns that a workgroup passes.
+const COLS_MAX: usize = 16;
+
+pub(super) fn delta_net(backend: &mut WgpuBackend, mut of: Runs<'_>) -> Result<(), EngineError> {
+    let mut before = None;
+    for run in of.runs {
+        // Later runs of a sequence go on where the one before ended.
+        let from = if run.depth == 0 { run.from } else { before };
+        let state = state(of.states, from)?;
+        mix(backend, &of, run, state)?;
+        pass(backend, &mut of, run, from)?;
+        before = Some(run.to);
+    }
+    gate(backend, &of)
+}
+
+/// A state that was written; none for none.
+fn state(
+    states: &GpuStates<WgpuBackend>,
+    state: Option<StateId>,
+) -> Result<Option<Binding>, EngineError> {
+    state.map(|state| states.get(state)).transpose()
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct MixParams {
+    rows: u32,
+    first_row: u32,
+    key_heads: u32,
+    value_heads: u32,
+    key_dim: u32,
+    value_dim: u32,
+    taps: u32,
+    stride: u32,
+    channels: u32,
+    has_state: u32,
+    eps: f32,
+}
+
+/// Convolution and norms of queries, keys and values of a run.
+fn mix(
+    backend: &mut WgpuBackend,
+    DeltaNetRuns { net, projected, mixed, .. }: &Runs<'_>,
+    run: &Run,
+    state: Option<Binding>,
+) -> Result<(), EngineError> {
+    let shape = &net.shape;
+    let params = MixParams {
+        rows: word("rows", run.rows.len())?,
+        first_row: word("rows", run.rows.start)?,
+        key_heads: word("key heads", shape.num_key_heads)?,
+        value_heads: word("value heads", shape.num_value_heads)?,
+        key_dim: word("elements of a key", shape.key_head_dim)?,
+        value_dim: word("elements of a value", shape.value_head_dim)?,
+        taps: word("rows of a convolution", shape.window() + 1)?,
+        stride: word("columns", projected.cols)?,
+        channels: word("columns", shape.channels())?,
+        has_state: u32::from(state.is_some()),
+        eps: net.unit_eps,
+    };
+    let none = backend.scratch(ScratchRoom::Nothing, 1)?;
+    let bindings = [
+        projected.binding(),
+        state.unwrap_or(none),
+        net.conv.binding(),
+        net.query_norm.binding(),
+        net.key_norm.binding(),
+        mixed.clone(),
+    ];
+    let parts = run.rows.len() * (2 * shape.num_key_heads + shape.num_value_heads);
+    let work = run.rows.len() * shape.channels() * (shape.window() + 8);
+    let cost = (spread(parts), work as u64);
+    Ok(backend.recorder.dispatch(&backend.pipelines.delta_mix, &bindings, &params, cost)?)
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct RuleParams {
+    rows: u32,
+    first_row: u32,
+    key_heads: u32,
+    value_heads: u32,
+    key_dim: u32,
+    value_dim: u32,
+    cols: u32,
+    window: u32,
+    stride: u32,
+    channels: u32,
+    source: u32,
+}
+
+/// Where a shader finds the state before a run.
+#[derive(Clone, Copy)]
+enum Source {
+    Nowhere,
+    Before,
+    InPlace,
+}
+
+/// Columns of a head's state that one workgroup keeps: a power of two.
+fn cols(shape: &DeltaNetConfig) -> usize {
+    let fitting = (STATE_FLOATS / shape.key_head_dim.max(1)).clamp(1, COLS_MAX);
+    1 << fitting.ilog2()
+}
+
+/// Lets a run pass the states of all heads.
+fn pass(
+    backend: &mut WgpuBackend,
+    of: &mut Runs<'_>,
+    run: &Run,
+    from: Option<StateId>,
+) -> Result<(), EngineError> {
+    let after = of.states.prepare(backend, run.to)?;
+    let DeltaNetRuns { net, projected, mixed, states, out, .. } = &*of;
+    let shape = &net.shape;
+    let cols = cols(shape);
+    let none = backend.scratch(ScratchRoom::Nothing, 1)?;
+    let (source, before) = match state(states, from)? {
+        None => (Source::Nowhere, none),
+        Some(_) if from == Some(run.to) => (Source::InPlace, none),
+        Some(before) => (Source::Before, before),
+    };
+    let params = RuleParams {
+        rows: word("rows", run.rows.len())?,
+        first_row: word("rows", run.rows.start)?,
+        key_heads: word("key heads", shape.num_key_heads)?,
+        value_heads: word("value heads", shape.num_value_heads)?,
+        key_dim: word("elements of a key", shape.key_head_dim)?,
+        value_dim: word("elements of a value", shape.value_head_dim)?,
+        cols: word("columns", cols)?,
+        window: word("rows of a convolution", shape.window())?,
+        stride: word("columns", projected.cols)?,
+        channels: word("columns", shape.channels())?,
+        source: source as u32,
+    };
+    let bindings = [
+        projected.binding(),
+        mixed.clone(),
+        net.rate.binding(),
+        net.time_bias.binding(),
+        before,
+        after,
+        out.binding(),
+    ];
+    let blocks = shape.num_value_heads * shape.value_head_dim.div_ceil(cols);
+    let work = work_of(&[run.rows.len()]).saturating_mul(recurrence_row_work(shape));
+    let cost = Cost { workgroups: spread(blocks), kind: WorkKind::Recurrence, work };
+    Ok(backend.recorder.dispatch(&backend.pipelines.delta_rule, &bindings, &params, cost)?)
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct GateParams {
+    count: u32,
+    heads: u32,
+    head_dim: u32,
+    stride: u32,
+    first_gate: u32,
+    eps: f32,
+}
+
+/// Norms what heads gave and multiplies it with the gates.
+fn gate(
+    WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
+    DeltaNetRuns { net, projected, out, .. }: &Runs<'_>,
+) -> Result<(), EngineError> {
+    let shape = &net.shape;
+    let count = out.rows * shape.num_value_heads;
+    let params = GateParams {
+        count: word("heads of a step", count)?,
+        heads: word("value heads", shape.num_value_heads)?,
+        head_dim: word("elements of a value", shape.value_head_dim)?,
+        stride: word("columns", projected.cols)?,
+        first_gate: word("columns", shape.channels())?,
+        eps: net.eps,
+    };
+    let bindings = [projected.binding(), net.norm.binding(), out.binding()];
+    let cost = (spread(count), 8 * out.elements() as u64);
+    Ok(recorder.dispatch(&pipelines.delta_gate, &bindings, &params, cost)?)
+}

@@ -1,0 +1,91 @@
+//! What is done element by element, and with whole rows.
+
+use nestling_core::EngineError;
+use nestling_gpu::{AddGated, Argmax, ArgmaxMerge, ExpertsSum, Gate, GatherRows, Scalar};
+
+use crate::backend::WgpuBackend;
+use crate::pipelines::Pipeline;
+use crate::recorder::{Binding, Recorder, spread};
+
+/// Columns that a workgroup of `argmax` looks at: 16 for each of its invocations.
+pub(crate) const ARGMAX_PART_COLS: usize = 1024;
+
+/// Records one invocation for each element.
+fn per_element(
+    recorder: &mut Recorder,
+    pipeline: &Pipeline,
+    bindings: &[Binding],
+    params: [u32; 4],
+) -> Result<(), EngineError> {
+    let [count, ..] = params;
+    let cost = (spread(count.div_ceil(64) as usize), u64::from(count));
+    Ok(recorder.dispatch(pipeline, bindings, &params, cost)?)
+}
+
+pub(super) fn scalar(
+    recorder: &mut Recorder,
+    pipeline: &Pipeline,
+    Scalar { x, count, .. }: &Scalar<Binding>,
+    value: f32,
+) -> Result<(), EngineError> {
+    per_element(recorder, pipeline, &[x.clone()], [*count, value.to_bits(), 0, 0])
+}
+
+pub(super) fn gate(
+    WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
+    Gate { gate, out, count }: &Gate<Binding>,
+) -> Result<(), EngineError> {
+    per_element(recorder, &pipelines.gate, &[gate.clone(), out.clone()], [*count, 0, 0, 0])
+}
+
+/// Elements of rows, fewer than a word counts.
+fn elements(rows: u32, cols: u32) -> Result<u32, EngineError> {
+    nestling_gpu::word("elements of a buffer", rows as usize * cols as usize)
+}
+
+pub(super) fn add_gated(
+    WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
+    AddGated { gate, x, out, rows, cols }: &AddGated<Binding>,
+) -> Result<(), EngineError> {
+    let bindings = [gate.clone(), x.clone(), out.clone()];
+    let params = [elements(*rows, *cols)?, *cols, 0, 0];
+    per_element(recorder, &pipelines.add_gated, &bindings, params)
+}
+
+pub(super) fn gather_rows(
+    WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
+    GatherRows { x, indices, out, rows, cols }: &GatherRows<Binding>,
+) -> Result<(), EngineError> {
+    let bindings = [x.clone(), indices.clone(), out.clone()];
+    let params = [elements(*rows, *cols)?, *cols, 0, 0];
+    per_element(recorder, &pipelines.gather_rows, &bindings, params)
+}
+
+pub(super) fn experts_sum(
+    WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
+    ExpertsSum { weights, expert_rows, out, rows, cols, per_token }: &ExpertsSum<Binding>,
+) -> Result<(), EngineError> {
+    let bindings = [weights.clone(), expert_rows.clone(), out.clone()];
+    let params = [elements(*rows, *cols)?, *cols, *per_token, 0];
+    per_element(recorder, &pipelines.experts_sum, &bindings, params)
+}
+
+pub(super) fn argmax(
+    WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
+    Argmax { x, orders, columns, rows, cols, among, parts }: &Argmax<Binding>,
+) -> Result<(), EngineError> {
+    let count = nestling_gpu::word("parts of rows", *rows as usize * *parts as usize)?;
+    let params = [count, *parts, *cols, *among, ARGMAX_PART_COLS as u32];
+    let bindings = [x.clone(), orders.clone(), columns.clone()];
+    let cost = (spread(count as usize), u64::from(*rows) * u64::from(*cols));
+    Ok(recorder.dispatch(&pipelines.argmax, &bindings, &params, cost)?)
+}
+
+pub(super) fn argmax_merge(
+    WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
+    ArgmaxMerge { orders, columns, out, rows, parts }: &ArgmaxMerge<Binding>,
+) -> Result<(), EngineError> {
+    let cost = (spread(*rows as usize), u64::from(*rows) * u64::from(*parts));
+    let bindings = [orders.clone(), columns.clone(), out.clone()];
+    Ok(recorder.dispatch(&pipelines.argmax_merge, &bindings, &[*rows, *parts], cost)?)
+}

@@ -1,0 +1,46 @@
+//! Rows of the embedding.
+
+use bytemuck::{Pod, Zeroable};
+use nestling_core::EngineError;
+use nestling_gpu::{Embed, word};
+
+use crate::backend::WgpuBackend;
+use crate::recorder::{Binding, spread};
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Params {
+    rows: u32,
+    cols: u32,
+    matrix: u32,
+    padding: u32,
+}
+
+/// A part of the table gives the rows whose tokens it has.
+pub(super) fn embed(
+    WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
+    Embed { table, rows, out }: &Embed<'_, WgpuBackend>,
+) -> Result<(), EngineError> {
+    let mut tokens = Vec::with_capacity(rows.len());
+    for (&token, &level) in rows.tokens.iter().zip(&rows.dense_levels) {
+        tokens.push([token, table.prefix(level)?]);
+    }
+    for part in &table.parts {
+        let held = part.first_row..part.first_row + part.rows;
+        if !rows.tokens.iter().any(|token| held.contains(&(*token as usize))) {
+            continue;
+        }
+        let params = Params {
+            rows: word("rows", rows.len())?,
+            cols: word("columns", table.form.cols)?,
+            matrix: part.place.word(),
+            padding: 0,
+        };
+        recorder.make_room()?;
+        let tokens = recorder.table(&tokens)?;
+        let bindings = [Binding::from(&part.place.buffer), tokens, out.binding()];
+        let cost = (spread(out.elements().div_ceil(64)), out.elements() as u64);
+        recorder.dispatch(&pipelines.embed, &bindings, &params, cost)?;
+    }
+    Ok(())
+}

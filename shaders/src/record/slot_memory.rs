@@ -1,0 +1,81 @@
+//! Slots of streamed experts as the engine sees them.
+
+use nestling_core::EngineError;
+use nestling_core::backend::{
+    ExpertBiases, FeedForward, HostPlane, PlanePart, SlotMemory, SlotPlace,
+};
+use nestling_core::weights::{ActivationMode, MatrixWeights};
+use nestling_formats::Plane;
+use nestling_gpu::GpuEncoder;
+
+use crate::backend::WgpuBackend;
+use crate::expert_table::WgpuExpertTable;
+use crate::matrix::WgpuMatrix;
+use crate::slots::WgpuSlots;
+
+impl SlotMemory<WgpuBackend> for WgpuSlots {
+    fn count(&self) -> usize {
+        self.count()
+    }
+
+    fn slot_bytes(&self) -> u64 {
+        self.slot_bytes()
+    }
+
+    fn kept(&self, bytes: u64) -> usize {
+        self.kept(bytes)
+    }
+
+    fn resize(
+        &mut self,
+        encoder: &mut GpuEncoder<'_, WgpuBackend>,
+        bytes: u64,
+    ) -> Result<(), EngineError> {
+        encoder.device.recorder.submit()?;
+        Ok(self.resize(bytes)?)
+    }
+
+    fn expert_table(
+        &self,
+        backend: &mut WgpuBackend,
+        layer: usize,
+        num_experts: usize,
+        biases: Option<&ExpertBiases>,
+    ) -> Result<Option<WgpuExpertTable>, EngineError> {
+        let Some(layer) = self.layer(layer) else { return Ok(None) };
+        let biases = biases.map(ExpertBiases::joined);
+        WgpuExpertTable::streamed(&backend.gpu, layer, (num_experts, biases.as_deref()))
+    }
+
+    fn place_matrix(
+        &mut self,
+        encoder: &mut GpuEncoder<'_, WgpuBackend>,
+        place: SlotPlace,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<WgpuMatrix, EngineError> {
+        let room = self.room(place)?;
+        WgpuMatrix::in_slot(&mut encoder.device.recorder, room, weights, activations)
+    }
+
+    fn add_plane(
+        &mut self,
+        encoder: &mut GpuEncoder<'_, WgpuBackend>,
+        matrix: &mut WgpuMatrix,
+        plane: Plane,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        matrix.add_plane(&mut encoder.device.recorder, plane, bytes)
+    }
+
+    fn fetch_plane(
+        &mut self,
+        _encoder: &mut GpuEncoder<'_, WgpuBackend>,
+        _weights: &FeedForward<WgpuBackend>,
+        _parts: &[PlanePart],
+        _bytes: u64,
+    ) -> Result<Option<HostPlane>, EngineError> {
+        // A device copies from no host memory by itself.
+        Ok(None)
+    }
+}
