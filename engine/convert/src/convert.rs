@@ -298,6 +298,7 @@ impl Conversion<'_> {
 
     /// The calibration of the first layer that is not written yet; none where nothing is left.
     fn calibrator(&self, meter: &mut Meter<'_>) -> Result<Option<Calibrator<'_>>, ConvertError> {
+        // Default: no calibration was asked for.
         let Calibration::Tokens(tokens) = &self.options.calibration else { return Ok(None) };
         let groups = self.writer.index().groups();
         if groups.iter().all(|group| self.writer.is_group_written(&group.id)) {

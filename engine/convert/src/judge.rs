@@ -163,7 +163,7 @@ pub fn judge(
     let mut reference_nll = Vec::with_capacity(count);
     for sequence in 0..count {
         // One token more: the target of the last position.
-        let text = tokens.get(sequence * length..=(sequence + 1) * length).unwrap_or_default();
+        let text = &tokens[sequence * length..=(sequence + 1) * length];
         let expected = Expected::compute(reference, text, cancel)?;
         reference_nll.push(expected.nll / length as f64);
         advance();

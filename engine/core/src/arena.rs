@@ -54,7 +54,7 @@ impl AlignedBytes {
             #[cfg(not(target_family = "wasm"))]
             Memory::Pages(pages) => pages,
         };
-        bytes.get_mut(..self.length).unwrap_or_default()
+        &mut bytes[..self.length]
     }
 }
 
@@ -80,7 +80,7 @@ impl AsRef<[u8]> for AlignedBytes {
             #[cfg(not(target_family = "wasm"))]
             Memory::Pages(pages) => pages,
         };
-        bytes.get(..self.length).unwrap_or_default()
+        &bytes[..self.length]
     }
 }
 

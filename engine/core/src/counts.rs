@@ -49,7 +49,7 @@ impl HolderCounts {
 
     /// How many hold the place.
     pub fn holders(&self, place: u32) -> u32 {
-        self.holders.get(place as usize).copied().unwrap_or(0)
+        self.holders[place as usize]
     }
 
     fn set(&mut self, place: u32, count: u32) {

@@ -125,6 +125,7 @@ impl RoutingRecorder {
             }
         }
         let step = recording.steps.last_mut();
+        // Default: a recording that was ended during the step has nowhere to keep it.
         let Some(of_layer) = step.and_then(|step| step.layers.get_mut(layer)) else { return };
         of_layer.ids = routing.expert_ids.clone();
         of_layer.weights = routing.expert_weights.clone();

@@ -37,6 +37,7 @@ impl LayerRouting {
     /// The routing of so many rows, levels aside.
     pub fn routing(&self, rows: usize) -> Routing {
         Routing {
+            // Default: a layer without rows has no uses.
             num_experts_per_tok: self.ids.len().checked_div(rows).unwrap_or(0),
             expert_ids: self.ids.clone(),
             expert_weights: self.weights.clone(),
@@ -181,6 +182,7 @@ impl RoutingTrace {
     pub fn rows(&self) -> usize {
         let of_step = |step: &TraceStep| {
             let rows = step.layers.iter().map(|layer| layer.rows(self.shape.experts_per_token));
+            // Default: a step without layers with experts has no rows.
             rows.max().unwrap_or(0)
         };
         self.steps.iter().map(of_step).sum()

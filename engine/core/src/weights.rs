@@ -44,7 +44,7 @@ impl ByteRegion {
 
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        (*self.owner).as_ref().get(self.start..self.start + self.length).unwrap_or_default()
+        &(*self.owner).as_ref()[self.start..self.start + self.length]
     }
 
     /// How many bytes.
@@ -140,6 +140,7 @@ impl FloatMatrix {
     pub fn read_row(&self, row: usize, out: &mut [f32]) {
         let size = self.dtype.bytes();
         let start = row * self.cols * size;
+        // Default: a row beyond the matrix is all zeros.
         let bytes = self.bytes().get(start..start + self.cols * size).unwrap_or_default();
         out.fill(0.0);
         self.dtype.decode(bytes, out);
@@ -366,6 +367,7 @@ impl MatrixWeights {
                 let (rows, cols) = (matrix.rows(), matrix.cols());
                 let bytes = planes
                     .map(|level| plane_bytes(matrix.layout(), rows, cols, level.plane()))
+                    // Default: a size that overflows was refused when the matrix was made.
                     .map(|bytes| bytes.unwrap_or(0) as u64);
                 bytes.sum()
             }

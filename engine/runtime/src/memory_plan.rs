@@ -219,6 +219,7 @@ fn program_bytes_beside(bytes: u64) -> u64 {
 
 /// Bytes of the extents of a group that a level, or an allocation, needs.
 fn group_bytes(index: &Index, group: &Group, level: Level, allocation: Option<&Allocation>) -> u64 {
+    // Default: a level that the store has no section for takes no planes.
     let planes = index.planes_at(group, level).unwrap_or(0);
     let planes = allocation.map_or(planes, |given| given.extents(group).min(planes));
     let extents = Plane::ALL.into_iter().take(planes);
@@ -319,7 +320,7 @@ fn attention_floats(attention: &AttentionConfig) -> (usize, usize) {
 fn latent_floats(latent: &LatentConfig) -> (usize, usize) {
     let heads = latent.num_attention_heads;
     let queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
-    let query_latents = 2 * latent.q_lora_rank.unwrap_or(0);
+    let query_latents = latent.q_lora_rank.map_or(0, |rank| 2 * rank);
     let absorbed = heads * latent.key_dim();
     let attended = heads * (latent.kv_lora_rank + latent.v_head_dim);
     // The first is counted twice: once more for what products with heads gather.
@@ -337,8 +338,8 @@ fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
         }
     });
     let experts: Vec<(usize, usize)> = experts.collect();
-    let per_token = experts.iter().map(|(count, _)| *count).max().unwrap_or(0);
-    let inner = experts.iter().map(|(_, width)| *width).max().unwrap_or(0);
+    let per_token = experts.iter().fold(0, |most, (count, _)| most.max(*count));
+    let inner = experts.iter().fold(0, |most, (_, width)| most.max(*width));
     let hidden_rows = 6 + per_token;
     let floats = hidden_rows * config.hidden_size + 2 * qkv + attended;
     // Inputs of products as int8, with a scale and a sum for every 32 of them.

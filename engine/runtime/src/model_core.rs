@@ -152,8 +152,10 @@ impl ModelCore {
     /// # Errors
     /// As [`crate::Model::set_expert_budget`].
     pub(crate) fn set_expert_budget(&self, bytes: u64) -> Result<(), EngineError> {
+        // Default: resident experts have no budget.
         let Some(memory) = &self.expert_memory else { return Ok(()) };
         let mut reservation = self.experts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Default: what reserved nothing is resized to nothing.
         let Some(reservation) = reservation.as_mut() else { return Ok(()) };
         let before = reservation.bytes();
         if bytes > before {
@@ -265,7 +267,7 @@ impl ModelCore {
         asked: Option<Level>,
         dual: Option<DualOptions>,
     ) -> Result<LevelPolicy, EngineError> {
-        // Where weights are floats, levels mean nothing.
+        // Default: where weights are floats, levels mean nothing.
         let Some(held) = self.limits.level_max else { return Ok(LevelPolicy::Fixed(Level::L8)) };
         let highest = asked.unwrap_or(held);
         if highest > held {
@@ -296,6 +298,7 @@ impl ModelCore {
     /// Learns from a step that took so long how far elastic rows may go.
     pub(crate) fn observe(&self, batch: &Batch, stats: &StepStats, seconds: f64) {
         let elastic = batch.rows.iter().any(|row| row.levels.leaves_out_late());
+        // Default: only elastic rows are learned from.
         let Some(dual) = self.dual.as_ref().filter(|_| elastic) else { return };
         let (total_ns, stall_ns) = ((seconds * 1e9) as u64, stats.streaming.wait_ns);
         let compute_ns = total_ns.saturating_sub(stall_ns);

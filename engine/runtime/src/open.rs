@@ -135,6 +135,7 @@ impl Model {
         // First of all, so that nobody takes what is to be given back.
         budget.set_total_bytes(Some(bytes));
         let experts = self.core.expert_reservation();
+        // Default: resident experts are held as all else is.
         let others = budget.used_bytes().saturating_sub(experts.unwrap_or(0));
         let changed = match experts {
             None if others > bytes => Err(EngineError::MemoryHeld { asked: bytes, held: others }),
@@ -324,6 +325,7 @@ fn drop_oldest_turn(conversation: &mut Conversation) -> bool {
     let is_user = |role: &Role| matches!(role, Role::User);
     let turns: Vec<usize> =
         (0..messages.len()).filter(|&index| is_user(&messages[index].role)).collect();
+    // Default: the last turn stays.
     let [first, second, ..] = turns[..] else { return false };
     let mut index = 0;
     let instructs = |role: &Role| matches!(role, Role::System | Role::Developer);

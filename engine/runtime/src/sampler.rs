@@ -329,6 +329,7 @@ impl Sampler {
         let sum: f64 = raw.iter().map(|l| libm::exp(f64::from(*l) - f64::from(best))).sum();
         let log_sum = f64::from(best) + libm::log(sum);
         let logprob = |logit: f32| (f64::from(logit) - log_sum) as f32;
+        // Default: none were asked for.
         let count = self.params.top_logprobs.unwrap_or(0).min(raw.len());
         let candidates = (0u32..).zip(raw);
         let mut candidates: Vec<Candidate> =
@@ -363,11 +364,11 @@ fn keep_probable(candidates: &mut Vec<Candidate>, top_p: f64) {
     let mut length = SORTED_FIRST;
     while sorted < candidates.len() {
         let end = length.min(candidates.len());
-        let rest = candidates.get_mut(sorted..).unwrap_or_default();
+        let rest = &mut candidates[sorted..];
         if end < sorted + rest.len() {
             rest.select_nth_unstable_by(end - sorted, Candidate::order);
         }
-        let run = candidates.get_mut(sorted..end).unwrap_or_default();
+        let run = &mut candidates[sorted..end];
         run.sort_unstable_by(Candidate::order);
         for (index, candidate) in run.iter().enumerate() {
             sum += candidate.weight;

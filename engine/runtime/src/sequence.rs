@@ -86,7 +86,7 @@ impl Sequence {
 
     /// Tokens that the next steps have to compute.
     pub(crate) fn pending(&self) -> &[u32] {
-        self.tokens.get(self.table.length()..).unwrap_or_default()
+        &self.tokens[self.table.length()..]
     }
 
     pub(crate) fn pages(&self) -> &[PageId] {

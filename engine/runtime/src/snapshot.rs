@@ -16,6 +16,7 @@ use nestling_core::batch::LevelPolicy;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::pages_for;
 use nestling_experts::dual::{DualPolicy, LevelMode, Threshold};
+use nestling_formats::Invariant;
 
 const MAGIC: [u8; 8] = *b"NESTSESS";
 const VERSION: u32 = 3;
@@ -89,7 +90,7 @@ impl Model {
         core.check_tokens(&tokens)?;
         core.check_length(tokens.len())?;
         let computed = header.computed;
-        let (pages, state) = header.contents(bytes);
+        let (pages, state) = header.contents(bytes)?;
         let mut sequence = Sequence::new(core.pool.clone());
         if let Some(levels) = header.levels {
             sequence.set_levels(levels);
@@ -132,7 +133,7 @@ impl Header {
         require("version", u64::from(VERSION), version)?;
         let levels = (array(bytes, 12)?, u32::from_le_bytes(array(bytes, 64)?));
         let hash = u128::from_le_bytes(array(bytes, end)?);
-        let found = xxh3_128(bytes.get(..end).unwrap_or_default());
+        let found = xxh3_128(&bytes[..end]);
         require("XXH3-128 hash", hash, found)?;
 
         let identity = u128::from_le_bytes(array(bytes, 16)?);
@@ -178,13 +179,16 @@ impl Header {
     }
 
     /// Pages in order, and the state.
-    fn contents<'a>(&self, bytes: &'a [u8]) -> (impl Iterator<Item = &'a [u8]>, &'a [u8]) {
+    fn contents<'a>(
+        &self,
+        bytes: &'a [u8],
+    ) -> Result<(impl Iterator<Item = &'a [u8]> + use<'a>, &'a [u8]), EngineError> {
         let start = HEADER_BYTES + self.tokens * 4;
         let end = bytes.len() - HASH_BYTES;
-        let state = end.saturating_sub(self.state_size().unwrap_or(0));
+        let state = end - self.state_size().invariant("the sizes of a parsed header fit memory")?;
+        // Pages of a model without layers that have any are empty, and so is what is cut here.
         let page_bytes = usize::try_from(self.page_bytes).unwrap_or(usize::MAX).max(1);
-        let pages = bytes.get(start..state).unwrap_or_default().chunks_exact(page_bytes);
-        (pages, bytes.get(state..end).unwrap_or_default())
+        Ok((bytes[start..state].chunks_exact(page_bytes), &bytes[state..end]))
     }
 }
 

@@ -48,7 +48,7 @@ impl MixerSample {
             let tokens = &sequence[..sequence.len().min(TOKENS)];
             sample.sequences.push(tokens.to_vec());
             let rows = start * hidden_size..(start + tokens.len()) * hidden_size;
-            sample.hidden.extend(all.get(rows).unwrap_or_default());
+            sample.hidden.extend(&all[rows]);
         }
         sample
     }
@@ -97,9 +97,11 @@ impl Calibrator<'_> {
         &self,
         other: Option<(MatrixKind, &[f32])>,
     ) -> Result<Vec<f32>, EngineError> {
+        // Default: outside of a layer there is no sample.
         let Current::Layer(layer) = &self.current else { return Ok(Vec::new()) };
         let (sample, number) = (&layer.mixer_sample, layer.layer);
         let config = self.source.config();
+        // Default: what lies behind the last layer has no sample.
         let Some(shape) = config.layers.get(number as usize) else { return Ok(Vec::new()) };
         let mut cpu = Cpu::with(Arc::clone(&self.pool), self.kernels);
         let substituted =
@@ -133,6 +135,7 @@ impl Calibrator<'_> {
     /// Tokens of the part of the layer that every token passes, evenly over the text. None where no
     /// layer was begun.
     pub(crate) fn dense_sample(&self) -> Option<RoutedSample> {
+        // Default: outside of a layer nothing is sampled.
         let Current::Layer(layer) = &self.current else { return None };
         let rows: Vec<usize> = spread(self.token_count()).collect();
         let weights = rows.iter().map(|row| layer.gates.get(*row).copied().unwrap_or(1.0));
@@ -145,6 +148,7 @@ impl Calibrator<'_> {
     /// Mean square of the residual stream after the layer that was begun, summed over its width. At
     /// least the smallest positive number.
     pub(crate) fn stream_square(&self) -> f64 {
+        // Default: outside of a layer nothing is scaled.
         let Current::Layer(layer) = &self.current else { return 1.0 };
         let both = self.hidden.iter().zip(&layer.feed_forward.output);
         let sum: f64 = both.map(|(x, added)| f64::from(x + added).powi(2)).sum();

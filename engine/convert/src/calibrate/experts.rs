@@ -111,6 +111,7 @@ impl FeedForwardMoments {
     /// Mean squares of the inputs of `gate` and `up`.
     pub fn input_diagonal(&self, expert: Option<u32>) -> Option<Vec<f32>> {
         let uniform = self.inputs(expert).sum.diagonal();
+        // Default: a dense layer has one mean.
         let Some(expert) = expert else { return Some(uniform) };
         let expert = self.experts.get(expert as usize)?;
         let routed = &expert.input_diagonal;
@@ -362,6 +363,7 @@ impl Calibrator<'_> {
         expert: Option<u32>,
     ) -> Option<MomentSum> {
         let inputs = moments.inputs(expert);
+        // Default: a dense layer has one sum.
         let Some(expert) = expert else { return Some(inputs.sum.clone()) };
         let uses = &moments.experts.get(expert as usize)?.uses;
         let hidden = self.source.config().hidden_size;

@@ -269,7 +269,8 @@ impl<'a> Calibrator<'a> {
         let floats = self.source.floats(None)?;
         let norm =
             floats.into_iter().find(|(kind, _)| *kind == nestling_formats::FloatKind::FinalNorm);
-        let norm = norm.map(|(_, values)| values).unwrap_or_default();
+        let missing = || EngineError::mismatch("final norm", hidden, "none");
+        let (_, norm) = norm.ok_or_else(missing)?;
         if norm.len() != hidden {
             return Err(EngineError::mismatch("final norm", hidden, norm.len()));
         }

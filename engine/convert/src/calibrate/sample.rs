@@ -19,6 +19,7 @@ impl Calibrator<'_> {
     /// Tokens of an expert of the layer that was begun, evenly over the text; tokens of all where
     /// none is routed to it. None if there is no such expert.
     pub fn routed_sample(&self, expert: u32) -> Option<RoutedSample> {
+        // Default: outside of a layer nothing is sampled.
         let Current::Layer(layer) = &self.current else { return None };
         let uses = layer.feed_forward.uses_of(expert)?;
         let tokens = self.token_count();
@@ -35,6 +36,7 @@ impl Calibrator<'_> {
     /// what errors of the experts' sum are measured by. Where norms come after that, it is divided
     /// by how much they enlarge the sum, squared. At least the smallest positive number.
     pub fn residual_square(&self) -> f64 {
+        // Default: outside of a layer nothing is scaled.
         let Current::Layer(layer) = &self.current else { return 1.0 };
         let gain = layer.feed_forward.gain.max(f64::MIN_POSITIVE);
         (self.stream_square() / gain).max(f64::MIN_POSITIVE)

@@ -156,8 +156,8 @@ fn copy_group(
             file: store.name().to_owned(),
             what: format!("plane {plane:?} of {}", from.id),
         };
-        let length = writer.index().extent(to, plane).map_or(0, |extent| extent.length);
-        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        let length = writer.index().extent(to, plane).ok_or_else(missing)?.length;
+        let mut bytes = vec![0; usize::try_from(length).map_err(|_| missing())?];
         if matches!(from.id, GroupId::Asset { .. }) {
             bytes = read(store, from, plane, &mut extents)?.to_vec();
         } else {
@@ -182,14 +182,17 @@ fn read<'a>(
     extents: &'a mut [Option<Vec<u8>>; 5],
 ) -> Result<&'a [u8], ConvertError> {
     let slot = &mut extents[plane.index()];
-    if slot.is_none() {
-        let extent = store.extent(group, plane).ok_or_else(|| StoreError::Absent {
-            file: store.name().to_owned(),
-            what: format!("plane {plane:?} of {}", group.id),
-        })?;
-        *slot = Some(store.read_extent_vec(extent)?);
-    }
-    Ok(slot.as_deref().unwrap_or_default())
+    let bytes = match slot.take() {
+        Some(bytes) => bytes,
+        None => {
+            let extent = store.extent(group, plane).ok_or_else(|| StoreError::Absent {
+                file: store.name().to_owned(),
+                what: format!("plane {plane:?} of {}", group.id),
+            })?;
+            store.read_extent_vec(extent)?
+        }
+    };
+    Ok(slot.insert(bytes))
 }
 
 /// The extent of a group that holds an item, and where.

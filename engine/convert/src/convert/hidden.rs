@@ -85,7 +85,8 @@ fn read(path: &Path, id: StoreId, count: usize) -> io::Result<Option<(u32, Vec<f
     let mut file = BufReader::new(file);
     let mut found = [0; FRONT_BYTES];
     file.read_exact(&mut found)?;
-    let layer = u32::from_le_bytes(found.last_chunk().copied().unwrap_or_default());
+    let [.., a, b, c, d] = found;
+    let layer = u32::from_le_bytes([a, b, c, d]);
     if found[..] != front(id, layer)[..] {
         return Ok(None);
     }

@@ -37,6 +37,7 @@ impl Conversion<'_> {
         coded: &[Coded],
         (calibrator, sample): (&Calibrator<'_>, &RoutedSample),
     ) -> Result<(), ConvertError> {
+        // Default: groups that are floats have no errors of levels.
         let Some(errors) = self.feed_forward_errors(group, coded, sample)? else { return Ok(()) };
         let unit = calibrator.residual_square();
         for (plane, drop) in Plane::ALL.into_iter().zip(drops(&errors.together, unit)) {
@@ -82,7 +83,9 @@ impl Conversion<'_> {
             let drops = drops(&errors, unit).map(Some);
             self.writer.set_matrix_error_drops(&group.id, matrix.kind, drops)?;
         }
+        // Default: without a sample nothing is measured.
         let Some(sample) = calibrator.dense_sample() else { return Ok(()) };
+        // Default: groups that are floats have no errors of levels.
         let Some(errors) = self.feed_forward_errors(group, coded, &sample)? else { return Ok(()) };
         let square: f64 = sample.weights.iter().map(|weight| f64::from(*weight).powi(2)).sum();
         let square = square / sample.weights.len().max(1) as f64;
@@ -118,6 +121,7 @@ impl Conversion<'_> {
             else {
                 return Ok(None);
             };
+            // Default: groups that are floats have no errors of levels.
             let Encoding::Nested { codec, .. } = matrix.encoding else { return Ok(None) };
             let (Coded::Nested(coded), Some(codec)) = (coded, self.writer.codec(codec)) else {
                 return Ok(None);

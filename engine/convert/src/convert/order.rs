@@ -28,6 +28,7 @@ impl<'a> Orders<'a> {
     ///
     /// They are rows of gate and up, columns of down, and what down's second moments are of.
     pub fn of(&self, id: MatrixId) -> Result<Option<Arc<[u32]>>, ConvertError> {
+        // Default: only hidden neurons of experts are ordered.
         let (Some(layer), Some(expert)) = (id.layer, id.expert) else { return Ok(None) };
         // Columns of a block of MXFP4 belong together.
         let is_block = self.checkpoint.matrix(id)?.element() == MXFP4;

@@ -125,6 +125,7 @@ fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
 }
 
 fn calibration(options: &ConvertOptions) -> serde_json::Value {
+    // Default: no calibration was asked for.
     let Calibration::Tokens(tokens) = &options.calibration else { return serde_json::Value::Null };
     let rounding = &options.quantize.calibrated;
     serde_json::json!({

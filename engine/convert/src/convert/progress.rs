@@ -94,6 +94,7 @@ impl<'a> Meter<'a> {
         self.done_halves += bytes;
         let done_bytes = self.done_halves / 2;
         let seconds = Moment::now().seconds_since(self.begun);
+        // Default: a clock that went back has not moved.
         let elapsed = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         let done = (self.done_halves - self.resumed_halves) / 2;
         let left = self.total_bytes.saturating_sub(done_bytes);

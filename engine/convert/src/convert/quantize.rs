@@ -124,7 +124,7 @@ impl Conversion<'_> {
     /// of their inputs leave room for.
     fn experts_together(&self, experts: &[&Group], calibrator: Option<&Calibrator<'_>>) -> usize {
         let matrices = experts.iter().flat_map(|group| &group.matrices);
-        let inputs = matrices.map(|matrix| matrix.cols).max().unwrap_or(0);
+        let inputs = matrices.fold(0, |most, matrix| most.max(matrix.cols));
         let bytes = MOMENT_COPIES * size_of::<f32>() * inputs * inputs;
         let room = calibrator.map_or(usize::MAX, |_| MOMENT_BYTES / bytes.max(1));
         self.threads().min(room).max(1)
@@ -180,6 +180,7 @@ impl Conversion<'_> {
         let fit = |index: usize| {
             self.check_cancelled()?;
             let taken = fitters[index].lock().unwrap_or_else(PoisonError::into_inner).take();
+            // Default: another thread took it.
             let Some((number, (matrix, cols, fitter))) = taken else { return Ok(()) };
             let fitted = fitter.finish();
             let mut codec = fitted.map_err(|source| ConvertError::Quantize { matrix, source })?;

@@ -26,6 +26,7 @@ impl Conversion<'_> {
         for block in blocks.iter().step_by(blocks.len().div_ceil(MATRICES).max(1)) {
             let block = block.first_rows(ROWS);
             let mut inputs = Inputs::new(self, calibrator);
+            // Default: without moments nothing is fitted again.
             let Some(known) = inputs.of(block.made, block.cols)? else { return Ok(()) };
             let weights = self.read(&block)?;
             let add = |refit: &mut TableRefit| -> Result<(), NestedError> {

@@ -62,6 +62,7 @@ pub(super) fn expert_errors(
     sample: &RoutedSample,
     activation: Activation,
 ) -> Result<ExpertErrors, NestedError> {
+    // Default: what is no expert has no errors.
     let [gate, up, down] = matrices else { return Ok(ExpertErrors::default()) };
     let (hidden, intermediate) = (down.coded.rows, down.coded.cols);
     let tokens = sample.weights.len();
@@ -137,8 +138,7 @@ pub(super) fn decode(matrix: &CodedMatrix<'_>, level: Level) -> Result<Vec<f32>,
     let groups = cols.div_ceil(GROUP);
     let mut out = vec![0.0; rows * cols];
     for (row, out) in out.chunks_exact_mut(cols).enumerate() {
-        let table = coded.tile_tables.get(row / nestling_formats::nested::TILE_ROWS);
-        let table = table.copied().unwrap_or(0);
+        let table = coded.tile_tables[row / nestling_formats::nested::TILE_ROWS];
         for (group, out) in out.chunks_mut(GROUP).enumerate() {
             let place = row * groups + group;
             let scale = codec.steps.weight_scale(coded.row_scales[row], level, coded.steps[place]);

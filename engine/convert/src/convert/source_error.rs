@@ -110,7 +110,7 @@ fn sampled_rows(rows: usize, cols: usize) -> Vec<usize> {
 fn square_of_outputs(values: &[f32], rows: &[usize], moments: &SecondMoments) -> f64 {
     let cols = moments.dim();
     let of_row = |row: &usize| {
-        let row = values.get(row * cols..(row + 1) * cols).unwrap_or_default();
+        let row = &values[row * cols..(row + 1) * cols];
         let products = moments.values().chunks_exact(cols).map(|moment| dot(moment, row));
         row.iter().zip(products).map(|(a, b)| f64::from(*a) * f64::from(b)).sum::<f64>()
     };

@@ -271,6 +271,7 @@ impl JudgePoint {
         sample: &[u32],
         cancel: &CancelToken,
     ) -> Result<Option<DualPolicy>, EngineError> {
+        // Default: no dual routing was asked for.
         let Some((mean_level, level)) = self.dual else { return Ok(None) };
         let router = runner.level_router();
         let sample = RouteSample::record(&mut *runner, &*router, sample, cancel)?;

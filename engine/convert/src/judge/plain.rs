@@ -80,12 +80,12 @@ impl PlainSet {
             let mut nll = Vec::with_capacity(count);
             let mut uses = Vec::with_capacity(count);
             for sequence in 0..count {
-                let text = tokens.get(sequence * length..=(sequence + 1) * length);
+                let text = &tokens[sequence * length..=(sequence + 1) * length];
                 let mut sum = 0.0;
                 let each = |_, logits: &[f32], target: usize| {
                     sum += log_sum_exp(logits) - f64::from(logits[target]);
                 };
-                uses.push(run(with(&mut **model, levels), text.unwrap_or_default(), cancel, each)?);
+                uses.push(run(with(&mut **model, levels), text, cancel, each)?);
                 nll.push(sum / length as f64);
                 progress(JudgeProgress { done: judged * count + sequence + 1, total });
             }

@@ -143,6 +143,7 @@ impl Tally {
 
 /// Linear between the neighbours, as numpy and torch do.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
+    // Default: nothing has no quantile.
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = share * last as f64;
     let (low, high) = (place.floor() as usize, place.ceil() as usize);

@@ -36,6 +36,7 @@ impl ExpertBiases {
         let mut floats = floats()?;
         let mut take = |kind, width: usize| {
             let found = floats.iter_mut().find(|(found, _)| *found == kind);
+            // Default: biases that are missing have no values, which is refused below.
             let values = found.map(|(_, values)| std::mem::take(values)).unwrap_or_default();
             if values.len() == num_experts * width {
                 return Ok(values);

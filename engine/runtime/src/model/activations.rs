@@ -1,5 +1,6 @@
 //! Buffers of one step.
 
+use nestling_formats::{InternalError, Invariant};
 use nestling_import::{DeltaNetConfig, ModelConfig, TokenMixer};
 
 use super::mixer::attention::{self, AttentionBuffers, AttentionShape};
@@ -130,4 +131,12 @@ pub(super) fn delta_net_shapes(config: &ModelConfig) -> Vec<DeltaNetConfig> {
         TokenMixer::DeltaNet(shape) => Some(shape),
         _ => None,
     })
+}
+
+/// Where a layer's kind is in the list that buffers and angles are made by.
+///
+/// # Errors
+/// A kind that is not in the list, which is made from the same configuration.
+pub(super) fn index_of<T: PartialEq>(kinds: &[T], kind: &T) -> Result<usize, InternalError> {
+    kinds.iter().position(|found| found == kind).invariant("every layer's kind has its buffers")
 }

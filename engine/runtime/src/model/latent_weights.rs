@@ -3,7 +3,7 @@
 use nestling_formats::{FloatKind, MatrixKind};
 use nestling_import::{LatentConfig, ModelConfig};
 
-use super::activations::latent_shapes;
+use super::activations::{index_of, latent_shapes};
 use super::floats::Floats;
 use super::mixer::{LatentWeights, latent};
 use super::rope::rope_kinds;
@@ -58,8 +58,8 @@ impl<B: Backend> Loader<'_, B> {
             value_up: heads_of(value_up),
             heads: latent_heads(latent, norm),
             output: linear(output),
-            rope: rope_kinds(config).iter().position(|rope| *rope == latent.rope).unwrap_or(0),
-            buffers: latent_shapes(config).iter().position(|s| *s == shape).unwrap_or(0),
+            rope: index_of(&rope_kinds(config), &latent.rope)?,
+            buffers: index_of(&latent_shapes(config), &shape)?,
         })
     }
 }

@@ -18,6 +18,7 @@ pub(super) fn model_needs(
     let config = source.config();
     let mut needs =
         ModelNeeds { config, rows_max, weight_bytes: 0, weights: 0, experts: Vec::new() };
+    // Default: a checkpoint is on no device: only stores are counted.
     let Some(store) = source.store() else { return needs };
     let level = source.level_max().unwrap_or(store.level());
     let index = store.index();
@@ -50,6 +51,7 @@ fn planes_level(planes: usize, most: Level) -> Level {
 
 /// Bytes of a group at a level, floats as they are loaded, with the codecs of its matrices.
 fn group_bytes(index: &Index, group: &Group, level: Level) -> u64 {
+    // Default: a level that the store has no section for takes no planes.
     let planes = Plane::ALL.into_iter().take(index.planes_at(group, level).unwrap_or(0));
     let extents = planes.filter_map(|plane| index.extent(group, plane));
     let codec = |encoding: &Encoding| match encoding {

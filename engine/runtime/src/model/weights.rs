@@ -9,7 +9,7 @@ use nestling_import::{
 };
 
 use super::Embedding;
-use super::activations::{attention_shapes, delta_net_shapes};
+use super::activations::{attention_shapes, delta_net_shapes, index_of};
 use super::attention_biases::AttentionBiases;
 use super::floats::Floats;
 use super::mixer::{AttentionWeights, DeltaNetWeights, MixerWeights, attention};
@@ -321,9 +321,9 @@ impl<B: Backend> Loader<'_, B> {
         let output = linear(MatrixKind::Output, hidden, queries)?;
         let gate = has_gate.then(|| linear(MatrixKind::QueryGate, queries, hidden)).transpose()?;
         let heads_of = self.heads(config, heads, floats)?;
-        let rope = rope_kinds(config).iter().position(|kind| *kind == heads.rope).unwrap_or(0);
+        let rope = index_of(&rope_kinds(config), &heads.rope)?;
         let shape = attention::shape(heads);
-        let buffers = attention_shapes(config).iter().position(|s| *s == shape).unwrap_or(0);
+        let buffers = index_of(&attention_shapes(config), &shape)?;
         Ok(AttentionWeights { qkv, gate, heads: heads_of, output, rope, buffers })
     }
 
@@ -367,7 +367,7 @@ impl<B: Backend> Loader<'_, B> {
             norm: floats.upload(self.backend, FloatKind::DeltaNorm, shape.value_head_dim)?,
             eps: config.rms_norm_eps,
         };
-        let buffers = delta_net_shapes(config).iter().position(|s| s == shape).unwrap_or(0);
+        let buffers = index_of(&delta_net_shapes(config), shape)?;
         Ok(DeltaNetWeights { inputs, net, output, buffers })
     }
 
@@ -477,6 +477,7 @@ impl<B: Backend> Loader<'_, B> {
         feed_forward: FeedForwardConfig,
         floats: &Floats,
     ) -> Result<Option<B::Floats>, EngineError> {
+        // Default: a dense layer has no biases of a router.
         let FeedForwardConfig::Moe { .. } = feed_forward else { return Ok(None) };
         if config.router.input == RouterInput::Shared {
             return Ok(None);

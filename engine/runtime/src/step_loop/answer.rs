@@ -85,6 +85,7 @@ impl Answer {
 
     /// Adds a token's text; true if it completed a stop string or a marker that ends the answer.
     fn write(&mut self, token: u32, events: &mut Vec<Event>) -> Result<bool, EngineError> {
+        // Default: token ids alone were asked for.
         let Some(text) = &mut self.text else { return Ok(false) };
         let shown = text.stops.push(&text.decoder.push(token).map_err(EngineError::text)?);
         let parsed = text.parser.push(&shown.text);
@@ -96,9 +97,11 @@ impl Answer {
     /// What is held back when no more tokens come.
     pub(super) fn flush(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
+        // Default: token ids alone were asked for.
         let Some(text) = &mut self.text else { return events };
         let mut parsed = Vec::new();
         if !self.stopped {
+            // Default: bytes that are no text at the very end are left out.
             let rest = text.decoder.finish().unwrap_or_default();
             let shown = text.stops.push(&rest);
             parsed.extend(text.parser.push(&shown.text));

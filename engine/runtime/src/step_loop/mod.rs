@@ -18,6 +18,7 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
 use nestling_core::runner::StepOutput;
+use nestling_formats::InternalError;
 
 use answer::Found;
 pub(crate) use answer::{Answer, AnswerText};
@@ -256,16 +257,19 @@ impl StepLoop {
 
     /// Gives every generation what was found for it.
     fn advance(&mut self, plan: &Plan, output: &mut StepOutput) {
-        let logits = output.logits.chunks_exact_mut(output.vocab_size.max(1)).map(Found::Logits);
-        // Where there is none, the sequence has failed.
-        let best = output.best.iter().map(|token| Found::Best(token.unwrap_or_default()));
-        let mut all_found = logits.chain(best);
+        let logits = output.logits.chunks_exact_mut(output.vocab_size.max(1));
+        let best = output.best.iter().map(|token| token.map(Found::Best));
+        let mut all_found = logits.map(Found::Logits).map(Some).chain(best);
         for (sequence, share) in plan.shares.iter().enumerate() {
-            let found = share.wants_logits.then(|| all_found.next()).flatten();
+            let found = share.wants_logits.then(|| all_found.next()).flatten().flatten();
             let Some(task) = self.tasks.get_mut(share.task) else { continue };
             let failed = output.failures.iter().position(|f| f.sequence == sequence);
             if let Some(index) = failed {
                 task.reject(output.failures.swap_remove(index).error);
+                continue;
+            }
+            if share.wants_logits && found.is_none() {
+                task.reject(InternalError::new("a step has what every row of it wants").into());
                 continue;
             }
             // Text decoding is foreign code; what it does to one generation stays there.

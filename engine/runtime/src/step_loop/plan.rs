@@ -67,7 +67,7 @@ impl Plan {
         let wants_logits = start + taken.rows == tokens.len() && task.wants_logits();
         let last = taken.rows - 1;
         let levels = task.model.levels_now(task.levels);
-        let chosen = tokens.get(start..start + taken.rows).unwrap_or_default();
+        let chosen = &tokens[start..start + taken.rows];
         self.batch.rows.extend(chosen.iter().enumerate().map(|(offset, &token)| Row {
             token,
             position: (start + offset) as u32,
@@ -157,6 +157,7 @@ fn preempt_paused(tasks: &mut [Task], model: &Arc<ModelCore>) -> bool {
 }
 
 fn park(task: Option<&mut Task>) -> bool {
+    // Default: there is nothing to preempt.
     let Some(task) = task else { return false };
     tracing::debug!(pages = task.sequence.pages().len(), "preempted a generation");
     task.sequence.forget_computed(0);

@@ -66,6 +66,7 @@ pub type LatentShape = [usize; 6];
 pub fn shape(config: &LatentConfig) -> LatentShape {
     let (heads, key) = (config.num_attention_heads, config.key_dim());
     [
+        // Default: queries that come from no latent have none.
         config.q_lora_rank.unwrap_or(0),
         heads * (config.qk_nope_head_dim + config.qk_rope_head_dim),
         key,
