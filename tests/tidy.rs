@@ -443,3 +443,150 @@ fn every_cuda_kernel_has_a_parity_case() {
     found.extend(gone.map(|(kernel, _)| format!("kernel `{kernel}` is listed, but not there")));
     expect_none(found);
 }
+
+/// Of each folder without its tests, the most defaults in place of what is not there that no
+/// `// Default:` gives a reason for, and the most parameters that are patterns of tuples. A number
+/// only ever falls.
+const CEILINGS: &[(&str, usize, usize)] = &[
+    ("apps", 37, 16),
+    ("engine", 205, 147),
+    ("formats", 0, 0),
+    ("kernels", 31, 69),
+    ("shaders", 10, 68),
+    ("src", 1, 0),
+];
+
+/// The text of a file before the tests at its end.
+fn without_tests(text: &str) -> &str {
+    let mut end = text.len();
+    for (at, _) in text.match_indices("#[cfg(test)]\nmod ") {
+        let line = text[at..].lines().nth(1).unwrap_or_default();
+        if line.ends_with('{') {
+            end = end.min(at);
+        }
+    }
+    &text[..end]
+}
+
+/// Numbers of lines, from 1, with a default that nothing gives a reason for.
+fn silent_defaults(text: &str) -> Vec<usize> {
+    let lines: Vec<&str> = without_tests(text).lines().collect();
+    let is_default = |at: usize| {
+        let line = lines[at];
+        let returns = lines.get(at + 1).is_some_and(|next| next.trim() == "return;");
+        !is_comment(line)
+            && (["unwrap_or_default()", "unwrap_or(0)", "else { return }", "else { return; }"]
+                .iter()
+                .any(|default| line.contains(default))
+                || line.trim_end().ends_with("else {") && returns)
+    };
+    // The reason stands on the line, or above the statement.
+    let has_reason = |at: usize| {
+        let ends = |line: &&&str| line.is_empty() || line.ends_with([';', '{', '}']);
+        let above = lines[..at].iter().rev().take_while(|line| is_comment(line) || !ends(line));
+        above.chain([&lines[at]]).any(|line| line.contains("// Default:"))
+    };
+    (0..lines.len()).filter(|at| is_default(*at) && !has_reason(*at)).map(|at| at + 1).collect()
+}
+
+/// Names of functions with a parameter that is a pattern of a tuple.
+fn tuple_parameters(text: &str) -> Vec<String> {
+    let code: Vec<&str> = without_tests(text).lines().filter(|line| !is_comment(line)).collect();
+    let code = code.join("\n");
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("fn ") {
+        let starts_word = !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let rest = &code[at + 3..];
+        let length = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let (name, rest) = rest.split_at(length);
+        let Some(parameters) = parameters(rest).filter(|_| starts_word && !name.is_empty()) else {
+            continue;
+        };
+        let tuples = parameters.iter().filter(|one| {
+            let one = one.trim();
+            one.starts_with('(') || one.starts_with("mut (")
+        });
+        found.extend(tuples.map(|_| name.to_owned()));
+    }
+    found
+}
+
+/// The parameters of a function, from what follows its name.
+fn parameters(rest: &str) -> Option<Vec<&str>> {
+    let (mut depth, mut open) = (0usize, None);
+    let (mut found, mut start) = (Vec::new(), 0);
+    let mut before = ' ';
+    for (at, c) in rest.char_indices() {
+        match c {
+            '(' if open.is_none() && depth == 0 => (open, start) = (Some(()), at + 1),
+            ')' if open.is_some() && depth == 0 => {
+                found.push(&rest[start..at]);
+                return Some(found);
+            }
+            ',' if open.is_some() && depth == 0 => {
+                found.push(&rest[start..at]);
+                start = at + 1;
+            }
+            '(' | '[' | '{' | '<' => depth += 1,
+            '>' if before == '-' => {}
+            ')' | ']' | '}' | '>' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        before = c;
+    }
+    None
+}
+
+#[test]
+fn defaults_have_reasons_and_parameters_are_no_tuples() {
+    let mut counts: Vec<(Vec<String>, Vec<String>)> = vec![Default::default(); CEILINGS.len()];
+    for source in sources(&["rs"]).iter().filter(|source| !is_test(&source.path)) {
+        let folder = source.path.split('/').next().unwrap();
+        let Some(folder) = CEILINGS.iter().position(|(name, ..)| *name == folder) else { continue };
+        let (defaults, tuples) = &mut counts[folder];
+        let lines = silent_defaults(&source.text).into_iter();
+        defaults.extend(lines.map(|line| format!("{}:{line}: a silent default", source.path)));
+        let names = tuple_parameters(&source.text).into_iter();
+        tuples
+            .extend(names.map(|name| format!("{}: a tuple as a parameter of {name}", source.path)));
+    }
+    let mut found = Vec::new();
+    for ((folder, defaults_max, tuples_max), (defaults, tuples)) in CEILINGS.iter().zip(counts) {
+        for (most, faults) in [(*defaults_max, defaults), (*tuples_max, tuples)] {
+            if faults.len() > most {
+                found.push(format!("{folder}: {} of these, at most {most}", faults.len()));
+                found.extend(faults);
+            }
+        }
+    }
+    expect_none(found);
+}
+
+#[test]
+fn planted_defaults_and_tuples_are_found() {
+    let text = "let a = b.unwrap_or_default();
+// Default: an absent count is none.
+let c = d.unwrap_or(0);
+// unwrap_or(0)
+let Some(e) = f else { return };
+let Some(e) = f
+else {
+    return;
+};
+#[cfg(test)]
+mod tests {
+    let g = h.unwrap_or(0);
+}
+";
+    assert_eq!(silent_defaults(text), [1, 5, 7]);
+    let text = "fn plain(a: u8, f: impl Fn((u8, u8)) -> u8) {}
+fn one<T: Fn(u8) -> u8>((a, b): (u8, u8), c: u8) {}
+// fn said((a, b): (u8, u8)) {}
+pub fn two(
+    (mut a, b): (u8, u8),
+    mut (c, d): (u8, u8),
+) {}
+type F = fn((u8, u8));
+";
+    assert_eq!(tuple_parameters(text), ["one", "two", "two"]);
+}

@@ -1,5 +1,6 @@
 //! A checkpoint: a directory with `config.json` and safetensors files, or a GGUF file.
 
+use nestling_formats::Invariant;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -294,7 +295,7 @@ impl Checkpoint {
         }
         let mut chunk = vec![0; CHUNK_BYTES];
         for file in &self.files {
-            let name = file.path().file_name().unwrap_or_default();
+            let name = file.path().file_name().invariant("an opened file has a name")?;
             begin_file(&mut hash, &name.to_string_lossy(), file.length());
             let mut offset = 0;
             while offset < file.length() {

@@ -180,6 +180,7 @@ impl ModelShape {
         if let Some(intermediate_size) = feed_forward.dense_size() {
             self.gated(layer, None, hidden, intermediate_size);
         }
+        // Default: a dense layer has neither router nor experts.
         let FeedForward::Moe { num_experts, moe_intermediate_size, shared, .. } = feed_forward
         else {
             return;

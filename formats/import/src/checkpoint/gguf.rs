@@ -1,5 +1,6 @@
 //! A GGUF file, in one part or several, as a checkpoint.
 
+use nestling_formats::Invariant;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -93,8 +94,8 @@ fn whole(
     // Tokenizers are large: they are written out when nothing else can be wrong.
     let small = assets(&header)?;
     let generation = small.iter().find(|asset: &&Asset| asset.name == "generation_config.json");
-    let generation = generation.map(|asset| asset.bytes.as_slice()).unwrap_or_default();
-    checkpoint.generation = GenerationDefaults::from_json(&label, generation)?;
+    let generation = generation.invariant("a GGUF file's assets say how text is generated")?;
+    checkpoint.generation = GenerationDefaults::from_json(&label, &generation.bytes)?;
     checkpoint.small = Small::Written(small);
     Ok(checkpoint)
 }

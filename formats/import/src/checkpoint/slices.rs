@@ -5,6 +5,7 @@ use super::{Checkpoint, TensorInfo};
 use crate::gguf::BlockType;
 use crate::names::{FloatChange, FloatSource, Order, Runs, TensorSlice};
 use crate::{ElementType, FloatShape, ImportError, MatrixShape};
+use nestling_formats::Invariant;
 use nestling_formats::nested::{GROUP, decode_mxfp4};
 use nestling_formats::{DType, FloatId, MatrixId, MatrixKind};
 
@@ -89,6 +90,7 @@ impl Part<'_> {
 
     /// Position in the tensor of the first element of a row.
     fn first_element(&self, row: usize) -> u64 {
+        // Default: a tensor that is not stacked has one matrix.
         let row = self.slice.index.unwrap_or(0) * self.source[0] + row;
         row as u64 * self.source[1] as u64
     }
@@ -203,7 +205,7 @@ impl Checkpoint {
             transposed: !slice.transposed,
         };
         let found = source.filter(|_| size(*experts).is_some_and(|count| index < count));
-        let found = found.and_then(|source| Some((source, taken(&slice, source)?)));
+        let found = found.and_then(|(rows, cols)| Some(((rows, cols), taken(&slice, rows, cols)?)));
         let Some(((rows, cols), taken)) = found else {
             let expected = format!("more than {index} experts, of which parts can be taken");
             return Err(self.wrong_shape(name, tensor, expected));
@@ -225,7 +227,7 @@ impl Checkpoint {
             (Some(index), 3) if size(0).is_some_and(|count| index < count) => size(1).zip(size(2)),
             _ => None,
         };
-        let taken = source.and_then(|source| taken(&slice, source));
+        let taken = source.and_then(|(rows, cols)| taken(&slice, rows, cols));
         let (Some((rows, cols)), Some(taken)) = (source, taken) else {
             let expected = match slice.index {
                 None => "two dimensions, of which parts of equal size can be taken".into(),
@@ -403,13 +405,15 @@ impl Checkpoint {
         if !source.rows.is_all() {
             let rows = outermost(tensor);
             let width = values.len() / rows.max(1);
-            let places = source.rows.places(rows).unwrap_or_default();
+            let places = source.rows.places(rows);
+            let places = places.invariant("the rows of a float tensor were checked")?;
             values =
                 places.iter().flat_map(|&at| &values[at * width..][..width]).copied().collect();
         }
         let cols = innermost(tensor);
         if source.columns != Runs::ALL {
-            let count = source.columns.count(cols).unwrap_or(0);
+            let count = source.columns.count(cols);
+            let count = count.invariant("the columns of a float tensor were checked")?;
             let rows = values.chunks_exact(cols.max(1));
             let taken = |row: &[f32]| -> Vec<f32> {
                 (0..count).map(|col| row[source.columns.place(col)]).collect()
@@ -484,9 +488,11 @@ impl Checkpoint {
         let tensor = place.tensor;
         let mut found = tensor.shape.clone();
         if let Some(first) = found.first_mut() {
+            // Default: rows that are not there are refused below.
             *first = place.source.rows.count(outermost(tensor)).unwrap_or(0) as u64;
         }
         if let Some(last) = found.last_mut().filter(|_| place.source.columns != Runs::ALL) {
+            // Default: columns that are not there are refused below.
             *last = place.source.columns.count(innermost(tensor)).unwrap_or(0) as u64;
         }
         found.retain(|&size| size != 1);
@@ -552,7 +558,7 @@ fn wanting(error: ImportError, shape: &MatrixShape) -> ImportError {
 }
 
 /// Rows and columns of what a slice takes of a tensor of so many.
-fn taken(slice: &TensorSlice, (rows, cols): (usize, usize)) -> Option<[usize; 2]> {
+fn taken(slice: &TensorSlice, rows: usize, cols: usize) -> Option<[usize; 2]> {
     let taken = [slice.rows.count(rows)?, slice.columns.count(cols)?];
     Some(if slice.transposed { [taken[1], taken[0]] } else { taken })
 }

@@ -48,6 +48,7 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
         return Err(fields.wrong("hidden_size", expected));
     }
     let attention = latent::attention(fields, RopePairs::Adjacent)?;
+    // Default: that of transformers.
     let dense = keys::count(fields, "first_k_dense_replace", MAX_LAYERS)?.unwrap_or(0);
     let layers = latent::layers(fields, attention, |layer| layer < dense)?;
     if !matches!(fields.text("scoring_func")?, None | Some("softmax")) {

@@ -45,6 +45,7 @@ pub(super) const FAMILY: Family = Family {
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::silu(fields)?;
     let attention = latent::attention(fields, latent::rope_pairs(fields)?)?;
+    // Default: that of transformers.
     let dense = keys::count(fields, "first_k_dense_replace", MAX_LAYERS)?.unwrap_or(0);
     let layers = latent::layers(fields, attention, |layer| layer < dense)?;
     let router = latent::sigmoid_router(fields)?;

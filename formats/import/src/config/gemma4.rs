@@ -295,8 +295,8 @@ fn refuse_other_heads(text: &Fields, found: Heads) -> Result<(), ImportError> {
 fn feed_forward(text: &Fields) -> Result<FeedForward, ImportError> {
     let intermediate_size = text.required_size("intermediate_size", MAX_WIDTH)?;
     let shared = SharedExpert { intermediate_size, gate: SharedGate::Open };
-    let counts = ("num_experts", "top_k_experts");
-    keys::mixture_of(text, counts, "moe_intermediate_size", Some(shared))
+    let shared = Some(shared);
+    keys::mixture_of(text, "num_experts", "top_k_experts", "moe_intermediate_size", shared)
 }
 
 /// Where the values of a kind of layer come from.

@@ -148,8 +148,8 @@ pub(super) fn model(fields: &Fields, parts: Parts) -> Result<ModelConfig, Import
         final_logit_softcapping: None,
         layers: parts.layers,
         router: parts.router,
-        bos_token_id: tokens(fields, "bos_token_id", (1, vocab_size))?.first().copied(),
-        eos_token_ids: tokens(fields, "eos_token_id", (MAX_EOS_TOKENS, vocab_size))?,
+        bos_token_id: tokens(fields, "bos_token_id", 1, vocab_size)?.first().copied(),
+        eos_token_ids: tokens(fields, "eos_token_id", MAX_EOS_TOKENS, vocab_size)?,
     };
     Ok(config)
 }
@@ -171,7 +171,8 @@ pub(super) fn tied(whole: &Fields, text: &Fields) -> Result<bool, ImportError> {
 fn tokens(
     fields: &Fields,
     key: &str,
-    (limit, vocabulary): (usize, usize),
+    limit: usize,
+    vocabulary: usize,
 ) -> Result<Vec<u32>, ImportError> {
     let mut tokens = fields.numbers(key, limit)?;
     if fields.given(key).is_none() {
@@ -324,13 +325,14 @@ pub(super) fn mixture(
     width_key: &str,
     shared: Option<SharedExpert>,
 ) -> Result<FeedForward, ImportError> {
-    mixture_of(fields, (experts_key, "num_experts_per_tok"), width_key, shared)
+    mixture_of(fields, experts_key, "num_experts_per_tok", width_key, shared)
 }
 
 /// [`mixture`] where the number of a token's experts has another name.
 pub(super) fn mixture_of(
     fields: &Fields,
-    (experts_key, chosen_key): (&str, &str),
+    experts_key: &str,
+    chosen_key: &str,
     width_key: &str,
     shared: Option<SharedExpert>,
 ) -> Result<FeedForward, ImportError> {

@@ -555,6 +555,7 @@ impl ModelConfig {
             FeedForward::Dense { .. } => 0,
             FeedForward::Moe { num_experts_per_tok, .. } => num_experts_per_tok,
         };
+        // Default: a model without layers has no experts.
         self.layers.iter().map(of_layer).max().unwrap_or(0)
     }
 }

@@ -96,7 +96,7 @@ pub(super) fn rope(
     head_dim: usize,
     turned: Turned,
 ) -> Result<RopeConfig, ImportError> {
-    let read = |rope: Option<&Fields>| read_rope(fields, rope, (head_dim, turned));
+    let read = |rope: Option<&Fields>| read_rope(fields, rope, head_dim, turned);
     let scaling = fields.object("rope_scaling")?.filter(|rope| !rope.is_empty());
     let parameters = fields.object("rope_parameters")?;
     let is_given = fields.given("rope_parameters").is_some();
@@ -118,7 +118,8 @@ pub(super) fn rope(
 fn read_rope(
     fields: &Fields,
     rope: Option<&Fields>,
-    (head_dim, turned): (usize, Turned),
+    head_dim: usize,
+    turned: Turned,
 ) -> Result<RopeConfig, ImportError> {
     let theta = rope_theta(fields, rope)?;
     let scaling = match rope {
@@ -129,7 +130,7 @@ fn read_rope(
     if matches!(scaling, RopeScaling::Yarn(_)) && theta <= 1.0 {
         return Err(fields.wrong("rope_theta", "a number above 1 with YaRN"));
     }
-    let dims = turned_dims(fields, rope, (head_dim, turned))?;
+    let dims = turned_dims(fields, rope, head_dim, turned)?;
     Ok(RopeConfig { theta, dims, scaling })
 }
 
@@ -144,7 +145,8 @@ fn nested(rope: Option<&Fields>, key: &str) -> Result<Option<f64>, ImportError> 
 fn turned_dims(
     fields: &Fields,
     rope: Option<&Fields>,
-    (head_dim, turned): (usize, Turned),
+    head_dim: usize,
+    turned: Turned,
 ) -> Result<usize, ImportError> {
     const KEY: &str = "partial_rotary_factor";
     let (own, beside) = (nested(rope, KEY)?, fields.number(KEY)?);

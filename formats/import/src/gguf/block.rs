@@ -166,8 +166,8 @@ fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> + '_ {
 }
 
 /// The 5-bit codes of a block: the highest bits lie in a word of their own.
-fn with_fifth(high: &[u8], low: &[u8]) -> impl Iterator<Item = u8> {
-    let high = u32::from_le_bytes(high.try_into().unwrap_or_default());
+fn with_fifth(high: [u8; 4], low: &[u8]) -> impl Iterator<Item = u8> {
+    let high = u32::from_le_bytes(high);
     nibbles(low).zip(0..32).map(move |(code, at)| code | ((high >> at & 1) as u8) << 4)
 }
 
@@ -187,14 +187,18 @@ fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
 
 fn q5_0(block: &[u8; 22], out: &mut [f32; 32]) {
     let scale = half(block, 0);
-    for (out, code) in out.iter_mut().zip(with_fifth(&block[2..6], &block[6..])) {
+    for (out, code) in
+        out.iter_mut().zip(with_fifth([block[2], block[3], block[4], block[5]], &block[6..]))
+    {
         *out = scale * (f32::from(code) - 16.0);
     }
 }
 
 fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
     let (scale, least) = (half(block, 0), half(block, 2));
-    for (out, code) in out.iter_mut().zip(with_fifth(&block[4..8], &block[8..])) {
+    for (out, code) in
+        out.iter_mut().zip(with_fifth([block[4], block[5], block[6], block[7]], &block[8..]))
+    {
         *out = scale * f32::from(code) + least;
     }
 }

@@ -79,13 +79,18 @@ impl<'a> Cursor<'a> {
     }
 
     pub fn u32(&mut self, what: &str) -> Result<u32, ImportError> {
-        let range = self.take(what, 4)?;
-        Ok(u32::from_le_bytes(self.bytes[range].try_into().unwrap_or_default()))
+        Ok(u32::from_le_bytes(self.array(what)?))
     }
 
     pub fn u64(&mut self, what: &str) -> Result<u64, ImportError> {
-        let range = self.take(what, 8)?;
-        Ok(u64::from_le_bytes(self.bytes[range].try_into().unwrap_or_default()))
+        Ok(u64::from_le_bytes(self.array(what)?))
+    }
+
+    fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], ImportError> {
+        let range = self.take(what, N as u64)?;
+        let mut array = [0; N];
+        array.copy_from_slice(&self.bytes[range]);
+        Ok(array)
     }
 
     /// A count of things that take at least `least_bytes` each.

@@ -61,7 +61,7 @@ impl GgufHeader {
     /// # Errors
     /// [`ImportError`] that names key or tensor, and what `read` returns.
     pub fn read(file: &str, file_bytes: u64, read: ReadAt<'_>) -> Result<Self, ImportError> {
-        Self::read_within(file, (file_bytes, file_bytes), read)
+        Self::read_within(file, file_bytes, file_bytes, read)
     }
 
     /// Reads the header from the first bytes of a file of `file_bytes` bytes.
@@ -75,12 +75,13 @@ impl GgufHeader {
             out.copy_from_slice(part.unwrap_or(&vec![0; out.len()]));
             Ok(())
         };
-        Self::read_within(file, (bytes.len() as u64, file_bytes), &mut read)
+        Self::read_within(file, bytes.len() as u64, file_bytes, &mut read)
     }
 
     fn read_within(
         file: &str,
-        (known_bytes, file_bytes): (u64, u64),
+        known_bytes: u64,
+        file_bytes: u64,
         read: ReadAt<'_>,
     ) -> Result<Self, ImportError> {
         let mut cursor = Cursor::new(file, known_bytes, read);
@@ -203,6 +204,7 @@ impl Place<'_> {
         if !offset.is_multiple_of(self.alignment) {
             return wrong(format!("an offset in steps of {}", self.alignment), offset.to_string());
         }
+        // Default: no dimension is refused as no columns are.
         let cols = shape.last().copied().unwrap_or(0);
         if cols == 0 || !cols.is_multiple_of(elements) {
             return wrong(format!("rows of whole blocks of {elements}"), cols.to_string());

@@ -4,8 +4,7 @@ use half::f16;
 
 /// A half-precision number of a block.
 pub(super) fn half(block: &[u8], at: usize) -> f32 {
-    let bytes = [block.get(at), block.get(at + 1)].map(|byte| byte.copied().unwrap_or(0));
-    f16::from_le_bytes(bytes).to_f32()
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
 /// Numbers in 16 groups of 16: `value(group, position in the block)` for each.
@@ -67,7 +66,9 @@ fn scale_and_least(packed: &[u8], group: usize) -> (f32, f32) {
 
 /// Numbers in 8 groups of 32: `code(position)` times the group's scale, less its minimum.
 fn by_thirty_two(
-    (scale, least, packed): (f32, f32, &[u8]),
+    scale: f32,
+    least: f32,
+    packed: &[u8],
     out: &mut [f32; 256],
     code: impl Fn(usize) -> u8,
 ) {
@@ -82,14 +83,16 @@ fn by_thirty_two(
 
 pub fn q4(block: &[u8; 144], out: &mut [f32; 256]) {
     let codes = &block[16..];
-    let scales = (half(block, 0), half(block, 2), &block[4..16]);
-    by_thirty_two(scales, out, |at| four_bits(codes, at));
+    let (scale, least) = (half(block, 0), half(block, 2));
+    by_thirty_two(scale, least, &block[4..16], out, |at| four_bits(codes, at));
 }
 
 pub fn q5(block: &[u8; 176], out: &mut [f32; 256]) {
     let (high, codes) = (&block[16..48], &block[48..]);
-    let scales = (half(block, 0), half(block, 2), &block[4..16]);
-    by_thirty_two(scales, out, |at| four_bits(codes, at) | one_bit(high, at) << 4);
+    let (scale, least) = (half(block, 0), half(block, 2));
+    by_thirty_two(scale, least, &block[4..16], out, |at| {
+        four_bits(codes, at) | one_bit(high, at) << 4
+    });
 }
 
 pub fn q6(block: &[u8; 210], out: &mut [f32; 256]) {

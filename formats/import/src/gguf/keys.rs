@@ -56,6 +56,7 @@ impl Keys<'_> {
 
     /// The one value that a list of values for every layer repeats.
     fn one_of(&self, name: &str) -> Result<Value, ImportError> {
+        // Default: an absent list has no value for all layers, which is refused below.
         let list = self.metadata.numbers(name)?.unwrap_or_default();
         match list.split_first() {
             Some((first, rest)) if rest.iter().all(|value| value == first) => Ok(whole(*first)),
@@ -108,6 +109,7 @@ impl Keys<'_> {
         const KEY: &str = "block_count";
         let wrong = || self.metadata.wrong(&self.name(KEY), "a number of layers");
         let all = self.unsigned(KEY)?.ok_or_else(wrong)?;
+        // Default: most models have none.
         let further = self.unsigned("nextn_predict_layers")?.unwrap_or(0);
         all.checked_sub(further).ok_or_else(wrong)
     }

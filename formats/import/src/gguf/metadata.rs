@@ -151,7 +151,7 @@ impl GgufMetadata {
             GgufValue::Float(number) => number.to_string(),
             GgufValue::Bool(value) => value.to_string(),
             GgufValue::Text(text) => {
-                let bytes = self.bytes.get(text.0.clone()).unwrap_or_default();
+                let bytes = &self.bytes[text.0.clone()];
                 let front = String::from_utf8_lossy(&bytes[..bytes.len().min(240)]);
                 format!("{:?}", front.chars().take(60).collect::<String>())
             }
@@ -168,7 +168,7 @@ impl GgufMetadata {
         match self.get(key) {
             None => Ok(None),
             Some(GgufValue::Text(text)) => {
-                let bytes = self.bytes.get(text.0.clone()).unwrap_or_default();
+                let bytes = &self.bytes[text.0.clone()];
                 let text = std::str::from_utf8(bytes);
                 text.map(Some).map_err(|_| self.wrong(key, "a text in UTF-8"))
             }
@@ -226,7 +226,7 @@ impl GgufMetadata {
         let GgufValue::Array(GgufArray { kind: Kind::Text, count, range }) = value else {
             return Err(wrong());
         };
-        let mut rest = self.bytes.get(range.clone()).unwrap_or_default();
+        let mut rest = &self.bytes[range.clone()];
         let mut texts = Vec::with_capacity(*count);
         while let Some((length, behind)) = rest.split_first_chunk::<8>() {
             let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
@@ -246,7 +246,7 @@ impl GgufMetadata {
         let GgufValue::Array(GgufArray { kind, range, .. }) = value else {
             return Err(self.wrong(key, "an array of numbers"));
         };
-        let bytes = self.bytes.get(range.clone()).unwrap_or_default();
+        let bytes = &self.bytes[range.clone()];
         let numbers = bytes.chunks_exact(kind.bytes() as usize).map(|bytes| number(*kind, bytes));
         let numbers: Option<Vec<f64>> = numbers.collect();
         numbers.map(Some).ok_or_else(|| self.wrong(key, "an array of numbers"))
@@ -325,7 +325,7 @@ fn read_value(cursor: &mut Cursor<'_>, key: &str, kind: Kind) -> Result<GgufValu
             let kind = Kind::read(cursor, key)?;
             let count = skip_front(cursor, key, kind)?;
             let start = cursor.position();
-            skip_values(cursor, key, (kind, count), 1)?;
+            skip_values(cursor, key, kind, count, 1)?;
             Ok(GgufValue::Array(GgufArray {
                 kind,
                 count: usize::try_from(count).unwrap_or(usize::MAX),
@@ -364,7 +364,8 @@ fn skip_front(cursor: &mut Cursor<'_>, key: &str, kind: Kind) -> Result<u64, Imp
 fn skip_values(
     cursor: &mut Cursor<'_>,
     key: &str,
-    (kind, count): (Kind, u64),
+    kind: Kind,
+    count: u64,
     depth: u32,
 ) -> Result<(), ImportError> {
     match kind {
@@ -376,7 +377,7 @@ fn skip_values(
         Kind::Array => (0..count).try_for_each(|_| {
             let kind = Kind::read(cursor, key)?;
             let count = skip_front(cursor, key, kind)?;
-            skip_values(cursor, key, (kind, count), depth + 1)
+            skip_values(cursor, key, kind, count, depth + 1)
         }),
         // No overflow: the count was compared with the file's length.
         kind => cursor.take(key, count * kind.bytes()).map(drop),

@@ -34,6 +34,7 @@ pub fn part_names(name: &str) -> Result<Vec<String>, ImportError> {
 }
 
 fn extension(name: &str) -> &str {
+    // Default: a name that is too short for an ending has none.
     name.len().checked_sub(".gguf".len()).and_then(|at| name.get(at..)).unwrap_or_default()
 }
 

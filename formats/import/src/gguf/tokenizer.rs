@@ -1,5 +1,6 @@
 //! The tokenizer of a GGUF file as the text of a `tokenizer.json`.
 
+use nestling_formats::Invariant;
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
@@ -163,7 +164,7 @@ impl<'a> Vocabulary<'a> {
         let bytes = Vec::with_capacity(counted.length);
         let mut out = Writer { file, length: 0, bytes: Some(bytes) };
         self.write(&mut out)?;
-        Ok(out.bytes.unwrap_or_default())
+        Ok(out.bytes.invariant("the second writer keeps what is written")?)
     }
 
     fn write(&self, out: &mut Writer<'_>) -> Result<(), ImportError> {
@@ -363,6 +364,7 @@ impl<'a> Vocabulary<'a> {
 
     /// Pairs of pieces that make a piece, the best score first, as SentencePiece takes them.
     fn write_pairs(&self, out: &mut Writer<'_>) -> Result<(), ImportError> {
+        // Default: absent scores are too few, which is refused below.
         let scores = self.metadata.numbers(SCORES)?.unwrap_or_default();
         if scores.len() < self.tokens.len() {
             return Err(self.metadata.wrong(SCORES, "a number for every token"));

@@ -20,7 +20,9 @@ impl Keys<'_> {
             return Ok([self.number(key)?; 2]);
         }
         let wrong = || self.metadata.wrong(&name, "one value for all layers of a kind");
+        // Default: absent lists are too short, which is refused below.
         let values = self.metadata.numbers(&name)?.unwrap_or_default();
+        // Default: as above.
         let windowed = self.metadata.numbers(&self.name(PATTERN))?.unwrap_or_default();
         let layers = usize::try_from(self.layers()?).unwrap_or(usize::MAX);
         if values.len() < layers || windowed.len() < layers {

@@ -8,6 +8,7 @@ use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
 
 fn matrix(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
+    // Default: a matrix that the family does not have is in no tensor.
     slices(config, id).unwrap_or_default()
 }
 

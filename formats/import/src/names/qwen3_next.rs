@@ -76,7 +76,7 @@ fn matrix(config: &ModelConfig, id: MatrixId, layout: &Layout) -> Vec<TensorSlic
     let within = format!("{prefix}layers.{layer}.");
     match (id.kind, id.expert, mixer) {
         (MatrixKind::Gate | MatrixKind::Up | MatrixKind::Down, ..) => {
-            feed_forward_matrix(id, &within, (feed_forward, fused)).into_iter().collect()
+            feed_forward_matrix(id, &within, feed_forward, fused).into_iter().collect()
         }
         (kind, None, TokenMixer::DeltaNet(delta_net)) => {
             let parts = delta_parts(delta_net, kind).into_iter();
@@ -185,7 +185,8 @@ fn tiled_heads(delta_net: &DeltaNetConfig, start: usize, length: usize) -> Vec<R
 fn feed_forward_matrix(
     id: MatrixId,
     within: &str,
-    (feed_forward, fused): (&FeedForward, bool),
+    feed_forward: &FeedForward,
+    fused: bool,
 ) -> Option<TensorSlice> {
     let part = match id.kind {
         MatrixKind::Gate => "gate_proj",

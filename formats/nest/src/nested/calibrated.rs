@@ -7,6 +7,7 @@ use super::{
     CalibratedOptions, DampedMoments, GROUP, NestedCodec, NestedError, QuantizeOptions,
     QuantizedMatrix, SecondMoments, TILE_ROWS, quantize_matrix, wide,
 };
+use crate::Invariant;
 use crate::Level;
 
 /// What calibration knows about a matrix's inputs.
@@ -46,7 +47,8 @@ pub fn quantize_calibrated(
         .map(|(table, _)| Chooser::new(codec, table, &options.calibrated.level_weights))
         .collect();
     for (index, tile_weights) in weights.chunks(TILE_ROWS * cols).enumerate() {
-        let Some(chooser) = choosers.get(usize::from(matrix.tile_tables[index])) else { continue };
+        let chooser = choosers.get(usize::from(matrix.tile_tables[index]));
+        let chooser = chooser.invariant("every tile was given a table of the codec")?;
         let tile = Tile { chooser, damped: calibrated.damped };
         let mut tile_rows = take_rows(&matrix, index, tile_weights, cols);
         wide::improve(&tile, &mut tile_rows, effort(&options.calibrated));

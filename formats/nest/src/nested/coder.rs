@@ -148,6 +148,7 @@ impl Coder {
             return best;
         }
         let fits = |step: &u8| row_scale * STEPS[usize::from(*step)] >= group.peak;
+        // Default: the coarsest step, which clips, where none is coarse enough.
         let finest = (0..ZERO_STEP).rev().find(fits).unwrap_or(0);
         let Some(curve) = self.curve.first_chunk::<CURVE>() else { return best };
         for step in finest.saturating_sub(COARSER_STEPS)..=(finest + FINER_STEPS).min(30) {

@@ -86,8 +86,8 @@ impl Tile<'_> {
     /// Feedback, then sweeps, as the effort says; `COLUMNS` of a product are summed at a time.
     #[inline(always)]
     pub fn improve<const COLUMNS: usize>(&self, rows: &mut TileRows, effort: Effort) {
-        if effort.feedback {
-            self.feed_back::<COLUMNS>(rows);
+        if let Some(lower) = self.damped.lower().filter(|_| effort.feedback) {
+            self.feed_back::<COLUMNS>(rows, lower);
         }
         if effort.sweeps == 0 {
             return;
@@ -111,9 +111,8 @@ impl Tile<'_> {
 
     /// Chooses all codes anew, column by column, each from targets that answer for the errors made.
     #[inline(always)]
-    fn feed_back<const COLUMNS: usize>(&self, rows: &mut TileRows) {
+    fn feed_back<const COLUMNS: usize>(&self, rows: &mut TileRows, lower: &[f32]) {
         let stride = self.damped.stride();
-        let Some(lower) = self.damped.lower() else { return };
         for group in 0..rows.steps.len() {
             let from = group * GROUP;
             let scales = rows.scales(&rows.steps[group]);

@@ -5,6 +5,7 @@
 //! the code, its power of two is a step of whole octaves below the row's largest. What is left to
 //! choose are the values of shorter prefixes: the centroids of what shares them.
 
+use crate::Invariant;
 use half::f16;
 
 use super::layout::Grid;
@@ -135,7 +136,8 @@ pub fn quantize_mxfp4(
     if codec.tables.len() > 1 {
         let cells = TileCells::of_matrix(weights, cols, None)?;
         for (table, cells) in matrix.tile_tables.iter_mut().zip(&cells) {
-            *table = u8::try_from(cells.best(&codec.tables, &options.level_weights)).unwrap_or(0);
+            let best = u8::try_from(cells.best(&codec.tables, &options.level_weights));
+            *table = best.invariant("a codec has at most 256 tables")?;
         }
     }
     Ok(matrix)

@@ -48,6 +48,7 @@ impl NeuronOrder {
         down: &[f32],
         hidden: usize,
     ) -> Result<Vec<u32>, NestedError> {
+        // Default: without hidden neurons there is no length that fits.
         let dim = gate.len().checked_div(hidden).unwrap_or(0);
         let too_large = |_| NestedError::Shape { rows: hidden, cols: dim };
         for (what, found) in [("gate", gate), ("up", up), ("down", down)] {
@@ -146,6 +147,7 @@ pub fn reorder_moments(
 fn check_whole(matrix: &[f32], cols: usize) -> Result<usize, NestedError> {
     match matrix.len().checked_div(cols) {
         Some(rows) if rows * cols == matrix.len() => Ok(rows),
+        // Default: without columns there are no rows.
         _ => Err(NestedError::Shape { rows: matrix.len().checked_div(cols).unwrap_or(0), cols }),
     }
 }

@@ -1,5 +1,6 @@
 //! From weights to codes: row scales, steps and tables by search, codes by rounding.
 
+use crate::Invariant;
 use half::f16;
 
 use super::coder::{Coder, GroupWeights, ceil_f16};
@@ -113,7 +114,8 @@ pub fn quantize_matrix(
     for (tile, rows) in weights.chunks(TILE_ROWS * cols).enumerate() {
         let tile_weights = tile_groups(rows, cols, importance);
         let (table, scales) = TileScales::search_tables(&coders, &tile_weights, grid.groups);
-        matrix.tile_tables[tile] = u8::try_from(table).unwrap_or(0);
+        let number = u8::try_from(table).invariant("a codec has at most 256 tables")?;
+        matrix.tile_tables[tile] = number;
         scales.store(&coders[table], tile, &tile_weights, &mut matrix);
     }
     Ok(matrix)

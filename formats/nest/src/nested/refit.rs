@@ -57,8 +57,10 @@ impl TableRefit {
         }
         let mut sums = vec![0.0; PREFIXES * stride];
         for (row, weights) in weights.chunks_exact(cols).enumerate() {
-            let table = usize::from(matrix.tile_tables[row / TILE_ROWS]);
-            let Some(equations) = self.tables.get_mut(table) else { continue };
+            let (tile, tables) = (row / TILE_ROWS, self.tables.len());
+            let table = matrix.tile_tables[tile];
+            let equations = self.tables.get_mut(usize::from(table));
+            let equations = equations.ok_or(NestedError::TableIndex { tile, table, tables })?;
             let scale = matrix.row_scales[row].to_f32();
             let steps = &matrix.steps[row * grid.groups..][..grid.groups];
             let codes = &matrix.codes[row * grid.groups * GROUP..][..cols];

@@ -46,6 +46,7 @@ impl InputTransform {
             return Ok(());
         }
         if !cols.is_multiple_of(GROUP) || cols == 0 || !weights.len().is_multiple_of(cols) {
+            // Default: without columns there are no rows.
             let rows = weights.len().checked_div(cols).unwrap_or(0);
             return Err(NestedError::Shape { rows, cols });
         }

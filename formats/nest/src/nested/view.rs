@@ -150,6 +150,7 @@ impl<'a> NestedView<'a> {
 
     /// The table that a tile uses; 0 outside of the matrix.
     pub fn tile_table(&self, tile: usize) -> u8 {
+        // Default: as promised, 0 outside of the matrix.
         self.planes.p2[self.parts.tile_tables.clone()].get(tile).copied().unwrap_or(0)
     }
 

@@ -28,7 +28,7 @@ impl<'a> Fields<'a> {
     }
 
     pub fn take(&mut self, length: usize, field: &'static str) -> Result<&'a [u8], Fault> {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let rest = &self.bytes[self.at..];
         let Some(taken) = rest.get(..length) else {
             let found = format!("{} bytes left", rest.len());
             return Err(self.fault(field, self.offset(), format!("{length} bytes"), found));

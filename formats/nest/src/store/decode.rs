@@ -124,7 +124,7 @@ pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, 
     for (section, length) in sections.iter_mut().zip(section_names) {
         section.name = names.next(length, "section name", &mut fields)?;
     }
-    let (mut groups, numbers) = assemble(&mut fields, records, (matrices, tensors), &mut names)?;
+    let (mut groups, numbers) = assemble(&mut fields, records, matrices, tensors, &mut names)?;
     for (group, drops) in groups.iter_mut().zip(measures) {
         group.error_drops = drops;
     }
@@ -435,7 +435,8 @@ type Groups = (Vec<Group>, HashMap<GroupId, u32>);
 fn assemble(
     fields: &mut Fields<'_>,
     records: Vec<GroupRecord>,
-    (matrices, tensors): (Vec<Matrix>, Vec<FloatTensor>),
+    matrices: Vec<Matrix>,
+    tensors: Vec<FloatTensor>,
     names: &mut Names<'_>,
 ) -> Result<Groups, Fault> {
     let (mut matrices, mut tensors) = (matrices.into_iter(), tensors.into_iter());

@@ -79,8 +79,10 @@ impl Index {
             out.u8(dtype_code(tensor.dtype));
             out.u8(u8::try_from(tensor.shape.len()).unwrap_or(u8::MAX));
             out.zeros(1);
-            out.count(tensor.shape.first().copied().unwrap_or(0));
-            out.count(tensor.shape.get(1).copied().unwrap_or(0));
+            // Default: 0 stands for a dimension that a tensor does not have.
+            let size = |dimension: usize| tensor.shape.get(dimension).copied().unwrap_or(0);
+            out.count(size(0));
+            out.count(size(1));
             out.zeros(4);
         }
         for extent in &self.extents {

@@ -189,6 +189,6 @@ fn read_record(file: &dyn DiskFile, at: u64, length: u64) -> io::Result<Option<(
     if xxh3_64(record).to_le_bytes() != checksum {
         return Ok(None);
     }
-    let payload = record.get(RECORD_HEAD_BYTES..).unwrap_or_default();
+    let payload = &record[RECORD_HEAD_BYTES..];
     Ok(Record::decode(kind, number, payload).map(|record| (record, total)))
 }

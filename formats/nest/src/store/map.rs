@@ -28,7 +28,7 @@ pub struct MappedExtent {
 impl MappedExtent {
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        self.owner.get(self.range.clone()).unwrap_or_default()
+        &self.owner[self.range.clone()]
     }
 
     /// The whole map that the bytes lie in, which keeps them valid.

@@ -34,7 +34,8 @@ pub fn pack_extent(
     }
     let parts = group.parts(plane).ok_or_else(|| error("is too large".into()))?;
     out.clear();
-    out.resize(group.extent_bytes(plane).unwrap_or(0), 0);
+    let bytes = group.extent_bytes(plane).ok_or_else(|| error("is too large".into()))?;
+    out.resize(bytes, 0);
     for part in parts {
         let number = match part.item {
             PartItem::Plane { matrix, .. } | PartItem::Floats { matrix } => matrix,

@@ -323,6 +323,7 @@ impl Index {
             index_length: length as u64,
             index_hash: super::hash::hash(seed, encoded),
             store_length: self.shards.iter().sum(),
+            // Default: an index without shards is one whose extents have no places yet.
             shard_length: self.shards.first().copied().unwrap_or(0),
         }
     }

@@ -1,5 +1,6 @@
 //! An opened store.
 
+use crate::Invariant;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -205,7 +206,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Damaged`].
     pub fn check(&self, extent: &Extent, bytes: &[u8]) -> Result<(), StoreError> {
-        let seed = self.index.seed(extent).unwrap_or(0);
+        let seed = self.index.seed(extent);
+        let seed = seed.invariant("every extent belongs to a group of its index")?;
         if hash(seed, bytes) == extent.hash { Ok(()) } else { Err(self.damaged(extent)) }
     }
 

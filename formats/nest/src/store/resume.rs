@@ -1,5 +1,6 @@
 //! Opening the files of a store to be written, and finding what an earlier attempt left in them.
 
+use crate::Invariant;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -150,7 +151,8 @@ fn rewrite(
     let Some(shard) = files.iter().rev().find(|file| file.start <= extent.offset) else {
         return Ok(false);
     };
-    let mut hasher = Hasher::new(index.seed(extent).unwrap_or(0));
+    let seed = index.seed(extent).invariant("every extent belongs to a group of its index")?;
+    let mut hasher = Hasher::new(seed);
     let mut padding_is_zero = true;
     let mut at = extent.offset;
     let end = extent.offset + extent.length;

@@ -98,7 +98,7 @@ impl StoredRows {
         };
         for plane in Plane::ALL {
             if let Some(extent) = store.extent(group, plane) {
-                open.take(group, (plane, extent))?;
+                open.take(group, plane, extent)?;
             }
         }
         let held = |plane: Plane| open.pieces.iter().any(|piece| piece.item == Item::Codes(plane));
@@ -107,7 +107,7 @@ impl StoredRows {
     }
 
     /// Takes what an extent says of the first matrix.
-    fn take(&mut self, group: &Group, (plane, extent): (Plane, &Extent)) -> Result<(), RowError> {
+    fn take(&mut self, group: &Group, plane: Plane, extent: &Extent) -> Result<(), RowError> {
         let (rows, cols) = (self.rows, self.cols);
         let shape = || NestedError::Shape { rows, cols };
         let parts = group.parts(plane).ok_or_else(shape)?;
@@ -203,7 +203,7 @@ impl StoredRows {
                     steps.resize(piece.bytes, 0);
                     &mut steps[..]
                 }
-                Item::Codes(Plane::P2) => base.get_mut(parts.codes.clone()).unwrap_or_default(),
+                Item::Codes(Plane::P2) => &mut base[parts.codes.clone()],
                 Item::Codes(plane) => {
                     let into = &mut planes[plane.index() - 1];
                     into.resize(piece.bytes, 0);

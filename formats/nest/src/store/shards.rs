@@ -16,6 +16,7 @@ pub fn shard_path(path: &Path, shard: u32, shards: u32) -> PathBuf {
     if shards == 1 {
         return path.to_owned();
     }
+    // Default: a path without a name cannot be written to, whatever stands before its numbers.
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let number = u64::from(shard) + 1;
     path.with_file_name(format!("{stem}-{number:05}-of-{shards:05}.nest"))

@@ -84,6 +84,7 @@ impl FileStorage {
             (Some(rest), Some(length)) if length <= rest => length,
             _ => {
                 let what = format!("{name}: the range from byte {offset}");
+                // Default: no bytes are asked for, or none are there.
                 let (expected, found) = (length.unwrap_or(0), rest.unwrap_or(0));
                 return Err(StoreError::Length { what, expected, found });
             }
@@ -238,7 +239,7 @@ impl PositionedFile {
             match std::os::windows::fs::FileExt::seek_read(&self.file, out, offset) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => {
-                    out = out.get_mut(count..).unwrap_or_default();
+                    out = &mut out[count..];
                     offset += count as u64;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
@@ -254,7 +255,7 @@ impl PositionedFile {
             match std::os::windows::fs::FileExt::seek_write(&self.file, bytes, offset) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
-                    bytes = bytes.get(count..).unwrap_or_default();
+                    bytes = &bytes[count..];
                     offset += count as u64;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => (),

@@ -1,5 +1,6 @@
 //! Checking every byte of a store.
 
+use crate::Invariant;
 use std::ops::ControlFlow;
 
 use super::error::StoreError;
@@ -64,7 +65,12 @@ impl Store {
         let mut chunk = vec![0; CHUNK_BYTES];
         let before = sections.checked_sub(1).and_then(|last| self.index.sections.get(last));
         let skipped = before.map_or(0, |section| section.end);
-        let start = before.map_or(self.header.data_start().unwrap_or(0), |section| section.end);
+        let start = match before {
+            Some(section) => section.end,
+            None => {
+                self.header.data_start().invariant("the header of an open store was checked")?
+            }
+        };
         let present = self.index.extents.iter().filter(|extent| self.is_present(extent));
         let present = present.filter(|extent| extent.offset >= start);
         let total_bytes = self.present_bytes();
@@ -99,7 +105,9 @@ impl Store {
         chunk: &mut [u8],
         report: &mut VerifyReport,
     ) -> Result<u64, StoreError> {
-        let mut hasher = Hasher::new(self.index.seed(extent).unwrap_or(0));
+        let seed = self.index.seed(extent);
+        let mut hasher =
+            Hasher::new(seed.invariant("every extent belongs to a group of its index")?);
         let (mut at, end) = (extent.offset, extent.offset + extent.length);
         while at < end {
             let count = usize::try_from(end - at).unwrap_or(usize::MAX).min(chunk.len());
@@ -123,7 +131,8 @@ impl Store {
         report: &mut VerifyReport,
     ) -> Result<(), StoreError> {
         // Less than the alignment, which is at most 16 MiB.
-        let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(0)];
+        let count = usize::try_from(end - start).invariant("an alignment fits in memory")?;
+        let mut bytes = vec![0; count];
         self.read_bytes(start, &mut bytes)?;
         if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
             let offset = start + at as u64;

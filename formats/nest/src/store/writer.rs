@@ -1,5 +1,6 @@
 //! Writing a store: temporary files beside the destination, a journal, and one rename at the end.
 
+use crate::Invariant;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -147,11 +148,14 @@ impl StoreWriter {
         let shard = shard.ok_or_else(|| self.absent(format!("a file for {id}")))?;
         let padding = extent.length.next_multiple_of(self.index.alignment) - extent.length;
         // Less than the alignment, which is at most 16 MiB.
-        let zeros = vec![0; usize::try_from(padding).unwrap_or(0)];
+        let padding = usize::try_from(padding).invariant("an alignment fits in memory")?;
+        let zeros = vec![0; padding];
         let at = extent.offset - shard.start;
         shard.write(at, bytes)?;
         shard.write(at + extent.length, &zeros)?;
-        let hash = hash(self.index.seed(extent).unwrap_or(0), bytes);
+        let seed =
+            self.index.seed(extent).invariant("every extent belongs to a group of its index")?;
+        let hash = hash(seed, bytes);
         let mut state = self.state();
         self.append(&mut state, &Record::Extent { extent: number, hash })?;
         if let Some(slot) = usize::try_from(number).ok().and_then(|n| state.hashes.get_mut(n)) {
@@ -293,7 +297,7 @@ impl StoreWriter {
                 front.extend_from_slice(&encoded);
                 front
             } else {
-                shard_header(&index, number).map(|header| header.encode()).unwrap_or_default()
+                shard_header(&index, number).invariant("every file is a shard")?.encode()
             };
             front.resize(front.len().next_multiple_of(self.alignment()), 0);
             file.write(0, &front)?;
@@ -352,6 +356,7 @@ impl StoreWriter {
             group.weight_square = weight_square.filter(|square| *square > 0.0);
             let of_group = drops.by_ref().take(group.matrices.len());
             for (slot, drops) in group.error_drops.iter_mut().zip(of_group) {
+                // Default: a matrix that was not measured has none.
                 *slot = drops.unwrap_or_default();
             }
         }
