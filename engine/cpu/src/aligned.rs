@@ -56,13 +56,13 @@ impl Deref for AlignedFloats {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        bytemuck::cast_slice(&self.lines).get(..self.len).unwrap_or_default()
+        &bytemuck::cast_slice(&self.lines)[..self.len]
     }
 }
 
 impl DerefMut for AlignedFloats {
     fn deref_mut(&mut self) -> &mut [f32] {
-        bytemuck::cast_slice_mut(&mut self.lines).get_mut(..self.len).unwrap_or_default()
+        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
     }
 }
 

@@ -136,6 +136,7 @@ pub fn for_each_block<T: Send>(
     (row_cut, col_cut): (Cut, Cut),
     job: &(dyn Fn(usize, &mut ColumnsMut<'_, T>) + Sync),
 ) {
+    // Default: a buffer without columns has no rows.
     let rows = values.len().checked_div(cols).unwrap_or(0);
     let (down, across) = (row_cut.blocks(rows), col_cut.blocks(cols));
     let shared = &Shared(values.as_mut_ptr());

@@ -67,6 +67,7 @@ pub(super) fn delta_rule<V: Vector>(
     let (keys, cols) = (head.key_head_dim, head.value_head_dim);
     assert!(state.len() >= keys * cols, "state");
     assert!(from.is_none_or(|from| from.len() >= keys * cols), "state before");
+    // Default: a buffer without columns has no rows.
     let rows = out.len().checked_div(cols).unwrap_or(0);
     let mut col = 0;
     while col < cols {

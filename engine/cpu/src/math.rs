@@ -533,6 +533,7 @@ impl RopeTable {
 
     /// Positions of the table.
     pub fn positions(&self) -> usize {
+        // Default: rotations of no width have no positions.
         self.cos.len().checked_div(self.half).unwrap_or(0)
     }
 

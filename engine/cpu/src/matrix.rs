@@ -29,12 +29,16 @@ impl CpuBuffer {
 
     /// Rows that it has at the moment.
     pub fn row_count(&self) -> usize {
+        // Default: a buffer without columns has no rows.
         self.values.len().checked_div(self.cols).unwrap_or(0)
     }
 
-    /// One row; empty for a row that there is not.
+    /// One row.
+    ///
+    /// # Panics
+    /// With a row that there is not.
     pub fn row(&self, row: usize) -> &[f32] {
-        self.values.get(row * self.cols..(row + 1) * self.cols).unwrap_or_default()
+        &self.values[row * self.cols..(row + 1) * self.cols]
     }
 
     /// Sets the number of rows; what they hold is unspecified.

@@ -15,6 +15,7 @@
 //! than as many matrix-vector products.
 
 use half::f16;
+use nestling_formats::Invariant;
 use nestling_formats::Level;
 use nestling_formats::nested::{
     GROUP, Layout, NestedCodec, NestedError, NestedView, ScaleSteps, TILE_ROWS,
@@ -149,10 +150,13 @@ impl<'a> NestedWeights<'a> {
             _ if level == Level::L2 => Middle::None,
             (Some(merged), _, _) => Middle::Merged(merged),
             (None, Some(p3), Some(p4)) if level > Level::L3 => Middle::Split(p3, p4),
-            (None, p3, _) => Middle::P3(p3.unwrap_or_default()),
+            (None, p3, _) => Middle::P3(p3.invariant("a view has the planes of its level")?),
         };
-        let from = |plane: Option<&'a [u8]>, lowest| {
-            if level >= lowest { plane.unwrap_or_default() } else { &[] }
+        let from = |plane: Option<&'a [u8]>, lowest| -> Result<&'a [u8], NestedError> {
+            if level < lowest {
+                return Ok(&[]);
+            }
+            Ok(plane.invariant("a view has the planes of its level")?)
         };
         Ok(Self {
             rows: view.rows(),
@@ -165,8 +169,8 @@ impl<'a> NestedWeights<'a> {
             step_high: &p2[parts.step_high.clone()],
             p2: &p2[parts.codes.clone()],
             middle,
-            p6: from(planes.p6, Level::L6),
-            p8: from(planes.p8, Level::L8),
+            p6: from(planes.p6, Level::L6)?,
+            p8: from(planes.p8, Level::L8)?,
             decode: &tables.levels[level.index()],
         })
     }
@@ -210,7 +214,7 @@ impl<'a> NestedWeights<'a> {
 
     /// Row scales of a tile times the unit of the level's values.
     pub(super) fn row_units(&self, tile: usize) -> [f32; TILE_ROWS] {
-        let bytes = self.row_scales.get(tile * 2 * TILE_ROWS..).unwrap_or_default();
+        let bytes = &self.row_scales[tile * 2 * TILE_ROWS..];
         let (mut units, size) = ([0.0; TILE_ROWS], self.unit());
         for (unit, bytes) in units.iter_mut().zip(bytes.as_chunks::<2>().0) {
             *unit = f16::from_le_bytes(*bytes).to_f32() * size;
@@ -220,8 +224,7 @@ impl<'a> NestedWeights<'a> {
 
     /// The table that a tile names.
     pub(super) fn nibble_table(&self, tile: usize) -> &[i8; 16] {
-        let table = self.tile_tables.get(tile).copied().unwrap_or(0);
-        &self.decode.nibble[usize::from(table & 15)]
+        &self.decode.nibble[usize::from(self.tile_tables[tile] & 15)]
     }
 
     /// Steps of 16 rows in one group.

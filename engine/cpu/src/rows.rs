@@ -35,17 +35,18 @@ impl QuantizedRows {
 
     /// Rows.
     pub fn rows(&self) -> usize {
+        // Default: a buffer without columns has no rows.
         self.cells.len().checked_div(self.groups).unwrap_or(0)
     }
 
     /// The groups of one row; none beyond the last row.
     pub fn row(&self, row: usize) -> &[QuantizedGroup] {
-        self.cells.get(row * self.groups..(row + 1) * self.groups).unwrap_or_default()
+        &self.cells[row * self.groups..(row + 1) * self.groups]
     }
 
     /// The groups of one row, to fill.
     pub fn row_mut(&mut self, row: usize) -> &mut [QuantizedGroup] {
-        self.cells.get_mut(row * self.groups..(row + 1) * self.groups).unwrap_or_default()
+        &mut self.cells[row * self.groups..(row + 1) * self.groups]
     }
 
     /// All rows, each a slice of [`Self::groups`] cells, for callers that fill them in parallel.
@@ -123,7 +124,7 @@ impl PackedRows {
 
     /// The cells of all blocks from one on.
     pub fn from_block(&self, block: usize) -> &[PackedGroup] {
-        self.cells.get(block * self.groups..).unwrap_or_default()
+        &self.cells[block * self.groups..]
     }
 }
 
@@ -134,7 +135,7 @@ pub struct PackedBlocks<'a>(&'a [PackedBlock]);
 impl PackedBlocks<'_> {
     /// Copies one block's rows; rows that `x` lacks stay as they are.
     pub fn fill(&self, block: usize, x: &QuantizedRows, cells: &mut [PackedGroup]) {
-        let Some(block) = self.0.get(block) else { return };
+        let block = &self.0[block];
         for (lane, row) in block.rows[..block.count].iter().enumerate() {
             for (cell, from) in cells.iter_mut().zip(x.row(*row as usize)) {
                 cell.set(lane, from);

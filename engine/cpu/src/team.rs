@@ -74,6 +74,7 @@ impl Team {
         cost: usize,
         job: impl Fn(usize, &mut [T]) + Sync,
     ) {
+        // Default: a buffer without columns has no rows.
         let rows = values.len().checked_div(cols).unwrap_or(0);
         let chunk = rows.div_ceil(self.parts(rows, rows * cost)).max(1);
         let forks = (&*self.pool, self.forks(rows * cost));
@@ -87,6 +88,7 @@ impl Team {
 
     /// Quantizes rows of activations, `[rows, cols]`.
     pub fn quantize(&self, x: &[f32], cols: usize, out: &mut QuantizedRows) {
+        // Default: a buffer without columns has no rows.
         let rows = x.len().checked_div(cols).unwrap_or(0);
         out.resize(rows, cols);
         let groups = out.groups();

@@ -52,6 +52,7 @@ pub(super) fn group_bytes(
     let kept = Group { matrices: matrices.collect(), ..group.clone() };
     let mut bytes = 0;
     for plane in Plane::ALL {
+        // Default: sizes that overflow were refused with the index.
         let parts = kept.parts(plane).unwrap_or_default();
         let end = parts.last().map_or(0, |part| part.range.end as u64);
         bytes += counting.round(index, end.next_multiple_of(PART_ALIGNMENT));

@@ -92,6 +92,7 @@ impl Allocation {
 
     /// The levels of a group's matrices, in their order; none of a group that has no matrices.
     pub fn levels(&self, group: &GroupId) -> &[Level] {
+        // Default: groups without matrices have no levels.
         self.levels.get(group).map(Vec::as_slice).unwrap_or_default()
     }
 

@@ -45,6 +45,7 @@ impl ElasticController {
         let last = self.steps.len().saturating_sub(1);
         // Rounds down, so that nothing is conceded before it has to be.
         let step = (self.place * last as f32) as usize;
+        // Default: without steps nothing is conceded.
         self.steps.get(step.min(last)).copied().unwrap_or_default()
     }
 

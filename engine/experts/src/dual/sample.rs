@@ -6,6 +6,7 @@
 //! more than 6 times it, and a threshold found from means alone misses the level asked for by up to 0.5
 //! bit. A run over a hundred tokens meets it within 0.05.
 
+use nestling_formats::Invariant;
 use nestling_formats::Level;
 
 use super::{DualPolicy, LevelRouter, PlaneWorth, RoutedToken, Threshold};
@@ -63,7 +64,7 @@ impl RouteSample {
             return Ok(Self::default());
         };
         let length = limits.context_max.min(limits.pages.saturating_mul(PAGE_POSITIONS));
-        let tokens = tokens.get(..length.min(tokens.len())).unwrap_or_default();
+        let tokens = &tokens[..length.min(tokens.len())];
         let pages: Vec<_> = (0u32..).take(pages_for(tokens.len())).map(PageId).collect();
         let mut rows = (0u32..).zip(tokens).map(|(position, token)| Row {
             token: *token,
@@ -95,11 +96,12 @@ impl RouteSample {
         let chosen = trace.shape.experts_per_token.max(1) as usize;
         let layers = trace.steps.iter().flat_map(|step| (0u32..).zip(&step.layers));
         let tokens = layers.enumerate().flat_map(|(at, (layer, routing))| {
+            // Default: hidden rows are recorded only for routers that read them.
             let seen = hidden.get(at).map(Vec::as_slice).unwrap_or_default();
             let width = seen.len() / (routing.ids.len() / chosen).max(1);
             let rows = routing.ids.chunks_exact(chosen).zip(routing.weights.chunks_exact(chosen));
             rows.enumerate().map(move |(row, (experts, weights))| {
-                let hidden = seen.get(row * width..(row + 1) * width).unwrap_or_default();
+                let hidden = &seen[row * width..(row + 1) * width];
                 RoutedToken { layer, experts, weights, hidden }
             })
         });
@@ -155,6 +157,8 @@ impl RouteSample {
                 false => low = middle,
             }
         }
-        Ok(DualPolicy { threshold: Threshold::from_bits(high).unwrap_or_default(), ..policy })
+        let threshold = Threshold::from_bits(high)
+            .invariant("bits up to those of the largest number are one")?;
+        Ok(DualPolicy { threshold, ..policy })
     }
 }

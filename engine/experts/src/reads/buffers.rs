@@ -328,10 +328,12 @@ pub(super) struct Buffer {
 
 impl Buffer {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // Default: none but the pool has what was dropped.
         self.memory.as_mut().map(Memory::bytes_mut).unwrap_or_default()
     }
 
     pub fn bytes(&self) -> &[u8] {
+        // Default: none but the pool has what was dropped.
         self.memory.as_ref().map(Memory::bytes).unwrap_or_default()
     }
 
@@ -380,7 +382,7 @@ impl ArrivedPlane {
 impl AsRef<[u8]> for ArrivedPlane {
     fn as_ref(&self) -> &[u8] {
         match &self.0 {
-            Bytes::Read { buffer, range } => buffer.bytes().get(range.clone()).unwrap_or_default(),
+            Bytes::Read { buffer, range } => &buffer.bytes()[range.clone()],
             Bytes::Held(bytes) => (**bytes).as_ref(),
         }
     }

@@ -62,7 +62,7 @@ fn read_direct(shared: &Shared, extent: &Extent) -> Result<Option<ArrivedPlane>,
     let mut transfer = Transfer::new(&place);
     loop {
         let (offset, range) = transfer.next();
-        let bytes = buffer.bytes_mut().get_mut(range).unwrap_or_default();
+        let bytes = &mut buffer.bytes_mut()[range];
         match transfer.advance(place.file.read_at(bytes, offset)) {
             Progress::Again => shared.count_retry(),
             Progress::Refused => {
@@ -90,7 +90,7 @@ fn read_direct(_: &Shared, _: &Extent) -> Result<Option<ArrivedPlane>, EngineErr
 fn read_through_storage(shared: &Shared, extent: &Extent) -> Result<ArrivedPlane, EngineError> {
     let length = plane_length(extent)?;
     let mut buffer = shared.pool.take(length)?;
-    let bytes = buffer.bytes_mut().get_mut(..length).unwrap_or_default();
+    let bytes = &mut buffer.bytes_mut()[..length];
     let mut retries = 0;
     while let Err(error) = shared.store().read_raw(extent, bytes) {
         if !is_interruption(&error) || retries == RETRIES_MAX {

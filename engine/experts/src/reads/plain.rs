@@ -124,10 +124,8 @@ impl DirectFile {
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
         let pool = Arc::new(BufferPool::new(0));
         let mut buffer = pool.take(*blocks.last()?).ok()?;
-        let reads = |block: &usize| {
-            let bytes = buffer.bytes_mut().get_mut(..*block).unwrap_or_default();
-            file.read_at(bytes, *block as u64).is_ok()
-        };
+        let reads =
+            |block: &usize| file.read_at(&mut buffer.bytes_mut()[..*block], *block as u64).is_ok();
         let block = blocks.iter().copied().find(reads)?;
         Some(Self { file, block })
     }

@@ -75,6 +75,7 @@ impl Known {
     fn register(shared: &Shared, ring: &IoUring) -> Self {
         let staging = Staging::register(ring, shared.longest_read(), 2 * shared.depth);
         shared.set_staging_bytes(staging.as_ref().map_or(0, Staging::bytes));
+        // Default: storage that is no file has no descriptors.
         let files = shared.files.as_ref().map(PlainFiles::descriptors).unwrap_or_default();
         Self { staging, files: ring.submitter().register_files(&files).is_ok() }
     }
@@ -190,8 +191,8 @@ impl Ring<'_> {
             return Ok(());
         };
         let (offset, range) = flight.transfer.next();
-        let bytes = flight.landing.bytes_mut().get_mut(range).unwrap_or_default();
-        let length = u32::try_from(bytes.len().min(CALL_BYTES_MAX)).unwrap_or(0);
+        let bytes = &mut flight.landing.bytes_mut()[range];
+        let length = bytes.len().min(CALL_BYTES_MAX) as u32;
         // The memory stays in its slot, and where it is, until the kernel has answered:
         // `collect` alone takes flights out, `abandon` forgets them, and `drop` waits for them.
         let to = bytes.as_mut_ptr();
@@ -375,7 +376,7 @@ impl Ring<'_> {
             }
             Landing::Staged(area) => {
                 self.shared.count_staged();
-                let plane = self.copy(extent, area.piece.bytes().get(range).unwrap_or_default());
+                let plane = self.copy(extent, &area.piece.bytes()[range]);
                 self.release(Landing::Staged(area));
                 plane
             }

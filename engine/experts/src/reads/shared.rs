@@ -107,6 +107,7 @@ impl Shared {
         let planes =
             experts.flat_map(|group| Plane::ALL.map(|plane| self.store.extent(group, plane)));
         let longest = planes.flatten().map(|extent| buffer_bytes(extent.length)).max();
+        // Default: a store without experts has no planes to read.
         longest.and_then(|longest| usize::try_from(longest).ok()).unwrap_or(0)
     }
 
