@@ -15,6 +15,7 @@ mod ledger;
 mod matrix;
 mod matrix_image;
 mod needs;
+mod params;
 mod pipeline_cache;
 mod pipelines;
 mod record;

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
 use nestling_core::batch::StepRows;
 use nestling_core::kv_cache::{KvDtype, KvShape, PAGE_POSITIONS};
@@ -12,25 +11,10 @@ use nestling_gpu::{
 };
 
 use crate::backend::WgpuBackend;
+use crate::params::{AttendMergeParams, AttendParams, KvStoreParams, RopeParams};
 use crate::pipelines::{Pipeline, Pipelines};
 use crate::recorder::{Binding, Cost, spread};
 use crate::storage::CHUNKS;
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct RopeParams {
-    count: u32,
-    queries: u32,
-    keys: u32,
-    stride: u32,
-    head_dim: u32,
-    rope_first: u32,
-    rope_dims: u32,
-    adjacent: u32,
-    query_norm: u32,
-    key_norm: u32,
-    eps: f32,
-}
 
 pub(super) fn rope(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
@@ -60,21 +44,6 @@ pub(super) fn rope(
     Ok(recorder.dispatch(&pipelines.rope, &bindings, &params, cost)?)
 }
 
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct StoreParams {
-    rows: u32,
-    heads: u32,
-    stride: u32,
-    first: u32,
-    head_dim: u32,
-    prefix: u32,
-    page_words: u32,
-    head_words: u32,
-    value_first: u32,
-    scale_first: u32,
-}
-
 /// Stores keys and values, chunk by chunk of their pages.
 pub(super) fn store(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
@@ -94,7 +63,7 @@ pub(super) fn store(
         _ => &pipelines.kv_store_f32,
     };
     for (chunk, places) in places.iter().enumerate().filter(|(_, places)| !places.is_empty()) {
-        let params = StoreParams {
+        let params = KvStoreParams {
             rows: word("rows", places.len())?,
             heads: word("key heads", shape.num_key_value_heads)?,
             stride: word("columns", x.cols)?,
@@ -115,42 +84,6 @@ pub(super) fn store(
         recorder.dispatch(pipeline, &[x.binding(), table, memory], &params, cost)?;
     }
     Ok(())
-}
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct AttendParams {
-    first: u32,
-    end: u32,
-    heads: u32,
-    sharing: u32,
-    stride: u32,
-    head_dim: u32,
-    value_dim: u32,
-    window: u32,
-    has_sinks: u32,
-    scale: f32,
-    page_words: u32,
-    head_words: u32,
-    value_first: u32,
-    value_position: u32,
-    value_word: u32,
-    prefix_words: u32,
-    scale_first: u32,
-    chunk_pages: u32,
-    blocks: u32,
-}
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct MergeParams {
-    first: u32,
-    end: u32,
-    heads: u32,
-    value_dim: u32,
-    window: u32,
-    blocks: u32,
-    has_sinks: u32,
 }
 
 /// Positions of a block: what is merged before blocks are. The same as `BLOCK_PAGES` of the shaders.
@@ -275,7 +208,7 @@ fn merge(
     count: usize,
     bindings: &[Binding],
 ) -> Result<(), EngineError> {
-    let params = MergeParams {
+    let params = AttendMergeParams {
         first: of.first,
         end: of.end,
         heads: of.heads,

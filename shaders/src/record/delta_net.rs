@@ -1,6 +1,5 @@
 //! Gated DeltaNet: runs of rows, one after another, each from one state to another.
 
-use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
 use nestling_core::batch::Run;
 use nestling_core::recurrent::StateId;
@@ -10,6 +9,7 @@ use nestling_gpu::{
 use nestling_import::DeltaNetConfig;
 
 use crate::backend::WgpuBackend;
+use crate::params::{DeltaGateParams, DeltaMixParams, DeltaRuleParams};
 use crate::recorder::{Binding, Cost, spread};
 
 type Runs<'a> = DeltaNetRuns<'a, WgpuBackend>;
@@ -41,22 +41,6 @@ fn state(
     state.map(|state| states.get(state)).transpose()
 }
 
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct MixParams {
-    rows: u32,
-    first_row: u32,
-    key_heads: u32,
-    value_heads: u32,
-    key_dim: u32,
-    value_dim: u32,
-    taps: u32,
-    stride: u32,
-    channels: u32,
-    has_state: u32,
-    eps: f32,
-}
-
 /// Convolution and norms of queries, keys and values of a run.
 fn mix(
     backend: &mut WgpuBackend,
@@ -65,7 +49,7 @@ fn mix(
     state: Option<Binding>,
 ) -> Result<(), EngineError> {
     let shape = &net.shape;
-    let params = MixParams {
+    let params = DeltaMixParams {
         rows: word("rows", run.rows.len())?,
         first_row: word("rows", run.rows.start)?,
         key_heads: word("key heads", shape.num_key_heads)?,
@@ -91,22 +75,6 @@ fn mix(
     let work = run.rows.len() * shape.channels() * (shape.window() + 8);
     let cost = (spread(parts), work as u64);
     Ok(backend.recorder.dispatch(&backend.pipelines.delta_mix, &bindings, &params, cost)?)
-}
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct RuleParams {
-    rows: u32,
-    first_row: u32,
-    key_heads: u32,
-    value_heads: u32,
-    key_dim: u32,
-    value_dim: u32,
-    cols: u32,
-    window: u32,
-    stride: u32,
-    channels: u32,
-    source: u32,
 }
 
 /// Where a shader finds the state before a run.
@@ -140,7 +108,7 @@ fn pass(
         Some(_) if from == Some(run.to) => (Source::InPlace, none),
         Some(before) => (Source::Before, before),
     };
-    let params = RuleParams {
+    let params = DeltaRuleParams {
         rows: word("rows", run.rows.len())?,
         first_row: word("rows", run.rows.start)?,
         key_heads: word("key heads", shape.num_key_heads)?,
@@ -168,17 +136,6 @@ fn pass(
     Ok(backend.recorder.dispatch(&backend.pipelines.delta_rule, &bindings, &params, cost)?)
 }
 
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct GateParams {
-    count: u32,
-    heads: u32,
-    head_dim: u32,
-    stride: u32,
-    first_gate: u32,
-    eps: f32,
-}
-
 /// Norms what heads gave and multiplies it with the gates.
 fn gate(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
@@ -186,7 +143,7 @@ fn gate(
 ) -> Result<(), EngineError> {
     let shape = &net.shape;
     let count = out.rows * shape.num_value_heads;
-    let params = GateParams {
+    let params = DeltaGateParams {
         count: word("heads of a step", count)?,
         heads: word("value heads", shape.num_value_heads)?,
         head_dim: word("elements of a value", shape.value_head_dim)?,

@@ -1,9 +1,16 @@
 //! What is done element by element, and with whole rows.
 
+use bytemuck::Pod;
 use nestling_core::EngineError;
-use nestling_gpu::{AddGated, Argmax, ArgmaxMerge, ExpertsSum, Gate, GatherRows, Scalar};
+use nestling_gpu::{
+    AddGated, Argmax, ArgmaxMerge, ExpertsSum, Gate, GatherRows, Scalar, ScalarKind,
+};
 
 use crate::backend::WgpuBackend;
+use crate::params::{
+    AddGatedParams, ArgmaxMergeParams, ArgmaxParams, ClearParams, ExpertsSumParams, GateParams,
+    GatherRowsParams, ScaleParams, SoftcapParams,
+};
 use crate::pipelines::Pipeline;
 use crate::recorder::{Binding, Recorder, spread};
 
@@ -15,27 +22,39 @@ fn per_element(
     recorder: &mut Recorder,
     pipeline: &Pipeline,
     bindings: &[Binding],
-    params: [u32; 4],
+    count: u32,
+    params: &impl Pod,
 ) -> Result<(), EngineError> {
-    let [count, ..] = params;
     let cost = (spread(count.div_ceil(64) as usize), u64::from(count));
-    Ok(recorder.dispatch(pipeline, bindings, &params, cost)?)
+    Ok(recorder.dispatch(pipeline, bindings, params, cost)?)
 }
 
 pub(super) fn scalar(
-    recorder: &mut Recorder,
-    pipeline: &Pipeline,
-    Scalar { x, count, .. }: &Scalar<Binding>,
-    value: f32,
+    WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
+    Scalar { kind, x, count }: &Scalar<Binding>,
 ) -> Result<(), EngineError> {
-    per_element(recorder, pipeline, &[x.clone()], [*count, value.to_bits(), 0, 0])
+    let (bindings, count) = ([x.clone()], *count);
+    match *kind {
+        ScalarKind::Scale(factor) => {
+            let params = ScaleParams { count, factor };
+            per_element(recorder, &pipelines.scale, &bindings, count, &params)
+        }
+        ScalarKind::Softcap(cap) => {
+            let params = SoftcapParams { count, cap };
+            per_element(recorder, &pipelines.softcap, &bindings, count, &params)
+        }
+        ScalarKind::Clear => {
+            per_element(recorder, &pipelines.clear, &bindings, count, &ClearParams { count })
+        }
+    }
 }
 
 pub(super) fn gate(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
     Gate { gate, out, count }: &Gate<Binding>,
 ) -> Result<(), EngineError> {
-    per_element(recorder, &pipelines.gate, &[gate.clone(), out.clone()], [*count, 0, 0, 0])
+    let params = GateParams { count: *count };
+    per_element(recorder, &pipelines.gate, &[gate.clone(), out.clone()], *count, &params)
 }
 
 /// Elements of rows, fewer than a word counts.
@@ -48,8 +67,9 @@ pub(super) fn add_gated(
     AddGated { gate, x, out, rows, cols }: &AddGated<Binding>,
 ) -> Result<(), EngineError> {
     let bindings = [gate.clone(), x.clone(), out.clone()];
-    let params = [elements(*rows, *cols)?, *cols, 0, 0];
-    per_element(recorder, &pipelines.add_gated, &bindings, params)
+    let count = elements(*rows, *cols)?;
+    let params = AddGatedParams { count, cols: *cols };
+    per_element(recorder, &pipelines.add_gated, &bindings, count, &params)
 }
 
 pub(super) fn gather_rows(
@@ -57,8 +77,9 @@ pub(super) fn gather_rows(
     GatherRows { x, indices, out, rows, cols }: &GatherRows<Binding>,
 ) -> Result<(), EngineError> {
     let bindings = [x.clone(), indices.clone(), out.clone()];
-    let params = [elements(*rows, *cols)?, *cols, 0, 0];
-    per_element(recorder, &pipelines.gather_rows, &bindings, params)
+    let count = elements(*rows, *cols)?;
+    let params = GatherRowsParams { count, cols: *cols };
+    per_element(recorder, &pipelines.gather_rows, &bindings, count, &params)
 }
 
 pub(super) fn experts_sum(
@@ -66,8 +87,9 @@ pub(super) fn experts_sum(
     ExpertsSum { weights, expert_rows, out, rows, cols, per_token }: &ExpertsSum<Binding>,
 ) -> Result<(), EngineError> {
     let bindings = [weights.clone(), expert_rows.clone(), out.clone()];
-    let params = [elements(*rows, *cols)?, *cols, *per_token, 0];
-    per_element(recorder, &pipelines.experts_sum, &bindings, params)
+    let count = elements(*rows, *cols)?;
+    let params = ExpertsSumParams { count, cols: *cols, per_token: *per_token };
+    per_element(recorder, &pipelines.experts_sum, &bindings, count, &params)
 }
 
 pub(super) fn argmax(
@@ -75,7 +97,13 @@ pub(super) fn argmax(
     Argmax { x, orders, columns, rows, cols, among, parts }: &Argmax<Binding>,
 ) -> Result<(), EngineError> {
     let count = nestling_gpu::word("parts of rows", *rows as usize * *parts as usize)?;
-    let params = [count, *parts, *cols, *among, ARGMAX_PART_COLS as u32];
+    let params = ArgmaxParams {
+        count,
+        parts: *parts,
+        cols: *cols,
+        among: *among,
+        part_cols: ARGMAX_PART_COLS as u32,
+    };
     let bindings = [x.clone(), orders.clone(), columns.clone()];
     let cost = (spread(count as usize), u64::from(*rows) * u64::from(*cols));
     Ok(recorder.dispatch(&pipelines.argmax, &bindings, &params, cost)?)
@@ -87,5 +115,6 @@ pub(super) fn argmax_merge(
 ) -> Result<(), EngineError> {
     let cost = (spread(*rows as usize), u64::from(*rows) * u64::from(*parts));
     let bindings = [orders.clone(), columns.clone(), out.clone()];
-    Ok(recorder.dispatch(&pipelines.argmax_merge, &bindings, &[*rows, *parts], cost)?)
+    let params = ArgmaxMergeParams { rows: *rows, parts: *parts };
+    Ok(recorder.dispatch(&pipelines.argmax_merge, &bindings, &params, cost)?)
 }

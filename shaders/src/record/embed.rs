@@ -1,20 +1,11 @@
 //! Rows of the embedding.
 
-use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
 use nestling_gpu::{Embed, word};
 
 use crate::backend::WgpuBackend;
+use crate::params;
 use crate::recorder::{Binding, spread};
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    rows: u32,
-    cols: u32,
-    matrix: u32,
-    padding: u32,
-}
 
 /// A part of the table gives the rows whose tokens it has.
 pub(super) fn embed(
@@ -30,7 +21,7 @@ pub(super) fn embed(
         if !rows.tokens.iter().any(|token| held.contains(&(*token as usize))) {
             continue;
         }
-        let params = Params {
+        let params = params::Embed {
             rows: word("rows", rows.len())?,
             cols: word("columns", table.form.cols)?,
             matrix: part.place.word(),

@@ -1,24 +1,12 @@
 //! What joins gates and ups.
 
-use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
 use nestling_formats::nested::GROUP;
 use nestling_gpu::{Gated, GatedOutput};
 
 use crate::backend::WgpuBackend;
+use crate::params;
 use crate::recorder::{Binding, spread};
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    rows: u32,
-    cols: u32,
-    kind: u32,
-    alpha: f32,
-    limit: f32,
-    rotated: u32,
-    padding: [u32; 2],
-}
 
 pub(super) fn gated(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
@@ -26,7 +14,8 @@ pub(super) fn gated(
 ) -> Result<(), EngineError> {
     let (kind, alpha, limit) = joint.words();
     let rotated = u32::from(joint.rotated);
-    let params = Params { rows: *rows, cols: *cols, kind, alpha, limit, rotated, padding: [0; 2] };
+    let params =
+        params::Gated { rows: *rows, cols: *cols, kind, alpha, limit, rotated, padding: [0; 2] };
     let cost = (spread(groups.div_ceil(64)), (16 * groups * GROUP) as u64);
     Ok(match out {
         GatedOutput::Int8(out) => {

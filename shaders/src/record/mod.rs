@@ -13,9 +13,7 @@ mod routed;
 mod slot_memory;
 
 use nestling_core::EngineError;
-use nestling_gpu::{
-    Device, GatedProducts, GpuFloats, Input, Notes, Operation, ScalarKind, Scratch, WorkRates,
-};
+use nestling_gpu::{Device, GatedProducts, GpuFloats, Input, Notes, Operation, Scratch, WorkRates};
 
 use crate::backend::WgpuBackend;
 use crate::recorder::Binding;
@@ -55,14 +53,7 @@ impl Device for WgpuBackend {
 
     fn record(&mut self, operation: Operation<'_, Self>) -> Result<(), EngineError> {
         match operation {
-            Operation::Scalar(scalar) => {
-                let (shader, value) = match scalar.kind {
-                    ScalarKind::Scale(factor) => (&self.pipelines.scale, factor),
-                    ScalarKind::Softcap(cap) => (&self.pipelines.softcap, cap),
-                    ScalarKind::Clear => (&self.pipelines.clear, 0.0),
-                };
-                elementwise::scalar(&mut self.recorder, shader, &scalar, value)
-            }
+            Operation::Scalar(scalar) => elementwise::scalar(self, &scalar),
             Operation::Gate(gate) => elementwise::gate(self, &gate),
             Operation::AddGated(add) => elementwise::add_gated(self, &add),
             Operation::GatherRows(gather) => elementwise::gather_rows(self, &gather),

@@ -1,50 +1,29 @@
 //! RMSNorm of rows and of parts of rows.
 
-use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
 use nestling_core::backend::Write;
 use nestling_gpu::{NormParts, RmsNorm};
 
 use crate::backend::WgpuBackend;
+use crate::params::{NormPartParams, RmsNormParams};
 use crate::recorder::{Binding, spread};
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    rows: u32,
-    cols: u32,
-    eps: f32,
-    adds: u32,
-}
 
 pub(super) fn rms_norm(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
     RmsNorm { x, weight, out, rows, cols, eps, write, .. }: &RmsNorm<Binding>,
 ) -> Result<(), EngineError> {
     let adds = u32::from(*write == Write::Add);
-    let params = Params { rows: *rows, cols: *cols, eps: *eps, adds };
+    let params = RmsNormParams { rows: *rows, cols: *cols, eps: *eps, adds };
     let bindings = [x.clone(), weight.clone(), out.clone()];
     let cost = (spread(*rows as usize), 2 * u64::from(*rows) * u64::from(*cols));
     Ok(recorder.dispatch(&pipelines.rms_norm, &bindings, &params, cost)?)
-}
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct NormParams {
-    count: u32,
-    parts: u32,
-    row_stride: u32,
-    part_stride: u32,
-    first: u32,
-    length: u32,
-    eps: f32,
 }
 
 pub(super) fn norm_parts(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
     of: &NormParts<Binding>,
 ) -> Result<(), EngineError> {
-    let params = NormParams {
+    let params = NormPartParams {
         count: of.count,
         parts: of.parts,
         row_stride: of.stride,

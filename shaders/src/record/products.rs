@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 
-use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
 use nestling_core::backend::Write;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
@@ -16,6 +15,7 @@ use nestling_gpu::{
 
 use crate::backend::{Int8Dot, WgpuBackend};
 use crate::matrix::MatrixPart;
+use crate::params::{self, Block};
 use crate::pipelines::{Pipeline, Pipelines};
 use crate::recorder::{Binding, Cost, WORKGROUPS_MAX, spread};
 
@@ -77,31 +77,8 @@ impl Kernel {
     }
 }
 
-/// A block as shaders read it.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Block {
-    matrix: u32,
-    level: u32,
-    first_pair: u32,
-    pairs: u32,
-    first_row: u32,
-    end_row: u32,
-    out_col: u32,
-    bias: u32,
-}
-
 /// A block's bias where there is none.
 const NO_BIAS: u32 = u32::MAX;
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    out_cols: u32,
-    x_cols: u32,
-    add: u32,
-    padding: u32,
-}
 
 /// Blocks of one dispatch.
 struct Dispatch<'a> {
@@ -259,7 +236,7 @@ pub(super) fn dispatch(
         _ => return Err(EngineError::mismatch("input of a product", "in its kind", "another")),
     };
     bindings.extend([call.bias, output.values.clone()]);
-    let params = Params {
+    let params = params::Products {
         out_cols: word("columns", output.cols)?,
         x_cols: word("columns", x_cols)?,
         add: u32::from(output.write == Write::Add),
@@ -270,20 +247,11 @@ pub(super) fn dispatch(
     Ok(recorder.dispatch(call.kernel.pipeline(pipelines, *dot), &bindings, &params, cost)?)
 }
 
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Rest {
-    places: u32,
-    inputs: u32,
-    outputs: u32,
-    rest: u32,
-}
-
 pub(super) fn heads_rest(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
     HeadsRest { x, out, heads, inputs, outputs, rest }: &HeadsRest<Binding>,
 ) -> Result<(), EngineError> {
-    let params = Rest { places: *heads, inputs: *inputs, outputs: *outputs, rest: *rest };
+    let params = params::Rest { places: *heads, inputs: *inputs, outputs: *outputs, rest: *rest };
     let elements = u64::from(*heads) * u64::from(*rest);
     if elements == 0 {
         return Ok(());

@@ -1,30 +1,18 @@
 //! Activations in int8.
 
-use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
 use nestling_formats::nested::GROUP;
 use nestling_gpu::Quantize;
 
 use crate::backend::WgpuBackend;
+use crate::params;
 use crate::recorder::{Binding, spread};
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    rows: u32,
-    cols: u32,
-    parts: u32,
-    part_stride: u32,
-    stride: u32,
-    rotated: u32,
-    padding: [u32; 2],
-}
 
 pub(super) fn quantize(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
     Quantize { x, out, rows, cols, parts, part_stride, stride, groups }: &Quantize<Binding>,
 ) -> Result<(), EngineError> {
-    let params = Params {
+    let params = params::Quantize {
         rows: *rows,
         cols: *cols,
         parts: *parts,

@@ -1,35 +1,18 @@
 //! The router: which experts a row uses, from logits.
 
-use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
 use nestling_gpu::Route;
 use nestling_import::RouterScore;
 
 use crate::backend::WgpuBackend;
+use crate::params::RouteParams;
 use crate::recorder::{Binding, spread};
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    rows: u32,
-    experts: u32,
-    per_token: u32,
-    sigmoid_scores: u32,
-    normalizes: u32,
-    scale: f32,
-    has_logit_bias: u32,
-    has_selection_bias: u32,
-    has_expert_scale: u32,
-    groups: u32,
-    groups_kept: u32,
-    two_best: u32,
-}
 
 pub(super) fn route(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
     of: &Route<'_, Binding>,
 ) -> Result<(), EngineError> {
-    let params = Params {
+    let params = RouteParams {
         rows: of.rows,
         experts: of.experts,
         per_token: of.per_token,

@@ -1,6 +1,5 @@
 //! Experts that shaders find by themselves: the routing is not read back before them.
 
-use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
 use nestling_core::backend::Write;
 use nestling_formats::nested::TILE_ROWS;
@@ -12,31 +11,12 @@ use nestling_gpu::{
 use super::products::{Call, Kernel, dispatch};
 use crate::backend::WgpuBackend;
 use crate::expert_table::WgpuExpertTable;
+use crate::params::ExpertBlocksParams;
 use crate::recorder::{Binding, spread};
 
 /// Words of a block, and words that a binding's first one is a multiple of.
 const BLOCK_WORDS: usize = 8;
 const ALIGN: usize = 64;
-
-#[derive(Clone, Copy, Default, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    uses: u32,
-    per_token: u32,
-    experts: u32,
-    slabs: u32,
-    inner_rows: u32,
-    out_rows: u32,
-    inner_stride: u32,
-    out_stride: u32,
-    out_first: u32,
-    inner_pairs: u32,
-    out_pairs: u32,
-    noted: u32,
-    call: u32,
-    by_weight: u32,
-    biased: u32,
-}
 
 /// Blocks of all slabs and the pairs of rows that they are for, in words.
 struct Blocks {
@@ -102,7 +82,7 @@ fn find(
         notes.uses.open();
     }
     let (noted_in, noted) = notes.take(backend, uses)?;
-    let params = Params {
+    let params = ExpertBlocksParams {
         uses: word("uses of experts", uses)?,
         per_token: word("experts of a token", routing.per_token)?,
         experts: word("experts", table.experts)?,
