@@ -14,15 +14,15 @@ use nestling_core::recurrent::{StateId, StateShape};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
 use nestling_gpu::{
-    DeviceMatrix, GpuBuffer, GpuEncoder, GpuFloats, GpuPages, GpuRouting, GpuStates, HEAD_DIM_MAX,
-    NUM_EXPERTS_MAX, Notes, PER_TOKEN_MAX, ROWS_MAX, Scratch, WorkRates, measure_rates,
+    DeviceMatrix, GpuBuffer, GpuEncoder, GpuExpertTable, GpuFloats, GpuPages, GpuRouting,
+    GpuStates, HEAD_DIM_MAX, NUM_EXPERTS_MAX, Notes, PER_TOKEN_MAX, ROWS_MAX, Scratch, WorkRates,
+    measure_rates,
 };
 
 use crate::compile::KernelImages;
 use crate::devices::CudaDeviceChoice;
 use crate::driver::{Driver, GraphCounts, HostLaunch};
 use crate::error::CudaError;
-use crate::expert_table::CudaExpertTable;
 use crate::matrix::CudaMatrix;
 use crate::needs::Asked;
 use crate::recorder::{ARENA_BYTES, Recorder};
@@ -207,7 +207,7 @@ impl Backend for CudaBackend {
     type Matrix = CudaMatrix;
     type KvPool = GpuPages<Self>;
     type StatePool = GpuStates<Self>;
-    type ExpertTable = CudaExpertTable;
+    type ExpertTable = GpuExpertTable<Self>;
     type ExpertSlots = CudaSlots;
     type Encoder<'a> = GpuEncoder<'a, Self>;
 
@@ -266,8 +266,8 @@ impl Backend for CudaBackend {
     fn expert_table(
         &mut self,
         experts: &[Arc<FeedForward<Self>>],
-    ) -> Result<Option<CudaExpertTable>, EngineError> {
-        CudaExpertTable::new(&mut self.recorder, experts)
+    ) -> Result<Option<GpuExpertTable<Self>>, EngineError> {
+        GpuExpertTable::resident(self, experts)
     }
 
     fn expert_slots(

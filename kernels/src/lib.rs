@@ -35,7 +35,7 @@ pub use driver::{GraphCounts, HostKernels, HostLaunch, MemoryNote};
 #[cfg(feature = "emulation")]
 pub use emulated_device::EmulationOptions;
 pub use error::CudaError;
-pub use expert_table::CudaExpertTable;
+pub use expert_table::CudaEntries;
 pub use matrix::CudaMatrix;
 pub use slots::CudaSlots;
 pub use timer::{CudaTimer, TimedAs};

@@ -5,6 +5,7 @@ use nestling_gpu::{GpuFloats, Storage};
 
 use crate::backend::CudaBackend;
 use crate::driver::{Address, DeviceMemory};
+use crate::expert_table::CudaEntries;
 use crate::recorder::Recorder;
 use crate::slabs::Place;
 
@@ -15,6 +16,7 @@ impl Storage for CudaBackend {
     type Binding = Address;
     type Memory = DeviceMemory;
     type Place = Place;
+    type TableEntries = CudaEntries;
 
     const KEEPS_INT8: bool = true;
 
@@ -39,6 +41,12 @@ impl Storage for CudaBackend {
         let larger = self.driver.allocate(what, bytes)?;
         self.recorder.retire(Some(std::mem::replace(memory, larger)));
         Ok(())
+    }
+
+    fn upload(&mut self, what: &'static str, bytes: &[u8]) -> Result<DeviceMemory, EngineError> {
+        let memory = self.driver.allocate(what, bytes.len() as u64)?;
+        self.recorder.overwrite(bytes, memory.address())?;
+        Ok(memory)
     }
 
     fn bytes(memory: &DeviceMemory) -> u64 {

@@ -12,14 +12,14 @@ use nestling_core::recurrent::{StateId, StateShape};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
 use nestling_gpu::{
-    DeviceMatrix, GpuBuffer, GpuEncoder, GpuFloats, GpuPages, GpuRouting, GpuStates, HEAD_DIM_MAX,
-    NUM_EXPERTS_MAX, Notes, PER_TOKEN_MAX, ROWS_MAX, Scratch, WorkRates, measure_rates,
+    DeviceMatrix, GpuBuffer, GpuEncoder, GpuExpertTable, GpuFloats, GpuPages, GpuRouting,
+    GpuStates, HEAD_DIM_MAX, NUM_EXPERTS_MAX, Notes, PER_TOKEN_MAX, ROWS_MAX, Scratch, WorkRates,
+    measure_rates,
 };
 
 use crate::adapters::{self, AdapterChoice, AdapterKind, Uploads};
 use crate::device::Gpu;
 use crate::error::WgpuError;
-use crate::expert_table::WgpuExpertTable;
 use crate::ledger::Promise;
 use crate::matrix::WgpuMatrix;
 use crate::needs::{Asked, Kept};
@@ -218,7 +218,7 @@ impl Backend for WgpuBackend {
     type Matrix = WgpuMatrix;
     type KvPool = GpuPages<Self>;
     type StatePool = GpuStates<Self>;
-    type ExpertTable = WgpuExpertTable;
+    type ExpertTable = GpuExpertTable<Self>;
     type ExpertSlots = WgpuSlots;
     type Encoder<'a> = GpuEncoder<'a, Self>;
 
@@ -285,8 +285,8 @@ impl Backend for WgpuBackend {
     fn expert_table(
         &mut self,
         experts: &[Arc<FeedForward<Self>>],
-    ) -> Result<Option<WgpuExpertTable>, EngineError> {
-        WgpuExpertTable::new(&mut self.recorder, experts)
+    ) -> Result<Option<GpuExpertTable<Self>>, EngineError> {
+        GpuExpertTable::resident(self, experts)
     }
 
     fn expert_slots(

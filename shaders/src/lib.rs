@@ -31,7 +31,7 @@ pub use adapters::{
 };
 pub use backend::{DeviceLimits, Instructions, WgpuBackend, WgpuOptions};
 pub use error::{BudgetTooSmall, WgpuError};
-pub use expert_table::WgpuExpertTable;
+pub use expert_table::WgpuEntries;
 pub use matrix::WgpuMatrix;
 pub use slots::WgpuSlots;
 

@@ -9,6 +9,7 @@ use nestling_gpu::{GpuFloats, GpuPages, Storage};
 use crate::backend::WgpuBackend;
 use crate::device::{Gpu, Memory, size_of};
 use crate::error::WgpuError;
+use crate::expert_table::WgpuEntries;
 use crate::recorder::Binding;
 use crate::slabs::{Place, Slabs};
 
@@ -22,6 +23,7 @@ impl Storage for WgpuBackend {
     type Binding = Binding;
     type Memory = Memory;
     type Place = Place;
+    type TableEntries = WgpuEntries;
 
     const KEEPS_INT8: bool = false;
 
@@ -51,6 +53,10 @@ impl Storage for WgpuBackend {
         *memory = self.gpu.buffer(what, 0)?;
         *memory = self.gpu.buffer(what, bytes)?;
         Ok(())
+    }
+
+    fn upload(&mut self, what: &'static str, bytes: &[u8]) -> Result<Memory, EngineError> {
+        Ok(self.gpu.upload(what, bytes)?)
     }
 
     fn bytes(memory: &Memory) -> u64 {

@@ -2,48 +2,21 @@
 
 use nestling_core::EngineError;
 use nestling_core::backend::Backend;
-use nestling_formats::Level;
 
-use crate::expert_form::ExpertForm;
-use crate::held_levels::HeldLevels;
+use crate::device_matrix::DeviceMatrix;
+use crate::expert_table::{GpuExpertTable, TableEntries};
 use crate::memory::{GpuBuffer, GpuFloats, GpuRouting, Quantized};
 use crate::notes::Notes;
 use crate::operation::{GatedProducts, Input, Operation};
 use crate::pages::GpuPages;
-use crate::product_form::ProductForm;
 use crate::scratch::{self, QuantizedRoom, Scratch, ScratchRoom};
 use crate::states::GpuStates;
 use crate::storage::Storage;
 use crate::work::WorkRates;
 
-/// A weight matrix in memory of a device.
-pub trait DeviceMatrix {
-    /// What a product must know of it.
-    fn form(&self) -> &ProductForm;
-
-    /// What the levels of a model mean for it.
-    fn levels(&self) -> &HeldLevels;
-
-    /// # Errors
-    /// [`EngineError::LevelMissing`] for a level whose planes are not held.
-    fn check(&self, level: Level) -> Result<(), EngineError> {
-        self.levels().prefix(level).map(drop)
-    }
-}
-
-/// The experts of one layer in memory of a device, where kernels find them.
-pub trait DeviceExpertTable {
-    /// What all experts have in common.
-    fn form(&self) -> &ExpertForm;
-
-    /// # Errors
-    /// [`EngineError::LevelMissing`] for a level that a resident expert does not hold.
-    fn check(&self, level: Level) -> Result<(), EngineError>;
-}
-
 /// Records operations of a step for a device, and reads what they gave.
 pub trait Device:
-    Storage
+    Storage<TableEntries: TableEntries<Self>>
     + Backend<
         Buffer = GpuBuffer<Self>,
         Routing = GpuRouting<Self>,
@@ -51,7 +24,7 @@ pub trait Device:
         KvPool = GpuPages<Self>,
         StatePool = GpuStates<Self>,
         Matrix: DeviceMatrix,
-        ExpertTable: DeviceExpertTable,
+        ExpertTable = GpuExpertTable<Self>,
     >
 {
     /// Bytes of gates and ups that are computed together, at most.

@@ -6,8 +6,11 @@
 
 mod calibration;
 mod device;
+mod device_matrix;
+mod device_routing;
 mod encoder;
 mod expert_form;
+mod expert_table;
 mod free_ranges;
 mod heads;
 mod held_levels;
@@ -30,11 +33,13 @@ mod work;
 use nestling_core::EngineError;
 
 pub use calibration::measure_rates;
-pub use device::{Device, DeviceExpertTable, DeviceMatrix};
+pub use device::Device;
+pub use device_matrix::DeviceMatrix;
 pub use encoder::{
     GpuEncoder, HEAD_DIM_MAX, NUM_EXPERTS_MAX, PER_TOKEN_MAX, ROWS_MAX, gated, input_for,
 };
 pub use expert_form::{ExpertForm, RoutedRows};
+pub use expert_table::{GpuExpertTable, TableEntries, linears};
 pub use free_ranges::FreeRanges;
 pub use heads::HeadCounts;
 pub use held_levels::{HeldLevels, SlotPlanes};

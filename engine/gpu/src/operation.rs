@@ -9,6 +9,7 @@ use nestling_core::batch::{Run, StepRows};
 use nestling_formats::Level;
 use nestling_import::{Activation, RouterConfig};
 
+use crate::expert_table::GpuExpertTable;
 use crate::memory::{GpuBuffer, GpuFloats, GpuRouting, Quantized};
 use crate::pages::GpuPages;
 use crate::product_form::ProductKind;
@@ -503,7 +504,7 @@ pub struct DeltaNetRuns<'a, D: Storage + Backend> {
 /// The experts of a layer that a routing names, found by kernels.
 pub struct RoutedExperts<'a, D: Storage + Backend> {
     /// The experts.
-    pub table: &'a D::ExpertTable,
+    pub table: &'a GpuExpertTable<D>,
     /// The level of every row.
     pub levels: &'a [Level], // [rows]
     /// What the router chose.

@@ -10,6 +10,8 @@ pub trait Storage: Sized + Send + 'static {
     type Memory: Send + Sync;
     /// A range of an allocation that holds weights.
     type Place: Send + Sync;
+    /// What kernels read of the experts of a layer.
+    type TableEntries: Send + Sync;
 
     /// Whether an RMSNorm can leave its rows in int8 as well.
     const KEEPS_INT8: bool;
@@ -37,6 +39,12 @@ pub trait Storage: Sized + Send + 'static {
         what: &'static str,
         bytes: u64,
     ) -> Result<(), EngineError>;
+
+    /// Memory with these bytes, behind all that was recorded.
+    ///
+    /// # Errors
+    /// As [`Storage::allocate`]; a device that is lost.
+    fn upload(&mut self, what: &'static str, bytes: &[u8]) -> Result<Self::Memory, EngineError>;
 
     /// Bytes of an allocation.
     fn bytes(memory: &Self::Memory) -> u64;

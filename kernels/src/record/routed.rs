@@ -85,11 +85,11 @@ fn find(
         recorder.may_halt();
     }
     let levels: Vec<u32> = levels.iter().map(|level| level.index() as u32).collect();
-    let [entries, least, biases] = table.addresses();
+    let least = if table.by_weight { table.entries.least() } else { 0 };
     let params = ExpertBlocksParams {
-        entries,
+        entries: table.entries.address(),
         least,
-        biases,
+        biases: table.biases().unwrap_or(0),
         ids: routing.ids(),
         weights: routing.weights(),
         levels: recorder.table(&levels)?,

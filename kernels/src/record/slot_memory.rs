@@ -6,10 +6,10 @@ use nestling_core::backend::{
 };
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{MatrixKind, Plane};
-use nestling_gpu::{GpuEncoder, expect};
+use nestling_gpu::{ExpertForm, GpuEncoder, GpuExpertTable, TableEntries, expect};
 
 use crate::backend::CudaBackend;
-use crate::expert_table::CudaExpertTable;
+use crate::expert_table::CudaEntries;
 use crate::link;
 use crate::matrix::CudaMatrix;
 use crate::slots::CudaSlots;
@@ -41,10 +41,12 @@ impl SlotMemory<CudaBackend> for CudaSlots {
         layer: usize,
         num_experts: usize,
         biases: Option<&ExpertBiases>,
-    ) -> Result<Option<CudaExpertTable>, EngineError> {
-        let Some(shape) = self.shape(layer) else { return Ok(None) };
+    ) -> Result<Option<GpuExpertTable<CudaBackend>>, EngineError> {
+        let form = self.shape(layer).and_then(ExpertForm::of_shape).filter(CudaEntries::takes);
+        let Some(form) = form else { return Ok(None) };
         let biases = biases.map(ExpertBiases::joined);
-        CudaExpertTable::streamed(&mut backend.recorder, shape, (num_experts, biases.as_deref()))
+        let entries = CudaEntries::streamed(&mut backend.recorder, num_experts)?;
+        GpuExpertTable::streamed(backend, form, num_experts, entries, biases.as_deref()).map(Some)
     }
 
     fn place_matrix(

@@ -4,13 +4,12 @@ use nestling_core::EngineError;
 use nestling_core::backend::Write;
 use nestling_formats::nested::TILE_ROWS;
 use nestling_gpu::{
-    Device, ExpertForm, Input, Joint, Notes, Output, ProductForm, RoutedExperts, ScratchRoom,
-    at_once, gated, input_for, word,
+    Device, ExpertForm, GpuExpertTable, Input, Joint, Notes, Output, ProductForm, RoutedExperts,
+    ScratchRoom, at_once, gated, input_for, word,
 };
 
 use super::products::{Call, Kernel, dispatch};
 use crate::backend::WgpuBackend;
-use crate::expert_table::WgpuExpertTable;
 use crate::params::ExpertBlocksParams;
 use crate::recorder::{Binding, spread};
 
@@ -49,7 +48,7 @@ pub(super) fn experts(
     let RoutedExperts { table, x, out, uses, .. } = of;
     let ExpertForm { activation, gate, down } = table.form;
     let mut notes = std::mem::take(&mut backend.notes);
-    let found = find(backend, &mut notes, of, table.slabs().len());
+    let found = find(backend, &mut notes, of, table.entries.slabs().len());
     backend.notes = notes;
     let [inner, outer] = found?;
     let input = input_for(backend, x, gate.kind)?;
@@ -97,7 +96,7 @@ fn find(
         noted: word("uses of experts", noted)?,
         call: word("layers", notes.uses.calls())?,
         by_weight: u32::from(table.by_weight),
-        biased: u32::from(table.biases.is_some()),
+        biased: u32::from(table.biases().is_some()),
     };
     let levels: Vec<u32> = levels.iter().map(|level| level.index() as u32).collect();
     let WgpuBackend { recorder, pipelines, .. } = backend;
@@ -106,7 +105,7 @@ fn find(
         routing.ids(),
         routing.weights(),
         recorder.table(&levels)?,
-        Binding::from(&table.entries),
+        Binding::from(&table.entries.memory),
         made.clone(),
         noted_in,
         Binding::from(&recorder.halt),
@@ -126,7 +125,7 @@ fn find(
 /// Multiplies what the blocks name, slab by slab. `like` is what their matrices have in common.
 fn multiply(
     backend: &mut WgpuBackend,
-    table: &WgpuExpertTable,
+    table: &GpuExpertTable<WgpuBackend>,
     (blocks, like): (&Blocks, ProductForm),
     input: &Input<Binding>,
     output: &Output<Binding>,
@@ -136,7 +135,7 @@ fn multiply(
     let block_work = kernel.row_work(like.cols).saturating_mul(like.rows as u64);
     let most = backend.rates().launch_work(kernel.work_kind());
     let blocks_max = at_once(block_work, most, ALIGN / BLOCK_WORDS);
-    for (slab, buffer) in table.slabs().iter().enumerate() {
+    for (slab, buffer) in table.entries.slabs().iter().enumerate() {
         for first in (0..blocks.count).step_by(blocks_max) {
             let count = blocks_max.min(blocks.count - first);
             let call = Call {
@@ -145,7 +144,7 @@ fn multiply(
                 blocks: blocks.of_slab(slab, (first, count)),
                 count,
                 pairs: blocks.part(blocks.pairs.0, 2 * blocks.pairs.1),
-                bias: table.biases.as_ref().map_or_else(|| none.clone(), Binding::from),
+                bias: table.biases().unwrap_or_else(|| none.clone()),
                 tiles: like.rows.div_ceil(TILE_ROWS),
                 work: block_work.saturating_mul(count as u64),
             };

@@ -6,10 +6,10 @@ use nestling_core::backend::{
 };
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Plane;
-use nestling_gpu::GpuEncoder;
+use nestling_gpu::{ExpertForm, GpuEncoder, GpuExpertTable};
 
 use crate::backend::WgpuBackend;
-use crate::expert_table::WgpuExpertTable;
+use crate::expert_table::WgpuEntries;
 use crate::matrix::WgpuMatrix;
 use crate::slots::WgpuSlots;
 
@@ -41,10 +41,12 @@ impl SlotMemory<WgpuBackend> for WgpuSlots {
         layer: usize,
         num_experts: usize,
         biases: Option<&ExpertBiases>,
-    ) -> Result<Option<WgpuExpertTable>, EngineError> {
-        let Some(layer) = self.layer(layer) else { return Ok(None) };
-        let biases = biases.map(ExpertBiases::joined);
-        WgpuExpertTable::streamed(&backend.gpu, layer, (num_experts, biases.as_deref()))
+    ) -> Result<Option<GpuExpertTable<WgpuBackend>>, EngineError> {
+        let Some((shape, slabs)) = self.layer(layer) else { return Ok(None) };
+        let Some(form) = ExpertForm::of_shape(shape) else { return Ok(None) };
+        let (biases, entries) =
+            (biases.map(ExpertBiases::joined), WgpuEntries::streamed(backend, num_experts, slabs)?);
+        GpuExpertTable::streamed(backend, form, num_experts, entries, biases.as_deref()).map(Some)
     }
 
     fn place_matrix(

@@ -3,7 +3,8 @@
 use nestling_core::EngineError;
 use nestling_core::batch::StepRows;
 
-use crate::device::{Device, DeviceMatrix};
+use crate::device::Device;
+use crate::device_matrix::DeviceMatrix;
 use crate::expect;
 use crate::memory::GpuBuffer;
 use crate::operation::{Embed, Operation};

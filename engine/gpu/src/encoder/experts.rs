@@ -12,7 +12,8 @@ use nestling_formats::nested::GROUP;
 use nestling_import::Activation;
 
 use super::products::{input_of, products};
-use crate::device::{Device, DeviceMatrix};
+use crate::device::Device;
+use crate::device_matrix::DeviceMatrix;
 use crate::expect;
 use crate::memory::{GpuBuffer, GpuRouting};
 use crate::operation::{

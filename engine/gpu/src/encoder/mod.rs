@@ -22,6 +22,7 @@ use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
 
 use crate::device::Device;
+use crate::expert_table::GpuExpertTable;
 use crate::memory::{GpuBuffer, GpuFloats, GpuRouting};
 use crate::operation::ScalarKind;
 use crate::pages::GpuPages;
@@ -71,7 +72,7 @@ impl<'a, D: Device> GpuEncoder<'a, D> {
     /// As [`DeviceRouting::routed_experts`](nestling_core::backend::DeviceRouting::routed_experts).
     pub fn routed_experts(
         &mut self,
-        table: &D::ExpertTable,
+        table: &GpuExpertTable<D>,
         levels: &[Level],
         routing: &GpuRouting<D>,
         x: &GpuBuffer<D>,

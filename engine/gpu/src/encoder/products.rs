@@ -7,7 +7,8 @@ use nestling_core::backend::{HeadMatrices, Linear, Write};
 use nestling_formats::Level;
 
 use super::quantize::{Heads, quantize};
-use crate::device::{Device, DeviceMatrix};
+use crate::device::Device;
+use crate::device_matrix::DeviceMatrix;
 use crate::expect;
 use crate::memory::GpuBuffer;
 use crate::operation::{HeadsRest, Input, Job, Operation, Output, Products};

@@ -5,7 +5,8 @@ use nestling_core::backend::{Router, Routing};
 use nestling_import::GroupScore;
 
 use super::{NUM_EXPERTS_MAX, PER_TOKEN_MAX, products};
-use crate::device::{Device, DeviceMatrix};
+use crate::device::Device;
+use crate::device_matrix::DeviceMatrix;
 use crate::memory::{GpuBuffer, GpuFloats, GpuRouting};
 use crate::operation::{Operation, Route};
 use crate::router::{RouterLimits, check_routing};

@@ -1,0 +1,128 @@
+//! Tables of experts: made of resident ones, told of streamed ones, and computed with.
+
+use std::sync::Arc;
+
+use nestling_core::EngineError;
+use nestling_core::backend::{Backend, DeviceRouting, FeedForward, HeldExpert, LevelWeights};
+use nestling_formats::Level;
+
+use crate::device::Device;
+use crate::device_matrix::DeviceMatrix;
+use crate::encoder::GpuEncoder;
+use crate::expect;
+use crate::expert_form::ExpertForm;
+use crate::expert_table::{GpuExpertTable, TableEntries, linears};
+use crate::memory::{GpuBuffer, GpuRouting};
+
+/// None where gate and up differ, or no kernel takes the matrices.
+fn form_of<D: Device>(expert: &FeedForward<D>) -> Option<ExpertForm> {
+    let forms = linears(expert).map(|linear| *linear.matrix.form());
+    ExpertForm::of(expert.activation, forms).filter(D::TableEntries::takes)
+}
+
+fn has_bias<B: Backend>(expert: &FeedForward<B>) -> bool {
+    linears(expert).iter().any(|linear| linear.bias.is_some())
+}
+
+/// The biases of all gates, then of all ups, then of all downs.
+fn join_biases<D: Device>(
+    device: &mut D,
+    form: &ExpertForm,
+    experts: &[Arc<FeedForward<D>>],
+) -> Result<D::Memory, EngineError> {
+    let bytes = 4 * form.bias_floats(experts.len()) as u64;
+    let joined = device.allocate("biases of experts", bytes)?;
+    for (index, expert) in experts.iter().enumerate() {
+        let places = form.biases(experts.len(), index);
+        for (linear, (rows, at)) in linears(expert).into_iter().zip(places) {
+            let bias = linear.bias.as_ref();
+            let bias = bias.ok_or_else(|| EngineError::mismatch("an expert", "a bias", "none"))?;
+            expect("bias", rows, bias.count)?;
+            let bytes = 4 * rows as u64;
+            device.copy(&bias.binding(), &D::range(&joined, 4 * at as u64, bytes), bytes)?;
+        }
+    }
+    device.submit()?;
+    Ok(joined)
+}
+
+impl<D: Device> GpuExpertTable<D> {
+    /// A table of these experts; none where they differ in form or kernels cannot find them together.
+    ///
+    /// # Errors
+    /// A device that is lost or whose memory is full.
+    pub fn resident(
+        device: &mut D,
+        experts: &[Arc<FeedForward<D>>],
+    ) -> Result<Option<Self>, EngineError> {
+        let Some(form) = experts.first().and_then(|first| form_of(first)) else {
+            return Ok(None);
+        };
+        if experts.iter().any(|expert| form_of(expert) != Some(form)) {
+            return Ok(None);
+        }
+        let biased = experts.iter().filter(|expert| has_bias(expert)).count();
+        if biased != 0 && biased != experts.len() {
+            return Ok(None);
+        }
+        let Some(entries) = D::TableEntries::resident(device, experts)? else { return Ok(None) };
+        let biases = match biased {
+            0 => None,
+            _ => Some(join_biases(device, &form, experts)?),
+        };
+        let (count, resident) = (experts.len(), Some(experts.to_vec()));
+        Ok(Some(Self { form, experts: count, entries, by_weight: false, biases, resident }))
+    }
+}
+
+impl<D: Device> DeviceRouting<D> for GpuExpertTable<D>
+where
+    for<'a> D: Backend<Encoder<'a> = GpuEncoder<'a, D>>,
+{
+    fn set_expert(
+        &mut self,
+        encoder: &mut GpuEncoder<'_, D>,
+        expert: u32,
+        held: Option<HeldExpert<'_, D>>,
+    ) -> Result<(), EngineError> {
+        if expert as usize >= self.experts {
+            let expected = format!("an expert below {}", self.experts);
+            return Err(EngineError::mismatch("table of experts", expected, expert));
+        }
+        if let Some(HeldExpert { weights, .. }) = held {
+            let bias = self.biases.is_some();
+            let is_alike = linears(weights).iter().all(|linear| linear.bias.is_some() == bias);
+            if !is_alike || form_of(weights) != Some(self.form) {
+                let (what, expected) = ("expert of a table", "one like the others");
+                return Err(EngineError::mismatch(what, expected, "another"));
+            }
+        }
+        self.entries.set(encoder.device, expert as usize, held)
+    }
+
+    fn set_level_weights(
+        &mut self,
+        encoder: &mut GpuEncoder<'_, D>,
+        least: Option<&[LevelWeights]>,
+    ) -> Result<(), EngineError> {
+        self.by_weight = least.is_some();
+        let Some(least) = least else { return Ok(()) };
+        expect("weights of levels", self.experts, least.len())?;
+        self.entries.set_level_weights(encoder.device, least)
+    }
+
+    fn routed_experts(
+        &self,
+        encoder: &mut GpuEncoder<'_, D>,
+        levels: &[Level],
+        routing: &GpuRouting<D>,
+        x: &GpuBuffer<D>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        encoder.routed_experts(self, levels, routing, x, out)
+    }
+
+    fn take_readback(encoder: &mut GpuEncoder<'_, D>, uses: &mut Vec<u32>) -> Option<usize> {
+        encoder.take_readback(uses)
+    }
+}
