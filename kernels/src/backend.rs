@@ -23,6 +23,7 @@ use crate::compile::KernelImages;
 use crate::devices::CudaDeviceChoice;
 use crate::driver::{Driver, GraphCounts, HostLaunch};
 use crate::error::CudaError;
+use crate::kernel::Kernel;
 use crate::matrix::CudaMatrix;
 use crate::needs::Asked;
 use crate::recorder::{ARENA_BYTES, Recorder};
@@ -110,6 +111,11 @@ impl CudaBackend {
     /// Steps that became graphs and steps that were started as one, of all backends on this device.
     pub fn graph_counts(&self) -> GraphCounts {
         self.driver.graph_counts()
+    }
+
+    /// Kernels that all backends on this device recorded so far.
+    pub fn recorded_kernels(&self) -> impl Iterator<Item = Kernel> + use<> {
+        self.driver.recorded()
     }
 
     /// Gives the device up, with all that it holds: whatever still uses it fails with

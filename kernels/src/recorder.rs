@@ -202,6 +202,7 @@ impl Recorder {
         }
         launch.check()?;
         let halt = if self.may_halt { self.halt.address() } else { 0 };
+        self.driver.record(launch.kernel);
         self.commands.launch(launch, params, halt);
         self.counts.dispatches += 1;
         self.recorded()

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nestling_core::EngineError;
 use nestling_core::backend::{
@@ -165,6 +166,16 @@ impl WgpuBackend {
     /// Bytes of device memory that are taken, of all backends on the device together.
     pub fn taken_bytes(&self) -> u64 {
         self.gpu.ledger.taken_bytes()
+    }
+
+    /// Names of all shaders, each with whether it was recorded by now, by all backends that share this one's.
+    pub fn shaders(&self) -> impl Iterator<Item = (&'static str, bool)> + '_ {
+        self.pipelines.all().map(|shader| (shader.name, shader.recorded.load(Ordering::Relaxed)))
+    }
+
+    /// Whether products of four bytes at once are one instruction.
+    pub fn multiplies_packed(&self) -> bool {
+        self.dot == Int8Dot::Packed
     }
 
     /// Gives the device up, with all that it holds: whatever still uses it fails with

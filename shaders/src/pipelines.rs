@@ -1,5 +1,7 @@
 //! All compute pipelines, compiled when the device is opened.
 
+use std::sync::atomic::AtomicBool;
+
 use wgpu::{BindGroupLayoutEntry, BindingType, BufferBindingType, ShaderStages};
 
 use crate::adapters::AdapterFeatures;
@@ -16,6 +18,8 @@ pub(crate) struct Pipeline {
     pub layout: wgpu::BindGroupLayout,
     /// Whether it does nothing after an expert was missing.
     pub halts: bool,
+    /// Whether it was recorded by now.
+    pub recorded: AtomicBool,
 }
 
 /// The layout of what says whether an expert was missing: one for all pipelines and their users.
@@ -126,6 +130,11 @@ macro_rules! pipelines {
                 gpu.check()?;
                 Ok(pipelines)
             }
+
+            /// All of them.
+            pub fn all(&self) -> impl Iterator<Item = &Pipeline> {
+                [$(&self.$name),*].into_iter()
+            }
         }
 
         /// What all of them are compiled from.
@@ -232,7 +241,7 @@ fn compile(
         },
         cache,
     });
-    Pipeline { name, id, raw, layout, halts }
+    Pipeline { name, id, raw, layout, halts, recorded: AtomicBool::new(false) }
 }
 
 #[cfg(test)]

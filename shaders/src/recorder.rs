@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytemuck::Pod;
 use nestling_core::backend::BackendCounters;
@@ -237,6 +238,7 @@ impl Recorder {
             pass.set_bind_group(1, &halted, &[]);
         }
         pass.dispatch_workgroups(workgroups[0], workgroups[1], workgroups[2]);
+        pipeline.recorded.store(true, Ordering::Relaxed);
         self.counts.dispatches += 1;
         self.dispatches += 1;
         self.nanoseconds = self.nanoseconds.saturating_add(self.rates.nanoseconds(kind, work));

@@ -21,6 +21,7 @@ use self::emulated::Emulated;
 use crate::compile::KernelImages;
 use crate::devices::CudaDeviceChoice;
 use crate::error::CudaError;
+use crate::kernel::Kernel;
 
 /// A place in memory that kernels see.
 pub(crate) type Address = u64;
@@ -39,7 +40,12 @@ pub(crate) struct Driver {
     pinned: AtomicU64,
     captured: AtomicU64,
     replayed: AtomicU64,
+    /// A bit for each kernel that was recorded, by its index.
+    recorded: AtomicU64,
 }
+
+// One bit for each kernel.
+const _: () = assert!(Kernel::ALL.len() <= u64::BITS as usize);
 
 /// Graphs of a device, by all backends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,6 +127,7 @@ impl Driver {
             pinned: AtomicU64::new(0),
             captured: AtomicU64::new(0),
             replayed: AtomicU64::new(0),
+            recorded: AtomicU64::new(0),
         })
     }
 
@@ -128,6 +135,17 @@ impl Driver {
     pub fn graph_counts(&self) -> GraphCounts {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         GraphCounts { captured: count(&self.captured), started: count(&self.replayed) }
+    }
+
+    /// Notes that a kernel is recorded.
+    pub fn record(&self, kernel: Kernel) {
+        self.recorded.fetch_or(1 << kernel.index(), Ordering::Relaxed);
+    }
+
+    /// Kernels that were recorded so far.
+    pub fn recorded(&self) -> impl Iterator<Item = Kernel> + use<> {
+        let recorded = self.recorded.load(Ordering::Relaxed);
+        Kernel::ALL.iter().copied().filter(move |kernel| recorded >> kernel.index() & 1 == 1)
     }
 
     /// Bytes of device memory that may be allocated here.
