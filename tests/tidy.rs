@@ -198,6 +198,10 @@ fn dependencies_run_one_way() {
         ("engine/convert/Cargo.toml", &["formats", "import", "core", "cpu", "experts", "runtime"]),
         ("engine/plan/Cargo.toml", &["formats", "import", "core", "experts"]),
         ("engine/gpu/Cargo.toml", &["formats", "import", "core", "cpu"]),
+        (
+            "engine/testkit/Cargo.toml",
+            &["formats", "import", "core", "cpu", "experts", "runtime", "convert", "text"],
+        ),
         ("shaders/Cargo.toml", &["formats", "import", "core", "gpu"]),
         ("kernels/Cargo.toml", &["formats", "import", "core", "gpu"]),
         (
@@ -333,10 +337,8 @@ const SHADERS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_shader_has_a_parity_case_and_a_bench_row() {
+fn every_shader_has_a_bench_row() {
     let benches = fs::read_to_string(root().join("benches/benches/shaders.rs")).unwrap();
-    let mut tests = Vec::new();
-    collect(&root().join("shaders/tests/parity"), &["rs"], &mut tests);
     let mut shaders = Vec::new();
     collect(&root().join("shaders/wgsl"), &["wgsl"], &mut shaders);
     let stem = |source: &Source| {
@@ -353,94 +355,12 @@ fn every_shader_has_a_parity_case_and_a_bench_row() {
         };
         let receiver = if *method == "routed_experts" { "table" } else { "encoder" };
         let call = format!("{receiver}.{method}(");
-        if !tests.iter().any(|test| test.text.contains(&call)) {
-            found.push(format!("shader `{name}` has no parity case with `{call}`"));
-        }
         if !benches.contains(&call) {
             found.push(format!("shader `{name}` has no bench row with `{call}`"));
         }
     }
     let gone = SHADERS.iter().filter(|(shader, _)| !names.iter().any(|name| name == shader));
     found.extend(gone.map(|(shader, _)| format!("shader `{shader}` is listed, but not there")));
-    expect_none(found);
-}
-
-/// What every CUDA kernel's parity case has in it: the encoder's method that starts it, or itself.
-const CUDA_KERNELS: &[(&str, &str)] = &[
-    ("add_gated", "encoder.add_gated("),
-    ("argmax", "encoder.argmax_into("),
-    ("argmax_merge", "ArgmaxMergeParams"),
-    ("attend_f16", "encoder.attend("),
-    ("attend_f32", "encoder.attend("),
-    ("attend_int8", "encoder.attend("),
-    ("attend_merge", "params.merge()"),
-    ("attend_split_f16", "Kernel::AttendSplitF16"),
-    ("attend_split_f32", "Kernel::AttendSplitF32"),
-    ("attend_split_int8", "Kernel::AttendSplitInt8"),
-    ("clear", "encoder.clear("),
-    ("delta_net_conv", "encoder.delta_net("),
-    ("delta_net_gate", "encoder.delta_net("),
-    ("delta_net_rule", "encoder.delta_net("),
-    ("embed", "encoder.embed("),
-    ("expert_blocks", "ExpertBlocksParams"),
-    ("experts_sum", "encoder.experts_sum("),
-    ("gate", "encoder.gate("),
-    ("gated", "encoder.ffn("),
-    ("gated_quantize", "encoder.ffn("),
-    ("gather_rows", "encoder.gather_rows("),
-    ("heads_rest", "encoder.matmul_heads("),
-    ("kv_store_f16", "Kernel::KvStoreF16"),
-    ("kv_store_f32", "Kernel::KvStoreF32"),
-    ("kv_store_int8", "Kernel::KvStoreInt8"),
-    ("matmul_nested", "Kernel::MatmulNested"),
-    ("matvec_float", "encoder.matmul("),
-    ("matvec_gated_quantize", "GatedProductParams"),
-    ("matvec_nested", "Kernel::MatvecNested)"),
-    ("matvec_nested_rows", "Kernel::MatvecNestedRows"),
-    ("matvec_row_major", "Kernel::MatvecRowMajor"),
-    ("norm_part", "encoder.rope("),
-    ("quantize", "QuantizeParams"),
-    ("rms_norm", "RmsNormParams"),
-    ("rms_norm_quantize", "RmsNormQuantize"),
-    ("rope", "encoder.rope("),
-    ("route", "encoder.route("),
-    ("scale", "encoder.scale("),
-    ("softcap", "encoder.softcap("),
-];
-
-#[test]
-fn every_cuda_kernel_has_a_parity_case() {
-    let mut tests = Vec::new();
-    collect(&root().join("kernels/tests"), &["rs"], &mut tests);
-    // Those of the other GPU backend that are run again.
-    let shared: Vec<Source> = tests
-        .iter()
-        .flat_map(|test| test.text.lines())
-        .filter_map(|line| line.strip_prefix("#[path = \"../../../")?.strip_suffix("\"]"))
-        .map(|path| Source {
-            path: path.into(),
-            text: fs::read_to_string(root().join(path)).unwrap(),
-        })
-        .collect();
-    tests.extend(shared);
-    let mut kernels = Vec::new();
-    collect(&root().join("kernels/cu"), &["cu"], &mut kernels);
-    let stem =
-        |source: &Source| Some(source.path.rsplit('/').next()?.strip_suffix(".cu")?.to_owned());
-    let names: Vec<String> = kernels.iter().filter_map(stem).collect();
-    assert!(names.len() > 5, "found only {names:?}");
-    let mut found = Vec::new();
-    for name in &names {
-        let Some((_, case)) = CUDA_KERNELS.iter().find(|(kernel, _)| kernel == name) else {
-            found.push(format!("kernel `{name}` is not in tests/tidy.rs CUDA_KERNELS"));
-            continue;
-        };
-        if !tests.iter().any(|test| test.text.contains(case)) {
-            found.push(format!("kernel `{name}` has no parity case with `{case}`"));
-        }
-    }
-    let gone = CUDA_KERNELS.iter().filter(|(kernel, _)| !names.iter().any(|name| name == kernel));
-    found.extend(gone.map(|(kernel, _)| format!("kernel `{kernel}` is listed, but not there")));
     expect_none(found);
 }
 

@@ -1,14 +1,28 @@
 //! Every case of both GPU backends, and what is measured of them, in one program for the kit: `gpu-kit`
 //! starts it anew for each step. See benches/gpu/README.md.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
-#![expect(clippy::duplicate_mod, reason = "both backends have the same cases")]
 
-#[path = "../../../kernels/tests/model/main.rs"]
+use std::process::ExitCode;
+
+use nestling_testkit::Suite;
+
+#[path = "../../../kernels/tests/model/mod.rs"]
 mod cuda_models;
-#[path = "../../../kernels/tests/backend/main.rs"]
+#[path = "../../../kernels/tests/backend/mod.rs"]
 mod cuda_operations;
 mod measure;
-#[path = "../../../shaders/tests/model/main.rs"]
+#[path = "../../../shaders/tests/model/mod.rs"]
 mod vulkan_models;
-#[path = "../../../shaders/tests/parity/main.rs"]
+#[path = "../../../shaders/tests/parity/mod.rs"]
 mod vulkan_operations;
+
+fn main() -> ExitCode {
+    let mut suites = vec![
+        cuda_operations::suite().within("cuda_operations"),
+        vulkan_models::suite().within("vulkan_models"),
+        vulkan_operations::suite().within("vulkan_operations"),
+        Suite::new(measure::suite()),
+    ];
+    suites.extend(cuda_models::suites().map(|suite| suite.within("cuda_models")));
+    nestling_testkit::run(&suites)
+}

@@ -6,8 +6,11 @@ use nestling_core::driver::block_on;
 use nestling_core::weights::ActivationMode;
 use nestling_formats::Level;
 
-use super::harness::{buffer, noise, own_device, read};
-use super::matrices::{Form, linear, weights};
+use nestling_testkit::operations::matrices::{Form, linear, weights};
+use nestling_testkit::values::{buffer, noise, read};
+use nestling_testkit::{Test, tests};
+
+use super::harness::own_device;
 
 const ROWS: usize = 300;
 const COLS: usize = 64;
@@ -35,9 +38,8 @@ fn steps(backend: &mut impl Backend) -> (Vec<f32>, Vec<BackendCounters>) {
     (read(backend, &out), counters)
 }
 
-#[test]
 fn steps_that_are_cut_are_graphs_where_they_are_short() {
-    let Some(device) = own_device() else { return };
+    let device = own_device();
     let (expected, whole) = steps(&mut device.with_work_rate(1 << 45).unwrap());
     assert!(whole.iter().all(|one| (one.dispatches, one.submissions) == (4, 1)), "{whole:?}");
     let work = (ROWS * COLS * COUNT) as u64;
@@ -53,4 +55,9 @@ fn steps_that_are_cut_are_graphs_where_they_are_short() {
     assert!(found == expected);
     assert!(slow.iter().all(|one| (one.dispatches, one.submissions) == (6, 3)), "{slow:?}");
     assert_eq!(device.graph_counts(), now);
+}
+
+/// The tests of this file.
+pub fn suite() -> Vec<Test> {
+    tests![steps_that_are_cut_are_graphs_where_they_are_short,]
 }

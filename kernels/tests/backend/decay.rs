@@ -7,7 +7,10 @@ use nestling_cpu::Cpu;
 use nestling_formats::Level;
 use nestling_import::DeltaNetConfig;
 
-use super::harness::{buffer, device};
+use nestling_testkit::values::buffer;
+use nestling_testkit::{Device, Test, tests};
+
+use super::harness::Cuda;
 
 /// Heads of one element each, all of which begin at 1 and decay once.
 const SHAPE: DeltaNetConfig = DeltaNetConfig {
@@ -69,9 +72,8 @@ fn decays(backend: &mut impl Backend, rate: f32, x: &[f32]) -> Vec<u32> {
     bits.skip(SHAPE.window() * SHAPE.channels()).collect()
 }
 
-#[test]
 fn decays_have_the_bits_of_the_cpu() {
-    let Some(mut device) = device() else { return };
+    let mut device = Cuda::device();
     let heads = SHAPE.num_value_heads;
     // Both branches of the logarithm, its border, and what is 0 or x itself.
     for (first, step) in [(-40.0, 0.06), (-2.0, 0.003), (-0.89, 1e-5), (15.0, 0.01), (-110.0, 0.1)]
@@ -85,4 +87,9 @@ fn decays_have_the_bits_of_the_cpu() {
             assert_eq!(other.map(|i| (x[i], found[i], expected[i])), None, "rate {rate}");
         }
     }
+}
+
+/// The tests of this file.
+pub fn suite() -> Vec<Test> {
+    tests![decays_have_the_bits_of_the_cpu,]
 }

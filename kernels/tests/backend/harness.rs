@@ -3,9 +3,9 @@
 use std::sync::{Mutex, OnceLock};
 
 use nestling_cuda::emulation::{Line, Schedule};
+use nestling_cuda::kernel::Kernel;
 use nestling_cuda::{CudaBackend, CudaOptions, EmulationOptions};
-
-pub use super::values::{EPSILON, buffer, expect_close, expect_rows_close, noise, read};
+use nestling_testkit::{Device, OperationsDevice, note};
 
 /// What random schedules and orders of streams of the emulated device are drawn from, unless NESTLING_TEST_SEED has another
 /// number.
@@ -23,57 +23,75 @@ fn seed() -> u64 {
     given.map_or(SEED, |seed| seed.parse().unwrap())
 }
 
-/// A backend on a device of its own: an emulated one looks at every access of kernels. Without a GPU that is said loudly, and an error where
-/// NESTLING_TEST_CUDA is set.
-pub fn own_device() -> Option<CudaBackend> {
-    match CudaBackend::open(&CudaOptions::default()) {
-        Ok(backend) => Some(backend),
-        Err(error) => {
-            assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
-            let schedule = Schedule::Random(seed());
-            eprintln!("SKIPPED on a GPU, only emulated, {schedule:?}: {error}");
-            let options = EmulationOptions {
-                schedule,
-                is_checked: true,
-                ignored: ignored(),
-                ..EmulationOptions::default()
-            };
-            let device = CudaBackend::emulated_as(options).unwrap();
-            device.reorder(seed());
-            Some(device)
-        }
+/// A backend on a device of its own, emulated where there is no GPU, which looks at every access of kernels; an
+/// error where NESTLING_TEST_CUDA is set.
+pub fn own_device() -> CudaBackend {
+    CudaBackend::open(&CudaOptions::default()).unwrap_or_else(|error| {
+        assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
+        let schedule = Schedule::Random(seed());
+        note!("no GPU, emulated, {schedule:?}: {error}");
+        let options = EmulationOptions {
+            schedule,
+            is_checked: true,
+            ignored: ignored(),
+            ..EmulationOptions::default()
+        };
+        let device = CudaBackend::emulated_as(options).unwrap();
+        device.reorder(seed());
+        device
+    })
+}
+
+/// Whether every kernel was started by some test, and so compared with the CPU.
+pub fn every_kernel_was_started() -> Result<(), String> {
+    let started: Vec<Kernel> = Cuda::device().recorded_kernels().collect();
+    let rest = Kernel::ALL.iter().filter(|kernel| !started.contains(kernel));
+    let rest: Vec<&str> = rest.map(|kernel| kernel.name()).collect();
+    if rest.is_empty() { Ok(()) } else { Err(format!("kernels that no test starts: {rest:?}")) }
+}
+
+/// What the suite of operations is told of the device.
+pub struct Cuda;
+
+impl Device for Cuda {
+    type Backend = CudaBackend;
+
+    fn device() -> CudaBackend {
+        static OPENED: OnceLock<Mutex<CudaBackend>> = OnceLock::new();
+        OPENED.get_or_init(|| Mutex::new(own_device())).lock().unwrap().again().unwrap()
+    }
+
+    fn again(backend: &CudaBackend) -> CudaBackend {
+        backend.again().unwrap()
+    }
+
+    fn with_work_rate(backend: &CudaBackend, rate: u64) -> CudaBackend {
+        backend.with_work_rate(rate).unwrap()
     }
 }
 
-/// A backend on a device that tests share.
-pub fn device() -> Option<CudaBackend> {
-    static OPENED: OnceLock<Option<Mutex<CudaBackend>>> = OnceLock::new();
-    let opened = OPENED.get_or_init(|| own_device().map(Mutex::new));
-    opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
-}
+impl OperationsDevice for Cuda {
+    /// 128 rows of the matrix and 64 of activations are the least.
+    const PRODUCT_LAUNCHES: [u64; 3] = [2, 7, 7];
 
-/// Most elements of a DeltaNet key.
-pub const KEY_DIM_MAX: usize = 1024;
+    /// Splits, and what merges them.
+    const ATTEND_LAUNCHES: u64 = 2;
 
-/// Launches of a product of 300 rows of a matrix and 70 of activations, and of what quantizes these: at once, by
-/// 128 rows of the matrix and 64 of activations, which is the least.
-pub const PRODUCT_LAUNCHES: [u64; 3] = [2, 7, 7];
+    const KEEPS_NO_SUBNORMAL: bool = false;
 
-/// Launches of attention for few rows: splits, and what merges them.
-pub const ATTEND_LAUNCHES: u64 = 2;
+    /// An emulated device takes its time for each.
+    const ROWS_MANY: usize = 300;
 
-/// Whether a device may take numbers below the least normal one for 0.
-pub const KEEPS_NO_SUBNORMAL: bool = false;
+    fn attended_at_least(heads: u64) -> u64 {
+        heads
+    }
 
-/// Query heads that one launch attends for at the least, of so many of a row.
-pub const fn attended_at_least(heads: u64) -> u64 {
-    heads
-}
+    /// Instructions are the same here.
+    fn plain_device() -> CudaBackend {
+        Self::device()
+    }
 
-/// Rows that are many: an emulated device takes its time for each.
-pub const ROWS_MANY: usize = 300;
-
-/// As the cases that are shared call it: instructions are the same here.
-pub fn plain_device() -> Option<CudaBackend> {
-    device()
+    fn measure_work_rates(backend: &CudaBackend) {
+        backend.measured_work_rates().unwrap();
+    }
 }

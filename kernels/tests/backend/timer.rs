@@ -6,15 +6,17 @@ use nestling_core::backend::{Backend, Encoder, EncoderExt};
 use nestling_core::driver::block_on;
 use nestling_cuda::TimedAs;
 
-use super::harness::{buffer, device, read};
+use nestling_testkit::values::{buffer, read};
+use nestling_testkit::{Device, Test, note, tests};
+
+use super::harness::Cuda;
 
 /// Enough for work that would be started in parts if it were not timed.
 const OPERATIONS: i32 = 40;
 const ROWS: usize = 20;
 
-#[test]
 fn work_runs_as_often_as_it_is_timed() {
-    let Some(mut device) = device() else { return };
+    let mut device = Cuda::device();
     for timed_as in [TimedAs::Commands, TimedAs::Graph] {
         let mut x = buffer(&mut device, 3, &[1.0; 3 * ROWS]);
         let record = |encoder: &mut nestling_cuda::CudaEncoder<'_>| {
@@ -28,15 +30,14 @@ fn work_runs_as_often_as_it_is_timed() {
         assert_eq!(timer.launches(), 2 * OPERATIONS as usize);
         let (once, thrice) = (timer.time(1).unwrap(), timer.time(3).unwrap());
         assert!(once > Duration::ZERO && thrice > Duration::ZERO);
-        eprintln!("{timed_as:?}: {once:?}, three times {thrice:?}");
+        note!("{timed_as:?}: {once:?}, three times {thrice:?}");
         drop(timer);
         assert_eq!(read(&mut device, &x), [16.0; 3 * ROWS]);
     }
 }
 
-#[test]
 fn work_that_waits_is_not_timed_and_the_device_goes_on() {
-    let Some(mut device) = device() else { return };
+    let mut device = Cuda::device();
     let mut x = buffer(&mut device, 3, &[1.0; 3]);
     let reads = device.timer(TimedAs::Graph, |encoder| {
         encoder.scale(2.0, &mut x)?;
@@ -49,4 +50,9 @@ fn work_that_waits_is_not_timed_and_the_device_goes_on() {
     encoder.flush().unwrap();
     drop(encoder);
     assert_eq!(read(&mut device, &x), [3.0; 3]);
+}
+
+/// The tests of this file.
+pub fn suite() -> Vec<Test> {
+    tests![work_runs_as_often_as_it_is_timed, work_that_waits_is_not_timed_and_the_device_goes_on,]
 }

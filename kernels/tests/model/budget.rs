@@ -3,15 +3,17 @@
 
 use nestling_core::EngineError;
 use nestling_core::weights::ActivationMode::Int8;
-use nestling_cuda::CudaError;
+use nestling_cuda::{CudaBackend, CudaError};
 use nestling_formats::Level;
 
-use super::common::{ROWS_MAX, own_device, parts, step};
-use super::harness::limited_device;
+use nestling_testkit::models::common::{ROWS_MAX, parts, step};
+use nestling_testkit::{ModelsDevice, Test, note, tests};
+
+use super::harness::Cuda;
 
 /// The least that an error names.
 fn least(error: EngineError) -> u64 {
-    eprintln!("{error}");
+    note!("{error}");
     let EngineError::Device(error) = error else { return 0 };
     match error.downcast_ref() {
         Some(CudaError::BudgetTooSmall { least, weights, work, .. }) => {
@@ -22,12 +24,11 @@ fn least(error: EngineError) -> u64 {
     }
 }
 
-#[test]
 fn the_least_budget_is_enough_and_one_byte_less_is_refused() {
-    let (Some(unbounded), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let (unbounded, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
     let mut expected = None;
     for experts in [None, Some(64 << 20)] {
-        let run = |device: &super::harness::Gpu, budget: u64| {
+        let run = |device: &CudaBackend, budget: u64| {
             let mut runner = parts.try_runner(device.again().unwrap(), Int8, experts).unwrap();
             let mut bits = Vec::new();
             for (first, count) in [(0, ROWS_MAX), (ROWS_MAX, 16), (ROWS_MAX + 16, 1)] {
@@ -39,7 +40,7 @@ fn the_least_budget_is_enough_and_one_byte_less_is_refused() {
             bits
         };
         let refuse = |budget| {
-            let device = limited_device(budget);
+            let device = Cuda::limited_device(budget);
             let before = device.allocated_bytes();
             let error = parts.try_runner(device.again().unwrap(), Int8, experts).err().unwrap();
             assert_eq!(device.allocated_bytes(), before);
@@ -49,6 +50,11 @@ fn the_least_budget_is_enough_and_one_byte_less_is_refused() {
         // The device's own tables, twice, and little more.
         let least = refuse(10 << 20);
         assert_eq!(refuse(least - 1), least);
-        assert!(run(&limited_device(least), least) == *expected);
+        assert!(run(&Cuda::limited_device(least), least) == *expected);
     }
+}
+
+/// The tests of this file.
+pub fn suite() -> Vec<Test> {
+    tests![the_least_budget_is_enough_and_one_byte_less_is_refused,]
 }

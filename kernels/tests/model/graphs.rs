@@ -1,16 +1,18 @@
 //! Steps that come again are one graph, and what was lost in the middle of one is an error of it.
 
 use nestling_core::EngineError;
-use nestling_core::backend::{Backend, BackendCounters};
+use nestling_core::backend::BackendCounters;
 use nestling_core::batch::Wanted;
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::Int8;
-use nestling_cuda::GraphCounts;
+use nestling_cuda::{CudaBackend, GraphCounts};
 use nestling_experts::residency::ExpertTable;
 use nestling_formats::Level;
 
-use super::common::{Parts, own_device, parts, step, step_for, try_step};
-use super::harness::Gpu;
+use nestling_testkit::models::common::{Parts, parts, step, step_for, try_step};
+use nestling_testkit::{ModelsDevice, Test, note, tests};
+
+use super::harness::Cuda;
 
 const PROMPT: usize = 4;
 
@@ -28,7 +30,7 @@ fn decode(runner: &mut dyn ModelRunner, tokens: &[u32]) -> (Vec<u32>, Vec<Backen
 }
 
 /// Graphs that were made and started since.
-fn since(device: &Gpu, before: GraphCounts) -> (u64, u64) {
+fn since(device: &CudaBackend, before: GraphCounts) -> (u64, u64) {
     let now = device.graph_counts();
     (now.captured - before.captured, now.started - before.started)
 }
@@ -39,9 +41,8 @@ fn all_bytes(parts: &Parts) -> u64 {
     ExpertTable::of_store(store, parts.source.level_max().unwrap()).unwrap().total_bytes()
 }
 
-#[test]
 fn decode_steps_are_one_graph_from_the_second_on() {
-    let (Some(device), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let (device, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 5];
     let mut runner = parts.runner(device.again().unwrap(), Int8, None);
     let before = device.graph_counts();
@@ -49,16 +50,15 @@ fn decode_steps_are_one_graph_from_the_second_on() {
     // The first one is seen, the second one made a graph of.
     assert_eq!(since(&device, before), (1, 4));
     assert!(counters.iter().all(|one| (one.submissions, one.waits) == (1, 1)), "{counters:?}");
-    eprintln!("{:?}", counters.last());
+    note!("{:?}", counters.last());
     let before = device.graph_counts();
     assert!(decode(&mut runner, tokens).0 == expected);
     let (captured, started) = since(&device, before);
     assert!(captured == 0 && started >= 5, "{captured}, {started}");
 }
 
-#[test]
 fn steps_that_want_tokens_are_one_graph_too() {
-    let (Some(device), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let (device, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 5];
     let mut runner = parts.runner(device.again().unwrap(), Int8, None);
     let among = runner.limits().vocab_size;
@@ -72,9 +72,8 @@ fn steps_that_want_tokens_are_one_graph_too() {
     assert_eq!(since(&device, before), (1, 4));
 }
 
-#[test]
 fn streamed_steps_that_lack_nothing_are_graphs_too() {
-    let (Some(device), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let (device, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 5];
     let mut resident = parts.runner(device.again().unwrap(), Int8, None);
     let (expected, _) = decode(&mut resident, tokens);
@@ -88,18 +87,13 @@ fn streamed_steps_that_lack_nothing_are_graphs_too() {
     assert!(started >= 4, "{started}");
 }
 
-#[test]
 fn a_device_that_is_lost_within_a_step_is_an_error_of_it_and_no_other_device_is() {
-    let (Some(other), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
-    if !other.name().contains("emulated") {
-        eprintln!("SKIPPED: a GPU cannot be told to be lost within a step");
-        return;
-    }
+    let (other, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 4];
     let mut lasting = parts.runner(other, Int8, None);
     let (expected, _) = decode(&mut lasting, tokens);
     for (kernels, budget) in [(0, None), (17, None), (40, Some(all_bytes(&parts) / 2))] {
-        let Some(device) = own_device() else { return };
+        let device = Cuda::own_device();
         let handle = device.again().unwrap();
         let mut runner = parts.runner(device, Int8, budget);
         assert!(decode(&mut runner, tokens).0 == expected);
@@ -112,4 +106,18 @@ fn a_device_that_is_lost_within_a_step_is_an_error_of_it_and_no_other_device_is(
         assert!(handle.again().is_err());
         assert!(decode(&mut lasting, tokens).0 == expected);
     }
+}
+
+/// The tests of this file.
+pub fn suite() -> Vec<Test> {
+    tests![
+        decode_steps_are_one_graph_from_the_second_on,
+        steps_that_want_tokens_are_one_graph_too,
+        streamed_steps_that_lack_nothing_are_graphs_too,
+    ]
+}
+
+/// Those of this file that need a device which can be told to be lost within a step.
+pub fn suite_of_losses() -> Vec<Test> {
+    tests![a_device_that_is_lost_within_a_step_is_an_error_of_it_and_no_other_device_is]
 }

@@ -5,16 +5,7 @@ use std::sync::{Mutex, OnceLock};
 use nestling_core::backend::Backend;
 use nestling_cuda::emulation::Schedule;
 use nestling_cuda::{CudaBackend, CudaOptions, EmulationOptions};
-
-/// What is tested.
-pub type Gpu = CudaBackend;
-
-/// A backend on a device that tests share.
-pub fn device() -> Option<Gpu> {
-    static OPENED: OnceLock<Option<Mutex<Gpu>>> = OnceLock::new();
-    let opened = OPENED.get_or_init(|| own_device().map(Mutex::new));
-    opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
-}
+use nestling_testkit::{Device, ModelsDevice, note};
 
 /// What random schedules of the emulated device are drawn from, unless NESTLING_TEST_SEED has another
 /// number.
@@ -31,42 +22,71 @@ fn emulated(vram_budget: Option<u64>) -> EmulationOptions {
 }
 
 /// An emulated device whose streams run in an order drawn by the same number.
-fn emulated_as(options: EmulationOptions) -> Gpu {
+fn emulated_as(options: EmulationOptions) -> CudaBackend {
     let Schedule::Random(seed) = options.schedule else { unreachable!() };
     let device = CudaBackend::emulated_as(options).unwrap();
     device.reorder(seed);
     device
 }
 
-/// A backend on a device of its own. Without a GPU that is said loudly, and an error where
-/// NESTLING_TEST_CUDA is set.
-pub fn own_device() -> Option<Gpu> {
-    match CudaBackend::open(&CudaOptions::default()) {
-        Ok(backend) => Some(backend),
-        Err(error) => {
-            assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
-            let options = emulated(None);
-            eprintln!("SKIPPED on a GPU, only emulated, {:?}: {error}", options.schedule);
-            Some(emulated_as(options))
-        }
+/// Whether it is no GPU.
+pub fn is_emulated(device: &CudaBackend) -> bool {
+    device.name().contains("emulated")
+}
+
+/// Why a device cannot be lost within a step.
+pub fn lacks_losses() -> Option<String> {
+    let is_gpu = !is_emulated(&Cuda::device());
+    is_gpu.then(|| "a GPU cannot be told to be lost within a step".into())
+}
+
+/// What the suite of models is told of the device: a GPU, or an emulated one where there is none, which is an
+/// error where NESTLING_TEST_CUDA is set.
+pub struct Cuda;
+
+impl Device for Cuda {
+    type Backend = CudaBackend;
+
+    fn device() -> CudaBackend {
+        static OPENED: OnceLock<Mutex<CudaBackend>> = OnceLock::new();
+        OPENED.get_or_init(|| Mutex::new(Self::own_device())).lock().unwrap().again().unwrap()
+    }
+
+    fn again(backend: &CudaBackend) -> CudaBackend {
+        backend.again().unwrap()
+    }
+
+    fn with_work_rate(backend: &CudaBackend, rate: u64) -> CudaBackend {
+        backend.with_work_rate(rate).unwrap()
     }
 }
 
-/// Tokens of a family's prompt: two pages, and convolutions and windows that lie in both. An emulated
-/// device, which takes its time for each, passes a piece and one more.
-pub fn family_tokens() -> usize {
-    let is_emulated = device().is_some_and(|device| device.name().contains("emulated"));
-    if is_emulated { 24 } else { 70 }
-}
+impl ModelsDevice for Cuda {
+    const WORK_BYTES: u64 = 20 << 20;
 
-/// What a limit has room for beside experts: dense weights, and what steps and sessions work with.
-pub const WORK_BYTES: u64 = 20 << 20;
+    fn own_device() -> CudaBackend {
+        CudaBackend::open(&CudaOptions::default()).unwrap_or_else(|error| {
+            assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
+            let options = emulated(None);
+            note!("no GPU, emulated, {:?}: {error}", options.schedule);
+            emulated_as(options)
+        })
+    }
 
-/// A backend that may use so many bytes of the device's memory.
-pub fn limited_device(bytes: u64) -> Gpu {
-    let options = CudaOptions { vram_budget: Some(bytes), ..CudaOptions::default() };
-    CudaBackend::open(&options).unwrap_or_else(|error| {
-        assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
-        emulated_as(emulated(Some(bytes)))
-    })
+    fn limited_device(bytes: u64) -> CudaBackend {
+        let options = CudaOptions { vram_budget: Some(bytes), ..CudaOptions::default() };
+        CudaBackend::open(&options).unwrap_or_else(|error| {
+            assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
+            emulated_as(emulated(Some(bytes)))
+        })
+    }
+
+    fn destroy(backend: &CudaBackend) {
+        backend.destroy();
+    }
+
+    /// An emulated device, which takes its time for each, passes a piece and one more.
+    fn family_tokens() -> usize {
+        if is_emulated(&Self::device()) { 24 } else { 70 }
+    }
 }

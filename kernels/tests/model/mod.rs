@@ -1,10 +1,5 @@
-//! The bundled model and a tiny one of every family against the CPU: on a GPU where there is one, on the
-//! emulated device elsewhere. The cases are those of the other GPU backend.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say where, and one that is skipped why"
-)]
+//! The suite of all GPU backends on this one, and what it alone has.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 mod budget;
 mod graphs;
@@ -13,21 +8,14 @@ mod on_host;
 mod tables;
 mod tiers;
 
-#[path = "../../../shaders/tests/model/best.rs"]
-mod best;
-#[path = "../../../shaders/tests/model/common.rs"]
-mod common;
-#[path = "../../../shaders/tests/model/families.rs"]
-mod families;
-#[path = "../../../shaders/tests/model/forced.rs"]
-mod forced;
-#[path = "../../../shaders/tests/model/greedy.rs"]
-mod greedy;
-#[path = "../../../shaders/tests/model/lost.rs"]
-mod lost;
-#[path = "../../../shaders/tests/model/residency.rs"]
-mod residency;
-#[path = "../../../shaders/tests/model/slow.rs"]
-mod slow;
-#[path = "../../../shaders/tests/model/streamed.rs"]
-mod streamed;
+use harness::{Cuda, lacks_losses};
+use nestling_testkit::models::common::lacks_store;
+use nestling_testkit::{Suite, models};
+
+/// All tests of models.
+pub fn suites() -> [Suite; 2] {
+    let own = [budget::suite(), graphs::suite(), on_host::suite(), tables::suite(), tiers::suite()];
+    let all = [models::suite::<Cuda>(), own.concat()].concat();
+    let losses = Suite::new(graphs::suite_of_losses());
+    [Suite::new(all).unless(lacks_store), losses.unless(|| lacks_store().or_else(lacks_losses))]
+}

@@ -1,7 +1,6 @@
 //! Experts that the processor computes where they lie, in memory of the host: the bits of those that the
 //! device computes, wherever each of them is.
 
-use nestling_core::backend::Backend;
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_core::cancel::CancelToken;
 use nestling_core::kv_cache::PageId;
@@ -13,8 +12,11 @@ use nestling_experts::expert::{HostExperts, HostLink, HostSpeeds, StreamStats};
 use nestling_formats::Level;
 use nestling_runtime::model::Runner;
 
-use super::common::{Parts, converted, device, own_device, parts, step, streaming, try_step_at};
-use super::streamed::{PROMPT, expert_bytes, fail_reads};
+use nestling_testkit::models::common::{Parts, converted, parts, step, streaming, try_step_at};
+use nestling_testkit::models::streamed::{PROMPT, expert_bytes, fail_reads};
+use nestling_testkit::{Device, ModelsDevice, Test, note, tests};
+
+use super::harness::{Cuda, is_emulated};
 
 /// Two experts in three by the processor, if a layer has several of equal size in memory of the host.
 const SHARED: HostExperts = HostExperts::By(HostSpeeds {
@@ -70,11 +72,10 @@ fn run(runner: &mut dyn ModelRunner, tokens: &[u32]) -> Seen {
     seen
 }
 
-#[test]
 fn bits_do_not_depend_on_where_an_expert_is_computed() {
     let all_choices = [HostExperts::Never, HostExperts::Always, SHARED, FAST_LINK];
     for (level, choices) in [(Level::L3, &all_choices[..]), (Level::L8, &[SHARED])] {
-        let (Some(device), Some(parts)) = (own_device(), parts(Some(level))) else { return };
+        let (device, parts) = (Cuda::own_device(), parts(Some(level)));
         let tokens = &parts.text[..PROMPT + 4];
         let expected = run(&mut parts.runner(device.again().unwrap(), Int8, None), tokens);
         let (all, least) = expert_bytes(&parts);
@@ -83,7 +84,7 @@ fn bits_do_not_depend_on_where_an_expert_is_computed() {
             assert!(seen.bits == expected.bits, "level {level}, {experts:?}");
             assert_eq!(seen.uses, expected.uses);
             let StreamStats { host_uses, host_bytes, recalled_bytes, .. } = seen.stats;
-            eprintln!(
+            note!(
                 "level {level}, {least} of {all} on the device, {experts:?}: {host_uses} of {} uses, \
                  {host_bytes} bytes; {recalled_bytes} recalled",
                 seen.uses
@@ -98,9 +99,8 @@ fn bits_do_not_depend_on_where_an_expert_is_computed() {
 }
 
 /// What is computed on the host may be worth a slot; with many slots, most experts are in one.
-#[test]
 fn experts_that_are_wanted_often_move_to_the_device() {
-    let (Some(device), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let (device, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 2];
     let expected = run(&mut parts.runner(device.again().unwrap(), Int8, None), tokens);
     let (all, _) = expert_bytes(&parts);
@@ -120,12 +120,8 @@ fn experts_that_are_wanted_often_move_to_the_device() {
 
 /// A model whose copies beside the steps are done when they are waited for, or were asked for so often, and
 /// which had slots for half of its experts, then for a quarter, and then for so many bytes.
-fn with_free_slots(
-    parts: &Parts,
-    (questions, bytes): (u64, u64),
-    experts: HostExperts,
-) -> Option<Late> {
-    let device = own_device()?;
+fn with_free_slots(parts: &Parts, (questions, bytes): (u64, u64), experts: HostExperts) -> Late {
+    let device = Cuda::own_device();
     device.delay_copies(questions);
     let (all, _) = expert_bytes(parts);
     let mut runner = runner(parts, &device, Int8, (all / 2, experts));
@@ -135,7 +131,7 @@ fn with_free_slots(
     runner.change_expert_memory().unwrap();
     memory.set_budget(bytes);
     runner.change_expert_memory().unwrap();
-    Some(Late { is_emulated: device.name().contains("emulated"), runner })
+    Late { is_emulated: is_emulated(&device), runner }
 }
 
 struct Late {
@@ -144,9 +140,8 @@ struct Late {
 }
 
 /// What moves to the device is computed where it lies until it has come, and nobody waits for it.
-#[test]
 fn what_moves_to_the_device_is_there_later() {
-    let (Some(device), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let (device, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 2];
     let expected = run(&mut parts.runner(device, Int8, None), tokens);
     let (all, least) = expert_bytes(&parts);
@@ -154,12 +149,12 @@ fn what_moves_to_the_device_is_there_later() {
     // With room for all, and where others have to leave for what comes.
     for (questions, bytes) in [(0, 2 * all), (u64::MAX, 2 * all), (3, all / 2)] {
         let late = with_free_slots(&parts, (questions, bytes), HostExperts::Always);
-        let Some(Late { mut runner, is_emulated }) = late else { return };
+        let Late { mut runner, is_emulated } = late;
         let seen = run(&mut runner, tokens);
         assert!(seen.bits == expected.bits && seen.uses == expected.uses, "{questions} {bytes}");
         let StreamStats { host_uses, recalled_bytes, promoted_experts, .. } = seen.stats;
         let later = seen.promoted_later;
-        eprintln!(
+        note!(
             "{questions}: {host_uses} uses on the host, {promoted_experts} experts moved, {later} later"
         );
         assert_eq!(recalled_bytes > 0, promoted_experts > 0);
@@ -189,13 +184,12 @@ fn what_moves_to_the_device_is_there_later() {
 }
 
 /// An expert that the device is to compute while it is on its way is waited for, on the device.
-#[test]
 fn what_is_wanted_on_its_way_to_the_device_is_waited_for() {
-    let (Some(device), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let (device, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 2];
     let expected = run(&mut parts.runner(device, Int8, None), tokens);
     let (all, _) = expert_bytes(&parts);
-    let Some(late) = with_free_slots(&parts, (u64::MAX, 2 * all), SHARED) else { return };
+    let late = with_free_slots(&parts, (u64::MAX, 2 * all), SHARED);
     let mut runner = late.runner;
     let seen = run(&mut runner, tokens);
     assert!(seen.bits == expected.bits && seen.stats.host_uses > 0);
@@ -203,9 +197,8 @@ fn what_is_wanted_on_its_way_to_the_device_is_waited_for() {
 }
 
 /// A store that is damaged while it is read: the step says so, and the next one goes on.
-#[test]
 fn reads_that_fail_beside_experts_on_the_host_are_errors_of_that_step() {
-    let Some(device) = own_device() else { return };
+    let device = Cuda::own_device();
     device.delay_copies(3);
     fail_reads(|parts, least| {
         // Room for some experts, so that others are read.
@@ -217,9 +210,8 @@ fn reads_that_fail_beside_experts_on_the_host_are_errors_of_that_step() {
 }
 
 /// Rows of several levels, and of several sequences in one step.
-#[test]
 fn levels_by_weight_and_rows_of_several_sequences_are_the_same_on_the_host() {
-    let (Some(device), Some(parts)) = (device(), parts(None)) else { return };
+    let (device, parts) = (Cuda::device(), parts(None));
     let (all, _) = expert_bytes(&parts);
     let slopes = parts.source.sensitivities().expert(0, 0).unwrap().slopes(Level::L8);
     let policy = DualPolicy::up_to(Level::L8, Threshold::new(slopes[2] / 16.0));
@@ -262,9 +254,8 @@ fn together(runner: &mut dyn ModelRunner, text: &[u32], position: usize) -> Step
 }
 
 /// Biases and a clamped activation, planes that end at level 4 and such that go on; GELU; a shared expert.
-#[test]
 fn families_have_the_same_bits_on_the_host() {
-    let Some(device) = device() else { return };
+    let device = Cuda::device();
     for name in ["gpt-oss", "gpt-oss-bf16", "gemma4", "qwen2-moe"] {
         let folder = tempfile::tempdir().unwrap();
         let parts = converted(name, folder.path());
@@ -281,9 +272,8 @@ fn families_have_the_same_bits_on_the_host() {
 }
 
 /// Products with float activations differ in their last bits: such experts are brought to the device.
-#[test]
 fn floats_are_never_computed_on_the_host() {
-    let Some(device) = device() else { return };
+    let device = Cuda::device();
     let folder = tempfile::tempdir().unwrap();
     let parts = converted("olmoe", folder.path());
     let tokens = &parts.text[..PROMPT + 3];
@@ -295,4 +285,18 @@ fn floats_are_never_computed_on_the_host() {
         assert!(seen.bits == expected.bits && seen.stats.host_uses == 0);
         assert!(seen.stats.recalled_bytes > 0);
     }
+}
+
+/// The tests of this file.
+pub fn suite() -> Vec<Test> {
+    tests![
+        bits_do_not_depend_on_where_an_expert_is_computed,
+        experts_that_are_wanted_often_move_to_the_device,
+        what_moves_to_the_device_is_there_later,
+        what_is_wanted_on_its_way_to_the_device_is_waited_for,
+        reads_that_fail_beside_experts_on_the_host_are_errors_of_that_step,
+        levels_by_weight_and_rows_of_several_sequences_are_the_same_on_the_host,
+        families_have_the_same_bits_on_the_host,
+        floats_are_never_computed_on_the_host,
+    ]
 }

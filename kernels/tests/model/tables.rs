@@ -3,7 +3,10 @@
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::Int8;
 
-use super::common::{converted, own_device, step};
+use nestling_testkit::models::common::{converted, step};
+use nestling_testkit::{ModelsDevice, Test, tests};
+
+use super::harness::Cuda;
 
 /// Rows of a step that is started as a whole.
 const FEW: usize = 12;
@@ -22,9 +25,8 @@ fn bits(runner: &mut dyn ModelRunner, tokens: &[u32]) -> Vec<u32> {
     bits
 }
 
-#[test]
 fn tables_that_do_not_fit_change_no_bit() {
-    let Some(device) = own_device() else { return };
+    let device = Cuda::own_device();
     for family in ["qwen3-next", "gpt-oss"] {
         let folder = tempfile::tempdir().unwrap();
         let parts = converted(family, folder.path());
@@ -37,4 +39,9 @@ fn tables_that_do_not_fit_change_no_bit() {
             assert!(found == expected, "{family}, an arena of {arena_bytes} bytes");
         }
     }
+}
+
+/// The tests of this file.
+pub fn suite() -> Vec<Test> {
+    tests![tables_that_do_not_fit_change_no_bit,]
 }

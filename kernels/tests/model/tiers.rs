@@ -5,8 +5,11 @@ use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 
-use super::common::{own_device, parts, step};
-use super::streamed::{PROMPT, expert_bytes};
+use nestling_testkit::models::common::{parts, step};
+use nestling_testkit::models::streamed::{PROMPT, expert_bytes};
+use nestling_testkit::{ModelsDevice, Test, note, tests};
+
+use super::harness::Cuda;
 
 /// What a pass over some tokens gave, and where its planes came from.
 #[derive(Debug, Default)]
@@ -29,10 +32,9 @@ fn pass(runner: &mut dyn ModelRunner, tokens: &[u32]) -> Pass {
     pass
 }
 
-#[test]
 fn what_leaves_the_device_comes_back_from_the_host() {
     for level in [Level::L3, Level::L8] {
-        let (Some(device), Some(parts)) = (own_device(), parts(Some(level))) else { return };
+        let (device, parts) = (Cuda::own_device(), parts(Some(level)));
         let tokens = &parts.text[..PROMPT + 4];
         let expected = pass(&mut parts.runner(device.again().unwrap(), Int8, None), tokens).bits;
         let (all, least) = expert_bytes(&parts);
@@ -47,10 +49,13 @@ fn what_leaves_the_device_comes_back_from_the_host() {
             let first = pass(&mut runner, tokens);
             let second = pass(&mut runner, tokens);
             assert!(first.bits == expected && second.bits == expected, "level {level}");
-            eprintln!(
+            note!(
                 "level {level}, {on_device} on the device, {host_bytes} on the host, of {all}: read {} and {}, \
                  recalled {} and {}",
-                first.read_bytes, second.read_bytes, first.recalled_bytes, second.recalled_bytes
+                first.read_bytes,
+                second.read_bytes,
+                first.recalled_bytes,
+                second.recalled_bytes
             );
             // Beside the planes, tables and pieces of transfers are pinned.
             assert!(device.pinned_bytes() - idle <= host_bytes + (32 << 20));
@@ -65,9 +70,8 @@ fn what_leaves_the_device_comes_back_from_the_host() {
     }
 }
 
-#[test]
 fn slots_and_the_host_s_planes_may_be_fewer_while_running() {
-    let (Some(device), Some(parts)) = (own_device(), parts(Some(Level::L3))) else { return };
+    let (device, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 4];
     let expected = pass(&mut parts.runner(device.again().unwrap(), Int8, None), tokens).bits;
     let (all, least) = expert_bytes(&parts);
@@ -84,4 +88,12 @@ fn slots_and_the_host_s_planes_may_be_fewer_while_running() {
     memory.shed(2 * all);
     let shed = pass(&mut runner, tokens);
     assert!(shed.bits == expected && shed.read_bytes > 0);
+}
+
+/// The tests of this file.
+pub fn suite() -> Vec<Test> {
+    tests![
+        what_leaves_the_device_comes_back_from_the_host,
+        slots_and_the_host_s_planes_may_be_fewer_while_running,
+    ]
 }

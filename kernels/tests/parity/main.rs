@@ -12,7 +12,3 @@ mod nested;
 mod norms;
 mod products;
 mod quantize;
-
-#[path = "../../../shaders/tests/parity/matrices.rs"]
-#[expect(dead_code, reason = "shared with the tests of the other GPU backend")]
-mod matrices;

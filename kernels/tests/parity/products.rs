@@ -10,9 +10,9 @@ use nestling_cuda::params::{
     Block, GATED_TILES, GatedProductParams, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, Pair, ProductParams,
 };
 use nestling_formats::Level;
+use nestling_testkit::operations::matrices::{Form, weights};
 
 use crate::harness::{address, expect_equal, noise, outcome, outcomes};
-use crate::matrices::{Form, weights};
 use crate::nested::HeldMatrix;
 use crate::quantize::quantized;
 

@@ -8,8 +8,11 @@ use nestling_core::driver::block_on;
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::Int8;
 
-use super::common::{TOKENS, converted, device, step};
-use super::streamed::expert_bytes;
+use nestling_testkit::models::common::{TOKENS, converted, step};
+use nestling_testkit::models::streamed::expert_bytes;
+use nestling_testkit::{Device, Test, note, tests};
+
+use super::harness::Vulkan;
 
 /// Tokens that are computed at once before others are one by one: these lie in both pages.
 const BEFORE: usize = 48;
@@ -34,9 +37,8 @@ fn bits(runner: &mut dyn ModelRunner, tokens: &[u32], piece: usize) -> (Vec<u32>
 
 /// Planes that end at level 4, and such that go on to 8: with all experts, with slots for some, and
 /// with the fewest, where experts leave in every step.
-#[test]
 fn streamed_experts_with_biases_give_the_bits_of_resident_ones() {
-    let Some(device) = device() else { return };
+    let device = Vulkan::device();
     for name in ["gpt-oss", "gpt-oss-bf16"] {
         let folder = tempfile::tempdir().unwrap();
         let parts = converted(name, folder.path());
@@ -51,7 +53,7 @@ fn streamed_experts_with_biases_give_the_bits_of_resident_ones() {
                 assert!(found == expected, "{name}, {budget} of {all} bytes, {piece} rows");
                 uploaded.push(bytes);
             }
-            eprintln!("{name}, {budget} of {all} bytes for experts: {uploaded:?} bytes uploaded");
+            note!("{name}, {budget} of {all} bytes for experts: {uploaded:?} bytes uploaded");
             // With the fewest slots every step brings what the one before let go of.
             assert!(budget > least || uploaded[2] > all, "{name}: {uploaded:?}");
             assert!(budget < all || uploaded[2] == 0, "{name}: {uploaded:?}");
@@ -70,9 +72,8 @@ impl Drop for StopsAtEnd<'_> {
 
 /// A thread that waits for the device may be the one that is told what another asked for: slots are
 /// written, and are no longer mapped when a step uses them.
-#[test]
 fn slots_are_written_while_another_thread_waits_for_the_device() {
-    let Some(device) = device() else { return };
+    let device = Vulkan::device();
     let folder = tempfile::tempdir().unwrap();
     let parts = converted("gpt-oss", folder.path());
     let (_, least) = expert_bytes(&parts);
@@ -96,4 +97,12 @@ fn slots_are_written_while_another_thread_waits_for_the_device() {
         }
         drop(stopping);
     });
+}
+
+/// The tests of this file.
+pub fn suite() -> Vec<Test> {
+    tests![
+        streamed_experts_with_biases_give_the_bits_of_resident_ones,
+        slots_are_written_while_another_thread_waits_for_the_device,
+    ]
 }

@@ -5,7 +5,10 @@ use nestling_core::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 use nestling_wgpu::{AdapterChoice, BudgetTooSmall, WgpuBackend, WgpuError, WgpuOptions};
 
-use super::common::{Parts, ROWS_MAX, converted, device, parts, step};
+use nestling_testkit::models::common::{Parts, ROWS_MAX, converted, parts, step};
+use nestling_testkit::{Device, Test, note, tests};
+
+use super::harness::Vulkan;
 
 fn open(vram_budget: u64) -> Result<WgpuBackend, WgpuError> {
     let (adapter, vram_budget) = (AdapterChoice::Index(0), Some(vram_budget));
@@ -14,7 +17,7 @@ fn open(vram_budget: u64) -> Result<WgpuBackend, WgpuError> {
 
 /// What an error says of a budget.
 fn refused(error: EngineError) -> BudgetTooSmall {
-    eprintln!("{error}");
+    note!("{error}");
     let refusal = match &error {
         EngineError::Device(error) => match error.downcast_ref() {
             Some(WgpuError::BudgetTooSmall(refusal)) => Some(**refusal),
@@ -42,7 +45,7 @@ fn run(parts: &Parts, device: &WgpuBackend, budget: u64, experts: Option<u64>) -
 
 /// One byte less than the least is refused before anything is loaded; the least is enough.
 fn is_bounded(parts: &Parts, experts: Option<u64>) {
-    let Some(unbounded) = device() else { return };
+    let unbounded = Vulkan::device();
     let expected = run(parts, &unbounded, u64::MAX, experts);
     let refuse = |budget| {
         let device = open(budget).unwrap();
@@ -62,20 +65,17 @@ fn is_bounded(parts: &Parts, experts: Option<u64>) {
     assert!(run(parts, &device, least, experts) == expected);
 }
 
-#[test]
 fn a_streamed_model_keeps_within_the_least_budget() {
-    let Some(parts) = parts(Some(Level::L3)) else { return };
+    let parts = parts(Some(Level::L3));
     is_bounded(&parts, Some(64 << 20));
 }
 
-#[test]
 fn a_resident_model_keeps_within_the_least_budget() {
-    let Some(parts) = parts(Some(Level::L3)) else { return };
+    let parts = parts(Some(Level::L3));
     is_bounded(&parts, None);
 }
 
 /// Biases that streamed experts bring have room too.
-#[test]
 fn experts_with_biases_keep_within_the_least_budget() {
     let folder = tempfile::tempdir().unwrap();
     let mut parts = converted("gpt-oss", folder.path());
@@ -84,11 +84,17 @@ fn experts_with_biases_keep_within_the_least_budget() {
 }
 
 /// Not even a device's own tables.
-#[test]
 fn a_budget_of_nothing_opens_no_device() {
-    if device().is_none() {
-        return;
-    }
     let error = open(1 << 10).err().unwrap();
     assert!(matches!(error, WgpuError::OverBudget { budget: 1024, .. }), "{error}");
+}
+
+/// The tests of this file.
+pub fn suite() -> Vec<Test> {
+    tests![
+        a_streamed_model_keeps_within_the_least_budget,
+        a_resident_model_keeps_within_the_least_budget,
+        experts_with_biases_keep_within_the_least_budget,
+        a_budget_of_nothing_opens_no_device,
+    ]
 }

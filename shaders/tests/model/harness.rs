@@ -2,47 +2,69 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use nestling_wgpu::{AdapterChoice, Uploads, WgpuBackend, WgpuOptions};
+use nestling_testkit::{Device, ModelsDevice};
+use nestling_wgpu::{AdapterChoice, Uploads, WgpuBackend, WgpuError, WgpuOptions};
 
-/// What is tested.
-pub type Gpu = WgpuBackend;
-
-/// A backend on the first adapter, software or not; none, said loudly, where there is no adapter.
-pub fn device() -> Option<Gpu> {
-    static OPENED: OnceLock<Option<Mutex<Gpu>>> = OnceLock::new();
-    let opened = OPENED.get_or_init(|| own_device().map(Mutex::new));
-    opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
+/// Why nothing can be tested; an error where NESTLING_TEST_GPU is set, so that nothing is ignored.
+pub fn lacks_device() -> Option<String> {
+    let error = shared().as_ref().err()?.clone();
+    assert!(std::env::var_os("NESTLING_TEST_GPU").is_none(), "{error}");
+    Some(error)
 }
 
-/// A backend on a device of its own.
-pub fn own_device() -> Option<Gpu> {
-    device_with(None)
+/// A device that tests share, or why there is none.
+fn shared() -> &'static Result<Mutex<WgpuBackend>, String> {
+    static OPENED: OnceLock<Result<Mutex<WgpuBackend>, String>> = OnceLock::new();
+    OPENED.get_or_init(|| opened(None).map(Mutex::new).map_err(|error| error.to_string()))
+}
+
+/// A backend on a device of its own, the first adapter's, software or not.
+fn opened(uploads: Option<Uploads>) -> Result<WgpuBackend, WgpuError> {
+    let adapter = AdapterChoice::Index(0);
+    WgpuBackend::open(&WgpuOptions { adapter, uploads, ..WgpuOptions::default() })
 }
 
 /// A backend on a device of its own whose slots are filled in this way.
-pub fn device_with(uploads: Option<Uploads>) -> Option<Gpu> {
-    let adapter = AdapterChoice::Index(0);
-    match WgpuBackend::open(&WgpuOptions { adapter, uploads, ..WgpuOptions::default() }) {
-        Ok(backend) => Some(backend),
-        Err(error) => {
-            // Set where nothing may be skipped.
-            assert!(std::env::var_os("NESTLING_TEST_GPU").is_none(), "{error}");
-            eprintln!("SKIPPED, nothing was tested: {error}");
-            None
-        }
+pub fn device_with(uploads: Option<Uploads>) -> WgpuBackend {
+    opened(uploads).unwrap()
+}
+
+/// What the suite of models is told of the device.
+pub struct Vulkan;
+
+impl Device for Vulkan {
+    type Backend = WgpuBackend;
+
+    fn device() -> WgpuBackend {
+        shared().as_ref().unwrap().lock().unwrap().again().unwrap()
+    }
+
+    fn again(backend: &WgpuBackend) -> WgpuBackend {
+        backend.again().unwrap()
+    }
+
+    fn with_work_rate(backend: &WgpuBackend, rate: u64) -> WgpuBackend {
+        backend.with_work_rate(rate).unwrap()
     }
 }
 
-/// What a limit has room for beside experts: dense weights, and what steps and sessions work with.
-pub const WORK_BYTES: u64 = 8 << 20;
+impl ModelsDevice for Vulkan {
+    const WORK_BYTES: u64 = 8 << 20;
 
-/// A backend that may use so many bytes of the device's memory.
-pub fn limited_device(bytes: u64) -> Gpu {
-    let (adapter, vram_budget) = (AdapterChoice::Index(0), Some(bytes));
-    WgpuBackend::open(&WgpuOptions { adapter, vram_budget, ..WgpuOptions::default() }).unwrap()
-}
+    fn own_device() -> WgpuBackend {
+        device_with(None)
+    }
 
-/// Tokens of a family's prompt: two pages, and convolutions and windows that lie in both.
-pub fn family_tokens() -> usize {
-    70
+    fn limited_device(bytes: u64) -> WgpuBackend {
+        let (adapter, vram_budget) = (AdapterChoice::Index(0), Some(bytes));
+        WgpuBackend::open(&WgpuOptions { adapter, vram_budget, ..WgpuOptions::default() }).unwrap()
+    }
+
+    fn destroy(backend: &WgpuBackend) {
+        backend.destroy();
+    }
+
+    fn family_tokens() -> usize {
+        70
+    }
 }

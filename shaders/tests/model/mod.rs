@@ -1,22 +1,18 @@
-//! The bundled model on the device, against the CPU.
-//!
-//! Without an adapter or a bundled store the tests say so and pass.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say where, and one that is skipped why"
-)]
+//! The suite of all GPU backends on this one, and what it alone has.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
-mod best;
 mod biased;
 mod budget;
-mod common;
-mod families;
-mod forced;
-mod greedy;
 mod harness;
-mod lost;
-mod residency;
-mod slow;
-mod streamed;
 mod uploads;
+
+use harness::{Vulkan, lacks_device};
+use nestling_testkit::models::common::lacks_store;
+use nestling_testkit::{Suite, models};
+
+/// All tests of models.
+pub fn suite() -> Suite {
+    let own = [biased::suite(), budget::suite(), uploads::suite()].concat();
+    Suite::new([models::suite::<Vulkan>(), own].concat())
+        .unless(|| lacks_device().or_else(lacks_store))
+}

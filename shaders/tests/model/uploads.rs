@@ -5,18 +5,16 @@ use nestling_core::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 use nestling_wgpu::{Uploads, WgpuBackend};
 
-use super::common::parts;
+use nestling_testkit::models::common::parts;
+use nestling_testkit::models::streamed::{PROMPT, expert_bytes, run};
+use nestling_testkit::{Test, note, tests};
+
 use super::harness::device_with;
-use super::streamed::{PROMPT, expert_bytes, run};
 
 /// Straight into slots or by way of other memory: the same bits, and it is counted which.
-#[test]
 fn uploads_are_the_same_straight_and_staged() {
-    let Some(parts) = parts(Some(Level::L3)) else { return };
-    let (Some(shared), Some(staging)) = (device_with(None), device_with(Some(Uploads::Staged)))
-    else {
-        return;
-    };
+    let parts = parts(Some(Level::L3));
+    let (shared, staging) = (device_with(None), device_with(Some(Uploads::Staged)));
     let tokens = &parts.text[..PROMPT + 6];
     let (all, least) = expert_bytes(&parts);
     let run_on = |device: &WgpuBackend, budget| {
@@ -34,11 +32,16 @@ fn uploads_are_the_same_straight_and_staged() {
         assert!(staged.upload_bytes > 0 && staged.staged_bytes == staged.upload_bytes);
         assert_eq!(straight.upload_bytes, staged.upload_bytes);
         let (staged, uploaded) = (straight.staged_bytes, straight.upload_bytes);
-        eprintln!("{kind:?}, {budget} of {all}: {staged} of {uploaded} bytes staged");
+        note!("{kind:?}, {budget} of {all}: {staged} of {uploaded} bytes staged");
         match kind {
             // How many depends on what the device is at work on when planes arrive.
             Uploads::Straight => assert!(staged < uploaded, "{staged} of {uploaded}"),
             Uploads::Staged => assert_eq!(staged, uploaded),
         }
     }
+}
+
+/// The tests of this file.
+pub fn suite() -> Vec<Test> {
+    tests![uploads_are_the_same_straight_and_staged,]
 }

@@ -2,68 +2,102 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use nestling_wgpu::{AdapterChoice, DeviceLimits, Instructions, WgpuBackend, WgpuOptions};
+use nestling_testkit::{Device, OperationsDevice};
+use nestling_wgpu::{
+    AdapterChoice, DeviceLimits, Instructions, WgpuBackend, WgpuError, WgpuOptions,
+};
 
-pub use super::values::{EPSILON, buffer, expect_close, expect_rows_close, noise, read};
-
-/// Most elements of a DeltaNet key.
-pub const KEY_DIM_MAX: usize = 1024;
-
-/// Dispatches of a product of 300 rows of a matrix and 70 of activations, and of what quantizes these: at once,
-/// by 128 rows of the matrix and 64 of activations, by the least. Of the first, the last 44 rows are one with
-/// either activations.
-pub const PRODUCT_LAUNCHES: [u64; 3] = [2, 6, 39];
-
-/// Dispatches of attention to a few positions.
-pub const ATTEND_LAUNCHES: u64 = 1;
-
-/// Whether a device may take numbers below the least normal one for 0.
-pub const KEEPS_NO_SUBNORMAL: bool = true;
-
-/// Query heads that one dispatch attends for at the least, of so many of a row.
-pub const fn attended_at_least(_heads: u64) -> u64 {
-    1
-}
-
-/// More rows than a dispatch has workgroups in one dimension.
-pub const ROWS_MANY: usize = 70_000;
-
-/// A backend on the first adapter, software or not; none, said loudly, where there is no adapter.
-pub fn device() -> Option<WgpuBackend> {
-    static OPENED: OnceLock<Option<Mutex<WgpuBackend>>> = OnceLock::new();
-    share(&OPENED, WgpuOptions::default())
-}
-
-/// The same without instructions that some adapters lack.
-pub fn plain_device() -> Option<WgpuBackend> {
-    static OPENED: OnceLock<Option<Mutex<WgpuBackend>>> = OnceLock::new();
-    share(&OPENED, WgpuOptions { instructions: Instructions::Plain, ..WgpuOptions::default() })
-}
-
-/// The same with no more than the limits that every adapter allows.
-pub fn limited_device() -> Option<WgpuBackend> {
-    static OPENED: OnceLock<Option<Mutex<WgpuBackend>>> = OnceLock::new();
-    share(&OPENED, WgpuOptions { limits: DeviceLimits::Least, ..WgpuOptions::default() })
-}
-
-/// The adapter that all of them are on.
+/// The adapter that all of them are on: the first, software or not.
 pub const ADAPTER: AdapterChoice = AdapterChoice::Index(0);
 
-fn share(
-    opened: &OnceLock<Option<Mutex<WgpuBackend>>>,
+/// A device that tests share, or why there is none.
+type Shared = OnceLock<Result<Mutex<WgpuBackend>, String>>;
+
+/// Why nothing can be tested; an error where NESTLING_TEST_GPU is set, so that nothing is ignored.
+pub fn lacks_device() -> Option<String> {
+    let error = shared().as_ref().err()?.clone();
+    assert!(std::env::var_os("NESTLING_TEST_GPU").is_none(), "{error}");
+    Some(error)
+}
+
+fn shared() -> &'static Result<Mutex<WgpuBackend>, String> {
+    static OPENED: Shared = OnceLock::new();
+    opened(&OPENED, WgpuOptions::default())
+}
+
+fn opened(
+    opened: &'static Shared,
     options: WgpuOptions,
-) -> Option<WgpuBackend> {
-    let opened = opened.get_or_init(|| {
+) -> &'static Result<Mutex<WgpuBackend>, String> {
+    opened.get_or_init(|| {
         let options = WgpuOptions { adapter: ADAPTER, ..options };
-        match WgpuBackend::open(&options) {
-            Ok(backend) => Some(Mutex::new(backend)),
-            Err(error) => {
-                // Set where nothing may be skipped.
-                assert!(std::env::var_os("NESTLING_TEST_GPU").is_none(), "{error}");
-                eprintln!("SKIPPED, nothing was tested: {error}");
-                None
-            }
-        }
-    });
-    opened.as_ref().map(|backend| backend.lock().unwrap().again().unwrap())
+        WgpuBackend::open(&options).map(Mutex::new).map_err(|error: WgpuError| error.to_string())
+    })
+}
+
+fn again(opened: &Result<Mutex<WgpuBackend>, String>) -> WgpuBackend {
+    opened.as_ref().unwrap().lock().unwrap().again().unwrap()
+}
+
+/// A backend with no more than the limits that every adapter allows.
+pub fn limited_device() -> WgpuBackend {
+    static OPENED: Shared = OnceLock::new();
+    again(opened(&OPENED, WgpuOptions { limits: DeviceLimits::Least, ..WgpuOptions::default() }))
+}
+
+/// Whether every shader was started by some test, and so compared with the CPU: of products, those with packed
+/// instructions where the adapter has them.
+pub fn every_shader_was_started() -> Result<(), String> {
+    const PACKED: [&str; 2] = ["matmul_nested", "matmul_nested_rows"];
+    let (device, plain) = (Vulkan::device(), Vulkan::plain_device());
+    let is_there = |name: &str| device.multiplies_packed() || !PACKED.contains(&name);
+    let both = device.shaders().zip(plain.shaders());
+    let rest = both.filter(|(own, other)| is_there(own.0) && !own.1 && !other.1);
+    let rest: Vec<&str> = rest.map(|(own, _)| own.0).collect();
+    if rest.is_empty() { Ok(()) } else { Err(format!("shaders that no test starts: {rest:?}")) }
+}
+
+/// What the suite of operations is told of the device.
+pub struct Vulkan;
+
+impl Device for Vulkan {
+    type Backend = WgpuBackend;
+
+    fn device() -> WgpuBackend {
+        again(shared())
+    }
+
+    fn again(backend: &WgpuBackend) -> WgpuBackend {
+        backend.again().unwrap()
+    }
+
+    fn with_work_rate(backend: &WgpuBackend, rate: u64) -> WgpuBackend {
+        backend.with_work_rate(rate).unwrap()
+    }
+}
+
+impl OperationsDevice for Vulkan {
+    /// The last 44 of 300 rows are one dispatch with either activations of the first.
+    const PRODUCT_LAUNCHES: [u64; 3] = [2, 6, 39];
+
+    const ATTEND_LAUNCHES: u64 = 1;
+
+    const KEEPS_NO_SUBNORMAL: bool = true;
+
+    /// More than a dispatch has workgroups in one dimension.
+    const ROWS_MANY: usize = 70_000;
+
+    fn attended_at_least(_heads: u64) -> u64 {
+        1
+    }
+
+    fn plain_device() -> WgpuBackend {
+        static OPENED: Shared = OnceLock::new();
+        let plain = WgpuOptions { instructions: Instructions::Plain, ..WgpuOptions::default() };
+        again(opened(&OPENED, plain))
+    }
+
+    fn measure_work_rates(backend: &WgpuBackend) {
+        backend.measured_work_rates().unwrap();
+    }
 }

@@ -3,8 +3,11 @@
 
 use nestling_wgpu::WgpuBackend;
 
-use super::harness::{ADAPTER, device, expect_close, plain_device};
-use super::{attention, delta_net, norms, route};
+use nestling_testkit::operations::{attention, delta_net, norms, route};
+use nestling_testkit::values::expect_close;
+use nestling_testkit::{Device, OperationsDevice, Test, note, tests};
+
+use super::harness::{ADAPTER, Vulkan};
 
 /// Names the width of subgroups that shaders must be seen to run with.
 const DEMANDED: &str = "NESTLING_TEST_SUBGROUPS";
@@ -32,12 +35,11 @@ fn in_subgroups(device: &WgpuBackend) -> bool {
     let sizes = nestling_wgpu::device(&ADAPTER).unwrap().features.subgroup_sizes;
     let runs = runs_in_subgroups(demanded.as_deref(), device.sums_in_subgroups(), sizes).unwrap();
     if !runs {
-        eprintln!("SKIPPED, subgroups were not tested: the adapter's are {sizes:?}");
+        note!("SKIPPED, subgroups were not tested: the adapter's are {sizes:?}");
     }
     runs
 }
 
-#[test]
 fn a_width_that_is_demanded_is_the_one_that_runs() {
     let width = |width| Some((width, width));
     assert_eq!(runs_in_subgroups(None, true, width(8)), Ok(true));
@@ -56,15 +58,13 @@ fn a_width_that_is_demanded_is_the_one_that_runs() {
     }
 }
 
-#[test]
 fn plain_shaders_have_no_subgroups() {
-    let Some(plain) = plain_device() else { return };
+    let plain = Vulkan::plain_device();
     assert!(!plain.sums_in_subgroups());
 }
 
-#[test]
 fn sums_and_maxima_of_subgroups_are_those_of_workgroups() {
-    let (Some(mut device), Some(mut plain)) = (device(), plain_device()) else { return };
+    let (mut device, mut plain) = (Vulkan::device(), Vulkan::plain_device());
     if !in_subgroups(&device) {
         return;
     }
@@ -82,9 +82,8 @@ fn sums_and_maxima_of_subgroups_are_those_of_workgroups() {
     }
 }
 
-#[test]
 fn attention_is_the_same_in_every_form() {
-    let (Some(mut device), Some(mut plain)) = (device(), plain_device()) else { return };
+    let (mut device, mut plain) = (Vulkan::device(), Vulkan::plain_device());
     in_subgroups(&device);
     for case in attention::cases().into_iter().filter(|case| case.positions < 200) {
         let steps = [case.positions];
@@ -93,4 +92,14 @@ fn attention_is_the_same_in_every_form() {
         let tolerance = case.subnormal_tolerance(&own[0]);
         expect_close(&format!("{case:?}"), &own[1], &other[1], |_| tolerance);
     }
+}
+
+/// The tests of this file.
+pub fn suite() -> Vec<Test> {
+    tests![
+        a_width_that_is_demanded_is_the_one_that_runs,
+        plain_shaders_have_no_subgroups,
+        sums_and_maxima_of_subgroups_are_those_of_workgroups,
+        attention_is_the_same_in_every_form,
+    ]
 }

@@ -3,13 +3,14 @@
 
 use nestling_formats::Level;
 
-use super::harness::{device, limited_device};
-use super::matrices::{Form, weights};
-use super::{attention, delta_net, elementwise, norms, products, route};
+use nestling_testkit::operations::matrices::{Form, weights};
+use nestling_testkit::operations::{attention, delta_net, elementwise, norms, products, route};
+use nestling_testkit::{Device, Test, tests};
 
-#[test]
+use super::harness::{Vulkan, limited_device};
+
 fn the_least_limits_are_enough() {
-    let (Some(mut device), Some(mut limited)) = (device(), limited_device()) else { return };
+    let (mut device, mut limited) = (Vulkan::device(), limited_device());
     let mut devices = [&mut device, &mut limited];
     for case in attention::cases() {
         let [own, other] =
@@ -35,4 +36,9 @@ fn the_least_limits_are_enough() {
     assert!(own == other, "elements");
     let [own, other] = devices.each_mut().map(|device| norms::norms(*device, 2, 2049));
     assert!(own == other, "norms");
+}
+
+/// The tests of this file.
+pub fn suite() -> Vec<Test> {
+    tests![the_least_limits_are_enough,]
 }

@@ -1,24 +1,17 @@
-//! Every operation on the device against the CPU, through the engine's traits.
-//!
-//! Without an adapter the tests say so and pass: `.ci/run` installs a software one.
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a test that cannot go on should say where, and one that is skipped why"
-)]
+//! The suite of all GPU backends on this one, and what it alone has.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
-mod attention;
-mod delta_net;
-mod elementwise;
-mod embed;
-mod experts_sum;
-mod feed_forward;
 mod harness;
 mod instructions;
 mod limits;
-mod matrices;
-mod norms;
-mod products;
-mod route;
-mod values;
+
+use harness::{Vulkan, every_shader_was_started, lacks_device};
+use nestling_testkit::{Suite, operations};
+
+/// All tests of operations.
+pub fn suite() -> Suite {
+    let own = [instructions::suite(), limits::suite()].concat();
+    Suite::new([operations::suite::<Vulkan>(), own].concat())
+        .unless(lacks_device)
+        .judged(every_shader_was_started)
+}

@@ -10,15 +10,12 @@ mod profiled;
 mod tokens;
 
 use device::on_device;
+use nestling_testkit::{Test, tests};
 
-#[test]
-#[ignore = "describes the card for the GPU kit"]
 fn card() {
     card::describe().unwrap();
 }
 
-#[test]
-#[ignore = "measures for the GPU kit"]
 fn memory() {
     if device::name() == "cuda" {
         memory::copies().unwrap();
@@ -26,38 +23,40 @@ fn memory() {
     on_device(&memory::Scaled).unwrap();
 }
 
-#[test]
-#[ignore = "measures for the GPU kit"]
 fn products() {
     on_device(&products::Products).unwrap();
 }
 
-#[test]
-#[ignore = "measures for the GPU kit"]
 fn layer() {
     on_device(&layer::Layers).unwrap();
 }
 
-#[test]
-#[ignore = "measures for the GPU kit"]
 fn argmax() {
     on_device(&argmax::Argmax).unwrap();
 }
 
-#[test]
-#[ignore = "measures for the GPU kit"]
 fn resident() {
     on_device(&tokens::Resident).unwrap();
 }
 
-#[test]
-#[ignore = "measures for the GPU kit"]
 fn quarter() {
     on_device(&tokens::Quarter).unwrap();
 }
 
-#[test]
-#[ignore = "starts five kernels for a profiler"]
 fn profiled() {
     on_device(&profiled::Kernels).unwrap();
+}
+
+/// All of them.
+pub fn suite() -> Vec<Test> {
+    tests![
+        card => "describes the card for the GPU kit",
+        memory => "measures for the GPU kit",
+        products => "measures for the GPU kit",
+        layer => "measures for the GPU kit",
+        argmax => "measures for the GPU kit",
+        resident => "measures for the GPU kit",
+        quarter => "measures for the GPU kit",
+        profiled => "starts five kernels for a profiler",
+    ]
 }

@@ -5,8 +5,9 @@ use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::Int8;
 use nestling_formats::Level;
 
-use super::common::{device, greedy, parts, step_for};
+use super::common::{greedy, parts, step_for};
 use super::streamed::expert_bytes;
+use crate::{ModelsDevice, Test, tests};
 
 /// The argmax continuation of a prompt, chosen by the runner; waits of all steps.
 fn chosen(runner: &mut dyn ModelRunner, prompt: &[u32], count: usize) -> (Vec<u32>, u64) {
@@ -28,13 +29,12 @@ fn chosen(runner: &mut dyn ModelRunner, prompt: &[u32], count: usize) -> (Vec<u3
 }
 
 /// With resident experts, with slots for some, where steps miss and are taken up again, and on the CPU.
-#[test]
-fn tokens_chosen_on_the_device_are_those_of_its_logits() {
-    let (Some(device), Some(parts)) = (device(), parts(Some(Level::L3))) else { return };
+fn tokens_chosen_on_the_device_are_those_of_its_logits<D: ModelsDevice>() {
+    let (device, parts) = (D::device(), parts(Some(Level::L3)));
     let prompt = &parts.text[..9];
     let (_, least) = expert_bytes(&parts);
     for budget in [None, Some(least)] {
-        let mut runner = parts.runner(device.again().unwrap(), Int8, budget);
+        let mut runner = parts.runner(D::again(&device), Int8, budget);
         let expected: Vec<u32> =
             greedy(&mut runner, prompt, 4).into_iter().map(|choice| choice.token).collect();
         let (found, waits) = chosen(&mut runner, prompt, 4);
@@ -48,9 +48,8 @@ fn tokens_chosen_on_the_device_are_those_of_its_logits() {
 }
 
 /// Tokens that the tokenizer does not know are passed over, and rows are told apart.
-#[test]
-fn each_row_has_its_best_among_the_first_tokens() {
-    let (Some(device), Some(parts)) = (device(), parts(Some(Level::L3))) else { return };
+fn each_row_has_its_best_among_the_first_tokens<D: ModelsDevice>() {
+    let (device, parts) = (D::device(), parts(Some(Level::L3)));
     let mut runner = parts.runner(device, Int8, None);
     let rows = (0, &parts.text[..5]);
     let logits = step_for(&mut runner, rows, (Wanted::Logits, |at| at != 1)).unwrap();
@@ -63,4 +62,12 @@ fn each_row_has_its_best_among_the_first_tokens() {
             .map(|row| Some(super::common::best(&row[..among]).token));
         assert_eq!(found.best, expected.collect::<Vec<_>>(), "{among} of {vocabulary}");
     }
+}
+
+/// The tests of this file.
+pub fn suite<D: ModelsDevice>() -> Vec<Test> {
+    tests![
+        tokens_chosen_on_the_device_are_those_of_its_logits::<D>,
+        each_row_has_its_best_among_the_first_tokens::<D>,
+    ]
 }

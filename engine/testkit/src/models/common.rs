@@ -23,9 +23,7 @@ use nestling_import::Checkpoint;
 use nestling_runtime::model::{Runner, RunnerOptions};
 use nestling_text::{EncodeOptions, SpecialText, Tokenizer};
 
-pub use super::harness::{device, own_device};
-
-/// The bundled model and a device.
+/// A model, and a text for it.
 pub struct Parts {
     pub source: Arc<dyn ExpertSource>,
     /// Tokens of the validation text, which no part of the model was made from.
@@ -36,7 +34,7 @@ pub struct Parts {
 /// run on a machine that they were not built on.
 pub fn root() -> PathBuf {
     let elsewhere = std::env::var_os("NESTLING_TEST_ROOT").map(PathBuf::from);
-    elsewhere.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+    elsewhere.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
 }
 
 /// The tiny checkpoint of a family.
@@ -44,19 +42,20 @@ pub fn family(name: &str) -> Checkpoint {
     Checkpoint::open(root().join("engine/runtime/tests/data/families").join(name)).unwrap()
 }
 
-/// The bundled store; none where the source tree has none.
-pub fn store_path() -> Option<PathBuf> {
-    let path = root().join("models/nestling-storyteller.nest");
-    if !path.is_file() {
-        eprintln!("SKIPPED, nothing was tested: no {}", path.display());
-        return None;
-    }
-    Some(path)
+/// The bundled store.
+pub fn store_path() -> PathBuf {
+    root().join("models/nestling-storyteller.nest")
 }
 
-/// The bundled store at a level, all of it by default; none where the source tree has none.
-pub fn parts(level: Option<Level>) -> Option<Parts> {
-    let path = store_path()?;
+/// The bundled store, where the source tree has none.
+pub fn lacks_store() -> Option<String> {
+    let path = store_path();
+    (!path.is_file()).then(|| format!("no {}", path.display()))
+}
+
+/// The bundled store at a level, all of it by default.
+pub fn parts(level: Option<Level>) -> Parts {
+    let path = store_path();
     let store = Arc::new(Store::open(&path).unwrap());
     let tokenizer = store.asset("tokenizer.json").unwrap().unwrap();
     let tokenizer = Tokenizer::from_bytes("tokenizer.json", &tokenizer).unwrap();
@@ -65,7 +64,7 @@ pub fn parts(level: Option<Level>) -> Option<Parts> {
     let options = EncodeOptions { add_special_tokens: false, special_text: SpecialText::Plain };
     let text = tokenizer.encode(&text[..end], options).unwrap();
     let source = StoreSource::owned(store, level).unwrap();
-    Some(Parts { source: Arc::new(source), text })
+    Parts { source: Arc::new(source), text }
 }
 
 /// Tokens of a text: two pages.

@@ -13,16 +13,20 @@ use nestling_cpu::Cpu;
 use nestling_experts::expert::{CheckpointSource, ExpertSource};
 use nestling_runtime::model::{Runner, RunnerOptions};
 
-use super::common::{device, family, recorded, replayed, step};
-use super::harness::family_tokens as tokens;
+use super::common::{family, recorded, replayed, step};
+use crate::{ModelsDevice, Test, note, tests};
 
 /// A case for each folder of `engine/runtime/tests/data/families`.
 macro_rules! families {
     ($($case:ident: $folder:literal,)*) => {
-        $(#[test]
-        fn $case() {
-            has_the_logits_of_the_cpu($folder);
+        $(fn $case<D: ModelsDevice>() {
+            has_the_logits_of_the_cpu::<D>($folder);
         })*
+
+        /// The tests of this file.
+        pub fn suite<D: ModelsDevice>() -> Vec<Test> {
+            tests![$($case::<D>,)*]
+        }
     };
 }
 
@@ -52,24 +56,28 @@ const PIECE: usize = 23;
 /// norms and gated DeltaNet's states enlarge that some ten times.
 const TOLERANCE: f32 = 4.0 * 10.0 * 14.0 * 10.0 / (1 << 24) as f32;
 
-fn load<B: Backend>(backend: B, source: &Arc<dyn ExpertSource>) -> Result<Runner<B>, EngineError> {
-    let options =
-        RunnerOptions { rows_max: tokens(), kv_pages: Some(4), ..RunnerOptions::default() };
+fn load<B: Backend>(
+    backend: B,
+    source: &Arc<dyn ExpertSource>,
+    rows_max: usize,
+) -> Result<Runner<B>, EngineError> {
+    let options = RunnerOptions { rows_max, kv_pages: Some(4), ..RunnerOptions::default() };
     Runner::load(backend, Arc::clone(source), &options, &CancelToken::new(), &mut |_, _| {})
 }
 
-fn has_the_logits_of_the_cpu(name: &str) {
-    let Some(device) = device() else { return };
+fn has_the_logits_of_the_cpu<D: ModelsDevice>(name: &str) {
+    let device = D::device();
     let source: Arc<dyn ExpertSource> = Arc::new(CheckpointSource::new(family(name)));
-    let mut found = load(device, &source).unwrap();
+    let mut found = load(device, &source, D::family_tokens()).unwrap();
     let vocabulary = source.config().vocab_size as u32;
-    let tokens: Vec<u32> = (0..tokens() as u32).map(|at| at * 7919 % vocabulary).collect();
-    let mut cpu = load(Cpu::new(2), &source).unwrap();
+    let tokens: Vec<u32> =
+        (0..D::family_tokens() as u32).map(|at| at * 7919 % vocabulary).collect();
+    let mut cpu = load(Cpu::new(2), &source, D::family_tokens()).unwrap();
     let (expected, routing) = recorded(&mut cpu, (0, &tokens));
     let largest = expected.iter().fold(0.0, |most: f32, logit| most.max(logit.abs()));
     let whole = replayed(&mut found, (0, &tokens), routing);
     let off = whole.iter().zip(&expected).fold(0.0, |most: f32, (a, b)| most.max((a - b).abs()));
-    eprintln!("{name}: off by {off:e}, logits up to {largest}");
+    note!("{name}: off by {off:e}, logits up to {largest}");
     assert!(off <= TOLERANCE * largest, "{name}: {off} of {largest}");
     // The same by its own routing, in pieces, is what it says of the whole.
     let [own, pieces] = [tokens.len(), PIECE].map(|piece| in_pieces(&mut found, &tokens, piece));

@@ -7,7 +7,8 @@
 
 use nestling_core::weights::ActivationMode::{Float, Int8};
 
-use super::common::{all_logits, device, parts, recorded, replayed};
+use super::common::{all_logits, parts, recorded, replayed};
+use crate::{ModelsDevice, Test, note, tests};
 
 /// Most that a logit may differ with float activations: 8 layers of some ten sums each, of at most a
 /// thousand products; every sum of such a size is off by 1e-6 of what is summed, and logits
@@ -22,27 +23,32 @@ fn distance(a: &[f32], b: &[f32]) -> (f64, f32) {
     ((squares / a.len() as f64).sqrt(), off.fold(0.0, f32::max))
 }
 
-#[test]
-fn teacher_forced_logits_are_off_by_the_rounding_of_activations() {
-    let (Some(device), Some(parts)) = (device(), parts(None)) else { return };
+fn teacher_forced_logits_are_off_by_the_rounding_of_activations<D: ModelsDevice>() {
+    let (device, parts) = (D::device(), parts(None));
     let tokens = &parts.text[..32];
     let float = all_logits(&mut parts.on_cpu(Float), tokens, 32);
     let (int8, routing) = recorded(&mut parts.on_cpu(Int8), (0, tokens));
     let found = replayed(&mut parts.runner(device, Int8, None), (0, tokens), routing);
     let (off, rounding) = (distance(&found, &int8), distance(&float, &int8));
-    eprintln!("off by {off:?}, int8 instead of float on the CPU {rounding:?}");
+    note!("off by {off:?}, int8 instead of float on the CPU {rounding:?}");
     // Both devices round: each is off by as much, if by other roundings.
     assert!(off.0 <= rounding.0 * std::f64::consts::SQRT_2, "{off:?} {rounding:?}");
 }
 
-#[test]
-#[ignore = "products with float activations are slow on a software device"]
-fn teacher_forced_logits_with_float_activations_are_those_of_the_cpu() {
-    let (Some(device), Some(parts)) = (device(), parts(None)) else { return };
+fn teacher_forced_logits_with_float_activations_are_those_of_the_cpu<D: ModelsDevice>() {
+    let (device, parts) = (D::device(), parts(None));
     let tokens = &parts.text[..32];
     let (expected, routing) = recorded(&mut parts.on_cpu(Float), (0, tokens));
     let found = replayed(&mut parts.runner(device, Float, None), (0, tokens), routing);
     let off = distance(&found, &expected);
-    eprintln!("off by {off:?}");
+    note!("off by {off:?}");
     assert!(off.1 <= FLOAT_TOLERANCE, "{off:?}");
+}
+
+/// The tests of this file.
+pub fn suite<D: ModelsDevice>() -> Vec<Test> {
+    tests![
+        teacher_forced_logits_are_off_by_the_rounding_of_activations::<D>,
+        teacher_forced_logits_with_float_activations_are_those_of_the_cpu::<D> => "products with float activations are slow on a software device",
+    ]
 }

@@ -6,13 +6,13 @@
 use std::fmt;
 use std::ops::Range;
 
+use nestling_core::backend::Backend;
 use nestling_core::routing_trace::{LayerRouting, TraceStep};
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode;
-use nestling_runtime::model::Runner;
 
-use super::common::{Choice, Parts, ROWS_MAX, all_logits, best, device, greedy, parts, recorded};
-use super::harness::Gpu;
+use super::common::{Choice, Parts, ROWS_MAX, all_logits, best, greedy, parts, recorded};
+use crate::{ModelsDevice, Test, note, tests};
 
 /// Tokens of a prompt. Prompts are taken one after another from the validation text, not chosen.
 const PROMPT: usize = 32;
@@ -115,7 +115,12 @@ enum Way {
 }
 
 impl Way {
-    fn choices(self, gpu: &mut Runner<Gpu>, prompt: &[u32], expected: &[Choice]) -> Vec<Choice> {
+    fn choices(
+        self,
+        gpu: &mut dyn ModelRunner,
+        prompt: &[u32],
+        expected: &[Choice],
+    ) -> Vec<Choice> {
         if self == Self::Free {
             return greedy(gpu, prompt, expected.len());
         }
@@ -129,7 +134,7 @@ impl Way {
 
 /// Where the continuations of a prompt part, if they do.
 fn difference(
-    (gpu, way): (&mut Runner<Gpu>, Way),
+    (gpu, way): (&mut dyn ModelRunner, Way),
     cpu: &mut dyn ModelRunner,
     prompt: &[u32],
     tokens: usize,
@@ -155,7 +160,7 @@ fn asked(prompts: usize) -> Range<usize> {
 /// Texts of so many prompts on both devices: those that differ are shown, and must do so between
 /// choices that are nearly even.
 fn compare(
-    (parts, device): (&Parts, Gpu),
+    (parts, device): (&Parts, impl Backend),
     (activations, way): (ActivationMode, Way),
     (prompts, tokens): (usize, usize),
 ) {
@@ -167,36 +172,38 @@ fn compare(
     for (index, prompt) in of_text.take(prompts.len()) {
         let found = difference((&mut gpu, way), &mut cpu, prompt, tokens);
         let Some(found) = found else {
-            eprintln!("{activations:?}, prompt {index}: the same");
+            note!("{activations:?}, prompt {index}: the same");
             continue;
         };
-        eprintln!("{activations:?}, prompt {index}, {found}");
+        note!("{activations:?}, prompt {index}, {found}");
         differ += 1;
         // Both logits may be off, in opposite directions.
         too_far += usize::from(found.margin > 2.0 * tolerance(activations));
     }
-    eprintln!(
-        "{activations:?}: {differ} of the texts {prompts:?} of {tokens} tokens differ somewhere"
-    );
+    note!("{activations:?}: {differ} of the texts {prompts:?} of {tokens} tokens differ somewhere");
     assert_eq!(too_far, 0, "texts that differ between choices that are not nearly even");
 }
 
-#[test]
-fn greedy_text_is_that_of_the_cpu() {
-    let (Some(device), Some(parts)) = (device(), parts(None)) else { return };
+fn greedy_text_is_that_of_the_cpu<D: ModelsDevice>() {
+    let (device, parts) = (D::device(), parts(None));
     compare((&parts, device), (ActivationMode::Int8, Way::Free), (2, 12));
 }
 
-#[test]
-#[ignore = "takes minutes on a software device"]
-fn greedy_text_of_32_prompts_is_that_of_the_cpu() {
-    let (Some(device), Some(parts)) = (device(), parts(None)) else { return };
+fn greedy_text_of_32_prompts_is_that_of_the_cpu<D: ModelsDevice>() {
+    let (device, parts) = (D::device(), parts(None));
     compare((&parts, device), (ActivationMode::Int8, Way::Free), (32, 64));
 }
 
-#[test]
-#[ignore = "products with float activations take minutes on a software device"]
-fn greedy_text_with_float_activations_is_that_of_the_cpu() {
-    let (Some(device), Some(parts)) = (device(), parts(None)) else { return };
+fn greedy_text_with_float_activations_is_that_of_the_cpu<D: ModelsDevice>() {
+    let (device, parts) = (D::device(), parts(None));
     compare((&parts, device), (ActivationMode::Float, Way::Forced), (32, 64));
+}
+
+/// The tests of this file.
+pub fn suite<D: ModelsDevice>() -> Vec<Test> {
+    tests![
+        greedy_text_is_that_of_the_cpu::<D>,
+        greedy_text_of_32_prompts_is_that_of_the_cpu::<D> => "takes minutes on a software device",
+        greedy_text_with_float_activations_is_that_of_the_cpu::<D> => "products with float activations take minutes on a software device",
+    ]
 }

@@ -5,7 +5,8 @@ use nestling_core::backend::BackendCounters;
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::Int8;
 
-use super::common::{converted, own_device, step};
+use super::common::{converted, step};
+use crate::{ModelsDevice, Test, tests};
 
 /// Bits of logits of some steps of few rows and of many, and what the device did for them.
 fn bits(runner: &mut dyn ModelRunner, tokens: &[u32]) -> (Vec<u32>, BackendCounters) {
@@ -21,16 +22,15 @@ fn bits(runner: &mut dyn ModelRunner, tokens: &[u32]) -> (Vec<u32>, BackendCount
     (bits, all)
 }
 
-#[test]
-fn slow_devices_compute_the_same_bits() {
-    let Some(device) = own_device() else { return };
+fn slow_devices_compute_the_same_bits<D: ModelsDevice>() {
+    let device = D::own_device();
     for family in ["qwen3-next", "gpt-oss", "deepseek-v3"] {
         let folder = tempfile::tempdir().unwrap();
         let parts = converted(family, folder.path());
-        let mut runner = parts.runner(device.again().unwrap(), Int8, None);
+        let mut runner = parts.runner(D::again(&device), Int8, None);
         let (expected, few) = bits(&mut runner, &parts.text);
         for rate in [1 << 22, 1 << 16] {
-            let backend = device.with_work_rate(rate).unwrap();
+            let backend = D::with_work_rate(&device, rate);
             let mut runner = parts.runner(backend, Int8, None);
             let (found, many) = bits(&mut runner, &parts.text);
             assert!(found == expected, "{family} at {rate} multiplications a second");
@@ -40,4 +40,9 @@ fn slow_devices_compute_the_same_bits() {
             );
         }
     }
+}
+
+/// The tests of this file.
+pub fn suite<D: ModelsDevice>() -> Vec<Test> {
+    tests![slow_devices_compute_the_same_bits::<D>,]
 }

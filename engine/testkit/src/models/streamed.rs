@@ -15,10 +15,8 @@ use nestling_formats::Level;
 use nestling_formats::store::Store;
 use nestling_runtime::model::Runner;
 
-use super::common::{
-    Parts, all_logits, device, family, parts, step, store_path, try_step, try_step_at,
-};
-use super::harness::{WORK_BYTES, limited_device};
+use super::common::{Parts, all_logits, family, parts, step, store_path, try_step, try_step_at};
+use crate::{ModelsDevice, Test, note, tests};
 
 pub const PROMPT: usize = 9;
 
@@ -48,16 +46,15 @@ pub fn run(
     (bits, counters)
 }
 
-#[test]
-fn streamed_gives_the_bits_of_resident_at_every_budget() {
+fn streamed_gives_the_bits_of_resident_at_every_budget<D: ModelsDevice>() {
     for (level, shares) in [(Level::L3, vec![0, 2, 4]), (Level::L8, vec![0])] {
-        let (Some(device), Some(parts)) = (device(), parts(Some(level))) else { return };
+        let (device, parts) = (D::device(), parts(Some(level)));
         let tokens = &parts.text[..PROMPT + 4];
-        let mut resident = parts.runner(device.again().unwrap(), Int8, None);
+        let mut resident = parts.runner(D::again(&device), Int8, None);
         let (expected, _) = run(&mut resident, tokens, &mut |_, _| {});
         let (all, least) = expert_bytes(&parts);
         for budget in shares.into_iter().map(|share: u64| (all * share / 4).max(least)) {
-            let mut streamed = parts.runner(device.again().unwrap(), Int8, Some(budget));
+            let mut streamed = parts.runner(D::again(&device), Int8, Some(budget));
             let (cold, counters) = run(&mut streamed, tokens, &mut |_, _| {});
             assert!(cold == expected, "level {level}, {budget} bytes, cold");
             let waits: Vec<_> = counters.iter().map(|one| one.waits).collect();
@@ -67,9 +64,7 @@ fn streamed_gives_the_bits_of_resident_at_every_budget() {
             assert!(warm == expected, "level {level}, {budget} bytes, warm");
             let again: Vec<_> = counters.iter().map(|one| one.waits).collect();
             let bytes: u64 = counters.iter().map(|one| one.upload_bytes).sum();
-            eprintln!(
-                "level {level}, {budget} of {all}: waits {waits:?}, {again:?}, {bytes} bytes"
-            );
+            note!("level {level}, {budget} of {all}: waits {waits:?}, {again:?}, {bytes} bytes");
             if budget == all {
                 // All that is asked for is there: nothing is waited for but the logits.
                 assert!(counters.iter().all(|one| one.waits == 1 && one.upload_bytes == 0));
@@ -82,16 +77,15 @@ fn streamed_gives_the_bits_of_resident_at_every_budget() {
 }
 
 /// Rows of several levels: whoever decides them, and finds the experts, and whatever is there.
-#[test]
-fn levels_by_weight_are_the_same_from_the_device_and_the_host() {
-    let (Some(device), Some(parts)) = (device(), parts(None)) else { return };
+fn levels_by_weight_are_the_same_from_the_device_and_the_host<D: ModelsDevice>() {
+    let (device, parts) = (D::device(), parts(None));
     let (all, least) = expert_bytes(&parts);
     let slopes = parts.source.sensitivities().expert(0, 0).unwrap().slopes(Level::L8);
     // What a weight of a quarter reaches level 4 by.
     let policy = DualPolicy::up_to(Level::L8, Threshold::new(slopes[2] / 16.0));
     let tokens = &parts.text[..17];
     let run = |budget, piece| {
-        let mut runner = parts.runner(device.again().unwrap(), Int8, budget);
+        let mut runner = parts.runner(D::again(&device), Int8, budget);
         let (mut logits, mut uses, mut waits) = (Vec::new(), [0; 5], 0);
         for (index, tokens) in tokens.chunks(piece).enumerate() {
             let levels = (LevelPolicy::Dual(policy), |_| true);
@@ -114,9 +108,8 @@ fn levels_by_weight_are_the_same_from_the_device_and_the_host() {
 }
 
 /// Experts with biases, of a checkpoint in floats.
-#[test]
-fn biases_of_experts_are_found_by_the_device() {
-    let Some(device) = device() else { return };
+fn biases_of_experts_are_found_by_the_device<D: ModelsDevice>() {
+    let device = D::device();
     let checkpoint = family("gpt-oss-bf16");
     let source: Arc<dyn ExpertSource> = Arc::new(CheckpointSource::new(checkpoint));
     let vocabulary = source.config().vocab_size as u32;
@@ -130,9 +123,8 @@ fn biases_of_experts_are_found_by_the_device() {
 }
 
 /// What is counted of experts does not depend on who finds them.
-#[test]
-fn uses_are_counted_as_on_the_processor() {
-    let (Some(device), Some(parts)) = (device(), parts(Some(Level::L3))) else { return };
+fn uses_are_counted_as_on_the_processor<D: ModelsDevice>() {
+    let (device, parts) = (D::device(), parts(Some(Level::L3)));
     let (all, _) = expert_bytes(&parts);
     let mut streamed = parts.runner(device, Int8, Some(all / 2));
     let mut resident = parts.on_cpu(Int8);
@@ -150,12 +142,11 @@ fn uses_are_counted_as_on_the_processor() {
     }
 }
 
-#[test]
-fn a_budget_that_changes_while_running_changes_no_bit() {
-    let (Some(device), Some(parts)) = (device(), parts(Some(Level::L3))) else { return };
+fn a_budget_that_changes_while_running_changes_no_bit<D: ModelsDevice>() {
+    let (device, parts) = (D::device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 8];
     let (expected, _) =
-        run(&mut parts.runner(device.again().unwrap(), Int8, None), tokens, &mut |_, _| {});
+        run(&mut parts.runner(D::again(&device), Int8, None), tokens, &mut |_, _| {});
     let (all, least) = expert_bytes(&parts);
     let mut streamed = parts.runner(device, Int8, Some(all / 2));
     let memory = streamed.expert_memory().unwrap();
@@ -175,14 +166,13 @@ fn a_budget_that_changes_while_running_changes_no_bit() {
 }
 
 /// A device that has less memory than experts were promised gives them fewer slots.
-#[test]
-fn a_device_without_memory_for_all_slots_gives_fewer() {
-    let (Some(device), Some(parts)) = (device(), parts(Some(Level::L3))) else { return };
+fn a_device_without_memory_for_all_slots_gives_fewer<D: ModelsDevice>() {
+    let (device, parts) = (D::device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 3];
     let (expected, _) = run(&mut parts.runner(device, Int8, None), tokens, &mut |_, _| {});
     let (all, _) = expert_bytes(&parts);
     // Dense weights at 6 bits, activations, and some experts.
-    let limited = limited_device(all / 2 + WORK_BYTES);
+    let limited = D::limited_device(all / 2 + D::WORK_BYTES);
     let mut streamed = parts.runner(limited, Int8, Some(2 * all));
     let (found, _) = run(&mut streamed, tokens, &mut |_, _| {});
     assert!(found == expected);
@@ -196,9 +186,8 @@ fn a_device_without_memory_for_all_slots_gives_fewer() {
 }
 
 /// A store that is damaged or cut while it is read: the step says so, and the next one goes on.
-#[test]
-fn reads_that_fail_while_a_step_waits_are_errors_of_that_step() {
-    let Some(device) = device() else { return };
+fn reads_that_fail_while_a_step_waits_are_errors_of_that_step<D: ModelsDevice>() {
+    let device = D::device();
     fail_reads(|parts, budget| parts.runner(device, Int8, Some(budget)));
 }
 
@@ -206,12 +195,11 @@ fn reads_that_fail_while_a_step_waits_are_errors_of_that_step() {
 pub fn fail_reads<B: Backend>(make: impl FnOnce(&Parts, u64) -> Runner<B>) {
     let directory = tempfile::tempdir().unwrap();
     let path: PathBuf = directory.path().join("model.nest");
-    let Some(original) = store_path() else { return };
-    std::fs::copy(original, &path).unwrap();
+    std::fs::copy(store_path(), &path).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     let store = Arc::new(Store::open(&path).unwrap());
     let source = StoreSource::owned(store, Some(Level::L3)).unwrap();
-    let text = parts(Some(Level::L3)).unwrap().text;
+    let text = parts(Some(Level::L3)).text;
     let parts = Parts { source: Arc::new(source), text };
     let (_, least) = expert_bytes(&parts);
     let tokens = &parts.text[..PROMPT + 2];
@@ -228,10 +216,23 @@ pub fn fail_reads<B: Backend>(make: impl FnOnce(&Parts, u64) -> Runner<B>) {
         write(damaged);
         let failed = try_step(&mut runner, (PROMPT, &tokens[PROMPT..=PROMPT]), |_| true);
         let error = failed.err();
-        eprintln!("{error:?}");
+        note!("{error:?}");
         assert!(matches!(error, Some(EngineError::Store(_))));
         write(&bytes);
         let (found, _) = run(&mut runner, tokens, &mut |_, _| {});
         assert!(found == expected);
     }
+}
+
+/// The tests of this file.
+pub fn suite<D: ModelsDevice>() -> Vec<Test> {
+    tests![
+        streamed_gives_the_bits_of_resident_at_every_budget::<D>,
+        levels_by_weight_are_the_same_from_the_device_and_the_host::<D>,
+        biases_of_experts_are_found_by_the_device::<D>,
+        uses_are_counted_as_on_the_processor::<D>,
+        a_budget_that_changes_while_running_changes_no_bit::<D>,
+        a_device_without_memory_for_all_slots_gives_fewer::<D>,
+        reads_that_fail_while_a_step_waits_are_errors_of_that_step::<D>,
+    ]
 }

@@ -7,10 +7,8 @@ use nestling_cpu::Cpu;
 use nestling_formats::Level;
 use nestling_import::RopePairs;
 
-use super::harness::{
-    ATTEND_LAUNCHES, KEEPS_NO_SUBNORMAL, attended_at_least, buffer, device, expect_close, noise,
-    read,
-};
+use crate::values::{buffer, expect_close, noise, read};
+use crate::{OperationsDevice, Test, tests};
 
 /// What a case varies.
 #[derive(Clone, Copy, Debug)]
@@ -167,9 +165,8 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-#[test]
-fn attention_is_that_of_the_cpu() {
-    let Some(mut device) = device() else { return };
+fn attention_is_that_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
     for case in cases() {
         let found = case.attended(&mut device, &[case.positions]);
         let expected = case.attended(&mut Cpu::new(1), &[case.positions]);
@@ -186,9 +183,8 @@ fn attention_is_that_of_the_cpu() {
     }
 }
 
-#[test]
-fn a_row_does_not_depend_on_how_the_prompt_was_cut() {
-    let Some(mut device) = device() else { return };
+fn a_row_does_not_depend_on_how_the_prompt_was_cut<D: OperationsDevice>() {
+    let mut device = D::device();
     for case in cases() {
         let whole = case.attended(&mut device, &[case.positions]);
         // The last rows of a long sequence are so few that blocks get workgroups of their own.
@@ -205,27 +201,26 @@ fn launches_at(backend: &mut impl Backend) -> u64 {
     backend.take_counters().dispatches
 }
 
-#[test]
-fn slow_devices_are_given_less_at_once_and_compute_the_same_bits() {
-    let Some(mut device) = device() else { return };
+fn slow_devices_are_given_less_at_once_and_compute_the_same_bits<D: OperationsDevice>() {
+    let mut device = D::device();
     for (rate, cases) in [(1, &cases()[..2]), (1 << 20, &cases())] {
-        let mut slow = device.with_work_rate(rate).unwrap();
+        let mut slow = D::with_work_rate(&device, rate);
         for case in cases {
             let whole = case.attended(&mut device, &[case.positions]);
             assert!(case.attended(&mut slow, &[case.positions]) == whole, "{case:?} at {rate}");
         }
     }
-    let at = |rate| launches_at(&mut device.with_work_rate(rate).unwrap());
+    let at = |rate| launches_at(&mut D::with_work_rate(&device, rate));
     let least = at(1 << 45);
     // A row sees a page: 64 positions, 6 heads, 20 elements of keys and of values. In a quarter of a
     // second two rows are done, or one, or none.
     let row = 64 * 6 * 40;
     assert_eq!(at(4 * 5 * row), least);
-    let more = |pieces| least + pieces * ATTEND_LAUNCHES;
+    let more = |pieces| least + pieces * D::ATTEND_LAUNCHES;
     assert_eq!(at(4 * 5 * row - 1), more(1));
     assert_eq!(at(4 * 2 * row), more(2));
     assert_eq!(at(4 * row), more(4));
-    assert_eq!(at(1), more(5 * 6 / attended_at_least(6) - 1));
+    assert_eq!(at(1), more(5 * 6 / D::attended_at_least(6) - 1));
 }
 
 /// What the second of two positions gets whose scores are 0 and this one, their values 0 and 10^38.
@@ -256,9 +251,8 @@ fn weighted(backend: &mut impl Backend, score: f32) -> f32 {
 
 /// e^x ends between -103.9 and -103.98, where half of the least number is; what is not seen is far below. A
 /// device may end sooner, at the least normal number.
-#[test]
-fn weights_end_where_the_least_number_does() {
-    let Some(mut device) = device() else { return };
+fn weights_end_where_the_least_number_does<D: OperationsDevice>() {
+    let mut device = D::device();
     for score in [-103.98, -104.0, -104.1, -1e30, f32::NEG_INFINITY] {
         assert_eq!(weighted(&mut Cpu::new(1), score), 0.0, "{score} on the CPU");
         assert_eq!(weighted(&mut device, score), 0.0, "{score}");
@@ -270,15 +264,14 @@ fn weights_end_where_the_least_number_does() {
         // One least number times 10^38; and what is left of x has the error of 88, rounded, where a device
         // rounds a fused multiplication and addition twice.
         let close = (found - expected).abs() <= 1.5e-7 + 1e-5 * expected;
-        let is_passed = close || (is_subnormal && KEEPS_NO_SUBNORMAL && found == 0.0);
+        let is_passed = close || (is_subnormal && D::KEEPS_NO_SUBNORMAL && found == 0.0);
         assert!(expected > 0.0 && is_passed, "{score}: {found} is not {expected}");
-        assert!(KEEPS_NO_SUBNORMAL || found.to_bits() == expected.to_bits(), "{score}: {found}");
+        assert!(D::KEEPS_NO_SUBNORMAL || found.to_bits() == expected.to_bits(), "{score}: {found}");
     }
 }
 
-#[test]
-fn pages_survive_a_copy_and_a_snapshot() {
-    let Some(mut device) = device() else { return };
+fn pages_survive_a_copy_and_a_snapshot<D: OperationsDevice>() {
+    let mut device = D::device();
     let shape = KvShape {
         num_key_value_heads: 3,
         head_dim: 8,
@@ -298,4 +291,15 @@ fn pages_survive_a_copy_and_a_snapshot() {
     assert!(device.copy_page(&mut pool, PageId(2), PageId(0)).is_err(), "never written");
     assert!(device.write_page(&mut pool, PageId(6), &bytes).is_err(), "no such page");
     assert!(device.write_page(&mut pool, PageId(1), &bytes[1..]).is_err());
+}
+
+/// The tests of this file.
+pub fn suite<D: OperationsDevice>() -> Vec<Test> {
+    tests![
+        attention_is_that_of_the_cpu::<D>,
+        a_row_does_not_depend_on_how_the_prompt_was_cut::<D>,
+        slow_devices_are_given_less_at_once_and_compute_the_same_bits::<D>,
+        weights_end_where_the_least_number_does::<D>,
+        pages_survive_a_copy_and_a_snapshot::<D>,
+    ]
 }

@@ -8,7 +8,8 @@ use nestling_cpu::Cpu;
 use nestling_formats::Level;
 use nestling_import::DeltaNetConfig;
 
-use super::harness::{EPSILON, KEY_DIM_MAX, buffer, device, expect_close, noise, read};
+use crate::values::{EPSILON, buffer, expect_close, noise, read};
+use crate::{OperationsDevice, Test, tests};
 
 const fn shape(
     [num_key_heads, num_value_heads]: [usize; 2],
@@ -130,10 +131,9 @@ pub fn story<B: Backend>(backend: &mut B, shape: DeltaNetConfig) -> [Vec<f32>; 2
     [out, (0..5).flat_map(|state| layer.state(state)).collect()]
 }
 
-#[test]
-fn delta_nets_are_those_of_the_cpu() {
-    let Some(mut device) = device() else { return };
-    for shape in SHAPES.into_iter().filter(|shape| shape.key_head_dim <= KEY_DIM_MAX) {
+fn delta_nets_are_those_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
+    for shape in SHAPES.into_iter().filter(|shape| shape.key_head_dim <= D::KEY_DIM_MAX) {
         let found = story(&mut device, shape);
         let expected = story(&mut Cpu::new(1), shape);
         // Ten tokens, each of which adds two sums of key_head_dim products, and some thirty
@@ -150,9 +150,8 @@ fn delta_nets_are_those_of_the_cpu() {
     }
 }
 
-#[test]
-fn a_prompt_in_pieces_is_the_prompt() {
-    let Some(mut device) = device() else { return };
+fn a_prompt_in_pieces_is_the_prompt<D: OperationsDevice>() {
+    let mut device = D::device();
     let mut whole = Layer::new(&mut device, SHAPES[0]);
     let wanted = whole.step(&[Rows::in_place(0, 0, 70)], &[1]).unwrap();
     let state = whole.state(0);
@@ -169,19 +168,18 @@ fn a_prompt_in_pieces_is_the_prompt() {
     }
 }
 
-#[test]
-fn slow_devices_pass_fewer_rows_at_once_and_compute_the_same_bits() {
-    let Some(mut device) = device() else { return };
+fn slow_devices_pass_fewer_rows_at_once_and_compute_the_same_bits<D: OperationsDevice>() {
+    let mut device = D::device();
     // A row passes 8,192 columns of 24 elements, or as many as there are: three multiplications each.
     let row = 3 * 8192 * 24;
     for rate in [1, 4 * 2 * row] {
-        let mut slow = device.with_work_rate(rate).unwrap();
-        for shape in SHAPES.into_iter().filter(|shape| shape.key_head_dim <= KEY_DIM_MAX) {
+        let mut slow = D::with_work_rate(&device, rate);
+        for shape in SHAPES.into_iter().filter(|shape| shape.key_head_dim <= D::KEY_DIM_MAX) {
             assert!(story(&mut slow, shape) == story(&mut device, shape), "{shape:?} at {rate}");
         }
     }
     let at = |rate| {
-        let mut device = device.with_work_rate(rate).unwrap();
+        let mut device = D::with_work_rate(&device, rate);
         let mut layer = Layer::new(&mut device, SHAPES[0]);
         layer.step(&[Rows::in_place(0, 0, 9)], &[1]).unwrap();
         drop(layer);
@@ -195,9 +193,8 @@ fn slow_devices_pass_fewer_rows_at_once_and_compute_the_same_bits() {
     assert_eq!(at(1), 19);
 }
 
-#[test]
-fn states_that_do_not_fit_are_errors() {
-    let Some(mut device) = device() else { return };
+fn states_that_do_not_fit_are_errors<D: OperationsDevice>() {
+    let mut device = D::device();
     let mut layer = Layer::new(&mut device, SHAPES[1]);
     layer.step(&[Rows::in_place(0, 0, 3)], &[1]).unwrap();
     let before = layer.state(0);
@@ -211,4 +208,14 @@ fn states_that_do_not_fit_are_errors() {
         assert!(matches!(refused, Err(EngineError::Mismatch { .. })), "{name}");
     }
     assert!(layer.state(0) == before);
+}
+
+/// The tests of this file.
+pub fn suite<D: OperationsDevice>() -> Vec<Test> {
+    tests![
+        delta_nets_are_those_of_the_cpu::<D>,
+        a_prompt_in_pieces_is_the_prompt::<D>,
+        slow_devices_pass_fewer_rows_at_once_and_compute_the_same_bits::<D>,
+        states_that_do_not_fit_are_errors::<D>,
+    ]
 }

@@ -4,7 +4,8 @@ use nestling_core::backend::{Backend, Encoder};
 use nestling_core::driver::block_on;
 use nestling_cpu::Cpu;
 
-use super::harness::{EPSILON, buffer, device, expect_close, noise, read};
+use crate::values::{EPSILON, buffer, expect_close, noise, read};
+use crate::{OperationsDevice, Test, tests};
 
 /// Every operation once, on buffers of this size.
 pub fn operations<B: Backend>(
@@ -48,9 +49,8 @@ pub fn operations<B: Backend>(
     results
 }
 
-#[test]
-fn elements_are_those_of_the_cpu() {
-    let Some(mut device) = device() else { return };
+fn elements_are_those_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
     for (rows, cols) in [(1, 1), (3, 7), (2, 64), (5, 130), (1, 1000)] {
         let found = operations(&mut device, rows, cols);
         let expected = operations(&mut Cpu::new(1), rows, cols);
@@ -63,9 +63,8 @@ fn elements_are_those_of_the_cpu() {
     }
 }
 
-#[test]
-fn what_is_no_number_stays_so() {
-    let Some(mut device) = device() else { return };
+fn what_is_no_number_stays_so<D: OperationsDevice>() {
+    let mut device = D::device();
     let nan = buffer(&mut device, 3, &[1.0, f32::NAN, -2.0]);
     let mut capped = buffer(&mut device, 3, &[1.0, f32::NAN, -2.0]);
     let mut gated = buffer(&mut device, 3, &[1.0; 3]);
@@ -79,9 +78,8 @@ fn what_is_no_number_stays_so() {
     }
 }
 
-#[test]
-fn cleared_rows_are_zeros() {
-    let Some(mut device) = device() else { return };
+fn cleared_rows_are_zeros<D: OperationsDevice>() {
+    let mut device = D::device();
     let mut x = device.buffer(9, 5).unwrap();
     for rows in [3, 9, 1] {
         let mut encoder = device.encoder();
@@ -92,9 +90,8 @@ fn cleared_rows_are_zeros() {
     }
 }
 
-#[test]
-fn rows_outside_are_errors() {
-    let Some(mut device) = device() else { return };
+fn rows_outside_are_errors<D: OperationsDevice>() {
+    let mut device = D::device();
     let x = buffer(&mut device, 4, &noise(8, 1));
     let mut out = device.buffer(2, 4).unwrap();
     assert!(device.encoder().gather_rows(&x, &[2], &mut out).is_err());
@@ -117,9 +114,8 @@ fn best_columns<B: Backend>(
 
 /// Sizes around those of parts that are looked at side by side, up to vocabularies of models; ties within a part
 /// and across their borders; damage in any of them, also where columns do not count.
-#[test]
-fn the_largest_of_long_rows_is_that_of_the_cpu() {
-    let Some(mut device) = device() else { return };
+fn the_largest_of_long_rows_is_that_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
     let sizes = [63, 64, 65, 1023, 1024, 1025, 4095, 4096, 4097, 9000, 151_936, 152_064];
     for (cols, rows) in sizes.into_iter().zip([1, 2, 3].into_iter().cycle()) {
         let mut values = noise(rows * cols, 5);
@@ -148,9 +144,8 @@ fn the_largest_of_long_rows_is_that_of_the_cpu() {
 
 /// Ties, the largest in every place, the smallest numbers, columns that do not count, and values that are
 /// not finite.
-#[test]
-fn the_first_largest_value_is_that_of_the_cpu() {
-    let Some(mut device) = device() else { return };
+fn the_first_largest_value_is_that_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
     let mut same = |cols, values: &[f32]| {
         let found = best_columns(&mut device, cols, values);
         assert_eq!(found, best_columns(&mut Cpu::new(1), cols, values), "{cols:?}");
@@ -182,4 +177,16 @@ fn the_first_largest_value_is_that_of_the_cpu() {
             }
         }
     }
+}
+
+/// The tests of this file.
+pub fn suite<D: OperationsDevice>() -> Vec<Test> {
+    tests![
+        elements_are_those_of_the_cpu::<D>,
+        what_is_no_number_stays_so::<D>,
+        cleared_rows_are_zeros::<D>,
+        rows_outside_are_errors::<D>,
+        the_largest_of_long_rows_is_that_of_the_cpu::<D>,
+        the_first_largest_value_is_that_of_the_cpu::<D>,
+    ]
 }

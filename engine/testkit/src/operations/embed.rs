@@ -6,8 +6,9 @@ use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_cpu::Cpu;
 use nestling_formats::{DType, Level};
 
-use super::harness::{buffer, device, expect_rows_close, noise, read};
 use super::matrices::{Form, Magnitudes, weights};
+use crate::values::{buffer, expect_rows_close, noise, read};
+use crate::{OperationsDevice, Test, tests};
 
 const TOKENS: usize = 50;
 
@@ -30,9 +31,8 @@ fn embed<B: Backend>(backend: &mut B, table: &MatrixWeights, rows: &StepRows) ->
 }
 
 /// One value times one scale, both exact: the bits are the CPU's.
-#[test]
-fn rows_of_tables_are_those_of_the_cpu() {
-    let Some(mut device) = device() else { return };
+fn rows_of_tables_are_those_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
     let floats = [DType::F32, DType::F16, DType::Bf16].map(Form::Float);
     let forms = [Form::RowMajor, Form::Tiled, Form::Merged].into_iter().chain(floats);
     for (form, cols) in forms.flat_map(|form| [(form, 32), (form, 75)]) {
@@ -67,9 +67,8 @@ fn heads<B: Backend>(
     read(backend, &out)
 }
 
-#[test]
-fn products_of_heads_are_those_of_the_cpu() {
-    let Some(mut device) = device() else { return };
+fn products_of_heads_are_those_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
     // Tiles that begin in one head and end in the next; elements that follow, and none.
     let cases = [(3, 20, 40, 8, 2), (2, 16, 32, 0, 1), (5, 7, 33, 3, 9)];
     for form in [Form::Tiled, Form::Float(DType::F32)] {
@@ -105,4 +104,9 @@ fn products_of_heads_are_those_of_the_cpu() {
             );
         }
     }
+}
+
+/// The tests of this file.
+pub fn suite<D: OperationsDevice>() -> Vec<Test> {
+    tests![rows_of_tables_are_those_of_the_cpu::<D>, products_of_heads_are_those_of_the_cpu::<D>,]
 }

@@ -5,7 +5,8 @@ use nestling_core::driver::block_on;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_import::RouterConfig;
 
-use super::harness::{EPSILON, buffer, device, noise, read};
+use crate::values::{EPSILON, buffer, noise, read};
+use crate::{OperationsDevice, Test, tests};
 
 const EXPERTS: usize = 9;
 const HIDDEN: usize = 48;
@@ -23,9 +24,8 @@ fn router<B: Backend>(backend: &mut B, per_token: usize) -> Router<B> {
     }
 }
 
-#[test]
-fn rows_of_experts_are_summed_in_the_order_of_their_ranks() {
-    let Some(mut device) = device() else { return };
+fn rows_of_experts_are_summed_in_the_order_of_their_ranks<D: OperationsDevice>() {
+    let mut device = D::device();
     for (rows, per_token) in [(1, 1), (3, 2), (17, 8)] {
         let router = router(&mut device, per_token);
         let x = buffer(&mut device, HIDDEN, &noise(rows * HIDDEN, 2));
@@ -53,4 +53,9 @@ fn rows_of_experts_are_summed_in_the_order_of_their_ranks() {
             assert!((found - expected).abs() <= tolerance, "{rows} rows, {index}: {found}");
         }
     }
+}
+
+/// The tests of this file.
+pub fn suite<D: OperationsDevice>() -> Vec<Test> {
+    tests![rows_of_experts_are_summed_in_the_order_of_their_ranks::<D>,]
 }

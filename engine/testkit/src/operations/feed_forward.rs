@@ -13,8 +13,9 @@ use nestling_formats::nested::hadamard;
 use nestling_formats::{DType, Level};
 use nestling_import::{Activation, RouterConfig};
 
-use super::harness::{EPSILON, buffer, device, expect_rows_close, noise, read};
 use super::matrices::{Form, Magnitudes, linear, weights};
+use crate::values::{EPSILON, buffer, expect_rows_close, noise, read};
+use crate::{OperationsDevice, Test, tests};
 
 const INT8: ActivationMode = ActivationMode::Int8;
 
@@ -137,9 +138,8 @@ fn dense<B: Backend>(backend: &mut B, part: &Part, levels: &[Level], x: &[f32]) 
     [read(backend, &out), read(backend, &sum)]
 }
 
-#[test]
-fn feed_forward_parts_are_those_of_the_cpu() {
-    let Some(mut device) = device() else { return };
+fn feed_forward_parts_are_those_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
     let float = Form::Float(DType::Bf16);
     let cases = [
         (Activation::Silu, [Form::Tiled; 3], (72, 40), 3),
@@ -257,9 +257,8 @@ fn check_experts(device: &mut impl Backend, activation: Activation, inner: usize
     expect_rows_close(&what, HIDDEN, [&found, &expected], at);
 }
 
-#[test]
-fn experts_of_mixed_levels_are_those_of_the_cpu() {
-    let Some(mut device) = device() else { return };
+fn experts_of_mixed_levels_are_those_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
     // One row leaves most experts without a use, 200 give each many at every level.
     for rows in [1, 3, 200] {
         check_experts(&mut device, Activation::Silu, 40, rows);
@@ -268,9 +267,8 @@ fn experts_of_mixed_levels_are_those_of_the_cpu() {
 }
 
 /// The same products, so the same bits, whoever finds the experts.
-#[test]
-fn experts_that_the_device_finds_are_those_that_the_host_names() {
-    let Some(mut device) = device() else { return };
+fn experts_that_the_device_finds_are_those_that_the_host_names<D: OperationsDevice>() {
+    let mut device = D::device();
     let part = |index| Part::new(Activation::Silu, [Form::Merged; 3], (HIDDEN, 40), 40 * index);
     let parts: Vec<Part> = (0..EXPERTS as u32).map(part).collect();
     let all: Vec<_> = parts.iter().map(|part| Arc::new(part.upload(&mut device))).collect();
@@ -306,4 +304,13 @@ fn experts_that_the_device_finds_are_those_that_the_host_names() {
         let [found, expected] = outs.each_ref().map(|out| read(&mut device, out));
         assert_eq!(found, expected, "{rows} rows");
     }
+}
+
+/// The tests of this file.
+pub fn suite<D: OperationsDevice>() -> Vec<Test> {
+    tests![
+        feed_forward_parts_are_those_of_the_cpu::<D>,
+        experts_of_mixed_levels_are_those_of_the_cpu::<D>,
+        experts_that_the_device_finds_are_those_that_the_host_names::<D>,
+    ]
 }

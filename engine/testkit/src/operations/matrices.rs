@@ -13,7 +13,7 @@ use nestling_formats::nested::{
 };
 use nestling_formats::{DType, Level, Plane};
 
-use super::harness::{EPSILON, noise};
+use crate::values::{EPSILON, noise};
 
 /// How a matrix lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 use nestling_core::backend::{Backend, Encoder, Write};
 use nestling_cpu::Cpu;
 
-use super::harness::{EPSILON, ROWS_MANY, buffer, device, expect_close, noise, read};
+use crate::values::{EPSILON, buffer, expect_close, noise, read};
+use crate::{OperationsDevice, Test, tests};
 
 /// A norm, and the same added to what is there.
 pub fn norms<B: Backend>(backend: &mut B, rows: usize, cols: usize) -> [Vec<f32>; 2] {
@@ -19,10 +20,9 @@ pub fn norms<B: Backend>(backend: &mut B, rows: usize, cols: usize) -> [Vec<f32>
     [read(backend, &out), read(backend, &sum)]
 }
 
-#[test]
-fn rms_norms_are_those_of_the_cpu() {
-    let Some(mut device) = device() else { return };
-    for (rows, cols) in [(1, 1), (2, 7), (3, 64), (5, 65), (1, 200), (2, 2049), (ROWS_MANY, 2)] {
+fn rms_norms_are_those_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
+    for (rows, cols) in [(1, 1), (2, 7), (3, 64), (5, 65), (1, 200), (2, 2049), (D::ROWS_MANY, 2)] {
         let found = norms(&mut device, rows, cols);
         let expected = norms(&mut Cpu::new(1), rows, cols);
         // Two sums of squares, each of terms of one sign, in trees at most cols / 16 + 6 deep; the
@@ -36,13 +36,17 @@ fn rms_norms_are_those_of_the_cpu() {
     }
 }
 
-#[test]
-fn sizes_that_differ_are_errors() {
-    let Some(mut device) = device() else { return };
+fn sizes_that_differ_are_errors<D: OperationsDevice>() {
+    let mut device = D::device();
     let x = buffer(&mut device, 8, &noise(16, 1));
     let weight = device.upload_floats(&[1.0; 7]).unwrap();
     let mut out = device.buffer(2, 8).unwrap();
     let mut encoder = device.encoder();
     assert!(encoder.rms_norm(&x, &weight, 1e-6, Write::Set, &mut out).is_err());
     assert!(encoder.write(&[0.0; 9], &mut out).is_err());
+}
+
+/// The tests of this file.
+pub fn suite<D: OperationsDevice>() -> Vec<Test> {
+    tests![rms_norms_are_those_of_the_cpu::<D>, sizes_that_differ_are_errors::<D>,]
 }

@@ -5,11 +5,9 @@ use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_cpu::Cpu;
 use nestling_formats::{DType, Level};
 
-use super::harness::{
-    KEEPS_NO_SUBNORMAL, PRODUCT_LAUNCHES, buffer, device, expect_rows_close, noise, plain_device,
-    read,
-};
 use super::matrices::{Form, Magnitudes, linear, weights};
+use crate::values::{buffer, expect_rows_close, noise, read};
+use crate::{OperationsDevice, Test, tests};
 
 /// Two matrices side by side, and the second one added to something.
 struct Case {
@@ -73,9 +71,8 @@ fn mixed(count: usize) -> Vec<Level> {
 
 const SHAPES: [(usize, usize); 4] = [(16, 32), (17, 40), (3, 200), (60, 600)];
 
-#[test]
-fn nested_products_are_those_of_the_cpu() {
-    let Some(mut device) = device() else { return };
+fn nested_products_are_those_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
     for forms in [[Form::Tiled, Form::Merged], [Form::RowMajor, Form::Tiled]] {
         for shape in SHAPES {
             let mut case = Case::new(forms, shape, Vec::new());
@@ -88,9 +85,8 @@ fn nested_products_are_those_of_the_cpu() {
     }
 }
 
-#[test]
-fn float_products_are_those_of_the_cpu() {
-    let Some(mut device) = device() else { return };
+fn float_products_are_those_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
     let float = Form::Float;
     let forms = [[float(DType::F32), float(DType::F16)], [float(DType::Bf16), Form::Merged]];
     for forms in forms {
@@ -100,9 +96,8 @@ fn float_products_are_those_of_the_cpu() {
     }
 }
 
-#[test]
-fn weights_alone_are_judged_by_float_activations() {
-    let Some(mut device) = device() else { return };
+fn weights_alone_are_judged_by_float_activations<D: OperationsDevice>() {
+    let mut device = D::device();
     for forms in [[Form::Tiled, Form::RowMajor], [Form::Merged, Form::Tiled]] {
         let mut case = Case::new(forms, (33, 72), mixed(6));
         case.mode = ActivationMode::Float;
@@ -110,9 +105,8 @@ fn weights_alone_are_judged_by_float_activations() {
     }
 }
 
-#[test]
-fn products_with_steps_of_octaves_are_those_of_the_cpu() {
-    let Some(mut device) = device() else { return };
+fn products_with_steps_of_octaves_are_those_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
     let mut case = Case::new([Form::Octaves; 2], (35, 96), Vec::new());
     for count in [1, 60] {
         case.levels = mixed(count);
@@ -121,9 +115,8 @@ fn products_with_steps_of_octaves_are_those_of_the_cpu() {
 }
 
 /// Activations of which a device may make zeros give next to nothing, whatever their integers are.
-#[test]
-fn subnormal_activations_give_no_more_than_they_are() {
-    let Some(mut device) = device() else { return };
+fn subnormal_activations_give_no_more_than_they_are<D: OperationsDevice>() {
+    let mut device = D::device();
     let matrix = weights(Form::Tiled, 40, 200, 3);
     let smallest = f32::MIN_POSITIVE;
     // Groups of subnormal numbers alone, and zeros among them.
@@ -164,9 +157,8 @@ pub fn some_rows(
 
 /// One tree of additions for all: kernels for few and many rows, with and without instructions
 /// for int8, however the planes lie.
-#[test]
-fn bits_depend_on_neither_rows_nor_instructions_nor_planes() {
-    let (Some(mut device), Some(mut plain)) = (device(), plain_device()) else { return };
+fn bits_depend_on_neither_rows_nor_instructions_nor_planes<D: OperationsDevice>() {
+    let (mut device, mut plain) = (D::device(), D::plain_device());
     let [tiled, merged, float] =
         [Form::Tiled, Form::Merged, Form::Float(DType::F16)].map(|form| weights(form, 40, 200, 3));
     for matrix in [&tiled, &float] {
@@ -188,10 +180,9 @@ fn bits_depend_on_neither_rows_nor_instructions_nor_planes() {
     }
 }
 
-#[test]
-fn slow_devices_multiply_less_at_once_and_compute_the_same_bits() {
-    let Some(mut device) = device() else { return };
-    let mut slow = [1, 1 << 21].map(|rate| device.with_work_rate(rate).unwrap());
+fn slow_devices_multiply_less_at_once_and_compute_the_same_bits<D: OperationsDevice>() {
+    let mut device = D::device();
+    let mut slow = [1, 1 << 21].map(|rate| D::with_work_rate(&device, rate));
     for forms in [
         [Form::Tiled, Form::Merged],
         [Form::RowMajor, Form::Rotated],
@@ -209,28 +200,26 @@ fn slow_devices_multiply_less_at_once_and_compute_the_same_bits() {
     }
     let matrix = weights(Form::Tiled, 300, 64, 3);
     let at = |rate| {
-        let mut device = device.with_work_rate(rate).unwrap();
+        let mut device = D::with_work_rate(&device, rate);
         some_rows(&mut device, &matrix, Level::L4, 0..70);
         device.take_counters().dispatches
     };
     // 70 rows are counted as 128: two blocks of 64. In a quarter of a second all of that is done, or
     // 128 rows of the matrix of one block, or nothing.
     let rates = [4 * 300 * 64 * 128, 4 * 128 * 64 * 64, 1];
-    assert_eq!(rates.map(at), PRODUCT_LAUNCHES);
+    assert_eq!(rates.map(at), D::PRODUCT_LAUNCHES);
 }
 
-#[test]
-fn rates_are_measured() {
-    let Some(device) = device() else { return };
+fn rates_are_measured<D: OperationsDevice>() {
+    let device = D::device();
     // What they are depends on the device; that all of them could be measured does not.
-    device.measured_work_rates().unwrap();
+    D::measure_work_rates(&device);
 }
 
 /// Groups so small that their scale is below the least normal number, or their factor above the largest: what
 /// they add is below 127 of the least normal number for each weight, which a device may take for 0.
-#[test]
-fn groups_of_the_least_numbers_stay_as_small() {
-    let Some(mut device) = device() else { return };
+fn groups_of_the_least_numbers_stay_as_small<D: OperationsDevice>() {
+    let mut device = D::device();
     let matrix = weights(Form::Tiled, 40, 64, 3);
     for amax in [1e-45, 1e-40, 1e-38, 3e-37, 1e-36] {
         let x: Vec<f32> = noise(5 * 64, 9).iter().map(|x| (3.0 * x).trunc() * amax / 2.0).collect();
@@ -241,7 +230,7 @@ fn groups_of_the_least_numbers_stay_as_small() {
         for (found, expected) in found.iter().zip(&expected) {
             let is_same = found.to_bits() == expected.to_bits();
             let is_small = (found - expected).abs() <= most;
-            assert!(if KEEPS_NO_SUBNORMAL { is_small } else { is_same }, "{found}, {expected}");
+            assert!(if D::KEEPS_NO_SUBNORMAL { is_small } else { is_same }, "{found}, {expected}");
         }
     }
 }
@@ -257,4 +246,19 @@ fn small_rows(backend: &mut impl Backend, matrix: &MatrixWeights, x: &[f32]) -> 
     encoder.flush().unwrap();
     drop(encoder);
     read(backend, &out)
+}
+
+/// The tests of this file.
+pub fn suite<D: OperationsDevice>() -> Vec<Test> {
+    tests![
+        nested_products_are_those_of_the_cpu::<D>,
+        float_products_are_those_of_the_cpu::<D>,
+        weights_alone_are_judged_by_float_activations::<D>,
+        products_with_steps_of_octaves_are_those_of_the_cpu::<D>,
+        subnormal_activations_give_no_more_than_they_are::<D>,
+        bits_depend_on_neither_rows_nor_instructions_nor_planes::<D>,
+        slow_devices_multiply_less_at_once_and_compute_the_same_bits::<D>,
+        rates_are_measured::<D>,
+        groups_of_the_least_numbers_stay_as_small::<D>,
+    ]
 }

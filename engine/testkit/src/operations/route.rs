@@ -6,7 +6,8 @@ use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_cpu::Cpu;
 use nestling_import::{ExpertGroups, GroupScore, RouterConfig, RouterScore};
 
-use super::harness::{buffer, device, expect_close, noise};
+use crate::values::{buffer, expect_close, noise};
+use crate::{OperationsDevice, Test, tests};
 
 pub struct Case {
     experts: usize,
@@ -58,9 +59,8 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-#[test]
-fn experts_and_weights_are_those_of_the_cpu() {
-    let Some(mut device) = device() else { return };
+fn experts_and_weights_are_those_of_the_cpu<D: OperationsDevice>() {
+    let mut device = D::device();
     for case in cases() {
         let what = format!("{} of {}, {:?}", case.per_token, case.experts, case.rule);
         let (found, expected) = (case.routing(&mut device), case.routing(&mut Cpu::new(1)));
@@ -73,9 +73,8 @@ fn experts_and_weights_are_those_of_the_cpu() {
     }
 }
 
-#[test]
-fn ties_go_to_the_lower_expert_and_nan_is_not_lost() {
-    let Some(mut device) = device() else { return };
+fn ties_go_to_the_lower_expert_and_nan_is_not_lost<D: OperationsDevice>() {
+    let mut device = D::device();
     // Experts 2, 3 and 4 are equal; the third row is not a number.
     let weights = FloatMatrix::from_f32(5, 1, &[0.0, 1.0, 2.0, 2.0, 2.0]).unwrap();
     let router = Router {
@@ -96,4 +95,12 @@ fn ties_go_to_the_lower_expert_and_nan_is_not_lost() {
     assert_eq!(routing.expert_ids[..4], [2, 3, 0, 1]);
     assert_eq!(routing.expert_weights[..2], [0.5, 0.5]);
     assert!(routing.expert_weights[4..].iter().all(|weight| weight.is_nan()));
+}
+
+/// The tests of this file.
+pub fn suite<D: OperationsDevice>() -> Vec<Test> {
+    tests![
+        experts_and_weights_are_those_of_the_cpu::<D>,
+        ties_go_to_the_lower_expert_and_nan_is_not_lost::<D>,
+    ]
 }

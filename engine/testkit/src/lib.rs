@@ -1,0 +1,32 @@
+//! What tests of several crates share: suites that every GPU backend passes, generic over the device, and a
+//! harness ([`run`]) that reports a test as ignored, and why, where the machine lacks what it needs.
+//!
+//! A test program registers suites in its `main` (`harness = false`):
+//!
+//! ```ignore
+//! fn main() -> std::process::ExitCode {
+//!     let mut suite = nestling_testkit::operations::suite::<Vulkan>();
+//!     suite.extend(tests![the_least_limits_are_enough]);
+//!     nestling_testkit::run(vec![Suite::new(suite).unless(no_adapter)])
+//! }
+//! ```
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should say where"
+)]
+#![expect(missing_docs, reason = "tests say by their names what they hold")]
+
+pub mod device;
+pub mod models;
+mod notes;
+pub mod operations;
+mod suite;
+mod test;
+pub mod values;
+
+pub use device::{Device, ModelsDevice, OperationsDevice};
+pub use notes::keep as keep_note;
+pub use suite::{Suite, run};
+pub use test::Test;

@@ -1,0 +1,28 @@
+//! The bundled model and a tiny one of every family on a device, against the CPU.
+
+mod best;
+pub mod common;
+mod families;
+mod forced;
+mod greedy;
+mod lost;
+mod residency;
+mod slow;
+pub mod streamed;
+
+use crate::{ModelsDevice, Test};
+
+/// All of them.
+pub fn suite<D: ModelsDevice>() -> Vec<Test> {
+    [
+        best::suite::<D>(),
+        families::suite::<D>(),
+        forced::suite::<D>(),
+        greedy::suite::<D>(),
+        lost::suite::<D>(),
+        residency::suite::<D>(),
+        slow::suite::<D>(),
+        streamed::suite::<D>(),
+    ]
+    .concat()
+}

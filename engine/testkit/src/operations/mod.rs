@@ -1,0 +1,30 @@
+//! Every operation of a backend against the CPU, through the engine's traits.
+
+pub mod attention;
+pub mod delta_net;
+pub mod elementwise;
+mod embed;
+mod experts_sum;
+mod feed_forward;
+pub mod matrices;
+pub mod norms;
+pub mod products;
+pub mod route;
+
+use crate::{OperationsDevice, Test};
+
+/// All of them.
+pub fn suite<D: OperationsDevice>() -> Vec<Test> {
+    [
+        attention::suite::<D>(),
+        delta_net::suite::<D>(),
+        elementwise::suite::<D>(),
+        embed::suite::<D>(),
+        experts_sum::suite::<D>(),
+        feed_forward::suite::<D>(),
+        norms::suite::<D>(),
+        products::suite::<D>(),
+        route::suite::<D>(),
+    ]
+    .concat()
+}

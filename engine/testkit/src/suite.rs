@@ -1,0 +1,196 @@
+//! Suites, and the program that runs them.
+
+use std::env;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Completion, Conclusion, Trial};
+
+use crate::{Test, notes};
+
+/// Tests that need the same of a machine.
+#[derive(Clone, Debug)]
+pub struct Suite {
+    tests: Vec<Test>,
+    lacks: fn() -> Option<String>,
+    judge: fn() -> Result<(), String>,
+}
+
+impl Suite {
+    /// Tests that every machine can run.
+    pub fn new(tests: Vec<Test>) -> Self {
+        Self { tests, lacks: || None, judge: || Ok(()) }
+    }
+
+    /// The same, ignored where the machine lacks something; it is asked before each test that is to run.
+    #[must_use]
+    pub fn unless(self, lacks: fn() -> Option<String>) -> Self {
+        Self { lacks, ..self }
+    }
+
+    /// The same, with names that begin with another module's.
+    #[must_use]
+    pub fn within(mut self, module: &str) -> Self {
+        for test in &mut self.tests {
+            test.name = format!("{module}::{}", test.name);
+        }
+        self
+    }
+
+    /// The same, judged as a whole once every test of it has passed; not where only some of them were to run.
+    #[must_use]
+    pub fn judged(self, judge: fn() -> Result<(), String>) -> Self {
+        Self { judge, ..self }
+    }
+
+    fn trials<'a>(&'a self, options: &'a Options) -> impl Iterator<Item = Trial> + 'a {
+        let tests = self.tests.iter().filter(|test| options.names(&test.name));
+        tests.map(|test| trial(test, self.lacks, &options.arguments))
+    }
+}
+
+fn trial(test: &Test, lacks: fn() -> Option<String>, arguments: &Arguments) -> Trial {
+    let is_asked = arguments.ignored || arguments.include_ignored || arguments.list;
+    let (run, ignored) = (test.run, test.ignored.filter(|_| !is_asked));
+    let (name, is_shown) = (test.name.clone(), arguments.show_output || arguments.nocapture);
+    let trial = Trial::ignorable_test(test.name.clone(), move || {
+        if let Some(why) = ignored.map(str::to_owned).or_else(lacks) {
+            return Ok(Completion::ignored_with(why));
+        }
+        let (passed, said) = notes::of(run);
+        if !passed {
+            return Err(said.into());
+        }
+        if is_shown && !said.is_empty() {
+            // Nobody may listen any more.
+            let _ = write!(io::stderr().lock(), "---- {name} ----\n{said}");
+        }
+        Ok(Completion::Completed)
+    });
+    trial.with_ignored_flag(test.ignored.is_some() && ignored.is_none())
+}
+
+/// What the command line says.
+struct Options {
+    arguments: Arguments,
+    /// Parts of names, of which one is enough.
+    filters: Vec<String>,
+}
+
+impl Options {
+    /// As Rust's own harness reads them: any number of filters.
+    fn read(given: impl IntoIterator<Item = String>) -> Self {
+        /// Options whose value is a word of its own.
+        const WITH_VALUE: &[&str] =
+            &["--test-threads", "--logfile", "--skip", "--color", "--format", "-Z"];
+        let (mut words, mut filters) = (Vec::new(), Vec::new());
+        let mut given = given.into_iter();
+        words.extend(given.next());
+        while let Some(word) = given.next() {
+            match word.starts_with('-') {
+                false => filters.push(word),
+                true => {
+                    let value = WITH_VALUE.contains(&word.as_str()).then(|| given.next());
+                    words.push(word);
+                    words.extend(value.flatten());
+                }
+            }
+        }
+        Self { arguments: Arguments::from_iter(words), filters }
+    }
+
+    /// Whether a test of this name is asked for.
+    fn names(&self, name: &str) -> bool {
+        let is_exact = self.arguments.exact;
+        let matches =
+            |filter: &String| if is_exact { name == filter } else { name.contains(filter) };
+        self.filters.is_empty() || self.filters.iter().any(matches)
+    }
+
+    /// Whether everything is asked for that is not slow.
+    fn is_all(&self) -> bool {
+        let arguments = &self.arguments;
+        self.filters.is_empty()
+            && arguments.skip.is_empty()
+            && !arguments.ignored
+            && !arguments.list
+    }
+}
+
+/// Runs suites as the command line says, which is that of Rust's own harness.
+pub fn run(suites: &[Suite]) -> ExitCode {
+    notes::keep_panics();
+    let options = Options::read(env::args());
+    let trials = suites.iter().flat_map(|suite| suite.trials(&options)).collect();
+    let conclusion = libtest_mimic::run(&options.arguments, trials);
+    let Conclusion { num_passed, num_failed, .. } = conclusion;
+    if num_failed > 0 || num_passed == 0 || !options.is_all() {
+        return conclusion.exit_code();
+    }
+    let judged = suites.iter().filter(|suite| (suite.lacks)().is_none());
+    let found: Vec<String> = judged.filter_map(|suite| (suite.judge)().err()).collect();
+    for words in &found {
+        let _ = writeln!(io::stderr().lock(), "{words}");
+    }
+    if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(words: &[&str]) -> Options {
+        Options::read(["program"].iter().chain(words).map(|word| (*word).to_owned()))
+    }
+
+    #[test]
+    fn any_of_several_filters_is_enough() {
+        let some = options(&["--test-threads", "1", "norms::", "--show-output", "route::"]);
+        assert_eq!(some.arguments.test_threads, Some(1));
+        assert!(some.names("norms::a") && some.names("route::b") && !some.names("attention::c"));
+        assert!(!some.is_all());
+        let exact = options(&["--exact", "norms::a"]);
+        assert!(exact.names("norms::a") && !exact.names("norms::ab"));
+        assert!(options(&["--test-threads=1", "--quiet"]).is_all());
+    }
+
+    fn passes() {}
+
+    fn fails() {
+        crate::note!("before");
+        panic!("planted");
+    }
+
+    fn conclusion(suite: Suite, words: &[&str]) -> Conclusion {
+        let options = options(&[&["--quiet", "--test-threads=1"], words].concat());
+        libtest_mimic::run(&options.arguments, suite.trials(&options).collect())
+    }
+
+    #[test]
+    fn what_is_lacked_is_ignored_and_counted() {
+        let suite = || Suite::new(crate::tests![passes, fails, passes => "slow"]).within("kit");
+        let counts = |c: Conclusion| (c.num_passed, c.num_failed, c.num_ignored);
+        assert_eq!(counts(conclusion(suite(), &[])), (1, 1, 1));
+        assert_eq!(counts(conclusion(suite(), &["--ignored"])), (1, 0, 0));
+        assert_eq!(counts(conclusion(suite(), &["kit::tests::passes"])), (1, 0, 1));
+        let absent = suite().unless(|| Some("no adapter".into()));
+        assert_eq!(counts(conclusion(absent, &[])), (0, 0, 3));
+    }
+
+    #[test]
+    fn a_failure_has_what_the_test_said() {
+        keep_hook(|| {
+            let (passed, said) = notes::of(fails);
+            assert!(!passed && said.starts_with("before\npanicked at "), "{said}");
+            assert!(said.contains("planted"), "{said}");
+        });
+        assert_eq!(notes::of(passes), (true, String::new()));
+    }
+
+    /// With the hook of [`run`], and without it afterwards.
+    fn keep_hook(act: impl FnOnce()) {
+        notes::keep_panics();
+        act();
+        drop(std::panic::take_hook());
+    }
+}
