@@ -5,17 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nestling_core::EngineError;
-use nestling_core::backend::{
-    Backend, BackendCounters, BackendLimits, ExpertShape, FeedForward, ModelNeeds,
-};
-use nestling_core::kv_cache::{KvShape, PageId};
-use nestling_core::recurrent::{StateId, StateShape};
+use nestling_core::backend::{Backend, ExpertShape, ModelNeeds};
+use nestling_core::kv_cache::KvShape;
+use nestling_core::recurrent::StateShape;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
-use nestling_formats::Level;
 use nestling_gpu::{
-    DeviceMatrix, GpuBuffer, GpuEncoder, GpuExpertTable, GpuFloats, GpuPages, GpuRouting,
-    GpuStates, HEAD_DIM_MAX, NUM_EXPERTS_MAX, Notes, PER_TOKEN_MAX, ROWS_MAX, Scratch, WorkRates,
-    measure_rates,
+    GpuBuffer, GpuFloats, GpuPages, GpuRouting, GpuStates, Notes, Scratch, WorkRates, measure_rates,
 };
 
 use crate::adapters::{self, AdapterChoice, AdapterKind, Uploads};
@@ -223,29 +218,15 @@ impl WgpuBackend {
 }
 
 impl Backend for WgpuBackend {
-    type Buffer = GpuBuffer<Self>;
-    type Routing = GpuRouting<Self>;
-    type Floats = GpuFloats<Self>;
+    nestling_gpu::backend_items!();
+
     type Matrix = WgpuMatrix;
-    type KvPool = GpuPages<Self>;
-    type StatePool = GpuStates<Self>;
-    type ExpertTable = GpuExpertTable<Self>;
     type ExpertSlots = WgpuSlots;
-    type Encoder<'a> = GpuEncoder<'a, Self>;
 
     const PAGE_KIND: u8 = 2;
 
     fn name(&self) -> String {
         self.gpu.name.clone()
-    }
-
-    fn limits(&self) -> BackendLimits {
-        BackendLimits {
-            num_experts_max: NUM_EXPERTS_MAX,
-            num_experts_per_tok_max: PER_TOKEN_MAX,
-            head_dim_max: HEAD_DIM_MAX,
-            rows_max: ROWS_MAX,
-        }
     }
 
     fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<GpuBuffer<Self>, EngineError> {
@@ -285,21 +266,6 @@ impl Backend for WgpuBackend {
         WgpuMatrix::new((&self.gpu, &self.recorder.slabs), weights, activations)
     }
 
-    fn matrix_bytes(matrix: &WgpuMatrix, level: Level) -> u64 {
-        matrix.levels().read_bytes(level)
-    }
-
-    fn matrix_prefix_bytes(matrix: &WgpuMatrix, level: Level) -> u64 {
-        matrix.levels().prefix_bytes(level)
-    }
-
-    fn expert_table(
-        &mut self,
-        experts: &[Arc<FeedForward<Self>>],
-    ) -> Result<Option<GpuExpertTable<Self>>, EngineError> {
-        GpuExpertTable::resident(self, experts)
-    }
-
     fn expert_slots(
         &mut self,
         layers: &[Option<ExpertShape>],
@@ -313,61 +279,8 @@ impl Backend for WgpuBackend {
         storage::pages(&self.gpu, *shape)
     }
 
-    fn copy_page(
-        &mut self,
-        pool: &mut GpuPages<Self>,
-        source: PageId,
-        destination: PageId,
-    ) -> Result<(), EngineError> {
-        pool.copy(self, source, destination)
-    }
-
-    fn read_page(
-        &mut self,
-        pool: &GpuPages<Self>,
-        page: PageId,
-        out: &mut Vec<u8>,
-    ) -> Result<(), EngineError> {
-        pool.read(self, page, out)
-    }
-
-    fn write_page(
-        &mut self,
-        pool: &mut GpuPages<Self>,
-        page: PageId,
-        bytes: &[u8],
-    ) -> Result<(), EngineError> {
-        pool.write(self, page, bytes)
-    }
-
     fn state_pool(&mut self, shape: &StateShape) -> Result<GpuStates<Self>, EngineError> {
         self.asked.states(shape);
         Ok(GpuStates::new(*shape))
-    }
-
-    fn read_state(
-        &mut self,
-        pool: &GpuStates<Self>,
-        state: StateId,
-        out: &mut Vec<u8>,
-    ) -> Result<(), EngineError> {
-        pool.read(self, state, out)
-    }
-
-    fn write_state(
-        &mut self,
-        pool: &mut GpuStates<Self>,
-        state: StateId,
-        bytes: &[u8],
-    ) -> Result<(), EngineError> {
-        pool.write(self, state, bytes)
-    }
-
-    fn encoder(&mut self) -> GpuEncoder<'_, Self> {
-        GpuEncoder::new(self)
-    }
-
-    fn take_counters(&mut self) -> BackendCounters {
-        std::mem::take(&mut self.recorder.counts)
     }
 }

@@ -4,6 +4,7 @@
 //! A backend implements [`Storage`] and [`Device`]: it allocates, and records [`Operation`]s as launches of
 //! its own kernels.
 
+mod backend_items;
 mod calibration;
 mod device;
 mod device_matrix;
@@ -35,9 +36,7 @@ use nestling_core::EngineError;
 pub use calibration::measure_rates;
 pub use device::Device;
 pub use device_matrix::DeviceMatrix;
-pub use encoder::{
-    GpuEncoder, HEAD_DIM_MAX, NUM_EXPERTS_MAX, PER_TOKEN_MAX, ROWS_MAX, gated, input_for,
-};
+pub use encoder::{GpuEncoder, HEAD_DIM_MAX, LIMITS, gated, input_for};
 pub use expert_form::{ExpertForm, RoutedRows};
 pub use expert_table::{GpuExpertTable, TableEntries, linears};
 pub use free_ranges::FreeRanges;

@@ -14,8 +14,8 @@ mod routed;
 
 use nestling_core::EngineError;
 use nestling_core::backend::{
-    AttentionHeads, BindWeights, DeltaNet, Encoder, FeedForward, HeadMatrices, Linear,
-    PinnedExpert, Router, Routing, Write,
+    AttentionHeads, BackendLimits, BindWeights, DeltaNet, Encoder, FeedForward, HeadMatrices,
+    Linear, PinnedExpert, Router, Routing, Write,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
@@ -36,11 +36,17 @@ pub use products::input_for;
 /// Largest size of a head.
 pub const HEAD_DIM_MAX: usize = 1024;
 /// Most experts of a layer.
-pub const NUM_EXPERTS_MAX: usize = 1024;
+const NUM_EXPERTS_MAX: usize = 1024;
 /// Most experts of a token.
-pub const PER_TOKEN_MAX: usize = 64;
-/// Most rows of one step.
-pub const ROWS_MAX: usize = 4096;
+const PER_TOKEN_MAX: usize = 64;
+
+/// What kernels of both backends have room for.
+pub const LIMITS: BackendLimits = BackendLimits {
+    num_experts_max: NUM_EXPERTS_MAX,
+    num_experts_per_tok_max: PER_TOKEN_MAX,
+    head_dim_max: HEAD_DIM_MAX,
+    rows_max: 4096,
+};
 
 /// Records the operations of one step. What was not given to the device when it is dropped is
 /// forgotten.
