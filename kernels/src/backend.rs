@@ -226,7 +226,7 @@ impl Backend for CudaBackend {
     }
 
     fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
-        self.asked.promise(&self.driver, needs)
+        self.asked.reserve(&self.driver, needs)
     }
 
     fn upload_floats(&mut self, values: &[f32]) -> Result<GpuFloats<Self>, EngineError> {

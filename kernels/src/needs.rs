@@ -79,7 +79,7 @@ impl Asked {
     ///
     /// # Errors
     /// [`CudaError::BudgetTooSmall`].
-    pub fn promise(&mut self, driver: &Driver, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
+    pub fn reserve(&mut self, driver: &Driver, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
         let asked = std::mem::take(self);
         let work = asked.work_bytes(needs) + asked.kv_bytes;
         let is_streamed = needs.experts.iter().any(Option::is_some);
@@ -93,7 +93,7 @@ impl Asked {
             let error = CudaError::BudgetTooSmall { given, least, weights, experts, work };
             return Err(error.into());
         }
-        driver.promise(work);
+        driver.reserve_work(work);
         Ok(())
     }
 }

@@ -165,7 +165,7 @@ impl CudaSlots {
     fn grow(&mut self, count: usize) -> Result<(), CudaError> {
         let mut most = self.per_piece;
         // What steps and sessions work with has its room.
-        let left = self.driver.budget_left().saturating_sub(self.driver.promised_left());
+        let left = self.driver.budget_left().saturating_sub(self.driver.work_kept());
         let more = usize::try_from(left / self.slot_bytes).unwrap_or(usize::MAX);
         let count = count.min(self.count().saturating_add(more)).max(1);
         loop {

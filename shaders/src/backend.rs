@@ -10,13 +10,13 @@ use nestling_core::kv_cache::KvShape;
 use nestling_core::recurrent::StateShape;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_gpu::{
-    GpuBuffer, GpuFloats, GpuPages, GpuRouting, GpuStates, Notes, Scratch, WorkRates, measure_rates,
+    GpuBuffer, GpuFloats, GpuPages, GpuRouting, GpuStates, Notes, Scratch, WorkRates,
+    WorkReservation, measure_rates,
 };
 
 use crate::adapters::{self, AdapterChoice, AdapterKind, Uploads};
 use crate::device::Gpu;
 use crate::error::WgpuError;
-use crate::ledger::Promise;
 use crate::matrix::WgpuMatrix;
 use crate::needs::{Asked, Kept};
 use crate::pipeline_cache::PipelineCache;
@@ -85,7 +85,7 @@ pub struct WgpuBackend {
     memory_bytes: Option<u64>,
     /// What was asked for since a model was prepared for last, and memory that is kept for it.
     asked: Asked,
-    kept: Option<Promise>,
+    kept: Option<WorkReservation>,
     /// Experts that shaders found in the step under way.
     pub(crate) notes: Notes<Self>,
 }
@@ -160,7 +160,7 @@ impl WgpuBackend {
 
     /// Bytes of device memory that are taken, of all backends on the device together.
     pub fn taken_bytes(&self) -> u64 {
-        self.gpu.ledger.taken_bytes()
+        self.gpu.budget.taken_bytes()
     }
 
     /// Names of all shaders, each with whether it was recorded by now, by all backends that share this one's.
@@ -246,9 +246,9 @@ impl Backend for WgpuBackend {
     fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
         // Nothing is kept for a model that went before.
         self.kept = None;
-        let Kept { promise, weight_bytes, bias_bytes } =
-            self.asked.promise(&self.gpu.ledger, needs)?;
-        self.kept = Some(promise);
+        let Kept { reservation, weight_bytes, bias_bytes } =
+            self.asked.reserve(&self.gpu.budget, needs)?;
+        self.kept = Some(reservation);
         self.recorder.slabs.expect(weight_bytes);
         self.recorder.late_slabs.expect(bias_bytes);
         Ok(())

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use nestling_core::driver::block_on;
 
 use crate::adapters::Uploads;
-use crate::belt::write_mapped;
 use crate::error::WgpuError;
-use crate::ledger::{Claim, Ledger, Purpose};
+use crate::staging::write_mapped;
+use nestling_gpu::{DeviceBudget, Purpose, Reservation};
 
 /// An open device. What it reports out of turn is kept until somebody asks.
 #[derive(Debug)]
@@ -20,8 +20,8 @@ pub(crate) struct Gpu {
     pub features: wgpu::Features,
     pub name: String,
     reports: Arc<Mutex<Reports>>,
-    /// Who has which bytes of its memory.
-    pub ledger: Ledger,
+    /// What is reserved of its memory.
+    pub budget: DeviceBudget,
     /// How often memory was given back.
     freed: Arc<AtomicU64>,
     /// Submissions, and those of them that are known to be done.
@@ -41,7 +41,7 @@ pub struct Memory {
 /// What memory is given back with.
 #[derive(Debug)]
 struct Held {
-    _claim: Claim,
+    _reservation: Reservation,
     freed: Arc<AtomicU64>,
 }
 
@@ -112,7 +112,7 @@ impl Gpu {
         }));
         let (limits, features) = (device.limits(), device.features());
         let name = format!("{}, {:?}", info.name, info.backend);
-        let (ledger, staged) = (Ledger::new(budget), AtomicU64::new(0));
+        let (budget, staged) = (DeviceBudget::new(budget), AtomicU64::new(0));
         Ok(Self {
             device,
             queue,
@@ -120,7 +120,7 @@ impl Gpu {
             features,
             name,
             reports,
-            ledger,
+            budget,
             freed: Arc::default(),
             submitted: Mutex::default(),
             done: Arc::default(),
@@ -195,10 +195,14 @@ impl Gpu {
         if bytes > limit {
             return Err(WgpuError::Limit { what, limit, found: bytes });
         }
-        let claim = self.ledger.claim(purpose, what, size_of(bytes))?;
+        let size = size_of(bytes);
+        let reservation = self.budget.reserve(purpose, size).map_err(|least| {
+            let budget = self.budget.total_bytes().unwrap_or(u64::MAX);
+            WgpuError::OverBudget { what, bytes: size, budget, least }
+        })?;
         let usage = Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST | more;
         let raw = self.memory(what, bytes, usage)?;
-        let held = Held { _claim: claim, freed: Arc::clone(&self.freed) };
+        let held = Held { _reservation: reservation, freed: Arc::clone(&self.freed) };
         Ok(Memory { raw, _held: Arc::new(held) })
     }
 
@@ -263,7 +267,7 @@ impl Gpu {
 
     /// Most bytes of memory for weights that are still to come: little of a budget must lie unused.
     pub fn spare_bytes_max(&self) -> u64 {
-        self.ledger.budget().map_or(u64::MAX, |budget| budget / 16)
+        self.budget.total_bytes().map_or(u64::MAX, |budget| budget / 16)
     }
 
     /// Memory for other uses.

@@ -7,11 +7,9 @@
 
 mod adapters;
 mod backend;
-mod belt;
 mod device;
 mod error;
 mod expert_table;
-mod ledger;
 mod matrix;
 mod matrix_image;
 mod needs;
@@ -22,6 +20,7 @@ mod record;
 mod recorder;
 mod slabs;
 mod slots;
+mod staging;
 mod storage;
 mod vulkan;
 

@@ -6,13 +6,12 @@ use nestling_core::backend::ModelNeeds;
 use nestling_core::kv_cache::KvShape;
 use nestling_core::recurrent::StateShape;
 use nestling_formats::nested::GROUP;
-use nestling_gpu::NOTES_BYTES;
+use nestling_gpu::{DeviceBudget, NOTES_BYTES, WorkReservation};
 use nestling_import::{ExpertBias, FeedForward, ModelConfig, TokenMixer};
 
 use crate::device::size_of;
 use crate::error::{BudgetTooSmall, WgpuError};
 use crate::expert_table::table_bytes;
-use crate::ledger::{Ledger, Promise};
 use crate::record::{ARGMAX_PART_COLS, GATE_UP_BYTES_MAX, parts_bytes_max};
 use crate::recorder::ARENA_BYTES;
 use crate::slabs::ALIGN as PLACE_ALIGN;
@@ -46,7 +45,7 @@ pub(crate) struct Asked {
 /// What a model has on a device beside its weights.
 pub(crate) struct Kept {
     /// Bytes that are kept free for it.
-    pub promise: Promise,
+    pub reservation: WorkReservation,
     /// Bytes of weights that are loaded.
     pub weight_bytes: u64,
     /// Bytes of the biases that streamed experts bring.
@@ -93,9 +92,9 @@ impl Asked {
     ///
     /// # Errors
     /// [`WgpuError::BudgetTooSmall`].
-    pub fn promise(
+    pub fn reserve(
         &mut self,
-        ledger: &Ledger,
+        budget: &DeviceBudget,
         needs: &ModelNeeds<'_>,
     ) -> Result<Kept, EngineError> {
         let asked = std::mem::take(self);
@@ -104,9 +103,9 @@ impl Asked {
         let weight_bytes = weight_bytes.next_multiple_of(PLACE_ALIGN);
         let is_streamed = needs.experts.iter().any(Option::is_some);
         let expert_bytes = if is_streamed { slot_bytes(&needs.experts)? } else { 0 };
-        let promise = ledger.promise(work_bytes + kv_bytes, weight_bytes + expert_bytes);
-        let promise = promise.map_err(|least| {
-            let given = ledger.budget().unwrap_or(0);
+        let kept = budget.reserve_work(work_bytes + kv_bytes, weight_bytes + expert_bytes);
+        let reservation = kept.map_err(|least| {
+            let given = budget.total_bytes().unwrap_or(u64::MAX);
             WgpuError::BudgetTooSmall(Box::new(BudgetTooSmall {
                 given,
                 least,
@@ -118,7 +117,7 @@ impl Asked {
         })?;
         let is_known = needs.weight_bytes > 0;
         let weight_bytes = if is_known { weight_bytes } else { 0 };
-        Ok(Kept { promise, weight_bytes, bias_bytes: own_biases(needs) })
+        Ok(Kept { reservation, weight_bytes, bias_bytes: own_biases(needs) })
     }
 }
 

@@ -9,14 +9,13 @@ use std::sync::atomic::Ordering;
 
 use bytemuck::Pod;
 use nestling_core::backend::BackendCounters;
-use nestling_gpu::{LAUNCH_NANOSECONDS, WorkKind, WorkRates};
+use nestling_gpu::{LAUNCH_NANOSECONDS, Purpose, WorkKind, WorkRates};
 
-use crate::belt::Belt;
 use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
-use crate::ledger::Purpose;
 use crate::pipelines::{Pipeline, halt_layout};
 use crate::slabs::Slabs;
+use crate::staging::Staging;
 
 /// Bytes of the arena: parameters of some thousand dispatches.
 pub(crate) const ARENA_BYTES: usize = 1 << 20;
@@ -82,7 +81,7 @@ pub(crate) struct Recorder {
     /// How often memory had been given back when these were looked at last.
     freed: u64,
     read_back: Option<wgpu::Buffer>,
-    belt: Belt,
+    staging: Staging,
     /// Whether what was recorded writes what the host counts on, whatever becomes of the step.
     has_writes: bool,
     used: SlotUses,
@@ -153,7 +152,7 @@ impl Recorder {
             groups: HashMap::new(),
             freed: 0,
             read_back: None,
-            belt: Belt::default(),
+            staging: Staging::default(),
             has_writes: false,
             used: SlotUses::default(),
             used_until: 0,
@@ -351,7 +350,7 @@ impl Recorder {
         if bytes.is_empty() {
             return Ok(());
         }
-        let (source, from) = self.belt.put(&self.gpu, bytes)?;
+        let (source, from) = self.staging.put(&self.gpu, bytes)?;
         self.has_writes = true;
         self.copy((&source, from), (buffer, offset), (bytes.len() as u64).next_multiple_of(4));
         Ok(())
@@ -396,10 +395,10 @@ impl Recorder {
     pub fn submit(&mut self) -> Result<(), WgpuError> {
         self.pass = None;
         if let Some(commands) = self.commands.take() {
-            self.belt.close();
+            self.staging.close();
             self.gpu.write(&self.arena, 0, &self.bytes);
             let number = self.gpu.submit(Some(commands.finish()));
-            self.belt.recall();
+            self.staging.recall();
             if self.used.found || !self.used.slots.is_empty() {
                 self.used_until = number;
             }

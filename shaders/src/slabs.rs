@@ -6,11 +6,10 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nestling_gpu::FreeRanges;
+use nestling_gpu::{FreeRanges, Purpose};
 
 use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
-use crate::ledger::Purpose;
 
 /// Places begin at multiples of this, which suits every binding.
 pub(crate) const ALIGN: u64 = 256;

@@ -33,7 +33,7 @@ impl Storage for WgpuBackend {
 
     fn roomy_bytes(&self, bytes: u64) -> u64 {
         // Under a budget nothing is taken that was not reserved.
-        match self.gpu.ledger.budget() {
+        match self.gpu.budget.total_bytes() {
             Some(_) => bytes,
             None => bytes.next_power_of_two().min(self.gpu.binding_bytes_max()).max(bytes),
         }

@@ -7,6 +7,7 @@
 mod backend_items;
 mod calibration;
 mod device;
+mod device_budget;
 mod device_matrix;
 mod device_routing;
 mod encoder;
@@ -35,6 +36,7 @@ use nestling_core::EngineError;
 
 pub use calibration::measure_rates;
 pub use device::Device;
+pub use device_budget::{DeviceBudget, Purpose, Reservation, WorkReservation};
 pub use device_matrix::DeviceMatrix;
 pub use encoder::{GpuEncoder, HEAD_DIM_MAX, LIMITS, gated, input_for};
 pub use expert_form::{ExpertForm, RoutedRows};

@@ -36,7 +36,7 @@ pub(crate) struct Driver {
     budget: u64,
     /// Of them, for what steps and sessions work with; and what that may come to.
     work: AtomicU64,
-    promised: AtomicU64,
+    reserved: AtomicU64,
     pinned: AtomicU64,
     captured: AtomicU64,
     replayed: AtomicU64,
@@ -123,7 +123,7 @@ impl Driver {
             allocated: AtomicU64::new(0),
             budget: budget.unwrap_or(u64::MAX),
             work: AtomicU64::new(0),
-            promised: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             captured: AtomicU64::new(0),
             replayed: AtomicU64::new(0),
@@ -168,14 +168,14 @@ impl Driver {
     }
 
     /// What steps and sessions of a model work with may come to so many bytes more.
-    pub fn promise(&self, bytes: u64) {
-        self.promised.store(self.work.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+    pub fn reserve_work(&self, bytes: u64) {
+        self.reserved.store(self.work.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
     }
 
     /// Those that are not allocated yet.
-    pub fn promised_left(&self) -> u64 {
+    pub fn work_kept(&self) -> u64 {
         let work = self.work.load(Ordering::Relaxed);
-        self.promised.load(Ordering::Relaxed).saturating_sub(work)
+        self.reserved.load(Ordering::Relaxed).saturating_sub(work)
     }
 
     /// Bytes of pinned memory.

@@ -22,7 +22,7 @@ struct Chunk {
 }
 
 /// All chunks.
-pub(crate) struct Belt {
+pub(crate) struct Staging {
     /// Those that copies of the next submission read.
     open: Vec<Chunk>,
     free: Vec<Chunk>,
@@ -32,14 +32,14 @@ pub(crate) struct Belt {
     returned: Receiver<Result<Chunk, u64>>,
 }
 
-impl Default for Belt {
+impl Default for Staging {
     fn default() -> Self {
         let (send, returned) = channel();
         Self { open: Vec::new(), free: Vec::new(), out_bytes: 0, send, returned }
     }
 }
 
-impl Belt {
+impl Staging {
     /// Writes bytes, and zeros up to a multiple of 4, and says where they are to be copied from.
     ///
     /// # Errors

@@ -1,0 +1,149 @@
+//! Memory of a device under a budget: what is reserved, and what is kept for steps and sessions before
+//! they come, so that weights never take it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Weights, and slots for experts.
+    Weights,
+    /// Pages, states, activations, and what operations use among themselves.
+    Work,
+}
+
+/// Bytes of each purpose.
+#[derive(Debug, Default)]
+struct Taken {
+    weights: u64,
+    work: u64,
+    /// What work may come to, of all models together.
+    kept: u64,
+}
+
+impl Taken {
+    fn of(&mut self, purpose: Purpose) -> &mut u64 {
+        match purpose {
+            Purpose::Weights => &mut self.weights,
+            Purpose::Work => &mut self.work,
+        }
+    }
+
+    /// Bytes that are taken or kept free for work, and all weights.
+    fn held(&self) -> u64 {
+        self.weights.saturating_add(self.work.max(self.kept))
+    }
+}
+
+/// The memory of a device.
+#[derive(Debug)]
+pub struct DeviceBudget {
+    /// Most bytes that may be taken; none for what the driver gives.
+    budget: Option<u64>,
+    taken: Arc<Mutex<Taken>>,
+}
+
+/// Bytes that are reserved until this is dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    bytes: u64,
+    purpose: Purpose,
+    taken: Arc<Mutex<Taken>>,
+}
+
+/// Bytes that are kept free for work until this is dropped.
+#[derive(Debug)]
+pub struct WorkReservation {
+    bytes: u64,
+    taken: Arc<Mutex<Taken>>,
+}
+
+fn lock(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
+    taken.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        *lock(&self.taken).of(self.purpose) -= self.bytes;
+    }
+}
+
+impl Drop for WorkReservation {
+    fn drop(&mut self) {
+        lock(&self.taken).kept -= self.bytes;
+    }
+}
+
+impl DeviceBudget {
+    /// That of a device of which nothing is reserved; none for what the driver gives.
+    pub fn new(budget: Option<u64>) -> Self {
+        Self { budget, taken: Arc::default() }
+    }
+
+    /// Most bytes that may be reserved.
+    pub fn total_bytes(&self) -> Option<u64> {
+        self.budget
+    }
+
+    /// Bytes that are taken.
+    pub fn taken_bytes(&self) -> u64 {
+        let taken = lock(&self.taken);
+        taken.weights.saturating_add(taken.work)
+    }
+
+    /// Reserves bytes; gives the least budget that would do where this one does not.
+    ///
+    /// # Errors
+    /// The least budget with room for them.
+    pub fn reserve(&self, purpose: Purpose, bytes: u64) -> Result<Reservation, u64> {
+        let mut taken = lock(&self.taken);
+        let held = match purpose {
+            Purpose::Weights => taken.held(),
+            Purpose::Work => taken.weights.saturating_add(taken.work),
+        };
+        let least = held.saturating_add(bytes);
+        if self.budget.is_some_and(|budget| least > budget) {
+            return Err(least);
+        }
+        *taken.of(purpose) += bytes;
+        Ok(Reservation { bytes, purpose, taken: Arc::clone(&self.taken) })
+    }
+
+    /// Keeps `work` bytes free for a model whose weights are going to take `weights`.
+    ///
+    /// # Errors
+    /// The least budget that would do.
+    pub fn reserve_work(&self, work: u64, weights: u64) -> Result<WorkReservation, u64> {
+        let mut taken = lock(&self.taken);
+        let kept = taken.kept.saturating_add(work);
+        let least = Taken { kept, ..*taken }.held().saturating_add(weights);
+        if self.budget.is_some_and(|budget| least > budget) {
+            return Err(least);
+        }
+        taken.kept = kept;
+        Ok(WorkReservation { bytes: work, taken: Arc::clone(&self.taken) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DeviceBudget, Purpose};
+
+    #[test]
+    fn weights_leave_what_is_kept_for_work() {
+        let budget = DeviceBudget::new(Some(100));
+        let first = budget.reserve(Purpose::Work, 10).unwrap();
+        assert_eq!(budget.reserve_work(40, 61).unwrap_err(), 101);
+        let kept = budget.reserve_work(40, 60).unwrap();
+        let weights = budget.reserve(Purpose::Weights, 60).unwrap();
+        assert!(budget.reserve(Purpose::Weights, 1).is_err());
+        // Work may come to what is kept, with what it took before.
+        let more = budget.reserve(Purpose::Work, 30).unwrap();
+        assert_eq!(budget.reserve(Purpose::Work, 2).unwrap_err(), 102);
+        drop((first, more, kept));
+        assert!(budget.reserve(Purpose::Weights, 40).is_ok());
+        drop(weights);
+        assert!(budget.reserve(Purpose::Work, 100).is_ok());
+        assert!(DeviceBudget::new(None).reserve(Purpose::Work, u64::MAX / 2).is_ok());
+    }
+}
