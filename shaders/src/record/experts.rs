@@ -17,13 +17,14 @@ pub(super) fn gated(
     let params =
         params::Gated { rows: *rows, cols: *cols, kind, alpha, limit, rotated, padding: [0; 2] };
     let cost = (spread(groups.div_ceil(64)), (16 * groups * GROUP) as u64);
-    Ok(match out {
+    let done = match out {
         GatedOutput::Int8(out) => {
             let bindings = [gate_up.clone(), out.values.clone(), out.scales.clone()];
-            recorder.dispatch(&pipelines.gated_quantize, &bindings, &params, cost)?
+            recorder.dispatch(&pipelines.gated_quantize, &bindings, &params, cost)
         }
         GatedOutput::Floats(out) => {
-            recorder.dispatch(&pipelines.gated, &[gate_up.clone(), out.clone()], &params, cost)?
+            recorder.dispatch(&pipelines.gated, &[gate_up.clone(), out.clone()], &params, cost)
         }
-    })
+    };
+    Ok(done?)
 }
