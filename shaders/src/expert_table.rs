@@ -89,8 +89,8 @@ impl TableEntries<WgpuBackend> for WgpuEntries {
                 slabs.push((part.place.slab, part.place.buffer.clone()));
             }
             words.extend([word("slabs", slab)?, part.place.word()]);
-            // A level that is not held is refused before anything looks here.
-            words.extend(Level::ALL.map(|level| matrix.prefix(level).unwrap_or(MISSING)));
+            // Default: a level that is not held is refused before anything looks here.
+            words.extend(Level::ALL.map(|level| matrix.prefix(level).unwrap_or(0)));
         }
         if slabs.len() > SLABS_MAX {
             return Ok(None);
