@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use nestling_core::backend::{HoldsLevels, Shape, Shaped};
 use nestling_core::EngineError;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights, NestedMatrix};
 use nestling_formats::nested::{GROUP, Layout, base_parts};
@@ -200,6 +201,18 @@ impl CudaMatrix {
         let Storage::Slot(slot) = &self.storage else { return Err(missing()) };
         let place = slot.room.planes[plane.index()].filter(|_| slot.planes.holds(plane));
         place.zip(slot.planes.bytes_of(plane)).ok_or_else(missing)
+    }
+}
+
+impl Shaped for CudaMatrix {
+    fn shape(&self) -> Shape {
+        Shape { rows: self.form.rows, cols: self.form.cols }
+    }
+}
+
+impl HoldsLevels for CudaMatrix {
+    fn check_level(&self, level: Level) -> Result<(), EngineError> {
+        self.check(level)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Weight matrices in memory of the device.
 
+use nestling_core::backend::{HoldsLevels, Shape, Shaped};
 use nestling_core::EngineError;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{Level, Plane};
@@ -150,6 +151,18 @@ impl WgpuMatrix {
     /// [`EngineError::LevelMissing`] if its planes are not held.
     pub(crate) fn prefix(&self, level: Level) -> Result<u32, EngineError> {
         self.levels.prefix(level)
+    }
+}
+
+impl Shaped for WgpuMatrix {
+    fn shape(&self) -> Shape {
+        Shape { rows: self.form.rows, cols: self.form.cols }
+    }
+}
+
+impl HoldsLevels for WgpuMatrix {
+    fn check_level(&self, level: Level) -> Result<(), EngineError> {
+        self.check(level)
     }
 }
 

@@ -6,11 +6,14 @@
 //! run. `cpu/reference.rs` defines the exact result of each. Operations that fill a buffer set
 //! its row count to that of their input.
 
+mod checked;
+mod checks;
 mod device_routing;
 mod encoder;
 mod expert_biases;
 mod needs;
 mod parts;
+mod shape;
 mod slot_memory;
 
 use std::ops::AddAssign;
@@ -23,6 +26,7 @@ use crate::kv_cache::{KvShape, PageId};
 use crate::recurrent::{StateId, StateShape};
 use crate::weights::{ActivationMode, MatrixWeights};
 
+pub use checked::Checked;
 pub use device_routing::{DeviceRouting, NoTable};
 pub use encoder::{BindWeights, Encoder, EncoderExt, Write, argmax};
 pub use expert_biases::ExpertBiases;
@@ -36,6 +40,7 @@ pub use parts::{
     HeldExpert, HostLink, LevelWeights, Linear, MatrixForm, MatrixShape, PinnedExpert, Router,
     Routing, SlotPlace,
 };
+pub use shape::{HoldsLevels, KvPages, RecurrentStates, Shape, Shaped};
 pub use slot_memory::{CopyFence, NoSlots, PlanePart, SlotMemory};
 
 /// What a backend can hold; checked when a model is opened.
@@ -79,17 +84,17 @@ impl AddAssign for BackendCounters {
 /// A device: allocates, uploads, moves pages. An error leaves it usable.
 pub trait Backend: Send + Sized + 'static {
     /// Activations, `[rows, cols]` of f32; the row count varies from step to step.
-    type Buffer: Send + Sync;
+    type Buffer: Shaped + Send + Sync;
     /// The router's choice for every row, `[T, K]`; may stay on the device.
-    type Routing: Send + Sync;
+    type Routing: Shaped + Send + Sync;
     /// A float vector: norm weights, biases.
-    type Floats: Send + Sync;
+    type Floats: Shaped + Send + Sync;
     /// A weight matrix, at all levels that its planes allow.
-    type Matrix: Send + Sync;
+    type Matrix: Shaped + HoldsLevels + Send + Sync;
     /// Pages of keys and values of one layer.
-    type KvPool: Send + Sync;
+    type KvPool: KvPages + Send + Sync;
     /// Recurrent states of one layer.
-    type StatePool: Send + Sync;
+    type StatePool: RecurrentStates + Send + Sync;
     /// The experts of one layer, for a device that finds them by itself; [`NoTable`] for others.
     type ExpertTable: DeviceRouting<Self>;
     /// Device memory for streamed experts, in slots of one size; [`NoSlots`] where planes are used where

@@ -71,6 +71,18 @@ pub enum EngineError {
         /// What was there.
         found: String,
     },
+    /// Operands of an operation that do not fit each other.
+    #[error("{operation}: {operand}: expected {expected}, found {found}")]
+    Shape {
+        /// The operation.
+        operation: &'static str,
+        /// What was checked.
+        operand: &'static str,
+        /// What fits the other operands.
+        expected: String,
+        /// What was there.
+        found: String,
+    },
     /// A path with nothing to run behind it.
     #[error("{path}: {reason}")]
     NotAModel {

@@ -7,7 +7,7 @@ use super::encoder::CpuEncoder;
 use super::matrix::{CpuBuffer, CpuMatrix};
 use super::pages::CpuPool;
 use super::states::CpuStates;
-use nestling_core::backend::{Backend, BackendLimits, NoSlots, NoTable, Routing};
+use nestling_core::backend::{Backend, BackendLimits, Checked, NoSlots, NoTable, Routing};
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvShape, PageId};
 use nestling_core::recurrent::{StateId, StateShape};
@@ -22,7 +22,7 @@ impl Backend for Cpu {
     type StatePool = CpuStates;
     type ExpertTable = NoTable;
     type ExpertSlots = NoSlots;
-    type Encoder<'a> = CpuEncoder<'a>;
+    type Encoder<'a> = Checked<CpuEncoder<'a>>;
 
     const PAGE_KIND: u8 = 0;
 
@@ -126,7 +126,7 @@ impl Backend for Cpu {
         pool.write(state, bytes)
     }
 
-    fn encoder(&mut self) -> CpuEncoder<'_> {
-        CpuEncoder { cpu: self }
+    fn encoder(&mut self) -> Checked<CpuEncoder<'_>> {
+        Checked::new(CpuEncoder { cpu: self })
     }
 }

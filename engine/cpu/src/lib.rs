@@ -19,6 +19,9 @@ pub mod nested;
 mod pages;
 pub mod reference;
 pub mod rows;
+#[cfg(test)]
+mod shape_tests;
+mod shapes;
 mod states;
 mod team;
 pub mod thread_count;

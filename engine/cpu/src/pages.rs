@@ -31,6 +31,10 @@ impl CpuPool {
         Self { shape, pages: (0..shape.pages).map(|_| None).collect() }
     }
 
+    pub(super) fn shape(&self) -> &KvShape {
+        &self.shape
+    }
+
     /// Where values are, and the elements of one.
     pub(super) fn values(&self) -> (KvValues, usize) {
         (self.shape.values, self.shape.values.dim(self.shape.head_dim))

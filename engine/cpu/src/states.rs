@@ -20,13 +20,8 @@ impl CpuStates {
         EngineError::mismatch("recurrent state", expected, state.0)
     }
 
-    /// # Errors
-    /// States of other layers than those that hold so many floats.
-    pub(super) fn check_floats(&self, floats: usize) -> Result<(), EngineError> {
-        if self.shape.floats == floats {
-            return Ok(());
-        }
-        Err(EngineError::mismatch("floats of a recurrent state", self.shape.floats, floats))
+    pub(super) fn shape(&self) -> &StateShape {
+        &self.shape
     }
 
     /// A state that was written.

@@ -27,6 +27,7 @@ mod product_form;
 mod router;
 mod row_pairs;
 mod scratch;
+mod shapes;
 mod snapshot;
 mod states;
 mod storage;

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use super::expect;
 use super::scratch::AttentionScratch;
 use crate::attention::AttentionRows;
 use crate::columns::{Cut, for_each_block};
@@ -39,10 +38,9 @@ pub(super) fn rope_store(
         KvValues::KeyPrefix(_) => g * d,
     };
     let queries = if qkv.cols == stored { 0 } else { heads.num_attention_heads };
-    expect("columns of queries, keys and values", queries * d + stored, qkv.cols)?;
-    rotate(team, (heads, rows), rope, qkv, (queries, g))?;
+    rotate(team, heads, rope, qkv, (queries, g));
     if let Some(weight) = &heads.value_norm {
-        norm_values(team, (weight, heads.eps), qkv, (queries + g) * d)?;
+        norm_values(team, (weight, heads.eps), qkv, (queries + g) * d);
     }
     store((team, scratch), rows, (&*qkv, queries * d, stored), kv)
 }
@@ -50,35 +48,22 @@ pub(super) fn rope_store(
 /// Norms and rotates queries.
 pub(super) fn rope_queries(
     team: &Team,
-    (heads, rows): (&AttentionHeads<Cpu>, &StepRows),
+    heads: &AttentionHeads<Cpu>,
     rope: &CpuBuffer,
     queries: &mut CpuBuffer,
-) -> Result<(), EngineError> {
-    expect("columns of queries", heads.num_attention_heads * heads.head_dim, queries.cols)?;
-    rotate(team, (heads, rows), rope, queries, (heads.num_attention_heads, 0))
+) {
+    rotate(team, heads, rope, queries, (heads.num_attention_heads, 0));
 }
 
 /// Norms and rotates the first heads of every row: queries, then keys.
 fn rotate(
     team: &Team,
-    (heads, rows): (&AttentionHeads<Cpu>, &StepRows),
+    heads: &AttentionHeads<Cpu>,
     rope: &CpuBuffer,
     x: &mut CpuBuffer,
     (queries, keys): (usize, usize),
-) -> Result<(), EngineError> {
+) {
     let d = heads.head_dim;
-    expect("rows of angles", rows.len(), rope.row_count())?;
-    expect("rows of queries", rows.len(), x.row_count())?;
-    expect("columns of angles", 0, usize::from(heads.rope_first + rope.cols > d))?;
-    for (norm, count) in [(&heads.query_norm, queries), (&heads.key_norm, keys)] {
-        match norm {
-            HeadNorm::PerHead(weight) => expect("head norm", 0, usize::from(weight.len() > d))?,
-            HeadNorm::FullWidth(weight) if count > 0 => {
-                expect("norm of all heads", count * d, weight.len())?;
-            }
-            HeadNorm::FullWidth(_) | HeadNorm::Absent => {}
-        }
-    }
     let cols = x.cols;
     team.for_each_row((&mut x.values, cols), ROW_COST * cols, |index, row| {
         let angles = &rope.values[index * rope.cols..][..rope.cols];
@@ -97,24 +82,16 @@ fn rotate(
             }
         }
     });
-    Ok(())
 }
 
 /// Norms the value heads of every row, which begin at a column.
-fn norm_values(
-    team: &Team,
-    (weight, eps): (&[f32], f32),
-    qkv: &mut CpuBuffer,
-    first: usize,
-) -> Result<(), EngineError> {
-    expect("norm of values", 0, (qkv.cols - first) % weight.len().max(1))?;
+fn norm_values(team: &Team, (weight, eps): (&[f32], f32), qkv: &mut CpuBuffer, first: usize) {
     let cols = qkv.cols;
     team.for_each_row((&mut qkv.values, cols), ROW_COST * (cols - first), |_, row| {
         for value in row[first..].chunks_exact_mut(weight.len().max(1)) {
             team.kernels.rms_norm_in_place(value, weight, eps);
         }
     });
-    Ok(())
 }
 
 /// Stores keys and values, a page at a time.
@@ -170,12 +147,7 @@ pub(super) fn attend(
     out: &mut CpuBuffer,
 ) -> Result<(), EngineError> {
     let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
-    expect("columns of queries", 0, usize::from(qkv.cols < h * d))?;
     let value_dim = kv.values().1;
-    expect("attended columns", h * value_dim, out.cols)?;
-    expect("rows of queries", rows.len(), qkv.row_count())?;
-    expect("query heads for each key head", 0, h.checked_rem(g).unwrap_or(1))?;
-    expect("sinks", h, heads.sinks.as_ref().map_or(h, Vec::len))?;
     out.resize(rows.len());
     let group = h / g;
     let read = split_rows(rows, (QUERIES_MAX / group).max(1), &mut scratch.borders, kv)?;

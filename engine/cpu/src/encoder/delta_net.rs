@@ -2,7 +2,6 @@
 
 use nestling_import::{Activation, DeltaNetConfig};
 
-use super::expect;
 use super::scratch::{DeltaScratch, HeadRun};
 use crate::delta_net::{DeltaHead, factors, window_row};
 use crate::device::Cpu;
@@ -31,8 +30,7 @@ pub(super) fn delta_net(
     states: &mut CpuStates,
     out: &mut CpuBuffer,
 ) -> Result<(), EngineError> {
-    check(net, rows, projected, states)?;
-    expect("outputs of a DeltaNet layer", net.shape.value_dim(), out.cols)?;
+    check_kernel(net)?;
     runs(rows, &mut scratch.runs)?;
     for run in &scratch.runs {
         run.from.map_or(Ok(()), |from| states.get(from).map(|_| ()))?;
@@ -52,27 +50,13 @@ pub(super) fn delta_net(
     Ok(())
 }
 
-fn check(
-    net: &DeltaNet<Cpu>,
-    rows: &StepRows,
-    projected: &CpuBuffer,
-    states: &CpuStates,
-) -> Result<(), EngineError> {
-    let shape = &net.shape;
-    let (kernel, limit) = (shape.conv_kernel_dim as u64, CONV_KERNEL_MAX as u64);
-    if !(1..=limit).contains(&kernel) {
-        return Err(EngineError::Limit { what: "linear_conv_kernel_dim", limit, found: kernel });
+/// The taps of a convolution that kernels take.
+fn check_kernel(net: &DeltaNet<Cpu>) -> Result<(), EngineError> {
+    let (kernel, limit) = (net.shape.conv_kernel_dim as u64, CONV_KERNEL_MAX as u64);
+    if (1..=limit).contains(&kernel) {
+        return Ok(());
     }
-    expect("inputs of a DeltaNet layer", shape.inputs(), projected.cols)?;
-    expect("rows of a DeltaNet layer", rows.len(), projected.row_count())?;
-    expect("weights of a convolution", shape.conv_kernel_dim * shape.channels(), net.conv.len())?;
-    expect("decay rates", shape.num_value_heads, net.rate.len())?;
-    expect("time biases", shape.num_value_heads, net.time_bias.len())?;
-    expect("norm of a DeltaNet head", shape.value_head_dim, net.norm.len())?;
-    expect("norm of queries", shape.key_head_dim, net.query_norm.len())?;
-    expect("norm of keys", shape.key_head_dim, net.key_norm.len())?;
-    expect("value heads of a key head", 0, shape.num_value_heads % shape.num_key_heads.max(1))?;
-    states.check_floats(shape.state_floats())
+    Err(EngineError::Limit { what: "linear_conv_kernel_dim", limit, found: kernel })
 }
 
 /// The window of the convolution that a state holds, if there is one.

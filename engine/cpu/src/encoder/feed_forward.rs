@@ -31,17 +31,6 @@ pub(super) fn feed_forward(
     x: &CpuBuffer,
     mut out: Output,
 ) -> Result<(), EngineError> {
-    for used in uses {
-        let FeedForward { gate, up, down, .. } = used.weights;
-        super::expect("inputs of a feed-forward part", gate.matrix.cols(), x.cols)?;
-        super::expect("inputs of up", gate.matrix.cols(), up.matrix.cols())?;
-        super::expect("gate and up", gate.matrix.rows(), up.matrix.rows())?;
-        super::expect("inputs of down", gate.matrix.rows(), down.matrix.cols())?;
-        super::expect("outputs of down", out.cols, down.matrix.rows())?;
-        super::check_bias(gate)?;
-        super::check_bias(up)?;
-        super::check_bias(down)?;
-    }
     let width = uses.first().map_or(0, |used| used.weights.gate.matrix.rows());
     let int8 = |used: &Use| {
         let FeedForward { gate, up, down, .. } = used.weights;
@@ -157,7 +146,6 @@ pub(super) fn linear_rows(
     (x, first): (&CpuBuffer, usize),
     mut out: Output,
 ) -> Result<(), EngineError> {
-    super::check_bias(linear)?;
     let (matrix, bias): (&CpuMatrix, _) = (&linear.matrix, linear.bias.as_deref());
     if matrix.takes_int8() {
         team.quantize(&x.values, x.cols, &mut work.x);

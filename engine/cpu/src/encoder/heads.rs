@@ -4,7 +4,6 @@
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
-use super::expect;
 use super::products::{FEW_ROWS, FloatSource, Packed, ROW_BLOCK, Tiles, of_level};
 use crate::columns::{ColumnsMut, Cut, for_each_block};
 use crate::device::{Cpu, Work};
@@ -29,20 +28,10 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(
-        weights: &HeadMatrices<Cpu>,
-        x: &CpuBuffer,
-        out: &CpuBuffer,
-    ) -> Result<Self, EngineError> {
-        let (heads, matrix) = (weights.heads.max(1), &weights.matrix);
-        expect("rows of the heads' matrices", 0, matrix.rows() % heads)?;
-        expect("columns of heads", 0, x.cols % heads)?;
+    fn new(weights: &HeadMatrices<Cpu>, x: &CpuBuffer) -> Self {
+        let (heads, matrix) = (weights.heads, &weights.matrix);
         let (inputs, outputs) = (matrix.cols(), matrix.rows() / heads);
-        let rest = (x.cols / heads).checked_sub(inputs).ok_or_else(|| {
-            EngineError::mismatch("columns of heads", format!("{inputs} or more"), x.cols / heads)
-        })?;
-        expect("columns of the heads' products", heads * (outputs + rest), out.cols)?;
-        Ok(Self { heads, inputs, outputs, rest })
+        Self { heads, inputs, outputs, rest: x.cols / heads - inputs }
     }
 
     /// A head of a row of the input.
@@ -65,8 +54,7 @@ pub(super) fn multiply_heads(
     x: &CpuBuffer,
     out: &mut CpuBuffer,
 ) -> Result<(), EngineError> {
-    let sizes = Sizes::new(weights, x, out)?;
-    expect("rows of levels", x.row_count(), levels.len())?;
+    let sizes = Sizes::new(weights, x);
     out.resize(x.row_count());
     let Work { x: quantized, heads: floats, level_rows: [rows, inputs], packed, .. } = work;
     let int8 = weights.matrix.takes_int8();

@@ -39,7 +39,10 @@ use products::{
     Int8Product, Output, RowMap, StoreMode, Tiles, multiply_float, multiply_int8, of_level,
 };
 
-/// Runs each operation when it is called.
+/// Runs each operation when it is called. It is only reached behind [`Checked`], which has checked the
+/// operands.
+///
+/// [`Checked`]: nestling_core::backend::Checked
 #[derive(Debug)]
 pub struct CpuEncoder<'a> {
     pub(super) cpu: &'a mut Cpu,
@@ -66,17 +69,6 @@ impl Scratch {
         let result = job(&mut self.work, &all[..count]);
         self.work.all = all;
         result
-    }
-}
-
-fn expect(what: &str, expected: usize, found: usize) -> Result<(), EngineError> {
-    if expected == found { Ok(()) } else { Err(EngineError::mismatch(what, expected, found)) }
-}
-
-fn check_bias(linear: &Linear<Cpu>) -> Result<(), EngineError> {
-    match &linear.bias {
-        Some(bias) => expect("bias", linear.matrix.rows(), bias.len()),
-        None => Ok(()),
     }
 }
 
@@ -123,7 +115,6 @@ impl CpuEncoder<'_> {
         x: &CpuBuffer,
         output: Output<'_>,
     ) -> Result<(), EngineError> {
-        expect("rows of levels", x.row_count(), levels.len())?;
         let Cpu { team, scratch, .. } = &mut *self.cpu;
         let Scratch { work, expert_rows: [all, _], uses: spare, .. } = scratch;
         all.clear();
@@ -146,10 +137,6 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         rows: &StepRows,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        expect("embedding", out.cols, table.cols())?;
-        if let Some(&token) = rows.tokens.iter().find(|token| **token as usize >= table.rows()) {
-            return Err(EngineError::TokenOutOfRange { token, vocab_size: table.rows() });
-        }
         out.resize(rows.len());
         let Cpu { team, .. } = &*self.cpu;
         let failed = Mutex::new(None);
@@ -165,7 +152,6 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     }
 
     fn write(&mut self, values: &[f32], out: &mut CpuBuffer) -> Result<(), EngineError> {
-        expect("part of a row", 0, values.len() % out.cols.max(1))?;
         out.values.clear();
         out.values.extend_from_slice(values);
         Ok(())
@@ -177,11 +163,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         rows: &[u32],
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        let (count, cols) = (out.row_count(), out.cols);
-        expect("values of rows", rows.len() * cols, values.len())?;
-        if let Some(row) = rows.iter().find(|row| **row as usize >= count) {
-            return Err(EngineError::mismatch("written row", count, row));
-        }
+        let cols = out.cols;
         for (values, row) in values.chunks_exact(cols.max(1)).zip(rows) {
             out.values[*row as usize * cols..][..cols].copy_from_slice(values);
         }
@@ -196,11 +178,8 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         write: Write,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        expect("norm weight", x.cols, weight.len())?;
-        expect("norm output", x.cols, out.cols)?;
-        match write {
-            Write::Set => out.resize(x.row_count()),
-            Write::Add => expect("sum", out.values.len(), x.values.len())?,
+        if write == Write::Set {
+            out.resize(x.row_count());
         }
         let Cpu { team, .. } = &*self.cpu;
         let cols = x.cols;
@@ -222,13 +201,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         write: Write,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        expect("outputs", out.cols, weights.iter().map(|w| w.matrix.rows()).sum())?;
-        expect("rows of levels", x.row_count(), levels.len())?;
-        for linear in weights {
-            expect("inputs of a matrix", linear.matrix.cols(), x.cols)?;
-            check_bias(linear)?;
-        }
-        let mut output = Output::of(out, x.row_count(), write)?;
+        let mut output = Output::of(out, x.row_count(), write);
         if weights.iter().all(|linear| linear.matrix.takes_int8()) {
             return self.int8_products(weights, levels, x, output);
         }
@@ -265,7 +238,8 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     ) -> Result<(), EngineError> {
         let Cpu { team, scratch, .. } = &mut *self.cpu;
         let Some(kv) = kv else {
-            return attention::rope_queries(team, (heads, rows), angles, qkv);
+            attention::rope_queries(team, heads, angles, qkv);
+            return Ok(());
         };
         attention::rope_store((team, &mut scratch.attention), (heads, rows), angles, qkv, kv)
     }
@@ -296,8 +270,6 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     }
 
     fn gate(&mut self, gate: &CpuBuffer, out: &mut CpuBuffer) -> Result<(), EngineError> {
-        expect("columns of gates", out.cols, gate.cols)?;
-        expect("rows of gates", out.row_count(), gate.row_count())?;
         let (team, cols) = (&self.cpu.team, out.cols);
         team.for_each_row((&mut out.values, cols), 2 * ROW_COST * cols, |row, out| {
             team.kernels.gate(out, &gate.values[row * cols..][..cols]);
@@ -311,13 +283,8 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         x: &CpuBuffer,
         out: &mut Routing,
     ) -> Result<(), EngineError> {
-        expect("inputs of the router", router.weights.cols(), x.cols)?;
         let (per_token, rows) = (router.num_experts_per_tok, x.row_count());
         let experts = router.weights.rows();
-        let biases = router.logit_bias.iter().chain(&router.selection_bias);
-        for vector in biases.chain(&router.expert_scale) {
-            expect("numbers of the router", experts, vector.len())?;
-        }
         let Cpu { team, scratch, .. } = &mut *self.cpu;
         let Scratch { work, logits, chosen, ids, weights, choice, .. } = scratch;
         choice.resize(experts, 0.0);
@@ -362,9 +329,6 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     }
 
     fn write_routing(&mut self, routing: &Routing, out: &mut Routing) -> Result<(), EngineError> {
-        expect("experts of a row", out.num_experts_per_tok, routing.num_experts_per_tok)?;
-        expect("experts of a routing", out.expert_ids.len(), routing.expert_ids.len())?;
-        expect("weights of a routing", out.expert_weights.len(), routing.expert_weights.len())?;
         out.clone_from(routing);
         Ok(())
     }
@@ -403,7 +367,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         write: Write,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        let output = Output::of(out, x.row_count(), write)?;
+        let output = Output::of(out, x.row_count(), write);
         self.dense_ffn(weights, levels, x, output)
     }
 
@@ -413,9 +377,6 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         x: &CpuBuffer,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        expect("columns of a gate", 1, gate.cols)?;
-        expect("rows of a gate", x.row_count(), gate.row_count())?;
-        expect("sum", out.values.len(), x.values.len())?;
         let Cpu { team, .. } = &*self.cpu;
         let cols = out.cols;
         team.for_each_row((&mut out.values, cols), cols, |row, out| {
@@ -433,16 +394,12 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
         let per_token = routing.num_experts_per_tok;
-        expect("rows of the routing", x.row_count() * per_token, routing.expert_weights.len())?;
-        expect("outputs of an expert", x.cols, out.cols)?;
         out.resize(routing.expert_weights.len());
         let Cpu { team, scratch, .. } = &mut *self.cpu;
         let Scratch { work, expert_rows: [x_rows, out_rows], uses: spare, .. } = scratch;
         x_rows.clear();
         out_rows.clear();
         for used in by_expert_and_level(experts) {
-            expect("row of an expert", 0, usize::from(used.row as usize >= x.row_count()))?;
-            expect("rank of an expert", 0, usize::from(used.rank as usize >= per_token))?;
             x_rows.push(used.row);
             out_rows.push(used.row * per_token as u32 + used.rank);
         }
@@ -473,9 +430,6 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
         let per_token = routing.num_experts_per_tok;
-        expect("rows of experts", out.row_count() * per_token, expert_rows.row_count())?;
-        expect("weights of experts", expert_rows.row_count(), routing.expert_weights.len())?;
-        expect("outputs of an expert", out.cols, expert_rows.cols)?;
         let Cpu { team, .. } = &*self.cpu;
         let (rows, cols) = (out.row_count(), out.cols);
         let multiplications = rows * cols * per_token;
@@ -505,11 +459,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         indices: &[u32],
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        expect("gathered columns", x.cols, out.cols)?;
-        let (rows, cols) = (x.row_count(), x.cols);
-        if let Some(index) = indices.iter().find(|index| **index as usize >= rows) {
-            return Err(EngineError::mismatch("gathered row", rows, index));
-        }
+        let cols = x.cols;
         out.resize(indices.len());
         for (out, index) in out.values.chunks_mut(cols.max(1)).zip(indices) {
             out.copy_from_slice(&x.values[*index as usize * cols..][..cols]);

@@ -204,15 +204,11 @@ pub(super) struct Output<'a> {
 
 impl<'a> Output<'a> {
     /// A buffer that gets so many rows of products, or has them where they are added.
-    ///
-    /// # Errors
-    /// A sum with other rows.
-    pub fn of(out: &'a mut CpuBuffer, rows: usize, write: Write) -> Result<Self, EngineError> {
-        match write {
-            Write::Set => out.resize(rows),
-            Write::Add => super::expect("rows of a sum", rows, out.row_count())?,
+    pub fn of(out: &'a mut CpuBuffer, rows: usize, write: Write) -> Self {
+        if write == Write::Set {
+            out.resize(rows);
         }
-        Ok(Self { values: &mut out.values, cols: out.cols, store: write.into() })
+        Self { values: &mut out.values, cols: out.cols, store: write.into() }
     }
 
     /// The same output for one product of several.

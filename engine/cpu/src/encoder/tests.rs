@@ -178,14 +178,16 @@ impl Case {
         enc.matmul(&qkv_weights, levels, &normed, Write::Set, &mut qkv).unwrap();
         out.push(("matmul", block_on(enc.read(&qkv)).unwrap()));
         enc.rope(&heads, &rows, &rope, &mut qkv, Some(&mut pool)).unwrap();
-        out.push(("rope_store", block_on(enc.read(&qkv)).unwrap()));
+        out.push(("rope", block_on(enc.read(&qkv)).unwrap()));
         enc.attend(&heads, &rows, &qkv, &pool, &mut attended).unwrap();
         out.push(("attend", block_on(enc.read(&attended)).unwrap()));
+        enc.matmul(&qkv_weights, levels, &normed, Write::Add, &mut qkv).unwrap();
+        out.push(("several matrices added", block_on(enc.read(&qkv)).unwrap()));
         enc.matmul(std::slice::from_ref(&attention_out), levels, &attended, Write::Add, &mut x)
             .unwrap();
-        out.push(("matmul_add", block_on(enc.read(&x)).unwrap()));
+        out.push(("matmul, added", block_on(enc.read(&x)).unwrap()));
         enc.ffn(&shared, levels, &normed, Write::Add, &mut x).unwrap();
-        out.push(("ffn_add", block_on(enc.read(&x)).unwrap()));
+        out.push(("ffn, added", block_on(enc.read(&x)).unwrap()));
         enc.ffn(&shared, levels, &normed, Write::Set, &mut other).unwrap();
         enc.scale(0.3, &mut other).unwrap();
         out.push(("ffn, scale", block_on(enc.read(&other)).unwrap()));
@@ -208,6 +210,12 @@ impl Case {
         let head = [Linear { matrix: embedding, bias: None }];
         enc.matmul(&head, &levels[..2], &normed, Write::Set, &mut logits).unwrap();
         out.push(("head", block_on(enc.read(&logits)).unwrap()));
+        enc.write_rows(&noise(50, 37), &[1], &mut logits).unwrap();
+        out.push(("write_rows", block_on(enc.read(&logits)).unwrap()));
+        let mut columns = Vec::new();
+        block_on(enc.argmax_into(&logits, 40, &mut columns)).unwrap();
+        let columns = columns.into_iter().map(|column| column.map_or(f32::NAN, |c| c as f32));
+        out.push(("argmax", columns.collect()));
         out
     }
 }

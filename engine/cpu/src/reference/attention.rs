@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Reference, ReferenceBuffer, ReferencePool, expect};
+use super::{Reference, ReferenceBuffer, ReferencePool};
 use crate::attention::{self, AttentionState};
 use crate::math;
 use nestling_core::backend::{AttentionHeads, HeadNorm};
@@ -10,7 +10,7 @@ use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvValues, PAGE_POSITIONS, PageId};
 
-/// [`Encoder::rope_store`](nestling_core::backend::Encoder::rope_store).
+/// [`Encoder::rope`](nestling_core::backend::Encoder::rope) with pages.
 pub(super) fn rope_store(
     (heads, rows): (&AttentionHeads<Reference>, &StepRows),
     rope: &ReferenceBuffer,
@@ -23,10 +23,8 @@ pub(super) fn rope_store(
         KvValues::KeyPrefix(_) => g * d,
     };
     let h = if qkv.cols == stored { 0 } else { heads.num_attention_heads };
-    expect("columns of queries, keys and values", h * d + stored, qkv.cols)?;
-    rotate((heads, rows), rope, qkv, (h, g))?;
+    rotate(heads, rope, qkv, (h, g));
     if let Some(weight) = &heads.value_norm {
-        expect("norm of values", d, weight.len())?;
         for value in qkv.rows_mut().flat_map(|row| row[(h + g) * d..].chunks_exact_mut(d)) {
             math::rms_norm_in_place(value, weight, heads.eps);
         }
@@ -42,14 +40,13 @@ pub(super) fn rope_store(
     Ok(())
 }
 
-/// [`Encoder::rope_queries`](nestling_core::backend::Encoder::rope_queries).
+/// [`Encoder::rope`](nestling_core::backend::Encoder::rope) without pages.
 pub(super) fn rope_queries(
-    (heads, rows): (&AttentionHeads<Reference>, &StepRows),
+    heads: &AttentionHeads<Reference>,
     rope: &ReferenceBuffer,
     queries: &mut ReferenceBuffer,
-) -> Result<(), EngineError> {
-    expect("columns of queries", heads.num_attention_heads * heads.head_dim, queries.cols)?;
-    rotate((heads, rows), rope, queries, (heads.num_attention_heads, 0))
+) {
+    rotate(heads, rope, queries, (heads.num_attention_heads, 0));
 }
 
 /// [`Encoder::attend`](nestling_core::backend::Encoder::attend).
@@ -60,15 +57,11 @@ pub(super) fn attend(
     out: &mut ReferenceBuffer,
 ) -> Result<(), EngineError> {
     let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
-    expect("columns of queries", 0, usize::from(qkv.cols < h * d))?;
     let value_dim = kv.shape().values.dim(d);
-    expect("attended columns", h * value_dim, out.cols)?;
-    expect("rows of queries", rows.len(), qkv.row_count())?;
     out.resize(rows.len());
     for (index, (queries, attended)) in qkv.rows().zip(out.rows_mut()).enumerate() {
         let end = rows.positions[index] as usize + 1;
         let visible = end.saturating_sub(heads.sliding_window.unwrap_or(end))..end;
-        let (_, _) = place(rows, index)?;
         let pages = &rows.pages[rows.sequences[index] as usize];
         let queries = queries[..h * d].chunks_exact(d);
         let outs = attended.chunks_exact_mut(value_dim);
@@ -87,33 +80,27 @@ fn place(rows: &StepRows, index: usize) -> Result<(PageId, usize), EngineError> 
 
 /// Norms and rotates the first heads of every row: queries, then keys.
 fn rotate(
-    (heads, rows): (&AttentionHeads<Reference>, &StepRows),
+    heads: &AttentionHeads<Reference>,
     rope: &ReferenceBuffer,
     x: &mut ReferenceBuffer,
     (queries, keys): (usize, usize),
-) -> Result<(), EngineError> {
+) {
     let d = heads.head_dim;
-    expect("rows of angles", rows.len(), rope.row_count())?;
-    expect("rows of queries", rows.len(), x.row_count())?;
-    expect("columns of angles", 0, usize::from(heads.rope_first + rope.cols > d))?;
     for (row, angles) in x.rows_mut().zip(rope.rows()) {
         let (cos, sin) = angles.split_at(angles.len() / 2);
         let (queries, rest) = row.split_at_mut(queries * d);
         for (x, norm) in [(queries, &heads.query_norm), (&mut rest[..keys * d], &heads.key_norm)] {
             if let (HeadNorm::FullWidth(weight), false) = (norm, x.is_empty()) {
-                expect("norm of all heads", x.len(), weight.len())?;
                 math::rms_norm_in_place(x, weight, heads.eps);
             }
             for x in x.chunks_exact_mut(d) {
                 if let HeadNorm::PerHead(weight) = norm {
-                    expect("head norm", 0, usize::from(weight.len() > d))?;
                     math::rms_norm_in_place(&mut x[..weight.len()], weight, heads.eps);
                 }
                 math::rope(heads.rope_pairs, &mut x[heads.rope_first..][..angles.len()], cos, sin);
             }
         }
     }
-    Ok(())
 }
 
 /// Attention of one query head over the `visible` positions.

@@ -2,7 +2,7 @@
 
 use nestling_import::DeltaNetConfig;
 
-use super::{Reference, ReferenceBuffer, expect};
+use super::{Reference, ReferenceBuffer};
 use crate::delta_net::{conv_silu, factors};
 use crate::math;
 use crate::states::CpuStates;
@@ -18,10 +18,6 @@ pub(super) fn delta_net(
     states: &mut CpuStates,
     out: &mut ReferenceBuffer,
 ) -> Result<(), EngineError> {
-    expect("inputs of a DeltaNet layer", net.shape.inputs(), projected.cols)?;
-    expect("outputs of a DeltaNet layer", net.shape.value_dim(), out.cols)?;
-    expect("rows of a DeltaNet layer", rows.len(), projected.row_count())?;
-    states.check_floats(net.shape.state_floats())?;
     out.resize(rows.len());
     let mut parts = Vec::new();
     runs(rows, &mut parts)?;

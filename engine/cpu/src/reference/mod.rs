@@ -16,7 +16,7 @@ use nestling_formats::Level;
 use super::math;
 use super::states::CpuStates;
 use nestling_core::backend::{
-    AttentionHeads, Backend, BackendLimits, BindWeights, DeltaNet, Encoder, FeedForward,
+    AttentionHeads, Backend, BackendLimits, BindWeights, Checked, DeltaNet, Encoder, FeedForward,
     HeadMatrices, Linear, NoSlots, NoTable, PinnedExpert, Router, Routing, Write, argmax,
 };
 use nestling_core::batch::StepRows;
@@ -32,7 +32,8 @@ pub use pages::ReferencePool;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reference;
 
-/// Runs each operation when it is called.
+/// Runs each operation when it is called. It is only reached behind [`Checked`], which has checked the
+/// operands.
 #[derive(Clone, Copy, Debug)]
 pub struct ReferenceEncoder;
 
@@ -48,7 +49,11 @@ impl ReferenceBuffer {
         Self { cols, values: vec![0.0; rows * cols] }
     }
 
-    fn row_count(&self) -> usize {
+    pub(super) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    pub(super) fn row_count(&self) -> usize {
         self.values.len() / self.cols.max(1)
     }
 
@@ -66,10 +71,6 @@ impl ReferenceBuffer {
     }
 }
 
-fn expect(what: &str, expected: usize, found: usize) -> Result<(), EngineError> {
-    if expected == found { Ok(()) } else { Err(EngineError::mismatch(what, expected, found)) }
-}
-
 impl Backend for Reference {
     type Buffer = ReferenceBuffer;
     type Routing = Routing;
@@ -79,7 +80,7 @@ impl Backend for Reference {
     type StatePool = CpuStates;
     type ExpertTable = NoTable;
     type ExpertSlots = NoSlots;
-    type Encoder<'a> = ReferenceEncoder;
+    type Encoder<'a> = Checked<ReferenceEncoder>;
 
     const PAGE_KIND: u8 = 1;
 
@@ -179,8 +180,8 @@ impl Backend for Reference {
         pool.write(state, bytes)
     }
 
-    fn encoder(&mut self) -> ReferenceEncoder {
-        ReferenceEncoder
+    fn encoder(&mut self) -> Checked<ReferenceEncoder> {
+        Checked::new(ReferenceEncoder)
     }
 }
 
@@ -190,8 +191,6 @@ fn products(
     levels: &[Level],
     x: &ReferenceBuffer,
 ) -> Result<ReferenceBuffer, EngineError> {
-    expect("inputs of a matrix", matrix.cols(), x.cols)?;
-    expect("rows of levels", x.row_count(), levels.len())?;
     let mut out = ReferenceBuffer::new(x.row_count(), matrix.rows());
     for level in Level::ALL {
         let rows: Vec<usize> = (0..levels.len()).filter(|&row| levels[row] == level).collect();
@@ -210,7 +209,6 @@ fn linear(
 ) -> Result<ReferenceBuffer, EngineError> {
     let mut out = products(&weights.matrix, levels, x)?;
     if let Some(bias) = &weights.bias {
-        expect("bias", out.cols, bias.len())?;
         out.rows_mut().for_each(|row| math::add(row, bias));
     }
     Ok(out)
@@ -224,7 +222,6 @@ fn feed_forward(
 ) -> Result<ReferenceBuffer, EngineError> {
     let mut inner = linear(&weights.gate, levels, x)?;
     let up = linear(&weights.up, levels, x)?;
-    expect("gate and up", inner.values.len(), up.values.len())?;
     math::gated(weights.activation, &mut inner.values, &up.values);
     if weights.down.matrix.is_rotated() {
         inner.rows_mut().for_each(math::hadamard);
@@ -239,19 +236,14 @@ impl Encoder<Reference> for ReferenceEncoder {
         rows: &StepRows,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
-        expect("embedding", out.cols, table.cols())?;
         out.resize(rows.len());
         for ((row, &token), &level) in out.rows_mut().zip(&rows.tokens).zip(&rows.dense_levels) {
-            if token as usize >= table.rows() {
-                return Err(EngineError::TokenOutOfRange { token, vocab_size: table.rows() });
-            }
             table.read_row(level, token as usize, row)?;
         }
         Ok(())
     }
 
     fn write(&mut self, values: &[f32], out: &mut ReferenceBuffer) -> Result<(), EngineError> {
-        expect("part of a row", 0, values.len() % out.cols.max(1))?;
         out.values = values.to_vec();
         Ok(())
     }
@@ -262,13 +254,9 @@ impl Encoder<Reference> for ReferenceEncoder {
         rows: &[u32],
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
-        expect("values of rows", rows.len() * out.cols, values.len())?;
-        let count = out.row_count();
-        for (values, &row) in values.chunks_exact(out.cols.max(1)).zip(rows) {
-            let place = out.rows_mut().nth(row as usize);
-            place
-                .ok_or_else(|| EngineError::mismatch("written row", count, row))?
-                .copy_from_slice(values);
+        let cols = out.cols;
+        for (values, &row) in values.chunks_exact(cols.max(1)).zip(rows) {
+            out.values[row as usize * cols..][..cols].copy_from_slice(values);
         }
         Ok(())
     }
@@ -281,11 +269,8 @@ impl Encoder<Reference> for ReferenceEncoder {
         write: Write,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
-        expect("norm weight", x.cols, weight.len())?;
-        expect("norm output", x.cols, out.cols)?;
-        match write {
-            Write::Set => out.resize(x.row_count()),
-            Write::Add => expect("sum", out.values.len(), x.values.len())?,
+        if write == Write::Set {
+            out.resize(x.row_count());
         }
         for (row, out) in x.rows().zip(out.rows_mut()) {
             match write {
@@ -304,10 +289,8 @@ impl Encoder<Reference> for ReferenceEncoder {
         write: Write,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
-        expect("outputs", out.cols, weights.iter().map(|w| w.matrix.rows()).sum())?;
-        match write {
-            Write::Set => out.resize(x.row_count()),
-            Write::Add => expect("rows of a sum", x.row_count(), out.row_count())?,
+        if write == Write::Set {
+            out.resize(x.row_count());
         }
         let mut start = 0;
         for weights in weights {
@@ -333,8 +316,6 @@ impl Encoder<Reference> for ReferenceEncoder {
     ) -> Result<(), EngineError> {
         let (matrix, heads) = (&weights.matrix, weights.heads.max(1));
         let (k, n, width) = (matrix.cols(), matrix.rows() / heads, x.cols / heads);
-        expect("columns of heads", 0, x.cols % heads + usize::from(width < k))?;
-        expect("columns of the heads' products", heads * (n + width - k), out.cols)?;
         out.resize(x.row_count());
         for head in 0..heads {
             let parts = x.rows().flat_map(|row| row[head * width..][..k].iter().copied());
@@ -359,7 +340,10 @@ impl Encoder<Reference> for ReferenceEncoder {
     ) -> Result<(), EngineError> {
         match kv {
             Some(kv) => attention::rope_store((heads, rows), angles, qkv, kv),
-            None => attention::rope_queries((heads, rows), angles, qkv),
+            None => {
+                attention::rope_queries(heads, angles, qkv);
+                Ok(())
+            }
         }
     }
 
@@ -390,7 +374,6 @@ impl Encoder<Reference> for ReferenceEncoder {
         gate: &ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
-        expect("gates", out.values.len(), gate.values.len())?;
         math::gate(&mut out.values, &gate.values);
         Ok(())
     }
@@ -402,10 +385,6 @@ impl Encoder<Reference> for ReferenceEncoder {
         out: &mut Routing,
     ) -> Result<(), EngineError> {
         let (per_token, experts) = (router.num_experts_per_tok, router.weights.rows());
-        expect("inputs of the router", router.weights.cols(), x.cols)?;
-        for bias in router.logit_bias.iter().chain(&router.selection_bias) {
-            expect("bias of the router", experts, bias.len())?;
-        }
         let mut logits = ReferenceBuffer::new(x.row_count(), router.weights.rows());
         let rows: Vec<usize> = (0..x.row_count()).collect();
         router.weights.multiply(Level::L8, &rows, x, &mut logits)?;
@@ -441,9 +420,6 @@ impl Encoder<Reference> for ReferenceEncoder {
     }
 
     fn write_routing(&mut self, routing: &Routing, out: &mut Routing) -> Result<(), EngineError> {
-        expect("experts of a row", out.num_experts_per_tok, routing.num_experts_per_tok)?;
-        expect("experts of a routing", out.expert_ids.len(), routing.expert_ids.len())?;
-        expect("weights of a routing", out.expert_weights.len(), routing.expert_weights.len())?;
         out.clone_from(routing);
         Ok(())
     }
@@ -476,13 +452,9 @@ impl Encoder<Reference> for ReferenceEncoder {
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
         let product = feed_forward(weights, levels, x)?;
-        expect("outputs of a feed-forward part", out.cols, product.cols)?;
         match write {
             Write::Set => *out = product,
-            Write::Add => {
-                expect("sum", out.values.len(), product.values.len())?;
-                math::add(&mut out.values, &product.values);
-            }
+            Write::Add => math::add(&mut out.values, &product.values),
         }
         Ok(())
     }
@@ -493,9 +465,6 @@ impl Encoder<Reference> for ReferenceEncoder {
         x: &ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
-        expect("columns of a gate", 1, gate.cols)?;
-        expect("rows of a gate", x.row_count(), gate.row_count())?;
-        expect("sum", out.values.len(), x.values.len())?;
         for ((out, x), gate) in out.rows_mut().zip(x.rows()).zip(&gate.values) {
             math::add_scaled(out, math::sigmoid(*gate), x);
         }
@@ -527,14 +496,9 @@ impl Encoder<Reference> for ReferenceEncoder {
         indices: &[u32],
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
-        expect("gathered columns", x.cols, out.cols)?;
         out.resize(indices.len());
         for (out, &index) in out.rows_mut().zip(indices) {
-            let row = x.rows().nth(index as usize);
-            let rows = x.row_count();
-            out.copy_from_slice(
-                row.ok_or_else(|| EngineError::mismatch("gathered row", rows, index))?,
-            );
+            out.copy_from_slice(&x.values[index as usize * x.cols..][..x.cols]);
         }
         Ok(())
     }

@@ -25,15 +25,15 @@ impl ReferenceMatrix {
         self.weights.inputs() == InputTransform::Hadamard
     }
 
-    pub(super) fn weights(&self) -> &MatrixWeights {
+    pub(crate) fn weights(&self) -> &MatrixWeights {
         &self.weights
     }
 
-    pub(super) fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.weights.rows()
     }
 
-    pub(super) fn cols(&self) -> usize {
+    pub(crate) fn cols(&self) -> usize {
         self.weights.cols()
     }
 

@@ -51,7 +51,7 @@ impl ReferencePool {
         Self { shape, pages: vec![Vec::new(); shape.pages] }
     }
 
-    pub(super) fn shape(&self) -> &KvShape {
+    pub(crate) fn shape(&self) -> &KvShape {
         &self.shape
     }
 

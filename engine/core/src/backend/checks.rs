@@ -1,0 +1,336 @@
+//! What the operands of operations must fit in, and errors that name them.
+
+use std::fmt::Display;
+
+use nestling_formats::Level;
+
+use super::{
+    AttentionHeads, Backend, DeltaNet, FeedForward, HeadMatrices, HeadNorm, HoldsLevels, Linear,
+    PinnedExpert, RecurrentStates, Router, Shape, Shaped, Write,
+};
+use crate::batch::StepRows;
+use crate::error::EngineError;
+use crate::kv_cache::{KvShape, KvValues};
+
+/// An operation, by the name that its errors have.
+#[derive(Clone, Copy)]
+pub(super) struct Operation(pub &'static str);
+
+impl Operation {
+    fn error(
+        self,
+        operand: &'static str,
+        expected: impl Display,
+        found: impl Display,
+    ) -> EngineError {
+        let (expected, found) = (expected.to_string(), found.to_string());
+        EngineError::Shape { operation: self.0, operand, expected, found }
+    }
+
+    /// A size.
+    pub fn size(
+        self,
+        operand: &'static str,
+        expected: usize,
+        found: usize,
+    ) -> Result<(), EngineError> {
+        if expected == found { Ok(()) } else { Err(self.error(operand, expected, found)) }
+    }
+
+    /// Rows and columns.
+    pub fn shape(
+        self,
+        operand: &'static str,
+        expected: Shape,
+        found: Shape,
+    ) -> Result<(), EngineError> {
+        if expected == found { Ok(()) } else { Err(self.error(operand, expected, found)) }
+    }
+
+    /// A size that may not be larger.
+    pub fn at_most(
+        self,
+        operand: &'static str,
+        limit: usize,
+        found: usize,
+    ) -> Result<(), EngineError> {
+        if found <= limit {
+            return Ok(());
+        }
+        Err(self.error(operand, format_args!("at most {limit}"), found))
+    }
+
+    /// A size that may not be smaller.
+    pub fn at_least(
+        self,
+        operand: &'static str,
+        limit: usize,
+        found: usize,
+    ) -> Result<(), EngineError> {
+        if found >= limit {
+            return Ok(());
+        }
+        Err(self.error(operand, format_args!("at least {limit}"), found))
+    }
+
+    /// A size that others divide into so many equal parts.
+    pub fn multiple(
+        self,
+        operand: &'static str,
+        parts: usize,
+        found: usize,
+    ) -> Result<(), EngineError> {
+        if parts > 0 && found.is_multiple_of(parts) {
+            return Ok(());
+        }
+        Err(self.error(operand, format_args!("a multiple of {parts}"), found))
+    }
+
+    /// Indices of rows.
+    pub fn indices(
+        self,
+        operand: &'static str,
+        count: usize,
+        indices: &[u32],
+    ) -> Result<(), EngineError> {
+        match indices.iter().find(|index| **index as usize >= count) {
+            Some(index) => Err(self.error(operand, format_args!("a row below {count}"), index)),
+            None => Ok(()),
+        }
+    }
+
+    /// An output: of any rows where they are set, of those of the result where it is added.
+    pub fn output(self, result: Shape, write: Write, out: Shape) -> Result<(), EngineError> {
+        let rows = match write {
+            Write::Set => result.rows,
+            Write::Add => out.rows,
+        };
+        self.shape("out", result, Shape { rows, ..out })
+    }
+
+    /// Levels of rows, and that a matrix holds them.
+    pub fn levels<M: HoldsLevels>(self, matrix: &M, levels: &[Level]) -> Result<(), EngineError> {
+        let used = |level: &Level| levels.contains(level);
+        Level::ALL.into_iter().filter(used).try_for_each(|level| matrix.check_level(level))
+    }
+
+    /// A matrix with its bias for rows of these levels.
+    fn linear<B: Backend>(
+        self,
+        linear: &Linear<B>,
+        levels: &[Level],
+        inputs: usize,
+    ) -> Result<(), EngineError> {
+        let shape = linear.matrix.shape();
+        self.size("inputs of a matrix", inputs, shape.cols)?;
+        if let Some(bias) = &linear.bias {
+            self.size("bias", shape.rows, bias.shape().cols)?;
+        }
+        self.levels(&linear.matrix, levels)
+    }
+
+    /// Matrices side by side; gives their result.
+    pub fn linears<B: Backend>(
+        self,
+        weights: &[Linear<B>],
+        levels: &[Level],
+        x: Shape,
+    ) -> Result<Shape, EngineError> {
+        self.size("levels", x.rows, levels.len())?;
+        weights.iter().try_for_each(|linear| self.linear(linear, levels, x.cols))?;
+        let cols = weights.iter().map(|linear| linear.matrix.shape().rows).sum();
+        Ok(Shape { rows: x.rows, cols })
+    }
+
+    /// Gate, up and down, of rows of these columns; gives the columns of the result.
+    pub fn feed_forward<B: Backend>(
+        self,
+        weights: &FeedForward<B>,
+        levels: &[Level],
+        inputs: usize,
+    ) -> Result<usize, EngineError> {
+        let FeedForward { gate, up, down, .. } = weights;
+        let inner = gate.matrix.shape().rows;
+        self.linear(gate, levels, inputs)?;
+        self.linear(up, levels, inputs)?;
+        self.size("outputs of up", inner, up.matrix.shape().rows)?;
+        self.linear(down, levels, inner)?;
+        Ok(down.matrix.shape().rows)
+    }
+
+    /// An expert and its uses.
+    pub fn expert<B: Backend>(
+        self,
+        expert: &PinnedExpert<'_, B>,
+        routing: Shape,
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<(), EngineError> {
+        let mut used = [false; Level::ALL.len()];
+        for one in expert.uses {
+            let (row, rank) = (one.row as usize, one.rank as usize);
+            self.at_most("row of an expert", routing.rows.saturating_sub(1), row)?;
+            self.at_most("rank of an expert", routing.cols.saturating_sub(1), rank)?;
+            used[one.level.index()] = true;
+        }
+        for level in Level::ALL.into_iter().filter(|level| used[level.index()]) {
+            let found = self.feed_forward(&expert.weights, &[level], inputs)?;
+            self.size("outputs of an expert", outputs, found)?;
+        }
+        Ok(())
+    }
+
+    /// A matrix for every head; gives the result.
+    pub fn heads<B: Backend>(
+        self,
+        weights: &HeadMatrices<B>,
+        levels: &[Level],
+        x: Shape,
+    ) -> Result<Shape, EngineError> {
+        let (heads, matrix) = (weights.heads, weights.matrix.shape());
+        self.size("levels", x.rows, levels.len())?;
+        self.multiple("rows of the heads' matrices", heads, matrix.rows)?;
+        self.multiple("columns of x", heads, x.cols)?;
+        let width = x.cols / heads;
+        self.at_least("columns of a head", matrix.cols, width)?;
+        self.levels(&weights.matrix, levels)?;
+        Ok(Shape { rows: x.rows, cols: matrix.rows + heads * (width - matrix.cols) })
+    }
+
+    /// Rows that are normed, rotated and, with pages, stored.
+    pub fn rope<B: Backend>(
+        self,
+        heads: &AttentionHeads<B>,
+        rows: &StepRows,
+        angles: Shape,
+        qkv: Shape,
+        pages: Option<&KvShape>,
+    ) -> Result<(), EngineError> {
+        let dim = heads.head_dim;
+        self.size("rows of angles", rows.len(), angles.rows)?;
+        self.size("rows of queries", rows.len(), qkv.rows)?;
+        self.at_most("last rotated element", dim, heads.rope_first.saturating_add(angles.cols))?;
+        let all = heads.num_attention_heads;
+        let (queries, keys) = match pages {
+            None => {
+                self.size("columns of queries", all * dim, qkv.cols)?;
+                (all, 0)
+            }
+            Some(pages) => {
+                self.pages(heads, pages)?;
+                let keys = heads.num_key_value_heads;
+                let stored = match pages.values {
+                    KvValues::Beside => 2 * keys * dim,
+                    KvValues::KeyPrefix(_) => keys * dim,
+                };
+                let queries = if qkv.cols == stored { 0 } else { all };
+                let expected = queries * dim + stored;
+                self.size("columns of queries, keys and values", expected, qkv.cols)?;
+                self.places(rows)?;
+                (queries, keys)
+            }
+        };
+        self.head_norm::<B>(&heads.query_norm, dim, queries)?;
+        self.head_norm::<B>(&heads.key_norm, dim, keys)?;
+        match heads.value_norm.as_ref().filter(|_| pages.is_some()) {
+            Some(norm) => self.size("norm of values", dim, norm.shape().cols),
+            None => Ok(()),
+        }
+    }
+
+    fn head_norm<B: Backend>(
+        self,
+        norm: &HeadNorm<B>,
+        dim: usize,
+        heads: usize,
+    ) -> Result<(), EngineError> {
+        match norm {
+            HeadNorm::PerHead(norm) => self.at_most("norm of a head", dim, norm.shape().cols),
+            HeadNorm::FullWidth(norm) if heads > 0 => {
+                self.size("norm of all heads", heads * dim, norm.shape().cols)
+            }
+            HeadNorm::FullWidth(_) | HeadNorm::Absent => Ok(()),
+        }
+    }
+
+    /// Pages for the keys and values of these heads.
+    fn pages<B: Backend>(
+        self,
+        heads: &AttentionHeads<B>,
+        pages: &KvShape,
+    ) -> Result<(), EngineError> {
+        self.size("key heads of the pages", heads.num_key_value_heads, pages.num_key_value_heads)?;
+        self.size("elements of a stored head", heads.head_dim, pages.head_dim)
+    }
+
+    /// A page for every row's own position.
+    fn places(self, rows: &StepRows) -> Result<(), EngineError> {
+        match (0..rows.len()).find(|row| rows.place(*row).is_none()) {
+            Some(row) => Err(self.error("pages", format_args!("a page for row {row}"), "none")),
+            None => Ok(()),
+        }
+    }
+
+    /// Rows that attend; gives the result.
+    pub fn attend<B: Backend>(
+        self,
+        heads: &AttentionHeads<B>,
+        rows: &StepRows,
+        queries: Shape,
+        pages: &KvShape,
+    ) -> Result<Shape, EngineError> {
+        let (all, keys, dim) =
+            (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
+        self.pages(heads, pages)?;
+        self.size("rows of queries", rows.len(), queries.rows)?;
+        self.at_least("columns of queries", all * dim, queries.cols)?;
+        self.multiple("query heads", keys, all)?;
+        if let Some(sinks) = &heads.sinks {
+            self.size("sinks", all, sinks.shape().cols)?;
+        }
+        self.places(rows)?;
+        Ok(Shape { rows: rows.len(), cols: all * pages.values.dim(dim) })
+    }
+
+    /// A DeltaNet layer; gives the result.
+    pub fn delta_net<B: Backend>(
+        self,
+        net: &DeltaNet<B>,
+        rows: &StepRows,
+        projected: Shape,
+        states: &B::StatePool,
+    ) -> Result<Shape, EngineError> {
+        let shape = &net.shape;
+        let heads = shape.num_value_heads;
+        self.shape("projected", Shape { rows: rows.len(), cols: shape.inputs() }, projected)?;
+        for (operand, expected, vector) in [
+            ("weights of the convolution", shape.conv_kernel_dim * shape.channels(), &net.conv),
+            ("decay rates", heads, &net.rate),
+            ("time biases", heads, &net.time_bias),
+            ("norm of heads", shape.value_head_dim, &net.norm),
+            ("norm of queries", shape.key_head_dim, &net.query_norm),
+            ("norm of keys", shape.key_head_dim, &net.key_norm),
+        ] {
+            self.size(operand, expected, vector.shape().cols)?;
+        }
+        self.multiple("value heads", shape.num_key_heads, heads)?;
+        self.size("floats of a state", shape.state_floats(), states.state_shape().floats)?;
+        Ok(Shape { rows: rows.len(), cols: shape.value_dim() })
+    }
+
+    /// A router.
+    pub fn router<B: Backend>(self, router: &Router<B>, inputs: usize) -> Result<(), EngineError> {
+        let shape = router.weights.shape();
+        self.size("inputs of the router", shape.cols, inputs)?;
+        for (operand, vector) in [
+            ("bias of logits", &router.logit_bias),
+            ("bias of the choice", &router.selection_bias),
+            ("scales of experts", &router.expert_scale),
+        ] {
+            if let Some(vector) = vector {
+                self.size(operand, shape.rows, vector.shape().cols)?;
+            }
+        }
+        self.at_most("experts of a token", shape.rows, router.num_experts_per_tok)
+    }
+}
