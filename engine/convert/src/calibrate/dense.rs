@@ -20,7 +20,7 @@ use nestling_experts::expert::source::Matrices;
 use nestling_experts::expert::{CheckpointSource, ExpertSource};
 use nestling_runtime::model::Activations;
 use nestling_runtime::model::memory::{LayerMemory, MemoryShape};
-use nestling_runtime::model::mixer::Nobody;
+use nestling_runtime::model::mixer::NoopObserver;
 use nestling_runtime::model::weights::Loader;
 
 /// Sequences that a mixer's errors are measured on, from all over the text, and tokens of each.
@@ -128,7 +128,7 @@ impl Calibrator<'_> {
             memory: &mut memory,
             act: &mut act,
         };
-        pass_mixer(&mut encoder, &sample.hidden, step, &mut Nobody)?;
+        pass_mixer(&mut encoder, &sample.hidden, step, &mut NoopObserver)?;
         block_on(nestling_core::backend::EncoderExt::read(&mut encoder, &act.x))
     }
 

@@ -20,8 +20,8 @@ use nestling_cpu::threads::ThreadPool;
 use nestling_cpu::{Cpu, CpuBuffer, math};
 use nestling_experts::expert::ExpertSource;
 use nestling_runtime::model::memory::{LayerMemory, MemoryShape};
-use nestling_runtime::model::mixer::{Ending, Mixing, Watch, mix};
-use nestling_runtime::model::{Activations, LayerWeights, RopeAngles, feed_forward};
+use nestling_runtime::model::mixer::{ActivationObserver, MixerArgs, ResidualAdd, mix};
+use nestling_runtime::model::{Activations, LayerWeights, RopeAngles, layer};
 
 /// What the tokens left behind on their way.
 pub(super) struct MixerMoments {
@@ -57,7 +57,7 @@ pub(super) fn pass_mixer(
     enc: &mut <Cpu as Backend>::Encoder<'_>,
     hidden: &[f32],
     step: MixerStep<'_>,
-    watch: &mut impl Watch<Cpu>,
+    observer: &mut impl ActivationObserver<Cpu>,
 ) -> Result<(), EngineError> {
     let MixerStep { config, weights, angles, rows, memory, act } = step;
     let eps = config.rms_norm_eps;
@@ -70,8 +70,8 @@ pub(super) fn pass_mixer(
     enc.rms_norm(&act.x, &weights.attention_norm, eps, Write::Set, &mut act.normed)?;
     let multiplier = config.multipliers.residual;
     let norm = weights.norms_after.as_ref().map(|norms| (&norms.attention, eps));
-    let ending = Ending { multiplier, norm };
-    mix(enc, &weights.mixer, Mixing { rows, tail: None, act, memory, ending }, watch)
+    let residual = ResidualAdd { multiplier, norm };
+    mix(enc, &weights.mixer, MixerArgs { rows, tail: None, act, memory, residual }, observer)
 }
 
 /// Sums what meets the mixer's matrices.
@@ -101,7 +101,7 @@ impl Sums<'_> {
     }
 }
 
-impl Watch<Cpu> for Sums<'_> {
+impl ActivationObserver<Cpu> for Sums<'_> {
     fn inputs(
         &mut self,
         encoder: &mut <Cpu as Backend>::Encoder<'_>,
@@ -207,7 +207,7 @@ impl PassedOn {
             self.gates.extend(block_on(enc.read(&act.gate))?.into_iter().map(math::sigmoid));
         }
         if let Some(router) = &weights.router {
-            feed_forward::route(enc, (weights, router), eps, act)?;
+            layer::route(enc, weights, router, eps, act)?;
             let chosen = block_on(enc.read_routing(&act.routing))?;
             self.routing.num_experts_per_tok = chosen.num_experts_per_tok;
             self.routing.expert_ids.extend(chosen.expert_ids);

@@ -136,11 +136,11 @@ impl<B: Backend> ExpertCache<B> {
     /// Has the device compute a layer's experts from a routing that stays there; false where the
     /// step must wait for them, by [`ExpertCache::request`]. `per_token` is the experts of a row.
     ///
-    /// Whether it had all of them is known after [`ExpertCache::settle`].
+    /// Whether it had all of them is known after [`ExpertCache::resolve_misses`].
     ///
     /// # Errors
     /// A failed device.
-    pub fn ask_device(
+    pub fn try_device_routing(
         &mut self,
         (layer, per_token): (usize, usize),
         rows: &StepRows,
@@ -169,16 +169,20 @@ impl<B: Backend> ExpertCache<B> {
     }
 
     /// Whether the device was asked for experts that it may not have, since this was settled last.
-    pub fn is_unsettled(&self) -> bool {
-        matches!(self.experts, Experts::Streamed(_)) && self.routed.is_unsettled()
+    pub fn may_have_missed(&self) -> bool {
+        matches!(self.experts, Experts::Streamed(_)) && self.routed.may_have_missed()
     }
 
     /// Counts what the device computed by itself, once a buffer was read or the step finished: in all
     /// layers, or in those before the one that it gives, of which an expert was missing. What that
     /// layer uses is known to the next [`ExpertCache::request`].
-    pub fn settle(&mut self, encoder: &mut B::Encoder<'_>, stats: &mut StepStats) -> Option<usize> {
+    pub fn resolve_misses(
+        &mut self,
+        encoder: &mut B::Encoder<'_>,
+        stats: &mut StepStats,
+    ) -> Option<usize> {
         let Self { experts, routed, .. } = self;
-        routed.settle(encoder, stats, &mut |id, uses| match &mut *experts {
+        routed.resolve_misses(encoder, stats, &mut |id, uses| match &mut *experts {
             Experts::Streamed(streamed) => streamed.count_found(id, uses),
             Experts::Resident(layers) => {
                 let of_layer = layers.get(id.layer as usize)?;

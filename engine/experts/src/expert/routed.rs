@@ -187,20 +187,20 @@ impl<B: Backend> Routed<B> {
     }
 
     /// Whether the device was asked for something that was not counted.
-    pub fn is_unsettled(&self) -> bool {
+    pub fn may_have_missed(&self) -> bool {
         self.counted < self.asked.len()
     }
 
     /// Has what the device computed counted by `count`, which gives each expert, and adds it to a
     /// step's statistics. Gives the layer of which an expert was missing: it and those behind it were
     /// not computed.
-    pub fn settle(
+    pub fn resolve_misses(
         &mut self,
         encoder: &mut B::Encoder<'_>,
         stats: &mut StepStats,
         count: &mut Count<'_, B>,
     ) -> Option<usize> {
-        if !self.is_unsettled() {
+        if !self.may_have_missed() {
             return None;
         }
         let missed = B::ExpertTable::take_readback(encoder, &mut self.ids);

@@ -3,13 +3,13 @@
 mod activations;
 mod attention_biases;
 mod embedding;
-pub mod feed_forward;
 mod floats;
-mod forward;
 mod latent_weights;
+pub mod layer;
 pub mod memory;
 pub mod mixer;
 mod needs;
+mod resume;
 mod rope;
 mod runner;
 pub mod weights;

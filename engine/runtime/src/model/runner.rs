@@ -5,9 +5,10 @@ use std::sync::Arc;
 use nestling_import::{FeedForward, ModelConfig, TokenMixer};
 
 use super::activations::Activations;
-use super::forward::{Step, forward};
+use super::layer::Step;
 use super::memory::{LayerMemory, MemoryShape};
 use super::needs::model_needs;
+use super::resume::forward;
 use super::rope::{RopeAngles, rope_kinds};
 use super::weights::{Loader, Progress, Weights};
 use nestling_core::backend::Backend;
@@ -262,8 +263,8 @@ impl<B: Backend> Runner<B> {
             wanted: batch.wanted,
             output: &mut output,
         };
-        let model = (&self.weights, &mut self.experts, self.source.config().rms_norm_eps);
-        let computed = forward(model, self.backend.encoder(), step).await;
+        let (eps, encoder) = (self.source.config().rms_norm_eps, self.backend.encoder());
+        let computed = forward(&self.weights, &mut self.experts, eps, encoder, step).await;
         stats.streaming = self.experts.take_stats();
         stats.device = self.backend.take_counters();
         if let (Some(recorder), Some(start_ns)) = (&self.recorder, start_ns) {

@@ -3,7 +3,7 @@
 use nestling_formats::MatrixKind;
 use nestling_import::AttentionConfig;
 
-use super::{Mixing, Watch, no_buffers};
+use super::{ActivationObserver, MixerArgs, no_buffers};
 use nestling_core::backend::{AttentionHeads, Backend, Encoder, Linear, Write};
 use nestling_core::error::EngineError;
 
@@ -65,12 +65,12 @@ impl<B: Backend> AttentionBuffers<B> {
 pub(super) fn mix<B: Backend>(
     enc: &mut B::Encoder<'_>,
     w: &AttentionWeights<B>,
-    mixing: Mixing<'_, B>,
-    watch: &mut impl Watch<B>,
+    args: MixerArgs<'_, B>,
+    observer: &mut impl ActivationObserver<B>,
 ) -> Result<(), EngineError> {
-    let Mixing { rows, tail, act, memory, ending } = mixing;
+    let MixerArgs { rows, tail, act, memory, residual } = args;
     let kv = memory.pages()?;
-    watch.inputs(enc, MatrixKind::Query, &act.normed)?;
+    observer.inputs(enc, MatrixKind::Query, &act.normed)?;
     if let Some(tail) = tail {
         // Keys and values of all rows; all else serves the rows with logits alone.
         let buffers = act.attention.get_mut(w.buffers).ok_or_else(no_buffers)?;
@@ -108,7 +108,7 @@ pub(super) fn mix<B: Backend>(
         enc.matmul(gate, &rows.dense_levels, &act.normed, Write::Set, gates)?;
         enc.gate(gates, attended)?;
     }
-    watch.inputs(enc, MatrixKind::Output, attended)?;
+    observer.inputs(enc, MatrixKind::Output, attended)?;
     let output = (&w.output, &rows.dense_levels[..]);
-    ending.add(enc, output, attended, (&mut act.branch, &mut act.x))
+    residual.add(enc, output, attended, (&mut act.branch, &mut act.x))
 }

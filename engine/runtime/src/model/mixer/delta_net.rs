@@ -3,7 +3,7 @@
 use nestling_formats::MatrixKind;
 use nestling_import::DeltaNetConfig;
 
-use super::{Mixing, Watch, no_buffers};
+use super::{ActivationObserver, MixerArgs, no_buffers};
 use nestling_core::backend::{Backend, DeltaNet, Encoder, Linear, Write};
 use nestling_core::error::EngineError;
 
@@ -47,12 +47,12 @@ impl<B: Backend> DeltaNetBuffers<B> {
 pub(super) fn mix<B: Backend>(
     enc: &mut B::Encoder<'_>,
     w: &DeltaNetWeights<B>,
-    mixing: Mixing<'_, B>,
-    watch: &mut impl Watch<B>,
+    args: MixerArgs<'_, B>,
+    observer: &mut impl ActivationObserver<B>,
 ) -> Result<(), EngineError> {
-    let Mixing { rows, tail, act, memory, ending } = mixing;
+    let MixerArgs { rows, tail, act, memory, residual } = args;
     let states = memory.states()?;
-    watch.inputs(enc, MatrixKind::DeltaIn, &act.normed)?;
+    observer.inputs(enc, MatrixKind::DeltaIn, &act.normed)?;
     let buffers = act.delta_nets.get_mut(w.buffers).ok_or_else(no_buffers)?;
     let projected = &mut buffers.projected;
     enc.matmul(&w.inputs, &rows.dense_levels, &act.normed, Write::Set, projected)?;
@@ -68,7 +68,7 @@ pub(super) fn mix<B: Backend>(
         act.keep(enc, tail)?;
     }
     let buffers = act.delta_nets.get_mut(w.buffers).ok_or_else(no_buffers)?;
-    watch.inputs(enc, MatrixKind::DeltaOut, &buffers.gathered)?;
+    observer.inputs(enc, MatrixKind::DeltaOut, &buffers.gathered)?;
     let output = (&w.output, &rows.dense_levels[..]);
-    ending.add(enc, output, &mut buffers.gathered, (&mut act.branch, &mut act.x))
+    residual.add(enc, output, &mut buffers.gathered, (&mut act.branch, &mut act.x))
 }

@@ -6,7 +6,7 @@
 use nestling_formats::MatrixKind;
 use nestling_import::LatentConfig;
 
-use super::{Mixing, Watch, no_buffers};
+use super::{ActivationObserver, MixerArgs, no_buffers};
 use nestling_core::backend::{AttentionHeads, Backend, Encoder, HeadMatrices, Linear, Write};
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
@@ -98,12 +98,12 @@ impl<B: Backend> LatentBuffers<B> {
 pub(super) fn mix<B: Backend>(
     enc: &mut B::Encoder<'_>,
     w: &LatentWeights<B>,
-    mixing: Mixing<'_, B>,
-    watch: &mut impl Watch<B>,
+    args: MixerArgs<'_, B>,
+    observer: &mut impl ActivationObserver<B>,
 ) -> Result<(), EngineError> {
-    let Mixing { rows, tail, act, memory, ending } = mixing;
+    let MixerArgs { rows, tail, act, memory, residual } = args;
     let kv = memory.pages()?;
-    watch.inputs(enc, MatrixKind::Query, &act.normed)?;
+    observer.inputs(enc, MatrixKind::Query, &act.normed)?;
     let buffers = act.latent.get_mut(w.buffers).ok_or_else(no_buffers)?;
     let rope = act.ropes.get(w.rope).ok_or_else(no_buffers)?;
     let latent = std::slice::from_ref(&w.latent);
@@ -119,17 +119,17 @@ pub(super) fn mix<B: Backend>(
     }
     let buffers = act.latent.get_mut(w.buffers).ok_or_else(no_buffers)?;
     let rope = act.ropes.get(w.rope).ok_or_else(no_buffers)?;
-    queries((enc, w), rows, &act.normed, buffers, watch)?;
+    queries((enc, w), rows, &act.normed, buffers, observer)?;
     let LatentBuffers { queries, absorbed, attended, values, .. } = buffers;
-    watch.head_inputs(enc, MatrixKind::KeyUp, (queries, &w.key_up))?;
+    observer.head_inputs(enc, MatrixKind::KeyUp, (queries, &w.key_up))?;
     enc.matmul_heads(&w.key_up, &rows.dense_levels, queries, absorbed)?;
     enc.rope(&w.heads, rows, rope, absorbed, None)?;
     enc.attend(&w.heads, rows, absorbed, kv, attended)?;
-    watch.head_inputs(enc, MatrixKind::ValueUp, (attended, &w.value_up))?;
+    observer.head_inputs(enc, MatrixKind::ValueUp, (attended, &w.value_up))?;
     enc.matmul_heads(&w.value_up, &rows.dense_levels, attended, values)?;
-    watch.inputs(enc, MatrixKind::Output, values)?;
+    observer.inputs(enc, MatrixKind::Output, values)?;
     let output = (&w.output, &rows.dense_levels[..]);
-    ending.add(enc, output, values, (&mut act.branch, &mut act.x))
+    residual.add(enc, output, values, (&mut act.branch, &mut act.x))
 }
 
 /// Queries of the rows, by way of their latent where they have one.
@@ -138,7 +138,7 @@ fn queries<B: Backend>(
     rows: &StepRows,
     normed: &B::Buffer,
     buffers: &mut LatentBuffers<B>,
-    watch: &mut impl Watch<B>,
+    observer: &mut impl ActivationObserver<B>,
 ) -> Result<(), EngineError> {
     let (levels, query) = (&rows.dense_levels, std::slice::from_ref(&w.query));
     let Some((down, norm)) = &w.query_down else {
@@ -147,6 +147,6 @@ fn queries<B: Backend>(
     let [latents, normed_latents] = &mut buffers.query_latents;
     enc.matmul(std::slice::from_ref(down), levels, normed, Write::Set, latents)?;
     enc.rms_norm(latents, norm, w.heads.eps, Write::Set, normed_latents)?;
-    watch.inputs(enc, MatrixKind::QueryUp, normed_latents)?;
+    observer.inputs(enc, MatrixKind::QueryUp, normed_latents)?;
     enc.matmul(query, levels, normed_latents, Write::Set, &mut buffers.queries)
 }

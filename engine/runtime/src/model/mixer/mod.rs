@@ -45,7 +45,7 @@ impl<B: Backend> MixerWeights<B> {
 }
 
 /// What a mixer works on.
-pub struct Mixing<'a, B: Backend> {
+pub struct MixerArgs<'a, B: Backend> {
     /// Every row's state is stored.
     pub rows: &'a mut StepRows,
     /// In the last layer, the rows that want more than that, if these are not all.
@@ -55,19 +55,19 @@ pub struct Mixing<'a, B: Backend> {
     /// What the layer keeps.
     pub memory: &'a mut LayerMemory<B>,
     /// How the output becomes part of the residual stream.
-    pub ending: Ending<'a, B>,
+    pub residual: ResidualAdd<'a, B>,
 }
 
 /// How the output of a mixer is added: x += multiplier · W · inputs + bias, or x += norm(W · inputs).
 /// A bias has the multiplier in it since it was loaded.
-pub struct Ending<'a, B: Backend> {
+pub struct ResidualAdd<'a, B: Backend> {
     /// The output is multiplied by this.
     pub multiplier: f32,
     /// The output's norm with its epsilon, if it has one.
     pub norm: Option<(&'a B::Floats, f32)>,
 }
 
-impl<B: Backend> Ending<'_, B> {
+impl<B: Backend> ResidualAdd<'_, B> {
     /// Adds the product with the output projection.
     pub fn add(
         &self,
@@ -89,7 +89,7 @@ impl<B: Backend> Ending<'_, B> {
 }
 
 /// Sees the inputs of products.
-pub trait Watch<B: Backend> {
+pub trait ActivationObserver<B: Backend> {
     /// The next product of this matrix, and of others with the same inputs, is with `x`.
     fn inputs(
         &mut self,
@@ -114,21 +114,21 @@ pub trait Watch<B: Backend> {
 }
 
 /// Looks away.
-pub struct Nobody;
+pub struct NoopObserver;
 
-impl<B: Backend> Watch<B> for Nobody {}
+impl<B: Backend> ActivationObserver<B> for NoopObserver {}
 
 /// Adds what a layer's tokens see of each other to the residual stream.
 pub fn mix<B: Backend>(
     enc: &mut B::Encoder<'_>,
     weights: &MixerWeights<B>,
-    mixing: Mixing<'_, B>,
-    watch: &mut impl Watch<B>,
+    args: MixerArgs<'_, B>,
+    observer: &mut impl ActivationObserver<B>,
 ) -> Result<(), EngineError> {
     match weights {
-        MixerWeights::Attention(weights) => attention::mix(enc, weights, mixing, watch),
-        MixerWeights::Latent(weights) => latent::mix(enc, weights, mixing, watch),
-        MixerWeights::DeltaNet(weights) => delta_net::mix(enc, weights, mixing, watch),
+        MixerWeights::Attention(weights) => attention::mix(enc, weights, args, observer),
+        MixerWeights::Latent(weights) => latent::mix(enc, weights, args, observer),
+        MixerWeights::DeltaNet(weights) => delta_net::mix(enc, weights, args, observer),
     }
 }
 

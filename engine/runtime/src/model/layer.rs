@@ -1,0 +1,231 @@
+//! The mathematics of a step, straight down. Which layers are computed when, and what is done about
+//! experts that are missing, is in [`super::resume`].
+//!
+//! ```text
+//! x = embed(tokens)
+//! in every layer:
+//!     x += mix(norm(x))
+//!     x += dense(norm(x)) + Σ weight · expert(norm(x))
+//! logits = head(norm(x))
+//! ```
+
+use nestling_formats::Level;
+
+use super::activations::Activations;
+use super::memory::LayerMemory;
+use super::mixer::{MixerArgs, NoopObserver, ResidualAdd, mix};
+use super::weights::{LayerWeights, Weights};
+use nestling_core::backend::{Backend, Encoder, Router, Write};
+use nestling_core::batch::{StepRows, Wanted};
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_core::routing_trace::TraceStep;
+use nestling_core::runner::{StepOutput, StepStats};
+use nestling_experts::expert::{EmbeddedRows, RequestScratch};
+
+/// What a step works on: everything that changes.
+pub(super) struct Step<'a, B: Backend> {
+    /// All rows; every row's keys and values are stored.
+    pub rows: &'a mut StepRows,
+    /// Those that want logits.
+    pub logit_rows: &'a [u32],
+    /// Cosines and sines of the rows' positions, for every kind of angles.
+    pub angles: &'a [Vec<f32>], // [T, dims]
+    pub act: &'a mut Activations<B>,
+    pub embedded: &'a mut EmbeddedRows,
+    pub requests: &'a mut RequestScratch<B>,
+    pub predictions: &'a mut RequestScratch<B>,
+    pub memory: &'a mut [LayerMemory<B>], // [layers]
+    /// A routing to compute with, in place of what the routers choose.
+    pub replayed: Option<&'a TraceStep>,
+    pub cancel: &'a CancelToken,
+    pub stats: &'a mut StepStats,
+    pub wanted: Wanted,
+    /// Gets what is wanted of the rows that want logits.
+    pub output: &'a mut StepOutput,
+}
+
+/// A model's graph over one batch.
+pub(super) struct Graph<'a, 'e, B: Backend + 'e> {
+    pub w: &'a Weights<B>,
+    pub eps: f32,
+    pub enc: B::Encoder<'e>,
+    pub step: Step<'a, B>,
+}
+
+impl<B: Backend> Graph<'_, '_, B> {
+    /// The rows of the tokens, and the angles of their positions.
+    pub fn embed(&mut self) -> Result<(), EngineError> {
+        let Self { w, enc, step, .. } = self;
+        let Step { rows, angles, act, embedded, .. } = step;
+        w.embedding.embed(enc, rows, (embedded, &mut act.x), step.cancel)?; // [T, D]
+        scale::<B>(enc, w.multipliers.embedding, &mut act.x)?;
+        angles.iter().zip(&mut act.ropes).try_for_each(|(angles, rope)| enc.write(angles, rope))
+    }
+
+    /// A layer up to the choice of its experts; false if no row wants more than that.
+    pub fn until_experts(&mut self, layer: usize) -> Result<bool, EngineError> {
+        let (logit_rows, is_last) = (self.step.logit_rows, self.narrows(layer));
+        let tail = is_last.then_some(logit_rows);
+        let Self { w, eps, enc, step } = self;
+        let (lw, eps) = (&w.layers[layer], *eps);
+        let Step { rows, act, memory, replayed, .. } = step;
+
+        // What tokens see of each other: x += mix(norm(x)).
+        enc.rms_norm(&act.x, &lw.attention_norm, eps, Write::Set, &mut act.normed)?;
+        let norm = lw.norms_after.as_ref().map(|norms| (&norms.attention, eps));
+        let residual = ResidualAdd { multiplier: w.multipliers.residual, norm };
+        let args = MixerArgs { rows, tail, act, memory: &mut memory[layer], residual };
+        mix(enc, &lw.mixer, args, &mut NoopObserver)?;
+        if tail.is_some_and(<[u32]>::is_empty) {
+            enc.flush()?;
+            return Ok(false);
+        }
+
+        // What each token becomes: x += dense(norm(x)) + Σ weight · expert(norm(x)).
+        enc.rms_norm(&act.x, &lw.feed_forward_norm, eps, Write::Set, &mut act.normed)?;
+        add_dense(enc, lw, &rows.dense_levels, eps, act)?;
+        if let Some(router) = &lw.router {
+            route(enc, lw, router, eps, act)?;
+            if let Some(routing) = replayed.and_then(|step| step.layers.get(layer)) {
+                enc.write_routing(&routing.routing(rows.len()), &mut act.routing)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// The rest of a layer, once its experts are computed.
+    pub fn after_experts(&mut self, layer: usize) -> Result<(), EngineError> {
+        let Self { w, eps, enc, step: Step { rows, act, .. } } = self;
+        let lw = &w.layers[layer];
+        if lw.router.is_some() {
+            add_experts(enc, lw, rows.len(), *eps, act)?;
+        }
+        let Some(norms) = &lw.norms_after else { return Ok(()) };
+        enc.rms_norm(&act.branch, &norms.feed_forward, *eps, Write::Add, &mut act.x)?;
+        enc.scale(norms.layer_scalar, &mut act.x)
+    }
+
+    /// What is wanted of the rows that want logits.
+    pub async fn logits(&mut self) -> Result<(), EngineError> {
+        let Self { w, eps, enc, step } = self;
+        let Step { rows, act, output, .. } = step;
+        enc.rms_norm(&act.x, &w.final_norm, *eps, Write::Set, &mut act.normed)?;
+        enc.matmul(&w.head, &rows.dense_levels, &act.normed, Write::Set, &mut act.logits)?;
+        scale::<B>(enc, w.multipliers.logits, &mut act.logits)?;
+        if let Some(cap) = w.softcap {
+            enc.softcap(cap, &mut act.logits)?;
+        }
+        match step.wanted {
+            Wanted::Logits => enc.read_into(&act.logits, &mut output.logits).await,
+            Wanted::Best(among) => enc.argmax_into(&act.logits, among, &mut output.best).await,
+        }
+    }
+
+    /// Whether a layer goes on with the rows that want logits alone: the last one, if these are not all.
+    pub fn narrows(&self, layer: usize) -> bool {
+        layer + 1 == self.w.layers.len() && self.step.logit_rows.len() < self.step.rows.len()
+    }
+}
+
+/// Adds a dense part, or an expert that every token passes:
+///
+/// ```text
+/// x += dense(norm(x)) + Σ weight · expert(norm(x))
+/// x += norm(norm(dense(norm(x))) + norm(Σ weight · expert(norm(x))))    with norms after parts
+/// ```
+fn add_dense<B: Backend>(
+    enc: &mut B::Encoder<'_>,
+    lw: &LayerWeights<B>,
+    levels: &[Level],
+    eps: f32,
+    act: &mut Activations<B>,
+) -> Result<(), EngineError> {
+    let (norm, out) = match &lw.norms_after {
+        None => (None, &mut act.x),
+        Some(norms) => {
+            enc.clear(levels.len(), &mut act.branch)?;
+            (norms.shared.as_ref(), &mut act.branch)
+        }
+    };
+    let Some(shared) = &lw.shared else { return Ok(()) };
+    match (&shared.gate, norm) {
+        (None, None) => enc.ffn(&shared.ffn, levels, &act.normed, Write::Add, out),
+        (None, Some(norm)) => {
+            enc.ffn(&shared.ffn, levels, &act.normed, Write::Set, &mut act.shared)?;
+            enc.rms_norm(&act.shared, norm, eps, Write::Add, out)
+        }
+        (Some(gate), None) => {
+            let gate = std::slice::from_ref(gate);
+            enc.matmul(gate, levels, &act.normed, Write::Set, &mut act.gate)?; // [T, 1]
+            enc.ffn(&shared.ffn, levels, &act.normed, Write::Set, &mut act.shared)?;
+            enc.add_gated(&act.gate, &act.shared, out)
+        }
+        (Some(_), Some(_)) => {
+            let what = "a shared expert with a gate";
+            Err(EngineError::mismatch(what, "no norm after it", "one"))
+        }
+    }
+}
+
+/// Chooses the experts of every row, and leaves their inputs in `act.normed`.
+pub fn route<B: Backend>(
+    enc: &mut B::Encoder<'_>,
+    lw: &LayerWeights<B>,
+    router: &Router<B>,
+    eps: f32,
+    act: &mut Activations<B>,
+) -> Result<(), EngineError> {
+    match &lw.router_norm {
+        None => enc.route(router, &act.normed, &mut act.routing)?, // [T, K]
+        Some(norm) => {
+            enc.rms_norm(&act.x, norm, eps, Write::Set, &mut act.ahead)?;
+            enc.route(router, &act.ahead, &mut act.routing)?;
+        }
+    }
+    match lw.norm_before_experts() {
+        None => Ok(()),
+        Some(norm) => enc.rms_norm(&act.x, norm, eps, Write::Set, &mut act.normed),
+    }
+}
+
+/// The experts that a later layer's router chooses of a state that lacks the layers between.
+pub(super) fn predict<B: Backend>(
+    enc: &mut B::Encoder<'_>,
+    norm: &B::Floats,
+    router: &Router<B>,
+    eps: f32,
+    act: &mut Activations<B>,
+) -> Result<(), EngineError> {
+    enc.rms_norm(&act.x, norm, eps, Write::Set, &mut act.ahead)?;
+    enc.route(router, &act.ahead, &mut act.predicted)
+}
+
+/// Adds the outputs of the experts.
+fn add_experts<B: Backend>(
+    enc: &mut B::Encoder<'_>,
+    lw: &LayerWeights<B>,
+    rows: usize,
+    eps: f32,
+    act: &mut Activations<B>,
+) -> Result<(), EngineError> {
+    let (norm, out) = match &lw.norms_after {
+        None => (None, &mut act.x),
+        Some(norms) => (norms.experts.as_ref(), &mut act.branch),
+    };
+    let Some(norm) = norm else {
+        return enc.experts_sum(&act.routing, &act.expert_rows, out);
+    };
+    enc.clear(rows, &mut act.shared)?;
+    enc.experts_sum(&act.routing, &act.expert_rows, &mut act.shared)?;
+    enc.rms_norm(&act.shared, norm, eps, Write::Add, out)
+}
+
+/// Multiplies by a constant that is 1 in most families.
+fn scale<B: Backend>(
+    enc: &mut B::Encoder<'_>,
+    factor: f32,
+    x: &mut B::Buffer,
+) -> Result<(), EngineError> {
+    if factor == 1.0 { Ok(()) } else { enc.scale(factor, x) }
+}

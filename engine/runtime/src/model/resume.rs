@@ -1,0 +1,200 @@
+//! The protocol of a step: layer after layer, and again from the experts that a device missed.
+//!
+//! Where a device can, a layer's experts are left to it, recorded as if none could be missing, and nothing is
+//! waited for. Where one was missing, the device skips it and everything after it. That is seen when the host
+//! waits next: at the end, before a layer whose experts need the host, and every few layers while misses are
+//! frequent. The step then resumes at that layer's experts, whose uses are known by then, and the host waits
+//! for them as it does where a device cannot find experts by itself.
+
+use super::layer::{Graph, Step, predict};
+use super::weights::Weights;
+use nestling_core::backend::{Backend, Encoder};
+use nestling_core::error::EngineError;
+use nestling_experts::expert::ExpertCache;
+
+/// How many layers ahead experts are predicted at the most.
+const PREFETCH_DISTANCE_MAX: usize = 2;
+
+/// Computes one batch.
+pub(super) async fn forward<B: Backend>(
+    w: &Weights<B>,
+    experts: &mut ExpertCache<B>,
+    eps: f32,
+    enc: B::Encoder<'_>,
+    step: Step<'_, B>,
+) -> Result<(), EngineError> {
+    let mut pass = Pass { graph: Graph { w, eps, enc, step }, experts };
+    let mut resume = Resume::default();
+    pass.graph.embed()?;
+    while let Some(missed) = pass.run(&mut resume).await? {
+        resume.rewind(missed);
+    }
+    Ok(())
+}
+
+/// Where a step resumes, and how many layers are recorded before the host looks for misses: as long as
+/// these are frequent, what comes after them is recorded in vain.
+#[derive(Debug)]
+struct Resume {
+    /// The layer whose experts were missing last; everything before them is computed.
+    missed: Option<usize>,
+    /// Layers until the host looks.
+    interval: usize,
+    /// Layers left to the device since it looked.
+    recorded: usize,
+}
+
+impl Default for Resume {
+    fn default() -> Self {
+        Self { missed: None, interval: usize::MAX, recorded: 0 }
+    }
+}
+
+impl Resume {
+    /// The step resumes at the experts of a layer. The host looks again after twice as many layers as there
+    /// were since the miss before.
+    fn rewind(&mut self, missed: usize) {
+        let since = missed.saturating_sub(self.missed.unwrap_or(0));
+        *self = Self { missed: Some(missed), interval: (2 * since).max(1), recorded: 0 };
+    }
+
+    /// The first layer that is not computed in whole.
+    fn first(&self) -> usize {
+        self.missed.unwrap_or(0)
+    }
+
+    /// One layer more is left to the device; whether the host looks for misses now.
+    fn is_due(&mut self) -> bool {
+        self.recorded += 1;
+        if self.recorded < self.interval {
+            return false;
+        }
+        (self.recorded, self.interval) = (0, self.interval.saturating_mul(2));
+        true
+    }
+}
+
+/// One batch on its way through the layers.
+struct Pass<'a, 'e, B: Backend + 'e> {
+    graph: Graph<'a, 'e, B>,
+    experts: &'a mut ExpertCache<B>,
+}
+
+impl<B: Backend> Pass<'_, '_, B> {
+    /// Computes layers from where the step resumes, and the logits. Gives the layer that missed an expert.
+    async fn run(&mut self, resume: &mut Resume) -> Result<Option<usize>, EngineError> {
+        for layer in resume.first()..self.graph.w.layers.len() {
+            if self.graph.step.cancel.is_cancelled() {
+                return Err(EngineError::Cancelled);
+            }
+            let is_resumed = resume.missed == Some(layer);
+            if !is_resumed {
+                // Rows that want no logits are given up, so nothing before may be missing.
+                if self.graph.narrows(layer)
+                    && let Some(missed) = self.resolve_misses().await?
+                {
+                    return Ok(Some(missed));
+                }
+                if !self.graph.until_experts(layer)? {
+                    return Ok(None);
+                }
+            }
+            let is_on_device = !is_resumed && self.try_device_routing(layer)?;
+            if (!is_on_device || resume.is_due())
+                && let Some(missed) = self.resolve_misses().await?
+            {
+                return Ok(Some(missed));
+            }
+            if !is_on_device {
+                self.compute_experts(layer).await?;
+            }
+            self.graph.after_experts(layer)?;
+        }
+        self.graph.logits().await?;
+        Ok(self.experts.resolve_misses(&mut self.graph.enc, self.graph.step.stats))
+    }
+
+    /// Leaves a layer's experts to the device; false where the host must wait for them.
+    fn try_device_routing(&mut self, layer: usize) -> Result<bool, EngineError> {
+        let Self { graph: Graph { w, enc, step, .. }, experts } = self;
+        let Some(router) = &w.layers[layer].router else { return Ok(true) };
+        let Step { rows, act, replayed, .. } = step;
+        if replayed.is_some() && experts.memory().is_some() {
+            // What the host writes takes place whether or not experts were missing before.
+            return Ok(false);
+        }
+        let uses = (layer, router.num_experts_per_tok);
+        experts.try_device_routing(
+            uses,
+            rows,
+            (&act.routing, &act.normed),
+            &mut act.expert_rows,
+            enc,
+        )
+    }
+
+    /// Waits for the device if an expert may have been missing; gives the layer that missed one.
+    async fn resolve_misses(&mut self) -> Result<Option<usize>, EngineError> {
+        let Self { graph: Graph { enc, step, .. }, experts } = self;
+        if !experts.may_have_missed() {
+            return Ok(None);
+        }
+        enc.finish().await?;
+        Ok(experts.resolve_misses(enc, step.stats))
+    }
+
+    /// Waits for a layer's experts, and computes those that are there while others come.
+    async fn compute_experts(&mut self, layer: usize) -> Result<(), EngineError> {
+        let Self { graph: Graph { w, eps, enc, step }, experts } = self;
+        let Step { rows, act, requests, predictions, cancel, stats, .. } = step;
+        let router = w.layers[layer].router.as_ref();
+        let per_token = router.map_or(0, |router| router.num_experts_per_tok);
+        let inputs = (&act.normed, &act.routing);
+        let mut pending = experts.request(layer, rows, inputs, enc, requests).await?;
+        for distance in 1..=PREFETCH_DISTANCE_MAX {
+            let later = w.layers.get(layer + distance).and_then(|later| later.routing());
+            let Some((norm, router)) = later.filter(|_| pending.reads_ahead(distance)) else {
+                break;
+            };
+            predict(enc, norm, router, *eps, act)?;
+            let (layer, predicted) = (layer + distance, (&act.ahead, &act.predicted));
+            pending.read_ahead((layer, rows), predicted, enc, predictions).await?;
+        }
+        pending.read_host_inputs(&act.normed, enc).await?;
+        while let Some(ready) = pending.next(enc, stats).await? {
+            if cancel.is_cancelled() {
+                return Err(EngineError::Cancelled);
+            }
+            enc.experts(ready, &act.routing, &act.normed, &mut act.expert_rows)?;
+            pending.compute_on_host(per_token, &mut act.expert_rows, enc, stats)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Resume;
+
+    /// Layers after which the host looks, of so many that are left to the device.
+    fn looks(resume: &mut Resume, layers: usize) -> Vec<usize> {
+        (resume.first()..resume.first() + layers).filter(|_| resume.is_due()).collect()
+    }
+
+    #[test]
+    fn nothing_is_looked_for_before_something_was_missing() {
+        assert!(looks(&mut Resume::default(), 100).is_empty());
+    }
+
+    #[test]
+    fn the_host_looks_twice_as_far_each_time_after_a_miss() {
+        let mut resume = Resume::default();
+        resume.rewind(3);
+        assert_eq!((resume.first(), resume.interval), (3, 6));
+        assert_eq!(looks(&mut resume, 30), [8, 20]);
+        resume.rewind(4);
+        assert_eq!((resume.first(), resume.interval), (4, 2));
+        resume.rewind(4);
+        assert_eq!(resume.interval, 1);
+    }
+}
