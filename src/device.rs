@@ -284,6 +284,7 @@ impl OpenDevice {
     pub fn keep_in_host(&self, host: Option<u64>) {
         match self {
             #[cfg(feature = "cuda")]
+            // Default: without a limit of its own, the host keeps none of them.
             Self::Cuda(gpu) => gpu.set_host_bytes(host.unwrap_or(0) / 2),
             _ => {
                 let _ = host;

@@ -368,12 +368,12 @@ fn every_shader_has_a_bench_row() {
 /// `// Default:` gives a reason for, and the most parameters that are patterns of tuples. A number
 /// only ever falls.
 const CEILINGS: &[(&str, usize, usize)] = &[
-    ("apps", 37, 16),
-    ("engine", 205, 147),
+    ("apps", 0, 0),
+    ("engine", 160, 146),
     ("formats", 0, 0),
     ("kernels", 31, 69),
     ("shaders", 10, 68),
-    ("src", 1, 0),
+    ("src", 0, 0),
 ];
 
 /// The text of a file before the tests at its end.

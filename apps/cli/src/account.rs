@@ -23,7 +23,8 @@ pub struct Expected(Option<Answer>);
 impl Expected {
     /// Before the model is opened: measuring memory takes some. None of it for what is no store.
     pub fn find(
-        (model, resources): (&ModelArgs, &ResourceArgs),
+        model: &ModelArgs,
+        resources: &ResourceArgs,
         path: &Path,
         console: &Console,
     ) -> Result<Self> {
@@ -34,8 +35,8 @@ impl Expected {
         // To the decimals that were typed.
         let mean = model.mean_level.and_then(|mean| mean.to_string().parse().ok());
         let subject = Subject::of_store(Arc::new(open_store_with(path, model.partial)?))?;
-        let budget = planned(&resources.device, memory_budget(resources.memory))?;
-        let question = Question::new(subject, options, budget, mean)?;
+        let (budget, gpu) = planned(&resources.device, memory_budget(resources.memory))?;
+        let question = Question::new(subject, options, budget, gpu, mean)?;
         let speeds = SpeedArgs { threads: resources.threads, ..SpeedArgs::default() };
         let machine = Machine::measure_at(&speeds, &question.subject.place, console)?;
         question.answer(&machine, question.level, question.budget).map(Some).map(Self)
@@ -78,6 +79,7 @@ pub fn print(console: &Console, expected: &Expected, steps: &[StepRecord]) {
     let found = expected.0.as_ref().map(|answer| &answer.forecast);
     let bytes = |bytes: f64| ByteSize(bytes as u64).to_string();
     let line = |name: &str, forecast: Option<String>, fact: String| {
+        // Default: nothing stands where nothing was forecast.
         let forecast = forecast.unwrap_or_default();
         console.line(format_args!("{name:<26} {forecast:>12} {fact:>12}"));
     };

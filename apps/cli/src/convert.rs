@@ -34,8 +34,10 @@ pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> 
     let report = match args.budget {
         Some(budget) => within(args, budget.0, options, console, interrupt)?,
         None => {
-            let paths = (args.checkpoint.as_path(), args.output.as_path(), 0);
-            run(paths, options, (&args.calibration, args.quantizer.rotation), console, interrupt)?
+            let files =
+                Files { checkpoint: &args.checkpoint, store: &args.output, beside_bytes: 0 };
+            let rotation = args.quantizer.rotation;
+            run(&files, options, &args.calibration, rotation, console, interrupt)?
         }
     };
     if let Some(told) = told(&report.errors) {
@@ -60,7 +62,7 @@ fn within(
 ) -> Result<ConvertReport> {
     if args.checkpoint.is_file() && !is_gguf(&args.checkpoint) {
         room::check(&args.output, budget)?;
-        let cut = cut(&args.checkpoint, &args.output, (budget, &options), console, interrupt);
+        let cut = cut(&args.checkpoint, &args.output, budget, &options, console, interrupt);
         return Ok(cut?.0);
     }
     if args.output.exists() && !options.overwrite {
@@ -75,12 +77,13 @@ fn within(
     let whole = PathBuf::from(whole);
     let mut errors = None;
     if !whole.exists() {
-        let paths = (args.checkpoint.as_path(), whole.as_path(), budget);
-        let how = (&args.calibration, args.quantizer.rotation);
-        errors = Some(run(paths, options.clone(), how, console, interrupt)?.errors);
+        let files = Files { checkpoint: &args.checkpoint, store: &whole, beside_bytes: budget };
+        let (calibration, rotation) = (&args.calibration, args.quantizer.rotation);
+        let report = run(&files, options.clone(), calibration, rotation, console, interrupt)?;
+        errors = Some(report.errors);
     }
     room::check(&args.output, budget)?;
-    let cut = cut(&whole, &args.output, (budget, &options), console, interrupt)?;
+    let cut = cut(&whole, &args.output, budget, &options, console, interrupt)?;
     let (mut report, allocation) = cut;
     match errors {
         Some(errors) => report.errors = errors.at(&allocation),
@@ -96,7 +99,8 @@ fn within(
 fn cut(
     whole: &Path,
     destination: &Path,
-    (budget, options): (u64, &ConvertOptions),
+    budget: u64,
+    options: &ConvertOptions,
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<(ConvertReport, Allocation)> {
@@ -134,8 +138,9 @@ pub fn into_cache(
             );
         }
     }
-    let paths = (obtained.checkpoint.as_path(), obtained.store.as_path(), 0);
-    let report = run(paths, ConvertOptions::default(), (&how, None), console, interrupt)?;
+    let (checkpoint, store) = (obtained.checkpoint.as_path(), obtained.store.as_path());
+    let files = Files { checkpoint, store, beside_bytes: 0 };
+    let report = run(&files, ConvertOptions::default(), &how, None, console, interrupt)?;
     if let Some(told) = told(&report.errors) {
         console.note(told);
     }
@@ -148,21 +153,33 @@ pub fn into_cache(
     Ok(())
 }
 
-/// Converts a checkpoint; `beside` are bytes that will be written beside the store later.
+/// What a conversion reads and writes.
+struct Files<'a> {
+    checkpoint: &'a Path,
+    store: &'a Path,
+    /// Bytes that will be written beside the store later.
+    beside_bytes: u64,
+}
+
 fn run(
-    (checkpoint, destination, beside): (&Path, &Path, u64),
+    files: &Files<'_>,
     mut options: ConvertOptions,
-    (calibration, rotation): (&CalibrationArgs, Option<Rotation>),
+    calibration: &CalibrationArgs,
+    rotation: Option<Rotation>,
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<ConvertReport> {
+    let Files { checkpoint, store: destination, beside_bytes } = *files;
     let checkpoint = Checkpoint::open(checkpoint).map_err(|error| explain_import(&error))?;
     options.calibration = calibration::calibration(calibration, &checkpoint)?;
     if options.overwrite || !destination.exists() {
         let store =
             estimate_store(&checkpoint, &options).map_err(|error| explain_convert(&error))?;
         let stores = if rotation == Some(Rotation::Auto) { 2 } else { 1 };
-        room::check(destination, store.length().saturating_mul(stores).saturating_add(beside))?;
+        room::check(
+            destination,
+            store.length().saturating_mul(stores).saturating_add(beside_bytes),
+        )?;
     }
     let mut shown = Shown { console, task: None, bar: None };
     let report = interrupt.guard(|cancel| {

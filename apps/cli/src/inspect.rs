@@ -20,9 +20,9 @@ pub fn inspect(args: &InspectArgs, _console: &Console) -> Result<()> {
     let config = config_of(&store)?;
     let given = args.given.as_deref().unwrap_or(&path);
     if args.json {
-        return write_out(&format!("{:#}\n", as_json((given, &path), &store, &config)));
+        return write_out(&format!("{:#}\n", as_json(given, &path, &store, &config)));
     }
-    write_out(&as_text((given, &path), &store, &config))
+    write_out(&as_text(given, &path, &store, &config))
 }
 
 fn config_of(store: &Store) -> Result<ModelConfig> {
@@ -32,10 +32,8 @@ fn config_of(store: &Store) -> Result<ModelConfig> {
     })
 }
 
-/// What was named, and the store that it is or was converted into.
-type Paths<'a> = (&'a Path, &'a Path);
-
-fn as_json((given, path): Paths<'_>, store: &Store, config: &ModelConfig) -> Value {
+/// `given` is what was named, `path` the store that it is or was converted into.
+fn as_json(given: &Path, path: &Path, store: &Store, config: &ModelConfig) -> Value {
     let index = store.index();
     let (present, whole) = store.lengths();
     let levels = level_sizes(store).into_iter().map(|size| {
@@ -141,7 +139,7 @@ fn assets(store: &Store) -> Value {
     store.asset_names().map(|name| (name.to_owned(), json!(bytes(name)))).collect()
 }
 
-fn as_text((given, path): Paths<'_>, store: &Store, config: &ModelConfig) -> String {
+fn as_text(given: &Path, path: &Path, store: &Store, config: &ModelConfig) -> String {
     let index = store.index();
     let (present, whole) = store.lengths();
     let mut out = format!("{}\n", given.display());

@@ -71,30 +71,33 @@ pub fn open(
     interrupt: &Interrupt,
 ) -> Result<Opened> {
     let place = locate(model, console, interrupt)?;
-    open_at(place, (model, resources), None, console, interrupt)
+    open_at(place, model, resources, None, console, interrupt)
 }
 
 /// Opens what was located; a recorder hears of what it does.
 pub fn open_at(
-    (path, is_bundled): (PathBuf, bool),
-    (model, resources): (&ModelArgs, &ResourceArgs),
+    place: (PathBuf, bool),
+    model: &ModelArgs,
+    resources: &ResourceArgs,
     recorder: Option<Arc<Recorder>>,
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<Opened> {
-    warnings::of_options((model, resources), &path, console);
+    let (path, is_bundled) = place;
+    warnings::of_options(model, resources, &path, console);
     let mut device = device::open(&resources.device, console)?;
     let mut options = ModelOptions { recorder, ..model_options(model, resources) };
     let mut started = Instant::now();
     let (opened, store) = loop {
         let source = source(&path, resources.load_mode, model.partial)?;
         let store = store_of(&source).cloned();
-        match load(&device, (source, resources), &mut options, console, interrupt) {
+        match load(&device, source, resources, &mut options, console, interrupt) {
             Ok(opened) => break (opened, store),
             Err(error) => device = device::instead(&resources.device, &device, error, console)?,
         }
         started = Instant::now();
     };
+    // Default: no context was asked for.
     let (asked, given) = (resources.ctx_size.unwrap_or(0), opened.context_length());
     if asked as usize > given {
         console.warn(format_args!("-c {asked} is more than the model was trained for: {given}"));
@@ -127,7 +130,8 @@ fn store_of(source: &ModelSource) -> Option<&Arc<Store>> {
 /// Loads a model on a device, within what both have.
 fn load(
     device: &OpenDevice,
-    (source, resources): (ModelSource, &ResourceArgs),
+    source: ModelSource,
+    resources: &ResourceArgs,
     options: &mut ModelOptions,
     console: &Console,
     interrupt: &Interrupt,

@@ -10,6 +10,7 @@ const BUNDLED_STORE: &str = "nestling-storyteller.nest";
 /// The bundled store: beside the program, in `<prefix>/share/nestling`, or in the source tree.
 pub fn bundled_store() -> Result<PathBuf> {
     let program = env::current_exe().ok().and_then(|path| path.canonicalize().ok());
+    // Default: where the program lies is not known on every system.
     let directories = program.as_deref().map(bundle_directories).unwrap_or_default();
     find_bundled(&directories).ok_or_else(|| {
         Failure::new("the bundled storyteller was not found beside the program").advise(

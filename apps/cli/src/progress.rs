@@ -48,6 +48,7 @@ impl Progress {
                     let _ = write!(out, "{}", ByteSize(state.pos()));
                 })
                 .with_key("total", |state: &ProgressState, out: &mut dyn Write| {
+                    // Default: a total that is not known is shown as none.
                     let _ = write!(out, "{}", ByteSize(state.len().unwrap_or(0)));
                 })
                 .with_key("rate", |state: &ProgressState, out: &mut dyn Write| {

@@ -28,11 +28,17 @@ pub fn run(args: RunArgs, console: &Console, interrupt: &Interrupt) -> Result<()
     let expected = args
         .stats
         .is_wanted()
-        .then(|| Expected::find((&args.model, &args.resources), &place.0, console));
+        .then(|| Expected::find(&args.model, &args.resources, &place.0, console));
     let expected = expected.transpose()?;
     let observer = Observer::new(&args.stats.observe, expected.is_some());
-    let settings_of = (&args.model, &args.resources);
-    let opened = opened::open_at(place, settings_of, observer.recorder(), console, interrupt)?;
+    let opened = opened::open_at(
+        place,
+        &args.model,
+        &args.resources,
+        observer.recorder(),
+        console,
+        interrupt,
+    )?;
     let settings = Settings::new(&args.generation, opened.model.default_sampling());
     let input = if args.chat {
         let system = args.prompt.system_prompt.clone();

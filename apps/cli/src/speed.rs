@@ -58,11 +58,13 @@ impl Remembered {
     /// Nothing where nothing can be read.
     fn load() -> Self {
         let text = places::speeds_file().ok().and_then(|file| std::fs::read_to_string(file).ok());
+        // Default: what cannot be read is measured again.
         text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
     }
 
     /// Where nothing can be kept, it is measured again.
     fn keep(&self) {
+        // Default: what cannot be kept is measured again.
         let (Ok(file), Ok(text)) = (places::speeds_file(), serde_json::to_string_pretty(self))
         else {
             return;
@@ -217,6 +219,7 @@ fn trial_store(path: &Path) -> Option<Arc<Store>> {
 /// Reads of these sizes: remembered, or measured now and remembered.
 fn disk(place: &Place, known: &mut Remembered, console: &Console) -> Result<Vec<Measured>> {
     let name = place.disk_name();
+    // Default: nothing is known of this disk.
     let held = known.reads.get(&name).map(Vec::as_slice).unwrap_or_default();
     let is_held = |size: &u64| held.iter().any(|one| one.block_bytes == *size);
     if !place.sizes.is_empty() && place.sizes.iter().all(is_held) {
@@ -236,6 +239,7 @@ fn disk(place: &Place, known: &mut Remembered, console: &Console) -> Result<Vec<
 pub fn read_options(store: &Arc<Store>, console: &Console) -> ReadOptions {
     // Without a measurement, the engine's own choice serves.
     let place = Place::of_store(store);
+    // Default: without a measurement, the choice of the engine serves.
     let measured = disk(&place, &mut Remembered::load(), console).unwrap_or_default();
     match choose(&measured) {
         Some(choice) => ReadOptions::default().chosen(&choice),

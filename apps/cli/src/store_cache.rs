@@ -45,6 +45,7 @@ pub fn convert_once(
 /// The lock of a store: not beside it, where everything is a store or about to be one.
 fn lock(store: &Path) -> Result<PathBuf> {
     let name = |path: Option<&Path>| {
+        // Default: a store in a root folder has a folder without a name.
         let name = path.and_then(Path::file_name).unwrap_or_default();
         name.to_string_lossy().into_owned()
     };

@@ -140,6 +140,7 @@ impl Subject {
     /// Bytes of disk that are lacking for it.
     pub fn lacking(&self) -> u64 {
         let disks = self.arrival.iter().flat_map(|arrival| &arrival.disks);
+        // Default: nothing lacks where nothing is written.
         disks.map(|disk| disk.needed.saturating_sub(disk.free)).max().unwrap_or(0)
     }
 

@@ -25,7 +25,7 @@ pub fn refuse_contradictions(model: &ModelArgs) -> Result<()> {
 }
 
 /// Warns of what has no effect, before anything is opened.
-pub fn of_options((model, resources): (&ModelArgs, &ResourceArgs), path: &Path, console: &Console) {
+pub fn of_options(model: &ModelArgs, resources: &ResourceArgs, path: &Path, console: &Console) {
     if path.is_dir() {
         let given = [
             ("--level", model.level.is_some()),

@@ -97,6 +97,7 @@ pub fn remember_commit(options: &HubOptions, repository: &Repository, commit: &s
 }
 
 fn known_commit(options: &HubOptions, repository: &Repository) -> Option<String> {
+    // Default: what was never downloaded is known by its revision alone.
     let text = std::fs::read_to_string(commit_file(options, repository)).unwrap_or_default();
     let commit = if text.is_empty() { &repository.revision } else { text.trim() };
     is_commit(commit).then(|| commit.into())

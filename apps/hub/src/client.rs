@@ -108,6 +108,7 @@ impl Client {
             }
             let location = response.headers().get("location");
             let location = location.ok_or_else(|| senseless("a redirect to nowhere"))?;
+            // Default: what is no text leads nowhere, which is refused below.
             let location = location.to_str().unwrap_or_default();
             let next = target(&at, location).ok_or_else(|| {
                 senseless(&format!("a redirect to `{}`", location.escape_debug()))

@@ -149,6 +149,7 @@ impl<'a> Headers<'a> {
                 scope.spawn(|| {
                     while lock().is_none() {
                         let number = next.fetch_add(1, Ordering::Relaxed);
+                        // Default: no file is left.
                         let Some(file) = missing.get(number) else { return };
                         if let Err(failure) = fetch(file) {
                             *lock() = Some(failure);
@@ -168,8 +169,9 @@ impl<'a> Headers<'a> {
     fn safetensors(&self, file: &RemoteFile) -> Result<()> {
         let read = |range| self.ranges.read(file, range).map_err(|e| self.hub.explain(e));
         let mut front = read(0..FIRST_BYTES.min(file.size))?;
+        // Default: a file that is too short has a header that is refused when it is opened.
         let prefix = front.first_chunk().copied().unwrap_or_default();
-        // A length that makes no sense is for the checkpoint to say.
+        // Default: a length that makes no sense is for the checkpoint to say.
         let header = header_length(&file.name, prefix, file.size).unwrap_or(0);
         let end = PREFIX_BYTES + header;
         if front.len() as u64 <= end {

@@ -39,6 +39,7 @@ pub struct Identity {
 impl Identity {
     /// Of the file at `path` with its parts.
     pub fn of(path: &Path) -> Result<Self> {
+        // Default: a path without a name is refused as no GGUF file.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let parts = part_names(&name).map_err(|error| HubError::new(error.to_string()))?;
         let mut hash = Sha256::new();
@@ -50,6 +51,7 @@ impl Identity {
             let _ = write!(text, "{byte:02x}");
         }
         let first = parts.first().map_or(&*name, String::as_str);
+        // Default: the hash tells files apart, too.
         let stem = Path::new(first).file_stem().unwrap_or_default().to_string_lossy();
         Ok(Self { stem: stem.chars().take(STEM_CHARS).collect(), hash: text })
     }

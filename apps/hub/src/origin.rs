@@ -2,6 +2,7 @@
 
 use crate::error::{HubError, Result};
 use crate::names::{is_commit, is_path};
+use nestling_formats::Invariant;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -32,7 +33,8 @@ impl Origin {
     pub fn remember(&self, store: &Path) -> Result<()> {
         let path = Self::path(store);
         let failed = |error| HubError::file("write", &path, error);
-        let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
+        let text =
+            serde_json::to_string_pretty(self).invariant("texts can be written as JSON")? + "\n";
         let beside = path.with_extension("json.part");
         std::fs::write(&beside, text).map_err(failed)?;
         std::fs::rename(&beside, &path).map_err(failed)

@@ -123,6 +123,7 @@ impl RepositoryCache {
     /// The commit that the revision meant when it was last downloaded.
     pub fn known_commit(&self) -> Option<String> {
         let path = self.folder.join("refs").join(Path::new(&self.repository.revision));
+        // Default: what was never downloaded is known by its revision alone.
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let commit = if text.is_empty() { &self.repository.revision } else { text.trim() };
         is_commit(commit).then(|| commit.into())

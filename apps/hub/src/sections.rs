@@ -13,6 +13,7 @@ use crate::observer::{Notice, Observer, Task};
 use crate::remote_store::RemoteStorage;
 use nestling_formats::Level;
 use nestling_formats::store::{OpenOptions, Store, StoreError};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
 use std::ops::{ControlFlow, Range};
@@ -111,9 +112,15 @@ impl Sections<'_> {
         std::fs::remove_dir_all(&folder).map_err(|error| HubError::file("remove", &folder, error))
     }
 
+    /// The name of the store, or of the first of its shards.
+    fn file_name(&self) -> &OsStr {
+        // Default: a path without a name cannot be written to, which the system refuses.
+        self.path.file_name().unwrap_or_default()
+    }
+
     /// Where the next state of the store is collected.
     fn folder(&self) -> PathBuf {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let name = self.file_name().to_string_lossy();
         self.path.with_file_name(format!(".{name}.download"))
     }
 
@@ -127,7 +134,7 @@ impl Sections<'_> {
             if end > have && begin < want {
                 let name = remote.name.rsplit('/').next().unwrap_or(&remote.name);
                 let name = match lengths.len() {
-                    1 => self.path.file_name().unwrap_or_default().to_owned(),
+                    1 => self.file_name().to_owned(),
                     _ => name.into(),
                 };
                 let (path, staged) = (self.path.with_file_name(&name), self.folder().join(&name));
@@ -187,7 +194,7 @@ impl Sections<'_> {
         sections: usize,
         observer: &dyn Observer,
     ) -> Result<()> {
-        let staged = self.folder().join(self.path.file_name().unwrap_or_default());
+        let staged = self.folder().join(self.file_name());
         let store = Store::open(&staged).map_err(|error| {
             // The front is damaged, so nothing can be kept.
             let _ = std::fs::remove_file(&staged);

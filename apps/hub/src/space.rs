@@ -68,6 +68,7 @@ impl Plan {
 pub fn present(cache: &RepositoryCache, checkpoint: &Path, file: &RemoteFile) -> u64 {
     let length = |path: PathBuf| std::fs::metadata(path).map(|data| data.len()).ok();
     let blob = cache.blob(&file.blob);
+    // Default: nothing of it is here.
     length(checkpoint.join(&file.name))
         .or_else(|| length(blob.clone()))
         .or_else(|| length(blob.with_extension("part")))

@@ -144,6 +144,7 @@ impl SurveyRequest<'_> {
         if missing == 0 {
             return Ok(Survey::Here(obtained.store));
         }
+        // Default: a bare name lies in the current folder.
         let folder = path.parent().map(PathBuf::from).unwrap_or_default();
         let arrival = Arrival {
             format: "a store".into(),

@@ -161,7 +161,7 @@ impl ChannelParser {
             }
             return is_long;
         };
-        let header = self.held.get(..at).unwrap_or_default().to_owned();
+        let header = self.held[..at].to_owned();
         if marker == START {
             self.begin_header(at, START);
             return true;
@@ -180,6 +180,7 @@ impl ChannelParser {
 
     /// What a model wrote without the header that the prompt began.
     fn emit_headless(&mut self, header: &str, events: &mut Vec<OutputEvent>) {
+        // Default: a header that ends within what the prompt opened has no text.
         let text = header.get(self.opened_bytes..).unwrap_or_default();
         if self.opened_bytes > 0 && !text.contains(CHANNEL) {
             self.place = Place::Answer { is_final: true };
@@ -195,7 +196,7 @@ impl ChannelParser {
             self.emit(&text, events);
             return false;
         };
-        let text = self.held.get(..at).unwrap_or_default().to_owned();
+        let text = self.held[..at].to_owned();
         self.emit(&text, events);
         self.end_message(at, marker);
         true
@@ -210,7 +211,7 @@ impl ChannelParser {
             }
             return is_long;
         };
-        let text = self.held.get(..at).unwrap_or_default().to_owned();
+        let text = self.held[..at].to_owned();
         self.close_call(recipient, &text, events);
         self.end_message(at, marker);
         true

@@ -208,7 +208,7 @@ impl<'a> ContentGuard<'a> {
         let mut out = String::with_capacity(text.len());
         for (start, character) in text.char_indices() {
             out.push(character);
-            let rest = text.get(start..).unwrap_or_default();
+            let rest = &text[start..];
             if words.iter().any(|word| rest.starts_with(word)) {
                 out.push(marker);
             }

@@ -54,6 +54,7 @@ impl DetokenizeStream {
         if !self.tokenizer.has_bytes() {
             return self.push_window(id);
         }
+        // Default: an id between tokens has no bytes.
         self.pending.extend_from_slice(self.tokenizer.token_bytes(id).unwrap_or_default());
         Ok(take_complete(&mut self.pending))
     }
@@ -63,6 +64,7 @@ impl DetokenizeStream {
         if !self.tokenizer.has_bytes() {
             let text = self.tokenizer.decode(&self.window, true)?;
             self.window.clear();
+            // Default: a window whose text became shorter adds none.
             let rest = text.get(self.emitted..).unwrap_or_default().to_owned();
             self.emitted = 0;
             return Ok(rest);
@@ -80,6 +82,7 @@ impl DetokenizeStream {
         if text.ends_with('\u{fffd}') && self.window.len() < WINDOW_MAX {
             return Ok(String::new());
         }
+        // Default: a window whose text became shorter adds none.
         let new = text.get(self.emitted..).unwrap_or_default().to_owned();
         self.emitted = text.len();
         if self.window.len() >= WINDOW_MAX / 2 {

@@ -141,6 +141,7 @@ impl Message {
     /// The message as templates of channels take it: what was said before a tool call is part of
     /// the reasoning, since they refuse to print both.
     pub(super) fn reasoned_before_calls(&self) -> Self {
+        // Default: a message without content says nothing.
         let said = self.content.as_ref().map(MessageContent::text).unwrap_or_default();
         match &self.reasoning {
             Some(reasoning) if !self.tool_calls.is_empty() && !said.is_empty() => {
@@ -156,6 +157,7 @@ impl Message {
     pub(super) fn template_value(&self, role: &Role, protect: &dyn Fn(&str) -> String) -> Value {
         let mut map = Map::new();
         map.insert("role".into(), role.as_str().into());
+        // Default: templates take absent content for an empty one.
         let content = self.content.as_ref().map(MessageContent::text).unwrap_or_default();
         map.insert("content".into(), protect(&content).into());
         if let Some(reasoning) = &self.reasoning {

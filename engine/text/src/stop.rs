@@ -71,7 +71,7 @@ pub(super) fn longest_held<'a>(text: &str, words: impl Iterator<Item = &'a str>)
     let mut longest = 0;
     for word in words {
         for (length, _) in word.char_indices().skip(1) {
-            let start = word.get(..length).unwrap_or_default();
+            let start = &word[..length];
             if length > longest && text.ends_with(start) {
                 longest = length;
             }

@@ -66,8 +66,9 @@ impl TaggedParser {
         let mut rest = std::mem::take(&mut self.held);
         if self.place == Place::ToolCall {
             self.place = Place::Text;
-            let open = self.format.tool_call.as_ref().map(|tags| tags.open.as_str());
-            rest.insert_str(0, open.unwrap_or_default());
+            if let Some(tags) = &self.format.tool_call {
+                rest.insert_str(0, &tags.open);
+            }
         }
         self.emit(&rest, &mut events);
         if !self.after_tag {
@@ -85,8 +86,8 @@ impl TaggedParser {
         let tags = self.tags();
         let found = tags.iter().filter_map(|(tag, to)| Some((self.held.find(tag)?, tag, *to)));
         if let Some((at, tag, to)) = found.min_by_key(|(at, ..)| *at) {
-            let before = self.held.get(..at).unwrap_or_default().to_owned();
-            let after = self.held.get(at + tag.len()..).unwrap_or_default().to_owned();
+            let before = self.held[..at].to_owned();
+            let after = self.held[at + tag.len()..].to_owned();
             if to == Place::Reasoning && !before.trim().is_empty() {
                 // The answer has begun: from here on the tag is a word like others.
                 self.emit(&before, events);
@@ -141,7 +142,7 @@ impl TaggedParser {
             }
             return false;
         };
-        let inside = self.held.get(..at).unwrap_or_default().to_owned();
+        let inside = self.held[..at].to_owned();
         self.held = self.held.split_off(at + tags.close.len());
         self.place = Place::Text;
         match self.format.call_form.parse(&inside, self.calls) {
@@ -175,7 +176,7 @@ impl TaggedParser {
         }
         let mut whole = std::mem::take(&mut self.breaks);
         whole.push_str(words);
-        self.breaks.push_str(text.get(words.len()..).unwrap_or_default());
+        self.breaks.push_str(&text[words.len()..]);
         self.emit_words(whole, events);
     }
 

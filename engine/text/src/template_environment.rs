@@ -64,6 +64,7 @@ pub(super) fn build_environment(source: &str) -> Result<Environment<'static>, Te
     environment
         .add_template_owned(TEMPLATE_NAME, without_generation_tags(source).into_owned())
         .map_err(|error| TextError::TemplateSyntax {
+            // Default: 0 where the error has no line.
             line: error.line().unwrap_or(0),
             reason: describe(&error),
         })?;
@@ -103,6 +104,7 @@ pub(super) fn translate_error(error: Error) -> TextError {
     if error.kind() == ErrorKind::OutOfFuel {
         return TextError::TemplateFuel { limit: FUEL };
     }
+    // Default: 0 where the error has no line.
     TextError::TemplateRender { line: error.line().unwrap_or(0), reason: describe(&error) }
 }
 
@@ -176,10 +178,12 @@ fn call_method(
             }
             ("join", [values]) => return join(values, Some(value), Rest(vec![])).map(Value::from),
             ("removeprefix", [prefix]) => {
+                // Default: what is no text is no prefix.
                 let prefix = prefix.as_str().unwrap_or_default();
                 return Ok(Value::from(text.strip_prefix(prefix).unwrap_or(text)));
             }
             ("removesuffix", [suffix]) => {
+                // Default: what is no text is no suffix.
                 let suffix = suffix.as_str().unwrap_or_default();
                 return Ok(Value::from(text.strip_suffix(suffix).unwrap_or(text)));
             }
@@ -205,6 +209,7 @@ fn join(
     separator: Option<&Value>,
     attribute: Rest<String>,
 ) -> Result<String, Error> {
+    // Default: as in Jinja, nothing separates.
     let separator = separator.map(python_text).unwrap_or_default();
     let mut out = String::new();
     for (index, item) in values.try_iter()?.enumerate() {

@@ -170,7 +170,7 @@ fn float_text(number: f64) -> String {
     }
     let scientific = format!("{number:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
-    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let Ok(exponent) = exponent.parse::<i32>() else { return scientific };
     if (-4..16).contains(&exponent) {
         let plain = number.to_string();
         return if plain.contains('.') { plain } else { plain + ".0" };
@@ -195,7 +195,10 @@ fn write_python(value: &Value, depth: usize, out: &mut String) {
         ValueKind::None => out.push_str("None"),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
         ValueKind::Number => out.push_str(&number_text(value)),
-        ValueKind::String => write_python_quoted(value.as_str().unwrap_or_default(), out),
+        ValueKind::String => match value.as_str() {
+            Some(text) => write_python_quoted(text, out),
+            None => out.push_str(&value.to_string()),
+        },
         _ if is_container(value) && depth < DEPTH_MAX => write_python_items(value, depth, out),
         _ => out.push_str(&value.to_string()),
     }
@@ -212,6 +215,7 @@ fn write_python_items(value: &Value, depth: usize, out: &mut String) {
         write_python(&item, depth + 1, out);
         if is_map {
             out.push_str(": ");
+            // Default: a value that cannot be got is undefined.
             write_python(&value.get_item(&item).unwrap_or_default(), depth + 1, out);
         }
     }

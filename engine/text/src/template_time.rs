@@ -30,7 +30,8 @@ pub struct TemplateTime {
 impl TemplateTime {
     /// Seconds since 1970-01-01 00:00; add the zone's offset for local time.
     pub fn from_unix_seconds(seconds: i64) -> Self {
-        let rest = u32::try_from(seconds.rem_euclid(86_400)).unwrap_or(0);
+        // Less than a day: it fits.
+        let rest = seconds.rem_euclid(86_400) as u32;
         Self { days: seconds.div_euclid(86_400), seconds: rest }
     }
 

@@ -22,6 +22,7 @@ impl TokenBound {
     pub fn of(json: &Value) -> Option<Self> {
         let model = json.get("model")?;
         let vocab = model.get("vocab")?.as_object()?;
+        // Default: an absent affix is an empty one.
         let affix = |name: &str| model.get(name).and_then(Value::as_str).unwrap_or_default();
         if !affix("continuing_subword_prefix").is_empty() || !affix("end_of_word_suffix").is_empty()
         {
@@ -34,6 +35,7 @@ impl TokenBound {
         };
         let added = json.get("added_tokens").and_then(Value::as_array);
         let added = added.into_iter().flatten().map(added_bytes);
+        // Default: there may be no added tokens.
         let added = added.collect::<Option<Vec<_>>>()?.into_iter().max().unwrap_or(0);
         Some(Self { bytes_max: words.max(added).max(1), shrinks })
     }

@@ -197,6 +197,7 @@ impl Tokenizer {
         }
         if self.inner.has_bytes {
             let kept = ids.iter().filter(|id| keep_special || !self.is_special(**id));
+            // Default: an id between tokens has no bytes.
             let bytes: Vec<u8> =
                 kept.flat_map(|id| self.token_bytes(*id).unwrap_or_default()).copied().collect();
             return Ok(String::from_utf8_lossy(&bytes).into_owned());
@@ -275,6 +276,7 @@ fn check(json: &Value) -> Result<(), (&'static str, &'static str, String)> {
     check_merges(model, vocab)?;
     let added = json.get("added_tokens").and_then(Value::as_array);
     for token in added.into_iter().flatten() {
+        // Default: an absent text is refused as an empty one.
         let content = token.get("content").and_then(Value::as_str).unwrap_or_default();
         if content.is_empty() {
             return Err(("added_tokens", "a text for every token", "an empty one".into()));
@@ -290,6 +292,7 @@ fn check_merges(
     model: &Value,
     vocab: &Map<String, Value>,
 ) -> Result<(), (&'static str, &'static str, String)> {
+    // Default: an absent prefix is an empty one.
     let prefix = model.get("continuing_subword_prefix").and_then(Value::as_str).unwrap_or_default();
     if !prefix.is_ascii() {
         return Err(("model.continuing_subword_prefix", "ASCII", format!("{prefix:?}")));

@@ -52,6 +52,7 @@ impl<'de> Deserialize<'de> for Message {
             role: wire.role,
             content: wire.content.or(refusal.map(MessageContent::Text)),
             reasoning: wire.reasoning_content.or(wire.reasoning),
+            // Default: `null` and absent are no calls.
             tool_calls: wire.tool_calls.unwrap_or_default(),
             tool_call_id: wire.tool_call_id,
             name: wire.name,
@@ -166,6 +167,7 @@ impl<'de> Deserialize<'de> for ToolCall {
         }
         let function = wire.function.ok_or_else(|| D::Error::missing_field(FUNCTION))?;
         let arguments = read_arguments(function.arguments);
+        // Default: clients may leave the name of a call out.
         Ok(Self { id: wire.id.unwrap_or_default(), name: function.name, arguments })
     }
 }

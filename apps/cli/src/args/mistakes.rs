@@ -29,6 +29,7 @@ pub fn explained(error: clap::Error, line: &[OsString]) -> clap::Error {
 
 /// Names the environment variable that a wrong value came from.
 fn name_variable(error: &mut clap::Error, line: &[OsString]) {
+    // Default: an error without an argument has no variable to name.
     let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidArg) else { return };
     let name = name.clone();
     // Where the line alone is wrong in the same place, no variable is at fault.

@@ -326,7 +326,7 @@ impl WithBackend for Loading<'_> {
         let mut runner = Runner::load(backend, self.source, options, cancel, &mut |_, _| {})?;
         let dual = match self.mix {
             Some((asked, level, tokenizer)) => {
-                Some(mixed(&mut runner, (asked, level), tokenizer, cancel)?)
+                Some(mixed(&mut runner, asked, level, tokenizer, cancel)?)
             }
             None => None,
         };
@@ -337,7 +337,8 @@ impl WithBackend for Loading<'_> {
 /// Dual routing, at most `level`.
 fn mixed<B: Backend>(
     runner: &mut Runner<B>,
-    (asked, level): (DualOptions, Level),
+    asked: DualOptions,
+    level: Level,
     tokenizer: Option<Vec<u8>>,
     cancel: &CancelToken,
 ) -> Result<DualRouting, EngineError> {

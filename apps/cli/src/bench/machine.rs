@@ -45,6 +45,7 @@ impl Machine {
 }
 
 fn cpu_name() -> String {
+    // Default: where the system does not say, the architecture is the name.
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|line| line.strip_prefix("model name"));
     let name = name.and_then(|line| line.split_once(':')).map(|(_, name)| name.trim());

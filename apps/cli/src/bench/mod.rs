@@ -177,7 +177,7 @@ impl Bench<'_> {
         machine::forget_peak_memory();
         let observer = Observer::new(&self.args.observe, false);
         let (mut arm, loaded, rows_max) = loop {
-            match self.load(store, (opening, &observer), &device, cancel) {
+            match self.load(store, opening, &observer, &device, cancel) {
                 Ok(loaded) => break loaded,
                 Err(error) => {
                     let args = &self.args.run.device;
@@ -217,7 +217,8 @@ impl Bench<'_> {
     fn load(
         &self,
         store: &Arc<Store>,
-        (opening, observer): (Opening, &Observer),
+        opening: Opening,
+        observer: &Observer,
         device: &OpenDevice,
         cancel: &CancelToken,
     ) -> std::result::Result<(Arm, Loaded, usize), EngineError> {

@@ -240,6 +240,7 @@ impl Record<'_> {
             weights => format!("{:.2}B", weights / 1e9),
         };
         let mean = self.opening.mean_level.map(|mean| format!(", mean {mean}"));
+        // Default: no mean was asked for.
         let mean =
             mean.unwrap_or_default() + if self.opening.is_elastic() { ", elastic" } else { "" };
         format!("{} {weights} level {}{mean}", self.model.kind, self.opening.level)
@@ -251,11 +252,13 @@ impl Record<'_> {
         let (speed, time) = (self.speed(), Spread::of(&self.nanoseconds()));
         let nanoseconds = |time: Duration| time.as_nanos() as u64;
         let samples_ns: Vec<u64> = self.samples.iter().map(|one| nanoseconds(one.time)).collect();
+        // Default: an empty name, as llama-bench prints where there is no GPU.
+        let gpu = self.device.unwrap_or_default();
         let fields = json!({
             "build_commit": env!("NESTLING_COMMIT"),
             "build_number": 0,
             "cpu_info": self.machine.cpu,
-            "gpu_info": self.device.unwrap_or_default(),
+            "gpu_info": gpu,
             "backends": self.backend(),
             "model_filename": self.model.file,
             "model_type": self.model_type(),
@@ -326,7 +329,7 @@ pub fn load_name(mode: LoadModeArg) -> &'static str {
 
 fn now() -> TemplateTime {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    TemplateTime::from_unix_seconds(i64::try_from(seconds).unwrap_or(0))
+    TemplateTime::from_unix_seconds(i64::try_from(seconds).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

@@ -138,11 +138,13 @@ fn cells(record: &Record<'_>) -> Vec<String> {
         record.name(),
         format!("{:.2} ± {:.2}", speed.mean, speed.deviation),
         format!("{:.2}", record.read_speed() / 1e9),
+        // Default: an empty cell.
         share.unwrap_or_default(),
         format!("{:.2}", record.token_bytes() / 1e6),
         format!("{:.0} %", 100.0 * record.hit_rate()),
         format!("{:.2}", record.disk_bytes() / 1e6),
         format!("{:.2}", 1e3 * record.stall().as_secs_f64()),
+        // Default: an empty cell.
         record.peak_memory.map(gibibytes).unwrap_or_default(),
     ];
     if record.device.is_some() {

@@ -59,7 +59,7 @@ pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrup
             tokens => Some((tokens / args.ctx_size as usize).max(1)),
         },
     };
-    let open_options = open_options(args, &store, (points, sample));
+    let open_options = open_options(args, &store, points, sample);
     let open_options = open_options.map_err(|error| explain(&error))?;
     let judging = Judging {
         args,
@@ -212,7 +212,8 @@ impl WithBackend for Opening<'_> {
 fn open_options(
     args: &PerplexityArgs,
     store: &Store,
-    (points, sample): (Vec<JudgePoint>, Vec<u32>),
+    points: Vec<JudgePoint>,
+    sample: Vec<u32>,
 ) -> std::result::Result<JudgeOpenOptions, EngineError> {
     Ok(JudgeOpenOptions {
         sequence_length: args.ctx_size as usize,

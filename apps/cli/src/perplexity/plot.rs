@@ -61,7 +61,8 @@ struct Area {
 
 impl Area {
     /// A square around a point.
-    fn around((x, y): (f64, f64), half: f64) -> Self {
+    fn around(point: (f64, f64), half: f64) -> Self {
+        let (x, y) = point;
         Self { left: x - half, top: y - half, right: x + half, bottom: y + half }
     }
 
@@ -115,7 +116,8 @@ impl Labels {
 
     /// Left end and baseline of the label of a point: to its right and above, or as near to that as
     /// there is room; where there is none, where it covers least.
-    fn place(&mut self, (x, y): (f64, f64), characters: usize) -> (f64, f64) {
+    fn place(&mut self, point: (f64, f64), characters: usize) -> (f64, f64) {
+        let (x, y) = point;
         let width = Self::CHARACTER * characters as f64;
         let lines = [0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 4.0, -4.0];
         let sides = [x + Self::GAP, x - Self::GAP - width];
@@ -158,6 +160,7 @@ pub fn svg(report: &JudgeReport, model: &str, peers: Option<&PeerSet>) -> String
         points
     };
     let (levels, allocations) = (series(true), series(false));
+    // Default: no peers were given.
     let others = peers.map(|peers| peers.points.as_slice()).unwrap_or_default();
     let mut all = [levels.as_slice(), allocations.as_slice()].concat();
     all.extend(others.iter().map(|peer| (peer.bits_per_weight, peer.kl_mean)));
@@ -275,6 +278,7 @@ fn legend(out: &mut String, allocations: bool, peers: &str) -> Area {
     if !peers.is_empty() {
         entries.push((PEERS, peers));
     }
+    // Default: a legend without entries has no width.
     let longest = entries.iter().map(|(_, text)| text.chars().count()).max().unwrap_or(0);
     let right = WIDTH - RIGHT;
     let area = Area {

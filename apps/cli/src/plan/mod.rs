@@ -49,8 +49,8 @@ fn question(args: &PlanArgs, console: &Console) -> Result<Question> {
         context_length: context_length(args.ctx_size),
         ..ModelOptions::default()
     };
-    let budget = planned(&args.device, memory_budget(args.memory))?;
-    Question::new(subject, options, budget, args.mean_level)
+    let (budget, gpu) = planned(&args.device, memory_budget(args.memory))?;
+    Question::new(subject, options, budget, gpu, args.mean_level)
 }
 
 /// Bytes of weights that every token uses.

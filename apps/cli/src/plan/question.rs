@@ -36,7 +36,8 @@ impl Question {
     pub fn new(
         subject: Subject,
         options: ModelOptions,
-        (budget, gpu): (Option<u64>, Option<String>),
+        budget: Option<u64>,
+        gpu: Option<String>,
         mean_level: Option<f64>,
     ) -> Result<Self> {
         let level = options.level.unwrap_or(subject.held);

@@ -116,6 +116,7 @@ fn simulated(answer: &Answer, machine: &speed::Machine) -> Machine {
     let layers = answer.demand.layers.len().max(1) as f64;
     let dense_s = answer.demand.dense_token_bytes as f64 / speed.max(1.0);
     let planes = answer.demand.layers.iter().flat_map(|layer| &layer.experts);
+    // Default: a model without experts has no planes.
     let largest = planes.flat_map(|expert| expert.plane_bytes).max().unwrap_or(0);
     Machine {
         read_bytes_per_second: machine.speed.disk_at(largest).max(1.0),

@@ -64,6 +64,7 @@ impl Assembler {
 
     /// The message so far with a line that was not added, as a text to edit.
     fn draft(&self, line: &str) -> String {
+        // Default: nothing was typed before.
         self.lines.clone().unwrap_or_default() + line
     }
 

@@ -73,6 +73,7 @@ impl Demand {
             let (rates, measured) = rates(&groups, num_experts_per_tok, skew);
             demand.is_measured |= measured;
             let experts = groups.iter().zip(rates).map(|(group, rate)| ExpertDemand {
+                // Default: an expert that the store lacks takes no bytes; opening refuses such a store.
                 plane_bytes: group
                     .map(|group| plane_bytes(index, group, level))
                     .unwrap_or_default(),
@@ -99,6 +100,7 @@ impl Demand {
 
 /// Bytes of each plane that a level needs of a group.
 fn plane_bytes(index: &Index, group: &Group, level: Level) -> [u64; Plane::ALL.len()] {
+    // Default: a level that the group does not have takes nothing.
     let planes = index.planes_at(group, level).unwrap_or(0);
     let mut bytes = [0; Plane::ALL.len()];
     for (plane, bytes) in Plane::ALL.into_iter().zip(&mut bytes).take(planes) {

@@ -16,14 +16,14 @@ pub fn supposed_rates(experts: usize, chosen: usize, skew: f64) -> Vec<f64> {
     let quantile = |rank: usize| normal_quantile(1.0 - (rank as f64 + 0.5) / experts as f64);
     let biases: Vec<f64> = (0..experts).map(|rank| skew * quantile(rank)).collect();
     let rate = |bias: f64, threshold: f64| normal((bias - threshold) / TOKEN_DEVIATION);
-    let threshold = root((-20.0, 20.0 + 10.0 * skew), |threshold| {
+    let threshold = root(-20.0, 20.0 + 10.0 * skew, |threshold| {
         biases.iter().map(|bias| rate(*bias, threshold)).sum::<f64>() > chosen as f64
     });
     biases.into_iter().map(|bias| rate(bias, threshold)).collect()
 }
 
 /// Where a statement that is true at the low end becomes false.
-fn root((mut low, mut high): (f64, f64), is_below: impl Fn(f64) -> bool) -> f64 {
+fn root(mut low: f64, mut high: f64, is_below: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(low, high);
         if is_below(middle) { low = middle } else { high = middle }
@@ -37,5 +37,5 @@ fn normal(x: f64) -> f64 {
 }
 
 fn normal_quantile(probability: f64) -> f64 {
-    root((-10.0, 10.0), |x| normal(x) < probability)
+    root(-10.0, 10.0, |x| normal(x) < probability)
 }

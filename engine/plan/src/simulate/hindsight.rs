@@ -23,14 +23,12 @@ pub fn best_static(
     from: usize,
     budget_bytes: u64,
 ) -> StaticOptimum {
-    let mut starts = vec![0];
+    let (mut starts, mut experts) = (Vec::new(), 0);
     for layer in table.layers() {
-        starts.push(starts.last().copied().unwrap_or(0) + layer.len());
+        starts.push(experts);
+        experts += layer.len();
     }
-    let mut best = StaticOptimum {
-        uses: vec![[0.0; PLANES]; starts.last().copied().unwrap_or(0)],
-        ..StaticOptimum::default()
-    };
+    let mut best = StaticOptimum { uses: vec![[0.0; PLANES]; experts], ..StaticOptimum::default() };
     let mut uses = Vec::new();
     for step in trace.steps.iter().skip(from) {
         for (layer, routing) in step.layers.iter().enumerate() {

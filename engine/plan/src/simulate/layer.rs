@@ -61,6 +61,7 @@ impl Run {
     pub fn step(&mut self, step: &TraceStep) {
         self.books.begin_step();
         let rows = |layer: &LayerRouting| layer.rows(self.experts_per_token) as u32;
+        // Default: a step without layers has no rows.
         let rows = step.layers.iter().map(rows).max().unwrap_or(0);
         self.outcome.steps += 1;
         self.outcome.rows += u64::from(rows);
@@ -92,8 +93,9 @@ impl Run {
     }
 
     fn read_idle(&mut self, now: u64) {
-        while self.disk.is_idle() {
-            let Some((id, admission)) = self.idle.pop_front() else { return };
+        while self.disk.is_idle()
+            && let Some((id, admission)) = self.idle.pop_front()
+        {
             self.admit(id, admission, now);
         }
     }
@@ -170,6 +172,7 @@ impl Run {
     }
 
     fn add_jobs(&self, layer: u32, used: &Use, jobs: &mut Vec<Job>) {
+        // Default: what the table does not have needs no reads.
         let Some(entry) = self.books.table().entry(layer, used.expert) else { return };
         let machine = &self.options.machine;
         for plane in Plane::ALL.into_iter().take(used.planes) {
@@ -236,6 +239,7 @@ impl Run {
 
     /// Reads ahead what a prediction of the next layer's experts names.
     fn prefetch(&mut self, layer: u32, next: &[Use]) {
+        // Default: nothing is read ahead unless that is asked for.
         let Some(prefetch) = self.options.prefetch else { return };
         let experts = self.books.table().layers().get(layer as usize).map_or(0, Vec::len);
         let mut predicted = next.to_vec();

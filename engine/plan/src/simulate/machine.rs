@@ -94,8 +94,9 @@ impl Disk {
     }
 
     fn start(&mut self, now: u64) {
-        while self.flying.len() < self.machine.read_depth.max(1) {
-            let Some((id, bytes)) = self.waiting.pop_front() else { return };
+        while self.flying.len() < self.machine.read_depth.max(1)
+            && let Some((id, bytes)) = self.waiting.pop_front()
+        {
             let begins = self.free_at.max(now.saturating_add(self.machine.read_latency_ns));
             let transfer = self.machine.transfer_ns(bytes);
             self.busy_ns += transfer;

@@ -13,6 +13,7 @@ mod values;
 
 use std::path::Path;
 
+use nestling_formats::Invariant;
 use nestling_formats::nested::Layout;
 use nestling_formats::store::{
     Encoding, FloatTensor, Group, GroupId, Matrix, PartItem, StorePlan, StoreWriter,
@@ -188,7 +189,8 @@ fn fill(
     let total = index.extents().iter().map(|extent| extent.length).sum();
     let (mut bytes, mut done) = (Vec::new(), 0);
     for extent in index.extents() {
-        let Some(group) = index.group_of(extent) else { continue };
+        let group = index.group_of(extent);
+        let group = group.invariant("every extent belongs to a group of its index")?;
         if cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
         }
@@ -197,7 +199,8 @@ fn fill(
             continue;
         }
         bytes.clear();
-        bytes.resize(usize::try_from(extent.length).unwrap_or(0), 0);
+        let length = usize::try_from(extent.length);
+        bytes.resize(length.invariant("an extent fits in memory")?, 0);
         fill_extent(&mut values, group, extent.plane, &mut bytes)?;
         writer.write_extent(&group.id, extent.plane, &bytes)?;
         progress(done, total);

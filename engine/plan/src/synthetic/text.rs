@@ -1,5 +1,6 @@
 //! Configuration and tokenizer of a synthetic store.
 
+use nestling_formats::Invariant;
 use std::collections::BTreeMap;
 
 use nestling_import::ModelConfig;
@@ -34,8 +35,8 @@ pub(super) fn assets(shape: &SyntheticShape) -> Result<Vec<Asset>, EngineError> 
 /// What `config.json` of these files means.
 pub(super) fn config(assets: &[Asset]) -> Result<ModelConfig, EngineError> {
     let config = assets.iter().find(|asset| asset.name == CONFIG);
-    let bytes = config.map(|asset| asset.bytes.as_slice()).unwrap_or_default();
-    Ok(ModelConfig::from_json(CONFIG, bytes)?)
+    let config = config.invariant("the assets have a configuration")?;
+    Ok(ModelConfig::from_json(CONFIG, &config.bytes)?)
 }
 
 /// One token for each byte, in the letters of byte-level BPE, and one that ends a text.

@@ -70,7 +70,7 @@ fn mount_of(mounts: &str, kind: &str) -> Option<(PathBuf, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let mut after = after.split(' ');
-        // Default: a file system without options.
+        // Default: a mount without options is none of memory.
         let (found, options) = (after.next()?, after.nth(1).unwrap_or_default());
         let is_memory = kind == "cgroup2" || options.split(',').any(|option| option == "memory");
         let fields: Vec<&str> = before.split(' ').collect();
@@ -83,7 +83,7 @@ fn limit(files: &SystemFiles, group: &Path, names: &Names) -> Option<Limit> {
     // "max" is no number.
     let limit_bytes = files.number(group.join(names.limit)).filter(|limit| *limit < NO_LIMIT)?;
     let usage = files.number(group.join(names.usage))?;
-    // Default: without statistics nothing is known to be given back.
+    // Default: where nothing is said of files, none are counted as free.
     let stat = files.read(group.join("memory.stat")).unwrap_or_default();
     let of = |line: &str| -> Option<u64> {
         let (name, bytes) = line.split_once(' ')?;
