@@ -73,7 +73,7 @@ fn judge(cases: &mut [Case], text: &str) {
         last.verdict = Verdict::Failed;
     } else if let Some(why) = text.strip_prefix("ignored") {
         last.verdict = Verdict::Ignored;
-        last.output = why.trim_start_matches(", ").to_owned();
+        last.output = why.trim().trim_start_matches('(').trim_end_matches(')').to_owned();
     }
 }
 
@@ -117,10 +117,10 @@ running 6 tests
 test a::one     ... ok
 test a::two     ... FAILED
 test a::three   ... ok
-test a::four    ... ignored, takes minutes
+test a::four    ... ignored (takes minutes)
 test a::five    ... some words of a driver
 ok
-test b::sixteen ... ignored, no adapter
+test b::sixteen ... ignored (no adapter)
 
 failures:
 

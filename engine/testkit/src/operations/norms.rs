@@ -1,8 +1,11 @@
 //! Norms of rows.
 
 use nestling_core::backend::{Backend, Encoder, Write};
+use nestling_core::weights::ActivationMode;
 use nestling_cpu::Cpu;
+use nestling_formats::Level;
 
+use super::matrices::{Form, linear, weights};
 use crate::values::{EPSILON, buffer, expect_close, noise, read};
 use crate::{OperationsDevice, Test, tests};
 
@@ -36,6 +39,27 @@ fn rms_norms_are_those_of_the_cpu<D: OperationsDevice>() {
     }
 }
 
+/// Once a product has read the rows of a buffer in int8, a norm may make them so itself: the same bits.
+fn rows_in_int8_are_the_same_made_by_the_norm_and_afterwards<D: OperationsDevice>() {
+    let mut device = D::device();
+    let (rows, cols, outputs) = (3, 200, 40);
+    let x = buffer(&mut device, cols, &noise(rows * cols, 1));
+    let weight = device.upload_floats(&noise(cols, 3)).unwrap();
+    let matrix = weights(Form::Tiled, outputs, cols, 5);
+    let matrix = [linear(&mut device, &matrix, ActivationMode::Int8, None)];
+    let mut normed = device.buffer(rows, cols).unwrap();
+    let mut out = device.buffer(rows, outputs).unwrap();
+    let [afterwards, along] = [(); 2].map(|()| {
+        let mut encoder = device.encoder();
+        encoder.rms_norm(&x, &weight, 1e-6, Write::Set, &mut normed).unwrap();
+        encoder.matmul(&matrix, &[Level::L4; 3], &normed, &mut out).unwrap();
+        encoder.flush().unwrap();
+        drop(encoder);
+        read(&mut device, &out)
+    });
+    assert!(afterwards == along && along.iter().any(|value| *value != 0.0));
+}
+
 fn sizes_that_differ_are_errors<D: OperationsDevice>() {
     let mut device = D::device();
     let x = buffer(&mut device, 8, &noise(16, 1));
@@ -48,5 +72,9 @@ fn sizes_that_differ_are_errors<D: OperationsDevice>() {
 
 /// The tests of this file.
 pub fn suite<D: OperationsDevice>() -> Vec<Test> {
-    tests![rms_norms_are_those_of_the_cpu::<D>, sizes_that_differ_are_errors::<D>,]
+    tests![
+        rms_norms_are_those_of_the_cpu::<D>,
+        rows_in_int8_are_the_same_made_by_the_norm_and_afterwards::<D>,
+        sizes_that_differ_are_errors::<D>,
+    ]
 }
