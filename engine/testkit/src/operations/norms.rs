@@ -52,7 +52,7 @@ fn rows_in_int8_are_the_same_made_by_the_norm_and_afterwards<D: OperationsDevice
     let [afterwards, along] = [(); 2].map(|()| {
         let mut encoder = device.encoder();
         encoder.rms_norm(&x, &weight, 1e-6, Write::Set, &mut normed).unwrap();
-        encoder.matmul(&matrix, &[Level::L4; 3], &normed, &mut out).unwrap();
+        encoder.matmul(&matrix, &[Level::L4; 3], &normed, Write::Set, &mut out).unwrap();
         encoder.flush().unwrap();
         drop(encoder);
         read(&mut device, &out)
