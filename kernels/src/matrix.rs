@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use nestling_core::backend::{HoldsLevels, Shape, Shaped};
 use nestling_core::EngineError;
+use nestling_core::backend::{HoldsLevels, Shape, Shaped};
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights, NestedMatrix};
 use nestling_formats::nested::{GROUP, Layout, base_parts};
 use nestling_formats::{DType, Level, Plane};

@@ -1,7 +1,7 @@
 //! Weight matrices in memory of the device.
 
-use nestling_core::backend::{HoldsLevels, Shape, Shaped};
 use nestling_core::EngineError;
+use nestling_core::backend::{HoldsLevels, Shape, Shaped};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{Level, Plane};
 use nestling_gpu::{DeviceMatrix, HeldLevels, ProductForm, SlotPlanes};
