@@ -1,4 +1,12 @@
-//! What a layer wants of an expert, and how far that is.
+//! What a layer wants of an expert, and how far that is:
+//!
+//! ```text
+//! Unplaced ──(room for its planes, pinned)──► Placed ──(all arrived, or late ones left out)──► Given
+//!    │                                                                                           │
+//!    └──(its planes lie in host memory)──► OnHost ──────────(computed)──► released ◄──(computed)─┘
+//! ```
+//!
+//! A request that ends early releases whatever is Placed or Given.
 
 use std::ops::Range;
 
@@ -63,7 +71,7 @@ pub(super) enum Progress {
     Placed,
     /// Pinned, and being computed.
     Given,
-    /// Left to the processor, in memory of the host.
+    /// Left to the CPU, which computes it where it lies in host memory.
     OnHost,
 }
 
