@@ -41,4 +41,5 @@ pub use slots::CudaSlots;
 pub use timer::{CudaTimer, TimedAs};
 
 /// Computes one step on the device.
-pub type CudaEncoder<'a> = nestling_gpu::GpuEncoder<'a, CudaBackend>;
+pub type CudaEncoder<'a> =
+    nestling_core::backend::Checked<nestling_gpu::GpuEncoder<'a, CudaBackend>>;

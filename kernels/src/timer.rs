@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use nestling_core::EngineError;
+use nestling_core::backend::Checked;
 use nestling_gpu::GpuEncoder;
 
 use crate::backend::CudaBackend;
@@ -42,16 +43,16 @@ impl CudaBackend {
     pub fn timer(
         &mut self,
         timed_as: TimedAs,
-        record: impl FnOnce(&mut GpuEncoder<'_, CudaBackend>) -> Result<(), EngineError>,
+        record: impl FnOnce(&mut Checked<GpuEncoder<'_, CudaBackend>>) -> Result<(), EngineError>,
     ) -> Result<CudaTimer<'_>, EngineError> {
         let (start, end) = (self.driver.timed_event()?, self.driver.timed_event()?);
         self.recorder.hold()?;
         let work = Work::Commands(Commands::default());
         // It lets go of what is held, whatever fails from here on.
         let mut timer = CudaTimer { backend: self, work, launches: 0, start, end };
-        let mut encoder = GpuEncoder::new(timer.backend);
+        let mut encoder = Checked::new(GpuEncoder::new(timer.backend));
         record(&mut encoder)?;
-        let (commands, stream) = encoder.device.recorder.take_held()?;
+        let (commands, stream) = encoder.inner().device.recorder.take_held()?;
         timer.launches = commands.launches();
         timer.work = match timed_as {
             TimedAs::Commands => Work::Commands(commands),

@@ -35,4 +35,5 @@ pub use matrix::WgpuMatrix;
 pub use slots::WgpuSlots;
 
 /// Computes one step on the device.
-pub type WgpuEncoder<'a> = nestling_gpu::GpuEncoder<'a, WgpuBackend>;
+pub type WgpuEncoder<'a> =
+    nestling_core::backend::Checked<nestling_gpu::GpuEncoder<'a, WgpuBackend>>;

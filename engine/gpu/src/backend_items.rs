@@ -13,7 +13,7 @@ macro_rules! backend_items {
         type KvPool = $crate::GpuPages<Self>;
         type StatePool = $crate::GpuStates<Self>;
         type ExpertTable = $crate::GpuExpertTable<Self>;
-        type Encoder<'a> = $crate::GpuEncoder<'a, Self>;
+        type Encoder<'a> = nestling_core::backend::Checked<$crate::GpuEncoder<'a, Self>>;
 
         fn limits(&self) -> nestling_core::backend::BackendLimits {
             $crate::LIMITS
@@ -80,7 +80,7 @@ macro_rules! backend_items {
         }
 
         fn encoder(&mut self) -> Self::Encoder<'_> {
-            $crate::GpuEncoder::new(self)
+            nestling_core::backend::Checked::new($crate::GpuEncoder::new(self))
         }
 
         fn take_counters(&mut self) -> nestling_core::backend::BackendCounters {

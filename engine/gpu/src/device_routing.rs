@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nestling_core::EngineError;
+use nestling_core::backend::Checked;
 use nestling_core::backend::{Backend, DeviceRouting, FeedForward, HeldExpert, LevelWeights};
 use nestling_formats::Level;
 
@@ -77,11 +78,11 @@ impl<D: Device> GpuExpertTable<D> {
 
 impl<D: Device> DeviceRouting<D> for GpuExpertTable<D>
 where
-    for<'a> D: Backend<Encoder<'a> = GpuEncoder<'a, D>>,
+    for<'a> D: Backend<Encoder<'a> = Checked<GpuEncoder<'a, D>>>,
 {
     fn set_expert(
         &mut self,
-        encoder: &mut GpuEncoder<'_, D>,
+        encoder: &mut Checked<GpuEncoder<'_, D>>,
         expert: u32,
         held: Option<HeldExpert<'_, D>>,
     ) -> Result<(), EngineError> {
@@ -97,32 +98,35 @@ where
                 return Err(EngineError::mismatch(what, expected, "another"));
             }
         }
-        self.entries.set(encoder.device, expert as usize, held)
+        self.entries.set(encoder.inner().device, expert as usize, held)
     }
 
     fn set_level_weights(
         &mut self,
-        encoder: &mut GpuEncoder<'_, D>,
+        encoder: &mut Checked<GpuEncoder<'_, D>>,
         least: Option<&[LevelWeights]>,
     ) -> Result<(), EngineError> {
         self.by_weight = least.is_some();
         let Some(least) = least else { return Ok(()) };
         expect("weights of levels", self.experts, least.len())?;
-        self.entries.set_level_weights(encoder.device, least)
+        self.entries.set_level_weights(encoder.inner().device, least)
     }
 
     fn routed_experts(
         &self,
-        encoder: &mut GpuEncoder<'_, D>,
+        encoder: &mut Checked<GpuEncoder<'_, D>>,
         levels: &[Level],
         routing: &GpuRouting<D>,
         x: &GpuBuffer<D>,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
-        encoder.routed_experts(self, levels, routing, x, out)
+        encoder.inner().routed_experts(self, levels, routing, x, out)
     }
 
-    fn take_readback(encoder: &mut GpuEncoder<'_, D>, uses: &mut Vec<u32>) -> Option<usize> {
-        encoder.take_readback(uses)
+    fn take_readback(
+        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        uses: &mut Vec<u32>,
+    ) -> Option<usize> {
+        encoder.inner().take_readback(uses)
     }
 }

@@ -1,6 +1,7 @@
 //! Slots of streamed experts as the engine sees them.
 
 use nestling_core::EngineError;
+use nestling_core::backend::Checked;
 use nestling_core::backend::{
     CopyFence, ExpertBiases, FeedForward, HostLink, HostPlane, PlanePart, SlotMemory, SlotPlace,
 };
@@ -29,10 +30,10 @@ impl SlotMemory<CudaBackend> for CudaSlots {
 
     fn resize(
         &mut self,
-        encoder: &mut GpuEncoder<'_, CudaBackend>,
+        encoder: &mut Checked<GpuEncoder<'_, CudaBackend>>,
         bytes: u64,
     ) -> Result<(), EngineError> {
-        Ok(self.resize(&mut encoder.device.recorder, bytes)?)
+        Ok(self.resize(&mut encoder.inner().device.recorder, bytes)?)
     }
 
     fn expert_table(
@@ -51,28 +52,28 @@ impl SlotMemory<CudaBackend> for CudaSlots {
 
     fn place_matrix(
         &mut self,
-        encoder: &mut GpuEncoder<'_, CudaBackend>,
+        encoder: &mut Checked<GpuEncoder<'_, CudaBackend>>,
         place: SlotPlace,
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<CudaMatrix, EngineError> {
         let room = self.room(place)?;
-        CudaMatrix::in_slot(&mut encoder.device.recorder, room, weights, activations)
+        CudaMatrix::in_slot(&mut encoder.inner().device.recorder, room, weights, activations)
     }
 
     fn add_plane(
         &mut self,
-        encoder: &mut GpuEncoder<'_, CudaBackend>,
+        encoder: &mut Checked<GpuEncoder<'_, CudaBackend>>,
         matrix: &mut CudaMatrix,
         plane: Plane,
         bytes: &[u8],
     ) -> Result<(), EngineError> {
-        matrix.add_plane(&mut encoder.device.recorder, plane, bytes)
+        matrix.add_plane(&mut encoder.inner().device.recorder, plane, bytes)
     }
 
     fn fetch_plane(
         &mut self,
-        encoder: &mut GpuEncoder<'_, CudaBackend>,
+        encoder: &mut Checked<GpuEncoder<'_, CudaBackend>>,
         weights: &FeedForward<CudaBackend>,
         parts: &[PlanePart],
         bytes: u64,
@@ -89,30 +90,30 @@ impl SlotMemory<CudaBackend> for CudaSlots {
             places.push((address, range.clone()));
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let block = encoder.device.recorder.fetch(&places, bytes)?;
+        let block = encoder.inner().device.recorder.fetch(&places, bytes)?;
         Ok(block.map(|block| block as HostPlane))
     }
 
     fn begin_async_copies(
         &mut self,
-        encoder: &mut GpuEncoder<'_, CudaBackend>,
+        encoder: &mut Checked<GpuEncoder<'_, CudaBackend>>,
     ) -> Result<(), EngineError> {
-        Ok(encoder.device.recorder.begin_async_copies()?)
+        Ok(encoder.inner().device.recorder.begin_async_copies()?)
     }
 
     fn end_async_copies(
         &mut self,
-        encoder: &mut GpuEncoder<'_, CudaBackend>,
+        encoder: &mut Checked<GpuEncoder<'_, CudaBackend>>,
     ) -> Result<CopyFence, EngineError> {
-        Ok(CopyFence(encoder.device.recorder.end_async_copies()?))
+        Ok(CopyFence(encoder.inner().device.recorder.end_async_copies()?))
     }
 
     fn completed_copies(
         &mut self,
-        encoder: &mut GpuEncoder<'_, CudaBackend>,
+        encoder: &mut Checked<GpuEncoder<'_, CudaBackend>>,
         awaited: CopyFence,
     ) -> Result<CopyFence, EngineError> {
-        Ok(CopyFence(encoder.device.recorder.completed_copies(awaited.0)?))
+        Ok(CopyFence(encoder.inner().device.recorder.completed_copies(awaited.0)?))
     }
 
     fn host_link(&mut self, backend: &mut CudaBackend) -> Result<Option<HostLink>, EngineError> {

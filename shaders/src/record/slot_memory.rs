@@ -1,6 +1,7 @@
 //! Slots of streamed experts as the engine sees them.
 
 use nestling_core::EngineError;
+use nestling_core::backend::Checked;
 use nestling_core::backend::{
     ExpertBiases, FeedForward, HostPlane, PlanePart, SlotMemory, SlotPlace,
 };
@@ -28,10 +29,10 @@ impl SlotMemory<WgpuBackend> for WgpuSlots {
 
     fn resize(
         &mut self,
-        encoder: &mut GpuEncoder<'_, WgpuBackend>,
+        encoder: &mut Checked<GpuEncoder<'_, WgpuBackend>>,
         bytes: u64,
     ) -> Result<(), EngineError> {
-        encoder.device.recorder.submit()?;
+        encoder.inner().device.recorder.submit()?;
         Ok(self.resize(bytes)?)
     }
 
@@ -51,28 +52,28 @@ impl SlotMemory<WgpuBackend> for WgpuSlots {
 
     fn place_matrix(
         &mut self,
-        encoder: &mut GpuEncoder<'_, WgpuBackend>,
+        encoder: &mut Checked<GpuEncoder<'_, WgpuBackend>>,
         place: SlotPlace,
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<WgpuMatrix, EngineError> {
         let room = self.room(place)?;
-        WgpuMatrix::in_slot(&mut encoder.device.recorder, room, weights, activations)
+        WgpuMatrix::in_slot(&mut encoder.inner().device.recorder, room, weights, activations)
     }
 
     fn add_plane(
         &mut self,
-        encoder: &mut GpuEncoder<'_, WgpuBackend>,
+        encoder: &mut Checked<GpuEncoder<'_, WgpuBackend>>,
         matrix: &mut WgpuMatrix,
         plane: Plane,
         bytes: &[u8],
     ) -> Result<(), EngineError> {
-        matrix.add_plane(&mut encoder.device.recorder, plane, bytes)
+        matrix.add_plane(&mut encoder.inner().device.recorder, plane, bytes)
     }
 
     fn fetch_plane(
         &mut self,
-        _encoder: &mut GpuEncoder<'_, WgpuBackend>,
+        _encoder: &mut Checked<GpuEncoder<'_, WgpuBackend>>,
         _weights: &FeedForward<WgpuBackend>,
         _parts: &[PlanePart],
         _bytes: u64,
