@@ -7,7 +7,6 @@ use nestling_core::kv_cache::KvValues;
 use nestling_import::RopePairs;
 
 use crate::device::Device;
-use crate::expect;
 use crate::heads::HeadCounts;
 use crate::memory::{GpuBuffer, GpuFloats};
 use crate::operation::{Attend, AttendSizes, NormParts, NormWeight, Operation, Rope, StoreKeys};
@@ -48,7 +47,6 @@ impl<D: Device> HeadRows<'_, D> {
             return self.rope_store(device, angles, qkv, pages);
         }
         let heads = self.heads.num_attention_heads;
-        expect("columns of queries", heads * self.heads.head_dim, qkv.cols)?;
         self.rotate(device, angles, qkv, RotatedHeads { queries: heads, keys: 0 })
     }
 
@@ -60,10 +58,11 @@ impl<D: Device> HeadRows<'_, D> {
         pages: &mut GpuPages<D>,
     ) -> Result<(), EngineError> {
         let counts = HeadCounts::of(self.heads);
-        let queries = counts.stored_queries(&pages.shape, qkv.cols)?;
+        let queries = counts.stored_queries(&pages.shape, qkv.cols);
         self.rotate(device, angles, qkv, RotatedHeads { queries, keys: counts.keys })?;
         if let Some(weight) = &self.heads.value_norm {
-            let (first, parts) = counts.value_parts((queries, qkv.cols), weight.count)?;
+            let first = (queries + counts.keys) * counts.dim;
+            let parts = (qkv.cols - first) / weight.count.max(1);
             self.norm_parts(device, weight, qkv, RowParts { first, parts })?;
         }
         for row in 0..self.rows.len() {
@@ -93,22 +92,15 @@ impl<D: Device> HeadRows<'_, D> {
     ) -> Result<(), EngineError> {
         let Self { heads, rows } = *self;
         let d = heads.head_dim;
-        expect("rows of angles", rows.len(), angles.rows)?;
-        expect("rows of queries", rows.len(), x.rows)?;
-        expect("columns of angles", 0, usize::from(heads.rope_first + angles.cols > d))?;
         for (norm, first, count) in
             [(&heads.query_norm, 0, queries), (&heads.key_norm, queries, keys)]
         {
             match norm {
-                HeadNorm::PerHead(weight) => {
-                    expect("head norm", 0, usize::from(weight.count > d))?;
-                }
                 HeadNorm::FullWidth(weight) if count > 0 => {
-                    expect("norm of all heads", count * d, weight.count)?;
                     let parts = RowParts { first: first * d, parts: 1 };
                     self.norm_parts(device, weight, x, parts)?;
                 }
-                HeadNorm::FullWidth(_) | HeadNorm::Absent => {}
+                HeadNorm::PerHead(_) | HeadNorm::FullWidth(_) | HeadNorm::Absent => {}
             }
         }
         device.record(Operation::Rope(Rope {
@@ -157,9 +149,6 @@ impl<D: Device> HeadRows<'_, D> {
     ) -> Result<(), EngineError> {
         let Self { heads, rows } = *self;
         let counts = HeadCounts::of(heads);
-        let sinks = heads.sinks.as_ref().map(|sinks| sinks.count);
-        let shapes = (rows.len(), (queries.rows, queries.cols));
-        counts.check_attended(&pages.shape, shapes, (out.cols, sinks))?;
         out.resize(device, rows.len())?;
         let window = heads.sliding_window;
         let sizes = AttendSizes {

@@ -97,10 +97,9 @@ pub(super) fn matmul<D: Device>(
     write: Write,
     out: &mut GpuBuffer<D>,
 ) -> Result<(), EngineError> {
-    expect("outputs", out.cols, weights.iter().map(|linear| linear.matrix.form().rows).sum())?;
     match write {
         Write::Set => out.resize(device, x.rows)?,
-        Write::Add => expect("rows of a sum", x.rows, out.rows)?,
+        Write::Add => {}
     }
     let output = Output::of(out, write);
     let (pairs, ranges) = pairs_by_level(x.rows, levels)?;
