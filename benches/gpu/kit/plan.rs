@@ -187,8 +187,10 @@ impl Plan<'_> {
     fn cases(
         &self,
         device: Device,
-        (name, table): (&str, &'static str),
-        (all, few): (&str, &[&str]),
+        name: &str,
+        table: &'static str,
+        all: &str,
+        few: &[&str],
         seconds: u64,
     ) -> Step {
         let program = self.program();
@@ -202,7 +204,7 @@ impl Plan<'_> {
         const OPERATIONS: &[&str] = &["cuda_operations::elementwise::", "cuda_operations::norms::"];
         const MODELS: &[&str] = &["cuda_models::families::olmoe", "cuda_models::families::gpt_oss"];
         let cases =
-            |name, all, few, seconds| self.cases(Device::Cuda, (name, "cuda"), (all, few), seconds);
+            |name, all, few, seconds| self.cases(Device::Cuda, name, "cuda", all, few, seconds);
         [
             cases("CUDA: every operation", "cuda_operations::", OPERATIONS, 90),
             cases("CUDA: models and families", "cuda_models::", MODELS, 120),
@@ -213,9 +215,8 @@ impl Plan<'_> {
         const OPERATIONS: &[&str] =
             &["vulkan_operations::elementwise::", "vulkan_operations::norms::"];
         const MODELS: &[&str] = &["vulkan_models::families::olmoe"];
-        let cases = |name, all, few, seconds| {
-            self.cases(Device::Vulkan, (name, "vulkan"), (all, few), seconds)
-        };
+        let cases =
+            |name, all, few, seconds| self.cases(Device::Vulkan, name, "vulkan", all, few, seconds);
         [
             cases("Vulkan: every operation", "vulkan_operations::", OPERATIONS, 60),
             cases("Vulkan: models and families", "vulkan_models::", MODELS, 90),

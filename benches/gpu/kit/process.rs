@@ -75,7 +75,8 @@ pub struct Ended {
 /// Files that cannot be made.
 pub fn run(
     command: &mut Command,
-    (limit, interrupted): (Duration, &AtomicBool),
+    limit: Duration,
+    interrupted: &AtomicBool,
     logs: &Path,
 ) -> io::Result<Ended> {
     let files = [logs.join("out.txt"), logs.join("errors.txt")];
@@ -137,7 +138,7 @@ mod tests {
         let limit = Duration::from_secs_f64(seconds);
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
-        run(&mut command, (limit, &AtomicBool::new(false)), folder.path()).unwrap()
+        run(&mut command, limit, &AtomicBool::new(false), folder.path()).unwrap()
     }
 
     #[test]
@@ -148,8 +149,8 @@ mod tests {
         assert_eq!(sh("kill -SEGV $$", 10.0).ending, Ending::Signalled(11));
         let folder = tempfile::tempdir().unwrap();
         let ready = AtomicBool::new(false);
-        let limit = (Duration::from_secs(1), &ready);
-        let none = run(&mut Command::new("/no/such"), limit, folder.path()).unwrap();
+        let limit = Duration::from_secs(1);
+        let none = run(&mut Command::new("/no/such"), limit, &ready, folder.path()).unwrap();
         assert!(matches!(none.ending, Ending::NotStarted(_)));
     }
 
@@ -165,8 +166,8 @@ mod tests {
     fn an_interrupt_ends_it() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("/bin/sleep");
-        let limit = (Duration::from_secs(60), &AtomicBool::new(true));
-        let ended = run(command.arg("60"), limit, folder.path()).unwrap();
+        let (limit, interrupted) = (Duration::from_secs(60), AtomicBool::new(true));
+        let ended = run(command.arg("60"), limit, &interrupted, folder.path()).unwrap();
         assert_eq!(ended.ending, Ending::Interrupted);
     }
 }

@@ -137,7 +137,7 @@ impl Runner<'_> {
             command.env(name, value);
         }
         command.env("NESTLING_KIT_OUT", self.found());
-        process::run(&mut command, (limit, self.interrupted), self.work)
+        process::run(&mut command, limit, self.interrupted, self.work)
     }
 
     /// The file that measurements write lines of JSON to.

@@ -51,7 +51,7 @@ impl Measurement for Products {
                 for level in Level::ALL {
                     // There is nothing to merge in the first plane.
                     if merged || level != Level::L2 {
-                        measure(&mut device, linears, (level, merged, rows))?;
+                        measure(&mut device, linears, level, merged, rows)?;
                     }
                 }
             }
@@ -63,7 +63,9 @@ impl Measurement for Products {
 fn measure<B: Measured>(
     device: &mut B,
     linears: &[Linear<B>],
-    (level, merged, rows): (Level, bool, usize),
+    level: Level,
+    merged: bool,
+    rows: usize,
 ) -> Result<(), EngineError> {
     let (_, outputs, inputs) = shape();
     let bytes: u64 = linears.iter().map(|one| B::matrix_bytes(&one.matrix, level)).sum();
