@@ -5,9 +5,10 @@
 //! comes; an [`EvictionPolicy`] tells it what planes are worth. Planes of an expert leave from the
 //! top, refinements before the base.
 //!
-//! Victims come from a heap of the topmost planes by worth. It is built at the first eviction of a
-//! step; worth that rose since is noticed when a plane is popped, so no eviction looks at all
-//! experts.
+//! Victims come from a heap by worth, of the topmost planes where bytes are counted, of whole experts where
+//! slots of a device are. It is built at the first eviction of a step; worth that rose since is noticed when
+//! a plane is popped, so no eviction looks at all experts. Worth that fell within the step counts from the next
+//! one on.
 
 mod blend;
 mod counters;
@@ -113,6 +114,11 @@ impl Slot {
         let top = self.top().filter(|top| self.pins == 0 && self.resident >> top & 1 == 1)?;
         plane_at(top)
     }
+
+    /// Whether all planes could leave now.
+    fn is_evictable(&self) -> bool {
+        self.pins == 0 && self.reading == 0 && self.resident != 0
+    }
 }
 
 /// The books of the expert cache.
@@ -124,6 +130,8 @@ pub struct Residency {
     /// Experts that may be held, where slots are counted and not bytes.
     places: Option<usize>,
     used_bytes: u64,
+    /// Experts of which a plane is resident or being read.
+    held_experts: usize,
     layer_bytes: Vec<u64>,
     /// Share of the budget that others may not take from a layer.
     floor_share: f64,
@@ -159,6 +167,7 @@ impl Residency {
             budget_bytes: options.budget_bytes,
             places: None,
             used_bytes: 0,
+            held_experts: 0,
             layer_bytes: vec![0; table.layers().len()],
             floor_share: options.floor_share.clamp(0.0, 1.0) / layers.max(1) as f64,
             step: 1,
@@ -209,7 +218,11 @@ impl Residency {
             }
             slot.prefetched &= !bit;
         }
-        slot.expected = 0;
+        let was_expected = std::mem::take(&mut slot.expected) == self.step;
+        if was_expected && self.places.is_some() {
+            // It is worth less from here on.
+            self.offer(layer, expert);
+        }
     }
 
     /// How many planes of an expert, from the first, are resident.
@@ -264,13 +277,18 @@ impl Residency {
             return false;
         }
         let Some(slot) = self.slot_mut(id.layer, id.expert) else { return false };
+        let is_new = slot.top().is_none();
         slot.reading |= bit(id.plane);
         if admission == Admission::Prefetch {
             slot.prefetched |= bit(id.plane);
             self.counters.prefetched_bytes[id.plane.index()] += bytes;
         }
+        self.held_experts += usize::from(is_new);
         self.used_bytes += bytes;
         self.layer_bytes[id.layer as usize] += bytes;
+        if self.places.is_some() {
+            self.offer_spared(id.layer);
+        }
         self.counters.bytes_peak = self.counters.bytes_peak.max(self.used_bytes);
         true
     }

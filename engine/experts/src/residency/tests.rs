@@ -206,3 +206,75 @@ fn what_is_not_waited_for_takes_only_what_is_worth_less() {
     assert!(!books.admit(id(0, 1, P4), Admission::Worthwhile, &mut evicted));
     assert_eq!((books.resident(0, 0), books.resident(0, 1), evicted.len()), (2, 2, 1));
 }
+
+/// The expert that leaves first where slots are counted, by a look at all of them.
+fn first_to_leave(books: &Residency, layer: u32, ceiling: f64) -> Option<PlaneId> {
+    let mut least: Option<((bool, f64), PlaneId)> = None;
+    for slot in books.slots.iter().filter(|slot| slot.is_evictable()) {
+        let id = id(slot.layer, slot.expert, P2);
+        let is_expected = slot.expected == books.step;
+        let policy = &books.policy;
+        let worth = if is_expected { policy.expected_worth(id) } else { policy.worth(id) };
+        let is_floor = books.is_floor(id, Some(layer));
+        let key = (is_floor, worth);
+        let allowed = worth < ceiling && !(is_floor && ceiling.is_finite());
+        if allowed && least.is_none_or(|(other, _)| key < other) {
+            least = Some((key, id));
+        }
+    }
+    least.map(|(_, id)| id)
+}
+
+#[test]
+fn slots_are_taken_from_the_expert_that_a_look_at_all_finds() {
+    const SLOTS: usize = 12;
+    let table = table(3, 16, 2);
+    // Within a step its worths only rise.
+    let policy = Box::new(LeastRecentlyUsed::new(Arc::clone(&table)));
+    let options = ResidencyOptions { budget_bytes: 40, policy, floor_share: 0.5 };
+    let mut books = Residency::new(Arc::clone(&table), options).unwrap();
+    books.set_places(SLOTS, &mut Vec::new());
+    let mut state = 1u64;
+    let mut draw = |below: u32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as u32 % below
+    };
+    let (mut reading, mut pinned, mut taken) = (Vec::new(), Vec::new(), 0);
+    for turn in 0..2000 {
+        if turn % 8 == 0 {
+            reading.drain(..).for_each(|id| books.arrived(id));
+            pinned.drain(..).for_each(|(layer, expert)| books.unpin(layer, expert));
+            books.begin_step();
+        }
+        // Low numbers are used most.
+        let (layer, expert) = (draw(3), draw(16).min(draw(16)));
+        let admission = match draw(4) {
+            0 => Admission::Prefetch,
+            1 => Admission::Worthwhile,
+            _ => Admission::Needed,
+        };
+        if admission == Admission::Needed {
+            books.used(layer, expert, 1, 1);
+        }
+        let id = id(layer, expert, P2);
+        if books.state(id) != PlaneState::Absent {
+            books.pin(layer, expert);
+            pinned.push((layer, expert));
+            continue;
+        }
+        let is_full = books.held_experts >= SLOTS;
+        let expected = first_to_leave(&books, layer, books.ceiling(id, admission));
+        let mut evicted = Vec::new();
+        let is_admitted = books.admit(id, admission, &mut evicted);
+        assert_eq!(is_admitted, !is_full || expected.is_some(), "turn {turn}");
+        assert_eq!(evicted.first().copied(), expected.filter(|_| is_full), "turn {turn}");
+        taken += evicted.len();
+        match draw(4) {
+            0 if is_admitted => reading.push(id),
+            _ => books.arrived(id),
+        }
+        let held = books.slots.iter().filter(|slot| slot.top().is_some()).count();
+        assert_eq!(books.held_experts, held);
+    }
+    assert!(taken > 100, "only {taken} left");
+}

@@ -1,11 +1,14 @@
-//! Choosing what leaves.
+//! Choosing what leaves: topmost planes where bytes are counted, whole experts by their first plane where
+//! slots are.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use nestling_formats::Plane;
+
 use super::{Admission, PlaneId, Residency, bit};
 
-/// Topmost planes by worth, the least first.
+/// Planes that could leave by worth, the least first.
 #[derive(Debug, Default)]
 pub(super) struct Victims {
     /// Worth in ascending bits, and number of the expert.
@@ -93,9 +96,8 @@ impl Residency {
     pub(super) fn victim(&mut self, layer: Option<u32>, ceiling: f64) -> Option<PlaneId> {
         self.build();
         // Its own layer may take them.
-        let of_layer = layer.and_then(|layer| self.victims.spared.get_mut(layer as usize));
-        for number in of_layer.map(std::mem::take).unwrap_or_default() {
-            self.offer_number(number);
+        if let Some(layer) = layer {
+            self.offer_spared(layer);
         }
         while let Some(Reverse((key, number))) = self.victims.heap.pop() {
             let Some(current) = self.key(number) else { continue };
@@ -103,9 +105,9 @@ impl Residency {
                 self.victims.heap.push(Reverse((current, number)));
                 continue;
             }
-            let id = self.top(number)?;
-            if key >= ascending_bits(ceiling) {
-                self.victims.heap.push(Reverse((key, number)));
+            let id = self.candidate(number)?;
+            if current >= ascending_bits(ceiling) {
+                self.victims.heap.push(Reverse((current, number)));
                 return None;
             }
             if self.is_floor(id, layer) {
@@ -121,7 +123,15 @@ impl Residency {
     fn spared_victim(&mut self) -> Option<PlaneId> {
         let spared = self.victims.spared.iter().flatten();
         let keys = spared.filter_map(|number| Some((self.key(*number)?, *number)));
-        self.top(keys.min()?.1)
+        self.candidate(keys.min()?.1)
+    }
+
+    /// A layer holds more than before: its floor may protect less.
+    pub(super) fn offer_spared(&mut self, layer: u32) {
+        let spared = self.victims.spared.get_mut(layer as usize);
+        for number in spared.map(std::mem::take).unwrap_or_default() {
+            self.offer_number(number);
+        }
     }
 
     /// Takes a plane out of the books and names it.
@@ -136,9 +146,12 @@ impl Residency {
         let Some(entry) = self.table.entry(id.layer, id.expert) else { return };
         let bytes = entry.plane_bytes[id.plane.index()];
         let Some(slot) = self.slot_mut(id.layer, id.expert) else { return };
+        let was_held = slot.top().is_some();
         slot.resident &= !bit(id.plane);
         slot.reading &= !bit(id.plane);
         slot.prefetched &= !bit(id.plane);
+        let has_left = was_held && slot.top().is_none();
+        self.held_experts -= usize::from(has_left);
         self.used_bytes = self.used_bytes.saturating_sub(bytes);
         if let Some(of_layer) = self.layer_bytes.get_mut(id.layer as usize) {
             *of_layer = of_layer.saturating_sub(bytes);
@@ -156,16 +169,18 @@ impl Residency {
         let Some(entry) = self.table.entry(id.layer, id.expert) else { return };
         let bytes = entry.plane_bytes[id.plane.index()];
         let Some(slot) = self.slot_mut(id.layer, id.expert) else { return };
+        let is_back = slot.top().is_none();
         slot.resident |= bit(id.plane);
+        self.held_experts += usize::from(is_back);
         self.used_bytes += bytes;
         self.layer_bytes[id.layer as usize] += bytes;
         self.offer(id.layer, id.expert);
     }
 
-    /// What an expert's topmost plane is worth, if it could leave.
+    /// What the plane of an expert that could leave is worth.
     fn key(&self, number: usize) -> Option<u64> {
         let slot = self.slots.get(number)?;
-        let id = self.top(number)?;
+        let id = self.candidate(number)?;
         let worth = match slot.expected == self.step {
             true => self.policy.expected_worth(id),
             false => self.policy.worth(id),
@@ -173,9 +188,13 @@ impl Residency {
         Some(ascending_bits(worth))
     }
 
-    fn top(&self, number: usize) -> Option<PlaneId> {
+    /// The plane that an expert would lose: its topmost one, or, with all others, its first.
+    fn candidate(&self, number: usize) -> Option<PlaneId> {
         let slot = self.slots.get(number)?;
-        let plane = slot.evictable()?;
+        let plane = match self.places {
+            None => slot.evictable()?,
+            Some(_) => slot.is_evictable().then_some(Plane::P2)?,
+        };
         Some(PlaneId { layer: slot.layer, expert: slot.expert, plane })
     }
 
