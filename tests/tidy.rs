@@ -106,7 +106,8 @@ fn is_comment(line: &str) -> bool {
 }
 
 fn is_test(path: &str) -> bool {
-    path.contains("tests/") || path.ends_with("tests.rs") || path.contains("benches/")
+    let folders = ["tests/", "benches/", "engine/testkit/"];
+    path.ends_with("tests.rs") || folders.iter().any(|folder| path.contains(folder))
 }
 
 #[test]
