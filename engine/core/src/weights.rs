@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nestling_formats::nested::{
-    InputTransform, Layout, NestedCodec, NestedPlanes, NestedView, plane_bytes,
+    CheckedSizes, InputTransform, Layout, NestedCodec, NestedPlanes, NestedView, plane_bytes,
 };
 use nestling_formats::{DType, Level};
 
@@ -205,6 +205,7 @@ pub struct NestedMatrix {
     regions: PlaneRegions,
     levels: [Level; 5],
     held: Level,
+    sizes: CheckedSizes,
 }
 
 impl NestedMatrix {
@@ -237,8 +238,9 @@ impl NestedMatrix {
         regions: PlaneRegions,
         levels: [Level; 5],
     ) -> Result<Self, EngineError> {
-        let held = NestedView::new(rows, cols, layout, &codec, regions.planes())?.level();
-        Ok(Self { rows, cols, layout, codec, regions, levels, held })
+        let view = NestedView::new(rows, cols, layout, &codec, regions.planes())?;
+        let (held, sizes) = (view.level(), view.sizes().clone());
+        Ok(Self { rows, cols, layout, codec, regions, levels, held, sizes })
     }
 
     /// Outputs.
@@ -304,12 +306,8 @@ impl NestedMatrix {
     }
 
     /// The scalar reader of the planes.
-    ///
-    /// # Errors
-    /// Never: everything was checked when the matrix was made.
-    pub fn view(&self) -> Result<NestedView<'_>, EngineError> {
-        let planes = self.regions.planes();
-        Ok(NestedView::new(self.rows, self.cols, self.layout, &self.codec, planes)?)
+    pub fn view(&self) -> NestedView<'_> {
+        self.sizes.clone().view(&self.codec, self.regions.planes())
     }
 }
 

@@ -94,7 +94,7 @@ impl CpuMatrix {
         match &self.weights {
             MatrixWeights::Float(matrix) => matrix.read_row(row, out),
             MatrixWeights::Nested(matrix) => {
-                matrix.view()?.dequantize_row(matrix.prefix(level)?, row, out)?;
+                matrix.view().dequantize_row(matrix.prefix(level)?, row, out)?;
             }
         }
         Ok(())

@@ -145,7 +145,7 @@ impl<'a> Tiles<'a> {
         else {
             return Err(EngineError::mismatch("matrix of an int8 product", "nested", "float"));
         };
-        let (view, level) = (nested.view()?, nested.prefix(level)?);
+        let (view, level) = (nested.view(), nested.prefix(level)?);
         if !matrix.is_tiled() {
             return Ok(Self::RowMajor(view, level));
         }

@@ -249,7 +249,7 @@ fn merge(
 
 /// The same codes in the layout that products read.
 pub(super) fn tiled(matrix: &NestedMatrix) -> Result<NestedMatrix, EngineError> {
-    let view = matrix.view()?;
+    let view = matrix.view();
     let (rows, cols) = (matrix.rows(), matrix.cols());
     let (tiles, groups) = (view.tiles(), view.groups());
     let (padded_rows, padded_cols) = (tiles * TILE_ROWS, groups * GROUP);

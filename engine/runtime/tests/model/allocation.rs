@@ -55,7 +55,7 @@ impl ExpertSource for Decoded {
             let MatrixWeights::Nested(nested) = &*matrix else { continue };
             let mut values = vec![0.0; nested.rows() * nested.cols()];
             for (row, out) in values.chunks_exact_mut(nested.cols()).enumerate() {
-                nested.view()?.dequantize_row(level, row, out)?;
+                nested.view().dequantize_row(level, row, out)?;
             }
             let floats = FloatMatrix::from_f32(nested.rows(), nested.cols(), &values)?;
             *matrix = MatrixWeights::Float(floats);

@@ -159,7 +159,7 @@ fn the_demo_model_by_level() {
     let checkpoint = Checkpoint::open(&directory).unwrap();
     let tokenizer = checkpoint.asset("tokenizer.json").unwrap().unwrap();
     let tokenizer = Tokenizer::from_bytes("tokenizer.json", &tokenizer).unwrap();
-    let text = data("../../../data/validation.txt");
+    let text = data("../../../../data/validation.txt");
     let text = std::fs::read_to_string(text).unwrap();
     let tokens = tokenizer.encode(&text, EncodeOptions::default()).unwrap();
 

@@ -197,7 +197,7 @@ fn read_row(weights: &MatrixWeights, level: Level, row: usize, out: &mut [f32]) 
         MatrixWeights::Float(matrix) => matrix.read_row(row, out),
         MatrixWeights::Nested(matrix) => {
             let level = matrix.prefix(level).unwrap();
-            matrix.view().unwrap().dequantize_row(level, row, out).unwrap();
+            matrix.view().dequantize_row(level, row, out).unwrap();
         }
     }
 }

@@ -47,7 +47,7 @@ pub use quantize::{CalibratedOptions, QuantizeOptions, quantize_matrix};
 pub use refit::TableRefit;
 pub use scale::ScaleSteps;
 pub use transform::{InputTransform, hadamard};
-pub use view::{NestedPlanes, NestedView};
+pub use view::{CheckedSizes, NestedPlanes, NestedView};
 
 use scale::STEPS;
 

@@ -28,14 +28,27 @@ pub struct NestedPlanes<'a> {
 /// A matrix in its planes, borrowed from wherever they lie.
 #[derive(Clone, Debug)]
 pub struct NestedView<'a> {
+    codec: &'a NestedCodec,
+    planes: NestedPlanes<'a>,
+    sizes: CheckedSizes,
+}
+
+/// The sizes of a matrix whose planes have the lengths that they ask for.
+#[derive(Clone, Debug)]
+pub struct CheckedSizes {
     rows: usize,
     cols: usize,
     layout: Layout,
-    codec: &'a NestedCodec,
-    planes: NestedPlanes<'a>,
     grid: Grid,
     parts: BaseParts,
     level: Level,
+}
+
+impl CheckedSizes {
+    /// A view of the planes that were checked, or of others of the same lengths.
+    pub fn view<'a>(self, codec: &'a NestedCodec, planes: NestedPlanes<'a>) -> NestedView<'a> {
+        NestedView { codec, planes, sizes: self }
+    }
 }
 
 impl<'a> NestedView<'a> {
@@ -64,30 +77,36 @@ impl<'a> NestedView<'a> {
             return Err(NestedError::Length { what: "merged plane", expected, found });
         }
         let level = planes.level();
-        Ok(Self { rows, cols, layout, codec, planes, grid, parts, level })
+        let sizes = CheckedSizes { rows, cols, layout, grid, parts, level };
+        Ok(Self { codec, planes, sizes })
+    }
+
+    /// Its sizes, with which views of the same planes are made without a check.
+    pub fn sizes(&self) -> &CheckedSizes {
+        &self.sizes
     }
 
     /// Checks what is in plane P2: scales, steps, tables. Meant to be called once, after loading.
     ///
     /// A view of unchecked planes reads without error but not the weights that were meant.
     pub fn check(&self) -> Result<(), NestedError> {
-        for row in 0..self.rows {
+        for row in 0..self.sizes.rows {
             let scale = self.row_scale(row).to_f32();
             if !(scale.is_finite() && scale >= 0.0) {
                 return Err(NestedError::RowScale { row, scale });
             }
         }
         let tables = self.codec.tables.len();
-        for tile in 0..self.grid.tiles {
+        for tile in 0..self.sizes.grid.tiles {
             let table = self.tile_table(tile);
             if usize::from(table) >= tables {
                 return Err(NestedError::TableIndex { tile, table, tables });
             }
         }
-        if self.layout == Layout::RowMajor {
-            let steps = &self.planes.p2[self.parts.steps.clone()];
+        if self.sizes.layout == Layout::RowMajor {
+            let steps = &self.planes.p2[self.sizes.parts.steps.clone()];
             if let Some(at) = steps.iter().position(|step| *step > 31) {
-                let (row, group) = (at / self.grid.groups, at % self.grid.groups);
+                let (row, group) = (at / self.sizes.grid.groups, at % self.sizes.grid.groups);
                 return Err(NestedError::Step { row, group, step: steps[at] });
             }
         }
@@ -96,27 +115,27 @@ impl<'a> NestedView<'a> {
 
     /// Rows of the matrix, without padding.
     pub fn rows(&self) -> usize {
-        self.rows
+        self.sizes.rows
     }
 
     /// Columns of the matrix, without padding.
     pub fn cols(&self) -> usize {
-        self.cols
+        self.sizes.cols
     }
 
     /// Tiles of 16 rows.
     pub fn tiles(&self) -> usize {
-        self.grid.tiles
+        self.sizes.grid.tiles
     }
 
     /// Groups of 32 columns.
     pub fn groups(&self) -> usize {
-        self.grid.groups
+        self.sizes.grid.groups
     }
 
     /// How the planes are laid out.
     pub fn layout(&self) -> Layout {
-        self.layout
+        self.sizes.layout
     }
 
     /// The codec of the matrix.
@@ -131,17 +150,17 @@ impl<'a> NestedView<'a> {
 
     /// Where the parts of plane P2 lie.
     pub fn base_parts(&self) -> &BaseParts {
-        &self.parts
+        &self.sizes.parts
     }
 
     /// The highest level for which all planes are present.
     pub fn level(&self) -> Level {
-        self.level
+        self.sizes.level
     }
 
     /// The scale of a row; 0 outside of the matrix.
     pub fn row_scale(&self, row: usize) -> f16 {
-        let bytes = &self.planes.p2[self.parts.row_scales.clone()];
+        let bytes = &self.planes.p2[self.sizes.parts.row_scales.clone()];
         match bytes.get(2 * row..2 * row + 2) {
             Some([low, high]) => f16::from_le_bytes([*low, *high]),
             _ => f16::ZERO,
@@ -151,22 +170,22 @@ impl<'a> NestedView<'a> {
     /// The table that a tile uses; 0 outside of the matrix.
     pub fn tile_table(&self, tile: usize) -> u8 {
         // Default: as promised, 0 outside of the matrix.
-        self.planes.p2[self.parts.tile_tables.clone()].get(tile).copied().unwrap_or(0)
+        self.planes.p2[self.sizes.parts.tile_tables.clone()].get(tile).copied().unwrap_or(0)
     }
 
     /// The step of a group, 0..=31; 31, a zero group, outside of the matrix.
     pub fn step(&self, row: usize, group: usize) -> u8 {
-        if row >= self.rows || group >= self.grid.groups {
+        if row >= self.sizes.rows || group >= self.sizes.grid.groups {
             return super::ZERO_STEP;
         }
-        let steps = &self.planes.p2[self.parts.steps.clone()];
-        if self.layout == Layout::RowMajor {
-            return steps[row * self.grid.groups + group] & 31;
+        let steps = &self.planes.p2[self.sizes.parts.steps.clone()];
+        if self.sizes.layout == Layout::RowMajor {
+            return steps[row * self.sizes.grid.groups + group] & 31;
         }
-        let cell = row / TILE_ROWS * self.grid.groups + group;
+        let cell = row / TILE_ROWS * self.sizes.grid.groups + group;
         let lane = row % TILE_ROWS;
         let low = steps[cell * 8 + lane % 8] >> (lane / 8 * 4) & 15;
-        let high = &self.planes.p2[self.parts.step_high.clone()];
+        let high = &self.planes.p2[self.sizes.parts.step_high.clone()];
         let high = u16::from_le_bytes([high[cell * 2], high[cell * 2 + 1]]);
         low | u8::from(high >> lane & 1 == 1) << 4
     }
@@ -227,12 +246,12 @@ impl<'a> NestedView<'a> {
         out: &mut [i16; TILE_ROWS * GROUP],
     ) -> Result<(), NestedError> {
         self.check_level(level)?;
-        in_range("tile", tile, self.grid.tiles)?;
-        in_range("group", group, self.grid.groups)?;
+        in_range("tile", tile, self.sizes.grid.tiles)?;
+        in_range("group", group, self.sizes.grid.groups)?;
         let table = self.tile_table(tile);
         for (index, value) in out.iter_mut().enumerate() {
             let row = tile * TILE_ROWS + index / GROUP;
-            *value = if self.layout == Layout::RowMajor && row >= self.rows {
+            *value = if self.sizes.layout == Layout::RowMajor && row >= self.sizes.rows {
                 0
             } else {
                 self.codec.value(level, table, self.code(level, row, group * GROUP + index % GROUP))
@@ -243,16 +262,16 @@ impl<'a> NestedView<'a> {
 
     fn check_read(&self, level: Level, row: usize, found: usize) -> Result<(), NestedError> {
         self.check_level(level)?;
-        in_range("row", row, self.rows)?;
-        if found != self.cols {
-            return Err(NestedError::Length { what: "row", expected: self.cols, found });
+        in_range("row", row, self.sizes.rows)?;
+        if found != self.sizes.cols {
+            return Err(NestedError::Length { what: "row", expected: self.sizes.cols, found });
         }
         Ok(())
     }
 
     fn check_level(&self, wanted: Level) -> Result<(), NestedError> {
-        if wanted > self.level {
-            return Err(NestedError::LevelMissing { wanted, present: self.level });
+        if wanted > self.sizes.level {
+            return Err(NestedError::LevelMissing { wanted, present: self.sizes.level });
         }
         Ok(())
     }
@@ -260,11 +279,11 @@ impl<'a> NestedView<'a> {
     /// The leading bits of one code; planes that are not present count as zero.
     fn code(&self, level: Level, row: usize, col: usize) -> u8 {
         let digit = |plane: Option<&[u8]>, bits: u8| {
-            let (byte, shift) = self.grid.position(self.layout, bits, row, col);
+            let (byte, shift) = self.sizes.grid.position(self.sizes.layout, bits, row, col);
             plane.map_or(0, |plane| plane[byte] >> shift & ((1 << bits) - 1))
         };
         let planes = &self.planes;
-        let mut code = digit(Some(&planes.p2[self.parts.codes.clone()]), 2) << 6;
+        let mut code = digit(Some(&planes.p2[self.sizes.parts.codes.clone()]), 2) << 6;
         if level >= Level::L3 {
             let (b3, b4) = match planes.p34 {
                 Some(merged) => {
