@@ -161,8 +161,11 @@ mod tests {
         panic!("planted");
     }
 
+    /// What comes of a run, whose planted failure is not printed.
     fn conclusion(suite: Suite, words: &[&str]) -> Conclusion {
-        let options = options(&[&["--quiet", "--test-threads=1"], words].concat());
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let log = format!("--logfile={}", log.path().display());
+        let options = options(&[&["--test-threads=1", log.as_str()], words].concat());
         libtest_mimic::run(&options.arguments, suite.trials(&options).collect())
     }
 

@@ -128,7 +128,7 @@ fn a_vocabulary_with_begin_token_and_byte_fallback_streams_too() {
 fn gemmas_tokens_have_bytes_of_their_own() {
     let bytes = std::fs::read(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../tests/data/families/gemma4/tokenizer.json"
+        "/../runtime/tests/data/families/gemma4/tokenizer.json"
     ));
     let tokenizer = Tokenizer::from_bytes("gemma4", &bytes.unwrap()).unwrap();
     let text = " The ship  left — 😀漢\nend ";
