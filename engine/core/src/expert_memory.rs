@@ -14,6 +14,12 @@ pub struct ExpertMemory {
     used_bytes: AtomicU64,
 }
 
+impl Default for ExpertMemory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl ExpertMemory {
     /// Nothing is asked for, nothing is held.
     pub fn new() -> Self {

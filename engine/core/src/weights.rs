@@ -205,7 +205,7 @@ pub struct NestedMatrix {
     regions: PlaneRegions,
     levels: [Level; 5],
     held: Level,
-    sizes: CheckedSizes,
+    sizes: Box<CheckedSizes>,
 }
 
 impl NestedMatrix {
@@ -239,7 +239,7 @@ impl NestedMatrix {
         levels: [Level; 5],
     ) -> Result<Self, EngineError> {
         let view = NestedView::new(rows, cols, layout, &codec, regions.planes())?;
-        let (held, sizes) = (view.level(), view.sizes().clone());
+        let (held, sizes) = (view.level(), Box::new(view.sizes().clone()));
         Ok(Self { rows, cols, layout, codec, regions, levels, held, sizes })
     }
 
@@ -307,7 +307,7 @@ impl NestedMatrix {
 
     /// The scalar reader of the planes.
     pub fn view(&self) -> NestedView<'_> {
-        self.sizes.clone().view(&self.codec, self.regions.planes())
+        CheckedSizes::clone(&self.sizes).view(&self.codec, self.regions.planes())
     }
 }
 
