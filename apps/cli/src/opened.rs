@@ -185,7 +185,7 @@ fn engine_options(resources: &ResourceArgs, device: &OpenDevice) -> EngineOption
 fn is_streamed(store: &Store, options: &ModelOptions, budget: Option<u64>) -> bool {
     let json = store.config_json().ok();
     let config = json.and_then(|json| ModelConfig::from_json("config.json", &json).ok());
-    let plan = |config| MemoryPlan::of_store(store, &config, (options, None), budget).ok();
+    let plan = |config| MemoryPlan::of_store(store, &config, options, None, budget).ok();
     config.and_then(plan).is_some_and(|plan| plan.residence == PlannedResidence::Streamed)
 }
 

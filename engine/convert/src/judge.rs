@@ -169,11 +169,13 @@ pub fn judge(
         advance();
         for ((_, models), (float, int8)) in points.iter_mut().zip(&mut tallies) {
             let levels = models.dual;
-            float.judge(with(models.weights_only, levels), text, &expected, cancel)?;
+            let held = level_policy(models.weights_only, levels);
+            float.judge(models.weights_only, held, text, &expected, cancel)?;
             advance();
             if let Some(shipped) = &mut models.shipped {
                 let levels = levels.map(|policy| DualPolicy { mode: models.mode, ..policy });
-                int8.judge(with(&mut **shipped, levels), text, &expected, cancel)?;
+                let held = level_policy(&**shipped, levels);
+                int8.judge(&mut **shipped, held, text, &expected, cancel)?;
                 advance();
             }
         }
@@ -198,14 +200,11 @@ pub fn judge(
     })
 }
 
-/// A model with the levels to run it at: all that is held unless there is dual routing. An allocation
+/// The levels to run a model at: all that is held unless there is dual routing. An allocation
 /// bounds every matrix by itself, and floats have no levels.
-fn with(
-    model: &mut dyn ModelRunner,
-    dual: Option<DualPolicy>,
-) -> (&mut dyn ModelRunner, LevelPolicy) {
+fn level_policy(model: &dyn ModelRunner, dual: Option<DualPolicy>) -> LevelPolicy {
     let held = LevelPolicy::Fixed(model.limits().level_max.unwrap_or(Level::L2));
-    (model, dual.map_or(held, LevelPolicy::Dual))
+    dual.map_or(held, LevelPolicy::Dual)
 }
 
 /// What every model that is judged can do.
@@ -269,7 +268,8 @@ impl Expected {
             log_sums: Vec::with_capacity(positions),
             nll: 0.0,
         };
-        run(with(model, None), text, cancel, |_, logits, target| {
+        let levels = level_policy(model, None);
+        run(model, levels, text, cancel, |_, logits, target| {
             let log_sum = log_sum_exp(logits);
             let probability = |logit: &f32| (f64::from(*logit) - log_sum).exp() as f32;
             expected.probabilities.extend(logits.iter().map(probability));
@@ -290,7 +290,8 @@ impl Expected {
 /// follows; gives what experts were computed at. The sequence takes the first pages; nobody else
 /// uses the model.
 fn run(
-    (model, levels): (&mut dyn ModelRunner, LevelPolicy),
+    model: &mut dyn ModelRunner,
+    levels: LevelPolicy,
     text: &[u32],
     cancel: &CancelToken,
     mut each: impl FnMut(usize, &[f32], usize),

@@ -93,6 +93,7 @@ impl Costs {
         for (phase, (time, processor)) in &self.spent {
             println!("{phase:12} {time:8.1} s, {processor:8.1} s of processors");
         }
+        // Default: a system without this file says no peak.
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or("peak unknown");
         println!("{peak}");
@@ -101,8 +102,9 @@ impl Costs {
 
 /// User time of all threads, where the system says it.
 fn processor_seconds() -> f64 {
+    // Default: a system without this file says no time.
     let text = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     fields.clone().nth(11).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or(0.0) / 100.0
 }
 
@@ -193,7 +195,7 @@ fn write_tensors(path: &Path, tensors: &[(String, Vec<u64>)]) -> Result<(), Box<
                 1 => 1.0,
                 _ => {
                     // The sum of four bytes.
-                    let bytes = numbers.next().unwrap_or_default().to_le_bytes();
+                    let bytes = numbers.next().ok_or("the noise has no end")?.to_le_bytes();
                     let sum: f32 = bytes[..4].iter().map(|byte| f32::from(*byte) - 127.5).sum();
                     scale * sum / 148.0
                 }

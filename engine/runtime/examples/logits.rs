@@ -76,7 +76,7 @@ fn answer(job: &Value) -> Result<Value, Failure> {
 
 fn refusal(error: &ImportError) -> Value {
     let variant = format!("{error:?}");
-    let kind = variant.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+    let kind = variant.split(|c: char| !c.is_alphanumeric()).next();
     json!({ "refused": error.to_string(), "kind": kind })
 }
 

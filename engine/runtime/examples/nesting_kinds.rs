@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut ratios = Ratios::new();
     for layer in 0..checkpoint.config().num_hidden_layers as u32 {
         calibrator.begin_layer(&CancelToken::new(), &mut |_| {})?;
-        for (kind, matrices) in matrices(&checkpoint, &calibrator, (layer, experts))? {
+        for (kind, matrices) in matrices(&checkpoint, &calibrator, layer, experts)? {
             add(&mut ratios, kind, &matrices)?;
         }
         calibrator.end_layer();
@@ -66,7 +66,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn matrices(
     checkpoint: &Checkpoint,
     calibrator: &Calibrator<'_>,
-    (layer, experts): (u32, usize),
+    layer: u32,
+    experts: usize,
 ) -> Result<BTreeMap<String, Vec<Matrix>>, Box<dyn Error>> {
     let mut by_kind: BTreeMap<String, Vec<Matrix>> = BTreeMap::new();
     for shape in &checkpoint.shape().matrices {

@@ -115,7 +115,8 @@ impl ModelSource {
     fn memory_plan(
         &self,
         engine: &Engine,
-        (options, allocation): (&ModelOptions, Option<&Allocation>),
+        options: &ModelOptions,
+        allocation: Option<&Allocation>,
     ) -> Result<MemoryPlan, EngineError> {
         match self {
             Self::Checkpoint(checkpoint) => {
@@ -125,7 +126,7 @@ impl ModelSource {
             Self::Store(store) => {
                 let plan = |available| {
                     let config = store_config(store)?;
-                    MemoryPlan::of_store(store, &config, (options, allocation), available)
+                    MemoryPlan::of_store(store, &config, options, allocation, available)
                 };
                 let budget = engine.budget();
                 let available = || budget.total_bytes().map(|_| budget.available_bytes());
@@ -244,7 +245,7 @@ impl Model {
     ) -> Result<Self, EngineError> {
         let allocation = source.allocate(options)?;
         let text = ModelText::read(&source)?;
-        let plan = source.memory_plan(engine, (options, allocation.as_deref()))?;
+        let plan = source.memory_plan(engine, options, allocation.as_deref())?;
         let (source, identity) = source.experts(options.level, allocation.clone())?;
         let config = source.config().clone();
         let reserve = |purpose, bytes| reserve(engine, purpose, bytes);
@@ -262,7 +263,7 @@ impl Model {
         let device = backend.name();
         let host =
             HostOptions { experts: options.host_experts, threads: engine.core.pool.threads() };
-        let opened = open_runner(backend, source, (options, &plan, host), progress, cancel)?;
+        let opened = open_runner(backend, source, options, &plan, host, progress, cancel)?;
         let (runner, dual) = with_dual(opened, options, &sample, cancel)?;
         let eos = &text.defaults.eos_token_ids;
         let end_tokens = if eos.is_empty() { config.eos_token_ids.clone() } else { eos.clone() };
@@ -290,7 +291,9 @@ impl Model {
 fn open_runner<B: Backend>(
     backend: B,
     source: Arc<dyn ExpertSource>,
-    (options, plan, host): (&ModelOptions, &MemoryPlan, HostOptions),
+    options: &ModelOptions,
+    plan: &MemoryPlan,
+    host: HostOptions,
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
 ) -> Result<Runner<B>, EngineError> {

@@ -98,11 +98,12 @@ impl MemoryPlan {
     pub fn of_store(
         store: &Store,
         config: &ModelConfig,
-        (options, allocation): (&ModelOptions, Option<&Allocation>),
+        options: &ModelOptions,
+        allocation: Option<&Allocation>,
         available: Option<u64>,
     ) -> Result<Self, EngineError> {
         let level = options.level.unwrap_or(store.level()).min(store.level());
-        Self::of_index(store.index(), config, level, (options, allocation), available)
+        Self::of_index(store.index(), config, level, options, allocation, available)
     }
 
     /// The same for a store of which only the index is there, or planned, at one of its levels.
@@ -113,7 +114,8 @@ impl MemoryPlan {
         index: &Index,
         config: &ModelConfig,
         level: Level,
-        (options, allocation): (&ModelOptions, Option<&Allocation>),
+        options: &ModelOptions,
+        allocation: Option<&Allocation>,
         available: Option<u64>,
     ) -> Result<Self, EngineError> {
         let is_expert = |group: &&Group| matches!(group.id, GroupId::Expert(_));
@@ -245,7 +247,7 @@ impl Room {
             None => trained.min(CONTEXT_DEFAULT_MAX),
         };
         let kv_tokens = options.kv_tokens.unwrap_or(context_length.saturating_mul(2));
-        Self::with(config, options, (context_length, kv_tokens), options.rows_max)
+        Self::with(config, options, context_length, kv_tokens, options.rows_max)
     }
 
     /// Beside experts that do not: a context that leaves room for them, and as many rows a step as
@@ -269,13 +271,14 @@ impl Room {
         let share = (available / SCRATCH_SHARE).saturating_sub(fixed) / per_row;
         let rows = usize::try_from(share).unwrap_or(usize::MAX);
         let rows = rows.clamp(options.rows_max.min(64), STREAMED_ROWS_MAX.max(options.rows_max));
-        Self::with(config, options, (context_length, kv_tokens), rows.min(context_length).max(1))
+        Self::with(config, options, context_length, kv_tokens, rows.min(context_length).max(1))
     }
 
     fn with(
         config: &ModelConfig,
         options: &ModelOptions,
-        (context_length, kv_tokens): (usize, usize),
+        context_length: usize,
+        kv_tokens: usize,
         rows_max: usize,
     ) -> Self {
         let kv_pages = pages_for(kv_tokens.max(context_length));

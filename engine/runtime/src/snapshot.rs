@@ -131,7 +131,8 @@ impl Header {
         }
         let version = u64::from(u32::from_le_bytes(array(bytes, 8)?));
         require("version", u64::from(VERSION), version)?;
-        let levels = (array(bytes, 12)?, u32::from_le_bytes(array(bytes, 64)?));
+        let level_bytes = array(bytes, 12)?;
+        let threshold = u32::from_le_bytes(array(bytes, 64)?);
         let hash = u128::from_le_bytes(array(bytes, end)?);
         let found = xxh3_128(&bytes[..end]);
         require("XXH3-128 hash", hash, found)?;
@@ -143,7 +144,7 @@ impl Header {
         if computed > tokens {
             return Err(mismatch("computed tokens", format!("at most {tokens}"), computed));
         }
-        let levels = decode_levels(levels);
+        let levels = decode_levels(level_bytes, threshold);
         if computed > 0 && levels.is_none() {
             return Err(mismatch("levels", "levels of 2, 3, 4, 6 or 8", "others"));
         }
@@ -210,7 +211,7 @@ fn encode_levels(levels: LevelPolicy) -> ([u8; 4], u32) {
     }
 }
 
-fn decode_levels(([highest, lowest, kind, _], threshold): ([u8; 4], u32)) -> Option<LevelPolicy> {
+fn decode_levels([highest, lowest, kind, _]: [u8; 4], threshold: u32) -> Option<LevelPolicy> {
     let (highest, lowest) = (Level::from_bits(highest)?, Level::from_bits(lowest)?);
     let mode = match kind {
         FIXED => return Some(LevelPolicy::Fixed(highest)),

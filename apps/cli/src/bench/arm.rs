@@ -89,7 +89,7 @@ impl ArmOptions {
             rows_max: self.rows_max,
             ..ModelOptions::default()
         };
-        MemoryPlan::of_store(store, &config, (&options, None), self.memory_bytes).map(Some)
+        MemoryPlan::of_store(store, &config, &options, None, self.memory_bytes).map(Some)
     }
 }
 

@@ -238,7 +238,7 @@ fn streaming(
         kv_tokens: Some(args.ctx_size as usize),
         ..ModelOptions::default()
     };
-    let plan = MemoryPlan::of_store(store, &config, (&options, None), Some(memory.0))?;
+    let plan = MemoryPlan::of_store(store, &config, &options, None, Some(memory.0))?;
     Ok((plan.residence == PlannedResidence::Streamed).then(|| StreamOptions {
         budget_bytes: plan.expert_bytes,
         reads: ReadOptions::default(),

@@ -65,7 +65,7 @@ impl Question {
     ) -> Result<Answer> {
         let options = ModelOptions { level: Some(level), ..self.options.clone() };
         let (index, config) = (&*self.subject.index, &self.subject.config);
-        let of = |budget| MemoryPlan::of_index(index, config, level, (&options, None), budget);
+        let of = |budget| MemoryPlan::of_index(index, config, level, &options, None, budget);
         let memory = of(budget).map_err(|error| explain(&error))?;
         let least_bytes = match of(Some(0)) {
             Err(EngineError::MemoryTooSmall(refused)) => refused.least(),

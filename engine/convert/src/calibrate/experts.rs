@@ -157,7 +157,7 @@ impl Calibrator<'_> {
             let uses: Vec<Use> =
                 rows.map(|(row, index)| Use { row, weight: weight(index) }).collect();
             let mut sum = MomentSum::new(shared.ffn.down.matrix.cols());
-            self.routed((None, &shared.ffn), moments, &uses, &mut sum, how)?;
+            self.routed(None, &shared.ffn, moments, &uses, &mut sum, how)?;
             moments.dense = Some(sum);
         }
         let mut branch = Vec::new();
@@ -219,8 +219,8 @@ impl Calibrator<'_> {
         let weights = self.expert_weights(expert)?;
         let intermediate = weights.down.matrix.cols();
         let mut routed = MomentSum::new(intermediate);
-        let part = (Some(expert), &weights);
-        let input_diagonal = self.routed(part, moments, &uses, &mut routed, how)?;
+        let input_diagonal =
+            self.routed(Some(expert), &weights, moments, &uses, &mut routed, how)?;
         if how.wanted == Wanted::Outputs {
             return Ok(());
         }
@@ -257,14 +257,15 @@ impl Calibrator<'_> {
             activations: ActivationMode::Float,
             threads: 1,
         };
-        loader.feed_forward(group, (hidden, intermediate), biases)
+        loader.feed_forward(group, hidden, intermediate, biases)
     }
 
     /// Computes the tokens that use a part and adds their outputs; gives the mean squares of their
     /// inputs.
     fn routed(
         &mut self,
-        (expert, weights): (Option<u32>, &FeedForward<Cpu>),
+        expert: Option<u32>,
+        weights: &FeedForward<Cpu>,
         moments: &mut FeedForwardMoments,
         uses: &[Use],
         sum: &mut MomentSum,
@@ -333,8 +334,7 @@ impl Calibrator<'_> {
         self.cpu.encoder().write(normed, &mut x)?;
         let mut gate = self.product(&weights.gate, &x)?;
         let up = self.product(&weights.up, &x)?;
-        let parts = (weights.activation, &mut *gate, &*up);
-        gated(&self.pool, self.kernels, parts);
+        gated(&self.pool, self.kernels, weights.activation, &mut gate, &up);
         let mut output = Vec::new();
         if wanted == Wanted::Outputs {
             let mut x = self.cpu.buffer(rows, weights.down.matrix.cols())?;
@@ -405,7 +405,9 @@ fn uses(routing: &Routing, experts: usize) -> Vec<Vec<Use>> {
 fn gated(
     pool: &Arc<ThreadPool>,
     kernels: &'static Kernels,
-    (activation, gate, up): (Activation, &mut [f32], &[f32]),
+    activation: Activation,
+    gate: &mut [f32],
+    up: &[f32],
 ) {
     let chunk = gate.len().div_ceil(4 * pool.threads()).max(1);
     let mut parts: Vec<_> = gate.chunks_mut(chunk).zip(up.chunks(chunk)).collect();

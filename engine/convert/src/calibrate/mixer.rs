@@ -120,7 +120,8 @@ impl ActivationObserver<Cpu> for Sums<'_> {
         &mut self,
         encoder: &mut <Cpu as Backend>::Encoder<'_>,
         kind: MatrixKind,
-        (x, weights): (&CpuBuffer, &HeadMatrices<Cpu>),
+        x: &CpuBuffer,
+        weights: &HeadMatrices<Cpu>,
     ) -> Result<(), EngineError> {
         if self.wanted == Wanted::Outputs {
             return Ok(());
@@ -179,7 +180,7 @@ impl Calibrator<'_> {
             if wanted == Wanted::Moments {
                 sums.add(&mut normed, &block_on(enc.read(&act.normed))?, hidden);
             }
-            passed_on.add(&mut enc, weights, (&rows.dense_levels, eps), &mut act)?;
+            passed_on.add(&mut enc, weights, &rows.dense_levels, eps, &mut act)?;
             if let (Some(sum), Wanted::Moments) = (&mut expert_inputs, wanted) {
                 sums.add(sum, &block_on(enc.read(&act.normed))?, hidden);
             }
@@ -199,7 +200,8 @@ impl PassedOn {
         &mut self,
         enc: &mut <Cpu as Backend>::Encoder<'_>,
         weights: &LayerWeights<Cpu>,
-        (levels, eps): (&[Level], f32),
+        levels: &[Level],
+        eps: f32,
         act: &mut Activations<Cpu>,
     ) -> Result<(), EngineError> {
         if let Some(gate) = weights.shared.as_ref().and_then(|shared| shared.gate.as_ref()) {

@@ -25,7 +25,8 @@ impl Fitter {
     pub fn add(
         &mut self,
         weights: &[f32],
-        (rows, cols): (usize, usize),
+        rows: usize,
+        cols: usize,
         importance: Option<&[f32]>,
     ) -> Result<(), NestedError> {
         match self {

@@ -23,7 +23,7 @@ impl Conversion<'_> {
     ) -> Result<(), ConvertError> {
         match &group.id {
             GroupId::Expert(id) => match calibrator.routed_sample(id.expert) {
-                Some(sample) => self.measure_expert(group, coded, (calibrator, &sample)),
+                Some(sample) => self.measure_expert(group, coded, calibrator, &sample),
                 None => Ok(()),
             },
             GroupId::Dense { .. } => self.measure_dense(group, coded, calibrator),
@@ -35,7 +35,8 @@ impl Conversion<'_> {
         &self,
         group: &Group,
         coded: &[Coded],
-        (calibrator, sample): (&Calibrator<'_>, &RoutedSample),
+        calibrator: &Calibrator<'_>,
+        sample: &RoutedSample,
     ) -> Result<(), ConvertError> {
         // Default: groups that are floats have no errors of levels.
         let Some(errors) = self.feed_forward_errors(group, coded, sample)? else { return Ok(()) };

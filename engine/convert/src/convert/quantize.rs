@@ -206,7 +206,7 @@ impl Conversion<'_> {
         options.tables = tables;
         let mut fitter = Fitter::new(self.is_mxfp4(block.id), &options);
         fitter
-            .add(&weights, (block.rows(), block.cols), importance.as_deref())
+            .add(&weights, block.rows(), block.cols, importance.as_deref())
             .map_err(|source| ConvertError::Quantize { matrix: block.id, source })?;
         Ok(fitter)
     }
@@ -316,7 +316,7 @@ impl Conversion<'_> {
         let error = |source| ConvertError::Quantize { matrix: block.id, source };
         let coded = coded.map_err(error)?;
         let moments = calibrated.map(|calibrated| calibrated.moments);
-        let errors = MatrixSums::of((&weights, &coded), codec, moments).map_err(error)?;
+        let errors = MatrixSums::of(&weights, &coded, codec, moments).map_err(error)?;
         Ok((coded, Some(errors)))
     }
 

@@ -56,7 +56,8 @@ impl MatrixSums {
     /// Counts rows as they were and as they were coded; of the weighted sums, an even sample of their
     /// tiles where there are many.
     pub fn of(
-        (weights, coded): (&[f32], &QuantizedMatrix),
+        weights: &[f32],
+        coded: &QuantizedMatrix,
         codec: &NestedCodec,
         moments: Option<&SecondMoments>,
     ) -> Result<Self, NestedError> {
@@ -297,7 +298,7 @@ mod tests {
         fitter.add(&weights, rows, cols, None).unwrap();
         let codec = fitter.finish().unwrap();
         let coded = quantize_matrix(&weights, rows, cols, &codec, None, &options).unwrap();
-        let found = MatrixSums::of((&weights, &coded), &codec, Some(&moments)).unwrap();
+        let found = MatrixSums::of(&weights, &coded, &codec, Some(&moments)).unwrap();
         let weighted = found.weighted.unwrap();
         let errors = level_errors(&weights, rows, cols, &coded, &codec, &moments).unwrap();
         let mean = f64::from(moments.mean_diagonal());
@@ -307,7 +308,7 @@ mod tests {
         let outputs = weights.chunks(cols).flat_map(|row| inputs.chunks(cols).map(|x| dot(x, row)));
         let outputs: f64 = outputs.map(|output| f64::from(output).powi(2)).sum();
         assert!((weighted.weights * mean / outputs - 1.0).abs() < 1e-3, "{weighted:?} {outputs}");
-        let plain = MatrixSums::of((&weights, &coded), &codec, None).unwrap();
+        let plain = MatrixSums::of(&weights, &coded, &codec, None).unwrap();
         assert_eq!((plain.plain, plain.weighted), (found.plain, None));
     }
 

@@ -167,7 +167,7 @@ pub(super) struct Ready {
 impl Ready {
     /// Float activations.
     fn float(source: Arc<dyn ExpertSource>, options: &JudgeOpenOptions) -> Self {
-        Self::new(source, options, (ActivationMode::Float, KvDtype::F32), Held::default())
+        Self::new(source, options, ActivationMode::Float, KvDtype::F32, Held::default())
     }
 
     /// The store as it is run at a point.
@@ -186,13 +186,14 @@ impl Ready {
             }
             None => allocated(nested, point),
         };
-        Ok(Self::new(source, options, (ActivationMode::Int8, options.kv_dtype), held))
+        Ok(Self::new(source, options, ActivationMode::Int8, options.kv_dtype, held))
     }
 
     fn new(
         source: Arc<dyn ExpertSource>,
         options: &JudgeOpenOptions,
-        (activations, kv_dtype): (ActivationMode, KvDtype),
+        activations: ActivationMode,
+        kv_dtype: KvDtype,
         held: Held,
     ) -> Self {
         let context = options.sequence_length.min(source.config().max_position_embeddings);

@@ -9,7 +9,8 @@ use serde::Serialize;
 use super::open::{JudgeOpenOptions, Ready, Shared};
 use super::tally::{ExpertUses, Mean};
 use super::{
-    JudgeOptions, JudgePoint, JudgeProgress, level_bits, log_sum_exp, run, sequence_length, with,
+    JudgeOptions, JudgePoint, JudgeProgress, level_bits, level_policy, log_sum_exp, run,
+    sequence_length,
 };
 use nestling_core::backend::Backend;
 use nestling_core::cancel::CancelToken;
@@ -77,6 +78,7 @@ impl PlainSet {
         let mut rows = Vec::with_capacity(self.points.len());
         for (judged, PlainPoint { point, model, dual }) in self.points.iter_mut().enumerate() {
             let levels = dual.map(|policy| DualPolicy { mode: self.mode, ..policy });
+            let levels = level_policy(&**model, levels);
             let mut nll = Vec::with_capacity(count);
             let mut uses = Vec::with_capacity(count);
             for sequence in 0..count {
@@ -85,11 +87,11 @@ impl PlainSet {
                 let each = |_, logits: &[f32], target: usize| {
                     sum += log_sum_exp(logits) - f64::from(logits[target]);
                 };
-                uses.push(run(with(&mut **model, levels), text, cancel, each)?);
+                uses.push(run(&mut **model, levels, text, cancel, each)?);
                 nll.push(sum / length as f64);
                 progress(JudgeProgress { done: judged * count + sequence + 1, total });
             }
-            rows.push(PlainRow::new(point, *dual, (&nll, &uses), count * length));
+            rows.push(PlainRow::new(point, *dual, &nll, &uses, count * length));
         }
         Ok(PlainReport { sequences: count, tokens: count * length, rows })
     }
@@ -126,7 +128,8 @@ impl PlainRow {
     fn new(
         point: &JudgePoint,
         dual: Option<DualPolicy>,
-        (nll, uses): (&[f64], &[ExpertUses]),
+        nll: &[f64],
+        uses: &[ExpertUses],
         tokens: usize,
     ) -> Self {
         let nll = Mean::of(nll);

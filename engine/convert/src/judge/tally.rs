@@ -94,14 +94,15 @@ impl ExpertUses {
 impl Tally {
     pub fn judge(
         &mut self,
-        (model, levels): (&mut dyn ModelRunner, LevelPolicy),
+        model: &mut dyn ModelRunner,
+        levels: LevelPolicy,
         text: &[u32],
         expected: &Expected,
         cancel: &CancelToken,
     ) -> Result<(), EngineError> {
         let first = self.divergences.len();
         let (mut nll, mut kept) = (0.0, 0usize);
-        let uses = run((model, levels), text, cancel, |position, logits, target| {
+        let uses = run(model, levels, text, cancel, |position, logits, target| {
             let (reference, probabilities, reference_log_sum) = expected.row(position);
             let log_sum = log_sum_exp(logits);
             // sum of p * (log p - log q), the two log-sums taken out.

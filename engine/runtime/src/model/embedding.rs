@@ -22,7 +22,8 @@ impl<B: Backend> Embedding<B> {
         &self,
         enc: &mut B::Encoder<'_>,
         rows: &StepRows,
-        (read, x): (&mut EmbeddedRows, &mut B::Buffer),
+        read: &mut EmbeddedRows,
+        x: &mut B::Buffer,
         cancel: &CancelToken,
     ) -> Result<(), EngineError> {
         match self {

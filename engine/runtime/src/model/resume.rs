@@ -54,12 +54,14 @@ impl Resume {
     /// The step resumes at the experts of a layer. The host looks again after twice as many layers as there
     /// were since the miss before.
     fn rewind(&mut self, missed: usize) {
+        // Default: before the first miss, the distance counts from the first layer.
         let since = missed.saturating_sub(self.missed.unwrap_or(0));
         *self = Self { missed: Some(missed), interval: (2 * since).max(1), recorded: 0 };
     }
 
     /// The first layer that is not computed in whole.
     fn first(&self) -> usize {
+        // Default: without a miss, no layer is computed yet.
         self.missed.unwrap_or(0)
     }
 

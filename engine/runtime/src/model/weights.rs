@@ -276,7 +276,7 @@ impl<B: Backend> Loader<'_, B> {
         };
         let shared = match layer.feed_forward.dense_size() {
             Some(intermediate_size) => {
-                let ffn = self.feed_forward(dense, (hidden, intermediate_size), None)?;
+                let ffn = self.feed_forward(dense, hidden, intermediate_size, None)?;
                 Some(SharedWeights { ffn, gate: self.shared_gate(config, layer, &floats)? })
             }
             None => None,
@@ -417,7 +417,8 @@ impl<B: Backend> Loader<'_, B> {
     /// A matrix of floats, multiplied with float activations in every mode.
     fn float_matrix(
         &mut self,
-        (rows, cols): (usize, usize),
+        rows: usize,
+        cols: usize,
         values: &[f32],
     ) -> Result<B::Matrix, EngineError> {
         let matrix = FloatMatrix::from_f32(rows, cols, values)?.compact();
@@ -438,7 +439,7 @@ impl<B: Backend> Loader<'_, B> {
             SharedGate::Sigmoid => {
                 let hidden = config.hidden_size;
                 let row = floats.get(FloatKind::SharedGate, hidden)?;
-                Ok(Some(Linear { matrix: self.float_matrix((1, hidden), row)?, bias: None }))
+                Ok(Some(Linear { matrix: self.float_matrix(1, hidden, row)?, bias: None }))
             }
         }
     }
@@ -453,7 +454,7 @@ impl<B: Backend> Loader<'_, B> {
             return Ok(None);
         };
         let values = floats.get(FloatKind::Router, num_experts * config.hidden_size)?;
-        let weights = self.float_matrix((num_experts, config.hidden_size), values)?;
+        let weights = self.float_matrix(num_experts, config.hidden_size, values)?;
         let mut rule = config.router;
         // What experts add to the residual stream is a sum over their weights.
         rule.scale *= config.multipliers.residual;
@@ -530,7 +531,7 @@ impl<B: Backend> Loader<'_, B> {
         let biases = expert_biases(self.source, layer)?;
         let upload = |(expert, group)| {
             let biases = biases.as_ref().map(|biases| biases.of(expert));
-            self.feed_forward(group, (hidden, intermediate), biases)
+            self.feed_forward(group, hidden, intermediate, biases)
         };
         (0u32..).zip(groups).map(upload).collect()
     }
@@ -542,7 +543,8 @@ impl<B: Backend> Loader<'_, B> {
     pub fn feed_forward(
         &mut self,
         mut group: Matrices,
-        (hidden, intermediate): (usize, usize),
+        hidden: usize,
+        intermediate: usize,
         biases: Option<[&[f32]; 3]>,
     ) -> Result<FeedForward<B>, EngineError> {
         let [gate, up, down] = biases.map_or([None; 3], |biases| biases.map(Some));

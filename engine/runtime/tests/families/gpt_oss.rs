@@ -55,7 +55,7 @@ fn the_memory_plan_counts_floats_as_they_are_held() {
     let (_folder, store) = harness::store("gpt-oss", &ConvertOptions::default());
     let plan = |residence| {
         let options = ModelOptions { residence, ..ModelOptions::default() };
-        MemoryPlan::of_store(&store, config, (&options, None), None).unwrap()
+        MemoryPlan::of_store(&store, config, &options, None, None).unwrap()
     };
     let (resident, streamed) = (plan(Residence::Owned), plan(Residence::Streamed));
     assert_eq!(streamed.residence, PlannedResidence::Streamed);

@@ -37,21 +37,31 @@ pub struct AttentionBuffers<B: Backend> {
     pub gate: B::Buffer, // [T, H * head_dim]
 }
 
-/// Heads, key heads and width: what buffers depend on.
-pub type AttentionShape = (usize, usize, usize);
+/// What buffers depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionShape {
+    heads: usize,
+    key_heads: usize,
+    head_dim: usize,
+}
 
 /// The shape of a layer's heads.
 pub fn shape(config: &AttentionConfig) -> AttentionShape {
-    (config.num_attention_heads, config.num_key_value_heads, config.head_dim)
+    AttentionShape {
+        heads: config.num_attention_heads,
+        key_heads: config.num_key_value_heads,
+        head_dim: config.head_dim,
+    }
 }
 
 impl<B: Backend> AttentionBuffers<B> {
     /// Buffers for steps of up to `rows_max` rows.
     pub fn new(
         backend: &mut B,
-        (h, g, d): AttentionShape,
+        shape: AttentionShape,
         rows_max: usize,
     ) -> Result<Self, EngineError> {
+        let AttentionShape { heads: h, key_heads: g, head_dim: d } = shape;
         Ok(Self {
             qkv: backend.buffer(rows_max, (h + 2 * g) * d)?,
             keys_values: backend.buffer(rows_max, 2 * g * d)?,
@@ -109,6 +119,5 @@ pub(super) fn mix<B: Backend>(
         enc.gate(gates, attended)?;
     }
     observer.inputs(enc, MatrixKind::Output, attended)?;
-    let output = (&w.output, &rows.dense_levels[..]);
-    residual.add(enc, output, attended, (&mut act.branch, &mut act.x))
+    residual.add(enc, &w.output, &rows.dense_levels, attended, &mut act.branch, &mut act.x)
 }

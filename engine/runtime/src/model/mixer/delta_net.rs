@@ -69,6 +69,12 @@ pub(super) fn mix<B: Backend>(
     }
     let buffers = act.delta_nets.get_mut(w.buffers).ok_or_else(no_buffers)?;
     observer.inputs(enc, MatrixKind::DeltaOut, &buffers.gathered)?;
-    let output = (&w.output, &rows.dense_levels[..]);
-    residual.add(enc, output, &mut buffers.gathered, (&mut act.branch, &mut act.x))
+    residual.add(
+        enc,
+        &w.output,
+        &rows.dense_levels,
+        &mut buffers.gathered,
+        &mut act.branch,
+        &mut act.x,
+    )
 }

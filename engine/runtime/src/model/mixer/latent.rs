@@ -119,22 +119,22 @@ pub(super) fn mix<B: Backend>(
     }
     let buffers = act.latent.get_mut(w.buffers).ok_or_else(no_buffers)?;
     let rope = act.ropes.get(w.rope).ok_or_else(no_buffers)?;
-    queries((enc, w), rows, &act.normed, buffers, observer)?;
+    queries(enc, w, rows, &act.normed, buffers, observer)?;
     let LatentBuffers { queries, absorbed, attended, values, .. } = buffers;
-    observer.head_inputs(enc, MatrixKind::KeyUp, (queries, &w.key_up))?;
+    observer.head_inputs(enc, MatrixKind::KeyUp, queries, &w.key_up)?;
     enc.matmul_heads(&w.key_up, &rows.dense_levels, queries, absorbed)?;
     enc.rope(&w.heads, rows, rope, absorbed, None)?;
     enc.attend(&w.heads, rows, absorbed, kv, attended)?;
-    observer.head_inputs(enc, MatrixKind::ValueUp, (attended, &w.value_up))?;
+    observer.head_inputs(enc, MatrixKind::ValueUp, attended, &w.value_up)?;
     enc.matmul_heads(&w.value_up, &rows.dense_levels, attended, values)?;
     observer.inputs(enc, MatrixKind::Output, values)?;
-    let output = (&w.output, &rows.dense_levels[..]);
-    residual.add(enc, output, values, (&mut act.branch, &mut act.x))
+    residual.add(enc, &w.output, &rows.dense_levels, values, &mut act.branch, &mut act.x)
 }
 
 /// Queries of the rows, by way of their latent where they have one.
 fn queries<B: Backend>(
-    (enc, w): (&mut B::Encoder<'_>, &LatentWeights<B>),
+    enc: &mut B::Encoder<'_>,
+    w: &LatentWeights<B>,
     rows: &StepRows,
     normed: &B::Buffer,
     buffers: &mut LatentBuffers<B>,

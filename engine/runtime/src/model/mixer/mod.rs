@@ -72,9 +72,11 @@ impl<B: Backend> ResidualAdd<'_, B> {
     pub fn add(
         &self,
         enc: &mut B::Encoder<'_>,
-        (output, levels): (&Linear<B>, &[Level]),
+        output: &Linear<B>,
+        levels: &[Level],
         inputs: &mut B::Buffer,
-        (branch, x): (&mut B::Buffer, &mut B::Buffer),
+        branch: &mut B::Buffer,
+        x: &mut B::Buffer,
     ) -> Result<(), EngineError> {
         let output = std::slice::from_ref(output);
         if self.multiplier != 1.0 {
@@ -106,7 +108,8 @@ pub trait ActivationObserver<B: Backend> {
         &mut self,
         encoder: &mut B::Encoder<'_>,
         kind: MatrixKind,
-        (x, weights): (&B::Buffer, &HeadMatrices<B>),
+        x: &B::Buffer,
+        weights: &HeadMatrices<B>,
     ) -> Result<(), EngineError> {
         let _ = (encoder, kind, x, weights);
         Ok(())
