@@ -111,8 +111,8 @@ impl RandomMatrix {
             p6: region(planes.p6),
             p8: region(planes.p8),
         };
-        let (shape, codec) = ((self.rows, self.cols), Arc::new(self.codec.clone()));
-        let matrix = NestedMatrix::new(shape, Layout::Tile16, codec, regions, Level::ALL)?;
+        let (layout, codec) = (Layout::Tile16, Arc::new(self.codec.clone()));
+        let matrix = NestedMatrix::new(self.rows, self.cols, layout, codec, regions, Level::ALL)?;
         Ok(MatrixWeights::Nested(matrix))
     }
 }

@@ -71,7 +71,7 @@ fn matrix(seed: u32, middle: Middle) -> Result<MatrixWeights, Box<dyn Error>> {
         inputs: InputTransform::None,
         steps: ScaleSteps::Eighths,
     };
-    let nested = NestedMatrix::new((ROWS, COLS), layout, Arc::new(codec), regions, Level::ALL)?;
+    let nested = NestedMatrix::new(ROWS, COLS, layout, Arc::new(codec), regions, Level::ALL)?;
     Ok(MatrixWeights::Nested(nested.at_most_held()))
 }
 

@@ -268,8 +268,9 @@ mod tests {
             p6: Some(region(Plane::P6)),
             p8: Some(region(Plane::P8)),
         };
-        let (shape, codec) = ((rows, COLS), Arc::clone(codec));
-        MatrixWeights::Nested(NestedMatrix::new(shape, layout, codec, regions, Level::ALL).unwrap())
+        let codec = Arc::clone(codec);
+        let matrix = NestedMatrix::new(rows, COLS, layout, codec, regions, Level::ALL);
+        MatrixWeights::Nested(matrix.unwrap())
     }
 
     /// Bytes of an image that does not say which rows it has.

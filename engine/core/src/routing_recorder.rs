@@ -109,7 +109,8 @@ impl RoutingRecorder {
     pub fn layer(
         &self,
         layer: usize,
-        (routing, hidden): (&Routing, &[f32]),
+        routing: &Routing,
+        hidden: &[f32],
         experts: &[(u32, ExpertUse)],
     ) {
         if !self.on.load(Ordering::Acquire) {

@@ -216,14 +216,15 @@ impl NestedMatrix {
     /// [`EngineError::Nested`] if a plane does not have the length of the shape, or plane P2 holds
     /// a scale, step or table that cannot be.
     pub fn new(
-        (rows, cols): (usize, usize),
+        rows: usize,
+        cols: usize,
         layout: Layout,
         codec: Arc<NestedCodec>,
         regions: PlaneRegions,
         levels: [Level; 5],
     ) -> Result<Self, EngineError> {
         NestedView::new(rows, cols, layout, &codec, regions.planes())?.check()?;
-        Self::known((rows, cols), layout, codec, regions, levels)
+        Self::known(rows, cols, layout, codec, regions, levels)
     }
 
     /// [`NestedMatrix::new`] with a plane P2 that went through it before: scales, steps and tables
@@ -232,7 +233,8 @@ impl NestedMatrix {
     /// # Errors
     /// [`EngineError::Nested`] if a plane does not have the length of the shape.
     pub fn known(
-        (rows, cols): (usize, usize),
+        rows: usize,
+        cols: usize,
         layout: Layout,
         codec: Arc<NestedCodec>,
         regions: PlaneRegions,
@@ -302,7 +304,7 @@ impl NestedMatrix {
     /// As [`NestedMatrix::new`].
     pub fn with_layout(&self, layout: Layout, regions: PlaneRegions) -> Result<Self, EngineError> {
         let codec = Arc::clone(&self.codec);
-        Self::new((self.rows, self.cols), layout, codec, regions, self.levels)
+        Self::new(self.rows, self.cols, layout, codec, regions, self.levels)
     }
 
     /// The scalar reader of the planes.

@@ -125,8 +125,8 @@ fn nested(rows: usize, cols: usize) -> Result<MatrixWeights, EngineError> {
         p6: Some(zeros(Plane::P6)),
         p8: Some(zeros(Plane::P8)),
     };
-    let shape = (rows, cols);
-    let matrix = NestedMatrix::new(shape, Layout::Tile16, Arc::new(codec), regions, Level::ALL)?;
+    let (layout, codec) = (Layout::Tile16, Arc::new(codec));
+    let matrix = NestedMatrix::new(rows, cols, layout, codec, regions, Level::ALL)?;
     Ok(MatrixWeights::Nested(matrix))
 }
 

@@ -334,7 +334,7 @@ fn with_dual<B: Backend>(
         return Ok((Box::new(runner), None));
     };
     let router = runner.level_router();
-    let dual = DualRouting::open(&mut runner, &*router, (asked, highest), sample, cancel)?;
+    let dual = DualRouting::open(&mut runner, &*router, asked, highest, sample, cancel)?;
     Ok((Box::new(runner), Some(dual)))
 }
 

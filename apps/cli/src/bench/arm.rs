@@ -348,5 +348,5 @@ fn mixed<B: Backend>(
         runner.limits().vocab_size,
     )?;
     let router = runner.level_router();
-    DualRouting::open(runner, &*router, (asked, level), &tokens, cancel)
+    DualRouting::open(runner, &*router, asked, level, &tokens, cancel)
 }

@@ -129,11 +129,15 @@ impl<'a> Calibrator<'a> {
         let kernels = Kernels::detect();
         let mut cpu = Cpu::with(Arc::clone(&pool), kernels);
         let angles = rope_kinds(config).iter().map(RopeAngles::new).collect();
-        let size = (config.vocab_size, config.hidden_size);
-        let table = source.matrices(&GroupId::Embedding)?.take(MatrixKind::Embedding, size)?;
+        let hidden_size = config.hidden_size;
+        let table = source.matrices(&GroupId::Embedding)?.take(
+            MatrixKind::Embedding,
+            config.vocab_size,
+            hidden_size,
+        )?;
         let table = cpu.upload_matrix(&table, ActivationMode::Float)?;
-        let mut hidden = Vec::with_capacity(tokens.tokens().len() * size.1);
-        let mut rows = cpu.buffer(STEP_ROWS, size.1)?;
+        let mut hidden = Vec::with_capacity(tokens.tokens().len() * hidden_size);
+        let mut rows = cpu.buffer(STEP_ROWS, hidden_size)?;
         for step in steps(&sequences) {
             let mut encoder = cpu.encoder();
             encoder.embed(&table, &step_rows(step), &mut rows)?;

@@ -161,7 +161,8 @@ fn head_of(checkpoint: &Checkpoint, hidden: &[f32]) -> Vec<f32> {
     let config = source.config().clone();
     let size = (config.vocab_size, config.hidden_size);
     let mut cpu = Cpu::new(1);
-    let table = source.matrices(&GroupId::Head).unwrap().take(MatrixKind::Head, size).unwrap();
+    let table =
+        source.matrices(&GroupId::Head).unwrap().take(MatrixKind::Head, size.0, size.1).unwrap();
     let matrix = cpu.upload_matrix(&table, ActivationMode::Float).unwrap();
     let norm = &source.floats(None).unwrap()[0].1;
     let (mut x, mut normed, mut logits) = (

@@ -40,6 +40,7 @@ impl Shaped for Vec<f32> {
 impl Shaped for Routing {
     fn shape(&self) -> Shape {
         let cols = self.num_experts_per_tok;
+        // Default: a routing that was not read yet has no rows.
         Shape { rows: self.expert_weights.len().checked_div(cols).unwrap_or(0), cols }
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn nested(rows: usize, cols: usize, layout: Layout, seed: u32) -> Mat
     // As for a `down` matrix with a plane more than the others.
     let levels = [Level::L3, Level::L4, Level::L6, Level::L8, Level::L8];
     let levels = if seed.is_multiple_of(2) { Level::ALL } else { levels };
-    let matrix = NestedMatrix::new((rows, cols), layout, Arc::new(codec), regions, levels);
+    let matrix = NestedMatrix::new(rows, cols, layout, Arc::new(codec), regions, levels);
     MatrixWeights::Nested(matrix.unwrap())
 }
 

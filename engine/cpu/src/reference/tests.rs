@@ -46,7 +46,7 @@ fn nested(rows: usize, cols: usize, layout: Layout) -> NestedMatrix {
         p6: Some(region(Plane::P6)),
         p8: Some(region(Plane::P8)),
     };
-    NestedMatrix::new((rows, cols), layout, Arc::new(codec), regions, Level::ALL).unwrap()
+    NestedMatrix::new(rows, cols, layout, Arc::new(codec), regions, Level::ALL).unwrap()
 }
 
 fn buffer(rows: usize, cols: usize, seed: u32) -> ReferenceBuffer {

@@ -13,7 +13,8 @@ const WEIGHT_MAX: f32 = 1e9;
 pub(crate) fn least_weights(
     router: &dyn LevelRouter,
     policy: &DualPolicy,
-    (layer, expert): (u32, u32),
+    layer: u32,
+    expert: u32,
 ) -> LevelWeights {
     let level = |bits: u32| {
         let (experts, weights) = (&[expert], &[f32::from_bits(bits)]);
@@ -64,7 +65,7 @@ mod tests {
         for (threshold, lowest) in [(0.01, Level::L2), (0.3, Level::L3), (0.0, Level::L2)] {
             let threshold = Threshold::new(threshold);
             let policy = DualPolicy { lowest, ..DualPolicy::up_to(Level::L6, threshold) };
-            let least = least_weights(&router, &policy, (0, 0));
+            let least = least_weights(&router, &policy, 0, 0);
             for step in 0..4000 {
                 // Weights about every border, and some of all sizes.
                 let near = least[step % 4].saturating_add((step / 4 % 5) as u32).wrapping_sub(2);

@@ -51,12 +51,13 @@ impl DualRouting {
     pub fn open(
         runner: &mut dyn ModelRunner,
         router: &dyn LevelRouter,
-        (asked, highest): (DualOptions, Level),
+        asked: DualOptions,
+        highest: Level,
         tokens: &[u32],
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
         let sample = RouteSample::record(runner, router, tokens, cancel)?;
-        Self::new(sample, (asked, highest))
+        Self::new(sample, asked, highest)
     }
 
     /// From a sample that is there already.
@@ -65,9 +66,10 @@ impl DualRouting {
     /// As [`RouteSample::calibrate`].
     pub fn new(
         sample: RouteSample,
-        (asked, highest): (DualOptions, Level),
+        asked: DualOptions,
+        highest: Level,
     ) -> Result<Self, EngineError> {
-        let policy = calibrated(&sample, (asked, highest))?;
+        let policy = calibrated(&sample, asked, highest)?;
         let steps = concessions(&sample, policy)?;
         let controller = Mutex::new(ElasticController::new(steps));
         Ok(Self { asked, sample, policy, controller })
@@ -96,7 +98,7 @@ impl DualRouting {
         if asked == self.asked && highest == self.policy.highest {
             return Ok(self.policy);
         }
-        calibrated(&self.sample, (asked, highest))
+        calibrated(&self.sample, asked, highest)
     }
 
     /// The policy of the next step: in elastic mode no lower a threshold than the disk allows.
@@ -125,7 +127,8 @@ impl std::fmt::Debug for DualRouting {
 
 fn calibrated(
     sample: &RouteSample,
-    (asked, highest): (DualOptions, Level),
+    asked: DualOptions,
+    highest: Level,
 ) -> Result<DualPolicy, EngineError> {
     let (lowest, mode) = (asked.lowest.min(highest), asked.mode);
     let policy = DualPolicy { threshold: Threshold::ZERO, lowest, highest, mode };

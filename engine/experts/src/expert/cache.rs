@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nestling_formats::Level;
 
-use super::routed::Routed;
+use super::routed::{Routed, RoutedInputs};
 use super::streamed::{StreamOptions, StreamedExperts};
 use super::wanted::LatePlanes;
 use super::{ExpertMemory, ExpertSource, StreamStats};
@@ -142,29 +142,30 @@ impl<B: Backend> ExpertCache<B> {
     /// A failed device.
     pub fn try_device_routing(
         &mut self,
-        (layer, per_token): (usize, usize),
+        layer: usize,
+        per_token: usize,
         rows: &StepRows,
-        inputs: (&B::Routing, &B::Buffer), // [T, K], [T, hidden_size]
-        out: &mut B::Buffer,               // [T * K, hidden_size]
+        inputs: RoutedInputs<'_, B>,
+        out: &mut B::Buffer, // [T * K, hidden_size]
         encoder: &mut B::Encoder<'_>,
     ) -> Result<bool, EngineError> {
         if self.recorder.is_on() || self.watch.recorder.is_some() {
             return Ok(false);
         }
-        let Some(policy) = self.routed.takes((layer, per_token), rows, &*self.levels) else {
+        let Some(policy) = self.routed.takes(layer, per_token, rows, &*self.levels) else {
             return Ok(false);
         };
         let experts = match &self.experts {
             Experts::Resident(layers) => layers.get(layer).map_or(0, Vec::len),
             Experts::Streamed(streamed) => streamed.experts_of(layer),
         };
-        if !self.routed.set_levels((layer, experts), (policy, &*self.levels), encoder)? {
+        if !self.routed.set_levels(layer, experts, policy, &*self.levels, encoder)? {
             return Ok(false);
         }
         if let Experts::Streamed(streamed) = &mut self.experts {
             streamed.publish(self.routed.tables(), encoder)?;
         }
-        self.routed.ask((layer, per_token), rows, inputs, out, encoder)?;
+        self.routed.ask(layer, per_token, rows, inputs, out, encoder)?;
         Ok(true)
     }
 
@@ -261,7 +262,8 @@ impl<B: Backend> ExpertCache<B> {
         &'a mut self,
         layer: usize,
         rows: &StepRows,
-        (hidden, routing): (&B::Buffer, &B::Routing),
+        hidden: &B::Buffer,
+        routing: &B::Routing,
         encoder: &mut B::Encoder<'_>,
         scratch: &'a mut RequestScratch<B>,
     ) -> Result<PendingExperts<'a, B>, EngineError> {
@@ -274,8 +276,8 @@ impl<B: Backend> ExpertCache<B> {
                 encoder.read_into(hidden, &mut scratch.hidden).await?;
             }
             scratch.sort(layer, rows, &*self.levels);
-            let seen = (&scratch.routing, scratch.hidden.as_slice());
-            self.recorder.layer(layer, seen, &scratch.experts);
+            let RequestScratch { routing, hidden, experts, .. } = &*scratch;
+            self.recorder.layer(layer, routing, hidden, experts);
         }
         let RequestScratch { uses, experts: sorted, ready: spare, .. } = scratch;
         let ready = recycle(std::mem::take(spare));
@@ -299,7 +301,7 @@ impl<B: Backend> ExpertCache<B> {
             }
             Experts::Streamed(streamed) => {
                 let late = LatePlanes::of(&rows.policies);
-                let begun = streamed.begin(layer, ranges(sorted), (uses, late), encoder);
+                let begun = streamed.begin(layer, ranges(sorted), uses, late, encoder);
                 // From here on its end is the request's end.
                 pending.from = From::Streamed(streamed);
                 begun?;
@@ -328,7 +330,8 @@ fn ranges(sorted: &[(u32, ExpertUse)]) -> impl Iterator<Item = (u32, Range<usize
 /// Adds one expert's rows, and the bytes that they read, to a step's statistics; `cut` is the highest
 /// level that its planes make.
 fn count<B: Backend>(
-    (weights, uses): (&FeedForward<B>, &[ExpertUse]),
+    weights: &FeedForward<B>,
+    uses: &[ExpertUse],
     cut: Option<Level>,
     stats: &mut StepStats,
 ) {
@@ -395,7 +398,7 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
                 From::Streamed(streamed) => streamed.cut(pinned.expert),
                 _ => None,
             };
-            count((&*pinned.weights, pinned.uses), cut, stats);
+            count(&pinned.weights, pinned.uses, cut, stats);
         }
         Ok(if self.ready.is_empty() && !self.has_host_work() { None } else { Some(&self.ready) })
     }
@@ -433,8 +436,8 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
         stats: &mut StepStats,
     ) -> Result<(), EngineError> {
         let From::Streamed(streamed) = &mut self.from else { return Ok(()) };
-        streamed.compute_on_host((self.uses, per_token), out, encoder, &mut |weights, uses| {
-            count((weights, uses), None, stats);
+        streamed.compute_on_host(self.uses, per_token, out, encoder, &mut |weights, uses| {
+            count(weights, uses, None, stats);
         })
     }
 
@@ -449,8 +452,10 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
     /// A failed device.
     pub async fn read_ahead(
         &mut self,
-        (layer, rows): (usize, &StepRows),
-        (hidden, predicted): (&B::Buffer, &B::Routing),
+        layer: usize,
+        rows: &StepRows,
+        hidden: &B::Buffer,
+        predicted: &B::Routing,
         encoder: &mut B::Encoder<'_>,
         scratch: &mut RequestScratch<B>,
     ) -> Result<(), EngineError> {

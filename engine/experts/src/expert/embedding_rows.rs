@@ -47,7 +47,8 @@ impl EmbeddingRows {
     pub(super) fn open(
         store: &Arc<Store>,
         group: &Group,
-        (levels, level_max): ([Level; 5], Level),
+        levels: [Level; 5],
+        level_max: Level,
         options: &ReadOptions,
     ) -> Result<Option<Self>, EngineError> {
         let top = levels[level_max.index()];

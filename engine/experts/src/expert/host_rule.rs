@@ -190,7 +190,7 @@ impl HostRule {
     }
 
     /// The processor computed experts of so many bytes and rows.
-    pub fn observe(&mut self, (bytes, rows): (u64, usize), seconds: f64) {
+    pub fn observe(&mut self, bytes: u64, rows: usize, seconds: f64) {
         let has_figures = matches!(self.experts, HostExperts::By(_));
         if has_figures || bytes == 0 || seconds <= 0.0 {
             return;
@@ -281,7 +281,7 @@ mod tests {
         let mut rule = HostRule::new(HostExperts::WhenFaster, SPEEDS);
         let one = expert(4_000_000, 1);
         assert!(rule.takes(one));
-        rule.observe((one.bytes, 1), 1e-2);
+        rule.observe(one.bytes, 1, 1e-2);
         rule.begin_layer();
         assert!(!rule.takes(one));
         // More rows than were measured are believed to take longer.
@@ -291,15 +291,15 @@ mod tests {
             rule.takes(one)
         });
         assert!(again.is_some_and(|tries| tries > 100), "{again:?}");
-        rule.observe((one.bytes, 1), 1e-4);
+        rule.observe(one.bytes, 1, 1e-4);
         for _ in 0..20 {
-            rule.observe((one.bytes, 1), 1e-4);
+            rule.observe(one.bytes, 1, 1e-4);
         }
         rule.begin_layer();
         assert!(rule.takes(one));
         // Figures that were given stay.
         let mut given = HostRule::new(HostExperts::By(SPEEDS), SPEEDS);
-        given.observe((one.bytes, 1), 1.0);
+        given.observe(one.bytes, 1, 1.0);
         assert!(given.takes(one));
     }
 

@@ -158,7 +158,8 @@ impl<B: Backend> HostTier<B> {
     /// A failed device.
     pub fn move_out(
         &mut self,
-        (source, extents): (&dyn ExpertSource, &ExtentTable),
+        source: &dyn ExpertSource,
+        extents: &ExtentTable,
         is_absent: &dyn Fn(PlaneId) -> bool,
         slots: &mut B::ExpertSlots,
         encoder: &mut B::Encoder<'_>,

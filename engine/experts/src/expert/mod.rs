@@ -44,6 +44,7 @@ pub use nestling_core::expert_memory::ExpertMemory;
 pub use nestling_core::routing_recorder::RoutingRecorder;
 pub use nestling_core::stream_stats::StreamStats;
 pub use prefetch::Prefetch;
+pub use routed::RoutedInputs;
 pub use row_table::EmbeddedRows;
 pub use source::{ExpertSource, Matrices, Scan};
 pub use store::StoreSource;

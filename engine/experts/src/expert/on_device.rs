@@ -38,7 +38,7 @@ impl<B: Backend> StreamedExperts<B> {
         let tables = tables.collect::<Result<_, _>>()?;
         self.residency.set_places(slots.count(), &mut self.evicted);
         let mut device = DeviceSlots::new(slots);
-        device.share_with_host(backend, (self.host, &self.maker))?;
+        device.share_with_host(backend, self.host, &self.maker)?;
         self.device = Some(device);
         Ok(tables)
     }
@@ -93,7 +93,7 @@ impl<B: Backend> StreamedExperts<B> {
         let Some(device) = device else { return Ok(()) };
         let is_absent = |id| residency.state(id) == PlaneState::Absent;
         let DeviceSlots { tier, slots, .. } = device;
-        tier.move_out((&*maker.source, extents), &is_absent, slots, encoder)
+        tier.move_out(&*maker.source, extents, &is_absent, slots, encoder)
     }
 
     /// Takes in a plane that lies in memory of the host; false if it does not.

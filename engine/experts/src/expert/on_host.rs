@@ -29,7 +29,8 @@ impl<B: Backend> DeviceSlots<B> {
     pub fn share_with_host(
         &mut self,
         backend: &mut B,
-        (options, maker): (HostOptions, &Maker),
+        options: HostOptions,
+        maker: &Maker,
     ) -> Result<(), EngineError> {
         if options.experts == HostExperts::Never || maker.activations != ActivationMode::Int8 {
             return Ok(());
@@ -43,7 +44,8 @@ impl<B: Backend> DeviceSlots<B> {
     /// The expert made of planes that lie in memory of the host, `planes` at least.
     fn bind_on_host(
         &mut self,
-        (id, planes): (ExpertId, usize),
+        id: ExpertId,
+        planes: usize,
         maker: &Maker,
     ) -> Result<Arc<FeedForward<Cpu>>, EngineError> {
         let held = self.tier.held(id);
@@ -88,7 +90,7 @@ impl<B: Backend> StreamedExperts<B> {
             if !host.rule.takes(candidate) {
                 continue;
             }
-            let bound = device.bind_on_host((id, one.planes), maker);
+            let bound = device.bind_on_host(id, one.planes, maker);
             let Some(host) = &mut device.host else { return };
             let Ok(weights) = bound else {
                 // What is wrong with it is said where it is brought to the device.
@@ -130,7 +132,8 @@ impl<B: Backend> StreamedExperts<B> {
     /// A failed device.
     pub fn compute_on_host(
         &mut self,
-        (uses, per_token): (&[ExpertUse], usize),
+        uses: &[ExpertUse],
+        per_token: usize,
         out: &mut B::Buffer, // [T * K, hidden_size]
         encoder: &mut B::Encoder<'_>,
         each: &mut dyn FnMut(&FeedForward<Cpu>, &[ExpertUse]),
@@ -156,12 +159,12 @@ impl<B: Backend> StreamedExperts<B> {
         }
         stats.host_bytes += bytes;
         stats.host_ns += (seconds * 1e9) as u64;
-        host.rule.observe((bytes, rows.div_ceil(experts)), seconds);
+        host.rule.observe(bytes, rows.div_ceil(experts), seconds);
         let mut computed = std::mem::take(&mut host.work);
         // What left before is in slots that experts other than these may have.
         let mut promoted = self.move_out(encoder);
         for one in computed.drain(..) {
-            promoted = promoted.and_then(|()| self.promote((one.id, one.planes), encoder));
+            promoted = promoted.and_then(|()| self.promote(one.id, one.planes, encoder));
         }
         if let Some(DeviceSlots { host: Some(host), .. }) = &mut self.device {
             host.work = computed;

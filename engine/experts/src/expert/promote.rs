@@ -30,7 +30,8 @@ impl<B: Backend> DeviceSlots<B> {
     /// Starts copies of an expert's planes to a slot.
     fn start_promotion(
         &mut self,
-        (id, planes): (ExpertId, usize),
+        id: ExpertId,
+        planes: usize,
         maker: &Maker,
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(usize, FeedForward<B>), EngineError> {
@@ -55,7 +56,8 @@ impl<B: Backend> StreamedExperts<B> {
     /// A failed device.
     pub(super) fn promote(
         &mut self,
-        (id, planes): (ExpertId, usize),
+        id: ExpertId,
+        planes: usize,
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(), EngineError> {
         let Self { residency, evicted, .. } = self;
@@ -77,8 +79,7 @@ impl<B: Backend> StreamedExperts<B> {
         device.slots.begin_async_copies(encoder)?;
         let moved = self.move_out(encoder);
         let Some(device) = &mut self.device else { return Ok(()) };
-        let started =
-            moved.and_then(|()| device.start_promotion((id, planes), &self.maker, encoder));
+        let started = moved.and_then(|()| device.start_promotion(id, planes, &self.maker, encoder));
         let fence = device.slots.end_async_copies(encoder)?;
         match started {
             Ok((place, weights)) => {
@@ -141,7 +142,7 @@ impl<B: Backend> StreamedExperts<B> {
             }
             let slots = self.slots.get_mut(id.layer as usize);
             if let Some(slot) = slots.and_then(|slots| slots.get_mut(id.expert as usize)) {
-                slot.moved_in(place, (weights, planes));
+                slot.moved_in(place, weights, planes);
             }
             // Planes above them may have come meanwhile.
             device.arrived(id);

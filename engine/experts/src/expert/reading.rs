@@ -57,7 +57,7 @@ impl<B: Backend> StreamedExperts<B> {
                     self.ahead.planes.push(id);
                 }
             }
-            self.jobs.read_later((layer, expert), awaited..planes);
+            self.jobs.read_later(layer, expert, awaited..planes);
         }
         // In time for the next layer, which this layer's are not any more.
         self.jobs.later.rotate_left(of_this_layer);

@@ -28,7 +28,8 @@ impl<B: Backend> StreamedExperts<B> {
         &mut self,
         layer: u32,
         experts: impl Iterator<Item = (u32, Range<usize>)>,
-        (uses, late): (&[ExpertUse], LatePlanes),
+        uses: &[ExpertUse],
+        late: LatePlanes,
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(), EngineError> {
         self.late = late;
@@ -115,7 +116,7 @@ impl<B: Backend> StreamedExperts<B> {
                 break;
             }
             one.progress = Progress::Placed;
-            self.jobs.read_later((layer, one.expert), self.late.awaited(one.planes)..one.planes);
+            self.jobs.read_later(layer, one.expert, self.late.awaited(one.planes)..one.planes);
         }
         self.jobs.later.make_contiguous().sort_by_key(|id| id.plane);
         self.wanted = wanted;
@@ -252,7 +253,7 @@ impl<B: Backend> StreamedExperts<B> {
                 || EngineError::mismatch(GroupId::Expert(id).to_string(), "a slot", "none");
             let slot = slot.ok_or_else(missing);
             let bound = slot.and_then(|slot| match &mut self.device {
-                None => slot.bind((id, one.planes), &self.maker, encoder),
+                None => slot.bind(id, one.planes, &self.maker, encoder),
                 Some(device) => {
                     device.changed(id);
                     slot.put_in_place(id, &self.maker, device, encoder)

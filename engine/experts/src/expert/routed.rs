@@ -52,6 +52,14 @@ pub(super) struct Routed<B: Backend> {
 pub(super) type Count<'a, B> =
     dyn FnMut(ExpertId, &[ExpertUse]) -> Option<Arc<FeedForward<B>>> + 'a;
 
+/// What a layer's experts are computed from.
+pub struct RoutedInputs<'a, B: Backend> {
+    /// The experts of each row, with their weights.
+    pub routing: &'a B::Routing, // [T, K]
+    /// The rows.
+    pub x: &'a B::Buffer, // [T, hidden_size]
+}
+
 /// A layer that a device was asked for.
 #[derive(Clone, Debug)]
 struct Asked {
@@ -118,7 +126,8 @@ impl<B: Backend> Routed<B> {
     /// Whether the device can find the experts of these rows, and by what their levels go.
     pub fn takes(
         &self,
-        (layer, per_token): (usize, usize),
+        layer: usize,
+        per_token: usize,
         rows: &StepRows,
         levels: &dyn LevelRouter,
     ) -> Option<Option<DualPolicy>> {
@@ -141,8 +150,10 @@ impl<B: Backend> Routed<B> {
     /// A failed device.
     pub fn set_levels(
         &mut self,
-        (layer, experts): (usize, usize),
-        (policy, levels): (Option<DualPolicy>, &dyn LevelRouter),
+        layer: usize,
+        experts: usize,
+        policy: Option<DualPolicy>,
+        levels: &dyn LevelRouter,
         encoder: &mut B::Encoder<'_>,
     ) -> Result<bool, EngineError> {
         let (Some(Some(table)), Some(known)) =
@@ -154,7 +165,7 @@ impl<B: Backend> Routed<B> {
             return Ok(true);
         }
         let of_expert =
-            |policy: &DualPolicy, expert| least_weights(levels, policy, (layer as u32, expert));
+            |policy: &DualPolicy, expert| least_weights(levels, policy, layer as u32, expert);
         let of_all =
             |policy| (0..experts as u32).map(|expert| of_expert(&policy, expert)).collect();
         let least: Option<Vec<LevelWeights>> = policy.map(of_all);
@@ -169,15 +180,16 @@ impl<B: Backend> Routed<B> {
     /// As [`DeviceRouting::routed_experts`].
     pub fn ask(
         &mut self,
-        (layer, per_token): (usize, usize),
+        layer: usize,
+        per_token: usize,
         rows: &StepRows,
-        (routing, x): (&B::Routing, &B::Buffer),
+        inputs: RoutedInputs<'_, B>,
         out: &mut B::Buffer,
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(), EngineError> {
         let Some(Some(table)) = self.tables.get(layer) else { return Ok(()) };
         // The level of a fixed policy is that of everything.
-        table.routed_experts(encoder, &rows.dense_levels, routing, x, out)?;
+        table.routed_experts(encoder, &rows.dense_levels, inputs.routing, inputs.x, out)?;
         let (levels, uses) = self.asked.last().map_or((0, 0), |one| (one.levels.end, one.uses.end));
         self.levels.truncate(levels);
         self.levels.extend_from_slice(&rows.dense_levels);

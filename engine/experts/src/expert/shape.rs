@@ -35,7 +35,7 @@ pub(super) fn of_layer(
         let group = source.store().group(&id).ok_or_else(missing)?;
         for (kind, found) in KINDS.into_iter().zip(&mut found) {
             let matrix = group.matrix(kind).ok_or_else(missing)?;
-            let one = shape_of(source, (group, matrix))?;
+            let one = shape_of(source, group, matrix)?;
             let joined = found.map_or(Some(one), |other| larger(other, one));
             let differ = || EngineError::mismatch(id.to_string(), "alike in its layer", "another");
             *found = Some(joined.ok_or_else(differ)?);
@@ -48,7 +48,8 @@ pub(super) fn of_layer(
 
 fn shape_of(
     source: &StoreSource,
-    (group, matrix): (&Group, &Matrix),
+    group: &Group,
+    matrix: &Matrix,
 ) -> Result<MatrixShape, EngineError> {
     let index: &Index = source.store().index();
     let form = match matrix.encoding {

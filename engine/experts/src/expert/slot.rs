@@ -65,7 +65,7 @@ impl<B: Backend> Slot<B> {
     }
 
     /// The expert is in a place in memory of a device, made of so many planes.
-    pub fn moved_in(&mut self, place: usize, (weights, planes): (FeedForward<B>, usize)) {
+    pub fn moved_in(&mut self, place: usize, weights: FeedForward<B>, planes: usize) {
         self.scan = Scan::Known;
         self.place = Some(place);
         self.bound = Some((Arc::new(weights), planes));
@@ -88,7 +88,8 @@ impl<B: Backend> Slot<B> {
     /// Planes that do not make an expert.
     pub fn bind(
         &mut self,
-        (id, planes): (ExpertId, usize),
+        id: ExpertId,
+        planes: usize,
         maker: &Maker,
         encoder: &mut B::Encoder<'_>,
     ) -> Result<Arc<FeedForward<B>>, EngineError> {
@@ -182,7 +183,7 @@ impl<B: Backend> Upload<'_, '_, B> {
             None => [None; 3],
         };
         let mut next = |(kind, place), bias, (rows, cols)| {
-            self.linear((matrices.take(kind, (rows, cols))?, place), bias)
+            self.linear(matrices.take(kind, rows, cols)?, place, bias)
         };
         Ok(FeedForward {
             activation: maker.config.activation,
@@ -194,7 +195,8 @@ impl<B: Backend> Upload<'_, '_, B> {
 
     fn linear(
         &mut self,
-        (weights, matrix): (MatrixWeights, usize),
+        weights: MatrixWeights,
+        matrix: usize,
         bias: Option<&[f32]>,
     ) -> Result<Linear<B>, EngineError> {
         let bias = bias.map(|bias| self.encoder.bind_floats(bias)).transpose()?;

@@ -33,7 +33,8 @@ impl Matrices {
     pub fn take(
         &mut self,
         kind: MatrixKind,
-        (rows, cols): (usize, usize),
+        rows: usize,
+        cols: usize,
     ) -> Result<MatrixWeights, EngineError> {
         let what = || format!("{kind:?} of {}", self.group);
         let Some(at) = self.list.iter().position(|(found, _)| *found == kind) else {

@@ -176,7 +176,7 @@ impl StoreSource {
     ) -> Result<Matrices, EngineError> {
         let mut list = Vec::with_capacity(group.matrices.len());
         for ((place, matrix), planes) in group.matrices.iter().enumerate().zip(planes) {
-            let bound = self.bind((group, matrix), planes, scan)?;
+            let bound = self.bind(group, matrix, planes, scan)?;
             let bound = match &self.allocation {
                 Some(allocation) => allocation.apply(&group.id, place, bound),
                 None => bound,
@@ -188,7 +188,8 @@ impl StoreSource {
 
     fn bind(
         &self,
-        (group, matrix): (&Group, &Matrix),
+        group: &Group,
+        matrix: &Matrix,
         [p2, p3, p4, p6, p8, p34]: Planes<ByteRegion>,
         scan: Scan,
     ) -> Result<MatrixWeights, EngineError> {
@@ -211,7 +212,7 @@ impl StoreSource {
             Scan::Check => NestedMatrix::new,
             Scan::Known => NestedMatrix::known,
         };
-        Ok(MatrixWeights::Nested(make((rows, cols), layout, codec, regions, levels)?))
+        Ok(MatrixWeights::Nested(make(rows, cols, layout, codec, regions, levels)?))
     }
 
     /// The prefix of a matrix at each level of the model. A function of the whole store's sections,
@@ -237,7 +238,8 @@ fn open(store: &Store, level: Option<Level>) -> Result<(ModelConfig, Level), Eng
 }
 
 fn merge(
-    (rows, cols): (usize, usize),
+    rows: usize,
+    cols: usize,
     layout: Layout,
     p3: &ByteRegion,
     p4: &ByteRegion,
@@ -277,7 +279,7 @@ pub(super) fn tiled(matrix: &NestedMatrix) -> Result<NestedMatrix, EngineError> 
     let held = |plane: Plane| (plane.level() <= view.level()).then(|| pack(plane)).transpose();
     let (p3, p4) = (held(Plane::P3)?, held(Plane::P4)?);
     let merged = match (&p3, &p4) {
-        (Some(p3), Some(p4)) => Some(merge((rows, cols), Layout::Tile16, p3, p4)?),
+        (Some(p3), Some(p4)) => Some(merge(rows, cols, Layout::Tile16, p3, p4)?),
         _ => None,
     };
     let (p3, p4) = if merged.is_some() { (None, None) } else { (p3, p4) };

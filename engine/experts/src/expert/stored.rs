@@ -79,7 +79,7 @@ impl ExpertSource for StoreSource {
         if let Some(cap) = self.allocated_levels(group).first() {
             levels = levels.map(|level| level.min(*cap));
         }
-        EmbeddingRows::open(&self.store, group, (levels, self.level), options)
+        EmbeddingRows::open(&self.store, group, levels, self.level, options)
     }
 
     fn planes_of(&self, expert: ExpertId, level: Level) -> usize {

@@ -219,7 +219,7 @@ impl<B: Backend> StreamedExperts<B> {
         let reading = self.residency.state(id) == PlaneState::Reading;
         if let Some(recorder) = &self.recorder {
             let bytes = done.result.as_ref().map_or(0, |plane| plane.as_ref().len() as u64);
-            recorder.add_read(id, (bytes, done.class), done.timing, self.reads.opened());
+            recorder.add_read(id, bytes, done.class, done.timing, self.reads.opened());
         }
         match (done.result, slot) {
             (Ok(plane), Some(slot)) if reading => {

@@ -151,7 +151,7 @@ pub fn measure(store: &Arc<Store>, options: &MeasureOptions) -> Result<Vec<Measu
                     continue;
                 }
                 let direct = reads.is_direct();
-                let bytes_per_second = speed(store, &reads, (block_bytes, depth), options)?;
+                let bytes_per_second = speed(store, &reads, block_bytes, depth, options)?;
                 measured.push(Measured { method, direct, depth, block_bytes, bytes_per_second });
             }
         }
@@ -191,7 +191,8 @@ fn present_bytes(store: &Store) -> u64 {
 fn speed(
     store: &Store,
     reads: &Reads,
-    (block_bytes, depth): (u64, usize),
+    block_bytes: u64,
+    depth: usize,
     options: &MeasureOptions,
 ) -> Result<f64, EngineError> {
     let places = (present_bytes(store) - block_bytes) / PLACE_BYTES;

@@ -50,7 +50,7 @@ pub(super) fn start(shared: &Arc<Shared>, threads: &Threads) -> Result<bool, Eng
         // It is waited for below.
         let _ = answer.send(ready.is_some());
         if let Some((bell, known, ring)) = ready {
-            run(&thread_shared, thread_shared.set_bell(bell), (ring, known));
+            run(&thread_shared, thread_shared.set_bell(bell), ring, known);
         }
     })?;
     Ok(answered.recv().unwrap_or(false))
@@ -81,7 +81,7 @@ impl Known {
     }
 }
 
-fn run(shared: &Arc<Shared>, bell: &Bell, (ring, known): (IoUring, Known)) {
+fn run(shared: &Arc<Shared>, bell: &Bell, ring: IoUring, known: Known) {
     let flights = (0..HELD_MAX * shared.depth).map(|_| None).collect();
     let mut ring =
         Ring { ring, shared, bell, flights, known, events: Vec::new(), arrived: Vec::new() };
@@ -484,7 +484,7 @@ mod tests {
             let mut fd = ManuallyDrop::new(fd);
             rustix::io::dup2(File::open("/dev/null").unwrap(), &mut fd).unwrap();
             let bell = shared.set_bell(bell);
-            scope.spawn(|| run(&shared, bell, (ring, known)));
+            scope.spawn(|| run(&shared, bell, ring, known));
             all_arrive(&shared, &extents);
             shared.close();
         });

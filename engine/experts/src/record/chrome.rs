@@ -70,9 +70,11 @@ fn row_name(row: usize, name: &str) -> Value {
 
 /// One box, in microseconds.
 fn boxed(
-    (name, category): (String, &str),
+    name: String,
+    category: &str,
     row: usize,
-    (start_ns, end_ns): (u64, u64),
+    start_ns: u64,
+    end_ns: u64,
     arguments: Value,
 ) -> Value {
     json!({
@@ -97,17 +99,18 @@ fn step_event(number: usize, step: &StepRecord) -> Value {
         "missing_bytes": step.streaming.missing_total(),
         "wait_ns": step.streaming.wait_ns,
     });
-    boxed((format!("step {number}"), "step"), STEPS, (step.start_ns, step.end_ns), arguments)
+    boxed(format!("step {number}"), "step", STEPS, step.start_ns, step.end_ns, arguments)
 }
 
 fn event(activity: &Activity, row: usize) -> Value {
     let layer = activity.layer;
-    let (name, arguments) = match activity.what {
-        What::Dense => ((format!("layer {layer}"), "compute"), json!({"layer": layer})),
+    let (name, category, arguments) = match activity.what {
+        What::Dense => (format!("layer {layer}"), "compute", json!({"layer": layer})),
         What::Experts { count } => {
-            ((format!("{count} experts"), "compute"), json!({"layer": layer, "experts": count}))
+            let arguments = json!({"layer": layer, "experts": count});
+            (format!("{count} experts"), "compute", arguments)
         }
-        What::Wait => (("wait".to_owned(), "wait"), json!({"layer": layer})),
+        What::Wait => ("wait".to_owned(), "wait", json!({"layer": layer})),
         What::Read { plane, bytes, class, queued_ns } => {
             let category = match class {
                 ReadClass::Urgent => "read",
@@ -122,8 +125,8 @@ fn event(activity: &Activity, row: usize) -> Value {
                 "queued_us": queued_ns as f64 / 1e3,
             });
             let name = format!("P{} of expert {}.{}", plane.plane.level(), layer, plane.expert);
-            ((name, category), arguments)
+            (name, category, arguments)
         }
     };
-    boxed(name, row, (activity.start_ns, activity.end_ns), arguments)
+    boxed(name, category, row, activity.start_ns, activity.end_ns, arguments)
 }

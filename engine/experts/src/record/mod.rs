@@ -135,7 +135,8 @@ impl Recorder {
     pub(crate) fn add_read(
         &self,
         plane: PlaneId,
-        (bytes, class): (u64, ReadClass),
+        bytes: u64,
+        class: ReadClass,
         timing: ReadTiming,
         opened: Moment,
     ) {

@@ -37,7 +37,7 @@ fn times_of_reads_are_moved_to_the_recorders() {
     let plane = PlaneId { layer: 1, expert: 2, plane: Plane::P2 };
     let timing = ReadTiming { queued_ns: 10, started_ns: 30, finished_ns: 90 };
     std::thread::sleep(std::time::Duration::from_millis(2));
-    recorder.add_read(plane, (5, ReadClass::Urgent), timing, Moment::now());
+    recorder.add_read(plane, 5, ReadClass::Urgent, timing, Moment::now());
     let found = recorder.take().activities[0];
     assert!(found.start_ns >= 2_000_030 && found.end_ns == found.start_ns + 60, "{found:?}");
     let what = What::Read { plane, bytes: 5, class: ReadClass::Urgent, queued_ns: 20 };

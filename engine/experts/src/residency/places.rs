@@ -30,7 +30,8 @@ impl Residency {
     pub(super) fn make_place(
         &mut self,
         id: PlaneId,
-        (places, admission): (usize, Admission),
+        places: usize,
+        admission: Admission,
         evicted: &mut Vec<PlaneId>,
     ) -> bool {
         if self.slot(id.layer, id.expert).is_some_and(|slot| slot.top().is_some()) {

@@ -59,7 +59,7 @@ impl Residency {
         evicted: &mut Vec<PlaneId>,
     ) -> bool {
         if let Some(places) = self.places {
-            return self.make_place(id, (places, admission), evicted);
+            return self.make_place(id, places, admission, evicted);
         }
         let ceiling = self.ceiling(id, admission);
         let mut chosen = std::mem::take(&mut self.victims.chosen);

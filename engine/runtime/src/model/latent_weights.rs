@@ -24,7 +24,7 @@ impl<B: Backend> Loader<'_, B> {
         let (rank, values) = (latent.kv_lora_rank, latent.v_head_dim);
         let queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
         let mut matrix = |kind, rows, cols| {
-            let matrix = dense.take(kind, (rows, cols))?;
+            let matrix = dense.take(kind, rows, cols)?;
             self.backend.upload_matrix(&matrix, self.activations)
         };
         let linear = |matrix| Linear { matrix, bias: None };

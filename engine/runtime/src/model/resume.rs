@@ -10,7 +10,7 @@ use super::layer::{Graph, Step, predict};
 use super::weights::Weights;
 use nestling_core::backend::{Backend, Encoder};
 use nestling_core::error::EngineError;
-use nestling_experts::expert::ExpertCache;
+use nestling_experts::expert::{ExpertCache, RoutedInputs};
 
 /// How many layers ahead experts are predicted at the most.
 const PREFETCH_DISTANCE_MAX: usize = 2;
@@ -125,14 +125,9 @@ impl<B: Backend> Pass<'_, '_, B> {
             // What the host writes takes place whether or not experts were missing before.
             return Ok(false);
         }
-        let uses = (layer, router.num_experts_per_tok);
-        experts.try_device_routing(
-            uses,
-            rows,
-            (&act.routing, &act.normed),
-            &mut act.expert_rows,
-            enc,
-        )
+        let per_token = router.num_experts_per_tok;
+        let inputs = RoutedInputs { routing: &act.routing, x: &act.normed };
+        experts.try_device_routing(layer, per_token, rows, inputs, &mut act.expert_rows, enc)
     }
 
     /// Waits for the device if an expert may have been missing; gives the layer that missed one.
@@ -151,16 +146,16 @@ impl<B: Backend> Pass<'_, '_, B> {
         let Step { rows, act, requests, predictions, cancel, stats, .. } = step;
         let router = w.layers[layer].router.as_ref();
         let per_token = router.map_or(0, |router| router.num_experts_per_tok);
-        let inputs = (&act.normed, &act.routing);
-        let mut pending = experts.request(layer, rows, inputs, enc, requests).await?;
+        let mut pending =
+            experts.request(layer, rows, &act.normed, &act.routing, enc, requests).await?;
         for distance in 1..=PREFETCH_DISTANCE_MAX {
             let later = w.layers.get(layer + distance).and_then(|later| later.routing());
             let Some((norm, router)) = later.filter(|_| pending.reads_ahead(distance)) else {
                 break;
             };
             predict(enc, norm, router, *eps, act)?;
-            let (layer, predicted) = (layer + distance, (&act.ahead, &act.predicted));
-            pending.read_ahead((layer, rows), predicted, enc, predictions).await?;
+            let later = layer + distance;
+            pending.read_ahead(later, rows, &act.ahead, &act.predicted, enc, predictions).await?;
         }
         pending.read_host_inputs(&act.normed, enc).await?;
         while let Some(ready) = pending.next(enc, stats).await? {

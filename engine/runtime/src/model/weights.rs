@@ -198,17 +198,20 @@ impl<B: Backend> Loader<'_, B> {
         each_layer: EachLayer<'_, Self>,
     ) -> Result<Weights<B>, EngineError> {
         let config = self.source.config().clone();
-        let table_size = (config.vocab_size, config.hidden_size);
+        let (vocab_size, hidden_size) = (config.vocab_size, config.hidden_size);
         let parts = config.num_hidden_layers + 1;
-        let (embedding, table) = self.embedding(rows, table_size, cancel)?;
+        let (embedding, table) = self.embedding(rows, vocab_size, hidden_size, cancel)?;
         let head = match table {
             // A tied head of floats is the embedding itself.
             Some(table @ MatrixWeights::Float(_)) if config.tie_word_embeddings => table,
-            _ => self.group(&GroupId::Head, cancel)?.take(MatrixKind::Head, table_size)?,
+            _ => {
+                let mut head = self.group(&GroupId::Head, cancel)?;
+                head.take(MatrixKind::Head, vocab_size, hidden_size)?
+            }
         };
         let matrix = self.backend.upload_matrix(&head, self.activations)?;
         let final_norm = Floats::read(self.source, None)?;
-        let final_norm = final_norm.upload(self.backend, FloatKind::FinalNorm, table_size.1)?;
+        let final_norm = final_norm.upload(self.backend, FloatKind::FinalNorm, hidden_size)?;
         progress(1, parts);
         let mut layers = Vec::new();
         for (layer, layer_config) in (0u32..).zip(&config.layers) {
@@ -226,16 +229,18 @@ impl<B: Backend> Loader<'_, B> {
     fn embedding(
         &mut self,
         rows: Rows<'_>,
-        size: (usize, usize),
+        vocab_size: usize,
+        hidden_size: usize,
         cancel: &CancelToken,
     ) -> Result<(Embedding<B>, Option<MatrixWeights>), EngineError> {
         if let Rows::Stored(options) = rows
             && let Some(stored) = self.source.embedding_rows(options)?
-            && (stored.rows(), stored.cols()) == size
+            && (stored.rows(), stored.cols()) == (vocab_size, hidden_size)
         {
             return Ok((Embedding::Stored(stored), None));
         }
-        let table = self.group(&GroupId::Embedding, cancel)?.take(MatrixKind::Embedding, size)?;
+        let mut table = self.group(&GroupId::Embedding, cancel)?;
+        let table = table.take(MatrixKind::Embedding, vocab_size, hidden_size)?;
         let held = self.backend.upload_matrix(&table, self.activations)?;
         Ok((Embedding::Held(held), Some(table)))
     }
@@ -308,7 +313,7 @@ impl<B: Backend> Loader<'_, B> {
         let has_gate = heads.output_gate == OutputGate::Sigmoid;
         let biases = AttentionBiases::read(config, heads, floats)?;
         let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
-            let matrix = dense.take(kind, (rows, cols))?;
+            let matrix = dense.take(kind, rows, cols)?;
             let bias = biases.of(kind).map(|bias| self.backend.upload_floats(bias));
             let matrix = self.backend.upload_matrix(&matrix, self.activations)?;
             Ok(Linear { matrix, bias: bias.transpose()? })
@@ -337,7 +342,7 @@ impl<B: Backend> Loader<'_, B> {
         let (hidden, heads) = (config.hidden_size, shape.num_value_heads);
         let (channels, value_dim) = (shape.channels(), shape.value_dim());
         let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
-            let matrix = dense.take(kind, (rows, cols))?;
+            let matrix = dense.take(kind, rows, cols)?;
             Ok(Linear {
                 matrix: self.backend.upload_matrix(&matrix, self.activations)?,
                 bias: None,
@@ -550,7 +555,7 @@ impl<B: Backend> Loader<'_, B> {
         let [gate, up, down] = biases.map_or([None; 3], |biases| biases.map(Some));
         let mut upload =
             |kind, bias: Option<&[f32]>, rows, cols| -> Result<Linear<B>, EngineError> {
-                let weights = group.take(kind, (rows, cols))?;
+                let weights = group.take(kind, rows, cols)?;
                 let matrix = self.backend.upload_matrix(&weights, self.activations)?;
                 let bias = bias.map(|bias| self.backend.upload_floats(bias)).transpose()?;
                 Ok(Linear { matrix, bias })

@@ -66,7 +66,7 @@ fn mixed(runner: &mut dyn ModelRunner, store: &Store, mean_level: f32) -> DualPo
     let asked = DualOptions { mean_level: Some(mean_level), ..DualOptions::default() };
     let tokens = some_tokens(128, runner.limits().vocab_size, 3);
     let cancel = CancelToken::new();
-    DualRouting::open(runner, &router, (asked, Level::L8), &tokens, &cancel).unwrap().policy()
+    DualRouting::open(runner, &router, asked, Level::L8, &tokens, &cancel).unwrap().policy()
 }
 
 fn options() -> RunnerOptions {
@@ -150,7 +150,7 @@ fn a_streamed_mix_gives_the_bits_of_a_resident_one() {
         );
         let tokens = sample_tokens(None, runner.limits().vocab_size).unwrap();
         let go = CancelToken::new();
-        DualRouting::open(runner, &*router, (asked, Level::L4), &tokens, &go).unwrap().policy()
+        DualRouting::open(runner, &*router, asked, Level::L4, &tokens, &go).unwrap().policy()
     });
     assert_eq!(policies[0], policies[1], "how a model is held does not change its threshold");
     let tokens = some_tokens(24, resident.limits().vocab_size, 5);

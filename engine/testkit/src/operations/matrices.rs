@@ -68,7 +68,7 @@ fn nested(form: Form, rows: usize, cols: usize, values: &[f32]) -> NestedMatrix 
         (regions.p3, regions.p4) = (None, None);
         regions.p34 = Some(ByteRegion::from_vec(merged));
     }
-    NestedMatrix::new((rows, cols), layout, Arc::new(codec), regions, Level::ALL).unwrap()
+    NestedMatrix::new(rows, cols, layout, Arc::new(codec), regions, Level::ALL).unwrap()
 }
 
 /// The planes of a matrix up to a level.
@@ -103,7 +103,7 @@ fn octaves(rows: usize, cols: usize, values: &[f32]) -> NestedMatrix {
     let matrix = quantize_mxfp4(&weights, rows, cols, &codec, &options).unwrap();
     let regions = regions(&matrix, Layout::Tile16, Level::L4);
     let matrix =
-        NestedMatrix::new((rows, cols), Layout::Tile16, Arc::new(codec), regions, Level::ALL);
+        NestedMatrix::new(rows, cols, Layout::Tile16, Arc::new(codec), regions, Level::ALL);
     matrix.unwrap().at_most_held()
 }
 
