@@ -289,6 +289,7 @@ impl<B: Backend> ExpertCache<B> {
             PendingExperts { ready, from, layer, uses, levels, spare, watch: &mut self.watch };
         match &mut self.experts {
             Experts::Resident(layers) => {
+                // Default: a layer that is not there has no experts, and each below is refused.
                 let experts = layers.get(layer as usize).map(Vec::as_slice).unwrap_or_default();
                 for (expert, range) in ranges(sorted) {
                     let weights = experts.get(expert as usize).ok_or_else(|| {
@@ -495,7 +496,7 @@ impl<B: Backend> RequestScratch<B> {
         for (row, ((ids, weights), policy)) in (0..).zip(ids.zip(weights).zip(&rows.policies)) {
             if let LevelPolicy::Dual(policy) = policy {
                 let at = row as usize * width;
-                let hidden = hidden.get(at..at + width).unwrap_or_default();
+                let hidden = &hidden[at..at + width];
                 let token = RoutedToken { layer, experts: ids, weights, hidden };
                 worth.clear();
                 worth.resize(chosen, [0.0; 5]);

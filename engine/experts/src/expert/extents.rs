@@ -84,6 +84,7 @@ impl ExtentTable {
     /// How many of an expert's planes, from the first, its rows need.
     pub fn planes_wanted(&self, id: ExpertId, rows: &[ExpertUse]) -> usize {
         let Some(expert) = self.expert(id) else { return 0 };
+        // Default: no row needs no plane.
         rows.iter().map(|used| expert.planes[used.level.index()]).max().unwrap_or(0)
     }
 }

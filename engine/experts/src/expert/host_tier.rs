@@ -79,8 +79,8 @@ impl<B: Backend> HostTier<B> {
     pub fn prefix(&self, id: ExpertId, planes: usize) -> Vec<HostPlane> {
         let ExpertId { layer, expert } = id;
         let ids = Plane::ALL.map(|plane| PlaneId { layer, expert, plane });
-        let ids = ids.get(..planes).unwrap_or_default();
-        ids.iter().filter_map(|id| Some(Arc::clone(&self.planes.get(id)?.plane))).collect()
+        let ids = ids.iter().take(planes);
+        ids.filter_map(|id| Some(Arc::clone(&self.planes.get(id)?.plane))).collect()
     }
 
     /// An expert's first planes are used now, and stay until nothing is busy any more.
@@ -168,7 +168,7 @@ impl<B: Backend> HostTier<B> {
             if !is_absent(id) || self.planes.contains_key(&id) {
                 continue;
             }
-            let parts = source.plane_parts(expert_of(id), id.plane);
+            let parts = source.plane_parts(expert_of(id), id.plane)?;
             let fetched = loop {
                 let fetched = slots.fetch_plane(encoder, &weights, &parts, extents.bytes(id))?;
                 // Nothing that went before it is missed more.

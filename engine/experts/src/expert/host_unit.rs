@@ -102,7 +102,7 @@ impl HostUnit {
         pinned.extend(work.iter().map(|one| PinnedExpert {
             expert: one.id.expert,
             weights: Arc::clone(&one.weights),
-            uses: uses.get(one.uses.clone()).unwrap_or_default(),
+            uses: &uses[one.uses.clone()],
         }));
         let started = Moment::now();
         let computed = encoder.experts(&pinned, routing, inputs, outputs);
@@ -115,7 +115,7 @@ impl HostUnit {
     pub fn gather(&mut self, uses: &[ExpertUse], per_token: usize) {
         let Self { work, outputs, rows, values, .. } = self;
         rows.clear();
-        for used in work.iter().flat_map(|one| uses.get(one.uses.clone()).unwrap_or_default()) {
+        for used in work.iter().flat_map(|one| &uses[one.uses.clone()]) {
             rows.push(used.row * per_token as u32 + used.rank);
         }
         rows.sort_unstable();

@@ -22,7 +22,7 @@ pub(super) struct Jobs {
 impl Jobs {
     /// Notes planes of an expert that are read when there is time.
     pub fn read_later(&mut self, layer: u32, expert: u32, planes: Range<usize>) {
-        let planes = Plane::ALL.get(planes).unwrap_or_default();
+        let planes = &Plane::ALL[planes];
         self.later.extend(planes.iter().map(|plane| PlaneId { layer, expert, plane: *plane }));
     }
 }

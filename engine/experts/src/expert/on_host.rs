@@ -72,13 +72,15 @@ impl<B: Backend> StreamedExperts<B> {
     /// that their rows want, the ones that it is faster for.
     pub(super) fn leave_to_host(&mut self, layer: u32) {
         let Self { device, wanted, extents, maker, .. } = self;
+        // Default: without a device, there is none that could leave experts to the processor.
         let Some(device) = device.as_mut() else { return };
-        if let Some(host) = &mut device.host {
-            host.work.clear();
-            host.rule.begin_layer();
-        }
+        // Default: a device that shares nothing with the processor leaves it nothing.
+        let Some(host) = &mut device.host else { return };
+        host.work.clear();
+        host.rule.begin_layer();
         for one in wanted.iter_mut() {
             let id = ExpertId { layer, expert: one.expert };
+            // Default: as above.
             let Some(host) = &mut device.host else { return };
             if one.planes == 0 || device.tier.held(id) < one.planes {
                 continue;
@@ -91,6 +93,7 @@ impl<B: Backend> StreamedExperts<B> {
                 continue;
             }
             let bound = device.bind_on_host(id, one.planes, maker);
+            // Default: as above.
             let Some(host) = &mut device.host else { return };
             let Ok(weights) = bound else {
                 // What is wrong with it is said where it is brought to the device.
@@ -150,7 +153,7 @@ impl<B: Backend> StreamedExperts<B> {
         let experts = host.work.len();
         let (mut bytes, mut rows) = (0, 0);
         for HostWork { bytes: own, weights, uses: range, .. } in &host.work {
-            let uses = uses.get(range.clone()).unwrap_or_default();
+            let uses = &uses[range.clone()];
             each(weights, uses);
             stats.host_experts += 1;
             stats.host_uses += uses.len() as u64;

@@ -108,6 +108,7 @@ impl<'a> GroupPlan<'a> {
         for (plane, bytes) in Plane::ALL.into_iter().zip(&mut *extents).take(self.planes) {
             let extent = store.extent(self.group, plane);
             // A present extent lies within the file: this is no more than there is to read.
+            // Default: an extent longer than any memory is refused when it is read.
             let length = extent.map_or(0, |extent| usize::try_from(extent.length).unwrap_or(0));
             if bytes.len() != length {
                 // Not from the heap, which would keep what is given back.
@@ -200,6 +201,7 @@ fn fill_all(
         let mut extents = [(); 5].map(|()| AlignedBytes::zeroed(0));
         while !cancel.is_cancelled() {
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            // Default: all is read.
             let Some((index, plan, out)) = job else { return };
             let _ = done[index].set(plan.fill(store, &mut extents, out));
         }

@@ -43,7 +43,7 @@ impl<B: Backend> StreamedExperts<B> {
     ) {
         let of_this_layer = self.jobs.later.len();
         for (expert, range) in experts {
-            let rows = uses.get(range).unwrap_or_default();
+            let rows = &uses[range];
             let planes = self.extents.planes_wanted(ExpertId { layer, expert }, rows);
             self.residency.expect(layer, expert);
             let awaited = self.late.awaited(planes);

@@ -48,7 +48,7 @@ impl<B: Backend> StreamedExperts<B> {
                 let what = format!("routing of layer {layer}");
                 return Err(EngineError::mismatch(what, expected, expert));
             }
-            let rows = uses.get(range.clone()).unwrap_or_default();
+            let rows = &uses[range.clone()];
             let planes = self.count_use(ExpertId { layer, expert }, rows);
             let progress = Progress::Unplaced;
             self.wanted.push(Wanted { expert, planes, uses: range, cut: None, progress });
@@ -262,7 +262,7 @@ impl<B: Backend> StreamedExperts<B> {
             match bound {
                 Ok(weights) => {
                     one.progress = Progress::Given;
-                    let uses = uses.get(one.uses.clone()).unwrap_or_default();
+                    let uses = &uses[one.uses.clone()];
                     let most = one.cut.unwrap_or(Level::L8);
                     let bits = uses.iter().map(|used| u64::from(used.level.min(most).bits()));
                     self.stats.served_bits += bits.sum::<u64>();

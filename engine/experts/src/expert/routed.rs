@@ -218,6 +218,7 @@ impl<B: Backend> Routed<B> {
         let missed = B::ExpertTable::take_readback(encoder, &mut self.ids);
         let asked = std::mem::take(&mut self.asked);
         let end = missed.unwrap_or(asked.len()).min(asked.len());
+        // Default: a layer that was counted before leaves none to count.
         for one in asked.get(self.counted..end).unwrap_or_default() {
             self.count(one, stats, count);
         }
@@ -238,8 +239,9 @@ impl<B: Backend> Routed<B> {
 
     /// The uses of a layer, experts ascending, in `used`.
     fn sort(&mut self, asked: &Asked) {
+        // Default: a device that was lost noted nothing, and says so when something is read.
         let ids = self.ids.get(asked.uses.clone()).unwrap_or_default();
-        let levels = self.levels.get(asked.levels.clone()).unwrap_or_default();
+        let levels = &self.levels[asked.levels.clone()];
         self.used.clear();
         let rows = (0u32..).zip(ids.chunks_exact(asked.per_token.max(1)).zip(levels));
         for (row, (ids, level)) in rows {

@@ -59,9 +59,12 @@ fn shape_of(
             let codec = index.codec(matrix).ok_or_else(missing)?;
             let codec_bytes = NestedCodec::encoded_bytes(codec.tables.len());
             let extents = Plane::ALL.into_iter().take(source.planes(group));
-            let parts = extents.flat_map(|extent| source.parts_used(group, extent));
-            let own = parts.filter(|(other, ..)| other.kind == matrix.kind);
-            let level = own.map(|(_, plane, _)| plane.level()).max().unwrap_or(Level::L2);
+            let mut level = Level::L2;
+            for extent in extents {
+                let parts = source.parts_used(group, extent)?;
+                let own = parts.filter(|(other, ..)| other.kind == matrix.kind);
+                level = own.map(|(_, plane, _)| plane.level()).fold(level, Level::max);
+            }
             MatrixForm::Nested { layout, inputs: codec.inputs, codec_bytes, level }
         }
     };

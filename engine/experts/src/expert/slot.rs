@@ -132,9 +132,11 @@ impl<B: Backend> Slot<B> {
         let (weights, held) = self.bound.as_mut().ok_or_else(missing)?;
         while let Some(Some(arrived)) = self.planes.get(*held) {
             let expert = Arc::get_mut(weights).ok_or_else(missing)?;
-            let parts = maker.source.plane_parts(id, Plane::ALL[*held]);
+            let parts = maker.source.plane_parts(id, Plane::ALL[*held])?;
             for PlanePart { matrix, plane, range } in parts {
-                let bytes = (**arrived).as_ref().get(range).unwrap_or_default();
+                let part = || format!("{plane:?} of {}", GroupId::Expert(id));
+                let short = || EngineError::mismatch(part(), "all of its bytes", "fewer");
+                let bytes = (**arrived).as_ref().get(range).ok_or_else(short)?;
                 let linear = match matrix {
                     MatrixKind::Gate => &mut expert.gate,
                     MatrixKind::Up => &mut expert.up,

@@ -135,9 +135,12 @@ pub trait ExpertSource: Send + Sync {
     }
 
     /// What a plane of an expert is made of: planes of matrices, each with its bytes there.
-    fn plane_parts(&self, expert: ExpertId, plane: Plane) -> Vec<PlanePart> {
+    ///
+    /// # Errors
+    /// [`EngineError::Internal`] where the sizes of its parts cannot be added up.
+    fn plane_parts(&self, expert: ExpertId, plane: Plane) -> Result<Vec<PlanePart>, EngineError> {
         let _ = (expert, plane);
-        Vec::new()
+        Ok(Vec::new())
     }
 
     /// What a slot for any expert of a layer must have room for; none for a layer without experts.
@@ -177,6 +180,7 @@ pub fn read_experts<S: ExpertSource + ?Sized>(
     let work = || {
         loop {
             let expert = next.fetch_add(1, Ordering::Relaxed);
+            // Default: all are read, or nobody waits for them.
             let Some(slot) = read.get(expert as usize).filter(|_| !cancel.is_cancelled()) else {
                 return;
             };

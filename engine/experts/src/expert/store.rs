@@ -11,7 +11,7 @@ use nestling_formats::nested::{
 #[cfg(not(target_family = "wasm"))]
 use nestling_formats::store::MappedStore;
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, Part, PartItem, Store};
-use nestling_formats::{Level, Plane};
+use nestling_formats::{Invariant, Level, Plane};
 use nestling_import::ModelConfig;
 
 use super::owned::{GroupPlanes, Planes, Wanted, read_groups};
@@ -21,6 +21,9 @@ use nestling_core::arena::AlignedBytes;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions};
+
+/// Why every group of an index that was opened has parts.
+const PARTS: &str = "the sizes of a group's parts were added up when its store was opened";
 
 /// Takes weights from a store, at any level that it holds.
 pub struct StoreSource {
@@ -77,6 +80,7 @@ impl StoreSource {
 
     /// How many extents of a group the level, or the allocation, needs.
     pub(super) fn planes(&self, group: &Group) -> usize {
+        // Default: of a level that the store cannot make, it has no planes.
         let planes = self.store.index().planes_at(group, self.level).unwrap_or(0);
         let allocated = self.allocation.as_ref().map(|allocation| allocation.extents(group));
         allocated.map_or(planes, |allocated| allocated.min(planes))
@@ -84,6 +88,7 @@ impl StoreSource {
 
     /// The levels that the matrices of a group were allocated; none without an allocation.
     pub(super) fn allocated_levels(&self, group: &Group) -> &[Level] {
+        // Default: without an allocation, nothing was allocated.
         self.allocation.as_ref().map(|a| a.levels(&group.id)).unwrap_or_default()
     }
 
@@ -121,7 +126,7 @@ impl StoreSource {
                 let start = found.range().start + range.start;
                 ByteRegion::new(found.owner(), start, range.len())
             };
-            self.place_parts(group, extent, &region, &mut planes);
+            self.place_parts(group, extent, &region, &mut planes)?;
         }
         self.bind_group(group, planes, Scan::Check)
     }
@@ -134,9 +139,9 @@ impl StoreSource {
         extent: Plane,
         region: &dyn Fn(Range<usize>) -> Option<ByteRegion>,
         planes: &mut GroupPlanes,
-    ) {
+    ) -> Result<(), EngineError> {
         let levels = self.allocated_levels(group);
-        for part in group.parts(extent).unwrap_or_default() {
+        for part in group.parts(extent).invariant(PARTS)? {
             match part.item {
                 PartItem::Plane { matrix, plane }
                     if levels.get(matrix).is_some_and(|level| plane.level() > *level) => {}
@@ -147,6 +152,7 @@ impl StoreSource {
                 PartItem::Tensor { .. } => {}
             }
         }
+        Ok(())
     }
 
     /// The planes of matrices that an extent of a group holds, without those above an allocated
@@ -155,7 +161,7 @@ impl StoreSource {
         &'a self,
         group: &'a Group,
         extent: Plane,
-    ) -> impl Iterator<Item = (&'a Matrix, Plane, Range<usize>)> {
+    ) -> Result<impl Iterator<Item = (&'a Matrix, Plane, Range<usize>)>, EngineError> {
         let levels = self.allocated_levels(group);
         let used = move |part: Part| match part.item {
             PartItem::Plane { matrix, plane } => {
@@ -165,7 +171,7 @@ impl StoreSource {
             }
             _ => None,
         };
-        group.parts(extent).unwrap_or_default().into_iter().filter_map(used)
+        Ok(group.parts(extent).invariant(PARTS)?.into_iter().filter_map(used))
     }
 
     pub(super) fn bind_group(
@@ -244,7 +250,8 @@ fn merge(
     p3: &ByteRegion,
     p4: &ByteRegion,
 ) -> Result<ByteRegion, EngineError> {
-    let mut merged = AlignedBytes::zeroed(merged_bytes(layout, rows, cols).unwrap_or(0));
+    let length = merged_bytes(layout, rows, cols).invariant("planes that are held have sizes")?;
+    let mut merged = AlignedBytes::zeroed(length);
     merge_p3_p4(layout, p3.bytes(), p4.bytes(), merged.bytes_mut())?;
     Ok(ByteRegion::from_aligned(merged))
 }
@@ -271,7 +278,8 @@ pub(super) fn tiled(matrix: &NestedMatrix) -> Result<NestedMatrix, EngineError> 
         }
     }
     let pack = |plane: Plane| {
-        let length = plane_bytes(Layout::Tile16, rows, cols, plane).unwrap_or(0);
+        let length = plane_bytes(Layout::Tile16, rows, cols, plane);
+        let length = length.invariant("a matrix that is held has a size")?;
         let mut bytes = AlignedBytes::zeroed(length);
         pack_plane(&codes, Layout::Tile16, plane, bytes.bytes_mut())?;
         Ok::<_, EngineError>(ByteRegion::from_aligned(bytes))

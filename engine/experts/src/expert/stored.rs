@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nestling_formats::store::{GroupId, PartItem, Store};
+use nestling_formats::store::{GroupId, Matrix, PartItem, Store};
 use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, Plane};
 use nestling_import::ModelConfig;
 
@@ -84,6 +84,7 @@ impl ExpertSource for StoreSource {
 
     fn planes_of(&self, expert: ExpertId, level: Level) -> usize {
         let Some(group) = self.store.group(&GroupId::Expert(expert)) else { return 0 };
+        // Default: of a level that the store cannot make, it has no planes.
         let planes = self.store.index().planes_at(group, level).unwrap_or(0);
         planes.min(self.planes(group))
     }
@@ -100,16 +101,20 @@ impl ExpertSource for StoreSource {
             let region = |range: Range<usize>| {
                 ByteRegion::new(Arc::<ArrivedPlane>::clone(bytes), range.start, range.len())
             };
-            self.place_parts(group, extent, &region, &mut planes);
+            self.place_parts(group, extent, &region, &mut planes)?;
         }
         self.bind_group(group, planes, scan)
     }
 
-    fn plane_parts(&self, expert: ExpertId, plane: Plane) -> Vec<PlanePart> {
-        let Some(group) = self.store.group(&GroupId::Expert(expert)) else { return Vec::new() };
-        self.parts_used(group, plane)
-            .map(|(matrix, plane, range)| PlanePart { matrix: matrix.kind, plane, range })
-            .collect()
+    fn plane_parts(&self, expert: ExpertId, plane: Plane) -> Result<Vec<PlanePart>, EngineError> {
+        let Some(group) = self.store.group(&GroupId::Expert(expert)) else {
+            return Ok(Vec::new());
+        };
+        let part = |(matrix, plane, range): (&Matrix, _, _)| {
+            let matrix = matrix.kind;
+            PlanePart { matrix, plane, range }
+        };
+        Ok(self.parts_used(group, plane)?.map(part).collect())
     }
 
     fn expert_shape(
@@ -128,7 +133,7 @@ impl ExpertSource for StoreSource {
         let extent = self.store.extent(group, Plane::P2).ok_or_else(missing)?;
         let bytes = self.store.read_extent_vec(extent)?;
         let mut list = Vec::with_capacity(group.tensors.len());
-        for part in group.parts(Plane::P2).unwrap_or_default() {
+        for part in group.parts(Plane::P2).ok_or_else(missing)? {
             let PartItem::Tensor { tensor } = part.item else { continue };
             let tensor = group.tensors.get(tensor).ok_or_else(missing)?;
             let mut values = vec![0.0; tensor.shape.iter().product()];

@@ -140,9 +140,9 @@ impl DecayedFrequency {
     /// All uses of a layer in this step have been told: what the memories had said is compared with
     /// them, and the layer's clock goes on.
     fn advance(&mut self, layer: u32) {
-        let Some(clock) = self.layers.get_mut(layer as usize) else { return };
-        let count = self.table.layers().get(layer as usize).map_or(0, Vec::len);
-        let experts = self.experts.get_mut(clock.start..clock.start + count).unwrap_or_default();
+        let clock = &mut self.layers[layer as usize];
+        let count = self.table.layers()[layer as usize].len();
+        let experts = &mut self.experts[clock.start..clock.start + count];
         let uses: f64 = experts.iter().map(|expert| expert.recent).sum();
         let tokens = uses / self.table.experts_per_token() as f64;
         if tokens == 0.0 {
@@ -202,13 +202,13 @@ impl EvictionPolicy for DecayedFrequency {
     }
 
     fn used(&mut self, expert: ExpertId, planes: usize, rows: u32) {
+        // Default: an expert that is not in the table is not kept, so nothing is known of it.
         let Some(number) = self.table.number(expert.layer, expert.expert) else { return };
         if self.current != Some(expert.layer) {
             self.end_layer();
             self.current = Some(expert.layer);
         }
-        let Some(clock) = self.layers.get(expert.layer as usize) else { return };
-        let Some(counts) = self.experts.get_mut(number) else { return };
+        let (clock, counts) = (&self.layers[expert.layer as usize], &mut self.experts[number]);
         counts.recent += f64::from(rows);
         for (counts, growth) in counts.by_memory.iter_mut().zip(clock.growth) {
             counts.iter_mut().take(planes).for_each(|count| *count += growth * f64::from(rows));

@@ -203,13 +203,11 @@ impl Residency {
     /// `rows` rows of the step use the first `planes` planes of an expert. To be said once per
     /// step and expert, before its missing planes are admitted: it counts hits and misses.
     pub fn used(&mut self, layer: u32, expert: u32, planes: usize, rows: u32) {
+        // Default: an expert that is not in the table is not kept.
         let Some(number) = self.table.number(layer, expert) else { return };
         self.policy.used(ExpertId { layer, expert }, planes, rows);
-        let (Some(entry), Some(slot)) =
-            (self.table.entry(layer, expert), self.slots.get_mut(number))
-        else {
-            return;
-        };
+        let entry = &self.table.layers()[layer as usize][expert as usize];
+        let slot = &mut self.slots[number];
         for (plane, bytes) in entry.plane_bytes.iter().take(planes).enumerate() {
             let bit = 1 << plane;
             if *bytes > 0 {
@@ -245,6 +243,7 @@ impl Residency {
 
     /// Takes one [`Self::pin`] back.
     pub fn unpin(&mut self, layer: u32, expert: u32) {
+        // Default: an expert that is not in the table is not kept.
         let Some(slot) = self.slot_mut(layer, expert) else { return };
         slot.pins = slot.pins.saturating_sub(1);
         self.offer(layer, expert);
@@ -295,6 +294,7 @@ impl Residency {
 
     /// The plane has been read.
     pub fn arrived(&mut self, id: PlaneId) {
+        // Default: an expert that is not in the table is not kept.
         let Some(slot) = self.slot_mut(id.layer, id.expert) else { return };
         let bit = bit(id.plane);
         if slot.reading & bit != 0 {
@@ -306,6 +306,7 @@ impl Residency {
 
     /// The plane could not be read, or is no longer wanted: it is absent again.
     pub fn failed(&mut self, id: PlaneId) {
+        // Default: an expert that is not in the table is not kept.
         let Some(slot) = self.slot_mut(id.layer, id.expert) else { return };
         if slot.reading & bit(id.plane) != 0 {
             self.forget(id);
@@ -364,6 +365,7 @@ impl Residency {
 
     /// Lets go of all planes of an expert that is not pinned; those that are being read stay.
     pub fn discard(&mut self, layer: u32, expert: u32, evicted: &mut Vec<PlaneId>) {
+        // Default: an expert that is in use keeps its planes; one that is not in the table has none.
         let Some(slot) = self.slot(layer, expert).copied().filter(|slot| slot.pins == 0) else {
             return;
         };

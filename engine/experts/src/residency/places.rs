@@ -47,7 +47,8 @@ impl Residency {
 
     /// Takes all planes of an expert out of the books, from the top.
     fn leave(&mut self, victim: PlaneId, evicted: &mut Vec<PlaneId>) {
-        let Some(slot) = self.slot(victim.layer, victim.expert).copied() else { return };
+        let (_, number) = self.table.plane(victim);
+        let slot = self.slots[number];
         let held = (0..super::PLANES).rev().filter(|plane| slot.resident >> plane & 1 == 1);
         for plane in held.filter_map(plane_at) {
             self.evict(PlaneId { layer: slot.layer, expert: slot.expert, plane }, evicted);

@@ -140,6 +140,7 @@ impl ExpertTable {
 
     /// The least budget that a step can run in: one token's experts of one layer.
     pub fn least_bytes(&self) -> u64 {
+        // Default: without layers, nothing is kept.
         self.layers.iter().map(|layer| self.layer_bytes(layer)).max().unwrap_or(0)
     }
 
@@ -152,7 +153,17 @@ impl ExpertTable {
 
     /// Experts of all layers.
     pub(super) fn len(&self) -> usize {
-        self.starts.last().copied().unwrap_or(0)
+        self.starts[self.layers.len()]
+    }
+
+    /// Bytes of a plane, and the number of its expert.
+    ///
+    /// # Panics
+    /// If the expert is not in the table.
+    pub(super) fn plane(&self, id: PlaneId) -> (u64, usize) {
+        let (layer, expert) = (id.layer as usize, id.expert as usize);
+        let bytes = self.layers[layer][expert].plane_bytes[id.plane.index()];
+        (bytes, self.starts[layer] + expert)
     }
 
     /// An expert's number among those of all layers.
@@ -164,6 +175,7 @@ impl ExpertTable {
 
 /// What a store says of one expert; `usual` stands in for drops that it lacks.
 fn entry(index: &Index, group: &Group, level: Level, usual: [f32; PLANES]) -> ExpertEntry {
+    // Default: of a level that the store cannot make, it has no planes.
     let planes = index.planes_at(group, level).unwrap_or(0);
     let mut entry = ExpertEntry {
         plane_bytes: [0; PLANES],
@@ -195,6 +207,7 @@ fn usual_drops(index: &Index, groups: &[&Group], level: Level) -> [f32; PLANES] 
     let mut sum = [0.0; PLANES];
     let mut count = 0.0;
     for group in groups {
+        // Default: of a level that the store cannot make, it has no planes.
         let planes = index.planes_at(group, level).unwrap_or(0);
         let Some(drops) = measured_drops(index, group, planes) else { continue };
         sum.iter_mut().zip(drops).for_each(|(sum, drop)| *sum += drop);

@@ -129,6 +129,7 @@ impl Residency {
     /// A layer holds more than before: its floor may protect less.
     pub(super) fn offer_spared(&mut self, layer: u32) {
         let spared = self.victims.spared.get_mut(layer as usize);
+        // Default: nothing is spared before the heap is built.
         for number in spared.map(std::mem::take).unwrap_or_default() {
             self.offer_number(number);
         }
@@ -143,9 +144,8 @@ impl Residency {
 
     /// Takes a plane out of the books.
     pub(super) fn forget(&mut self, id: PlaneId) {
-        let Some(entry) = self.table.entry(id.layer, id.expert) else { return };
-        let bytes = entry.plane_bytes[id.plane.index()];
-        let Some(slot) = self.slot_mut(id.layer, id.expert) else { return };
+        let (bytes, number) = self.table.plane(id);
+        let slot = &mut self.slots[number];
         let was_held = slot.top().is_some();
         slot.resident &= !bit(id.plane);
         slot.reading &= !bit(id.plane);
@@ -166,9 +166,8 @@ impl Residency {
 
     /// Undoes [`Self::take`].
     fn give_back(&mut self, id: PlaneId) {
-        let Some(entry) = self.table.entry(id.layer, id.expert) else { return };
-        let bytes = entry.plane_bytes[id.plane.index()];
-        let Some(slot) = self.slot_mut(id.layer, id.expert) else { return };
+        let (bytes, number) = self.table.plane(id);
+        let slot = &mut self.slots[number];
         let is_back = slot.top().is_none();
         slot.resident |= bit(id.plane);
         self.held_experts += usize::from(is_back);
@@ -203,9 +202,8 @@ impl Residency {
             return false;
         }
         let floor = self.floor_share * self.budget_bytes as f64;
-        let held = self.layer_bytes.get(id.layer as usize).copied().unwrap_or(0);
-        let entry = self.table.entry(id.layer, id.expert);
-        let bytes = entry.map_or(0, |entry| entry.plane_bytes[id.plane.index()]);
+        let held = self.layer_bytes[id.layer as usize];
+        let (bytes, _) = self.table.plane(id);
         (held.saturating_sub(bytes) as f64) < floor
     }
 
