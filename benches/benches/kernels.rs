@@ -255,16 +255,16 @@ fn floats(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(format!("float weights, {tokens} rows"));
         each(&mut group, 4 * weights.len(), |kernels| {
             for weights in weights.chunks(FLOAT_ROWS * COLS) {
-                let weights = (FloatWeights::F32(weights), COLS);
-                kernels.float_rows(weights, black_box(x), &mut out);
+                let weights = FloatWeights::F32(weights);
+                kernels.float_rows(weights, COLS, black_box(x), &mut out);
             }
         });
         drop(group);
         let mut group = criterion.benchmark_group(format!("bf16 weights, {tokens} rows"));
         each(&mut group, 2 * upper.len(), |kernels| {
             for weights in upper.chunks(FLOAT_ROWS * COLS) {
-                let weights = (FloatWeights::Bf16(weights), COLS);
-                kernels.float_rows(weights, black_box(x), &mut out);
+                let weights = FloatWeights::Bf16(weights);
+                kernels.float_rows(weights, COLS, black_box(x), &mut out);
             }
         });
     }

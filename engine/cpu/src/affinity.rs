@@ -49,7 +49,7 @@ mod tests {
             let bound = placement.place(index);
             (bound, sched_getaffinity(None).map_or(0, |set| set.count()))
         });
-        thread.join().unwrap_or_default()
+        thread.join().unwrap()
     }
 
     #[test]

@@ -196,16 +196,15 @@ pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
         scores: &mut rows.scores[..visible.len() * PAGE_POSITIONS],
         block: &mut rows.block,
     };
-    let factors = position_factors(kv, scale);
+    let (factors, value_scales) = position_factors(kv, scale);
     if let KvBlock::F16 { keys, values } = kv
         && visible.len() <= MERGED
     {
         // Each element is needed once: it is widened where it is needed.
-        return page.attend::<V, VECTORS, f16>((keys, values), factors);
+        return page.attend::<V, VECTORS, f16>(keys, values, factors, value_scales);
     }
-    let wide = (&mut *rows.keys, &mut *rows.values);
-    let floats = as_floats::<V>(kv, (most, d, value_dim), wide);
-    page.attend::<V, VECTORS, f32>(floats, factors);
+    let (keys, values) = as_floats::<V>(kv, most, d, value_dim, &mut rows.keys, &mut rows.values);
+    page.attend::<V, VECTORS, f32>(keys, values, factors, value_scales);
 }
 
 /// The queries that see something of a page, with what they gather.
@@ -228,8 +227,10 @@ impl PageQueries<'_> {
     #[inline(always)]
     fn attend<V: Vector, const VECTORS: usize, B: Right>(
         self,
-        (keys, values): (&[B], &[B]),
-        (factors, value_scales): ([f32; PAGE_POSITIONS], Option<&[f32]>),
+        keys: &[B],
+        values: &[B],
+        factors: [f32; PAGE_POSITIONS],
+        value_scales: Option<&[f32]>,
     ) {
         let Self { first, dims: (d, value_dim), starts, visible, .. } = self;
         let count = visible.len();
@@ -247,11 +248,11 @@ impl PageQueries<'_> {
                 let visible = starts[q + i].saturating_sub(first)..end;
                 let scores = &mut scores.as_chunks_mut::<PAGE_POSITIONS>().0[i];
                 let state = &mut self.states[q + i];
-                merges[i] = weigh(scores, visible, (&factors, value_scales), state);
+                merges[i] = weigh(scores, visible, &factors, value_scales, state);
             }
             let block = &mut self.block[..merged * value_dim];
-            let seen = (&*scores, &visible[q..q + merged], first);
-            gather::<V, VECTORS, B>(seen, (values, d), (&mut *block, value_dim));
+            let visible = &visible[q..q + merged];
+            gather::<V, VECTORS, B>(scores, visible, first, values, d, block, value_dim);
             let out = &mut self.out[q * value_dim..][..merged * value_dim];
             for i in 0..merged {
                 let (out, block) = (&mut out[i * value_dim..], &block[i * value_dim..]);
@@ -283,8 +284,11 @@ fn position_factors(kv: KvBlock<'_>, scale: f32) -> ([f32; PAGE_POSITIONS], Opti
 #[inline(always)]
 fn as_floats<'a, V: Vector>(
     kv: KvBlock<'a>,
-    (positions, d, value_dim): (usize, usize, usize),
-    (wide_keys, wide_values): (&'a mut [f32], &'a mut [f32]),
+    positions: usize,
+    d: usize,
+    value_dim: usize,
+    wide_keys: &'a mut [f32],
+    wide_values: &'a mut [f32],
 ) -> (&'a [f32], &'a [f32]) {
     let most = positions * d;
     match kv {
@@ -299,12 +303,12 @@ fn as_floats<'a, V: Vector>(
             wide_values.iter_mut().zip(values).for_each(|(to, from)| *to = f32::from(*from));
         }
         KvBlock::Shared(SharedRows::F32(rows)) => {
-            transpose((&rows[..most], d), wide_keys);
+            transpose(&rows[..most], d, wide_keys);
             return (wide_keys, rows);
         }
         KvBlock::Shared(SharedRows::F16(rows)) => {
             widen::<V>(&rows[..most], wide_values);
-            transpose((&wide_values[..most], d), wide_keys);
+            transpose(&wide_values[..most], d, wide_keys);
         }
         KvBlock::Shared(SharedRows::Int8 { rows, scales }) => {
             let rows =
@@ -315,7 +319,7 @@ fn as_floats<'a, V: Vector>(
                 value.iter_mut().zip(from).for_each(|pair| scaled(pair, scales[0]));
                 rest.iter_mut().zip(&from[value_dim..]).for_each(|pair| scaled(pair, scales[1]));
             }
-            transpose((&wide_values[..most], d), wide_keys);
+            transpose(&wide_values[..most], d, wide_keys);
         }
     }
     (wide_keys, wide_values)
@@ -326,7 +330,7 @@ const TRANSPOSED: usize = 16;
 
 /// Makes up to 64 rows of `d` columns of a page, `[d, 64]`.
 #[inline(always)]
-fn transpose((rows, d): (&[f32], usize), out: &mut [f32]) {
+fn transpose(rows: &[f32], d: usize, out: &mut [f32]) {
     for (part, out) in out.chunks_mut(TRANSPOSED * PAGE_POSITIONS).enumerate() {
         for (position, row) in rows.chunks_exact(d.max(1)).enumerate() {
             let columns = out.chunks_exact_mut(PAGE_POSITIONS).zip(&row[part * TRANSPOSED..]);
@@ -343,7 +347,8 @@ const MERGED: usize = 4;
 fn weigh(
     scores: &mut [f32; PAGE_POSITIONS],
     visible: Range<usize>,
-    (factors, value_scales): (&[f32; PAGE_POSITIONS], Option<&[f32]>),
+    factors: &[f32; PAGE_POSITIONS],
+    value_scales: Option<&[f32]>,
     state: &mut AttentionState,
 ) -> [f32; 2] {
     for i in 0..PAGE_POSITIONS {
@@ -383,9 +388,13 @@ pub(super) fn add_sink(state: &mut AttentionState, sink: f32) -> f32 {
 /// that what only some of the queries see is added for each alone.
 #[inline(always)]
 fn gather<V: Vector, const VECTORS: usize, B: Right>(
-    (weights, visible, first): (&[f32], &[usize], usize),
-    (values, stride): (&[B], usize),
-    (block, d): (&mut [f32], usize),
+    weights: &[f32],
+    visible: &[usize],
+    first: usize,
+    values: &[B],
+    stride: usize,
+    block: &mut [f32],
+    d: usize,
 ) {
     block.fill(0.0);
     let seen = |visible: usize| (visible - first).min(PAGE_POSITIONS);

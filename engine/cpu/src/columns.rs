@@ -131,9 +131,12 @@ impl Cut<'_> {
 /// # Panics
 /// With borders that descend or lie outside; when a part panicked.
 pub fn for_each_block<T: Send>(
-    (pool, fork): (&ThreadPool, bool),
-    (values, cols): (&mut [T], usize),
-    (row_cut, col_cut): (Cut, Cut),
+    pool: &ThreadPool,
+    fork: bool,
+    values: &mut [T],
+    cols: usize,
+    row_cut: Cut,
+    col_cut: Cut,
     job: &(dyn Fn(usize, &mut ColumnsMut<'_, T>) + Sync),
 ) {
     // Default: a buffer without columns has no rows.
@@ -165,13 +168,20 @@ mod tests {
     fn a_grid_covers_the_matrix() {
         let mut values = vec![0; 5 * 7];
         let pool = ThreadPool::new(2);
-        let cuts = (Cut::At(&[0, 1, 1, 5]), Cut::Every(3));
-        for_each_block((&pool, true), (&mut values, 7), cuts, &|col, block| {
-            for row in 0..block.rows().len() {
-                let first = block.rows().start;
-                block.row(row).fill(col + 10 * (first + row));
-            }
-        });
+        for_each_block(
+            &pool,
+            true,
+            &mut values,
+            7,
+            Cut::At(&[0, 1, 1, 5]),
+            Cut::Every(3),
+            &|col, block| {
+                for row in 0..block.rows().len() {
+                    let first = block.rows().start;
+                    block.row(row).fill(col + 10 * (first + row));
+                }
+            },
+        );
         let row = |r: usize| [0, 0, 0, 1, 1, 1, 2].map(|index| index + 10 * r);
         assert_eq!(values, [row(0), row(1), row(2), row(3), row(4)].concat());
     }
@@ -180,10 +190,17 @@ mod tests {
     fn some_columns_are_left_alone() {
         let mut values = vec![0; 2 * 7];
         let pool = ThreadPool::new(1);
-        let cuts = (Cut::Every(2), Cut::Within(1, 6, 2));
-        for_each_block((&pool, true), (&mut values, 7), cuts, &|col, block| {
-            (0..2).for_each(|row| block.row(row).fill(col + 1));
-        });
+        for_each_block(
+            &pool,
+            true,
+            &mut values,
+            7,
+            Cut::Every(2),
+            Cut::Within(1, 6, 2),
+            &|col, block| {
+                (0..2).for_each(|row| block.row(row).fill(col + 1));
+            },
+        );
         assert_eq!(values, [[0, 1, 1, 2, 2, 3, 0]; 2].concat());
     }
 
@@ -191,8 +208,7 @@ mod tests {
     #[should_panic(expected = "row 1 of 1")]
     fn a_row_beyond_the_block_is_refused() {
         let pool = ThreadPool::new(1);
-        let cuts = (Cut::Every(1), Cut::Every(4));
-        for_each_block((&pool, false), (&mut [0; 8], 4), cuts, &|_, block| {
+        for_each_block(&pool, false, &mut [0; 8], 4, Cut::Every(1), Cut::Every(4), &|_, block| {
             block.row(1);
         });
     }
@@ -201,7 +217,6 @@ mod tests {
     #[should_panic(expected = "borders of 4")]
     fn columns_beyond_the_matrix_are_refused() {
         let pool = ThreadPool::new(1);
-        let cuts = (Cut::Every(1), Cut::At(&[0, 5]));
-        for_each_block((&pool, false), (&mut [0; 8], 4), cuts, &|_, _| {});
+        for_each_block(&pool, false, &mut [0; 8], 4, Cut::Every(1), Cut::At(&[0, 5]), &|_, _| {});
     }
 }

@@ -88,10 +88,10 @@ pub(super) fn delta_rule<V: Vector>(
             unsafe {
                 match width {
                     w if w == VECTORS * LANES => {
-                        block::<V, VECTORS>(token, columns, (from, state), out)
+                        block::<V, VECTORS>(token, columns, from, state, out)
                     }
-                    LANES => block::<V, 1>(token, columns, (from, state), out),
-                    _ => scalar(token, columns, (from, state), out),
+                    LANES => block::<V, 1>(token, columns, from, state, out),
+                    _ => scalar(token, columns, from, state, out),
                 }
             }
         }
@@ -124,7 +124,8 @@ struct Columns {
 unsafe fn block<V: Vector, const COUNT: usize>(
     token: Token,
     columns: Columns,
-    (from, state): (Option<&[f32]>, &mut [f32]),
+    from: Option<&[f32]>,
+    state: &mut [f32],
     out: &mut [f32],
 ) {
     let [decay, beta] = token.factors;
@@ -167,7 +168,8 @@ unsafe fn block<V: Vector, const COUNT: usize>(
 fn scalar(
     token: Token,
     columns: Columns,
-    (from, state): (Option<&[f32]>, &mut [f32]),
+    from: Option<&[f32]>,
+    state: &mut [f32],
     out: &mut [f32],
 ) {
     let [decay, beta] = token.factors;
@@ -217,9 +219,11 @@ fn softplus(x: f32) -> f32 {
 /// were none.
 pub(super) fn window_row<'a>(
     shape: &DeltaNetConfig,
-    (inputs, stride): (&'a [f32], usize),
+    inputs: &'a [f32],
+    stride: usize,
     window: Option<&'a [f32]>,
-    (first, row): (usize, isize),
+    first: usize,
+    row: isize,
 ) -> Option<&'a [f32]> {
     let channels = shape.channels();
     let offset = row - first as isize;

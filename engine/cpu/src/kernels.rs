@@ -23,7 +23,7 @@ pub use floats::{FLOAT_ROWS, FloatInputs, FloatWeights};
 
 type NestedTile = unsafe fn(&NestedWeights, usize, RowList, &mut [TileValues]);
 
-type FloatRows = unsafe fn((FloatWeights, usize), FloatInputs, &mut [[f32; FLOAT_ROWS]]);
+type FloatRows = unsafe fn(FloatWeights, usize, FloatInputs, &mut [[f32; FLOAT_ROWS]]);
 
 type DeltaRule = unsafe fn(DeltaHead, Option<&[f32]>, &mut [f32], &mut [f32]);
 
@@ -165,11 +165,12 @@ macro_rules! kernels_for {
 
             $(#[target_feature(enable = $features)])?
             unsafe fn float_rows(
-                weights: (FloatWeights, usize),
+                weights: FloatWeights,
+                stride: usize,
                 x: FloatInputs,
                 out: &mut [[f32; FLOAT_ROWS]],
             ) {
-                super::float_rows::<$vectors>(weights, x, out);
+                super::float_rows::<$vectors>(weights, stride, x, out);
             }
 
             $(#[target_feature(enable = $features)])?
@@ -455,12 +456,13 @@ impl Kernels {
     /// With weights or rows that are too short.
     pub fn float_rows(
         &self,
-        weights: (FloatWeights, usize),
+        weights: FloatWeights,
+        stride: usize,
         x: FloatInputs,
         out: &mut [[f32; FLOAT_ROWS]],
     ) {
         // SAFETY: see `nested_tile`.
-        unsafe { (self.float_rows)(weights, x, out) }
+        unsafe { (self.float_rows)(weights, stride, x, out) }
     }
 
     /// Adds the page whose first position is `first` to what every query has gathered; queries

@@ -200,7 +200,8 @@ impl<'a> RowList<'a> {
     pub fn chunk(self, index: usize, size: usize) -> Self {
         let (start, end) = (index * size, self.rows.len().min((index + 1) * size));
         let cells = start / PACKED_ROWS * self.x.groups();
+        // Default: rows that were not packed lie in no cells.
         let packed = self.packed.get(cells..).unwrap_or_default();
-        Self { x: self.x, rows: self.rows.get(start..end).unwrap_or_default(), packed }
+        Self { x: self.x, rows: &self.rows[start..end], packed }
     }
 }

@@ -70,20 +70,27 @@ impl Team {
     /// multiplications.
     pub fn for_each_row<T: Send>(
         &self,
-        (values, cols): (&mut [T], usize),
+        values: &mut [T],
+        cols: usize,
         cost: usize,
         job: impl Fn(usize, &mut [T]) + Sync,
     ) {
         // Default: a buffer without columns has no rows.
         let rows = values.len().checked_div(cols).unwrap_or(0);
         let chunk = rows.div_ceil(self.parts(rows, rows * cost)).max(1);
-        let forks = (&*self.pool, self.forks(rows * cost));
-        let cuts = (Cut::Every(chunk), Cut::Every(cols));
-        for_each_block(forks, (values, cols), cuts, &|_, block| {
-            for row in 0..block.rows().len() {
-                job(block.rows().start + row, block.row(row));
-            }
-        });
+        for_each_block(
+            &self.pool,
+            self.forks(rows * cost),
+            values,
+            cols,
+            Cut::Every(chunk),
+            Cut::Every(cols),
+            &|_, block| {
+                for row in 0..block.rows().len() {
+                    job(block.rows().start + row, block.row(row));
+                }
+            },
+        );
     }
 
     /// Quantizes rows of activations, `[rows, cols]`.
@@ -92,7 +99,7 @@ impl Team {
         let rows = x.len().checked_div(cols).unwrap_or(0);
         out.resize(rows, cols);
         let groups = out.groups();
-        self.for_each_row((out.cells_mut(), groups), ROW_COST * cols, |row, cells| {
+        self.for_each_row(out.cells_mut(), groups, ROW_COST * cols, |row, cells| {
             self.kernels.quantize(&x[row * cols..][..cols], cells);
         });
     }

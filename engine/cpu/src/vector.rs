@@ -313,12 +313,12 @@ pub(super) fn product<V: Vector, const VECTORS: usize, B: Right>(
     let mut col = 0;
     while cols - col >= VECTORS * LANES {
         // SAFETY: rows, depth and columns lie inside of the three slices, as was checked.
-        unsafe { column::<V, VECTORS, B>((rows, depth, col), a, b, (&mut *out.0, out.1)) };
+        unsafe { column::<V, VECTORS, B>(size, col, a, b, (&mut *out.0, out.1)) };
         col += VECTORS * LANES;
     }
     while cols - col >= LANES {
         // SAFETY: as above.
-        unsafe { column::<V, 1, B>((rows, depth, col), a, b, (&mut *out.0, out.1)) };
+        unsafe { column::<V, 1, B>(size, col, a, b, (&mut *out.0, out.1)) };
         col += LANES;
     }
     for row in 0..rows {
@@ -337,30 +337,34 @@ pub(super) fn product<V: Vector, const VECTORS: usize, B: Right>(
 /// Sizes that lie inside of the slices.
 #[inline(always)]
 unsafe fn column<V: Vector, const VECTORS: usize, B: Right>(
-    (rows, depth, col): (usize, usize, usize),
+    size: Size,
+    col: usize,
     a: (&[f32], usize),
     b: (&[B], usize),
     out: (&mut [f32], usize),
 ) {
-    let (a, b, out) = ((a.0.as_ptr(), a.1), (b.0.as_ptr(), b.1), (out.0.as_mut_ptr(), out.1));
+    let Size { rows, depth, .. } = size;
+    let (a, a_stride) = (a.0.as_ptr(), a.1);
+    let (b, b_stride) = (b.0.as_ptr(), b.1);
+    let (out, out_stride) = (out.0.as_mut_ptr(), out.1);
     let mut row = 0;
     // SAFETY: the caller's; no row beyond `rows` is touched.
     unsafe {
-        let b = (b.0.add(col), b.1);
-        let at = |row: usize| ((a.0.add(row * a.1), a.1), (out.0.add(row * out.1 + col), out.1));
+        let b = b.add(col);
+        let at = |row: usize| (a.add(row * a_stride), out.add(row * out_stride + col));
         while rows - row >= 4 {
             let (a, out) = at(row);
-            block::<V, 4, VECTORS, B>(depth, a, b, out);
+            block::<V, 4, VECTORS, B>(depth, a, a_stride, b, b_stride, out, out_stride);
             row += 4;
         }
         if rows - row >= 2 {
             let (a, out) = at(row);
-            block::<V, 2, VECTORS, B>(depth, a, b, out);
+            block::<V, 2, VECTORS, B>(depth, a, a_stride, b, b_stride, out, out_stride);
             row += 2;
         }
         if rows > row {
             let (a, out) = at(row);
-            block::<V, 1, VECTORS, B>(depth, a, b, out);
+            block::<V, 1, VECTORS, B>(depth, a, a_stride, b, b_stride, out, out_stride);
         }
     }
 }
@@ -373,9 +377,12 @@ unsafe fn column<V: Vector, const VECTORS: usize, B: Right>(
 #[inline(always)]
 unsafe fn block<V: Vector, const ROWS: usize, const VECTORS: usize, B: Right>(
     depth: usize,
-    (a, a_stride): (*const f32, usize),
-    (b, b_stride): (*const B, usize),
-    (out, out_stride): (*mut f32, usize),
+    a: *const f32,
+    a_stride: usize,
+    b: *const B,
+    b_stride: usize,
+    out: *mut f32,
+    out_stride: usize,
 ) {
     // SAFETY: the caller's.
     unsafe {

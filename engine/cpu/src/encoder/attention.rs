@@ -26,8 +26,10 @@ fn page_missing() -> EngineError {
 
 /// Norms and rotates queries and keys, then stores keys and values.
 pub(super) fn rope_store(
-    (team, scratch): (&Team, &mut AttentionScratch),
-    (heads, rows): (&AttentionHeads<Cpu>, &StepRows),
+    team: &Team,
+    scratch: &mut AttentionScratch,
+    heads: &AttentionHeads<Cpu>,
+    rows: &StepRows,
     rope: &CpuBuffer,
     qkv: &mut CpuBuffer,
     kv: &mut CpuPool,
@@ -38,11 +40,11 @@ pub(super) fn rope_store(
         KvValues::KeyPrefix(_) => g * d,
     };
     let queries = if qkv.cols == stored { 0 } else { heads.num_attention_heads };
-    rotate(team, heads, rope, qkv, (queries, g));
+    rotate(team, heads, rope, qkv, queries, g);
     if let Some(weight) = &heads.value_norm {
-        norm_values(team, (weight, heads.eps), qkv, (queries + g) * d);
+        norm_values(team, weight, heads.eps, qkv, (queries + g) * d);
     }
-    store((team, scratch), rows, (&*qkv, queries * d, stored), kv)
+    store(team, scratch, rows, &*qkv, queries * d, stored, kv)
 }
 
 /// Norms and rotates queries.
@@ -52,7 +54,7 @@ pub(super) fn rope_queries(
     rope: &CpuBuffer,
     queries: &mut CpuBuffer,
 ) {
-    rotate(team, heads, rope, queries, (heads.num_attention_heads, 0));
+    rotate(team, heads, rope, queries, heads.num_attention_heads, 0);
 }
 
 /// Norms and rotates the first heads of every row: queries, then keys.
@@ -61,11 +63,12 @@ fn rotate(
     heads: &AttentionHeads<Cpu>,
     rope: &CpuBuffer,
     x: &mut CpuBuffer,
-    (queries, keys): (usize, usize),
+    queries: usize,
+    keys: usize,
 ) {
     let d = heads.head_dim;
     let cols = x.cols;
-    team.for_each_row((&mut x.values, cols), ROW_COST * cols, |index, row| {
+    team.for_each_row(&mut x.values, cols, ROW_COST * cols, |index, row| {
         let angles = &rope.values[index * rope.cols..][..rope.cols];
         let (cos, sin) = angles.split_at(angles.len() / 2);
         let (queries, rest) = row.split_at_mut(queries * d);
@@ -85,9 +88,9 @@ fn rotate(
 }
 
 /// Norms the value heads of every row, which begin at a column.
-fn norm_values(team: &Team, (weight, eps): (&[f32], f32), qkv: &mut CpuBuffer, first: usize) {
+fn norm_values(team: &Team, weight: &[f32], eps: f32, qkv: &mut CpuBuffer, first: usize) {
     let cols = qkv.cols;
-    team.for_each_row((&mut qkv.values, cols), ROW_COST * (cols - first), |_, row| {
+    team.for_each_row(&mut qkv.values, cols, ROW_COST * (cols - first), |_, row| {
         for value in row[first..].chunks_exact_mut(weight.len().max(1)) {
             team.kernels.rms_norm_in_place(value, weight, eps);
         }
@@ -96,9 +99,12 @@ fn norm_values(team: &Team, (weight, eps): (&[f32], f32), qkv: &mut CpuBuffer, f
 
 /// Stores keys and values, a page at a time.
 fn store(
-    (team, scratch): (&Team, &mut AttentionScratch),
+    team: &Team,
+    scratch: &mut AttentionScratch,
     rows: &StepRows,
-    (qkv, first, width): (&CpuBuffer, usize, usize),
+    qkv: &CpuBuffer,
+    first: usize,
+    width: usize,
     kv: &mut CpuPool,
 ) -> Result<(), EngineError> {
     let AttentionScratch { places, taken, .. } = scratch;
@@ -140,8 +146,10 @@ fn store(
 
 /// Causal attention over the pages.
 pub(super) fn attend(
-    (team, scratch): (&Team, &mut AttentionScratch),
-    (heads, rows): (&AttentionHeads<Cpu>, &StepRows),
+    team: &Team,
+    scratch: &mut AttentionScratch,
+    heads: &AttentionHeads<Cpu>,
+    rows: &StepRows,
     qkv: &CpuBuffer,
     kv: &CpuPool,
     out: &mut CpuBuffer,
@@ -153,42 +161,49 @@ pub(super) fn attend(
     let read = split_rows(rows, (QUERIES_MAX / group).max(1), &mut scratch.borders, kv)?;
     scratch.rows.resize_with(team.pool.threads(), Mutex::default);
     // Which thread meets the largest block is chance; all make room for it.
+    // Default: without blocks, none is the largest.
     let most = scratch.borders.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
     for slot in &mut scratch.rows {
         slot.get_mut().unwrap_or_else(PoisonError::into_inner).reserve(most * group, d);
     }
     let slots = &scratch.rows;
     let (width, attended_width) = (group * d, group * value_dim);
-    let cuts = (Cut::At(&scratch.borders), Cut::Every(attended_width));
     let multiplications = read * h * (d + value_dim);
-    let forks = (&*team.pool, team.forks(multiplications));
-    for_each_block(forks, (&mut out.values, out.cols), cuts, &|kv_head, block| {
-        let range = block.rows();
-        let mut slot = free_slot(slots);
-        slot.clear(d, value_dim);
-        for row in range.clone() {
-            let queries = &qkv.values[row * qkv.cols + kv_head * width..][..width];
-            for query in queries.chunks_exact(d) {
-                slot.push(query, seen(heads, rows.positions[row]));
+    for_each_block(
+        &team.pool,
+        team.forks(multiplications),
+        &mut out.values,
+        out.cols,
+        Cut::At(&scratch.borders),
+        Cut::Every(attended_width),
+        &|kv_head, block| {
+            let range = block.rows();
+            let mut slot = free_slot(slots);
+            slot.clear(d, value_dim);
+            for row in range.clone() {
+                let queries = &qkv.values[row * qkv.cols + kv_head * width..][..width];
+                for query in queries.chunks_exact(d) {
+                    slot.push(query, seen(heads, rows.positions[row]));
+                }
             }
-        }
-        slot.start();
-        let first = seen(heads, rows.positions[range.start]).start / PAGE_POSITIONS;
-        let visible = rows.positions[range.end - 1] as usize + 1;
-        let pages = &rows.pages[rows.sequences[range.start] as usize];
-        let pages = pages[..visible.div_ceil(PAGE_POSITIONS)].iter().enumerate();
-        for (index, page) in pages.skip(first) {
-            // The pages were checked.
-            if let Ok(block) = kv.head(*page, kv_head) {
-                team.kernels.attend_page(block, index * PAGE_POSITIONS, heads.scale, &mut slot);
+            slot.start();
+            let first = seen(heads, rows.positions[range.start]).start / PAGE_POSITIONS;
+            let visible = rows.positions[range.end - 1] as usize + 1;
+            let pages = &rows.pages[rows.sequences[range.start] as usize];
+            let pages = pages[..visible.div_ceil(PAGE_POSITIONS)].iter().enumerate();
+            for (index, page) in pages.skip(first) {
+                // The pages were checked.
+                if let Ok(block) = kv.head(*page, kv_head) {
+                    team.kernels.attend_page(block, index * PAGE_POSITIONS, heads.scale, &mut slot);
+                }
             }
-        }
-        let sinks = heads.sinks.as_deref().unwrap_or_default();
-        let sinks = sinks.get(kv_head * group..(kv_head + 1) * group).unwrap_or_default();
-        for (index, attended) in slot.finish(sinks).chunks_exact(attended_width).enumerate() {
-            block.row(index).copy_from_slice(attended);
-        }
-    });
+            let sinks = heads.sinks.as_deref();
+            let sinks = sinks.map_or(&[][..], |sinks| &sinks[kv_head * group..][..group]);
+            for (index, attended) in slot.finish(sinks).chunks_exact(attended_width).enumerate() {
+                block.row(index).copy_from_slice(attended);
+            }
+        },
+    );
     Ok(())
 }
 

@@ -24,8 +24,10 @@ const FACTOR_COST: usize = 64;
 const GATE_CHUNK: usize = 128;
 
 pub(super) fn delta_net(
-    (team, scratch): (&Team, &mut DeltaScratch),
-    (net, rows): (&DeltaNet<Cpu>, &StepRows),
+    team: &Team,
+    scratch: &mut DeltaScratch,
+    net: &DeltaNet<Cpu>,
+    rows: &StepRows,
     projected: &CpuBuffer,
     states: &mut CpuStates,
     out: &mut CpuBuffer,
@@ -36,17 +38,18 @@ pub(super) fn delta_net(
         run.from.map_or(Ok(()), |from| states.get(from).map(|_| ()))?;
         states.check_place(run.to)?;
     }
-    mix((team, scratch), net, projected, states);
+    mix(team, scratch, net, projected, states);
     take_states(scratch, net, projected, states);
+    // Default: without runs, nothing passes.
     let depth = scratch.runs.iter().map(|run| run.depth + 1).max().unwrap_or(0);
     for depth in 0..depth {
-        pass_heads((team, scratch), net, depth, states);
+        pass_heads(team, scratch, net, depth, states);
     }
     for (run, values) in scratch.runs.iter().zip(scratch.taken.drain(..)) {
         states.put(run.to, values);
     }
     out.resize(rows.len());
-    gate((team, scratch), net, projected, out);
+    gate(team, scratch, net, projected, out);
     Ok(())
 }
 
@@ -67,7 +70,8 @@ fn window<'a>(net: &DeltaNet<Cpu>, run: &Run, states: &'a CpuStates) -> Option<&
 
 /// Convolution and norms of queries, keys and values, and the factors, row by row.
 fn mix(
-    (team, scratch): (&Team, &mut DeltaScratch),
+    team: &Team,
+    scratch: &mut DeltaScratch,
     net: &DeltaNet<Cpu>,
     projected: &CpuBuffer,
     states: &CpuStates,
@@ -80,7 +84,7 @@ fn mix(
     zeros.resize(channels, 0.0);
     mixed.resize(run_of.len() * channels, 0.0);
     all_factors.resize(run_of.len() * heads, [0.0; 2]);
-    team.for_each_row((all_factors, heads), FACTOR_COST * heads, |row, out| {
+    team.for_each_row(all_factors, heads, FACTOR_COST * heads, |row, out| {
         let row = &projected.values[row * stride..][..stride];
         let (beta, alpha) = row[channels + shape.value_dim()..].split_at(heads);
         for (head, out) in out.iter_mut().enumerate() {
@@ -89,15 +93,15 @@ fn mix(
     });
     let (runs, zeros) = (&*runs, &*zeros);
     let cost = (shape.conv_kernel_dim + ROW_COST) * channels;
-    team.for_each_row((mixed, channels), cost, |row, mixed| {
-        let Some(run) = runs.iter().find(|run| run.rows.contains(&row)) else { return };
+    team.for_each_row(mixed, channels, cost, |row, mixed| {
+        let run = &runs[runs.partition_point(|run| run.rows.end <= row)];
         let window = window(net, run, states);
-        let inputs = (&*projected.values, stride);
+        let inputs = &*projected.values;
         let mut taps = [zeros.as_slice(); CONV_KERNEL_MAX];
         let taps = &mut taps[..shape.conv_kernel_dim];
         let oldest = row as isize - shape.window() as isize;
         for (at, tap) in (oldest..).zip(taps.iter_mut()) {
-            *tap = window_row(shape, inputs, window, (run.first, at)).unwrap_or(zeros);
+            *tap = window_row(shape, inputs, stride, window, run.first, at).unwrap_or(zeros);
         }
         team.kernels.conv_silu(taps, &net.conv, mixed);
         let queries_keys = mixed[..2 * shape.key_dim()].chunks_exact_mut(shape.key_head_dim);
@@ -117,13 +121,13 @@ fn take_states(
 ) {
     let shape = &net.shape;
     let channels = shape.channels();
-    let inputs = (&*projected.values, projected.cols);
+    let (inputs, stride) = (&*projected.values, projected.cols);
     for run in &scratch.runs {
         let mut windows = vec![0.0; shape.window() * channels];
         let before = window(net, run, states);
         let oldest = run.rows.end as isize - shape.window() as isize;
         for (at, out) in (oldest..).zip(windows.chunks_exact_mut(channels)) {
-            let row = window_row(shape, inputs, before, (run.first, at));
+            let row = window_row(shape, inputs, stride, before, run.first, at);
             out.copy_from_slice(row.unwrap_or(&scratch.zeros));
         }
         let mut values = states.take(run.to);
@@ -138,7 +142,8 @@ fn take_states(
 
 /// The heads of all runs that have so many of their sequence before them.
 fn pass_heads(
-    (team, scratch): (&Team, &mut DeltaScratch),
+    team: &Team,
+    scratch: &mut DeltaScratch,
     net: &DeltaNet<Cpu>,
     depth: usize,
     states: &CpuStates,
@@ -201,7 +206,8 @@ fn pass_heads(
 
 /// Norms what the heads gave and multiplies it with the gates.
 fn gate(
-    (team, scratch): (&Team, &mut DeltaScratch),
+    team: &Team,
+    scratch: &mut DeltaScratch,
     net: &DeltaNet<Cpu>,
     projected: &CpuBuffer,
     out: &mut CpuBuffer,
@@ -210,7 +216,7 @@ fn gate(
     let shape = &net.shape;
     let (width, cols) = (shape.value_head_dim, shape.value_dim());
     let gathered = &*gathered;
-    team.for_each_row((&mut out.values, cols), 2 * ROW_COST * cols, |row, out| {
+    team.for_each_row(&mut out.values, cols, 2 * ROW_COST * cols, |row, out| {
         let gates = &projected.values[row * projected.cols + shape.channels()..][..cols];
         let run = &run_of[row];
         for (head, out) in out.chunks_exact_mut(width).enumerate() {

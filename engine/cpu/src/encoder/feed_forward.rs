@@ -9,7 +9,8 @@ use nestling_formats::nested::GROUP;
 
 use super::inner::Inner;
 use super::products::{
-    Int8Product, Output, RowMap, StoreMode, Tiles, multiply_float, multiply_int8, of_level,
+    FloatProduct, Int8Product, Output, RowMap, StoreMode, Tiles, multiply_float, multiply_int8,
+    of_level,
 };
 use super::scratch::LeveledRows;
 use crate::columns::{Cut, for_each_block};
@@ -77,13 +78,19 @@ fn fused(
     let groups = inner.groups();
     let multiplications = 2 * rows * width * x.groups() * GROUP;
     let size = team.cols_per_part(groups, 1, multiplications);
-    let forks = (&*team.pool, team.forks(multiplications));
-    let cuts = (Cut::Every(rows), Cut::Every(size));
-    for_each_block(forks, (inner.cells_mut(), groups), cuts, &|_, block| {
-        for (index, inner) in inners.iter().enumerate() {
-            inner.fill(team, packed.list(index, x, inner.rows), block);
-        }
-    });
+    for_each_block(
+        &team.pool,
+        team.forks(multiplications),
+        inner.cells_mut(),
+        groups,
+        Cut::Every(rows),
+        Cut::Every(size),
+        &|_, block| {
+            for (index, inner) in inners.iter().enumerate() {
+                inner.fill(team, packed.list(index, x, inner.rows), block);
+            }
+        },
+    );
     work.inners = recycle(inners);
     count_to(rows, &mut work.all);
     let mut products = work.products.list();
@@ -119,33 +126,42 @@ fn separate(
     let count = used.rows.len();
     let levels = vec![used.level; count];
     let all: Vec<u32> = (0..count as u32).collect();
-    let map = RowMap { x: used.rows.x, out: &all };
+    let rows = RowLevels { rows: RowMap { x: used.rows.x, out: &all }, levels: &levels };
     let mut inner = CpuBuffer::new(count, gate.matrix.rows());
     let mut other = CpuBuffer::new(count, up.matrix.rows());
     let cols = inner.cols;
     for (linear, values) in [(gate, &mut inner.values), (up, &mut other.values)] {
         let out = Output { values, cols, store: StoreMode::Set };
-        linear_rows(team, work, (linear, &levels), map, (x, 0), out)?;
+        linear_rows(team, work, linear, rows, x, 0, out)?;
     }
     team.kernels.gated(used.weights.activation, &mut inner.values, &other.values);
     if down.matrix.is_rotated() {
         // Rows are whole groups.
         team.kernels.hadamard(&mut inner.values);
     }
-    let map = RowMap { x: &all, out: used.rows.out };
-    linear_rows(team, work, (down, &levels), map, (&inner, 0), out)
+    let rows = RowLevels { rows: RowMap { x: &all, out: used.rows.out }, levels: &levels };
+    linear_rows(team, work, down, rows, &inner, 0, out)
 }
 
-/// One matrix for the rows of `map`, `levels` one for each of them, in whatever way its weights
-/// are multiplied.
+/// The rows of a product, with the level of each.
+#[derive(Clone, Copy)]
+pub(super) struct RowLevels<'a> {
+    pub rows: RowMap<'a>,
+    pub levels: &'a [Level],
+}
+
+/// One matrix for some rows, in whatever way its weights are multiplied; outputs begin at column
+/// `first`.
 pub(super) fn linear_rows(
     team: &Team,
     work: &mut Work,
-    (linear, levels): (&Linear<Cpu>, &[Level]),
-    map: RowMap,
-    (x, first): (&CpuBuffer, usize),
+    linear: &Linear<Cpu>,
+    rows: RowLevels,
+    x: &CpuBuffer,
+    first: usize,
     mut out: Output,
 ) -> Result<(), EngineError> {
+    let RowLevels { rows: map, levels } = rows;
     let (matrix, bias): (&CpuMatrix, _) = (&linear.matrix, linear.bias.as_deref());
     if matrix.takes_int8() {
         team.quantize(&x.values, x.cols, &mut work.x);
@@ -168,7 +184,8 @@ pub(super) fn linear_rows(
             let product = Int8Product { tiles, bias, first, rows: matrix.rows() };
             multiply_int8(team, products, &[(product, rows)], quantized, part);
         } else {
-            multiply_float(team, (matrix, bias, level), rows, &x.values, first, part)?;
+            let product = FloatProduct { matrix, bias, level, first };
+            multiply_float(team, &product, rows, &x.values, part)?;
         }
     }
     Ok(())

@@ -49,8 +49,10 @@ enum Product<'a> {
 
 /// `out[t, h] = [W_h x[t, h, ..K], x[t, h, K..]]`.
 pub(super) fn multiply_heads(
-    (team, work): (&Team, &mut Work),
-    (weights, levels): (&HeadMatrices<Cpu>, &[Level]),
+    team: &Team,
+    work: &mut Work,
+    weights: &HeadMatrices<Cpu>,
+    levels: &[Level],
     x: &CpuBuffer,
     out: &mut CpuBuffer,
 ) -> Result<(), EngineError> {
@@ -82,21 +84,28 @@ pub(super) fn multiply_heads(
             false => Product::Float(FloatSource::new(&weights.matrix, level)?, floats),
         };
         let multiplications = rows.len().saturating_mul(heads * outputs * sizes.inputs);
-        let forks = (&*team.pool, team.forks(multiplications));
-        let cuts = (Cut::Every(levels.len()), Cut::Every(outputs + rest));
-        for_each_block(forks, (&mut out.values, out.cols), cuts, &|head, block| {
-            for row in rows.iter().map(|row| *row as usize) {
-                block.row(row)[outputs..]
-                    .copy_from_slice(&sizes.head(x, row, head)[sizes.inputs..]);
-            }
-            let inputs = &inputs[head * rows.len()..][..rows.len()];
-            let rows = (rows, inputs);
-            match rows.0.len() {
-                1 => product.fill::<1>(team, (sizes, head), rows, block),
-                2..=FEW_ROWS => product.fill::<FEW_ROWS>(team, (sizes, head), rows, block),
-                _ => product.fill::<ROW_BLOCK>(team, (sizes, head), rows, block),
-            }
-        });
+        for_each_block(
+            &team.pool,
+            team.forks(multiplications),
+            &mut out.values,
+            out.cols,
+            Cut::Every(levels.len()),
+            Cut::Every(outputs + rest),
+            &|head, block| {
+                for row in rows.iter().map(|row| *row as usize) {
+                    block.row(row)[outputs..]
+                        .copy_from_slice(&sizes.head(x, row, head)[sizes.inputs..]);
+                }
+                let inputs = &inputs[head * rows.len()..][..rows.len()];
+                match rows.len() {
+                    1 => product.fill::<1>(team, sizes, head, rows, inputs, block),
+                    2..=FEW_ROWS => {
+                        product.fill::<FEW_ROWS>(team, sizes, head, rows, inputs, block)
+                    }
+                    _ => product.fill::<ROW_BLOCK>(team, sizes, head, rows, inputs, block),
+                }
+            },
+        );
     }
     Ok(())
 }
@@ -104,7 +113,7 @@ pub(super) fn multiply_heads(
 fn quantize(team: &Team, sizes: Sizes, x: &CpuBuffer, out: &mut QuantizedRows) {
     out.resize(x.row_count() * sizes.heads, sizes.inputs);
     let groups = out.groups();
-    team.for_each_row((out.cells_mut(), groups), ROW_COST * sizes.inputs, |index, cells| {
+    team.for_each_row(out.cells_mut(), groups, ROW_COST * sizes.inputs, |index, cells| {
         let head = sizes.head(x, index / sizes.heads, index % sizes.heads);
         team.kernels.quantize(&head[..sizes.inputs], cells);
     });
@@ -112,7 +121,7 @@ fn quantize(team: &Team, sizes: Sizes, x: &CpuBuffer, out: &mut QuantizedRows) {
 
 fn gather(team: &Team, sizes: Sizes, x: &CpuBuffer, out: &mut Vec<f32>) {
     out.resize(x.row_count() * sizes.heads * sizes.inputs, 0.0);
-    team.for_each_row((&mut *out, sizes.inputs), sizes.inputs, |index, out| {
+    team.for_each_row(&mut *out, sizes.inputs, sizes.inputs, |index, out| {
         let head = sizes.head(x, index / sizes.heads, index % sizes.heads);
         out.copy_from_slice(&head[..sizes.inputs]);
     });
@@ -124,8 +133,10 @@ impl Product<'_> {
     fn fill<const ROWS: usize>(
         &self,
         team: &Team,
-        (sizes, head): (Sizes, usize),
-        (rows, inputs): (&[u32], &[u32]),
+        sizes: Sizes,
+        head: usize,
+        rows: &[u32],
+        inputs: &[u32],
         block: &mut ColumnsMut<'_, f32>,
     ) {
         let (start, end) = (head * sizes.outputs, (head + 1) * sizes.outputs);
@@ -149,13 +160,8 @@ impl Product<'_> {
                     }
                     Self::Float(source, x) => {
                         let inputs = &inputs[index * ROWS..][..rows.len()];
-                        multiply_float(
-                            (team, source),
-                            (tile, sizes),
-                            (x, inputs),
-                            &mut room,
-                            values,
-                        );
+                        let x = FloatInputs { values: x, cols: sizes.inputs, rows: inputs };
+                        multiply_float(team, source, tile, sizes, x, &mut room, values);
                     }
                 }
                 for (values, row) in values.iter().zip(rows) {
@@ -169,20 +175,21 @@ impl Product<'_> {
 
 /// One tile's outputs for some rows of heads.
 fn multiply_float(
-    (team, source): (&Team, &FloatSource),
-    (tile, sizes): (usize, Sizes),
-    (values, rows): (&[f32], &[u32]),
+    team: &Team,
+    source: &FloatSource,
+    tile: usize,
+    sizes: Sizes,
+    x: FloatInputs,
     room: &mut Vec<f32>,
     out: &mut [TileValues],
 ) {
     let (first, stride) = (tile * TILE_ROWS, source.stride(sizes.inputs));
     let live = TILE_ROWS.min(sizes.heads * sizes.outputs - first);
-    let weights = source.rows((first, live), room);
-    let x = FloatInputs { values, cols: sizes.inputs, rows };
+    let weights = source.rows(first, live, room);
     let mut part_values = [[0.0; FLOAT_ROWS]; ROW_BLOCK];
     for part in (0..live).step_by(FLOAT_ROWS) {
-        let part_values = &mut part_values[..rows.len()];
-        team.kernels.float_rows((weights.skip(part * stride), stride), x, part_values);
+        let part_values = &mut part_values[..x.rows.len()];
+        team.kernels.float_rows(weights.skip(part * stride), stride, x, part_values);
         for (out, values) in out.iter_mut().zip(part_values) {
             out[part..part + FLOAT_ROWS].copy_from_slice(values);
         }

@@ -55,7 +55,7 @@ impl Inner<'_> {
                 let values = &mut values[..count];
                 for (tiles, out) in [(&self.gate, &mut gate), (&self.up, &mut up)] {
                     for (group, out) in groups.clone().zip(&mut *out) {
-                        multiply(team, tiles, (group, self.live(group)), rows, (values, out));
+                        multiply(team, tiles, group, self.live(group), rows, values, out);
                     }
                 }
                 for (group, (gate, up)) in groups.clone().zip(gate.iter_mut().zip(&mut up)) {
@@ -63,7 +63,7 @@ impl Inner<'_> {
                     for (row, (gate, up)) in pairs.enumerate() {
                         let row = block.row(self.start + index * N + row);
                         let cells = &mut row[group - range.start..][..1];
-                        self.finish(team, group, (gate, up), cells);
+                        self.finish(team, group, gate, up, cells);
                     }
                 }
             }
@@ -80,7 +80,8 @@ impl Inner<'_> {
         &self,
         team: &Team,
         group: usize,
-        (gate, up): (&mut [f32; GROUP], &mut [f32; GROUP]),
+        gate: &mut [f32; GROUP],
+        up: &mut [f32; GROUP],
         cells: &mut [QuantizedGroup],
     ) {
         let live = self.live(group);
@@ -102,9 +103,11 @@ impl Inner<'_> {
 fn multiply(
     team: &Team,
     tiles: &Tiles,
-    (group, live): (usize, usize),
+    group: usize,
+    live: usize,
     rows: RowList,
-    (values, out): (&mut [TileValues], &mut [[f32; GROUP]]),
+    values: &mut [TileValues],
+    out: &mut [[f32; GROUP]],
 ) {
     for half in 0..live.div_ceil(TILE_ROWS) {
         let tile = group * (GROUP / TILE_ROWS) + half;

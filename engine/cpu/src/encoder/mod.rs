@@ -26,7 +26,7 @@ use super::matrix::{CpuBuffer, CpuMatrix};
 use super::pages::CpuPool;
 use super::states::CpuStates;
 use super::team::ROW_COST;
-use feed_forward::{Use, count_to, feed_forward, linear_rows};
+use feed_forward::{RowLevels, Use, count_to, feed_forward, linear_rows};
 use nestling_core::backend::{
     AttentionHeads, Backend, BindWeights, DeltaNet, Encoder, ExpertUse, FeedForward, HeadMatrices,
     Linear, PinnedExpert, Router, Routing, Write, argmax,
@@ -36,7 +36,8 @@ use nestling_core::error::EngineError;
 use nestling_core::recycle::recycle;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use products::{
-    Int8Product, Output, RowMap, StoreMode, Tiles, multiply_float, multiply_int8, of_level,
+    FloatProduct, Int8Product, Output, RowMap, StoreMode, Tiles, multiply_float, multiply_int8,
+    of_level,
 };
 
 /// Runs each operation when it is called. It is only reached behind [`Checked`], which has checked the
@@ -141,7 +142,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         let Cpu { team, .. } = &*self.cpu;
         let failed = Mutex::new(None);
         let cols = out.cols;
-        team.for_each_row((&mut out.values, cols), ROW_COST * cols, |row, out| {
+        team.for_each_row(&mut out.values, cols, ROW_COST * cols, |row, out| {
             let (level, token) = (rows.dense_levels[row], rows.tokens[row] as usize);
             if let Err(error) = table.read_row(level, token, out) {
                 *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
@@ -183,7 +184,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         }
         let Cpu { team, .. } = &*self.cpu;
         let cols = x.cols;
-        team.for_each_row((&mut out.values, cols), ROW_COST * cols, |row, out| {
+        team.for_each_row(&mut out.values, cols, ROW_COST * cols, |row, out| {
             let x = &x.values[row * cols..][..cols];
             match write {
                 Write::Set => team.kernels.rms_norm(x, weight, eps, out),
@@ -209,8 +210,9 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         scratch.with_all(levels.len(), |work, all| {
             let mut first = 0;
             for linear in weights {
-                let (map, output) = (RowMap::same(all), output.reborrow());
-                linear_rows(team, work, (linear, levels), map, (x, first), output)?;
+                let (rows, output) = (RowMap::same(all), output.reborrow());
+                let rows = RowLevels { rows, levels };
+                linear_rows(team, work, linear, rows, x, first, output)?;
                 first += linear.matrix.rows();
             }
             Ok(())
@@ -225,7 +227,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
         let Cpu { team, scratch, .. } = &mut *self.cpu;
-        heads::multiply_heads((team, &mut scratch.work), (weights, levels), x, out)
+        heads::multiply_heads(team, &mut scratch.work, weights, levels, x, out)
     }
 
     fn rope(
@@ -241,7 +243,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
             attention::rope_queries(team, heads, angles, qkv);
             return Ok(());
         };
-        attention::rope_store((team, &mut scratch.attention), (heads, rows), angles, qkv, kv)
+        attention::rope_store(team, &mut scratch.attention, heads, rows, angles, qkv, kv)
     }
 
     fn attend(
@@ -253,7 +255,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
         let Cpu { team, scratch, .. } = &mut *self.cpu;
-        attention::attend((team, &mut scratch.attention), (heads, rows), qkv, kv, out)
+        attention::attend(team, &mut scratch.attention, heads, rows, qkv, kv, out)
     }
 
     fn delta_net(
@@ -266,12 +268,12 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     ) -> Result<(), EngineError> {
         let Cpu { team, scratch, .. } = &mut *self.cpu;
         let scratch = &mut scratch.delta_net;
-        delta_net::delta_net((team, scratch), (net, rows), projected, states, out)
+        delta_net::delta_net(team, scratch, net, rows, projected, states, out)
     }
 
     fn gate(&mut self, gate: &CpuBuffer, out: &mut CpuBuffer) -> Result<(), EngineError> {
         let (team, cols) = (&self.cpu.team, out.cols);
-        team.for_each_row((&mut out.values, cols), 2 * ROW_COST * cols, |row, out| {
+        team.for_each_row(&mut out.values, cols, 2 * ROW_COST * cols, |row, out| {
             team.kernels.gate(out, &gate.values[row * cols..][..cols]);
         });
         Ok(())
@@ -294,7 +296,9 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         let (values, store) = (&mut logits.values[..], StoreMode::Set);
         let output = Output { values, cols: experts, store };
         let map = RowMap::same(&work.all[..rows]);
-        multiply_float(team, (&router.weights, None, Level::L8), map, &x.values, 0, output)?;
+        let matrix = &router.weights;
+        let product = FloatProduct { matrix, bias: None, level: Level::L8, first: 0 };
+        multiply_float(team, &product, map, &x.values, output)?;
         out.num_experts_per_tok = per_token;
         out.expert_ids.clear();
         out.expert_weights.clear();
@@ -304,7 +308,9 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
             if let Some(bias) = &router.logit_bias {
                 team.kernels.add(logits, bias);
             }
+            // Default: a router without them adds nothing to scores, and scales no expert.
             let selection_bias = router.selection_bias.as_deref().unwrap_or_default();
+            // Default: as above.
             let expert_scale = router.expert_scale.as_deref().unwrap_or_default();
             let scores = RouterScores { logits, choice, selection_bias, expert_scale };
             team.kernels.route(&router.rule, scores, ids, weights);
@@ -340,14 +346,14 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     fn scale(&mut self, factor: f32, x: &mut CpuBuffer) -> Result<(), EngineError> {
         let Cpu { team, .. } = &*self.cpu;
         let cols = x.cols;
-        team.for_each_row((&mut x.values, cols), cols, |_, row| team.kernels.scale(row, factor));
+        team.for_each_row(&mut x.values, cols, cols, |_, row| team.kernels.scale(row, factor));
         Ok(())
     }
 
     fn softcap(&mut self, cap: f32, x: &mut CpuBuffer) -> Result<(), EngineError> {
         let Cpu { team, .. } = &*self.cpu;
         let cols = x.cols;
-        team.for_each_row((&mut x.values, cols), ROW_COST * cols, |_, row| {
+        team.for_each_row(&mut x.values, cols, ROW_COST * cols, |_, row| {
             team.kernels.softcap(row, cap);
         });
         Ok(())
@@ -379,7 +385,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     ) -> Result<(), EngineError> {
         let Cpu { team, .. } = &*self.cpu;
         let cols = out.cols;
-        team.for_each_row((&mut out.values, cols), cols, |row, out| {
+        team.for_each_row(&mut out.values, cols, cols, |row, out| {
             let factor = math::sigmoid(gate.values[row]);
             team.kernels.add_scaled(out, factor, &x.values[row * cols..][..cols]);
         });
@@ -435,21 +441,27 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         let multiplications = rows * cols * per_token;
         // Rows are cut for prompts, columns for a single token.
         let chunk = rows.div_ceil(team.parts(rows, multiplications)).max(1);
-        let forks = (&*team.pool, team.forks(multiplications));
-        let cuts = (Cut::Every(chunk), Cut::Every(SUM_COLS));
-        for_each_block(forks, (&mut out.values, cols), cuts, &|_, block| {
-            let (range, first) = (block.range(), block.rows().start);
-            let mut sum = [0.0; SUM_COLS];
-            let sum = &mut sum[..range.len()];
-            for row in 0..block.rows().len() {
-                sum.fill(0.0);
-                for slot in (first + row) * per_token..(first + row + 1) * per_token {
-                    let product = &expert_rows.values[slot * cols..][range.clone()];
-                    team.kernels.add_scaled(sum, routing.expert_weights[slot], product);
+        for_each_block(
+            &team.pool,
+            team.forks(multiplications),
+            &mut out.values,
+            cols,
+            Cut::Every(chunk),
+            Cut::Every(SUM_COLS),
+            &|_, block| {
+                let (range, first) = (block.range(), block.rows().start);
+                let mut sum = [0.0; SUM_COLS];
+                let sum = &mut sum[..range.len()];
+                for row in 0..block.rows().len() {
+                    sum.fill(0.0);
+                    for slot in (first + row) * per_token..(first + row + 1) * per_token {
+                        let product = &expert_rows.values[slot * cols..][range.clone()];
+                        team.kernels.add_scaled(sum, routing.expert_weights[slot], product);
+                    }
+                    team.kernels.add(block.row(row), sum);
                 }
-                team.kernels.add(block.row(row), sum);
-            }
-        });
+            },
+        );
         Ok(())
     }
 

@@ -98,7 +98,7 @@ impl Packed {
         }
         let groups = x.groups();
         let (cells, blocks) = self.rows.cells_mut();
-        team.for_each_row((cells, groups), PACKED_ROWS * GROUP * groups, |block, cells| {
+        team.for_each_row(cells, groups, PACKED_ROWS * GROUP * groups, |block, cells| {
             blocks.fill(block, x, cells);
         });
     }
@@ -244,6 +244,7 @@ pub(super) fn multiply_int8(
     starts.sort_unstable();
     starts.dedup();
     let parts = team.parts(starts.len(), multiplications);
+    // Default: without products, there are no columns.
     let last = products.iter().map(|(p, _)| p.first + p.rows).max().unwrap_or(0);
     let border = |part| starts.get(starts.len() * part / parts).copied().unwrap_or(last);
     borders.clear();
@@ -254,16 +255,24 @@ pub(super) fn multiply_int8(
         }
         mode => mode,
     };
+    // Default: a buffer without columns has no rows.
     let rows = out.values.len().checked_div(out.cols).unwrap_or(0);
-    let cuts = (Cut::Every(rows), Cut::At(borders));
-    for_each_block((&*team.pool, true), (out.values, out.cols), cuts, &|_, block| {
-        for (index, (product, rows)) in products.iter().enumerate() {
-            product.fill(team, packed.list(index, x, rows.x), rows.out, block, mode);
-        }
-        if mode == StoreMode::SetNonTemporal {
-            fence();
-        }
-    });
+    for_each_block(
+        &team.pool,
+        true,
+        out.values,
+        out.cols,
+        Cut::Every(rows),
+        Cut::At(borders),
+        &|_, block| {
+            for (index, (product, rows)) in products.iter().enumerate() {
+                product.fill(team, packed.list(index, x, rows.x), rows.out, block, mode);
+            }
+            if mode == StoreMode::SetNonTemporal {
+                fence();
+            }
+        },
+    );
 }
 
 impl Int8Product<'_> {
@@ -338,56 +347,86 @@ fn store<const N: usize>(
     }
 }
 
-/// `out = W x + b` in floats, for the rows of `x` `[rows, K]` that `rows` names; outputs begin at
-/// column `first`.
+/// A matrix of a product in floats, nested ones at one level: its outputs begin at column `first`.
+#[derive(Clone, Copy)]
+pub(super) struct FloatProduct<'a> {
+    pub matrix: &'a CpuMatrix,
+    pub bias: Option<&'a [f32]>,
+    pub level: Level,
+    pub first: usize,
+}
+
+/// `out = W x + b` in floats, for the rows of `x` `[rows, K]` that `rows` names.
 pub(super) fn multiply_float(
     team: &Team,
-    (matrix, bias, level): (&CpuMatrix, Option<&[f32]>, Level),
+    product: &FloatProduct,
     rows: RowMap,
     x: &[f32],
-    first: usize,
     out: Output,
 ) -> Result<(), EngineError> {
+    let FloatProduct { matrix, bias, level, first } = *product;
     let (n, k) = (matrix.rows(), matrix.cols());
     let source = FloatSource::new(matrix, level)?;
     let multiplications = n.saturating_mul(k).saturating_mul(rows.len());
     let size = team.cols_per_part(n, TILE_ROWS, multiplications);
+    // Default: a buffer without columns has no rows.
     let all = out.values.len().checked_div(out.cols).unwrap_or(0);
-    let (forks, mode) = ((&*team.pool, team.forks(multiplications)), out.store);
-    let cuts = (Cut::Every(all), Cut::Within(first, first + n, size));
-    for_each_block(forks, (out.values, out.cols), cuts, &|_, block| {
-        let range = block.range();
-        let mut room = Vec::new();
-        for col in range.clone().step_by(TILE_ROWS) {
-            let live = TILE_ROWS.min(range.end - col);
-            let weights = source.rows((col - first, live), &mut room);
-            let bias = bias.map(|bias| &bias[col - first..][..live]);
-            let tile = (weights, source.stride(k), bias);
-            let blocks = rows.x.chunks(ROW_BLOCK).zip(rows.out.chunks(ROW_BLOCK));
-            for (x_rows, out_rows) in blocks {
-                let inputs = FloatInputs { values: x, cols: k, rows: x_rows };
-                float_tile(team, tile, inputs, (col - range.start, live), out_rows, mode, block);
+    let mode = out.store;
+    for_each_block(
+        &team.pool,
+        team.forks(multiplications),
+        out.values,
+        out.cols,
+        Cut::Every(all),
+        Cut::Within(first, first + n, size),
+        &|_, block| {
+            let range = block.range();
+            let mut room = Vec::new();
+            for col in range.clone().step_by(TILE_ROWS) {
+                let live = TILE_ROWS.min(range.end - col);
+                let weights = source.rows(col - first, live, &mut room);
+                let bias = bias.map(|bias| &bias[col - first..][..live]);
+                let first = col - range.start;
+                let tile = FloatTile { weights, stride: source.stride(k), bias, first, live };
+                let blocks = rows.x.chunks(ROW_BLOCK).zip(rows.out.chunks(ROW_BLOCK));
+                for (x_rows, out_rows) in blocks {
+                    let inputs = FloatInputs { values: x, cols: k, rows: x_rows };
+                    float_tile(team, tile, inputs, out_rows, mode, block);
+                }
             }
-        }
-    });
+        },
+    );
     Ok(())
 }
 
-/// Up to 16 outputs of some rows.
+/// Up to 16 rows of a matrix.
+#[derive(Clone, Copy)]
+struct FloatTile<'a> {
+    weights: FloatWeights<'a>,
+    /// Elements from one row to the next.
+    stride: usize,
+    bias: Option<&'a [f32]>,
+    /// Column of the block that its outputs begin at.
+    first: usize,
+    /// Rows that there are.
+    live: usize,
+}
+
+/// The outputs of a tile for some rows.
 fn float_tile(
     team: &Team,
-    (weights, stride, bias): (FloatWeights, usize, Option<&[f32]>),
+    tile: FloatTile,
     x: FloatInputs,
-    (first, live): (usize, usize),
     out_rows: &[u32],
     mode: StoreMode,
     block: &mut ColumnsMut<'_, f32>,
 ) {
+    let FloatTile { weights, stride, bias, first, live } = tile;
     let mut values = [[0.0; FLOAT_ROWS]; ROW_BLOCK];
     for part in (0..live).step_by(FLOAT_ROWS) {
         let width = FLOAT_ROWS.min(live - part);
         let weights = weights.skip(part * stride);
-        team.kernels.float_rows((weights, stride), x, &mut values[..x.rows.len()]);
+        team.kernels.float_rows(weights, stride, x, &mut values[..x.rows.len()]);
         let bias = bias.map(|bias| &bias[part..][..width]);
         for (values, row) in values.iter_mut().zip(out_rows) {
             let out = &mut block.row(*row as usize)[first + part..][..width];
@@ -423,11 +462,7 @@ impl<'a> FloatSource<'a> {
     }
 
     /// Some rows from `row` on, a multiple of 16: where they lie, or as floats in `room`.
-    pub fn rows<'r>(
-        &'r self,
-        (row, live): (usize, usize),
-        room: &'r mut Vec<f32>,
-    ) -> FloatWeights<'r> {
+    pub fn rows<'r>(&'r self, row: usize, live: usize, room: &'r mut Vec<f32>) -> FloatWeights<'r> {
         match self {
             Self::Float(matrix) => {
                 if let Some(weights) = in_place(matrix, row, live) {
@@ -471,7 +506,7 @@ fn in_place(matrix: &FloatMatrix, row: usize, live: usize) -> Option<FloatWeight
 /// Rows of a float matrix from `row` on, as many as there are and `out` holds.
 fn read_float(matrix: &FloatMatrix, row: usize, out: &mut [f32]) {
     let start = row * matrix.cols() * matrix.dtype().bytes();
-    let bytes = matrix.bytes().get(start..).unwrap_or_default();
+    let bytes = &matrix.bytes()[start..];
     match matrix.dtype() {
         DType::F32 => widen(bytes, f32::from_le_bytes, out),
         DType::F16 => widen(bytes, half::f16::from_le_bytes, out),

@@ -57,11 +57,13 @@ type FloatSums = [[f32; math::LANES]; FLOAT_ROWS];
 /// calls, which for short rows take longer than the products.
 #[inline(always)]
 fn dots<E: Element, const INPUTS: usize>(
-    (weights, stride): (&[E], usize),
+    weights: &[E],
+    stride: usize,
     x: FloatInputs,
     out: &mut [[f32; FLOAT_ROWS]],
 ) {
     let cols = x.cols;
+    // Default: rows of no elements all begin at the first.
     let last = weights.len().saturating_sub(cols).checked_div(stride).unwrap_or(0);
     let mut rows = [weights; FLOAT_ROWS];
     for row in 0..FLOAT_ROWS {
@@ -156,13 +158,14 @@ fn finish<E: Element>(
 /// [`super::Kernels::float_rows`].
 #[inline(always)]
 pub(super) fn float_rows<const INPUTS: usize>(
-    (weights, stride): (FloatWeights, usize),
+    weights: FloatWeights,
+    stride: usize,
     x: FloatInputs,
     out: &mut [[f32; FLOAT_ROWS]],
 ) {
     match weights {
-        FloatWeights::F32(weights) => dots::<_, INPUTS>((weights, stride), x, out),
-        FloatWeights::F16(weights) => dots::<_, INPUTS>((weights, stride), x, out),
-        FloatWeights::Bf16(weights) => dots::<_, INPUTS>((weights, stride), x, out),
+        FloatWeights::F32(weights) => dots::<_, INPUTS>(weights, stride, x, out),
+        FloatWeights::F16(weights) => dots::<_, INPUTS>(weights, stride, x, out),
+        FloatWeights::Bf16(weights) => dots::<_, INPUTS>(weights, stride, x, out),
     }
 }

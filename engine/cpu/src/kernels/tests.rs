@@ -190,7 +190,7 @@ fn float_products_agree() {
             FloatWeights::F32(&weights[..2 * stride + size]),
         ] {
             let mut out = vec![[0.0; FLOAT_ROWS]; x.rows.len()];
-            kernels.float_rows((weights, stride), x, &mut out);
+            kernels.float_rows(weights, stride, x, &mut out);
             all.extend(out.into_flattened());
         }
         let count = x.rows.len() * FLOAT_ROWS;
@@ -282,11 +282,18 @@ fn tiles_are_written_where_they_belong() {
         let mut out = vec![-1.0; 5 * cols];
         let tiles: [TileValues; 3] = std::array::from_fn(|row| [row as f32; 16]);
         let pool = ThreadPool::new(1);
-        let cuts = (Cut::Every(5), Cut::Within(8, cols, cols));
-        columns::for_each_block((&pool, false), (&mut out, cols), cuts, &|_, block| {
-            kernels.write_tile(block, 8, &[4, 0, 3], &tiles);
-            columns::fence();
-        });
+        columns::for_each_block(
+            &pool,
+            false,
+            &mut out,
+            cols,
+            Cut::Every(5),
+            Cut::Within(8, cols, cols),
+            &|_, block| {
+                kernels.write_tile(block, 8, &[4, 0, 3], &tiles);
+                columns::fence();
+            },
+        );
         for (index, found) in out.iter().enumerate() {
             let tile = [1.0, -1.0, -1.0, 2.0, 0.0][index / cols];
             let wanted = if (16..32).contains(&(index % cols)) { tile } else { -1.0 };
@@ -299,10 +306,17 @@ fn tiles_are_written_where_they_belong() {
 #[should_panic(expected = "row 2 of 2")]
 fn a_tile_beyond_the_block_is_refused() {
     let pool = ThreadPool::new(1);
-    let cuts = (Cut::Every(2), Cut::Every(16));
-    columns::for_each_block((&pool, false), (&mut [0.0; 32], 16), cuts, &|_, block| {
-        Kernels::detect().write_tile(block, 0, &[1, 2], &[[1.0; 16]; 2]);
-    });
+    columns::for_each_block(
+        &pool,
+        false,
+        &mut [0.0; 32],
+        16,
+        Cut::Every(2),
+        Cut::Every(16),
+        &|_, block| {
+            Kernels::detect().write_tile(block, 0, &[1, 2], &[[1.0; 16]; 2]);
+        },
+    );
 }
 
 #[test]

@@ -12,7 +12,8 @@ use nestling_core::kv_cache::{KvValues, PAGE_POSITIONS, PageId};
 
 /// [`Encoder::rope`](nestling_core::backend::Encoder::rope) with pages.
 pub(super) fn rope_store(
-    (heads, rows): (&AttentionHeads<Reference>, &StepRows),
+    heads: &AttentionHeads<Reference>,
+    rows: &StepRows,
     rope: &ReferenceBuffer,
     qkv: &mut ReferenceBuffer,
     kv: &mut ReferencePool,
@@ -23,7 +24,7 @@ pub(super) fn rope_store(
         KvValues::KeyPrefix(_) => g * d,
     };
     let h = if qkv.cols == stored { 0 } else { heads.num_attention_heads };
-    rotate(heads, rope, qkv, (h, g));
+    rotate(heads, rope, qkv, h, g);
     if let Some(weight) = &heads.value_norm {
         for value in qkv.rows_mut().flat_map(|row| row[(h + g) * d..].chunks_exact_mut(d)) {
             math::rms_norm_in_place(value, weight, heads.eps);
@@ -46,12 +47,13 @@ pub(super) fn rope_queries(
     rope: &ReferenceBuffer,
     queries: &mut ReferenceBuffer,
 ) {
-    rotate(heads, rope, queries, (heads.num_attention_heads, 0));
+    rotate(heads, rope, queries, heads.num_attention_heads, 0);
 }
 
 /// [`Encoder::attend`](nestling_core::backend::Encoder::attend).
 pub(super) fn attend(
-    (heads, rows): (&AttentionHeads<Reference>, &StepRows),
+    heads: &AttentionHeads<Reference>,
+    rows: &StepRows,
     qkv: &ReferenceBuffer,
     kv: &ReferencePool,
     out: &mut ReferenceBuffer,
@@ -67,8 +69,8 @@ pub(super) fn attend(
         let outs = attended.chunks_exact_mut(value_dim);
         for (head, (query, out)) in queries.zip(outs).enumerate() {
             let sink = heads.sinks.as_ref().map(|sinks| sinks[head]);
-            let at = (kv, pages.as_slice(), head * g / h);
-            attend_head(heads.scale, query, at, (visible.clone(), sink), out)?;
+            let kv_head = HeadPages { kv, pages, head: head * g / h };
+            attend_head(heads.scale, query, kv_head, visible.clone(), sink, out)?;
         }
     }
     Ok(())
@@ -83,7 +85,8 @@ fn rotate(
     heads: &AttentionHeads<Reference>,
     rope: &ReferenceBuffer,
     x: &mut ReferenceBuffer,
-    (queries, keys): (usize, usize),
+    queries: usize,
+    keys: usize,
 ) {
     let d = heads.head_dim;
     for (row, angles) in x.rows_mut().zip(rope.rows()) {
@@ -103,14 +106,24 @@ fn rotate(
     }
 }
 
+/// One head of keys and values in the pages of a sequence.
+#[derive(Clone, Copy)]
+struct HeadPages<'a> {
+    kv: &'a ReferencePool,
+    pages: &'a [PageId],
+    head: usize,
+}
+
 /// Attention of one query head over the `visible` positions.
 fn attend_head(
     scale: f32,
     query: &[f32],
-    (kv, pages, kv_head): (&ReferencePool, &[PageId], usize),
-    (visible, sink): (Range<usize>, Option<f32>),
+    kv_head: HeadPages,
+    visible: Range<usize>,
+    sink: Option<f32>,
     out: &mut [f32],
 ) -> Result<(), EngineError> {
+    let HeadPages { kv, pages, head } = kv_head;
     let mut state = AttentionState::EMPTY;
     for (first, &page) in (0..visible.end).step_by(PAGE_POSITIONS).zip(pages) {
         let seen = visible.start.max(first)..visible.end.min(first + PAGE_POSITIONS);
@@ -118,7 +131,7 @@ fn attend_head(
             continue;
         }
         let positions = (0..seen.end - first)
-            .map(|position| kv.at(page, position, kv_head))
+            .map(|position| kv.at(page, position, head))
             .collect::<Result<Vec<_>, _>>()?;
         let mut weights: Vec<f32> = (first..)
             .zip(&positions)

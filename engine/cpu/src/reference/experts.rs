@@ -9,7 +9,8 @@ use nestling_core::error::EngineError;
 
 /// [`Encoder::experts`].
 pub(super) fn experts(
-    (encoder, experts): (&mut ReferenceEncoder, &[PinnedExpert<'_, Reference>]),
+    encoder: &mut ReferenceEncoder,
+    experts: &[PinnedExpert<'_, Reference>],
     routing: &Routing,
     x: &ReferenceBuffer,
     out: &mut ReferenceBuffer,

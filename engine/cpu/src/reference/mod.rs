@@ -339,7 +339,7 @@ impl Encoder<Reference> for ReferenceEncoder {
         kv: Option<&mut ReferencePool>,
     ) -> Result<(), EngineError> {
         match kv {
-            Some(kv) => attention::rope_store((heads, rows), angles, qkv, kv),
+            Some(kv) => attention::rope_store(heads, rows, angles, qkv, kv),
             None => {
                 attention::rope_queries(heads, angles, qkv);
                 Ok(())
@@ -355,7 +355,7 @@ impl Encoder<Reference> for ReferenceEncoder {
         kv: &ReferencePool,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
-        attention::attend((heads, rows), qkv, kv, out)
+        attention::attend(heads, rows, qkv, kv, out)
     }
 
     fn delta_net(
@@ -394,8 +394,10 @@ impl Encoder<Reference> for ReferenceEncoder {
                 math::add(logits, bias);
             }
             let (mut ids, mut weights) = (vec![0; per_token], vec![0.0; per_token]);
+            // Default: a router without them adds nothing to scores.
             let selection_bias = router.selection_bias.as_deref().unwrap_or_default();
             let mut choice = vec![0.0; experts];
+            // Default: a router without them scales no expert.
             let expert_scale = router.expert_scale.as_deref().unwrap_or_default();
             let choice = &mut choice;
             let scores = math::RouterScores { logits, choice, selection_bias, expert_scale };
@@ -478,7 +480,7 @@ impl Encoder<Reference> for ReferenceEncoder {
         x: &ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
-        experts::experts((self, experts), routing, x, out)
+        experts::experts(self, experts, routing, x, out)
     }
 
     fn experts_sum(

@@ -41,7 +41,8 @@ impl Panel {
         &mut self,
         source: &Source,
         tables: &Tables,
-        (first, count): (usize, usize),
+        first: usize,
+        count: usize,
     ) {
         let mut low = [_mm512_setzero_si512(); 8];
         let mut steps = _mm512_setzero_si512();
@@ -79,7 +80,7 @@ pub unsafe fn products<const LEVEL: u8, const MIDDLE: u8>(
     for first in (0..source.groups).step_by(GROUPS) {
         let count = GROUPS.min(source.groups - first);
         // SAFETY: the groups are inside of the planes and of every block of `x`.
-        unsafe { panel.fill::<LEVEL, MIDDLE>(source, tables, (first, count)) };
+        unsafe { panel.fill::<LEVEL, MIDDLE>(source, tables, first, count) };
         for block in 0..out.len().div_ceil(PACKED_ROWS) {
             let x = &x[block * source.groups + first..][..count];
             let rows = block * PACKED_ROWS..out.len().min((block + 1) * PACKED_ROWS);
