@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nestling_core::EngineError;
-use nestling_core::backend::{Backend, ExpertShape, MatrixForm, MatrixShape, ModelNeeds};
+use nestling_core::backend::{Backend, ModelNeeds};
 use nestling_core::kv_cache::KvShape;
 use nestling_core::recurrent::StateShape;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
@@ -21,7 +21,6 @@ use crate::kernel::Kernel;
 use crate::matrix::CudaMatrix;
 use crate::needs::Asked;
 use crate::recorder::{ARENA_BYTES, Recorder};
-use crate::slots::CudaSlots;
 use crate::storage::{self, CHUNK_PAGES};
 
 /// How a device is opened.
@@ -204,7 +203,6 @@ impl Backend for CudaBackend {
     nestling_gpu::backend_items!();
 
     type Matrix = CudaMatrix;
-    type ExpertSlots = CudaSlots;
 
     const PAGE_KIND: u8 = 3;
 
@@ -239,20 +237,6 @@ impl Backend for CudaBackend {
         activations: ActivationMode,
     ) -> Result<CudaMatrix, EngineError> {
         CudaMatrix::new(&mut self.recorder, weights, activations)
-    }
-
-    fn expert_slots(
-        &mut self,
-        layers: &[Option<ExpertShape>],
-        bytes: u64,
-    ) -> Result<Option<CudaSlots>, EngineError> {
-        let is_nested = |matrix: &MatrixShape| matches!(matrix.form, MatrixForm::Nested { .. });
-        let mut shapes = layers.iter().flatten().flat_map(|shape| &shape.matrices);
-        // Streamed floats are taken where they arrive.
-        if !shapes.all(is_nested) {
-            return Ok(None);
-        }
-        CudaSlots::new(&self.driver, layers, bytes).map(Some)
     }
 
     fn kv_pool(&mut self, shape: &KvShape) -> Result<GpuPages<Self>, EngineError> {

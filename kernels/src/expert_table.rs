@@ -5,12 +5,11 @@ use std::sync::Arc;
 use nestling_core::EngineError;
 use nestling_core::backend::{FeedForward, HeldExpert, LevelWeights};
 use nestling_formats::Level;
-use nestling_gpu::{ExpertForm, ProductForm, ProductKind, TableEntries, linears};
+use nestling_gpu::{ExpertForm, ProductForm, ProductKind, SlotSlabs, TableEntries, linears};
 
 use crate::backend::CudaBackend;
-use crate::driver::Address;
+use crate::driver::{Address, DeviceMemory};
 use crate::params::ExpertEntry;
-use crate::recorder::Recorder;
 use crate::slabs::Place;
 
 /// Entries of the experts of a layer.
@@ -28,16 +27,6 @@ fn entry(expert: &FeedForward<CudaBackend>, levels: usize) -> ExpertEntry {
 }
 
 impl CudaEntries {
-    /// Those of so many experts in slots, none of which is there yet.
-    ///
-    /// # Errors
-    /// A device whose memory is full.
-    pub(crate) fn streamed(recorder: &mut Recorder, experts: usize) -> Result<Self, EngineError> {
-        let entries = vec![ExpertEntry::default(); experts];
-        let entries = recorder.upload(bytemuck::cast_slice(&entries))?;
-        Ok(Self { entries, least: None })
-    }
-
     /// Where the entries are.
     pub(crate) fn address(&self) -> Address {
         self.entries.address()
@@ -53,6 +42,16 @@ impl TableEntries<CudaBackend> for CudaEntries {
     fn takes(form: &ExpertForm) -> bool {
         let is_taken = |form: ProductForm| form.kind == ProductKind::Float || form.is_tiled;
         is_taken(form.gate) && is_taken(form.down)
+    }
+
+    fn streamed(
+        backend: &mut CudaBackend,
+        experts: usize,
+        _slabs: &SlotSlabs<DeviceMemory>,
+    ) -> Result<Self, EngineError> {
+        let entries = vec![ExpertEntry::default(); experts];
+        let entries = backend.recorder.upload(bytemuck::cast_slice(&entries))?;
+        Ok(Self { entries, least: None })
     }
 
     fn resident(

@@ -37,7 +37,7 @@ pub use emulated_device::EmulationOptions;
 pub use error::CudaError;
 pub use expert_table::CudaEntries;
 pub use matrix::CudaMatrix;
-pub use slots::CudaSlots;
+pub use slots::CudaMatrixRoom;
 pub use timer::{CudaTimer, TimedAs};
 
 /// Computes one step on the device.

@@ -24,7 +24,8 @@ const ROUNDS: usize = 5;
 /// A device that is lost, or pinned memory that the system does not give.
 pub(crate) fn measure(
     driver: &Arc<Driver>,
-    (place, room): (Address, u64),
+    place: Address,
+    room: u64,
 ) -> Result<HostLink, CudaError> {
     let bytes = room.min(BYTES_MAX);
     let stream = driver.stream()?;

@@ -6,7 +6,7 @@ use nestling_core::backend::ModelNeeds;
 use nestling_core::kv_cache::KvShape;
 use nestling_core::recurrent::StateShape;
 use nestling_formats::nested::GROUP;
-use nestling_gpu::NOTES_BYTES;
+use nestling_gpu::{NOTES_BYTES, SlotLayout};
 use nestling_import::{FeedForward, TokenMixer};
 
 use crate::driver::Driver;
@@ -14,7 +14,7 @@ use crate::error::CudaError;
 use crate::matrix::CODEC_OFFSET;
 use crate::params::{ARGMAX_PART_COLS, Block, ExpertEntry, Pair, SPLIT_POSITIONS};
 use crate::record::GATE_UP_BYTES_MAX;
-use crate::slots::slot_bytes;
+use crate::slots::CudaMatrixRoom;
 
 /// Bytes that an allocation or a place is a multiple of.
 const ALIGN: u64 = 256;
@@ -83,7 +83,10 @@ impl Asked {
         let asked = std::mem::take(self);
         let work = asked.work_bytes(needs) + asked.kv_bytes;
         let is_streamed = needs.experts.iter().any(Option::is_some);
-        let experts = if is_streamed { slot_bytes(&needs.experts)? } else { 0 };
+        let experts = match is_streamed {
+            true => SlotLayout::<CudaMatrixRoom>::of(&needs.experts)?.slot_bytes(),
+            false => 0,
+        };
         let places = needs.weights as u64 * PLACES * (CODEC_OFFSET + ALIGN);
         // Of each slab the end may lie unused: no more than the largest thing takes.
         let weights = needs.weight_bytes + needs.weight_bytes / 8 + places;

@@ -1,29 +1,25 @@
-//! Memory for streamed experts: slots, each with room for one expert at its highest level.
-//!
-//! An expert's matrices and their planes have fixed places in a slot, so a plane that arrives is
-//! written where it belongs and nothing else of the expert is.
+//! Slots for streamed experts in memory of the device.
 
-use std::sync::Arc;
+use std::ops::Range;
 
 use nestling_core::EngineError;
-use nestling_core::backend::{ExpertShape, MatrixForm, MatrixShape, SlotPlace};
-use nestling_formats::Plane;
+use nestling_core::backend::{
+    CopyFence, FeedForward, HostLink, HostPlane, MatrixForm, MatrixShape, PlanePart,
+};
+use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::nested::plane_bytes;
+use nestling_formats::{MatrixKind, Plane};
+use nestling_gpu::{MatrixRoom, SLOT_ALIGN, SlotAllocation, SlotDevice, SlotRoom, expect};
 
-use crate::driver::{Address, DeviceMemory, Driver};
+use crate::backend::CudaBackend;
+use crate::driver::{Address, DeviceMemory};
 use crate::error::CudaError;
-use crate::matrix::CODEC_OFFSET;
-use crate::recorder::Recorder;
-
-/// Places in a slot are multiples of so many bytes.
-const ALIGN: u64 = 256;
-
-/// Allocations that the slots of one budget are divided among: a smaller budget gives whole ones back.
-const PIECES: usize = 8;
+use crate::link;
+use crate::matrix::{CODEC_OFFSET, CudaMatrix};
 
 /// Where a matrix lies in its slot, in bytes from the slot's beginning.
 #[derive(Clone, Copy, Debug)]
-struct MatrixRoom {
+pub struct CudaMatrixRoom {
     head: u64,
     /// All elements of a float matrix are in the place of the first plane.
     planes: [Option<u64>; Plane::ALL.len()],
@@ -31,12 +27,11 @@ struct MatrixRoom {
     end: u64,
 }
 
-impl MatrixRoom {
-    /// Room behind what ends at `start`; none for sizes that overflow.
+impl MatrixRoom for CudaMatrixRoom {
     fn of(shape: &MatrixShape, start: u64) -> Option<Self> {
         let mut end = start;
         let mut place = |bytes: usize| {
-            let start = end.checked_next_multiple_of(ALIGN)?;
+            let start = end.checked_next_multiple_of(SLOT_ALIGN)?;
             end = start.checked_add(bytes as u64)?;
             Some(start)
         };
@@ -61,29 +56,10 @@ impl MatrixRoom {
         }
         Some(Self { head, planes, head_bytes: head_bytes as u64, end })
     }
-}
 
-/// The three matrices of a layer's experts.
-fn rooms(shape: &ExpertShape) -> Option<[MatrixRoom; 3]> {
-    let [gate, up, down] = &shape.matrices;
-    let gate = MatrixRoom::of(gate, 0)?;
-    let up = MatrixRoom::of(up, gate.end)?;
-    let down = MatrixRoom::of(down, up.end)?;
-    Some([gate, up, down])
-}
-
-/// How a layer's experts look, and how they lie in a slot.
-#[derive(Clone, Copy)]
-struct Layer {
-    shape: ExpertShape,
-    rooms: [MatrixRoom; 3],
-}
-
-/// Slots that lie in one allocation.
-struct Piece {
-    memory: DeviceMemory,
-    first: usize,
-    count: usize,
+    fn end(&self) -> u64 {
+        self.end
+    }
 }
 
 /// Where a slot's matrix lies in memory of the device.
@@ -96,150 +72,106 @@ pub(crate) struct Room {
     pub planes: [Option<Address>; Plane::ALL.len()],
 }
 
-/// Slots for the streamed experts of a model.
-pub struct CudaSlots {
-    driver: Arc<Driver>,
-    layers: Vec<Option<Layer>>,
-    slot_bytes: u64,
-    /// Slots of a whole piece.
-    per_piece: usize,
-    pieces: Vec<Piece>,
-}
-
-impl CudaSlots {
-    /// As many slots as `bytes` are enough for, at least one, or fewer where memory is full.
-    ///
-    /// # Errors
-    /// [`CudaError::OutOfMemory`] or [`CudaError::OverBudget`] if there is no room for one.
-    pub(crate) fn new(
-        driver: &Arc<Driver>,
-        layers: &[Option<ExpertShape>],
-        bytes: u64,
-    ) -> Result<Self, EngineError> {
-        let layers = rooms_of(layers)?;
-        let slot_bytes = bytes_of(&layers);
-        let count = slots_in(bytes, slot_bytes);
-        let (driver, per_piece) = (Arc::clone(driver), count.div_ceil(PIECES));
-        let mut slots = Self { driver, layers, slot_bytes, per_piece, pieces: Vec::new() };
-        slots.grow(count)?;
-        Ok(slots)
-    }
-
-    /// How many there are.
-    pub(crate) fn count(&self) -> usize {
-        self.pieces.last().map_or(0, |piece| piece.first + piece.count)
-    }
-
-    pub(crate) fn slot_bytes(&self) -> u64 {
-        self.slot_bytes
-    }
-
-    /// How the experts of a layer look.
-    pub(crate) fn shape(&self, layer: usize) -> Option<&ExpertShape> {
-        self.layers.get(layer)?.as_ref().map(|layer| &layer.shape)
-    }
-
-    /// Slots that keep what lies in them when there are to be as many as fit `bytes`: those of whole
-    /// pieces.
-    pub(crate) fn kept(&self, bytes: u64) -> usize {
-        let count = slots_in(bytes, self.slot_bytes);
-        let stays = |piece: &&Piece| piece.first + piece.count <= count;
-        let kept = self.pieces.iter().take_while(stays).last();
-        kept.map_or(0, |piece| piece.first + piece.count)
-    }
-
-    /// Makes the slots as many as fit `bytes`, or fewer where memory is full. Those that are not
-    /// [`CudaSlots::kept`] lose what lies in them.
-    ///
-    /// # Errors
-    /// [`CudaError::OutOfMemory`] or [`CudaError::OverBudget`] if no slot is left; a device that is lost.
-    pub(crate) fn resize(&mut self, recorder: &mut Recorder, bytes: u64) -> Result<(), CudaError> {
-        // What was recorded may still read what is given back.
-        recorder.finish_all()?;
-        let kept = self.kept(bytes);
-        self.pieces.retain(|piece| piece.first + piece.count <= kept);
-        self.grow(slots_in(bytes, self.slot_bytes))
-    }
-
-    /// Adds pieces until there are so many slots, or no memory is left.
-    fn grow(&mut self, count: usize) -> Result<(), CudaError> {
-        let mut most = self.per_piece;
-        // What steps and sessions work with has its room.
-        let left = self.driver.budget_left().saturating_sub(self.driver.work_kept());
-        let more = usize::try_from(left / self.slot_bytes).unwrap_or(usize::MAX);
-        let count = count.min(self.count().saturating_add(more)).max(1);
-        loop {
-            let first = self.count();
-            let count = count.saturating_sub(first).min(most);
-            if count == 0 {
-                return Ok(());
-            }
-            match self.driver.allocate("experts", count as u64 * self.slot_bytes) {
-                Ok(memory) => self.pieces.push(Piece { memory, first, count }),
-                Err(error) if error.is_full() && count > 1 => most = count / 2,
-                Err(error) if error.is_full() && first > 0 => return Ok(()),
-                Err(error) => return Err(error),
-            }
+impl Room {
+    /// Room of a matrix in the slot that begins at `start`.
+    fn in_slot(start: Address, matrix: &CudaMatrixRoom) -> Self {
+        Self {
+            head: start + matrix.head,
+            head_bytes: matrix.head_bytes,
+            planes: matrix.planes.map(|plane| plane.map(|plane| start + plane)),
         }
-    }
-
-    /// Some bytes of slots: what is written there is gone once something is put into them.
-    pub(crate) fn room_for_copies(&self) -> Option<(Address, u64)> {
-        let piece = self.pieces.first()?;
-        Some((piece.memory.address(), piece.memory.bytes()))
-    }
-
-    /// Where a matrix lies.
-    ///
-    /// # Errors
-    /// A slot or a layer that there is not.
-    pub(crate) fn room(&self, place: SlotPlace) -> Result<Room, EngineError> {
-        let SlotPlace { slot, layer, matrix } = place;
-        let missing = || EngineError::mismatch("slot of an expert", "one that is there", slot);
-        let of_layer = self.layers.get(layer).and_then(Option::as_ref);
-        let room = of_layer.and_then(|layer| layer.rooms.get(matrix)).ok_or_else(missing)?;
-        let at = self.pieces.partition_point(|piece| piece.first + piece.count <= slot);
-        let piece = self.pieces.get(at).ok_or_else(missing)?;
-        let start = piece.memory.address() + (slot - piece.first) as u64 * self.slot_bytes;
-        Ok(Room {
-            head: start + room.head,
-            head_bytes: room.head_bytes,
-            planes: room.planes.map(|plane| plane.map(|plane| start + plane)),
-        })
     }
 }
 
-/// How experts lie in slots.
-///
-/// # Errors
-/// Sizes that overflow.
-fn rooms_of(layers: &[Option<ExpertShape>]) -> Result<Vec<Option<Layer>>, EngineError> {
-    let overflow = || EngineError::mismatch("sizes of experts", "sizes that fit", "more");
-    let layer = |shape: &Option<ExpertShape>| match shape {
-        Some(shape) => {
-            let rooms = rooms(shape).ok_or_else(overflow)?;
-            Ok(Some(Layer { shape: *shape, rooms }))
-        }
-        None => Ok(None),
+/// Where the parts of an expert's plane lie on the device, each with its bytes of the plane.
+fn plane_places(
+    weights: &FeedForward<CudaBackend>,
+    parts: &[PlanePart],
+) -> Result<Vec<(Address, Range<usize>)>, EngineError> {
+    let place = |PlanePart { matrix, plane, range }: &PlanePart| {
+        let linear = match matrix {
+            MatrixKind::Gate => &weights.gate,
+            MatrixKind::Up => &weights.up,
+            _ => &weights.down,
+        };
+        let (address, bytes) = linear.matrix.plane(*plane)?;
+        expect("bytes of a plane", bytes, range.len())?;
+        Ok((address, range.clone()))
     };
-    layers.iter().map(layer).collect()
+    parts.iter().map(place).collect()
 }
 
-/// Bytes of a slot that has room for any of them.
-fn bytes_of(layers: &[Option<Layer>]) -> u64 {
-    let ends = layers.iter().flatten().map(|layer| layer.rooms[2].end);
-    ends.max().unwrap_or(1).next_multiple_of(ALIGN)
-}
+impl SlotDevice for CudaBackend {
+    type MatrixRoom = CudaMatrixRoom;
 
-/// Bytes of a slot for the experts of these layers.
-///
-/// # Errors
-/// Sizes that overflow.
-pub(crate) fn slot_bytes(layers: &[Option<ExpertShape>]) -> Result<u64, EngineError> {
-    Ok(bytes_of(&rooms_of(layers)?))
-}
+    const SLABS: usize = 8;
+    const KEEPS_SMALLER_SLABS: bool = true;
 
-/// Slots of a budget, at least one.
-fn slots_in(bytes: u64, slot_bytes: u64) -> usize {
-    usize::try_from(bytes / slot_bytes.max(1)).unwrap_or(usize::MAX).max(1)
+    fn takes_in_slots(shape: &MatrixShape) -> bool {
+        // Streamed floats are taken where they arrive.
+        matches!(shape.form, MatrixForm::Nested { .. })
+    }
+
+    fn slot_bytes_left(&self) -> u64 {
+        // What steps and sessions work with has its room.
+        self.driver.budget_left().saturating_sub(self.driver.work_kept())
+    }
+
+    fn allocate_slots(&mut self, bytes: u64) -> Result<SlotAllocation<DeviceMemory>, EngineError> {
+        SlotAllocation::of(self.driver.allocate("experts", bytes), CudaError::is_full)
+    }
+
+    fn release_slots(&mut self) -> Result<(), EngineError> {
+        Ok(self.recorder.finish_all()?)
+    }
+
+    fn place_in_slot(
+        &mut self,
+        room: SlotRoom<Self>,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<CudaMatrix, EngineError> {
+        let room = Room::in_slot(room.binding, &room.matrix);
+        CudaMatrix::in_slot(&mut self.recorder, room, weights, activations)
+    }
+
+    fn add_plane(
+        &mut self,
+        matrix: &mut CudaMatrix,
+        plane: Plane,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        matrix.add_plane(&mut self.recorder, plane, bytes)
+    }
+
+    fn fetch_plane(
+        &mut self,
+        weights: &FeedForward<Self>,
+        parts: &[PlanePart],
+        bytes: u64,
+    ) -> Result<Option<HostPlane>, EngineError> {
+        let places = plane_places(weights, parts)?;
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let block = self.recorder.fetch(&places, bytes)?;
+        Ok(block.map(|block| block as HostPlane))
+    }
+
+    fn begin_async_copies(&mut self) -> Result<(), EngineError> {
+        Ok(self.recorder.begin_async_copies()?)
+    }
+
+    fn end_async_copies(&mut self) -> Result<CopyFence, EngineError> {
+        Ok(CopyFence(self.recorder.end_async_copies()?))
+    }
+
+    fn completed_copies(&mut self, awaited: CopyFence) -> Result<CopyFence, EngineError> {
+        Ok(CopyFence(self.recorder.completed_copies(awaited.0)?))
+    }
+
+    fn host_link(&mut self, slots: Address, bytes: u64) -> Result<Option<HostLink>, EngineError> {
+        if self.host_bytes() == 0 {
+            return Ok(None);
+        }
+        Ok(Some(link::measure(&self.driver, slots, bytes)?))
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nestling_core::EngineError;
-use nestling_core::backend::{Backend, ExpertShape, ModelNeeds};
+use nestling_core::backend::{Backend, ModelNeeds};
 use nestling_core::kv_cache::KvShape;
 use nestling_core::recurrent::StateShape;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
@@ -22,7 +22,6 @@ use crate::needs::{Asked, Kept};
 use crate::pipeline_cache::PipelineCache;
 use crate::pipelines::{Form, Pipelines};
 use crate::recorder::Recorder;
-use crate::slots::WgpuSlots;
 use crate::storage::{self, SharedGpu};
 
 /// How a device is opened.
@@ -221,7 +220,6 @@ impl Backend for WgpuBackend {
     nestling_gpu::backend_items!();
 
     type Matrix = WgpuMatrix;
-    type ExpertSlots = WgpuSlots;
 
     const PAGE_KIND: u8 = 2;
 
@@ -264,14 +262,6 @@ impl Backend for WgpuBackend {
         activations: ActivationMode,
     ) -> Result<WgpuMatrix, EngineError> {
         WgpuMatrix::new((&self.gpu, &self.recorder.slabs), weights, activations)
-    }
-
-    fn expert_slots(
-        &mut self,
-        layers: &[Option<ExpertShape>],
-        bytes: u64,
-    ) -> Result<Option<WgpuSlots>, EngineError> {
-        Ok(Some(WgpuSlots::new(&self.gpu, layers, bytes)?))
     }
 
     fn kv_pool(&mut self, shape: &KvShape) -> Result<GpuPages<Self>, EngineError> {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use nestling_core::EngineError;
 use nestling_core::backend::{FeedForward, HeldExpert, LevelWeights};
 use nestling_formats::Level;
-use nestling_gpu::{ExpertForm, Storage, TableEntries, linears, word};
+use nestling_gpu::{ExpertForm, SlotSlabs, Storage, TableEntries, linears, word};
 
 use crate::backend::WgpuBackend;
 use crate::device::{Memory, size_of};
-use crate::slots::{FIRST_SLAB, SlotSlabs};
+use crate::slots::FIRST_SLAB;
 
 /// Words of an expert: of each matrix its slab, its place there, its prefix for every level.
 const ENTRY_WORDS: usize = 3 * (2 + Level::ALL.len());
@@ -33,7 +33,7 @@ enum Slabs {
     /// All are there, in these, and stay.
     Resident(Vec<wgpu::Buffer>),
     /// Some are, in slots.
-    Streamed(SlotSlabs),
+    Streamed(SlotSlabs<Memory>),
 }
 
 /// Entries of the experts of a layer, and the slabs that they name.
@@ -45,25 +45,11 @@ pub struct WgpuEntries {
 }
 
 impl WgpuEntries {
-    /// Those of so many experts in slots, none of which is there yet.
-    ///
-    /// # Errors
-    /// A device whose memory is full.
-    pub(crate) fn streamed(
-        backend: &mut WgpuBackend,
-        experts: usize,
-        slabs: &SlotSlabs,
-    ) -> Result<Self, EngineError> {
-        let words = vec![MISSING; experts * (ENTRY_WORDS + LEAST_WORDS)];
-        let memory = backend.upload("places of experts", bytemuck::cast_slice(&words))?;
-        Ok(Self { memory, experts, slabs: Slabs::Streamed(slabs.clone()) })
-    }
-
     /// The slabs that experts lie in.
     pub(crate) fn slabs(&self) -> Vec<wgpu::Buffer> {
         match &self.slabs {
             Slabs::Resident(slabs) => slabs.clone(),
-            Slabs::Streamed(slabs) => slabs.buffers(),
+            Slabs::Streamed(slabs) => slabs.map(|memory| memory.raw.clone()),
         }
     }
 }
@@ -71,6 +57,16 @@ impl WgpuEntries {
 impl TableEntries<WgpuBackend> for WgpuEntries {
     fn takes(_form: &ExpertForm) -> bool {
         true
+    }
+
+    fn streamed(
+        backend: &mut WgpuBackend,
+        experts: usize,
+        slabs: &SlotSlabs<Memory>,
+    ) -> Result<Self, EngineError> {
+        let words = vec![MISSING; experts * (ENTRY_WORDS + LEAST_WORDS)];
+        let memory = backend.upload("places of experts", bytemuck::cast_slice(&words))?;
+        Ok(Self { memory, experts, slabs: Slabs::Streamed(slabs.clone()) })
     }
 
     /// None where experts are cut into parts or lie in too many slabs.

@@ -32,7 +32,7 @@ pub use backend::{DeviceLimits, Instructions, WgpuBackend, WgpuOptions};
 pub use error::{BudgetTooSmall, WgpuError};
 pub use expert_table::WgpuEntries;
 pub use matrix::WgpuMatrix;
-pub use slots::WgpuSlots;
+pub use slots::WgpuMatrixRoom;
 
 /// Computes one step on the device.
 pub type WgpuEncoder<'a> =

@@ -4,14 +4,14 @@ use nestling_core::EngineError;
 use nestling_core::backend::{HoldsLevels, Shape, Shaped};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{Level, Plane};
-use nestling_gpu::{DeviceMatrix, HeldLevels, ProductForm, SlotPlanes};
+use nestling_gpu::{DeviceMatrix, HeldLevels, ProductForm, SlotPlanes, SlotRoom, word};
 
+use crate::backend::WgpuBackend;
 use crate::device::Gpu;
 use crate::matrix_image::MatrixImage;
 use crate::recorder::Recorder;
 use crate::slabs::{Place, Slabs};
-use crate::slots::{PlanePlaces, Room};
-use nestling_gpu::word;
+use crate::slots::{FIRST_SLAB, PlanePlaces};
 
 /// Weights with the way to multiply them.
 #[derive(Debug)]
@@ -83,10 +83,12 @@ impl WgpuMatrix {
     /// A matrix that does not fit its place; a device that is lost.
     pub(crate) fn in_slot(
         recorder: &mut Recorder,
-        room: Room,
+        room: SlotRoom<WgpuBackend>,
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<Self, EngineError> {
+        let SlotRoom { slot, slab, binding, matrix: room } = room;
+        let (buffer, offset) = (binding.buffer, binding.offset + room.offset);
         let image = MatrixImage::base(weights, &room.planes)?;
         let first_plane = room.planes.into_iter().find(|place| *place > 0);
         if image.bytes > first_plane.unwrap_or(room.bytes) {
@@ -95,8 +97,8 @@ impl WgpuMatrix {
         }
         let mut bytes = Vec::new();
         image.write(&mut bytes);
-        recorder.upload(Some(room.slot), (&room.buffer, room.offset), &bytes)?;
-        let place = Place::of_slot(room.slab, room.buffer, (room.slot, room.offset));
+        recorder.upload(Some(slot), (&buffer, offset), &bytes)?;
+        let place = Place::of_slot(FIRST_SLAB + slab, buffer, slot, offset);
         let rows = image.rows;
         let parts = vec![MatrixPart { place, first_row: 0, rows }];
         let levels = HeldLevels::of(weights);

@@ -6,7 +6,7 @@ use nestling_core::backend::ModelNeeds;
 use nestling_core::kv_cache::KvShape;
 use nestling_core::recurrent::StateShape;
 use nestling_formats::nested::GROUP;
-use nestling_gpu::{DeviceBudget, NOTES_BYTES, WorkReservation};
+use nestling_gpu::{DeviceBudget, NOTES_BYTES, SlotLayout, WorkReservation};
 use nestling_import::{ExpertBias, FeedForward, ModelConfig, TokenMixer};
 
 use crate::device::size_of;
@@ -15,7 +15,7 @@ use crate::expert_table::table_bytes;
 use crate::record::{ARGMAX_PART_COLS, GATE_UP_BYTES_MAX, parts_bytes_max};
 use crate::recorder::ARENA_BYTES;
 use crate::slabs::ALIGN as PLACE_ALIGN;
-use crate::slots::slot_bytes;
+use crate::slots::WgpuMatrixRoom;
 use crate::storage::pool_bytes;
 
 /// Bytes of a matrix or vector beside its planes and its codec: its header, and that its parts and it
@@ -102,7 +102,10 @@ impl Asked {
         let weight_bytes = needs.weight_bytes + needs.weights as u64 * WEIGHT_BYTES;
         let weight_bytes = weight_bytes.next_multiple_of(PLACE_ALIGN);
         let is_streamed = needs.experts.iter().any(Option::is_some);
-        let expert_bytes = if is_streamed { slot_bytes(&needs.experts)? } else { 0 };
+        let expert_bytes = match is_streamed {
+            true => SlotLayout::<WgpuMatrixRoom>::of(&needs.experts)?.slot_bytes(),
+            false => 0,
+        };
         let kept = budget.reserve_work(work_bytes + kv_bytes, weight_bytes + expert_bytes);
         let reservation = kept.map_err(|least| {
             let given = budget.total_bytes().unwrap_or(u64::MAX);

@@ -57,7 +57,7 @@ pub struct Place {
 
 impl Place {
     /// Part of a slot.
-    pub fn of_slot(slab: usize, buffer: wgpu::Buffer, (slot, offset): (usize, u64)) -> Self {
+    pub fn of_slot(slab: usize, buffer: wgpu::Buffer, slot: usize, offset: u64) -> Self {
         Self { slab, buffer, offset, bytes: 0, slot: Some(slot), state: None }
     }
 

@@ -2,7 +2,7 @@
 
 /// The items of [`Backend`](nestling_core::backend::Backend) that a [`Device`](crate::Device) has from this
 /// crate, for the body of its `impl`: the types of what lies in device memory, and what is done with pages,
-/// states and resident experts. A trait cannot give them: the engine's crate owns `Backend`, and a device its
+/// states, resident experts and slots. A trait cannot give them: the engine's crate owns `Backend`, and a device its
 /// own type.
 #[macro_export]
 macro_rules! backend_items {
@@ -13,6 +13,7 @@ macro_rules! backend_items {
         type KvPool = $crate::GpuPages<Self>;
         type StatePool = $crate::GpuStates<Self>;
         type ExpertTable = $crate::GpuExpertTable<Self>;
+        type ExpertSlots = $crate::GpuSlots<Self>;
         type Encoder<'a> = nestling_core::backend::Checked<$crate::GpuEncoder<'a, Self>>;
 
         fn limits(&self) -> nestling_core::backend::BackendLimits {
@@ -32,6 +33,14 @@ macro_rules! backend_items {
             experts: &[std::sync::Arc<nestling_core::backend::FeedForward<Self>>],
         ) -> Result<Option<Self::ExpertTable>, nestling_core::EngineError> {
             $crate::GpuExpertTable::resident(self, experts)
+        }
+
+        fn expert_slots(
+            &mut self,
+            layers: &[Option<nestling_core::backend::ExpertShape>],
+            bytes: u64,
+        ) -> Result<Option<Self::ExpertSlots>, nestling_core::EngineError> {
+            $crate::GpuSlots::new(self, layers, bytes)
         }
 
         fn copy_page(

@@ -8,10 +8,11 @@ use nestling_formats::Level;
 
 use crate::device_matrix::DeviceMatrix;
 use crate::expert_form::ExpertForm;
+use crate::slots::SlotSlabs;
 use crate::storage::Storage;
 
 /// What kernels read of the experts of a layer, written by the backend that they belong to.
-pub trait TableEntries<D: Backend>: Sized {
+pub trait TableEntries<D: Storage + Backend>: Sized {
     /// Whether kernels find experts of this form.
     fn takes(form: &ExpertForm) -> bool;
 
@@ -23,6 +24,16 @@ pub trait TableEntries<D: Backend>: Sized {
         device: &mut D,
         experts: &[Arc<FeedForward<D>>],
     ) -> Result<Option<Self>, EngineError>;
+
+    /// Entries of so many experts in slots, none of which is there yet.
+    ///
+    /// # Errors
+    /// A device that is lost or whose memory is full.
+    fn streamed(
+        device: &mut D,
+        experts: usize,
+        slabs: &SlotSlabs<D::Memory>,
+    ) -> Result<Self, EngineError>;
 
     /// Writes what there is of an expert in a slot, behind all that was recorded.
     ///

@@ -28,6 +28,8 @@ mod router;
 mod row_pairs;
 mod scratch;
 mod shapes;
+mod slot_layout;
+mod slots;
 mod snapshot;
 mod states;
 mod storage;
@@ -61,6 +63,8 @@ pub use product_form::{HeadsForm, ProductForm, ProductKind, check_feed_forward};
 pub use router::{RouterLimits, check_limit, check_routing};
 pub use row_pairs::{RowPair, by_way_of, pairs_by_level, push_head, push_uses, within};
 pub use scratch::{QuantizedRoom, Scratch, ScratchRoom};
+pub use slot_layout::{MatrixRoom, SLOT_ALIGN, SlotLayout};
+pub use slots::{GpuSlots, SlotAllocation, SlotDevice, SlotRoom, SlotSlabs};
 pub use states::GpuStates;
 pub use storage::{Storage, word};
 pub use work::{

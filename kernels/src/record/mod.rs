@@ -10,7 +10,6 @@ mod products;
 mod quantize;
 mod route;
 mod routed;
-mod slot_memory;
 
 use nestling_core::EngineError;
 use nestling_gpu::{Device, GatedProducts, GpuFloats, Input, Notes, Operation, Scratch, WorkRates};

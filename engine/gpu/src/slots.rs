@@ -1,0 +1,389 @@
+//! Memory for streamed experts: slabs of slots, each with room for one expert at its highest level.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nestling_core::EngineError;
+use nestling_core::backend::{
+    Backend, Checked, CopyFence, ExpertBiases, ExpertShape, FeedForward, HostLink, HostPlane,
+    MatrixShape, PlanePart, SlotMemory, SlotPlace,
+};
+use nestling_core::weights::{ActivationMode, MatrixWeights};
+use nestling_formats::Plane;
+
+use crate::device::Device;
+use crate::encoder::GpuEncoder;
+use crate::expert_form::ExpertForm;
+use crate::expert_table::{GpuExpertTable, TableEntries};
+use crate::slot_layout::{MatrixRoom, SlotLayout};
+
+/// What a device does for experts in slots of its memory.
+pub trait SlotDevice: Device {
+    /// How a matrix lies in a slot.
+    type MatrixRoom: MatrixRoom;
+
+    /// Slabs that the slots of one budget are divided among where an allocation may be as large. A smaller
+    /// budget gives whole ones back.
+    const SLABS: usize;
+
+    /// Whether a slab of fewer slots than a whole one stays where it does not end the slots.
+    const KEEPS_SMALLER_SLABS: bool;
+
+    /// Whether matrices of this shape can lie in slots.
+    fn takes_in_slots(shape: &MatrixShape) -> bool;
+
+    /// Bytes that slots may take beside those that are there.
+    fn slot_bytes_left(&self) -> u64;
+
+    /// Memory for slots.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    fn allocate_slots(&mut self, bytes: u64) -> Result<SlotAllocation<Self::Memory>, EngineError>;
+
+    /// Ends or submits all that was recorded and may use slots that are given back.
+    ///
+    /// # Errors
+    /// A device that is lost or refused a command.
+    fn release_slots(&mut self) -> Result<(), EngineError>;
+
+    /// Puts a matrix into its place in a slot, with the planes that it has, behind all that was recorded.
+    ///
+    /// # Errors
+    /// A matrix that does not fit its place; a device that is lost.
+    fn place_in_slot(
+        &mut self,
+        room: SlotRoom<Self>,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<Self::Matrix, EngineError>;
+
+    /// [`SlotMemory::add_plane`].
+    ///
+    /// # Errors
+    /// As [`SlotMemory::add_plane`].
+    fn add_plane(
+        &mut self,
+        matrix: &mut Self::Matrix,
+        plane: Plane,
+        bytes: &[u8],
+    ) -> Result<(), EngineError>;
+
+    /// [`SlotMemory::fetch_plane`]; none where a device copies from no host memory by itself.
+    ///
+    /// # Errors
+    /// As [`SlotMemory::fetch_plane`].
+    fn fetch_plane(
+        &mut self,
+        weights: &FeedForward<Self>,
+        parts: &[PlanePart],
+        bytes: u64,
+    ) -> Result<Option<HostPlane>, EngineError> {
+        let _ = (weights, parts, bytes);
+        Ok(None)
+    }
+
+    /// [`SlotMemory::begin_async_copies`]; nothing where all copies are in order.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    fn begin_async_copies(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// [`SlotMemory::end_async_copies`].
+    ///
+    /// # Errors
+    /// A device that is lost.
+    fn end_async_copies(&mut self) -> Result<CopyFence, EngineError> {
+        Ok(CopyFence::default())
+    }
+
+    /// [`SlotMemory::completed_copies`].
+    ///
+    /// # Errors
+    /// A device that is lost.
+    fn completed_copies(&mut self, awaited: CopyFence) -> Result<CopyFence, EngineError> {
+        Ok(awaited)
+    }
+
+    /// [`SlotMemory::host_link`], measured with memory of empty slots.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    fn host_link(
+        &mut self,
+        slots: Self::Binding,
+        bytes: u64,
+    ) -> Result<Option<HostLink>, EngineError> {
+        let _ = (slots, bytes);
+        Ok(None)
+    }
+}
+
+/// What came of a request for memory for slots.
+#[derive(Debug)]
+pub enum SlotAllocation<M> {
+    /// The memory.
+    Allocated(M),
+    /// The device's memory is full, or its budget: there may be room for less.
+    Full(EngineError),
+}
+
+impl<M> SlotAllocation<M> {
+    /// What came of a request to a device; `is_full` tells errors of full memory from others.
+    ///
+    /// # Errors
+    /// All others.
+    pub fn of<E: Into<EngineError>>(
+        result: Result<M, E>,
+        is_full: impl FnOnce(&E) -> bool,
+    ) -> Result<Self, EngineError> {
+        match result {
+            Ok(memory) => Ok(Self::Allocated(memory)),
+            Err(error) if is_full(&error) => Ok(Self::Full(error.into())),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Where a matrix of an expert lies in memory of the device.
+pub struct SlotRoom<D: SlotDevice> {
+    /// Number of the slot.
+    pub slot: usize,
+    /// Number of its slab.
+    pub slab: usize,
+    /// The whole slot.
+    pub binding: D::Binding,
+    /// The place of the matrix there.
+    pub matrix: D::MatrixRoom,
+}
+
+/// Slots that lie in one allocation.
+#[derive(Debug)]
+struct SlotSlab<M> {
+    memory: M,
+    first: usize,
+    count: usize,
+}
+
+impl<M> SlotSlab<M> {
+    /// The first slot behind it.
+    fn end(&self) -> usize {
+        self.first + self.count
+    }
+}
+
+/// The slabs of slots, as tables of experts see them.
+#[derive(Debug)]
+pub struct SlotSlabs<M>(Arc<Mutex<Vec<SlotSlab<M>>>>);
+
+impl<M> Clone for SlotSlabs<M> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<M> SlotSlabs<M> {
+    fn lock(&self) -> MutexGuard<'_, Vec<SlotSlab<M>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What `of` makes of the memory of each slab, in the order of their numbers.
+    pub fn map<T>(&self, of: impl FnMut(&M) -> T) -> Vec<T> {
+        let slabs = self.lock();
+        slabs.iter().map(|slab| &slab.memory).map(of).collect()
+    }
+
+    fn count(&self) -> usize {
+        self.lock().last().map_or(0, SlotSlab::end)
+    }
+}
+
+/// Slots for the streamed experts of a model.
+pub struct GpuSlots<D: SlotDevice> {
+    layout: SlotLayout<D::MatrixRoom>,
+    /// Slots of a whole slab.
+    per_slab: usize,
+    slabs: SlotSlabs<D::Memory>,
+}
+
+impl<D: SlotDevice> GpuSlots<D> {
+    /// As many slots as `bytes` are enough for, at least one, or fewer where memory is full. None where
+    /// an expert has a matrix that cannot lie there.
+    ///
+    /// # Errors
+    /// A device whose memory has no room for one; [`EngineError::Limit`] for an expert that is larger than
+    /// what a kernel sees at once.
+    pub fn new(
+        device: &mut D,
+        layers: &[Option<ExpertShape>],
+        bytes: u64,
+    ) -> Result<Option<Self>, EngineError> {
+        let mut shapes = layers.iter().flatten().flat_map(|shape| &shape.matrices);
+        if !shapes.all(D::takes_in_slots) {
+            return Ok(None);
+        }
+        let layout = SlotLayout::of(layers)?;
+        let (limit, found) = (device.allocation_bytes_max(), layout.slot_bytes());
+        if found > limit {
+            return Err(EngineError::Limit { what: "bytes of an expert", limit, found });
+        }
+        let count = layout.slots_in(bytes);
+        let per_slab = count.div_ceil(D::SLABS).min(layout.slots_in(limit));
+        let mut slots = Self { layout, per_slab, slabs: SlotSlabs(Arc::default()) };
+        slots.grow(device, count)?;
+        Ok(Some(slots))
+    }
+
+    /// Slots of slabs that stay when there are to be as many as fit `bytes`.
+    fn slots_kept(&self, bytes: u64) -> usize {
+        let count = self.layout.slots_in(bytes);
+        let slabs = self.slabs.lock();
+        let is_whole = |slab: &SlotSlab<_>| slab.count == self.per_slab || slab.end() == count;
+        let stays =
+            |slab: &&SlotSlab<_>| slab.end() <= count && (D::KEEPS_SMALLER_SLABS || is_whole(slab));
+        slabs.iter().take_while(stays).last().map_or(0, SlotSlab::end)
+    }
+
+    /// Adds slabs until there are so many slots, or no memory is left.
+    fn grow(&mut self, device: &mut D, count: usize) -> Result<(), EngineError> {
+        let slot_bytes = self.layout.slot_bytes();
+        let mut most = self.per_slab;
+        let more = usize::try_from(device.slot_bytes_left() / slot_bytes).unwrap_or(usize::MAX);
+        let count = count.min(self.slabs.count().saturating_add(more)).max(1);
+        loop {
+            let first = self.slabs.count();
+            let count = count.saturating_sub(first).min(most);
+            if count == 0 {
+                return Ok(());
+            }
+            match device.allocate_slots(count as u64 * slot_bytes)? {
+                SlotAllocation::Allocated(memory) => {
+                    self.slabs.lock().push(SlotSlab { memory, first, count });
+                }
+                SlotAllocation::Full(_) if count > 1 => most = count / 2,
+                SlotAllocation::Full(_) if first > 0 => return Ok(()),
+                SlotAllocation::Full(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Where a matrix lies.
+    ///
+    /// # Errors
+    /// A slot or a layer that there is not.
+    fn room(&self, place: SlotPlace) -> Result<SlotRoom<D>, EngineError> {
+        let SlotPlace { slot, layer, matrix } = place;
+        let missing = || EngineError::mismatch("slot of an expert", "one that is there", slot);
+        let matrix = *self.layout.room(layer, matrix).ok_or_else(missing)?;
+        let slabs = self.slabs.lock();
+        let at = slabs.partition_point(|slab| slab.end() <= slot);
+        let slab = slabs.get(at).ok_or_else(missing)?;
+        let bytes = self.layout.slot_bytes();
+        let binding = D::range(&slab.memory, (slot - slab.first) as u64 * bytes, bytes);
+        Ok(SlotRoom { slot, slab: at, binding, matrix })
+    }
+}
+
+impl<D: SlotDevice> SlotMemory<D> for GpuSlots<D>
+where
+    for<'a> D: Backend<Encoder<'a> = Checked<GpuEncoder<'a, D>>>,
+{
+    fn count(&self) -> usize {
+        self.slabs.count()
+    }
+
+    fn slot_bytes(&self) -> u64 {
+        self.layout.slot_bytes()
+    }
+
+    fn kept(&self, bytes: u64) -> usize {
+        self.slots_kept(bytes)
+    }
+
+    fn resize(
+        &mut self,
+        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        bytes: u64,
+    ) -> Result<(), EngineError> {
+        let device = &mut *encoder.inner().device;
+        device.release_slots()?;
+        let kept = self.slots_kept(bytes);
+        self.slabs.lock().retain(|slab| slab.end() <= kept);
+        self.grow(device, self.layout.slots_in(bytes))
+    }
+
+    fn expert_table(
+        &self,
+        backend: &mut D,
+        layer: usize,
+        num_experts: usize,
+        biases: Option<&ExpertBiases>,
+    ) -> Result<Option<GpuExpertTable<D>>, EngineError> {
+        let form = self.layout.shape(layer).and_then(ExpertForm::of_shape);
+        let Some(form) = form.filter(D::TableEntries::takes) else { return Ok(None) };
+        let biases = biases.map(ExpertBiases::joined);
+        let entries = D::TableEntries::streamed(backend, num_experts, &self.slabs)?;
+        GpuExpertTable::streamed(backend, form, num_experts, entries, biases.as_deref()).map(Some)
+    }
+
+    fn place_matrix(
+        &mut self,
+        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        place: SlotPlace,
+        weights: &MatrixWeights,
+        activations: ActivationMode,
+    ) -> Result<D::Matrix, EngineError> {
+        encoder.inner().device.place_in_slot(self.room(place)?, weights, activations)
+    }
+
+    fn add_plane(
+        &mut self,
+        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        matrix: &mut D::Matrix,
+        plane: Plane,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        encoder.inner().device.add_plane(matrix, plane, bytes)
+    }
+
+    fn fetch_plane(
+        &mut self,
+        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        weights: &FeedForward<D>,
+        parts: &[PlanePart],
+        bytes: u64,
+    ) -> Result<Option<HostPlane>, EngineError> {
+        encoder.inner().device.fetch_plane(weights, parts, bytes)
+    }
+
+    fn begin_async_copies(
+        &mut self,
+        encoder: &mut Checked<GpuEncoder<'_, D>>,
+    ) -> Result<(), EngineError> {
+        encoder.inner().device.begin_async_copies()
+    }
+
+    fn end_async_copies(
+        &mut self,
+        encoder: &mut Checked<GpuEncoder<'_, D>>,
+    ) -> Result<CopyFence, EngineError> {
+        encoder.inner().device.end_async_copies()
+    }
+
+    fn completed_copies(
+        &mut self,
+        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        awaited: CopyFence,
+    ) -> Result<CopyFence, EngineError> {
+        encoder.inner().device.completed_copies(awaited)
+    }
+
+    fn host_link(&mut self, backend: &mut D) -> Result<Option<HostLink>, EngineError> {
+        let slabs = self.slabs.lock();
+        match slabs.first() {
+            Some(slab) => backend.host_link(D::binding(&slab.memory), D::bytes(&slab.memory)),
+            None => Ok(None),
+        }
+    }
+}
