@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         String::from("/// File names and contents.\nconst EMBEDDED: &[(&str, &[u8])] = &[\n");
     for path in images {
         println!("cargo::rerun-if-changed={}", path.display());
-        let name = path.file_name().unwrap_or_default();
+        let name = path.file_name().ok_or("an image without a name")?;
         writeln!(text, "    ({name:?}, include_bytes!({path:?})),")?;
     }
     text.push_str("];\n");
@@ -60,14 +60,14 @@ mod emulation {
         write_changed(&out.join("params_fields.hpp"), &fields(&params)?)?;
 
         let mut plain = compiler(&root, &out);
-        units(&mut plain, &out, ("plain", &names))?;
+        units(&mut plain, &out, "plain", &names)?;
         for name in ["checks", "entry", "fibers", "hooks"] {
             plain.file(root.join(format!("emulation/{name}.cpp")));
         }
         plain.compile("nestling_emulation");
 
         let mut checked = compiler(&root, &out);
-        units(&mut checked, &out, ("checked", &names))?;
+        units(&mut checked, &out, "checked", &names)?;
         // Calls in front of every access, which `hooks.cpp` takes: the sanitizer itself is not linked. Accesses
         // stay as they are written.
         checked.flag("-fsanitize=thread").flag("-fno-tree-vectorize");
@@ -93,7 +93,8 @@ mod emulation {
     fn units(
         build: &mut cc::Build,
         out: &Path,
-        (form, names): (&str, &[String]),
+        form: &str,
+        names: &[String],
     ) -> Result<(), Box<dyn Error>> {
         for name in names {
             let unit = out.join(format!("{form}_{name}.cpp"));
@@ -143,7 +144,7 @@ mod emulation {
         );
         let mut name = "";
         for line in params.lines().map(str::trim) {
-            let line = line.split("//").next().unwrap_or_default().trim();
+            let line = line.split_once("//").map_or(line, |(code, _)| code).trim();
             if let Some(rest) = line.strip_prefix("struct ") {
                 name = rest.trim_end_matches(['{', ' ']);
                 writeln!(table, "    {{\"{name}\", \"\", 0, sizeof({name})}},")?;
@@ -151,8 +152,8 @@ mod emulation {
                 if name.is_empty() || line.starts_with("typedef") {
                     continue;
                 }
-                let field = field.rsplit([' ', '*']).next().unwrap_or_default();
-                let field = field.split('[').next().unwrap_or_default();
+                let field = field.rsplit_once([' ', '*']).map_or(field, |(_, name)| name);
+                let field = field.split_once('[').map_or(field, |(name, _)| name);
                 writeln!(
                     table,
                     "    {{\"{name}\", \"{field}\", offsetof({name}, {field}), sizeof({name}::{field})}},"

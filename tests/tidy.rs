@@ -372,8 +372,8 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("apps", 0, 0),
     ("engine", 160, 146),
     ("formats", 0, 0),
-    ("kernels", 31, 69),
-    ("shaders", 10, 68),
+    ("kernels", 0, 0),
+    ("shaders", 0, 0),
     ("src", 0, 0),
 ];
 

@@ -78,7 +78,8 @@ fn matrix(seed: u32, middle: Middle) -> Result<MatrixWeights, Box<dyn Error>> {
 /// The time of one run: of as many as take [`LEAST`] together, after some that warm the device up.
 fn time(
     backend: &mut CudaBackend,
-    (weights, level): (&[Linear<CudaBackend>], Level),
+    weights: &[Linear<CudaBackend>],
+    level: Level,
     rows: usize,
 ) -> Result<f64, Box<dyn Error>> {
     let mut x = backend.buffer(rows, COLS)?;
@@ -118,7 +119,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let each = weights.iter().map(|one| CudaBackend::matrix_bytes(&one.matrix, level));
             let bytes: u64 = each.sum();
             for rows in [1usize, 4, 8, 64] {
-                let seconds = time(&mut backend, (&weights, level), rows)?;
+                let seconds = time(&mut backend, &weights, level, rows)?;
                 let rate = bytes as f64 / seconds;
                 println!(
                     "{name:>6}, level {}, {rows:>2} rows: {:>7.1} us, {:>6.0} GB/s, {:>3.0} %",

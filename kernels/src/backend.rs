@@ -20,7 +20,7 @@ use crate::error::CudaError;
 use crate::kernel::Kernel;
 use crate::matrix::CudaMatrix;
 use crate::needs::Asked;
-use crate::recorder::{ARENA_BYTES, Recorder};
+use crate::recorder::{ARENA_BYTES, Recorder, Recording};
 use crate::storage::{self, CHUNK_PAGES};
 
 /// How a device is opened.
@@ -61,8 +61,8 @@ impl CudaBackend {
         let images = KernelImages::new(options.kernel_cache.clone());
         let driver = Driver::open(&options.device, images, options.vram_budget)?;
         let memory_bytes = Some(driver.budget());
-        let recording = (ARENA_BYTES, WorkRates::UNWATCHED);
-        let mut opened = Self::on(driver, (memory_bytes, options.host_bytes), recording)?;
+        let recording = Recording { arena_bytes: ARENA_BYTES, rates: WorkRates::UNWATCHED };
+        let mut opened = Self::on(driver, memory_bytes, options.host_bytes, recording)?;
         opened.recorder.rates = opened.measured_work_rates().unwrap_or(WorkRates::UNKNOWN);
         Ok(opened)
     }
@@ -75,13 +75,15 @@ impl CudaBackend {
     /// [`CudaError::OutOfMemory`].
     pub fn on_host(launch: HostLaunch, vram_budget: Option<u64>) -> Result<Self, CudaError> {
         let driver = Driver::emulated(launch, vram_budget);
-        Self::on(driver, (vram_budget, 0), (ARENA_BYTES, WorkRates::UNWATCHED))
+        let recording = Recording { arena_bytes: ARENA_BYTES, rates: WorkRates::UNWATCHED };
+        Self::on(driver, vram_budget, 0, recording)
     }
 
     fn on(
         driver: Arc<Driver>,
-        (memory_bytes, host_bytes): (Option<u64>, u64),
-        recording: (usize, WorkRates),
+        memory_bytes: Option<u64>,
+        host_bytes: u64,
+        recording: Recording,
     ) -> Result<Self, CudaError> {
         let recorder = Recorder::new(&driver, host_bytes, recording)?;
         let (scratch, notes) = (Scratch::default(), Notes::default());
@@ -141,8 +143,9 @@ impl CudaBackend {
     /// A device whose memory is full.
     pub fn with_arena_bytes(&self, arena_bytes: usize) -> Result<Self, CudaError> {
         let host_bytes = self.host_bytes.load(Ordering::Relaxed);
-        let recording = (arena_bytes.max(4096), self.recorder.rates);
-        Self::on(Arc::clone(&self.driver), (self.memory_bytes, host_bytes), recording)
+        let arena_bytes = arena_bytes.max(4096);
+        let recording = Recording { arena_bytes, rates: self.recorder.rates };
+        Self::on(Arc::clone(&self.driver), self.memory_bytes, host_bytes, recording)
     }
 
     /// Another backend on the same device, which is taken to do so many multiplications a second: for tests
@@ -179,8 +182,8 @@ impl CudaBackend {
     /// # Errors
     /// A device whose memory is full.
     pub fn with_host_bytes(&self, host_bytes: u64) -> Result<Self, CudaError> {
-        let recording = (ARENA_BYTES, self.recorder.rates);
-        Self::on(Arc::clone(&self.driver), (self.memory_bytes, host_bytes), recording)
+        let recording = Recording { arena_bytes: ARENA_BYTES, rates: self.recorder.rates };
+        Self::on(Arc::clone(&self.driver), self.memory_bytes, host_bytes, recording)
     }
 
     /// Makes [`CudaOptions::host_bytes`] others for those that [`CudaBackend::again`] gives from now on.

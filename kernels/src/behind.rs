@@ -68,14 +68,15 @@ impl Behind {
     /// A device that is lost.
     pub fn upload(
         &mut self,
-        (bytes, block): (&[u8], Option<Arc<HostBlock>>),
+        bytes: &[u8],
+        block: Option<Arc<HostBlock>>,
         to: Address,
     ) -> Result<(), CudaError> {
         let held = self.open.get_or_insert_default();
         if let Some(block) = block {
             block.follow(&self.stream)?;
             if let Some((memory, start)) = block.place(bytes) {
-                self.stream.copy_in((memory, start, bytes.len()), to)?;
+                self.stream.copy_in(memory, start, bytes.len(), to)?;
             }
             held.blocks.push(block);
             return Ok(());
@@ -92,7 +93,7 @@ impl Behind {
         let start = held.filled;
         notes.write(start, bytes);
         held.filled = (start + bytes.len()).next_multiple_of(64);
-        self.stream.copy_in((notes, start, bytes.len()), to)
+        self.stream.copy_in(notes, start, bytes.len(), to)
     }
 
     /// Adds copies from the device to memory of `host`; none where there is no room for them.
@@ -102,7 +103,8 @@ impl Behind {
     pub fn fetch(
         &mut self,
         host: &HostPlanes,
-        (parts, bytes): (&[(Address, Range<usize>)], usize),
+        parts: &[(Address, Range<usize>)],
+        bytes: usize,
     ) -> Result<Option<Arc<HostBlock>>, CudaError> {
         let block = host.fetch(&self.stream, parts, bytes)?;
         self.open.get_or_insert_default().blocks.extend(block.clone());

@@ -72,7 +72,7 @@ impl HostKernels for EmulatedKernels {
         let run = Run { schedule, checks, ignored, lines: None };
         // SAFETY: addresses come from memory that this crate's recorder keeps until commands are done, with
         // sizes that its encoder checked.
-        let done = unsafe { launch(shape, (params, halt), run) };
+        let done = unsafe { launch(shape, params, halt, run) };
         done.map_err(|error| CudaError::Kernel {
             kernel: shape.kernel.name().into(),
             reason: format!("{error} (schedule: {:?})", self.options.schedule),
@@ -80,6 +80,7 @@ impl HostKernels for EmulatedKernels {
     }
 
     fn note(&self, note: MemoryNote) {
+        // Default: without checks nobody asks what memory holds.
         let Some(memory) = &self.memory else { return };
         match note {
             MemoryNote::Allocated { address, bytes } => memory.allocated(address, bytes),

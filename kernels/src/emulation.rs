@@ -118,6 +118,17 @@ unsafe extern "C" {
     ) -> *const c_char;
 }
 
+/// The shape of a launch.
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchShape {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Bytes of shared memory of a block.
+    pub shared_bytes: u32,
+}
+
 /// Runs a kernel to its end: its parameters, and the address of the word that halts it, or 0.
 ///
 /// # Errors
@@ -127,16 +138,17 @@ unsafe extern "C" {
 /// Every address among the parameters is that of host memory that the kernel may use as it does.
 pub unsafe fn launch(
     launch: &Launch,
-    (params, halt): (&[u8], u64),
+    params: &[u8],
+    halt: u64,
     run: Run<'_>,
 ) -> Result<(), EmulationError> {
-    let (grid, block, shared_bytes) = (launch.grid, launch.block, launch.shared_bytes);
+    let shape =
+        LaunchShape { grid: launch.grid, block: launch.block, shared_bytes: launch.shared_bytes };
     // SAFETY: the caller's.
-    unsafe { launch_named(launch.kernel.name(), (grid, block, shared_bytes), (params, halt), run) }
+    unsafe { launch_named(launch.kernel.name(), shape, params, halt, run) }
 }
 
-/// [`launch`] of a kernel by its name, with blocks, threads of each, and bytes of shared memory: also those
-/// that have faults (`emulation/faults/`).
+/// [`launch`] of a kernel by its name and shape: also those that have faults (`emulation/faults/`).
 ///
 /// # Errors
 /// As [`launch`].
@@ -145,11 +157,14 @@ pub unsafe fn launch(
 /// As [`launch`].
 pub unsafe fn launch_named(
     name: &str,
-    (grid, block, shared_bytes): ([u32; 3], [u32; 3], u32),
-    (params, halt): (&[u8], u64),
+    shape: LaunchShape,
+    params: &[u8],
+    halt: u64,
     run: Run<'_>,
 ) -> Result<(), EmulationError> {
+    let LaunchShape { grid, block, shared_bytes } = shape;
     let name = CString::new(name).map_err(|_| EmulationError::Unknown)?;
+    // Default: a run without checks knows no memory.
     let memory = run.checks.map(MemoryMap::list).unwrap_or_default();
     let region = |region: &memory::Region| RawRegion {
         start: region.start,
@@ -162,6 +177,7 @@ pub unsafe fn launch_named(
         Schedule::Descending => (1, 0),
         Schedule::Random(seed) => (2, seed),
     };
+    // Default: no line is ignored, and the null below says so.
     let (ignored_file, ignored_line) = run.ignored.cloned().unwrap_or_default();
     let ignored_file = CString::new(ignored_file).map_err(|_| EmulationError::Unknown)?;
     let mut lines = RawLines { count: 0, lines: [RawLine { file: [0; 40], line: 0 }; LINES_MAX] };

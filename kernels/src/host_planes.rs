@@ -71,6 +71,7 @@ impl AsRef<[u8]> for HostBlock {
             let _ = self.written.synchronize();
             self.is_written.store(true, Ordering::Release);
         }
+        // Default: memory is there until the block is dropped.
         self.memory.as_ref().map(|memory| memory.bytes(self.bytes)).unwrap_or_default()
     }
 }
@@ -81,6 +82,7 @@ impl Drop for HostBlock {
             // Another stream may write there next. A device that is lost writes nothing any more.
             let _ = self.written.synchronize();
         }
+        // Default: memory is there until the block is dropped, which it is once.
         let Some(memory) = self.memory.take() else { return };
         let mut state = lock(&self.state);
         state.lent.remove(&memory.start());
@@ -92,7 +94,8 @@ impl State {
     /// Memory that is not in use; none if the budget has no room for more.
     fn take(
         &mut self,
-        (driver, budget): (&Arc<Driver>, u64),
+        driver: &Arc<Driver>,
+        budget: u64,
         bytes: usize,
     ) -> Result<Option<PinnedMemory>, CudaError> {
         if let Some(memory) = self.free.get_mut(&bytes).and_then(Vec::pop) {
@@ -139,10 +142,10 @@ impl HostPlanes {
         bytes: usize,
     ) -> Result<Option<Arc<HostBlock>>, CudaError> {
         let size = bytes.max(256);
-        let taken = lock(&self.state).take((&self.driver, self.budget), size)?;
+        let taken = lock(&self.state).take(&self.driver, self.budget, size)?;
         let Some(mut memory) = taken else { return Ok(None) };
         for (address, range) in parts {
-            stream.copy_out((*address, range.len()), (&mut memory, range.start))?;
+            stream.copy_out(*address, range.len(), &mut memory, range.start)?;
         }
         let written = self.driver.event()?;
         stream.record(&written)?;

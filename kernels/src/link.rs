@@ -39,14 +39,14 @@ pub(crate) fn measure(
     copy.copy(place, place + half, half);
     for _ in 0..ROUNDS {
         link_s = link_s.min(seconds(|| {
-            stream.copy_in((&pinned, 0, size), place)?;
+            stream.copy_in(&pinned, 0, size, place)?;
             stream.synchronize()
         })?);
         let row = size.min(ROW_BYTES);
         round_trip_s = round_trip_s.min(seconds(|| {
-            stream.copy_out((place, row), (&mut pinned, 0))?;
+            stream.copy_out(place, row, &mut pinned, 0)?;
             stream.synchronize()?;
-            stream.copy_in((&pinned, 0, row), place)?;
+            stream.copy_in(&pinned, 0, row, place)?;
             stream.synchronize()
         })?);
         device_s = device_s.min(seconds(|| {

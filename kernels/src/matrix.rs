@@ -6,7 +6,7 @@ use nestling_core::EngineError;
 use nestling_core::backend::{HoldsLevels, Shape, Shaped};
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights, NestedMatrix};
 use nestling_formats::nested::{GROUP, Layout, base_parts};
-use nestling_formats::{DType, Level, Plane};
+use nestling_formats::{DType, Invariant, Level, Plane};
 use nestling_gpu::{DeviceMatrix, HeldLevels, ProductForm, SlotPlanes};
 
 use crate::driver::Address;
@@ -122,14 +122,14 @@ impl CudaMatrix {
             codec: room.head + CODEC_OFFSET,
             ..Matrix::default()
         };
-        let base = room.planes[0].unwrap_or(0);
+        let base = room.planes[0].invariant("a slot has room for the first plane")?;
         describe_base(nested, base, &mut described)?;
         recorder.overwrite(&codec, described.codec)?;
         recorder.overwrite(nested.regions().planes().p2, base)?;
         let mut matrix = Self {
             form: ProductForm::of(weights, activations),
             described,
-            storage: Storage::Slot(InSlot { room, planes: SlotPlanes::base(nested) }),
+            storage: Storage::Slot(InSlot { room, planes: SlotPlanes::base(nested)? }),
             levels: HeldLevels::of(weights),
         };
         for (plane, bytes) in SlotPlanes::above_base(nested) {
@@ -163,7 +163,7 @@ impl CudaMatrix {
         let Storage::Slot(slot) = &mut self.storage else {
             return Err(EngineError::mismatch("plane of a matrix", "one in a slot", "another"));
         };
-        let place = slot.planes.next(plane, (slot.room.planes[plane.index()], bytes))?;
+        let place = slot.planes.next(plane, slot.room.planes[plane.index()], bytes)?;
         recorder.overwrite(bytes, place)?;
         slot.planes.add(plane);
         match plane {
@@ -200,7 +200,7 @@ impl CudaMatrix {
         let missing = || EngineError::mismatch("plane of a matrix", "one in a slot", "none");
         let Storage::Slot(slot) = &self.storage else { return Err(missing()) };
         let place = slot.room.planes[plane.index()].filter(|_| slot.planes.holds(plane));
-        place.zip(slot.planes.bytes_of(plane)).ok_or_else(missing)
+        Ok((place.ok_or_else(missing)?, slot.planes.bytes_of(plane)))
     }
 }
 

@@ -70,6 +70,7 @@ impl Asked {
         };
         let activations: u64 = self.buffers.iter().map(of).sum();
         let widest = self.buffers.iter().filter(|(_, cols)| *cols != vocabulary);
+        // Default: a model that asked for no such buffer has no inputs of products.
         let cells = widest.map(|(rows, cols)| rows * cols.div_ceil(GROUP)).max().unwrap_or(0);
         let inputs = growing(GROUP * cells) + growing(4 * cells);
         activations + inputs + self.parts_bytes + scratch_bytes(needs) + NOTES_BYTES

@@ -84,16 +84,24 @@ pub(crate) struct Recorder {
     slabs: Slabs,
 }
 
+/// How steps are recorded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recording {
+    /// Bytes for tables of rows and pages: [`ARENA_BYTES`] but for tests.
+    pub arena_bytes: usize,
+    /// How fast the device is taken to be.
+    pub rates: WorkRates,
+}
+
 impl Recorder {
-    /// `arena_bytes` is [`ARENA_BYTES`] but for tests.
-    ///
     /// # Errors
     /// A device whose memory is full.
     pub fn new(
         driver: &Arc<Driver>,
         host_bytes: u64,
-        (arena_bytes, rates): (usize, WorkRates),
+        recording: Recording,
     ) -> Result<Self, CudaError> {
+        let Recording { arena_bytes, rates } = recording;
         let mut staging = Staging::new(driver, host_bytes)?;
         let halt = driver.allocate("halt", 4)?;
         staging.upload(&[0; 4], halt.address())?;
@@ -215,7 +223,8 @@ impl Recorder {
     /// As [`Recorder::submit`].
     pub fn launch_of(
         &mut self,
-        (kind, work): (WorkKind, u64),
+        kind: WorkKind,
+        work: u64,
         launch: Launch,
         params: &impl Pod,
     ) -> Result<(), CudaError> {
@@ -467,7 +476,7 @@ impl Recorder {
         if self.given < self.used {
             let (start, bytes) = (self.given, self.used - self.given);
             let to = self.arena.address() + start as u64;
-            self.stream.copy_in((&self.tables, start, bytes), to)?;
+            self.stream.copy_in(&self.tables, start, bytes, to)?;
             self.given = self.used;
         }
         Ok(())
@@ -541,7 +550,7 @@ impl Recorder {
         };
         let mut at = 0;
         for (address, bytes) in parts {
-            self.stream.copy_out((*address, *bytes), (&mut read_back, at))?;
+            self.stream.copy_out(*address, *bytes, &mut read_back, at)?;
             at += bytes;
         }
         self.wait()?;

@@ -67,7 +67,7 @@ impl Staging {
         if let Some(block) = self.host.block_of(bytes) {
             block.follow(&self.stream)?;
             if let Some((memory, start)) = block.place(bytes) {
-                self.stream.copy_in((memory, start, bytes.len()), to)?;
+                self.stream.copy_in(memory, start, bytes.len(), to)?;
             }
             self.ahead.push(block);
             self.is_ahead = true;
@@ -80,7 +80,7 @@ impl Staging {
             let (now, later) = rest.split_at(size);
             let piece = &mut self.pieces[self.next];
             piece.memory.write(start, now);
-            self.stream.copy_in((&piece.memory, start, size), to)?;
+            self.stream.copy_in(&piece.memory, start, size, to)?;
             self.filled = (start + size).next_multiple_of(64);
             (rest, to) = (later, to + size as u64);
             self.is_ahead = true;
@@ -120,7 +120,7 @@ impl Staging {
         bytes: usize,
     ) -> Result<Option<Arc<HostBlock>>, CudaError> {
         if self.behind.is_open() {
-            return self.behind.fetch(&self.host, (parts, bytes));
+            return self.behind.fetch(&self.host, parts, bytes);
         }
         self.host.fetch(&self.stream, parts, bytes)
     }
@@ -146,7 +146,7 @@ impl Staging {
     /// A device that is lost.
     pub fn upload_behind(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
         let block = self.host.block_of(bytes);
-        self.behind.upload((bytes, block), to)
+        self.behind.upload(bytes, block, to)
     }
 
     /// Nothing is copied behind the steps any more; gives the number of what was.

@@ -225,7 +225,7 @@ fn list() -> Vec<(wgpu::Adapter, AdapterDescription)> {
     let usable = usable.into_iter().map(|adapter| (adapter, None));
     let refused = refused.into_iter().map(|adapter| (adapter, Some(Refusal::NoShaderCompiler)));
     let described = |(index, (adapter, refusal))| {
-        let description = describe((index, refusal), &adapter);
+        let description = describe(index, refusal, &adapter);
         (adapter, description)
     };
     usable.chain(refused).enumerate().map(described).collect()
@@ -243,10 +243,7 @@ fn adapters_of(backends: wgpu::Backends, compiler: wgpu::Dx12Compiler) -> Vec<wg
     block_on(wgpu::Instance::new(descriptor).enumerate_adapters(backends))
 }
 
-fn describe(
-    (index, refusal): (usize, Option<Refusal>),
-    adapter: &wgpu::Adapter,
-) -> AdapterDescription {
+fn describe(index: usize, refusal: Option<Refusal>, adapter: &wgpu::Adapter) -> AdapterDescription {
     let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
     let known = vulkan::facts(adapter);
     let has = |feature| features.contains(feature);

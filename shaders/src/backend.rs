@@ -102,7 +102,7 @@ impl WgpuBackend {
             DeviceLimits::Adapter => adapter.limits(),
             DeviceLimits::Least => wgpu::Limits::default(),
         };
-        let gpu = Arc::new(Gpu::open(&adapter, limits, (uploads, options.vram_budget))?);
+        let gpu = Arc::new(Gpu::open(&adapter, limits, uploads, options.vram_budget)?);
         let folder = options.pipeline_cache.as_deref();
         let cache =
             folder.and_then(|folder| PipelineCache::open(&gpu, &adapter.get_info(), folder));
@@ -121,8 +121,8 @@ impl WgpuBackend {
             _ => Int8Dot::Plain,
         };
         let memory_bytes = options.vram_budget.or(description.memory_bytes);
-        let parts = (dot, form, memory_bytes);
-        let mut opened = Self::on(gpu, pipelines, parts, WorkRates::UNWATCHED)?;
+        let rates = WorkRates::UNWATCHED;
+        let mut opened = Self::on(gpu, pipelines, dot, form, memory_bytes, rates)?;
         if description.kind != AdapterKind::Software {
             opened.recorder.rates = opened.measured_work_rates().unwrap_or(WorkRates::UNKNOWN);
         }
@@ -132,7 +132,9 @@ impl WgpuBackend {
     fn on(
         gpu: SharedGpu,
         pipelines: Arc<Pipelines>,
-        (dot, form, memory_bytes): (Int8Dot, Form, Option<u64>),
+        dot: Int8Dot,
+        form: Form,
+        memory_bytes: Option<u64>,
         rates: WorkRates,
     ) -> Result<Self, WgpuError> {
         let recorder = Recorder::new(Arc::clone(&gpu), rates)?;
@@ -199,7 +201,7 @@ impl WgpuBackend {
 
     fn with_rates(&self, rates: WorkRates) -> Result<Self, WgpuError> {
         let (gpu, pipelines) = (Arc::clone(&self.gpu), Arc::clone(&self.pipelines));
-        Self::on(gpu, pipelines, (self.dot, self.form, self.memory_bytes), rates)
+        Self::on(gpu, pipelines, self.dot, self.form, self.memory_bytes, rates)
     }
 
     /// Another backend on the same device.
@@ -261,7 +263,7 @@ impl Backend for WgpuBackend {
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<WgpuMatrix, EngineError> {
-        WgpuMatrix::new((&self.gpu, &self.recorder.slabs), weights, activations)
+        WgpuMatrix::new(&self.gpu, &self.recorder.slabs, weights, activations)
     }
 
     fn kv_pool(&mut self, shape: &KvShape) -> Result<GpuPages<Self>, EngineError> {

@@ -83,7 +83,8 @@ impl Gpu {
     pub fn open(
         adapter: &wgpu::Adapter,
         limits: wgpu::Limits,
-        (uploads, budget): (Uploads, Option<u64>),
+        uploads: Uploads,
+        budget: Option<u64>,
     ) -> Result<Self, WgpuError> {
         let info = adapter.get_info();
         let wanted = match uploads {
@@ -154,7 +155,7 @@ impl Gpu {
     /// # Errors
     /// [`WgpuError::Limit`]; [`WgpuError::OverBudget`]; [`WgpuError::OutOfMemory`].
     pub fn buffer(&self, what: &'static str, bytes: u64) -> Result<Memory, WgpuError> {
-        self.counted(Purpose::Work, (what, bytes), wgpu::BufferUsages::empty())
+        self.counted(Purpose::Work, what, bytes, wgpu::BufferUsages::empty())
     }
 
     /// Memory for weights: less of a budget than steps leave.
@@ -162,7 +163,7 @@ impl Gpu {
     /// # Errors
     /// As [`Gpu::buffer`].
     pub fn weights(&self, what: &'static str, bytes: u64) -> Result<Memory, WgpuError> {
-        self.counted(Purpose::Weights, (what, bytes), wgpu::BufferUsages::empty())
+        self.counted(Purpose::Weights, what, bytes, wgpu::BufferUsages::empty())
     }
 
     /// Memory for streamed experts; such as the host can write, where the device has been opened for it.
@@ -173,7 +174,7 @@ impl Gpu {
         use wgpu::BufferUsages as Usage;
         let is_mappable = self.features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
         let more = if is_mappable { Usage::MAP_WRITE } else { Usage::empty() };
-        self.counted(Purpose::Weights, ("experts", bytes), more)
+        self.counted(Purpose::Weights, "experts", bytes, more)
     }
 
     /// Memory of which the first part is also where shaders find their parameters.
@@ -181,13 +182,14 @@ impl Gpu {
     /// # Errors
     /// As [`Gpu::buffer`].
     pub fn parameters(&self, what: &'static str, bytes: u64) -> Result<Memory, WgpuError> {
-        self.counted(Purpose::Work, (what, bytes), wgpu::BufferUsages::UNIFORM)
+        self.counted(Purpose::Work, what, bytes, wgpu::BufferUsages::UNIFORM)
     }
 
     fn counted(
         &self,
         purpose: Purpose,
-        (what, bytes): (&'static str, u64),
+        what: &'static str,
+        bytes: u64,
         more: wgpu::BufferUsages,
     ) -> Result<Memory, WgpuError> {
         use wgpu::BufferUsages as Usage;
@@ -217,7 +219,7 @@ impl Gpu {
     /// [`WgpuError::OutOfMemory`].
     pub fn staging(&self, bytes: u64) -> Result<wgpu::Buffer, WgpuError> {
         let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
-        self.create(("staging", bytes), usage, true)
+        self.create("staging", bytes, usage, true)
     }
 
     /// Writes memory that shaders see and that no command uses which is not done, if the host can map it.
@@ -280,12 +282,13 @@ impl Gpu {
         bytes: u64,
         usage: wgpu::BufferUsages,
     ) -> Result<wgpu::Buffer, WgpuError> {
-        self.create((what, bytes), usage, false)
+        self.create(what, bytes, usage, false)
     }
 
     fn create(
         &self,
-        (what, bytes): (&'static str, u64),
+        what: &'static str,
+        bytes: u64,
         usage: wgpu::BufferUsages,
         mapped_at_creation: bool,
     ) -> Result<wgpu::Buffer, WgpuError> {

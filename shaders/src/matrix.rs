@@ -49,7 +49,8 @@ impl WgpuMatrix {
     /// # Errors
     /// A device whose memory is full; weights in a form that no kernel reads.
     pub(crate) fn new(
-        (gpu, slabs): (&Gpu, &Slabs),
+        gpu: &Gpu,
+        slabs: &Slabs,
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<Self, EngineError> {
@@ -65,13 +66,14 @@ impl WgpuMatrix {
             parts.push(MatrixPart { place, first_row: image.first_row, rows: image.rows });
         }
         let levels = HeldLevels::of(weights);
-        Ok(Self::of(weights, activations, (parts, levels)))
+        Ok(Self::of(weights, activations, parts, levels))
     }
 
     fn of(
         weights: &MatrixWeights,
         activations: ActivationMode,
-        (parts, levels): (Vec<MatrixPart>, HeldLevels),
+        parts: Vec<MatrixPart>,
+        levels: HeldLevels,
     ) -> Self {
         let form = ProductForm::of(weights, activations);
         Self { form, parts, levels, slot: None }
@@ -97,14 +99,14 @@ impl WgpuMatrix {
         }
         let mut bytes = Vec::new();
         image.write(&mut bytes);
-        recorder.upload(Some(slot), (&buffer, offset), &bytes)?;
+        recorder.upload(Some(slot), &buffer, offset, &bytes)?;
         let place = Place::of_slot(FIRST_SLAB + slab, buffer, slot, offset);
         let rows = image.rows;
         let parts = vec![MatrixPart { place, first_row: 0, rows }];
         let levels = HeldLevels::of(weights);
-        let mut matrix = Self::of(weights, activations, (parts, levels));
+        let mut matrix = Self::of(weights, activations, parts, levels);
         if let MatrixWeights::Nested(nested) = weights {
-            matrix.slot = Some(InSlot { places: room.planes, planes: SlotPlanes::base(nested) });
+            matrix.slot = Some(InSlot { places: room.planes, planes: SlotPlanes::base(nested)? });
             for (plane, bytes) in SlotPlanes::above_base(nested) {
                 matrix.add_plane(recorder, plane, bytes)?;
             }
@@ -132,9 +134,9 @@ impl WgpuMatrix {
             ));
         };
         let place = Some(slot.places[plane.index()]).filter(|place| *place > 0);
-        let place = slot.planes.next(plane, (place, bytes))?;
-        let to = (&part.place.buffer, part.place.offset + place as u64);
-        recorder.upload(part.place.slot, to, bytes)?;
+        let place = slot.planes.next(plane, place, bytes)?;
+        let Place { slot: number, buffer, offset, .. } = &part.place;
+        recorder.upload(*number, buffer, offset + place as u64, bytes)?;
         slot.planes.add(plane);
         self.set_levels();
         Ok(())

@@ -6,8 +6,8 @@
 
 use nestling_core::EngineError;
 use nestling_core::weights::{FloatMatrix, MatrixWeights, NestedMatrix};
-use nestling_formats::DType;
 use nestling_formats::nested::{GROUP, Layout, NestedPlanes, TILE_ROWS, base_parts};
+use nestling_formats::{DType, Invariant};
 
 use crate::slots::PlanePlaces;
 
@@ -73,6 +73,7 @@ impl<'a> MatrixImage<'a> {
             let images =
                 starts.map(|first| Self::part(weights, first, part_rows.min(rows - first)));
             let images = images.collect::<Result<Vec<_>, _>>()?;
+            // Default: a matrix without rows has no image.
             let largest = images.iter().map(|image| image.bytes as u64).max().unwrap_or(0);
             if largest <= bytes_max {
                 return Ok(images);
@@ -144,7 +145,8 @@ impl<'a> MatrixImage<'a> {
         self.bytes = 4 * self.head.len();
         let row_bytes = matrix.cols() * matrix.dtype().bytes();
         let range = self.first_row * row_bytes..(self.first_row + self.rows) * row_bytes;
-        self.put(Field::Scales, matrix.bytes().get(range).unwrap_or_default());
+        let bytes = matrix.bytes().get(range);
+        self.put(Field::Scales, bytes.invariant("a matrix has the bytes of its rows")?);
         Ok(())
     }
 
@@ -185,7 +187,7 @@ impl<'a> MatrixImage<'a> {
             (Field::P2, parts.codes, (groups * 8, 1)),
         ];
         for (field, range, (bytes, per_rows)) in fields {
-            let all = p2.get(range).unwrap_or_default();
+            let all = p2.get(range).invariant("the first plane has all its parts")?;
             let start = (first / per_rows * bytes).min(all.len());
             let end = ((first + rows).div_ceil(per_rows) * bytes).min(all.len());
             self.put(field, &all[start..end]);

@@ -82,6 +82,7 @@ impl Asked {
         let inputs = self.buffers.iter().filter(|(_, cols)| *cols != vocabulary);
         // Inputs of products, quantized: of all rows of the widest buffer.
         let quantized = inputs.map(|(rows, cols)| rows * cols.div_ceil(GROUP) * GROUP_BYTES);
+        // Default: a model that asked for no such buffer quantizes nothing.
         let quantized = size_of(quantized.max().unwrap_or(0) as u64) + 32;
         let fixed = ARENA_BYTES as u64 + NOTES_BYTES + TABLES_BYTES;
         let asked = activations + self.routing_bytes + self.parts_bytes;
@@ -142,7 +143,9 @@ fn scratch_bytes(needs: &ModelNeeds<'_>) -> u64 {
     let parts =
         size_of(4 * (LOGIT_ROWS * config.vocab_size.div_ceil(ARGMAX_PART_COLS).max(1)) as u64);
     let best = 2 * parts + size_of(4 * LOGIT_ROWS as u64);
+    // Default: a model without layers has no experts and none of what follows.
     let logits = 4 * rows_max.next_power_of_two() * experts.max().unwrap_or(0);
+    // Default: as above.
     inner.max().unwrap_or(0)
         + mixed.max().unwrap_or(0)
         + size_of(logits as u64)

@@ -120,7 +120,7 @@ macro_rules! pipelines {
                 let halt = halt_layout(gpu);
                 let mut next = |source: Source| {
                     id += 1;
-                    compile((gpu, cache), (id, form, &halt), &source)
+                    compile(gpu, cache, id, form, &halt, &source)
                 };
                 let pipelines = Self {
                     $($name: next(
@@ -202,8 +202,11 @@ impl Source {
 }
 
 fn compile(
-    (gpu, cache): (&Gpu, Option<&wgpu::PipelineCache>),
-    (id, form, halt): (usize, Form, &wgpu::BindGroupLayout),
+    gpu: &Gpu,
+    cache: Option<&wgpu::PipelineCache>,
+    id: usize,
+    form: Form,
+    halt: &wgpu::BindGroupLayout,
     source: &Source,
 ) -> Pipeline {
     let name = source.name;

@@ -110,7 +110,8 @@ pub(crate) struct Cost {
 
 /// What is done once for each element: workgroups and multiplications.
 impl From<([u32; 3], u64)> for Cost {
-    fn from((workgroups, work): ([u32; 3], u64)) -> Self {
+    fn from(elements: ([u32; 3], u64)) -> Self {
+        let (workgroups, work) = elements;
         Self { workgroups, kind: WorkKind::Elements, work }
     }
 }
@@ -321,7 +322,8 @@ impl Recorder {
     pub fn upload(
         &mut self,
         slot: Option<usize>,
-        (buffer, offset): (&wgpu::Buffer, u64),
+        buffer: &wgpu::Buffer,
+        offset: u64,
         bytes: &[u8],
     ) -> Result<(), WgpuError> {
         self.counts.upload_bytes += bytes.len() as u64;
@@ -352,15 +354,17 @@ impl Recorder {
         }
         let (source, from) = self.staging.put(&self.gpu, bytes)?;
         self.has_writes = true;
-        self.copy((&source, from), (buffer, offset), (bytes.len() as u64).next_multiple_of(4));
+        self.copy(&source, from, buffer, offset, (bytes.len() as u64).next_multiple_of(4));
         Ok(())
     }
 
     /// Records a copy between buffers; sizes and offsets are multiples of 4.
     pub fn copy(
         &mut self,
-        (source, from): (&wgpu::Buffer, u64),
-        (destination, to): (&wgpu::Buffer, u64),
+        source: &wgpu::Buffer,
+        from: u64,
+        destination: &wgpu::Buffer,
+        to: u64,
         bytes: u64,
     ) {
         self.pass = None;
@@ -384,7 +388,7 @@ impl Recorder {
             return Ok(());
         }
         let table = self.table(bytes)?;
-        self.copy((&table.buffer, table.offset), (buffer, offset), bytes.len() as u64);
+        self.copy(&table.buffer, table.offset, buffer, offset, bytes.len() as u64);
         Ok(())
     }
 
@@ -471,7 +475,7 @@ impl Recorder {
         self.read_back = Some(read_back.clone());
         let mut at = 0;
         for (buffer, offset, bytes) in parts {
-            self.copy((buffer, *offset), (&read_back, at), *bytes);
+            self.copy(buffer, *offset, &read_back, at, *bytes);
             at += bytes;
         }
         self.submit()?;

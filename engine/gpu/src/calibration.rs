@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nestling_formats::nested::{
     InputTransform, Layout, NestedCodec, NestedTables, ScaleSteps, plane_bytes,
 };
-use nestling_formats::{Level, Plane};
+use nestling_formats::{Invariant, Level, Plane};
 use nestling_import::{DeltaNetConfig, RopePairs};
 
 use super::work::{WorkKind, WorkRates, work_of};
@@ -115,15 +115,16 @@ fn nested(rows: usize, cols: usize) -> Result<MatrixWeights, EngineError> {
     };
     let zeros = |plane| {
         let bytes = plane_bytes(Layout::Tile16, rows, cols, plane);
-        ByteRegion::from_vec(vec![0; bytes.unwrap_or(0)])
+        let bytes = bytes.invariant("matrices that are measured with have planes")?;
+        Ok::<_, EngineError>(ByteRegion::from_vec(vec![0; bytes]))
     };
     let regions = PlaneRegions {
-        p2: zeros(Plane::P2),
-        p3: Some(zeros(Plane::P3)),
-        p4: Some(zeros(Plane::P4)),
+        p2: zeros(Plane::P2)?,
+        p3: Some(zeros(Plane::P3)?),
+        p4: Some(zeros(Plane::P4)?),
         p34: None,
-        p6: Some(zeros(Plane::P6)),
-        p8: Some(zeros(Plane::P8)),
+        p6: Some(zeros(Plane::P6)?),
+        p8: Some(zeros(Plane::P8)?),
     };
     let (layout, codec) = (Layout::Tile16, Arc::new(codec));
     let matrix = NestedMatrix::new(rows, cols, layout, codec, regions, Level::ALL)?;

@@ -1,6 +1,6 @@
 //! What the levels of a model mean for a matrix in memory of a device, and planes that come one by one.
 
-use nestling_formats::nested::{Layout, plane_bytes};
+use nestling_formats::nested::plane_bytes;
 use nestling_formats::{Level, Plane};
 
 use nestling_core::EngineError;
@@ -62,9 +62,8 @@ impl HeldLevels {
 /// The planes of a nested matrix in a slot, which come one by one.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotPlanes {
-    layout: Layout,
-    rows: usize,
-    cols: usize,
+    /// Bytes of each plane.
+    bytes: [usize; Plane::ALL.len()],
     /// The highest level that the planes make which are there.
     held: Level,
     /// The prefix that each level of the model means once its planes are there.
@@ -73,10 +72,17 @@ pub struct SlotPlanes {
 
 impl SlotPlanes {
     /// The first plane of a matrix alone.
-    pub fn base(matrix: &NestedMatrix) -> Self {
-        let (rows, cols) = (matrix.rows(), matrix.cols());
-        let (layout, prefixes) = (matrix.layout(), matrix.levels());
-        Self { layout, rows, cols, held: Level::L2, prefixes }
+    ///
+    /// # Errors
+    /// A shape whose planes have sizes that overflow.
+    pub fn base(matrix: &NestedMatrix) -> Result<Self, EngineError> {
+        let overflow = || EngineError::mismatch("planes of a matrix", "sizes that fit", "more");
+        let mut bytes = [0; Plane::ALL.len()];
+        for plane in Plane::ALL {
+            let size = plane_bytes(matrix.layout(), matrix.rows(), matrix.cols(), plane);
+            bytes[plane.index()] = size.ok_or_else(overflow)?;
+        }
+        Ok(Self { bytes, held: Level::L2, prefixes: matrix.levels() })
     }
 
     /// The planes above the first that a matrix has, in their order.
@@ -92,26 +98,22 @@ impl SlotPlanes {
         plane.level() <= self.held
     }
 
-    /// Bytes of a plane; none for shapes that have none.
-    pub fn bytes_of(&self, plane: Plane) -> Option<usize> {
-        plane_bytes(self.layout, self.rows, self.cols, plane)
+    /// Bytes of a plane.
+    pub fn bytes_of(&self, plane: Plane) -> usize {
+        self.bytes[plane.index()]
     }
 
     /// The place of a plane that is to come next.
     ///
     /// # Errors
     /// A plane without a place, or of another size; one that is there, or lacks the one before.
-    pub fn next<P>(
-        &self,
-        plane: Plane,
-        (place, bytes): (Option<P>, &[u8]),
-    ) -> Result<P, EngineError> {
+    pub fn next<P>(&self, plane: Plane, place: Option<P>, bytes: &[u8]) -> Result<P, EngineError> {
         let is_next = self.held.index() + 1 == plane.index();
         let Some(place) = place.filter(|_| is_next) else {
             let expected = format!("the one after level {}", self.held.bits());
             return Err(EngineError::mismatch("plane of a matrix", expected, format!("{plane:?}")));
         };
-        let expected = self.bytes_of(plane).unwrap_or(0);
+        let expected = self.bytes_of(plane);
         if bytes.len() != expected {
             return Err(EngineError::mismatch("bytes of a plane", expected, bytes.len()));
         }
@@ -125,7 +127,7 @@ impl SlotPlanes {
 
     /// What levels mean with the planes that are there.
     pub fn levels(&self) -> HeldLevels {
-        let bytes = |plane| self.bytes_of(plane).unwrap_or(0) as u64;
+        let bytes = |plane| self.bytes_of(plane) as u64;
         HeldLevels(self.prefixes.map(|prefix| {
             let prefix = prefix.min(self.held);
             let planes = Plane::ALL.into_iter().filter(|plane| plane.level() <= prefix);

@@ -33,6 +33,7 @@ impl NotedUses {
 
     /// Uses of all calls.
     pub fn count(&self) -> usize {
+        // Default: a step without calls has no uses.
         self.ends.last().copied().unwrap_or(0)
     }
 
@@ -86,7 +87,8 @@ impl NotedUses {
     /// The call that lacked an expert; it and those behind it did not take place.
     pub fn take_missed(&mut self) -> Option<usize> {
         let missed = self.missed.take()?;
-        self.ids.truncate(self.ends.get(missed).copied().unwrap_or(0));
+        // `missed` is a call of this step: `read_back` takes no other.
+        self.ids.truncate(self.ends[missed]);
         self.ends.truncate(missed);
         self.is_open = false;
         Some(missed)

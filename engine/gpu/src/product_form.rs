@@ -104,7 +104,8 @@ impl HeadsForm {
     pub fn of(
         matrix: &ProductForm,
         heads: usize,
-        (x_cols, out_cols): (usize, usize),
+        x_cols: usize,
+        out_cols: usize,
     ) -> Result<Self, EngineError> {
         let count = heads.max(1);
         expect("rows of the heads' matrices", 0, matrix.rows % count)?;

@@ -23,9 +23,11 @@ impl RouterLimits {
     /// Vectors of other lengths; [`EngineError::Limit`].
     pub fn check<B: Backend>(
         &self,
-        (router, experts): (&Router<B>, usize),
+        router: &Router<B>,
+        experts: usize,
         length: impl Fn(&B::Floats) -> usize,
-        (rows, rows_max): (usize, usize),
+        rows: usize,
+        rows_max: usize,
     ) -> Result<(), EngineError> {
         let biases = router.logit_bias.iter().chain(&router.selection_bias);
         for vector in biases.chain(&router.expert_scale) {
@@ -59,10 +61,7 @@ pub fn check_limit(what: &'static str, limit: usize, found: usize) -> Result<(),
 ///
 /// # Errors
 /// Another size.
-pub fn check_routing(
-    routing: &Routing,
-    (rows, per_token): (usize, usize),
-) -> Result<(), EngineError> {
+pub fn check_routing(routing: &Routing, rows: usize, per_token: usize) -> Result<(), EngineError> {
     expect("experts of a row", per_token, routing.num_experts_per_tok)?;
     expect("experts of a routing", rows * per_token, routing.expert_ids.len())?;
     expect("weights of a routing", rows * per_token, routing.expert_weights.len())

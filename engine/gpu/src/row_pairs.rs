@@ -50,7 +50,8 @@ pub fn pairs_by_level(
 pub fn push_uses(
     pairs: &mut Vec<RowPair>,
     uses: &[ExpertUse],
-    (rows, per_token): (usize, usize),
+    rows: usize,
+    per_token: usize,
 ) -> Result<LevelRanges, EngineError> {
     let mut ranges = Vec::new();
     for level in Level::ALL {
@@ -81,7 +82,8 @@ pub fn by_way_of(pairs: &[RowPair]) -> (Vec<RowPair>, Vec<RowPair>) {
 pub fn push_head(
     pairs: &mut Vec<RowPair>,
     rows: &[RowPair],
-    (head, heads): (usize, usize),
+    head: usize,
+    heads: usize,
 ) -> Range<usize> {
     let start = pairs.len();
     pairs.extend(rows.iter().map(|pair| RowPair {
@@ -119,18 +121,18 @@ mod tests {
         let used = |row, rank, level| ExpertUse { row, rank, level };
         let mut pairs = vec![RowPair::default()];
         let uses = [used(0, 1, Level::L3), used(2, 0, Level::L2)];
-        let ranges = push_uses(&mut pairs, &uses, (3, 2)).unwrap();
+        let ranges = push_uses(&mut pairs, &uses, 3, 2).unwrap();
         assert_eq!(pairs[1..], [(2, 4), (0, 1)].map(pair));
         assert_eq!(ranges, [(Level::L2, 1..2), (Level::L3, 2..3)]);
-        assert!(push_uses(&mut pairs, &[used(3, 0, Level::L2)], (3, 2)).is_err());
-        assert!(push_uses(&mut pairs, &[used(0, 2, Level::L2)], (3, 2)).is_err());
+        assert!(push_uses(&mut pairs, &[used(3, 0, Level::L2)], 3, 2).is_err());
+        assert!(push_uses(&mut pairs, &[used(0, 2, Level::L2)], 3, 2).is_err());
     }
 
     #[test]
     fn heads_are_rows_of_the_input() {
         let mut pairs = Vec::new();
         let rows = [(0, 0), (2, 2)].map(pair);
-        assert_eq!(push_head(&mut pairs, &rows, (1, 4)), 0..2);
+        assert_eq!(push_head(&mut pairs, &rows, 1, 4), 0..2);
         assert_eq!(pairs, [(1, 0), (9, 2)].map(pair));
     }
 

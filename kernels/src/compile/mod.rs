@@ -41,7 +41,8 @@ impl Target {
 
     /// Binaries that a device of this compute capability runs, best first: those for the same major number
     /// and no higher minor one.
-    fn binaries_for((major, minor): (u32, u32)) -> impl Iterator<Item = Self> {
+    fn binaries_for(capability: (u32, u32)) -> impl Iterator<Item = Self> {
+        let (major, minor) = capability;
         (0..=minor).rev().map(move |minor| Self::Device(major, minor))
     }
 
@@ -109,8 +110,10 @@ impl KernelResources {
         let before = |what: &str| -> u32 {
             let numbers = log.match_indices(what).map(|(at, _)| {
                 let digits = log[..at].rsplit(|c: char| !c.is_ascii_digit()).next();
+                // Default: a text without a number before it counts nothing.
                 digits.and_then(|digits| digits.parse::<u32>().ok()).unwrap_or(0)
             });
+            // Default: the assembler is silent about what a kernel has none of.
             numbers.max().unwrap_or(0)
         };
         Self {

@@ -54,7 +54,7 @@ impl Commands {
     pub fn params(&self, params: Params) -> &[u8] {
         let start = 16 * params.start;
         let all: &[u8] = bytemuck::cast_slice(&self.params);
-        all.get(start..start + params.bytes).unwrap_or_default()
+        &all[start..start + params.bytes]
     }
 
     /// A kernel that is given `params`; places in it are those of memory that lives until the commands

@@ -77,7 +77,7 @@ impl PinnedBytes {
 
     /// Some of the bytes, which are there.
     pub fn part(&mut self, start: usize, bytes: usize) -> &mut [u8] {
-        self.bytes_mut().get_mut(start..start + bytes).unwrap_or_default()
+        &mut self.bytes_mut()[start..start + bytes]
     }
 }
 
@@ -235,6 +235,7 @@ fn describe(index: i32, driver: (u32, u32)) -> Result<CudaDeviceDescription, Cud
         let mut value = 0;
         // SAFETY: the driver writes a number.
         let answer = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) };
+        // Default: a device without the attribute has none of what it counts.
         if answer == CUresult::CUDA_SUCCESS { u32::try_from(value).unwrap_or(0) } else { 0 }
     };
     let capability = (
@@ -429,7 +430,7 @@ impl Cuda {
         self.within(|| {
             commands.list().iter().try_for_each(|command| match *command {
                 Command::Launch(launch, params, halt) => {
-                    self.launch(stream, &launch, (commands.params(params), halt))
+                    self.launch(stream, &launch, commands.params(params), halt)
                 }
                 Command::Copy { from, to, bytes } => {
                     let size = bytes as usize;
@@ -445,7 +446,8 @@ impl Cuda {
         &self,
         stream: &Handle,
         launch: &Launch,
-        (params, mut halt): (&[u8], Address),
+        params: &[u8],
+        mut halt: Address,
     ) -> Result<(), CudaError> {
         let function = self.function(launch.kernel)?;
         let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);

@@ -235,17 +235,16 @@ impl Emulated {
             }
             Work::Copy { name, from, to, bytes } => {
                 self.launch.note(MemoryNote::Written { address: *to, bytes: *bytes });
-                state.copy(operation, name, (*from, *to, *bytes))
+                state.copy(operation, name, *from, *to, *bytes)
             }
             Work::Command(commands, index) => match commands.list().get(*index) {
                 Some(Command::Copy { from, to, bytes }) => {
                     let (from, to, bytes) = (*from, *to, *bytes);
                     self.launch.note(MemoryNote::Copied { from, to, bytes });
-                    state.copy(operation, "a copy on the device", (from, to, bytes))
+                    state.copy(operation, "a copy on the device", from, to, bytes)
                 }
                 Some(Command::Launch(launch, params, halt)) => {
-                    let params = (commands.params(*params), *halt);
-                    self.run_kernel(state, operation, (launch, params))
+                    self.run_kernel(state, operation, launch, commands.params(*params), *halt)
                 }
                 None => Ok(()),
             },
@@ -260,14 +259,16 @@ impl Emulated {
         &self,
         state: &mut State,
         operation: &Operation,
-        (launch, (params, halt)): (&Launch, (&[u8], Address)),
+        launch: &Launch,
+        params: &[u8],
+        halt: Address,
     ) -> Result<(), String> {
         let one_less = |left: u64| left.checked_sub(1);
         let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         left.map_err(|_| "as it was told to be")?;
         let name = format!("kernel {}", launch.kernel.name());
         let named = |reason| format!("{}: {reason}", full_name(&name, operation.ticket));
-        let accesses = reach::of_kernel(&state.memory, launch, (params, halt)).map_err(named)?;
+        let accesses = reach::of_kernel(&state.memory, launch, params, halt).map_err(named)?;
         state.history.add(operation, name.clone(), accesses)?;
         self.launch.run(launch, params, halt).map_err(|error| named(error.to_string()))
     }
@@ -349,7 +350,9 @@ impl State {
         &mut self,
         operation: &Operation,
         name: &str,
-        (from, to, bytes): (Address, Address, u64),
+        from: Address,
+        to: Address,
+        bytes: u64,
     ) -> Result<(), String> {
         let accesses = reach::of_copy(from, to, bytes).to_vec();
         self.history.add(operation, name.into(), accesses)?;

@@ -23,11 +23,7 @@ pub(crate) struct PinnedMemory {
 
 impl DeviceMemory {
     /// What was just allocated.
-    pub(super) fn new(
-        driver: &Arc<Driver>,
-        address: Address,
-        (bytes, is_work): (u64, bool),
-    ) -> Self {
+    pub(super) fn new(driver: &Arc<Driver>, address: Address, bytes: u64, is_work: bool) -> Self {
         Self { driver: Arc::clone(driver), address, bytes, is_work }
     }
 

@@ -264,7 +264,7 @@ impl Driver {
                 let is_work = !matches!(what, "weights" | "experts");
                 let work = if is_work { bytes } else { 0 };
                 self.work.fetch_add(work, Ordering::Relaxed);
-                Ok(DeviceMemory::new(self, address, (bytes, is_work)))
+                Ok(DeviceMemory::new(self, address, bytes, is_work))
             }
             Err(error) => {
                 self.allocated.fetch_sub(bytes, Ordering::Relaxed);
@@ -341,7 +341,9 @@ impl Stream {
     /// A device that is lost; a range that pinned memory does not have.
     pub fn copy_in(
         &self,
-        (source, start, bytes): (&PinnedMemory, usize, usize),
+        source: &PinnedMemory,
+        start: usize,
+        bytes: usize,
         to: Address,
     ) -> Result<(), CudaError> {
         let source = source.range(start, bytes)?;
@@ -358,8 +360,10 @@ impl Stream {
     /// A device that is lost; more bytes than the pinned memory has.
     pub fn copy_out(
         &self,
-        (from, bytes): (Address, usize),
-        (to, start): (&mut PinnedMemory, usize),
+        from: Address,
+        bytes: usize,
+        to: &mut PinnedMemory,
+        start: usize,
     ) -> Result<(), CudaError> {
         let to = to.part(start, bytes)?;
         self.driver.with(|form| match form {
@@ -495,7 +499,10 @@ impl Event {
                 })
             }
         })?;
-        Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+        Duration::try_from_secs_f64(seconds).map_err(|error| CudaError::Refused {
+            what: "time between events",
+            reason: error.to_string(),
+        })
     }
 }
 

@@ -196,6 +196,7 @@ fn thread(raw: &RawThread) -> FaultThread {
 
 /// What is in front of a zero.
 pub(super) fn text(bytes: &[u8]) -> String {
-    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let text = &bytes[..end];
     String::from_utf8_lossy(text).into_owned()
 }

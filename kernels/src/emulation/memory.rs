@@ -25,6 +25,7 @@ impl Region {
     }
 
     fn write(&self, first: u64, end: u64) {
+        // Default: all of a region without bits counts as written.
         let Some(bits) = &self.written else { return };
         let (mut at, end) = ((first - self.start) as usize, (end - self.start) as usize);
         while at < end {

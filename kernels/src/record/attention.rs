@@ -122,7 +122,7 @@ fn attend_rows(
         (_, false) => Kernel::AttendF32,
         (_, true) => Kernel::AttendSplitF32,
     };
-    recorder.launch_of((WorkKind::Attention, work), params.launch(kernel), params)?;
+    recorder.launch_of(WorkKind::Attention, work, params.launch(kernel), params)?;
     if is_split {
         recorder.launch(params.merge(), params)?;
     }

@@ -22,6 +22,7 @@ pub(super) fn delta_net(backend: &mut CudaBackend, of: Runs<'_>) -> Result<(), E
     let row_work = recurrence_row_work(shape);
     let rows_max = at_once(row_work, backend.rates().launch_work(WorkKind::Recurrence), 1);
     let mut params = params(&of)?;
+    // Default: without runs there is no depth to launch anything for.
     let deepest = of.runs.iter().map(|run| run.depth).max().unwrap_or(0);
     for depth in 0..=deepest {
         let table = table(backend, of.runs, depth, of.states)?;
@@ -34,7 +35,7 @@ pub(super) fn delta_net(backend: &mut CudaBackend, of: Runs<'_>) -> Result<(), E
             recorder.launch(conv, &params)?;
             let rows: usize = table[piece].iter().map(|run| run.rows as usize).sum();
             let work = work_of(&[rows]).saturating_mul(row_work);
-            recorder.launch_of((WorkKind::Recurrence, work), rule, &params)?;
+            recorder.launch_of(WorkKind::Recurrence, work, rule, &params)?;
         }
     }
     let [_, _, gate] = params.launches();

@@ -8,7 +8,7 @@ use nestling_gpu::{
     word,
 };
 
-use super::products::{Call, call_of, is_one_row, params_of};
+use super::products::{Call, CallLaunch, call_of, is_one_row, params_of, work_kind};
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::kernel::Kernel;
@@ -24,13 +24,14 @@ pub(super) fn gated_products(
         return Ok(None);
     }
     let call = call_of(&mut backend.recorder, Kernel::MatvecGatedQuantize, jobs, pairs)?;
-    gated_call(backend, (&call, joint), input, rows, cols).map(Some)
+    gated_call(backend, &call, joint, input, rows, cols).map(Some)
 }
 
 /// The same of blocks of one row each that lie one after the other.
 pub(super) fn gated_call(
     backend: &mut CudaBackend,
-    (call, joint): (&Call, Joint),
+    call: &Call,
+    joint: Joint,
     input: &Input<Address>,
     rows: usize,
     width: usize,
@@ -50,11 +51,12 @@ pub(super) fn gated_call(
     };
     let tiles = word("tiles", call.tiles)?;
     // A gate and its up.
-    for (blocks, gates, work) in call.launches(recorder, 2) {
+    let work_kind = work_kind(call.kernel);
+    for CallLaunch { blocks, count: gates, work } in call.launches(recorder, 2) {
         let products = ProductParams { blocks, ..params.products };
         let params = GatedProductParams { products, ..params };
         let gates = word("blocks", gates)?;
-        recorder.launch_of(work, params.launch(gates, tiles), &params)?;
+        recorder.launch_of(work_kind, work, params.launch(gates, tiles), &params)?;
     }
     Ok(Input { quantized: Some(out), floats: None, cols: width, stride: width })
 }

@@ -127,7 +127,8 @@ impl Blocks {
     fn push(
         &mut self,
         job: &Job<'_, CudaBackend>,
-        (kernel, pairs_max): (Kernel, usize),
+        kernel: Kernel,
+        pairs_max: usize,
         work_max: u64,
     ) -> Result<(), EngineError> {
         let cols = job.matrix.form.cols;
@@ -170,10 +171,10 @@ pub(super) fn products(
             ways.len() - 1
         });
         let work_max = recorder.rates.launch_work(work_kind(way.kernel()));
-        ways[at].1.push(job, (way.kernel(), way.pairs_max()), work_max)?;
+        ways[at].1.push(job, way.kernel(), way.pairs_max(), work_max)?;
     }
     let pairs = recorder.table(pairs)?;
-    ways.iter().try_for_each(|(way, blocks)| record(recorder, (*way, blocks), pairs, input, output))
+    ways.iter().try_for_each(|(way, blocks)| record(recorder, *way, blocks, pairs, input, output))
 }
 
 /// Blocks in memory of the device, for one kernel.
@@ -188,21 +189,25 @@ pub(super) struct Call {
     pub pairs: Address,
 }
 
+/// Blocks of a call that one launch computes.
+pub(super) struct CallLaunch {
+    pub blocks: Address,
+    /// Groups of them.
+    pub count: usize,
+    /// How much they compute.
+    pub work: u64,
+}
+
 impl Call {
-    /// Its blocks in groups of so many that lie together, by launches that are not too long: where they
-    /// are, how many, and their work.
-    pub fn launches(
-        &self,
-        recorder: &Recorder,
-        together: usize,
-    ) -> Vec<(Address, usize, (WorkKind, u64))> {
+    /// Its blocks in groups of so many that lie together, by launches that are not too long.
+    pub fn launches(&self, recorder: &Recorder, together: usize) -> Vec<CallLaunch> {
         let kind = work_kind(self.kernel);
         let sum = |work: &[u64]| work.iter().fold(0, |sum: u64, work| sum.saturating_add(*work));
         let groups: Vec<u64> = self.work.chunks(together).map(sum).collect();
         let pieces = pieces(groups.iter().copied(), recorder.rates.launch_work(kind));
         let launch = |first: usize, count: usize| {
-            let address = self.blocks + (first * together * size_of::<Block>()) as u64;
-            (address, count, (kind, sum(&groups[first..first + count])))
+            let blocks = self.blocks + (first * together * size_of::<Block>()) as u64;
+            CallLaunch { blocks, count, work: sum(&groups[first..first + count]) }
         };
         // No more than a grid has rows.
         let rows = GRID_ROWS_MAX as usize;
@@ -222,13 +227,16 @@ pub(super) fn params_of(
     input: &Input<Address>,
     output: &Output<Address>,
 ) -> Result<ProductParams, EngineError> {
+    // Default: an input has one of both, and a kernel reads the one of its kind.
     let quantized = input.quantized.unwrap_or(Quantized { values: 0, scales: 0 });
+    // Default: as above.
+    let floats = input.floats.unwrap_or(0);
     Ok(ProductParams {
         blocks: *blocks,
         pairs: *pairs,
         x_values: quantized.values,
         x_scales: quantized.scales,
-        x: input.floats.unwrap_or(0),
+        x: floats,
         out: output.values,
         x_groups: word("groups", input.cols.div_ceil(GROUP))?,
         x_stride: word("columns", input.stride)?,
@@ -241,7 +249,8 @@ pub(super) fn params_of(
 
 fn record(
     recorder: &mut Recorder,
-    (way, blocks): (Way, &Blocks),
+    way: Way,
+    blocks: &Blocks,
     pairs: Address,
     input: &Input<Address>,
     output: &Output<Address>,
@@ -262,7 +271,7 @@ pub(super) fn call_of(
     let mut blocks = Blocks::default();
     for job in jobs {
         // Those of gates and ups stay whole, next to each other.
-        blocks.push(job, (kernel, 1), u64::MAX)?;
+        blocks.push(job, kernel, 1, u64::MAX)?;
     }
     let (pairs, all) = (recorder.table(pairs)?, recorder.table(&blocks.all)?);
     Ok(Call { kernel, blocks: all, work: blocks.work, tiles: blocks.tiles, pairs })
@@ -281,10 +290,11 @@ pub(super) fn call_kernel(
     };
     let params = params_of(call, tiles_at_once, input, output)?;
     let tiles = word("tiles", call.tiles)?;
-    for (blocks, count, work) in call.launches(recorder, 1) {
+    let kind = work_kind(call.kernel);
+    for CallLaunch { blocks, count, work } in call.launches(recorder, 1) {
         let params = ProductParams { blocks, ..params };
         let count = word("blocks", count)?;
-        recorder.launch_of(work, params.launch(call.kernel, count, tiles), &params)?;
+        recorder.launch_of(kind, work, params.launch(call.kernel, count, tiles), &params)?;
     }
     Ok(())
 }

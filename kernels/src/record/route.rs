@@ -11,6 +11,7 @@ use crate::recorder::Recorder;
 pub(super) fn route(recorder: &mut Recorder, of: &Route<'_, Address>) -> Result<(), EngineError> {
     let params = RouteParams {
         logits: of.logits,
+        // Default: kernels take the address 0 for no vector.
         logit_bias: of.logit_bias.unwrap_or(0),
         selection_bias: of.selection_bias.unwrap_or(0),
         expert_scale: of.expert_scale.unwrap_or(0),

@@ -51,14 +51,14 @@ pub(super) fn experts(
     let is_fused = !inner.are_several && gate.kind == down.kind && gate.kind == ProductKind::Int8;
     let input = if is_fused {
         let call = inner.call(Kernel::MatvecGatedQuantize, gate);
-        gated_call(backend, (&call, joint), &input, *uses, gate.rows)?
+        gated_call(backend, &call, joint, &input, *uses, gate.rows)?
     } else {
         let gate_up = backend.scratch(ScratchRoom::GateUp, 2 * uses * gate.rows)?;
         let to_inner = Output { values: gate_up, cols: 2 * gate.rows, write: Write::Set };
-        multiply(&mut backend.recorder, (inner, gate), &input, &to_inner)?;
+        multiply(&mut backend.recorder, inner, gate, &input, &to_inner)?;
         gated(backend, joint, gate_up, *uses, gate.rows)?
     };
-    multiply(&mut backend.recorder, (outer, down), &input, &Output::of(out, Write::Set))
+    multiply(&mut backend.recorder, outer, down, &input, &Output::of(out, Write::Set))
 }
 
 /// Has the blocks of gates and ups, and those of downs, made from the routing.
@@ -89,6 +89,7 @@ fn find(
     let params = ExpertBlocksParams {
         entries: table.entries.address(),
         least,
+        // Default: kernels take the address 0 for no biases.
         biases: table.biases().unwrap_or(0),
         ids: routing.ids(),
         weights: routing.weights(),
@@ -120,7 +121,8 @@ fn find(
 /// Multiplies what the blocks name. `like` is what their matrices have in common.
 fn multiply(
     recorder: &mut Recorder,
-    (blocks, like): (Blocks, ProductForm),
+    blocks: Blocks,
+    like: ProductForm,
     input: &Input<Address>,
     output: &Output<Address>,
 ) -> Result<(), EngineError> {

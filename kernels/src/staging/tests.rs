@@ -8,7 +8,7 @@ use super::{PIECE_BYTES, PIECES, Staging};
 use crate::driver::{Address, DeviceMemory, Driver, Event, Stream};
 use crate::error::CudaError;
 use crate::params::Launch;
-use crate::recorder::Recorder;
+use crate::recorder::{Recorder, Recording};
 
 const SEEDS: u64 = 8;
 const BYTES: usize = 1024;
@@ -53,13 +53,13 @@ impl Device {
 
     /// What the stream of kernels finds.
     fn read(&self) -> Vec<u8> {
-        read(&self.driver, &self.compute, (self.at(), BYTES))
+        read(&self.driver, &self.compute, self.at(), BYTES)
     }
 }
 
-fn read(driver: &Arc<Driver>, stream: &Stream, (from, bytes): (Address, usize)) -> Vec<u8> {
+fn read(driver: &Arc<Driver>, stream: &Stream, from: Address, bytes: usize) -> Vec<u8> {
     let mut out = driver.allocate_pinned("what is read back", bytes).unwrap();
-    stream.copy_out((from, bytes), (&mut out, 0)).unwrap();
+    stream.copy_out(from, bytes, &mut out, 0).unwrap();
     stream.synchronize().unwrap();
     out.bytes(bytes).to_vec()
 }
@@ -79,7 +79,7 @@ fn kernels_wait_for_what_is_uploaded_and_uploads_for_kernels() {
         device.upload(1);
         device.staging.settle(&device.compute).unwrap();
         let mut early = device.driver.allocate_pinned("what is read back", BYTES).unwrap();
-        device.compute.copy_out((device.at(), BYTES), (&mut early, 0)).unwrap();
+        device.compute.copy_out(device.at(), BYTES, &mut early, 0).unwrap();
         device.compute.record(&device.passed).unwrap();
         device.staging.wait_for(&device.passed).unwrap();
         device.upload(2);
@@ -99,7 +99,7 @@ fn pieces_are_not_written_before_they_are_copied() {
         let to = device.at();
         device.staging.upload(&expected, to).unwrap();
         device.staging.settle(&device.compute).unwrap();
-        assert!(read(&device.driver, &device.compute, (to, bytes)) == expected);
+        assert!(read(&device.driver, &device.compute, to, bytes) == expected);
     }
 }
 
@@ -142,7 +142,7 @@ fn transfers_are_behind_uploads_and_kernels() {
         let first = device.staging.end_async_copies().unwrap();
         assert_eq!(device.staging.completed_copies(first, &device.compute).unwrap(), first);
         let mut early = device.driver.allocate_pinned("what is read back", BYTES).unwrap();
-        device.compute.copy_out((device.at(), BYTES), (&mut early, 0)).unwrap();
+        device.compute.copy_out(device.at(), BYTES, &mut early, 0).unwrap();
         device.compute.record(&device.passed).unwrap();
         device.staging.begin_async_copies(&device.passed).unwrap();
         device.staging.upload_behind(&[7; BYTES], device.at()).unwrap();
@@ -202,7 +202,8 @@ fn tables_and_memory_that_is_retired_stay_until_commands_are_done() {
     for seed in 0..SEEDS {
         let driver = Driver::emulated(Arc::new(no_kernel), None);
         driver.reorder(seed);
-        let mut recorder = Recorder::new(&driver, 0, (4096, WorkRates::UNWATCHED)).unwrap();
+        let recording = Recording { arena_bytes: 4096, rates: WorkRates::UNWATCHED };
+        let mut recorder = Recorder::new(&driver, 0, recording).unwrap();
         let out = driver.allocate("activations", 64 * 256).unwrap();
         for at in 0..64u8 {
             recorder.begin_operation().unwrap();

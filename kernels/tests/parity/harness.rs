@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use bytemuck::bytes_of;
 use nestling_cuda::emulation::{
-    EmulationError, Line, MemoryMap, Run, Schedule, launch, launch_named,
+    EmulationError, LaunchShape, Line, MemoryMap, Run, Schedule, launch, launch_named,
 };
 use nestling_cuda::params::{KernelParams, Launch};
 
@@ -46,7 +46,7 @@ fn run(
     MEMORY.with_borrow(|memory| {
         let run = Run { checks: is_checked.then_some(memory), ..run };
         // SAFETY: tests give addresses of vectors that live on, as long as the shapes say.
-        unsafe { launch(shape, (bytes_of(params), 0), run) }
+        unsafe { launch(shape, bytes_of(params), 0, run) }
     })
 }
 
@@ -58,8 +58,10 @@ pub fn run_named(
     params: &[u8],
     run: Run<'_>,
 ) -> Result<(), EmulationError> {
+    let (grid, block, shared_bytes) = shape;
+    let shape = LaunchShape { grid, block, shared_bytes };
     // SAFETY: as above; what is beyond the vectors is found by the checks before it is used.
-    unsafe { launch_named(name, shape, (params, 0), run) }
+    unsafe { launch_named(name, shape, params, 0, run) }
 }
 
 /// What a kernel leaves of two vectors, whose addresses its parameters are made of: the same, whichever

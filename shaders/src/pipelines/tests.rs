@@ -329,7 +329,7 @@ fn a_device_with_too_low_limits_refuses_shaders() {
     // Four buffers of a shader, where attention has eight.
     let low = wgpu::Limits::downlevel_defaults();
     for (limits, is_enough) in [(wgpu::Limits::default(), true), (low, false)] {
-        let gpu = Gpu::open(&adapter, limits, (crate::Uploads::Staged, None)).unwrap();
+        let gpu = Gpu::open(&adapter, limits, crate::Uploads::Staged, None).unwrap();
         let compiled = Pipelines::compile(&gpu, None, Form::PLAIN);
         assert_eq!(compiled.is_ok(), is_enough, "{:?}", compiled.err());
     }

@@ -118,9 +118,9 @@ pub(super) fn attend(
         |position: &u32| work_of(&[seen_positions(*position, heads.sliding_window), d + value_dim]);
     let work: Vec<u64> = rows.positions.iter().map(work).collect();
     let most = backend.rates().launch_work(WorkKind::Attention);
-    for piece in attended_together((&work, h), most, (blocks, 2 + value_dim)) {
+    for piece in attended_together(&work, h, most, blocks, 2 + value_dim) {
         let work = (piece.clone()).map(|at| work[at / h]).fold(0, u64::saturating_add);
-        attend_some(backend, attend, &params, &table, (piece, work))?;
+        attend_some(backend, attend, &params, &table, piece, work)?;
     }
     Ok(())
 }
@@ -129,9 +129,11 @@ pub(super) fn attend(
 /// and, where each of their blocks gets a workgroup, of so many elements that those leave. `work` is that of
 /// every row for one head.
 fn attended_together(
-    (work, heads): (&[u64], usize),
+    work: &[u64],
+    heads: usize,
     work_max: u64,
-    (blocks, elements): (usize, usize),
+    blocks: usize,
+    elements: usize,
 ) -> Vec<Range<usize>> {
     let each = |work: &u64| std::iter::repeat_n(*work, heads);
     let all = work.iter().fold(0, |sum: u64, work| sum.saturating_add(*work));
@@ -162,7 +164,8 @@ fn attend_some(
     Attend { heads, queries, pages, out, .. }: &Attend<'_, WgpuBackend>,
     params: &AttendParams,
     table: &[u32],
-    (piece, work): (Range<usize>, u64),
+    piece: Range<usize>,
+    work: u64,
 ) -> Result<(), EngineError> {
     let blocks = params.blocks as usize;
     let is_split = is_split(piece.len(), blocks);

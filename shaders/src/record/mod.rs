@@ -93,14 +93,14 @@ impl Device for WgpuBackend {
     }
 
     fn copy(&mut self, from: &Binding, to: &Binding, bytes: u64) -> Result<(), EngineError> {
-        let (source, destination) = ((&from.buffer, from.offset), (&to.buffer, to.offset));
+        let recorder = &mut self.recorder;
         if from.buffer == to.buffer {
             // A copy within one buffer goes by way of another.
             let between = self.gpu.buffer("a copy", bytes)?;
-            self.recorder.copy(source, (&between, 0), bytes);
-            self.recorder.copy((&between, 0), destination, bytes);
+            recorder.copy(&from.buffer, from.offset, &between, 0, bytes);
+            recorder.copy(&between, 0, &to.buffer, to.offset, bytes);
         } else {
-            self.recorder.copy(source, destination, bytes);
+            recorder.copy(&from.buffer, from.offset, &to.buffer, to.offset, bytes);
         }
         Ok(())
     }

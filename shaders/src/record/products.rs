@@ -168,7 +168,7 @@ pub(super) fn products(
             // No more than a dispatch has rows of workgroups.
             for start in piece.clone().step_by(WORKGROUPS_MAX as usize) {
                 let part = start..piece.end.min(start + WORKGROUPS_MAX as usize);
-                record(backend, dispatch, part, pairs, (input, output))?;
+                record(backend, dispatch, part, pairs, input, output)?;
             }
         }
     }
@@ -198,7 +198,8 @@ fn record(
     known: &Dispatch,
     piece: Range<usize>,
     pairs: &[RowPair],
-    (input, output): (&Input<Binding>, &Output<Binding>),
+    input: &Input<Binding>,
+    output: &Output<Binding>,
 ) -> Result<(), EngineError> {
     let none = backend.scratch(ScratchRoom::Nothing, 1)?;
     let recorder = &mut backend.recorder;

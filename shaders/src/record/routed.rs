@@ -35,7 +35,7 @@ impl Blocks {
     }
 
     /// So many of a slab, from one on.
-    fn of_slab(&self, slab: usize, (first, count): (usize, usize)) -> Binding {
+    fn of_slab(&self, slab: usize, first: usize, count: usize) -> Binding {
         let first = self.first + slab * self.stride + BLOCK_WORDS * first;
         self.part(first, BLOCK_WORDS * count)
     }
@@ -54,10 +54,10 @@ pub(super) fn experts(
     let input = input_for(backend, x, gate.kind)?;
     let gate_up = backend.scratch(ScratchRoom::GateUp, 2 * uses * gate.rows)?;
     let to_inner = Output { values: gate_up.clone(), cols: 2 * gate.rows, write: Write::Set };
-    multiply(backend, table, (&inner, gate), &input, &to_inner)?;
+    multiply(backend, table, &inner, gate, &input, &to_inner)?;
     let joint = Joint { activation, kind: down.kind, rotated: down.rotated };
     let input = gated(backend, joint, gate_up, *uses, gate.rows)?;
-    multiply(backend, table, (&outer, down), &input, &Output::of(out, Write::Set))?;
+    multiply(backend, table, &outer, down, &input, &Output::of(out, Write::Set))?;
     if table.may_miss() {
         backend.recorder.reads_slot(None);
     }
@@ -126,7 +126,8 @@ fn find(
 fn multiply(
     backend: &mut WgpuBackend,
     table: &GpuExpertTable<WgpuBackend>,
-    (blocks, like): (&Blocks, ProductForm),
+    blocks: &Blocks,
+    like: ProductForm,
     input: &Input<Binding>,
     output: &Output<Binding>,
 ) -> Result<(), EngineError> {
@@ -141,7 +142,7 @@ fn multiply(
             let call = Call {
                 kernel,
                 slab: Binding::from(buffer),
-                blocks: blocks.of_slab(slab, (first, count)),
+                blocks: blocks.of_slab(slab, first, count),
                 count,
                 pairs: blocks.part(blocks.pairs.0, 2 * blocks.pairs.1),
                 bias: table.biases().unwrap_or_else(|| none.clone()),

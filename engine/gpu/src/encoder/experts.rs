@@ -84,7 +84,7 @@ pub(super) fn experts<D: Device>(
     out.resize(device, x.rows * per_token)?;
     let (mut uses, mut pairs) = (Vec::new(), Vec::new());
     for expert in experts {
-        let ranges = push_uses(&mut pairs, expert.uses, (x.rows, per_token))?;
+        let ranges = push_uses(&mut pairs, expert.uses, x.rows, per_token)?;
         let weights = &*expert.weights;
         uses.extend(ranges.into_iter().map(|(level, pairs)| PartUse { weights, level, pairs }));
     }

@@ -142,7 +142,7 @@ pub(super) fn matmul_heads<D: Device>(
     out: &mut GpuBuffer<D>,
 ) -> Result<(), EngineError> {
     let (matrix, form) = (&weights.matrix, *weights.matrix.form());
-    let heads = HeadsForm::of(&form, weights.heads, (x.cols, out.cols))?;
+    let heads = HeadsForm::of(&form, weights.heads, x.cols, out.cols)?;
     let HeadsForm { count, inputs, outputs, width, rest } = heads;
     let (rows, ranges) = pairs_by_level(x.rows, levels)?;
     out.resize(device, x.rows)?;
@@ -150,7 +150,7 @@ pub(super) fn matmul_heads<D: Device>(
     for head in 0..count {
         for (level, range) in &ranges {
             matrix.check(*level)?;
-            let pairs = push_head(&mut pairs, &rows[range.clone()], (head, count));
+            let pairs = push_head(&mut pairs, &rows[range.clone()], head, count);
             jobs.push(Job {
                 matrix,
                 bias: None,

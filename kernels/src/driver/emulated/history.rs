@@ -70,6 +70,7 @@ impl History {
     fn conflict(&self, clock: &Clock, own: usize, accesses: &[Access]) -> Option<(&Done, Address)> {
         let others = self.streams.iter().filter(|(stream, _)| **stream != own);
         let mut later = others.flat_map(|(stream, all)| {
+            // Default: a clock without a stream knows nothing that ran there.
             let known = clock.get(stream).copied().unwrap_or(0);
             all.iter().rev().take_while(move |done| done.ticket.count > known)
         });

@@ -121,6 +121,7 @@ impl Queues {
 
     /// Something more for a stream to do.
     pub fn give(&mut self, stream: usize, work: Work) {
+        // Default: a stream that was destroyed does nothing more.
         let Some(queue) = self.streams.get_mut(&stream) else { return };
         if queue.host_changes != self.host_changes {
             queue.host_changes = self.host_changes;
@@ -144,7 +145,7 @@ impl Queues {
     /// What a stream is given from now on comes behind what an event notes now.
     pub fn wait_for(&mut self, stream: usize, event: usize) {
         let noted = self.events.get(&event).and_then(|noted| noted.at.clone());
-        // As with CUDA, nothing comes before an event that was not recorded.
+        // Default: as with CUDA, nothing comes before an event that was not recorded.
         let Some((ticket, before)) = noted else { return };
         if let Some(queue) = self.streams.get_mut(&stream) {
             let known = Arc::make_mut(&mut queue.before);
@@ -208,6 +209,7 @@ impl Queues {
     pub fn next(&mut self, bounds: Option<&Clock>) -> Option<Operation> {
         let may_run = |(name, queue): (&usize, &Queue)| {
             let first = queue.waiting.front()?;
+            // Default: nothing of a stream without a bound is to run.
             let bound = bounds.map_or(u64::MAX, |bounds| bounds.get(name).copied().unwrap_or(0));
             let waits = matches!(first.work, Work::Wait(ticket) if !self.is_done(ticket));
             (first.ticket.count <= bound && !waits).then_some(*name)
@@ -232,7 +234,9 @@ impl Queues {
             Some((_, before)) => Some(before),
             None => self.streams.get(&ticket.stream).map(|queue| Arc::clone(&queue.before)),
         };
-        join(&mut self.host, &before.unwrap_or_default());
+        if let Some(before) = before {
+            join(&mut self.host, &before);
+        }
         join(&mut self.host, &Clock::from([(ticket.stream, ticket.count)]));
         self.host_changes += 1;
     }
@@ -244,9 +248,10 @@ impl Queues {
 
     /// Operations of a stream that come before whatever runs from now on.
     pub fn settled(&self, stream: usize) -> u64 {
+        // Default: a clock without a stream is before all that ran there.
         let of = |clock: &Clock| clock.get(&stream).copied().unwrap_or(0);
         let firsts = self.streams.iter().filter(|(name, _)| **name != stream);
         let firsts = firsts.filter_map(|(_, queue)| queue.waiting.front());
-        firsts.map(|one| of(&one.before)).chain([of(&self.host)]).min().unwrap_or(0)
+        firsts.map(|one| of(&one.before)).fold(of(&self.host), u64::min)
     }
 }

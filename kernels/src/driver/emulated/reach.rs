@@ -30,7 +30,8 @@ const FORM_TILE16: u32 = 3;
 pub(super) fn of_kernel(
     memory: &Memory,
     launch: &Launch,
-    (params, halt): (&[u8], Address),
+    params: &[u8],
+    halt: Address,
 ) -> Result<Vec<Access>, String> {
     let mut reach = Reach { memory, accesses: Vec::new() };
     if halt != 0 {
@@ -139,7 +140,7 @@ impl Reach<'_> {
             }
             K::KvStoreF16 | K::KvStoreF32 | K::KvStoreInt8 => {
                 let store: KvStoreParams = params_of(params)?;
-                self.pages((store.places, store.pages), (store.rows, 1))
+                self.pages(store.places, store.pages, store.rows, 1)
             }
             K::AttendF16
             | K::AttendF32
@@ -149,7 +150,7 @@ impl Reach<'_> {
             | K::AttendSplitInt8 => {
                 let attend: AttendParams = params_of(params)?;
                 self.reads_words(attend.sinks, attend.heads)?;
-                self.pages((attend.places, attend.pages), (attend.rows, attend.window))
+                self.pages(attend.places, attend.pages, attend.rows, attend.window)
             }
             K::Route => self.route(&params_of(params)?),
             K::GatherRows => {
@@ -191,15 +192,19 @@ impl Reach<'_> {
         }
         let is_tiled = matrix.form == FORM_TILE16;
         let layout = if is_tiled { Layout::Tile16 } else { Layout::RowMajor };
-        let bytes = |plane| plane_bytes(layout, rows, cols, plane).unwrap_or(0) as u64;
+        let overflow = || "a matrix is larger than memory".to_owned();
+        let bytes = |plane| {
+            let bytes = plane_bytes(layout, rows, cols, plane).ok_or_else(overflow)?;
+            Ok::<_, String>(bytes as u64)
+        };
         let is_merged = matrix.is_merged != 0;
-        let middle = merged_bytes(layout, rows, cols).unwrap_or(0) as u64;
+        let middle = merged_bytes(layout, rows, cols).ok_or_else(overflow)? as u64;
         let planes = [
-            (matrix.row_scales, bytes(Plane::P2)),
-            (matrix.p3, if is_merged { middle } else { bytes(Plane::P3) }),
-            (matrix.p4, if is_merged { 0 } else { bytes(Plane::P4) }),
-            (matrix.p6, bytes(Plane::P6)),
-            (matrix.p8, bytes(Plane::P8)),
+            (matrix.row_scales, bytes(Plane::P2)?),
+            (matrix.p3, if is_merged { middle } else { bytes(Plane::P3)? }),
+            (matrix.p4, if is_merged { 0 } else { bytes(Plane::P4)? }),
+            (matrix.p6, bytes(Plane::P6)?),
+            (matrix.p8, bytes(Plane::P8)?),
         ];
         self.reads(matrix.codec, 4)?;
         planes.iter().take(prefix as usize + 1).try_for_each(|one| self.reads(one.0, one.1))
@@ -220,8 +225,10 @@ impl Reach<'_> {
     /// Pages of the positions that rows see, their own included.
     fn pages(
         &mut self,
-        (places, pages): (Address, Address),
-        (rows, window): (u32, u32),
+        places: Address,
+        pages: Address,
+        rows: u32,
+        window: u32,
     ) -> Result<(), String> {
         let size = PAGE_POSITIONS as u64;
         for RowPlace { position, first_page } in self.table(places, rows.into())? {

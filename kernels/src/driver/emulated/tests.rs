@@ -58,14 +58,14 @@ impl Device {
     }
 
     fn copy_in(&self) -> Result<(), CudaError> {
-        self.copies.copy_in((&self.pinned, 0, BYTES), self.memory.address())
+        self.copies.copy_in(&self.pinned, 0, BYTES, self.memory.address())
     }
 
     /// What memory holds, once all else is done.
     fn contents(&self) -> Result<Vec<u8>, CudaError> {
         self.copies.synchronize()?;
         let mut out = self.driver.allocate_pinned("what is read back", BYTES)?;
-        self.compute.copy_out((self.memory.address(), BYTES), (&mut out, 0))?;
+        self.compute.copy_out(self.memory.address(), BYTES, &mut out, 0)?;
         self.compute.synchronize()?;
         Ok(out.bytes(BYTES).to_vec())
     }
@@ -164,8 +164,8 @@ fn pinned_memory_that_is_written_too_early_is_found() {
 #[test]
 fn pinned_memory_that_is_read_too_early_is_found() {
     is_found(&["a read by the host", "a copy from the device"], |mut device| {
-        let from = (device.memory.address(), BYTES);
-        device.copies.copy_out(from, (&mut device.pinned, 0))?;
+        let from = device.memory.address();
+        device.copies.copy_out(from, BYTES, &mut device.pinned, 0)?;
         assert_eq!(device.pinned.bytes(BYTES).len(), BYTES);
         device.copies.synchronize()
     });
@@ -185,7 +185,7 @@ fn a_graph_of_addresses_that_are_gone_is_found() {
 fn a_copy_beyond_memory_is_found() {
     is_found(&["end beyond the 1024 of activations"], |device| {
         let to = device.memory.address() + 4;
-        device.copies.copy_in((&device.pinned, 0, BYTES), to)?;
+        device.copies.copy_in(&device.pinned, 0, BYTES, to)?;
         device.copies.synchronize()
     });
 }
