@@ -44,6 +44,7 @@ mod tests {
     use super::ThreadPlacement;
 
     /// Processors of a new thread after it was placed.
+    #[expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
     fn processors(placement: ThreadPlacement, index: usize) -> (bool, u32) {
         let thread = std::thread::spawn(move || {
             let bound = placement.place(index);

@@ -212,7 +212,7 @@ impl Model {
         conversation: &Conversation,
     ) -> Result<Vec<u32>, EngineError> {
         let rendered = self.render(conversation)?;
-        Ok(rendered.text.tokens(self.require_tokenizer()?).map_err(EngineError::text)?)
+        rendered.text.tokens(self.require_tokenizer()?).map_err(EngineError::text)
     }
 
     /// Leaves out the oldest messages, whole turns of them, until the prompt leaves room for

@@ -10,7 +10,7 @@
 //!     nestling_testkit::run(vec![Suite::new(suite).unless(no_adapter)])
 //! }
 //! ```
-#![expect(clippy::panic, clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 #![expect(missing_docs, reason = "tests say by their names what they hold")]
 
 pub mod device;
