@@ -8,7 +8,7 @@ use nestling_formats::Level;
 
 use crate::device_matrix::DeviceMatrix;
 use crate::expert_form::ExpertForm;
-use crate::slots::SlotSlabs;
+use crate::slot_slabs::SlotSlabs;
 use crate::storage::Storage;
 
 /// What kernels read of the experts of a layer, written by the backend that they belong to.

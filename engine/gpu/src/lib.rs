@@ -29,6 +29,7 @@ mod row_pairs;
 mod scratch;
 mod shapes;
 mod slot_layout;
+mod slot_slabs;
 mod slots;
 mod snapshot;
 mod states;
@@ -64,7 +65,8 @@ pub use router::{RouterLimits, check_limit, check_routing};
 pub use row_pairs::{RowPair, by_way_of, pairs_by_level, push_head, push_uses, within};
 pub use scratch::{QuantizedRoom, Scratch, ScratchRoom};
 pub use slot_layout::{MatrixRoom, SLOT_ALIGN, SlotLayout};
-pub use slots::{GpuSlots, SlotAllocation, SlotDevice, SlotRoom, SlotSlabs};
+pub use slot_slabs::SlotSlabs;
+pub use slots::{GpuSlots, SlotAllocation, SlotDevice, SlotRoom};
 pub use states::GpuStates;
 pub use storage::{Storage, word};
 pub use work::{

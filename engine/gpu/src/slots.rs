@@ -1,7 +1,5 @@
 //! Memory for streamed experts: slabs of slots, each with room for one expert at its highest level.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
 use nestling_core::EngineError;
 use nestling_core::backend::{
     Backend, Checked, CopyFence, ExpertBiases, ExpertShape, FeedForward, HostLink, HostPlane,
@@ -15,6 +13,7 @@ use crate::encoder::GpuEncoder;
 use crate::expert_form::ExpertForm;
 use crate::expert_table::{GpuExpertTable, TableEntries};
 use crate::slot_layout::{MatrixRoom, SlotLayout};
+use crate::slot_slabs::{SlotSlab, SlotSlabs};
 
 /// What a device does for experts in slots of its memory.
 pub trait SlotDevice: Device {
@@ -158,47 +157,6 @@ pub struct SlotRoom<D: SlotDevice> {
     pub matrix: D::MatrixRoom,
 }
 
-/// Slots that lie in one allocation.
-#[derive(Debug)]
-struct SlotSlab<M> {
-    memory: M,
-    first: usize,
-    count: usize,
-}
-
-impl<M> SlotSlab<M> {
-    /// The first slot behind it.
-    fn end(&self) -> usize {
-        self.first + self.count
-    }
-}
-
-/// The slabs of slots, as tables of experts see them.
-#[derive(Debug)]
-pub struct SlotSlabs<M>(Arc<Mutex<Vec<SlotSlab<M>>>>);
-
-impl<M> Clone for SlotSlabs<M> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<M> SlotSlabs<M> {
-    fn lock(&self) -> MutexGuard<'_, Vec<SlotSlab<M>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What `of` makes of the memory of each slab, in the order of their numbers.
-    pub fn map<T>(&self, of: impl FnMut(&M) -> T) -> Vec<T> {
-        let slabs = self.lock();
-        slabs.iter().map(|slab| &slab.memory).map(of).collect()
-    }
-
-    fn count(&self) -> usize {
-        self.lock().last().map_or(0, SlotSlab::end)
-    }
-}
-
 /// Slots for the streamed experts of a model.
 pub struct GpuSlots<D: SlotDevice> {
     layout: SlotLayout<D::MatrixRoom>,
@@ -230,7 +188,7 @@ impl<D: SlotDevice> GpuSlots<D> {
         }
         let count = layout.slots_in(bytes);
         let per_slab = count.div_ceil(D::SLABS).min(layout.slots_in(limit));
-        let mut slots = Self { layout, per_slab, slabs: SlotSlabs(Arc::default()) };
+        let mut slots = Self { layout, per_slab, slabs: SlotSlabs::default() };
         slots.grow(device, count)?;
         Ok(Some(slots))
     }

@@ -1,0 +1,50 @@
+//! Slabs: allocations that slots lie in, shared by the slots and the tables that name them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Slots that lie in one allocation.
+#[derive(Debug)]
+pub(crate) struct SlotSlab<M> {
+    pub memory: M,
+    pub first: usize,
+    pub count: usize,
+}
+
+impl<M> SlotSlab<M> {
+    /// The first slot behind it.
+    pub fn end(&self) -> usize {
+        self.first + self.count
+    }
+}
+
+/// The slabs of slots, as tables of experts see them.
+#[derive(Debug)]
+pub struct SlotSlabs<M>(Arc<Mutex<Vec<SlotSlab<M>>>>);
+
+impl<M> Default for SlotSlabs<M> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<M> Clone for SlotSlabs<M> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<M> SlotSlabs<M> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<SlotSlab<M>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What `of` makes of the memory of each slab, in the order of their numbers.
+    pub fn map<T>(&self, of: impl FnMut(&M) -> T) -> Vec<T> {
+        let slabs = self.lock();
+        slabs.iter().map(|slab| &slab.memory).map(of).collect()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.lock().last().map_or(0, SlotSlab::end)
+    }
+}
