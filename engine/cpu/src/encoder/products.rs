@@ -171,10 +171,8 @@ fn multiply_row_major(
     let mut values = [0i16; TILE_ROWS * GROUP]; // [16 rows, 32 columns]
     out.fill([0.0; TILE_ROWS]);
     for group in 0..view.groups() {
-        // The tile and the level were checked: nothing can fail, and zeros would be the result.
-        if view.decode_group_values(level, tile, group, &mut values).is_err() {
-            return;
-        }
+        let decoded = view.decode_group_values(level, tile, group, &mut values);
+        assert!(decoded.is_ok(), "the tile and the level were checked: {decoded:?}");
         let scales = view.weight_scales(level, tile, group);
         for (row, out) in rows.rows().iter().zip(out.iter_mut()) {
             let Some(x) = rows.source().row(*row as usize).get(group) else { continue };

@@ -136,6 +136,11 @@ impl Case {
         KvShape { num_key_value_heads, head_dim, values, dtype: self.kv, pages: 4 }
     }
 
+    fn embedding(&self) -> MatrixWeights {
+        let mut made = self.made.borrow_mut();
+        made.entry(4).or_insert_with(|| nested(50, D, Layout::RowMajor, 4)).clone()
+    }
+
     /// All results of a layer's operations, one after another.
     fn run<B: Backend>(&self, mut backend: B) -> Vec<(&'static str, Vec<f32>)> {
         let rows = self.step_rows();
@@ -158,9 +163,7 @@ impl Case {
         let experts: Vec<_> =
             (0..EXPERTS as u32).map(|e| Arc::new(ffn(10 + 10 * e, e == 2))).collect();
         let shared = ffn(8, true);
-        let mut made = self.made.borrow_mut();
-        let embedding = made.entry(4).or_insert_with(|| nested(50, D, Layout::RowMajor, 4));
-        let embedding = backend.upload_matrix(embedding, self.mode).unwrap();
+        let embedding = backend.upload_matrix(&self.embedding(), self.mode).unwrap();
         let norm = backend.upload_floats(&noise(D, 31)).unwrap();
         let (router, heads) = (router(self, &mut backend), heads(self, &mut backend));
         let mut pool = backend.kv_pool(&self.pages()).unwrap();
@@ -207,17 +210,28 @@ impl Case {
         enc.experts_sum(&routing, &expert_rows, &mut x).unwrap();
         out.push(("experts_sum", block_on(enc.read(&x)).unwrap()));
         enc.gather_rows(&x, &[0, 2 % self.rows as u32], &mut normed).unwrap();
-        let head = [Linear { matrix: embedding, bias: None }];
-        enc.matmul(&head, &levels[..2], &normed, Write::Set, &mut logits).unwrap();
-        out.push(("head", block_on(enc.read(&logits)).unwrap()));
-        enc.write_rows(&noise(50, 37), &[1], &mut logits).unwrap();
-        out.push(("write_rows", block_on(enc.read(&logits)).unwrap()));
-        let mut columns = Vec::new();
-        block_on(enc.argmax_into(&logits, 40, &mut columns)).unwrap();
-        let columns = columns.into_iter().map(|column| column.map_or(f32::NAN, |c| c as f32));
-        out.push(("argmax", columns.collect()));
+        out.extend(head_results::<B>(&mut enc, embedding, &levels[..2], &normed, &mut logits));
         out
     }
+}
+
+/// Results of the head, of two rows.
+fn head_results<B: Backend>(
+    enc: &mut B::Encoder<'_>,
+    embedding: B::Matrix,
+    levels: &[Level],
+    normed: &B::Buffer,
+    logits: &mut B::Buffer,
+) -> [(&'static str, Vec<f32>); 3] {
+    let head = [Linear { matrix: embedding, bias: None }];
+    enc.matmul(&head, levels, normed, Write::Set, logits).unwrap();
+    let products = block_on(enc.read(logits)).unwrap();
+    enc.write_rows(&noise(50, 37), &[1], logits).unwrap();
+    let written = block_on(enc.read(logits)).unwrap();
+    let mut columns = Vec::new();
+    block_on(enc.argmax_into(logits, 40, &mut columns)).unwrap();
+    let columns = columns.into_iter().map(|column| column.map_or(f32::NAN, |c| c as f32));
+    [("head", products), ("write_rows", written), ("argmax", columns.collect())]
 }
 
 /// Every expert with its uses.
