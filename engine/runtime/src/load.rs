@@ -29,7 +29,7 @@ use nestling_cpu::kernels::Kernels;
 use nestling_experts::allocation::{self, Allocation, ChooseOptions, Counting};
 use nestling_experts::dual::DualRouting;
 use nestling_experts::expert::{
-    CheckpointSource, ExpertSource, HostOptions, StoreSource, StreamOptions,
+    CheckpointSource, ExpertSource, HostOptions, StoreSource, StreamOptions, config_of,
 };
 use nestling_text::{ChatTemplate, Tokenizer};
 
@@ -94,6 +94,16 @@ impl ModelSource {
         }
     }
 
+    /// The model's configuration.
+    fn config(&self) -> Result<ModelConfig, EngineError> {
+        match self {
+            Self::Checkpoint(checkpoint) => Ok(checkpoint.config().clone()),
+            Self::Store(store) => config_of(store),
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(mapped) => config_of(mapped.store()),
+        }
+    }
+
     fn asset(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
         match self {
             Self::Checkpoint(checkpoint) => Ok(checkpoint.asset(name)?),
@@ -116,18 +126,16 @@ impl ModelSource {
         &self,
         engine: &Engine,
         options: &ModelOptions,
+        config: &ModelConfig,
         allocation: Option<&Allocation>,
     ) -> Result<MemoryPlan, EngineError> {
         match self {
             Self::Checkpoint(checkpoint) => {
-                let bytes = checkpoint.weight_bytes();
-                Ok(MemoryPlan::resident(checkpoint.config(), options, bytes))
+                Ok(MemoryPlan::resident(config, options, checkpoint.weight_bytes()))
             }
             Self::Store(store) => {
-                let plan = |available| {
-                    let config = store_config(store)?;
-                    MemoryPlan::of_store(store, &config, options, allocation, available)
-                };
+                let plan =
+                    |available| MemoryPlan::of_store(store, config, options, allocation, available);
                 let budget = engine.budget();
                 let available = || budget.total_bytes().map(|_| budget.available_bytes());
                 let first = plan(available());
@@ -139,15 +147,14 @@ impl ModelSource {
                 plan(available())
             }
             #[cfg(not(target_family = "wasm"))]
-            Self::Mapped(mapped) => {
-                Ok(MemoryPlan::resident(&store_config(mapped.store())?, options, 0))
-            }
+            Self::Mapped(_) => Ok(MemoryPlan::resident(config, options, 0)),
         }
     }
 
     /// Where the weights come from, and what tells them from all others.
     fn experts(
         self,
+        config: &ModelConfig,
         level: Option<Level>,
         allocation: Option<Arc<Allocation>>,
     ) -> Result<(Arc<dyn ExpertSource>, u128), EngineError> {
@@ -157,9 +164,9 @@ impl ModelSource {
             _ => 0,
         };
         let source = match self {
-            Self::Store(store) => StoreSource::owned(store, level)?,
+            Self::Store(store) => StoreSource::owned_as(store, config.clone(), level)?,
             #[cfg(not(target_family = "wasm"))]
-            Self::Mapped(mapped) => StoreSource::mapped(mapped, level)?,
+            Self::Mapped(mapped) => StoreSource::mapped_as(mapped, config.clone(), level)?,
             Self::Checkpoint(checkpoint) => {
                 return Ok((Arc::new(CheckpointSource::new(*checkpoint)), identity));
             }
@@ -172,11 +179,6 @@ impl ModelSource {
             }
         })
     }
-}
-
-fn store_config(store: &Store) -> Result<ModelConfig, EngineError> {
-    let file = format!("{}: config.json", store.name());
-    Ok(ModelConfig::from_json(&file, &store.config_json()?)?)
 }
 
 /// Cheap to know: where the files lie and how large they are, not what is in them.
@@ -245,9 +247,9 @@ impl Model {
     ) -> Result<Self, EngineError> {
         let allocation = source.allocate(options)?;
         let text = ModelText::read(&source)?;
-        let plan = source.memory_plan(engine, options, allocation.as_deref())?;
-        let (source, identity) = source.experts(options.level, allocation.clone())?;
-        let config = source.config().clone();
+        let config = source.config()?;
+        let plan = source.memory_plan(engine, options, &config, allocation.as_deref())?;
+        let (source, identity) = source.experts(&config, options.level, allocation.clone())?;
         let reserve = |purpose, bytes| reserve(engine, purpose, bytes);
         let reservations = vec![
             reserve(Purpose::Weights, plan.weight_bytes)?,

@@ -41,7 +41,20 @@ impl StoreSource {
     /// # Errors
     /// [`EngineError::LevelMissing`]; a configuration that is missing, damaged or not supported.
     pub fn owned(store: Arc<Store>, level: Option<Level>) -> Result<Self, EngineError> {
-        let (config, level) = open(&store, level)?;
+        let config = config_of(&store)?;
+        Self::owned_as(store, config, level)
+    }
+
+    /// [`StoreSource::owned`] of a store whose configuration was read before.
+    ///
+    /// # Errors
+    /// [`EngineError::LevelMissing`].
+    pub fn owned_as(
+        store: Arc<Store>,
+        config: ModelConfig,
+        level: Option<Level>,
+    ) -> Result<Self, EngineError> {
+        let level = held_level(&store, level)?;
         Ok(Self {
             store,
             #[cfg(not(target_family = "wasm"))]
@@ -58,8 +71,22 @@ impl StoreSource {
     /// As [`StoreSource::owned`].
     #[cfg(not(target_family = "wasm"))]
     pub fn mapped(mapped: MappedStore, level: Option<Level>) -> Result<Self, EngineError> {
+        let config = config_of(mapped.store())?;
+        Self::mapped_as(mapped, config, level)
+    }
+
+    /// [`StoreSource::mapped`] of a store whose configuration was read before.
+    ///
+    /// # Errors
+    /// [`EngineError::LevelMissing`].
+    #[cfg(not(target_family = "wasm"))]
+    pub fn mapped_as(
+        mapped: MappedStore,
+        config: ModelConfig,
+        level: Option<Level>,
+    ) -> Result<Self, EngineError> {
         let store = Arc::clone(mapped.store());
-        let (config, level) = open(&store, level)?;
+        let level = held_level(&store, level)?;
         Ok(Self { store, mapped: Some(mapped), config, level, allocation: None })
     }
 
@@ -233,14 +260,23 @@ impl StoreSource {
     }
 }
 
-fn open(store: &Store, level: Option<Level>) -> Result<(ModelConfig, Level), EngineError> {
+/// The configuration of a store's model.
+///
+/// # Errors
+/// A configuration that is missing, damaged or not supported.
+pub fn config_of(store: &Store) -> Result<ModelConfig, EngineError> {
+    let file = format!("{}: config.json", store.name());
+    Ok(ModelConfig::from_json(&file, &store.config_json()?)?)
+}
+
+/// The level that was asked for, or the highest that the store has.
+fn held_level(store: &Store, level: Option<Level>) -> Result<Level, EngineError> {
     let held = store.level();
     let level = level.unwrap_or(held);
     if level > held {
         return Err(EngineError::LevelMissing { asked: level.bits(), held: held.bits() });
     }
-    let file = format!("{}: config.json", store.name());
-    Ok((ModelConfig::from_json(&file, &store.config_json()?)?, level))
+    Ok(level)
 }
 
 fn merge(

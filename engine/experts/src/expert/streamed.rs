@@ -87,7 +87,7 @@ impl<B: Backend> StreamedExperts<B> {
         let store = Arc::clone(source.store().ok_or_else(no_store)?);
         let config = source.config().clone();
         let level = source.level_max().unwrap_or(store.level());
-        let table = Arc::new(ExpertTable::of_store(&store, level)?);
+        let table = Arc::new(ExpertTable::of_index(store.index(), &config, level)?);
         let spare = spare_bytes(options.budget_bytes, &table, options.reads.pool_bytes);
         let residency = ResidencyOptions::new(&table, options.budget_bytes - spare);
         let residency = Residency::new(table, residency)?;
