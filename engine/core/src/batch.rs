@@ -28,13 +28,13 @@ pub struct Row {
 
 /// What a step gives of the rows that want logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wanted {
+pub enum StepOutputKind {
     /// Their logits.
     #[default]
     Logits,
     /// Of each the token with the highest logit among so many first ones, at least one, of equal logits the
     /// lowest: a device need not give all of them.
-    Best(usize),
+    Argmax(usize),
 }
 
 /// One sequence that rows belong to.
@@ -63,13 +63,13 @@ pub struct Batch {
     /// Sequences that the rows name.
     pub sequences: Vec<SequenceRef>,
     /// What is wanted of the rows that want logits.
-    pub wanted: Wanted,
+    pub output: StepOutputKind,
 }
 
 impl Batch {
     /// Some rows, of which logits are wanted, if anything.
     pub fn new(rows: Vec<Row>, sequences: Vec<SequenceRef>) -> Self {
-        Self { rows, sequences, wanted: Wanted::Logits }
+        Self { rows, sequences, output: StepOutputKind::Logits }
     }
 
     /// For a runner of whoever makes the batch: sequence `i` has the recurrent state `i`, which its

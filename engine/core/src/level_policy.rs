@@ -5,7 +5,7 @@ use nestling_formats::Level;
 /// What each plane of an expert is worth to a token, to be compared with a threshold; infinite for a
 /// plane that is always used, negative for one that never is. The first plane is used whatever it is
 /// worth, and one above a plane that is not used is not.
-pub type PlaneWorth = [f32; 5];
+pub type PlaneScores = [f32; 5];
 
 /// Which levels a row is computed with. A function of settings alone, never of what is resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,7 +110,7 @@ impl DualPolicy {
     }
 
     /// The highest level whose planes are all worth the threshold, within the policy's bounds.
-    pub fn level(&self, worth: &PlaneWorth) -> Level {
+    pub fn level(&self, worth: &PlaneScores) -> Level {
         let mut reached = Level::L2;
         for level in Level::ALL.into_iter().skip(1).take_while(|level| *level <= self.highest) {
             // False for what is no number.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nestling_convert::convert::{ConvertOptions, convert};
 use nestling_core::{CancelToken, EngineError, KvDtype};
-use nestling_experts::dual::{LevelRouter, PlaneWorth, RoutedToken};
+use nestling_experts::dual::{LevelRouter, PlaneScores, RoutedToken};
 use nestling_formats::Level;
 use nestling_formats::store::Store;
 use nestling_import::checkpoint::Checkpoint;
@@ -197,7 +197,7 @@ fn a_fork_a_snapshot_and_a_kept_prefix_equal_computing_afresh() {
 struct LowestLevel(u128);
 
 impl LevelRouter for LowestLevel {
-    fn worth(&self, _: RoutedToken<'_>, _: Level, _: &mut [PlaneWorth]) {}
+    fn worth(&self, _: RoutedToken<'_>, _: Level, _: &mut [PlaneScores]) {}
 
     fn identity(&self) -> u128 {
         self.0

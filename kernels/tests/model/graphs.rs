@@ -2,7 +2,7 @@
 
 use nestling_core::EngineError;
 use nestling_core::backend::BackendCounters;
-use nestling_core::batch::Wanted;
+use nestling_core::batch::StepOutputKind;
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::Int8;
 use nestling_cuda::{CudaBackend, GraphCounts};
@@ -62,7 +62,8 @@ fn steps_that_want_tokens_are_one_graph_too() {
     let tokens = &parts.text[..PROMPT + 5];
     let mut runner = parts.runner(device.again().unwrap(), Int8, None);
     let among = runner.limits().vocab_size;
-    let mut best = |rows| step_for(&mut runner, rows, (Wanted::Best(among), |_| true)).unwrap();
+    let mut best =
+        |rows| step_for(&mut runner, rows, (StepOutputKind::Argmax(among), |_| true)).unwrap();
     best((0, &tokens[..PROMPT]));
     let before = device.graph_counts();
     for at in PROMPT..tokens.len() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nestling_core::EngineError;
-use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, Wanted};
+use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepOutputKind};
 use nestling_core::cancel::CancelToken;
 use nestling_core::kv_cache::{KvDtype, PageId, pages_for};
 use nestling_core::runner::ModelRunner;
@@ -91,7 +91,12 @@ impl<B: Measured> Speed<B> {
     }
 
     /// Seconds of one step of random tokens.
-    fn step(&mut self, first: usize, count: usize, wanted: Wanted) -> Result<f64, EngineError> {
+    fn step(
+        &mut self,
+        first: usize,
+        count: usize,
+        wanted: StepOutputKind,
+    ) -> Result<f64, EngineError> {
         let vocabulary = self.runner.limits().vocab_size as u64;
         let rows = (first..first + count).map(|position| {
             self.tokens += 1;
@@ -106,7 +111,7 @@ impl<B: Measured> Speed<B> {
         let pages = (0..pages_for(first + count) as u32).map(PageId).collect();
         let mut batch = Batch::new(rows.collect(), vec![SequenceRef::of_pages(pages)]);
         batch.own_states();
-        batch.wanted = wanted;
+        batch.output = wanted;
         let begun = Instant::now();
         let output = self.runner.step_blocking(&batch, &CancelToken::new())?;
         let seconds = begun.elapsed().as_secs_f64();
@@ -121,7 +126,7 @@ impl<B: Measured> Speed<B> {
     }
 
     /// Tokens one after another: tokens per second, and what is told of each.
-    fn generate(&mut self, first: usize, wanted: Wanted) -> Result<Value, EngineError> {
+    fn generate(&mut self, first: usize, wanted: StepOutputKind) -> Result<Value, EngineError> {
         let (_, count) = lengths();
         let mut seconds = Vec::new();
         for position in first..first + count {
@@ -153,19 +158,19 @@ impl Measurement for Resident {
         let vocabulary = speed.runner.limits().vocab_size;
         let mut seconds = Vec::new();
         for _ in 0..4 {
-            seconds.push(speed.step(0, prompt, Wanted::Logits)?);
+            seconds.push(speed.step(0, prompt, StepOutputKind::Logits)?);
         }
         // The first one warms up.
         let prompt_seconds = median(seconds.split_off(1));
         let row = json!({ "tokens_per_second": prompt as f64 / prompt_seconds, "last_step": speed.counters });
         speed.tell("resident", &format!("pp{prompt}"), row);
         for (what, first, wanted) in [
-            ("logits", 0, Wanted::Logits),
-            ("argmax", 0, Wanted::Best(vocabulary)),
-            ("argmax, after the prompt", prompt, Wanted::Best(vocabulary)),
+            ("logits", 0, StepOutputKind::Logits),
+            ("argmax", 0, StepOutputKind::Argmax(vocabulary)),
+            ("argmax, after the prompt", prompt, StepOutputKind::Argmax(vocabulary)),
         ] {
             if first > 0 {
-                speed.step(0, first, Wanted::Logits)?;
+                speed.step(0, first, StepOutputKind::Logits)?;
             } else {
                 speed.generate(0, wanted)?;
             }
@@ -200,8 +205,8 @@ impl Measurement for Quarter {
             let mut speed =
                 Speed::new(runner(device.with_host(host_bytes)?, &store, Some(streaming))?);
             // Experts come, and those that are used most stay.
-            speed.generate(0, Wanted::Logits)?;
-            let row = speed.generate(0, Wanted::Logits)?;
+            speed.generate(0, StepOutputKind::Logits)?;
+            let row = speed.generate(0, StepOutputKind::Logits)?;
             speed.tell(how, &format!("tg{generated}, logits"), row);
         }
         Ok(())

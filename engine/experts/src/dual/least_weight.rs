@@ -44,13 +44,13 @@ pub(crate) fn least_weights(
 mod tests {
     use nestling_formats::Level;
 
-    use super::super::{PlaneWorth, Threshold};
+    use super::super::{PlaneScores, Threshold};
     use super::*;
 
-    struct Slopes(PlaneWorth);
+    struct Slopes(PlaneScores);
 
     impl LevelRouter for Slopes {
-        fn worth(&self, token: RoutedToken<'_>, _highest: Level, worth: &mut [PlaneWorth]) {
+        fn worth(&self, token: RoutedToken<'_>, _highest: Level, worth: &mut [PlaneScores]) {
             worth[0] = self.0.map(|slope| token.weights[0] * token.weights[0] * slope);
         }
 

@@ -15,7 +15,7 @@ mod sensitivities;
 
 pub use elastic::{ElasticController, StepTimes};
 pub(crate) use least_weight::least_weights;
-pub use nestling_core::level_policy::{DualPolicy, LevelMode, PlaneWorth, Threshold};
+pub use nestling_core::level_policy::{DualPolicy, LevelMode, PlaneScores, Threshold};
 pub use router::{LevelRouter, RoutedToken, ThresholdRule};
 pub use routing::{DualOptions, DualRouting};
 pub use sample::{RouteSample, SAMPLE_TEXT, SAMPLE_TOKENS};

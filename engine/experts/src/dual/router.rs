@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nestling_formats::Level;
 
 use super::ExpertSensitivities;
-use nestling_core::level_policy::PlaneWorth;
+use nestling_core::level_policy::PlaneScores;
 
 /// A token whose experts have been chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +42,7 @@ pub trait LevelRouter: Send + Sync {
 
     /// Fills in what planes are worth, where none above `highest` is used; `worth` has an entry for
     /// every expert of the token, zeros to begin with.
-    fn worth(&self, token: RoutedToken<'_>, highest: Level, worth: &mut [PlaneWorth]);
+    fn worth(&self, token: RoutedToken<'_>, highest: Level, worth: &mut [PlaneScores]);
 
     /// Tells it from all other routers: it becomes part of a model's identity, so that nothing that
     /// was computed with another is used. Zero for the rule that is built in.
@@ -75,7 +75,7 @@ impl ThresholdRule {
 }
 
 impl LevelRouter for ThresholdRule {
-    fn worth(&self, token: RoutedToken<'_>, highest: Level, worth: &mut [PlaneWorth]) {
+    fn worth(&self, token: RoutedToken<'_>, highest: Level, worth: &mut [PlaneScores]) {
         let chosen = token.experts.iter().zip(token.weights);
         for ((expert, weight), worth) in chosen.zip(worth) {
             *worth = match self.sensitivities.expert(token.layer, *expert) {

@@ -9,7 +9,7 @@
 use nestling_formats::Invariant;
 use nestling_formats::Level;
 
-use super::{DualPolicy, LevelRouter, PlaneWorth, RoutedToken, Threshold};
+use super::{DualPolicy, LevelRouter, PlaneScores, RoutedToken, Threshold};
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
@@ -28,7 +28,7 @@ pub const SAMPLE_TEXT: &str = include_str!("sample.txt");
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RouteSample {
     /// Of every (token, expert), by the highest level that is used.
-    worths: [Vec<PlaneWorth>; Level::ALL.len()],
+    worths: [Vec<PlaneScores>; Level::ALL.len()],
 }
 
 impl RouteSample {

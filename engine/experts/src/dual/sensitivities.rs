@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use nestling_formats::store::{Group, GroupId, Index};
 use nestling_formats::{Level, Plane};
 
-use super::PlaneWorth;
+use super::PlaneScores;
 use crate::allocation::{hull, prior_drops};
 
 /// What planes of one expert are worth: error that they take away of a token's output, per byte, where
@@ -46,7 +46,7 @@ impl ExpertWorth {
 
     /// What the planes are worth to a token that the router gave this weight, where none above
     /// `highest` is used. No number for a weight that is none, so that it asks for the fewest bytes.
-    pub fn to_token(&self, weight: f32, highest: Level) -> PlaneWorth {
+    pub fn to_token(&self, weight: f32, highest: Level) -> PlaneScores {
         self.slopes[highest.index()].map(|slope| weight * weight * slope)
     }
 

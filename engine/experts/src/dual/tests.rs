@@ -3,7 +3,7 @@ use std::sync::Arc;
 use nestling_formats::Level;
 
 use super::{
-    DualPolicy, ElasticController, ExpertWorth, LevelRouter, PlaneWorth, RouteSample, RoutedToken,
+    DualPolicy, ElasticController, ExpertWorth, LevelRouter, PlaneScores, RouteSample, RoutedToken,
     StepTimes, Threshold, ThresholdRule,
 };
 
@@ -92,7 +92,7 @@ impl LevelRouter for Trained {
         true
     }
 
-    fn worth(&self, token: RoutedToken<'_>, _: Level, worth: &mut [PlaneWorth]) {
+    fn worth(&self, token: RoutedToken<'_>, _: Level, worth: &mut [PlaneScores]) {
         for (worth, level) in worth.iter_mut().zip(token.hidden) {
             for (worth, plane) in worth.iter_mut().zip(Level::ALL) {
                 let is_used = f32::from(plane.bits()) <= *level;

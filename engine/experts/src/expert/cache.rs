@@ -13,7 +13,7 @@ use super::routed::{Routed, RoutedInputs};
 use super::streamed::{StreamOptions, StreamedExperts};
 use super::wanted::LatePlanes;
 use super::{ExpertMemory, ExpertSource, StreamStats};
-use crate::dual::{LevelRouter, PlaneWorth, RoutedToken, ThresholdRule};
+use crate::dual::{LevelRouter, PlaneScores, RoutedToken, ThresholdRule};
 use crate::record::{Recorder, What};
 use nestling_core::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
 use nestling_core::batch::{LevelPolicy, StepRows};
@@ -67,7 +67,7 @@ pub struct RequestScratch<B: Backend> {
     /// What the router saw, where a router of levels reads it.
     hidden: Vec<f32>, // [T, hidden_size]
     /// What planes are worth to one token.
-    worth: Vec<PlaneWorth>, // [K]
+    worth: Vec<PlaneScores>, // [K]
     uses: Vec<ExpertUse>,
     /// The expert of each use.
     experts: Vec<(u32, ExpertUse)>,

@@ -36,7 +36,7 @@ impl<B: Backend> StreamedExperts<B> {
             _ => slots.expert_table(backend, layer, experts, biases.as_ref()),
         });
         let tables = tables.collect::<Result<_, _>>()?;
-        self.residency.set_places(slots.count(), &mut self.evicted);
+        self.residency.set_slot_capacity(slots.count(), &mut self.evicted);
         let mut device = DeviceSlots::new(slots);
         device.share_with_host(backend, self.host, &self.maker)?;
         self.device = Some(device);
@@ -78,7 +78,7 @@ impl<B: Backend> StreamedExperts<B> {
         let taken = self.slots.iter().flatten().filter_map(Slot::place);
         let taken: HashSet<usize> = taken.collect();
         device.free = (0..count).rev().filter(|slot| !taken.contains(slot)).collect();
-        self.residency.set_places(count, &mut self.evicted);
+        self.residency.set_slot_capacity(count, &mut self.evicted);
         self.drop_evicted();
         resized
     }

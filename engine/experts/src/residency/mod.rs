@@ -12,9 +12,9 @@
 
 mod blend;
 mod counters;
+mod device_slots;
 mod frequency;
 pub mod order;
-mod places;
 mod policy;
 mod table;
 #[cfg(test)]
@@ -128,7 +128,7 @@ pub struct Residency {
     slots: Vec<Slot>,
     budget_bytes: u64,
     /// Experts that may be held, where slots are counted and not bytes.
-    places: Option<usize>,
+    slot_capacity: Option<usize>,
     used_bytes: u64,
     /// Experts of which a plane is resident or being read.
     held_experts: usize,
@@ -165,7 +165,7 @@ impl Residency {
         Ok(Self {
             slots,
             budget_bytes: options.budget_bytes,
-            places: None,
+            slot_capacity: None,
             used_bytes: 0,
             held_experts: 0,
             layer_bytes: vec![0; table.layers().len()],
@@ -217,7 +217,7 @@ impl Residency {
             slot.prefetched &= !bit;
         }
         let was_expected = std::mem::take(&mut slot.expected) == self.step;
-        if was_expected && self.places.is_some() {
+        if was_expected && self.slot_capacity.is_some() {
             // It is worth less from here on.
             self.offer(layer, expert);
         }
@@ -285,7 +285,7 @@ impl Residency {
         self.held_experts += usize::from(is_new);
         self.used_bytes += bytes;
         self.layer_bytes[id.layer as usize] += bytes;
-        if self.places.is_some() {
+        if self.slot_capacity.is_some() {
             self.offer_spared(id.layer);
         }
         self.counters.bytes_peak = self.counters.bytes_peak.max(self.used_bytes);
@@ -315,7 +315,7 @@ impl Residency {
     }
 
     /// Changes the budget. What is pinned or being read leaves later, when it can. Where slots are
-    /// counted, nothing leaves before [`Residency::set_places`].
+    /// counted, nothing leaves before [`Residency::set_slot_capacity`].
     ///
     /// # Errors
     /// [`EngineError::ExpertBudget`], and nothing has changed.
@@ -327,7 +327,7 @@ impl Residency {
         check_budget(&self.table, bytes)?;
         self.budget_bytes = bytes;
         self.victims.forget();
-        if self.places.is_some() {
+        if self.slot_capacity.is_some() {
             return Ok(());
         }
         while self.used_bytes > self.budget_bytes {
@@ -340,8 +340,8 @@ impl Residency {
     /// Gives `bytes` back at once, or all that is neither pinned nor being read: refinements of all
     /// experts before any base. The budget stays.
     pub fn shed(&mut self, bytes: u64, evicted: &mut Vec<PlaneId>) {
-        if self.places.is_some() {
-            return self.shed_places(bytes, evicted);
+        if self.slot_capacity.is_some() {
+            return self.shed_slots(bytes, evicted);
         }
         let target = self.used_bytes.saturating_sub(bytes);
         let mut planes: Vec<(bool, f64, std::cmp::Reverse<PlaneId>)> = Vec::new();

@@ -208,7 +208,7 @@ fn what_is_not_waited_for_takes_only_what_is_worth_less() {
 }
 
 /// The expert that leaves first where slots are counted, by a look at all of them.
-fn first_to_leave(books: &Residency, layer: u32, ceiling: f64) -> Option<PlaneId> {
+fn first_to_leave(books: &Residency, layer: u32, admission_threshold: f64) -> Option<PlaneId> {
     let mut least: Option<((bool, f64), PlaneId)> = None;
     for slot in books.slots.iter().filter(|slot| slot.is_evictable()) {
         let id = id(slot.layer, slot.expert, P2);
@@ -217,7 +217,7 @@ fn first_to_leave(books: &Residency, layer: u32, ceiling: f64) -> Option<PlaneId
         let worth = if is_expected { policy.expected_worth(id) } else { policy.worth(id) };
         let is_floor = books.is_floor(id, Some(layer));
         let key = (is_floor, worth);
-        let allowed = worth < ceiling && !(is_floor && ceiling.is_finite());
+        let allowed = worth < admission_threshold && !(is_floor && admission_threshold.is_finite());
         if allowed && least.is_none_or(|(other, _)| key < other) {
             least = Some((key, id));
         }
@@ -233,7 +233,7 @@ fn slots_are_taken_from_the_expert_that_a_look_at_all_finds() {
     let policy = Box::new(LeastRecentlyUsed::new(Arc::clone(&table)));
     let options = ResidencyOptions { budget_bytes: 40, policy, floor_share: 0.5 };
     let mut books = Residency::new(Arc::clone(&table), options).unwrap();
-    books.set_places(SLOTS, &mut Vec::new());
+    books.set_slot_capacity(SLOTS, &mut Vec::new());
     let mut state = 1u64;
     let mut draw = |below: u32| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -263,7 +263,7 @@ fn slots_are_taken_from_the_expert_that_a_look_at_all_finds() {
             continue;
         }
         let is_full = books.held_experts >= SLOTS;
-        let expected = first_to_leave(&books, layer, books.ceiling(id, admission));
+        let expected = first_to_leave(&books, layer, books.admission_threshold(id, admission));
         let mut evicted = Vec::new();
         let is_admitted = books.admit(id, admission, &mut evicted);
         assert_eq!(is_admitted, !is_full || expected.is_some(), "turn {turn}");

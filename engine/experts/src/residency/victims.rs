@@ -58,14 +58,14 @@ impl Residency {
         admission: Admission,
         evicted: &mut Vec<PlaneId>,
     ) -> bool {
-        if let Some(places) = self.places {
-            return self.make_place(id, places, admission, evicted);
+        if let Some(capacity) = self.slot_capacity {
+            return self.make_slot_room(id, capacity, admission, evicted);
         }
-        let ceiling = self.ceiling(id, admission);
+        let admission_threshold = self.admission_threshold(id, admission);
         let mut chosen = std::mem::take(&mut self.victims.chosen);
         chosen.clear();
         while self.used_bytes.saturating_add(bytes) > self.budget_bytes {
-            let Some(victim) = self.victim(Some(id.layer), ceiling) else { break };
+            let Some(victim) = self.victim(Some(id.layer), admission_threshold) else { break };
             self.take(victim);
             chosen.push(victim);
         }
@@ -82,7 +82,7 @@ impl Residency {
     }
 
     /// What must be worth less than this to leave for a plane.
-    pub(super) fn ceiling(&self, id: PlaneId, admission: Admission) -> f64 {
+    pub(super) fn admission_threshold(&self, id: PlaneId, admission: Admission) -> f64 {
         match admission {
             Admission::Needed => f64::INFINITY,
             Admission::Worthwhile => self.policy.worth(id),
@@ -91,9 +91,13 @@ impl Residency {
         }
     }
 
-    /// The plane that is worth least, if that is below `ceiling`; planes within the floors of
+    /// The plane that is worth least, if that is below `admission_threshold`; planes within the floors of
     /// layers other than `layer` only where nothing else is left, and never for a prefetch.
-    pub(super) fn victim(&mut self, layer: Option<u32>, ceiling: f64) -> Option<PlaneId> {
+    pub(super) fn victim(
+        &mut self,
+        layer: Option<u32>,
+        admission_threshold: f64,
+    ) -> Option<PlaneId> {
         self.build();
         // Its own layer may take them.
         if let Some(layer) = layer {
@@ -106,7 +110,7 @@ impl Residency {
                 continue;
             }
             let id = self.candidate(number)?;
-            if current >= ascending_bits(ceiling) {
+            if current >= ascending_bits(admission_threshold) {
                 self.victims.heap.push(Reverse((current, number)));
                 return None;
             }
@@ -116,7 +120,7 @@ impl Residency {
             }
             return Some(id);
         }
-        if ceiling.is_finite() { None } else { self.spared_victim() }
+        if admission_threshold.is_finite() { None } else { self.spared_victim() }
     }
 
     /// The least of those that floors protect.
@@ -190,7 +194,7 @@ impl Residency {
     /// The plane that an expert would lose: its topmost one, or, with all others, its first.
     fn candidate(&self, number: usize) -> Option<PlaneId> {
         let slot = self.slots.get(number)?;
-        let plane = match self.places {
+        let plane = match self.slot_capacity {
             None => slot.evictable()?,
             Some(_) => slot.is_evictable().then_some(Plane::P2)?,
         };

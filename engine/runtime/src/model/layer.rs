@@ -16,7 +16,7 @@ use super::memory::LayerMemory;
 use super::mixer::{MixerArgs, NoopObserver, ResidualAdd, mix};
 use super::weights::{LayerWeights, Weights};
 use nestling_core::backend::{Backend, Encoder, Router, Write};
-use nestling_core::batch::{StepRows, Wanted};
+use nestling_core::batch::{StepOutputKind, StepRows};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::routing_trace::TraceStep;
@@ -40,7 +40,7 @@ pub(super) struct Step<'a, B: Backend> {
     pub replayed: Option<&'a TraceStep>,
     pub cancel: &'a CancelToken,
     pub stats: &'a mut StepStats,
-    pub wanted: Wanted,
+    pub output_kind: StepOutputKind,
     /// Gets what is wanted of the rows that want logits.
     pub output: &'a mut StepOutput,
 }
@@ -116,9 +116,11 @@ impl<B: Backend> Graph<'_, '_, B> {
         if let Some(cap) = w.softcap {
             enc.softcap(cap, &mut act.logits)?;
         }
-        match step.wanted {
-            Wanted::Logits => enc.read_into(&act.logits, &mut output.logits).await,
-            Wanted::Best(among) => enc.argmax_into(&act.logits, among, &mut output.best).await,
+        match step.output_kind {
+            StepOutputKind::Logits => enc.read_into(&act.logits, &mut output.logits).await,
+            StepOutputKind::Argmax(among) => {
+                enc.argmax_into(&act.logits, among, &mut output.best).await
+            }
         }
     }
 

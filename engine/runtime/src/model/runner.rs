@@ -260,7 +260,7 @@ impl<B: Backend> Runner<B> {
             replayed: replayed.as_ref(),
             cancel,
             stats: &mut stats,
-            wanted: batch.wanted,
+            output_kind: batch.output,
             output: &mut output,
         };
         let (eps, encoder) = (self.source.config().rms_norm_eps, self.backend.encoder());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Task;
 use crate::model_core::ModelCore;
 use crate::sequence::Advance;
-use nestling_core::batch::{Batch, Row, SequenceRef, Wanted};
+use nestling_core::batch::{Batch, Row, SequenceRef, StepOutputKind};
 use nestling_core::kv_cache::PageCopy;
 
 /// One generation's part of a step.
@@ -45,17 +45,17 @@ impl Plan {
                 plan.add(index, taken, &tasks[index]);
             }
         }
-        plan.batch.wanted = plan.wanted(tasks);
+        plan.batch.output = plan.output_kind(tasks);
         (!plan.shares.is_empty()).then_some(plan)
     }
 
     /// Tokens instead of logits where every generation takes that with the highest.
-    fn wanted(&self, tasks: &[Task]) -> Wanted {
+    fn output_kind(&self, tasks: &[Task]) -> StepOutputKind {
         let wanting = self.shares.iter().filter(|share| share.wants_logits);
         let mut best = wanting.map(|share| tasks[share.task].answer.sampler.takes_best());
         match best.next().flatten() {
-            Some(among) if best.all(|other| other == Some(among)) => Wanted::Best(among),
-            _ => Wanted::Logits,
+            Some(among) if best.all(|other| other == Some(among)) => StepOutputKind::Argmax(among),
+            _ => StepOutputKind::Logits,
         }
     }
 

@@ -9,7 +9,7 @@ use nestling_core::kv_cache::PageAllocator;
 use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
 use nestling_experts::dual::{
-    DualOptions, DualPolicy, DualRouting, ExpertSensitivities, LevelMode, LevelRouter, PlaneWorth,
+    DualOptions, DualPolicy, DualRouting, ExpertSensitivities, LevelMode, LevelRouter, PlaneScores,
     RouteSample, RoutedToken, Threshold, ThresholdRule,
 };
 use nestling_experts::expert::{ExpertSource, HostOptions, Prefetch, StoreSource, StreamOptions};
@@ -187,7 +187,7 @@ impl LevelRouter for Signs {
         true
     }
 
-    fn worth(&self, token: RoutedToken<'_>, highest: Level, worth: &mut [PlaneWorth]) {
+    fn worth(&self, token: RoutedToken<'_>, highest: Level, worth: &mut [PlaneScores]) {
         for (worth, expert) in worth.iter_mut().zip(token.experts) {
             let is_rich = token.hidden[*expert as usize] > 0.0;
             let most = if is_rich { highest } else { Level::L2 };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use nestling_core::batch::{Batch, Wanted};
+use nestling_core::batch::{Batch, StepOutputKind};
 use nestling_core::kv_cache::{PAGE_POSITIONS, PageId};
 use nestling_core::recurrent::{StateId, StateTrack};
 use nestling_core::runner::{RunnerLimits, SequenceFailure, StepFuture, StepStats};
@@ -150,9 +150,9 @@ impl FakeRunner {
                 let error = EngineError::NotFinite { sequence: 0, position: row.position };
                 output.failures.push(SequenceFailure { sequence: row.sequence as usize, error });
             }
-            match batch.wanted {
-                Wanted::Logits => output.logits.extend(logits_of(wanted.hash)),
-                Wanted::Best(among) => {
+            match batch.output {
+                StepOutputKind::Logits => output.logits.extend(logits_of(wanted.hash)),
+                StepOutputKind::Argmax(among) => {
                     let is_damaged = history.contains(&POISON);
                     let best = best_of(&logits_of(wanted.hash)[..among]);
                     output.best.push((!is_damaged).then_some(best));

@@ -1,6 +1,6 @@
 //! Tokens with the highest logits, found where the logits are: those that the logits say.
 
-use nestling_core::batch::Wanted;
+use nestling_core::batch::StepOutputKind;
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::Int8;
 use nestling_formats::Level;
@@ -15,7 +15,7 @@ fn chosen(runner: &mut dyn ModelRunner, prompt: &[u32], count: usize) -> (Vec<u3
     let (mut piece, mut first, mut tokens, mut waits) = (prompt.to_vec(), 0, Vec::new(), 0);
     while tokens.len() < count {
         let last = piece.len() - 1;
-        let wanted = (Wanted::Best(among), |at| at == last);
+        let wanted = (StepOutputKind::Argmax(among), |at| at == last);
         let output = step_for(runner, (first, &piece), wanted).unwrap();
         assert!(output.logits.is_empty());
         first += piece.len();
@@ -52,10 +52,11 @@ fn each_row_has_its_best_among_the_first_tokens<D: ModelsDevice>() {
     let (device, parts) = (D::device(), parts(Some(Level::L3)));
     let mut runner = parts.runner(device, Int8, None);
     let rows = (0, &parts.text[..5]);
-    let logits = step_for(&mut runner, rows, (Wanted::Logits, |at| at != 1)).unwrap();
+    let logits = step_for(&mut runner, rows, (StepOutputKind::Logits, |at| at != 1)).unwrap();
     let vocabulary = logits.vocab_size;
     for among in [1, 300, vocabulary] {
-        let found = step_for(&mut runner, rows, (Wanted::Best(among), |at| at != 1)).unwrap();
+        let found =
+            step_for(&mut runner, rows, (StepOutputKind::Argmax(among), |at| at != 1)).unwrap();
         let expected = logits
             .logits
             .chunks_exact(vocabulary)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nestling_convert::convert::{ConvertOptions, convert};
 use nestling_core::EngineError;
 use nestling_core::backend::Backend;
-use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, Wanted};
+use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepOutputKind};
 use nestling_core::cancel::CancelToken;
 use nestling_core::kv_cache::{KvDtype, PageId, pages_for};
 use nestling_core::routing_trace::TraceStep;
@@ -156,14 +156,14 @@ pub fn try_step(
     rows: (usize, &[u32]),
     wants: impl Fn(usize) -> bool,
 ) -> Result<StepOutput, EngineError> {
-    step_for(runner, rows, (Wanted::Logits, wants))
+    step_for(runner, rows, (StepOutputKind::Logits, wants))
 }
 
 /// The same for other things than logits.
 pub fn step_for(
     runner: &mut dyn ModelRunner,
     rows: (usize, &[u32]),
-    (wanted, wants): (Wanted, impl Fn(usize) -> bool),
+    (wanted, wants): (StepOutputKind, impl Fn(usize) -> bool),
 ) -> Result<StepOutput, EngineError> {
     let levels = LevelPolicy::Fixed(runner.limits().level_max.unwrap_or(Level::L8));
     computed(runner, rows, (levels, wanted), wants)
@@ -175,13 +175,13 @@ pub fn try_step_at(
     rows: (usize, &[u32]),
     (levels, wants): (LevelPolicy, impl Fn(usize) -> bool),
 ) -> Result<StepOutput, EngineError> {
-    computed(runner, rows, (levels, Wanted::Logits), wants)
+    computed(runner, rows, (levels, StepOutputKind::Logits), wants)
 }
 
 fn computed(
     runner: &mut dyn ModelRunner,
     (first, tokens): (usize, &[u32]),
-    (levels, wanted): (LevelPolicy, Wanted),
+    (levels, wanted): (LevelPolicy, StepOutputKind),
     wants: impl Fn(usize) -> bool,
 ) -> Result<StepOutput, EngineError> {
     let row = |(at, &token): (usize, &u32)| Row {
@@ -195,7 +195,7 @@ fn computed(
     let rows = tokens.iter().enumerate().map(row).collect();
     let mut batch = Batch::new(rows, vec![SequenceRef::of_pages(pages)]);
     batch.own_states();
-    batch.wanted = wanted;
+    batch.output = wanted;
     let output = runner.step_blocking(&batch, &CancelToken::new())?;
     assert!(output.failures.is_empty(), "{:?}", output.failures);
     Ok(output)
