@@ -1,5 +1,5 @@
 //! The mathematics of a step, straight down. Which layers are computed when, and what is done about
-//! experts that are missing, is in [`super::resume`].
+//! experts that are missing, is in `resume.rs`.
 //!
 //! ```text
 //! x = embed(tokens)
