@@ -42,26 +42,27 @@ pub struct Opened {
     pub allocated_bits: Option<f64>,
 }
 
-/// The path that the command line means, and whether it is the bundled store. Downloads and
-/// converts where `-hf` says so.
-pub fn locate(
-    model: &ModelArgs,
-    console: &Console,
-    interrupt: &Interrupt,
-) -> Result<(PathBuf, bool)> {
+/// A model that is here.
+pub struct LocatedModel {
+    pub path: PathBuf,
+    pub is_bundled: bool,
+}
+
+/// The model that the command line means. Downloads and converts where `-hf` says so.
+pub fn locate(model: &ModelArgs, console: &Console, interrupt: &Interrupt) -> Result<LocatedModel> {
     warnings::refuse_contradictions(model)?;
     if let Some(path) = model.given_path() {
-        return Ok((path.clone(), false));
+        return Ok(LocatedModel { path: path.clone(), is_bundled: false });
     }
     let Some(repo) = &model.hub.hf_repo else {
-        return Ok((places::bundled_store()?, true));
+        return Ok(LocatedModel { path: places::bundled_store()?, is_bundled: true });
     };
     let reference = Reference::parse(repo, &model.hub.hf_revision)?;
     let hub_options = hub::options(&model.hub, &model.calibration)?;
     let level = model.level.map(|level| level.0);
     let obtained = nestling_hub::obtain(&reference, level, &hub_options, console)?;
     convert_once(&obtained, &model.calibration, console, interrupt)?;
-    Ok((obtained.store, false))
+    Ok(LocatedModel { path: obtained.store, is_bundled: false })
 }
 
 pub fn open(
@@ -70,20 +71,20 @@ pub fn open(
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<Opened> {
-    let place = locate(model, console, interrupt)?;
-    open_at(place, model, resources, None, console, interrupt)
+    let located = locate(model, console, interrupt)?;
+    open_at(located, model, resources, None, console, interrupt)
 }
 
 /// Opens what was located; a recorder hears of what it does.
 pub fn open_at(
-    place: (PathBuf, bool),
+    located: LocatedModel,
     model: &ModelArgs,
     resources: &ResourceArgs,
     recorder: Option<Arc<Recorder>>,
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<Opened> {
-    let (path, is_bundled) = place;
+    let LocatedModel { path, is_bundled } = located;
     warnings::of_options(model, resources, &path, console);
     let mut device = device::open(&resources.device, console)?;
     let mut options = ModelOptions { recorder, ..model_options(model, resources) };

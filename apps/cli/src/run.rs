@@ -24,15 +24,15 @@ pub fn run(args: RunArgs, console: &Console, interrupt: &Interrupt) -> Result<()
         console.warn("--system-prompt has no effect without --chat");
     }
     let files = observe::checked_files(&args.stats)?;
-    let place = opened::locate(&args.model, console, interrupt)?;
+    let located = opened::locate(&args.model, console, interrupt)?;
     let expected = args
         .stats
         .is_wanted()
-        .then(|| Expected::find(&args.model, &args.resources, &place.0, console));
+        .then(|| Expected::find(&args.model, &args.resources, &located.path, console));
     let expected = expected.transpose()?;
     let observer = Observer::new(&args.stats.observe, expected.is_some());
     let opened = opened::open_at(
-        place,
+        located,
         &args.model,
         &args.resources,
         observer.recorder(),

@@ -198,13 +198,9 @@ impl PlaneRegions {
 /// A matrix in the nested code; rows are outputs.
 #[derive(Clone, Debug)]
 pub struct NestedMatrix {
-    rows: usize,
-    cols: usize,
-    layout: Layout,
     codec: Arc<NestedCodec>,
     regions: PlaneRegions,
     levels: [Level; 5],
-    held: Level,
     sizes: Box<CheckedSizes>,
 }
 
@@ -241,23 +237,23 @@ impl NestedMatrix {
         levels: [Level; 5],
     ) -> Result<Self, EngineError> {
         let view = NestedView::new(rows, cols, layout, &codec, regions.planes())?;
-        let (held, sizes) = (view.level(), Box::new(view.sizes().clone()));
-        Ok(Self { rows, cols, layout, codec, regions, levels, held, sizes })
+        let sizes = Box::new(view.sizes().clone());
+        Ok(Self { codec, regions, levels, sizes })
     }
 
     /// Outputs.
     pub fn rows(&self) -> usize {
-        self.rows
+        self.sizes.rows()
     }
 
     /// Inputs.
     pub fn cols(&self) -> usize {
-        self.cols
+        self.sizes.cols()
     }
 
     /// How the planes are laid out.
     pub fn layout(&self) -> Layout {
-        self.layout
+        self.sizes.layout()
     }
 
     /// The codec.
@@ -275,11 +271,11 @@ impl NestedMatrix {
     /// # Errors
     /// [`EngineError::LevelMissing`] if its planes are not held.
     pub fn prefix(&self, level: Level) -> Result<Level, EngineError> {
-        let prefix = self.levels[level.index()];
-        if prefix <= self.held {
+        let (prefix, held) = (self.levels[level.index()], self.sizes.level());
+        if prefix <= held {
             return Ok(prefix);
         }
-        Err(EngineError::LevelMissing { asked: prefix.bits(), held: self.held.bits() })
+        Err(EngineError::LevelMissing { asked: prefix.bits(), held: held.bits() })
     }
 
     /// The prefix that each level of the model means, whether or not its planes are held.
@@ -294,7 +290,7 @@ impl NestedMatrix {
 
     /// The same matrix, of which every level of the model means at most the planes that are there.
     pub fn at_most_held(self) -> Self {
-        let held = self.held;
+        let held = self.sizes.level();
         self.at_most(held)
     }
 
@@ -304,12 +300,12 @@ impl NestedMatrix {
     /// As [`NestedMatrix::new`].
     pub fn with_layout(&self, layout: Layout, regions: PlaneRegions) -> Result<Self, EngineError> {
         let codec = Arc::clone(&self.codec);
-        Self::new(self.rows, self.cols, layout, codec, regions, self.levels)
+        Self::new(self.rows(), self.cols(), layout, codec, regions, self.levels)
     }
 
     /// The scalar reader of the planes.
     pub fn view(&self) -> NestedView<'_> {
-        CheckedSizes::clone(&self.sizes).view(&self.codec, self.regions.planes())
+        self.sizes.view(&self.codec, self.regions.planes())
     }
 }
 

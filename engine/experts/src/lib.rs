@@ -9,6 +9,8 @@ pub mod expert;
 pub mod reads;
 pub mod record;
 pub mod residency;
+mod store_config;
 
 pub use allocation::{Allocation, AllocationHash};
 pub use dual::DualOptions;
+pub use store_config::config_of;

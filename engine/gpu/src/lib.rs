@@ -60,8 +60,8 @@ pub use operation::{
 pub use page_layout::PageLayout;
 pub use page_lists::{PageLists, place_of};
 pub use pages::{GpuPages, PagePlace};
-pub use product_form::{HeadsForm, ProductForm, ProductKind, check_feed_forward};
-pub use router::{RouterLimits, check_limit, check_routing};
+pub use product_form::{HeadsForm, ProductForm, ProductKind};
+pub use router::{RouterLimits, check_limit};
 pub use row_pairs::{RowPair, by_way_of, pairs_by_level, push_head, push_uses, within};
 pub use scratch::{QuantizedRoom, Scratch, ScratchRoom};
 pub use slot_layout::{MatrixRoom, SLOT_ALIGN, SlotLayout};

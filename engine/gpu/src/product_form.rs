@@ -67,20 +67,6 @@ impl ProductForm {
     }
 }
 
-/// Checks gate, up and down of a feed-forward part with so many outputs.
-///
-/// # Errors
-/// Shapes that do not fit.
-pub fn check_feed_forward(
-    [gate, up, down]: [&ProductForm; 3],
-    outputs: usize,
-) -> Result<(), EngineError> {
-    expect("inputs of up", gate.cols, up.cols)?;
-    expect("gate and up", gate.rows, up.rows)?;
-    expect("inputs of down", gate.rows, down.cols)?;
-    expect("outputs of down", outputs, down.rows)
-}
-
 /// Heads whose matrices lie one below the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadsForm {

@@ -1,8 +1,7 @@
-//! Checks of a router and of routings.
+//! How much of a router a device takes.
 
-use super::expect;
 use nestling_core::EngineError;
-use nestling_core::backend::{Backend, Router, Routing};
+use nestling_core::backend::{Backend, Router};
 
 /// The most that a device's kernels route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,23 +15,17 @@ pub struct RouterLimits {
 }
 
 impl RouterLimits {
-    /// Checks a router of so many experts, whose vectors `length` tells, for some rows of which a routing
-    /// has room for `rows_max`.
+    /// Checks a router of so many experts for some rows, of which a routing has room for `rows_max`.
     ///
     /// # Errors
-    /// Vectors of other lengths; [`EngineError::Limit`].
+    /// [`EngineError::Limit`].
     pub fn check<B: Backend>(
         &self,
         router: &Router<B>,
         experts: usize,
-        length: impl Fn(&B::Floats) -> usize,
         rows: usize,
         rows_max: usize,
     ) -> Result<(), EngineError> {
-        let biases = router.logit_bias.iter().chain(&router.selection_bias);
-        for vector in biases.chain(&router.expert_scale) {
-            expect("numbers of the router", experts, length(vector))?;
-        }
         let groups = router.rule.groups.as_ref().map_or(0, |groups| groups.n_group);
         for (what, limit, found) in [
             ("experts of a layer", self.experts, experts),
@@ -55,14 +48,4 @@ pub fn check_limit(what: &'static str, limit: usize, found: usize) -> Result<(),
         return Ok(());
     }
     Err(EngineError::Limit { what, limit: limit as u64, found: found as u64 })
-}
-
-/// Checks a routing that is put in place of one of so many rows and experts of a token.
-///
-/// # Errors
-/// Another size.
-pub fn check_routing(routing: &Routing, rows: usize, per_token: usize) -> Result<(), EngineError> {
-    expect("experts of a row", per_token, routing.num_experts_per_tok)?;
-    expect("experts of a routing", rows * per_token, routing.expert_ids.len())?;
-    expect("weights of a routing", rows * per_token, routing.expert_weights.len())
 }

@@ -27,9 +27,10 @@ use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
 use nestling_cpu::kernels::Kernels;
 use nestling_experts::allocation::{self, Allocation, ChooseOptions, Counting};
+use nestling_experts::config_of;
 use nestling_experts::dual::DualRouting;
 use nestling_experts::expert::{
-    CheckpointSource, ExpertSource, HostOptions, StoreSource, StreamOptions, config_of,
+    CheckpointSource, ExpertSource, HostOptions, StoreSource, StreamOptions,
 };
 use nestling_text::{ChatTemplate, Tokenizer};
 

@@ -47,5 +47,5 @@ pub use prefetch::Prefetch;
 pub use routed::RoutedInputs;
 pub use row_table::EmbeddedRows;
 pub use source::{ExpertSource, Matrices, Scan};
-pub use store::{StoreSource, config_of};
+pub use store::StoreSource;
 pub use streamed::StreamOptions;

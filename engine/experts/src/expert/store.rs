@@ -17,6 +17,7 @@ use nestling_import::ModelConfig;
 use super::owned::{GroupPlanes, Planes, Wanted, read_groups};
 use super::source::{Matrices, Scan};
 use crate::allocation::Allocation;
+use crate::store_config::config_of;
 use nestling_core::arena::AlignedBytes;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
@@ -258,15 +259,6 @@ impl StoreSource {
             best
         })
     }
-}
-
-/// The configuration of a store's model.
-///
-/// # Errors
-/// A configuration that is missing, damaged or not supported.
-pub fn config_of(store: &Store) -> Result<ModelConfig, EngineError> {
-    let file = format!("{}: config.json", store.name());
-    Ok(ModelConfig::from_json(&file, &store.config_json()?)?)
 }
 
 /// The level that was asked for, or the highest that the store has.

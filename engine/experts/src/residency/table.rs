@@ -1,5 +1,6 @@
 //! What a cache must know of every expert before it has read any.
 
+use crate::store_config::config_of;
 use nestling_formats::store::{Group, GroupId, Index, Store};
 use nestling_formats::{Level, Plane};
 use nestling_import::ModelConfig;
@@ -75,9 +76,7 @@ impl ExpertTable {
             let (asked, held) = (level.bits(), store.level().bits());
             return Err(EngineError::LevelMissing { asked, held });
         }
-        let file = format!("{}: config.json", store.name());
-        let config = ModelConfig::from_json(&file, &store.config_json()?)?;
-        Self::of_index(store.index(), &config, level)
+        Self::of_index(store.index(), &config_of(store)?, level)
     }
 
     /// The same for a store of which only the index is there, or planned.

@@ -19,7 +19,7 @@ use crate::memory::{GpuBuffer, GpuRouting};
 use crate::operation::{
     Gated, GatedOutput, GatedProducts, Input, Job, Joint, Operation, Output, Products,
 };
-use crate::product_form::{ProductKind, check_feed_forward};
+use crate::product_form::ProductKind;
 use crate::row_pairs::{RowPair, by_way_of, pairs_by_level, push_uses, within};
 use crate::scratch::{QuantizedRoom, ScratchRoom};
 use crate::storage::word;
@@ -98,11 +98,6 @@ fn feed_forward<D: Device>(
     x: &GpuBuffer<D>,
     output: &Output<D::Binding>,
 ) -> Result<(), EngineError> {
-    for used in *uses {
-        let FeedForward { gate, up, down, .. } = used.weights;
-        let forms = [gate, up, down].map(|linear| linear.matrix.form());
-        check_feed_forward(forms, output.cols)?;
-    }
     let first = uses.iter().flat_map(|used| [&used.weights.gate.matrix, &used.weights.up.matrix]);
     let input = input_of(device, x, first)?;
     for uses in uses.chunk_by(|a, b| a.likeness() == b.likeness()) {
@@ -143,7 +138,6 @@ fn joined<D: Device>(
     let FeedForward { activation, down, .. } = first.weights;
     let (activation, form) = (*activation, down.matrix.form());
     let joint = Joint { activation, kind: form.kind, rotated: form.rotated };
-    to_inner.iter().try_for_each(|job| job.check(input))?;
     let (jobs, pairs) = (&to_inner, &inner_pairs);
     let fused = GatedProducts { jobs, pairs, input, joint, rows, cols: width };
     let input = match device.record_gated(&fused)? {

@@ -9,7 +9,6 @@ use nestling_formats::Level;
 use super::quantize::{Heads, quantize};
 use crate::device::Device;
 use crate::device_matrix::DeviceMatrix;
-use crate::expect;
 use crate::memory::GpuBuffer;
 use crate::operation::{HeadsRest, Input, Job, Operation, Output, Products};
 use crate::product_form::{HeadsForm, ProductKind};
@@ -31,17 +30,6 @@ impl<'a, D: Device> Job<'a, D> {
         let (kind, rows) = (matrix.form().kind, 0..matrix.form().rows);
         Ok(Self { matrix, bias: bias.as_ref(), kind, level, rows, out_col, pairs })
     }
-
-    /// # Errors
-    /// A matrix of other inputs, or a bias of other outputs.
-    pub(super) fn check<B>(&self, input: &Input<B>) -> Result<(), EngineError> {
-        let form = self.matrix.form();
-        expect("inputs of a matrix", form.cols, input.cols)?;
-        match self.bias {
-            Some(bias) => expect("bias", form.rows, bias.count),
-            None => Ok(()),
-        }
-    }
 }
 
 impl<B> Output<B> {
@@ -56,7 +44,6 @@ pub(super) fn products<D: Device>(
     device: &mut D,
     products: &Products<'_, D>,
 ) -> Result<(), EngineError> {
-    products.jobs.iter().try_for_each(|job| job.check(products.input))?;
     device.record(Operation::Products(Products { ..*products }))
 }
 

@@ -45,9 +45,29 @@ pub struct CheckedSizes {
 }
 
 impl CheckedSizes {
+    /// Outputs.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Inputs.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// How the planes are laid out.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The highest level whose planes are there.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
     /// A view of the planes that were checked, or of others of the same lengths.
-    pub fn view<'a>(self, codec: &'a NestedCodec, planes: NestedPlanes<'a>) -> NestedView<'a> {
-        NestedView { codec, planes, sizes: self }
+    pub fn view<'a>(&self, codec: &'a NestedCodec, planes: NestedPlanes<'a>) -> NestedView<'a> {
+        NestedView { codec, planes, sizes: self.clone() }
     }
 }
 
