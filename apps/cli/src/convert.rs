@@ -9,7 +9,6 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::room;
-use crate::sniff::is_gguf;
 use crate::verify::open_store;
 use nestling::engine::allocation::Allocation;
 use nestling::engine::convert::{
@@ -18,7 +17,7 @@ use nestling::engine::convert::{
 };
 use nestling::formats::MatrixKind;
 use nestling::import::Checkpoint;
-use nestling_hub::Obtained;
+use nestling_hub::{Obtained, StoreCache, is_gguf};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -116,8 +115,19 @@ fn cut(
     Ok((report, allocation))
 }
 
-/// Converts a download, or a GGUF file, into Nestling's cache.
-pub fn into_cache(
+/// Converts a download, or a GGUF file, into Nestling's cache, if no process has done so.
+pub fn once(
+    cache: &StoreCache,
+    obtained: &Obtained,
+    calibration: &CalibrationArgs,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let mut convert = || into_cache(obtained, calibration, console, interrupt);
+    cache.convert_once(obtained, console, &mut convert)
+}
+
+fn into_cache(
     obtained: &Obtained,
     calibration: &CalibrationArgs,
     console: &Console,

@@ -2,7 +2,7 @@
 
 use crate::bytes::Units;
 use crate::failure::{Exit, Failure};
-use crate::sniff;
+use crate::refused_file;
 use nestling::engine::text::TextError;
 use nestling::engine::{EngineError, MemoryTooSmall};
 use nestling::formats::store::{OpenOptions, Store, StoreError};
@@ -103,7 +103,7 @@ pub fn explain_store(error: &StoreError) -> Failure {
         StoreError::Io { file, action, source, .. } => {
             Failure::file(action, Path::new(file), source)
         }
-        StoreError::NotAStore { file } => match sniff::words(Path::new(file)) {
+        StoreError::NotAStore { file } => match refused_file::words(Path::new(file)) {
             Some(what) => Failure::new(format!("{file} is not a .nest store: it is {what}")),
             None => failure,
         }
@@ -142,7 +142,7 @@ pub fn explain_import(error: &ImportError) -> Failure {
             Failure::file(action, Path::new(file), source)
         }
         ImportError::NotACheckpoint { directory, .. } => {
-            sniff::no_checkpoint(Path::new(directory)).unwrap_or(failure.advise(sniff::TAKEN))
+            refused_file::no_checkpoint(Path::new(directory)).unwrap_or(failure.advise(refused_file::TAKEN))
         }
         ImportError::Dense { .. } => Failure::new(error.to_string()).advise(
             "choose a Mixture-of-Experts model, such as OLMoE-1B-7B or Qwen3-30B-A3B; llama.cpp runs \

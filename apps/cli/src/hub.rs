@@ -8,7 +8,8 @@ use crate::memory::memory_budget;
 use crate::progress::Progress;
 use crate::{calibration, explain, places};
 use nestling_hub::{
-    DEFAULT_ENDPOINT, HubError, HubOptions, Limits, Notice, Observer, Task, TaskProgress,
+    DEFAULT_ENDPOINT, HubError, HubOptions, Limits, Notice, Observer, StoreCache, Task,
+    TaskProgress,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,14 +22,23 @@ pub fn options(hub: &HubArgs, calibration: &CalibrationArgs) -> Result<HubOption
     Ok(HubOptions {
         endpoint,
         downloads: places::hub_cache()?,
-        stores: places::nestling_cache()?.join("stores"),
+        stores: store_cache(calibration)?,
         headers: places::nestling_cache()?.join("headers"),
         token: token(hub)?,
         limits: limits(),
         offline: offline(hub),
+        room: memory_budget(None).unwrap_or(u64::MAX),
+    })
+}
+
+/// Where converted stores lie.
+pub fn store_cache(calibration: &CalibrationArgs) -> Result<StoreCache> {
+    let cache = places::nestling_cache()?;
+    Ok(StoreCache {
+        folder: cache.join("stores"),
+        locks: cache.join("locks"),
         calibration: calibration::name(calibration)?,
         gguf_calibration: calibration::name(&calibration::of_gguf(calibration))?,
-        room: memory_budget(None).unwrap_or(u64::MAX),
     })
 }
 
@@ -90,6 +100,7 @@ impl Observer for Console {
                 progress.set_total(total);
                 progress
             }
+            Task::WaitForConversion => Progress::bytes(self, "waiting", total, done),
             Task::WaitForHeaders => Progress::spinner(self, "waiting for the headers"),
             _ => Progress::bytes(self, "download", total, done),
         })
@@ -98,6 +109,11 @@ impl Observer for Console {
 
 impl TaskProgress for Progress {
     fn set(&mut self, done: u64) {
+        Self::set(self, done);
+    }
+
+    fn set_of(&mut self, done: u64, total: u64) {
+        self.set_total(total);
         Self::set(self, done);
     }
 }
@@ -132,6 +148,12 @@ fn text_of(notice: &Notice<'_>) -> String {
         Notice::WaitForFile(name) => {
             format!("waiting for another program that downloads {name}")
         }
+        Notice::WaitForConversion => "another process converts this model; waiting for it".into(),
+        Notice::OutdatedStore { path, bytes } => format!(
+            "{} is of an earlier version and no longer used; {} are free once it is removed",
+            path.display(),
+            ByteSize(bytes),
+        ),
         _ => format!("{notice:?}"),
     }
 }

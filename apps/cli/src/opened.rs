@@ -10,8 +10,7 @@ use crate::interrupt::Interrupt;
 use crate::memory::memory_budget;
 use crate::progress::Progress;
 use crate::speed::{best_threads, read_options};
-use crate::store_cache::convert_once;
-use crate::{device, mapped, places, warnings};
+use crate::{convert, device, mapped, places, warnings};
 use nestling::OpenDevice;
 use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
@@ -61,7 +60,7 @@ pub fn locate(model: &ModelArgs, console: &Console, interrupt: &Interrupt) -> Re
     let hub_options = hub::options(&model.hub, &model.calibration)?;
     let level = model.level.map(|level| level.0);
     let obtained = nestling_hub::obtain(&reference, level, &hub_options, console)?;
-    convert_once(&obtained, &model.calibration, console, interrupt)?;
+    convert::once(&hub_options.stores, &obtained, &model.calibration, console, interrupt)?;
     Ok(LocatedModel { path: obtained.store, is_bundled: false })
 }
 

@@ -5,8 +5,9 @@ use crate::error::{HubError, Result};
 use crate::gguf::{GgufFiles, choose};
 use crate::listing::{Listing, RemoteFile};
 use crate::names::is_commit;
-use crate::options::{HubOptions, Obtained, ending};
+use crate::options::HubOptions;
 use crate::repository::{Reference, Repository, RepositoryCache};
+use crate::store_cache::{Obtained, ending};
 use std::path::{Path, PathBuf};
 
 /// A repository, and where what was fetched of it lies.
@@ -29,25 +30,25 @@ impl Cached<'_> {
     fn downloaded(&self) -> Option<Obtained> {
         let commit = known_commit(self.options, self.cache.repository())?;
         let wanted = self.reference.wanted.as_deref();
-        let folder = self.options.folder(self.cache.repository()).join(&commit);
+        let folder = self.options.stores.of_repository(self.cache.repository()).join(&commit);
         let name = wanted.and_then(|wanted| wanted.rsplit('/').next());
         let mut stores = names(&folder)
             .into_iter()
             .filter(|file| file.ends_with(".nest") && name.is_none_or(|name| name == file));
         let first = stores.next()?;
-        Some(self.options.downloaded(self.cache, &commit, &first))
+        Some(self.options.stores.downloaded(self.cache, &commit, &first))
     }
 
     /// A store that a conversion made.
     fn converted(&self, commit: &str) -> Option<Obtained> {
         let wanted = self.reference.wanted.as_deref();
-        let of_checkpoint = self.options.converted(self.cache, commit);
+        let of_checkpoint = self.options.stores.converted(self.cache, commit);
         if wanted.is_none() && of_checkpoint.is_converted() {
             return Some(of_checkpoint);
         }
         // What a GGUF file was converted into tells the file by its name.
         let start = format!("{commit}-");
-        let ends = [&self.options.calibration, &self.options.gguf_calibration];
+        let ends = [&self.options.stores.calibration, &self.options.stores.gguf_calibration];
         let ends = ends.map(|calibration| format!("-{}", ending(calibration)));
         let stem = |file: &String| {
             let rest = file.strip_prefix(&start)?;
@@ -55,11 +56,12 @@ impl Cached<'_> {
             let name = format!("{stem}.gguf");
             Some(GgufFiles { name, parts: Vec::new(), parts_total: 0 })
         };
-        let stores = names(&self.options.folder(self.cache.repository()));
+        let stores = names(&self.options.stores.of_repository(self.cache.repository()));
         let mut models: Vec<GgufFiles> = stores.iter().filter_map(stem).collect();
         models.dedup();
         let found = choose(models, wanted, self.options.room).ok()?;
-        Some(self.options.converted_gguf(self.cache, commit, &found)).filter(Obtained::is_converted)
+        Some(self.options.stores.converted_gguf(self.cache, commit, &found))
+            .filter(Obtained::is_converted)
     }
 
     /// A download that can be converted.
@@ -68,8 +70,10 @@ impl Cached<'_> {
         let listing = Listing::of_snapshot(commit, &snapshot);
         match Choice::of(&listing, self.reference, self.options.room).ok()? {
             Choice::Checkpoint => RemoteFile::all_present(&snapshot)
-                .then(|| self.options.converted(self.cache, commit)),
-            Choice::Gguf(files) => Some(self.options.converted_gguf(self.cache, commit, &files)),
+                .then(|| self.options.stores.converted(self.cache, commit)),
+            Choice::Gguf(files) => {
+                Some(self.options.stores.converted_gguf(self.cache, commit, &files))
+            }
             Choice::Store(_) => None,
         }
     }
@@ -85,7 +89,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 fn commit_file(options: &HubOptions, repository: &Repository) -> PathBuf {
-    options.folder(repository).join("refs").join(&repository.revision)
+    options.stores.of_repository(repository).join("refs").join(&repository.revision)
 }
 
 /// Notes which commit a revision meant when a store of it was downloaded.

@@ -16,8 +16,11 @@ pub trait Observer: Sync {
 
 /// Hears how far one task is.
 pub trait TaskProgress: Send {
-    /// So many parts are done.
+    /// Parts that are done.
     fn set(&mut self, done: u64);
+
+    /// Parts that are done, of a total that was not known when the task began.
+    fn set_of(&mut self, done: u64, total: u64);
 }
 
 /// What takes a while.
@@ -32,6 +35,8 @@ pub enum Task {
     Headers,
     /// Another process fetches the same headers; it has no parts.
     WaitForHeaders,
+    /// Another process converts the same model; its total is known once it writes.
+    WaitForConversion,
 }
 
 /// What happened, or is going to.
@@ -82,6 +87,15 @@ pub enum Notice<'a> {
     Disk(&'a Disk),
     /// Another program downloads this file, and is waited for.
     WaitForFile(&'a str),
+    /// Another process converts the same model, and is waited for.
+    WaitForConversion,
+    /// A store of an earlier version that no file is looked up by.
+    OutdatedStore {
+        /// Where it lies.
+        path: &'a Path,
+        /// Its length.
+        bytes: u64,
+    },
 }
 
 /// An observer for callers that want to hear nothing.
@@ -98,4 +112,6 @@ impl Observer for NoObserver {
 
 impl TaskProgress for NoObserver {
     fn set(&mut self, _: u64) {}
+
+    fn set_of(&mut self, _: u64, _: u64) {}
 }

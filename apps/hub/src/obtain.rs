@@ -14,13 +14,14 @@ use crate::gguf::GgufFiles;
 use crate::headers::Headers;
 use crate::listing::Listing;
 use crate::observer::{Notice, Observer};
-use crate::options::{HubOptions, Obtained};
+use crate::options::HubOptions;
 use crate::origin::Origin;
 use crate::refusals::check_config;
 use crate::remote_store;
 use crate::repository::{Reference, RepositoryCache};
 use crate::sections::{Sections, sections_of};
 use crate::space::Plan;
+use crate::store_cache::Obtained;
 use crate::survey::estimated;
 use nestling_formats::Level;
 use nestling_formats::store::Store;
@@ -73,7 +74,7 @@ struct Transfer<'a> {
 impl Transfer<'_> {
     /// Downloads what is missing: first the small files, which say what the rest is.
     fn checkpoint(&self) -> Result<Obtained> {
-        let obtained = self.options.converted(self.cache, &self.listing.commit);
+        let obtained = self.options.stores.converted(self.cache, &self.listing.commit);
         if obtained.is_converted() {
             return Ok(obtained);
         }
@@ -90,7 +91,7 @@ impl Transfer<'_> {
     }
 
     fn gguf(&self, files: &GgufFiles) -> Result<Obtained> {
-        let obtained = self.options.converted_gguf(self.cache, &self.listing.commit, files);
+        let obtained = self.options.stores.converted_gguf(self.cache, &self.listing.commit, files);
         if obtained.is_converted() {
             return Ok(obtained);
         }
@@ -111,7 +112,7 @@ impl Transfer<'_> {
     /// where none is asked for.
     fn store(&self, files: StoreFiles, level: Option<Level>) -> Result<Obtained> {
         let commit = &self.listing.commit;
-        let obtained = self.options.downloaded(self.cache, commit, files.first());
+        let obtained = self.options.stores.downloaded(self.cache, commit, files.first());
         let held = Store::open(&obtained.store).ok();
         if let Some(held) = held.filter(|held| level.is_none_or(|level| level <= held.level())) {
             if held.sections_present() < held.index().sections().len() {

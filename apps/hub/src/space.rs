@@ -4,9 +4,9 @@ use crate::disk::{Disk, existing};
 use crate::error::Result;
 use crate::listing::{Listing, RemoteFile};
 use crate::observer::{Notice, Observer};
-use crate::options::Obtained;
 use crate::repository::RepositoryCache;
 use crate::room;
+use crate::store_cache::Obtained;
 use std::path::{Path, PathBuf};
 
 /// What will be written where.

@@ -9,12 +9,13 @@ use crate::gguf::GgufFiles;
 use crate::headers::Headers;
 use crate::listing::{Listing, RemoteFile};
 use crate::observer::Observer;
-use crate::options::{HubOptions, Obtained};
+use crate::options::HubOptions;
 use crate::refusals::check_config;
 use crate::remote_store;
 use crate::repository::{Reference, RepositoryCache};
 use crate::sections::{Sections, sections_of};
 use crate::space::Plan;
+use crate::store_cache::Obtained;
 use nestling_convert::convert::{ConvertOptions, estimate_store};
 use nestling_formats::Level;
 use nestling_formats::store::{Index, Store};
@@ -90,7 +91,7 @@ struct SurveyRequest<'a> {
 
 impl SurveyRequest<'_> {
     fn checkpoint(&self) -> Result<Survey> {
-        let obtained = self.options.converted(self.cache, &self.listing.commit);
+        let obtained = self.options.stores.converted(self.cache, &self.listing.commit);
         if obtained.is_converted() {
             return Ok(Survey::Here(obtained.store));
         }
@@ -101,7 +102,7 @@ impl SurveyRequest<'_> {
     }
 
     fn gguf(&self, files: &GgufFiles) -> Result<Survey> {
-        let obtained = self.options.converted_gguf(self.cache, &self.listing.commit, files);
+        let obtained = self.options.stores.converted_gguf(self.cache, &self.listing.commit, files);
         if obtained.is_converted() {
             return Ok(Survey::Here(obtained.store));
         }
@@ -133,7 +134,7 @@ impl SurveyRequest<'_> {
 
     fn store(&self, files: StoreFiles, level: Option<Level>) -> Result<Survey> {
         let commit = &self.listing.commit;
-        let obtained = self.options.downloaded(self.cache, commit, files.first());
+        let obtained = self.options.stores.downloaded(self.cache, commit, files.first());
         let count = files.shards.len();
         let (storage, source) = remote_store::open(self.hub, commit, files)?;
         check_config(&source)?;

@@ -1,12 +1,9 @@
 use crate::*;
 use nestling_convert::convert::QUANTIZER_VERSION;
-use standin::{Manner, Standin, blob_name};
+use nestling_testkit::hub_server::{Manner, Standin, blob_name};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-#[path = "../../cli/tests/standin/mod.rs"]
-mod standin;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const FIRST: &str = "model-00001-of-00002.safetensors";
@@ -88,13 +85,16 @@ fn bench_with(config: Vec<u8>) -> Bench {
     let options = HubOptions {
         endpoint: server.address.clone(),
         downloads: directory.path().join("hub"),
-        stores: directory.path().join("stores"),
+        stores: StoreCache {
+            folder: directory.path().join("stores"),
+            locks: directory.path().join("locks"),
+            calibration: "prose1".into(),
+            gguf_calibration: "none".into(),
+        },
         headers: directory.path().join("headers"),
         token: None,
         limits: Limits { pause: Duration::from_millis(1), ..Limits::default() },
         offline: false,
-        calibration: "prose1".into(),
-        gguf_calibration: "none".into(),
         room: u64::MAX,
     };
     let repository = Reference::parse("Owner/Small-MoE", "main").unwrap();
@@ -181,7 +181,7 @@ fn a_repository_arrives_in_the_standard_layout() {
     let blob = folder.join("blobs").join(blob_name(FIRST, &bench.files[FIRST]));
     assert_eq!(std::fs::read(blob).unwrap(), bench.files[FIRST]);
     let store = format!("Owner--Small-MoE/{COMMIT}-q{QUANTIZER_VERSION}-prose1.nest");
-    assert_eq!(obtained.store, bench.options.stores.join(store));
+    assert_eq!(obtained.store, bench.options.stores.folder.join(store));
     assert!(!obtained.is_converted());
     // The second time nothing is fetched but the listing.
     let before = bench.server.requests().len();

@@ -14,9 +14,11 @@
 #![expect(missing_docs, reason = "tests say by their names what they hold")]
 
 pub mod device;
+pub mod hub_server;
 pub mod models;
 mod notes;
 pub mod operations;
+pub mod runners;
 mod suite;
 mod test;
 pub mod values;

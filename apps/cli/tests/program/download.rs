@@ -1,7 +1,7 @@
 //! `-hf` against a stand-in for the Hub, with a checkpoint in Qwen3-30B-A3B's published layout.
 
-use super::standin::{Manner, Standin};
 use super::{Ran, crate_path, program};
+use nestling_testkit::hub_server::{Manner, Standin};
 use std::collections::BTreeMap;
 use std::path::Path;
 

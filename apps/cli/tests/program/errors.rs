@@ -190,47 +190,6 @@ fn a_full_disk_behind_the_output() {
     super::Ran::from(output).fails(1, "the disk is full", "free some space");
 }
 
-/// Runs the program with these arguments and a disk of 400 kB, whose folder is `DISK` in them; none
-/// where that cannot be mounted.
-#[cfg(target_os = "linux")]
-fn on_a_small_disk(name: &str, arguments: &str) -> Option<super::Ran> {
-    let disk = scratch().join(name);
-    fs::create_dir_all(&disk).unwrap();
-    let disk = disk.display().to_string();
-    let script = format!(
-        "mount -t tmpfs -o size=400k tmpfs {disk} || exit 99; {program} {arguments}; \
-         code=$?; ls -A {disk}; umount {disk}; exit $code",
-        program = env!("CARGO_BIN_EXE_nestling"),
-        arguments = arguments.replace("DISK", &disk),
-    );
-    let output = std::process::Command::new("unshare")
-        .args(["--map-root-user", "--mount", "sh", "-c", &script])
-        .output();
-    let Ok(output) = output else {
-        eprintln!("SKIPPED: there is no `unshare` to mount a small disk with");
-        return None;
-    };
-    let ran = super::Ran::from(output);
-    if ran.code == Some(99) || !ran.err.contains("error:") {
-        eprintln!("SKIPPED: a small disk cannot be mounted here: {}", ran.err);
-        return None;
-    }
-    Some(ran)
-}
-
-/// A store that has no room is refused before any work, with both figures.
-#[test]
-#[cfg(target_os = "linux")]
-fn a_disk_without_room() {
-    let convert = format!("convert {} -o DISK/x.nest", checkpoint().display());
-    let synth = "bench synth --shape tiny -o DISK/x.nest".to_owned();
-    for (name, arguments) in [("room-convert", convert), ("room-synth", synth)] {
-        let Some(ran) = on_a_small_disk(name, &arguments) else { return };
-        ran.fails(1, "needed, 410 kB free", "or write to another disk");
-        assert_eq!(ran.out, "", "nothing is written");
-    }
-}
-
 #[test]
 fn a_closed_pipe_is_no_error() {
     let script = format!(

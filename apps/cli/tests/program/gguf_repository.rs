@@ -1,7 +1,7 @@
 //! `-hf` of a repository with GGUF files: which is taken, what it would take, and that it runs.
 
-use super::standin::Standin;
 use super::{Ran, program, scratch};
+use nestling_testkit::hub_server::Standin;
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -23,9 +23,6 @@ mod survey;
 #[cfg(unix)]
 mod terminal;
 
-#[path = "../standin/mod.rs"]
-mod standin;
-
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -1,7 +1,7 @@
 //! Stores of repositories: the first sections alone, and the others later.
 
-use super::standin::Standin;
 use super::{Ran, program, store};
+use nestling_testkit::hub_server::Standin;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! `plan -hf`: what a model would take, from headers alone; and what is refused from them.
 
-use super::standin::Standin;
 use super::{Ran, crate_path, program, store};
+use nestling_testkit::hub_server::Standin;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;

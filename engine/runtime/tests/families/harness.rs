@@ -20,15 +20,10 @@ use nestling_runtime::{
     SnapshotContents,
 };
 
-use super::common::{
-    all_logits, checkpoint, data, golden_json, golden_tensors, greedy, runner, runners,
-    some_tokens, token_list,
+use nestling_testkit::runners::{
+    LOGIT_TOLERANCE, all_logits, checkpoint, data, golden_json, golden_tensors, greedy, runner,
+    runners, some_tokens, token_list,
 };
-
-/// Largest difference of a logit that passes: what README.md says. `transformers` adds up the same float32
-/// products in other orders; the goldens are fixed and bits do not depend on the machine, so that nothing of it
-/// varies. The largest are 4.7e-5 (gpt-oss) and 1.7e-5 (all others).
-const LOGIT_TOLERANCE: f32 = 5e-5;
 
 /// Positions whose router was closer to another choice than this are listed, not judged.
 const ROUTER_GAP_MIN: f32 = 1e-4;

@@ -14,7 +14,7 @@ use nestling_import::Checkpoint;
 use nestling_runtime::model::RunnerOptions;
 use serde_json::{Map, Value, json};
 
-use super::common::{all_logits, checkpoint, data, golden_json, runner, token_list};
+use nestling_testkit::runners::{all_logits, checkpoint, data, golden_json, runner, token_list};
 
 /// Largest difference of a logit that passes.
 const LOGIT_TOLERANCE: f32 = 2e-4;

@@ -2,9 +2,6 @@
 //! layout, and the whole path from there to streamed experts and sessions.
 
 #[cfg(test)]
-#[path = "../model/common.rs"]
-mod common;
-#[cfg(test)]
 mod gpt_oss;
 #[cfg(test)]
 mod harness;

@@ -9,8 +9,8 @@ use nestling_formats::Level;
 use nestling_runtime::model::RunnerOptions;
 use serde_json::{Map, Value, json};
 
-use super::common::{all_logits, checkpoint, runner, some_tokens};
 use super::harness::directory;
+use nestling_testkit::runners::{all_logits, checkpoint, runner, some_tokens};
 
 /// A tensor: its name, shape and bytes, all of one float type.
 type Tensor = (String, Vec<u64>, Vec<u8>);

@@ -8,8 +8,8 @@ use nestling_formats::Level;
 use nestling_runtime::model::RunnerOptions;
 use serde_json::{Map, Value};
 
-use super::common::{all_logits, checkpoint, runner, some_tokens};
 use super::harness::directory;
+use nestling_testkit::runners::{all_logits, checkpoint, runner, some_tokens};
 
 /// The file with the tensors of other parts left out and `language_model.` gone from the names.
 fn text_tensors(file: &[u8]) -> Vec<u8> {

@@ -15,8 +15,8 @@ use nestling_import::{Checkpoint, ExpertFormat};
 use nestling_runtime::model::RunnerOptions;
 use nestling_runtime::{Engine, EngineOptions, GenerateOptions, Input, Model, ModelOptions};
 
-use super::common::{all_logits, runner, token_list};
 use super::{MODELS, data, json};
+use nestling_testkit::runners::{all_logits, runner, token_list};
 
 fn made(name: &str, path: &Path, options: &ConvertOptions) -> ConvertReport {
     let checkpoint = Checkpoint::open(data(&format!("{name}.gguf"))).unwrap();

@@ -9,12 +9,8 @@ use nestling_formats::Level;
 use nestling_import::{Checkpoint, ModelConfig};
 use nestling_runtime::model::RunnerOptions;
 
-use super::common::{all_logits, golden_tensors, runner, token_list};
 use super::{MODELS, data, json};
-
-/// Largest difference of a logit that passes, for logits that spread by about 2. llama.cpp computes
-/// exponentials and sums of its own, in half precision nowhere: its weights were written as F32.
-const LOGIT_TOLERANCE: f32 = 5e-5;
+use nestling_testkit::runners::{LOGIT_TOLERANCE, all_logits, golden_tensors, runner, token_list};
 
 /// llama.cpp looks GELU up in a table of half precision: input and output are rounded to 2^-11 of
 /// themselves in each of 2 layers, and logits are at most 4, what they are capped to.

@@ -1,9 +1,6 @@
 //! GGUF files that llama.cpp made: tokens and logits are llama.cpp's, and stores come of them.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[expect(dead_code, reason = "other tests use more of it")]
-#[path = "../model/common.rs"]
-mod common;
 mod convert;
 mod logits;
 mod tokens;

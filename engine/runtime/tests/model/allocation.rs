@@ -19,7 +19,7 @@ use nestling_runtime::model::RunnerOptions;
 use nestling_runtime::{Engine, EngineOptions, Model, ModelOptions, SnapshotContents};
 
 use super::build::{Recipe, build_store};
-use super::common::{all_logits, data, runner, some_tokens};
+use nestling_testkit::runners::{all_logits, data, runner, some_tokens};
 
 fn open(path: &Path) -> Arc<Store> {
     Arc::new(Store::open(path).unwrap())

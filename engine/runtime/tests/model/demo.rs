@@ -1,14 +1,12 @@
-//! The demo model's checkpoint, which is too large for the repository.
+//! The demo model's checkpoint, which is too large for the repository: what needs it is ignored, and run by
+//! `.ci/deep` where it is.
 
 use std::path::{Path, PathBuf};
 
-/// The full demo checkpoint, where it is found.
-pub fn demo_checkpoint() -> Option<PathBuf> {
+/// The full demo checkpoint.
+pub fn demo_checkpoint() -> PathBuf {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/demo-model/hf");
     let path = std::env::var_os("NESTLING_DEMO_HF").map_or(beside, PathBuf::from);
-    if path.join("config.json").is_file() {
-        return Some(path);
-    }
-    println!("SKIPPED: no demo checkpoint at {} (set NESTLING_DEMO_HF)", path.display());
-    None
+    assert!(path.join("config.json").is_file(), "no checkpoint at {}", path.display());
+    path
 }

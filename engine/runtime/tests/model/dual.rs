@@ -21,7 +21,7 @@ use nestling_runtime::model::{Runner, RunnerOptions};
 use nestling_runtime::sample_tokens::sample_tokens;
 
 use crate::build::{Recipe, build_store};
-use crate::common::{Sequence, data, runner, runners, some_tokens};
+use nestling_testkit::runners::{Sequence, data, runner, runners, some_tokens};
 
 struct Built {
     _directory: tempfile::TempDir,

@@ -15,7 +15,9 @@ use nestling_formats::{FloatKind, Level, MatrixKind};
 use nestling_import::ModelConfig;
 use nestling_runtime::model::RunnerOptions;
 
-use super::common::{Sequence, all_logits, checkpoint, data, runner, runners, some_tokens, step};
+use nestling_testkit::runners::{
+    Sequence, all_logits, checkpoint, data, runner, runners, some_tokens, step,
+};
 
 /// Sources that every test of this file runs on.
 fn sources() -> Vec<(&'static str, Arc<dyn ExpertSource>)> {

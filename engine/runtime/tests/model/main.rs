@@ -7,8 +7,6 @@ mod build;
 #[cfg(test)]
 mod bundled;
 #[cfg(test)]
-mod common;
-#[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod dual;

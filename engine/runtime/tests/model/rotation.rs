@@ -18,7 +18,7 @@ use nestling_import::checkpoint::Checkpoint;
 use nestling_runtime::model::RunnerOptions;
 use serde_json::json;
 
-use super::common::{all_logits, runners, some_tokens};
+use nestling_testkit::runners::{all_logits, runners, some_tokens};
 
 const VOCAB_SIZE: usize = 96;
 const HIDDEN: usize = 48;

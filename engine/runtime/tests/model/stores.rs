@@ -18,7 +18,7 @@ use nestling_runtime::model::Runner;
 use nestling_runtime::model::RunnerOptions;
 
 use super::build::{Recipe, build_store, build_store_with};
-use super::common::{all_logits, checkpoint, data, runner, runners, some_tokens};
+use nestling_testkit::runners::{all_logits, checkpoint, data, runner, runners, some_tokens};
 
 fn open(path: &Path) -> Arc<Store> {
     Arc::new(Store::open(path).unwrap())

@@ -19,7 +19,7 @@ use nestling_plan::simulate::{Machine, RoutingTrace, SimulationOptions, simulate
 use nestling_runtime::model::{Runner, RunnerOptions};
 
 use super::build::{Recipe, build_store};
-use super::common::{Sequence, data, runner, some_tokens, step};
+use nestling_testkit::runners::{Sequence, data, runner, some_tokens, step};
 
 fn bundled() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nestling-storyteller.nest")

@@ -1,0 +1,30 @@
+//! The refusal of files that are not what a command takes.
+
+use crate::failure::Failure;
+use nestling_hub::{FileKind, SniffedFile};
+use std::path::Path;
+
+/// What a file is, in words that follow "is"; none where it cannot be read.
+pub fn words(path: &Path) -> Option<String> {
+    SniffedFile::at(path).map(SniffedFile::words)
+}
+
+/// The refusal of a file where a checkpoint is asked for; none for what is no file.
+pub fn no_checkpoint(path: &Path) -> Option<Failure> {
+    let file = SniffedFile::at(path)?;
+    let (shown, what) = (path.display(), file.words());
+    Some(match file.kind {
+        FileKind::Store => Failure::new(format!("{shown} is a store already"))
+            .advise("run it as it is, or give --budget SIZE to make a smaller store of it"),
+        FileKind::Safetensors => Failure::new(format!("{shown} is {what}, a part of a checkpoint"))
+            .advise("name the folder with config.json, tokenizer.json and *.safetensors"),
+        _ => Failure::new(format!(
+            "{shown} is {what}, neither a GGUF file nor the folder of a checkpoint"
+        ))
+        .advise(TAKEN),
+    })
+}
+
+/// What can be converted.
+pub const TAKEN: &str = "name a GGUF file, or a folder with config.json, tokenizer.json and \
+                         *.safetensors, as downloaded from the Hugging Face Hub";
