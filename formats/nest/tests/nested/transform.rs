@@ -4,11 +4,7 @@ use nestling_formats::nested::{
     CodecFitter, GROUP, InputTransform, NestedCodec, QuantizeOptions, SecondMoments, hadamard,
 };
 
-#[path = "support/samples.rs"]
-#[expect(dead_code, reason = "shared with other tests")]
-mod samples;
-
-use samples::Distribution;
+use super::samples::Distribution;
 
 /// Entry (i, j) of the matrix: the sign is the parity of the bits that i and j share.
 fn entry(i: usize, j: usize) -> f64 {

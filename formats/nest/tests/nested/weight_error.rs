@@ -3,15 +3,9 @@
 use nestling_formats::Level;
 use nestling_formats::nested::NestedError;
 
-#[path = "support/kquants.rs"]
-mod kquants;
-#[path = "support/mwq.rs"]
-mod mwq;
-#[path = "support/samples.rs"]
-mod samples;
-
-use kquants::KQuant;
-use samples::{Distribution, NestedResult, fit, measure, quantize};
+use super::kquants::KQuant;
+use super::mwq;
+use super::samples::{Distribution, NestedResult, fit, measure, quantize};
 
 /// dB + 6.02 * bits per weight over two matrices that share a codec, at each level, against the
 /// emulated quantization of that rate on the same weights. All bytes count.

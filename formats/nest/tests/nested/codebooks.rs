@@ -1,5 +1,4 @@
 //! Several tables per codec, and the order of an expert's hidden neurons.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 use nestling_formats::Level;
 use nestling_formats::nested::{
@@ -7,11 +6,7 @@ use nestling_formats::nested::{
     quantize_matrix, reorder_columns, reorder_moments, reorder_rows,
 };
 
-#[path = "support/samples.rs"]
-#[expect(dead_code, reason = "shared with other tests")]
-mod samples;
-
-use samples::{Distribution, measure};
+use super::samples::{Distribution, measure};
 
 const COLS: usize = 256;
 

@@ -1,7 +1,7 @@
 //! Prints the weight error of the nested code beside emulated block quantizations and beside the
 //! matryoshka quantization of D²MoE, as Markdown.
 //!
-//! Without arguments: seeded random weights. With the path of a safetensors file: the attention and
+//! Of seeded random weights; where `NESTLING_WEIGHTS` names a safetensors file, of the attention and
 //! expert matrices of a Qwen3-MoE model in bf16, one codec per layer and kind.
 
 use std::collections::BTreeMap;
@@ -11,22 +11,18 @@ use std::time::{Duration, Instant};
 
 use nestling_formats::Level;
 
-#[path = "../tests/support/kquants.rs"]
-mod kquants;
-#[path = "../tests/support/mwq.rs"]
-mod mwq;
-#[path = "../tests/support/samples.rs"]
-mod samples;
-
-use kquants::KQuant;
-use samples::{Distribution, NestedResult, fit, measure, quantize};
+use super::kquants::KQuant;
+use super::mwq;
+use super::samples::{Distribution, NestedResult, fit, measure, quantize};
 
 const ROWS: usize = 512;
 const COLS: usize = 1024;
 
-fn main() -> Result<(), Box<dyn Error>> {
+#[test]
+#[ignore = "a table to look at: `--ignored --nocapture` prints it"]
+fn weight_error_table() -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
-    match std::env::args_os().nth(1) {
+    match std::env::var_os("NESTLING_WEIGHTS") {
         None => random_weights(&mut out),
         Some(path) => model_weights(&mut out, &std::fs::read(path)?),
     }

@@ -1,0 +1,13 @@
+//! The nested code on matrices of random weights: its error beside other quantizations, its tables, its rotation.
+#![cfg_attr(
+    test,
+    expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")
+)]
+
+mod codebooks;
+mod kquants;
+mod mwq;
+mod samples;
+mod table;
+mod transform;
+mod weight_error;
