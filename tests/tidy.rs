@@ -410,7 +410,18 @@ fn silent_defaults(text: &str) -> Vec<usize> {
     (0..lines.len()).filter(|at| is_default(*at) && !has_reason(*at)).map(|at| at + 1).collect()
 }
 
-/// Names of functions with a parameter that is a pattern of a tuple.
+/// Whether a parameter is a pattern of a tuple, or has the type of one.
+fn is_tuple(parameter: &str) -> bool {
+    let parameter = parameter.trim();
+    if parameter.starts_with('(') || parameter.starts_with("mut (") {
+        return true;
+    }
+    let of_type = parameter.split_once(':').map_or("", |(_, of_type)| of_type.trim());
+    let of_type = of_type.trim_start_matches('&').trim_start_matches("mut ");
+    of_type.starts_with('(') && !of_type.starts_with("(dyn ") && !of_type.starts_with("(impl ")
+}
+
+/// Names of functions with a parameter that is a tuple.
 fn tuple_parameters(text: &str) -> Vec<String> {
     let code: Vec<&str> = without_tests(text).lines().filter(|line| !is_comment(line)).collect();
     let code = code.join("\n");
@@ -423,10 +434,7 @@ fn tuple_parameters(text: &str) -> Vec<String> {
         let Some(parameters) = parameters(rest).filter(|_| starts_word && !name.is_empty()) else {
             continue;
         };
-        let tuples = parameters.iter().filter(|one| {
-            let one = one.trim();
-            one.starts_with('(') || one.starts_with("mut (")
-        });
+        let tuples = parameters.iter().filter(|one| is_tuple(one));
         found.extend(tuples.map(|_| name.to_owned()));
     }
     found
@@ -507,7 +515,8 @@ pub fn two(
     (mut a, b): (u8, u8),
     mut (c, d): (u8, u8),
 ) {}
+fn typed(a: &(u8, u8), f: &(dyn Fn(u8) -> u8 + Sync), g: &mut (u8, u8)) {}
 type F = fn((u8, u8));
 ";
-    assert_eq!(tuple_parameters(text), ["one", "two", "two"]);
+    assert_eq!(tuple_parameters(text), ["one", "two", "two", "typed", "typed"]);
 }

@@ -18,7 +18,7 @@ use half::f16;
 
 use super::aligned::AlignedFloats;
 use super::math;
-use super::vector::{Right, Size, Vector, product, widen};
+use super::vector::{Right, Size, Strided, StridedMut, Vector, product, widen};
 use nestling_core::kv_cache::PAGE_POSITIONS;
 
 /// Keys and values of one head in one page.
@@ -187,7 +187,8 @@ pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
     let most = visible.last().map_or(0, |last| (last - first).min(PAGE_POSITIONS));
     let page = PageQueries {
         first,
-        dims: (d, value_dim),
+        head_dim: d,
+        value_dim,
         queries: &rows.queries[from * d..to * d],
         starts: &rows.starts[from..to],
         visible,
@@ -211,8 +212,10 @@ pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
 struct PageQueries<'a> {
     /// First position of the page.
     first: usize,
-    /// Elements of a key and of a value.
-    dims: (usize, usize),
+    /// Elements of a query and of a key.
+    head_dim: usize,
+    /// Elements of a value.
+    value_dim: usize,
     queries: &'a [f32],
     starts: &'a [usize],
     visible: &'a [usize],
@@ -232,12 +235,14 @@ impl PageQueries<'_> {
         factors: [f32; PAGE_POSITIONS],
         value_scales: Option<&[f32]>,
     ) {
-        let Self { first, dims: (d, value_dim), starts, visible, .. } = self;
+        let Self { first, head_dim: d, value_dim, starts, visible, .. } = self;
         let count = visible.len();
         self.scores.fill(0.0);
         let size = Size { rows: count, depth: d, cols: PAGE_POSITIONS };
-        let (left, right) = ((self.queries, d), (keys, PAGE_POSITIONS));
-        product::<V, VECTORS, B>(size, left, right, (&mut *self.scores, PAGE_POSITIONS));
+        let queries = Strided { elements: self.queries, stride: d };
+        let keys = Strided { elements: keys, stride: PAGE_POSITIONS };
+        let scores = StridedMut { elements: &mut *self.scores, stride: PAGE_POSITIONS };
+        product::<V, VECTORS, B>(size, queries, keys, scores);
         // Loops over places: zips of many slices are calls, which cost as much as what they give.
         let mut merges = [[0.0f32; 2]; MERGED];
         for q in (0..count).step_by(MERGED) {
@@ -400,14 +405,16 @@ fn gather<V: Vector, const VECTORS: usize, B: Right>(
     let seen = |visible: usize| (visible - first).min(PAGE_POSITIONS);
     let common = seen(visible.first().copied().unwrap_or(first));
     let size = Size { rows: visible.len(), depth: common, cols: d };
-    product::<V, VECTORS, B>(size, (weights, PAGE_POSITIONS), (values, stride), (&mut *block, d));
+    let weights_of = |elements| Strided { elements, stride: PAGE_POSITIONS };
+    let out = StridedMut { elements: &mut *block, stride: d };
+    product::<V, VECTORS, B>(size, weights_of(weights), Strided { elements: values, stride }, out);
     for (row, visible) in visible.iter().enumerate() {
         let size = Size { rows: 1, depth: seen(*visible) - common, cols: d };
         if size.depth > 0 {
-            let weights = &weights[row * PAGE_POSITIONS + common..];
-            let values = &values[common * stride..];
-            let out = &mut block[row * d..];
-            product::<V, VECTORS, B>(size, (weights, PAGE_POSITIONS), (values, stride), (out, d));
+            let weights = weights_of(&weights[row * PAGE_POSITIONS + common..]);
+            let values = Strided { elements: &values[common * stride..], stride };
+            let out = StridedMut { elements: &mut block[row * d..], stride: d };
+            product::<V, VECTORS, B>(size, weights, values, out);
         }
     }
 }

@@ -290,42 +290,64 @@ pub(super) struct Size {
     pub cols: usize,
 }
 
-/// `out[q][c] = fma(a[q][k], b[k][c], out[q][c])` for k = 0, 1, … `depth - 1`; each matrix comes
-/// with the elements from one of its rows to the next. `VECTORS` vectors of columns are held in
-/// registers for up to four rows.
+/// A matrix by rows, with the elements from one row to the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Strided<'a, T> {
+    pub elements: &'a [T],
+    pub stride: usize,
+}
+
+/// The same where it is written.
+#[derive(Debug)]
+pub(super) struct StridedMut<'a, T> {
+    pub elements: &'a mut [T],
+    pub stride: usize,
+}
+
+impl<T> Strided<'_, T> {
+    /// Whether all rows of a matrix of this size are there; `rows` is not 0.
+    #[inline(always)]
+    fn holds(&self, rows: usize, cols: usize) -> bool {
+        self.elements.len() >= (rows - 1) * self.stride + cols
+    }
+}
+
+/// `out[q][c] = fma(a[q][k], b[k][c], out[q][c])` for k = 0, 1, … `depth - 1`. `VECTORS` vectors of
+/// columns are held in registers for up to four rows.
 ///
 /// # Panics
 /// With a slice that is too short.
 #[inline(always)]
 pub(super) fn product<V: Vector, const VECTORS: usize, B: Right>(
     size: Size,
-    a: (&[f32], usize),
-    b: (&[B], usize),
-    out: (&mut [f32], usize),
+    a: Strided<'_, f32>,
+    b: Strided<'_, B>,
+    mut out: StridedMut<'_, f32>,
 ) {
     let Size { rows, depth, cols } = size;
     if rows == 0 || depth == 0 || cols == 0 {
         return;
     }
-    assert!(a.0.len() >= (rows - 1) * a.1 + depth, "a");
-    assert!(b.0.len() >= (depth - 1) * b.1 + cols, "b");
-    assert!(out.0.len() >= (rows - 1) * out.1 + cols, "out");
+    assert!(a.holds(rows, depth), "a");
+    assert!(b.holds(depth, cols), "b");
+    assert!(Strided { elements: &*out.elements, stride: out.stride }.holds(rows, cols), "out");
     let mut col = 0;
     while cols - col >= VECTORS * LANES {
         // SAFETY: rows, depth and columns lie inside of the three slices, as was checked.
-        unsafe { column::<V, VECTORS, B>(size, col, a, b, (&mut *out.0, out.1)) };
+        unsafe { column::<V, VECTORS, B>(size, col, a, b, &mut out) };
         col += VECTORS * LANES;
     }
     while cols - col >= LANES {
         // SAFETY: as above.
-        unsafe { column::<V, 1, B>(size, col, a, b, (&mut *out.0, out.1)) };
+        unsafe { column::<V, 1, B>(size, col, a, b, &mut out) };
         col += LANES;
     }
     for row in 0..rows {
         for col in col..cols {
-            let out = &mut out.0[row * out.1 + col];
+            let out = &mut out.elements[row * out.stride + col];
             for k in 0..depth {
-                *out = a.0[row * a.1 + k].mul_add(b.0[k * b.1 + col].to_f32(), *out);
+                let (a, b) = (a.elements[row * a.stride + k], b.elements[k * b.stride + col]);
+                *out = a.mul_add(b.to_f32(), *out);
             }
         }
     }
@@ -339,14 +361,14 @@ pub(super) fn product<V: Vector, const VECTORS: usize, B: Right>(
 unsafe fn column<V: Vector, const VECTORS: usize, B: Right>(
     size: Size,
     col: usize,
-    a: (&[f32], usize),
-    b: (&[B], usize),
-    out: (&mut [f32], usize),
+    a: Strided<'_, f32>,
+    b: Strided<'_, B>,
+    out: &mut StridedMut<'_, f32>,
 ) {
     let Size { rows, depth, .. } = size;
-    let (a, a_stride) = (a.0.as_ptr(), a.1);
-    let (b, b_stride) = (b.0.as_ptr(), b.1);
-    let (out, out_stride) = (out.0.as_mut_ptr(), out.1);
+    let (a, a_stride) = (a.elements.as_ptr(), a.stride);
+    let (b, b_stride) = (b.elements.as_ptr(), b.stride);
+    let (out, out_stride) = (out.elements.as_mut_ptr(), out.stride);
     let mut row = 0;
     // SAFETY: the caller's; no row beyond `rows` is touched.
     unsafe {

@@ -50,6 +50,13 @@ impl Axes {
     }
 }
 
+/// A point of the page, from its upper left corner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct PagePoint {
+    x: f64,
+    y: f64,
+}
+
 /// A part of the page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Area {
@@ -61,8 +68,8 @@ struct Area {
 
 impl Area {
     /// A square around a point.
-    fn around(point: (f64, f64), half: f64) -> Self {
-        let (x, y) = point;
+    fn around(point: PagePoint, half: f64) -> Self {
+        let PagePoint { x, y } = point;
         Self { left: x - half, top: y - half, right: x + half, bottom: y + half }
     }
 
@@ -97,18 +104,19 @@ impl Labels {
     const STEP: f64 = 4.0;
 
     /// Keeps labels off a marker.
-    fn avoid_point(&mut self, point: (f64, f64)) {
+    fn avoid_point(&mut self, point: PagePoint) {
         self.taken.push(Area::around(point, 5.0));
     }
 
     /// Keeps labels off a line through points.
-    fn avoid_line(&mut self, points: &[(f64, f64)]) {
+    fn avoid_line(&mut self, points: &[PagePoint]) {
         for pair in points.windows(2) {
-            let [(x, y), (to_x, to_y)] = [pair[0], pair[1]];
-            let steps = ((to_x - x).hypot(to_y - y) / Self::STEP).ceil().max(1.0);
+            let (from, to) = (pair[0], pair[1]);
+            let (dx, dy) = (to.x - from.x, to.y - from.y);
+            let steps = (dx.hypot(dy) / Self::STEP).ceil().max(1.0);
             for step in 0..=steps as u32 {
                 let share = f64::from(step) / steps;
-                let at = (x + share * (to_x - x), y + share * (to_y - y));
+                let at = PagePoint { x: from.x + share * dx, y: from.y + share * dy };
                 self.taken.push(Area::around(at, 2.0));
             }
         }
@@ -116,30 +124,30 @@ impl Labels {
 
     /// Left end and baseline of the label of a point: to its right and above, or as near to that as
     /// there is room; where there is none, where it covers least.
-    fn place(&mut self, point: (f64, f64), characters: usize) -> (f64, f64) {
-        let (x, y) = point;
+    fn place(&mut self, point: PagePoint, characters: usize) -> PagePoint {
+        let PagePoint { x, y } = point;
         let width = Self::CHARACTER * characters as f64;
         let lines = [0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 4.0, -4.0];
         let sides = [x + Self::GAP, x - Self::GAP - width];
         let places = lines.iter().flat_map(|line| {
             let baseline = y - 4.0 + Self::LINE * line;
-            sides.map(|left| (left, baseline))
+            sides.map(|left| PagePoint { x: left, y: baseline })
         });
-        let area = |(left, baseline): (f64, f64)| Area {
-            left,
-            top: baseline + Self::BELOW - Self::LINE,
-            right: left + width,
-            bottom: baseline + Self::BELOW,
+        let area = |start: PagePoint| Area {
+            left: start.x,
+            top: start.y + Self::BELOW - Self::LINE,
+            right: start.x + width,
+            bottom: start.y + Self::BELOW,
         };
-        let covered = |place: &(f64, f64)| {
-            let own = area(*place);
+        let covered = |start: PagePoint| {
+            let own = area(start);
             let outside = if own.is_inside() { 0.0 } else { own.overlap(&own) };
             outside + self.taken.iter().map(|other| own.overlap(other)).sum::<f64>()
         };
-        let first = (sides[0], y - 4.0);
-        let mut best = (first, covered(&first));
+        let first = PagePoint { x: sides[0], y: y - 4.0 };
+        let mut best = (first, covered(first));
         for place in places {
-            let found = covered(&place);
+            let found = covered(place);
             if found < best.1 {
                 best = (place, found);
             }
@@ -178,17 +186,18 @@ pub fn svg(report: &JudgeReport, model: &str, peers: Option<&PeerSet>) -> String
     let peer_title = peers.map_or("", |peers| peers.title.as_str());
     let mut labels = Labels::default();
     labels.taken.push(legend(&mut out, !allocations.is_empty(), peer_title));
-    let on_page = |(bits, kl): &(f64, f64)| (axes.x(*bits), axes.y(*kl));
+    let on_page = |(bits, kl): &(f64, f64)| PagePoint { x: axes.x(*bits), y: axes.y(*kl) };
     all.iter().for_each(|point| labels.avoid_point(on_page(point)));
     for (points, color) in [(&levels, LEVELS), (&allocations, ALLOCATIONS)] {
         labels.avoid_line(&points.iter().map(on_page).collect::<Vec<_>>());
-        for (x, y) in points.iter().map(on_page) {
+        for PagePoint { x, y } in points.iter().map(on_page) {
             let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{color}\"/>");
         }
     }
     for peer in others {
-        let (x, y) = on_page(&(peer.bits_per_weight, peer.kl_mean));
-        let (left, baseline) = labels.place((x, y), peer.scheme.chars().count());
+        let point = on_page(&(peer.bits_per_weight, peer.kl_mean));
+        let PagePoint { x, y } = point;
+        let PagePoint { x: left, y: baseline } = labels.place(point, peer.scheme.chars().count());
         let _ = writeln!(
             out,
             "<path d=\"M{x:.1} {:.1}l5 5l-5 5l-5 -5z\" fill=\"{PEERS}\"/>\

@@ -1,11 +1,6 @@
 //! The built program, as a person or a script meets it.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a test may fail where it stands, and says what it skips"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail where it stands")]
 
 mod bench;
 #[cfg(unix)]

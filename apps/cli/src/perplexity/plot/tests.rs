@@ -93,39 +93,46 @@ fn tables_have_a_row_for_each_point() {
     assert_eq!(json["rows"][2]["level"], serde_json::Value::Null);
 }
 
+fn at(x: f64, y: f64) -> PagePoint {
+    PagePoint { x, y }
+}
+
 #[test]
 fn labels_of_near_points_do_not_overlap() {
     let mut labels = Labels::default();
-    let points = [(200.0, 200.0), (201.0, 202.0), (200.0, 199.0), (220.0, 204.0), (200.0, 200.0)];
-    let mut found: Vec<(f64, f64)> = Vec::new();
+    let points =
+        [at(200.0, 200.0), at(201.0, 202.0), at(200.0, 199.0), at(220.0, 204.0), at(200.0, 200.0)];
+    let mut found: Vec<PagePoint> = Vec::new();
     for point in points {
-        let (left, baseline) = labels.place(point, 5);
-        assert!(
-            found.iter().all(|(x, y)| (left - x).abs() >= 36.0 || (baseline - y).abs() >= 13.0)
-        );
-        found.push((left, baseline));
+        let label = labels.place(point, 5);
+        let is_apart = |other: &PagePoint| {
+            (label.x - other.x).abs() >= 36.0 || (label.y - other.y).abs() >= 13.0
+        };
+        assert!(found.iter().all(is_apart));
+        found.push(label);
     }
-    assert_eq!(found[0], (208.0, 196.0));
+    assert_eq!(found[0], at(208.0, 196.0));
 }
 
 #[test]
 fn labels_keep_off_lines_and_markers() {
     let mut labels = Labels::default();
-    let (line, point) = ([(300.0, 200.0), (500.0, 300.0)], (400.0, 252.0));
-    let next = (421.0, 246.0);
+    let (line, point) = ([at(300.0, 200.0), at(500.0, 300.0)], at(400.0, 252.0));
+    let next = at(421.0, 246.0);
     labels.avoid_line(&line);
     labels.avoid_point(point);
     labels.avoid_point(next);
-    let (left, baseline) = labels.place(point, 6);
+    let PagePoint { x: left, y: baseline } = labels.place(point, 6);
     let (right, top) = (left + 6.0 * Labels::CHARACTER, baseline - 10.0);
     for step in 0..=200 {
         let (x, y) = (300.0 + f64::from(step), 200.0 + f64::from(step) / 2.0);
         let is_on = (left..right).contains(&x) && (top..baseline + 3.0).contains(&y);
         assert!(!is_on, "{left} {baseline} at {x} {y}");
     }
-    assert!(next.0 - 5.0 > right || next.0 + 5.0 < left || next.1 > baseline + 8.0 || next.1 < top);
+    assert!(next.x - 5.0 > right || next.x + 5.0 < left || next.y > baseline + 8.0 || next.y < top);
     // Nothing leaves the page.
-    let (left, baseline) = labels.place((WIDTH - RIGHT - 4.0, TOP + 4.0), 8);
+    let label = labels.place(at(WIDTH - RIGHT - 4.0, TOP + 4.0), 8);
+    let PagePoint { x: left, y: baseline } = label;
     assert!(left + 8.0 * Labels::CHARACTER <= WIDTH - RIGHT && baseline - 10.0 >= TOP);
 }
 
