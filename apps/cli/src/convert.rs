@@ -104,7 +104,7 @@ fn cut(
     interrupt: &Interrupt,
 ) -> Result<(ConvertReport, Allocation)> {
     let store = open_store(whole)?;
-    let mut shown = Shown { console, task: None, bar: None };
+    let mut shown = ConvertBar { console, task: None, bar: None };
     let cut = interrupt.guard(|cancel| {
         let mut progress = |at: ConvertProgress| shown.show(&at);
         cut_store(&store, destination, budget, options, cancel, &mut progress)
@@ -191,7 +191,7 @@ fn run(
             store.length().saturating_mul(stores).saturating_add(beside_bytes),
         )?;
     }
-    let mut shown = Shown { console, task: None, bar: None };
+    let mut shown = ConvertBar { console, task: None, bar: None };
     let report = interrupt.guard(|cancel| {
         let mut progress = |at: ConvertProgress| shown.show(&at);
         if rotation == Some(Rotation::Auto) {
@@ -258,13 +258,13 @@ fn said(trial: &RotationTrial) -> String {
 }
 
 /// The bar of what is under way.
-struct Shown<'a> {
+struct ConvertBar<'a> {
     console: &'a Console,
     task: Option<&'static str>,
     bar: Option<Progress>,
 }
 
-impl Shown<'_> {
+impl ConvertBar<'_> {
     fn show(&mut self, at: &ConvertProgress) {
         let task = match at.phase {
             ConvertPhase::Hashing => "hashing",

@@ -77,11 +77,11 @@ impl Remembered {
 impl Machine {
     /// What is known, with measurements of what is not.
     pub fn measure(args: &SpeedArgs, store: &Arc<Store>, console: &Console) -> Result<Self> {
-        Self::measure_at(args, &Place::of_store(store), console)
+        Self::measure_at(args, &StoreLocation::of_store(store), console)
     }
 
     /// The same for a store that may not be there yet.
-    pub fn measure_at(args: &SpeedArgs, place: &Place, console: &Console) -> Result<Self> {
+    pub fn measure_at(args: &SpeedArgs, place: &StoreLocation, console: &Console) -> Result<Self> {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = args.threads.map(|threads| threads as usize);
         let threads = threads.or_else(best_threads).unwrap_or_else(cores);
@@ -154,13 +154,13 @@ impl Machine {
 }
 
 /// Where a store is or will be, and what is read of it at a time.
-pub struct Place {
+pub struct StoreLocation {
     path: PathBuf,
     sizes: Vec<u64>,
     store: Option<Arc<Store>>,
 }
 
-impl Place {
+impl StoreLocation {
     pub fn of_store(store: &Arc<Store>) -> Self {
         let (path, sizes) = (PathBuf::from(store.name()), plane_sizes(store));
         Self { path, sizes, store: Some(Arc::clone(store)) }
@@ -217,7 +217,7 @@ fn trial_store(path: &Path) -> Option<Arc<Store>> {
 }
 
 /// Reads of these sizes: remembered, or measured now and remembered.
-fn disk(place: &Place, known: &mut Remembered, console: &Console) -> Result<Vec<Measured>> {
+fn disk(place: &StoreLocation, known: &mut Remembered, console: &Console) -> Result<Vec<Measured>> {
     let name = place.disk_name();
     // Default: nothing is known of this disk.
     let held = known.reads.get(&name).map(Vec::as_slice).unwrap_or_default();
@@ -238,7 +238,7 @@ fn disk(place: &Place, known: &mut Remembered, console: &Console) -> Result<Vec<
 /// How a store that is streamed is read: as was found best, measured at first use.
 pub fn read_options(store: &Arc<Store>, console: &Console) -> ReadOptions {
     // Without a measurement, the engine's own choice serves.
-    let place = Place::of_store(store);
+    let place = StoreLocation::of_store(store);
     // Default: without a measurement, the choice of the engine serves.
     let measured = disk(&place, &mut Remembered::load(), console).unwrap_or_default();
     match choose(&measured) {

@@ -4,7 +4,7 @@ use crate::args::{CalibrationArgs, PlanArgs};
 use crate::explain::{explain_import, explain_store};
 use crate::failure::{Failure, Result};
 use crate::hub;
-use crate::speed::Place;
+use crate::speed::StoreLocation;
 use crate::verify::{open_store, store_path};
 use crate::{bytes::ByteSize, console::Console};
 use nestling::formats::Level;
@@ -24,7 +24,7 @@ pub struct Subject {
     pub held: Level,
     pub config: ModelConfig,
     /// Where it is or will be read from.
-    pub place: Place,
+    pub place: StoreLocation,
     /// Numbers of the model, where it is no store yet.
     pub weights: Option<u64>,
     /// Whether the small files that a store carries are known, so that sizes are exact.
@@ -47,12 +47,12 @@ impl Subject {
             Survey::Here(path) | Survey::Unconverted(path) => Self::of_path(&path),
             Survey::Store(store, arrival) => {
                 let folder = arrival.folder.clone();
-                let place = Place::of_folder(&folder, store.index());
+                let place = StoreLocation::of_folder(&folder, store.index());
                 Ok(Self { place, arrival: Some(arrival), ..Self::of_store(store)? })
             }
             Survey::Model(checkpoint, index, arrival) => {
                 let name = reference.to_string();
-                let place = Place::of_folder(&arrival.folder, &index);
+                let place = StoreLocation::of_folder(&arrival.folder, &index);
                 Ok(Self::planned(name, &checkpoint, *index, place, Some(arrival)))
             }
         }
@@ -67,7 +67,7 @@ impl Subject {
         let checkpoint = Checkpoint::open(path).map_err(|error| explain_import(&error))?;
         let index = nestling_hub::estimated(&checkpoint)?;
         let folder = if path.is_dir() { Some(path) } else { path.parent() };
-        let place = Place::of_folder(folder.unwrap_or(Path::new(".")), &index);
+        let place = StoreLocation::of_folder(folder.unwrap_or(Path::new(".")), &index);
         Ok(Self::planned(path.display().to_string(), &checkpoint, index, place, None))
     }
 
@@ -80,7 +80,7 @@ impl Subject {
             index: Arc::new(store.index().clone()),
             held: store.level(),
             config,
-            place: Place::of_store(&store),
+            place: StoreLocation::of_store(&store),
             weights: None,
             is_exact: true,
             arrival: None,
@@ -91,7 +91,7 @@ impl Subject {
         name: String,
         checkpoint: &Checkpoint,
         index: Index,
-        place: Place,
+        place: StoreLocation,
         arrival: Option<Arrival>,
     ) -> Self {
         let held = index.complete_level(index.sections().len()).unwrap_or(Level::L8);

@@ -1,6 +1,6 @@
 use crate::*;
 use nestling_convert::convert::QUANTIZER_VERSION;
-use nestling_testkit::hub_server::{Manner, Standin, blob_name};
+use nestling_testkit::hub_server::{HubFault, Standin, blob_name};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -133,14 +133,14 @@ impl Bench {
         self.bodies(name).iter().map(start).collect()
     }
 
-    fn behave(&self, manner: Manner) {
+    fn behave(&self, manner: HubFault) {
         self.server.state.lock().unwrap().manner = manner;
     }
 
     /// The error of a download in that manner, which must come soon.
-    fn refusal(&mut self, manner: Manner) -> HubError {
+    fn refusal(&mut self, manner: HubFault) -> HubError {
         // A loaded machine may be silent, too.
-        if matches!(manner, Manner::SilentListing | Manner::SilentFile | Manner::Trickle) {
+        if matches!(manner, HubFault::SilentListing | HubFault::SilentFile | HubFault::Trickle) {
             self.options.limits.silence = Duration::from_secs(2);
         }
         self.behave(manner);
@@ -384,7 +384,7 @@ fn a_listing_is_bounded() {
 
 #[test]
 fn nobody_is_waited_for_without_end() {
-    for manner in [Manner::SilentListing, Manner::SilentFile, Manner::Trickle] {
+    for manner in [HubFault::SilentListing, HubFault::SilentFile, HubFault::Trickle] {
         let mut bench = bench();
         let failure = bench.refusal(manner);
         let said = "nothing, or hardly anything, came for 2 s";
@@ -392,7 +392,7 @@ fn nobody_is_waited_for_without_end() {
         assert!(failure.advice().unwrap().contains("goes on where it stopped"));
         // It goes on with what has come.
         bench.options.limits = Limits::default();
-        bench.behave(Manner::Sound);
+        bench.behave(HubFault::Sound);
         bench.expect_whole(&bench.obtain().unwrap());
     }
 }
@@ -401,7 +401,7 @@ fn nobody_is_waited_for_without_end() {
 fn a_listing_is_not_waited_for_without_end() {
     let mut bench = bench();
     bench.options.limits.listing = Duration::from_secs(2);
-    bench.behave(Manner::EndlessListing);
+    bench.behave(HubFault::EndlessListing);
     let started = Instant::now();
     let failure = bench.obtain().unwrap_err();
     assert!(failure.to_string().contains("the answer took longer than 2 s"), "{failure}");
@@ -411,7 +411,7 @@ fn a_listing_is_not_waited_for_without_end() {
 #[test]
 fn no_more_is_taken_than_was_announced() {
     let bench = bench();
-    bench.behave(Manner::Endless);
+    bench.behave(HubFault::Endless);
     bench.expect_whole(&bench.obtain().unwrap());
     let announced: usize = bench.files.values().map(Vec::len).sum();
     let everything = bench.everything();
@@ -424,22 +424,22 @@ fn no_more_is_taken_than_was_announced() {
 #[test]
 fn redirects_are_counted() {
     let mut bench = bench();
-    let failure = bench.refusal(Manner::Loop);
+    let failure = bench.refusal(HubFault::Loop);
     assert!(failure.to_string().contains("more than 10 redirects"), "{failure}");
     let requests = bench.server.requests();
     let asked = requests.iter().filter(|request| request.contains(FIRST)).count();
     assert!(asked < 20, "{asked} requests");
-    let failure = bench.refusal(Manner::Nowhere);
+    let failure = bench.refusal(HubFault::Nowhere);
     assert!(failure.to_string().contains("a redirect to nowhere"), "{failure}");
 }
 
 #[test]
 fn a_few_bytes_at_a_time_are_no_progress() {
     let mut bench = bench();
-    let failure = bench.refusal(Manner::Short(10));
+    let failure = bench.refusal(HubFault::Short(10));
     assert!(failure.to_string().contains("cannot reach"), "{failure}");
     assert_eq!(bench.starts(FIRST), ["0", "10", "20", "30", "40"]);
-    bench.behave(Manner::Sound);
+    bench.behave(HubFault::Sound);
     bench.expect_whole(&bench.obtain().unwrap());
     assert_eq!(bench.starts(FIRST).last().unwrap(), "50");
 }

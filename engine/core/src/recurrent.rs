@@ -117,7 +117,7 @@ impl StateAllocator {
 
 /// A state that a sequence keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kept {
+struct KeptState {
     length: usize,
     state: StateId,
     checkpoint: bool,
@@ -128,7 +128,7 @@ struct Kept {
 /// A table does not know its allocator: whoever drops one calls [`StateTable::truncate`] first.
 #[derive(Debug, Default)]
 pub struct StateTable {
-    kept: Vec<Kept>, // lengths ascend
+    kept: Vec<KeptState>, // lengths ascend
 }
 
 impl StateTable {
@@ -175,11 +175,11 @@ impl StateTable {
             && let Some(state) = allocator.counts.take().map(StateId)
         {
             track.to.push(StateWrite { length, state });
-            self.kept.push(Kept { length, state, checkpoint: true });
+            self.kept.push(KeptState { length, state, checkpoint: true });
         }
         track.to.push(StateWrite { length: end, state: last });
         let checkpoint = checkpoint == Some(end);
-        self.kept.push(Kept { length: end, state: last, checkpoint });
+        self.kept.push(KeptState { length: end, state: last, checkpoint });
         Ok(track)
     }
 
@@ -217,7 +217,7 @@ impl StateTable {
     fn release_if(
         &mut self,
         allocator: &mut StateAllocator,
-        mut release: impl FnMut(usize, &Kept) -> bool,
+        mut release: impl FnMut(usize, &KeptState) -> bool,
     ) {
         let mut index = 0;
         self.kept.retain(|kept| {

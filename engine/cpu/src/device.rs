@@ -27,7 +27,7 @@ pub struct Cpu {
 /// Memory that operations reuse: after the first steps, none allocates.
 #[derive(Default)]
 pub(super) struct Scratch {
-    pub work: Work,
+    pub work: FeedForwardScratch,
     pub attention: AttentionScratch,
     pub delta_net: DeltaScratch,
     /// The rows of every expert, and their places in the output.
@@ -43,7 +43,7 @@ pub(super) struct Scratch {
 
 /// Memory of products and feed-forward parts.
 #[derive(Default)]
-pub(super) struct Work {
+pub(super) struct FeedForwardScratch {
     /// The input of a product.
     pub x: QuantizedRows,
     /// The input of a feed-forward part's second product.

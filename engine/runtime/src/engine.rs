@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::options::{Driver, EngineOptions};
-use crate::step_loop::{LoopInbox, StepLoop, Task, Turn};
+use crate::step_loop::{LoopInbox, LoopProgress, StepLoop, Task};
 use nestling_core::budget::Budget;
 use nestling_core::error::EngineError;
 use nestling_cpu::threads::ThreadPool;
@@ -93,7 +93,7 @@ impl EngineCore {
     pub(crate) fn drive(&self) {
         if let Runs::InCalls(step_loop) = &self.runs {
             let turn = step_loop.lock().unwrap_or_else(PoisonError::into_inner).turn();
-            if turn != Turn::Worked {
+            if turn != LoopProgress::Worked {
                 std::thread::yield_now();
             }
         }

@@ -15,7 +15,7 @@ const ENDLESS: usize = 64 << 20;
 
 /// A way to answer that no sound server has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Manner {
+pub enum HubFault {
     #[default]
     Sound,
     /// The request for the listing is read, and that is all.
@@ -46,7 +46,7 @@ pub struct State {
     pub flips: Vec<(String, usize)>,
     /// Token that must be presented.
     pub token: Option<String>,
-    pub manner: Manner,
+    pub manner: HubFault,
     /// What is said to be the name of every file's content, and the commit.
     pub names: Option<String>,
     /// What is said in place of the listing.
@@ -184,10 +184,10 @@ fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<State>, sec
     let known = |file: &str| files.get_key_value(file);
     let resolve = format!("/{id}/resolve/");
     if path.starts_with(&format!("/api/models/{id}/revision/")) {
-        if manner == Manner::SilentListing {
+        if manner == HubFault::SilentListing {
             return be_silent();
         }
-        if manner == Manner::EndlessListing {
+        if manner == HubFault::EndlessListing {
             return send_without_end(stream);
         }
         let listing = listed.unwrap_or_else(|| listing(repository));
@@ -209,8 +209,8 @@ fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<State>, sec
         let commit = names.unwrap_or_else(|| commit.clone());
         let mut headers = vec![(key, etag), ("X-Repo-Commit", commit)];
         match manner {
-            Manner::Nowhere if is_large(name) && is_for_keeping(&request, content) => {}
-            Manner::Loop if is_large(name) && is_for_keeping(&request, content) => {
+            HubFault::Nowhere if is_large(name) && is_for_keeping(&request, content) => {}
+            HubFault::Loop if is_large(name) && is_for_keeping(&request, content) => {
                 headers.push(("Location", request.path));
             }
             _ => headers.push(("Location", target)),
@@ -243,7 +243,9 @@ fn answer_second(stream: &TcpStream, repository: &Repository, state: &Mutex<Stat
     let path = request.path.split('?').next().unwrap();
     let name = path.strip_prefix("/cdn/").filter(|_| request.path.ends_with("?signature=x"));
     match name.and_then(|name| repository.files.get_key_value(name)) {
-        Some((_, content)) if manner == Manner::SilentFile && is_for_keeping(&request, content) => {
+        Some((_, content))
+            if manner == HubFault::SilentFile && is_for_keeping(&request, content) =>
+        {
             be_silent();
         }
         Some(file) => send_file(stream, &request, repository, file, state),
@@ -288,8 +290,8 @@ fn send_file(
     let cut = cut.filter(|&at| state.cuts[at].1 < body.len() && body.len() > 1);
     let mut sent = cut.map_or(body.len(), |at| state.cuts.remove(at).1.min(body.len()));
     let is_faulty = is_large(name) && is_for_keeping(request, content);
-    let manner = if is_faulty { state.manner } else { Manner::Sound };
-    if let Manner::Short(bytes) = manner {
+    let manner = if is_faulty { state.manner } else { HubFault::Sound };
+    if let HubFault::Short(bytes) = manner {
         sent = sent.min(bytes);
     }
     state.served += sent;
@@ -298,21 +300,21 @@ fn send_file(
     let head = format!(
         "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\nContent-Range: bytes {start}-{}/{}\r\n\
          ETag: {}\r\nX-Repo-Commit: {}\r\nConnection: close\r\n\r\n",
-        body.len() + if manner == Manner::Endless { ENDLESS } else { 0 },
+        body.len() + if manner == HubFault::Endless { ENDLESS } else { 0 },
         start + body.len() - 1,
         content.len(),
         names.clone().unwrap_or_else(|| format!("\"{}\"", blob_name(name, content))),
         names.unwrap_or_else(|| repository.commit.clone()),
     );
     let _ = stream.write_all(head.as_bytes());
-    if manner == Manner::Trickle {
+    if manner == HubFault::Trickle {
         let pause = || std::thread::sleep(Duration::from_millis(20));
         let one = |byte: &u8| stream.write_all(&[*byte]).map(|()| pause());
         let _ = body.iter().try_for_each(one);
         return;
     }
     let _ = stream.write_all(&body[..sent]);
-    if manner == Manner::Endless {
+    if manner == HubFault::Endless {
         let chunk = vec![0; 1 << 20];
         let sent = (0..ENDLESS >> 20).take_while(|_| stream.write_all(&chunk).is_ok()).count();
         shared.lock().unwrap().served += sent << 20;

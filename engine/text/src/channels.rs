@@ -34,7 +34,7 @@ const HEADER_BYTES_MAX: usize = 4096;
 const MARKER_BYTES_MAX: usize = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+enum ChannelState {
     /// Before `<|start|>`.
     Between,
     Header,
@@ -55,7 +55,7 @@ enum Place {
 /// a tool call, everything else text. Several messages of one kind are a paragraph each.
 #[derive(Debug, Clone)]
 pub(super) struct ChannelParser {
-    place: Place,
+    place: ChannelState,
     /// Not yet decided: a header or tool call so far, or the start of a marker.
     held: String,
     /// How much of a held header the prompt wrote.
@@ -72,7 +72,7 @@ impl ChannelParser {
     /// A parser for one answer, whose prompt ends with `opened` after its last `<|start|>`.
     pub fn new(opened: &str, calls: usize) -> Self {
         let mut parser = Self {
-            place: Place::Header,
+            place: ChannelState::Header,
             held: String::new(),
             opened_bytes: 0,
             has_text: false,
@@ -82,8 +82,8 @@ impl ChannelParser {
         };
         // What the prompt said is not said again.
         parser.push(opened);
-        if parser.place == Place::End {
-            parser.place = Place::Between;
+        if parser.place == ChannelState::End {
+            parser.place = ChannelState::Between;
         }
         parser.opened_bytes = parser.held.len();
         (parser.has_text, parser.has_reasoning) = (false, false);
@@ -92,7 +92,7 @@ impl ChannelParser {
 
     /// The turn is over.
     pub fn has_ended(&self) -> bool {
-        self.place == Place::End
+        self.place == ChannelState::End
     }
 
     /// Takes the next piece of text.
@@ -109,26 +109,26 @@ impl ChannelParser {
         let mut events = Vec::new();
         let rest = std::mem::take(&mut self.held);
         match self.place.clone() {
-            Place::Between | Place::End => {}
-            Place::Header => self.emit_headless(&rest, &mut events),
-            Place::Analysis | Place::Answer { .. } => self.emit(&rest, &mut events),
-            Place::Call { recipient } => self.close_call(&recipient, &rest, &mut events),
+            ChannelState::Between | ChannelState::End => {}
+            ChannelState::Header => self.emit_headless(&rest, &mut events),
+            ChannelState::Analysis | ChannelState::Answer { .. } => self.emit(&rest, &mut events),
+            ChannelState::Call { recipient } => self.close_call(&recipient, &rest, &mut events),
         }
-        self.place = Place::End;
+        self.place = ChannelState::End;
         events
     }
 
     /// Handles the held text up to the next marker; false when more text is needed.
     fn step(&mut self, events: &mut Vec<OutputEvent>) -> bool {
         match self.place.clone() {
-            Place::End => {
+            ChannelState::End => {
                 self.held.clear();
                 false
             }
-            Place::Between => self.step_between(),
-            Place::Header => self.step_header(events),
-            Place::Analysis | Place::Answer { .. } => self.step_text(events),
-            Place::Call { recipient } => self.step_call(&recipient, events),
+            ChannelState::Between => self.step_between(),
+            ChannelState::Header => self.step_header(events),
+            ChannelState::Analysis | ChannelState::Answer { .. } => self.step_text(events),
+            ChannelState::Call { recipient } => self.step_call(&recipient, events),
         }
     }
 
@@ -147,7 +147,7 @@ impl ChannelParser {
         let skip = if marker == START { at + START.len() } else { at };
         self.held.drain(..skip);
         self.opened_bytes = 0;
-        self.place = Place::Header;
+        self.place = ChannelState::Header;
     }
 
     fn step_header(&mut self, events: &mut Vec<OutputEvent>) -> bool {
@@ -157,7 +157,7 @@ impl ChannelParser {
             let is_long = self.held.len() > HEADER_BYTES_MAX + MARKER_BYTES_MAX;
             if is_long {
                 self.held.drain(..self.opened_bytes);
-                self.place = Place::Answer { is_final: true };
+                self.place = ChannelState::Answer { is_final: true };
             }
             return is_long;
         };
@@ -172,8 +172,8 @@ impl ChannelParser {
         }
         self.place = match marker {
             MESSAGE => place_of(&header),
-            END => Place::Between,
-            _ => Place::End,
+            END => ChannelState::Between,
+            _ => ChannelState::End,
         };
         true
     }
@@ -183,7 +183,7 @@ impl ChannelParser {
         // Default: a header that ends within what the prompt opened has no text.
         let text = header.get(self.opened_bytes..).unwrap_or_default();
         if self.opened_bytes > 0 && !text.contains(CHANNEL) {
-            self.place = Place::Answer { is_final: true };
+            self.place = ChannelState::Answer { is_final: true };
             self.emit(text, events);
         }
     }
@@ -207,7 +207,7 @@ impl ChannelParser {
         let Some((at, marker)) = found else {
             let is_long = self.held.len() > CALL_BYTES_MAX + MARKER_BYTES_MAX;
             if is_long {
-                self.place = Place::Answer { is_final: false };
+                self.place = ChannelState::Answer { is_final: false };
             }
             return is_long;
         };
@@ -223,8 +223,12 @@ impl ChannelParser {
             return self.begin_header(at, marker);
         }
         self.held.drain(..at + marker.len());
-        let ends_turn = matches!(self.place, Place::Answer { is_final: true } | Place::Call { .. });
-        self.place = if marker == END && !ends_turn { Place::Between } else { Place::End };
+        let ends_turn = matches!(
+            self.place,
+            ChannelState::Answer { is_final: true } | ChannelState::Call { .. }
+        );
+        self.place =
+            if marker == END && !ends_turn { ChannelState::Between } else { ChannelState::End };
     }
 
     /// The call of a complete message; what is no call stays text.
@@ -236,7 +240,7 @@ impl ChannelParser {
             // The model's own tools take anything, such as a program.
             (_, None) => text.into(),
             (_, Some(_)) => {
-                self.place = Place::Answer { is_final: false };
+                self.place = ChannelState::Answer { is_final: false };
                 return self.emit(text, events);
             }
         };
@@ -251,7 +255,7 @@ impl ChannelParser {
         if text.is_empty() {
             return;
         }
-        let is_reasoning = self.place == Place::Analysis;
+        let is_reasoning = self.place == ChannelState::Analysis;
         let before = if is_reasoning { &mut self.has_reasoning } else { &mut self.has_text };
         let gap = if *before && self.is_new { "\n\n" } else { "" };
         *before = true;
@@ -270,22 +274,22 @@ fn first_of<'a>(text: &str, markers: &[&'a str]) -> Option<(usize, &'a str)> {
 }
 
 /// What follows a header.
-fn place_of(header: &str) -> Place {
+fn place_of(header: &str) -> ChannelState {
     let (role, channel) = header.split_once(CHANNEL).unwrap_or((header, ""));
     let words = |text: &str| text.replace(CHANNEL, " ").replace(CONSTRAIN, " ");
     let (role, channel) = (words(role), words(channel));
     // A message without a role goes on with the assistant's.
     let speaker = role.split_whitespace().next().unwrap_or("assistant");
     if speaker != "assistant" && !speaker.starts_with("to=") {
-        return Place::End;
+        return ChannelState::End;
     }
     let mut all = role.split_whitespace().chain(channel.split_whitespace());
     let recipient = all.find_map(|word| word.strip_prefix("to="));
     match (recipient, channel.split_whitespace().next()) {
         (Some(to), _) if !matches!(to, "" | "all" | "user" | "assistant") => {
-            Place::Call { recipient: to.into() }
+            ChannelState::Call { recipient: to.into() }
         }
-        (_, Some("analysis")) => Place::Analysis,
-        (_, channel) => Place::Answer { is_final: channel != Some("commentary") },
+        (_, Some("analysis")) => ChannelState::Analysis,
+        (_, channel) => ChannelState::Answer { is_final: channel != Some("commentary") },
     }
 }

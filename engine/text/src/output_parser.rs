@@ -9,11 +9,11 @@ use super::tagged_output::TaggedParser;
 /// one is held back.
 #[derive(Debug, Clone)]
 pub struct OutputParser {
-    form: Form,
+    form: ParserState,
 }
 
 #[derive(Debug, Clone)]
-enum Form {
+enum ParserState {
     Tagged(TaggedParser),
     Channels(ChannelParser),
 }
@@ -23,9 +23,11 @@ impl OutputParser {
     /// the ids of calls, which are unique in a conversation.
     pub fn new(format: OutputFormat, first_call: usize) -> Self {
         let form = match format {
-            OutputFormat::Tagged(format) => Form::Tagged(TaggedParser::new(format, first_call)),
+            OutputFormat::Tagged(format) => {
+                ParserState::Tagged(TaggedParser::new(format, first_call))
+            }
             OutputFormat::Channels { opened } => {
-                Form::Channels(ChannelParser::new(&opened, first_call))
+                ParserState::Channels(ChannelParser::new(&opened, first_call))
             }
         };
         Self { form }
@@ -34,24 +36,24 @@ impl OutputParser {
     /// Takes the next piece of text.
     pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
         match &mut self.form {
-            Form::Tagged(parser) => parser.push(text),
-            Form::Channels(parser) => parser.push(text),
+            ParserState::Tagged(parser) => parser.push(text),
+            ParserState::Channels(parser) => parser.push(text),
         }
     }
 
     /// The rest when no more text comes: an unfinished marker or tool call is text after all.
     pub fn finish(&mut self) -> Vec<OutputEvent> {
         match &mut self.form {
-            Form::Tagged(parser) => parser.finish(),
-            Form::Channels(parser) => parser.finish(),
+            ParserState::Tagged(parser) => parser.finish(),
+            ParserState::Channels(parser) => parser.finish(),
         }
     }
 
     /// A marker has ended the answer: what follows is no part of it.
     pub fn has_ended(&self) -> bool {
         match &self.form {
-            Form::Tagged(parser) => parser.has_ended(),
-            Form::Channels(parser) => parser.has_ended(),
+            ParserState::Tagged(parser) => parser.has_ended(),
+            ParserState::Channels(parser) => parser.has_ended(),
         }
     }
 }

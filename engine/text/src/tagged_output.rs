@@ -5,7 +5,7 @@ use super::output_format::TaggedFormat;
 use super::stop::longest_held;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum TaggedState {
     Text,
     Reasoning,
     ToolCall,
@@ -19,7 +19,7 @@ enum Place {
 #[derive(Debug, Clone)]
 pub(super) struct TaggedParser {
     format: TaggedFormat,
-    place: Place,
+    place: TaggedState,
     /// Not yet decided: the start of a tag, or a tool call so far.
     held: String,
     /// Line breaks that are dropped if a tag follows.
@@ -38,7 +38,7 @@ impl TaggedParser {
         let in_reasoning = format.starts_in_reasoning && format.reasoning.is_some();
         Self {
             format,
-            place: if in_reasoning { Place::Reasoning } else { Place::Text },
+            place: if in_reasoning { TaggedState::Reasoning } else { TaggedState::Text },
             held: String::new(),
             breaks: String::new(),
             after_tag: in_reasoning,
@@ -49,7 +49,7 @@ impl TaggedParser {
 
     /// A tag has ended the answer.
     pub fn has_ended(&self) -> bool {
-        self.place == Place::End
+        self.place == TaggedState::End
     }
 
     /// Takes the next piece of text.
@@ -64,8 +64,8 @@ impl TaggedParser {
     pub fn finish(&mut self) -> Vec<OutputEvent> {
         let mut events = Vec::new();
         let mut rest = std::mem::take(&mut self.held);
-        if self.place == Place::ToolCall {
-            self.place = Place::Text;
+        if self.place == TaggedState::ToolCall {
+            self.place = TaggedState::Text;
             if let Some(tags) = &self.format.tool_call {
                 rest.insert_str(0, &tags.open);
             }
@@ -80,7 +80,7 @@ impl TaggedParser {
 
     /// Handles the held text up to the next tag; false when more text is needed.
     fn step(&mut self, events: &mut Vec<OutputEvent>) -> bool {
-        if self.place == Place::ToolCall {
+        if self.place == TaggedState::ToolCall {
             return self.step_tool_call(events);
         }
         let tags = self.tags();
@@ -88,7 +88,7 @@ impl TaggedParser {
         if let Some((at, tag, to)) = found.min_by_key(|(at, ..)| *at) {
             let before = self.held[..at].to_owned();
             let after = self.held[at + tag.len()..].to_owned();
-            if to == Place::Reasoning && !before.trim().is_empty() {
+            if to == TaggedState::Reasoning && !before.trim().is_empty() {
                 // The answer has begun: from here on the tag is a word like others.
                 self.emit(&before, events);
                 self.held = self.held.split_off(at);
@@ -109,24 +109,27 @@ impl TaggedParser {
     }
 
     /// The tags that mean something here, and where they lead.
-    fn tags(&self) -> Vec<(String, Place)> {
+    fn tags(&self) -> Vec<(String, TaggedState)> {
         let reasoning = self.format.reasoning.as_ref();
-        if self.place == Place::Reasoning {
-            return reasoning.map(|tags| (tags.close.clone(), Place::Text)).into_iter().collect();
+        if self.place == TaggedState::Reasoning {
+            return reasoning
+                .map(|tags| (tags.close.clone(), TaggedState::Text))
+                .into_iter()
+                .collect();
         }
-        if self.place == Place::End {
+        if self.place == TaggedState::End {
             return Vec::new();
         }
-        let end = |tag: &String| (tag.clone(), Place::End);
+        let end = |tag: &String| (tag.clone(), TaggedState::End);
         let mut tags: Vec<_> = self.format.ends.iter().map(end).collect();
         if let Some(pair) = &self.format.calls {
-            tags.extend([&pair.open, &pair.close].map(|tag| (tag.clone(), Place::Text)));
+            tags.extend([&pair.open, &pair.close].map(|tag| (tag.clone(), TaggedState::Text)));
         }
         if let (Some(pair), false) = (reasoning, self.answered) {
-            tags.push((pair.open.clone(), Place::Reasoning));
+            tags.push((pair.open.clone(), TaggedState::Reasoning));
         }
         if let Some(pair) = &self.format.tool_call {
-            tags.push((pair.open.clone(), Place::ToolCall));
+            tags.push((pair.open.clone(), TaggedState::ToolCall));
         }
         tags
     }
@@ -135,7 +138,7 @@ impl TaggedParser {
         let Some(tags) = self.format.tool_call.clone() else { return false };
         let Some(at) = self.held.find(&tags.close) else {
             if self.held.len() > CALL_BYTES_MAX {
-                self.place = Place::Text;
+                self.place = TaggedState::Text;
                 self.after_tag = false;
                 let text = tags.open + &std::mem::take(&mut self.held);
                 self.emit(&text, events);
@@ -144,7 +147,7 @@ impl TaggedParser {
         };
         let inside = self.held[..at].to_owned();
         self.held = self.held.split_off(at + tags.close.len());
-        self.place = Place::Text;
+        self.place = TaggedState::Text;
         match self.format.call_form.parse(&inside, self.calls) {
             Some(call) => {
                 self.calls += 1;
@@ -185,9 +188,9 @@ impl TaggedParser {
             return;
         }
         match self.place {
-            Place::End => {}
-            Place::Reasoning => events.push(OutputEvent::Reasoning(text)),
-            Place::Text | Place::ToolCall => {
+            TaggedState::End => {}
+            TaggedState::Reasoning => events.push(OutputEvent::Reasoning(text)),
+            TaggedState::Text | TaggedState::ToolCall => {
                 self.answered |= !text.trim().is_empty();
                 events.push(OutputEvent::Text(text));
             }

@@ -30,8 +30,8 @@ impl TokenBound {
         }
         let shrinks = shrinks(json.get("normalizer"))?;
         let words = match keeps(json.get("pre_tokenizer"))? {
-            Kept::Bytes => longest_of_characters(vocab)?,
-            Kept::Text => longest_of_text(model, vocab)?,
+            SplitOutput::Bytes => longest_of_characters(vocab)?,
+            SplitOutput::Text => longest_of_text(model, vocab)?,
         };
         let added = json.get("added_tokens").and_then(Value::as_array);
         let added = added.into_iter().flatten().map(added_bytes);
@@ -48,7 +48,7 @@ impl TokenBound {
 
 /// What a splitter hands to the model.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kept {
+enum SplitOutput {
     /// The text.
     Text,
     /// A character for each of its bytes.
@@ -77,20 +77,22 @@ fn shrinks(normalizer: Option<&Value>) -> Option<usize> {
 }
 
 /// None where a splitter may leave out text.
-fn keeps(splitter: Option<&Value>) -> Option<Kept> {
-    let Some(splitter) = splitter.filter(|value| !value.is_null()) else { return Some(Kept::Text) };
+fn keeps(splitter: Option<&Value>) -> Option<SplitOutput> {
+    let Some(splitter) = splitter.filter(|value| !value.is_null()) else {
+        return Some(SplitOutput::Text);
+    };
     match splitter.get("type")?.as_str()? {
-        "ByteLevel" => Some(Kept::Bytes),
-        "Digits" | "Metaspace" => Some(Kept::Text),
-        "Split" => (splitter.get("behavior")?.as_str()? != "Removed").then_some(Kept::Text),
+        "ByteLevel" => Some(SplitOutput::Bytes),
+        "Digits" | "Metaspace" => Some(SplitOutput::Text),
+        "Split" => (splitter.get("behavior")?.as_str()? != "Removed").then_some(SplitOutput::Text),
         "Sequence" => {
             let steps = splitter.get("pretokenizers")?.as_array()?;
-            let kept: Vec<Kept> =
+            let kept: Vec<SplitOutput> =
                 steps.iter().map(|step| keeps(Some(step))).collect::<Option<_>>()?;
             // Twice would spell the spelling.
-            match kept.iter().filter(|kept| **kept == Kept::Bytes).count() {
-                0 => Some(Kept::Text),
-                1 => Some(Kept::Bytes),
+            match kept.iter().filter(|kept| **kept == SplitOutput::Bytes).count() {
+                0 => Some(SplitOutput::Text),
+                1 => Some(SplitOutput::Bytes),
                 _ => None,
             }
         }

@@ -6,7 +6,7 @@ use nestling_core::driver::block_on;
 use nestling_core::weights::ActivationMode;
 use nestling_formats::Level;
 
-use nestling_testkit::operations::matrices::{Form, linear, weights};
+use nestling_testkit::operations::matrices::{MatrixForm, linear, weights};
 use nestling_testkit::values::{buffer, noise, read};
 use nestling_testkit::{Test, tests};
 
@@ -19,7 +19,7 @@ const COUNT: usize = 8;
 
 /// The same step a few times: what it gives, and what the device did for each.
 fn steps(backend: &mut impl Backend) -> (Vec<f32>, Vec<BackendCounters>) {
-    let matrix = weights(Form::Tiled, ROWS, COLS, 3);
+    let matrix = weights(MatrixForm::Tiled, ROWS, COLS, 3);
     let all = [linear(backend, &matrix, ActivationMode::Int8, None)];
     let x = buffer(backend, COLS, &noise(COUNT * COLS, 9));
     let mut out = backend.buffer(COUNT, ROWS).unwrap();

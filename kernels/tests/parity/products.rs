@@ -10,7 +10,7 @@ use nestling_cuda::params::{
     Block, GATED_TILES, GatedProductParams, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, Pair, ProductParams,
 };
 use nestling_formats::Level;
-use nestling_testkit::operations::matrices::{Form, weights};
+use nestling_testkit::operations::matrices::{MatrixForm, weights};
 
 use crate::harness::{address, expect_equal, noise, outcome, outcomes};
 use crate::nested::HeldMatrix;
@@ -42,7 +42,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(forms: [Form; 2], (rows, cols): (usize, usize), levels: &[Level]) -> Self {
+    fn new(forms: [MatrixForm; 2], (rows, cols): (usize, usize), levels: &[Level]) -> Self {
         let matrices = [weights(forms[0], rows, cols, 3), weights(forms[1], rows + 5, cols, 5)];
         let levels = levels.to_vec();
         let matrices = matrices.map(HeldMatrix::new);
@@ -128,7 +128,8 @@ const SHAPES: [(usize, usize); 5] = [(16, 32), (17, 40), (3, 200), (60, 600), (2
 
 #[test]
 pub fn one_row_at_all_levels_in_one_launch() {
-    for forms in [[Form::Tiled, Form::Merged], [Form::Merged, Form::Tiled]] {
+    for forms in [[MatrixForm::Tiled, MatrixForm::Merged], [MatrixForm::Merged, MatrixForm::Tiled]]
+    {
         for shape in SHAPES {
             let mut case = Case::new(forms, shape, &Level::ALL);
             case.check(Kernel::MatvecNested);
@@ -137,14 +138,14 @@ pub fn one_row_at_all_levels_in_one_launch() {
         }
     }
     let octaves = [Level::L2, Level::L3, Level::L4];
-    Case::new([Form::Octaves; 2], (35, 96), &octaves).check(Kernel::MatvecNested);
+    Case::new([MatrixForm::Octaves; 2], (35, 96), &octaves).check(Kernel::MatvecNested);
 }
 
 #[test]
 pub fn some_rows_at_all_levels_in_one_launch() {
     for pairs in [2, 3, MATVEC_PAIRS_MAX as usize] {
         for shape in SHAPES {
-            let mut case = Case::new([Form::Tiled, Form::Merged], shape, &Level::ALL);
+            let mut case = Case::new([MatrixForm::Tiled, MatrixForm::Merged], shape, &Level::ALL);
             (case.pairs, case.adds) = (pairs, pairs == 3);
             case.check(Kernel::MatvecNestedRows);
         }
@@ -155,13 +156,13 @@ pub fn some_rows_at_all_levels_in_one_launch() {
 pub fn many_rows_at_all_levels_in_one_launch() {
     for pairs in [1, 9, MATMUL_PAIRS_MAX as usize] {
         for shape in [(16, 32), (17, 40), (75, 200), (21, 1060)] {
-            let mut case = Case::new([Form::Merged, Form::Tiled], shape, &Level::ALL);
+            let mut case = Case::new([MatrixForm::Merged, MatrixForm::Tiled], shape, &Level::ALL);
             (case.pairs, case.adds) = (pairs, pairs == 9);
             case.check(Kernel::MatmulNested);
         }
     }
     let octaves = [Level::L2, Level::L3, Level::L4];
-    let mut case = Case::new([Form::Octaves; 2], (35, 96), &octaves);
+    let mut case = Case::new([MatrixForm::Octaves; 2], (35, 96), &octaves);
     case.pairs = 12;
     case.check(Kernel::MatmulNested);
 }
@@ -169,7 +170,7 @@ pub fn many_rows_at_all_levels_in_one_launch() {
 #[test]
 pub fn rows_that_lie_one_after_another_at_all_levels() {
     for (pairs, shape) in [(1, (17, 40)), (3, (5, 1100))] {
-        let mut case = Case::new([Form::RowMajor; 2], shape, &Level::ALL);
+        let mut case = Case::new([MatrixForm::RowMajor; 2], shape, &Level::ALL);
         case.pairs = pairs;
         case.check(Kernel::MatvecRowMajor);
     }
@@ -182,8 +183,8 @@ pub fn gates_and_ups_are_joined_as_on_the_cpu() {
     for (width, cols, is_rotated) in
         [(16, 32, false), (40, 200, false), (96, 600, true), (33, 4200, false)]
     {
-        let held =
-            [Form::Tiled, Form::Merged].map(|form| HeldMatrix::new(weights(form, width, cols, 7)));
+        let held = [MatrixForm::Tiled, MatrixForm::Merged]
+            .map(|form| HeldMatrix::new(weights(form, width, cols, 7)));
         let described = [0, 1].map(|index| held[index].params());
         let (x, bias) = (noise(2 * cols, 9), noise(width, 4));
         let (values, scales) = quantized(&x, cols, false);
@@ -241,7 +242,7 @@ pub fn gates_and_ups_are_joined_as_on_the_cpu() {
 /// A gate whose up has no level computes nothing, and none of its threads waits for those of the up.
 #[test]
 pub fn a_gate_without_its_up_computes_nothing() {
-    let held = HeldMatrix::new(weights(Form::Tiled, 32, 32, 7));
+    let held = HeldMatrix::new(weights(MatrixForm::Tiled, 32, 32, 7));
     let matrix = held.params();
     let (values, scales) = quantized(&noise(32, 9), 32, false);
     let block = |level| Block {

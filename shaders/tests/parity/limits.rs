@@ -3,7 +3,7 @@
 
 use nestling_formats::Level;
 
-use nestling_testkit::operations::matrices::{Form, weights};
+use nestling_testkit::operations::matrices::{MatrixForm, weights};
 use nestling_testkit::operations::{attention, delta_net, elementwise, norms, products, route};
 use nestling_testkit::{Device, Test, tests};
 
@@ -25,7 +25,7 @@ fn the_least_limits_are_enough() {
         let [own, other] = devices.each_mut().map(|device| case.routing(*device));
         assert!(own == other, "routing");
     }
-    let matrix = weights(Form::Tiled, 40, 200, 3);
+    let matrix = weights(MatrixForm::Tiled, 40, 200, 3);
     for rows in [0..1, 0..5, 0..100] {
         let [own, other] = devices
             .each_mut()

@@ -9,19 +9,19 @@ use serde_json::{Map, Value};
 /// Prints results as they come, to standard output and, if wanted, to standard error.
 pub struct Printer<'a> {
     console: &'a Console,
-    out: Form,
-    error: Option<Form>,
+    out: FormattedOutput,
+    error: Option<FormattedOutput>,
 }
 
 /// One format, and how much of it was printed.
-struct Form {
+struct FormattedOutput {
     format: Format,
     printed: usize,
 }
 
 impl<'a> Printer<'a> {
     pub fn new(args: &FormatArgs, console: &'a Console) -> Result<Self> {
-        let form = |format| Form { format, printed: 0 };
+        let form = |format| FormattedOutput { format, printed: 0 };
         let error = args.output_err.map(form);
         Ok(Self { console, out: form(args.output_format), error })
     }
@@ -41,7 +41,7 @@ impl<'a> Printer<'a> {
     }
 }
 
-impl Form {
+impl FormattedOutput {
     /// What one more result adds.
     fn next(&mut self, record: &Record<'_>) -> String {
         let first = self.printed == 0;

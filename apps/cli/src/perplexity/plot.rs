@@ -59,14 +59,14 @@ struct PagePoint {
 
 /// A part of the page.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Area {
+struct PageArea {
     left: f64,
     top: f64,
     right: f64,
     bottom: f64,
 }
 
-impl Area {
+impl PageArea {
     /// A square around a point.
     fn around(point: PagePoint, half: f64) -> Self {
         let PagePoint { x, y } = point;
@@ -90,7 +90,7 @@ impl Area {
 /// Labels of points, each where nothing else is.
 #[derive(Default)]
 struct Labels {
-    taken: Vec<Area>,
+    taken: Vec<PageArea>,
 }
 
 impl Labels {
@@ -105,7 +105,7 @@ impl Labels {
 
     /// Keeps labels off a marker.
     fn avoid_point(&mut self, point: PagePoint) {
-        self.taken.push(Area::around(point, 5.0));
+        self.taken.push(PageArea::around(point, 5.0));
     }
 
     /// Keeps labels off a line through points.
@@ -117,7 +117,7 @@ impl Labels {
             for step in 0..=steps as u32 {
                 let share = f64::from(step) / steps;
                 let at = PagePoint { x: from.x + share * dx, y: from.y + share * dy };
-                self.taken.push(Area::around(at, 2.0));
+                self.taken.push(PageArea::around(at, 2.0));
             }
         }
     }
@@ -133,7 +133,7 @@ impl Labels {
             let baseline = y - 4.0 + Self::LINE * line;
             sides.map(|left| PagePoint { x: left, y: baseline })
         });
-        let area = |start: PagePoint| Area {
+        let area = |start: PagePoint| PageArea {
             left: start.x,
             top: start.y + Self::BELOW - Self::LINE,
             right: start.x + width,
@@ -279,7 +279,7 @@ fn line(out: &mut String, axes: &Axes, points: &[(f64, f64)], color: &str, dashe
 }
 
 /// Gives the place that it takes.
-fn legend(out: &mut String, allocations: bool, peers: &str) -> Area {
+fn legend(out: &mut String, allocations: bool, peers: &str) -> PageArea {
     let mut entries = vec![(LEVELS, "levels")];
     if allocations {
         entries.push((ALLOCATIONS, "static allocations, same file"));
@@ -290,7 +290,7 @@ fn legend(out: &mut String, allocations: bool, peers: &str) -> Area {
     // Default: a legend without entries has no width.
     let longest = entries.iter().map(|(_, text)| text.chars().count()).max().unwrap_or(0);
     let right = WIDTH - RIGHT;
-    let area = Area {
+    let area = PageArea {
         left: (right - 46.0 - Labels::CHARACTER * longest as f64).max(LEFT),
         top: TOP + 6.0,
         right: right - 6.0,

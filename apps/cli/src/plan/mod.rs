@@ -29,7 +29,8 @@ pub fn plan(args: &PlanArgs, console: &Console) -> Result<()> {
     let question = question(args, console)?;
     let machine = Machine::measure_at(&args.machine, &question.subject.place, console)?;
     let answer = question.answer(&machine, question.level, question.budget)?;
-    let wanted = args.wanted_speed.map(|speed| Wanted::find(&question, &answer, &machine, speed));
+    let wanted =
+        args.wanted_speed.map(|speed| SpeedTarget::find(&question, &answer, &machine, speed));
     let replay = |path: &PathBuf| Replay::run(path, &question, &answer, &machine);
     let replay = args.trace.as_ref().map(replay).transpose()?;
     if args.format.is_json() {
@@ -62,7 +63,7 @@ fn dense_bytes(memory: &MemoryPlan) -> u64 {
 }
 
 /// What would reach a speed that is wanted.
-struct Wanted {
+struct SpeedTarget {
     tokens_per_s: f64,
     is_reached: bool,
     /// The highest mean level that does within the budget.
@@ -71,7 +72,7 @@ struct Wanted {
     budget: Option<u64>,
 }
 
-impl Wanted {
+impl SpeedTarget {
     fn find(question: &Question, answer: &Answer, machine: &Machine, tokens_per_s: f64) -> Self {
         let Answer { memory, demand, forecast, .. } = answer;
         let experts = expert_bytes(memory);
@@ -93,7 +94,7 @@ fn as_text(
     question: &Question,
     answer: &Answer,
     machine: &Machine,
-    wanted: Option<&Wanted>,
+    wanted: Option<&SpeedTarget>,
 ) -> String {
     let (memory, found) = (&answer.memory, &answer.forecast);
     let mut text = String::new();
@@ -250,7 +251,7 @@ fn at_level(question: &Question, machine: &Machine, level: Level) -> Option<Fore
     Some(answer.forecast)
 }
 
-impl Wanted {
+impl SpeedTarget {
     fn describe(&self, level: Level) -> String {
         let speed = self.tokens_per_s;
         if self.is_reached {
@@ -274,7 +275,7 @@ fn as_json(
     question: &Question,
     answer: &Answer,
     machine: &Machine,
-    wanted: Option<&Wanted>,
+    wanted: Option<&SpeedTarget>,
 ) -> Value {
     let memory = &answer.memory;
     let levels = levels(question).map(|size| match at_level(question, machine, size.level) {

@@ -1,7 +1,7 @@
 //! `-hf` against a stand-in for the Hub, with a checkpoint in Qwen3-30B-A3B's published layout.
 
 use super::{Ran, crate_path, program};
-use nestling_testkit::hub_server::{Manner, Standin};
+use nestling_testkit::hub_server::{HubFault, Standin};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -104,14 +104,14 @@ fn nobody_at_the_other_end() {
 fn a_hub_that_misbehaves_is_left() {
     const NO_SENSE: &str = "the Hub's answer makes no sense";
     let cases = [
-        (Manner::SilentListing, "hardly anything, came for 2 s", "goes on where it stopped"),
-        (Manner::EndlessListing, NO_SENSE, "HF_ENDPOINT"),
-        (Manner::SilentFile, "hardly anything, came for 2 s", "goes on where it stopped"),
-        (Manner::Trickle, "hardly anything, came for 2 s", "goes on where it stopped"),
-        (Manner::Short(10), "cannot reach", "goes on where it stopped"),
-        (Manner::Loop, NO_SENSE, "HF_ENDPOINT"),
-        (Manner::Nowhere, NO_SENSE, "HF_ENDPOINT"),
-        (Manner::Endless, "", ""),
+        (HubFault::SilentListing, "hardly anything, came for 2 s", "goes on where it stopped"),
+        (HubFault::EndlessListing, NO_SENSE, "HF_ENDPOINT"),
+        (HubFault::SilentFile, "hardly anything, came for 2 s", "goes on where it stopped"),
+        (HubFault::Trickle, "hardly anything, came for 2 s", "goes on where it stopped"),
+        (HubFault::Short(10), "cannot reach", "goes on where it stopped"),
+        (HubFault::Loop, NO_SENSE, "HF_ENDPOINT"),
+        (HubFault::Nowhere, NO_SENSE, "HF_ENDPOINT"),
+        (HubFault::Endless, "", ""),
     ];
     // Most of the time is spent waiting.
     std::thread::scope(|scope| {

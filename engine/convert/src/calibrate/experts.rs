@@ -8,7 +8,7 @@ use nestling_import::{Activation, FeedForward as FeedForwardConfig};
 
 use super::mixer::PassedOn;
 use super::moments::{Blend, MomentSum, Panels};
-use super::{Calibrator, Pass, Passed, ROUTED_INPUTS, SAMPLE_TOKENS, STEP_ROWS, Wanted};
+use super::{Calibrator, Pass, PassOutput, Passed, ROUTED_INPUTS, SAMPLE_TOKENS, STEP_ROWS};
 use nestling_core::backend::{Backend, Encoder, EncoderExt, FeedForward, Linear, Routing, Write};
 use nestling_core::driver::block_on;
 use nestling_core::error::EngineError;
@@ -221,7 +221,7 @@ impl Calibrator<'_> {
         let mut routed = MomentSum::new(intermediate);
         let input_diagonal =
             self.routed(Some(expert), &weights, moments, &uses, &mut routed, how)?;
-        if how.wanted == Wanted::Outputs {
+        if how.wanted == PassOutput::Outputs {
             return Ok(());
         }
         let mut uniform = MomentSum::new(intermediate);
@@ -231,7 +231,7 @@ impl Calibrator<'_> {
         let mut panels = Panels::default();
         for rows in rows.chunks(STEP_ROWS) {
             let normed = self.normed(rows.iter().copied(), &moments.inputs(Some(expert)).norm);
-            let inner = self.inner(&weights, &normed, Wanted::Moments)?;
+            let inner = self.inner(&weights, &normed, PassOutput::Moments)?;
             let rows = inner.gate.chunks_exact(intermediate).map(|row| (row, 1.0));
             uniform.add(&self.pool, self.kernels, panels.pack(intermediate, rows));
         }
@@ -281,12 +281,12 @@ impl Calibrator<'_> {
             }
             let norm = &moments.inputs(expert).norm;
             let normed = self.normed(uses.iter().map(|used| used.row), norm);
-            let inner = self.inner(weights, &normed, Wanted::Outputs)?;
+            let inner = self.inner(weights, &normed, PassOutput::Outputs)?;
             for (out, used) in inner.output.chunks_exact(hidden).zip(uses) {
                 let output = &mut moments.output[used.row as usize * hidden..][..hidden];
                 self.kernels.add_scaled(output, used.weight, out);
             }
-            if how.wanted == Wanted::Moments {
+            if how.wanted == PassOutput::Moments {
                 let rows = inner.gate.chunks_exact(width).zip(uses);
                 let rows = rows.map(|(row, used)| (row, used.weight));
                 sum.add(&self.pool, self.kernels, panels.pack(width, rows));
@@ -326,7 +326,7 @@ impl Calibrator<'_> {
         &mut self,
         weights: &FeedForward<Cpu>,
         normed: &[f32],
-        wanted: Wanted,
+        wanted: PassOutput,
     ) -> Result<Inner, EngineError> {
         let hidden = self.source.config().hidden_size;
         let rows = normed.len() / hidden.max(1);
@@ -336,7 +336,7 @@ impl Calibrator<'_> {
         let up = self.product(&weights.up, &x)?;
         gated(&self.pool, self.kernels, weights.activation, &mut gate, &up);
         let mut output = Vec::new();
-        if wanted == Wanted::Outputs {
+        if wanted == PassOutput::Outputs {
             let mut x = self.cpu.buffer(rows, weights.down.matrix.cols())?;
             self.cpu.encoder().write(&gate, &mut x)?;
             output = self.product(&weights.down, &x)?;

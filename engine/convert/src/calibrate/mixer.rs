@@ -8,7 +8,8 @@ use nestling_import::ModelConfig;
 
 use super::moments::{MomentSum, Panels};
 use super::{
-    Calibrator, Pass, Passed, STEP_ROWS, Wanted, pages_max, sequences_per_step, step_rows, steps,
+    Calibrator, Pass, PassOutput, Passed, STEP_ROWS, pages_max, sequences_per_step, step_rows,
+    steps,
 };
 use nestling_core::backend::{Backend, Encoder, EncoderExt, HeadMatrices, Routing, Write};
 use nestling_core::batch::StepRows;
@@ -76,7 +77,7 @@ pub(super) fn pass_mixer(
 
 /// Sums what meets the mixer's matrices.
 struct Sums<'a> {
-    wanted: Wanted,
+    wanted: PassOutput,
     pool: &'a Arc<ThreadPool>,
     kernels: &'static Kernels,
     panels: Panels,
@@ -108,7 +109,7 @@ impl ActivationObserver<Cpu> for Sums<'_> {
         kind: MatrixKind,
         x: &CpuBuffer,
     ) -> Result<(), EngineError> {
-        if self.wanted == Wanted::Outputs {
+        if self.wanted == PassOutput::Outputs {
             return Ok(());
         }
         let (values, cols) = (block_on(encoder.read(x))?, x.cols());
@@ -123,7 +124,7 @@ impl ActivationObserver<Cpu> for Sums<'_> {
         x: &CpuBuffer,
         weights: &HeadMatrices<Cpu>,
     ) -> Result<(), EngineError> {
-        if self.wanted == Wanted::Outputs {
+        if self.wanted == PassOutput::Outputs {
             return Ok(());
         }
         let (values, cols) = (block_on(encoder.read(x))?, weights.matrix.cols());
@@ -177,11 +178,11 @@ impl Calibrator<'_> {
             };
             pass_mixer(&mut enc, &self.hidden[part.clone()], step, &mut sums)?;
             enc.rms_norm(&act.x, &weights.feed_forward_norm, eps, Write::Set, &mut act.normed)?;
-            if wanted == Wanted::Moments {
+            if wanted == PassOutput::Moments {
                 sums.add(&mut normed, &block_on(enc.read(&act.normed))?, hidden);
             }
             passed_on.add(&mut enc, weights, &rows.dense_levels, eps, &mut act)?;
-            if let (Some(sum), Wanted::Moments) = (&mut expert_inputs, wanted) {
+            if let (Some(sum), PassOutput::Moments) = (&mut expert_inputs, wanted) {
                 sums.add(sum, &block_on(enc.read(&act.normed))?, hidden);
             }
             self.hidden[part.clone()].copy_from_slice(&block_on(enc.read(&act.x))?);

@@ -76,14 +76,14 @@ pub struct Calibrator<'a> {
 
 /// Whether a layer's moments are wanted or only its outputs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum PassOutput {
     Moments,
     Outputs,
 }
 
 /// How a layer is passed.
 struct Pass<'a> {
-    wanted: Wanted,
+    wanted: PassOutput,
     cancel: &'a CancelToken,
 }
 
@@ -200,7 +200,7 @@ impl<'a> Calibrator<'a> {
         cancel: &CancelToken,
         passed: Passed<'_>,
     ) -> Result<(), EngineError> {
-        self.pass_layer(Wanted::Outputs, cancel, passed)?;
+        self.pass_layer(PassOutput::Outputs, cancel, passed)?;
         self.end_layer();
         Ok(())
     }
@@ -215,12 +215,12 @@ impl<'a> Calibrator<'a> {
         cancel: &CancelToken,
         passed: Passed<'_>,
     ) -> Result<(), EngineError> {
-        self.pass_layer(Wanted::Moments, cancel, passed)
+        self.pass_layer(PassOutput::Moments, cancel, passed)
     }
 
     fn pass_layer(
         &mut self,
-        wanted: Wanted,
+        wanted: PassOutput,
         cancel: &CancelToken,
         passed: Passed<'_>,
     ) -> Result<(), EngineError> {
@@ -236,8 +236,10 @@ impl<'a> Calibrator<'a> {
         let weights = loader.layer(&config, layer, cancel)?;
         let pass = Pass { wanted, cancel };
         let mixer_sample = match wanted {
-            Wanted::Moments => MixerSample::new(&self.sequences, &self.hidden, config.hidden_size),
-            Wanted::Outputs => MixerSample::default(),
+            PassOutput::Moments => {
+                MixerSample::new(&self.sequences, &self.hidden, config.hidden_size)
+            }
+            PassOutput::Outputs => MixerSample::default(),
         };
         let (moments, passed_on) = self.mixer(&weights, &pass, passed)?;
         let MixerMoments { inputs, normed, expert_inputs } = moments;

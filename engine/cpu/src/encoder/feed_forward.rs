@@ -14,7 +14,7 @@ use super::products::{
 };
 use super::scratch::LeveledRows;
 use crate::columns::{Cut, for_each_block};
-use crate::device::{Cpu, Work};
+use crate::device::{Cpu, FeedForwardScratch};
 use crate::matrix::{CpuBuffer, CpuMatrix};
 use crate::team::Team;
 use nestling_core::backend::{FeedForward, Linear};
@@ -27,7 +27,7 @@ pub(super) type Use<'a> = LeveledRows<'a, FeedForward<Cpu>>;
 /// Computes all uses; each row of the output belongs to one of them. `x` is `[rows, D]`.
 pub(super) fn feed_forward(
     team: &Team,
-    work: &mut Work,
+    work: &mut FeedForwardScratch,
     uses: &[Use],
     x: &CpuBuffer,
     mut out: Output,
@@ -50,7 +50,7 @@ pub(super) fn feed_forward(
 
 fn fused(
     team: &Team,
-    work: &mut Work,
+    work: &mut FeedForwardScratch,
     uses: &[Use],
     width: usize,
     out: Output,
@@ -117,7 +117,7 @@ pub(super) fn count_to(count: usize, numbers: &mut Vec<u32>) {
 /// The general case, a matrix at a time: float weights, float activations.
 fn separate(
     team: &Team,
-    work: &mut Work,
+    work: &mut FeedForwardScratch,
     used: &Use,
     x: &CpuBuffer,
     out: Output,
@@ -154,7 +154,7 @@ pub(super) struct RowLevels<'a> {
 /// `first`.
 pub(super) fn linear_rows(
     team: &Team,
-    work: &mut Work,
+    work: &mut FeedForwardScratch,
     linear: &Linear<Cpu>,
     rows: RowLevels,
     x: &CpuBuffer,
@@ -166,7 +166,7 @@ pub(super) fn linear_rows(
     if matrix.takes_int8() {
         team.quantize(&x.values, x.cols, &mut work.x);
     }
-    let Work { level_rows: [x_rows, out_rows], products, x: quantized, .. } = work;
+    let FeedForwardScratch { level_rows: [x_rows, out_rows], products, x: quantized, .. } = work;
     for level in Level::ALL {
         x_rows.clear();
         out_rows.clear();

@@ -6,7 +6,7 @@ use nestling_formats::nested::TILE_ROWS;
 
 use super::products::{FEW_ROWS, FloatSource, Packed, ROW_BLOCK, Tiles, of_level};
 use crate::columns::{ColumnsMut, Cut, for_each_block};
-use crate::device::{Cpu, Work};
+use crate::device::{Cpu, FeedForwardScratch};
 use crate::kernels::{FLOAT_ROWS, FloatInputs};
 use crate::matrix::CpuBuffer;
 use crate::nested::TileValues;
@@ -50,7 +50,7 @@ enum Product<'a> {
 /// `out[t, h] = [W_h x[t, h, ..K], x[t, h, K..]]`.
 pub(super) fn multiply_heads(
     team: &Team,
-    work: &mut Work,
+    work: &mut FeedForwardScratch,
     weights: &HeadMatrices<Cpu>,
     levels: &[Level],
     x: &CpuBuffer,
@@ -58,7 +58,9 @@ pub(super) fn multiply_heads(
 ) -> Result<(), EngineError> {
     let sizes = Sizes::new(weights, x);
     out.resize(x.row_count());
-    let Work { x: quantized, heads: floats, level_rows: [rows, inputs], packed, .. } = work;
+    let FeedForwardScratch {
+        x: quantized, heads: floats, level_rows: [rows, inputs], packed, ..
+    } = work;
     let int8 = weights.matrix.takes_int8();
     match int8 {
         true => quantize(team, sizes, x, quantized),

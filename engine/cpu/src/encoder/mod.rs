@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use nestling_formats::Level;
 
 use super::columns::{Cut, for_each_block};
-use super::device::{Cpu, Scratch, Work};
+use super::device::{Cpu, FeedForwardScratch, Scratch};
 use super::math::{self, RouterScores};
 use super::matrix::{CpuBuffer, CpuMatrix};
 use super::pages::CpuPool;
@@ -64,7 +64,11 @@ fn by_expert_and_level<'a>(
 
 impl Scratch {
     /// Calls `job` with the numbers from 0 to `count`.
-    fn with_all<T>(&mut self, count: usize, job: impl FnOnce(&mut Work, &[u32]) -> T) -> T {
+    fn with_all<T>(
+        &mut self,
+        count: usize,
+        job: impl FnOnce(&mut FeedForwardScratch, &[u32]) -> T,
+    ) -> T {
         count_to(count, &mut self.work.all);
         let all = std::mem::take(&mut self.work.all);
         let result = job(&mut self.work, &all[..count]);
@@ -83,8 +87,9 @@ impl CpuEncoder<'_> {
         mut output: Output<'_>,
     ) -> Result<(), EngineError> {
         let Cpu { team, scratch, .. } = &mut *self.cpu;
-        let Work { x: quantized, products: memory, level_rows: [level_rows, _], .. } =
-            &mut scratch.work;
+        let FeedForwardScratch {
+            x: quantized, products: memory, level_rows: [level_rows, _], ..
+        } = &mut scratch.work;
         team.quantize(&x.values, x.cols, quantized);
         for level in Level::ALL {
             level_rows.clear();

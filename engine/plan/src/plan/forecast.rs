@@ -76,7 +76,7 @@ impl Forecast {
 }
 
 /// One plane of one expert.
-struct Piece {
+struct ForecastPlane {
     bytes: u64,
     /// Uses per token that need it.
     rate: f64,
@@ -93,8 +93,9 @@ pub fn forecast(
     let (resident, missing) = split(pieces(demand, mix), expert_bytes);
     // The sum of nothing is -0.
     let sum = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() + 0.0;
-    let wanted = |pieces: &[Piece]| sum(&mut pieces.iter().map(|p| p.rate * p.bytes as f64));
-    let bytes = |pieces: &[Piece]| pieces.iter().map(|piece| piece.bytes).sum::<u64>();
+    let wanted =
+        |pieces: &[ForecastPlane]| sum(&mut pieces.iter().map(|p| p.rate * p.bytes as f64));
+    let bytes = |pieces: &[ForecastPlane]| pieces.iter().map(|piece| piece.bytes).sum::<u64>();
     let best_missing_bytes = wanted(&missing);
     let experts = wanted(&resident) + best_missing_bytes;
     let missing_bytes = (best_missing_bytes * MISSING_OVER_BEST).min(experts);
@@ -102,8 +103,9 @@ pub fn forecast(
     let token_bytes = dense as f64 + experts;
     let fixed_s = TOKEN_S + LAYER_S * demand.num_layers as f64;
     let compute_s = token_bytes / (machine.memory_bytes_per_s * COMPUTE_SHARE).max(1.0) + fixed_s;
-    let read =
-        |piece: &Piece| piece.rate * piece.bytes as f64 / machine.disk_at(piece.bytes).max(1.0);
+    let read = |piece: &ForecastPlane| {
+        piece.rate * piece.bytes as f64 / machine.disk_at(piece.bytes).max(1.0)
+    };
     let best_read_s = sum(&mut missing.iter().map(read));
     let worse = if best_missing_bytes > 0.0 { missing_bytes / best_missing_bytes } else { 1.0 };
     let read_s = best_read_s * worse;
@@ -122,13 +124,13 @@ pub fn forecast(
 }
 
 /// All planes that are used at all, most wanted first; planes of an expert in their order.
-fn pieces(demand: &Demand, mix: LevelMix) -> Vec<Piece> {
+fn pieces(demand: &Demand, mix: LevelMix) -> Vec<ForecastPlane> {
     let mut pieces = Vec::new();
     for expert in demand.layers.iter().flat_map(|layer| &layer.experts) {
         for (plane, bytes) in Plane::ALL.into_iter().zip(expert.plane_bytes) {
             let rate = expert.rate * mix.needs(plane);
             if bytes > 0 && mix.needs(plane) > 0.0 {
-                pieces.push(Piece { bytes, rate });
+                pieces.push(ForecastPlane { bytes, rate });
             }
         }
     }
@@ -137,7 +139,7 @@ fn pieces(demand: &Demand, mix: LevelMix) -> Vec<Piece> {
 }
 
 /// The most wanted pieces that fit, and the others.
-fn split(pieces: Vec<Piece>, mut room: u64) -> (Vec<Piece>, Vec<Piece>) {
+fn split(pieces: Vec<ForecastPlane>, mut room: u64) -> (Vec<ForecastPlane>, Vec<ForecastPlane>) {
     pieces.into_iter().partition(|piece| {
         let fits = piece.bytes <= room;
         if fits {

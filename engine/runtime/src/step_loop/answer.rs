@@ -31,7 +31,7 @@ pub(crate) struct Answer {
 
 /// What a step found for a generation.
 #[derive(Debug)]
-pub(crate) enum Found<'a> {
+pub(crate) enum RowOutput<'a> {
     /// Logits, which penalties change in place.
     Logits(&'a mut [f32]), // [vocab_size]
     /// The token that has the highest one.
@@ -53,14 +53,14 @@ impl Answer {
     /// Logits that are no numbers.
     pub(super) fn choose(
         &mut self,
-        found: Found<'_>,
+        found: RowOutput<'_>,
         position: usize,
     ) -> Result<Choice, EngineError> {
         let sampled = match found {
-            Found::Logits(logits) => {
+            RowOutput::Logits(logits) => {
                 self.sampler.sample(logits, position as u64).map_err(EngineError::sample)?
             }
-            Found::Best(token) => Sampled { token, logprobs: None },
+            RowOutput::Best(token) => Sampled { token, logprobs: None },
         };
         let token = sampled.token;
         self.sampler.accept(token);

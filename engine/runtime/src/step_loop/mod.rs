@@ -20,7 +20,7 @@ use nestling_core::error::EngineError;
 use nestling_core::runner::StepOutput;
 use nestling_formats::InternalError;
 
-use answer::Found;
+use answer::RowOutput;
 pub(crate) use answer::{Answer, AnswerText};
 use plan::Plan;
 pub(crate) use task::Task;
@@ -116,7 +116,7 @@ impl LoopInbox {
 
 /// What one turn of the loop found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum LoopProgress {
     /// A step was computed, or a generation ended.
     Worked,
     /// Nothing can go on before somebody reads events or starts a generation. With generations
@@ -146,9 +146,9 @@ impl StepLoop {
             let turn = self.turn();
             self.inbox.settled(asked);
             match turn {
-                Turn::Worked => {}
-                Turn::Idle { generations } => self.wait(generations > 0),
-                Turn::Closed => return,
+                LoopProgress::Worked => {}
+                LoopProgress::Idle { generations } => self.wait(generations > 0),
+                LoopProgress::Closed => return,
             }
         }
     }
@@ -167,17 +167,21 @@ impl StepLoop {
     }
 
     /// At most one step for each model.
-    pub(crate) fn turn(&mut self) -> Turn {
+    pub(crate) fn turn(&mut self) -> LoopProgress {
         self.turns += 1;
         if self.inbox.is_closed() {
             self.close();
-            return Turn::Closed;
+            return LoopProgress::Closed;
         }
         let mut worked = self.sweep();
         for model in self.models() {
             worked |= self.step(&model);
         }
-        if worked { Turn::Worked } else { Turn::Idle { generations: self.tasks.len() } }
+        if worked {
+            LoopProgress::Worked
+        } else {
+            LoopProgress::Idle { generations: self.tasks.len() }
+        }
     }
 
     /// Models that have a generation, each once.
@@ -258,8 +262,8 @@ impl StepLoop {
     /// Gives every generation what was found for it.
     fn advance(&mut self, plan: &Plan, output: &mut StepOutput) {
         let logits = output.logits.chunks_exact_mut(output.vocab_size.max(1));
-        let best = output.best.iter().map(|token| token.map(Found::Best));
-        let mut all_found = logits.map(Found::Logits).map(Some).chain(best);
+        let best = output.best.iter().map(|token| token.map(RowOutput::Best));
+        let mut all_found = logits.map(RowOutput::Logits).map(Some).chain(best);
         for (sequence, share) in plan.shares.iter().enumerate() {
             let found = share.wants_logits.then(|| all_found.next()).flatten().flatten();
             let Some(task) = self.tasks.get_mut(share.task) else { continue };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Answer;
-use super::answer::Found;
+use super::answer::RowOutput;
 use crate::event::{Event, FinishReason, Finished, Stats, Usage};
 use crate::event_buffer::EventBuffer;
 use crate::model_core::ModelCore;
@@ -54,7 +54,7 @@ impl Task {
 
     /// Takes the result of a step: `rows` more tokens are computed, and for the last of the pending
     /// ones something was found.
-    pub fn accept(&mut self, rows: usize, step: &StepStats, found: Option<Found<'_>>) {
+    pub fn accept(&mut self, rows: usize, step: &StepStats, found: Option<RowOutput<'_>>) {
         self.alone = false;
         self.stats.steps += 1;
         for (sum, uses) in self.stats.expert_uses.iter_mut().zip(step.expert_uses) {
@@ -73,7 +73,7 @@ impl Task {
         }
     }
 
-    fn choose(&mut self, found: Found<'_>) {
+    fn choose(&mut self, found: RowOutput<'_>) {
         let now = Moment::now();
         if self.first_token.is_none() {
             self.first_token = Some(now);

@@ -28,7 +28,7 @@ fn tolerance(activations: ActivationMode) -> f32 {
 
 /// The first choice that two devices made differently.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum DifferentChoice {
     /// That of the token.
     Output,
     /// That of an expert.
@@ -39,7 +39,7 @@ enum Place {
 struct Difference {
     /// Token of the continuation.
     at: usize,
-    place: Place,
+    place: DifferentChoice,
     /// How far the two choices were apart.
     margin: f32,
 }
@@ -48,8 +48,8 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, place, margin } = self;
         match place {
-            Place::Output => write!(f, "token {at}: margin {margin:.4} at the output"),
-            Place::Router { position, layer } => {
+            DifferentChoice::Output => write!(f, "token {at}: margin {margin:.4} at the output"),
+            DifferentChoice::Router { position, layer } => {
                 write!(f, "token {at}: margin {margin:.4} at the router of layer {layer}")?;
                 write!(f, ", position {position}")
             }
@@ -87,13 +87,13 @@ fn row_of(layer: &LayerRouting, row: usize) -> (&[u32], &[f32]) {
 }
 
 /// The first choice of experts that differs, by position, then by layer.
-fn first_router(found: &[TraceStep], expected: &[TraceStep]) -> Option<(Place, f32)> {
+fn first_router(found: &[TraceStep], expected: &[TraceStep]) -> Option<(DifferentChoice, f32)> {
     for (step, (found, expected)) in found.iter().zip(expected).enumerate() {
         for row in 0..expected.layers[0].ids.len() / PER_TOKEN {
             for (layer, (a, b)) in found.layers.iter().zip(&expected.layers).enumerate() {
                 if let Some(margin) = router_margin(row_of(a, row), row_of(b, row)) {
                     let position = step * ROWS_MAX + row;
-                    return Some((Place::Router { position, layer }, margin));
+                    return Some((DifferentChoice::Router { position, layer }, margin));
                 }
             }
         }
@@ -106,7 +106,7 @@ const PER_TOKEN: usize = 4;
 
 /// How the device's choices are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ChoiceMode {
     /// One by one, each from those before it.
     Free,
     /// Many at once, each from the CPU's before it: the same up to the first that differs, since what a
@@ -114,7 +114,7 @@ enum Way {
     Forced,
 }
 
-impl Way {
+impl ChoiceMode {
     fn choices(
         self,
         gpu: &mut dyn ModelRunner,
@@ -134,7 +134,7 @@ impl Way {
 
 /// Where the continuations of a prompt part, if they do.
 fn difference(
-    (gpu, way): (&mut dyn ModelRunner, Way),
+    (gpu, way): (&mut dyn ModelRunner, ChoiceMode),
     cpu: &mut dyn ModelRunner,
     prompt: &[u32],
     tokens: usize,
@@ -145,7 +145,7 @@ fn difference(
     let same = expected[..at].iter().map(|choice| choice.token);
     let text: Vec<u32> = prompt.iter().copied().chain(same).collect();
     let by_router = first_router(&routing(gpu, &text), &routing(cpu, &text));
-    let (place, margin) = by_router.unwrap_or((Place::Output, expected[at].margin));
+    let (place, margin) = by_router.unwrap_or((DifferentChoice::Output, expected[at].margin));
     Some(Difference { at, place, margin })
 }
 
@@ -161,7 +161,7 @@ fn asked(prompts: usize) -> Range<usize> {
 /// choices that are nearly even.
 fn compare(
     (parts, device): (&Parts, impl Backend),
-    (activations, way): (ActivationMode, Way),
+    (activations, way): (ActivationMode, ChoiceMode),
     (prompts, tokens): (usize, usize),
 ) {
     let mut cpu = parts.on_cpu(activations);
@@ -186,17 +186,17 @@ fn compare(
 
 fn greedy_text_is_that_of_the_cpu<D: ModelsDevice>() {
     let (device, parts) = (D::device(), parts(None));
-    compare((&parts, device), (ActivationMode::Int8, Way::Free), (2, 12));
+    compare((&parts, device), (ActivationMode::Int8, ChoiceMode::Free), (2, 12));
 }
 
 fn greedy_text_of_32_prompts_is_that_of_the_cpu<D: ModelsDevice>() {
     let (device, parts) = (D::device(), parts(None));
-    compare((&parts, device), (ActivationMode::Int8, Way::Free), (32, 64));
+    compare((&parts, device), (ActivationMode::Int8, ChoiceMode::Free), (32, 64));
 }
 
 fn greedy_text_with_float_activations_is_that_of_the_cpu<D: ModelsDevice>() {
     let (device, parts) = (D::device(), parts(None));
-    compare((&parts, device), (ActivationMode::Float, Way::Forced), (32, 64));
+    compare((&parts, device), (ActivationMode::Float, ChoiceMode::Forced), (32, 64));
 }
 
 /// The tests of this file.

@@ -6,7 +6,7 @@ use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_cpu::Cpu;
 use nestling_formats::{DType, Level};
 
-use super::matrices::{Form, Magnitudes, weights};
+use super::matrices::{Magnitudes, MatrixForm, weights};
 use crate::values::{buffer, expect_rows_close, noise, read};
 use crate::{OperationsDevice, Test, tests};
 
@@ -33,14 +33,15 @@ fn embed<B: Backend>(backend: &mut B, table: &MatrixWeights, rows: &StepRows) ->
 /// One value times one scale, both exact: the bits are the CPU's.
 fn rows_of_tables_are_those_of_the_cpu<D: OperationsDevice>() {
     let mut device = D::device();
-    let floats = [DType::F32, DType::F16, DType::Bf16].map(Form::Float);
-    let forms = [Form::RowMajor, Form::Tiled, Form::Merged].into_iter().chain(floats);
+    let floats = [DType::F32, DType::F16, DType::Bf16].map(MatrixForm::Float);
+    let forms =
+        [MatrixForm::RowMajor, MatrixForm::Tiled, MatrixForm::Merged].into_iter().chain(floats);
     for (form, cols) in forms.flat_map(|form| [(form, 32), (form, 75)]) {
         let (table, rows) = (weights(form, TOKENS, cols, 2), rows(23));
         let found = embed(&mut device, &table, &rows);
         assert_eq!(found, embed(&mut Cpu::new(1), &table, &rows), "{form:?}, {cols} columns");
     }
-    let table = weights(Form::RowMajor, TOKENS, 32, 2);
+    let table = weights(MatrixForm::RowMajor, TOKENS, 32, 2);
     let matrix = device.upload_matrix(&table, ActivationMode::Int8).unwrap();
     let mut out = device.buffer(1, 32).unwrap();
     let unknown = StepRows { tokens: vec![TOKENS as u32], ..rows(1) };
@@ -71,7 +72,7 @@ fn products_of_heads_are_those_of_the_cpu<D: OperationsDevice>() {
     let mut device = D::device();
     // Tiles that begin in one head and end in the next; elements that follow, and none.
     let cases = [(3, 20, 40, 8, 2), (2, 16, 32, 0, 1), (5, 7, 33, 3, 9)];
-    for form in [Form::Tiled, Form::Float(DType::F32)] {
+    for form in [MatrixForm::Tiled, MatrixForm::Float(DType::F32)] {
         for (count, outputs, inputs, rest, rows) in cases {
             let matrix = weights(form, count * outputs, inputs, 3);
             let width = inputs + rest;

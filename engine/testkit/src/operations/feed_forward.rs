@@ -13,14 +13,14 @@ use nestling_formats::nested::hadamard;
 use nestling_formats::{DType, Level};
 use nestling_import::{Activation, RouterConfig};
 
-use super::matrices::{Form, Magnitudes, linear, weights};
+use super::matrices::{Magnitudes, MatrixForm, linear, weights};
 use crate::values::{EPSILON, buffer, expect_rows_close, noise, read};
 use crate::{OperationsDevice, Test, tests};
 
 const INT8: ActivationMode = ActivationMode::Int8;
 
 /// Weights of one feed-forward part.
-struct Part {
+struct FeedForwardPart {
     activation: Activation,
     /// Gate, up, down.
     matrices: [MatrixWeights; 3],
@@ -28,10 +28,10 @@ struct Part {
     biases: [Option<u32>; 3],
 }
 
-impl Part {
+impl FeedForwardPart {
     fn new(
         activation: Activation,
-        forms: [Form; 3],
+        forms: [MatrixForm; 3],
         (hidden, inner): (usize, usize),
         seed: u32,
     ) -> Self {
@@ -124,7 +124,12 @@ fn mixed(count: usize) -> Vec<Level> {
     Level::ALL.into_iter().rev().cycle().take(count).collect()
 }
 
-fn dense<B: Backend>(backend: &mut B, part: &Part, levels: &[Level], x: &[f32]) -> [Vec<f32>; 2] {
+fn dense<B: Backend>(
+    backend: &mut B,
+    part: &FeedForwardPart,
+    levels: &[Level],
+    x: &[f32],
+) -> [Vec<f32>; 2] {
     let (hidden, _) = part.sizes();
     let input = buffer(backend, hidden, x);
     let mut sum = buffer(backend, hidden, &noise(x.len(), 77));
@@ -140,17 +145,22 @@ fn dense<B: Backend>(backend: &mut B, part: &Part, levels: &[Level], x: &[f32]) 
 
 fn feed_forward_parts_are_those_of_the_cpu<D: OperationsDevice>() {
     let mut device = D::device();
-    let float = Form::Float(DType::Bf16);
+    let float = MatrixForm::Float(DType::Bf16);
     let cases = [
-        (Activation::Silu, [Form::Tiled; 3], (72, 40), 3),
-        (Activation::GeluTanh, [Form::Merged, Form::Tiled, Form::Rotated], (40, 64), 7),
-        (CLAMPED, [Form::Tiled, Form::Merged, Form::Merged], (33, 96), 1),
+        (Activation::Silu, [MatrixForm::Tiled; 3], (72, 40), 3),
+        (
+            Activation::GeluTanh,
+            [MatrixForm::Merged, MatrixForm::Tiled, MatrixForm::Rotated],
+            (40, 64),
+            7,
+        ),
+        (CLAMPED, [MatrixForm::Tiled, MatrixForm::Merged, MatrixForm::Merged], (33, 96), 1),
         (Activation::Silu, [float; 3], (48, 40), 6),
-        (CLAMPED, [float, Form::Tiled, Form::Tiled], (32, 37), 20),
-        (Activation::GeluTanh, [Form::Tiled, Form::Tiled, float], (32, 37), 2),
+        (CLAMPED, [float, MatrixForm::Tiled, MatrixForm::Tiled], (32, 37), 20),
+        (Activation::GeluTanh, [MatrixForm::Tiled, MatrixForm::Tiled, float], (32, 37), 2),
     ];
     for (activation, forms, sizes, count) in cases {
-        let part = Part::new(activation, forms, sizes, 10);
+        let part = FeedForwardPart::new(activation, forms, sizes, 10);
         let (levels, x) = (mixed(count), noise(count * sizes.0, 8));
         let found = dense(&mut device, &part, &levels, &x);
         let expected = dense(&mut Cpu::new(1), &part, &levels, &x);
@@ -183,7 +193,7 @@ fn router<B: Backend>(backend: &mut B, experts: usize) -> Router<B> {
 /// A layer's experts for some rows, in two calls. Gives what was chosen, its levels and all rows.
 fn experts<B: Backend>(
     backend: &mut B,
-    parts: &[Part],
+    parts: &[FeedForwardPart],
     routing: Option<&Routing>,
     x: &[f32],
 ) -> (Routing, Vec<f32>) {
@@ -231,12 +241,13 @@ fn uses(routing: &Routing, expert: u32) -> Vec<ExpertUse> {
 /// Some experts of a layer whose rows are compared with the CPU's.
 fn check_experts(device: &mut impl Backend, activation: Activation, inner: usize, rows: usize) {
     let forms = |index: usize| match index % 3 {
-        0 => [Form::Tiled; 3],
-        1 => [Form::Merged, Form::Tiled, Form::Merged],
-        _ => [Form::Merged; 3],
+        0 => [MatrixForm::Tiled; 3],
+        1 => [MatrixForm::Merged, MatrixForm::Tiled, MatrixForm::Merged],
+        _ => [MatrixForm::Merged; 3],
     };
-    let part = |index| Part::new(activation, forms(index), (HIDDEN, inner), 40 * index as u32);
-    let parts: Vec<Part> = (0..EXPERTS).map(part).collect();
+    let part =
+        |index| FeedForwardPart::new(activation, forms(index), (HIDDEN, inner), 40 * index as u32);
+    let parts: Vec<FeedForwardPart> = (0..EXPERTS).map(part).collect();
     let x = noise(rows * HIDDEN, 12);
     let (routing, expected) = experts(&mut Cpu::new(1), &parts, None, &x);
     let (_, found) = experts(device, &parts, Some(&routing), &x);
@@ -269,8 +280,10 @@ fn experts_of_mixed_levels_are_those_of_the_cpu<D: OperationsDevice>() {
 /// The same products, so the same bits, whoever finds the experts.
 fn experts_that_the_device_finds_are_those_that_the_host_names<D: OperationsDevice>() {
     let mut device = D::device();
-    let part = |index| Part::new(Activation::Silu, [Form::Merged; 3], (HIDDEN, 40), 40 * index);
-    let parts: Vec<Part> = (0..EXPERTS as u32).map(part).collect();
+    let part = |index| {
+        FeedForwardPart::new(Activation::Silu, [MatrixForm::Merged; 3], (HIDDEN, 40), 40 * index)
+    };
+    let parts: Vec<FeedForwardPart> = (0..EXPERTS as u32).map(part).collect();
     let all: Vec<_> = parts.iter().map(|part| Arc::new(part.upload(&mut device))).collect();
     let table = device.expert_table(&all).unwrap().unwrap();
     let router = router(&mut device, EXPERTS);

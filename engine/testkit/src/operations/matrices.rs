@@ -17,7 +17,7 @@ use crate::values::{EPSILON, noise};
 
 /// How a matrix lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum MatrixForm {
     Float(DType),
     /// Tiles, with P3 and P4 apart.
     Tiled,
@@ -31,11 +31,11 @@ pub enum Form {
 }
 
 /// Weights with deterministic values; nested ones have several tables.
-pub fn weights(form: Form, rows: usize, cols: usize, seed: u32) -> MatrixWeights {
+pub fn weights(form: MatrixForm, rows: usize, cols: usize, seed: u32) -> MatrixWeights {
     let values = noise(rows * cols, seed);
     match form {
-        Form::Float(dtype) => float(dtype, rows, cols, &values),
-        Form::Octaves => MatrixWeights::Nested(octaves(rows, cols, &values)),
+        MatrixForm::Float(dtype) => float(dtype, rows, cols, &values),
+        MatrixForm::Octaves => MatrixWeights::Nested(octaves(rows, cols, &values)),
         _ => MatrixWeights::Nested(nested(form, rows, cols, &values)),
     }
 }
@@ -50,19 +50,19 @@ fn float(dtype: DType, rows: usize, cols: usize, values: &[f32]) -> MatrixWeight
     MatrixWeights::Float(FloatMatrix::new(rows, cols, dtype, region).unwrap())
 }
 
-fn nested(form: Form, rows: usize, cols: usize, values: &[f32]) -> NestedMatrix {
+fn nested(form: MatrixForm, rows: usize, cols: usize, values: &[f32]) -> NestedMatrix {
     let mut options = QuantizeOptions::default();
     options.tables = 3;
     let mut fitter = CodecFitter::new(&options);
     fitter.add(values, rows, cols, None).unwrap();
     let mut codec = fitter.finish().unwrap();
-    if form == Form::Rotated {
+    if form == MatrixForm::Rotated {
         codec.inputs = InputTransform::Hadamard;
     }
     let matrix = quantize_matrix(values, rows, cols, &codec, None, &options).unwrap();
-    let layout = if form == Form::RowMajor { Layout::RowMajor } else { Layout::Tile16 };
+    let layout = if form == MatrixForm::RowMajor { Layout::RowMajor } else { Layout::Tile16 };
     let mut regions = regions(&matrix, layout, Level::L8);
-    if let (Form::Merged, Some(p3), Some(p4)) = (form, &regions.p3, &regions.p4) {
+    if let (MatrixForm::Merged, Some(p3), Some(p4)) = (form, &regions.p3, &regions.p4) {
         let mut merged = vec![0; merged_bytes(layout, rows, cols).unwrap()];
         merge_p3_p4(layout, p3.bytes(), p4.bytes(), &mut merged).unwrap();
         (regions.p3, regions.p4) = (None, None);

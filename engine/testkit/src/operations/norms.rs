@@ -5,7 +5,7 @@ use nestling_core::weights::ActivationMode;
 use nestling_cpu::Cpu;
 use nestling_formats::Level;
 
-use super::matrices::{Form, linear, weights};
+use super::matrices::{MatrixForm, linear, weights};
 use crate::values::{EPSILON, buffer, expect_close, noise, read};
 use crate::{OperationsDevice, Test, tests};
 
@@ -45,7 +45,7 @@ fn rows_in_int8_are_the_same_made_by_the_norm_and_afterwards<D: OperationsDevice
     let (rows, cols, outputs) = (3, 200, 40);
     let x = buffer(&mut device, cols, &noise(rows * cols, 1));
     let weight = device.upload_floats(&noise(cols, 3)).unwrap();
-    let matrix = weights(Form::Tiled, outputs, cols, 5);
+    let matrix = weights(MatrixForm::Tiled, outputs, cols, 5);
     let matrix = [linear(&mut device, &matrix, ActivationMode::Int8, None)];
     let mut normed = device.buffer(rows, cols).unwrap();
     let mut out = device.buffer(rows, outputs).unwrap();

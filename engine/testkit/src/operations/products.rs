@@ -5,7 +5,7 @@ use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_cpu::Cpu;
 use nestling_formats::{DType, Level};
 
-use super::matrices::{Form, Magnitudes, linear, weights};
+use super::matrices::{Magnitudes, MatrixForm, linear, weights};
 use crate::values::{buffer, expect_rows_close, noise, read};
 use crate::{OperationsDevice, Test, tests};
 
@@ -17,7 +17,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(forms: [Form; 2], (rows, cols): (usize, usize), levels: Vec<Level>) -> Self {
+    fn new(forms: [MatrixForm; 2], (rows, cols): (usize, usize), levels: Vec<Level>) -> Self {
         let matrices = [weights(forms[0], rows, cols, 3), weights(forms[1], rows + 5, cols, 5)];
         Self { matrices, mode: ActivationMode::Int8, levels }
     }
@@ -73,7 +73,9 @@ const SHAPES: [(usize, usize); 4] = [(16, 32), (17, 40), (3, 200), (60, 600)];
 
 fn nested_products_are_those_of_the_cpu<D: OperationsDevice>() {
     let mut device = D::device();
-    for forms in [[Form::Tiled, Form::Merged], [Form::RowMajor, Form::Tiled]] {
+    for forms in
+        [[MatrixForm::Tiled, MatrixForm::Merged], [MatrixForm::RowMajor, MatrixForm::Tiled]]
+    {
         for shape in SHAPES {
             let mut case = Case::new(forms, shape, Vec::new());
             let single = Level::ALL.map(|level| vec![level]);
@@ -87,8 +89,8 @@ fn nested_products_are_those_of_the_cpu<D: OperationsDevice>() {
 
 fn float_products_are_those_of_the_cpu<D: OperationsDevice>() {
     let mut device = D::device();
-    let float = Form::Float;
-    let forms = [[float(DType::F32), float(DType::F16)], [float(DType::Bf16), Form::Merged]];
+    let float = MatrixForm::Float;
+    let forms = [[float(DType::F32), float(DType::F16)], [float(DType::Bf16), MatrixForm::Merged]];
     for forms in forms {
         for (shape, count) in [((16, 32), 1), ((17, 41), 6), ((1, 7), 2), ((40, 515), 40)] {
             Case::new(forms, shape, mixed(count)).check(&mut device);
@@ -98,7 +100,9 @@ fn float_products_are_those_of_the_cpu<D: OperationsDevice>() {
 
 fn weights_alone_are_judged_by_float_activations<D: OperationsDevice>() {
     let mut device = D::device();
-    for forms in [[Form::Tiled, Form::RowMajor], [Form::Merged, Form::Tiled]] {
+    for forms in
+        [[MatrixForm::Tiled, MatrixForm::RowMajor], [MatrixForm::Merged, MatrixForm::Tiled]]
+    {
         let mut case = Case::new(forms, (33, 72), mixed(6));
         case.mode = ActivationMode::Float;
         case.check(&mut device);
@@ -107,7 +111,7 @@ fn weights_alone_are_judged_by_float_activations<D: OperationsDevice>() {
 
 fn products_with_steps_of_octaves_are_those_of_the_cpu<D: OperationsDevice>() {
     let mut device = D::device();
-    let mut case = Case::new([Form::Octaves; 2], (35, 96), Vec::new());
+    let mut case = Case::new([MatrixForm::Octaves; 2], (35, 96), Vec::new());
     for count in [1, 60] {
         case.levels = mixed(count);
         case.check(&mut device);
@@ -117,7 +121,7 @@ fn products_with_steps_of_octaves_are_those_of_the_cpu<D: OperationsDevice>() {
 /// Activations of which a device may make zeros give next to nothing, whatever their integers are.
 fn subnormal_activations_give_no_more_than_they_are<D: OperationsDevice>() {
     let mut device = D::device();
-    let matrix = weights(Form::Tiled, 40, 200, 3);
+    let matrix = weights(MatrixForm::Tiled, 40, 200, 3);
     let smallest = f32::MIN_POSITIVE;
     // Groups of subnormal numbers alone, and zeros among them.
     let x: Vec<f32> =
@@ -160,7 +164,8 @@ pub fn some_rows(
 fn bits_depend_on_neither_rows_nor_instructions_nor_planes<D: OperationsDevice>() {
     let (mut device, mut plain) = (D::device(), D::plain_device());
     let [tiled, merged, float] =
-        [Form::Tiled, Form::Merged, Form::Float(DType::F16)].map(|form| weights(form, 40, 200, 3));
+        [MatrixForm::Tiled, MatrixForm::Merged, MatrixForm::Float(DType::F16)]
+            .map(|form| weights(form, 40, 200, 3));
     for matrix in [&tiled, &float] {
         for level in Level::ALL {
             let all = some_rows(&mut device, matrix, level, 0..100);
@@ -184,13 +189,16 @@ fn slow_devices_multiply_less_at_once_and_compute_the_same_bits<D: OperationsDev
     let mut device = D::device();
     let mut slow = [1, 1 << 21].map(|rate| D::with_work_rate(&device, rate));
     for forms in [
-        [Form::Tiled, Form::Merged],
-        [Form::RowMajor, Form::Rotated],
-        [Form::Float(DType::F32), Form::Octaves],
+        [MatrixForm::Tiled, MatrixForm::Merged],
+        [MatrixForm::RowMajor, MatrixForm::Rotated],
+        [MatrixForm::Float(DType::F32), MatrixForm::Octaves],
     ] {
         for levels in [1, 7, 70].map(mixed) {
-            let levels =
-                if forms[1] == Form::Octaves { vec![Level::L4; levels.len()] } else { levels };
+            let levels = if forms[1] == MatrixForm::Octaves {
+                vec![Level::L4; levels.len()]
+            } else {
+                levels
+            };
             let case = Case::new(forms, (300, 64), levels);
             let expected = case.run(&mut device);
             for slow in &mut slow {
@@ -198,7 +206,7 @@ fn slow_devices_multiply_less_at_once_and_compute_the_same_bits<D: OperationsDev
             }
         }
     }
-    let matrix = weights(Form::Tiled, 300, 64, 3);
+    let matrix = weights(MatrixForm::Tiled, 300, 64, 3);
     let at = |rate| {
         let mut device = D::with_work_rate(&device, rate);
         some_rows(&mut device, &matrix, Level::L4, 0..70);
@@ -220,7 +228,7 @@ fn rates_are_measured<D: OperationsDevice>() {
 /// they add is below 127 of the least normal number for each weight, which a device may take for 0.
 fn groups_of_the_least_numbers_stay_as_small<D: OperationsDevice>() {
     let mut device = D::device();
-    let matrix = weights(Form::Tiled, 40, 64, 3);
+    let matrix = weights(MatrixForm::Tiled, 40, 64, 3);
     for amax in [1e-45, 1e-40, 1e-38, 3e-37, 1e-36] {
         let x: Vec<f32> = noise(5 * 64, 9).iter().map(|x| (3.0 * x).trunc() * amax / 2.0).collect();
         let found = small_rows(&mut device, &matrix, &x);

@@ -20,12 +20,12 @@ const SPAN_ELEMENTS: usize = 4 << 20;
 /// Where a matrix lies.
 #[derive(Clone, Debug)]
 pub struct MatrixPlace<'a> {
-    parts: Vec<Part<'a>>,
+    parts: Vec<RowSlice<'a>>,
 }
 
 /// Some rows of a matrix.
 #[derive(Clone, Debug)]
-struct Part<'a> {
+struct RowSlice<'a> {
     tensor: &'a TensorInfo,
     slice: TensorSlice,
     /// Rows and columns of the two-dimensional tensor.
@@ -59,7 +59,7 @@ impl MatrixPlace<'_> {
 
     /// Bytes that the elements take in the checkpoint.
     pub fn length(&self) -> u64 {
-        let of_part = |part: &Part| {
+        let of_part = |part: &RowSlice| {
             let [rows, cols] = part.taken.map(|n| n as u64);
             let element = part.element();
             let bytes = rows.saturating_mul(cols).saturating_mul(element.block_bytes() as u64);
@@ -82,7 +82,7 @@ impl MatrixPlace<'_> {
     }
 }
 
-impl Part<'_> {
+impl RowSlice<'_> {
     /// How the elements are written.
     fn element(&self) -> ElementType {
         if self.scales.is_some() { MXFP4 } else { self.tensor.element }
@@ -176,7 +176,7 @@ impl Checkpoint {
 
     /// A part of `[E, cols, rows]` that is stored in MXFP4, turned over: `_blocks`
     /// `[E, rows, cols / 32, 16]` and `_scales` `[E, rows, cols / 32]`.
-    fn mxfp4_part(&self, slice: TensorSlice) -> Result<Part<'_>, ImportError> {
+    fn mxfp4_part(&self, slice: TensorSlice) -> Result<RowSlice<'_>, ImportError> {
         let (blocks_name, scales_name) =
             (format!("{}_blocks", slice.name), format!("{}_scales", slice.name));
         let tensor = self.named(&blocks_name)?;
@@ -210,10 +210,16 @@ impl Checkpoint {
             let expected = format!("more than {index} experts, of which parts can be taken");
             return Err(self.wrong_shape(name, tensor, expected));
         };
-        Ok(Part { tensor, slice, source: [rows, cols], taken, scales: Some((scales_name, scales)) })
+        Ok(RowSlice {
+            tensor,
+            slice,
+            source: [rows, cols],
+            taken,
+            scales: Some((scales_name, scales)),
+        })
     }
 
-    fn part(&self, slice: TensorSlice) -> Result<Part<'_>, ImportError> {
+    fn part(&self, slice: TensorSlice) -> Result<RowSlice<'_>, ImportError> {
         if self.tensor(&slice.name).is_none()
             && self.tensor(&format!("{}_blocks", slice.name)).is_some()
         {
@@ -235,7 +241,7 @@ impl Checkpoint {
             };
             return Err(self.wrong_shape(&slice.name, tensor, expected));
         };
-        Ok(Part { tensor, slice, source: [rows, cols], taken, scales: None })
+        Ok(RowSlice { tensor, slice, source: [rows, cols], taken, scales: None })
     }
 
     /// A matrix as f32, `[rows, cols]`.
@@ -285,7 +291,7 @@ impl Checkpoint {
     }
 
     /// Some rows of a part, as f32.
-    fn read_part(&self, part: &Part, first: usize, out: &mut [f32]) -> Result<(), ImportError> {
+    fn read_part(&self, part: &RowSlice, first: usize, out: &mut [f32]) -> Result<(), ImportError> {
         let TensorSlice { rows, columns, transposed, .. } = &part.slice;
         let cols = part.taken[1].max(1);
         if *transposed {
@@ -303,7 +309,12 @@ impl Checkpoint {
     }
 
     /// Elements of whole rows of a part's tensor.
-    fn read_elements(&self, part: &Part, first: u64, out: &mut [f32]) -> Result<(), ImportError> {
+    fn read_elements(
+        &self,
+        part: &RowSlice,
+        first: u64,
+        out: &mut [f32],
+    ) -> Result<(), ImportError> {
         let Some((_, scales)) = &part.scales else {
             return self.read_f32_from(part.tensor, first, out);
         };
@@ -331,7 +342,7 @@ impl Checkpoint {
     /// Taken rows of the tensor from `first` on, each with its taken columns.
     fn gather(
         &self,
-        part: &Part,
+        part: &RowSlice,
         rows: &Runs,
         columns: &Order,
         first: usize,

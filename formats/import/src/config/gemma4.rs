@@ -144,14 +144,14 @@ fn refuse_unsupported(text: &Fields) -> Result<(), ImportError> {
 
 /// What a layer sees.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum LayerAttention {
     /// A window.
     Local,
     /// Everything.
     Global,
 }
 
-impl Kind {
+impl LayerAttention {
     /// Its name in `layer_types` and `rope_parameters`.
     fn name(self) -> &'static str {
         match self {
@@ -175,40 +175,52 @@ fn layers(text: &Fields) -> Result<Vec<LayerConfig>, ImportError> {
         let mixer = TokenMixer::Attention(attention(text, kind, heads(text, &kinds, kind)?)?);
         Ok(LayerConfig { mixer, feed_forward })
     };
-    let global = layer(Kind::Global)?;
-    let local = kinds.contains(&Kind::Local).then(|| layer(Kind::Local)).transpose()?;
-    let of_kind = |kind: &Kind| local.filter(|_| *kind == Kind::Local).unwrap_or(global);
+    let global = layer(LayerAttention::Global)?;
+    let local =
+        kinds.contains(&LayerAttention::Local).then(|| layer(LayerAttention::Local)).transpose()?;
+    let of_kind =
+        |kind: &LayerAttention| local.filter(|_| *kind == LayerAttention::Local).unwrap_or(global);
     Ok(kinds.iter().map(of_kind).collect())
 }
 
 /// What every layer sees: as `layer_types` says, or else all but the last of every few see a window.
-fn kinds(text: &Fields) -> Result<Vec<Kind>, ImportError> {
+fn kinds(text: &Fields) -> Result<Vec<LayerAttention>, ImportError> {
     const KEY: &str = "layer_types";
     let count = text.required_size("num_hidden_layers", MAX_LAYERS)?;
     let expected = "`num_hidden_layers` of sliding_attention and full_attention, the last one full";
     let Some(kinds) = text.get(KEY) else {
         let every = text.required_size("sliding_window_pattern", MAX_LAYERS)?;
         let is_global = |layer: usize| layer.is_multiple_of(every) || layer == count;
-        let kind = |layer| if is_global(layer) { Kind::Global } else { Kind::Local };
+        let kind =
+            |layer| if is_global(layer) { LayerAttention::Global } else { LayerAttention::Local };
         return Ok((1..=count).map(kind).collect());
     };
-    let kind =
-        |kind: &Value| [Kind::Local, Kind::Global].into_iter().find(|known| kind == known.name());
+    let kind = |kind: &Value| {
+        [LayerAttention::Local, LayerAttention::Global]
+            .into_iter()
+            .find(|known| kind == known.name())
+    };
     let kinds = kinds.as_array().and_then(|kinds| kinds.iter().map(kind).collect());
-    let is_right = |kinds: &Vec<Kind>| kinds.len() == count && kinds.last() == Some(&Kind::Global);
+    let is_right = |kinds: &Vec<LayerAttention>| {
+        kinds.len() == count && kinds.last() == Some(&LayerAttention::Global)
+    };
     kinds.filter(is_right).ok_or_else(|| text.wrong(KEY, expected))
 }
 
 /// Heads of all layers of a kind. `per_layer_config`, which newer versions of transformers write, says
 /// all that differs from layer to layer; else the keys of global layers do.
-fn heads(text: &Fields, kinds: &[Kind], kind: Kind) -> Result<Heads, ImportError> {
+fn heads(
+    text: &Fields,
+    kinds: &[LayerAttention],
+    kind: LayerAttention,
+) -> Result<Heads, ImportError> {
     const KEY: &str = "per_layer_config";
     let local = Heads {
         num_key_value_heads: text.required_size("num_key_value_heads", MAX_HEADS)?,
         head_dim: text.required_size("head_dim", MAX_HEAD_DIM)?,
     };
     let Some(by_layer) = text.object(KEY)? else {
-        return if kind == Kind::Global { global_heads(text, local) } else { Ok(local) };
+        return if kind == LayerAttention::Global { global_heads(text, local) } else { Ok(local) };
     };
     let by_layer = numbered(&by_layer, kinds.len())?;
     let mut found = None;
@@ -223,7 +235,7 @@ fn heads(text: &Fields, kinds: &[Kind], kind: Kind) -> Result<Heads, ImportError
         }
     }
     let found = found.unwrap_or(local);
-    if kind == Kind::Global {
+    if kind == LayerAttention::Global {
         refuse_other_heads(text, found)?;
     }
     Ok(found)
@@ -266,7 +278,7 @@ fn own_heads(own: &Fields, others: Heads) -> Result<Heads, ImportError> {
 
 /// Heads of global layers by keys of their own.
 fn global_heads(text: &Fields, local: Heads) -> Result<Heads, ImportError> {
-    let own = match values_of(text, Kind::Global)? {
+    let own = match values_of(text, LayerAttention::Global)? {
         ValueSource::Keys => text.size("num_global_key_value_heads", MAX_HEADS)?,
         ValueSource::Projection => None,
     };
@@ -300,15 +312,19 @@ fn feed_forward(text: &Fields) -> Result<FeedForward, ImportError> {
 }
 
 /// Where the values of a kind of layer come from.
-fn values_of(text: &Fields, kind: Kind) -> Result<ValueSource, ImportError> {
+fn values_of(text: &Fields, kind: LayerAttention) -> Result<ValueSource, ImportError> {
     Ok(match (kind, text.boolean("attention_k_eq_v")?) {
-        (Kind::Global, Some(true)) => ValueSource::Keys,
+        (LayerAttention::Global, Some(true)) => ValueSource::Keys,
         _ => ValueSource::Projection,
     })
 }
 
 /// Attention of a kind of layer.
-fn attention(text: &Fields, kind: Kind, heads: Heads) -> Result<AttentionConfig, ImportError> {
+fn attention(
+    text: &Fields,
+    kind: LayerAttention,
+    heads: Heads,
+) -> Result<AttentionConfig, ImportError> {
     let Heads { num_key_value_heads, head_dim } = heads;
     let num_attention_heads = text.required_size("num_attention_heads", MAX_HEADS)?;
     if !num_attention_heads.is_multiple_of(num_key_value_heads) {
@@ -329,8 +345,8 @@ fn attention(text: &Fields, kind: Kind, heads: Heads) -> Result<AttentionConfig,
         value_norm: ValueNorm::PerHead,
         bias: AttentionBias::Absent,
         sliding_window: match kind {
-            Kind::Local => Some(text.required_size("sliding_window", MAX_POSITIONS)?),
-            Kind::Global => None,
+            LayerAttention::Local => Some(text.required_size("sliding_window", MAX_POSITIONS)?),
+            LayerAttention::Global => None,
         },
         sinks: Sinks::Absent,
         output_gate: OutputGate::Open,
@@ -345,7 +361,7 @@ struct Rope {
 }
 
 impl Rope {
-    fn read(text: &Fields, kind: Kind) -> Result<Self, ImportError> {
+    fn read(text: &Fields, kind: LayerAttention) -> Result<Self, ImportError> {
         let all = text.object("rope_parameters")?;
         let all = all.ok_or_else(|| text.wrong("rope_parameters", "an object"))?;
         let fields = all.object(kind.name())?;

@@ -94,7 +94,7 @@ impl GgufHeader {
         let metadata = GgufMetadata::new(file, keys, cursor.into_bytes());
         let alignment = alignment(&metadata)?;
         let data_offset = header_bytes.next_multiple_of(alignment);
-        let place = Place { file, file_bytes, data_offset, alignment };
+        let place = TensorSection { file, file_bytes, data_offset, alignment };
         let tensors = place.tensors(entries)?;
         Ok(Self { metadata, tensors, data_offset })
     }
@@ -167,14 +167,14 @@ fn read_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, Impor
 }
 
 /// The part of a file that holds tensors.
-struct Place<'a> {
+struct TensorSection<'a> {
     file: &'a str,
     file_bytes: u64,
     data_offset: u64,
     alignment: u64,
 }
 
-impl Place<'_> {
+impl TensorSection<'_> {
     fn tensors(&self, mut entries: Vec<Entry>) -> Result<Vec<GgufTensor>, ImportError> {
         entries.sort_by_key(|entry| entry.offset);
         let mut tensors: Vec<GgufTensor> = Vec::with_capacity(entries.len());

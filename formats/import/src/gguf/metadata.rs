@@ -15,7 +15,7 @@ const DEPTH_MAX: u32 = 4;
 
 /// Type numbers of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ValueKind {
     U8,
     I8,
     U16,
@@ -31,7 +31,7 @@ enum Kind {
     F64,
 }
 
-impl Kind {
+impl ValueKind {
     const ALL: [Self; 13] = [
         Self::U8,
         Self::I8,
@@ -88,7 +88,7 @@ pub struct GgufText(Range<usize>);
 /// Where the values of an array lie in the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufArray {
-    kind: Kind,
+    kind: ValueKind,
     count: usize,
     range: Range<usize>,
 }
@@ -223,7 +223,7 @@ impl GgufMetadata {
     pub fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, ImportError> {
         let wrong = || self.wrong(key, "an array of texts in UTF-8");
         let Some(value) = self.get(key) else { return Ok(None) };
-        let GgufValue::Array(GgufArray { kind: Kind::Text, count, range }) = value else {
+        let GgufValue::Array(GgufArray { kind: ValueKind::Text, count, range }) = value else {
             return Err(wrong());
         };
         let mut rest = &self.bytes[range.clone()];
@@ -258,7 +258,7 @@ impl GgufMetadata {
     }
 }
 
-fn number(kind: Kind, bytes: &[u8]) -> Option<f64> {
+fn number(kind: ValueKind, bytes: &[u8]) -> Option<f64> {
     match scalar(kind, bytes)? {
         GgufValue::Integer(number) => Some(number as f64),
         GgufValue::Float(number) => Some(number),
@@ -268,27 +268,27 @@ fn number(kind: Kind, bytes: &[u8]) -> Option<f64> {
 }
 
 /// A value of fixed size; none for a truth value that is neither 0 nor 1.
-fn scalar(kind: Kind, bytes: &[u8]) -> Option<GgufValue> {
+fn scalar(kind: ValueKind, bytes: &[u8]) -> Option<GgufValue> {
     fn of<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
         bytes.try_into().ok()
     }
     Some(match kind {
-        Kind::U8 => GgufValue::Integer(u8::from_le_bytes(of(bytes)?).into()),
-        Kind::I8 => GgufValue::Integer(i8::from_le_bytes(of(bytes)?).into()),
-        Kind::U16 => GgufValue::Integer(u16::from_le_bytes(of(bytes)?).into()),
-        Kind::I16 => GgufValue::Integer(i16::from_le_bytes(of(bytes)?).into()),
-        Kind::U32 => GgufValue::Integer(u32::from_le_bytes(of(bytes)?).into()),
-        Kind::I32 => GgufValue::Integer(i32::from_le_bytes(of(bytes)?).into()),
-        Kind::U64 => GgufValue::Integer(u64::from_le_bytes(of(bytes)?).into()),
-        Kind::I64 => GgufValue::Integer(i64::from_le_bytes(of(bytes)?).into()),
-        Kind::F32 => GgufValue::Float(f32::from_le_bytes(of(bytes)?).into()),
-        Kind::F64 => GgufValue::Float(f64::from_le_bytes(of(bytes)?)),
-        Kind::Bool => match bytes {
+        ValueKind::U8 => GgufValue::Integer(u8::from_le_bytes(of(bytes)?).into()),
+        ValueKind::I8 => GgufValue::Integer(i8::from_le_bytes(of(bytes)?).into()),
+        ValueKind::U16 => GgufValue::Integer(u16::from_le_bytes(of(bytes)?).into()),
+        ValueKind::I16 => GgufValue::Integer(i16::from_le_bytes(of(bytes)?).into()),
+        ValueKind::U32 => GgufValue::Integer(u32::from_le_bytes(of(bytes)?).into()),
+        ValueKind::I32 => GgufValue::Integer(i32::from_le_bytes(of(bytes)?).into()),
+        ValueKind::U64 => GgufValue::Integer(u64::from_le_bytes(of(bytes)?).into()),
+        ValueKind::I64 => GgufValue::Integer(i64::from_le_bytes(of(bytes)?).into()),
+        ValueKind::F32 => GgufValue::Float(f32::from_le_bytes(of(bytes)?).into()),
+        ValueKind::F64 => GgufValue::Float(f64::from_le_bytes(of(bytes)?)),
+        ValueKind::Bool => match bytes {
             [0] => GgufValue::Bool(false),
             [1] => GgufValue::Bool(true),
             _ => return None,
         },
-        Kind::Text | Kind::Array => return None,
+        ValueKind::Text | ValueKind::Array => return None,
     })
 }
 
@@ -300,7 +300,7 @@ pub(super) fn read_keys(
     let mut keys = Vec::new();
     for _ in 0..count {
         let key = cursor.text("a metadata key", KEY_BYTES_MAX)?;
-        let kind = Kind::read(cursor, &key)?;
+        let kind = ValueKind::read(cursor, &key)?;
         let value = read_value(cursor, &key, kind)?;
         keys.push((key, value));
     }
@@ -318,11 +318,15 @@ pub(super) fn read_key_count(cursor: &mut Cursor<'_>) -> Result<u64, ImportError
     cursor.count("the number of metadata keys", 13, MAX_GGUF_KEYS)
 }
 
-fn read_value(cursor: &mut Cursor<'_>, key: &str, kind: Kind) -> Result<GgufValue, ImportError> {
+fn read_value(
+    cursor: &mut Cursor<'_>,
+    key: &str,
+    kind: ValueKind,
+) -> Result<GgufValue, ImportError> {
     match kind {
-        Kind::Text => Ok(GgufValue::Text(GgufText(read_text(cursor, key)?))),
-        Kind::Array => {
-            let kind = Kind::read(cursor, key)?;
+        ValueKind::Text => Ok(GgufValue::Text(GgufText(read_text(cursor, key)?))),
+        ValueKind::Array => {
+            let kind = ValueKind::read(cursor, key)?;
             let count = skip_front(cursor, key, kind)?;
             let start = cursor.position();
             skip_values(cursor, key, kind, count, 1)?;
@@ -356,7 +360,7 @@ fn read_text(cursor: &mut Cursor<'_>, key: &str) -> Result<Range<usize>, ImportE
 }
 
 /// The number of values of an array, whose type was read.
-fn skip_front(cursor: &mut Cursor<'_>, key: &str, kind: Kind) -> Result<u64, ImportError> {
+fn skip_front(cursor: &mut Cursor<'_>, key: &str, kind: ValueKind) -> Result<u64, ImportError> {
     let what = format!("the number of values of `{key}`");
     cursor.count(&what, kind.bytes(), MAX_GGUF_ARRAY)
 }
@@ -364,18 +368,18 @@ fn skip_front(cursor: &mut Cursor<'_>, key: &str, kind: Kind) -> Result<u64, Imp
 fn skip_values(
     cursor: &mut Cursor<'_>,
     key: &str,
-    kind: Kind,
+    kind: ValueKind,
     count: u64,
     depth: u32,
 ) -> Result<(), ImportError> {
     match kind {
-        Kind::Text => (0..count).try_for_each(|_| read_text(cursor, key).map(drop)),
-        Kind::Array if depth >= DEPTH_MAX => {
+        ValueKind::Text => (0..count).try_for_each(|_| read_text(cursor, key).map(drop)),
+        ValueKind::Array if depth >= DEPTH_MAX => {
             let expected = format!("arrays within arrays {DEPTH_MAX} deep at most");
             Err(cursor.malformed(key, expected, "deeper ones"))
         }
-        Kind::Array => (0..count).try_for_each(|_| {
-            let kind = Kind::read(cursor, key)?;
+        ValueKind::Array => (0..count).try_for_each(|_| {
+            let kind = ValueKind::read(cursor, key)?;
             let count = skip_front(cursor, key, kind)?;
             skip_values(cursor, key, kind, count, depth + 1)
         }),

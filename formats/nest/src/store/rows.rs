@@ -15,7 +15,7 @@ use crate::{Level, Plane};
 
 /// A run of bytes of every row, one row after the other.
 #[derive(Clone, Debug)]
-struct Piece {
+struct RowRun {
     /// Where the first row's begin in the store.
     offset: u64,
     /// Bytes of a row.
@@ -43,7 +43,7 @@ pub struct StoredRows {
     scales: Vec<u8>,
     /// `[tiles]`.
     tables: Vec<u8>,
-    pieces: Vec<Piece>,
+    pieces: Vec<RowRun>,
     /// What a row's pieces hash to, one after the other.
     hashes: Vec<u64>,
 }
@@ -148,7 +148,7 @@ impl StoredRows {
         for (hash, row) in self.hashes.iter_mut().zip(all.chunks_exact(bytes.max(1))) {
             *hash = xxh3_64_with_seed(row, *hash);
         }
-        self.pieces.push(Piece { offset, bytes, item });
+        self.pieces.push(RowRun { offset, bytes, item });
     }
 
     /// Rows of the matrix.
