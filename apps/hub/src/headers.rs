@@ -16,7 +16,7 @@ use crate::refusals::cannot_run;
 use crate::turn::Turn;
 use nestling_import::gguf::GgufHeader;
 use nestling_import::safetensors::{PREFIX_BYTES, header_length};
-use nestling_import::{Checkpoint, ImportError, ModelConfig, write_front};
+use nestling_import::{Checkpoint, ImportError, ModelConfig, write_header};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -168,27 +168,27 @@ impl<'a> Headers<'a> {
 
     fn safetensors(&self, file: &RemoteFile) -> Result<()> {
         let read = |range| self.ranges.read(file, range).map_err(|e| self.hub.explain(e));
-        let mut front = read(0..FIRST_BYTES.min(file.size))?;
+        let mut header = read(0..FIRST_BYTES.min(file.size))?;
         // Default: a file that is too short has a header that is refused when it is opened.
-        let prefix = front.first_chunk().copied().unwrap_or_default();
+        let prefix = header.first_chunk().copied().unwrap_or_default();
         // Default: a length that makes no sense is for the checkpoint to say.
-        let header = header_length(&file.name, prefix, file.size).unwrap_or(0);
-        let end = PREFIX_BYTES + header;
-        if front.len() as u64 <= end {
-            front.extend(read(front.len() as u64..end.max(front.len() as u64))?);
+        let length = header_length(&file.name, prefix, file.size).unwrap_or(0);
+        let end = PREFIX_BYTES + length;
+        if header.len() as u64 <= end {
+            header.extend(read(header.len() as u64..end.max(header.len() as u64))?);
         }
-        front.truncate(usize::try_from(end).unwrap_or(usize::MAX));
-        self.keep(file, &front)
+        header.truncate(usize::try_from(end).unwrap_or(usize::MAX));
+        self.keep(file, &header)
     }
 
     fn gguf_part(&self, file: &RemoteFile) -> Result<()> {
-        let (mut front, mut trouble) = (Vec::new(), None);
+        let (mut bytes_read, mut trouble) = (Vec::new(), None);
         let mut read = |offset: u64, out: &mut [u8]| {
             let range = offset..offset + out.len() as u64;
             let bytes =
                 self.ranges.read(file, range).map_err(|why| unread(file, why, &mut trouble))?;
             out.copy_from_slice(&bytes);
-            front.extend(bytes);
+            bytes_read.extend(bytes);
             Ok(())
         };
         let header = GgufHeader::read(&file.name, file.size, &mut read);
@@ -196,12 +196,13 @@ impl<'a> Headers<'a> {
             return Err(self.hub.explain(trouble));
         }
         header.map_err(|error| cannot_run(&error))?;
-        self.keep(file, &front)
+        self.keep(file, &bytes_read)
     }
 
-    fn keep(&self, file: &RemoteFile, front: &[u8]) -> Result<()> {
+    fn keep(&self, file: &RemoteFile, header: &[u8]) -> Result<()> {
         let path = self.path(file)?;
-        write_front(&path, file.size, front).map_err(|error| HubError::file("write", &path, error))
+        write_header(&path, file.size, header)
+            .map_err(|error| HubError::file("write", &path, error))
     }
 }
 

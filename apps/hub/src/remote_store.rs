@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What is read at the beginning at once: header and index of most stores.
-const FRONT_BYTES: u64 = 1 << 16;
+const HEADER_BYTES: u64 = 1 << 16;
 
 /// The files of a store in a row, as one range of bytes.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct RemoteStorage {
     name: String,
     files: StoreFiles,
     ranges: Ranges,
-    front: Vec<u8>,
+    header: Vec<u8>,
     trouble: Mutex<Option<Trouble>>,
 }
 
@@ -59,7 +59,7 @@ impl Storage for RemoteStorage {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(out.len() as u64).filter(|end| *end <= self.len());
         let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let held = usize::try_from(offset).ok().and_then(|at| self.front.get(at..));
+        let held = usize::try_from(offset).ok().and_then(|at| self.header.get(at..));
         if let Some(bytes) = held.and_then(|held| held.get(..out.len())) {
             out.copy_from_slice(bytes);
             return Ok(());
@@ -85,9 +85,9 @@ pub fn open(
     let name = format!("{}/{}", hub.repository.id, files.first());
     let ranges = hub.ranges(commit);
     let trouble = Mutex::new(None);
-    let mut storage = RemoteStorage { name, files, ranges, front: Vec::new(), trouble };
-    let front = storage.read(0..FRONT_BYTES.min(storage.len()));
-    storage.front = front.map_err(|trouble| hub.explain(trouble))?;
+    let mut storage = RemoteStorage { name, files, ranges, header: Vec::new(), trouble };
+    let header = storage.read(0..HEADER_BYTES.min(storage.len()));
+    storage.header = header.map_err(|trouble| hub.explain(trouble))?;
     let storage = Arc::new(storage);
     let held: Arc<dyn Storage> = storage.clone();
     let store = Store::from_storage(held, true).map_err(|error| {

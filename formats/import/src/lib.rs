@@ -28,5 +28,5 @@ pub use config::{
 };
 pub use element::ElementType;
 pub use import_error::ImportError;
-pub use read_at::write_front;
+pub use read_at::write_header;
 pub use shape::{FloatShape, MatrixShape, ModelShape};

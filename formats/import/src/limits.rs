@@ -12,7 +12,7 @@ pub const MAX_SAFETENSORS_HEADER_BYTES: u64 = 32 << 20;
 pub const MAX_SAFETENSORS_INDEX_BYTES: u64 = 32 << 20;
 /// Entries of a safetensors header's `__metadata__`; published ones have one.
 pub const MAX_SAFETENSORS_METADATA: usize = 1 << 12;
-/// Bytes of the front of a GGUF file, before its tensors; tokenizers take up to 20 MB of it.
+/// Bytes of the header of a GGUF file, before its tensors; tokenizers take up to 20 MB of it.
 pub const MAX_GGUF_HEADER_BYTES: u64 = 32 << 20;
 /// Metadata keys of a GGUF file.
 pub const MAX_GGUF_KEYS: u64 = 1 << 14;

@@ -29,14 +29,14 @@ impl Stamp {
     }
 }
 
-/// How the front of a file begins: this, and the length of the whole file as `u64`.
-const FRONT_MAGIC: [u8; 8] = *b"NESTFRNT";
+/// How the header of a file begins: this, and the length of the whole file as `u64`.
+const HEADER_MAGIC: [u8; 8] = *b"NESTFRNT";
 
 /// Bytes before those of the file itself.
-const FRONT_HEAD_BYTES: u64 = 16;
+const HEADER_PREFIX_BYTES: u64 = 16;
 
-/// Where the front of a file lies: beside it, under its name and `.front`.
-fn front_path(path: &Path) -> PathBuf {
+/// Where the header of a file lies: beside it, under its name and `.front`.
+fn header_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".front");
     name.into()
@@ -48,63 +48,63 @@ fn front_path(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// Of the system.
-pub fn write_front(path: &Path, whole_bytes: u64, front: &[u8]) -> io::Result<()> {
-    let mut bytes = FRONT_MAGIC.to_vec();
+pub fn write_header(path: &Path, whole_bytes: u64, header: &[u8]) -> io::Result<()> {
+    let mut bytes = HEADER_MAGIC.to_vec();
     bytes.extend(whole_bytes.to_le_bytes());
-    bytes.extend(front);
-    std::fs::write(front_path(path), bytes)
+    bytes.extend(header);
+    std::fs::write(header_path(path), bytes)
 }
 
-/// The front of a file.
+/// The header of a file.
 #[derive(Clone, Copy, Debug)]
-struct Front {
+struct HeaderFile {
     /// Bytes that are here.
     bytes: u64,
     /// Bytes of the whole file.
     whole_bytes: u64,
 }
 
-impl Front {
+impl HeaderFile {
     fn read(file: &File, length: u64) -> io::Result<Self> {
-        let mut head = [0; FRONT_HEAD_BYTES as usize];
-        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "it is not the front of a file");
-        let bytes = length.checked_sub(FRONT_HEAD_BYTES).ok_or_else(wrong)?;
+        let mut head = [0; HEADER_PREFIX_BYTES as usize];
+        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "it is not the header of a file");
+        let bytes = length.checked_sub(HEADER_PREFIX_BYTES).ok_or_else(wrong)?;
         read_exact_at(file, 0, &mut head)?;
-        let (magic, whole) = head.split_at(FRONT_MAGIC.len());
+        let (magic, whole) = head.split_at(HEADER_MAGIC.len());
         let whole_bytes = whole.try_into().map(u64::from_le_bytes).map_err(|_| wrong())?;
-        if magic != FRONT_MAGIC || bytes > whole_bytes {
+        if magic != HEADER_MAGIC || bytes > whole_bytes {
             return Err(wrong());
         }
         Ok(Self { bytes, whole_bytes })
     }
 }
 
-/// An opened file of known length, or the front of one whose rest is elsewhere.
+/// An opened file of known length, or the header of one whose rest is elsewhere.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
     path: PathBuf,
     file: File,
     stamp: Stamp,
-    front: Option<Front>,
+    header: Option<HeaderFile>,
 }
 
 impl SourceFile {
-    /// Opens a file, or the front of it where only that is there.
+    /// Opens a file, or the header of it where only that is there.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let (file, is_front) = match open_regular(path) {
+        let (file, is_header) = match open_regular(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (open_regular(&front_path(path)).map_err(|_| error)?, true)
+                (open_regular(&header_path(path)).map_err(|_| error)?, true)
             }
             other => (other?, false),
         };
         let stamp = Stamp::new(&file.metadata()?);
-        let front = if is_front { Some(Front::read(&file, stamp.length)?) } else { None };
-        Ok(Self { path: path.into(), stamp, file, front })
+        let header = if is_header { Some(HeaderFile::read(&file, stamp.length)?) } else { None };
+        Ok(Self { path: path.into(), stamp, file, header })
     }
 
-    /// Whether all bytes are here, and not the front alone.
+    /// Whether all bytes are here, and not the header alone.
     pub(crate) fn is_whole(&self) -> bool {
-        self.front.is_none()
+        self.header.is_none()
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -112,16 +112,16 @@ impl SourceFile {
     }
 
     pub(crate) fn length(&self) -> u64 {
-        self.front.map_or(self.stamp.length, |front| front.whole_bytes)
+        self.header.map_or(self.stamp.length, |header| header.whole_bytes)
     }
 
     pub(crate) fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let Some(front) = self.front else { return read_exact_at(&self.file, offset, out) };
+        let Some(header) = self.header else { return read_exact_at(&self.file, offset, out) };
         let end = offset.checked_add(out.len() as u64);
-        if end.is_none_or(|end| end > front.bytes) {
+        if end.is_none_or(|end| end > header.bytes) {
             return Err(io::Error::other("only the beginning of the file is here"));
         }
-        read_exact_at(&self.file, FRONT_HEAD_BYTES + offset, out)
+        read_exact_at(&self.file, HEADER_PREFIX_BYTES + offset, out)
     }
 
     /// Whether path and open file are still what was opened.
@@ -129,7 +129,7 @@ impl SourceFile {
         let same = |metadata: io::Result<Metadata>| {
             metadata.is_ok_and(|metadata| Stamp::new(&metadata) == self.stamp)
         };
-        let path = if self.is_whole() { self.path.clone() } else { front_path(&self.path) };
+        let path = if self.is_whole() { self.path.clone() } else { header_path(&self.path) };
         same(self.file.metadata()) && same(std::fs::metadata(path))
     }
 }

@@ -96,7 +96,7 @@ pub(crate) fn open_weights(directory: &Path) -> Result<Weights, ImportError> {
         return single();
     }
     let Some(bytes) = read_small(&index_path, MAX_SAFETENSORS_INDEX_BYTES)? else {
-        // Its front alone may be here.
+        // Its header alone may be here.
         let is_absent = SourceFile::open(&directory.join(SINGLE_FILE)).is_err();
         return if is_absent { Err(no_weights(directory)) } else { single() };
     };

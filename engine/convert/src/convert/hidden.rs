@@ -20,9 +20,9 @@ const MAGIC: [u8; 8] = *b"\x89NESTH\r\n";
 const CHUNK: usize = 1 << 14;
 
 /// Magic, store, layer.
-const FRONT_BYTES: usize = MAGIC.len() + 16 + 4;
+const HEADER_BYTES: usize = MAGIC.len() + 16 + 4;
 
-fn front(id: StoreId, layer: u32) -> Vec<u8> {
+fn header(id: StoreId, layer: u32) -> Vec<u8> {
     [&MAGIC[..], &id.0, &layer.to_le_bytes()].concat()
 }
 
@@ -33,23 +33,23 @@ pub(super) fn save(
     calibrator: &Calibrator<'_>,
 ) -> Result<(), ConvertError> {
     let temporary = path.with_extension("hidden.new");
-    let front = front(id, calibrator.next_layer());
-    let written = write(&temporary, &front, calibrator.hidden());
+    let header = header(id, calibrator.next_layer());
+    let written = write(&temporary, &header, calibrator.hidden());
     written.and_then(|()| fs::rename(&temporary, path)).map_err(|source| {
         let file = path.display().to_string();
         if source.kind() == io::ErrorKind::StorageFull {
-            let length = (front.len() + 4 * calibrator.hidden().len()) as u64;
+            let length = (header.len() + 4 * calibrator.hidden().len()) as u64;
             return ConvertError::Store(StoreError::DiskFull { file, offset: 0, length });
         }
         ConvertError::Checkpoint(ImportError::Io { file, action: "write", source })
     })
 }
 
-fn write(path: &Path, front: &[u8], values: &[f32]) -> io::Result<()> {
+fn write(path: &Path, header: &[u8], values: &[f32]) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     let mut hash = Xxh3::new();
-    hash.update(front);
-    file.write_all(front)?;
+    hash.update(header);
+    file.write_all(header)?;
     let mut bytes = Vec::with_capacity(4 * CHUNK);
     for chunk in values.chunks(CHUNK) {
         bytes.clear();
@@ -78,16 +78,16 @@ pub(super) fn load(
 /// Layer and values of a file that is whole and of this store.
 fn read(path: &Path, id: StoreId, count: usize) -> io::Result<Option<(u32, Vec<f32>)>> {
     let file = File::open(path)?;
-    let expected = (FRONT_BYTES + 16) as u64 + 4 * count as u64;
+    let expected = (HEADER_BYTES + 16) as u64 + 4 * count as u64;
     if file.metadata()?.len() != expected {
         return Ok(None);
     }
     let mut file = BufReader::new(file);
-    let mut found = [0; FRONT_BYTES];
+    let mut found = [0; HEADER_BYTES];
     file.read_exact(&mut found)?;
     let [.., a, b, c, d] = found;
     let layer = u32::from_le_bytes([a, b, c, d]);
-    if found[..] != front(id, layer)[..] {
+    if found[..] != header(id, layer)[..] {
         return Ok(None);
     }
     let mut hash = Xxh3::new();

@@ -1,4 +1,4 @@
-//! Reads the front of a file that says how long it is only as it goes.
+//! Reads the header of a file that says how long it is only as it goes.
 
 use crate::ImportError;
 use crate::limits::MAX_GGUF_HEADER_BYTES;

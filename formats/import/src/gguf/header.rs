@@ -1,4 +1,4 @@
-//! The front of a GGUF file: metadata, then what each tensor is and where it lies.
+//! The header of a GGUF file: metadata, then what each tensor is and where it lies.
 
 use std::collections::HashSet;
 

@@ -327,7 +327,7 @@ fn read_value(
         ValueKind::Text => Ok(GgufValue::Text(GgufText(read_text(cursor, key)?))),
         ValueKind::Array => {
             let kind = ValueKind::read(cursor, key)?;
-            let count = skip_front(cursor, key, kind)?;
+            let count = skip_array_head(cursor, key, kind)?;
             let start = cursor.position();
             skip_values(cursor, key, kind, count, 1)?;
             Ok(GgufValue::Array(GgufArray {
@@ -360,7 +360,11 @@ fn read_text(cursor: &mut Cursor<'_>, key: &str) -> Result<Range<usize>, ImportE
 }
 
 /// The number of values of an array, whose type was read.
-fn skip_front(cursor: &mut Cursor<'_>, key: &str, kind: ValueKind) -> Result<u64, ImportError> {
+fn skip_array_head(
+    cursor: &mut Cursor<'_>,
+    key: &str,
+    kind: ValueKind,
+) -> Result<u64, ImportError> {
     let what = format!("the number of values of `{key}`");
     cursor.count(&what, kind.bytes(), MAX_GGUF_ARRAY)
 }
@@ -380,7 +384,7 @@ fn skip_values(
         }
         ValueKind::Array => (0..count).try_for_each(|_| {
             let kind = ValueKind::read(cursor, key)?;
-            let count = skip_front(cursor, key, kind)?;
+            let count = skip_array_head(cursor, key, kind)?;
             skip_values(cursor, key, kind, count, depth + 1)
         }),
         // No overflow: the count was compared with the file's length.

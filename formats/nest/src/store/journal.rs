@@ -124,12 +124,12 @@ impl Journal {
     pub fn read(file: Box<dyn DiskFile>, id: StoreId) -> io::Result<ReadJournal> {
         let length = file.len()?;
         let mut end = HEADER_BYTES as u64;
-        let mut front = [0; HEADER_BYTES];
+        let mut found = [0; HEADER_BYTES];
         if length < end {
             return Ok(ReadJournal::Other(file));
         }
-        file.read_at(0, &mut front)?;
-        if front != header(id)[..] {
+        file.read_at(0, &mut found)?;
+        if found != header(id)[..] {
             return Ok(ReadJournal::Other(file));
         }
         let mut records = Vec::new();

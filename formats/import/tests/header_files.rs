@@ -5,14 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nestling_formats::{MatrixId, MatrixKind};
-use nestling_import::{Checkpoint, write_front};
+use nestling_import::{Checkpoint, write_header};
 
 fn published() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/runtime/tests/data/tiny-qwen3-moe")
 }
 
 /// A copy in which every weight file is cut to its header.
-fn fronts() -> tempfile::TempDir {
+fn header_files() -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(published()).unwrap() {
         let from = entry.unwrap().path();
@@ -23,14 +23,14 @@ fn fronts() -> tempfile::TempDir {
         }
         let bytes = fs::read(&from).unwrap();
         let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-        write_front(&to, bytes.len() as u64, &bytes[..8 + header]).unwrap();
+        write_header(&to, bytes.len() as u64, &bytes[..8 + header]).unwrap();
     }
     copy
 }
 
 #[test]
 fn headers_are_enough_to_check_a_checkpoint() {
-    let (whole, directory) = (Checkpoint::open(published()).unwrap(), fronts());
+    let (whole, directory) = (Checkpoint::open(published()).unwrap(), header_files());
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     assert!(whole.is_whole() && !checkpoint.is_whole());
     assert_eq!(checkpoint.shape(), whole.shape());
@@ -43,18 +43,18 @@ fn headers_are_enough_to_check_a_checkpoint() {
 }
 
 #[test]
-fn a_front_that_is_none_is_refused() {
-    let directory = fronts();
+fn a_header_file_that_is_none_is_refused() {
+    let directory = header_files();
     let mut entries = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
-    let front = entries.find(|path| path.extension().is_some_and(|e| e == "front")).unwrap();
-    let good = fs::read(&front).unwrap();
+    let header = entries.find(|path| path.extension().is_some_and(|e| e == "front")).unwrap();
+    let good = fs::read(&header).unwrap();
     for bad in [&good[..7], &good[..15], &[&b"nestfrnt"[..], &good[8..]].concat()] {
-        fs::write(&front, bad).unwrap();
+        fs::write(&header, bad).unwrap();
         assert!(Checkpoint::open(directory.path()).is_err());
     }
-    // A front that is longer than its file.
+    // A header that is longer than its file.
     let mut long = good.clone();
     long[8..16].copy_from_slice(&10u64.to_le_bytes());
-    fs::write(&front, long).unwrap();
+    fs::write(&header, long).unwrap();
     assert!(Checkpoint::open(directory.path()).is_err());
 }
