@@ -21,7 +21,7 @@ const PROMPTS: [&str; 4] = [
 ];
 
 fn open(path: &PathBuf, residence: Residence, memory: Option<u64>) -> Result<Model, EngineError> {
-    let engine = Engine::new(EngineOptions { memory_bytes: memory, ..EngineOptions::default() })?;
+    let engine = Engine::new(EngineOptions { memory_budget: memory, ..EngineOptions::default() })?;
     let options = ModelOptions { residence, context_length: Some(256), ..ModelOptions::default() };
     Model::open(&engine, path, &options, &mut |_| {}, &CancelToken::new())
 }

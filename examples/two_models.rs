@@ -11,8 +11,8 @@ use nestling::{
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = bundled::model_path();
-    let memory_bytes = Some(1 << 30);
-    let engine = Engine::new(EngineOptions { memory_bytes, ..Default::default() })?;
+    let memory_budget = Some(1 << 30);
+    let engine = Engine::new(EngineOptions { memory_budget, ..Default::default() })?;
     let open = |level| {
         let options = ModelOptions { level, ..Default::default() };
         Model::open(&engine, &path, &options, &mut |_| {}, &CancelToken::new())

@@ -104,7 +104,7 @@ impl fmt::Display for Device {
 pub struct DeviceOptions {
     /// Which.
     pub device: Device,
-    /// Bytes of a GPU's memory that models may use ([`OpenDevice::memory_bytes`]); none for what it
+    /// Bytes of a GPU's memory that models may use ([`OpenDevice::memory_budget`]); none for what it
     /// has. Without meaning for the processor.
     pub vram_budget: Option<u64>,
     /// Folder where compiled shaders and kernels are kept from one start to the next; none to compile them
@@ -268,7 +268,7 @@ impl OpenDevice {
     /// What an engine may use for models on this device: `host`, and no more than the device has or
     /// was allowed. Weights that lie in a GPU's memory pass through the host's, and streamed experts
     /// are in both.
-    pub fn memory_bytes(&self, host: Option<u64>) -> Option<u64> {
+    pub fn memory_budget(&self, host: Option<u64>) -> Option<u64> {
         match self {
             Self::Cpu { .. } => host,
             #[cfg(feature = "cuda")]

@@ -37,7 +37,7 @@ use system::{MemoryState, SystemFiles};
 pub struct OpenOptions {
     /// What computes.
     pub device: DeviceOptions,
-    /// The engine that is started for the model. Without [`EngineOptions::memory_bytes`], the system
+    /// The engine that is started for the model. Without [`EngineOptions::memory_budget`], the system
     /// is asked what is free ([`MemoryState::default_budget`]); `u64::MAX` is no limit.
     pub engine: EngineOptions,
     /// The model.
@@ -78,12 +78,12 @@ fn open_on(
     cancel: &CancelToken,
 ) -> Result<Model, EngineError> {
     let free = || MemoryState::read(system).map(|state| state.default_budget());
-    let host = options.engine.memory_bytes.or_else(free);
+    let host = options.engine.memory_budget.or_else(free);
     let mut device = options.device.open()?;
     loop {
         device.keep_in_host(host);
-        let memory_bytes = device.memory_bytes(host);
-        let engine = Engine::new(EngineOptions { memory_bytes, ..options.engine.clone() })?;
+        let memory_budget = device.memory_budget(host);
+        let engine = Engine::new(EngineOptions { memory_budget, ..options.engine.clone() })?;
         let source = ModelSource::at(path)?;
         match device.open_model(&engine, source, &options.model, progress, cancel) {
             Err(error) => device = options.device.instead(&device, error)?,
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     /// Opens the bundled store where a system says that so much memory is free.
-    fn open_where(available_kib: u64, memory_bytes: Option<u64>) -> Model {
+    fn open_where(available_kib: u64, memory_budget: Option<u64>) -> Model {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("proc")).unwrap();
         let text = format!("MemTotal: 24684084 kB\nMemAvailable: {available_kib} kB\n");
@@ -110,7 +110,7 @@ mod tests {
         let system = SystemFiles::below(root.path());
         let options = OpenOptions {
             device: DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() },
-            engine: EngineOptions { memory_bytes, threads: Some(1), ..EngineOptions::default() },
+            engine: EngineOptions { memory_budget, threads: Some(1), ..EngineOptions::default() },
             ..OpenOptions::default()
         };
         let store = concat!(env!("CARGO_MANIFEST_DIR"), "/models/nestling-storyteller.nest");

@@ -176,7 +176,7 @@ fn engine_options(resources: &ResourceArgs, device: &OpenDevice) -> EngineOption
             true => ThreadPlacement::Pinned,
             false => ThreadPlacement::Free,
         },
-        memory_bytes: device.memory_bytes(host),
+        memory_budget: device.memory_budget(host),
         ..EngineOptions::default()
     }
 }

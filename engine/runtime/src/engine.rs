@@ -40,7 +40,7 @@ impl Engine {
                 Runs::OnThread(Mutex::new(Some(handle.map_err(EngineError::Thread)?)))
             }
         };
-        let budget = Budget::new(options.memory_bytes);
+        let budget = Budget::new(options.memory_budget);
         let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads = options.threads.unwrap_or_else(cores);
         let pool = Arc::new(ThreadPool::placed(threads, options.placement));

@@ -22,7 +22,7 @@ pub struct EngineOptions {
     /// Whether those threads are bound to processors. Never changes a result.
     pub placement: ThreadPlacement,
     /// Bytes that weights, keys and values and scratch may take together; none is no limit.
-    pub memory_bytes: Option<u64>,
+    pub memory_budget: Option<u64>,
     /// Who runs the step loop.
     pub driver: Driver,
 }
@@ -31,7 +31,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         let driver = if cfg!(target_family = "wasm") { Driver::Caller } else { Driver::Thread };
         let placement = ThreadPlacement::default();
-        Self { threads: None, placement, memory_bytes: None, driver }
+        Self { threads: None, placement, memory_budget: None, driver }
     }
 }
 

@@ -267,7 +267,7 @@ fn two_models_share_one_budget() {
     let one = wide.budget().used_bytes();
     assert!(one > first.weight_bytes() && first.weight_bytes() > 0);
     let options = EngineOptions {
-        memory_bytes: Some(one * 3 / 2),
+        memory_budget: Some(one * 3 / 2),
         threads: Some(1),
         ..EngineOptions::default()
     };
@@ -305,8 +305,8 @@ fn a_memory_budget_below_what_is_held_is_refused_with_that_number() {
     assert_eq!(engine.budget().total_bytes(), Some(held));
 
     // Of a streamed model, the least that would do: one byte less does not.
-    let memory_bytes = Some(64 << 20);
-    let engine = Engine::new(EngineOptions { memory_bytes, ..EngineOptions::default() }).unwrap();
+    let memory_budget = Some(64 << 20);
+    let engine = Engine::new(EngineOptions { memory_budget, ..EngineOptions::default() }).unwrap();
     let options = ModelOptions { residence: Residence::Streamed, ..ModelOptions::default() };
     let source = ModelSource::Store(store().1);
     let cancel = CancelToken::new();

@@ -37,7 +37,7 @@ pub struct ArmOptions {
     sessions: usize,
     positions: usize,
     kv_dtype: KvDtype,
-    memory_bytes: Option<u64>,
+    memory_budget: Option<u64>,
     reads: ReadOptions,
     recorder: Option<Arc<Recorder>>,
     host_experts: HostExperts,
@@ -55,7 +55,7 @@ impl ArmOptions {
             sessions,
             positions: most(|test| test.depth + test.prompt + test.generated),
             kv_dtype: kv_dtype(run.kv_type),
-            memory_bytes: device.memory_bytes(host),
+            memory_budget: device.memory_budget(host),
             reads: ReadOptions::default(),
             recorder: None,
             host_experts: run.host.host_experts.into(),
@@ -89,7 +89,7 @@ impl ArmOptions {
             rows_max: self.rows_max,
             ..ModelOptions::default()
         };
-        MemoryPlan::of_store(store, &config, &options, None, self.memory_bytes).map(Some)
+        MemoryPlan::of_store(store, &config, &options, None, self.memory_budget).map(Some)
     }
 }
 
