@@ -32,6 +32,12 @@ pub enum TextError {
         /// The tokenizer's reason.
         reason: String,
     },
+    /// The tokenizer library panicked over what the model's file describes.
+    #[error("the tokenizer of this model failed in {what}: it is damaged, or made to fail")]
+    TokenizerPanicked {
+        /// What it was doing.
+        what: &'static str,
+    },
     /// A token id that the tokenizer does not have.
     #[error("token {id} is not in the vocabulary of {vocab_size} tokens")]
     UnknownToken {

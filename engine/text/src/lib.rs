@@ -19,6 +19,7 @@ mod template_json;
 mod template_time;
 mod token_bound;
 mod tokenizer;
+mod tokenizer_parts;
 mod wire;
 
 pub use call_form::CallForm;

@@ -2,6 +2,7 @@
 
 mod channels;
 mod hostile;
+mod hostile_tokenizers;
 mod output;
 mod templates;
 mod tokens;

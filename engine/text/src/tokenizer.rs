@@ -1,5 +1,6 @@
 //! A model's tokenizer, from the bytes of its `tokenizer.json`.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -11,12 +12,20 @@ use tokenizers::{
 use super::TextError;
 use super::spelling::Spelling;
 use super::token_bound::TokenBound;
+use super::tokenizer_parts::{Fault, check_parts};
 
 /// Largest `tokenizer.json`; the largest published ones have about 35 MB.
 const TOKENIZER_BYTES_MAX: usize = 128 << 20;
 
 /// Highest token id plus one; published vocabularies stay below 300,000.
 const VOCAB_SIZE_MAX: usize = 1 << 22;
+
+/// Values of a `tokenizer.json`, each of which takes some hundred bytes while it is read; the largest published ones
+/// have 2 million.
+const VALUES_MAX: usize = 6 << 20;
+
+/// Characters of what was found in a file that an error repeats.
+const FOUND_CHARS_MAX: usize = 200;
 
 /// Longest text that is tokenized at once.
 const TEXT_BYTES_MAX: usize = 64 << 20;
@@ -86,16 +95,22 @@ impl Tokenizer {
             file: file.into(),
             what: what.into(),
             expected: expected.into(),
-            found,
+            // The file's own words may be as long as it.
+            found: found.chars().take(FOUND_CHARS_MAX).collect(),
         };
+        let values = count_values(bytes);
+        if values > VALUES_MAX {
+            return Err(invalid("content", "at most 6291456 values", values.to_string()));
+        }
         let json: Value = serde_json::from_slice(bytes)
             .map_err(|error| invalid("content", "JSON", error.to_string()))?;
-        check(&json).map_err(|(what, expected, found)| invalid(what, expected, found))?;
+        let checked = check(&json).and_then(|()| check_parts(&json));
+        checked.map_err(|(what, expected, found)| invalid(what, expected, found))?;
         let spelling = Spelling::of(json.get("decoder"));
         let bound = TokenBound::of(&json);
         drop(json);
 
-        let mut tokenizer = tokenizers::Tokenizer::from_bytes(bytes)
+        let mut tokenizer = caught("reading it", || tokenizers::Tokenizer::from_bytes(bytes))?
             .map_err(|error| invalid("content", "a tokenizer", error.to_string()))?;
         // Truncation and padding belong to training; a prompt is never cut silently.
         tokenizer
@@ -134,24 +149,22 @@ impl Tokenizer {
             let what = "text";
             return Err(TextError::TooLarge { what, found: text.len(), limit: TEXT_BYTES_MAX });
         }
-        let tokenizer = &self.inner.tokenizer;
-        match options.special_text {
-            SpecialText::Parse => {
-                let encoding =
-                    tokenizer.encode_fast(text, options.add_special_tokens).map_err(refused)?;
-                Ok(encoding.get_ids().to_vec())
-            }
-            SpecialText::Plain => {
-                let encoding = self
-                    .encode_words(text)?
-                    .into_encoding(None, 0, OffsetType::None)
-                    .map_err(refused)?;
-                let encoding = tokenizer
-                    .post_process(encoding, None, options.add_special_tokens)
-                    .map_err(refused)?;
-                Ok(encoding.get_ids().to_vec())
-            }
-        }
+        caught("encoding a text", || match options.special_text {
+            SpecialText::Parse => self.encode_parsed(text, options.add_special_tokens),
+            SpecialText::Plain => self.encode_plain(text, options.add_special_tokens),
+        })?
+    }
+
+    fn encode_parsed(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
+        let encoding = self.inner.tokenizer.encode_fast(text, add_special_tokens);
+        Ok(encoding.map_err(refused)?.get_ids().to_vec())
+    }
+
+    fn encode_plain(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
+        let encoding = self.encode_words(text)?.into_encoding(None, 0, OffsetType::None);
+        let encoding = encoding.map_err(refused)?;
+        let encoding = self.inner.tokenizer.post_process(encoding, None, add_special_tokens);
+        Ok(encoding.map_err(refused)?.get_ids().to_vec())
     }
 
     /// Text in which `marker` breaks every added token that is meant as words: what is left of
@@ -202,7 +215,8 @@ impl Tokenizer {
                 kept.flat_map(|id| self.token_bytes(*id).unwrap_or_default()).copied().collect();
             return Ok(String::from_utf8_lossy(&bytes).into_owned());
         }
-        self.inner.tokenizer.decode(ids, !keep_special).map_err(refused)
+        let decode = || self.inner.tokenizer.decode(ids, !keep_special);
+        caught("decoding tokens", decode)?.map_err(refused)
     }
 
     /// The id of a token given by its exact text, such as `<|im_end|>`.
@@ -247,12 +261,32 @@ impl Tokenizer {
     }
 }
 
+/// Runs the tokenizer library, whose panics are errors: what it was made of came with a model.
+fn caught<T>(what: &'static str, run: impl FnOnce() -> T) -> Result<T, TextError> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|_| TextError::TokenizerPanicked { what })
+}
+
+/// The values of a JSON text, or a little more: its separators outside of texts.
+pub(super) fn count_values(bytes: &[u8]) -> usize {
+    let (mut count, mut is_text, mut is_escaped) = (1, false, false);
+    for byte in bytes {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b',' | b':' | b'[' | b'{' if !is_text => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
 fn refused(error: tokenizers::Error) -> TextError {
     TextError::Tokenize { reason: error.to_string() }
 }
 
 /// Reads what the tokenizer library takes on trust.
-fn check(json: &Value) -> Result<(), (&'static str, &'static str, String)> {
+fn check(json: &Value) -> Result<(), Fault> {
     let model = json.get("model").ok_or(("model", "an object", "nothing".to_owned()))?;
     let kind = model.get("type").and_then(Value::as_str).unwrap_or("BPE");
     if kind != "BPE" {
@@ -288,10 +322,7 @@ fn check(json: &Value) -> Result<(), (&'static str, &'static str, String)> {
 
 /// Every merge makes a word of the vocabulary of two others. The library cuts the prefix of
 /// continuing words off by bytes, whether it is there or not.
-fn check_merges(
-    model: &Value,
-    vocab: &Map<String, Value>,
-) -> Result<(), (&'static str, &'static str, String)> {
+fn check_merges(model: &Value, vocab: &Map<String, Value>) -> Result<(), Fault> {
     // Default: an absent prefix is an empty one.
     let prefix = model.get("continuing_subword_prefix").and_then(Value::as_str).unwrap_or_default();
     if !prefix.is_ascii() {
@@ -318,11 +349,7 @@ fn check_merges(
     Ok(())
 }
 
-fn check_id(
-    what: &'static str,
-    token: &str,
-    id: Option<&Value>,
-) -> Result<usize, (&'static str, &'static str, String)> {
+fn check_id(what: &'static str, token: &str, id: Option<&Value>) -> Result<usize, Fault> {
     let number = id.and_then(Value::as_u64).and_then(|id| usize::try_from(id).ok());
     match number {
         Some(id) if id < VOCAB_SIZE_MAX => Ok(id),

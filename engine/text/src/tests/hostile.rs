@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// A small tokenizer of the same make as the demo's, so that every byte of it matters.
-fn small_tokenizer() -> String {
+pub(super) fn small_tokenizer() -> String {
     let mut vocab = serde_json::Map::new();
     for byte in 33u8..127 {
         vocab.insert(char::from(byte).to_string(), vocab.len().into());
@@ -35,7 +35,7 @@ fn small_tokenizer() -> String {
     .to_string()
 }
 
-fn use_it(tokenizer: &Tokenizer) {
+pub(super) fn use_it(tokenizer: &Tokenizer) {
     for text in ["the thing in <|end|> 12 the\n\n  ", "日本 e\u{301}"] {
         for special_text in [SpecialText::Parse, SpecialText::Plain] {
             let options = EncodeOptions { special_text, ..Default::default() };

@@ -1,0 +1,287 @@
+//! Which parts a `tokenizer.json` may be made of, and how large they may be.
+//!
+//! The tokenizer library runs whatever the file describes and takes its sizes on trust: some parts panic, others make
+//! gigabytes of a word. What is read here is a list of parts that published models have; anything else is refused by name
+//! before the library sees it.
+
+use fancy_regex::RegexBuilder;
+use serde_json::Value;
+
+/// Parts of one kind, those in sequences counted.
+const PARTS_MAX: usize = 32;
+
+/// Sequences within sequences.
+const DEPTH_MAX: usize = 3;
+
+/// Bytes of a regular expression; GPT-4o's has 300.
+const PATTERN_BYTES_MAX: usize = 2048;
+
+/// Groups that look around, and references to groups, of a regular expression: each cuts it into parts with automata
+/// of their own.
+const LOOKS_MAX: usize = 16;
+
+/// Bytes of one automaton of a regular expression.
+const AUTOMATON_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes of a text that a part looks for or puts in.
+const WORD_BYTES_MAX: usize = 256;
+
+/// How many times longer all replacements together may make a text.
+const GROWTH_MAX: usize = 64;
+
+/// Pieces of a template for special tokens, and ids of all of them.
+const TEMPLATE_PIECES_MAX: usize = 64;
+
+/// Added tokens, and bytes of their texts: an automaton looks for all of them.
+const ADDED_MAX: usize = 1 << 16;
+const ADDED_BYTES_MAX: usize = 1 << 20;
+
+/// What is wrong: which part, what was expected and what was found.
+pub(super) type Fault = (&'static str, &'static str, String);
+
+/// Refuses parts that are not listed, or too large.
+pub(super) fn check_parts(json: &Value) -> Result<(), Fault> {
+    for kind in [&NORMALIZERS, &PRE_TOKENIZERS, &POST_PROCESSORS, &DECODERS] {
+        if let Some(part) = json.get(kind.name).filter(|part| !part.is_null()) {
+            let mut sums = Sums { parts: 0, templates: 0, growth: 1 };
+            kind.check(part, 0, &mut sums)?;
+        }
+    }
+    check_added(json)
+}
+
+/// Parts of one kind.
+struct Kind {
+    /// Its key in the file.
+    name: &'static str,
+    /// The list of a sequence.
+    list: &'static str,
+    /// Those that published models have, and how each is checked.
+    known: &'static [(&'static str, Check)],
+}
+
+/// Checks a part and gives how many times longer it may make a text.
+type Check = fn(&Part<'_>) -> Result<usize, Fault>;
+
+/// A part, and the kind it is of.
+struct Part<'a> {
+    kind: &'static str,
+    json: &'a Value,
+}
+
+/// What all parts of a kind come to.
+struct Sums {
+    parts: usize,
+    templates: usize,
+    growth: usize,
+}
+
+static NORMALIZERS: Kind = Kind {
+    name: "normalizer",
+    list: "normalizers",
+    known: &[
+        ("NFC", plain),
+        ("NFD", plain),
+        ("NFKC", plain),
+        ("NFKD", plain),
+        ("Lowercase", plain),
+        ("Strip", plain),
+        ("StripAccents", plain),
+        ("ByteLevel", plain),
+        ("Prepend", prepend),
+        ("Replace", replace),
+    ],
+};
+
+static PRE_TOKENIZERS: Kind = Kind {
+    name: "pre_tokenizer",
+    list: "pretokenizers",
+    known: &[
+        ("ByteLevel", plain),
+        ("Digits", plain),
+        ("Metaspace", plain),
+        ("Punctuation", plain),
+        ("Split", split),
+        ("Whitespace", plain),
+        ("WhitespaceSplit", plain),
+    ],
+};
+
+static POST_PROCESSORS: Kind = Kind {
+    name: "post_processor",
+    list: "processors",
+    known: &[("ByteLevel", plain), ("TemplateProcessing", template)],
+};
+
+static DECODERS: Kind = Kind {
+    name: "decoder",
+    list: "decoders",
+    known: &[
+        ("ByteFallback", plain),
+        ("ByteLevel", plain),
+        ("Fuse", plain),
+        ("Metaspace", plain),
+        ("Replace", replace),
+        ("Strip", strip),
+    ],
+};
+
+impl Kind {
+    /// `depth` counts sequences, so that the recursion is bounded.
+    fn check(&'static self, json: &Value, depth: usize, sums: &mut Sums) -> Result<(), Fault> {
+        // Default: a part without a type is refused as one that is not known.
+        let of_type = json.get("type").and_then(Value::as_str).unwrap_or_default();
+        if of_type == "Sequence" {
+            let list = json.get(self.list).and_then(Value::as_array);
+            let list = list.ok_or((self.name, "a list of parts", "something else".into()))?;
+            if depth == DEPTH_MAX {
+                return Err((self.name, "3 sequences within each other", "more".into()));
+            }
+            return list.iter().try_for_each(|part| self.check(part, depth + 1, sums));
+        }
+        sums.parts += 1;
+        if sums.parts > PARTS_MAX {
+            return Err((self.name, "at most 32 parts", "more".into()));
+        }
+        sums.templates += usize::from(of_type == "TemplateProcessing");
+        if sums.templates > 1 {
+            return Err((self.name, "one template", "more".into()));
+        }
+        let Some((_, check)) = self.known.iter().find(|(name, _)| *name == of_type) else {
+            return Err((self.name, "a part that is known to be safe", format!("{of_type:?}")));
+        };
+        let growth = check(&Part { kind: self.name, json })?;
+        sums.growth = sums.growth.saturating_mul(growth.max(1));
+        match sums.growth <= GROWTH_MAX {
+            true => Ok(()),
+            false => Err((self.name, "a text at most 64 times longer", sums.growth.to_string())),
+        }
+    }
+}
+
+impl Part<'_> {
+    fn fault<T>(&self, expected: &'static str, found: String) -> Result<T, Fault> {
+        Err((self.kind, expected, found))
+    }
+
+    /// A text of the part.
+    fn word(&self, name: &str) -> Result<&str, Fault> {
+        match self.json.get(name).and_then(Value::as_str) {
+            Some(word) if word.len() <= WORD_BYTES_MAX => Ok(word),
+            Some(word) => {
+                self.fault("a text of at most 256 bytes", format!("{} bytes", word.len()))
+            }
+            None => self.fault("a text", format!("no {name:?}")),
+        }
+    }
+
+    /// The least bytes that its pattern takes in; 0 of a regular expression.
+    fn pattern(&self) -> Result<usize, Fault> {
+        let pattern = self.json.get("pattern");
+        let of = |name: &str| pattern.and_then(|pattern| pattern.get(name)).and_then(Value::as_str);
+        match (of("String"), of("Regex")) {
+            (Some(""), _) => self.fault("a pattern", "an empty one".into()),
+            (Some(word), _) if word.len() <= WORD_BYTES_MAX => Ok(word.len()),
+            (_, Some(regex)) => self.regex(regex).map(|()| 0),
+            _ => self.fault("a pattern of at most 256 bytes", "another".into()),
+        }
+    }
+
+    fn regex(&self, regex: &str) -> Result<(), Fault> {
+        if regex.len() > PATTERN_BYTES_MAX {
+            let found = format!("{} bytes", regex.len());
+            return self.fault("a regular expression of at most 2048 bytes", found);
+        }
+        let looks = ["(?=", "(?!", "(?<", "(?>", "\\k", "\\g", "\\K", "\\G"];
+        let references = regex.as_bytes().windows(2);
+        let references =
+            references.filter(|two| two[0] == b'\\' && two[1].is_ascii_digit()).count();
+        let looks: usize = looks.iter().map(|look| regex.matches(look).count()).sum();
+        if looks + references > LOOKS_MAX {
+            let found = (looks + references).to_string();
+            return self.fault("at most 16 groups that look around", found);
+        }
+        let mut builder = RegexBuilder::new(regex);
+        match builder.delegate_size_limit(AUTOMATON_BYTES_MAX).build() {
+            Ok(_) => Ok(()),
+            Err(error) => self.fault("a regular expression of moderate size", error.to_string()),
+        }
+    }
+}
+
+fn plain(_: &Part<'_>) -> Result<usize, Fault> {
+    Ok(1)
+}
+
+fn prepend(part: &Part<'_>) -> Result<usize, Fault> {
+    match part.word("prepend")? {
+        "" => part.fault("a text to begin with", "an empty one".into()),
+        _ => Ok(1),
+    }
+}
+
+fn replace(part: &Part<'_>) -> Result<usize, Fault> {
+    let (pattern, content) = (part.pattern()?, part.word("content")?);
+    // What matches nothing is found between all characters.
+    Ok(if pattern == 0 { content.len() + 1 } else { content.len().div_ceil(pattern) })
+}
+
+fn split(part: &Part<'_>) -> Result<usize, Fault> {
+    part.pattern().map(|_| 1)
+}
+
+/// At the start alone, as published tokenizers do: the library counts beyond what is shorter than `stop`.
+fn strip(part: &Part<'_>) -> Result<usize, Fault> {
+    match part.json.get("stop").and_then(Value::as_u64) {
+        Some(0) => part.word("content").map(|_| 1),
+        stop => part.fault("nothing that is cut off an end", format!("{stop:?}")),
+    }
+}
+
+/// The tokens around a text: of it alone, since no text comes in pairs here.
+fn template(part: &Part<'_>) -> Result<usize, Fault> {
+    let tokens = part.json.get("special_tokens").and_then(Value::as_object);
+    let is_known = |id: &str| tokens.is_some_and(|tokens| tokens.contains_key(id));
+    let mut pieces = 0;
+    for (name, is_pair) in [("single", false), ("pair", true)] {
+        let Some(list) = part.json.get(name).and_then(Value::as_array) else {
+            return part.fault("a list of pieces", format!("no {name:?}"));
+        };
+        pieces += list.len();
+        let of = |piece: &Value| piece.get("Sequence").and_then(|text| text.get("id")).cloned();
+        let wrong = list.iter().filter_map(of).find(|id| id != "A" && !(is_pair && id == "B"));
+        if let Some(id) = wrong {
+            return part.fault("sequence A", id.to_string());
+        }
+        let texts = list.iter().filter(|piece| piece.get("Sequence").is_some()).count();
+        if !is_pair && texts != 1 {
+            return part.fault("the text once", format!("{texts} times"));
+        }
+        let mut special =
+            list.iter().filter_map(|piece| piece.get("SpecialToken")?.get("id")?.as_str());
+        if let Some(id) = special.find(|id| !is_known(id)) {
+            return part.fault("special tokens that are described", format!("{id:?}"));
+        }
+    }
+    for token in tokens.into_iter().flat_map(|tokens| tokens.values()) {
+        pieces += token.get("ids").and_then(Value::as_array).map_or(0, Vec::len);
+    }
+    match pieces <= TEMPLATE_PIECES_MAX {
+        true => Ok(1),
+        false => part.fault("at most 64 pieces and ids", pieces.to_string()),
+    }
+}
+
+fn check_added(json: &Value) -> Result<(), Fault> {
+    let added = json.get("added_tokens").and_then(Value::as_array);
+    let (mut count, mut bytes) = (0usize, 0usize);
+    for token in added.into_iter().flatten() {
+        count += 1;
+        bytes += token.get("content").and_then(Value::as_str).map_or(0, str::len);
+    }
+    if count > ADDED_MAX || bytes > ADDED_BYTES_MAX {
+        let found = format!("{count} of {bytes} bytes");
+        return Err(("added_tokens", "at most 65536 of 1 MiB", found));
+    }
+    Ok(())
+}
