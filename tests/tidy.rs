@@ -22,7 +22,6 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/cpu/src/nested/avx512/panel.rs",
     "engine/cpu/src/nested/neon.rs",
     "engine/cpu/src/vector.rs",
-    "engine/experts/src/reads/copy.rs",
     "engine/experts/src/reads/ring.rs",
     "engine/experts/src/reads/slab.rs",
     "engine/experts/src/reads/staging.rs",

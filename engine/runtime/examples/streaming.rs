@@ -11,7 +11,7 @@ use nestling_core::CancelToken;
 use nestling_experts::residency::order::OrderRule;
 use nestling_experts::residency::{
     DecayedFrequency, EvictionPolicy, ExpertEntry, ExpertTable, FrequencyOptions,
-    LeastRecentlyUsed, ResidencyOptions, Worth,
+    LeastRecentlyUsed, ResidencyOptions, RetentionGoal,
 };
 use nestling_plan::simulate::{
     CacheUnit, LatePlanes, Machine, Outcome, Prefetch, RoutingTrace, SimulationOptions,
@@ -414,11 +414,11 @@ fn machines() -> Result<(), Failure> {
                     warm_up: WARM_UP,
                     ..SimulationOptions::new(machine)
                 };
-                let worth = match late {
-                    LatePlanes::Wait => Worth::Bytes,
-                    LatePlanes::Skip => Worth::Error,
+                let goal = match late {
+                    LatePlanes::Wait => RetentionGoal::Bytes,
+                    LatePlanes::Skip => RetentionGoal::Error,
                 };
-                let policy = FrequencyOptions { worth, ..FrequencyOptions::default() };
+                let policy = FrequencyOptions { goal, ..FrequencyOptions::default() };
                 let policy = DecayedFrequency::new(Arc::clone(&table), policy);
                 simulate(trace, &table, keep(policy, part_of(&table, part)), options)
             };

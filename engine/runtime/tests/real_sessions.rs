@@ -197,7 +197,7 @@ fn a_fork_a_snapshot_and_a_kept_prefix_equal_computing_afresh() {
 struct LowestLevel(u128);
 
 impl LevelRouter for LowestLevel {
-    fn worth(&self, _: RoutedToken<'_>, _: Level, _: &mut [PlaneScores]) {}
+    fn plane_scores(&self, _: RoutedToken<'_>, _: Level, _: &mut [PlaneScores]) {}
 
     fn identity(&self) -> u128 {
         self.0

@@ -1,5 +1,7 @@
 //! Steps that come again are one graph, and what was lost in the middle of one is an error of it.
 
+use std::sync::Arc;
+
 use nestling_core::EngineError;
 use nestling_core::backend::BackendCounters;
 use nestling_core::batch::StepOutputKind;
@@ -37,8 +39,8 @@ fn since(device: &CudaBackend, before: GraphCounts) -> (u64, u64) {
 
 /// Bytes of all experts.
 fn all_bytes(parts: &Parts) -> u64 {
-    let store = parts.source.store().unwrap();
-    ExpertTable::of_store(store, parts.source.level_max().unwrap()).unwrap().total_bytes()
+    let source = Arc::clone(&parts.source).store_source().unwrap();
+    ExpertTable::of_store(source.store(), parts.source.level_max().unwrap()).unwrap().total_bytes()
 }
 
 fn decode_steps_are_one_graph_from_the_second_on() {

@@ -16,8 +16,8 @@ use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvDtype, pages_for};
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_cpu::Cpu;
-use nestling_experts::expert::source::Matrices;
-use nestling_experts::expert::{CheckpointSource, ExpertSource};
+use nestling_experts::expert::Matrices;
+use nestling_experts::expert::{CheckpointSource, ExpertSource, StoreSource};
 use nestling_runtime::model::Activations;
 use nestling_runtime::model::memory::{LayerMemory, MemoryShape};
 use nestling_runtime::model::mixer::NoopObserver;
@@ -79,6 +79,10 @@ impl ExpertSource for Substituted<'_> {
             }
         }
         Ok(matrices)
+    }
+
+    fn store_source(self: Arc<Self>) -> Option<Arc<StoreSource>> {
+        None
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {

@@ -314,6 +314,10 @@ impl<S: ExpertSource> ExpertSource for Allocated<S> {
         self.inner.sensitivities()
     }
 
+    fn store_source(self: Arc<Self>) -> Option<Arc<StoreSource>> {
+        None
+    }
+
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
         self.inner.floats(layer)
     }
@@ -358,6 +362,10 @@ impl<S: ExpertSource> ExpertSource for Shared<S> {
 
     fn sensitivities(&self) -> ExpertSensitivities {
         self.source.sensitivities()
+    }
+
+    fn store_source(self: Arc<Self>) -> Option<Arc<StoreSource>> {
+        None
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {

@@ -1,4 +1,4 @@
-//! Levels of dual routing as weights: a device compares, and need not compute what planes are worth.
+//! Levels of dual routing as weights: a device compares, and need not compute plane scores.
 
 use nestling_formats::Level;
 
@@ -18,10 +18,10 @@ pub(crate) fn least_weights(
 ) -> LevelWeights {
     let level = |bits: u32| {
         let (experts, weights) = (&[expert], &[f32::from_bits(bits)]);
-        let mut worth = [[0.0; 5]];
+        let mut scores = [[0.0; 5]];
         let token = RoutedToken { layer, experts, weights, hidden: &[] };
-        router.worth(token, policy.highest, &mut worth);
-        policy.level(&worth[0])
+        router.plane_scores(token, policy.highest, &mut scores);
+        policy.level(&scores[0])
     };
     let least = |wanted: Level| {
         let (mut below, mut reached) = (0, WEIGHT_MAX.to_bits());
@@ -50,8 +50,13 @@ mod tests {
     struct Slopes(PlaneScores);
 
     impl LevelRouter for Slopes {
-        fn worth(&self, token: RoutedToken<'_>, _highest: Level, worth: &mut [PlaneScores]) {
-            worth[0] = self.0.map(|slope| token.weights[0] * token.weights[0] * slope);
+        fn plane_scores(
+            &self,
+            token: RoutedToken<'_>,
+            _highest: Level,
+            scores: &mut [PlaneScores],
+        ) {
+            scores[0] = self.0.map(|slope| token.weights[0] * token.weights[0] * slope);
         }
 
         fn identity(&self) -> u128 {
@@ -72,12 +77,16 @@ mod tests {
                 let spread = (step as f32 / 1000.0).to_bits();
                 for bits in [near, spread].into_iter().filter(|bits| *bits < WEIGHT_MAX.to_bits()) {
                     let token = [f32::from_bits(bits)];
-                    let mut worth = [[0.0; 5]];
+                    let mut scores = [[0.0; 5]];
                     let token =
                         RoutedToken { layer: 0, experts: &[0], weights: &token, hidden: &[] };
-                    router.worth(token, policy.highest, &mut worth);
+                    router.plane_scores(token, policy.highest, &mut scores);
                     let reached = least.iter().take_while(|least| bits >= **least).count();
-                    assert_eq!(Level::ALL[reached], policy.level(&worth[0]), "{bits:x} {least:x?}");
+                    assert_eq!(
+                        Level::ALL[reached],
+                        policy.level(&scores[0]),
+                        "{bits:x} {least:x?}"
+                    );
                 }
             }
         }

@@ -19,7 +19,7 @@ pub use nestling_core::level_policy::{DualPolicy, LevelMode, PlaneScores, Thresh
 pub use router::{LevelRouter, RoutedToken, ThresholdRule};
 pub use routing::{DualOptions, DualRouting};
 pub use sample::{RouteSample, SAMPLE_TEXT, SAMPLE_TOKENS};
-pub use sensitivities::{ExpertSensitivities, ExpertWorth};
+pub use sensitivities::{ExpertScores, ExpertSensitivities};
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Who decides what planes of an expert are worth to a token.
+//! Who gives the planes of a token's experts their scores.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct RoutedToken<'a> {
     pub hidden: &'a [f32], // [hidden_size]
 }
 
-/// Decides what planes of its experts are worth to a token under [`nestling_core::LevelPolicy::Dual`]: those
+/// Gives the planes of a token's experts their scores under [`nestling_core::LevelPolicy::Dual`]: those
 /// that reach the policy's threshold are used.
 ///
 /// An answer may depend on nothing but the arguments, so that neither other tokens of a step nor the
@@ -34,15 +34,15 @@ pub trait LevelRouter: Send + Sync {
         false
     }
 
-    /// Whether what planes are worth depends on nothing of a token but the expert's weight, and never
+    /// Whether plane scores depend on nothing of a token but the expert's weight, and never
     /// falls when its magnitude grows: a device can then decide levels by itself.
     fn goes_by_weight(&self) -> bool {
         false
     }
 
-    /// Fills in what planes are worth, where none above `highest` is used; `worth` has an entry for
+    /// Fills in plane scores, where no plane above `highest` is used; `scores` has an entry for
     /// every expert of the token, zeros to begin with.
-    fn worth(&self, token: RoutedToken<'_>, highest: Level, worth: &mut [PlaneScores]);
+    fn plane_scores(&self, token: RoutedToken<'_>, highest: Level, scores: &mut [PlaneScores]);
 
     /// Tells it from all other routers: it becomes part of a model's identity, so that nothing that
     /// was computed with another is used. Zero for the rule that is built in.
@@ -68,17 +68,17 @@ pub struct ThresholdRule {
 }
 
 impl ThresholdRule {
-    /// The rule with what planes of a store are worth.
+    /// The rule with the sensitivities of a store.
     pub fn new(sensitivities: Arc<ExpertSensitivities>) -> Self {
         Self { sensitivities }
     }
 }
 
 impl LevelRouter for ThresholdRule {
-    fn worth(&self, token: RoutedToken<'_>, highest: Level, worth: &mut [PlaneScores]) {
+    fn plane_scores(&self, token: RoutedToken<'_>, highest: Level, scores: &mut [PlaneScores]) {
         let chosen = token.experts.iter().zip(token.weights);
-        for ((expert, weight), worth) in chosen.zip(worth) {
-            *worth = match self.sensitivities.expert(token.layer, *expert) {
+        for ((expert, weight), planes) in chosen.zip(scores) {
+            *planes = match self.sensitivities.expert(token.layer, *expert) {
                 Some(expert) => expert.to_token(*weight, highest),
                 // Nothing is known, so nothing speaks for leaving a plane out.
                 None => [f32::INFINITY; 5],

@@ -24,11 +24,11 @@ pub const SAMPLE_TOKENS: usize = 128;
 /// A text of at least that many tokens in any tokenizer, of our own.
 pub const SAMPLE_TEXT: &str = include_str!("sample.txt");
 
-/// What planes of the experts that the router of a model chose on a text are worth to its tokens.
+/// Plane scores of the experts that the router of a model chose on a text, for its tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RouteSample {
     /// Of every (token, expert), by the highest level that is used.
-    worths: [Vec<PlaneScores>; Level::ALL.len()],
+    scores: [Vec<PlaneScores>; Level::ALL.len()],
 }
 
 impl RouteSample {
@@ -39,10 +39,10 @@ impl RouteSample {
     ) -> Self {
         let mut sample = Self::default();
         for token in tokens {
-            for (highest, worths) in Level::ALL.into_iter().zip(&mut sample.worths) {
-                let start = worths.len();
-                worths.resize(start + token.experts.len(), [0.0; 5]);
-                router.worth(token, highest, &mut worths[start..]);
+            for (highest, scores) in Level::ALL.into_iter().zip(&mut sample.scores) {
+                let start = scores.len();
+                scores.resize(start + token.experts.len(), [0.0; 5]);
+                router.plane_scores(token, highest, &mut scores[start..]);
             }
         }
         sample
@@ -110,7 +110,7 @@ impl RouteSample {
 
     /// How many (token, expert) pairs there are.
     pub fn len(&self) -> usize {
-        self.worths[0].len()
+        self.scores[0].len()
     }
 
     /// Whether nothing was chosen: a model without experts, or one of floats.
@@ -120,9 +120,9 @@ impl RouteSample {
 
     /// Mean level of the sample's pairs in bits; none of none.
     pub fn mean_level(&self, policy: DualPolicy) -> Option<f64> {
-        let worths = &self.worths[policy.highest.index()];
-        let bits = worths.iter().map(|worth| u64::from(policy.level(worth).bits()));
-        let count = worths.len();
+        let scores = &self.scores[policy.highest.index()];
+        let bits = scores.iter().map(|plane| u64::from(policy.level(plane).bits()));
+        let count = scores.len();
         (count > 0).then(|| bits.sum::<u64>() as f64 / count as f64)
     }
 

@@ -1,4 +1,4 @@
-//! What the planes of every expert are worth.
+//! The plane scores of every expert.
 
 use std::collections::HashMap;
 
@@ -8,18 +8,18 @@ use nestling_formats::{Level, Plane};
 use super::PlaneScores;
 use crate::allocation::{hull, prior_drops};
 
-/// What planes of one expert are worth: error that they take away of a token's output, per byte, where
+/// Plane scores of one expert: error that they take away of a token's output, per byte, where
 /// the router's weight is 1.
 ///
 /// Planes that buy little before one that buys much are taken with it: the numbers are slopes of the
 /// lower convex hull of error over bytes, so they never rise from plane to plane.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ExpertWorth {
+pub struct ExpertScores {
     /// By the highest level allowed, then by level.
     slopes: [[f32; 5]; 5],
 }
 
-impl ExpertWorth {
+impl ExpertScores {
     /// From what each plane takes away and its bytes; the first plane is always used. Numbers that
     /// make no sense count as nothing taken away.
     pub fn new(drops: [f32; 5], bytes: [u64; 5]) -> Self {
@@ -44,22 +44,22 @@ impl ExpertWorth {
         Self { slopes }
     }
 
-    /// What the planes are worth to a token that the router gave this weight, where none above
+    /// The plane scores for a token that the router gave this weight, where none above
     /// `highest` is used. No number for a weight that is none, so that it asks for the fewest bytes.
     pub fn to_token(&self, weight: f32, highest: Level) -> PlaneScores {
         self.slopes[highest.index()].map(|slope| weight * weight * slope)
     }
 
-    /// What the planes of each level are worth, where none above `highest` is used; 0 for the first.
+    /// The scores of the planes of each level, where none above `highest` is used; 0 for the first.
     pub fn slopes(&self, highest: Level) -> [f32; 5] {
         self.slopes[highest.index()]
     }
 }
 
-/// What planes of all experts of a model are worth.
+/// Plane scores of all experts of a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExpertSensitivities {
-    worth: HashMap<(u32, u32), ExpertWorth>, // (layer, expert)
+    scores: HashMap<(u32, u32), ExpertScores>, // (layer, expert)
 }
 
 impl ExpertSensitivities {
@@ -73,19 +73,19 @@ impl ExpertSensitivities {
                 means.add(id.layer, drops);
             }
         }
-        let worth = index.groups().iter().filter_map(|group| {
+        let scores = index.groups().iter().filter_map(|group| {
             let GroupId::Expert(id) = group.id else { return None };
             let drops = measured(index, group).unwrap_or_else(|| means.of(id.layer));
             let extents = Plane::ALL.map(|plane| index.extent(group, plane));
             let bytes = extents.map(|extent| extent.map_or(0, |extent| extent.length));
-            Some(((id.layer, id.expert), ExpertWorth::new(drops, bytes)))
+            Some(((id.layer, id.expert), ExpertScores::new(drops, bytes)))
         });
-        Self { worth: worth.collect() }
+        Self { scores: scores.collect() }
     }
 
-    /// What planes of one expert are worth, if that is known.
-    pub fn expert(&self, layer: u32, expert: u32) -> Option<&ExpertWorth> {
-        self.worth.get(&(layer, expert))
+    /// Plane scores of one expert, if they are known.
+    pub fn expert(&self, layer: u32, expert: u32) -> Option<&ExpertScores> {
+        self.scores.get(&(layer, expert))
     }
 }
 

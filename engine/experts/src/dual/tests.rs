@@ -3,24 +3,25 @@ use std::sync::Arc;
 use nestling_formats::Level;
 
 use super::{
-    DualPolicy, ElasticController, ExpertWorth, LevelRouter, PlaneScores, RouteSample, RoutedToken,
-    StepTimes, Threshold, ThresholdRule,
+    DualPolicy, ElasticController, ExpertScores, LevelRouter, PlaneScores, RouteSample,
+    RoutedToken, StepTimes, Threshold, ThresholdRule,
 };
 
 const BYTES: [u64; 5] = [1000, 500, 500, 1000, 1000];
 
-fn worth() -> ExpertWorth {
-    ExpertWorth::new([8.0, 4.0, 1.0, 0.5, 0.1], BYTES)
+fn scores() -> ExpertScores {
+    ExpertScores::new([8.0, 4.0, 1.0, 0.5, 0.1], BYTES)
 }
 
 /// The level of an expert for a token with that weight.
-fn level_of(worth: ExpertWorth, weight: f32, threshold: Threshold, highest: Level) -> Level {
-    DualPolicy::up_to(highest, threshold).level(&worth.to_token(weight, highest))
+fn level_of(scores: ExpertScores, weight: f32, threshold: Threshold, highest: Level) -> Level {
+    DualPolicy::up_to(highest, threshold).level(&scores.to_token(weight, highest))
 }
 
 #[test]
 fn a_plane_is_used_where_it_is_worth_the_threshold() {
-    let level = |weight, threshold| level_of(worth(), weight, Threshold::new(threshold), Level::L8);
+    let level =
+        |weight, threshold| level_of(scores(), weight, Threshold::new(threshold), Level::L8);
     // 4 / 500, 1 / 500, 0.5 / 1000, 0.1 / 1000, times a quarter.
     assert_eq!(level(0.5, 0.0021), Level::L2);
     assert_eq!(level(0.5, 0.0019), Level::L3);
@@ -29,16 +30,16 @@ fn a_plane_is_used_where_it_is_worth_the_threshold() {
     assert_eq!(level(0.5, 0.00002), Level::L8);
     assert_eq!(level(1.0, 0.0021), Level::L3, "a greater weight asks for more");
     assert_eq!(level(-1.0, 0.0021), Level::L3);
-    assert_eq!(level_of(worth(), 0.5, Threshold::ZERO, Level::L4), Level::L4);
+    assert_eq!(level_of(scores(), 0.5, Threshold::ZERO, Level::L4), Level::L4);
 }
 
 #[test]
 fn a_poor_plane_is_no_barrier_before_a_rich_one() {
-    let worth = ExpertWorth::new([8.0, 0.01, 3.99, 0.0, 0.0], BYTES);
-    let level = |threshold| level_of(worth, 1.0, Threshold::new(threshold), Level::L8);
+    let scores = ExpertScores::new([8.0, 0.01, 3.99, 0.0, 0.0], BYTES);
+    let level = |threshold| level_of(scores, 1.0, Threshold::new(threshold), Level::L8);
     assert_eq!(level(0.0039), Level::L4, "4 / 1000 for both");
     assert_eq!(level(0.0041), Level::L2);
-    let below = level_of(worth, 1.0, Threshold::new(0.0039), Level::L3);
+    let below = level_of(scores, 1.0, Threshold::new(0.0039), Level::L3);
     assert_eq!(below, Level::L2, "without the rich one there is nothing to bridge to");
 }
 
@@ -51,13 +52,13 @@ fn levels_fall_as_the_threshold_rises_and_no_plane_is_skipped() {
     };
     for _ in 0..200 {
         let drops = [0; 5].map(|_| random());
-        let worth = ExpertWorth::new(drops, [0; 5].map(|_| (random() * 1e4) as u64));
+        let scores = ExpertScores::new(drops, [0; 5].map(|_| (random() * 1e4) as u64));
         for highest in Level::ALL {
-            let slopes = worth.slopes(highest);
+            let slopes = scores.slopes(highest);
             assert!(slopes[1..].is_sorted_by(|a, b| a >= b), "{slopes:?}");
             let weight = random();
             let levels = (0..60)
-                .map(|i| level_of(worth, weight, Threshold::new(1e-9 * 1.5f32.powi(i)), highest));
+                .map(|i| level_of(scores, weight, Threshold::new(1e-9 * 1.5f32.powi(i)), highest));
             let levels: Vec<_> = levels.collect();
             assert!(levels.is_sorted_by(|a, b| a >= b));
             assert!(levels[0] <= highest);
@@ -67,11 +68,11 @@ fn levels_fall_as_the_threshold_rises_and_no_plane_is_skipped() {
 
 #[test]
 fn numbers_that_make_no_sense_ask_for_little() {
-    let broken = ExpertWorth::new([f32::NAN, f32::INFINITY, -1.0, 0.0, 1.0], [0; 5]);
+    let broken = ExpertScores::new([f32::NAN, f32::INFINITY, -1.0, 0.0, 1.0], [0; 5]);
     for highest in Level::ALL {
         assert!(broken.slopes(highest).iter().all(|slope| slope.is_finite() && *slope >= 0.0));
     }
-    let level = |weight| level_of(worth(), weight, Threshold::new(1e-6), Level::L8);
+    let level = |weight| level_of(scores(), weight, Threshold::new(1e-6), Level::L8);
     assert_eq!(level(0.0), Level::L2);
     assert_eq!(level(f32::NAN), Level::L2);
     assert_eq!(level(f32::INFINITY), Level::L8);
@@ -92,11 +93,11 @@ impl LevelRouter for Trained {
         true
     }
 
-    fn worth(&self, token: RoutedToken<'_>, _: Level, worth: &mut [PlaneScores]) {
-        for (worth, level) in worth.iter_mut().zip(token.hidden) {
-            for (worth, plane) in worth.iter_mut().zip(Level::ALL) {
+    fn plane_scores(&self, token: RoutedToken<'_>, _: Level, scores: &mut [PlaneScores]) {
+        for (planes, level) in scores.iter_mut().zip(token.hidden) {
+            for (score, plane) in planes.iter_mut().zip(Level::ALL) {
                 let is_used = f32::from(plane.bits()) <= *level;
-                *worth = if is_used { f32::INFINITY } else { f32::NEG_INFINITY };
+                *score = if is_used { f32::INFINITY } else { f32::NEG_INFINITY };
             }
         }
     }
@@ -112,9 +113,9 @@ fn bounds_hold_whatever_a_router_says() {
         DualPolicy { lowest: Level::L3, ..DualPolicy::up_to(Level::L4, Threshold::new(1.0)) };
     let levels = |experts: &[u32], router: &dyn LevelRouter| {
         let token = RoutedToken { layer: 0, experts, weights: &[0.5; 2], hidden: &[2.0, 8.0] };
-        let mut worth = [[0.0; 5]; 2];
-        router.worth(token, policy.highest, &mut worth);
-        worth.map(|worth| policy.level(&worth))
+        let mut scores = [[0.0; 5]; 2];
+        router.plane_scores(token, policy.highest, &mut scores);
+        scores.map(|planes| policy.level(&planes))
     };
     assert_eq!(levels(&[0, 1], &Trained), [Level::L3, Level::L4]);
     let rule = ThresholdRule::new(Arc::default());

@@ -10,11 +10,10 @@ use std::sync::Arc;
 use nestling_formats::Level;
 
 use super::routed::{Routed, RoutedInputs};
-use super::streamed::{StreamOptions, StreamedExperts};
-use super::wanted::LatePlanes;
+use super::streamed::{LatePlanes, StreamOptions, StreamedExperts};
 use super::{ExpertMemory, ExpertSource, StreamStats};
 use crate::dual::{LevelRouter, PlaneScores, RoutedToken, ThresholdRule};
-use crate::record::{Recorder, What};
+use crate::record::{ActivityKind, Recorder};
 use nestling_core::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
 use nestling_core::batch::{LevelPolicy, StepRows};
 use nestling_core::error::EngineError;
@@ -31,24 +30,24 @@ pub struct ExpertCache<B: Backend> {
     /// Decides levels under dual routing.
     levels: Arc<dyn LevelRouter>,
     recorder: Arc<RoutingRecorder>,
-    watch: Watch,
+    timer: StepTimer,
 }
 
 /// Tells a recorder what steps do; without one, nothing is measured.
 #[derive(Debug, Default)]
-struct Watch {
+struct StepTimer {
     recorder: Option<Arc<Recorder>>,
     /// When what is done now began.
     since_ns: u64,
 }
 
-impl Watch {
+impl StepTimer {
     fn begin(&mut self) {
         self.since_ns = self.recorder.as_ref().map_or(0, |recorder| recorder.now_ns());
     }
 
     /// What was done since the last moment was this.
-    fn ended(&mut self, what: What, layer: u32) {
+    fn ended(&mut self, what: ActivityKind, layer: u32) {
         if let Some(recorder) = &self.recorder {
             self.since_ns = recorder.add_since(what, layer, self.since_ns);
         }
@@ -66,8 +65,8 @@ pub struct RequestScratch<B: Backend> {
     routing: Routing,
     /// What the router saw, where a router of levels reads it.
     hidden: Vec<f32>, // [T, hidden_size]
-    /// What planes are worth to one token.
-    worth: Vec<PlaneScores>, // [K]
+    /// Plane scores of one token's experts.
+    scores: Vec<PlaneScores>, // [K]
     uses: Vec<ExpertUse>,
     /// The expert of each use.
     experts: Vec<(u32, ExpertUse)>,
@@ -79,7 +78,7 @@ impl<B: Backend> Default for RequestScratch<B> {
         Self {
             routing: Routing::default(),
             hidden: Vec::new(),
-            worth: Vec::new(),
+            scores: Vec::new(),
             uses: Vec::new(),
             experts: Vec::new(),
             ready: Vec::new(),
@@ -116,7 +115,7 @@ impl<B: Backend> ExpertCache<B> {
             routed: Routed::none(),
             levels: Arc::new(ThresholdRule::default()),
             recorder: Arc::new(recorder),
-            watch: Watch::default(),
+            timer: StepTimer::default(),
         }
     }
 
@@ -125,10 +124,10 @@ impl<B: Backend> ExpertCache<B> {
     ///
     /// # Errors
     /// A device whose memory is full.
-    pub fn leave_to_device(&mut self, backend: &mut B) -> Result<(), EngineError> {
+    pub fn enable_device_slots(&mut self, backend: &mut B) -> Result<(), EngineError> {
         self.routed = match &mut self.experts {
             Experts::Resident(layers) => Routed::of(layers, backend)?,
-            Experts::Streamed(streamed) => Routed::with(streamed.leave_to_device(backend)?),
+            Experts::Streamed(streamed) => Routed::with(streamed.enable_device_slots(backend)?),
         };
         Ok(())
     }
@@ -149,7 +148,7 @@ impl<B: Backend> ExpertCache<B> {
         out: &mut B::Buffer, // [T * K, hidden_size]
         encoder: &mut B::Encoder<'_>,
     ) -> Result<bool, EngineError> {
-        if self.recorder.is_on() || self.watch.recorder.is_some() {
+        if self.recorder.is_on() || self.timer.recorder.is_some() {
             return Ok(false);
         }
         let Some(policy) = self.routed.takes(layer, per_token, rows, &*self.levels) else {
@@ -208,7 +207,7 @@ impl<B: Backend> ExpertCache<B> {
         if let Experts::Streamed(streamed) = &mut self.experts {
             streamed.set_recorder(recorder.clone());
         }
-        self.watch.recorder = recorder;
+        self.timer.recorder = recorder;
     }
 
     /// What changes the memory of streamed experts.
@@ -239,7 +238,7 @@ impl<B: Backend> ExpertCache<B> {
     pub fn begin_step(&mut self) {
         self.recorder.begin_step();
         self.routed.begin_step();
-        self.watch.begin();
+        self.timer.begin();
         if let Experts::Streamed(streamed) = &mut self.experts {
             streamed.begin_step();
         }
@@ -282,11 +281,11 @@ impl<B: Backend> ExpertCache<B> {
         let RequestScratch { uses, experts: sorted, ready: spare, .. } = scratch;
         let ready = recycle(std::mem::take(spare));
         let layer = layer as u32;
-        self.watch.ended(What::Dense, layer);
+        self.timer.ended(ActivityKind::Dense, layer);
         let levels = Arc::clone(&self.levels);
-        let from = From::Resident;
+        let source = PendingSource::Resident;
         let mut pending =
-            PendingExperts { ready, from, layer, uses, levels, spare, watch: &mut self.watch };
+            PendingExperts { ready, source, layer, uses, levels, spare, timer: &mut self.timer };
         match &mut self.experts {
             Experts::Resident(layers) => {
                 // Default: a layer that is not there has no experts, and each below is refused.
@@ -304,7 +303,7 @@ impl<B: Backend> ExpertCache<B> {
                 let late = LatePlanes::of(&rows.policies);
                 let begun = streamed.begin(layer, ranges(sorted), uses, late, encoder);
                 // From here on its end is the request's end.
-                pending.from = From::Streamed(streamed);
+                pending.source = PendingSource::Streamed(streamed);
                 begun?;
             }
         }
@@ -349,27 +348,27 @@ fn count<B: Backend>(
 /// The experts of one layer that a step asked for.
 pub struct PendingExperts<'a, B: Backend> {
     ready: Vec<PinnedExpert<'a, B>>,
-    from: From<'a, B>,
+    source: PendingSource<'a, B>,
     layer: u32,
     uses: &'a [ExpertUse],
     levels: Arc<dyn LevelRouter>,
     /// Gets the memory of `ready` back.
     spare: &'a mut Vec<PinnedExpert<'static, B>>,
-    watch: &'a mut Watch,
+    timer: &'a mut StepTimer,
 }
 
 /// Where the experts come from that have not been given.
-enum From<'a, B: Backend> {
+enum PendingSource<'a, B: Backend> {
     /// All are in `ready`.
     Resident,
-    /// As [`From::Resident`], and they have been given.
+    /// As [`PendingSource::Resident`], and they have been given.
     Given,
     Streamed(&'a mut StreamedExperts<B>),
 }
 
 impl<'a, B: Backend> PendingExperts<'a, B> {
     /// Waits for experts that have not been given yet; none once all have been. Those given by the
-    /// call before must have been computed. There are none among them where the processor has others to
+    /// call before must have been computed. There are none among them where the CPU has others to
     /// compute ([`PendingExperts::compute_on_host`]) before anything is waited for.
     ///
     /// # Errors
@@ -380,23 +379,23 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
         stats: &mut StepStats,
     ) -> Result<Option<&[PinnedExpert<'a, B>]>, EngineError> {
         let given = self.ready.len() as u32;
-        if given > 0 && !matches!(self.from, From::Resident) {
-            self.watch.ended(What::Experts { count: given }, self.layer);
+        if given > 0 && !matches!(self.source, PendingSource::Resident) {
+            self.timer.ended(ActivityKind::Experts { count: given }, self.layer);
         }
-        match &mut self.from {
-            From::Resident => self.from = From::Given,
-            From::Given => return Ok(None),
-            From::Streamed(streamed) => {
+        match &mut self.source {
+            PendingSource::Resident => self.source = PendingSource::Given,
+            PendingSource::Given => return Ok(None),
+            PendingSource::Streamed(streamed) => {
                 self.ready.clear();
-                streamed.next(self.layer, self.uses, encoder, &mut self.ready).await?;
+                streamed.next(self.uses, encoder, &mut self.ready).await?;
                 if !self.ready.is_empty() {
-                    self.watch.ended(What::Wait, self.layer);
+                    self.timer.ended(ActivityKind::Wait, self.layer);
                 }
             }
         }
         for pinned in &self.ready {
-            let cut = match &self.from {
-                From::Streamed(streamed) => streamed.cut(pinned.expert),
+            let cut = match &self.source {
+                PendingSource::Streamed(streamed) => streamed.cut(pinned.expert),
                 _ => None,
             };
             count(&pinned.weights, pinned.uses, cut, stats);
@@ -404,12 +403,12 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
         Ok(if self.ready.is_empty() && !self.has_host_work() { None } else { Some(&self.ready) })
     }
 
-    /// Whether the processor is to compute experts beside the device.
+    /// Whether the CPU is to compute experts beside the device.
     fn has_host_work(&self) -> bool {
-        matches!(&self.from, From::Streamed(streamed) if streamed.has_host_work())
+        matches!(&self.source, PendingSource::Streamed(streamed) if streamed.has_host_work())
     }
 
-    /// Brings what the processor computes experts from to the host, if it computes any.
+    /// Brings what the CPU computes experts from to the host, if it computes any.
     ///
     /// # Errors
     /// A failed device.
@@ -418,13 +417,13 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
         inputs: &B::Buffer, // [T, hidden_size]
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(), EngineError> {
-        match &mut self.from {
-            From::Streamed(streamed) => streamed.read_host_inputs(inputs, encoder).await,
-            From::Resident | From::Given => Ok(()),
+        match &mut self.source {
+            PendingSource::Streamed(streamed) => streamed.read_host_inputs(inputs, encoder).await,
+            PendingSource::Resident | PendingSource::Given => Ok(()),
         }
     }
 
-    /// Computes the experts that the processor was given, beside those that the device was given before.
+    /// Computes the experts that the CPU was given, beside those that the device was given before.
     /// `per_token` is the experts of a row.
     ///
     /// # Errors
@@ -436,15 +435,15 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
         encoder: &mut B::Encoder<'_>,
         stats: &mut StepStats,
     ) -> Result<(), EngineError> {
-        let From::Streamed(streamed) = &mut self.from else { return Ok(()) };
+        let PendingSource::Streamed(streamed) = &mut self.source else { return Ok(()) };
         streamed.compute_on_host(self.uses, per_token, out, encoder, &mut |weights, uses| {
             count(weights, uses, None, stats);
         })
     }
 
-    /// Whether a prediction of what the layer so many layers behind this one wants is worth its making.
+    /// Whether it pays to predict the experts of the layer `distance` layers ahead.
     pub fn reads_ahead(&self, distance: usize) -> bool {
-        matches!(&self.from, From::Streamed(streamed) if streamed.reads_ahead(distance))
+        matches!(&self.source, PendingSource::Streamed(streamed) if streamed.reads_ahead(distance))
     }
 
     /// Reads, while there is nothing else to be read, what a later layer is predicted to want.
@@ -465,9 +464,9 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
             encoder.read_into(hidden, &mut scratch.hidden).await?;
         }
         scratch.sort(layer, rows, &*self.levels);
-        if let From::Streamed(streamed) = &mut self.from {
+        if let PendingSource::Streamed(streamed) = &mut self.source {
             let RequestScratch { uses, experts, .. } = scratch;
-            streamed.read_ahead(layer as u32, ranges(experts), uses);
+            streamed.read_ahead(layer as u32, ranges(experts), uses)?;
         }
         Ok(())
     }
@@ -476,8 +475,8 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
 impl<B: Backend> Drop for PendingExperts<'_, B> {
     fn drop(&mut self) {
         *self.spare = recycle(std::mem::take(&mut self.ready));
-        if let From::Streamed(streamed) = &mut self.from {
-            streamed.end(self.layer);
+        if let PendingSource::Streamed(streamed) = &mut self.source {
+            streamed.end();
         }
     }
 }
@@ -486,7 +485,7 @@ impl<B: Backend> RequestScratch<B> {
     /// The rows of every expert that is used, with their levels, experts ascending: a function of
     /// the routing and of each row's own policy.
     fn sort(&mut self, layer: usize, rows: &StepRows, levels: &dyn LevelRouter) {
-        let Self { routing, hidden, worth, experts, .. } = self;
+        let Self { routing, hidden, scores, experts, .. } = self;
         experts.clear();
         let layer = u32::try_from(layer).unwrap_or(u32::MAX);
         let chosen = routing.num_experts_per_tok.max(1);
@@ -498,14 +497,14 @@ impl<B: Backend> RequestScratch<B> {
                 let at = row as usize * width;
                 let hidden = &hidden[at..at + width];
                 let token = RoutedToken { layer, experts: ids, weights, hidden };
-                worth.clear();
-                worth.resize(chosen, [0.0; 5]);
-                levels.worth(token, policy.highest, worth);
+                scores.clear();
+                scores.resize(chosen, [0.0; 5]);
+                levels.plane_scores(token, policy.highest, scores);
             }
             for (rank, &expert) in (0..).zip(ids) {
                 let level = match policy {
                     LevelPolicy::Fixed(level) => *level,
-                    LevelPolicy::Dual(policy) => policy.level(&worth[rank as usize]),
+                    LevelPolicy::Dual(policy) => policy.level(&scores[rank as usize]),
                 };
                 experts.push((expert, ExpertUse { row, rank, level }));
             }

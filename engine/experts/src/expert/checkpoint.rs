@@ -1,13 +1,15 @@
 //! Weights straight from a Hugging Face checkpoint, unquantized.
 
 use std::borrow::Borrow;
+use std::sync::Arc;
 
 use nestling_formats::store::GroupId;
 use nestling_formats::{ExpertId, FloatKind, Level, MatrixId, MatrixKind};
 use nestling_import::ModelConfig;
 use nestling_import::checkpoint::Checkpoint;
 
-use super::source::{ExpertSource, Matrices};
+use super::source::ExpertSource;
+use super::store::{Matrices, StoreSource};
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ByteRegion, FloatMatrix, MatrixWeights};
 
@@ -56,6 +58,10 @@ impl<C: Borrow<Checkpoint> + Send + Sync> ExpertSource for CheckpointSource<C> {
             list.push((MatrixKind::Head, self.matrix(id)?));
         }
         Ok(Matrices { group: group.clone(), list })
+    }
+
+    fn store_source(self: Arc<Self>) -> Option<Arc<StoreSource>> {
+        None
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {

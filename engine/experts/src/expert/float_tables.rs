@@ -6,7 +6,8 @@ use nestling_formats::store::GroupId;
 use nestling_formats::{FloatKind, Level};
 use nestling_import::ModelConfig;
 
-use super::source::{ExpertSource, Matrices};
+use super::source::ExpertSource;
+use super::store::{Matrices, StoreSource};
 use crate::dual::ExpertSensitivities;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
@@ -67,6 +68,10 @@ impl ExpertSource for FloatTables {
 
     fn sensitivities(&self) -> ExpertSensitivities {
         self.weights.sensitivities()
+    }
+
+    fn store_source(self: Arc<Self>) -> Option<Arc<StoreSource>> {
+        None
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {

@@ -26,10 +26,10 @@ pub(super) type Planes<T> = [Option<T>; 6];
 pub(super) const MERGED: usize = 5;
 
 /// Where one plane lies: extent of its group, and bytes within it.
-type Place = (Plane, Range<usize>);
+type ExtentRange = (Plane, Range<usize>);
 
 /// What is to be read of one group.
-pub(super) struct Wanted<'a> {
+pub(super) struct GroupRequest<'a> {
     pub group: &'a Group,
     /// Extents to read, from the first.
     pub planes: usize,
@@ -42,19 +42,20 @@ struct GroupPlan<'a> {
     group: &'a Group,
     /// Extents to read.
     planes: usize,
-    from: Vec<[Option<Place>; 5]>,
+    from: Vec<[Option<ExtentRange>; 5]>,
     to: Vec<Planes<Range<usize>>>,
     length: usize,
 }
 
 impl<'a> GroupPlan<'a> {
-    fn new(Wanted { group, planes, levels }: &Wanted<'a>) -> Result<Self, EngineError> {
+    fn new(GroupRequest { group, planes, levels }: &GroupRequest<'a>) -> Result<Self, EngineError> {
         let (group, planes) = (*group, *planes);
         let wanted = |matrix: usize, plane: Plane| {
             levels.get(matrix).is_none_or(|level| plane.level() <= *level)
         };
         let too_large = || EngineError::mismatch(group.id.to_string(), "sizes that fit", "more");
-        let mut from: Vec<[Option<Place>; 5]> = vec![Default::default(); group.matrices.len()];
+        let mut from: Vec<[Option<ExtentRange>; 5]> =
+            vec![Default::default(); group.matrices.len()];
         for extent in Plane::ALL.into_iter().take(planes) {
             for part in group.parts(extent).ok_or_else(too_large)? {
                 match part.item {
@@ -118,7 +119,7 @@ impl<'a> GroupPlan<'a> {
                 store.read_extent(extent, bytes.bytes_mut())?;
             }
         }
-        let bytes_of = |place: &Option<Place>| -> Result<&[u8], EngineError> {
+        let bytes_of = |place: &Option<ExtentRange>| -> Result<&[u8], EngineError> {
             let found = place.as_ref().and_then(|(extent, range)| {
                 extents[extent.index()].as_ref().get(range.clone()) // none of a plane that is not present
             });
@@ -158,7 +159,7 @@ pub(super) type GroupPlanes = Vec<Planes<ByteRegion>>;
 /// [`EngineError::Cancelled`]; the first group, by order, that cannot be read or is damaged.
 pub(super) fn read_groups(
     store: &Store,
-    groups: &[Wanted<'_>],
+    groups: &[GroupRequest<'_>],
     threads: usize,
     cancel: &CancelToken,
 ) -> Result<Vec<GroupPlanes>, EngineError> {

@@ -118,7 +118,7 @@ impl<B: Backend> Routed<B> {
         self.known = None;
     }
 
-    /// What planes are worth has changed.
+    /// Plane scores have changed.
     pub fn forget_levels(&mut self) {
         self.by_weight.fill(None);
     }

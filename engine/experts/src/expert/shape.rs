@@ -13,11 +13,22 @@ use nestling_core::weights::ActivationMode;
 
 const KINDS: [MatrixKind; 3] = [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down];
 
+impl StoreSource {
+    /// What a slot for any expert of a layer must have room for; none for a layer without experts.
+    ///
+    /// # Errors
+    /// An expert that is missing, or that differs from the others in more than its planes.
+    pub fn expert_shape(
+        &self,
+        layer: usize,
+        activations: ActivationMode,
+    ) -> Result<Option<ExpertShape>, EngineError> {
+        of_layer(self, layer, activations)
+    }
+}
+
 /// The largest of a layer's experts; none for a layer without experts.
-///
-/// # Errors
-/// An expert that is missing, or that differs from the others in more than its planes.
-pub(super) fn of_layer(
+fn of_layer(
     source: &StoreSource,
     layer: usize,
     activations: ActivationMode,

@@ -11,20 +11,70 @@ use nestling_formats::nested::{
 #[cfg(not(target_family = "wasm"))]
 use nestling_formats::store::MappedStore;
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, Part, PartItem, Store};
-use nestling_formats::{Invariant, Level, Plane};
+use nestling_formats::{ExpertId, Invariant, Level, MatrixKind, Plane};
 use nestling_import::ModelConfig;
 
-use super::owned::{GroupPlanes, Planes, Wanted, read_groups};
-use super::source::{Matrices, Scan};
+use super::owned::{GroupPlanes, GroupRequest, Planes, read_groups};
 use crate::allocation::Allocation;
+use crate::reads::ArrivedPlane;
 use crate::store_config::config_of;
 use nestling_core::arena::AlignedBytes;
+use nestling_core::backend::PlanePart;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions};
 
 /// Why every group of an index that was opened has parts.
 const PARTS: &str = "the sizes of a group's parts were added up when its store was opened";
+
+/// The matrices of one group: an expert's, a layer's, the embedding or the head.
+#[derive(Clone, Debug)]
+pub struct Matrices {
+    /// The group that they belong to.
+    pub group: GroupId,
+    /// In the order of the source.
+    pub list: Vec<(MatrixKind, MatrixWeights)>,
+}
+
+impl Matrices {
+    /// Takes out the matrix of that kind.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] if the group has none, or one of another size.
+    pub fn take(
+        &mut self,
+        kind: MatrixKind,
+        rows: usize,
+        cols: usize,
+    ) -> Result<MatrixWeights, EngineError> {
+        let what = || format!("{kind:?} of {}", self.group);
+        let Some(at) = self.list.iter().position(|(found, _)| *found == kind) else {
+            return Err(EngineError::mismatch(what(), "a matrix", "none"));
+        };
+        let found = (self.list[at].1.rows(), self.list[at].1.cols());
+        if found != (rows, cols) {
+            let found = format!("[{}, {}]", found.0, found.1);
+            return Err(EngineError::mismatch(what(), format!("[{rows}, {cols}]"), found));
+        }
+        Ok(self.list.swap_remove(at).1)
+    }
+
+    /// Makes a matrix one of another kind too, without a copy of its weights.
+    pub fn share(&mut self, kind: MatrixKind, other: MatrixKind) {
+        let found = self.list.iter().find(|(found, _)| *found == kind);
+        let matrix = found.map(|(_, matrix)| (other, matrix.clone()));
+        self.list.extend(matrix);
+    }
+}
+
+/// Whether what is in a plane P2 was looked at before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scan {
+    /// Not yet: scales, steps and tables are checked.
+    Check,
+    /// It was, and its checksum is the same.
+    Known,
+}
 
 /// Takes weights from a store, at any level that it holds.
 pub struct StoreSource {
@@ -106,6 +156,54 @@ impl StoreSource {
         &self.store
     }
 
+    /// How many of an expert's planes, from the first, a level needs.
+    pub fn planes_of(&self, expert: ExpertId, level: Level) -> usize {
+        let Some(group) = self.store.group(&GroupId::Expert(expert)) else { return 0 };
+        // Default: of a level that the store cannot make, it has no planes.
+        let planes = self.store.index().planes_at(group, level).unwrap_or(0);
+        planes.min(self.planes(group))
+    }
+
+    /// The matrices of an expert, made of planes that were read and verified, from the first on.
+    ///
+    /// # Errors
+    /// Planes that do not make the expert.
+    pub fn bind_expert(
+        &self,
+        expert: ExpertId,
+        arrived: &[Arc<ArrivedPlane>],
+        scan: Scan,
+    ) -> Result<Matrices, EngineError> {
+        let group = self.group(&GroupId::Expert(expert))?;
+        let mut planes: GroupPlanes = vec![Default::default(); group.matrices.len()];
+        for (extent, bytes) in Plane::ALL.into_iter().zip(arrived) {
+            let region = |range: Range<usize>| {
+                ByteRegion::new(Arc::<ArrivedPlane>::clone(bytes), range.start, range.len())
+            };
+            self.place_parts(group, extent, &region, &mut planes)?;
+        }
+        self.bind_group(group, planes, scan)
+    }
+
+    /// What a plane of an expert is made of: planes of matrices, each with its bytes there.
+    ///
+    /// # Errors
+    /// [`EngineError::Internal`] where the sizes of its parts cannot be added up.
+    pub fn plane_parts(
+        &self,
+        expert: ExpertId,
+        plane: Plane,
+    ) -> Result<Vec<PlanePart>, EngineError> {
+        let Some(group) = self.store.group(&GroupId::Expert(expert)) else {
+            return Ok(Vec::new());
+        };
+        let part = |(matrix, plane, range): (&Matrix, _, _)| {
+            let matrix = matrix.kind;
+            PlanePart { matrix, plane, range }
+        };
+        Ok(self.parts_used(group, plane)?.map(part).collect())
+    }
+
     /// How many extents of a group the level, or the allocation, needs.
     pub(super) fn planes(&self, group: &Group) -> usize {
         // Default: of a level that the store cannot make, it has no planes.
@@ -132,7 +230,7 @@ impl StoreSource {
         threads: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<Matrices>, EngineError> {
-        let wanted = groups.iter().map(|group| Wanted {
+        let wanted = groups.iter().map(|group| GroupRequest {
             group,
             planes: self.planes(group),
             levels: self.allocated_levels(group).to_vec(),

@@ -1,25 +1,21 @@
 //! A store as a source of experts.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use nestling_formats::store::{GroupId, Matrix, PartItem, Store};
-use nestling_formats::{ExpertId, FloatKind, Level, MatrixKind, Plane};
+use nestling_formats::store::{GroupId, PartItem};
+use nestling_formats::{FloatKind, Level, MatrixKind, Plane};
 use nestling_import::ModelConfig;
 
 use super::embedding_rows::EmbeddingRows;
-use super::owned::GroupPlanes;
-use super::shape;
+use super::source::ExpertSource;
 #[cfg(not(target_family = "wasm"))]
 use super::source::read_experts;
-use super::source::{ExpertSource, Matrices, Scan};
-use super::store::{StoreSource, tiled};
+use super::store::{Matrices, StoreSource, tiled};
 use crate::dual::ExpertSensitivities;
-use crate::reads::{ArrivedPlane, ReadOptions};
-use nestling_core::backend::{ExpertShape, PlanePart};
+use crate::reads::ReadOptions;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
-use nestling_core::weights::{ActivationMode, ByteRegion, MatrixWeights};
+use nestling_core::weights::MatrixWeights;
 
 impl ExpertSource for StoreSource {
     fn config(&self) -> &ModelConfig {
@@ -64,10 +60,6 @@ impl ExpertSource for StoreSource {
         ExpertSensitivities::of_index(self.store.index())
     }
 
-    fn store(&self) -> Option<&Arc<Store>> {
-        Some(&self.store)
-    }
-
     fn embedding_rows(&self, options: &ReadOptions) -> Result<Option<EmbeddingRows>, EngineError> {
         #[cfg(not(target_family = "wasm"))]
         if self.mapped.is_some() {
@@ -80,49 +72,6 @@ impl ExpertSource for StoreSource {
             levels = levels.map(|level| level.min(*cap));
         }
         EmbeddingRows::open(&self.store, group, levels, self.level, options)
-    }
-
-    fn planes_of(&self, expert: ExpertId, level: Level) -> usize {
-        let Some(group) = self.store.group(&GroupId::Expert(expert)) else { return 0 };
-        // Default: of a level that the store cannot make, it has no planes.
-        let planes = self.store.index().planes_at(group, level).unwrap_or(0);
-        planes.min(self.planes(group))
-    }
-
-    fn bind_expert(
-        &self,
-        expert: ExpertId,
-        arrived: &[Arc<ArrivedPlane>],
-        scan: Scan,
-    ) -> Result<Matrices, EngineError> {
-        let group = self.group(&GroupId::Expert(expert))?;
-        let mut planes: GroupPlanes = vec![Default::default(); group.matrices.len()];
-        for (extent, bytes) in Plane::ALL.into_iter().zip(arrived) {
-            let region = |range: Range<usize>| {
-                ByteRegion::new(Arc::<ArrivedPlane>::clone(bytes), range.start, range.len())
-            };
-            self.place_parts(group, extent, &region, &mut planes)?;
-        }
-        self.bind_group(group, planes, scan)
-    }
-
-    fn plane_parts(&self, expert: ExpertId, plane: Plane) -> Result<Vec<PlanePart>, EngineError> {
-        let Some(group) = self.store.group(&GroupId::Expert(expert)) else {
-            return Ok(Vec::new());
-        };
-        let part = |(matrix, plane, range): (&Matrix, _, _)| {
-            let matrix = matrix.kind;
-            PlanePart { matrix, plane, range }
-        };
-        Ok(self.parts_used(group, plane)?.map(part).collect())
-    }
-
-    fn expert_shape(
-        &self,
-        layer: usize,
-        activations: ActivationMode,
-    ) -> Result<Option<ExpertShape>, EngineError> {
-        shape::of_layer(self, layer, activations)
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
@@ -141,6 +90,10 @@ impl ExpertSource for StoreSource {
             list.push((tensor.kind, values));
         }
         Ok(list)
+    }
+
+    fn store_source(self: Arc<Self>) -> Option<Arc<StoreSource>> {
+        Some(self)
     }
 }
 

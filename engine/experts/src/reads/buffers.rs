@@ -10,7 +10,7 @@ use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
 
 #[cfg(target_os = "linux")]
-use super::slab::{self, Piece, Slab};
+use super::slab::{self, Slab, SlabBuffer};
 use nestling_core::backend::HostPlane;
 use nestling_core::error::EngineError;
 
@@ -34,7 +34,7 @@ struct Page([u8; PAGE_BYTES]);
 enum Memory {
     Pages(Vec<Page>),
     #[cfg(target_os = "linux")]
-    Piece(Piece),
+    SlabBuffer(SlabBuffer),
     #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
     Mapped(MmapMut),
 }
@@ -44,7 +44,7 @@ impl Memory {
     fn new(length: usize) -> io::Result<Vec<Self>> {
         #[cfg(target_os = "linux")]
         if length >= OWN_PAGES_BYTES {
-            return Ok(slab::pieces(length)?.into_iter().map(Self::Piece).collect());
+            return Ok(slab::pieces(length)?.into_iter().map(Self::SlabBuffer).collect());
         }
         #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
         if length >= OWN_PAGES_BYTES {
@@ -61,7 +61,7 @@ impl Memory {
     fn fill(&mut self) -> isize {
         match self {
             #[cfg(target_os = "linux")]
-            Self::Piece(piece) => piece.fill(),
+            Self::SlabBuffer(piece) => piece.fill(),
             _ => 0,
         }
     }
@@ -71,9 +71,9 @@ impl Memory {
     fn hollow(self) -> (Option<Self>, usize) {
         match self {
             #[cfg(target_os = "linux")]
-            Self::Piece(mut piece) => {
+            Self::SlabBuffer(mut piece) => {
                 let cooled = piece.hollow();
-                (Some(Self::Piece(piece)), cooled)
+                (Some(Self::SlabBuffer(piece)), cooled)
             }
             _ => (None, 0),
         }
@@ -83,7 +83,7 @@ impl Memory {
     fn warm(&self) -> usize {
         match self {
             #[cfg(target_os = "linux")]
-            Self::Piece(piece) => piece.warm(),
+            Self::SlabBuffer(piece) => piece.warm(),
             _ => 0,
         }
     }
@@ -92,7 +92,7 @@ impl Memory {
         match self {
             Self::Pages(pages) => bytemuck::cast_slice(pages),
             #[cfg(target_os = "linux")]
-            Self::Piece(piece) => piece.bytes(),
+            Self::SlabBuffer(piece) => piece.bytes(),
             #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
             Self::Mapped(pages) => pages,
         }
@@ -102,7 +102,7 @@ impl Memory {
         match self {
             Self::Pages(pages) => bytemuck::cast_slice_mut(pages),
             #[cfg(target_os = "linux")]
-            Self::Piece(piece) => piece.bytes_mut(),
+            Self::SlabBuffer(piece) => piece.bytes_mut(),
             #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
             Self::Mapped(pages) => pages,
         }
@@ -177,7 +177,7 @@ impl BufferPool {
         let memory = made.pop().ok_or(io::ErrorKind::OutOfMemory)?;
         let mut state = self.lock();
         #[cfg(target_os = "linux")]
-        if let Memory::Piece(piece) = &memory {
+        if let Memory::SlabBuffer(piece) = &memory {
             state.slabs.push(Arc::clone(piece.slab()));
         }
         state.hollow.entry(length).or_default().append(&mut made);

@@ -8,15 +8,12 @@ use nestling_formats::store::{Extent, StoreError};
 use super::buffers::ArrivedPlane;
 use super::options::RETRIES_MAX;
 #[cfg(target_os = "linux")]
-use super::plain::{PlainFiles, Way};
-use super::queue::Job;
-use super::shared::Shared;
-#[cfg(target_os = "linux")]
-use super::transfer::{Progress, Transfer};
+use super::plain::{PlainFiles, Transfer, TransferState, Way};
+use super::shared::{QueuedRead, Shared};
 use nestling_core::error::EngineError;
 
 /// Reads and checks one extent. A storage that panics is an error of this read.
-pub(super) fn fetch(shared: &Shared, job: &Job) -> Result<ArrivedPlane, EngineError> {
+pub(super) fn fetch(shared: &Shared, job: &QueuedRead) -> Result<ArrivedPlane, EngineError> {
     let read = AssertUnwindSafe(|| {
         check_present(shared, &job.extent)?;
         let plane = match read_direct(shared, &job.extent)? {
@@ -64,16 +61,16 @@ fn read_direct(shared: &Shared, extent: &Extent) -> Result<Option<ArrivedPlane>,
         let (offset, range) = transfer.next();
         let bytes = &mut buffer.bytes_mut()[range];
         match transfer.advance(place.file.read_at(bytes, offset)) {
-            Progress::Again => shared.count_retry(),
-            Progress::Refused => {
+            TransferState::Again => shared.count_retry(),
+            TransferState::Refused => {
                 shared.count_retry();
                 return Ok(None);
             }
-            Progress::Complete => {
+            TransferState::Complete => {
                 shared.store().check_unchanged(extent)?;
                 return Ok(Some(buffer.arrived(transfer.plane())));
             }
-            Progress::Failed(error) => {
+            TransferState::Failed(error) => {
                 shared.store().check_unchanged(extent)?;
                 return Err(shared.store().read_error(extent, error).into());
             }

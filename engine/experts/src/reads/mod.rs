@@ -7,14 +7,13 @@
 #[cfg(target_os = "linux")]
 mod bell;
 mod buffers;
-#[cfg(target_os = "linux")]
-mod copy;
+#[cfg(test)]
+mod by_hand;
 mod fetch;
 mod measure;
 mod options;
 #[cfg(target_os = "linux")]
 mod plain;
-mod queue;
 #[cfg(not(target_family = "wasm"))]
 mod reader;
 #[cfg(target_os = "linux")]
@@ -28,8 +27,6 @@ mod staging;
 mod tests;
 #[cfg(not(target_family = "wasm"))]
 mod threads;
-#[cfg(target_os = "linux")]
-mod transfer;
 #[cfg(not(target_family = "wasm"))]
 mod workers;
 
@@ -39,6 +36,8 @@ use std::task::{Context, Poll};
 use nestling_formats::store::{Extent, Store};
 
 pub use buffers::{ArrivedPlane, buffer_bytes};
+#[cfg(test)]
+pub(crate) use by_hand::DiskByHand;
 pub use measure::{
     MeasureOptions, Measured, ReadChoice, choose, measure, plane_sizes, plane_sizes_of_index,
 };

@@ -1,6 +1,7 @@
 //! The plain files of a store, past the page cache where the file system lets us.
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -9,6 +10,7 @@ use nestling_formats::store::{Extent, FilePart, Store};
 use rustix::fs::OFlags;
 
 use super::buffers::{Buffer, BufferPool};
+use super::options::RETRIES_MAX;
 use nestling_core::error::EngineError;
 use std::sync::Arc;
 
@@ -40,7 +42,7 @@ struct DirectFile {
 }
 
 /// Where an extent lies.
-pub(super) struct Place<'a> {
+pub(super) struct FileRange<'a> {
     pub file: &'a File,
     /// Its number among [`PlainFiles::descriptors`].
     pub number: u32,
@@ -99,7 +101,7 @@ impl PlainFiles {
     }
 
     /// Where an extent lies; none if it cannot be read this way.
-    pub fn place(&self, extent: &Extent, way: Way) -> Option<Place<'_>> {
+    pub fn place(&self, extent: &Extent, way: Way) -> Option<FileRange<'_>> {
         let end = extent.offset.checked_add(extent.length)?;
         let holds = |part: &&PlainPart| part.range.start <= extent.offset && end <= part.range.end;
         let (number, part) = (0..).step_by(2).zip(&self.parts).find(|(_, part)| holds(part))?;
@@ -107,10 +109,10 @@ impl PlainFiles {
         let length = usize::try_from(extent.length).ok()?;
         let direct = part.direct.as_ref().filter(|_| way != Way::Cached);
         if let Some(place) = direct.and_then(|direct| direct.place(offset, length)) {
-            return Some(Place { number: number + 1, ..place });
+            return Some(FileRange { number: number + 1, ..place });
         }
         let plane = 0..length;
-        let cached = Place { file: &part.cached, number, offset, length, plane, block: 1 };
+        let cached = FileRange { file: &part.cached, number, offset, length, plane, block: 1 };
         (way != Way::Direct).then_some(cached)
     }
 }
@@ -130,14 +132,14 @@ impl DirectFile {
         Some(Self { file, block })
     }
 
-    fn place(&self, offset: u64, length: usize) -> Option<Place<'_>> {
+    fn place(&self, offset: u64, length: usize) -> Option<FileRange<'_>> {
         let block = self.block as u64;
         let start = offset - offset % block;
         let head = usize::try_from(offset - start).ok()?;
         let aligned = (offset - start).is_multiple_of(PLANE_ALIGNMENT);
         let end = head.checked_add(length)?;
         let whole = end.checked_next_multiple_of(self.block)?;
-        let place = Place {
+        let place = FileRange {
             file: &self.file,
             number: 0,
             offset: start,
@@ -149,10 +151,91 @@ impl DirectFile {
     }
 }
 
-impl Place<'_> {
+impl FileRange<'_> {
     /// A buffer for the whole read.
     pub fn buffer(&self, pool: &Arc<BufferPool>) -> Result<Buffer, EngineError> {
         pool.take(self.length)
+    }
+}
+
+/// A read that may take several calls of the system.
+#[derive(Clone, Debug)]
+pub(super) struct Transfer {
+    /// Where it begins in the file.
+    offset: u64,
+    length: usize,
+    /// The bytes that matter.
+    plane: Range<usize>,
+    block: usize,
+    /// Bytes that are there, in whole blocks.
+    done: usize,
+    retries: usize,
+}
+
+/// What follows from one call of the system.
+#[derive(Debug)]
+pub(super) enum TransferState {
+    /// All that matters is there.
+    Complete,
+    /// Another call is needed.
+    Again,
+    /// The system does not read this file in this way.
+    Refused,
+    /// It cannot be read.
+    Failed(io::Error),
+}
+
+impl Transfer {
+    pub fn new(place: &FileRange<'_>) -> Self {
+        Self {
+            offset: place.offset,
+            length: place.length,
+            plane: place.plane.clone(),
+            block: place.block,
+            done: 0,
+            retries: 0,
+        }
+    }
+
+    /// Where the next call begins in the file, and what it fills of the buffer.
+    pub fn next(&self) -> (u64, Range<usize>) {
+        (self.offset + self.done as u64, self.done..self.length)
+    }
+
+    /// The bytes that matter.
+    pub fn plane(&self) -> Range<usize> {
+        self.plane.clone()
+    }
+
+    /// Takes what one call answered: how many bytes it read.
+    pub fn advance(&mut self, answer: io::Result<usize>) -> TransferState {
+        let count = match answer {
+            Ok(count) => count,
+            Err(error) => return self.after_error(error),
+        };
+        let reached = self.done + count;
+        if reached >= self.plane.end {
+            return TransferState::Complete;
+        }
+        let done = reached - reached % self.block;
+        if done == self.done {
+            // Not a block more: the file has ended.
+            return TransferState::Failed(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.done = done;
+        TransferState::Again
+    }
+
+    fn after_error(&mut self, error: io::Error) -> TransferState {
+        use io::ErrorKind::{Interrupted, InvalidInput, Unsupported, WouldBlock};
+        match error.kind() {
+            Interrupted | WouldBlock if self.retries < RETRIES_MAX => {
+                self.retries += 1;
+                TransferState::Again
+            }
+            InvalidInput | Unsupported if self.block > 1 => TransferState::Refused,
+            _ => TransferState::Failed(error),
+        }
     }
 }
 
@@ -162,9 +245,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::{BufferPool, PlainFiles, Way};
+    use super::{Transfer, TransferState};
     use crate::reads::options::ReadOptions;
     use crate::reads::tests::shared;
-    use crate::reads::transfer::{Progress, Transfer};
 
     /// The extents of the bundled store begin at multiples of 512.
     #[test]
@@ -188,8 +271,8 @@ mod tests {
                 let (offset, range) = transfer.next();
                 let answer = place.file.read_at(&mut buffer.bytes_mut()[range], offset);
                 match transfer.advance(answer) {
-                    Progress::Complete => break,
-                    Progress::Again => {}
+                    TransferState::Complete => break,
+                    TransferState::Again => {}
                     other => panic!("{other:?}"),
                 }
             }
@@ -197,5 +280,64 @@ mod tests {
             assert_eq!(buffer.arrived(transfer.plane()).as_ref(), expected);
         }
         assert!(shifted > 100, "{shifted} extents begin within a block");
+    }
+}
+
+#[cfg(test)]
+mod transfer_tests {
+    use super::{RETRIES_MAX, Transfer, TransferState};
+    use std::io;
+
+    fn transfer() -> Transfer {
+        let (offset, length, plane, block) = (1024, 4096, 64..3000, 512);
+        Transfer { offset, length, plane, block, done: 0, retries: 0 }
+    }
+
+    fn error(kind: io::ErrorKind) -> io::Result<usize> {
+        Err(kind.into())
+    }
+
+    #[test]
+    fn short_reads_go_on_at_whole_blocks() {
+        let mut transfer = transfer();
+        assert_eq!(transfer.next(), (1024, 0..4096));
+        assert!(matches!(transfer.advance(Ok(1300)), TransferState::Again));
+        assert_eq!(transfer.next(), (2048, 1024..4096));
+        assert!(matches!(transfer.advance(Ok(512)), TransferState::Again));
+        // The file may end after the plane, within the last block.
+        assert!(matches!(transfer.advance(Ok(3000 - 1536)), TransferState::Complete));
+    }
+
+    #[test]
+    fn the_end_of_the_file_is_an_error_and_no_loop() {
+        for count in [0, 511] {
+            let end = transfer().advance(Ok(count));
+            assert!(matches!(end, TransferState::Failed(error)
+                if error.kind() == io::ErrorKind::UnexpectedEof));
+        }
+    }
+
+    #[test]
+    fn interruptions_go_on_and_not_for_ever() {
+        let mut transfer = transfer();
+        for _ in 0..RETRIES_MAX {
+            let again = transfer.advance(error(io::ErrorKind::Interrupted));
+            assert!(matches!(again, TransferState::Again));
+        }
+        let end = transfer.advance(error(io::ErrorKind::Interrupted));
+        assert!(matches!(end, TransferState::Failed(_)));
+    }
+
+    #[test]
+    fn refusals_of_direct_reads_are_no_errors() {
+        let refused = transfer().advance(error(io::ErrorKind::InvalidInput));
+        assert!(matches!(refused, TransferState::Refused));
+        let mut cached = Transfer { block: 1, ..transfer() };
+        assert!(matches!(
+            cached.advance(error(io::ErrorKind::InvalidInput)),
+            TransferState::Failed(_)
+        ));
+        let failed = transfer().advance(Err(io::Error::from_raw_os_error(5)));
+        assert!(matches!(failed, TransferState::Failed(error) if error.raw_os_error() == Some(5)));
     }
 }

@@ -15,15 +15,12 @@ use rustix::event::PollFlags;
 
 use super::bell::Bell;
 use super::buffers::{ArrivedPlane, Buffer};
-use super::copy::copy_past_cache;
 use super::fetch::{check_present, fetch};
-use super::plain::{PlainFiles, Way};
-use super::queue::Job;
+use super::plain::{PlainFiles, Transfer, TransferState, Way};
 use super::reader::read_until_closed;
-use super::shared::{Shared, stall};
-use super::staging::{Area, Staging};
+use super::shared::{QueuedRead, Shared, stall};
+use super::staging::{Staging, StagingBuffer, copy_past_cache};
 use super::threads::Threads;
-use super::transfer::{Progress, Transfer};
 use nestling_core::error::EngineError;
 
 /// Reads that the kernel may hold for each that is under way: the others were given up.
@@ -100,7 +97,7 @@ fn run(shared: &Arc<Shared>, bell: &Bell, ring: IoUring, known: Known) {
 
 /// A read that the kernel has.
 struct Flight {
-    job: Job,
+    job: QueuedRead,
     transfer: Transfer,
     landing: Landing,
     file: FileName,
@@ -109,7 +106,7 @@ struct Flight {
 /// Where the bytes of a read come.
 enum Landing {
     /// To be copied from there.
-    Staged(Area),
+    Staged(StagingBuffer),
     /// Where they stay.
     Final(Buffer),
 }
@@ -132,7 +129,7 @@ enum FileName {
 
 /// What has come back and is not checked yet.
 struct Arrived {
-    job: Job,
+    job: QueuedRead,
     result: Result<(Landing, Transfer), io::Error>,
 }
 
@@ -243,7 +240,7 @@ impl Ring<'_> {
     }
 
     /// None if the extent does not lie in one file.
-    fn prepare(&mut self, job: &Job, way: Way) -> Result<Option<Flight>, EngineError> {
+    fn prepare(&mut self, job: &QueuedRead, way: Way) -> Result<Option<Flight>, EngineError> {
         check_present(self.shared, &job.extent)?;
         let files = self.shared.files.as_ref();
         let Some(place) = files.and_then(|files| files.place(&job.extent, way)) else {
@@ -298,17 +295,17 @@ impl Ring<'_> {
         let count = usize::try_from(result);
         let answer = count.map_err(|_| io::Error::from_raw_os_error(result.wrapping_neg()));
         let result = match flight.transfer.advance(answer) {
-            Progress::Again => {
+            TransferState::Again => {
                 self.shared.count_retry();
                 self.flights[slot] = Some(flight);
                 return self.push_flight(slot);
             }
-            Progress::Refused => {
+            TransferState::Refused => {
                 self.shared.count_retry();
                 return self.read_cached(slot, flight);
             }
-            Progress::Complete => Ok((flight.landing, flight.transfer)),
-            Progress::Failed(error) => {
+            TransferState::Complete => Ok((flight.landing, flight.transfer)),
+            TransferState::Failed(error) => {
                 self.release(flight.landing);
                 Err(error)
             }

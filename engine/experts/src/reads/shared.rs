@@ -23,7 +23,6 @@ use super::buffers::{ArrivedPlane, BufferPool};
 use super::options::Checks;
 #[cfg(target_os = "linux")]
 use super::plain::PlainFiles;
-use super::queue::{IdleReads, Job, Queue};
 use super::{ReadClass, ReadCounters, ReadDone, ReadOptions, ReadRequest, ReadTiming};
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
@@ -55,9 +54,9 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct State {
     pub queue: Queue,
-    pub running: Vec<Job>,
+    pub running: Vec<QueuedRead>,
     /// Reads whose bytes are there and are being checked.
-    checking: Vec<Job>,
+    checking: Vec<QueuedRead>,
     done: VecDeque<ReadDone>,
     wakers: Vec<Waker>,
     counters: ReadCounters,
@@ -248,13 +247,13 @@ impl Shared {
     }
 
     /// A job to be read at once by the caller, unless a finished one waits.
-    pub fn start_inline(&self) -> Option<Job> {
+    pub fn start_inline(&self) -> Option<QueuedRead> {
         let mut state = self.lock();
         if state.done.is_empty() { self.start(&mut state) } else { None }
     }
 
     /// The next job, which is under way from now on.
-    pub fn start(&self, state: &mut State) -> Option<Job> {
+    pub fn start(&self, state: &mut State) -> Option<QueuedRead> {
         if state.closing || state.running.len() >= self.depth {
             return None;
         }
@@ -275,7 +274,7 @@ impl Shared {
     }
 
     /// Ends a job that was started. The result of one that was given up before is dropped.
-    pub fn finish(&self, job: &Job, result: Result<ArrivedPlane, EngineError>) {
+    pub fn finish(&self, job: &QueuedRead, result: Result<ArrivedPlane, EngineError>) {
         let now = self.now_ns();
         let mut state = self.lock();
         let checked = state.checking.iter().position(|known| known.ticket == job.ticket);
@@ -290,7 +289,7 @@ impl Shared {
 
     /// Notes that the bytes of a job are there, so that another one may start. False for one that
     /// was given up before.
-    pub fn landed(&self, job: &Job) -> bool {
+    pub fn landed(&self, job: &QueuedRead) -> bool {
         let now = self.now_ns();
         let mut state = self.lock();
         let known = state.stop(job.ticket, now);
@@ -302,14 +301,14 @@ impl Shared {
 
     /// Jobs that were started and have not ended.
     #[cfg(target_os = "linux")]
-    pub fn unfinished(&self) -> Vec<Job> {
+    pub fn unfinished(&self) -> Vec<QueuedRead> {
         let state = self.lock();
         state.running.iter().chain(&state.checking).cloned().collect()
     }
 
     /// Ends jobs that were taken out.
     #[cfg(not(target_family = "wasm"))]
-    pub fn give_up(&self, jobs: &[Job], error: impl Fn(&Job) -> EngineError) {
+    pub fn give_up(&self, jobs: &[QueuedRead], error: impl Fn(&QueuedRead) -> EngineError) {
         let now = self.now_ns();
         let mut state = self.lock();
         for job in jobs {
@@ -339,7 +338,12 @@ impl State {
         true
     }
 
-    fn end(&mut self, job: &Job, result: Result<ArrivedPlane, EngineError>, finished_ns: u64) {
+    fn end(
+        &mut self,
+        job: &QueuedRead,
+        result: Result<ArrivedPlane, EngineError>,
+        finished_ns: u64,
+    ) {
         let (queued_ns, started_ns) = (job.queued_ns, job.started_ns);
         let timing = ReadTiming { queued_ns, started_ns, finished_ns };
         self.counters.reads += 1;
@@ -353,7 +357,12 @@ impl State {
     /// Takes out the jobs that are given up: those under way for longer than the limit and, where
     /// no reader is left, those that have waited for longer.
     #[cfg(not(target_family = "wasm"))]
-    pub fn take_stalled(&mut self, now_ns: u64, limit_ns: u64, no_more_readers: bool) -> Vec<Job> {
+    pub fn take_stalled(
+        &mut self,
+        now_ns: u64,
+        limit_ns: u64,
+        no_more_readers: bool,
+    ) -> Vec<QueuedRead> {
         let since = now_ns.saturating_sub(limit_ns);
         let mut stalled = Vec::new();
         stalled.extend(self.running.iter().filter(|job| job.started_ns < since).cloned());
@@ -369,11 +378,99 @@ impl State {
 
 /// What is said of a read that has taken too long.
 #[cfg(not(target_family = "wasm"))]
-pub(super) fn stall(shared: &Shared, job: &Job, timeout: Duration) -> EngineError {
+pub(super) fn stall(shared: &Shared, job: &QueuedRead, timeout: Duration) -> EngineError {
     EngineError::ReadStalled {
         file: shared.store().name().to_owned(),
         offset: job.extent.offset,
         length: job.extent.length,
         seconds: timeout.as_secs_f64(),
     }
+}
+
+/// A request on its way.
+#[derive(Clone, Debug)]
+pub(super) struct QueuedRead {
+    /// Number that no other job of the same [`super::Reads`] ever has.
+    pub ticket: u64,
+    pub tag: u64,
+    pub extent: Extent,
+    pub class: ReadClass,
+    pub queued_ns: u64,
+    pub started_ns: u64,
+}
+
+/// Requests that have not started.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    urgent: VecDeque<QueuedRead>,
+    idle: VecDeque<QueuedRead>,
+    tickets: u64,
+}
+
+impl Queue {
+    pub fn push(&mut self, request: ReadRequest, queued_ns: u64) {
+        let ReadRequest { tag, extent, class } = request;
+        self.tickets += 1;
+        let job = QueuedRead { ticket: self.tickets, tag, extent, class, queued_ns, started_ns: 0 };
+        match class {
+            ReadClass::Urgent => self.urgent.push_back(job),
+            ReadClass::Idle => self.idle.push_back(job),
+        }
+    }
+
+    /// The next one to start.
+    pub fn pop(&mut self, idle: IdleReads) -> Option<QueuedRead> {
+        self.urgent.pop_front().or_else(|| match idle {
+            IdleReads::May => self.idle.pop_front(),
+            IdleReads::Wait => None,
+        })
+    }
+
+    /// Whether something was made urgent.
+    pub fn promote(&mut self, tag: u64) -> bool {
+        let Some(mut job) = take(&mut self.idle, tag) else { return false };
+        job.class = ReadClass::Urgent;
+        self.urgent.push_back(job);
+        true
+    }
+
+    /// Whether it was there.
+    pub fn withdraw(&mut self, tag: u64) -> bool {
+        take(&mut self.urgent, tag).or_else(|| take(&mut self.idle, tag)).is_some()
+    }
+
+    /// All that have waited since before `queued_ns`.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn take_older(&mut self, queued_ns: u64) -> Vec<QueuedRead> {
+        let mut taken = Vec::new();
+        for queue in [&mut self.urgent, &mut self.idle] {
+            for job in std::mem::take(queue) {
+                let old = job.queued_ns < queued_ns;
+                if old { taken.push(job) } else { queue.push_back(job) }
+            }
+        }
+        taken
+    }
+
+    #[cfg(not(target_family = "wasm"))]
+    pub fn clear(&mut self) {
+        self.urgent.clear();
+        self.idle.clear();
+    }
+
+    pub fn len(&self) -> usize {
+        self.urgent.len() + self.idle.len()
+    }
+}
+
+/// Whether idle reads may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IdleReads {
+    May,
+    Wait,
+}
+
+fn take(queue: &mut VecDeque<QueuedRead>, tag: u64) -> Option<QueuedRead> {
+    let place = queue.iter().position(|job| job.tag == tag)?;
+    queue.remove(place)
 }

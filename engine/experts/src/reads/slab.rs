@@ -39,13 +39,13 @@ struct Pages {
 }
 
 /// Memory of one buffer, which nobody else has.
-pub(super) struct Piece {
+pub(super) struct SlabBuffer {
     slab: Arc<Slab>,
     index: usize,
 }
 
 /// Buffers of `size` bytes each, the first one last. They take no memory before they are used.
-pub(super) fn pieces(size: usize) -> io::Result<Vec<Piece>> {
+pub(super) fn pieces(size: usize) -> io::Result<Vec<SlabBuffer>> {
     let count = (SLAB_BYTES / size.max(1)).max(1);
     let bytes =
         size.checked_mul(count).and_then(|bytes| bytes.checked_next_multiple_of(HUGE_BYTES));
@@ -57,7 +57,7 @@ pub(super) fn pieces(size: usize) -> io::Result<Vec<Piece>> {
     let huge_pages = (size * count).div_ceil(HUGE_BYTES);
     let pages = Pages { solid: vec![false; count], whole: vec![false; huge_pages] };
     let slab = Arc::new(Slab { map: MmapRaw::from(map), start, size, pages: Mutex::new(pages) });
-    Ok((0..count).rev().map(|index| Piece { slab: Arc::clone(&slab), index }).collect())
+    Ok((0..count).rev().map(|index| SlabBuffer { slab: Arc::clone(&slab), index }).collect())
 }
 
 impl Slab {
@@ -134,7 +134,7 @@ impl Slab {
     }
 }
 
-impl Piece {
+impl SlabBuffer {
     /// Where it lies.
     pub fn slab(&self) -> &Arc<Slab> {
         &self.slab

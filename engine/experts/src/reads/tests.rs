@@ -7,8 +7,7 @@ use nestling_formats::store::{Extent, GroupId, Store};
 
 use super::buffers::{BufferPool, PAGE_BYTES};
 use super::options::{Checks, ReadOptions};
-use super::queue::{IdleReads, Queue};
-use super::shared::Shared;
+use super::shared::{IdleReads, Queue, Shared};
 use super::{ReadClass, ReadRequest};
 
 /// The state of reads of the bundled store, without anybody who reads.

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::{Activity, Recording, StepRecord, What};
+use super::{Activity, ActivityKind, Recording, StepRecord};
 use crate::reads::ReadClass;
 
 /// The process that everything belongs to.
@@ -42,7 +42,7 @@ impl Recording {
     /// The row of every activity, and how many rows reads take: a read goes to the first row where
     /// the one before it has ended.
     fn lanes(&self) -> (Vec<usize>, usize) {
-        let is_read = |activity: &Activity| matches!(activity.what, What::Read { .. });
+        let is_read = |activity: &Activity| matches!(activity.what, ActivityKind::Read { .. });
         let mut rows = vec![COMPUTE; self.activities.len()];
         let mut reads: Vec<usize> =
             (0..rows.len()).filter(|index| is_read(&self.activities[*index])).collect();
@@ -105,13 +105,13 @@ fn step_event(number: usize, step: &StepRecord) -> Value {
 fn event(activity: &Activity, row: usize) -> Value {
     let layer = activity.layer;
     let (name, category, arguments) = match activity.what {
-        What::Dense => (format!("layer {layer}"), "compute", json!({"layer": layer})),
-        What::Experts { count } => {
+        ActivityKind::Dense => (format!("layer {layer}"), "compute", json!({"layer": layer})),
+        ActivityKind::Experts { count } => {
             let arguments = json!({"layer": layer, "experts": count});
             (format!("{count} experts"), "compute", arguments)
         }
-        What::Wait => ("wait".to_owned(), "wait", json!({"layer": layer})),
-        What::Read { plane, bytes, class, queued_ns } => {
+        ActivityKind::Wait => ("wait".to_owned(), "wait", json!({"layer": layer})),
+        ActivityKind::Read { plane, bytes, class, queued_ns } => {
             let category = match class {
                 ReadClass::Urgent => "read",
                 ReadClass::Idle => "read ahead",

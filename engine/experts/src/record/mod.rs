@@ -28,7 +28,7 @@ pub struct RecordOptions {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Activity {
     /// What.
-    pub what: What,
+    pub what: ActivityKind,
     /// The layer that it belongs to.
     pub layer: u32,
     /// Nanoseconds from the recorder's beginning to when it began.
@@ -39,7 +39,7 @@ pub struct Activity {
 
 /// What took time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum ActivityKind {
     /// All that a layer computes before its experts; of the first layer what comes before it too.
     Dense,
     /// Experts that were computed together.
@@ -143,7 +143,7 @@ impl Recorder {
         let opened_ns = opened.nanoseconds_since(self.origin);
         let queued_ns = timing.started_ns.saturating_sub(timing.queued_ns);
         self.add(Activity {
-            what: What::Read { plane, bytes, class, queued_ns },
+            what: ActivityKind::Read { plane, bytes, class, queued_ns },
             layer: plane.layer,
             start_ns: opened_ns.saturating_add(timing.started_ns),
             end_ns: opened_ns.saturating_add(timing.finished_ns),
@@ -164,7 +164,7 @@ impl Recorder {
     }
 
     /// Adds what began at `start_ns` and ends now; gives the moment.
-    pub fn add_since(&self, what: What, layer: u32, start_ns: u64) -> u64 {
+    pub fn add_since(&self, what: ActivityKind, layer: u32, start_ns: u64) -> u64 {
         let end_ns = self.now_ns();
         self.add(Activity { what, layer, start_ns, end_ns });
         end_ns

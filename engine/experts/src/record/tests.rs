@@ -3,13 +3,13 @@ use serde_json::Value;
 
 use super::*;
 
-fn activity(what: What, start_ns: u64, end_ns: u64) -> Activity {
+fn activity(what: ActivityKind, start_ns: u64, end_ns: u64) -> Activity {
     Activity { what, layer: 3, start_ns, end_ns }
 }
 
 fn read(start_ns: u64, end_ns: u64) -> Activity {
     let plane = PlaneId { layer: 3, expert: 7, plane: Plane::P3 };
-    let what = What::Read { plane, bytes: 4096, class: ReadClass::Idle, queued_ns: 5 };
+    let what = ActivityKind::Read { plane, bytes: 4096, class: ReadClass::Idle, queued_ns: 5 };
     activity(what, start_ns, end_ns)
 }
 
@@ -17,7 +17,7 @@ fn read(start_ns: u64, end_ns: u64) -> Activity {
 fn what_does_not_fit_is_counted() {
     let recorder = Recorder::new(RecordOptions { activities_max: 2, steps_max: 0 });
     for _ in 0..5 {
-        recorder.add(activity(What::Wait, 1, 2));
+        recorder.add(activity(ActivityKind::Wait, 1, 2));
         recorder.add_step(StepRecord {
             rows: 1,
             start_ns: 0,
@@ -40,7 +40,7 @@ fn times_of_reads_are_moved_to_the_recorders() {
     recorder.add_read(plane, 5, ReadClass::Urgent, timing, Moment::now());
     let found = recorder.take().activities[0];
     assert!(found.start_ns >= 2_000_030 && found.end_ns == found.start_ns + 60, "{found:?}");
-    let what = What::Read { plane, bytes: 5, class: ReadClass::Urgent, queued_ns: 20 };
+    let what = ActivityKind::Read { plane, bytes: 5, class: ReadClass::Urgent, queued_ns: 20 };
     assert_eq!(found.what, what);
 }
 
@@ -49,10 +49,10 @@ fn reads_at_once_lie_on_rows_of_their_own() {
     let recording = Recording {
         activities: vec![
             read(0, 10_000),
-            activity(What::Experts { count: 4 }, 2_000, 6_000),
+            activity(ActivityKind::Experts { count: 4 }, 2_000, 6_000),
             read(5_000, 12_000),
             read(10_000, 20_000),
-            activity(What::Dense, 6_000, 7_000),
+            activity(ActivityKind::Dense, 6_000, 7_000),
         ],
         steps: vec![StepRecord {
             rows: 1,

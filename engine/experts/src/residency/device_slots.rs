@@ -16,7 +16,7 @@ impl Residency {
         }
     }
 
-    /// Lets go of experts, those that are worth least, until they were so many bytes.
+    /// Lets go of experts, those of the lowest scores, until they were so many bytes.
     pub(super) fn shed_slots(&mut self, bytes: u64, evicted: &mut Vec<PlaneId>) {
         let target = self.used_bytes.saturating_sub(bytes);
         while self.used_bytes > target

@@ -11,7 +11,7 @@ use nestling_formats::{ExpertId, Plane};
 
 use super::PLANES;
 use super::blend::{Blend, MEMORIES};
-use super::policy::{EvictionPolicy, Worth};
+use super::policy::{EvictionPolicy, RetentionGoal};
 use super::table::{ExpertTable, PlaneId};
 
 /// Counts are scaled down when the growth that stands for their decay reaches this.
@@ -35,7 +35,7 @@ pub struct FrequencyOptions {
     /// Uses per token that a prediction for the same step counts as, at the least.
     pub predicted_rate: f64,
     /// What a plane is kept for.
-    pub worth: Worth,
+    pub goal: RetentionGoal,
 }
 
 impl Default for FrequencyOptions {
@@ -45,7 +45,7 @@ impl Default for FrequencyOptions {
             shares: [1.0, 0.0, 0.0, 0.0],
             prior_tokens: 32.0,
             predicted_rate: 0.5,
-            worth: Worth::Bytes,
+            goal: RetentionGoal::Bytes,
         }
     }
 }
@@ -128,9 +128,9 @@ impl DecayedFrequency {
 
     /// What a use of a plane is worth per byte.
     fn value(&self, number: usize, plane: Plane) -> f64 {
-        match self.options.worth {
-            Worth::Bytes => 1.0,
-            Worth::Error => {
+        match self.options.goal {
+            RetentionGoal::Bytes => 1.0,
+            RetentionGoal::Error => {
                 let counts = self.experts.get(number);
                 counts.map_or(0.0, |counts| counts.error_values[plane.index()])
             }
@@ -215,16 +215,16 @@ impl EvictionPolicy for DecayedFrequency {
         }
     }
 
-    fn set_worth(&mut self, worth: Worth) {
-        self.options.worth = worth;
+    fn set_goal(&mut self, goal: RetentionGoal) {
+        self.options.goal = goal;
     }
 
-    fn worth(&self, plane: PlaneId) -> f64 {
+    fn retention_score(&self, plane: PlaneId) -> f64 {
         let Some(number) = self.table.number(plane.layer, plane.expert) else { return 0.0 };
         self.rate(number, plane) * self.value(number, plane.plane)
     }
 
-    fn expected_worth(&self, plane: PlaneId) -> f64 {
+    fn expected_score(&self, plane: PlaneId) -> f64 {
         let Some(number) = self.table.number(plane.layer, plane.expert) else { return 0.0 };
         let rate = self.rate(number, plane).max(self.options.predicted_rate);
         rate * self.value(number, plane.plane)

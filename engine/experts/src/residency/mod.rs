@@ -2,12 +2,12 @@
 //! reads, threads or clocks.
 //!
 //! Each plane is absent, being read, or resident. [`Residency`] decides what leaves when another
-//! comes; an [`EvictionPolicy`] tells it what planes are worth. Planes of an expert leave from the
+//! comes; an [`EvictionPolicy`] gives planes retention scores. Planes of an expert leave from the
 //! top, refinements before the base.
 //!
-//! Victims come from a heap by worth, of the topmost planes where bytes are counted, of whole experts where
-//! slots of a device are. It is built at the first eviction of a step; worth that rose since is noticed when
-//! a plane is popped, so no eviction looks at all experts. Worth that fell within the step counts from the next
+//! Victims come from a heap by retention score, of the topmost planes where bytes are counted, of whole experts where
+//! slots of a device are. It is built at the first eviction of a step; a score that rose since is noticed when
+//! a plane is popped, so no eviction looks at all experts. RetentionGoal that fell within the step counts from the next
 //! one on.
 
 mod blend;
@@ -27,7 +27,7 @@ use nestling_formats::{ExpertId, Plane};
 
 pub use counters::ResidencyCounters;
 pub use frequency::{DecayedFrequency, FrequencyOptions};
-pub use policy::{EvictionPolicy, LeastRecentlyUsed, StaticHotSet, Worth};
+pub use policy::{EvictionPolicy, LeastRecentlyUsed, RetentionGoal, StaticHotSet};
 pub use table::{BLOCK_BYTES, ExpertEntry, ExpertTable, PlaneId};
 
 use nestling_core::error::EngineError;
@@ -53,13 +53,13 @@ pub enum PlaneState {
 pub enum Admission {
     /// Anything that is not pinned.
     Needed,
-    /// Only what is worth less than the plane itself: for one that is used if it is there and not
+    /// Only what has a lower score than the plane itself: for one that is used if it is there and not
     /// waited for, so that rare refinements do not cost others their base.
-    Worthwhile,
-    /// Only what is worth less than half of the plane itself: for one that is used where it lies until it
+    Optional,
+    /// Only what has less than half of the plane's own score: for one that is used where it lies until it
     /// has come, and could be used elsewhere in less time from then on.
     Promotion,
-    /// Only what is worth less than a plane that a prediction says will be used in this step.
+    /// Only what has a lower score than a plane that a prediction says will be used in this step.
     Prefetch,
 }
 
@@ -139,7 +139,7 @@ pub struct Residency {
     step: u64,
     victims: Victims,
     /// What was asked of the policy last; before that it is its own.
-    worth: Option<Worth>,
+    goal: Option<RetentionGoal>,
     counters: ResidencyCounters,
 }
 
@@ -172,7 +172,7 @@ impl Residency {
             floor_share: options.floor_share.clamp(0.0, 1.0) / layers.max(1) as f64,
             step: 1,
             victims: Victims::default(),
-            worth: None,
+            goal: None,
             counters: ResidencyCounters::default(),
             policy: options.policy,
             table,
@@ -192,10 +192,10 @@ impl Residency {
     }
 
     /// What planes are kept for from now on.
-    pub fn set_worth(&mut self, worth: Worth) {
-        if self.worth != Some(worth) {
-            self.worth = Some(worth);
-            self.policy.set_worth(worth);
+    pub fn set_goal(&mut self, goal: RetentionGoal) {
+        if self.goal != Some(goal) {
+            self.goal = Some(goal);
+            self.policy.set_goal(goal);
             self.victims.forget();
         }
     }
@@ -218,7 +218,7 @@ impl Residency {
         }
         let was_expected = std::mem::take(&mut slot.expected) == self.step;
         if was_expected && self.slot_capacity.is_some() {
-            // It is worth less from here on.
+            // Its score is lower from here on.
             self.offer(layer, expert);
         }
     }
@@ -250,7 +250,7 @@ impl Residency {
     }
 
     /// A prediction says that the expert will be used before the step ends: until then, or until
-    /// it is used, it is worth no less than what a prefetch may take.
+    /// it is used, its score is no lower than what a prefetch may take.
     pub fn expect(&mut self, layer: u32, expert: u32) {
         let step = self.step;
         if let Some(slot) = self.slot_mut(layer, expert) {
@@ -262,7 +262,7 @@ impl Residency {
     ///
     /// True if the plane's bytes are counted and it is [`PlaneState::Reading`] now. False if it was
     /// not absent, if the store has none or a plane before it is absent, or if there is no room: all
-    /// that might leave is pinned or being read, or, for a prefetch, worth as much.
+    /// that might leave is pinned or being read, or, for a prefetch, has as high a score.
     pub fn admit(&mut self, id: PlaneId, admission: Admission, evicted: &mut Vec<PlaneId>) -> bool {
         let Some(bytes) = self.absent_bytes(id) else { return false };
         if admission == Admission::Prefetch {
@@ -350,10 +350,10 @@ impl Residency {
             for plane in held.filter_map(plane_at) {
                 let id = PlaneId { layer: slot.layer, expert: slot.expert, plane };
                 let base = plane == Plane::P2;
-                planes.push((base, self.policy.worth(id), std::cmp::Reverse(id)));
+                planes.push((base, self.policy.retention_score(id), std::cmp::Reverse(id)));
             }
         }
-        // Of one expert, a plane is worth no more than those below it: they leave from the top.
+        // Of one expert, a plane scores no higher than those below it: they leave from the top.
         planes.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
         for (_, _, std::cmp::Reverse(id)) in planes {
             if self.used_bytes <= target {

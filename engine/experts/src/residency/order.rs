@@ -14,7 +14,7 @@ use nestling_formats::Plane;
 
 /// One plane of one expert that is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct ReadJob {
     /// Expert within the layer.
     pub expert: u32,
     /// Which plane.
@@ -40,7 +40,7 @@ pub enum OrderRule {
 }
 
 /// Puts jobs in the order in which they are to be read.
-pub fn order(jobs: &mut [Job], rule: OrderRule) {
+pub fn order(jobs: &mut [ReadJob], rule: OrderRule) {
     ReadOrder::default().sort(jobs, rule);
 }
 
@@ -48,12 +48,12 @@ pub fn order(jobs: &mut [Job], rule: OrderRule) {
 #[derive(Debug, Default)]
 pub struct ReadOrder {
     runs: Vec<Run>,
-    ordered: Vec<Job>,
+    ordered: Vec<ReadJob>,
 }
 
 impl ReadOrder {
     /// Puts jobs in the order in which they are to be read.
-    pub fn sort(&mut self, jobs: &mut [Job], rule: OrderRule) {
+    pub fn sort(&mut self, jobs: &mut [ReadJob], rule: OrderRule) {
         jobs.sort_unstable_by_key(|job| (job.expert, job.plane));
         match rule {
             OrderRule::ById => {}
@@ -62,11 +62,11 @@ impl ReadOrder {
         }
     }
 
-    fn johnson(&mut self, jobs: &mut [Job]) {
+    fn johnson(&mut self, jobs: &mut [ReadJob]) {
         let Self { runs, ordered } = self;
         runs.clear();
         for (start, job) in jobs.iter().enumerate() {
-            let Job { read_ns, compute_ns, expert, .. } = *job;
+            let ReadJob { read_ns, compute_ns, expert, .. } = *job;
             let mut run = Run { read_ns, compute_ns, expert, start, end: start + 1 };
             while let Some(before) = runs.last().copied() {
                 if before.expert != run.expert || before.compare(&run) == Ordering::Less {
@@ -87,7 +87,7 @@ impl ReadOrder {
 
 /// When the last job has been computed, the first read beginning at 0 and the processor being busy
 /// with other things until `busy_ns`.
-pub fn makespan_ns(jobs: &[Job], busy_ns: u64) -> u64 {
+pub fn makespan_ns(jobs: &[ReadJob], busy_ns: u64) -> u64 {
     let ends = jobs.iter().fold((0u64, busy_ns), |(read, computed), job| {
         let read = read.saturating_add(job.read_ns);
         (read, read.max(computed).saturating_add(job.compute_ns))
@@ -96,7 +96,7 @@ pub fn makespan_ns(jobs: &[Job], busy_ns: u64) -> u64 {
 }
 
 /// A plane is wanted by no more rows than those before it, so sorting is taking the hottest head.
-fn hottest_first(jobs: &mut [Job]) {
+fn hottest_first(jobs: &mut [ReadJob]) {
     let mut least = u32::MAX;
     let mut of = None;
     let heads = jobs.iter().map(|job| {
@@ -104,7 +104,7 @@ fn hottest_first(jobs: &mut [Job]) {
         of = Some(job.expert);
         (least, *job)
     });
-    let mut heads: Vec<(u32, Job)> = heads.collect();
+    let mut heads: Vec<(u32, ReadJob)> = heads.collect();
     heads.sort_by_key(|(rows, _)| Reverse(*rows));
     jobs.iter_mut().zip(heads).for_each(|(slot, (_, job))| *slot = job);
 }
@@ -156,13 +156,13 @@ mod tests {
         random.next_u64() % end
     }
 
-    fn jobs(random: &mut Xoshiro256PlusPlus) -> Vec<Job> {
+    fn jobs(random: &mut Xoshiro256PlusPlus) -> Vec<ReadJob> {
         let mut jobs = Vec::new();
         for expert in 0..1 + below(random, 3) as u32 {
             let mut rows = 1 + below(random, 9) as u32;
             for plane in Plane::ALL.into_iter().take(1 + below(random, 3) as usize) {
                 let (read_ns, compute_ns) = (below(random, 12), below(random, 12));
-                jobs.push(Job { expert, plane, rows, read_ns, compute_ns });
+                jobs.push(ReadJob { expert, plane, rows, read_ns, compute_ns });
                 rows = 1 + below(random, u64::from(rows)) as u32;
             }
         }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     /// The best of all orders that keep every expert's planes in theirs.
-    fn best(left: &mut Vec<Job>, done: &mut Vec<Job>, busy: u64) -> u64 {
+    fn best(left: &mut Vec<ReadJob>, done: &mut Vec<ReadJob>, busy: u64) -> u64 {
         if left.is_empty() {
             return makespan_ns(done, busy);
         }
@@ -189,7 +189,7 @@ mod tests {
         least
     }
 
-    fn keeps_chains(jobs: &[Job]) -> bool {
+    fn keeps_chains(jobs: &[ReadJob]) -> bool {
         let later = |at: usize| &jobs[at + 1..];
         jobs.iter().enumerate().all(|(at, job)| {
             later(at).iter().all(|next| next.expert != job.expert || next.plane > job.plane)
@@ -218,7 +218,7 @@ mod tests {
             assert!(keeps_chains(&list), "{list:?}");
             for (at, job) in list.iter().enumerate() {
                 let rest = &list[at..];
-                let is_head = |head: &&Job| {
+                let is_head = |head: &&ReadJob| {
                     rest.iter().all(|o| o.expert != head.expert || o.plane >= head.plane)
                 };
                 assert!(rest.iter().filter(is_head).all(|head| head.rows <= job.rows), "{list:?}");

@@ -9,7 +9,7 @@ use super::table::{ExpertTable, PlaneId};
 
 /// What a plane is kept for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Worth {
+pub enum RetentionGoal {
     /// Bytes that need not be read again: right where every plane that is asked for is waited for.
     #[default]
     Bytes,
@@ -18,7 +18,7 @@ pub enum Worth {
     Error,
 }
 
-/// What the planes of experts are worth keeping.
+/// The retention scores of the planes of experts.
 ///
 /// A policy sees every use, of experts that are resident and of those that are not, so what it
 /// learnt of an expert outlives its eviction (the "ghosts" of other caches).
@@ -30,15 +30,15 @@ pub trait EvictionPolicy: Send {
     fn used(&mut self, expert: ExpertId, planes: usize, rows: u32);
 
     /// What planes are kept for from now on, where that makes a difference to the policy.
-    fn set_worth(&mut self, _worth: Worth) {}
+    fn set_goal(&mut self, _goal: RetentionGoal) {}
 
-    /// What a byte of the plane is worth keeping; the least leaves first, and never falls from one
+    /// What a byte of the plane is worth keeping; the lowest score leaves first, and never falls from one
     /// plane of an expert to the one below it.
-    fn worth(&self, plane: PlaneId) -> f64;
+    fn retention_score(&self, plane: PlaneId) -> f64;
 
     /// The same of a plane that is predicted to be used before the step ends.
-    fn expected_worth(&self, plane: PlaneId) -> f64 {
-        self.worth(plane)
+    fn expected_score(&self, plane: PlaneId) -> f64 {
+        self.retention_score(plane)
     }
 }
 
@@ -73,11 +73,11 @@ impl EvictionPolicy for LeastRecentlyUsed {
         }
     }
 
-    fn worth(&self, plane: PlaneId) -> f64 {
+    fn retention_score(&self, plane: PlaneId) -> f64 {
         of_plane(&self.table, &self.last_used, plane)
     }
 
-    fn expected_worth(&self, _plane: PlaneId) -> f64 {
+    fn expected_score(&self, _plane: PlaneId) -> f64 {
         self.clock + 1.0
     }
 }
@@ -86,28 +86,28 @@ impl EvictionPolicy for LeastRecentlyUsed {
 #[derive(Debug)]
 pub struct StaticHotSet {
     table: Arc<ExpertTable>,
-    worth: Vec<ByPlane>,
+    scores: Vec<ByPlane>,
 }
 
 impl StaticHotSet {
     /// Keeps the experts that the store says are used most.
     pub fn of_frequencies(table: Arc<ExpertTable>) -> Self {
         let frequencies = table.layers().iter().flatten();
-        let worth = frequencies.map(|entry| [f64::from(entry.frequency); PLANES]).collect();
-        Self { table, worth }
+        let scores = frequencies.map(|entry| [f64::from(entry.frequency); PLANES]).collect();
+        Self { table, scores }
     }
 
     /// Keeps the planes that were used most: `uses` of every plane of all experts, by layer.
     pub fn of_uses(table: Arc<ExpertTable>, uses: Vec<[f64; PLANES]>) -> Self {
-        Self { table, worth: uses }
+        Self { table, scores: uses }
     }
 }
 
 impl EvictionPolicy for StaticHotSet {
     fn used(&mut self, _expert: ExpertId, _planes: usize, _rows: u32) {}
 
-    fn worth(&self, plane: PlaneId) -> f64 {
-        of_plane(&self.table, &self.worth, plane)
+    fn retention_score(&self, plane: PlaneId) -> f64 {
+        of_plane(&self.table, &self.scores, plane)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::store_config::config_of;
 use nestling_formats::store::{Group, GroupId, Index, Store};
-use nestling_formats::{Level, Plane};
+use nestling_formats::{ExpertId, Level, Plane};
 use nestling_import::ModelConfig;
 use nestling_import::config::FeedForward;
 
@@ -26,6 +26,23 @@ pub struct PlaneId {
     pub expert: u32,
     /// Which plane.
     pub plane: Plane,
+}
+
+impl PlaneId {
+    /// A plane of an expert.
+    pub fn new(expert: ExpertId, plane: Plane) -> Self {
+        Self { layer: expert.layer, expert: expert.expert, plane }
+    }
+
+    /// An expert's first planes.
+    pub fn first(expert: ExpertId, planes: usize) -> impl Iterator<Item = Self> {
+        Plane::ALL.into_iter().take(planes).map(move |plane| Self::new(expert, plane))
+    }
+
+    /// The expert.
+    pub fn expert_id(self) -> ExpertId {
+        ExpertId { layer: self.layer, expert: self.expert }
+    }
 }
 
 /// What is known of one expert.

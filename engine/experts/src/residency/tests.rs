@@ -199,11 +199,11 @@ fn what_is_not_waited_for_takes_only_what_is_worth_less() {
     fetch(&mut books, 0, 0, 3);
     fetch(&mut books, 0, 1, 1);
     let mut evicted = Vec::new();
-    assert!(books.admit(id(0, 1, P3), Admission::Worthwhile, &mut evicted));
+    assert!(books.admit(id(0, 1, P3), Admission::Optional, &mut evicted));
     assert_eq!(evicted, [id(0, 0, P4)]);
     books.arrived(id(0, 1, P3));
     // The plane of worth 1 would cost one of worth 3 its place.
-    assert!(!books.admit(id(0, 1, P4), Admission::Worthwhile, &mut evicted));
+    assert!(!books.admit(id(0, 1, P4), Admission::Optional, &mut evicted));
     assert_eq!((books.resident(0, 0), books.resident(0, 1), evicted.len()), (2, 2, 1));
 }
 
@@ -214,7 +214,8 @@ fn first_to_leave(books: &Residency, layer: u32, admission_threshold: f64) -> Op
         let id = id(slot.layer, slot.expert, P2);
         let is_expected = slot.expected == books.step;
         let policy = &books.policy;
-        let worth = if is_expected { policy.expected_worth(id) } else { policy.worth(id) };
+        let worth =
+            if is_expected { policy.expected_score(id) } else { policy.retention_score(id) };
         let is_floor = books.is_floor(id, Some(layer));
         let key = (is_floor, worth);
         let allowed = worth < admission_threshold && !(is_floor && admission_threshold.is_finite());
@@ -250,7 +251,7 @@ fn slots_are_taken_from_the_expert_that_a_look_at_all_finds() {
         let (layer, expert) = (draw(3), draw(16).min(draw(16)));
         let admission = match draw(4) {
             0 => Admission::Prefetch,
-            1 => Admission::Worthwhile,
+            1 => Admission::Optional,
             _ => Admission::Needed,
         };
         if admission == Admission::Needed {

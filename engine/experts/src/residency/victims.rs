@@ -8,10 +8,10 @@ use nestling_formats::Plane;
 
 use super::{Admission, PlaneId, Residency, bit};
 
-/// Planes that could leave by worth, the least first.
+/// Planes that could leave by retention score, the lowest first.
 #[derive(Debug, Default)]
 pub(super) struct Victims {
-    /// Worth in ascending bits, and number of the expert.
+    /// RetentionGoal in ascending bits, and number of the expert.
     heap: BinaryHeap<Reverse<(u64, usize)>>,
     /// Whether the heap has everything that could leave.
     built: bool,
@@ -22,15 +22,15 @@ pub(super) struct Victims {
 }
 
 impl Victims {
-    /// Worth may have fallen: the heap is built anew before it is used.
+    /// RetentionGoal may have fallen: the heap is built anew before it is used.
     pub fn forget(&mut self) {
         self.built = false;
     }
 }
 
 /// Ascending as the numbers are.
-fn ascending_bits(worth: f64) -> u64 {
-    let bits = worth.to_bits();
+fn ascending_bits(score: f64) -> u64 {
+    let bits = score.to_bits();
     if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
 }
 
@@ -81,17 +81,17 @@ impl Residency {
         room
     }
 
-    /// What must be worth less than this to leave for a plane.
+    /// What leaves for a plane has a lower score than this.
     pub(super) fn admission_threshold(&self, id: PlaneId, admission: Admission) -> f64 {
         match admission {
             Admission::Needed => f64::INFINITY,
-            Admission::Worthwhile => self.policy.worth(id),
-            Admission::Promotion => self.policy.worth(id) / 2.0,
-            Admission::Prefetch => self.policy.expected_worth(id),
+            Admission::Optional => self.policy.retention_score(id),
+            Admission::Promotion => self.policy.retention_score(id) / 2.0,
+            Admission::Prefetch => self.policy.expected_score(id),
         }
     }
 
-    /// The plane that is worth least, if that is below `admission_threshold`; planes within the floors of
+    /// The plane of the lowest score, if that is below `admission_threshold`; planes within the floors of
     /// layers other than `layer` only where nothing else is left, and never for a prefetch.
     pub(super) fn victim(
         &mut self,
@@ -180,15 +180,15 @@ impl Residency {
         self.offer(id.layer, id.expert);
     }
 
-    /// What the plane of an expert that could leave is worth.
+    /// The score of the plane of an expert that could leave.
     fn key(&self, number: usize) -> Option<u64> {
         let slot = self.slots.get(number)?;
         let id = self.candidate(number)?;
-        let worth = match slot.expected == self.step {
-            true => self.policy.expected_worth(id),
-            false => self.policy.worth(id),
+        let score = match slot.expected == self.step {
+            true => self.policy.expected_score(id),
+            false => self.policy.retention_score(id),
         };
-        Some(ascending_bits(worth))
+        Some(ascending_bits(score))
     }
 
     /// The plane that an expert would lose: its topmost one, or, with all others, its first.

@@ -9,7 +9,7 @@ use super::synthetic::Normal;
 use super::uses::{Use, uses_of};
 use super::{CacheUnit, LatePlanes, Outcome, SimulationOptions};
 use nestling_core::routing_trace::{LayerRouting, TraceStep};
-use nestling_experts::residency::order::{Job, order};
+use nestling_experts::residency::order::{ReadJob, order};
 use nestling_experts::residency::{Admission, PlaneId, PlaneState, Residency};
 
 /// Seed of the predictions' faults.
@@ -25,7 +25,7 @@ pub(super) struct Run {
     now: u64,
     outcome: Outcome,
     evicted: Vec<PlaneId>,
-    jobs: Vec<Job>,
+    jobs: Vec<ReadJob>,
     /// What is read while the disk has nothing else to do, until the next layer asks. Room is made
     /// when a read begins and not before, or planes would leave for others that never come.
     idle: VecDeque<(PlaneId, Admission)>,
@@ -162,7 +162,7 @@ impl Run {
             let id = PlaneId { layer, expert: job.expert, plane: job.plane };
             // What is not waited for must not keep the next layer's bases waiting.
             if self.options.late == LatePlanes::Skip && job.plane > Plane::P2 {
-                self.idle.push_back((id, Admission::Worthwhile));
+                self.idle.push_back((id, Admission::Optional));
                 return true;
             }
             self.admit(id, Admission::Needed, self.now)
@@ -171,7 +171,7 @@ impl Run {
         all
     }
 
-    fn add_jobs(&self, layer: u32, used: &Use, jobs: &mut Vec<Job>) {
+    fn add_jobs(&self, layer: u32, used: &Use, jobs: &mut Vec<ReadJob>) {
         // Default: what the table does not have needs no reads.
         let Some(entry) = self.books.table().entry(layer, used.expert) else { return };
         let machine = &self.options.machine;
@@ -186,7 +186,7 @@ impl Run {
                 if last { machine.expert_ns(entry.bytes(used.planes), used.rows) } else { 0 };
             let read_ns = machine.transfer_ns(entry.plane_bytes[plane.index()]);
             let (expert, rows) = (used.expert, used.rows);
-            jobs.push(Job { expert, plane, rows, read_ns, compute_ns });
+            jobs.push(ReadJob { expert, plane, rows, read_ns, compute_ns });
         }
     }
 

@@ -10,7 +10,7 @@ use super::rope::rope_kinds;
 use super::weights::Loader;
 use nestling_core::backend::{AttentionHeads, Backend, HeadMatrices, HeadNorm, Linear};
 use nestling_core::error::EngineError;
-use nestling_experts::expert::source::Matrices;
+use nestling_experts::expert::Matrices;
 
 impl<B: Backend> Loader<'_, B> {
     pub(super) fn latent_attention(

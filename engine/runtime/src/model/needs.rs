@@ -1,5 +1,7 @@
 //! What a source's model takes of a device.
 
+use std::sync::Arc;
+
 use nestling_formats::store::{Encoding, Group, GroupId, Index};
 use nestling_formats::{Level, Plane};
 
@@ -11,7 +13,7 @@ use nestling_experts::expert::{ExpertSource, rows_that_stay};
 /// What a source's model needs. Its experts are uploaded before the first step, or `streamed`, with
 /// what their matrices take activations as.
 pub(super) fn model_needs(
-    source: &dyn ExpertSource,
+    source: &Arc<dyn ExpertSource>,
     streamed: Option<ActivationMode>,
     rows_max: usize,
 ) -> ModelNeeds<'_> {
@@ -19,7 +21,8 @@ pub(super) fn model_needs(
     let mut needs =
         ModelNeeds { config, rows_max, weight_bytes: 0, weights: 0, experts: Vec::new() };
     // Default: a checkpoint is on no device: only stores are counted.
-    let Some(store) = source.store() else { return needs };
+    let Some(source) = Arc::clone(source).store_source() else { return needs };
+    let store = source.store();
     let level = source.level_max().unwrap_or(store.level());
     let index = store.index();
     let is_stored = streamed.is_some() && rows_that_stay(index).is_some();

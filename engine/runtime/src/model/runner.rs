@@ -159,7 +159,7 @@ impl<B: Backend> Runner<B> {
         let shape = MemoryShape { kv_dtype: options.kv_dtype, pages, states };
         let memory = LayerMemory::of_model(&mut backend, config, shape)?;
         let streamed = options.streaming.as_ref().map(|_| options.activations);
-        backend.prepare(&model_needs(&*source, streamed, rows_max))?;
+        backend.prepare(&model_needs(&source, streamed, rows_max))?;
         let loader = Loader {
             backend: &mut backend,
             source: &*source,
@@ -174,7 +174,7 @@ impl<B: Backend> Runner<B> {
                 (weights, ExpertCache::streamed(from, options.activations, streaming)?)
             }
         };
-        experts.leave_to_device(&mut backend)?;
+        experts.enable_device_slots(&mut backend)?;
         let sensitivities = Arc::new(source.sensitivities());
         experts.set_level_router(Arc::new(ThresholdRule::new(sensitivities)));
         let recorder = options.recorder.clone();

@@ -21,8 +21,8 @@ use nestling_core::batch::StepRows;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
-use nestling_experts::expert::source::{ExpertSource, Matrices};
 use nestling_experts::expert::{ExpertCache, expert_biases};
+use nestling_experts::expert::{ExpertSource, Matrices};
 use nestling_experts::reads::ReadOptions;
 
 /// Added to the squared length of a DeltaNet layer's queries and keys.

@@ -10,8 +10,7 @@ use nestling_core::error::EngineError;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_cpu::reference::Reference;
 use nestling_experts::allocation::{Allocation, ChooseOptions, Counting, choose, weight_bytes};
-use nestling_experts::expert::StoreSource;
-use nestling_experts::expert::source::{ExpertSource, Matrices};
+use nestling_experts::expert::{ExpertSource, Matrices, StoreSource};
 use nestling_formats::store::{GroupId, MappedStore, Store};
 use nestling_formats::{FloatKind, Level};
 use nestling_import::ModelConfig;
@@ -61,6 +60,10 @@ impl ExpertSource for Decoded {
             *matrix = MatrixWeights::Float(floats);
         }
         Ok(matrices)
+    }
+
+    fn store_source(self: Arc<Self>) -> Option<Arc<StoreSource>> {
+        None
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {

@@ -187,11 +187,11 @@ impl LevelRouter for Signs {
         true
     }
 
-    fn worth(&self, token: RoutedToken<'_>, highest: Level, worth: &mut [PlaneScores]) {
-        for (worth, expert) in worth.iter_mut().zip(token.experts) {
+    fn plane_scores(&self, token: RoutedToken<'_>, highest: Level, scores: &mut [PlaneScores]) {
+        for (planes, expert) in scores.iter_mut().zip(token.experts) {
             let is_rich = token.hidden[*expert as usize] > 0.0;
             let most = if is_rich { highest } else { Level::L2 };
-            *worth = Level::ALL.map(|level| if level <= most { 2.0 } else { -1.0 });
+            *planes = Level::ALL.map(|level| if level <= most { 2.0 } else { -1.0 });
         }
     }
 

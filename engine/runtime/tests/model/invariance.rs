@@ -9,7 +9,7 @@ use nestling_core::kv_cache::{KvDtype, PageAllocator, PageId};
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::{FloatMatrix, MatrixWeights};
 use nestling_cpu::Cpu;
-use nestling_experts::expert::source::{ExpertSource, Matrices};
+use nestling_experts::expert::{ExpertSource, Matrices, StoreSource};
 use nestling_formats::store::GroupId;
 use nestling_formats::{FloatKind, Level, MatrixKind};
 use nestling_import::ModelConfig;
@@ -191,6 +191,10 @@ impl ExpertSource for Poisoned {
             matrices.list[0].1 = MatrixWeights::Float(matrix);
         }
         Ok(matrices)
+    }
+
+    fn store_source(self: Arc<Self>) -> Option<Arc<StoreSource>> {
+        None
     }
 
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {

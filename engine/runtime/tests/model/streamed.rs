@@ -11,7 +11,7 @@ use nestling_cpu::Cpu;
 use nestling_experts::expert::source::ExpertSource;
 use nestling_experts::expert::{HostOptions, Prefetch, StoreSource, StreamOptions, StreamStats};
 use nestling_experts::reads::{ReadClass, ReadMethod, ReadOptions};
-use nestling_experts::record::{Activity, RecordOptions, Recorder, What};
+use nestling_experts::record::{Activity, ActivityKind, RecordOptions, Recorder};
 use nestling_experts::residency::{ExpertTable, ResidencyOptions};
 use nestling_formats::Level;
 use nestling_formats::store::Store;
@@ -264,11 +264,12 @@ fn distances(recorder: &Recorder) -> Vec<u32> {
         let within = |one: &&Activity| one.start_ns >= step.start_ns && one.end_ns <= step.end_ns;
         let activities: Vec<_> = recording.activities.iter().filter(within).collect();
         let asked = |at_ns: u64| {
-            let dense = activities.iter().filter(|one| one.what == What::Dense);
+            let dense = activities.iter().filter(|one| one.what == ActivityKind::Dense);
             dense.filter(|one| one.end_ns <= at_ns).map(|one| one.layer).max()
         };
         for one in &activities {
-            let What::Read { plane, queued_ns, class: ReadClass::Idle, .. } = one.what else {
+            let ActivityKind::Read { plane, queued_ns, class: ReadClass::Idle, .. } = one.what
+            else {
                 continue;
             };
             let last = asked(one.start_ns.saturating_sub(queued_ns));

@@ -22,8 +22,8 @@ pub const PROMPT: usize = 9;
 
 /// Bytes of all experts at a level, and the least that a step can do with.
 pub fn expert_bytes(parts: &Parts) -> (u64, u64) {
-    let store = parts.source.store().unwrap();
-    let table = ExpertTable::of_store(store, parts.source.level_max().unwrap()).unwrap();
+    let source = Arc::clone(&parts.source).store_source().unwrap();
+    let table = ExpertTable::of_store(source.store(), parts.source.level_max().unwrap()).unwrap();
     (table.total_bytes(), table.least_bytes())
 }
 

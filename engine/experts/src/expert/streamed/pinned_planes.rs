@@ -1,28 +1,29 @@
-//! Planes that left memory of a device and lie in memory of the host: nearer than the disk, and in one of
-//! both places only. How many there are is up to the device's own memory of the host.
+//! Planes that left memory of a device and lie in pinned host memory: nearer than the disk, and in one of
+//! both places only. How many there are is up to the device's own host memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use nestling_formats::{ExpertId, Plane};
 
-use super::extents::ExtentTable;
-use super::source::ExpertSource;
-use crate::residency::PlaneId;
-use nestling_core::backend::{Backend, FeedForward, HostPlane, SlotMemory};
+use super::device_tier::DeviceTier;
+use super::fetcher::ExtentTable;
+use crate::reads::ArrivedPlane;
+use crate::residency::{PLANES, PlaneId, PlaneState, Residency};
+use nestling_core::backend::{Backend, FeedForward, HostPlane};
 use nestling_core::error::EngineError;
 use nestling_cpu::Cpu;
 
 /// The planes, and those that leave the device.
-pub(super) struct HostTier<B: Backend> {
-    planes: HashMap<PlaneId, Kept>,
+pub(super) struct PinnedPlanes<B: Backend> {
+    planes: HashMap<PlaneId, PinnedPlane>,
     /// Those that came or were used first in front; of some that was not the last time, and some are not
     /// there any more.
     order: VecDeque<(PlaneId, u64)>,
     /// Counts how often planes came or were used.
     moment: u64,
     /// Planes whose slots nothing has overwritten yet.
-    leaving: Vec<(PlaneId, Arc<FeedForward<B>>)>,
+    evicted: Vec<(PlaneId, Arc<FeedForward<B>>)>,
     /// Experts made of planes that lie here, and of how many.
     bound: HashMap<ExpertId, (Arc<FeedForward<Cpu>>, usize)>,
     /// Experts that are being computed where they lie.
@@ -32,22 +33,18 @@ pub(super) struct HostTier<B: Backend> {
 }
 
 /// A plane, and the moment when it came or was used.
-struct Kept {
+struct PinnedPlane {
     plane: HostPlane,
     moment: u64,
 }
 
-fn expert_of(id: PlaneId) -> ExpertId {
-    ExpertId { layer: id.layer, expert: id.expert }
-}
-
-impl<B: Backend> HostTier<B> {
+impl<B: Backend> PinnedPlanes<B> {
     pub fn new() -> Self {
         Self {
             planes: HashMap::new(),
             order: VecDeque::new(),
             moment: 0,
-            leaving: Vec::new(),
+            evicted: Vec::new(),
             bound: HashMap::new(),
             busy: Vec::new(),
             moving: Vec::new(),
@@ -55,40 +52,34 @@ impl<B: Backend> HostTier<B> {
     }
 
     /// A plane leaves the device.
-    pub fn leave(&mut self, id: PlaneId, weights: &Arc<FeedForward<B>>) {
-        self.leaving.push((id, Arc::clone(weights)));
+    pub fn note_evicted(&mut self, id: PlaneId, weights: Arc<FeedForward<B>>) {
+        self.evicted.push((id, weights));
     }
 
     /// Takes a plane out.
     pub fn take(&mut self, id: PlaneId) -> Option<HostPlane> {
         let kept = self.planes.remove(&id)?;
         // Who computes with it keeps it.
-        self.bound.remove(&expert_of(id));
+        self.bound.remove(&id.expert_id());
         Some(kept.plane)
     }
 
     /// How many of an expert's planes lie here, from the first on.
     pub fn held(&self, id: ExpertId) -> usize {
-        let ExpertId { layer, expert } = id;
-        let is_here =
-            |plane: &Plane| self.planes.contains_key(&PlaneId { layer, expert, plane: *plane });
-        Plane::ALL.iter().take_while(|plane| is_here(plane)).count()
+        PlaneId::first(id, PLANES).take_while(|id| self.planes.contains_key(id)).count()
     }
 
     /// An expert's first planes, so many of them.
-    pub fn prefix(&self, id: ExpertId, planes: usize) -> Vec<HostPlane> {
-        let ExpertId { layer, expert } = id;
-        let ids = Plane::ALL.map(|plane| PlaneId { layer, expert, plane });
-        let ids = ids.iter().take(planes);
-        ids.filter_map(|id| Some(Arc::clone(&self.planes.get(id)?.plane))).collect()
+    pub fn prefix(&self, id: ExpertId, planes: usize) -> Vec<Arc<ArrivedPlane>> {
+        let pinned = PlaneId::first(id, planes).filter_map(|id| self.planes.get(&id));
+        pinned.map(|pinned| Arc::new(ArrivedPlane::held(Arc::clone(&pinned.plane)))).collect()
     }
 
     /// An expert's first planes are used now, and stay until nothing is busy any more.
     pub fn set_busy(&mut self, id: ExpertId, planes: usize) {
-        let ExpertId { layer, expert } = id;
         // Of an expert the last plane goes first.
         for plane in Plane::ALL.into_iter().take(planes).rev() {
-            let id = PlaneId { layer, expert, plane };
+            let id = PlaneId::new(id, plane);
             if let Some(kept) = self.planes.get_mut(&id) {
                 self.moment += 1;
                 kept.moment = self.moment;
@@ -145,32 +136,29 @@ impl<B: Backend> HostTier<B> {
             order.pop_front();
         }
         let stays = |id: &ExpertId| busy.contains(id) || moving.contains(id);
-        let may_go = |one: &(PlaneId, u64)| is_there(one) && !stays(&expert_of(one.0));
+        let may_go = |one: &(PlaneId, u64)| is_there(one) && !stays(&one.0.expert_id());
         let at = order.iter().position(may_go)?;
         let (id, _) = order.remove(at)?;
         self.take(id)
     }
 
-    /// Copies what leaves the device, before anything else takes its place. `is_absent` says what is
-    /// nowhere else and on no way.
+    /// Copies what leaves the device, before anything else comes to its slots.
     ///
     /// # Errors
     /// A failed device.
-    pub fn move_out(
+    pub fn demote(
         &mut self,
-        source: &dyn ExpertSource,
+        residency: &Residency,
         extents: &ExtentTable,
-        is_absent: &dyn Fn(PlaneId) -> bool,
-        slots: &mut B::ExpertSlots,
+        device: &mut DeviceTier<B>,
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(), EngineError> {
-        for (id, weights) in std::mem::take(&mut self.leaving) {
-            if !is_absent(id) || self.planes.contains_key(&id) {
+        for (id, weights) in std::mem::take(&mut self.evicted) {
+            if residency.state(id) != PlaneState::Absent || self.planes.contains_key(&id) {
                 continue;
             }
-            let parts = source.plane_parts(expert_of(id), id.plane)?;
             let fetched = loop {
-                let fetched = slots.fetch_plane(encoder, &weights, &parts, extents.bytes(id))?;
+                let fetched = device.fetch(id, &weights, extents.bytes(id), encoder)?;
                 // Nothing that went before it is missed more.
                 if fetched.is_some() || self.drop_oldest().is_none() {
                     break fetched;
@@ -178,7 +166,7 @@ impl<B: Backend> HostTier<B> {
             };
             if let Some(plane) = fetched {
                 self.moment += 1;
-                self.planes.insert(id, Kept { plane, moment: self.moment });
+                self.planes.insert(id, PinnedPlane { plane, moment: self.moment });
                 self.order.push_back((id, self.moment));
             }
         }

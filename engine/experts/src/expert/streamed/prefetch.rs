@@ -5,7 +5,6 @@
 //! enough of what is read so is used.
 
 use crate::reads::IdleDepth;
-use crate::residency::PlaneId;
 use nestling_core::stream_stats::StreamStats;
 
 /// Share of prefetched bytes that must be used for reading ahead to go on.
@@ -32,12 +31,10 @@ pub enum Prefetch {
     Always,
 }
 
-/// What was read ahead, and whether it pays.
+/// Whether prefetches pay.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
     mode: Prefetch,
-    /// Planes that were asked for ahead of the next layer.
-    pub planes: Vec<PlaneId>,
     read: f64,
     used: f64,
     pause: u32,
@@ -45,7 +42,7 @@ pub(super) struct ReadAhead {
 
 impl ReadAhead {
     pub fn new(mode: Prefetch) -> Self {
-        Self { mode, planes: Vec::new(), read: 0.0, used: 0.0, pause: 0 }
+        Self { mode, read: 0.0, used: 0.0, pause: 0 }
     }
 
     /// Whether the next layer's experts are to be predicted.
@@ -62,7 +59,7 @@ impl ReadAhead {
         if self.is_sure() { IdleDepth::Full } else { IdleDepth::Half }
     }
 
-    /// Whether experts of the layer behind the next one are to be predicted, too, from a state that is
+    /// Whether experts of the layer after the next one are to be predicted, too, from a state that is
     /// further from what that layer will see.
     pub fn is_wanted_further(&self) -> bool {
         self.is_wanted() && (self.is_sure() || self.mode == Prefetch::Always)

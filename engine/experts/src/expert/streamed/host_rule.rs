@@ -1,13 +1,13 @@
 //! Whether an expert whose planes lie in memory of the host is computed there or brought to the device.
 //!
-//! By the processor where
+//! By the CPU where
 //!
 //! ```text
 //! T_host(m) + activations < max(bytes / link, T_device(m))
 //! ```
 //!
 //! with both sides behind what the layer gave them before. Activations go both ways, and count against
-//! the processor. A result never depends on the answer.
+//! the CPU. A result never depends on the answer.
 
 use nestling_core::backend::HostLink;
 
@@ -18,10 +18,10 @@ use nestling_core::backend::HostLink;
 pub enum HostExperts {
     /// On the device, where their planes are brought.
     Never,
-    /// By the processor where that takes less time than the way to the device, as measured.
+    /// By the CPU where that takes less time than the way to the device, as measured.
     #[default]
     WhenFaster,
-    /// By the processor.
+    /// By the CPU.
     Always,
     /// As [`HostExperts::WhenFaster`], with these figures and no others.
     By(HostSpeeds),
@@ -32,7 +32,7 @@ pub enum HostExperts {
 pub struct HostSpeeds {
     /// The way to the device.
     pub link: HostLink,
-    /// Bytes of planes per second that the processor computes one row with.
+    /// Bytes of planes per second that the CPU computes one row with.
     pub host_bytes_per_s: f64,
 }
 
@@ -50,7 +50,7 @@ pub struct HostCandidate {
 /// Seconds that an expert takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostTimes {
-    /// The processor's.
+    /// The CPU's.
     pub host_s: f64,
     /// The way of its activations to the host and back, besides the first of a layer's.
     pub activations_s: f64,
@@ -63,23 +63,23 @@ pub struct HostTimes {
 /// What a layer's experts were given to, in seconds from when the layer knew them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostQueues {
-    /// Of the processor.
+    /// Of the CPU.
     pub host_s: f64,
     /// Of the way to the device, and the device.
     pub device_s: f64,
 }
 
-/// Classes of rows that the processor's speed is known for: 1, 2, up to 4, 8 and so on.
+/// Classes of rows that the CPU's speed is known for: 1, 2, up to 4, 8 and so on.
 const CLASSES: usize = 10;
 
 /// Weight of a new measurement.
 const NEW: f64 = 0.25;
 
-/// Each time that an expert is not given to the processor it is believed to be so much faster, so that
+/// Each time that an expert is not given to the CPU it is believed to be so much faster, so that
 /// it is tried again once in a while.
 const FORGET: f64 = 0.998;
 
-/// Rows that a processor takes in about the time of one.
+/// Rows that a CPU takes in about the time of one.
 const ROWS_TOGETHER: usize = 2;
 
 /// The rule, and what was measured.
@@ -100,13 +100,13 @@ fn class_of(rows: usize) -> (usize, usize) {
 }
 
 impl HostSpeeds {
-    /// What an expert takes on either side, where nothing more of the processor is known.
+    /// What an expert takes on either side, where nothing more of the CPU is known.
     pub fn times(&self, expert: HostCandidate) -> HostTimes {
         let blocks = expert.rows.max(1).div_ceil(ROWS_TOGETHER) as f64;
         self.times_of(expert, blocks / self.host_bytes_per_s)
     }
 
-    /// The same, with seconds that the processor takes for a byte.
+    /// The same, with seconds that the CPU takes for a byte.
     fn times_of(&self, expert: HostCandidate, host_s_per_byte: f64) -> HostTimes {
         let HostLink { bytes_per_s, device_bytes_per_s, .. } = self.link;
         let bytes = expert.bytes as f64;
@@ -121,7 +121,7 @@ impl HostSpeeds {
 }
 
 impl HostTimes {
-    /// When the expert is done by the processor, and by the device, behind what they have to do.
+    /// When the expert is done by the CPU, and by the device, behind what they have to do.
     pub fn ends(&self, queues: HostQueues, round_trip_s: f64) -> (f64, f64) {
         // The way there and back is waited for once.
         let first = if queues.host_s > 0.0 { 0.0 } else { round_trip_s };
@@ -142,7 +142,7 @@ impl HostRule {
         self.queues = HostQueues::default();
     }
 
-    /// Whether the processor computes an expert.
+    /// Whether the CPU computes an expert.
     pub fn takes(&mut self, expert: HostCandidate) -> bool {
         match self.experts {
             HostExperts::Never => return false,
@@ -167,7 +167,7 @@ impl HostRule {
         self.queues
     }
 
-    /// The device gets an expert that the processor was to compute and cannot; the layer had been given
+    /// The device gets an expert that the CPU was to compute and cannot; the layer had been given
     /// `before` until then.
     pub fn leave(&mut self, expert: HostCandidate, before: HostQueues) {
         let (_, device_s) = self.times(expert).ends(before, self.speeds.link.round_trip_s);
@@ -189,7 +189,7 @@ impl HostRule {
         }
     }
 
-    /// The processor computed experts of so many bytes and rows.
+    /// The CPU computed experts of so many bytes and rows.
     pub fn observe(&mut self, bytes: u64, rows: usize, seconds: f64) {
         let has_figures = matches!(self.experts, HostExperts::By(_));
         if has_figures || bytes == 0 || seconds <= 0.0 {
@@ -207,7 +207,7 @@ mod tests {
     use super::{HostCandidate, HostExperts, HostQueues, HostRule, HostSpeeds, class_of};
     use nestling_core::backend::HostLink;
 
-    /// A link of 10 GB/s, a processor of 20, a device of 1000.
+    /// A link of 10 GB/s, a CPU of 20, a device of 1000.
     const SPEEDS: HostSpeeds = HostSpeeds {
         link: HostLink { bytes_per_s: 1e10, round_trip_s: 2e-5, device_bytes_per_s: 1e12 },
         host_bytes_per_s: 2e10,
@@ -246,7 +246,7 @@ mod tests {
         let mut rule = HostRule::new(HostExperts::By(SPEEDS), SPEEDS);
         rule.begin_layer();
         let places: Vec<bool> = (0..6).map(|_| rule.takes(expert(4_000_000, 1))).collect();
-        // 0.22 ms each for the processor, 0.4 for the link.
+        // 0.22 ms each for the CPU, 0.4 for the link.
         assert_eq!(places, [true, false, true, true, false, true]);
     }
 
@@ -258,7 +258,7 @@ mod tests {
         let before = rule.queues();
         assert!(rule.takes(one));
         rule.leave(one, before);
-        // As where the device had one, and the processor none.
+        // As where the device had one, and the CPU none.
         assert_eq!(rule.queues(), HostQueues { host_s: 0.0, device_s: 4e-4 });
         let places: Vec<bool> = (0..4).map(|_| rule.takes(one)).collect();
         assert_eq!(places, [true, true, true, false]);

@@ -1,0 +1,520 @@
+//! Experts that are read when they are wanted: planes within a budget.
+//!
+//! Four owners, none of which sees into another: `LayerRequest` is what one layer wants,
+//! `Fetcher` reads planes, `DeviceTier` makes experts of them where the device computes, and
+//! `HostTier` holds what left the device and has the CPU compute of it. What is resident and what has
+//! to go is decided by `Residency`. `StreamedExperts` only passes planes between them:
+//!
+//! ```text
+//!            LayerRequest
+//!                 │ wants
+//!  disk ──► Fetcher ──► DeviceTier ──► rows computed by the device
+//!                         │    ▲
+//!                 evicted ▼    │ recalled, promoted
+//!                       HostTier ────► rows computed by the CPU
+//! ```
+//!
+//! Nothing here changes a result, but where every row of a step is elastic: an expert is computed when all
+//! the planes that its rows ask for have arrived, whatever the order.
+
+mod builder;
+mod cpu_unit;
+mod device_tier;
+mod fetcher;
+mod host_rule;
+mod host_tier;
+mod pinned_planes;
+mod prefetch;
+mod request;
+#[cfg(test)]
+mod tests;
+mod tiers;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use nestling_formats::{ExpertId, Level, invariant};
+use nestling_import::FeedForward as FeedForwardConfig;
+
+pub use cpu_unit::HostOptions;
+pub use host_rule::{HostExperts, HostSpeeds};
+pub use prefetch::Prefetch;
+pub(super) use request::LatePlanes;
+
+use super::source::ExpertSource;
+use super::store::StoreSource;
+use crate::reads::{ArrivedPlane, ReadClass, ReadOptions, Reads};
+use crate::record::Recorder;
+use crate::residency::{Admission, ExpertTable, PlaneId, PlaneState, Residency, ResidencyOptions};
+use builder::ExpertBuilder;
+use device_tier::DeviceTier;
+use fetcher::{Arrival, ExtentTable, Fetcher};
+use host_tier::HostTier;
+use nestling_core::backend::{Backend, CopyFence, Encoder, ExpertUse, FeedForward, PinnedExpert};
+use nestling_core::clock::Moment;
+use nestling_core::error::EngineError;
+use nestling_core::expert_memory::ExpertMemory;
+use nestling_core::stream_stats::StreamStats;
+use nestling_core::weights::ActivationMode;
+use request::{ExpertState, LayerRequest, RequestedExpert};
+
+/// Part of a budget that unused buffers may take.
+const SPARE_SHARE: u64 = 24;
+
+/// How experts are streamed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamOptions {
+    /// Bytes that planes of experts may take.
+    pub budget_bytes: u64,
+    /// How planes are read.
+    pub reads: ReadOptions,
+    /// Whether planes are read before a layer asks for them.
+    pub prefetch: Prefetch,
+    /// Who computes planes that a device keeps in memory of the host.
+    pub host: HostOptions,
+}
+
+/// The experts of a model, those within the budget in memory.
+pub(super) struct StreamedExperts<B: Backend> {
+    request: LayerRequest,
+    fetcher: Fetcher,
+    device: DeviceTier<B>,
+    host: HostTier<B>,
+    residency: Residency,
+    memory: Arc<ExpertMemory>,
+    /// Most bytes of unused buffers.
+    spare_max: u64,
+    /// Planes that have to go, before they do.
+    evicted: Vec<PlaneId>,
+    stats: StreamStats,
+}
+
+impl<B: Backend> StreamedExperts<B> {
+    /// No expert is resident yet.
+    ///
+    /// # Errors
+    /// A source that is no store; a budget that has no room for one token's experts of one layer;
+    /// a platform that gives no thread for reads.
+    pub fn open(
+        source: Arc<dyn ExpertSource>,
+        activations: ActivationMode,
+        options: &StreamOptions,
+    ) -> Result<Self, EngineError> {
+        let no_store = || EngineError::mismatch("source of streamed experts", "a store", "another");
+        let source = source.store_source().ok_or_else(no_store)?;
+        let reads = Reads::open(Arc::clone(source.store()), &options.reads)?;
+        Self::with_reads(source, activations, options, reads)
+    }
+
+    /// The same over reads that were opened before.
+    fn with_reads(
+        source: Arc<StoreSource>,
+        activations: ActivationMode,
+        options: &StreamOptions,
+        reads: Reads,
+    ) -> Result<Self, EngineError> {
+        let (store, config) = (source.store(), source.config());
+        let level = source.level_max().unwrap_or(store.level());
+        let table = Arc::new(ExpertTable::of_index(store.index(), config, level)?);
+        let spare = spare_bytes(options.budget_bytes, &table, options.reads.pool_bytes);
+        let residency = ResidencyOptions::new(&table, options.budget_bytes - spare);
+        let residency = Residency::new(table, residency)?;
+        let experts = config.layers.iter().map(|layer| match layer.feed_forward {
+            FeedForwardConfig::Dense { .. } => 0,
+            FeedForwardConfig::Moe { num_experts, .. } => num_experts,
+        });
+        let extents = ExtentTable::new(&source, experts);
+        let builder = Arc::new(ExpertBuilder::new(source, activations)?);
+        let device = DeviceTier::new(Arc::clone(&builder), extents.experts_of_layers());
+        Ok(Self {
+            request: LayerRequest::none(),
+            fetcher: Fetcher::new(reads, extents, options),
+            device,
+            host: HostTier::new(builder, options.host),
+            residency,
+            memory: Arc::new(ExpertMemory::new()),
+            spare_max: options.reads.pool_bytes,
+            evicted: Vec::new(),
+            stats: StreamStats::default(),
+        })
+    }
+
+    /// Who hears of reads.
+    pub fn set_recorder(&mut self, recorder: Option<Arc<Recorder>>) {
+        self.fetcher.set_recorder(recorder);
+    }
+
+    /// What its memory is changed by.
+    pub fn memory(&self) -> &Arc<ExpertMemory> {
+        &self.memory
+    }
+
+    /// How many experts each layer has.
+    pub fn experts_of_layers(&self) -> impl Iterator<Item = usize> + '_ {
+        self.fetcher.extents().experts_of_layers()
+    }
+
+    /// How many experts a layer has.
+    pub fn experts_of(&self, layer: usize) -> usize {
+        self.fetcher.extents().experts_of(layer as u32)
+    }
+
+    /// A step begins.
+    pub fn begin_step(&mut self) {
+        self.residency.begin_step();
+    }
+
+    /// What was done since this was asked last.
+    pub fn take_stats(&mut self) -> StreamStats {
+        std::mem::take(&mut self.stats)
+    }
+
+    /// Starts one layer's request: counts its uses, pins what is there, reads what is missing.
+    /// `experts` ascend, each with its rows' range in the uses.
+    ///
+    /// # Errors
+    /// An expert that the layer does not have; as [`StreamedExperts::change_memory`].
+    pub fn begin(
+        &mut self,
+        layer: u32,
+        experts: impl Iterator<Item = (u32, Range<usize>)>,
+        uses: &[ExpertUse],
+        late: LatePlanes,
+        encoder: &mut B::Encoder<'_>,
+    ) -> Result<(), EngineError> {
+        self.request.begin(layer, late)?;
+        self.residency.set_goal(late.goal());
+        self.fetcher.forget_later();
+        self.change_memory(encoder)?;
+        self.land_promotions(CopyFence::default(), encoder)?;
+        self.take_in_unwanted()?;
+        let count = self.fetcher.extents().experts_of(layer);
+        for (expert, range) in experts {
+            if expert as usize >= count {
+                let expected = format!("an expert below {count}");
+                let what = format!("routing of layer {layer}");
+                return Err(EngineError::mismatch(what, expected, expert));
+            }
+            let planes = self.count_use(ExpertId { layer, expert }, &uses[range.clone()]);
+            self.request.want(expert, planes, range)?;
+        }
+        let Self { request, fetcher, host, residency, stats, .. } = self;
+        fetcher.judge_predictions(request, residency, stats);
+        host.choose_cpu_work(request, fetcher.extents())?;
+        self.await_promotions(encoder)?;
+        self.pin()
+    }
+
+    /// Counts that rows use an expert, before anything is done about planes that are missing; gives how
+    /// many planes they need.
+    fn count_use(&mut self, id: ExpertId, rows: &[ExpertUse]) -> usize {
+        let Self { fetcher, residency, stats, .. } = self;
+        let planes = fetcher.extents().planes_wanted(id, rows);
+        residency.used(id.layer, id.expert, planes, rows.len() as u32);
+        let bits: u64 = rows.iter().map(|used| u64::from(used.level.bits())).sum();
+        stats.asked_bits += bits;
+        let resident = residency.resident(id.layer, id.expert);
+        let mut is_hit = true;
+        for id in PlaneId::first(id, planes) {
+            let bytes = fetcher.extents().bytes(id);
+            stats.wanted_bytes += bytes;
+            if id.plane.index() >= resident {
+                stats.missing_bytes[id.plane.index()] += bytes;
+                is_hit = false;
+            } else if fetcher.was_predicted(id) {
+                stats.ahead_bytes += bytes;
+                is_hit = false;
+            }
+        }
+        stats.expert_hits += u64::from(is_hit);
+        stats.expert_misses += u64::from(!is_hit);
+        planes
+    }
+
+    /// Counts the uses of an expert that a device found by itself, and gives it.
+    pub fn count_found(&mut self, id: ExpertId, rows: &[ExpertUse]) -> Option<Arc<FeedForward<B>>> {
+        self.count_use(id, rows);
+        self.stats.served_bits += rows.iter().map(|used| u64::from(used.level.bits())).sum::<u64>();
+        self.device.bound(id).map(Arc::clone)
+    }
+
+    /// Pins what can be, and reads what is missing of it. An expert gets room for all its planes
+    /// or waits until others were computed; those after it wait too, so that it has its turn.
+    fn pin(&mut self) -> Result<(), EngineError> {
+        if self.request.find(ExpertState::Waiting, 0).is_none() {
+            return Ok(());
+        }
+        let layer = self.request.layer();
+        let mut from = 0;
+        while let Some(at) = self.request.find(ExpertState::Waiting, from) {
+            from = at + 1;
+            let one = self.request.at(at)?;
+            if self.residency.resident(layer, one.expert()) >= one.planes() {
+                self.residency.pin(layer, one.expert());
+                self.request.pin(at)?;
+            }
+        }
+        from = 0;
+        while let Some(at) = self.request.find(ExpertState::Waiting, from) {
+            from = at + 1;
+            let one = self.request.at(at)?;
+            let id = ExpertId { layer, expert: one.expert() };
+            let (planes, awaited) = (one.planes(), self.request.late().awaited(one.planes()));
+            self.residency.pin(layer, id.expert);
+            if !self.admit(id, awaited) {
+                self.residency.unpin(layer, id.expert);
+                break;
+            }
+            self.request.pin(at)?;
+            self.fetcher.plan_later(id, awaited..planes);
+        }
+        self.fetcher.sort_later();
+        self.drop_evicted()?;
+        self.fetcher.order_for(&self.request);
+        self.submit(ReadClass::Urgent)
+    }
+
+    /// Room for the planes of an expert that are missing; false if there is none for one of them.
+    fn admit(&mut self, id: ExpertId, planes: usize) -> bool {
+        let Self { fetcher, residency, evicted, .. } = self;
+        PlaneId::first(id, planes).all(|id| match residency.state(id) {
+            PlaneState::Resident => true,
+            PlaneState::Reading => {
+                fetcher.raise(id);
+                true
+            }
+            PlaneState::Absent => {
+                let has_room = residency.admit(id, Admission::Needed, evicted);
+                if has_room {
+                    fetcher.plan(id);
+                }
+                has_room
+            }
+        })
+    }
+
+    /// Starts the planned reads, but of planes that lie in host memory, which are taken in at once.
+    fn submit(&mut self, class: ReadClass) -> Result<(), EngineError> {
+        let Self { fetcher, device, host, residency, stats, .. } = self;
+        fetcher.submit(class, |id| {
+            let Some(bytes) = host.take(id) else { return Ok(false) };
+            stats.recalled_bytes += (*bytes).as_ref().len() as u64;
+            device.put(id, ArrivedPlane::held(bytes))?;
+            residency.arrived(id);
+            Ok(true)
+        })?;
+        Ok(())
+    }
+
+    /// Begins reads that nobody waits for, as many as the disk has time for. Room is made when a read
+    /// begins and not before, and only of planes with lower retention scores, or planes would leave for
+    /// others that never come.
+    fn read_later(&mut self) -> Result<(), EngineError> {
+        while let Some(id) = self.fetcher.take_later() {
+            if self.residency.state(id) == PlaneState::Absent
+                && self.residency.admit(id, Admission::Optional, &mut self.evicted)
+            {
+                self.fetcher.plan(id);
+                self.drop_evicted()?;
+                self.submit(ReadClass::Idle)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it pays to predict the experts of the layer `distance` layers ahead.
+    pub fn reads_ahead(&self, distance: usize) -> bool {
+        self.fetcher.pays_to_predict(distance, self.request.late())
+    }
+
+    /// Reads what a layer is predicted to want, as far as there is room.
+    ///
+    /// # Errors
+    /// [`EngineError::Internal`].
+    pub fn read_ahead(
+        &mut self,
+        layer: u32,
+        experts: impl Iterator<Item = (u32, Range<usize>)>,
+        uses: &[ExpertUse],
+    ) -> Result<(), EngineError> {
+        let Self { request, fetcher, residency, evicted, .. } = self;
+        fetcher.plan_ahead(layer, experts, uses, request.late(), residency, evicted);
+        self.drop_evicted()?;
+        self.submit(ReadClass::Idle)?;
+        self.read_later()
+    }
+
+    /// Experts whose planes are all there, bound to them; none once all have been given, and none where
+    /// the CPU has experts to compute before anything is waited for.
+    ///
+    /// # Errors
+    /// A read that failed; planes that do not make an expert.
+    pub async fn next<'a>(
+        &mut self,
+        uses: &'a [ExpertUse],
+        encoder: &mut B::Encoder<'_>,
+        ready: &mut Vec<PinnedExpert<'a, B>>,
+    ) -> Result<(), EngineError> {
+        loop {
+            self.release();
+            self.pin()?;
+            while let Some(arrival) = self.fetcher.try_next() {
+                self.take_in(arrival)?;
+            }
+            self.read_later()?;
+            self.give(uses, encoder, ready)?;
+            if ready.is_empty() && self.request.late() == LatePlanes::LeaveOut {
+                self.leave_out_late()?;
+                self.give(uses, encoder, ready)?;
+            }
+            if !ready.is_empty() || self.request.is_done() || self.host.has_work() {
+                return Ok(());
+            }
+            if self.request.all_wait() && !self.fetcher.is_busy() {
+                if self.device.has_promotions() {
+                    // What is on its way takes the room, and may leave once it is there.
+                    self.land_promotions(CopyFence::ALL, encoder)?;
+                    continue;
+                }
+                return Err(self.no_room());
+            }
+            encoder.flush()?;
+            let started = Moment::now();
+            let arrival = std::future::poll_fn(|context| self.fetcher.poll_next(context)).await;
+            self.stats.wait_ns += (Moment::now().seconds_since(started) * 1e9) as u64;
+            self.take_in(arrival)?;
+        }
+    }
+
+    /// Takes in a read; one that failed matters if the layer wants it.
+    fn take_in(&mut self, arrival: Arrival) -> Result<(), EngineError> {
+        let Arrival { id, result } = arrival;
+        let is_awaited = self.residency.state(id) == PlaneState::Reading;
+        match result {
+            // It is not taken in any more if it was given up.
+            Ok(_) if !is_awaited => Ok(()),
+            Ok(plane) => {
+                self.stats.read_bytes[id.plane.index()] += plane.as_ref().len() as u64;
+                self.device.put(id, plane)?;
+                self.residency.arrived(id);
+                Ok(())
+            }
+            Err(error) => {
+                if is_awaited {
+                    self.residency.failed(id);
+                }
+                if self.request.wants(id) {
+                    return Err(error);
+                }
+                tracing::debug!(%error, "a read that nobody waits for failed");
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes in reads between requests: those that failed are read again when they are wanted.
+    fn take_in_unwanted(&mut self) -> Result<(), EngineError> {
+        invariant!(self.request.is_done(), "no layer waits for experts");
+        while let Some(arrival) = self.fetcher.try_next() {
+            self.take_in(arrival)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts experts down to the planes that are there, those that have their first.
+    fn leave_out_late(&mut self) -> Result<(), EngineError> {
+        let Self { request, residency, .. } = self;
+        let mut from = 0;
+        while let Some(at) = request.find(ExpertState::Pinned, from) {
+            from = at + 1;
+            let one = request.at(at)?;
+            let there = residency.resident(request.layer(), one.expert());
+            if (1..one.planes()).contains(&there) {
+                request.leave_out_late(at, there)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The highest level that an expert was given at, where planes were left out.
+    pub fn cut(&self, expert: u32) -> Option<Level> {
+        self.request.expert(expert).and_then(RequestedExpert::cut)
+    }
+
+    fn no_room(&self) -> EngineError {
+        let expected = "memory for one of them";
+        let found = format!("a budget of {} bytes", self.residency.budget_bytes());
+        let what = format!("experts of layer {}", self.request.layer());
+        EngineError::mismatch(what, expected, found)
+    }
+
+    fn give<'a>(
+        &mut self,
+        uses: &'a [ExpertUse],
+        encoder: &mut B::Encoder<'_>,
+        ready: &mut Vec<PinnedExpert<'a, B>>,
+    ) -> Result<(), EngineError> {
+        self.demote_evicted(encoder)?;
+        let Self { request, device, residency, stats, .. } = self;
+        let (layer, most) = (request.layer(), request.given_at_once());
+        let mut from = 0;
+        while let Some(at) = request.find(ExpertState::Pinned, from) {
+            if ready.len() >= most {
+                break;
+            }
+            from = at + 1;
+            let one = request.at(at)?;
+            let (expert, planes) = (one.expert(), one.planes());
+            let there = residency.resident(layer, expert);
+            if there < planes {
+                continue;
+            }
+            let weights = device.acquire(ExpertId { layer, expert }, planes, encoder)?;
+            let (uses, cut) = (&uses[one.uses()], one.cut().unwrap_or(Level::L8));
+            request.give(at, there)?;
+            let bits = uses.iter().map(|used| u64::from(used.level.min(cut).bits()));
+            stats.served_bits += bits.sum::<u64>();
+            ready.push(PinnedExpert { expert, weights, uses });
+        }
+        Ok(())
+    }
+
+    /// Unpins what was given: it has been computed. So has what the CPU was given, if it has nothing to
+    /// compute any more.
+    fn release(&mut self) {
+        let Self { request, host, residency, .. } = self;
+        let layer = request.layer();
+        request.release(!host.has_work(), |expert| residency.unpin(layer, expert));
+    }
+
+    /// Ends a request, whether or not all was given.
+    pub fn end(&mut self) {
+        let Self { request, host, residency, .. } = self;
+        let layer = request.layer();
+        request.end(|expert| residency.unpin(layer, expert));
+        host.end();
+    }
+
+    /// Whether the CPU was given experts that it has not computed.
+    pub fn has_host_work(&self) -> bool {
+        self.host.has_work()
+    }
+
+    /// Brings what the CPU computes its experts from to the host.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub async fn read_host_inputs(
+        &mut self,
+        inputs: &B::Buffer, // [T, hidden_size]
+        encoder: &mut B::Encoder<'_>,
+    ) -> Result<(), EngineError> {
+        self.host.read_inputs(inputs, encoder).await
+    }
+}
+
+/// Part of a budget that is left to unused buffers. Mixed levels exchange planes of one size for
+/// those of another, whose memory would come in small pages, which a disk fills at half the speed.
+fn spare_bytes(budget: u64, table: &ExpertTable, most: u64) -> u64 {
+    most.min(budget / SPARE_SHARE).min(budget.saturating_sub(table.least_bytes()))
+}

@@ -1,0 +1,47 @@
+//! Reads that a test ends itself, in any order, well or not.
+
+use std::sync::Arc;
+
+use nestling_formats::store::Store;
+
+use super::Reads;
+use super::fetch::fetch;
+use super::options::{Checks, ReadMethod, ReadOptions};
+use super::shared::{QueuedRead, Shared};
+use nestling_core::error::EngineError;
+
+/// The disk of a test.
+pub(crate) struct DiskByHand {
+    shared: Arc<Shared>,
+    running: Vec<QueuedRead>,
+}
+
+impl Reads {
+    /// Reads that end when the test says so.
+    pub(crate) fn by_hand(store: Arc<Store>, options: &ReadOptions) -> (Self, DiskByHand) {
+        let shared = Arc::new(Shared::new(store, options, Checks::Done));
+        let disk = DiskByHand { shared: Arc::clone(&shared), running: Vec::new() };
+        (Self { shared, method: ReadMethod::Threads, _workers: None }, disk)
+    }
+}
+
+impl DiskByHand {
+    /// Ends one of the reads that a disk would have under way; gives its tag, if there was one.
+    pub(crate) fn finish(&mut self, pick: usize, fails: bool) -> Option<u64> {
+        let mut state = self.shared.lock();
+        while let Some(job) = self.shared.start(&mut state) {
+            self.running.push(job);
+        }
+        drop(state);
+        if self.running.is_empty() {
+            return None;
+        }
+        let job = self.running.swap_remove(pick % self.running.len());
+        let result = match fails {
+            true => Err(EngineError::Panicked { what: "the disk of a test" }),
+            false => fetch(&self.shared, &job),
+        };
+        self.shared.finish(&job, result);
+        Some(job.tag)
+    }
+}
