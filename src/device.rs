@@ -228,11 +228,11 @@ fn why_none(errors: &[EngineError]) -> Option<String> {
 fn is_absence(error: &EngineError) -> bool {
     let EngineError::Device(error) = error else { return false };
     #[cfg(feature = "cuda")]
-    if let Some(CudaError::Device(error)) = error.downcast_ref() {
+    if let Some(CudaError::Backend(error)) = error.downcast_ref() {
         return matches!(error, CudaDeviceError::NoDriver | CudaDeviceError::NoneFound);
     }
     #[cfg(feature = "wgpu")]
-    if let Some(WgpuError::Adapter(error)) = error.downcast_ref() {
+    if let Some(WgpuError::Backend(error)) = error.downcast_ref() {
         return matches!(error, AdapterError::NoneFound | AdapterError::OnlySoftware { .. });
     }
     let _ = error;

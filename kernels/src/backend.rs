@@ -5,23 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nestling_core::EngineError;
-use nestling_core::backend::{Backend, ModelNeeds};
-use nestling_core::kv_cache::KvShape;
-use nestling_core::recurrent::StateShape;
-use nestling_core::weights::{ActivationMode, MatrixWeights};
-use nestling_gpu::{
-    GpuBuffer, GpuFloats, GpuPages, GpuRouting, GpuStates, Notes, Scratch, WorkRates, measure_rates,
-};
+use nestling_gpu::{EncoderState, WorkRates, measure_rates};
 
 use crate::compile::KernelImages;
 use crate::devices::CudaDeviceChoice;
 use crate::driver::{Driver, GraphCounts, HostLaunch};
 use crate::error::CudaError;
 use crate::kernel::Kernel;
-use crate::matrix::CudaMatrix;
-use crate::needs::Asked;
 use crate::recorder::{ARENA_BYTES, Recorder, Recording};
-use crate::storage::{self, CHUNK_PAGES};
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
@@ -42,11 +33,7 @@ pub struct CudaOptions {
 pub struct CudaBackend {
     pub(crate) driver: Arc<Driver>,
     pub(crate) recorder: Recorder,
-    pub(crate) scratch: Scratch<Self>,
-    /// Experts that kernels found in the step under way.
-    pub(crate) notes: Notes<Self>,
-    /// What was asked for since a model was prepared for last.
-    asked: Asked,
+    pub(crate) state: EncoderState<Self>,
     memory_bytes: Option<u64>,
     host_bytes: AtomicU64,
 }
@@ -56,14 +43,14 @@ impl CudaBackend {
     /// computes, so that no launch takes too long.
     ///
     /// # Errors
-    /// [`CudaError::Device`]; what the driver refuses.
+    /// [`CudaDeviceError`](crate::CudaDeviceError); what the driver refuses.
     pub fn open(options: &CudaOptions) -> Result<Self, CudaError> {
         let images = KernelImages::new(options.kernel_cache.clone());
         let driver = Driver::open(&options.device, images, options.vram_budget)?;
         let memory_bytes = Some(driver.budget());
         let recording = Recording { arena_bytes: ARENA_BYTES, rates: WorkRates::UNWATCHED };
         let mut opened = Self::on(driver, memory_bytes, options.host_bytes, recording)?;
-        opened.recorder.rates = opened.measured_work_rates().unwrap_or(WorkRates::UNKNOWN);
+        opened.recorder.meter.rates = opened.measured_work_rates().unwrap_or(WorkRates::UNKNOWN);
         Ok(opened)
     }
 
@@ -86,10 +73,8 @@ impl CudaBackend {
         recording: Recording,
     ) -> Result<Self, CudaError> {
         let recorder = Recorder::new(&driver, host_bytes, recording)?;
-        let (scratch, notes) = (Scratch::default(), Notes::default());
-        let host_bytes = AtomicU64::new(host_bytes);
-        let asked = Asked::default();
-        Ok(Self { driver, recorder, scratch, notes, asked, memory_bytes, host_bytes })
+        let (state, host_bytes) = (EncoderState::default(), AtomicU64::new(host_bytes));
+        Ok(Self { driver, recorder, state, memory_bytes, host_bytes })
     }
 
     /// Bytes of device memory that may be used: the budget that was given, or what was free when the
@@ -144,7 +129,7 @@ impl CudaBackend {
     pub fn with_arena_bytes(&self, arena_bytes: usize) -> Result<Self, CudaError> {
         let host_bytes = self.host_bytes.load(Ordering::Relaxed);
         let arena_bytes = arena_bytes.max(4096);
-        let recording = Recording { arena_bytes, rates: self.recorder.rates };
+        let recording = Recording { arena_bytes, rates: self.recorder.meter.rates };
         Self::on(Arc::clone(&self.driver), self.memory_bytes, host_bytes, recording)
     }
 
@@ -155,7 +140,7 @@ impl CudaBackend {
     /// A device whose memory is full.
     pub fn with_work_rate(&self, per_second: u64) -> Result<Self, CudaError> {
         let mut other = self.again()?;
-        other.recorder.rates = WorkRates::uniform(per_second);
+        other.recorder.meter.rates = WorkRates::uniform(per_second);
         Ok(other)
     }
 
@@ -165,7 +150,7 @@ impl CudaBackend {
     /// A device that is lost or whose memory is full.
     pub fn measured_work_rates(&self) -> Result<WorkRates, EngineError> {
         let mut other = self.with_host_bytes(0)?;
-        other.recorder.rates = WorkRates::UNWATCHED;
+        other.recorder.meter.rates = WorkRates::UNWATCHED;
         measure_rates(&mut other)
     }
 
@@ -182,7 +167,7 @@ impl CudaBackend {
     /// # Errors
     /// A device whose memory is full.
     pub fn with_host_bytes(&self, host_bytes: u64) -> Result<Self, CudaError> {
-        let recording = Recording { arena_bytes: ARENA_BYTES, rates: self.recorder.rates };
+        let recording = Recording { arena_bytes: ARENA_BYTES, rates: self.recorder.meter.rates };
         Self::on(Arc::clone(&self.driver), self.memory_bytes, host_bytes, recording)
     }
 
@@ -199,56 +184,5 @@ impl CudaBackend {
     /// Bytes of the host's memory that are pinned for planes and transfers, by all backends on this device.
     pub fn pinned_bytes(&self) -> u64 {
         self.driver.pinned_bytes()
-    }
-}
-
-impl Backend for CudaBackend {
-    nestling_gpu::backend_items!();
-
-    type Matrix = CudaMatrix;
-
-    const PAGE_KIND: u8 = 3;
-
-    fn name(&self) -> String {
-        self.driver.name().to_owned()
-    }
-
-    fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<GpuBuffer<Self>, EngineError> {
-        self.asked.buffer(rows_max, cols);
-        GpuBuffer::new(self, rows_max, cols)
-    }
-
-    fn routing(
-        &mut self,
-        rows_max: usize,
-        per_token: usize,
-    ) -> Result<GpuRouting<Self>, EngineError> {
-        GpuRouting::new(self, rows_max, per_token)
-    }
-
-    fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
-        self.asked.reserve(&self.driver, needs)
-    }
-
-    fn upload_floats(&mut self, values: &[f32]) -> Result<GpuFloats<Self>, EngineError> {
-        storage::floats(&mut self.recorder, values)
-    }
-
-    fn upload_matrix(
-        &mut self,
-        weights: &MatrixWeights,
-        activations: ActivationMode,
-    ) -> Result<CudaMatrix, EngineError> {
-        CudaMatrix::new(&mut self.recorder, weights, activations)
-    }
-
-    fn kv_pool(&mut self, shape: &KvShape) -> Result<GpuPages<Self>, EngineError> {
-        self.asked.pages(shape);
-        GpuPages::new(*shape, CHUNK_PAGES)
-    }
-
-    fn state_pool(&mut self, shape: &StateShape) -> Result<GpuStates<Self>, EngineError> {
-        self.asked.states(shape);
-        Ok(GpuStates::new(*shape))
     }
 }

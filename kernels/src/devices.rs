@@ -4,8 +4,6 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::driver::cuda;
-
 /// Oldest driver that is used, as it numbers itself: all that is called exists from 12.0 on.
 pub(crate) const DRIVER_VERSION_MIN: i32 = 12_000;
 
@@ -88,6 +86,14 @@ pub enum CudaDeviceError {
         /// The devices.
         found: String,
     },
+    /// A kernel that cannot be had for the device, or that failed on an emulated one.
+    #[error("kernel {kernel}: {reason}")]
+    Kernel {
+        /// Which.
+        kernel: String,
+        /// The compiler's or the driver's answer.
+        reason: String,
+    },
     /// No device has such a name.
     #[error("there is no CUDA device named `{name}`, only {found}")]
     NoSuchName {
@@ -98,20 +104,11 @@ pub enum CudaDeviceError {
     },
 }
 
-/// All CUDA devices of the machine.
-///
-/// # Errors
-/// [`CudaDeviceError::NoDriver`] where there is none; a driver that is too old or does not start.
-pub fn devices() -> Result<Vec<CudaDeviceDescription>, CudaDeviceError> {
-    cuda::list()
-}
-
-/// What is known of the device that `choice` means, without opening it.
-///
-/// # Errors
-/// [`CudaDeviceError`] where there is none.
-pub fn device(choice: &CudaDeviceChoice) -> Result<CudaDeviceDescription, CudaDeviceError> {
-    choice.among(devices()?)
+impl CudaDeviceError {
+    /// A kernel that cannot be had.
+    pub(crate) fn kernel(name: &str, reason: String) -> Self {
+        Self::Kernel { kernel: name.into(), reason }
+    }
 }
 
 impl CudaDeviceDescription {
@@ -122,7 +119,7 @@ impl CudaDeviceDescription {
 
 impl CudaDeviceChoice {
     /// The device that is meant.
-    fn among(
+    pub(crate) fn among(
         &self,
         mut devices: Vec<CudaDeviceDescription>,
     ) -> Result<CudaDeviceDescription, CudaDeviceError> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backend::CudaBackend;
+use crate::devices::CudaDeviceError;
 use crate::driver::{HostKernels, MemoryNote};
 use crate::emulation::{Line, MemoryMap, Run, Schedule, launch};
 use crate::error::CudaError;
@@ -60,7 +61,7 @@ struct EmulatedKernels {
 }
 
 impl HostKernels for EmulatedKernels {
-    fn run(&self, shape: &Launch, params: &[u8], halt: u64) -> Result<(), CudaError> {
+    fn run(&self, shape: &Launch, params: &[u8], miss_flag: u64) -> Result<(), CudaError> {
         let schedule = match self.options.schedule {
             Schedule::Random(seed) => {
                 let count = self.launches.fetch_add(1, Ordering::Relaxed);
@@ -72,10 +73,10 @@ impl HostKernels for EmulatedKernels {
         let run = Run { schedule, checks, ignored, lines: None };
         // SAFETY: addresses come from memory that this crate's recorder keeps until commands are done, with
         // sizes that its encoder checked.
-        let done = unsafe { launch(shape, params, halt, run) };
-        done.map_err(|error| CudaError::Kernel {
-            kernel: shape.kernel.name().into(),
-            reason: format!("{error} (schedule: {:?})", self.options.schedule),
+        let done = unsafe { launch(shape, params, miss_flag, run) };
+        done.map_err(|error| {
+            let reason = format!("{error} (schedule: {:?})", self.options.schedule);
+            CudaDeviceError::kernel(shape.kernel.name(), reason).into()
         })
     }
 

@@ -129,7 +129,7 @@ pub struct LaunchShape {
     pub shared_bytes: u32,
 }
 
-/// Runs a kernel to its end: its parameters, and the address of the word that halts it, or 0.
+/// Runs a kernel to its end: its parameters, and the address of the miss flag, or 0.
 ///
 /// # Errors
 /// A launch that no device would take, threads that wait for ever, and what checks find.
@@ -139,13 +139,13 @@ pub struct LaunchShape {
 pub unsafe fn launch(
     launch: &Launch,
     params: &[u8],
-    halt: u64,
+    miss_flag: u64,
     run: Run<'_>,
 ) -> Result<(), EmulationError> {
     let shape =
         LaunchShape { grid: launch.grid, block: launch.block, shared_bytes: launch.shared_bytes };
     // SAFETY: the caller's.
-    unsafe { launch_named(launch.kernel.name(), shape, params, halt, run) }
+    unsafe { launch_named(launch.kernel.name(), shape, params, miss_flag, run) }
 }
 
 /// [`launch`] of a kernel by its name and shape: also those that have faults (`emulation/faults/`).
@@ -159,7 +159,7 @@ pub unsafe fn launch_named(
     name: &str,
     shape: LaunchShape,
     params: &[u8],
-    halt: u64,
+    miss_flag: u64,
     run: Run<'_>,
 ) -> Result<(), EmulationError> {
     let LaunchShape { grid, block, shared_bytes } = shape;
@@ -185,7 +185,7 @@ pub unsafe fn launch_named(
         name: name.as_ptr(),
         params: params.as_ptr().cast(),
         params_bytes: params.len(),
-        halt: std::ptr::with_exposed_provenance(halt as usize),
+        halt: std::ptr::with_exposed_provenance(miss_flag as usize),
         grid,
         block,
         shared_bytes,

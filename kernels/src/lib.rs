@@ -4,21 +4,25 @@
 //! [`CudaBackend`] implements the engine's [`Backend`](nestling_core::Backend).
 
 mod backend;
-mod behind;
 pub mod compile;
+mod copy_queue;
+mod device_list;
 mod devices;
 mod driver;
 #[cfg(feature = "emulation")]
 mod emulated_device;
 #[cfg(feature = "emulation")]
 pub mod emulation;
+mod engine_backend;
 mod error;
 mod expert_table;
+mod found_blocks;
 mod graphs;
 mod host_planes;
 pub mod kernel;
 mod link;
 mod matrix;
+mod matrix_room;
 mod needs;
 pub mod params;
 mod record;
@@ -30,14 +34,16 @@ mod storage;
 mod timer;
 
 pub use backend::{CudaBackend, CudaOptions};
-pub use devices::{CudaDeviceChoice, CudaDeviceDescription, CudaDeviceError, device, devices};
+pub use device_list::{device, devices};
+pub use devices::{CudaDeviceChoice, CudaDeviceDescription, CudaDeviceError};
 pub use driver::{GraphCounts, HostKernels, HostLaunch, MemoryNote};
 #[cfg(feature = "emulation")]
 pub use emulated_device::EmulationOptions;
 pub use error::CudaError;
 pub use expert_table::CudaEntries;
-pub use matrix::CudaMatrix;
-pub use slots::CudaMatrixRoom;
+pub use matrix::{CudaMatrix, CudaWeights};
+pub use matrix_room::CudaMatrixRoom;
+pub use nestling_gpu::BudgetTooSmall;
 pub use timer::{CudaTimer, TimedAs};
 
 /// Computes one step on the device.

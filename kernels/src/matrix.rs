@@ -3,57 +3,49 @@
 use std::ops::Range;
 
 use nestling_core::EngineError;
-use nestling_core::backend::{HoldsLevels, Shape, Shaped};
-use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights, NestedMatrix};
+use nestling_core::weights::{FloatMatrix, MatrixWeights, NestedMatrix};
 use nestling_formats::nested::{GROUP, Layout, base_parts};
 use nestling_formats::{DType, Invariant, Level, Plane};
-use nestling_gpu::{DeviceMatrix, HeldLevels, ProductForm, SlotPlanes};
+use nestling_gpu::{
+    CommandRecorder, GpuMatrix, HeldLevels, NewMatrix, NewPlanes, PlaneMemory, SlotRoom, word,
+};
 
 use crate::driver::Address;
+use crate::matrix_room::{CODEC_OFFSET, CudaMatrixRoom, SlotAddresses};
 use crate::params::Matrix;
 use crate::recorder::Recorder;
-use crate::slabs::Place;
-use crate::slots::Room;
-use nestling_gpu::word;
-
-/// Bytes before the codec in a matrix's head: what kernels read first.
-pub(crate) const CODEC_OFFSET: u64 = 256;
+use crate::slabs::{SlabRange, address};
 
 /// A prefix that is not held, as kernels read it.
 const NO_PREFIX: u32 = 15;
 
 /// Weights with the way to multiply them.
-pub struct CudaMatrix {
-    pub(crate) form: ProductForm,
+pub type CudaMatrix = GpuMatrix<CudaWeights>;
+
+/// Where the planes of a matrix lie.
+pub struct CudaWeights {
     /// What kernels read, as it is on the device too.
-    pub(crate) described: Matrix,
-    storage: Storage,
-    levels: HeldLevels,
+    described: Matrix,
+    memory: MatrixMemory,
 }
 
-/// Where it lies.
-enum Storage {
-    /// In places of its own.
+/// The memory of a matrix.
+enum MatrixMemory {
+    /// Ranges of its own.
     Own {
         /// The description, then the codec.
-        head: Place,
+        head: SlabRange,
         /// What it names.
-        _planes: Vec<Place>,
+        _planes: Vec<SlabRange>,
     },
-    /// In a slot, where planes come one by one.
-    Slot(InSlot),
-}
-
-/// A nested matrix in a slot.
-struct InSlot {
-    room: Room,
-    planes: SlotPlanes,
+    /// A slot, where planes come one by one.
+    Slot(SlotAddresses),
 }
 
 /// How a matrix lies in memory, as kernels number it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-enum Form {
+enum KernelLayout {
     F32 = 0,
     F16 = 1,
     Bf16 = 2,
@@ -61,21 +53,17 @@ enum Form {
     RowMajor = 4,
 }
 
-impl CudaMatrix {
-    /// Uploads a matrix, for whatever is recorded from now on.
-    ///
-    /// # Errors
-    /// A device whose memory is full; weights in a form that no kernel reads.
-    pub(crate) fn new(
-        recorder: &mut Recorder,
-        weights: &MatrixWeights,
-        activations: ActivationMode,
-    ) -> Result<Self, EngineError> {
-        let levels = HeldLevels::of(weights);
+impl PlaneMemory for CudaWeights {
+    type Recorder = Recorder;
+    type Binding = Address;
+    type Room = CudaMatrixRoom;
+
+    fn upload(recorder: &mut Recorder, matrix: NewMatrix<'_>) -> Result<Self, EngineError> {
+        let NewMatrix { weights, levels } = matrix;
         let mut described = Matrix {
             rows: word("rows of a matrix", weights.rows())?,
             cols: word("elements of a row", weights.cols())?,
-            prefixes: prefixes(&levels),
+            prefixes: prefixes(levels),
             ..Matrix::default()
         };
         let (codec, planes) = match weights {
@@ -86,28 +74,20 @@ impl CudaMatrix {
                 (matrix.codec().to_bytes(), nested_planes(recorder, matrix, &mut described)?)
             }
         };
-        let head = recorder.place(CODEC_OFFSET as usize + codec.len())?;
-        described.codec = head.address() + CODEC_OFFSET;
+        let head = recorder.range(CODEC_OFFSET as usize + codec.len())?;
+        described.codec = address(&head) + CODEC_OFFSET;
         recorder.fill(&head, 0, bytemuck::bytes_of(&described))?;
         recorder.fill(&head, CODEC_OFFSET, &codec)?;
-        Ok(Self {
-            form: ProductForm::of(weights, activations),
-            described,
-            storage: Storage::Own { head, _planes: planes },
-            levels,
-        })
+        Ok(Self { described, memory: MatrixMemory::Own { head, _planes: planes } })
     }
 
-    /// Puts a matrix into a slot, with the planes that it has, behind all that was recorded.
-    ///
-    /// # Errors
-    /// A matrix that does not fit its place or is no nested one; a device that is lost.
-    pub(crate) fn in_slot(
+    /// Puts the codec and the first plane there. What describes a matrix comes with the planes above.
+    fn in_slot(
         recorder: &mut Recorder,
-        room: Room,
+        room: &SlotRoom<Address, CudaMatrixRoom>,
         weights: &MatrixWeights,
-        activations: ActivationMode,
     ) -> Result<Self, EngineError> {
+        let room = SlotAddresses::in_slot(room.binding, &room.matrix);
         let MatrixWeights::Nested(nested) = weights else {
             return Err(EngineError::mismatch("a matrix in a slot", "the nested code", "floats"));
         };
@@ -124,105 +104,52 @@ impl CudaMatrix {
         };
         let base = room.planes[0].invariant("a slot has room for the first plane")?;
         describe_base(nested, base, &mut described)?;
-        recorder.overwrite(&codec, described.codec)?;
-        recorder.overwrite(nested.regions().planes().p2, base)?;
-        let mut matrix = Self {
-            form: ProductForm::of(weights, activations),
-            described,
-            storage: Storage::Slot(InSlot { room, planes: SlotPlanes::base(nested)? }),
-            levels: HeldLevels::of(weights),
-        };
-        for (plane, bytes) in SlotPlanes::above_base(nested) {
-            matrix.put_plane(recorder, plane, bytes)?;
+        recorder.overwrite(&codec, &described.codec, 0)?;
+        recorder.overwrite(nested.regions().planes().p2, &base, 0)?;
+        Ok(Self { described, memory: MatrixMemory::Slot(room) })
+    }
+
+    fn add(&mut self, recorder: &mut Recorder, new: NewPlanes<'_>) -> Result<(), EngineError> {
+        for plane in new.planes {
+            let to = plane.room(self.slot_plane(plane.plane))?;
+            recorder.overwrite(plane.bytes, &to, 0)?;
+            match plane.plane {
+                Plane::P2 => self.described.p2 = to,
+                Plane::P3 => self.described.p3 = to,
+                Plane::P4 => self.described.p4 = to,
+                Plane::P6 => self.described.p6 = to,
+                Plane::P8 => self.described.p8 = to,
+            }
         }
-        matrix.describe(recorder)?;
-        Ok(matrix)
+        self.described.prefixes = prefixes(new.levels);
+        Ok(recorder.overwrite(bytemuck::bytes_of(&self.described), &self.address(), 0)?)
     }
+}
 
-    /// Puts one plane more into the slot, behind all that was recorded.
-    ///
-    /// # Errors
-    /// A matrix that is in no slot or lacks the plane before; a plane of another size or without a
-    /// place; a device that is lost.
-    pub(crate) fn add_plane(
-        &mut self,
-        recorder: &mut Recorder,
-        plane: Plane,
-        bytes: &[u8],
-    ) -> Result<(), EngineError> {
-        self.put_plane(recorder, plane, bytes)?;
-        self.describe(recorder)
-    }
-
-    fn put_plane(
-        &mut self,
-        recorder: &mut Recorder,
-        plane: Plane,
-        bytes: &[u8],
-    ) -> Result<(), EngineError> {
-        let Storage::Slot(slot) = &mut self.storage else {
-            return Err(EngineError::mismatch("plane of a matrix", "one in a slot", "another"));
-        };
-        let place = slot.planes.next(plane, slot.room.planes[plane.index()], bytes)?;
-        recorder.overwrite(bytes, place)?;
-        slot.planes.add(plane);
-        match plane {
-            Plane::P2 => self.described.p2 = place,
-            Plane::P3 => self.described.p3 = place,
-            Plane::P4 => self.described.p4 = place,
-            Plane::P6 => self.described.p6 = place,
-            Plane::P8 => self.described.p8 = place,
-        }
-        Ok(())
-    }
-
-    /// Says what levels of the model mean with the planes that are there.
-    fn describe(&mut self, recorder: &mut Recorder) -> Result<(), EngineError> {
-        let Storage::Slot(slot) = &self.storage else { return Ok(()) };
-        self.levels = slot.planes.levels();
-        self.described.prefixes = prefixes(&self.levels);
-        Ok(recorder.overwrite(bytemuck::bytes_of(&self.described), slot.room.head)?)
-    }
-
+impl CudaWeights {
     /// Where its description is.
     pub(crate) fn address(&self) -> Address {
-        match &self.storage {
-            Storage::Own { head, .. } => head.address(),
-            Storage::Slot(slot) => slot.room.head,
+        match &self.memory {
+            MatrixMemory::Own { head, .. } => address(head),
+            MatrixMemory::Slot(slot) => slot.head,
         }
     }
 
-    /// Where a plane lies in its slot, and its bytes.
+    /// The room of a plane in a slot.
+    fn slot_plane(&self, plane: Plane) -> Option<Address> {
+        match &self.memory {
+            MatrixMemory::Own { .. } => None,
+            MatrixMemory::Slot(slot) => slot.planes[plane.index()],
+        }
+    }
+
+    /// Where a plane lies in its slot.
     ///
     /// # Errors
-    /// A matrix that is in no slot or lacks the plane.
-    pub(crate) fn plane(&self, plane: Plane) -> Result<(Address, usize), EngineError> {
+    /// A matrix that is in no slot, or in one without room for the plane.
+    pub(crate) fn plane(&self, plane: Plane) -> Result<Address, EngineError> {
         let missing = || EngineError::mismatch("plane of a matrix", "one in a slot", "none");
-        let Storage::Slot(slot) = &self.storage else { return Err(missing()) };
-        let place = slot.room.planes[plane.index()].filter(|_| slot.planes.holds(plane));
-        Ok((place.ok_or_else(missing)?, slot.planes.bytes_of(plane)))
-    }
-}
-
-impl Shaped for CudaMatrix {
-    fn shape(&self) -> Shape {
-        Shape { rows: self.form.rows, cols: self.form.cols }
-    }
-}
-
-impl HoldsLevels for CudaMatrix {
-    fn check_level(&self, level: Level) -> Result<(), EngineError> {
-        self.check(level)
-    }
-}
-
-impl DeviceMatrix for CudaMatrix {
-    fn form(&self) -> &ProductForm {
-        &self.form
-    }
-
-    fn levels(&self) -> &HeldLevels {
-        &self.levels
+        self.slot_plane(plane).ok_or_else(missing)
     }
 }
 
@@ -236,16 +163,16 @@ fn float_plane(
     recorder: &mut Recorder,
     matrix: &FloatMatrix,
     described: &mut Matrix,
-) -> Result<Place, EngineError> {
-    let form = match matrix.dtype() {
-        DType::F32 => Form::F32,
-        DType::F16 => Form::F16,
-        DType::Bf16 => Form::Bf16,
+) -> Result<SlabRange, EngineError> {
+    let layout = match matrix.dtype() {
+        DType::F32 => KernelLayout::F32,
+        DType::F16 => KernelLayout::F16,
+        DType::Bf16 => KernelLayout::Bf16,
         DType::U8 => return Err(EngineError::mismatch("float matrix", "floats", "bytes")),
     };
-    let place = recorder.upload(matrix.bytes())?;
-    (described.form, described.row_scales) = (form as u32, place.address());
-    Ok(place)
+    let range = recorder.upload(matrix.bytes())?;
+    (described.form, described.row_scales) = (layout as u32, address(&range));
+    Ok(range)
 }
 
 /// Says how a matrix lies whose plane P2 is at `base`, as a store has it.
@@ -257,8 +184,9 @@ fn describe_base(
     let layout = matrix.layout();
     let parts = base_parts(layout, matrix.rows(), matrix.cols());
     let parts = parts.ok_or_else(|| EngineError::mismatch("matrix", "a shape", "none"))?;
-    let form = if layout == Layout::Tile16 { Form::Tile16 } else { Form::RowMajor };
-    described.form = form as u32;
+    let layout =
+        if layout == Layout::Tile16 { KernelLayout::Tile16 } else { KernelLayout::RowMajor };
+    described.form = layout as u32;
     described.groups = word("groups of a row", matrix.cols().div_ceil(GROUP))?;
     let at = |part: &Range<usize>| base + part.start as u64;
     described.row_scales = at(&parts.row_scales);
@@ -274,23 +202,23 @@ fn nested_planes(
     recorder: &mut Recorder,
     matrix: &NestedMatrix,
     described: &mut Matrix,
-) -> Result<Vec<Place>, EngineError> {
+) -> Result<Vec<SlabRange>, EngineError> {
     let planes = matrix.regions().planes();
     described.is_merged = u32::from(planes.p34.is_some());
     let base = recorder.upload(planes.p2)?;
-    describe_base(matrix, base.address(), described)?;
-    let mut places = vec![base];
+    describe_base(matrix, address(&base), described)?;
+    let mut ranges = vec![base];
     let p4 = if planes.p34.is_some() { None } else { planes.p4 };
-    for (plane, address) in [
+    for (plane, described) in [
         (planes.p34.or(planes.p3), &mut described.p3),
         (p4, &mut described.p4),
         (planes.p6, &mut described.p6),
         (planes.p8, &mut described.p8),
     ] {
         let Some(plane) = plane else { continue };
-        let place = recorder.upload(plane)?;
-        *address = place.address();
-        places.push(place);
+        let range = recorder.upload(plane)?;
+        *described = address(&range);
+        ranges.push(range);
     }
-    Ok(places)
+    Ok(ranges)
 }

@@ -7,16 +7,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use nestling_core::backend::BackendCounters;
-use nestling_gpu::{SUBMISSION_NANOSECONDS, WorkKind, WorkRates};
+use nestling_gpu::{CommandRecorder, SUBMISSION_NANOSECONDS, WorkKind, WorkMeter, WorkRates};
 
+use crate::devices::CudaDeviceError;
 use crate::driver::commands::Commands;
 use crate::driver::{Address, DeviceMemory, Driver, Event, PinnedMemory, Stream};
 use crate::error::CudaError;
 use crate::graphs::Graphs;
 use crate::host_planes::HostBlock;
 use crate::params::Launch;
-use crate::slabs::{Place, Readers, Slabs};
+use crate::slabs::{self, Readers, SlabRange, Slabs};
 use crate::staging::Staging;
 
 /// Bytes of the arena of tables.
@@ -48,8 +48,8 @@ enum Pace {
 }
 
 /// Commands that were not yet given to the device, and what they read.
-pub(crate) struct Recorder {
-    pub driver: Arc<Driver>,
+pub struct Recorder {
+    pub(crate) driver: Arc<Driver>,
     stream: Stream,
     staging: Staging,
     commands: Commands,
@@ -63,12 +63,12 @@ pub(crate) struct Recorder {
     read_back: Option<PinnedMemory>,
     /// Memory and tables that commands of this step may still read.
     retired: Vec<DeviceMemory>,
-    own_tables: Vec<Place>,
-    /// Where kernels leave that planes are missing; not 0: what comes after does nothing.
-    halt: DeviceMemory,
-    /// Whether what is recorded may be halted.
-    may_halt: bool,
-    /// How often steps were halted: what the host knew of memory was made by commands that may not have
+    own_tables: Vec<SlabRange>,
+    /// The miss flag: where kernels leave that planes are missing; not 0: what comes after does nothing.
+    miss_flag: DeviceMemory,
+    /// Whether what is recorded may find it set.
+    may_miss: bool,
+    /// How often it was set: what the host knew of memory was made by commands that may not have
     /// taken place.
     epoch: u64,
     /// How far the stream was when a place was taken over.
@@ -76,11 +76,8 @@ pub(crate) struct Recorder {
     is_waiting: bool,
     /// Whether what is recorded is kept, to be started by another.
     is_held: bool,
-    /// How fast the device is, and how long what was recorded and not started is estimated to take.
-    pub rates: WorkRates,
-    nanoseconds: u64,
-    /// What was recorded since somebody asked.
-    pub counts: BackendCounters,
+    /// What was recorded, and how long it is estimated to take.
+    pub(crate) meter: WorkMeter,
     slabs: Slabs,
 }
 
@@ -96,15 +93,15 @@ pub(crate) struct Recording {
 impl Recorder {
     /// # Errors
     /// A device whose memory is full.
-    pub fn new(
+    pub(crate) fn new(
         driver: &Arc<Driver>,
         host_bytes: u64,
         recording: Recording,
     ) -> Result<Self, CudaError> {
         let Recording { arena_bytes, rates } = recording;
         let mut staging = Staging::new(driver, host_bytes)?;
-        let halt = driver.allocate("halt", 4)?;
-        staging.upload(&[0; 4], halt.address())?;
+        let miss_flag = driver.allocate("miss flag", 4)?;
+        staging.upload(&[0; 4], miss_flag.address())?;
         Ok(Self {
             stream: driver.stream()?,
             staging,
@@ -118,61 +115,26 @@ impl Recorder {
             read_back: None,
             retired: Vec::new(),
             own_tables: Vec::new(),
-            halt,
-            may_halt: false,
+            miss_flag,
+            may_miss: false,
             epoch: 0,
             passed: driver.event()?,
             is_waiting: false,
             is_held: false,
-            rates,
-            nanoseconds: 0,
-            counts: BackendCounters::default(),
+            meter: WorkMeter::new(rates),
             slabs: Slabs::default(),
             driver: Arc::clone(driver),
         })
     }
 
-    /// Where kernels leave that planes are missing.
-    pub fn halt(&self) -> Address {
-        self.halt.address()
-    }
-
     /// Counts what nobody knows whether it took place: what was known of memory before is not true now.
-    pub fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
 
     /// What is recorded from now on in this step takes place unless planes are missing.
-    pub fn may_halt(&mut self) {
-        self.may_halt = true;
-    }
-
-    /// Nothing is missing any more, behind all that was recorded.
-    ///
-    /// # Errors
-    /// A device that is lost.
-    pub fn resume(&mut self) -> Result<(), CudaError> {
-        let halt = self.halt.address();
-        self.epoch += 1;
-        self.put_behind(&[0; 4], halt)
-    }
-
-    /// A step of so many rows begins.
-    pub fn begin(&mut self, rows: usize) {
-        self.pace = if rows <= GRAPH_ROWS_MAX { Pace::Together } else { Pace::Early };
-    }
-
-    /// An operation begins: what it records may read all tables that it takes. Where the arena has little
-    /// room left, what was recorded before is waited for.
-    ///
-    /// # Errors
-    /// As [`Recorder::submit`].
-    pub fn begin_operation(&mut self) -> Result<(), CudaError> {
-        if self.used + TABLES_OF_OPERATION * self.table_bytes_max() <= self.tables.len() {
-            return Ok(());
-        }
-        self.submit()?;
-        self.wait()
+    pub(crate) fn may_miss(&mut self) {
+        self.may_miss = true;
     }
 
     /// Bytes of the largest table in the arena; others get a place of their own.
@@ -180,39 +142,19 @@ impl Recorder {
         self.tables.len() / TABLE_PARTS
     }
 
-    /// A table that commands of this operation read. It never waits: the arena would be given away anew
-    /// with tables in it whose commands are still to be recorded.
-    ///
-    /// # Errors
-    /// A device that is lost or whose memory is full.
-    pub fn table(&mut self, values: &[impl Pod]) -> Result<Address, CudaError> {
-        let bytes: &[u8] = bytemuck::cast_slice(values);
-        let is_full = self.used + bytes.len() > self.tables.len();
-        if is_full || bytes.len() > self.table_bytes_max() {
-            let place = self.upload(bytes)?;
-            let address = place.address();
-            self.own_tables.push(place);
-            return Ok(address);
-        }
-        let start = self.used;
-        self.tables.write(start, bytes);
-        self.used = (start + bytes.len()).next_multiple_of(ALIGN).min(self.tables.len());
-        Ok(self.arena.address() + start as u64)
-    }
-
     /// Records a kernel.
     ///
     /// # Errors
-    /// As [`Recorder::submit`].
-    pub fn launch(&mut self, launch: Launch, params: &impl Pod) -> Result<(), CudaError> {
+    /// As [`CommandRecorder::submit`].
+    pub(crate) fn launch(&mut self, launch: Launch, params: &impl Pod) -> Result<(), CudaError> {
         if launch.is_empty() {
             return Ok(());
         }
         launch.check()?;
-        let halt = if self.may_halt { self.halt.address() } else { 0 };
+        let miss_flag = if self.may_miss { self.miss_flag.address() } else { 0 };
         self.driver.record(launch.kernel);
-        self.commands.launch(launch, params, halt);
-        self.counts.dispatches += 1;
+        self.commands.launch(launch, params, miss_flag);
+        self.meter.counts.dispatches += 1;
         self.recorded()
     }
 
@@ -220,23 +162,22 @@ impl Recorder {
     /// may keep the device busy for too long.
     ///
     /// # Errors
-    /// As [`Recorder::submit`].
-    pub fn launch_of(
+    /// As [`CommandRecorder::submit`].
+    pub(crate) fn launch_of(
         &mut self,
         kind: WorkKind,
         work: u64,
         launch: Launch,
         params: &impl Pod,
     ) -> Result<(), CudaError> {
-        let nanoseconds = self.rates.nanoseconds(kind, work);
-        if self.nanoseconds.saturating_add(nanoseconds) > SUBMISSION_NANOSECONDS {
+        if self.meter.nanoseconds_with(kind, work) > SUBMISSION_NANOSECONDS {
             self.submit_now()?;
         }
-        self.nanoseconds = self.nanoseconds.saturating_add(nanoseconds);
+        self.meter.add(kind, work);
         self.launch(launch, params)
     }
 
-    /// As [`Recorder::submit`]; the driver does not wait for more.
+    /// As [`CommandRecorder::submit`]; the driver does not wait for more.
     fn submit_now(&mut self) -> Result<(), CudaError> {
         if self.commands.is_empty() {
             return Ok(());
@@ -248,13 +189,6 @@ impl Recorder {
         Ok(())
     }
 
-    /// # Errors
-    /// As [`Recorder::submit`].
-    pub fn copy(&mut self, from: Address, to: Address, bytes: u64) -> Result<(), CudaError> {
-        self.commands.copy(from, to, bytes);
-        self.recorded()
-    }
-
     fn recorded(&mut self) -> Result<(), CudaError> {
         match self.pace {
             Pace::Early if self.commands.len() >= COMMANDS_MAX && !self.is_held => self.submit(),
@@ -262,61 +196,43 @@ impl Recorder {
         }
     }
 
-    /// Records that memory gets these bytes: an operation of its own.
+    /// A range with these bytes, for whatever is recorded from now on.
     ///
     /// # Errors
     /// A device that is lost or whose memory is full.
-    pub fn write(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
-        self.begin_operation()?;
-        let table = self.table(bytes)?;
-        self.copy(table, to, bytes.len() as u64)
+    pub(crate) fn upload(&mut self, bytes: &[u8]) -> Result<SlabRange, CudaError> {
+        let range = self.range(bytes.len())?;
+        self.fill(&range, 0, bytes)?;
+        Ok(range)
     }
 
-    /// A place with these bytes, for whatever is recorded from now on.
+    /// A range with unspecified contents, to be filled.
     ///
     /// # Errors
     /// A device that is lost or whose memory is full.
-    pub fn upload(&mut self, bytes: &[u8]) -> Result<Place, CudaError> {
-        let place = self.place(bytes.len())?;
-        self.fill(&place, 0, bytes)?;
-        Ok(place)
-    }
-
-    /// A place with unspecified contents, to be filled.
-    ///
-    /// # Errors
-    /// A device that is lost or whose memory is full.
-    pub fn place(&mut self, bytes: usize) -> Result<Place, CudaError> {
-        let (place, readers) = self.slabs.place(&self.driver, bytes as u64)?;
+    pub(crate) fn range(&mut self, bytes: usize) -> Result<SlabRange, CudaError> {
+        let (range, readers) = slabs::range(&self.slabs, &self.driver, bytes as u64)?;
         if readers == Readers::Earlier {
             self.submit()?;
             self.stream.record(&self.passed)?;
             self.staging.wait_for(&self.passed)?;
         }
-        Ok(place)
+        Ok(range)
     }
 
-    /// Puts bytes into a place that nothing reads yet.
+    /// Puts bytes into a range that nothing reads yet.
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn fill(&mut self, place: &Place, offset: u64, bytes: &[u8]) -> Result<(), CudaError> {
-        self.counts.upload_bytes += bytes.len() as u64;
-        self.counts.staged_bytes += bytes.len() as u64;
-        self.staging.upload(bytes, place.address() + offset)
-    }
-
-    /// Puts bytes where what was recorded so far may still read, behind all of that.
-    ///
-    /// # Errors
-    /// A device that is lost.
-    pub fn overwrite(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
-        self.counts.upload_bytes += bytes.len() as u64;
-        self.counts.staged_bytes += bytes.len() as u64;
-        if self.staging.is_behind() {
-            return self.staging.upload_behind(bytes, to);
-        }
-        self.put_behind(bytes, to)
+    pub(crate) fn fill(
+        &mut self,
+        range: &SlabRange,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), CudaError> {
+        self.meter.counts.upload_bytes += bytes.len() as u64;
+        self.meter.counts.staged_bytes += bytes.len() as u64;
+        self.staging.upload(bytes, slabs::address(range) + offset)
     }
 
     fn put_behind(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
@@ -328,12 +244,12 @@ impl Recorder {
         self.staging.upload(bytes, to)
     }
 
-    /// What [`Recorder::overwrite`] and [`Recorder::fetch`] copy from now on comes behind all that was
+    /// What [`CommandRecorder::overwrite`] and [`Recorder::fetch`] copy from now on comes behind all that was
     /// recorded and started so far, and no step waits for it.
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn begin_async_copies(&mut self) -> Result<(), CudaError> {
+    pub(crate) fn begin_async_copies(&mut self) -> Result<(), CudaError> {
         self.submit()?;
         self.stream.record(&self.passed)?;
         self.staging.begin_async_copies(&self.passed)
@@ -343,7 +259,7 @@ impl Recorder {
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn end_async_copies(&mut self) -> Result<u64, CudaError> {
+    pub(crate) fn end_async_copies(&mut self) -> Result<u64, CudaError> {
         self.driver.check()?;
         self.staging.end_async_copies()
     }
@@ -353,16 +269,16 @@ impl Recorder {
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn completed_copies(&mut self, awaited: u64) -> Result<u64, CudaError> {
+    pub(crate) fn completed_copies(&mut self, awaited: u64) -> Result<u64, CudaError> {
         self.staging.completed_copies(awaited, &self.stream)
     }
 
-    /// As [`Recorder::finish`], and waits for all copies: those that no step waits for, and those out of memory
+    /// As [`CommandRecorder::finish`], and waits for all copies: those that no step waits for, and those out of memory
     /// of the device.
     ///
     /// # Errors
-    /// As [`Recorder::finish`].
-    pub fn finish_all(&mut self) -> Result<(), CudaError> {
+    /// As [`CommandRecorder::finish`].
+    pub(crate) fn finish_all(&mut self) -> Result<(), CudaError> {
         self.finish()?;
         self.staging.finish_all()
     }
@@ -372,7 +288,7 @@ impl Recorder {
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn fetch(
+    pub(crate) fn fetch(
         &mut self,
         parts: &[(Address, Range<usize>)],
         bytes: usize,
@@ -381,27 +297,8 @@ impl Recorder {
     }
 
     /// Keeps memory until nothing that was recorded reads it.
-    pub fn retire(&mut self, memory: Option<DeviceMemory>) {
+    pub(crate) fn retire(&mut self, memory: Option<DeviceMemory>) {
         self.retired.extend(memory);
-    }
-
-    /// Gives all that was recorded to the device.
-    ///
-    /// # Errors
-    /// A device that is lost; what the driver refuses.
-    pub fn submit(&mut self) -> Result<(), CudaError> {
-        self.driver.check()?;
-        if self.commands.is_empty() {
-            return Ok(());
-        }
-        self.check_held()?;
-        self.give_tables()?;
-        let done = self.stream.run(&self.commands);
-        self.failed(done.is_err());
-        self.commands.clear();
-        self.counts.submissions += 1;
-        self.is_waiting = true;
-        done
     }
 
     /// Gives a whole step to the device.
@@ -417,7 +314,7 @@ impl Recorder {
         let done = self.graphs.run(&self.stream, &self.commands);
         self.failed(done.is_err());
         self.commands.clear();
-        self.counts.submissions += 1;
+        self.meter.counts.submissions += 1;
         self.is_waiting = true;
         done
     }
@@ -427,15 +324,15 @@ impl Recorder {
         if !self.is_held {
             return Ok(());
         }
-        let reason = "it waits, or its tables find no room".into();
-        Err(CudaError::Refused { what: "work that is recorded to be timed", reason })
+        let reason = "work that is recorded to be timed: it waits, or its tables find no room";
+        Err(CudaError::Refused { reason: reason.into() })
     }
 
     /// Waits for all that was recorded; what is recorded from now on is kept and not started.
     ///
     /// # Errors
     /// As [`Recorder::finish_all`].
-    pub fn hold(&mut self) -> Result<(), CudaError> {
+    pub(crate) fn hold(&mut self) -> Result<(), CudaError> {
         self.finish_all()?;
         self.is_held = true;
         Ok(())
@@ -446,19 +343,19 @@ impl Recorder {
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn take_held(&mut self) -> Result<(Commands, &Stream), CudaError> {
+    pub(crate) fn take_held(&mut self) -> Result<(Commands, &Stream), CudaError> {
         self.driver.check()?;
         self.give_tables()?;
         Ok((std::mem::take(&mut self.commands), &self.stream))
     }
 
     /// The stream of what is recorded.
-    pub fn stream(&self) -> &Stream {
+    pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
 
     /// Nothing is held any more; what was started of it is waited for.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.is_held = false;
         self.is_waiting = true;
         self.discard();
@@ -471,7 +368,7 @@ impl Recorder {
 
     /// What commands that are started now read is there in front of them.
     fn give_tables(&mut self) -> Result<(), CudaError> {
-        self.nanoseconds = 0;
+        self.meter.started();
         self.staging.settle(&self.stream)?;
         if self.given < self.used {
             let (start, bytes) = (self.given, self.used - self.given);
@@ -482,18 +379,9 @@ impl Recorder {
         Ok(())
     }
 
-    /// Gives all to the device and waits for it.
-    ///
-    /// # Errors
-    /// A device that is lost; what the driver refuses.
-    pub fn finish(&mut self) -> Result<(), CudaError> {
-        self.submit_step()?;
-        if self.is_waiting { self.wait() } else { Ok(()) }
-    }
-
     /// Waits until the device has done all that it was given.
     fn wait(&mut self) -> Result<(), CudaError> {
-        self.counts.waits += 1;
+        self.meter.counts.waits += 1;
         self.stream.synchronize()?;
         self.is_waiting = false;
         self.settle();
@@ -506,17 +394,124 @@ impl Recorder {
         self.own_tables.clear();
         self.staging.finished();
         self.retired.clear();
-        self.slabs.settle();
+        self.slabs.settle(|memory, range| memory.forget(range.start, range.end - range.start));
+    }
+}
+
+impl CommandRecorder for Recorder {
+    type Binding = Address;
+    type Failure = CudaDeviceError;
+
+    fn meter(&mut self) -> &mut WorkMeter {
+        &mut self.meter
     }
 
-    /// Forgets what was recorded and not given to the device; what it was given is waited for.
-    pub fn discard(&mut self) {
+    fn begin_step(&mut self, rows: usize) {
+        self.pace = if rows <= GRAPH_ROWS_MAX { Pace::Together } else { Pace::Early };
+    }
+
+    /// Where the arena has little room left, what was recorded before is waited for.
+    fn begin_operation(&mut self) -> Result<(), CudaError> {
+        if self.used + TABLES_OF_OPERATION * self.table_bytes_max() <= self.tables.len() {
+            return Ok(());
+        }
+        self.submit()?;
+        self.wait()
+    }
+
+    /// A table never waits: the arena would be given away anew with tables in it whose commands are still to
+    /// be recorded.
+    fn table(&mut self, values: &[impl Pod]) -> Result<Address, CudaError> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let is_full = self.used + bytes.len() > self.tables.len();
+        if is_full || bytes.len() > self.table_bytes_max() {
+            let range = self.upload(bytes)?;
+            let address = slabs::address(&range);
+            self.own_tables.push(range);
+            return Ok(address);
+        }
+        let start = self.used;
+        self.tables.write(start, bytes);
+        self.used = (start + bytes.len()).next_multiple_of(ALIGN).min(self.tables.len());
+        Ok(self.arena.address() + start as u64)
+    }
+
+    fn write(&mut self, bytes: &[u8], to: &Address, offset: u64) -> Result<(), CudaError> {
+        self.begin_operation()?;
+        let table = self.table(bytes)?;
+        self.copy(&table, &(to + offset), bytes.len() as u64)
+    }
+
+    fn overwrite(&mut self, bytes: &[u8], to: &Address, offset: u64) -> Result<(), CudaError> {
+        let to = to + offset;
+        self.meter.counts.upload_bytes += bytes.len() as u64;
+        self.meter.counts.staged_bytes += bytes.len() as u64;
+        if self.staging.is_queueing() {
+            return self.staging.queue_upload(bytes, to);
+        }
+        self.put_behind(bytes, to)
+    }
+
+    fn copy(&mut self, from: &Address, to: &Address, bytes: u64) -> Result<(), CudaError> {
+        self.commands.copy(*from, *to, bytes);
+        self.recorded()
+    }
+
+    fn submit(&mut self) -> Result<(), CudaError> {
+        self.driver.check()?;
+        if self.commands.is_empty() {
+            return Ok(());
+        }
+        self.check_held()?;
+        self.give_tables()?;
+        let done = self.stream.run(&self.commands);
+        self.failed(done.is_err());
+        self.commands.clear();
+        self.meter.counts.submissions += 1;
+        self.is_waiting = true;
+        done
+    }
+
+    fn read(
+        &mut self,
+        parts: &[(Address, u64)],
+        take: impl FnOnce(&[u8]),
+    ) -> Result<(), CudaError> {
+        self.submit_step()?;
+        let bytes = parts.iter().map(|part| part.1 as usize).sum();
+        if bytes == 0 {
+            take(&[]);
+            return Ok(());
+        }
+        let mut read_back = match self.read_back.take() {
+            Some(memory) if memory.len() >= bytes => memory,
+            _ => self.driver.allocate_pinned("what is read back", bytes.next_power_of_two())?,
+        };
+        let mut at = 0;
+        for (address, bytes) in parts {
+            let bytes = *bytes as usize;
+            self.stream.copy_out(*address, bytes, &mut read_back, at)?;
+            at += bytes;
+        }
+        self.wait()?;
+        take(read_back.bytes(bytes));
+        self.read_back = Some(read_back);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), CudaError> {
+        self.submit_step()?;
+        if self.is_waiting { self.wait() } else { Ok(()) }
+    }
+
+    /// What the device was given is waited for.
+    fn discard(&mut self) {
         if !self.commands.is_empty() {
             self.epoch += 1;
         }
         self.commands.clear();
-        self.nanoseconds = 0;
-        self.may_halt = false;
+        self.meter.started();
+        self.may_miss = false;
         if self.is_held {
             return;
         }
@@ -528,35 +523,14 @@ impl Recorder {
         }
     }
 
-    /// Gives all to the device, waits, and gives parts of memory, one after another, to `take`: each
-    /// a place and its bytes.
-    ///
-    /// # Errors
-    /// A device that is lost; what the driver refuses.
-    pub fn read(
-        &mut self,
-        parts: &[(Address, usize)],
-        take: impl FnOnce(&[u8]),
-    ) -> Result<(), CudaError> {
-        self.submit_step()?;
-        let bytes: usize = parts.iter().map(|part| part.1).sum();
-        if bytes == 0 {
-            take(&[]);
-            return Ok(());
-        }
-        let mut read_back = match self.read_back.take() {
-            Some(memory) if memory.len() >= bytes => memory,
-            _ => self.driver.allocate_pinned("what is read back", bytes.next_power_of_two())?,
-        };
-        let mut at = 0;
-        for (address, bytes) in parts {
-            self.stream.copy_out(*address, *bytes, &mut read_back, at)?;
-            at += bytes;
-        }
-        self.wait()?;
-        take(read_back.bytes(bytes));
-        self.read_back = Some(read_back);
-        Ok(())
+    fn resume(&mut self) -> Result<(), CudaError> {
+        let miss_flag = self.miss_flag.address();
+        self.epoch += 1;
+        self.put_behind(&[0; 4], miss_flag)
+    }
+
+    fn miss_flag(&self) -> Address {
+        self.miss_flag.address()
     }
 }
 

@@ -3,22 +3,22 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::behind::Behind;
+use crate::copy_queue::CopyQueue;
 use crate::driver::{Address, Driver, Event, PinnedMemory, Stream};
 use crate::error::CudaError;
 use crate::host_planes::{HostBlock, HostPlanes};
 
-/// Bytes of a piece, and pieces that are under way at once.
-const PIECE_BYTES: usize = 4 << 20;
-const PIECES: usize = 4;
+/// Bytes of a buffer, and buffers that are under way at once.
+const BUFFER_BYTES: usize = 4 << 20;
+const BUFFERS: usize = 4;
 
-/// Pieces of pinned memory that take turns.
+/// Buffers of pinned memory that take turns.
 pub(crate) struct Staging {
     driver: Arc<Driver>,
     stream: Stream,
-    pieces: Vec<Piece>,
+    buffers: Vec<StagingBuffer>,
     next: usize,
-    /// Bytes of the piece in use that are on their way or wait for more.
+    /// Bytes of the buffer in use that are on their way or wait for more.
     filled: usize,
     /// Behind the last copy.
     arrived: Event,
@@ -30,10 +30,10 @@ pub(crate) struct Staging {
     ahead: Vec<Arc<HostBlock>>,
     awaited: Vec<Arc<HostBlock>>,
     /// Copies that nobody waits for.
-    behind: Behind,
+    queue: CopyQueue,
 }
 
-struct Piece {
+struct StagingBuffer {
     memory: PinnedMemory,
     /// Behind the last copy out of it.
     done: Event,
@@ -46,7 +46,7 @@ impl Staging {
     pub fn new(driver: &Arc<Driver>, host_bytes: u64) -> Result<Self, CudaError> {
         Ok(Self {
             stream: driver.stream()?,
-            pieces: Vec::new(),
+            buffers: Vec::new(),
             next: 0,
             filled: 0,
             arrived: driver.event()?,
@@ -54,7 +54,7 @@ impl Staging {
             host: HostPlanes::new(driver, host_bytes),
             ahead: Vec::new(),
             awaited: Vec::new(),
-            behind: Behind::new(driver)?,
+            queue: CopyQueue::new(driver)?,
             driver: Arc::clone(driver),
         })
     }
@@ -76,11 +76,11 @@ impl Staging {
         let (mut rest, mut to) = (bytes, to);
         while !rest.is_empty() {
             let start = self.room()?;
-            let size = rest.len().min(PIECE_BYTES - start);
+            let size = rest.len().min(BUFFER_BYTES - start);
             let (now, later) = rest.split_at(size);
-            let piece = &mut self.pieces[self.next];
-            piece.memory.write(start, now);
-            self.stream.copy_in(&piece.memory, start, size, to)?;
+            let buffer = &mut self.buffers[self.next];
+            buffer.memory.write(start, now);
+            self.stream.copy_in(&buffer.memory, start, size, to)?;
             self.filled = (start + size).next_multiple_of(64);
             (rest, to) = (later, to + size as u64);
             self.is_ahead = true;
@@ -88,23 +88,23 @@ impl Staging {
         Ok(())
     }
 
-    /// Where in the piece in use the next bytes go.
+    /// Where in the buffer in use the next bytes go.
     fn room(&mut self) -> Result<usize, CudaError> {
-        if self.filled >= PIECE_BYTES {
-            let piece = &mut self.pieces[self.next];
-            self.stream.record(&piece.done)?;
-            piece.is_busy = true;
-            self.next = (self.next + 1) % PIECES;
+        if self.filled >= BUFFER_BYTES {
+            let buffer = &mut self.buffers[self.next];
+            self.stream.record(&buffer.done)?;
+            buffer.is_busy = true;
+            self.next = (self.next + 1) % BUFFERS;
             self.filled = 0;
         }
-        if self.next == self.pieces.len() {
-            let memory = self.driver.allocate_pinned("transfers", PIECE_BYTES)?;
-            self.pieces.push(Piece { memory, done: self.driver.event()?, is_busy: false });
+        if self.next == self.buffers.len() {
+            let memory = self.driver.allocate_pinned("transfers", BUFFER_BYTES)?;
+            self.buffers.push(StagingBuffer { memory, done: self.driver.event()?, is_busy: false });
         }
-        let piece = &mut self.pieces[self.next];
-        if piece.is_busy {
-            piece.done.synchronize()?;
-            piece.is_busy = false;
+        let buffer = &mut self.buffers[self.next];
+        if buffer.is_busy {
+            buffer.done.synchronize()?;
+            buffer.is_busy = false;
         }
         Ok(self.filled)
     }
@@ -119,15 +119,15 @@ impl Staging {
         parts: &[(Address, Range<usize>)],
         bytes: usize,
     ) -> Result<Option<Arc<HostBlock>>, CudaError> {
-        if self.behind.is_open() {
-            return self.behind.fetch(&self.host, parts, bytes);
+        if self.queue.is_open() {
+            return self.queue.fetch(&self.host, parts, bytes);
         }
         self.host.fetch(&self.stream, parts, bytes)
     }
 
     /// Whether what is put into slots and taken out of them is copied behind the steps.
-    pub fn is_behind(&self) -> bool {
-        self.behind.is_open()
+    pub fn is_queueing(&self) -> bool {
+        self.queue.is_open()
     }
 
     /// Copies behind the steps from now on, and behind all that was started here and what `reader` notes.
@@ -137,16 +137,16 @@ impl Staging {
     pub fn begin_async_copies(&mut self, reader: &Event) -> Result<(), CudaError> {
         let started = self.driver.event()?;
         self.stream.record(&started)?;
-        self.behind.begin([&started, reader])
+        self.queue.begin([&started, reader])
     }
 
     /// Starts a copy of all the bytes behind the steps.
     ///
     /// # Errors
     /// A device that is lost.
-    pub fn upload_behind(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
+    pub fn queue_upload(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
         let block = self.host.block_of(bytes);
-        self.behind.upload(bytes, block, to)
+        self.queue.upload(bytes, block, to)
     }
 
     /// Nothing is copied behind the steps any more; gives the number of what was.
@@ -154,7 +154,7 @@ impl Staging {
     /// # Errors
     /// A device that is lost.
     pub fn end_async_copies(&mut self) -> Result<u64, CudaError> {
-        self.behind.end()
+        self.queue.end()
     }
 
     /// The number up to which all that was copied behind the steps is there for what `reader` and transfers
@@ -163,8 +163,8 @@ impl Staging {
     /// # Errors
     /// A device that is lost.
     pub fn completed_copies(&mut self, awaited: u64, reader: &Stream) -> Result<u64, CudaError> {
-        let ended = self.behind.ended()?;
-        let Some((number, mark)) = self.behind.mark(awaited) else { return Ok(ended) };
+        let ended = self.queue.ended()?;
+        let Some((number, mark)) = self.queue.mark(awaited) else { return Ok(ended) };
         self.stream.wait_for(mark)?;
         reader.wait_for(mark)?;
         Ok(number)
@@ -176,7 +176,7 @@ impl Staging {
     /// A device that is lost.
     pub fn finish_all(&mut self) -> Result<(), CudaError> {
         self.stream.synchronize()?;
-        self.behind.finish()
+        self.queue.finish()
     }
 
     /// All that others were told to wait for was waited for.
@@ -209,7 +209,7 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // What is copied out of pieces goes with them. A device that is lost copies nothing any more.
+        // What is copied out of buffers goes with them. A device that is lost copies nothing any more.
         let _ = self.stream.synchronize();
     }
 }

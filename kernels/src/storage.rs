@@ -1,22 +1,23 @@
 //! Memory of the device for what both GPU backends share.
 
 use nestling_core::EngineError;
-use nestling_gpu::{GpuFloats, Storage};
+use nestling_core::kv_cache::KvShape;
+use nestling_gpu::{CommandRecorder, Purpose, Storage};
 
 use crate::backend::CudaBackend;
 use crate::driver::{Address, DeviceMemory};
 use crate::expert_table::CudaEntries;
-use crate::recorder::Recorder;
-use crate::slabs::Place;
+use crate::found_blocks::FoundBlocks;
+use crate::slabs::SlabRange;
 
 /// KV pages that are allocated at once.
-pub(crate) const CHUNK_PAGES: usize = 64;
+const CHUNK_PAGES: usize = 64;
 
 impl Storage for CudaBackend {
     type Binding = Address;
     type Memory = DeviceMemory;
-    type Place = Place;
     type TableEntries = CudaEntries;
+    type FoundBlocks = FoundBlocks;
 
     const KEEPS_INT8: bool = true;
 
@@ -26,6 +27,10 @@ impl Storage for CudaBackend {
 
     fn roomy_bytes(&self, bytes: u64) -> u64 {
         bytes.next_power_of_two()
+    }
+
+    fn chunk_pages(_shape: &KvShape) -> usize {
+        CHUNK_PAGES
     }
 
     fn allocate(&mut self, what: &'static str, bytes: u64) -> Result<DeviceMemory, EngineError> {
@@ -45,39 +50,19 @@ impl Storage for CudaBackend {
 
     fn upload(&mut self, what: &'static str, bytes: &[u8]) -> Result<DeviceMemory, EngineError> {
         let memory = self.driver.allocate(what, bytes.len() as u64)?;
-        self.recorder.overwrite(bytes, memory.address())?;
+        self.recorder.overwrite(bytes, &memory.address(), 0)?;
         Ok(memory)
     }
 
-    fn bytes(memory: &DeviceMemory) -> u64 {
-        memory.bytes()
-    }
-
-    fn binding(memory: &DeviceMemory) -> Address {
-        memory.address()
-    }
-
-    fn range(memory: &DeviceMemory, offset: u64, _bytes: u64) -> Address {
-        memory.address() + offset
-    }
-
-    fn weights(place: &Place, _bytes: u64) -> Address {
-        place.address()
+    fn upload_weights(
+        &mut self,
+        _purpose: Purpose,
+        bytes: &[u8],
+    ) -> Result<SlabRange, EngineError> {
+        Ok(self.recorder.upload(bytes)?)
     }
 
     fn epoch(&self) -> u64 {
         self.recorder.epoch()
     }
-}
-
-/// Uploads a vector, for whatever is recorded from now on.
-///
-/// # Errors
-/// A device that is lost or whose memory is full.
-pub(crate) fn floats(
-    recorder: &mut Recorder,
-    values: &[f32],
-) -> Result<GpuFloats<CudaBackend>, EngineError> {
-    let place = recorder.upload(bytemuck::cast_slice(values))?;
-    Ok(GpuFloats { place, count: values.len() })
 }

@@ -175,6 +175,14 @@ pub enum AdapterError {
         /// The adapters.
         found: String,
     },
+    /// The adapter gives no device.
+    #[error("{adapter} gives no device: {reason}")]
+    NoDevice {
+        /// Name of the adapter.
+        adapter: String,
+        /// The driver's answer.
+        reason: String,
+    },
     /// The adapter is there and cannot be used.
     #[error("{name} cannot be used: {refusal}")]
     Refused {

@@ -5,24 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nestling_core::EngineError;
-use nestling_core::backend::{Backend, ModelNeeds};
-use nestling_core::kv_cache::KvShape;
-use nestling_core::recurrent::StateShape;
-use nestling_core::weights::{ActivationMode, MatrixWeights};
-use nestling_gpu::{
-    GpuBuffer, GpuFloats, GpuPages, GpuRouting, GpuStates, Notes, Scratch, WorkRates,
-    WorkReservation, measure_rates,
-};
+use nestling_gpu::{EncoderState, WorkRates, WorkReservation, measure_rates};
 
 use crate::adapters::{self, AdapterChoice, AdapterKind, Uploads};
 use crate::device::Gpu;
 use crate::error::WgpuError;
-use crate::matrix::WgpuMatrix;
-use crate::needs::{Asked, Kept};
 use crate::pipeline_cache::PipelineCache;
-use crate::pipelines::{Form, Pipelines};
+use crate::pipelines::{Pipelines, ShaderVariant};
 use crate::recorder::Recorder;
-use crate::storage::{self, SharedGpu};
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
@@ -75,18 +65,15 @@ pub(crate) enum Int8Dot {
 /// A device with its compiled shaders. Several may share both ([`WgpuBackend::again`]), each with
 /// steps of its own.
 pub struct WgpuBackend {
-    pub(crate) gpu: SharedGpu,
+    pub(crate) gpu: Arc<Gpu>,
     pub(crate) pipelines: Arc<Pipelines>,
     pub(crate) recorder: Recorder,
-    pub(crate) scratch: Scratch<Self>,
+    pub(crate) state: EncoderState<Self>,
     pub(crate) dot: Int8Dot,
-    form: Form,
+    variant: ShaderVariant,
     memory_bytes: Option<u64>,
-    /// What was asked for since a model was prepared for last, and memory that is kept for it.
-    asked: Asked,
-    kept: Option<WorkReservation>,
-    /// Experts that shaders found in the step under way.
-    pub(crate) notes: Notes<Self>,
+    /// Memory that is kept free for the model that was prepared for last.
+    pub(crate) reservation: Option<WorkReservation>,
 }
 
 impl WgpuBackend {
@@ -94,7 +81,7 @@ impl WgpuBackend {
     /// long; on software, which nothing watches, that is not done.
     ///
     /// # Errors
-    /// [`WgpuError::Adapter`]; [`WgpuError::NoDevice`]; shaders that the driver refuses.
+    /// [`AdapterError`](crate::AdapterError); shaders that the driver refuses.
     pub fn open(options: &WgpuOptions) -> Result<Self, WgpuError> {
         let (adapter, description) = adapters::choose(&options.adapter)?;
         let uploads = options.uploads.unwrap_or(description.features.uploads);
@@ -108,11 +95,11 @@ impl WgpuBackend {
             folder.and_then(|folder| PipelineCache::open(&gpu, &adapter.get_info(), folder));
         let raw = cache.as_ref().map(|cache| &cache.raw);
         let features = &description.features;
-        let form = match options.instructions {
-            Instructions::Detected => Form::of(features),
-            Instructions::Plain => Form::PLAIN,
+        let variant = match options.instructions {
+            Instructions::Detected => ShaderVariant::of(features),
+            Instructions::Plain => ShaderVariant::PLAIN,
         };
-        let pipelines = Arc::new(Pipelines::compile(&gpu, raw, form)?);
+        let pipelines = Arc::new(Pipelines::compile(&gpu, raw, variant)?);
         if let Some(cache) = cache {
             cache.keep();
         }
@@ -122,34 +109,32 @@ impl WgpuBackend {
         };
         let memory_bytes = options.vram_budget.or(description.memory_bytes);
         let rates = WorkRates::UNWATCHED;
-        let mut opened = Self::on(gpu, pipelines, dot, form, memory_bytes, rates)?;
+        let mut opened = Self::on(gpu, pipelines, dot, variant, memory_bytes, rates)?;
         if description.kind != AdapterKind::Software {
-            opened.recorder.rates = opened.measured_work_rates().unwrap_or(WorkRates::UNKNOWN);
+            opened.recorder.meter.rates =
+                opened.measured_work_rates().unwrap_or(WorkRates::UNKNOWN);
         }
         Ok(opened)
     }
 
     fn on(
-        gpu: SharedGpu,
+        gpu: Arc<Gpu>,
         pipelines: Arc<Pipelines>,
         dot: Int8Dot,
-        form: Form,
+        variant: ShaderVariant,
         memory_bytes: Option<u64>,
         rates: WorkRates,
     ) -> Result<Self, WgpuError> {
         let recorder = Recorder::new(Arc::clone(&gpu), rates)?;
-        let (scratch, notes) = (Scratch::default(), Notes::default());
         Ok(Self {
             gpu,
             pipelines,
             recorder,
-            scratch,
+            state: EncoderState::default(),
             dot,
-            form,
+            variant,
             memory_bytes,
-            asked: Asked::default(),
-            kept: None,
-            notes,
+            reservation: None,
         })
     }
 
@@ -201,7 +186,7 @@ impl WgpuBackend {
 
     fn with_rates(&self, rates: WorkRates) -> Result<Self, WgpuError> {
         let (gpu, pipelines) = (Arc::clone(&self.gpu), Arc::clone(&self.pipelines));
-        Self::on(gpu, pipelines, self.dot, self.form, self.memory_bytes, rates)
+        Self::on(gpu, pipelines, self.dot, self.variant, self.memory_bytes, rates)
     }
 
     /// Another backend on the same device.
@@ -209,70 +194,11 @@ impl WgpuBackend {
     /// # Errors
     /// A device whose memory is full.
     pub fn again(&self) -> Result<Self, WgpuError> {
-        self.with_rates(self.recorder.rates)
+        self.with_rates(self.recorder.meter.rates)
     }
 
     /// Whether its shaders add and compare in subgroups.
     pub fn sums_in_subgroups(&self) -> bool {
-        self.form.subgroups
-    }
-}
-
-impl Backend for WgpuBackend {
-    nestling_gpu::backend_items!();
-
-    type Matrix = WgpuMatrix;
-
-    const PAGE_KIND: u8 = 2;
-
-    fn name(&self) -> String {
-        self.gpu.name.clone()
-    }
-
-    fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<GpuBuffer<Self>, EngineError> {
-        self.asked.buffer(rows_max, cols);
-        GpuBuffer::new(self, rows_max, cols)
-    }
-
-    fn routing(
-        &mut self,
-        rows_max: usize,
-        per_token: usize,
-    ) -> Result<GpuRouting<Self>, EngineError> {
-        self.asked.routing(rows_max, per_token);
-        GpuRouting::new(self, rows_max, per_token)
-    }
-
-    fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
-        // Nothing is kept for a model that went before.
-        self.kept = None;
-        let Kept { reservation, weight_bytes, bias_bytes } =
-            self.asked.reserve(&self.gpu.budget, needs)?;
-        self.kept = Some(reservation);
-        self.recorder.slabs.expect(weight_bytes);
-        self.recorder.late_slabs.expect(bias_bytes);
-        Ok(())
-    }
-
-    fn upload_floats(&mut self, values: &[f32]) -> Result<GpuFloats<Self>, EngineError> {
-        storage::floats(&self.gpu, &self.recorder.slabs, values)
-    }
-
-    fn upload_matrix(
-        &mut self,
-        weights: &MatrixWeights,
-        activations: ActivationMode,
-    ) -> Result<WgpuMatrix, EngineError> {
-        WgpuMatrix::new(&self.gpu, &self.recorder.slabs, weights, activations)
-    }
-
-    fn kv_pool(&mut self, shape: &KvShape) -> Result<GpuPages<Self>, EngineError> {
-        self.asked.pages(shape);
-        storage::pages(&self.gpu, *shape)
-    }
-
-    fn state_pool(&mut self, shape: &StateShape) -> Result<GpuStates<Self>, EngineError> {
-        self.asked.states(shape);
-        Ok(GpuStates::new(*shape))
+        self.variant.subgroups
     }
 }

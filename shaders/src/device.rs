@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use nestling_core::driver::block_on;
 
-use crate::adapters::Uploads;
+use crate::adapters::{AdapterError, Uploads};
 use crate::error::WgpuError;
-use crate::staging::write_mapped;
 use nestling_gpu::{DeviceBudget, Purpose, Reservation};
 
 /// An open device. What it reports out of turn is kept until somebody asks.
@@ -35,17 +34,17 @@ pub(crate) struct Gpu {
 #[derive(Clone, Debug)]
 pub struct Memory {
     pub raw: wgpu::Buffer,
-    _held: Arc<Held>,
+    _counted: Arc<CountedMemory>,
 }
 
 /// What memory is given back with.
 #[derive(Debug)]
-struct Held {
+struct CountedMemory {
     _reservation: Reservation,
     freed: Arc<AtomicU64>,
 }
 
-impl Drop for Held {
+impl Drop for CountedMemory {
     fn drop(&mut self) {
         self.freed.fetch_add(1, Ordering::Relaxed);
     }
@@ -79,7 +78,7 @@ impl Gpu {
     /// Opens a device with these limits. Weights are refused memory beyond the budget.
     ///
     /// # Errors
-    /// [`WgpuError::NoDevice`].
+    /// [`AdapterError::NoDevice`].
     pub fn open(
         adapter: &wgpu::Adapter,
         limits: wgpu::Limits,
@@ -98,7 +97,7 @@ impl Gpu {
             ..wgpu::DeviceDescriptor::default()
         };
         let opened = block_on(adapter.request_device(&descriptor));
-        let (device, queue) = opened.map_err(|error| WgpuError::NoDevice {
+        let (device, queue) = opened.map_err(|error| AdapterError::NoDevice {
             adapter: info.name.clone(),
             reason: error.to_string(),
         })?;
@@ -204,8 +203,8 @@ impl Gpu {
         })?;
         let usage = Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST | more;
         let raw = self.memory(what, bytes, usage)?;
-        let held = Held { _reservation: reservation, freed: Arc::clone(&self.freed) };
-        Ok(Memory { raw, _held: Arc::new(held) })
+        let counted = CountedMemory { _reservation: reservation, freed: Arc::clone(&self.freed) };
+        Ok(Memory { raw, _counted: Arc::new(counted) })
     }
 
     /// How often memory was given back: what was made of it should be forgotten.
@@ -383,6 +382,23 @@ impl Gpu {
         buffer.unmap();
         Ok(())
     }
+}
+
+/// Writes mapped memory from a multiple of 8 on, and zeros up to a multiple of 4.
+///
+/// # Errors
+/// Memory that is not mapped: the device is lost.
+pub(crate) fn write_mapped(
+    buffer: &wgpu::Buffer,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), WgpuError> {
+    let length = (bytes.len() as u64).next_multiple_of(4).max(4);
+    let view = buffer.slice(offset..offset + length).get_mapped_range_mut();
+    let mut view = view.map_err(|error| WgpuError::Refused { reason: format!("{error:?}") })?;
+    view.slice(..bytes.len()).copy_from_slice(bytes);
+    view.slice(bytes.len()..).fill(0);
+    Ok(())
 }
 
 /// Bytes of a buffer that has room for so many.

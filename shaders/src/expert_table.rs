@@ -3,16 +3,22 @@
 use std::sync::Arc;
 
 use nestling_core::EngineError;
-use nestling_core::backend::{FeedForward, HeldExpert, LevelWeights};
+use nestling_core::backend::{FeedForward, HeldExpert};
 use nestling_formats::Level;
-use nestling_gpu::{ExpertForm, SlotSlabs, Storage, TableEntries, linears, word};
+use nestling_gpu::{
+    Allocation, ExpertForm, SlotSlabs, Storage, TableEntries, TableExperts, linears, word,
+};
 
 use crate::backend::WgpuBackend;
 use crate::device::{Memory, size_of};
-use crate::slots::FIRST_SLAB;
+use crate::matrix_room::FIRST_SLAB;
+use crate::recorder::Binding;
 
 /// Words of an expert: of each matrix its slab, its place there, its prefix for every level.
 const ENTRY_WORDS: usize = 3 * (2 + Level::ALL.len());
+
+/// What shaders read of one expert.
+type Entry = [u32; ENTRY_WORDS];
 
 /// Words of an expert behind all entries: the least weights of levels, as bits.
 const LEAST_WORDS: usize = 4;
@@ -39,8 +45,7 @@ enum Slabs {
 /// Entries of the experts of a layer, and the slabs that they name.
 pub struct WgpuEntries {
     /// `[experts]` entries, then their least weights of levels.
-    pub(crate) memory: Memory,
-    experts: usize,
+    memory: Memory,
     slabs: Slabs,
 }
 
@@ -55,76 +60,72 @@ impl WgpuEntries {
 }
 
 impl TableEntries<WgpuBackend> for WgpuEntries {
+    type Entry = Entry;
+
     fn takes(_form: &ExpertForm) -> bool {
         true
     }
 
-    fn streamed(
-        backend: &mut WgpuBackend,
-        experts: usize,
-        slabs: &SlotSlabs<Memory>,
-    ) -> Result<Self, EngineError> {
-        let words = vec![MISSING; experts * (ENTRY_WORDS + LEAST_WORDS)];
-        let memory = backend.upload("places of experts", bytemuck::cast_slice(&words))?;
-        Ok(Self { memory, experts, slabs: Slabs::Streamed(slabs.clone()) })
-    }
-
     /// None where experts are cut into parts or lie in too many slabs.
-    fn resident(
+    fn new(
         backend: &mut WgpuBackend,
-        experts: &[Arc<FeedForward<WgpuBackend>>],
+        experts: TableExperts<'_, WgpuBackend>,
     ) -> Result<Option<Self>, EngineError> {
-        let mut slabs: Vec<(usize, wgpu::Buffer)> = Vec::new();
-        let mut words = Vec::with_capacity(experts.len() * (ENTRY_WORDS + LEAST_WORDS));
-        for linear in experts.iter().flat_map(|expert| linears(expert)) {
-            let matrix = &linear.matrix;
-            let [part] = matrix.parts.as_slice() else { return Ok(None) };
-            let known = slabs.iter().position(|(slab, _)| *slab == part.place.slab);
-            let slab = known.unwrap_or(slabs.len());
-            if slab == slabs.len() {
-                slabs.push((part.place.slab, part.place.buffer.clone()));
+        let (words, slabs) = match experts {
+            TableExperts::Streamed { count, slabs } => {
+                let words = vec![MISSING; count * (ENTRY_WORDS + LEAST_WORDS)];
+                (words, Slabs::Streamed(slabs.clone()))
             }
-            words.extend([word("slabs", slab)?, part.place.word()]);
-            // Default: a level that is not held is refused before anything looks here.
-            words.extend(Level::ALL.map(|level| matrix.prefix(level).unwrap_or(0)));
-        }
-        if slabs.len() > SLABS_MAX {
-            return Ok(None);
-        }
-        words.resize(words.len() + LEAST_WORDS * experts.len(), MISSING);
+            TableExperts::Resident(experts) => match resident(experts)? {
+                Some((words, slabs)) => (words, Slabs::Resident(slabs)),
+                None => return Ok(None),
+            },
+        };
         let memory = backend.upload("places of experts", bytemuck::cast_slice(&words))?;
-        let slabs = Slabs::Resident(slabs.into_iter().map(|(_, buffer)| buffer).collect());
-        Ok(Some(Self { memory, experts: experts.len(), slabs }))
+        Ok(Some(Self { memory, slabs }))
     }
 
-    fn set(
-        &mut self,
-        backend: &mut WgpuBackend,
-        expert: usize,
-        held: Option<HeldExpert<'_, WgpuBackend>>,
-    ) -> Result<(), EngineError> {
+    fn entry(held: Option<HeldExpert<'_, WgpuBackend>>) -> Result<Entry, EngineError> {
         let mut entry = [MISSING; ENTRY_WORDS];
-        if let Some(HeldExpert { weights, level: highest }) = held {
-            let words = entry.chunks_exact_mut(2 + Level::ALL.len());
-            for (words, linear) in words.zip(linears(weights)) {
-                let [part] = linear.matrix.parts.as_slice() else { continue };
-                words[0] = word("slabs", part.place.slab.saturating_sub(FIRST_SLAB))?;
-                words[1] = part.place.word();
-                for level in Level::ALL.into_iter().filter(|level| *level <= highest) {
-                    words[2 + level.index()] = linear.matrix.prefix(level)?;
-                }
+        // Default: an expert that is not there has no matrices.
+        let Some(HeldExpert { weights, level: highest }) = held else { return Ok(entry) };
+        let words = entry.chunks_exact_mut(2 + Level::ALL.len());
+        for (words, linear) in words.zip(linears(weights)) {
+            let [part] = linear.matrix.weights.parts.as_slice() else { continue };
+            words[0] = word("slabs", part.slab.saturating_sub(FIRST_SLAB))?;
+            words[1] = part.word();
+            for level in Level::ALL.into_iter().filter(|level| *level <= highest) {
+                words[2 + level.index()] = linear.matrix.prefix(level)?;
             }
         }
-        let (recorder, offset) = (&mut backend.recorder, (4 * ENTRY_WORDS * expert) as u64);
-        Ok(recorder.write_behind(&self.memory, offset, bytemuck::cast_slice(&entry))?)
+        Ok(entry)
     }
 
-    fn set_level_weights(
-        &mut self,
-        backend: &mut WgpuBackend,
-        least: &[LevelWeights],
-    ) -> Result<(), EngineError> {
-        let (recorder, offset) = (&mut backend.recorder, (4 * ENTRY_WORDS * self.experts) as u64);
-        Ok(recorder.write_behind(&self.memory, offset, bytemuck::cast_slice(least))?)
+    fn binding(&self) -> Binding {
+        self.memory.binding()
     }
+}
+
+/// Words of entries of experts that stay, and the slabs that they name; none where they are cut into parts or
+/// lie in too many slabs.
+fn resident(
+    experts: &[Arc<FeedForward<WgpuBackend>>],
+) -> Result<Option<(Vec<u32>, Vec<wgpu::Buffer>)>, EngineError> {
+    let mut slabs: Vec<(usize, wgpu::Buffer)> = Vec::new();
+    let mut words = Vec::with_capacity(experts.len() * (ENTRY_WORDS + LEAST_WORDS));
+    for linear in experts.iter().flat_map(|expert| linears(expert)) {
+        let matrix = &linear.matrix;
+        let [part] = matrix.weights.parts.as_slice() else { return Ok(None) };
+        let known = slabs.iter().position(|(slab, _)| *slab == part.slab);
+        let slab = known.unwrap_or(slabs.len());
+        if slab == slabs.len() {
+            slabs.push((part.slab, part.buffer.clone()));
+        }
+        words.extend([word("slabs", slab)?, part.word()]);
+        // Default: a level that is not held is refused before anything looks here.
+        words.extend(Level::ALL.map(|level| matrix.prefix(level).unwrap_or(0)));
+    }
+    words.resize(words.len() + LEAST_WORDS * experts.len(), MISSING);
+    let slabs: Vec<_> = slabs.into_iter().map(|(_, buffer)| buffer).collect();
+    Ok((slabs.len() <= SLABS_MAX).then_some((words, slabs)))
 }

@@ -8,10 +8,13 @@
 mod adapters;
 mod backend;
 mod device;
+mod engine_backend;
 mod error;
 mod expert_table;
+mod found_blocks;
 mod matrix;
 mod matrix_image;
+mod matrix_room;
 mod needs;
 mod params;
 mod pipeline_cache;
@@ -29,10 +32,11 @@ pub use adapters::{
     Refusal, Uploads, device, devices,
 };
 pub use backend::{DeviceLimits, Instructions, WgpuBackend, WgpuOptions};
-pub use error::{BudgetTooSmall, WgpuError};
+pub use error::WgpuError;
 pub use expert_table::WgpuEntries;
-pub use matrix::WgpuMatrix;
-pub use slots::WgpuMatrixRoom;
+pub use matrix::{WgpuMatrix, WgpuWeights};
+pub use matrix_room::WgpuMatrixRoom;
+pub use nestling_gpu::BudgetTooSmall;
 
 /// Computes one step on the device.
 pub type WgpuEncoder<'a> =

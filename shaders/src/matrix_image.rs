@@ -7,9 +7,7 @@
 use nestling_core::EngineError;
 use nestling_core::weights::{FloatMatrix, MatrixWeights, NestedMatrix};
 use nestling_formats::nested::{GROUP, Layout, NestedPlanes, TILE_ROWS, base_parts};
-use nestling_formats::{DType, Invariant};
-
-use crate::slots::PlanePlaces;
+use nestling_formats::{DType, Invariant, Plane};
 
 /// Words of the header.
 const HEADER_WORDS: usize = 16;
@@ -22,6 +20,9 @@ pub(crate) const ALIGN: usize = 64;
 
 /// Rows of parts are a multiple of this, so that every plane of a part begins with a whole word.
 const PART_ROWS: usize = 4 * TILE_ROWS;
+
+/// Where the planes of a matrix lie from its header on, in bytes; 0 for those without room.
+pub(crate) type PlaneOffsets = [usize; Plane::ALL.len()];
 
 /// Some rows of a matrix, as they are to lie in a slab.
 #[derive(Debug)]
@@ -91,7 +92,7 @@ impl<'a> MatrixImage<'a> {
     ///
     /// # Errors
     /// As [`MatrixImage::of`].
-    pub fn base(weights: &'a MatrixWeights, planes: &PlanePlaces) -> Result<Self, EngineError> {
+    pub fn base(weights: &'a MatrixWeights, planes: &PlaneOffsets) -> Result<Self, EngineError> {
         let MatrixWeights::Nested(matrix) = weights else {
             return Self::part(weights, 0, weights.rows());
         };

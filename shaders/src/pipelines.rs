@@ -17,15 +17,15 @@ pub(crate) struct Pipeline {
     pub raw: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
     /// Whether it does nothing after an expert was missing.
-    pub halts: bool,
+    pub reads_miss_flag: bool,
     /// Whether it was recorded by now.
     pub recorded: AtomicBool,
 }
 
 /// The layout of what says whether an expert was missing: one for all pipelines and their users.
-pub(crate) fn halt_layout(gpu: &Gpu) -> wgpu::BindGroupLayout {
+pub(crate) fn miss_flag_layout(gpu: &Gpu) -> wgpu::BindGroupLayout {
     gpu.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
-        label: Some("halt"),
+        label: Some("miss flag"),
         entries: &[layout_entry(0, BufferBindingType::Uniform, false)],
     })
 }
@@ -53,7 +53,7 @@ use Access::{Read, Write};
 
 /// Which instructions shaders are written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Form {
+pub(crate) struct ShaderVariant {
     /// Whether sums and maxima are made between invocations of a subgroup, to the same bits.
     pub subgroups: bool,
     /// Whether pages of half floats are read as such. Only subnormal ones may differ: a device may take
@@ -61,7 +61,7 @@ pub(crate) struct Form {
     pub halves: bool,
 }
 
-impl Form {
+impl ShaderVariant {
     /// What every adapter has.
     pub const PLAIN: Self = Self { subgroups: false, halves: false };
 
@@ -114,13 +114,13 @@ macro_rules! pipelines {
             pub fn compile(
                 gpu: &Gpu,
                 cache: Option<&wgpu::PipelineCache>,
-                form: Form,
+                variant: ShaderVariant,
             ) -> Result<Self, WgpuError> {
                 let mut id = 0;
-                let halt = halt_layout(gpu);
+                let miss_flag = miss_flag_layout(gpu);
                 let mut next = |source: Source| {
                     id += 1;
-                    compile(gpu, cache, id, form, &halt, &source)
+                    compile(gpu, cache, id, variant, &miss_flag, &source)
                 };
                 let pipelines = Self {
                     $($name: next(
@@ -194,10 +194,10 @@ pipelines! {
 const HALVES: (&str, f64) = ("KIND", 1.0);
 
 impl Source {
-    /// Its text in a form: that for half floats reads no other kind of pages.
-    fn text(&self, form: Form) -> &'static str {
-        let halves = form.halves && self.constants.contains(&HALVES);
-        self.texts[2 * usize::from(halves) + usize::from(form.subgroups)]
+    /// Its text in a variant: that for half floats reads no other kind of pages.
+    fn text(&self, variant: ShaderVariant) -> &'static str {
+        let halves = variant.halves && self.constants.contains(&HALVES);
+        self.texts[2 * usize::from(halves) + usize::from(variant.subgroups)]
     }
 }
 
@@ -205,8 +205,8 @@ fn compile(
     gpu: &Gpu,
     cache: Option<&wgpu::PipelineCache>,
     id: usize,
-    form: Form,
-    halt: &wgpu::BindGroupLayout,
+    variant: ShaderVariant,
+    miss_flag: &wgpu::BindGroupLayout,
     source: &Source,
 ) -> Pipeline {
     let name = source.name;
@@ -216,17 +216,17 @@ fn compile(
         let storage = BufferBindingType::Storage { read_only };
         entries.push(layout_entry(index + 1, storage, false));
     }
-    let text = source.text(form);
-    let halts = text.contains("> halted: ");
+    let text = source.text(variant);
+    let reads_miss_flag = text.contains("> halted: ");
     let device = &gpu.device;
     let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
         label: Some(name),
         entries: &entries,
     });
-    let both = [Some(&layout), Some(halt)];
+    let both = [Some(&layout), Some(miss_flag)];
     let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
         label: Some(name),
-        bind_group_layouts: if halts { &both } else { &both[..1] },
+        bind_group_layouts: if reads_miss_flag { &both } else { &both[..1] },
         ..wgpu::PipelineLayoutDescriptor::default()
     });
     let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
@@ -244,7 +244,7 @@ fn compile(
         },
         cache,
     });
-    Pipeline { name, id, raw, layout, halts, recorded: AtomicBool::new(false) }
+    Pipeline { name, id, raw, layout, reads_miss_flag, recorded: AtomicBool::new(false) }
 }
 
 #[cfg(test)]

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytemuck::Pod;
-use nestling_core::backend::BackendCounters;
-use nestling_gpu::{LAUNCH_NANOSECONDS, Purpose, WorkKind, WorkRates};
+use nestling_gpu::{
+    Allocation, CommandRecorder, LAUNCH_NANOSECONDS, Purpose, WorkKind, WorkMeter, WorkRates,
+};
 
+use crate::adapters::AdapterError;
 use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
-use crate::pipelines::{Pipeline, halt_layout};
+use crate::pipelines::{Pipeline, miss_flag_layout};
 use crate::slabs::Slabs;
 use crate::staging::Staging;
 
@@ -29,8 +31,8 @@ const DISPATCHES_MAX: usize = 512;
 /// Bind groups that are kept for the next step.
 const GROUPS_MAX: usize = 4096;
 
-/// Bytes of the number of a call that lacked an expert.
-const HALT_BYTES: u64 = 16;
+/// Bytes of the miss flag: the number of a call that lacked an expert.
+const MISS_FLAG_BYTES: u64 = 16;
 
 /// Workgroups in one dimension of a dispatch.
 pub(crate) const WORKGROUPS_MAX: u32 = 65535;
@@ -53,9 +55,19 @@ pub struct Binding {
     pub size: Option<u64>,
 }
 
-impl From<&Memory> for Binding {
-    fn from(memory: &Memory) -> Self {
-        Self::from(&memory.raw)
+impl Allocation for Memory {
+    type Binding = Binding;
+
+    fn bytes(&self) -> u64 {
+        self.raw.size()
+    }
+
+    fn binding(&self) -> Binding {
+        Binding::from(&self.raw)
+    }
+
+    fn range(&self, offset: u64, bytes: u64) -> Binding {
+        Binding { buffer: self.raw.clone(), offset, size: Some(bytes) }
     }
 }
 
@@ -66,17 +78,16 @@ impl From<&wgpu::Buffer> for Binding {
 }
 
 /// Commands that were not yet submitted, and what they read.
-pub(crate) struct Recorder {
-    pub gpu: Arc<Gpu>,
+pub struct Recorder {
+    pub(crate) gpu: Arc<Gpu>,
     commands: Option<wgpu::CommandEncoder>,
     pass: Option<wgpu::ComputePass<'static>>,
     arena: Memory,
     bytes: Vec<u8>,
     align: usize,
     dispatches: usize,
-    /// How fast the device is, and how long what was recorded is estimated to take.
-    pub rates: WorkRates,
-    nanoseconds: u64,
+    /// What was recorded, and how long it is estimated to take.
+    pub(crate) meter: WorkMeter,
     groups: HashMap<(usize, Vec<Binding>), wgpu::BindGroup>,
     /// How often memory had been given back when these were looked at last.
     freed: u64,
@@ -87,16 +98,14 @@ pub(crate) struct Recorder {
     used: SlotUses,
     /// The last submission that used slots.
     used_until: u64,
-    /// What was recorded since somebody asked.
-    pub counts: BackendCounters,
     /// Memory of the weights that commands read.
-    pub slabs: Slabs,
+    pub(crate) slabs: Slabs,
     /// That of what streamed experts bring beside their matrices.
-    pub late_slabs: Slabs,
-    /// Where a shader leaves the number of the call that lacked an expert; else 0.
-    pub halt: Memory,
+    pub(crate) late_slabs: Slabs,
+    /// The miss flag: where a shader leaves the number of the call that lacked an expert; else 0.
+    miss_flag: Memory,
     /// The same, as all others read it.
-    halted: wgpu::BindGroup,
+    miss_group: wgpu::BindGroup,
 }
 
 /// The size of a dispatch.
@@ -130,13 +139,14 @@ pub(crate) fn spread(count: usize) -> [u32; 3] {
 impl Recorder {
     /// # Errors
     /// A device whose memory is full.
-    pub fn new(gpu: Arc<Gpu>, rates: WorkRates) -> Result<Self, WgpuError> {
+    pub(crate) fn new(gpu: Arc<Gpu>, rates: WorkRates) -> Result<Self, WgpuError> {
         let arena = gpu.parameters("parameters", ARENA_BYTES as u64)?;
-        let halt = gpu.parameters("halt", HALT_BYTES)?;
-        let halted = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: Some("halt"),
-            layout: &halt_layout(&gpu),
-            entries: &[wgpu::BindGroupEntry { binding: 0, resource: halt.as_entire_binding() }],
+        let miss_flag = gpu.parameters("miss flag", MISS_FLAG_BYTES)?;
+        let resource = miss_flag.as_entire_binding();
+        let miss_group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some("miss flag"),
+            layout: &miss_flag_layout(&gpu),
+            entries: &[wgpu::BindGroupEntry { binding: 0, resource }],
         });
         let limits = &gpu.limits;
         let align = limits.min_uniform_buffer_offset_alignment;
@@ -148,8 +158,7 @@ impl Recorder {
             bytes: Vec::with_capacity(ARENA_BYTES),
             align,
             dispatches: 0,
-            rates,
-            nanoseconds: 0,
+            meter: WorkMeter::new(rates),
             groups: HashMap::new(),
             freed: 0,
             read_back: None,
@@ -157,11 +166,10 @@ impl Recorder {
             has_writes: false,
             used: SlotUses::default(),
             used_until: 0,
-            counts: BackendCounters::default(),
             slabs: Slabs::new(Purpose::Weights),
             late_slabs: Slabs::new(Purpose::Work),
-            halt,
-            halted,
+            miss_flag,
+            miss_group,
             gpu,
         })
     }
@@ -178,7 +186,7 @@ impl Recorder {
     ///
     /// # Errors
     /// As [`Recorder::submit`].
-    pub fn make_room(&mut self) -> Result<(), WgpuError> {
+    pub(crate) fn make_room(&mut self) -> Result<(), WgpuError> {
         if self.has_room(4 * TABLE_BYTES_MAX + (1 << 12)) { Ok(()) } else { self.submit() }
     }
 
@@ -186,32 +194,12 @@ impl Recorder {
         self.bytes.len() + bytes + 4 * self.align <= ARENA_BYTES
     }
 
-    /// A table that the next dispatch reads, and only that. Of several, [`Recorder::make_room`]
-    /// comes first.
-    ///
-    /// # Errors
-    /// As [`Recorder::submit`]; a table that is too large for the device.
-    pub fn table(&mut self, values: &[impl Pod]) -> Result<Binding, WgpuError> {
-        let bytes: &[u8] = bytemuck::cast_slice(values);
-        if bytes.len() > TABLE_BYTES_MAX {
-            return Ok(Binding::from(&self.gpu.upload("table", bytes)?));
-        }
-        // The parameters of the dispatch must fit behind it.
-        if !self.has_room(bytes.len() + (1 << 12)) {
-            self.submit()?;
-        }
-        let offset = self.put(bytes);
-        let size = (bytes.len().max(4) as u64).next_multiple_of(4);
-        self.bytes.resize((offset + size) as usize, 0);
-        Ok(Binding { buffer: self.arena.raw.clone(), offset, size: Some(size) })
-    }
-
     /// Records one dispatch. `bindings` are in the order of the shader's, from 1 on. What was recorded is
     /// submitted as soon as it may keep the device busy for as long as one dispatch may.
     ///
     /// # Errors
     /// As [`Recorder::submit`]; more workgroups than a dispatch may have.
-    pub fn dispatch(
+    pub(crate) fn dispatch(
         &mut self,
         pipeline: &Pipeline,
         bindings: &[Binding],
@@ -230,20 +218,19 @@ impl Recorder {
         let offset = self.put(params);
         self.bytes.resize(offset as usize + params.len().next_multiple_of(16), 0);
         let group = self.group(pipeline, bindings, params.len());
-        let halted = self.halted.clone();
+        let miss_group = self.miss_group.clone();
         let pass = self.pass();
         pass.set_pipeline(&pipeline.raw);
         pass.set_bind_group(0, &group, &[offset as u32]);
-        if pipeline.halts {
-            pass.set_bind_group(1, &halted, &[]);
+        if pipeline.reads_miss_flag {
+            pass.set_bind_group(1, &miss_group, &[]);
         }
         pass.dispatch_workgroups(workgroups[0], workgroups[1], workgroups[2]);
         pipeline.recorded.store(true, Ordering::Relaxed);
-        self.counts.dispatches += 1;
+        self.meter.counts.dispatches += 1;
         self.dispatches += 1;
-        self.nanoseconds = self.nanoseconds.saturating_add(self.rates.nanoseconds(kind, work));
-        let is_long = self.dispatches >= DISPATCHES_MAX || self.nanoseconds >= LAUNCH_NANOSECONDS;
-        if is_long || !self.has_room(1 << 12) {
+        let is_long = self.meter.add(kind, work) >= LAUNCH_NANOSECONDS;
+        if is_long || self.dispatches >= DISPATCHES_MAX || !self.has_room(1 << 12) {
             self.submit()?;
         }
         Ok(())
@@ -306,7 +293,7 @@ impl Recorder {
     }
 
     /// A slot of experts that what was just recorded reads; none for whichever a shader finds.
-    pub fn reads_slot(&mut self, slot: Option<usize>) {
+    pub(crate) fn reads_slot(&mut self, slot: Option<usize>) {
         match slot {
             Some(slot) => self.used.slots.extend([slot]),
             None => self.used.found = true,
@@ -319,14 +306,14 @@ impl Recorder {
     ///
     /// # Errors
     /// As [`Recorder::write_behind`].
-    pub fn upload(
+    pub(crate) fn upload(
         &mut self,
         slot: Option<usize>,
         buffer: &wgpu::Buffer,
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), WgpuError> {
-        self.counts.upload_bytes += bytes.len() as u64;
+        self.meter.counts.upload_bytes += bytes.len() as u64;
         let is_used = |slot| self.used.found || self.used.slots.contains(&slot);
         let is_used = slot.is_none_or(is_used) || !self.gpu.is_done(self.used_until);
         if !is_used && self.gpu.write_straight(buffer, offset, bytes)? {
@@ -334,7 +321,7 @@ impl Recorder {
         }
         // What comes to the same place later must not come before this.
         self.used.slots.extend(slot);
-        self.counts.staged_bytes += bytes.len() as u64;
+        self.meter.counts.staged_bytes += bytes.len() as u64;
         self.write_behind(buffer, offset, bytes)
     }
 
@@ -343,7 +330,7 @@ impl Recorder {
     ///
     /// # Errors
     /// A host without memory for it; a device that is lost.
-    pub fn write_behind(
+    pub(crate) fn write_behind(
         &mut self,
         buffer: &wgpu::Buffer,
         offset: u64,
@@ -354,12 +341,12 @@ impl Recorder {
         }
         let (source, from) = self.staging.put(&self.gpu, bytes)?;
         self.has_writes = true;
-        self.copy(&source, from, buffer, offset, (bytes.len() as u64).next_multiple_of(4));
+        self.copy_buffer(&source, from, buffer, offset, (bytes.len() as u64).next_multiple_of(4));
         Ok(())
     }
 
     /// Records a copy between buffers; sizes and offsets are multiples of 4.
-    pub fn copy(
+    fn copy_buffer(
         &mut self,
         source: &wgpu::Buffer,
         from: u64,
@@ -371,32 +358,84 @@ impl Recorder {
         self.commands().copy_buffer_to_buffer(source, from, destination, to, Some(bytes));
     }
 
-    /// Records that a buffer gets these bytes, from an offset on.
-    ///
-    /// # Errors
-    /// As [`Recorder::submit`].
-    pub fn write(
-        &mut self,
-        bytes: &[u8],
-        buffer: &wgpu::Buffer,
-        offset: u64,
-    ) -> Result<(), WgpuError> {
-        if bytes.len() > ARENA_BYTES / 4 {
-            // What was recorded may read what is there now.
-            self.submit()?;
-            self.gpu.write(buffer, offset, bytes);
-            return Ok(());
+    /// Nothing is recorded any more.
+    fn forget(&mut self) {
+        self.bytes.clear();
+        self.slabs.settle();
+        self.late_slabs.settle();
+        self.has_writes = false;
+        self.used = SlotUses::default();
+        self.dispatches = 0;
+        self.meter.started();
+        let freed = self.gpu.times_freed();
+        if std::mem::replace(&mut self.freed, freed) != freed {
+            // They keep memory that nothing else does.
+            self.groups.clear();
         }
-        let table = self.table(bytes)?;
-        self.copy(&table.buffer, table.offset, buffer, offset, bytes.len() as u64);
+    }
+}
+
+impl CommandRecorder for Recorder {
+    type Binding = Binding;
+    type Failure = AdapterError;
+
+    fn meter(&mut self) -> &mut WorkMeter {
+        &mut self.meter
+    }
+
+    fn begin_step(&mut self, _rows: usize) {}
+
+    fn begin_operation(&mut self) -> Result<(), WgpuError> {
         Ok(())
     }
 
-    /// Starts the device on all that was recorded.
-    ///
-    /// # Errors
-    /// A device that is lost or refused a command.
-    pub fn submit(&mut self) -> Result<(), WgpuError> {
+    /// A table that the next dispatch reads, and only that. Of several, [`Recorder::make_room`]
+    /// comes first.
+    fn table(&mut self, values: &[impl Pod]) -> Result<Binding, WgpuError> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        if bytes.len() > TABLE_BYTES_MAX {
+            return Ok(self.gpu.upload("table", bytes)?.binding());
+        }
+        // The parameters of the dispatch must fit behind it.
+        if !self.has_room(bytes.len() + (1 << 12)) {
+            self.submit()?;
+        }
+        let offset = self.put(bytes);
+        let size = (bytes.len().max(4) as u64).next_multiple_of(4);
+        self.bytes.resize((offset + size) as usize, 0);
+        Ok(Binding { buffer: self.arena.raw.clone(), offset, size: Some(size) })
+    }
+
+    fn write(&mut self, bytes: &[u8], to: &Binding, offset: u64) -> Result<(), WgpuError> {
+        if bytes.len() > TABLE_BYTES_MAX {
+            // What was recorded may read what is there now.
+            self.submit()?;
+            self.gpu.write(&to.buffer, to.offset + offset, bytes);
+            return Ok(());
+        }
+        let table = self.table(bytes)?;
+        let (offset, bytes) = (to.offset + offset, bytes.len() as u64);
+        self.copy_buffer(&table.buffer, table.offset, &to.buffer, offset, bytes);
+        Ok(())
+    }
+
+    fn overwrite(&mut self, bytes: &[u8], to: &Binding, offset: u64) -> Result<(), WgpuError> {
+        self.write_behind(&to.buffer, to.offset + offset, bytes)
+    }
+
+    fn copy(&mut self, from: &Binding, to: &Binding, bytes: u64) -> Result<(), WgpuError> {
+        if from.buffer == to.buffer {
+            // A copy within one buffer goes by way of another.
+            let between = self.gpu.buffer("a copy", bytes)?;
+            self.copy_buffer(&from.buffer, from.offset, &between, 0, bytes);
+            self.copy_buffer(&between, 0, &to.buffer, to.offset, bytes);
+        } else {
+            self.copy_buffer(&from.buffer, from.offset, &to.buffer, to.offset, bytes);
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Result<(), WgpuError> {
         self.pass = None;
         if let Some(commands) = self.commands.take() {
             self.staging.close();
@@ -406,59 +445,19 @@ impl Recorder {
             if self.used.found || !self.used.slots.is_empty() {
                 self.used_until = number;
             }
-            self.counts.submissions += 1;
+            self.meter.counts.submissions += 1;
         }
         self.forget();
         self.gpu.check()
     }
 
-    /// Nothing is recorded any more.
-    fn forget(&mut self) {
-        self.bytes.clear();
-        self.slabs.settle();
-        self.late_slabs.settle();
-        self.has_writes = false;
-        self.used = SlotUses::default();
-        (self.dispatches, self.nanoseconds) = (0, 0);
-        let freed = self.gpu.times_freed();
-        if std::mem::replace(&mut self.freed, freed) != freed {
-            // They keep memory that nothing else does.
-            self.groups.clear();
-        }
-    }
-
-    /// Forgets what was recorded and not submitted, unless something in it is counted on: then all of it
-    /// takes place, of which nobody sees the rest.
-    pub fn discard(&mut self) {
-        if self.has_writes {
-            // A device that is lost says so when something is read.
-            let _ = self.submit();
-        }
-        self.pass = None;
-        self.commands = None;
-        self.forget();
-    }
-
-    /// Lets shaders work again after one lacked an expert, behind all that was recorded.
-    ///
-    /// # Errors
-    /// As [`Recorder::submit`].
-    pub fn resume(&mut self) -> Result<(), WgpuError> {
-        let halt = self.halt.clone();
-        self.write_behind(&halt, 0, &[0; HALT_BYTES as usize])
-    }
-
-    /// Submits, waits, and gives parts of buffers, one after another, to `take`: each a buffer, where
-    /// the part begins and its bytes, multiples of 4.
-    ///
-    /// # Errors
-    /// A device that is lost or refused a command.
-    pub fn read(
+    /// Gives parts that are multiples of 4 bytes.
+    fn read(
         &mut self,
-        parts: &[(&wgpu::Buffer, u64, u64)],
+        parts: &[(Binding, u64)],
         take: impl FnOnce(&[u8]),
     ) -> Result<(), WgpuError> {
-        let bytes: u64 = parts.iter().map(|part| part.2).sum();
+        let bytes: u64 = parts.iter().map(|part| part.1).sum();
         if bytes == 0 {
             self.submit()?;
             take(&[]);
@@ -474,12 +473,37 @@ impl Recorder {
         };
         self.read_back = Some(read_back.clone());
         let mut at = 0;
-        for (buffer, offset, bytes) in parts {
-            self.copy(buffer, *offset, &read_back, at, *bytes);
+        for (part, bytes) in parts {
+            self.copy_buffer(&part.buffer, part.offset, &read_back, at, *bytes);
             at += bytes;
         }
         self.submit()?;
-        self.counts.waits += 1;
+        self.meter.counts.waits += 1;
         self.gpu.read_mapped(&read_back, bytes, take)
+    }
+
+    /// What is read is waited for; nothing else needs to be.
+    fn finish(&mut self) -> Result<(), WgpuError> {
+        self.submit()
+    }
+
+    /// Keeps what is counted on: then all of it takes place, of which nobody sees the rest.
+    fn discard(&mut self) {
+        if self.has_writes {
+            // A device that is lost says so when something is read.
+            let _ = self.submit();
+        }
+        self.pass = None;
+        self.commands = None;
+        self.forget();
+    }
+
+    fn resume(&mut self) -> Result<(), WgpuError> {
+        let miss_flag = self.miss_flag.clone();
+        self.write_behind(&miss_flag, 0, &[0; MISS_FLAG_BYTES as usize])
+    }
+
+    fn miss_flag(&self) -> Binding {
+        self.miss_flag.binding()
     }
 }

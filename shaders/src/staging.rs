@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::device::Gpu;
+use crate::device::{Gpu, write_mapped};
 use crate::error::WgpuError;
 
 /// Bytes of a chunk; larger writes have one of their own.
@@ -102,21 +102,4 @@ impl Staging {
             self.free.extend(returned);
         }
     }
-}
-
-/// Writes mapped memory from a multiple of 8 on, and zeros up to a multiple of 4.
-///
-/// # Errors
-/// Memory that is not mapped: the device is lost.
-pub(crate) fn write_mapped(
-    buffer: &wgpu::Buffer,
-    offset: u64,
-    bytes: &[u8],
-) -> Result<(), WgpuError> {
-    let length = (bytes.len() as u64).next_multiple_of(4).max(4);
-    let view = buffer.slice(offset..offset + length).get_mapped_range_mut();
-    let mut view = view.map_err(|error| WgpuError::Refused { reason: format!("{error:?}") })?;
-    view.slice(..bytes.len()).copy_from_slice(bytes);
-    view.slice(bytes.len()..).fill(0);
-    Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::bytes::Units;
 use crate::failure::{Exit, Failure};
 use crate::refused_file;
+use nestling::cuda::CudaError;
 use nestling::engine::text::TextError;
 use nestling::engine::{EngineError, MemoryTooSmall};
 use nestling::formats::store::{OpenOptions, Store, StoreError};
@@ -59,10 +60,10 @@ pub fn explain(error: &EngineError) -> Failure {
 
 /// The least budget of a GPU's memory that would do, where one was too small.
 fn least_of_device(error: &(dyn std::error::Error + 'static)) -> Option<u64> {
-    match error.downcast_ref()? {
-        WgpuError::BudgetTooSmall(refused) => Some(refused.least),
-        WgpuError::OverBudget { least, .. } => Some(*least),
-        _ => None,
+    match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(error), _) => WgpuError::least_budget(error),
+        (None, Some(error)) => CudaError::least_budget(error),
+        (None, None) => None,
     }
 }
 

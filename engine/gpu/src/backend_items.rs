@@ -7,6 +7,7 @@
 #[macro_export]
 macro_rules! backend_items {
     () => {
+        type Matrix = $crate::GpuMatrix<<Self as $crate::Device>::Weights>;
         type Buffer = $crate::GpuBuffer<Self>;
         type Routing = $crate::GpuRouting<Self>;
         type Floats = $crate::GpuFloats<Self>;
@@ -20,12 +21,61 @@ macro_rules! backend_items {
             $crate::LIMITS
         }
 
+        fn buffer(
+            &mut self,
+            rows_max: usize,
+            cols: usize,
+        ) -> Result<Self::Buffer, nestling_core::EngineError> {
+            $crate::Device::state(self).requested.buffer(rows_max, cols);
+            $crate::GpuBuffer::new(self, rows_max, cols)
+        }
+
+        fn routing(
+            &mut self,
+            rows_max: usize,
+            per_token: usize,
+        ) -> Result<Self::Routing, nestling_core::EngineError> {
+            $crate::Device::state(self).requested.routing(rows_max, per_token);
+            $crate::GpuRouting::new(self, rows_max, per_token)
+        }
+
+        fn kv_pool(
+            &mut self,
+            shape: &nestling_core::kv_cache::KvShape,
+        ) -> Result<Self::KvPool, nestling_core::EngineError> {
+            $crate::Device::state(self).requested.pages(*shape);
+            $crate::GpuPages::new(self, *shape)
+        }
+
+        fn state_pool(
+            &mut self,
+            shape: &nestling_core::recurrent::StateShape,
+        ) -> Result<Self::StatePool, nestling_core::EngineError> {
+            $crate::Device::state(self).requested.states(*shape);
+            Ok($crate::GpuStates::new(*shape))
+        }
+
+        fn upload_floats(
+            &mut self,
+            values: &[f32],
+        ) -> Result<Self::Floats, nestling_core::EngineError> {
+            $crate::GpuFloats::upload(self, $crate::Purpose::Weights, values)
+        }
+
+        fn upload_matrix(
+            &mut self,
+            weights: &nestling_core::weights::MatrixWeights,
+            activations: nestling_core::weights::ActivationMode,
+        ) -> Result<Self::Matrix, nestling_core::EngineError> {
+            $crate::GpuMatrix::upload($crate::Device::recorder(self), weights, activations)
+        }
+
         fn matrix_bytes(matrix: &Self::Matrix, level: nestling_formats::Level) -> u64 {
-            $crate::DeviceMatrix::levels(matrix).read_bytes(level)
+            matrix.levels().read_bytes(level)
         }
 
         fn matrix_prefix_bytes(matrix: &Self::Matrix, level: nestling_formats::Level) -> u64 {
-            $crate::DeviceMatrix::levels(matrix).prefix_bytes(level)
+            matrix.levels().prefix_bytes(level)
         }
 
         fn expert_table(
@@ -93,7 +143,8 @@ macro_rules! backend_items {
         }
 
         fn take_counters(&mut self) -> nestling_core::backend::BackendCounters {
-            std::mem::take(&mut self.recorder.counts)
+            let recorder = $crate::Device::recorder(self);
+            std::mem::take(&mut $crate::CommandRecorder::meter(recorder).counts)
         }
     };
 }

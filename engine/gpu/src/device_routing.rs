@@ -7,17 +7,18 @@ use nestling_core::backend::Checked;
 use nestling_core::backend::{Backend, DeviceRouting, FeedForward, HeldExpert, LevelWeights};
 use nestling_formats::Level;
 
+use crate::allocation::Allocation;
+use crate::command_recorder::CommandRecorder;
 use crate::device::Device;
-use crate::device_matrix::DeviceMatrix;
 use crate::encoder::GpuEncoder;
 use crate::expect;
 use crate::expert_form::ExpertForm;
-use crate::expert_table::{GpuExpertTable, TableEntries, linears};
+use crate::expert_table::{GpuExpertTable, TableEntries, TableExperts, linears};
 use crate::memory::{GpuBuffer, GpuRouting};
 
 /// None where gate and up differ, or no kernel takes the matrices.
 fn form_of<D: Device>(expert: &FeedForward<D>) -> Option<ExpertForm> {
-    let forms = linears(expert).map(|linear| *linear.matrix.form());
+    let forms = linears(expert).map(|linear| linear.matrix.form);
     ExpertForm::of(expert.activation, forms).filter(D::TableEntries::takes)
 }
 
@@ -40,14 +41,32 @@ fn join_biases<D: Device>(
             let bias = bias.ok_or_else(|| EngineError::mismatch("an expert", "a bias", "none"))?;
             expect("bias", rows, bias.count)?;
             let bytes = 4 * rows as u64;
-            device.copy(&bias.binding(), &D::range(&joined, 4 * at as u64, bytes), bytes)?;
+            device.recorder().copy(&bias.binding(), &joined.range(4 * at as u64, bytes), bytes)?;
         }
     }
-    device.submit()?;
+    device.recorder().submit()?;
     Ok(joined)
 }
 
+/// Bytes of what kernels read of one expert.
+fn entry_bytes<D: Device>() -> usize {
+    size_of::<<D::TableEntries as TableEntries<D>>::Entry>()
+}
+
 impl<D: Device> GpuExpertTable<D> {
+    /// # Errors
+    /// [`EngineError::LevelMissing`] for a level that a resident expert does not hold.
+    pub(crate) fn check(&self, level: Level) -> Result<(), EngineError> {
+        let Some(experts) = &self.resident else { return Ok(()) };
+        let mut all = experts.iter().flat_map(|expert| linears(expert));
+        all.try_for_each(|linear| linear.matrix.check(level))
+    }
+
+    /// Writes into the table, from an offset on, behind all that was recorded.
+    fn overwrite(&self, device: &mut D, bytes: &[u8], offset: usize) -> Result<(), EngineError> {
+        Ok(device.recorder().overwrite(bytes, &self.entries.binding(), offset as u64)?)
+    }
+
     /// A table of these experts; none where they differ in form or kernels cannot find them together.
     ///
     /// # Errors
@@ -66,7 +85,9 @@ impl<D: Device> GpuExpertTable<D> {
         if biased != 0 && biased != experts.len() {
             return Ok(None);
         }
-        let Some(entries) = D::TableEntries::resident(device, experts)? else { return Ok(None) };
+        let Some(entries) = D::TableEntries::new(device, TableExperts::Resident(experts))? else {
+            return Ok(None);
+        };
         let biases = match biased {
             0 => None,
             _ => Some(join_biases(device, &form, experts)?),
@@ -98,7 +119,9 @@ where
                 return Err(EngineError::mismatch(what, expected, "another"));
             }
         }
-        self.entries.set(encoder.inner().device, expert as usize, held)
+        let entry = D::TableEntries::entry(held)?;
+        let offset = entry_bytes::<D>() * expert as usize;
+        self.overwrite(encoder.inner().device, bytemuck::bytes_of(&entry), offset)
     }
 
     fn set_level_weights(
@@ -109,7 +132,8 @@ where
         self.by_weight = least.is_some();
         let Some(least) = least else { return Ok(()) };
         expect("weights of levels", self.experts, least.len())?;
-        self.entries.set_level_weights(encoder.inner().device, least)
+        let offset = entry_bytes::<D>() * self.experts;
+        self.overwrite(encoder.inner().device, bytemuck::cast_slice(least), offset)
     }
 
     fn routed_experts(

@@ -2,59 +2,50 @@
 
 use std::sync::Arc;
 
+use bytemuck::Pod;
 use nestling_core::EngineError;
-use nestling_core::backend::{Backend, FeedForward, HeldExpert, LevelWeights, Linear};
-use nestling_formats::Level;
+use nestling_core::backend::{Backend, FeedForward, HeldExpert, Linear};
 
-use crate::device_matrix::DeviceMatrix;
+use crate::allocation::Allocation;
 use crate::expert_form::ExpertForm;
 use crate::slot_slabs::SlotSlabs;
 use crate::storage::Storage;
 
+/// The experts of a table that is made.
+pub enum TableExperts<'a, D: Storage + Backend> {
+    /// Experts that stay.
+    Resident(&'a [Arc<FeedForward<D>>]),
+    /// Experts in slots, none of which is there yet.
+    Streamed {
+        /// How many.
+        count: usize,
+        /// Where slots are.
+        slabs: &'a SlotSlabs<D::Memory>,
+    },
+}
+
 /// What kernels read of the experts of a layer, written by the backend that they belong to.
 pub trait TableEntries<D: Storage + Backend>: Sized {
+    /// What kernels read of one expert.
+    type Entry: Pod;
+
     /// Whether kernels find experts of this form.
     fn takes(form: &ExpertForm) -> bool;
 
-    /// Entries of experts that stay; none where kernels cannot find them together.
+    /// Entries of experts; none where kernels cannot find them together.
     ///
     /// # Errors
     /// A device that is lost or whose memory is full.
-    fn resident(
-        device: &mut D,
-        experts: &[Arc<FeedForward<D>>],
-    ) -> Result<Option<Self>, EngineError>;
+    fn new(device: &mut D, experts: TableExperts<'_, D>) -> Result<Option<Self>, EngineError>;
 
-    /// Entries of so many experts in slots, none of which is there yet.
+    /// The entry of what there is of an expert in a slot.
     ///
     /// # Errors
-    /// A device that is lost or whose memory is full.
-    fn streamed(
-        device: &mut D,
-        experts: usize,
-        slabs: &SlotSlabs<D::Memory>,
-    ) -> Result<Self, EngineError>;
+    /// A level that is not held.
+    fn entry(held: Option<HeldExpert<'_, D>>) -> Result<Self::Entry, EngineError>;
 
-    /// Writes what there is of an expert in a slot, behind all that was recorded.
-    ///
-    /// # Errors
-    /// A device that is lost.
-    fn set(
-        &mut self,
-        device: &mut D,
-        expert: usize,
-        held: Option<HeldExpert<'_, D>>,
-    ) -> Result<(), EngineError>;
-
-    /// Writes the least weights of levels, behind all that was recorded.
-    ///
-    /// # Errors
-    /// A device that is lost or whose memory is full.
-    fn set_level_weights(
-        &mut self,
-        device: &mut D,
-        least: &[LevelWeights], // [experts]
-    ) -> Result<(), EngineError>;
+    /// Where the entries lie, `[experts]`, and behind them the least weights of levels, `[experts]`.
+    fn binding(&self) -> D::Binding;
 }
 
 /// Gate, up and down.
@@ -102,16 +93,6 @@ impl<D: Storage + Backend> GpuExpertTable<D> {
 
     /// Where the biases are.
     pub fn biases(&self) -> Option<D::Binding> {
-        self.biases.as_ref().map(D::binding)
-    }
-}
-
-impl<D: Storage + Backend<Matrix: DeviceMatrix>> GpuExpertTable<D> {
-    /// # Errors
-    /// [`EngineError::LevelMissing`] for a level that a resident expert does not hold.
-    pub(crate) fn check(&self, level: Level) -> Result<(), EngineError> {
-        let Some(experts) = &self.resident else { return Ok(()) };
-        let mut all = experts.iter().flat_map(|expert| linears(expert));
-        all.try_for_each(|linear| linear.matrix.check(level))
+        self.biases.as_ref().map(Allocation::binding)
     }
 }

@@ -6,6 +6,8 @@ use nestling_formats::{Level, Plane};
 use nestling_core::EngineError;
 use nestling_core::weights::{MatrixWeights, NestedMatrix};
 
+use crate::expect;
+
 /// What every level of a model means for one matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldLevels([HeldLevel; 5]);
@@ -103,21 +105,16 @@ impl SlotPlanes {
         self.bytes[plane.index()]
     }
 
-    /// The place of a plane that is to come next.
+    /// Checks a plane that is to come next.
     ///
     /// # Errors
-    /// A plane without a place, or of another size; one that is there, or lacks the one before.
-    pub fn next<P>(&self, plane: Plane, place: Option<P>, bytes: &[u8]) -> Result<P, EngineError> {
-        let is_next = self.held.index() + 1 == plane.index();
-        let Some(place) = place.filter(|_| is_next) else {
+    /// A plane of another size; one that is there, or lacks the one before.
+    pub fn check_next(&self, plane: Plane, bytes: &[u8]) -> Result<(), EngineError> {
+        if self.held.index() + 1 != plane.index() {
             let expected = format!("the one after level {}", self.held.bits());
             return Err(EngineError::mismatch("plane of a matrix", expected, format!("{plane:?}")));
-        };
-        let expected = self.bytes_of(plane);
-        if bytes.len() != expected {
-            return Err(EngineError::mismatch("bytes of a plane", expected, bytes.len()));
         }
-        Ok(place)
+        expect("bytes of a plane", self.bytes_of(plane), bytes.len())
     }
 
     /// A plane is there now.

@@ -1,21 +1,26 @@
 //! What both GPU backends share: the encoder, which checks and cuts the operations of a step, activations,
 //! KV pages and recurrent states in memory of a device, and checks over shapes, levels and routing.
 //!
-//! A backend implements [`Storage`] and [`Device`]: it allocates, and records [`Operation`]s as launches of
-//! its own kernels.
+//! A backend implements [`Storage`], [`CommandRecorder`] and [`Device`]: it allocates, records commands, and
+//! records [`Operation`]s as launches of its own kernels.
 
+mod allocation;
 mod backend_items;
 mod calibration;
+mod command_recorder;
 mod device;
 mod device_budget;
-mod device_matrix;
 mod device_routing;
+mod device_scratch;
 mod encoder;
+mod encoder_state;
+mod error;
 mod expert_form;
 mod expert_table;
 mod free_ranges;
 mod heads;
 mod held_levels;
+mod matrix;
 mod memory;
 mod noted_uses;
 mod notes;
@@ -23,7 +28,9 @@ mod operation;
 mod page_layout;
 mod page_lists;
 mod pages;
+mod plane_memory;
 mod product_form;
+mod requested_memory;
 mod router;
 mod row_pairs;
 mod scratch;
@@ -34,45 +41,56 @@ mod slots;
 mod snapshot;
 mod states;
 mod storage;
+mod weight_slabs;
 mod work;
+mod work_meter;
 
 use nestling_core::EngineError;
 
+pub use allocation::Allocation;
 pub use calibration::measure_rates;
+pub use command_recorder::CommandRecorder;
 pub use device::Device;
 pub use device_budget::{DeviceBudget, Purpose, Reservation, WorkReservation};
-pub use device_matrix::DeviceMatrix;
-pub use encoder::{GpuEncoder, HEAD_DIM_MAX, LIMITS, gated, input_for};
+pub use device_scratch::DeviceScratch;
+pub use encoder::{GpuEncoder, HEAD_DIM_MAX, LIMITS};
+pub use encoder_state::EncoderState;
+pub use error::{BudgetTooSmall, GpuError, ModelBytes};
 pub use expert_form::{ExpertForm, RoutedRows};
-pub use expert_table::{GpuExpertTable, TableEntries, linears};
+pub use expert_table::{GpuExpertTable, TableEntries, TableExperts, linears};
 pub use free_ranges::FreeRanges;
 pub use heads::HeadCounts;
 pub use held_levels::{HeldLevels, SlotPlanes};
+pub use matrix::GpuMatrix;
 pub use memory::{GpuBuffer, GpuFloats, GpuRouting, Quantized};
 pub use noted_uses::{NOTED_USES_MAX, NotedUses};
 pub use notes::{NOTES_BYTES, Notes};
 pub use operation::{
-    AddGated, Argmax, ArgmaxMerge, Attend, AttendSizes, DeltaNetRuns, Embed, ExpertsSum, Gate,
-    Gated, GatedOutput, GatedProducts, GatherRows, HeadsRest, Input, Job, Joint, NormParts,
-    NormWeight, Operation, Output, Products, Quantize, RmsNorm, Rope, Route, RoutedExperts, Scalar,
-    ScalarKind, StoreKeys,
+    AddGated, Argmax, ArgmaxMerge, Attend, AttendSizes, DeltaNetRuns, Embed, ExpertsSum,
+    FindExperts, FoundExperts, FoundProducts, Gate, Gated, GatedOutput, GatedProducts, GatesAndUps,
+    GatherRows, HeadsRest, Input, Job, Joint, NormParts, NormWeight, NotedCall, Operation, Output,
+    Products, Quantize, RmsNorm, Rope, RopeSizes, Route, Scalar, ScalarKind, StoreKeys, StoreSizes,
 };
-pub use page_layout::PageLayout;
+pub use page_layout::{PageLayout, PageWords};
 pub use page_lists::{PageLists, place_of};
-pub use pages::{GpuPages, PagePlace};
+pub use pages::{ChunkPage, GpuPages};
+pub use plane_memory::{NewMatrix, NewPlanes, PlaneMemory, SlotPlane, SlotRoom};
 pub use product_form::{HeadsForm, ProductForm, ProductKind};
+pub use requested_memory::{BufferSize, InnerSize, LayerExperts, MemorySizes, RequestedMemory};
 pub use router::{RouterLimits, check_limit};
 pub use row_pairs::{RowPair, by_way_of, pairs_by_level, push_head, push_uses, within};
 pub use scratch::{QuantizedRoom, Scratch, ScratchRoom};
 pub use slot_layout::{MatrixRoom, SLOT_ALIGN, SlotLayout};
 pub use slot_slabs::SlotSlabs;
-pub use slots::{GpuSlots, SlotAllocation, SlotDevice, SlotRoom};
+pub use slots::{GpuSlots, SlotAllocation, SlotDevice};
 pub use states::GpuStates;
 pub use storage::{Storage, word};
+pub use weight_slabs::{WEIGHT_ALIGN, WeightRange, WeightSlabs};
 pub use work::{
     LAUNCH_NANOSECONDS, SUBMISSION_NANOSECONDS, WorkKind, WorkRates, at_once, pieces,
     recurrence_row_work, seen_positions, work_of,
 };
+pub use work_meter::WorkMeter;
 
 /// Checks a size.
 ///

@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nestling_core::EngineError;
 use nestling_formats::nested::GROUP;
 
+use crate::allocation::Allocation;
+use crate::device_budget::Purpose;
 use crate::storage::Storage;
+use crate::weight_slabs::WeightRange;
 
 /// Activations, `[rows, cols]` of f32. Grows to the rows that come; what a larger step finds in it
 /// is unspecified.
@@ -90,10 +93,7 @@ impl<S: Storage> GpuBuffer<S> {
     fn quantized(&self, memory: &S::Memory) -> Quantized<S::Binding> {
         let groups = (self.rows * self.cols.div_ceil(GROUP)) as u64;
         let values = GROUP as u64 * groups;
-        Quantized {
-            values: S::range(memory, 0, values),
-            scales: S::range(memory, values, 4 * groups),
-        }
+        Quantized { values: memory.range(0, values), scales: memory.range(values, 4 * groups) }
     }
 
     /// Where its rows are made in int8 too, if a product wants them and the device can.
@@ -110,7 +110,7 @@ impl<S: Storage> GpuBuffer<S> {
         let groups = (self.capacity * self.cols.div_ceil(GROUP)) as u64;
         let bytes = (GROUP as u64 + 4) * groups;
         match &mut self.int8.memory {
-            Some(memory) if S::bytes(memory) >= bytes => {}
+            Some(memory) if memory.bytes() >= bytes => {}
             Some(memory) => storage.reallocate(memory, "activations", bytes)?,
             none => *none = Some(storage.allocate("activations", bytes)?),
         }
@@ -120,7 +120,7 @@ impl<S: Storage> GpuBuffer<S> {
 
     /// Where kernels find it.
     pub fn binding(&self) -> S::Binding {
-        S::binding(&self.memory)
+        self.memory.binding()
     }
 
     /// Elements of all rows.
@@ -132,15 +132,25 @@ impl<S: Storage> GpuBuffer<S> {
 /// A float vector.
 pub struct GpuFloats<S: Storage> {
     /// Where it lies.
-    pub place: S::Place,
+    pub range: WeightRange<S::Memory>,
     /// Its elements.
     pub count: usize,
 }
 
 impl<S: Storage> GpuFloats<S> {
+    /// Uploads a vector, for whatever is recorded from now on. `purpose` says whose part of a memory budget it
+    /// is.
+    ///
+    /// # Errors
+    /// As [`Storage::upload_weights`].
+    pub fn upload(storage: &mut S, purpose: Purpose, values: &[f32]) -> Result<Self, EngineError> {
+        let range = storage.upload_weights(purpose, bytemuck::cast_slice(values))?;
+        Ok(Self { range, count: values.len() })
+    }
+
     /// Where kernels find it.
     pub fn binding(&self) -> S::Binding {
-        S::weights(&self.place, 4 * self.count.max(1) as u64)
+        self.range.binding(4 * self.count.max(1) as u64)
     }
 }
 
@@ -183,7 +193,7 @@ impl<S: Storage> GpuRouting<S> {
         for (memory, what) in
             [(&mut self.ids, "chosen experts"), (&mut self.weights, "expert weights")]
         {
-            if 4 * (rows * per_token) as u64 > S::bytes(memory) {
+            if 4 * (rows * per_token) as u64 > memory.bytes() {
                 storage.reallocate(memory, what, bytes)?;
             }
         }
@@ -193,11 +203,11 @@ impl<S: Storage> GpuRouting<S> {
 
     /// Chosen experts, `[rows, per_token]`.
     pub fn ids(&self) -> S::Binding {
-        S::binding(&self.ids)
+        self.ids.binding()
     }
 
     /// Their weights, `[rows, per_token]`.
     pub fn weights(&self) -> S::Binding {
-        S::binding(&self.weights)
+        self.weights.binding()
     }
 }

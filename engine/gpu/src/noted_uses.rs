@@ -7,7 +7,7 @@ use nestling_core::EngineError;
 pub const NOTED_USES_MAX: usize = 1 << 16;
 
 /// Bytes of the word in which a device leaves the call that lacked an expert.
-const HALT_BYTES: usize = 4;
+const MISS_FLAG_BYTES: usize = 4;
 
 /// The uses of experts that a device found in a step: four bytes each in its memory, one call's behind
 /// those of the one before.
@@ -69,13 +69,13 @@ impl NotedUses {
     /// What the device left: where a call may have lacked an expert its number, from 1 on, or 0; then
     /// all uses.
     pub fn read_back(&mut self, bytes: &[u8]) {
-        let halt_bytes = if self.is_open { HALT_BYTES.min(bytes.len()) } else { 0 };
-        let (halt, uses) = bytes.split_at(halt_bytes);
+        let flag_bytes = if self.is_open { MISS_FLAG_BYTES.min(bytes.len()) } else { 0 };
+        let (flag, uses) = bytes.split_at(flag_bytes);
         fill(&mut self.ids, uses, u32::from_le_bytes);
         if self.is_open {
-            let halt = halt.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes)) as usize;
-            self.missed = halt.checked_sub(1).filter(|call| *call < self.ends.len());
-            self.is_open = halt != 0;
+            let flag = flag.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes)) as usize;
+            self.missed = flag.checked_sub(1).filter(|call| *call < self.ends.len());
+            self.is_open = flag != 0;
         }
     }
 

@@ -2,6 +2,7 @@
 
 use nestling_core::EngineError;
 
+use crate::allocation::Allocation;
 use crate::noted_uses::{NOTED_USES_MAX, NotedUses};
 use crate::storage::Storage;
 
@@ -36,12 +37,12 @@ impl<S: Storage> Notes<S> {
             Some(memory) => memory,
             None => self.memory.insert(storage.allocate("uses of experts", NOTES_BYTES)?),
         };
-        Ok((S::binding(memory), first))
+        Ok((memory.binding(), first))
     }
 
     /// What is to be read back of them, and its bytes.
     pub fn part(&self) -> Option<(S::Binding, u64)> {
         let memory = self.memory.as_ref().filter(|_| self.uses.count() > 0)?;
-        Some((S::binding(memory), 4 * self.uses.count() as u64))
+        Some((memory.binding(), 4 * self.uses.count() as u64))
     }
 }

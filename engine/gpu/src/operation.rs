@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use bytemuck::{Pod, Zeroable};
 use nestling_core::backend::{AttentionHeads, Backend, DeltaNet, Write};
 use nestling_core::batch::{Run, StepRows};
 use nestling_formats::Level;
@@ -11,8 +12,9 @@ use nestling_import::{Activation, RouterConfig};
 
 use crate::expert_table::GpuExpertTable;
 use crate::memory::{GpuBuffer, GpuFloats, GpuRouting, Quantized};
+use crate::page_layout::PageWords;
 use crate::pages::GpuPages;
-use crate::product_form::ProductKind;
+use crate::product_form::{ProductForm, ProductKind};
 use crate::row_pairs::RowPair;
 use crate::states::GpuStates;
 use crate::storage::Storage;
@@ -57,8 +59,8 @@ pub enum Operation<'a, D: Storage + Backend> {
     HeadsRest(HeadsRest<D::Binding>),
     /// A gated DeltaNet layer.
     DeltaNet(DeltaNetRuns<'a, D>),
-    /// Experts that kernels find by themselves.
-    RoutedExperts(RoutedExperts<'a, D>),
+    /// Products with experts that kernels found by themselves.
+    FoundProducts(FoundProducts<'a, D>),
 }
 
 /// What is done with an element.
@@ -216,18 +218,10 @@ pub struct NormWeight<B> {
     pub length: u32,
 }
 
-/// Norms and rotates the first heads of every row, in place: queries, then keys.
-pub struct Rope<B> {
-    /// `[rows, stride]`
-    pub x: B,
-    /// Cosines, then sines: `[rows, rope_dims]`.
-    pub angles: B,
-    /// Of a query.
-    pub query_norm: Option<NormWeight<B>>,
-    /// Of a key.
-    pub key_norm: Option<NormWeight<B>>,
-    /// Rows.
-    pub rows: u32,
+/// Heads that are rotated, as kernels take them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct RopeSizes {
     /// Heads of queries.
     pub queries: u32,
     /// Heads of keys.
@@ -240,6 +234,22 @@ pub struct Rope<B> {
     pub rope_first: u32,
     /// Elements of a head that are rotated.
     pub rope_dims: u32,
+}
+
+/// Norms and rotates the first heads of every row, in place: queries, then keys.
+pub struct Rope<B> {
+    /// `[rows, stride]`
+    pub x: B,
+    /// Cosines, then sines: `[rows, rope_dims]`.
+    pub angles: B,
+    /// Of a query.
+    pub query_norm: Option<NormWeight<B>>,
+    /// Of a key.
+    pub key_norm: Option<NormWeight<B>>,
+    /// Rows.
+    pub rows: u32,
+    /// Their heads.
+    pub sizes: RopeSizes,
     /// Whether pairs lie side by side.
     pub is_adjacent: bool,
     /// What is added to the mean of a norm.
@@ -252,12 +262,28 @@ pub struct StoreKeys<'a, D: Storage + Backend> {
     pub rows: &'a StepRows,
     /// Keys and values, `[rows, stride]`.
     pub x: &'a GpuBuffer<D>,
-    /// Column of the first key.
-    pub first: u32,
-    /// Elements of a key that are its value; 0 where values follow the keys.
-    pub prefix: u32,
+    /// Their sizes.
+    pub sizes: StoreSizes,
     /// Where they go.
     pub pages: &'a GpuPages<D>,
+    /// How pages lie.
+    pub words: PageWords,
+}
+
+/// Sizes of keys and values, as kernels take them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct StoreSizes {
+    /// Heads of keys.
+    pub heads: u32,
+    /// Elements from one row to the next.
+    pub stride: u32,
+    /// Column of the first key.
+    pub first: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+    /// Elements of a key that are its value; 0 where values follow the keys.
+    pub prefix: u32,
 }
 
 /// Causal attention of every row over its window.
@@ -274,10 +300,13 @@ pub struct Attend<'a, D: Storage + Backend> {
     pub out: &'a GpuBuffer<D>,
     /// Their sizes.
     pub sizes: AttendSizes,
+    /// How pages lie.
+    pub words: PageWords,
 }
 
 /// Sizes of attention, as kernels take them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+#[repr(C)]
 pub struct AttendSizes {
     /// Heads of queries.
     pub heads: u32,
@@ -453,12 +482,28 @@ pub struct Output<B> {
     pub write: Write,
 }
 
+/// Gates and ups.
+pub enum GatesAndUps<'a, D: Storage + Backend> {
+    /// A gate, its up, and so on.
+    Jobs {
+        /// What is multiplied with what.
+        jobs: &'a [Job<'a, D>],
+        /// Rows of the input and of the output.
+        pairs: &'a [RowPair],
+    },
+    /// Those that kernels found.
+    Found {
+        /// What is multiplied with what.
+        blocks: &'a D::FoundBlocks,
+        /// What their matrices have in common.
+        form: ProductForm,
+    },
+}
+
 /// Gates and ups that are joined as they are computed.
 pub struct GatedProducts<'a, D: Storage + Backend> {
-    /// A gate, its up, and so on.
-    pub jobs: &'a [Job<'a, D>],
-    /// Rows of the input and of the output.
-    pub pairs: &'a [RowPair],
+    /// What is multiplied with what.
+    pub products: GatesAndUps<'a, D>,
     /// What is read.
     pub input: &'a Input<D::Binding>,
     /// How gates and ups are joined.
@@ -501,18 +546,49 @@ pub struct DeltaNetRuns<'a, D: Storage + Backend> {
     pub out: &'a GpuBuffer<D>,
 }
 
-/// The experts of a layer that a routing names, found by kernels.
-pub struct RoutedExperts<'a, D: Storage + Backend> {
+/// Uses of experts that kernels note for the host.
+#[derive(Clone, Debug)]
+pub struct NotedCall<B> {
+    /// Where the uses of all calls are noted.
+    pub notes: B,
+    /// The first of this call.
+    pub first: u32,
+    /// Number of this call, from 1 on: what the miss flag becomes when it lacks an expert.
+    pub call: u32,
+}
+
+/// Has kernels make blocks of products with the experts of a layer that a routing names.
+pub struct FindExperts<'a, D: Storage + Backend> {
     /// The experts.
     pub table: &'a GpuExpertTable<D>,
     /// The level of every row.
     pub levels: &'a [Level], // [rows]
     /// What the router chose.
     pub routing: &'a GpuRouting<D>,
-    /// `[rows, cols]`
-    pub x: &'a GpuBuffer<D>,
-    /// `[rows * per_token, cols]`
-    pub out: &'a GpuBuffer<D>,
     /// Uses of experts: rows times experts of each.
     pub uses: usize,
+    /// Where they are noted.
+    pub noted: NotedCall<D::Binding>,
+}
+
+/// Blocks of gates and ups, and those of downs.
+pub struct FoundExperts<F> {
+    /// A gate, its up, and so on.
+    pub inner: F,
+    /// Downs.
+    pub outer: F,
+}
+
+/// Products of blocks that kernels made, with matrices alike.
+pub struct FoundProducts<'a, D: Storage + Backend> {
+    /// The experts.
+    pub table: &'a GpuExpertTable<D>,
+    /// What is multiplied with what.
+    pub blocks: &'a D::FoundBlocks,
+    /// What their matrices have in common.
+    pub form: ProductForm,
+    /// What is read.
+    pub input: &'a Input<D::Binding>,
+    /// Where products go.
+    pub output: &'a Output<D::Binding>,
 }

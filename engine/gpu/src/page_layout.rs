@@ -11,8 +11,11 @@
 //! Where values are the first elements of keys, there are only keys, and the scales are those of what
 //! follows the values, then those of the values.
 
+use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
 use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS};
+
+use crate::storage::word;
 
 /// Where things lie in a page, in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +32,24 @@ pub struct PageLayout {
     pub prefix_words: usize,
     /// First word of the scales.
     pub scale_first: usize,
+}
+
+/// The same in the pages of one layer, as kernels take it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct PageWords {
+    /// Words from one head to the next.
+    pub head_words: u32,
+    /// First word of a head's values.
+    pub value_first: u32,
+    /// Words from one position to the next in values.
+    pub value_position: u32,
+    /// Words from one word of a value to the next.
+    pub value_word: u32,
+    /// Words of a key that have the scale of values.
+    pub prefix_words: u32,
+    /// First word of the scales.
+    pub scale_first: u32,
 }
 
 /// Elements in one word.
@@ -55,6 +76,22 @@ impl PageLayout {
             prefix_words,
             scale_first: shape.num_key_value_heads * head_words,
         }
+    }
+
+    /// What kernels take.
+    ///
+    /// # Errors
+    /// [`EngineError::Limit`] for more words than kernels count.
+    pub fn words(&self) -> Result<PageWords, EngineError> {
+        let [value_position, value_word] = self.value_strides;
+        Ok(PageWords {
+            head_words: word("words of a head", self.head_words)?,
+            value_first: word("words of keys", self.value_first)?,
+            value_position: word("words of a value", value_position)?,
+            value_word: word("words of a value", value_word)?,
+            prefix_words: word("words of a value", self.prefix_words)?,
+            scale_first: word("words of a page", self.scale_first)?,
+        })
     }
 
     /// # Errors

@@ -3,6 +3,7 @@
 use nestling_core::EngineError;
 use nestling_core::kv_cache::{KvShape, PageId};
 
+use crate::allocation::Allocation;
 use crate::page_layout::PageLayout;
 use crate::storage::Storage;
 
@@ -18,7 +19,7 @@ pub struct GpuPages<S: Storage> {
 
 /// Pages of a chunk, and where a page is among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PagePlace {
+pub struct ChunkPage {
     /// Number of the chunk.
     pub chunk: usize,
     /// Number of the page in it.
@@ -26,13 +27,19 @@ pub struct PagePlace {
 }
 
 impl<S: Storage> GpuPages<S> {
-    /// A pool without any memory yet, of chunks of so many pages.
+    /// A pool without any memory yet.
     ///
     /// # Errors
-    /// A shape that kernels do not read.
-    pub fn new(shape: KvShape, chunk_pages: usize) -> Result<Self, EngineError> {
+    /// A shape that kernels do not read, or of which a chunk is larger than they see at once.
+    pub fn new(storage: &S, shape: KvShape) -> Result<Self, EngineError> {
         PageLayout::check(&shape)?;
-        let chunk_pages = chunk_pages.max(1);
+        let chunk_pages = S::chunk_pages(&shape).max(1);
+        let limit = storage.allocation_bytes_max();
+        let found = chunk_pages as u64 * shape.page_bytes() as u64;
+        if found > limit {
+            let what = "bytes of a layer's keys and values that are allocated at once";
+            return Err(EngineError::Limit { what, limit, found });
+        }
         let chunks = (0..shape.pages.div_ceil(chunk_pages)).map(|_| None).collect();
         Ok(Self { shape, chunk_pages, chunks, written: vec![false; shape.pages] })
     }
@@ -43,14 +50,14 @@ impl<S: Storage> GpuPages<S> {
     }
 
     /// Where a page lies among the chunks.
-    pub fn place(&self, page: PageId) -> PagePlace {
+    pub fn chunk_page(&self, page: PageId) -> ChunkPage {
         let index = page.0 as usize;
-        PagePlace { chunk: index / self.chunk_pages, page: index % self.chunk_pages }
+        ChunkPage { chunk: index / self.chunk_pages, page: index % self.chunk_pages }
     }
 
     /// A chunk that has memory.
     pub fn chunk(&self, chunk: usize) -> Option<S::Binding> {
-        self.chunks.get(chunk).and_then(Option::as_ref).map(S::binding)
+        self.chunks.get(chunk).and_then(Option::as_ref).map(Allocation::binding)
     }
 
     /// A page that was written.
@@ -58,12 +65,12 @@ impl<S: Storage> GpuPages<S> {
     /// # Errors
     /// A page that was not.
     pub fn get(&self, page: PageId) -> Result<S::Binding, EngineError> {
-        let place = self.place(page);
-        let chunk = self.chunks.get(place.chunk).and_then(Option::as_ref);
+        let at = self.chunk_page(page);
+        let chunk = self.chunks.get(at.chunk).and_then(Option::as_ref);
         match (chunk, self.written.get(page.0 as usize)) {
             (Some(chunk), Some(true)) => {
                 let bytes = self.shape.page_bytes();
-                Ok(S::range(chunk, (place.page * bytes) as u64, bytes as u64))
+                Ok(chunk.range((at.page * bytes) as u64, bytes as u64))
             }
             _ => Err(self.missing(page)),
         }
@@ -78,7 +85,7 @@ impl<S: Storage> GpuPages<S> {
         if index >= self.shape.pages {
             return Err(self.missing(page));
         }
-        let PagePlace { chunk, .. } = self.place(page);
+        let ChunkPage { chunk, .. } = self.chunk_page(page);
         if self.chunks[chunk].is_none() {
             let pages = self.chunk_pages.min(self.shape.pages - chunk * self.chunk_pages);
             let bytes = (pages * self.shape.page_bytes()) as u64;

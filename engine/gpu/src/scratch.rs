@@ -2,6 +2,7 @@
 
 use nestling_core::EngineError;
 
+use crate::allocation::Allocation;
 use crate::storage::Storage;
 
 /// What memory between operations holds.
@@ -70,13 +71,14 @@ pub(crate) fn grow<S: Storage>(
 ) -> Result<S::Binding, EngineError> {
     let bytes = 4 * count as u64;
     match room {
-        Some(memory) if S::bytes(memory) >= bytes => Ok(S::binding(memory)),
+        Some(memory) if memory.bytes() >= bytes => Ok(memory.binding()),
         Some(memory) => {
             storage.reallocate(memory, "scratch", storage.roomy_bytes(bytes))?;
-            Ok(S::binding(memory))
+            Ok(memory.binding())
         }
         none => {
-            Ok(S::binding(none.insert(storage.allocate("scratch", storage.roomy_bytes(bytes))?)))
+            let memory = storage.allocate("scratch", storage.roomy_bytes(bytes))?;
+            Ok(none.insert(memory).binding())
         }
     }
 }

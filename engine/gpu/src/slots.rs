@@ -1,5 +1,7 @@
 //! Memory for streamed experts: slabs of slots, each with room for one expert at its highest level.
 
+use std::error::Error;
+
 use nestling_core::EngineError;
 use nestling_core::backend::{
     Backend, Checked, CopyFence, ExpertBiases, ExpertShape, FeedForward, HostLink, HostPlane,
@@ -8,18 +10,22 @@ use nestling_core::backend::{
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Plane;
 
+use crate::allocation::Allocation;
 use crate::device::Device;
 use crate::encoder::GpuEncoder;
+use crate::error::GpuError;
 use crate::expert_form::ExpertForm;
-use crate::expert_table::{GpuExpertTable, TableEntries};
-use crate::slot_layout::{MatrixRoom, SlotLayout};
+use crate::expert_table::{GpuExpertTable, TableEntries, TableExperts};
+use crate::matrix::GpuMatrix;
+use crate::plane_memory::{PlaneMemory, SlotPlane, SlotRoom};
+use crate::slot_layout::SlotLayout;
 use crate::slot_slabs::{SlotSlab, SlotSlabs};
+
+/// How a matrix lies in a slot of a device.
+type Room<D> = <<D as Device>::Weights as PlaneMemory>::Room;
 
 /// What a device does for experts in slots of its memory.
 pub trait SlotDevice: Device {
-    /// How a matrix lies in a slot.
-    type MatrixRoom: MatrixRoom;
-
     /// Slabs that the slots of one budget are divided among where an allocation may be as large. A smaller
     /// budget gives whole ones back.
     const SLABS: usize;
@@ -44,28 +50,6 @@ pub trait SlotDevice: Device {
     /// # Errors
     /// A device that is lost or refused a command.
     fn release_slots(&mut self) -> Result<(), EngineError>;
-
-    /// Puts a matrix into its place in a slot, with the planes that it has, behind all that was recorded.
-    ///
-    /// # Errors
-    /// A matrix that does not fit its place; a device that is lost.
-    fn place_in_slot(
-        &mut self,
-        room: SlotRoom<Self>,
-        weights: &MatrixWeights,
-        activations: ActivationMode,
-    ) -> Result<Self::Matrix, EngineError>;
-
-    /// [`SlotMemory::add_plane`].
-    ///
-    /// # Errors
-    /// As [`SlotMemory::add_plane`].
-    fn add_plane(
-        &mut self,
-        matrix: &mut Self::Matrix,
-        plane: Plane,
-        bytes: &[u8],
-    ) -> Result<(), EngineError>;
 
     /// [`SlotMemory::fetch_plane`]; none where a device copies from no host memory by itself.
     ///
@@ -129,37 +113,24 @@ pub enum SlotAllocation<M> {
 }
 
 impl<M> SlotAllocation<M> {
-    /// What came of a request to a device; `is_full` tells errors of full memory from others.
+    /// What came of a request to a device.
     ///
     /// # Errors
-    /// All others.
-    pub fn of<E: Into<EngineError>>(
-        result: Result<M, E>,
-        is_full: impl FnOnce(&E) -> bool,
+    /// All but those of full memory.
+    pub fn of<B: Error + Send + Sync + 'static>(
+        result: Result<M, GpuError<B>>,
     ) -> Result<Self, EngineError> {
         match result {
             Ok(memory) => Ok(Self::Allocated(memory)),
-            Err(error) if is_full(&error) => Ok(Self::Full(error.into())),
+            Err(error) if error.is_full() => Ok(Self::Full(error.into())),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// Where a matrix of an expert lies in memory of the device.
-pub struct SlotRoom<D: SlotDevice> {
-    /// Number of the slot.
-    pub slot: usize,
-    /// Number of its slab.
-    pub slab: usize,
-    /// The whole slot.
-    pub binding: D::Binding,
-    /// The place of the matrix there.
-    pub matrix: D::MatrixRoom,
-}
-
 /// Slots for the streamed experts of a model.
 pub struct GpuSlots<D: SlotDevice> {
-    layout: SlotLayout<D::MatrixRoom>,
+    layout: SlotLayout<Room<D>>,
     /// Slots of a whole slab.
     per_slab: usize,
     slabs: SlotSlabs<D::Memory>,
@@ -230,7 +201,7 @@ impl<D: SlotDevice> GpuSlots<D> {
     ///
     /// # Errors
     /// A slot or a layer that there is not.
-    fn room(&self, place: SlotPlace) -> Result<SlotRoom<D>, EngineError> {
+    fn room(&self, place: SlotPlace) -> Result<SlotRoom<D::Binding, Room<D>>, EngineError> {
         let SlotPlace { slot, layer, matrix } = place;
         let missing = || EngineError::mismatch("slot of an expert", "one that is there", slot);
         let matrix = *self.layout.room(layer, matrix).ok_or_else(missing)?;
@@ -238,7 +209,7 @@ impl<D: SlotDevice> GpuSlots<D> {
         let at = slabs.partition_point(|slab| slab.end() <= slot);
         let slab = slabs.get(at).ok_or_else(missing)?;
         let bytes = self.layout.slot_bytes();
-        let binding = D::range(&slab.memory, (slot - slab.first) as u64 * bytes, bytes);
+        let binding = slab.memory.range((slot - slab.first) as u64 * bytes, bytes);
         Ok(SlotRoom { slot, slab: at, binding, matrix })
     }
 }
@@ -281,7 +252,8 @@ where
         let form = self.layout.shape(layer).and_then(ExpertForm::of_shape);
         let Some(form) = form.filter(D::TableEntries::takes) else { return Ok(None) };
         let biases = biases.map(ExpertBiases::joined);
-        let entries = D::TableEntries::streamed(backend, num_experts, &self.slabs)?;
+        let streamed = TableExperts::Streamed { count: num_experts, slabs: &self.slabs };
+        let Some(entries) = D::TableEntries::new(backend, streamed)? else { return Ok(None) };
         GpuExpertTable::streamed(backend, form, num_experts, entries, biases.as_deref()).map(Some)
     }
 
@@ -292,7 +264,8 @@ where
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<D::Matrix, EngineError> {
-        encoder.inner().device.place_in_slot(self.room(place)?, weights, activations)
+        let room = self.room(place)?;
+        GpuMatrix::in_slot(encoder.inner().device.recorder(), &room, weights, activations)
     }
 
     fn add_plane(
@@ -302,7 +275,7 @@ where
         plane: Plane,
         bytes: &[u8],
     ) -> Result<(), EngineError> {
-        encoder.inner().device.add_plane(matrix, plane, bytes)
+        matrix.add_plane(encoder.inner().device.recorder(), SlotPlane { plane, bytes })
     }
 
     fn fetch_plane(
@@ -340,7 +313,7 @@ where
     fn host_link(&mut self, backend: &mut D) -> Result<Option<HostLink>, EngineError> {
         let slabs = self.slabs.lock();
         match slabs.first() {
-            Some(slab) => backend.host_link(D::binding(&slab.memory), D::bytes(&slab.memory)),
+            Some(slab) => backend.host_link(slab.memory.binding(), slab.memory.bytes()),
             None => Ok(None),
         }
     }

@@ -4,10 +4,18 @@ use nestling_core::EngineError;
 use nestling_core::kv_cache::PageId;
 use nestling_core::recurrent::StateId;
 
+use crate::command_recorder::CommandRecorder;
 use crate::device::Device;
 use crate::expect;
 use crate::pages::GpuPages;
 use crate::states::GpuStates;
+
+/// Writes bytes behind all that was recorded, and starts the device on them.
+fn restore<D: Device>(device: &mut D, bytes: &[u8], to: &D::Binding) -> Result<(), EngineError> {
+    let recorder = device.recorder();
+    recorder.write(bytes, to, 0)?;
+    Ok(recorder.submit()?)
+}
 
 impl<D: Device> GpuPages<D> {
     /// Copies a page.
@@ -25,8 +33,8 @@ impl<D: Device> GpuPages<D> {
         if source == destination {
             return Ok(());
         }
-        device.copy(&from, &to, self.shape.page_bytes() as u64)?;
-        device.submit()
+        device.recorder().copy(&from, &to, self.shape.page_bytes() as u64)?;
+        Ok(device.recorder().submit()?)
     }
 
     /// Appends the bytes of a page.
@@ -35,7 +43,7 @@ impl<D: Device> GpuPages<D> {
     /// A page that was not written; a device that is lost.
     pub fn read(&self, device: &mut D, page: PageId, out: &mut Vec<u8>) -> Result<(), EngineError> {
         let part = (self.get(page)?, self.shape.page_bytes() as u64);
-        device.read(&[part], |bytes| out.extend_from_slice(bytes))
+        Ok(device.recorder().read(&[part], |bytes| out.extend_from_slice(bytes))?)
     }
 
     /// Writes the bytes of a page.
@@ -46,7 +54,7 @@ impl<D: Device> GpuPages<D> {
     pub fn write(&mut self, device: &mut D, page: PageId, bytes: &[u8]) -> Result<(), EngineError> {
         expect("bytes of a page", self.shape.page_bytes(), bytes.len())?;
         let page = self.prepare(device, page)?;
-        device.restore(bytes, &page)
+        restore(device, bytes, &page)
     }
 }
 
@@ -62,7 +70,7 @@ impl<D: Device> GpuStates<D> {
         out: &mut Vec<u8>,
     ) -> Result<(), EngineError> {
         let part = (self.get(state)?, self.shape.state_bytes() as u64);
-        device.read(&[part], |bytes| out.extend_from_slice(bytes))
+        Ok(device.recorder().read(&[part], |bytes| out.extend_from_slice(bytes))?)
     }
 
     /// Writes the bytes of a state.
@@ -78,6 +86,6 @@ impl<D: Device> GpuStates<D> {
     ) -> Result<(), EngineError> {
         expect("bytes of a state", self.shape.state_bytes(), bytes.len())?;
         let state = self.prepare(device, state)?;
-        device.restore(bytes, &state)
+        restore(device, bytes, &state)
     }
 }

@@ -3,6 +3,7 @@
 use nestling_core::EngineError;
 use nestling_core::recurrent::{StateId, StateShape};
 
+use crate::allocation::Allocation;
 use crate::storage::Storage;
 
 /// The states of one layer, allocated when first written.
@@ -29,7 +30,7 @@ impl<S: Storage> GpuStates<S> {
     /// A state that was not.
     pub fn get(&self, state: StateId) -> Result<S::Binding, EngineError> {
         let found = self.states.get(state.0 as usize).and_then(Option::as_ref);
-        found.map(S::binding).ok_or_else(|| self.missing(state))
+        found.map(Allocation::binding).ok_or_else(|| self.missing(state))
     }
 
     /// # Errors

@@ -1,17 +1,22 @@
 //! Memory of a device, as what both backends share sees it.
 
 use nestling_core::EngineError;
+use nestling_core::kv_cache::KvShape;
 
-/// Allocates memory of a device and tells kernels where it is.
+use crate::allocation::Allocation;
+use crate::device_budget::Purpose;
+use crate::weight_slabs::WeightRange;
+
+/// Allocates memory of a device.
 pub trait Storage: Sized + Send + 'static {
-    /// Where a kernel finds something: an address, or a range of a buffer.
+    /// Where a kernel finds something.
     type Binding: Clone + Send + Sync;
-    /// An allocation, freed when it is dropped.
-    type Memory: Send + Sync;
-    /// A range of an allocation that holds weights.
-    type Place: Send + Sync;
+    /// An allocation.
+    type Memory: Allocation<Binding = Self::Binding>;
     /// What kernels read of the experts of a layer.
     type TableEntries: Send + Sync;
+    /// Blocks of products that kernels make from a routing.
+    type FoundBlocks;
 
     /// Whether an RMSNorm can leave its rows in int8 as well.
     const KEEPS_INT8: bool;
@@ -21,6 +26,9 @@ pub trait Storage: Sized + Send + 'static {
 
     /// Bytes that memory which grows to so many is given.
     fn roomy_bytes(&self, bytes: u64) -> u64;
+
+    /// KV pages that are allocated at once.
+    fn chunk_pages(shape: &KvShape) -> usize;
 
     /// Memory with unspecified contents.
     ///
@@ -46,17 +54,15 @@ pub trait Storage: Sized + Send + 'static {
     /// As [`Storage::allocate`]; a device that is lost.
     fn upload(&mut self, what: &'static str, bytes: &[u8]) -> Result<Self::Memory, EngineError>;
 
-    /// Bytes of an allocation.
-    fn bytes(memory: &Self::Memory) -> u64;
-
-    /// The whole of an allocation.
-    fn binding(memory: &Self::Memory) -> Self::Binding;
-
-    /// A range of an allocation.
-    fn range(memory: &Self::Memory, offset: u64, bytes: u64) -> Self::Binding;
-
-    /// Weights of so many bytes.
-    fn weights(place: &Self::Place, bytes: u64) -> Self::Binding;
+    /// Weights, for whatever is recorded from now on. `purpose` says whose part of a memory budget they are.
+    ///
+    /// # Errors
+    /// As [`Storage::allocate`]; a device that is lost.
+    fn upload_weights(
+        &mut self,
+        purpose: Purpose,
+        bytes: &[u8],
+    ) -> Result<WeightRange<Self::Memory>, EngineError>;
 
     /// Counts the steps of which nobody knows what took place: what kernels left in memory before is
     /// not relied on.

@@ -76,10 +76,10 @@ impl Target {
         }
     }
 
-    fn form(self) -> nvrtc::Form {
+    fn kind(self) -> nvrtc::ImageKind {
         match self {
-            Self::Device(..) => nvrtc::Form::Cubin,
-            Self::Ptx(..) => nvrtc::Form::Ptx,
+            Self::Device(..) => nvrtc::ImageKind::Cubin,
+            Self::Ptx(..) => nvrtc::ImageKind::Ptx,
         }
     }
 }
@@ -201,7 +201,7 @@ pub fn compile(kernel: Kernel, target: Target) -> Result<CompiledKernel, Compile
     let mut options = vec![format!("--gpu-architecture={target}")];
     options.extend(OPTIONS.map(str::to_owned));
     let includes: Vec<_> = includes.collect();
-    let outcome = nvrtc::compile(&program, &includes, &options, target.form())
+    let outcome = nvrtc::compile(&program, &includes, &options, target.kind())
         .map_err(|reason| refused(reason, String::new()))?;
     let image = outcome.image.map_err(|reason| refused(reason, outcome.log.clone()))?;
     Ok(CompiledKernel { image, resources: KernelResources::of_log(&outcome.log) })

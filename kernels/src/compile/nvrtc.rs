@@ -12,9 +12,9 @@ pub(super) struct Outcome {
     pub image: Result<Vec<u8>, String>,
 }
 
-/// Which form of a compiled program is asked for.
+/// What a program is compiled to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ImageKind {
     Cubin,
     Ptx,
 }
@@ -70,7 +70,7 @@ pub(super) fn compile(
     program: &Include<'_>,
     includes: &[Include<'_>],
     options: &[String],
-    form: Form,
+    kind: ImageKind,
 ) -> Result<Outcome, String> {
     let all = |pick: for<'a> fn(&Include<'a>) -> &'a str| {
         includes.iter().map(|include| text(pick(include))).collect::<Result<Vec<_>, _>>()
@@ -101,9 +101,9 @@ pub(super) fn compile(
     let log = read(&made, "log", sys::nvrtcGetProgramLogSize, sys::nvrtcGetProgramLog)?;
     let log = CStr::from_bytes_until_nul(&log)
         .map_or(String::new(), |text| text.to_string_lossy().into_owned());
-    let image = check("compilation", answer).and_then(|()| match form {
-        Form::Cubin => read(&made, "cubin", sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN),
-        Form::Ptx => read(&made, "PTX", sys::nvrtcGetPTXSize, sys::nvrtcGetPTX),
+    let image = check("compilation", answer).and_then(|()| match kind {
+        ImageKind::Cubin => read(&made, "cubin", sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN),
+        ImageKind::Ptx => read(&made, "PTX", sys::nvrtcGetPTXSize, sys::nvrtcGetPTX),
     });
     Ok(Outcome { log, image })
 }

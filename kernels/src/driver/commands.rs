@@ -16,7 +16,7 @@ pub(crate) struct Commands {
 /// One thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// A kernel, and where it is told that it is halted, if it can be.
+    /// A kernel, and the miss flag, if it heeds it.
     Launch(Launch, Params, Address),
     Copy {
         from: Address,
@@ -59,13 +59,13 @@ impl Commands {
 
     /// A kernel that is given `params`; places in it are those of memory that lives until the commands
     /// are done.
-    pub fn launch(&mut self, launch: Launch, params: &impl Pod, halt: Address) {
+    pub fn launch(&mut self, launch: Launch, params: &impl Pod, miss_flag: Address) {
         let bytes = bytemuck::bytes_of(params);
         let start = self.params.len();
         self.params.resize(start + bytes.len().div_ceil(16), 0);
         let room: &mut [u8] = bytemuck::cast_slice_mut(&mut self.params[start..]);
         room[..bytes.len()].copy_from_slice(bytes);
-        self.list.push(Command::Launch(launch, Params { start, bytes: bytes.len() }, halt));
+        self.list.push(Command::Launch(launch, Params { start, bytes: bytes.len() }, miss_flag));
     }
 
     pub fn copy(&mut self, from: Address, to: Address, bytes: u64) {

@@ -114,7 +114,7 @@ impl PrimaryContext {
         match unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) } {
             // Another process has it for itself: nothing that was here is lost.
             answer @ CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
-                Err(CudaError::Refused { what: "context", reason: told(answer) })
+                Err(CudaError::Refused { reason: format!("context: {}", told(answer)) })
             }
             answer => check("context", answer).map(|()| Self { device, raw: Handle::of(raw) }),
         }
@@ -167,7 +167,7 @@ fn check(what: &'static str, answer: CUresult) -> Result<(), CudaError> {
         | Answer::CUDA_ERROR_UNKNOWN => {
             Err(CudaError::Lost { reason: format!("{what}: {}", told(answer)) })
         }
-        _ => Err(CudaError::Refused { what, reason: told(answer) }),
+        _ => Err(CudaError::Refused { reason: format!("{what}: {}", told(answer)) }),
     }
 }
 
@@ -429,8 +429,8 @@ impl Cuda {
     pub fn run(&self, stream: &Handle, commands: &Commands) -> Result<(), CudaError> {
         self.within(|| {
             commands.list().iter().try_for_each(|command| match *command {
-                Command::Launch(launch, params, halt) => {
-                    self.launch(stream, &launch, commands.params(params), halt)
+                Command::Launch(launch, params, miss_flag) => {
+                    self.launch(stream, &launch, commands.params(params), miss_flag)
                 }
                 Command::Copy { from, to, bytes } => {
                     let size = bytes as usize;
@@ -447,12 +447,13 @@ impl Cuda {
         stream: &Handle,
         launch: &Launch,
         params: &[u8],
-        mut halt: Address,
+        mut miss_flag: Address,
     ) -> Result<(), CudaError> {
         let function = self.function(launch.kernel)?;
         let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
         let shared = launch.shared_bytes;
-        let mut pointers = [params.as_ptr().cast_mut().cast::<c_void>(), (&raw mut halt).cast()];
+        let mut pointers =
+            [params.as_ptr().cast_mut().cast::<c_void>(), (&raw mut miss_flag).cast()];
         let (pointers, none) = (pointers.as_mut_ptr(), ptr::null_mut());
         let raw = stream.raw();
         // SAFETY: the kernel takes one struct and one address by value, which the driver copies before
@@ -465,7 +466,7 @@ impl Cuda {
     /// Loads all kernels: none is missing or refused later.
     ///
     /// # Errors
-    /// [`CudaError::Kernel`].
+    /// [`CudaDeviceError::Kernel`].
     pub fn load_all(&self) -> Result<(), CudaError> {
         self.within(|| Kernel::ALL.iter().try_for_each(|kernel| self.function(*kernel).map(drop)))
     }
@@ -483,7 +484,7 @@ impl Cuda {
 
     /// Loads a kernel.
     fn load(&self, kernel: Kernel) -> Result<Loaded, CudaError> {
-        let refused = |reason: String| CudaError::Kernel { kernel: kernel.name().into(), reason };
+        let refused = |reason: String| CudaDeviceError::kernel(kernel.name(), reason);
         let image = self.images.image(kernel, self.capability);
         let image = image.map_err(|error| refused(error.to_string()))?;
         let name = CString::new(kernel.name()).map_err(|error| refused(error.to_string()))?;
@@ -497,7 +498,7 @@ impl Cuda {
         if let Err(error) = check("function", found) {
             // SAFETY: the module was just loaded, and nothing of it is used.
             let _ = unsafe { sys::cuModuleUnload(module) };
-            return Err(refused(error.to_string()));
+            return Err(refused(error.to_string()).into());
         }
         Ok(Loaded { module: Handle::of(module), function: Handle::of(function) })
     }

@@ -243,8 +243,8 @@ impl Emulated {
                     self.launch.note(MemoryNote::Copied { from, to, bytes });
                     state.copy(operation, "a copy on the device", from, to, bytes)
                 }
-                Some(Command::Launch(launch, params, halt)) => {
-                    self.run_kernel(state, operation, launch, commands.params(*params), *halt)
+                Some(Command::Launch(launch, params, miss_flag)) => {
+                    self.run_kernel(state, operation, launch, commands.params(*params), *miss_flag)
                 }
                 None => Ok(()),
             },
@@ -261,16 +261,16 @@ impl Emulated {
         operation: &Operation,
         launch: &Launch,
         params: &[u8],
-        halt: Address,
+        miss_flag: Address,
     ) -> Result<(), String> {
         let one_less = |left: u64| left.checked_sub(1);
         let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         left.map_err(|_| "as it was told to be")?;
         let name = format!("kernel {}", launch.kernel.name());
         let named = |reason| format!("{}: {reason}", full_name(&name, operation.ticket));
-        let accesses = reach::of_kernel(&state.memory, launch, params, halt).map_err(named)?;
+        let accesses = reach::of_kernel(&state.memory, launch, params, miss_flag).map_err(named)?;
         state.history.add(operation, name.clone(), accesses)?;
-        self.launch.run(launch, params, halt).map_err(|error| named(error.to_string()))
+        self.launch.run(launch, params, miss_flag).map_err(|error| named(error.to_string()))
     }
 
     /// # Errors

@@ -9,11 +9,11 @@ use crate::params::Launch;
 /// What runs kernels on the host.
 pub trait HostKernels: Send + Sync {
     /// Runs a kernel: blocks and threads as given, parameters at a multiple of 16. Addresses among them are
-    /// those of host memory, and so is that of the word that halts it, 0 for none.
+    /// those of host memory, and so is that of the miss flag, 0 for none.
     ///
     /// # Errors
     /// A kernel that is not there, or does what it must not.
-    fn run(&self, launch: &Launch, params: &[u8], halt: u64) -> Result<(), CudaError>;
+    fn run(&self, launch: &Launch, params: &[u8], miss_flag: u64) -> Result<(), CudaError>;
 
     /// Is told of memory.
     fn note(&self, _note: MemoryNote) {}
@@ -23,8 +23,8 @@ impl<F> HostKernels for F
 where
     F: Fn(&Launch, &[u8], u64) -> Result<(), CudaError> + Send + Sync,
 {
-    fn run(&self, launch: &Launch, params: &[u8], halt: u64) -> Result<(), CudaError> {
-        self(launch, params, halt)
+    fn run(&self, launch: &Launch, params: &[u8], miss_flag: u64) -> Result<(), CudaError> {
+        self(launch, params, miss_flag)
     }
 }
 

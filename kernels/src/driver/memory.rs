@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Address, Driver, Form, cuda};
+use nestling_gpu::Allocation;
+
+use super::{Address, Driver, DriverApi, cuda};
 use crate::error::CudaError;
 
 /// Memory of the device, given back when dropped.
@@ -31,17 +33,29 @@ impl DeviceMemory {
         self.address
     }
 
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// Some of it is given away anew, and nothing uses it: an emulated device does not keep what lies there.
     pub fn forget(&self, offset: u64, bytes: u64) {
-        if let Form::Emulated(emulated) = &self.driver.form
+        if let DriverApi::Emulated(emulated) = &self.driver.api
             && self.driver.check().is_ok()
         {
             self.driver.lose_by(emulated.forget(self.address + offset, bytes));
         }
+    }
+}
+
+impl Allocation for DeviceMemory {
+    type Binding = Address;
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn binding(&self) -> Address {
+        self.address
+    }
+
+    fn range(&self, offset: u64, _bytes: u64) -> Address {
+        self.address + offset
     }
 }
 
@@ -81,7 +95,7 @@ impl PinnedMemory {
 
     /// An emulated device checks that it does not use these bytes at once.
     fn touch(&self, bytes: &[u8], writes: bool) {
-        if let Form::Emulated(emulated) = &self.driver.form
+        if let DriverApi::Emulated(emulated) = &self.driver.api
             && self.driver.check().is_ok()
         {
             self.driver.lose_by(emulated.touch(bytes, writes));
@@ -115,9 +129,9 @@ impl Drop for DeviceMemory {
         self.driver.allocated.fetch_sub(self.bytes, Ordering::Relaxed);
         let work = if self.is_work { self.bytes } else { 0 };
         self.driver.work.fetch_sub(work, Ordering::Relaxed);
-        match &self.driver.form {
-            Form::Cuda(cuda) => cuda.free(self.address),
-            Form::Emulated(emulated) => self.driver.lose_by(emulated.free(self.address)),
+        match &self.driver.api {
+            DriverApi::Cuda(cuda) => cuda.free(self.address),
+            DriverApi::Emulated(emulated) => self.driver.lose_by(emulated.free(self.address)),
         }
     }
 }
@@ -125,9 +139,9 @@ impl Drop for DeviceMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         self.driver.pinned.fetch_sub(self.len() as u64, Ordering::Relaxed);
-        match &self.driver.form {
-            Form::Cuda(cuda) => cuda.free_pinned(&mut self.raw),
-            Form::Emulated(emulated) => {
+        match &self.driver.api {
+            DriverApi::Cuda(cuda) => cuda.free_pinned(&mut self.raw),
+            DriverApi::Emulated(emulated) => {
                 let freed = emulated.free_pinned(&mut self.raw);
                 self.driver.lose_by(freed);
             }

@@ -28,7 +28,7 @@ pub(crate) type Address = u64;
 
 /// An open device. Whoever holds memory of it holds it too.
 pub(crate) struct Driver {
-    form: Form,
+    api: DriverApi,
     name: String,
     lost: Mutex<Option<String>>,
     allocated: AtomicU64,
@@ -56,7 +56,7 @@ pub struct GraphCounts {
     pub started: u64,
 }
 
-enum Form {
+enum DriverApi {
     Cuda(Cuda),
     Emulated(Emulated),
 }
@@ -76,10 +76,10 @@ pub(crate) struct Event {
 /// Commands that are started as one.
 pub(crate) struct Graph {
     driver: Arc<Driver>,
-    form: GraphForm,
+    raw: RawGraph,
 }
 
-enum GraphForm {
+enum RawGraph {
     Cuda(cuda::Handle),
     Emulated(Arc<Commands>),
 }
@@ -95,29 +95,29 @@ impl Driver {
     /// Opens a device and loads every kernel. As much of its memory may be allocated as is free, or less.
     ///
     /// # Errors
-    /// [`CudaError::Device`] where it is not there; what the driver refuses.
+    /// [`CudaDeviceError`] where it is not there; what the driver refuses.
     pub fn open(
         choice: &CudaDeviceChoice,
         images: KernelImages,
         vram_budget: Option<u64>,
     ) -> Result<Arc<Self>, CudaError> {
-        let description = crate::devices::device(choice)?;
+        let description = crate::device_list::device(choice)?;
         let (major, minor) = description.compute_capability;
         let name = format!("{}, CUDA, compute capability {major}.{minor}", description.name);
         let cuda = Cuda::open(&description, images)?;
         cuda.load_all()?;
         let free = cuda.memory()?.free;
-        Ok(Self::of(Form::Cuda(cuda), name, Some(vram_budget.unwrap_or(free).min(free))))
+        Ok(Self::of(DriverApi::Cuda(cuda), name, Some(vram_budget.unwrap_or(free).min(free))))
     }
 
     /// A device of host memory, whose kernels `launch` runs.
     pub fn emulated(launch: HostLaunch, budget: Option<u64>) -> Arc<Self> {
-        Self::of(Form::Emulated(Emulated::new(launch)), "emulated CUDA device".into(), budget)
+        Self::of(DriverApi::Emulated(Emulated::new(launch)), "emulated CUDA device".into(), budget)
     }
 
-    fn of(form: Form, name: String, budget: Option<u64>) -> Arc<Self> {
+    fn of(api: DriverApi, name: String, budget: Option<u64>) -> Arc<Self> {
         Arc::new(Self {
-            form,
+            api,
             name,
             lost: Mutex::default(),
             allocated: AtomicU64::new(0),
@@ -191,7 +191,7 @@ impl Driver {
 
     /// An emulated device is lost when so many kernels more were run; no other is.
     pub fn lose_after(&self, kernels: u64) {
-        if let Form::Emulated(emulated) = &self.form {
+        if let DriverApi::Emulated(emulated) = &self.api {
             emulated.lose_after(kernels);
         }
     }
@@ -199,7 +199,7 @@ impl Driver {
     /// An emulated device draws by another lot which of the operations that may run next does so; no other
     /// does.
     pub fn reorder(&self, seed: u64) {
-        if let Form::Emulated(emulated) = &self.form {
+        if let DriverApi::Emulated(emulated) = &self.api {
             emulated.reorder(seed);
         }
     }
@@ -207,7 +207,7 @@ impl Driver {
     /// What an emulated device does on [`Driver::late_stream`] is not known to be done before somebody waits
     /// for it, or has asked so often; no other does so.
     pub fn delay_copies(&self, questions: u64) {
-        if let Form::Emulated(emulated) = &self.form {
+        if let DriverApi::Emulated(emulated) = &self.api {
             emulated.delay_copies(questions);
         }
     }
@@ -225,9 +225,12 @@ impl Driver {
     }
 
     /// Does something, and remembers where the device did not survive it.
-    fn with<T>(&self, act: impl FnOnce(&Form) -> Result<T, CudaError>) -> Result<T, CudaError> {
+    fn with<T>(
+        &self,
+        act: impl FnOnce(&DriverApi) -> Result<T, CudaError>,
+    ) -> Result<T, CudaError> {
         self.check()?;
-        let done = act(&self.form);
+        let done = act(&self.api);
         if let Err(CudaError::Lost { reason }) = &done {
             self.lose(reason.clone());
         }
@@ -254,10 +257,13 @@ impl Driver {
         let budget = self.budget;
         let with = |allocated: u64| allocated.checked_add(bytes).filter(|all| *all <= budget);
         let taken = self.allocated.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
-        taken.map_err(|allocated| CudaError::OverBudget { what, bytes, allocated, budget })?;
-        let address = self.with(|form| match form {
-            Form::Cuda(cuda) => cuda.allocate(what, bytes),
-            Form::Emulated(emulated) => emulated.allocate(what, bytes),
+        taken.map_err(|allocated| {
+            let least = allocated.saturating_add(bytes);
+            CudaError::OverBudget { what, bytes, budget, least }
+        })?;
+        let address = self.with(|api| match api {
+            DriverApi::Cuda(cuda) => cuda.allocate(what, bytes),
+            DriverApi::Emulated(emulated) => emulated.allocate(what, bytes),
         });
         match address {
             Ok(address) => {
@@ -281,9 +287,9 @@ impl Driver {
         bytes: usize,
     ) -> Result<PinnedMemory, CudaError> {
         let bytes = bytes.max(256);
-        let raw = self.with(|form| match form {
-            Form::Cuda(cuda) => cuda.allocate_pinned(what, bytes),
-            Form::Emulated(emulated) => emulated.allocate_pinned(what, bytes),
+        let raw = self.with(|api| match api {
+            DriverApi::Cuda(cuda) => cuda.allocate_pinned(what, bytes),
+            DriverApi::Emulated(emulated) => emulated.allocate_pinned(what, bytes),
         })?;
         self.pinned.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(PinnedMemory::new(self, raw))
@@ -296,9 +302,9 @@ impl Driver {
     }
 
     fn new_stream(self: &Arc<Self>, is_late: bool) -> Result<Stream, CudaError> {
-        let raw = self.with(|form| match form {
-            Form::Cuda(cuda) => cuda.stream(),
-            Form::Emulated(emulated) => Ok(cuda::Handle::numbered(emulated.stream(is_late))),
+        let raw = self.with(|api| match api {
+            DriverApi::Cuda(cuda) => cuda.stream(),
+            DriverApi::Emulated(emulated) => Ok(cuda::Handle::numbered(emulated.stream(is_late))),
         })?;
         Ok(Stream { driver: Arc::clone(self), raw })
     }
@@ -326,9 +332,9 @@ impl Driver {
     }
 
     fn new_event(self: &Arc<Self>, is_timed: bool) -> Result<Event, CudaError> {
-        let raw = self.with(|form| match form {
-            Form::Cuda(cuda) => cuda.event(is_timed),
-            Form::Emulated(emulated) => Ok(cuda::Handle::numbered(emulated.event())),
+        let raw = self.with(|api| match api {
+            DriverApi::Cuda(cuda) => cuda.event(is_timed),
+            DriverApi::Emulated(emulated) => Ok(cuda::Handle::numbered(emulated.event())),
         })?;
         Ok(Event { driver: Arc::clone(self), raw })
     }
@@ -347,9 +353,9 @@ impl Stream {
         to: Address,
     ) -> Result<(), CudaError> {
         let source = source.range(start, bytes)?;
-        self.driver.with(|form| match form {
-            Form::Cuda(cuda) => cuda.copy_in(&self.raw, source, to),
-            Form::Emulated(emulated) => emulated.copy_in(self.raw.number(), source, to),
+        self.driver.with(|api| match api {
+            DriverApi::Cuda(cuda) => cuda.copy_in(&self.raw, source, to),
+            DriverApi::Emulated(emulated) => emulated.copy_in(self.raw.number(), source, to),
         })
     }
 
@@ -366,9 +372,9 @@ impl Stream {
         start: usize,
     ) -> Result<(), CudaError> {
         let to = to.part(start, bytes)?;
-        self.driver.with(|form| match form {
-            Form::Cuda(cuda) => cuda.copy_out(&self.raw, from, to),
-            Form::Emulated(emulated) => emulated.copy_out(self.raw.number(), from, to),
+        self.driver.with(|api| match api {
+            DriverApi::Cuda(cuda) => cuda.copy_out(&self.raw, from, to),
+            DriverApi::Emulated(emulated) => emulated.copy_out(self.raw.number(), from, to),
         })
     }
 
@@ -377,9 +383,9 @@ impl Stream {
     /// # Errors
     /// A device that is lost; what the driver refuses.
     pub fn run(&self, commands: &Commands) -> Result<(), CudaError> {
-        self.driver.with(|form| match form {
-            Form::Cuda(cuda) => cuda.run(&self.raw, commands),
-            Form::Emulated(emulated) => {
+        self.driver.with(|api| match api {
+            DriverApi::Cuda(cuda) => cuda.run(&self.raw, commands),
+            DriverApi::Emulated(emulated) => {
                 emulated.run(self.raw.number(), &Arc::new(commands.clone()))
             }
         })
@@ -390,12 +396,12 @@ impl Stream {
     /// # Errors
     /// A device that is lost; what the driver refuses.
     pub fn capture(&self, commands: &Commands) -> Result<Graph, CudaError> {
-        let form = self.driver.with(|form| match form {
-            Form::Cuda(cuda) => cuda.capture(&self.raw, commands).map(GraphForm::Cuda),
-            Form::Emulated(_) => Ok(GraphForm::Emulated(Arc::new(commands.clone()))),
+        let raw = self.driver.with(|api| match api {
+            DriverApi::Cuda(cuda) => cuda.capture(&self.raw, commands).map(RawGraph::Cuda),
+            DriverApi::Emulated(_) => Ok(RawGraph::Emulated(Arc::new(commands.clone()))),
         })?;
         self.driver.captured.fetch_add(1, Ordering::Relaxed);
-        Ok(Graph { driver: Arc::clone(&self.driver), form })
+        Ok(Graph { driver: Arc::clone(&self.driver), raw })
     }
 
     /// Runs what was captured.
@@ -403,14 +409,13 @@ impl Stream {
     /// # Errors
     /// A device that is lost; what the driver refuses.
     pub fn launch(&self, graph: &Graph) -> Result<(), CudaError> {
-        self.driver.with(|form| match (form, &graph.form) {
-            (Form::Cuda(cuda), GraphForm::Cuda(raw)) => cuda.launch_graph(&self.raw, raw),
-            (Form::Emulated(emulated), GraphForm::Emulated(commands)) => {
+        self.driver.with(|api| match (api, &graph.raw) {
+            (DriverApi::Cuda(cuda), RawGraph::Cuda(raw)) => cuda.launch_graph(&self.raw, raw),
+            (DriverApi::Emulated(emulated), RawGraph::Emulated(commands)) => {
                 emulated.run(self.raw.number(), commands)
             }
             _ => Err(CudaError::Refused {
-                what: "a graph",
-                reason: "it was captured on another device".into(),
+                reason: "a graph: it was captured on another device".into(),
             }),
         })?;
         self.driver.replayed.fetch_add(1, Ordering::Relaxed);
@@ -422,9 +427,9 @@ impl Stream {
     /// # Errors
     /// A device that is lost.
     pub fn record(&self, event: &Event) -> Result<(), CudaError> {
-        self.driver.with(|form| match form {
-            Form::Cuda(cuda) => cuda.record(&event.raw, &self.raw),
-            Form::Emulated(emulated) => {
+        self.driver.with(|api| match api {
+            DriverApi::Cuda(cuda) => cuda.record(&event.raw, &self.raw),
+            DriverApi::Emulated(emulated) => {
                 emulated.record(event.raw.number(), self.raw.number());
                 Ok(())
             }
@@ -436,9 +441,9 @@ impl Stream {
     /// # Errors
     /// A device that is lost.
     pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
-        self.driver.with(|form| match form {
-            Form::Cuda(cuda) => cuda.wait_for(&self.raw, &event.raw),
-            Form::Emulated(emulated) => {
+        self.driver.with(|api| match api {
+            DriverApi::Cuda(cuda) => cuda.wait_for(&self.raw, &event.raw),
+            DriverApi::Emulated(emulated) => {
                 emulated.wait_for(self.raw.number(), event.raw.number());
                 Ok(())
             }
@@ -450,9 +455,9 @@ impl Stream {
     /// # Errors
     /// A device that is lost.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        self.driver.with(|form| match form {
-            Form::Cuda(cuda) => cuda.synchronize(&self.raw),
-            Form::Emulated(emulated) => emulated.synchronize(self.raw.number()),
+        self.driver.with(|api| match api {
+            DriverApi::Cuda(cuda) => cuda.synchronize(&self.raw),
+            DriverApi::Emulated(emulated) => emulated.synchronize(self.raw.number()),
         })
     }
 }
@@ -463,9 +468,9 @@ impl Event {
     /// # Errors
     /// A device that is lost.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        self.driver.with(|form| match form {
-            Form::Cuda(cuda) => cuda.synchronize_event(&self.raw),
-            Form::Emulated(emulated) => emulated.synchronize_event(self.raw.number()),
+        self.driver.with(|api| match api {
+            DriverApi::Cuda(cuda) => cuda.synchronize_event(&self.raw),
+            DriverApi::Emulated(emulated) => emulated.synchronize_event(self.raw.number()),
         })
     }
 
@@ -474,9 +479,9 @@ impl Event {
     /// # Errors
     /// A device that is lost.
     pub fn is_done(&self) -> Result<bool, CudaError> {
-        self.driver.with(|form| match form {
-            Form::Cuda(cuda) => cuda.is_done(&self.raw),
-            Form::Emulated(emulated) => emulated.is_event_done(self.raw.number()),
+        self.driver.with(|api| match api {
+            DriverApi::Cuda(cuda) => cuda.is_done(&self.raw),
+            DriverApi::Emulated(emulated) => emulated.is_event_done(self.raw.number()),
         })
     }
 
@@ -486,52 +491,48 @@ impl Event {
     /// # Errors
     /// A device that is lost; events of which that is not true.
     pub fn elapsed_since(&self, start: &Self) -> Result<Duration, CudaError> {
-        let seconds = self.driver.with(|form| match form {
-            Form::Cuda(cuda) => {
+        let seconds = self.driver.with(|api| match api {
+            DriverApi::Cuda(cuda) => {
                 cuda.elapsed_ms(&start.raw, &self.raw).map(|ms| f64::from(ms) / 1e3)
             }
-            Form::Emulated(emulated) => {
+            DriverApi::Emulated(emulated) => {
                 let time = emulated.elapsed(start.raw.number(), self.raw.number());
-                let reason = || "an event was not come to".into();
                 time.map(|time| time.as_secs_f64()).ok_or_else(|| CudaError::Refused {
-                    what: "time between events",
-                    reason: reason(),
+                    reason: "time between events: an event was not come to".into(),
                 })
             }
         })?;
-        Duration::try_from_secs_f64(seconds).map_err(|error| CudaError::Refused {
-            what: "time between events",
-            reason: error.to_string(),
-        })
+        Duration::try_from_secs_f64(seconds)
+            .map_err(|error| CudaError::Refused { reason: format!("time between events: {error}") })
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        match &self.driver.form {
-            Form::Cuda(cuda) => cuda.destroy_stream(&self.raw),
+        match &self.driver.api {
+            DriverApi::Cuda(cuda) => cuda.destroy_stream(&self.raw),
             // What is lost does nothing any more.
-            Form::Emulated(emulated) if self.driver.check().is_ok() => {
+            DriverApi::Emulated(emulated) if self.driver.check().is_ok() => {
                 let done = emulated.destroy_stream(self.raw.number());
                 self.driver.lose_by(done);
             }
-            Form::Emulated(_) => {}
+            DriverApi::Emulated(_) => {}
         }
     }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        match &self.driver.form {
-            Form::Cuda(cuda) => cuda.destroy_event(&self.raw),
-            Form::Emulated(emulated) => emulated.destroy_event(self.raw.number()),
+        match &self.driver.api {
+            DriverApi::Cuda(cuda) => cuda.destroy_event(&self.raw),
+            DriverApi::Emulated(emulated) => emulated.destroy_event(self.raw.number()),
         }
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        if let (Form::Cuda(cuda), GraphForm::Cuda(raw)) = (&self.driver.form, &self.form) {
+        if let (DriverApi::Cuda(cuda), RawGraph::Cuda(raw)) = (&self.driver.api, &self.raw) {
             cuda.destroy_graph(raw);
         }
     }

@@ -211,7 +211,8 @@ impl ArgmaxMergeParams {
 impl RopeParams {
     /// A warp for each head.
     pub fn launch(&self) -> Launch {
-        let heads = u64::from(self.rows) * (u64::from(self.queries) + u64::from(self.keys));
+        let heads =
+            u64::from(self.rows) * (u64::from(self.sizes.queries) + u64::from(self.sizes.keys));
         Launch::new(Kernel::Rope, [heads.div_ceil(4), 1], 128)
     }
 }
@@ -219,7 +220,7 @@ impl RopeParams {
 impl KvStoreParams {
     /// [`Kernel::KvStoreF32`] or one of the others: a warp for each head.
     pub fn launch(&self, kernel: Kernel) -> Launch {
-        let heads = u64::from(self.rows) * u64::from(self.heads);
+        let heads = u64::from(self.rows) * u64::from(self.sizes.heads);
         Launch::new(kernel, [heads.div_ceil(4), 1], 128)
     }
 }
@@ -234,9 +235,9 @@ impl AttendParams {
     /// The same for some of the rows. Splits are those of all.
     #[must_use]
     pub fn of_rows(&self, rows: &Range<usize>) -> Self {
-        let (first, cols) = (rows.start as u64, u64::from(self.heads * self.value_dim));
+        let (first, cols) = (rows.start as u64, u64::from(self.sizes.heads * self.sizes.value_dim));
         Self {
-            queries: self.queries + 4 * first * u64::from(self.stride),
+            queries: self.queries + 4 * first * u64::from(self.sizes.stride),
             places: self.places + first * size_of::<RowPlace>() as u64,
             out: self.out + 4 * first * cols,
             rows: rows.len() as u32,
@@ -246,35 +247,36 @@ impl AttendParams {
 
     /// Floats of [`AttendParams::parts`].
     pub fn part_floats(&self) -> usize {
-        let heads = self.rows as usize * self.heads as usize;
-        heads * self.splits as usize * (self.value_dim as usize + 2)
+        let heads = self.rows as usize * self.sizes.heads as usize;
+        heads * self.splits as usize * (self.sizes.value_dim as usize + 2)
     }
 
     /// Query heads that fit in one block, for [`AttendParams::block_heads`].
     pub fn block_heads_max(&self) -> u32 {
-        let each = 4 * (self.head_dim + 2 * self.value_dim).max(1);
-        self.sharing.min(8).min(ATTEND_BYTES_MAX / each).max(1)
+        let each = 4 * (self.sizes.head_dim + 2 * self.sizes.value_dim).max(1);
+        self.sizes.sharing.min(8).min(ATTEND_BYTES_MAX / each).max(1)
     }
 
     /// [`Kernel::AttendF32`] or one of the others, also those for splits: a block for some heads
     /// of a row, or of a row's split.
     pub fn launch(&self, kernel: Kernel) -> Launch {
         let each = self.block_heads.max(1);
-        let parts = self.sharing.div_ceil(each) * (self.heads / self.sharing.max(1));
+        let parts =
+            self.sizes.sharing.div_ceil(each) * (self.sizes.heads / self.sizes.sharing.max(1));
         let is_split = matches!(
             kernel,
             Kernel::AttendSplitF32 | Kernel::AttendSplitF16 | Kernel::AttendSplitInt8
         );
         let splits = if is_split { self.splits } else { 1 };
         let blocks = u64::from(self.rows) * u64::from(parts);
-        let floats = self.block_heads * (self.head_dim + 2 * self.value_dim);
+        let floats = self.block_heads * (self.sizes.head_dim + 2 * self.sizes.value_dim);
         let launch = Launch::new(kernel, [blocks, splits.into()], 128);
         Launch { shared_bytes: 4 * floats, ..launch }
     }
 
     /// What adds up the splits.
     pub fn merge(&self) -> Launch {
-        let heads = u64::from(self.rows) * u64::from(self.heads);
+        let heads = u64::from(self.rows) * u64::from(self.sizes.heads);
         Launch::new(Kernel::AttendMerge, [heads, 1], 128)
     }
 }

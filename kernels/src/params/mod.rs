@@ -4,6 +4,7 @@
 mod launch;
 
 use bytemuck::{Pod, Zeroable};
+use nestling_gpu::{AttendSizes, PageWords, RopeSizes, StoreSizes};
 
 pub use launch::{
     ARGMAX_PART_COLS, EXPERT_USES_MAX, GATED_TILES, GRID_ROWS_MAX, Launch, MATMUL_PAIRS_MAX,
@@ -27,6 +28,46 @@ pub struct StructLayout {
     pub fields: Vec<(String, usize, usize)>,
 }
 
+/// The type of a field.
+trait ParamField {
+    /// Name, offset and bytes of a field of this type, or of each field of a struct that has no struct of its
+    /// own in `cu/params.cuh`.
+    fn fields(name: &str, offset: usize) -> Vec<(String, usize, usize)>;
+}
+
+macro_rules! single_fields {
+    ($($type:ty),*) => {
+        $(impl ParamField for $type {
+            fn fields(name: &str, offset: usize) -> Vec<(String, usize, usize)> {
+                vec![(name.to_owned(), offset, size_of::<Self>())]
+            }
+        })*
+    };
+}
+
+single_fields!(u32, u64, f32, [u64; 3], ProductParams);
+
+macro_rules! inlined_fields {
+    ($($type:ident { $($field:ident),* })*) => {
+        $(impl ParamField for $type {
+            fn fields(_name: &str, offset: usize) -> Vec<(String, usize, usize)> {
+                vec![$((
+                    stringify!($field).to_owned(),
+                    offset + std::mem::offset_of!($type, $field),
+                    size_of::<u32>(),
+                )),*]
+            }
+        })*
+    };
+}
+
+inlined_fields! {
+    RopeSizes { queries, keys, stride, head_dim, rope_first, rope_dims }
+    StoreSizes { heads, stride, first, head_dim, prefix }
+    AttendSizes { heads, sharing, stride, head_dim, value_dim, window }
+    PageWords { head_words, value_first, value_position, value_word, prefix_words, scale_first }
+}
+
 macro_rules! params {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {
         $(
@@ -42,11 +83,9 @@ macro_rules! params {
 
             impl KernelParams for $name {
                 fn layout() -> StructLayout {
-                    let fields = vec![$((
-                        stringify!($field).to_owned(),
-                        std::mem::offset_of!($name, $field),
-                        size_of::<$type>(),
-                    )),*];
+                    let fields = [$(
+                        <$type>::fields(stringify!($field), std::mem::offset_of!($name, $field)),
+                    )*].concat();
                     let name = stringify!($name).to_owned();
                     StructLayout { name, bytes: size_of::<$name>(), fields }
                 }
@@ -228,12 +267,7 @@ params! {
         query_weight: u64,
         key_weight: u64,
         rows: u32,
-        queries: u32,
-        keys: u32,
-        stride: u32,
-        head_dim: u32,
-        rope_first: u32,
-        rope_dims: u32,
+        sizes: RopeSizes,
         is_adjacent: u32,
         query_norm: u32,
         key_norm: u32,
@@ -253,11 +287,7 @@ params! {
         places: u64,
         pages: u64,
         rows: u32,
-        heads: u32,
-        stride: u32,
-        first: u32,
-        head_dim: u32,
-        prefix: u32,
+        sizes: StoreSizes,
         head_words: u32,
         value_first: u32,
         scale_first: u32,
@@ -273,19 +303,9 @@ params! {
         out: u64,
         parts: u64,
         rows: u32,
-        heads: u32,
-        sharing: u32,
-        stride: u32,
-        head_dim: u32,
-        value_dim: u32,
-        window: u32,
+        sizes: AttendSizes,
         scale: f32,
-        head_words: u32,
-        value_first: u32,
-        value_position: u32,
-        value_word: u32,
-        prefix_words: u32,
-        scale_first: u32,
+        words: PageWords,
         splits: u32,
         block_heads: u32,
     }

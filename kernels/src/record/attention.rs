@@ -4,8 +4,8 @@ use nestling_core::EngineError;
 use nestling_core::batch::StepRows;
 use nestling_core::kv_cache::{KvDtype, PAGE_POSITIONS};
 use nestling_gpu::{
-    Attend, Device, GpuFloats, GpuPages, NormWeight, PageLayout, PageLists, Rope, ScratchRoom,
-    StoreKeys, WorkKind, pieces, seen_positions, word, work_of,
+    Attend, CommandRecorder, DeviceScratch, GpuFloats, GpuPages, NormWeight, PageLists, Rope,
+    ScratchRoom, StoreKeys, WorkKind, pieces, seen_positions, word, work_of,
 };
 
 use crate::backend::CudaBackend;
@@ -30,12 +30,7 @@ pub(super) fn rope(recorder: &mut Recorder, of: &Rope<Address>) -> Result<(), En
         query_weight: query_norm.binding,
         key_weight: key_norm.binding,
         rows: of.rows,
-        queries: of.queries,
-        keys: of.keys,
-        stride: of.stride,
-        head_dim: of.head_dim,
-        rope_first: of.rope_first,
-        rope_dims: of.rope_dims,
+        sizes: of.sizes,
         is_adjacent: u32::from(of.is_adjacent),
         query_norm: query_norm.length,
         key_norm: key_norm.length,
@@ -48,26 +43,21 @@ pub(super) fn rope(recorder: &mut Recorder, of: &Rope<Address>) -> Result<(), En
 /// Stores keys and values.
 pub(super) fn store(
     recorder: &mut Recorder,
-    StoreKeys { rows, x, first, prefix, pages }: &StoreKeys<'_, CudaBackend>,
+    StoreKeys { rows, x, sizes, pages, words }: &StoreKeys<'_, CudaBackend>,
 ) -> Result<(), EngineError> {
     let tables = Tables::new(recorder, rows, pages)?;
-    let (shape, layout) = (pages.shape, PageLayout::of(&pages.shape));
     let params = KvStoreParams {
         x: x.binding(),
         places: tables.places,
         pages: tables.pages,
         rows: word("rows", rows.len())?,
-        heads: word("key heads", shape.num_key_value_heads)?,
-        stride: word("columns", x.cols)?,
-        first: *first,
-        head_dim: word("elements of a head", shape.head_dim)?,
-        prefix: *prefix,
-        head_words: word("words of a head", layout.head_words)?,
-        value_first: word("words of keys", layout.value_first)?,
-        scale_first: word("words of a page", layout.scale_first)?,
+        sizes: *sizes,
+        head_words: words.head_words,
+        value_first: words.value_first,
+        scale_first: words.scale_first,
         padding: 0,
     };
-    let kernel = match shape.dtype {
+    let kernel = match pages.shape.dtype {
         KvDtype::F16 => Kernel::KvStoreF16,
         KvDtype::Int8 => Kernel::KvStoreInt8,
         _ => Kernel::KvStoreF32,
@@ -87,7 +77,8 @@ pub(super) fn attend(
     let cols = h * (d + pages.shape.values.dim(d));
     let work = |position: &u32| work_of(&[seen_positions(*position, heads.sliding_window), cols]);
     let work: Vec<u64> = rows.positions.iter().map(work).collect();
-    let pieces = pieces(work.iter().copied(), backend.rates().launch_work(WorkKind::Attention));
+    let pieces =
+        pieces(work.iter().copied(), backend.recorder.meter.rates.launch_work(WorkKind::Attention));
     // Memory that grows between two launches would be there twice.
     let most = pieces.iter().map(|piece| params.of_rows(piece)).filter(is_split);
     if let Some(most) = most.map(|params| params.part_floats()).max() {
@@ -102,7 +93,7 @@ pub(super) fn attend(
 
 /// Whether few rows see so much that each of their splits gets a block.
 fn is_split(params: &AttendParams) -> bool {
-    let heads = params.heads.div_ceil(params.block_heads.max(1));
+    let heads = params.sizes.heads.div_ceil(params.block_heads.max(1));
     params.splits >= 2 && ((params.rows * heads) as usize) < BLOCKS_ENOUGH
 }
 
@@ -131,10 +122,9 @@ fn attend_rows(
 
 /// All but how heads share blocks.
 fn attend_params(
-    Attend { heads, rows, queries, pages, out, sizes }: &Attend<'_, CudaBackend>,
+    Attend { heads, rows, queries, out, sizes, words, .. }: &Attend<'_, CudaBackend>,
     tables: &Tables,
 ) -> Result<AttendParams, EngineError> {
-    let layout = PageLayout::of(&pages.shape);
     let positions = tables.longest * PAGE_POSITIONS;
     Ok(AttendParams {
         queries: queries.binding(),
@@ -143,19 +133,9 @@ fn attend_params(
         sinks: heads.sinks.as_ref().map_or(0, GpuFloats::binding),
         out: out.binding(),
         rows: word("rows", rows.len())?,
-        heads: sizes.heads,
-        sharing: sizes.sharing,
-        stride: sizes.stride,
-        head_dim: sizes.head_dim,
-        value_dim: sizes.value_dim,
-        window: sizes.window,
+        sizes: *sizes,
         scale: heads.scale,
-        head_words: word("words of a head", layout.head_words)?,
-        value_first: word("words of keys", layout.value_first)?,
-        value_position: word("words of a value", layout.value_strides[0])?,
-        value_word: word("words of a value", layout.value_strides[1])?,
-        prefix_words: word("words of a value", layout.prefix_words)?,
-        scale_first: word("words of a page", layout.scale_first)?,
+        words: *words,
         splits: word("splits of a row", positions.div_ceil(SPLIT_POSITIONS as usize))?,
         ..AttendParams::default()
     })

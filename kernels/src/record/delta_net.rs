@@ -3,7 +3,7 @@
 use nestling_core::EngineError;
 use nestling_core::batch::Run;
 use nestling_gpu::{
-    DeltaNetRuns, Device, GpuStates, HEAD_DIM_MAX, WorkKind, at_once, check_limit, pieces,
+    CommandRecorder, DeltaNetRuns, GpuStates, HEAD_DIM_MAX, WorkKind, at_once, check_limit, pieces,
     recurrence_row_work, word, work_of,
 };
 
@@ -20,7 +20,8 @@ pub(super) fn delta_net(backend: &mut CudaBackend, of: Runs<'_>) -> Result<(), E
     check_limit("rows of a convolution", TAPS_MAX, shape.conv_kernel_dim)?;
     check_limit("elements of a key", HEAD_DIM_MAX, shape.key_head_dim)?;
     let row_work = recurrence_row_work(shape);
-    let rows_max = at_once(row_work, backend.rates().launch_work(WorkKind::Recurrence), 1);
+    let rows_max =
+        at_once(row_work, backend.recorder.meter.rates.launch_work(WorkKind::Recurrence), 1);
     let mut params = params(&of)?;
     // Default: without runs there is no depth to launch anything for.
     let deepest = of.runs.iter().map(|run| run.depth).max().unwrap_or(0);

@@ -1,7 +1,7 @@
 //! Rows of the embedding.
 
 use nestling_core::EngineError;
-use nestling_gpu::{Embed, word};
+use nestling_gpu::{CommandRecorder, Embed, word};
 
 use crate::backend::CudaBackend;
 use crate::params::EmbedParams;
@@ -13,7 +13,7 @@ pub(super) fn embed(
 ) -> Result<(), EngineError> {
     let levels: Vec<u32> = rows.dense_levels.iter().map(|level| level.index() as u32).collect();
     let params = EmbedParams {
-        table: table.address(),
+        table: table.weights.address(),
         tokens: recorder.table(&rows.tokens)?,
         levels: recorder.table(&levels)?,
         out: out.binding(),

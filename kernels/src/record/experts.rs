@@ -4,11 +4,12 @@ use nestling_core::EngineError;
 use nestling_core::backend::Write;
 use nestling_formats::nested::GROUP;
 use nestling_gpu::{
-    Device, Gated, GatedOutput, GatedProducts, Input, Joint, Output, ProductKind, QuantizedRoom,
-    word,
+    DeviceScratch, Gated, GatedOutput, GatedProducts, GatesAndUps, Input, Joint, Output,
+    ProductKind, QuantizedRoom, word,
 };
 
 use super::products::{Call, CallLaunch, call_of, is_one_row, params_of, work_kind};
+use super::routed::call_of_blocks;
 use crate::backend::CudaBackend;
 use crate::driver::Address;
 use crate::kernel::Kernel;
@@ -18,17 +19,26 @@ use crate::recorder::Recorder;
 /// Multiplies with gates and ups and joins what they give, where each has one row; none for others.
 pub(super) fn gated_products(
     backend: &mut CudaBackend,
-    &GatedProducts { jobs, pairs, input, joint, rows, cols }: &GatedProducts<'_, CudaBackend>,
+    GatedProducts { products, input, joint, rows, cols }: &GatedProducts<'_, CudaBackend>,
 ) -> Result<Option<Input<Address>>, EngineError> {
-    if joint.kind != ProductKind::Int8 || !jobs.iter().all(is_one_row) {
-        return Ok(None);
-    }
-    let call = call_of(&mut backend.recorder, Kernel::MatvecGatedQuantize, jobs, pairs)?;
-    gated_call(backend, &call, joint, input, rows, cols).map(Some)
+    let kernel = Kernel::MatvecGatedQuantize;
+    let call = match *products {
+        _ if joint.kind != ProductKind::Int8 => return Ok(None),
+        GatesAndUps::Jobs { jobs, pairs } if jobs.iter().all(is_one_row) => {
+            call_of(&mut backend.recorder, kernel, jobs, pairs)?
+        }
+        GatesAndUps::Found { blocks, form }
+            if !blocks.are_several && form.kind == ProductKind::Int8 =>
+        {
+            call_of_blocks(blocks, kernel, form)
+        }
+        GatesAndUps::Jobs { .. } | GatesAndUps::Found { .. } => return Ok(None),
+    };
+    gated_call(backend, &call, *joint, input, *rows, *cols).map(Some)
 }
 
 /// The same of blocks of one row each that lie one after the other.
-pub(super) fn gated_call(
+fn gated_call(
     backend: &mut CudaBackend,
     call: &Call,
     joint: Joint,

@@ -12,42 +12,40 @@ mod route;
 mod routed;
 
 use nestling_core::EngineError;
-use nestling_gpu::{Device, GatedProducts, GpuFloats, Input, Notes, Operation, Scratch, WorkRates};
+use nestling_gpu::{
+    Device, EncoderState, FindExperts, FoundExperts, GatedProducts, Input, Operation,
+};
 
 use crate::backend::CudaBackend;
 use crate::driver::Address;
+use crate::found_blocks::FoundBlocks;
+use crate::matrix::CudaWeights;
 use crate::params;
-use crate::storage::floats;
+use crate::recorder::Recorder;
 
 /// Bytes of gates and ups that are computed together, at most.
-pub(crate) const GATE_UP_BYTES_MAX: usize = 256 << 20;
+pub(crate) const GATE_UP_BYTES_MAX: u64 = 256 << 20;
 
 impl Device for CudaBackend {
-    const GATE_UP_BYTES_MAX: u64 = GATE_UP_BYTES_MAX as u64;
+    type Recorder = Recorder;
+    type Weights = CudaWeights;
+
+    const GATE_UP_BYTES_MAX: u64 = GATE_UP_BYTES_MAX;
     const ARGMAX_PART_COLS: usize = params::ARGMAX_PART_COLS as usize;
 
-    fn rates(&self) -> &WorkRates {
-        &self.recorder.rates
+    fn recorder(&mut self) -> &mut Recorder {
+        &mut self.recorder
     }
 
-    fn begin_step(&mut self, rows: usize) {
-        self.recorder.begin(rows);
+    fn state(&mut self) -> &mut EncoderState<Self> {
+        &mut self.state
     }
 
-    fn begin_operation(&mut self) -> Result<(), EngineError> {
-        Ok(self.recorder.begin_operation()?)
-    }
-
-    fn scratch_memory(&mut self) -> &mut Scratch<Self> {
-        &mut self.scratch
-    }
-
-    fn bind_floats(&mut self, values: &[f32]) -> Result<GpuFloats<Self>, EngineError> {
-        floats(&mut self.recorder, values)
-    }
-
-    fn table(&mut self, words: &[u32]) -> Result<Address, EngineError> {
-        Ok(self.recorder.table(words)?)
+    fn find_experts(
+        &mut self,
+        find: &FindExperts<'_, Self>,
+    ) -> Result<FoundExperts<FoundBlocks>, EngineError> {
+        routed::find(self, find)
     }
 
     fn record(&mut self, operation: Operation<'_, Self>) -> Result<(), EngineError> {
@@ -72,7 +70,7 @@ impl Device for CudaBackend {
             Operation::Products(of) => products::products(recorder, &of),
             Operation::HeadsRest(of) => products::heads_rest(recorder, &of),
             Operation::DeltaNet(of) => delta_net::delta_net(self, of),
-            Operation::RoutedExperts(of) => routed::experts(self, &of),
+            Operation::FoundProducts(of) => routed::multiply(recorder, &of),
         }
     }
 
@@ -81,51 +79,5 @@ impl Device for CudaBackend {
         products: &GatedProducts<'_, Self>,
     ) -> Result<Option<Input<Address>>, EngineError> {
         experts::gated_products(self, products)
-    }
-
-    fn write(&mut self, bytes: &[u8], to: &Address, offset: u64) -> Result<(), EngineError> {
-        Ok(self.recorder.write(bytes, to + offset)?)
-    }
-
-    fn restore(&mut self, bytes: &[u8], to: &Address) -> Result<(), EngineError> {
-        self.recorder.write(bytes, *to)?;
-        Ok(self.recorder.submit()?)
-    }
-
-    fn copy(&mut self, from: &Address, to: &Address, bytes: u64) -> Result<(), EngineError> {
-        Ok(self.recorder.copy(*from, *to, bytes)?)
-    }
-
-    fn submit(&mut self) -> Result<(), EngineError> {
-        Ok(self.recorder.submit()?)
-    }
-
-    fn read(
-        &mut self,
-        parts: &[(Address, u64)],
-        take: impl FnOnce(&[u8]),
-    ) -> Result<(), EngineError> {
-        let parts = parts.iter().map(|(address, bytes)| (*address, *bytes as usize));
-        Ok(self.recorder.read(&parts.collect::<Vec<_>>(), take)?)
-    }
-
-    fn finish(&mut self) -> Result<(), EngineError> {
-        Ok(self.recorder.finish()?)
-    }
-
-    fn discard(&mut self) {
-        self.recorder.discard();
-    }
-
-    fn resume(&mut self) -> Result<(), EngineError> {
-        Ok(self.recorder.resume()?)
-    }
-
-    fn miss_flag(&self) -> Address {
-        self.recorder.halt()
-    }
-
-    fn notes(&mut self) -> &mut Notes<Self> {
-        &mut self.notes
     }
 }

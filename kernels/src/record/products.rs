@@ -9,8 +9,8 @@ use nestling_core::EngineError;
 use nestling_core::backend::Write;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 use nestling_gpu::{
-    HeadsRest, Input, Job, Output, ProductKind, Products, Quantized, RowPair, WorkKind, at_once,
-    pieces, word, work_of,
+    CommandRecorder, HeadsRest, Input, Job, Output, ProductKind, Products, Quantized, RowPair,
+    WorkKind, at_once, pieces, word, work_of,
 };
 
 use crate::backend::CudaBackend;
@@ -142,7 +142,7 @@ impl Blocks {
                 self.tiles = self.tiles.max(end.div_ceil(TILE_ROWS) - start / TILE_ROWS);
                 self.work.push(each.saturating_mul((end - start) as u64));
                 self.all.push(Block {
-                    matrix: job.matrix.address(),
+                    matrix: job.matrix.weights.address(),
                     bias: job.bias.map_or(0, |bias| bias.binding() + 4 * before as u64),
                     level: job.level.index() as u32,
                     first_pair: word("pairs", first)?,
@@ -170,7 +170,7 @@ pub(super) fn products(
             ways.push((way, Blocks::default()));
             ways.len() - 1
         });
-        let work_max = recorder.rates.launch_work(work_kind(way.kernel()));
+        let work_max = recorder.meter.rates.launch_work(work_kind(way.kernel()));
         ways[at].1.push(job, way.kernel(), way.pairs_max(), work_max)?;
     }
     let pairs = recorder.table(pairs)?;
@@ -204,7 +204,7 @@ impl Call {
         let kind = work_kind(self.kernel);
         let sum = |work: &[u64]| work.iter().fold(0, |sum: u64, work| sum.saturating_add(*work));
         let groups: Vec<u64> = self.work.chunks(together).map(sum).collect();
-        let pieces = pieces(groups.iter().copied(), recorder.rates.launch_work(kind));
+        let pieces = pieces(groups.iter().copied(), recorder.meter.rates.launch_work(kind));
         let launch = |first: usize, count: usize| {
             let blocks = self.blocks + (first * together * size_of::<Block>()) as u64;
             CallLaunch { blocks, count, work: sum(&groups[first..first + count]) }

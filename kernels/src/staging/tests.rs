@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use nestling_gpu::WorkRates;
+use nestling_gpu::{CommandRecorder, WorkRates};
 
-use super::{PIECE_BYTES, PIECES, Staging};
+use super::{BUFFER_BYTES, BUFFERS, Staging};
 use crate::driver::{Address, DeviceMemory, Driver, Event, Stream};
 use crate::error::CudaError;
 use crate::params::Launch;
@@ -93,9 +93,9 @@ fn kernels_wait_for_what_is_uploaded_and_uploads_for_kernels() {
 fn pieces_are_not_written_before_they_are_copied() {
     for seed in 0..2 {
         let mut device = Device::new(seed);
-        let bytes = (PIECES + 1) * PIECE_BYTES;
+        let bytes = (BUFFERS + 1) * BUFFER_BYTES;
         device.memory = device.driver.allocate("weights", bytes as u64).unwrap();
-        let expected: Vec<u8> = (0..bytes).map(|at| (at / PIECE_BYTES) as u8).collect();
+        let expected: Vec<u8> = (0..bytes).map(|at| (at / BUFFER_BYTES) as u8).collect();
         let to = device.at();
         device.staging.upload(&expected, to).unwrap();
         device.staging.settle(&device.compute).unwrap();
@@ -138,14 +138,14 @@ fn transfers_are_behind_uploads_and_kernels() {
         device.upload(5);
         device.compute.record(&device.passed).unwrap();
         device.staging.begin_async_copies(&device.passed).unwrap();
-        device.staging.upload_behind(&[6; BYTES], device.at()).unwrap();
+        device.staging.queue_upload(&[6; BYTES], device.at()).unwrap();
         let first = device.staging.end_async_copies().unwrap();
         assert_eq!(device.staging.completed_copies(first, &device.compute).unwrap(), first);
         let mut early = device.driver.allocate_pinned("what is read back", BYTES).unwrap();
         device.compute.copy_out(device.at(), BYTES, &mut early, 0).unwrap();
         device.compute.record(&device.passed).unwrap();
         device.staging.begin_async_copies(&device.passed).unwrap();
-        device.staging.upload_behind(&[7; BYTES], device.at()).unwrap();
+        device.staging.queue_upload(&[7; BYTES], device.at()).unwrap();
         device.staging.end_async_copies().unwrap();
         device.staging.finish_all().unwrap();
         assert_eq!(device.read(), [7; BYTES]);
@@ -158,7 +158,7 @@ fn what_is_awaited_is_there_for_uploads_too() {
     with_every_order(|mut device| {
         device.compute.record(&device.passed).unwrap();
         device.staging.begin_async_copies(&device.passed).unwrap();
-        device.staging.upload_behind(&[8; BYTES], device.at()).unwrap();
+        device.staging.queue_upload(&[8; BYTES], device.at()).unwrap();
         let number = device.staging.end_async_copies().unwrap();
         assert_eq!(device.staging.completed_copies(0, &device.compute).unwrap(), 0);
         device.staging.completed_copies(number, &device.compute).unwrap();
@@ -173,7 +173,7 @@ fn memory_can_go_when_all_is_finished() {
     with_every_order(|mut device| {
         device.compute.record(&device.passed).unwrap();
         device.staging.begin_async_copies(&device.passed).unwrap();
-        device.staging.upload_behind(&[1; BYTES], device.at()).unwrap();
+        device.staging.queue_upload(&[1; BYTES], device.at()).unwrap();
         device.staging.end_async_copies().unwrap();
         device.staging.finish_all().unwrap();
         let parts = [(device.at(), 0..BYTES)];
@@ -190,7 +190,7 @@ fn transfers_that_nobody_waited_for_are_done_before_their_memory_goes() {
         device.upload(2);
         device.compute.record(&device.passed).unwrap();
         device.staging.begin_async_copies(&device.passed).unwrap();
-        device.staging.upload_behind(&[3; BYTES], device.at()).unwrap();
+        device.staging.queue_upload(&[3; BYTES], device.at()).unwrap();
         device.staging.end_async_copies().unwrap();
         let Device { staging, memory: _memory, .. } = device;
         drop(staging);
@@ -209,13 +209,13 @@ fn tables_and_memory_that_is_retired_stay_until_commands_are_done() {
             recorder.begin_operation().unwrap();
             let between = driver.allocate("activations", 256).unwrap();
             let table = recorder.table(&[at; 256]).unwrap();
-            recorder.copy(table, between.address(), 256).unwrap();
+            recorder.copy(&table, &between.address(), 256).unwrap();
             let to = out.address() + 256 * u64::from(at);
-            recorder.copy(between.address(), to, 256).unwrap();
+            recorder.copy(&between.address(), &to, 256).unwrap();
             recorder.retire(Some(between));
         }
         let expected: Vec<u8> = (0..64).flat_map(|at| [at; 256]).collect();
-        let parts = [(out.address(), expected.len())];
+        let parts = [(out.address(), expected.len() as u64)];
         recorder.read(&parts, |found| assert!(found == expected, "seed {seed}")).unwrap();
     }
 }

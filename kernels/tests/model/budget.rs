@@ -16,9 +16,10 @@ fn least(error: EngineError) -> u64 {
     note!("{error}");
     let EngineError::Device(error) = error else { return 0 };
     match error.downcast_ref() {
-        Some(CudaError::BudgetTooSmall { least, weights, work, .. }) => {
-            assert!(*weights > 0 && *work > 0 && weights + work <= *least);
-            *least
+        Some(CudaError::BudgetTooSmall(refused)) => {
+            let all = [refused.weight_bytes, refused.kv_bytes, refused.work_bytes];
+            assert!(all.iter().all(|bytes| *bytes > 0) && all.iter().sum::<u64>() <= refused.least);
+            refused.least
         }
         _ => 0,
     }

@@ -3,6 +3,7 @@
 use nestling_core::kv_cache::PAGE_POSITIONS;
 use nestling_cuda::kernel::Kernel;
 use nestling_cuda::params::{AttendParams, KvStoreParams, RowPlace, SPLIT_POSITIONS};
+use nestling_gpu::{AttendSizes, PageWords, StoreSizes};
 
 use crate::harness::{address, expect_equal, noise, outcome};
 
@@ -53,11 +54,13 @@ impl Case {
                 places: address(&places),
                 pages: address(pages.leak()),
                 rows: self.positions as u32,
-                heads: KV_HEADS as u32,
-                stride: stride as u32,
-                first: 0,
-                head_dim: self.dim as u32,
-                prefix: self.prefix as u32,
+                sizes: StoreSizes {
+                    heads: KV_HEADS as u32,
+                    stride: stride as u32,
+                    first: 0,
+                    head_dim: self.dim as u32,
+                    prefix: self.prefix as u32,
+                },
                 head_words: self.head_words() as u32,
                 value_first: (PAGE_POSITIONS * self.words()) as u32,
                 scale_first: (KV_HEADS * self.head_words()) as u32,
@@ -78,19 +81,23 @@ impl Case {
         };
         let params = AttendParams {
             rows: rows as u32,
-            heads: HEADS as u32,
-            sharing: SHARING as u32,
-            stride: (HEADS * self.dim) as u32,
-            head_dim: self.dim as u32,
-            value_dim: self.value_dim() as u32,
-            window,
+            sizes: AttendSizes {
+                heads: HEADS as u32,
+                sharing: SHARING as u32,
+                stride: (HEADS * self.dim) as u32,
+                head_dim: self.dim as u32,
+                value_dim: self.value_dim() as u32,
+                window,
+            },
             scale: 0.3,
-            head_words: self.head_words() as u32,
-            value_first: value_first as u32,
-            value_position: value_position as u32,
-            value_word: value_word as u32,
-            prefix_words: (self.prefix >> self.kind) as u32,
-            scale_first: (KV_HEADS * self.head_words()) as u32,
+            words: PageWords {
+                head_words: self.head_words() as u32,
+                value_first: value_first as u32,
+                value_position: value_position as u32,
+                value_word: value_word as u32,
+                prefix_words: (self.prefix >> self.kind) as u32,
+                scale_first: (KV_HEADS * self.head_words()) as u32,
+            },
             splits: (self.positions as u32).div_ceil(SPLIT_POSITIONS),
             ..AttendParams::default()
         };

@@ -1,4 +1,4 @@
-//! Every pipeline in every form, translated as wgpu translates it for each graphics API: no driver of that API
+//! Every pipeline in every variant, translated as wgpu translates it for each graphics API: no driver of that API
 //! is needed.
 //!
 //! With `NESTLING_SHADER_TEXTS=FOLDER` the shaders are left there for other judges (`.ci/shaders`): as WGSL, and
@@ -16,11 +16,11 @@ use naga::{Module, ResourceBinding, ShaderStage};
 
 use super::*;
 
-const FORMS: [(&str, Form); 4] = [
-    ("plain", Form::PLAIN),
-    ("subgroups", Form { subgroups: true, halves: false }),
-    ("f16", Form { subgroups: false, halves: true }),
-    ("f16_subgroups", Form { subgroups: true, halves: true }),
+const VARIANTS: [(&str, ShaderVariant); 4] = [
+    ("plain", ShaderVariant::PLAIN),
+    ("subgroups", ShaderVariant { subgroups: true, halves: false }),
+    ("f16", ShaderVariant { subgroups: false, halves: true }),
+    ("f16_subgroups", ShaderVariant { subgroups: true, halves: true }),
 ];
 
 /// Versions of Metal's language, from the first with subgroups' names on.
@@ -114,9 +114,14 @@ impl Shader {
     }
 
     /// As wgpu-hal's `vulkan/adapter.rs` and `vulkan/device.rs`.
-    fn to_vulkan(&self, form: Form, vulkan: Vulkan, slots: &Slots) -> Result<Vec<u32>, String> {
+    fn to_vulkan(
+        &self,
+        variant: ShaderVariant,
+        vulkan: Vulkan,
+        slots: &Slots,
+    ) -> Result<Vec<u32>, String> {
         let mut capabilities = vec![Capability::Shader, Capability::Matrix];
-        if form.subgroups {
+        if variant.subgroups {
             capabilities.extend([
                 Capability::GroupNonUniform,
                 Capability::GroupNonUniformVote,
@@ -127,7 +132,7 @@ impl Shader {
                 Capability::GroupNonUniformQuad,
             ]);
         }
-        if form.halves {
+        if variant.halves {
             capabilities.push(Capability::Float16);
         }
         if vulkan.has_dot {
@@ -226,19 +231,19 @@ impl Slots {
     }
 }
 
-/// Every pipeline in every form that has a text of its own.
-fn each(mut what: impl FnMut(&'static str, Form, &Source, &Shader)) {
+/// Every pipeline in every variant that has a text of its own.
+fn each(mut what: impl FnMut(&'static str, ShaderVariant, &Source, &Shader)) {
     for source in SOURCES {
         let mut texts = Vec::new();
-        for (name, form) in FORMS {
-            let text = source.text(form);
+        for (name, variant) in VARIANTS {
+            let text = source.text(variant);
             if texts.contains(&text) {
                 continue;
             }
             texts.push(text);
             let shader = Shader::parse(text, source.constants);
             let shader = shader.unwrap_or_else(|error| panic!("{}, {name}: {error}", source.name));
-            what(name, form, source, &shader);
+            what(name, variant, source, &shader);
         }
     }
 }
@@ -250,11 +255,12 @@ fn pipeline(name: &str) -> &'static Source {
 #[test]
 fn every_form_is_translated_for_metal() {
     let mut count = 0;
-    each(|form, _, source, shader| {
+    each(|variant, _, source, shader| {
         for version in METAL {
             let text = shader.to_metal(version, &Slots::of(source));
-            let text = text.unwrap_or_else(|e| panic!("{}, {form}, {version:?}: {e}", source.name));
-            assert!(text.contains("kernel void"), "{}, {form}", source.name);
+            let text =
+                text.unwrap_or_else(|e| panic!("{}, {variant}, {version:?}: {e}", source.name));
+            assert!(text.contains("kernel void"), "{}, {variant}", source.name);
             count += 1;
         }
     });
@@ -263,9 +269,9 @@ fn every_form_is_translated_for_metal() {
 
 #[test]
 fn every_form_is_translated_for_direct3d() {
-    each(|name, form, source, shader| {
+    each(|name, variant, source, shader| {
         for model in SHADER_MODELS {
-            if form.halves && model < hlsl::ShaderModel::V6_2 {
+            if variant.halves && model < hlsl::ShaderModel::V6_2 {
                 continue;
             }
             let text = shader.to_direct3d(model, &Slots::of(source));
@@ -284,11 +290,11 @@ fn every_form_is_translated_for_direct3d() {
 fn every_form_is_translated_for_vulkan() {
     let folder = std::env::var_os("NESTLING_SHADER_TEXTS").map(PathBuf::from);
     let mut files: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
-    each(|name, form, source, shader| {
-        let text = source.text(form).into();
+    each(|name, variant, source, shader| {
+        let text = source.text(variant).into();
         files.insert(format!("wgsl/{name}/{}.wgsl", source.name).into(), text);
         for vulkan in VULKANS {
-            let words = shader.to_vulkan(form, vulkan, &Slots::of(source));
+            let words = shader.to_vulkan(variant, vulkan, &Slots::of(source));
             let words = words.unwrap_or_else(|e| panic!("{}, {name}: {e}", source.name));
             let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             let file = format!("{}/{name}/{}.spv", vulkan.name, source.name);
@@ -306,10 +312,10 @@ fn every_form_is_translated_for_vulkan() {
 #[test]
 fn what_an_api_cannot_express_is_an_error() {
     let source = pipeline("attend_f16");
-    let (form, slots) = (FORMS[3].1, Slots::of(source));
-    let shader = Shader::parse(source.text(form), source.constants).unwrap();
+    let (variant, slots) = (VARIANTS[3].1, Slots::of(source));
+    let shader = Shader::parse(source.text(variant), source.constants).unwrap();
     // Half floats and subgroups that a device has not.
-    for lacking in [FORMS[1].1, FORMS[2].1] {
+    for lacking in [VARIANTS[1].1, VARIANTS[2].1] {
         assert!(shader.to_vulkan(lacking, VULKANS[1], &slots).is_err(), "{lacking:?}");
     }
     // A buffer without a slot.
@@ -318,7 +324,7 @@ fn what_an_api_cannot_express_is_an_error() {
     assert!(shader.to_metal(METAL[0], &fewer).is_err());
     assert!(shader.to_direct3d(SHADER_MODELS[1], &fewer).is_err());
     // A text that is none.
-    let text = source.text(form).replacen("fn score(", "fn score(surplus: f32, ", 1);
+    let text = source.text(variant).replacen("fn score(", "fn score(surplus: f32, ", 1);
     assert!(Shader::parse(&text, source.constants).is_err());
 }
 
@@ -330,7 +336,7 @@ fn a_device_with_too_low_limits_refuses_shaders() {
     let low = wgpu::Limits::downlevel_defaults();
     for (limits, is_enough) in [(wgpu::Limits::default(), true), (low, false)] {
         let gpu = Gpu::open(&adapter, limits, crate::Uploads::Staged, None).unwrap();
-        let compiled = Pipelines::compile(&gpu, None, Form::PLAIN);
+        let compiled = Pipelines::compile(&gpu, None, ShaderVariant::PLAIN);
         assert_eq!(compiled.is_ok(), is_enough, "{:?}", compiled.err());
     }
 }

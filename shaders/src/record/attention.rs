@@ -6,8 +6,8 @@ use nestling_core::EngineError;
 use nestling_core::batch::StepRows;
 use nestling_core::kv_cache::{KvDtype, KvShape, PAGE_POSITIONS};
 use nestling_gpu::{
-    Attend, Device, GpuFloats, GpuPages, PageLayout, PageLists, PagePlace, Rope, ScratchRoom,
-    StoreKeys, WorkKind, pieces, place_of, seen_positions, word, work_of,
+    Attend, ChunkPage, CommandRecorder, DeviceScratch, GpuFloats, GpuPages, PageLayout, PageLists,
+    Rope, ScratchRoom, StoreKeys, WorkKind, pieces, place_of, seen_positions, word, work_of,
 };
 
 use crate::backend::WgpuBackend;
@@ -20,17 +20,18 @@ pub(super) fn rope(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
     of: &Rope<Binding>,
 ) -> Result<(), EngineError> {
-    let count = of.rows as usize * (of.queries + of.keys) as usize;
+    let sizes = &of.sizes;
+    let count = of.rows as usize * (sizes.queries + sizes.keys) as usize;
     let norms = [&of.query_norm, &of.key_norm];
     let [query_norm, key_norm] = norms.map(|norm| norm.as_ref().map_or(0, |norm| norm.length));
     let params = RopeParams {
         count: word("heads of a step", count)?,
-        queries: of.queries,
-        keys: of.keys,
-        stride: of.stride,
-        head_dim: of.head_dim,
-        rope_first: of.rope_first,
-        rope_dims: of.rope_dims,
+        queries: sizes.queries,
+        keys: sizes.keys,
+        stride: sizes.stride,
+        head_dim: sizes.head_dim,
+        rope_first: sizes.rope_first,
+        rope_dims: sizes.rope_dims,
         adjacent: u32::from(of.is_adjacent),
         query_norm,
         key_norm,
@@ -40,19 +41,19 @@ pub(super) fn rope(
     let [query_norm, key_norm] =
         norms.map(|norm| norm.as_ref().map_or(&of.angles, |norm| &norm.binding).clone());
     let bindings = [of.angles.clone(), query_norm, key_norm, of.x.clone()];
-    let cost = (spread(count), 4 * (count * of.head_dim as usize) as u64);
+    let cost = (spread(count), 4 * (count * sizes.head_dim as usize) as u64);
     Ok(recorder.dispatch(&pipelines.rope, &bindings, &params, cost)?)
 }
 
 /// Stores keys and values, chunk by chunk of their pages.
 pub(super) fn store(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
-    StoreKeys { rows, x, first, prefix, pages }: &StoreKeys<'_, WgpuBackend>,
+    StoreKeys { rows, x, sizes, pages, words }: &StoreKeys<'_, WgpuBackend>,
 ) -> Result<(), EngineError> {
     let mut places: [Vec<[u32; 2]>; CHUNKS] = Default::default();
     for row in 0..rows.len() {
         let (page, position) = place_of(rows, row)?;
-        let PagePlace { chunk, page } = pages.place(page);
+        let ChunkPage { chunk, page } = pages.chunk_page(page);
         let position = word("position in a buffer of pages", page * PAGE_POSITIONS + position)?;
         places[chunk].push([word("rows", row)?, position]);
     }
@@ -65,15 +66,15 @@ pub(super) fn store(
     for (chunk, places) in places.iter().enumerate().filter(|(_, places)| !places.is_empty()) {
         let params = KvStoreParams {
             rows: word("rows", places.len())?,
-            heads: word("key heads", shape.num_key_value_heads)?,
-            stride: word("columns", x.cols)?,
-            first: *first,
-            head_dim: word("elements of a head", shape.head_dim)?,
-            prefix: *prefix,
+            heads: sizes.heads,
+            stride: sizes.stride,
+            first: sizes.first,
+            head_dim: sizes.head_dim,
+            prefix: sizes.prefix,
             page_words: word("words of a page", layout.page_words)?,
-            head_words: word("words of a head", layout.head_words)?,
-            value_first: word("words of keys", layout.value_first)?,
-            scale_first: word("words of a page", layout.scale_first)?,
+            head_words: words.head_words,
+            value_first: words.value_first,
+            scale_first: words.scale_first,
         };
         let count = places.len() * shape.num_key_value_heads;
         let table = recorder.table(places)?;
@@ -117,7 +118,7 @@ pub(super) fn attend(
     let work =
         |position: &u32| work_of(&[seen_positions(*position, heads.sliding_window), d + value_dim]);
     let work: Vec<u64> = rows.positions.iter().map(work).collect();
-    let most = backend.rates().launch_work(WorkKind::Attention);
+    let most = backend.recorder.meter.rates.launch_work(WorkKind::Attention);
     for piece in attended_together(&work, h, most, blocks, 2 + value_dim) {
         let work = (piece.clone()).map(|at| work[at / h]).fold(0, u64::saturating_add);
         attend_some(backend, attend, &params, &table, piece, work)?;
@@ -225,7 +226,7 @@ fn merge(
 }
 
 fn attend_params(
-    Attend { heads, rows, pages, sizes, .. }: &Attend<'_, WgpuBackend>,
+    Attend { heads, rows, pages, sizes, words, .. }: &Attend<'_, WgpuBackend>,
     blocks: usize,
 ) -> Result<AttendParams, EngineError> {
     let layout = PageLayout::of(&pages.shape);
@@ -241,12 +242,12 @@ fn attend_params(
         has_sinks: u32::from(heads.sinks.is_some()),
         scale: heads.scale,
         page_words: word("words of a page", layout.page_words)?,
-        head_words: word("words of a head", layout.head_words)?,
-        value_first: word("words of keys", layout.value_first)?,
-        value_position: word("words of a value", layout.value_strides[0])?,
-        value_word: word("words of a value", layout.value_strides[1])?,
-        prefix_words: word("words of a value", layout.prefix_words)?,
-        scale_first: word("words of a page", layout.scale_first)?,
+        head_words: words.head_words,
+        value_first: words.value_first,
+        value_position: words.value_position,
+        value_word: words.value_word,
+        prefix_words: words.prefix_words,
+        scale_first: words.scale_first,
         chunk_pages: word("pages", pages.chunk_pages)?,
         blocks: word("blocks of pages", blocks)?,
     })

@@ -4,7 +4,8 @@ use nestling_core::EngineError;
 use nestling_core::batch::Run;
 use nestling_core::recurrent::StateId;
 use nestling_gpu::{
-    DeltaNetRuns, Device, GpuStates, ScratchRoom, WorkKind, recurrence_row_work, word, work_of,
+    DeltaNetRuns, DeviceScratch, GpuStates, ScratchRoom, WorkKind, recurrence_row_work, word,
+    work_of,
 };
 use nestling_import::DeltaNetConfig;
 

@@ -1,7 +1,7 @@
 //! Rows of the embedding.
 
 use nestling_core::EngineError;
-use nestling_gpu::{Embed, word};
+use nestling_gpu::{CommandRecorder, Embed, word};
 
 use crate::backend::WgpuBackend;
 use crate::params;
@@ -16,7 +16,7 @@ pub(super) fn embed(
     for (&token, &level) in rows.tokens.iter().zip(&rows.dense_levels) {
         tokens.push([token, table.prefix(level)?]);
     }
-    for part in &table.parts {
+    for part in &table.weights.parts {
         let held = part.first_row..part.first_row + part.rows;
         if !rows.tokens.iter().any(|token| held.contains(&(*token as usize))) {
             continue;
@@ -24,12 +24,12 @@ pub(super) fn embed(
         let params = params::Embed {
             rows: word("rows", rows.len())?,
             cols: word("columns", table.form.cols)?,
-            matrix: part.place.word(),
+            matrix: part.word(),
             padding: 0,
         };
         recorder.make_room()?;
         let tokens = recorder.table(&tokens)?;
-        let bindings = [Binding::from(&part.place.buffer), tokens, out.binding()];
+        let bindings = [Binding::from(&part.buffer), tokens, out.binding()];
         let cost = (spread(out.elements().div_ceil(64)), out.elements() as u64);
         recorder.dispatch(&pipelines.embed, &bindings, &params, cost)?;
     }

@@ -9,8 +9,8 @@ use nestling_core::EngineError;
 use nestling_core::backend::Write;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 use nestling_gpu::{
-    Device, GpuFloats, HeadsRest, Input, Job, Output, ProductKind, Products, RowPair, ScratchRoom,
-    WorkKind, at_once, pieces, word, work_of,
+    Allocation, CommandRecorder, DeviceScratch, GpuFloats, HeadsRest, Input, Job, Output,
+    ProductKind, Products, RowPair, ScratchRoom, WorkKind, at_once, pieces, word, work_of,
 };
 
 use crate::backend::{Int8Dot, WgpuBackend};
@@ -99,10 +99,10 @@ impl<'a> Dispatch<'a> {
         bias: Option<&GpuFloats<WgpuBackend>>,
     ) -> bool {
         let same_bias = match (self.bias, bias) {
-            (Some(own), Some(other)) => own.place.slab == other.place.slab,
+            (Some(own), Some(other)) => own.range.slab() == other.range.slab(),
             (own, other) => own.is_none() && other.is_none(),
         };
-        self.kernel == kernel && self.slab.place.slab == part.place.slab && same_bias
+        self.kernel == kernel && self.slab.slab == part.slab && same_bias
     }
 
     /// Cuts a job's pairs into blocks, and blocks of more than so much work by rows of the matrix.
@@ -125,14 +125,16 @@ impl<'a> Dispatch<'a> {
             for first in job.pairs.clone().step_by(self.kernel.block_pairs()) {
                 self.work.push(row_work.saturating_mul((end - start) as u64));
                 self.blocks.push(Block {
-                    matrix: part.place.word(),
+                    matrix: part.word(),
                     level,
                     first_pair: first as u32,
                     pairs: self.kernel.block_pairs().min(job.pairs.end - first) as u32,
                     first_row: first_row as u32,
                     end_row: end_row as u32,
                     out_col: (job.out_col + before) as u32,
-                    bias: job.bias.map_or(NO_BIAS, |bias| bias.place.word() + before as u32),
+                    bias: job
+                        .bias
+                        .map_or(NO_BIAS, |bias| (bias.range.offset() / 4) as u32 + before as u32),
                 });
             }
         }
@@ -151,19 +153,19 @@ pub(super) fn products(
         let overlaps = |part: &&MatrixPart| {
             part.first_row < job.rows.end && job.rows.start < part.first_row + part.rows
         };
-        for slab in job.matrix.parts.iter().filter(overlaps) {
+        for slab in job.matrix.weights.parts.iter().filter(overlaps) {
             let known = dispatches.iter().position(|one| one.takes(kernel, slab, job.bias));
             let at = known.unwrap_or_else(|| {
                 let (bias, blocks, work) = (job.bias, Vec::new(), Vec::new());
                 dispatches.push(Dispatch { kernel, slab, bias, blocks, work, tiles: 0 });
                 dispatches.len() - 1
             });
-            let work_max = backend.rates().launch_work(kernel.work_kind());
+            let work_max = backend.recorder.meter.rates.launch_work(kernel.work_kind());
             dispatches[at].push(job, slab, work_max)?;
         }
     }
     for dispatch in &dispatches {
-        let most = backend.rates().launch_work(dispatch.kernel.work_kind());
+        let most = backend.recorder.meter.rates.launch_work(dispatch.kernel.work_kind());
         for piece in pieces(dispatch.work.iter().copied(), most) {
             // No more than a dispatch has rows of workgroups.
             for start in piece.clone().step_by(WORKGROUPS_MAX as usize) {
@@ -172,8 +174,8 @@ pub(super) fn products(
             }
         }
     }
-    let parts = jobs.iter().flat_map(|job| &job.matrix.parts);
-    let slots = parts.filter_map(|part| part.place.slot);
+    let parts = jobs.iter().flat_map(|job| &job.matrix.weights.parts);
+    let slots = parts.filter_map(|part| part.slot);
     slots.for_each(|slot| backend.recorder.reads_slot(Some(slot)));
     Ok(())
 }
@@ -206,11 +208,11 @@ fn record(
     recorder.make_room()?;
     let call = Call {
         kernel: known.kernel,
-        slab: Binding::from(&known.slab.place.buffer),
+        slab: Binding::from(&known.slab.buffer),
         blocks: recorder.table(&known.blocks[piece.clone()])?,
         count: piece.len(),
         pairs: recorder.table(pairs)?,
-        bias: known.bias.map_or(none, |bias| Binding::from(&bias.place.buffer)),
+        bias: known.bias.map_or(none, |bias| bias.range.memory().binding()),
         tiles: known.tiles,
         work: known.work[piece].iter().fold(0, |sum: u64, work| sum.saturating_add(*work)),
     };

@@ -9,7 +9,10 @@ use nestling_import::RopePairs;
 use crate::device::Device;
 use crate::heads::HeadCounts;
 use crate::memory::{GpuBuffer, GpuFloats};
-use crate::operation::{Attend, AttendSizes, NormParts, NormWeight, Operation, Rope, StoreKeys};
+use crate::operation::{
+    Attend, AttendSizes, NormParts, NormWeight, Operation, Rope, RopeSizes, StoreKeys, StoreSizes,
+};
+use crate::page_layout::PageLayout;
 use crate::page_lists::place_of;
 use crate::pages::GpuPages;
 use crate::storage::word;
@@ -73,13 +76,16 @@ impl<D: Device> HeadRows<'_, D> {
             KvValues::Beside => 0,
             KvValues::KeyPrefix(dim) => dim,
         };
-        device.record(Operation::StoreKeys(StoreKeys {
-            rows: self.rows,
-            x: qkv,
+        let shape = &pages.shape;
+        let sizes = StoreSizes {
+            heads: word("key heads", shape.num_key_value_heads)?,
+            stride: word("columns", qkv.cols)?,
             first: word("first column", queries * counts.dim)?,
+            head_dim: word("elements of a head", shape.head_dim)?,
             prefix: word("elements of a value", prefix)?,
-            pages,
-        }))
+        };
+        let (rows, words) = (self.rows, PageLayout::of(shape).words()?);
+        device.record(Operation::StoreKeys(StoreKeys { rows, x: qkv, sizes, pages, words }))
     }
 
     /// Norms and rotates the first heads of every row: queries, then keys.
@@ -109,12 +115,14 @@ impl<D: Device> HeadRows<'_, D> {
             query_norm: per_head(&heads.query_norm)?,
             key_norm: per_head(&heads.key_norm)?,
             rows: word("rows", rows.len())?,
-            queries: word("query heads", queries)?,
-            keys: word("key heads", keys)?,
-            stride: word("columns", x.cols)?,
-            head_dim: word("elements of a head", d)?,
-            rope_first: word("first rotated element", heads.rope_first)?,
-            rope_dims: word("rotated elements", angles.cols)?,
+            sizes: RopeSizes {
+                queries: word("query heads", queries)?,
+                keys: word("key heads", keys)?,
+                stride: word("columns", x.cols)?,
+                head_dim: word("elements of a head", d)?,
+                rope_first: word("first rotated element", heads.rope_first)?,
+                rope_dims: word("rotated elements", angles.cols)?,
+            },
             is_adjacent: matches!(heads.rope_pairs, RopePairs::Adjacent),
             eps: heads.eps,
         }))
@@ -159,7 +167,8 @@ impl<D: Device> HeadRows<'_, D> {
             value_dim: word("elements of a value", pages.shape.values.dim(counts.dim))?,
             window: window.map_or(u32::MAX, |size| u32::try_from(size).unwrap_or(u32::MAX)),
         };
-        device.record(Operation::Attend(Attend { heads, rows, queries, pages, out, sizes }))
+        let words = PageLayout::of(&pages.shape).words()?;
+        device.record(Operation::Attend(Attend { heads, rows, queries, pages, out, sizes, words }))
     }
 }
 

@@ -4,7 +4,9 @@ use nestling_core::EngineError;
 use nestling_core::backend::DeltaNet;
 use nestling_core::batch::{StepRows, cut_runs, runs};
 
+use crate::command_recorder::CommandRecorder;
 use crate::device::Device;
+use crate::device_scratch::DeviceScratch;
 use crate::memory::GpuBuffer;
 use crate::operation::{DeltaNetRuns, Operation};
 use crate::scratch::ScratchRoom;
@@ -21,7 +23,7 @@ pub(super) fn delta_net<D: Device>(
 ) -> Result<(), EngineError> {
     let mut parts = Vec::new();
     runs(rows, &mut parts)?;
-    let most = device.rates().launch_work(WorkKind::Recurrence);
+    let most = device.recorder().meter().rates.launch_work(WorkKind::Recurrence);
     cut_runs(&mut parts, at_once(recurrence_row_work(&net.shape), most, 1));
     for run in &parts {
         run.from.map_or(Ok(()), |from| states.get(from).map(drop))?;

@@ -2,7 +2,9 @@
 
 use nestling_core::EngineError;
 
+use crate::command_recorder::CommandRecorder;
 use crate::device::Device;
+use crate::device_scratch::DeviceScratch;
 use crate::memory::{GpuBuffer, GpuRouting};
 use crate::operation::{
     AddGated, Argmax, ArgmaxMerge, ExpertsSum, Gate, GatherRows, Operation, Scalar, ScalarKind,
@@ -63,7 +65,7 @@ pub(super) fn gather_rows<D: Device>(
     if indices.is_empty() {
         return Ok(());
     }
-    let indices = device.table(indices)?;
+    let indices = device.recorder().table(indices)?;
     device.record(Operation::GatherRows(GatherRows {
         x: x.binding(),
         indices,

@@ -3,6 +3,7 @@
 use nestling_core::EngineError;
 use nestling_core::batch::StepRows;
 
+use crate::command_recorder::CommandRecorder;
 use crate::device::Device;
 use crate::memory::GpuBuffer;
 use crate::operation::{Embed, Operation};
@@ -14,7 +15,7 @@ pub(super) fn embed<D: Device>(
     rows: &StepRows,
     out: &mut GpuBuffer<D>,
 ) -> Result<(), EngineError> {
-    device.begin_step(rows.len());
+    device.recorder().begin_step(rows.len());
     out.resize(device, rows.len())?;
     device.record(Operation::Embed(Embed { table, rows, out }))
 }

@@ -13,11 +13,11 @@ use nestling_import::Activation;
 
 use super::products::{input_of, products};
 use crate::device::Device;
-use crate::device_matrix::DeviceMatrix;
+use crate::device_scratch::DeviceScratch;
 
 use crate::memory::{GpuBuffer, GpuRouting};
 use crate::operation::{
-    Gated, GatedOutput, GatedProducts, Input, Job, Joint, Operation, Output, Products,
+    Gated, GatedOutput, GatedProducts, GatesAndUps, Input, Job, Joint, Operation, Output, Products,
 };
 use crate::product_form::ProductKind;
 use crate::row_pairs::{RowPair, by_way_of, pairs_by_level, push_uses, within};
@@ -43,7 +43,7 @@ struct Likeness {
 impl<D: Device> PartUse<'_, D> {
     fn likeness(&self) -> Likeness {
         let FeedForward { activation, gate, down, .. } = self.weights;
-        let (width, down) = (gate.matrix.form().rows, down.matrix.form());
+        let (width, down) = (gate.matrix.form.rows, down.matrix.form);
         Likeness { activation: *activation, width, kind: down.kind, rotated: down.rotated }
     }
 }
@@ -102,7 +102,7 @@ fn feed_forward<D: Device>(
     let input = input_of(device, x, first)?;
     for uses in uses.chunk_by(|a, b| a.likeness() == b.likeness()) {
         let (Some(first), Some(last)) = (uses.first(), uses.last()) else { continue };
-        let width = first.weights.gate.matrix.form().rows;
+        let width = first.weights.gate.matrix.form.rows;
         let room = D::GATE_UP_BYTES_MAX.min(device.allocation_bytes_max()) as usize;
         let rows_max = (room / (8 * width.max(1))).max(1);
         for start in (first.pairs.start..last.pairs.end).step_by(rows_max) {
@@ -122,7 +122,7 @@ fn joined<D: Device>(
     output: &Output<D::Binding>,
 ) -> Result<(), EngineError> {
     let Some(first) = uses.first() else { return Ok(()) };
-    let (width, rows) = (first.weights.gate.matrix.form().rows, window.len());
+    let (width, rows) = (first.weights.gate.matrix.form.rows, window.len());
     let (mut to_inner, mut to_out) = (Vec::new(), Vec::new());
     for used in *uses {
         let (level, pairs) = (used.level, within(&used.pairs, &window));
@@ -136,10 +136,11 @@ fn joined<D: Device>(
     }
     let (inner_pairs, out_pairs) = by_way_of(&pairs[window]);
     let FeedForward { activation, down, .. } = first.weights;
-    let (activation, form) = (*activation, down.matrix.form());
+    let (activation, form) = (*activation, down.matrix.form);
     let joint = Joint { activation, kind: form.kind, rotated: form.rotated };
     let (jobs, pairs) = (&to_inner, &inner_pairs);
-    let fused = GatedProducts { jobs, pairs, input, joint, rows, cols: width };
+    let gates = GatesAndUps::Jobs { jobs, pairs };
+    let fused = GatedProducts { products: gates, input, joint, rows, cols: width };
     let input = match device.record_gated(&fused)? {
         Some(input) => input,
         None => {
@@ -157,7 +158,7 @@ fn joined<D: Device>(
 ///
 /// # Errors
 /// As [`Device::record`].
-pub fn gated<D: Device>(
+pub(super) fn gated<D: Device>(
     device: &mut D,
     joint: Joint,
     gate_up: D::Binding,

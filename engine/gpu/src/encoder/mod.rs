@@ -21,7 +21,9 @@ use nestling_core::batch::StepRows;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
 
+use crate::command_recorder::CommandRecorder;
 use crate::device::Device;
+use crate::device_budget::Purpose;
 use crate::expert_table::GpuExpertTable;
 use crate::fill;
 use crate::memory::{GpuBuffer, GpuFloats, GpuRouting};
@@ -29,9 +31,6 @@ use crate::operation::ScalarKind;
 use crate::pages::GpuPages;
 use crate::states::GpuStates;
 use attention::HeadRows;
-
-pub use experts::gated;
-pub use products::input_for;
 
 /// Largest size of a head.
 pub const HEAD_DIM_MAX: usize = 1024;
@@ -58,17 +57,17 @@ pub struct GpuEncoder<'a, D: Device> {
 impl<'a, D: Device> GpuEncoder<'a, D> {
     /// Begins a step.
     pub fn new(device: &'a mut D) -> Self {
-        if device.notes().uses.begin() {
+        if device.state().notes.uses.begin() {
             // Nothing is recorded yet: this comes before whatever is. A device that is lost says so when
             // something is read.
-            let _ = device.resume();
+            let _ = device.recorder().resume();
         }
         Self { device }
     }
 
     /// What the next operation records with.
     fn operation(&mut self) -> Result<&mut D, EngineError> {
-        self.device.begin_operation()?;
+        self.device.recorder().begin_operation()?;
         Ok(self.device)
     }
 
@@ -89,12 +88,12 @@ impl<'a, D: Device> GpuEncoder<'a, D> {
 
     /// The uses that were read back, and the call that missed an expert.
     pub fn take_readback(&mut self, uses: &mut Vec<u32>) -> Option<usize> {
-        let notes = self.device.notes();
+        let notes = &mut self.device.state().notes;
         let missed = notes.uses.take_missed();
         uses.clone_from(notes.uses.ids());
         if missed.is_some() {
             // A device that is lost says so when something is read.
-            let _ = self.device.resume();
+            let _ = self.device.recorder().resume();
         }
         missed
     }
@@ -107,24 +106,24 @@ impl<'a, D: Device> GpuEncoder<'a, D> {
     ) -> Result<(), EngineError> {
         let bytes = part.as_ref().map_or(0, |(_, bytes)| *bytes as usize);
         let mut parts: Vec<_> = part.into_iter().collect();
-        let flag = self.device.miss_flag();
-        let notes = self.device.notes();
+        let flag = self.device.recorder().miss_flag();
+        let notes = &mut self.device.state().notes;
         parts.extend(notes.uses.is_open().then_some((flag, 4)));
         parts.extend(notes.part());
         let mut uses = std::mem::take(&mut notes.uses);
-        let done = self.device.read(&parts, |all| {
+        let done = self.device.recorder().read(&parts, |all| {
             let (own, noted) = all.split_at(bytes.min(all.len()));
             take(own);
             uses.read_back(noted);
         });
-        self.device.notes().uses = uses;
-        done
+        self.device.state().notes.uses = uses;
+        Ok(done?)
     }
 }
 
 impl<D: Device> Drop for GpuEncoder<'_, D> {
     fn drop(&mut self) {
-        self.device.discard();
+        self.device.recorder().discard();
     }
 }
 
@@ -140,9 +139,10 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
 
     fn write(&mut self, values: &[f32], out: &mut GpuBuffer<D>) -> Result<(), EngineError> {
         let cols = out.cols.max(1);
-        self.device.begin_step(values.len() / cols);
+        self.device.recorder().begin_step(values.len() / cols);
         out.resize(self.device, values.len() / cols)?;
-        self.device.write(bytemuck::cast_slice(values), &out.binding(), 0)
+        let recorder = self.device.recorder();
+        Ok(recorder.write(bytemuck::cast_slice(values), &out.binding(), 0)?)
     }
 
     fn write_rows(
@@ -157,7 +157,8 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
             let first = run.first().map_or(0, |row| *row as usize);
             let (values, more) = rest.split_at(run.len() * out.cols);
             let offset = 4 * (first * out.cols) as u64;
-            self.device.write(bytemuck::cast_slice(values), &out.binding(), offset)?;
+            let recorder = self.device.recorder();
+            recorder.write(bytemuck::cast_slice(values), &out.binding(), offset)?;
             rest = more;
         }
         Ok(())
@@ -253,11 +254,11 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         let bytes = 4 * (routing.rows * routing.per_token) as u64;
         out.num_experts_per_tok = routing.per_token;
         let parts = [(routing.ids(), bytes), (routing.weights(), bytes)];
-        self.device.read(&parts, |bytes| {
+        Ok(self.device.recorder().read(&parts, |bytes| {
             let (ids, weights) = bytes.split_at(bytes.len() / 2);
             fill(&mut out.expert_ids, ids, u32::from_le_bytes);
             fill(&mut out.expert_weights, weights, f32::from_le_bytes);
-        })
+        })?)
     }
 
     fn write_routing(
@@ -269,7 +270,7 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
     }
 
     fn flush(&mut self) -> Result<(), EngineError> {
-        self.device.submit()
+        Ok(self.device.recorder().submit()?)
     }
 
     fn scale(&mut self, factor: f32, x: &mut GpuBuffer<D>) -> Result<(), EngineError> {
@@ -319,11 +320,11 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
     }
 
     async fn finish(&mut self) -> Result<(), EngineError> {
-        let notes = self.device.notes();
+        let notes = &self.device.state().notes;
         if notes.uses.is_open() || notes.part().is_some() {
             return self.read_back(None, |_| {});
         }
-        self.device.finish()
+        Ok(self.device.recorder().finish()?)
     }
 
     fn experts_sum(
@@ -377,6 +378,6 @@ impl<D: Device> BindWeights<D> for GpuEncoder<'_, D> {
     }
 
     fn bind_floats(&mut self, values: &[f32]) -> Result<GpuFloats<D>, EngineError> {
-        self.device.bind_floats(values)
+        GpuFloats::upload(self.device, Purpose::Work, values)
     }
 }

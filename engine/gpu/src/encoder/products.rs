@@ -8,7 +8,6 @@ use nestling_formats::Level;
 
 use super::quantize::{Heads, quantize};
 use crate::device::Device;
-use crate::device_matrix::DeviceMatrix;
 use crate::memory::GpuBuffer;
 use crate::operation::{HeadsRest, Input, Job, Operation, Output, Products};
 use crate::product_form::{HeadsForm, ProductKind};
@@ -27,7 +26,7 @@ impl<'a, D: Device> Job<'a, D> {
         pairs: Range<usize>,
     ) -> Result<Self, EngineError> {
         matrix.check(level)?;
-        let (kind, rows) = (matrix.form().kind, 0..matrix.form().rows);
+        let (kind, rows) = (matrix.form.kind, 0..matrix.form.rows);
         Ok(Self { matrix, bias: bias.as_ref(), kind, level, rows, out_col, pairs })
     }
 }
@@ -53,7 +52,7 @@ pub(super) fn input_of<'a, D: Device>(
     x: &GpuBuffer<D>,
     mut matrices: impl Iterator<Item = &'a D::Matrix>,
 ) -> Result<Input<D::Binding>, EngineError> {
-    let is_int8 = matrices.any(|matrix| matrix.form().kind == ProductKind::Int8);
+    let is_int8 = matrices.any(|matrix| matrix.form.kind == ProductKind::Int8);
     input_for(device, x, if is_int8 { ProductKind::Int8 } else { ProductKind::Float })
 }
 
@@ -61,7 +60,7 @@ pub(super) fn input_of<'a, D: Device>(
 ///
 /// # Errors
 /// As [`Device::record`].
-pub fn input_for<D: Device>(
+pub(super) fn input_for<D: Device>(
     device: &mut D,
     x: &GpuBuffer<D>,
     kind: ProductKind,
@@ -95,7 +94,7 @@ pub(super) fn matmul<D: Device>(
         for (level, pairs) in &ranges {
             jobs.push(Job::new(linear, *level, out_col, pairs.clone())?);
         }
-        out_col += linear.matrix.form().rows;
+        out_col += linear.matrix.form.rows;
     }
     let input = input_of(device, x, weights.iter().map(|linear| &linear.matrix))?;
     products(device, &Products { jobs: &jobs, pairs: &pairs, input: &input, output: &output })
@@ -112,7 +111,7 @@ pub(super) fn multiply_float<D: Device>(
     let (level, kind) = (Level::L8, ProductKind::Float);
     matrix.check(level)?;
     let (pairs, _) = pairs_by_level(x.rows, &vec![level; x.rows])?;
-    let (rows, of_all) = (0..matrix.form().rows, 0..pairs.len());
+    let (rows, of_all) = (0..matrix.form.rows, 0..pairs.len());
     let output = Output { values: out, cols: rows.end, write: Write::Set };
     let job = Job { matrix, bias: None, kind, level, rows, out_col: 0, pairs: of_all };
     let floats = Some(x.binding());
@@ -128,7 +127,7 @@ pub(super) fn matmul_heads<D: Device>(
     x: &GpuBuffer<D>,
     out: &mut GpuBuffer<D>,
 ) -> Result<(), EngineError> {
-    let (matrix, form) = (&weights.matrix, *weights.matrix.form());
+    let (matrix, form) = (&weights.matrix, weights.matrix.form);
     let heads = HeadsForm::of(&form, weights.heads, x.cols, out.cols)?;
     let HeadsForm { count, inputs, outputs, width, rest } = heads;
     let (rows, ranges) = pairs_by_level(x.rows, levels)?;

@@ -4,6 +4,7 @@ use nestling_core::EngineError;
 use nestling_formats::nested::GROUP;
 
 use crate::device::Device;
+use crate::device_scratch::DeviceScratch;
 use crate::memory::{GpuBuffer, Quantized};
 use crate::operation::{Operation, Quantize};
 use crate::scratch::QuantizedRoom;

@@ -5,8 +5,9 @@ use nestling_core::backend::{Router, Routing};
 use nestling_import::GroupScore;
 
 use super::{NUM_EXPERTS_MAX, PER_TOKEN_MAX, products};
+use crate::command_recorder::CommandRecorder;
 use crate::device::Device;
-use crate::device_matrix::DeviceMatrix;
+use crate::device_scratch::DeviceScratch;
 use crate::memory::{GpuBuffer, GpuFloats, GpuRouting};
 use crate::operation::{Operation, Route};
 use crate::router::RouterLimits;
@@ -23,8 +24,9 @@ pub(super) fn write<D: Device>(
     routing: &Routing,
     out: &GpuRouting<D>,
 ) -> Result<(), EngineError> {
-    device.write(bytemuck::cast_slice(&routing.expert_ids), &out.ids(), 0)?;
-    device.write(bytemuck::cast_slice(&routing.expert_weights), &out.weights(), 0)
+    let recorder = device.recorder();
+    recorder.write(bytemuck::cast_slice(&routing.expert_ids), &out.ids(), 0)?;
+    Ok(recorder.write(bytemuck::cast_slice(&routing.expert_weights), &out.weights(), 0)?)
 }
 
 pub(super) fn route<D: Device>(
@@ -33,7 +35,7 @@ pub(super) fn route<D: Device>(
     x: &GpuBuffer<D>,
     out: &mut GpuRouting<D>,
 ) -> Result<(), EngineError> {
-    let experts = router.weights.form().rows;
+    let experts = router.weights.form.rows;
     LIMITS.check(router, experts, x.rows, out.rows_max)?;
     let logits = device.scratch(ScratchRoom::RouterLogits, x.rows * experts)?;
     products::multiply_float(device, &router.weights, x, logits.clone())?;
@@ -61,7 +63,7 @@ fn choose<D: Device>(
         ids: out.ids(),
         weights: out.weights(),
         rows: word("rows", rows)?,
-        experts: word("experts", router.weights.form().rows)?,
+        experts: word("experts", router.weights.form.rows)?,
         per_token: word("experts of a token", per_token)?,
         groups: word("groups of experts", groups.map_or(0, |groups| groups.n_group))?,
         groups_kept: word("groups of experts", groups.map_or(0, |groups| groups.topk_group))?,

@@ -1,13 +1,22 @@
 //! Experts that kernels find by themselves: the routing is not read back before them.
 
 use nestling_core::EngineError;
+use nestling_core::backend::Write;
 use nestling_formats::Level;
 
+use super::experts::gated;
+use super::products::input_for;
 use crate::device::Device;
-use crate::expert_form::RoutedRows;
+use crate::device_scratch::DeviceScratch;
+use crate::expert_form::{ExpertForm, RoutedRows};
 use crate::expert_table::GpuExpertTable;
 use crate::memory::{GpuBuffer, GpuRouting};
-use crate::operation::{Operation, RoutedExperts};
+use crate::operation::{
+    FindExperts, FoundExperts, FoundProducts, GatedProducts, GatesAndUps, Joint, NotedCall,
+    Operation, Output,
+};
+use crate::scratch::ScratchRoom;
+use crate::storage::word;
 
 pub(super) fn experts<D: Device>(
     device: &mut D,
@@ -22,5 +31,54 @@ pub(super) fn experts<D: Device>(
     table.form.check(rows, |level| table.check(level))?;
     let uses = x.rows * routing.per_token;
     out.resize(device, uses)?;
-    device.record(Operation::RoutedExperts(RoutedExperts { table, levels, routing, x, out, uses }))
+    let noted = noted(device, uses, table.may_miss())?;
+    let found = device.find_experts(&FindExperts { table, levels, routing, uses, noted })?;
+    multiply(device, table, &found, x, out)
+}
+
+/// Room for the uses of a call among those that are noted.
+fn noted<D: Device>(
+    device: &mut D,
+    uses: usize,
+    may_miss: bool,
+) -> Result<NotedCall<D::Binding>, EngineError> {
+    let mut notes = std::mem::take(&mut device.state().notes);
+    let taken = notes.take(device, uses);
+    if may_miss {
+        notes.uses.open();
+    }
+    let call = notes.uses.calls();
+    device.state().notes = notes;
+    let (notes, first) = taken?;
+    Ok(NotedCall { notes, first: word("uses of experts", first)?, call: word("layers", call)? })
+}
+
+/// Multiplies with gates and ups, joins them, and multiplies with downs.
+fn multiply<D: Device>(
+    device: &mut D,
+    table: &GpuExpertTable<D>,
+    found: &FoundExperts<D::FoundBlocks>,
+    x: &GpuBuffer<D>,
+    out: &GpuBuffer<D>,
+) -> Result<(), EngineError> {
+    let ExpertForm { activation, gate: form, down } = table.form;
+    let (rows, cols) = (out.rows, form.rows);
+    let input = &input_for(device, x, form.kind)?;
+    let joint = Joint { activation, kind: down.kind, rotated: down.rotated };
+    let products = GatesAndUps::Found { blocks: &found.inner, form };
+    let input = match device.record_gated(&GatedProducts { products, input, joint, rows, cols })? {
+        Some(input) => input,
+        None => {
+            let gate_up = device.scratch(ScratchRoom::GateUp, 2 * rows * cols)?;
+            let values = gate_up.clone();
+            let output = &Output { values, cols: 2 * cols, write: Write::Set };
+            let blocks = &found.inner;
+            let products = FoundProducts { table, blocks, form, input, output };
+            device.record(Operation::FoundProducts(products))?;
+            gated(device, joint, gate_up, rows, cols)?
+        }
+    };
+    let (blocks, form) = (&found.outer, down);
+    let (input, output) = (&input, &Output::of(out, Write::Set));
+    device.record(Operation::FoundProducts(FoundProducts { table, blocks, form, input, output }))
 }

@@ -31,12 +31,12 @@ pub(super) fn of_kernel(
     memory: &Memory,
     launch: &Launch,
     params: &[u8],
-    halt: Address,
+    miss_flag: Address,
 ) -> Result<Vec<Access>, String> {
     let mut reach = Reach { memory, accesses: Vec::new() };
-    if halt != 0 {
-        reach.reads(halt, 4)?;
-        if memory.read::<u32>(halt)? != 0 {
+    if miss_flag != 0 {
+        reach.reads(miss_flag, 4)?;
+        if memory.read::<u32>(miss_flag)? != 0 {
             return Ok(reach.accesses);
         }
     }
@@ -149,8 +149,8 @@ impl Reach<'_> {
             | K::AttendSplitF32
             | K::AttendSplitInt8 => {
                 let attend: AttendParams = params_of(params)?;
-                self.reads_words(attend.sinks, attend.heads)?;
-                self.pages(attend.places, attend.pages, attend.rows, attend.window)
+                self.reads_words(attend.sinks, attend.sizes.heads)?;
+                self.pages(attend.places, attend.pages, attend.rows, attend.sizes.window)
             }
             K::Route => self.route(&params_of(params)?),
             K::GatherRows => {

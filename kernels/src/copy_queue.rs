@@ -9,31 +9,31 @@ use crate::error::CudaError;
 use crate::host_planes::{HostBlock, HostPlanes};
 
 /// Bytes of pinned memory for what does not lie there yet: descriptions and codecs.
-const NOTE_BYTES: usize = 64 << 10;
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// Copies that are done in order, transfer after transfer.
-pub(crate) struct Behind {
+pub(crate) struct CopyQueue {
     driver: Arc<Driver>,
     stream: Stream,
     /// The one that copies are added to.
-    open: Option<Held>,
+    open: Option<Transfer>,
     /// Those that may not be done, the first one in front, each with its number.
-    under_way: VecDeque<(u64, Event, Held)>,
+    under_way: VecDeque<(u64, Event, Transfer)>,
     /// How many have ended.
     ended: u64,
     spare: Vec<PinnedMemory>,
 }
 
-/// What copies read or write.
+/// What copies of one transfer read or write.
 #[derive(Default)]
-struct Held {
+struct Transfer {
     blocks: Vec<Arc<HostBlock>>,
-    notes: Vec<PinnedMemory>,
+    buffers: Vec<PinnedMemory>,
     /// Bytes of the last of them that are in use.
     filled: usize,
 }
 
-impl Behind {
+impl CopyQueue {
     /// # Errors
     /// What the driver refuses.
     pub fn new(driver: &Arc<Driver>) -> Result<Self, CudaError> {
@@ -72,28 +72,31 @@ impl Behind {
         block: Option<Arc<HostBlock>>,
         to: Address,
     ) -> Result<(), CudaError> {
-        let held = self.open.get_or_insert_default();
+        let transfer = self.open.get_or_insert_default();
         if let Some(block) = block {
             block.follow(&self.stream)?;
             if let Some((memory, start)) = block.place(bytes) {
                 self.stream.copy_in(memory, start, bytes.len(), to)?;
             }
-            held.blocks.push(block);
+            transfer.blocks.push(block);
             return Ok(());
         }
-        let room = held.notes.last().map_or(0, |notes| notes.len().saturating_sub(held.filled));
+        let room = transfer
+            .buffers
+            .last()
+            .map_or(0, |buffer| buffer.len().saturating_sub(transfer.filled));
         if room < bytes.len() {
             let spare = self.spare.pop().filter(|spare| spare.len() >= bytes.len());
-            let size = NOTE_BYTES.max(bytes.len());
+            let size = BUFFER_BYTES.max(bytes.len());
             let allocate = || self.driver.allocate_pinned("transfers", size);
-            held.notes.push(spare.map_or_else(allocate, Ok)?);
-            held.filled = 0;
+            transfer.buffers.push(spare.map_or_else(allocate, Ok)?);
+            transfer.filled = 0;
         }
-        let Some(notes) = held.notes.last_mut() else { return Ok(()) };
-        let start = held.filled;
-        notes.write(start, bytes);
-        held.filled = (start + bytes.len()).next_multiple_of(64);
-        self.stream.copy_in(notes, start, bytes.len(), to)
+        let Some(buffer) = transfer.buffers.last_mut() else { return Ok(()) };
+        let start = transfer.filled;
+        buffer.write(start, bytes);
+        transfer.filled = (start + bytes.len()).next_multiple_of(64);
+        self.stream.copy_in(buffer, start, bytes.len(), to)
     }
 
     /// Adds copies from the device to memory of `host`; none where there is no room for them.
@@ -117,10 +120,10 @@ impl Behind {
     /// A device that is lost.
     pub fn end(&mut self) -> Result<u64, CudaError> {
         let last = self.under_way.back().map_or(self.ended, |(number, ..)| *number);
-        let Some(held) = self.open.take() else { return Ok(last) };
+        let Some(transfer) = self.open.take() else { return Ok(last) };
         let done = self.driver.event()?;
         self.stream.record(&done)?;
-        self.under_way.push_back((last + 1, done, held));
+        self.under_way.push_back((last + 1, done, transfer));
         Ok(last + 1)
     }
 
@@ -134,8 +137,8 @@ impl Behind {
                 break;
             }
             self.ended = *number;
-            let held = self.under_way.pop_front().map(|(.., held)| held.notes);
-            self.spare.extend(held.into_iter().flatten());
+            let transfer = self.under_way.pop_front().map(|(.., transfer)| transfer.buffers);
+            self.spare.extend(transfer.into_iter().flatten());
         }
         Ok(self.ended)
     }
@@ -156,7 +159,7 @@ impl Behind {
     }
 }
 
-impl Drop for Behind {
+impl Drop for CopyQueue {
     fn drop(&mut self) {
         // A device that is lost copies nothing any more.
         let _ = self.stream.synchronize();

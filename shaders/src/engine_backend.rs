@@ -1,0 +1,28 @@
+//! What the engine asks of its backend.
+
+use nestling_core::EngineError;
+use nestling_core::backend::{Backend, ModelNeeds};
+
+use crate::backend::WgpuBackend;
+use crate::needs;
+
+impl Backend for WgpuBackend {
+    nestling_gpu::backend_items!();
+
+    const PAGE_KIND: u8 = 2;
+
+    fn name(&self) -> String {
+        self.gpu.name.clone()
+    }
+
+    fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
+        // Nothing is kept for a model that went before.
+        self.reservation = None;
+        let requested = std::mem::take(&mut self.state.requested);
+        let reserved = needs::reserve(&self.gpu.budget, &requested, needs)?;
+        self.reservation = Some(reserved.reservation);
+        self.recorder.slabs.expect(reserved.weight_bytes);
+        self.recorder.late_slabs.expect(reserved.bias_bytes);
+        Ok(())
+    }
+}
