@@ -77,7 +77,7 @@ impl TableEntries<WgpuBackend> for WgpuEntries {
                 (words, Slabs::Streamed(slabs.clone()))
             }
             TableExperts::Resident(experts) => match resident(experts)? {
-                Some((words, slabs)) => (words, Slabs::Resident(slabs)),
+                Some(ResidentEntries { words, slabs }) => (words, Slabs::Resident(slabs)),
                 None => return Ok(None),
             },
         };
@@ -106,11 +106,16 @@ impl TableEntries<WgpuBackend> for WgpuEntries {
     }
 }
 
-/// Words of entries of experts that stay, and the slabs that they name; none where they are cut into parts or
-/// lie in too many slabs.
+/// Words of entries of experts that stay, and the slabs that they name.
+struct ResidentEntries {
+    words: Vec<u32>,
+    slabs: Vec<wgpu::Buffer>,
+}
+
+/// None where experts are cut into parts or lie in too many slabs.
 fn resident(
     experts: &[Arc<FeedForward<WgpuBackend>>],
-) -> Result<Option<(Vec<u32>, Vec<wgpu::Buffer>)>, EngineError> {
+) -> Result<Option<ResidentEntries>, EngineError> {
     let mut slabs: Vec<(usize, wgpu::Buffer)> = Vec::new();
     let mut words = Vec::with_capacity(experts.len() * (ENTRY_WORDS + LEAST_WORDS));
     for linear in experts.iter().flat_map(|expert| linears(expert)) {
@@ -127,5 +132,5 @@ fn resident(
     }
     words.resize(words.len() + LEAST_WORDS * experts.len(), MISSING);
     let slabs: Vec<_> = slabs.into_iter().map(|(_, buffer)| buffer).collect();
-    Ok((slabs.len() <= SLABS_MAX).then_some((words, slabs)))
+    Ok((slabs.len() <= SLABS_MAX).then_some(ResidentEntries { words, slabs }))
 }
