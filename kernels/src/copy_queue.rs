@@ -75,7 +75,7 @@ impl CopyQueue {
         let transfer = self.open.get_or_insert_default();
         if let Some(block) = block {
             block.follow(&self.stream)?;
-            if let Some((memory, start)) = block.place(bytes) {
+            if let Some((memory, start)) = block.find(bytes) {
                 self.stream.copy_in(memory, start, bytes.len(), to)?;
             }
             transfer.blocks.push(block);

@@ -14,7 +14,7 @@ pub(crate) const CAPABILITY_MIN: (u32, u32) = (7, 5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CudaDeviceDescription {
-    /// Its place in the list of [`devices`]: what [`CudaDeviceChoice::Index`] takes.
+    /// Its index in the list of [`devices`]: what [`CudaDeviceChoice::Index`] takes.
     pub index: usize,
     /// The name that the driver gives it.
     pub name: String,
@@ -39,7 +39,7 @@ pub enum CudaDeviceChoice {
     /// The first that kernels run on; the driver lists the fastest first.
     #[default]
     Auto,
-    /// The one with this place in the list of [`devices`].
+    /// The one with this index in the list of [`devices`].
     Index(usize),
     /// The first one whose name has this in it, in small or capital letters.
     Name(String),
@@ -124,7 +124,7 @@ impl CudaDeviceChoice {
         mut devices: Vec<CudaDeviceDescription>,
     ) -> Result<CudaDeviceDescription, CudaDeviceError> {
         let Some(first) = devices.first() else { return Err(CudaDeviceError::NoneFound) };
-        let place = match self {
+        let index = match self {
             Self::Auto => {
                 let first = CudaDeviceError::OldDevice {
                     name: first.name.clone(),
@@ -148,7 +148,7 @@ impl CudaDeviceChoice {
                 devices.iter().position(is_meant).ok_or_else(missing)?
             }
         };
-        let device = devices.swap_remove(place);
+        let device = devices.swap_remove(index);
         if device.is_new_enough() {
             return Ok(device);
         }

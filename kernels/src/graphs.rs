@@ -24,8 +24,8 @@ impl Graphs {
     /// # Errors
     /// A device that is lost; what the driver refuses.
     pub fn run(&mut self, stream: &Stream, commands: &Commands) -> Result<(), CudaError> {
-        if let Some(place) = self.kept.iter().position(|(known, _)| known == commands) {
-            let found = self.kept.remove(place);
+        if let Some(index) = self.kept.iter().position(|(known, _)| known == commands) {
+            let found = self.kept.remove(index);
             stream.launch(&found.1)?;
             self.kept.push(found);
             return Ok(());

@@ -44,7 +44,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 impl HostBlock {
     /// The memory, and where in it some of its bytes are.
-    pub fn place(&self, bytes: &[u8]) -> Option<(&PinnedMemory, usize)> {
+    pub fn find(&self, bytes: &[u8]) -> Option<(&PinnedMemory, usize)> {
         let memory = self.memory.as_ref()?;
         let start = bytes.as_ptr().addr().checked_sub(memory.start())?;
         (start + bytes.len() <= memory.len()).then_some((memory, start))
@@ -130,7 +130,7 @@ impl HostPlanes {
         Self { driver: Arc::clone(driver), budget, state: Arc::default() }
     }
 
-    /// Starts copies of parts of the device's memory to their places in a block of so many bytes. None
+    /// Starts copies of parts of the device's memory to where they belong in a block of so many bytes. None
     /// if there is no room for it.
     ///
     /// # Errors
@@ -163,6 +163,6 @@ impl HostPlanes {
         let (_, block) = state.lent.range(..=bytes.as_ptr().addr()).next_back()?;
         let block = block.upgrade()?;
         drop(state);
-        block.place(bytes).is_some().then_some(block)
+        block.find(bytes).is_some().then_some(block)
     }
 }

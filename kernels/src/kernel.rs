@@ -108,7 +108,7 @@ kernels! {
 }
 
 impl Kernel {
-    /// Its place in [`Self::ALL`].
+    /// Its index in [`Self::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }

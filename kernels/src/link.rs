@@ -24,7 +24,7 @@ const ROUNDS: usize = 5;
 /// A device that is lost, or pinned memory that the system does not give.
 pub(crate) fn measure(
     driver: &Arc<Driver>,
-    place: Address,
+    slots: Address,
     room: u64,
 ) -> Result<HostLink, CudaError> {
     let bytes = room.min(BYTES_MAX);
@@ -36,17 +36,17 @@ pub(crate) fn measure(
     let mut device_s = f64::INFINITY;
     let half = bytes / 2 / 256 * 256;
     let mut copy = Commands::default();
-    copy.copy(place, place + half, half);
+    copy.copy(slots, slots + half, half);
     for _ in 0..ROUNDS {
         link_s = link_s.min(seconds(|| {
-            stream.copy_in(&pinned, 0, size, place)?;
+            stream.copy_in(&pinned, 0, size, slots)?;
             stream.synchronize()
         })?);
         let row = size.min(ROW_BYTES);
         round_trip_s = round_trip_s.min(seconds(|| {
-            stream.copy_out(place, row, &mut pinned, 0)?;
+            stream.copy_out(slots, row, &mut pinned, 0)?;
             stream.synchronize()?;
-            stream.copy_in(&pinned, 0, row, place)?;
+            stream.copy_in(&pinned, 0, row, slots)?;
             stream.synchronize()
         })?);
         device_s = device_s.min(seconds(|| {

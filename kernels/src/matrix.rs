@@ -156,7 +156,7 @@ impl CudaWeights {
 /// The prefix of each level, four bits for each.
 fn prefixes(levels: &HeldLevels) -> u32 {
     let prefixes = Level::ALL.map(|level| levels.prefix(level).unwrap_or(NO_PREFIX));
-    (0..).zip(prefixes).fold(0, |all, (place, prefix)| all | prefix << (4 * place))
+    (0..).zip(prefixes).fold(0, |all, (index, prefix)| all | prefix << (4 * index))
 }
 
 fn float_plane(

@@ -2,8 +2,7 @@
 
 use nestling_core::backend::{MatrixForm, MatrixShape};
 use nestling_formats::Plane;
-use nestling_formats::nested::plane_bytes;
-use nestling_gpu::{MatrixRoom, SLOT_ALIGN};
+use nestling_gpu::{MatrixRoom, PlaneSizes, SLOT_ALIGN};
 
 use crate::driver::Address;
 
@@ -14,7 +13,7 @@ pub(crate) const CODEC_OFFSET: u64 = 256;
 #[derive(Clone, Copy, Debug)]
 pub struct CudaMatrixRoom {
     head: u64,
-    /// All elements of a float matrix are in the place of the first plane.
+    /// All elements of a float matrix are in the room of the first plane.
     planes: [Option<u64>; Plane::ALL.len()],
     head_bytes: u64,
     end: u64,
@@ -23,30 +22,18 @@ pub struct CudaMatrixRoom {
 impl MatrixRoom for CudaMatrixRoom {
     fn of(shape: &MatrixShape, start: u64) -> Option<Self> {
         let mut end = start;
-        let mut place = |bytes: usize| {
+        let mut take = |bytes: usize| {
             let start = end.checked_next_multiple_of(SLOT_ALIGN)?;
             end = start.checked_add(bytes as u64)?;
             Some(start)
         };
-        let mut planes = [None; Plane::ALL.len()];
         let codec_bytes = match shape.form {
             MatrixForm::Float(_) => 0,
             MatrixForm::Nested { codec_bytes, .. } => codec_bytes,
         };
         let head_bytes = CODEC_OFFSET as usize + codec_bytes;
-        let head = place(head_bytes)?;
-        match shape.form {
-            MatrixForm::Float(dtype) => {
-                let count = shape.rows.checked_mul(shape.cols)?;
-                planes[0] = Some(place(count.checked_mul(dtype.bytes())?)?);
-            }
-            MatrixForm::Nested { layout, level, .. } => {
-                for plane in Plane::ALL.into_iter().filter(|plane| plane.level() <= level) {
-                    let bytes = plane_bytes(layout, shape.rows, shape.cols, plane)?;
-                    planes[plane.index()] = Some(place(bytes)?);
-                }
-            }
-        }
+        let head = take(head_bytes)?;
+        let planes = PlaneSizes::of(shape)?.rooms(take)?;
         Some(Self { head, planes, head_bytes: head_bytes as u64, end })
     }
 

@@ -1,6 +1,6 @@
 //! Records what a step does and gives it to the device.
 //!
-//! What the host gives along, tables of rows, lies in one arena whose places are the same in every
+//! What the host gives along, tables of rows, lies in one arena at offsets that are the same in every
 //! step of the same form: so are the commands then, and such a step is one graph.
 
 use std::ops::Range;
@@ -26,7 +26,7 @@ pub(crate) const ARENA_BYTES: usize = 4 << 20;
 const TABLE_PARTS: usize = 8;
 
 /// So many of the largest tables have room in the arena when an operation begins; those that find none get
-/// places of their own.
+/// ranges of their own.
 const TABLES_OF_OPERATION: usize = 2;
 
 /// Places in the arena are multiples of so many bytes.
@@ -71,7 +71,7 @@ pub struct Recorder {
     /// How often it was set: what the host knew of memory was made by commands that may not have
     /// taken place.
     epoch: u64,
-    /// How far the stream was when a place was taken over.
+    /// How far the stream was when a range was taken over.
     passed: Event,
     is_waiting: bool,
     /// Whether what is recorded is kept, to be started by another.
@@ -137,7 +137,7 @@ impl Recorder {
         self.may_miss = true;
     }
 
-    /// Bytes of the largest table in the arena; others get a place of their own.
+    /// Bytes of the largest table in the arena; others get a range of their own.
     fn table_bytes_max(&self) -> usize {
         self.tables.len() / TABLE_PARTS
     }

@@ -66,7 +66,7 @@ impl Staging {
     pub fn upload(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
         if let Some(block) = self.host.block_of(bytes) {
             block.follow(&self.stream)?;
-            if let Some((memory, start)) = block.place(bytes) {
+            if let Some((memory, start)) = block.find(bytes) {
                 self.stream.copy_in(memory, start, bytes.len(), to)?;
             }
             self.ahead.push(block);

@@ -15,7 +15,7 @@ mod apis;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdapterDescription {
-    /// Its place in the list of [`devices`]: what [`AdapterChoice::Index`] takes.
+    /// Its index in the list of [`devices`]: what [`AdapterChoice::Index`] takes.
     pub index: usize,
     /// The name that its driver gives it.
     pub name: String,
@@ -140,7 +140,7 @@ pub enum AdapterChoice {
     /// The best GPU: discrete ones before integrated ones. Never a program on the processor.
     #[default]
     Auto,
-    /// The one with this place in the list of [`devices`], whatever it is.
+    /// The one with this index in the list of [`devices`], whatever it is.
     Index(usize),
     /// The first one whose name has this in it, in small or capital letters, whatever it is.
     Name(String),
@@ -311,7 +311,7 @@ impl fmt::Display for AdapterKind {
 }
 
 impl AdapterChoice {
-    /// The place of the adapter that is meant.
+    /// The index of the adapter that is meant.
     fn among(&self, adapters: &[&AdapterDescription]) -> Result<usize, AdapterError> {
         if adapters.is_empty() {
             return Err(AdapterError::NoneFound);

@@ -14,7 +14,7 @@ use crate::device::{Memory, size_of};
 use crate::matrix_room::FIRST_SLAB;
 use crate::recorder::Binding;
 
-/// Words of an expert: of each matrix its slab, its place there, its prefix for every level.
+/// Words of an expert: of each matrix its slab, its offset there, its prefix for every level.
 const ENTRY_WORDS: usize = 3 * (2 + Level::ALL.len());
 
 /// What shaders read of one expert.

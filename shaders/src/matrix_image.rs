@@ -2,7 +2,7 @@
 //! reads them.
 //!
 //! A matrix that is larger than what a shader sees at once is cut by rows. Everything about a part
-//! is found from its place alone, so that a table of places is all that a dispatch needs.
+//! is found from its offset alone, so that a table of offsets is all that a dispatch needs.
 
 use nestling_core::EngineError;
 use nestling_core::weights::{FloatMatrix, MatrixWeights, NestedMatrix};
@@ -99,8 +99,8 @@ impl<'a> MatrixImage<'a> {
         let mut image = Self::head(weights, 0, weights.rows());
         image.fill_base(matrix)?;
         let fields = [Field::P3, Field::P4, Field::P6, Field::P8];
-        for (field, place) in fields.into_iter().zip(&planes[1..]) {
-            image.set(field, place / 4);
+        for (field, offset) in fields.into_iter().zip(&planes[1..]) {
+            image.set(field, offset / 4);
         }
         Ok(image)
     }

@@ -1,9 +1,8 @@
 //! Where matrices of streamed experts lie in slots.
 
 use nestling_core::backend::{MatrixForm, MatrixShape};
-use nestling_formats::Plane;
-use nestling_formats::nested::{base_parts, plane_bytes};
-use nestling_gpu::{MatrixRoom, SLOT_ALIGN};
+use nestling_formats::nested::base_parts;
+use nestling_gpu::{MatrixRoom, PlaneSizes, SLOT_ALIGN};
 
 use crate::matrix_image::{ALIGN, HEADER_BYTES, PlaneOffsets};
 
@@ -24,32 +23,26 @@ pub struct WgpuMatrixRoom {
 impl MatrixRoom for WgpuMatrixRoom {
     fn of(shape: &MatrixShape, start: u64) -> Option<Self> {
         let offset = start.checked_next_multiple_of(SLOT_ALIGN)?;
-        let mut planes = PlaneOffsets::default();
         let mut bytes = HEADER_BYTES;
-        let mut place = |length: usize| {
+        let mut take = |length: usize| {
             let start = bytes.checked_next_multiple_of(ALIGN)?;
             bytes = start.checked_add(length)?;
             Some(start)
         };
+        let sizes = PlaneSizes::of(shape)?;
         match shape.form {
-            MatrixForm::Float(dtype) => {
-                place(shape.rows.checked_mul(shape.cols)?.checked_mul(dtype.bytes())?)?;
-            }
-            MatrixForm::Nested { layout, codec_bytes, level, .. } => {
+            MatrixForm::Float(_) => take(sizes.first()?).map(drop)?,
+            MatrixForm::Nested { layout, codec_bytes, .. } => {
                 let parts = base_parts(layout, shape.rows, shape.cols)?;
                 let base = [parts.row_scales, parts.tile_tables, parts.steps, parts.step_high];
-                place(codec_bytes)?;
+                take(codec_bytes)?;
                 for range in base.into_iter().chain([parts.codes]) {
-                    place(range.len().next_multiple_of(4))?;
-                }
-                for plane in Plane::ALL.into_iter().skip(1) {
-                    if plane.level() <= level {
-                        let length = plane_bytes(layout, shape.rows, shape.cols, plane)?;
-                        planes[plane.index()] = place(length)?;
-                    }
+                    take(range.len().next_multiple_of(4))?;
                 }
             }
         }
+        // Default: 0 stands for a plane without room.
+        let planes = sizes.above_first().rooms(take)?.map(|offset| offset.unwrap_or(0));
         Some(Self { offset, bytes, planes, end: offset.checked_add(bytes as u64)? })
     }
 

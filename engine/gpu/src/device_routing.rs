@@ -35,8 +35,8 @@ fn join_biases<D: Device>(
     let bytes = 4 * form.bias_floats(experts.len()) as u64;
     let joined = device.allocate("biases of experts", bytes)?;
     for (index, expert) in experts.iter().enumerate() {
-        let places = form.biases(experts.len(), index);
-        for (linear, (rows, at)) in linears(expert).into_iter().zip(places) {
+        let ranges = form.biases(experts.len(), index);
+        for (linear, (rows, at)) in linears(expert).into_iter().zip(ranges) {
             let bias = linear.bias.as_ref();
             let bias = bias.ok_or_else(|| EngineError::mismatch("an expert", "a bias", "none"))?;
             expect("bias", rows, bias.count)?;

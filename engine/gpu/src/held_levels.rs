@@ -41,7 +41,7 @@ impl HeldLevels {
         Self(Level::ALL.map(|level| HeldLevel::of(weights, level)))
     }
 
-    /// The prefix of its codes that a level means, as its place among the levels.
+    /// The prefix of its codes that a level means, as its index among the levels.
     ///
     /// # Errors
     /// [`EngineError::LevelMissing`] if its planes are not held.

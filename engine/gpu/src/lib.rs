@@ -35,6 +35,7 @@ mod router;
 mod row_pairs;
 mod scratch;
 mod shapes;
+mod sizes;
 mod slot_layout;
 mod slot_slabs;
 mod slots;
@@ -66,10 +67,10 @@ pub use memory::{GpuBuffer, GpuFloats, GpuRouting, Quantized};
 pub use noted_uses::{NOTED_USES_MAX, NotedUses};
 pub use notes::{NOTES_BYTES, Notes};
 pub use operation::{
-    AddGated, Argmax, ArgmaxMerge, Attend, AttendSizes, DeltaNetRuns, Embed, ExpertsSum,
-    FindExperts, FoundExperts, FoundProducts, Gate, Gated, GatedOutput, GatedProducts, GatesAndUps,
-    GatherRows, HeadsRest, Input, Job, Joint, NormParts, NormWeight, NotedCall, Operation, Output,
-    Products, Quantize, RmsNorm, Rope, RopeSizes, Route, Scalar, ScalarKind, StoreKeys, StoreSizes,
+    AddGated, Argmax, ArgmaxMerge, Attend, DeltaNetRuns, Embed, ExpertsSum, FindExperts,
+    FoundExperts, FoundProducts, Gate, Gated, GatedOutput, GatedProducts, GatesAndUps, GatherRows,
+    HeadsRest, Input, Job, Joint, NormParts, NormWeight, NotedCall, Operation, Output, Products,
+    Quantize, RmsNorm, Rope, Route, Scalar, ScalarKind, StoreKeys,
 };
 pub use page_layout::{PageLayout, PageWords};
 pub use page_lists::{PageLists, place_of};
@@ -80,7 +81,8 @@ pub use requested_memory::{BufferSize, InnerSize, LayerExperts, MemorySizes, Req
 pub use router::{RouterLimits, check_limit};
 pub use row_pairs::{RowPair, by_way_of, pairs_by_level, push_head, push_uses, within};
 pub use scratch::{QuantizedRoom, Scratch, ScratchRoom};
-pub use slot_layout::{MatrixRoom, SLOT_ALIGN, SlotLayout};
+pub use sizes::{AttendSizes, RopeSizes, RouteSizes, StoreSizes};
+pub use slot_layout::{MatrixRoom, PlaneSizes, SLOT_ALIGN, SlotLayout};
 pub use slot_slabs::SlotSlabs;
 pub use slots::{GpuSlots, SlotAllocation, SlotDevice};
 pub use states::GpuStates;

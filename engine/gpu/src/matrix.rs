@@ -91,7 +91,7 @@ impl<W> GpuMatrix<W> {
         &self.levels
     }
 
-    /// The prefix of its codes that a level means, as its place among the levels.
+    /// The prefix of its codes that a level means, as its index among the levels.
     ///
     /// # Errors
     /// [`EngineError::LevelMissing`] if its planes are not held.

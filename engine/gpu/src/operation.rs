@@ -4,11 +4,10 @@
 
 use std::ops::Range;
 
-use bytemuck::{Pod, Zeroable};
 use nestling_core::backend::{AttentionHeads, Backend, DeltaNet, Write};
 use nestling_core::batch::{Run, StepRows};
 use nestling_formats::Level;
-use nestling_import::{Activation, RouterConfig};
+use nestling_import::Activation;
 
 use crate::expert_table::GpuExpertTable;
 use crate::memory::{GpuBuffer, GpuFloats, GpuRouting, Quantized};
@@ -16,6 +15,7 @@ use crate::page_layout::PageWords;
 use crate::pages::GpuPages;
 use crate::product_form::{ProductForm, ProductKind};
 use crate::row_pairs::RowPair;
+use crate::sizes::{AttendSizes, RopeSizes, RouteSizes, StoreSizes};
 use crate::states::GpuStates;
 use crate::storage::Storage;
 
@@ -46,7 +46,7 @@ pub enum Operation<'a, D: Storage + Backend> {
     /// Attention over pages.
     Attend(Attend<'a, D>),
     /// The experts of every row, from logits.
-    Route(Route<'a, D::Binding>),
+    Route(Route<D::Binding>),
     /// Rows of the embedding.
     Embed(Embed<'a, D>),
     /// Activations in int8.
@@ -218,24 +218,6 @@ pub struct NormWeight<B> {
     pub length: u32,
 }
 
-/// Heads that are rotated, as kernels take them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-#[repr(C)]
-pub struct RopeSizes {
-    /// Heads of queries.
-    pub queries: u32,
-    /// Heads of keys.
-    pub keys: u32,
-    /// Elements from one row to the next.
-    pub stride: u32,
-    /// Elements of a head.
-    pub head_dim: u32,
-    /// First element of a head that is rotated.
-    pub rope_first: u32,
-    /// Elements of a head that are rotated.
-    pub rope_dims: u32,
-}
-
 /// Norms and rotates the first heads of every row, in place: queries, then keys.
 pub struct Rope<B> {
     /// `[rows, stride]`
@@ -270,22 +252,6 @@ pub struct StoreKeys<'a, D: Storage + Backend> {
     pub words: PageWords,
 }
 
-/// Sizes of keys and values, as kernels take them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-#[repr(C)]
-pub struct StoreSizes {
-    /// Heads of keys.
-    pub heads: u32,
-    /// Elements from one row to the next.
-    pub stride: u32,
-    /// Column of the first key.
-    pub first: u32,
-    /// Elements of a head.
-    pub head_dim: u32,
-    /// Elements of a key that are its value; 0 where values follow the keys.
-    pub prefix: u32,
-}
-
 /// Causal attention of every row over its window.
 pub struct Attend<'a, D: Storage + Backend> {
     /// Heads, window and sinks.
@@ -304,52 +270,22 @@ pub struct Attend<'a, D: Storage + Backend> {
     pub words: PageWords,
 }
 
-/// Sizes of attention, as kernels take them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-#[repr(C)]
-pub struct AttendSizes {
-    /// Heads of queries.
-    pub heads: u32,
-    /// Heads of queries that share a key.
-    pub sharing: u32,
-    /// Elements from one row of queries to the next.
-    pub stride: u32,
-    /// Elements of a head.
-    pub head_dim: u32,
-    /// Elements of a value.
-    pub value_dim: u32,
-    /// Positions that a row sees.
-    pub window: u32,
-}
-
 /// The experts of every row and their weights, from logits.
-pub struct Route<'a, B> {
-    /// The router's rule.
-    pub rule: &'a RouterConfig,
+pub struct Route<B> {
     /// `[rows, experts]`
     pub logits: B,
     /// `[experts]`, each where there is one.
     pub logit_bias: Option<B>,
     /// Added to scores before experts are chosen.
     pub selection_bias: Option<B>,
-    /// What weights are multiplied with.
+    /// What the weight of each expert is multiplied with.
     pub expert_scale: Option<B>,
     /// `[rows, per_token]`
     pub ids: B,
     /// `[rows, per_token]`
     pub weights: B,
-    /// Rows.
-    pub rows: u32,
-    /// Experts of the layer.
-    pub experts: u32,
-    /// Experts of a row.
-    pub per_token: u32,
-    /// Groups of experts, and how many of them are kept; 0 where there are none.
-    pub groups: u32,
-    /// Groups that are kept.
-    pub groups_kept: u32,
-    /// Whether a group's score is the sum of its two best.
-    pub two_best: bool,
+    /// The rule.
+    pub sizes: RouteSizes,
 }
 
 /// `out[t] = table[tokens[t]]`, at the row's dense level.

@@ -53,7 +53,7 @@ pub struct SlotRoom<B, R> {
     pub slab: usize,
     /// The whole slot.
     pub binding: B,
-    /// The place of the matrix there.
+    /// The room of the matrix there.
     pub matrix: R,
 }
 

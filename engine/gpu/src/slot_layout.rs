@@ -1,8 +1,10 @@
-//! How streamed experts lie in slots: each matrix has a fixed place, and so has each of its planes. A plane
+//! How streamed experts lie in slots: each matrix has room of its own, and so has each of its planes. A plane
 //! that arrives is written where it belongs, and nothing else of the expert is.
 
 use nestling_core::EngineError;
-use nestling_core::backend::{ExpertShape, MatrixShape};
+use nestling_core::backend::{ExpertShape, MatrixForm, MatrixShape};
+use nestling_formats::Plane;
+use nestling_formats::nested::plane_bytes;
 
 /// Slots begin at multiples of so many bytes.
 pub const SLOT_ALIGN: u64 = 256;
@@ -14,6 +16,56 @@ pub trait MatrixRoom: Copy + Send + Sync {
 
     /// Where it ends, in bytes from the slot's beginning.
     fn end(&self) -> u64;
+}
+
+/// Bytes of each plane that a matrix of a shape may have. All elements of a float matrix are its first.
+#[derive(Clone, Copy, Debug)]
+pub struct PlaneSizes([Option<usize>; Plane::ALL.len()]);
+
+impl PlaneSizes {
+    /// None for sizes that overflow.
+    pub fn of(shape: &MatrixShape) -> Option<Self> {
+        let mut sizes = [None; Plane::ALL.len()];
+        match shape.form {
+            MatrixForm::Float(dtype) => {
+                let count = shape.rows.checked_mul(shape.cols)?;
+                sizes[0] = Some(count.checked_mul(dtype.bytes())?);
+            }
+            MatrixForm::Nested { layout, level, .. } => {
+                for plane in Plane::ALL.into_iter().filter(|plane| plane.level() <= level) {
+                    let bytes = plane_bytes(layout, shape.rows, shape.cols, plane)?;
+                    sizes[plane.index()] = Some(bytes);
+                }
+            }
+        }
+        Some(Self(sizes))
+    }
+
+    /// The first plane's bytes.
+    pub fn first(&self) -> Option<usize> {
+        self.0[0]
+    }
+
+    /// Each plane's room, which `take` gives to those that there are, in their order.
+    pub fn rooms<T>(
+        &self,
+        mut take: impl FnMut(usize) -> Option<T>,
+    ) -> Option<[Option<T>; Plane::ALL.len()]> {
+        let mut rooms = [const { None }; Plane::ALL.len()];
+        for (room, size) in rooms.iter_mut().zip(self.0) {
+            if let Some(bytes) = size {
+                *room = Some(take(bytes)?);
+            }
+        }
+        Some(rooms)
+    }
+
+    /// Those of the planes above the first.
+    #[must_use]
+    pub fn above_first(mut self) -> Self {
+        self.0[0] = None;
+        self
+    }
 }
 
 /// How a layer's experts look, and how they lie in a slot.

@@ -57,7 +57,7 @@ impl Commands {
         &all[start..start + params.bytes]
     }
 
-    /// A kernel that is given `params`; places in it are those of memory that lives until the commands
+    /// A kernel that is given `params`; addresses in it are those of memory that lives until the commands
     /// are done.
     pub fn launch(&mut self, launch: Launch, params: &impl Pod, miss_flag: Address) {
         let bytes = bytemuck::bytes_of(params);

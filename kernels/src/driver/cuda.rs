@@ -457,7 +457,7 @@ impl Cuda {
         let (pointers, none) = (pointers.as_mut_ptr(), ptr::null_mut());
         let raw = stream.raw();
         // SAFETY: the kernel takes one struct and one address by value, which the driver copies before
-        // it returns; the places in it are those of memory that lives until the commands are done.
+        // it returns; the addresses in it are those of memory that lives until the commands are done.
         check(launch.kernel.name(), unsafe {
             sys::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, raw, pointers, none)
         })

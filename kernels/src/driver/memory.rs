@@ -84,9 +84,9 @@ impl PinnedMemory {
 
     /// Writes bytes, for which there is room: nothing may be under way from or to them.
     pub fn write(&mut self, start: usize, bytes: &[u8]) {
-        let place = self.raw.part(start, bytes.len());
-        if place.len() == bytes.len() {
-            place.copy_from_slice(bytes);
+        let range = self.raw.part(start, bytes.len());
+        if range.len() == bytes.len() {
+            range.copy_from_slice(bytes);
         }
         if let Ok(range) = self.range(start, bytes.len()) {
             self.touch(range, true);

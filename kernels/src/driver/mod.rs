@@ -23,7 +23,7 @@ use crate::devices::CudaDeviceChoice;
 use crate::error::CudaError;
 use crate::kernel::Kernel;
 
-/// A place in memory that kernels see.
+/// An address of memory that kernels see.
 pub(crate) type Address = u64;
 
 /// An open device. Whoever holds memory of it holds it too.

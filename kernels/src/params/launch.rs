@@ -284,7 +284,7 @@ impl AttendParams {
 impl RouteParams {
     /// A block for each row.
     pub fn launch(&self) -> Launch {
-        Launch::new(Kernel::Route, [self.rows.into(), 1], 128)
+        Launch::new(Kernel::Route, [self.sizes.rows.into(), 1], 128)
     }
 }
 

@@ -4,7 +4,7 @@
 mod launch;
 
 use bytemuck::{Pod, Zeroable};
-use nestling_gpu::{AttendSizes, PageWords, RopeSizes, StoreSizes};
+use nestling_gpu::{AttendSizes, PageWords, RopeSizes, RouteSizes, StoreSizes};
 
 pub use launch::{
     ARGMAX_PART_COLS, EXPERT_USES_MAX, GATED_TILES, GRID_ROWS_MAX, Launch, MATMUL_PAIRS_MAX,
@@ -63,6 +63,9 @@ macro_rules! inlined_fields {
 
 inlined_fields! {
     RopeSizes { queries, keys, stride, head_dim, rope_first, rope_dims }
+    RouteSizes {
+        rows, experts, per_token, is_sigmoid, normalizes, scale, groups, groups_kept, two_best
+    }
     StoreSizes { heads, stride, first, head_dim, prefix }
     AttendSizes { heads, sharing, stride, head_dim, value_dim, window }
     PageWords { head_words, value_first, value_position, value_word, prefix_words, scale_first }
@@ -318,15 +321,7 @@ params! {
         expert_scale: u64,
         ids: u64,
         weights: u64,
-        rows: u32,
-        experts: u32,
-        per_token: u32,
-        is_sigmoid: u32,
-        normalizes: u32,
-        scale: f32,
-        groups: u32,
-        groups_kept: u32,
-        two_best: u32,
+        sizes: RouteSizes,
         padding: u32,
     }
 

@@ -2,13 +2,12 @@
 
 use nestling_core::EngineError;
 use nestling_gpu::Route;
-use nestling_import::RouterScore;
 
 use crate::driver::Address;
 use crate::params::RouteParams;
 use crate::recorder::Recorder;
 
-pub(super) fn route(recorder: &mut Recorder, of: &Route<'_, Address>) -> Result<(), EngineError> {
+pub(super) fn route(recorder: &mut Recorder, of: &Route<Address>) -> Result<(), EngineError> {
     let params = RouteParams {
         logits: of.logits,
         // Default: kernels take the address 0 for no vector.
@@ -17,15 +16,7 @@ pub(super) fn route(recorder: &mut Recorder, of: &Route<'_, Address>) -> Result<
         expert_scale: of.expert_scale.unwrap_or(0),
         ids: of.ids,
         weights: of.weights,
-        rows: of.rows,
-        experts: of.experts,
-        per_token: of.per_token,
-        is_sigmoid: u32::from(matches!(of.rule.score, RouterScore::Sigmoid)),
-        normalizes: u32::from(of.rule.norm_topk_prob),
-        scale: of.rule.scale,
-        groups: of.groups,
-        groups_kept: of.groups_kept,
-        two_best: u32::from(of.two_best),
+        sizes: of.sizes,
         padding: 0,
     };
     Ok(recorder.launch(params.launch(), &params)?)

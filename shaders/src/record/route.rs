@@ -2,7 +2,6 @@
 
 use nestling_core::EngineError;
 use nestling_gpu::Route;
-use nestling_import::RouterScore;
 
 use crate::backend::WgpuBackend;
 use crate::params::RouteParams;
@@ -10,21 +9,22 @@ use crate::recorder::{Binding, spread};
 
 pub(super) fn route(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
-    of: &Route<'_, Binding>,
+    of: &Route<Binding>,
 ) -> Result<(), EngineError> {
+    let sizes = &of.sizes;
     let params = RouteParams {
-        rows: of.rows,
-        experts: of.experts,
-        per_token: of.per_token,
-        sigmoid_scores: u32::from(matches!(of.rule.score, RouterScore::Sigmoid)),
-        normalizes: u32::from(of.rule.norm_topk_prob),
-        scale: of.rule.scale,
+        rows: sizes.rows,
+        experts: sizes.experts,
+        per_token: sizes.per_token,
+        sigmoid_scores: sizes.is_sigmoid,
+        normalizes: sizes.normalizes,
+        scale: sizes.scale,
         has_logit_bias: u32::from(of.logit_bias.is_some()),
         has_selection_bias: u32::from(of.selection_bias.is_some()),
         has_expert_scale: u32::from(of.expert_scale.is_some()),
-        groups: of.groups,
-        groups_kept: of.groups_kept,
-        two_best: u32::from(of.two_best),
+        groups: sizes.groups,
+        groups_kept: sizes.groups_kept,
+        two_best: sizes.two_best,
     };
     // In place of a vector that is not there, anything that is only read.
     let vector = |vector: &Option<Binding>| vector.as_ref().unwrap_or(&of.logits).clone();
@@ -36,7 +36,7 @@ pub(super) fn route(
         of.ids.clone(),
         of.weights.clone(),
     ];
-    let work = u64::from(of.rows) * u64::from(of.experts) * (u64::from(of.per_token) + 8);
-    let cost = (spread(of.rows as usize), work);
+    let work = u64::from(sizes.rows) * u64::from(sizes.experts) * (u64::from(sizes.per_token) + 8);
+    let cost = (spread(sizes.rows as usize), work);
     Ok(recorder.dispatch(&pipelines.route, &bindings, &params, cost)?)
 }

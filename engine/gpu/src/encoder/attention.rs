@@ -9,12 +9,11 @@ use nestling_import::RopePairs;
 use crate::device::Device;
 use crate::heads::HeadCounts;
 use crate::memory::{GpuBuffer, GpuFloats};
-use crate::operation::{
-    Attend, AttendSizes, NormParts, NormWeight, Operation, Rope, RopeSizes, StoreKeys, StoreSizes,
-};
+use crate::operation::{Attend, NormParts, NormWeight, Operation, Rope, StoreKeys};
 use crate::page_layout::PageLayout;
 use crate::page_lists::place_of;
 use crate::pages::GpuPages;
+use crate::sizes::{AttendSizes, RopeSizes, StoreSizes};
 use crate::storage::word;
 
 /// The rows of a step with the angles of their positions, and the heads that they have.

@@ -2,7 +2,7 @@
 
 use nestling_core::EngineError;
 use nestling_core::backend::{Router, Routing};
-use nestling_import::GroupScore;
+use nestling_import::{ExpertGroups, GroupScore, RouterScore};
 
 use super::{NUM_EXPERTS_MAX, PER_TOKEN_MAX, products};
 use crate::command_recorder::CommandRecorder;
@@ -12,6 +12,7 @@ use crate::memory::{GpuBuffer, GpuFloats, GpuRouting};
 use crate::operation::{Operation, Route};
 use crate::router::RouterLimits;
 use crate::scratch::ScratchRoom;
+use crate::sizes::RouteSizes;
 use crate::storage::word;
 
 /// What kernels have room for.
@@ -53,20 +54,25 @@ fn choose<D: Device>(
     let (rule, per_token) = (&router.rule, router.num_experts_per_tok);
     out.set(device, rows, per_token)?;
     let groups = rule.groups.as_ref();
+    let is_by_two = |groups: &ExpertGroups| matches!(groups.score, GroupScore::TwoBest);
     let vector = |vector: &Option<GpuFloats<D>>| vector.as_ref().map(GpuFloats::binding);
     device.record(Operation::Route(Route {
-        rule,
         logits,
         logit_bias: vector(&router.logit_bias),
         selection_bias: vector(&router.selection_bias),
         expert_scale: vector(&router.expert_scale),
         ids: out.ids(),
         weights: out.weights(),
-        rows: word("rows", rows)?,
-        experts: word("experts", router.weights.form.rows)?,
-        per_token: word("experts of a token", per_token)?,
-        groups: word("groups of experts", groups.map_or(0, |groups| groups.n_group))?,
-        groups_kept: word("groups of experts", groups.map_or(0, |groups| groups.topk_group))?,
-        two_best: groups.is_some_and(|groups| matches!(groups.score, GroupScore::TwoBest)),
+        sizes: RouteSizes {
+            rows: word("rows", rows)?,
+            experts: word("experts", router.weights.form.rows)?,
+            per_token: word("experts of a token", per_token)?,
+            is_sigmoid: u32::from(matches!(rule.score, RouterScore::Sigmoid)),
+            normalizes: u32::from(rule.norm_topk_prob),
+            scale: rule.scale,
+            groups: word("groups of experts", groups.map_or(0, |groups| groups.n_group))?,
+            groups_kept: word("groups of experts", groups.map_or(0, |groups| groups.topk_group))?,
+            two_best: u32::from(groups.is_some_and(is_by_two)),
+        },
     }))
 }

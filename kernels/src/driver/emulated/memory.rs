@@ -84,7 +84,7 @@ impl Memory {
     ///
     /// # Errors
     /// They are not allocated, or not all of them.
-    pub fn place(&self, address: Address, bytes: u64) -> Result<*mut u8, String> {
+    pub fn pointer(&self, address: Address, bytes: u64) -> Result<*mut u8, String> {
         if let Some(Found { what, start, bytes: all }) = self.find(address) {
             if bytes <= all - (address - start) {
                 return Ok(std::ptr::with_exposed_provenance_mut(address as usize));
@@ -102,19 +102,19 @@ impl Memory {
     /// What lies at an address.
     ///
     /// # Errors
-    /// As [`Memory::place`].
+    /// As [`Memory::pointer`].
     pub fn read<T: Pod>(&self, address: Address) -> Result<T, String> {
-        let place = self.place(address, size_of::<T>() as u64)?;
+        let pointer = self.pointer(address, size_of::<T>() as u64)?;
         // SAFETY: so many bytes are there, and any bytes are a value.
-        Ok(unsafe { place.cast::<T>().read_unaligned() })
+        Ok(unsafe { pointer.cast::<T>().read_unaligned() })
     }
 
-    /// Copies bytes; the places may overlap.
+    /// Copies bytes; the ranges may overlap.
     ///
     /// # Errors
-    /// As [`Memory::place`].
+    /// As [`Memory::pointer`].
     pub fn copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), String> {
-        let (from, to) = (self.place(from, bytes)?, self.place(to, bytes)?);
+        let (from, to) = (self.pointer(from, bytes)?, self.pointer(to, bytes)?);
         // SAFETY: so many bytes are at both; nothing else runs meanwhile.
         unsafe { to.copy_from(from, bytes as usize) };
         Ok(())
@@ -123,11 +123,11 @@ impl Memory {
     /// What lies there is not known any more.
     ///
     /// # Errors
-    /// As [`Memory::place`].
+    /// As [`Memory::pointer`].
     pub fn forget(&self, address: Address, bytes: u64) -> Result<(), String> {
-        let place = self.place(address, bytes)?;
+        let pointer = self.pointer(address, bytes)?;
         // SAFETY: so many bytes are there; nothing else runs meanwhile.
-        unsafe { place.write_bytes(POISON, bytes as usize) };
+        unsafe { pointer.write_bytes(POISON, bytes as usize) };
         Ok(())
     }
 }

@@ -69,7 +69,7 @@ impl Reach<'_> {
         if start == 0 || bytes == 0 {
             return Ok(());
         }
-        self.memory.place(start, bytes)?;
+        self.memory.pointer(start, bytes)?;
         self.accesses.push(Access { start, bytes, writes: false });
         Ok(())
     }
@@ -89,7 +89,7 @@ impl Reach<'_> {
     /// Whatever one stream has for itself, whole; a beginning of what many share.
     fn uses(&mut self, address: Address) -> Result<(), String> {
         let Some(found) = self.memory.find(address) else {
-            self.memory.place(address, 1)?;
+            self.memory.pointer(address, 1)?;
             return Ok(());
         };
         if matches!(found.what, "weights" | "experts") {
@@ -243,7 +243,7 @@ impl Reach<'_> {
 
     fn route(&mut self, params: &RouteParams) -> Result<(), String> {
         let biases = [params.logit_bias, params.selection_bias, params.expert_scale];
-        biases.into_iter().try_for_each(|bias| self.reads_words(bias, params.experts))
+        biases.into_iter().try_for_each(|bias| self.reads_words(bias, params.sizes.experts))
     }
 
     fn delta_net(&mut self, params: &DeltaNetParams) -> Result<(), String> {
