@@ -14,7 +14,7 @@ pub(crate) const CAPABILITY_MIN: (u32, u32) = (7, 5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CudaDeviceDescription {
-    /// Its index in the list of [`devices`]: what [`CudaDeviceChoice::Index`] takes.
+    /// Its index in the list of [`devices`](fn@crate::devices): what [`CudaDeviceChoice::Index`] takes.
     pub index: usize,
     /// The name that the driver gives it.
     pub name: String,
@@ -39,7 +39,7 @@ pub enum CudaDeviceChoice {
     /// The first that kernels run on; the driver lists the fastest first.
     #[default]
     Auto,
-    /// The one with this index in the list of [`devices`].
+    /// The one with this index in the list of [`devices`](fn@crate::devices).
     Index(usize),
     /// The first one whose name has this in it, in small or capital letters.
     Name(String),
