@@ -1,10 +1,11 @@
 //! A model's chat template: messages and tools in, the prompt's text out.
 
-use minijinja::Environment;
+use std::sync::Arc;
+
+use nestling_template::{RenderOptions, Template, TemplateError, TemplateErrorKind};
 use serde_json::{Map, Value};
 
 use super::messages::{Message, Role, ToolSchema, protect_value};
-use super::template_environment::{build_environment, to_template_value, translate_error};
 use super::{EncodeOptions, OutputFormat, SpecialText, TemplateTime, TextError, Tokenizer};
 
 /// Longest template that is compiled.
@@ -80,7 +81,7 @@ impl RenderedChat {
 /// A compiled chat template.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    program: Arc<Template>,
     source: String,
     /// It writes messages in channels, as gpt-oss's does.
     in_channels: bool,
@@ -100,11 +101,11 @@ impl ChatTemplate {
                 limit: TEMPLATE_BYTES_MAX,
             });
         }
-        let environment = build_environment(source)?;
+        let program = Arc::new(Template::parse(source).map_err(translate_error)?);
         let in_channels = OutputFormat::has_channels(source);
         let knows_developers = source.contains(Role::Developer.as_str());
         let (source, special_tokens) = (source.to_owned(), Map::new());
-        Ok(Self { environment, source, in_channels, knows_developers, special_tokens })
+        Ok(Self { program, source, in_channels, knows_developers, special_tokens })
     }
 
     /// The template of a model's files: `chat_template.jinja` if it exists, else the one inside
@@ -135,6 +136,16 @@ impl ChatTemplate {
 
     /// Renders a conversation.
     pub fn render(&self, input: &ChatInput<'_>) -> Result<RenderedChat, TextError> {
+        self.render_until(input, &|| false)
+    }
+
+    /// Renders a conversation unless `cancelled` says `true`, which is asked every millisecond or
+    /// so: then the error is [`TextError::TemplateCancelled`].
+    pub fn render_until(
+        &self,
+        input: &ChatInput<'_>,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<RenderedChat, TextError> {
         let guard = ContentGuard::new(input)?;
         let everything = |text: &str| guard.protect(text, false);
         let messages: Vec<Value> = input
@@ -165,14 +176,29 @@ impl ChatTemplate {
         context.insert("documents".into(), Value::Null);
         context.insert("add_generation_prompt".into(), input.add_generation_prompt.into());
 
-        let mut environment = self.environment.clone();
-        TemplateTime::install(input.now, &mut environment);
-        let text = super::template_environment::render(
-            &environment,
-            to_template_value(&Value::Object(context)),
-        )
-        .map_err(translate_error)?;
+        let date = |format: &str| match input.now {
+            Some(now) => now.format(format),
+            None => Err("the template asks for the date, but none was given".into()),
+        };
+        let options = RenderOptions { cancelled, strftime_now: Some(&date), ..Default::default() };
+        let text = self.program.render(&context, &options).map_err(translate_error)?;
         Ok(RenderedChat { text, marker: guard.marker })
+    }
+}
+
+/// The interpreter's error as ours.
+fn translate_error(error: TemplateError) -> TextError {
+    let line = error.line;
+    match error.kind {
+        TemplateErrorKind::Syntax(reason) => TextError::TemplateSyntax { line, reason },
+        TemplateErrorKind::Refused(message) => TextError::TemplateRefused { message },
+        TemplateErrorKind::Work { limit } => TextError::TemplateFuel { limit },
+        TemplateErrorKind::Memory { limit } => TextError::TemplateMemory { limit },
+        TemplateErrorKind::Text { limit } => TextError::TemplateOutput { limit },
+        TemplateErrorKind::Deadline { limit } => TextError::TemplateDeadline { limit },
+        TemplateErrorKind::Cancelled => TextError::TemplateCancelled,
+        TemplateErrorKind::Failed(reason) => TextError::TemplateRender { line, reason },
+        other => TextError::TemplateRender { line, reason: other.to_string() },
     }
 }
 

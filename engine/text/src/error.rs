@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use thiserror::Error;
 
 /// What can go wrong between text and tokens.
@@ -69,9 +71,9 @@ pub enum TextError {
         message: String,
     },
     /// The chat template ran longer than its allowance.
-    #[error("the chat template did more than {limit} steps of work")]
+    #[error("the chat template did more than {limit} units of work")]
     TemplateFuel {
-        /// The allowance in template instructions.
+        /// The allowance in units of work, about one for a nanosecond.
         limit: u64,
     },
     /// A value or the whole output of a chat template grew beyond the limit.
@@ -80,6 +82,21 @@ pub enum TextError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// The values of a chat template grew beyond the limit.
+    #[error("the chat template needs more than {limit} bytes of memory")]
+    TemplateMemory {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The chat template took too long.
+    #[error("the chat template took longer than {limit:?}")]
+    TemplateDeadline {
+        /// The time that was allowed.
+        limit: Duration,
+    },
+    /// The caller ended the rendering of the chat template.
+    #[error("the rendering of the chat template was cancelled")]
+    TemplateCancelled,
     /// The model came without a chat template.
     #[error("this model has no chat template; give plain text or token ids instead of messages")]
     NoTemplate,

@@ -14,8 +14,6 @@ mod output_parser;
 mod spelling;
 mod stop;
 mod tagged_output;
-mod template_environment;
-mod template_json;
 mod template_time;
 mod token_bound;
 mod tokenizer;

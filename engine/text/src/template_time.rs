@@ -1,7 +1,5 @@
 //! The date for templates that print one.
 
-use minijinja::{Environment, Error, ErrorKind};
-
 const DAYS: [&str; 7] =
     ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 const MONTHS: [&str; 12] = [
@@ -110,17 +108,6 @@ impl TemplateTime {
             + before.div_euclid(400)
             - 719_162;
         self.days - first + 1
-    }
-
-    /// Gives the template `strftime_now`.
-    pub(super) fn install(now: Option<Self>, environment: &mut Environment<'_>) {
-        environment.add_function("strftime_now", move |format: String| -> Result<String, Error> {
-            let now = now.ok_or(Error::new(
-                ErrorKind::InvalidOperation,
-                "the template asks for the date, but none was given",
-            ))?;
-            now.format(&format).map_err(|why| Error::new(ErrorKind::InvalidOperation, why))
-        });
     }
 }
 

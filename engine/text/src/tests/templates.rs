@@ -64,9 +64,9 @@ fn hostile_templates_end_in_an_error() {
         "{% set s = 'x' * 1000000 %}{% for i in range(90000) %}{{ s }}{% endfor %}",
         "{{ ('x' * 99999) | replace('x', 'y' * 99999) }}",
         "{{ ('x' * 99999).replace('x', 'y' * 99999) }}",
-        "{{ ('x' * 99999).join(range(99999)) }}",
+        "{{ ('x' * 99999).join(range(99999) | map('string')) }}",
         "{{ range(99999) | join('x' * 99999) }}",
-        "{{ ('\n' * 99999) | indent(99999999999) }}",
+        "{{ ('x\n' * 99999) | indent(99999999999) }}",
     ];
     for template in much {
         let error = render(template, &[]).unwrap_err();
@@ -75,15 +75,12 @@ fn hostile_templates_end_in_an_error() {
 
     let refused = [
         "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
-        "{% include 'chat_template' %}",
-        "{% extends 'chat_template' %}",
-        "{% import '/etc/passwd' as x %}",
-        "{% include '/etc/passwd' %}",
         "{{ messages.__class__.__mro__ }}",
         "{{ ''.__class__.__base__.__subclasses__() }}",
         "{{ cycler.__init__.__globals__ }}",
         "{{ self.__init__() }}",
-        "{{ messages[0].content.format(1) }}",
+        "{{ '{0:99999999d}'.format(1) }}",
+        "{{ '{0.__class__}'.format(1) }}",
         "{{ '%99999999999d' | format(1) }}",
         "{{ debug() }}",
         "{{ 1 // 0 }}",
@@ -98,7 +95,17 @@ fn hostile_templates_end_in_an_error() {
         assert!(matches!(result, Err(TextError::TemplateRender { .. })), "{template}: {result:?}");
     }
 
-    let broken = ["{% if %}", "{{", "{% endfor %}", "{% generation %}", "{{ 1 | nothing }}"];
+    let broken = [
+        "{% if %}",
+        "{{",
+        "{% endfor %}",
+        "{% generation %}",
+        "{{ 1 | nothing }}",
+        "{% include 'chat_template' %}",
+        "{% extends 'chat_template' %}",
+        "{% import '/etc/passwd' as x %}",
+        "{% include '/etc/passwd' %}",
+    ];
     for template in broken {
         assert!(render(template, &[]).is_err(), "{template}");
     }

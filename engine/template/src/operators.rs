@@ -1,0 +1,116 @@
+//! Operators and brackets of expressions: how tightly they bind, and what waits for their right side.
+
+use super::emitter::Moved;
+use super::program::{Arithmetic, Comparison};
+
+/// What a call is of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Callee {
+    Value,
+    Method(u32),
+    Filter(u32),
+    Test { name: u32, negated: bool },
+}
+
+/// An operator or bracket that waits for its right side.
+pub(crate) enum Pending {
+    Negate,
+    Positive,
+    Not,
+    Arithmetic(Arithmetic),
+    Compare {
+        comparison: Comparison,
+        jumps: Vec<usize>,
+    },
+    And(usize),
+    Or(usize),
+    Group {
+        items: u32,
+        is_tuple: bool,
+        start: usize,
+    },
+    List {
+        items: u32,
+        start: usize,
+    },
+    Dict {
+        items: u32,
+        in_value: bool,
+        start: usize,
+    },
+    Subscript {
+        colons: u32,
+        start: usize,
+    },
+    Arguments {
+        callee: Callee,
+        count: usize,
+        names: Vec<u32>,
+        start: usize,
+    },
+    /// `x is divisibleby 3`: an argument without brackets.
+    TestArgument {
+        name: u32,
+        negated: bool,
+    },
+    /// `value if`, which waits for the condition.
+    Condition {
+        value: Moved,
+        start: usize,
+    },
+    /// `value if condition else`.
+    Else {
+        jump: usize,
+        start: usize,
+    },
+}
+
+/// How tightly an operator binds.
+pub(crate) fn precedence(pending: &Pending) -> Option<u8> {
+    Some(match pending {
+        Pending::Or(_) => 1,
+        Pending::And(_) => 2,
+        Pending::Not => 3,
+        Pending::Compare { .. } => COMPARE,
+        Pending::Arithmetic(operation) => binding(*operation),
+        Pending::Negate | Pending::Positive => 9,
+        _ => return None,
+    })
+}
+
+pub(crate) const COMPARE: u8 = 4;
+
+pub(crate) fn binding(operation: Arithmetic) -> u8 {
+    match operation {
+        Arithmetic::Add | Arithmetic::Subtract => 5,
+        Arithmetic::Concat => 6,
+        Arithmetic::Power => 8,
+        _ => 7,
+    }
+}
+
+pub(crate) fn arithmetic(symbol: &str) -> Option<Arithmetic> {
+    Some(match symbol {
+        "+" => Arithmetic::Add,
+        "-" => Arithmetic::Subtract,
+        "~" => Arithmetic::Concat,
+        "*" => Arithmetic::Multiply,
+        "/" => Arithmetic::Divide,
+        "//" => Arithmetic::FloorDivide,
+        "%" => Arithmetic::Remainder,
+        "**" => Arithmetic::Power,
+        _ => return None,
+    })
+}
+
+pub(crate) fn comparison(symbol: &str) -> Option<Comparison> {
+    Some(match symbol {
+        "==" => Comparison::Equal,
+        "!=" => Comparison::NotEqual,
+        "<" => Comparison::Less,
+        "<=" => Comparison::LessOrEqual,
+        ">" => Comparison::Greater,
+        ">=" => Comparison::GreaterOrEqual,
+        _ => return None,
+    })
+}

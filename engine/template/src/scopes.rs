@@ -1,0 +1,155 @@
+//! Variables: the template's own, and those of loops, macros and blocks.
+
+use std::rc::Rc;
+
+use super::error::Fault;
+use super::meter::{Charge, Meter};
+use super::value::{LoopState, MacroRef, Value};
+
+/// The scope that lies in no other.
+const ROOT: u32 = u32::MAX;
+
+/// Variables of one block.
+struct Scope {
+    /// Where a name is looked for next.
+    parent: u32,
+    /// No two scopes of a rendering have the same.
+    serial: u32,
+    variables: Vec<(u32, Value)>,
+    loop_state: Option<Rc<LoopState>>,
+}
+
+pub(crate) struct Scopes {
+    /// The template's variables, by the number of their name.
+    globals: Vec<Option<Value>>,
+    scopes: Vec<Scope>,
+    /// Emptied lists of variables, to be used again.
+    spare: Vec<Vec<(u32, Value)>>,
+    serial: u32,
+    charge: Charge,
+}
+
+/// What a variable costs; a vector that grows has at most three times the room.
+const VARIABLE_BYTES: usize = 3 * size_of::<(u32, Value)>();
+/// What a scope costs.
+const SCOPE_BYTES: usize = 3 * size_of::<Scope>();
+
+impl Scopes {
+    pub(crate) fn new(meter: &Meter<'_>, names: usize) -> Result<Self, Fault> {
+        let charge = meter.charge(names.saturating_mul(size_of::<Option<Value>>()))?;
+        let mut globals = Vec::with_capacity(names);
+        globals.resize_with(names, || None);
+        Ok(Self { globals, scopes: vec![], spare: vec![], serial: 0, charge })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.scopes.len()
+    }
+
+    fn top(&self) -> u32 {
+        // Scopes are as many as blocks and calls, which are few.
+        match self.scopes.len() {
+            0 => ROOT,
+            count => (count - 1) as u32,
+        }
+    }
+
+    /// Where a macro that is made now is made.
+    pub(crate) fn here(&self, index: u32) -> MacroRef {
+        let serial = self.scopes.last().map_or(0, |scope| scope.serial);
+        MacroRef { index, scope: self.top(), serial }
+    }
+
+    pub(crate) fn push(&mut self, loop_state: Option<Rc<LoopState>>) -> Result<(), Fault> {
+        self.push_in(self.top(), loop_state)
+    }
+
+    /// A scope for a macro's call. If the block around the macro is over, its variables are gone.
+    pub(crate) fn push_for(&mut self, called: MacroRef) -> Result<(), Fault> {
+        let scope = self.scopes.get(called.scope as usize);
+        let lives = scope.is_some_and(|scope| scope.serial == called.serial);
+        self.push_in(if lives { called.scope } else { ROOT }, None)
+    }
+
+    fn push_in(&mut self, parent: u32, loop_state: Option<Rc<LoopState>>) -> Result<(), Fault> {
+        self.charge.add(SCOPE_BYTES)?;
+        self.serial = self.serial.wrapping_add(1);
+        // Default: no list is left over, so there is a new one.
+        let variables = self.spare.pop().unwrap_or_default();
+        self.scopes.push(Scope { parent, serial: self.serial, variables, loop_state });
+        Ok(())
+    }
+
+    pub(crate) fn pop(&mut self) {
+        if let Some(mut scope) = self.scopes.pop() {
+            self.charge.give_back(SCOPE_BYTES + scope.variables.len() * VARIABLE_BYTES);
+            scope.variables.clear();
+            if self.spare.len() < 16 && scope.variables.capacity() <= 64 {
+                self.spare.push(scope.variables);
+            }
+        }
+    }
+
+    pub(crate) fn pop_to(&mut self, count: usize) {
+        while self.scopes.len() > count {
+            self.pop();
+        }
+    }
+
+    /// Forgets the variables of the innermost scope.
+    pub(crate) fn clear(&mut self) {
+        if let Some(scope) = self.scopes.last_mut() {
+            self.charge.give_back(scope.variables.len() * VARIABLE_BYTES);
+            scope.variables.clear();
+        }
+    }
+
+    pub(crate) fn set_global(&mut self, name: u32, value: Value) {
+        if let Some(place) = self.globals.get_mut(name as usize) {
+            *place = Some(value);
+        }
+    }
+
+    /// Assigns in the innermost scope.
+    pub(crate) fn set(&mut self, name: u32, value: Value) -> Result<(), Fault> {
+        let Some(scope) = self.scopes.last_mut() else {
+            self.set_global(name, value);
+            return Ok(());
+        };
+        match scope.variables.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, place)) => *place = value,
+            None => {
+                self.charge.add(VARIABLE_BYTES)?;
+                scope.variables.push((name, value));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the innermost scope has the variable.
+    pub(crate) fn is_set(&self, name: u32) -> bool {
+        let scope = self.scopes.last();
+        scope.is_some_and(|scope| scope.variables.iter().any(|(known, _)| *known == name))
+    }
+
+    /// The variable as it is seen from the innermost scope.
+    pub(crate) fn get(
+        &self,
+        meter: &Meter<'_>,
+        name: u32,
+        is_loop: bool,
+    ) -> Result<Option<Value>, Fault> {
+        let mut next = self.top();
+        while let Some(scope) = self.scopes.get(next as usize) {
+            meter.work(scope.variables.len() as u64 / 4 + 1)?;
+            if let Some((_, value)) = scope.variables.iter().find(|(known, _)| *known == name) {
+                return Ok(Some(value.clone()));
+            }
+            if let (true, Some(state)) = (is_loop, &scope.loop_state) {
+                return Ok(Some(Value::Loop(Rc::clone(state))));
+            }
+            next = scope.parent;
+        }
+        Ok(self.globals.get(name as usize).cloned().flatten())
+    }
+}

@@ -1,0 +1,71 @@
+//! What callers use: a template is parsed once and rendered many times.
+
+use std::fmt;
+
+use serde_json::{Map, Value as Json};
+
+use super::error::{Fault, TemplateError};
+use super::functions::Clock;
+use super::json::from_json;
+use super::limits::RenderLimits;
+use super::machine::Machine;
+use super::meter::Meter;
+use super::parser::parse;
+use super::program::Program;
+
+/// A parsed template.
+#[derive(Debug)]
+pub struct Template {
+    program: Program,
+}
+
+/// What a rendering may use, and who may end it.
+#[derive(Clone, Copy)]
+pub struct RenderOptions<'a> {
+    /// Memory, work and time.
+    pub limits: RenderLimits,
+    /// Asked every millisecond or so; `true` ends the rendering.
+    pub cancelled: &'a dyn Fn() -> bool,
+    /// What `strftime_now` answers for a format, or why it cannot; without it templates that ask
+    /// for the date fail.
+    pub strftime_now: Option<Clock<'a>>,
+}
+
+impl Default for RenderOptions<'_> {
+    fn default() -> Self {
+        Self { limits: RenderLimits::default(), cancelled: &|| false, strftime_now: None }
+    }
+}
+
+impl fmt::Debug for RenderOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RenderOptions").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl Template {
+    /// Parses a template.
+    pub fn parse(source: &str) -> Result<Self, TemplateError> {
+        Ok(Self { program: parse(source)? })
+    }
+
+    /// Renders the template with these variables.
+    pub fn render(
+        &self,
+        variables: &Map<String, Json>,
+        options: &RenderOptions<'_>,
+    ) -> Result<String, TemplateError> {
+        let meter = Meter::new(options.limits, options.cancelled);
+        let failed = |fault: Fault, line| TemplateError { line, kind: meter.explain(fault) };
+        let machine = Machine::new(&self.program, &meter, options.strftime_now);
+        let mut machine = machine.map_err(|fault| failed(fault, 0))?;
+        for (name, json) in variables {
+            // What the template does not name it cannot see.
+            let Some(number) = self.program.name_numbers.get(name.as_str()) else { continue };
+            let value = from_json(&meter, json).map_err(|fault| failed(fault, 0))?;
+            machine.scopes.set_global(*number, value);
+        }
+        let result = machine.run();
+        result.map_err(|fault| failed(fault, machine.line()))
+    }
+}

@@ -1,0 +1,166 @@
+//! Text that is shared: a part of a text costs no copy.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::error::Fault;
+use super::meter::{Charge, Meter};
+
+/// What an allocation costs besides its bytes.
+const OVERHEAD: usize = 64;
+
+/// A text, or a part of one.
+#[derive(Debug, Clone)]
+pub(crate) struct Text {
+    buffer: Buffer,
+    start: u32,
+    end: u32,
+}
+
+#[derive(Debug, Clone)]
+enum Buffer {
+    /// Of the template itself.
+    Literal(Arc<String>),
+    Made(Rc<TextBuffer>),
+}
+
+impl Text {
+    /// A text of the template; those are shorter than 4 GiB.
+    pub(crate) fn literal(text: &Arc<String>) -> Self {
+        Self { buffer: Buffer::Literal(Arc::clone(text)), start: 0, end: text.len() as u32 }
+    }
+
+    /// A copy of `text`.
+    pub(crate) fn copy(meter: &Meter<'_>, text: &str) -> Result<Self, Fault> {
+        let mut buffer = TextBuffer::with_capacity(meter, text.len())?;
+        buffer.push(meter, text)?;
+        Ok(buffer.finish())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        let whole = match &self.buffer {
+            Buffer::Literal(text) => text,
+            Buffer::Made(buffer) => buffer.text.as_str(),
+        };
+        // Default: bounds are made from parts of the same text, which lie in it.
+        whole.get(self.start as usize..self.end as usize).unwrap_or_default()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    /// The bytes from `start` to `end` of this text, both at the borders of characters.
+    pub(crate) fn part(&self, start: usize, end: usize) -> Self {
+        let end = end.min(self.len());
+        let start = start.min(end);
+        let buffer = self.buffer.clone();
+        Self { buffer, start: self.start + start as u32, end: self.start + end as u32 }
+    }
+
+    /// The part of this text that `part`, a slice of [`Self::as_str`], is.
+    pub(crate) fn part_of(&self, part: &str) -> Self {
+        let start = (part.as_ptr() as usize).wrapping_sub(self.as_str().as_ptr() as usize);
+        self.part(start, start.saturating_add(part.len()))
+    }
+
+    /// This text with `tail` behind it; in place where nobody else has it.
+    pub(crate) fn append(mut self, meter: &Meter<'_>, tail: &str) -> Result<Self, Fault> {
+        if let Buffer::Made(shared) = &mut self.buffer
+            && let Some(buffer) = Rc::get_mut(shared)
+            && buffer.text.len() == self.end as usize
+        {
+            buffer.push(meter, tail)?;
+            self.end = buffer.text.len() as u32;
+            return Ok(self);
+        }
+        let mut buffer = TextBuffer::with_capacity(meter, self.len() + tail.len())?;
+        buffer.push(meter, self.as_str())?;
+        buffer.push(meter, tail)?;
+        Ok(buffer.finish())
+    }
+
+    /// Its number of characters.
+    pub(crate) fn count(&self, meter: &Meter<'_>) -> Result<usize, Fault> {
+        meter.scan(self.len())?;
+        let text = self.as_str();
+        Ok(if text.is_ascii() { text.len() } else { text.chars().count() })
+    }
+}
+
+/// Text that grows, every byte of it charged before it is there.
+#[derive(Debug)]
+pub(crate) struct TextBuffer {
+    text: String,
+    charge: Charge,
+}
+
+impl TextBuffer {
+    pub(crate) fn new(meter: &Meter<'_>) -> Result<Self, Fault> {
+        Ok(Self { text: String::new(), charge: meter.charge(OVERHEAD)? })
+    }
+
+    pub(crate) fn with_capacity(meter: &Meter<'_>, bytes: usize) -> Result<Self, Fault> {
+        if bytes > meter.text_bytes_max() {
+            return Err(Fault::Text);
+        }
+        let charge = meter.charge(OVERHEAD + bytes)?;
+        Ok(Self { text: String::with_capacity(bytes), charge })
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, meter: &Meter<'_>, text: &str) -> Result<(), Fault> {
+        meter.scan(text.len())?;
+        if self.text.capacity() - self.text.len() < text.len() {
+            self.grow(meter, text.len())?;
+        }
+        self.text.push_str(text);
+        Ok(())
+    }
+
+    pub(crate) fn push_char(&mut self, meter: &Meter<'_>, character: char) -> Result<(), Fault> {
+        self.push(meter, character.encode_utf8(&mut [0; 4]))
+    }
+
+    /// `text`, `count` times.
+    pub(crate) fn repeat(
+        &mut self,
+        meter: &Meter<'_>,
+        text: &str,
+        count: usize,
+    ) -> Result<(), Fault> {
+        let bytes = text.len().checked_mul(count).ok_or(Fault::Text)?;
+        if self.text.capacity() - self.text.len() < bytes {
+            self.grow(meter, bytes)?;
+        }
+        if bytes > 0 {
+            meter.walk(count)?;
+            meter.scan(bytes)?;
+            (0..count).for_each(|_| self.text.push_str(text));
+        }
+        Ok(())
+    }
+
+    /// The old bytes and the new ones are there at a time.
+    #[cold]
+    fn grow(&mut self, meter: &Meter<'_>, more: usize) -> Result<(), Fault> {
+        let limit = meter.text_bytes_max();
+        let needed = self.text.len().checked_add(more).filter(|needed| *needed <= limit);
+        let needed = needed.ok_or(Fault::Text)?;
+        let (old, new) = (self.text.capacity(), needed.max(2 * self.text.len()).max(32).min(limit));
+        let new = new.max(needed);
+        self.charge.add(new)?;
+        self.text.reserve_exact(new - self.text.len());
+        self.charge.give_back(old);
+        Ok(())
+    }
+
+    pub(crate) fn finish(self) -> Text {
+        let end = self.text.len() as u32;
+        Text { buffer: Buffer::Made(Rc::new(self)), start: 0, end }
+    }
+
+    pub(crate) fn into_string(self) -> String {
+        self.text
+    }
+}
