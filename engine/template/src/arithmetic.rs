@@ -2,7 +2,7 @@
 
 use super::error::Fault;
 use super::meter::Meter;
-use super::print::to_text;
+use super::print::{escaped, to_text};
 use super::program::Arithmetic;
 use super::text::TextBuffer;
 use super::value::{Items, Kind, Sequence, Value};
@@ -19,6 +19,9 @@ pub(crate) fn compute(
 ) -> Result<Value, Fault> {
     if operation == Arithmetic::Concat {
         return concat(meter, left, right);
+    }
+    if matches!(left, Value::Markup(_)) || matches!(right, Value::Markup(_)) {
+        return add_markup(meter, operation, left, right);
     }
     match (left, right) {
         (Value::Text(left), Value::Text(right)) if operation == Arithmetic::Add => {
@@ -43,10 +46,31 @@ pub(crate) fn compute(
     }
 }
 
+/// Text that is added to marked text is escaped.
+fn add_markup(
+    meter: &Meter<'_>,
+    operation: Arithmetic,
+    left: Value,
+    right: &Value,
+) -> Result<Value, Fault> {
+    if operation != Arithmetic::Add {
+        return compute(meter, operation, left.unmarked(), &right.clone().unmarked());
+    }
+    let part = |value: &Value| match value {
+        Value::Markup(text) => Ok(text.clone()),
+        Value::Text(text) => escaped(meter, text),
+        other => {
+            Err(Fault::failed(format!("`+` is not defined for text and {}", other.type_name())))
+        }
+    };
+    let (left, right) = (part(&left)?, part(right)?);
+    left.append(meter, right.as_str()).map(Value::Markup)
+}
+
 /// `left ~ right`: both as text.
 fn concat(meter: &Meter<'_>, left: Value, right: &Value) -> Result<Value, Fault> {
     let left = match left {
-        Value::Text(left) => left,
+        Value::Text(left) | Value::Markup(left) => left,
         other => to_text(meter, &other)?,
     };
     let joined = match right {

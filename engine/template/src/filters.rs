@@ -1,6 +1,8 @@
 //! Filters by name. Those that apply a filter or a test to every item are here; what works on lists
 //! is in `list_filters.rs`, what works on text in `text_filters.rs`.
 
+use std::rc::Rc;
+
 use super::arguments::{Arguments, int_of, is_on, text_of};
 use super::compare::order;
 use super::error::Fault;
@@ -46,9 +48,13 @@ pub(crate) fn apply_filter(
             super::text_methods::change_case(meter, text.as_str(), name).map(Value::Text)
         }
         "title" => texts::title(meter, value, arguments),
-        "string" | "safe" => {
+        "string" => {
             arguments.none()?;
             to_text(meter, value).map(Value::Text)
+        }
+        "safe" => {
+            arguments.none()?;
+            to_text(meter, value).map(Value::Markup)
         }
         "escape" | "e" | "forceescape" => texts::escape(meter, value, arguments),
         "replace" => texts::replace_filter(meter, value, arguments),
@@ -99,9 +105,14 @@ fn attr(meter: &Meter<'_>, value: &Value, arguments: Arguments<'_>) -> Result<Va
     }
 }
 
+/// What is not true has no items here, as in jinja2, whatever it is.
+fn items_if_any(meter: &Meter<'_>, value: &Value) -> Result<Rc<Sequence>, Fault> {
+    if value.is_true() { items_of(meter, value) } else { Sequence::of(meter, Kind::List, []) }
+}
+
 /// An attribute or a filter of every item.
 fn map(meter: &Meter<'_>, value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
-    let source = items_of(meter, value)?;
+    let source = items_if_any(meter, value)?;
     let mut out = Items::new(meter)?;
     match arguments.split_first() {
         None => {
@@ -135,7 +146,7 @@ fn choose(
     wanted: bool,
 ) -> Result<Value, Fault> {
     let mut out = Items::new(meter)?;
-    for value in &items_of(meter, value)?.items {
+    for value in &items_if_any(meter, value)?.items {
         if passes(meter, value, arguments)? == wanted {
             out.push(meter, value.clone())?;
         }
@@ -154,7 +165,7 @@ fn choose_by(
         return Err(Fault::failed("the name of an attribute is missing"));
     };
     let mut out = Items::new(meter)?;
-    for value in &items_of(meter, value)?.items {
+    for value in &items_if_any(meter, value)?.items {
         let found = attribute_of(meter, value, path)?;
         if passes(meter, &found, rest)? == wanted {
             out.push(meter, value.clone())?;

@@ -99,6 +99,11 @@ impl<'p, 'h> Machine<'p, 'h> {
     }
 
     fn pop(&mut self) -> Result<Value, Fault> {
+        self.pop_marked().map(Value::unmarked)
+    }
+
+    /// The uppermost value, with the mark of `safe`.
+    fn pop_marked(&mut self) -> Result<Value, Fault> {
         self.values.pop().ok_or_else(broken)
     }
 
@@ -113,7 +118,13 @@ impl<'p, 'h> Machine<'p, 'h> {
     /// The uppermost `count` values, taken off.
     fn take(&mut self, count: usize) -> Result<Vec<Value>, Fault> {
         let start = self.values.len().checked_sub(count).ok_or_else(broken)?;
-        Ok(self.values.split_off(start))
+        let mut values = self.values.split_off(start);
+        for value in &mut values {
+            if matches!(value, Value::Markup(_)) {
+                *value = std::mem::replace(value, Value::None).unmarked();
+            }
+        }
+        Ok(values)
     }
 
     fn jump(&mut self, by: i32) {
@@ -149,7 +160,7 @@ impl<'p, 'h> Machine<'p, 'h> {
                 self.push(value)
             }
             Op::Store(name) => {
-                let value = self.pop()?;
+                let value = self.pop_marked()?;
                 self.scopes.set(name, value)
             }
             Op::StoreAttribute(namespace, name) => self.store_attribute(namespace, name),
@@ -235,7 +246,7 @@ impl<'p, 'h> Machine<'p, 'h> {
             Op::Negate => negate(&self.pop()?)?,
             Op::Positive => positive(&self.pop()?)?,
             Op::Arithmetic(operation) => {
-                let (right, left) = (self.pop()?, self.pop()?);
+                let (right, left) = (self.pop_marked()?, self.pop_marked()?);
                 compute(self.meter, operation, left, &right)?
             }
             Op::Compare(comparison) => {

@@ -14,7 +14,7 @@ enum Open<'v> {
 
 /// `str(value)`.
 pub(crate) fn to_text(meter: &Meter<'_>, value: &Value) -> Result<Text, Fault> {
-    if let Value::Text(text) = value {
+    if let Value::Text(text) | Value::Markup(text) = value {
         return Ok(text.clone());
     }
     let mut out = TextBuffer::new(meter)?;
@@ -25,10 +25,27 @@ pub(crate) fn to_text(meter: &Meter<'_>, value: &Value) -> Result<Text, Fault> {
 /// Writes `str(value)`.
 pub(crate) fn print(meter: &Meter<'_>, value: &Value, out: &mut TextBuffer) -> Result<(), Fault> {
     match value {
-        Value::Text(text) => out.push(meter, text.as_str()),
+        Value::Text(text) | Value::Markup(text) => out.push(meter, text.as_str()),
         Value::Undefined => Ok(()),
         value => represent(meter, value, out),
     }
+}
+
+/// Text with what HTML gives a meaning escaped, as `markupsafe` does.
+pub(crate) fn escaped(meter: &Meter<'_>, text: &Text) -> Result<Text, Fault> {
+    meter.walk(text.len())?;
+    let mut out = TextBuffer::with_capacity(meter, text.len())?;
+    for character in text.as_str().chars() {
+        match character {
+            '&' => out.push(meter, "&amp;")?,
+            '<' => out.push(meter, "&lt;")?,
+            '>' => out.push(meter, "&gt;")?,
+            '\'' => out.push(meter, "&#39;")?,
+            '"' => out.push(meter, "&#34;")?,
+            other => out.push_char(meter, other)?,
+        }
+    }
+    Ok(out.finish())
 }
 
 fn represent(meter: &Meter<'_>, value: &Value, out: &mut TextBuffer) -> Result<(), Fault> {
@@ -94,7 +111,7 @@ fn begin<'v>(
         Value::Int(number) => out.push(meter, &number.to_string()),
         Value::Unsigned(number) => out.push(meter, &number.to_string()),
         Value::Float(number) => out.push(meter, &float_text(*number)),
-        Value::Text(text) => quote(meter, text.as_str(), out),
+        Value::Text(text) | Value::Markup(text) => quote(meter, text.as_str(), out),
         Value::Sequence(sequence) => begin_sequence(meter, sequence, out, open),
         Value::Map(map) => {
             open.push(Open::Map(map, 0));

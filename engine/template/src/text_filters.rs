@@ -7,7 +7,7 @@ use super::json::{Style, to_json};
 use super::lexer::is_space;
 use super::list_filters::attribute_of;
 use super::meter::Meter;
-use super::print::to_text;
+use super::print::{escaped, to_text};
 use super::sort::sorted_places;
 use super::text::{Text, TextBuffer};
 use super::text_methods::{Ends, Replacement, call_text_method, lines_of, replace, strip};
@@ -126,20 +126,7 @@ pub(crate) fn escape(
     arguments: Arguments<'_>,
 ) -> Result<Value, Fault> {
     arguments.none()?;
-    let text = to_text(meter, value)?;
-    meter.walk(text.len())?;
-    let mut out = TextBuffer::with_capacity(meter, text.len())?;
-    for character in text.as_str().chars() {
-        match character {
-            '&' => out.push(meter, "&amp;")?,
-            '<' => out.push(meter, "&lt;")?,
-            '>' => out.push(meter, "&gt;")?,
-            '\'' => out.push(meter, "&#39;")?,
-            '"' => out.push(meter, "&#34;")?,
-            other => out.push_char(meter, other)?,
-        }
-    }
-    Ok(Value::Text(out.finish()))
+    Ok(Value::Markup(escaped(meter, &to_text(meter, value)?)?))
 }
 
 pub(crate) fn replace_filter(

@@ -22,6 +22,9 @@ pub(crate) enum Value {
     Unsigned(u64),
     Float(f64),
     Text(Text),
+    /// Text that `safe` has marked: what is added to it is escaped. It lives on the way from the
+    /// filter to `+` and `{{ }}`; everything else takes it for text.
+    Markup(Text),
     Sequence(Rc<Sequence>),
     Map(Rc<Map>),
     Namespace(Rc<Namespace>),
@@ -42,7 +45,7 @@ impl Value {
 
     pub(crate) fn as_str(&self) -> Option<&str> {
         match self {
-            Self::Text(text) => Some(text.as_str()),
+            Self::Text(text) | Self::Markup(text) => Some(text.as_str()),
             _ => None,
         }
     }
@@ -70,13 +73,21 @@ impl Value {
             Self::Bool(truth) => *truth,
             Self::Int(number) => *number != 0,
             Self::Float(number) => *number != 0.0,
-            Self::Text(text) => text.len() > 0,
+            Self::Text(text) | Self::Markup(text) => text.len() > 0,
             Self::Sequence(sequence) => {
                 matches!(sequence.kind, Kind::Generator) || !sequence.items.is_empty()
             }
             Self::Map(map) => !map.entries.is_empty(),
             Self::Loop(state) => !state.items.items.is_empty(),
             _ => true,
+        }
+    }
+
+    /// The value without the mark of `safe`.
+    pub(crate) fn unmarked(self) -> Self {
+        match self {
+            Self::Markup(text) => Self::Text(text),
+            value => value,
         }
     }
 
@@ -92,7 +103,7 @@ impl Value {
             Self::Bool(_) => "a truth value",
             Self::Int(_) | Self::Unsigned(_) => "an integer",
             Self::Float(_) => "a float",
-            Self::Text(_) => "a text",
+            Self::Text(_) | Self::Markup(_) => "a text",
             Self::Sequence(sequence) => sequence.kind.name(),
             Self::Map(_) => "a dict",
             Self::Namespace(_) => "a namespace",
