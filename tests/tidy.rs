@@ -27,6 +27,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/experts/src/reads/staging.rs",
     "engine/cpu/src/threads.rs",
     "engine/runtime/tests/allocation.rs",
+    "engine/template/tests/hostile.rs",
     "engine/runtime/tests/model/bundled.rs",
     "engine/runtime/tests/model/allocation.rs",
     "engine/runtime/tests/model/stores.rs",

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use super::error::Fault;
 use super::iterate::items_of;
+use super::limits::ITEM_WORK;
 use super::meter::Meter;
 use super::value::{Kind, Sequence, Value};
 
@@ -68,7 +69,7 @@ fn begin<'v>(
     right: &'v Value,
     open: &mut Vec<(&'v Value, &'v Value, usize)>,
 ) -> Result<bool, Fault> {
-    meter.work(8)?;
+    meter.work(ITEM_WORK)?;
     Ok(match (left, right) {
         (Value::Undefined, Value::Undefined) | (Value::None, Value::None) => true,
         (Value::Text(left), Value::Text(right)) => {
@@ -117,7 +118,7 @@ pub(crate) fn order(
     let (mut left, mut right) = (left, right);
     // The first items that differ decide; only their insides are looked at further.
     loop {
-        meter.work(8)?;
+        meter.work(2 * ITEM_WORK)?;
         match (left, right) {
             (Value::Sequence(a), Value::Sequence(b))
                 if a.kind == b.kind && matches!(a.kind, Kind::List | Kind::Tuple) =>
@@ -178,7 +179,7 @@ pub(crate) fn contains(meter: &Meter<'_>, container: &Value, item: &Value) -> Re
     match container {
         Value::Text(text) => match item {
             Value::Text(part) => {
-                meter.scan(text.len().saturating_add(part.len()))?;
+                meter.search(text.len().saturating_add(part.len()))?;
                 Ok(text.as_str().contains(part.as_str()))
             }
             other => Err(Fault::failed(format!("a text cannot contain {}", other.type_name()))),

@@ -7,6 +7,7 @@ use super::arguments::{Arguments, int_of, is_on, text_of};
 use super::compare::order;
 use super::error::Fault;
 use super::iterate::{items_of, length_of};
+use super::limits::ALLOCATION_WORK;
 use super::list_filters as lists;
 use super::list_filters::{attribute_of, folded};
 use super::meter::Meter;
@@ -129,7 +130,7 @@ fn map(meter: &Meter<'_>, value: &Value, arguments: Arguments<'_>) -> Result<Val
         Some((filter, rest)) => {
             let filter = text_of(filter, "the name of a filter")?;
             for value in &source.items {
-                meter.work(20)?;
+                meter.work(ALLOCATION_WORK)?;
                 let mapped = meter.nested(|| apply_filter(meter, filter, value, rest))?;
                 out.push(meter, mapped)?;
             }
@@ -175,7 +176,7 @@ fn choose_by(
 }
 
 fn passes(meter: &Meter<'_>, value: &Value, arguments: Arguments<'_>) -> Result<bool, Fault> {
-    meter.work(20)?;
+    meter.work(ALLOCATION_WORK)?;
     match arguments.split_first() {
         None => Ok(value.is_true()),
         Some((test, rest)) => {

@@ -131,7 +131,6 @@ pub(crate) fn insert(
         return Err(Fault::failed(format!("{} cannot be a key", key.type_name())));
     }
     for (known, place) in entries.iter_mut() {
-        meter.work(1)?;
         if super::compare::equal(meter, known, &key)? {
             *place = value;
             return Ok(());

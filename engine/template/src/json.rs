@@ -3,7 +3,7 @@
 use serde_json::{Number, Value as Json};
 
 use super::error::Fault;
-use super::limits::VALUE_DEPTH_MAX;
+use super::limits::{ALLOCATION_WORK, ITEM_WORK, VALUE_DEPTH_MAX};
 use super::meter::Meter;
 use super::numbers::float_text;
 use super::print::to_text;
@@ -124,6 +124,7 @@ pub(crate) fn to_json(
     writer.begin(value, &sort)?;
     loop {
         let depth = writer.open.len();
+        meter.work(ITEM_WORK)?;
         let item = match writer.open.last_mut() {
             None => return Ok(writer.out.finish()),
             Some(Open::List(sequence, next)) => {
@@ -185,6 +186,7 @@ impl Writer<'_, '_> {
     }
 
     fn scalar(&mut self, value: &Value) -> Result<(), Fault> {
+        self.meter.work(ALLOCATION_WORK)?;
         match value {
             Value::None => self.out.push(self.meter, "null"),
             Value::Bool(true) => self.out.push(self.meter, "true"),

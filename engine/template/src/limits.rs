@@ -38,6 +38,15 @@ pub(crate) const RANGE_ITEMS_MAX: usize = 100_000;
 /// Work of one instruction. A unit is about a nanosecond.
 pub(crate) const INSTRUCTION_WORK: u64 = 20;
 
+/// Work of making a text or list, with its allocation.
+pub(crate) const ALLOCATION_WORK: u64 = 60;
+
+/// Work of copying a value into a list or comparing two.
+pub(crate) const ITEM_WORK: u64 = 12;
+
+/// Work of entering and leaving a macro.
+pub(crate) const CALL_WORK: u64 = 300;
+
 /// Work between two looks at the clock and at the caller's wish to cancel.
 pub(crate) const CHECK_WORK: u64 = 1_000_000;
 
@@ -59,7 +68,7 @@ impl Default for RenderLimits {
         Self {
             memory_bytes: 48 << 20,
             text_bytes: 16 << 20,
-            work: 400_000_000,
+            work: 250_000_000,
             deadline: Duration::from_secs(10),
         }
     }

@@ -6,6 +6,7 @@ use super::arithmetic::compute;
 use super::compare::equal;
 use super::error::Fault;
 use super::iterate::{items_of, reversed};
+use super::limits::ALLOCATION_WORK;
 use super::meter::Meter;
 use super::program::Arithmetic;
 use super::sort::sorted_places;
@@ -17,7 +18,7 @@ pub(crate) fn attribute_of(meter: &Meter<'_>, value: &Value, path: &Value) -> Re
     let Value::Text(path) = path else { return item(meter, value, path) };
     let mut found = value.clone();
     for part in path.as_str().split('.') {
-        meter.work(20)?;
+        meter.work(ALLOCATION_WORK)?;
         let key = match part.parse() {
             Ok(index) if part.bytes().all(|byte| byte.is_ascii_digit()) => Value::Int(index),
             _ => Value::Text(path.part_of(part)),
@@ -313,7 +314,7 @@ pub(crate) fn sum(
         return Err(Fault::failed("texts are joined, not summed"));
     }
     for value in &items_of(meter, value)?.items {
-        meter.work(8)?;
+        meter.work(ALLOCATION_WORK)?;
         let value = match path {
             Some(path) if !matches!(path, Value::None) => attribute_of(meter, value, path)?,
             _ => value.clone(),

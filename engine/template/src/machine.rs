@@ -11,7 +11,7 @@ use super::error::Fault;
 use super::filters::apply_filter;
 use super::functions::{Clock, call_function, call_joiner, insert};
 use super::iterate::items_of;
-use super::limits::{CALL_DEPTH_MAX, INSTRUCTION_WORK, STACK_VALUES_MAX};
+use super::limits::{CALL_DEPTH_MAX, CALL_WORK, INSTRUCTION_WORK, STACK_VALUES_MAX};
 use super::meter::{Charge, Meter};
 use super::methods::{call_method, has_method, unknown};
 use super::predicates::apply_test;
@@ -495,6 +495,7 @@ impl<'p, 'h> Machine<'p, 'h> {
                 "macros call each other more than {CALL_DEPTH_MAX} deep"
             )));
         }
+        self.meter.work(CALL_WORK)?;
         let code = self.program.macros.get(called.index as usize).ok_or_else(broken)?;
         let frame = Frame {
             back_to: self.at,

@@ -106,6 +106,12 @@ impl<'a> Meter<'a> {
         self.work(bytes as u64 / 4 + 4)
     }
 
+    /// Work of searching `bytes` for a text.
+    #[inline]
+    pub(crate) fn search(&self, bytes: usize) -> Result<(), Fault> {
+        self.work(bytes as u64 + 8)
+    }
+
     /// Work of looking at `count` characters or values one by one.
     #[inline]
     pub(crate) fn walk(&self, count: usize) -> Result<(), Fault> {

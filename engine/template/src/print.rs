@@ -1,6 +1,7 @@
 //! Values as Python's `str` and `repr` write them.
 
 use super::error::Fault;
+use super::limits::ALLOCATION_WORK;
 use super::meter::Meter;
 use super::numbers::float_text;
 use super::text::{Text, TextBuffer};
@@ -103,6 +104,7 @@ fn begin<'v>(
     out: &mut TextBuffer,
     open: &mut Vec<Open<'v>>,
 ) -> Result<(), Fault> {
+    meter.work(ALLOCATION_WORK)?;
     match value {
         Value::Undefined => out.push(meter, "Undefined"),
         Value::None => out.push(meter, "None"),

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use super::compare::order;
 use super::error::Fault;
+use super::limits::ITEM_WORK;
 use super::meter::Meter;
 use super::value::Value;
 
@@ -45,6 +46,7 @@ fn merge(
     merged: &mut Vec<usize>,
 ) -> Result<(), Fault> {
     let Runs { mut left, mut right } = runs;
+    meter.work(ITEM_WORK * (left.len() + right.len()) as u64)?;
     while let ([first, left_rest @ ..], [second, right_rest @ ..]) = (left, right) {
         let order = match (keys.get(*first), keys.get(*second)) {
             (Some(a), Some(b)) => order(meter, a, b)?,

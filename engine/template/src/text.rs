@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::error::Fault;
+use super::limits::ALLOCATION_WORK;
 use super::meter::{Charge, Meter};
 
 /// What an allocation costs besides its bytes.
@@ -97,6 +98,7 @@ pub(crate) struct TextBuffer {
 
 impl TextBuffer {
     pub(crate) fn new(meter: &Meter<'_>) -> Result<Self, Fault> {
+        meter.work(ALLOCATION_WORK)?;
         Ok(Self { text: String::new(), charge: meter.charge(OVERHEAD)? })
     }
 
@@ -105,6 +107,7 @@ impl TextBuffer {
             return Err(Fault::Text);
         }
         let charge = meter.charge(OVERHEAD + bytes)?;
+        meter.work(ALLOCATION_WORK)?;
         Ok(Self { text: String::with_capacity(bytes), charge })
     }
 

@@ -106,7 +106,7 @@ pub(crate) fn title(
 ) -> Result<Value, Fault> {
     arguments.none()?;
     let text = to_text(meter, value)?;
-    meter.walk(text.len())?;
+    meter.walk(2 * text.len())?;
     let mut out = TextBuffer::with_capacity(meter, text.len())?;
     let mut begins = true;
     for character in text.as_str().chars() {
@@ -161,7 +161,7 @@ pub(crate) fn indent(
         // Default: below nothing is nothing.
         Some(width) => (" ", usize::try_from(int_of(width, "a width")?).unwrap_or(0)),
     };
-    meter.walk(source.len())?;
+    meter.walk(3 * source.len())?;
     let mut out = TextBuffer::new(meter)?;
     // A line break at the end makes an empty line, as the line break that jinja2 adds does.
     let ends = source.is_empty() || lines_of(source, true).last() != lines_of(source, false).last();

@@ -151,6 +151,8 @@ pub(crate) fn strip(
     if ends.end {
         rest = rest.trim_end_matches(is_stripped);
     }
+    // What is stripped is looked at one by one.
+    meter.walk(text.len() - rest.len())?;
     Ok(text.part_of(rest))
 }
 
@@ -181,7 +183,7 @@ fn split(
             if separator.is_empty() {
                 return Err(Fault::failed("a separator cannot be empty"));
             }
-            meter.scan(text.len())?;
+            meter.search(text.len())?;
             let most = limit.saturating_add(1);
             match backwards {
                 false => text.as_str().splitn(most, separator).try_for_each(&mut push)?,
@@ -273,7 +275,7 @@ fn partition(
     if separator.is_empty() {
         return Err(Fault::failed("a separator cannot be empty"));
     }
-    meter.scan(text.len())?;
+    meter.search(text.len())?;
     let at = match backwards {
         false => text.as_str().find(separator),
         true => text.as_str().rfind(separator),
@@ -337,7 +339,7 @@ pub(crate) fn replace(
     let Replacement { old, new, count } = replacement;
     // Default: below nothing is no limit.
     let mut left = usize::try_from(count).unwrap_or(usize::MAX);
-    meter.scan(text.len())?;
+    meter.search(text.len())?;
     let source = text.as_str();
     let mut out: Option<TextBuffer> = None;
     let mut written = 0;
@@ -346,6 +348,7 @@ pub(crate) fn replace(
             break;
         }
         left -= 1;
+        meter.work(20)?;
         let out = match &mut out {
             Some(out) => out,
             None => out.insert(TextBuffer::with_capacity(meter, source.len())?),
@@ -492,7 +495,7 @@ fn is_made_of(meter: &Meter<'_>, text: &Text, name: &str) -> Result<Value, Fault
 
 /// Upper and lower case in their arrangements.
 pub(crate) fn change_case(meter: &Meter<'_>, text: &str, name: &str) -> Result<Text, Fault> {
-    meter.walk(text.len())?;
+    meter.walk(2 * text.len())?;
     let mut out = TextBuffer::with_capacity(meter, text.len())?;
     if matches!(name, "lower" | "casefold") {
         // At most three times as long, and charged before that is kept.

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use super::error::Fault;
-use super::limits::VALUE_DEPTH_MAX;
+use super::limits::{ALLOCATION_WORK, ITEM_WORK, VALUE_DEPTH_MAX};
 use super::meter::{Charge, Meter};
 use super::text::Text;
 
@@ -206,11 +206,12 @@ impl Items {
     pub(crate) fn with_capacity(meter: &Meter<'_>, count: usize) -> Result<Self, Fault> {
         let bytes = count.checked_mul(size_of::<Value>()).ok_or(Fault::Memory)?;
         let charge = meter.charge(bytes.checked_add(OVERHEAD).ok_or(Fault::Memory)?)?;
-        meter.walk(count)?;
+        meter.work(ALLOCATION_WORK)?;
         Ok(Self { items: Vec::with_capacity(count), charge, depth: 0, has_namespace: false })
     }
 
     pub(crate) fn push(&mut self, meter: &Meter<'_>, value: Value) -> Result<(), Fault> {
+        meter.work(ITEM_WORK)?;
         if self.items.len() == self.items.capacity() {
             let (old, new) = (self.items.capacity(), (2 * self.items.capacity()).max(4));
             self.charge.add(new * size_of::<Value>())?;
@@ -291,7 +292,7 @@ impl Map {
     ) -> Result<Rc<Self>, Fault> {
         let bytes = entries.len().checked_mul(size_of::<(Value, Value)>());
         let charge = meter.charge(bytes.ok_or(Fault::Memory)?.saturating_add(OVERHEAD))?;
-        meter.walk(entries.len())?;
+        meter.work(ALLOCATION_WORK + ITEM_WORK * entries.len() as u64)?;
         let (mut depth, mut has_namespace) = (0, false);
         let mut pairs = Vec::with_capacity(entries.len());
         for (key, value) in entries {
@@ -305,7 +306,7 @@ impl Map {
 
     /// The value of a key that is text.
     pub(crate) fn get(&self, meter: &Meter<'_>, key: &str) -> Result<Option<&Value>, Fault> {
-        meter.work(self.entries.len() as u64)?;
+        meter.work(2 * self.entries.len() as u64)?;
         for (name, value) in &self.entries {
             if let Value::Text(name) = name
                 && name.len() == key.len()
@@ -335,7 +336,7 @@ impl Namespace {
 
     pub(crate) fn get(&self, meter: &Meter<'_>, name: &str) -> Result<Option<Value>, Fault> {
         let entries = self.entries.borrow();
-        meter.work(entries.len() as u64)?;
+        meter.work(4 * entries.len() as u64)?;
         let found = entries.iter().find(|(key, _)| key.as_str() == name);
         Ok(found.map(|(_, value)| value.clone()))
     }
@@ -348,7 +349,7 @@ impl Namespace {
             return Err(Fault::failed("names in a namespace cannot begin with an underscore"));
         }
         let mut entries = self.entries.borrow_mut();
-        meter.work(entries.len() as u64)?;
+        meter.work(4 * entries.len() as u64)?;
         match entries.iter_mut().find(|(key, _)| key.as_str() == name.as_str()) {
             Some((_, place)) => *place = value,
             None => {

@@ -1,0 +1,141 @@
+//! Templates made to end the process, to fill the memory or never to end: each is refused or
+//! finished within a second and 64 MiB, on a thread with a stack of 2 MiB.
+#![expect(unsafe_code, reason = "an allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nestling_template::{RenderLimits, RenderOptions, Template, TemplateError, TemplateErrorKind};
+use serde_json::{Map, Value, json};
+
+#[path = "hostile/templates.rs"]
+mod templates;
+
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+fn count(more: usize) {
+    let live = LIVE.fetch_add(more, Ordering::Relaxed) + more;
+    PEAK.fetch_max(live, Ordering::Relaxed);
+}
+
+// SAFETY: every call is handed to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller's promises are those of this function.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are those of this function.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // The old bytes and the new ones may be there at a time.
+        count(size);
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are those of this function.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What a template did.
+struct Outcome {
+    result: Result<usize, TemplateError>,
+    time: Duration,
+    bytes: usize,
+}
+
+fn variables() -> Map<String, Value> {
+    let message = json!({"role": "user", "content": "Hello, wörld 日本"});
+    let variables = json!({
+        "messages": [message, {"role": "assistant", "content": "b"}],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "add_generation_prompt": true,
+        "bos_token": "<s>",
+    });
+    variables.as_object().cloned().unwrap_or_default()
+}
+
+/// Parses, renders and drops a template on a small stack.
+fn run(source: &str) -> Outcome {
+    let source = source.to_owned();
+    let builder = thread::Builder::new().stack_size(2 << 20);
+    let thread = builder.spawn(move || {
+        let variables = variables();
+        let before = LIVE.load(Ordering::Relaxed);
+        PEAK.store(before, Ordering::Relaxed);
+        let start = Instant::now();
+        let template = Template::parse(&source);
+        let result = template.and_then(|template| {
+            template.render(&variables, &RenderOptions::default()).map(|text| text.len())
+        });
+        let (time, peak) = (start.elapsed(), PEAK.load(Ordering::Relaxed));
+        Outcome { result, time, bytes: peak.saturating_sub(before) }
+    });
+    thread.unwrap().join().unwrap()
+}
+
+/// One test, so that nothing else allocates meanwhile.
+#[test]
+fn hostile_templates_are_refused_in_time_and_memory() {
+    let templates = templates::all();
+    assert!(templates.len() >= 108, "only {}", templates.len());
+    let mut faults = String::new();
+    for (name, source) in &templates {
+        // Other work of the machine may take a second; three times in a row it does not.
+        let outcome = (0..3).map(|_| run(source)).find(|o| o.time < Duration::from_secs(1));
+        let outcome = outcome.unwrap_or_else(|| run(source));
+        let (time, mib) = (outcome.time, outcome.bytes as f64 / f64::from(1 << 20));
+        let what = match &outcome.result {
+            Ok(bytes) => format!("{bytes} bytes"),
+            Err(error) => error.to_string().chars().take(100).collect(),
+        };
+        println!("{name}: {time:.0?}, {mib:.1} MiB, {what}");
+        if time >= Duration::from_secs(1) || outcome.bytes > 64 << 20 || what.contains("internal") {
+            writeln!(faults, "{name}: {time:?}, {mib:.1} MiB, {what}").unwrap();
+        }
+    }
+    assert!(faults.is_empty(), "{faults}");
+    cancelled_within_a_quarter_of_a_second(&templates);
+    deadlines_hold();
+}
+
+/// Whoever cancels a rendering that would go on has it back at once.
+fn cancelled_within_a_quarter_of_a_second(templates: &[(String, String)]) {
+    let unlimited = RenderLimits { work: u64::MAX, ..RenderLimits::default() };
+    for (name, source) in templates {
+        let Ok(template) = Template::parse(source) else { continue };
+        let start = Instant::now();
+        let cancel_at = start + Duration::from_millis(20);
+        let cancelled = || Instant::now() >= cancel_at;
+        let options =
+            RenderOptions { limits: unlimited, cancelled: &cancelled, ..Default::default() };
+        let result = template.render(&variables(), &options);
+        let late = start.elapsed();
+        assert!(late < Duration::from_millis(270), "{name}: {late:?} {:?}", result.is_ok());
+    }
+}
+
+fn deadlines_hold() {
+    let forever = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+    let deadline = Duration::from_millis(50);
+    let limits = RenderLimits { work: u64::MAX, deadline, ..RenderLimits::default() };
+    let template = Template::parse(forever).unwrap();
+    let start = Instant::now();
+    let options = RenderOptions { limits, ..Default::default() };
+    let error = template.render(&variables(), &options).unwrap_err();
+    assert_eq!(error.kind, TemplateErrorKind::Deadline { limit: deadline });
+    assert!(start.elapsed() < Duration::from_millis(300));
+}
