@@ -5,6 +5,7 @@ use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::failure::{Failure, Result};
 use crate::levels::level_sizes;
+use crate::template_check::template_fault;
 use crate::verify::{open_store_with, store_path};
 use nestling::engine::allocation::{Allocation, AllocationSummary};
 use nestling::formats::Level;
@@ -20,9 +21,15 @@ pub fn inspect(args: &InspectArgs, _console: &Console) -> Result<()> {
     let config = config_of(&store)?;
     let given = args.given.as_deref().unwrap_or(&path);
     if args.json {
-        return write_out(&format!("{:#}\n", as_json(given, &path, &store, &config)));
+        let mut json = as_json(given, &path, &store, &config);
+        json["chat_template_fault"] = json!(template_fault(&store)?);
+        return write_out(&format!("{json:#}\n"));
     }
-    write_out(&as_text(given, &path, &store, &config))
+    let mut text = as_text(given, &path, &store, &config);
+    if let Some(fault) = template_fault(&store)? {
+        let _ = writeln!(text, "  the chat template cannot be used: {fault}");
+    }
+    write_out(&text)
 }
 
 fn config_of(store: &Store) -> Result<ModelConfig> {

@@ -37,6 +37,7 @@ mod single_turn;
 mod speed;
 mod stats;
 mod subject;
+mod template_check;
 mod upgrade;
 mod verify;
 mod warnings;

@@ -8,6 +8,7 @@ use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::places;
 use crate::progress::Progress;
+use crate::template_check::template_fault;
 use nestling::formats::store::{OpenOptions, Store, VerifyReport};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -37,6 +38,9 @@ pub fn verify(args: &VerifyArgs, console: &Console, interrupt: &Interrupt) -> Re
         report.extents,
         ByteSize(report.bytes),
     ))?;
+    if let Some(fault) = template_fault(&store)? {
+        write_out(&format!("the chat template cannot be used: {fault}\n"))?;
+    }
     if present < whole {
         write_out(&format!(
             "the store is complete up to level {} ({} of {})\n",

@@ -9,6 +9,7 @@ use crate::input::{Conversation, Input};
 use crate::memory_plan::MemoryPlan;
 use crate::model_core::{ModelCore, ModelParts};
 use crate::sampler::SamplingParams;
+use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::runner::RunnerLimits;
 use nestling_experts::allocation::Allocation;
@@ -211,7 +212,7 @@ impl Model {
         &self,
         conversation: &Conversation,
     ) -> Result<Vec<u32>, EngineError> {
-        let rendered = self.render(conversation)?;
+        let rendered = self.render(conversation, &CancelToken::new())?;
         rendered.text.tokens(self.require_tokenizer()?).map_err(EngineError::text)
     }
 
@@ -225,7 +226,7 @@ impl Model {
         let mut conversation = conversation.clone();
         let before = conversation.messages.len();
         loop {
-            let rendered = self.render(&conversation)?;
+            let rendered = self.render(&conversation, &CancelToken::new())?;
             match self.rendered_tokens(&rendered, reserve).map(|tokens| tokens.len()) {
                 Ok(prompt_tokens) => {
                     let dropped_messages = before - conversation.messages.len();
@@ -248,11 +249,12 @@ impl Model {
         input: Input,
         history: Vec<u32>,
         reserve: usize,
+        cancel: &CancelToken,
     ) -> Result<PromptTokens, EngineError> {
         let mut tokens = history;
         match input {
             Input::Messages(conversation) => {
-                let rendered = self.render(&conversation)?;
+                let rendered = self.render(&conversation, cancel)?;
                 let tokens = self.rendered_tokens(&rendered, reserve)?;
                 let Rendered { format, next_call, .. } = rendered;
                 return Ok(PromptTokens { tokens, format, next_call });
@@ -293,24 +295,31 @@ impl Model {
         Ok(tokens)
     }
 
-    fn render(&self, conversation: &Conversation) -> Result<Rendered, EngineError> {
+    fn render(
+        &self,
+        conversation: &Conversation,
+        cancel: &CancelToken,
+    ) -> Result<Rendered, EngineError> {
         let tokenizer = self.require_tokenizer()?;
         let no_template = nestling_text::TextError::NoTemplate;
         let template =
             self.core.chat_template.as_ref().ok_or(no_template).map_err(EngineError::text)?;
-        let text = template
-            .render(&ChatInput {
-                messages: &conversation.messages,
-                tools: &conversation.tools,
-                add_generation_prompt: conversation.add_generation_prompt,
-                arguments: conversation.template_arguments.clone(),
-                now: conversation.now,
-                content_tokens: match conversation.special_text {
-                    SpecialText::Parse => ContentTokens::Parse,
-                    SpecialText::Plain => ContentTokens::Plain(tokenizer),
-                },
-            })
-            .map_err(EngineError::text)?;
+        let input = ChatInput {
+            messages: &conversation.messages,
+            tools: &conversation.tools,
+            add_generation_prompt: conversation.add_generation_prompt,
+            arguments: conversation.template_arguments.clone(),
+            now: conversation.now,
+            content_tokens: match conversation.special_text {
+                SpecialText::Parse => ContentTokens::Parse,
+                SpecialText::Plain => ContentTokens::Plain(tokenizer),
+            },
+        };
+        let text = template.render_until(&input, &|| cancel.is_cancelled());
+        let text = text.map_err(|error| match error {
+            nestling_text::TextError::TemplateCancelled => EngineError::Cancelled,
+            error => EngineError::text(error),
+        })?;
         let with_tools = !conversation.tools.is_empty();
         let format = OutputFormat::detect(template.source(), &text.text(), with_tools);
         let next_call = ToolCall::next_number(&conversation.messages);

@@ -174,7 +174,7 @@ impl Session {
         core.touch(&self.slot);
         let tokens_max = options.max_tokens.unwrap_or(usize::MAX);
         let reserve = usize::from(tokens_max > 0);
-        let prompt = self.model.prompt_tokens(input.into(), history, reserve)?;
+        let prompt = self.model.prompt_tokens(input.into(), history, reserve, cancel)?;
         core.check_tokens(&prompt.tokens)?;
         if prompt.tokens.is_empty() {
             return Err(EngineError::EmptyPrompt);

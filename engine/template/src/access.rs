@@ -9,30 +9,26 @@ use super::text::{Text, TextBuffer};
 use super::value::{Bound, Items, LoopState, Value};
 
 /// `value.name`.
-pub(crate) fn attribute(meter: &Meter<'_>, value: &Value, name: &Text) -> Result<Value, Fault> {
-    let key = name.as_str();
+pub(crate) fn attribute(meter: &Meter<'_>, value: &Value, name: &str) -> Result<Value, Fault> {
     match value {
         Value::Undefined => {
-            Err(Fault::failed(format!("an undefined value has no attribute `{key}`")))
+            Err(Fault::failed(format!("an undefined value has no attribute `{name}`")))
         }
-        Value::Map(map) => {
-            if has_method(value, key) {
-                return Bound::new(meter, value.clone(), name.clone()).map(Value::Method);
-            }
+        Value::Map(map) if !has_method(value, name) => {
             // Default: what a dict does not have is undefined.
-            Ok(map.get(meter, key)?.cloned().unwrap_or(Value::Undefined))
+            Ok(map.get(meter, name)?.cloned().unwrap_or(Value::Undefined))
         }
         Value::Namespace(namespace) => {
             // Default: what a namespace does not have is undefined.
-            Ok(namespace.get(meter, key)?.unwrap_or(Value::Undefined))
+            Ok(namespace.get(meter, name)?.unwrap_or(Value::Undefined))
         }
-        Value::Loop(state) => loop_attribute(meter, state, key),
-        Value::Cycler(cycler) if key == "current" => {
+        Value::Loop(state) if !has_method(value, name) => loop_attribute(meter, state, name),
+        Value::Cycler(cycler) if name == "current" => {
             // Default: a cycler has items.
             Ok(cycler.items.items.get(cycler.next.get()).cloned().unwrap_or(Value::Undefined))
         }
-        value if has_method(value, key) => {
-            Bound::new(meter, value.clone(), name.clone()).map(Value::Method)
+        value if has_method(value, name) => {
+            Bound::new(meter, value.clone(), Text::copy(meter, name)?).map(Value::Method)
         }
         _ => Ok(Value::Undefined),
     }
@@ -94,7 +90,7 @@ pub(crate) fn item(meter: &Meter<'_>, value: &Value, key: &Value) -> Result<Valu
     match (found, key) {
         (Some(found), _) => Ok(found),
         // As in jinja2, attributes are looked for where there are no items.
-        (None, Value::Text(name)) => attribute(meter, value, name),
+        (None, Value::Text(name)) => attribute(meter, value, name.as_str()),
         // Default: what is not there is undefined.
         (None, _) => Ok(Value::Undefined),
     }

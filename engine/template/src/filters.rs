@@ -100,7 +100,7 @@ fn attr(meter: &Meter<'_>, value: &Value, arguments: Arguments<'_>) -> Result<Va
         Some(Value::Text(name)) => match value {
             Value::Map(_) if !has_method(value, name.as_str()) => Ok(Value::Undefined),
             Value::Map(_) => Bound::new(meter, value.clone(), name.clone()).map(Value::Method),
-            value => super::access::attribute(meter, value, name),
+            value => super::access::attribute(meter, value, name.as_str()),
         },
         _ => Err(Fault::failed("`attr` wants a name")),
     }

@@ -8,16 +8,20 @@ use super::meter::Meter;
 use super::numbers::float_text;
 use super::print::to_text;
 use super::text::{Text, TextBuffer};
-use super::value::{Items, Kind, Map, Sequence, Value};
+use super::value::{Entries, Items, Kind, Sequence, Value};
 
-/// A list or object whose items are being made.
+/// A list or object whose items are being made; an object with the key of the present one.
 enum Making<'j> {
     List(std::slice::Iter<'j, Json>, Items),
-    Map(serde_json::map::Iter<'j>, Vec<Value>, Items),
+    Map(serde_json::map::Iter<'j>, Value, Entries),
 }
 
-/// `json` as a value.
-pub(crate) fn from_json(meter: &Meter<'_>, json: &Json) -> Result<Value, Fault> {
+/// `json` as a value. `known` gives texts that exist already, which keys often are.
+pub(crate) fn from_json(
+    meter: &Meter<'_>,
+    json: &Json,
+    known: &dyn Fn(&str) -> Option<Text>,
+) -> Result<Value, Fault> {
     let mut making: Vec<Making<'_>> = vec![];
     let mut next = Some(json);
     loop {
@@ -33,18 +37,22 @@ pub(crate) fn from_json(meter: &Meter<'_>, json: &Json) -> Result<Value, Fault> 
             let Some(top) = making.last_mut() else {
                 return done.ok_or(Fault::failed("no input"));
             };
-            if let Some(value) = done.take() {
-                match top {
-                    Making::List(_, items) | Making::Map(_, _, items) => {
-                        items.push(meter, value)?
-                    }
-                }
-            }
             match top {
-                Making::List(rest, _) => next = rest.next(),
-                Making::Map(rest, keys, _) => {
-                    if let Some((key, json)) = rest.next() {
-                        keys.push(Value::text(meter, key)?);
+                Making::List(rest, items) => {
+                    if let Some(value) = done.take() {
+                        items.push(meter, value)?;
+                    }
+                    next = rest.next();
+                }
+                Making::Map(rest, key, entries) => {
+                    if let Some(value) = done.take() {
+                        entries.push(std::mem::replace(key, Value::None), value);
+                    }
+                    if let Some((name, json)) = rest.next() {
+                        *key = match known(name) {
+                            Some(name) => Value::Text(name),
+                            None => Value::text(meter, name)?,
+                        };
                         next = Some(json);
                     }
                 }
@@ -54,10 +62,7 @@ pub(crate) fn from_json(meter: &Meter<'_>, json: &Json) -> Result<Value, Fault> 
             }
             done = match making.pop() {
                 Some(Making::List(_, items)) => Some(items.into_value(Kind::List)?),
-                Some(Making::Map(_, keys, items)) => {
-                    let values = items.as_slice().iter().cloned();
-                    Some(Value::Map(Map::of(meter, keys.into_iter().zip(values))?))
-                }
+                Some(Making::Map(_, _, entries)) => Some(Value::Map(entries.finish()?)),
                 None => None,
             };
         }
@@ -70,7 +75,7 @@ fn begin<'j>(
     json: &'j Json,
     making: &mut Vec<Making<'j>>,
 ) -> Result<Option<Value>, Fault> {
-    meter.work(20)?;
+    meter.work(ITEM_WORK)?;
     Ok(Some(match json {
         Json::Null => Value::None,
         Json::Bool(truth) => Value::Bool(*truth),
@@ -82,9 +87,8 @@ fn begin<'j>(
             return Ok(None);
         }
         Json::Object(map) => {
-            // Keys and values for a while, then both.
-            let items = Items::with_capacity(meter, 2 * map.len())?;
-            making.push(Making::Map(map.iter(), Vec::with_capacity(map.len()), items));
+            let entries = Entries::with_capacity(meter, map.len())?;
+            making.push(Making::Map(map.iter(), Value::None, entries));
             return Ok(None);
         }
     }))

@@ -98,15 +98,18 @@ impl<'p, 'h> Machine<'p, 'h> {
         Ok(output.into_string())
     }
 
+    #[inline]
     fn pop(&mut self) -> Result<Value, Fault> {
         self.pop_marked().map(Value::unmarked)
     }
 
     /// The uppermost value, with the mark of `safe`.
+    #[inline]
     fn pop_marked(&mut self) -> Result<Value, Fault> {
         self.values.pop().ok_or_else(broken)
     }
 
+    #[inline]
     fn push(&mut self, value: Value) -> Result<(), Fault> {
         if self.values.len() >= STACK_VALUES_MAX {
             return Err(Fault::failed("too many values at a time"));
@@ -136,6 +139,7 @@ impl<'p, 'h> Machine<'p, 'h> {
         self.captures.last_mut().ok_or_else(broken)
     }
 
+    #[inline]
     fn step(&mut self, op: Op) -> Result<(), Fault> {
         match op {
             Op::Raw(number) => self.raw(number),
@@ -166,8 +170,7 @@ impl<'p, 'h> Machine<'p, 'h> {
             Op::StoreAttribute(namespace, name) => self.store_attribute(namespace, name),
             Op::Attribute(name) => {
                 let value = self.pop()?;
-                let name = self.name(name)?;
-                let found = attribute(self.meter, &value, &name)?;
+                let found = attribute(self.meter, &value, self.program.name(name))?;
                 self.push(found)
             }
             Op::Item => {
@@ -427,6 +430,11 @@ impl<'p, 'h> Machine<'p, 'h> {
             let callee = self.pop()?;
             return run(self, callee, Arguments::positional(&[]));
         }
+        if (shape.count, shape.names) == (1, 0) {
+            let values = [self.pop()?];
+            let callee = self.pop()?;
+            return run(self, callee, Arguments::positional(&values));
+        }
         let values = self.take(shape.count as usize)?;
         let callee = self.pop()?;
         let numbers = self.program.argument_names.get(shape.names as usize).ok_or_else(broken)?;
@@ -455,9 +463,7 @@ impl<'p, 'h> Machine<'p, 'h> {
                 return machine.push(result);
             }
             let callee = match &value {
-                Value::Map(_) | Value::Namespace(_) => {
-                    attribute(machine.meter, &value, &machine.name(name)?)?
-                }
+                Value::Map(_) | Value::Namespace(_) => attribute(machine.meter, &value, key)?,
                 _ => Value::Undefined,
             };
             match callee {

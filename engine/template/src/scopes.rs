@@ -140,9 +140,11 @@ impl Scopes {
         is_loop: bool,
     ) -> Result<Option<Value>, Fault> {
         let mut next = self.top();
+        let mut looked_at = 0;
         while let Some(scope) = self.scopes.get(next as usize) {
-            meter.work(scope.variables.len() as u64 / 4 + 1)?;
+            looked_at += scope.variables.len() + 1;
             if let Some((_, value)) = scope.variables.iter().find(|(known, _)| *known == name) {
+                meter.work(looked_at as u64)?;
                 return Ok(Some(value.clone()));
             }
             if let (true, Some(state)) = (is_loop, &scope.loop_state) {
@@ -150,6 +152,7 @@ impl Scopes {
             }
             next = scope.parent;
         }
+        meter.work(looked_at as u64)?;
         Ok(self.globals.get(name as usize).cloned().flatten())
     }
 }

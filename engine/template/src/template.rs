@@ -12,6 +12,7 @@ use super::machine::Machine;
 use super::meter::Meter;
 use super::parser::parse;
 use super::program::Program;
+use super::text::Text;
 
 /// A parsed template.
 #[derive(Debug)]
@@ -59,10 +60,14 @@ impl Template {
         let failed = |fault: Fault, line| TemplateError { line, kind: meter.explain(fault) };
         let machine = Machine::new(&self.program, &meter, options.strftime_now);
         let mut machine = machine.map_err(|fault| failed(fault, 0))?;
+        let known = |name: &str| {
+            let number = self.program.name_numbers.get(name)?;
+            self.program.names.get(*number as usize).map(|name| Text::literal(&name.text))
+        };
         for (name, json) in variables {
             // What the template does not name it cannot see.
             let Some(number) = self.program.name_numbers.get(name.as_str()) else { continue };
-            let value = from_json(&meter, json).map_err(|fault| failed(fault, 0))?;
+            let value = from_json(&meter, json, &known).map_err(|fault| failed(fault, 0))?;
             machine.scopes.set_global(*number, value);
         }
         let result = machine.run();

@@ -10,6 +10,9 @@ use super::meter::{Charge, Meter};
 /// What an allocation costs besides its bytes.
 const OVERHEAD: usize = 64;
 
+/// Texts of half this size get room for more behind them when something is appended.
+const APPEND_ROOM_MAX: usize = 1 << 16;
+
 /// A text, or a part of one.
 #[derive(Debug, Clone)]
 pub(crate) struct Text {
@@ -75,7 +78,10 @@ impl Text {
             self.end = buffer.text.len() as u32;
             return Ok(self);
         }
-        let mut buffer = TextBuffer::with_capacity(meter, self.len() + tail.len())?;
+        // Often more follows.
+        let room = 2 * (self.len() + tail.len());
+        let room = if room < APPEND_ROOM_MAX { room.max(64) } else { room / 2 };
+        let mut buffer = TextBuffer::with_capacity(meter, room)?;
         buffer.push(meter, self.as_str())?;
         buffer.push(meter, tail)?;
         Ok(buffer.finish())

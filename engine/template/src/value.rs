@@ -284,24 +284,46 @@ pub(crate) struct Map {
     _charge: Charge,
 }
 
+/// Entries of a map to be, for which there is room.
+pub(crate) struct Entries {
+    entries: Vec<(Value, Value)>,
+    charge: Charge,
+    depth: u16,
+    has_namespace: bool,
+}
+
+impl Entries {
+    pub(crate) fn with_capacity(meter: &Meter<'_>, count: usize) -> Result<Self, Fault> {
+        let bytes = count.checked_mul(size_of::<(Value, Value)>()).ok_or(Fault::Memory)?;
+        let charge = meter.charge(bytes.saturating_add(OVERHEAD))?;
+        meter.work(ALLOCATION_WORK + ITEM_WORK * count as u64)?;
+        let entries = Vec::with_capacity(count);
+        Ok(Self { entries, charge, depth: 0, has_namespace: false })
+    }
+
+    /// Adds an entry whose key is not there yet, within the capacity.
+    pub(crate) fn push(&mut self, key: Value, value: Value) {
+        self.depth = value.depth().max(key.depth()).max(self.depth);
+        self.has_namespace |= value.has_namespace() || key.has_namespace();
+        self.entries.push((key, value));
+    }
+
+    pub(crate) fn finish(self) -> Result<Rc<Map>, Fault> {
+        let Self { entries, charge, depth, has_namespace } = self;
+        let depth = nested_in(depth)?;
+        Ok(Rc::new(Map { entries, depth, has_namespace, _charge: charge }))
+    }
+}
+
 impl Map {
     /// Of entries whose keys differ.
     pub(crate) fn of(
         meter: &Meter<'_>,
         entries: impl ExactSizeIterator<Item = (Value, Value)>,
     ) -> Result<Rc<Self>, Fault> {
-        let bytes = entries.len().checked_mul(size_of::<(Value, Value)>());
-        let charge = meter.charge(bytes.ok_or(Fault::Memory)?.saturating_add(OVERHEAD))?;
-        meter.work(ALLOCATION_WORK + ITEM_WORK * entries.len() as u64)?;
-        let (mut depth, mut has_namespace) = (0, false);
-        let mut pairs = Vec::with_capacity(entries.len());
-        for (key, value) in entries {
-            depth = value.depth().max(key.depth()).max(depth);
-            has_namespace |= value.has_namespace() || key.has_namespace();
-            pairs.push((key, value));
-        }
-        let depth = nested_in(depth)?;
-        Ok(Rc::new(Self { entries: pairs, depth, has_namespace, _charge: charge }))
+        let mut made = Entries::with_capacity(meter, entries.len())?;
+        entries.for_each(|(key, value)| made.push(key, value));
+        made.finish()
     }
 
     /// The value of a key that is text.

@@ -1,6 +1,7 @@
 //! Templates made to end the process, to fill the memory or never to end: each is refused or
 //! finished within a second and 64 MiB, on a thread with a stack of 2 MiB.
 #![expect(unsafe_code, reason = "an allocator that counts")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Write as _;

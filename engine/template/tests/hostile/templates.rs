@@ -1,5 +1,7 @@
 //! Hostile templates by family: depth, chains, growth, passes over much text.
 
+#![expect(clippy::too_many_lines, reason = "lists of templates")]
+
 /// A big text, list or map to pass over.
 const BIG: &str = "{% set b = 'x' * 8000000 %}";
 const MANY: &str = "{% for i in range(99999) %}";
