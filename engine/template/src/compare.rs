@@ -10,6 +10,13 @@ use super::value::{Kind, Sequence, Value};
 
 /// `left == right`. What is compared waits on a stack of its own.
 pub(crate) fn equal(meter: &Meter<'_>, left: &Value, right: &Value) -> Result<bool, Fault> {
+    if let (Value::Text(left), Value::Text(right)) = (left, right) {
+        if left.len() != right.len() {
+            return Ok(false);
+        }
+        meter.scan(left.len())?;
+        return Ok(left.as_str() == right.as_str());
+    }
     let mut open = vec![];
     if !begin(meter, left, right, &mut open)? {
         return Ok(false);
