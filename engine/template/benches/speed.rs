@@ -43,7 +43,8 @@ fn environment(source: &str) -> Environment<'static> {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let [path, engine, count] = arguments.as_slice() else {
         println!("usage: speed TEMPLATE ours|minijinja|none COUNT");
         return;
