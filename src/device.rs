@@ -106,7 +106,7 @@ pub struct DeviceOptions {
     pub device: Device,
     /// Bytes of a GPU's memory that models may use ([`OpenDevice::memory_budget`]); none for what it
     /// has. Without meaning for the processor.
-    pub vram_budget: Option<u64>,
+    pub device_budget: Option<u64>,
     /// Folder where compiled shaders and kernels are kept from one start to the next; none to compile them
     /// every time.
     pub pipeline_cache: Option<PathBuf>,
@@ -196,7 +196,7 @@ impl DeviceOptions {
     fn cuda(&self, choice: &CudaDeviceChoice) -> Result<CudaBackend, EngineError> {
         Ok(CudaBackend::open(&CudaOptions {
             device: choice.clone(),
-            vram_budget: self.vram_budget,
+            device_budget: self.device_budget,
             kernel_cache: self.pipeline_cache.as_ref().map(|folder| folder.join("cuda")),
             ..CudaOptions::default()
         })?)
@@ -206,7 +206,7 @@ impl DeviceOptions {
     fn gpu(&self, choice: &AdapterChoice) -> Result<WgpuBackend, EngineError> {
         Ok(WgpuBackend::open(&WgpuOptions {
             adapter: choice.clone(),
-            vram_budget: self.vram_budget,
+            device_budget: self.device_budget,
             pipeline_cache: self.pipeline_cache.clone(),
             ..WgpuOptions::default()
         })?)
@@ -364,8 +364,8 @@ mod tests {
     #[cfg(all(feature = "cuda", feature = "wgpu"))]
     fn absent_gpus_are_told_in_few_words_and_failures_in_their_own() {
         let absent = || EngineError::from(WgpuError::from(AdapterError::NoneFound));
-        let old =
-            || EngineError::from(CudaError::from(CudaDeviceError::OldDriver { found: (11, 4) }));
+        let found = nestling_cuda::Version::new(11, 4);
+        let old = || EngineError::from(CudaError::from(CudaDeviceError::OldDriver { found }));
         assert_eq!(why_none(&[]), None);
         assert_eq!(why_none(&[absent(), absent()]).unwrap(), "no GPU was found");
         assert_eq!(why_none(&[old(), absent()]).unwrap(), old().to_string());

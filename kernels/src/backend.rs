@@ -21,7 +21,7 @@ pub struct CudaOptions {
     pub device: CudaDeviceChoice,
     /// Bytes of device memory that may be allocated, for weights, experts, pages and all else; none for
     /// what is free.
-    pub vram_budget: Option<u64>,
+    pub device_budget: Option<u64>,
     /// Bytes of the host's memory, pinned, that planes of experts may lie in for which the device has no
     /// room: what leaves the device goes there, and comes back from there and not from the disk.
     pub host_bytes: u64,
@@ -46,7 +46,7 @@ impl CudaBackend {
     /// [`CudaDeviceError`](crate::CudaDeviceError); what the driver refuses.
     pub fn open(options: &CudaOptions) -> Result<Self, CudaError> {
         let images = KernelImages::new(options.kernel_cache.clone());
-        let driver = Driver::open(&options.device, images, options.vram_budget)?;
+        let driver = Driver::open(&options.device, images, options.device_budget)?;
         let memory_bytes = Some(driver.budget());
         let recording = Recording { arena_bytes: ARENA_BYTES, rates: WorkRates::UNWATCHED };
         let mut opened = Self::on(driver, memory_bytes, options.host_bytes, recording)?;
@@ -60,10 +60,10 @@ impl CudaBackend {
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`].
-    pub fn on_host(launch: HostLaunch, vram_budget: Option<u64>) -> Result<Self, CudaError> {
-        let driver = Driver::emulated(launch, vram_budget);
+    pub fn on_host(launch: HostLaunch, device_budget: Option<u64>) -> Result<Self, CudaError> {
+        let driver = Driver::emulated(launch, device_budget);
         let recording = Recording { arena_bytes: ARENA_BYTES, rates: WorkRates::UNWATCHED };
-        Self::on(driver, vram_budget, 0, recording)
+        Self::on(driver, device_budget, 0, recording)
     }
 
     fn on(

@@ -4,11 +4,13 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::version::Version;
+
 /// Oldest driver that is used, as it numbers itself: all that is called exists from 12.0 on.
 pub(crate) const DRIVER_VERSION_MIN: i32 = 12_000;
 
 /// Oldest compute capability that kernels are written for: int8 tensor cores.
-pub(crate) const CAPABILITY_MIN: (u32, u32) = (7, 5);
+pub(crate) const CAPABILITY_MIN: Version = Version::new(7, 5);
 
 /// A device as the driver shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,8 +20,8 @@ pub struct CudaDeviceDescription {
     pub index: usize,
     /// The name that the driver gives it.
     pub name: String,
-    /// Major and minor number of its compute capability.
-    pub compute_capability: (u32, u32),
+    /// Its compute capability.
+    pub compute_capability: Version,
     /// Its multiprocessors.
     pub multiprocessors: u32,
     /// Bytes of its memory.
@@ -29,7 +31,7 @@ pub struct CudaDeviceDescription {
     /// Bytes per second that clock and width of its memory allow; 0 where the driver does not tell.
     pub memory_bandwidth: u64,
     /// Newest version of CUDA that the driver knows, major and minor.
-    pub driver: (u32, u32),
+    pub driver: Version,
 }
 
 /// Which device is to be used.
@@ -53,10 +55,10 @@ pub enum CudaDeviceError {
     #[error("no CUDA device was found: the system has no NVIDIA driver (libcuda)")]
     NoDriver,
     /// The driver is too old.
-    #[error("the NVIDIA driver is for CUDA {}.{}, and 12.0 is the oldest that works", found.0, found.1)]
+    #[error("the NVIDIA driver is for CUDA {found}, and 12.0 is the oldest that works")]
     OldDriver {
         /// Newest version of CUDA that it knows, major and minor.
-        found: (u32, u32),
+        found: Version,
     },
     /// The driver does not start.
     #[error("the NVIDIA driver does not start: {reason}")]
@@ -68,15 +70,12 @@ pub enum CudaDeviceError {
     #[error("no CUDA device was found: the NVIDIA driver shows none")]
     NoneFound,
     /// The device is older than what kernels are written for.
-    #[error(
-        "{name} has compute capability {}.{}, and 7.5 is the least that works",
-        capability.0, capability.1
-    )]
+    #[error("{name} has compute capability {capability}, and 7.5 is the least that works")]
     OldDevice {
         /// Which.
         name: String,
         /// What it has.
-        capability: (u32, u32),
+        capability: Version,
     },
     /// The list of devices is shorter.
     #[error("there is no CUDA device {index}, only {found}")]

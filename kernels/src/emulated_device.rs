@@ -20,7 +20,7 @@ pub struct EmulationOptions {
     /// Whether every access of a kernel is looked at, which takes three to four times as long.
     pub is_checked: bool,
     /// Bytes of memory that may be used; all that there are by default.
-    pub vram_budget: Option<u64>,
+    pub device_budget: Option<u64>,
     /// A barrier that nobody waits at, by its line.
     pub ignored: Option<Line>,
 }
@@ -39,7 +39,7 @@ impl CudaBackend {
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::OverBudget`].
     pub fn emulated_within(bytes: u64) -> Result<Self, CudaError> {
-        Self::emulated_as(EmulationOptions { vram_budget: Some(bytes), ..Default::default() })
+        Self::emulated_as(EmulationOptions { device_budget: Some(bytes), ..Default::default() })
     }
 
     /// [`CudaBackend::emulated`] with kernels run in some way.
@@ -48,7 +48,7 @@ impl CudaBackend {
     /// [`CudaError::OutOfMemory`], [`CudaError::OverBudget`].
     pub fn emulated_as(options: EmulationOptions) -> Result<Self, CudaError> {
         let memory = options.is_checked.then(MemoryMap::default);
-        let (budget, launches) = (options.vram_budget, AtomicU64::new(0));
+        let (budget, launches) = (options.device_budget, AtomicU64::new(0));
         Self::on_host(Arc::new(EmulatedKernels { options, memory, launches }), budget)
     }
 }

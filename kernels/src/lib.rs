@@ -32,6 +32,7 @@ mod slots;
 mod staging;
 mod storage;
 mod timer;
+mod version;
 
 pub use backend::{CudaBackend, CudaOptions};
 pub use device_list::{device, devices};
@@ -45,6 +46,7 @@ pub use matrix::{CudaMatrix, CudaWeights};
 pub use matrix_room::CudaMatrixRoom;
 pub use nestling_gpu::BudgetTooSmall;
 pub use timer::{CudaTimer, TimedAs};
+pub use version::Version;
 
 /// Computes one step on the device.
 pub type CudaEncoder<'a> =

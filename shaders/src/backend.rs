@@ -20,7 +20,7 @@ pub struct WgpuOptions {
     /// Which adapter.
     pub adapter: AdapterChoice,
     /// Bytes of device memory that may be used; none for what the driver gives.
-    pub vram_budget: Option<u64>,
+    pub device_budget: Option<u64>,
     /// Folder where compiled shaders are kept from one start to the next.
     pub pipeline_cache: Option<PathBuf>,
     /// Which instructions shaders use.
@@ -89,7 +89,7 @@ impl WgpuBackend {
             DeviceLimits::Adapter => adapter.limits(),
             DeviceLimits::Least => wgpu::Limits::default(),
         };
-        let gpu = Arc::new(Gpu::open(&adapter, limits, uploads, options.vram_budget)?);
+        let gpu = Arc::new(Gpu::open(&adapter, limits, uploads, options.device_budget)?);
         let folder = options.pipeline_cache.as_deref();
         let cache =
             folder.and_then(|folder| PipelineCache::open(&gpu, &adapter.get_info(), folder));
@@ -107,7 +107,7 @@ impl WgpuBackend {
             Instructions::Detected if features.int8_dot => Int8Dot::Packed,
             _ => Int8Dot::Plain,
         };
-        let memory_bytes = options.vram_budget.or(description.memory_bytes);
+        let memory_bytes = options.device_budget.or(description.memory_bytes);
         let rates = WorkRates::UNWATCHED;
         let mut opened = Self::on(gpu, pipelines, dot, variant, memory_bytes, rates)?;
         if description.kind != AdapterKind::Software {

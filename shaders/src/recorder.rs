@@ -117,10 +117,9 @@ pub(crate) struct Cost {
     pub work: u64,
 }
 
-/// What is done once for each element: workgroups and multiplications.
-impl From<([u32; 3], u64)> for Cost {
-    fn from(elements: ([u32; 3], u64)) -> Self {
-        let (workgroups, work) = elements;
+impl Cost {
+    /// Of what is done once for each element: workgroups and multiplications.
+    pub fn elements(workgroups: [u32; 3], work: u64) -> Self {
         Self { workgroups, kind: WorkKind::Elements, work }
     }
 }
@@ -204,9 +203,9 @@ impl Recorder {
         pipeline: &Pipeline,
         bindings: &[Binding],
         params: &impl Pod,
-        cost: impl Into<Cost>,
+        cost: Cost,
     ) -> Result<(), WgpuError> {
-        let Cost { workgroups, kind, work } = cost.into();
+        let Cost { workgroups, kind, work } = cost;
         if let Some(&count) = workgroups.iter().find(|count| **count > WORKGROUPS_MAX) {
             let (what, limit) = ("workgroups of a dispatch", u64::from(WORKGROUPS_MAX));
             return Err(WgpuError::Limit { what, limit, found: u64::from(count) });

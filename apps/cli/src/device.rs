@@ -19,7 +19,7 @@ type CudaDevices = std::result::Result<Vec<CudaDeviceDescription>, CudaDeviceErr
 fn options(args: &DeviceArgs) -> DeviceOptions {
     DeviceOptions {
         device: args.device.clone(),
-        vram_budget: args.vram_budget.map(|size| size.0),
+        device_budget: args.vram_budget.map(|size| size.0),
         pipeline_cache: places::shader_folder().ok(),
     }
 }
@@ -160,13 +160,12 @@ fn cuda_text(found: &CudaDevices) -> String {
     };
     let mut text = String::new();
     for gpu in gpus {
-        let (major, minor) = gpu.compute_capability;
         let memory = ByteSize(gpu.memory_bytes);
         let _ = writeln!(text, "{:<8} {}, {memory}", cuda_name(gpu), gpu.name);
         let _ = writeln!(
             text,
-            "         compute capability {major}.{minor}, {} multiprocessors, driver for CUDA {}.{}",
-            gpu.multiprocessors, gpu.driver.0, gpu.driver.1,
+            "         compute capability {}, {} multiprocessors, driver for CUDA {}",
+            gpu.compute_capability, gpu.multiprocessors, gpu.driver,
         );
     }
     text
@@ -230,11 +229,11 @@ fn cuda_json(gpu: &CudaDeviceDescription) -> Value {
     json!({
         "device": cuda_name(gpu),
         "name": gpu.name,
-        "compute_capability": [gpu.compute_capability.0, gpu.compute_capability.1],
+        "compute_capability": [gpu.compute_capability.major, gpu.compute_capability.minor],
         "multiprocessors": gpu.multiprocessors,
         "memory_bytes": gpu.memory_bytes,
         "l2_bytes": gpu.l2_bytes,
-        "driver": [gpu.driver.0, gpu.driver.1],
+        "driver": [gpu.driver.major, gpu.driver.minor],
     })
 }
 

@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::{CompileError, Target, compile, hash, nvrtc};
 use crate::kernel::Kernel;
+use crate::version::Version;
 
 include!(concat!(env!("OUT_DIR"), "/embedded_images.rs"));
 
@@ -40,12 +41,12 @@ impl KernelImages {
     ///
     /// # Errors
     /// [`CompileError`].
-    pub fn image(&self, kernel: Kernel, capability: (u32, u32)) -> Result<Vec<u8>, CompileError> {
+    pub fn image(&self, kernel: Kernel, capability: Version) -> Result<Vec<u8>, CompileError> {
         let binary = |target| embedded(kernel, target);
         if let Some(image) = Target::binaries_for(capability).find_map(binary) {
             return Ok(image);
         }
-        self.compiled(kernel, Target::Device(capability.0, capability.1)).or_else(|error| {
+        self.compiled(kernel, Target::Device(capability.major, capability.minor)).or_else(|error| {
             // The compiler is not there, or older than the device.
             let text =
                 |target| embedded(kernel, target).or_else(|| self.compiled(kernel, target).ok());
@@ -147,10 +148,10 @@ mod tests {
             }
             // Devices between those that were compiled for run what was made for older ones.
             let older = embedded(kernel, Target::Device(8, 0));
-            assert_eq!(KernelImages::default().image(kernel, (8, 6)).ok(), older);
+            assert_eq!(KernelImages::default().image(kernel, Version::new(8, 6)).ok(), older);
             // Devices that no compiler knows run the newest text.
             let newest = embedded(kernel, Target::Ptx(9, 0));
-            assert_eq!(KernelImages::default().image(kernel, (99, 0)).ok(), newest);
+            assert_eq!(KernelImages::default().image(kernel, Version::new(99, 0)).ok(), newest);
         }
     }
 

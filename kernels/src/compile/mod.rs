@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::Xxh3;
 pub use images::KernelImages;
 
 use crate::kernel::{HEADERS, Kernel};
+use crate::version::Version;
 
 /// What an image is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,16 +42,16 @@ impl Target {
 
     /// Binaries that a device of this compute capability runs, best first: those for the same major number
     /// and no higher minor one.
-    fn binaries_for(capability: (u32, u32)) -> impl Iterator<Item = Self> {
-        let (major, minor) = capability;
+    fn binaries_for(capability: Version) -> impl Iterator<Item = Self> {
+        let Version { major, minor } = capability;
         (0..=minor).rev().map(move |minor| Self::Device(major, minor))
     }
 
     /// Texts of a release that the driver compiles for a device of this compute capability, the newest
     /// first.
-    fn texts_for(capability: (u32, u32)) -> impl Iterator<Item = Self> {
+    fn texts_for(capability: Version) -> impl Iterator<Item = Self> {
         let runs = move |target: &Self| match target {
-            Self::Ptx(major, minor) => (*major, *minor) <= capability,
+            Self::Ptx(major, minor) => Version::new(*major, *minor) <= capability,
             Self::Device(..) => false,
         };
         Self::RELEASED.into_iter().rev().filter(runs)
@@ -244,7 +245,8 @@ mod tests {
     }
 
     /// Images of a release that a device runs, best first.
-    fn runs(capability: (u32, u32)) -> Vec<Target> {
+    fn runs(major: u32, minor: u32) -> Vec<Target> {
+        let capability = Version::new(major, minor);
         let binaries = Target::binaries_for(capability);
         let binaries = binaries.filter(|target| Target::RELEASED.contains(target));
         binaries.chain(Target::texts_for(capability)).collect()
@@ -253,7 +255,7 @@ mod tests {
     #[test]
     fn devices_get_the_newest_image_that_they_run() {
         use Target::{Device, Ptx};
-        for (capability, expected) in [
+        for ((major, minor), expected) in [
             ((7, 5), Device(7, 5)),
             ((8, 0), Device(8, 0)),
             ((8, 6), Device(8, 0)),
@@ -268,10 +270,10 @@ mod tests {
             ((13, 0), Ptx(9, 0)),
             ((99, 9), Ptx(9, 0)),
         ] {
-            assert_eq!(runs(capability).first(), Some(&expected), "{capability:?}");
+            assert_eq!(runs(major, minor).first(), Some(&expected), "{major}.{minor}");
         }
-        assert_eq!(runs((8, 6)), [Device(8, 0), Ptx(8, 0), Ptx(7, 5)]);
-        assert_eq!(runs((12, 0)), [Ptx(9, 0), Ptx(8, 0), Ptx(7, 5)]);
-        assert_eq!(runs((7, 0)), []);
+        assert_eq!(runs(8, 6), [Device(8, 0), Ptx(8, 0), Ptx(7, 5)]);
+        assert_eq!(runs(12, 0), [Ptx(9, 0), Ptx(8, 0), Ptx(7, 5)]);
+        assert_eq!(runs(7, 0), []);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn described(index: usize, name: &str, compute_capability: (u32, u32)) -> CudaDeviceDescription {
+fn described(index: usize, name: &str, compute_capability: Version) -> CudaDeviceDescription {
     CudaDeviceDescription {
         index,
         name: name.into(),
@@ -11,15 +11,15 @@ fn described(index: usize, name: &str, compute_capability: (u32, u32)) -> CudaDe
         memory_bytes: 1 << 30,
         l2_bytes: 1 << 20,
         memory_bandwidth: 0,
-        driver: (12, 6),
+        driver: Version::new(12, 6),
     }
 }
 
 fn chosen(choice: &CudaDeviceChoice) -> Result<usize, CudaDeviceError> {
     let devices = vec![
-        described(0, "Old card", (6, 1)),
-        described(1, "NVIDIA H200", (9, 0)),
-        described(2, "NVIDIA L4", (8, 9)),
+        described(0, "Old card", Version::new(6, 1)),
+        described(1, "NVIDIA H200", Version::new(9, 0)),
+        described(2, "NVIDIA L4", Version::new(8, 9)),
     ];
     choice.among(devices).map(|device| device.index)
 }

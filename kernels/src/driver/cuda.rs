@@ -16,6 +16,7 @@ use crate::devices::{CudaDeviceDescription, CudaDeviceError, DRIVER_VERSION_MIN}
 use crate::error::CudaError;
 use crate::kernel::Kernel;
 use crate::params::Launch;
+use crate::version::Version;
 
 /// Something of the driver's, by its address; 0 for nothing.
 pub(crate) struct Handle(usize);
@@ -86,7 +87,7 @@ impl PinnedBytes {
 pub(crate) struct Cuda {
     context: PrimaryContext,
     functions: Mutex<HashMap<Kernel, Loaded>>,
-    capability: (u32, u32),
+    capability: Version,
     images: KernelImages,
 }
 
@@ -184,7 +185,7 @@ fn told(answer: CUresult) -> String {
     format!("{answer:?}: {}", text.to_string_lossy())
 }
 
-fn start_driver() -> Result<(u32, u32), CudaDeviceError> {
+fn start_driver() -> Result<Version, CudaDeviceError> {
     // SAFETY: looks for the library and loads it; what is called of it later exists in every version
     // from the oldest that passes below.
     if !unsafe { sys::is_culib_present() } {
@@ -196,7 +197,7 @@ fn start_driver() -> Result<(u32, u32), CudaDeviceError> {
     if known != CUresult::CUDA_SUCCESS {
         return Err(CudaDeviceError::Driver { reason: told(known) });
     }
-    let found = ((version / 1000).unsigned_abs(), (version % 1000 / 10).unsigned_abs());
+    let found = Version::new((version / 1000).unsigned_abs(), (version % 1000 / 10).unsigned_abs());
     if version < DRIVER_VERSION_MIN {
         return Err(CudaDeviceError::OldDriver { found });
     }
@@ -221,7 +222,7 @@ pub(crate) fn list() -> Result<Vec<CudaDeviceDescription>, CudaDeviceError> {
     (0..count).map(|index| describe(index, driver).map_err(refused)).collect()
 }
 
-fn describe(index: i32, driver: (u32, u32)) -> Result<CudaDeviceDescription, CudaError> {
+fn describe(index: i32, driver: Version) -> Result<CudaDeviceDescription, CudaError> {
     use sys::CUdevice_attribute as Attribute;
     let (mut device, mut memory_bytes, mut name) = (0, 0, [0 as c_char; 256]);
     // SAFETY: the driver writes numbers and at most as many bytes as it is told.
@@ -238,7 +239,7 @@ fn describe(index: i32, driver: (u32, u32)) -> Result<CudaDeviceDescription, Cud
         // Default: a device without the attribute has none of what it counts.
         if answer == CUresult::CUDA_SUCCESS { u32::try_from(value).unwrap_or(0) } else { 0 }
     };
-    let capability = (
+    let capability = Version::new(
         number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
         number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
     );

@@ -99,15 +99,17 @@ impl Driver {
     pub fn open(
         choice: &CudaDeviceChoice,
         images: KernelImages,
-        vram_budget: Option<u64>,
+        device_budget: Option<u64>,
     ) -> Result<Arc<Self>, CudaError> {
         let description = crate::device_list::device(choice)?;
-        let (major, minor) = description.compute_capability;
-        let name = format!("{}, CUDA, compute capability {major}.{minor}", description.name);
+        let name = format!(
+            "{}, CUDA, compute capability {}",
+            description.name, description.compute_capability
+        );
         let cuda = Cuda::open(&description, images)?;
         cuda.load_all()?;
         let free = cuda.memory()?.free;
-        Ok(Self::of(DriverApi::Cuda(cuda), name, Some(vram_budget.unwrap_or(free).min(free))))
+        Ok(Self::of(DriverApi::Cuda(cuda), name, Some(device_budget.unwrap_or(free).min(free))))
     }
 
     /// A device of host memory, whose kernels `launch` runs.

@@ -13,12 +13,12 @@ const SEED: u64 = 1;
 
 /// An emulated device that runs threads and blocks in random order; where NESTLING_TEST_CHECKED is set it
 /// looks at every access of kernels, which takes its time.
-fn emulated(vram_budget: Option<u64>) -> EmulationOptions {
+fn emulated(device_budget: Option<u64>) -> EmulationOptions {
     let given = std::env::var("NESTLING_TEST_SEED").ok();
     let seed = given.map_or(SEED, |seed| seed.parse().unwrap());
     let is_checked = std::env::var_os("NESTLING_TEST_CHECKED").is_some();
     let schedule = Schedule::Random(seed);
-    EmulationOptions { schedule, is_checked, vram_budget, ..EmulationOptions::default() }
+    EmulationOptions { schedule, is_checked, device_budget, ..EmulationOptions::default() }
 }
 
 /// An emulated device whose streams run in an order drawn by the same number.
@@ -74,7 +74,7 @@ impl ModelsDevice for Cuda {
     }
 
     fn limited_device(bytes: u64) -> CudaBackend {
-        let options = CudaOptions { vram_budget: Some(bytes), ..CudaOptions::default() };
+        let options = CudaOptions { device_budget: Some(bytes), ..CudaOptions::default() };
         CudaBackend::open(&options).unwrap_or_else(|error| {
             assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
             emulated_as(emulated(Some(bytes)))

@@ -41,7 +41,7 @@ pub(super) fn rope(
     let [query_norm, key_norm] =
         norms.map(|norm| norm.as_ref().map_or(&of.angles, |norm| &norm.binding).clone());
     let bindings = [of.angles.clone(), query_norm, key_norm, of.x.clone()];
-    let cost = (spread(count), 4 * (count * sizes.head_dim as usize) as u64);
+    let cost = Cost::elements(spread(count), 4 * (count * sizes.head_dim as usize) as u64);
     Ok(recorder.dispatch(&pipelines.rope, &bindings, &params, cost)?)
 }
 
@@ -81,7 +81,7 @@ pub(super) fn store(
         let memory = pages.chunk(chunk).ok_or_else(|| {
             EngineError::mismatch("chunk of pages", "one that is prepared", chunk)
         })?;
-        let cost = (spread(count), 2 * (count * shape.head_dim) as u64);
+        let cost = Cost::elements(spread(count), 2 * (count * shape.head_dim) as u64);
         recorder.dispatch(pipeline, &[x.binding(), table, memory], &params, cost)?;
     }
     Ok(())
@@ -221,7 +221,10 @@ fn merge(
         blocks: of.blocks,
         has_sinks: of.has_sinks,
     };
-    let cost = (spread(count), count as u64 * u64::from(of.blocks) * u64::from(of.value_dim));
+    let cost = Cost::elements(
+        spread(count),
+        count as u64 * u64::from(of.blocks) * u64::from(of.value_dim),
+    );
     Ok(recorder.dispatch(&pipelines.attend_merge, bindings, &params, cost)?)
 }
 

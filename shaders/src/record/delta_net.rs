@@ -74,7 +74,7 @@ fn mix(
     ];
     let parts = run.rows.len() * (2 * shape.num_key_heads + shape.num_value_heads);
     let work = run.rows.len() * shape.channels() * (shape.window() + 8);
-    let cost = (spread(parts), work as u64);
+    let cost = Cost::elements(spread(parts), work as u64);
     Ok(backend.recorder.dispatch(&backend.pipelines.delta_mix, &bindings, &params, cost)?)
 }
 
@@ -153,6 +153,6 @@ fn gate(
         eps: net.eps,
     };
     let bindings = [projected.binding(), net.norm.binding(), out.binding()];
-    let cost = (spread(count), 8 * out.elements() as u64);
+    let cost = Cost::elements(spread(count), 8 * out.elements() as u64);
     Ok(recorder.dispatch(&pipelines.delta_gate, &bindings, &params, cost)?)
 }

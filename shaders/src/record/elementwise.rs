@@ -12,7 +12,7 @@ use crate::params::{
     GatherRowsParams, ScaleParams, SoftcapParams,
 };
 use crate::pipelines::Pipeline;
-use crate::recorder::{Binding, Recorder, spread};
+use crate::recorder::{Binding, Cost, Recorder, spread};
 
 /// Columns that a workgroup of `argmax` looks at: 16 for each of its invocations.
 pub(crate) const ARGMAX_PART_COLS: usize = 1024;
@@ -25,7 +25,7 @@ fn per_element(
     count: u32,
     params: &impl Pod,
 ) -> Result<(), EngineError> {
-    let cost = (spread(count.div_ceil(64) as usize), u64::from(count));
+    let cost = Cost::elements(spread(count.div_ceil(64) as usize), u64::from(count));
     Ok(recorder.dispatch(pipeline, bindings, params, cost)?)
 }
 
@@ -105,7 +105,7 @@ pub(super) fn argmax(
         part_cols: ARGMAX_PART_COLS as u32,
     };
     let bindings = [x.clone(), orders.clone(), columns.clone()];
-    let cost = (spread(count as usize), u64::from(*rows) * u64::from(*cols));
+    let cost = Cost::elements(spread(count as usize), u64::from(*rows) * u64::from(*cols));
     Ok(recorder.dispatch(&pipelines.argmax, &bindings, &params, cost)?)
 }
 
@@ -113,7 +113,7 @@ pub(super) fn argmax_merge(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
     ArgmaxMerge { orders, columns, out, rows, parts }: &ArgmaxMerge<Binding>,
 ) -> Result<(), EngineError> {
-    let cost = (spread(*rows as usize), u64::from(*rows) * u64::from(*parts));
+    let cost = Cost::elements(spread(*rows as usize), u64::from(*rows) * u64::from(*parts));
     let bindings = [orders.clone(), columns.clone(), out.clone()];
     let params = ArgmaxMergeParams { rows: *rows, parts: *parts };
     Ok(recorder.dispatch(&pipelines.argmax_merge, &bindings, &params, cost)?)

@@ -5,7 +5,7 @@ use nestling_gpu::{CommandRecorder, Embed, word};
 
 use crate::backend::WgpuBackend;
 use crate::params;
-use crate::recorder::{Binding, spread};
+use crate::recorder::{Binding, Cost, spread};
 
 /// A part of the table gives the rows whose tokens it has.
 pub(super) fn embed(
@@ -30,7 +30,7 @@ pub(super) fn embed(
         recorder.make_room()?;
         let tokens = recorder.table(&tokens)?;
         let bindings = [Binding::from(&part.buffer), tokens, out.binding()];
-        let cost = (spread(out.elements().div_ceil(64)), out.elements() as u64);
+        let cost = Cost::elements(spread(out.elements().div_ceil(64)), out.elements() as u64);
         recorder.dispatch(&pipelines.embed, &bindings, &params, cost)?;
     }
     Ok(())

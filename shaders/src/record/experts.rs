@@ -6,7 +6,7 @@ use nestling_gpu::{Gated, GatedOutput};
 
 use crate::backend::WgpuBackend;
 use crate::params;
-use crate::recorder::{Binding, spread};
+use crate::recorder::{Binding, Cost, spread};
 
 pub(super) fn gated(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
@@ -16,7 +16,7 @@ pub(super) fn gated(
     let rotated = u32::from(joint.rotated);
     let params =
         params::Gated { rows: *rows, cols: *cols, kind, alpha, limit, rotated, padding: [0; 2] };
-    let cost = (spread(groups.div_ceil(64)), (16 * groups * GROUP) as u64);
+    let cost = Cost::elements(spread(groups.div_ceil(64)), (16 * groups * GROUP) as u64);
     let done = match out {
         GatedOutput::Int8(out) => {
             let bindings = [gate_up.clone(), out.values.clone(), out.scales.clone()];

@@ -6,7 +6,7 @@ use nestling_gpu::{NormParts, RmsNorm};
 
 use crate::backend::WgpuBackend;
 use crate::params::{NormPartParams, RmsNormParams};
-use crate::recorder::{Binding, spread};
+use crate::recorder::{Binding, Cost, spread};
 
 pub(super) fn rms_norm(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
@@ -15,7 +15,7 @@ pub(super) fn rms_norm(
     let adds = u32::from(*write == Write::Add);
     let params = RmsNormParams { rows: *rows, cols: *cols, eps: *eps, adds };
     let bindings = [x.clone(), weight.clone(), out.clone()];
-    let cost = (spread(*rows as usize), 2 * u64::from(*rows) * u64::from(*cols));
+    let cost = Cost::elements(spread(*rows as usize), 2 * u64::from(*rows) * u64::from(*cols));
     Ok(recorder.dispatch(&pipelines.rms_norm, &bindings, &params, cost)?)
 }
 
@@ -32,7 +32,8 @@ pub(super) fn norm_parts(
         length: of.length,
         eps: of.eps,
     };
-    let cost = (spread(of.count as usize), 2 * u64::from(of.count) * u64::from(of.length));
+    let cost =
+        Cost::elements(spread(of.count as usize), 2 * u64::from(of.count) * u64::from(of.length));
     let bindings = [of.weight.clone(), of.x.clone()];
     Ok(recorder.dispatch(&pipelines.norm_part, &bindings, &params, cost)?)
 }

@@ -259,7 +259,7 @@ pub(super) fn heads_rest(
     if elements == 0 {
         return Ok(());
     }
-    let cost = (spread(elements.div_ceil(64) as usize), elements);
+    let cost = Cost::elements(spread(elements.div_ceil(64) as usize), elements);
     let bindings = [x.clone(), out.clone()];
     Ok(recorder.dispatch(&pipelines.heads_rest, &bindings, &params, cost)?)
 }

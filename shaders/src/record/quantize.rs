@@ -6,7 +6,7 @@ use nestling_gpu::Quantize;
 
 use crate::backend::WgpuBackend;
 use crate::params;
-use crate::recorder::{Binding, spread};
+use crate::recorder::{Binding, Cost, spread};
 
 pub(super) fn quantize(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
@@ -22,6 +22,6 @@ pub(super) fn quantize(
         padding: [0; 2],
     };
     let bindings = [x.clone(), out.values.clone(), out.scales.clone()];
-    let cost = (spread(groups.div_ceil(64)), (groups * GROUP) as u64);
+    let cost = Cost::elements(spread(groups.div_ceil(64)), (groups * GROUP) as u64);
     Ok(recorder.dispatch(&pipelines.quantize, &bindings, &params, cost)?)
 }

@@ -5,7 +5,7 @@ use nestling_gpu::Route;
 
 use crate::backend::WgpuBackend;
 use crate::params::RouteParams;
-use crate::recorder::{Binding, spread};
+use crate::recorder::{Binding, Cost, spread};
 
 pub(super) fn route(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
@@ -37,6 +37,6 @@ pub(super) fn route(
         of.weights.clone(),
     ];
     let work = u64::from(sizes.rows) * u64::from(sizes.experts) * (u64::from(sizes.per_token) + 8);
-    let cost = (spread(sizes.rows as usize), work);
+    let cost = Cost::elements(spread(sizes.rows as usize), work);
     Ok(recorder.dispatch(&pipelines.route, &bindings, &params, cost)?)
 }

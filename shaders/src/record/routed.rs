@@ -11,7 +11,7 @@ use super::products::{Call, Kernel, dispatch};
 use crate::backend::WgpuBackend;
 use crate::found_blocks::{BLOCK_ALIGN, BLOCK_WORDS, FoundBlocks};
 use crate::params::ExpertBlocksParams;
-use crate::recorder::{Binding, spread};
+use crate::recorder::{Binding, Cost, spread};
 
 /// Has the blocks of gates and ups, and those of downs, made from the routing.
 pub(super) fn find(
@@ -53,7 +53,7 @@ pub(super) fn find(
         noted.notes.clone(),
         recorder.miss_flag(),
     ];
-    let cost = (spread((slabs * uses).div_ceil(64)), (slabs * uses * uses) as u64);
+    let cost = Cost::elements(spread((slabs * uses).div_ceil(64)), (slabs * uses * uses) as u64);
     recorder.dispatch(&pipelines.expert_blocks, &bindings, &params, cost)?;
     let blocks = |first, count, stride, first_pair| {
         let made = made.clone();

@@ -10,9 +10,9 @@ use nestling_testkit::{Device, Test, note, tests};
 
 use super::harness::Vulkan;
 
-fn open(vram_budget: u64) -> Result<WgpuBackend, WgpuError> {
-    let (adapter, vram_budget) = (AdapterChoice::Index(0), Some(vram_budget));
-    WgpuBackend::open(&WgpuOptions { adapter, vram_budget, ..WgpuOptions::default() })
+fn open(device_budget: u64) -> Result<WgpuBackend, WgpuError> {
+    let (adapter, device_budget) = (AdapterChoice::Index(0), Some(device_budget));
+    WgpuBackend::open(&WgpuOptions { adapter, device_budget, ..WgpuOptions::default() })
 }
 
 /// What an error says of a budget.

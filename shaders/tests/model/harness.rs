@@ -56,8 +56,9 @@ impl ModelsDevice for Vulkan {
     }
 
     fn limited_device(bytes: u64) -> WgpuBackend {
-        let (adapter, vram_budget) = (AdapterChoice::Index(0), Some(bytes));
-        WgpuBackend::open(&WgpuOptions { adapter, vram_budget, ..WgpuOptions::default() }).unwrap()
+        let (adapter, device_budget) = (AdapterChoice::Index(0), Some(bytes));
+        WgpuBackend::open(&WgpuOptions { adapter, device_budget, ..WgpuOptions::default() })
+            .unwrap()
     }
 
     fn destroy(backend: &WgpuBackend) {

@@ -52,11 +52,10 @@ fn cuda() -> Result<Value, Box<dyn Error>> {
     let context = CudaContext::new(found.index)?;
     let mut card = Map::new();
     let mut tell = |key: &str, value: Value| card.insert(key.into(), value);
-    let (major, minor) = found.compute_capability;
     let (free, total) = context.mem_get_info()?;
     tell("name", found.name.into());
-    tell("compute_capability", format!("{major}.{minor}").into());
-    tell("cuda_of_driver", format!("{}.{}", found.driver.0, found.driver.1).into());
+    tell("compute_capability", found.compute_capability.to_string().into());
+    tell("cuda_of_driver", found.driver.to_string().into());
     tell("memory_bytes", total.into());
     tell("free_memory_bytes", free.into());
     tell("bandwidth_by_clock", found.memory_bandwidth.into());
