@@ -11,10 +11,13 @@ use nestling::formats::store::Store;
 pub fn template_fault(store: &Store) -> Result<Option<String>> {
     let asset = |name| store.asset(name).map_err(|error| explain_store(&error));
     let (config, file) = (asset("tokenizer_config.json")?, asset("chat_template.jinja")?);
-    let template = match ChatTemplate::from_files(config.as_deref(), file.as_deref()) {
-        Ok(Some(template)) => template,
-        Ok(None) => return Ok(None),
-        Err(error) => return Ok(Some(error.to_string())),
+    Ok(fault_of(config.as_deref(), file.as_deref()))
+}
+
+fn fault_of(config: Option<&[u8]>, file: Option<&[u8]>) -> Option<String> {
+    let template = match ChatTemplate::from_files(config, file) {
+        Ok(template) => template?,
+        Err(error) => return Some(error.to_string()),
     };
     let messages = [Message::user("Hello")];
     let input = ChatInput {
@@ -23,9 +26,32 @@ pub fn template_fault(store: &Store) -> Result<Option<String>> {
         now: Some(TemplateTime::from_unix_seconds(0)),
         ..ChatInput::default()
     };
-    Ok(match template.render(&input) {
+    match template.render(&input) {
         // A template may refuse a conversation, and want what this one lacks.
         Ok(_) | Err(TextError::TemplateRefused { .. } | TextError::TemplateRender { .. }) => None,
         Err(error) => Some(error.to_string()),
-    })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fault_of;
+
+    #[test]
+    fn templates_that_cannot_be_used_are_named() {
+        let fault = |template: &str| fault_of(None, Some(template.as_bytes()));
+        assert_eq!(fault_of(None, None), None);
+        assert_eq!(fault("{{ messages[0].content }}"), None);
+        assert_eq!(fault("{{ raise_exception('no') }}"), None);
+        let broken = fault("a\n{% if %}").unwrap();
+        assert!(broken.contains("line 2"), "{broken}");
+        let doubling = "{% set n = namespace(s='x') %}{% for i in range(999) %}\
+                        {% set n.s = n.s ~ n.s %}{% endfor %}";
+        let bound = fault(doubling).unwrap();
+        assert!(bound.contains("bytes"), "{bound}");
+        let endless =
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+        let bound = fault(endless).unwrap();
+        assert!(bound.contains("work"), "{bound}");
+    }
 }
