@@ -22,6 +22,7 @@ mod pipelines;
 mod record;
 mod recorder;
 mod slabs;
+mod slot_uses;
 mod slots;
 mod staging;
 mod storage;

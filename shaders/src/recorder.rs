@@ -3,7 +3,7 @@
 //! What the host gives along — parameters, tables of rows — is gathered in one arena that is
 //! written in front of the commands that read it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,6 +17,7 @@ use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
 use crate::pipelines::{Pipeline, miss_flag_layout};
 use crate::slabs::Slabs;
+use crate::slot_uses::SlotUses;
 use crate::staging::Staging;
 
 /// Bytes of the arena: parameters of some thousand dispatches.
@@ -36,15 +37,6 @@ const MISS_FLAG_BYTES: u64 = 16;
 
 /// Workgroups in one dimension of a dispatch.
 pub(crate) const WORKGROUPS_MAX: u32 = 65535;
-
-/// Slots of experts that commands read or write which are recorded and not submitted.
-#[derive(Debug, Default)]
-struct SlotUses {
-    /// Those that the host knows.
-    slots: HashSet<usize>,
-    /// Whether there are others: a shader finds them.
-    found: bool,
-}
 
 /// Part of a buffer that a shader sees.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -95,9 +87,8 @@ pub struct Recorder {
     staging: Staging,
     /// Whether what was recorded writes what the host counts on, whatever becomes of the step.
     has_writes: bool,
+    /// Slots of experts that the device works on.
     used: SlotUses,
-    /// The last submission that used slots.
-    used_until: u64,
     /// Memory of the weights that commands read.
     pub(crate) slabs: Slabs,
     /// That of what streamed experts bring beside their matrices.
@@ -164,7 +155,6 @@ impl Recorder {
             staging: Staging::default(),
             has_writes: false,
             used: SlotUses::default(),
-            used_until: 0,
             slabs: Slabs::new(Purpose::Weights),
             late_slabs: Slabs::new(Purpose::Work),
             miss_flag,
@@ -293,10 +283,7 @@ impl Recorder {
 
     /// A slot of experts that what was just recorded reads; none for whichever a shader finds.
     pub(crate) fn reads_slot(&mut self, slot: Option<usize>) {
-        match slot {
-            Some(slot) => self.used.slots.extend([slot]),
-            None => self.used.found = true,
-        }
+        self.used.add(slot);
     }
 
     /// Writes weights into a slot, behind all that was recorded and uses it: straight into memory that
@@ -313,13 +300,14 @@ impl Recorder {
         bytes: &[u8],
     ) -> Result<(), WgpuError> {
         self.meter.counts.upload_bytes += bytes.len() as u64;
-        let is_used = |slot| self.used.found || self.used.slots.contains(&slot);
-        let is_used = slot.is_none_or(is_used) || !self.gpu.is_done(self.used_until);
+        let is_used = self.used.may_use(slot, |number| self.gpu.is_done(number));
         if !is_used && self.gpu.write_straight(buffer, offset, bytes)? {
             return Ok(());
         }
         // What comes to the same place later must not come before this.
-        self.used.slots.extend(slot);
+        if slot.is_some() {
+            self.used.add(slot);
+        }
         self.meter.counts.staged_bytes += bytes.len() as u64;
         self.write_behind(buffer, offset, bytes)
     }
@@ -363,7 +351,7 @@ impl Recorder {
         self.slabs.settle();
         self.late_slabs.settle();
         self.has_writes = false;
-        self.used = SlotUses::default();
+        self.used.settle();
         self.dispatches = 0;
         self.meter.started();
         let freed = self.gpu.times_freed();
@@ -441,9 +429,7 @@ impl CommandRecorder for Recorder {
             self.gpu.write(&self.arena, 0, &self.bytes);
             let number = self.gpu.submit(Some(commands.finish()));
             self.staging.recall();
-            if self.used.found || !self.used.slots.is_empty() {
-                self.used_until = number;
-            }
+            self.used.submitted(number);
             self.meter.counts.submissions += 1;
         }
         self.forget();

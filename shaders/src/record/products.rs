@@ -99,7 +99,7 @@ impl<'a> Dispatch<'a> {
         bias: Option<&GpuFloats<WgpuBackend>>,
     ) -> bool {
         let same_bias = match (self.bias, bias) {
-            (Some(own), Some(other)) => own.range.slab() == other.range.slab(),
+            (Some(own), Some(other)) => own.range.memory().raw == other.range.memory().raw,
             (own, other) => own.is_none() && other.is_none(),
         };
         self.kernel == kernel && self.slab.slab == part.slab && same_bias
