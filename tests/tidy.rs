@@ -30,6 +30,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/template/tests/hostile.rs",
     "engine/runtime/tests/model/bundled.rs",
     "engine/runtime/tests/model/allocation.rs",
+    "engine/runtime/tests/model/mapped.rs",
     "engine/runtime/tests/model/stores.rs",
     "formats/nest/src/nested/wide.rs",
     "formats/nest/src/store/map.rs",

@@ -10,6 +10,7 @@ impl Backend for CudaBackend {
     nestling_gpu::backend_items!();
 
     const PAGE_KIND: u8 = 3;
+    const WEIGHTS_IN_PLACE: bool = false;
 
     fn name(&self) -> String {
         self.driver.name().to_owned()

@@ -10,6 +10,7 @@ impl Backend for WgpuBackend {
     nestling_gpu::backend_items!();
 
     const PAGE_KIND: u8 = 2;
+    const WEIGHTS_IN_PLACE: bool = false;
 
     fn name(&self) -> String {
         self.gpu.name.clone()

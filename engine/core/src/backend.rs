@@ -109,6 +109,10 @@ pub trait Backend: Send + Sized + 'static {
     /// model's identity, so that snapshots are only read where they mean the same.
     const PAGE_KIND: u8;
 
+    /// Whether weights are used where they lie in host memory, and nothing but their scales is read when they are
+    /// bound.
+    const WEIGHTS_IN_PLACE: bool;
+
     /// What the device is, for people.
     fn name(&self) -> String;
 

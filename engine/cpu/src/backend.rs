@@ -25,6 +25,7 @@ impl Backend for Cpu {
     type Encoder<'a> = Checked<CpuEncoder<'a>>;
 
     const PAGE_KIND: u8 = 0;
+    const WEIGHTS_IN_PLACE: bool = true;
 
     fn name(&self) -> String {
         format!("CPU, {}, {} threads", self.team.kernels.name(), self.team.pool.threads())

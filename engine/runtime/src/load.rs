@@ -39,8 +39,9 @@ use nestling_text::{ChatTemplate, Tokenizer};
 pub enum ModelSource {
     /// A store whose weights are read into memory and verified.
     Store(Arc<Store>),
-    /// A store whose weights are used where its file is mapped: it starts at once, and its memory
-    /// is the system's to give and take, so it does not count in the budget.
+    /// A store whose weights are used where its file is mapped, experts verified before they are
+    /// used first: it starts sooner, and its memory is the system's to give and take, so it does not
+    /// count in the budget.
     #[cfg(not(target_family = "wasm"))]
     Mapped(MappedStore),
     /// A Hugging Face checkpoint, run unquantized.

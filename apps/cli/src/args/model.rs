@@ -95,7 +95,8 @@ pub struct ResourceArgs {
     pub memory: Option<ByteSize>,
 
     /// How weights are held: read and verified into memory, or mapped from the file and used in
-    /// place (starts at once; the file must not be changed meanwhile); also spelled -lm
+    /// place, verified before they are used first (starts sooner; the file must not be changed
+    /// meanwhile: what is written to it within a step is not seen); also spelled -lm
     #[arg(long, value_enum, default_value_t = LoadModeArg::Owned, env = "NESTLING_LOAD_MODE")]
     pub load_mode: LoadModeArg,
 

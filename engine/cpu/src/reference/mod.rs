@@ -83,6 +83,7 @@ impl Backend for Reference {
     type Encoder<'a> = Checked<ReferenceEncoder>;
 
     const PAGE_KIND: u8 = 1;
+    const WEIGHTS_IN_PLACE: bool = false;
 
     fn name(&self) -> String {
         "scalar reference".into()

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use nestling_formats::Level;
 
+#[cfg(not(target_family = "wasm"))]
+use super::mapped_checks::MappedChecks;
 use super::routed::{Routed, RoutedInputs};
 use super::streamed::{LatePlanes, StreamOptions, StreamedExperts};
 use super::{ExpertMemory, ExpertSource, StreamStats};
@@ -30,6 +32,9 @@ pub struct ExpertCache<B: Backend> {
     /// Decides levels under dual routing.
     levels: Arc<dyn LevelRouter>,
     recorder: Arc<RoutingRecorder>,
+    /// Checksums of experts that are used where their file is mapped.
+    #[cfg(not(target_family = "wasm"))]
+    checks: Option<MappedChecks>,
     timer: StepTimer,
 }
 
@@ -115,8 +120,29 @@ impl<B: Backend> ExpertCache<B> {
             routed: Routed::none(),
             levels: Arc::new(ThresholdRule::default()),
             recorder: Arc::new(recorder),
+            #[cfg(not(target_family = "wasm"))]
+            checks: None,
             timer: StepTimer::default(),
         }
+    }
+
+    /// Experts of a mapped store are compared with their checksums before they are used first; all of them now,
+    /// where the device has copies.
+    ///
+    /// # Errors
+    /// A plane that is damaged.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn check_mapped(&mut self, source: Arc<dyn ExpertSource>) -> Result<(), EngineError> {
+        let (Experts::Resident(layers), Some(source)) = (&self.experts, source.store_source())
+        else {
+            return Ok(());
+        };
+        let checks = MappedChecks::new(source, layers.iter().map(Vec::len));
+        if B::WEIGHTS_IN_PLACE {
+            self.checks = checks;
+            return Ok(());
+        }
+        checks.map_or(Ok(()), |checks| checks.check_all())
     }
 
     /// From now on the device finds experts by itself where it can, and streamed ones lie in its own
@@ -235,13 +261,21 @@ impl<B: Backend> ExpertCache<B> {
     }
 
     /// A step begins.
-    pub fn begin_step(&mut self) {
+    ///
+    /// # Errors
+    /// A mapped file that was changed or cut.
+    pub fn begin_step(&mut self) -> Result<(), EngineError> {
+        #[cfg(not(target_family = "wasm"))]
+        if let Some(checks) = &self.checks {
+            checks.check_unchanged()?;
+        }
         self.recorder.begin_step();
         self.routed.begin_step();
         self.timer.begin();
         if let Experts::Streamed(streamed) = &mut self.experts {
             streamed.begin_step();
         }
+        Ok(())
     }
 
     /// What was streamed since this was asked last.
@@ -296,6 +330,12 @@ impl<B: Backend> ExpertCache<B> {
                         EngineError::mismatch(format!("routing of layer {layer}"), expected, expert)
                     })?;
                     let (weights, uses) = (Arc::clone(weights), &uses[range]);
+                    #[cfg(not(target_family = "wasm"))]
+                    if let Some(checks) = &self.checks
+                        && let Some(most) = uses.iter().map(|used| used.level).max()
+                    {
+                        checks.check(layer, expert, most)?;
+                    }
                     pending.ready.push(PinnedExpert { expert, weights, uses });
                 }
             }

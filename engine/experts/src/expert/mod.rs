@@ -5,6 +5,8 @@ pub mod cache;
 pub mod checkpoint;
 mod embedding_rows;
 pub mod float_tables;
+#[cfg(not(target_family = "wasm"))]
+mod mapped_checks;
 mod owned;
 mod routed;
 #[cfg(not(target_family = "wasm"))]

@@ -116,7 +116,8 @@ impl StoreSource {
         })
     }
 
-    /// Uses the planes where they are mapped, without verifying them.
+    /// Uses the planes where they are mapped. Experts are verified before they are used first, everything else when it
+    /// is bound.
     ///
     /// # Errors
     /// As [`StoreSource::owned`].
@@ -247,7 +248,14 @@ impl StoreSource {
         let mut planes: GroupPlanes = vec![Default::default(); group.matrices.len()];
         for extent in Plane::ALL.into_iter().take(self.planes(group)) {
             let found = self.store.index().extent(group, extent);
-            let Some(found) = found.and_then(|found| mapped.extent(found)) else { continue };
+            let Some(found) = found.filter(|found| self.store.is_present(found)) else { continue };
+            // Experts are checked before they are used first ([`super::mapped_checks`]).
+            let found = match group.id {
+                GroupId::Expert(_) => {
+                    mapped.extent(found).invariant("a present extent is mapped")?
+                }
+                _ => mapped.checked_extent(found)?,
+            };
             let region = |range: Range<usize>| {
                 let start = found.range().start + range.start;
                 ByteRegion::new(found.owner(), start, range.len())

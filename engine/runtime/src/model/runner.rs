@@ -174,6 +174,8 @@ impl<B: Backend> Runner<B> {
                 (weights, ExpertCache::streamed(from, options.activations, streaming)?)
             }
         };
+        #[cfg(not(target_family = "wasm"))]
+        experts.check_mapped(Arc::clone(&source))?;
         experts.enable_device_slots(&mut backend)?;
         let sensitivities = Arc::new(source.sensitivities());
         experts.set_level_router(Arc::new(ThresholdRule::new(sensitivities)));
@@ -247,7 +249,7 @@ impl<B: Backend> Runner<B> {
         output.vocab_size = vocab_size;
         let replayed = self.replayed.take();
         let start_ns = self.recorder.as_ref().map(|recorder| recorder.now_ns());
-        self.experts.begin_step();
+        self.experts.begin_step()?;
         let step = Step {
             rows,
             logit_rows,

@@ -17,6 +17,8 @@ mod invariance;
 #[cfg(test)]
 mod judge;
 #[cfg(test)]
+mod mapped;
+#[cfg(test)]
 mod rotation;
 #[cfg(test)]
 mod stores;

@@ -79,6 +79,16 @@ impl MappedStore {
         &self.store
     }
 
+    /// Asks the system whether the files are still those that were mapped, of the same length and time. What is
+    /// written between this and a use is not seen.
+    ///
+    /// # Errors
+    /// [`StoreError::Changed`], [`StoreError::Io`].
+    pub fn check_unchanged(&self) -> Result<(), StoreError> {
+        let checked = self.store.storage.check_unchanged(0, self.store.storage.len());
+        checked.map_err(|source| StoreError::io(&self.store.name, "look at", 0, 0, source))
+    }
+
     /// An extent's bytes in place, not checked; none if it is not present.
     pub fn extent(&self, extent: &Extent) -> Option<MappedExtent> {
         let end = extent.offset.checked_add(extent.length)?;
