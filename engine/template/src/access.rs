@@ -23,10 +23,7 @@ pub(crate) fn attribute(meter: &Meter<'_>, value: &Value, name: &str) -> Result<
             Ok(namespace.get(meter, name)?.unwrap_or(Value::Undefined))
         }
         Value::Loop(state) if !has_method(value, name) => loop_attribute(meter, state, name),
-        Value::Cycler(cycler) if name == "current" => {
-            // Default: a cycler has items.
-            Ok(cycler.items.items.get(cycler.next.get()).cloned().unwrap_or(Value::Undefined))
-        }
+        Value::Cycler(cycler) if name == "current" => cycler.current(),
         value if has_method(value, name) => {
             Bound::new(meter, value.clone(), Text::copy(meter, name)?).map(Value::Method)
         }

@@ -31,16 +31,16 @@ pub(crate) fn compute(
             join(meter, &a, b)
         }
         (left @ (Value::Text(_) | Value::Sequence(_)), right)
-            if operation == Arithmetic::Multiply && right.as_int().is_some() =>
+            if operation == Arithmetic::Multiply
+                && let Some(count) = right.as_int() =>
         {
-            // Default: it was asked for above.
-            repeat(meter, &left, right.as_int().unwrap_or(0))
+            repeat(meter, &left, count)
         }
         (left, right @ (Value::Text(_) | Value::Sequence(_)))
-            if operation == Arithmetic::Multiply && left.as_int().is_some() =>
+            if operation == Arithmetic::Multiply
+                && let Some(count) = left.as_int() =>
         {
-            // Default: it was asked for above.
-            repeat(meter, right, left.as_int().unwrap_or(0))
+            repeat(meter, right, count)
         }
         (left, right) => numbers(operation, &left, right),
     }

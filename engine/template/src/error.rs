@@ -72,4 +72,11 @@ impl Fault {
     pub(crate) fn failed(why: impl Into<String>) -> Self {
         Self::Failed(why.into())
     }
+
+    /// A condition of the interpreter itself that does not hold, as a clause; a panic where debug assertions are on.
+    #[cold]
+    pub(crate) fn broken(what: &'static str) -> Self {
+        debug_assert!(false, "it does not hold that {what}");
+        Self::Failed(format!("internal error: it does not hold that {what}"))
+    }
 }

@@ -29,32 +29,12 @@ pub(crate) struct Allowed {
 
 /// Parses one expression, up to the first token that does not belong to it.
 pub(crate) fn parse_expression(emitter: &mut Emitter<'_>, allowed: Allowed) -> Parsed<()> {
-    let start = emitter.here();
-    Expression {
-        emitter,
-        pending: vec![],
-        allowed,
-        start,
-        items: 0,
-        is_tuple: false,
-        is_open: true,
-    }
-    .run(State::Operand)
+    Expression::new(emitter, allowed).run(State::Operand)
 }
 
 /// Parses filters, as in `{% filter upper | trim %}`, for a value that will be there.
 pub(crate) fn parse_filters(emitter: &mut Emitter<'_>) -> Parsed<()> {
-    let start = emitter.here();
-    let allowed = Allowed { tuple: false, conditional: false };
-    let mut expression = Expression {
-        emitter,
-        pending: vec![],
-        allowed,
-        start,
-        items: 0,
-        is_tuple: false,
-        is_open: true,
-    };
+    let mut expression = Expression::new(emitter, Allowed { tuple: false, conditional: false });
     let state = expression.filter()?;
     expression.run(state)
 }
@@ -72,7 +52,13 @@ struct Expression<'e, 's> {
     is_open: bool,
 }
 
-impl Expression<'_, '_> {
+impl<'e, 's> Expression<'e, 's> {
+    fn new(emitter: &'e mut Emitter<'s>, allowed: Allowed) -> Self {
+        let start = emitter.here();
+        let (pending, items) = (Vec::new(), 0);
+        Self { emitter, pending, allowed, start, items, is_tuple: false, is_open: true }
+    }
+
     fn run(mut self, mut state: State) -> Parsed<()> {
         loop {
             state = match state {

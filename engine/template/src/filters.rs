@@ -288,7 +288,8 @@ fn round(value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
         "common" if precision >= 0 && !matches!(value, Value::Float(_)) => return Ok(value.clone()),
         "common" if precision > 0 => {
             // Rounds the exact decimal value.
-            format!("{number:.*}", precision.unsigned_abs() as usize).parse().unwrap_or(number) // Default: it was just written.
+            let decimal = format!("{number:.*}", precision.unsigned_abs() as usize);
+            decimal.parse().map_err(|_| Fault::broken("a number that was written can be read"))?
         }
         "common" => (number * factor).round_ties_even() / factor,
         _ => return Err(Fault::failed("`round` knows common, ceil and floor")),

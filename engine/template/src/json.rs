@@ -7,7 +7,7 @@ use super::limits::{ALLOCATION_WORK, ITEM_WORK, VALUE_DEPTH_MAX};
 use super::meter::Meter;
 use super::numbers::float_text;
 use super::print::to_text;
-use super::text::{Text, TextBuffer};
+use super::text::{Text, TextBuffer, between};
 use super::value::{Entries, Items, Kind, Sequence, Value};
 
 /// A list or object whose items are being made; an object with the key of the present one.
@@ -252,14 +252,12 @@ impl Writer<'_, '_> {
                 character => character <= '~' || !ensure_ascii,
             };
             if !plain {
-                // Default: both lie at the borders of characters.
-                self.out.push(self.meter, text.get(written..at).unwrap_or_default())?;
+                self.out.push(self.meter, between(text, written..at)?)?;
                 written = at + character.len_utf8();
                 self.escape(character)?;
             }
         }
-        // Default: `written` lies at the border of a character.
-        self.out.push(self.meter, text.get(written..).unwrap_or_default())?;
+        self.out.push(self.meter, between(text, written..text.len())?)?;
         self.out.push(self.meter, "\"")
     }
 

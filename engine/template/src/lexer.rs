@@ -73,8 +73,7 @@ impl<'s> Lexer<'s> {
     }
 
     fn rest(&self) -> &'s str {
-        // Default: `at` lies between characters; past the end there is nothing.
-        self.source.get(self.at..).unwrap_or_default()
+        &self.source[self.at..]
     }
 
     fn advance(&mut self, bytes: usize) {
@@ -119,17 +118,15 @@ impl<'s> Lexer<'s> {
 
     /// The text before a tag, without the white space that the tag takes away.
     fn text_before(&self, length: usize, sign: Option<u8>, is_block: bool) -> &'s str {
-        // Default: the tag was found at `length`.
-        let text = self.rest().get(..length).unwrap_or_default();
+        let text = &self.rest()[..length];
         if sign == Some(b'-') {
             return text.trim_end_matches(is_space);
         }
         if sign != Some(b'+') && is_block {
             let line_start = text.rfind('\n').map_or(0, |at| at + 1);
-            // Default: a line begins behind a line break.
-            let blank = text.get(line_start..).unwrap_or_default().chars().all(is_space);
-            if blank && (line_start > 0 || self.at_line_start) {
-                return text.get(..line_start).unwrap_or(text);
+            let (lines, line) = text.split_at(line_start);
+            if line.chars().all(is_space) && (line_start > 0 || self.at_line_start) {
+                return lines;
             }
         }
         text
@@ -203,8 +200,7 @@ impl<'s> Lexer<'s> {
             };
             let sign = rest.as_bytes().get(tag + 2).copied();
             let signed = usize::from(matches!(sign, Some(b'-' | b'+')));
-            // Default: the tag was found at `tag`.
-            let inside = rest.get(tag + 2 + signed..).unwrap_or_default();
+            let inside = &rest[tag + 2 + signed..];
             if let Some((end_sign, after)) = raw_end(inside.trim_start_matches(is_space)) {
                 let text = self.text_before(tag, sign, true);
                 self.advance(rest.len() - after);
@@ -295,8 +291,7 @@ impl<'s> Lexer<'s> {
                 let end = rest.find(|c: char| c != '_' && !c.is_ascii_alphanumeric());
                 let number = rest.get(..end.unwrap_or(rest.len())).unwrap_or(rest);
                 self.advance(number.len());
-                // Default: two bytes were looked at.
-                let digits = number.get(2..).unwrap_or_default().replace('_', "");
+                let digits = number[2..].replace('_', "");
                 return match i64::from_str_radix(&digits, radix) {
                     Ok(number) => Ok(Token::Int(number)),
                     Err(_) => error(format!("not an integer: {number}")),
@@ -400,7 +395,7 @@ fn unescape(text: &str) -> Result<String, LexError> {
             return error(format!("\\{escape} wants {digits} digits of a character"));
         };
         out.push(character);
-        characters = characters.as_str().get(digits..).unwrap_or_default().chars(); // Default: they were read.
+        characters = characters.as_str()[digits..].chars();
     }
     Ok(out)
 }

@@ -51,9 +51,9 @@ pub(crate) struct Machine<'p, 'h> {
     at: usize,
 }
 
-/// An instruction that does not fit the stacks: the parser made none such.
-fn broken() -> Fault {
-    Fault::failed("internal error: the instructions of this template do not fit together")
+/// An instruction that does not fit the stacks: the parser makes none such.
+fn misfit() -> Fault {
+    Fault::broken("the instructions of a template fit together")
 }
 
 impl<'p, 'h> Machine<'p, 'h> {
@@ -94,7 +94,7 @@ impl<'p, 'h> Machine<'p, 'h> {
             self.meter.work(INSTRUCTION_WORK)?;
             self.step(op)?;
         }
-        let output = self.captures.pop().ok_or_else(broken)?;
+        let output = self.captures.pop().ok_or_else(misfit)?;
         Ok(output.into_string())
     }
 
@@ -106,7 +106,7 @@ impl<'p, 'h> Machine<'p, 'h> {
     /// The uppermost value, with the mark of `safe`.
     #[inline]
     fn pop_marked(&mut self) -> Result<Value, Fault> {
-        self.values.pop().ok_or_else(broken)
+        self.values.pop().ok_or_else(misfit)
     }
 
     #[inline]
@@ -120,7 +120,7 @@ impl<'p, 'h> Machine<'p, 'h> {
 
     /// The uppermost `count` values, taken off.
     fn take(&mut self, count: usize) -> Result<Vec<Value>, Fault> {
-        let start = self.values.len().checked_sub(count).ok_or_else(broken)?;
+        let start = self.values.len().checked_sub(count).ok_or_else(misfit)?;
         let mut values = self.values.split_off(start);
         for value in &mut values {
             if matches!(value, Value::Markup(_)) {
@@ -136,7 +136,7 @@ impl<'p, 'h> Machine<'p, 'h> {
     }
 
     fn out(&mut self) -> Result<&mut TextBuffer, Fault> {
-        self.captures.last_mut().ok_or_else(broken)
+        self.captures.last_mut().ok_or_else(misfit)
     }
 
     #[inline]
@@ -151,7 +151,7 @@ impl<'p, 'h> Machine<'p, 'h> {
                 let value = match self.program.constants.get(number as usize) {
                     Some(Constant::Text(text)) => Value::Text(Text::literal(text)),
                     Some(Constant::Float(number)) => Value::Float(*number),
-                    None => return Err(broken()),
+                    None => return Err(misfit()),
                 };
                 self.push(value)
             }
@@ -212,19 +212,19 @@ impl<'p, 'h> Machine<'p, 'h> {
 
     fn raw(&mut self, number: u32) -> Result<(), Fault> {
         let Some(Constant::Text(text)) = self.program.constants.get(number as usize) else {
-            return Err(broken());
+            return Err(misfit());
         };
         let meter = self.meter;
         self.out()?.push(meter, text)
     }
 
     fn name(&self, number: u32) -> Result<Text, Fault> {
-        let name = self.program.names.get(number as usize).ok_or_else(broken)?;
+        let name = self.program.names.get(number as usize).ok_or_else(misfit)?;
         Ok(Text::literal(&name.text))
     }
 
     fn load(&self, number: u32) -> Result<Value, Fault> {
-        let name = self.program.names.get(number as usize).ok_or_else(broken)?;
+        let name = self.program.names.get(number as usize).ok_or_else(misfit)?;
         if let Some(value) = self.scopes.get(self.meter, number, name.is_loop)? {
             return Ok(value);
         }
@@ -275,7 +275,7 @@ impl<'p, 'h> Machine<'p, 'h> {
             }
             Op::Dict(count) => self.dict(count as usize)?,
             Op::Unpack(count) => return self.unpack(count as usize),
-            _ => return Err(broken()),
+            _ => return Err(misfit()),
         };
         self.push(value)
     }
@@ -322,7 +322,7 @@ impl<'p, 'h> Machine<'p, 'h> {
             Op::Jump(by) => Some(by),
             Op::JumpIfFalse(by) => (!self.pop()?.is_true()).then_some(by),
             Op::JumpIfFalseOrPop(by) | Op::JumpIfTrueOrPop(by) => {
-                let stays = self.values.last().ok_or_else(broken)?.is_true()
+                let stays = self.values.last().ok_or_else(misfit)?.is_true()
                     == matches!(op, Op::JumpIfTrueOrPop(_));
                 if !stays {
                     self.pop()?;
@@ -330,7 +330,7 @@ impl<'p, 'h> Machine<'p, 'h> {
                 stays.then_some(by)
             }
             Op::JumpIfGiven(name, by) => self.scopes.is_set(name).then_some(by),
-            _ => return Err(broken()),
+            _ => return Err(misfit()),
         };
         if let Some(by) = by {
             self.jump(by);
@@ -352,7 +352,7 @@ impl<'p, 'h> Machine<'p, 'h> {
             }
             Op::Next(by) => {
                 self.scopes.clear();
-                let state = &self.loops.last().ok_or_else(broken)?.state;
+                let state = &self.loops.last().ok_or_else(misfit)?.state;
                 let next = state.begun.get();
                 match state.items.items.get(next).cloned() {
                     Some(item) => {
@@ -364,28 +364,28 @@ impl<'p, 'h> Machine<'p, 'h> {
             }
             Op::Choose => {
                 let value = self.pop()?;
-                let running = self.loops.last_mut().ok_or_else(broken)?;
+                let running = self.loops.last_mut().ok_or_else(misfit)?;
                 if value.is_true() {
-                    let place = running.state.begun.get().checked_sub(1).ok_or_else(broken)?;
-                    let item = running.state.items.items.get(place).ok_or_else(broken)?;
-                    let chosen = running.chosen.as_mut().ok_or_else(broken)?;
+                    let place = running.state.begun.get().checked_sub(1).ok_or_else(misfit)?;
+                    let item = running.state.items.items.get(place).ok_or_else(misfit)?;
+                    let chosen = running.chosen.as_mut().ok_or_else(misfit)?;
                     chosen.push(self.meter, item.clone())?;
                 }
             }
             Op::EndChoice => {
-                let running = self.loops.pop().ok_or_else(broken)?;
+                let running = self.loops.pop().ok_or_else(misfit)?;
                 self.scopes.pop();
-                let chosen = running.chosen.ok_or_else(broken)?;
+                let chosen = running.chosen.ok_or_else(misfit)?;
                 self.push(chosen.into_value(Kind::List)?)?;
             }
             Op::EndLoop(by) => {
-                let running = self.loops.pop().ok_or_else(broken)?;
+                let running = self.loops.pop().ok_or_else(misfit)?;
                 self.scopes.pop();
                 if !running.state.items.items.is_empty() {
                     self.jump(by);
                 }
             }
-            _ => return Err(broken()),
+            _ => return Err(misfit()),
         }
         Ok(())
     }
@@ -402,21 +402,21 @@ impl<'p, 'h> Machine<'p, 'h> {
                 Ok(())
             }
             Op::EndCapture => {
-                let text = self.captures.pop().ok_or_else(broken)?.finish();
+                let text = self.captures.pop().ok_or_else(misfit)?.finish();
                 self.push(Value::Text(text))
             }
-            Op::DropCapture => self.captures.pop().map(|_| ()).ok_or_else(broken),
+            Op::DropCapture => self.captures.pop().map(|_| ()).ok_or_else(misfit),
             Op::MakeMacro(index) => self.push(Value::Macro(self.scopes.here(index))),
             Op::Return => {
-                let frame = self.frames.pop().ok_or_else(broken)?;
+                let frame = self.frames.pop().ok_or_else(misfit)?;
                 self.scopes.pop_to(frame.scopes);
                 self.loops.truncate(frame.loops);
-                let text = self.captures.pop().ok_or_else(broken)?.finish();
+                let text = self.captures.pop().ok_or_else(misfit)?.finish();
                 self.captures.truncate(frame.captures);
                 self.at = frame.back_to;
                 self.push(Value::Text(text))
             }
-            _ => Err(broken()),
+            _ => Err(misfit()),
         }
     }
 
@@ -437,9 +437,9 @@ impl<'p, 'h> Machine<'p, 'h> {
         }
         let values = self.take(shape.count as usize)?;
         let callee = self.pop()?;
-        let numbers = self.program.argument_names.get(shape.names as usize).ok_or_else(broken)?;
+        let numbers = self.program.argument_names.get(shape.names as usize).ok_or_else(misfit)?;
         let names: Vec<&str> = numbers.iter().map(|number| self.program.name(*number)).collect();
-        let split = values.len().checked_sub(names.len()).ok_or_else(broken)?;
+        let split = values.len().checked_sub(names.len()).ok_or_else(misfit)?;
         let (positional, named) = values.split_at(split);
         run(self, callee, Arguments { positional, named, names: &names })
     }
@@ -502,7 +502,7 @@ impl<'p, 'h> Machine<'p, 'h> {
             )));
         }
         self.meter.work(CALL_WORK)?;
-        let code = self.program.macros.get(called.index as usize).ok_or_else(broken)?;
+        let code = self.program.macros.get(called.index as usize).ok_or_else(misfit)?;
         let frame = Frame {
             back_to: self.at,
             scopes: self.scopes.len(),

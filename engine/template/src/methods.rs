@@ -81,15 +81,13 @@ pub(crate) fn call_method(
         },
         Value::Cycler(cycler) => {
             arguments.none()?;
-            let index = cycler.next.get();
-            let next = (index + 1).checked_rem(cycler.items.items.len());
-            // Default: a cycler has items.
-            cycler.next.set(if name == "reset" { 0 } else { next.unwrap_or(0) });
-            match name {
-                "reset" => Ok(Value::None),
-                // Default: a cycler has items.
-                _ => Ok(cycler.items.items.get(index).cloned().unwrap_or(Value::Undefined)),
+            if name == "reset" {
+                cycler.next.set(0);
+                return Ok(Value::None);
             }
+            let current = cycler.current()?;
+            cycler.next.set((cycler.next.get() + 1) % cycler.items.items.len());
+            Ok(current)
         }
         other => Err(unknown(other, name)),
     }

@@ -450,9 +450,7 @@ impl Parser<'_> {
         };
         self.emitter.take_from(last)?;
         self.emitter.emit(Op::MakeMacro(number))?;
-        let names = self.emitter.program.argument_names.get(shape.names as usize);
-        // Default: lists of names are made with the calls.
-        let mut names = names.cloned().unwrap_or_default();
+        let mut names = self.emitter.program.argument_names[shape.names as usize].clone();
         names.push(caller);
         let shape = self.emitter.shape(shape.count as usize + 1, &names)?;
         self.emitter.emit(match call {

@@ -4,7 +4,7 @@ use super::error::Fault;
 use super::limits::ALLOCATION_WORK;
 use super::meter::Meter;
 use super::numbers::float_text;
-use super::text::{Text, TextBuffer};
+use super::text::{Text, TextBuffer, between};
 use super::value::{Kind, Map, Sequence, Value};
 
 /// A list or map that is being written, and how many of its items are.
@@ -175,14 +175,12 @@ fn quote(meter: &Meter<'_>, text: &str, out: &mut TextBuffer) -> Result<(), Faul
     let mut written = 0;
     for (at, character) in text.char_indices() {
         if character == quote || character == '\\' || !is_printable(character) {
-            // Default: both lie at the borders of characters.
-            out.push(meter, text.get(written..at).unwrap_or_default())?;
+            out.push(meter, between(text, written..at)?)?;
             written = at + character.len_utf8();
             push_escape(meter, character, out)?;
         }
     }
-    // Default: `written` lies at the border of a character.
-    out.push(meter, text.get(written..).unwrap_or_default())?;
+    out.push(meter, between(text, written..text.len())?)?;
     out.push_char(meter, quote)
 }
 

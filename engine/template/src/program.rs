@@ -144,8 +144,7 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn name(&self, number: u32) -> &str {
-        // Default: numbers of names are made with the names.
-        self.names.get(number as usize).map_or("", |name| name.text.as_str())
+        &self.names[number as usize].text
     }
 }
 

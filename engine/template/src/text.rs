@@ -1,5 +1,6 @@
 //! Text that is shared: a part of a text costs no copy.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -28,6 +29,11 @@ enum Buffer {
     Made(Rc<TextBuffer>),
 }
 
+/// A part of a text between positions that were found in it.
+pub(crate) fn between(text: &str, part: Range<usize>) -> Result<&str, Fault> {
+    text.get(part).ok_or_else(|| Fault::broken("positions in a text are borders of characters"))
+}
+
 impl Text {
     /// A text of the template; those are shorter than 4 GiB.
     pub(crate) fn literal(text: &Arc<String>) -> Self {
@@ -46,8 +52,7 @@ impl Text {
             Buffer::Literal(text) => text,
             Buffer::Made(buffer) => buffer.text.as_str(),
         };
-        // Default: bounds are made from parts of the same text, which lie in it.
-        whole.get(self.start as usize..self.end as usize).unwrap_or_default()
+        &whole[self.start as usize..self.end as usize]
     }
 
     pub(crate) fn len(&self) -> usize {

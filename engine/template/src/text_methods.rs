@@ -5,7 +5,7 @@ use super::error::Fault;
 use super::iterate::{items_of, reversed};
 use super::lexer::is_space;
 use super::meter::Meter;
-use super::text::{Text, TextBuffer};
+use super::text::{Text, TextBuffer, between};
 use super::value::{Items, Kind, Sequence, Value};
 
 pub(crate) const TEXT_METHODS: [&str; 40] = [
@@ -218,14 +218,14 @@ fn split_at_spaces(
         if backwards {
             let at = rest.char_indices().rev().find(|(_, c)| is_space(*c));
             let start = at.map_or(0, |(at, space)| at + space.len_utf8());
-            // Default: both parts end at the border of a character.
-            push(rest.get(start..).unwrap_or_default())?;
-            rest = rest.get(..start).unwrap_or_default().trim_end_matches(is_space); // Default: as above.
+            let (before, word) = rest.split_at(start);
+            push(word)?;
+            rest = before.trim_end_matches(is_space);
         } else {
             let end = rest.find(is_space).unwrap_or(rest.len());
-            // Default: both parts end at the border of a character.
-            push(rest.get(..end).unwrap_or_default())?;
-            rest = rest.get(end..).unwrap_or_default().trim_start_matches(is_space); // Default: as above.
+            let (word, after) = rest.split_at(end);
+            push(word)?;
+            rest = after.trim_start_matches(is_space);
         }
     }
     Ok(())
@@ -353,14 +353,12 @@ pub(crate) fn replace(
             Some(out) => out,
             None => out.insert(TextBuffer::with_capacity(meter, source.len())?),
         };
-        // Default: matches lie at the borders of characters.
-        out.push(meter, source.get(written..at).unwrap_or_default())?;
+        out.push(meter, between(source, written..at)?)?;
         out.push(meter, new)?;
         written = at + old.len();
     }
     let Some(mut out) = out else { return Ok(Value::Text(text.clone())) };
-    // Default: matches lie at the borders of characters.
-    out.push(meter, source.get(written..).unwrap_or_default())?;
+    out.push(meter, between(source, written..source.len())?)?;
     Ok(Value::Text(out.finish()))
 }
 
@@ -382,8 +380,7 @@ fn find(
             source.char_indices().nth(start).map_or(source.len(), |(at, _)| at)
         }
     };
-    // Default: it lies at the border of a character.
-    let rest = source.get(skipped..).unwrap_or_default();
+    let rest = between(source, skipped..source.len())?;
     let at = if name.starts_with('r') { rest.rfind(part) } else { rest.find(part) };
     match at.and_then(|at| source.get(..skipped + at)) {
         Some(before) => Ok(Value::Int(before.chars().count() as i64)),
@@ -452,7 +449,7 @@ fn format(meter: &Meter<'_>, text: &Text, arguments: Arguments<'_>) -> Result<Va
         out.push(meter, before)?;
         let doubled = after.strip_prefix("{{").or(after.strip_prefix("}}"));
         if let Some(after_both) = doubled {
-            out.push(meter, after.get(..1).unwrap_or(""))?; // Default: a bracket is one byte.
+            out.push(meter, between(after, 0..1)?)?;
             rest = after_both;
             continue;
         }

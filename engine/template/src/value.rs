@@ -477,4 +477,10 @@ impl Cycler {
         let _charge = meter.charge(OVERHEAD)?;
         Ok(Rc::new(Self { items, next: Cell::new(0), _charge }))
     }
+
+    /// The item whose turn it is.
+    pub(crate) fn current(&self) -> Result<Value, Fault> {
+        let item = self.items.items.get(self.next.get());
+        item.cloned().ok_or_else(|| Fault::broken("a cycler has items"))
+    }
 }
