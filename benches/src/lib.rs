@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use nestling_core::EngineError;
 use nestling_core::weights::{ByteRegion, MatrixWeights, NestedMatrix, PlaneRegions};
-use nestling_formats::Level;
-use nestling_formats::Plane;
 use nestling_formats::nested::{
     InputTransform, Layout, NestedCodec, NestedError, NestedPlanes, NestedTables, NestedView,
     ScaleSteps, merge_p3_p4, merged_bytes, plane_bytes,
 };
+use nestling_formats::{Invariant, Level, Plane};
 
 /// A matrix of random codes in its planes; scales and steps are random too, but small.
 #[derive(Debug)]
@@ -67,7 +66,8 @@ impl RandomMatrix {
         };
         let mut matrix = Self { rows, cols, codec, planes, merged };
         // Random bytes may be no finite scale, and name tables that do not exist.
-        let parts = matrix.view(true)?.base_parts().clone();
+        let view = matrix.view(true)?;
+        let parts = view.base_parts().invariant("the codec is the nested code")?.clone();
         for scale in matrix.planes[0][parts.row_scales].chunks_exact_mut(2) {
             scale.copy_from_slice(&[0, 0x2c]);
         }

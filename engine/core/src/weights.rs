@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nestling_formats::nested::{
-    CheckedSizes, InputTransform, Layout, NestedCodec, NestedPlanes, NestedView, plane_bytes,
+    CheckedSizes, Codec, InputTransform, Layout, NestedPlanes, NestedView,
 };
 use nestling_formats::{DType, Level};
 
@@ -195,10 +195,10 @@ impl PlaneRegions {
     }
 }
 
-/// A matrix in the nested code; rows are outputs.
+/// A matrix of codes in planes; rows are outputs.
 #[derive(Clone, Debug)]
 pub struct NestedMatrix {
-    codec: Arc<NestedCodec>,
+    codec: Codec,
     regions: PlaneRegions,
     levels: [Level; 5],
     sizes: Box<CheckedSizes>,
@@ -215,10 +215,11 @@ impl NestedMatrix {
         rows: usize,
         cols: usize,
         layout: Layout,
-        codec: Arc<NestedCodec>,
+        codec: impl Into<Codec>,
         regions: PlaneRegions,
         levels: [Level; 5],
     ) -> Result<Self, EngineError> {
+        let codec = codec.into();
         NestedView::new(rows, cols, layout, &codec, regions.planes())?.check()?;
         Self::known(rows, cols, layout, codec, regions, levels)
     }
@@ -232,10 +233,11 @@ impl NestedMatrix {
         rows: usize,
         cols: usize,
         layout: Layout,
-        codec: Arc<NestedCodec>,
+        codec: impl Into<Codec>,
         regions: PlaneRegions,
         levels: [Level; 5],
     ) -> Result<Self, EngineError> {
+        let codec = codec.into();
         let view = NestedView::new(rows, cols, layout, &codec, regions.planes())?;
         let sizes = Box::new(view.sizes().clone());
         Ok(Self { codec, regions, levels, sizes })
@@ -257,7 +259,7 @@ impl NestedMatrix {
     }
 
     /// The codec.
-    pub fn codec(&self) -> &Arc<NestedCodec> {
+    pub fn codec(&self) -> &Codec {
         &self.codec
     }
 
@@ -299,8 +301,7 @@ impl NestedMatrix {
     /// # Errors
     /// As [`NestedMatrix::new`].
     pub fn with_layout(&self, layout: Layout, regions: PlaneRegions) -> Result<Self, EngineError> {
-        let codec = Arc::clone(&self.codec);
-        Self::new(self.rows(), self.cols(), layout, codec, regions, self.levels)
+        Self::new(self.rows(), self.cols(), layout, self.codec.clone(), regions, self.levels)
     }
 
     /// The scalar reader of the planes.
@@ -324,7 +325,7 @@ pub enum ActivationMode {
 pub enum MatrixWeights {
     /// Floats, multiplied with float activations.
     Float(FloatMatrix),
-    /// The nested code, multiplied as the [`ActivationMode`] says.
+    /// Codes in planes, multiplied as the [`ActivationMode`] says.
     Nested(NestedMatrix),
 }
 
@@ -341,7 +342,7 @@ impl MatrixWeights {
     pub fn inputs(&self) -> InputTransform {
         match self {
             Self::Float(_) => InputTransform::None,
-            Self::Nested(matrix) => matrix.codec().inputs,
+            Self::Nested(matrix) => matrix.codec().inputs(),
         }
     }
 
@@ -360,9 +361,9 @@ impl MatrixWeights {
             Self::Nested(matrix) => {
                 let prefix = matrix.prefix(level).unwrap_or(Level::L2);
                 let planes = Level::ALL.into_iter().filter(|level| *level <= prefix);
-                let (rows, cols) = (matrix.rows(), matrix.cols());
+                let (rows, cols, form) = (matrix.rows(), matrix.cols(), matrix.codec().form());
                 let bytes = planes
-                    .map(|level| plane_bytes(matrix.layout(), rows, cols, level.plane()))
+                    .map(|level| form.plane_bytes(matrix.layout(), rows, cols, level.plane()))
                     // Default: a size that overflows was refused when the matrix was made.
                     .map(|bytes| bytes.unwrap_or(0) as u64);
                 bytes.sum()

@@ -1,6 +1,7 @@
 //! The CPU as a backend: what it holds, and who computes on it.
 
 use nestling_formats::Level;
+use nestling_formats::nested::Codec;
 
 use super::device::Cpu;
 use super::encoder::CpuEncoder;
@@ -60,7 +61,10 @@ impl Backend for Cpu {
         activations: ActivationMode,
     ) -> Result<CpuMatrix, EngineError> {
         let tables = match weights {
-            MatrixWeights::Nested(matrix) => Some(self.tables(matrix.codec())),
+            MatrixWeights::Nested(matrix) => match matrix.codec() {
+                Codec::Nested(codec) => Some(self.tables(codec)),
+                Codec::Scaled(_) => None,
+            },
             MatrixWeights::Float(_) => None,
         };
         Ok(CpuMatrix { weights: weights.clone(), activations, tables })

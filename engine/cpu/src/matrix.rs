@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nestling_formats::Level;
-use nestling_formats::nested::{InputTransform, Layout};
+use nestling_formats::nested::InputTransform;
 
 use super::aligned::AlignedFloats;
 use super::nested::CodecTables;
@@ -74,14 +74,6 @@ impl CpuMatrix {
     /// Whether activations are quantized for products with it.
     pub(super) fn takes_int8(&self) -> bool {
         self.activations == ActivationMode::Int8 && matches!(self.weights, MatrixWeights::Nested(_))
-    }
-
-    /// Whether products with it go tile by tile in the kernels.
-    pub(super) fn is_tiled(&self) -> bool {
-        match &self.weights {
-            MatrixWeights::Nested(matrix) => matrix.layout() == Layout::Tile16,
-            MatrixWeights::Float(_) => false,
-        }
     }
 
     /// One row of weights as floats, `[cols]`.

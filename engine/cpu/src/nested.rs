@@ -144,7 +144,8 @@ impl<'a> NestedWeights<'a> {
             let index = usize::from(view.layout().code());
             return Err(NestedError::OutOfRange { what: "layout of a product", index, limit: 1 });
         }
-        let (planes, parts) = (*view.planes(), view.base_parts());
+        let parts = view.base_parts().invariant("the tables are those of the view's codec")?;
+        let planes = *view.planes();
         let p2 = planes.p2;
         let middle = match (planes.p34, planes.p3, planes.p4) {
             _ if level == Level::L2 => Middle::None,

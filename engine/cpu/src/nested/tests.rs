@@ -102,7 +102,7 @@ fn reference(view: &NestedView, level: Level, x: &QuantizedRows) -> Vec<f32> {
                 let weights = &values[row % TILE_ROWS * GROUP..][..GROUP];
                 let products = weights.iter().zip(&x.values);
                 let sum: i64 = products.map(|(w, x)| i64::from(*w) * i64::from(*x)).sum();
-                let scale = view.weight_scales(level, tile, group)[row % TILE_ROWS];
+                let scale = view.group_scales(level, tile, group).scales[0][row % TILE_ROWS];
                 acc = (i32::try_from(sum).unwrap() as f32).mul_add(x.scale * scale, acc);
             }
             out[t * view.rows() + row] = acc;
@@ -189,7 +189,7 @@ fn the_largest_sums_do_not_overflow() {
             tables.t3.fill(-127);
             tables.t4.fill(127);
         }
-        let codes = planes.view(false).base_parts().codes.clone();
+        let codes = planes.view(false).base_parts().unwrap().codes.clone();
         planes.planes[0][codes].fill(code);
         planes.planes[1..].iter_mut().for_each(|plane| plane.fill(code));
         planes.merged.fill(code);

@@ -1,7 +1,7 @@
 //! Matrix products, one element after the other.
 
 use nestling_formats::Level;
-use nestling_formats::nested::{GROUP, InputTransform, TILE_ROWS};
+use nestling_formats::nested::{GROUP, GroupScales, InputTransform, TILE_ROWS};
 
 use super::ReferenceBuffer;
 use crate::math;
@@ -94,6 +94,33 @@ struct QuantizedRow {
     scales: Vec<f32>, // [groups]
 }
 
+/// One row of weights in one group, with what is done with it.
+struct GroupOfRow<'a> {
+    weights: &'a [i16], // [32]
+    scales: &'a GroupScales,
+    lane: usize,
+}
+
+impl GroupOfRow<'_> {
+    /// Goes on with a row's sum: products of every sub-block, then their minima.
+    fn add(&self, activations: &[i8], x_scale: f32, mut acc: f32) -> f32 {
+        let columns = GROUP / self.scales.sub_blocks;
+        let blocks = || self.weights.chunks(columns).zip(activations.chunks(columns)).enumerate();
+        for (sub, (weights, activations)) in blocks() {
+            let products = weights.iter().zip(activations);
+            let sum: i32 = products.map(|(&w, &a)| i32::from(w) * i32::from(a)).sum();
+            let scale = x_scale * self.scales.scales[sub][self.lane];
+            acc = (sum as f32).mul_add(scale, acc);
+        }
+        let Some(minima) = &self.scales.minima else { return acc };
+        for (sub, (_, activations)) in blocks() {
+            let sum: i32 = activations.iter().map(|&a| i32::from(a)).sum();
+            acc = (x_scale * sum as f32).mul_add(minima[sub][self.lane], acc);
+        }
+        acc
+    }
+}
+
 impl QuantizedRow {
     fn new(x: &[f32]) -> Self {
         let groups = x.len().div_ceil(GROUP);
@@ -121,15 +148,14 @@ fn multiply_int8(
     for tile in 0..view.tiles() {
         for group in 0..view.groups() {
             view.decode_group_values(level, tile, group, &mut values)?;
-            let scales = view.weight_scales(level, tile, group);
+            let scales = view.group_scales(level, tile, group);
             for (&t, x) in rows.iter().zip(&quantized) {
                 let activations = &x.values[group * GROUP..][..GROUP];
                 for lane in 0..TILE_ROWS.min(n - tile * TILE_ROWS) {
                     let weights = &values[lane * GROUP..][..GROUP];
-                    let products = weights.iter().zip(activations);
-                    let sum: i32 = products.map(|(&w, &a)| i32::from(w) * i32::from(a)).sum();
+                    let row = GroupOfRow { weights, scales: &scales, lane };
                     let acc = &mut out.values[t * n + tile * TILE_ROWS + lane];
-                    *acc = (sum as f32).mul_add(x.scales[group] * scales[lane], *acc);
+                    *acc = row.add(activations, x.scales[group], *acc);
                 }
             }
         }

@@ -48,7 +48,7 @@ impl NestedTables {
         Ok(tables)
     }
 
-    fn check(&self) -> Result<(), NestedError> {
+    pub(super) fn check(&self) -> Result<(), NestedError> {
         match self.t2.iter().chain(&self.t3).chain(&self.t4).find(|value| **value == i8::MIN) {
             None => Ok(()),
             Some(_) => {

@@ -154,6 +154,20 @@ pub enum NestedError {
         /// Its scale.
         scale: f32,
     },
+    /// A scale or minimum of scaled integers is not a number, or too large for one.
+    #[error(
+        "row {row}, group {group} has the scale {scale} and the minimum {minimum:?}; they must be finite"
+    )]
+    GroupScale {
+        /// The row.
+        row: usize,
+        /// The group within the row.
+        group: usize,
+        /// Scale times sub-scale.
+        scale: f32,
+        /// The minimum, if the codec has any.
+        minimum: Option<f32>,
+    },
     /// A stored step does not fit in five bits.
     #[error("row {row}, group {group} has the step {step}; the largest is 31")]
     Step {

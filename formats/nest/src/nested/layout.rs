@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::scaled::{Minima, ScaledForm};
 use super::{GROUP, TILE_ROWS};
 use crate::Plane;
 
@@ -129,7 +130,7 @@ fn part(end: usize, bytes: usize) -> Option<Range<usize>> {
     Some(start..start.checked_add(bytes)?)
 }
 
-/// Bytes of one plane, or none when the matrix is empty or too large.
+/// Bytes of one plane of the nested code, or none when the matrix is empty or too large.
 pub fn plane_bytes(layout: Layout, rows: usize, cols: usize, plane: Plane) -> Option<usize> {
     match plane {
         Plane::P2 => Some(base_parts(layout, rows, cols)?.bytes()),
@@ -140,4 +141,89 @@ pub fn plane_bytes(layout: Layout, rows: usize, cols: usize, plane: Plane) -> Op
 /// Bytes of the merged digit of P3 and P4, or none when the matrix is empty or too large.
 pub fn merged_bytes(layout: Layout, rows: usize, cols: usize) -> Option<usize> {
     Grid::new(rows, cols)?.code_bytes(layout, 2)
+}
+
+/// Byte ranges of the parts of plane P2 of scaled integers, each beginning at a multiple of
+/// [`PART_ALIGN`]. What the codec does not have is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScaledParts {
+    /// Scales: `[tiles, spans, 16]` in Tile16, `[rows, spans]` in RowMajor.
+    pub scales: Range<usize>,
+    /// What minima are or are multiples of, in the scales' type and order.
+    pub minima: Range<usize>,
+    /// Sub-scales: `[tiles, groups, sub-blocks, 16]` in Tile16, `[rows, groups, sub-blocks]` in
+    /// RowMajor.
+    pub sub_scales: Range<usize>,
+    /// Integers of minima, in the order of sub-scales.
+    pub sub_minima: Range<usize>,
+    /// The two leading bits of every code.
+    pub codes: Range<usize>,
+}
+
+impl ScaledParts {
+    /// The parts of a matrix, or none when it is empty or too large.
+    pub fn new(form: &ScaledForm, layout: Layout, rows: usize, cols: usize) -> Option<Self> {
+        let grid = Grid::new(rows, cols)?;
+        let rows = match layout {
+            Layout::Tile16 => grid.tiles * TILE_ROWS,
+            Layout::RowMajor => rows,
+        };
+        let spans = grid.groups.div_ceil(usize::from(form.span));
+        let scales = rows.checked_mul(spans)?.checked_mul(form.scale.bytes())?;
+        let subs = rows.checked_mul(grid.groups)?.checked_mul(form.sub_blocks())?;
+        let sub_scales = subs.checked_mul(form.sub_scale.bytes())?;
+        let has = |there: bool, bytes: usize| if there { bytes } else { 0 };
+        let minima = has(form.minima != Minima::None, scales);
+        let scales = part(0, scales)?;
+        let minima = part(scales.end, minima)?;
+        let sub_scales = part(minima.end, sub_scales)?;
+        let sub_minima = part(sub_scales.end, has(form.has_sub_minima(), subs))?;
+        let codes = grid.code_bytes(layout, form.plane_bits(Plane::P2))?;
+        let codes = part(sub_minima.end, codes)?;
+        Some(Self { scales, minima, sub_scales, sub_minima, codes })
+    }
+
+    /// Bytes of the whole plane.
+    pub const fn bytes(&self) -> usize {
+        self.codes.end
+    }
+}
+
+/// What decides the sizes of a matrix's planes, beside its shape and layout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PlaneForm {
+    /// Those of the nested code.
+    #[default]
+    Nested,
+    /// Those of scaled integers.
+    Scaled(ScaledForm),
+}
+
+impl PlaneForm {
+    /// Bits that a plane holds of each code; 0 for a plane that there is not.
+    pub const fn plane_bits(&self, plane: Plane) -> u8 {
+        match self {
+            Self::Nested => plane.bits(),
+            Self::Scaled(form) => form.plane_bits(plane),
+        }
+    }
+
+    /// Bytes of one plane, or none when the matrix is empty or too large.
+    pub fn plane_bytes(
+        &self,
+        layout: Layout,
+        rows: usize,
+        cols: usize,
+        plane: Plane,
+    ) -> Option<usize> {
+        match (self, plane) {
+            (Self::Nested, _) => plane_bytes(layout, rows, cols, plane),
+            (Self::Scaled(form), Plane::P2) => {
+                Some(ScaledParts::new(form, layout, rows, cols)?.bytes())
+            }
+            (Self::Scaled(form), _) => {
+                Grid::new(rows, cols)?.code_bytes(layout, form.plane_bits(plane))
+            }
+        }
+    }
 }

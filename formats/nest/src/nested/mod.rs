@@ -5,6 +5,7 @@
 //! the first 2, 3, 4, 6 or 8 bits of its code: by a small table at levels 2, 3 and 4, by an integer
 //! formula at 6 and 8. `FORMAT.md` has the exact arithmetic.
 
+mod any_codec;
 mod calibrated;
 mod chooser;
 mod codec;
@@ -22,6 +23,8 @@ mod pack;
 mod quantize;
 mod refit;
 mod scale;
+mod scaled;
+mod scaled_pack;
 mod tables;
 mod transform;
 mod view;
@@ -30,14 +33,19 @@ mod wide;
 #[cfg(test)]
 mod calibrated_tests;
 #[cfg(test)]
+mod scaled_tests;
+#[cfg(test)]
 mod tests;
 
+pub use any_codec::{Codec, CodecRef};
 pub use calibrated::{Calibrated, level_errors, quantize_calibrated};
 pub use codec::{NestedCodec, NestedTables, TABLE_BYTES, VALUE_LIMIT};
 pub use damped::DampedMoments;
 pub use error::NestedError;
 pub use fit::CodecFitter;
-pub use layout::{BaseParts, Layout, PART_ALIGN, base_parts, merged_bytes, plane_bytes};
+pub use layout::{
+    BaseParts, Layout, PART_ALIGN, PlaneForm, ScaledParts, base_parts, merged_bytes, plane_bytes,
+};
 pub use matrix::QuantizedMatrix;
 pub use moments::SecondMoments;
 pub use mxfp4::{Mxfp4Block, Mxfp4Fitter, decode_mxfp4, quantize_mxfp4};
@@ -46,8 +54,12 @@ pub use pack::{merge_p3_p4, pack_plane};
 pub use quantize::{CalibratedOptions, QuantizeOptions, quantize_matrix};
 pub use refit::TableRefit;
 pub use scale::ScaleSteps;
+pub use scaled::{
+    LinearValues, Minima, SCALED_CODEC_BYTES, ScaleType, ScaledCodec, ScaledForm, SubScale,
+};
+pub use scaled_pack::{ScaledRows, pack_scaled_plane};
 pub use transform::{InputTransform, hadamard};
-pub use view::{CheckedSizes, NestedPlanes, NestedView};
+pub use view::{CheckedSizes, GroupScales, NestedPlanes, NestedView};
 
 use scale::STEPS;
 

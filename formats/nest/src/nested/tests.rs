@@ -184,7 +184,7 @@ proptest! {
                     for group in 0..view.groups() {
                         let mut values = [0; TILE_ROWS * GROUP];
                         view.decode_group_values(level, tile, group, &mut values).unwrap();
-                        let scales = view.weight_scales(level, tile, group);
+                        let scales = view.group_scales(level, tile, group).scales[0];
                         for (index, value) in values.into_iter().enumerate() {
                             let row = tile * TILE_ROWS + index / GROUP;
                             let col = group * GROUP + index % GROUP;

@@ -4,9 +4,11 @@
 
 use half::f16;
 
-use super::layout::{BaseParts, Grid, base_parts, merged_bytes, plane_bytes};
-use super::{GROUP, Layout, NestedCodec, NestedError, TILE_ROWS};
-use crate::{Level, Plane};
+use super::layout::{BaseParts, Grid, ScaledParts, base_parts, merged_bytes};
+use super::scaled::{Minima, ScaledCodec, SubScale};
+use super::scaled_pack::{Run, plane_shift};
+use super::{CodecRef, GROUP, Layout, NestedError, PlaneForm, TILE_ROWS};
+use crate::{Invariant, Level, Plane};
 
 /// The planes of a matrix that are present. P3 and P4 may be given apart or merged.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,10 +27,28 @@ pub struct NestedPlanes<'a> {
     pub p8: Option<&'a [u8]>,
 }
 
+/// Where the parts of plane P2 lie.
+#[derive(Clone, Debug)]
+enum Parts {
+    Nested(BaseParts),
+    Scaled(ScaledParts),
+}
+
+/// The factors from decoded values to weights of the 16 rows of a tile in one group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupScales {
+    /// Sub-blocks of the group: one of 32 columns or two of 16.
+    pub sub_blocks: usize,
+    /// Weight scales, `[sub-blocks, 16]`; 0 in rows outside of the matrix.
+    pub scales: [[f32; TILE_ROWS]; 2],
+    /// What is added to every weight, `[sub-blocks, 16]`, if the codec has minima.
+    pub minima: Option<[[f32; TILE_ROWS]; 2]>,
+}
+
 /// A matrix in its planes, borrowed from wherever they lie.
 #[derive(Clone, Debug)]
 pub struct NestedView<'a> {
-    codec: &'a NestedCodec,
+    codec: CodecRef<'a>,
     planes: NestedPlanes<'a>,
     sizes: CheckedSizes,
 }
@@ -40,7 +60,8 @@ pub struct CheckedSizes {
     cols: usize,
     layout: Layout,
     grid: Grid,
-    parts: BaseParts,
+    parts: Parts,
+    form: PlaneForm,
     level: Level,
 }
 
@@ -66,7 +87,16 @@ impl CheckedSizes {
     }
 
     /// A view of the planes that were checked, or of others of the same lengths.
-    pub fn view<'a>(&self, codec: &'a NestedCodec, planes: NestedPlanes<'a>) -> NestedView<'a> {
+    ///
+    /// # Panics
+    /// With a codec of another form than that of the view whose sizes these are.
+    pub fn view<'a>(
+        &self,
+        codec: impl Into<CodecRef<'a>>,
+        planes: NestedPlanes<'a>,
+    ) -> NestedView<'a> {
+        let codec = codec.into();
+        assert!(codec.form() == self.form, "sizes of {:?}", self.form);
         NestedView { codec, planes, sizes: self.clone() }
     }
 }
@@ -77,15 +107,22 @@ impl<'a> NestedView<'a> {
         rows: usize,
         cols: usize,
         layout: Layout,
-        codec: &'a NestedCodec,
+        codec: impl Into<CodecRef<'a>>,
         planes: NestedPlanes<'a>,
     ) -> Result<Self, NestedError> {
+        let codec = codec.into();
         let shape = || NestedError::Shape { rows, cols };
         let grid = Grid::new(rows, cols).ok_or_else(shape)?;
-        let parts = base_parts(layout, rows, cols).ok_or_else(shape)?;
+        let parts = match codec.form() {
+            PlaneForm::Nested => base_parts(layout, rows, cols).map(Parts::Nested),
+            PlaneForm::Scaled(form) => {
+                ScaledParts::new(&form, layout, rows, cols).map(Parts::Scaled)
+            }
+        };
+        let parts = parts.ok_or_else(shape)?;
         let all = [Some(planes.p2), planes.p3, planes.p4, planes.p6, planes.p8];
         for (plane, bytes) in Plane::ALL.into_iter().zip(all) {
-            let expected = plane_bytes(layout, rows, cols, plane).ok_or_else(shape)?;
+            let expected = codec.form().plane_bytes(layout, rows, cols, plane).ok_or_else(shape)?;
             let found = bytes.map_or(expected, <[u8]>::len);
             if found != expected {
                 return Err(NestedError::PlaneLength { plane, expected, found });
@@ -96,8 +133,9 @@ impl<'a> NestedView<'a> {
         if found != expected {
             return Err(NestedError::Length { what: "merged plane", expected, found });
         }
-        let level = planes.level();
-        let sizes = CheckedSizes { rows, cols, layout, grid, parts, level };
+        let form = codec.form();
+        let level = planes.level(form);
+        let sizes = CheckedSizes { rows, cols, layout, grid, parts, form, level };
         Ok(Self { codec, planes, sizes })
     }
 
@@ -110,13 +148,22 @@ impl<'a> NestedView<'a> {
     ///
     /// A view of unchecked planes reads without error but not the weights that were meant.
     pub fn check(&self) -> Result<(), NestedError> {
+        match (&self.sizes.parts, self.codec) {
+            (Parts::Nested(parts), CodecRef::Nested(codec)) => {
+                self.check_nested(parts, codec.tables.len())
+            }
+            (Parts::Scaled(parts), CodecRef::Scaled(codec)) => self.check_scaled(parts, codec),
+            _ => Ok(None.invariant("sizes are those of the codec")?),
+        }
+    }
+
+    fn check_nested(&self, parts: &BaseParts, tables: usize) -> Result<(), NestedError> {
         for row in 0..self.sizes.rows {
             let scale = self.row_scale(row).to_f32();
             if !(scale.is_finite() && scale >= 0.0) {
                 return Err(NestedError::RowScale { row, scale });
             }
         }
-        let tables = self.codec.tables.len();
         for tile in 0..self.sizes.grid.tiles {
             let table = self.tile_table(tile);
             if usize::from(table) >= tables {
@@ -124,10 +171,36 @@ impl<'a> NestedView<'a> {
             }
         }
         if self.sizes.layout == Layout::RowMajor {
-            let steps = &self.planes.p2[self.sizes.parts.steps.clone()];
+            let steps = &self.planes.p2[parts.steps.clone()];
             if let Some(at) = steps.iter().position(|step| *step > 31) {
                 let (row, group) = (at / self.sizes.grid.groups, at % self.sizes.grid.groups);
                 return Err(NestedError::Step { row, group, step: steps[at] });
+            }
+        }
+        Ok(())
+    }
+
+    /// Scales and minima are numbers, and so is every product of them.
+    fn check_scaled(&self, parts: &ScaledParts, codec: &ScaledCodec) -> Result<(), NestedError> {
+        let largest = codec.form.sub_scale.largest();
+        let bytes = &self.planes.p2[parts.sub_scales.clone()];
+        if largest < u8::MAX
+            && let Some(at) = bytes.iter().position(|byte| *byte > largest)
+        {
+            let found = i64::from(bytes[at]);
+            return Err(NestedError::Codec { what: "sub-scale", found, expected: "a number" });
+        }
+        let unit = Level::ALL.map(|level| codec.unit(level)).into_iter().fold(1.0, f32::max);
+        for row in 0..self.sizes.rows {
+            for group in 0..self.sizes.grid.groups {
+                for sub in 0..codec.form.sub_blocks() {
+                    let scale = self.scaled_factor(parts, codec, row, group, sub);
+                    let minimum = self.scaled_minimum(parts, codec, row, group, sub);
+                    let largest = scale * unit * 128.0;
+                    if !largest.is_finite() || minimum.is_some_and(|minimum| !minimum.is_finite()) {
+                        return Err(NestedError::GroupScale { row, group, scale, minimum });
+                    }
+                }
             }
         }
         Ok(())
@@ -159,7 +232,7 @@ impl<'a> NestedView<'a> {
     }
 
     /// The codec of the matrix.
-    pub fn codec(&self) -> &'a NestedCodec {
+    pub fn codec(&self) -> CodecRef<'a> {
         self.codec
     }
 
@@ -168,9 +241,28 @@ impl<'a> NestedView<'a> {
         &self.planes
     }
 
-    /// Where the parts of plane P2 lie.
-    pub fn base_parts(&self) -> &BaseParts {
-        &self.sizes.parts
+    /// Where the parts of plane P2 lie in the nested code; none with another codec.
+    pub fn base_parts(&self) -> Option<&BaseParts> {
+        match &self.sizes.parts {
+            Parts::Nested(parts) => Some(parts),
+            Parts::Scaled(_) => None,
+        }
+    }
+
+    /// Where the parts of plane P2 lie with scaled integers; none with another codec.
+    pub fn scaled_parts(&self) -> Option<&ScaledParts> {
+        match &self.sizes.parts {
+            Parts::Nested(_) => None,
+            Parts::Scaled(parts) => Some(parts),
+        }
+    }
+
+    /// Where the two leading bits of every code lie in plane P2.
+    fn base_codes(&self) -> std::ops::Range<usize> {
+        match &self.sizes.parts {
+            Parts::Nested(parts) => parts.codes.clone(),
+            Parts::Scaled(parts) => parts.codes.clone(),
+        }
     }
 
     /// The highest level for which all planes are present.
@@ -178,46 +270,129 @@ impl<'a> NestedView<'a> {
         self.sizes.level
     }
 
-    /// The scale of a row; 0 outside of the matrix.
+    /// The scale of a row in the nested code; 0 outside of the matrix and with another codec.
     pub fn row_scale(&self, row: usize) -> f16 {
-        let bytes = &self.planes.p2[self.sizes.parts.row_scales.clone()];
+        let Parts::Nested(parts) = &self.sizes.parts else { return f16::ZERO };
+        let bytes = &self.planes.p2[parts.row_scales.clone()];
         match bytes.get(2 * row..2 * row + 2) {
             Some([low, high]) => f16::from_le_bytes([*low, *high]),
             _ => f16::ZERO,
         }
     }
 
-    /// The table that a tile uses; 0 outside of the matrix.
+    /// The table that a tile uses; 0 outside of the matrix and with another codec.
     pub fn tile_table(&self, tile: usize) -> u8 {
+        let Parts::Nested(parts) = &self.sizes.parts else { return 0 };
         // Default: as promised, 0 outside of the matrix.
-        self.planes.p2[self.sizes.parts.tile_tables.clone()].get(tile).copied().unwrap_or(0)
+        self.planes.p2[parts.tile_tables.clone()].get(tile).copied().unwrap_or(0)
     }
 
-    /// The step of a group, 0..=31; 31, a zero group, outside of the matrix.
+    /// The step of a group, 0..=31; 31, a zero group, outside of the matrix and with another codec.
     pub fn step(&self, row: usize, group: usize) -> u8 {
+        let Parts::Nested(parts) = &self.sizes.parts else { return super::ZERO_STEP };
         if row >= self.sizes.rows || group >= self.sizes.grid.groups {
             return super::ZERO_STEP;
         }
-        let steps = &self.planes.p2[self.sizes.parts.steps.clone()];
+        let steps = &self.planes.p2[parts.steps.clone()];
         if self.sizes.layout == Layout::RowMajor {
             return steps[row * self.sizes.grid.groups + group] & 31;
         }
         let cell = row / TILE_ROWS * self.sizes.grid.groups + group;
         let lane = row % TILE_ROWS;
         let low = steps[cell * 8 + lane % 8] >> (lane / 8 * 4) & 15;
-        let high = &self.planes.p2[self.sizes.parts.step_high.clone()];
+        let high = &self.planes.p2[parts.step_high.clone()];
         let high = u16::from_le_bytes([high[cell * 2], high[cell * 2 + 1]]);
         low | u8::from(high >> lane & 1 == 1) << 4
     }
 
     /// The factors from decoded values to weights for the 16 rows of a tile in one group.
-    ///
-    /// Rows outside of the matrix have 0.
-    pub fn weight_scales(&self, level: Level, tile: usize, group: usize) -> [f32; TILE_ROWS] {
-        std::array::from_fn(|lane| {
-            let row = tile * TILE_ROWS + lane;
-            self.codec.steps.weight_scale(self.row_scale(row), level, self.step(row, group))
-        })
+    pub fn group_scales(&self, level: Level, tile: usize, group: usize) -> GroupScales {
+        let (mut scales, mut minima) = ([[0.0; TILE_ROWS]; 2], [[0.0; TILE_ROWS]; 2]);
+        let (sub_blocks, has_minima) = match self.codec {
+            CodecRef::Nested(_) => (1, false),
+            CodecRef::Scaled(codec) => (codec.form.sub_blocks(), codec.form.minima != Minima::None),
+        };
+        let rows = self.sizes.rows.saturating_sub(tile * TILE_ROWS).min(TILE_ROWS);
+        for lane in 0..rows {
+            for sub in 0..sub_blocks {
+                let factors = self.factors(level, tile * TILE_ROWS + lane, group, sub);
+                (scales[sub][lane], minima[sub][lane]) = (factors.scale, factors.minimum);
+            }
+        }
+        GroupScales { sub_blocks, scales, minima: has_minima.then_some(minima) }
+    }
+
+    /// The factors of one sub-block of a row.
+    fn factors(&self, level: Level, row: usize, group: usize, sub: usize) -> Factors {
+        match (&self.sizes.parts, self.codec) {
+            (Parts::Scaled(parts), CodecRef::Scaled(codec)) => {
+                let scale = self.scaled_factor(parts, codec, row, group, sub) * codec.unit(level);
+                let minimum = self.scaled_minimum(parts, codec, row, group, sub);
+                // Default: without minima nothing is added.
+                Factors { scale, minimum: minimum.unwrap_or(0.0) }
+            }
+            (Parts::Nested(_), CodecRef::Nested(codec)) => {
+                let step = self.step(row, group);
+                let scale = codec.steps.weight_scale(self.row_scale(row), level, step);
+                Factors { scale, minimum: 0.0 }
+            }
+            // Default: sizes are those of the codec, or there would be no view.
+            _ => Factors { scale: 0.0, minimum: 0.0 },
+        }
+    }
+
+    /// Scale of the span times sub-scale of a sub-block.
+    fn scaled_factor(
+        &self,
+        parts: &ScaledParts,
+        codec: &ScaledCodec,
+        row: usize,
+        group: usize,
+        sub: usize,
+    ) -> f32 {
+        let span = self.span_run(codec).index(row, group / usize::from(codec.form.span));
+        let scale = codec.form.scale.get(&self.planes.p2[parts.scales.clone()], span);
+        if codec.form.sub_scale == SubScale::None {
+            return scale;
+        }
+        let number = group * codec.form.sub_blocks() + sub;
+        let byte = self.planes.p2[parts.sub_scales.clone()][self.sub_run(codec).index(row, number)];
+        scale * codec.form.sub_scale.factor(byte)
+    }
+
+    /// What is added to the weights of a sub-block, if the codec has minima.
+    fn scaled_minimum(
+        &self,
+        parts: &ScaledParts,
+        codec: &ScaledCodec,
+        row: usize,
+        group: usize,
+        sub: usize,
+    ) -> Option<f32> {
+        if codec.form.minima == Minima::None {
+            return None;
+        }
+        let span = self.span_run(codec).index(row, group / usize::from(codec.form.span));
+        let minimum = codec.form.scale.get(&self.planes.p2[parts.minima.clone()], span);
+        if codec.form.minima == Minima::Spans {
+            return Some(minimum);
+        }
+        let at = self.sub_run(codec).index(row, group * codec.form.sub_blocks() + sub);
+        let factor = match codec.form.has_sub_minima() {
+            true => self.planes.p2[parts.sub_minima.clone()][at],
+            false => self.planes.p2[parts.sub_scales.clone()][at] >> 4,
+        };
+        Some(-(minimum * f32::from(factor)))
+    }
+
+    fn span_run(&self, codec: &ScaledCodec) -> Run {
+        let of_row = self.sizes.grid.groups.div_ceil(usize::from(codec.form.span));
+        Run { layout: self.sizes.layout, of_row, bytes: codec.form.scale.bytes() }
+    }
+
+    fn sub_run(&self, codec: &ScaledCodec) -> Run {
+        let of_row = self.sizes.grid.groups * codec.form.sub_blocks();
+        Run { layout: self.sizes.layout, of_row, bytes: 1 }
     }
 
     /// The codes of one row, `out` `[cols]`, with the bits below `level` zero.
@@ -242,13 +417,22 @@ impl<'a> NestedView<'a> {
         out: &mut [f32],
     ) -> Result<(), NestedError> {
         self.check_read(level, row, out.len())?;
-        let (table, row_scale) = (self.tile_table(row / TILE_ROWS), self.row_scale(row));
-        for (group, weights) in out.chunks_mut(GROUP).enumerate() {
-            let step = self.step(row, group);
-            let scale = self.codec.steps.weight_scale(row_scale, level, step);
+        let table = self.tile_table(row / TILE_ROWS);
+        let (columns, has_minima) = match self.codec {
+            CodecRef::Nested(_) => (GROUP, false),
+            CodecRef::Scaled(codec) => {
+                (usize::from(codec.form.sub_block), codec.form.minima != Minima::None)
+            }
+        };
+        for (block, weights) in out.chunks_mut(columns).enumerate() {
+            let (group, sub) = (block * columns / GROUP, block * columns % GROUP / columns);
+            let Factors { scale, minimum } = self.factors(level, row, group, sub);
             for (k, weight) in weights.iter_mut().enumerate() {
-                let code = self.code(level, row, group * GROUP + k);
+                let code = self.code(level, row, block * columns + k);
                 *weight = scale * f32::from(self.codec.value(level, table, code));
+                if has_minima {
+                    *weight += minimum;
+                }
             }
         }
         Ok(())
@@ -298,39 +482,56 @@ impl<'a> NestedView<'a> {
 
     /// The leading bits of one code; planes that are not present count as zero.
     fn code(&self, level: Level, row: usize, col: usize) -> u8 {
-        let digit = |plane: Option<&[u8]>, bits: u8| {
-            let (byte, shift) = self.sizes.grid.position(self.sizes.layout, bits, row, col);
-            plane.map_or(0, |plane| plane[byte] >> shift & ((1 << bits) - 1))
+        let form = self.codec.form();
+        let digit = |bytes: Option<&[u8]>, plane: Plane| {
+            let bits = form.plane_bits(plane);
+            let Some(bytes) = bytes.filter(|_| bits > 0 && level >= plane.level()) else {
+                return 0;
+            };
+            let (byte, at) = self.sizes.grid.position(self.sizes.layout, bits, row, col);
+            let shift = match form {
+                PlaneForm::Nested => plane.shift(),
+                PlaneForm::Scaled(form) => plane_shift(&form, plane),
+            };
+            (bytes[byte] >> at & ((1 << bits) - 1)) << shift
         };
         let planes = &self.planes;
-        let mut code = digit(Some(&planes.p2[self.sizes.parts.codes.clone()]), 2) << 6;
-        if level >= Level::L3 {
-            let (b3, b4) = match planes.p34 {
-                Some(merged) => {
-                    let both = digit(Some(merged), 2);
-                    (both >> 1, both & 1)
-                }
-                None => (digit(planes.p3, 1), digit(planes.p4, 1)),
-            };
-            code |= b3 << 5;
-            code |= if level >= Level::L4 { b4 << 4 } else { 0 };
-        }
-        code |= if level >= Level::L6 { digit(planes.p6, 2) << 2 } else { 0 };
-        code | if level >= Level::L8 { digit(planes.p8, 2) } else { 0 }
+        let base = digit(Some(&planes.p2[self.base_codes()]), Plane::P2);
+        let last = digit(planes.p6, Plane::P6) | digit(planes.p8, Plane::P8);
+        let Some(merged) = planes.p34 else {
+            return base | digit(planes.p3, Plane::P3) | digit(planes.p4, Plane::P4) | last;
+        };
+        let (byte, at) = self.sizes.grid.position(self.sizes.layout, 2, row, col);
+        let held = match level {
+            Level::L2 => 0,
+            Level::L3 => 2,
+            _ => 3,
+        };
+        base | (merged[byte] >> at & held) << 4 | last
     }
+}
+
+/// The factors of one sub-block of a row.
+struct Factors {
+    /// From a decoded value to a weight.
+    scale: f32,
+    /// What is added to it.
+    minimum: f32,
 }
 
 impl NestedPlanes<'_> {
     /// The highest level for which all planes are present.
-    fn level(&self) -> Level {
+    fn level(&self, form: PlaneForm) -> Level {
         let merged = self.p34.is_some();
         let present = [
-            (Level::L3, merged || self.p3.is_some()),
-            (Level::L4, merged || self.p4.is_some()),
-            (Level::L6, self.p6.is_some()),
-            (Level::L8, self.p8.is_some()),
+            (Plane::P3, merged || self.p3.is_some()),
+            (Plane::P4, merged || self.p4.is_some()),
+            (Plane::P6, self.p6.is_some()),
+            (Plane::P8, self.p8.is_some()),
         ];
-        present.iter().take_while(|(_, there)| *there).last().map_or(Level::L2, |(level, _)| *level)
+        let held =
+            present.iter().take_while(|(plane, there)| *there && form.plane_bits(*plane) > 0);
+        held.last().map_or(Level::L2, |(plane, _)| plane.level())
     }
 }
 
