@@ -1,6 +1,5 @@
 //! What the levels of a model mean for a matrix in memory of a device, and planes that come one by one.
 
-use nestling_formats::nested::plane_bytes;
 use nestling_formats::{Level, Plane};
 
 use nestling_core::EngineError;
@@ -81,7 +80,8 @@ impl SlotPlanes {
         let overflow = || EngineError::mismatch("planes of a matrix", "sizes that fit", "more");
         let mut bytes = [0; Plane::ALL.len()];
         for plane in Plane::ALL {
-            let size = plane_bytes(matrix.layout(), matrix.rows(), matrix.cols(), plane);
+            let form = matrix.codec().form();
+            let size = form.plane_bytes(matrix.layout(), matrix.rows(), matrix.cols(), plane);
             bytes[plane.index()] = size.ok_or_else(overflow)?;
         }
         Ok(Self { bytes, held: Level::L2, prefixes: matrix.levels() })

@@ -4,7 +4,6 @@
 use nestling_core::EngineError;
 use nestling_core::backend::{ExpertShape, MatrixForm, MatrixShape};
 use nestling_formats::Plane;
-use nestling_formats::nested::plane_bytes;
 
 /// Slots begin at multiples of so many bytes.
 pub const SLOT_ALIGN: u64 = 256;
@@ -31,9 +30,9 @@ impl PlaneSizes {
                 let count = shape.rows.checked_mul(shape.cols)?;
                 sizes[0] = Some(count.checked_mul(dtype.bytes())?);
             }
-            MatrixForm::Nested { layout, level, .. } => {
+            MatrixForm::Nested { planes, layout, level, .. } => {
                 for plane in Plane::ALL.into_iter().filter(|plane| plane.level() <= level) {
-                    let bytes = plane_bytes(layout, shape.rows, shape.cols, plane)?;
+                    let bytes = planes.plane_bytes(layout, shape.rows, shape.cols, plane)?;
                     sizes[plane.index()] = Some(bytes);
                 }
             }

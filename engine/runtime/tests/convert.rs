@@ -208,7 +208,7 @@ fn experts_in_other_orders_with_several_tables() {
                 assert!(error < 0.02, "{order:?}, {kind:?} of {}: {error}", group.id);
             }
             for matrix in &group.matrices {
-                assert_eq!(store.index().codec(matrix).unwrap().tables.len(), 3);
+                assert_eq!(store.index().codec(matrix).unwrap().nested().unwrap().tables.len(), 3);
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use nestling_formats::Plane;
+use nestling_formats::nested::Codec;
 use nestling_formats::store::{
     Group, GroupId, Index, Measures, PartItem, Store, StoreError, StorePlan, StoreWriter,
 };
@@ -49,7 +50,7 @@ pub fn cut_store(
         errors: SourceErrors::default(),
     };
     for (number, slot) in (0u32..).zip(store.index().codecs()) {
-        if let Some(codec) = &slot.codec {
+        if let Some(codec) = slot.codec.as_ref().and_then(Codec::nested) {
             writer.set_codec(number, codec)?;
         }
     }
@@ -123,7 +124,10 @@ fn plan(store: &Store, budget: u64, allocation: &Allocation) -> Result<StorePlan
         plan.measures = Measures::PerMatrix;
     }
     for slot in index.codecs() {
-        plan.add_codec(slot.tables());
+        match &slot.codec {
+            Some(Codec::Scaled(codec)) => plan.add_scaled_codec(**codec),
+            _ => plan.add_codec(slot.tables()),
+        };
     }
     for group in index.groups() {
         match &group.id {

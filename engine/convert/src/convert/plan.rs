@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nestling_formats::nested::{Layout, TILE_ROWS};
+use nestling_formats::nested::{Layout, PlaneForm, TILE_ROWS};
 use nestling_formats::store::{
     Encoding, FloatTensor, GroupId, Index, Matrix, Measures, StorePlan, levels_with_offset,
 };
@@ -266,7 +266,7 @@ impl<'a> Weights<'a> {
             let tiles = rows.div_ceil(TILE_ROWS).saturating_mul(self.sharing(id));
             let tables = self.options.quantize.tables.min(tiles);
             let codec = *self.codecs.entry(key).or_insert_with(|| plan.add_codec(tables));
-            Encoding::Nested { layout, codec }
+            Encoding::Nested { layout, codec, form: PlaneForm::Nested }
         };
         Ok(Matrix { kind: id.kind, rows, cols, encoding, levels })
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nestling_formats::nested::{InputTransform, Layout};
+use nestling_formats::nested::{InputTransform, Layout, PlaneForm};
 use nestling_formats::{DType, Level};
 use nestling_import::{Activation, DeltaNetConfig, RopePairs, RouterConfig};
 
@@ -186,8 +186,10 @@ pub struct MatrixShape {
 pub enum MatrixForm {
     /// Floats.
     Float(DType),
-    /// Planes of the nested code.
+    /// Codes in planes.
     Nested {
+        /// What decides the sizes of planes.
+        planes: PlaneForm,
         /// Order of the bits within a plane.
         layout: Layout,
         /// What inputs go through before a product.

@@ -5,7 +5,6 @@
 //! spends exactly, and a larger budget only takes more of them.
 
 use nestling_formats::Level;
-use nestling_formats::nested::plane_bytes;
 use nestling_formats::store::{Encoding, GroupId, Index, Matrix};
 
 use super::bytes::{Counting, group_bytes};
@@ -120,9 +119,9 @@ fn refinements(
 
 /// Bytes of a matrix's planes up to a level.
 fn bytes_at(matrix: &Matrix, level: Level) -> f64 {
-    let Encoding::Nested { layout, .. } = matrix.encoding else { return 0.0 };
+    let Encoding::Nested { layout, form, .. } = matrix.encoding else { return 0.0 };
     let planes = Level::ALL.into_iter().filter(|below| *below <= level).map(Level::plane);
-    let bytes = planes.map(|plane| plane_bytes(layout, matrix.rows, matrix.cols, plane));
+    let bytes = planes.map(|plane| form.plane_bytes(layout, matrix.rows, matrix.cols, plane));
     bytes.map(|bytes| bytes.unwrap_or(usize::MAX) as f64).sum()
 }
 

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use nestling_formats::nested::{Layout, NestedCodec};
+use nestling_formats::nested::{Layout, NestedCodec, PlaneForm};
 use nestling_formats::store::{
     GroupId, Matrix, Measures, MemoryStorage, Store, StorePlan, StoreWriter, levels_with_offset,
 };
@@ -15,7 +15,7 @@ fn noise(seed: &mut u64) -> f32 {
 
 fn nested(kind: MatrixKind, rows: usize, cols: usize, offset: usize) -> Matrix {
     let layout = if kind == MatrixKind::Embedding { Layout::RowMajor } else { Layout::Tile16 };
-    let encoding = Encoding::Nested { layout, codec: 0 };
+    let encoding = Encoding::Nested { layout, codec: 0, form: PlaneForm::Nested };
     Matrix { kind, rows, cols, encoding, levels: levels_with_offset(offset, Level::L8) }
 }
 

@@ -17,6 +17,7 @@ pub mod source;
 pub mod store;
 mod stored;
 pub mod streamed;
+mod tiled;
 
 pub use bias::expert_biases;
 pub use cache::{ExpertCache, RequestScratch};

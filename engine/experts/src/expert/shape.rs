@@ -1,6 +1,5 @@
 //! What slots for a layer's experts must have room for.
 
-use nestling_formats::nested::NestedCodec;
 use nestling_formats::store::{Encoding, Group, GroupId, Index, Matrix};
 use nestling_formats::{Level, MatrixKind, Plane};
 use nestling_import::FeedForward;
@@ -65,10 +64,10 @@ fn shape_of(
     let index: &Index = source.store().index();
     let form = match matrix.encoding {
         Encoding::Float(dtype) => MatrixForm::Float(dtype),
-        Encoding::Nested { layout, .. } => {
+        Encoding::Nested { layout, form, .. } => {
             let missing = || EngineError::mismatch(group.id.to_string(), "its codec", "none");
             let codec = index.codec(matrix).ok_or_else(missing)?;
-            let codec_bytes = NestedCodec::encoded_bytes(codec.tables.len());
+            let codec_bytes = codec.to_bytes().len();
             let extents = Plane::ALL.into_iter().take(source.planes(group));
             let mut level = Level::L2;
             for extent in extents {
@@ -76,7 +75,7 @@ fn shape_of(
                 let own = parts.filter(|(other, ..)| other.kind == matrix.kind);
                 level = own.map(|(_, plane, _)| plane.level()).fold(level, Level::max);
             }
-            MatrixForm::Nested { layout, inputs: codec.inputs, codec_bytes, level }
+            MatrixForm::Nested { planes: form, layout, inputs: codec.inputs(), codec_bytes, level }
         }
     };
     Ok(MatrixShape { rows: matrix.rows, cols: matrix.cols, form })
@@ -88,11 +87,17 @@ fn larger(one: MatrixShape, other: MatrixShape) -> Option<MatrixShape> {
     let form = match (one.form, other.form) {
         (Float(own), Float(theirs)) if own == theirs => one.form,
         (
-            Nested { layout, inputs, codec_bytes, level },
-            Nested { layout: other_layout, inputs: other_inputs, codec_bytes: bytes, level: most },
-        ) if layout == other_layout && inputs == other_inputs => {
+            Nested { planes, layout, inputs, codec_bytes, level },
+            Nested {
+                planes: other_planes,
+                layout: other_layout,
+                inputs: other_inputs,
+                codec_bytes: bytes,
+                level: most,
+            },
+        ) if (planes, layout, inputs) == (other_planes, other_layout, other_inputs) => {
             let (codec_bytes, level) = (codec_bytes.max(bytes), level.max(most));
-            Nested { layout, inputs, codec_bytes, level }
+            Nested { planes, layout, inputs, codec_bytes, level }
         }
         _ => return None,
     };

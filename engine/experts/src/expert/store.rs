@@ -3,11 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use half::f16;
-use nestling_formats::nested::{
-    GROUP, Layout, QuantizedMatrix, TILE_ROWS, ZERO_STEP, merge_p3_p4, merged_bytes, pack_plane,
-    plane_bytes,
-};
 #[cfg(not(target_family = "wasm"))]
 use nestling_formats::store::MappedStore;
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, Part, PartItem, Store};
@@ -18,7 +13,6 @@ use super::owned::{GroupPlanes, GroupRequest, Planes, read_groups};
 use crate::allocation::Allocation;
 use crate::reads::ArrivedPlane;
 use crate::store_config::config_of;
-use nestling_core::arena::AlignedBytes;
 use nestling_core::backend::PlanePart;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
@@ -345,7 +339,7 @@ impl StoreSource {
             }
             Encoding::Nested { layout, .. } => layout,
         };
-        let codec = Arc::clone(self.store.index().codec(matrix).ok_or_else(missing)?);
+        let codec = self.store.index().codec(matrix).ok_or_else(missing)?.clone();
         let regions = PlaneRegions { p2, p3, p4, p34, p6, p8 };
         let levels = self.levels(group, matrix);
         let make = match scan {
@@ -375,57 +369,4 @@ fn held_level(store: &Store, level: Option<Level>) -> Result<Level, EngineError>
         return Err(EngineError::LevelMissing { asked: level.bits(), held: held.bits() });
     }
     Ok(level)
-}
-
-fn merge(
-    rows: usize,
-    cols: usize,
-    layout: Layout,
-    p3: &ByteRegion,
-    p4: &ByteRegion,
-) -> Result<ByteRegion, EngineError> {
-    let length = merged_bytes(layout, rows, cols).invariant("planes that are held have sizes")?;
-    let mut merged = AlignedBytes::zeroed(length);
-    merge_p3_p4(layout, p3.bytes(), p4.bytes(), merged.bytes_mut())?;
-    Ok(ByteRegion::from_aligned(merged))
-}
-
-/// The same codes in the layout that products read.
-pub(super) fn tiled(matrix: &NestedMatrix) -> Result<NestedMatrix, EngineError> {
-    let view = matrix.view();
-    let (rows, cols) = (matrix.rows(), matrix.cols());
-    let (tiles, groups) = (view.tiles(), view.groups());
-    let (padded_rows, padded_cols) = (tiles * TILE_ROWS, groups * GROUP);
-    let mut codes = QuantizedMatrix {
-        rows,
-        cols,
-        codes: vec![0; padded_rows * padded_cols],
-        row_scales: vec![f16::ZERO; padded_rows],
-        steps: vec![ZERO_STEP; padded_rows * groups],
-        tile_tables: (0..tiles).map(|tile| view.tile_table(tile)).collect(),
-    };
-    for row in 0..rows {
-        view.unpack_row_codes(view.level(), row, &mut codes.codes[row * padded_cols..][..cols])?;
-        codes.row_scales[row] = view.row_scale(row);
-        for group in 0..groups {
-            codes.steps[row * groups + group] = view.step(row, group);
-        }
-    }
-    let pack = |plane: Plane| {
-        let length = plane_bytes(Layout::Tile16, rows, cols, plane);
-        let length = length.invariant("a matrix that is held has a size")?;
-        let mut bytes = AlignedBytes::zeroed(length);
-        pack_plane(&codes, Layout::Tile16, plane, bytes.bytes_mut())?;
-        Ok::<_, EngineError>(ByteRegion::from_aligned(bytes))
-    };
-    let held = |plane: Plane| (plane.level() <= view.level()).then(|| pack(plane)).transpose();
-    let (p3, p4) = (held(Plane::P3)?, held(Plane::P4)?);
-    let merged = match (&p3, &p4) {
-        (Some(p3), Some(p4)) => Some(merge(rows, cols, Layout::Tile16, p3, p4)?),
-        _ => None,
-    };
-    let (p3, p4) = if merged.is_some() { (None, None) } else { (p3, p4) };
-    let (p2, p6, p8) = (pack(Plane::P2)?, held(Plane::P6)?, held(Plane::P8)?);
-    let regions = PlaneRegions { p2, p3, p4, p34: merged, p6, p8 };
-    matrix.with_layout(Layout::Tile16, regions)
 }

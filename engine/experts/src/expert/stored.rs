@@ -10,7 +10,8 @@ use super::embedding_rows::EmbeddingRows;
 use super::source::ExpertSource;
 #[cfg(not(target_family = "wasm"))]
 use super::source::read_experts;
-use super::store::{Matrices, StoreSource, tiled};
+use super::store::{Matrices, StoreSource};
+use super::tiled::tiled;
 use crate::dual::ExpertSensitivities;
 use crate::reads::ReadOptions;
 use nestling_core::cancel::CancelToken;

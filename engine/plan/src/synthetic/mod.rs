@@ -14,7 +14,7 @@ mod values;
 use std::path::Path;
 
 use nestling_formats::Invariant;
-use nestling_formats::nested::Layout;
+use nestling_formats::nested::{Layout, PlaneForm};
 use nestling_formats::store::{
     Encoding, FloatTensor, Group, GroupId, Matrix, PartItem, StorePlan, StoreWriter,
     levels_with_offset,
@@ -159,7 +159,7 @@ fn planned(matrix: &MatrixShape, codec: u32, top_level: Level) -> Matrix {
         MatrixKind::Head => top_level.max(Level::L6),
         _ => top_level,
     };
-    let encoding = Encoding::Nested { layout, codec };
+    let encoding = Encoding::Nested { layout, codec, form: PlaneForm::Nested };
     Matrix { kind: id.kind, rows, cols, encoding, levels: levels_with_offset(0, top) }
 }
 

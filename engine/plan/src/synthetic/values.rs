@@ -2,7 +2,7 @@
 
 use half::f16;
 use nestling_formats::nested::{
-    GROUP, InputTransform, Layout, NestedCodec, NestedTables, ScaleSteps, base_parts,
+    GROUP, InputTransform, Layout, NestedCodec, NestedTables, PlaneForm, ScaleSteps, base_parts,
 };
 use nestling_formats::store::{Encoding, Matrix};
 use nestling_formats::{FloatKind, Plane};
@@ -94,7 +94,9 @@ impl<'a> Values<'a> {
         plane: Plane,
         out: &mut [u8],
     ) -> Option<()> {
-        let Encoding::Nested { layout, .. } = matrix.encoding else { return None };
+        let Encoding::Nested { layout, form: PlaneForm::Nested, .. } = matrix.encoding else {
+            return None;
+        };
         let mut codes = out;
         if plane == Plane::P2 {
             let parts = base_parts(layout, matrix.rows, matrix.cols)?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use nestling_formats::nested::{
-    CodecFitter, Layout, QuantizeOptions, QuantizedMatrix, quantize_matrix,
+    CodecFitter, Layout, PlaneForm, QuantizeOptions, QuantizedMatrix, ScaledRows, quantize_matrix,
 };
 use nestling_formats::store::{
     Encoding, FloatTensor, Group, GroupId, Matrix, MatrixData, StorePlan, StoreWriter,
@@ -11,6 +11,8 @@ use nestling_formats::store::{
 };
 use nestling_formats::{DType, Level, MatrixId, MatrixKind, Plane};
 use nestling_import::checkpoint::Checkpoint;
+
+use super::scaled;
 
 /// How to make a store.
 #[derive(Clone, Copy, Debug)]
@@ -23,11 +25,25 @@ pub struct Recipe {
     pub tied_head: bool,
     /// Most bytes of one file.
     pub shard_bytes_max: Option<u64>,
+    /// The codec of every kind of matrix.
+    pub codes: Codes,
+}
+
+/// Which codec matrices get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codes {
+    /// The nested code.
+    Nested,
+    /// Scaled integers, of other forms for every kind of matrix.
+    Scaled,
+    /// Scaled integers of 8 bits.
+    Q8,
 }
 
 impl Default for Recipe {
     fn default() -> Self {
-        Self { down_offset: 0, top: Level::L8, tied_head: false, shard_bytes_max: None }
+        let (top, codes) = (Level::L8, Codes::Nested);
+        Self { down_offset: 0, top, tied_head: false, shard_bytes_max: None, codes }
     }
 }
 
@@ -66,7 +82,7 @@ fn plan_matrix(
     id: &GroupId,
     &(kind, _, rows, cols): &(MatrixKind, MatrixId, usize, usize),
     recipe: &Recipe,
-    codec: u32,
+    codecs: &[u32; 5],
 ) -> Matrix {
     let layout = match kind {
         MatrixKind::Embedding => Layout::RowMajor,
@@ -74,8 +90,16 @@ fn plan_matrix(
     };
     let ahead = kind == MatrixKind::Down && id.expert().is_some();
     let offset = if ahead { recipe.down_offset } else { 0 };
-    let levels = levels_with_offset(offset, recipe.top);
-    Matrix { kind, rows, cols, encoding: Encoding::Nested { layout, codec }, levels }
+    let (codec, form, top) = match recipe.codes {
+        Codes::Nested => (codecs[0], PlaneForm::Nested, recipe.top),
+        codes => {
+            let form = scaled::form(kind, codes);
+            let codec = codecs[1 + scaled::FORMS.iter().position(|known| *known == form).unwrap()];
+            (codec, PlaneForm::Scaled(form), form.top())
+        }
+    };
+    let levels = levels_with_offset(offset, top);
+    Matrix { kind, rows, cols, encoding: Encoding::Nested { layout, codec, form }, levels }
 }
 
 /// Writes the checkpoint's store; where it can be opened.
@@ -103,7 +127,15 @@ pub fn build_store_with(
 
     let mut plan = StorePlan::new("tiny", "{}");
     plan.shard_bytes_max = recipe.shard_bytes_max;
-    let codec = plan.add_codec(fitted.tables.len());
+    let mut codecs = [0; 5];
+    match recipe.codes {
+        Codes::Nested => codecs[0] = plan.add_codec(fitted.tables.len()),
+        Codes::Scaled | Codes::Q8 => {
+            for (number, form) in codecs[1..].iter_mut().zip(scaled::FORMS) {
+                *number = plan.add_scaled_codec(scaled::codec(form));
+            }
+        }
+    }
     plan.add_asset("config.json", config.len() as u64);
     let layers = (0..checkpoint.config().num_hidden_layers as u32).map(Some);
     let layers: Vec<Option<u32>> = layers.chain([None]).collect();
@@ -117,12 +149,14 @@ pub fn build_store_with(
         plan.add_group(GroupId::Floats { layer }, Vec::new(), tensors.collect());
     }
     for Content { id, matrices } in &contents {
-        let matrices = matrices.iter().map(|matrix| plan_matrix(id, matrix, recipe, codec));
+        let matrices = matrices.iter().map(|matrix| plan_matrix(id, matrix, recipe, &codecs));
         plan.add_group(id.clone(), matrices.collect(), Vec::new());
     }
 
     let writer = StoreWriter::create(destination, &plan).unwrap();
-    writer.set_codec(codec, &fitted).unwrap();
+    if recipe.codes == Codes::Nested {
+        writer.set_codec(codecs[0], &fitted).unwrap();
+    }
     writer.write_extent(&GroupId::asset("config.json"), Plane::P2, config).unwrap();
     for layer in layers {
         let floats = checkpoint.shape().floats.iter().filter(|float| float.id.layer == layer);
@@ -136,14 +170,25 @@ pub fn build_store_with(
         write_group(&writer, &GroupId::Floats { layer }, &data);
     }
     for Content { id, matrices } in &contents {
-        let quantized: Vec<QuantizedMatrix> = matrices
-            .iter()
-            .map(|&(_, id, rows, cols)| {
-                let weights = checkpoint.read_matrix(id).unwrap();
-                quantize_matrix(&weights, rows, cols, &fitted, None, &options).unwrap()
-            })
-            .collect();
-        let data: Vec<_> = quantized.iter().map(MatrixData::Nested).collect();
+        let weights = |id| checkpoint.read_matrix(id).unwrap();
+        let nested: Vec<QuantizedMatrix>;
+        let scaled: Vec<ScaledRows>;
+        let data: Vec<_> = match recipe.codes {
+            Codes::Nested => {
+                let matrices = matrices.iter().map(|&(_, id, rows, cols)| {
+                    quantize_matrix(&weights(id), rows, cols, &fitted, None, &options).unwrap()
+                });
+                nested = matrices.collect();
+                nested.iter().map(MatrixData::Nested).collect()
+            }
+            codes => {
+                let matrices = matrices.iter().map(|&(kind, id, rows, cols)| {
+                    scaled::quantize(&weights(id), rows, cols, &scaled::form(kind, codes))
+                });
+                scaled = matrices.collect();
+                scaled.iter().map(MatrixData::Scaled).collect()
+            }
+        };
         write_group(&writer, id, &data);
     }
     let path = writer.final_path().to_owned();

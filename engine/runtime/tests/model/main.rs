@@ -20,6 +20,7 @@ mod judge;
 mod mapped;
 #[cfg(test)]
 mod rotation;
+mod scaled;
 #[cfg(test)]
 mod stores;
 #[cfg(test)]

@@ -101,7 +101,7 @@ fn is_rotated(path: &Path) -> bool {
     let store = Store::open(path).unwrap();
     let matrices = store.index().groups().iter().flat_map(|group| &group.matrices);
     let mut codecs = matrices.filter_map(|matrix| store.index().codec(matrix));
-    codecs.any(|codec| codec.inputs == InputTransform::Hadamard)
+    codecs.any(|codec| codec.inputs() == InputTransform::Hadamard)
 }
 
 #[test]

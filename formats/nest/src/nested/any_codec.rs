@@ -6,7 +6,7 @@ use super::{InputTransform, NestedCodec, PlaneForm, ScaledCodec};
 use crate::Level;
 
 /// The codec of a matrix, shared by all that have it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// The nested code.
     Nested(Arc<NestedCodec>),

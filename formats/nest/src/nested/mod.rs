@@ -25,6 +25,7 @@ mod refit;
 mod scale;
 mod scaled;
 mod scaled_pack;
+mod scaled_unpack;
 mod tables;
 mod transform;
 mod view;

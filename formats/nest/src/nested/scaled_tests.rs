@@ -178,6 +178,9 @@ proptest! {
                 let view = NestedView::new(rows, cols, layout, &codec, planes).unwrap();
                 view.check().unwrap();
                 prop_assert_eq!(view.level(), level);
+                if level == form.top() {
+                    prop_assert_eq!(&view.scaled_rows().unwrap(), &matrix);
+                }
                 let mut out = vec![f32::NAN; cols];
                 for row in 0..rows {
                     view.dequantize_row(level, row, &mut out).unwrap();

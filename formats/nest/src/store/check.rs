@@ -10,7 +10,7 @@ use super::format::{
 };
 use super::header::{Header, STORE_LENGTH_AT};
 use super::index::{Encoding, Group, Index, Matrix};
-use crate::nested::{GROUP, InputTransform, NestedCodec, ScaleSteps};
+use crate::nested::{CodecRef, GROUP, InputTransform, ScaleSteps};
 use crate::{Level, MatrixKind, Plane};
 
 /// Where the tables of an index lie in the store, for messages.
@@ -138,9 +138,9 @@ impl Index {
     }
 
     /// Checks that matrices fit the codecs that they name.
-    pub(super) fn check_transforms(&self) -> Result<(), Fault> {
+    pub(super) fn check_codecs(&self) -> Result<(), Fault> {
         for (number, slot) in (0u32..).zip(&self.codecs) {
-            let misfit = slot.codec.as_ref().and_then(|codec| self.misfit(number, codec));
+            let misfit = slot.codec.as_ref().and_then(|codec| self.misfit(number, codec.borrow()));
             if let Some((matrix, rule)) = misfit {
                 return Err(Fault {
                     what: format!("codec {number}"),
@@ -158,13 +158,20 @@ impl Index {
     pub(super) fn misfit(
         &self,
         number: u32,
-        codec: &NestedCodec,
+        codec: CodecRef<'_>,
     ) -> Option<(&Matrix, &'static str)> {
-        let rotated = codec.inputs != InputTransform::None;
-        let octaves = codec.steps == ScaleSteps::Octaves;
         let broken = |matrix: &Matrix| {
-            let rotates = matrix.kind == MatrixKind::Down && matrix.cols.is_multiple_of(GROUP);
             let top = matrix.levels.last().copied().flatten();
+            let codec = match codec {
+                CodecRef::Nested(codec) => codec,
+                CodecRef::Scaled(codec) => {
+                    let beyond = top > Some(codec.form.top());
+                    return beyond.then_some("no level above that of complete codes");
+                }
+            };
+            let rotated = codec.inputs != InputTransform::None;
+            let octaves = codec.steps == ScaleSteps::Octaves;
+            let rotates = matrix.kind == MatrixKind::Down && matrix.cols.is_multiple_of(GROUP);
             if rotated && !rotates {
                 return Some(
                     "down matrices with a multiple of 32 columns where inputs are rotated",

@@ -1,17 +1,17 @@
 //! The index from bytes: counts against lengths first, then record by record.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::bytes::Fields;
+use super::codecs;
 use super::encode::dtype_code;
 use super::error::Fault;
-use super::format::{self, NAME_BYTES_MAX, NONE, PLANES};
+use super::format::{self, MAGIC, NAME_BYTES_MAX, NONE, PLANES};
 use super::header::Header;
 use super::index::{
     CodecSlot, Encoding, Extent, FloatTensor, Group, GroupId, Index, Matrix, Section,
 };
-use crate::nested::{Layout, NestedCodec};
+use crate::nested::{Layout, PlaneForm};
 use crate::{DType, ExpertId, FloatKind, Level, MatrixKind, Plane};
 
 /// The counts at the index's front.
@@ -100,7 +100,8 @@ pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, 
     let shards =
         (0..counts.shards).map(|_| fields.u64("shard length")).collect::<Result<_, _>>()?;
     let (mut sections, section_names) = read_sections(&mut fields, counts.sections)?;
-    let codec_lengths = read_codec_records(&mut fields, &counts)?;
+    let codec_records =
+        codecs::read_records(&mut fields, counts.codecs, counts.codec_bytes, header.version)?;
     let records = read_groups(&mut fields, &counts)?;
     let mut matrices = Vec::with_capacity(counts.matrices);
     for number in 0..counts.matrices {
@@ -119,7 +120,15 @@ pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, 
         extents.push(read_extent(&mut fields, counts.groups)?);
     }
     let measures = read_measures(&mut fields, counts.measures, &records)?;
-    let codecs = read_codecs(&mut fields, &codec_lengths)?;
+    let codecs = codecs::read(&mut fields, &codec_records)?;
+    for matrix in &mut matrices {
+        if let Encoding::Nested { codec, form, .. } = &mut matrix.encoding {
+            let slot = usize::try_from(*codec).ok().and_then(|number| codecs.get(number));
+            *form = slot.map(CodecSlot::form).ok_or_else(|| {
+                fields.fault("codec", base, format!("below {}", codecs.len()), &*codec)
+            })?;
+        }
+    }
     let mut names = Names::new(&mut fields, counts.names)?;
     for (section, length) in sections.iter_mut().zip(section_names) {
         section.name = names.next(length, "section name", &mut fields)?;
@@ -143,8 +152,13 @@ pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, 
         numbers,
         section_levels: Vec::new(),
     };
+    if index.version() != header.version {
+        fields.record("header", None);
+        let expected = format!("{} with these codecs", index.version());
+        return Err(fields.fault("version", MAGIC.len() as u64, expected, header.version));
+    }
     index.check(header, base)?;
-    index.check_transforms()?;
+    index.check_codecs()?;
     index.find_section_levels();
     Ok(index)
 }
@@ -167,30 +181,6 @@ fn read_sections(
         sections.push(Section { name: String::new(), extents_end, end: fields.u64("end")? });
     }
     Ok((sections, names))
-}
-
-fn read_codec_records(fields: &mut Fields<'_>, counts: &Counts) -> Result<Vec<usize>, Fault> {
-    let mut lengths = Vec::with_capacity(counts.codecs);
-    let mut left = counts.codec_bytes;
-    for number in 0..counts.codecs {
-        fields.record("codec", number);
-        let at = fields.offset();
-        let id = fields.u32("codec id")?;
-        if id != format::CODEC_NESTED {
-            return Err(fields.fault("codec id", at, format::CODEC_NESTED, id));
-        }
-        let at = fields.offset();
-        let length = fields.size("length")?;
-        left = left.checked_sub(length).ok_or_else(|| {
-            fields.fault("length", at, format!("at most the {left} bytes left"), length)
-        })?;
-        lengths.push(length);
-    }
-    if left != 0 {
-        fields.record("index", None);
-        return Err(fields.fault("codecs length", fields.offset(), "0 bytes left over", left));
-    }
-    Ok(lengths)
 }
 
 fn read_groups(fields: &mut Fields<'_>, counts: &Counts) -> Result<Vec<GroupRecord>, Fault> {
@@ -248,7 +238,9 @@ fn read_matrix(fields: &mut Fields<'_>, codecs: usize) -> Result<Matrix, Fault> 
         if u64::from(codec) >= codecs as u64 {
             return Err(fields.fault("codec", codec_at, format!("below {codecs}"), codec));
         }
-        Encoding::Nested { layout, codec }
+        // Its codec says so, which comes later.
+        let form = PlaneForm::Nested;
+        Encoding::Nested { layout, codec, form }
     } else {
         let dtype = float_dtype(encoding_code)
             .ok_or_else(|| fields.fault("encoding", encoding_at, "0..=3", encoding_code))?;
@@ -361,19 +353,6 @@ fn read_measures(
 
 /// By how much each plane of a matrix lowers its group's error.
 type Drops = [Option<f32>; PLANES];
-
-fn read_codecs(fields: &mut Fields<'_>, lengths: &[usize]) -> Result<Vec<CodecSlot>, Fault> {
-    let mut slots = Vec::with_capacity(lengths.len());
-    for (number, length) in lengths.iter().enumerate() {
-        fields.record("codec", number);
-        let at = fields.offset();
-        let bytes = fields.take(*length, "parameters")?;
-        let codec = NestedCodec::from_bytes(bytes)
-            .map_err(|error| fields.fault("parameters", at, "a valid codec", error))?;
-        slots.push(CodecSlot { bytes: *length, codec: Some(Arc::new(codec)) });
-    }
-    Ok(slots)
-}
 
 /// The run of names, handed out from the front.
 struct Names<'a> {

@@ -1,7 +1,7 @@
 //! The index as bytes.
 
 use super::bytes::Out;
-use super::format::{CODEC_NESTED, NONE, PLANES};
+use super::format::{NONE, PLANES};
 use super::index::{Encoding, Group, GroupId, Index, Matrix};
 use super::{format, hash};
 use crate::DType;
@@ -65,7 +65,7 @@ impl Index {
             extents = section.extents_end;
         }
         for slot in &self.codecs {
-            out.u32(CODEC_NESTED);
+            out.u32(slot.id());
             out.count(slot.bytes);
         }
         for group in &self.groups {
@@ -113,7 +113,7 @@ impl Index {
     pub(super) fn compute_id(&self, source: &[u8]) -> hash::StoreId {
         let plan = Self { id: hash::StoreId::default(), ..self.clone() }.encode();
         let mut hasher = hash::Hasher::new(0);
-        hasher.update(&format::VERSION.to_le_bytes());
+        hasher.update(&self.version().to_le_bytes());
         hasher.update(&self.alignment.to_le_bytes());
         hasher.update(&(source.len() as u64).to_le_bytes());
         hasher.update(source);
@@ -139,7 +139,7 @@ fn encode_group(group: &Group, out: &mut Out) {
 
 fn encode_matrix(matrix: &Matrix, out: &mut Out) {
     let (layout, encoding, codec) = match matrix.encoding {
-        Encoding::Nested { layout, codec } => (layout.code(), format::ENCODING_NESTED, codec),
+        Encoding::Nested { layout, codec, .. } => (layout.code(), format::ENCODING_NESTED, codec),
         Encoding::Float(dtype) => (crate::nested::Layout::RowMajor.code(), dtype_code(dtype), NONE),
     };
     out.u8(matrix.kind as u8);

@@ -40,7 +40,7 @@ pub enum StoreError {
     },
     /// The store has another version.
     #[error(
-        "{file}: store version {found}, but this program reads version {supported}; use a matching \
+        "{file}: store version {found}, but this program reads versions 1 to {supported}; use a matching \
          release, or convert the model again"
     )]
     Version {

@@ -2,8 +2,10 @@
 
 /// First eight bytes of every file of a store; like PNG's, they show files mangled as text.
 pub const MAGIC: [u8; 8] = *b"\x89NEST\r\n\x1a";
-/// The version that this code writes, and the only one that it reads.
-pub const VERSION: u32 = 1;
+/// The version of stores whose matrices are floats and the nested code.
+pub const VERSION_NESTED: u32 = 1;
+/// The version of stores with scaled integers, and the newest that this code reads.
+pub const VERSION_SCALED: u32 = 2;
 /// Bytes of the header; the index follows at once.
 pub const HEADER_BYTES: usize = 128;
 /// Smallest alignment of extents: the block that most disks read past the page cache.
@@ -75,6 +77,8 @@ pub const ENCODING_BF16: u8 = 3;
 
 /// Codec id of the nested code.
 pub const CODEC_NESTED: u32 = 1;
+/// Codec id of scaled integers.
+pub const CODEC_SCALED: u32 = 2;
 
 /// First eight bytes of the journal of an unfinished store.
 pub const JOURNAL_MAGIC: [u8; 8] = *b"\x89NESTJ\r\n";

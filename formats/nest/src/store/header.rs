@@ -3,7 +3,8 @@
 use super::bytes::{Fields, Out, align_up};
 use super::error::{Fault, StoreError};
 use super::format::{
-    ALIGNMENT_MAX, ALIGNMENT_MIN, HEADER_BYTES, INDEX_BYTES_MAX, MAGIC, SHARDS_MAX, VERSION,
+    ALIGNMENT_MAX, ALIGNMENT_MIN, HEADER_BYTES, INDEX_BYTES_MAX, MAGIC, SHARDS_MAX, VERSION_NESTED,
+    VERSION_SCALED,
 };
 use super::hash::{StoreId, hash};
 
@@ -16,6 +17,7 @@ pub(super) const STORE_LENGTH_AT: u64 = 80;
 /// The header of the store, or of one shard of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
+    pub version: u32,
     pub alignment: u64,
     pub shards: u32,
     /// Number of this shard, from 0.
@@ -34,7 +36,7 @@ impl Header {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Out::default();
         out.bytes(&MAGIC);
-        out.u32(VERSION);
+        out.u32(self.version);
         out.u32(HEADER_BYTES as u32);
         // Both are at most 16 Mi by the plan's checks.
         out.u32(u32::try_from(self.alignment).unwrap_or(u32::MAX));
@@ -74,11 +76,11 @@ impl Header {
         let mut fields = Fields::new(bytes, base, "header");
         let version = fields.take(MAGIC.len(), "magic").and_then(|_| fields.u32("version"));
         let version = version.map_err(|fault| fault.in_file(file))?;
-        if version != VERSION {
+        if !(VERSION_NESTED..=VERSION_SCALED).contains(&version) {
             return Err(StoreError::Version {
                 file: file.to_owned(),
                 found: version,
-                supported: VERSION,
+                supported: VERSION_SCALED,
             });
         }
         let (hashed, stored) = bytes.split_at(HASHED_BYTES);
@@ -90,10 +92,10 @@ impl Header {
                 length: HEADER_BYTES as u64,
             });
         }
-        Self::decode_fields(&mut fields).map_err(|fault| fault.in_file(file))
+        Self::decode_fields(&mut fields, version).map_err(|fault| fault.in_file(file))
     }
 
-    fn decode_fields(fields: &mut Fields<'_>) -> Result<Self, Fault> {
+    fn decode_fields(fields: &mut Fields<'_>, version: u32) -> Result<Self, Fault> {
         let at = fields.offset();
         let header_length = fields.u32("header length")?;
         if header_length != HEADER_BYTES as u32 {
@@ -132,6 +134,7 @@ impl Header {
         let shard_length = fields.u64("shard length")?;
         fields.zeros(8)?;
         let header = Self {
+            version,
             alignment,
             shards,
             shard,

@@ -1,13 +1,13 @@
 //! What a store holds and where: groups, their matrices and tensors, extents, sections.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::format::{
-    GROUP_ASSET, GROUP_DENSE, GROUP_EMBEDDING, GROUP_EXPERT, GROUP_FLOATS, GROUP_HEAD, NONE, PLANES,
+    CODEC_NESTED, CODEC_SCALED, GROUP_ASSET, GROUP_DENSE, GROUP_EMBEDDING, GROUP_EXPERT,
+    GROUP_FLOATS, GROUP_HEAD, NONE, PLANES, VERSION_NESTED, VERSION_SCALED,
 };
 use super::hash::{StoreId, place_seed};
-use crate::nested::{Layout, NestedCodec, TABLE_BYTES};
+use crate::nested::{Codec, Layout, NestedCodec, PlaneForm, TABLE_BYTES};
 use crate::{DType, ExpertId, FloatKind, Level, MatrixKind, Plane};
 
 /// One unit of reading: what shares an extent per plane.
@@ -107,12 +107,14 @@ impl std::fmt::Display for GroupId {
 /// How the values of a matrix are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// The nested code, in planes.
+    /// Codes, in planes.
     Nested {
         /// Order of the bits within a plane.
         layout: Layout,
         /// Which of the store's codecs.
         codec: u32,
+        /// What decides the sizes of planes: that codec's.
+        form: PlaneForm,
     },
     /// Floats, row by row, whole in the group's first extent.
     Float(DType),
@@ -222,12 +224,28 @@ pub struct CodecSlot {
     /// Bytes of its encoding.
     pub bytes: usize,
     /// The codec; none only while a store is planned or written.
-    pub codec: Option<Arc<NestedCodec>>,
+    pub codec: Option<Codec>,
 }
 
 impl CodecSlot {
-    /// Tables that the codec has, or has room for.
+    /// What decides the sizes of its matrices' planes; a codec that is not known yet is nested.
+    pub fn form(&self) -> PlaneForm {
+        self.codec.as_ref().map_or(PlaneForm::Nested, Codec::form)
+    }
+
+    /// The id of the codec.
+    pub(super) fn id(&self) -> u32 {
+        match self.form() {
+            PlaneForm::Nested => CODEC_NESTED,
+            PlaneForm::Scaled(_) => CODEC_SCALED,
+        }
+    }
+
+    /// Tables that a nested codec has, or has room for; 0 for another.
     pub fn tables(&self) -> usize {
+        if self.form() != PlaneForm::Nested {
+            return 0;
+        }
         self.bytes.saturating_sub(NestedCodec::encoded_bytes(0)) / TABLE_BYTES
     }
 }
@@ -307,13 +325,19 @@ impl Index {
         self.extents.get(usize::try_from(number).ok()?)
     }
 
+    /// The version of the format that such a store has.
+    pub(super) fn version(&self) -> u32 {
+        let scaled = self.codecs.iter().any(|slot| slot.id() == CODEC_SCALED);
+        if scaled { VERSION_SCALED } else { VERSION_NESTED }
+    }
+
     /// The store's codecs.
     pub fn codecs(&self) -> &[CodecSlot] {
         &self.codecs
     }
 
-    /// The codec of a nested matrix.
-    pub fn codec(&self, matrix: &Matrix) -> Option<&Arc<NestedCodec>> {
+    /// The codec of a matrix of codes.
+    pub fn codec(&self, matrix: &Matrix) -> Option<&Codec> {
         let Encoding::Nested { codec, .. } = matrix.encoding else { return None };
         self.codecs.get(usize::try_from(codec).ok()?)?.codec.as_ref()
     }

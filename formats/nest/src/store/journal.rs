@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::{Fields, Out};
 use super::disk::DiskFile;
-use super::format::{JOURNAL_MAGIC, PLANES, VERSION};
+use super::format::{JOURNAL_MAGIC, PLANES, VERSION_NESTED};
 use super::hash::StoreId;
 
 const HEADER_BYTES: usize = 28;
@@ -160,7 +160,7 @@ pub(super) enum ReadJournal {
 fn header(id: StoreId) -> Vec<u8> {
     let mut out = Out::default();
     out.bytes(&JOURNAL_MAGIC);
-    out.u32(VERSION);
+    out.u32(VERSION_NESTED);
     out.bytes(&id.0);
     out.0
 }

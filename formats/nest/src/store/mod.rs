@@ -7,6 +7,7 @@
 
 mod bytes;
 mod check;
+mod codecs;
 mod decode;
 mod disk;
 mod encode;

@@ -1,16 +1,18 @@
 //! Filling an extent from quantized matrices.
 
 use super::error::StoreError;
-use super::index::Group;
+use super::index::{Encoding, Group};
 use super::parts::PartItem;
 use crate::Plane;
-use crate::nested::{QuantizedMatrix, pack_plane};
+use crate::nested::{PlaneForm, QuantizedMatrix, ScaledRows, pack_plane, pack_scaled_plane};
 
 /// The values of one matrix, or of one tensor, of a group.
 #[derive(Clone, Copy, Debug)]
 pub enum MatrixData<'a> {
-    /// Codes, for a nested matrix.
+    /// Codes of the nested code.
     Nested(&'a QuantizedMatrix),
+    /// Scaled integers.
+    Scaled(&'a ScaledRows),
     /// Little-endian floats of the planned type, row by row.
     Floats(&'a [u8]),
 }
@@ -46,14 +48,23 @@ pub fn pack_extent(
             return Err(error(format!("has no matrix {number}")));
         };
         match (*data, part.item) {
-            (MatrixData::Nested(quantized), PartItem::Plane { matrix, plane }) => {
-                let planned = group.matrices.get(matrix);
-                let Some(super::Encoding::Nested { layout, .. }) = planned.map(|m| m.encoding)
-                else {
-                    return Err(error(format!("matrix {matrix} was planned as floats")));
+            (MatrixData::Nested(_) | MatrixData::Scaled(_), PartItem::Plane { matrix, plane }) => {
+                let planned = group.matrices.get(matrix).map(|matrix| matrix.encoding);
+                let packed = match (*data, planned) {
+                    (
+                        MatrixData::Nested(quantized),
+                        Some(Encoding::Nested { layout, form: PlaneForm::Nested, .. }),
+                    ) => pack_plane(quantized, layout, plane, bytes),
+                    (
+                        MatrixData::Scaled(rows),
+                        Some(Encoding::Nested { layout, form: PlaneForm::Scaled(form), .. }),
+                    ) => pack_scaled_plane(rows, &form, layout, plane, bytes),
+                    _ => {
+                        let reason = format!("matrix {matrix} was planned with another codec");
+                        return Err(error(reason));
+                    }
                 };
-                pack_plane(quantized, layout, plane, bytes)
-                    .map_err(|fault| error(format!("matrix {matrix}: {fault}")))?;
+                packed.map_err(|fault| error(format!("matrix {matrix}: {fault}")))?;
             }
             (MatrixData::Floats(floats), PartItem::Floats { .. } | PartItem::Tensor { .. })
                 if floats.len() == bytes.len() =>

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::format::PART_ALIGNMENT;
 use super::index::{Encoding, FloatTensor, Group, GroupId, Matrix};
-use crate::nested::plane_bytes;
 use crate::{Level, Plane};
 
 /// What a part of an extent holds.
@@ -98,9 +97,9 @@ impl Group {
         };
         for (number, matrix) in self.matrices.iter().enumerate() {
             match matrix.encoding {
-                Encoding::Nested { layout, .. } => {
+                Encoding::Nested { layout, form, .. } => {
                     for added in matrix.planes_in(plane) {
-                        let bytes = plane_bytes(layout, matrix.rows, matrix.cols, added)?;
+                        let bytes = form.plane_bytes(layout, matrix.rows, matrix.cols, added)?;
                         place(PartItem::Plane { matrix: number, plane: added }, bytes)?;
                     }
                 }

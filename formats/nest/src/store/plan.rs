@@ -16,7 +16,7 @@ use super::index::{
     CodecSlot, Encoding, Extent, FloatTensor, Group, GroupId, Index, Matrix, Section,
 };
 use crate::Plane;
-use crate::nested::{MAX_TABLES, NestedCodec};
+use crate::nested::{Codec, MAX_TABLES, NestedCodec, SCALED_CODEC_BYTES, ScaledCodec};
 
 /// A named set of extents, in file order.
 #[derive(Clone, Debug)]
@@ -84,6 +84,14 @@ impl StorePlan {
         number
     }
 
+    /// Adds a codec of scaled integers, which is known before anything is written, and returns its
+    /// number.
+    pub fn add_scaled_codec(&mut self, codec: ScaledCodec) -> u32 {
+        let number = u32::try_from(self.codecs.len()).unwrap_or(NONE);
+        self.codecs.push(CodecSlot { bytes: SCALED_CODEC_BYTES, codec: Some(codec.into()) });
+        number
+    }
+
     /// Plans a group with its matrices or tensors.
     pub fn add_group(&mut self, id: GroupId, matrices: Vec<Matrix>, tensors: Vec<FloatTensor>) {
         let extents = [None; PLANES];
@@ -115,6 +123,13 @@ impl StorePlan {
         serde_json::from_str::<serde::de::IgnoredAny>(&self.parameters_json)
             .map_err(|error| StoreError::plan("parameters", format!("not JSON: {error}")))?;
         for (number, slot) in self.codecs.iter().enumerate() {
+            if let Some(Codec::Scaled(codec)) = &slot.codec {
+                let refused = |error: crate::nested::NestedError| {
+                    StoreError::plan(format!("codec {number}"), error.to_string())
+                };
+                codec.check().map_err(refused)?;
+                continue;
+            }
             let range = NestedCodec::encoded_bytes(1)..=NestedCodec::encoded_bytes(MAX_TABLES);
             if !range.contains(&slot.bytes) {
                 let reason = format!("has other than 1 to {MAX_TABLES} tables");
@@ -150,10 +165,16 @@ impl StorePlan {
         }
         matrix.check_levels().map_err(|rule| format!("needs {rule}"))?;
         match matrix.encoding {
-            Encoding::Nested { codec, .. } if u64::from(codec) >= self.codecs.len() as u64 => {
-                Err(format!("names codec {codec} of {}", self.codecs.len()))
+            Encoding::Nested { codec, form, .. } => {
+                let slot = usize::try_from(codec).ok().and_then(|number| self.codecs.get(number));
+                let slot =
+                    slot.ok_or_else(|| format!("names codec {codec} of {}", self.codecs.len()))?;
+                if slot.form() != form {
+                    return Err(format!("has planes of {form:?}, its codec of {:?}", slot.form()));
+                }
+                Ok(())
             }
-            _ => Ok(()),
+            Encoding::Float(_) => Ok(()),
         }
     }
 
@@ -204,6 +225,7 @@ impl StorePlan {
             return Err(StoreError::plan("store", reason));
         }
         index.check(&header, HEADER_BYTES as u64).map_err(|fault| fault.in_plan())?;
+        index.check_codecs().map_err(|fault| fault.in_plan())?;
         Ok(index)
     }
 
@@ -316,6 +338,7 @@ impl Index {
         let length = if encoded.is_empty() { self.encode().len() } else { encoded.len() };
         let seed = super::hash::index_seed(self.id);
         Header {
+            version: self.version(),
             alignment: self.alignment,
             shards: u32::try_from(self.shards.len()).unwrap_or(NONE),
             shard: 0,

@@ -1,6 +1,7 @@
 //! Single rows of a matrix, read when they are wanted: an embedding needs no memory but for what
 //! its rows are checked by.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -9,7 +10,8 @@ use super::index::{Encoding, Extent, Group};
 use super::parts::PartItem;
 use super::{Store, StoreError};
 use crate::nested::{
-    Layout, NestedCodec, NestedError, NestedPlanes, NestedView, TILE_ROWS, base_parts, plane_bytes,
+    Codec, Layout, NestedError, NestedPlanes, NestedView, PlaneForm, ScaledParts, TILE_ROWS,
+    base_parts,
 };
 use crate::{Level, Plane};
 
@@ -24,9 +26,11 @@ struct RowRun {
     item: Item,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Item {
-    Steps,
+    /// A part of plane P2, with its place in a P2 of one row.
+    Base(Range<usize>),
+    /// Codes of a plane above it.
     Codes(Plane),
 }
 
@@ -38,10 +42,10 @@ pub struct StoredRows {
     rows: usize,
     cols: usize,
     level: Level,
-    codec: Arc<NestedCodec>,
-    /// f16 of every row, little-endian.
+    codec: Codec,
+    /// Nested code: f16 of every row, little-endian.
     scales: Vec<u8>,
-    /// `[tiles]`.
+    /// Nested code: `[tiles]`.
     tables: Vec<u8>,
     pieces: Vec<RowRun>,
     /// What a row's pieces hash to, one after the other.
@@ -53,7 +57,6 @@ pub struct StoredRows {
 pub struct RowScratch {
     base: Vec<u8>,
     planes: [Vec<u8>; 4],
-    steps: Vec<u8>,
 }
 
 /// A row that cannot be had.
@@ -70,7 +73,7 @@ pub enum RowError {
 
 impl StoredRows {
     /// Reads and verifies the first matrix of a group once, up to the prefix of `level`, and
-    /// remembers what its rows are checked by. None if it is not in the nested code row by row, or
+    /// remembers what its rows are checked by. None if it does not lie in codes row by row, or
     /// if planes of the prefix are not there.
     ///
     /// Takes the memory of one extent meanwhile, then about 10 bytes a row.
@@ -90,7 +93,7 @@ impl StoredRows {
             rows,
             cols,
             level,
-            codec: Arc::clone(codec),
+            codec: codec.clone(),
             scales: Vec::new(),
             tables: Vec::new(),
             pieces: Vec::new(),
@@ -101,7 +104,12 @@ impl StoredRows {
                 open.take(group, plane, extent)?;
             }
         }
-        let held = |plane: Plane| open.pieces.iter().any(|piece| piece.item == Item::Codes(plane));
+        let held = |plane: Plane| {
+            open.pieces.iter().any(|piece| match piece.item {
+                Item::Base(_) => plane == Plane::P2,
+                Item::Codes(other) => plane == other,
+            })
+        };
         let planes = Level::ALL.into_iter().filter(|below| *below <= level).map(Level::plane);
         Ok(planes.into_iter().all(held).then_some(open))
     }
@@ -126,19 +134,42 @@ impl StoredRows {
             let bytes = whole.get(range.clone()).ok_or_else(shape)?;
             let start = extent.offset + range.start as u64;
             if plane == Plane::P2 {
-                let parts = base_parts(Layout::RowMajor, rows, cols);
-                let parts = parts.ok_or_else(shape)?;
-                let part = |range: &std::ops::Range<usize>| bytes.get(range.clone());
-                self.scales = part(&parts.row_scales).ok_or_else(shape)?.to_vec();
-                self.tables = part(&parts.tile_tables).ok_or_else(shape)?.to_vec();
-                for (item, range) in [(Item::Steps, parts.steps), (Item::Codes(plane), parts.codes)]
-                {
-                    let bytes = part(&range).ok_or_else(shape)?;
-                    self.add(item, start + range.start as u64, bytes);
-                }
+                self.take_base(start, bytes)?;
             } else {
                 self.add(Item::Codes(plane), start, bytes);
             }
+        }
+        Ok(())
+    }
+
+    /// Takes plane P2, which lies at `start`.
+    fn take_base(&mut self, start: u64, bytes: &[u8]) -> Result<(), RowError> {
+        let (rows, cols) = (self.rows, self.cols);
+        let shape = || NestedError::Shape { rows, cols };
+        let part = |range: &Range<usize>| bytes.get(range.clone()).ok_or_else(shape);
+        let pieces = match self.codec.form() {
+            PlaneForm::Nested => {
+                let all = base_parts(Layout::RowMajor, rows, cols).ok_or_else(shape)?;
+                let one = base_parts(Layout::RowMajor, 1, cols).ok_or_else(shape)?;
+                self.scales = part(&all.row_scales)?.to_vec();
+                self.tables = part(&all.tile_tables)?.to_vec();
+                vec![(all.steps, one.steps), (all.codes, one.codes)]
+            }
+            PlaneForm::Scaled(form) => {
+                let parts = |rows| ScaledParts::new(&form, Layout::RowMajor, rows, cols);
+                let (all, one) = (parts(rows).ok_or_else(shape)?, parts(1).ok_or_else(shape)?);
+                vec![
+                    (all.scales, one.scales),
+                    (all.minima, one.minima),
+                    (all.sub_scales, one.sub_scales),
+                    (all.sub_minima, one.sub_minima),
+                    (all.codes, one.codes),
+                ]
+            }
+        };
+        for (of_all, of_one) in pieces.into_iter().filter(|(of_all, _)| !of_all.is_empty()) {
+            let bytes = part(&of_all)?;
+            self.add(Item::Base(of_one), start + of_all.start as u64, bytes);
         }
         Ok(())
     }
@@ -191,19 +222,16 @@ impl StoredRows {
         if row >= self.rows || out.len() != self.cols {
             return Err(NestedError::Shape { rows: row, cols: out.len() }.into());
         }
-        let RowScratch { base, planes, steps } = scratch;
+        let RowScratch { base, planes } = scratch;
         let shape = || NestedError::Shape { rows: 1, cols: self.cols };
-        let parts = base_parts(Layout::RowMajor, 1, self.cols).ok_or_else(shape)?;
+        let form = self.codec.form();
+        let bytes = form.plane_bytes(Layout::RowMajor, 1, self.cols, Plane::P2);
         base.clear();
-        base.resize(parts.bytes(), 0);
+        base.resize(bytes.ok_or_else(shape)?, 0);
         let mut hash = 0;
         for piece in &self.pieces {
-            let into = match piece.item {
-                Item::Steps => {
-                    steps.resize(piece.bytes, 0);
-                    &mut steps[..]
-                }
-                Item::Codes(Plane::P2) => &mut base[parts.codes.clone()],
+            let into = match &piece.item {
+                Item::Base(range) => &mut base[range.clone()],
                 Item::Codes(plane) => {
                     let into = &mut planes[plane.index() - 1];
                     into.resize(piece.bytes, 0);
@@ -216,11 +244,13 @@ impl StoredRows {
         if hash != self.hashes[row] {
             return Err(self.damaged(row).into());
         }
-        base[parts.steps].copy_from_slice(steps);
-        base[parts.row_scales].copy_from_slice(&self.scales[2 * row..2 * row + 2]);
-        base[parts.tile_tables].copy_from_slice(&self.tables[row / TILE_ROWS..][..1]);
+        if form == PlaneForm::Nested {
+            let parts = base_parts(Layout::RowMajor, 1, self.cols).ok_or_else(shape)?;
+            base[parts.row_scales].copy_from_slice(&self.scales[2 * row..2 * row + 2]);
+            base[parts.tile_tables].copy_from_slice(&self.tables[row / TILE_ROWS..][..1]);
+        }
         let held = |plane: Plane| {
-            let bytes = plane_bytes(Layout::RowMajor, 1, self.cols, plane);
+            let bytes = form.plane_bytes(Layout::RowMajor, 1, self.cols, plane);
             let all = &planes[plane.index() - 1];
             (plane.level() <= self.level && Some(all.len()) == bytes).then_some(&all[..])
         };

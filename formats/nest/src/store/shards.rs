@@ -103,6 +103,7 @@ fn check_shard(
 /// The header of a shard other than the first.
 pub(super) fn shard_header(index: &Index, number: u32) -> Option<Header> {
     Some(Header {
+        version: index.version(),
         alignment: index.alignment,
         shards: u32::try_from(index.shards.len()).ok()?,
         shard: number,

@@ -94,13 +94,13 @@ impl StoreWriter {
         })
     }
 
-    /// The codec of that number, if it is known.
+    /// The nested codec of that number, if it is known.
     pub fn codec(&self, codec: u32) -> Option<Arc<NestedCodec>> {
         let number = usize::try_from(codec).ok()?;
         self.state().codecs.get(number).cloned().flatten()
     }
 
-    /// Sets a codec; its number of tables must be as planned.
+    /// Sets a nested codec; its number of tables must be as planned.
     ///
     /// # Errors
     /// [`StoreError::Plan`] if it is not valid, not planned so, or already set to something else;
@@ -111,11 +111,14 @@ impl StoreWriter {
         let bytes = codec.to_bytes();
         let slot = usize::try_from(number).ok().filter(|slot| *slot < self.index.codecs.len());
         let slot = slot.ok_or_else(|| error("is not planned".into()))?;
+        if self.index.codecs[slot].codec.is_some() {
+            return Err(error("was planned with its parameters".into()));
+        }
         let planned = self.index.codecs[slot].bytes;
         if planned != bytes.len() {
             return Err(error(format!("has {} bytes, planned were {planned}", bytes.len())));
         }
-        if let Some((matrix, rule)) = self.index.misfit(number, codec) {
+        if let Some((matrix, rule)) = self.index.misfit(number, codec.into()) {
             let (kind, cols) = (matrix.kind, matrix.cols);
             return Err(error(format!(
                 "does not suit {kind:?} of {cols} columns, expected {rule}"
@@ -345,9 +348,12 @@ impl StoreWriter {
             index.extents[number].error_drop = state.error_drops[number];
         }
         for (number, codec) in state.codecs.iter().enumerate() {
+            if index.codecs[number].codec.is_some() {
+                continue;
+            }
             let codec = codec.clone().ok_or_else(|| unfinished(format!("codec {number}")))?;
             let bytes = index.codecs[number].bytes;
-            index.codecs[number] = CodecSlot { bytes, codec: Some(codec) };
+            index.codecs[number] = CodecSlot { bytes, codec: Some(codec.into()) };
         }
         let measured = state.frequencies.iter().zip(&state.weight_squares);
         let mut drops = state.matrix_drops.iter();

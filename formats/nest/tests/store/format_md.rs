@@ -7,7 +7,8 @@ fn table() -> String {
     let hex = |bytes: [u8; 8]| bytes.map(|byte| format!("{byte:02x}")).join(" ");
     let rows = [
         ("MAGIC", hex(f::MAGIC), "first bytes of every file of a store"),
-        ("VERSION", f::VERSION.to_string(), "the only version so far"),
+        ("VERSION_NESTED", f::VERSION_NESTED.to_string(), "version without scaled integers"),
+        ("VERSION_SCALED", f::VERSION_SCALED.to_string(), "version with them, the newest"),
         ("HEADER_BYTES", f::HEADER_BYTES.to_string(), "header"),
         ("ALIGNMENT_MIN", f::ALIGNMENT_MIN.to_string(), "smallest alignment of extents"),
         ("ALIGNMENT_MAX", f::ALIGNMENT_MAX.to_string(), "largest alignment of extents"),
@@ -31,6 +32,7 @@ fn table() -> String {
         ("NAME_BYTES_MAX", f::NAME_BYTES_MAX.to_string(), "longest name"),
         ("SHARDS_MAX", f::SHARDS_MAX.to_string(), "most shards"),
         ("CODEC_NESTED", f::CODEC_NESTED.to_string(), "codec id of the nested code"),
+        ("CODEC_SCALED", f::CODEC_SCALED.to_string(), "codec id of scaled integers"),
         ("JOURNAL_MAGIC", hex(f::JOURNAL_MAGIC), "first bytes of a journal"),
     ];
     let mut text = String::from("| constant | value | |\n|---|---|---|\n");

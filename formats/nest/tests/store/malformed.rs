@@ -134,10 +134,10 @@ damaged! {
         "ends at byte 100 of 128, within section `header` that ends at byte 128; finish the download, or open it as partial";
     index_cut: |v| v.bytes.truncate(1000) =>
         "ends at byte 1000 of 172032, within section `index` that ends at byte 4096; finish the download, or open it as partial";
-    newer_version: |v| v.u32(8, 2) =>
-        "store version 2, but this program reads version 1; use a matching release, or convert the model again";
+    newer_version: |v| v.u32(8, 3) =>
+        "store version 3, but this program reads versions 1 to 2; use a matching release, or convert the model again";
     version_zero: |v| v.u32(8, 0) =>
-        "store version 0, but this program reads version 1; use a matching release, or convert the model again";
+        "store version 0, but this program reads versions 1 to 2; use a matching release, or convert the model again";
     header_flipped: |v| v.u8(40, 1) =>
         "damaged: header (bytes 0..128): its checksum does not match";
     header_checksum_flipped: |v| v.u8(127, 1) =>
@@ -239,7 +239,11 @@ malformed! {
     section_name_empty: |v| v.u32(v.sections, 0) =>
         "index: section name at byte 3152 is , expected 1 to 255 bytes of letters, digits, '.', '_', '-' or '+', not starting with '.'";
     codec_id_unknown: |v| v.u32(v.codecs, 7) =>
-        "codec 0: codec id at byte 264 is 7, expected 1";
+        "codec 0: codec id at byte 264 is 7, expected 1 in version 1";
+    codec_of_version_two: |v| v.u32(v.codecs, 2) =>
+        "codec 0: codec id at byte 264 is 2, expected 1 in version 1";
+    version_two_without_scaled_integers: |v| v.u32(8, 2) =>
+        "header: version at byte 8 is 2, expected 1 with these codecs";
     codec_length_beyond: |v| v.u32(v.codecs + 4, u32::MAX) =>
         "codec 0: length at byte 268 is 4294967295, expected at most the 128 bytes left";
     codec_length_short: |v| v.add(v.codecs + 12, u32::MAX) =>

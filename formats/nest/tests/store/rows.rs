@@ -78,7 +78,7 @@ fn rows_are_those_of_the_whole_matrix() {
         let store = open(store_bytes(offset));
         let [p2, p3, p4, p6, p8] = planes(&store);
         let group = store.group(&GroupId::Embedding).unwrap();
-        let codec = Arc::clone(store.index().codec(&group.matrices[0]).unwrap());
+        let codec = store.index().codec(&group.matrices[0]).unwrap().clone();
         let all = NestedPlanes {
             p2: &p2,
             p3: Some(&p3),

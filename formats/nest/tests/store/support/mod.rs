@@ -5,7 +5,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use nestling_formats::nested::{InputTransform, Layout, NestedCodec, NestedTables, ScaleSteps};
+use nestling_formats::nested::{
+    InputTransform, Layout, NestedCodec, NestedTables, PlaneForm, ScaleSteps,
+};
 use nestling_formats::store::{
     Encoding, FloatTensor, GroupId, Matrix, MemoryStorage, Store, StoreError, StorePlan,
     StoreWriter, levels_with_offset,
@@ -38,7 +40,13 @@ impl Random {
 pub fn nested(kind: MatrixKind, rows: usize, cols: usize, codec: u32, offset: usize) -> Matrix {
     let layout = if kind == MatrixKind::Embedding { Layout::RowMajor } else { Layout::Tile16 };
     let levels = levels_with_offset(offset, Level::L8);
-    Matrix { kind, rows, cols, encoding: Encoding::Nested { layout, codec }, levels }
+    Matrix {
+        kind,
+        rows,
+        cols,
+        encoding: Encoding::Nested { layout, codec, form: PlaneForm::Nested },
+        levels,
+    }
 }
 
 pub fn tensor(kind: FloatKind, dtype: DType, shape: &[usize]) -> FloatTensor {

@@ -1,0 +1,54 @@
+//! Reads scaled integers back from their planes, row by row.
+
+use super::scaled_pack::Run;
+use super::{CodecRef, NestedError, NestedView, ScaledRows};
+use crate::Invariant;
+
+/// The numbers of `rows` rows in the order of files, wherever a layout has them.
+fn unpack(run: Run, rows: usize, numbers: &[u8]) -> Vec<u8> {
+    if numbers.is_empty() {
+        return Vec::new();
+    }
+    let mut out = Vec::with_capacity(rows * run.of_row * run.bytes);
+    for row in 0..rows {
+        for number in 0..run.of_row {
+            let at = run.index(row, number) * run.bytes;
+            out.extend_from_slice(&numbers[at..at + run.bytes]);
+        }
+    }
+    out
+}
+
+impl NestedView<'_> {
+    /// The scaled integers of a matrix at the level that its planes reach.
+    ///
+    /// # Errors
+    /// [`NestedError::Codec`] if it has another codec.
+    pub fn scaled_rows(&self) -> Result<ScaledRows, NestedError> {
+        let CodecRef::Scaled(codec) = self.codec() else {
+            let (what, expected) = ("codec", "scaled integers");
+            return Err(NestedError::Codec { what, found: 1, expected });
+        };
+        let parts = self.scaled_parts().invariant("parts are those of the codec")?;
+        let (rows, cols, p2) = (self.rows(), self.cols(), self.planes().p2);
+        let mut codes = vec![0; rows * cols];
+        for (row, codes) in codes.chunks_exact_mut(cols).enumerate() {
+            self.unpack_row_codes(self.level(), row, codes)?;
+        }
+        let layout = self.layout();
+        let spans = self.groups().div_ceil(usize::from(codec.form.span));
+        let scale = Run { layout, of_row: spans, bytes: codec.form.scale.bytes() };
+        let of_row = self.groups() * codec.form.sub_blocks();
+        let sub = Run { layout, of_row, bytes: 1 };
+        let part = |run, range: &std::ops::Range<usize>| unpack(run, rows, &p2[range.clone()]);
+        Ok(ScaledRows {
+            rows,
+            cols,
+            codes,
+            scales: part(scale, &parts.scales),
+            minima: part(scale, &parts.minima),
+            sub_scales: part(sub, &parts.sub_scales),
+            sub_minima: part(sub, &parts.sub_minima),
+        })
+    }
+}
