@@ -13,7 +13,6 @@ NAME.json           tokens: what is run; texts: with the ids that llama.cpp give
 NAME.safetensors    all F32, P = the last positions of `tokens`
     logits  [P, V]  by llama.cpp from the file's weights written as F32, so that it rounds no activations
 gemma4-bf16.gguf    the tiny family of that name, as llama.cpp's converter writes it in BF16
-blocks.json         for each element type: random blocks, and the bits of what gguf reads in them
 
 Needs torch, transformers, safetensors, sentencepiece, llama-cpp-python, and gguf of the same sources (PYTHONPATH=SOURCES/gguf-py).
 """
@@ -39,9 +38,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import make_tiny_families as tiny  # noqa: E402
 from make_golden import ROOT, validation_tokens  # noqa: E402
 
-DATA = ROOT / "engine" / "tests" / "data" / "gguf"
+DATA = ROOT / "engine" / "runtime" / "tests" / "data" / "gguf"
 TOKENS, POSITIONS = 24, 4
-BLOCKS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 NARROW = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 512}
 LATENT = {
     "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 2, "vocab_size": 512,
@@ -288,22 +286,6 @@ def make_published(options) -> None:
     (DATA / "gemma4-bf16.gguf").chmod(0o644)
 
 
-def make_blocks() -> None:
-    generator = np.random.default_rng(20261121)
-    out = {}
-    for name in BLOCKS:
-        kind = gguf.GGMLQuantizationType[name]
-        _, size = gguf.GGML_QUANT_SIZES[kind]
-        cases = []
-        while len(cases) < 2:
-            block = generator.integers(0, 256, size, dtype=np.uint8)
-            values = gguf.quants.dequantize(block[None], kind).reshape(-1)
-            if np.isfinite(values).all():
-                cases.append({"block": block.tobytes().hex(), "values": values.astype("<f4").tobytes().hex()})
-        out[name] = cases
-    (DATA / "blocks.json").write_text(json.dumps(out) + "\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llama-cpp", type=pathlib.Path, required=True)
@@ -311,11 +293,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     DATA.mkdir(parents=True, exist_ok=True)
-    names = options.names or ["blocks", "gemma4-bf16", *MODELS]
+    names = options.names or ["gemma4-bf16", *MODELS]
     for name in names:
-        if name == "blocks":
-            make_blocks()
-        elif name == "gemma4-bf16":
+        if name == "gemma4-bf16":
             make_published(options)
         else:
             make_model(name, options)

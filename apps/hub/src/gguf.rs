@@ -8,11 +8,15 @@ use std::collections::BTreeMap;
 /// What is taken where nothing was asked for, as llama.cpp does.
 const DEFAULT: &str = "Q4_K_M";
 
-/// Types that are read, as names of files give them; `_S`, `_M`, `_L` and `_XL` may follow.
-const READ: [&str; 17] = [
-    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
-    "Q6_K", "Q8_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+/// Types that are read, as names of files give them; one of [`SIZES`] may follow.
+const READ: [&str; 25] = [
+    "F32", "F16", "BF16", "Q1_0", "Q2_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K",
+    "Q4_K", "Q5_K", "Q6_K", "Q8_K", "IQ1", "IQ2", "IQ3", "IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4",
+    "TQ1_0", "TQ2_0",
 ];
+
+/// What names of files add to a type.
+const SIZES: [&str; 7] = ["_XXS", "_XS", "_S", "_M", "_L", "_XL", "_MOE"];
 
 /// Choices that an error lists.
 const LISTED_MAX: usize = 12;
@@ -59,9 +63,8 @@ impl GgufFiles {
         let Some(found) = self.quantization() else { return true };
         let found = found.strip_prefix("UD-").unwrap_or(&found);
         let sized = |found: &str, read: &str| {
-            found.strip_prefix(read).is_some_and(|rest| {
-                rest.is_empty() || ["_S", "_M", "_L", "_XL", "_MOE"].contains(&rest)
-            })
+            let rest = found.strip_prefix(read);
+            rest.is_some_and(|rest| rest.is_empty() || SIZES.contains(&rest))
         };
         READ.iter().any(|read| sized(found, read))
     }
@@ -85,7 +88,7 @@ fn is_quantization(part: &str) -> bool {
             && chars.next() == Some('_')
             && chars.all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
     });
-    numbered || ["F32", "F16", "BF16", "MXFP4", "MXFP4_MOE"].contains(&part)
+    numbered || ["F32", "F16", "BF16", "MXFP4", "MXFP4_MOE", "NVFP4"].contains(&part)
 }
 
 /// All models of a repository: parts of one file together, projectors and importance matrices left
@@ -205,6 +208,7 @@ mod tests {
             ("a/b.q8_0.gguf", Some("Q8_0")),
             ("gpt-oss-20b-mxfp4.gguf", Some("MXFP4")),
             ("X-UD-IQ4_XS.gguf", Some("UD-IQ4_XS")),
+            ("X-NVFP4.gguf", Some("NVFP4")),
             ("Q4-but-not.gguf", None),
             ("model.gguf", None),
         ] {
@@ -238,8 +242,8 @@ mod tests {
         };
         assert_eq!(others(1000).unwrap(), "BF16/Small-BF16.gguf");
         assert_eq!(others(59).unwrap(), "Small-Q8_0.gguf");
-        assert_eq!(others(5).unwrap(), "Small-UD-Q4_K_XL.gguf");
-        let unread = choose(models(&[file("a-IQ2_XXS.gguf", 1)]), None, 9).unwrap_err();
-        assert!(unread.to_string().contains("IQ2_XXS (1 B)"), "{unread}");
+        assert_eq!(others(5).unwrap(), "Small-IQ2_XXS.gguf");
+        let unread = choose(models(&[file("a-IQ4_KSS.gguf", 1)]), None, 9).unwrap_err();
+        assert!(unread.to_string().contains("IQ4_KSS (1 B)"), "{unread}");
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! What is decoded here is, bit for bit, what the `gguf` package's `dequantize` gives.
 
+use super::i_quants::{self, IntegerBlock};
 use super::k_quants::{self, half};
+use super::ternary;
 
 /// A type that packs several numbers of a row into a block of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,11 +36,44 @@ pub enum BlockType {
     Iq4Xs,
     /// 32 numbers of FP4 (E2M1), the scale a power of two.
     Mxfp4,
+    /// 256 numbers of grids of eight, in 2.06 bits; scales of 32 in 4 bits.
+    Iq2Xxs,
+    /// 256 numbers of grids of eight, in 2.31 bits; scales of 16 in 4 bits.
+    Iq2Xs,
+    /// 256 numbers of grids of eight, in 2.56 bits; scales of 16 in 4 bits.
+    Iq2S,
+    /// 256 numbers of grids of four, in 3.06 bits; scales of 32 in 4 bits.
+    Iq3Xxs,
+    /// 256 numbers of grids of four, in 3.44 bits; scales of 32 in 4 bits.
+    Iq3S,
+    /// 256 numbers of grids of eight, in 1.56 bits; scales of 32 in 3 bits.
+    Iq1S,
+    /// 256 numbers of grids of eight, in 1.75 bits; scales of 16 in 3 bits.
+    Iq1M,
+    /// 256 numbers of -1, 0 and 1, five in a byte, one scale.
+    Tq1_0,
+    /// 256 numbers of -1, 0, 1 and 2, one scale.
+    Tq2_0,
+    /// 64 numbers of FP4 (E2M1); scales of 16 in FP8 (E4M3) without a sign.
+    Nvfp4,
+    /// 128 numbers of 1 bit, the sign of the scale.
+    Q1_0,
+    /// 64 numbers of -1, 0, 1 and 2, one scale.
+    Q2_0,
+}
+
+/// What is known of a type, whatever its blocks hold.
+struct Facts {
+    number: u32,
+    name: &'static str,
+    elements: usize,
+    bytes: usize,
+    code_bits: u32,
 }
 
 impl BlockType {
-    /// All types, from the oldest on.
-    pub const ALL: [Self; 13] = [
+    /// All types, from the oldest on, those of whole grids after the others.
+    pub const ALL: [Self; 25] = [
         Self::Q4_0,
         Self::Q4_1,
         Self::Q5_0,
@@ -52,82 +87,75 @@ impl BlockType {
         Self::Iq4Nl,
         Self::Iq4Xs,
         Self::Mxfp4,
+        Self::Iq2Xxs,
+        Self::Iq2Xs,
+        Self::Iq2S,
+        Self::Iq3Xxs,
+        Self::Iq3S,
+        Self::Iq1S,
+        Self::Iq1M,
+        Self::Tq1_0,
+        Self::Tq2_0,
+        Self::Nvfp4,
+        Self::Q1_0,
+        Self::Q2_0,
     ];
+
+    const fn facts(self) -> Facts {
+        let (number, name, elements, bytes, code_bits) = match self {
+            Self::Q4_0 => (2, "Q4_0", 32, 18, 4),
+            Self::Q4_1 => (3, "Q4_1", 32, 20, 4),
+            Self::Q5_0 => (6, "Q5_0", 32, 22, 5),
+            Self::Q5_1 => (7, "Q5_1", 32, 24, 5),
+            Self::Q8_0 => (8, "Q8_0", 32, 34, 8),
+            Self::Q2K => (10, "Q2_K", 256, 84, 2),
+            Self::Q3K => (11, "Q3_K", 256, 110, 3),
+            Self::Q4K => (12, "Q4_K", 256, 144, 4),
+            Self::Q5K => (13, "Q5_K", 256, 176, 5),
+            Self::Q6K => (14, "Q6_K", 256, 210, 6),
+            Self::Iq2Xxs => (16, "IQ2_XXS", 256, 66, 3),
+            Self::Iq2Xs => (17, "IQ2_XS", 256, 74, 3),
+            Self::Iq3Xxs => (18, "IQ3_XXS", 256, 98, 4),
+            Self::Iq1S => (19, "IQ1_S", 256, 50, 3),
+            Self::Iq4Nl => (20, "IQ4_NL", 32, 18, 4),
+            Self::Iq3S => (21, "IQ3_S", 256, 110, 4),
+            Self::Iq2S => (22, "IQ2_S", 256, 82, 3),
+            Self::Iq4Xs => (23, "IQ4_XS", 256, 136, 4),
+            Self::Iq1M => (29, "IQ1_M", 256, 56, 3),
+            Self::Tq1_0 => (34, "TQ1_0", 256, 54, 2),
+            Self::Tq2_0 => (35, "TQ2_0", 256, 66, 2),
+            Self::Mxfp4 => (39, "MXFP4", 32, 17, 4),
+            Self::Nvfp4 => (40, "NVFP4", 64, 36, 4),
+            Self::Q1_0 => (41, "Q1_0", 128, 18, 2),
+            Self::Q2_0 => (42, "Q2_0", 64, 18, 2),
+        };
+        Facts { number, name, elements, bytes, code_bits }
+    }
 
     /// The type's number in a tensor table.
     pub const fn number(self) -> u32 {
-        match self {
-            Self::Q4_0 => 2,
-            Self::Q4_1 => 3,
-            Self::Q5_0 => 6,
-            Self::Q5_1 => 7,
-            Self::Q8_0 => 8,
-            Self::Q2K => 10,
-            Self::Q3K => 11,
-            Self::Q4K => 12,
-            Self::Q5K => 13,
-            Self::Q6K => 14,
-            Self::Iq4Nl => 20,
-            Self::Iq4Xs => 23,
-            Self::Mxfp4 => 39,
-        }
+        self.facts().number
     }
 
     /// What llama.cpp calls the type.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Q4_0 => "Q4_0",
-            Self::Q4_1 => "Q4_1",
-            Self::Q5_0 => "Q5_0",
-            Self::Q5_1 => "Q5_1",
-            Self::Q8_0 => "Q8_0",
-            Self::Q2K => "Q2_K",
-            Self::Q3K => "Q3_K",
-            Self::Q4K => "Q4_K",
-            Self::Q5K => "Q5_K",
-            Self::Q6K => "Q6_K",
-            Self::Iq4Nl => "IQ4_NL",
-            Self::Iq4Xs => "IQ4_XS",
-            Self::Mxfp4 => "MXFP4",
-        }
+        self.facts().name
     }
 
     /// Numbers of a block.
     pub const fn elements(self) -> usize {
-        match self {
-            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Iq4Xs => 256,
-            _ => 32,
-        }
+        self.facts().elements
     }
 
     /// Bytes of a block.
     pub const fn bytes(self) -> usize {
-        match self {
-            Self::Q4_0 | Self::Iq4Nl => 18,
-            Self::Q4_1 => 20,
-            Self::Q5_0 => 22,
-            Self::Q5_1 => 24,
-            Self::Q8_0 => 34,
-            Self::Q2K => 84,
-            Self::Q3K => 110,
-            Self::Q4K => 144,
-            Self::Q5K => 176,
-            Self::Q6K => 210,
-            Self::Iq4Xs => 136,
-            Self::Mxfp4 => 17,
-        }
+        self.facts().bytes
     }
 
-    /// Bits of a number's own code, without scales.
+    /// Bits that tell a number's values apart, without scales: where several numbers share a code,
+    /// those of each by itself.
     pub const fn code_bits(self) -> u32 {
-        match self {
-            Self::Q2K => 2,
-            Self::Q3K => 3,
-            Self::Q4_0 | Self::Q4_1 | Self::Q4K | Self::Iq4Nl | Self::Iq4Xs | Self::Mxfp4 => 4,
-            Self::Q5_0 | Self::Q5_1 | Self::Q5K => 5,
-            Self::Q6K => 6,
-            Self::Q8_0 => 8,
-        }
+        self.facts().code_bits
     }
 
     /// Reads the numbers of whole blocks. What one of the two has too much is left alone.
@@ -146,6 +174,27 @@ impl BlockType {
             Self::Iq4Nl => each(bytes, out, iq4_nl),
             Self::Iq4Xs => each(bytes, out, iq4_xs),
             Self::Mxfp4 => each(bytes, out, mxfp4),
+            Self::Nvfp4 => each(bytes, out, nvfp4),
+            Self::Iq2Xxs => each_integer(bytes, out, i_quants::IQ2_UNIT, i_quants::iq2_xxs),
+            Self::Iq2Xs => each_integer(bytes, out, i_quants::IQ2_UNIT, i_quants::iq2_xs),
+            Self::Iq2S => each_integer(bytes, out, i_quants::IQ2_UNIT, i_quants::iq2_s),
+            Self::Iq3Xxs => each_integer(bytes, out, i_quants::IQ3_XXS_UNIT, i_quants::iq3_xxs),
+            Self::Iq3S => each_integer(bytes, out, i_quants::IQ3_S_UNIT, i_quants::iq3_s),
+            Self::Iq1S => each_integer(bytes, out, i_quants::IQ1_UNIT, i_quants::iq1_s),
+            Self::Iq1M => each_integer(bytes, out, i_quants::IQ1_UNIT, i_quants::iq1_m),
+            Self::Tq1_0 => each(bytes, out, |block, out| {
+                small(half(block, 52), ternary::tq1_0(block), out);
+            }),
+            Self::Tq2_0 => each(bytes, out, |block, out| {
+                small(half(block, 64), ternary::tq2_0(block), out);
+            }),
+            Self::Q1_0 => each(bytes, out, |block, out| {
+                // Bits 0 and 1 are -1 and 1.
+                small(half(block, 0), ternary::q1_0(block).map(|bit| 2 * bit), out);
+            }),
+            Self::Q2_0 => each(bytes, out, |block, out| {
+                small(half(block, 0), ternary::q2_0(block), out);
+            }),
         }
     }
 }
@@ -157,6 +206,23 @@ fn each<const BYTES: usize, const N: usize>(
 ) {
     for (block, out) in bytes.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
         decode(block, out);
+    }
+}
+
+/// [`each`] for blocks that are read as integers.
+fn each_integer<const BYTES: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    unit: f32,
+    read: impl Fn(&[u8; BYTES]) -> IntegerBlock,
+) {
+    each(bytes, out, |block, out| read(block).decode(unit, out));
+}
+
+/// Numbers whose codes are one more than their values.
+fn small<const N: usize>(scale: f32, codes: [u8; N], out: &mut [f32; N]) {
+    for (out, code) in out.iter_mut().zip(codes) {
+        *out = scale * (f32::from(code) - 1.0);
     }
 }
 
@@ -246,5 +312,28 @@ fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
     };
     for (out, code) in out.iter_mut().zip(nibbles(&block[1..])) {
         *out = scale * f32::from(FP4_DOUBLED[usize::from(code)]);
+    }
+}
+
+/// Half of a scale of NVFP4, since the values are doubled: E4M3 without a sign.
+///
+/// The highest bit is not looked at. A byte of 0x7f, which is no number in E4M3, counts as 0.
+fn half_e4m3(byte: u8) -> f32 {
+    let (exponent, mantissa) = (byte >> 3 & 15, f32::from(byte & 7));
+    match exponent {
+        _ if byte == 0x7f => 0.0,
+        0 => mantissa * (0.5 / 512.0),
+        // (8 + mantissa) / 8 * 2^(exponent - 7) / 2.
+        _ => (8.0 + mantissa) * f32::from_bits((u32::from(exponent) + 127 - 11) << 23),
+    }
+}
+
+fn nvfp4(block: &[u8; 36], out: &mut [f32; 64]) {
+    let (scales, codes) = (&block[..4], &block[4..]);
+    let groups = scales.iter().zip(codes.as_chunks::<8>().0);
+    for ((scale, codes), out) in groups.zip(out.as_chunks_mut::<16>().0) {
+        for (out, code) in out.iter_mut().zip(nibbles(codes)) {
+            *out = half_e4m3(*scale) * f32::from(FP4_DOUBLED[usize::from(code)]);
+        }
     }
 }

@@ -15,7 +15,7 @@ fn by_sixteen(out: &mut [f32; 256], value: impl Fn(usize, usize) -> f32) {
 }
 
 /// The 2-bit field of a number: 32 bytes hold four times 32 numbers.
-fn two_bits(bytes: &[u8], at: usize) -> u8 {
+pub(super) fn two_bits(bytes: &[u8], at: usize) -> u8 {
     bytes[at / 128 * 32 + at % 32] >> (2 * (at / 32 % 4)) & 3
 }
 

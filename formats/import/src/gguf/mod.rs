@@ -10,12 +10,15 @@ mod config;
 mod cursor;
 mod element_layout;
 mod families;
+mod grids;
 mod header;
+mod i_quants;
 mod k_quants;
 mod keys;
 mod metadata;
 mod parts;
 mod pretokenizers;
+mod ternary;
 mod tokenizer;
 mod windows;
 
