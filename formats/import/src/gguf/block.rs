@@ -277,7 +277,7 @@ fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
 }
 
 /// The values of the non-linear 4-bit types.
-const IQ4_VALUES: [i8; 16] =
+pub(super) const IQ4_VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {

@@ -39,13 +39,18 @@ pub fn q2(block: &[u8; 84], out: &mut [f32; 256]) {
     });
 }
 
+/// Scale of group 0 to 15 of Q3_K, 6 bits each, packed into 12 bytes.
+pub(super) fn signed_scale(packed: &[u8], group: usize) -> i8 {
+    let low = packed[group % 8] >> (4 * (group / 8)) & 15;
+    let top = packed[8 + group % 4] >> (2 * (group / 4)) & 3;
+    (low | top << 4) as i8 - 32
+}
+
 pub fn q3(block: &[u8; 110], out: &mut [f32; 256]) {
     let (high, codes, scales) = (&block[..32], &block[32..96], &block[96..108]);
     let scale = half(block, 108);
     by_sixteen(out, |group, at| {
-        let low = scales[group % 8] >> (4 * (group / 8)) & 15;
-        let top = scales[8 + group % 4] >> (2 * (group / 4)) & 3;
-        let scale = scale * (f32::from(low | top << 4) - 32.0);
+        let scale = scale * f32::from(signed_scale(scales, group));
         // A bit that is not set takes four away.
         let code = i16::from(two_bits(codes, at)) - 4 * i16::from(one_bit(high, at) ^ 1);
         scale * f32::from(code)
@@ -53,15 +58,14 @@ pub fn q3(block: &[u8; 110], out: &mut [f32; 256]) {
 }
 
 /// Scale and minimum of group 0 to 7, 6 bits each, packed into 12 bytes.
-fn scale_and_least(packed: &[u8], group: usize) -> (f32, f32) {
-    let (scale, least) = match group {
+pub(super) fn scale_and_least(packed: &[u8], group: usize) -> (u8, u8) {
+    match group {
         0..4 => (packed[group] & 63, packed[group + 4] & 63),
         _ => {
             let (low, scale, least) = (packed[group + 4], packed[group - 4], packed[group]);
             (low & 15 | scale >> 2 & 48, low >> 4 | least >> 2 & 48)
         }
-    };
-    (f32::from(scale), f32::from(least))
+    }
 }
 
 /// Numbers in 8 groups of 32: `code(position)` times the group's scale, less its minimum.
@@ -74,7 +78,7 @@ fn by_thirty_two(
 ) {
     for (group, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let (scales, leasts) = scale_and_least(packed, group);
-        let (scale, least) = (scale * scales, least * leasts);
+        let (scale, least) = (scale * f32::from(scales), least * f32::from(leasts));
         for (at, out) in out.iter_mut().enumerate() {
             *out = scale * f32::from(code(32 * group + at)) - least;
         }

@@ -1,0 +1,339 @@
+//! Codes, scales and minima of blocks, each into its part.
+
+use super::codec::{IQ1_VALUES, IQ2_VALUES};
+use super::parts::{PartSizes, ScaledRun};
+use crate::gguf::BlockType;
+use crate::gguf::i_quants::{self, IntegerBlock};
+use crate::gguf::k_quants::{scale_and_least, signed_scale};
+use crate::gguf::ternary;
+
+/// Where the parts of one block go.
+pub(super) struct BlockParts<'a, const N: usize> {
+    codes: &'a mut [u8; N],
+    scale: &'a mut [u8],
+    least: &'a mut [u8],
+    sub_scales: &'a mut [u8],
+    sub_minima: &'a mut [u8],
+}
+
+impl<const N: usize> BlockParts<'_, N> {
+    /// The two bytes of the block's scale.
+    fn scale(&mut self, bytes: &[u8]) {
+        self.scale.copy_from_slice(bytes);
+    }
+
+    /// The two bytes of what the block's minima are or are multiples of.
+    fn least(&mut self, bytes: &[u8]) {
+        self.least.copy_from_slice(bytes);
+    }
+}
+
+/// Writes the parts of blocks one after another.
+fn each<const BYTES: usize, const N: usize>(
+    blocks: &[u8],
+    sizes: PartSizes,
+    run: &mut ScaledRun<'_>,
+    write: impl Fn(&[u8; BYTES], BlockParts<'_, N>),
+) {
+    let mut rest = ScaledRun {
+        codes: &mut *run.codes,
+        scales: &mut *run.scales,
+        minima: &mut *run.minima,
+        sub_scales: &mut *run.sub_scales,
+        sub_minima: &mut *run.sub_minima,
+    };
+    for block in blocks.as_chunks().0 {
+        let Some((codes, later)) = rest.codes.split_first_chunk_mut() else { break };
+        rest.codes = later;
+        let parts = BlockParts {
+            codes,
+            scale: take(&mut rest.scales, sizes.scales),
+            least: take(&mut rest.minima, sizes.minima),
+            sub_scales: take(&mut rest.sub_scales, sizes.sub_scales),
+            sub_minima: take(&mut rest.sub_minima, sizes.sub_minima),
+        };
+        write(block, parts);
+    }
+}
+
+/// Cuts the first bytes off a slice.
+fn take<'a>(rest: &mut &'a mut [u8], bytes: usize) -> &'a mut [u8] {
+    let (first, later) = std::mem::take(rest).split_at_mut(bytes);
+    *rest = later;
+    first
+}
+
+pub(super) fn write(kind: BlockType, blocks: &[u8], sizes: PartSizes, run: &mut ScaledRun<'_>) {
+    use BlockType as T;
+    match kind {
+        T::Q4_0 | T::Iq4Nl => each(blocks, sizes, run, q4_0),
+        T::Q4_1 => each(blocks, sizes, run, q4_1),
+        T::Q5_0 => each(blocks, sizes, run, q5_0),
+        T::Q5_1 => each(blocks, sizes, run, q5_1),
+        T::Q8_0 => each(blocks, sizes, run, q8_0),
+        T::Q2K => each(blocks, sizes, run, q2_k),
+        T::Q3K => each(blocks, sizes, run, q3_k),
+        T::Q4K => each(blocks, sizes, run, q4_k),
+        T::Q5K => each(blocks, sizes, run, q5_k),
+        T::Q6K => each(blocks, sizes, run, q6_k),
+        T::Iq4Xs => each(blocks, sizes, run, iq4_xs),
+        T::Mxfp4 => each(blocks, sizes, run, mxfp4),
+        T::Nvfp4 => each(blocks, sizes, run, nvfp4),
+        T::Iq2Xxs => integers(blocks, sizes, run, iq2_code, i_quants::iq2_xxs),
+        T::Iq2Xs => integers(blocks, sizes, run, iq2_code, i_quants::iq2_xs),
+        T::Iq2S => integers(blocks, sizes, run, iq2_code, i_quants::iq2_s),
+        T::Iq3Xxs => integers(blocks, sizes, run, iq3_xxs_code, i_quants::iq3_xxs),
+        T::Iq3S => integers(blocks, sizes, run, iq3_s_code, i_quants::iq3_s),
+        T::Iq1S => integers(blocks, sizes, run, iq1_code, i_quants::iq1_s),
+        T::Iq1M => integers(blocks, sizes, run, iq1_code, i_quants::iq1_m),
+        T::Tq1_0 => each(blocks, sizes, run, |block, parts| {
+            small(ternary::tq1_0(block), &block[52..54], parts);
+        }),
+        T::Tq2_0 => each(blocks, sizes, run, |block, parts| {
+            small(ternary::tq2_0(block), &block[64..66], parts);
+        }),
+        T::Q1_0 => each(blocks, sizes, run, |block, parts| {
+            // Prefixes 0 and 1 stand for -1, 2 and 3 for 1.
+            small(ternary::q1_0(block).map(|bit| 2 * bit), &block[..2], parts);
+        }),
+        T::Q2_0 => each(blocks, sizes, run, |block, parts| {
+            small(ternary::q2_0(block), &block[..2], parts);
+        }),
+    }
+}
+
+/// Codes of 2 bits.
+fn small<const N: usize>(codes: [u8; N], scale: &[u8], mut parts: BlockParts<'_, N>) {
+    parts.scale(scale);
+    *parts.codes = codes.map(|code| code << 6);
+}
+
+/// Blocks that are read as integers; `code` says what stands for a value.
+fn integers<const BYTES: usize>(
+    blocks: &[u8],
+    sizes: PartSizes,
+    run: &mut ScaledRun<'_>,
+    code: impl Fn(i8) -> u8,
+    read: impl Fn(&[u8; BYTES]) -> IntegerBlock,
+) {
+    each(blocks, sizes, run, |block, mut parts: BlockParts<'_, 256>| {
+        let block = read(block);
+        parts.scale(&block.scale.to_le_bytes());
+        *parts.codes = block.values.map(&code);
+        // A type with one factor for 32 weights has it twice.
+        let step = block.factors.len() / parts.sub_scales.len();
+        for (out, factor) in parts.sub_scales.iter_mut().zip(block.factors.iter().step_by(step)) {
+            *out = *factor;
+        }
+    });
+}
+
+/// For each value, as a byte, the place of the first that is not below it, as a code of 3 bits.
+const fn codes_of_eight(values: [i8; 8]) -> [u8; 256] {
+    let mut codes = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut place = 0;
+        while place < 7 && values[place] < byte as u8 as i8 {
+            place += 1;
+        }
+        codes[byte] = (place as u8) << 5;
+        byte += 1;
+    }
+    codes
+}
+
+static IQ1_CODES: [u8; 256] = codes_of_eight(IQ1_VALUES);
+static IQ2_CODES: [u8; 256] = codes_of_eight(IQ2_VALUES);
+
+fn iq1_code(value: i8) -> u8 {
+    IQ1_CODES[usize::from(value as u8)]
+}
+
+fn iq2_code(value: i8) -> u8 {
+    IQ2_CODES[usize::from(value as u8)]
+}
+
+/// The magnitudes lie 8 apart from 4 on, but the last, which is 62 and not 60.
+fn iq3_xxs_code(value: i8) -> u8 {
+    let magnitude = (value.unsigned_abs() - 4) / 8;
+    signed_code(magnitude, value < 0)
+}
+
+fn iq3_s_code(value: i8) -> u8 {
+    signed_code(value.unsigned_abs() / 2, value < 0)
+}
+
+/// A sign and a magnitude of 3 bits as the first four bits of a code that ascends.
+const fn signed_code(magnitude: u8, is_negative: bool) -> u8 {
+    let flip = if is_negative { 15 } else { 0 };
+    ((8 | magnitude) ^ flip) << 4
+}
+
+/// The nibbles of bytes as the first four bits of codes: low halves first.
+fn nibbles(bytes: &[u8], codes: &mut [u8]) {
+    let (low, high) = codes.split_at_mut(bytes.len());
+    for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+        (*low, *high) = (byte << 4, byte & 0xf0);
+    }
+}
+
+/// [`nibbles`] as the four bits after the first one.
+fn later_nibbles(bytes: &[u8], codes: &mut [u8]) {
+    let (low, high) = codes.split_at_mut(bytes.len());
+    for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+        (*low, *high) = ((byte & 15) << 3, byte >> 1 & 0x78);
+    }
+}
+
+/// Sets the first bit of codes: a bit each of a word.
+fn first_bits(word: [u8; 4], codes: &mut [u8; 32]) {
+    for (code, at) in codes.iter_mut().zip(0..) {
+        *code |= ((u32::from_le_bytes(word) >> at & 1) as u8) << 7;
+    }
+}
+
+fn q4_0(block: &[u8; 18], mut parts: BlockParts<'_, 32>) {
+    parts.scale(&block[..2]);
+    nibbles(&block[2..], parts.codes);
+}
+
+fn q4_1(block: &[u8; 20], mut parts: BlockParts<'_, 32>) {
+    parts.scale(&block[..2]);
+    parts.least(&block[2..4]);
+    nibbles(&block[4..], parts.codes);
+}
+
+fn q5_0(block: &[u8; 22], mut parts: BlockParts<'_, 32>) {
+    parts.scale(&block[..2]);
+    later_nibbles(&block[6..], parts.codes);
+    first_bits([block[2], block[3], block[4], block[5]], parts.codes);
+}
+
+fn q5_1(block: &[u8; 24], mut parts: BlockParts<'_, 32>) {
+    parts.scale(&block[..2]);
+    parts.least(&block[2..4]);
+    later_nibbles(&block[8..], parts.codes);
+    first_bits([block[4], block[5], block[6], block[7]], parts.codes);
+}
+
+fn q8_0(block: &[u8; 34], mut parts: BlockParts<'_, 32>) {
+    parts.scale(&block[..2]);
+    for (code, byte) in parts.codes.iter_mut().zip(&block[2..]) {
+        *code = byte ^ 0x80;
+    }
+}
+
+/// 2 bits of each code, shifted: 32 bytes hold four times 32 codes.
+fn pairs_of_bits(bytes: &[u8], codes: &mut [u8; 256], shift: u32) {
+    for (bytes, codes) in bytes.chunks_exact(32).zip(codes.as_chunks_mut::<128>().0) {
+        for (codes, pair) in codes.as_chunks_mut::<32>().0.iter_mut().zip([0, 2, 4, 6]) {
+            for (code, byte) in codes.iter_mut().zip(bytes) {
+                *code |= (byte >> pair & 3) << shift;
+            }
+        }
+    }
+}
+
+/// A bit of each code, shifted: 32 bytes hold eight times 32 codes.
+fn single_bits(bytes: &[u8], codes: &mut [u8; 256], shift: u32) {
+    for (codes, at) in codes.as_chunks_mut::<32>().0.iter_mut().zip(0..8) {
+        for (code, byte) in codes.iter_mut().zip(bytes) {
+            *code |= (byte >> at & 1) << shift;
+        }
+    }
+}
+
+fn q2_k(block: &[u8; 84], mut parts: BlockParts<'_, 256>) {
+    parts.scale(&block[80..82]);
+    parts.least(&block[82..84]);
+    // Scale below, minimum above, as the codec has them.
+    parts.sub_scales.copy_from_slice(&block[..16]);
+    parts.codes.fill(0);
+    pairs_of_bits(&block[16..80], parts.codes, 6);
+}
+
+fn q3_k(block: &[u8; 110], mut parts: BlockParts<'_, 256>) {
+    parts.scale(&block[108..]);
+    for (group, out) in parts.sub_scales.iter_mut().enumerate() {
+        *out = signed_scale(&block[96..108], group).to_le_bytes()[0];
+    }
+    parts.codes.fill(0);
+    single_bits(&block[..32], parts.codes, 7);
+    pairs_of_bits(&block[32..96], parts.codes, 5);
+}
+
+/// Scales and minima of the groups of 32.
+fn scales_of_32(packed: &[u8], parts: &mut BlockParts<'_, 256>) {
+    let outs = parts.sub_scales.iter_mut().zip(parts.sub_minima.iter_mut());
+    for (group, (scale, least)) in outs.enumerate() {
+        (*scale, *least) = scale_and_least(packed, group);
+    }
+}
+
+fn q4_k(block: &[u8; 144], mut parts: BlockParts<'_, 256>) {
+    parts.scale(&block[..2]);
+    parts.least(&block[2..4]);
+    scales_of_32(&block[4..16], &mut parts);
+    for (bytes, codes) in block[16..].as_chunks::<32>().0.iter().zip(parts.codes.chunks_mut(64)) {
+        nibbles(bytes, codes);
+    }
+}
+
+fn q5_k(block: &[u8; 176], mut parts: BlockParts<'_, 256>) {
+    parts.scale(&block[..2]);
+    parts.least(&block[2..4]);
+    scales_of_32(&block[4..16], &mut parts);
+    for (bytes, codes) in block[48..].as_chunks::<32>().0.iter().zip(parts.codes.chunks_mut(64)) {
+        later_nibbles(bytes, codes);
+    }
+    single_bits(&block[16..48], parts.codes, 7);
+}
+
+fn q6_k(block: &[u8; 210], mut parts: BlockParts<'_, 256>) {
+    parts.scale(&block[208..]);
+    parts.sub_scales.copy_from_slice(&block[192..208]);
+    for (bytes, codes) in block[..128].as_chunks::<64>().0.iter().zip(parts.codes.chunks_mut(128)) {
+        let (low, high) = codes.split_at_mut(64);
+        for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+            (*low, *high) = ((byte & 15) << 2, byte >> 2 & 0x3c);
+        }
+    }
+    pairs_of_bits(&block[128..192], parts.codes, 6);
+}
+
+fn iq4_xs(block: &[u8; 136], mut parts: BlockParts<'_, 256>) {
+    parts.scale(&block[..2]);
+    let high = u16::from_le_bytes([block[2], block[3]]);
+    for (group, out) in parts.sub_scales.iter_mut().enumerate() {
+        let low = block[4 + group / 2] >> (4 * (group % 2)) & 15;
+        *out = (low | ((high >> (2 * group) & 3) as u8) << 4).wrapping_sub(32);
+    }
+    for (bytes, codes) in block[8..].as_chunks::<16>().0.iter().zip(parts.codes.chunks_mut(32)) {
+        nibbles(bytes, codes);
+    }
+}
+
+/// Elements of FP4 in the first four bits, as codes that ascend.
+fn ascending(codes: &mut [u8]) {
+    for code in codes {
+        *code = signed_code(*code >> 4 & 7, *code >> 7 == 1);
+    }
+}
+
+fn mxfp4(block: &[u8; 17], parts: BlockParts<'_, 32>) {
+    parts.sub_scales.copy_from_slice(&block[..1]);
+    nibbles(&block[1..], parts.codes);
+    ascending(parts.codes);
+}
+
+fn nvfp4(block: &[u8; 36], parts: BlockParts<'_, 64>) {
+    for (out, scale) in parts.sub_scales.iter_mut().zip(&block[..4]) {
+        // What is no number counts as zero, and signs do not count.
+        *out = if *scale == 0x7f { 0 } else { scale & 0x7f };
+    }
+    for (bytes, codes) in block[4..].as_chunks::<8>().0.iter().zip(parts.codes.chunks_mut(16)) {
+        nibbles(bytes, codes);
+    }
+    ascending(parts.codes);
+}

@@ -1,0 +1,41 @@
+//! Where the parts of blocks go.
+
+use nestling_formats::nested::{Minima, ScaledForm};
+
+/// Parts of a [`ScaledRows`] that blocks are moved into: all of its fields, or whole rows of them.
+#[derive(Debug)]
+pub struct ScaledRun<'a> {
+    /// Codes.
+    pub codes: &'a mut [u8],
+    /// Scales.
+    pub scales: &'a mut [u8],
+    /// Minima.
+    pub minima: &'a mut [u8],
+    /// Sub-scales.
+    pub sub_scales: &'a mut [u8],
+    /// Integers of minima.
+    pub sub_minima: &'a mut [u8],
+}
+
+/// Bytes of every part that a block becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PartSizes {
+    pub scales: usize,
+    pub minima: usize,
+    pub sub_scales: usize,
+    pub sub_minima: usize,
+}
+
+impl PartSizes {
+    pub fn new(form: &ScaledForm, elements: usize) -> Self {
+        let scales = elements / (32 * usize::from(form.span)) * form.scale.bytes();
+        let subs = elements / usize::from(form.sub_block);
+        let has = |there: bool, bytes: usize| if there { bytes } else { 0 };
+        Self {
+            scales,
+            minima: has(form.minima != Minima::None, scales),
+            sub_scales: subs * form.sub_scale.bytes(),
+            sub_minima: has(form.has_sub_minima(), subs),
+        }
+    }
+}
