@@ -11,9 +11,10 @@ use crate::limits::{MAX_ASSET_BYTES, MAX_CONFIG_BYTES};
 use crate::names::{self, Naming};
 use crate::read_at::SourceFile;
 use crate::weight_files::{not_a_checkpoint, open_weights, read_small, read_source};
-use crate::{GenerationDefaults, ImportError, ModelConfig, ModelShape};
+use crate::{ElementType, GenerationDefaults, ImportError, ModelConfig, ModelShape};
 
 mod gguf;
+mod scaled;
 mod slices;
 
 pub use crate::weight_files::TensorInfo;
@@ -158,7 +159,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`ImportError::Io`], [`ImportError::Changed`], or [`ImportError::NotFinite`] for a weight
-    /// that is infinite or not a number.
+    /// that is infinite or not a number, of blocks [`ImportError::BlockScale`].
     pub fn read_f32(&self, tensor: &TensorInfo) -> Result<Vec<f32>, ImportError> {
         let mut values = vec![0.0; self.buffer_length(tensor.elements())?];
         self.read_f32_from(tensor, 0, &mut values)?;
@@ -237,10 +238,27 @@ impl Checkpoint {
 
     fn not_finite(&self, tensor: &TensorInfo, index: u64, found: f32) -> ImportError {
         let name = self.tensors.iter().find(|(_, info)| *info == tensor);
-        ImportError::NotFinite {
+        let name = name.map_or_else(String::new, |(name, _)| name.clone());
+        if let ElementType::Block(kind) = tensor.element {
+            return self.wrong_scale(name, tensor, index / kind.elements() as u64, found);
+        }
+        ImportError::NotFinite { file: self.file_name(tensor.file), tensor: name, index, found }
+    }
+
+    /// What is said of a block whose scale makes no weights.
+    fn wrong_scale(
+        &self,
+        name: String,
+        tensor: &TensorInfo,
+        block: u64,
+        found: f32,
+    ) -> ImportError {
+        let bytes = tensor.element.block_bytes() as u64;
+        ImportError::BlockScale {
             file: self.file_name(tensor.file),
-            tensor: name.map_or_else(String::new, |(name, _)| name.clone()),
-            index,
+            tensor: name,
+            block,
+            offset: tensor.offset.saturating_add(block.saturating_mul(bytes)),
             found,
         }
     }

@@ -144,6 +144,22 @@ pub enum ImportError {
         /// The value.
         found: f32,
     },
+    /// The scale of a block is infinite, not a number, or makes such weights.
+    #[error(
+        "{file}: tensor `{tensor}`: block {block} at byte {offset} has scales that make no finite weights, such as {found}"
+    )]
+    BlockScale {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Position of the block in the tensor.
+        block: u64,
+        /// Where the block begins, from the file's start.
+        offset: u64,
+        /// The scale, or a weight that it makes.
+        found: f32,
+    },
     /// The file is no longer the one that was opened.
     #[error("{file} was changed while it was being read")]
     Changed {

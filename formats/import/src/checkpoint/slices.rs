@@ -20,20 +20,20 @@ const SPAN_ELEMENTS: usize = 4 << 20;
 /// Where a matrix lies.
 #[derive(Clone, Debug)]
 pub struct MatrixPlace<'a> {
-    parts: Vec<RowSlice<'a>>,
+    pub(super) parts: Vec<RowSlice<'a>>,
 }
 
 /// Some rows of a matrix.
 #[derive(Clone, Debug)]
-struct RowSlice<'a> {
-    tensor: &'a TensorInfo,
-    slice: TensorSlice,
+pub(super) struct RowSlice<'a> {
+    pub tensor: &'a TensorInfo,
+    pub slice: TensorSlice,
     /// Rows and columns of the two-dimensional tensor.
-    source: [usize; 2],
+    pub source: [usize; 2],
     /// Rows and columns of what is taken of it.
-    taken: [usize; 2],
+    pub taken: [usize; 2],
     /// Scales of the blocks, with their name, where the tensor is MXFP4.
-    scales: Option<(String, &'a TensorInfo)>,
+    pub scales: Option<(String, &'a TensorInfo)>,
 }
 
 impl MatrixPlace<'_> {
@@ -89,7 +89,7 @@ impl RowSlice<'_> {
     }
 
     /// Position in the tensor of the first element of a row.
-    fn first_element(&self, row: usize) -> u64 {
+    pub fn first_element(&self, row: usize) -> u64 {
         // Default: a tensor that is not stacked has one matrix.
         let row = self.slice.index.unwrap_or(0) * self.source[0] + row;
         row as u64 * self.source[1] as u64

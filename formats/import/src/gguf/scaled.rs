@@ -37,7 +37,7 @@ mod parts;
 use nestling_formats::nested::{ScaledCodec, ScaledRows, SubScale};
 
 use super::BlockType;
-use codec::codec;
+use codec::{codec, form};
 use codes::write;
 use parts::PartSizes;
 pub use parts::ScaledRun;
@@ -64,7 +64,7 @@ impl BlockType {
     /// A matrix of the type's codec with room for so many rows, of zeros. `cols` are whole blocks.
     pub fn scaled_rows(self, rows: usize, cols: usize) -> ScaledRows {
         let blocks = rows * (cols / self.elements());
-        let sizes = PartSizes::new(&codec(self).form, self.elements());
+        let sizes = PartSizes::new(&form(self), self.elements());
         ScaledRows {
             rows,
             cols,
@@ -82,7 +82,7 @@ impl BlockType {
     /// # Errors
     /// The first [`WrongBlock`].
     pub fn transcode(self, blocks: &[u8], run: &mut ScaledRun<'_>) -> Result<(), WrongBlock> {
-        let sizes = PartSizes::new(&codec(self).form, self.elements());
+        let sizes = PartSizes::new(&form(self), self.elements());
         write(self, blocks, sizes, run);
         self.check_scales(blocks, sizes, run)
     }
@@ -94,7 +94,10 @@ impl BlockType {
         sizes: PartSizes,
         run: &ScaledRun<'_>,
     ) -> Result<(), WrongBlock> {
-        for halves in [&*run.scales, &*run.minima] {
+        let count = blocks.len() / self.bytes();
+        for (halves, bytes) in [(&*run.scales, sizes.scales), (&*run.minima, sizes.minima)] {
+            // Default: of a run that is too short, all of it was written.
+            let halves = halves.get(..count * bytes).unwrap_or(halves);
             let halves = halves.as_chunks().0.iter().map(|bytes| half::f16::from_le_bytes(*bytes));
             if let Some((at, scale)) = halves.enumerate().find(|(_, half)| !half.is_finite()) {
                 return Err(WrongBlock {
@@ -103,7 +106,7 @@ impl BlockType {
                 });
             }
         }
-        match codec(self).form.sub_scale {
+        match form(self).sub_scale {
             SubScale::E8m0 | SubScale::E4m3 => self.check_small_floats(blocks),
             _ => Ok(()),
         }

@@ -10,7 +10,7 @@ use nestling_import::gguf::GgufHeader;
 use super::builder::text;
 use super::data;
 
-const MODELS: &[&str] = &[
+pub const MODELS: &[&str] = &[
     "qwen3-moe",
     "k-quants",
     "olmoe",

@@ -6,6 +6,7 @@ mod builder;
 mod checkpoint;
 mod files;
 mod hostile;
+mod scaled;
 
 use std::path::PathBuf;
 

@@ -116,7 +116,7 @@ fn values(kind: BlockType) -> Values {
 }
 
 /// How the parts of a type are laid out.
-fn form(kind: BlockType) -> ScaledForm {
+pub(super) fn form(kind: BlockType) -> ScaledForm {
     use BlockType as T;
     let (sub_block, sub_scale) = match kind {
         T::Q2K => (16, SubScale::Nibbles),

@@ -1,6 +1,6 @@
 //! Where the parts of blocks go.
 
-use nestling_formats::nested::{Minima, ScaledForm};
+use nestling_formats::nested::{Minima, ScaledForm, ScaledRows};
 
 /// Parts of a [`ScaledRows`] that blocks are moved into: all of its fields, or whole rows of them.
 #[derive(Debug)]
@@ -15,6 +15,24 @@ pub struct ScaledRun<'a> {
     pub sub_scales: &'a mut [u8],
     /// Integers of minima.
     pub sub_minima: &'a mut [u8],
+}
+
+impl<'a> ScaledRun<'a> {
+    /// The rows of a matrix from one on.
+    pub fn from_row(matrix: &'a mut ScaledRows, row: usize) -> Self {
+        let rows = matrix.rows.max(1);
+        let from = |part: &'a mut Vec<u8>| {
+            let start = part.len() / rows * row;
+            &mut part[start..]
+        };
+        Self {
+            codes: from(&mut matrix.codes),
+            scales: from(&mut matrix.scales),
+            minima: from(&mut matrix.minima),
+            sub_scales: from(&mut matrix.sub_scales),
+            sub_minima: from(&mut matrix.sub_minima),
+        }
+    }
 }
 
 /// Bytes of every part that a block becomes.

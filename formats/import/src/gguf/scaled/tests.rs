@@ -71,20 +71,10 @@ fn blocks(kind: BlockType, count: usize, random: &mut Random) -> Vec<u8> {
     out
 }
 
-fn run(rows: &mut ScaledRows) -> ScaledRun<'_> {
-    ScaledRun {
-        codes: &mut rows.codes,
-        scales: &mut rows.scales,
-        minima: &mut rows.minima,
-        sub_scales: &mut rows.sub_scales,
-        sub_minima: &mut rows.sub_minima,
-    }
-}
-
 fn transcoded(kind: BlockType, blocks: &[u8], cols: usize) -> ScaledRows {
     let count = blocks.len() / kind.bytes() * kind.elements();
     let mut rows = kind.scaled_rows(count / cols, cols);
-    kind.transcode(blocks, &mut run(&mut rows)).unwrap();
+    kind.transcode(blocks, &mut ScaledRun::from_row(&mut rows, 0)).unwrap();
     rows
 }
 
@@ -292,7 +282,7 @@ fn scales_that_are_not_finite_are_refused_by_their_block() {
             let mut bytes = good.clone();
             change(&mut bytes[4 * kind.bytes()..]);
             let mut rows = kind.scaled_rows(1, 6 * kind.elements());
-            kind.transcode(&bytes, &mut run(&mut rows)).unwrap_err()
+            kind.transcode(&bytes, &mut ScaledRun::from_row(&mut rows, 0)).unwrap_err()
         };
         for bits in [0x7c00u16, 0xfc00, 0x7e01] {
             for at in halves(kind) {
