@@ -29,5 +29,6 @@ pub use config::config_json;
 pub use header::{GgufHeader, GgufTensor};
 pub use metadata::{GgufArray, GgufMetadata, GgufText, GgufValue};
 pub use parts::part_names;
-pub use scaled::{ScaledRun, WrongBlock};
+pub(crate) use scaled::take_units;
+pub use scaled::{ScaledBlocks, ScaledRun, WrongBlock};
 pub use tokenizer::tokenizer_json;

@@ -32,6 +32,7 @@
 
 mod codec;
 mod codes;
+mod columns;
 mod parts;
 
 use nestling_formats::nested::{ScaledCodec, ScaledRows, SubScale};
@@ -39,6 +40,7 @@ use nestling_formats::nested::{ScaledCodec, ScaledRows, SubScale};
 use super::BlockType;
 use codec::{codec, form};
 use codes::write;
+pub(crate) use columns::take_units;
 use parts::PartSizes;
 pub use parts::ScaledRun;
 
@@ -55,27 +57,46 @@ pub struct WrongBlock {
     pub scale: f32,
 }
 
-impl BlockType {
-    /// The codec of scaled integers that holds the type's numbers exactly.
-    pub fn scaled_codec(self) -> ScaledCodec {
-        codec(self)
+/// Blocks that a matrix is made of, as its rows have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ScaledBlocks {
+    /// Their type.
+    pub kind: BlockType,
+    /// Groups of 32 columns that share a scale in the matrix: those of a block, or fewer where
+    /// columns are put in an order that takes blocks apart.
+    pub span: u8,
+}
+
+impl ScaledBlocks {
+    /// Blocks in the order of their file.
+    pub fn whole(kind: BlockType) -> Self {
+        Self { kind, span: form(kind).span }
     }
 
-    /// A matrix of the type's codec with room for so many rows, of zeros. `cols` are whole blocks.
-    pub fn scaled_rows(self, rows: usize, cols: usize) -> ScaledRows {
-        let blocks = rows * (cols / self.elements());
-        let sizes = PartSizes::new(&form(self), self.elements());
+    /// The codec of scaled integers that holds their numbers exactly.
+    pub fn codec(self) -> ScaledCodec {
+        let mut codec = codec(self.kind);
+        codec.form.span = self.span;
+        codec
+    }
+
+    /// A matrix of that codec, of zeros. `cols` are whole spans.
+    pub fn rows(self, rows: usize, cols: usize) -> ScaledRows {
+        let form = self.codec().form;
+        let sizes = PartSizes::new(&form, cols);
         ScaledRows {
             rows,
             cols,
-            codes: vec![0; blocks * self.elements()],
-            scales: vec![0; blocks * sizes.scales],
-            minima: vec![0; blocks * sizes.minima],
-            sub_scales: vec![0; blocks * sizes.sub_scales],
-            sub_minima: vec![0; blocks * sizes.sub_minima],
+            codes: vec![0; rows * cols],
+            scales: vec![0; rows * sizes.scales],
+            minima: vec![0; rows * sizes.minima],
+            sub_scales: vec![0; rows * sizes.sub_scales],
+            sub_minima: vec![0; rows * sizes.sub_minima],
         }
     }
+}
 
+impl BlockType {
     /// Moves blocks, which follow each other as the rows of a matrix do, into the parts of scaled
     /// integers. What one of the two has too much is left alone.
     ///

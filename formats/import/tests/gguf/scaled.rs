@@ -6,7 +6,7 @@ use nestling_formats::nested::{
     Layout, NestedPlanes, NestedView, PlaneForm, ScaledCodec, ScaledRows, pack_scaled_plane,
 };
 use nestling_formats::{MatrixId, MatrixKind, Plane};
-use nestling_import::gguf::BlockType;
+use nestling_import::gguf::{BlockType, ScaledBlocks};
 use nestling_import::{Checkpoint, ElementType, ImportError};
 
 use super::checkpoint::MODELS;
@@ -53,11 +53,11 @@ fn every_matrix_of_whole_blocks_is_exact() {
                 assert_eq!(place.blocks(), None, "{name} {:?}", shape.id);
                 continue;
             }
-            assert_eq!(place.blocks(), Some(element), "{name} {:?}", shape.id);
+            assert_eq!(place.blocks(), Some(ScaledBlocks::whole(element)), "{name} {:?}", shape.id);
             kinds.push(element);
             let expected = checkpoint.read_matrix(shape.id).unwrap();
             let rows = checkpoint.read_scaled_rows(&place, 0, shape.rows).unwrap();
-            let found = weights(&element.scaled_codec(), &rows);
+            let found = weights(&ScaledBlocks::whole(element).codec(), &rows);
             assert!(bits(&found) == bits(&expected), "{name} {:?}", shape.id);
             // A part of the rows is that part of the whole.
             let (first, count) = (shape.rows / 3, shape.rows / 2);

@@ -35,7 +35,7 @@ impl<'a> ScaledRun<'a> {
     }
 }
 
-/// Bytes of every part that a block becomes.
+/// Bytes of every part that some columns become: those of a block, or of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartSizes {
     pub scales: usize,
@@ -45,9 +45,9 @@ pub(super) struct PartSizes {
 }
 
 impl PartSizes {
-    pub fn new(form: &ScaledForm, elements: usize) -> Self {
-        let scales = elements / (32 * usize::from(form.span)) * form.scale.bytes();
-        let subs = elements / usize::from(form.sub_block);
+    pub fn new(form: &ScaledForm, columns: usize) -> Self {
+        let scales = columns / (32 * usize::from(form.span)) * form.scale.bytes();
+        let subs = columns / usize::from(form.sub_block);
         let has = |there: bool, bytes: usize| if there { bytes } else { 0 };
         Self {
             scales,

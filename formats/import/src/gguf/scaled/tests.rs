@@ -73,7 +73,7 @@ fn blocks(kind: BlockType, count: usize, random: &mut Random) -> Vec<u8> {
 
 fn transcoded(kind: BlockType, blocks: &[u8], cols: usize) -> ScaledRows {
     let count = blocks.len() / kind.bytes() * kind.elements();
-    let mut rows = kind.scaled_rows(count / cols, cols);
+    let mut rows = ScaledBlocks::whole(kind).rows(count / cols, cols);
     kind.transcode(blocks, &mut ScaledRun::from_row(&mut rows, 0)).unwrap();
     rows
 }
@@ -113,7 +113,7 @@ fn weight(codec: &ScaledCodec, rows: &ScaledRows, at: usize, level: Level) -> f3
 #[test]
 fn codecs_are_valid_and_lower_levels_are_monotone() {
     for kind in BlockType::ALL {
-        let codec = kind.scaled_codec();
+        let codec = ScaledBlocks::whole(kind).codec();
         codec.check().unwrap();
         for level in Level::ALL.into_iter().filter(|level| *level <= codec.form.top()) {
             let values: Vec<i8> = (0..=255).map(|code| codec.value(level, code)).collect();
@@ -129,7 +129,7 @@ fn transcoded_weights_are_those_of_the_blocks_bit_for_bit() {
         let cols = 3 * kind.elements().max(128);
         let bytes = blocks(kind, 40 * cols / kind.elements(), &mut random);
         let rows = transcoded(kind, &bytes, cols);
-        let codec = kind.scaled_codec();
+        let codec = ScaledBlocks::whole(kind).codec();
         let mut expected = vec![f32::NAN; 40 * cols];
         kind.decode(&bytes, &mut expected);
         for (at, expected) in expected.iter().enumerate() {
@@ -147,7 +147,7 @@ fn planes_hold_the_weights_of_the_blocks_bit_for_bit() {
         let (count, cols) = (19, 2 * kind.elements().max(64));
         let bytes = blocks(kind, count * cols / kind.elements(), &mut random);
         let rows = transcoded(kind, &bytes, cols);
-        let codec = kind.scaled_codec();
+        let codec = ScaledBlocks::whole(kind).codec();
         let mut expected = vec![f32::NAN; count * cols];
         kind.decode(&bytes, &mut expected);
         for layout in [Layout::Tile16, Layout::RowMajor] {
@@ -172,6 +172,40 @@ fn planes_hold_the_weights_of_the_blocks_bit_for_bit() {
     }
 }
 
+#[test]
+fn columns_in_another_order_keep_their_weights() {
+    let mut random = Random(11);
+    for kind in BlockType::ALL {
+        let (count, cols) = (3, 768);
+        let bytes = blocks(kind, count * cols / kind.elements(), &mut random);
+        let rows = transcoded(kind, &bytes, cols);
+        let mut expected = vec![f32::NAN; count * cols];
+        kind.decode(&bytes, &mut expected);
+        let whole = ScaledBlocks::whole(kind);
+        for span in [1u8, 2, 4, 8].into_iter().filter(|span| *span <= whole.codec().form.span) {
+            let columns = 32 * usize::from(span);
+            // The last unit first, and one left out.
+            let units: Vec<usize> = (1..cols / columns).rev().collect();
+            let blocks = ScaledBlocks { span, ..whole };
+            let mut taken = blocks.rows(count, units.len() * columns);
+            let mut run = ScaledRun::from_row(&mut taken, 0);
+            take_units(&rows, &whole.codec().form, span, &units, &mut run);
+            let codec = blocks.codec();
+            let places = (0..count).flat_map(|row| {
+                let of_unit = move |unit: &usize| {
+                    let first = row * cols + unit * columns;
+                    first..first + columns
+                };
+                units.iter().flat_map(of_unit).collect::<Vec<_>>()
+            });
+            for (at, place) in places.enumerate() {
+                let found = weight(&codec, &taken, at, codec.form.top());
+                assert_eq!(found.to_bits(), expected[place].to_bits(), "{} {span}", kind.name());
+            }
+        }
+    }
+}
+
 /// Standard normal numbers: sums of twelve uniform ones.
 fn normal(random: &mut Random) -> f32 {
     let uniform = || (random.next() >> 40) as f32 / (1u32 << 24) as f32;
@@ -181,9 +215,9 @@ fn normal(random: &mut Random) -> f32 {
 /// Codes of a type's codec for weights, plainly rounded: every sub-block spans its own weights, its
 /// scale and minimum rounded to what the codec has.
 fn quantized(kind: BlockType, weights: &[f32], cols: usize) -> ScaledRows {
-    let codec = kind.scaled_codec();
+    let codec = ScaledBlocks::whole(kind).codec();
     let form = codec.form;
-    let mut out = kind.scaled_rows(weights.len() / cols, cols);
+    let mut out = ScaledBlocks::whole(kind).rows(weights.len() / cols, cols);
     let codes = (1u32 << form.bits) - 1;
     let zero = -f32::from(codec.value(form.top(), 0));
     let (sub, span) = (usize::from(form.sub_block), 32 * usize::from(form.span));
@@ -258,7 +292,7 @@ fn lower_levels_of_normal_weights_have_the_errors_of_their_bits() {
         (T::Q6K, vec![10.0, 16.1, 22.1, 35.5]),
     ] {
         let rows = quantized(kind, &weights, cols);
-        let codec = kind.scaled_codec();
+        let codec = ScaledBlocks::whole(kind).codec();
         for (level, expected) in Level::ALL.into_iter().zip(expected) {
             let mut sums = [0.0f64; 2];
             for (at, weight_wanted) in weights.iter().enumerate() {
@@ -281,7 +315,7 @@ fn scales_that_are_not_finite_are_refused_by_their_block() {
         let wrong = |change: &dyn Fn(&mut [u8])| {
             let mut bytes = good.clone();
             change(&mut bytes[4 * kind.bytes()..]);
-            let mut rows = kind.scaled_rows(1, 6 * kind.elements());
+            let mut rows = ScaledBlocks::whole(kind).rows(1, 6 * kind.elements());
             kind.transcode(&bytes, &mut ScaledRun::from_row(&mut rows, 0)).unwrap_err()
         };
         for bits in [0x7c00u16, 0xfc00, 0x7e01] {
