@@ -2,8 +2,11 @@
 
 use super::layout::{Grid, ScaledParts};
 use super::scaled::{Minima, ScaledForm};
-use super::{Layout, NestedError, PlaneForm, TILE_ROWS};
+use super::{GROUP, Layout, NestedError, PlaneForm, TILE_ROWS};
 use crate::Plane;
+
+/// Bytes that hold four columns of sixteen rows in [`Layout::Tile16`].
+const VECTOR_BYTES: usize = 4 * TILE_ROWS;
 
 /// A matrix of scaled integers as files hold it: row by row, before it is cut into planes.
 ///
@@ -112,12 +115,27 @@ impl Run {
     }
 
     fn pack(&self, numbers: &[u8], out: &mut [u8]) {
-        if self.bytes == 0 {
+        match (self.layout, self.bytes) {
+            (_, 0) => (),
+            (Layout::RowMajor, _) => out[..numbers.len()].copy_from_slice(numbers),
+            (Layout::Tile16, 1) => self.pack_tiles::<1>(numbers, out),
+            (Layout::Tile16, 2) => self.pack_tiles::<2>(numbers, out),
+            (Layout::Tile16, _) => self.pack_tiles::<4>(numbers, out),
+        }
+    }
+
+    fn pack_tiles<const BYTES: usize>(&self, numbers: &[u8], out: &mut [u8]) {
+        if self.of_row == 0 {
             return;
         }
-        for (at, number) in numbers.chunks_exact(self.bytes).enumerate() {
-            let to = self.index(at / self.of_row, at % self.of_row) * self.bytes;
-            out[to..to + self.bytes].copy_from_slice(number);
+        let (numbers, out) = (numbers.as_chunks::<BYTES>().0, out.as_chunks_mut::<BYTES>().0);
+        let of_tile = TILE_ROWS * self.of_row;
+        for (rows, out) in numbers.chunks(of_tile).zip(out.chunks_exact_mut(of_tile)) {
+            for (lane, row) in rows.chunks_exact(self.of_row).enumerate() {
+                for (number, lanes) in row.iter().zip(out.chunks_exact_mut(TILE_ROWS)) {
+                    lanes[lane] = *number;
+                }
+            }
         }
     }
 }
@@ -133,17 +151,57 @@ struct Codes<'a> {
 
 impl Codes<'_> {
     fn pack(&self, out: &mut [u8]) {
-        let bits = self.form.plane_bits(self.plane);
-        if bits == 0 {
-            return;
+        match (self.layout, self.form.plane_bits(self.plane)) {
+            (_, 0) => (),
+            (Layout::Tile16, 1) => self.pack_tiles::<1>(out),
+            (Layout::Tile16, _) => self.pack_tiles::<2>(out),
+            (Layout::RowMajor, 1) => self.pack_rows::<1>(out),
+            (Layout::RowMajor, _) => self.pack_rows::<2>(out),
         }
-        let (shift, mask) = (plane_shift(self.form, self.plane), (1u8 << bits) - 1);
-        for (row, codes) in self.matrix.codes.chunks_exact(self.matrix.cols).enumerate() {
-            for (col, code) in codes.iter().enumerate() {
-                let (byte, at) = self.grid.position(self.layout, bits, row, col);
-                out[byte] |= (code >> shift & mask) << at;
+    }
+
+    fn pack_tiles<const BITS: usize>(&self, out: &mut [u8]) {
+        let (cols, shift) = (self.matrix.cols, plane_shift(self.form, self.plane));
+        let tiles = out.chunks_exact_mut(self.grid.groups * BITS * VECTOR_BYTES);
+        for (rows, out) in self.matrix.codes.chunks(TILE_ROWS * cols).zip(tiles) {
+            for (lane, codes) in rows.chunks_exact(cols).enumerate() {
+                let vectors = out.chunks_exact_mut(BITS * VECTOR_BYTES);
+                for (codes, out) in codes.chunks(GROUP).zip(vectors) {
+                    // The last group of a row may be short.
+                    let mut padded = [0; GROUP];
+                    let codes = codes.try_into().unwrap_or_else(|_| {
+                        padded[..codes.len()].copy_from_slice(codes);
+                        &padded
+                    });
+                    pack_group::<BITS>(codes, shift, lane, out);
+                }
             }
         }
+    }
+
+    fn pack_rows<const BITS: usize>(&self, out: &mut [u8]) {
+        let (cols, shift) = (self.matrix.cols, plane_shift(self.form, self.plane));
+        let mask = (1u8 << BITS) - 1;
+        let rows = out.chunks_exact_mut(self.grid.groups * (GROUP / 8) * BITS);
+        for (codes, out) in self.matrix.codes.chunks_exact(cols).zip(rows) {
+            for (codes, byte) in codes.chunks(8 / BITS).zip(out) {
+                let digits = codes.iter().enumerate();
+                *byte = digits.fold(0, |all, (k, code)| all | (code >> shift & mask) << (k * BITS));
+            }
+        }
+    }
+}
+
+/// Writes the digits of one row's codes in a group into its lane of [`Layout::Tile16`].
+fn pack_group<const BITS: usize>(codes: &[u8; GROUP], shift: u8, lane: usize, out: &mut [u8]) {
+    let mask = u32::from_le_bytes([(1 << BITS) - 1; 4]);
+    // Four neighbours lie in four neighbouring bytes; no digit leaves its byte.
+    let chunks = codes.as_chunks::<4>().0.chunks_exact(8 / BITS);
+    for (chunks, vector) in chunks.zip(out.chunks_exact_mut(VECTOR_BYTES)) {
+        let word = chunks.iter().enumerate().fold(0, |all, (k, codes)| {
+            all | (u32::from_le_bytes(*codes) >> shift & mask) << (k * BITS)
+        });
+        vector[4 * lane..4 * lane + 4].copy_from_slice(&word.to_le_bytes());
     }
 }
 
