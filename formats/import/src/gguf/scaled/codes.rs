@@ -45,22 +45,23 @@ fn each<const BYTES: usize, const N: usize>(
     for block in blocks.as_chunks().0 {
         let Some((codes, later)) = rest.codes.split_first_chunk_mut() else { break };
         rest.codes = later;
-        let parts = BlockParts {
-            codes,
-            scale: take(&mut rest.scales, sizes.scales),
-            least: take(&mut rest.minima, sizes.minima),
-            sub_scales: take(&mut rest.sub_scales, sizes.sub_scales),
-            sub_minima: take(&mut rest.sub_minima, sizes.sub_minima),
+        let (Some(scale), Some(least), Some(sub_scales), Some(sub_minima)) = (
+            take(&mut rest.scales, sizes.scales),
+            take(&mut rest.minima, sizes.minima),
+            take(&mut rest.sub_scales, sizes.sub_scales),
+            take(&mut rest.sub_minima, sizes.sub_minima),
+        ) else {
+            break;
         };
-        write(block, parts);
+        write(block, BlockParts { codes, scale, least, sub_scales, sub_minima });
     }
 }
 
-/// Cuts the first bytes off a slice.
-fn take<'a>(rest: &mut &'a mut [u8], bytes: usize) -> &'a mut [u8] {
-    let (first, later) = std::mem::take(rest).split_at_mut(bytes);
+/// Cuts the first bytes off a slice, if it has so many.
+fn take<'a>(rest: &mut &'a mut [u8], bytes: usize) -> Option<&'a mut [u8]> {
+    let (first, later) = std::mem::take(rest).split_at_mut_checked(bytes)?;
     *rest = later;
-    first
+    Some(first)
 }
 
 pub(super) fn write(kind: BlockType, blocks: &[u8], sizes: PartSizes, run: &mut ScaledRun<'_>) {
