@@ -21,6 +21,9 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/cpu/src/nested/avx512.rs",
     "engine/cpu/src/nested/avx512/panel.rs",
     "engine/cpu/src/nested/neon.rs",
+    "engine/cpu/src/planes/avx2.rs",
+    "engine/cpu/src/planes/avx512.rs",
+    "engine/cpu/src/planes/neon.rs",
     "engine/cpu/src/vector.rs",
     "engine/experts/src/reads/ring.rs",
     "engine/experts/src/reads/slab.rs",
@@ -284,7 +287,8 @@ fn nothing_needs_a_folder_outside_the_repository() {
 fn every_kernel_has_a_parity_case_and_a_bench_row() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     let kernels = read("engine/cpu/src/kernels.rs");
-    let parity = read("engine/cpu/src/kernels/tests.rs") + &read("engine/cpu/src/nested/tests.rs");
+    let parity = ["kernels", "nested", "scaled"];
+    let parity = parity.map(|module| read(&format!("engine/cpu/src/{module}/tests.rs"))).concat();
     let benches = read("benches/benches/kernels.rs");
     let names: Vec<&str> = kernels
         .split("    pub fn ")

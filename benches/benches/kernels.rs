@@ -7,13 +7,14 @@ use criterion::{
     BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
 };
 use half::{bf16, f16};
-use nestling_benches::RandomMatrix;
+use nestling_benches::{FileType, RandomMatrix, RandomScaled};
 use nestling_cpu::attention::{AttentionRows, KvBlock, SharedRows};
 use nestling_cpu::delta_net::DeltaHead;
 use nestling_cpu::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights, Kernels};
 use nestling_cpu::math::{OUTER_TILE, RouterScores};
 use nestling_cpu::nested::{CodecTables, NestedWeights};
 use nestling_cpu::rows::{PackedRows, QuantizedRows, RowList};
+use nestling_cpu::scaled::{ScaledTables, ScaledWeights};
 use nestling_cpu::threads::ThreadPool;
 use nestling_formats::Level;
 use nestling_import::{Activation, RouterConfig};
@@ -94,6 +95,40 @@ fn nested_in_cache(criterion: &mut Criterion) {
                     rows = rows.with_packed(&packed, 0);
                 }
                 group.bench_function(id, |b| b.iter(|| product(kernels, &weights, rows)));
+            }
+        }
+    }
+}
+
+/// The same matrix as types of files have it.
+fn scaled_in_cache(criterion: &mut Criterion) {
+    for tokens in [1, 4, 8, 64] {
+        let mut group = criterion.benchmark_group(format!("scaled, {tokens} rows, cache"));
+        let x = quantized(tokens, COLS);
+        let rows: Vec<u32> = (0..tokens as u32).collect();
+        let packed = packed(&x, &rows);
+        for file_type in FileType::ALL {
+            let Ok(matrix) = RandomScaled::new(768, COLS, file_type) else { return };
+            let (Ok(view), Ok(tables)) = (matrix.view(), ScaledTables::new(&matrix.codec)) else {
+                return;
+            };
+            let Ok(weights) = ScaledWeights::new(&view, matrix.level(), &tables) else { return };
+            group.throughput(Throughput::Bytes(weights.bytes() as u64));
+            for kernels in sets() {
+                let id = BenchmarkId::new(kernels.name(), file_type.name);
+                let mut rows = RowList::new(&x, &rows);
+                if tokens >= kernels.packs_from() {
+                    rows = rows.with_packed(&packed, 0);
+                }
+                let mut out = vec![[0.0; 16]; tokens];
+                group.bench_function(id, |b| {
+                    b.iter(|| {
+                        for tile in 0..weights.tiles() {
+                            kernels.scaled_tile(&weights, tile, rows, &mut out);
+                        }
+                        black_box(&mut out);
+                    });
+                });
             }
         }
     }
@@ -346,6 +381,7 @@ criterion_group!(
     memory,
     nested_in_memory,
     nested_in_cache,
+    scaled_in_cache,
     rows,
     floats,
     delta_net,

@@ -1,5 +1,7 @@
 //! What the benches share: matrices of random codes.
 
+mod scaled;
+
 use std::sync::Arc;
 
 use nestling_core::EngineError;
@@ -9,6 +11,29 @@ use nestling_formats::nested::{
     ScaleSteps, merge_p3_p4, merged_bytes, plane_bytes,
 };
 use nestling_formats::{Invariant, Level, Plane};
+
+pub use scaled::{FileType, RandomScaled};
+
+/// Bytes that are the same every time.
+struct Random(u64);
+
+impl Default for Random {
+    fn default() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+impl Random {
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut next = || {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0.to_le_bytes()
+        };
+        (0..count.div_ceil(8)).flat_map(|_| next()).take(count).collect()
+    }
+}
 
 /// A matrix of random codes in its planes; scales and steps are random too, but small.
 #[derive(Debug)]
@@ -28,21 +53,12 @@ impl RandomMatrix {
     /// A shape that cannot be coded.
     pub fn new(rows: usize, cols: usize, level: Level) -> Result<Self, NestedError> {
         let shape = NestedError::Shape { rows, cols };
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut fill = |bytes: usize| -> Vec<u8> {
-            let mut next = || {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                state.to_le_bytes()
-            };
-            (0..bytes.div_ceil(8)).flat_map(|_| next()).take(bytes).collect()
-        };
+        let mut random = Random::default();
         let mut planes: [Vec<u8>; 5] = Default::default();
         for (plane, out) in Plane::ALL.into_iter().zip(&mut planes) {
             if plane.level() <= level {
                 let bytes = plane_bytes(Layout::Tile16, rows, cols, plane);
-                *out = fill(bytes.ok_or_else(|| shape.clone())?);
+                *out = random.bytes(bytes.ok_or_else(|| shape.clone())?);
             }
         }
         let mut merged = Vec::new();

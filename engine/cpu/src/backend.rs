@@ -1,7 +1,6 @@
 //! The CPU as a backend: what it holds, and who computes on it.
 
 use nestling_formats::Level;
-use nestling_formats::nested::Codec;
 
 use super::device::Cpu;
 use super::encoder::CpuEncoder;
@@ -61,10 +60,7 @@ impl Backend for Cpu {
         activations: ActivationMode,
     ) -> Result<CpuMatrix, EngineError> {
         let tables = match weights {
-            MatrixWeights::Nested(matrix) => match matrix.codec() {
-                Codec::Nested(codec) => Some(self.tables(codec)),
-                Codec::Scaled(_) => None,
-            },
+            MatrixWeights::Nested(matrix) => Some(self.tables(matrix.codec())?),
             MatrixWeights::Float(_) => None,
         };
         Ok(CpuMatrix { weights: weights.clone(), activations, tables })

@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
-use nestling_formats::nested::NestedCodec;
+use nestling_formats::nested::Codec;
 
 use super::encoder::inner::Inner;
 use super::encoder::products::{Packed, ProductScratch};
 use super::encoder::scratch::{AttentionScratch, DeltaScratch, LeveledRows};
 use super::kernels::Kernels;
-use super::matrix::CpuBuffer;
-use super::nested::CodecTables;
+use super::matrix::{CpuBuffer, MatrixTables};
 use super::rows::QuantizedRows;
 use super::team::Team;
 use crate::threads::ThreadPool;
 use nestling_core::backend::FeedForward;
+use nestling_core::error::EngineError;
 
 /// The CPU with its threads and the kernels that it runs.
 #[derive(Debug)]
 pub struct Cpu {
     pub(super) team: Team,
     /// Lookup tables of the codecs seen so far; matrices that share a codec share its tables.
-    codecs: Vec<(Arc<NestedCodec>, Arc<CodecTables>)>,
+    codecs: Vec<(Codec, MatrixTables)>,
     pub(super) scratch: Scratch,
 }
 
@@ -77,15 +77,24 @@ impl Cpu {
         Self { team: Team { pool, kernels }, codecs: Vec::new(), scratch: Scratch::default() }
     }
 
-    pub(super) fn tables(&mut self, codec: &Arc<NestedCodec>) -> Arc<CodecTables> {
+    pub(super) fn tables(&mut self, codec: &Codec) -> Result<MatrixTables, EngineError> {
         // A layer's matrices come one after another, so a known codec is found near the end.
-        let known = self.codecs.iter().rev().find(|(known, _)| Arc::ptr_eq(known, codec));
-        let known = known.or_else(|| self.codecs.iter().find(|(known, _)| **known == **codec));
+        let known = self.codecs.iter().rev().find(|(known, _)| is_same(known, codec));
+        let known = known.or_else(|| self.codecs.iter().find(|(known, _)| known == codec));
         if let Some((_, tables)) = known {
-            return Arc::clone(tables);
+            return Ok(tables.clone());
         }
-        let tables = Arc::new(CodecTables::new(codec));
-        self.codecs.push((Arc::clone(codec), Arc::clone(&tables)));
-        tables
+        let tables = MatrixTables::new(codec)?;
+        self.codecs.push((codec.clone(), tables.clone()));
+        Ok(tables)
+    }
+}
+
+/// Whether two codecs are one in memory.
+fn is_same(a: &Codec, b: &Codec) -> bool {
+    match (a, b) {
+        (Codec::Nested(a), Codec::Nested(b)) => Arc::ptr_eq(a, b),
+        (Codec::Scaled(a), Codec::Scaled(b)) => Arc::ptr_eq(a, b),
+        _ => false,
     }
 }

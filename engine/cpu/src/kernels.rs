@@ -1,4 +1,4 @@
-//! The operations of [`super::math`] and [`super::nested`], compiled for each instruction set and
+//! The operations of [`super::math`], [`super::nested`] and [`super::scaled`], compiled for each instruction set and
 //! chosen once at run time.
 #![expect(unsafe_code, reason = "calls code for instruction sets that were detected")]
 
@@ -15,6 +15,7 @@ use super::delta_net::{self, DeltaHead};
 use super::math::{self, OUTER_TILE, RouterScores};
 use super::nested::{self, NestedWeights, TileValues};
 use super::rows::{QuantizedGroup, RowList};
+use super::scaled::{self, ScaledWeights};
 #[cfg(target_arch = "x86_64")]
 use super::vector::x86::{Avx2, Avx512};
 use super::vector::{self, Portable};
@@ -22,6 +23,8 @@ use floats::float_rows;
 pub use floats::{FLOAT_ROWS, FloatInputs, FloatWeights};
 
 type NestedTile = unsafe fn(&NestedWeights, usize, RowList, &mut [TileValues]);
+
+type ScaledTile = unsafe fn(&ScaledWeights, usize, RowList, &mut [TileValues]);
 
 type FloatRows = unsafe fn(FloatWeights, usize, FloatInputs, &mut [[f32; FLOAT_ROWS]]);
 
@@ -36,6 +39,7 @@ type OuterProducts =
 pub struct Kernels {
     name: &'static str,
     nested_tile: NestedTile,
+    scaled_tile: ScaledTile,
     packs_from: usize,
     quantize: unsafe fn(&[f32], &mut [QuantizedGroup]),
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
@@ -79,7 +83,7 @@ const fn cell_length() -> usize {
 
 /// Defines a module with every float operation compiled for a list of features, and its table.
 macro_rules! kernels_for {
-    ($module:ident, $name:literal, $nested:path, $packs:expr, $vector:ty, $vectors:literal $(, $features:literal)?) => {
+    ($module:ident, $name:literal, $nested:path, $scaled:path, $packs:expr, $vector:ty, $vectors:literal $(, $features:literal)?) => {
         mod $module {
             use super::*;
 
@@ -210,6 +214,7 @@ macro_rules! kernels_for {
             pub static KERNELS: Kernels = Kernels {
                 name: $name,
                 nested_tile: $nested,
+                scaled_tile: $scaled,
                 packs_from: $packs,
                 quantize,
                 rms_norm,
@@ -244,28 +249,66 @@ unsafe fn portable_tile(
     nested::portable(weights, tile, rows.source(), rows.rows(), out);
 }
 
-kernels_for!(portable, "portable", portable_tile, usize::MAX, Portable, 1);
+unsafe fn portable_scaled_tile(
+    weights: &ScaledWeights,
+    tile: usize,
+    rows: RowList,
+    out: &mut [TileValues],
+) {
+    scaled::portable(weights, tile, rows.source(), rows.rows(), out);
+}
+
+kernels_for!(portable, "portable", portable_tile, portable_scaled_tile, usize::MAX, Portable, 1);
 #[cfg(target_arch = "x86_64")]
-kernels_for!(avx2, "AVX2", nested::avx2::plain::tile, usize::MAX, Avx2, 1, "avx2,fma,f16c");
+kernels_for!(
+    avx2,
+    "AVX2",
+    nested::avx2::plain::tile,
+    portable_scaled_tile,
+    usize::MAX,
+    Avx2,
+    1,
+    "avx2,fma,f16c"
+);
 #[cfg(target_arch = "x86_64")]
-kernels_for!(avx_vnni, "AVX-VNNI", nested::avx2::vnni::tile, usize::MAX, Avx2, 1, "avx2,fma,f16c");
+kernels_for!(
+    avx_vnni,
+    "AVX-VNNI",
+    nested::avx2::vnni::tile,
+    portable_scaled_tile,
+    usize::MAX,
+    Avx2,
+    1,
+    "avx2,fma,f16c"
+);
 #[cfg(target_arch = "x86_64")]
 kernels_for!(
     avx512,
     "AVX-512 VNNI",
     nested::avx512::tile,
+    portable_scaled_tile,
     nested::avx512::PACKS_FROM,
     Avx512,
     4,
     "avx512f,avx512bw,avx512vl,avx512dq,fma"
 );
 #[cfg(target_arch = "aarch64")]
-kernels_for!(neon, "NEON", nested::neon::plain::tile, usize::MAX, Portable, 1, "neon");
+kernels_for!(
+    neon,
+    "NEON",
+    nested::neon::plain::tile,
+    portable_scaled_tile,
+    usize::MAX,
+    Portable,
+    1,
+    "neon"
+);
 #[cfg(target_arch = "aarch64")]
 kernels_for!(
     dotprod,
     "NEON with dot products",
     nested::neon::dotprod::tile,
+    portable_scaled_tile,
     usize::MAX,
     Portable,
     1,
@@ -346,6 +389,22 @@ impl Kernels {
         // SAFETY: the machine has the features, as for all calls below: a set is only handed out
         // by `available`, and the planes' lengths were checked by `NestedView::new`.
         unsafe { (self.nested_tile)(weights, tile, rows, out) }
+    }
+
+    /// Multiplies the 16 rows of one tile of scaled integers, as [`Self::nested_tile`] does.
+    ///
+    /// # Panics
+    /// With a tile that the weights lack, or sizes that differ.
+    pub fn scaled_tile(
+        &self,
+        weights: &ScaledWeights,
+        tile: usize,
+        rows: RowList,
+        out: &mut [TileValues],
+    ) {
+        assert!(scaled::fits(weights, tile, rows, out), "tile {tile} of {} rows", out.len());
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.scaled_tile)(weights, tile, rows, out) }
     }
 
     /// Quantizes one row: groups of 32 to int8, half to even.

@@ -17,8 +17,10 @@ pub mod math;
 mod matrix;
 pub mod nested;
 mod pages;
+mod planes;
 pub mod reference;
 pub mod rows;
+pub mod scaled;
 #[cfg(test)]
 mod shape_tests;
 mod shapes;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use nestling_formats::Level;
-use nestling_formats::nested::InputTransform;
+use nestling_formats::nested::{Codec, InputTransform};
 
 use super::aligned::AlignedFloats;
 use super::nested::CodecTables;
+use super::scaled::ScaledTables;
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 
@@ -52,7 +53,26 @@ impl CpuBuffer {
 pub struct CpuMatrix {
     pub(super) weights: MatrixWeights,
     pub(super) activations: ActivationMode,
-    pub(super) tables: Option<Arc<CodecTables>>,
+    pub(super) tables: Option<MatrixTables>,
+}
+
+/// What kernels look up to decode a matrix, by its codec.
+#[derive(Clone, Debug)]
+pub(super) enum MatrixTables {
+    /// The nested code.
+    Nested(Arc<CodecTables>),
+    /// Scaled integers.
+    Scaled(Arc<ScaledTables>),
+}
+
+impl MatrixTables {
+    /// The tables of a codec.
+    pub fn new(codec: &Codec) -> Result<Self, EngineError> {
+        Ok(match codec {
+            Codec::Nested(codec) => Self::Nested(Arc::new(CodecTables::new(codec))),
+            Codec::Scaled(codec) => Self::Scaled(Arc::new(ScaledTables::new(codec)?)),
+        })
+    }
 }
 
 impl CpuMatrix {

@@ -18,10 +18,11 @@ use half::f16;
 use nestling_formats::Invariant;
 use nestling_formats::Level;
 use nestling_formats::nested::{
-    GROUP, Layout, NestedCodec, NestedError, NestedView, ScaleSteps, TILE_ROWS,
+    GROUP, NestedCodec, NestedError, NestedView, ScaleSteps, TILE_ROWS,
 };
 
-use super::rows::{QuantizedGroup, QuantizedRows, RowList};
+use super::planes::{CodePlanes, GroupValues, chunk_sums, digits};
+use super::rows::{QuantizedRows, RowList};
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -35,15 +36,6 @@ mod tests;
 /// The values of 16 rows for one row of activations.
 pub type TileValues = [f32; TILE_ROWS];
 
-/// The planes P3 and P4, as far as a level needs them.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Middle<'a> {
-    None,
-    P3(&'a [u8]),
-    Split(&'a [u8], &'a [u8]),
-    Merged(&'a [u8]),
-}
-
 /// A nested matrix ready to be multiplied at one level.
 #[derive(Clone, Debug)]
 pub struct NestedWeights<'a> {
@@ -55,10 +47,7 @@ pub struct NestedWeights<'a> {
     tile_tables: &'a [u8],
     pub(super) steps: &'a [u8],     // [tiles, groups, 8]
     pub(super) step_high: &'a [u8], // [tiles, groups, 2]
-    pub(super) p2: &'a [u8],        // [tiles, groups, 128]
-    pub(super) middle: Middle<'a>,
-    pub(super) p6: &'a [u8], // [tiles, groups, 128], empty below level 6
-    pub(super) p8: &'a [u8], // [tiles, groups, 128], empty below level 8
+    pub(super) planes: CodePlanes<'a>,
     pub(super) decode: &'a DecodeTables,
 }
 
@@ -137,28 +126,8 @@ impl<'a> NestedWeights<'a> {
         level: Level,
         tables: &'a CodecTables,
     ) -> Result<Self, NestedError> {
-        if level > view.level() {
-            return Err(NestedError::LevelMissing { wanted: level, present: view.level() });
-        }
-        if view.layout() != Layout::Tile16 {
-            let index = usize::from(view.layout().code());
-            return Err(NestedError::OutOfRange { what: "layout of a product", index, limit: 1 });
-        }
         let parts = view.base_parts().invariant("the tables are those of the view's codec")?;
-        let planes = *view.planes();
-        let p2 = planes.p2;
-        let middle = match (planes.p34, planes.p3, planes.p4) {
-            _ if level == Level::L2 => Middle::None,
-            (Some(merged), _, _) => Middle::Merged(merged),
-            (None, Some(p3), Some(p4)) if level > Level::L3 => Middle::Split(p3, p4),
-            (None, p3, _) => Middle::P3(p3.invariant("a view has the planes of its level")?),
-        };
-        let from = |plane: Option<&'a [u8]>, lowest| -> Result<&'a [u8], NestedError> {
-            if level < lowest {
-                return Ok(&[]);
-            }
-            Ok(plane.invariant("a view has the planes of its level")?)
-        };
+        let p2 = view.planes().p2;
         Ok(Self {
             rows: view.rows(),
             tiles: view.tiles(),
@@ -168,10 +137,7 @@ impl<'a> NestedWeights<'a> {
             tile_tables: &p2[parts.tile_tables.clone()],
             steps: &p2[parts.steps.clone()],
             step_high: &p2[parts.step_high.clone()],
-            p2: &p2[parts.codes.clone()],
-            middle,
-            p6: from(planes.p6, Level::L6)?,
-            p8: from(planes.p8, Level::L8)?,
+            planes: CodePlanes::new(view, parts.codes.clone(), level)?,
             decode: &tables.levels[level.index()],
         })
     }
@@ -198,14 +164,8 @@ impl<'a> NestedWeights<'a> {
 
     /// Bytes that one product reads of the matrix: planes, scales and steps.
     pub fn bytes(&self) -> usize {
-        let middle = match self.middle {
-            Middle::None => 0,
-            Middle::P3(p3) => p3.len(),
-            Middle::Split(p3, p4) => p3.len() + p4.len(),
-            Middle::Merged(merged) => merged.len(),
-        };
-        let base = self.row_scales.len() + self.tile_tables.len() + self.p2.len();
-        base + self.steps.len() + self.step_high.len() + middle + self.p6.len() + self.p8.len()
+        let base = self.row_scales.len() + self.tile_tables.len();
+        base + self.steps.len() + self.step_high.len() + self.planes.bytes()
     }
 
     /// Size of one unit of the level's values.
@@ -239,50 +199,13 @@ impl<'a> NestedWeights<'a> {
     }
 }
 
-/// Values of one group: `[chunk][row * 4 + column % 4]`, where chunk c holds columns 4c to 4c + 3.
-type GroupValues = [[i16; 64]; GROUP / 4];
-
-/// A 2-bit digit of every weight of a group: `[chunk][row * 4 + column % 4]`.
-#[inline(always)]
-fn digits(plane: &[u8], cell: usize, out: &mut [[u8; 64]; 8], shift: u8) {
-    for (vector, bytes) in
-        plane[cell * 128..(cell + 1) * 128].as_chunks::<64>().0.iter().enumerate()
-    {
-        for i in 0..4 {
-            let chunk = &mut out[vector * 4 + i];
-            for lane in 0..64 {
-                chunk[lane] |= (bytes[lane] >> (2 * i) & 3) << shift;
-            }
-        }
-    }
-}
-
-/// A 1-bit digit of every weight of a group.
-#[inline(always)]
-fn bits(plane: &[u8], cell: usize, out: &mut [[u8; 64]; 8], shift: u8) {
-    let bytes = &plane[cell * 64..(cell + 1) * 64];
-    for (i, chunk) in out.iter_mut().enumerate() {
-        for (lane, byte) in chunk.iter_mut().zip(bytes) {
-            *lane |= (byte >> i & 1) << shift;
-        }
-    }
-}
-
 #[inline(always)]
 fn decode_group(weights: &NestedWeights, tile: usize, cell: usize, out: &mut GroupValues) {
-    let mut codes = [[0u8; 64]; 8];
+    let (planes, mut codes) = (&weights.planes, [[0u8; 64]; 8]);
     if weights.level < Level::L6 {
         let shift = if weights.level == Level::L2 { 0 } else { 2 };
-        digits(weights.p2, cell, &mut codes, shift);
-        match weights.middle {
-            Middle::None => {}
-            Middle::P3(p3) => bits(p3, cell, &mut codes, 1),
-            Middle::Split(p3, p4) => {
-                bits(p3, cell, &mut codes, 1);
-                bits(p4, cell, &mut codes, 0);
-            }
-            Middle::Merged(merged) => digits(merged, cell, &mut codes, 0),
-        }
+        digits(planes.p2, cell, &mut codes, shift);
+        planes.middle_digits(cell, &mut codes, 0);
         let table = weights.nibble_table(tile);
         for (values, codes) in out.iter_mut().zip(&codes) {
             for (value, code) in values.iter_mut().zip(codes) {
@@ -291,18 +214,11 @@ fn decode_group(weights: &NestedWeights, tile: usize, cell: usize, out: &mut Gro
         }
         return;
     }
-    digits(weights.p2, cell, &mut codes, 4);
-    match weights.middle {
-        Middle::None | Middle::P3(_) => {}
-        Middle::Split(p3, p4) => {
-            bits(p3, cell, &mut codes, 3);
-            bits(p4, cell, &mut codes, 2);
-        }
-        Middle::Merged(merged) => digits(merged, cell, &mut codes, 2),
-    }
-    digits(weights.p6, cell, &mut codes, 0);
+    digits(planes.p2, cell, &mut codes, 4);
+    planes.middle_digits(cell, &mut codes, 2);
+    digits(planes.p6, cell, &mut codes, 0);
     if weights.level == Level::L8 {
-        digits(weights.p8, cell, &mut codes, 6);
+        digits(planes.p8, cell, &mut codes, 6);
     }
     let (high, low) = (&weights.decode.high, &weights.decode.low);
     for (values, codes) in out.iter_mut().zip(&codes) {
@@ -311,20 +227,6 @@ fn decode_group(weights: &NestedWeights, tile: usize, cell: usize, out: &mut Gro
             *value = 128 * (i16::from(high[code]) - 128) + i16::from(low[code]) - 128;
         }
     }
-}
-
-/// Exact sums of 16 rows with one group of activations.
-#[inline(always)]
-fn group_sums(values: &GroupValues, x: &QuantizedGroup) -> [i32; TILE_ROWS] {
-    let mut sums = [0i32; TILE_ROWS];
-    for (values, x) in values.iter().zip(x.values.as_chunks::<4>().0) {
-        for row in 0..TILE_ROWS {
-            for k in 0..4 {
-                sums[row] += i32::from(values[row * 4 + k]) * i32::from(x[k]);
-            }
-        }
-    }
-    sums
 }
 
 /// Weights of one tile as floats, `[16, 32 * groups]`: value times scale.
@@ -374,7 +276,7 @@ pub(super) fn portable(
                 std::array::from_fn(|row| units[row] * factors[usize::from(steps[row] & 31)]);
             for (row, out) in rows.iter().zip(out.iter_mut()) {
                 let x = &x.row(*row as usize)[group];
-                let sums = group_sums(&values, x);
+                let sums = chunk_sums(&values, x, 0);
                 for i in 0..TILE_ROWS {
                     out[i] = (sums[i] as f32).mul_add(x.scale * scales[i], out[i]);
                 }

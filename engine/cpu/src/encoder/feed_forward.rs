@@ -9,10 +9,10 @@ use nestling_formats::nested::GROUP;
 
 use super::inner::Inner;
 use super::products::{
-    FloatProduct, Int8Product, Output, RowMap, StoreMode, Tiles, multiply_float, multiply_int8,
-    of_level,
+    FloatProduct, Int8Product, Output, RowMap, StoreMode, multiply_float, multiply_int8, of_level,
 };
 use super::scratch::LeveledRows;
+use super::tiles::Tiles;
 use crate::columns::{Cut, for_each_block};
 use crate::device::{Cpu, FeedForwardScratch};
 use crate::matrix::{CpuBuffer, CpuMatrix};

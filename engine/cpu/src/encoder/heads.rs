@@ -4,7 +4,8 @@
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
-use super::products::{FEW_ROWS, FloatSource, Packed, ROW_BLOCK, Tiles, of_level};
+use super::products::{FEW_ROWS, FloatSource, Packed, ROW_BLOCK, of_level};
+use super::tiles::Tiles;
 use crate::columns::{ColumnsMut, Cut, for_each_block};
 use crate::device::{Cpu, FeedForwardScratch};
 use crate::kernels::{FLOAT_ROWS, FloatInputs};

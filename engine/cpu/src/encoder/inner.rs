@@ -3,7 +3,8 @@
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 use nestling_import::Activation;
 
-use super::products::{FEW_ROWS, ROW_BLOCK, Tiles};
+use super::products::{FEW_ROWS, ROW_BLOCK};
+use super::tiles::Tiles;
 use crate::columns::ColumnsMut;
 use crate::nested::TileValues;
 use crate::rows::{QuantizedGroup, RowList};

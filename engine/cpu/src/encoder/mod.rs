@@ -14,6 +14,7 @@ pub(super) mod products;
 pub(super) mod scratch;
 #[cfg(test)]
 mod tests;
+mod tiles;
 
 use std::sync::{Mutex, PoisonError};
 
@@ -36,9 +37,9 @@ use nestling_core::error::EngineError;
 use nestling_core::recycle::recycle;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use products::{
-    FloatProduct, Int8Product, Output, RowMap, StoreMode, Tiles, multiply_float, multiply_int8,
-    of_level,
+    FloatProduct, Int8Product, Output, RowMap, StoreMode, multiply_float, multiply_int8, of_level,
 };
+use tiles::Tiles;
 
 /// Runs each operation when it is called. It is only reached behind [`Checked`], which has checked the
 /// operands.

@@ -2,15 +2,15 @@
 //!
 //! A part computes whole outputs, so how many parts there are never changes a result.
 
-use nestling_formats::nested::{GROUP, GroupScales, Layout, NestedView, TILE_ROWS};
+use nestling_formats::nested::{GROUP, TILE_ROWS};
 use nestling_formats::{DType, Level};
 
+use super::tiles::Tiles;
 use crate::columns::{ColumnsMut, Cut, fence, for_each_block};
 use crate::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights};
 use crate::math::Element;
 use crate::matrix::{CpuBuffer, CpuMatrix};
-use crate::nested::{NestedWeights, TileValues, dequantize_tile};
-use crate::rows::{PACKED_ROWS, PackedRows, QuantizedGroup, QuantizedRows, RowList};
+use crate::rows::{PACKED_ROWS, PackedRows, QuantizedRows, RowList};
 use crate::team::Team;
 use nestling_core::backend::Write;
 use nestling_core::error::EngineError;
@@ -129,81 +129,6 @@ impl ProductScratch {
 
     pub fn put_back(&mut self, list: Vec<(Int8Product, RowMap)>) {
         self.list = recycle(list);
-    }
-}
-
-/// A matrix of codes at one level.
-pub(crate) enum Tiles<'a> {
-    Tiled(NestedWeights<'a>),
-    /// Read by the scalar reader: row-major tables are meant for gathers.
-    Scalar(NestedView<'a>, Level),
-}
-
-impl<'a> Tiles<'a> {
-    pub fn new(matrix: &'a CpuMatrix, level: Level) -> Result<Self, EngineError> {
-        let MatrixWeights::Nested(nested) = &matrix.weights else {
-            return Err(EngineError::mismatch("matrix of an int8 product", "codes", "floats"));
-        };
-        let (view, level) = (nested.view(), nested.prefix(level)?);
-        match &matrix.tables {
-            Some(tables) if view.layout() == Layout::Tile16 => {
-                Ok(Self::Tiled(NestedWeights::new(&view, level, tables)?))
-            }
-            _ => Ok(Self::Scalar(view, level)),
-        }
-    }
-
-    /// Products of one tile with some rows.
-    pub fn multiply(&self, team: &Team, tile: usize, rows: RowList, out: &mut [TileValues]) {
-        match self {
-            Self::Tiled(weights) => team.kernels.nested_tile(weights, tile, rows, out),
-            Self::Scalar(view, level) => multiply_scalar(view, *level, tile, rows, out),
-        }
-    }
-}
-
-fn multiply_scalar(
-    view: &NestedView,
-    level: Level,
-    tile: usize,
-    rows: RowList,
-    out: &mut [TileValues],
-) {
-    let mut values = [0i16; TILE_ROWS * GROUP]; // [16 rows, 32 columns]
-    out.fill([0.0; TILE_ROWS]);
-    for group in 0..view.groups() {
-        let decoded = view.decode_group_values(level, tile, group, &mut values);
-        assert!(decoded.is_ok(), "the tile and the level were checked: {decoded:?}");
-        let scales = view.group_scales(level, tile, group);
-        for (row, out) in rows.rows().iter().zip(out.iter_mut()) {
-            let Some(x) = rows.source().row(*row as usize).get(group) else { continue };
-            add_group(&values, &scales, x, out);
-        }
-    }
-}
-
-/// Goes on with the sums of 16 rows: products of every sub-block, then their minima.
-fn add_group(
-    values: &[i16; TILE_ROWS * GROUP],
-    scales: &GroupScales,
-    x: &QuantizedGroup,
-    out: &mut TileValues,
-) {
-    let columns = GROUP / scales.sub_blocks;
-    for (sub, x_values) in x.values.chunks_exact(columns).enumerate() {
-        for (lane, weights) in values.chunks_exact(GROUP).enumerate() {
-            let products = weights[sub * columns..].iter().zip(x_values);
-            let sum: i32 = products.map(|(w, x)| i32::from(*w) * i32::from(*x)).sum();
-            out[lane] = (sum as f32).mul_add(x.scale * scales.scales[sub][lane], out[lane]);
-        }
-    }
-    // Default: without minima nothing is added.
-    let Some(minima) = &scales.minima else { return };
-    for (minima, x_values) in minima.iter().zip(x.values.chunks_exact(columns)) {
-        let sum: i32 = x_values.iter().map(|x| i32::from(*x)).sum();
-        for (out, minimum) in out.iter_mut().zip(minima) {
-            *out = (x.scale * sum as f32).mul_add(*minimum, *out);
-        }
     }
 }
 
@@ -456,28 +381,25 @@ fn float_tile(
 }
 
 /// Weights as floats, 16 rows at a time.
+#[expect(clippy::large_enum_variant, reason = "one lives on the stack for each product")]
 pub(super) enum FloatSource<'a> {
     Float(&'a FloatMatrix),
-    Tiled(NestedWeights<'a>),
-    Scalar(NestedView<'a>, Level),
+    Codes(Tiles<'a>),
 }
 
 impl<'a> FloatSource<'a> {
     pub fn new(matrix: &'a CpuMatrix, level: Level) -> Result<Self, EngineError> {
         match &matrix.weights {
             MatrixWeights::Float(matrix) => Ok(Self::Float(matrix)),
-            MatrixWeights::Nested(_) => Ok(match Tiles::new(matrix, level)? {
-                Tiles::Tiled(weights) => Self::Tiled(weights),
-                Tiles::Scalar(view, level) => Self::Scalar(view, level),
-            }),
+            MatrixWeights::Nested(_) => Ok(Self::Codes(Tiles::new(matrix, level)?)),
         }
     }
 
     /// Elements from one row to the next in what [`Self::read`] fills.
     pub fn stride(&self, cols: usize) -> usize {
         match self {
-            Self::Tiled(weights) => weights.groups() * GROUP,
-            Self::Float(_) | Self::Scalar(..) => cols,
+            Self::Float(_) => cols,
+            Self::Codes(tiles) => tiles.stride(),
         }
     }
 
@@ -491,18 +413,7 @@ impl<'a> FloatSource<'a> {
                 room.resize(TILE_ROWS * matrix.cols(), 0.0);
                 read_float(matrix, row, room);
             }
-            Self::Tiled(weights) => {
-                room.resize(TILE_ROWS * self.stride(0), 0.0);
-                dequantize_tile(weights, row / TILE_ROWS, room);
-            }
-            Self::Scalar(view, level) => {
-                room.resize(TILE_ROWS * view.cols(), 0.0);
-                let rows = room.chunks_exact_mut(view.cols());
-                for (out, row) in rows.zip(row..view.rows()) {
-                    // The row and the level were checked, so this cannot fail.
-                    let _ = view.dequantize_row(*level, row, out);
-                }
-            }
+            Self::Codes(tiles) => tiles.dequantize(row / TILE_ROWS, room),
         }
         FloatWeights::F32(room)
     }

@@ -12,8 +12,13 @@ use std::arch::x86_64::*;
 
 use nestling_formats::Level;
 
+use super::super::planes::Middle;
+use super::super::planes::avx512::{
+    MERGED, NONE, NibbleTables, P3, SELECT, SPLIT, TilePlanes, narrow, nibbles, prefetch_line,
+    six_bit_codes, two,
+};
 use super::super::rows::{PACKED_ROWS, PackedGroup, QuantizedGroup};
-use super::{Middle, NestedWeights, RowList, TileValues};
+use super::{NestedWeights, RowList, TileValues};
 
 mod panel;
 
@@ -39,21 +44,6 @@ const _: () = assert!(
         && size_of::<PackedGroup>() == GROUP_WORDS * 4 * PACKED_ROWS
 );
 
-/// What P3 and P4 look like.
-const NONE: u8 = 0;
-const P3: u8 = 1;
-const SPLIT: u8 = 2;
-const MERGED: u8 = 3;
-
-/// Bit matrices: spread bits 0..4 or 4..8 of a byte to the odd or even bits of a byte.
-const LOW_TO_ODD: i64 = 0x0001_0002_0004_0008;
-const HIGH_TO_ODD: i64 = 0x0010_0020_0040_0080;
-const LOW_TO_EVEN: i64 = 0x0100_0200_0400_0800;
-const HIGH_TO_EVEN: i64 = 0x1000_2000_4000_8000;
-
-/// `vpternlogd` that takes the first operand where the third has ones, else the second.
-const SELECT: i32 = 0xe4;
-
 /// One tile for some rows.
 ///
 /// # Safety
@@ -61,7 +51,7 @@ const SELECT: i32 = 0xe4;
 pub unsafe fn tile(weights: &NestedWeights, tile: usize, rows: RowList, out: &mut [TileValues]) {
     // SAFETY: the caller's promise is the callee's condition.
     unsafe {
-        match (weights.level, weights.middle) {
+        match (weights.level, weights.planes.middle) {
             (Level::L2, _) => blocks::<2, NONE>(weights, tile, rows, out),
             (Level::L3 | Level::L4, Middle::Merged(_)) => {
                 blocks::<4, MERGED>(weights, tile, rows, out);
@@ -82,12 +72,7 @@ pub unsafe fn tile(weights: &NestedWeights, tile: usize, rows: RowList, out: &mu
 #[derive(Clone, Copy)]
 struct Source {
     groups: usize,
-    p2: *const u8,
-    /// P3, or P3 and P4 merged.
-    middle: *const u8,
-    p4: *const u8,
-    p6: *const u8,
-    p8: *const u8,
+    planes: TilePlanes,
     steps: *const u8,
     step_high: *const u8,
 }
@@ -96,19 +81,9 @@ impl Source {
     fn new(weights: &NestedWeights, tile: usize) -> Self {
         let cell = tile * weights.groups;
         let at = |plane: &[u8], bytes: usize| plane.as_ptr().wrapping_add(cell * bytes);
-        let (middle, p4) = match weights.middle {
-            Middle::None => (std::ptr::null(), std::ptr::null()),
-            Middle::P3(p3) => (at(p3, 64), std::ptr::null()),
-            Middle::Split(p3, p4) => (at(p3, 64), at(p4, 64)),
-            Middle::Merged(merged) => (at(merged, 128), std::ptr::null()),
-        };
         Self {
             groups: weights.groups,
-            p2: at(weights.p2, 128),
-            middle,
-            p4,
-            p6: at(weights.p6, 128),
-            p8: at(weights.p8, 128),
+            planes: TilePlanes::new(&weights.planes, cell, 128),
             steps: at(weights.steps, 8),
             step_high: at(weights.step_high, 2),
         }
@@ -117,11 +92,8 @@ impl Source {
 
 /// Lookup tables of one tile, in registers.
 struct Tables {
-    /// Levels 2 to 4: value + 128, by the index's bits 0 to 3; at level 2 also by its bits 2 and 3
-    /// and by its bits 4 and 5 alone, which saves shifts.
-    nibble: __m512i,
-    bits_2: __m512i,
-    bits_4: __m512i,
+    /// Levels 2 to 4.
+    nibble: NibbleTables,
     /// Levels 6 and 8: high and low digits + 128, 64 entries each for the four last digits.
     high: [__m512i; 4],
     low: [__m512i; 4],
@@ -181,13 +153,6 @@ fn tables<const LEVEL: u8>(weights: &NestedWeights, tile: usize) -> Tables {
     // SAFETY: every load is inside of its array.
     unsafe {
         let scales = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
-        let nibble = _mm_loadu_si128(weights.nibble_table(tile).as_ptr().cast());
-        let nibble = _mm512_xor_si512(_mm512_broadcast_i32x4(nibble), _mm512_set1_epi8(-128));
-        let fours =
-            _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0101_0101, 0x0202_0202, 0x0303_0303));
-        let sixteens = _mm512_inserti32x4::<1>(_mm512_setzero_si512(), _mm_set1_epi8(1));
-        let sixteens = _mm512_inserti32x4::<2>(sixteens, _mm_set1_epi8(2));
-        let sixteens = _mm512_inserti32x4::<3>(sixteens, _mm_set1_epi8(3));
         let (mut high, mut low) = ([_mm512_setzero_si512(); 4], [_mm512_setzero_si512(); 4]);
         if LEVEL >= 6 {
             for i in 0..4 {
@@ -196,9 +161,7 @@ fn tables<const LEVEL: u8>(weights: &NestedWeights, tile: usize) -> Tables {
             }
         }
         Tables {
-            nibble,
-            bits_2: _mm512_permutexvar_epi8(fours, nibble),
-            bits_4: _mm512_permutexvar_epi8(sixteens, nibble),
+            nibble: NibbleTables::new(weights.nibble_table(tile)),
             high,
             low,
             units: _mm512_mul_ps(scales, _mm512_set1_ps(weights.unit())),
@@ -330,38 +293,14 @@ fn scales(tables: &Tables, steps: __m512i) -> __m512 {
     _mm512_mul_ps(tables.units, factors)
 }
 
-/// Fetches what a later group reads, to the second cache: the first one has buffers for few lines on their
-/// way (PERF.md, "Runs of gate and up").
+/// Fetches what a later group reads.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn prefetch<const LEVEL: u8, const MIDDLE: u8>(source: &Source, group: usize) {
-    let line = |plane: *const u8, offset: usize| {
-        // A prefetch beyond a plane's end does nothing.
-        _mm_prefetch::<_MM_HINT_T1>(plane.wrapping_add(offset).cast());
-    };
-    let pair = |plane: *const u8| {
-        line(plane, group * 128);
-        line(plane, group * 128 + 64);
-    };
-    pair(source.p2);
-    match MIDDLE {
-        NONE => {}
-        P3 => line(source.middle, group * 64),
-        SPLIT => {
-            line(source.middle, group * 64);
-            line(source.p4, group * 64);
-        }
-        _ => pair(source.middle),
-    }
-    if LEVEL >= 6 {
-        pair(source.p6);
-    }
-    if LEVEL == 8 {
-        pair(source.p8);
-    }
+    source.planes.prefetch::<LEVEL, MIDDLE>(group);
     if group.is_multiple_of(8) {
-        line(source.steps, group * 8);
-        line(source.step_high, group * 2);
+        prefetch_line(source.steps, group * 8);
+        prefetch_line(source.step_high, group * 2);
     }
 }
 
@@ -376,103 +315,13 @@ unsafe fn decode<const LEVEL: u8, const MIDDLE: u8>(
 ) -> [__m512i; 8] {
     // SAFETY: the caller's `group` is inside of the planes that LEVEL and MIDDLE name.
     unsafe {
-        let nibbles = nibbles::<LEVEL, MIDDLE>(source, group);
+        let nibbles = nibbles::<LEVEL, MIDDLE>(&source.planes, group);
         if LEVEL >= 6 {
             wide::<LEVEL>(source, tables, group, nibbles, low)
         } else {
-            narrow::<LEVEL>(tables, nibbles)
+            narrow::<LEVEL>(&tables.nibble, nibbles)
         }
     }
-}
-
-/// The leading digits of a group: at level 2 its two vectors of P2, else four vectors of two
-/// nibbles each, holding chunks 0 and 2, 1 and 3, 4 and 6, 5 and 7.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,gfni")]
-unsafe fn nibbles<const LEVEL: u8, const MIDDLE: u8>(
-    source: &Source,
-    group: usize,
-) -> [__m512i; 4] {
-    // SAFETY: the caller's `group` is inside of the planes that MIDDLE names.
-    unsafe {
-        let p2 = two(source.p2, group);
-        if LEVEL == 2 {
-            return [p2[0], p2[1], p2[0], p2[1]];
-        }
-        let digits = match MIDDLE {
-            P3 => {
-                let p3 = _mm512_loadu_si512(source.middle.add(group * 64).cast());
-                [spread::<LOW_TO_ODD>(p3), spread::<HIGH_TO_ODD>(p3)]
-            }
-            SPLIT => {
-                let p3 = _mm512_loadu_si512(source.middle.add(group * 64).cast());
-                let p4 = _mm512_loadu_si512(source.p4.add(group * 64).cast());
-                [
-                    _mm512_or_si512(spread::<LOW_TO_ODD>(p3), spread::<LOW_TO_EVEN>(p4)),
-                    _mm512_or_si512(spread::<HIGH_TO_ODD>(p3), spread::<HIGH_TO_EVEN>(p4)),
-                ]
-            }
-            _ => two(source.middle, group),
-        };
-        let low_pairs = _mm512_set1_epi8(0x33);
-        let pair = |upper: __m512i, lower: __m512i| {
-            let even = _mm512_slli_epi16::<2>(upper);
-            let odd = _mm512_srli_epi16::<2>(lower);
-            [
-                _mm512_ternarylogic_epi32::<SELECT>(lower, even, low_pairs),
-                _mm512_ternarylogic_epi32::<SELECT>(odd, upper, low_pairs),
-            ]
-        };
-        let ([a, b], [c, d]) = (pair(p2[0], digits[0]), pair(p2[1], digits[1]));
-        [a, b, c, d]
-    }
-}
-
-/// Two vectors of 2-bit digits.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn two(plane: *const u8, group: usize) -> [__m512i; 2] {
-    // SAFETY: the caller's `group` is inside of the plane.
-    unsafe {
-        let plane = plane.add(group * 128);
-        [_mm512_loadu_si512(plane.cast()), _mm512_loadu_si512(plane.add(64).cast())]
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,gfni")]
-fn spread<const MATRIX: i64>(bits: __m512i) -> __m512i {
-    _mm512_gf2p8affine_epi64_epi8::<0>(bits, _mm512_set1_epi64(MATRIX))
-}
-
-/// Levels 2 to 4: eight vectors of value + 128.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-fn narrow<const LEVEL: u8>(tables: &Tables, nibbles: [__m512i; 4]) -> [__m512i; 8] {
-    let value = |index: __m512i| _mm512_permutexvar_epi8(index, tables.nibble);
-    let [a, b, c, d] = nibbles;
-    if LEVEL == 2 {
-        let chunks = |p2: __m512i| {
-            [
-                value(p2),
-                _mm512_permutexvar_epi8(p2, tables.bits_2),
-                _mm512_permutexvar_epi8(p2, tables.bits_4),
-                value(_mm512_srli_epi16::<6>(p2)),
-            ]
-        };
-        let ([e, f, g, h], [i, j, k, l]) = (chunks(a), chunks(b));
-        return [e, f, g, h, i, j, k, l];
-    }
-    [
-        value(a),
-        value(b),
-        value(_mm512_srli_epi16::<4>(a)),
-        value(_mm512_srli_epi16::<4>(b)),
-        value(c),
-        value(d),
-        value(_mm512_srli_epi16::<4>(c)),
-        value(_mm512_srli_epi16::<4>(d)),
-    ]
 }
 
 /// Levels 6 and 8: eight vectors of high digits + 128, and in `low` of low digits + 128.
@@ -487,31 +336,10 @@ unsafe fn wide<const LEVEL: u8>(
 ) -> [__m512i; 8] {
     // SAFETY: the caller's `group` is inside of P6, and of P8 at level 8.
     let (p6, p8) = unsafe {
-        let p6 = two(source.p6, group);
-        (p6, if LEVEL == 8 { two(source.p8, group) } else { p6 })
+        let p6 = two(source.planes.p6, group);
+        (p6, if LEVEL == 8 { two(source.planes.p8, group) } else { p6 })
     };
-    // Bits 2 to 5 of each index are the nibble, bits 0 and 1 the digit of P6.
-    let mut indices = [p6[0]; 8];
-    for half in 0..2 {
-        let (even, odd, digit) = (nibbles[2 * half], nibbles[2 * half + 1], p6[half]);
-        let nibbles = [
-            _mm512_slli_epi16::<2>(even),
-            _mm512_slli_epi16::<2>(odd),
-            _mm512_srli_epi16::<2>(even),
-            _mm512_srli_epi16::<2>(odd),
-        ];
-        let digits = [
-            digit,
-            _mm512_srli_epi16::<2>(digit),
-            _mm512_srli_epi16::<4>(digit),
-            _mm512_srli_epi16::<6>(digit),
-        ];
-        for i in 0..4 {
-            let mask = _mm512_set1_epi8(3);
-            indices[4 * half + i] =
-                _mm512_ternarylogic_epi32::<SELECT>(digits[i], nibbles[i], mask);
-        }
-    }
+    let indices = six_bit_codes(nibbles, p6);
     // Loops, not closures: a closure handed to a function without these instructions may become a
     // call, with every vector through memory.
     let mut high = indices;

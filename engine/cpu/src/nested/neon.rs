@@ -8,7 +8,9 @@ use std::arch::aarch64::*;
 
 use nestling_formats::Level;
 
-use super::{Middle, NestedWeights, QuantizedGroup, QuantizedRows, RowList, TileValues};
+use super::super::planes::neon::{digits, dot, multiply_add, nibbles};
+use super::super::rows::QuantizedGroup;
+use super::{NestedWeights, QuantizedRows, RowList, TileValues};
 
 /// Rows of activations that share one decoded group.
 const BLOCK: usize = 4;
@@ -136,33 +138,6 @@ macro_rules! products_for {
 products_for!(plain, "neon", multiply_add);
 products_for!(dotprod, "neon,dotprod", dot);
 
-/// `sum` plus the products of four values and activations in each lane.
-#[inline]
-#[target_feature(enable = "neon")]
-fn multiply_add(sum: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
-    let first = vpaddlq_s16(vmull_s8(vget_low_s8(weights), vget_low_s8(x)));
-    let last = vpaddlq_s16(vmull_high_s8(weights, x));
-    vaddq_s32(sum, vpaddq_s32(first, last))
-}
-
-/// The same by one instruction, whose intrinsic is not stable.
-#[inline]
-#[target_feature(enable = "neon,dotprod")]
-fn dot(sum: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
-    let mut sum = sum;
-    // SAFETY: it works on registers alone.
-    unsafe {
-        std::arch::asm!(
-            "sdot {sum:v}.4s, {weights:v}.16b, {x:v}.16b",
-            sum = inout(vreg) sum,
-            weights = in(vreg) weights,
-            x = in(vreg) x,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    sum
-}
-
 /// Weight scales of the four quarters of a tile in one group: a step's factor is one of the
 /// first eight with its exponent lowered by what eight steps are, as often as they fit.
 #[inline]
@@ -202,58 +177,6 @@ unsafe fn scales(
     })
 }
 
-/// Vector `quarter` of the 64-byte vector `index` of a plane.
-#[inline]
-#[target_feature(enable = "neon")]
-unsafe fn load(plane: &[u8], index: usize, quarter: usize) -> uint8x16_t {
-    // SAFETY: the caller's `index` is inside of the plane.
-    unsafe { vld1q_u8(plane.as_ptr().add(index * 64 + quarter * 16)) }
-}
-
-#[inline]
-#[target_feature(enable = "neon")]
-fn shift_right(bytes: uint8x16_t, bits: usize) -> uint8x16_t {
-    vshlq_u8(bytes, vdupq_n_s8(-(bits as i8)))
-}
-
-/// The four 2-bit digits of every byte, with what is above them.
-#[inline]
-#[target_feature(enable = "neon")]
-unsafe fn digits(plane: &[u8], cell: usize, chunk: usize, quarter: usize) -> uint8x16_t {
-    // SAFETY: the caller's `cell` is inside of the plane.
-    let bytes = unsafe { load(plane, cell * 2 + chunk / 4, quarter) };
-    shift_right(bytes, 2 * (chunk % 4))
-}
-
-/// The leading four bits of 16 codes; P4 counts as 0 where the level does not need it.
-#[inline]
-#[target_feature(enable = "neon")]
-unsafe fn nibbles(
-    weights: &NestedWeights,
-    cell: usize,
-    chunk: usize,
-    quarter: usize,
-) -> uint8x16_t {
-    let bit = vdupq_n_u8(1);
-    // SAFETY: the caller's `cell` is inside of the planes.
-    unsafe {
-        let upper = digits(weights.p2, cell, chunk, quarter);
-        let lower = match weights.middle {
-            Middle::None => vdupq_n_u8(0),
-            Middle::P3(p3) => {
-                vshlq_n_u8::<1>(vandq_u8(shift_right(load(p3, cell, quarter), chunk), bit))
-            }
-            Middle::Split(p3, p4) => {
-                let p3 = shift_right(load(p3, cell, quarter), chunk);
-                let p4 = vandq_u8(shift_right(load(p4, cell, quarter), chunk), bit);
-                vsliq_n_u8::<1>(p4, p3)
-            }
-            Middle::Merged(merged) => digits(merged, cell, chunk, quarter),
-        };
-        vandq_u8(vsliq_n_u8::<2>(lower, upper), vdupq_n_u8(15))
-    }
-}
-
 /// Levels 2 to 4.
 #[inline]
 #[target_feature(enable = "neon")]
@@ -268,9 +191,9 @@ unsafe fn decode_narrow(
             // SAFETY: the caller's `cell` is inside of the planes.
             let index = unsafe {
                 if weights.level == Level::L2 {
-                    vandq_u8(digits(weights.p2, cell, chunk, quarter), vdupq_n_u8(3))
+                    vandq_u8(digits(weights.planes.p2, cell, chunk, quarter), vdupq_n_u8(3))
                 } else {
-                    nibbles(weights, cell, chunk, quarter)
+                    nibbles(&weights.planes, cell, chunk, quarter)
                 }
             };
             *out = vqtbl1q_s8(table, index);
@@ -286,10 +209,12 @@ unsafe fn decode_wide(weights: &NestedWeights, cell: usize, out: &mut Group) {
         for (quarter, (high, low)) in high.iter_mut().zip(low).enumerate() {
             // SAFETY: the caller's `cell` is inside of the planes.
             unsafe {
-                let digit = vandq_u8(digits(weights.p6, cell, chunk, quarter), vdupq_n_u8(3));
-                let mut index = vsliq_n_u8::<2>(digit, nibbles(weights, cell, chunk, quarter));
+                let digit =
+                    vandq_u8(digits(weights.planes.p6, cell, chunk, quarter), vdupq_n_u8(3));
+                let mut index =
+                    vsliq_n_u8::<2>(digit, nibbles(&weights.planes, cell, chunk, quarter));
                 let tables = if weights.level == Level::L8 {
-                    index = vsliq_n_u8::<6>(index, digits(weights.p8, cell, chunk, quarter));
+                    index = vsliq_n_u8::<6>(index, digits(weights.planes.p8, cell, chunk, quarter));
                     4
                 } else {
                     1

@@ -1,0 +1,147 @@
+//! Planes of codes in tiles of 16 rows, as both codecs have them, and their digits.
+//!
+//! The instruction sets' files hold what both codecs' kernels share: reading digits.
+
+use std::ops::Range;
+
+use nestling_formats::nested::{GROUP, Layout, NestedError, NestedView, TILE_ROWS};
+use nestling_formats::{Invariant, Level};
+
+use super::rows::QuantizedGroup;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
+
+/// The planes P3 and P4, as far as a level needs them.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Middle<'a> {
+    None,
+    P3(&'a [u8]),
+    Split(&'a [u8], &'a [u8]),
+    Merged(&'a [u8]),
+}
+
+/// The codes of a matrix, as far as a level reads them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CodePlanes<'a> {
+    pub p2: &'a [u8], // [tiles, groups, 128]
+    pub middle: Middle<'a>,
+    pub p6: &'a [u8], // [tiles, groups, 128], empty below level 6; a bit each: [tiles, groups, 64]
+    pub p8: &'a [u8], // [tiles, groups, 128], empty below level 8
+}
+
+impl<'a> CodePlanes<'a> {
+    /// The planes of a tiled view, whose codes lie at `codes` of plane P2, that `level` reads.
+    ///
+    /// # Errors
+    /// [`NestedError::LevelMissing`] without the planes of the level, and
+    /// [`NestedError::OutOfRange`] for the row-major layout.
+    pub fn new(
+        view: &NestedView<'a>,
+        codes: Range<usize>,
+        level: Level,
+    ) -> Result<Self, NestedError> {
+        if level > view.level() {
+            return Err(NestedError::LevelMissing { wanted: level, present: view.level() });
+        }
+        if view.layout() != Layout::Tile16 {
+            let index = usize::from(view.layout().code());
+            return Err(NestedError::OutOfRange { what: "layout of a product", index, limit: 1 });
+        }
+        let planes = *view.planes();
+        let middle = match (planes.p34, planes.p3, planes.p4) {
+            _ if level == Level::L2 => Middle::None,
+            (Some(merged), _, _) => Middle::Merged(merged),
+            (None, Some(p3), Some(p4)) if level > Level::L3 => Middle::Split(p3, p4),
+            (None, p3, _) => Middle::P3(p3.invariant("a view has the planes of its level")?),
+        };
+        let from = |plane: Option<&'a [u8]>, lowest| -> Result<&'a [u8], NestedError> {
+            if level < lowest {
+                return Ok(&[]);
+            }
+            Ok(plane.invariant("a view has the planes of its level")?)
+        };
+        let (p6, p8) = (from(planes.p6, Level::L6)?, from(planes.p8, Level::L8)?);
+        Ok(Self { p2: &planes.p2[codes], middle, p6, p8 })
+    }
+
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> usize {
+        let middle = match self.middle {
+            Middle::None => 0,
+            Middle::P3(p3) => p3.len(),
+            Middle::Split(p3, p4) => p3.len() + p4.len(),
+            Middle::Merged(merged) => merged.len(),
+        };
+        self.p2.len() + middle + self.p6.len() + self.p8.len()
+    }
+
+    /// Puts the digits of P3 and P4 into codes, P4's bit at `shift`.
+    #[inline(always)]
+    pub fn middle_digits(&self, cell: usize, out: &mut GroupCodes, shift: u8) {
+        match self.middle {
+            Middle::None => {}
+            Middle::P3(p3) => bits(p3, cell, out, shift + 1),
+            Middle::Split(p3, p4) => {
+                bits(p3, cell, out, shift + 1);
+                bits(p4, cell, out, shift);
+            }
+            Middle::Merged(merged) => digits(merged, cell, out, shift),
+        }
+    }
+}
+
+/// Codes of one group: `[chunk][row * 4 + column % 4]`, where chunk c holds columns 4c to 4c + 3.
+pub(super) type GroupCodes = [[u8; 64]; GROUP / 4];
+
+/// Their values.
+pub(super) type GroupValues = [[i16; 64]; GROUP / 4];
+
+/// A 2-bit digit of every weight of a group.
+#[inline(always)]
+pub(super) fn digits(plane: &[u8], cell: usize, out: &mut GroupCodes, shift: u8) {
+    for (vector, bytes) in
+        plane[cell * 128..(cell + 1) * 128].as_chunks::<64>().0.iter().enumerate()
+    {
+        for i in 0..4 {
+            let chunk = &mut out[vector * 4 + i];
+            for lane in 0..64 {
+                chunk[lane] |= (bytes[lane] >> (2 * i) & 3) << shift;
+            }
+        }
+    }
+}
+
+/// A 1-bit digit of every weight of a group.
+#[inline(always)]
+pub(super) fn bits(plane: &[u8], cell: usize, out: &mut GroupCodes, shift: u8) {
+    let bytes = &plane[cell * 64..(cell + 1) * 64];
+    for (i, chunk) in out.iter_mut().enumerate() {
+        for (lane, byte) in chunk.iter_mut().zip(bytes) {
+            *lane |= (byte >> i & 1) << shift;
+        }
+    }
+}
+
+/// Exact sums of 16 rows with the activations of a group whose chunks begin at `first`, as many as
+/// there are values.
+#[inline(always)]
+pub(super) fn chunk_sums(
+    values: &[[i16; 64]],
+    x: &QuantizedGroup,
+    first: usize,
+) -> [i32; TILE_ROWS] {
+    let mut sums = [0i32; TILE_ROWS];
+    for (values, x) in values.iter().zip(&x.values.as_chunks::<4>().0[first..]) {
+        for row in 0..TILE_ROWS {
+            for k in 0..4 {
+                sums[row] += i32::from(values[row * 4 + k]) * i32::from(x[k]);
+            }
+        }
+    }
+    sums
+}

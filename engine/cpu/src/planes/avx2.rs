@@ -1,0 +1,84 @@
+//! Digits of codes for AVX2, half a tile at a time.
+#![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
+
+use std::arch::x86_64::*;
+
+use super::{CodePlanes, Middle};
+use crate::rows::QuantizedGroup;
+
+/// Vector `half` of the 64-byte vector `index` of a plane.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn load(plane: &[u8], index: usize, half: usize) -> __m256i {
+    // SAFETY: the caller's `index` is inside of the plane.
+    unsafe { _mm256_loadu_si256(plane.as_ptr().add(index * 64 + half * 32).cast()) }
+}
+
+/// Spreads four bits of every byte, 0 to 3 or 4 to 7, to its even bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn spread(bits: __m256i, vector: usize) -> __m256i {
+    let table = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+        0x00, 0x01, 0x04, 0x05, 0x10, 0x11, 0x14, 0x15, 0x40, 0x41, 0x44, 0x45, 0x50, 0x51, 0x54,
+        0x55,
+    ));
+    let bits = if vector == 0 { bits } else { _mm256_srli_epi16::<4>(bits) };
+    _mm256_shuffle_epi8(table, _mm256_and_si256(bits, _mm256_set1_epi8(15)))
+}
+
+/// P3's bit above P4's, as 2-bit digits; P4 counts as 0 where the level does not need it.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn middle(planes: &CodePlanes, cell: usize, vector: usize, half: usize) -> __m256i {
+    // SAFETY: the caller's `cell` is inside of the planes.
+    unsafe {
+        match planes.middle {
+            Middle::None => _mm256_setzero_si256(),
+            Middle::P3(p3) => _mm256_slli_epi16::<1>(spread(load(p3, cell, half), vector)),
+            Middle::Split(p3, p4) => {
+                let upper = _mm256_slli_epi16::<1>(spread(load(p3, cell, half), vector));
+                _mm256_or_si256(upper, spread(load(p4, cell, half), vector))
+            }
+            Middle::Merged(merged) => load(merged, cell * 2 + vector, half),
+        }
+    }
+}
+
+/// Four nibbles of every byte's two digits: chunks 0 to 3 of a pair of vectors.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn nibbles(upper: __m256i, lower: __m256i) -> [__m256i; 4] {
+    let (low_pairs, low) = (_mm256_set1_epi8(0x33), _mm256_set1_epi8(15));
+    let even = _mm256_or_si256(
+        _mm256_slli_epi16::<2>(_mm256_and_si256(upper, low_pairs)),
+        _mm256_and_si256(lower, low_pairs),
+    );
+    let odd = _mm256_or_si256(
+        _mm256_andnot_si256(low_pairs, upper),
+        _mm256_and_si256(_mm256_srli_epi16::<2>(lower), low_pairs),
+    );
+    [
+        _mm256_and_si256(even, low),
+        _mm256_and_si256(odd, low),
+        _mm256_and_si256(_mm256_srli_epi16::<4>(even), low),
+        _mm256_and_si256(_mm256_srli_epi16::<4>(odd), low),
+    ]
+}
+
+/// A chunk of four activations in every lane.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn broadcast(x: &QuantizedGroup, chunk: usize) -> __m256i {
+    let values: *const i32 = x.values.as_ptr().cast();
+    // SAFETY: eight chunks of four bytes.
+    _mm256_set1_epi32(unsafe { values.add(chunk).read_unaligned() })
+}
+
+/// `sum` plus the products of four values and activations in each lane, exact since both are
+/// within -127..=127.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn multiply_add(sum: __m256i, weights: __m256i, x: __m256i) -> __m256i {
+    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
+    _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+}

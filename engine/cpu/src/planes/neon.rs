@@ -1,0 +1,85 @@
+//! Digits of codes for NEON, a quarter of a tile at a time.
+#![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
+
+use std::arch::aarch64::*;
+
+use super::{CodePlanes, Middle};
+
+/// `sum` plus the products of four values and activations in each lane.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn multiply_add(sum: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
+    let first = vpaddlq_s16(vmull_s8(vget_low_s8(weights), vget_low_s8(x)));
+    let last = vpaddlq_s16(vmull_high_s8(weights, x));
+    vaddq_s32(sum, vpaddq_s32(first, last))
+}
+
+/// The same by one instruction, whose intrinsic is not stable.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+pub fn dot(sum: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
+    let mut sum = sum;
+    // SAFETY: it works on registers alone.
+    unsafe {
+        std::arch::asm!(
+            "sdot {sum:v}.4s, {weights:v}.16b, {x:v}.16b",
+            sum = inout(vreg) sum,
+            weights = in(vreg) weights,
+            x = in(vreg) x,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sum
+}
+
+/// Vector `quarter` of the 64-byte vector `index` of a plane.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn load(plane: &[u8], index: usize, quarter: usize) -> uint8x16_t {
+    // SAFETY: the caller's `index` is inside of the plane.
+    unsafe { vld1q_u8(plane.as_ptr().add(index * 64 + quarter * 16)) }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn shift_right(bytes: uint8x16_t, bits: usize) -> uint8x16_t {
+    vshlq_u8(bytes, vdupq_n_s8(-(bits as i8)))
+}
+
+/// The four 2-bit digits of every byte, with what is above them.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn digits(plane: &[u8], cell: usize, chunk: usize, quarter: usize) -> uint8x16_t {
+    // SAFETY: the caller's `cell` is inside of the plane.
+    let bytes = unsafe { load(plane, cell * 2 + chunk / 4, quarter) };
+    shift_right(bytes, 2 * (chunk % 4))
+}
+
+/// The leading four bits of 16 codes; P4 counts as 0 where the level does not need it.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn nibbles(
+    planes: &CodePlanes,
+    cell: usize,
+    chunk: usize,
+    quarter: usize,
+) -> uint8x16_t {
+    let bit = vdupq_n_u8(1);
+    // SAFETY: the caller's `cell` is inside of the planes.
+    unsafe {
+        let upper = digits(planes.p2, cell, chunk, quarter);
+        let lower = match planes.middle {
+            Middle::None => vdupq_n_u8(0),
+            Middle::P3(p3) => {
+                vshlq_n_u8::<1>(vandq_u8(shift_right(load(p3, cell, quarter), chunk), bit))
+            }
+            Middle::Split(p3, p4) => {
+                let p3 = shift_right(load(p3, cell, quarter), chunk);
+                let p4 = vandq_u8(shift_right(load(p4, cell, quarter), chunk), bit);
+                vsliq_n_u8::<1>(p4, p3)
+            }
+            Middle::Merged(merged) => digits(merged, cell, chunk, quarter),
+        };
+        vandq_u8(vsliq_n_u8::<2>(lower, upper), vdupq_n_u8(15))
+    }
+}

@@ -1,0 +1,414 @@
+//! Products of matrices of scaled integers and quantized activations, 16 rows at a time.
+//!
+//! For a row of weights and a row of activations: `acc = 0`, then for each group of 32 columns,
+//! ascending, for each sub-block of it: `acc = fma(f32(sum), activation_scale * weight_scale, acc)`,
+//! where `sum` is the exact integer sum of value times activation; then, with minima, for each
+//! sub-block: `acc = fma(activation_scale * f32(sum of activations), minimum, acc)`.
+//!
+//! How scales are stored differs between types of files, how codes are cut into digits between
+//! numbers of bits. Neither is any business of products: a [`ScalePanel`] holds the weight scales
+//! and minima of [`RUN`] groups as floats, and a decoded group its values.
+//!
+//! ```text
+//! for each tile of 16 rows, each block of activations' rows:
+//!     for each 8 groups: weight scales and minima
+//!         for each group: decode 16 x 32 values once
+//!             for each row of the block: sums of each sub-block, then fma; then minima
+//! ```
+
+use half::{bf16, f16};
+use nestling_formats::nested::{
+    CodecRef, GROUP, Minima, NestedError, NestedView, ScaleType, ScaledCodec, ScaledForm, SubScale,
+    TILE_ROWS,
+};
+use nestling_formats::{Invariant, Level};
+
+use super::nested::TileValues;
+use super::planes::{CodePlanes, GroupValues, bits, chunk_sums, digits};
+use super::rows::{QuantizedGroup, QuantizedRows, RowList};
+
+#[cfg(test)]
+mod tests;
+
+/// Groups whose scales are decoded at a time: the longest span.
+const RUN: usize = 8;
+
+/// What kernels look up, for each level of one codec; matrices that share the codec share it.
+#[derive(Clone, Debug)]
+pub struct ScaledTables {
+    form: ScaledForm,
+    levels: [LevelTable; 5],
+}
+
+/// How codes become values at one level.
+#[derive(Clone, Debug)]
+struct LevelTable {
+    /// By a code's leading bits: two at level 2, four at 3 and 4, all that there are at 6 and 8.
+    /// What is above them makes no difference.
+    values: [i8; 256],
+    /// The power of two that values are counted in.
+    unit: f32,
+}
+
+impl LevelTable {
+    fn new(codec: &ScaledCodec, level: Level) -> Self {
+        let bits = match level {
+            Level::L3 => Level::L4.bits(),
+            _ => level.bits().min(codec.form.bits.max(Level::L4.bits())),
+        };
+        let mut values = [0; 256];
+        for (value, index) in values.iter_mut().zip(0..=255u8) {
+            *value = codec.value(level, index << (8 - bits));
+        }
+        Self { values, unit: codec.unit(level) }
+    }
+}
+
+impl ScaledTables {
+    /// The tables of a codec.
+    ///
+    /// # Errors
+    /// [`NestedError::Codec`] with parameters that the format does not have.
+    pub fn new(codec: &ScaledCodec) -> Result<Self, NestedError> {
+        codec.check()?;
+        let levels = Level::ALL.map(|level| LevelTable::new(codec, level));
+        Ok(Self { form: codec.form, levels })
+    }
+}
+
+/// A matrix of scaled integers ready to be multiplied at one level.
+#[derive(Clone, Debug)]
+pub struct ScaledWeights<'a> {
+    rows: usize,
+    tiles: usize,
+    groups: usize,
+    /// Spans of a row.
+    spans: usize,
+    level: Level,
+    form: ScaledForm,
+    scales: &'a [u8],     // [tiles, spans, 16], as minima
+    minima: &'a [u8],     // empty without
+    sub_scales: &'a [u8], // [tiles, groups, sub-blocks, 16], as their minima; empty without
+    sub_minima: &'a [u8],
+    planes: CodePlanes<'a>,
+    table: &'a LevelTable,
+}
+
+impl<'a> ScaledWeights<'a> {
+    /// Prepares a view of tiled planes for products at `level`. The tables are those of its codec.
+    ///
+    /// # Errors
+    /// [`NestedError::LevelMissing`] without the planes of the level, and
+    /// [`NestedError::OutOfRange`] for the row-major layout.
+    pub fn new(
+        view: &NestedView<'a>,
+        level: Level,
+        tables: &'a ScaledTables,
+    ) -> Result<Self, NestedError> {
+        let form = match view.codec() {
+            CodecRef::Scaled(codec) => Some(codec.form),
+            CodecRef::Nested(_) => None,
+        };
+        let form = form.filter(|form| *form == tables.form);
+        let form = form.invariant("the tables are those of the view's codec")?;
+        let parts = view.scaled_parts().invariant("parts are those of the view's codec")?;
+        let p2 = view.planes().p2;
+        Ok(Self {
+            rows: view.rows(),
+            tiles: view.tiles(),
+            groups: view.groups(),
+            spans: view.groups().div_ceil(usize::from(form.span)),
+            level,
+            form,
+            scales: &p2[parts.scales.clone()],
+            minima: &p2[parts.minima.clone()],
+            sub_scales: &p2[parts.sub_scales.clone()],
+            sub_minima: &p2[parts.sub_minima.clone()],
+            planes: CodePlanes::new(view, parts.codes.clone(), level)?,
+            table: &tables.levels[level.index()],
+        })
+    }
+
+    /// Rows of the matrix, without padding.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Tiles of 16 rows.
+    pub fn tiles(&self) -> usize {
+        self.tiles
+    }
+
+    /// Groups of 32 columns.
+    pub fn groups(&self) -> usize {
+        self.groups
+    }
+
+    /// The level of the products.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Bytes that one product reads of the matrix: planes and scales.
+    pub fn bytes(&self) -> usize {
+        let scales = self.scales.len() + self.minima.len();
+        scales + self.sub_scales.len() + self.sub_minima.len() + self.planes.bytes()
+    }
+
+    fn has_minima(&self) -> bool {
+        self.form.minima != Minima::None
+    }
+
+    /// Bits of a code below its leading four: 0 up to level 4.
+    fn last_bits(&self) -> u8 {
+        match self.level {
+            Level::L2 | Level::L3 | Level::L4 => 0,
+            level => level.bits().min(self.form.bits) - Level::L4.bits(),
+        }
+    }
+
+    /// The numbers that the span of a group has in a part of scales.
+    #[inline(always)]
+    fn span(&self, part: &'a [u8], tile: usize, group: usize) -> &'a [u8] {
+        let bytes = TILE_ROWS * self.form.scale.bytes();
+        let index = tile * self.spans + group / usize::from(self.form.span);
+        &part[index * bytes..(index + 1) * bytes]
+    }
+
+    /// The bytes of a sub-block in a part that has them.
+    #[inline(always)]
+    fn sub_block(&self, part: &'a [u8], index: usize) -> &'a [u8; TILE_ROWS] {
+        &part.as_chunks().0[index]
+    }
+}
+
+/// Weight scales and minima of up to [`RUN`] groups.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+struct ScalePanel {
+    /// `[groups, sub-blocks, 16]`.
+    scales: [[f32; TILE_ROWS]; 2 * RUN],
+    /// The same of what is added, if the codec has minima.
+    minima: [[f32; TILE_ROWS]; 2 * RUN],
+}
+
+impl ScalePanel {
+    const ZERO: Self =
+        Self { scales: [[0.0; TILE_ROWS]; 2 * RUN], minima: [[0.0; TILE_ROWS]; 2 * RUN] };
+
+    /// Decodes the groups from `first` on, a multiple of [`RUN`]; `widen` makes floats of the
+    /// numbers of a span.
+    #[inline(always)]
+    fn fill(
+        &mut self,
+        weights: &ScaledWeights,
+        tile: usize,
+        first: usize,
+        widen: impl Fn(ScaleType, &[u8]) -> TileValues,
+    ) {
+        let (form, unit) = (&weights.form, weights.table.unit);
+        let (subs, span) = (form.sub_blocks(), usize::from(form.span));
+        let (mut scales, mut minima) = ([0.0; TILE_ROWS], [0.0; TILE_ROWS]);
+        for group in 0..RUN.min(weights.groups - first) {
+            if group.is_multiple_of(span) {
+                scales = widen(form.scale, weights.span(weights.scales, tile, first + group));
+                if weights.has_minima() {
+                    minima = widen(form.scale, weights.span(weights.minima, tile, first + group));
+                }
+                if form.minima == Minima::SubBlocks {
+                    // What is subtracted: the sign goes through the product below.
+                    minima = minima.map(|minimum| -minimum);
+                }
+            }
+            for sub in 0..subs {
+                let at = (tile * weights.groups + first + group) * subs + sub;
+                let factors =
+                    || sub_factors(form.sub_scale, weights.sub_block(weights.sub_scales, at));
+                let out = &mut self.scales[group * subs + sub];
+                *out = match form.sub_scale {
+                    SubScale::None => times(&scales, &[unit; TILE_ROWS]),
+                    _ => times(&times(&scales, &factors()), &[unit; TILE_ROWS]),
+                };
+                let out = &mut self.minima[group * subs + sub];
+                match form.minima {
+                    Minima::None => {}
+                    Minima::Spans => *out = minima,
+                    Minima::SubBlocks => {
+                        let integers = match form.has_sub_minima() {
+                            true => *weights.sub_block(weights.sub_minima, at),
+                            false => {
+                                weights.sub_block(weights.sub_scales, at).map(|byte| byte >> 4)
+                            }
+                        };
+                        *out = times(&minima, &integers.map(f32::from));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn times(a: &TileValues, b: &TileValues) -> TileValues {
+    std::array::from_fn(|row| a[row] * b[row])
+}
+
+/// What the bytes of 16 rows multiply their scales with: [`SubScale::factor`], without branches.
+#[inline(always)]
+fn sub_factors(sub_scale: SubScale, bytes: &[u8; TILE_ROWS]) -> TileValues {
+    match sub_scale {
+        SubScale::None => [1.0; TILE_ROWS],
+        SubScale::U8 => bytes.map(f32::from),
+        SubScale::I8 => bytes.map(|byte| f32::from(byte as i8)),
+        SubScale::Nibbles => bytes.map(|byte| f32::from(byte & 15)),
+        SubScale::E4m3 => {
+            bytes.map(|byte| f32::from_bits(u32::from(byte) << E4M3_SHIFT) * E4M3_FACTOR)
+        }
+        SubScale::E8m0 => bytes.map(|byte| f32::from_bits((u32::from(byte) << 23).max(E8M0_LEAST))),
+    }
+}
+
+/// E4M3 has 20 bits of mantissa less than f32, and a bias that is less by 120: shifted up it is an
+/// f32 that is too small by this factor, subnormal numbers included.
+const E4M3_SHIFT: u32 = 20;
+const E4M3_FACTOR: f32 = f32::from_bits((127 + 120) << 23);
+
+/// E8M0's least, 2^-127, is the only one that is subnormal as f32.
+const E8M0_LEAST: u32 = 1 << 22;
+
+/// Sixteen numbers of a span as floats.
+#[inline(always)]
+fn widen(scale: ScaleType, bytes: &[u8]) -> TileValues {
+    let pair = |row: usize| [bytes[2 * row], bytes[2 * row + 1]];
+    match scale {
+        ScaleType::None => [1.0; TILE_ROWS],
+        ScaleType::F16 => std::array::from_fn(|row| f16::from_le_bytes(pair(row)).to_f32()),
+        ScaleType::Bf16 => std::array::from_fn(|row| bf16::from_le_bytes(pair(row)).to_f32()),
+        ScaleType::F32 => std::array::from_fn(|row| {
+            let [a, b] = [pair(2 * row), pair(2 * row + 1)];
+            f32::from_le_bytes([a[0], a[1], b[0], b[1]])
+        }),
+    }
+}
+
+#[inline(always)]
+fn decode_group(weights: &ScaledWeights, cell: usize, out: &mut GroupValues) {
+    let (planes, last, mut codes) = (&weights.planes, weights.last_bits(), [[0u8; 64]; 8]);
+    if weights.level == Level::L2 {
+        digits(planes.p2, cell, &mut codes, 0);
+    } else {
+        digits(planes.p2, cell, &mut codes, last + 2);
+        planes.middle_digits(cell, &mut codes, last);
+    }
+    match last {
+        0 => {}
+        1 => bits(planes.p6, cell, &mut codes, 0),
+        2 => digits(planes.p6, cell, &mut codes, 0),
+        _ => {
+            digits(planes.p6, cell, &mut codes, 2);
+            digits(planes.p8, cell, &mut codes, 0);
+        }
+    }
+    let values = &weights.table.values;
+    for (out, codes) in out.iter_mut().zip(&codes) {
+        for (value, code) in out.iter_mut().zip(codes) {
+            *value = i16::from(values[usize::from(*code)]);
+        }
+    }
+}
+
+/// Weights of one tile as floats, `[16, 32 * groups]`: value times scale, plus the minimum.
+pub(super) fn dequantize_tile(weights: &ScaledWeights, tile: usize, out: &mut [f32]) {
+    let (subs, cols) = (weights.form.sub_blocks(), weights.groups * GROUP);
+    let (mut panel, mut values) = (ScalePanel::ZERO, [[0; 64]; 8]);
+    for group in 0..weights.groups {
+        if group.is_multiple_of(RUN) {
+            panel.fill(weights, tile, group, widen);
+        }
+        decode_group(weights, tile * weights.groups + group, &mut values);
+        for (row, out) in out.chunks_exact_mut(cols).take(TILE_ROWS).enumerate() {
+            let out = &mut out[group * GROUP..(group + 1) * GROUP];
+            for (chunk, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                let slot = group % RUN * subs + chunk * subs / 8;
+                let scale = panel.scales[slot][row];
+                for k in 0..4 {
+                    out[k] = scale * f32::from(values[chunk][row * 4 + k]);
+                    if weights.has_minima() {
+                        out[k] += panel.minima[slot][row];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Rows of activations that share one decoded group.
+const PORTABLE_BLOCK: usize = 16;
+
+/// One tile for any number of rows of activations, on any machine: `out[i]` is the product with
+/// row `rows[i]` of `x`.
+#[inline(always)]
+pub(super) fn portable(
+    weights: &ScaledWeights,
+    tile: usize,
+    x: &QuantizedRows,
+    rows: &[u32],
+    out: &mut [TileValues],
+) {
+    let (mut panel, mut values) = (ScalePanel::ZERO, [[0; 64]; 8]);
+    for (rows, out) in rows.chunks(PORTABLE_BLOCK).zip(out.chunks_mut(PORTABLE_BLOCK)) {
+        out.fill([0.0; TILE_ROWS]);
+        for group in 0..weights.groups {
+            if group.is_multiple_of(RUN) {
+                panel.fill(weights, tile, group, widen);
+            }
+            decode_group(weights, tile * weights.groups + group, &mut values);
+            for (row, out) in rows.iter().zip(out.iter_mut()) {
+                let x = &x.row(*row as usize)[group];
+                add_group(weights, &panel, group % RUN, &values, x, out);
+            }
+        }
+    }
+}
+
+/// Goes on with the sums of 16 rows by the panel's group `group`.
+#[inline(always)]
+fn add_group(
+    weights: &ScaledWeights,
+    panel: &ScalePanel,
+    group: usize,
+    values: &GroupValues,
+    x: &QuantizedGroup,
+    out: &mut TileValues,
+) {
+    let subs = weights.form.sub_blocks();
+    for (sub, values) in values.chunks_exact(8 / subs).enumerate() {
+        let (sums, scales) =
+            (chunk_sums(values, x, sub * 8 / subs), &panel.scales[group * subs + sub]);
+        for i in 0..TILE_ROWS {
+            out[i] = (sums[i] as f32).mul_add(x.scale * scales[i], out[i]);
+        }
+    }
+    if !weights.has_minima() {
+        return;
+    }
+    for (sub, x_values) in x.values.chunks_exact(GROUP / subs).enumerate() {
+        let sum: i32 = x_values.iter().map(|x| i32::from(*x)).sum();
+        let (x_sum, minima) = (x.scale * sum as f32, &panel.minima[group * subs + sub]);
+        for i in 0..TILE_ROWS {
+            out[i] = x_sum.mul_add(minima[i], out[i]);
+        }
+    }
+}
+
+/// Whether a kernel may read what it is about to read.
+pub(super) fn fits(
+    weights: &ScaledWeights,
+    tile: usize,
+    rows: RowList,
+    out: &[TileValues],
+) -> bool {
+    tile < weights.tiles
+        && rows.source().groups() == weights.groups
+        && rows.rows().len() == out.len()
+}
