@@ -286,7 +286,7 @@ kernels_for!(
     avx512,
     "AVX-512 VNNI",
     nested::avx512::tile,
-    portable_scaled_tile,
+    scaled::avx512::tile,
     nested::avx512::PACKS_FROM,
     Avx512,
     4,

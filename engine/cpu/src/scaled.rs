@@ -27,6 +27,8 @@ use super::nested::TileValues;
 use super::planes::{CodePlanes, GroupValues, bits, chunk_sums, digits};
 use super::rows::{QuantizedGroup, QuantizedRows, RowList};
 
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
 #[cfg(test)]
 mod tests;
 

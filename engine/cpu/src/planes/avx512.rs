@@ -236,3 +236,41 @@ pub fn six_bit_codes(nibbles: [__m512i; 4], p6: [__m512i; 2]) -> [__m512i; 8] {
     }
     indices
 }
+
+/// Codes of five bits by chunk, with what is above them, from a P6 of a bit each.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn five_bit_codes(nibbles: [__m512i; 4], p6: __m512i) -> [__m512i; 8] {
+    let [a, b, c, d] = nibbles;
+    let code = |nibble: __m512i, bit: __m512i| {
+        _mm512_ternarylogic_epi32::<SELECT>(bit, nibble, _mm512_set1_epi8(1))
+    };
+    [
+        code(_mm512_slli_epi16::<1>(a), p6),
+        code(_mm512_slli_epi16::<1>(b), _mm512_srli_epi16::<1>(p6)),
+        code(_mm512_srli_epi16::<3>(a), _mm512_srli_epi16::<2>(p6)),
+        code(_mm512_srli_epi16::<3>(b), _mm512_srli_epi16::<3>(p6)),
+        code(_mm512_slli_epi16::<1>(c), _mm512_srli_epi16::<4>(p6)),
+        code(_mm512_slli_epi16::<1>(d), _mm512_srli_epi16::<5>(p6)),
+        code(_mm512_srli_epi16::<3>(c), _mm512_srli_epi16::<6>(p6)),
+        code(_mm512_srli_epi16::<3>(d), _mm512_srli_epi16::<7>(p6)),
+    ]
+}
+
+/// Whole codes by chunk, from the digits of P6 and P8 below the nibbles.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn whole_codes(nibbles: [__m512i; 4], p6: [__m512i; 2], p8: [__m512i; 2]) -> [__m512i; 8] {
+    let mut codes = [p6[0]; 8];
+    for half in 0..2 {
+        let last = pairs(p6[half], p8[half]);
+        for i in 0..2 {
+            let (first, low) = (nibbles[2 * half + i], _mm512_set1_epi8(15));
+            codes[4 * half + i] =
+                _mm512_ternarylogic_epi32::<SELECT>(last[i], _mm512_slli_epi16::<4>(first), low);
+            codes[4 * half + i + 2] =
+                _mm512_ternarylogic_epi32::<SELECT>(_mm512_srli_epi16::<4>(last[i]), first, low);
+        }
+    }
+    codes
+}

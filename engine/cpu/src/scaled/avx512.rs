@@ -1,0 +1,242 @@
+//! AVX-512 with VNNI, VBMI and GFNI (Ice Lake, Zen 4 and later).
+//!
+//! One 512-bit vector holds four columns of 16 rows; lane i of an accumulator is row i. Weights are
+//! unsigned bytes, value + 128, and `vpdpbusd` starts from -128 * sum(x) of the sub-block, which
+//! its minimum takes too. Levels 2 to 4 look values up as the nested code does, levels of 5 and 6
+//! bits in one table of 64 entries; a code of 8 bits is its value + 128.
+#![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
+
+use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+
+use nestling_formats::Level;
+
+use super::super::planes::Middle;
+use super::super::planes::avx512::{
+    MERGED, NONE, NibbleTables, P3, SPLIT, TilePlanes, five_bit_codes, narrow, nibbles,
+    six_bit_codes, two, whole_codes,
+};
+use super::super::rows::{PACKED_ROWS, PackedGroup, QuantizedGroup};
+use super::{RUN, RowList, ScaledWeights, TileValues};
+
+mod panel;
+mod scales;
+
+/// Groups ahead of the one in work that are prefetched for one row: its matrix comes from memory.
+const AHEAD: usize = 24;
+
+/// Calls a function for the codes of some weights: `LEVEL` (5 where P6 has a bit of each), `MIDDLE`.
+macro_rules! for_codes {
+    ($weights:expr, $function:ident $arguments:tt) => {
+        match ($weights.level, $weights.last_bits(), $weights.planes.middle) {
+            (Level::L2, ..) => $function::<2, NONE> $arguments,
+            (Level::L3 | Level::L4, _, Middle::Merged(_)) => $function::<4, MERGED> $arguments,
+            (Level::L3 | Level::L4, _, Middle::Split(..)) => $function::<4, SPLIT> $arguments,
+            (Level::L3 | Level::L4, ..) => $function::<4, P3> $arguments,
+            (Level::L6, 1, Middle::Merged(_)) => $function::<5, MERGED> $arguments,
+            (Level::L6, 1, _) => $function::<5, SPLIT> $arguments,
+            (Level::L6, _, Middle::Merged(_)) => $function::<6, MERGED> $arguments,
+            (Level::L6, ..) => $function::<6, SPLIT> $arguments,
+            (Level::L8, _, Middle::Merged(_)) => $function::<8, MERGED> $arguments,
+            (Level::L8, ..) => $function::<8, SPLIT> $arguments,
+        }
+    };
+}
+use for_codes;
+
+/// One tile for some rows.
+///
+/// # Safety
+/// The machine has the features, and [`super::fits`] holds.
+pub unsafe fn tile(weights: &ScaledWeights, tile: usize, rows: RowList, out: &mut [TileValues]) {
+    if !rows.packed().is_empty() && out.len() > 1 {
+        // SAFETY: the caller's promise is the callee's condition.
+        return unsafe { panel::products(weights, tile, rows.packed(), out) };
+    }
+    for (row, out) in rows.rows().iter().zip(out) {
+        let x = rows.source().row(*row as usize);
+        // SAFETY: `fits` holds, so every plane and every named row has the tile's groups.
+        unsafe { for_codes!(weights, one_row(weights, tile, x, out)) }
+    }
+}
+
+/// Lookup tables of one level, in registers.
+struct Tables {
+    /// Levels 2 to 4.
+    nibble: NibbleTables,
+    /// Levels of five and six bits: value + 128 by an index' last six bits.
+    six: __m512i,
+}
+
+impl Tables {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    fn new(weights: &ScaledWeights) -> Self {
+        let (nibbles, _) = weights.table.values.as_chunks::<16>();
+        // SAFETY: 64 of 256 bytes.
+        let six = unsafe { _mm512_loadu_si512(weights.table.values.as_ptr().cast()) };
+        let six = _mm512_xor_si512(six, _mm512_set1_epi8(-128));
+        Self { nibble: NibbleTables::new(&nibbles[0]), six }
+    }
+}
+
+/// The planes of one tile.
+#[inline(always)]
+fn tile_planes<const LEVEL: u8>(weights: &ScaledWeights, tile: usize) -> TilePlanes {
+    let p6_bytes = if LEVEL == 5 { 64 } else { 128 };
+    TilePlanes::new(&weights.planes, tile * weights.groups, p6_bytes)
+}
+
+/// Eight vectors of value + 128.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
+unsafe fn decode<const LEVEL: u8, const MIDDLE: u8>(
+    planes: &TilePlanes,
+    tables: &Tables,
+    group: usize,
+) -> [__m512i; 8] {
+    // SAFETY: the caller's `group` is inside of the planes that LEVEL and MIDDLE name.
+    unsafe {
+        let nibbles = nibbles::<LEVEL, MIDDLE>(planes, group);
+        let mut values = match LEVEL {
+            2 | 4 => return narrow::<LEVEL>(&tables.nibble, nibbles),
+            5 => five_bit_codes(nibbles, _mm512_loadu_si512(planes.p6.add(group * 64).cast())),
+            6 => six_bit_codes(nibbles, two(planes.p6, group)),
+            // All values are int8, which leaves the stride 1 and the zero 128 at level 8.
+            _ => return whole_codes(nibbles, two(planes.p6, group), two(planes.p8, group)),
+        };
+        for value in &mut values {
+            *value = _mm512_permutexvar_epi8(*value, tables.six);
+        }
+        values
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,gfni,fma")]
+unsafe fn one_row<const LEVEL: u8, const MIDDLE: u8>(
+    weights: &ScaledWeights,
+    tile: usize,
+    x: &[QuantizedGroup],
+    out: &mut TileValues,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (weights.form.sub_blocks(), weights.has_minima()) {
+            (1, false) => one_row_by::<LEVEL, MIDDLE, 1, false>(weights, tile, x, out),
+            (1, true) => one_row_by::<LEVEL, MIDDLE, 1, true>(weights, tile, x, out),
+            (_, false) => one_row_by::<LEVEL, MIDDLE, 2, false>(weights, tile, x, out),
+            (_, true) => one_row_by::<LEVEL, MIDDLE, 2, true>(weights, tile, x, out),
+        }
+    }
+}
+
+/// The same for groups of `SUBS` sub-blocks.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,gfni,fma")]
+unsafe fn one_row_by<const LEVEL: u8, const MIDDLE: u8, const SUBS: usize, const MINIMA: bool>(
+    weights: &ScaledWeights,
+    tile: usize,
+    x: &[QuantizedGroup],
+    out: &mut TileValues,
+) {
+    let (planes, tables) = (tile_planes::<LEVEL>(weights, tile), Tables::new(weights));
+    let (mut scales, mut minima) =
+        ([MaybeUninit::uninit(); 2 * RUN], [MaybeUninit::uninit(); 2 * RUN]);
+    let mut sum = _mm512_setzero_ps();
+    let mut x = x.as_ptr();
+    for first in (0..weights.groups).step_by(RUN) {
+        // SAFETY: `first` is below the groups of the matrix.
+        unsafe { scales::fill(weights, tile, first, &mut scales, &mut minima) };
+        for i in 0..RUN.min(weights.groups - first) {
+            // SAFETY: the group is below those of every plane and of the activations, and `fill`
+            // wrote its scales.
+            unsafe {
+                planes.prefetch::<LEVEL, MIDDLE>(first + i + AHEAD);
+                let values = decode::<LEVEL, MIDDLE>(&planes, &tables, first + i);
+                let starts = starts_of_row::<SUBS>(&*x);
+                let x_scale = _mm512_set1_ps((*x).scale);
+                let words: *const i32 = x.cast();
+                for sub in 0..SUBS {
+                    let dots = if SUBS == 1 {
+                        dots::<0, 8, 1, 1>(&values, words, [starts[0]])
+                    } else if sub == 0 {
+                        dots::<0, 4, 1, 1>(&values, words, [starts[0]])
+                    } else {
+                        dots::<4, 4, 1, 1>(&values, words, [starts[1]])
+                    };
+                    let scale = _mm512_mul_ps(x_scale, scales[i * SUBS + sub].assume_init());
+                    sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[0]), scale, sum);
+                }
+                if MINIMA {
+                    for sub in 0..SUBS {
+                        let negative = _mm512_cvtepi32_ps(_mm512_srai_epi32::<7>(starts[sub]));
+                        let negative = _mm512_mul_ps(x_scale, negative);
+                        let minimum = minima[i * SUBS + sub].assume_init();
+                        sum = _mm512_fnmadd_ps(negative, minimum, sum);
+                    }
+                }
+                x = x.add(1);
+            }
+        }
+    }
+    // SAFETY: `out` has 16 floats.
+    unsafe { _mm512_storeu_ps(out.as_mut_ptr(), sum) };
+}
+
+/// -128 times the sum of activations of each sub-block: what undoes the offset of its weights.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn starts_of_row<const SUBS: usize>(x: &QuantizedGroup) -> [__m512i; 2] {
+    let all = _mm512_set1_epi32(x.correction);
+    if SUBS == 1 {
+        return [all; 2];
+    }
+    let (offset, words) = (_mm512_set1_epi8(-128), x.values.as_chunks::<4>().0);
+    let mut first = _mm512_setzero_si512();
+    for word in &words[..4] {
+        first = _mm512_dpbusd_epi32(
+            first,
+            offset,
+            _mm512_set1_epi32(i32::from_le_bytes(word.map(|x| x as u8))),
+        );
+    }
+    [_mm512_sub_epi32(_mm512_setzero_si512(), first), _mm512_add_epi32(all, first)]
+}
+
+/// Exact sums of the chunks of a group from `FIRST` on for `T` rows, whose words lie `LANES` rows
+/// side by side. All rows take a step before the next one: chains of products wait for themselves,
+/// not for each other.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn dots<const FIRST: usize, const COUNT: usize, const T: usize, const LANES: usize>(
+    values: &[__m512i; 8],
+    x: *const i32,
+    starts: [__m512i; T],
+) -> [__m512i; T] {
+    let mut sums = starts;
+    // The sums of the last chunks, where few rows wait for sums.
+    let mut others = [_mm512_setzero_si512(); T];
+    let halves = COUNT == 8 && T <= 4;
+    // Written out: a loop around the loop over rows is not always unrolled.
+    macro_rules! chunks {
+        ($($chunk:literal)*) => {
+            $(if $chunk >= FIRST && $chunk < FIRST + COUNT {
+                for t in 0..T {
+                    // SAFETY: the caller's group has `LANES` rows.
+                    let x = unsafe { _mm512_set1_epi32(*x.add($chunk * LANES + t)) };
+                    if halves && $chunk >= 4 {
+                        others[t] = _mm512_dpbusd_epi32(others[t], values[$chunk], x);
+                    } else {
+                        sums[t] = _mm512_dpbusd_epi32(sums[t], values[$chunk], x);
+                    }
+                }
+            })*
+        };
+    }
+    chunks!(0 1 2 3 4 5 6 7);
+    if halves {
+        for t in 0..T {
+            sums[t] = _mm512_add_epi32(sums[t], others[t]);
+        }
+    }
+    sums
+}

@@ -1,0 +1,170 @@
+//! Weight scales and minima of a run of groups for AVX-512: one loop for each form of scales.
+#![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
+
+use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+
+use nestling_formats::nested::{Minima, ScaleType, SubScale, TILE_ROWS};
+
+use super::super::super::planes::avx512::prefetch_line;
+use super::super::{E4M3_FACTOR, E4M3_SHIFT, E8M0_LEAST, RUN, ScaledWeights};
+use super::AHEAD;
+
+/// Numbers of 16 rows for each sub-block of a run.
+type Slots = [MaybeUninit<__m512>];
+
+/// [`SubScale`]s as numbers for constants.
+const NONE: u8 = SubScale::None as u8;
+const U8: u8 = SubScale::U8 as u8;
+const I8: u8 = SubScale::I8 as u8;
+const E4M3: u8 = SubScale::E4m3 as u8;
+const E8M0: u8 = SubScale::E8m0 as u8;
+const NIBBLES: u8 = SubScale::Nibbles as u8;
+
+/// [`Minima`] as numbers for constants.
+const NO_MINIMA: u8 = Minima::None as u8;
+const OF_SPANS: u8 = Minima::Spans as u8;
+const OF_SUB_BLOCKS: u8 = Minima::SubBlocks as u8;
+
+/// Decodes up to [`RUN`] groups from `first` on, which begins a span, as
+/// [`ScalePanel`](super::super::ScalePanel) says.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+pub unsafe fn fill(
+    weights: &ScaledWeights,
+    tile: usize,
+    first: usize,
+    scales: &mut Slots,
+    minima: &mut Slots,
+) {
+    macro_rules! forms {
+        ($($sub_scale:ident $kind:ident,)*) => {
+            match (weights.form.sub_scale, weights.form.minima) {
+                $((SubScale::$sub_scale, Minima::None) => fill_by::<$kind, NO_MINIMA>,
+                (SubScale::$sub_scale, Minima::Spans) => fill_by::<$kind, OF_SPANS>,
+                (SubScale::$sub_scale, Minima::SubBlocks) => fill_by::<$kind, OF_SUB_BLOCKS>,)*
+            }
+        };
+    }
+    let fill = forms!(None NONE, U8 U8, I8 I8, E4m3 E4M3, E8m0 E8M0, Nibbles NIBBLES,);
+    // SAFETY: the caller's promise.
+    unsafe { fill(weights, tile, first, scales, minima) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn fill_by<const SUB: u8, const MINIMA: u8>(
+    weights: &ScaledWeights,
+    tile: usize,
+    first: usize,
+    scales: &mut Slots,
+    minima: &mut Slots,
+) {
+    let (form, unit) = (&weights.form, _mm512_set1_ps(weights.table.unit));
+    let (subs, span) = (form.sub_blocks(), usize::from(form.span));
+    let live = RUN.min(weights.groups - first);
+    let at = (tile * weights.groups + first) * subs * TILE_ROWS;
+    let sub_scales = weights.sub_scales.as_ptr().wrapping_add(at);
+    let sub_minima = weights.sub_minima.as_ptr().wrapping_add(at);
+    prefetch_ahead(weights, sub_scales, sub_minima);
+    for group in (0..live).step_by(span) {
+        let slots = group * subs..live.min(group + span) * subs;
+        let numbers = |part| weights.span(part, tile, first + group);
+        let span_scales = widen(form.scale, numbers(weights.scales));
+        let span_minima = match MINIMA {
+            NO_MINIMA => _mm512_setzero_ps(),
+            OF_SPANS => widen(form.scale, numbers(weights.minima)),
+            // What is subtracted: the sign goes through the product below.
+            _ => _mm512_sub_ps(_mm512_set1_ps(-0.0), widen(form.scale, numbers(weights.minima))),
+        };
+        let outs = scales[slots.clone()].iter_mut().zip(&mut minima[slots.clone()]);
+        for (slot, (scale, minimum)) in slots.zip(outs) {
+            // SAFETY: the parts that the form has hold 16 bytes of every sub-block.
+            unsafe {
+                let mut factor = span_scales;
+                if SUB != NONE {
+                    factor = _mm512_mul_ps(factor, sub_factors::<SUB>(sub_scales.add(slot * 16)));
+                }
+                scale.write(_mm512_mul_ps(factor, unit));
+                match MINIMA {
+                    NO_MINIMA => {}
+                    OF_SPANS => {
+                        minimum.write(span_minima);
+                    }
+                    _ => {
+                        let integers = if SUB == NIBBLES {
+                            _mm512_srli_epi32::<4>(bytes(sub_scales.add(slot * 16)))
+                        } else {
+                            bytes(sub_minima.add(slot * 16))
+                        };
+                        minimum.write(_mm512_mul_ps(span_minima, _mm512_cvtepi32_ps(integers)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Fetches the bytes of a later run.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn prefetch_ahead(weights: &ScaledWeights, sub_scales: *const u8, sub_minima: *const u8) {
+    let of_group = weights.form.sub_blocks() * TILE_ROWS;
+    for (part, bytes) in [(sub_scales, weights.sub_scales), (sub_minima, weights.sub_minima)] {
+        if bytes.is_empty() {
+            continue;
+        }
+        for line in (0..RUN * of_group).step_by(64) {
+            prefetch_line(part, AHEAD * of_group + line);
+        }
+    }
+}
+
+/// Sixteen bytes as integers.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn bytes(at: *const u8) -> __m512i {
+    // SAFETY: the caller has 16 bytes there.
+    _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(at.cast()) })
+}
+
+/// What the bytes of 16 rows multiply their scales with.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn sub_factors<const SUB: u8>(at: *const u8) -> __m512 {
+    // SAFETY: the caller has 16 bytes there.
+    unsafe {
+        match SUB {
+            I8 => _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast()))),
+            NIBBLES => _mm512_cvtepi32_ps(_mm512_and_si512(bytes(at), _mm512_set1_epi32(15))),
+            E4M3 => {
+                let small = _mm512_slli_epi32::<E4M3_SHIFT>(bytes(at));
+                _mm512_mul_ps(_mm512_castsi512_ps(small), _mm512_set1_ps(E4M3_FACTOR))
+            }
+            E8M0 => {
+                let exponent = _mm512_slli_epi32::<23>(bytes(at));
+                let least = _mm512_set1_epi32(E8M0_LEAST.cast_signed());
+                _mm512_castsi512_ps(_mm512_max_epu32(exponent, least))
+            }
+            _ => _mm512_cvtepi32_ps(bytes(at)),
+        }
+    }
+}
+
+/// Sixteen numbers of a span as floats.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl")]
+fn widen(scale: ScaleType, numbers: &[u8]) -> __m512 {
+    debug_assert_eq!(numbers.len(), TILE_ROWS * scale.bytes());
+    let numbers = numbers.as_ptr();
+    // SAFETY: a span has 16 numbers of the type.
+    unsafe {
+        match scale {
+            ScaleType::None => _mm512_set1_ps(1.0),
+            ScaleType::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(numbers.cast())),
+            ScaleType::Bf16 => {
+                let upper = _mm512_cvtepu16_epi32(_mm256_loadu_si256(numbers.cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(upper))
+            }
+            ScaleType::F32 => _mm512_loadu_ps(numbers.cast()),
+        }
+    }
+}
