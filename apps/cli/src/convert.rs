@@ -13,7 +13,7 @@ use crate::verify::open_store;
 use nestling::engine::allocation::Allocation;
 use nestling::engine::convert::{
     ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport, RotationTrial,
-    SourceBits, SourceErrors, convert_with_best_rotation, cut_store, estimate_store,
+    SourceBits, SourceBlocks, SourceErrors, convert_with_best_rotation, cut_store, estimate_store,
 };
 use nestling::formats::MatrixKind;
 use nestling::import::Checkpoint;
@@ -30,15 +30,21 @@ pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> 
         (options.level, options.source_bits) = (level.0, SourceBits::Any);
     }
     args.quantizer.apply(&mut options);
+    if args.exact {
+        options.source_blocks = SourceBlocks::Exact;
+    }
     let report = match args.budget {
         Some(budget) => within(args, budget.0, options, console, interrupt)?,
         None => {
             let files =
                 Files { checkpoint: &args.checkpoint, store: &args.output, beside_bytes: 0 };
             let rotation = args.quantizer.rotation;
-            run(&files, options, &args.calibration, rotation, console, interrupt)?
+            run(&files, options, &calibrated(args), rotation, console, interrupt)?
         }
     };
+    if args.exact {
+        console.note(kept(&report.errors));
+    }
     if let Some(told) = told(&report.errors) {
         console.note(told);
     }
@@ -49,6 +55,23 @@ pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> 
         report.id,
         started.elapsed(),
     ))
+}
+
+/// What codes are chosen by. Those that are kept are not chosen: unless something was asked for, the
+/// weights alone count for the others.
+fn calibrated(args: &ConvertArgs) -> CalibrationArgs {
+    if args.exact { calibration::of_gguf(&args.calibration) } else { args.calibration.clone() }
+}
+
+/// How much of a source was kept as it is.
+fn kept(errors: &SourceErrors) -> String {
+    match errors.known() + errors.unknown() {
+        0 => "every matrix is stored exactly as the file has it".into(),
+        count => format!(
+            "{count} matrices are floats in the file, or in an order that takes their blocks apart: \
+             they were quantized, all others are stored exactly as the file has them"
+        ),
+    }
 }
 
 /// A store of at most that many bytes, of another store or of a checkpoint.
@@ -77,8 +100,8 @@ fn within(
     let mut errors = None;
     if !whole.exists() {
         let files = Files { checkpoint: &args.checkpoint, store: &whole, beside_bytes: budget };
-        let (calibration, rotation) = (&args.calibration, args.quantizer.rotation);
-        let report = run(&files, options.clone(), calibration, rotation, console, interrupt)?;
+        let (calibration, rotation) = (calibrated(args), args.quantizer.rotation);
+        let report = run(&files, options.clone(), &calibration, rotation, console, interrupt)?;
         errors = Some(report.errors);
     }
     room::check(&args.output, budget)?;

@@ -8,6 +8,7 @@
 mod block;
 mod cut;
 mod error;
+mod exact;
 mod fitter;
 mod hidden;
 mod inputs;
@@ -30,7 +31,7 @@ use std::sync::Arc;
 use nestling_formats::nested::{InputTransform, NeuronOrder, QuantizeOptions};
 use nestling_formats::store::{GroupId, StoreId, StoreWriter};
 use nestling_formats::{Level, MatrixId};
-use nestling_import::gguf::BlockType;
+use nestling_import::gguf::{BlockType, ScaledBlocks};
 use nestling_import::{Checkpoint, ElementType, ImportError};
 
 use crate::calibrate::{CalibrationTokens, Calibrator};
@@ -88,6 +89,18 @@ pub enum SourceBits {
     Any,
 }
 
+/// What becomes of a matrix whose source has it in blocks of quantized numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceBlocks {
+    /// Its weights are read and coded like any others.
+    #[default]
+    Coded,
+    /// Its integers and scales are stored as they are: no weight is rounded, and calibration does not
+    /// change them. Experts keep the order of their neurons. Matrices whose blocks cannot stay whole
+    /// are coded like any others.
+    Exact,
+}
+
 /// How to convert.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -96,6 +109,8 @@ pub struct ConvertOptions {
     pub level: Level,
     /// What holds for a matrix whose source is quantized itself.
     pub source_bits: SourceBits,
+    /// What becomes of a matrix whose source has it in blocks.
+    pub source_blocks: SourceBlocks,
     /// Threads that quantize; 0 = one per processor. The result does not depend on it.
     pub threads: usize,
     /// Alignment of extents; none = 512 bytes for stores below 256 MiB, else 16 KiB.
@@ -128,6 +143,11 @@ impl ConvertOptions {
         is_mxfp4 && self.source_bits == SourceBits::AtMost
     }
 
+    /// The blocks that are stored as they are, of those that a source has.
+    pub(crate) fn exact(&self, blocks: Option<ScaledBlocks>) -> Option<ScaledBlocks> {
+        blocks.filter(|_| self.source_blocks == SourceBlocks::Exact)
+    }
+
     /// How a matrix of the store is coded.
     pub(crate) fn quantize_of(&self, made: MatrixId) -> QuantizeOptions {
         let mut options = self.quantize.clone();
@@ -143,6 +163,7 @@ impl Default for ConvertOptions {
         Self {
             level: Level::L8,
             source_bits: SourceBits::default(),
+            source_blocks: SourceBlocks::default(),
             threads: 0,
             alignment: None,
             shard_bytes_max: None,
@@ -209,7 +230,7 @@ pub fn convert(
     for asset in assets.iter().filter(|a| !writer.is_group_written(&GroupId::asset(&a.name))) {
         writer.write_asset(&asset.name, &asset.bytes)?;
     }
-    let orders = Orders::new(checkpoint, options.order);
+    let orders = Orders::new(checkpoint, options);
     let conversion =
         Conversion { destination, checkpoint, writer: &writer, options, cancel, orders };
     conversion.run(&mut meter)?;

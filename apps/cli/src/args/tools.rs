@@ -29,6 +29,12 @@ pub struct ConvertArgs {
     #[arg(long, visible_alias = "level", value_name = "BITS", env = "NESTLING_TOP_LEVEL")]
     pub top_level: Option<LevelArg>,
 
+    /// Keep the integers and scales of a quantized GGUF file as they are: no weight is rounded, and no
+    /// calibration is needed. Weights that it has as floats are quantized as without. Such a store runs
+    /// on the processor
+    #[arg(long, env = "NESTLING_EXACT", value_parser = FalseyValueParser::new())]
+    pub exact: bool,
+
     /// Replace the output if it exists
     #[arg(long, env = "NESTLING_FORCE", value_parser = FalseyValueParser::new())]
     pub force: bool,

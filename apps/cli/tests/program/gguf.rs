@@ -1,6 +1,6 @@
 //! GGUF files as models.
 
-use super::{Ran, program, scratch};
+use super::{Ran, program, run, scratch};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
@@ -209,4 +209,23 @@ fn a_store_of_an_earlier_version_is_told_of() {
     assert!(ran.err.contains(old) && ran.err.contains("no longer used"), "{}", ran.err);
     ran.ok();
     assert_eq!(stores(&cache).len(), 2);
+}
+
+/// What a GGUF file has in blocks is kept as it is; what it has as floats is quantized, and said so.
+#[test]
+fn a_file_is_converted_exactly() {
+    for (name, said) in [
+        ("qwen3-moe.gguf", "every matrix is stored exactly as the file has it"),
+        ("gemma4-bf16.gguf", "matrices are floats in the file"),
+    ] {
+        let (path, store) = (file(name), scratch().join(format!("{name}.nest")));
+        let (path, store) = (path.display().to_string(), store.display().to_string());
+        let made = run(&["convert", "--exact", &path, "-o", &store]);
+        assert_eq!(made.code, Some(0), "{}", made.err);
+        assert!(made.err.contains(said), "{}", made.err);
+        let verified = run(&["verify", &store]);
+        assert_eq!(verified.code, Some(0), "{}", verified.err);
+        let text = run(&["run", "-m", &store, "-p", "Once upon", "-n", "4"]);
+        assert_eq!(text.code, Some(0), "{}", text.err);
+    }
 }

@@ -8,20 +8,20 @@ use nestling_formats::{ExpertId, MatrixId, MatrixKind};
 use nestling_import::gguf::BlockType;
 use nestling_import::{Checkpoint, ElementType};
 
-use super::ConvertError;
+use super::{ConvertError, ConvertOptions};
 
 const MXFP4: ElementType = ElementType::Block(BlockType::Mxfp4);
 
 /// The orders of one layer's experts.
 pub(super) struct Orders<'a> {
     checkpoint: &'a Checkpoint,
-    order: NeuronOrder,
+    options: &'a ConvertOptions,
     found: Mutex<HashMap<ExpertId, Arc<[u32]>>>,
 }
 
 impl<'a> Orders<'a> {
-    pub fn new(checkpoint: &'a Checkpoint, order: NeuronOrder) -> Self {
-        Self { checkpoint, order, found: Mutex::default() }
+    pub fn new(checkpoint: &'a Checkpoint, options: &'a ConvertOptions) -> Self {
+        Self { checkpoint, options, found: Mutex::default() }
     }
 
     /// The neuron at each place of a matrix's expert, `[hidden]`; none where neurons stay in place.
@@ -32,7 +32,7 @@ impl<'a> Orders<'a> {
         let (Some(layer), Some(expert)) = (id.layer, id.expert) else { return Ok(None) };
         // Columns of a block of MXFP4 belong together.
         let is_block = self.checkpoint.matrix(id)?.element() == MXFP4;
-        if self.order == NeuronOrder::Source || is_block {
+        if self.options.order == NeuronOrder::Source || is_block || self.is_exact(id)? {
             return Ok(None);
         }
         let expert = ExpertId { layer, expert };
@@ -45,9 +45,20 @@ impl<'a> Orders<'a> {
         let [gate, up] = [read(MatrixKind::Gate)?, read(MatrixKind::Up)?];
         let down = read(MatrixKind::Down)?;
         let dim = self.checkpoint.config().hidden_size;
-        let order = self.order.order(&gate, &up, &down, gate.len() / dim.max(1));
+        let order = self.options.order.order(&gate, &up, &down, gate.len() / dim.max(1));
         let order = order.map_err(|source| ConvertError::Quantize { matrix: id, source })?;
         Ok(Some(Arc::clone(found().entry(expert).or_insert_with(|| order.into()))))
+    }
+
+    /// Whether blocks of any matrix of an expert are stored as they are.
+    fn is_exact(&self, id: MatrixId) -> Result<bool, ConvertError> {
+        for kind in [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down] {
+            let blocks = self.checkpoint.matrix(MatrixId { kind, ..id })?.blocks();
+            if self.options.exact(blocks).is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Drops all that was found: the next layer's experts are others.

@@ -8,13 +8,13 @@ use nestling_formats::store::{
 };
 use nestling_formats::{DType, ExpertId, FloatId, Level, MatrixId, MatrixKind, Plane};
 use nestling_import::checkpoint::Asset;
-use nestling_import::gguf::BlockType;
+use nestling_import::gguf::{BlockType, ScaledBlocks};
 use nestling_import::{
-    Checkpoint, ElementType, ExpertFormat, FeedForward, FloatShape, MatrixShape, ModelConfig,
-    ModelShape,
+    Checkpoint, ElementType, ExpertFormat, FeedForward, FloatShape, MatrixPlace, MatrixShape,
+    ModelConfig, ModelShape,
 };
 
-use super::{Calibration, ConvertError, ConvertOptions, SourceBits};
+use super::{Calibration, ConvertError, ConvertOptions, SourceBits, SourceBlocks};
 
 /// Raised whenever the same checkpoint would be coded differently, so that the store's id differs.
 pub const QUANTIZER_VERSION: u32 = 5;
@@ -38,7 +38,7 @@ pub fn plan_store(
     for asset in assets(checkpoint)? {
         plan.add_asset(asset.name, asset.bytes.len() as u64);
     }
-    let matrix = |id| Ok(checkpoint.matrix(id)?.element());
+    let matrix = |id| Ok(MatrixSource::of(&checkpoint.matrix(id)?));
     let float = |id| Ok(checkpoint.float(id)?.dtype());
     Weights::new(checkpoint.config(), options, &matrix, &float).add_to(&mut plan)?;
     Ok(plan)
@@ -55,8 +55,10 @@ pub fn estimate_store_bytes(
     let mut plan = begin(Vec::new(), options);
     plan.add_asset(TOKENIZER, ESTIMATED_ASSET_BYTES);
     let matrix = |id: MatrixId| match (id.expert, config.expert_format) {
-        (Some(_), ExpertFormat::Mxfp4) => Ok(ElementType::Block(BlockType::Mxfp4)),
-        _ => Ok(ElementType::Float(DType::Bf16)),
+        (Some(_), ExpertFormat::Mxfp4) => {
+            Ok(MatrixSource::coded(ElementType::Block(BlockType::Mxfp4)))
+        }
+        _ => Ok(MatrixSource::coded(ElementType::Float(DType::Bf16))),
     };
     let float = |_| Ok(DType::F32);
     Weights::new(config, options, &matrix, &float).add_to(&mut plan)?;
@@ -82,7 +84,7 @@ pub fn estimate_store(
     if !has_tokenizer {
         plan.add_asset(TOKENIZER, ESTIMATED_ASSET_BYTES);
     }
-    let matrix = |id| Ok(checkpoint.matrix(id)?.element());
+    let matrix = |id| Ok(MatrixSource::of(&checkpoint.matrix(id)?));
     let float = |id| Ok(checkpoint.float(id)?.dtype());
     Weights::new(checkpoint.config(), options, &matrix, &float).add_to(&mut plan)?;
     Ok(plan.index()?)
@@ -113,6 +115,9 @@ fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
     });
     if let Some(weights) = options.expert_level_weights {
         parameters["expert_level_weights"] = weights.to_vec().into();
+    }
+    if options.source_blocks == SourceBlocks::Exact {
+        parameters["source_blocks"] = "exact".into();
     }
     if options.source_bits == SourceBits::Any {
         parameters["source_bits"] = "any".into();
@@ -146,34 +151,56 @@ pub(super) fn source_id(config: &ModelConfig, group: &GroupId, kind: MatrixKind)
     MatrixId { kind, layer: group.layer(), expert: group.expert() }
 }
 
+/// How a matrix is written in its source.
+#[derive(Clone, Copy)]
+struct MatrixSource {
+    element: ElementType,
+    /// The blocks that its rows are made of, where they can be stored as they are.
+    blocks: Option<ScaledBlocks>,
+}
+
+impl MatrixSource {
+    fn of(place: &MatrixPlace<'_>) -> Self {
+        Self { element: place.element(), blocks: place.blocks() }
+    }
+
+    /// One that cannot be stored as it is.
+    fn coded(element: ElementType) -> Self {
+        Self { element, blocks: None }
+    }
+}
+
 type TypeOf<'a, Id, Type> = &'a dyn Fn(Id) -> Result<Type, ConvertError>;
 
 /// The groups of a model's weights.
 struct Weights<'a> {
     config: &'a ModelConfig,
     options: &'a ConvertOptions,
-    matrix_element: TypeOf<'a, MatrixId, ElementType>,
+    matrix_source: TypeOf<'a, MatrixId, MatrixSource>,
     float_dtype: TypeOf<'a, FloatId, DType>,
     /// The highest level of matrices that every token uses.
     dense_top: Level,
     /// The codec of each layer's matrix kind; experts of a layer share it.
     codecs: BTreeMap<(Option<u32>, u8, [bool; 2]), u32>,
+    /// The codec of blocks that are stored as they are, by their type's number and their span.
+    exact_codecs: BTreeMap<(u32, u8), u32>,
 }
 
 impl<'a> Weights<'a> {
     fn new(
         config: &'a ModelConfig,
         options: &'a ConvertOptions,
-        matrix_element: TypeOf<'a, MatrixId, ElementType>,
+        matrix_source: TypeOf<'a, MatrixId, MatrixSource>,
         float_dtype: TypeOf<'a, FloatId, DType>,
     ) -> Self {
         Self {
             config,
             options,
-            matrix_element,
+            matrix_source,
             float_dtype,
             dense_top: Level::L8,
             codecs: BTreeMap::new(),
+            exact_codecs: BTreeMap::new(),
         }
     }
 
@@ -189,9 +216,10 @@ impl<'a> Weights<'a> {
     fn find_dense_top(&mut self, shape: &ModelShape) -> Result<(), ConvertError> {
         let mut experts = None;
         for matrix in shape.matrices.iter().filter(|matrix| matrix.id.expert.is_some()) {
-            let element = (self.matrix_element)(matrix.id)?;
+            let MatrixSource { element, blocks } = (self.matrix_source)(matrix.id)?;
             // Level 4 is all there is of some experts; the rest goes with them whole.
-            let top = if self.options.keeps(element) { Level::L8 } else { self.top(element) };
+            let is_whole = self.options.keeps(element) || self.options.exact(blocks).is_some();
+            let top = if is_whole { Level::L8 } else { self.top(element) };
             experts = experts.max(Some(top));
         }
         if experts.is_some_and(|top| top < Level::L8) && self.options.level == Level::L8 {
@@ -247,7 +275,10 @@ impl<'a> Weights<'a> {
     ) -> Result<Matrix, ConvertError> {
         let MatrixShape { id, rows, cols } = *matrix;
         let source = source_id(self.config, &group_of(id), id.kind);
-        let element = (self.matrix_element)(source)?;
+        let MatrixSource { element, blocks } = (self.matrix_source)(source)?;
+        if let Some(blocks) = self.options.exact(blocks).filter(|_| rows >= TILE_ROWS) {
+            return Ok(self.exact_matrix(plan, matrix, blocks));
+        }
         let level = match id.expert {
             Some(_) => self.top(element),
             None => self.top(element).min(self.dense_top),
@@ -257,10 +288,7 @@ impl<'a> Weights<'a> {
             levels = [Some(Level::L8); Plane::ALL.len()];
             Encoding::Float(element.float())
         } else {
-            let layout = match id.kind {
-                MatrixKind::Embedding => Layout::RowMajor,
-                _ => Layout::Tile16,
-            };
+            let layout = layout(id.kind);
             // A tied head is coded for its own inputs.
             let key = (id.layer, id.kind as u8, [id.expert.is_some(), self.options.keeps(element)]);
             let tiles = rows.div_ceil(TILE_ROWS).saturating_mul(self.sharing(id));
@@ -273,6 +301,24 @@ impl<'a> Weights<'a> {
 }
 
 impl Weights<'_> {
+    /// A matrix whose blocks are stored as they are, up to the level of their codes.
+    fn exact_matrix(
+        &mut self,
+        plan: &mut StorePlan,
+        matrix: &MatrixShape,
+        blocks: ScaledBlocks,
+    ) -> Matrix {
+        let MatrixShape { id, rows, cols } = *matrix;
+        let scaled = blocks.codec();
+        let add = || plan.add_scaled_codec(scaled);
+        let codec =
+            *self.exact_codecs.entry((blocks.kind.number(), blocks.span)).or_insert_with(add);
+        let form = PlaneForm::Scaled(scaled.form);
+        let encoding = Encoding::Nested { layout: layout(id.kind), codec, form };
+        let levels = levels_with_offset(0, self.options.level.min(scaled.form.top()));
+        Matrix { kind: id.kind, rows, cols, encoding, levels }
+    }
+
     /// Matrices that share the codec of this one.
     fn sharing(&self, id: MatrixId) -> usize {
         let layer = id.layer.and_then(|layer| usize::try_from(layer).ok());
@@ -281,6 +327,14 @@ impl Weights<'_> {
             (Some(_), Some(FeedForward::Moe { num_experts, .. })) => num_experts,
             _ => 1,
         }
+    }
+}
+
+/// Rows of the embedding are read one by one, those of other matrices sixteen at a time.
+fn layout(kind: MatrixKind) -> Layout {
+    match kind {
+        MatrixKind::Embedding => Layout::RowMajor,
+        _ => Layout::Tile16,
     }
 }
 

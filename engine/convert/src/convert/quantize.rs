@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use nestling_formats::nested::{
-    Calibrated, GROUP, InputTransform, NestedCodec, QuantizedMatrix, ScaleSteps,
-    quantize_calibrated, quantize_matrix, quantize_mxfp4, reorder_columns,
+    Calibrated, GROUP, InputTransform, NestedCodec, PlaneForm, QuantizedMatrix, ScaleSteps,
+    ScaledRows, quantize_calibrated, quantize_matrix, quantize_mxfp4, reorder_columns,
 };
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, MatrixData, pack_extent};
 use nestling_formats::{FloatId, MatrixId, MatrixKind, Plane};
@@ -28,6 +28,7 @@ const MOMENT_COPIES: usize = 6;
 /// One matrix as it goes into an extent.
 pub(super) enum Coded {
     Nested(QuantizedMatrix),
+    Scaled(ScaledRows),
     Floats(Vec<u8>),
 }
 
@@ -264,11 +265,19 @@ impl Conversion<'_> {
         let mut errors: Vec<Option<MatrixSums>> = vec![None; group.matrices.len()];
         for (matrix, errors) in group.matrices.iter().zip(&mut errors) {
             let id = self.source(&group.id, matrix);
-            let Encoding::Nested { codec, .. } = matrix.encoding else {
-                // Read as numbers first: they must be finite.
-                self.checkpoint.read_matrix(id)?;
-                coded.push(Coded::Floats(self.checkpoint.read_matrix_bytes(id)?));
-                continue;
+            let codec = match matrix.encoding {
+                Encoding::Nested { codec, form: PlaneForm::Nested, .. } => codec,
+                Encoding::Nested { .. } => {
+                    let rows = self.scaled_rows(&group.id, id, matrix, threads)?;
+                    coded.push(Coded::Scaled(rows));
+                    continue;
+                }
+                Encoding::Float(_) => {
+                    // Read as numbers first: they must be finite.
+                    self.checkpoint.read_matrix(id)?;
+                    coded.push(Coded::Floats(self.checkpoint.read_matrix_bytes(id)?));
+                    continue;
+                }
             };
             let Some(codec) = self.writer.codec(codec) else {
                 return Err(ConvertError::Refused {
@@ -326,6 +335,7 @@ impl Conversion<'_> {
             .iter()
             .map(|coded| match coded {
                 Coded::Nested(matrix) => MatrixData::Nested(matrix),
+                Coded::Scaled(rows) => MatrixData::Scaled(rows),
                 Coded::Floats(bytes) => MatrixData::Floats(bytes),
             })
             .collect();
@@ -344,10 +354,11 @@ fn is_floats(id: &GroupId) -> bool {
     matches!(id, GroupId::Floats { .. })
 }
 
+/// The codecs that are fitted: those of scaled integers are known.
 fn codec_numbers(group: &Group) -> impl Iterator<Item = u32> {
     group.matrices.iter().filter_map(|matrix| match matrix.encoding {
-        Encoding::Nested { codec, .. } => Some(codec),
-        Encoding::Float(_) => None,
+        Encoding::Nested { codec, form: PlaneForm::Nested, .. } => Some(codec),
+        Encoding::Nested { .. } | Encoding::Float(_) => None,
     })
 }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use nestling_formats::nested::{
-    NestedCodec, NestedError, QuantizedMatrix, SecondMoments, TILE_ROWS,
+    NestedCodec, NestedError, PlaneForm, QuantizedMatrix, SecondMoments, TILE_ROWS,
 };
 use nestling_formats::store::{Encoding, Group, GroupId};
 use nestling_formats::{Level, MatrixKind};
@@ -221,8 +221,10 @@ impl SourceErrors {
 
     /// Counts a group by what the journal says of it.
     pub(super) fn add_group(&mut self, group: &Group, note: Option<&[u8]>) {
-        let coded =
-            |place: &usize| matches!(group.matrices[*place].encoding, Encoding::Nested { .. });
+        let coded = |place: &usize| {
+            let encoding = group.matrices[*place].encoding;
+            matches!(encoding, Encoding::Nested { form: PlaneForm::Nested, .. })
+        };
         let places: Vec<usize> = (0..group.matrices.len()).filter(coded).collect();
         let known = note.and_then(|note| decode_note(note, group.matrices.len()));
         let Some(known) = known else {
