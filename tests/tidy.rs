@@ -34,6 +34,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/cpu/src/threads.rs",
     "engine/runtime/tests/allocation.rs",
     "engine/template/tests/hostile.rs",
+    "engine/text/tests/hostile.rs",
     "engine/runtime/tests/model/bundled.rs",
     "engine/runtime/tests/model/allocation.rs",
     "engine/runtime/tests/model/mapped.rs",

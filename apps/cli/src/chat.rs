@@ -146,7 +146,7 @@ impl Chat<'_> {
         let mut conversation = self.transcript.conversation(self.think);
         let context = self.opened.model.context_length();
         let reserve = self.settings.tokens_max.unwrap_or(usize::MAX).min(context / REPLY_SHARE);
-        let fitted = self.opened.model.fit(&conversation, reserve);
+        let fitted = self.opened.model.fit_with_cancel(&conversation, reserve, cancel);
         let fitted = fitted.map_err(|error| explain(&error))?;
         if fitted.dropped_messages > 0 {
             conversation = fitted.conversation;

@@ -4,6 +4,7 @@ use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::encode_worker::EncodeWorker;
 use crate::options::{Driver, EngineOptions};
 use crate::step_loop::{LoopInbox, LoopProgress, StepLoop, Task};
 use nestling_core::budget::Budget;
@@ -44,7 +45,8 @@ impl Engine {
         let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads = options.threads.unwrap_or_else(cores);
         let pool = Arc::new(ThreadPool::placed(threads, options.placement));
-        Ok(Self { core: Arc::new(EngineCore { inbox, runs, budget, options, pool }) })
+        let encoder = EncodeWorker::default();
+        Ok(Self { core: Arc::new(EngineCore { inbox, runs, budget, options, pool, encoder }) })
     }
 
     /// The memory budget that all models of this engine share.
@@ -74,6 +76,8 @@ pub(crate) struct EngineCore {
     pub options: EngineOptions,
     /// The threads that compute, for all models: one step runs at a time.
     pub pool: Arc<ThreadPool>,
+    /// Turns the long texts of all models into tokens.
+    pub encoder: EncodeWorker,
 }
 
 /// Where the step loop runs.

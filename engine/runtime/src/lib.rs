@@ -1,5 +1,6 @@
 //! Model graphs, the loop that batches sessions into steps, sessions and generations.
 
+mod encode_worker;
 pub mod engine;
 pub mod event;
 mod event_buffer;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nestling_import::ModelConfig;
 
+use crate::encode_worker::text_error;
 use crate::engine::{Engine, EngineCore};
 use crate::input::{Conversation, Input};
 use crate::memory_plan::MemoryPlan;
@@ -17,7 +18,7 @@ use nestling_experts::dual::DualRouting;
 use nestling_experts::expert::RoutingRecorder;
 use nestling_text::{
     ChatInput, ChatTemplate, ContentTokens, EncodeOptions, OutputFormat, RenderedChat, SpecialText,
-    Tokenizer, ToolCall,
+    TextError, Tokenizer, ToolCall,
 };
 
 /// An open model. Clones are the same model; its memory goes back to the budget when the last
@@ -212,8 +213,20 @@ impl Model {
         &self,
         conversation: &Conversation,
     ) -> Result<Vec<u32>, EngineError> {
-        let rendered = self.render(conversation, &CancelToken::new())?;
-        rendered.text.tokens(self.require_tokenizer()?).map_err(EngineError::text)
+        self.conversation_tokens_with_cancel(conversation, &CancelToken::new())
+    }
+
+    /// [`Model::conversation_tokens`], stopped by `cancel`.
+    ///
+    /// # Errors
+    /// As [`Model::conversation_tokens`]; [`EngineError::Cancelled`].
+    pub fn conversation_tokens_with_cancel(
+        &self,
+        conversation: &Conversation,
+        cancel: &CancelToken,
+    ) -> Result<Vec<u32>, EngineError> {
+        let rendered = self.render(conversation, cancel)?;
+        self.encode_chat(&rendered.text, cancel)
     }
 
     /// Leaves out the oldest messages, whole turns of them, until the prompt leaves room for
@@ -223,11 +236,24 @@ impl Model {
     /// [`EngineError::ContextFull`] where the last turn alone is too long; as
     /// [`Model::conversation_tokens`].
     pub fn fit(&self, conversation: &Conversation, reserve: usize) -> Result<Fitted, EngineError> {
+        self.fit_with_cancel(conversation, reserve, &CancelToken::new())
+    }
+
+    /// [`Model::fit`], stopped by `cancel`.
+    ///
+    /// # Errors
+    /// As [`Model::fit`]; [`EngineError::Cancelled`].
+    pub fn fit_with_cancel(
+        &self,
+        conversation: &Conversation,
+        reserve: usize,
+        cancel: &CancelToken,
+    ) -> Result<Fitted, EngineError> {
         let mut conversation = conversation.clone();
         let before = conversation.messages.len();
         loop {
-            let rendered = self.render(&conversation, &CancelToken::new())?;
-            match self.rendered_tokens(&rendered, reserve).map(|tokens| tokens.len()) {
+            let rendered = self.render(&conversation, cancel)?;
+            match self.rendered_tokens(&rendered, reserve, cancel).map(|tokens| tokens.len()) {
                 Ok(prompt_tokens) => {
                     let dropped_messages = before - conversation.messages.len();
                     return Ok(Fitted { conversation, dropped_messages, prompt_tokens });
@@ -255,7 +281,7 @@ impl Model {
         match input {
             Input::Messages(conversation) => {
                 let rendered = self.render(&conversation, cancel)?;
-                let tokens = self.rendered_tokens(&rendered, reserve)?;
+                let tokens = self.rendered_tokens(&rendered, reserve, cancel)?;
                 let Rendered { format, next_call, .. } = rendered;
                 return Ok(PromptTokens { tokens, format, next_call });
             }
@@ -269,7 +295,7 @@ impl Model {
                 let add_special_tokens = tokens.is_empty();
                 let options =
                     EncodeOptions { add_special_tokens, special_text: SpecialText::Parse };
-                tokens.extend(tokenizer.encode(&text, options).map_err(EngineError::text)?);
+                tokens.extend(self.engine.encoder.encode(tokenizer, &text, options, cancel)?);
             }
         }
         self.check_room(tokens.len(), reserve)?;
@@ -286,13 +312,23 @@ impl Model {
         &self,
         rendered: &Rendered,
         reserve: usize,
+        cancel: &CancelToken,
     ) -> Result<Vec<u32>, EngineError> {
         let tokenizer = self.require_tokenizer()?;
         self.check_room(rendered.text.least_tokens(tokenizer), reserve)?;
         tracing::debug!("tokenizes a conversation");
-        let tokens = rendered.text.tokens(tokenizer).map_err(EngineError::text)?;
+        let tokens = self.encode_chat(&rendered.text, cancel)?;
         self.check_room(tokens.len(), reserve)?;
         Ok(tokens)
+    }
+
+    fn encode_chat(
+        &self,
+        chat: &RenderedChat,
+        cancel: &CancelToken,
+    ) -> Result<Vec<u32>, EngineError> {
+        let (tokenizer, encoder) = (self.require_tokenizer()?, &self.engine.encoder);
+        encoder.encode_chat(tokenizer, chat, cancel)
     }
 
     fn render(
@@ -301,7 +337,7 @@ impl Model {
         cancel: &CancelToken,
     ) -> Result<Rendered, EngineError> {
         let tokenizer = self.require_tokenizer()?;
-        let no_template = nestling_text::TextError::NoTemplate;
+        let no_template = TextError::NoTemplate;
         let template =
             self.core.chat_template.as_ref().ok_or(no_template).map_err(EngineError::text)?;
         let input = ChatInput {
@@ -316,10 +352,7 @@ impl Model {
             },
         };
         let text = template.render_until(&input, &|| cancel.is_cancelled());
-        let text = text.map_err(|error| match error {
-            nestling_text::TextError::TemplateCancelled => EngineError::Cancelled,
-            error => EngineError::text(error),
-        })?;
+        let text = text.map_err(text_error)?;
         let with_tools = !conversation.tools.is_empty();
         let format = OutputFormat::detect(template.source(), &text.text(), with_tools);
         let next_call = ToolCall::next_number(&conversation.messages);

@@ -130,7 +130,8 @@ impl Session {
     /// Goes on from `input`. Everything that can be wrong with it is found before any work.
     ///
     /// Messages and text become tokens inside this call, which takes its time for long ones; other
-    /// sessions go on meanwhile. What is too long by its bytes alone is refused at once.
+    /// sessions go on meanwhile, though the engine turns one long text at a time into tokens. What is
+    /// too long by its bytes alone is refused at once.
     ///
     /// The handle does not borrow the session: both may be moved to other threads, and the
     /// generation goes on if the session is dropped.

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use nestling_template::{RenderOptions, Template, TemplateError, TemplateErrorKind};
 use serde_json::{Map, Value};
 
+use super::limits::TEMPLATE_BYTES_MAX;
 use super::messages::{Message, Role, ToolSchema, protect_value};
 use super::{EncodeOptions, OutputFormat, SpecialText, TemplateTime, TextError, Tokenizer};
-
-/// Longest template that is compiled.
-const TEMPLATE_BYTES_MAX: usize = 1 << 20;
 
 /// How special-token text inside messages reaches the model.
 #[derive(Debug, Clone, Copy, Default)]
@@ -68,13 +66,29 @@ impl RenderedChat {
 
     /// The prompt as tokens. Nothing is added: the template wrote every special token itself.
     pub fn tokens(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>, TextError> {
+        self.tokens_until(tokenizer, &|| false)
+    }
+
+    /// [`Self::tokens`] unless `cancelled` says `true`: then the error is
+    /// [`TextError::EncodingCancelled`]. A pass over the whole text is not interrupted.
+    pub fn tokens_until(
+        &self,
+        tokenizer: &Tokenizer,
+        cancelled: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Vec<u32>, TextError> {
         match self.marker {
-            None => tokenizer.encode(
-                &self.text,
-                EncodeOptions { add_special_tokens: false, special_text: SpecialText::Parse },
-            ),
-            Some(marker) => tokenizer.encode_marked(&self.text, marker),
+            None => {
+                let options =
+                    EncodeOptions { add_special_tokens: false, special_text: SpecialText::Parse };
+                tokenizer.encode_until(&self.text, options, cancelled)
+            }
+            Some(marker) => tokenizer.encode_marked(&self.text, marker, cancelled),
         }
+    }
+
+    /// Bytes that are tokenized: those of the prompt, and those that keep words from being special tokens.
+    pub fn text_bytes(&self) -> usize {
+        self.text.len()
     }
 }
 

@@ -40,6 +40,23 @@ pub enum TextError {
         /// What it was doing.
         what: &'static str,
     },
+    /// The caller cancelled while a text was encoded.
+    #[error("cancelled while a text was tokenized")]
+    EncodingCancelled,
+    /// The tokenizer takes longer for a text than any sound one does.
+    #[error(
+        "the tokenizer of this model took more than {limit:?} for the text: it is damaged, or made to fail"
+    )]
+    EncodingDeadline {
+        /// The time that the text has.
+        limit: Duration,
+    },
+    /// The tokenizer takes more memory for a text than any sound one does for a text that has a sense.
+    #[error("the text would take more than {limit} bytes of memory to tokenize")]
+    EncodingMemory {
+        /// The most that a text may take.
+        limit: usize,
+    },
     /// A token id that the tokenizer does not have.
     #[error("token {id} is not in the vocabulary of {vocab_size} tokens")]
     UnknownToken {

@@ -6,7 +6,9 @@ mod call_form;
 mod channels;
 mod chat_template;
 mod detokenize;
+mod encode_stop;
 mod error;
+mod limits;
 mod messages;
 mod output_event;
 mod output_format;
@@ -19,6 +21,7 @@ mod token_bound;
 mod tokenizer;
 mod tokenizer_parts;
 mod wire;
+mod word_split;
 
 pub use call_form::CallForm;
 pub use chat_template::{ChatInput, ChatTemplate, ContentTokens, RenderedChat};

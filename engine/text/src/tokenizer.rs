@@ -3,32 +3,28 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tokenizers::models::bpe::BPE;
 use tokenizers::{
-    Model as _, Normalizer as _, OffsetReferential, OffsetType, PreTokenizedString,
-    PreTokenizer as _,
+    AddedToken, DecoderWrapper, Model as _, OffsetReferential, OffsetType, PostProcessorWrapper,
+    PreTokenizedString, PreTokenizerWrapper, TokenizerImpl,
 };
 
 use super::TextError;
+use super::encode_stop::EncodeStop;
+use super::limits::{
+    BYTES_PER_TEXT_BYTE, BYTES_PER_WORD, BYTES_PER_WORD_BYTE, ENCODE_BYTES_MAX, FOUND_CHARS_MAX,
+    TEXT_BYTES_MAX, TOKENIZER_BYTES_MAX, VALUES_MAX, VOCAB_SIZE_MAX,
+};
 use super::spelling::Spelling;
 use super::token_bound::TokenBound;
 use super::tokenizer_parts::{Fault, check_parts};
+use super::word_split::{Normalizers, Splitters, StoppableNormalizer};
 
-/// Largest `tokenizer.json`; the largest published ones have about 35 MB.
-const TOKENIZER_BYTES_MAX: usize = 128 << 20;
-
-/// Highest token id plus one; published vocabularies stay below 300,000.
-const VOCAB_SIZE_MAX: usize = 1 << 22;
-
-/// Values of a `tokenizer.json`, each of which takes some hundred bytes while it is read; the largest published ones
-/// have 2 million.
-const VALUES_MAX: usize = 6 << 20;
-
-/// Characters of what was found in a file that an error repeats.
-const FOUND_CHARS_MAX: usize = 200;
-
-/// Longest text that is tokenized at once.
-const TEXT_BYTES_MAX: usize = 64 << 20;
+/// The library's tokenizer. It splits nothing: [`Splitters`] do.
+type Library =
+    TokenizerImpl<BPE, Normalizers, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
 /// What the text of an added token inside a text becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,7 +59,10 @@ pub struct Tokenizer {
 
 #[derive(Debug)]
 struct Inner {
-    tokenizer: tokenizers::Tokenizer,
+    tokenizer: Library,
+    splitters: Splitters,
+    /// How many times longer normalizers may make a text.
+    growth: usize,
     /// Token texts, in id order; absent ids are holes or padding of the vocabulary.
     tokens: Vec<Option<TokenEntry>>,
     /// Whether each token has bytes of its own, which do not depend on its neighbours.
@@ -102,28 +101,23 @@ impl Tokenizer {
         if values > VALUES_MAX {
             return Err(invalid("content", "at most 6291456 values", values.to_string()));
         }
-        let json: Value = serde_json::from_slice(bytes)
+        let mut json: Value = serde_json::from_slice(bytes)
             .map_err(|error| invalid("content", "JSON", error.to_string()))?;
-        let checked = check(&json).and_then(|()| check_parts(&json));
-        checked.map_err(|(what, expected, found)| invalid(what, expected, found))?;
+        let fault = |(what, expected, found): Fault| invalid(what, expected, found);
+        let growth = check(&json).and_then(|()| check_parts(&json)).map_err(fault)?;
         let spelling = Spelling::of(json.get("decoder"));
         let bound = TokenBound::of(&json);
+        let splitters = Splitters::of(&json).map_err(fault)?;
+        let tokenizer = caught("reading it", || library(&mut json))?.map_err(fault)?;
         drop(json);
-
-        let mut tokenizer = caught("reading it", || tokenizers::Tokenizer::from_bytes(bytes))?
-            .map_err(|error| invalid("content", "a tokenizer", error.to_string()))?;
-        // Truncation and padding belong to training; a prompt is never cut silently.
-        tokenizer
-            .with_truncation(None)
-            .map_err(|error| invalid("truncation", "none", error.to_string()))?;
-        tokenizer.with_padding(None);
         let tokens = token_entries(&tokenizer, spelling.as_ref());
         let decoder = tokenizer.get_added_tokens_decoder();
         let mut added: Vec<_> =
             decoder.values().map(|token| (token.content.clone(), token.special)).collect();
         added.sort();
         let has_bytes = spelling.is_some();
-        Ok(Self { inner: Arc::new(Inner { tokenizer, tokens, has_bytes, added, bound }) })
+        let inner = Inner { tokenizer, splitters, growth, tokens, has_bytes, added, bound };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The number of token ids; a model's vocabulary may be padded beyond it.
@@ -144,34 +138,71 @@ impl Tokenizer {
     }
 
     /// Text to token ids.
+    ///
+    /// # Errors
+    /// [`TextError::TooLarge`] before anything is computed; [`TextError::EncodingDeadline`] where a tokenizer takes
+    /// longer than any sound one.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, TextError> {
-        if text.len() > TEXT_BYTES_MAX {
-            let what = "text";
-            return Err(TextError::TooLarge { what, found: text.len(), limit: TEXT_BYTES_MAX });
+        self.encode_until(text, options, &|| false)
+    }
+
+    /// [`Self::encode`] unless `cancelled` says `true`, which is asked between words: then the error is
+    /// [`TextError::EncodingCancelled`]. A pass over the whole text is not interrupted.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_until(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        cancelled: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Vec<u32>, TextError> {
+        self.check_text(text)?;
+        self.encode_stopped(text, options, &EncodeStop::new(text.len(), cancelled))
+    }
+
+    /// Refuses a text by its bytes.
+    ///
+    /// # Errors
+    /// [`TextError::TooLarge`].
+    pub fn check_text(&self, text: &str) -> Result<(), TextError> {
+        let grown = ENCODE_BYTES_MAX / BYTES_PER_TEXT_BYTE / self.inner.growth.max(1);
+        let (found, limit) = (text.len(), TEXT_BYTES_MAX.min(grown));
+        match found <= limit {
+            true => Ok(()),
+            false => Err(TextError::TooLarge { what: "text", found, limit }),
         }
-        caught("encoding a text", || match options.special_text {
-            SpecialText::Parse => self.encode_parsed(text, options.add_special_tokens),
-            SpecialText::Plain => self.encode_plain(text, options.add_special_tokens),
+    }
+
+    pub(super) fn encode_stopped(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        stop: &EncodeStop<'_>,
+    ) -> Result<Vec<u32>, TextError> {
+        caught("encoding a text", || {
+            let pieces = match options.special_text {
+                SpecialText::Parse => self.extract(text, stop),
+                SpecialText::Plain => self.normalize(text, stop),
+            };
+            self.encode_pieces(pieces?, options.add_special_tokens, stop)
         })?
-    }
-
-    fn encode_parsed(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
-        let encoding = self.inner.tokenizer.encode_fast(text, add_special_tokens);
-        Ok(encoding.map_err(refused)?.get_ids().to_vec())
-    }
-
-    fn encode_plain(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
-        let encoding = self.encode_words(text)?.into_encoding(None, 0, OffsetType::None);
-        let encoding = encoding.map_err(refused)?;
-        let encoding = self.inner.tokenizer.post_process(encoding, None, add_special_tokens);
-        Ok(encoding.map_err(refused)?.get_ids().to_vec())
+        .map_err(|error| stop.error(&error))
     }
 
     /// Text in which `marker` breaks every added token that is meant as words: what is left of
     /// them becomes tokens, the rest is tokenized as words without the marker.
-    pub(super) fn encode_marked(&self, text: &str, marker: char) -> Result<Vec<u32>, TextError> {
-        let none: Option<&tokenizers::NormalizerWrapper> = None;
-        let found = self.inner.tokenizer.get_added_vocabulary().extract_and_normalize(none, text);
+    pub(super) fn encode_marked(
+        &self,
+        text: &str,
+        marker: char,
+        cancelled: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Vec<u32>, TextError> {
+        self.check_text(text)?;
+        let stop = EncodeStop::new(text.len(), cancelled);
+        let none: Option<&Normalizers> = None;
+        let added = self.inner.tokenizer.get_added_vocabulary();
+        let found = caught("encoding a text", || added.extract_and_normalize(none, text))?;
         let mut out = Vec::new();
         for (piece, _, tokens) in found.get_splits(OffsetReferential::Original, OffsetType::Byte) {
             match tokens {
@@ -181,25 +212,57 @@ impl Tokenizer {
                         add_special_tokens: false,
                         special_text: SpecialText::Plain,
                     };
-                    out.extend(self.encode(&piece.replace(marker, ""), options)?);
+                    out.extend(self.encode_stopped(&piece.replace(marker, ""), options, &stop)?);
                 }
             }
         }
         Ok(out)
     }
 
-    /// Normalizer, splitter and model, without the search for added tokens.
-    fn encode_words(&self, text: &str) -> Result<PreTokenizedString, TextError> {
+    /// The text's added tokens, and what is between them, normalized.
+    fn extract(&self, text: &str, stop: &EncodeStop<'_>) -> tokenizers::Result<PreTokenizedString> {
         let tokenizer = &self.inner.tokenizer;
+        let normalizers = tokenizer.get_normalizer();
+        let normalizer = normalizers.map(|normalizers| StoppableNormalizer { normalizers, stop });
+        let added = tokenizer.get_added_vocabulary();
+        let pieces = added.extract_and_normalize(normalizer.as_ref(), text);
+        stop.look().map(|()| pieces)
+    }
+
+    /// The text, normalized, without the search for added tokens.
+    fn normalize(
+        &self,
+        text: &str,
+        stop: &EncodeStop<'_>,
+    ) -> tokenizers::Result<PreTokenizedString> {
         let mut pieces = PreTokenizedString::from(text);
-        if let Some(normalizer) = tokenizer.get_normalizer() {
-            pieces.normalize(|piece| normalizer.normalize(piece)).map_err(refused)?;
+        if let Some(normalizers) = self.inner.tokenizer.get_normalizer() {
+            let normalizer = StoppableNormalizer { normalizers, stop };
+            pieces.normalize(|piece| tokenizers::Normalizer::normalize(&normalizer, piece))?;
         }
-        if let Some(splitter) = tokenizer.get_pre_tokenizer() {
-            splitter.pre_tokenize(&mut pieces).map_err(refused)?;
-        }
-        pieces.tokenize(|piece| tokenizer.get_model().tokenize(piece.get())).map_err(refused)?;
         Ok(pieces)
+    }
+
+    fn encode_pieces(
+        &self,
+        mut pieces: PreTokenizedString,
+        add_special_tokens: bool,
+        stop: &EncodeStop<'_>,
+    ) -> tokenizers::Result<Vec<u32>> {
+        let tokenizer = &self.inner.tokenizer;
+        for (text, _, _) in pieces.get_splits(OffsetReferential::Original, OffsetType::Byte) {
+            stop.hold(text.len().saturating_mul(BYTES_PER_TEXT_BYTE))?;
+        }
+        self.inner.splitters.run(&mut pieces, stop)?;
+        pieces.tokenize(|piece| {
+            stop.step()?;
+            stop.hold(BYTES_PER_WORD)?;
+            stop.check_bytes(piece.get().len().saturating_mul(BYTES_PER_WORD_BYTE))?;
+            tokenizer.get_model().tokenize(piece.get())
+        })?;
+        let encoding = pieces.into_encoding(None, 0, OffsetType::None)?;
+        let encoding = tokenizer.post_process(encoding, None, add_special_tokens)?;
+        Ok(encoding.get_ids().to_vec())
     }
 
     /// Token ids to text; special tokens are left out unless `keep_special`.
@@ -285,6 +348,37 @@ fn refused(error: tokenizers::Error) -> TextError {
     TextError::Tokenize { reason: error.to_string() }
 }
 
+/// The library's tokenizer of a file that has been checked, put together from the file's parts: the library would read
+/// the whole file again. Truncation and padding belong to training; a prompt is never cut silently.
+fn library(json: &mut Value) -> Result<Library, Fault> {
+    if let Some(version) = json.get("version").filter(|version| *version != "1.0") {
+        return Err(("version", "a tokenizer of version 1.0", version.to_string()));
+    }
+    let mut model = json.get_mut("model").map_or(Value::Null, Value::take);
+    model.as_object_mut().map(|model| model.remove("type"));
+    let mut library = Library::new(part("model", model)?);
+    let failed = |error: tokenizers::Error| ("added_tokens", "tokens", error.to_string());
+    library.with_normalizer(Normalizers::of(json)?).map_err(failed)?;
+    let of = |kind| json.get(kind).filter(|part| !part.is_null()).cloned();
+    let processor: Option<PostProcessorWrapper> =
+        of("post_processor").map(|json| part("post_processor", json)).transpose()?;
+    library.with_post_processor(processor);
+    let decoder: Option<DecoderWrapper> =
+        of("decoder").map(|json| part("decoder", json)).transpose()?;
+    library.with_decoder(decoder);
+    if let Some(added) = json.get_mut("added_tokens") {
+        let added: Vec<AddedToken> = part("added_tokens", added.take())?;
+        library.add_tokens(added).map_err(failed)?;
+    }
+    Ok(library)
+}
+
+/// A part as the library reads it.
+fn part<T: DeserializeOwned>(what: &'static str, json: Value) -> Result<T, Fault> {
+    serde_json::from_value(json)
+        .map_err(|error| (what, "a part that the library reads", error.to_string()))
+}
+
 /// Reads what the tokenizer library takes on trust.
 fn check(json: &Value) -> Result<(), Fault> {
     let model = json.get("model").ok_or(("model", "an object", "nothing".to_owned()))?;
@@ -360,10 +454,7 @@ fn check_id(what: &'static str, token: &str, id: Option<&Value>) -> Result<usize
     }
 }
 
-fn token_entries(
-    tokenizer: &tokenizers::Tokenizer,
-    spelling: Option<&Spelling>,
-) -> Vec<Option<TokenEntry>> {
+fn token_entries(tokenizer: &Library, spelling: Option<&Spelling>) -> Vec<Option<TokenEntry>> {
     let vocab = tokenizer.get_vocab(true);
     let size = vocab.values().max().map_or(0, |max| *max as usize + 1).min(VOCAB_SIZE_MAX);
     let added = tokenizer.get_added_vocabulary();

@@ -4,50 +4,29 @@
 //! gigabytes of a word. What is read here is a list of parts that published models have; anything else is refused by name
 //! before the library sees it.
 
-use fancy_regex::RegexBuilder;
 use serde_json::Value;
 
-/// Parts of one kind, those in sequences counted.
-const PARTS_MAX: usize = 32;
-
-/// Sequences within sequences.
-const DEPTH_MAX: usize = 3;
-
-/// Bytes of a regular expression; GPT-4o's has 300.
-const PATTERN_BYTES_MAX: usize = 2048;
-
-/// Groups that look around, and references to groups, of a regular expression: each cuts it into parts with automata
-/// of their own.
-const LOOKS_MAX: usize = 16;
-
-/// Bytes of one automaton of a regular expression.
-const AUTOMATON_BYTES_MAX: usize = 4 << 20;
-
-/// Bytes of a text that a part looks for or puts in.
-const WORD_BYTES_MAX: usize = 256;
-
-/// How many times longer all replacements together may make a text.
-const GROWTH_MAX: usize = 64;
-
-/// Pieces of a template for special tokens, and ids of all of them.
-const TEMPLATE_PIECES_MAX: usize = 64;
-
-/// Added tokens, and bytes of their texts: an automaton looks for all of them.
-const ADDED_MAX: usize = 1 << 16;
-const ADDED_BYTES_MAX: usize = 1 << 20;
+use super::limits::{
+    ADDED_BYTES_MAX, ADDED_MAX, ADDED_TEXT_BYTES_MAX, AUTOMATA_MAX, DEPTH_MAX, GROWTH_MAX,
+    LOOKS_MAX, PARTS_MAX, PATTERN_BYTES_MAX, TEMPLATE_PIECES_MAX, WORD_BYTES_MAX,
+};
 
 /// What is wrong: which part, what was expected and what was found.
 pub(super) type Fault = (&'static str, &'static str, String);
 
-/// Refuses parts that are not listed, or too large.
-pub(super) fn check_parts(json: &Value) -> Result<(), Fault> {
+/// Refuses parts that are not listed, or too large. Gives how many times longer normalizers may make a text.
+pub(super) fn check_parts(json: &Value) -> Result<usize, Fault> {
+    let mut growth = 1;
     for kind in [&NORMALIZERS, &PRE_TOKENIZERS, &POST_PROCESSORS, &DECODERS] {
         if let Some(part) = json.get(kind.name).filter(|part| !part.is_null()) {
-            let mut sums = Sums { parts: 0, templates: 0, growth: 1 };
+            let mut sums = Sums { parts: 0, templates: 0, growth: 1, automata: 0 };
             kind.check(part, 0, &mut sums)?;
+            if kind.name == NORMALIZERS.name {
+                growth = sums.growth;
+            }
         }
     }
-    check_added(json)
+    check_added(json).map(|()| growth)
 }
 
 /// Parts of one kind.
@@ -74,6 +53,7 @@ struct Sums {
     parts: usize,
     templates: usize,
     growth: usize,
+    automata: usize,
 }
 
 static NORMALIZERS: Kind = Kind {
@@ -121,7 +101,7 @@ static DECODERS: Kind = Kind {
         ("ByteLevel", plain),
         ("Fuse", plain),
         ("Metaspace", plain),
-        ("Replace", replace),
+        ("Replace", replace_word),
         ("Strip", strip),
     ],
 };
@@ -151,6 +131,11 @@ impl Kind {
             return Err((self.name, "a part that is known to be safe", format!("{of_type:?}")));
         };
         let growth = check(&Part { kind: self.name, json })?;
+        sums.automata += Part { kind: self.name, json }.automata();
+        if sums.automata > AUTOMATA_MAX {
+            let found = format!("{} alternatives and groups", sums.automata);
+            return Err((self.name, "regular expressions of at most 96 alternatives", found));
+        }
         sums.growth = sums.growth.saturating_mul(growth.max(1));
         match sums.growth <= GROWTH_MAX {
             true => Ok(()),
@@ -192,21 +177,27 @@ impl Part<'_> {
             let found = format!("{} bytes", regex.len());
             return self.fault("a regular expression of at most 2048 bytes", found);
         }
-        let looks = ["(?=", "(?!", "(?<", "(?>", "\\k", "\\g", "\\K", "\\G"];
-        let references = regex.as_bytes().windows(2);
-        let references =
-            references.filter(|two| two[0] == b'\\' && two[1].is_ascii_digit()).count();
-        let looks: usize = looks.iter().map(|look| regex.matches(look).count()).sum();
-        if looks + references > LOOKS_MAX {
-            let found = (looks + references).to_string();
-            return self.fault("at most 16 groups that look around", found);
-        }
-        let mut builder = RegexBuilder::new(regex);
-        match builder.delegate_size_limit(AUTOMATON_BYTES_MAX).build() {
-            Ok(_) => Ok(()),
-            Err(error) => self.fault("a regular expression of moderate size", error.to_string()),
+        match looks(regex) {
+            looks if looks > LOOKS_MAX => {
+                self.fault("at most 16 groups that look around", looks.to_string())
+            }
+            _ => Ok(()),
         }
     }
+
+    /// What its regular expression may be cut into; 0 without one.
+    fn automata(&self) -> usize {
+        let pattern = self.json.get("pattern").and_then(|pattern| pattern.get("Regex")?.as_str());
+        pattern.map_or(0, |regex| 1 + looks(regex) + regex.matches('|').count())
+    }
+}
+
+/// Groups that look around, and references to groups.
+fn looks(regex: &str) -> usize {
+    let groups = ["(?=", "(?!", "(?<", "(?>", "\\k", "\\g", "\\K", "\\G"];
+    let references = regex.as_bytes().windows(2);
+    let references = references.filter(|two| two[0] == b'\\' && two[1].is_ascii_digit()).count();
+    references + groups.iter().map(|group| regex.matches(group).count()).sum::<usize>()
 }
 
 fn plain(_: &Part<'_>) -> Result<usize, Fault> {
@@ -224,6 +215,14 @@ fn replace(part: &Part<'_>) -> Result<usize, Fault> {
     let (pattern, content) = (part.pattern()?, part.word("content")?);
     // What matches nothing is found between all characters.
     Ok(if pattern == 0 { content.len() + 1 } else { content.len().div_ceil(pattern) })
+}
+
+/// Of texts, which may be long: a regular expression would look through them from every character.
+fn replace_word(part: &Part<'_>) -> Result<usize, Fault> {
+    match part.json.get("pattern").and_then(|pattern| pattern.get("Regex")) {
+        None => replace(part),
+        Some(_) => part.fault("a text that is replaced", "a regular expression".into()),
+    }
 }
 
 fn split(part: &Part<'_>) -> Result<usize, Fault> {
@@ -274,14 +273,17 @@ fn template(part: &Part<'_>) -> Result<usize, Fault> {
 
 fn check_added(json: &Value) -> Result<(), Fault> {
     let added = json.get("added_tokens").and_then(Value::as_array);
-    let (mut count, mut bytes) = (0usize, 0usize);
+    let (mut count, mut bytes, mut longest) = (0, 0, 0);
     for token in added.into_iter().flatten() {
-        count += 1;
-        bytes += token.get("content").and_then(Value::as_str).map_or(0, str::len);
+        let length = token.get("content").and_then(Value::as_str).map_or(0, str::len);
+        (count, bytes, longest) = (count + 1, bytes + length, longest.max(length));
     }
     if count > ADDED_MAX || bytes > ADDED_BYTES_MAX {
         let found = format!("{count} of {bytes} bytes");
         return Err(("added_tokens", "at most 65536 of 1 MiB", found));
+    }
+    if longest > ADDED_TEXT_BYTES_MAX {
+        return Err(("added_tokens", "texts of at most 1024 bytes", format!("{longest} bytes")));
     }
     Ok(())
 }

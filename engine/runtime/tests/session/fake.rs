@@ -16,7 +16,7 @@ use nestling_runtime::{
     Driver, Engine, EngineOptions, Event, GenerateOptions, Generation, Model, ModelParts,
     SamplingParams,
 };
-use nestling_text::Tokenizer;
+use nestling_text::{ChatTemplate, Tokenizer};
 
 const CONFIG: &str = r#"{
     "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 211,
@@ -274,13 +274,23 @@ pub fn model(engine: &Engine, runner: FakeRunner) -> Model {
 
 /// A model that reads text.
 pub fn model_with(engine: &Engine, runner: FakeRunner, tokenizer: Option<Tokenizer>) -> Model {
+    model_of(engine, runner, tokenizer, None)
+}
+
+/// A model that reads text and messages.
+pub fn model_of(
+    engine: &Engine,
+    runner: FakeRunner,
+    tokenizer: Option<Tokenizer>,
+    chat_template: Option<ChatTemplate>,
+) -> Model {
     let context_length = runner.limits.context_max;
     let parts = ModelParts {
         runner: Box::new(runner),
         device: "fake".into(),
         identity: 7,
         tokenizer,
-        chat_template: None,
+        chat_template,
         sampling: SamplingParams::greedy(),
         end_tokens: vec![],
         context_length,

@@ -2,14 +2,15 @@
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event as TraceEvent, Metadata, Subscriber};
 
 use super::fake::*;
-use nestling_core::EngineError;
-use nestling_text::{EncodeOptions, Tokenizer};
+use nestling_core::{CancelToken, EngineError};
+use nestling_runtime::{Conversation, Input};
+use nestling_text::{ChatTemplate, EncodeOptions, Message, Tokenizer};
 
 /// Longest that a test waits for what must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -49,12 +50,21 @@ const TOKEN_BYTES_MAX: usize = 8;
 
 /// Letters are tokens, and so are the bytes of everything else.
 fn letters() -> Tokenizer {
+    letters_split(None)
+}
+
+/// The same, split by a regular expression.
+fn letters_split(pattern: Option<&str>) -> Tokenizer {
     let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
     let longest = std::iter::once("z".repeat(TOKEN_BYTES_MAX));
     let words = ('a'..='z').map(String::from).chain(longest).chain(bytes);
     let vocab: serde_json::Map<_, _> = words.zip(0..).map(|(word, id)| (word, id.into())).collect();
+    let split = pattern.map(|regex| {
+        serde_json::json!({ "type": "Split", "pattern": { "Regex": regex },
+            "behavior": "Isolated", "invert": false })
+    });
     let json = serde_json::json!({
-        "version": "1.0", "added_tokens": [],
+        "version": "1.0", "added_tokens": [], "pre_tokenizer": split,
         "model": { "type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": true },
     });
     Tokenizer::from_bytes("tokenizer.json", json.to_string().as_bytes()).unwrap()
@@ -115,4 +125,60 @@ fn a_text_that_is_too_long_by_its_bytes_is_not_tokenized() {
     assert_eq!(wanted, (5 << 20) / TOKEN_BYTES_MAX as u64 + 3 + 1);
     assert!(is_reached.try_recv().is_err(), "it was tokenized");
     assert_eq!(session.tokens().unwrap(), [1, 2, 3]);
+}
+
+/// A cancelled call is back at once, whatever its text does to a template or a tokenizer.
+#[test]
+fn a_cancel_ends_what_turns_text_into_tokens() {
+    let engine = engine();
+    let slow_words = letters_split(Some("a+b|a"));
+    let slow_template = "{% for i in range(99999) %}{% for j in range(99999) %}{{ messages[0].content|upper|length }}{% endfor %}{% endfor %}";
+    let plain = ChatTemplate::new("{{ messages[0].content }}").unwrap();
+    let slow = ChatTemplate::new(slow_template).unwrap();
+    let runner = || FakeRunner::new(1 << 20, 64, 1 << 14);
+    let text = "a".repeat(400_000);
+    let conversation = Conversation::new([Message::user(text.as_str())]);
+    let short = Conversation::new([Message::user("abc")]);
+    for (tokenizer, template, input) in [
+        (letters(), &slow, Input::from(short.clone())),
+        (letters(), &slow, Input::from(conversation.clone())),
+        (slow_words.clone(), &plain, Input::from(conversation.clone())),
+        (slow_words.clone(), &plain, Input::from(text.as_str())),
+    ] {
+        let model = model_of(&engine, runner(), Some(tokenizer), Some(template.clone()));
+        let mut session = model.session();
+        let late = cancelled_after(Duration::from_millis(60), |cancel| {
+            let stopped = session.generate_with_cancel(input, &greedy(5), cancel);
+            assert!(matches!(stopped, Err(EngineError::Cancelled)), "{stopped:?}");
+        });
+        assert!(late < Duration::from_millis(250), "{late:?}");
+        assert!(session.tokens().unwrap().is_empty(), "the history is as it was");
+    }
+    let model = model_of(&engine, runner(), Some(slow_words), Some(plain));
+    let late = cancelled_after(Duration::from_millis(60), |cancel| {
+        let fitted = model.fit_with_cancel(&conversation, 1, cancel);
+        assert!(matches!(fitted, Err(EngineError::Cancelled)), "{fitted:?}");
+        let tokens = model.conversation_tokens_with_cancel(&conversation, cancel);
+        assert!(matches!(tokens, Err(EngineError::Cancelled)), "{tokens:?}");
+    });
+    assert!(late < Duration::from_millis(250), "{late:?}");
+    // The worker that nobody waits for ends by itself, and the next text has its turn.
+    let model = model_of(&engine, runner(), Some(letters()), None);
+    let long = model.session().generate("abc ".repeat(10_000), &greedy(1));
+    assert!(matches!(long, Err(EngineError::ContextFull { .. }) | Ok(_)), "{long:?}");
+}
+
+/// How long after its cancel `work` ends.
+fn cancelled_after(time: Duration, work: impl FnOnce(&CancelToken)) -> Duration {
+    let cancel = CancelToken::new();
+    std::thread::scope(|scope| {
+        let told = scope.spawn(|| {
+            std::thread::sleep(time);
+            cancel.cancel();
+            Instant::now()
+        });
+        work(&cancel);
+        let end = Instant::now();
+        end.saturating_duration_since(told.join().unwrap())
+    })
 }
