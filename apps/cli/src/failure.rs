@@ -16,6 +16,9 @@ pub enum Exit {
     Usage = 2,
     /// A store is damaged.
     Damaged = 3,
+    /// A file was cut while it was mapped.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "elsewhere a mapped file cannot be cut"))]
+    FileCut = 4,
     /// Ctrl-C.
     Interrupted = 130,
 }

@@ -19,6 +19,7 @@ mod inspect;
 mod interrupt;
 mod levels;
 mod linux;
+mod lost_page;
 mod mapped;
 mod memory;
 mod observe;

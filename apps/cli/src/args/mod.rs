@@ -52,7 +52,7 @@ Every flag has an environment variable, shown beside it; the flag wins.
 Sizes: 6G means 6 GiB (1024 x 1024 x 1024 bytes each), as 6GiB does; 6GB means 1000 x 1000 x 1000.
 
 Exit codes: 0 success, also where the reader closed the output, as `nestling run | head` does;
-1 failure, 2 wrong command line, 3 damaged store, 130 interrupted.";
+1 failure, 2 wrong command line, 3 damaged store, 4 mapped file cut, 130 interrupted.";
 
 /// Runs Mixture-of-Experts language models from one bit-nested store.
 #[derive(Debug, Parser)]

@@ -96,7 +96,8 @@ pub struct ResourceArgs {
 
     /// How weights are held: read and verified into memory, or mapped from the file and used in
     /// place, verified before they are used first (starts sooner; the file must not be changed
-    /// meanwhile: what is written to it within a step is not seen); also spelled -lm
+    /// meanwhile: a file that is cut within a step ends the program with status 4, and a page that is
+    /// changed after it was verified is not seen); also spelled -lm
     #[arg(long, value_enum, default_value_t = LoadModeArg::Owned, env = "NESTLING_LOAD_MODE")]
     pub load_mode: LoadModeArg,
 

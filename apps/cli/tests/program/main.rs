@@ -6,6 +6,8 @@ mod bench;
 #[cfg(unix)]
 mod chat;
 mod commands;
+#[cfg(unix)]
+mod cut;
 mod devices;
 mod download;
 mod errors;

@@ -79,6 +79,14 @@ impl MappedStore {
         &self.store
     }
 
+    /// The addresses that its files are mapped at: for programs that handle the signal which a page raises that is gone.
+    pub fn addresses(&self) -> impl Iterator<Item = Range<usize>> {
+        self.maps.iter().map(|(_, map)| {
+            let bytes = map.as_ptr_range();
+            bytes.start as usize..bytes.end as usize
+        })
+    }
+
     /// Asks the system whether the files are still those that were mapped, of the same length and time. What is
     /// written between this and a use is not seen.
     ///
