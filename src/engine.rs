@@ -1,7 +1,7 @@
 //! The engine's parts, each from the crate that it lives in.
 
 #[cfg(feature = "convert")]
-pub use nestling_convert::{calibrate, convert, judge};
+pub use nestling_convert::{calibrate, convert, in_place, judge};
 pub use nestling_core::{
     ActivationMode, Backend, BackendCounters, Batch, Budget, BudgetExceeded, CancelToken,
     DualPolicy, Encoder, EngineError, KvDtype, LevelMode, LevelPolicy, MemoryTooSmall, ModelRunner,

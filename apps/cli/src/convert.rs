@@ -320,7 +320,7 @@ impl ConvertBar<'_> {
     }
 }
 
-fn explain_convert(error: &ConvertError) -> Failure {
+pub fn explain_convert(error: &ConvertError) -> Failure {
     match error {
         ConvertError::Cancelled => Failure {
             message: "interrupted; the same command goes on where it stopped".into(),

@@ -1,17 +1,19 @@
-//! GGUF files where a store is asked for: converted once, into Nestling's cache.
+//! GGUF files where a store is asked for: converted once, into Nestling's cache. What runs a model
+//! takes a file where it lies, unless its conversion was asked for.
 
 use crate::args::{CalibrationArgs, Command};
 use crate::console::Console;
 use crate::failure::Result;
 use crate::interrupt::Interrupt;
-use crate::{convert, hub};
+use crate::{calibration, convert, hub};
 use nestling_hub::is_gguf;
 use std::path::{Path, PathBuf};
 
 /// Puts stores in the place of the GGUF files that a command names.
 pub fn replace(command: &mut Command, console: &Console, interrupt: &Interrupt) -> Result<()> {
     let default = CalibrationArgs::default();
-    let (paths, calibration): (Vec<&mut Option<PathBuf>>, _) = match command {
+    let runs = matches!(command, Command::Chat(_) | Command::Run(_));
+    let (paths, asked): (Vec<&mut Option<PathBuf>>, _) = match command {
         Command::Chat(args) => {
             (vec![&mut args.model.path, &mut args.model.model], &args.model.calibration)
         }
@@ -32,15 +34,15 @@ pub fn replace(command: &mut Command, console: &Console, interrupt: &Interrupt) 
         }
     };
     for path in paths.into_iter().flatten() {
-        if is_gguf(path) {
-            *path = store_of(path, calibration, console, interrupt)?;
+        if is_gguf(path) && !(runs && calibration::is_lighter(asked)) {
+            *path = store_of(path, asked, console, interrupt)?;
         }
     }
     Ok(())
 }
 
 /// The store of a file in the cache; it is made if it is not there.
-fn store_of(
+pub fn store_of(
     path: &Path,
     calibration: &CalibrationArgs,
     console: &Console,

@@ -15,6 +15,7 @@ mod explain;
 mod failure;
 mod hub;
 mod imported;
+mod in_place;
 mod inspect;
 mod interrupt;
 mod levels;

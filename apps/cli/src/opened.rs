@@ -10,7 +10,7 @@ use crate::interrupt::Interrupt;
 use crate::memory::memory_budget;
 use crate::progress::Progress;
 use crate::speed::{best_threads, read_options};
-use crate::{convert, device, mapped, places, warnings};
+use crate::{calibration, convert, device, imported, in_place, mapped, places, warnings};
 use nestling::OpenDevice;
 use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
@@ -21,7 +21,7 @@ use nestling::engine::{
 use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::store::{OpenOptions, Store};
 use nestling::import::ModelConfig;
-use nestling_hub::Reference;
+use nestling_hub::{Reference, is_gguf};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -60,6 +60,11 @@ pub fn locate(model: &ModelArgs, console: &Console, interrupt: &Interrupt) -> Re
     let hub_options = hub::options(&model.hub, &model.calibration)?;
     let level = model.level.map(|level| level.0);
     let obtained = nestling_hub::obtain(&reference, level, &hub_options, console)?;
+    let file = &obtained.checkpoint;
+    let lighter = calibration::is_lighter(&model.calibration);
+    if is_gguf(file) && lighter && !obtained.store.is_file() {
+        return Ok(LocatedModel { path: file.clone(), is_bundled: false });
+    }
     convert::once(&hub_options.stores, &obtained, &model.calibration, console, interrupt)?;
     Ok(LocatedModel { path: obtained.store, is_bundled: false })
 }
@@ -83,9 +88,14 @@ pub fn open_at(
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<Opened> {
-    let LocatedModel { path, is_bundled } = located;
+    let LocatedModel { mut path, is_bundled } = located;
     warnings::of_options(model, resources, &path, console);
     let mut device = device::open(&resources.device, console)?;
+    if in_place::is_wanted(&path, &model.calibration, &device) {
+        in_place::tell(&path, console);
+    } else if is_gguf(&path) {
+        path = imported::store_of(&path, &model.calibration, console, interrupt)?;
+    }
     let mut options = ModelOptions { recorder, ..model_options(model, resources) };
     let mut started = Instant::now();
     let (opened, store) = loop {
@@ -156,8 +166,12 @@ fn source(path: &Path, mode: LoadModeArg, partial: bool) -> Result<ModelSource> 
         // A checkpoint's floats are always read; anything else is refused here.
         return ModelSource::at(path).map_err(|error| explain(&error));
     }
-    let options = OpenOptions { partial, ..OpenOptions::default() };
-    let store = Store::open_with(path, &options).map_err(|error| explain_store(&error))?;
+    let store = if is_gguf(path) {
+        in_place::open(path)?
+    } else {
+        let options = OpenOptions { partial, ..OpenOptions::default() };
+        Store::open_with(path, &options).map_err(|error| explain_store(&error))?
+    };
     match mode {
         LoadModeArg::Mmap => {
             let mapped = mapped::map(Arc::new(store)).map_err(|error| explain_store(&error))?;

@@ -45,6 +45,8 @@ pub use progress::{ConvertPhase, ConvertProgress};
 pub use source_error::SourceErrors;
 pub use trial::{RotationTrial, convert_with_best_rotation};
 
+pub(crate) use plan::{assets, group_of, layout, source_id};
+
 use order::Orders;
 use progress::Meter;
 
@@ -211,7 +213,7 @@ pub fn convert(
     progress: &mut dyn FnMut(ConvertProgress),
 ) -> Result<ConvertReport, ConvertError> {
     check_destination(destination, options)?;
-    let assets = plan::assets(checkpoint)?;
+    let assets = assets(checkpoint)?;
     let mut meter = Meter::new(progress);
     let source = source_hash(checkpoint, cancel, &mut meter)?;
     let plan = plan_store(checkpoint, source.to_vec(), options)?;

@@ -2,4 +2,5 @@
 
 pub mod calibrate;
 pub mod convert;
+pub mod in_place;
 pub mod judge;

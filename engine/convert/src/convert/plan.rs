@@ -91,7 +91,7 @@ pub fn estimate_store(
 }
 
 /// The small files that the store carries; a tokenizer must be among them.
-pub(super) fn assets(checkpoint: &Checkpoint) -> Result<Vec<Asset>, ConvertError> {
+pub(crate) fn assets(checkpoint: &Checkpoint) -> Result<Vec<Asset>, ConvertError> {
     let mut assets = checkpoint.assets()?;
     assets.retain(|asset| !asset.bytes.is_empty());
     if assets.iter().any(|asset| asset.name == TOKENIZER) {
@@ -145,7 +145,7 @@ fn calibration(options: &ConvertOptions) -> serde_json::Value {
 }
 
 /// The matrix of the checkpoint that a store's matrix is made of: a tied head is the embedding.
-pub(super) fn source_id(config: &ModelConfig, group: &GroupId, kind: MatrixKind) -> MatrixId {
+pub(crate) fn source_id(config: &ModelConfig, group: &GroupId, kind: MatrixKind) -> MatrixId {
     let tied = kind == MatrixKind::Head && config.tie_word_embeddings;
     let kind = if tied { MatrixKind::Embedding } else { kind };
     MatrixId { kind, layer: group.layer(), expert: group.expert() }
@@ -331,14 +331,15 @@ impl Weights<'_> {
 }
 
 /// Rows of the embedding are read one by one, those of other matrices sixteen at a time.
-fn layout(kind: MatrixKind) -> Layout {
+pub(crate) fn layout(kind: MatrixKind) -> Layout {
     match kind {
         MatrixKind::Embedding => Layout::RowMajor,
         _ => Layout::Tile16,
     }
 }
 
-fn group_of(id: MatrixId) -> GroupId {
+/// The group that a matrix belongs to.
+pub(crate) fn group_of(id: MatrixId) -> GroupId {
     match (id.kind, id.layer, id.expert) {
         (MatrixKind::Embedding, ..) => GroupId::Embedding,
         (_, Some(layer), Some(expert)) => GroupId::Expert(ExpertId { layer, expert }),

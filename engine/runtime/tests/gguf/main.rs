@@ -3,6 +3,7 @@
 
 mod convert;
 mod exact;
+mod in_place;
 mod logits;
 mod tokens;
 

@@ -319,6 +319,17 @@ impl Index {
         self.groups.get(usize::try_from(extent.group).ok()?)
     }
 
+    /// The place of an extent among all.
+    pub(super) fn number(&self, extent: &Extent) -> Option<usize> {
+        self.extents.binary_search_by_key(&extent.offset, |other| other.offset).ok()
+    }
+
+    /// The extent that holds the byte at `offset`, the zeros after it included.
+    pub fn extent_at(&self, offset: u64) -> Option<&Extent> {
+        let after = self.extents.partition_point(|extent| extent.offset <= offset);
+        self.extents.get(after.checked_sub(1)?)
+    }
+
     /// The extent of a group's plane, present or not.
     pub fn extent(&self, group: &Group, plane: Plane) -> Option<&Extent> {
         let number = group.extents[plane.index()]?;

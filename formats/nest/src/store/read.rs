@@ -2,7 +2,7 @@
 
 use crate::Invariant;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::decode::decode;
 use super::error::StoreError;
@@ -10,6 +10,7 @@ use super::format::HEADER_BYTES;
 use super::hash::{StoreId, hash, index_seed};
 use super::header::{Header, STORE_LENGTH_AT};
 use super::index::{Extent, Group, GroupId, Index};
+use super::plan::StorePlan;
 use super::shards::ShardedStorage;
 use super::storage::{FileStorage, Storage};
 use crate::{Level, Plane};
@@ -37,6 +38,15 @@ pub struct Store {
     /// Sections that are there as a whole.
     sections_present: usize,
     level: Level,
+    checksums: Checksums,
+}
+
+/// What extents are compared with when they are read.
+enum Checksums {
+    /// The index has a checksum of each.
+    Recorded,
+    /// Those of the extents as they were read first, by their numbers.
+    FirstRead(Vec<OnceLock<[u8; 16]>>),
 }
 
 impl std::fmt::Debug for Store {
@@ -101,7 +111,8 @@ impl Store {
         let level = index.complete_level(sections_present);
         match (level, cut) {
             (Some(level), _) if partial || at_end == Some(length) => {
-                Ok(Self { storage, name, index, header, sections_present, level })
+                let checksums = Checksums::Recorded;
+                Ok(Self { storage, name, index, header, sections_present, level, checksums })
             }
             (_, Some(cut)) => Err(StoreError::Truncated {
                 file: name,
@@ -112,6 +123,31 @@ impl Store {
             }),
             _ => Err(StoreError::Absent { file: name, what: "complete level".into() }),
         }
+    }
+
+    /// A store that is not written anywhere: `storage` makes the bytes of extents out of something
+    /// else whenever they are read. All of it is one model, whose level is `level`.
+    ///
+    /// Nothing says what the extents' bytes should be before they are read; later reads are compared
+    /// with the first.
+    ///
+    /// # Errors
+    /// [`StoreError::Plan`] for a plan that no store can follow, or with codecs that are not known.
+    pub fn derived(
+        plan: &StorePlan,
+        level: Level,
+        storage: impl FnOnce(&Index) -> Arc<dyn Storage>,
+    ) -> Result<Self, StoreError> {
+        let mut index = plan.index()?;
+        if let Some(number) = index.codecs.iter().position(|slot| slot.codec.is_none()) {
+            return Err(StoreError::plan(format!("codec {number}"), "is not known yet"));
+        }
+        index.section_levels.fill(Some(level));
+        let header = index.header(&index.encode());
+        let storage = storage(&index);
+        let checksums = Checksums::FirstRead(vec![OnceLock::new(); index.extents.len()]);
+        let (name, sections_present) = (storage.name(), index.sections.len());
+        Ok(Self { storage, name, index, header, sections_present, level, checksums })
     }
 
     /// Name for messages, such as the path.
@@ -201,14 +237,24 @@ impl Store {
         unchanged.map_err(|source| self.read_error(extent, source))
     }
 
-    /// Compares an extent's bytes with its checksum.
+    /// Compares an extent's bytes with its checksum; in a derived store with that of the bytes that
+    /// were read first.
     ///
     /// # Errors
     /// [`StoreError::Damaged`].
     pub fn check(&self, extent: &Extent, bytes: &[u8]) -> Result<(), StoreError> {
         let seed = self.index.seed(extent);
         let seed = seed.invariant("every extent belongs to a group of its index")?;
-        if hash(seed, bytes) == extent.hash { Ok(()) } else { Err(self.damaged(extent)) }
+        let found = hash(seed, bytes);
+        let expected = match &self.checksums {
+            Checksums::Recorded => extent.hash,
+            Checksums::FirstRead(known) => {
+                let number = self.index.number(extent);
+                let known = number.and_then(|number| known.get(number));
+                *known.invariant("every extent has a number")?.get_or_init(|| found)
+            }
+        };
+        if found == expected { Ok(()) } else { Err(self.damaged(extent)) }
     }
 
     /// Reads an extent and checks it. `out` must have its length.

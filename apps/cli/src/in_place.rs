@@ -1,0 +1,37 @@
+//! GGUF files run where they lie.
+
+use crate::calibration;
+use crate::console::Console;
+use crate::convert::explain_convert;
+use crate::explain::explain_import;
+use crate::failure::Result;
+use nestling::OpenDevice;
+use nestling::engine::in_place::open_in_place;
+use nestling::formats::store::Store;
+use nestling::import::Checkpoint;
+use nestling_hub::is_gguf;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::args::CalibrationArgs;
+
+/// Whether a file runs where it lies, on a device that can: nothing was asked of its conversion.
+pub fn is_wanted(path: &Path, asked: &CalibrationArgs, device: &OpenDevice) -> bool {
+    let is_cpu = matches!(device, OpenDevice::Cpu { .. });
+    is_cpu && is_gguf(path) && calibration::is_lighter(asked)
+}
+
+/// The store that a file is, without one being written.
+pub fn open(path: &Path) -> Result<Store> {
+    let checkpoint = Checkpoint::open(path).map_err(|error| explain_import(&error))?;
+    open_in_place(Arc::new(checkpoint)).map_err(|error| explain_convert(&error))
+}
+
+/// Says what a file in place cannot do that a store can.
+pub fn tell(path: &Path, console: &Console) {
+    console.note(format_args!(
+        "{} runs where it lies, exactly; experts are read whole: `nestling convert` makes a store \
+         whose lower levels read less, and which GPUs take",
+        path.display()
+    ));
+}

@@ -1,0 +1,136 @@
+//! What the store of a file would hold, if it were written.
+
+use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
+
+use nestling_formats::nested::PlaneForm;
+use nestling_formats::store::{Encoding, FloatTensor, GroupId, Matrix, SectionPlan, StorePlan};
+use nestling_formats::{Level, MatrixId, MatrixKind, Plane};
+use nestling_import::checkpoint::{Asset, MatrixPlace};
+use nestling_import::gguf::ScaledBlocks;
+use nestling_import::{Checkpoint, MatrixShape};
+
+use crate::convert::{ConvertError, assets, group_of, layout, source_id};
+
+/// A plan with what goes with it.
+pub struct InPlacePlan {
+    pub plan: StorePlan,
+    pub assets: Vec<Asset>,
+    /// The level of the model: that of the experts' complete codes.
+    pub level: Level,
+}
+
+/// Plans one extent for every group.
+pub fn plan(checkpoint: &Checkpoint) -> Result<InPlacePlan, ConvertError> {
+    let assets = assets(checkpoint)?;
+    let parameters = serde_json::json!({ "in_place": true }).to_string();
+    let mut plan = StorePlan::new(identity(checkpoint), parameters);
+    let mut sections = Vec::new();
+    for asset in &assets {
+        plan.add_asset(asset.name.clone(), asset.bytes.len() as u64);
+        sections.push(GroupId::asset(&asset.name));
+    }
+    for (layer, tensors) in tensors(checkpoint)? {
+        let id = GroupId::Floats { layer };
+        sections.push(id.clone());
+        plan.add_group(id, Vec::new(), tensors);
+    }
+    let mut codecs = Codecs::default();
+    let mut level = None;
+    for (id, matrices) in groups(checkpoint) {
+        let mut planned = Vec::with_capacity(matrices.len());
+        for matrix in &matrices {
+            let place = checkpoint.matrix(source_id(checkpoint.config(), &id, matrix.id.kind))?;
+            let matrix = codecs.matrix(&mut plan, matrix, &place);
+            if id.expert().is_some() {
+                level = level.max(matrix.levels[0]);
+            }
+            planned.push(matrix);
+        }
+        sections.push(id.clone());
+        plan.add_group(id, planned, Vec::new());
+    }
+    let extents = sections.into_iter().map(|id| (id, Plane::P2)).collect();
+    plan.sections = vec![SectionPlan { name: "all".into(), extents }];
+    // Default: without experts every level is that of the whole file.
+    Ok(InPlacePlan { plan, assets, level: level.unwrap_or(Level::L8) })
+}
+
+/// What tells the files from others: reading all of them would take as long as running them.
+fn identity(checkpoint: &Checkpoint) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for path in checkpoint.files() {
+        let metadata = path.metadata().ok();
+        let modified = metadata.as_ref().and_then(|metadata| metadata.modified().ok());
+        let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
+        bytes.extend(path.as_os_str().as_encoded_bytes());
+        let numbers = [
+            metadata.map_or(0, |metadata| u128::from(metadata.len())),
+            since.map_or(0, |since| since.as_nanos()),
+        ];
+        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    }
+    bytes
+}
+
+/// Float tensors of every layer, and of the model.
+fn tensors(
+    checkpoint: &Checkpoint,
+) -> Result<BTreeMap<Option<u32>, Vec<FloatTensor>>, ConvertError> {
+    let mut tensors: BTreeMap<Option<u32>, Vec<FloatTensor>> = BTreeMap::new();
+    for float in &checkpoint.shape().floats {
+        let dtype = checkpoint.float(float.id)?.dtype();
+        let tensor = FloatTensor { kind: float.id.kind, dtype, shape: float.dimensions() };
+        tensors.entry(float.id.layer).or_default().push(tensor);
+    }
+    Ok(tensors)
+}
+
+/// Matrices by group, experts last.
+fn groups(checkpoint: &Checkpoint) -> Vec<(GroupId, Vec<MatrixShape>)> {
+    let config = checkpoint.config();
+    let mut groups: Vec<(GroupId, Vec<MatrixShape>)> = Vec::new();
+    for matrix in &checkpoint.shape().matrices {
+        let id = group_of(matrix.id);
+        match groups.last_mut() {
+            Some((last, matrices)) if *last == id => matrices.push(*matrix),
+            _ => groups.push((id, vec![*matrix])),
+        }
+    }
+    if config.tie_word_embeddings {
+        let id = MatrixId { kind: MatrixKind::Head, layer: None, expert: None };
+        let head = MatrixShape { id, rows: config.vocab_size, cols: config.hidden_size };
+        groups.insert(1, (GroupId::Head, vec![head]));
+    }
+    groups.sort_by_key(|(id, _)| id.expert().is_some());
+    groups
+}
+
+/// Codecs by the type of blocks and their span.
+#[derive(Default)]
+struct Codecs(BTreeMap<(u32, u8), u32>);
+
+impl Codecs {
+    fn matrix(
+        &mut self,
+        plan: &mut StorePlan,
+        shape: &MatrixShape,
+        place: &MatrixPlace<'_>,
+    ) -> Matrix {
+        let MatrixShape { id, rows, cols } = *shape;
+        let Some(blocks) = place.blocks() else {
+            let encoding = Encoding::Float(place.dtype());
+            let levels = [Some(Level::L8); Plane::ALL.len()];
+            return Matrix { kind: id.kind, rows, cols, encoding, levels };
+        };
+        let ScaledBlocks { kind, span } = blocks;
+        let codec = blocks.codec();
+        let add = || plan.add_scaled_codec(codec);
+        let number = *self.0.entry((kind.number(), span)).or_insert_with(add);
+        let layout = layout(id.kind);
+        let form = PlaneForm::Scaled(codec.form);
+        let encoding = Encoding::Nested { layout, codec: number, form };
+        let levels = [Some(codec.form.top()); Plane::ALL.len()];
+        Matrix { kind: id.kind, rows, cols, encoding, levels }
+    }
+}

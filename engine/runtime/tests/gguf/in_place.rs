@@ -1,0 +1,114 @@
+//! Files run where they lie: no weight is another than the file's.
+
+use std::sync::Arc;
+
+use nestling_convert::in_place::open_in_place;
+use nestling_core::weights::ActivationMode;
+use nestling_cpu::Cpu;
+use nestling_experts::expert::source::ExpertSource;
+use nestling_experts::expert::{
+    CheckpointSource, HostOptions, Prefetch, StoreSource, StreamOptions,
+};
+use nestling_experts::reads::ReadOptions;
+use nestling_experts::residency::ExpertTable;
+use nestling_formats::store::{Store, StoreError};
+use nestling_formats::{Level, Plane};
+use nestling_import::Checkpoint;
+use nestling_runtime::model::RunnerOptions;
+
+use super::{MODELS, data, json};
+use nestling_testkit::runners::{all_logits, runner, token_list};
+
+fn checkpoint(name: &str) -> Arc<Checkpoint> {
+    Arc::new(Checkpoint::open(data(&format!("{name}.gguf"))).unwrap())
+}
+
+fn store(name: &str) -> Arc<Store> {
+    Arc::new(open_in_place(checkpoint(name)).unwrap())
+}
+
+/// With float activations, the model is that of the file's weights read as numbers, bit for bit.
+#[test]
+fn a_file_in_place_has_the_logits_of_its_weights() {
+    let options = RunnerOptions { activations: ActivationMode::Float, ..RunnerOptions::default() };
+    for name in MODELS {
+        let tokens = token_list(&json(&format!("{name}.json"))["tokens"]);
+        let tokens = &tokens[..tokens.len().min(24)];
+        let path = data(&format!("{name}.gguf"));
+        let floats: Arc<dyn ExpertSource> =
+            Arc::new(CheckpointSource::new(Checkpoint::open(path).unwrap()));
+        let in_place: Arc<dyn ExpertSource> =
+            Arc::new(StoreSource::owned(store(name), None).unwrap());
+        let logits = |source: &Arc<dyn ExpertSource>| {
+            let level = source.level_max().unwrap_or(Level::L8);
+            all_logits(&mut runner(Cpu::new(1), source, &options), tokens, level, 512)
+        };
+        let (expected, found) = (logits(&floats), logits(&in_place));
+        assert!(found.iter().all(|logit| logit.is_finite()), "{name}");
+        assert!(found == expected, "{name}");
+    }
+}
+
+/// Any part of an extent is what lies there in the whole.
+#[test]
+fn parts_of_extents_are_those_of_the_whole() {
+    for name in ["k-quants", "qwen3-next", "gemma4"] {
+        let store = store(name);
+        for group in store.groups() {
+            let Some(extent) = store.extent(group, Plane::P2) else { continue };
+            let whole = store.read_extent_vec(extent).unwrap();
+            // Uneven parts, whose borders move from extent to extent.
+            let step = (whole.len() / 7 + 1).max(3) | 1;
+            for (number, expected) in whole.chunks(step).enumerate() {
+                let mut found = vec![0xa5; expected.len()];
+                let offset = extent.offset + (number * step) as u64;
+                store.storage().read_at(offset, &mut found).unwrap();
+                assert!(found == expected, "{name} {} part {number}", group.id);
+            }
+        }
+    }
+}
+
+/// Experts that are read when they are needed are those that are held.
+#[test]
+fn a_file_in_place_is_streamed_within_a_budget() {
+    for name in ["qwen3-moe", "k-quants", "gpt-oss"] {
+        let store = store(name);
+        let level = store.level();
+        let least = ExpertTable::of_store(&store, level).unwrap().least_bytes();
+        let tokens = token_list(&json(&format!("{name}.json"))["tokens"]);
+        let tokens = &tokens[..tokens.len().min(24)];
+        let logits = |streaming| {
+            let source: Arc<dyn ExpertSource> =
+                Arc::new(StoreSource::owned(Arc::clone(&store), None).unwrap());
+            let options = RunnerOptions { streaming, ..RunnerOptions::default() };
+            all_logits(&mut runner(Cpu::new(2), &source, &options), tokens, level, 5)
+        };
+        let streaming = StreamOptions {
+            budget_bytes: least,
+            reads: ReadOptions::default(),
+            prefetch: Prefetch::Always,
+            host: HostOptions::default(),
+        };
+        assert!(logits(Some(streaming)) == logits(None), "{name}");
+    }
+}
+
+/// A file that is another one when it is read again is an error, never other weights.
+#[test]
+fn a_file_that_changed_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::copy(data("k-quants.gguf"), &path).unwrap();
+    let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
+    let store = open_in_place(checkpoint).unwrap();
+    let group = store.groups().iter().find(|group| group.id.expert().is_some()).unwrap();
+    let extent = store.extent(group, Plane::P2).unwrap();
+    store.read_extent_vec(extent).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let last = bytes.len() - 40;
+    bytes[last] ^= 0xff;
+    std::fs::write(&path, bytes).unwrap();
+    let found = store.read_extent_vec(extent);
+    assert!(matches!(found, Err(StoreError::Changed { .. })), "{:?}", found.err());
+}
