@@ -125,7 +125,7 @@ pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, 
         if let Encoding::Nested { codec, form, .. } = &mut matrix.encoding {
             let slot = usize::try_from(*codec).ok().and_then(|number| codecs.get(number));
             *form = slot.map(CodecSlot::form).ok_or_else(|| {
-                fields.fault("codec", base, format!("below {}", codecs.len()), &*codec)
+                fields.fault("codec", base, format!("below {}", codecs.len()), *codec)
             })?;
         }
     }
