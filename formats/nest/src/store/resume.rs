@@ -41,12 +41,19 @@ pub(super) fn open(
     let mut files = Vec::new();
     let mut start = 0;
     let paths = shard_paths(destination, index.shards.len());
+    if resumed {
+        for (temporary, final_path) in &paths {
+            take_back(disk, temporary, final_path, index)
+                .map_err(|error| StoreError::io(label(temporary), "create", 0, 0, error))?;
+        }
+    }
+    // Before anything is written: a file that was taken back, now or by an attempt that failed since,
+    // might else have its final name again after a power failure, with what is written from here on.
+    disk.sync_folder_of(destination)
+        .map_err(|error| StoreError::io(label(destination), "create", 0, 0, error))?;
     for ((temporary, final_path), length) in paths.into_iter().zip(&index.shards) {
         let name = label(&temporary);
         let error = |error| StoreError::io(&name, "create", start, 0, error);
-        if resumed {
-            take_back(disk, &temporary, &final_path, index).map_err(error)?;
-        }
         let file = disk.open(&temporary).map_err(error)?;
         if !resumed {
             // So that nothing of another store can be mistaken for this one's.

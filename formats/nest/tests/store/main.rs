@@ -10,6 +10,7 @@ mod mutations;
 mod roundtrip;
 mod rows;
 mod shards;
+mod simulated;
 mod speed;
 mod support;
 mod writing;
