@@ -5,6 +5,10 @@ use super::output_event::OutputEvent;
 use super::output_format::OutputFormat;
 use super::tagged_output::TaggedParser;
 
+/// Text that is looked at together: what follows a marker is looked at again, so that a long text with a
+/// marker everywhere would take the square of its length.
+const PIECE_BYTES: usize = 1024;
+
 /// Splits text, as it comes, into events. Markers may be cut anywhere; what may be the start of
 /// one is held back.
 #[derive(Debug, Clone)]
@@ -35,6 +39,17 @@ impl OutputParser {
 
     /// Takes the next piece of text.
     pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
+        let mut events = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
+            append(&mut events, self.push_piece(piece));
+            rest = after;
+        }
+        events
+    }
+
+    fn push_piece(&mut self, text: &str) -> Vec<OutputEvent> {
         match &mut self.form {
             ParserState::Tagged(parser) => parser.push(text),
             ParserState::Channels(parser) => parser.push(text),
@@ -56,4 +71,17 @@ impl OutputParser {
             ParserState::Channels(parser) => parser.has_ended(),
         }
     }
+}
+
+/// Adds the events of the next piece; words that go on stay one event.
+fn append(events: &mut Vec<OutputEvent>, more: Vec<OutputEvent>) {
+    let mut more = more.into_iter();
+    match (events.last_mut(), more.next()) {
+        (Some(OutputEvent::Text(last)), Some(OutputEvent::Text(text)))
+        | (Some(OutputEvent::Reasoning(last)), Some(OutputEvent::Reasoning(text))) => {
+            last.push_str(&text);
+        }
+        (_, first) => events.extend(first),
+    }
+    events.extend(more);
 }

@@ -1,7 +1,7 @@
 //! Output whose reasoning and tool calls stand between tags.
 
 use super::output_event::{CALL_BYTES_MAX, OutputEvent};
-use super::output_format::TaggedFormat;
+use super::output_format::{TagPair, TaggedFormat};
 use super::stop::longest_held;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub(super) struct TaggedParser {
     place: TaggedState,
     /// Not yet decided: the start of a tag, or a tool call so far.
     held: String,
+    /// Bytes of a held tool call in which its end does not begin.
+    searched: usize,
     /// Line breaks that are dropped if a tag follows.
     breaks: String,
     /// A tag came just before: line breaks are dropped.
@@ -40,6 +42,7 @@ impl TaggedParser {
             format,
             place: if in_reasoning { TaggedState::Reasoning } else { TaggedState::Text },
             held: String::new(),
+            searched: 0,
             breaks: String::new(),
             after_tag: in_reasoning,
             answered: false,
@@ -99,6 +102,7 @@ impl TaggedParser {
             self.after_tag = true;
             self.place = to;
             self.held = after;
+            self.searched = 0;
             return true;
         }
         let keep = longest_held(&self.held, tags.iter().map(|(tag, _)| tag.as_str()));
@@ -136,14 +140,9 @@ impl TaggedParser {
 
     fn step_tool_call(&mut self, events: &mut Vec<OutputEvent>) -> bool {
         let Some(tags) = self.format.tool_call.clone() else { return false };
-        let Some(at) = self.held.find(&tags.close) else {
-            if self.held.len() > CALL_BYTES_MAX {
-                self.place = TaggedState::Text;
-                self.after_tag = false;
-                let text = tags.open + &std::mem::take(&mut self.held);
-                self.emit(&text, events);
-            }
-            return false;
+        let found = self.held[self.searched..].find(&tags.close).map(|at| self.searched + at);
+        let Some(at) = found.filter(|at| *at <= CALL_BYTES_MAX) else {
+            return self.step_long_call(&tags, events);
         };
         let inside = self.held[..at].to_owned();
         self.held = self.held.split_off(at + tags.close.len());
@@ -160,6 +159,22 @@ impl TaggedParser {
             }
         }
         true
+    }
+
+    /// A call that has not ended yet; one that is too long is text as far as the limit, wherever the
+    /// output is cut.
+    fn step_long_call(&mut self, tags: &TagPair, events: &mut Vec<OutputEvent>) -> bool {
+        let seen = self.held.len().saturating_sub(tags.close.len());
+        self.searched = self.held.floor_char_boundary(seen);
+        let is_long = self.held.len() > CALL_BYTES_MAX + tags.close.len();
+        if is_long {
+            self.place = TaggedState::Text;
+            self.after_tag = false;
+            let rest = self.held.split_off(self.held.floor_char_boundary(CALL_BYTES_MAX));
+            let text = tags.open.clone() + &std::mem::replace(&mut self.held, rest);
+            self.emit(&text, events);
+        }
+        is_long
     }
 
     /// Passes on text of the present place, without the line breaks next to tags.

@@ -234,6 +234,35 @@ fn deepseek_writes_calls_in_two_ways() {
     }
 }
 
+/// Found by fuzzing: a text that is markers from end to end took the square of its length.
+#[test]
+fn a_long_text_of_markers_is_split_in_time_that_grows_with_it() {
+    let output = "<tool_call></tool_call></think>".repeat(40_000);
+    let start = std::time::Instant::now();
+    let whole = events(&format(true), &[&output]);
+    assert!(start.elapsed() < std::time::Duration::from_secs(20), "{:?}", start.elapsed());
+    assert_eq!(whole, [text(&output)]);
+}
+
+/// A call beyond the limit is text, however the output is cut; what follows it is read again.
+#[test]
+fn a_call_that_is_too_long_is_text_wherever_it_is_cut() {
+    let long = format!("<tool_call>{}</tool_call>", "é ".repeat(400_000));
+    let output = format!("{long}<tool_call>{{\"name\": \"now\"}}</tool_call>");
+    let wanted = [text(&long), call(0, "now", j!({}))];
+    assert_eq!(events(&format(true), &[&output]), wanted);
+    for bytes in [7, 1000, 1 << 20] {
+        let mut pieces = Vec::new();
+        let mut rest = output.as_str();
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.floor_char_boundary(bytes));
+            pieces.push(piece);
+            rest = after;
+        }
+        assert_eq!(events(&format(true), &pieces), wanted, "pieces of {bytes} bytes");
+    }
+}
+
 fn stopped(stops: &[&str], pieces: &[&str]) -> (String, Option<usize>) {
     let mut matcher = StopMatcher::new(stops.iter().map(|s| (*s).into()).collect()).unwrap();
     let mut out = String::new();
