@@ -18,7 +18,8 @@ fn render(source: &str) {
         "tools": [{"function": {"name": "f", "parameters": {"x": [1, 2.5, true]}}}],
         "add_generation_prompt": true,
     });
-    let limits = RenderLimits { memory_bytes: 8 << 20, work: 20_000_000, ..RenderLimits::default() };
+    let limits =
+        RenderLimits { memory_bytes: 8 << 20, work: 20_000_000, ..RenderLimits::default() };
     let date = |format: &str| Ok(format.to_owned());
     let options = RenderOptions { limits, strftime_now: Some(&date), ..Default::default() };
     let start = Instant::now();

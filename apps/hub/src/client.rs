@@ -206,7 +206,7 @@ fn absolute(text: &str) -> Option<Uri> {
 }
 
 /// Where a redirect goes.
-fn target(from: &Uri, location: &str) -> Option<Uri> {
+pub fn target(from: &Uri, location: &str) -> Option<Uri> {
     let (scheme, authority) = (from.scheme_str()?, from.authority()?);
     // What stands before the first slash is a scheme if it has a colon.
     if location.split(['/', '?', '#']).next().is_some_and(|start| start.contains(':')) {
@@ -222,7 +222,7 @@ fn target(from: &Uri, location: &str) -> Option<Uri> {
 }
 
 /// Scheme, host and port: whom a token is meant for.
-fn origin(uri: &Uri) -> Option<(&str, String, u16)> {
+pub fn origin(uri: &Uri) -> Option<(&str, String, u16)> {
     let scheme = uri.scheme_str()?;
     let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
     Some((scheme, uri.host()?.to_ascii_lowercase(), port))

@@ -13,6 +13,8 @@ mod digest;
 mod disk;
 mod download;
 mod error;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod gguf;
 mod headers;
 mod identity;

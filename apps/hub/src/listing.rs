@@ -229,10 +229,15 @@ impl<'de> Deserialize<'de> for Shards {
     }
 }
 
+/// The files that an index names.
+pub fn read_shard_names(index: impl Read) -> serde_json::Result<BTreeSet<String>> {
+    let index: Index = serde_json::from_reader(index)?;
+    Ok(index.weight_map.0)
+}
+
 fn shard_names(index: &Path) -> Result<BTreeSet<String>> {
     let file = std::fs::File::open(index).map_err(|e| HubError::file("read", index, e))?;
-    let read: serde_json::Result<Index> = serde_json::from_reader(BufReader::new(file));
-    read.map(|index| index.weight_map.0).map_err(|error| {
+    read_shard_names(BufReader::new(file)).map_err(|error| {
         HubError::new(format!("{}: not an index of weights: {error}", index.display()))
             .advise("delete the file and run the command again")
     })

@@ -1,0 +1,184 @@
+//! Journals and unfinished stores of any bytes: resuming refuses or goes on, and a store that is
+//! finished opens and has the checksums that its index says.
+
+#![no_main]
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use libfuzzer_sys::arbitrary::{self, Arbitrary};
+use libfuzzer_sys::fuzz_target;
+use nestling_formats::nested::NestedCodec;
+use nestling_formats::store::{Disk, GroupId, MemoryStorage, Store, StorePlan, StoreWriter};
+use nestling_formats::{DType, FloatKind, MatrixKind};
+use xxhash_rust::xxh3::xxh3_64;
+
+#[path = "../../formats/nest/tests/store/support/mod.rs"]
+#[expect(dead_code, reason = "the tests of stores use more of it")]
+mod support;
+
+use support::memory_disk::MemoryDisk;
+use support::{codec, fill, nested, tensor};
+
+#[derive(Arbitrary, Debug)]
+struct Record {
+    kind: u8,
+    number: u8,
+    payload: Vec<u8>,
+    /// A codec that is one, in place of the payload.
+    codec: bool,
+    /// The hash that the extent has, in place of the payload.
+    hash: bool,
+    /// A length or a checksum that is wrong.
+    damage: Option<u32>,
+}
+
+#[derive(Arbitrary, Debug)]
+struct Input {
+    /// Extents that an earlier attempt wrote, by their bits.
+    written: u16,
+    /// What the journal is cut to, before records are added.
+    length: Option<u16>,
+    records: Vec<Record>,
+    tail: Vec<u8>,
+    /// Changes of the unfinished file.
+    edits: Vec<(u16, u8)>,
+    file_length: Option<u16>,
+    /// Whether the first file has its final name already.
+    renamed: bool,
+}
+
+const PATH: &str = "/model.nest";
+
+/// One layer of one expert, in extents of 512 bytes.
+fn plan() -> StorePlan {
+    let mut plan = StorePlan::new(b"source", r#"{"maker":"fuzz"}"#);
+    plan.alignment = Some(512);
+    let codec = plan.add_codec(1);
+    plan.add_asset("config.json", 10);
+    let norm = tensor(FloatKind::FinalNorm, DType::F32, &[8]);
+    plan.add_group(GroupId::Floats { layer: None }, vec![], vec![norm]);
+    let gate = nested(MatrixKind::Gate, 8, 8, codec, 0);
+    plan.add_group(GroupId::expert_of(0, 0), vec![gate], vec![]);
+    plan
+}
+
+/// The whole store, and the journal of one of which all is written.
+struct Sound {
+    plan: StorePlan,
+    store: Vec<u8>,
+    journal: Vec<u8>,
+}
+
+fn sound() -> &'static Sound {
+    static SOUND: OnceLock<Sound> = OnceLock::new();
+    SOUND.get_or_init(|| {
+        let (plan, disk) = (plan(), MemoryDisk::default());
+        let open = |disk: &MemoryDisk, resume| {
+            StoreWriter::open_on(Arc::new(disk.clone()), Path::new(PATH), &plan, resume).unwrap()
+        };
+        fill(open(&disk, false), &plan).unwrap();
+        let store = disk.contents(Path::new(PATH)).unwrap();
+        let disk = MemoryDisk::default();
+        let writer = open(&disk, false);
+        writer.set_codec(0, &codec(1)).unwrap();
+        let contents = support::contents(&plan);
+        for extent in writer.index().extents() {
+            let id = writer.index().group_of(extent).unwrap().id.clone();
+            let key = (id, extent.plane);
+            writer.write_extent(&key.0, key.1, &contents[&key]).unwrap();
+        }
+        drop(writer);
+        let journal = disk.contents(&journal_path()).unwrap();
+        Sound { plan, store, journal }
+    })
+}
+
+fn journal_path() -> std::path::PathBuf {
+    format!("{PATH}.journal").into()
+}
+
+impl Record {
+    fn bytes(&self) -> Vec<u8> {
+        let sound = sound();
+        let mut payload = self.payload.clone();
+        if self.codec {
+            payload = codec(1).to_bytes();
+            assert!(NestedCodec::from_bytes(&payload).is_ok());
+        } else if self.hash {
+            let store = Store::from_storage(
+                Arc::new(MemoryStorage::new("sound", sound.store.clone())),
+                false,
+            );
+            let store = store.unwrap();
+            let extents = store.index().extents();
+            payload = extents[usize::from(self.number) % extents.len()].hash.to_vec();
+        }
+        let mut bytes = Vec::new();
+        bytes.extend(u32::from(self.kind % 9).to_le_bytes());
+        bytes.extend(u32::from(self.number).to_le_bytes());
+        let length = self.damage.filter(|damage| damage % 2 == 0);
+        bytes.extend(length.unwrap_or(payload.len() as u32).to_le_bytes());
+        bytes.extend(payload);
+        let wrong = self.damage.filter(|damage| damage % 2 == 1);
+        let checksum = wrong.map_or_else(|| xxh3_64(&bytes), u64::from);
+        bytes.extend(checksum.to_le_bytes());
+        bytes
+    }
+}
+
+/// A disk as an earlier attempt may have left it, or somebody who means harm.
+fn disk_of(input: &Input) -> MemoryDisk {
+    let (sound, disk) = (sound(), MemoryDisk::default());
+    let write = |path: &Path, bytes: &[u8]| {
+        let file = disk.open(path).unwrap();
+        file.write_at(0, bytes).unwrap();
+        file.sync().unwrap();
+    };
+    let mut journal = sound.journal.clone();
+    if let Some(length) = input.length {
+        journal.truncate(usize::from(length));
+    }
+    input.records.iter().take(16).for_each(|record| journal.extend(record.bytes()));
+    journal.extend(&input.tail);
+    write(&journal_path(), &journal);
+    let mut partial = sound.store.clone();
+    // The front comes last, when a store is finished.
+    if !input.renamed {
+        partial[..512].fill(0);
+    }
+    for (number, extent) in partial.chunks_mut(512).skip(1).enumerate() {
+        if input.written >> (number % 16) & 1 == 0 {
+            extent.fill(0);
+        }
+    }
+    for (at, byte) in input.edits.iter().take(16) {
+        let at = usize::from(*at) % partial.len();
+        partial[at] = *byte;
+    }
+    if let Some(length) = input.file_length {
+        partial.resize(usize::from(length), 7);
+    }
+    let name = if input.renamed { PATH.to_owned() } else { format!("{PATH}.partial") };
+    write(Path::new(&name), &partial);
+    disk
+}
+
+fuzz_target!(|input: Input| {
+    let (sound, disk) = (sound(), disk_of(&input));
+    let resumed = StoreWriter::open_on(Arc::new(disk.clone()), Path::new(PATH), &sound.plan, true);
+    let Ok(writer) = resumed else { return };
+    let (done, all) = writer.progress_bytes();
+    assert!(done <= all);
+    // What the journal says of codecs is believed if it is one, and then no other is taken.
+    if fill(writer, &sound.plan).is_err() {
+        return;
+    }
+    let bytes = disk.contents(Path::new(PATH)).expect("a finished store has its name");
+    assert_eq!(bytes.len(), sound.store.len());
+    let store = Store::from_storage(Arc::new(MemoryStorage::new("fuzz", bytes)), true);
+    let report = store.expect("a finished store opens").verify(&mut |_| ControlFlow::Continue(()));
+    let report = report.expect("a finished store can be read");
+    assert!(report.damage.is_empty(), "{report:?}");
+});

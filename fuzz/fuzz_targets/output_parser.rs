@@ -1,0 +1,174 @@
+//! What a model writes, of any words and markers and cut anywhere: the parser says the same events
+//! however it is cut, and no text is lost where nothing is marked.
+
+#![no_main]
+
+use libfuzzer_sys::arbitrary::{self, Arbitrary};
+use libfuzzer_sys::fuzz_target;
+use nestling_text::{OutputEvent, OutputFormat, OutputParser, StopMatcher};
+
+/// What formats are detected by, and what their answers are made of.
+const MARKERS: &[&str] = &[
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<function=",
+    "</function>",
+    "<parameter=",
+    "</parameter>",
+    ">",
+    "\n",
+    "\n\n",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>",
+    "function",
+    "```json\n",
+    "\n```",
+    "<|channel>thought",
+    "<channel|>",
+    "<turn|>",
+    "<|tool_response>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|tool_call>call:",
+    "call:f{",
+    "}",
+    "<|\"|>",
+    "a:",
+    ",",
+    "<|start|>",
+    "<|channel|>",
+    "<|message|>",
+    "<|end|>",
+    "<|call|>",
+    "<|return|>",
+    "<|constrain|>",
+    "assistant",
+    "analysis",
+    "commentary",
+    "final",
+    " to=functions.f",
+    " to=python",
+    "{\"name\": \"f\", \"arguments\": {\"a\": [1, null]}}",
+    "{}",
+    "[",
+    "]",
+    "\"",
+    "<",
+    "<|",
+    "é",
+    "<|\"",
+    "<think",
+    "1.5e3",
+    "true",
+];
+
+#[derive(Arbitrary, Debug)]
+enum Part {
+    Marker(u8),
+    Text(String),
+    /// A marker so often that limits of headers are passed.
+    Many(u8, u8),
+}
+
+#[derive(Arbitrary, Debug)]
+struct Input {
+    /// Markers that the template has.
+    template: Vec<u8>,
+    prompt: Vec<Part>,
+    with_tools: bool,
+    answer: Vec<Part>,
+    cuts: Vec<u16>,
+    stop: Vec<Part>,
+}
+
+fn marker(number: u8) -> &'static str {
+    MARKERS[usize::from(number) % MARKERS.len()]
+}
+
+fn text_of(parts: &[Part]) -> String {
+    let mut text = String::new();
+    for part in parts.iter().take(64) {
+        match part {
+            Part::Marker(number) => text.push_str(marker(*number)),
+            Part::Text(words) => text.push_str(words),
+            Part::Many(number, count) => {
+                text.push_str(&marker(*number).repeat(usize::from(*count) * 8));
+            }
+        }
+    }
+    text
+}
+
+/// The text between cuts, each moved to where a character begins.
+fn pieces<'a>(text: &'a str, cuts: &[u16]) -> Vec<&'a str> {
+    let place = |cut: &u16| {
+        let at = usize::from(*cut) % (text.len() + 1);
+        (0..=at).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+    };
+    let mut places: Vec<usize> = cuts.iter().take(64).map(place).collect();
+    places.extend([0, text.len()]);
+    places.sort_unstable();
+    places.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect()
+}
+
+/// Events with neighbours of one kind joined.
+fn events(format: &OutputFormat, pieces: &[&str]) -> (Vec<OutputEvent>, bool) {
+    let mut parser = OutputParser::new(format.clone(), 3);
+    let mut all: Vec<OutputEvent> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
+    let ended = parser.has_ended();
+    all.extend(parser.finish());
+    let mut out: Vec<OutputEvent> = Vec::new();
+    for event in all {
+        match (out.last_mut(), event) {
+            (Some(OutputEvent::Text(last)), OutputEvent::Text(more)) => last.push_str(&more),
+            (Some(OutputEvent::Reasoning(last)), OutputEvent::Reasoning(more)) => {
+                last.push_str(&more);
+            }
+            (_, event) => out.push(event),
+        }
+    }
+    (out, ended)
+}
+
+fn stopped(stop: &str, pieces: &[&str]) -> Option<(String, bool)> {
+    let mut matcher = StopMatcher::new(vec![stop.to_owned()]).ok()?;
+    let mut out = String::new();
+    for piece in pieces {
+        let found = matcher.push(piece);
+        out.push_str(&found.text);
+        if found.stopped.is_some() {
+            return Some((out, true));
+        }
+    }
+    Some((out + &matcher.finish(), false))
+}
+
+fuzz_target!(|input: Input| {
+    let template: String = input.template.iter().take(16).map(|number| marker(*number)).collect();
+    let format = OutputFormat::detect(&template, &text_of(&input.prompt), input.with_tools);
+    let answer = text_of(&input.answer);
+    let pieces = pieces(&answer, &input.cuts);
+    let whole = events(&format, &[&answer]);
+    assert_eq!(events(&format, &pieces), whole, "{format:?} {pieces:?}");
+    if !answer.is_empty() {
+        let plain = vec![OutputEvent::Text(answer.clone())];
+        assert_eq!(events(&OutputFormat::plain(), &pieces), (plain, false));
+    }
+    let stop = text_of(&input.stop);
+    if let Some(found) = stopped(&stop, &pieces) {
+        let expected = match answer.find(&stop) {
+            Some(at) => (answer[..at].to_owned(), true),
+            None => (answer.clone(), false),
+        };
+        assert_eq!(found, expected);
+    }
+});
