@@ -168,11 +168,17 @@ impl Ring<'_> {
     fn listen(&mut self) -> io::Result<()> {
         let events = u32::from(PollFlags::IN.bits());
         let poll = opcode::PollAdd::new(Fd(self.bell.fd()), events).build();
-        self.push(&poll.user_data(BELL))
+        // SAFETY: it names no memory, and the bell outlives the ring, which borrows it.
+        unsafe { self.push(&poll.user_data(BELL)) }
     }
 
-    fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        // SAFETY: entries that name memory are made by `push_flight` alone.
+    /// Hands the kernel an entry; one that fails was not handed over.
+    ///
+    /// # Safety
+    /// What the entry names must be there, and used by nobody else, until the kernel has answered it or
+    /// the ring is gone: memory that is written to, buffers and files by their numbers, descriptors.
+    unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        // SAFETY: the caller's promise is the one that the ring asks for.
         let pushed = unsafe { self.ring.submission().push(entry) };
         if pushed.is_ok() {
             return Ok(());
@@ -190,8 +196,6 @@ impl Ring<'_> {
         let (offset, range) = flight.transfer.next();
         let bytes = &mut flight.landing.bytes_mut()[range];
         let length = bytes.len().min(CALL_BYTES_MAX) as u32;
-        // The memory stays in its slot, and where it is, until the kernel has answered:
-        // `collect` alone takes flights out, `abandon` forgets them, and `drop` waits for them.
         let to = bytes.as_mut_ptr();
         let area = match &flight.landing {
             Landing::Staged(area) => Some(area.index),
@@ -212,7 +216,10 @@ impl Ring<'_> {
                 Read::new(Fd(file), to, length).offset(offset).build()
             }
         };
-        self.push(&read.user_data(slot as u64))
+        // SAFETY: the memory stays in its slot, and where it is, until the kernel has answered: `answer`
+        // alone takes flights out, `abandon` forgets them, and `drop` waits for them. The files are the
+        // store's, which `shared` keeps open for longer than the ring lives.
+        unsafe { self.push(&read.user_data(slot as u64)) }
     }
 
     /// Starts what may start; says whether there is more to come.
@@ -407,7 +414,9 @@ impl Ring<'_> {
     }
 
     fn cancel(&mut self, slot: usize) -> io::Result<()> {
-        self.push(&opcode::AsyncCancel::new(slot as u64).build().user_data(CANCEL))
+        let cancel = opcode::AsyncCancel::new(slot as u64).build();
+        // SAFETY: it names nothing but the number of a read.
+        unsafe { self.push(&cancel.user_data(CANCEL)) }
     }
 
     /// Lets go of everything while the kernel may still write: the buffers are never used again.
