@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use nestling_core::sync::whole;
 
 use crate::driver::{Address, Driver, Event, PinnedMemory, Stream};
 use crate::error::CudaError;
@@ -39,7 +41,7 @@ pub(crate) struct HostBlock {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    whole(state.lock())
 }
 
 impl HostBlock {

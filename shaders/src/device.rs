@@ -2,9 +2,10 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
 use nestling_core::driver::block_on;
+use nestling_core::sync::whole;
 
 use crate::adapters::{AdapterError, Uploads};
 use crate::error::WgpuError;
@@ -336,7 +337,7 @@ impl Gpu {
     /// were.
     pub fn submit(&self, commands: Option<wgpu::CommandBuffer>) -> u64 {
         self.staged.store(0, Ordering::Relaxed);
-        let mut submitted = self.submitted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut submitted = whole(self.submitted.lock());
         *submitted += 1;
         let (number, done) = (*submitted, Arc::clone(&self.done));
         self.queue.submit(commands);
@@ -407,5 +408,5 @@ pub(crate) fn size_of(bytes: u64) -> u64 {
 }
 
 fn lock(reports: &Mutex<Reports>) -> std::sync::MutexGuard<'_, Reports> {
-    reports.lock().unwrap_or_else(PoisonError::into_inner)
+    whole(reports.lock())
 }

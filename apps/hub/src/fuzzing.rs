@@ -9,6 +9,7 @@ use crate::names::{is_file_name, is_hash, is_path};
 /// # Panics
 /// If what came through would not be a safe name.
 pub fn read_listing(bytes: &[u8]) {
+    // Default: what is no listing is refused.
     let Ok(listing) = Listing::read(bytes) else { return };
     assert!(listing.commit.len() == 40 && is_hash(&listing.commit));
     for file in listing.files() {
@@ -34,7 +35,9 @@ pub fn read_index(bytes: &[u8]) {
 /// # Panics
 /// If it leads elsewhere than to the web.
 pub fn follow(from: &str, location: &str) {
+    // Default: what is no address is asked of nobody.
     let Ok(from) = from.parse() else { return };
+    // Default: what leads nowhere is refused.
     let Some(next) = target(&from, location) else { return };
     assert!(matches!(next.scheme_str(), Some("http" | "https")), "{next}");
     assert!(next.host().is_some_and(|host| !host.is_empty()), "{next}");

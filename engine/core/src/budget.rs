@@ -1,7 +1,9 @@
 //! One memory budget, in bytes, that everything an engine holds is taken from.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::sync::whole;
 
 /// What a reservation is for; it decides what a refusal advises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -158,7 +160,7 @@ impl Budget {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every critical section leaves the counters consistent, so a poisoned lock is usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.state.lock())
     }
 }
 

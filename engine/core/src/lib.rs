@@ -22,6 +22,7 @@ pub mod routing_recorder;
 pub mod routing_trace;
 pub mod runner;
 pub mod stream_stats;
+pub mod sync;
 pub mod weights;
 
 pub use backend::{Backend, BackendCounters, Encoder};

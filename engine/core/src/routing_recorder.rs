@@ -1,10 +1,11 @@
 //! Writes down which experts a model's rows are sent to, for simulations and plans.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::backend::{ExpertUse, Routing};
 use crate::routing_trace::{LayerRouting, RoutingTrace, TraceShape, TraceStep};
+use crate::sync::whole;
 
 /// Records the routing of a model's steps while it is asked to. Costs a look at a flag per layer
 /// where it is not.
@@ -140,6 +141,6 @@ impl RoutingRecorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Recording> {
-        self.recording.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.recording.lock())
     }
 }

@@ -8,8 +8,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
+
+use nestling_core::sync::whole;
 
 use crate::affinity::ThreadPlacement;
 
@@ -102,7 +104,7 @@ impl ThreadPool {
             (0..parts).for_each(job);
             return;
         }
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = whole(self.running.lock());
         let shared = &*self.shared;
         // SAFETY: only the lifetime is changed; `finish` below waits until no worker uses it.
         let lent = Lent(unsafe {
@@ -167,7 +169,7 @@ impl Drop for ThreadPool {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    whole(mutex.lock())
 }
 
 /// One more look that found nothing: spins or yields, and says whether it is time to park.

@@ -1,7 +1,9 @@
 //! Memory of a device under a budget: what is reserved, and what is kept for steps and sessions before
 //! they come, so that weights never take it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nestling_core::sync::whole;
 
 /// What memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +61,7 @@ pub struct WorkReservation {
 }
 
 fn lock(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
-    taken.lock().unwrap_or_else(PoisonError::into_inner)
+    whole(taken.lock())
 }
 
 impl Drop for Reservation {

@@ -1,6 +1,8 @@
 //! Slabs: allocations that slots lie in, shared by the slots and the tables that name them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nestling_core::sync::whole;
 
 /// Slots that lie in one allocation.
 #[derive(Debug)]
@@ -35,7 +37,7 @@ impl<M> Clone for SlotSlabs<M> {
 
 impl<M> SlotSlabs<M> {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<SlotSlab<M>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.0.lock())
     }
 
     /// What `of` makes of the memory of each slab, in the order of their numbers.

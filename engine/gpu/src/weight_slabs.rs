@@ -1,7 +1,9 @@
 //! Memory for weights: few large allocations, slabs, of which each weight has a range.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nestling_core::sync::whole;
 
 use crate::allocation::Allocation;
 use crate::error::GpuError;
@@ -69,7 +71,7 @@ impl<M> Drop for WeightRange<M> {
 }
 
 fn lock<M>(slabs: &Mutex<Slabs<M>>) -> MutexGuard<'_, Slabs<M>> {
-    slabs.lock().unwrap_or_else(PoisonError::into_inner)
+    whole(slabs.lock())
 }
 
 fn aligned(bytes: u64) -> u64 {

@@ -1,14 +1,16 @@
 //! The engine: the memory budget, the step loop and whoever drives it.
 
 use std::num::NonZero;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::thread::available_parallelism;
 
 use crate::encode_worker::EncodeWorker;
 use crate::options::{Driver, EngineOptions};
 use crate::step_loop::{LoopInbox, LoopProgress, StepLoop, Task};
 use nestling_core::budget::Budget;
 use nestling_core::error::EngineError;
+use nestling_core::sync::thread::{self, JoinHandle};
+use nestling_core::sync::{Mutex, whole};
 use nestling_cpu::threads::ThreadPool;
 
 /// Owns the threads, the memory budget and the step loop that all its models share. There are no
@@ -32,9 +34,9 @@ impl Engine {
         let runs = match options.driver {
             Driver::Caller => Runs::InCalls(Mutex::new(step_loop)),
             Driver::Thread => {
-                let thread = std::thread::Builder::new().name("nestling-steps".into());
+                let builder = thread::Builder::new().name("nestling-steps".into());
                 let placement = options.placement;
-                let handle = thread.spawn(move || {
+                let handle = builder.spawn(move || {
                     placement.place(0);
                     step_loop.run();
                 });
@@ -42,7 +44,7 @@ impl Engine {
             }
         };
         let budget = Budget::new(options.memory_budget);
-        let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+        let cores = || available_parallelism().map_or(1, NonZero::get);
         let threads = options.threads.unwrap_or_else(cores);
         let pool = Arc::new(ThreadPool::placed(threads, options.placement));
         let encoder = EncodeWorker::default();
@@ -96,9 +98,16 @@ impl EngineCore {
     /// One turn of the loop, unless it runs by itself.
     pub(crate) fn drive(&self) {
         if let Runs::InCalls(step_loop) = &self.runs {
-            let turn = step_loop.lock().unwrap_or_else(PoisonError::into_inner).turn();
+            let mut step_loop = step_loop.lock().unwrap_or_else(|poisoned| {
+                // Somebody panicked within a turn, a waker perhaps. As on a thread of its own, the loop
+                // ends; this turn tells all its generations so.
+                self.inbox.close();
+                poisoned.into_inner()
+            });
+            let turn = step_loop.turn();
+            drop(step_loop);
             if turn != LoopProgress::Worked {
-                std::thread::yield_now();
+                thread::yield_now();
             }
         }
     }
@@ -147,10 +156,9 @@ impl EngineCore {
                 }
             }
             Runs::OnThread(handle) => {
-                let handle = handle.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let handle = whole(handle.lock()).take();
                 // The last handle may be dropped by a waker, on the loop's own thread.
-                let own =
-                    |handle: &JoinHandle<()>| handle.thread().id() == std::thread::current().id();
+                let own = |handle: &JoinHandle<()>| handle.thread().id() == thread::current().id();
                 if let Some(handle) = handle.filter(|handle| !own(handle)) {
                     // A panic of the loop has been reported to every generation already.
                     drop(handle.join());

@@ -1,11 +1,11 @@
 //! The bounded buffer between the step loop and the handle of a generation.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use crate::event::Event;
 use nestling_core::error::EngineError;
+use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 
 /// What [`EventBuffer::pop`] found.
 pub(crate) enum Popped {
@@ -82,7 +82,7 @@ impl EventBuffer {
     pub(crate) fn pop_wait(&self) -> Option<(Result<Event, EngineError>, bool)> {
         let mut state = self.lock();
         while state.events.is_empty() && !state.ended {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = whole(self.changed.wait(state));
         }
         let was_full = state.events.len() >= self.events_max;
         state.events.pop_front().map(|event| (event, was_full))
@@ -98,6 +98,6 @@ impl EventBuffer {
     }
 
     fn lock(&self) -> MutexGuard<'_, BufferState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.state.lock())
     }
 }

@@ -1,7 +1,7 @@
 //! What handles and step loop share of an open model.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use nestling_formats::Level;
 use nestling_import::ModelConfig;
@@ -15,6 +15,7 @@ use nestling_core::budget::Reservation;
 use nestling_core::error::EngineError;
 use nestling_core::recurrent::STATES_PER_SEQUENCE;
 use nestling_core::runner::{ModelRunner, PromptSteps, RunnerLimits, StepStats};
+use nestling_core::sync::{Mutex, MutexGuard, whole};
 use nestling_experts::allocation::Allocation;
 use nestling_experts::dual::{DualOptions, DualRouting, StepTimes};
 use nestling_experts::expert::{ExpertMemory, RoutingRecorder};
@@ -143,8 +144,19 @@ impl ModelCore {
     }
 
     /// Held for a whole step: taken after every other lock, and never with one taken after it.
-    pub(crate) fn lock_runner(&self) -> MutexGuard<'_, Box<dyn ModelRunner>> {
-        self.runner.lock().unwrap_or_else(PoisonError::into_inner)
+    ///
+    /// # Errors
+    /// [`EngineError::ModelBroken`], also where somebody who held it panicked: the runner may be half way
+    /// through anything.
+    pub(crate) fn lock_runner(&self) -> Result<MutexGuard<'_, Box<dyn ModelRunner>>, EngineError> {
+        let runner = self.runner.lock();
+        if runner.is_err() {
+            self.mark_broken();
+        }
+        match runner {
+            Ok(runner) if !self.is_broken() => Ok(runner),
+            _ => Err(EngineError::ModelBroken),
+        }
     }
 
     /// Gives streamed experts another budget, at once where no step is under way.
@@ -154,14 +166,14 @@ impl ModelCore {
     pub(crate) fn set_expert_budget(&self, bytes: u64) -> Result<(), EngineError> {
         // Default: resident experts have no budget.
         let Some(memory) = &self.expert_memory else { return Ok(()) };
-        let mut reservation = self.experts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reservation = whole(self.experts.lock());
         // Default: what reserved nothing is resized to nothing.
         let Some(reservation) = reservation.as_mut() else { return Ok(()) };
         let before = reservation.bytes();
         if bytes > before {
             reservation.resize(bytes)?;
         }
-        let mut runner = self.lock_runner();
+        let mut runner = self.lock_runner()?;
         memory.set_budget(bytes);
         let changed = runner.change_expert_memory();
         // Given back only when the bytes are free; to shrink never fails.
@@ -182,7 +194,7 @@ impl ModelCore {
 
     /// Bytes that streamed experts may take.
     pub(crate) fn expert_reservation(&self) -> Option<u64> {
-        let reservation = self.experts.lock().unwrap_or_else(PoisonError::into_inner);
+        let reservation = whole(self.experts.lock());
         reservation.as_ref().map(Reservation::bytes)
     }
 
@@ -310,7 +322,7 @@ impl ModelCore {
     pub(crate) fn add_slot(&self, sequence: Sequence) -> Arc<SessionSlot> {
         let slot = Arc::new(SessionSlot::new(sequence));
         self.touch(&slot);
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = whole(self.slots.lock());
         slots.retain(|slot| slot.strong_count() > 0);
         slots.push(Arc::downgrade(&slot));
         slot
@@ -326,7 +338,7 @@ impl ModelCore {
     pub(crate) fn reclaim_idle(&self) -> bool {
         // Cloned, so that no slot is dropped, and no sequence with it, under the lock.
         let slots: Vec<Arc<SessionSlot>> = {
-            let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let slots = whole(self.slots.lock());
             slots.iter().filter_map(Weak::upgrade).collect()
         };
         let mut idle: Vec<_> = slots.iter().filter(|slot| slot.resting_pages() > 0).collect();

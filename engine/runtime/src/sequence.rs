@@ -1,11 +1,12 @@
 //! One token history, the pages that hold its keys and values, and its recurrent states.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use nestling_core::batch::LevelPolicy;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{PageAllocator, PageCopy, PageId, PageTable, pages_for};
 use nestling_core::recurrent::{StateAllocator, StateId, StateTable, StateTrack, checkpoint_of};
+use nestling_core::sync::{Mutex, MutexGuard, whole};
 
 /// The pages and recurrent states of a model's pools, counted.
 #[derive(Clone, Debug)]
@@ -32,8 +33,10 @@ impl SequencePool {
         Self { counts: Arc::new(Mutex::new(counts)), recurrent: states > 0 }
     }
 
+    /// The counts, of which nothing is taken where somebody panicked over them; see
+    /// [`Sequence::extend_computed`].
     fn lock(&self) -> MutexGuard<'_, PoolCounts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.counts.lock())
     }
 
     /// Pages that nobody holds.
@@ -175,7 +178,10 @@ impl Sequence {
         count: usize,
         checkpoint: Option<usize>,
     ) -> Result<Advance, EngineError> {
-        let (before, mut pool) = (self.table.length(), self.pool.lock());
+        let before = self.table.length();
+        // Counts that a panic left half changed might give a page to two sequences.
+        let damaged = |_| EngineError::Panicked { what: "counting the pages of sessions" };
+        let mut pool = self.pool.counts.lock().map_err(damaged)?;
         let mut states = StateTrack::default();
         if self.pool.recurrent && count > 0 {
             states = self.states.extend(before + count, checkpoint, &mut pool.states)?;
@@ -286,5 +292,24 @@ mod tests {
         let held = pool.free_states();
         assert!(matches!(sequence.advance(100), Err(EngineError::OutOfPages { pages: 2 })));
         assert_eq!((sequence.computed(), pool.free_states()), (100, held));
+    }
+
+    #[test]
+    fn of_counts_that_somebody_panicked_over_nothing_is_taken() {
+        let pool = SequencePool::new(4, 0);
+        let mut sequence = Sequence::new(pool.clone());
+        sequence.extend(&[7; 10]);
+        sequence.advance(5).unwrap();
+        std::thread::scope(|scope| {
+            let work = scope.spawn(|| {
+                let _held = pool.lock();
+                panic!("as asked");
+            });
+            assert!(work.join().is_err());
+        });
+        assert!(matches!(sequence.advance(5), Err(EngineError::Panicked { .. })));
+        sequence.truncate(1);
+        drop(sequence);
+        assert_eq!(pool.free_pages(), 4);
     }
 }

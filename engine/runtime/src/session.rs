@@ -293,18 +293,18 @@ impl Session {
     /// Locks the slot with the sequence in it; waits for a generation that was told to stop.
     fn acquire(&self) -> Result<MutexGuard<'_, SlotState>, EngineError> {
         let engine: &EngineCore = &self.model.engine;
-        let mut state = self.slot.lock();
+        let mut state = self.slot.lock()?;
         loop {
             match &*state {
                 SlotState::Resting(_) => return Ok(state),
                 SlotState::Running(cancel) if !cancel.is_cancelled() => {
                     return Err(EngineError::SessionBusy);
                 }
-                SlotState::Running(_) if engine.drives_itself() => state = self.slot.wait(state),
+                SlotState::Running(_) if engine.drives_itself() => state = self.slot.wait(state)?,
                 SlotState::Running(_) => {
                     drop(state);
                     engine.drive();
-                    state = self.slot.lock();
+                    state = self.slot.lock()?;
                 }
             }
         }

@@ -1,10 +1,12 @@
 //! Where a session's sequence is: at rest, or in the step loop.
 
+use std::sync::LockResult;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::sequence::Sequence;
 use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 
 /// A session's sequence or, while a generation has it, how to stop that.
 #[derive(Debug)]
@@ -30,17 +32,26 @@ impl SessionSlot {
 
     /// Held for moments only, never while text is rendered or tokenized: whoever ends a generation
     /// waits for it.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, SlotState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    ///
+    /// # Errors
+    /// [`EngineError::Panicked`] if somebody who worked on the sequence did: what it is then, nobody knows.
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, SlotState>, EngineError> {
+        undamaged(self.state.lock())
     }
 
     /// Waits until something has been put back.
-    pub(crate) fn wait<'a>(&self, state: MutexGuard<'a, SlotState>) -> MutexGuard<'a, SlotState> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    ///
+    /// # Errors
+    /// As [`Self::lock`].
+    pub(crate) fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, SlotState>,
+    ) -> Result<MutexGuard<'a, SlotState>, EngineError> {
+        undamaged(self.changed.wait(state))
     }
 
     pub(crate) fn put_back(&self, sequence: Sequence) {
-        *self.lock() = SlotState::Resting(sequence);
+        *whole(self.state.lock()) = SlotState::Resting(sequence);
         self.changed.notify_all();
     }
 
@@ -72,19 +83,21 @@ impl SessionSlot {
         }
     }
 
+    /// None, too, of a damaged one, which keeps what it has until it is dropped.
     fn try_lock(&self) -> Option<MutexGuard<'_, SlotState>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.state.try_lock().ok()
     }
+}
+
+fn undamaged<T>(locked: LockResult<T>) -> Result<T, EngineError> {
+    locked.map_err(|_| EngineError::Panicked { what: "work on the session's history" })
 }
 
 #[cfg(test)]
 mod tests {
     use super::SessionSlot;
     use crate::sequence::{Sequence, SequencePool};
+    use nestling_core::error::EngineError;
 
     #[test]
     fn a_session_that_somebody_works_on_is_passed_by() {
@@ -93,10 +106,28 @@ mod tests {
         sequence.extend(&[7; 70]);
         sequence.advance(70).unwrap();
         let slot = SessionSlot::new(sequence);
-        let held = slot.lock();
+        let held = slot.lock().unwrap();
         assert_eq!((slot.resting_pages(), slot.release_pages()), (0, false));
         drop(held);
         assert_eq!((slot.resting_pages(), slot.release_pages()), (2, true));
         assert_eq!((slot.resting_pages(), pool.free_pages()), (0, 4));
+    }
+
+    #[test]
+    fn a_history_that_somebody_panicked_over_is_nobodys() {
+        let pool = SequencePool::new(4, 0);
+        let slot = SessionSlot::new(Sequence::new(pool.clone()));
+        std::thread::scope(|scope| {
+            let work = scope.spawn(|| {
+                let _held = slot.lock().unwrap();
+                panic!("as asked");
+            });
+            assert!(work.join().is_err());
+        });
+        assert!(matches!(slot.lock().err(), Some(EngineError::Panicked { .. })));
+        assert_eq!((slot.resting_pages(), slot.release_pages()), (0, false));
+        // Whoever ends a generation does not wait for what it is told.
+        slot.put_back(Sequence::new(pool));
+        assert!(matches!(slot.lock().err(), Some(EngineError::Panicked { .. })));
     }
 }

@@ -60,7 +60,7 @@ impl Session {
         bytes.extend_from_slice(&threshold.to_le_bytes());
         bytes.extend(sequence.tokens().iter().flat_map(|token| token.to_le_bytes()));
         {
-            let mut runner = core.lock_runner();
+            let mut runner = core.lock_runner()?;
             for &page in sequence.pages().iter().take(pages_for(computed)) {
                 bytes.extend(runner.read_page(page)?);
             }
@@ -97,7 +97,7 @@ impl Model {
         }
         sequence.extend(&tokens);
         if computed > 0 && sequence.advance_restored(computed).is_ok() {
-            let mut runner = core.lock_runner();
+            let mut runner = core.lock_runner()?;
             for (&page, contents) in sequence.pages().iter().zip(pages) {
                 runner.write_page(page, contents)?;
             }

@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_uint, c_void};
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use nestling_core::sync::whole;
 
 use cudarc::driver::sys::{self, CUresult};
 
@@ -473,7 +475,7 @@ impl Cuda {
     }
 
     fn function(&self, kernel: Kernel) -> Result<sys::CUfunction, CudaError> {
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut functions = whole(self.functions.lock());
         if let Some(loaded) = functions.get(&kernel) {
             return Ok(loaded.function.raw());
         }
@@ -541,7 +543,7 @@ impl Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        let functions = self.functions.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let functions = whole(self.functions.get_mut());
         let modules: Vec<Handle> = functions.drain().map(|(_, loaded)| loaded.module).collect();
         // The context may outlive this, and modules with it.
         let _ = self.within(|| {

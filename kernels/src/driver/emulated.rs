@@ -12,8 +12,10 @@ mod reach;
 mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+use nestling_core::sync::whole;
 
 use self::history::{Access, History, full_name};
 use self::memory::{Found, Memory};
@@ -73,7 +75,7 @@ impl Emulated {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.state.lock())
     }
 
     /// Draws what runs next by another lot.

@@ -12,8 +12,10 @@ pub use self::host::{HostKernels, HostLaunch, MemoryNote};
 pub(crate) use self::memory::{DeviceMemory, PinnedMemory};
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use nestling_core::sync::whole;
 
 use self::commands::Commands;
 use self::cuda::Cuda;
@@ -187,7 +189,7 @@ impl Driver {
 
     /// Gives the device up: whatever still uses it fails with [`CudaError::Lost`].
     pub fn lose(&self, reason: impl Into<String>) {
-        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lost = whole(self.lost.lock());
         lost.get_or_insert(reason.into());
     }
 
@@ -219,7 +221,7 @@ impl Driver {
     /// # Errors
     /// [`CudaError::Lost`], now and ever after.
     pub fn check(&self) -> Result<(), CudaError> {
-        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = whole(self.lost.lock());
         match &*lost {
             Some(reason) => Err(CudaError::Lost { reason: reason.clone() }),
             None => Ok(()),

@@ -1,7 +1,9 @@
 //! Which memory is an emulated device's, and what of it was written.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nestling_core::sync::whole;
 
 /// An allocation.
 #[derive(Clone)]
@@ -48,7 +50,7 @@ pub struct MemoryMap {
 
 impl MemoryMap {
     fn regions(&self) -> MutexGuard<'_, Vec<Region>> {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.regions.lock())
     }
 
     /// All of it, ascending.

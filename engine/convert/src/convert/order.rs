@@ -1,7 +1,9 @@
 //! The order of each expert's hidden neurons, found once per expert.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use nestling_core::sync::whole;
 
 use nestling_formats::nested::NeuronOrder;
 use nestling_formats::{ExpertId, MatrixId, MatrixKind};
@@ -36,7 +38,7 @@ impl<'a> Orders<'a> {
             return Ok(None);
         }
         let expert = ExpertId { layer, expert };
-        let found = || self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = || whole(self.found.lock());
         if let Some(order) = found().get(&expert) {
             return Ok(Some(Arc::clone(order)));
         }
@@ -63,6 +65,6 @@ impl<'a> Orders<'a> {
 
     /// Drops all that was found: the next layer's experts are others.
     pub fn forget(&self) {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        whole(self.found.lock()).clear();
     }
 }

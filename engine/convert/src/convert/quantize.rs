@@ -1,7 +1,9 @@
 //! Fitting codecs, coding matrices in blocks of rows, and writing their groups.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use nestling_core::sync::whole;
 
 use nestling_formats::nested::{
     Calibrated, GROUP, InputTransform, NestedCodec, PlaneForm, QuantizedMatrix, ScaleSteps,
@@ -180,7 +182,7 @@ impl Conversion<'_> {
         let fitters: Vec<_> = fitters.into_iter().map(|fitter| Mutex::new(Some(fitter))).collect();
         let fit = |index: usize| {
             self.check_cancelled()?;
-            let taken = fitters[index].lock().unwrap_or_else(PoisonError::into_inner).take();
+            let taken = whole(fitters[index].lock()).take();
             // Default: another thread took it.
             let Some((number, (matrix, cols, fitter))) = taken else { return Ok(()) };
             let fitted = fitter.finish();

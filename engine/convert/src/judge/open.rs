@@ -1,7 +1,7 @@
 //! The models that the judge compares, from a store and the checkpoint that it was made of.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use nestling_formats::store::{GroupId, Store};
 use nestling_formats::{FloatKind, Level};
@@ -14,6 +14,7 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvDtype, pages_for};
 use nestling_core::runner::ModelRunner;
+use nestling_core::sync::whole;
 use nestling_core::weights::ActivationMode;
 use nestling_experts::allocation::{Allocation, Counting, bits_per_weight, layer_bytes};
 use nestling_experts::dual::{DualPolicy, ExpertSensitivities, LevelMode, RouteSample, Threshold};
@@ -336,7 +337,7 @@ impl<S: ExpertSource> Shared<S> {
 
     /// Drops what no model uses.
     pub fn forget(&self) {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        whole(self.read.lock()).clear();
     }
 }
 
@@ -350,7 +351,7 @@ impl<S: ExpertSource> ExpertSource for Shared<S> {
     }
 
     fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
-        let known = || self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || whole(self.read.lock());
         if let Some(matrices) = known().get(group) {
             return Ok(matrices.clone());
         }

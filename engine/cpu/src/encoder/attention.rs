@@ -1,7 +1,7 @@
 //! Attention: blocks of a sequence's rows and key heads are independent of each other.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use super::scratch::AttentionScratch;
 use crate::attention::AttentionRows;
@@ -15,6 +15,7 @@ use nestling_core::backend::{AttentionHeads, HeadNorm};
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvValues, PAGE_POSITIONS};
+use nestling_core::sync::whole;
 
 /// Most queries of one key head that go through a page together: enough that widening the page
 /// costs little beside them, few enough that all of it stays in the second-level cache.
@@ -164,7 +165,7 @@ pub(super) fn attend(
     // Default: without blocks, none is the largest.
     let most = scratch.borders.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
     for slot in &mut scratch.rows {
-        slot.get_mut().unwrap_or_else(PoisonError::into_inner).reserve(most * group, d);
+        whole(slot.get_mut()).reserve(most * group, d);
     }
     let slots = &scratch.rows;
     let (width, attended_width) = (group * d, group * value_dim);

@@ -16,7 +16,7 @@ pub(super) mod scratch;
 mod tests;
 mod tiles;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use nestling_formats::Level;
 
@@ -35,6 +35,7 @@ use nestling_core::backend::{
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
 use nestling_core::recycle::recycle;
+use nestling_core::sync::whole;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use products::{
     FloatProduct, Int8Product, Output, RowMap, StoreMode, multiply_float, multiply_int8, of_level,
@@ -151,10 +152,10 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         team.for_each_row(&mut out.values, cols, ROW_COST * cols, |row, out| {
             let (level, token) = (rows.dense_levels[row], rows.tokens[row] as usize);
             if let Err(error) = table.read_row(level, token, out) {
-                *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                *whole(failed.lock()) = Some(error);
             }
         });
-        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let failed = whole(failed.into_inner());
         failed.map_or(Ok(()), Err)
     }
 

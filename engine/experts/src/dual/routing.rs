@@ -1,6 +1,6 @@
 //! Dual routing of an open model: from what is asked for to the policy of its rows.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use nestling_formats::Level;
 
@@ -10,6 +10,7 @@ use super::{
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::runner::ModelRunner;
+use nestling_core::sync::whole;
 
 /// How far elastic mode may go below the mean level that was asked for, in bits.
 const CONCESSION: f32 = 1.0;
@@ -106,7 +107,7 @@ impl DualRouting {
         match policy.mode {
             LevelMode::Strict => policy,
             LevelMode::Elastic => {
-                let controller = self.controller.lock().unwrap_or_else(PoisonError::into_inner);
+                let controller = whole(self.controller.lock());
                 let threshold = policy.threshold.max(controller.threshold());
                 DualPolicy { threshold, ..policy }
             }
@@ -115,7 +116,7 @@ impl DualRouting {
 
     /// Learns from a step of elastic rows.
     pub fn observe(&self, step: StepTimes) {
-        self.controller.lock().unwrap_or_else(PoisonError::into_inner).observe(step);
+        whole(self.controller.lock()).observe(step);
     }
 }
 

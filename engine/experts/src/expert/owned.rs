@@ -4,7 +4,7 @@
 //! matrix by matrix, P3 and P4 merged into one digit.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
 use nestling_formats::nested::{Layout, merge_p3_p4, merged_bytes};
@@ -14,6 +14,7 @@ use nestling_formats::{Level, Plane};
 use nestling_core::arena::AlignedBytes;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
+use nestling_core::sync::whole;
 use nestling_core::weights::ByteRegion;
 
 /// Parts begin at cache lines.
@@ -201,7 +202,7 @@ fn fill_all(
     let work = || {
         let mut extents = [(); 5].map(|()| AlignedBytes::zeroed(0));
         while !cancel.is_cancelled() {
-            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let job = whole(jobs.lock()).pop();
             // Default: all is read.
             let Some((index, plan, out)) = job else { return };
             let _ = done[index].set(plan.fill(store, &mut extents, out));

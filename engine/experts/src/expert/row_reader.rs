@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nestling_formats::store::RowScratch;
@@ -12,6 +12,7 @@ use super::row_table::{EmbeddedRows, RowTable, WantedRow};
 use crate::reads::Threads;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
+use nestling_core::sync::whole;
 
 /// How long a step waits before it looks whether it was cancelled.
 const LOOK: Duration = Duration::from_millis(20);
@@ -78,7 +79,7 @@ impl RowReader {
         cancel: &CancelToken,
     ) -> Result<(), EngineError> {
         let gone = || EngineError::Panicked { what: "the thread that reads rows" };
-        let replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        let replies = whole(self.replies.lock());
         let number = self.shared.wanted.fetch_add(1, Ordering::Relaxed) + 1;
         let (wanted, values) = (std::mem::take(&mut out.wanted), std::mem::take(&mut out.values));
         let requests = self.requests.as_ref().ok_or_else(gone)?;

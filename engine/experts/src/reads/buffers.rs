@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
@@ -13,6 +13,7 @@ use memmap2::MmapMut;
 use super::slab::{self, Slab, SlabBuffer};
 use nestling_core::backend::HostPlane;
 use nestling_core::error::EngineError;
+use nestling_core::sync::{Mutex, MutexGuard, whole};
 
 /// Buffers begin at multiples of this and have a multiple of it: what direct reads ask for.
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -141,7 +142,7 @@ impl BufferPool {
     }
 
     fn lock(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.state.lock())
     }
 
     /// A buffer of at least `length` bytes, which may hold anything.

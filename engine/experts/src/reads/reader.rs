@@ -1,16 +1,16 @@
 //! A thread that reads one plane after another.
 
-use std::sync::PoisonError;
-
 use super::fetch::fetch;
 use super::shared::Shared;
+
+use nestling_core::sync::whole;
 
 /// Reads one job after another.
 pub(super) fn read_until_closed(shared: &Shared) {
     let mut state = shared.lock();
     while !state.closing {
         let Some(job) = shared.start(&mut state) else {
-            state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = whole(shared.work.wait(state));
             continue;
         };
         if state.queue.len() > 0 {

@@ -1,10 +1,10 @@
 //! What callers and readers share: the queue, what is under way, what has ended.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 #[cfg(target_os = "linux")]
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 #[cfg(not(target_family = "wasm"))]
 use std::time::Duration;
@@ -26,6 +26,7 @@ use super::plain::PlainFiles;
 use super::{ReadClass, ReadCounters, ReadDone, ReadOptions, ReadRequest, ReadTiming};
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
+use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 
 pub(super) struct Shared {
     store: Arc<Store>,
@@ -119,7 +120,7 @@ impl Shared {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.state.lock())
     }
 
     /// Nanoseconds since the start.

@@ -10,7 +10,9 @@
 
 use std::io;
 use std::ops::{Range, RangeInclusive};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use nestling_core::sync::{Mutex, MutexGuard, whole};
 
 use memmap2::{Advice, MmapMut, MmapRaw, UncheckedAdvice};
 
@@ -62,7 +64,7 @@ pub(super) fn pieces(size: usize) -> io::Result<Vec<SlabBuffer>> {
 
 impl Slab {
     fn lock(&self) -> MutexGuard<'_, Pages> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.pages.lock())
     }
 
     /// Bytes of a buffer, counted from the first.

@@ -1,3 +1,6 @@
+#[cfg(shuttle)]
+mod schedules;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,10 +1,11 @@
 //! Threads that are joined when what they work for is dropped.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nestling_core::error::EngineError;
+use nestling_core::sync::whole;
 
 /// How long dropping waits for reads that are under way.
 const GRACE: Duration = Duration::from_secs(2);
@@ -23,7 +24,7 @@ impl Threads {
     ) -> Result<(), EngineError> {
         let thread = thread::Builder::new().name(name.to_owned());
         let handle = thread.spawn(run).map_err(EngineError::Thread)?;
-        self.handles.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+        whole(self.handles.lock()).push(handle);
         Ok(())
     }
 
@@ -31,8 +32,7 @@ impl Threads {
     pub fn join(&self) {
         let deadline = Instant::now() + GRACE;
         let mut pause = Duration::from_micros(50);
-        let handles =
-            std::mem::take(&mut *self.handles.lock().unwrap_or_else(PoisonError::into_inner));
+        let handles = std::mem::take(&mut *whole(self.handles.lock()));
         for handle in handles {
             while !handle.is_finished() && Instant::now() < deadline {
                 thread::sleep(pause);

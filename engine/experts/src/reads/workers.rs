@@ -1,6 +1,6 @@
 //! Threads that read, and one that looks after them.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::ReadMethod;
@@ -8,6 +8,7 @@ use super::reader::read_until_closed;
 use super::shared::{Shared, stall};
 use super::threads::Threads;
 use nestling_core::error::EngineError;
+use nestling_core::sync::whole;
 
 /// Most threads that replace those whose read hangs, for each of the depth.
 const REPLACEMENTS_MAX: usize = 2;
@@ -78,11 +79,11 @@ fn watch_until_closed(shared: &Arc<Shared>, threads: &Threads, timeout: Duration
     while !state.closing {
         state.watching = state.queue.len() + state.running.len() > 0;
         if !state.watching {
-            state = shared.watch.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = whole(shared.watch.wait(state));
             continue;
         }
         let waited = shared.watch.wait_timeout(state, period);
-        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state = whole(waited).0;
         let stalled = state.take_stalled(shared.now_ns(), limit_ns, replacements == 0);
         if stalled.is_empty() {
             continue;

@@ -8,12 +8,13 @@ mod chrome;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::reads::{ReadClass, ReadTiming};
 use crate::residency::PlaneId;
 use nestling_core::clock::Moment;
 use nestling_core::stream_stats::StreamStats;
+use nestling_core::sync::whole;
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,6 +173,6 @@ impl Recorder {
 
     fn lock(&self) -> MutexGuard<'_, Recording> {
         // Every critical section leaves whole entries, so a poisoned lock is usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.state.lock())
     }
 }

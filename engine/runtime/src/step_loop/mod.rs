@@ -9,7 +9,7 @@ mod task;
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::event::FinishReason;
@@ -17,7 +17,9 @@ use crate::model_core::ModelCore;
 use nestling_core::cancel::CancelToken;
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
+use nestling_core::kv_cache::PAGE_POSITIONS;
 use nestling_core::runner::StepOutput;
+use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 use nestling_formats::InternalError;
 
 use answer::RowOutput;
@@ -93,7 +95,7 @@ impl LoopInbox {
         let asked = state.settle_asked;
         self.changed.notify_all();
         while state.settle_done < asked && !state.ended {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = whole(self.changed.wait(state));
         }
     }
 
@@ -110,7 +112,7 @@ impl LoopInbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, InboxState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.state.lock())
     }
 }
 
@@ -157,10 +159,10 @@ impl StepLoop {
         let mut state = self.inbox.lock();
         if !state.woken && poll {
             let waited = self.inbox.changed.wait_timeout(state, CANCEL_POLL);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = whole(waited).0;
         } else {
             while !state.woken {
-                state = self.inbox.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = whole(self.inbox.changed.wait(state));
             }
         }
         state.woken = false;
@@ -217,7 +219,9 @@ impl StepLoop {
         match output {
             Ok(mut output) => {
                 self.advance(&plan, &mut output);
-                model.lock_runner().recycle(output);
+                if let Ok(mut runner) = model.lock_runner() {
+                    runner.recycle(output);
+                }
             }
             Err(error) => self.roll_back(&plan, error),
         }
@@ -226,13 +230,10 @@ impl StepLoop {
     }
 
     fn compute(&self, model: &ModelCore, plan: &Plan) -> Result<StepOutput, EngineError> {
-        if model.is_broken() {
-            return Err(EngineError::ModelBroken);
-        }
         let members = plan.shares.iter().filter_map(|share| self.tasks.get(share.task));
         let tokens = members.map(|task| &task.cancel).chain([&self.inbox.stop]);
         let cancel = CancelToken::any(tokens);
-        let mut runner = model.lock_runner();
+        let mut runner = model.lock_runner()?;
         let started = Moment::now();
         let computed = catch_unwind(AssertUnwindSafe(|| {
             for copy in &plan.copies {
@@ -297,6 +298,11 @@ impl StepLoop {
             task.sequence.forget_computed(share.computed_before);
             if cancelled {
                 continue;
+            }
+            if share.copies_page {
+                // Its page is its own by now, and may be without what was to be copied there.
+                let whole = share.computed_before / PAGE_POSITIONS * PAGE_POSITIONS;
+                task.sequence.forget_computed(whole);
             }
             task.alone = true;
             if let (true, Some(error)) = (alone, error.take()) {

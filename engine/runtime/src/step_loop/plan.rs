@@ -19,6 +19,8 @@ pub(super) struct Share {
     pub computed_before: usize,
     /// Whether its last row wants logits.
     pub wants_logits: bool,
+    /// Whether a page is copied for it before the step.
+    pub copies_page: bool,
 }
 
 /// A step, its pages taken.
@@ -77,9 +79,10 @@ impl Plan {
         }));
         let (pages, Advance { copy, states }) = (task.sequence.pages().to_vec(), taken.advance);
         self.batch.sequences.push(SequenceRef { pages, states });
+        let copies_page = copy.is_some();
         self.copies.extend(copy);
         let (rows, computed_before) = (taken.rows, start);
-        self.shares.push(Share { task: index, rows, computed_before, wants_logits });
+        self.shares.push(Share { task: index, rows, computed_before, wants_logits, copies_page });
     }
 }
 

@@ -38,6 +38,9 @@ pub const PANICS: u32 = 202;
 /// A step with this token loses the device.
 pub const LOSES_DEVICE: u32 = 203;
 
+/// A page with this token cannot be read without a panic.
+pub const PANICS_WHEN_READ: u32 = 204;
+
 /// What the runner saw, for tests to look at.
 #[derive(Default)]
 pub struct Seen {
@@ -210,6 +213,7 @@ impl ModelRunner for FakeRunner {
     }
 
     fn read_page(&mut self, page: PageId) -> Result<Vec<u8>, EngineError> {
+        assert!(!self.pages[page.0 as usize].contains(&PANICS_WHEN_READ), "as asked");
         Ok(self.pages[page.0 as usize].iter().flat_map(|token| token.to_le_bytes()).collect())
     }
 
@@ -284,24 +288,33 @@ pub fn model_of(
     tokenizer: Option<Tokenizer>,
     chat_template: Option<ChatTemplate>,
 ) -> Model {
-    let context_length = runner.limits.context_max;
-    let parts = ModelParts {
-        runner: Box::new(runner),
+    let limits = runner.limits;
+    let parts = ModelParts { tokenizer, chat_template, ..parts_of(limits, Box::new(runner)) };
+    Model::from_parts(engine, parts).unwrap()
+}
+
+/// A model on a runner that this one is in.
+pub fn model_on(engine: &Engine, limits: RunnerLimits, runner: Box<dyn ModelRunner>) -> Model {
+    Model::from_parts(engine, parts_of(limits, runner)).unwrap()
+}
+
+fn parts_of(limits: RunnerLimits, runner: Box<dyn ModelRunner>) -> ModelParts {
+    ModelParts {
+        runner,
         device: "fake".into(),
         identity: 7,
-        tokenizer,
-        chat_template,
+        tokenizer: None,
+        chat_template: None,
         sampling: SamplingParams::greedy(),
         end_tokens: vec![],
-        context_length,
+        context_length: limits.context_max,
         allocation: None,
         dual: None,
         weight_bytes: 0,
         experts: None,
         plan: None,
         reservations: vec![],
-    };
-    Model::from_parts(engine, parts).unwrap()
+    }
 }
 
 pub fn tokens_of(generation: Generation) -> Vec<u32> {

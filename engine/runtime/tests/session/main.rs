@@ -7,7 +7,13 @@ mod handles;
 #[cfg(test)]
 mod histories;
 #[cfg(test)]
+mod panics;
+#[cfg(test)]
 mod recurrent;
+#[cfg(all(test, shuttle))]
+mod schedules;
+#[cfg(test)]
+mod simulated;
 #[cfg(test)]
 mod stalls;
 #[cfg(test)]
