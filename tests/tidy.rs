@@ -25,6 +25,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/cpu/src/planes/avx2.rs",
     "engine/cpu/src/planes/avx512.rs",
     "engine/cpu/src/planes/neon.rs",
+    "engine/cpu/src/scaled/avx2.rs",
     "engine/cpu/src/scaled/avx512.rs",
     "engine/cpu/src/scaled/avx512/panel.rs",
     "engine/cpu/src/scaled/avx512/scales.rs",

@@ -18,8 +18,8 @@
 
 use half::{bf16, f16};
 use nestling_formats::nested::{
-    CodecRef, GROUP, Minima, NestedError, NestedView, ScaleType, ScaledCodec, ScaledForm, SubScale,
-    TILE_ROWS,
+    CodecRef, GROUP, LinearValues, Minima, NestedError, NestedView, ScaleType, ScaledCodec,
+    ScaledForm, SubScale, TILE_ROWS,
 };
 use nestling_formats::{Invariant, Level};
 
@@ -27,6 +27,8 @@ use super::nested::TileValues;
 use super::planes::{CodePlanes, GroupValues, bits, chunk_sums, digits};
 use super::rows::{QuantizedGroup, QuantizedRows, RowList};
 
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
 #[cfg(test)]
@@ -50,6 +52,19 @@ struct LevelTable {
     values: [i8; 256],
     /// The power of two that values are counted in.
     unit: f32,
+    /// The same values for instructions that multiply unsigned bytes.
+    unsigned: Unsigned,
+}
+
+/// Values as `byte * stride - zero`.
+#[derive(Clone, Copy, Debug)]
+struct Unsigned {
+    /// Bytes by the leading bits of codes at levels 2 to 4; above, these bits are the byte.
+    bytes: [u8; 16],
+    stride: i32,
+    zero: i32,
+    /// The largest byte that there is.
+    largest: u8,
 }
 
 impl LevelTable {
@@ -62,7 +77,28 @@ impl LevelTable {
         for (value, index) in values.iter_mut().zip(0..=255u8) {
             *value = codec.value(level, index << (8 - bits));
         }
-        Self { values, unit: codec.unit(level) }
+        let (narrow, _) = values.as_chunks::<16>();
+        let unsigned = match level {
+            Level::L6 => Unsigned::linear(codec.linear[0], bits),
+            Level::L8 => Unsigned::linear(codec.linear[1], bits),
+            _ => Unsigned::of(&narrow[0]),
+        };
+        Self { values, unit: codec.unit(level), unsigned }
+    }
+}
+
+impl Unsigned {
+    fn of(values: &[i8; 16]) -> Self {
+        let lowest = values.iter().fold(i8::MAX, |lowest, value| lowest.min(*value));
+        let bytes = values.map(|value| value.abs_diff(lowest));
+        let largest = bytes.iter().fold(0, |largest, byte| largest.max(*byte));
+        Self { bytes, stride: 1, zero: -i32::from(lowest), largest }
+    }
+
+    fn linear(values: LinearValues, bits: u8) -> Self {
+        let LinearValues { stride, zero } = values;
+        let largest = u8::MAX >> (8 - bits);
+        Self { bytes: [0; 16], stride: stride.into(), zero: zero.into(), largest }
     }
 }
 

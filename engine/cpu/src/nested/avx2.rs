@@ -10,7 +10,9 @@ use std::arch::x86_64::*;
 
 use nestling_formats::Level;
 
-use super::super::planes::avx2::{broadcast, load, middle, multiply_add, nibbles};
+use super::super::planes::avx2::{
+    HalfTiles, broadcast, load, lookup_nibbles, middle, multiply_add, nibbles,
+};
 use super::super::rows::QuantizedGroup;
 use super::{NestedWeights, QuantizedRows, RowList, TileValues};
 
@@ -23,8 +25,8 @@ const OCTAVE: i32 = 23;
 /// Values of one group, by chunk of four columns and half of the tile. Levels 6 and 8 have 16-bit
 /// values: columns 0 and 2 in `even`, 1 and 3 in `odd`. The others have bytes, in `even` alone.
 struct Group {
-    even: [[__m256i; 2]; 8],
-    odd: [[__m256i; 2]; 8],
+    even: HalfTiles,
+    odd: HalfTiles,
 }
 
 /// Defines the products of one tile for a list of features, what is added to values by flipping
@@ -88,7 +90,8 @@ macro_rules! products_for {
                         if wide {
                             decode_wide(weights, cell, &mut values);
                         } else {
-                            decode_narrow(weights, cell, table, &mut values);
+                            let two = weights.level == Level::L2;
+                            lookup_nibbles(&weights.planes, two, cell, table, &mut values.even);
                         }
                         let scales = scales(weights, cell, units);
                         for t in 0..T {
@@ -182,33 +185,6 @@ unsafe fn scales(weights: &NestedWeights, cell: usize, units: [__m256; 2]) -> [_
         let factor = _mm256_andnot_si256(zero, _mm256_sub_epi32(fraction, octave));
         _mm256_mul_ps(units[half], _mm256_castsi256_ps(factor))
     })
-}
-
-/// Levels 2 to 4.
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn decode_narrow(weights: &NestedWeights, cell: usize, table: __m256i, out: &mut Group) {
-    for vector in 0..2 {
-        for half in 0..2 {
-            // SAFETY: the caller's `cell` is inside of the planes.
-            let p2 = unsafe { load(weights.planes.p2, cell * 2 + vector, half) };
-            let indices = if weights.level == Level::L2 {
-                let digit = _mm256_set1_epi8(3);
-                [
-                    _mm256_and_si256(p2, digit),
-                    _mm256_and_si256(_mm256_srli_epi16::<2>(p2), digit),
-                    _mm256_and_si256(_mm256_srli_epi16::<4>(p2), digit),
-                    _mm256_and_si256(_mm256_srli_epi16::<6>(p2), digit),
-                ]
-            } else {
-                // SAFETY: as above.
-                nibbles(p2, unsafe { middle(&weights.planes, cell, vector, half) })
-            };
-            for (i, index) in indices.into_iter().enumerate() {
-                out.even[vector * 4 + i][half] = _mm256_shuffle_epi8(table, index);
-            }
-        }
-    }
 }
 
 /// Levels 6 and 8: value = mulhrs(x, alpha_a + mulhrs(|x|, alpha_b)) with

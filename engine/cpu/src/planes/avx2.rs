@@ -6,6 +6,9 @@ use std::arch::x86_64::*;
 use super::{CodePlanes, Middle};
 use crate::rows::QuantizedGroup;
 
+/// Bytes of one group, by chunk of four columns and half of the tile.
+pub type HalfTiles = [[__m256i; 2]; 8];
+
 /// Vector `half` of the 64-byte vector `index` of a plane.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -81,4 +84,45 @@ pub unsafe fn broadcast(x: &QuantizedGroup, chunk: usize) -> __m256i {
 pub fn multiply_add(sum: __m256i, weights: __m256i, x: __m256i) -> __m256i {
     let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
     _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+}
+
+/// Bytes that a table has for the leading digits of codes: two bits, or four.
+#[inline]
+#[target_feature(enable = "avx2")]
+#[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]
+pub unsafe fn lookup_nibbles(
+    planes: &CodePlanes,
+    level_2: bool,
+    cell: usize,
+    table: __m256i,
+    out: &mut HalfTiles,
+) {
+    for vector in 0..2 {
+        for half in 0..2 {
+            // SAFETY: the caller's `cell` is inside of the planes.
+            let p2 = unsafe { load(planes.p2, cell * 2 + vector, half) };
+            let indices = if level_2 {
+                two_bits(p2)
+            } else {
+                // SAFETY: as above.
+                nibbles(p2, unsafe { middle(planes, cell, vector, half) })
+            };
+            for (i, index) in indices.into_iter().enumerate() {
+                out[vector * 4 + i][half] = _mm256_shuffle_epi8(table, index);
+            }
+        }
+    }
+}
+
+/// The four 2-bit digits of bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn two_bits(bytes: __m256i) -> [__m256i; 4] {
+    let digit = _mm256_set1_epi8(3);
+    [
+        _mm256_and_si256(bytes, digit),
+        _mm256_and_si256(_mm256_srli_epi16::<2>(bytes), digit),
+        _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), digit),
+        _mm256_and_si256(_mm256_srli_epi16::<6>(bytes), digit),
+    ]
 }

@@ -1,0 +1,345 @@
+//! AVX2 with FMA, and the same with AVX-VNNI.
+//!
+//! Half a tile, eight rows of four columns, fills one 256-bit vector. Weights are unsigned bytes,
+//! `byte * stride - zero`: a code of five or six bits is its byte, which needs no table. Without
+//! VNNI, `pmaddubsw` adds in 16 bits: as many chunks of four columns as stay below 2^15 are added
+//! before they are widened. Bytes above 64 are signed ones instead, |w| times sign(x, w).
+#![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
+
+use std::arch::x86_64::*;
+
+use nestling_formats::Level;
+use nestling_formats::nested::ScaleType;
+
+use super::super::planes::avx2::{
+    HalfTiles, broadcast, load, lookup_nibbles, middle, multiply_add, nibbles, two_bits,
+};
+use super::super::rows::QuantizedGroup;
+use super::{
+    GROUP, RUN, RowList, ScalePanel, ScaledWeights, TileValues, Unsigned, widen as widen_portable,
+};
+
+/// Rows of activations that share one decoded group.
+const BLOCK: usize = 16;
+
+/// Chunks that `pmaddubsw` may add in 16 bits, by the largest byte; none for signed bytes.
+fn chunks_in_16_bits(largest: u8) -> usize {
+    match largest {
+        0..=15 => 8,
+        16..=31 => 4,
+        32..=64 => 2,
+        _ => 0,
+    }
+}
+
+/// Defines the products of one tile for a list of features, how to choose a `MODE`, the modes, and
+/// the sums of a sub-block.
+macro_rules! products_for {
+    ($module:ident, $features:literal, $mode:expr, [$($some:literal)*], $dots:ident) => {
+        pub mod $module {
+            use super::*;
+
+            /// One tile for some rows.
+            ///
+            /// # Safety
+            /// The machine has the features, and [`super::super::fits`] holds.
+            #[target_feature(enable = $features)]
+            pub unsafe fn tile(
+                weights: &ScaledWeights,
+                tile: usize,
+                rows: RowList,
+                out: &mut [TileValues],
+            ) {
+                let mode: usize = $mode(weights.table.unsigned.largest);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    match (mode, weights.form.sub_blocks()) {
+                        $(($some, 1) => products::<$some, 1>(weights, tile, rows, out),
+                        ($some, _) => products::<$some, 2>(weights, tile, rows, out),)*
+                        _ => {}
+                    }
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn products<const MODE: usize, const SUBS: usize>(
+                weights: &ScaledWeights,
+                tile: usize,
+                rows: RowList,
+                out: &mut [TileValues],
+            ) {
+                let x = rows.source();
+                let (mut panel, mut values) = (ScalePanel::ZERO, zero());
+                let product = Product::new::<MODE>(weights);
+                for (rows, out) in rows.rows().chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+                    let mut starts = [std::ptr::null(); BLOCK];
+                    for (start, row) in starts.iter_mut().zip(rows) {
+                        *start = x.row(*row as usize).as_ptr();
+                    }
+                    out.fill([0.0; 16]);
+                    for group in 0..weights.groups {
+                        if group.is_multiple_of(RUN) {
+                            fill(weights, tile, group, &mut panel);
+                        }
+                        // SAFETY: `group` is below the groups of the weights and of the rows.
+                        unsafe {
+                            decode(&product, tile * weights.groups + group, &mut values);
+                            for (out, x) in out.iter_mut().zip(&starts) {
+                                let slot = group % RUN * SUBS;
+                                let x = &*x.add(group);
+                                add_group::<MODE, SUBS>(&product, &panel, slot, &values, x, out);
+                            }
+                        }
+                    }
+                }
+            }
+
+            /// Goes on with the sums of 16 rows by the panel's slots from `slot` on.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn add_group<const MODE: usize, const SUBS: usize>(
+                product: &Product,
+                panel: &ScalePanel,
+                slot: usize,
+                values: &HalfTiles,
+                x: &QuantizedGroup,
+                out: &mut TileValues,
+            ) {
+                let sums_of_x = sums_of_x::<SUBS>(x);
+                // SAFETY: all are eight floats.
+                let mut sums = unsafe { halves(out) };
+                for sub in 0..SUBS {
+                    // SAFETY: a slot is 16 floats.
+                    let scales = unsafe { halves(&panel.scales[slot + sub]) };
+                    let mut dots = $dots::<MODE, SUBS>(values, x, sub);
+                    let start = _mm256_set1_epi32(-product.zero * sums_of_x[sub]);
+                    for half in 0..2 {
+                        if product.stride != 1 {
+                            let stride = _mm256_set1_epi32(product.stride);
+                            dots[half] = _mm256_mullo_epi32(dots[half], stride);
+                        }
+                        let dots = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[half], start));
+                        let scale = _mm256_mul_ps(_mm256_set1_ps(x.scale), scales[half]);
+                        sums[half] = _mm256_fmadd_ps(dots, scale, sums[half]);
+                    }
+                }
+                if product.has_minima {
+                    for sub in 0..SUBS {
+                        // SAFETY: a slot is 16 floats.
+                        let minima = unsafe { halves(&panel.minima[slot + sub]) };
+                        let x_sum = _mm256_set1_ps(x.scale * sums_of_x[sub] as f32);
+                        for half in 0..2 {
+                            sums[half] = _mm256_fmadd_ps(x_sum, minima[half], sums[half]);
+                        }
+                    }
+                }
+                // SAFETY: `out` has 16 floats.
+                unsafe {
+                    _mm256_storeu_ps(out.as_mut_ptr(), sums[0]);
+                    _mm256_storeu_ps(out[8..].as_mut_ptr(), sums[1]);
+                }
+            }
+        }
+    };
+}
+
+products_for!(plain, "avx2,fma,f16c", chunks_in_16_bits, [8 4 2 0], pair_dots);
+products_for!(vnni, "avx2,fma,f16c,avxvnni", |_| 8, [8], vnni_dots);
+
+/// What the products of all groups have in common.
+struct Product<'a> {
+    weights: &'a ScaledWeights<'a>,
+    /// Bytes by nibble at levels 2 to 4.
+    table: __m256i,
+    /// Flips the upper bit of codes of 8 bits that are to be signed.
+    flip: __m256i,
+    stride: i32,
+    zero: i32,
+    has_minima: bool,
+}
+
+impl<'a> Product<'a> {
+    /// With MODE 0 bytes are signed: the values themselves.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn new<const MODE: usize>(weights: &'a ScaledWeights<'a>) -> Self {
+        let Unsigned { bytes, stride, zero, .. } = weights.table.unsigned;
+        let (values, _) = weights.table.values.as_chunks::<16>();
+        let (stride, zero) = if MODE == 0 { (1, 0) } else { (stride, zero) };
+        // SAFETY: both tables have 16 bytes.
+        let table = unsafe {
+            match MODE {
+                0 => _mm_loadu_si128(values[0].as_ptr().cast()),
+                _ => _mm_loadu_si128(bytes.as_ptr().cast()),
+            }
+        };
+        let flip = _mm256_set1_epi8(if MODE == 0 { -128 } else { 0 });
+        let (table, has_minima) = (_mm256_broadcastsi128_si256(table), weights.has_minima());
+        Self { weights, table, flip, stride, zero, has_minima }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn zero() -> HalfTiles {
+    [[_mm256_setzero_si256(); 2]; 8]
+}
+
+/// The two halves of 16 floats.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn halves(floats: &TileValues) -> [__m256; 2] {
+    // SAFETY: both halves are inside.
+    unsafe { [_mm256_loadu_ps(floats.as_ptr()), _mm256_loadu_ps(floats[8..].as_ptr())] }
+}
+
+/// Weight scales and minima of the groups from `first` on.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn fill(weights: &ScaledWeights, tile: usize, first: usize, panel: &mut ScalePanel) {
+    panel.fill(weights, tile, first, |scale, numbers| widen(scale, numbers));
+}
+
+/// Sixteen numbers of a span as floats.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn widen(scale: ScaleType, numbers: &[u8]) -> TileValues {
+    if scale != ScaleType::F16 {
+        return widen_portable(scale, numbers);
+    }
+    let mut out = [0.0; 16];
+    for (out, numbers) in out.chunks_exact_mut(8).zip(numbers.chunks_exact(16)) {
+        // SAFETY: eight numbers of two bytes, and eight floats.
+        unsafe {
+            let numbers = _mm_loadu_si128(numbers.as_ptr().cast());
+            _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(numbers));
+        }
+    }
+    out
+}
+
+/// The sums of activations of the sub-blocks.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn sums_of_x<const SUBS: usize>(x: &QuantizedGroup) -> [i32; 2] {
+    if SUBS == 1 {
+        return [-(x.correction >> 7); 2];
+    }
+    const { assert!(GROUP == 32) };
+    // SAFETY: 32 activations.
+    let x = unsafe { _mm256_loadu_si256(x.values.as_ptr().cast()) };
+    let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x);
+    let fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    let eights = _mm256_add_epi32(fours, _mm256_shuffle_epi32::<0b1011_0001>(fours));
+    let halves = _mm256_add_epi32(eights, _mm256_shuffle_epi32::<0b0100_1110>(eights));
+    [_mm256_extract_epi32::<0>(halves), _mm256_extract_epi32::<4>(halves)]
+}
+
+/// Exact sums of a sub-block by halves of the tile, of bytes and activations, without VNNI.
+#[inline]
+#[target_feature(enable = "avx2")]
+#[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]
+fn pair_dots<const MODE: usize, const SUBS: usize>(
+    values: &HalfTiles,
+    x: &QuantizedGroup,
+    sub: usize,
+) -> [__m256i; 2] {
+    let (count, mut sums) = (8 / SUBS, [_mm256_setzero_si256(); 2]);
+    let (first, run) = (sub * count, if MODE == 0 { 1 } else { MODE.min(count) });
+    for start in (first..first + count).step_by(run) {
+        let mut pairs = [_mm256_setzero_si256(); 2];
+        for chunk in start..start + run {
+            // SAFETY: a chunk of eight.
+            let x = unsafe { broadcast(x, chunk) };
+            for half in 0..2 {
+                let weights = values[chunk][half];
+                if MODE == 0 {
+                    sums[half] = multiply_add(sums[half], weights, x);
+                } else {
+                    let some = _mm256_maddubs_epi16(weights, x);
+                    pairs[half] = _mm256_add_epi16(pairs[half], some);
+                }
+            }
+        }
+        for half in 0..2 {
+            if MODE != 0 {
+                let fours = _mm256_madd_epi16(pairs[half], _mm256_set1_epi16(1));
+                sums[half] = _mm256_add_epi32(sums[half], fours);
+            }
+        }
+    }
+    sums
+}
+
+/// The same with VNNI, for any bytes.
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+fn vnni_dots<const MODE: usize, const SUBS: usize>(
+    values: &HalfTiles,
+    x: &QuantizedGroup,
+    sub: usize,
+) -> [__m256i; 2] {
+    let (count, mut sums) = (8 / SUBS, [_mm256_setzero_si256(); 2]);
+    for chunk in sub * count..(sub + 1) * count {
+        // SAFETY: a chunk of eight.
+        let x = unsafe { broadcast(x, chunk) };
+        for (sum, values) in sums.iter_mut().zip(values[chunk]) {
+            *sum = _mm256_dpbusd_avx_epi32(*sum, values, x);
+        }
+    }
+    sums
+}
+
+/// The bytes of one group.
+#[inline]
+#[target_feature(enable = "avx2")]
+#[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]
+unsafe fn decode(product: &Product, cell: usize, out: &mut HalfTiles) {
+    let (weights, planes) = (product.weights, &product.weights.planes);
+    let last = weights.last_bits();
+    if last == 0 {
+        // SAFETY: the caller's `cell` is inside of the planes.
+        return unsafe {
+            lookup_nibbles(planes, weights.level == Level::L2, cell, product.table, out);
+        };
+    }
+    for vector in 0..2 {
+        for half in 0..2 {
+            // SAFETY: as above.
+            let (first, last_digits) = unsafe {
+                let p2 = load(planes.p2, cell * 2 + vector, half);
+                let first = nibbles(p2, middle(planes, cell, vector, half));
+                let last_digits = match last {
+                    1 => one_bits(load(planes.p6, cell, half), vector),
+                    2 => two_bits(load(planes.p6, cell * 2 + vector, half)),
+                    _ => nibbles(
+                        load(planes.p6, cell * 2 + vector, half),
+                        load(planes.p8, cell * 2 + vector, half),
+                    ),
+                };
+                (first, last_digits)
+            };
+            let shift = _mm_cvtsi32_si128(i32::from(last));
+            for i in 0..4 {
+                // A nibble moved by up to four bits stays within its byte.
+                let code = _mm256_or_si256(_mm256_sll_epi16(first[i], shift), last_digits[i]);
+                out[vector * 4 + i][half] =
+                    if last == 4 { _mm256_xor_si256(code, product.flip) } else { code };
+            }
+        }
+    }
+}
+
+/// The four 1-bit digits of bytes that a half of the chunks takes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn one_bits(bytes: __m256i, vector: usize) -> [__m256i; 4] {
+    let bytes = if vector == 0 { bytes } else { _mm256_srli_epi16::<4>(bytes) };
+    let digit = _mm256_set1_epi8(1);
+    [
+        _mm256_and_si256(bytes, digit),
+        _mm256_and_si256(_mm256_srli_epi16::<1>(bytes), digit),
+        _mm256_and_si256(_mm256_srli_epi16::<2>(bytes), digit),
+        _mm256_and_si256(_mm256_srli_epi16::<3>(bytes), digit),
+    ]
+}
