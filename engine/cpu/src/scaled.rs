@@ -16,7 +16,7 @@
 //!             for each row of the block: sums of each sub-block, then fma; then minima
 //! ```
 
-use half::{bf16, f16};
+use half::bf16;
 use nestling_formats::nested::{
     CodecRef, GROUP, LinearValues, Minima, NestedError, NestedView, ScaleType, ScaledCodec,
     ScaledForm, SubScale, TILE_ROWS,
@@ -31,6 +31,8 @@ use super::rows::{QuantizedGroup, QuantizedRows, RowList};
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 #[cfg(test)]
 mod tests;
 
@@ -52,12 +54,17 @@ struct LevelTable {
     values: [i8; 256],
     /// The power of two that values are counted in.
     unit: f32,
-    /// The same values for instructions that multiply unsigned bytes.
+    /// The same values by formula, in unsigned bytes.
+    #[cfg_attr(
+        not(any(target_arch = "x86_64", target_arch = "aarch64")),
+        expect(dead_code, reason = "for vectors")
+    )]
     unsigned: Unsigned,
 }
 
 /// Values as `byte * stride - zero`.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for x86 above all"))]
 struct Unsigned {
     /// Bytes by the leading bits of codes at levels 2 to 4; above, these bits are the byte.
     bytes: [u8; 16],
@@ -311,16 +318,24 @@ fn sub_factors(sub_scale: SubScale, bytes: &[u8; TILE_ROWS]) -> TileValues {
 const E4M3_SHIFT: u32 = 20;
 const E4M3_FACTOR: f32 = f32::from_bits((127 + 120) << 23);
 
+/// The same of binary16, whose bias is less by 112, where it is finite.
+const F16_SHIFT: u32 = 13;
+const F16_FACTOR: f32 = f32::from_bits((127 + 112) << 23);
+
 /// E8M0's least, 2^-127, is the only one that is subnormal as f32.
 const E8M0_LEAST: u32 = 1 << 22;
 
-/// Sixteen numbers of a span as floats.
+/// Sixteen numbers of a span as floats, without branches.
 #[inline(always)]
 fn widen(scale: ScaleType, bytes: &[u8]) -> TileValues {
     let pair = |row: usize| [bytes[2 * row], bytes[2 * row + 1]];
     match scale {
         ScaleType::None => [1.0; TILE_ROWS],
-        ScaleType::F16 => std::array::from_fn(|row| f16::from_le_bytes(pair(row)).to_f32()),
+        ScaleType::F16 => std::array::from_fn(|row| {
+            let number = u16::from_le_bytes(pair(row));
+            let magnitude = f32::from_bits(u32::from(number & 0x7fff) << F16_SHIFT) * F16_FACTOR;
+            f32::from_bits(magnitude.to_bits() | u32::from(number & 0x8000) << 16)
+        }),
         ScaleType::Bf16 => std::array::from_fn(|row| bf16::from_le_bytes(pair(row)).to_f32()),
         ScaleType::F32 => std::array::from_fn(|row| {
             let [a, b] = [pair(2 * row), pair(2 * row + 1)];

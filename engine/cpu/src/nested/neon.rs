@@ -8,7 +8,9 @@ use std::arch::aarch64::*;
 
 use nestling_formats::Level;
 
-use super::super::planes::neon::{digits, dot, multiply_add, nibbles};
+use super::super::planes::neon::{
+    QuarterTiles, digits, dot, lookup_nibbles, multiply_add, nibbles,
+};
 use super::super::rows::QuantizedGroup;
 use super::{NestedWeights, QuantizedRows, RowList, TileValues};
 
@@ -21,8 +23,8 @@ const OCTAVE: i32 = 23;
 /// Values of one group by chunk of four columns and quarter of the tile: values, or high digits,
 /// and at levels 6 and 8 low digits.
 struct Group {
-    high: [[int8x16_t; 4]; 8],
-    low: [[int8x16_t; 4]; 8],
+    high: QuarterTiles,
+    low: QuarterTiles,
 }
 
 /// Defines the products of one tile for a list of features and a way to add 16 products to four
@@ -85,7 +87,8 @@ macro_rules! products_for {
                         if wide {
                             decode_wide(weights, cell, &mut values);
                         } else {
-                            decode_narrow(weights, cell, table, &mut values.high);
+                            let two = weights.level == Level::L2;
+                            lookup_nibbles(&weights.planes, two, cell, table, &mut values.high);
                         }
                         let scales = scales(weights, cell, units);
                         for t in 0..T {
@@ -115,10 +118,7 @@ macro_rules! products_for {
 
             #[inline]
             #[target_feature(enable = $features)]
-            unsafe fn dot_group(
-                values: &[[int8x16_t; 4]; 8],
-                x: &QuantizedGroup,
-            ) -> [int32x4_t; 4] {
+            unsafe fn dot_group(values: &QuarterTiles, x: &QuantizedGroup) -> [int32x4_t; 4] {
                 let mut sums = [vdupq_n_s32(0); 4];
                 let chunks: *const i32 = x.values.as_ptr().cast();
                 for (chunk, values) in values.iter().enumerate() {
@@ -175,30 +175,6 @@ unsafe fn scales(
         let factor = vbicq_u32(factor, vceqq_u32(step, vdupq_n_u32(31)));
         vmulq_f32(units[quarter], vreinterpretq_f32_u32(factor))
     })
-}
-
-/// Levels 2 to 4.
-#[inline]
-#[target_feature(enable = "neon")]
-unsafe fn decode_narrow(
-    weights: &NestedWeights,
-    cell: usize,
-    table: int8x16_t,
-    out: &mut [[int8x16_t; 4]; 8],
-) {
-    for (chunk, out) in out.iter_mut().enumerate() {
-        for (quarter, out) in out.iter_mut().enumerate() {
-            // SAFETY: the caller's `cell` is inside of the planes.
-            let index = unsafe {
-                if weights.level == Level::L2 {
-                    vandq_u8(digits(weights.planes.p2, cell, chunk, quarter), vdupq_n_u8(3))
-                } else {
-                    nibbles(&weights.planes, cell, chunk, quarter)
-                }
-            };
-            *out = vqtbl1q_s8(table, index);
-        }
-    }
 }
 
 /// Levels 6 and 8: two digits of base 128.

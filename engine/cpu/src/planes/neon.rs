@@ -5,6 +5,9 @@ use std::arch::aarch64::*;
 
 use super::{CodePlanes, Middle};
 
+/// Values of one group, by chunk of four columns and quarter of the tile.
+pub type QuarterTiles = [[int8x16_t; 4]; 8];
+
 /// `sum` plus the products of four values and activations in each lane.
 #[inline]
 #[target_feature(enable = "neon")]
@@ -81,5 +84,30 @@ pub unsafe fn nibbles(
             Middle::Merged(merged) => digits(merged, cell, chunk, quarter),
         };
         vandq_u8(vsliq_n_u8::<2>(lower, upper), vdupq_n_u8(15))
+    }
+}
+
+/// Values that a table has for the leading digits of codes: two bits, or four.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn lookup_nibbles(
+    planes: &CodePlanes,
+    level_2: bool,
+    cell: usize,
+    table: int8x16_t,
+    out: &mut QuarterTiles,
+) {
+    for (chunk, out) in out.iter_mut().enumerate() {
+        for (quarter, out) in out.iter_mut().enumerate() {
+            // SAFETY: the caller's `cell` is inside of the planes.
+            let index = unsafe {
+                if level_2 {
+                    vandq_u8(digits(planes.p2, cell, chunk, quarter), vdupq_n_u8(3))
+                } else {
+                    nibbles(planes, cell, chunk, quarter)
+                }
+            };
+            *out = vqtbl1q_s8(table, index);
+        }
     }
 }

@@ -9,15 +9,14 @@
 use std::arch::x86_64::*;
 
 use nestling_formats::Level;
-use nestling_formats::nested::ScaleType;
 
 use super::super::planes::avx2::{
     HalfTiles, broadcast, load, lookup_nibbles, middle, multiply_add, nibbles, two_bits,
 };
 use super::super::rows::QuantizedGroup;
-use super::{
-    GROUP, RUN, RowList, ScalePanel, ScaledWeights, TileValues, Unsigned, widen as widen_portable,
-};
+use super::{GROUP, RUN, RowList, ScalePanel, ScaledWeights, TileValues, Unsigned};
+
+mod scales;
 
 /// Rows of activations that share one decoded group.
 const BLOCK: usize = 16;
@@ -79,7 +78,7 @@ macro_rules! products_for {
                     out.fill([0.0; 16]);
                     for group in 0..weights.groups {
                         if group.is_multiple_of(RUN) {
-                            fill(weights, tile, group, &mut panel);
+                            scales::fill(weights, tile, group, &mut panel);
                         }
                         // SAFETY: `group` is below the groups of the weights and of the rows.
                         unsafe {
@@ -191,31 +190,6 @@ fn zero() -> HalfTiles {
 unsafe fn halves(floats: &TileValues) -> [__m256; 2] {
     // SAFETY: both halves are inside.
     unsafe { [_mm256_loadu_ps(floats.as_ptr()), _mm256_loadu_ps(floats[8..].as_ptr())] }
-}
-
-/// Weight scales and minima of the groups from `first` on.
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn fill(weights: &ScaledWeights, tile: usize, first: usize, panel: &mut ScalePanel) {
-    panel.fill(weights, tile, first, |scale, numbers| widen(scale, numbers));
-}
-
-/// Sixteen numbers of a span as floats.
-#[inline]
-#[target_feature(enable = "avx2,f16c")]
-fn widen(scale: ScaleType, numbers: &[u8]) -> TileValues {
-    if scale != ScaleType::F16 {
-        return widen_portable(scale, numbers);
-    }
-    let mut out = [0.0; 16];
-    for (out, numbers) in out.chunks_exact_mut(8).zip(numbers.chunks_exact(16)) {
-        // SAFETY: eight numbers of two bytes, and eight floats.
-        unsafe {
-            let numbers = _mm_loadu_si128(numbers.as_ptr().cast());
-            _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(numbers));
-        }
-    }
-    out
 }
 
 /// The sums of activations of the sub-blocks.

@@ -1,3 +1,4 @@
+use half::f16;
 use nestling_formats::Plane;
 use nestling_formats::nested::{
     Layout, LinearValues, NestedPlanes, NestedTables, PlaneForm, ScaledRows, merge_p3_p4,
