@@ -216,7 +216,8 @@ impl<'a> ScaledWeights<'a> {
     #[inline(always)]
     fn span(&self, part: &'a [u8], tile: usize, group: usize) -> &'a [u8] {
         let bytes = TILE_ROWS * self.form.scale.bytes();
-        let index = tile * self.spans + group / usize::from(self.form.span);
+        // A span has a power of two of groups.
+        let index = tile * self.spans + (group >> self.form.span.trailing_zeros());
         &part[index * bytes..(index + 1) * bytes]
     }
 

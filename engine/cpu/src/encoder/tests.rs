@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nestling_formats::nested::{
-    CodecFitter, GROUP, InputTransform, Layout, QuantizeOptions, pack_plane, plane_bytes,
-    quantize_matrix,
+    CodecFitter, GROUP, InputTransform, Layout, LinearValues, Minima, NestedTables, PlaneForm,
+    QuantizeOptions, ScaleType, ScaledCodec, ScaledForm, ScaledRows, SubScale, pack_plane,
+    pack_scaled_plane, plane_bytes, quantize_matrix,
 };
 use nestling_formats::{DType, Level, Plane};
 use nestling_import::{Activation, ExpertGroups, GroupScore, RopePairs, RouterConfig, RouterScore};
@@ -65,6 +66,62 @@ pub(super) fn nested(rows: usize, cols: usize, layout: Layout, seed: u32) -> Mat
     MatrixWeights::Nested(matrix.unwrap())
 }
 
+/// Scaled integers: of four bits with minima, or of six in sub-blocks of 16.
+fn scaled(rows: usize, cols: usize, seed: u32) -> MatrixWeights {
+    let (four, span) = (seed.is_multiple_of(2), 8);
+    let form = ScaledForm {
+        bits: if four { 4 } else { 6 },
+        sub_block: if four { 32 } else { 16 },
+        span,
+        scale: ScaleType::F16,
+        sub_scale: if four { SubScale::U8 } else { SubScale::I8 },
+        minima: if four { Minima::SubBlocks } else { Minima::None },
+    };
+    let tables = NestedTables {
+        t2: [-24, -8, 8, 24],
+        t3: [-28, -20, -12, -4, 4, 12, 20, 28],
+        t4: std::array::from_fn(|i| if four { i as i8 } else { 4 * i as i8 - 30 }),
+    };
+    let six = LinearValues { stride: u8::from(!four), zero: if four { 0 } else { 32 } };
+    let linear = [six, LinearValues::default()];
+    let codec = ScaledCodec { form, units: [0; 5], tables, linear };
+    let groups = cols.div_ceil(GROUP);
+    let bytes = |count: usize, seed: u32| -> Vec<u8> {
+        noise(count, seed).iter().map(|x| (x * 127.0) as i8 as u8).collect()
+    };
+    let scales = |count: usize, seed: u32| -> Vec<u8> {
+        let scales = noise(count, seed).into_iter().map(|x| half::f16::from_f32(x / 1024.0));
+        scales.flat_map(half::f16::to_le_bytes).collect()
+    };
+    let (spans, subs) = (rows * groups.div_ceil(span.into()), rows * groups * form.sub_blocks());
+    let matrix = ScaledRows {
+        rows,
+        cols,
+        codes: bytes(rows * cols, seed),
+        scales: scales(spans, seed + 100),
+        minima: scales(if four { spans } else { 0 }, seed + 200),
+        sub_scales: bytes(subs, seed + 300),
+        sub_minima: bytes(if four { subs } else { 0 }, seed + 400),
+    };
+    let region = |plane: Plane| {
+        let sizes = PlaneForm::Scaled(form);
+        let mut bytes = vec![0; sizes.plane_bytes(Layout::Tile16, rows, cols, plane).unwrap()];
+        pack_scaled_plane(&matrix, &form, Layout::Tile16, plane, &mut bytes).unwrap();
+        (form.plane_bits(plane) > 0).then(|| ByteRegion::from_vec(bytes))
+    };
+    let regions = PlaneRegions {
+        p2: region(Plane::P2).unwrap(),
+        p3: region(Plane::P3),
+        p4: region(Plane::P4),
+        p34: None,
+        p6: region(Plane::P6),
+        p8: region(Plane::P8),
+    };
+    let levels = Level::ALL.map(|level| level.min(form.top()));
+    let matrix = NestedMatrix::new(rows, cols, Layout::Tile16, codec, regions, levels);
+    MatrixWeights::Nested(matrix.unwrap())
+}
+
 pub(super) fn float(rows: usize, cols: usize, dtype: DType, seed: u32) -> MatrixWeights {
     let values = noise(rows * cols, seed);
     let bytes = values.iter().flat_map(|x| match dtype {
@@ -85,6 +142,8 @@ struct Case {
     kv: KvDtype,
     /// Whether the weights are floats.
     float: Option<DType>,
+    /// Whether they are scaled integers.
+    scaled: bool,
     /// One level for all rows, or several.
     mixed: bool,
     /// Inner width of feed-forward parts.
@@ -107,6 +166,7 @@ impl Case {
             Some(dtype) => float(rows, cols, dtype, seed),
             // Small matrices stay float in a store.
             None if seed == 3 => float(rows, cols, DType::F32, seed),
+            None if self.scaled => scaled(rows, cols, seed),
             None => nested(rows, cols, Layout::Tile16, seed),
         };
         self.made.borrow_mut().entry(seed).or_insert_with(make).clone()
@@ -335,6 +395,7 @@ fn queries_alone_attend_as_beside_their_keys() {
             mode: ActivationMode::Int8,
             kv,
             float: None,
+            scaled: false,
             mixed: false,
             inner: INNER,
             made: RefCell::default(),
@@ -420,6 +481,7 @@ fn int8_products_give_the_bits_of_the_reference() {
             mode: ActivationMode::Int8,
             kv,
             float: None,
+            scaled: false,
             mixed,
             inner,
             made: RefCell::default(),
@@ -437,6 +499,7 @@ fn runs_of_gate_and_up_give_the_bits_of_the_reference() {
             mode: ActivationMode::Int8,
             kv: KvDtype::F32,
             float: None,
+            scaled: false,
             mixed: rows == 5,
             inner: GROUP * (RUN + 1) + 8,
             made: RefCell::default(),
@@ -454,6 +517,7 @@ fn float_activations_give_the_bits_of_the_reference() {
             mode,
             kv: KvDtype::F32,
             float: None,
+            scaled: false,
             mixed,
             inner,
             made: RefCell::default(),
@@ -470,6 +534,7 @@ fn float_weights_give_the_bits_of_the_reference() {
             mode,
             kv,
             float: Some(dtype),
+            scaled: false,
             mixed: false,
             inner: INNER,
             made: RefCell::default(),
@@ -503,5 +568,23 @@ fn outputs_that_fill_the_caches_are_those_of_few_rows() {
             let wanted = product(&inputs[first * 40..][..80]);
             assert!(all[first * COLS..][..2 * COLS] == wanted, "{kernels:?}, rows from {first}");
         }
+    }
+}
+
+#[test]
+fn scaled_integers_give_the_bits_of_the_reference() {
+    for (rows, mode) in
+        [(3, ActivationMode::Int8), (37, ActivationMode::Int8), (3, ActivationMode::Float)]
+    {
+        compare(&Case {
+            rows,
+            mode,
+            kv: KvDtype::F32,
+            float: None,
+            scaled: true,
+            mixed: true,
+            inner: INNER,
+            made: RefCell::default(),
+        });
     }
 }

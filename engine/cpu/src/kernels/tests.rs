@@ -1,5 +1,6 @@
 //! Every kernel of every instruction set against the portable one, on odd sizes, to the bit.
-//! Nested products have their own cases, against the definition, in `cpu/nested/tests.rs`.
+//! Products of codes have their own cases, against the definition, in `cpu/nested/tests.rs` and
+//! `cpu/scaled/tests.rs`.
 
 use half::bf16;
 use nestling_import::{ExpertGroups, GroupScore, RouterScore};

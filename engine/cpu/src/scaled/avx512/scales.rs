@@ -60,44 +60,50 @@ unsafe fn fill_by<const SUB: u8, const MINIMA: u8>(
 ) {
     let (form, unit) = (&weights.form, _mm512_set1_ps(weights.table.unit));
     let (subs, span) = (form.sub_blocks(), usize::from(form.span));
-    let live = RUN.min(weights.groups - first);
+    let slots = RUN.min(weights.groups - first) * subs;
+    assert!(scales.len() >= slots && minima.len() >= slots, "{slots} slots");
     let at = (tile * weights.groups + first) * subs * TILE_ROWS;
     let sub_scales = weights.sub_scales.as_ptr().wrapping_add(at);
     let sub_minima = weights.sub_minima.as_ptr().wrapping_add(at);
     prefetch_ahead(weights, sub_scales, sub_minima);
-    for group in (0..live).step_by(span) {
-        let slots = group * subs..live.min(group + span) * subs;
-        let numbers = |part| weights.span(part, tile, first + group);
-        let span_scales = widen(form.scale, numbers(weights.scales));
-        let span_minima = match MINIMA {
-            NO_MINIMA => _mm512_setzero_ps(),
-            OF_SPANS => widen(form.scale, numbers(weights.minima)),
-            // What is subtracted: the sign goes through the product below.
-            _ => _mm512_sub_ps(_mm512_set1_ps(-0.0), widen(form.scale, numbers(weights.minima))),
-        };
-        let outs = scales[slots.clone()].iter_mut().zip(&mut minima[slots.clone()]);
-        for (slot, (scale, minimum)) in slots.zip(outs) {
-            // SAFETY: the parts that the form has hold 16 bytes of every sub-block.
-            unsafe {
-                let mut factor = span_scales;
+    let mut span_scales = weights.span(weights.scales, tile, first).as_ptr();
+    // Empty without minima, and not read.
+    let mut span_minima = span_scales;
+    if MINIMA != NO_MINIMA {
+        span_minima = weights.span(weights.minima, tile, first).as_ptr();
+    }
+    for begin in (0..slots).step_by(span * subs) {
+        // SAFETY: the parts that the form has hold 16 numbers of every span and 16 bytes of every
+        // sub-block, and there are as many slots.
+        unsafe {
+            let scale = widen(form.scale, span_scales);
+            let minimum = match MINIMA {
+                NO_MINIMA => _mm512_setzero_ps(),
+                OF_SPANS => widen(form.scale, span_minima),
+                // What is subtracted: the sign goes through the product below.
+                _ => _mm512_sub_ps(_mm512_set1_ps(-0.0), widen(form.scale, span_minima)),
+            };
+            span_scales = span_scales.add(TILE_ROWS * form.scale.bytes());
+            span_minima = span_minima.add(TILE_ROWS * form.scale.bytes());
+            for slot in begin..slots.min(begin + span * subs) {
+                let mut factor = scale;
                 if SUB != NONE {
                     factor = _mm512_mul_ps(factor, sub_factors::<SUB>(sub_scales.add(slot * 16)));
                 }
-                scale.write(_mm512_mul_ps(factor, unit));
-                match MINIMA {
-                    NO_MINIMA => {}
-                    OF_SPANS => {
-                        minimum.write(span_minima);
-                    }
-                    _ => {
-                        let integers = if SUB == NIBBLES {
-                            _mm512_srli_epi32::<4>(bytes(sub_scales.add(slot * 16)))
-                        } else {
-                            bytes(sub_minima.add(slot * 16))
-                        };
-                        minimum.write(_mm512_mul_ps(span_minima, _mm512_cvtepi32_ps(integers)));
-                    }
+                scales.get_unchecked_mut(slot).write(_mm512_mul_ps(factor, unit));
+                if MINIMA == NO_MINIMA {
+                    continue;
                 }
+                let mut value = minimum;
+                if MINIMA == OF_SUB_BLOCKS {
+                    let integers = if SUB == NIBBLES {
+                        _mm512_srli_epi32::<4>(bytes(sub_scales.add(slot * 16)))
+                    } else {
+                        bytes(sub_minima.add(slot * 16))
+                    };
+                    value = _mm512_mul_ps(minimum, _mm512_cvtepi32_ps(integers));
+                }
+                minima.get_unchecked_mut(slot).write(value);
             }
         }
     }
@@ -152,10 +158,8 @@ unsafe fn sub_factors<const SUB: u8>(at: *const u8) -> __m512 {
 /// Sixteen numbers of a span as floats.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-fn widen(scale: ScaleType, numbers: &[u8]) -> __m512 {
-    debug_assert_eq!(numbers.len(), TILE_ROWS * scale.bytes());
-    let numbers = numbers.as_ptr();
-    // SAFETY: a span has 16 numbers of the type.
+unsafe fn widen(scale: ScaleType, numbers: *const u8) -> __m512 {
+    // SAFETY: the caller has 16 numbers of the type there.
     unsafe {
         match scale {
             ScaleType::None => _mm512_set1_ps(1.0),
